@@ -1,0 +1,1 @@
+//! Passages and histories over token ids.
