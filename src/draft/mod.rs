@@ -1,0 +1,1 @@
+//! Draft trees: sources, reliability, costs, and the builder that weighs them.

@@ -1,0 +1,1 @@
+//! Suffix automata over token ids.

@@ -1,0 +1,1 @@
+//! Verification batches, the walk, and sampling.
