@@ -140,7 +140,7 @@ impl<'s> Generation<'s> {
             processors: options.processors,
             output,
             projection: Projection::new(session.options.projection_rows, vocab_size),
-            costs: session.shared.costs().clone(),
+            costs: session.shared.costs().clone().with_batch_lens(&session.options.verify_lens),
             stats,
             events: VecDeque::new(),
             prompt_len,
@@ -195,7 +195,7 @@ impl<'s> Generation<'s> {
         // Below the root, at most as many draft tokens as leave room for the bonus token.
         let depth_max = self.output.remaining() - 1;
         let tree = session.builder.build(&mut session.sources, &session.tokens, depth_max, &self.costs);
-        let n_rows = batch_len(tree.len(), &session.options.verify_lens);
+        let n_rows = self.costs.batch_len(tree.len());
         session.batch.set_tree(session.tokens.len() - 1, tree.tokens(), tree.parents(), n_rows);
         watch.lap(&mut time_us.draft);
 
@@ -213,7 +213,7 @@ impl<'s> Generation<'s> {
         watch.lap(&mut time_us.commit);
 
         walked?;
-        self.costs.observe(n_rows, time_us.forward - forward_us_before + walk_us);
+        self.costs.observe(n_rows, (time_us.forward - forward_us_before + walk_us) as f32);
         self.observe(n_rows);
         watch.lap(&mut self.stats.time_us.observe);
         Ok(())
@@ -321,7 +321,7 @@ impl<'s> Generation<'s> {
 
     fn close(&mut self) {
         let session = &mut *self.session;
-        *session.shared.costs() = self.costs.clone();
+        *session.shared.costs() = self.costs.clone().with_batch_lens(&[]);
         if self.output.n_tokens() > 0 {
             if session.options.history {
                 session.shared.history.append(&session.options.namespace, &session.tokens[self.prompt_len..]);
@@ -362,11 +362,6 @@ impl Drop for Generation<'_> {
             self.close();
         }
     }
-}
-
-/// The length that a batch of `n_rows` is padded to.
-fn batch_len(n_rows: usize, verify_lens: &[usize]) -> usize {
-    verify_lens.iter().copied().find(|&len| len >= n_rows).unwrap_or(n_rows)
 }
 
 /// Projection on demand: logits of the rows that the walk asks for, in waves along the likeliest path.

@@ -195,22 +195,22 @@ fn measure_costs(model: &Model, compute: Compute<'_>) -> Result<CostProfile, KvC
     let mut workspace = Workspace::new(model.config());
     let (mut batch, mut logits) = (Batch::new(), Vec::new());
     let never = AtomicBool::new(false);
-    let mut run = |n_rows: usize| -> Result<f64, ForwardError> {
+    let mut run = |n_rows: usize| -> Result<f32, ForwardError> {
         let start = Instant::now();
         batch.set_chain(0, &vec![TokenId(0); n_rows]);
         model.forward(compute, &batch, &mut kv, &mut workspace, PassEnd::Hidden, &never)?;
         let rows: Vec<u32> = (0..n_rows.min(8) as u32).collect();
         model.logits(compute, &mut workspace, &rows, &mut logits);
-        Ok(start.elapsed().as_secs_f64() * 1e6)
+        Ok(start.elapsed().as_secs_f32() * 1e6)
     };
     let start = Instant::now();
-    let mut measured: Vec<(usize, f64)> = Vec::new();
+    let mut measured: Vec<(usize, f32)> = Vec::new();
     for n_rows in COST_ROWS {
         if n_rows > 1 && start.elapsed().as_secs_f64() > COST_BUDGET_S {
             break;
         }
         let runs = (0..3).map(|_| run(n_rows).expect("rows of token 0 fit the cache made for them"));
-        measured.push((n_rows, runs.fold(f64::INFINITY, f64::min)));
+        measured.push((n_rows, runs.fold(f32::INFINITY, f32::min)));
     }
     Ok(CostProfile::from_measurements(&measured))
 }

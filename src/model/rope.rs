@@ -45,7 +45,7 @@ impl RopeTable {
     }
 }
 
-/// `θ^(-2i/head_dim)` for each pair, scaled as the checkpoint asks.
+/// `θ^(-2i/head_dim)` for each pair, divided as the checkpoint asks.
 fn inverse_frequencies(config: &RopeConfig, head_dim: usize) -> Vec<f32> {
     let half = head_dim / 2;
     let plain = (0..half).map(|i| {
@@ -56,26 +56,25 @@ fn inverse_frequencies(config: &RopeConfig, head_dim: usize) -> Vec<f32> {
         RopeScaling::None => plain.collect(),
         RopeScaling::Linear { factor } => plain.map(|f| f / *factor as f32).collect(),
         RopeScaling::Factors(factors) => plain.zip(factors).map(|(f, factor)| f / factor).collect(),
-        RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context_len } => plain
-            .map(|f| {
-                llama3(f64::from(f), *factor, *low_freq_factor, *high_freq_factor, *original_context_len as f64)
-                    as f32
-            })
-            .collect(),
+        RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context_len } => {
+            let original = *original_context_len as f64;
+            let divisor = |f| llama3_divisor(f64::from(f), *factor, *low_freq_factor, *high_freq_factor, original);
+            plain.map(|f| f / divisor(f) as f32).collect()
+        }
     }
 }
 
 /// The frequency scaling of Llama 3.1 and later: long waves are slowed by `factor`, short ones are kept, and the band
-/// between is interpolated.
-fn llama3(frequency: f64, factor: f64, low: f64, high: f64, original_context_len: f64) -> f64 {
+/// between is interpolated. As a divisor, which is how GGUF files store it, so that both containers give the same bits.
+fn llama3_divisor(frequency: f64, factor: f64, low: f64, high: f64, original_context_len: f64) -> f64 {
     let wave_len = 2.0 * std::f64::consts::PI / frequency;
     if wave_len < original_context_len / high {
-        frequency
+        1.0
     } else if wave_len > original_context_len / low {
-        frequency / factor
+        factor
     } else {
         let smooth = (original_context_len / wave_len - low) / (high - low);
-        (1.0 - smooth) * frequency / factor + smooth * frequency
+        1.0 / ((1.0 - smooth) / factor + smooth)
     }
 }
 
