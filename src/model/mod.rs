@@ -1,6 +1,7 @@
 //! Model files, weights and the forward pass.
 //!
-//! Reading order: [`config`] (what a transformer is made of), [`gguf`] and [`hf`] (the two containers), [`checkpoint`]
+//! Reading order: [`config`] (what a transformer is made of), [`source`], [`gguf`] and [`hf`] (the two
+//! containers and how they are read), [`checkpoint`]
 //! (one view over both), [`weights`] (packed for the kernels), [`batch`], [`kv_cache`] and [`rope`] (what a forward
 //! pass works on), [`transformer`] (the pass itself).
 
@@ -11,6 +12,7 @@ pub mod gguf;
 pub mod hf;
 pub mod kv_cache;
 pub mod rope;
+pub mod source;
 pub mod transformer;
 pub mod weights;
 
