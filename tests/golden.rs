@@ -7,13 +7,13 @@ mod common;
 
 use std::path::{Path, PathBuf};
 
-use common::{plain, run};
+use common::{gguf_bytes, plain, run};
 use refrain::draft::DraftSource;
 use refrain::draft::testing::AlwaysRight;
 use refrain::engine::{Engine, EngineOptions, GenerateOptions, SessionOptions};
 use refrain::kernels::{BlockType, KvType};
 use refrain::model::Checkpoint;
-use refrain::model::gguf::{GgufValue, GgufWriter};
+use refrain::model::gguf::{GgufArray, GgufValue, GgufWriter};
 use refrain::model::weights::Quantize;
 use refrain::token::TokenId;
 use safetensors::{Dtype, SafeTensors};
@@ -178,15 +178,16 @@ fn to_gguf(folder: &Path, architecture: &str) -> Vec<u8> {
     });
     w.metadata("tokenizer.ggml.model", text("gpt2"));
     w.metadata("tokenizer.ggml.pre", text("gpt-2"));
-    w.metadata("tokenizer.ggml.tokens", GgufValue::Array(tokens.into_iter().map(GgufValue::String).collect()));
-    w.metadata("tokenizer.ggml.token_type", GgufValue::Array(types.into_iter().map(GgufValue::I32).collect()));
-    w.metadata("tokenizer.ggml.merges", GgufValue::Array(merges.map(GgufValue::String).collect()));
+    w.metadata("tokenizer.ggml.tokens", GgufValue::Array(GgufArray::String(tokens)));
+    w.metadata("tokenizer.ggml.token_type", GgufValue::Array(GgufArray::I32(types)));
+    w.metadata("tokenizer.ggml.merges", GgufValue::Array(GgufArray::String(merges.collect())));
     w.metadata("tokenizer.ggml.eos_token_id", GgufValue::U32(number("eos_token_id") as u32));
 
+    let mut contents = Vec::new();
     if rope["rope_type"] == "llama3" {
         let factors = llama3_factors(rope, head_dim as usize);
-        let bytes = factors.iter().flat_map(|f| f.to_le_bytes()).collect();
-        w.tensor("rope_freqs.weight", BlockType::F32, &[head_dim / 2], bytes);
+        w.tensor("rope_freqs.weight", BlockType::F32, &[head_dim / 2]);
+        contents.push(factors.iter().flat_map(|f| f.to_le_bytes()).collect());
     }
     let bytes = std::fs::read(folder.join("model.safetensors")).unwrap();
     let tensors = SafeTensors::deserialize(&bytes).unwrap();
@@ -202,12 +203,13 @@ fn to_gguf(folder: &Path, architecture: &str) -> Vec<u8> {
         if shape.len() == 1 {
             // Converters keep vectors in f32.
             data = data.chunks_exact(2).flat_map(|b| [0, 0, b[0], b[1]]).collect();
-            w.tensor(&name, BlockType::F32, &dims, data);
+            w.tensor(&name, BlockType::F32, &dims);
         } else {
-            w.tensor(&name, BlockType::BF16, &dims, data);
+            w.tensor(&name, BlockType::BF16, &dims);
         }
+        contents.push(data);
     }
-    w.to_bytes().unwrap()
+    gguf_bytes(w, &contents)
 }
 
 /// Rows of each head from two halves to interleaved pairs, as the converter of llama models does.

@@ -19,7 +19,6 @@ use crate::model::{Batch, Checkpoint, KvCache, Model, ModelConfig, Workspace, kv
 use crate::token::TokenId;
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
-mod chat;
 mod generation;
 mod options;
 mod output;
@@ -45,7 +44,6 @@ pub struct Engine {
 pub(crate) struct Shared {
     pub(crate) model: Model,
     pub(crate) tokenizer: Tokenizer,
-    pub(crate) chat: chat::ChatEncoder,
     pub(crate) kernels: Kernels,
     pub(crate) pool: Pool,
     /// Sessions start from it and give back what they have measured.
@@ -121,7 +119,6 @@ impl Engine {
             None => measure_costs(&model, Compute { kernels, pool: &pool })?,
         };
         let shared = Shared {
-            chat: chat::ChatEncoder::new(&tokenizer),
             model,
             tokenizer,
             kernels,

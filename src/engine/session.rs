@@ -164,7 +164,7 @@ impl Session {
         if self.messages.is_empty() && !self.tokens.is_empty() {
             return Err(SessionError::Mixed);
         }
-        self.messages.push(Message { role, content: content.into() });
+        self.messages.push(Message::new(role, content));
         self.synced = false;
         Ok(())
     }
@@ -263,14 +263,14 @@ impl Session {
 
     /// A second session that goes on from the same state, on its own.
     ///
-    /// Sources of the app's own stay with the first session.
-    ///
     /// # Errors
     /// There is no memory for another KV cache.
     pub fn fork(&self) -> Result<Self, SessionError> {
         let mut fork = Self::new(Arc::clone(&self.shared), self.options.clone())?;
         fork.tokens.clone_from(&self.tokens);
-        fork.kv = self.kv.clone();
+        fork.kv.copy_from(&self.kv);
+        fork.sources = self.sources.iter().map(|source| source.fork()).collect();
+        fork.primed = self.primed;
         fork.messages.clone_from(&self.messages);
         fork.synced = self.synced;
         Ok(fork)
@@ -323,9 +323,8 @@ impl Session {
 
     /// Lets the sources see the tokens that they have not seen yet.
     pub(super) fn prime(&mut self) {
-        let unseen = &self.tokens[self.primed..];
-        if !unseen.is_empty() {
-            self.sources.iter_mut().for_each(|source| source.prime(unseen));
+        if self.primed < self.tokens.len() {
+            self.sources.iter_mut().for_each(|source| source.prime(&self.tokens));
             self.primed = self.tokens.len();
         }
     }
@@ -337,7 +336,7 @@ impl Session {
         }
         let tokens = match self.messages.is_empty() {
             true => Vec::new(),
-            false => self.shared.chat.encode(&self.shared.tokenizer, &self.messages)?,
+            false => self.shared.tokenizer.encode_chat(&self.messages, true)?,
         };
         self.check_tokens(0, &tokens)?;
         let shared_len = self.tokens.iter().zip(&tokens).take_while(|(old, new)| old == new).count();
@@ -359,7 +358,7 @@ impl Session {
     /// Keeps the answer as a turn of the conversation.
     pub(super) fn finish_turn(&mut self, text: &str) {
         if !self.messages.is_empty() {
-            self.messages.push(Message { role: Role::Assistant, content: text.to_owned() });
+            self.messages.push(Message::new(Role::Assistant, text));
             self.synced = false;
         }
     }

@@ -14,7 +14,8 @@ pub enum KvType {
 }
 
 impl KvType {
-    fn size_bytes(self) -> usize {
+    /// Bytes of an element.
+    pub fn size_bytes(self) -> usize {
         match self {
             KvType::F16 => 2,
             KvType::F32 => 4,

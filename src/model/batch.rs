@@ -20,10 +20,24 @@ pub struct Batch {
     /// `[n_rows]`: position of the row in the sequence; padding rows have 0.
     positions: Vec<u32>,
     /// `[n_rows]`
-    visible: Vec<Visible>,
-    /// Concatenated slots beyond each row's prefix; `visible` holds the ranges.
+    seen: Vec<Seen>,
+    /// Concatenated slots beyond each row's prefix; `seen` holds the ranges.
     extra: Vec<u32>,
     n_padding: usize,
+}
+
+/// What a row sees: slots `0..prefix_len`, then `extra[extra_start..][..extra_len]`.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    prefix_len: usize,
+    extra_start: usize,
+    extra_len: usize,
+}
+
+impl Seen {
+    fn prefix(prefix_len: usize) -> Self {
+        Self { prefix_len, extra_start: 0, extra_len: 0 }
+    }
 }
 
 impl Batch {
@@ -38,7 +52,7 @@ impl Batch {
         for (row, &token) in tokens.iter().enumerate() {
             self.tokens.push(token);
             self.positions.push((base + row) as u32);
-            self.visible.push(Visible { prefix_len: (base + row + 1) as u32, extra_start: 0, extra_len: 0 });
+            self.seen.push(Seen::prefix(base + row + 1));
         }
     }
 
@@ -57,44 +71,41 @@ impl Batch {
         for (row, &token) in tokens.iter().enumerate() {
             let parent = (row > 0).then(|| parents[row] as usize);
             assert!(parent.is_none_or(|p| p < row), "row {row} comes before its parent {parent:?}");
-            let visible = self.visible_below(parent, row);
+            let seen = self.seen_below(parent, row);
             self.tokens.push(token);
             self.positions.push(parent.map_or(base as u32, |p| self.positions[p] + 1));
-            self.visible.push(visible);
+            self.seen.push(seen);
         }
         for row in tokens.len()..n_rows {
             // A padding row sees itself alone, so its arithmetic is finite, and nothing reads what it computes.
-            let extra_start = self.extra.len() as u32;
+            let extra_start = self.extra.len();
             self.extra.push((base + row) as u32);
             self.tokens.push(TokenId(0));
             self.positions.push(0);
-            self.visible.push(Visible { prefix_len: 0, extra_start, extra_len: 1 });
+            self.seen.push(Seen { prefix_len: 0, extra_start, extra_len: 1 });
         }
         self.n_padding = n_rows - tokens.len();
     }
 
     /// What `row` sees below `parent`: everything that the parent sees, and itself.
-    fn visible_below(&mut self, parent: Option<usize>, row: usize) -> Visible {
-        let slot = (self.base + row) as u32;
-        let Some(parent) = parent else {
-            return Visible { prefix_len: slot + 1, extra_start: 0, extra_len: 0 };
-        };
-        let above = self.visible[parent];
+    fn seen_below(&mut self, parent: Option<usize>, row: usize) -> Seen {
+        let slot = self.base + row;
+        let Some(parent) = parent else { return Seen::prefix(slot + 1) };
+        let above = self.seen[parent];
         if above.extra_len == 0 && above.prefix_len == slot {
-            return Visible { prefix_len: slot + 1, extra_start: 0, extra_len: 0 };
+            return Seen::prefix(slot + 1);
         }
-        let extra_start = self.extra.len() as u32;
-        let from = above.extra_start as usize;
-        self.extra.extend_from_within(from..from + above.extra_len as usize);
-        self.extra.push(slot);
-        Visible { prefix_len: above.prefix_len, extra_start, extra_len: above.extra_len + 1 }
+        let extra_start = self.extra.len();
+        self.extra.extend_from_within(above.extra_start..above.extra_start + above.extra_len);
+        self.extra.push(slot as u32);
+        Seen { prefix_len: above.prefix_len, extra_start, extra_len: above.extra_len + 1 }
     }
 
     fn clear(&mut self, base: usize) {
         self.base = base;
         self.tokens.clear();
         self.positions.clear();
-        self.visible.clear();
+        self.seen.clear();
         self.extra.clear();
         self.n_padding = 0;
     }
@@ -129,9 +140,10 @@ impl Batch {
         &self.positions
     }
 
-    /// `[n_rows]`, with the slots that their ranges point into.
-    pub fn visible(&self) -> (&[Visible], &[u32]) {
-        (&self.visible, &self.extra)
+    /// What a row may see.
+    pub fn visible(&self, row: usize) -> Visible<'_> {
+        let Seen { prefix_len, extra_start, extra_len } = self.seen[row];
+        Visible { prefix_len, extra: &self.extra[extra_start..extra_start + extra_len] }
     }
 }
 
@@ -150,10 +162,8 @@ mod tests {
     }
 
     fn slots_of(batch: &Batch, row: usize) -> Vec<u32> {
-        let (visible, extra) = batch.visible();
-        let v = visible[row];
-        let range = v.extra_start as usize..(v.extra_start + v.extra_len) as usize;
-        (0..v.prefix_len).chain(extra[range].iter().copied()).collect()
+        let visible = batch.visible(row);
+        (0..visible.prefix_len as u32).chain(visible.extra.iter().copied()).collect()
     }
 
     proptest! {
@@ -192,6 +202,6 @@ mod tests {
             assert_eq!(slots_of(&chain, row), slots_of(&tree, row));
             assert_eq!(chain.positions()[row], tree.positions()[row]);
         }
-        assert!(tree.visible().1.is_empty(), "a chain needs no extra slots");
+        assert!(tree.extra.is_empty(), "a chain needs no extra slots");
     }
 }

@@ -12,7 +12,6 @@ use crate::model::config::ModelConfig;
 /// - the slots `0..len()` hold the committed prefix in order of position;
 /// - the slots after it are scratch for one batch: written by a forward pass, then kept by [`KvCache::commit`] or
 ///   forgotten by the next pass.
-#[derive(Clone)]
 pub struct KvCache {
     layers: Vec<KvLayer>,
     len: usize,
@@ -113,6 +112,17 @@ impl KvCache {
         let end = self.len + chain.len();
         assert!(end <= self.n_slots, "{} + {} rows exceed {} slots", self.len, chain.len(), self.n_slots);
         self.len = end;
+    }
+
+    /// Takes over the committed prefix of a cache of the same model.
+    ///
+    /// # Panics
+    /// When it does not fit.
+    pub fn copy_from(&mut self, other: &Self) {
+        for (layer, from) in self.layers.iter_mut().zip(&other.layers) {
+            layer.copy_prefix(from, other.len);
+        }
+        self.len = other.len;
     }
 
     /// Forgets everything from position `len` on.

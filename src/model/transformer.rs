@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use thiserror::Error;
 
 use crate::kernels::{
-    self, ActivationForm, Activations, AttentionScratch, AttentionShape, Kernels, MatMul, PackedMatrix, Pool,
+    self, ActivationForm, Activations, AttentionScratch, AttentionShape, Kernels, KvLayer, MatMul, Pool, Visible,
 };
 use crate::model::batch::Batch;
 use crate::model::checkpoint::Checkpoint;
@@ -93,6 +93,8 @@ pub struct Workspace {
     rope: RopeTable,
     activations: Activations,
     attention: AttentionScratch,
+    /// `[n_rows]` while a pass runs, empty between passes: kept for its memory.
+    visible: Vec<Visible<'static>>,
     /// Residual stream, `[n_rows, hidden_dim]`; after a pass to [`PassEnd::Hidden`], the normed final hidden states.
     x: Vec<f32>,
     /// `[n_rows, hidden_dim]`
@@ -122,6 +124,7 @@ impl Workspace {
             rope: RopeTable::new(&config.rope, config.head_dim),
             activations: Activations::new(),
             attention: AttentionScratch::new(),
+            visible: Vec::new(),
             x: Vec::new(),
             normed: Vec::new(),
             q: Vec::new(),
@@ -193,7 +196,30 @@ impl Model {
         for (row, &token) in ws.x.chunks_exact_mut(config.hidden_dim).zip(batch.tokens()) {
             self.weights.embedding.dequantize_row(token.index(), row);
         }
-        let last_idx = config.n_layers - 1;
+        let mut visible = recycle(std::mem::take(&mut ws.visible));
+        visible.extend((0..batch.len()).map(|row| batch.visible(row)));
+        let result = self.run_layers(compute, batch, &visible, kv, ws, end, cancel);
+        ws.visible = recycle(visible);
+        result?;
+        if end == PassEnd::Hidden {
+            norm_rows(compute, &ws.x, &self.weights.output_norm, config.norm_eps, &mut ws.normed);
+            std::mem::swap(&mut ws.x, &mut ws.normed);
+        }
+        Ok(())
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the arguments of one pass")]
+    fn run_layers(
+        &self,
+        compute: Compute<'_>,
+        batch: &Batch,
+        visible: &[Visible<'_>],
+        kv: &mut KvCache,
+        ws: &mut Workspace,
+        end: PassEnd,
+        cancel: &AtomicBool,
+    ) -> Result<(), ForwardError> {
+        let last_idx = self.config.n_layers - 1;
         for (layer_idx, layer) in self.weights.layers.iter().enumerate() {
             if cancel.load(Ordering::Relaxed) {
                 return Err(ForwardError::Cancelled);
@@ -203,15 +229,11 @@ impl Model {
             if layer_idx == last_idx && end == PassEnd::KeysAndValues {
                 break;
             }
-            self.attend(compute, layer, layer_idx, batch, kv, ws);
+            self.attend(compute, layer, visible, kv.layer_mut(layer_idx), ws);
             if cancel.load(Ordering::Relaxed) {
                 return Err(ForwardError::Cancelled);
             }
             self.feed_forward(compute, layer, ws);
-        }
-        if end == PassEnd::Hidden {
-            norm_rows(compute, &ws.x, &self.weights.output_norm, config.norm_eps, &mut ws.normed);
-            std::mem::swap(&mut ws.x, &mut ws.normed);
         }
         Ok(())
     }
@@ -304,9 +326,8 @@ impl Model {
         &self,
         compute: Compute<'_>,
         layer: &Layer,
-        layer_idx: usize,
-        batch: &Batch,
-        kv: &mut KvCache,
+        visible: &[Visible<'_>],
+        kv: &KvLayer,
         ws: &mut Workspace,
     ) {
         let config = &self.config;
@@ -315,15 +336,13 @@ impl Model {
             n_kv_heads: config.n_kv_heads,
             head_dim: config.head_dim,
         };
-        let (visible, extra) = batch.visible();
         kernels::attention(
             compute.kernels,
             compute.pool,
             shape,
             &ws.q,
-            kv.layer_mut(layer_idx),
+            kv,
             visible,
-            extra,
             &mut ws.attention,
             &mut ws.attended,
         );
@@ -358,7 +377,13 @@ impl Model {
     }
 }
 
-/// Multiplies rows of activations `[n_rows, n_cols]` with several matrices, preparing the activations once for each form
+/// An empty vector for another lifetime, with the memory of the old one (the collection is in place).
+fn recycle<'a>(mut visible: Vec<Visible<'_>>) -> Vec<Visible<'a>> {
+    visible.clear();
+    visible.into_iter().map(|_| unreachable!("the vector is empty")).collect()
+}
+
+/// Multiplies rows of activations `[n_rows, n_cols]` with several matrices, preparing the activations once in the forms
 /// that the matrices ask for (a file may mix float and block types within a layer).
 fn project(
     compute: Compute<'_>,
@@ -367,19 +392,10 @@ fn project(
     n_cols: usize,
     jobs: &mut [MatMul<'_>],
 ) {
-    let n_rows = x.len() / n_cols;
-    jobs.sort_by_key(|job| form_rank(job.w));
-    for group in jobs.chunk_by_mut(|a, b| a.w.activation_form() == b.w.activation_form()) {
-        activations.set(compute.kernels, compute.pool, x, n_rows, n_cols, group[0].w.activation_form());
-        kernels::matmul(compute.kernels, compute.pool, activations, group);
-    }
-}
-
-fn form_rank(matrix: &PackedMatrix) -> u8 {
-    match matrix.activation_form() {
-        ActivationForm::F32 => 0,
-        ActivationForm::Int8 => 1,
-    }
+    let form = jobs.iter().map(|job| job.w.activation_form()).reduce(ActivationForm::with);
+    let Some(form) = form else { return };
+    activations.set(compute.kernels, compute.pool, x, x.len() / n_cols, n_cols, form);
+    kernels::matmul(compute.kernels, compute.pool, activations, jobs);
 }
 
 fn norm_rows(compute: Compute<'_>, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {

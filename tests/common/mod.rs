@@ -12,7 +12,7 @@ use refrain::engine::{
 };
 use refrain::kernels::{BlockType, quantize};
 use refrain::model::Checkpoint;
-use refrain::model::gguf::{GgufValue, GgufWriter};
+use refrain::model::gguf::{GgufArray, GgufValue, GgufWriter};
 use refrain::model::weights::Quantize;
 use refrain::token::TokenId;
 use refrain::verify::{LogitsProcessor, Sampling};
@@ -65,7 +65,7 @@ impl Tiny {
         let (n_heads, n_kv_heads, head_dim, ffn_dim) = (4, 2, 16, 2 * d);
         let mut rng = Rng(seed);
         let mut w = GgufWriter::new();
-        let mut meta = |key: &str, value: GgufValue| w.metadata(key, value);
+        let mut meta = |key: &str, value: GgufValue| { w.metadata(key, value); };
         meta("general.architecture", GgufValue::String("qwen3".into()));
         meta("general.name", GgufValue::String("tiny".into()));
         for (key, value) in [
@@ -85,16 +85,16 @@ impl Tiny {
         meta("tokenizer.ggml.model", GgufValue::String("gpt2".into()));
         meta("tokenizer.ggml.pre", GgufValue::String("gpt-2".into()));
         let tokens = byte_tokens().into_iter().chain(["<|end|>".to_owned()]);
-        meta("tokenizer.ggml.tokens", GgufValue::Array(tokens.map(GgufValue::String).collect()));
-        let types = (0..VOCAB_SIZE).map(|i| GgufValue::I32(if i == EOS.index() { 3 } else { 1 }));
-        meta("tokenizer.ggml.token_type", GgufValue::Array(types.collect()));
-        // One merge that byte text never needs keeps the file of the usual form.
-        meta("tokenizer.ggml.merges", GgufValue::Array(Vec::new()));
+        meta("tokenizer.ggml.tokens", GgufValue::Array(GgufArray::String(tokens.collect())));
+        let types = (0..VOCAB_SIZE).map(|i| if i == EOS.index() { 3 } else { 1 });
+        meta("tokenizer.ggml.token_type", GgufValue::Array(GgufArray::I32(types.collect())));
+        meta("tokenizer.ggml.merges", GgufValue::Array(GgufArray::String(Vec::new())));
         meta("tokenizer.ggml.eos_token_id", GgufValue::U32(EOS.0));
         let template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}\
                         {% if add_generation_prompt %}[assistant]{% endif %}";
         meta("tokenizer.chat_template", GgufValue::String(template.into()));
 
+        let mut data = Vec::new();
         let mut tensor = |name: String, n_rows: usize, n_cols: usize, ty: BlockType, scale: f32| {
             let values: Vec<f32> = (0..n_rows * n_cols)
                 .map(|_| if scale == 0.0 { 1.0 + 0.1 * rng.signed() } else { scale * rng.signed() })
@@ -106,7 +106,8 @@ impl Tiny {
             }
             let dims: Vec<u64> =
                 if n_rows == 1 { vec![n_cols as u64] } else { vec![n_cols as u64, n_rows as u64] };
-            w.tensor(&name, ty, &dims, bytes);
+            w.tensor(&name, ty, &dims);
+            data.push(bytes);
         };
         let (q_dim, kv_dim) = (n_heads * head_dim, n_kv_heads * head_dim);
         let scale = 1.7 / (d as f32).sqrt();
@@ -137,7 +138,7 @@ impl Tiny {
             layer("ffn_up", ffn_dim, d, scale);
             layer("ffn_down", d, ffn_dim, 1.7 / (ffn_dim as f32).sqrt());
         }
-        w.to_bytes().expect("a well-formed model")
+        gguf_bytes(w, &data)
     }
 
     /// The engine over it. Batches cost the same at every length, so the builder drafts all that it may.
@@ -157,6 +158,13 @@ impl Tiny {
         let checkpoint = Checkpoint::from_gguf_bytes(self.gguf().into(), "tiny").expect("a valid model");
         Engine::load(&checkpoint, options, None).expect("a loadable model")
     }
+}
+
+/// A GGUF file in memory, with the data of its tensors in the order declared.
+pub fn gguf_bytes(writer: GgufWriter, data: &[Vec<u8>]) -> Vec<u8> {
+    let mut out = writer.start(Vec::new()).expect("tensors with a size");
+    data.iter().for_each(|bytes| out.write_tensor(bytes).expect("as many bytes as declared"));
+    out.finish().expect("all tensors")
 }
 
 /// Random Q4_K blocks (256 weights in 144 bytes): f16 scale and minimum, 6-bit sub-scales, nibbles.

@@ -223,6 +223,12 @@ impl Checkpoint {
         self.weights.get(&id)
     }
 
+    /// Bytes of all tensors in the file.
+    pub fn weights_bytes(&self) -> u64 {
+        let bytes = |info: &TensorInfo| Some(info.ty.row_bytes(info.n_cols as u64)? * info.n_rows as u64);
+        self.weights.values().filter_map(bytes).sum()
+    }
+
     /// Reads a tensor's bytes: row-major, in the type that [`TensorInfo::ty`] names, by positioned reads.
     ///
     /// # Errors
