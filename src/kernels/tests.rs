@@ -33,10 +33,6 @@ impl Random {
         self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
     }
 
-    pub(super) fn below(&mut self, n: usize) -> usize {
-        (self.next() >> 33) as usize % n
-    }
-
     /// In −1..1.
     pub(super) fn float(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0

@@ -246,7 +246,11 @@ fn awkward_activations() {
             case.check(&pool);
             let out = case.run(Kernels::detect(), &pool[0]);
             assert!(out[..18].iter().all(|x| x.is_finite()), "row 0 does not read row 1");
-            assert_eq!(special.is_finite(), out[18..36].iter().all(|x| !x.is_nan()) || special.is_infinite());
+            let is_poisoned = out[18..36].iter().any(|x| x.is_nan());
+            assert!(
+                special.is_finite() || ty == BlockType::F32 || is_poisoned,
+                "{special} is seen in the outputs"
+            );
         }
     }
 }
