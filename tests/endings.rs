@@ -10,6 +10,7 @@ use refrain::token::TokenId;
 use refrain::verify::Sampling;
 
 /// Drafts a set number of right tokens and then a wrong one, step after step.
+#[derive(Clone)]
 struct Scripted {
     /// Prompt and the output that plain decoding gives.
     known: Vec<TokenId>,
@@ -69,6 +70,10 @@ impl DraftSource for Scripted {
 
     fn observe(&mut self, _committed: &[TokenId], _step: &StepOutcome<'_>) {
         self.step += 1;
+    }
+
+    fn fork(&self) -> Box<dyn DraftSource> {
+        Box::new(self.clone())
     }
 
     fn memory_usage(&self) -> usize {

@@ -45,11 +45,11 @@ const ALL_DRAFTS: [Drafts; 7] = [
 
 impl Drafts {
     fn sources(self, prompt: &[TokenId], known: &[TokenId]) -> Vec<Box<dyn DraftSource>> {
-        let all: Vec<TokenId> = prompt.iter().chain(known).copied().collect();
+        let known = known.to_vec();
         match self {
             Self::None | Self::Context | Self::History => Vec::new(),
-            Self::AlwaysRight => vec![Box::new(AlwaysRight::new(all))],
-            Self::AlwaysWrong => vec![Box::new(AlwaysWrong::new(all))],
+            Self::AlwaysRight => vec![Box::new(AlwaysRight::new(prompt.len(), known))],
+            Self::AlwaysWrong => vec![Box::new(AlwaysWrong::new(prompt.len(), known))],
             // Twice the vocabulary: half of the drafts are no tokens of the model.
             Self::Random => vec![Box::new(Random::new(5, 2 * common::VOCAB_SIZE as u32))],
             Self::Endless => vec![Box::new(Endless::new(common::VOCAB_SIZE as u32))],

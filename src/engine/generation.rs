@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::draft::{CostProfile, DraftTree, NodeIdx, SourceKind, StepOutcome};
+use crate::draft::{CostProfile, DraftTree, NodeIdx, SourceKind, StepLimits, StepOutcome};
 use crate::engine::Shared;
 use crate::engine::options::{Drafting, GenerateOptions, STOP_BYTES_MAX};
 use crate::engine::output::{FinishReason, Output, OutputLimits};
@@ -135,12 +135,13 @@ impl<'s> Generation<'s> {
             sources: sources.collect(),
             ..Stats::default()
         };
+        let costs = session.shared.costs().clone().with_batch_lens(&session.options.verify_lens);
         Ok(Self {
             sampler: Sampler::new(session.shared.kernels, options.sampling),
             processors: options.processors,
             output,
             projection: Projection::new(session.options.projection_rows, vocab_size),
-            costs: session.shared.costs().clone().with_batch_lens(&session.options.verify_lens),
+            costs,
             stats,
             events: VecDeque::new(),
             prompt_len,
@@ -193,10 +194,11 @@ impl<'s> Generation<'s> {
         let mut watch = Stopwatch::start();
 
         // Below the root, at most as many draft tokens as leave room for the bonus token.
-        let depth_max = self.output.remaining() - 1;
-        let tree = session.builder.build(&mut session.sources, &session.tokens, depth_max, &self.costs);
+        let limits = StepLimits { max_depth: self.output.remaining() - 1, ..StepLimits::NONE };
+        let Session { builder, sources, tokens, tree, .. } = session;
+        builder.build(sources, tokens, limits, &self.costs, tree);
         let n_rows = self.costs.batch_len(tree.len());
-        session.batch.set_tree(session.tokens.len() - 1, tree.tokens(), tree.parents(), n_rows);
+        session.batch.set_tree(tokens.len() - 1, tree.tokens(), tree.parents(), n_rows);
         watch.lap(&mut time_us.draft);
 
         let forward_us_before = time_us.forward;
@@ -209,7 +211,8 @@ impl<'s> Generation<'s> {
 
         // After an error of the sampler the last visited node has no token, and so is not committed.
         let path = session.walk.path();
-        session.kv.commit(NodeIdx::as_rows(if walked.is_ok() { path } else { &path[..path.len() - 1] }));
+        let n_kept = path.len() - usize::from(walked.is_err());
+        session.kv.commit(path[..n_kept].iter().map(|node| node.index()));
         watch.lap(&mut time_us.commit);
 
         walked?;
@@ -221,8 +224,8 @@ impl<'s> Generation<'s> {
 
     /// Follows the target's choices; each is committed as a token at once, so that the next one is made with it.
     fn walk(&mut self) -> Result<(), GenerateError> {
-        let Session { shared, tokens, workspace, sources, builder, walk: path, .. } = &mut *self.session;
-        let tree = builder.tree();
+        let Session { shared, tokens, workspace, sources, tree, walk: path, .. } = &mut *self.session;
+        let tree = &*tree;
         self.projection.clear();
         // Both closures need the tokens: one to choose, the other to add to them.
         let tokens = std::cell::RefCell::new(tokens);
@@ -238,10 +241,8 @@ impl<'s> Generation<'s> {
             |token, node| {
                 tokens.borrow_mut().push(token);
                 let text = self.output.push(&shared.tokenizer, token);
-                let origin = match node {
-                    Some(node) => Origin::Draft(sources[tree.source(node)].kind()),
-                    None => Origin::Target,
-                };
+                let source = node.and_then(|node| tree.source(node));
+                let origin = source.map_or(Origin::Target, |source| Origin::Draft(sources[source].kind()));
                 self.events.push_back(Event::Token(TokenEvent { id: token, text, origin }));
                 match self.output.finish() {
                     Some(_) => ControlFlow::Break(()),
@@ -253,20 +254,20 @@ impl<'s> Generation<'s> {
 
     /// Sources, reliability and statistics learn from the step.
     fn observe(&mut self, n_rows: usize) {
-        let session = &mut *self.session;
-        let path = session.walk.path();
-        let new_tokens = &session.tokens[session.tokens.len() - path.len()..];
+        let Session { options, tokens, sources, builder, tree, walk, primed, .. } = &mut *self.session;
+        let path = walk.path();
+        let new_tokens = &tokens[tokens.len() - path.len()..];
         let stats = &mut self.stats;
-        let tree = session.builder.tree();
         // A token at which the output ended was agreed with, even though its row is not kept.
         let ended_in_draft = tree.child(path[path.len() - 1], new_tokens[path.len() - 1]);
-        for &node in path[1..].iter().chain(&ended_in_draft) {
-            stats.sources[tree.source(node)].accepted += 1;
+        let agreed = path[1..].iter().copied().chain(ended_in_draft);
+        for source in agreed.clone().filter_map(|node| tree.source(node)) {
+            stats.sources[source].accepted += 1;
         }
-        for node in tree.draft_nodes() {
-            stats.sources[tree.source(node)].drafted += 1;
+        for source in (1..tree.len()).filter_map(|i| tree.source(NodeIdx(i as u32))) {
+            stats.sources[source].drafted += 1;
         }
-        let accepted = path.len() - 1 + usize::from(ended_in_draft.is_some());
+        let accepted = agreed.count();
         stats.rows.valid += accepted + 1;
         stats.rows.wasted += tree.len() - accepted - 1;
         stats.rows.padded += n_rows - tree.len();
@@ -274,18 +275,18 @@ impl<'s> Generation<'s> {
         stats.count_step(new_tokens.len());
         if tree.len() == 1 {
             let off = &mut stats.drafting_off;
-            *(if session.options.drafting == Drafting::Off {
+            *(if options.drafting == Drafting::Off && sources.is_empty() {
                 &mut off.disabled
             } else if self.output.remaining() + new_tokens.len() <= 1 {
                 &mut off.output_end
-            } else if session.builder.had_candidates() {
+            } else if builder.n_considered() > 0 {
                 &mut off.not_worth
             } else {
                 &mut off.no_candidate
             }) += 1;
         }
-        session.builder.observe(&mut session.sources, &session.tokens, path, new_tokens);
-        session.primed = session.tokens.len();
+        builder.observe(sources, tokens, &StepOutcome { tree, accepted: &path[1..], new_tokens });
+        *primed = tokens.len();
     }
 
     /// Ends the output on the app's wish.
@@ -401,7 +402,7 @@ impl Projection {
         tree: &DraftTree,
         node: NodeIdx,
     ) -> &mut [f32] {
-        let row = NodeIdx::as_rows(&[node])[0];
+        let row = node.0;
         let place = match self.rows.iter().position(|&r| r == row) {
             Some(place) => place,
             None => {
@@ -409,9 +410,10 @@ impl Projection {
                 self.rows.push(row);
                 let mut last = node;
                 while self.rows.len() < self.wave_rows
-                    && let Some(child) = tree.likeliest_child(last)
+                    // Nodes stand in order of falling reach, so the first child is the likeliest.
+                    && let Some(child) = tree.children(last).next()
                 {
-                    self.rows.extend_from_slice(NodeIdx::as_rows(&[child]));
+                    self.rows.push(child.0);
                     last = child;
                 }
                 shared.model.logits(shared.compute(), workspace, &self.rows, &mut self.logits);

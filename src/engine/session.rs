@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::draft::{BuilderConfig, ContextSource, DraftSource, HistorySource, TreeBuilder};
+use crate::draft::{BuilderConfig, ContextSource, DraftSource, DraftTree, TreeBuilder};
 use crate::engine::generation::{GenerateError, Generation};
 use crate::engine::options::{Drafting, GenerateOptions, SessionOptions, VERIFY_ROWS_MAX};
 use crate::engine::{CONTEXT_LEN_DEFAULT_MAX, Shared};
@@ -34,6 +34,8 @@ pub struct Session {
     pub(super) walk: Walk,
     pub(super) sources: Vec<Box<dyn DraftSource>>,
     pub(super) builder: TreeBuilder,
+    /// The newest step's draft.
+    pub(super) tree: DraftTree,
     /// Tokens that the sources have seen.
     pub(super) primed: usize,
     pub(super) cancel: Arc<AtomicBool>,
@@ -130,13 +132,12 @@ impl Session {
         if options.drafting == Drafting::Auto {
             sources.push(Box::new(ContextSource::new()));
             if options.history {
-                sources.push(Box::new(HistorySource::new(Arc::clone(&shared.history), &options.namespace)));
+                sources.push(Box::new(shared.history.source(&options.namespace)));
             }
         }
         let builder = TreeBuilder::new(BuilderConfig {
-            vocab_size: config.vocab_size,
             max_rows: options.verify_rows_max,
-            ..BuilderConfig::default()
+            ..BuilderConfig::new(config.vocab_size)
         });
         Ok(Self {
             workspace: Workspace::new(config),
@@ -147,6 +148,7 @@ impl Session {
             walk: Walk::default(),
             sources,
             builder,
+            tree: DraftTree::default(),
             primed: 0,
             cancel: Arc::new(AtomicBool::new(false)),
             messages: Vec::new(),

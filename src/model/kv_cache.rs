@@ -87,24 +87,22 @@ impl KvCache {
 
     /// Commits the rows `path` of the last batch, closing the gaps between them; all other rows are rolled back.
     ///
-    /// `path` holds row indices of that batch, strictly rising, the root first. With `path = [0, 1, …]` nothing moves.
+    /// `path` gives row indices of that batch, strictly rising, the root first. With `0, 1, …` nothing moves.
     ///
     /// # Panics
-    /// When `path` is not strictly rising or runs past the slots.
-    pub fn commit(&mut self, path: &[u32]) {
+    /// When `path` does not rise or runs past the slots.
+    pub fn commit(&mut self, path: impl IntoIterator<Item = usize>) {
         let base = self.len;
-        assert!(base + path.len() <= self.n_slots, "{base} + {} rows exceed {} slots", path.len(), self.n_slots);
-        for (kept, pair) in path.windows(2).enumerate() {
-            assert!(pair[0] < pair[1], "path falls from {} to {} at {kept}", pair[0], pair[1]);
-        }
-        for (depth, &row) in path.iter().enumerate() {
-            if row as usize != depth {
+        for (depth, row) in path.into_iter().enumerate() {
+            // A rising path never writes a slot that it has still to read.
+            assert!(row >= depth && base + row < self.n_slots, "row {row} at depth {depth} after {base} slots");
+            if row != depth {
                 for layer in &mut self.layers {
-                    layer.copy_slot(base + row as usize, base + depth);
+                    layer.copy_slot(base + row, base + depth);
                 }
             }
+            self.len = base + depth + 1;
         }
-        self.len = base + path.len();
     }
 
     /// Commits every row of a chain.

@@ -300,7 +300,8 @@ mod tests {
         let t = f64::from(config.temperature);
         let mut order: Vec<usize> = (0..logits.len()).collect();
         order.sort_by(|&a, &b| logits[b].partial_cmp(&logits[a]).unwrap().then(a.cmp(&b)));
-        let weight = |i: usize| ((f64::from(logits[i]) - f64::from(logits[order[0]])) / t).exp();
+        let max = f64::from(logits[order[0]]);
+        let weight = |i: usize| ((f64::from(logits[i]) - max) / t).exp();
         if config.top_k > 0 {
             order.truncate(config.top_k);
         }

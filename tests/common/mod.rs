@@ -1,6 +1,6 @@
 //! What the integration tests share: tiny random models, recorded generations.
 
-#![allow(dead_code, reason = "each test binary uses a part")]
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of this module")]
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
