@@ -258,15 +258,14 @@ impl TreeBuilder {
 
     /// Every claim under a visited node is evidence: the committed token shows if it was right.
     fn learn(&mut self, outcome: &StepOutcome<'_>) {
-        let visited = std::iter::once(NodeIdx::ROOT).chain(outcome.accepted.iter().copied());
-        for (node, &chosen) in visited.zip(outcome.new_tokens) {
-            let Some(&(start, end)) = self.claims_of.get(node.index()) else { break };
-            let claims = &self.claims[start as usize..end as usize];
-            // Sorted by token and source: of a source's claims about one token, the strongest is the first.
-            for same in claims.chunk_by(|a, b| (a.token, a.source) == (b.token, b.source)) {
-                self.table.update(&same[0].evidence, same[0].token == chosen);
-            }
-        }
+        let TreeBuilder { table, claims, claims_of, .. } = self;
+        for_judged(claims, claims_of, outcome, |evidence, hit| table.update(evidence, hit));
+    }
+
+    /// What [`observe`](Self::observe) would learn from a step.
+    #[cfg(test)]
+    pub(super) fn claims_seen(&self, outcome: &StepOutcome<'_>, sink: impl FnMut(&Evidence, bool)) {
+        for_judged(&self.claims, &self.claims_of, outcome, sink);
     }
 
     /// The root as the only found node, with the cursors of all anchors.
@@ -385,6 +384,24 @@ impl TreeBuilder {
             children.iter_mut().for_each(|child| child.probability /= total);
         }
         children.truncate(self.config.n_children_max);
+    }
+}
+
+/// Calls `judged` with every claim under the visited nodes, and whether the target chose its token.
+fn for_judged(
+    claims: &[Claim],
+    claims_of: &[(u32, u32)],
+    outcome: &StepOutcome<'_>,
+    mut judged: impl FnMut(&Evidence, bool),
+) {
+    let visited = std::iter::once(NodeIdx::ROOT).chain(outcome.accepted.iter().copied());
+    for (node, &chosen) in visited.zip(outcome.new_tokens) {
+        let Some(&(start, end)) = claims_of.get(node.index()) else { break };
+        let claims = &claims[start as usize..end as usize];
+        // Sorted by token and source: of a source's claims about one token, the strongest is the first.
+        for same in claims.chunk_by(|a, b| (a.token, a.source) == (b.token, b.source)) {
+            judged(&same[0].evidence, same[0].token == chosen);
+        }
     }
 }
 

@@ -32,6 +32,8 @@ mod tree;
 #[cfg(test)]
 mod builder_tests;
 #[cfg(test)]
+mod replay_tests;
+#[cfg(test)]
 mod source_tests;
 
 pub use builder::{BuilderConfig, StepLimits, TreeBuilder};
