@@ -61,7 +61,8 @@ impl DraftSource for Scripted {
                 parent: parent as u32,
                 token,
                 probability: 0.9,
-                match_len: 8,
+                // So that the reliability table does not take the wrong tokens for evidence against the right ones.
+                match_len: if token == right { 64 } else { 1 },
                 count: 1,
                 next: Cursor(depth as u64 + 1),
             });

@@ -187,6 +187,11 @@ impl TreeBuilder {
         &self.table
     }
 
+    /// How many draft tokens the newest build has weighed, whether or not they paid.
+    pub fn n_considered(&self) -> usize {
+        self.found.len().saturating_sub(1)
+    }
+
     /// Builds the tree of the next step into `tree`: its root is the last of `committed`.
     ///
     /// # Panics

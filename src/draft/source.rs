@@ -1,10 +1,13 @@
 //! What a draft source is.
 
+use serde::Serialize;
+
 use super::{DraftTree, NodeIdx};
 use crate::token::TokenId;
 
 /// What kind of source speaks: each kind earns its own reliability.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum SourceKind {
     /// Prompt and output of this session.
