@@ -108,7 +108,7 @@ fn check_drafting(drafts: Drafts, verify_rows_max: usize, run: &Run, case: &str)
             assert!(run.stats.steps < run.tokens.len(), "{case}: {:?}", run.stats);
         }
         Drafts::AlwaysWrong => assert_eq!(added.unwrap().accepted, 0, "{case}"),
-        Drafts::Endless if verify_rows_max > 1 => assert!(added.unwrap().drafted > 0, "{case}"),
+        Drafts::Endless if verify_rows_max >= 16 => assert!(added.unwrap().drafted > 0, "{case}"),
         _ => {}
     }
 }

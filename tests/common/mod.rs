@@ -149,7 +149,8 @@ impl Tiny {
     pub fn options(self) -> EngineOptions {
         EngineOptions {
             quantize: Quantize::Keep,
-            cost_profile: Some(CostProfile::from_measurements(&[(1, 100.0), (64, 100.0)])),
+            // Rows are free, so the builder drafts all that it may.
+            cost_profile: Some(CostProfile::from_measurements(&[(1, 100.0)]).with_draft_us_per_node(0.0)),
             ..EngineOptions::default()
         }
     }
