@@ -39,6 +39,8 @@ pub(super) struct Block {
     pub(super) scale: f32,
     /// Sums of the first and of the last 16 `q`.
     pub(super) sums: [i32; 2],
+    /// `scale · Σ q`, what a format's minimum is multiplied with.
+    pub(super) scaled_sum: f32,
 }
 
 /// Activations `[n_rows, n_cols]`. The buffers are kept and grow to the largest size seen.
@@ -140,7 +142,7 @@ fn quantize_block<S: Simd>(s: S, x: &[f32; 32]) -> Block {
     // 0 · x is 0 unless x is NaN or infinite.
     let probe = s.sum(s.fma(high, zero, s.mul(low, zero)));
     if probe.is_nan() {
-        return Block { scale: f32::NAN, ..Block::default() };
+        return Block { scale: f32::NAN, scaled_sum: f32::NAN, ..Block::default() };
     }
     let mut magnitudes = [0.0; LANES];
     s.store(s.max(s.abs(low), s.abs(high)), &mut magnitudes);
@@ -171,5 +173,6 @@ fn quantize_block<S: Simd>(s: S, x: &[f32; 32]) -> Block {
             block.q[4 * half + group] = packed;
         }
     }
+    block.scaled_sum = scale * (block.sums[0] + block.sums[1]) as f32;
     block
 }

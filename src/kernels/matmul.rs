@@ -7,7 +7,7 @@
 //! integer codes:  acc = 0
 //!                 for each block of 32 columns:
 //!                     acc = fma(scale · a.scale, Σ (code − bias) · a.q, acc)      Σ exact in i32; per 16 columns if split
-//!                     acc = fma(min · a.scale, Σ a.q, acc)                        if the format has minima
+//!                     acc = fma(min, a.scale · Σ a.q, acc)                        if the format has minima
 //! floats:         acc[c % 4] = fma(w[c], x[c], acc[c % 4]);  out = (acc[0] + acc[1]) + (acc[2] + acc[3])
 //! ```
 //!
@@ -244,8 +244,7 @@ fn int_block<S: Simd, L: IntLayout, const R: usize>(
     }
     if L::MIN {
         for r in 0..R {
-            let sum = (a[r].sums[0] + a[r].sums[1]) as f32;
-            acc[r] = s.fma(s.mul(scales.min, s.splat(a[r].scale)), s.splat(sum), acc[r]);
+            acc[r] = s.fma(scales.min, s.splat(a[r].scaled_sum), acc[r]);
         }
     }
 }

@@ -15,6 +15,8 @@
 //!
 //! This is the only part of the crate, besides file mapping, with `unsafe`. It knows slices, not models.
 #![allow(unsafe_code)]
+// Indices are lanes, rows of a tile and columns, which several arrays share.
+#![allow(clippy::needless_range_loop)]
 
 mod activations;
 mod aligned;

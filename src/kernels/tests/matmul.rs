@@ -81,7 +81,7 @@ pub(super) fn oracle(ty: BlockType, row: &[u8], x: &[f32]) -> f32 {
                 acc = (scale * a_scale).mul_add(dot(0..32) as f32, acc);
             }
             if unpacked.has_min() {
-                acc = (min * a_scale).mul_add(q.iter().sum::<i32>() as f32, acc);
+                acc = min.mul_add(a_scale * q.iter().sum::<i32>() as f32, acc);
             }
         }
     }
