@@ -60,7 +60,7 @@ impl BlockType {
     /// Bytes of a row of `n_cols` elements; `None` where `n_cols` is not a multiple of the block or the size overflows.
     pub fn row_bytes(self, n_cols: u64) -> Option<u64> {
         let block_len = self.block_len() as u64;
-        if n_cols % block_len != 0 {
+        if !n_cols.is_multiple_of(block_len) {
             return None;
         }
         (n_cols / block_len).checked_mul(self.block_bytes() as u64)
