@@ -224,14 +224,14 @@ impl ModelConfig {
                 return Err(out_of_range(file, field, value, format!("1 to {max}")));
             }
         }
-        if self.n_heads % self.n_kv_heads != 0 {
+        if !self.n_heads.is_multiple_of(self.n_kv_heads) {
             return Err(ConfigError::Inconsistent {
                 file: file.to_owned(),
                 left: format!("n_heads = {}", self.n_heads),
                 right: format!("n_kv_heads = {}", self.n_kv_heads),
             });
         }
-        if self.head_dim % 2 != 0 {
+        if !self.head_dim.is_multiple_of(2) {
             return Err(out_of_range(file, "head_dim", self.head_dim, "an even number"));
         }
         if self.rope.rotary_dim != self.head_dim {

@@ -12,16 +12,10 @@ use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 use tokenizers::{AddedToken, NormalizerWrapper, PreTokenizerWrapper};
 
+use super::json_steps::{Steps, first_token};
 use super::pipeline::{BpeOptions, MERGES_MAX, PipelineParts, guarded, missing_byte_piece};
 use super::vocab::{Scheme, TokenKind, char_of_byte, occurs_in_utf8};
 use super::{ADDED_TOKENS_MAX, TokenizerError};
-
-/// Deepest nesting of sequences of steps accepted.
-const STEP_DEPTH_MAX: usize = 4;
-/// Most steps accepted in a normalizer or pre-tokenizer.
-const STEPS_MAX: usize = 64;
-/// Longest pattern accepted in a step, in bytes.
-const PATTERN_BYTES_MAX: usize = 16 << 10;
 
 /// What a `tokenizer.json` says, checked.
 pub(super) struct ParsedJson {
@@ -69,8 +63,8 @@ pub(super) fn parse(text: &str, file: &str) -> Result<ParsedJson, TokenizerError
     }
 
     let mut steps = Steps::default();
-    steps.check(file, "normalizer", json.normalizer.as_ref(), &NORMALIZERS, 0)?;
-    steps.check(file, "pre-tokenizer", json.pre_tokenizer.as_ref(), &PRE_TOKENIZERS, 0)?;
+    steps.check_normalizer(file, json.normalizer.as_ref())?;
+    steps.check_pre_tokenizer(file, json.pre_tokenizer.as_ref())?;
     let byte_fallback = model.byte_fallback.unwrap_or(false);
     let scheme = match (steps.byte_level, byte_fallback || steps.metaspace) {
         (true, false) => Scheme::ByteLevel,
@@ -80,8 +74,9 @@ pub(super) fn parse(text: &str, file: &str) -> Result<ParsedJson, TokenizerError
     };
 
     let merges = parse_merges(file, model.merges)?;
-    let (tokens, ordinary, added) =
-        join_tokens(file, model.vocab.0, json.added_tokens, &merges, model.unk_token.as_deref())?;
+    let Joined { tokens, ordinary } =
+        join_tokens(file, model.vocab.0, &json.added_tokens, &merges, model.unk_token.as_deref())?;
+    let added = json.added_tokens.into_iter().map(AddedJson::into_token).collect();
     let options = BpeOptions {
         unk_token: model.unk_token,
         fuse_unk: model.fuse_unk.unwrap_or(false),
@@ -152,136 +147,57 @@ pub(super) fn split_merge(
     }
 }
 
-type Tokens = Vec<(u32, String, TokenKind)>;
+/// The vocabulary and the added tokens, put together.
+struct Joined {
+    /// All tokens.
+    tokens: Vec<(u32, String, TokenKind)>,
+    /// Those that the encoder may produce.
+    ordinary: Vec<(String, u32)>,
+}
 
-/// One list of all tokens; those the encoder may produce; those matched literally.
 fn join_tokens(
     file: &str,
     vocab: Vec<(String, u32)>,
-    added: Vec<AddedJson>,
+    added: &[AddedJson],
     merges: &[(String, String)],
     unk_token: Option<&str>,
-) -> Result<(Tokens, Vec<(String, u32)>, Vec<AddedToken>), TokenizerError> {
-    let mut kinds: HashMap<&str, (u32, TokenKind)> = HashMap::new();
-    for token in &added {
-        let kind = if token.special { TokenKind::Control } else { TokenKind::UserDefined };
-        if kinds.insert(&token.content, (token.id, kind)).is_some() {
-            let (token, id) = (token.content.clone(), token.id);
-            return Err(TokenizerError::DuplicateToken { file: file.to_owned(), token, id });
+) -> Result<Joined, TokenizerError> {
+    let duplicate = |token: &str, id| {
+        let token = token.to_owned();
+        TokenizerError::DuplicateToken { file: file.to_owned(), token, id }
+    };
+    let mut added_ids: HashMap<&str, (u32, TokenKind)> = HashMap::new();
+    for token in added {
+        if added_ids.insert(&token.content, (token.id, token.kind())).is_some() {
+            return Err(duplicate(&token.content, token.id));
         }
     }
-    // A control token that merges build up has to stay in the encoder's table; published files have none.
-    let in_merges: HashSet<String> = merges
+    // The encoder's table leaves control tokens out, or text could spell them. One that merges build up was an ordinary
+    // token first and has to stay; published vocabularies have none.
+    let mut needed: HashSet<String> = merges
         .iter()
         .flat_map(|(left, right)| [left.clone(), right.clone(), format!("{left}{right}")])
+        .filter(|text| added_ids.contains_key(text.as_str()))
         .collect();
-    let mut tokens = Vec::with_capacity(vocab.len() + added.len());
-    let mut ordinary = Vec::with_capacity(vocab.len());
-    let mut in_vocab = HashSet::new();
+    needed.extend(unk_token.map(str::to_owned));
+
+    let mut joined = Joined { tokens: Vec::with_capacity(vocab.len() + added.len()), ordinary: Vec::new() };
     for (text, id) in vocab {
-        match kinds.get(text.as_str()) {
-            Some(&(added_id, _)) if added_id != id => {
-                return Err(TokenizerError::DuplicateToken { file: file.to_owned(), token: text, id });
-            }
-            Some(&(_, kind)) => {
-                in_vocab.insert(id);
-                tokens.push((id, text.clone(), kind));
-                let is_needed = in_merges.contains(&text) || unk_token == Some(text.as_str());
-                if kind == TokenKind::UserDefined || is_needed {
-                    ordinary.push((text, id));
-                }
-            }
+        match added_ids.get(text.as_str()) {
             None => {
-                tokens.push((id, text.clone(), TokenKind::Normal));
-                ordinary.push((text, id));
+                joined.tokens.push((id, text.clone(), TokenKind::Normal));
+                joined.ordinary.push((text, id));
             }
-        }
-    }
-    let outside = added.iter().filter(|token| !in_vocab.contains(&token.id));
-    tokens.extend(outside.map(|token| {
-        let kind = if token.special { TokenKind::Control } else { TokenKind::UserDefined };
-        (token.id, token.content.clone(), kind)
-    }));
-    let added = added.into_iter().map(AddedJson::into_token).collect();
-    Ok((tokens, ordinary, added))
-}
-
-/// The token that a template post-processor puts first, if it is a special one.
-fn first_token(processor: &Value, depth: usize) -> Option<String> {
-    if depth > STEP_DEPTH_MAX {
-        return None;
-    }
-    match processor.get("type")?.as_str()? {
-        "Sequence" => processor.get("processors")?.as_array()?.iter().find_map(|p| first_token(p, depth + 1)),
-        "TemplateProcessing" => {
-            let first = processor.get("single")?.as_array()?.first()?;
-            Some(first.get("SpecialToken")?.get("id")?.as_str()?.to_owned())
-        }
-        _ => None,
-    }
-}
-
-const NORMALIZERS: [&str; 10] =
-    ["Sequence", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Prepend", "Replace", "Strip", "StripAccents"];
-const PRE_TOKENIZERS: [&str; 8] =
-    ["Sequence", "ByteLevel", "Split", "Digits", "Metaspace", "Punctuation", "Whitespace", "WhitespaceSplit"];
-
-/// What the steps of a tokenizer are made of.
-#[derive(Default)]
-struct Steps {
-    count: usize,
-    byte_level: bool,
-    metaspace: bool,
-}
-
-impl Steps {
-    /// Checks the types of all steps, their number, nesting and patterns.
-    fn check(
-        &mut self,
-        file: &str,
-        field: &'static str,
-        step: Option<&Value>,
-        known: &[&str],
-        depth: usize,
-    ) -> Result<(), TokenizerError> {
-        let Some(step) = step else { return Ok(()) };
-        let over_limit =
-            |field, value, limit| TokenizerError::OverLimit { file: file.to_owned(), field, value, limit };
-        self.count += 1;
-        if self.count > STEPS_MAX {
-            return Err(over_limit("steps of the tokenizer", self.count, STEPS_MAX));
-        }
-        if depth > STEP_DEPTH_MAX {
-            return Err(over_limit("nesting of the tokenizer's steps", depth, STEP_DEPTH_MAX));
-        }
-        let Some(kind) = step.get("type").and_then(Value::as_str) else {
-            let field = format!("{field}.type");
-            return Err(TokenizerError::WrongType { file: file.to_owned(), field, expected: "a string" });
-        };
-        if !known.contains(&kind) {
-            return Err(TokenizerError::Unsupported { file: file.to_owned(), field, name: kind.to_owned() });
-        }
-        let text_of = |value: &Value| value.as_str().map_or(0, str::len);
-        let pattern = step.get("pattern").map_or(0, |p| match p {
-            Value::Object(map) => map.values().map(text_of).max().unwrap_or(0),
-            other => text_of(other),
-        });
-        if pattern > PATTERN_BYTES_MAX {
-            return Err(over_limit("bytes of a pattern", pattern, PATTERN_BYTES_MAX));
-        }
-        self.byte_level |= kind == "ByteLevel";
-        let writes_metaspace =
-            |key: &str| step.get(key).and_then(Value::as_str).is_some_and(|s| s.contains('\u{2581}'));
-        self.metaspace |= kind == "Metaspace" || writes_metaspace("content") || writes_metaspace("prepend");
-        if kind == "Sequence" {
-            for list in ["normalizers", "pretokenizers"] {
-                for step in step.get(list).and_then(Value::as_array).into_iter().flatten() {
-                    self.check(file, field, Some(step), known, depth + 1)?;
+            Some(&(added_id, _)) if added_id != id => return Err(duplicate(&text, id)),
+            Some((_, kind)) => {
+                if *kind == TokenKind::UserDefined || needed.contains(&text) {
+                    joined.ordinary.push((text, id));
                 }
             }
         }
-        Ok(())
     }
+    joined.tokens.extend(added.iter().map(|token| (token.id, token.content.clone(), token.kind())));
+    Ok(joined)
 }
 
 #[derive(Deserialize)]
@@ -323,6 +239,10 @@ struct AddedJson {
 }
 
 impl AddedJson {
+    fn kind(&self) -> TokenKind {
+        if self.special { TokenKind::Control } else { TokenKind::UserDefined }
+    }
+
     fn into_token(self) -> AddedToken {
         AddedToken::from(self.content, self.special)
             .single_word(self.single_word)

@@ -5,6 +5,7 @@ mod error;
 mod gguf;
 mod hf;
 mod json;
+mod json_steps;
 mod pipeline;
 mod pre;
 mod spm;

@@ -229,3 +229,24 @@ impl Model for Ids<'_> {
         BpeTrainer::default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_in_the_library_becomes_an_error() {
+        for (run, expected) in [
+            ((|| panic!("with {} words", 3)) as fn(), "with 3 words"),
+            (|| panic!("static"), "static"),
+            (|| std::panic::panic_any(7), "no message"),
+        ] {
+            match guarded("tokenizer.json", run) {
+                Err(TokenizerError::Panicked { file, reason }) => {
+                    assert_eq!((file.as_str(), reason.as_str()), ("tokenizer.json", expected));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}

@@ -160,7 +160,7 @@ fn check(found: Found<'_>, expected: &[u64]) -> Result<TensorInfo, LoadError> {
     // Each factor is bounded by the limits of `ModelConfig`, so both fit in usize.
     let n_cols = expected[expected.len() - 1] as usize;
     let n_rows = if is_vector { 1 } else { expected[0] as usize };
-    if n_cols % ty.block_len() != 0 {
+    if !n_cols.is_multiple_of(ty.block_len()) {
         let (block_len, ty) = (ty.block_len(), ty.name());
         return Err(LoadError::PartialBlock { file: file(), tensor: name, n_cols, block_len, ty });
     }

@@ -103,27 +103,22 @@ fn context_len(keys: &Keys<'_>) -> Result<usize, ConfigError> {
 }
 
 fn rope(keys: &Keys<'_>, head_dim: usize, factors: Option<Vec<f32>>) -> Result<RopeConfig, ConfigError> {
-    let kind = keys.get("rope.scaling.type", "a string", GgufValue::as_str)?.unwrap_or("none");
-    // Older writers state a linear factor alone.
+    // ggml's defaults: a missing type is linear, a factor of 0 or 1 stretches nothing, and older writers state a linear
+    // factor under another name.
+    let kind = keys.get("rope.scaling.type", "a string", GgufValue::as_str)?.unwrap_or("linear");
     let factor = match keys.number("rope.scaling.factor")? {
         Some(factor) => Some(factor),
         None => keys.number("rope.scale_linear")?,
     };
-    // A factor of 0 or 1 means none to ggml.
-    let factor = factor.filter(|&f| f != 0.0 && f != 1.0);
+    let factor = factor.filter(|&f| kind != "none" && f != 0.0 && f != 1.0);
     let scaling = match (kind, factor, factors) {
         ("none" | "linear", None, None) => RopeScaling::None,
         ("none" | "linear", None, Some(factors)) => RopeScaling::Factors(factors),
         ("linear", Some(factor), None) => RopeScaling::Linear { factor },
-        ("none", Some(factor), None) if keys.number("rope.scaling.factor")?.is_none() => {
-            RopeScaling::Linear { factor }
-        }
-        // ggml divides by both; no published model does.
+        // ggml divides by both; no published model has both.
         ("linear", Some(factor), Some(_)) => {
             return Err(keys.unsupported("rope.scaling.factor with rope_freqs.weight", factor));
         }
-        ("none", Some(_), None) => RopeScaling::None,
-        ("none", Some(_), Some(factors)) => RopeScaling::Factors(factors),
         (other, ..) => return Err(keys.unsupported("rope.scaling.type", other)),
     };
     Ok(RopeConfig {
