@@ -19,57 +19,8 @@ use std::collections::BinaryHeap;
 
 use super::reliability::{Evidence, ReliabilityTable};
 use super::source::{Anchor, Candidates, Cursor, DraftSource, StepOutcome};
-use super::{CostProfile, DraftTree, NodeIdx};
+use super::{BuilderConfig, CostProfile, DraftTree, NodeIdx, StepLimits};
 use crate::token::TokenId;
-
-/// Bounds and constants of a [`TreeBuilder`].
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct BuilderConfig {
-    /// Rows of a tree at most, the root included. Default 32: beyond it a CPU's verification is bound by arithmetic, and
-    /// the replayed responses gain little.
-    pub max_rows: usize,
-    /// Depth of a node at most. Default 64.
-    pub max_depth: usize,
-    /// Tokens at or above this number are dropped.
-    pub vocab_size: usize,
-    /// Candidates taken from one source per node at most. Default 32.
-    pub n_candidates_max: usize,
-    /// Children considered per node at most, best first. Default 16.
-    pub n_children_max: usize,
-    /// Nodes below this reach are not considered. Default 0.002: one in five hundred.
-    pub reach_min: f32,
-    /// By how much a draft must beat plain decoding to be worth it. Default 0.01: about the error of the cost profile.
-    pub margin: f32,
-}
-
-impl BuilderConfig {
-    /// The defaults for a vocabulary.
-    pub fn new(vocab_size: usize) -> Self {
-        BuilderConfig {
-            max_rows: 32,
-            max_depth: 64,
-            vocab_size,
-            n_candidates_max: 32,
-            n_children_max: 16,
-            reach_min: 0.002,
-            margin: 0.01,
-        }
-    }
-}
-
-/// Bounds of one step, within those of the configuration.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct StepLimits {
-    /// Rows at most, the root included: what the backend and the KV cache have room for. 0 counts as 1.
-    pub max_rows: usize,
-    /// Depth of a node at most: what is left of the context and of the output.
-    pub max_depth: usize,
-}
-
-impl StepLimits {
-    /// No bounds but the configuration's.
-    pub const NONE: StepLimits = StepLimits { max_rows: usize::MAX, max_depth: usize::MAX };
-}
 
 /// Builds the draft tree of each step from all sources, and learns from what became of it.
 ///
@@ -355,16 +306,18 @@ impl TreeBuilder {
                 });
             }
         }
-        self.claims[first_claim..].sort_by(|a, b| {
+        // Unstable, with a complete key: a stable sort would allocate.
+        self.claims[first_claim..].sort_unstable_by(|a, b| {
             let by_token = a.token.cmp(&b.token).then(a.source.cmp(&b.source));
-            by_token.then(b.probability.total_cmp(&a.probability))
+            by_token.then(b.probability.total_cmp(&a.probability)).then(a.next.0.cmp(&b.next.0))
         });
     }
 
     /// Merges the claims from `first_claim` on into children, best first.
     ///
     /// Claims for one token come from the same text more often than not, so they are no independent witnesses: the
-    /// strongest counts, not their noisy-or. Where the children's probabilities exceed 1 together they are scaled.
+    /// strongest counts. (Their noisy-or was tried: acceptance with context and history was the same to three digits.)
+    /// Where the children's probabilities exceed 1 together they are scaled.
     fn agree(&mut self, first_claim: usize) {
         let children = &mut self.scratch.children;
         children.clear();

@@ -22,6 +22,7 @@ mod builder;
 mod context;
 mod cost;
 mod history;
+mod limits;
 mod orders;
 mod prior;
 mod reliability;
@@ -36,10 +37,11 @@ mod replay_tests;
 #[cfg(test)]
 mod source_tests;
 
-pub use builder::{BuilderConfig, StepLimits, TreeBuilder};
+pub use builder::TreeBuilder;
 pub use context::ContextSource;
 pub use cost::CostProfile;
 pub use history::{HistorySource, HistoryStore};
+pub use limits::{BuilderConfig, StepLimits};
 pub use orders::OrderConfig;
 pub use reliability::{Evidence, ReliabilityTable};
 pub use source::{Anchor, Candidate, Candidates, Cursor, DraftSource, SourceKind, StepOutcome};

@@ -1,4 +1,17 @@
 //! The seeded prior of the reliability table, for sources that match text.
+//!
+//! A suffix source's raw probability is a count's share; what that is worth depends on how long the match is and how often
+//! it was seen. The table below is the share of such claims that came true when recorded responses of language models and
+//! people (summaries, answers from passages, phone actions, mails, open chat) were replayed with the context source: the
+//! even rows of a collection, every subtask with the same weight. Command (`replay_tests.rs`):
+//!
+//! ```text
+//! FIT=1 REFRAIN_REPLAY=folder-of-jsonl cargo test --release --lib replay_tests -- --ignored --nocapture
+//! ```
+//!
+//! With it the odd rows gave 1.77, 1.87 and 1.94 tokens per step at 8, 16 and 32 rows (geometric mean over the subtasks
+//! with context), against 1.72, 1.82 and 1.88 with the formula `probability · (1 − 0.6^match_len)`, and 1.63, 1.66, 1.66
+//! for prompt lookup.
 
 /// Buckets of match lengths.
 pub(super) const MATCH_LENS: usize = 8;

@@ -49,9 +49,9 @@ struct Cell {
 }
 
 /// Weight of the prior, in expected hits. Small, so that a task that copies is known after a few steps.
-const PRIOR_HITS: f32 = 6.0;
+const PRIOR_HITS: f32 = 3.0;
 /// A cell remembers about this many expected hits (or hits), so that it follows a change of text.
-const HITS_MAX: f32 = 64.0;
+const HITS_MAX: f32 = 128.0;
 /// No token is certain, none impossible.
 const PROBABILITY_MIN: f32 = 1e-4;
 const PROBABILITY_MAX: f32 = 0.995;

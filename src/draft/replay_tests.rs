@@ -77,7 +77,8 @@ fn env(name: &str, default: f32) -> f32 {
 fn prompt_lookup(committed: &[TokenId], max_rows: usize) -> Vec<TokenId> {
     for n in (1..=3).rev() {
         let Some(start) = committed.len().checked_sub(n) else { continue };
-        let found = committed[..committed.len() - 1].windows(n).position(|window| window == &committed[start..]);
+        let found =
+            committed[..committed.len() - 1].windows(n).position(|window| window == &committed[start..]);
         if let Some(place) = found.filter(|place| place + n < committed.len()) {
             let end = (place + n + 10.min(max_rows - 1)).min(committed.len());
             return committed[place + n..end].to_vec();
@@ -265,7 +266,11 @@ fn fit(rows: &[Row], vocab_size: usize) {
                 format!("{:.0}", 1000.0 * (hits + 3.0 * claim) / (claims + 3.0))
             });
             let permille: Vec<String> = permille.collect();
-            println!("        [{}],  // {:?}", permille.join(", "), by_probability.iter().map(|c| c.1 as u32).collect::<Vec<_>>());
+            println!(
+                "        [{}],  // {:?}",
+                permille.join(", "),
+                by_probability.iter().map(|c| c.1 as u32).collect::<Vec<_>>()
+            );
         }
         println!("    ],");
     }
