@@ -62,6 +62,9 @@ pub(crate) fn chat(args: &ChatArgs, interrupt: &Interrupt) -> Result<Exit, Failu
             text => match chat.turn(&mut session, text, &mut out) {
                 Ok(()) => {}
                 Err(failure) if failure.exit() == Exit::Done => return Err(failure),
+                Err(failure) if failure.exit() == Exit::Interrupted => {
+                    note("cancelled before the answer began")
+                }
                 Err(failure) => {
                     // The conversation goes on without this turn; a script learns of it from the exit code.
                     print_error(&failure.line());
