@@ -178,10 +178,20 @@ impl<'s> Generation<'s> {
         self.output.text()
     }
 
-    fn start(&mut self) -> Result<(), GenerateError> {
-        self.started = true;
+    /// Prefills the prompt now rather than with the first event, calling `progress` with (tokens done, tokens to do) after
+    /// each chunk. Does nothing once the prompt is prefilled.
+    ///
+    /// # Errors
+    /// As [`Session::prefill`]. After a cancellation the generation goes on from the chunks that are done.
+    pub fn prefill(&mut self, progress: impl FnMut(usize, usize)) -> Result<(), GenerateError> {
+        if self.started {
+            return Ok(());
+        }
         let mut watch = Stopwatch::start();
-        self.session.prefill(|_, _| {})?;
+        let prefilled = self.session.prefill(progress);
+        watch.lap(&mut self.stats.time_us.prefill);
+        prefilled?;
+        self.started = true;
         watch.lap(&mut self.stats.time_us.prefill);
         self.session.prime();
         watch.lap(&mut self.stats.time_us.prime);
@@ -341,7 +351,7 @@ impl Iterator for Generation<'_> {
                 self.end(String::new());
                 break;
             }
-            let result = if self.started { self.step() } else { self.start() };
+            let result = if self.started { self.step() } else { self.prefill(|_, _| {}) };
             match result {
                 Ok(()) => {}
                 Err(GenerateError::Forward(ForwardError::Cancelled)) => self.cancel(),

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::draft::{BuilderConfig, ContextSource, DraftSource, DraftTree, TreeBuilder};
+use crate::draft::{BuilderConfig, ContextSource, DraftSource, DraftTree, SourceKind, TreeBuilder};
 use crate::engine::generation::{GenerateError, Generation};
 use crate::engine::options::{Drafting, GenerateOptions, SessionOptions, VERIFY_ROWS_MAX};
 use crate::engine::{CONTEXT_LEN_DEFAULT_MAX, Shared};
@@ -237,6 +237,11 @@ impl Session {
         source.reset();
         source.prime(&self.tokens[..self.primed]);
         self.sources.push(source);
+    }
+
+    /// The kinds of the session's draft sources, in their order; empty where it does not draft.
+    pub fn source_kinds(&self) -> Vec<SourceKind> {
+        self.sources.iter().map(|source| source.kind()).collect()
     }
 
     /// A handle that stops this session from another thread.
