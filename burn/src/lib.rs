@@ -1,1 +1,17 @@
-//! Trains the fixture models.
+//! Trains the fixture models: a generator of notes and questions about them, a tokenizer, a Llama transformer on burn,
+//! the training loop with its checkpoints, the evaluation and the export.
+//!
+//! The program `refrain-burn` is a thin client of this library.
+
+pub mod batch;
+pub mod checkpoint;
+mod error;
+pub mod evaluate;
+pub mod generate;
+pub mod model;
+pub mod rng;
+pub mod tokens;
+pub mod train;
+pub mod world;
+
+pub use error::Error;

@@ -1,0 +1,104 @@
+//! The documents of a training step as batches of rows of similar length.
+//!
+//! One row is one document from its first token, as at run time; nothing is packed behind another document. Sorting a
+//! step's documents by length keeps the padding below a tenth.
+
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use tokenizers::Tokenizer;
+
+use crate::Error;
+use crate::tokens::{self, Row};
+use crate::world;
+
+/// Longer documents are left out; with the answer this is about the longest prompt of the command line's demo.
+pub const LONGEST: usize = 640;
+
+/// Tokens of a micro-batch, padding included; two of them fit the caches' and memory's limits easily.
+const MICRO_TOKENS: usize = 2048;
+
+/// Rows of one forward and backward pass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MicroBatch {
+    /// The rows, longest last.
+    pub rows: Vec<Row>,
+}
+
+impl MicroBatch {
+    /// Length of the longest row, less one: the last token is only ever a target.
+    pub fn seq(&self) -> usize {
+        self.rows.iter().map(|row| row.ids.len()).max().unwrap_or(1) - 1
+    }
+
+    /// Input ids, `[rows, seq]`; padding is id 0 and comes last, where no learnt position sees it.
+    pub fn inputs(&self, device: &Device) -> Tensor<2, Int> {
+        let seq = self.seq();
+        let mut ids = vec![0_i32; self.rows.len() * seq];
+        for (row, out) in self.rows.iter().zip(ids.chunks_exact_mut(seq)) {
+            for (out, id) in out.iter_mut().zip(&row.ids[..row.ids.len() - 1]) {
+                *out = *id as i32;
+            }
+        }
+        Tensor::from_data(TensorData::new(ids, [self.rows.len(), seq]), device)
+    }
+
+    /// Flat positions whose next token is learnt, and those tokens.
+    pub fn targets(&self) -> (Vec<i32>, Vec<i32>) {
+        let seq = self.seq();
+        let (mut positions, mut targets) = (Vec::new(), Vec::new());
+        for (at, row) in self.rows.iter().enumerate() {
+            for next in 1..row.ids.len() {
+                if row.learnt[next] {
+                    positions.push((at * seq + next - 1) as i32);
+                    targets.push(row.ids[next] as i32);
+                }
+            }
+        }
+        (positions, targets)
+    }
+}
+
+/// Where the training text comes from.
+#[derive(Debug, Clone)]
+pub struct Source<'a> {
+    /// The tokenizer.
+    pub tokenizer: &'a Tokenizer,
+    /// Seed of the corpus.
+    pub seed: u64,
+    /// Documents of one step.
+    pub documents: usize,
+    /// Steps whose documents are the easy ones.
+    pub easy_steps: usize,
+}
+
+impl Source<'_> {
+    /// The micro-batches of step `step`.
+    pub fn step(&self, step: usize) -> Result<Vec<MicroBatch>, Error> {
+        let first = (step * self.documents) as u64;
+        let mut rows = Vec::with_capacity(self.documents);
+        for number in first..first + self.documents as u64 {
+            let document = world::document(self.seed, number, step < self.easy_steps);
+            let row = tokens::row(self.tokenizer, &document)?;
+            if row.ids.len() <= LONGEST {
+                rows.push(row);
+            }
+        }
+        rows.sort_by_key(|row| row.ids.len());
+        Ok(split(rows))
+    }
+}
+
+/// Cuts rows, sorted by length, into an even number of micro-batches of about the same size, so that two shards have
+/// the same work.
+fn split(rows: Vec<Row>) -> Vec<MicroBatch> {
+    let total: usize = rows.iter().map(|row| row.ids.len()).sum();
+    let count = 2 * total.div_ceil(2 * MICRO_TOKENS).max(1);
+    let (mut batches, mut current, mut seen) = (Vec::with_capacity(count), Vec::new(), 0);
+    for row in rows {
+        seen += row.ids.len();
+        current.push(row);
+        if seen * count >= total * (batches.len() + 1) {
+            batches.push(MicroBatch { rows: std::mem::take(&mut current) });
+        }
+    }
+    batches
+}

@@ -1,0 +1,24 @@
+//! What can go wrong while training.
+
+/// An error of the trainer.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file could not be read or written.
+    #[error("file: {0}")]
+    Io(#[from] std::io::Error),
+    /// A JSON file is malformed.
+    #[error("JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    /// The tokenizer crate refused.
+    #[error("tokenizer: {0}")]
+    Tokenizer(#[from] tokenizers::Error),
+    /// A training state could not be read or written.
+    #[error("training state: {0}")]
+    Record(#[from] burn::store::RecordError),
+    /// The tokenizer lacks a token that the chat template needs.
+    #[error("the tokenizer has no token {0}: make it again with `refrain-burn tokenizer`")]
+    NoSpecialToken(&'static str),
+    /// The command line is wrong.
+    #[error("{0}")]
+    Usage(String),
+}

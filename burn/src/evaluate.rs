@@ -1,0 +1,68 @@
+//! The quality bar: on notes whose names training never used, the answer contains the asked fact.
+
+use burn::tensor::Device;
+use tokenizers::Tokenizer;
+
+use crate::Error;
+use crate::generate::greedy;
+use crate::model::Llama;
+use crate::rng::Rng;
+use crate::tokens;
+use crate::world::answer::{self, Span};
+use crate::world::document::{MESSAGE_END, Question, prompt};
+use crate::world::lexicon::Lexicon;
+
+/// Seed of the evaluation's notes; their names come from the held-out part of the split.
+pub const SEED: u64 = 0x5EED;
+
+/// The notes of an evaluation question: one to three, as a retriever hands them over.
+pub const SPAN: Span = Span { notes: 3, facts: 6 };
+
+/// A question and what the model said.
+#[derive(Debug, Clone)]
+pub struct Answered {
+    /// The question.
+    pub question: Question,
+    /// The model's answer.
+    pub answer: String,
+}
+
+impl Answered {
+    /// Whether the answer contains the fact.
+    pub fn is_right(&self) -> bool {
+        self.answer.to_lowercase().contains(&self.question.fact.to_lowercase())
+    }
+}
+
+/// Evaluation question `number`.
+pub fn question(number: usize) -> Question {
+    let mut words = Lexicon::new(Rng::new(SEED, number as u64), true);
+    answer::question(&mut words, SPAN)
+}
+
+/// Asks the first `count` questions.
+pub fn questions(
+    model: &Llama,
+    tokenizer: &Tokenizer,
+    count: usize,
+    device: &Device,
+) -> Result<Vec<Answered>, Error> {
+    let end = tokenizer.token_to_id(MESSAGE_END).ok_or(Error::NoSpecialToken(MESSAGE_END))?;
+    let questions: Vec<Question> = (0..count).map(question).collect();
+    let mut prompts = Vec::with_capacity(count);
+    for question in &questions {
+        prompts.push(tokens::encode(tokenizer, &prompt(&question.message))?);
+    }
+    // Rows of similar length share a batch.
+    let mut order: Vec<usize> = (0..count).collect();
+    order.sort_by_key(|&at| prompts[at].len());
+    let mut answers = vec![String::new(); count];
+    for group in order.chunks(8) {
+        let group_prompts: Vec<Vec<u32>> = group.iter().map(|&at| prompts[at].clone()).collect();
+        let outputs = greedy(model, &group_prompts, end, 48, device);
+        for (&at, output) in group.iter().zip(outputs) {
+            answers[at] = tokenizer.decode(&output, false)?;
+        }
+    }
+    Ok(questions.into_iter().zip(answers).map(|(question, answer)| Answered { question, answer }).collect())
+}

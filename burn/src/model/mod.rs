@@ -1,0 +1,128 @@
+//! The Llama architecture on burn: RMSNorm, rotary positions, grouped-query attention, SwiGLU, tied embeddings.
+//!
+//! Since burn 0.22 a tensor's backend is a property of its [`Device`], not of its type, so the same code runs on every
+//! backend that the build enables. Projections that read the same input are one matrix here (`qkv`, `gate_up`): a CPU
+//! backend spends its time in the matrix products, and fewer, wider ones are faster. The exporter splits them again.
+
+mod init;
+mod rope;
+mod shape;
+
+use burn::module::{Module, Param};
+use burn::tensor::activation::{sigmoid, softmax};
+use burn::tensor::{Bool, Device, Int, Tensor};
+
+pub use rope::Rope;
+pub use shape::ModelShape;
+
+/// One transformer block.
+#[derive(Module, Debug)]
+pub struct Block {
+    /// Gain of the norm before attention, `[hidden]`.
+    pub attn_norm: Param<Tensor<1>>,
+    /// Query, key and value projections side by side, `[hidden, (heads + 2 · kv_heads) · head_dim]`.
+    pub qkv: Param<Tensor<2>>,
+    /// Output projection of attention, `[heads · head_dim, hidden]`.
+    pub attn_out: Param<Tensor<2>>,
+    /// Gain of the norm before the feed-forward part, `[hidden]`.
+    pub ffn_norm: Param<Tensor<1>>,
+    /// Gate and up projections side by side, `[hidden, 2 · intermediate]`.
+    pub gate_up: Param<Tensor<2>>,
+    /// Down projection, `[intermediate, hidden]`.
+    pub down: Param<Tensor<2>>,
+}
+
+/// The whole model; the output matrix is the embedding matrix.
+#[derive(Module, Debug)]
+pub struct Llama {
+    /// Token embeddings, `[vocab, hidden]`.
+    pub embedding: Param<Tensor<2>>,
+    /// The blocks, first to last.
+    pub blocks: Vec<Block>,
+    /// Gain of the last norm, `[hidden]`.
+    pub final_norm: Param<Tensor<1>>,
+    /// The sizes.
+    #[module(skip)]
+    pub shape: ModelShape,
+}
+
+/// What every forward pass of one sequence length shares: the rotation tables and the causal mask.
+#[derive(Debug, Clone)]
+pub struct Positions {
+    rope: Rope,
+    /// `true` where a query may not look, `[1, 1, group · seq, seq]`.
+    mask: Tensor<4, Bool>,
+}
+
+impl Positions {
+    /// Tables for sequences of exactly `seq` tokens.
+    pub fn new(shape: &ModelShape, seq: usize, device: &Device) -> Self {
+        let group = shape.heads / shape.kv_heads;
+        // The queries of one key/value head are stacked along the rows: row `r` is position `r % seq`.
+        let mask: Vec<bool> =
+            (0..group * seq).flat_map(|row| (0..seq).map(move |key| key > row % seq)).collect();
+        let data = burn::tensor::TensorData::new(mask, [1, 1, group * seq, seq]);
+        Self { rope: Rope::new(shape, seq, device), mask: Tensor::from_data(data, device) }
+    }
+}
+
+fn rms_norm(x: Tensor<3>, gain: &Param<Tensor<1>>, eps: f64) -> Tensor<3> {
+    let scale = x.clone().square().mean_dim(2).add_scalar(eps).sqrt().recip();
+    x.mul(scale).mul(gain.val().unsqueeze())
+}
+
+/// `x · w` with the batch folded into the rows: one matrix product instead of one per sequence.
+fn project(x: Tensor<3>, w: &Param<Tensor<2>>) -> Tensor<3> {
+    let [batch, seq, width] = x.dims();
+    let w = w.val();
+    let out = w.dims()[1];
+    x.reshape([batch * seq, width]).matmul(w).reshape([batch, seq, out])
+}
+
+impl Block {
+    fn attention(&self, x: Tensor<3>, shape: &ModelShape, positions: &Positions) -> Tensor<3> {
+        let [batch, seq, _] = x.dims();
+        let (heads, kv, dim) = (shape.heads, shape.kv_heads, shape.head_dim);
+        let group = heads / kv;
+        let qkv = project(x, &self.qkv).reshape([batch, seq, heads + 2 * kv, dim]).swap_dims(1, 2);
+        let rotated = positions.rope.apply(qkv.clone().narrow(1, 0, heads + kv));
+        let values = qkv.narrow(1, heads + kv, kv);
+        let queries = rotated.clone().narrow(1, 0, heads).reshape([batch, kv, group * seq, dim]);
+        let keys = rotated.narrow(1, heads, kv);
+        let scores = queries.mul_scalar(1.0 / (dim as f64).sqrt()).matmul(keys.swap_dims(2, 3));
+        let weights = softmax(scores.mask_fill(positions.mask.clone(), -1e9), 3);
+        let mixed = weights.matmul(values).reshape([batch, heads, seq, dim]);
+        project(mixed.swap_dims(1, 2).reshape([batch, seq, heads * dim]), &self.attn_out)
+    }
+
+    fn feed_forward(&self, x: Tensor<3>) -> Tensor<3> {
+        let both = project(x, &self.gate_up);
+        let half = both.dims()[2] / 2;
+        let gate = both.clone().narrow(2, 0, half);
+        let up = both.narrow(2, half, half);
+        project(gate.clone().mul(sigmoid(gate)).mul(up), &self.down)
+    }
+
+    fn forward(&self, x: Tensor<3>, shape: &ModelShape, positions: &Positions) -> Tensor<3> {
+        let x = x.clone() + self.attention(rms_norm(x, &self.attn_norm, shape.norm_eps), shape, positions);
+        x.clone() + self.feed_forward(rms_norm(x, &self.ffn_norm, shape.norm_eps))
+    }
+}
+
+impl Llama {
+    /// Final hidden states, `[batch, seq, hidden]`, of token ids, `[batch, seq]`.
+    pub fn hidden(&self, tokens: Tensor<2, Int>, positions: &Positions) -> Tensor<3> {
+        let [batch, seq] = tokens.dims();
+        let rows = self.embedding.val().select(0, tokens.reshape([batch * seq]));
+        let mut x = rows.reshape([batch, seq, self.shape.hidden]);
+        for block in &self.blocks {
+            x = block.forward(x, &self.shape, positions);
+        }
+        rms_norm(x, &self.final_norm, self.shape.norm_eps)
+    }
+
+    /// Logits, `[rows, vocab]`, of chosen hidden states, `[rows, hidden]`.
+    pub fn logits(&self, hidden: Tensor<2>) -> Tensor<2> {
+        hidden.matmul(self.embedding.val().transpose())
+    }
+}

@@ -1,0 +1,130 @@
+//! Questions about notes and answers that quote or rephrase them.
+
+use super::document::{Chat, Question};
+use super::lexicon::Lexicon;
+use super::note::{Fact, Note, kinds};
+use super::template::{capitalised, fill, joined, sentence};
+use refrain::task::{PromptPassage, Task};
+
+/// How much context the questions come with.
+#[derive(Debug, Clone, Copy)]
+pub struct Span {
+    /// Notes at most.
+    pub notes: usize,
+    /// Facts of a note at most.
+    pub facts: usize,
+}
+
+/// Notes whose subjects differ; often several of one kind, so that only the subject tells them apart.
+pub fn notes(words: &mut Lexicon, span: Span) -> Vec<Note> {
+    let count = words.rng.range(1, span.notes);
+    let mut notes: Vec<Note> = Vec::new();
+    while notes.len() < count {
+        let facts = words.rng.range(2, span.facts);
+        let all: Vec<_> = kinds().collect();
+        let kind = match notes.first() {
+            Some(first) if words.rng.percent(30) => first.kind,
+            _ => all[words.rng.below(all.len())],
+        };
+        let note = Note::of_kind(words, kind, facts);
+        if notes.iter().all(|other| other.name != note.name) {
+            notes.push(note);
+        }
+    }
+    notes
+}
+
+/// The passages of a prompt.
+pub fn passages(notes: &[Note]) -> Vec<PromptPassage<'_>> {
+    notes.iter().map(|note| PromptPassage { title: &note.title, text: &note.text }).collect()
+}
+
+/// The subject in other words of the same kind: "project Velmora" for "the Velmora project".
+pub fn renamed(words: &mut Lexicon, note: &Note) -> String {
+    if words.rng.percent(50) {
+        return note.subject.clone();
+    }
+    fill(&mut words.rng, note.kind.subject, &[('n', &note.name)])
+}
+
+fn ask(words: &mut Lexicon, note: &Note, fact: &Fact) -> (String, String) {
+    let subject = renamed(words, note);
+    let question = format!("{}?", fact.question(words, &subject));
+    let answer = match words.rng.below(20) {
+        0..=8 => sentence(&format!("{subject} {}", fact.predicate(words))),
+        9..=15 => sentence(&fact.state(words, &subject)),
+        16..=17 => {
+            let source = words.rng.pick(&["according to the notes, ", "the notes say that "]);
+            sentence(&format!("{source}{}", fact.state(words, &subject)))
+        }
+        _ => sentence(&fact.value),
+    };
+    (question, answer)
+}
+
+fn ask_two(words: &mut Lexicon, note: &Note, facts: [&Fact; 2]) -> (String, String) {
+    let subject = renamed(words, note);
+    let second = facts[1].question(words, &subject);
+    let question = format!("{} and {}?", facts[0].question(words, &subject), lowered(&second));
+    let both = facts.map(|fact| fact.predicate(words));
+    (question, sentence(&format!("{subject} {}", joined(&both))))
+}
+
+fn lowered(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |first| first.to_lowercase().chain(chars).collect())
+}
+
+fn ask_unknown(words: &mut Lexicon, note: &Note) -> Option<(String, String)> {
+    let relation = note.unknown(words)?;
+    let subject = renamed(words, note);
+    let question = format!("{}?", capitalised(&fill(&mut words.rng, relation.ask, &[('s', &subject)])));
+    let answer = fill(&mut words.rng, "[The notes do not say.|That is not in the notes.]", &[]);
+    Some((question, answer))
+}
+
+/// A chat of one to three questions about one to `span.notes` notes.
+pub fn chat(words: &mut Lexicon, span: Span) -> Chat {
+    let notes = notes(words, span);
+    let mut chat = Chat::default();
+    let turns = match words.rng.below(10) {
+        0..=3 => 1,
+        4..=7 => 2,
+        _ => 3,
+    };
+    let mut asked: Vec<(usize, usize)> = Vec::new();
+    for turn in 0..turns {
+        let at = words.rng.below(notes.len());
+        let note = &notes[at];
+        let fact = words.rng.below(note.facts.len());
+        if asked.contains(&(at, fact)) {
+            continue;
+        }
+        asked.push((at, fact));
+        let unknown = if words.rng.percent(6) { ask_unknown(words, note) } else { None };
+        let (question, answer) = match unknown {
+            Some(pair) => pair,
+            None if note.facts.len() > fact + 1 && words.rng.percent(8) => {
+                ask_two(words, note, [&note.facts[fact], &note.facts[fact + 1]])
+            }
+            None => ask(words, note, &note.facts[fact]),
+        };
+        let message =
+            if turn == 0 { Task::Answer.user_message(&passages(&notes), &question) } else { question };
+        chat.turn(message, answer);
+    }
+    chat
+}
+
+/// One question of the evaluation: the prompt and the value that the answer must contain.
+pub fn question(words: &mut Lexicon, span: Span) -> Question {
+    let notes = notes(words, span);
+    let note = &notes[words.rng.below(notes.len())];
+    let fact = &note.facts[words.rng.below(note.facts.len())];
+    let (question, _) = ask(words, note, fact);
+    Question {
+        message: Task::Answer.user_message(&passages(&notes), &question),
+        question,
+        fact: fact.value.clone(),
+    }
+}

@@ -1,0 +1,46 @@
+//! The text that the fixture models learn from: an assistant's world of notes, meetings, mails, screens and replies.
+//!
+//! A document is drawn from (seed, number), so any part of the corpus can be made again without the rest, and training
+//! can go on after an interruption at the very next document.
+
+pub mod answer;
+pub mod document;
+mod kinds_home;
+mod kinds_work;
+pub mod lexicon;
+pub mod note;
+pub mod prose;
+pub mod relation;
+pub mod reply;
+pub mod summary;
+pub mod template;
+pub mod ui;
+
+use crate::rng::Rng;
+use answer::Span;
+use document::Document;
+use lexicon::Lexicon;
+
+/// The notes that full-size documents come with.
+pub const FULL: Span = Span { notes: 4, facts: 7 };
+/// The notes of the first documents, so that copying is learnt where it is easiest.
+pub const EASY: Span = Span { notes: 1, facts: 4 };
+
+/// Draws document `number` of the corpus. Of the chats, most answer questions: that is where copying a name matters.
+pub fn document(seed: u64, number: u64, easy: bool) -> Document {
+    let mut words = Lexicon::new(Rng::new(seed, number), false);
+    let mut span = if easy { EASY } else { FULL };
+    if !easy && words.rng.percent(35) {
+        span = Span { notes: 2, facts: 5 };
+    }
+    match words.rng.below(100) {
+        0..=49 => answer::chat(&mut words, span).document(),
+        50..=63 => summary::chat(&mut words, span).document(),
+        64..=75 => reply::chat(&mut words, span).document(),
+        76..=85 => ui::chat(&mut words).document(),
+        86..=90 => prose::repeat(&mut words).document(),
+        91..=92 => prose::small_talk(&mut words).document(),
+        93..=96 => prose::pages(&mut words, span),
+        _ => prose::diary(&mut words),
+    }
+}

@@ -1,0 +1,102 @@
+//! What can be known about a thing, and how it is said, asked and told.
+
+use super::lexicon::Lexicon;
+
+/// The kind of a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Value {
+    /// A first and a last name.
+    Person,
+    /// A town.
+    Place,
+    /// A company.
+    Company,
+    /// A made-up product or venue name.
+    Brand,
+    /// A day.
+    Date,
+    /// A time of the day.
+    Time,
+    /// An amount of money.
+    Money,
+    /// A booking code.
+    Code,
+    /// A telephone number.
+    Phone,
+    /// A number between the bounds, then the unit.
+    Count(usize, usize, &'static str),
+    /// One of the phrases.
+    Choice(&'static [&'static str]),
+    /// Two or three of the phrases.
+    List(&'static [&'static str]),
+}
+
+impl Value {
+    /// Draws a value.
+    pub fn draw(self, words: &mut Lexicon) -> String {
+        match self {
+            Self::Person => words.person(),
+            Self::Place => words.place(),
+            Self::Company => words.company(),
+            Self::Brand => words.brand(),
+            Self::Date => words.date(),
+            Self::Time => words.time(),
+            Self::Money => words.money(),
+            Self::Code => words.code(),
+            Self::Phone => words.phone(),
+            Self::Count(low, high, unit) => format!("{}{unit}", words.rng.range(low, high)),
+            Self::Choice(items) => words.rng.pick(items).to_owned(),
+            Self::List(items) => {
+                let mut items: Vec<String> = items.iter().map(|item| (*item).to_owned()).collect();
+                words.rng.shuffle(&mut items);
+                items.truncate(words.rng.range(2, 3));
+                super::template::joined(&items)
+            }
+        }
+    }
+}
+
+/// One thing that can be known about a subject. All phrases are templates in lower case without a full stop.
+#[derive(Debug, Clone, Copy)]
+pub struct Relation {
+    /// The name in a bullet list.
+    pub label: &'static str,
+    /// What kind of value it has.
+    pub value: Value,
+    /// What follows the subject.
+    pub predicate: &'static str,
+    /// Whole statements that put it differently.
+    pub say: &'static str,
+    /// Questions, without the question mark.
+    pub ask: &'static str,
+}
+
+/// A kind of note: its subject and what can be known about it.
+#[derive(Debug, Clone, Copy)]
+pub struct Kind {
+    /// How the subject is named; `{n}` is the name.
+    pub subject: &'static str,
+    /// How the subject is called once it is known.
+    pub pronoun: &'static str,
+    /// Where the name comes from.
+    pub name: Value,
+    /// Title of the note; `{n}` is the name.
+    pub title: &'static str,
+    /// A sentence that opens the note.
+    pub opening: &'static str,
+    /// Sentences without a fact, for body.
+    pub filler: &'static [&'static str],
+    /// What can be known.
+    pub relations: &'static [Relation],
+}
+
+/// Shorthand for the tables.
+pub(super) const fn relation(
+    label: &'static str,
+    value: Value,
+    predicate: &'static str,
+    say: &'static str,
+    ask: &'static str,
+) -> Relation {
+    Relation { label, value, predicate, say, ask }
+}
