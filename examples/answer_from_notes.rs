@@ -17,7 +17,10 @@ const NOTES: [PromptPassage<'_>; 2] = [
         title: "Trip to Bergholm",
         text: "The hotel for the trip to Bergholm is the Marlund and the booking code of the trip is KX-4471.",
     },
-    PromptPassage { title: "Nadia Verlinck", text: "Nadia Verlinck works for Hestia Foods and lives in Tromvik." },
+    PromptPassage {
+        title: "Nadia Verlinck",
+        text: "Nadia Verlinck works for Hestia Foods and lives in Tromvik.",
+    },
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -48,6 +51,9 @@ fn ask(session: &mut Session, message: &str) -> Result<(), Box<dyn Error>> {
         }
     }
     let stats = stats.ok_or("a generation ends with its statistics")?;
-    println!("\n  {} tokens in {} steps, {} from the KV cache", stats.tokens, stats.steps, stats.cached_tokens);
+    println!(
+        "\n  {} tokens in {} steps, {} from the KV cache",
+        stats.tokens, stats.steps, stats.cached_tokens
+    );
     Ok(())
 }

@@ -40,7 +40,10 @@ fn reply(engine: &Engine, source: Option<Box<dyn DraftSource>>) -> Result<(Strin
     if let Some(source) = source {
         session.add_source(source);
     }
-    session.append_turn(Role::User, "Write a reply to the message.\n\nDear Ada,\n\nCan we meet on 4 May?\n\nRafael")?;
+    session.append_turn(
+        Role::User,
+        "Write a reply to the message.\n\nDear Ada,\n\nCan we meet on 4 May?\n\nRafael",
+    )?;
     let mut text = String::new();
     for event in session.generate(GenerateOptions { max_tokens: 80, ..GenerateOptions::default() })? {
         match event? {

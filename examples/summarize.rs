@@ -24,7 +24,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let engine = Engine::open(model, EngineOptions::default())?;
 
     let mut session = engine.session(SessionOptions::default())?;
-    session.append_turn(Role::User, Task::Summarize.user_message(&[NOTE], "Write two or three sentences."))?;
+    session
+        .append_turn(Role::User, Task::Summarize.user_message(&[NOTE], "Write two or three sentences."))?;
 
     let options = GenerateOptions { max_tokens: 100, ..GenerateOptions::default() };
     let summary = session.generate(options)?.run(|token| {
@@ -36,6 +37,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     })?;
 
     let stats = &summary.stats;
-    println!("\n\n{} tokens in {} steps: {:.2} per step", stats.tokens, stats.steps, stats.acceptance_length());
+    println!(
+        "\n\n{} tokens in {} steps: {:.2} per step",
+        stats.tokens,
+        stats.steps,
+        stats.acceptance_length()
+    );
     Ok(())
 }

@@ -21,7 +21,7 @@ struct Scripted {
 }
 
 impl Scripted {
-    fn new(prompt: &[TokenId], output: &[TokenId], script: &[usize]) -> Box<dyn DraftSource> {
+    fn boxed(prompt: &[TokenId], output: &[TokenId], script: &[usize]) -> Box<dyn DraftSource> {
         let known = prompt.iter().chain(output).copied().collect();
         Box::new(Self { known, script: script.to_vec(), step: 0, committed_len: 0 })
     }
@@ -121,7 +121,7 @@ impl Case {
             .engine
             .session(SessionOptions { drafting: refrain::engine::Drafting::Off, history: false, ..base })
             .unwrap();
-        session.add_source(Scripted::new(&self.prompt, output, script));
+        session.add_source(Scripted::boxed(&self.prompt, output, script));
         session.append_tokens(&self.prompt).unwrap();
         session
     }
@@ -135,7 +135,8 @@ impl Case {
         known: &[TokenId],
         options: &dyn Fn() -> GenerateOptions,
     ) -> Run {
-        let reference = self.plain(SessionOptions { drafting: plain().drafting, ..session.clone() }, options());
+        let reference =
+            self.plain(SessionOptions { drafting: plain().drafting, ..session.clone() }, options());
         for script in scripts() {
             let mut scripted = self.scripted(session.clone(), known, &script);
             let run = run_in(&mut scripted, options(), usize::MAX);
@@ -157,7 +158,12 @@ fn scripts_force_the_lengths_they_name() {
         let run = run_in(&mut session, options(), usize::MAX);
         assert_eq!(run.tokens, known);
         let committed: usize = script.iter().map(|n| n + 1).sum();
-        assert_eq!(run.stats.steps, 4 + MAX_TOKENS - committed, "{script:?}: {:?}", run.stats.acceptance_lengths);
+        assert_eq!(
+            run.stats.steps,
+            4 + MAX_TOKENS - committed,
+            "{script:?}: {:?}",
+            run.stats.acceptance_lengths
+        );
         assert_eq!(run.stats.sources[0].accepted, script.iter().sum::<usize>());
     }
 }
@@ -197,8 +203,9 @@ fn split_character_in_each_place() {
     for place in 0..MAX_TOKENS - 4 {
         let forced: Vec<_> = (place..).zip("🦀".bytes()).map(|(p, b)| (p, TokenId(u32::from(b)))).collect();
         let known = case.plain(plain(), case.options(&forced, &[])).tokens;
-        let reference = case
-            .check(&format!("crab at {place}"), &SessionOptions::default(), &known, &|| case.options(&forced, &[]));
+        let reference = case.check(&format!("crab at {place}"), &SessionOptions::default(), &known, &|| {
+            case.options(&forced, &[])
+        });
         assert!(reference.text().contains('🦀'), "{:?}", reference.texts);
         let whole = reference.texts.iter().position(|t| t.contains('🦀')).unwrap();
         assert_eq!(whole, place + 3, "a character comes out whole, with its last byte");
@@ -212,8 +219,7 @@ fn context_edge_in_each_place() {
     for place in 0..MAX_TOKENS - 1 {
         let session =
             SessionOptions { context_len: Some(case.prompt.len() + place + 1), ..SessionOptions::default() };
-        let reference =
-            case.check(&format!("edge at {place}"), &session, &known, &|| case.options(&[], &[]));
+        let reference = case.check(&format!("edge at {place}"), &session, &known, &|| case.options(&[], &[]));
         assert_eq!((reference.finish, reference.tokens.len()), (FinishReason::ContextFull, place + 1));
     }
 }

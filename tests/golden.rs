@@ -84,9 +84,15 @@ fn check(checkpoint: &Checkpoint, reference: &Reference, name: &str) -> Vec<f32>
         for prefill_chunk in [1, 7, 64, 4096] {
             let logits = logits(&engine, &reference.prompt, prefill_chunk);
             let difference = largest_difference(&logits, &reference.logits);
-            assert!(difference < 2e-4, "{name}: threads {n_threads} chunk {prefill_chunk}: off by {difference}");
+            assert!(
+                difference < 2e-4,
+                "{name}: threads {n_threads} chunk {prefill_chunk}: off by {difference}"
+            );
             let first = first.get_or_insert_with(|| logits.clone());
-            assert!(first.iter().zip(&logits).all(|(a, b)| a.to_bits() == b.to_bits()), "{name}: bits differ");
+            assert!(
+                first.iter().zip(&logits).all(|(a, b)| a.to_bits() == b.to_bits()),
+                "{name}: bits differ"
+            );
         }
         for verify_rows_max in 1..=64 {
             let session = SessionOptions {
@@ -100,8 +106,7 @@ fn check(checkpoint: &Checkpoint, reference: &Reference, name: &str) -> Vec<f32>
             // Every other run drafts the right tokens, so that long batches are filled.
             let sources: Vec<Box<dyn DraftSource>> =
                 if verify_rows_max % 2 == 0 { vec![Box::new(known())] } else { Vec::new() };
-            let options =
-                GenerateOptions { max_tokens: 32, ignore_eos: true, ..GenerateOptions::default() };
+            let options = GenerateOptions { max_tokens: 32, ignore_eos: true, ..GenerateOptions::default() };
             let run = run(&engine, session, sources, &reference.prompt, options);
             assert_eq!(run.tokens, reference.greedy, "{name}: threads {n_threads} rows {verify_rows_max}");
         }
@@ -128,7 +133,10 @@ fn from_gguf() {
         let bytes = to_gguf(&folder, architecture);
         let checkpoint = Checkpoint::from_gguf_bytes(bytes.into(), architecture).unwrap();
         let from_gguf = check(&checkpoint, &reference, architecture);
-        assert!(from_folder.iter().zip(&from_gguf).all(|(a, b)| a.to_bits() == b.to_bits()), "{architecture}");
+        assert!(
+            from_folder.iter().zip(&from_gguf).all(|(a, b)| a.to_bits() == b.to_bits()),
+            "{architecture}"
+        );
     }
 }
 

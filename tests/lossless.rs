@@ -80,7 +80,8 @@ fn check_all(tiny: Tiny) {
             for prefill_chunk in [1, 7, 64, 512] {
                 for drafts in ALL_DRAFTS {
                     for verify_rows_max in [1, 2, 3, 4, 5, 8, 16, 32] {
-                        let base = SessionOptions { verify_rows_max, prefill_chunk, ..SessionOptions::default() };
+                        let base =
+                            SessionOptions { verify_rows_max, prefill_chunk, ..SessionOptions::default() };
                         let sources = drafts.sources(&prompt, &reference.tokens);
                         let session = drafts.session(base);
                         let run = run(&engine, session, sources, &prompt, options(sampling));
@@ -167,7 +168,8 @@ fn instruction_sets() {
         let tiny = Tiny { ty, ..Tiny::default() };
         for sampling in &samplings() {
             let on = |isa: IsaKind| {
-                let engine = tiny.engine_with(refrain::engine::EngineOptions { isa: Some(isa), ..tiny.options() });
+                let engine =
+                    tiny.engine_with(refrain::engine::EngineOptions { isa: Some(isa), ..tiny.options() });
                 run(&engine, SessionOptions::default(), Vec::new(), &prompt, options(sampling))
             };
             let scalar = on(IsaKind::Scalar);
@@ -185,7 +187,8 @@ fn kv_types() {
     let engine = Tiny::default().engine(2);
     let by_type = [KvType::F16, KvType::F32].map(|kv_type| {
         let sampling = &samplings()[1];
-        let reference = run(&engine, SessionOptions { kv_type, ..plain() }, Vec::new(), &prompt, options(sampling));
+        let reference =
+            run(&engine, SessionOptions { kv_type, ..plain() }, Vec::new(), &prompt, options(sampling));
         let known = Drafts::AlwaysRight.sources(&prompt, &reference.tokens);
         let session = SessionOptions { kv_type, ..SessionOptions::default() };
         run(&engine, session, known, &prompt, options(sampling)).assert_equal(&reference, "kv type");
@@ -216,7 +219,8 @@ fn sessions_that_go_on() {
         assert_eq!(session.tokens(), &prompt[..30]);
         session.append_tokens(&prompt[10..20]).unwrap();
         let tokens = session.tokens().to_vec();
-        common::run_in(&mut session, options(sampling), usize::MAX).assert_equal(&fresh(&tokens), "truncated");
+        common::run_in(&mut session, options(sampling), usize::MAX)
+            .assert_equal(&fresh(&tokens), "truncated");
     }
 }
 
@@ -250,7 +254,8 @@ fn scores_do_not_depend_on_chunks() {
         let mut session = engine.session(SessionOptions { prefill_chunk, ..plain() }).unwrap();
         session.append_tokens(&prompt).unwrap();
         let mut bits = Vec::new();
-        let score = session.score(Some(&mut |row: &[f32]| bits.extend(row.iter().map(|x| x.to_bits())))).unwrap();
+        let score =
+            session.score(Some(&mut |row: &[f32]| bits.extend(row.iter().map(|x| x.to_bits())))).unwrap();
         assert_eq!(score.log_probabilities.len(), prompt.len() - 1);
         assert!(score.perplexity.is_finite() && !prompt.contains(&EOS));
         (score, bits)

@@ -27,7 +27,7 @@ const GLOBAL_RATE: f32 = 1.0 / 8.0;
 const LOCAL_RATE: f32 = 1.0 / 64.0;
 /// Times off by more than e^0.7 ≈ 2× count as 2×: a step that the system interrupted teaches little.
 const LOG_ERROR_MAX: f32 = 0.7;
-/// Cost of asking the automata for one tree node, µs; measured by `benches/drafting.rs`.
+/// Cost of asking the automata for one tree node, µs, in cold caches; in warm ones it is a third (`benches/drafting.rs`).
 const DRAFT_US_PER_NODE: f32 = 1.5;
 
 impl CostProfile {

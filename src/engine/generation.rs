@@ -333,6 +333,7 @@ impl<'s> Generation<'s> {
     fn close(&mut self) {
         let session = &mut *self.session;
         *session.shared.costs() = self.costs.clone().with_batch_lens(&[]);
+        *session.shared.reliability() = session.builder.table().clone();
         if self.output.n_tokens() > 0 {
             if session.options.history {
                 session.shared.history.append(&session.options.namespace, &session.tokens[self.prompt_len..]);

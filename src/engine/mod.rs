@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use thiserror::Error;
 
-use crate::draft::{CostProfile, HistoryStore};
+use crate::draft::{CostProfile, HistoryStore, ReliabilityTable};
 use crate::kernels::{IsaKind, Kernels, KvType, Pool};
 use crate::model::checkpoint::LoadError;
 use crate::model::transformer::{Compute, ForwardError, PassEnd};
@@ -25,13 +25,13 @@ mod output;
 mod session;
 mod stats;
 
-pub use generation::{Event, Generation, GenerateError, Origin, Summary, TokenEvent};
+pub use generation::{Event, GenerateError, Generation, Origin, Summary, TokenEvent};
 pub use options::{
     CONTEXT_LEN_DEFAULT_MAX, Drafting, EngineOptions, GenerateOptions, STOP_BYTES_MAX, SessionOptions,
     VERIFY_ROWS_MAX,
 };
 pub use output::FinishReason;
-pub use session::{CancelHandle, Score, Session, SessionError};
+pub use session::{CancelHandle, LogitsReceiver, Score, Session, SessionError};
 pub use stats::{DraftingOffStats, RowStats, SourceStats, StageTimes, Stats};
 
 /// A loaded model with its tokenizer, threads, cost profile and history. Cloning shares all of it.
@@ -49,6 +49,8 @@ pub(crate) struct Shared {
     /// Sessions start from it and give back what they have measured.
     pub(crate) costs: Mutex<CostProfile>,
     pub(crate) history: Arc<HistoryStore>,
+    /// As `costs`: which drafts were accepted, over all sessions.
+    pub(crate) reliability: Mutex<ReliabilityTable>,
 }
 
 /// Why an engine could not be loaded.
@@ -125,6 +127,7 @@ impl Engine {
             pool,
             costs: Mutex::new(costs),
             history: Arc::new(HistoryStore::default()),
+            reliability: Mutex::new(ReliabilityTable::new()),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -176,6 +179,10 @@ impl Shared {
     pub(crate) fn costs(&self) -> std::sync::MutexGuard<'_, CostProfile> {
         // The profile is replaced as a whole, so a panic elsewhere cannot have left half of one.
         self.costs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn reliability(&self) -> std::sync::MutexGuard<'_, ReliabilityTable> {
+        self.reliability.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -84,7 +84,9 @@ pub enum SessionError {
     #[error("a session holds either turns of a conversation or plain text; start another session")]
     Mixed,
     /// The tokens do not fit.
-    #[error("{n_tokens} tokens exceed the context of {context_len}; shorten the text or ask for a longer context")]
+    #[error(
+        "{n_tokens} tokens exceed the context of {context_len}; shorten the text or ask for a longer context"
+    )]
     ContextOverflow {
         /// Tokens that the session would hold.
         n_tokens: usize,
@@ -100,6 +102,9 @@ pub enum SessionError {
         vocab_size: usize,
     },
 }
+
+/// Receives the logits of one position, `[vocab_size]`.
+pub type LogitsReceiver<'a> = &'a mut dyn FnMut(&[f32]);
 
 /// How likely the model finds each token of a text.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -121,7 +126,8 @@ impl Session {
         check("projection_rows", options.projection_rows, 1, VERIFY_ROWS_MAX)?;
         let lens = &options.verify_lens;
         let rising = lens.windows(2).all(|pair| pair[0] < pair[1]);
-        let reach = lens.last().is_none_or(|&last| last >= options.verify_rows_max && last <= VERIFY_ROWS_MAX);
+        let reach =
+            lens.last().is_none_or(|&last| last >= options.verify_rows_max && last <= VERIFY_ROWS_MAX);
         if !rising || !reach || lens.first() == Some(&0) {
             return Err(SessionError::VerifyLens);
         }
@@ -135,10 +141,9 @@ impl Session {
                 sources.push(Box::new(shared.history.source(&options.namespace)));
             }
         }
-        let builder = TreeBuilder::new(BuilderConfig {
-            max_rows: options.verify_rows_max,
-            ..BuilderConfig::new(config.vocab_size)
-        });
+        let bounds =
+            BuilderConfig { max_rows: options.verify_rows_max, ..BuilderConfig::new(config.vocab_size) };
+        let builder = TreeBuilder::with_table(bounds, shared.reliability().clone());
         Ok(Self {
             workspace: Workspace::new(config),
             context_len,
@@ -376,7 +381,7 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::prefill`].
-    pub fn score(&mut self, mut logits: Option<&mut dyn FnMut(&[f32])>) -> Result<Score, GenerateError> {
+    pub fn score(&mut self, mut logits: Option<LogitsReceiver<'_>>) -> Result<Score, GenerateError> {
         self.sync_chat()?;
         self.kv.truncate(0);
         let vocab_size = self.shared.model.config().vocab_size;
@@ -409,5 +414,9 @@ impl Session {
 }
 
 fn check(option: &'static str, given: usize, min: usize, max: usize) -> Result<(), SessionError> {
-    if (min..=max).contains(&given) { Ok(()) } else { Err(SessionError::OutOfRange { option, given, min, max }) }
+    if (min..=max).contains(&given) {
+        Ok(())
+    } else {
+        Err(SessionError::OutOfRange { option, given, min, max })
+    }
 }

@@ -24,7 +24,9 @@ pub struct KvCache {
 #[non_exhaustive]
 pub enum KvCacheError {
     /// The size does not fit the address space or was refused by the allocator.
-    #[error("a KV cache of {n_slots} slots needs {bytes} bytes, which could not be allocated; ask for a shorter context")]
+    #[error(
+        "a KV cache of {n_slots} slots needs {bytes} bytes, which could not be allocated; ask for a shorter context"
+    )]
     TooLarge {
         /// Slots asked for.
         n_slots: usize,
@@ -95,7 +97,10 @@ impl KvCache {
         let base = self.len;
         for (depth, row) in path.into_iter().enumerate() {
             // A rising path never writes a slot that it has still to read.
-            assert!(row >= depth && base + row < self.n_slots, "row {row} at depth {depth} after {base} slots");
+            assert!(
+                row >= depth && base + row < self.n_slots,
+                "row {row} at depth {depth} after {base} slots"
+            );
             if row != depth {
                 for layer in &mut self.layers {
                     layer.copy_slot(base + row, base + depth);

@@ -58,7 +58,8 @@ fn inverse_frequencies(config: &RopeConfig, head_dim: usize) -> Vec<f32> {
         RopeScaling::Factors(factors) => plain.zip(factors).map(|(f, factor)| f / factor).collect(),
         RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context_len } => {
             let original = *original_context_len as f64;
-            let divisor = |f| llama3_divisor(f64::from(f), *factor, *low_freq_factor, *high_freq_factor, original);
+            let divisor =
+                |f| llama3_divisor(f64::from(f), *factor, *low_freq_factor, *high_freq_factor, original);
             plain.map(|f| f / divisor(f) as f32).collect()
         }
     }

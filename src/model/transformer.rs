@@ -20,7 +20,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use thiserror::Error;
 
 use crate::kernels::{
-    self, ActivationForm, Activations, AttentionScratch, AttentionShape, Kernels, KvLayer, MatMul, Pool, Visible,
+    self, ActivationForm, Activations, AttentionScratch, AttentionShape, Kernels, KvLayer, MatMul, Pool,
+    Visible,
 };
 use crate::model::batch::Batch;
 use crate::model::checkpoint::Checkpoint;
@@ -407,12 +408,7 @@ fn norm_rows(compute: Compute<'_>, x: &[f32], weight: &[f32], eps: f32, out: &mu
 /// Values below which waking the workers costs more than a row-wise kernel: about 2 µs of one core.
 const PARALLEL_VALUES_MIN: usize = 16 * 1024;
 
-fn for_rows(
-    compute: Compute<'_>,
-    out: &mut [f32],
-    row_len: usize,
-    f: &(dyn Fn(usize, &mut [f32]) + Sync),
-) {
+fn for_rows(compute: Compute<'_>, out: &mut [f32], row_len: usize, f: &(dyn Fn(usize, &mut [f32]) + Sync)) {
     if out.len() < PARALLEL_VALUES_MIN {
         out.chunks_exact_mut(row_len).enumerate().for_each(|(i, row)| f(i, row));
     } else {

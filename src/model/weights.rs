@@ -200,7 +200,7 @@ impl<'a> Loader<'a> {
             _ => info.ty,
         };
         // A row that is no whole number of blocks stays as it is (as llama.cpp does).
-        if info.n_cols % wanted.block_len() == 0 { wanted } else { info.ty }
+        if info.n_cols.is_multiple_of(wanted.block_len()) { wanted } else { info.ty }
     }
 
     fn optional_vector(&mut self, id: WeightId) -> Result<Option<Vec<f32>>, WeightsError> {

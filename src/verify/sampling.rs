@@ -190,7 +190,12 @@ impl Sampler {
         self.window.clear();
         self.window.extend(newest.iter().map(|&t| (t, 1)));
         self.window.sort_unstable();
-        self.window.dedup_by(|later, kept| later.0 == kept.0 && { kept.1 += 1; true });
+        self.window.dedup_by(|later, kept| {
+            later.0 == kept.0 && {
+                kept.1 += 1;
+                true
+            }
+        });
         for &(token, count) in &self.window {
             // A text from outside may hold tokens past the vocabulary.
             let Some(logit) = logits.get_mut(token.index()) else { continue };
@@ -366,7 +371,8 @@ mod tests {
 
     #[test]
     fn bias_can_forbid_and_force() {
-        let bias = |token, value| Sampling { logit_bias: vec![(TokenId(token), value)], ..Sampling::default() };
+        let bias =
+            |token, value| Sampling { logit_bias: vec![(TokenId(token), value)], ..Sampling::default() };
         assert_eq!(choose(bias(1, f32::NEG_INFINITY), &[], &[0.0, 9.0, 1.0]), Ok(TokenId(2)));
         assert_eq!(choose(bias(0, 100.0), &[], &[0.0, 9.0, 1.0]), Ok(TokenId(0)));
     }

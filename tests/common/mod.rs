@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex};
 
 use refrain::draft::{CostProfile, DraftSource};
 use refrain::engine::{
-    Drafting, Engine, EngineOptions, Event, FinishReason, GenerateOptions, Origin, Session, SessionOptions, Stats,
+    Drafting, Engine, EngineOptions, Event, FinishReason, GenerateOptions, Origin, Session, SessionOptions,
+    Stats,
 };
 use refrain::kernels::{BlockType, quantize};
 use refrain::model::Checkpoint;
@@ -65,7 +66,9 @@ impl Tiny {
         let (n_heads, n_kv_heads, head_dim, ffn_dim) = (4, 2, 16, 2 * d);
         let mut rng = Rng(seed);
         let mut w = GgufWriter::new();
-        let mut meta = |key: &str, value: GgufValue| { w.metadata(key, value); };
+        let mut meta = |key: &str, value: GgufValue| {
+            w.metadata(key, value);
+        };
         meta("general.architecture", GgufValue::String("qwen3".into()));
         meta("general.name", GgufValue::String("tiny".into()));
         for (key, value) in [
@@ -185,7 +188,12 @@ fn byte_tokens() -> Vec<String> {
     let mut shifted = 256;
     (0..256u32)
         .map(|b| {
-            let code = if printable(b) { b } else { shifted += 1; shifted - 1 };
+            let code = if printable(b) {
+                b
+            } else {
+                shifted += 1;
+                shifted - 1
+            };
             char::from_u32(code).unwrap().to_string()
         })
         .collect()
