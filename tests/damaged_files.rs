@@ -171,3 +171,34 @@ proptest! {
 const TEMPLATE: &str = "{%- set ns = namespace(n=0) %}{% for m in messages[::-1] %}{% if m.role == 'user' and not loop.last %}\
     {{ m.content.strip().split('a')[0] | trim ~ '<|im_end|>' }}{% set ns.n = ns.n + 1 %}{% else %}{{ m['role'] + '\\n' }}\
     {% endif %}{% endfor %}{{ strftime_now('%d %b %Y') }}{% if ns.n > 9 %}{{ raise_exception('x') }}{% endif %}";
+
+/// First inputs for the fuzz targets, written where `cargo fuzz` looks for them.
+#[test]
+#[ignore = "writes into fuzz/corpus; run it before fuzzing"]
+fn write_fuzz_seeds() {
+    let write = |target: &str, name: &str, bytes: &[u8]| {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join(name), bytes).unwrap();
+    };
+    write("gguf", "everything", &gguf_with_everything().bytes());
+    let mut small = Gguf::default();
+    small.set("general.alignment", 32u32).set("a", vec![1u8]).add_tensor("t", BlockType::Q4_0, &[32, 2]);
+    write("gguf", "small", &small.bytes());
+    for name in ["llama", "qwen2", "qwen3"] {
+        let model = HfModel::tiny(name);
+        write(
+            "safetensors",
+            &format!("file-{name}"),
+            &[b"s", &safetensors_bytes(&model.tensors)[..]].concat(),
+        );
+        write("safetensors", &format!("config-{name}"), format!("c{}", model.config).as_bytes());
+    }
+    write(
+        "safetensors",
+        "index",
+        br#"i{"metadata": {}, "weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}"#,
+    );
+    write("tokenizer_json", "byte-level", format!("{}\0a b <|im_end|>", tokenizer_json()).as_bytes());
+    write("chat_template", "template", TEMPLATE.as_bytes());
+}

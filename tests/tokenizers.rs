@@ -311,6 +311,19 @@ fn sentence_piece_files_of_both_styles_equal_the_reference() {
             let ids = ours.encode(text, SpecialTokens::Parse).unwrap();
             assert_eq!(ids.iter().map(|id| id.0).collect::<Vec<_>>(), expected.get_ids(), "{text:?}");
         }
+        // In a chat each text between control tokens is encoded by itself, and still equals the whole.
+        let chat = folder(&[
+            ("tokenizer.json", &json.to_string()),
+            ("tokenizer_config.json", r#"{"bos_token": "<s>", "eos_token": "</s>"}"#),
+            (
+                "chat_template.jinja",
+                "{{ bos_token }}{% for m in messages %}in{{ m.content }}{{ eos_token }}{% endfor %}",
+            ),
+        ]);
+        let chat = chat.1.tokenizer().unwrap();
+        let messages = [Message::new(Role::User, "the"), Message::new(Role::User, " on")];
+        let expected = chat.encode("<s>inthe</s>in on</s>", SpecialTokens::Parse).unwrap();
+        assert_eq!(chat.encode_chat(&messages, true).unwrap(), expected);
         // The post-processor says that a text begins with `<s>`.
         assert_eq!((ours.bos(), ours.adds_bos()), (Some(TokenId(1)), true));
     }
@@ -377,7 +390,7 @@ fn tokenizer_json_that_is_refused() {
         "OverLimit",
         &["pattern"],
     );
-    json_refused(|j| j["model"]["vocab"]["x9"] = 16_777_216.into(), "OverLimit", &["token id"]);
+    json_refused(|j| j["model"]["vocab"]["x9"] = 70_000.into(), "OverLimit", &["token id", "65798"]);
     json_refused(
         |j| j["model"]["vocab"]["x".repeat(70_000)] = 261.into(),
         "OverLimit",
@@ -513,7 +526,7 @@ fn texts_over_the_limit_are_refused() {
 /// A tiny folder with these extra files.
 fn folder(files: &[(&str, &str)]) -> (tempfile::TempDir, Checkpoint) {
     let dir = tempfile::tempdir().unwrap();
-    HfModel::tiny("llama").write(dir.path());
+    HfModel::tiny("llama").set_vocab_size(320).write(dir.path());
     std::fs::write(dir.path().join("tokenizer.json"), tokenizer_json().to_string()).unwrap();
     for (name, text) in files {
         std::fs::write(dir.path().join(name), text).unwrap();
@@ -585,8 +598,8 @@ fn companion_files_that_are_refused() {
     );
     refused(&[("tokenizer.json", "{\u{0}")], "Json", &["tokenizer.json"]);
     let mut big = tokenizer_json();
-    big["model"]["vocab"]["x9"] = 262.into();
-    refused(&[("tokenizer.json", &big.to_string())], "VocabTooLarge", &["263", "262"]);
+    big["model"]["vocab"]["x9"] = 320.into();
+    refused(&[("tokenizer.json", &big.to_string())], "VocabTooLarge", &["321", "320"]);
     let (dir, checkpoint) = folder(&[]);
     std::fs::write(dir.path().join("tokenizer.json"), b"\xff").unwrap();
     assert_variant(checkpoint.tokenizer(), "File(NotUtf8", &["byte 0"]);

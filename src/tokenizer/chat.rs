@@ -6,7 +6,7 @@
 //! control tokens that are left, the marks are taken out, and what lies between is encoded as plain text.
 
 use super::pipeline::Piece;
-use super::{SpecialTokens, TEXT_BYTES_MAX, Tokenizer, TokenizerError};
+use super::{TEXT_BYTES_MAX, Tokenizer, TokenizerError};
 use crate::token::TokenId;
 
 /// Who speaks.
@@ -81,12 +81,19 @@ impl Tokenizer {
             .map(|m| Message { role: m.role, content: self.break_control_tokens(&m.content, mark) })
             .collect();
         let text = template.render(&marked, add_generation_prompt, &self.special_texts)?;
+        if text.len() > TEXT_BYTES_MAX {
+            return Err(TokenizerError::TextTooLong { len: text.len(), limit: TEXT_BYTES_MAX });
+        }
         let mut ids = Vec::new();
         for piece in self.pipeline.split_at_controls(&text)? {
             match piece {
                 Piece::Control(id) => ids.push(id),
                 Piece::Text(text) => {
-                    ids.extend(self.encode(&text.replace(mark, ""), SpecialTokens::AsText)?);
+                    let text = text.replace(mark, "");
+                    ids.extend(match ids.is_empty() {
+                        true => self.pipeline.encode_as_text(&text)?,
+                        false => self.pipeline.encode_as_text_inside(&text)?,
+                    });
                 }
             }
         }

@@ -96,6 +96,7 @@ fn byte_level(keys: &Keys<'_>, tokens: &Tokens) -> Result<(Scheme, PipelineParts
         merges,
         options: BpeOptions { ignore_merges: family.ignore_merges, ..BpeOptions::default() },
         normalizer: family.normalizer,
+        pre_tokenizer_inside: Some(family.pre_tokenizer.clone()),
         pre_tokenizer: Some(family.pre_tokenizer),
         added: added(keys, tokens)?,
     };
@@ -149,6 +150,7 @@ fn sentence_piece(
         },
         normalizer: Some(normalizer),
         pre_tokenizer: None,
+        pre_tokenizer_inside: None,
         added: added(keys, tokens)?,
     };
     Ok((Scheme::SentencePiece, parts, true))

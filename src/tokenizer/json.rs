@@ -12,7 +12,7 @@ use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 use tokenizers::{AddedToken, NormalizerWrapper, PreTokenizerWrapper};
 
-use super::json_steps::{Steps, first_token};
+use super::json_steps::{Steps, first_token, without_first_space};
 use super::pipeline::{BpeOptions, MERGES_MAX, PipelineParts, guarded, missing_byte_piece};
 use super::vocab::{Scheme, TokenKind, char_of_byte, occurs_in_utf8};
 use super::{ADDED_TOKENS_MAX, TokenizerError};
@@ -84,17 +84,29 @@ pub(super) fn parse(text: &str, file: &str) -> Result<ParsedJson, TokenizerError
         ignore_merges: model.ignore_merges.unwrap_or(false),
     };
     check_bytes(file, scheme, &ordinary, &options)?;
-    let (normalizer, pre_tokenizer) = guarded(file, || -> Result<_, serde_json::Error> {
-        let normalizer: Option<NormalizerWrapper> =
-            json.normalizer.map(serde_json::from_value).transpose()?;
-        let pre_tokenizer: Option<PreTokenizerWrapper> =
-            json.pre_tokenizer.map(serde_json::from_value).transpose()?;
-        Ok((normalizer, pre_tokenizer))
-    })?
-    .map_err(json_error)?;
+    let pre_tokenizer_inside = json.pre_tokenizer.clone().map(without_first_space);
+    let (normalizer, pre_tokenizer, pre_tokenizer_inside) =
+        guarded(file, || -> Result<_, serde_json::Error> {
+            let normalizer: Option<NormalizerWrapper> =
+                json.normalizer.map(serde_json::from_value).transpose()?;
+            let pre_tokenizer: Option<PreTokenizerWrapper> =
+                json.pre_tokenizer.map(serde_json::from_value).transpose()?;
+            let inside: Option<PreTokenizerWrapper> =
+                pre_tokenizer_inside.map(serde_json::from_value).transpose()?;
+            Ok((normalizer, pre_tokenizer, inside))
+        })?
+        .map_err(json_error)?;
     let first_token = json.post_processor.as_ref().and_then(|p| first_token(p, 0));
-    let parts =
-        PipelineParts { file: file.to_owned(), ordinary, merges, options, normalizer, pre_tokenizer, added };
+    let parts = PipelineParts {
+        file: file.to_owned(),
+        ordinary,
+        merges,
+        options,
+        normalizer,
+        pre_tokenizer,
+        pre_tokenizer_inside,
+        added,
+    };
     Ok(ParsedJson { scheme, tokens, parts, first_token })
 }
 

@@ -107,3 +107,17 @@ pub(super) fn first_token(processor: &Value, depth: usize) -> Option<String> {
         _ => None,
     }
 }
+
+/// The same pre-tokenizer for a piece that does not begin the text: the space that `Metaspace` puts before the first
+/// word, and only there, is left out. (The nesting has been checked.)
+pub(super) fn without_first_space(mut step: Value) -> Value {
+    if step.get("prepend_scheme").and_then(Value::as_str) == Some("first") {
+        step["prepend_scheme"] = "never".into();
+    }
+    if let Some(steps) = step.get_mut("pretokenizers").and_then(Value::as_array_mut) {
+        for step in steps {
+            *step = without_first_space(step.take());
+        }
+    }
+    step
+}

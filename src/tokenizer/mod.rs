@@ -28,7 +28,7 @@ pub use template::{
     ChatTemplate, SpecialTexts, TEMPLATE_BYTES_MAX, TEMPLATE_FUEL, TEMPLATE_OUTPUT_BYTES_MAX, TemplateError,
 };
 pub use utf8::Utf8Stream;
-pub use vocab::TOKEN_BYTES_MAX;
+pub use vocab::{ID_GAPS_MAX, TOKEN_BYTES_MAX};
 
 /// Longest text that [`Tokenizer::encode`] takes, in bytes.
 pub const TEXT_BYTES_MAX: usize = 16 << 20;

@@ -40,6 +40,8 @@ pub(super) struct PipelineParts {
     pub(super) options: BpeOptions,
     pub(super) normalizer: Option<NormalizerWrapper>,
     pub(super) pre_tokenizer: Option<PreTokenizerWrapper>,
+    /// The same for a piece that follows a control token.
+    pub(super) pre_tokenizer_inside: Option<PreTokenizerWrapper>,
     /// Tokens matched literally, control tokens (`special`) among them.
     pub(super) added: Vec<AddedToken>,
 }
@@ -48,6 +50,7 @@ pub(super) struct Pipeline {
     file: String,
     normalizer: Option<NormalizerWrapper>,
     pre_tokenizer: Option<PreTokenizerWrapper>,
+    pre_tokenizer_inside: Option<PreTokenizerWrapper>,
     bpe: BPE,
     /// Matches control tokens and user-defined ones.
     parse: AddedVocabulary,
@@ -59,7 +62,8 @@ pub(super) struct Pipeline {
 
 impl Pipeline {
     pub(super) fn new(parts: PipelineParts, vocab: &Vocab) -> Result<Self, TokenizerError> {
-        let PipelineParts { file, ordinary, merges, options, normalizer, pre_tokenizer, added } = parts;
+        let PipelineParts { file, ordinary, merges, options, normalizer, added, .. } = parts;
+        let (pre_tokenizer, pre_tokenizer_inside) = (parts.pre_tokenizer, parts.pre_tokenizer_inside);
         let library = |reason: String| TokenizerError::Library { file: file.clone(), reason };
         let ordinary: bpe::Vocab = ordinary.into_iter().collect();
         check_merges(&file, &merges, &ordinary)?;
@@ -92,7 +96,8 @@ impl Pipeline {
                     .add_tokens(tokens, &ids, normalizer.as_ref())
                     .map_err(|e| library(e.to_string()))?;
             }
-            Ok(Self { file: file.clone(), normalizer, pre_tokenizer, bpe, parse, as_text, controls })
+            let file = file.clone();
+            Ok(Self { file, normalizer, pre_tokenizer, pre_tokenizer_inside, bpe, parse, as_text, controls })
         })?
     }
 
@@ -117,22 +122,32 @@ impl Pipeline {
 
     /// Encodes a text in which control tokens count.
     pub(super) fn encode_parsed(&self, text: &str) -> Result<Vec<TokenId>, TokenizerError> {
-        self.encode(text, &self.parse)
+        self.encode(text, &self.parse, self.pre_tokenizer.as_ref())
     }
 
     /// Encodes a text in which control tokens are letters like any others.
     pub(super) fn encode_as_text(&self, text: &str) -> Result<Vec<TokenId>, TokenizerError> {
-        self.encode(text, &self.as_text)
+        self.encode(text, &self.as_text, self.pre_tokenizer.as_ref())
     }
 
-    fn encode(&self, text: &str, added: &AddedVocabulary) -> Result<Vec<TokenId>, TokenizerError> {
+    /// As [`Pipeline::encode_as_text`], of a piece that follows a control token.
+    pub(super) fn encode_as_text_inside(&self, text: &str) -> Result<Vec<TokenId>, TokenizerError> {
+        self.encode(text, &self.as_text, self.pre_tokenizer_inside.as_ref())
+    }
+
+    fn encode(
+        &self,
+        text: &str,
+        added: &AddedVocabulary,
+        pre_tokenizer: Option<&PreTokenizerWrapper>,
+    ) -> Result<Vec<TokenId>, TokenizerError> {
         let library = |e: tokenizers::Error| TokenizerError::Library {
             file: self.file.clone(),
             reason: format!("cannot encode a text of {} bytes: {e}", text.len()),
         };
         guarded(&self.file, || {
             let mut pieces: PreTokenizedString = added.extract_and_normalize(self.normalizer.as_ref(), text);
-            if let Some(pre_tokenizer) = &self.pre_tokenizer {
+            if let Some(pre_tokenizer) = pre_tokenizer {
                 pre_tokenizer.pre_tokenize(&mut pieces).map_err(library)?;
             }
             pieces.tokenize(|piece| self.bpe.tokenize(piece.get())).map_err(library)?;

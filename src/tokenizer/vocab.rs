@@ -11,6 +11,9 @@ use crate::token::TokenId;
 
 /// Longest token text accepted, in bytes.
 pub const TOKEN_BYTES_MAX: usize = 64 << 10;
+/// Most ids without a token accepted: tables have a line per id, so one token with a large id would cost as much as a
+/// whole vocabulary.
+pub const ID_GAPS_MAX: usize = 1 << 16;
 
 /// How texts of ordinary tokens write bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,8 +50,14 @@ impl Vocab {
     pub(super) fn new(
         file: &str,
         scheme: Scheme,
-        tokens: impl IntoIterator<Item = (u32, String, TokenKind)>,
+        tokens: Vec<(u32, String, TokenKind)>,
     ) -> Result<Self, TokenizerError> {
+        let limit = VOCAB_SIZE_MAX.min(tokens.len() + ID_GAPS_MAX);
+        let largest = tokens.iter().map(|(id, ..)| *id as usize).max().unwrap_or(0);
+        if largest >= limit {
+            let file = file.to_owned();
+            return Err(TokenizerError::OverLimit { file, field: "token id", value: largest, limit });
+        }
         let mut vocab = Self::default();
         for (id, text, kind) in tokens {
             vocab.insert(file, scheme, id, text, kind)?;
@@ -66,14 +75,6 @@ impl Vocab {
     ) -> Result<(), TokenizerError> {
         let file = || file.to_owned();
         let index = id as usize;
-        if index >= VOCAB_SIZE_MAX {
-            return Err(TokenizerError::OverLimit {
-                file: file(),
-                field: "token id",
-                value: index,
-                limit: VOCAB_SIZE_MAX,
-            });
-        }
         if text.len() > TOKEN_BYTES_MAX {
             let (value, limit) = (text.len(), TOKEN_BYTES_MAX);
             return Err(TokenizerError::OverLimit { file: file(), field: "bytes of a token", value, limit });
@@ -233,7 +234,7 @@ mod tests {
             (2, "</s>", TokenKind::Control),
             (4, "[PAD4]", TokenKind::Unused),
         ];
-        let tokens = tokens.map(|(id, text, kind)| (id, text.to_owned(), kind));
+        let tokens = tokens.map(|(id, text, kind)| (id, text.to_owned(), kind)).to_vec();
         let vocab = Vocab::new("test", Scheme::SentencePiece, tokens).unwrap();
         let bytes = |id| vocab.bytes(TokenId(id));
         assert_eq!(bytes(0), Some(&b" the"[..]));

@@ -75,6 +75,14 @@ impl HfModel {
         self
     }
 
+    pub fn set_vocab_size(&mut self, vocab_size: u64) -> &mut Self {
+        self.config["vocab_size"] = vocab_size.into();
+        for name in ["model.embed_tokens.weight", "lm_head.weight"] {
+            self.tensor(name).shape[0] = vocab_size;
+        }
+        self
+    }
+
     pub fn tensor(&mut self, name: &str) -> &mut HfTensor {
         self.tensors.iter_mut().find(|t| t.name == name).unwrap()
     }

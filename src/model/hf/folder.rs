@@ -1,6 +1,6 @@
 //! The files of a Hugging Face folder: which there are, which shard holds which tensor.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::fs;
 use std::io::Read;
@@ -45,34 +45,22 @@ impl HfFolder {
 
     fn open_sharded(path: &Path, index_text: &str) -> Result<Self, HfError> {
         let file = path.join(INDEX).display().to_string();
-        let index: Index = serde_json::from_str(index_text)
-            .map_err(|e| HfError::Index { file: file.clone(), reason: e.to_string() })?;
-        // Shard name → its place, in order of name.
-        let mut places: BTreeMap<&str, usize> = BTreeMap::new();
-        for shard in index.weight_map.0.values() {
-            if !is_plain_file_name(shard) {
-                return Err(HfError::ShardName { file, shard: shard.clone() });
-            }
-            places.insert(shard, 0);
-        }
-        if places.len() > SHARDS_MAX {
-            return Err(HfError::TooManyShards { file, count: places.len(), limit: SHARDS_MAX });
-        }
-        let mut shards = Vec::with_capacity(places.len());
-        for (name, place) in &mut places {
-            *place = shards.len();
+        let index = ShardIndex::parse(index_text, &file)?;
+        let names = index.shards();
+        let mut shards = Vec::with_capacity(names.len());
+        for name in &names {
             shards.push(SafetensorsFile::open(&path.join(name))?);
         }
-        for (shard, &place) in &places {
-            for tensor in shards[place].tensors() {
-                if index.weight_map.0.get(&tensor.name).map(String::as_str) != Some(shard) {
-                    let (tensor, shard) = (tensor.name.clone(), (*shard).to_owned());
+        for (name, shard) in names.iter().zip(&shards) {
+            for tensor in shard.tensors() {
+                if index.shard_of(&tensor.name) != Some(name) {
+                    let (tensor, shard) = (tensor.name.clone(), (*name).to_owned());
                     return Err(HfError::NotInIndex { file, tensor, shard });
                 }
             }
         }
         let folder = Self::from_shards(path, shards)?;
-        for (tensor, shard) in &index.weight_map.0 {
+        for (tensor, shard) in &index.weight_map {
             if !folder.tensors.contains_key(tensor) {
                 return Err(HfError::NotInShard { file, tensor: tensor.clone(), shard: shard.clone() });
             }
@@ -145,8 +133,46 @@ fn is_plain_file_name(name: &str) -> bool {
         && !name.contains(['/', '\\', ':', '\0'])
 }
 
+/// A checked `model.safetensors.index.json`: which shard holds which tensor.
+#[derive(Debug)]
+pub struct ShardIndex {
+    weight_map: HashMap<String, String>,
+}
+
+impl ShardIndex {
+    /// Parses an index; `file` is for messages.
+    ///
+    /// # Errors
+    /// [`HfError::Index`], [`HfError::ShardName`] for a name that would leave the folder, [`HfError::TooManyShards`].
+    pub fn parse(text: &str, file: &str) -> Result<Self, HfError> {
+        let file = || file.to_owned();
+        let index: IndexJson =
+            serde_json::from_str(text).map_err(|e| HfError::Index { file: file(), reason: e.to_string() })?;
+        let index = Self { weight_map: index.weight_map.0 };
+        let shards = index.shards();
+        if let Some(shard) = shards.iter().find(|shard| !is_plain_file_name(shard)) {
+            return Err(HfError::ShardName { file: file(), shard: (*shard).to_owned() });
+        }
+        if shards.len() > SHARDS_MAX {
+            return Err(HfError::TooManyShards { file: file(), count: shards.len(), limit: SHARDS_MAX });
+        }
+        Ok(index)
+    }
+
+    /// Names of all shards, sorted: plain file names.
+    pub fn shards(&self) -> Vec<&str> {
+        let names: BTreeSet<&str> = self.weight_map.values().map(String::as_str).collect();
+        names.into_iter().collect()
+    }
+
+    /// The shard that should hold a tensor.
+    pub fn shard_of(&self, tensor: &str) -> Option<&str> {
+        self.weight_map.get(tensor).map(String::as_str)
+    }
+}
+
 #[derive(Deserialize)]
-struct Index {
+struct IndexJson {
     weight_map: WeightMap,
 }
 

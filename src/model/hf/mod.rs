@@ -7,7 +7,7 @@ mod safetensors;
 use thiserror::Error;
 
 pub use config_json::parse_config;
-pub use folder::{HfFolder, JSON_BYTES_MAX, SHARDS_MAX};
+pub use folder::{HfFolder, JSON_BYTES_MAX, SHARDS_MAX, ShardIndex};
 pub use safetensors::{Dtype, HEADER_BYTES_MAX, N_DIMS_MAX, SafetensorsFile, StoredTensor, TENSORS_MAX};
 
 /// Why a `.safetensors` file was refused.
