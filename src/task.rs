@@ -1,1 +1,134 @@
 //! The four tasks of an assistant app and the prompts that state them.
+//!
+//! This is the one place that lays out a task's prompt: the program `refrain` and the generator that writes the training
+//! text of the fixture models both call [`Task::user_message`], so the models see at run time what they were trained on.
+
+use std::fmt::{self, Display, Write as _};
+use std::str::FromStr;
+
+/// What the user wants from the context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Task {
+    /// Say what the passages say, in fewer words.
+    Summarize,
+    /// Answer a question from the passages.
+    Answer,
+    /// Choose the next command of a UI agent; the passage is the screen, the request is the goal.
+    Ui,
+    /// Write a reply to a message; the passages are the message and notes that help.
+    Reply,
+}
+
+/// A piece of context that a prompt shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PromptPassage<'a> {
+    /// Title of the note; may be empty.
+    pub title: &'a str,
+    /// The text.
+    pub text: &'a str,
+}
+
+impl Task {
+    /// All tasks, in the order of the documentation.
+    pub const ALL: [Self; 4] = [Self::Summarize, Self::Answer, Self::Ui, Self::Reply];
+
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Summarize => "summarize",
+            Self::Answer => "answer",
+            Self::Ui => "ui",
+            Self::Reply => "reply",
+        }
+    }
+
+    /// First line of the user message.
+    fn instruction(self) -> &'static str {
+        match self {
+            Self::Summarize => "Summarize the notes.",
+            Self::Answer => "Answer the question from the notes.",
+            Self::Ui => "Choose the next action on the screen.",
+            Self::Reply => "Write a reply to the message.",
+        }
+    }
+
+    /// What stands before the request.
+    fn request_label(self) -> &'static str {
+        match self {
+            Self::Summarize | Self::Reply => "Request",
+            Self::Answer => "Question",
+            Self::Ui => "Goal",
+        }
+    }
+
+    /// The user message: the instruction, the passages, and the request last, so that the request's tokens have seen
+    /// the passages. An empty request is left out.
+    pub fn user_message(self, passages: &[PromptPassage<'_>], request: &str) -> String {
+        let mut message = String::from(self.instruction());
+        for passage in passages {
+            message.push_str("\n\n");
+            let title = passage.title.trim();
+            if !title.is_empty() {
+                let _ = writeln!(message, "# {title}"); // Writing to a string cannot fail.
+            }
+            message.push_str(passage.text.trim());
+        }
+        let request = request.trim();
+        if !request.is_empty() {
+            let _ = write!(message, "\n\n{}: {request}", self.request_label());
+        }
+        message
+    }
+}
+
+impl Display for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A task name that does not exist.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownTask(String);
+
+impl Display for UnknownTask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "unknown task `{}`: use summarize, answer, ui or reply", self.0)
+    }
+}
+
+impl std::error::Error for UnknownTask {}
+
+impl FromStr for Task {
+    type Err = UnknownTask;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        Self::ALL.into_iter().find(|task| task.name() == name).ok_or_else(|| UnknownTask(name.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_parse_to_their_tasks() {
+        for task in Task::ALL {
+            assert_eq!(task.to_string().parse(), Ok(task));
+        }
+        assert_eq!("sing".parse::<Task>(), Err(UnknownTask("sing".to_owned())));
+    }
+
+    #[test]
+    fn the_request_comes_last_and_empty_parts_leave_no_trace() {
+        let passages = [
+            PromptPassage { title: "Kitchen", text: "The tap drips.\n" },
+            PromptPassage { title: "", text: "No title here." },
+        ];
+        assert_eq!(
+            Task::Answer.user_message(&passages, " What drips? "),
+            "Answer the question from the notes.\n\n# Kitchen\nThe tap drips.\n\nNo title here.\n\nQuestion: What drips?"
+        );
+        assert_eq!(Task::Summarize.user_message(&[], ""), "Summarize the notes.");
+    }
+}
