@@ -15,6 +15,12 @@ pub enum Error {
     /// A training state could not be read or written.
     #[error("training state: {0}")]
     Record(#[from] burn::store::RecordError),
+    /// A weights file could not be read or written.
+    #[error("weights file: {0}")]
+    SafeTensors(#[from] safetensors::SafeTensorError),
+    /// A checkpoint is not what the exporter writes.
+    #[error("weights: {0}")]
+    Weights(String),
     /// The tokenizer lacks a token that the chat template needs.
     #[error("the tokenizer has no token {0}: make it again with `refrain-burn tokenizer`")]
     NoSpecialToken(&'static str),

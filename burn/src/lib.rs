@@ -7,6 +7,7 @@ pub mod batch;
 pub mod checkpoint;
 mod error;
 pub mod evaluate;
+pub mod export;
 pub mod generate;
 pub mod model;
 pub mod rng;

@@ -40,7 +40,7 @@ fn run(args: &[String]) -> Result<(), Error> {
     match args.first().map(String::as_str) {
         Some("corpus") => {
             for number in 0..option(args, "--count", 20_u64)? {
-                println!("{}\n=====", world::document(SEED, number, false).text());
+                println!("{}\n=====", world::document(SEED, number, world::Stage::Full).text());
             }
             Ok(())
         }
@@ -62,6 +62,7 @@ fn run(args: &[String]) -> Result<(), Error> {
                 steps,
                 documents: option(args, "--documents", 10)?,
                 easy_steps: option(args, "--easy-steps", 400)?,
+                drill_steps: option(args, "--drill-steps", 2200)?,
                 rate: option(args, "--rate", 1.2e-3)?,
                 warmup: 100,
                 decay: option(args, "--decay", steps / 5)?,
@@ -91,6 +92,7 @@ fn train(runs: &Path, name: &str, shape: ModelShape, recipe: Recipe, every: usiz
         seed: recipe.seed,
         documents: recipe.documents,
         easy_steps: recipe.easy_steps,
+        drill_steps: recipe.drill_steps,
     };
     let mut shown = (Instant::now(), state.tokens);
     while state.step < recipe.steps {
@@ -98,6 +100,9 @@ fn train(runs: &Path, name: &str, shape: ModelShape, recipe: Recipe, every: usiz
         let batches = source.step(state.step)?;
         let rate = recipe.rate_at(state.step);
         let loss = trainer.step(&batches, rate);
+        if !loss.is_finite() {
+            return Err(Error::Usage(format!("the loss is {loss} at step {}: the last saved state is intact", state.step)));
+        }
         state.tokens +=
             batches.iter().flat_map(|batch| &batch.rows).map(|row| row.ids.len() as u64).sum::<u64>();
         state.loss = if state.step == 0 { loss } else { 0.98 * state.loss + 0.02 * loss };

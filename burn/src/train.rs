@@ -27,6 +27,9 @@ pub struct Recipe {
     pub documents: usize,
     /// Steps with easy documents at the start.
     pub easy_steps: usize,
+    /// Steps with many lines to repeat.
+    #[serde(default)]
+    pub drill_steps: usize,
     /// Highest learning rate.
     pub rate: f64,
     /// Steps over which the rate rises.
