@@ -1,2 +1,10 @@
 //! Refrain: an on-device language-model engine that drafts from what the device already holds.
+pub mod draft;
+pub mod engine;
+pub mod kernels;
+pub mod model;
+pub mod sam;
 pub mod task;
+pub mod token;
+pub mod tokenizer;
+pub mod verify;

@@ -1,2 +1,50 @@
-//! The program `refrain`.
-fn main() {}
+//! The program `refrain`: a thin client of the library.
+//!
+//! One module per command ([`run`], [`chat`], [`inspect`], [`score`]), and beside them what they share: the options
+//! ([`args`]), the prompt ([`prompt`], [`context`]), loading ([`load`]), and what the user sees ([`answer`], [`stats`],
+//! [`terminal`], [`progress`], [`failure`]).
+
+mod answer;
+mod args;
+mod chat;
+mod context;
+mod failure;
+mod inspect;
+mod interrupt;
+mod load;
+mod progress;
+mod prompt;
+mod run;
+mod score;
+mod stats;
+mod terminal;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Cli, Command};
+use failure::{Exit, Failure};
+use interrupt::Interrupt;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return failure::report_usage(&error),
+    };
+    terminal::set_color(cli.color);
+    match dispatch(&cli.command) {
+        Ok(exit) => exit.into(),
+        Err(failure) => failure.report(),
+    }
+}
+
+fn dispatch(command: &Command) -> Result<Exit, Failure> {
+    let interrupt = Interrupt::install()?;
+    match command {
+        Command::Run(args) => run::run(args, &interrupt),
+        Command::Chat(args) => chat::chat(args, &interrupt),
+        Command::Inspect(args) => inspect::inspect(args),
+        Command::Score(args) => score::score(args, &interrupt),
+    }
+}

@@ -1,0 +1,177 @@
+//! What drafting costs per step: build and observe, by length of context and history; and what building the automaton
+//! costs per token, degenerate texts included.
+//!
+//! `cargo bench --bench drafting`. Text: Zipf-like random words in sentences that come back now and then, so that
+//! matches of every length occur. The step is a real one: the walk follows the text that comes next, and the sources
+//! learn it.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use refrain::draft::{
+    BuilderConfig, ContextSource, CostProfile, DraftSource, DraftTree, HistoryStore, NodeIdx, StepLimits,
+    StepOutcome, TreeBuilder,
+};
+use refrain::sam::SuffixAutomaton;
+use refrain::token::TokenId;
+
+const VOCAB_SIZE: u32 = 50_000;
+
+/// xorshift64*, so that the bench needs no dependency and every run sees the same text.
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, n: u32) -> u32 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (((self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 32) * u64::from(n)) >> 32) as u32
+    }
+
+    /// Frequent tokens are small numbers: the logarithm is spread evenly, as in Zipf's law.
+    fn token(&mut self) -> u32 {
+        let log = f64::from(self.below(1 << 20)) / f64::from(1 << 20);
+        (f64::from(VOCAB_SIZE).powf(log) - 1.0) as u32
+    }
+}
+
+/// Text in which a fifth of the tokens are copies of earlier stretches of 3 to 30 tokens.
+fn text(n: usize, seed: u64) -> Vec<TokenId> {
+    let mut rng = Rng(seed);
+    let mut tokens: Vec<TokenId> = Vec::with_capacity(n + 30);
+    while tokens.len() < n {
+        if tokens.len() > 100 && rng.below(64) == 0 {
+            let len = 3 + rng.below(28) as usize;
+            let start = rng.below((tokens.len() - len) as u32) as usize;
+            tokens.extend_from_within(start..start + len);
+        } else {
+            tokens.push(TokenId(rng.token()));
+        }
+    }
+    tokens.truncate(n);
+    tokens
+}
+
+fn raw(tokens: &[TokenId]) -> Vec<u32> {
+    tokens.iter().map(|token| token.0).collect()
+}
+
+fn extend(c: &mut Criterion) {
+    let mut group = c.benchmark_group("sam/extend");
+    let n = 100_000;
+    let texts = [
+        ("text", raw(&text(n, 1))),
+        ("one_token", vec![7; n]),
+        ("periodic", (0..n as u32).map(|i| i % 7).collect()),
+        (
+            "random",
+            raw(&(0..n as u64).map(|i| TokenId(Rng(i * 77 + 1).below(VOCAB_SIZE))).collect::<Vec<_>>()),
+        ),
+        ("all_different", (0..n as u32).collect()),
+    ];
+    group.throughput(Throughput::Elements(n as u64)).sample_size(10).measurement_time(Duration::from_secs(3));
+    for (name, text) in &texts {
+        let mut automaton = SuffixAutomaton::new();
+        automaton.extend_all(text).expect("below the bound");
+        println!("{name}: {:.1} bytes per token", automaton.memory_usage() as f64 / n as f64);
+        group.bench_function(*name, |b| {
+            b.iter_batched_ref(
+                SuffixAutomaton::new,
+                |automaton| automaton.extend_all(black_box(text)),
+                BatchSize::LargeInput,
+            );
+        });
+    }
+}
+
+/// A session in the middle of decoding a text that goes on for long.
+struct Session {
+    text: Vec<TokenId>,
+    start: usize,
+    position: usize,
+    sources: Vec<Box<dyn DraftSource>>,
+    builder: TreeBuilder,
+    costs: CostProfile,
+    tree: DraftTree,
+    n_rows: usize,
+    micros: Vec<f64>,
+}
+
+impl Session {
+    fn new(context_len: usize, history_len: usize) -> Self {
+        let text = text(context_len * 5 / 4 + history_len, 9);
+        let (history, text) = text.split_at(history_len);
+        let store = Arc::new(HistoryStore::with_tokens_max(4 << 20));
+        history.chunks(200).for_each(|response| store.append("bench", response));
+        let mut sources: Vec<Box<dyn DraftSource>> = vec![Box::new(ContextSource::new())];
+        if history_len > 0 {
+            sources.push(Box::new(store.source("bench")));
+        }
+        sources.iter_mut().for_each(|source| source.prime(&text[..context_len]));
+        Session {
+            text: text.to_vec(),
+            start: context_len,
+            position: context_len,
+            sources,
+            builder: TreeBuilder::new(BuilderConfig::new(VOCAB_SIZE as usize)),
+            // Nearly flat, so that trees are as large as they ever are.
+            costs: CostProfile::from_measurements(&[(1, 20_000.0), (32, 21_000.0)]),
+            tree: DraftTree::default(),
+            n_rows: 0,
+            micros: Vec::new(),
+        }
+    }
+
+    /// Build, walk along the text, observe: the time of one step. The walk is a few comparisons.
+    fn step(&mut self) -> Duration {
+        if self.position + 64 >= self.text.len() {
+            self.position = self.start;
+            self.sources.iter_mut().for_each(|source| {
+                source.reset();
+                source.prime(&self.text[..self.start]);
+            });
+        }
+        let started = Instant::now(); // starting over above is no part of a step
+        let Session { text, position, sources, builder, costs, tree, .. } = self;
+        builder.build(sources, &text[..*position], StepLimits::NONE, costs, tree);
+        let mut accepted = [NodeIdx::ROOT; 64];
+        let mut n = 0;
+        let mut node = NodeIdx::ROOT;
+        while let Some(child) = tree.child(node, text[*position + n]) {
+            accepted[n] = child;
+            node = child;
+            n += 1;
+        }
+        let new_tokens = &text[*position..=*position + n];
+        *position += n + 1;
+        let outcome = StepOutcome { tree, accepted: &accepted[..n], new_tokens };
+        builder.observe(sources, &text[..*position], &outcome);
+        let elapsed = started.elapsed();
+        self.n_rows += self.tree.len();
+        self.micros.push(elapsed.as_secs_f64() * 1e6);
+        elapsed
+    }
+}
+
+fn step(c: &mut Criterion) {
+    let mut group = c.benchmark_group("draft/step");
+    for (context_len, history_len) in [(2_000, 0), (8_000, 0), (8_000, 1_000_000)] {
+        let mut session = Session::new(context_len, history_len);
+        let id = BenchmarkId::from_parameter(format!("{context_len}_context_{history_len}_history"));
+        group.bench_function(id, |b| b.iter_custom(|n| (0..n).map(|_| session.step()).sum()));
+        let rows = session.n_rows as f64 / session.micros.len() as f64;
+        session.micros.sort_by(f64::total_cmp);
+        let quantile = |q: f64| session.micros[(q * (session.micros.len() - 1) as f64) as usize];
+        println!(
+            "{context_len} context, {history_len} history: {rows:.1} rows; µs per step: median {:.1}, p99 {:.1}",
+            quantile(0.5),
+            quantile(0.99)
+        );
+    }
+    group.finish();
+}
+
+criterion_group!(benches, extend, step);
+criterion_main!(benches);

@@ -1,0 +1,163 @@
+//! Speed of the kernels against what the memory gives: `cargo bench --bench kernels [-- FILTER]`.
+//!
+//! The shape is the feed-forward of a 1.5 B model, 8960 outputs of 1536 columns. Decoding reads every weight once per step, so
+//! copies of the matrix, more than the caches hold, take turns; `memory/read` sums as many bytes with the same threads and is
+//! the limit that one row can reach. GB/s counts packed bytes, padding included.
+//!
+//! `REFRAIN_BENCH_THREADS` sets the threads (default: all).
+
+use std::cell::Cell;
+use std::hint::black_box;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use refrain::kernels::*;
+
+const N_COLS: usize = 1536;
+const N_ROWS: usize = 8960;
+/// What the copies of a matrix hold together: eight times the last-level cache of the machine this was written on.
+const WORKING_SET: usize = 256 << 20;
+
+fn n_threads() -> usize {
+    let all = || std::thread::available_parallelism().map_or(1, usize::from);
+    std::env::var("REFRAIN_BENCH_THREADS").ok().and_then(|n| n.parse().ok()).unwrap_or_else(all)
+}
+
+/// Numbers in −1..1 (xorshift).
+fn numbers(n: usize) -> Vec<f32> {
+    let mut state = 0x2545_F491_4F6C_DD1Du64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+    };
+    (0..n).map(|_| next()).collect()
+}
+
+/// A matrix of the type. The K-quants cannot be written: their bytes are arbitrary, with small scales.
+fn matrix(ty: BlockType) -> PackedMatrix {
+    let n = N_ROWS * N_COLS;
+    let mut bytes = Vec::new();
+    match ty {
+        BlockType::Q4K | BlockType::Q6K => {
+            let n_bytes = ty.row_bytes(n as u64).expect("whole blocks") as usize;
+            bytes.extend((0..n_bytes).map(|i| (i * 37 % 32) as u8));
+        }
+        _ => quantize(ty, &numbers(n), &mut bytes),
+    }
+    PackedMatrix::pack(ty, N_ROWS, N_COLS, &bytes, &|row| row).expect("packs")
+}
+
+fn bench_memory(c: &mut Criterion) {
+    let pool = Pool::new(n_threads());
+    let data = vec![1u64; WORKING_SET / 8];
+    let mut group = c.benchmark_group("memory");
+    group.throughput(Throughput::Bytes(WORKING_SET as u64));
+    group.bench_function("read", |b| {
+        b.iter(|| {
+            let total = AtomicU64::new(0);
+            pool.run(data.len() / 512, &|_, chunks| {
+                let sum = data[chunks.start * 512..chunks.end * 512]
+                    .iter()
+                    .fold(0u64, |sum, x| sum.wrapping_add(*x));
+                total.fetch_add(sum, Ordering::Relaxed);
+            });
+            assert_eq!(total.into_inner(), data.len() as u64);
+        });
+    });
+}
+
+fn bench_matmul(c: &mut Criterion) {
+    let pool = Pool::new(n_threads());
+    for ty in [BlockType::Q8_0, BlockType::Q4_0, BlockType::Q4K, BlockType::Q6K, BlockType::F16] {
+        let first = matrix(ty);
+        let n_copies = WORKING_SET.div_ceil(first.size_bytes());
+        let mut copies = vec![first];
+        copies.resize_with(n_copies, || matrix(ty));
+        let mut group = c.benchmark_group(format!("matmul/{ty}"));
+        for k in Kernels::available() {
+            let rows: &[usize] = match k.isa() {
+                IsaKind::Scalar => &[1],
+                IsaKind::Avx2 => &[1, 4, 16, 64],
+                IsaKind::Avx512 => &[1, 2, 4, 8, 16, 32, 64, 256],
+            };
+            for &n_rows in rows {
+                group.throughput(Throughput::Bytes(copies[0].size_bytes() as u64));
+                let x = numbers(n_rows * N_COLS);
+                let mut activations = Activations::new();
+                let mut out = vec![0.0; n_rows * N_ROWS];
+                let turn = Cell::new(0);
+                group.bench_function(BenchmarkId::new(k.isa().name(), n_rows), |b| {
+                    b.iter(|| {
+                        let w = &copies[turn.replace((turn.get() + 1) % n_copies)];
+                        activations.set(k, &pool, &x, n_rows, N_COLS, w.activation_form());
+                        matmul(k, &pool, &activations, &mut [MatMul { w, out: &mut out }]);
+                        black_box(&mut out);
+                    });
+                });
+            }
+        }
+    }
+}
+
+/// The attention of Qwen2-1.5B: 12 heads over 2 KV heads of 128. One decoding row, a tree of 16, and a prefill chunk.
+fn bench_attention(c: &mut Criterion) {
+    let pool = Pool::new(n_threads());
+    let shape = AttentionShape { n_heads: 12, n_kv_heads: 2, head_dim: 128 };
+    let mut group = c.benchmark_group("attention");
+    for (context, n_rows) in [(512, 1), (4096, 1), (512, 16), (4096, 16), (2048, 256)] {
+        let mut kv = KvLayer::new(KvType::F16, 2, context + 256, 128).expect("allocates");
+        let x = numbers(256);
+        for slot in 0..context + 256 {
+            kv.write(Kernels::detect(), slot, &x, &x);
+        }
+        let q = numbers(n_rows * 12 * 128);
+        let mut out = vec![0.0; q.len()];
+        let visible: Vec<_> =
+            (0..n_rows).map(|row| Visible { prefix_len: context + row, extra: &[] }).collect();
+        group.throughput(Throughput::Elements((n_rows * context * 12) as u64));
+        for k in Kernels::available() {
+            if k.isa() == IsaKind::Scalar && context * n_rows > 4096 {
+                continue;
+            }
+            let mut scratch = AttentionScratch::new();
+            group.bench_function(BenchmarkId::new(k.isa().name(), format!("{n_rows}x{context}")), |b| {
+                b.iter(|| attention(k, &pool, shape, &q, &kv, &visible, &mut scratch, black_box(&mut out)));
+            });
+        }
+    }
+}
+
+fn bench_rows(c: &mut Criterion) {
+    let (x, y) = (numbers(8960), numbers(8960));
+    let mut group = c.benchmark_group("rows of 8960");
+    for k in Kernels::available() {
+        let mut out = x.clone();
+        group.bench_function(BenchmarkId::new("rms_norm", k.isa()), |b| {
+            b.iter(|| rms_norm(k, &x, &y, 1e-6, &mut out))
+        });
+        let mut out = x.clone();
+        group.bench_function(BenchmarkId::new("silu_mul", k.isa()), |b| {
+            b.iter(|| {
+                out.copy_from_slice(&x);
+                silu_mul(k, &mut out, &y);
+            });
+        });
+        group.bench_function(BenchmarkId::new("log_sum_exp", k.isa()), |b| {
+            b.iter(|| log_sum_exp(k, black_box(&x)))
+        });
+        group.bench_function(BenchmarkId::new("argmax", k.isa()), |b| b.iter(|| argmax(k, black_box(&x))));
+    }
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default()
+        .sample_size(20)
+        .warm_up_time(std::time::Duration::from_millis(300))
+        .measurement_time(std::time::Duration::from_millis(1500))
+        .without_plots();
+    targets = bench_memory, bench_matmul, bench_attention, bench_rows
+}
+criterion_main!(benches);

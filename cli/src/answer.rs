@@ -1,0 +1,55 @@
+//! One answer: generated, shown as it grows, and ended by Ctrl-C where the user wants it to end.
+
+use refrain::engine::{Event, FinishReason, GenerateOptions, Session, Summary};
+
+use crate::failure::{Exit, Failure};
+use crate::interrupt::Interrupt;
+use crate::progress::Progress;
+use crate::terminal::AnswerStream;
+
+/// An answer that was given, perhaps not to its end.
+pub(crate) struct Answer {
+    pub(crate) text: String,
+    pub(crate) summary: Summary,
+}
+
+impl Answer {
+    pub(crate) fn exit(&self) -> Exit {
+        match self.summary.finish {
+            FinishReason::Cancelled => Exit::Interrupted,
+            _ => Exit::Done,
+        }
+    }
+}
+
+/// Generates an answer to what the session holds and streams it to `out`.
+pub(crate) fn answer(
+    session: &mut Session,
+    options: GenerateOptions,
+    out: &mut AnswerStream,
+    interrupt: &Interrupt,
+) -> Result<Answer, Failure> {
+    let _cancelling = interrupt.cancels(session.cancel_handle());
+    let mut generation = session.generate(options)?;
+    {
+        let progress = Progress::tokens("reading");
+        generation.prefill(|done, total| progress.set(done as u64, total as u64))?;
+    }
+    let mut text = String::new();
+    for event in &mut generation {
+        match event? {
+            Event::Token(token) => {
+                text.push_str(&token.text);
+                out.token(&token.text, token.origin)?;
+            }
+            Event::Done(summary) => {
+                text.push_str(&summary.text);
+                out.token(&summary.text, refrain::engine::Origin::Target)?;
+                out.end_line()?;
+                return Ok(Answer { text, summary });
+            }
+            _ => {}
+        }
+    }
+    unreachable!("a generation ends with an event or an error")
+}

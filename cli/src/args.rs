@@ -1,0 +1,387 @@
+//! The command line. What an option means stands here; its range is checked by the library that uses it.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use refrain::engine::{Drafting, EngineOptions, GenerateOptions, SessionOptions};
+use refrain::kernels::{IsaKind, KvType};
+use refrain::model::weights::Quantize;
+use refrain::task::Task;
+use refrain::token::TokenId;
+use refrain::verify::Sampling;
+
+/// Generates text on this device from your own notes, by drafting from them: several times faster, bit for bit the same.
+#[derive(Debug, Parser)]
+#[command(name = "refrain", version, arg_required_else_help = true, disable_help_subcommand = true)]
+pub(crate) struct Cli {
+    /// When to colour the output.
+    #[arg(long, global = true, value_enum, default_value_t = Color::Auto)]
+    pub(crate) color: Color,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Answer one request and end.
+    Run(Box<RunArgs>),
+    /// Talk over several turns; earlier answers draft later ones.
+    Chat(Box<ChatArgs>),
+    /// Show what a model file or folder holds, and what of it cannot be used.
+    Inspect(InspectArgs),
+    /// How likely a model finds a text: log-probability per token, and perplexity.
+    Score(ScoreArgs),
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Color {
+    /// On a terminal, unless NO_COLOR is set.
+    Auto,
+    Always,
+    Never,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// The request. `-`, or nothing where input is piped: read from standard input.
+    pub(crate) prompt: Option<String>,
+    /// Read the request from a file (`-`: standard input). With a task and a PROMPT: text to work on, as --context is.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    /// Give the prompt to the model as it is, without its chat template.
+    #[arg(long, conflicts_with_all = ["task", "context", "system"])]
+    pub(crate) raw: bool,
+    #[command(flatten)]
+    pub(crate) task: TaskArgs,
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ChatArgs {
+    #[command(flatten)]
+    pub(crate) task: TaskArgs,
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
+}
+
+/// What is asked for, and of what.
+#[derive(Debug, Args)]
+pub(crate) struct TaskArgs {
+    /// What to do: summarize, answer, ui or reply. With --context alone: answer.
+    #[arg(long, value_name = "TASK")]
+    pub(crate) task: Option<Task>,
+    /// Notes to work from: .md and .txt files, and folders of them. May be repeated.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) context: Vec<PathBuf>,
+    /// Passages of the notes that the prompt may show.
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub(crate) passages: usize,
+    /// Instructions that stand before the conversation.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) system: Option<String>,
+}
+
+/// How text is generated: shared by run and chat.
+#[derive(Debug, Args)]
+pub(crate) struct CommonArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) session: SessionArgs,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+    /// Statistics after an answer: `text` on standard error, `json` as the last line of standard output.
+    #[arg(long, value_enum, default_value_t = StatsFormat::Text)]
+    pub(crate) stats: StatsFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum StatsFormat {
+    Text,
+    Json,
+    Off,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Model")]
+pub(crate) struct ModelArgs {
+    /// A GGUF file or a Hugging Face folder. Without it: the small model inside this program.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) model: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) compute: ComputeArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ComputeArgs {
+    /// What float matrices become while loading; matrices that are quantised in the file stay as they are.
+    #[arg(long, value_enum, default_value_t = QuantizeArg::Q8_0)]
+    pub(crate) quantize: QuantizeArg,
+    /// Threads of the forward pass [default: the cores of this machine].
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<usize>,
+    /// Instruction set of the kernels [default: the widest that this CPU has]. Never changes the output.
+    #[arg(long, value_enum)]
+    pub(crate) isa: Option<IsaArg>,
+}
+
+impl ComputeArgs {
+    pub(crate) fn engine_options(&self) -> EngineOptions {
+        EngineOptions {
+            n_threads: self.threads,
+            isa: self.isa.map(IsaArg::kind),
+            quantize: match self.quantize {
+                QuantizeArg::Q8_0 => Quantize::Q8_0,
+                QuantizeArg::Q4_0 => Quantize::Q4_0,
+                QuantizeArg::None => Quantize::Keep,
+            },
+            ..EngineOptions::default()
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum QuantizeArg {
+    #[value(name = "q8_0")]
+    Q8_0,
+    #[value(name = "q4_0")]
+    Q4_0,
+    None,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum IsaArg {
+    Scalar,
+    Avx2,
+    Avx512,
+}
+
+impl IsaArg {
+    fn kind(self) -> IsaKind {
+        match self {
+            Self::Scalar => IsaKind::Scalar,
+            Self::Avx2 => IsaKind::Avx2,
+            Self::Avx512 => IsaKind::Avx512,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Session")]
+pub(crate) struct SessionArgs {
+    /// Whether to draft. Never changes the output.
+    #[arg(long, value_enum, default_value_t = DraftArg::Auto)]
+    pub(crate) draft: DraftArg,
+    /// Tokens of prompt and output together [default: what the model was trained for, at most 4096].
+    #[arg(long, value_name = "N")]
+    pub(crate) ctx: Option<usize>,
+    /// Element type of the KV cache.
+    #[arg(long, value_enum, default_value_t = KvArg::F16)]
+    pub(crate) kv: KvArg,
+    /// Rows of a verification batch at most. Never changes the output.
+    #[arg(long, value_name = "N", conflicts_with = "verify_len")]
+    pub(crate) verify_rows: Option<usize>,
+    /// Pad every verification batch to this many rows, as a static-shape backend needs. Never changes the output.
+    #[arg(long, value_name = "N")]
+    pub(crate) verify_len: Option<usize>,
+    /// Prompt tokens per forward pass. Never changes the output.
+    #[arg(long, value_name = "N")]
+    pub(crate) prefill_chunk: Option<usize>,
+}
+
+impl SessionArgs {
+    pub(crate) fn session_options(&self, namespace: &str) -> SessionOptions {
+        let defaults = SessionOptions::default();
+        SessionOptions {
+            context_len: self.ctx,
+            kv_type: self.kv.kv_type(),
+            drafting: match self.draft {
+                DraftArg::Auto => Drafting::Auto,
+                DraftArg::Off => Drafting::Off,
+            },
+            namespace: namespace.to_owned(),
+            verify_rows_max: self.verify_len.or(self.verify_rows).unwrap_or(defaults.verify_rows_max),
+            verify_lens: self.verify_len.into_iter().collect(),
+            prefill_chunk: self.prefill_chunk.unwrap_or(defaults.prefill_chunk),
+            ..defaults
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum DraftArg {
+    /// Draft wherever it pays.
+    Auto,
+    /// Plain decoding.
+    Off,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum KvArg {
+    F16,
+    F32,
+}
+
+impl KvArg {
+    pub(crate) fn kv_type(self) -> KvType {
+        match self {
+            Self::F16 => KvType::F16,
+            Self::F32 => KvType::F32,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Sampling")]
+pub(crate) struct SamplingArgs {
+    /// Output tokens at most.
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    pub(crate) max_tokens: usize,
+    /// Keys the random numbers: the same seed gives the same text.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// 0 takes the most likely token; larger values vary more.
+    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    pub(crate) temp: f32,
+    /// Keep this many of the most likely tokens; 0 keeps all.
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    pub(crate) top_k: usize,
+    /// Keep the most likely tokens that reach this probability together.
+    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    pub(crate) top_p: f32,
+    /// Drop tokens less likely than this share of the most likely one.
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    pub(crate) min_p: f32,
+    /// Make tokens that were seen less likely, by division; 1 is off.
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    pub(crate) repeat_penalty: f32,
+    /// Subtract from tokens that were seen; 0 is off.
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub(crate) presence_penalty: f32,
+    /// Subtract from tokens for each time they were seen; 0 is off.
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub(crate) frequency_penalty: f32,
+    /// Add to a token's logit; `-inf` forbids it. May be repeated.
+    #[arg(long, value_name = "ID=V", value_parser = parse_logit_bias)]
+    pub(crate) logit_bias: Vec<(TokenId, f32)>,
+    /// End before this text. May be repeated.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) stop: Vec<String>,
+    /// Go on after the model's end token.
+    #[arg(long)]
+    pub(crate) ignore_eos: bool,
+}
+
+impl SamplingArgs {
+    pub(crate) fn generate_options(&self) -> GenerateOptions {
+        GenerateOptions {
+            max_tokens: self.max_tokens,
+            sampling: Sampling {
+                temperature: self.temp,
+                top_k: self.top_k,
+                top_p: self.top_p,
+                min_p: self.min_p,
+                repetition_penalty: self.repeat_penalty,
+                frequency_penalty: self.frequency_penalty,
+                presence_penalty: self.presence_penalty,
+                logit_bias: self.logit_bias.clone(),
+                seed: self.seed,
+                ..Sampling::default()
+            },
+            stop: self.stop.clone(),
+            ignore_eos: self.ignore_eos,
+            ..GenerateOptions::default()
+        }
+    }
+}
+
+fn parse_logit_bias(text: &str) -> Result<(TokenId, f32), String> {
+    let (id, bias) = text.split_once('=').ok_or("write TOKEN_ID=BIAS, for example 42=-inf")?;
+    let id = id.trim().parse().map_err(|_| format!("`{id}` is not a token id"))?;
+    let bias = bias.trim().parse().map_err(|_| format!("`{bias}` is not a number"))?;
+    Ok((TokenId(id), bias))
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct InspectArgs {
+    /// A GGUF file, a safetensors file, or a Hugging Face folder. Without it: the model inside this program.
+    pub(crate) path: Option<PathBuf>,
+    /// One JSON object instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ScoreArgs {
+    /// A GGUF file or a Hugging Face folder. Without it: the small model inside this program.
+    pub(crate) model: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) input: ScoreInput,
+    /// Also write the logits of every position: f32 `[tokens, vocab]`, named `logits`.
+    #[arg(long, value_name = "OUT.safetensors")]
+    pub(crate) logits: Option<PathBuf>,
+    /// `f32` widens all weights and the KV cache, for checks against a reference.
+    #[arg(long, value_enum, conflicts_with_all = ["quantize", "kv"])]
+    pub(crate) weights: Option<WeightsArg>,
+    /// Element type of the KV cache.
+    #[arg(long, value_enum, default_value_t = KvArg::F16)]
+    pub(crate) kv: KvArg,
+    /// One JSON object instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) compute: ComputeArgs,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct ScoreInput {
+    /// The text of a file (`-`: standard input).
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) file: Option<PathBuf>,
+    /// The text itself.
+    #[arg(long, value_name = "T")]
+    pub(crate) text: Option<String>,
+    /// Token ids, taken as they are.
+    #[arg(long, value_name = "1,2,3", value_delimiter = ',')]
+    pub(crate) tokens: Vec<u32>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum WeightsArg {
+    F32,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_the_library() {
+        let Command::Run(args) = Cli::parse_from(["refrain", "run", "hello"]).command else { unreachable!() };
+        let (options, defaults) = (args.common.sampling.generate_options(), GenerateOptions::default());
+        assert_eq!(options.sampling, defaults.sampling);
+        assert_eq!(options.max_tokens, defaults.max_tokens);
+        let session = args.common.session.session_options(&SessionOptions::default().namespace);
+        assert_eq!(format!("{session:?}"), format!("{:?}", SessionOptions::default()));
+    }
+
+    #[test]
+    fn logit_bias_names_a_token_and_a_number() {
+        assert_eq!(parse_logit_bias("7=-inf"), Ok((TokenId(7), f32::NEG_INFINITY)));
+        assert_eq!(parse_logit_bias(" 7 = 1.5"), Ok((TokenId(7), 1.5)));
+        assert!(
+            parse_logit_bias("7").is_err()
+                && parse_logit_bias("-1=0").is_err()
+                && parse_logit_bias("7=x").is_err()
+        );
+    }
+}

@@ -1,0 +1,171 @@
+//! What went wrong, in one line that says what to do, and the exit code.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use anstyle::{AnsiColor, Style};
+use clap::error::ErrorKind;
+use refrain::engine::{EngineError, GenerateError, SessionError};
+use refrain::model::transformer::ForwardError;
+use refrain::verify::SamplingError;
+use refrain_index::{IndexError, ReadError};
+
+/// How the program ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// What was asked for was done.
+    Done = 0,
+    /// Something failed at run time.
+    Failed = 1,
+    /// The command line asks for something that does not exist.
+    Usage = 2,
+    /// A model, note or prompt cannot be used.
+    Input = 3,
+    /// Ctrl-C: 128 + SIGINT, as shells count it.
+    Interrupted = 130,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// An error as the user sees it; without a message, an end that needs no words.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    exit: Exit,
+    message: String,
+}
+
+impl Failure {
+    pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
+        Self { exit, message: message.into() }
+    }
+
+    /// Something outside, such as a file, cannot be used.
+    pub(crate) fn input(problem: impl Display, advice: &str) -> Self {
+        Self::new(Exit::Input, format!("{problem} ({advice})"))
+    }
+
+    pub(crate) fn usage(problem: impl Display, advice: &str) -> Self {
+        Self::new(Exit::Usage, format!("{problem} ({advice})"))
+    }
+
+    pub(crate) fn exit(&self) -> Exit {
+        self.exit
+    }
+
+    /// The message on one line, whatever a parser's own message was.
+    pub(crate) fn line(&self) -> String {
+        self.message.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    /// Prints the error and gives its exit code.
+    pub(crate) fn report(&self) -> ExitCode {
+        if !self.message.is_empty() {
+            print_error(&self.line());
+        }
+        self.exit.into()
+    }
+}
+
+/// Prints a one-line error. Where standard error is gone there is nobody left to tell.
+pub(crate) fn print_error(line: &str) {
+    let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
+    let _ = writeln!(anstream::stderr(), "{red}error:{red:#} {}", crate::terminal::visible(line));
+}
+
+/// Prints help and version as asked for, and everything else that clap finds as one line.
+pub(crate) fn report_usage(error: &clap::Error) -> ExitCode {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            let _ = error.print();
+            Exit::Done.into()
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            Exit::Usage.into()
+        }
+        _ => {
+            let rendered = error.to_string();
+            let problem = rendered.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
+            Failure::usage(problem, "see `refrain --help` and `refrain COMMAND --help`").report()
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    /// Standard output failed. A reader that has seen enough (`refrain … | head -1`) is no error.
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::new(Exit::Done, ""),
+            _ => Self::new(
+                Exit::Failed,
+                format!("cannot write the output: {error} (check the disk or the pipe)"),
+            ),
+        }
+    }
+}
+
+impl From<EngineError> for Failure {
+    fn from(error: EngineError) -> Self {
+        match error {
+            EngineError::Load(_) | EngineError::Weights(_) | EngineError::Tokenizer(_) => {
+                Self::input(error, "`refrain inspect` shows what the model holds")
+            }
+            EngineError::Isa { .. } => Self::usage(error, "leave out --isa"),
+            EngineError::Threads { .. } => Self::usage(error, "choose another --threads"),
+            _ => Self::new(Exit::Failed, error.to_string()),
+        }
+    }
+}
+
+impl From<SessionError> for Failure {
+    fn from(error: SessionError) -> Self {
+        match error {
+            SessionError::OutOfRange { .. } | SessionError::VerifyLens => {
+                Self::usage(error, "choose a value in the range")
+            }
+            SessionError::ContextOverflow { .. } => Self::input(error, "--ctx N sets the context"),
+            SessionError::TokenOutOfRange { .. } => Self::input(error, "use token ids of this model"),
+            SessionError::Tokenizer(_) => Self::input(error, "--raw goes without the chat template"),
+            _ => Self::new(Exit::Failed, error.to_string()),
+        }
+    }
+}
+
+impl From<GenerateError> for Failure {
+    fn from(error: GenerateError) -> Self {
+        match error {
+            GenerateError::Session(error) => error.into(),
+            GenerateError::Forward(ForwardError::Cancelled) => Self::new(Exit::Interrupted, ""),
+            GenerateError::EmptyPrompt => Self::usage(error, "give a PROMPT, --file, or pipe one in"),
+            GenerateError::StopLength { .. } => Self::usage(error, "choose another --stop"),
+            GenerateError::Sampling(SamplingError::NoCandidate { .. }) => {
+                Self::new(Exit::Failed, format!("{error} (loosen --logit-bias)"))
+            }
+            GenerateError::Sampling(_) => Self::usage(error, "choose a value in the range"),
+            _ => Self::new(Exit::Failed, error.to_string()),
+        }
+    }
+}
+
+impl From<ReadError> for Failure {
+    fn from(error: ReadError) -> Self {
+        let advice = match error {
+            ReadError::Io { .. } => "check the path and its permissions",
+            ReadError::NotText { .. } => "notes are text files in UTF-8",
+            ReadError::FileTooLong { .. } => "split the file",
+            _ => "name fewer files or a smaller folder",
+        };
+        Self::input(error, advice)
+    }
+}
+
+impl From<IndexError> for Failure {
+    fn from(error: IndexError) -> Self {
+        Self::new(Exit::Failed, error.to_string())
+    }
+}

@@ -1,0 +1,150 @@
+//! What is known of a model, whatever its container.
+
+use std::collections::BTreeMap;
+
+use refrain::model::checkpoint::LoadError;
+use refrain::model::{Checkpoint, ModelConfig};
+use refrain::tokenizer::{Tokenizer, TokenizerError};
+use serde::Serialize;
+
+/// A container and its contents.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Report {
+    pub(super) path: String,
+    /// Container and version.
+    pub(super) format: String,
+    pub(super) files: Vec<String>,
+    pub(super) name: Option<String>,
+    pub(super) architecture: Option<String>,
+    /// Absent where the model cannot be loaded.
+    pub(super) config: Option<Config>,
+    pub(super) parameters: u64,
+    pub(super) types: Vec<TypeTotal>,
+    pub(super) tokenizer: Option<TokenizerReport>,
+    /// Why the model cannot be run; empty where it can.
+    pub(super) unsupported: Vec<String>,
+    pub(super) metadata: Vec<(String, String)>,
+    pub(super) tensors: Vec<TensorReport>,
+}
+
+/// One tensor.
+#[derive(Debug, Serialize)]
+pub(super) struct TensorReport {
+    pub(super) name: String,
+    #[serde(rename = "type")]
+    pub(super) ty: String,
+    /// Slowest dimension first.
+    pub(super) shape: Vec<u64>,
+    /// Absent where the element type is unknown.
+    pub(super) bytes: Option<u64>,
+    #[serde(skip)]
+    pub(super) is_readable: bool,
+}
+
+/// All tensors of one type.
+#[derive(Debug, Serialize)]
+pub(super) struct TypeTotal {
+    #[serde(rename = "type")]
+    pub(super) ty: String,
+    pub(super) tensors: usize,
+    pub(super) bytes: u64,
+    pub(super) supported: bool,
+}
+
+/// Dimensions of a model that can be loaded.
+#[derive(Debug, Serialize)]
+pub(super) struct Config {
+    pub(super) n_layers: usize,
+    pub(super) hidden_dim: usize,
+    pub(super) n_heads: usize,
+    pub(super) n_kv_heads: usize,
+    pub(super) head_dim: usize,
+    pub(super) ffn_dim: usize,
+    pub(super) vocab_size: usize,
+    pub(super) context_len: usize,
+    pub(super) tied_head: bool,
+}
+
+/// A tokenizer that can be used.
+#[derive(Debug, Serialize)]
+pub(super) struct TokenizerReport {
+    pub(super) vocab_size: usize,
+    pub(super) end_tokens: Vec<String>,
+    pub(super) chat_template: bool,
+}
+
+impl Report {
+    /// Takes the tensors and adds up what they are.
+    pub(super) fn set_tensors(&mut self, tensors: Vec<TensorReport>) {
+        let mut types: BTreeMap<&str, TypeTotal> = BTreeMap::new();
+        for tensor in &tensors {
+            // A container states its tensors' sizes in u64, and they lie in one file: the sum of a forged table saturates.
+            let n_elements = tensor.shape.iter().fold(1u64, |n, &dim| n.saturating_mul(dim));
+            self.parameters = self.parameters.saturating_add(n_elements);
+            let total = types.entry(&tensor.ty).or_insert_with(|| TypeTotal {
+                ty: tensor.ty.clone(),
+                tensors: 0,
+                bytes: 0,
+                supported: tensor.is_readable,
+            });
+            total.tensors += 1;
+            total.bytes = total.bytes.saturating_add(tensor.bytes.unwrap_or(0));
+        }
+        self.types = types.into_values().collect();
+        for total in self.types.iter().filter(|total| !total.supported) {
+            self.unsupported.push(format!("{} tensors of type {}", total.tensors, total.ty));
+        }
+        self.tensors = tensors;
+    }
+
+    /// Adds what loading says of the model.
+    pub(super) fn set_checkpoint(&mut self, opened: Result<Checkpoint, LoadError>) {
+        match opened {
+            Ok(checkpoint) => {
+                self.name = Some(checkpoint.name().to_owned());
+                self.config = Some(Config::new(checkpoint.config()));
+            }
+            Err(error) => self.unsupported.push(error.to_string()),
+        }
+    }
+
+    /// Adds what the tokenizer is like.
+    pub(super) fn set_tokenizer(&mut self, built: Result<Tokenizer, TokenizerError>) {
+        match built {
+            Ok(tokenizer) => {
+                if let Some(error) = tokenizer.chat_template_error() {
+                    self.unsupported.push(format!("chat template: {error}"));
+                }
+                self.tokenizer = Some(TokenizerReport::new(&tokenizer));
+            }
+            Err(error) => self.unsupported.push(format!("tokenizer: {error}")),
+        }
+    }
+}
+
+impl Config {
+    fn new(config: &ModelConfig) -> Self {
+        Self {
+            n_layers: config.n_layers,
+            hidden_dim: config.hidden_dim,
+            n_heads: config.n_heads,
+            n_kv_heads: config.n_kv_heads,
+            head_dim: config.head_dim,
+            ffn_dim: config.ffn_dim,
+            vocab_size: config.vocab_size,
+            context_len: config.context_len,
+            tied_head: config.tied_head,
+        }
+    }
+}
+
+impl TokenizerReport {
+    fn new(tokenizer: &Tokenizer) -> Self {
+        let text = |&id| String::from_utf8_lossy(tokenizer.token_bytes(id).unwrap_or_default()).into_owned();
+        Self {
+            vocab_size: tokenizer.vocab_size(),
+            end_tokens: tokenizer.eos().iter().map(text).collect(),
+            chat_template: tokenizer.chat_template().is_some(),
+        }
+    }
+}

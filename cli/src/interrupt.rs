@@ -1,0 +1,61 @@
+//! Ctrl-C: ends the answer that is being generated and keeps what is there; where nothing is, ends the program.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use refrain::engine::CancelHandle;
+
+use crate::failure::{Exit, Failure};
+
+/// What Ctrl-C acts on now.
+#[derive(Default)]
+struct Target {
+    /// The running answer's handle.
+    cancel: Option<CancelHandle>,
+    /// Whether the user has asked for it to end.
+    pressed: bool,
+}
+
+/// The handler of Ctrl-C.
+#[derive(Clone, Default)]
+pub(crate) struct Interrupt(Arc<Mutex<Target>>);
+
+impl Interrupt {
+    /// Takes Ctrl-C over for the rest of the program.
+    pub(crate) fn install() -> Result<Self, Failure> {
+        let interrupt = Self::default();
+        let handler = interrupt.clone();
+        ctrlc::set_handler(move || handler.press())
+            .map_err(|error| Failure::new(Exit::Failed, format!("cannot take over Ctrl-C: {error}")))?;
+        Ok(interrupt)
+    }
+
+    /// Until the guard is dropped, Ctrl-C cancels through `handle`; a second one ends the program.
+    pub(crate) fn cancels(&self, handle: CancelHandle) -> Cancelling<'_> {
+        *self.target() = Target { cancel: Some(handle), pressed: false };
+        Cancelling(self)
+    }
+
+    fn press(&self) {
+        let mut target = self.target();
+        match &target.cancel {
+            Some(handle) if !target.pressed => {
+                handle.cancel();
+                target.pressed = true;
+            }
+            _ => std::process::exit(Exit::Interrupted as i32),
+        }
+    }
+
+    fn target(&self) -> MutexGuard<'_, Target> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// While it lives, Ctrl-C ends an answer.
+pub(crate) struct Cancelling<'a>(&'a Interrupt);
+
+impl Drop for Cancelling<'_> {
+    fn drop(&mut self) {
+        *self.0.target() = Target::default();
+    }
+}

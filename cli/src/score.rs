@@ -1,0 +1,176 @@
+//! `refrain score`: how likely a model finds a text, and the logits behind it.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use refrain::engine::{Engine, EngineOptions, Score, Session, SessionOptions};
+use refrain::kernels::KvType;
+use refrain::model::weights::Quantize;
+use refrain::token::TokenId;
+use refrain::tokenizer::SpecialTokens;
+use serde::Serialize;
+
+use crate::args::{ScoreArgs, ScoreInput, WeightsArg};
+use crate::failure::{Exit, Failure};
+use crate::interrupt::Interrupt;
+use crate::load;
+use crate::prompt::read_input;
+use crate::terminal::{AnswerStream, visible};
+
+pub(crate) fn score(args: &ScoreArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
+    let text = input_text(&args.input)?;
+    let checkpoint = load::checkpoint(args.model.as_deref())?;
+    let widens = args.weights == Some(WeightsArg::F32);
+    let mut options = args.compute.engine_options();
+    if widens {
+        options.quantize = Quantize::F32;
+    }
+    let engine = load::engine(&checkpoint, without_costs(options))?;
+    let kv_type = if widens { KvType::F32 } else { args.kv.kv_type() };
+    let mut session = scored_session(&engine, text.as_deref(), &args.input.tokens, kv_type)?;
+
+    let _cancelling = interrupt.cancels(session.cancel_handle());
+    let score = match &args.logits {
+        Some(path) => score_with_logits(&engine, &mut session, path)?,
+        None => session.score(None)?,
+    };
+    let tokens = session.tokens();
+    let mut out = AnswerStream::stdout();
+    if args.json {
+        out.line(&json(&engine, tokens, &score))?;
+    } else {
+        print(&engine, tokens, &score, &mut out)?;
+    }
+    Ok(Exit::Done)
+}
+
+/// Nothing is drafted while scoring, so nothing is measured for it.
+fn without_costs(options: EngineOptions) -> EngineOptions {
+    let costs = refrain::draft::CostProfile::from_measurements(&[(1, 1.0)]);
+    EngineOptions { cost_profile: Some(costs), ..options }
+}
+
+fn input_text(input: &ScoreInput) -> Result<Option<String>, Failure> {
+    match (&input.file, &input.text) {
+        (Some(path), _) => read_input(path).map(Some),
+        (None, text) => Ok(text.clone()),
+    }
+}
+
+/// A session that holds the text or the tokens, and just enough room for them.
+fn scored_session(
+    engine: &Engine,
+    text: Option<&str>,
+    ids: &[u32],
+    kv_type: KvType,
+) -> Result<Session, Failure> {
+    let tokenizer = engine.tokenizer();
+    let mut tokens: Vec<TokenId> = ids.iter().copied().map(TokenId).collect();
+    if let Some(text) = text {
+        tokens.extend(tokenizer.bos().filter(|_| tokenizer.adds_bos()));
+        let encoded = tokenizer.encode(text, SpecialTokens::AsText);
+        tokens.extend(encoded.map_err(|error| Failure::input(error, "give a shorter text"))?);
+    }
+    let (n_tokens, n_tokens_max) = (tokens.len(), engine.config().context_len);
+    if n_tokens < 2 {
+        let problem = format!("the text has {n_tokens} tokens, and the first has no probability");
+        return Err(Failure::input(problem, "give at least two"));
+    }
+    if n_tokens > n_tokens_max {
+        let problem = format!("the text has {n_tokens} tokens, and the model's context {n_tokens_max}");
+        return Err(Failure::input(problem, "give a shorter text"));
+    }
+    let options = SessionOptions { context_len: Some(n_tokens), kv_type, ..SessionOptions::default() };
+    let mut session = engine.session(options)?;
+    session.append_tokens(&tokens)?;
+    Ok(session)
+}
+
+/// Scores, and writes each position's logits as they come: all of them together may outgrow the memory.
+fn score_with_logits(engine: &Engine, session: &mut Session, path: &Path) -> Result<Score, Failure> {
+    let cannot = |error: std::io::Error| {
+        Failure::new(
+            Exit::Failed,
+            format!("cannot write `{}`: {error} (check the folder and the disk)", path.display()),
+        )
+    };
+    // A file that is there is whole: it is written under another name first.
+    let partial = partial_path(path);
+    let result = (|| {
+        let mut file = BufWriter::new(File::create(&partial).map_err(cannot)?);
+        file.write_all(&logits_header(session.tokens().len(), engine.config().vocab_size)).map_err(cannot)?;
+        let mut written = Ok(());
+        let score = session.score(Some(&mut |logits: &[f32]| {
+            if written.is_ok() {
+                written = logits.iter().try_for_each(|logit| file.write_all(&logit.to_le_bytes()));
+            }
+        }))?;
+        written.and_then(|()| file.flush()).map_err(cannot)?;
+        fs::rename(&partial, path).map_err(cannot)?;
+        Ok(score)
+    })();
+    if result.is_err() {
+        // Best effort: the failure that is reported is the one that came first.
+        let _ = fs::remove_file(&partial);
+    }
+    result
+}
+
+fn partial_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".partial");
+    name.into()
+}
+
+/// The head of a safetensors file with the one tensor `logits`: length, then JSON, padded so that the data is aligned.
+fn logits_header(n_tokens: usize, vocab_size: usize) -> Vec<u8> {
+    let n_bytes = n_tokens * vocab_size * size_of::<f32>();
+    let mut json = format!(
+        r#"{{"logits":{{"dtype":"F32","shape":[{n_tokens},{vocab_size}],"data_offsets":[0,{n_bytes}]}}}}"#
+    );
+    json.extend(std::iter::repeat_n(' ', json.len().next_multiple_of(8) - json.len()));
+    let mut header = (json.len() as u64).to_le_bytes().to_vec();
+    header.extend(json.into_bytes());
+    header
+}
+
+fn print(engine: &Engine, tokens: &[TokenId], score: &Score, out: &mut AnswerStream) -> Result<(), Failure> {
+    out.line("position     token  log-probability  text")?;
+    for (position, &token) in tokens.iter().enumerate() {
+        let log_probability = match position.checked_sub(1) {
+            Some(i) => format!("{:.6}", score.log_probabilities[i]),
+            None => "-".to_owned(),
+        };
+        let text = format!("{:?}", token_text(engine, token));
+        out.line(&format!("{position:>8}  {token:>8}  {log_probability:>15}  {}", visible(&text)))?;
+    }
+    out.line(&format!("perplexity {:.6} over {} tokens", score.perplexity, score.log_probabilities.len()))?;
+    Ok(())
+}
+
+fn json(engine: &Engine, tokens: &[TokenId], score: &Score) -> String {
+    #[derive(Serialize)]
+    struct Token {
+        id: u32,
+        text: String,
+        log_probability: Option<f64>,
+    }
+    #[derive(Serialize)]
+    struct Report {
+        perplexity: f64,
+        tokens: Vec<Token>,
+    }
+    let log_probabilities = std::iter::once(None).chain(score.log_probabilities.iter().copied().map(Some));
+    let tokens = tokens.iter().zip(log_probabilities).map(|(&token, log_probability)| Token {
+        id: token.0,
+        text: token_text(engine, token),
+        log_probability,
+    });
+    let report = Report { perplexity: score.perplexity, tokens: tokens.collect() };
+    serde_json::to_string(&report).expect("strings and numbers have a JSON form")
+}
+
+fn token_text(engine: &Engine, token: TokenId) -> String {
+    String::from_utf8_lossy(engine.tokenizer().token_bytes(token).unwrap_or_default()).into_owned()
+}

@@ -1,0 +1,176 @@
+//! The statistics of an answer, as text for people and as JSON for programs.
+
+use std::fmt::Write as _;
+
+use refrain::engine::{Engine, FinishReason, Origin, Stats, Summary};
+use serde::Serialize;
+
+use crate::answer::Answer;
+use crate::context::PassageSource;
+use crate::terminal::{note, origin_style};
+
+/// Widest bar of the histogram, in characters: histogram lines stay within 60.
+const BAR_WIDTH_MAX: usize = 32;
+
+/// Prints everything about an answer on standard error.
+pub(crate) fn print(answer: &Answer, sources: &[PassageSource]) {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = write_passages(&mut text, sources);
+    let _ = write_summary(&mut text, &answer.summary);
+    let _ = write_details(&mut text, &answer.summary.stats);
+    text.lines().for_each(note);
+}
+
+/// Prints one line about an answer on standard error.
+pub(crate) fn print_brief(answer: &Answer) {
+    let mut text = String::new();
+    let _ = write_summary(&mut text, &answer.summary);
+    note(text.trim_end());
+}
+
+/// Everything about an answer, as one line of JSON.
+pub(crate) fn json(engine: &Engine, model: &str, answer: &Answer, passages: &[PassageSource]) -> String {
+    #[derive(Serialize)]
+    struct Report<'a> {
+        model: &'a str,
+        isa: String,
+        threads: usize,
+        passages: &'a [PassageSource],
+        text: &'a str,
+        finish: FinishReason,
+        acceptance_length_mean: f64,
+        prefill_tokens_per_s: f64,
+        decode_tokens_per_s: f64,
+        stats: &'a Stats,
+    }
+    let stats = &answer.summary.stats;
+    let (isa, threads) = engine.compute();
+    let report = Report {
+        model,
+        isa: format!("{isa:?}").to_lowercase(),
+        threads,
+        passages,
+        text: &answer.text,
+        finish: answer.summary.finish,
+        acceptance_length_mean: stats.acceptance_length(),
+        prefill_tokens_per_s: stats.prefill_tokens_per_s(),
+        decode_tokens_per_s: stats.decode_tokens_per_s(),
+        stats,
+    };
+    serde_json::to_string(&report).expect("strings and numbers have a JSON form")
+}
+
+fn write_passages(out: &mut String, sources: &[PassageSource]) -> std::fmt::Result {
+    for source in sources {
+        writeln!(out, "from      {source}")?;
+    }
+    Ok(())
+}
+
+fn write_summary(out: &mut String, summary: &Summary) -> std::fmt::Result {
+    let stats = &summary.stats;
+    let finish = match summary.finish {
+        FinishReason::EndToken => "end of the answer",
+        FinishReason::Stop => "stop text",
+        FinishReason::MaxTokens => "--max-tokens",
+        FinishReason::ContextFull => "full context",
+        FinishReason::Cancelled => "Ctrl-C",
+        _ => "another limit",
+    };
+    writeln!(
+        out,
+        "{} tokens in {} steps · {:.2} tokens per step · {:.1} tokens/s · ended by {finish}",
+        stats.tokens,
+        stats.steps,
+        stats.acceptance_length(),
+        stats.decode_tokens_per_s(),
+    )
+}
+
+fn write_details(out: &mut String, stats: &Stats) -> std::fmt::Result {
+    write_histogram(out, &stats.acceptance_lengths)?;
+    for source in &stats.sources {
+        let style = origin_style(Origin::Draft(source.kind));
+        let share = percent(source.accepted, source.drafted);
+        writeln!(
+            out,
+            "drafts    {style}{}{style:#}: {} drafted, {} accepted{share}",
+            source.name, source.drafted, source.accepted
+        )?;
+    }
+    let (rows, off, time) = (&stats.rows, &stats.drafting_off, &stats.time_us);
+    writeln!(
+        out,
+        "rows      {} valid, {} wasted, {} padded; {} projected",
+        rows.valid, rows.wasted, rows.padded, rows.projected
+    )?;
+    let reasons = [
+        (off.disabled, "drafting is off"),
+        (off.output_end, "the output was about to end"),
+        (off.no_candidate, "nothing to draft from"),
+        (off.not_worth, "not worth its cost"),
+    ];
+    let reasons = reasons.iter().filter(|(n_steps, _)| *n_steps > 0);
+    let reasons: Vec<_> = reasons.map(|(n_steps, reason)| format!("{n_steps} {reason}")).collect();
+    if !reasons.is_empty() {
+        writeln!(out, "no draft  steps: {}", reasons.join(", "))?;
+    }
+    writeln!(
+        out,
+        "prefill   {:.1} ms for {} tokens ({} more from the cache), {:.1} tokens/s; sources learn them in {:.1} ms",
+        time.prefill / 1e3,
+        stats.prompt_tokens - stats.cached_tokens,
+        stats.cached_tokens,
+        stats.prefill_tokens_per_s(),
+        time.prime / 1e3,
+    )?;
+    let stages = [
+        ("draft", time.draft),
+        ("forward", time.forward),
+        ("walk", time.walk),
+        ("commit", time.commit),
+        ("observe", time.observe),
+    ];
+    let stages = stages.map(|(stage, us)| format!("{stage} {:.0}", us / stats.steps.max(1) as f64));
+    writeln!(out, "decode    {:.1} ms; µs per step: {}", time.decode() / 1e3, stages.join(", "))
+}
+
+/// Steps by acceptance length, one line for each length that occurred.
+fn write_histogram(out: &mut String, n_steps_by_len: &[usize]) -> std::fmt::Result {
+    let most = n_steps_by_len.iter().copied().max().unwrap_or(0);
+    for (len, &n_steps) in n_steps_by_len.iter().enumerate().filter(|(_, n_steps)| **n_steps > 0) {
+        // Rounded up, so that what occurred is seen.
+        let bar = "█".repeat((n_steps * BAR_WIDTH_MAX).div_ceil(most));
+        writeln!(out, "steps of {len:>2} {bar} {n_steps}")?;
+    }
+    Ok(())
+}
+
+fn percent(part: usize, whole: usize) -> String {
+    match whole {
+        0 => String::new(),
+        _ => format!(" ({:.0} %)", 100.0 * part as f64 / whole as f64),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bars_are_in_proportion_and_never_empty() {
+        let mut text = String::new();
+        write_histogram(&mut text, &[0, 64, 0, 32, 1]).unwrap();
+        let widths: Vec<_> = text.lines().map(|line| line.matches('█').count()).collect();
+        assert_eq!(widths, [32, 16, 1]);
+        assert!(text.starts_with("steps of  1 ██"));
+    }
+
+    #[test]
+    fn statistics_of_nothing_divide_by_nothing() {
+        let mut text = String::new();
+        write_details(&mut text, &Stats::default()).unwrap();
+        assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
+    }
+}

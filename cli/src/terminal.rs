@@ -1,0 +1,140 @@
+//! The answer on standard output: raw bytes into a pipe, coloured and harmless on a terminal.
+
+use std::borrow::Cow;
+use std::io::{self, IsTerminal, Write};
+
+use anstream::{AutoStream, ColorChoice};
+use anstyle::{AnsiColor, Style};
+use refrain::draft::SourceKind;
+use refrain::engine::Origin;
+
+use crate::args::Color;
+
+/// Applies `--color` to everything that is printed from now on.
+pub(crate) fn set_color(color: Color) {
+    let choice = match color {
+        Color::Auto => ColorChoice::Auto,
+        Color::Always => ColorChoice::Always,
+        Color::Never => ColorChoice::Never,
+    };
+    choice.write_global();
+}
+
+/// Standard output as the answer is written to it.
+pub(crate) struct AnswerStream {
+    out: Box<dyn Write>,
+    colored: bool,
+    /// Whether a terminal reads the text, so that control characters in it must not act.
+    guarded: bool,
+    at_line_start: bool,
+}
+
+impl AnswerStream {
+    pub(crate) fn stdout() -> Self {
+        let choice = AutoStream::choice(&io::stdout());
+        let colored = choice != ColorChoice::Never;
+        // The colour filter would also drop escape sequences that the model wrote; a pipe gets the text bit for bit.
+        let out: Box<dyn Write> =
+            if colored { Box::new(AutoStream::new(io::stdout(), choice)) } else { Box::new(io::stdout()) };
+        Self { out, colored, guarded: colored || io::stdout().is_terminal(), at_line_start: true }
+    }
+
+    pub(crate) fn is_colored(&self) -> bool {
+        self.colored
+    }
+
+    /// Writes the text of a token in the colour of its origin, at once.
+    pub(crate) fn token(&mut self, text: &str, origin: Origin) -> io::Result<()> {
+        let Some(last) = text.chars().last() else {
+            return Ok(());
+        };
+        self.at_line_start = last == '\n';
+        let text = if self.guarded { visible(text) } else { Cow::Borrowed(text) };
+        if self.colored {
+            let style = origin_style(origin);
+            write!(self.out, "{style}{text}{style:#}")?;
+        } else {
+            self.out.write_all(text.as_bytes())?;
+        }
+        self.out.flush()
+    }
+
+    /// Ends the line that the answer stopped in.
+    pub(crate) fn end_line(&mut self) -> io::Result<()> {
+        if !self.at_line_start {
+            self.at_line_start = true;
+            self.out.write_all(b"\n")?;
+        }
+        self.out.flush()
+    }
+
+    /// Writes a line of the program's own.
+    pub(crate) fn line(&mut self, line: &str) -> io::Result<()> {
+        self.end_line()?;
+        writeln!(self.out, "{line}")?;
+        self.out.flush()
+    }
+}
+
+/// The colour of a token by who proposed it; the target's own tokens are plain.
+pub(crate) fn origin_style(origin: Origin) -> Style {
+    match origin {
+        Origin::Target => Style::new(),
+        Origin::Draft(kind) => Style::new().fg_color(Some(source_color(kind).into())),
+    }
+}
+
+fn source_color(kind: SourceKind) -> AnsiColor {
+    match kind {
+        SourceKind::Context => AnsiColor::Green,
+        SourceKind::History => AnsiColor::Blue,
+        SourceKind::Passages => AnsiColor::Cyan,
+        SourceKind::Calibration => AnsiColor::Magenta,
+        SourceKind::Reuse => AnsiColor::Yellow,
+        SourceKind::DraftModel => AnsiColor::BrightMagenta,
+        _ => AnsiColor::BrightYellow,
+    }
+}
+
+/// One line that says what the colours mean.
+pub(crate) fn print_legend(kinds: &[SourceKind]) {
+    let drafted = kinds.iter().map(|&kind| {
+        let style = origin_style(Origin::Draft(kind));
+        format!("{style}{}{style:#}", kind.name())
+    });
+    let shown: Vec<_> = std::iter::once("the model itself".to_owned()).chain(drafted).collect();
+    note(&format!("token from: {}", shown.join(" · ")));
+}
+
+/// A remark of the program on standard error, dimmed. Where that is closed, a remark is not worth failing for.
+pub(crate) fn note(text: &str) {
+    let dim = Style::new().dimmed();
+    let _ = writeln!(anstream::stderr(), "{dim}{text}{dim:#}");
+}
+
+/// `text` with control characters replaced by visible signs, but for line ends and tabs: model files, notes and models
+/// are outside data, and must not move the cursor or rename the window.
+pub(crate) fn visible(text: &str) -> Cow<'_, str> {
+    let acts = |c: char| c.is_control() && c != '\n' && c != '\t';
+    if !text.contains(acts) {
+        return Cow::Borrowed(text);
+    }
+    let shown = text.chars().map(|c| match c {
+        // Unicode has a picture of each ASCII control character, in their order.
+        '\0'..='\x1f' if acts(c) => char::from_u32(0x2400 + u32::from(c)).unwrap_or('\u{fffd}'),
+        '\x7f'..='\u{9f}' => '\u{fffd}',
+        _ => c,
+    });
+    Cow::Owned(shown.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_become_visible_and_text_stays() {
+        assert_eq!(visible("naïve\n\ttext"), "naïve\n\ttext");
+        assert_eq!(visible("\x1b[2J\r\x07\u{9b}1m\x7f"), "␛[2J␍␇\u{fffd}1m\u{fffd}");
+    }
+}

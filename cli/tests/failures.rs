@@ -1,0 +1,90 @@
+//! Whatever is wrong is said in one line that tells what to do, with an exit code that tells the kind.
+
+mod support;
+
+use std::fs;
+
+use support::{arg, refrain, refrain_with};
+
+const USAGE: i32 = 2;
+const INPUT: i32 = 3;
+
+#[test]
+fn usage_errors_end_with_2() {
+    let cases: [(&[&str], &str); 14] = [
+        (&["sing"], "sing"),
+        (&["run", "--tempo", "1", "hi"], "--tempo"),
+        (&["run", "--temp", "-1", "hi"], "temp"),
+        (&["run", "--temp", "hot", "hi"], "hot"),
+        (&["run", "--top-p", "2", "hi"], "top_p"),
+        (&["run", "--task", "sing", "hi"], "summarize"),
+        (&["run", "--threads", "0", "hi"], "threads"),
+        (&["run", "--verify-len", "65", "hi"], "verify"),
+        (&["run", "--ctx", "1", "hi"], "context"),
+        (&["run", "--logit-bias", "x", "hi"], "42=-inf"),
+        (&["run", "--stop", "", "hi"], "stop"),
+        (&["run", "--raw", "--task", "answer", "hi"], "--raw"),
+        (&["run", "--task", "summarize"], "--context"),
+        (&["run"], "PROMPT"),
+    ];
+    for (args, word) in cases {
+        let message = refrain(args).refused(USAGE);
+        assert!(message.contains(word), "{args:?}: {message}");
+    }
+}
+
+#[test]
+fn input_errors_end_with_3() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    fs::write(path("binary.txt"), b"\xff\0").unwrap();
+    fs::write(path("model.gguf"), b"no model").unwrap();
+    fs::create_dir(path("empty")).unwrap();
+    let (binary, gguf, empty, missing) =
+        (path("binary.txt"), path("model.gguf"), path("empty"), path("missing"));
+    let cases: [(&[&str], &str); 8] = [
+        (&["run", "--model", arg(&missing), "hi"], "missing"),
+        (&["run", "--model", arg(&gguf), "hi"], "model.gguf"),
+        (&["run", "--model", arg(&empty), "hi"], "empty"),
+        (&["run", "--file", arg(&missing)], "missing"),
+        (&["run", "--file", arg(&binary)], "UTF-8"),
+        (&["run", "--context", arg(&missing), "hi"], "missing"),
+        (&["run", "--context", arg(&binary), "hi"], "UTF-8"),
+        (&["run", "--context", arg(&empty), "hi"], "no text"),
+    ];
+    for (args, word) in cases {
+        let message = refrain(args).refused(INPUT);
+        assert!(message.contains(word), "{args:?}: {message}");
+    }
+    let message = refrain_with(&["run"], b"\xff\xfe").refused(INPUT);
+    assert!(message.contains("UTF-8"), "{message}");
+}
+
+#[test]
+fn a_text_that_does_not_fit_is_refused_with_both_numbers() {
+    let folder = tempfile::tempdir().unwrap();
+    let note = folder.path().join("long.md");
+    fs::write(&note, "A long note. ".repeat(2000)).unwrap();
+    let message = refrain(&["run", "--task", "summarize", "--context", arg(&note)]).refused(INPUT);
+    assert!(message.contains("tokens") && message.contains("--ctx"), "{message}");
+    // Without a task there is nothing to lay out, and the session refuses.
+    let long = "word ".repeat(5000);
+    let message = refrain_with(&["run", "-"], long.as_bytes()).refused(INPUT);
+    assert!(message.contains("context"), "{message}");
+}
+
+#[test]
+fn control_characters_in_names_do_not_reach_the_terminal() {
+    let message = refrain(&["run", "--model", "\x1b]0;title\x07.gguf", "hi"]).refused(INPUT);
+    assert!(!message.contains(|c: char| c.is_control()), "{message:?}");
+}
+
+#[test]
+fn help_and_version_go_to_standard_output() {
+    assert!(refrain(&["--help"]).done().contains("inspect"));
+    assert!(refrain(&["run", "--help"]).done().contains("--context"));
+    assert!(refrain(&["--version"]).done().starts_with("refrain "));
+    let bare = refrain(&[]);
+    assert_eq!(bare.code, Some(USAGE));
+    assert!(bare.stderr.contains("Usage"));
+}

@@ -1,0 +1,204 @@
+//! `refrain run`.
+
+mod support;
+
+use serde_json::Value;
+use support::{arg, command, refrain, refrain_with, repository};
+
+const QUESTION: &str = "What is the booking code of the trip to Bergholm?";
+
+fn notes() -> String {
+    arg(&repository("examples/notes")).to_owned()
+}
+
+/// Runs with statistics as JSON; gives the text before the JSON, and the JSON.
+fn run_json(args: &[&str]) -> (String, Value) {
+    let mut all = vec!["run", "--stats", "json"];
+    all.extend(args);
+    let stdout = refrain(&all).done();
+    let (text, json) = stdout.trim_end().rsplit_once('\n').expect("text, then one line of JSON");
+    (text.to_owned(), serde_json::from_str(json).expect("JSON"))
+}
+
+#[test]
+fn the_answer_does_not_depend_on_drafting() {
+    let sampled = ["--temp", "0.8", "--top-p", "0.9", "--seed", "7", "--repeat-penalty", "1.1"];
+    let shapes: [&[&str]; 4] =
+        [&[], &["--verify-len", "8"], &["--threads", "1", "--prefill-chunk", "7"], &["--isa", "scalar"]];
+    for sampling in [&[][..], &sampled[..]] {
+        let notes = notes();
+        let mut args = vec!["--context", &notes, "--max-tokens", "40", QUESTION];
+        args.extend(sampling);
+        let (plain, stats) = run_json(&[&args[..], &["--draft", "off"]].concat());
+        assert_eq!(stats["stats"]["drafting_off"]["disabled"], stats["stats"]["steps"]);
+        assert_eq!(stats["text"].as_str(), Some(plain.as_str()));
+        for shape in shapes {
+            let (drafted, _) = run_json(&[&args[..], shape].concat());
+            assert_eq!(drafted, plain, "{sampling:?} {shape:?}");
+        }
+    }
+}
+
+#[test]
+fn a_question_finds_its_note() {
+    let (_, report) = run_json(&["--context", &notes(), "--max-tokens", "8", QUESTION]);
+    let first = &report["passages"][0];
+    assert!(first["path"].as_str().unwrap().ends_with("trip-to-bergholm.md"), "{first}");
+    assert!(first["score"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn the_request_comes_from_argument_file_or_standard_input() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("prompt.txt");
+    std::fs::write(&file, QUESTION).unwrap();
+    let options = ["--stats", "off", "--max-tokens", "12"];
+    let run = |args: &[&str], input: &[u8]| refrain_with(&[&["run"], args, &options].concat(), input).done();
+    let expected = run(&[QUESTION], b"");
+    assert!(!expected.trim().is_empty());
+    assert_eq!(run(&["--file", arg(&file)], b""), expected);
+    assert_eq!(run(&["--file", "-"], QUESTION.as_bytes()), expected);
+    assert_eq!(run(&["-"], QUESTION.as_bytes()), expected);
+    assert_eq!(run(&[], QUESTION.as_bytes()), expected);
+}
+
+#[test]
+fn every_task_gives_an_answer() {
+    let (note, mail, screen) = (
+        repository("examples/notes/orvane-project.md"),
+        repository("examples/mail.txt"),
+        repository("examples/screen.txt"),
+    );
+    let cases: [&[&str]; 5] = [
+        &["--task", "summarize", "--context", arg(&note)],
+        &["--task", "summarize", "--file", arg(&note)],
+        &["--task", "answer", "--context", arg(&note), "Who leads the Orvane project?"],
+        &["--task", "reply", "--file", arg(&mail), "Accept."],
+        &["--task", "ui", "--file", arg(&screen), "Reply to the mail"],
+    ];
+    for case in cases {
+        let (text, report) = run_json(&[case, &["--max-tokens", "24"]].concat());
+        assert!(!text.trim().is_empty(), "{case:?}");
+        assert!(!report["passages"].as_array().unwrap().is_empty(), "{case:?}");
+    }
+}
+
+#[test]
+fn a_pipe_gets_plain_text_and_a_terminal_colours() {
+    let args = ["run", "--context", &notes(), "--max-tokens", "40", QUESTION];
+    let plain = refrain(&args);
+    assert!(!plain.stdout.contains('\x1b') && !plain.stderr.contains('\x1b'));
+    assert!(plain.stderr.contains("tokens per step"), "statistics by default: {}", plain.stderr);
+
+    let colored = refrain(&[&args[..], &["--color", "always"]].concat());
+    assert!(colored.stderr.contains("token from: "), "a legend: {}", colored.stderr);
+    assert!(colored.stdout.contains("\x1b[32m"), "green for the context: {:?}", colored.stdout);
+    assert_eq!(without_colors(&colored.stdout), plain.stdout);
+
+    let forced = command(&args).env("CLICOLOR_FORCE", "1").output().unwrap();
+    assert!(forced.stdout.contains(&0x1b));
+    let refused = command(&args).env("CLICOLOR_FORCE", "1").env("NO_COLOR", "1").output().unwrap();
+    assert!(!refused.stdout.contains(&0x1b));
+}
+
+fn without_colors(text: &str) -> String {
+    let mut plain = String::new();
+    for (i, part) in text.split('\x1b').enumerate() {
+        plain.push_str(if i == 0 { part } else { part.split_once('m').map_or("", |(_, text)| text) });
+    }
+    plain
+}
+
+#[test]
+fn statistics_add_up() {
+    let (_, report) = run_json(&["--context", &notes(), "--max-tokens", "40", QUESTION]);
+    let stats = &report["stats"];
+    let number = |value: &Value| value.as_u64().unwrap();
+    let lengths = stats["acceptance_lengths"].as_array().unwrap();
+    let n_steps: u64 = lengths.iter().map(number).sum();
+    let n_tokens: u64 = lengths.iter().enumerate().map(|(len, n_steps)| len as u64 * number(n_steps)).sum();
+    assert_eq!((n_steps, n_tokens), (number(&stats["steps"]), number(&stats["tokens"])));
+    for source in stats["sources"].as_array().unwrap() {
+        assert!(number(&source["accepted"]) <= number(&source["drafted"]), "{source}");
+    }
+    assert!(report["decode_tokens_per_s"].as_f64().unwrap() > 0.0);
+    assert!(report["prefill_tokens_per_s"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn output_ends_where_it_is_told_to() {
+    let (_, limited) = run_json(&["--max-tokens", "3", "--ignore-eos", QUESTION]);
+    assert_eq!((&limited["finish"], &limited["stats"]["tokens"]), (&"max_tokens".into(), &3.into()));
+    let text = refrain(&["run", "--max-tokens", "12", "--ignore-eos", "--stats", "off", QUESTION]).done();
+    let stop: String = text.trim_end().chars().skip(4).take(3).collect();
+    let (stopped, report) = run_json(&["--max-tokens", "12", "--ignore-eos", "--stop", &stop, QUESTION]);
+    assert_eq!(report["finish"], "stop");
+    assert!(
+        !stopped.contains(&stop) && text.starts_with(&stopped),
+        "{stopped:?} of {text:?} before {stop:?}"
+    );
+}
+
+#[test]
+fn raw_text_is_continued() {
+    let args = ["run", "--raw", "--stats", "off", "--max-tokens", "6", "Everything about the trip to"];
+    assert!(!refrain(&args).done().trim().is_empty());
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_keeps_what_was_generated() {
+    use std::io::Read;
+    use std::process::{Command, Stdio};
+
+    let args = [
+        "run",
+        "--raw",
+        "--ignore-eos",
+        "--max-tokens",
+        "100000",
+        "--draft",
+        "off",
+        "--isa",
+        "scalar",
+        "--threads",
+        "1",
+    ];
+    let mut child = command(&[&args[..], &["Everything about"]].concat())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let mut first = [0; 1];
+    stdout.read_exact(&mut first).unwrap();
+    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    let mut rest = Vec::new();
+    stdout.read_to_end(&mut rest).unwrap();
+    let mut stderr = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{stderr}");
+    assert_eq!(rest.last(), Some(&b'\n'), "the line is ended");
+    assert!(stderr.contains("ended by Ctrl-C"), "{stderr}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_reader_that_has_seen_enough_is_no_error() {
+    use std::io::Read;
+    use std::process::Stdio;
+
+    let mut child =
+        command(&["run", "--raw", "--ignore-eos", "--max-tokens", "200", "--stats", "off", "Everything"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+    drop(child.stdout.take());
+    let mut stderr = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    assert_eq!((child.wait().unwrap().code(), stderr.as_str()), (Some(0), ""));
+}

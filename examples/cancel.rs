@@ -1,0 +1,46 @@
+//! Cancels a generation from another thread, and goes on with the same session afterwards.
+//!
+//! ```sh
+//! cargo run --release --example cancel
+//! ```
+
+use std::error::Error;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use refrain::engine::{Engine, EngineOptions, Event, GenerateOptions, SessionOptions};
+use refrain::tokenizer::SpecialTokens;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let model = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/target.gguf"));
+    let engine = Engine::open(model, EngineOptions::default())?;
+
+    let mut session = engine.session(SessionOptions::default())?;
+    session.append_text("Everything about the trip to Bergholm.", SpecialTokens::AsText)?;
+
+    // Any thread may hold the handle: a button, a battery monitor, a timer.
+    let handle = session.cancel_handle();
+    let timer = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(100));
+        handle.cancel();
+    });
+
+    // Without an end token the output would fill the context.
+    let endless = GenerateOptions { max_tokens: usize::MAX, ignore_eos: true, ..GenerateOptions::default() };
+    for event in session.generate(endless)? {
+        if let Event::Done(summary) = event? {
+            println!("{:?} after {} tokens", summary.finish, summary.stats.tokens);
+        }
+    }
+    timer.join().expect("the timer does not panic");
+
+    // What was committed is kept, and so is its KV cache.
+    println!("the session holds {} tokens and goes on", session.tokens().len());
+    for event in session.generate(GenerateOptions { max_tokens: 8, ..GenerateOptions::default() })? {
+        if let Event::Done(summary) = event? {
+            println!("{:?} after {} tokens", summary.finish, summary.stats.tokens);
+        }
+    }
+    Ok(())
+}

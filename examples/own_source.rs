@@ -1,0 +1,125 @@
+//! A draft source of the app's own: a book of phrases that this user writes often.
+//!
+//! A source may be wrong at will. The target model checks every token, so it changes speed and never the text; the
+//! reliability table learns how far this source can be trusted.
+//!
+//! ```sh
+//! cargo run --release --example own_source
+//! ```
+
+use std::error::Error;
+use std::path::Path;
+
+use refrain::draft::{Anchor, Candidate, Candidates, Cursor, DraftSource, SourceKind, StepOutcome};
+use refrain::engine::{Engine, EngineOptions, Event, GenerateOptions, SessionOptions, Stats};
+use refrain::token::TokenId;
+use refrain::tokenizer::{Role, SpecialTokens, Tokenizer};
+
+const PHRASES: [&str; 3] = [
+    "Thank you for your message. I am sorry, but",
+    "I look forward to hearing from you.\n\nBest regards,",
+    "Unfortunately I cannot come.",
+];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let model = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/target.gguf"));
+    let engine = Engine::open(model, EngineOptions::default())?;
+
+    let (plain, _) = reply(&engine, None)?;
+    let (text, stats) = reply(&engine, Some(Box::new(PhraseBook::new(engine.tokenizer())?)))?;
+    assert_eq!(plain, text, "a source never changes the output");
+    println!("{text}\n");
+    for source in &stats.sources {
+        println!("{}: {} drafted, {} accepted", source.name, source.drafted, source.accepted);
+    }
+    Ok(())
+}
+
+fn reply(engine: &Engine, source: Option<Box<dyn DraftSource>>) -> Result<(String, Stats), Box<dyn Error>> {
+    let mut session = engine.session(SessionOptions { history: false, ..SessionOptions::default() })?;
+    if let Some(source) = source {
+        session.add_source(source);
+    }
+    session.append_turn(Role::User, "Write a reply to the message.\n\nDear Ada,\n\nCan we meet on 4 May?\n\nRafael")?;
+    let mut text = String::new();
+    for event in session.generate(GenerateOptions { max_tokens: 80, ..GenerateOptions::default() })? {
+        match event? {
+            Event::Token(token) => text.push_str(&token.text),
+            Event::Done(summary) => return Ok((text, summary.stats)),
+            _ => {}
+        }
+    }
+    Err("a generation ends with its statistics".into())
+}
+
+/// Phrases as tokens. A cursor is a place in one of them.
+struct PhraseBook {
+    phrases: Vec<Vec<TokenId>>,
+}
+
+impl PhraseBook {
+    fn new(tokenizer: &Tokenizer) -> Result<Self, Box<dyn Error>> {
+        let encode = |phrase: &&str| tokenizer.encode(phrase, SpecialTokens::AsText);
+        Ok(Self { phrases: PHRASES.iter().map(encode).collect::<Result<_, _>>()? })
+    }
+
+    /// Phrase number and place, packed into the 64 bits that a cursor has.
+    fn cursor(phrase: usize, place: usize) -> Cursor {
+        Cursor((phrase as u64) << 32 | place as u64)
+    }
+
+    fn token_at(&self, Cursor(bits): Cursor) -> Option<TokenId> {
+        self.phrases.get((bits >> 32) as usize)?.get(bits as u32 as usize).copied()
+    }
+}
+
+impl DraftSource for PhraseBook {
+    fn kind(&self) -> SourceKind {
+        SourceKind::Other
+    }
+
+    fn name(&self) -> &str {
+        "phrase book"
+    }
+
+    /// Every phrase whose beginning the text ends with.
+    fn anchors(&mut self, committed: &[TokenId], out: &mut Vec<Anchor>) {
+        for (number, phrase) in self.phrases.iter().enumerate() {
+            let longest = (1..phrase.len()).rev().find(|&len| committed.ends_with(&phrase[..len]));
+            if let Some(len) = longest {
+                out.push(Anchor { cursor: Self::cursor(number, len), match_len: len as u32 });
+            }
+        }
+        out.sort_by_key(|anchor| std::cmp::Reverse(anchor.match_len));
+    }
+
+    /// The phrase's next token.
+    fn expand(&mut self, frontier: &[Cursor], out: &mut Candidates) {
+        for (parent, &cursor) in frontier.iter().enumerate() {
+            if let Some(token) = self.token_at(cursor) {
+                let place = cursor.0 as u32;
+                out.push(Candidate {
+                    parent: parent as u32,
+                    token,
+                    probability: 0.6,
+                    match_len: place,
+                    count: 1,
+                    next: Cursor(cursor.0 + 1),
+                });
+            }
+        }
+    }
+
+    // The book does not depend on the text, so there is nothing to learn and nothing to forget.
+    fn prime(&mut self, _committed: &[TokenId]) {}
+    fn reset(&mut self) {}
+    fn observe(&mut self, _committed: &[TokenId], _step: &StepOutcome<'_>) {}
+
+    fn memory_usage(&self) -> usize {
+        self.phrases.iter().map(|phrase| phrase.len() * size_of::<TokenId>()).sum()
+    }
+
+    fn fork(&self) -> Box<dyn DraftSource> {
+        Box::new(Self { phrases: self.phrases.clone() })
+    }
+}

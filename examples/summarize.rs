@@ -1,0 +1,41 @@
+//! Summarises a note, printing the summary as it grows.
+//!
+//! ```sh
+//! cargo run --release --example summarize
+//! ```
+
+use std::error::Error;
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use refrain::engine::{Engine, EngineOptions, GenerateOptions, SessionOptions};
+use refrain::task::{PromptPassage, Task};
+use refrain::tokenizer::Role;
+
+const NOTE: PromptPassage<'_> = PromptPassage {
+    title: "Orvane project",
+    text: "The lead of the Orvane project is Petra Holvik. The project is due on 30 September and has a budget of \
+           48,000 euros. A late delivery is holding up project Orvane. Next we have to call the supplier.",
+};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let model = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/target.gguf"));
+    let engine = Engine::open(model, EngineOptions::default())?;
+
+    let mut session = engine.session(SessionOptions::default())?;
+    session.append_turn(Role::User, Task::Summarize.user_message(&[NOTE], "Write two or three sentences."))?;
+
+    let options = GenerateOptions { max_tokens: 100, ..GenerateOptions::default() };
+    let summary = session.generate(options)?.run(|token| {
+        print!("{}", token.text);
+        match std::io::stdout().flush() {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        }
+    })?;
+
+    let stats = &summary.stats;
+    println!("\n\n{} tokens in {} steps: {:.2} per step", stats.tokens, stats.steps, stats.acceptance_length());
+    Ok(())
+}

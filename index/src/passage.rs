@@ -1,0 +1,274 @@
+//! Passages: pieces of a document that are short enough to stand in a prompt.
+//!
+//! A passage never crosses a heading. Under one heading, whole paragraphs are packed together while they fit; a paragraph
+//! that does not fit alone is cut between sentences, a sentence that does not fit between words, a word that does not fit
+//! between characters. A passage is a slice of the document's text, so quoting it quotes the note.
+
+use std::ops::Range;
+use std::path::PathBuf;
+
+use crate::document::{Document, heading, is_fence};
+
+/// Longest passage, in words. About 160 tokens of English: several fit a small model's context together, and one holds a
+/// paragraph of ordinary prose whole.
+pub const PASSAGE_WORDS_MAX: usize = 120;
+
+/// Bytes of text that count as one word where a "word" is longer: scripts without spaces, links, encoded data. English
+/// words with their space are about six bytes, so that this bounds a passage at some three times the usual length.
+const WORD_BYTES_MAX: usize = 16;
+
+/// A piece of a document.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Passage {
+    /// The document's path.
+    pub path: PathBuf,
+    /// Line of the document on which the passage starts, from 1.
+    pub line: usize,
+    /// The document's title, with the heading above the passage where it has another.
+    pub title: String,
+    /// The text, without white space around it; never empty.
+    pub text: String,
+}
+
+/// Cuts a document into passages of at most [`PASSAGE_WORDS_MAX`] words, in the order of the text.
+///
+/// Headings become titles and are in no passage's text; everything else that is not white space is in exactly one.
+pub fn split(document: &Document) -> Vec<Passage> {
+    let text = document.text.as_str();
+    let mut passages = Vec::new();
+    let mut line = 1;
+    let mut counted_to = 0;
+    for section in sections(text) {
+        let title = match section.heading {
+            Some(heading) if heading != document.title && !heading.is_empty() => {
+                format!("{}: {heading}", document.title)
+            }
+            _ => document.title.clone(),
+        };
+        for range in pack(text, section.body) {
+            line += text[counted_to..range.start].matches('\n').count();
+            counted_to = range.start;
+            passages.push(Passage {
+                path: document.path.clone(),
+                line,
+                title: title.clone(),
+                text: text[range].to_owned(),
+            });
+        }
+    }
+    passages
+}
+
+/// The text between two headings.
+struct Section<'a> {
+    heading: Option<&'a str>,
+    body: Range<usize>,
+}
+
+fn sections(text: &str) -> Vec<Section<'_>> {
+    let mut sections = vec![Section { heading: None, body: 0..0 }];
+    let mut fenced = false;
+    for line in lines(text, 0..text.len()) {
+        let content = text[line.clone()].trim_end_matches('\n');
+        fenced ^= is_fence(content);
+        match heading(content) {
+            Some((_, title)) if !fenced => {
+                sections.push(Section { heading: Some(title), body: line.end..line.end });
+            }
+            _ => sections.last_mut().expect("starts with one section").body.end = line.end,
+        }
+    }
+    sections
+}
+
+/// Groups a section's pieces into ranges of at most [`PASSAGE_WORDS_MAX`] words, trimmed.
+fn pack(text: &str, body: Range<usize>) -> Vec<Range<usize>> {
+    let mut packed: Vec<Range<usize>> = Vec::new();
+    let mut n_words_open = 0;
+    for piece in pieces(text, body) {
+        let n_words = count_words(&text[piece.clone()]);
+        match packed.last_mut() {
+            Some(open) if n_words_open + n_words <= PASSAGE_WORDS_MAX => {
+                open.end = piece.end;
+                n_words_open += n_words;
+            }
+            _ => {
+                packed.push(piece);
+                n_words_open = n_words;
+            }
+        }
+    }
+    packed
+}
+
+/// The largest units of at most [`PASSAGE_WORDS_MAX`] words: paragraphs, else sentences, else runs of words, else of
+/// characters. All trimmed, none empty.
+fn pieces(text: &str, body: Range<usize>) -> Vec<Range<usize>> {
+    let mut pieces = Vec::new();
+    for paragraph in paragraphs(text, body) {
+        if count_words(&text[paragraph.clone()]) <= PASSAGE_WORDS_MAX {
+            pieces.push(paragraph);
+            continue;
+        }
+        for sentence in sentences(text, paragraph) {
+            if count_words(&text[sentence.clone()]) <= PASSAGE_WORDS_MAX {
+                pieces.push(sentence);
+            } else {
+                pieces.extend(word_parts(text, sentence));
+            }
+        }
+    }
+    pieces
+}
+
+fn count_words(text: &str) -> usize {
+    text.split_whitespace().map(|word| word.len().div_ceil(WORD_BYTES_MAX)).sum()
+}
+
+/// Lines of `range`, each with its line end.
+fn lines(text: &str, range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let mut start = range.start;
+    text[range].split_inclusive('\n').map(move |line| {
+        let end = start + line.len();
+        std::mem::replace(&mut start, end)..end
+    })
+}
+
+/// Runs of lines without a blank line between them, trimmed.
+fn paragraphs(text: &str, range: Range<usize>) -> Vec<Range<usize>> {
+    let mut paragraphs = Vec::new();
+    let mut open: Option<Range<usize>> = None;
+    for line in lines(text, range) {
+        if text[line.clone()].trim().is_empty() {
+            paragraphs.extend(open.take());
+        } else {
+            open.get_or_insert(line.clone()).end = line.end;
+        }
+    }
+    paragraphs.extend(open);
+    paragraphs.into_iter().map(|paragraph| trim(text, paragraph)).collect()
+}
+
+/// Pieces of a paragraph that end with a sentence mark (and closing quotes or brackets after it) or with a line.
+fn sentences(text: &str, range: Range<usize>) -> Vec<Range<usize>> {
+    let mut sentences = Vec::new();
+    let mut start = range.start;
+    let mut ended = false;
+    for (offset, character) in text[range.clone()].char_indices() {
+        let position = range.start + offset;
+        let wide_mark = matches!(character, '。' | '！' | '？');
+        if character == '\n' || (ended && character.is_whitespace()) || wide_mark {
+            let end = position + character.len_utf8();
+            sentences.push(start..end);
+            start = end;
+        }
+        ended = matches!(character, '.' | '!' | '?' | '…')
+            || (ended && matches!(character, '"' | '\'' | ')' | ']' | '”' | '’' | '»'));
+    }
+    sentences.push(start..range.end);
+    sentences.into_iter().map(|sentence| trim(text, sentence)).filter(|s| !s.is_empty()).collect()
+}
+
+/// Words of a sentence, the longest cut between characters so that each part counts as at most one passage.
+fn word_parts(text: &str, range: Range<usize>) -> Vec<Range<usize>> {
+    let part_bytes_max = PASSAGE_WORDS_MAX * WORD_BYTES_MAX;
+    let mut parts = Vec::new();
+    let mut open: Option<Range<usize>> = None;
+    for (offset, character) in text[range.clone()].char_indices() {
+        let position = range.start + offset;
+        let end = position + character.len_utf8();
+        let is_full = open.as_ref().is_some_and(|part| end - part.start > part_bytes_max);
+        if character.is_whitespace() || is_full {
+            parts.extend(open.take());
+        }
+        if !character.is_whitespace() {
+            open.get_or_insert(position..end).end = end;
+        }
+    }
+    parts.extend(open);
+    parts
+}
+
+fn trim(text: &str, range: Range<usize>) -> Range<usize> {
+    let content = &text[range.clone()];
+    let start = range.start + content.len() - content.trim_start().len();
+    start..start + content.trim().len()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn split_text(text: &str) -> Vec<Passage> {
+        split(&Document::new("note.md", text))
+    }
+
+    #[test]
+    fn paragraphs_under_one_heading_are_packed_and_headings_become_titles() {
+        let passages = split_text("# Trip\n\nWe fly to Oslo.\n\nOn Monday.\n\n## Hotel\nThe Bristol.\n");
+        let shown: Vec<_> = passages.iter().map(|p| (p.line, p.title.as_str(), p.text.as_str())).collect();
+        assert_eq!(shown, [(3, "Trip", "We fly to Oslo.\n\nOn Monday."), (8, "Trip: Hotel", "The Bristol.")]);
+    }
+
+    #[test]
+    fn a_long_paragraph_is_cut_between_sentences() {
+        let sentence = "word ".repeat(49) + "end. ";
+        let passages = split_text(&sentence.repeat(5));
+        let n_words: Vec<_> = passages.iter().map(|p| count_words(&p.text)).collect();
+        assert_eq!(n_words, [100, 100, 50]);
+        assert!(passages.iter().all(|p| p.text.ends_with("end.")));
+    }
+
+    #[test]
+    fn exactly_the_limit_is_one_passage_and_one_word_more_is_two() {
+        for (n_words, n_passages) in [(0, 0), (1, 1), (119, 1), (120, 1), (121, 2), (240, 2), (241, 3)] {
+            assert_eq!(split_text(&"word ".repeat(n_words)).len(), n_passages, "{n_words} words");
+        }
+    }
+
+    #[test]
+    fn text_without_spaces_is_cut_between_characters() {
+        let passages = split_text(&"語".repeat(3000));
+        assert!(passages.len() > 3, "{} passages", passages.len());
+        assert!(passages.iter().all(|p| count_words(&p.text) <= PASSAGE_WORDS_MAX));
+    }
+
+    #[test]
+    fn code_comments_are_no_headings() {
+        let passages = split_text("```sh\n# build\nmake\n```\n");
+        assert_eq!(passages.len(), 1);
+        assert_eq!(passages[0].title, "note");
+    }
+
+    fn visible(text: &str) -> String {
+        text.chars().filter(|c| !c.is_whitespace()).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_lost_and_no_passage_is_too_long(
+            text in prop_oneof![any::<String>(), "([a-z。.!?#\"`\n ]|word |é|語){0,900}"]
+        ) {
+            let document = Document::new("note.md", &text);
+            let passages = split(&document);
+            let mut fenced = false;
+            let body: String = document
+                .text
+                .split_inclusive('\n')
+                .filter(|line| {
+                    fenced ^= is_fence(line);
+                    fenced || heading(line.trim_end_matches('\n')).is_none()
+                })
+                .collect();
+            let kept: String = passages.iter().map(|p| p.text.as_str()).collect();
+            prop_assert_eq!(visible(&kept), visible(&body));
+            for passage in &passages {
+                prop_assert!(count_words(&passage.text) <= PASSAGE_WORDS_MAX);
+                prop_assert!(!passage.text.is_empty());
+                prop_assert_eq!(passage.text.trim(), passage.text.as_str());
+            }
+        }
+    }
+}

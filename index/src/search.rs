@@ -1,0 +1,250 @@
+//! Ranks passages for a request by BM25 (Robertson and Zaragoza 2009), with tantivy's inverted index in memory.
+//!
+//! A request is the user's own words and not a query language: it is cut into words as the passages were, and every word
+//! is an optional term on the text and on the title. The sum of the terms' scores orders the passages.
+
+use std::collections::HashSet;
+
+use tantivy::collector::TopDocs;
+use tantivy::directory::RamDirectory;
+use tantivy::query::{BooleanQuery, Occur, Query, TermQuery};
+use tantivy::schema::{Field, IndexRecordOption, Schema, TextFieldIndexing, TextOptions};
+use tantivy::tokenizer::{
+    AsciiFoldingFilter, Language, LowerCaser, RemoveLongFilter, SimpleTokenizer, Stemmer, StopWordFilter,
+    TextAnalyzer, TokenizerManager,
+};
+use tantivy::{Index, IndexReader, ReloadPolicy, TantivyDocument, Term};
+
+use crate::passage::Passage;
+use crate::stop_words::STOP_WORDS;
+
+/// Words of a request that are searched for; the rest of a longer one is ignored. A mail that is being answered has about
+/// 200 different words, and each costs two posting lists.
+const QUERY_WORDS_MAX: usize = 512;
+
+/// Memory that the index may take while it is built, in bytes. An allowance, not a size; tantivy's least is 15 MB.
+const BUILD_BYTES: usize = 50_000_000;
+
+/// Name under which the index knows how text is cut into words.
+const TOKENIZER: &str = "words";
+
+/// Longest word of the index, in bytes: tantivy's own choice for text. Links and encoded data are longer.
+const WORD_BYTES_MAX: usize = 40;
+
+/// Passages with an index over their words.
+pub struct PassageIndex {
+    /// A passage's place here is its document number in the index, which has one segment in the order of insertion.
+    passages: Vec<Passage>,
+    reader: IndexReader,
+    title: Field,
+    text: Field,
+}
+
+/// A passage that a search found.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Hit<'a> {
+    /// The passage.
+    pub passage: &'a Passage,
+    /// Its BM25 score: larger is better; comparable within one search only.
+    pub score: f32,
+}
+
+/// A failure inside the index. The index is in memory and its input is text of bounded size, so that what remains is
+/// memory running out or a bug.
+#[derive(Debug, thiserror::Error)]
+#[error("the passage index failed: {0}")]
+pub struct IndexError(#[from] tantivy::TantivyError);
+
+impl PassageIndex {
+    /// Indexes passages.
+    ///
+    /// # Errors
+    /// [`IndexError`] if the index cannot be built.
+    pub fn build(passages: Vec<Passage>) -> Result<Self, IndexError> {
+        let mut schema = Schema::builder();
+        let words = TextFieldIndexing::default()
+            .set_tokenizer(TOKENIZER)
+            .set_index_option(IndexRecordOption::WithFreqs);
+        let words = TextOptions::default().set_indexing_options(words);
+        let title = schema.add_text_field("title", words.clone());
+        let text = schema.add_text_field("text", words);
+
+        let tokenizers = TokenizerManager::new();
+        tokenizers.register(TOKENIZER, analyzer(&[]));
+        // One segment, written by this thread: the document numbers, and with them the order of equal scores, are the
+        // passages' own, and no writer threads are left waiting.
+        let mut writer = Index::builder()
+            .schema(schema.build())
+            .tokenizers(tokenizers)
+            .single_segment_index_writer(RamDirectory::default(), BUILD_BYTES)?;
+        for passage in &passages {
+            let mut document = TantivyDocument::default();
+            document.add_text(title, &passage.title);
+            document.add_text(text, &passage.text);
+            writer.add_document(document)?;
+        }
+        let reader = writer.finalize()?.reader_builder().reload_policy(ReloadPolicy::Manual).try_into()?;
+        Ok(Self { passages, reader, title, text })
+    }
+
+    /// All passages, in the order they were given.
+    pub fn passages(&self) -> &[Passage] {
+        &self.passages
+    }
+
+    /// The passages that share words with a request, best first, at most `limit`; of equal scores, the earlier passage
+    /// first. Any text is a valid request; one without words finds nothing.
+    ///
+    /// # Errors
+    /// [`IndexError`] if the index cannot be read.
+    pub fn search(&self, request: &str, limit: usize) -> Result<Vec<Hit<'_>>, IndexError> {
+        let words = request_words(request);
+        if words.is_empty() || limit == 0 || self.passages.is_empty() {
+            return Ok(Vec::new());
+        }
+        let terms = words.iter().flat_map(|word| {
+            [self.title, self.text].map(|field| {
+                let term = Term::from_field_text(field, word);
+                let query: Box<dyn Query> = Box::new(TermQuery::new(term, IndexRecordOption::WithFreqs));
+                (Occur::Should, query)
+            })
+        });
+        let query = BooleanQuery::new(terms.collect());
+        // The collector reserves room for `limit` hits at once.
+        let limit = limit.min(self.passages.len());
+        let found = self.reader.searcher().search(&query, &TopDocs::with_limit(limit).order_by_score())?;
+        Ok(found
+            .into_iter()
+            .map(|(score, address)| Hit { passage: &self.passages[address.doc_id as usize], score })
+            .collect())
+    }
+}
+
+/// The different words of a request, as the index holds them; stop words only if there are no others.
+fn request_words(request: &str) -> Vec<String> {
+    let words = distinct_words(analyzer(&STOP_WORDS), request);
+    if words.is_empty() { distinct_words(analyzer(&[]), request) } else { words }
+}
+
+fn distinct_words(mut analyzer: TextAnalyzer, text: &str) -> Vec<String> {
+    let mut seen = HashSet::new();
+    let mut words = Vec::new();
+    let mut tokens = analyzer.token_stream(text);
+    while words.len() < QUERY_WORDS_MAX && tokens.advance() {
+        let word = &tokens.token().text;
+        if seen.insert(word.clone()) {
+            words.push(word.clone());
+        }
+    }
+    words
+}
+
+/// Cuts text into lower-case English word stems without accents.
+fn analyzer(stop_words: &[&str]) -> TextAnalyzer {
+    TextAnalyzer::builder(SimpleTokenizer::default())
+        .filter(RemoveLongFilter::limit(WORD_BYTES_MAX))
+        .filter(LowerCaser)
+        .filter(StopWordFilter::remove(stop_words.iter().map(|&word| word.to_owned())))
+        .filter(AsciiFoldingFilter)
+        .filter(Stemmer::new(Language::English))
+        .build()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::document::Document;
+    use crate::passage::split;
+
+    fn index(texts: &[&str]) -> PassageIndex {
+        let passages = texts
+            .iter()
+            .enumerate()
+            .flat_map(|(number, text)| split(&Document::new(format!("{number}.md"), text)));
+        PassageIndex::build(passages.collect()).unwrap()
+    }
+
+    fn found(index: &PassageIndex, request: &str, limit: usize) -> Vec<String> {
+        let hits = index.search(request, limit).unwrap();
+        hits.iter().map(|hit| hit.passage.path.display().to_string()).collect()
+    }
+
+    #[test]
+    fn the_passage_that_shares_the_rare_words_comes_first() {
+        let index = index(&[
+            "# Garden\n\nAda waters the roses on Monday.",
+            "# Kitchen\n\nThe tap drips and Ada repairs it on Monday.",
+            "# Café\n\nNothing to see.",
+        ]);
+        assert_eq!(found(&index, "Who is repairing the taps?", 3), ["1.md"]);
+        assert_eq!(found(&index, "KITCHEN", 3), ["1.md"]);
+        assert_eq!(found(&index, "cafe", 3), ["2.md"]);
+        assert_eq!(found(&index, "What does Ada do on Monday with roses?", 3), ["0.md", "1.md"]);
+        assert_eq!(found(&index, "ada", 1).len(), 1);
+    }
+
+    #[test]
+    fn equal_scores_keep_the_order_of_the_passages() {
+        let index = index(&["same words"; 9]);
+        let expected: Vec<_> = (0..9).map(|number| format!("{number}.md")).collect();
+        assert_eq!(found(&index, "words", 9), expected);
+        assert_eq!(found(&index, "words", 4), expected[..4]);
+    }
+
+    #[test]
+    fn nothing_to_search_or_to_search_for_finds_nothing() {
+        let empty = index(&[]);
+        assert_eq!(found(&empty, "tap", 3), [""; 0]);
+        let index = index(&["the tap"]);
+        for request in ["", " \n", "?!", "+-\"()", "kettle"] {
+            assert_eq!(found(&index, request, 3), [""; 0], "{request:?}");
+        }
+        assert_eq!(found(&index, "tap", 0), [""; 0]);
+    }
+
+    #[test]
+    fn stop_words_count_only_where_there_are_no_others() {
+        let index = index(&["To be, or not to be.", "The tap."]);
+        assert_eq!(found(&index, "the", 3), ["1.md"]);
+        assert_eq!(found(&index, "the not", 3), ["0.md"]);
+    }
+
+    #[test]
+    fn query_syntax_is_plain_text() {
+        let index = index(&["the tap", "AND OR NOT"]);
+        assert_eq!(found(&index, "title:tap^9 AND -tap \"tap", 3), ["0.md"]);
+        assert_eq!(found(&index, &"tap ".repeat(100_000), usize::MAX), ["0.md"]);
+    }
+
+    #[test]
+    fn stop_words_are_lower_case_and_stand_once() {
+        let distinct: HashSet<_> = STOP_WORDS.iter().collect();
+        assert_eq!(distinct.len(), STOP_WORDS.len());
+        assert!(STOP_WORDS.iter().all(|word| word.chars().all(|c| c.is_ascii_lowercase())));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn any_text_can_be_indexed_and_searched(texts: Vec<String>, request: String, limit: usize) {
+            let index = index(&texts.iter().map(String::as_str).collect::<Vec<_>>());
+            let hits = index.search(&request, limit).unwrap();
+            prop_assert!(hits.len() <= limit);
+            prop_assert!(hits.is_sorted_by(|a, b| a.score >= b.score));
+        }
+
+        #[test]
+        fn a_planted_word_is_found(
+            texts in prop::collection::vec("[a-h ]{0,80}", 1..20), place: prop::sample::Index
+        ) {
+            let place = place.index(texts.len());
+            let mut texts = texts;
+            texts[place].push_str("\n\nThe zyzzyva sleeps.");
+            let index = index(&texts.iter().map(String::as_str).collect::<Vec<_>>());
+            prop_assert_eq!(found(&index, "Where do zyzzyvas sleep?", 1), [format!("{place}.md")]);
+        }
+    }
+}

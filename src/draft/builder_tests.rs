@@ -1,0 +1,319 @@
+//! The builder: against the obvious implementation, and against sources of every kind.
+
+use proptest::prelude::*;
+
+use super::testing::{AlwaysRight, AlwaysWrong, Endless, Random};
+use super::*;
+use crate::token::TokenId;
+
+const VOCAB_SIZE: u32 = 64;
+
+/// A CPU bound by memory: the first rows are nearly free.
+fn flat_costs() -> CostProfile {
+    CostProfile::from_measurements(&[(1, 10_000.0), (8, 11_000.0), (16, 14_000.0), (32, 22_000.0)])
+}
+
+/// A row costs a fifth of a step.
+fn moderate_costs() -> CostProfile {
+    CostProfile::from_measurements(&[(1, 1000.0), (2, 1200.0), (32, 7200.0)])
+}
+
+/// Every row costs the same.
+fn steep_costs() -> CostProfile {
+    CostProfile::from_measurements(&[(1, 1000.0), (2, 2000.0)])
+}
+
+fn builder() -> TreeBuilder {
+    TreeBuilder::new(BuilderConfig::new(VOCAB_SIZE as usize))
+}
+
+fn build(
+    builder: &mut TreeBuilder,
+    sources: &mut [Box<dyn DraftSource>],
+    committed: &[TokenId],
+) -> DraftTree {
+    let mut tree = DraftTree::default();
+    builder.build(sources, committed, StepLimits::NONE, &flat_costs(), &mut tree);
+    tree.check_integrity();
+    tree
+}
+
+/// Steps until `target` is said, walking as the engine does; returns the rows of each step's tree.
+fn replay(
+    builder: &mut TreeBuilder,
+    sources: &mut [Box<dyn DraftSource>],
+    prompt: &[TokenId],
+    target: &[TokenId],
+    costs: &CostProfile,
+) -> Vec<usize> {
+    let mut committed = prompt.to_vec();
+    sources.iter_mut().for_each(|source| source.prime(&committed));
+    let (mut rows, mut said) = (Vec::new(), 0);
+    let mut tree = DraftTree::default();
+    while said < target.len() {
+        let limits = StepLimits { max_rows: 32, max_depth: target.len() - said - 1 };
+        builder.build(sources, &committed, limits, costs, &mut tree);
+        tree.check_integrity();
+        let mut accepted = Vec::new();
+        let mut node = NodeIdx::ROOT;
+        while let Some(child) = tree.child(node, target[said + accepted.len()]) {
+            accepted.push(child);
+            node = child;
+        }
+        let new_tokens = &target[said..=said + accepted.len()];
+        committed.extend_from_slice(new_tokens);
+        let outcome = StepOutcome { tree: &tree, accepted: &accepted, new_tokens };
+        builder.observe(sources, &committed, &outcome);
+        said += new_tokens.len();
+        rows.push(tree.len());
+    }
+    rows
+}
+
+fn varied(n: usize, seed: u32) -> Vec<TokenId> {
+    let mut x = seed | 1;
+    let mut next = || {
+        x ^= x << 13;
+        x ^= x >> 17;
+        x ^= x << 5;
+        x
+    };
+    (0..n).map(|_| TokenId(next() % VOCAB_SIZE)).collect()
+}
+
+#[test]
+fn knowing_everything_fills_the_rows() {
+    let target = varied(320, 3);
+    let mut sources: Vec<Box<dyn DraftSource>> = vec![Box::new(AlwaysRight::new(1, target.clone()))];
+    let rows = replay(&mut builder(), &mut sources, &[TokenId(1)], &target, &flat_costs());
+    assert_eq!(rows, [32; 10]);
+}
+
+#[test]
+fn without_sources_or_matches_the_draft_is_empty() {
+    let tree = build(&mut builder(), &mut [], &[TokenId(5)]);
+    assert!(tree.is_empty_draft());
+    assert_eq!(tree.token(NodeIdx::ROOT), TokenId(5));
+    let mut sources: Vec<Box<dyn DraftSource>> = vec![Box::new(ContextSource::new())];
+    assert!(build(&mut builder(), &mut sources, &[TokenId(5)]).is_empty_draft());
+}
+
+#[test]
+fn a_source_that_is_always_wrong_is_soon_left_alone() {
+    let target = varied(400, 3);
+    let mut sources: Vec<Box<dyn DraftSource>> = vec![Box::new(AlwaysWrong::new(1, target.clone()))];
+    let rows = replay(&mut builder(), &mut sources, &[TokenId(1)], &target, &moderate_costs());
+    assert_eq!(rows.len(), 400, "one token per step");
+    assert!(rows[0] > 1, "its word is taken at first");
+    assert!(rows[40..].iter().all(|&rows| rows == 1), "{rows:?}");
+}
+
+#[test]
+fn a_source_that_becomes_right_is_noticed_while_nothing_is_drafted() {
+    let (wrong, right) = (varied(200, 3), varied(400, 7));
+    let mut builder = builder();
+    let mut sources: Vec<Box<dyn DraftSource>> = vec![Box::new(AlwaysWrong::new(1, wrong.clone()))];
+    replay(&mut builder, &mut sources, &[TokenId(1)], &wrong, &steep_costs());
+    let mut sources: Vec<Box<dyn DraftSource>> = vec![Box::new(AlwaysRight::new(1, right.clone()))];
+    let rows = replay(&mut builder, &mut sources, &[TokenId(1)], &right, &flat_costs());
+    assert!(rows[0] == 1 || rows[0] < 32);
+    assert!(rows.len() < 200, "{} steps", rows.len());
+    assert!(rows[rows.len() - 2] > 16, "{rows:?}");
+}
+
+#[test]
+fn where_rows_cost_as_much_as_steps_only_near_certainty_is_drafted() {
+    let target = varied(300, 11);
+    let mut sources: Vec<Box<dyn DraftSource>> =
+        vec![Box::new(ContextSource::new()), Box::new(Random::new(5, VOCAB_SIZE))];
+    let rows = replay(&mut builder(), &mut sources, &varied(100, 4), &target, &steep_costs());
+    let late = &rows[rows.len() / 2..];
+    assert!(late.iter().filter(|&&rows| rows > 1).count() * 20 <= late.len(), "{late:?}");
+}
+
+#[test]
+fn free_rows_of_a_stair_are_filled() {
+    let costs = flat_costs().with_batch_lens(&[1, 8, 16, 32]);
+    let mut sources: Vec<Box<dyn DraftSource>> = vec![Box::new(Endless::new(VOCAB_SIZE))];
+    let mut builder = builder();
+    let mut tree = DraftTree::default();
+    builder.build(
+        &mut sources,
+        &[TokenId(1)],
+        StepLimits::NONE,
+        &costs.with_draft_us_per_node(0.0),
+        &mut tree,
+    );
+    assert!([8, 16, 32].contains(&tree.len()), "{} rows", tree.len());
+}
+
+#[test]
+fn a_repeated_text_is_drafted_from_the_context() {
+    let paragraph = varied(60, 21);
+    let mut sources: Vec<Box<dyn DraftSource>> = vec![Box::new(ContextSource::new())];
+    let prompt = [paragraph.clone(), varied(10, 5), paragraph[..3].to_vec()].concat();
+    let rows = replay(&mut builder(), &mut sources, &prompt, &paragraph[3..], &flat_costs());
+    assert!(rows.len() <= 10, "{} steps for 57 tokens", rows.len());
+}
+
+#[test]
+fn sources_that_agree_share_a_node() {
+    let text: Vec<TokenId> = [1, 2, 3, 4, 1, 2].map(TokenId).to_vec();
+    let store = std::sync::Arc::new(HistoryStore::new());
+    store.append("a", &text[..4]);
+    let mut sources: Vec<Box<dyn DraftSource>> =
+        vec![Box::new(ContextSource::new()), Box::new(store.source("a"))];
+    sources.iter_mut().for_each(|source| source.prime(&text));
+    let tree = build(&mut builder(), &mut sources, &text);
+    let child = tree.child(NodeIdx::ROOT, TokenId(3)).expect("both say 3");
+    assert!(tree.source(child).is_some());
+    assert!(tree.child(child, TokenId(4)).is_some());
+}
+
+#[test]
+fn a_tree_that_the_builder_did_not_make_teaches_nothing() {
+    let mut builder = builder();
+    let mut sources: Vec<Box<dyn DraftSource>> = vec![Box::new(Endless::new(VOCAB_SIZE))];
+    let first = build(&mut builder, &mut sources, &[TokenId(1)]);
+    let stranger = DraftTree::new(TokenId(1));
+    let new_tokens = [TokenId(2)];
+    for _ in 0..100 {
+        let outcome = StepOutcome { tree: &stranger, accepted: &[], new_tokens: &new_tokens };
+        builder.observe(&mut sources, &[TokenId(1), TokenId(2)], &outcome);
+    }
+    let again = build(&mut builder, &mut sources, &[TokenId(1)]);
+    assert_eq!(first.reach(), again.reach());
+}
+
+/// All sources at their worst, together.
+fn any_sources(seed: u64) -> Vec<Box<dyn DraftSource>> {
+    let mut sources: Vec<Box<dyn DraftSource>> = vec![Box::new(Random::new(seed, VOCAB_SIZE))];
+    if seed.is_multiple_of(2) {
+        sources.push(Box::new(ContextSource::new()));
+    }
+    if seed.is_multiple_of(3) {
+        sources.push(Box::new(Random::new(seed + 1, VOCAB_SIZE)));
+    }
+    if seed.is_multiple_of(5) {
+        sources.push(Box::new(Endless::new(VOCAB_SIZE)));
+    }
+    sources
+}
+
+/// The obvious implementation: all nodes that the sources can propose, down to a depth, as (path, reach).
+fn all_nodes(
+    builder: &TreeBuilder,
+    source: &mut dyn DraftSource,
+    committed: &[TokenId],
+    depth: u32,
+) -> Vec<f32> {
+    let mut anchors = Vec::new();
+    source.anchors(committed, &mut anchors);
+    let mut level = vec![(1.0f32, anchors.iter().map(|a| a.cursor).collect::<Vec<_>>())];
+    let mut reaches = Vec::new();
+    for depth in 1..=depth {
+        let mut next_level = Vec::new();
+        for (reach, cursors) in level {
+            let mut children: std::collections::BTreeMap<u32, (f32, Vec<Cursor>)> = Default::default();
+            let mut out = Candidates::with_limit(builder_config().n_candidates_max);
+            source.expand(&cursors, &mut out);
+            let mut claims: Vec<(u32, f32, Cursor)> = Vec::new();
+            for c in out.as_slice().iter().filter(|c| c.token.0 < VOCAB_SIZE) {
+                let evidence = Evidence {
+                    kind: source.kind(),
+                    probability: c.probability,
+                    match_len: c.match_len,
+                    count: c.count,
+                    depth,
+                };
+                claims.push((c.token.0, builder.table().probability(&evidence), c.next));
+            }
+            claims.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.total_cmp(&a.1)));
+            for (token, p, next) in claims {
+                let child = children.entry(token).or_insert((p, Vec::new()));
+                child.0 = child.0.max(p);
+                child.1.push(next);
+            }
+            let total: f32 = children.values().map(|child| child.0).sum();
+            for (p, cursors) in children.into_values() {
+                let reach = reach * p / total.max(1.0);
+                if reach >= builder_config().reach_min {
+                    reaches.push(reach);
+                    next_level.push((reach, cursors));
+                }
+            }
+        }
+        level = next_level;
+    }
+    reaches.sort_by(|a, b| b.total_cmp(a));
+    reaches
+}
+
+fn builder_config() -> BuilderConfig {
+    BuilderConfig::new(VOCAB_SIZE as usize)
+}
+
+proptest! {
+    #[test]
+    fn any_sources_give_legal_trees(seed in any::<u64>(), max_rows in 0usize..70, max_depth in 0usize..12) {
+        let mut builder = builder();
+        let mut sources = any_sources(seed);
+        let mut tree = DraftTree::default();
+        let limits = StepLimits { max_rows, max_depth };
+        for n in 1..20 {
+            let committed = varied(n, seed as u32);
+            sources.iter_mut().for_each(|source| source.prime(&committed));
+            builder.build(&mut sources, &committed, limits, &flat_costs(), &mut tree);
+            tree.check_integrity();
+            prop_assert!(tree.len() <= max_rows.clamp(1, 32));
+            prop_assert!(tree.depths().iter().all(|&depth| depth as usize <= max_depth));
+            prop_assert!(tree.tokens().iter().all(|token| token.0 < VOCAB_SIZE));
+            prop_assert!(tree.reach().is_sorted_by(|a, b| a >= b));
+        }
+    }
+
+    #[test]
+    fn equal_calls_give_equal_trees(seed in any::<u64>()) {
+        let run = || {
+            let mut builder = builder();
+            let mut sources = any_sources(seed);
+            let mut trees = Vec::new();
+            for n in 1..12 {
+                let committed = varied(n, seed as u32);
+                let tree = build(&mut builder, &mut sources, &committed);
+                let next = [TokenId(n as u32 % VOCAB_SIZE)];
+                let accepted: Vec<NodeIdx> = Vec::new();
+                let outcome = StepOutcome { tree: &tree, accepted: &accepted, new_tokens: &next };
+                builder.observe(&mut sources, &committed, &outcome);
+                trees.push(tree);
+            }
+            trees
+        };
+        prop_assert_eq!(run(), run());
+    }
+
+    #[test]
+    fn the_tree_has_the_best_rate_of_all_sizes(seed in any::<u64>(), n in 1usize..9, stairs in any::<bool>()) {
+        let committed = varied(n, seed as u32);
+        let mut builder = builder();
+        let mut source: Vec<Box<dyn DraftSource>> = vec![Box::new(Random::new(seed, VOCAB_SIZE))];
+        let mut costs = flat_costs();
+        if stairs {
+            costs = costs.with_batch_lens(&[1, 4, 8, 16, 32]);
+        }
+        let mut tree = DraftTree::default();
+        let limits = StepLimits { max_rows: 8, max_depth: 4 };
+        builder.build(&mut source, &committed, limits, &costs, &mut tree);
+
+        let reaches = all_nodes(&builder, source[0].as_mut(), &committed, 4);
+        let mut best = 1.01 / costs.step_us(1);
+        let mut gain = 1.0;
+        for (rows, reach) in (2..=8).zip(reaches) {
+            gain += reach;
+            best = f32::max(best, gain / costs.step_us(rows));
+        }
+        let rate = tree.gain() / costs.step_us(tree.len());
+        let rate = if tree.is_empty_draft() { rate * 1.01 } else { rate };
+        prop_assert!((rate - best).abs() <= 1e-5 * best, "{rate} of {best}, {} rows", tree.len());
+    }
+}

@@ -1,0 +1,247 @@
+//! The source *history*: earlier responses, of this session and of others.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use super::orders::{self, OrderConfig};
+use super::source::{Anchor, Candidates, Cursor, DraftSource, SourceKind, StepOutcome};
+use crate::sam::{Match, SuffixAutomaton};
+use crate::token::TokenId;
+
+/// Earlier responses by namespace (an account, an app, a task), shared by the threads of a process.
+///
+/// In memory only; what a namespace holds is never seen from another. A namespace keeps two automata, the *young* one,
+/// which grows, and the *old* one, which does not: once the young one holds half of the namespace's bound it becomes
+/// the old one, and what was old is forgotten. So a namespace holds at least the newest half of its bound, and no
+/// response ever waits for a rebuild. Responses are separate sequences: no draft runs from one into another.
+///
+/// The namespaces are as many as the caller names; each is bounded.
+#[derive(Debug)]
+pub struct HistoryStore {
+    namespaces: Mutex<BTreeMap<String, Arc<RwLock<Namespace>>>>,
+    tokens_max: u32,
+}
+
+/// The responses of one namespace.
+#[derive(Debug)]
+struct Namespace {
+    /// `[young, old]`.
+    automata: [SuffixAutomaton; 2],
+    /// Counts changes of any kind: a reader's matches are up to date at an equal number only.
+    version: u64,
+    /// Counts what moves or drops automata: cursors of another generation are void.
+    generation: u16,
+}
+
+impl Default for HistoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl HistoryStore {
+    /// Tokens that a namespace holds at most unless told otherwise: about 60 MB.
+    pub const TOKENS_MAX: u32 = 1 << 20;
+
+    /// An empty store with the default bound per namespace.
+    pub fn new() -> Self {
+        Self::with_tokens_max(Self::TOKENS_MAX)
+    }
+
+    /// An empty store whose namespaces hold at most `tokens_max` tokens each (at least 2).
+    pub fn with_tokens_max(tokens_max: u32) -> Self {
+        HistoryStore { namespaces: Mutex::default(), tokens_max: tokens_max.max(2) }
+    }
+
+    /// Adds a finished response. Of one longer than half the bound, the end is kept. Amortised O(tokens).
+    pub fn append(&self, namespace: &str, response: &[TokenId]) {
+        let namespace = self.namespace(namespace);
+        let mut namespace = write(&namespace);
+        let half = self.tokens_max as usize / 2;
+        let kept = &response[response.len() - response.len().min(half)..];
+        if namespace.automata[0].len() + kept.len() > half {
+            namespace.rotate();
+        }
+        let young = &mut namespace.automata[0];
+        young.start_sequence();
+        for token in kept {
+            young.extend(token.0).expect("half of the bound fits");
+        }
+        namespace.version += 1;
+    }
+
+    /// Forgets a namespace. Sessions that read it find it empty from the next step on.
+    pub fn forget(&self, namespace: &str) {
+        let namespace = self.namespace(namespace);
+        write(&namespace).clear();
+    }
+
+    /// Forgets all namespaces.
+    pub fn clear(&self) {
+        self.map().values().for_each(|namespace| write(namespace).clear());
+    }
+
+    /// Tokens that a namespace holds.
+    pub fn n_tokens(&self, namespace: &str) -> usize {
+        let namespace = self.namespace(namespace);
+        read(&namespace).automata.iter().map(SuffixAutomaton::len).sum()
+    }
+
+    /// Bytes on the heap, of all namespaces.
+    pub fn memory_usage(&self) -> usize {
+        self.map().values().map(|namespace| read(namespace).memory_usage()).sum()
+    }
+
+    /// A draft source that reads a namespace.
+    pub fn source(self: &Arc<Self>, namespace: &str) -> HistorySource {
+        HistorySource::new(self.namespace(namespace), OrderConfig::default())
+    }
+
+    fn map(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Arc<RwLock<Namespace>>>> {
+        self.namespaces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn namespace(&self, name: &str) -> Arc<RwLock<Namespace>> {
+        let mut map = self.map();
+        if let Some(namespace) = map.get(name) {
+            return Arc::clone(namespace);
+        }
+        let automaton = SuffixAutomaton::with_max_tokens(self.tokens_max / 2);
+        let automata = [automaton.clone(), automaton];
+        let namespace = Arc::new(RwLock::new(Namespace { automata, version: 0, generation: 0 }));
+        map.insert(name.to_owned(), Arc::clone(&namespace));
+        namespace
+    }
+}
+
+impl Namespace {
+    fn rotate(&mut self) {
+        self.automata.swap(0, 1);
+        self.automata[0].clear();
+        self.generation = self.generation.wrapping_add(1);
+    }
+
+    /// Gives the memory back too: what a user asked to forget is not kept around.
+    fn clear(&mut self) {
+        for automaton in &mut self.automata {
+            *automaton = SuffixAutomaton::with_max_tokens(automaton.max_tokens());
+        }
+        self.generation = self.generation.wrapping_add(1);
+        self.version += 1;
+    }
+
+    fn memory_usage(&self) -> usize {
+        self.automata.iter().map(SuffixAutomaton::memory_usage).sum()
+    }
+}
+
+/// A panic elsewhere while a namespace was locked leaves at worst a response half added, which drafts as well.
+fn read(namespace: &RwLock<Namespace>) -> RwLockReadGuard<'_, Namespace> {
+    namespace.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write(namespace: &RwLock<Namespace>) -> RwLockWriteGuard<'_, Namespace> {
+    namespace.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Drafts from earlier responses: follows the committed text through the automata of a [`HistoryStore`]'s namespace.
+///
+/// Reads under a lock that only a response's end, in this or another session, holds for writing. When the history has
+/// grown the newest tokens of the text are matched again, so matches are exact up to [`Self::REMATCH_LEN`] tokens.
+/// Two sessions that share a namespace see each other's responses as they finish; their drafts then depend on timing,
+/// their output never does.
+#[derive(Clone, Debug)]
+pub struct HistorySource {
+    namespace: Arc<RwLock<Namespace>>,
+    config: OrderConfig,
+    /// The running match in each automaton.
+    matches: [Match; 2],
+    /// Version of the namespace that the matches belong to, and how many committed tokens they have followed.
+    version: u64,
+    n_followed: usize,
+}
+
+impl HistorySource {
+    /// Tokens of the committed text that are matched again after the history has changed, and at a start.
+    pub const REMATCH_LEN: usize = 64;
+
+    fn new(namespace: Arc<RwLock<Namespace>>, config: OrderConfig) -> Self {
+        HistorySource { namespace, config, matches: [Match::EMPTY; 2], version: u64::MAX, n_followed: 0 }
+    }
+
+    /// Brings the matches up to the end of the committed text.
+    fn follow(&mut self, committed: &[TokenId]) {
+        let namespace = read(&self.namespace);
+        let n_new = committed.len().wrapping_sub(self.n_followed);
+        let n_read = if namespace.version == self.version && n_new < Self::REMATCH_LEN {
+            n_new
+        } else {
+            self.matches = [Match::EMPTY; 2];
+            committed.len().min(Self::REMATCH_LEN)
+        };
+        for (m, automaton) in self.matches.iter_mut().zip(&namespace.automata) {
+            for token in &committed[committed.len() - n_read..] {
+                *m = automaton.follow(*m, token.0);
+            }
+        }
+        self.version = namespace.version;
+        self.n_followed = committed.len();
+    }
+}
+
+/// Which automaton a cursor belongs to is its generation's lowest bit.
+fn tag(generation: u16, automaton: usize) -> u16 {
+    generation << 1 | automaton as u16
+}
+
+impl DraftSource for HistorySource {
+    fn kind(&self) -> SourceKind {
+        SourceKind::History
+    }
+
+    fn name(&self) -> &str {
+        "history"
+    }
+
+    fn prime(&mut self, _committed: &[TokenId]) {} // `anchors` catches up
+
+    fn reset(&mut self) {
+        self.version = u64::MAX;
+    }
+
+    fn anchors(&mut self, committed: &[TokenId], out: &mut Vec<Anchor>) {
+        self.follow(committed);
+        let generation = read(&self.namespace).generation;
+        for (automaton, m) in self.matches.iter().enumerate() {
+            if m.len() >= self.config.match_len_min.max(1) as usize {
+                let cursor = orders::encode(*m, tag(generation, automaton));
+                out.push(Anchor { cursor, match_len: m.len() as u32 });
+            }
+        }
+        out.sort_by_key(|anchor| std::cmp::Reverse(anchor.match_len));
+    }
+
+    fn expand(&mut self, frontier: &[Cursor], out: &mut Candidates) {
+        let namespace = read(&self.namespace);
+        for (parent, &cursor) in frontier.iter().enumerate() {
+            let (m, generation) = orders::decode(cursor);
+            let automaton = usize::from(generation & 1);
+            if generation == tag(namespace.generation, automaton) {
+                let automaton = &namespace.automata[automaton];
+                orders::propose(automaton, m, &self.config, (parent as u32, generation), out);
+            }
+        }
+    }
+
+    fn observe(&mut self, committed: &[TokenId], _step: &StepOutcome<'_>) {
+        self.follow(committed);
+    }
+
+    fn memory_usage(&self) -> usize {
+        0 // the store reports what is shared
+    }
+
+    fn fork(&self) -> Box<dyn DraftSource> {
+        Box::new(self.clone())
+    }
+}

@@ -1,0 +1,50 @@
+//! Bounds of draft trees: for good, and for one step.
+
+/// Bounds and constants of a [`TreeBuilder`](super::TreeBuilder).
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct BuilderConfig {
+    /// Rows of a tree at most, the root included. Default 32: beyond it a CPU's verification is bound by arithmetic, and
+    /// the replayed responses gain little.
+    pub max_rows: usize,
+    /// Depth of a node at most. Default 64.
+    pub max_depth: usize,
+    /// Tokens at or above this number are dropped.
+    pub vocab_size: usize,
+    /// Candidates taken from one source per node at most. Default 32.
+    pub n_candidates_max: usize,
+    /// Children considered per node at most, best first. Default 16.
+    pub n_children_max: usize,
+    /// Nodes below this reach are not considered. Default 0.002: one in five hundred.
+    pub reach_min: f32,
+    /// By how much a draft must beat plain decoding to be worth it. Default 0.01: about the error of the cost profile.
+    pub margin: f32,
+}
+
+impl BuilderConfig {
+    /// The defaults for a vocabulary.
+    pub fn new(vocab_size: usize) -> Self {
+        BuilderConfig {
+            max_rows: 32,
+            max_depth: 64,
+            vocab_size,
+            n_candidates_max: 32,
+            n_children_max: 16,
+            reach_min: 0.002,
+            margin: 0.01,
+        }
+    }
+}
+
+/// Bounds of one step, within those of the configuration.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StepLimits {
+    /// Rows at most, the root included: what the backend and the KV cache have room for. 0 counts as 1.
+    pub max_rows: usize,
+    /// Depth of a node at most: what is left of the context and of the output.
+    pub max_depth: usize,
+}
+
+impl StepLimits {
+    /// No bounds but the configuration's.
+    pub const NONE: StepLimits = StepLimits { max_rows: usize::MAX, max_depth: usize::MAX };
+}

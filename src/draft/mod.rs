@@ -1,0 +1,48 @@
+//! Draft trees: sources, reliability, costs, and the builder that weighs them.
+//!
+//! ```text
+//! sources ── anchors, expand ──► TreeBuilder ──► DraftTree ──► (verification, walk)
+//!                                 ▲      ▲                            │
+//!              ReliabilityTable ──┘      └── CostProfile              │
+//!                     ▲                          ▲                    │
+//!                     └────── observe ───────────┴──── StepOutcome ◄──┘
+//! ```
+//!
+//! - A [`DraftSource`] hands over cursors, not drafts: where it stands for one tree node, and what may come next there.
+//! - The [`TreeBuilder`] asks all sources at once and keeps the nodes that pay, the empty draft included.
+//! - The [`ReliabilityTable`] turns a source's claim into the acceptance that such claims have met.
+//! - The [`CostProfile`] says what a verification batch costs, as measured.
+//! - [`ContextSource`] and [`HistorySource`] are the sources; [`testing`] has the extreme ones.
+//!
+//! Invariants: drafts are deterministic (no clock, no random number, no iteration over a hash map), so that sampling
+//! with keyed randomness stays exact; nothing here sees logits or how wide they are; `build` and `observe` allocate
+//! nothing once their buffers have grown to size.
+
+mod builder;
+mod context;
+mod cost;
+mod history;
+mod limits;
+mod orders;
+mod prior;
+mod reliability;
+mod source;
+pub mod testing;
+mod tree;
+
+#[cfg(test)]
+mod builder_tests;
+#[cfg(test)]
+mod replay_tests;
+#[cfg(test)]
+mod source_tests;
+
+pub use builder::TreeBuilder;
+pub use context::ContextSource;
+pub use cost::CostProfile;
+pub use history::{HistorySource, HistoryStore};
+pub use limits::{BuilderConfig, StepLimits};
+pub use orders::OrderConfig;
+pub use reliability::{Evidence, ReliabilityTable};
+pub use source::{Anchor, Candidate, Candidates, Cursor, DraftSource, SourceKind, StepOutcome};
+pub use tree::{DraftTree, NodeIdx};

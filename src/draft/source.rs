@@ -1,0 +1,171 @@
+//! What a draft source is.
+
+use serde::Serialize;
+
+use super::{DraftTree, NodeIdx};
+use crate::token::TokenId;
+
+/// What kind of source speaks: each kind earns its own reliability.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum SourceKind {
+    /// Prompt and output of this session.
+    Context,
+    /// Earlier responses.
+    History,
+    /// Retrieved passages.
+    Passages,
+    /// The target's own distributions over the context, from prefill.
+    Calibration,
+    /// Rejected segments of earlier drafts.
+    Reuse,
+    /// A smaller neural model.
+    DraftModel,
+    /// Anything else.
+    Other,
+}
+
+impl SourceKind {
+    /// How many kinds there are.
+    pub(super) const COUNT: usize = 7;
+
+    /// The kind as an index into per-kind tables.
+    pub fn index(self) -> usize {
+        self as usize
+    }
+
+    /// The kind's name in statistics.
+    pub fn name(self) -> &'static str {
+        match self {
+            SourceKind::Context => "context",
+            SourceKind::History => "history",
+            SourceKind::Passages => "passages",
+            SourceKind::Calibration => "calibration",
+            SourceKind::Reuse => "reuse",
+            SourceKind::DraftModel => "draft_model",
+            SourceKind::Other => "other",
+        }
+    }
+}
+
+/// Where a source stands for one tree node, in the source's own encoding. Valid until the source's next `anchors`,
+/// `observe`, `prime` or `reset`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cursor(pub u64);
+
+/// A cursor that matches the end of the committed tokens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Anchor {
+    /// Where the source stands.
+    pub cursor: Cursor,
+    /// How many trailing committed tokens the source recognised.
+    pub match_len: u32,
+}
+
+/// A token that may come next at a cursor, with the evidence for it.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Candidate {
+    /// Index of the cursor in the frontier given to [`DraftSource::expand`].
+    pub parent: u32,
+    /// The token. Any number: the builder drops what lies outside the vocabulary.
+    pub token: TokenId,
+    /// The source's own estimate that the token comes next, 0 to 1. The builder passes it through the reliability table.
+    pub probability: f32,
+    /// How many tokens before this one agree with what the estimate rests on.
+    pub match_len: u32,
+    /// How many times this was seen: the evidence behind the estimate.
+    pub count: u32,
+    /// Where the source stands after the token.
+    pub next: Cursor,
+}
+
+/// Candidates of one call of [`DraftSource::expand`], bounded: what is pushed past the bound is dropped, so a source
+/// pushes its best first.
+#[derive(Debug)]
+pub struct Candidates {
+    items: Vec<Candidate>,
+    n_max: usize,
+}
+
+impl Candidates {
+    /// An empty list that takes up to `n_max` candidates.
+    pub fn with_limit(n_max: usize) -> Self {
+        Candidates { items: Vec::with_capacity(n_max), n_max }
+    }
+
+    /// Adds a candidate; `false` where the list is full, and whatever follows would be dropped too.
+    pub fn push(&mut self, candidate: Candidate) -> bool {
+        let fits = self.items.len() < self.n_max;
+        if fits {
+            self.items.push(candidate);
+        }
+        fits
+    }
+
+    /// Whether further candidates would be dropped.
+    pub fn is_full(&self) -> bool {
+        self.items.len() >= self.n_max
+    }
+
+    /// The candidates, in the order in which they were pushed.
+    pub fn as_slice(&self) -> &[Candidate] {
+        &self.items
+    }
+
+    /// Empties the list.
+    pub fn clear(&mut self) {
+        self.items.clear();
+    }
+}
+
+/// What became of a tree: the end of one step.
+#[derive(Clone, Copy, Debug)]
+pub struct StepOutcome<'a> {
+    /// The tree that was verified.
+    pub tree: &'a DraftTree,
+    /// The accepted nodes below the root, in order: a path that starts at a child of the root.
+    pub accepted: &'a [NodeIdx],
+    /// The tokens that the step committed: those of `accepted`, then the bonus token. Fewer where the output ended.
+    pub new_tokens: &'a [TokenId],
+}
+
+/// Something that proposes tokens without running the target.
+///
+/// A source hands over [`Cursor`]s: the tree builder asks it to [`expand`](Self::expand) those that are worth it, in
+/// one tree together with every other source's. The call order of a session:
+///
+/// ```text
+/// prime(prompt) → { anchors → expand* → observe }* → prime(next turn) → …      reset, prime: after a truncation
+/// ```
+///
+/// A source must be deterministic: the same calls give the same candidates. It bounds its own memory and says how.
+pub trait DraftSource: Send {
+    /// What kind of source this is.
+    fn kind(&self) -> SourceKind;
+
+    /// A name for statistics, unique among the sources of a session.
+    fn name(&self) -> &str;
+
+    /// Text was committed outside of a decoding step: the prompt, or the next turn. `committed` is everything
+    /// committed so far; what the source knows already is its beginning.
+    fn prime(&mut self, committed: &[TokenId]);
+
+    /// The committed text was truncated: forget it. A [`prime`](Self::prime) with what is left follows.
+    fn reset(&mut self);
+
+    /// Cursors that match the end of the committed tokens, longest match first. `out` comes empty.
+    fn anchors(&mut self, committed: &[TokenId], out: &mut Vec<Anchor>);
+
+    /// Likely next tokens of each cursor, likeliest first. `out` comes empty.
+    fn expand(&mut self, frontier: &[Cursor], out: &mut Candidates);
+
+    /// A step ended and its tokens became final; `committed` is everything committed so far, those included.
+    fn observe(&mut self, committed: &[TokenId], step: &StepOutcome<'_>);
+
+    /// Bytes on the heap that this source holds for itself (what it shares with others is reported there).
+    fn memory_usage(&self) -> usize;
+
+    /// A source in the same position for a fork of the session.
+    fn fork(&self) -> Box<dyn DraftSource>;
+}

@@ -1,0 +1,205 @@
+//! The draft of one step: a tree of tokens.
+
+use std::fmt;
+
+use crate::token::TokenId;
+
+/// Index of a node in a [`DraftTree`], and of its row in the verification batch.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct NodeIdx(pub u32);
+
+impl NodeIdx {
+    /// The root: the last committed token.
+    pub const ROOT: NodeIdx = NodeIdx(0);
+
+    /// The node as an index into per-node tables.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl fmt::Display for NodeIdx {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A draft with branches. Node 0 is the root, the last committed token; every other node is a draft token.
+///
+/// Invariants ([`check_integrity`](Self::check_integrity)): a parent stands before its children; siblings carry
+/// different tokens; depth is the parent's plus one; reach is at most the parent's. The builder inserts nodes in order
+/// of falling reach, so every prefix of the arrays is a tree as well, and the best one of its size.
+///
+/// All arrays have the shape `[len]`. Bounded by the builder's `max_rows`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DraftTree {
+    tokens: Vec<TokenId>,
+    parents: Vec<u32>,
+    depths: Vec<u32>,
+    reach: Vec<f32>,
+    sources: Vec<u8>,
+    id: u64,
+}
+
+/// The source of the root, which no source proposed.
+const NO_SOURCE: u8 = u8::MAX;
+
+impl DraftTree {
+    /// An empty draft: the root alone. A step that verifies it is plain decoding.
+    pub fn new(root: TokenId) -> Self {
+        let mut tree = DraftTree::default();
+        tree.start(root);
+        tree
+    }
+
+    /// Forgets all nodes and starts with another root.
+    pub fn start(&mut self, root: TokenId) {
+        self.truncate(0);
+        self.id = 0;
+        self.insert(root, 0, 0, 1.0, NO_SOURCE);
+    }
+
+    /// Appends a node and returns its index.
+    ///
+    /// # Panics
+    /// `parent` is not a node, or `source` is 255.
+    pub fn push(&mut self, parent: NodeIdx, token: TokenId, reach: f32, source: usize) -> NodeIdx {
+        assert!(parent.index() < self.len(), "parent {parent} of {} nodes", self.len());
+        assert!(source < usize::from(NO_SOURCE), "source {source}");
+        let node = NodeIdx(self.len() as u32);
+        self.insert(token, parent.0, self.depths[parent.index()] + 1, reach, source as u8);
+        node
+    }
+
+    /// Keeps the first `len` nodes.
+    pub fn truncate(&mut self, len: usize) {
+        self.tokens.truncate(len);
+        self.parents.truncate(len);
+        self.depths.truncate(len);
+        self.reach.truncate(len);
+        self.sources.truncate(len);
+    }
+
+    fn insert(&mut self, token: TokenId, parent: u32, depth: u32, reach: f32, source: u8) {
+        self.tokens.push(token);
+        self.parents.push(parent);
+        self.depths.push(depth);
+        self.reach.push(reach);
+        self.sources.push(source);
+    }
+
+    /// Number of nodes, the root included: the rows of the verification batch.
+    #[expect(clippy::len_without_is_empty, reason = "a tree has at least its root; see `is_empty_draft`")]
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Whether there is nothing but the root.
+    pub fn is_empty_draft(&self) -> bool {
+        self.len() <= 1
+    }
+
+    /// Tokens of all nodes.
+    pub fn tokens(&self) -> &[TokenId] {
+        &self.tokens
+    }
+
+    /// Parents of all nodes; `parents()[i] < i` but for the root, whose parent is itself.
+    pub fn parents(&self) -> &[u32] {
+        &self.parents
+    }
+
+    /// Depths of all nodes; the root's is 0.
+    pub fn depths(&self) -> &[u32] {
+        &self.depths
+    }
+
+    /// Estimated probability of each node that the walk reaches it; the root's is 1.
+    pub fn reach(&self) -> &[f32] {
+        &self.reach
+    }
+
+    /// The node's token.
+    pub fn token(&self, node: NodeIdx) -> TokenId {
+        self.tokens[node.index()]
+    }
+
+    /// The node's parent; `None` for the root.
+    pub fn parent(&self, node: NodeIdx) -> Option<NodeIdx> {
+        (node != NodeIdx::ROOT).then(|| NodeIdx(self.parents[node.index()]))
+    }
+
+    /// Index of the source that proposed the node (in the order given to the builder); `None` for the root. Where
+    /// several agreed it is the one whose claim counted most.
+    pub fn source(&self, node: NodeIdx) -> Option<usize> {
+        let source = self.sources[node.index()];
+        (source != NO_SOURCE).then_some(usize::from(source))
+    }
+
+    /// The child of `node` that carries `token`. O(nodes after `node`).
+    pub fn child(&self, node: NodeIdx, token: TokenId) -> Option<NodeIdx> {
+        self.children(node).find(|&child| self.token(child) == token)
+    }
+
+    /// The children of `node`, best first. O(nodes after `node`).
+    pub fn children(&self, node: NodeIdx) -> impl Iterator<Item = NodeIdx> + '_ {
+        let after = node.index() + 1..self.len();
+        after.filter(move |&i| self.parents[i] == node.0).map(|i| NodeIdx(i as u32))
+    }
+
+    /// Expected tokens of the step, bonus token included: `gain(T) = 1 + Σ r(v)` (Lever, eq. 2).
+    pub fn gain(&self) -> f32 {
+        self.reach.iter().sum()
+    }
+
+    /// Number of the build that made this tree, 0 if none did: lets the builder know its own tree again.
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(super) fn set_id(&mut self, id: u64) {
+        self.id = id;
+    }
+
+    /// Panics unless the invariants hold: for tests, after any operation.
+    pub fn check_integrity(&self) {
+        let len = self.len();
+        assert!(len > 0, "a tree has a root");
+        for lens in [self.parents.len(), self.depths.len(), self.reach.len(), self.sources.len()] {
+            assert_eq!(lens, len);
+        }
+        assert_eq!((self.parents[0], self.depths[0], self.reach[0]), (0, 0, 1.0));
+        for i in 1..len {
+            let parent = self.parents[i] as usize;
+            assert!(parent < i, "parent {parent} of node {i}");
+            assert_eq!(self.depths[i], self.depths[parent] + 1, "depth of node {i}");
+            assert!(self.reach[i] >= 0.0 && self.reach[i] <= self.reach[parent], "reach of node {i}");
+            assert_ne!(self.sources[i], NO_SOURCE);
+            let twin = self.child(NodeIdx(parent as u32), self.tokens[i]);
+            assert_eq!(twin, Some(NodeIdx(i as u32)), "siblings with token {}", self.tokens[i]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_found_by_parent_and_token() {
+        let mut tree = DraftTree::new(TokenId(1));
+        let a = tree.push(NodeIdx::ROOT, TokenId(2), 0.5, 0);
+        let b = tree.push(NodeIdx::ROOT, TokenId(3), 0.4, 1);
+        let c = tree.push(a, TokenId(3), 0.25, 1);
+        tree.check_integrity();
+        assert_eq!(tree.child(NodeIdx::ROOT, TokenId(3)), Some(b));
+        assert_eq!(tree.child(a, TokenId(3)), Some(c));
+        assert_eq!(tree.child(b, TokenId(3)), None);
+        assert_eq!((tree.parent(c), tree.parent(NodeIdx::ROOT)), (Some(a), None));
+        assert_eq!((tree.source(c), tree.source(NodeIdx::ROOT)), (Some(1), None));
+        assert!((tree.gain() - 2.15).abs() < 1e-6);
+        tree.start(TokenId(9));
+        assert!(tree.is_empty_draft());
+        tree.check_integrity();
+    }
+}

@@ -1,0 +1,436 @@
+//! One output: the decoding loop, as an iterator of events.
+
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+
+use serde::Serialize;
+use thiserror::Error;
+
+use crate::draft::{CostProfile, DraftTree, NodeIdx, SourceKind, StepLimits, StepOutcome};
+use crate::engine::Shared;
+use crate::engine::options::{Drafting, GenerateOptions, STOP_BYTES_MAX};
+use crate::engine::output::{FinishReason, Output, OutputLimits};
+use crate::engine::session::{Session, SessionError};
+use crate::engine::stats::{SourceStats, Stats, Stopwatch};
+use crate::model::Workspace;
+use crate::model::transformer::{ForwardError, PassEnd};
+use crate::token::TokenId;
+use crate::verify::{LogitsProcessor, Sampler, SamplingError, walk};
+
+/// What a generation yields.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum Event {
+    /// A token of the output.
+    Token(TokenEvent),
+    /// The output has ended; nothing follows.
+    Done(Summary),
+}
+
+/// One token of the output.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenEvent {
+    /// The token.
+    pub id: TokenId,
+    /// The text that became final with it: complete characters only, and nothing that may turn out to be part of a stop
+    /// string. Often the token's own text, sometimes empty, sometimes that of several tokens.
+    pub text: String,
+    /// Where the token came from.
+    pub origin: Origin,
+}
+
+/// Where a token came from. The target model chose it in every case; this says who had proposed it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Origin {
+    /// Nobody: the target's own next token.
+    Target,
+    /// A draft source.
+    Draft(SourceKind),
+}
+
+/// How a generation ended.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Summary {
+    /// Why.
+    pub finish: FinishReason,
+    /// Text that had been held back and belongs to the output (after a cancellation); mostly empty.
+    pub text: String,
+    /// What it took.
+    pub stats: Stats,
+}
+
+/// Why a generation could not start or go on. The session keeps what is committed and can be used again.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum GenerateError {
+    /// There is nothing to continue.
+    #[error("the prompt is empty")]
+    EmptyPrompt,
+    /// A stop string is empty or too long.
+    #[error("a stop string has {given} bytes, outside 1..={max}")]
+    StopLength {
+        /// Its length.
+        given: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// The sampling options are not usable, or no token could be chosen.
+    #[error(transparent)]
+    Sampling(#[from] SamplingError),
+    /// The turns could not be encoded or do not fit.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// The forward pass failed. (A cancelled generation ends with [`FinishReason::Cancelled`] instead.)
+    #[error(transparent)]
+    Forward(#[from] ForwardError),
+}
+
+/// A running generation: an iterator of [`Event`]s that ends after [`Event::Done`] or an error.
+///
+/// Tokens are committed to the session step by step. A generation that is dropped early leaves the session with the tokens
+/// whose events were taken, as plain decoding would.
+pub struct Generation<'s> {
+    session: &'s mut Session,
+    sampler: Sampler,
+    processors: Vec<Box<dyn LogitsProcessor>>,
+    output: Output,
+    projection: Projection,
+    costs: CostProfile,
+    stats: Stats,
+    events: VecDeque<Event>,
+    prompt_len: usize,
+    started: bool,
+    ended: bool,
+}
+
+impl<'s> Generation<'s> {
+    pub(super) fn new(session: &'s mut Session, options: GenerateOptions) -> Result<Self, GenerateError> {
+        let vocab_size = session.shared.model.config().vocab_size;
+        options.sampling.check(vocab_size)?;
+        if session.tokens().is_empty() {
+            return Err(GenerateError::EmptyPrompt);
+        }
+        if let Some(stop) = options.stop.iter().find(|s| s.is_empty() || s.len() > STOP_BYTES_MAX) {
+            return Err(GenerateError::StopLength { given: stop.len(), max: STOP_BYTES_MAX });
+        }
+        let prompt_len = session.tokens.len();
+        let eos = session.shared.tokenizer.eos();
+        let output = Output::new(OutputLimits {
+            stop: options.stop,
+            stop_tokens: options.stop_tokens,
+            end_tokens: if options.ignore_eos { Vec::new() } else { eos.to_vec() },
+            max_tokens: options.max_tokens,
+            context_tokens: session.context_len - prompt_len,
+        });
+        let sources = session.sources.iter().map(|source| SourceStats {
+            kind: source.kind(),
+            name: source.name().to_owned(),
+            drafted: 0,
+            accepted: 0,
+        });
+        let stats = Stats {
+            prompt_tokens: prompt_len,
+            cached_tokens: session.kv.len().min(prompt_len - 1),
+            sources: sources.collect(),
+            ..Stats::default()
+        };
+        let costs = session.shared.costs().clone().with_batch_lens(&session.options.verify_lens);
+        Ok(Self {
+            sampler: Sampler::new(session.shared.kernels, options.sampling),
+            processors: options.processors,
+            output,
+            projection: Projection::new(session.options.projection_rows, vocab_size),
+            costs,
+            stats,
+            events: VecDeque::new(),
+            prompt_len,
+            started: false,
+            ended: false,
+            session,
+        })
+    }
+
+    /// The callback form: calls `on_token` for each token until the output ends or it breaks, which cancels.
+    ///
+    /// # Errors
+    /// As the iterator's items.
+    pub fn run(
+        mut self,
+        mut on_token: impl FnMut(&TokenEvent) -> ControlFlow<()>,
+    ) -> Result<Summary, GenerateError> {
+        loop {
+            match self.next() {
+                Some(Ok(Event::Token(token))) => {
+                    if on_token(&token).is_break() {
+                        self.cancel();
+                    }
+                }
+                Some(Ok(Event::Done(summary))) => return Ok(summary),
+                Some(Err(error)) => return Err(error),
+                None => unreachable!("a generation ends with an event or an error"),
+            }
+        }
+    }
+
+    /// The text so far.
+    pub fn text(&self) -> &str {
+        self.output.text()
+    }
+
+    /// Prefills the prompt now rather than with the first event, calling `progress` with (tokens done, tokens to do) after
+    /// each chunk. Does nothing once the prompt is prefilled.
+    ///
+    /// # Errors
+    /// As [`Session::prefill`]. After a cancellation the generation goes on from the chunks that are done.
+    pub fn prefill(&mut self, progress: impl FnMut(usize, usize)) -> Result<(), GenerateError> {
+        if self.started {
+            return Ok(());
+        }
+        let mut watch = Stopwatch::start();
+        let prefilled = self.session.prefill(progress);
+        watch.lap(&mut self.stats.time_us.prefill);
+        prefilled?;
+        self.started = true;
+        watch.lap(&mut self.stats.time_us.prefill);
+        self.session.prime();
+        watch.lap(&mut self.stats.time_us.prime);
+        Ok(())
+    }
+
+    /// One step: draft → batch → forward → walk → commit → observe.
+    fn step(&mut self) -> Result<(), GenerateError> {
+        let (session, time_us) = (&mut *self.session, &mut self.stats.time_us);
+        let mut watch = Stopwatch::start();
+
+        // Below the root, at most as many draft tokens as leave room for the bonus token.
+        let limits = StepLimits { max_depth: self.output.remaining() - 1, ..StepLimits::NONE };
+        let Session { builder, sources, tokens, tree, .. } = session;
+        builder.build(sources, tokens, limits, &self.costs, tree);
+        let n_rows = self.costs.batch_len(tree.len());
+        session.batch.set_tree(tokens.len() - 1, tree.tokens(), tree.parents(), n_rows);
+        watch.lap(&mut time_us.draft);
+
+        let forward_us_before = time_us.forward;
+        session.forward(PassEnd::Hidden)?;
+        watch.lap(&mut time_us.forward);
+
+        let walked = self.walk();
+        let (session, time_us) = (&mut *self.session, &mut self.stats.time_us);
+        let walk_us = watch.lap(&mut time_us.walk);
+
+        // After an error of the sampler the last visited node has no token, and so is not committed.
+        let path = session.walk.path();
+        let n_kept = path.len() - usize::from(walked.is_err());
+        session.kv.commit(path[..n_kept].iter().map(|node| node.index()));
+        watch.lap(&mut time_us.commit);
+
+        walked?;
+        self.costs.observe(n_rows, (time_us.forward - forward_us_before + walk_us) as f32);
+        self.observe(n_rows);
+        watch.lap(&mut self.stats.time_us.observe);
+        Ok(())
+    }
+
+    /// Follows the target's choices; each is committed as a token at once, so that the next one is made with it.
+    fn walk(&mut self) -> Result<(), GenerateError> {
+        let Session { shared, tokens, workspace, sources, tree, walk: path, .. } = &mut *self.session;
+        let tree = &*tree;
+        self.projection.clear();
+        // Both closures need the tokens: one to choose, the other to add to them.
+        let tokens = std::cell::RefCell::new(tokens);
+        walk(
+            tree,
+            path,
+            |node| {
+                let tokens = tokens.borrow();
+                let logits = self.projection.logits(shared, workspace, tree, node);
+                self.processors.iter_mut().for_each(|p| p.process(&tokens, logits));
+                self.sampler.choose(&tokens, logits).map_err(GenerateError::from)
+            },
+            |token, node| {
+                tokens.borrow_mut().push(token);
+                let text = self.output.push(&shared.tokenizer, token);
+                let source = node.and_then(|node| tree.source(node));
+                let origin = source.map_or(Origin::Target, |source| Origin::Draft(sources[source].kind()));
+                self.events.push_back(Event::Token(TokenEvent { id: token, text, origin }));
+                match self.output.finish() {
+                    Some(_) => ControlFlow::Break(()),
+                    None => ControlFlow::Continue(()),
+                }
+            },
+        )
+    }
+
+    /// Sources, reliability and statistics learn from the step.
+    fn observe(&mut self, n_rows: usize) {
+        let Session { options, tokens, sources, builder, tree, walk, primed, .. } = &mut *self.session;
+        let path = walk.path();
+        let new_tokens = &tokens[tokens.len() - path.len()..];
+        let stats = &mut self.stats;
+        // A token at which the output ended was agreed with, even though its row is not kept.
+        let ended_in_draft = tree.child(path[path.len() - 1], new_tokens[path.len() - 1]);
+        let agreed = path[1..].iter().copied().chain(ended_in_draft);
+        for source in agreed.clone().filter_map(|node| tree.source(node)) {
+            stats.sources[source].accepted += 1;
+        }
+        for source in (1..tree.len()).filter_map(|i| tree.source(NodeIdx(i as u32))) {
+            stats.sources[source].drafted += 1;
+        }
+        let accepted = agreed.count();
+        stats.rows.valid += accepted + 1;
+        stats.rows.wasted += tree.len() - accepted - 1;
+        stats.rows.padded += n_rows - tree.len();
+        stats.rows.projected += self.projection.n_projected();
+        stats.count_step(new_tokens.len());
+        if tree.len() == 1 {
+            let off = &mut stats.drafting_off;
+            *(if options.drafting == Drafting::Off && sources.is_empty() {
+                &mut off.disabled
+            } else if self.output.remaining() + new_tokens.len() <= 1 {
+                &mut off.output_end
+            } else if builder.n_considered() > 0 {
+                &mut off.not_worth
+            } else {
+                &mut off.no_candidate
+            }) += 1;
+        }
+        builder.observe(sources, tokens, &StepOutcome { tree, accepted: &path[1..], new_tokens });
+        *primed = tokens.len();
+    }
+
+    /// Ends the output on the app's wish.
+    fn cancel(&mut self) {
+        self.forget_untaken();
+        let text = self.output.cancel();
+        self.end(text);
+    }
+
+    /// Rolls back the tokens whose events were not taken, so that the session holds what the app has seen, as it would
+    /// after plain decoding.
+    fn forget_untaken(&mut self) {
+        if self.events.is_empty() {
+            return;
+        }
+        let kept = self.session.tokens.len() - self.events.len();
+        self.events.clear();
+        self.session.truncate_tokens(kept);
+        self.output.restart();
+        for &token in &self.session.tokens[self.prompt_len..] {
+            self.output.push(&self.session.shared.tokenizer, token);
+        }
+    }
+
+    /// Puts the last event in the queue and lets history and conversation have the output.
+    fn end(&mut self, held_text: String) {
+        self.ended = true;
+        let finish = self.output.finish().unwrap_or(FinishReason::Cancelled);
+        self.close();
+        let summary = Summary { finish, text: held_text, stats: std::mem::take(&mut self.stats) };
+        self.events.push_back(Event::Done(summary));
+    }
+
+    fn close(&mut self) {
+        let session = &mut *self.session;
+        *session.shared.costs() = self.costs.clone().with_batch_lens(&[]);
+        if self.output.n_tokens() > 0 {
+            if session.options.history {
+                session.shared.history.append(&session.options.namespace, &session.tokens[self.prompt_len..]);
+            }
+            session.finish_turn(self.output.text());
+        }
+    }
+}
+
+impl Iterator for Generation<'_> {
+    type Item = Result<Event, GenerateError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while self.events.is_empty() && !self.ended {
+            if self.output.finish().is_some() {
+                self.end(String::new());
+                break;
+            }
+            let result = if self.started { self.step() } else { self.prefill(|_, _| {}) };
+            match result {
+                Ok(()) => {}
+                Err(GenerateError::Forward(ForwardError::Cancelled)) => self.cancel(),
+                Err(error) => {
+                    self.ended = true;
+                    self.close();
+                    return Some(Err(error));
+                }
+            }
+        }
+        self.events.pop_front().map(Ok)
+    }
+}
+
+impl Drop for Generation<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.forget_untaken();
+            self.close();
+        }
+    }
+}
+
+/// Projection on demand: logits of the rows that the walk asks for, in waves along the likeliest path.
+///
+/// The output matrix is read once for a wave, and a few rows cost little more than one (Lever, section on output
+/// projection); a row never visited and not on such a path is never projected.
+struct Projection {
+    wave_rows: usize,
+    vocab_size: usize,
+    /// Rows of the newest wave; the walk never comes back to an earlier one.
+    rows: Vec<u32>,
+    /// Rows of all waves of the step.
+    n_projected: usize,
+    /// `[rows of the wave, vocab_size]`
+    logits: Vec<f32>,
+}
+
+impl Projection {
+    fn new(wave_rows: usize, vocab_size: usize) -> Self {
+        Self { wave_rows, vocab_size, rows: Vec::new(), n_projected: 0, logits: Vec::new() }
+    }
+
+    fn clear(&mut self) {
+        self.rows.clear();
+        self.n_projected = 0;
+    }
+
+    fn n_projected(&self) -> usize {
+        self.n_projected
+    }
+
+    /// The logits of `node`, for the caller to change.
+    fn logits(
+        &mut self,
+        shared: &Shared,
+        workspace: &mut Workspace,
+        tree: &DraftTree,
+        node: NodeIdx,
+    ) -> &mut [f32] {
+        let row = node.0;
+        let place = match self.rows.iter().position(|&r| r == row) {
+            Some(place) => place,
+            None => {
+                self.rows.clear();
+                self.rows.push(row);
+                let mut last = node;
+                while self.rows.len() < self.wave_rows
+                    // Nodes stand in order of falling reach, so the first child is the likeliest.
+                    && let Some(child) = tree.children(last).next()
+                {
+                    self.rows.push(child.0);
+                    last = child;
+                }
+                shared.model.logits(shared.compute(), workspace, &self.rows, &mut self.logits);
+                self.n_projected += self.rows.len();
+                0
+            }
+        };
+        &mut self.logits[place * self.vocab_size..(place + 1) * self.vocab_size]
+    }
+}

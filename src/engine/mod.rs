@@ -1,0 +1,213 @@
+//! The engine: one loaded model, shared by threads, and the conversations it holds.
+//!
+//! [`Engine`] → [`Session`] (one conversation, with its KV cache and draft sources) → [`Generation`] (one output, as an
+//! iterator of [`Event`]s). One decoding step is `Generation::step`: draft → batch → forward → walk → commit → observe.
+
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use thiserror::Error;
+
+use crate::draft::{CostProfile, HistoryStore};
+use crate::kernels::{IsaKind, Kernels, KvType, Pool};
+use crate::model::checkpoint::LoadError;
+use crate::model::transformer::{Compute, ForwardError, PassEnd};
+use crate::model::weights::{LoadOptions, WeightsError};
+use crate::model::{Batch, Checkpoint, KvCache, Model, ModelConfig, Workspace, kv_cache::KvCacheError};
+use crate::token::TokenId;
+use crate::tokenizer::{Tokenizer, TokenizerError};
+
+mod generation;
+mod options;
+mod output;
+mod session;
+mod stats;
+
+pub use generation::{Event, Generation, GenerateError, Origin, Summary, TokenEvent};
+pub use options::{
+    CONTEXT_LEN_DEFAULT_MAX, Drafting, EngineOptions, GenerateOptions, STOP_BYTES_MAX, SessionOptions,
+    VERIFY_ROWS_MAX,
+};
+pub use output::FinishReason;
+pub use session::{CancelHandle, Score, Session, SessionError};
+pub use stats::{DraftingOffStats, RowStats, SourceStats, StageTimes, Stats};
+
+/// A loaded model with its tokenizer, threads, cost profile and history. Cloning shares all of it.
+#[derive(Clone)]
+pub struct Engine {
+    shared: Arc<Shared>,
+}
+
+/// What the sessions of an engine share.
+pub(crate) struct Shared {
+    pub(crate) model: Model,
+    pub(crate) tokenizer: Tokenizer,
+    pub(crate) kernels: Kernels,
+    pub(crate) pool: Pool,
+    /// Sessions start from it and give back what they have measured.
+    pub(crate) costs: Mutex<CostProfile>,
+    pub(crate) history: Arc<HistoryStore>,
+}
+
+/// Why an engine could not be loaded.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// The checkpoint could not be opened.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The weights could not be read or packed.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    /// The tokenizer could not be built.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// The CPU does not have the instruction set asked for.
+    #[error("this CPU does not have the instruction set {isa:?}")]
+    Isa {
+        /// What was asked for.
+        isa: IsaKind,
+    },
+    /// The thread count is not usable.
+    #[error("{given} threads are outside 1..={max}")]
+    Threads {
+        /// What was asked for.
+        given: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// There was no memory for the cost measurement.
+    #[error(transparent)]
+    KvCache(#[from] KvCacheError),
+}
+
+/// Threads at most; no phone or laptop has more cores.
+const THREADS_MAX: usize = 256;
+
+impl Engine {
+    /// Loads the checkpoint at `path`: a GGUF file or a Hugging Face folder.
+    pub fn open(path: &Path, options: EngineOptions) -> Result<Self, EngineError> {
+        Self::load(&Checkpoint::open(path)?, options, None)
+    }
+
+    /// Loads an opened checkpoint; `progress` is called with (bytes read, bytes to read) after each tensor.
+    ///
+    /// Unless a cost profile is given, the forward pass is measured for a few batch lengths, which takes about as long as
+    /// [`COST_ROWS`] says in rows, and never more than a second or two beyond the first pass.
+    pub fn load(
+        checkpoint: &Checkpoint,
+        options: EngineOptions,
+        progress: Option<&dyn Fn(u64, u64)>,
+    ) -> Result<Self, EngineError> {
+        let kernels = match options.isa {
+            None => Kernels::detect(),
+            Some(isa) => Kernels::with_isa(isa).ok_or(EngineError::Isa { isa })?,
+        };
+        let n_threads = options
+            .n_threads
+            .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX));
+        if n_threads == 0 || n_threads > THREADS_MAX {
+            return Err(EngineError::Threads { given: n_threads, max: THREADS_MAX });
+        }
+        let tokenizer = checkpoint.tokenizer()?;
+        let model = Model::load(checkpoint, LoadOptions { quantize: options.quantize, progress })?;
+        let pool = Pool::new(n_threads);
+        let costs = match options.cost_profile {
+            Some(costs) => costs,
+            None => measure_costs(&model, Compute { kernels, pool: &pool })?,
+        };
+        let shared = Shared {
+            model,
+            tokenizer,
+            kernels,
+            pool,
+            costs: Mutex::new(costs),
+            history: Arc::new(HistoryStore::default()),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Starts a conversation.
+    ///
+    /// # Errors
+    /// [`SessionError`] when an option is out of range or the KV cache cannot be allocated.
+    pub fn session(&self, options: SessionOptions) -> Result<Session, SessionError> {
+        Session::new(Arc::clone(&self.shared), options)
+    }
+
+    /// The model's dimensions.
+    pub fn config(&self) -> &ModelConfig {
+        self.shared.model.config()
+    }
+
+    /// The model's tokenizer.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.shared.tokenizer
+    }
+
+    /// Earlier responses of this process, by namespace.
+    pub fn history(&self) -> &HistoryStore {
+        &self.shared.history
+    }
+
+    /// What a verification batch costs, as measured so far.
+    pub fn cost_profile(&self) -> CostProfile {
+        self.shared.costs().clone()
+    }
+
+    /// Bytes held by the weights.
+    pub fn memory_usage(&self) -> usize {
+        self.shared.model.memory_usage()
+    }
+
+    /// Instruction set and thread count of the forward pass.
+    pub fn compute(&self) -> (IsaKind, usize) {
+        (self.shared.kernels.isa(), self.shared.pool.n_threads())
+    }
+}
+
+impl Shared {
+    pub(crate) fn compute(&self) -> Compute<'_> {
+        Compute { kernels: self.kernels, pool: &self.pool }
+    }
+
+    pub(crate) fn costs(&self) -> std::sync::MutexGuard<'_, CostProfile> {
+        // The profile is replaced as a whole, so a panic elsewhere cannot have left half of one.
+        self.costs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Batch lengths measured while loading. The builder interpolates between them.
+const COST_ROWS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
+
+/// Time for the measurement, after which the remaining lengths are extrapolated: loading must stay short.
+const COST_BUDGET_S: f64 = 1.0;
+
+/// Measures forward pass and projection at a short context: the least of three runs each, the first one warming up.
+fn measure_costs(model: &Model, compute: Compute<'_>) -> Result<CostProfile, KvCacheError> {
+    let longest = COST_ROWS[COST_ROWS.len() - 1];
+    let mut kv = KvCache::new(model.config(), KvType::F16, longest)?;
+    let mut workspace = Workspace::new(model.config());
+    let (mut batch, mut logits) = (Batch::new(), Vec::new());
+    let never = AtomicBool::new(false);
+    let mut run = |n_rows: usize| -> Result<f32, ForwardError> {
+        let start = Instant::now();
+        batch.set_chain(0, &vec![TokenId(0); n_rows]);
+        model.forward(compute, &batch, &mut kv, &mut workspace, PassEnd::Hidden, &never)?;
+        let rows: Vec<u32> = (0..n_rows.min(8) as u32).collect();
+        model.logits(compute, &mut workspace, &rows, &mut logits);
+        Ok(start.elapsed().as_secs_f32() * 1e6)
+    };
+    let start = Instant::now();
+    let mut measured: Vec<(usize, f32)> = Vec::new();
+    for n_rows in COST_ROWS {
+        if n_rows > 1 && start.elapsed().as_secs_f64() > COST_BUDGET_S {
+            break;
+        }
+        let runs = (0..3).map(|_| run(n_rows).expect("rows of token 0 fit the cache made for them"));
+        measured.push((n_rows, runs.fold(f32::INFINITY, f32::min)));
+    }
+    Ok(CostProfile::from_measurements(&measured))
+}

@@ -1,0 +1,135 @@
+//! What an app can choose: when an engine is loaded, when a session starts, and for each generation.
+
+use serde::{Deserialize, Serialize};
+
+use crate::draft::CostProfile;
+use crate::kernels::{IsaKind, KvType};
+use crate::model::weights::Quantize;
+use crate::token::TokenId;
+use crate::verify::{LogitsProcessor, Sampling};
+
+/// Options of an [`Engine`](crate::engine::Engine). None of them but `quantize` changes a bit of the output.
+#[derive(Debug, Clone, Default)]
+pub struct EngineOptions {
+    /// Threads of the forward pass, the caller's included; `None`: the cores that the system offers.
+    pub n_threads: Option<usize>,
+    /// Instruction set of the kernels; `None`: the widest that the CPU has.
+    pub isa: Option<IsaKind>,
+    /// What the matrices become while loading.
+    pub quantize: Quantize,
+    /// What a verification batch costs; `None`: measured while loading.
+    pub cost_profile: Option<CostProfile>,
+}
+
+/// Whether a session drafts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Drafting {
+    /// The tree builder decides at every step; an empty draft is one of its choices.
+    #[default]
+    Auto,
+    /// Plain decoding.
+    Off,
+}
+
+/// Options of a [`Session`](crate::engine::Session). None of them but `kv_type` changes a bit of the output.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SessionOptions {
+    /// Tokens of prompt and output together; `None`: what the model was trained for, at most
+    /// [`CONTEXT_LEN_DEFAULT_MAX`].
+    pub context_len: Option<usize>,
+    /// Element type of the KV cache.
+    #[serde(with = "kv_type_name")]
+    pub kv_type: KvType,
+    /// Whether to draft.
+    pub drafting: Drafting,
+    /// Whose history drafts for this session and learns from it: an app, a user, a task.
+    pub namespace: String,
+    /// Whether to draft from, and add to, the history of the namespace.
+    pub history: bool,
+    /// Rows of a verification batch at most, the root included, 1..=[`VERIFY_ROWS_MAX`].
+    pub verify_rows_max: usize,
+    /// Batch lengths that a static-shape backend has compiled, rising; batches are padded to the next of them. Empty (the
+    /// default): every length, without padding.
+    pub verify_lens: Vec<usize>,
+    /// Prompt tokens per forward pass. A cancelled prefill keeps the chunks that are done.
+    pub prefill_chunk: usize,
+    /// Rows projected onto the vocabulary at a time, along the likeliest path, while the walk goes on.
+    pub projection_rows: usize,
+}
+
+/// The context that a session gets when it does not ask for one, in tokens: a KV cache of a 1.5 B model stays near 100 MB.
+pub const CONTEXT_LEN_DEFAULT_MAX: usize = 4096;
+
+/// The longest verification batch, in rows.
+pub const VERIFY_ROWS_MAX: usize = 64;
+
+impl Default for SessionOptions {
+    fn default() -> Self {
+        Self {
+            context_len: None,
+            kv_type: KvType::F16,
+            drafting: Drafting::Auto,
+            namespace: "default".to_owned(),
+            history: true,
+            verify_rows_max: 32,
+            verify_lens: Vec::new(),
+            prefill_chunk: 256,
+            projection_rows: 8,
+        }
+    }
+}
+
+mod kv_type_name {
+    //! `KvType` as `"f16"` or `"f32"`: `kernels` does not know serde.
+    use super::KvType;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(kv_type: &KvType, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(match kv_type {
+            KvType::F16 => "f16",
+            KvType::F32 => "f32",
+        })
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<KvType, D::Error> {
+        match String::deserialize(deserializer)?.as_str() {
+            "f16" => Ok(KvType::F16),
+            "f32" => Ok(KvType::F32),
+            other => Err(D::Error::unknown_variant(other, &["f16", "f32"])),
+        }
+    }
+}
+
+/// Options of one generation.
+pub struct GenerateOptions {
+    /// Output tokens at most.
+    pub max_tokens: usize,
+    /// How each token is chosen.
+    pub sampling: Sampling,
+    /// The output ends before the first of these strings. None may be empty; each at most [`STOP_BYTES_MAX`] long.
+    pub stop: Vec<String>,
+    /// The output ends at these tokens too, besides the end tokens of the model.
+    pub stop_tokens: Vec<TokenId>,
+    /// Whether to go on after the model's end tokens.
+    pub ignore_eos: bool,
+    /// Applied to the logits in this order, before bias and penalties.
+    pub processors: Vec<Box<dyn LogitsProcessor>>,
+}
+
+/// The longest stop string, in bytes: text that may become one is held back.
+pub const STOP_BYTES_MAX: usize = 1024;
+
+impl Default for GenerateOptions {
+    fn default() -> Self {
+        Self {
+            max_tokens: 512,
+            sampling: Sampling::default(),
+            stop: Vec::new(),
+            stop_tokens: Vec::new(),
+            ignore_eos: false,
+            processors: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,413 @@
+//! One conversation: its tokens, its KV cache, and the sources that draft for it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde::Serialize;
+use thiserror::Error;
+
+use crate::draft::{BuilderConfig, ContextSource, DraftSource, DraftTree, SourceKind, TreeBuilder};
+use crate::engine::generation::{GenerateError, Generation};
+use crate::engine::options::{Drafting, GenerateOptions, SessionOptions, VERIFY_ROWS_MAX};
+use crate::engine::{CONTEXT_LEN_DEFAULT_MAX, Shared};
+use crate::kernels;
+use crate::model::transformer::{ForwardError, PassEnd};
+use crate::model::{Batch, KvCache, Workspace, kv_cache::KvCacheError};
+use crate::token::TokenId;
+use crate::tokenizer::{Message, Role, SpecialTokens, TokenizerError};
+use crate::verify::Walk;
+
+/// One conversation.
+///
+/// # Invariants
+/// - `kv.len() <= tokens.len()`, and the KV cache holds exactly the tokens before that length;
+/// - between steps of a generation, `kv.len() + 1 == tokens.len()`: the newest token is the next root.
+pub struct Session {
+    pub(super) shared: Arc<Shared>,
+    pub(super) options: SessionOptions,
+    pub(super) context_len: usize,
+    /// Committed tokens: prompt and output.
+    pub(super) tokens: Vec<TokenId>,
+    pub(super) kv: KvCache,
+    pub(super) workspace: Workspace,
+    pub(super) batch: Batch,
+    pub(super) walk: Walk,
+    pub(super) sources: Vec<Box<dyn DraftSource>>,
+    pub(super) builder: TreeBuilder,
+    /// The newest step's draft.
+    pub(super) tree: DraftTree,
+    /// Tokens that the sources have seen.
+    pub(super) primed: usize,
+    pub(super) cancel: Arc<AtomicBool>,
+    messages: Vec<Message>,
+    /// Whether the tokens stand for `messages`.
+    synced: bool,
+}
+
+/// Stops a session's running, or next, prefill or generation from another thread.
+#[derive(Clone, Debug)]
+pub struct CancelHandle(Arc<AtomicBool>);
+
+impl CancelHandle {
+    /// Asks the session to stop. It does so before the next layer, keeping what is committed.
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Why a session could not be started or changed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// An option is outside its range.
+    #[error("{option} is {given}, outside {min}..={max}")]
+    OutOfRange {
+        /// The option.
+        option: &'static str,
+        /// Its value.
+        given: usize,
+        /// The least allowed value.
+        min: usize,
+        /// The largest allowed value.
+        max: usize,
+    },
+    /// The compiled batch lengths do not rise from 1.
+    #[error("verify_lens must rise, with values in 1..={VERIFY_ROWS_MAX}, and reach verify_rows_max")]
+    VerifyLens,
+    /// There is no memory for the KV cache.
+    #[error(transparent)]
+    KvCache(#[from] KvCacheError),
+    /// The text could not be turned into tokens.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// The session holds a conversation, which plain text or tokens cannot be added to, or the other way round.
+    #[error("a session holds either turns of a conversation or plain text; start another session")]
+    Mixed,
+    /// The tokens do not fit.
+    #[error("{n_tokens} tokens exceed the context of {context_len}; shorten the text or ask for a longer context")]
+    ContextOverflow {
+        /// Tokens that the session would hold.
+        n_tokens: usize,
+        /// The session's limit.
+        context_len: usize,
+    },
+    /// A token is not in the vocabulary.
+    #[error("token {token} is outside the vocabulary of {vocab_size} tokens")]
+    TokenOutOfRange {
+        /// The token.
+        token: u32,
+        /// Tokens of the vocabulary.
+        vocab_size: usize,
+    },
+}
+
+/// How likely the model finds each token of a text.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Score {
+    /// Natural logarithm of each token's probability, from the second token on.
+    pub log_probabilities: Vec<f64>,
+    /// `exp(-mean(log_probabilities))`
+    pub perplexity: f64,
+}
+
+impl Session {
+    pub(super) fn new(shared: Arc<Shared>, options: SessionOptions) -> Result<Self, SessionError> {
+        let config = shared.model.config();
+        let context_len =
+            options.context_len.unwrap_or_else(|| config.context_len.min(CONTEXT_LEN_DEFAULT_MAX));
+        check("context_len", context_len, 2, config.context_len)?;
+        check("verify_rows_max", options.verify_rows_max, 1, VERIFY_ROWS_MAX)?;
+        check("prefill_chunk", options.prefill_chunk, 1, config.context_len.max(1))?;
+        check("projection_rows", options.projection_rows, 1, VERIFY_ROWS_MAX)?;
+        let lens = &options.verify_lens;
+        let rising = lens.windows(2).all(|pair| pair[0] < pair[1]);
+        let reach = lens.last().is_none_or(|&last| last >= options.verify_rows_max && last <= VERIFY_ROWS_MAX);
+        if !rising || !reach || lens.first() == Some(&0) {
+            return Err(SessionError::VerifyLens);
+        }
+        let rows_max = lens.last().copied().unwrap_or(0).max(options.verify_rows_max);
+        // The scratch slots of a verification batch come behind a full context.
+        let kv = KvCache::new(config, options.kv_type, context_len + rows_max)?;
+        let mut sources: Vec<Box<dyn DraftSource>> = Vec::new();
+        if options.drafting == Drafting::Auto {
+            sources.push(Box::new(ContextSource::new()));
+            if options.history {
+                sources.push(Box::new(shared.history.source(&options.namespace)));
+            }
+        }
+        let builder = TreeBuilder::new(BuilderConfig {
+            max_rows: options.verify_rows_max,
+            ..BuilderConfig::new(config.vocab_size)
+        });
+        Ok(Self {
+            workspace: Workspace::new(config),
+            context_len,
+            tokens: Vec::new(),
+            kv,
+            batch: Batch::new(),
+            walk: Walk::default(),
+            sources,
+            builder,
+            tree: DraftTree::default(),
+            primed: 0,
+            cancel: Arc::new(AtomicBool::new(false)),
+            messages: Vec::new(),
+            synced: true,
+            options,
+            shared,
+        })
+    }
+
+    /// Adds a turn. It becomes tokens, by the model's chat template, when the next answer is generated.
+    ///
+    /// # Errors
+    /// [`SessionError::Mixed`] in a session of plain text.
+    pub fn append_turn(&mut self, role: Role, content: impl Into<String>) -> Result<(), SessionError> {
+        if self.messages.is_empty() && !self.tokens.is_empty() {
+            return Err(SessionError::Mixed);
+        }
+        self.messages.push(Message::new(role, content));
+        self.synced = false;
+        Ok(())
+    }
+
+    /// Takes back the newest turn, if there is one.
+    pub fn pop_turn(&mut self) -> Option<Message> {
+        self.synced = false;
+        self.messages.pop()
+    }
+
+    /// The turns so far, answers included.
+    pub fn turns(&self) -> &[Message] {
+        &self.messages
+    }
+
+    /// Adds plain text; the control tokens of the vocabulary are recognised only with [`SpecialTokens::Parse`].
+    ///
+    /// # Errors
+    /// The text cannot be encoded or does not fit; the session is as it was.
+    pub fn append_text(&mut self, text: &str, special: SpecialTokens) -> Result<(), SessionError> {
+        let tokenizer = &self.shared.tokenizer;
+        let mut tokens = tokenizer.encode(text, special)?;
+        if let Some(bos) = tokenizer.bos().filter(|_| self.tokens.is_empty() && tokenizer.adds_bos())
+            && tokens.first() != Some(&bos)
+        {
+            tokens.insert(0, bos);
+        }
+        self.append_tokens(&tokens)
+    }
+
+    /// Adds tokens as they are.
+    ///
+    /// # Errors
+    /// A token is outside the vocabulary, or they do not fit; the session is as it was.
+    pub fn append_tokens(&mut self, tokens: &[TokenId]) -> Result<(), SessionError> {
+        if !self.messages.is_empty() {
+            return Err(SessionError::Mixed);
+        }
+        self.check_tokens(self.tokens.len(), tokens)?;
+        self.tokens.extend_from_slice(tokens);
+        Ok(())
+    }
+
+    fn check_tokens(&self, n_kept: usize, tokens: &[TokenId]) -> Result<(), SessionError> {
+        let vocab_size = self.shared.model.config().vocab_size;
+        if let Some(token) = tokens.iter().find(|t| t.index() >= vocab_size) {
+            return Err(SessionError::TokenOutOfRange { token: token.0, vocab_size });
+        }
+        let (n_tokens, context_len) = (n_kept.saturating_add(tokens.len()), self.context_len);
+        if n_tokens > context_len {
+            return Err(SessionError::ContextOverflow { n_tokens, context_len });
+        }
+        Ok(())
+    }
+
+    /// The committed tokens, prompt and output.
+    pub fn tokens(&self) -> &[TokenId] {
+        &self.tokens
+    }
+
+    /// Tokens that the session can hold.
+    pub fn context_len(&self) -> usize {
+        self.context_len
+    }
+
+    /// Adds a draft source of the app's own. It changes speed, never output.
+    pub fn add_source(&mut self, mut source: Box<dyn DraftSource>) {
+        source.reset();
+        source.prime(&self.tokens[..self.primed]);
+        self.sources.push(source);
+    }
+
+    /// The kinds of the session's draft sources, in their order; empty where it does not draft.
+    pub fn source_kinds(&self) -> Vec<SourceKind> {
+        self.sources.iter().map(|source| source.kind()).collect()
+    }
+
+    /// A handle that stops this session from another thread.
+    pub fn cancel_handle(&self) -> CancelHandle {
+        CancelHandle(Arc::clone(&self.cancel))
+    }
+
+    /// Forgets all tokens from position `len` on, and the turns if there are any.
+    pub fn truncate(&mut self, len: usize) {
+        self.messages.clear();
+        self.synced = true;
+        self.truncate_tokens(len);
+    }
+
+    pub(super) fn truncate_tokens(&mut self, len: usize) {
+        if len < self.tokens.len() {
+            self.tokens.truncate(len);
+            self.kv.truncate(len);
+        }
+        if len < self.primed {
+            // Automata do not forget; the sources start again, and are primed before the next step.
+            self.sources.iter_mut().for_each(|source| source.reset());
+            self.primed = 0;
+        }
+    }
+
+    /// A second session that goes on from the same state, on its own.
+    ///
+    /// # Errors
+    /// There is no memory for another KV cache.
+    pub fn fork(&self) -> Result<Self, SessionError> {
+        let mut fork = Self::new(Arc::clone(&self.shared), self.options.clone())?;
+        fork.tokens.clone_from(&self.tokens);
+        fork.kv.copy_from(&self.kv);
+        fork.sources = self.sources.iter().map(|source| source.fork()).collect();
+        fork.primed = self.primed;
+        fork.messages.clone_from(&self.messages);
+        fork.synced = self.synced;
+        Ok(fork)
+    }
+
+    /// Bytes held by the KV cache and the draft sources.
+    pub fn memory_usage(&self) -> usize {
+        self.kv.memory_usage() + self.sources.iter().map(|s| s.memory_usage()).sum::<usize>()
+    }
+
+    /// Prefills everything but the newest token, calling `progress` with (tokens done, tokens to do) after each chunk.
+    ///
+    /// [`Session::generate`] does this by itself; calling it earlier hides the time behind the user's typing.
+    ///
+    /// # Errors
+    /// A cancelled prefill keeps the chunks that are done and goes on from there when called again.
+    pub fn prefill(&mut self, mut progress: impl FnMut(usize, usize)) -> Result<(), GenerateError> {
+        self.sync_chat()?;
+        let end = self.tokens.len().saturating_sub(1);
+        let start = self.kv.len().min(end);
+        // The newest token is the root of the next batch, so its slot must be free.
+        self.kv.truncate(end);
+        while self.kv.len() < end {
+            let done = self.kv.len();
+            let chunk_end = end.min(done + self.options.prefill_chunk);
+            self.batch.set_chain(done, &self.tokens[done..chunk_end]);
+            self.forward(PassEnd::KeysAndValues)?;
+            self.kv.commit_all(&self.batch);
+            progress(chunk_end - start, end - start);
+        }
+        Ok(())
+    }
+
+    /// Runs the current batch; a cancellation is taken note of once.
+    pub(super) fn forward(&mut self, end: PassEnd) -> Result<(), ForwardError> {
+        let shared = &self.shared;
+        let result = shared.model.forward(
+            shared.compute(),
+            &self.batch,
+            &mut self.kv,
+            &mut self.workspace,
+            end,
+            &self.cancel,
+        );
+        if result == Err(ForwardError::Cancelled) {
+            self.cancel.store(false, Ordering::Relaxed);
+        }
+        result
+    }
+
+    /// Lets the sources see the tokens that they have not seen yet.
+    pub(super) fn prime(&mut self) {
+        if self.primed < self.tokens.len() {
+            self.sources.iter_mut().for_each(|source| source.prime(&self.tokens));
+            self.primed = self.tokens.len();
+        }
+    }
+
+    /// Encodes the turns, keeping as much of the KV cache as the new tokens share with the old ones.
+    fn sync_chat(&mut self) -> Result<(), SessionError> {
+        if self.synced {
+            return Ok(());
+        }
+        let tokens = match self.messages.is_empty() {
+            true => Vec::new(),
+            false => self.shared.tokenizer.encode_chat(&self.messages, true)?,
+        };
+        self.check_tokens(0, &tokens)?;
+        let shared_len = self.tokens.iter().zip(&tokens).take_while(|(old, new)| old == new).count();
+        self.truncate_tokens(shared_len);
+        self.tokens.extend_from_slice(&tokens[shared_len..]);
+        self.synced = true;
+        Ok(())
+    }
+
+    /// Starts to generate; the output comes from the iterator.
+    ///
+    /// # Errors
+    /// Options out of range, an empty or too long prompt, a template that fails. The session's turns and tokens are kept.
+    pub fn generate(&mut self, options: GenerateOptions) -> Result<Generation<'_>, GenerateError> {
+        self.sync_chat()?;
+        Generation::new(self, options)
+    }
+
+    /// Keeps the answer as a turn of the conversation.
+    pub(super) fn finish_turn(&mut self, text: &str) {
+        if !self.messages.is_empty() {
+            self.messages.push(Message::new(Role::Assistant, text));
+            self.synced = false;
+        }
+    }
+
+    /// Scores the session's tokens; `logits`, if given, receives each position's logits `[vocab_size]` in order.
+    ///
+    /// The tokens are run again from the first, in prefill chunks; afterwards the KV cache holds them.
+    ///
+    /// # Errors
+    /// As [`Session::prefill`].
+    pub fn score(&mut self, mut logits: Option<&mut dyn FnMut(&[f32])>) -> Result<Score, GenerateError> {
+        self.sync_chat()?;
+        self.kv.truncate(0);
+        let vocab_size = self.shared.model.config().vocab_size;
+        let mut log_probabilities = Vec::with_capacity(self.tokens.len().saturating_sub(1));
+        let mut projected = Vec::new();
+        while self.kv.len() < self.tokens.len() {
+            let done = self.kv.len();
+            let end = self.tokens.len().min(done + self.options.prefill_chunk);
+            self.batch.set_chain(done, &self.tokens[done..end]);
+            self.forward(PassEnd::Hidden)?;
+            let rows: Vec<u32> = (0..(end - done) as u32).collect();
+            // A few rows at a time: the logits of a whole chunk would outgrow the model.
+            for rows in rows.chunks(self.options.projection_rows) {
+                self.shared.model.logits(self.shared.compute(), &mut self.workspace, rows, &mut projected);
+                for (&row, logit_row) in rows.iter().zip(projected.chunks_exact(vocab_size)) {
+                    if let Some(receive) = &mut logits {
+                        receive(logit_row);
+                    }
+                    if let Some(next) = self.tokens.get(done + row as usize + 1) {
+                        let total = kernels::log_sum_exp(self.shared.kernels, logit_row);
+                        log_probabilities.push(f64::from(logit_row[next.index()]) - f64::from(total));
+                    }
+                }
+            }
+            self.kv.commit_all(&self.batch);
+        }
+        let mean = log_probabilities.iter().sum::<f64>() / log_probabilities.len().max(1) as f64;
+        Ok(Score { perplexity: (-mean).exp(), log_probabilities })
+    }
+}
+
+fn check(option: &'static str, given: usize, min: usize, max: usize) -> Result<(), SessionError> {
+    if (min..=max).contains(&given) { Ok(()) } else { Err(SessionError::OutOfRange { option, given, min, max }) }
+}

@@ -1,0 +1,157 @@
+//! What a generation did: counts, times, and why it did not draft.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::draft::SourceKind;
+
+/// Statistics of one generation.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Stats {
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Prompt tokens that were in the KV cache already.
+    pub cached_tokens: usize,
+    /// Output tokens, end token included.
+    pub tokens: usize,
+    /// Verification steps.
+    pub steps: usize,
+    /// Steps by acceptance length: entry `i` counts the steps that committed `i` tokens.
+    pub acceptance_lengths: Vec<usize>,
+    /// Per draft source.
+    pub sources: Vec<SourceStats>,
+    /// Rows of the verification batches.
+    pub rows: RowStats,
+    /// Steps that drafted nothing, with the reason.
+    pub drafting_off: DraftingOffStats,
+    /// Where the time went, in microseconds.
+    pub time_us: StageTimes,
+}
+
+/// What one source drafted.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SourceStats {
+    /// Its kind.
+    pub kind: SourceKind,
+    /// Its name.
+    pub name: String,
+    /// Draft tokens that went into verification batches.
+    pub drafted: usize,
+    /// Draft tokens that the target agreed with.
+    pub accepted: usize,
+}
+
+/// Rows of the verification batches: `valid + wasted + padded` in all.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct RowStats {
+    /// Roots and accepted draft tokens: rows whose logits gave a token.
+    pub valid: usize,
+    /// Rejected draft tokens.
+    pub wasted: usize,
+    /// Rows without a token.
+    pub padded: usize,
+    /// Rows projected onto the vocabulary.
+    pub projected: usize,
+}
+
+/// Steps that drafted nothing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct DraftingOffStats {
+    /// Drafting is off by option.
+    pub disabled: usize,
+    /// The output could not have become longer than one token.
+    pub output_end: usize,
+    /// No source had a continuation.
+    pub no_candidate: usize,
+    /// Drafts would have cost more than they promised.
+    pub not_worth: usize,
+}
+
+/// Microseconds per stage.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct StageTimes {
+    /// The prompt's forward passes.
+    pub prefill: f64,
+    /// Sources learn the prompt.
+    pub prime: f64,
+    /// Building draft trees.
+    pub draft: f64,
+    /// Forward passes over verification batches.
+    pub forward: f64,
+    /// Projection, sampling, and the walk.
+    pub walk: f64,
+    /// Closing up the KV cache.
+    pub commit: f64,
+    /// Sources, reliability and costs learn from the step.
+    pub observe: f64,
+}
+
+impl StageTimes {
+    /// All stages of decoding together.
+    pub fn decode(&self) -> f64 {
+        self.draft + self.forward + self.walk + self.commit + self.observe
+    }
+}
+
+impl Stats {
+    /// Tokens committed per step, the bonus token included.
+    pub fn acceptance_length(&self) -> f64 {
+        if self.steps == 0 { 0.0 } else { self.tokens as f64 / self.steps as f64 }
+    }
+
+    /// Output tokens per second of decoding.
+    pub fn decode_tokens_per_s(&self) -> f64 {
+        per_second(self.tokens, self.time_us.decode())
+    }
+
+    /// Prompt tokens, without the cached ones, per second of prefill.
+    pub fn prefill_tokens_per_s(&self) -> f64 {
+        per_second(self.prompt_tokens - self.cached_tokens, self.time_us.prefill)
+    }
+
+    pub(crate) fn count_step(&mut self, n_tokens: usize) {
+        self.steps += 1;
+        self.tokens += n_tokens;
+        if self.acceptance_lengths.len() <= n_tokens {
+            self.acceptance_lengths.resize(n_tokens + 1, 0);
+        }
+        self.acceptance_lengths[n_tokens] += 1;
+    }
+}
+
+fn per_second(count: usize, us: f64) -> f64 {
+    if us > 0.0 { count as f64 * 1e6 / us } else { 0.0 }
+}
+
+/// Splits a step's time into stages.
+pub(crate) struct Stopwatch(std::time::Instant);
+
+impl Stopwatch {
+    pub(crate) fn start() -> Self {
+        Self(std::time::Instant::now())
+    }
+
+    /// Adds the time since the start or the last lap to `stage_us`, and returns it.
+    pub(crate) fn lap(&mut self, stage_us: &mut f64) -> f64 {
+        let now = std::time::Instant::now();
+        let us = Duration::as_secs_f64(&(now - self.0)) * 1e6;
+        self.0 = now;
+        *stage_us += us;
+        us
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn acceptance_length_counts_the_bonus_token() {
+        let mut stats = Stats::default();
+        assert_eq!(stats.acceptance_length(), 0.0);
+        [1, 4, 1].into_iter().for_each(|n| stats.count_step(n));
+        assert_eq!(stats.acceptance_lengths, [0, 2, 0, 0, 1]);
+        assert_eq!((stats.steps, stats.tokens, stats.acceptance_length()), (3, 6, 2.0));
+    }
+}

@@ -1,0 +1,178 @@
+//! Rows of activations in the forms that the matmul kernels read, prepared once and used by several matrices.
+
+use super::Kernels;
+use super::pool::{Pool, SharedMut};
+use super::simd::{LANES, Simd, Work};
+
+/// What a matrix wants its activations to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum ActivationForm {
+    /// As they are: float matrices.
+    F32,
+    /// Blocks of 32 rounded to 8 bits: integer matrices.
+    Int8,
+    /// Both, where matrices of both kinds read the same rows.
+    Both,
+}
+
+impl ActivationForm {
+    /// The form that serves `self` and `other`.
+    pub fn with(self, other: Self) -> Self {
+        if self == other { self } else { ActivationForm::Both }
+    }
+
+    fn has(self, other: Self) -> bool {
+        self == other || self == ActivationForm::Both
+    }
+}
+
+/// 32 activations as `scale · q`, `q` in −127..=127.
+///
+/// `scale = amax / 127` and `q = x · (1 / scale)`, to nearest, ties to even. A block of zeros (or of numbers so small that
+/// `1 / scale` overflows) has scale 0. A block with a NaN or an infinity has scale NaN, and so has every output that reads it:
+/// a broken model is seen at once, and the same on every instruction set.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[repr(C)]
+pub(super) struct Block {
+    /// Eight groups of four signed bytes, the first in the low bits: one broadcast operand each.
+    pub(super) q: [i32; 8],
+    pub(super) scale: f32,
+    /// Sums of the first and of the last 16 `q`.
+    pub(super) sums: [i32; 2],
+    /// `scale · Σ q`, what a format's minimum is multiplied with.
+    pub(super) scaled_sum: f32,
+}
+
+/// Activations `[n_rows, n_cols]`. The buffers are kept and grow to the largest size seen.
+#[derive(Default)]
+pub struct Activations {
+    n_rows: usize,
+    n_cols: usize,
+    form: Option<ActivationForm>,
+    /// `[n_rows, n_cols]`
+    floats: Vec<f32>,
+    /// `[n_rows, n_cols / 32]`
+    blocks: Vec<Block>,
+}
+
+impl Activations {
+    /// No rows.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes over the rows `x`, `[n_rows, n_cols]`. No allocation once the buffers have had this size.
+    ///
+    /// # Panics
+    /// If `x` has another length, or the form has 8-bit blocks and `n_cols` is not a multiple of 32.
+    pub fn set(
+        &mut self,
+        k: Kernels,
+        pool: &Pool,
+        x: &[f32],
+        n_rows: usize,
+        n_cols: usize,
+        form: ActivationForm,
+    ) {
+        assert_eq!(Some(x.len()), n_rows.checked_mul(n_cols), "{n_rows} rows of {n_cols}");
+        (self.n_rows, self.n_cols, self.form) = (n_rows, n_cols, Some(form));
+        if form.has(ActivationForm::F32) {
+            self.floats.clear();
+            self.floats.extend_from_slice(x);
+        }
+        if form.has(ActivationForm::Int8) {
+            assert!(n_cols.is_multiple_of(32), "{n_cols} columns are not whole blocks of 32");
+            let n_blocks = n_cols / 32;
+            self.blocks.resize(n_rows * n_blocks, Block::default());
+            let blocks = SharedMut::new(&mut self.blocks);
+            pool.run_sized(x.len(), n_rows, &|_, rows| {
+                let x = &x[rows.start * n_cols..rows.end * n_cols];
+                // SAFETY: the ranges of rows are disjoint, and the blocks outlive the section.
+                let out = unsafe { blocks.slice(rows.start * n_blocks, rows.len() * n_blocks) };
+                k.run(Quantize { x, out });
+            });
+        }
+    }
+
+    /// Rows held.
+    pub fn n_rows(&self) -> usize {
+        self.n_rows
+    }
+
+    /// Columns of each row.
+    pub fn n_cols(&self) -> usize {
+        self.n_cols
+    }
+
+    /// Whether the rows are there in the given form.
+    pub fn has(&self, form: ActivationForm) -> bool {
+        self.form.is_some_and(|own| own.has(form))
+    }
+
+    pub(super) fn float_rows(&self) -> &[f32] {
+        &self.floats
+    }
+
+    pub(super) fn block_rows(&self) -> &[Block] {
+        &self.blocks
+    }
+}
+
+struct Quantize<'a> {
+    x: &'a [f32],
+    out: &'a mut [Block],
+}
+
+impl Work for Quantize<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        for (x, out) in self.x.as_chunks::<32>().0.iter().zip(self.out) {
+            *out = quantize_block(s, x);
+        }
+    }
+}
+
+#[inline(always)]
+fn quantize_block<S: Simd>(s: S, x: &[f32; 32]) -> Block {
+    let halves = x.as_chunks::<LANES>().0;
+    let (low, high) = (s.load(&halves[0]), s.load(&halves[1]));
+    let zero = s.splat(0.0);
+    // 0 · x is 0 unless x is NaN or infinite.
+    let probe = s.sum(s.fma(high, zero, s.mul(low, zero)));
+    if probe.is_nan() {
+        return Block { scale: f32::NAN, scaled_sum: f32::NAN, ..Block::default() };
+    }
+    let mut magnitudes = [0.0; LANES];
+    s.store(s.max(s.abs(low), s.abs(high)), &mut magnitudes);
+    let mut amax = 0.0;
+    for magnitude in magnitudes {
+        if magnitude > amax {
+            amax = magnitude;
+        }
+    }
+    let scale = amax / 127.0;
+    let inverse = 1.0 / scale;
+    if inverse.is_infinite() {
+        return Block::default();
+    }
+    let inverse = s.splat(inverse);
+    let mut rounded = [[0i32; LANES]; 2];
+    s.store_i(s.round_to_i(s.mul(low, inverse)), &mut rounded[0]);
+    s.store_i(s.round_to_i(s.mul(high, inverse)), &mut rounded[1]);
+    let mut block = Block { scale, ..Block::default() };
+    for half in 0..2 {
+        for group in 0..4 {
+            let mut packed = 0;
+            for byte in 0..4 {
+                let q = rounded[half][4 * group + byte].clamp(-127, 127);
+                block.sums[half] += q;
+                packed |= (q & 0xFF) << (8 * byte);
+            }
+            block.q[4 * half + group] = packed;
+        }
+    }
+    block.scaled_sum = scale * (block.sums[0] + block.sums[1]) as f32;
+    block
+}

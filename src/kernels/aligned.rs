@@ -1,0 +1,142 @@
+//! Zeroed memory on cache-line boundaries, allocated fallibly: models and KV caches are the large allocations of a device.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ptr::NonNull;
+
+/// One cache line: the width of the widest vector, and the unit in which packed weights are addressed.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(super) struct Line(pub(super) [u8; 64]);
+
+impl Line {
+    /// The line as halves of 16 half-precision numbers (their bits).
+    pub(super) fn halves(&self) -> &[[u16; 16]; 2] {
+        // SAFETY: same size, the line is aligned for u16, and any bits are a valid u16.
+        unsafe { &*(self as *const Line).cast() }
+    }
+
+    pub(super) fn halves_mut(&mut self) -> &mut [[u16; 16]; 2] {
+        // SAFETY: as above, and the borrow is exclusive.
+        unsafe { &mut *(self as *mut Line).cast() }
+    }
+
+    /// The line as four rows of 16 bytes.
+    pub(super) fn quarters(&self) -> &[[u8; 16]; 4] {
+        // SAFETY: same size; bytes have no alignment and no invalid values.
+        unsafe { &*(self as *const Line).cast() }
+    }
+
+    /// The line as 16 single-precision numbers.
+    pub(super) fn floats(&self) -> &[f32; 16] {
+        // SAFETY: same size, the line is aligned for f32, and any bits are a valid f32.
+        unsafe { &*(self as *const Line).cast() }
+    }
+
+    pub(super) fn floats_mut(&mut self) -> &mut [f32; 16] {
+        // SAFETY: as above, and the borrow is exclusive.
+        unsafe { &mut *(self as *mut Line).cast() }
+    }
+}
+
+/// The memory for a buffer could not be had.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("could not allocate {bytes} bytes")]
+#[non_exhaustive]
+pub struct AllocError {
+    /// How much was asked for; saturated where the size itself overflows.
+    pub bytes: usize,
+}
+
+/// A fixed number of zero-initialised lines.
+pub(super) struct AlignedBuf {
+    ptr: NonNull<Line>,
+    n_lines: usize,
+}
+
+// SAFETY: the buffer owns its memory and hands out references by the usual borrow rules only.
+unsafe impl Send for AlignedBuf {}
+// SAFETY: shared access is read-only.
+unsafe impl Sync for AlignedBuf {}
+
+impl AlignedBuf {
+    pub(super) fn zeroed(n_lines: usize) -> Result<Self, AllocError> {
+        let bytes = n_lines.saturating_mul(64);
+        if n_lines == 0 {
+            return Ok(AlignedBuf { ptr: NonNull::dangling(), n_lines });
+        }
+        let layout = Layout::array::<Line>(n_lines).map_err(|_| AllocError { bytes })?;
+        // SAFETY: the layout has a size other than zero.
+        let ptr = unsafe { alloc_zeroed(layout) };
+        let ptr = NonNull::new(ptr.cast()).ok_or(AllocError { bytes })?;
+        Ok(AlignedBuf { ptr, n_lines })
+    }
+
+    pub(super) fn size_bytes(&self) -> usize {
+        self.n_lines * 64
+    }
+
+    pub(super) fn lines(&self) -> &[Line] {
+        // SAFETY: `n_lines` lines were allocated and zeroed (or there are none), and live as long as `self`.
+        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.n_lines) }
+    }
+
+    pub(super) fn lines_mut(&mut self) -> &mut [Line] {
+        // SAFETY: as above, and the borrow is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.n_lines) }
+    }
+
+    /// The buffer as numbers of another type.
+    pub(super) fn cast<T: Plain>(&self) -> &[T] {
+        let n = self.size_bytes() / size_of::<T>();
+        // SAFETY: `T` is plain, so any bits are valid; 64 is a multiple of its size and alignment.
+        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr().cast(), n) }
+    }
+
+    /// The buffer as numbers of another type.
+    pub(super) fn cast_mut<T: Plain>(&mut self) -> &mut [T] {
+        let n = self.size_bytes() / size_of::<T>();
+        // SAFETY: as in `cast`, and the borrow is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr().cast(), n) }
+    }
+}
+
+impl Drop for AlignedBuf {
+    fn drop(&mut self) {
+        if self.n_lines > 0 {
+            let layout = Layout::array::<Line>(self.n_lines).expect("the layout was valid at allocation");
+            // SAFETY: allocated in `zeroed` with this layout, and freed once.
+            unsafe { dealloc(self.ptr.as_ptr().cast(), layout) }
+        }
+    }
+}
+
+/// Number types whose every bit pattern is a value.
+///
+/// # Safety
+/// The size and the alignment divide 64, there is no padding, and any bits are valid.
+pub(super) unsafe trait Plain: Copy {}
+// SAFETY: a plain 16-bit number.
+unsafe impl Plain for u16 {}
+// SAFETY: a plain 32-bit number.
+unsafe impl Plain for f32 {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zeroed_and_aligned() {
+        let mut buf = AlignedBuf::zeroed(3).unwrap();
+        assert_eq!(buf.lines().as_ptr() as usize % 64, 0);
+        assert!(buf.cast::<f32>().iter().all(|&x| x == 0.0));
+        buf.cast_mut::<u16>()[95] = 7;
+        assert_eq!(buf.lines()[2].halves()[1][15], 7);
+        assert_eq!(AlignedBuf::zeroed(0).unwrap().cast::<f32>().len(), 0);
+    }
+
+    #[test]
+    fn absurd_sizes_are_errors() {
+        assert!(AlignedBuf::zeroed(usize::MAX / 8).is_err());
+        assert!(AlignedBuf::zeroed(usize::MAX / 128).is_err());
+    }
+}

@@ -1,0 +1,261 @@
+//! AVX2 with FMA and F16C: two 256-bit registers per vector.
+//!
+//! There is no dot product of bytes into 32 bits here. `vpmaddubsw` multiplies unsigned by signed bytes and adds pairs in
+//! *saturating* 16 bits: exact for codes below 128 (2 · 127 · 127 < 2¹⁵), not for all eight bits. So wide codes are read as
+//! signed (code − 128) and the sign moves to the activations: |w| ≤ 128, |a| ≤ 127, and 2 · 128 · 127 = 32 512 still fits.
+
+use std::arch::x86_64::*;
+
+use super::simd::{LANES, Simd, Work};
+
+/// Proof that the CPU has AVX2, FMA and F16C: `new` is the only way to a value.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Avx2(());
+
+impl Avx2 {
+    pub(super) fn new() -> Option<Self> {
+        let has_all = is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c");
+        has_all.then_some(Avx2(()))
+    }
+
+    pub(super) fn run<W: Work>(self, work: W) -> W::Output {
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn with_features<W: Work>(isa: Avx2, work: W) -> W::Output {
+            work.run(isa)
+        }
+        // SAFETY: `self` proves that the CPU has these features.
+        unsafe { with_features(self, work) }
+    }
+}
+
+/// Wraps the intrinsics below. Each needs features that `Avx2` proves, and memory only through references.
+macro_rules! proven {
+    ($($body:tt)*) => {
+        // SAFETY: a value of `Avx2` exists only where the CPU has the features; pointers come from references to whole vectors.
+        unsafe { $($body)* }
+    };
+}
+
+/// The same intrinsic on both halves.
+macro_rules! both {
+    ($f:expr, $a:expr) => {
+        proven!([$f($a[0]), $f($a[1])])
+    };
+    ($f:expr, $a:expr, $b:expr) => {
+        proven!([$f($a[0], $b[0]), $f($a[1], $b[1])])
+    };
+}
+
+impl Simd for Avx2 {
+    type F = [__m256; 2];
+    type I = [__m256i; 2];
+    type W = [__m256i; 2];
+
+    const WIDE_SHIFT: i32 = -128;
+    const INT_TILE_ROWS: usize = 4;
+    const FLOAT_TILE_ROWS: usize = 2;
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> Self::F {
+        proven!([_mm256_set1_ps(x); 2])
+    }
+    #[inline(always)]
+    fn load(self, x: &[f32; LANES]) -> Self::F {
+        proven!([_mm256_loadu_ps(x.as_ptr()), _mm256_loadu_ps(x.as_ptr().add(8))])
+    }
+    #[inline(always)]
+    fn store(self, x: Self::F, out: &mut [f32; LANES]) {
+        proven! {
+            _mm256_storeu_ps(out.as_mut_ptr(), x[0]);
+            _mm256_storeu_ps(out.as_mut_ptr().add(8), x[1]);
+        }
+    }
+    #[inline(always)]
+    fn load_f16(self, x: &[u16; LANES]) -> Self::F {
+        proven! {
+            let bits: *const __m128i = x.as_ptr().cast();
+            [_mm256_cvtph_ps(_mm_loadu_si128(bits)), _mm256_cvtph_ps(_mm_loadu_si128(bits.add(1)))]
+        }
+    }
+    #[inline(always)]
+    fn store_f16(self, x: Self::F, out: &mut [u16; LANES]) {
+        proven! {
+            let bits: *mut __m128i = out.as_mut_ptr().cast();
+            _mm_storeu_si128(bits, _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x[0]));
+            _mm_storeu_si128(bits.add(1), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x[1]));
+        }
+    }
+    #[inline(always)]
+    fn load_bf16(self, x: &[u16; LANES]) -> Self::F {
+        proven! {
+            let bits: *const __m128i = x.as_ptr().cast();
+            let wide = [_mm256_cvtepu16_epi32(_mm_loadu_si128(bits)), _mm256_cvtepu16_epi32(_mm_loadu_si128(bits.add(1)))];
+            [_mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide[0])), _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide[1]))]
+        }
+    }
+    #[inline(always)]
+    fn load_u8(self, x: &[u8; LANES]) -> Self::F {
+        proven! {
+            let bytes = _mm_loadu_si128(x.as_ptr().cast());
+            self.to_f([_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_srli_si128::<8>(bytes))])
+        }
+    }
+    #[inline(always)]
+    fn load_i8(self, x: &[u8; LANES]) -> Self::F {
+        proven! {
+            let bytes = _mm_loadu_si128(x.as_ptr().cast());
+            self.to_f([_mm256_cvtepi8_epi32(bytes), _mm256_cvtepi8_epi32(_mm_srli_si128::<8>(bytes))])
+        }
+    }
+
+    #[inline(always)]
+    fn add(self, a: Self::F, b: Self::F) -> Self::F {
+        both!(_mm256_add_ps, a, b)
+    }
+    #[inline(always)]
+    fn sub(self, a: Self::F, b: Self::F) -> Self::F {
+        both!(_mm256_sub_ps, a, b)
+    }
+    #[inline(always)]
+    fn mul(self, a: Self::F, b: Self::F) -> Self::F {
+        both!(_mm256_mul_ps, a, b)
+    }
+    #[inline(always)]
+    fn div(self, a: Self::F, b: Self::F) -> Self::F {
+        both!(_mm256_div_ps, a, b)
+    }
+    #[inline(always)]
+    fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F {
+        proven!([_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])])
+    }
+    #[inline(always)]
+    fn max(self, a: Self::F, b: Self::F) -> Self::F {
+        both!(_mm256_max_ps, a, b)
+    }
+    #[inline(always)]
+    fn min(self, a: Self::F, b: Self::F) -> Self::F {
+        both!(_mm256_min_ps, a, b)
+    }
+    #[inline(always)]
+    fn abs(self, a: Self::F) -> Self::F {
+        proven! {
+            let sign = _mm256_set1_ps(-0.0);
+            [_mm256_andnot_ps(sign, a[0]), _mm256_andnot_ps(sign, a[1])]
+        }
+    }
+    #[inline(always)]
+    fn eq_mask(self, a: Self::F, b: Self::F) -> u16 {
+        proven! {
+            let low = _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_EQ_OQ>(a[0], b[0]));
+            let high = _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_EQ_OQ>(a[1], b[1]));
+            (low | high << 8) as u16
+        }
+    }
+
+    #[inline(always)]
+    fn splat_i(self, x: i32) -> Self::I {
+        proven!([_mm256_set1_epi32(x); 2])
+    }
+    #[inline(always)]
+    fn store_i(self, x: Self::I, out: &mut [i32; LANES]) {
+        proven! {
+            let out: *mut __m256i = out.as_mut_ptr().cast();
+            _mm256_storeu_si256(out, x[0]);
+            _mm256_storeu_si256(out.add(1), x[1]);
+        }
+    }
+    #[inline(always)]
+    fn add_i(self, a: Self::I, b: Self::I) -> Self::I {
+        both!(_mm256_add_epi32, a, b)
+    }
+    #[inline(always)]
+    fn sub_i(self, a: Self::I, b: Self::I) -> Self::I {
+        both!(_mm256_sub_epi32, a, b)
+    }
+    #[inline(always)]
+    fn shl<const N: u32>(self, a: Self::I) -> Self::I {
+        proven! {
+            let count = _mm_cvtsi32_si128(N as i32);
+            [_mm256_sll_epi32(a[0], count), _mm256_sll_epi32(a[1], count)]
+        }
+    }
+    #[inline(always)]
+    fn sar<const N: u32>(self, a: Self::I) -> Self::I {
+        proven! {
+            let count = _mm_cvtsi32_si128(N as i32);
+            [_mm256_sra_epi32(a[0], count), _mm256_sra_epi32(a[1], count)]
+        }
+    }
+    #[inline(always)]
+    fn to_bits(self, a: Self::F) -> Self::I {
+        both!(_mm256_castps_si256, a)
+    }
+    #[inline(always)]
+    fn of_bits(self, a: Self::I) -> Self::F {
+        both!(_mm256_castsi256_ps, a)
+    }
+    #[inline(always)]
+    fn to_f(self, a: Self::I) -> Self::F {
+        both!(_mm256_cvtepi32_ps, a)
+    }
+    #[inline(always)]
+    fn round_to_i(self, a: Self::F) -> Self::I {
+        both!(_mm256_cvtps_epi32, a)
+    }
+
+    #[inline(always)]
+    fn load_codes(self, x: &[u8; 64]) -> Self::W {
+        proven! {
+            let codes: *const __m256i = x.as_ptr().cast();
+            [_mm256_loadu_si256(codes), _mm256_loadu_si256(codes.add(1))]
+        }
+    }
+    #[inline(always)]
+    fn low_nibbles(self, w: Self::W) -> Self::W {
+        proven! {
+            let mask = _mm256_set1_epi8(0xF);
+            [_mm256_and_si256(w[0], mask), _mm256_and_si256(w[1], mask)]
+        }
+    }
+    #[inline(always)]
+    fn high_nibbles(self, w: Self::W) -> Self::W {
+        self.low_nibbles(proven!([_mm256_srli_epi16::<4>(w[0]), _mm256_srli_epi16::<4>(w[1])]))
+    }
+    #[inline(always)]
+    fn dot_narrow(self, acc: Self::I, w: Self::W, a: i32) -> Self::I {
+        proven! {
+            let a = _mm256_set1_epi32(a);
+            let ones = _mm256_set1_epi16(1);
+            let low = _mm256_madd_epi16(_mm256_maddubs_epi16(w[0], a), ones);
+            let high = _mm256_madd_epi16(_mm256_maddubs_epi16(w[1], a), ones);
+            [_mm256_add_epi32(acc[0], low), _mm256_add_epi32(acc[1], high)]
+        }
+    }
+    #[inline(always)]
+    fn dot_wide(self, acc: Self::I, w: Self::W, a: i32) -> Self::I {
+        proven! {
+            let a = _mm256_set1_epi32(a);
+            let ones = _mm256_set1_epi16(1);
+            let flip = _mm256_set1_epi8(-128);
+            let mut out = acc;
+            for i in 0..2 {
+                let signed = _mm256_xor_si256(w[i], flip);
+                let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(signed), _mm256_sign_epi8(a, signed));
+                out[i] = _mm256_add_epi32(acc[i], _mm256_madd_epi16(pairs, ones));
+            }
+            out
+        }
+    }
+
+    #[inline(always)]
+    fn sum(self, x: Self::F) -> f32 {
+        proven! {
+            let x8 = _mm256_add_ps(x[0], x[1]);
+            let x4 = _mm_add_ps(_mm256_castps256_ps128(x8), _mm256_extractf128_ps::<1>(x8));
+            let x2 = _mm_add_ps(x4, _mm_movehl_ps(x4, x4));
+            _mm_cvtss_f32(_mm_add_ss(x2, _mm_movehdup_ps(x2)))
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! AVX-512: one 512-bit register per vector, and VNNI's `vpdpbusd` for the integer dot products.
+
+use std::arch::x86_64::*;
+
+use super::simd::{LANES, Simd, Work};
+
+/// Proof that the CPU has AVX-512 F, BW, VL, DQ and VNNI: `new` is the only way to a value.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Avx512(());
+
+impl Avx512 {
+    pub(super) fn new() -> Option<Self> {
+        let has_all = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vnni")
+            && is_x86_feature_detected!("fma");
+        has_all.then_some(Avx512(()))
+    }
+
+    pub(super) fn run<W: Work>(self, work: W) -> W::Output {
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c")]
+        fn with_features<W: Work>(isa: Avx512, work: W) -> W::Output {
+            work.run(isa)
+        }
+        // SAFETY: `self` proves that the CPU has these features (F16C and FMA are part of any AVX-512 CPU).
+        unsafe { with_features(self, work) }
+    }
+}
+
+/// Wraps the intrinsics below. Each needs features that `Avx512` proves, and memory only through references.
+macro_rules! proven {
+    ($($body:tt)*) => {
+        // SAFETY: a value of `Avx512` exists only where the CPU has the features; pointers come from references to whole vectors.
+        unsafe { $($body)* }
+    };
+}
+
+impl Simd for Avx512 {
+    type F = __m512;
+    type I = __m512i;
+    type W = __m512i;
+
+    const WIDE_SHIFT: i32 = 0;
+    const INT_TILE_ROWS: usize = 8;
+    const FLOAT_TILE_ROWS: usize = 4;
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> Self::F {
+        proven!(_mm512_set1_ps(x))
+    }
+    #[inline(always)]
+    fn load(self, x: &[f32; LANES]) -> Self::F {
+        proven!(_mm512_loadu_ps(x.as_ptr()))
+    }
+    #[inline(always)]
+    fn store(self, x: Self::F, out: &mut [f32; LANES]) {
+        proven!(_mm512_storeu_ps(out.as_mut_ptr(), x))
+    }
+    #[inline(always)]
+    fn load_f16(self, x: &[u16; LANES]) -> Self::F {
+        proven!(_mm512_cvtph_ps(_mm256_loadu_si256(x.as_ptr().cast())))
+    }
+    #[inline(always)]
+    fn store_f16(self, x: Self::F, out: &mut [u16; LANES]) {
+        proven!(_mm256_storeu_si256(
+            out.as_mut_ptr().cast(),
+            _mm512_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x)
+        ))
+    }
+    #[inline(always)]
+    fn load_bf16(self, x: &[u16; LANES]) -> Self::F {
+        proven! {
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(x.as_ptr().cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+        }
+    }
+    #[inline(always)]
+    fn load_u8(self, x: &[u8; LANES]) -> Self::F {
+        proven!(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(x.as_ptr().cast()))))
+    }
+    #[inline(always)]
+    fn load_i8(self, x: &[u8; LANES]) -> Self::F {
+        proven!(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(x.as_ptr().cast()))))
+    }
+
+    #[inline(always)]
+    fn add(self, a: Self::F, b: Self::F) -> Self::F {
+        proven!(_mm512_add_ps(a, b))
+    }
+    #[inline(always)]
+    fn sub(self, a: Self::F, b: Self::F) -> Self::F {
+        proven!(_mm512_sub_ps(a, b))
+    }
+    #[inline(always)]
+    fn mul(self, a: Self::F, b: Self::F) -> Self::F {
+        proven!(_mm512_mul_ps(a, b))
+    }
+    #[inline(always)]
+    fn div(self, a: Self::F, b: Self::F) -> Self::F {
+        proven!(_mm512_div_ps(a, b))
+    }
+    #[inline(always)]
+    fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F {
+        proven!(_mm512_fmadd_ps(a, b, c))
+    }
+    #[inline(always)]
+    fn max(self, a: Self::F, b: Self::F) -> Self::F {
+        proven!(_mm512_max_ps(a, b))
+    }
+    #[inline(always)]
+    fn min(self, a: Self::F, b: Self::F) -> Self::F {
+        proven!(_mm512_min_ps(a, b))
+    }
+    #[inline(always)]
+    fn abs(self, a: Self::F) -> Self::F {
+        proven!(_mm512_abs_ps(a))
+    }
+    #[inline(always)]
+    fn eq_mask(self, a: Self::F, b: Self::F) -> u16 {
+        proven!(_mm512_cmp_ps_mask::<_CMP_EQ_OQ>(a, b))
+    }
+
+    #[inline(always)]
+    fn splat_i(self, x: i32) -> Self::I {
+        proven!(_mm512_set1_epi32(x))
+    }
+    #[inline(always)]
+    fn store_i(self, x: Self::I, out: &mut [i32; LANES]) {
+        proven!(_mm512_storeu_si512(out.as_mut_ptr().cast(), x))
+    }
+    #[inline(always)]
+    fn add_i(self, a: Self::I, b: Self::I) -> Self::I {
+        proven!(_mm512_add_epi32(a, b))
+    }
+    #[inline(always)]
+    fn sub_i(self, a: Self::I, b: Self::I) -> Self::I {
+        proven!(_mm512_sub_epi32(a, b))
+    }
+    #[inline(always)]
+    fn shl<const N: u32>(self, a: Self::I) -> Self::I {
+        proven!(_mm512_slli_epi32::<N>(a))
+    }
+    #[inline(always)]
+    fn sar<const N: u32>(self, a: Self::I) -> Self::I {
+        proven!(_mm512_srai_epi32::<N>(a))
+    }
+    #[inline(always)]
+    fn to_bits(self, a: Self::F) -> Self::I {
+        proven!(_mm512_castps_si512(a))
+    }
+    #[inline(always)]
+    fn of_bits(self, a: Self::I) -> Self::F {
+        proven!(_mm512_castsi512_ps(a))
+    }
+    #[inline(always)]
+    fn to_f(self, a: Self::I) -> Self::F {
+        proven!(_mm512_cvtepi32_ps(a))
+    }
+    #[inline(always)]
+    fn round_to_i(self, a: Self::F) -> Self::I {
+        proven!(_mm512_cvtps_epi32(a))
+    }
+
+    #[inline(always)]
+    fn load_codes(self, x: &[u8; 64]) -> Self::W {
+        proven!(_mm512_loadu_si512(x.as_ptr().cast()))
+    }
+    #[inline(always)]
+    fn low_nibbles(self, w: Self::W) -> Self::W {
+        proven!(_mm512_and_si512(w, _mm512_set1_epi8(0xF)))
+    }
+    #[inline(always)]
+    fn high_nibbles(self, w: Self::W) -> Self::W {
+        proven!(_mm512_and_si512(_mm512_srli_epi16::<4>(w), _mm512_set1_epi8(0xF)))
+    }
+    #[inline(always)]
+    fn dot_narrow(self, acc: Self::I, w: Self::W, a: i32) -> Self::I {
+        self.dot_wide(acc, w, a)
+    }
+    #[inline(always)]
+    fn dot_wide(self, acc: Self::I, w: Self::W, a: i32) -> Self::I {
+        proven!(_mm512_dpbusd_epi32(acc, w, _mm512_set1_epi32(a)))
+    }
+
+    #[inline(always)]
+    fn sum(self, x: Self::F) -> f32 {
+        proven! {
+            let x8 = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x));
+            let x4 = _mm_add_ps(_mm256_castps256_ps128(x8), _mm256_extractf128_ps::<1>(x8));
+            let x2 = _mm_add_ps(x4, _mm_movehl_ps(x4, x4));
+            _mm_cvtss_f32(_mm_add_ss(x2, _mm_movehdup_ps(x2)))
+        }
+    }
+}

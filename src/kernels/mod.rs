@@ -1,0 +1,149 @@
+//! Arithmetic over slices: weight matrices, attention and row-wise functions, and the threads that run them.
+//!
+//! Everything here keeps one promise: **an output value depends on its own inputs and on nothing else**, not on the number
+//! of rows in the call, the tile a row falls in, the thread, or the instruction set. Speculative decoding is bit for bit
+//! the same as plain decoding because of it. Three habits give the promise:
+//!
+//! - *Lane = output row.* Matrices are packed in panels of 16 rows ([`PackedMatrix`]), so a vector lane owns one output and
+//!   sums it in column order: there is no horizontal sum whose shape could depend on the vector width.
+//! - *Sixteen lanes everywhere else.* Where a sum does run along a vector (norms, softmax, `q·k`), element `i` belongs to
+//!   lane `i % 16` and the lanes meet in one fixed tree, on every instruction set.
+//! - *The same operations.* A fused multiply-add is fused everywhere, and `exp` is ours. Every algorithm is written once, over
+//!   the small vector trait of `simd.rs`; `scalar.rs` is its portable implementation and the oracle of the others.
+//!
+//! Bits are promised for numbers; where a result is NaN, every instruction set gives NaN, but not the same payload.
+//!
+//! This is the only part of the crate, besides file mapping, with `unsafe`. It knows slices, not models.
+#![allow(unsafe_code)]
+// Indices are lanes, rows of a tile and columns, which several arrays share.
+#![allow(clippy::needless_range_loop)]
+
+mod activations;
+mod aligned;
+mod attention;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod block;
+mod kv;
+mod layout;
+mod math;
+mod matmul;
+mod packed;
+mod pool;
+mod quantize;
+mod rows;
+mod scalar;
+mod simd;
+#[cfg(test)]
+mod tests;
+
+pub use activations::{ActivationForm, Activations};
+pub use aligned::AllocError;
+pub use attention::{AttentionScratch, AttentionShape, Visible, attention};
+pub use block::BlockType;
+pub use kv::{KvLayer, KvType};
+pub use math::exp;
+pub use matmul::{MatMul, matmul};
+pub use packed::{PackError, PackedMatrix};
+pub use pool::Pool;
+pub use quantize::{dequantize, quantize};
+pub use rows::{add, argmax, log_sum_exp, rms_norm, rms_norm_in_place, rope, silu_mul, softmax};
+
+use simd::Work;
+
+/// An instruction set that the kernels are written for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum IsaKind {
+    /// Portable code: the oracle, and the fallback.
+    Scalar,
+    /// x86-64 with AVX2, FMA and F16C.
+    Avx2,
+    /// x86-64 with AVX-512 F, BW, VL, DQ and VNNI.
+    Avx512,
+}
+
+impl IsaKind {
+    /// All kinds, slowest first, whether or not this machine has them.
+    pub const ALL: [IsaKind; 3] = [IsaKind::Scalar, IsaKind::Avx2, IsaKind::Avx512];
+
+    /// The name used in options and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            IsaKind::Scalar => "scalar",
+            IsaKind::Avx2 => "avx2",
+            IsaKind::Avx512 => "avx512",
+        }
+    }
+}
+
+impl std::fmt::Display for IsaKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The right to use an instruction set: a value exists only where the CPU was seen to have it.
+///
+/// All choices give the same bits; they differ in speed only.
+#[derive(Clone, Copy, Debug)]
+pub struct Kernels(Choice);
+
+#[derive(Clone, Copy, Debug)]
+enum Choice {
+    Scalar(scalar::Scalar),
+    #[cfg(target_arch = "x86_64")]
+    Avx2(avx2::Avx2),
+    #[cfg(target_arch = "x86_64")]
+    Avx512(avx512::Avx512),
+}
+
+impl Kernels {
+    /// The fastest instruction set of this CPU.
+    pub fn detect() -> Self {
+        Self::with_isa(IsaKind::Avx512)
+            .or_else(|| Self::with_isa(IsaKind::Avx2))
+            .unwrap_or(Kernels(Choice::Scalar(scalar::Scalar)))
+    }
+
+    /// A given instruction set, or `None` where this CPU lacks it.
+    pub fn with_isa(isa: IsaKind) -> Option<Self> {
+        match isa {
+            IsaKind::Scalar => Some(Kernels(Choice::Scalar(scalar::Scalar))),
+            #[cfg(target_arch = "x86_64")]
+            IsaKind::Avx2 => avx2::Avx2::new().map(|isa| Kernels(Choice::Avx2(isa))),
+            #[cfg(target_arch = "x86_64")]
+            IsaKind::Avx512 => avx512::Avx512::new().map(|isa| Kernels(Choice::Avx512(isa))),
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => None,
+        }
+    }
+
+    /// Which instruction set this value stands for.
+    pub fn isa(self) -> IsaKind {
+        match self.0 {
+            Choice::Scalar(_) => IsaKind::Scalar,
+            #[cfg(target_arch = "x86_64")]
+            Choice::Avx2(_) => IsaKind::Avx2,
+            #[cfg(target_arch = "x86_64")]
+            Choice::Avx512(_) => IsaKind::Avx512,
+        }
+    }
+
+    /// Every instruction set of this CPU, slowest first.
+    pub fn available() -> Vec<Self> {
+        IsaKind::ALL.into_iter().filter_map(Self::with_isa).collect()
+    }
+
+    /// Runs work that is written over the vector trait, compiled for this instruction set.
+    fn run<W: Work>(self, work: W) -> W::Output {
+        match self.0 {
+            Choice::Scalar(isa) => work.run(isa),
+            #[cfg(target_arch = "x86_64")]
+            Choice::Avx2(isa) => isa.run(work),
+            #[cfg(target_arch = "x86_64")]
+            Choice::Avx512(isa) => isa.run(work),
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! A weight matrix in the layout the kernels read.
+
+use super::activations::ActivationForm;
+use super::aligned::{AlignedBuf, AllocError, Line};
+use super::block::{BlockType, Unpacked};
+use super::layout::{LayoutInfo, PANEL_ROWS, panel_lines};
+use super::quantize::dequantize;
+
+/// A weight matrix `[n_rows, n_cols]`, packed in panels of 16 interleaved rows (the layouts are in `layout.rs`).
+///
+/// Packing loses nothing: [`PackedMatrix::dequantize_row`] gives the bits that [`dequantize`] gives for the file's row. Rows
+/// past the last full panel are padded with zeros, columns to the layout's unit.
+pub struct PackedMatrix {
+    ty: BlockType,
+    n_rows: usize,
+    n_cols: usize,
+    panel_lines: usize,
+    /// `[n_panels, panel_lines]`
+    data: AlignedBuf,
+}
+
+/// Why a matrix could not be packed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PackError {
+    /// The columns are not a whole number of blocks.
+    #[error("{n_cols} columns are not a whole number of {ty} blocks of {}", ty.block_len())]
+    PartialBlock {
+        /// The element type.
+        ty: BlockType,
+        /// The columns asked for.
+        n_cols: usize,
+    },
+    /// The bytes do not match the shape.
+    #[error("a {n_rows} × {n_cols} matrix of {ty} needs {expected} bytes, {given} were given")]
+    WrongLength {
+        /// The element type.
+        ty: BlockType,
+        /// Rows asked for.
+        n_rows: usize,
+        /// Columns asked for.
+        n_cols: usize,
+        /// Bytes that the shape needs; saturated where that overflows.
+        expected: u64,
+        /// Bytes that were given.
+        given: usize,
+    },
+    /// No memory.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+}
+
+impl PackedMatrix {
+    /// Packs a row-major matrix of file elements.
+    ///
+    /// `row_map(i)` is the source row that becomes row `i`: the identity for most, a permutation for matrices whose rows a
+    /// file format reorders.
+    ///
+    /// # Errors
+    /// [`PackError`]: the shape, the type and the bytes do not fit together, or memory is short.
+    ///
+    /// # Panics
+    /// If `row_map` gives a row that does not exist.
+    pub fn pack(
+        ty: BlockType,
+        n_rows: usize,
+        n_cols: usize,
+        src: &[u8],
+        row_map: &dyn Fn(usize) -> usize,
+    ) -> Result<Self, PackError> {
+        let row_bytes = ty.row_bytes(n_cols as u64).ok_or(PackError::PartialBlock { ty, n_cols })?;
+        let expected = row_bytes.saturating_mul(n_rows as u64);
+        if expected != src.len() as u64 {
+            return Err(PackError::WrongLength { ty, n_rows, n_cols, expected, given: src.len() });
+        }
+        let row_bytes = row_bytes as usize;
+        let n_panels = n_rows.div_ceil(PANEL_ROWS);
+        let panel_lines = panel_lines(ty, n_cols).unwrap_or(usize::MAX);
+        let mut data = AlignedBuf::zeroed(panel_lines.saturating_mul(n_panels))?;
+        for row in 0..n_rows {
+            let from = row_map(row);
+            assert!(from < n_rows, "row {row} maps to row {from} of {n_rows}");
+            let src = &src[from * row_bytes..][..row_bytes];
+            let panel = &mut data.lines_mut()[row / PANEL_ROWS * panel_lines..][..panel_lines];
+            match LayoutInfo::of(ty) {
+                Some(info) => pack_codes(ty, info, src, panel, row % PANEL_ROWS),
+                None => pack_floats(ty, src, panel, row % PANEL_ROWS),
+            }
+        }
+        Ok(PackedMatrix { ty, n_rows, n_cols, panel_lines, data })
+    }
+
+    /// Rows: the outputs of a [`matmul`](super::matmul).
+    pub fn n_rows(&self) -> usize {
+        self.n_rows
+    }
+
+    /// Columns: the inputs of a [`matmul`](super::matmul).
+    pub fn n_cols(&self) -> usize {
+        self.n_cols
+    }
+
+    /// Memory held by the weights, padding included.
+    pub fn size_bytes(&self) -> usize {
+        self.data.size_bytes()
+    }
+
+    /// The element type that was packed.
+    pub fn block_type(&self) -> BlockType {
+        self.ty
+    }
+
+    /// The form of activations that this matrix is multiplied with.
+    pub fn activation_form(&self) -> ActivationForm {
+        if self.ty.is_float() { ActivationForm::F32 } else { ActivationForm::Int8 }
+    }
+
+    /// One row as numbers (an embedding, say): the bits that [`dequantize`] gives for it.
+    ///
+    /// # Panics
+    /// If there is no such row, or `out` is not `n_cols` long.
+    pub fn dequantize_row(&self, row: usize, out: &mut [f32]) {
+        assert!(row < self.n_rows, "row {row} of {}", self.n_rows);
+        assert_eq!(out.len(), self.n_cols);
+        let panel = self.panel(row / PANEL_ROWS);
+        match LayoutInfo::of(self.ty) {
+            Some(info) => unpack_codes(self.ty, info, panel, row % PANEL_ROWS, out),
+            None => unpack_floats(self.ty, panel, row % PANEL_ROWS, out),
+        }
+    }
+
+    pub(super) fn n_panels(&self) -> usize {
+        self.n_rows.div_ceil(PANEL_ROWS)
+    }
+
+    pub(super) fn panel(&self, panel: usize) -> &[Line] {
+        &self.data.lines()[panel * self.panel_lines..][..self.panel_lines]
+    }
+}
+
+fn pack_floats(ty: BlockType, src: &[u8], panel: &mut [Line], lane: usize) {
+    if ty == BlockType::F32 {
+        for (line, bytes) in panel.iter_mut().zip(src.as_chunks().0) {
+            line.floats_mut()[lane] = f32::from_le_bytes(*bytes);
+        }
+    } else {
+        for (col, bytes) in src.as_chunks().0.iter().enumerate() {
+            panel[col / 2].halves_mut()[col % 2][lane] = u16::from_le_bytes(*bytes);
+        }
+    }
+}
+
+fn unpack_floats(ty: BlockType, panel: &[Line], lane: usize, out: &mut [f32]) {
+    for (col, value) in out.iter_mut().enumerate() {
+        *value = match ty {
+            BlockType::F32 => panel[col].floats()[lane],
+            _ => {
+                let bits = panel[col / 2].halves()[col % 2][lane];
+                let mut one = [0.0];
+                dequantize(ty, &bits.to_le_bytes(), &mut one);
+                one[0]
+            }
+        };
+    }
+}
+
+/// Walks the row's source blocks; `first` is the block's first 32-column block in its unit of lines.
+fn pack_codes(ty: BlockType, info: LayoutInfo, src: &[u8], panel: &mut [Line], lane: usize) {
+    let mut unpacked = Unpacked::new(ty);
+    for (i, block) in src.chunks(ty.block_bytes()).enumerate() {
+        unpacked.read(block);
+        let block_idx = i * ty.block_len() / 32;
+        let unit = &mut panel[block_idx / info.unit_blocks * info.unit_lines..][..info.unit_lines];
+        let first = block_idx % info.unit_blocks;
+        for (sub, codes) in unpacked.codes[..ty.block_len()].as_chunks::<32>().0.iter().enumerate() {
+            let lines = &mut unit[(first + sub) * info.block_lines..][..info.block_lines];
+            for (g, line) in lines.iter_mut().enumerate() {
+                for byte in 0..4 {
+                    let col = 4 * g + byte;
+                    let high = if info.nibbles { codes[16 + col] << 4 } else { 0 };
+                    line.0[4 * lane + byte] = codes[col] | high;
+                }
+            }
+        }
+        pack_scales(&unpacked, &mut unit[info.unit_blocks * info.block_lines..], first, lane);
+    }
+}
+
+fn unpack_codes(ty: BlockType, info: LayoutInfo, panel: &[Line], lane: usize, out: &mut [f32]) {
+    let mut unpacked = Unpacked::new(ty);
+    for (i, out) in out.chunks_mut(ty.block_len()).enumerate() {
+        let block_idx = i * ty.block_len() / 32;
+        let unit = &panel[block_idx / info.unit_blocks * info.unit_lines..][..info.unit_lines];
+        let first = block_idx % info.unit_blocks;
+        for (sub, codes) in unpacked.codes[..ty.block_len()].as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            let lines = &unit[(first + sub) * info.block_lines..][..info.block_lines];
+            for (g, line) in lines.iter().enumerate() {
+                for byte in 0..4 {
+                    let (col, code) = (4 * g + byte, line.0[4 * lane + byte]);
+                    if info.nibbles {
+                        (codes[col], codes[16 + col]) = (code & 0xF, code >> 4);
+                    } else {
+                        codes[col] = code;
+                    }
+                }
+            }
+        }
+        unpack_scales(&mut unpacked, &unit[info.unit_blocks * info.block_lines..], first, lane);
+        unpacked.dequantize(out);
+    }
+}
+
+/// Writes what `IntLayout::scales` of the type's layout reads.
+fn pack_scales(unpacked: &Unpacked, lines: &mut [Line], first: usize, lane: usize) {
+    match unpacked.ty {
+        BlockType::Q8_0 | BlockType::Q5_0 | BlockType::Q4_0 => {
+            lines[0].halves_mut()[first][lane] = unpacked.d
+        }
+        _ => *lines[0].halves_mut() = with_lane(*lines[0].halves(), lane, [unpacked.d, unpacked.m]),
+    }
+    match unpacked.ty {
+        BlockType::Q4K | BlockType::Q5K => {
+            for sub in 0..8 {
+                lines[1 + sub / 4].0[sub % 4 * 16 + lane] = unpacked.sub_scales[sub];
+                lines[3 + sub / 4].0[sub % 4 * 16 + lane] = unpacked.sub_mins[sub];
+            }
+        }
+        BlockType::Q6K => {
+            for sub in 0..16 {
+                lines[1 + sub / 4].0[sub % 4 * 16 + lane] = unpacked.sub_scales[sub];
+            }
+        }
+        _ => {}
+    }
+}
+
+fn with_lane(mut halves: [[u16; 16]; 2], lane: usize, values: [u16; 2]) -> [[u16; 16]; 2] {
+    halves[0][lane] = values[0];
+    halves[1][lane] = values[1];
+    halves
+}
+
+fn unpack_scales(unpacked: &mut Unpacked, lines: &[Line], first: usize, lane: usize) {
+    let halves = lines[0].halves();
+    match unpacked.ty {
+        BlockType::Q8_0 | BlockType::Q5_0 | BlockType::Q4_0 => unpacked.d = halves[first][lane],
+        _ => (unpacked.d, unpacked.m) = (halves[0][lane], halves[1][lane]),
+    }
+    match unpacked.ty {
+        BlockType::Q4K | BlockType::Q5K => {
+            for sub in 0..8 {
+                unpacked.sub_scales[sub] = lines[1 + sub / 4].0[sub % 4 * 16 + lane];
+                unpacked.sub_mins[sub] = lines[3 + sub / 4].0[sub % 4 * 16 + lane];
+            }
+        }
+        BlockType::Q6K => {
+            for sub in 0..16 {
+                unpacked.sub_scales[sub] = lines[1 + sub / 4].0[sub % 4 * 16 + lane];
+            }
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,71 @@
+//! Every instruction set of this machine against plain loops and against scalar, bit for bit.
+//!
+//! The three exactness rules are what these tests guard. Faults that were planted in the code, and the test that each made fail:
+//!
+//! | planted fault | caught by |
+//! | --- | --- |
+//! | a float tile sums in 2 accumulators instead of 4 | `matmul::equals_the_plain_loops` |
+//! | the minimum is added before the scale's term | `matmul::equals_the_plain_loops` |
+//! | the one-row tile splits its sum in two chains | `matmul::a_row_does_not_depend_on_the_others` |
+//! | a lane's tree adds neighbours first | `rows::equal_on_every_isa`, `attention::equals_the_plain_loops` |
+//! | a tile reads keys up to the longest prefix of its rows | `attention::masked_slots_are_never_read` |
+//! | extra slots are visited in order of slot number | `attention::committed_or_extra_is_the_same` |
+
+mod attention;
+mod matmul;
+mod pool;
+mod rows;
+
+use super::Kernels;
+
+/// A small generator for tests: the same numbers on every machine (xorshift64*).
+pub(super) struct Random(u64);
+
+impl Random {
+    pub(super) fn new(seed: u64) -> Self {
+        Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    /// In −1..1.
+    pub(super) fn float(&mut self) -> f32 {
+        (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+
+    pub(super) fn floats(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| self.float()).collect()
+    }
+}
+
+/// Bits, but one pattern for all NaNs: their payloads are not promised.
+pub(super) fn bits(x: &[f32]) -> Vec<u32> {
+    x.iter().map(|x| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() }).collect()
+}
+
+#[track_caller]
+pub(super) fn assert_bits(got: &[f32], expected: &[f32], case: &str) {
+    assert_eq!(got.len(), expected.len(), "{case}");
+    for (i, (a, b)) in bits(got).into_iter().zip(bits(expected)).enumerate() {
+        assert!(a == b, "{case}: element {i} is {} ({a:#x}), not {} ({b:#x})", got[i], expected[i]);
+    }
+}
+
+/// The fixed tree over sixteen lanes, written out.
+pub(super) fn tree(x: [f32; 16]) -> f32 {
+    let fours = |i: usize| (x[i] + x[i + 8]) + (x[i + 4] + x[i + 12]);
+    (fours(0) + fours(2)) + (fours(1) + fours(3))
+}
+
+#[test]
+fn detect_gives_the_fastest() {
+    let available = Kernels::available();
+    assert_eq!(available[0].isa(), super::IsaKind::Scalar);
+    assert_eq!(Kernels::detect().isa(), available.last().unwrap().isa());
+    eprintln!("tested: {:?}", available.iter().map(|k| k.isa()).collect::<Vec<_>>());
+}

@@ -1,0 +1,241 @@
+//! Attention against plain loops over logical positions.
+
+use proptest::prelude::*;
+
+use super::{Random, assert_bits, tree};
+use crate::kernels::*;
+
+/// A layer filled with random keys and values, and what was written: `[n_slots, n_kv_heads, head_dim]`, as stored.
+struct Cache {
+    layer: KvLayer,
+    keys: Vec<f32>,
+    values: Vec<f32>,
+}
+
+impl Cache {
+    fn new(seed: u64, ty: KvType, shape: AttentionShape, n_slots: usize) -> Self {
+        let mut random = Random::new(seed);
+        let width = shape.n_kv_heads * shape.head_dim;
+        let (mut keys, mut values) = (random.floats(n_slots * width), random.floats(n_slots * width));
+        let mut layer = KvLayer::new(ty, shape.n_kv_heads, n_slots, shape.head_dim).unwrap();
+        for slot in 0..n_slots {
+            let range = slot * width..(slot + 1) * width;
+            layer.write(Kernels::detect(), slot, &keys[range.clone()], &values[range]);
+        }
+        if ty == KvType::F16 {
+            for x in keys.iter_mut().chain(&mut values) {
+                *x = half::f16::from_f32(*x).to_f32();
+            }
+        }
+        Cache { layer, keys, values }
+    }
+}
+
+/// One head of one row, over the slots it sees in order.
+fn oracle(cache: &Cache, shape: AttentionShape, kv_head: usize, query: &[f32], slots: &[usize]) -> Vec<f32> {
+    let head_dim = shape.head_dim;
+    let at = |slot: usize| (slot * shape.n_kv_heads + kv_head) * head_dim;
+    let scores: Vec<f32> = slots
+        .iter()
+        .map(|&slot| {
+            let mut lanes = [0.0f32; 16];
+            for i in 0..head_dim {
+                lanes[i % 16] = query[i].mul_add(cache.keys[at(slot) + i], lanes[i % 16]);
+            }
+            tree(lanes) * (1.0 / (head_dim as f32).sqrt())
+        })
+        .collect();
+    let max = scores.iter().fold(f32::NEG_INFINITY, |max, x| max.max(*x));
+    let e: Vec<f32> = scores.iter().map(|x| exp(x - max)).collect();
+    let mut lanes = [0.0f32; 16];
+    for (p, e) in e.iter().enumerate() {
+        lanes[p % 16] += e;
+    }
+    let inverse = if slots.is_empty() { 0.0 } else { 1.0 / tree(lanes) };
+    (0..head_dim)
+        .map(|i| {
+            slots.iter().zip(&e).fold(0.0f32, |acc, (&slot, e)| e.mul_add(cache.values[at(slot) + i], acc))
+        })
+        .map(|x| x * inverse)
+        .collect()
+}
+
+fn expected(cache: &Cache, shape: AttentionShape, q: &[f32], visible: &[Visible<'_>]) -> Vec<f32> {
+    let mut out = Vec::new();
+    for (row, visible) in visible.iter().enumerate() {
+        let slots: Vec<usize> =
+            (0..visible.prefix_len).chain(visible.extra.iter().map(|&s| s as usize)).collect();
+        for head in 0..shape.n_heads {
+            let query = &q[(row * shape.n_heads + head) * shape.head_dim..][..shape.head_dim];
+            out.extend(oracle(cache, shape, head / (shape.n_heads / shape.n_kv_heads), query, &slots));
+        }
+    }
+    out
+}
+
+fn run(
+    k: Kernels,
+    pool: &Pool,
+    shape: AttentionShape,
+    q: &[f32],
+    layer: &KvLayer,
+    visible: &[Visible<'_>],
+) -> Vec<f32> {
+    let mut out = vec![f32::NAN; q.len()];
+    attention(k, pool, shape, q, layer, visible, &mut AttentionScratch::new(), &mut out);
+    out
+}
+
+fn shape(n_heads: usize, n_kv_heads: usize, head_dim: usize) -> AttentionShape {
+    AttentionShape { n_heads, n_kv_heads, head_dim }
+}
+
+fn check(shape: AttentionShape, ty: KvType, n_slots: usize, visible: &[Visible<'_>], pools: &[Pool]) {
+    let cache = Cache::new(n_slots as u64, ty, shape, n_slots);
+    let q = Random::new(3).floats(visible.len() * shape.n_heads * shape.head_dim);
+    let expected = expected(&cache, shape, &q, visible);
+    for k in Kernels::available() {
+        for pool in pools {
+            let case = format!(
+                "{shape:?}, {ty:?}, {} rows, {}, {} threads",
+                visible.len(),
+                k.isa(),
+                pool.n_threads()
+            );
+            assert_bits(&run(k, pool, shape, &q, &cache.layer, visible), &expected, &case);
+        }
+    }
+}
+
+#[test]
+fn equals_the_plain_loops() {
+    let pools = [1, 2, 3].map(Pool::new);
+    let extra = [40, 35, 47];
+    // Causal rows, rows of a tree, rows that see nothing, little, and everything.
+    let rows: Vec<Visible<'_>> =
+        [(0, 0), (0, 1), (1, 0), (2, 0), (3, 0), (15, 2), (16, 3), (17, 1), (30, 3), (48, 0), (30, 2)]
+            .map(|(prefix_len, n)| Visible { prefix_len, extra: &extra[..n] })
+            .to_vec();
+    for shape in [
+        shape(1, 1, 16),
+        shape(4, 2, 64),
+        shape(6, 2, 80),
+        shape(3, 3, 10),
+        shape(9, 3, 64),
+        shape(2, 1, 128),
+    ] {
+        for ty in [KvType::F16, KvType::F32] {
+            check(shape, ty, 48, &rows, &pools);
+            check(shape, ty, 48, &rows[10..], &pools);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn equals_the_plain_loops_anywhere(
+        kv_heads in 1usize..4, group in 1usize..5, head_dim in 1usize..100, f16: bool,
+        rows in proptest::collection::vec((0usize..60, proptest::collection::vec(0u32..60, 0..8)), 1..9),
+    ) {
+        let visible: Vec<_> = rows.iter().map(|(prefix_len, extra)| Visible { prefix_len: *prefix_len, extra }).collect();
+        let ty = if f16 { KvType::F16 } else { KvType::F32 };
+        check(shape(kv_heads * group, kv_heads, head_dim), ty, 60, &visible, &[Pool::new(1)]);
+    }
+}
+
+/// Rule 2 of exactness: NaN in a slot that no row sees changes nothing.
+#[test]
+fn masked_slots_are_never_read() {
+    let shape = shape(4, 2, 32);
+    for k in Kernels::available() {
+        let mut cache = Cache::new(1, KvType::F32, shape, 40);
+        let visible = [
+            Visible { prefix_len: 20, extra: &[30] },
+            Visible { prefix_len: 20, extra: &[30, 33] },
+            Visible { prefix_len: 20, extra: &[30, 36] },
+            Visible { prefix_len: 17, extra: &[] },
+        ];
+        let q = Random::new(3).floats(visible.len() * 4 * 32);
+        let before = run(k, &Pool::new(1), shape, &q, &cache.layer, &visible);
+        for slot in (20..40).filter(|slot| ![30, 33, 36].contains(slot)) {
+            cache.layer.write(k, slot, &[f32::NAN; 64], &[f32::NAN; 64]);
+        }
+        let after = run(k, &Pool::new(1), shape, &q, &cache.layer, &visible);
+        assert_bits(&after, &before, "NaN in slots that nobody sees");
+        // And a slot that one row sees reaches that row only.
+        cache.layer.write(k, 36, &[f32::NAN; 64], &[f32::NAN; 64]);
+        let after = run(k, &Pool::new(1), shape, &q, &cache.layer, &visible);
+        assert_bits(&after[..256], &before[..256], "rows 0 and 1");
+        assert!(after[256..384].iter().all(|x| x.is_nan()));
+        assert_bits(&after[384..], &before[384..], "row 3");
+    }
+}
+
+/// Rule 2 again: keys seen as extra slots, or moved into the prefix by a commit, give the same bits.
+#[test]
+fn committed_or_extra_is_the_same() {
+    let shape = shape(6, 2, 64);
+    for ty in [KvType::F16, KvType::F32] {
+        for k in Kernels::available() {
+            let mut cache = Cache::new(2, ty, shape, 100);
+            let q = Random::new(3).floats(6 * 64);
+            let path = [90, 77, 95, 81, 88];
+            let draft =
+                run(k, &Pool::new(2), shape, &q, &cache.layer, &[Visible { prefix_len: 50, extra: &path }]);
+            // In the company of rows that see less and more.
+            let company = [Visible { prefix_len: 3, extra: &[] }, Visible { prefix_len: 50, extra: &path }];
+            let both = run(k, &Pool::new(2), shape, &[&q[..], &q].concat(), &cache.layer, &company);
+            assert_bits(&both[6 * 64..], &draft, "alone or not");
+            for (i, &slot) in path.iter().enumerate() {
+                cache.layer.copy_slot(slot as usize, 50 + i);
+            }
+            let committed =
+                run(k, &Pool::new(1), shape, &q, &cache.layer, &[Visible { prefix_len: 55, extra: &[] }]);
+            assert_bits(&committed, &draft, "as extra slots, then committed");
+            let mut fork = KvLayer::new(ty, 2, 60, 64).unwrap();
+            fork.copy_prefix(&cache.layer, 55);
+            let forked = run(k, &Pool::new(1), shape, &q, &fork, &[Visible { prefix_len: 55, extra: &[] }]);
+            assert_bits(&forked, &committed, "in a fork of another size");
+        }
+    }
+}
+
+#[test]
+fn f16_rounds_the_same_on_every_isa() {
+    let x = [
+        0.1,
+        65504.0,
+        65520.0,
+        1e-8,
+        6e-8,
+        -0.0,
+        f32::INFINITY,
+        1.0 + 1.0 / 2048.0,
+        1.0 + 3.0 / 2048.0,
+        1e30,
+    ];
+    let one = shape(1, 1, 10);
+    for k in Kernels::available() {
+        let mut layer = KvLayer::new(KvType::F16, 1, 1, 10).unwrap();
+        layer.write(k, 0, &[0.0; 10], &x);
+        let out = run(k, &Pool::new(1), one, &[0.0; 10], &layer, &[Visible { prefix_len: 1, extra: &[] }]);
+        let expected = x.map(|x| half::f16::from_f32(x).to_f32() + 0.0);
+        assert_bits(&out, &expected, k.isa().name());
+    }
+}
+
+#[test]
+fn scratch_and_layer_sizes() {
+    assert_eq!(KvLayer::new(KvType::F16, 2, 100, 64).unwrap().size_bytes(), 2 * 2 * 2 * 100 * 64);
+    assert_eq!(KvLayer::new(KvType::F32, 1, 0, 64).unwrap().size_bytes(), 0);
+    assert!(KvLayer::new(KvType::F32, 8, usize::MAX / 16, 64).is_err());
+}
+
+#[test]
+#[should_panic(expected = "slot 48 of 48")]
+fn a_slot_past_the_end_panics() {
+    let layer = KvLayer::new(KvType::F16, 1, 48, 16).unwrap();
+    let visible = [Visible { prefix_len: 0, extra: &[48] }];
+    run(Kernels::detect(), &Pool::new(1), shape(1, 1, 16), &[0.0; 16], &layer, &visible);
+}

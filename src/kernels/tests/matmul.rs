@@ -1,0 +1,343 @@
+//! Packing and matmul: the plain loops of `oracle` define every output.
+
+use half::f16;
+use proptest::prelude::*;
+
+use super::{Random, assert_bits};
+use crate::kernels::block::Unpacked;
+use crate::kernels::*;
+
+/// Random bytes of `ty`, with scales that are finite and not all of one sign.
+pub(super) fn random_weights(random: &mut Random, ty: BlockType, n_rows: usize, n_cols: usize) -> Vec<u8> {
+    let n_bytes = ty.row_bytes(n_cols as u64).unwrap() as usize * n_rows;
+    if ty.is_float() {
+        let mut out = Vec::new();
+        quantize(ty, &random.floats(n_rows * n_cols), &mut out);
+        return out;
+    }
+    let mut out: Vec<u8> = (0..n_bytes).map(|_| random.next() as u8).collect();
+    for block in out.chunks_mut(ty.block_bytes()) {
+        let mut put = |at: usize| {
+            let scale = f16::from_f32(random.float() * 0.05);
+            block[at..at + 2].copy_from_slice(&scale.to_le_bytes());
+        };
+        match ty {
+            BlockType::Q6K => put(208),
+            BlockType::Q8_0 | BlockType::Q4_0 | BlockType::Q5_0 => put(0),
+            _ => {
+                put(0);
+                put(2);
+            }
+        }
+    }
+    out
+}
+
+fn quantize_activations(x: &[f32]) -> Vec<(f32, Vec<i32>)> {
+    x.chunks(32)
+        .map(|x| {
+            let amax = x.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+            let scale = amax / 127.0;
+            if x.iter().any(|x| !x.is_finite()) {
+                return (f32::NAN, vec![0; 32]);
+            }
+            let inverse = 1.0 / scale;
+            if inverse.is_infinite() {
+                return (0.0, vec![0; 32]);
+            }
+            (scale, x.iter().map(|x| (x * inverse).round_ties_even() as i32).collect())
+        })
+        .collect()
+}
+
+/// One output, from the file's bytes of its row: no panels, tiles or vectors.
+pub(super) fn oracle(ty: BlockType, row: &[u8], x: &[f32]) -> f32 {
+    if ty.is_float() {
+        let mut w = vec![0.0; x.len()];
+        dequantize(ty, row, &mut w);
+        let mut acc = [0.0f32; 4];
+        for (c, (w, x)) in w.iter().zip(x).enumerate() {
+            acc[c % 4] = w.mul_add(*x, acc[c % 4]);
+        }
+        return (acc[0] + acc[1]) + (acc[2] + acc[3]);
+    }
+    let activations = quantize_activations(x);
+    let mut acc = 0.0f32;
+    let mut unpacked = Unpacked::new(ty);
+    for (i, bytes) in row.chunks(ty.block_bytes()).enumerate() {
+        unpacked.read(bytes);
+        for block in 0..ty.block_len() / 32 {
+            let (a_scale, q) = &activations[i * ty.block_len() / 32 + block];
+            let codes = &unpacked.codes[32 * block..][..32];
+            let dot = |range: std::ops::Range<usize>| -> i32 {
+                range.map(|c| (i32::from(codes[c]) - ty.bias()) * q[c]).sum()
+            };
+            let (scale, min) = unpacked.scale_and_min(2 * block);
+            if ty == BlockType::Q6K {
+                acc = (scale * a_scale).mul_add(dot(0..16) as f32, acc);
+                let (second, _) = unpacked.scale_and_min(2 * block + 1);
+                acc = (second * a_scale).mul_add(dot(16..32) as f32, acc);
+            } else {
+                acc = (scale * a_scale).mul_add(dot(0..32) as f32, acc);
+            }
+            if unpacked.has_min() {
+                acc = min.mul_add(a_scale * q.iter().sum::<i32>() as f32, acc);
+            }
+        }
+    }
+    acc
+}
+
+struct Case {
+    ty: BlockType,
+    n_rows: usize,
+    n_cols: usize,
+    n_act_rows: usize,
+    bytes: Vec<u8>,
+    x: Vec<f32>,
+}
+
+impl Case {
+    fn new(seed: u64, ty: BlockType, n_rows: usize, n_cols: usize, n_act_rows: usize) -> Self {
+        let mut random = Random::new(seed);
+        let bytes = random_weights(&mut random, ty, n_rows, n_cols);
+        let x = random.floats(n_act_rows * n_cols);
+        Case { ty, n_rows, n_cols, n_act_rows, bytes, x }
+    }
+
+    fn name(&self) -> String {
+        format!("{} {} × {}, {} activation rows", self.ty, self.n_rows, self.n_cols, self.n_act_rows)
+    }
+
+    fn pack(&self) -> PackedMatrix {
+        PackedMatrix::pack(self.ty, self.n_rows, self.n_cols, &self.bytes, &|row| row).unwrap()
+    }
+
+    fn run(&self, k: Kernels, pool: &Pool) -> Vec<f32> {
+        multiply(k, pool, &self.pack(), &self.x, self.n_act_rows)
+    }
+
+    fn expected(&self) -> Vec<f32> {
+        let row_bytes = self.ty.row_bytes(self.n_cols as u64).unwrap() as usize;
+        let mut out = Vec::new();
+        for r in 0..self.n_act_rows {
+            let x = &self.x[r * self.n_cols..][..self.n_cols];
+            out.extend(
+                (0..self.n_rows).map(|o| oracle(self.ty, &self.bytes[o * row_bytes..][..row_bytes], x)),
+            );
+        }
+        out
+    }
+
+    fn check(&self, pools: &[Pool]) {
+        let expected = self.expected();
+        for k in Kernels::available() {
+            for pool in pools {
+                let case = format!("{}, {}, {} threads", self.name(), k.isa(), pool.n_threads());
+                assert_bits(&self.run(k, pool), &expected, &case);
+            }
+        }
+    }
+}
+
+fn multiply(k: Kernels, pool: &Pool, w: &PackedMatrix, x: &[f32], n_act_rows: usize) -> Vec<f32> {
+    let mut activations = Activations::new();
+    activations.set(k, pool, x, n_act_rows, w.n_cols(), w.activation_form());
+    let mut out = vec![f32::NAN; n_act_rows * w.n_rows()];
+    matmul(k, pool, &activations, &mut [MatMul { w, out: &mut out }]);
+    out
+}
+
+/// Columns that a type allows, awkward ones first.
+fn columns(ty: BlockType) -> Vec<usize> {
+    match ty.block_len() {
+        1 => vec![1, 2, 3, 4, 5, 15, 16, 17, 70],
+        32 => vec![32, 64, 96, 160],
+        _ => vec![256, 512, 768],
+    }
+}
+
+#[test]
+fn equals_the_plain_loops() {
+    let pool = [Pool::new(1)];
+    for ty in BlockType::ALL {
+        for n_cols in columns(ty) {
+            for (n_rows, n_act_rows) in
+                [(1, 1), (15, 2), (16, 3), (17, 4), (40, 5), (33, 8), (20, 17), (5, 64)]
+            {
+                Case::new(n_cols as u64, ty, n_rows, n_cols, n_act_rows).check(&pool);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_activation_row_count_and_thread_count() {
+    let pools = [1, 2, 3, 4].map(Pool::new);
+    for ty in BlockType::ALL {
+        for n_act_rows in 1..=17 {
+            // Large enough that the section is not run inline.
+            Case::new(7, ty, 150, 256, n_act_rows).check(&pools);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn equals_the_plain_loops_anywhere(
+        ty in proptest::sample::select(&BlockType::ALL[..]),
+        blocks in 1usize..6, n_rows in 1usize..41, n_act_rows in 1usize..18, seed: u64,
+    ) {
+        let n_cols = if ty.is_float() { blocks * 14 - seed as usize % 14 } else { blocks * ty.block_len() };
+        Case::new(seed, ty, n_rows, n_cols, n_act_rows).check(&[Pool::new(1)]);
+    }
+}
+
+/// Rule 1 of exactness: a row's bits are the same alone and in any batch.
+#[test]
+fn a_row_does_not_depend_on_the_others() {
+    let pool = Pool::new(2);
+    for ty in BlockType::ALL {
+        let case = Case::new(11, ty, 37, 512, 64);
+        let w = case.pack();
+        for k in Kernels::available() {
+            let batch = multiply(k, &pool, &w, &case.x, 64);
+            for r in 0..64 {
+                let alone = multiply(k, &pool, &w, &case.x[r * 512..][..512], 1);
+                assert_bits(
+                    &batch[r * 37..][..37],
+                    &alone,
+                    &format!("row {r} of {}, {}", case.name(), k.isa()),
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn extreme_codes_and_activations_do_not_saturate() {
+    // Largest magnitudes of every code with activations of ±127: what 16-bit intermediates would clip.
+    let pool = [Pool::new(1)];
+    for ty in BlockType::ALL.into_iter().filter(|ty| !ty.is_float()) {
+        for fill in [0x00, 0x7F, 0x80, 0xFF] {
+            let mut case = Case::new(3, ty, 16, 256, 3);
+            for block in case.bytes.chunks_mut(ty.block_bytes()) {
+                let (start, end) = if ty == BlockType::Q6K { (0, 192) } else { (4, block.len()) };
+                block[start..end].fill(fill);
+            }
+            for (i, x) in case.x.iter_mut().enumerate() {
+                *x = if i / 256 == 2 && i % 2 == 1 { -1.0 } else { 1.0 }
+                    * if i / 256 == 1 { -1.0 } else { 1.0 };
+            }
+            case.check(&pool);
+        }
+    }
+}
+
+#[test]
+fn awkward_activations() {
+    let pool = [Pool::new(1)];
+    for special in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, 1e-40, f32::MIN_POSITIVE, -0.0] {
+        for ty in [BlockType::Q8_0, BlockType::Q4K, BlockType::Q6K, BlockType::F32] {
+            let mut case = Case::new(5, ty, 18, 256, 3);
+            case.x[256..512].fill(0.0);
+            case.x[300] = special;
+            case.check(&pool);
+            let out = case.run(Kernels::detect(), &pool[0]);
+            assert!(out[..18].iter().all(|x| x.is_finite()), "row 0 does not read row 1");
+            let is_poisoned = out[18..36].iter().any(|x| x.is_nan());
+            assert!(
+                special.is_finite() || ty == BlockType::F32 || is_poisoned,
+                "{special} is seen in the outputs"
+            );
+        }
+    }
+}
+
+#[test]
+fn dequantize_row_equals_dequantize() {
+    for ty in BlockType::ALL {
+        for n_cols in columns(ty) {
+            let mut random = Random::new(n_cols as u64);
+            let bytes = random_weights(&mut random, ty, 35, n_cols);
+            // A permutation, as the Q and K matrices of GGUF llama files have.
+            let map = |row: usize| (row * 13 + 4) % 35;
+            let w = PackedMatrix::pack(ty, 35, n_cols, &bytes, &map).unwrap();
+            let mut all = vec![0.0; 35 * n_cols];
+            dequantize(ty, &bytes, &mut all);
+            let mut row = vec![0.0; n_cols];
+            for r in 0..35 {
+                w.dequantize_row(r, &mut row);
+                assert_bits(&row, &all[map(r) * n_cols..][..n_cols], &format!("{ty}, row {r}"));
+            }
+        }
+    }
+}
+
+/// Against f64 on dequantised weights. The tolerance is that of 8-bit activations: half a step of amax/127 per column, of
+/// which the products take a random walk; 4 σ are allowed for.
+#[test]
+fn close_to_the_real_product() {
+    for ty in BlockType::ALL {
+        let case = Case::new(9, ty, 32, 1024, 2);
+        let mut w = vec![0.0; 32 * 1024];
+        dequantize(ty, &case.bytes, &mut w);
+        let out = case.run(Kernels::detect(), &Pool::new(1));
+        for r in 0..2 {
+            for o in 0..32 {
+                let (w, x) = (&w[o * 1024..][..1024], &case.x[r * 1024..][..1024]);
+                let exact: f64 = w.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum();
+                let norm = w.iter().map(|w| f64::from(*w).powi(2)).sum::<f64>().sqrt();
+                let step = if ty.is_float() { 1e-6 } else { 1.0 / 127.0 / 12f64.sqrt() };
+                let error = (f64::from(out[r * 32 + o]) - exact).abs();
+                assert!(error <= 4.0 * step * norm + 1e-5, "{ty}: {error} with norm {norm}");
+            }
+        }
+    }
+}
+
+#[test]
+fn several_jobs_of_several_types_in_one_call() {
+    let k = Kernels::detect();
+    let pool = Pool::new(3);
+    let cases = [
+        Case::new(1, BlockType::Q4K, 50, 256, 3),
+        Case::new(1, BlockType::F32, 7, 256, 3),
+        Case::new(1, BlockType::Q6K, 333, 256, 3),
+    ];
+    let x = Random::new(8).floats(3 * 256);
+    let weights: Vec<_> = cases.iter().map(Case::pack).collect();
+    let mut outs: Vec<_> = cases.iter().map(|case| vec![f32::NAN; 3 * case.n_rows]).collect();
+    let form = weights.iter().map(PackedMatrix::activation_form).reduce(ActivationForm::with).unwrap();
+    let mut activations = Activations::new();
+    activations.set(k, &pool, &x, 3, 256, form);
+    let mut jobs: Vec<_> = weights.iter().zip(&mut outs).map(|(w, out)| MatMul { w, out }).collect();
+    matmul(k, &pool, &activations, &mut jobs);
+    for (w, out) in weights.iter().zip(&outs) {
+        assert_bits(out, &multiply(k, &pool, w, &x, 3), "a job in company");
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let identity = |row| row;
+    let pack = |ty, n_rows, n_cols, len| PackedMatrix::pack(ty, n_rows, n_cols, &vec![0; len], &identity);
+    assert!(matches!(pack(BlockType::Q8_0, 1, 33, 34), Err(PackError::PartialBlock { n_cols: 33, .. })));
+    assert!(matches!(
+        pack(BlockType::Q8_0, 2, 32, 67),
+        Err(PackError::WrongLength { expected: 68, given: 67, .. })
+    ));
+    assert!(pack(BlockType::F32, usize::MAX, usize::MAX / 4, 0).is_err());
+    assert_eq!(pack(BlockType::F16, 0, 5, 0).unwrap().n_rows(), 0);
+}
+
+#[test]
+fn no_rows_and_no_columns() {
+    let k = Kernels::detect();
+    let pool = Pool::new(2);
+    let w = PackedMatrix::pack(BlockType::F32, 3, 2, &[0; 24], &|row| row).unwrap();
+    assert!(multiply(k, &pool, &w, &[], 0).is_empty());
+    let w = PackedMatrix::pack(BlockType::Q8_0, 3, 0, &[], &|row| row).unwrap();
+    assert_bits(&multiply(k, &pool, &w, &[], 2), &[0.0; 6], "no columns");
+}

@@ -1,0 +1,101 @@
+//! The pool: every item once, panics, nesting, several callers, sleeping and waking.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+use crate::kernels::Pool;
+
+#[test]
+fn every_item_once_in_contiguous_ranges() {
+    for n_threads in 1..=5 {
+        let pool = Pool::new(n_threads);
+        assert_eq!(pool.n_threads(), n_threads);
+        for n_items in (0..12).chain([100, 1001]) {
+            let hits: Vec<AtomicUsize> = (0..n_items).map(|_| AtomicUsize::new(0)).collect();
+            pool.run(n_items, &|worker, range| {
+                assert!(worker < n_threads && !range.is_empty());
+                for item in range {
+                    hits[item].fetch_add(1, SeqCst);
+                }
+            });
+            assert!(hits.iter().all(|hit| hit.load(SeqCst) == 1), "{n_threads} threads, {n_items} items");
+        }
+    }
+}
+
+#[test]
+fn for_rows_gives_each_row() {
+    let pool = Pool::new(3);
+    let mut out = vec![0.0; 50];
+    pool.for_rows(&mut out, 5, &|row, out| out.fill(row as f32));
+    assert!(out.iter().enumerate().all(|(i, x)| *x == (i / 5) as f32));
+    pool.for_rows(&mut [], 0, &|_, _| unreachable!());
+}
+
+#[test]
+fn panics_propagate_and_the_pool_stays_usable() {
+    let pool = Pool::new(3);
+    for bad in 0..3 {
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            pool.run(3, &|_, range| assert!(!range.contains(&bad), "item {bad}"))
+        }));
+        let message = *result.unwrap_err().downcast::<String>().unwrap();
+        assert_eq!(message, format!("item {bad}"));
+        let sum = AtomicUsize::new(0);
+        pool.run(10, &|_, range| {
+            sum.fetch_add(range.sum(), SeqCst);
+        });
+        assert_eq!(sum.load(SeqCst), 45);
+    }
+}
+
+#[test]
+fn nested_sections_run_where_they_are() {
+    let pool = Pool::new(2);
+    let sum = AtomicUsize::new(0);
+    pool.run(4, &|_, outer| {
+        for _ in outer {
+            pool.run(10, &|worker, range| {
+                assert_eq!((worker, range.clone()), (0, 0..10));
+                sum.fetch_add(range.len(), SeqCst);
+            });
+        }
+    });
+    assert_eq!(sum.load(SeqCst), 40);
+}
+
+#[test]
+fn shared_by_threads_that_come_and_go() {
+    let pool = Arc::new(Pool::new(3));
+    let total = Arc::new(AtomicUsize::new(0));
+    let callers: Vec<_> = (0..4)
+        .map(|caller| {
+            let (pool, total) = (pool.clone(), total.clone());
+            std::thread::spawn(move || {
+                for i in 0..500 {
+                    pool.run(7, &|_, range| {
+                        total.fetch_add(range.len(), SeqCst);
+                    });
+                    if i % 100 == caller {
+                        // Long enough for the workers to fall asleep.
+                        std::thread::sleep(Duration::from_millis(2));
+                    }
+                }
+            })
+        })
+        .collect();
+    callers.into_iter().for_each(|caller| caller.join().unwrap());
+    assert_eq!(total.load(SeqCst), 4 * 500 * 7);
+}
+
+#[test]
+fn drop_joins_sleeping_and_spinning_workers() {
+    for sleep_ms in [0, 2] {
+        let pool = Pool::new(4);
+        pool.run(4, &|_, _| {});
+        std::thread::sleep(Duration::from_millis(sleep_ms));
+        drop(pool);
+    }
+}

@@ -1,0 +1,207 @@
+//! The rows of one forward pass: tokens, positions, and what each row may see.
+//!
+//! Prefill chunks, single decoding steps and verification batches are the same thing here: rows that stand after the
+//! committed prefix of `base` tokens and are linked to their parents. A chain is a tree in which every parent is the row
+//! before. Row `i` is written to cache slot `base + i`.
+
+use crate::kernels::Visible;
+use crate::token::TokenId;
+
+/// The rows of one forward pass. Its buffers are kept between passes.
+///
+/// # Invariants
+/// - all per-row vectors have `len()` entries;
+/// - a row sees the slots `0..prefix_len` and then its `extra` slots, in order of logical position, itself last.
+#[derive(Debug, Default, Clone)]
+pub struct Batch {
+    base: usize,
+    /// `[n_rows]`
+    tokens: Vec<TokenId>,
+    /// `[n_rows]`: position of the row in the sequence; padding rows have 0.
+    positions: Vec<u32>,
+    /// `[n_rows]`
+    seen: Vec<Seen>,
+    /// Concatenated slots beyond each row's prefix; `seen` holds the ranges.
+    extra: Vec<u32>,
+    n_padding: usize,
+}
+
+/// What a row sees: slots `0..prefix_len`, then `extra[extra_start..][..extra_len]`.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    prefix_len: usize,
+    extra_start: usize,
+    extra_len: usize,
+}
+
+impl Seen {
+    fn prefix(prefix_len: usize) -> Self {
+        Self { prefix_len, extra_start: 0, extra_len: 0 }
+    }
+}
+
+impl Batch {
+    /// An empty batch.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Fills the batch with `tokens` in sequence after `base` committed tokens (prefill, plain decoding).
+    pub fn set_chain(&mut self, base: usize, tokens: &[TokenId]) {
+        self.clear(base);
+        for (row, &token) in tokens.iter().enumerate() {
+            self.tokens.push(token);
+            self.positions.push((base + row) as u32);
+            self.seen.push(Seen::prefix(base + row + 1));
+        }
+    }
+
+    /// Fills the batch with a token tree after `base` committed tokens, followed by padding up to `n_rows` rows.
+    ///
+    /// `parents[0]` is ignored (row 0 is the root, the newest committed token); `parents[i] < i` otherwise. Ancestors
+    /// that stand in the cache one after another from the root on are taken into the row's prefix, so a chain costs
+    /// what a chain costs, and the order of the sums is that of the committed sequence in every case.
+    ///
+    /// # Panics
+    /// When the slices differ in length, a parent does not come before its child, or `n_rows < tokens.len()`.
+    pub fn set_tree(&mut self, base: usize, tokens: &[TokenId], parents: &[u32], n_rows: usize) {
+        assert_eq!(tokens.len(), parents.len(), "one parent per row");
+        assert!(tokens.len() <= n_rows, "{} rows do not fit a batch of {n_rows}", tokens.len());
+        self.clear(base);
+        for (row, &token) in tokens.iter().enumerate() {
+            let parent = (row > 0).then(|| parents[row] as usize);
+            assert!(parent.is_none_or(|p| p < row), "row {row} comes before its parent {parent:?}");
+            let seen = self.seen_below(parent, row);
+            self.tokens.push(token);
+            self.positions.push(parent.map_or(base as u32, |p| self.positions[p] + 1));
+            self.seen.push(seen);
+        }
+        for row in tokens.len()..n_rows {
+            // A padding row sees itself alone, so its arithmetic is finite, and nothing reads what it computes.
+            let extra_start = self.extra.len();
+            self.extra.push((base + row) as u32);
+            self.tokens.push(TokenId(0));
+            self.positions.push(0);
+            self.seen.push(Seen { prefix_len: 0, extra_start, extra_len: 1 });
+        }
+        self.n_padding = n_rows - tokens.len();
+    }
+
+    /// What `row` sees below `parent`: everything that the parent sees, and itself.
+    fn seen_below(&mut self, parent: Option<usize>, row: usize) -> Seen {
+        let slot = self.base + row;
+        let Some(parent) = parent else { return Seen::prefix(slot + 1) };
+        let above = self.seen[parent];
+        if above.extra_len == 0 && above.prefix_len == slot {
+            return Seen::prefix(slot + 1);
+        }
+        let extra_start = self.extra.len();
+        self.extra.extend_from_within(above.extra_start..above.extra_start + above.extra_len);
+        self.extra.push(slot as u32);
+        Seen { prefix_len: above.prefix_len, extra_start, extra_len: above.extra_len + 1 }
+    }
+
+    fn clear(&mut self, base: usize) {
+        self.base = base;
+        self.tokens.clear();
+        self.positions.clear();
+        self.seen.clear();
+        self.extra.clear();
+        self.n_padding = 0;
+    }
+
+    /// Committed tokens before the batch.
+    pub fn base(&self) -> usize {
+        self.base
+    }
+
+    /// Rows, padding included.
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Whether the batch has no rows.
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    /// Rows without a token; they stand at the end.
+    pub fn n_padding(&self) -> usize {
+        self.n_padding
+    }
+
+    /// `[n_rows]`
+    pub fn tokens(&self) -> &[TokenId] {
+        &self.tokens
+    }
+
+    /// `[n_rows]`
+    pub fn positions(&self) -> &[u32] {
+        &self.positions
+    }
+
+    /// What a row may see.
+    pub fn visible(&self, row: usize) -> Visible<'_> {
+        let Seen { prefix_len, extra_start, extra_len } = self.seen[row];
+        Visible { prefix_len, extra: &self.extra[extra_start..extra_start + extra_len] }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The slots that a row sees, by walking its parents: the obvious implementation.
+    fn slots_by_walking(base: usize, parents: &[u32], row: usize) -> Vec<u32> {
+        let mut path = vec![row];
+        while *path.last().unwrap() != 0 {
+            path.push(parents[*path.last().unwrap()] as usize);
+        }
+        (0..base).chain(path.into_iter().rev().map(|r| base + r)).map(|s| s as u32).collect()
+    }
+
+    fn slots_of(batch: &Batch, row: usize) -> Vec<u32> {
+        let visible = batch.visible(row);
+        (0..visible.prefix_len as u32).chain(visible.extra.iter().copied()).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn a_row_sees_the_prefix_and_its_ancestors(
+            base in 0usize..5,
+            picks in proptest::collection::vec(any::<proptest::sample::Index>(), 0..24),
+            n_padding in 0usize..4,
+        ) {
+            let mut parents = vec![0u32];
+            for pick in &picks {
+                parents.push(pick.index(parents.len()) as u32);
+            }
+            let tokens: Vec<TokenId> = (0..parents.len() as u32).map(TokenId).collect();
+            let mut batch = Batch::new();
+            batch.set_tree(base, &tokens, &parents, tokens.len() + n_padding);
+            for row in 0..tokens.len() {
+                let slots = slots_by_walking(base, &parents, row);
+                prop_assert_eq!(batch.positions()[row] as usize, slots.len() - 1);
+                prop_assert_eq!(slots_of(&batch, row), slots);
+            }
+            for row in tokens.len()..batch.len() {
+                prop_assert_eq!(slots_of(&batch, row), vec![(base + row) as u32]);
+            }
+            prop_assert_eq!(batch.n_padding(), n_padding);
+        }
+    }
+
+    #[test]
+    fn a_chain_is_a_tree_of_single_children() {
+        let tokens: Vec<TokenId> = (0..6).map(TokenId).collect();
+        let (mut chain, mut tree) = (Batch::new(), Batch::new());
+        chain.set_chain(3, &tokens);
+        tree.set_tree(3, &tokens, &[0, 0, 1, 2, 3, 4], 6);
+        for row in 0..6 {
+            assert_eq!(slots_of(&chain, row), slots_of(&tree, row));
+            assert_eq!(chain.positions()[row], tree.positions()[row]);
+        }
+        assert!(tree.extra.is_empty(), "a chain needs no extra slots");
+    }
+}

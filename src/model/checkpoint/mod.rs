@@ -1,0 +1,266 @@
+//! One view over GGUF files and Hugging Face folders: hyper-parameters, weights by role, tokenizer.
+
+mod layout;
+mod open;
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::path::Path;
+
+use thiserror::Error;
+
+use crate::kernels::BlockType;
+use crate::model::config::{ConfigError, ModelConfig};
+use crate::model::gguf::{GgufError, GgufFile};
+use crate::model::hf::{HfError, HfFolder, SafetensorsError};
+use crate::tokenizer::{Tokenizer, TokenizerError};
+
+/// The role of a tensor in the model.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum WeightId {
+    /// Token embedding, `[vocab_size, hidden_dim]`.
+    Embedding,
+    /// Norm before the head, `[hidden_dim]`.
+    OutputNorm,
+    /// Output matrix, `[vocab_size, hidden_dim]`; absent where [`ModelConfig::tied_head`] is set.
+    Head,
+    /// A tensor of one layer.
+    Layer(usize, LayerWeight),
+}
+
+/// The role of a tensor in a layer. Matrices are `[outputs, inputs]`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum LayerWeight {
+    /// Norm before attention, `[hidden_dim]`.
+    AttnNorm,
+    /// `[n_heads · head_dim, hidden_dim]`.
+    Q,
+    /// `[n_kv_heads · head_dim, hidden_dim]`.
+    K,
+    /// `[n_kv_heads · head_dim, hidden_dim]`.
+    V,
+    /// `[hidden_dim, n_heads · head_dim]`.
+    O,
+    /// `[n_heads · head_dim]`, where [`ModelConfig::qkv_bias`] is set.
+    QBias,
+    /// `[n_kv_heads · head_dim]`, where [`ModelConfig::qkv_bias`] is set.
+    KBias,
+    /// `[n_kv_heads · head_dim]`, where [`ModelConfig::qkv_bias`] is set.
+    VBias,
+    /// `[hidden_dim]`, where [`ModelConfig::o_bias`] is set.
+    OBias,
+    /// `[head_dim]`, Qwen3.
+    QNorm,
+    /// `[head_dim]`, Qwen3.
+    KNorm,
+    /// Norm before the feed-forward layer, `[hidden_dim]`.
+    FfnNorm,
+    /// `[ffn_dim, hidden_dim]`.
+    Gate,
+    /// `[ffn_dim, hidden_dim]`.
+    Up,
+    /// `[hidden_dim, ffn_dim]`.
+    Down,
+}
+
+/// A tensor that was found with the right shape and a type that can be read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TensorInfo {
+    /// Its name in the file.
+    pub name: String,
+    /// Element type in the file.
+    pub ty: BlockType,
+    /// Rows; 1 for a vector.
+    pub n_rows: usize,
+    /// Columns; the length of a vector.
+    pub n_cols: usize,
+    /// The rows of each Q or K head are in the pair order of GGUF's llama files (0, d/2, 1, d/2+1, …), not in halves.
+    pub qk_interleaved: bool,
+}
+
+/// Why a model could not be loaded.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The path is no model.
+    #[error("{path}: {reason}")]
+    NotAModel {
+        /// The path given.
+        path: String,
+        /// What was found there.
+        reason: &'static str,
+    },
+    /// The GGUF container.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    /// The Hugging Face folder.
+    #[error(transparent)]
+    Hf(#[from] HfError),
+    /// The hyper-parameters.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A tensor that the architecture needs is missing.
+    #[error("{file}: tensor `{tensor}` is missing")]
+    MissingTensor {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+    },
+    /// A tensor that the architecture does not have; leaving it out would change the model.
+    #[error("{file}: tensor `{tensor}` does not belong to a {architecture} model")]
+    UnexpectedTensor {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// The architecture's name.
+        architecture: &'static str,
+    },
+    /// A tensor has another shape than the hyper-parameters say.
+    #[error("{file}: tensor `{tensor}` has shape {found:?}, expected {expected:?} (rows first)")]
+    WrongShape {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// The shape from the hyper-parameters, rows first.
+        expected: Vec<u64>,
+        /// The shape in the file, rows first.
+        found: Vec<u64>,
+    },
+    /// A tensor has an element type that cannot be read.
+    #[error("{file}: tensor `{tensor}` has type {ty}, which is not supported here")]
+    UnsupportedType {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// The name of its type.
+        ty: String,
+    },
+    /// A row is no whole number of blocks.
+    #[error(
+        "{file}: tensor `{tensor}`: {n_cols} columns are no multiple of the {block_len} in a block of {ty}"
+    )]
+    PartialBlock {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// Columns.
+        n_cols: usize,
+        /// Elements of a block.
+        block_len: usize,
+        /// The name of its type.
+        ty: &'static str,
+    },
+    /// The role was asked for and this model has no such tensor.
+    #[error("{file}: the model has no tensor for {id:?}")]
+    NoSuchWeight {
+        /// The file.
+        file: String,
+        /// The role.
+        id: WeightId,
+    },
+}
+
+impl From<SafetensorsError> for LoadError {
+    fn from(error: SafetensorsError) -> Self {
+        Self::Hf(error.into())
+    }
+}
+
+/// A model on disk (or in memory) whose hyper-parameters and tensor table have been checked; weights are read on demand.
+///
+/// Holds the container's tables only: a few hundred bytes per tensor and, for GGUF, the metadata with the vocabulary.
+#[derive(Debug)]
+pub struct Checkpoint {
+    container: Container,
+    name: String,
+    config: ModelConfig,
+    weights: HashMap<WeightId, TensorInfo>,
+}
+
+#[derive(Debug)]
+enum Container {
+    Gguf(GgufFile),
+    Hf(HfFolder),
+}
+
+impl Checkpoint {
+    /// Opens a `.gguf` file (any part of a split one), a Hugging Face folder, or a file inside such a folder.
+    ///
+    /// Everything is checked here: each tensor of the architecture is there, has the right shape and a readable type,
+    /// and lies inside its file; a tensor that the architecture does not know is refused too.
+    ///
+    /// # Errors
+    /// [`LoadError`]; nothing stays open.
+    pub fn open(path: &Path) -> Result<Self, LoadError> {
+        open::open(path)
+    }
+
+    /// Reads a GGUF model from memory (an embedded fixture); `name` stands for it in messages.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open`].
+    pub fn from_gguf_bytes(bytes: Cow<'static, [u8]>, name: &str) -> Result<Self, LoadError> {
+        open::from_gguf(GgufFile::from_bytes(bytes, name)?)
+    }
+
+    /// The hyper-parameters.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// The model's own name where the file has one, else the name of the file or folder.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The tensor of a role; `None` where the architecture has none (a tied head, say).
+    pub fn tensor(&self, id: WeightId) -> Option<&TensorInfo> {
+        self.weights.get(&id)
+    }
+
+    /// Bytes of all tensors in the file.
+    pub fn weights_bytes(&self) -> u64 {
+        let bytes = |info: &TensorInfo| Some(info.ty.row_bytes(info.n_cols as u64)? * info.n_rows as u64);
+        self.weights.values().filter_map(bytes).sum()
+    }
+
+    /// Reads a tensor's bytes: row-major, in the type that [`TensorInfo::ty`] names, by positioned reads.
+    ///
+    /// # Errors
+    /// [`LoadError::NoSuchWeight`], or the container's read error.
+    pub fn read(&self, id: WeightId) -> Result<Vec<u8>, LoadError> {
+        let no_such = || LoadError::NoSuchWeight { file: self.name.clone(), id };
+        let info = self.weights.get(&id).ok_or_else(no_such)?;
+        match &self.container {
+            Container::Gguf(file) => Ok(file.read(file.tensor(&info.name).ok_or_else(no_such)?)?),
+            Container::Hf(folder) => {
+                let (shard, tensor) = folder.tensor(&info.name).ok_or_else(no_such)?;
+                Ok(shard.read(tensor)?)
+            }
+        }
+    }
+
+    /// Builds the tokenizer that comes with the model, chat template included.
+    ///
+    /// # Errors
+    /// [`TokenizerError`]: missing, malformed, of an unsupported kind, or with ids past [`ModelConfig::vocab_size`].
+    pub fn tokenizer(&self) -> Result<Tokenizer, TokenizerError> {
+        let tokenizer = match &self.container {
+            Container::Gguf(file) => Tokenizer::from_gguf(file)?,
+            Container::Hf(folder) => Tokenizer::from_hf_folder(folder)?,
+        };
+        if tokenizer.vocab_size() > self.config.vocab_size {
+            return Err(TokenizerError::VocabTooLarge {
+                file: self.name.clone(),
+                tokenizer: tokenizer.vocab_size(),
+                model: self.config.vocab_size,
+            });
+        }
+        Ok(tokenizer)
+    }
+}

@@ -1,0 +1,261 @@
+//! Why a GGUF file was refused: one variant per rule of the format.
+
+use thiserror::Error;
+
+/// Why a GGUF file was refused. Offsets are from the start of the file.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum GgufError {
+    /// The file could not be opened or read.
+    #[error("{file}: cannot read: {source}")]
+    Io {
+        /// The file.
+        file: String,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// The file does not begin with `GGUF`.
+    #[error("{file}: not a GGUF file (it begins with {found:02x?})")]
+    Magic {
+        /// The file.
+        file: String,
+        /// Its first bytes.
+        found: [u8; 4],
+    },
+    /// The file is for big-endian machines.
+    #[error("{file}: big-endian GGUF is not supported; convert the file to little endian")]
+    BigEndian {
+        /// The file.
+        file: String,
+    },
+    /// A version other than 2 and 3.
+    #[error("{file}: GGUF version {version} is not supported (supported: 2, 3)")]
+    Version {
+        /// The file.
+        file: String,
+        /// Its version.
+        version: u32,
+    },
+    /// The file ends inside its header.
+    #[error("{file}: truncated: {field} at offset {offset} needs {needed} bytes, {left} are left")]
+    Truncated {
+        /// The file.
+        file: String,
+        /// What was being read.
+        field: String,
+        /// Where.
+        offset: u64,
+        /// Bytes it needs at least.
+        needed: u64,
+        /// Bytes left in the file.
+        left: u64,
+    },
+    /// A count or length over its limit.
+    #[error("{file}: {field} at offset {offset} is {value}, the limit is {limit}")]
+    OverLimit {
+        /// The file.
+        file: String,
+        /// What was being read.
+        field: String,
+        /// Where.
+        offset: u64,
+        /// The value.
+        value: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// A string is not UTF-8.
+    #[error("{file}: {field} at offset {offset} is not UTF-8")]
+    NotUtf8 {
+        /// The file.
+        file: String,
+        /// What was being read.
+        field: String,
+        /// Where the string's bytes begin.
+        offset: u64,
+    },
+    /// An unknown type of metadata value.
+    #[error("{file}: {field} at offset {offset} has unknown value type {value_type}")]
+    ValueType {
+        /// The file.
+        file: String,
+        /// The key.
+        field: String,
+        /// Where.
+        offset: u64,
+        /// The type.
+        value_type: u32,
+    },
+    /// A bool that is neither 0 nor 1.
+    #[error("{file}: {field} at offset {offset} is a bool of value {value}")]
+    Bool {
+        /// The file.
+        file: String,
+        /// The key.
+        field: String,
+        /// Where.
+        offset: u64,
+        /// The byte.
+        value: u8,
+    },
+    /// Arrays nested too deeply.
+    #[error("{file}: {field} at offset {offset} nests arrays more than {limit} deep")]
+    ArrayDepth {
+        /// The file.
+        file: String,
+        /// The key.
+        field: String,
+        /// Where.
+        offset: u64,
+        /// The limit.
+        limit: usize,
+    },
+    /// A metadata key occurs twice.
+    #[error("{file}: metadata key `{key}` at offset {offset} is given twice")]
+    DuplicateKey {
+        /// The file.
+        file: String,
+        /// The key.
+        key: String,
+        /// Where the second one is.
+        offset: u64,
+    },
+    /// A tensor's name occurs twice (in any part of a split file).
+    #[error("{file}: tensor `{tensor}` is given twice")]
+    DuplicateTensor {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+    },
+    /// `general.alignment` is no power of two of at least 8 within the limit.
+    #[error("{file}: general.alignment is {value}, it must be a power of two from 8 to {limit}")]
+    Alignment {
+        /// The file.
+        file: String,
+        /// Its value.
+        value: String,
+        /// The limit.
+        limit: u64,
+    },
+    /// A tensor without dimensions, or with too many.
+    #[error("{file}: tensor `{tensor}` has {n_dims} dimensions, allowed are 1 to {limit}")]
+    DimCount {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// Its dimensions.
+        n_dims: u32,
+        /// The limit.
+        limit: u32,
+    },
+    /// A dimension of zero.
+    #[error("{file}: tensor `{tensor}` has a dimension of 0 (dims {dims:?})")]
+    ZeroDim {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// Its dimensions.
+        dims: Vec<u64>,
+    },
+    /// The size of a tensor overflows 64 bits.
+    #[error("{file}: the size of tensor `{tensor}` (dims {dims:?}) overflows")]
+    SizeOverflow {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// Its dimensions.
+        dims: Vec<u64>,
+    },
+    /// A row is no whole number of blocks.
+    #[error(
+        "{file}: tensor `{tensor}`: rows of {n_cols} elements are no multiple of the {block_len} in a block of {ty}"
+    )]
+    PartialBlock {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// Its columns.
+        n_cols: u64,
+        /// Elements of a block.
+        block_len: u64,
+        /// Its type.
+        ty: String,
+    },
+    /// A tensor's data does not begin at a multiple of the alignment.
+    #[error("{file}: tensor `{tensor}` at data offset {offset} is not aligned to {alignment} bytes")]
+    Misaligned {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// Its offset in the data.
+        offset: u64,
+        /// The alignment.
+        alignment: u64,
+    },
+    /// A tensor's data ends after the file does.
+    #[error("{file}: tensor `{tensor}` at offset {offset} needs {needed} bytes, the file has {file_len}")]
+    OutOfFile {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// Where its data begins.
+        offset: u64,
+        /// Bytes it needs.
+        needed: u64,
+        /// Length of the file.
+        file_len: u64,
+    },
+    /// Two tensors share bytes.
+    #[error(
+        "{file}: tensor `{tensor}` at offset {offset} overlaps tensor `{other}`, which ends at {other_end}"
+    )]
+    Overlap {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// Where its data begins.
+        offset: u64,
+        /// The tensor before it.
+        other: String,
+        /// Where that one ends.
+        other_end: u64,
+    },
+    /// A part of a split file whose name does not say which part it is.
+    #[error(
+        "{file}: one of {count} parts, but its name is not `…-00001-of-{count:05}.gguf`; restore the names"
+    )]
+    SplitName {
+        /// The file.
+        file: String,
+        /// Parts stated inside.
+        count: u64,
+    },
+    /// The split fields of a part contradict the others.
+    #[error("{file}: {field} is {found}, the other parts and the file's name say {expected}")]
+    SplitField {
+        /// The part.
+        file: String,
+        /// The field.
+        field: &'static str,
+        /// What it says.
+        found: String,
+        /// What it should say.
+        expected: String,
+    },
+    /// A split file given as bytes: its other parts cannot be found.
+    #[error("{file}: one of {count} parts; a split file can only be opened by its path")]
+    SplitInMemory {
+        /// The name given.
+        file: String,
+        /// Parts stated inside.
+        count: u64,
+    },
+}

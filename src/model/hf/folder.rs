@@ -1,0 +1,178 @@
+//! The files of a Hugging Face folder: which there are, which shard holds which tensor.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
+
+use super::{HfError, SafetensorsFile, StoredTensor};
+
+/// Longest text file read (`tokenizer.json` of the largest published vocabularies: about 35 MB).
+pub const JSON_BYTES_MAX: u64 = 256 << 20;
+/// Most shards of one model (published: 191).
+pub const SHARDS_MAX: usize = 1024;
+
+const INDEX: &str = "model.safetensors.index.json";
+const SINGLE: &str = "model.safetensors";
+
+/// A folder whose shards have been opened and held against the index.
+#[derive(Debug)]
+pub struct HfFolder {
+    path: PathBuf,
+    shards: Vec<SafetensorsFile>,
+    /// Tensor name → (shard, place in the shard's table).
+    tensors: HashMap<String, (usize, usize)>,
+}
+
+impl HfFolder {
+    /// Opens the weights of a folder: `model.safetensors`, or the shards that `model.safetensors.index.json` names.
+    ///
+    /// # Errors
+    /// [`HfError`]; nothing stays open.
+    pub fn open(path: &Path) -> Result<Self, HfError> {
+        if path.join(SINGLE).is_file() {
+            return Self::from_shards(path, vec![SafetensorsFile::open(&path.join(SINGLE))?]);
+        }
+        let Some(text) = read_text(&path.join(INDEX), JSON_BYTES_MAX)? else {
+            return Err(HfError::MissingFile { folder: path.display().to_string(), file: SINGLE });
+        };
+        Self::open_sharded(path, &text)
+    }
+
+    fn open_sharded(path: &Path, index_text: &str) -> Result<Self, HfError> {
+        let file = path.join(INDEX).display().to_string();
+        let index: Index = serde_json::from_str(index_text)
+            .map_err(|e| HfError::Index { file: file.clone(), reason: e.to_string() })?;
+        // Shard name → its place, in order of name.
+        let mut places: BTreeMap<&str, usize> = BTreeMap::new();
+        for shard in index.weight_map.0.values() {
+            if !is_plain_file_name(shard) {
+                return Err(HfError::ShardName { file, shard: shard.clone() });
+            }
+            places.insert(shard, 0);
+        }
+        if places.len() > SHARDS_MAX {
+            return Err(HfError::TooManyShards { file, count: places.len(), limit: SHARDS_MAX });
+        }
+        let mut shards = Vec::with_capacity(places.len());
+        for (name, place) in &mut places {
+            *place = shards.len();
+            shards.push(SafetensorsFile::open(&path.join(name))?);
+        }
+        for (shard, &place) in &places {
+            for tensor in shards[place].tensors() {
+                if index.weight_map.0.get(&tensor.name).map(String::as_str) != Some(shard) {
+                    let (tensor, shard) = (tensor.name.clone(), (*shard).to_owned());
+                    return Err(HfError::NotInIndex { file, tensor, shard });
+                }
+            }
+        }
+        let folder = Self::from_shards(path, shards)?;
+        for (tensor, shard) in &index.weight_map.0 {
+            if !folder.tensors.contains_key(tensor) {
+                return Err(HfError::NotInShard { file, tensor: tensor.clone(), shard: shard.clone() });
+            }
+        }
+        Ok(folder)
+    }
+
+    fn from_shards(path: &Path, shards: Vec<SafetensorsFile>) -> Result<Self, HfError> {
+        let mut tensors = HashMap::new();
+        for (shard_idx, shard) in shards.iter().enumerate() {
+            for (tensor_idx, tensor) in shard.tensors().iter().enumerate() {
+                tensors.insert(tensor.name.clone(), (shard_idx, tensor_idx));
+            }
+        }
+        Ok(Self { path: path.to_owned(), shards, tensors })
+    }
+
+    /// The folder's path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The opened `.safetensors` files, in order of name.
+    pub fn shards(&self) -> &[SafetensorsFile] {
+        &self.shards
+    }
+
+    /// The tensor called `name`, with the file that holds it.
+    pub fn tensor(&self, name: &str) -> Option<(&SafetensorsFile, &StoredTensor)> {
+        let &(shard_idx, tensor_idx) = self.tensors.get(name)?;
+        let shard = self.shards.get(shard_idx)?;
+        Some((shard, shard.tensors().get(tensor_idx)?))
+    }
+
+    /// Reads a text file of the folder; `None` where there is none.
+    ///
+    /// # Errors
+    /// [`HfError::Io`], [`HfError::TooLarge`] over [`JSON_BYTES_MAX`], [`HfError::NotUtf8`].
+    pub fn text(&self, name: &str) -> Result<Option<String>, HfError> {
+        read_text(&self.path.join(name), JSON_BYTES_MAX)
+    }
+}
+
+/// Reads a text file, or `None` where there is none; the limit holds even if the file grows while it is read.
+fn read_text(path: &Path, limit: u64) -> Result<Option<String>, HfError> {
+    let file = || path.display().to_string();
+    let io = |source| HfError::Io { file: file(), source };
+    let handle = match fs::File::open(path) {
+        Ok(handle) => handle,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(io(e)),
+    };
+    let len = handle.metadata().map_err(io)?.len();
+    if len > limit {
+        return Err(HfError::TooLarge { file: file(), len, limit });
+    }
+    let mut bytes = Vec::new();
+    handle.take(limit).read_to_end(&mut bytes).map_err(io)?;
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok(Some(text)),
+        Err(e) => Err(HfError::NotUtf8 { file: file(), offset: e.utf8_error().valid_up_to() }),
+    }
+}
+
+/// Whether a shard's name is one file name that stays in the folder on every system.
+fn is_plain_file_name(name: &str) -> bool {
+    name.ends_with(".safetensors")
+        && name.len() <= 255
+        && !name.starts_with('.')
+        && !name.contains(['/', '\\', ':', '\0'])
+}
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: WeightMap,
+}
+
+/// Tensor name → shard name; a name given twice is an error.
+struct WeightMap(HashMap<String, String>);
+
+impl<'de> Deserialize<'de> for WeightMap {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct WeightMapVisitor;
+        impl<'de> Visitor<'de> for WeightMapVisitor {
+            type Value = WeightMap;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object from tensor names to shard names")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<WeightMap, A::Error> {
+                let mut weight_map = HashMap::new();
+                while let Some((tensor, shard)) = map.next_entry::<String, String>()? {
+                    if let Some(first) = weight_map.insert(tensor, shard) {
+                        return Err(A::Error::custom(format_args!("a tensor of {first:?} is given twice")));
+                    }
+                }
+                Ok(WeightMap(weight_map))
+            }
+        }
+        deserializer.deserialize_map(WeightMapVisitor)
+    }
+}

@@ -1,0 +1,23 @@
+//! Model files, weights and the forward pass.
+//!
+//! Reading order: [`config`] (what a transformer is made of), [`source`], [`gguf`] and [`hf`] (the two
+//! containers and how they are read), [`checkpoint`]
+//! (one view over both), [`weights`] (packed for the kernels), [`batch`], [`kv_cache`] and [`rope`] (what a forward
+//! pass works on), [`transformer`] (the pass itself).
+
+pub mod batch;
+pub mod checkpoint;
+pub mod config;
+pub mod gguf;
+pub mod hf;
+pub mod kv_cache;
+pub mod rope;
+pub mod source;
+pub mod transformer;
+pub mod weights;
+
+pub use batch::Batch;
+pub use checkpoint::Checkpoint;
+pub use config::ModelConfig;
+pub use kv_cache::KvCache;
+pub use transformer::{Model, Workspace};

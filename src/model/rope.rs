@@ -1,0 +1,126 @@
+//! Rotary position embedding: frequencies, their scalings, and a table of rotations.
+//!
+//! Su et al. 2021 (RoFormer), eq. 15, with dimension `i` paired with `i + head_dim/2` (the layout of Hugging Face
+//! checkpoints; GGUF llama files, which interleave the pairs, have their rows re-ordered when they are packed).
+//!
+//! The frequencies and angles are rounded to f32 where the reference implementation rounds them; sine and cosine come
+//! from `libm`, so the table has the same bits on every platform.
+
+use crate::model::config::{RopeConfig, RopeScaling};
+
+/// Rotations of the first positions, `[n_positions, head_dim / 2]` each for cosine and sine; grown on demand.
+#[derive(Debug, Clone)]
+pub struct RopeTable {
+    inverse_frequencies: Vec<f32>,
+    cos: Vec<f32>,
+    sin: Vec<f32>,
+}
+
+impl RopeTable {
+    /// A table without rows for heads of `head_dim` elements.
+    pub fn new(config: &RopeConfig, head_dim: usize) -> Self {
+        Self { inverse_frequencies: inverse_frequencies(config, head_dim), cos: Vec::new(), sin: Vec::new() }
+    }
+
+    /// Makes rows for all positions below `n_positions`.
+    pub fn grow(&mut self, n_positions: usize) {
+        let half = self.inverse_frequencies.len();
+        for position in self.cos.len() / half..n_positions {
+            for &frequency in &self.inverse_frequencies {
+                let angle = f64::from(position as f32 * frequency);
+                self.cos.push(libm::cos(angle) as f32);
+                self.sin.push(libm::sin(angle) as f32);
+            }
+        }
+    }
+
+    /// `(cos, sin)` of one position, `[head_dim / 2]` each.
+    ///
+    /// # Panics
+    /// When the table was not grown to the position.
+    pub fn row(&self, position: usize) -> (&[f32], &[f32]) {
+        let half = self.inverse_frequencies.len();
+        let range = position * half..(position + 1) * half;
+        (&self.cos[range.clone()], &self.sin[range])
+    }
+}
+
+/// `θ^(-2i/head_dim)` for each pair, divided as the checkpoint asks.
+fn inverse_frequencies(config: &RopeConfig, head_dim: usize) -> Vec<f32> {
+    let half = head_dim / 2;
+    let plain = (0..half).map(|i| {
+        let exponent = (2 * i) as f32 / head_dim as f32;
+        (1.0 / libm::pow(config.theta, f64::from(exponent))) as f32
+    });
+    match &config.scaling {
+        RopeScaling::None => plain.collect(),
+        RopeScaling::Linear { factor } => plain.map(|f| f / *factor as f32).collect(),
+        RopeScaling::Factors(factors) => plain.zip(factors).map(|(f, factor)| f / factor).collect(),
+        RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context_len } => {
+            let original = *original_context_len as f64;
+            let divisor = |f| llama3_divisor(f64::from(f), *factor, *low_freq_factor, *high_freq_factor, original);
+            plain.map(|f| f / divisor(f) as f32).collect()
+        }
+    }
+}
+
+/// The frequency scaling of Llama 3.1 and later: long waves are slowed by `factor`, short ones are kept, and the band
+/// between is interpolated. As a divisor, which is how GGUF files store it, so that both containers give the same bits.
+fn llama3_divisor(frequency: f64, factor: f64, low: f64, high: f64, original_context_len: f64) -> f64 {
+    let wave_len = 2.0 * std::f64::consts::PI / frequency;
+    if wave_len < original_context_len / high {
+        1.0
+    } else if wave_len > original_context_len / low {
+        factor
+    } else {
+        let smooth = (original_context_len / wave_len - low) / (high - low);
+        1.0 / ((1.0 - smooth) / factor + smooth)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(scaling: RopeScaling) -> RopeConfig {
+        RopeConfig { theta: 10_000.0, rotary_dim: 8, scaling }
+    }
+
+    #[test]
+    fn rows_are_rotations() {
+        let mut table = RopeTable::new(&config(RopeScaling::None), 8);
+        table.grow(100);
+        assert_eq!(table.row(0), (&[1.0; 4][..], &[0.0; 4][..]));
+        let (cos, sin) = table.row(7);
+        assert!((f64::from(cos[0]) - 7f64.cos()).abs() < 1e-7);
+        assert!((f64::from(sin[1]) - 0.7f64.sin()).abs() < 1e-6);
+    }
+
+    #[test]
+    fn growing_in_steps_gives_the_same_rows() {
+        let mut steps = RopeTable::new(&config(RopeScaling::None), 8);
+        let mut once = steps.clone();
+        (0..50).step_by(7).for_each(|n| steps.grow(n));
+        once.grow(50);
+        steps.grow(50);
+        assert_eq!((steps.cos, steps.sin), (once.cos, once.sin));
+    }
+
+    #[test]
+    fn scalings_change_the_bands_they_name() {
+        let plain = inverse_frequencies(&config(RopeScaling::None), 8);
+        let linear = inverse_frequencies(&config(RopeScaling::Linear { factor: 4.0 }), 8);
+        assert!(plain.iter().zip(&linear).all(|(p, l)| l * 4.0 == *p));
+        let scaling = RopeScaling::Llama3 {
+            factor: 32.0,
+            low_freq_factor: 1.0,
+            high_freq_factor: 4.0,
+            original_context_len: 64,
+        };
+        let llama3 = inverse_frequencies(&config(scaling), 8);
+        assert_eq!(llama3[0], plain[0], "a wave of 6 positions is short");
+        assert_eq!(llama3[3], plain[3] / 32.0, "a wave of 6283 positions is long");
+        let factors = inverse_frequencies(&config(RopeScaling::Factors(vec![1.0, 2.0, 4.0, 8.0])), 8);
+        assert_eq!(factors[3], plain[3] / 8.0);
+    }
+}

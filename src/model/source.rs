@@ -1,0 +1,158 @@
+//! Where the bytes of a model file come from: a file read by position, or bytes that the program owns.
+//!
+//! Positioned reads are the default because a mapped file that is truncated underneath kills the process, and a flash
+//! fault becomes an ordinary error here. Every range is checked against the length seen at open before anything is
+//! allocated, so a length from outside never decides an allocation on its own.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+/// One readable, immutable range of bytes with a name for messages.
+#[derive(Debug)]
+pub struct Source {
+    name: String,
+    len: u64,
+    data: Data,
+}
+
+#[derive(Debug)]
+enum Data {
+    File(File),
+    Bytes(Cow<'static, [u8]>),
+}
+
+impl Source {
+    /// Opens a file for positioned reads; its length is taken once, here.
+    ///
+    /// # Errors
+    /// The error of the operating system; [`io::ErrorKind::InvalidInput`] where `path` is not a regular file.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let file = File::open(path)?;
+        let meta = file.metadata()?;
+        if !meta.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        }
+        Ok(Self { name: path.display().to_string(), len: meta.len(), data: Data::File(file) })
+    }
+
+    /// Wraps bytes that are in memory already (an embedded fixture).
+    pub fn from_bytes(bytes: Cow<'static, [u8]>, name: &str) -> Self {
+        Self { name: name.to_owned(), len: bytes.len() as u64, data: Data::Bytes(bytes) }
+    }
+
+    /// The path, or the name given to [`Source::from_bytes`].
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether the source holds no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Fills `out` from `offset`.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::UnexpectedEof`] where the range is not inside the source, else the error of the read; `out` is
+    /// then unspecified.
+    pub fn read_exact_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let end = offset.checked_add(out.len() as u64).filter(|&end| end <= self.len);
+        let Some(end) = end else {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "range is past the end of the file"));
+        };
+        match &self.data {
+            Data::File(file) => read_file_at(file, offset, out),
+            // `end <= len`, and `len` is the length of a slice: both casts are exact.
+            Data::Bytes(bytes) => {
+                out.copy_from_slice(&bytes[offset as usize..end as usize]);
+                Ok(())
+            }
+        }
+    }
+
+    /// Reads `len` bytes from `offset` into a new buffer; the range is checked before the buffer is allocated.
+    ///
+    /// # Errors
+    /// As [`Source::read_exact_at`], and [`io::ErrorKind::OutOfMemory`] where the buffer cannot be allocated.
+    pub fn read_vec(&self, offset: u64, len: u64) -> io::Result<Vec<u8>> {
+        if offset.checked_add(len).is_none_or(|end| end > self.len) {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "range is past the end of the file"));
+        }
+        let len = usize::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        let mut out = Vec::new();
+        out.try_reserve_exact(len).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        out.resize(len, 0);
+        self.read_exact_at(offset, &mut out)?;
+        Ok(out)
+    }
+}
+
+#[cfg(unix)]
+fn read_file_at(file: &File, offset: u64, out: &mut [u8]) -> io::Result<()> {
+    use std::os::unix::fs::FileExt;
+    file.read_exact_at(out, offset)
+}
+
+/// Windows has no read that leaves the cursor alone in one call; `seek_read` takes the offset, which is all we need.
+#[cfg(windows)]
+fn read_file_at(file: &File, mut offset: u64, mut out: &mut [u8]) -> io::Result<()> {
+    use std::os::windows::fs::FileExt;
+    while !out.is_empty() {
+        match file.seek_read(out, offset) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(n) => {
+                offset += n as u64;
+                out = &mut out[n..];
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(not(any(unix, windows)))]
+fn read_file_at(mut file: &File, offset: u64, out: &mut [u8]) -> io::Result<()> {
+    use std::io::{Read, Seek, SeekFrom};
+    file.seek(SeekFrom::Start(offset))?;
+    file.read_exact(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn sources() -> (tempfile::NamedTempFile, [Source; 2]) {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(b"0123456789").unwrap();
+        let on_disk = Source::open(file.path()).unwrap();
+        (file, [on_disk, Source::from_bytes(Cow::Borrowed(b"0123456789"), "memory")])
+    }
+
+    #[test]
+    fn ranges_inside_are_read_and_ranges_outside_refused() {
+        let (_file, sources) = sources();
+        for source in &sources {
+            assert_eq!(source.read_vec(2, 3).unwrap(), b"234", "{}", source.name());
+            assert_eq!(source.read_vec(10, 0).unwrap(), b"");
+            for (offset, len) in [(0, 11), (10, 1), (u64::MAX, 1), (1, u64::MAX), (5, 1 << 60)] {
+                let error = source.read_vec(offset, len).unwrap_err();
+                assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "{offset}+{len} in {}", source.name());
+            }
+        }
+    }
+
+    #[test]
+    fn a_folder_is_not_a_source() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(Source::open(dir.path()).is_err());
+    }
+}

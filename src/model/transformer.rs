@@ -1,0 +1,421 @@
+//! The forward pass: rows in, final hidden states out; logits per row on request.
+//!
+//! One code path serves prefill, decoding and verification. For every row, with `n` rows in a batch:
+//!
+//! ```text
+//! x = embedding[token]                                        [hidden_dim]
+//! per layer:  a = rms_norm(x)
+//!             q, k, v = Wq·a (+ bias), Wk·a (+ bias), Wv·a (+ bias)
+//!             q, k = rope(head_norm(q)), rope(head_norm(k))    → k, v go to the row's cache slot
+//!             x += Wo·attention(q, visible keys and values)
+//!             b = rms_norm(x);  x += Wdown·(silu(Wgate·b) ∘ Wup·b)
+//! hidden = rms_norm(x);  logits = head·hidden
+//! ```
+//!
+//! A row's arithmetic never depends on the other rows (the kernels see to it), so chunking, batching and padding leave
+//! every bit as it is.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use thiserror::Error;
+
+use crate::kernels::{
+    self, ActivationForm, Activations, AttentionScratch, AttentionShape, Kernels, KvLayer, MatMul, Pool, Visible,
+};
+use crate::model::batch::Batch;
+use crate::model::checkpoint::Checkpoint;
+use crate::model::config::ModelConfig;
+use crate::model::kv_cache::KvCache;
+use crate::model::rope::RopeTable;
+use crate::model::weights::{Layer, LoadOptions, Weights, WeightsError};
+
+/// A loaded transformer: immutable, shared by all sessions.
+pub struct Model {
+    config: ModelConfig,
+    weights: Weights,
+}
+
+/// The instruction set and the threads that a pass runs on.
+#[derive(Clone, Copy)]
+pub struct Compute<'a> {
+    /// The instruction set.
+    pub kernels: Kernels,
+    /// The threads.
+    pub pool: &'a Pool,
+}
+
+/// How far a pass goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PassEnd {
+    /// To the final hidden states.
+    Hidden,
+    /// To the last layer's keys and values: all that a prefill chunk leaves behind.
+    KeysAndValues,
+}
+
+/// Why a forward pass stopped. Committed KV entries are unchanged in every case; the rows of the batch are not committed.
+#[derive(Debug, Error, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ForwardError {
+    /// The batch does not fit; nothing was read or written.
+    #[error("{n_rows} rows after {base} tokens exceed the {n_slots} slots of the KV cache")]
+    CacheFull {
+        /// Committed tokens.
+        base: usize,
+        /// Rows of the batch.
+        n_rows: usize,
+        /// Slots of the cache.
+        n_slots: usize,
+    },
+    /// The batch does not continue the cache; nothing was read or written.
+    #[error("the batch starts at position {base}, but the KV cache holds {len} tokens")]
+    NotNext {
+        /// Where the batch starts.
+        base: usize,
+        /// Committed tokens in the cache.
+        len: usize,
+    },
+    /// A token is not in the vocabulary; nothing was read or written.
+    #[error("token {token} is outside the vocabulary of {vocab_size} tokens")]
+    TokenOutOfRange {
+        /// The token.
+        token: u32,
+        /// Entries of the embedding.
+        vocab_size: usize,
+    },
+    /// The caller asked to stop.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+/// The buffers of a pass, grown to the largest batch seen and then reused: a decoding step allocates nothing.
+pub struct Workspace {
+    rope: RopeTable,
+    activations: Activations,
+    attention: AttentionScratch,
+    /// `[n_rows]` while a pass runs, empty between passes: kept for its memory.
+    visible: Vec<Visible<'static>>,
+    /// Residual stream, `[n_rows, hidden_dim]`; after a pass to [`PassEnd::Hidden`], the normed final hidden states.
+    x: Vec<f32>,
+    /// `[n_rows, hidden_dim]`
+    normed: Vec<f32>,
+    /// `[n_rows, n_heads * head_dim]`
+    q: Vec<f32>,
+    /// `[n_rows, n_kv_heads * head_dim]`
+    k: Vec<f32>,
+    /// `[n_rows, n_kv_heads * head_dim]`
+    v: Vec<f32>,
+    /// `[n_rows, n_heads * head_dim]`
+    attended: Vec<f32>,
+    /// `[n_rows, hidden_dim]`
+    projected: Vec<f32>,
+    /// `[n_rows, ffn_dim]`
+    gate: Vec<f32>,
+    /// `[n_rows, ffn_dim]`
+    up: Vec<f32>,
+    /// `[n_gathered, hidden_dim]`: the rows that [`Model::logits`] was asked for.
+    gathered: Vec<f32>,
+}
+
+impl Workspace {
+    /// An empty workspace for `config`.
+    pub fn new(config: &ModelConfig) -> Self {
+        Self {
+            rope: RopeTable::new(&config.rope, config.head_dim),
+            activations: Activations::new(),
+            attention: AttentionScratch::new(),
+            visible: Vec::new(),
+            x: Vec::new(),
+            normed: Vec::new(),
+            q: Vec::new(),
+            k: Vec::new(),
+            v: Vec::new(),
+            attended: Vec::new(),
+            projected: Vec::new(),
+            gate: Vec::new(),
+            up: Vec::new(),
+            gathered: Vec::new(),
+        }
+    }
+
+    fn resize(&mut self, config: &ModelConfig, n_rows: usize) {
+        let (q_dim, kv_dim) = (config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim);
+        for (buffer, row_len) in [
+            (&mut self.x, config.hidden_dim),
+            (&mut self.normed, config.hidden_dim),
+            (&mut self.q, q_dim),
+            (&mut self.k, kv_dim),
+            (&mut self.v, kv_dim),
+            (&mut self.attended, q_dim),
+            (&mut self.projected, config.hidden_dim),
+            (&mut self.gate, config.ffn_dim),
+            (&mut self.up, config.ffn_dim),
+        ] {
+            buffer.resize(n_rows * row_len, 0.0);
+        }
+    }
+}
+
+impl Model {
+    /// Loads the weights of a checkpoint.
+    pub fn load(checkpoint: &Checkpoint, options: LoadOptions<'_>) -> Result<Self, WeightsError> {
+        let weights = Weights::load(checkpoint, options)?;
+        Ok(Self { config: checkpoint.config().clone(), weights })
+    }
+
+    /// The dimensions.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// Bytes held by the weights.
+    pub fn memory_usage(&self) -> usize {
+        self.weights.memory_usage()
+    }
+
+    /// Runs `batch` after the committed prefix of `kv`.
+    ///
+    /// Afterwards the keys and values of every row stand in the slots behind the prefix, not yet committed, and (with
+    /// [`PassEnd::Hidden`]) `workspace` holds the final hidden states for [`Model::logits`].
+    ///
+    /// # Errors
+    /// See [`ForwardError`]; `cancel` is looked at before every layer.
+    pub fn forward(
+        &self,
+        compute: Compute<'_>,
+        batch: &Batch,
+        kv: &mut KvCache,
+        workspace: &mut Workspace,
+        end: PassEnd,
+        cancel: &AtomicBool,
+    ) -> Result<(), ForwardError> {
+        self.check(batch, kv)?;
+        let (config, ws) = (&self.config, workspace);
+        ws.resize(config, batch.len());
+        ws.rope.grow(batch.positions().iter().map(|&p| p as usize + 1).max().unwrap_or(0));
+        for (row, &token) in ws.x.chunks_exact_mut(config.hidden_dim).zip(batch.tokens()) {
+            self.weights.embedding.dequantize_row(token.index(), row);
+        }
+        let mut visible = recycle(std::mem::take(&mut ws.visible));
+        visible.extend((0..batch.len()).map(|row| batch.visible(row)));
+        let result = self.run_layers(compute, batch, &visible, kv, ws, end, cancel);
+        ws.visible = recycle(visible);
+        result?;
+        if end == PassEnd::Hidden {
+            norm_rows(compute, &ws.x, &self.weights.output_norm, config.norm_eps, &mut ws.normed);
+            std::mem::swap(&mut ws.x, &mut ws.normed);
+        }
+        Ok(())
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the arguments of one pass")]
+    fn run_layers(
+        &self,
+        compute: Compute<'_>,
+        batch: &Batch,
+        visible: &[Visible<'_>],
+        kv: &mut KvCache,
+        ws: &mut Workspace,
+        end: PassEnd,
+        cancel: &AtomicBool,
+    ) -> Result<(), ForwardError> {
+        let last_idx = self.config.n_layers - 1;
+        for (layer_idx, layer) in self.weights.layers.iter().enumerate() {
+            if cancel.load(Ordering::Relaxed) {
+                return Err(ForwardError::Cancelled);
+            }
+            self.project_qkv(compute, layer, batch, ws);
+            self.write_kv(compute, layer_idx, batch, kv, ws);
+            if layer_idx == last_idx && end == PassEnd::KeysAndValues {
+                break;
+            }
+            self.attend(compute, layer, visible, kv.layer_mut(layer_idx), ws);
+            if cancel.load(Ordering::Relaxed) {
+                return Err(ForwardError::Cancelled);
+            }
+            self.feed_forward(compute, layer, ws);
+        }
+        Ok(())
+    }
+
+    /// Projects the final hidden states of some rows of the last batch onto the vocabulary.
+    ///
+    /// `out` becomes `[rows.len(), vocab_size]`.
+    ///
+    /// # Panics
+    /// When a row was not in the last batch.
+    pub fn logits(&self, compute: Compute<'_>, workspace: &mut Workspace, rows: &[u32], out: &mut Vec<f32>) {
+        let hidden_dim = self.config.hidden_dim;
+        let ws = workspace;
+        ws.gathered.clear();
+        for &row in rows {
+            let start = row as usize * hidden_dim;
+            ws.gathered.extend_from_slice(&ws.x[start..start + hidden_dim]);
+        }
+        out.resize(rows.len() * self.config.vocab_size, 0.0);
+        let jobs = &mut [MatMul { w: self.weights.head(), out }];
+        project(compute, &mut ws.activations, &ws.gathered, hidden_dim, jobs);
+    }
+
+    fn check(&self, batch: &Batch, kv: &KvCache) -> Result<(), ForwardError> {
+        let (base, n_rows, n_slots) = (batch.base(), batch.len(), kv.n_slots());
+        if base != kv.len() {
+            return Err(ForwardError::NotNext { base, len: kv.len() });
+        }
+        if n_rows > n_slots - base {
+            return Err(ForwardError::CacheFull { base, n_rows, n_slots });
+        }
+        let vocab_size = self.config.vocab_size;
+        match batch.tokens().iter().find(|t| t.index() >= vocab_size) {
+            Some(token) => Err(ForwardError::TokenOutOfRange { token: token.0, vocab_size }),
+            None => Ok(()),
+        }
+    }
+
+    /// `x` → normed, rotated `q` and `k`, and `v`.
+    fn project_qkv(&self, compute: Compute<'_>, layer: &Layer, batch: &Batch, ws: &mut Workspace) {
+        let (config, k) = (&self.config, compute.kernels);
+        norm_rows(compute, &ws.x, &layer.attn_norm, config.norm_eps, &mut ws.normed);
+        let jobs = &mut [
+            MatMul { w: &layer.q, out: &mut ws.q },
+            MatMul { w: &layer.k, out: &mut ws.k },
+            MatMul { w: &layer.v, out: &mut ws.v },
+        ];
+        project(compute, &mut ws.activations, &ws.normed, config.hidden_dim, jobs);
+        let rope = &ws.rope;
+        let finish = |bias: &Option<Vec<f32>>, norm: &Option<Vec<f32>>, row_idx: usize, row: &mut [f32]| {
+            if let Some(bias) = bias {
+                kernels::add(k, row, bias);
+            }
+            if let Some(norm) = norm {
+                for head in row.chunks_exact_mut(config.head_dim) {
+                    kernels::rms_norm_in_place(k, head, norm, config.norm_eps);
+                }
+            }
+            let (cos, sin) = rope.row(batch.positions()[row_idx] as usize);
+            kernels::rope(k, row, config.head_dim, cos, sin);
+        };
+        for_rows(compute, &mut ws.q, config.n_heads * config.head_dim, &|i, row| {
+            finish(&layer.q_bias, &layer.q_norm, i, row);
+        });
+        for_rows(compute, &mut ws.k, config.n_kv_heads * config.head_dim, &|i, row| {
+            finish(&layer.k_bias, &layer.k_norm, i, row);
+        });
+        if let Some(bias) = &layer.v_bias {
+            ws.v.chunks_exact_mut(bias.len()).for_each(|row| kernels::add(k, row, bias));
+        }
+    }
+
+    fn write_kv(
+        &self,
+        compute: Compute<'_>,
+        layer_idx: usize,
+        batch: &Batch,
+        kv: &mut KvCache,
+        ws: &Workspace,
+    ) {
+        let kv_dim = self.config.n_kv_heads * self.config.head_dim;
+        let layer_kv = kv.layer_mut(layer_idx);
+        for (row, (key, value)) in ws.k.chunks_exact(kv_dim).zip(ws.v.chunks_exact(kv_dim)).enumerate() {
+            layer_kv.write(compute.kernels, batch.base() + row, key, value);
+        }
+    }
+
+    /// `x += Wo · attention(q, kv)`
+    fn attend(
+        &self,
+        compute: Compute<'_>,
+        layer: &Layer,
+        visible: &[Visible<'_>],
+        kv: &KvLayer,
+        ws: &mut Workspace,
+    ) {
+        let config = &self.config;
+        let shape = AttentionShape {
+            n_heads: config.n_heads,
+            n_kv_heads: config.n_kv_heads,
+            head_dim: config.head_dim,
+        };
+        kernels::attention(
+            compute.kernels,
+            compute.pool,
+            shape,
+            &ws.q,
+            kv,
+            visible,
+            &mut ws.attention,
+            &mut ws.attended,
+        );
+        let jobs = &mut [MatMul { w: &layer.o, out: &mut ws.projected }];
+        project(compute, &mut ws.activations, &ws.attended, config.n_heads * config.head_dim, jobs);
+        let projected = &ws.projected;
+        for_rows(compute, &mut ws.x, config.hidden_dim, &|i, row| {
+            kernels::add(compute.kernels, row, &projected[i * row.len()..(i + 1) * row.len()]);
+            if let Some(bias) = &layer.o_bias {
+                kernels::add(compute.kernels, row, bias);
+            }
+        });
+    }
+
+    /// `x += Wdown · (silu(Wgate·norm(x)) ∘ Wup·norm(x))`
+    fn feed_forward(&self, compute: Compute<'_>, layer: &Layer, ws: &mut Workspace) {
+        let config = &self.config;
+        norm_rows(compute, &ws.x, &layer.ffn_norm, config.norm_eps, &mut ws.normed);
+        let jobs =
+            &mut [MatMul { w: &layer.gate, out: &mut ws.gate }, MatMul { w: &layer.up, out: &mut ws.up }];
+        project(compute, &mut ws.activations, &ws.normed, config.hidden_dim, jobs);
+        let up = &ws.up;
+        for_rows(compute, &mut ws.gate, config.ffn_dim, &|i, row| {
+            kernels::silu_mul(compute.kernels, row, &up[i * row.len()..(i + 1) * row.len()]);
+        });
+        let jobs = &mut [MatMul { w: &layer.down, out: &mut ws.projected }];
+        project(compute, &mut ws.activations, &ws.gate, config.ffn_dim, jobs);
+        let projected = &ws.projected;
+        for_rows(compute, &mut ws.x, config.hidden_dim, &|i, row| {
+            kernels::add(compute.kernels, row, &projected[i * row.len()..(i + 1) * row.len()]);
+        });
+    }
+}
+
+/// An empty vector for another lifetime, with the memory of the old one (the collection is in place).
+fn recycle<'a>(mut visible: Vec<Visible<'_>>) -> Vec<Visible<'a>> {
+    visible.clear();
+    visible.into_iter().map(|_| unreachable!("the vector is empty")).collect()
+}
+
+/// Multiplies rows of activations `[n_rows, n_cols]` with several matrices, preparing the activations once in the forms
+/// that the matrices ask for (a file may mix float and block types within a layer).
+fn project(
+    compute: Compute<'_>,
+    activations: &mut Activations,
+    x: &[f32],
+    n_cols: usize,
+    jobs: &mut [MatMul<'_>],
+) {
+    let form = jobs.iter().map(|job| job.w.activation_form()).reduce(ActivationForm::with);
+    let Some(form) = form else { return };
+    activations.set(compute.kernels, compute.pool, x, x.len() / n_cols, n_cols, form);
+    kernels::matmul(compute.kernels, compute.pool, activations, jobs);
+}
+
+fn norm_rows(compute: Compute<'_>, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    for_rows(compute, out, weight.len(), &|i, row| {
+        kernels::rms_norm(compute.kernels, &x[i * row.len()..(i + 1) * row.len()], weight, eps, row);
+    });
+}
+
+/// Values below which waking the workers costs more than a row-wise kernel: about 2 µs of one core.
+const PARALLEL_VALUES_MIN: usize = 16 * 1024;
+
+fn for_rows(
+    compute: Compute<'_>,
+    out: &mut [f32],
+    row_len: usize,
+    f: &(dyn Fn(usize, &mut [f32]) + Sync),
+) {
+    if out.len() < PARALLEL_VALUES_MIN {
+        out.chunks_exact_mut(row_len).enumerate().for_each(|(i, row)| f(i, row));
+    } else {
+        compute.pool.for_rows(out, row_len, f);
+    }
+}

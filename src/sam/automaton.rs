@@ -1,0 +1,315 @@
+//! The automaton: states, and how one token extends it.
+//!
+//! ```text
+//! extend(c):                              the text was w, it becomes wc
+//!   cur ← new state, len = |wc|
+//!   p ← last; while p has no edge c:      the suffixes of w that c never followed
+//!     edge p –c→ cur;  p ← link(p)
+//!   q ← target of p –c→                   the longest suffix of w that c has followed
+//!   if len(q) > len(p) + 1: split q       some strings of q do not end here: they keep q, the others get a copy
+//!   link(cur) ← q (or the copy);  last ← cur
+//!   walk the suffix links from cur, at most WALK_MAX of them: count += 1, last_end ← position
+//! ```
+//!
+//! A new sequence starts at the root again (a generalised automaton), so a match never spans two sequences and no
+//! separator token is needed.
+//!
+//! Cost sketch: a state is 28 bytes and there are at most 2n − 1 of them; text of people and models needs about 1.5 per
+//! token. With the blocks of `edges` that is some 60 bytes per token: 8 k tokens of context fit in half a megabyte.
+
+use super::cursor::Match;
+use super::edges::{Edge, EdgePool, EdgeSet};
+
+/// Suffix links followed per token to keep counts and positions.
+///
+/// Ordinary text has chains of about ten links, so its counts are exact. A text that repeats itself for long has
+/// chains as long as the repetition; there, what is further than this from the newest end keeps a count that is a
+/// lower bound and a position that is older than the true one. That bounds `extend` at the price of understating the
+/// *short* suffixes of a *long* match, which drafting asks last.
+const WALK_MAX: usize = 64;
+
+const ROOT: u32 = Match::EMPTY.state;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct State {
+    /// Length of the longest string of the state.
+    pub(super) len: u32,
+    /// The state of its longest suffix with other end positions. The root's link is the root.
+    pub(super) link: u32,
+    /// Occurrences.
+    pub(super) count: u32,
+    /// End of the most recent occurrence.
+    pub(super) last_end: u32,
+    pub(super) edges: EdgeSet,
+}
+
+const ROOT_STATE: State = State { len: 0, link: ROOT, count: 0, last_end: 0, edges: EdgeSet::NONE };
+
+/// The automaton holds as many tokens as it may: nothing was added, and it can still be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the suffix automaton is full: {max_tokens} tokens")]
+pub struct FullError {
+    /// The bound on its tokens.
+    pub max_tokens: u32,
+}
+
+/// A suffix automaton of one or more token sequences, extended token by token.
+///
+/// ```
+/// use refrain::sam::SuffixAutomaton;
+///
+/// let mut automaton = SuffixAutomaton::new();
+/// automaton.extend_all(&[7, 8, 9, 5, 7, 8])?;
+/// let seen_before = automaton.suffix_match(); // "7 8" stood at the start as well
+/// assert_eq!(seen_before.len(), 2);
+/// let next: Vec<u32> = automaton.successors(seen_before).map(|s| s.token).collect();
+/// assert_eq!(next, [9]);
+/// # Ok::<(), refrain::sam::FullError>(())
+/// ```
+///
+/// `Clone` copies the whole automaton, as a forked session needs.
+#[derive(Clone, Debug)]
+pub struct SuffixAutomaton {
+    states: Vec<State>,
+    edges: EdgePool,
+    /// State of the whole current sequence.
+    last: u32,
+    /// Whether `last` was made for the newest token, so that the sequence up to here was never seen before.
+    last_is_new: bool,
+    n_tokens: u32,
+    max_tokens: u32,
+}
+
+impl Default for SuffixAutomaton {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl SuffixAutomaton {
+    /// The most tokens that any automaton holds: state numbers are `u32`, and states are up to twice the tokens.
+    pub const MAX_TOKENS: u32 = 1 << 30;
+
+    /// An empty automaton that takes up to [`MAX_TOKENS`](Self::MAX_TOKENS) tokens.
+    pub fn new() -> Self {
+        Self::with_max_tokens(Self::MAX_TOKENS)
+    }
+
+    /// An empty automaton that takes up to `max_tokens` tokens (at most [`MAX_TOKENS`](Self::MAX_TOKENS)).
+    pub fn with_max_tokens(max_tokens: u32) -> Self {
+        SuffixAutomaton {
+            states: vec![ROOT_STATE],
+            edges: EdgePool::default(),
+            last: ROOT,
+            last_is_new: false,
+            n_tokens: 0,
+            max_tokens: max_tokens.min(Self::MAX_TOKENS),
+        }
+    }
+
+    /// Appends a token to the current sequence. Amortised O(1): new edges and redirected ones are linear in the text
+    /// altogether, and the walk for counts is capped.
+    ///
+    /// # Errors
+    /// [`FullError`]: the bound is reached; nothing changed.
+    pub fn extend(&mut self, token: u32) -> Result<(), FullError> {
+        if self.n_tokens >= self.max_tokens {
+            return Err(FullError { max_tokens: self.max_tokens });
+        }
+        let before = self.last;
+        self.last = match self.target(before, token) {
+            Some(next) => {
+                self.last_is_new = false;
+                self.exact_target(before, token, next)
+            }
+            None => {
+                self.last_is_new = true;
+                self.append_state(before, token)
+            }
+        };
+        self.count_occurrence();
+        self.touch_edges(before, token);
+        self.n_tokens += 1;
+        Ok(())
+    }
+
+    /// Appends several tokens.
+    ///
+    /// # Errors
+    /// [`FullError`]: the tokens up to the bound were added, the rest was not.
+    pub fn extend_all(&mut self, tokens: &[u32]) -> Result<(), FullError> {
+        tokens.iter().try_for_each(|&token| self.extend(token))
+    }
+
+    /// Ends the current sequence: the next token starts another one, and no match spans both.
+    pub fn start_sequence(&mut self) {
+        self.last = ROOT;
+        self.last_is_new = false;
+    }
+
+    /// Forgets everything and keeps the memory for the next text. A suffix automaton cannot shrink by a few tokens:
+    /// after a truncation, clear it and extend it again.
+    pub fn clear(&mut self) {
+        self.states.truncate(1);
+        self.states[0] = ROOT_STATE;
+        self.edges.clear();
+        self.start_sequence();
+        self.n_tokens = 0;
+    }
+
+    /// The longest suffix of the current sequence that has occurred before (in it, overlapping allowed, or in an
+    /// earlier sequence). O(1): the link of the last state.
+    pub fn suffix_match(&self) -> Match {
+        let state = if self.last_is_new { self.state(self.last).link } else { self.last };
+        Match { state, len: self.state(state).len }
+    }
+
+    /// Tokens of all sequences.
+    pub fn len(&self) -> usize {
+        self.n_tokens as usize
+    }
+
+    /// Whether there are no tokens.
+    pub fn is_empty(&self) -> bool {
+        self.n_tokens == 0
+    }
+
+    /// The bound on the tokens.
+    pub fn max_tokens(&self) -> u32 {
+        self.max_tokens
+    }
+
+    /// States, the root included: at most 2n for n tokens.
+    pub fn n_states(&self) -> usize {
+        self.states.len()
+    }
+
+    /// Bytes on the heap, spare capacity included; `self` is left out.
+    pub fn memory_usage(&self) -> usize {
+        self.states.capacity() * size_of::<State>() + self.edges.memory_usage()
+    }
+
+    pub(super) fn state(&self, state: u32) -> &State {
+        &self.states[state as usize]
+    }
+
+    pub(super) fn target(&self, state: u32, token: u32) -> Option<u32> {
+        self.edges.get(&self.state(state).edges, token)
+    }
+
+    pub(super) fn best_edges(&self, state: u32) -> &[Edge] {
+        self.edges.best(&self.state(state).edges)
+    }
+
+    #[cfg(test)]
+    pub(super) fn all_edges(&self, state: u32) -> Vec<Edge> {
+        self.edges.all(&self.state(state).edges)
+    }
+
+    /// The new last state, for a token that never followed the whole sequence.
+    fn append_state(&mut self, before: u32, token: u32) -> u32 {
+        let appended = self.push_state(State { len: self.state(before).len + 1, ..ROOT_STATE });
+        let mut suffix = before;
+        let link = loop {
+            if let Some(next) = self.target(suffix, token) {
+                break self.exact_target(suffix, token, next);
+            }
+            let edges = &mut self.states[suffix as usize].edges;
+            self.edges.insert(edges, Edge { token, target: appended });
+            if suffix == ROOT {
+                break ROOT;
+            }
+            suffix = self.state(suffix).link;
+        };
+        self.states[appended as usize].link = link;
+        appended
+    }
+
+    /// The state whose longest string is the longest one of `from` with `token` appended; `next` is the target of that
+    /// edge, and is split where it has longer strings.
+    fn exact_target(&mut self, from: u32, token: u32, next: u32) -> u32 {
+        let len = self.state(from).len + 1;
+        if self.state(next).len == len {
+            return next;
+        }
+        let edges = self.edges.duplicate(&self.states[next as usize].edges);
+        let split = self.push_state(State { len, edges, ..*self.state(next) });
+        self.states[next as usize].link = split;
+        let mut suffix = from;
+        while self.target(suffix, token) == Some(next) {
+            let edges = &mut self.states[suffix as usize].edges;
+            self.edges.redirect(edges, Edge { token, target: split });
+            if suffix == ROOT {
+                break;
+            }
+            suffix = self.state(suffix).link;
+        }
+        split
+    }
+
+    fn push_state(&mut self, state: State) -> u32 {
+        let index = self.states.len() as u32; // fits: at most 2 · MAX_TOKENS states
+        self.states.push(state);
+        index
+    }
+
+    /// Counts the newest occurrence of the sequence's suffixes, longest first, up to the cap.
+    fn count_occurrence(&mut self) {
+        self.states[ROOT as usize].count += 1;
+        let mut suffix = self.last;
+        for _ in 0..WALK_MAX {
+            if suffix == ROOT {
+                break;
+            }
+            let state = &mut self.states[suffix as usize];
+            state.count += 1;
+            state.last_end = self.n_tokens;
+            suffix = state.link;
+        }
+    }
+
+    /// Tells states with many edges, among the suffixes that `token` has just followed, that it did.
+    fn touch_edges(&mut self, before: u32, token: u32) {
+        let mut suffix = before;
+        for _ in 0..WALK_MAX {
+            let edges = self.state(suffix).edges;
+            self.edges.touch(&edges, token, |target| self.states[target as usize].count);
+            if suffix == ROOT {
+                break;
+            }
+            suffix = self.state(suffix).link;
+        }
+    }
+
+    /// Panics unless the structure's invariants hold: for tests, after any operation. O(states).
+    #[cfg(test)]
+    pub(super) fn check_integrity(&self) {
+        let n_states = self.states.len();
+        assert!(n_states <= (2 * self.len()).max(1), "{n_states} states for {} tokens", self.len());
+        for (index, state) in self.states.iter().enumerate() {
+            let link = self.state(state.link);
+            if index as u32 == ROOT {
+                assert_eq!((state.len, state.link), (0, ROOT));
+            } else {
+                assert!(link.len < state.len, "link of {index} is not shorter");
+                assert!(state.count > 0 && state.last_end < self.n_tokens);
+            }
+            let edges = self.all_edges(index as u32);
+            assert_eq!(edges.len(), state.edges.len(), "edges of {index}");
+            for edge in &edges {
+                let target = self.state(edge.target);
+                assert!(target.len > state.len, "edge {index} –{}→ {}", edge.token, edge.target);
+                assert_eq!(self.target(index as u32, edge.token), Some(edge.target));
+                if index as u32 != ROOT {
+                    assert!(
+                        self.target(state.link, edge.token).is_some(),
+                        "the link of {index} misses token {}",
+                        edge.token
+                    );
+                }
+            }
+            let best = self.best_edges(index as u32);
+            assert!(best.iter().all(|edge| edges.contains(edge)), "hot list of {index}");
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Cursors: places in an automaton, kept apart from it.
+
+use super::SuffixAutomaton;
+
+/// A substring's place in a [`SuffixAutomaton`]: the state that accepts it, and its length.
+///
+/// A plain value: many cursors walk one automaton, and a cursor outlives every later
+/// [`extend`](SuffixAutomaton::extend). It belongs to the automaton that gave it; after
+/// [`clear`](SuffixAutomaton::clear), or with another automaton, it means nothing (it may panic, or stand for
+/// another substring).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Match {
+    pub(super) state: u32,
+    pub(super) len: u32,
+}
+
+impl Match {
+    /// The empty substring, in every automaton.
+    pub const EMPTY: Match = Match { state: 0, len: 0 };
+
+    /// The matched length in tokens.
+    pub fn len(self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether nothing is matched.
+    pub fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    /// The cursor as two numbers, for a compact encoding elsewhere.
+    pub fn to_parts(self) -> (u32, u32) {
+        (self.state, self.len)
+    }
+
+    /// The cursor of two numbers from [`to_parts`](Self::to_parts). A smaller length is allowed: it stands for a
+    /// shorter suffix of the substring, after [`SuffixAutomaton::renew`].
+    pub fn from_parts(state: u32, len: u32) -> Self {
+        Match { state, len }
+    }
+}
+
+/// A token that has followed a substring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Successor {
+    /// The token.
+    pub token: u32,
+    /// The substring with the token appended.
+    pub next: Match,
+    /// How often that occurred (see [`SuffixAutomaton::count`]).
+    pub count: u32,
+    /// Where that ended most recently (see [`SuffixAutomaton::last_end`]).
+    pub last_end: u32,
+}
+
+impl SuffixAutomaton {
+    /// The place of `m` with `token` appended; `None` where that never occurred. O(1).
+    pub fn advance(&self, m: Match, token: u32) -> Option<Match> {
+        self.target(m.state, token).map(|state| Match { state, len: m.len + 1 })
+    }
+
+    /// Matches a running text: the longest suffix of (`m`, then `token`) that occurs. Amortised O(1) over a text.
+    pub fn follow(&self, m: Match, token: u32) -> Match {
+        let mut m = self.renew(m);
+        loop {
+            if let Some(next) = self.advance(m, token) {
+                return next;
+            }
+            match self.shorter(m) {
+                Some(suffix) => m = suffix,
+                None => return Match::EMPTY,
+            }
+        }
+    }
+
+    /// The longest suffix of `m` that has occurred in more places than `m`, by one suffix link; `None` for the empty one.
+    pub fn shorter(&self, m: Match) -> Option<Match> {
+        (m.state != Match::EMPTY.state).then(|| {
+            let state = self.state(m.state).link;
+            Match { state, len: self.state(state).len }
+        })
+    }
+
+    /// Brings a cursor up to date after [`extend`](Self::extend): a state may have been split since, and a short match
+    /// then belongs to the new part. Usually O(1).
+    pub fn renew(&self, mut m: Match) -> Match {
+        while m.state != Match::EMPTY.state {
+            let link = self.state(m.state).link;
+            if m.len > self.state(link).len {
+                break;
+            }
+            m.state = link;
+        }
+        m
+    }
+
+    /// How often the matched substring occurs: exact up to the cap of the suffix-link walk, a lower bound beyond it.
+    pub fn count(&self, m: Match) -> u32 {
+        self.state(m.state).count
+    }
+
+    /// Position of the last token of the most recent occurrence, counted over all sequences; a lower bound beyond the
+    /// cap. Unspecified for the empty match.
+    pub fn last_end(&self, m: Match) -> u32 {
+        self.state(m.state).last_end
+    }
+
+    /// How many different tokens have followed `m`. O(1).
+    pub fn n_successors(&self, m: Match) -> usize {
+        self.state(m.state).edges.len()
+    }
+
+    /// Tokens that have followed `m`: all of them where they are at most 16, else the 16 most frequent (of equally
+    /// frequent ones, the most recent), in no particular order. The order is the same in every run.
+    pub fn successors(&self, m: Match) -> impl Iterator<Item = Successor> + '_ {
+        self.best_edges(m.state).iter().map(move |edge| {
+            let state = self.state(edge.target);
+            Successor {
+                token: edge.token,
+                next: Match { state: edge.target, len: m.len + 1 },
+                count: state.count,
+                last_end: state.last_end,
+            }
+        })
+    }
+}

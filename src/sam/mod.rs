@@ -1,0 +1,24 @@
+//! Suffix automata over token ids.
+//!
+//! A suffix automaton is the smallest automaton that accepts every substring of a text (Blumer et al. 1985). Here the
+//! text is a token sequence, tokens are plain `u32` numbers, and the automaton is built *online*: after every token it
+//! knows every place where the text's newest suffix has stood before, and what came next there. That is all that
+//! drafting from context needs.
+//!
+//! - [`SuffixAutomaton`] is the data: [`extend`](SuffixAutomaton::extend) in amortised constant time.
+//! - [`Match`] is a cursor: a substring's place in the automaton. Many cursors walk one automaton, and they stay valid
+//!   while it grows.
+//!
+//! The idea of drafting with it is SAM-Decoding's (arXiv 2411.10666); counts and most recent positions per state
+//! follow SuffixDecoding (arXiv 2411.04975).
+
+mod automaton;
+mod cursor;
+mod edges;
+#[cfg(test)]
+mod naive;
+#[cfg(test)]
+mod tests;
+
+pub use automaton::{FullError, SuffixAutomaton};
+pub use cursor::{Match, Successor};

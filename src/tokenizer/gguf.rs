@@ -1,0 +1,239 @@
+//! The tokenizer in a GGUF model's metadata.
+
+use std::collections::HashSet;
+
+use tokenizers::AddedToken;
+use tokenizers::normalizers::{Prepend, Replace, Sequence};
+
+use super::pipeline::{BpeOptions, MERGES_MAX, PipelineParts, missing_byte_piece};
+use super::vocab::{Scheme, TokenKind, char_of_byte, occurs_in_utf8};
+use super::{ADDED_TOKENS_MAX, Spec, Tokenizer, TokenizerError, json, pre, spm};
+use crate::model::config::VOCAB_SIZE_MAX;
+use crate::model::gguf::{GgufArray, GgufFile, GgufValue};
+use crate::token::TokenId;
+
+/// `tokenizer.ggml.token_type`.
+const UNKNOWN: u64 = 2;
+const CONTROL: u64 = 3;
+const USER_DEFINED: u64 = 4;
+const UNUSED: u64 = 5;
+
+pub(super) fn from_gguf(gguf: &GgufFile) -> Result<Tokenizer, TokenizerError> {
+    let keys = Keys { gguf };
+    let model = keys.required("model", "a string", GgufValue::as_str)?;
+    let texts = keys.required("tokens", "a list of strings", |v| v.as_array()?.as_strings())?;
+    if texts.len() > VOCAB_SIZE_MAX {
+        return Err(keys.over_limit("tokens", texts.len(), VOCAB_SIZE_MAX));
+    }
+    let types = token_types(&keys, texts.len())?;
+    let tokens = tokens(texts, &types);
+    let (scheme, parts, adds_bos) = match model {
+        "gpt2" => byte_level(&keys, &tokens)?,
+        "llama" => sentence_piece(&keys, &tokens, &types)?,
+        other => return Err(keys.unsupported("tokenizer (tokenizer.ggml.model)", other)),
+    };
+    let eos = ["eos_token_id", "eot_token_id", "eom_token_id"];
+    let eos = eos.iter().filter_map(|key| keys.id(key, tokens.len()).transpose());
+    let add_space = keys.get("add_space_prefix", "a bool", GgufValue::as_bool)?;
+    Tokenizer::build(Spec {
+        scheme,
+        strips_first_space: scheme == Scheme::SentencePiece && add_space != Some(false),
+        bos: keys.id("bos_token_id", tokens.len())?,
+        adds_bos: keys.get("add_bos_token", "a bool", GgufValue::as_bool)?.unwrap_or(adds_bos),
+        eos: eos.collect::<Result<_, _>>()?,
+        template: keys.template()?,
+        parts,
+        tokens,
+    })
+}
+
+type Tokens = Vec<(u32, String, TokenKind)>;
+
+fn tokens(texts: &[String], types: &[u64]) -> Tokens {
+    let kinds = types.iter().map(|ty| match *ty {
+        CONTROL | UNKNOWN => TokenKind::Control,
+        USER_DEFINED => TokenKind::UserDefined,
+        UNUSED => TokenKind::Unused,
+        _ => TokenKind::Normal,
+    });
+    // At most VOCAB_SIZE_MAX entries, so the ids fit.
+    texts.iter().zip(kinds).enumerate().map(|(id, (text, kind))| (id as u32, text.clone(), kind)).collect()
+}
+
+fn token_types(keys: &Keys<'_>, n_tokens: usize) -> Result<Vec<u64>, TokenizerError> {
+    let types = keys.get("token_type", "a list of whole numbers", |v| v.as_array()?.to_u64s())?;
+    let Some(types) = types else { return Ok(vec![1; n_tokens]) };
+    if types.len() != n_tokens {
+        let (found, expected) = (types.len(), n_tokens);
+        let file = keys.file();
+        return Err(TokenizerError::WrongCount { file, field: "tokenizer.ggml.token_type", found, expected });
+    }
+    Ok(types)
+}
+
+fn byte_level(keys: &Keys<'_>, tokens: &Tokens) -> Result<(Scheme, PipelineParts, bool), TokenizerError> {
+    let family =
+        pre::family(&keys.file(), keys.get("pre", "a string", GgufValue::as_str)?.unwrap_or("default"))?;
+    let merges = keys.required("merges", "a list of strings", |v| v.as_array()?.as_strings())?;
+    if merges.len() > MERGES_MAX {
+        return Err(keys.over_limit("merges", merges.len(), MERGES_MAX));
+    }
+    let file = keys.file();
+    let merges = merges.iter().enumerate();
+    let merges =
+        merges.map(|(i, text)| json::split_merge(&file, i, text.clone())).collect::<Result<_, _>>()?;
+    let ordinary = ordinary(tokens);
+    let seen: HashSet<&str> = ordinary.iter().map(|(text, _)| text.as_str()).collect();
+    let mut buffer = [0; 4];
+    let missing = (0..=255u8)
+        .find(|&byte| occurs_in_utf8(byte) && !seen.contains(&*char_of_byte(byte).encode_utf8(&mut buffer)));
+    if let Some(byte) = missing {
+        return Err(TokenizerError::MissingByte { file, byte });
+    }
+    let parts = PipelineParts {
+        file,
+        ordinary,
+        merges,
+        options: BpeOptions { ignore_merges: family.ignore_merges, ..BpeOptions::default() },
+        normalizer: family.normalizer,
+        pre_tokenizer: Some(family.pre_tokenizer),
+        added: added(keys, tokens)?,
+    };
+    Ok((Scheme::ByteLevel, parts, family.adds_bos))
+}
+
+fn sentence_piece(
+    keys: &Keys<'_>,
+    tokens: &Tokens,
+    types: &[u64],
+) -> Result<(Scheme, PipelineParts, bool), TokenizerError> {
+    let file = keys.file();
+    let scores = keys.required("scores", "a list of floats", |v| v.as_array()?.as_f32s())?;
+    if scores.len() != tokens.len() {
+        let (found, expected) = (scores.len(), tokens.len());
+        return Err(TokenizerError::WrongCount { file, field: "tokenizer.ggml.scores", found, expected });
+    }
+    let mut ordinary = ordinary(tokens);
+    if let Some(byte) = missing_byte_piece(&ordinary) {
+        return Err(TokenizerError::MissingByte { file, byte });
+    }
+    let pieces: Vec<(&str, f32)> = ordinary
+        .iter()
+        .map(|(text, id)| (text.as_str(), scores.get(*id as usize).copied().unwrap_or(0.0)))
+        .collect();
+    let merges = spm::merges(&pieces);
+    if merges.len() > MERGES_MAX {
+        return Err(keys.over_limit("merges made from scores", merges.len(), MERGES_MAX));
+    }
+    // With a piece for every byte the unknown token is never produced, but the encoder wants it in its table.
+    let unk = types.iter().position(|&ty| ty == UNKNOWN).and_then(|i| tokens.get(i));
+    if let Some((id, text, _)) = unk {
+        ordinary.push((text.clone(), *id));
+    }
+    let adds_space = keys.get("add_space_prefix", "a bool", GgufValue::as_bool)?.unwrap_or(true);
+    let library = |e: tokenizers::Error| TokenizerError::Library { file: keys.file(), reason: e.to_string() };
+    let spaces = Replace::new(" ", "\u{2581}").map_err(library)?.into();
+    let normalizer = match adds_space {
+        true => Sequence::new(vec![Prepend::new("\u{2581}".to_owned()).into(), spaces]).into(),
+        false => spaces,
+    };
+    let parts = PipelineParts {
+        file,
+        ordinary,
+        merges,
+        options: BpeOptions {
+            unk_token: unk.map(|(_, text, _)| text.clone()),
+            fuse_unk: true,
+            byte_fallback: true,
+            ignore_merges: false,
+        },
+        normalizer: Some(normalizer),
+        pre_tokenizer: None,
+        added: added(keys, tokens)?,
+    };
+    Ok((Scheme::SentencePiece, parts, true))
+}
+
+fn ordinary(tokens: &Tokens) -> Vec<(String, u32)> {
+    let ordinary = tokens.iter().filter(|(_, _, kind)| *kind == TokenKind::Normal);
+    ordinary.map(|(id, text, _)| (text.clone(), *id)).collect()
+}
+
+fn added(keys: &Keys<'_>, tokens: &Tokens) -> Result<Vec<AddedToken>, TokenizerError> {
+    let literal = |kind: &TokenKind| matches!(kind, TokenKind::Control | TokenKind::UserDefined);
+    let added = tokens.iter().filter(|(_, _, kind)| literal(kind));
+    let added: Vec<AddedToken> = added
+        .map(|(_, text, kind)| AddedToken::from(text.clone(), *kind == TokenKind::Control).normalized(false))
+        .collect();
+    if added.len() > ADDED_TOKENS_MAX {
+        return Err(keys.over_limit("control and user-defined tokens", added.len(), ADDED_TOKENS_MAX));
+    }
+    Ok(added)
+}
+
+/// Typed access to the keys under `tokenizer.ggml`.
+struct Keys<'a> {
+    gguf: &'a GgufFile,
+}
+
+impl<'a> Keys<'a> {
+    fn file(&self) -> String {
+        self.gguf.name().to_owned()
+    }
+
+    fn get<T>(
+        &self,
+        key: &str,
+        expected: &'static str,
+        read: impl Fn(&'a GgufValue) -> Option<T>,
+    ) -> Result<Option<T>, TokenizerError> {
+        let field = format!("tokenizer.ggml.{key}");
+        let Some(value) = self.gguf.get(&field) else { return Ok(None) };
+        match read(value) {
+            Some(typed) => Ok(Some(typed)),
+            None => Err(TokenizerError::WrongType { file: self.file(), field, expected }),
+        }
+    }
+
+    fn required<T>(
+        &self,
+        key: &str,
+        expected: &'static str,
+        read: impl Fn(&'a GgufValue) -> Option<T>,
+    ) -> Result<T, TokenizerError> {
+        self.get(key, expected, read)?.ok_or_else(|| TokenizerError::Missing {
+            file: self.file(),
+            missing: format!("tokenizer.ggml.{key}"),
+        })
+    }
+
+    fn id(&self, key: &'static str, vocab_size: usize) -> Result<Option<TokenId>, TokenizerError> {
+        let Some(id) = self.get(key, "a token id", GgufValue::as_u64)? else { return Ok(None) };
+        match u32::try_from(id) {
+            Ok(small) if (small as usize) < vocab_size => Ok(Some(TokenId(small))),
+            _ => Err(TokenizerError::IdOutOfRange { file: self.file(), field: key, id, vocab_size }),
+        }
+    }
+
+    /// The default template: `tokenizer.chat_template`, a text. (Further ones have keys of their own.)
+    fn template(&self) -> Result<Option<String>, TokenizerError> {
+        let field = "tokenizer.chat_template";
+        match self.gguf.get(field) {
+            None => Ok(None),
+            Some(GgufValue::String(text)) => Ok(Some(text.clone())),
+            Some(GgufValue::Array(GgufArray::String(texts))) if texts.is_empty() => Ok(None),
+            Some(_) => {
+                let (file, field) = (self.file(), field.to_owned());
+                Err(TokenizerError::WrongType { file, field, expected: "a string" })
+            }
+        }
+    }
+
+    fn unsupported(&self, field: &'static str, name: &str) -> TokenizerError {
+        TokenizerError::Unsupported { file: self.file(), field, name: name.to_owned() }
+    }
+
+    fn over_limit(&self, field: &'static str, value: usize, limit: usize) -> TokenizerError {
+        TokenizerError::OverLimit { file: self.file(), field, value, limit }
+    }
+}

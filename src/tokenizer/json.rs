@@ -1,0 +1,302 @@
+//! Reads `tokenizer.json`.
+//!
+//! The file is parsed here into plain lists, checked, and only then handed to the `tokenizers` library in pieces: its
+//! own reader panics on some files, keeps the last of two equal keys, and gives added tokens other ids than the file
+//! says where the two disagree.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
+use serde_json::Value;
+use tokenizers::{AddedToken, NormalizerWrapper, PreTokenizerWrapper};
+
+use super::json_steps::{Steps, first_token};
+use super::pipeline::{BpeOptions, MERGES_MAX, PipelineParts, guarded, missing_byte_piece};
+use super::vocab::{Scheme, TokenKind, char_of_byte, occurs_in_utf8};
+use super::{ADDED_TOKENS_MAX, TokenizerError};
+
+/// What a `tokenizer.json` says, checked.
+pub(super) struct ParsedJson {
+    pub(super) scheme: Scheme,
+    pub(super) tokens: Vec<(u32, String, TokenKind)>,
+    pub(super) parts: PipelineParts,
+    /// The first token that the post-processor puts before a text.
+    pub(super) first_token: Option<String>,
+}
+
+pub(super) fn parse(text: &str, file: &str) -> Result<ParsedJson, TokenizerError> {
+    let json_error =
+        |e: serde_json::Error| TokenizerError::Json { file: file.to_owned(), reason: e.to_string() };
+    let unsupported = |field, name: &str| TokenizerError::Unsupported {
+        file: file.to_owned(),
+        field,
+        name: name.to_owned(),
+    };
+    // The type first: the models' forms differ, and "unsupported" says more than "invalid".
+    let probe: Probe = serde_json::from_str(text).map_err(json_error)?;
+    if let Some(kind) = probe.model.kind.as_deref().filter(|&kind| kind != "BPE") {
+        return Err(unsupported("tokenizer model", kind));
+    }
+    let json: Root = serde_json::from_str(text).map_err(json_error)?;
+    let model = json.model;
+    if model.dropout.is_some_and(|p| p != 0.0) {
+        return Err(unsupported("dropout", "above 0"));
+    }
+    let affixes = [
+        ("continuing_subword_prefix", model.continuing_subword_prefix),
+        ("end_of_word_suffix", model.end_of_word_suffix),
+    ];
+    for (field, affix) in affixes {
+        if let Some(affix) = affix.filter(|affix| !affix.is_empty()) {
+            return Err(unsupported(field, &affix));
+        }
+    }
+    if json.added_tokens.len() > ADDED_TOKENS_MAX {
+        let (value, limit) = (json.added_tokens.len(), ADDED_TOKENS_MAX);
+        return Err(TokenizerError::OverLimit { file: file.to_owned(), field: "added tokens", value, limit });
+    }
+    if model.merges.len() > MERGES_MAX {
+        let (value, limit) = (model.merges.len(), MERGES_MAX);
+        return Err(TokenizerError::OverLimit { file: file.to_owned(), field: "merges", value, limit });
+    }
+
+    let mut steps = Steps::default();
+    steps.check_normalizer(file, json.normalizer.as_ref())?;
+    steps.check_pre_tokenizer(file, json.pre_tokenizer.as_ref())?;
+    let byte_fallback = model.byte_fallback.unwrap_or(false);
+    let scheme = match (steps.byte_level, byte_fallback || steps.metaspace) {
+        (true, false) => Scheme::ByteLevel,
+        (false, true) => Scheme::SentencePiece,
+        (true, true) => return Err(unsupported("pre-tokenizer", "ByteLevel together with byte fallback")),
+        (false, false) => return Err(unsupported("pre-tokenizer", "neither ByteLevel nor Metaspace")),
+    };
+
+    let merges = parse_merges(file, model.merges)?;
+    let Joined { tokens, ordinary } =
+        join_tokens(file, model.vocab.0, &json.added_tokens, &merges, model.unk_token.as_deref())?;
+    let added = json.added_tokens.into_iter().map(AddedJson::into_token).collect();
+    let options = BpeOptions {
+        unk_token: model.unk_token,
+        fuse_unk: model.fuse_unk.unwrap_or(false),
+        byte_fallback,
+        ignore_merges: model.ignore_merges.unwrap_or(false),
+    };
+    check_bytes(file, scheme, &ordinary, &options)?;
+    let (normalizer, pre_tokenizer) = guarded(file, || -> Result<_, serde_json::Error> {
+        let normalizer: Option<NormalizerWrapper> =
+            json.normalizer.map(serde_json::from_value).transpose()?;
+        let pre_tokenizer: Option<PreTokenizerWrapper> =
+            json.pre_tokenizer.map(serde_json::from_value).transpose()?;
+        Ok((normalizer, pre_tokenizer))
+    })?
+    .map_err(json_error)?;
+    let first_token = json.post_processor.as_ref().and_then(|p| first_token(p, 0));
+    let parts =
+        PipelineParts { file: file.to_owned(), ordinary, merges, options, normalizer, pre_tokenizer, added };
+    Ok(ParsedJson { scheme, tokens, parts, first_token })
+}
+
+/// Every byte of a text must end up in some token, or text would be lost without a word.
+fn check_bytes(
+    file: &str,
+    scheme: Scheme,
+    ordinary: &[(String, u32)],
+    options: &BpeOptions,
+) -> Result<(), TokenizerError> {
+    let missing = match scheme {
+        Scheme::ByteLevel => {
+            let texts: HashSet<&str> = ordinary.iter().map(|(text, _)| text.as_str()).collect();
+            let mut buffer = [0; 4];
+            (0..=255u8).find(|&byte| {
+                occurs_in_utf8(byte) && !texts.contains(&*char_of_byte(byte).encode_utf8(&mut buffer))
+            })
+        }
+        Scheme::SentencePiece if options.byte_fallback => missing_byte_piece(ordinary),
+        Scheme::SentencePiece => None,
+    };
+    match missing {
+        None => Ok(()),
+        Some(byte) => Err(TokenizerError::MissingByte { file: file.to_owned(), byte }),
+    }
+}
+
+fn parse_merges(file: &str, merges: Vec<MergeJson>) -> Result<Vec<(String, String)>, TokenizerError> {
+    let mut out = Vec::with_capacity(merges.len());
+    for (index, merge) in merges.into_iter().enumerate() {
+        match merge {
+            MergeJson::Pair(left, right) => out.push((left, right)),
+            MergeJson::Joined(text) => out.push(split_merge(file, index, text)?),
+        }
+    }
+    Ok(out)
+}
+
+/// A merge written as `left right`; the older form, in which no token can hold a space.
+pub(super) fn split_merge(
+    file: &str,
+    index: usize,
+    text: String,
+) -> Result<(String, String), TokenizerError> {
+    match text.split_once(' ') {
+        Some((left, right)) if !left.is_empty() && !right.is_empty() && !right.contains(' ') => {
+            Ok((left.to_owned(), right.to_owned()))
+        }
+        _ => Err(TokenizerError::Merge { file: file.to_owned(), index, merge: text }),
+    }
+}
+
+/// The vocabulary and the added tokens, put together.
+struct Joined {
+    /// All tokens.
+    tokens: Vec<(u32, String, TokenKind)>,
+    /// Those that the encoder may produce.
+    ordinary: Vec<(String, u32)>,
+}
+
+fn join_tokens(
+    file: &str,
+    vocab: Vec<(String, u32)>,
+    added: &[AddedJson],
+    merges: &[(String, String)],
+    unk_token: Option<&str>,
+) -> Result<Joined, TokenizerError> {
+    let duplicate = |token: &str, id| {
+        let token = token.to_owned();
+        TokenizerError::DuplicateToken { file: file.to_owned(), token, id }
+    };
+    let mut added_ids: HashMap<&str, (u32, TokenKind)> = HashMap::new();
+    for token in added {
+        if added_ids.insert(&token.content, (token.id, token.kind())).is_some() {
+            return Err(duplicate(&token.content, token.id));
+        }
+    }
+    // The encoder's table leaves control tokens out, or text could spell them. One that merges build up was an ordinary
+    // token first and has to stay; published vocabularies have none.
+    let mut needed: HashSet<String> = merges
+        .iter()
+        .flat_map(|(left, right)| [left.clone(), right.clone(), format!("{left}{right}")])
+        .filter(|text| added_ids.contains_key(text.as_str()))
+        .collect();
+    needed.extend(unk_token.map(str::to_owned));
+
+    let mut joined = Joined { tokens: Vec::with_capacity(vocab.len() + added.len()), ordinary: Vec::new() };
+    for (text, id) in vocab {
+        match added_ids.get(text.as_str()) {
+            None => {
+                joined.tokens.push((id, text.clone(), TokenKind::Normal));
+                joined.ordinary.push((text, id));
+            }
+            Some(&(added_id, _)) if added_id != id => return Err(duplicate(&text, id)),
+            Some((_, kind)) => {
+                if *kind == TokenKind::UserDefined || needed.contains(&text) {
+                    joined.ordinary.push((text, id));
+                }
+            }
+        }
+    }
+    joined.tokens.extend(added.iter().map(|token| (token.id, token.content.clone(), token.kind())));
+    Ok(joined)
+}
+
+#[derive(Deserialize)]
+struct Probe {
+    model: ProbeModel,
+}
+
+#[derive(Deserialize)]
+struct ProbeModel {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Root {
+    #[serde(default)]
+    added_tokens: Vec<AddedJson>,
+    normalizer: Option<Value>,
+    pre_tokenizer: Option<Value>,
+    post_processor: Option<Value>,
+    #[serde(default, rename = "decoder")]
+    _decoder: Option<IgnoredAny>,
+    model: ModelJson,
+}
+
+#[derive(Deserialize)]
+struct AddedJson {
+    id: u32,
+    content: String,
+    #[serde(default)]
+    single_word: bool,
+    #[serde(default)]
+    lstrip: bool,
+    #[serde(default)]
+    rstrip: bool,
+    normalized: Option<bool>,
+    #[serde(default)]
+    special: bool,
+}
+
+impl AddedJson {
+    fn kind(&self) -> TokenKind {
+        if self.special { TokenKind::Control } else { TokenKind::UserDefined }
+    }
+
+    fn into_token(self) -> AddedToken {
+        AddedToken::from(self.content, self.special)
+            .single_word(self.single_word)
+            .lstrip(self.lstrip)
+            .rstrip(self.rstrip)
+            .normalized(self.normalized.unwrap_or(!self.special))
+    }
+}
+
+#[derive(Deserialize)]
+struct ModelJson {
+    dropout: Option<f32>,
+    unk_token: Option<String>,
+    continuing_subword_prefix: Option<String>,
+    end_of_word_suffix: Option<String>,
+    fuse_unk: Option<bool>,
+    byte_fallback: Option<bool>,
+    ignore_merges: Option<bool>,
+    vocab: VocabJson,
+    merges: Vec<MergeJson>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum MergeJson {
+    Joined(String),
+    Pair(String, String),
+}
+
+/// The vocabulary as a list, so that a text given twice is seen.
+struct VocabJson(Vec<(String, u32)>);
+
+impl<'de> Deserialize<'de> for VocabJson {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct VocabVisitor;
+        impl<'de> Visitor<'de> for VocabVisitor {
+            type Value = VocabJson;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object from token texts to ids")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<VocabJson, A::Error> {
+                let mut entries: Vec<(String, u32)> = Vec::new();
+                let mut seen = HashSet::new();
+                while let Some((text, id)) = map.next_entry::<String, u32>()? {
+                    if !seen.insert(text.clone()) {
+                        return Err(A::Error::custom(format_args!("token {text:?} is given twice")));
+                    }
+                    entries.push((text, id));
+                }
+                Ok(VocabJson(entries))
+            }
+        }
+        deserializer.deserialize_map(VocabVisitor)
+    }
+}

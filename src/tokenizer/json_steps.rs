@@ -1,0 +1,109 @@
+//! The steps that a `tokenizer.json` lists, checked before the `tokenizers` library sees them: their types, number,
+//! nesting, and the length of their patterns.
+
+use serde_json::Value;
+
+use super::TokenizerError;
+
+/// Deepest nesting of sequences of steps accepted.
+const STEP_DEPTH_MAX: usize = 4;
+/// Most steps accepted in a normalizer or pre-tokenizer.
+const STEPS_MAX: usize = 64;
+/// Longest pattern accepted in a step, in bytes.
+const PATTERN_BYTES_MAX: usize = 16 << 10;
+
+const NORMALIZERS: [&str; 10] =
+    ["Sequence", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Prepend", "Replace", "Strip", "StripAccents"];
+const PRE_TOKENIZERS: [&str; 8] =
+    ["Sequence", "ByteLevel", "Split", "Digits", "Metaspace", "Punctuation", "Whitespace", "WhitespaceSplit"];
+
+/// What the steps of a tokenizer are made of.
+#[derive(Default)]
+pub(super) struct Steps {
+    count: usize,
+    /// Bytes become letters of the byte-level alphabet.
+    pub(super) byte_level: bool,
+    /// Spaces become `▁`.
+    pub(super) metaspace: bool,
+}
+
+impl Steps {
+    pub(super) fn check_normalizer(
+        &mut self,
+        file: &str,
+        step: Option<&Value>,
+    ) -> Result<(), TokenizerError> {
+        self.check(file, "normalizer", step, &NORMALIZERS, 0)
+    }
+
+    pub(super) fn check_pre_tokenizer(
+        &mut self,
+        file: &str,
+        step: Option<&Value>,
+    ) -> Result<(), TokenizerError> {
+        self.check(file, "pre-tokenizer", step, &PRE_TOKENIZERS, 0)
+    }
+
+    /// Checks the types of all steps, their number, nesting and patterns.
+    fn check(
+        &mut self,
+        file: &str,
+        field: &'static str,
+        step: Option<&Value>,
+        known: &[&str],
+        depth: usize,
+    ) -> Result<(), TokenizerError> {
+        let Some(step) = step else { return Ok(()) };
+        let over_limit =
+            |field, value, limit| TokenizerError::OverLimit { file: file.to_owned(), field, value, limit };
+        self.count += 1;
+        if self.count > STEPS_MAX {
+            return Err(over_limit("steps of the tokenizer", self.count, STEPS_MAX));
+        }
+        if depth > STEP_DEPTH_MAX {
+            return Err(over_limit("nesting of the tokenizer's steps", depth, STEP_DEPTH_MAX));
+        }
+        let Some(kind) = step.get("type").and_then(Value::as_str) else {
+            let field = format!("{field}.type");
+            return Err(TokenizerError::WrongType { file: file.to_owned(), field, expected: "a string" });
+        };
+        if !known.contains(&kind) {
+            return Err(TokenizerError::Unsupported { file: file.to_owned(), field, name: kind.to_owned() });
+        }
+        let text_of = |value: &Value| value.as_str().map_or(0, str::len);
+        let pattern = step.get("pattern").map_or(0, |p| match p {
+            Value::Object(map) => map.values().map(text_of).max().unwrap_or(0),
+            other => text_of(other),
+        });
+        if pattern > PATTERN_BYTES_MAX {
+            return Err(over_limit("bytes of a pattern", pattern, PATTERN_BYTES_MAX));
+        }
+        self.byte_level |= kind == "ByteLevel";
+        let writes_metaspace =
+            |key: &str| step.get(key).and_then(Value::as_str).is_some_and(|s| s.contains('\u{2581}'));
+        self.metaspace |= kind == "Metaspace" || writes_metaspace("content") || writes_metaspace("prepend");
+        if kind == "Sequence" {
+            for list in ["normalizers", "pretokenizers"] {
+                for step in step.get(list).and_then(Value::as_array).into_iter().flatten() {
+                    self.check(file, field, Some(step), known, depth + 1)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The token that a template post-processor puts first, if it is a special one.
+pub(super) fn first_token(processor: &Value, depth: usize) -> Option<String> {
+    if depth > STEP_DEPTH_MAX {
+        return None;
+    }
+    match processor.get("type")?.as_str()? {
+        "Sequence" => processor.get("processors")?.as_array()?.iter().find_map(|p| first_token(p, depth + 1)),
+        "TemplateProcessing" => {
+            let first = processor.get("single")?.as_array()?.first()?;
+            Some(first.get("SpecialToken")?.get("id")?.as_str()?.to_owned())
+        }
+        _ => None,
+    }
+}

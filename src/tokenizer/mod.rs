@@ -1,0 +1,254 @@
+//! Text to tokens and back, and chat templates.
+
+mod chat;
+mod error;
+mod gguf;
+mod hf;
+mod json;
+mod json_steps;
+mod pipeline;
+mod pre;
+mod spm;
+mod template;
+mod utf8;
+mod vocab;
+
+use std::collections::HashMap;
+
+use crate::model::gguf::GgufFile;
+use crate::model::hf::HfFolder;
+use crate::token::TokenId;
+use pipeline::{Pipeline, PipelineParts};
+use vocab::{Scheme, TokenKind, Vocab};
+
+pub use chat::{Message, Role};
+pub use error::TokenizerError;
+pub use pipeline::MERGES_MAX;
+pub use template::{
+    ChatTemplate, SpecialTexts, TEMPLATE_BYTES_MAX, TEMPLATE_FUEL, TEMPLATE_OUTPUT_BYTES_MAX, TemplateError,
+};
+pub use utf8::Utf8Stream;
+pub use vocab::TOKEN_BYTES_MAX;
+
+/// Longest text that [`Tokenizer::encode`] takes, in bytes.
+pub const TEXT_BYTES_MAX: usize = 16 << 20;
+/// Most control and user-defined tokens accepted.
+pub const ADDED_TOKENS_MAX: usize = 1 << 16;
+
+/// Tokens that end a turn or a text in published models, whether or not the file lists them as such.
+const END_TOKENS: [&str; 5] = ["<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>"];
+
+/// Whether a text may name control tokens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SpecialTokens {
+    /// `<|im_end|>` and its like are the control tokens they spell: for text that the program itself put together.
+    Parse,
+    /// They are letters like any others: for everything that comes from a user, a file or the web.
+    AsText,
+}
+
+/// A model's tokenizer: immutable, shared by threads.
+///
+/// Holds the vocabulary three times (texts to ids in the encoder and here, bytes of all tokens): about 30 MB for
+/// 150 000 tokens. The encoder keeps a cache of up to 10 000 short pieces per thread.
+pub struct Tokenizer {
+    pipeline: Pipeline,
+    vocab: Vocab,
+    scheme: Scheme,
+    strips_first_space: bool,
+    bos: Option<TokenId>,
+    adds_bos: bool,
+    eos: Vec<TokenId>,
+    special_texts: SpecialTexts,
+    /// Texts of all control tokens, and the characters they begin with.
+    controls: Vec<String>,
+    control_starts: Vec<char>,
+    template: Option<Result<ChatTemplate, TemplateError>>,
+    fingerprint: u64,
+}
+
+impl Tokenizer {
+    /// Builds the tokenizer of a Hugging Face folder: `tokenizer.json`, with `tokenizer_config.json`,
+    /// `generation_config.json` and `chat_template.jinja` where they exist.
+    ///
+    /// # Errors
+    /// [`TokenizerError`].
+    pub fn from_hf_folder(folder: &HfFolder) -> Result<Self, TokenizerError> {
+        hf::from_folder(folder)
+    }
+
+    /// Builds the tokenizer from the text of a `tokenizer.json` alone; `file` is for messages.
+    ///
+    /// # Errors
+    /// [`TokenizerError`].
+    pub fn from_json(text: &str, file: &str) -> Result<Self, TokenizerError> {
+        hf::from_json(text, file, &hf::Extras::default())
+    }
+
+    /// Builds the tokenizer that a GGUF model's metadata describes.
+    ///
+    /// # Errors
+    /// [`TokenizerError`].
+    pub fn from_gguf(file: &GgufFile) -> Result<Self, TokenizerError> {
+        gguf::from_gguf(file)
+    }
+
+    fn build(spec: Spec) -> Result<Self, TokenizerError> {
+        let file = spec.parts.file.clone();
+        let vocab = Vocab::new(&file, spec.scheme, spec.tokens)?;
+        let controls = spec.parts.added.iter().filter(|token| token.special);
+        let controls: Vec<String> = controls.map(|token| token.content.clone()).collect();
+        let pipeline = Pipeline::new(spec.parts, &vocab)?;
+        let mut eos = Vec::new();
+        let known_ends = END_TOKENS.iter().filter_map(|text| vocab.id(text));
+        let known_ends = known_ends.filter(|&id| vocab.kind(id) == Some(TokenKind::Control));
+        for id in spec.eos.into_iter().chain(known_ends) {
+            if !eos.contains(&id) {
+                eos.push(id);
+            }
+        }
+        if let Some(&id) = eos.iter().chain(&spec.bos).find(|id| id.index() >= vocab.len()) {
+            let (id, vocab_size) = (id.0.into(), vocab.len());
+            return Err(TokenizerError::IdOutOfRange { file, field: "BOS or EOS id", id, vocab_size });
+        }
+        let text_of = |id: Option<TokenId>| {
+            let bytes = id.and_then(|id| vocab.bytes(id)).unwrap_or_default();
+            String::from_utf8_lossy(bytes).into_owned()
+        };
+        let special_texts = SpecialTexts { bos: text_of(spec.bos), eos: text_of(eos.first().copied()) };
+        let fingerprint = vocab.fingerprint();
+        let mut control_starts: Vec<char> = controls.iter().filter_map(|text| text.chars().next()).collect();
+        control_starts.sort_unstable();
+        control_starts.dedup();
+        Ok(Self {
+            pipeline,
+            vocab,
+            scheme: spec.scheme,
+            strips_first_space: spec.strips_first_space,
+            bos: spec.bos,
+            adds_bos: spec.adds_bos && spec.bos.is_some(),
+            eos,
+            special_texts,
+            controls,
+            control_starts,
+            template: spec.template.map(ChatTemplate::new),
+            fingerprint,
+        })
+    }
+
+    /// Encodes a text. No BOS is put before it: see [`Tokenizer::adds_bos`].
+    ///
+    /// # Errors
+    /// [`TokenizerError::TextTooLong`] over [`TEXT_BYTES_MAX`]; [`TokenizerError::Library`] or
+    /// [`TokenizerError::Panicked`] where the library fails on this text.
+    pub fn encode(&self, text: &str, special: SpecialTokens) -> Result<Vec<TokenId>, TokenizerError> {
+        if text.len() > TEXT_BYTES_MAX {
+            return Err(TokenizerError::TextTooLong { len: text.len(), limit: TEXT_BYTES_MAX });
+        }
+        match special {
+            SpecialTokens::Parse => self.pipeline.encode_parsed(text),
+            SpecialTokens::AsText => self.pipeline.encode_as_text(text),
+        }
+    }
+
+    /// One more than the largest token id. The model's own vocabulary may be padded beyond it.
+    pub fn vocab_size(&self) -> usize {
+        self.vocab.len()
+    }
+
+    /// The bytes that a token stands for, of a control token its own text; `None` where the id names no token.
+    pub fn token_bytes(&self, id: TokenId) -> Option<&[u8]> {
+        self.vocab.bytes(id)
+    }
+
+    /// The token spelled exactly so in the vocabulary.
+    pub fn token_id(&self, text: &str) -> Option<TokenId> {
+        self.vocab.id(text)
+    }
+
+    /// Whether a token steers the model instead of standing for text.
+    pub fn is_special(&self, id: TokenId) -> bool {
+        self.vocab.kind(id) == Some(TokenKind::Control)
+    }
+
+    /// The text of tokens, control tokens left out, invalid UTF-8 replaced.
+    ///
+    /// Of a tokenizer that puts a space before every text (llama-style sentence piece) that first space is taken away.
+    pub fn decode(&self, ids: &[TokenId]) -> String {
+        let mut bytes = Vec::new();
+        for &id in ids {
+            if !self.is_special(id) {
+                bytes.extend_from_slice(self.token_bytes(id).unwrap_or_default());
+            }
+        }
+        let text = String::from_utf8_lossy(&bytes);
+        match text.strip_prefix(' ') {
+            Some(rest) if self.strips_first_space => rest.to_owned(),
+            _ => text.into_owned(),
+        }
+    }
+
+    /// The token that begins a text, where there is one.
+    pub fn bos(&self) -> Option<TokenId> {
+        self.bos
+    }
+
+    /// Whether a plain prompt begins with [`Tokenizer::bos`]. A chat template writes its own.
+    pub fn adds_bos(&self) -> bool {
+        self.adds_bos
+    }
+
+    /// All tokens that end a generation; the first is the one that the files name.
+    pub fn eos(&self) -> &[TokenId] {
+        &self.eos
+    }
+
+    /// The texts of BOS and EOS, as chat templates use them; empty where there is none.
+    pub fn special_texts(&self) -> &SpecialTexts {
+        &self.special_texts
+    }
+
+    /// The model's chat template; `None` where it has none or where the template does not compile.
+    pub fn chat_template(&self) -> Option<&ChatTemplate> {
+        self.template.as_ref()?.as_ref().ok()
+    }
+
+    /// Why the model's chat template does not compile.
+    pub fn chat_template_error(&self) -> Option<&TemplateError> {
+        self.template.as_ref()?.as_ref().err()
+    }
+
+    /// A number that is equal for equal vocabularies (ids, bytes, control tokens), whatever container they came in.
+    /// Token ids may be exchanged between tokenizers of one fingerprint.
+    pub fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tokenizer")
+            .field("vocab_size", &self.vocab_size())
+            .field("scheme", &self.scheme)
+            .field("bos", &self.bos)
+            .field("eos", &self.eos)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Everything a tokenizer is built from, whichever container it came in.
+struct Spec {
+    parts: PipelineParts,
+    scheme: Scheme,
+    tokens: Vec<(u32, String, TokenKind)>,
+    strips_first_space: bool,
+    bos: Option<TokenId>,
+    adds_bos: bool,
+    eos: Vec<TokenId>,
+    template: Option<String>,
+}
+
+/// Ids by text, of a list of tokens.
+fn ids_of(tokens: &[(u32, String, TokenKind)]) -> HashMap<&str, u32> {
+    tokens.iter().map(|(id, text, _)| (text.as_str(), *id)).collect()
+}

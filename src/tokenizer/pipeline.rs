@@ -1,0 +1,252 @@
+//! Text to token ids: the steps of the `tokenizers` library, put together here.
+//!
+//! The library's own `Tokenizer` is not used: it would put control tokens into the same table as ordinary ones (so that
+//! plain text could spell them), needs a second copy of everything to encode text with and without control tokens, and
+//! builds an encoding with offsets that nobody reads. Its parts panic on some vocabularies, so what goes in is checked
+//! first, and every call runs under a guard.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use tokenizers::models::bpe::{self, BPE, BpeTrainer};
+use tokenizers::{
+    AddedToken, AddedVocabulary, Model, NormalizerWrapper, OffsetReferential, OffsetType, PreTokenizedString,
+    PreTokenizer, PreTokenizerWrapper, Token,
+};
+
+use super::TokenizerError;
+use super::vocab::{Vocab, byte_piece};
+use crate::token::TokenId;
+
+/// Most merges accepted (published: about 500 000).
+pub const MERGES_MAX: usize = 1 << 22;
+
+/// Settings of the byte-pair encoder that files state.
+#[derive(Debug, Default)]
+pub(super) struct BpeOptions {
+    pub(super) unk_token: Option<String>,
+    pub(super) fuse_unk: bool,
+    pub(super) byte_fallback: bool,
+    pub(super) ignore_merges: bool,
+}
+
+/// What a pipeline is built from.
+pub(super) struct PipelineParts {
+    pub(super) file: String,
+    /// Tokens that the encoder may produce: text and id.
+    pub(super) ordinary: Vec<(String, u32)>,
+    pub(super) merges: Vec<(String, String)>,
+    pub(super) options: BpeOptions,
+    pub(super) normalizer: Option<NormalizerWrapper>,
+    pub(super) pre_tokenizer: Option<PreTokenizerWrapper>,
+    /// Tokens matched literally, control tokens (`special`) among them.
+    pub(super) added: Vec<AddedToken>,
+}
+
+pub(super) struct Pipeline {
+    file: String,
+    normalizer: Option<NormalizerWrapper>,
+    pre_tokenizer: Option<PreTokenizerWrapper>,
+    bpe: BPE,
+    /// Matches control tokens and user-defined ones.
+    parse: AddedVocabulary,
+    /// Matches user-defined ones only.
+    as_text: AddedVocabulary,
+    /// Matches control tokens only.
+    controls: AddedVocabulary,
+}
+
+impl Pipeline {
+    pub(super) fn new(parts: PipelineParts, vocab: &Vocab) -> Result<Self, TokenizerError> {
+        let PipelineParts { file, ordinary, merges, options, normalizer, pre_tokenizer, added } = parts;
+        let library = |reason: String| TokenizerError::Library { file: file.clone(), reason };
+        let ordinary: bpe::Vocab = ordinary.into_iter().collect();
+        check_merges(&file, &merges, &ordinary)?;
+        if let Some(unk) = options.unk_token.as_ref().filter(|unk| !ordinary.contains_key(*unk)) {
+            return Err(TokenizerError::Missing {
+                file,
+                missing: format!("the token {unk:?} (`unk_token`)"),
+            });
+        }
+        guarded(&file, || {
+            let mut builder = BPE::builder()
+                .fuse_unk(options.fuse_unk)
+                .byte_fallback(options.byte_fallback)
+                .ignore_merges(options.ignore_merges)
+                .vocab_and_merges(ordinary, merges);
+            if let Some(unk_token) = options.unk_token {
+                builder = builder.unk_token(unk_token);
+            }
+            let bpe = builder.build().map_err(|e| library(e.to_string()))?;
+            let ids = Ids(vocab.ids());
+            let mut parse = AddedVocabulary::new();
+            let mut as_text = AddedVocabulary::new();
+            let mut controls = AddedVocabulary::new();
+            let (control_tokens, user_defined): (Vec<_>, Vec<_>) =
+                added.iter().cloned().partition(|token| token.special);
+            let subsets =
+                [(&mut controls, control_tokens), (&mut as_text, user_defined), (&mut parse, added)];
+            for (vocabulary, tokens) in subsets {
+                vocabulary
+                    .add_tokens(tokens, &ids, normalizer.as_ref())
+                    .map_err(|e| library(e.to_string()))?;
+            }
+            Ok(Self { file: file.clone(), normalizer, pre_tokenizer, bpe, parse, as_text, controls })
+        })?
+    }
+
+    /// The tokenizer's file, for messages.
+    pub(super) fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// Splits a text at control tokens and at nothing else.
+    pub(super) fn split_at_controls(&self, text: &str) -> Result<Vec<Piece>, TokenizerError> {
+        guarded(&self.file, || {
+            let pieces = self.controls.extract_and_normalize::<NormalizerWrapper>(None, text);
+            let splits = pieces.get_splits(OffsetReferential::Normalized, OffsetType::None);
+            let pieces =
+                splits.iter().map(|(text, _, tokens)| match tokens.as_ref().and_then(|t| t.first()) {
+                    Some(token) => Piece::Control(TokenId(token.id)),
+                    None => Piece::Text((*text).to_owned()),
+                });
+            pieces.collect()
+        })
+    }
+
+    /// Encodes a text in which control tokens count.
+    pub(super) fn encode_parsed(&self, text: &str) -> Result<Vec<TokenId>, TokenizerError> {
+        self.encode(text, &self.parse)
+    }
+
+    /// Encodes a text in which control tokens are letters like any others.
+    pub(super) fn encode_as_text(&self, text: &str) -> Result<Vec<TokenId>, TokenizerError> {
+        self.encode(text, &self.as_text)
+    }
+
+    fn encode(&self, text: &str, added: &AddedVocabulary) -> Result<Vec<TokenId>, TokenizerError> {
+        let library = |e: tokenizers::Error| TokenizerError::Library {
+            file: self.file.clone(),
+            reason: format!("cannot encode a text of {} bytes: {e}", text.len()),
+        };
+        guarded(&self.file, || {
+            let mut pieces: PreTokenizedString = added.extract_and_normalize(self.normalizer.as_ref(), text);
+            if let Some(pre_tokenizer) = &self.pre_tokenizer {
+                pre_tokenizer.pre_tokenize(&mut pieces).map_err(library)?;
+            }
+            pieces.tokenize(|piece| self.bpe.tokenize(piece.get())).map_err(library)?;
+            let splits = pieces.get_splits(OffsetReferential::Normalized, OffsetType::None);
+            let tokens = splits.iter().filter_map(|(_, _, tokens)| tokens.as_ref());
+            Ok(tokens.flatten().map(|token| TokenId(token.id)).collect())
+        })?
+    }
+}
+
+/// A part of a text that control tokens divide.
+pub(super) enum Piece {
+    Control(TokenId),
+    Text(String),
+}
+
+/// Each merge must join two ordinary tokens to an ordinary token; the library's builder indexes on that assumption.
+fn check_merges(
+    file: &str,
+    merges: &[(String, String)],
+    ordinary: &bpe::Vocab,
+) -> Result<(), TokenizerError> {
+    let mut joined = String::new();
+    for (index, (left, right)) in merges.iter().enumerate() {
+        joined.clear();
+        joined.push_str(left);
+        joined.push_str(right);
+        if ![left, right, &joined].iter().all(|text| ordinary.contains_key(*text)) {
+            return Err(TokenizerError::Merge {
+                file: file.to_owned(),
+                index,
+                merge: format!("{left} {right}"),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Whether every byte of UTF-8 text has a piece `<0xNN>`.
+pub(super) fn missing_byte_piece(ordinary: &[(String, u32)]) -> Option<u8> {
+    let mut seen = [false; 256];
+    for (text, _) in ordinary {
+        if let Some(byte) = byte_piece(text) {
+            seen[usize::from(byte)] = true;
+        }
+    }
+    (0..=255u8).find(|&byte| super::vocab::occurs_in_utf8(byte) && !seen[usize::from(byte)])
+}
+
+/// Runs library code; a panic becomes an error. (Not where the program is built with `panic = "abort"`.)
+pub(super) fn guarded<T>(file: &str, run: impl FnOnce() -> T) -> Result<T, TokenizerError> {
+    // Nothing that `run` changes outlives a panic: it builds new values, and the encoder's cache is never half written.
+    catch_unwind(AssertUnwindSafe(run)).map_err(|payload| {
+        let reason = payload
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or_else(|| payload.downcast_ref::<&str>().copied())
+            .unwrap_or("no message");
+        TokenizerError::Panicked { file: file.to_owned(), reason: reason.to_owned() }
+    })
+}
+
+/// A model that knows ids and nothing else: what [`AddedVocabulary`] asks for.
+struct Ids<'a>(&'a HashMap<String, u32>);
+
+impl Model for Ids<'_> {
+    type Trainer = BpeTrainer;
+
+    fn tokenize(&self, _: &str) -> tokenizers::Result<Vec<Token>> {
+        Ok(Vec::new())
+    }
+
+    fn token_to_id(&self, token: &str) -> Option<u32> {
+        self.0.get(token).copied()
+    }
+
+    fn id_to_token(&self, id: u32) -> Option<String> {
+        self.0.iter().find(|(_, i)| **i == id).map(|(token, _)| token.clone())
+    }
+
+    fn get_vocab(&self) -> HashMap<String, u32> {
+        self.0.clone()
+    }
+
+    fn get_vocab_size(&self) -> usize {
+        self.0.len()
+    }
+
+    fn save(&self, _: &Path, _: Option<&str>) -> tokenizers::Result<Vec<PathBuf>> {
+        Ok(Vec::new())
+    }
+
+    fn get_trainer(&self) -> BpeTrainer {
+        BpeTrainer::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_in_the_library_becomes_an_error() {
+        for (run, expected) in [
+            ((|| panic!("with {} words", 3)) as fn(), "with 3 words"),
+            (|| panic!("static"), "static"),
+            (|| std::panic::panic_any(7), "no message"),
+        ] {
+            match guarded("tokenizer.json", run) {
+                Err(TokenizerError::Panicked { file, reason }) => {
+                    assert_eq!((file.as_str(), reason.as_str()), ("tokenizer.json", expected));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}

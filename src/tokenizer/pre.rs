@@ -1,0 +1,59 @@
+//! The pre-tokenizers that GGUF files name (`tokenizer.ggml.pre`).
+//!
+//! Each is the list of expressions that llama.cpp applies for the name (`src/llama-vocab.cpp`), which are those of the
+//! families' own `tokenizer.json`; every expression splits what the one before it left, then bytes become letters of
+//! the byte-level alphabet.
+
+use tokenizers::pre_tokenizers::PreTokenizerWrapper;
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::pre_tokenizers::sequence::Sequence;
+use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
+use tokenizers::{NormalizerWrapper, SplitDelimiterBehavior, normalizers};
+
+use super::TokenizerError;
+
+const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+/// How a named family splits text.
+pub(super) struct Family {
+    pub(super) pre_tokenizer: PreTokenizerWrapper,
+    pub(super) normalizer: Option<NormalizerWrapper>,
+    /// A piece that is a token is taken whole, whatever the merges say.
+    pub(super) ignore_merges: bool,
+    /// The prompt begins with BOS unless the file says otherwise.
+    pub(super) adds_bos: bool,
+}
+
+/// The family that `tokenizer.ggml.pre` names; a missing name means `default`.
+pub(super) fn family(file: &str, name: &str) -> Result<Family, TokenizerError> {
+    let (patterns, ignore_merges, adds_bos): (&[&str], bool, bool) = match name {
+        "llama3" | "llama-v3" | "llama-bpe" => (&[LLAMA3], true, true),
+        "qwen2" => (&[QWEN2], false, false),
+        "smollm" => (&[r"\p{N}", GPT2], false, false),
+        "gpt-2" => (&[GPT2], false, false),
+        "default" => (&[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"], false, false),
+        _ => {
+            let field = "pre-tokenizer (tokenizer.ggml.pre)";
+            return Err(TokenizerError::Unsupported { file: file.to_owned(), field, name: name.to_owned() });
+        }
+    };
+    let mut steps = Vec::with_capacity(patterns.len() + 1);
+    for pattern in patterns {
+        let split =
+            Split::new(SplitPattern::Regex((*pattern).to_owned()), SplitDelimiterBehavior::Isolated, false)
+                .map_err(|e| TokenizerError::Library { file: file.to_owned(), reason: e.to_string() })?;
+        steps.push(PreTokenizerWrapper::Split(split));
+    }
+    steps.push(PreTokenizerWrapper::ByteLevel(ByteLevel::new(false, false, false)));
+    // Qwen's own tokenizer composes characters first; llama.cpp leaves that out, and so the two differ on text that is
+    // not in NFC. The model was trained behind its own tokenizer, so that is what is followed.
+    let normalizer = (name == "qwen2").then(|| NormalizerWrapper::NFC(normalizers::unicode::NFC));
+    Ok(Family {
+        pre_tokenizer: PreTokenizerWrapper::Sequence(Sequence::new(steps)),
+        normalizer,
+        ignore_merges,
+        adds_bos,
+    })
+}

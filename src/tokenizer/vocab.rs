@@ -1,0 +1,245 @@
+//! The bytes that each token stands for.
+//!
+//! Two schemes exist. *Byte level* (GPT-2 and after) writes each byte as one printable character; *sentence piece* writes
+//! plain UTF-8 with `▁` for a space, and `<0x0A>` for a byte that no piece covers.
+
+use std::collections::HashMap;
+
+use super::TokenizerError;
+use crate::model::config::VOCAB_SIZE_MAX;
+use crate::token::TokenId;
+
+/// Longest token text accepted, in bytes.
+pub const TOKEN_BYTES_MAX: usize = 64 << 10;
+
+/// How texts of ordinary tokens write bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Scheme {
+    ByteLevel,
+    SentencePiece,
+}
+
+/// What a token is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum TokenKind {
+    /// Made by the tokenizer from text.
+    Normal,
+    /// Steers the model; never made from plain text.
+    Control,
+    /// Matched literally before anything else, in any text.
+    UserDefined,
+    /// Fills the vocabulary; stands for nothing.
+    Unused,
+}
+
+/// All tokens of a model.
+#[derive(Debug, Default)]
+pub(super) struct Vocab {
+    /// Bytes of all tokens, one after another.
+    bytes: Vec<u8>,
+    /// Per id: the end of its bytes, its kind; `None` where the id has no token.
+    entries: Vec<Option<(usize, usize, TokenKind)>>,
+    ids: HashMap<String, u32>,
+}
+
+impl Vocab {
+    /// Builds the table; texts and ids must be distinct.
+    pub(super) fn new(
+        file: &str,
+        scheme: Scheme,
+        tokens: impl IntoIterator<Item = (u32, String, TokenKind)>,
+    ) -> Result<Self, TokenizerError> {
+        let mut vocab = Self::default();
+        for (id, text, kind) in tokens {
+            vocab.insert(file, scheme, id, text, kind)?;
+        }
+        Ok(vocab)
+    }
+
+    fn insert(
+        &mut self,
+        file: &str,
+        scheme: Scheme,
+        id: u32,
+        text: String,
+        kind: TokenKind,
+    ) -> Result<(), TokenizerError> {
+        let file = || file.to_owned();
+        let index = id as usize;
+        if index >= VOCAB_SIZE_MAX {
+            return Err(TokenizerError::OverLimit {
+                file: file(),
+                field: "token id",
+                value: index,
+                limit: VOCAB_SIZE_MAX,
+            });
+        }
+        if text.len() > TOKEN_BYTES_MAX {
+            let (value, limit) = (text.len(), TOKEN_BYTES_MAX);
+            return Err(TokenizerError::OverLimit { file: file(), field: "bytes of a token", value, limit });
+        }
+        if text.is_empty() && kind != TokenKind::Unused {
+            return Err(TokenizerError::EmptyToken { file: file(), id });
+        }
+        if self.entries.len() <= index {
+            self.entries.resize(index + 1, None);
+        }
+        if self.entries[index].is_some() || self.ids.contains_key(&text) && kind != TokenKind::Unused {
+            return Err(TokenizerError::DuplicateToken { file: file(), token: text, id });
+        }
+        let begin = self.bytes.len();
+        match (kind, scheme) {
+            (TokenKind::Normal, Scheme::ByteLevel) => push_byte_level(&mut self.bytes, &text),
+            (TokenKind::Normal, Scheme::SentencePiece) => push_sentence_piece(&mut self.bytes, &text),
+            (TokenKind::Control | TokenKind::UserDefined, _) => self.bytes.extend_from_slice(text.as_bytes()),
+            (TokenKind::Unused, _) => {}
+        }
+        self.entries[index] = Some((begin, self.bytes.len(), kind));
+        if kind != TokenKind::Unused {
+            self.ids.insert(text, id);
+        }
+        Ok(())
+    }
+
+    /// One more than the largest id.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn id(&self, text: &str) -> Option<TokenId> {
+        self.ids.get(text).copied().map(TokenId)
+    }
+
+    pub(super) fn ids(&self) -> &HashMap<String, u32> {
+        &self.ids
+    }
+
+    pub(super) fn bytes(&self, id: TokenId) -> Option<&[u8]> {
+        match *self.entries.get(id.index())? {
+            Some((begin, end, kind)) if kind != TokenKind::Unused => self.bytes.get(begin..end),
+            _ => None,
+        }
+    }
+
+    pub(super) fn kind(&self, id: TokenId) -> Option<TokenKind> {
+        self.entries.get(id.index()).copied().flatten().map(|(_, _, kind)| kind)
+    }
+
+    /// FNV-1a over id, kind and bytes of every token that stands for something.
+    pub(super) fn fingerprint(&self) -> u64 {
+        let mut hash = 0xcbf2_9ce4_8422_2325u64;
+        let mut eat = |bytes: &[u8]| {
+            for &byte in bytes {
+                hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+            }
+        };
+        for index in 0..self.entries.len() {
+            let id = TokenId(index as u32);
+            if let Some(bytes) = self.bytes(id) {
+                eat(&id.0.to_le_bytes());
+                eat(&[u8::from(self.kind(id) == Some(TokenKind::Control))]);
+                eat(&(bytes.len() as u32).to_le_bytes());
+                eat(bytes);
+            }
+        }
+        hash
+    }
+}
+
+/// The byte that a character of the byte-level alphabet stands for.
+///
+/// Printable Latin-1 stands for itself; the other 68 bytes, in order, are U+0100 and after (GPT-2's `bytes_to_unicode`).
+pub(super) fn byte_of_char(c: char) -> Option<u8> {
+    match u32::from(c) {
+        code @ (0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff) => Some(code as u8),
+        code @ 0x100..=0x143 => {
+            let n = (code - 0x100) as u8;
+            Some(match n {
+                0..=0x20 => n,
+                0x21..=0x42 => 0x7f + (n - 0x21),
+                _ => 0xad,
+            })
+        }
+        _ => None,
+    }
+}
+
+/// The character that stands for a byte in the byte-level alphabet.
+pub(super) fn char_of_byte(byte: u8) -> char {
+    match byte {
+        0..=0x20 => char::from_u32(0x100 + u32::from(byte)).unwrap_or_default(),
+        0x7f..=0xa0 => char::from_u32(0x121 + u32::from(byte - 0x7f)).unwrap_or_default(),
+        0xad => '\u{143}',
+        _ => char::from(byte),
+    }
+}
+
+/// A text with a character outside the alphabet stands for its own UTF-8, as in the `tokenizers` library.
+fn push_byte_level(out: &mut Vec<u8>, text: &str) {
+    let begin = out.len();
+    for c in text.chars() {
+        match byte_of_char(c) {
+            Some(byte) => out.push(byte),
+            None => {
+                out.truncate(begin);
+                out.extend_from_slice(text.as_bytes());
+                return;
+            }
+        }
+    }
+}
+
+fn push_sentence_piece(out: &mut Vec<u8>, text: &str) {
+    match byte_piece(text) {
+        Some(byte) => out.push(byte),
+        None => out.extend_from_slice(text.replace('\u{2581}', " ").as_bytes()),
+    }
+}
+
+/// The byte of a piece like `<0x0A>`.
+pub(super) fn byte_piece(text: &str) -> Option<u8> {
+    let hex = text.strip_prefix("<0x")?.strip_suffix('>')?;
+    (hex.len() == 2).then(|| u8::from_str_radix(hex, 16).ok())?
+}
+
+/// Whether a byte occurs in valid UTF-8.
+pub(super) fn occurs_in_utf8(byte: u8) -> bool {
+    !matches!(byte, 0xc0 | 0xc1 | 0xf5..=0xff)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_byte_alphabet_is_a_bijection() {
+        let mut seen = std::collections::HashSet::new();
+        for byte in 0..=255 {
+            let c = char_of_byte(byte);
+            assert_eq!(byte_of_char(c), Some(byte));
+            assert!(seen.insert(c));
+        }
+        // Spot checks against GPT-2's table.
+        assert_eq!(char_of_byte(b' '), 'Ġ');
+        assert_eq!(char_of_byte(b'\n'), 'Ċ');
+        assert_eq!(byte_of_char('\u{144}'), None);
+    }
+
+    #[test]
+    fn pieces_become_bytes() {
+        let tokens = [
+            (0, "▁the", TokenKind::Normal),
+            (1, "<0x0A>", TokenKind::Normal),
+            (2, "</s>", TokenKind::Control),
+            (4, "[PAD4]", TokenKind::Unused),
+        ];
+        let tokens = tokens.map(|(id, text, kind)| (id, text.to_owned(), kind));
+        let vocab = Vocab::new("test", Scheme::SentencePiece, tokens).unwrap();
+        let bytes = |id| vocab.bytes(TokenId(id));
+        assert_eq!(bytes(0), Some(&b" the"[..]));
+        assert_eq!(bytes(1), Some(&b"\n"[..]));
+        assert_eq!(bytes(2), Some(&b"</s>"[..]));
+        assert_eq!([bytes(3), bytes(4), bytes(5)], [None; 3]);
+        assert_eq!(vocab.len(), 5);
+    }
+}

@@ -1,0 +1,49 @@
+//! The walk: the target's own choices, followed through the draft tree.
+
+use std::ops::ControlFlow;
+
+use crate::draft::{DraftTree, NodeIdx};
+use crate::token::TokenId;
+
+/// What a walk has gone through. Its buffers are kept between steps.
+#[derive(Debug, Default)]
+pub struct Walk {
+    path: Vec<NodeIdx>,
+}
+
+impl Walk {
+    /// Visited nodes, the root first: the rows to commit.
+    ///
+    /// The token chosen at the last of them is the newest committed token and not in the KV cache: the bonus token, or a
+    /// token at which the output ended.
+    pub fn path(&self) -> &[NodeIdx] {
+        &self.path
+    }
+}
+
+/// Follows the target's choices from the root of `tree`.
+///
+/// At each visited node `choose` gives the target's token, and `emit` takes it, with the node that carries it as a draft
+/// (`None`: the bonus token). The walk goes on to that node unless `emit` breaks: the output has ended there.
+///
+/// # Errors
+/// The first error of `choose`. The path then holds the nodes visited so far, of which all but the last have been emitted.
+pub fn walk<E>(
+    tree: &DraftTree,
+    walk: &mut Walk,
+    mut choose: impl FnMut(NodeIdx) -> Result<TokenId, E>,
+    mut emit: impl FnMut(TokenId, Option<NodeIdx>) -> ControlFlow<()>,
+) -> Result<(), E> {
+    walk.path.clear();
+    let mut node = Some(NodeIdx::ROOT);
+    while let Some(visited) = node {
+        walk.path.push(visited);
+        let token = choose(visited)?;
+        let child = tree.child(visited, token);
+        node = match emit(token, child) {
+            ControlFlow::Continue(()) => child,
+            ControlFlow::Break(()) => None,
+        };
+    }
+    Ok(())
+}

@@ -1,0 +1,314 @@
+//! What the integration tests share: tiny random models, recorded generations.
+
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of this module")]
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex};
+
+use refrain::draft::{CostProfile, DraftSource};
+use refrain::engine::{
+    Drafting, Engine, EngineOptions, Event, FinishReason, GenerateOptions, Origin, Session, SessionOptions, Stats,
+};
+use refrain::kernels::{BlockType, quantize};
+use refrain::model::Checkpoint;
+use refrain::model::gguf::{GgufArray, GgufValue, GgufWriter};
+use refrain::model::weights::Quantize;
+use refrain::token::TokenId;
+use refrain::verify::{LogitsProcessor, Sampling};
+
+/// A small generator of numbers for test data (SplitMix64).
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn next_u64(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.next_u64() % n as u64) as usize
+    }
+
+    /// Uniform in -1..1.
+    pub fn signed(&mut self) -> f32 {
+        (self.next_u64() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    }
+}
+
+/// The shape of a tiny model.
+#[derive(Clone, Copy)]
+pub struct Tiny {
+    pub hidden_dim: usize,
+    pub n_layers: usize,
+    pub ty: BlockType,
+    pub seed: u64,
+}
+
+impl Default for Tiny {
+    fn default() -> Self {
+        Self { hidden_dim: 64, n_layers: 2, ty: BlockType::F32, seed: 1 }
+    }
+}
+
+/// Tokens of a tiny model: 256 bytes, and the end token.
+pub const VOCAB_SIZE: usize = 257;
+pub const EOS: TokenId = TokenId(256);
+
+impl Tiny {
+    /// A random model of the qwen3 family (QK-norm, grouped queries) over single bytes, as a GGUF file in memory.
+    pub fn gguf(self) -> Vec<u8> {
+        let Self { hidden_dim: d, n_layers, ty, seed } = self;
+        let (n_heads, n_kv_heads, head_dim, ffn_dim) = (4, 2, 16, 2 * d);
+        let mut rng = Rng(seed);
+        let mut w = GgufWriter::new();
+        let mut meta = |key: &str, value: GgufValue| { w.metadata(key, value); };
+        meta("general.architecture", GgufValue::String("qwen3".into()));
+        meta("general.name", GgufValue::String("tiny".into()));
+        for (key, value) in [
+            ("block_count", n_layers),
+            ("context_length", 512),
+            ("embedding_length", d),
+            ("feed_forward_length", ffn_dim),
+            ("attention.head_count", n_heads),
+            ("attention.head_count_kv", n_kv_heads),
+            ("attention.key_length", head_dim),
+            ("attention.value_length", head_dim),
+        ] {
+            meta(&format!("qwen3.{key}"), GgufValue::U32(value as u32));
+        }
+        meta("qwen3.attention.layer_norm_rms_epsilon", GgufValue::F32(1e-6));
+        meta("qwen3.rope.freq_base", GgufValue::F32(10_000.0));
+        meta("tokenizer.ggml.model", GgufValue::String("gpt2".into()));
+        meta("tokenizer.ggml.pre", GgufValue::String("gpt-2".into()));
+        let tokens = byte_tokens().into_iter().chain(["<|end|>".to_owned()]);
+        meta("tokenizer.ggml.tokens", GgufValue::Array(GgufArray::String(tokens.collect())));
+        let types = (0..VOCAB_SIZE).map(|i| if i == EOS.index() { 3 } else { 1 });
+        meta("tokenizer.ggml.token_type", GgufValue::Array(GgufArray::I32(types.collect())));
+        meta("tokenizer.ggml.merges", GgufValue::Array(GgufArray::String(Vec::new())));
+        meta("tokenizer.ggml.eos_token_id", GgufValue::U32(EOS.0));
+        let template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}\
+                        {% if add_generation_prompt %}[assistant]{% endif %}";
+        meta("tokenizer.chat_template", GgufValue::String(template.into()));
+
+        let mut data = Vec::new();
+        let mut tensor = |name: String, n_rows: usize, n_cols: usize, ty: BlockType, scale: f32| {
+            let values: Vec<f32> = (0..n_rows * n_cols)
+                .map(|_| if scale == 0.0 { 1.0 + 0.1 * rng.signed() } else { scale * rng.signed() })
+                .collect();
+            let mut bytes = Vec::new();
+            match ty {
+                BlockType::Q4K => random_q4_k(&mut rng, n_rows * n_cols, scale, &mut bytes),
+                _ => values.chunks_exact(n_cols).for_each(|row| quantize(ty, row, &mut bytes)),
+            }
+            let dims: Vec<u64> =
+                if n_rows == 1 { vec![n_cols as u64] } else { vec![n_cols as u64, n_rows as u64] };
+            w.tensor(&name, ty, &dims);
+            data.push(bytes);
+        };
+        let (q_dim, kv_dim) = (n_heads * head_dim, n_kv_heads * head_dim);
+        let scale = 1.7 / (d as f32).sqrt();
+        tensor("token_embd.weight".into(), VOCAB_SIZE, d, ty, 1.0);
+        tensor("output.weight".into(), VOCAB_SIZE, d, ty, 2.0 * scale);
+        tensor("output_norm.weight".into(), 1, d, BlockType::F32, 0.0);
+        for i in 0..n_layers {
+            let mut layer = |name: &str, n_rows, n_cols, scale| {
+                // Q4_K wants rows of whole 256-blocks; attention outputs are narrower and stay Q8_0, as in mixed files.
+                let ty = if n_rows == 1 {
+                    BlockType::F32
+                } else if n_cols % ty.block_len() == 0 {
+                    ty
+                } else {
+                    BlockType::Q8_0
+                };
+                tensor(format!("blk.{i}.{name}.weight"), n_rows, n_cols, ty, scale);
+            };
+            layer("attn_norm", 1, d, 0.0);
+            layer("attn_q", q_dim, d, scale);
+            layer("attn_k", kv_dim, d, scale);
+            layer("attn_v", kv_dim, d, scale);
+            layer("attn_output", d, q_dim, 1.7 / (q_dim as f32).sqrt());
+            layer("attn_q_norm", 1, head_dim, 0.0);
+            layer("attn_k_norm", 1, head_dim, 0.0);
+            layer("ffn_norm", 1, d, 0.0);
+            layer("ffn_gate", ffn_dim, d, scale);
+            layer("ffn_up", ffn_dim, d, scale);
+            layer("ffn_down", d, ffn_dim, 1.7 / (ffn_dim as f32).sqrt());
+        }
+        gguf_bytes(w, &data)
+    }
+
+    /// The engine over it. Batches cost the same at every length, so the builder drafts all that it may.
+    pub fn engine(self, n_threads: usize) -> Engine {
+        self.engine_with(EngineOptions { n_threads: Some(n_threads), ..self.options() })
+    }
+
+    pub fn options(self) -> EngineOptions {
+        EngineOptions {
+            quantize: Quantize::Keep,
+            // Rows are free, so the builder drafts all that it may.
+            cost_profile: Some(CostProfile::from_measurements(&[(1, 100.0)]).with_draft_us_per_node(0.0)),
+            ..EngineOptions::default()
+        }
+    }
+
+    pub fn engine_with(self, options: EngineOptions) -> Engine {
+        let checkpoint = Checkpoint::from_gguf_bytes(self.gguf().into(), "tiny").expect("a valid model");
+        Engine::load(&checkpoint, options, None).expect("a loadable model")
+    }
+}
+
+/// A GGUF file in memory, with the data of its tensors in the order declared.
+pub fn gguf_bytes(writer: GgufWriter, data: &[Vec<u8>]) -> Vec<u8> {
+    let mut out = writer.start(Vec::new()).expect("tensors with a size");
+    data.iter().for_each(|bytes| out.write_tensor(bytes).expect("as many bytes as declared"));
+    out.finish().expect("all tensors")
+}
+
+/// Random Q4_K blocks (256 weights in 144 bytes): f16 scale and minimum, 6-bit sub-scales, nibbles.
+fn random_q4_k(rng: &mut Rng, n: usize, scale: f32, out: &mut Vec<u8>) {
+    for _ in 0..n / 256 {
+        // With sub-scales and nibbles about their middle (32, 8), w = d·32·8 − dmin·32 is about zero.
+        let mut half = Vec::new();
+        quantize(BlockType::F16, &[scale / 32.0 / 8.0, scale / 32.0], &mut half);
+        out.extend_from_slice(&half);
+        out.extend((0..12 + 128).map(|_| rng.next_u64() as u8));
+    }
+}
+
+/// The 256 bytes in the spelling of byte-level vocabularies.
+fn byte_tokens() -> Vec<String> {
+    let printable = |b: u32| (33..=126).contains(&b) || (161..=172).contains(&b) || (174..=255).contains(&b);
+    let mut shifted = 256;
+    (0..256u32)
+        .map(|b| {
+            let code = if printable(b) { b } else { shifted += 1; shifted - 1 };
+            char::from_u32(code).unwrap().to_string()
+        })
+        .collect()
+}
+
+/// Remembers the bits of the logits of every position.
+#[derive(Clone, Default)]
+pub struct LogitsRecorder(pub Arc<Mutex<BTreeMap<usize, u64>>>);
+
+impl LogitsProcessor for LogitsRecorder {
+    fn process(&mut self, tokens: &[TokenId], logits: &mut [f32]) {
+        let hash = logits.iter().fold(0xCBF2_9CE4_8422_2325u64, |h, x| {
+            (h ^ u64::from(x.to_bits())).wrapping_mul(0x0000_0100_0000_01B3)
+        });
+        let earlier = self.0.lock().unwrap().insert(tokens.len(), hash);
+        assert_eq!(earlier, None, "position {} was visited twice", tokens.len());
+    }
+}
+
+/// Makes the target give a token at a position.
+#[derive(Clone)]
+pub struct ForceAt(pub Vec<(usize, TokenId)>);
+
+impl LogitsProcessor for ForceAt {
+    fn process(&mut self, tokens: &[TokenId], logits: &mut [f32]) {
+        for &(position, token) in &self.0 {
+            if position == tokens.len() {
+                logits[token.index()] += 1e6;
+            }
+        }
+    }
+}
+
+/// Everything that drafting must not change, and what it may.
+pub struct Run {
+    pub tokens: Vec<TokenId>,
+    /// Text of the events, in order.
+    pub texts: Vec<String>,
+    pub finish: FinishReason,
+    /// Hash of the logits' bits at every position that gave a token.
+    pub logits: BTreeMap<usize, u64>,
+    pub origins: Vec<Origin>,
+    pub stats: Stats,
+}
+
+impl Run {
+    pub fn text(&self) -> String {
+        self.texts.concat()
+    }
+
+    /// Compares what must be equal bit for bit.
+    pub fn assert_equal(&self, plain: &Run, case: &str) {
+        assert_eq!(self.tokens, plain.tokens, "tokens: {case}");
+        assert_eq!(self.texts, plain.texts, "texts: {case}");
+        assert_eq!(self.finish, plain.finish, "finish: {case}");
+        assert_eq!(self.logits, plain.logits, "bits of the logits: {case}");
+    }
+}
+
+/// Generates in `session`, taking `take` tokens at most before breaking.
+pub fn run_in(session: &mut Session, mut options: GenerateOptions, take: usize) -> Run {
+    let recorder = LogitsRecorder::default();
+    options.processors.insert(0, Box::new(recorder.clone()));
+    let (mut tokens, mut texts, mut origins) = (Vec::new(), Vec::new(), Vec::new());
+    let summary = session
+        .generate(options)
+        .expect("valid options")
+        .run(|event| {
+            tokens.push(event.id);
+            texts.push(event.text.clone());
+            origins.push(event.origin);
+            if tokens.len() < take { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })
+        .expect("a generation");
+    texts.push(summary.text);
+    let logits = recorder.0.lock().unwrap().clone();
+    Run { tokens, texts, finish: summary.finish, logits, origins, stats: summary.stats }
+}
+
+/// A fresh session over `prompt` with `sources` added.
+pub fn run(
+    engine: &Engine,
+    session: SessionOptions,
+    sources: Vec<Box<dyn DraftSource>>,
+    prompt: &[TokenId],
+    options: GenerateOptions,
+) -> Run {
+    let mut session = engine.session(session).expect("valid options");
+    sources.into_iter().for_each(|s| session.add_source(s));
+    session.append_tokens(prompt).expect("a prompt that fits");
+    run_in(&mut session, options, usize::MAX)
+}
+
+/// Session options that draft nothing.
+pub fn plain() -> SessionOptions {
+    SessionOptions { drafting: Drafting::Off, history: false, ..SessionOptions::default() }
+}
+
+/// A prompt of `n` random byte tokens with repeats.
+pub fn prompt(seed: u64, n: usize) -> Vec<TokenId> {
+    let mut rng = Rng(seed);
+    let words: Vec<Vec<TokenId>> =
+        (0..6).map(|_| (0..4).map(|_| TokenId(97 + rng.below(26) as u32)).collect()).collect();
+    (0..n).map(|i| words[(i / 4 * 7 + i / 12) % 6][i % 4]).collect()
+}
+
+/// Greedy, and sampling with every penalty.
+pub fn samplings() -> [Sampling; 2] {
+    let sampled = Sampling {
+        temperature: 0.9,
+        top_p: 0.95,
+        repetition_penalty: 1.1,
+        frequency_penalty: 0.1,
+        presence_penalty: 0.1,
+        penalty_window: 16,
+        logit_bias: vec![(TokenId(101), 0.5)],
+        seed: 11,
+        ..Sampling::default()
+    };
+    [Sampling::default(), sampled]
+}
+
+/// `events` of a generation taken one by one.
+pub fn events(session: &mut Session, options: GenerateOptions) -> Vec<Event> {
+    session.generate(options).expect("valid options").map(|e| e.expect("an event")).collect()
+}

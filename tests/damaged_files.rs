@@ -1,0 +1,173 @@
+//! Random damage: a file with flipped, cut, repeated or foreign bytes is refused or read, never a panic, and never costs
+//! more memory than a stated multiple of its length.
+
+mod model_files;
+
+use model_files::Gguf;
+use model_files::hf::{HfModel, safetensors_bytes, tokenizer_json};
+use peak_alloc::PeakAlloc;
+use proptest::prelude::*;
+use refrain::kernels::BlockType;
+use refrain::model::checkpoint::Checkpoint;
+use refrain::model::gguf::{GgufArray, GgufFile};
+use refrain::model::hf::{SafetensorsFile, parse_config};
+use refrain::model::source::Source;
+use refrain::tokenizer::{ChatTemplate, Message, Role, SpecialTexts, SpecialTokens, Tokenizer};
+
+#[global_allocator]
+static MEMORY: PeakAlloc = PeakAlloc;
+
+/// One way to damage bytes; places and lengths are taken modulo what is there.
+#[derive(Clone, Debug)]
+enum Damage {
+    Flip(usize, u8),
+    /// Overwrites eight bytes, as a length or an offset is wide.
+    Number(usize, u64),
+    Cut(usize),
+    Remove(usize, usize),
+    Insert(usize, Vec<u8>),
+    Repeat(usize, usize),
+}
+
+fn damage() -> impl Strategy<Value = Damage> {
+    let number = prop_oneof![
+        Just(u64::MAX),
+        Just(i64::MAX as u64),
+        Just(u64::from(u32::MAX)),
+        Just(1 << 24),
+        Just(1 << 16),
+        Just(0),
+        any::<u64>(),
+        0u64..4096
+    ];
+    prop_oneof![
+        4 => (any::<usize>(), 1u8..).prop_map(|(at, mask)| Damage::Flip(at, mask)),
+        3 => (any::<usize>(), number).prop_map(|(at, n)| Damage::Number(at, n)),
+        1 => any::<usize>().prop_map(Damage::Cut),
+        1 => (any::<usize>(), 1usize..64).prop_map(|(at, n)| Damage::Remove(at, n)),
+        1 => (any::<usize>(), prop::collection::vec(any::<u8>(), 1..16)).prop_map(|(at, b)| Damage::Insert(at, b)),
+        1 => (any::<usize>(), 1usize..64).prop_map(|(at, n)| Damage::Repeat(at, n)),
+    ]
+}
+
+fn apply(bytes: &mut Vec<u8>, damage: &Damage, header_len: usize) {
+    if bytes.is_empty() {
+        return;
+    }
+    // Most damage goes to the header, where the rules are.
+    let place = |at: usize| at % header_len.min(bytes.len());
+    match damage {
+        Damage::Flip(at, mask) => {
+            let at = place(*at);
+            bytes[at] ^= mask;
+        }
+        Damage::Number(at, n) => {
+            let at = place(*at);
+            let end = (at + 8).min(bytes.len());
+            bytes[at..end].copy_from_slice(&n.to_le_bytes()[..end - at]);
+        }
+        Damage::Cut(at) => bytes.truncate(at % (bytes.len() + 1)),
+        Damage::Remove(at, n) => {
+            let at = place(*at);
+            bytes.drain(at..(at + n).min(bytes.len()));
+        }
+        Damage::Insert(at, new) => {
+            let at = place(*at);
+            bytes.splice(at..at, new.iter().copied());
+        }
+        Damage::Repeat(at, n) => {
+            let at = place(*at);
+            let piece = bytes[at..(at + n).min(bytes.len())].to_vec();
+            bytes.splice(at..at, piece);
+        }
+    }
+}
+
+/// Bytes, damaged in one to four ways.
+fn damaged(original: Vec<u8>, header_len: usize) -> impl Strategy<Value = Vec<u8>> {
+    prop::collection::vec(damage(), 1..=4).prop_map(move |damages| {
+        let mut bytes = original.clone();
+        damages.iter().for_each(|d| apply(&mut bytes, d, header_len));
+        bytes
+    })
+}
+
+/// Runs `read` and checks its peak of memory. (The tests of this file run one at a time for this.)
+fn within(budget: usize, read: impl FnOnce()) {
+    static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
+    MEMORY.reset_peak_usage();
+    let before = MEMORY.current_usage();
+    read();
+    let used = MEMORY.peak_usage().saturating_sub(before);
+    assert!(used <= budget, "{used} bytes used, {budget} allowed");
+}
+
+/// Tables, messages and windows that do not depend on the file's length. The harness's own threads share it.
+const SLACK: usize = 2 << 20;
+
+fn gguf_with_everything() -> Gguf {
+    let mut gguf = Gguf::tiny();
+    let nested = GgufArray::Array(vec![GgufArray::U8(vec![1, 2]), GgufArray::String(vec!["x".to_owned()])]);
+    gguf.set("test.nested", nested).set("test.floats", vec![1.0f64; 3]).set("test.bools", vec![true; 5]);
+    gguf.add_tensor("rope_freqs.weight", BlockType::F32, &[4]);
+    gguf
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn gguf(bytes in damaged(gguf_with_everything().bytes(), 12_000)) {
+        within(8 * bytes.len() + SLACK, || {
+            let Ok(file) = GgufFile::from_bytes(bytes.clone().into(), "damaged.gguf") else { return };
+            for tensor in file.tensors() {
+                file.read(tensor).unwrap();
+            }
+            let _ = Tokenizer::from_gguf(&file).map(|t| t.encode("abc <|im_end|>", SpecialTokens::Parse));
+        });
+        within(usize::MAX, || _ = Checkpoint::from_gguf_bytes(bytes.into(), "damaged.gguf"));
+    }
+
+    #[test]
+    fn safetensors(bytes in damaged(safetensors_bytes(&HfModel::tiny("qwen3").tensors), 1600)) {
+        within(8 * bytes.len() + SLACK, || {
+            let source = Source::from_bytes(bytes.clone().into(), "damaged.safetensors");
+            let Ok(file) = SafetensorsFile::from_source(source) else { return };
+            for tensor in file.tensors() {
+                file.read(tensor).unwrap();
+            }
+            // What is accepted here the format's own library accepts too, but for element types it does not know.
+            if file.tensors().iter().all(|t| t.dtype.block_type().is_some()) {
+                safetensors::SafeTensors::deserialize(&bytes).unwrap();
+            }
+        });
+    }
+
+    #[test]
+    fn config(bytes in damaged(HfModel::tiny("qwen2").config.to_string().into_bytes(), usize::MAX)) {
+        within(64 * bytes.len() + SLACK, || {
+            let _ = parse_config(&String::from_utf8_lossy(&bytes), "config.json");
+        });
+    }
+
+    #[test]
+    fn tokenizer(bytes in damaged(tokenizer_json().to_string().into_bytes(), usize::MAX)) {
+        within(64 * bytes.len() + 4 * SLACK, || {
+            let Ok(tokenizer) = Tokenizer::from_json(&String::from_utf8_lossy(&bytes), "tokenizer.json") else { return };
+            let _ = tokenizer.encode("abc  'll <|im_end|> 日本\n", SpecialTokens::Parse).map(|ids| tokenizer.decode(&ids));
+        });
+    }
+
+    #[test]
+    fn template(bytes in damaged(TEMPLATE.as_bytes().to_vec(), usize::MAX)) {
+        within(64 << 20, || {
+            let Ok(template) = ChatTemplate::new(String::from_utf8_lossy(&bytes).into_owned()) else { return };
+            let _ = template.render(&[Message::new(Role::User, "hi")], true, &SpecialTexts::default());
+        });
+    }
+}
+
+const TEMPLATE: &str = "{%- set ns = namespace(n=0) %}{% for m in messages[::-1] %}{% if m.role == 'user' and not loop.last %}\
+    {{ m.content.strip().split('a')[0] | trim ~ '<|im_end|>' }}{% set ns.n = ns.n + 1 %}{% else %}{{ m['role'] + '\\n' }}\
+    {% endif %}{% endfor %}{{ strftime_now('%d %b %Y') }}{% if ns.n > 9 %}{{ raise_exception('x') }}{% endif %}";

@@ -1,0 +1,259 @@
+//! Speculation changes no bit: tokens, texts and the logits behind them equal plain decoding's, whatever drafts, batches,
+//! threads and chunks do.
+//!
+//! Faults planted to see these tests fail (`tools/planted-faults` repeats it): a product whose sum order depends on the
+//! number of rows (rule 1), a row that sees its sibling (rule 2, the mask), a rollback that keeps one slot too many, and
+//! randomness counted instead of keyed (rule 3).
+
+mod common;
+
+use common::{EOS, Run, Tiny, plain, prompt, run, samplings};
+use refrain::draft::DraftSource;
+use refrain::draft::testing::{AlwaysRight, AlwaysWrong, Endless, Random};
+use refrain::engine::{Engine, GenerateOptions, SessionOptions};
+use refrain::kernels::{BlockType, IsaKind, Kernels, KvType};
+use refrain::token::TokenId;
+use refrain::verify::Sampling;
+
+const MAX_TOKENS: usize = 24;
+
+fn options(sampling: &Sampling) -> GenerateOptions {
+    GenerateOptions { max_tokens: MAX_TOKENS, sampling: sampling.clone(), ..GenerateOptions::default() }
+}
+
+/// Which sources draft. `Context` and `History` are the session's own.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Drafts {
+    None,
+    Context,
+    History,
+    AlwaysRight,
+    AlwaysWrong,
+    Random,
+    Endless,
+}
+
+const ALL_DRAFTS: [Drafts; 7] = [
+    Drafts::None,
+    Drafts::Context,
+    Drafts::History,
+    Drafts::AlwaysRight,
+    Drafts::AlwaysWrong,
+    Drafts::Random,
+    Drafts::Endless,
+];
+
+impl Drafts {
+    fn sources(self, prompt: &[TokenId], known: &[TokenId]) -> Vec<Box<dyn DraftSource>> {
+        let known = known.to_vec();
+        match self {
+            Self::None | Self::Context | Self::History => Vec::new(),
+            Self::AlwaysRight => vec![Box::new(AlwaysRight::new(prompt.len(), known))],
+            Self::AlwaysWrong => vec![Box::new(AlwaysWrong::new(prompt.len(), known))],
+            // Twice the vocabulary: half of the drafts are no tokens of the model.
+            Self::Random => vec![Box::new(Random::new(5, 2 * common::VOCAB_SIZE as u32))],
+            Self::Endless => vec![Box::new(Endless::new(common::VOCAB_SIZE as u32))],
+        }
+    }
+
+    fn session(self, base: SessionOptions) -> SessionOptions {
+        match self {
+            Self::None => SessionOptions { drafting: plain().drafting, history: false, ..base },
+            Self::History => SessionOptions { history: true, namespace: "known".into(), ..base },
+            _ => SessionOptions { history: false, ..base },
+        }
+    }
+}
+
+/// Every source × batch length × thread count × prefill chunk × sampling for one type of weights.
+fn check_all(tiny: Tiny) {
+    let prompt = prompt(3, 70);
+    for sampling in &samplings() {
+        let engine = tiny.engine(1);
+        let all_at_once = SessionOptions { prefill_chunk: 512, ..plain() };
+        let reference = run(&engine, all_at_once, Vec::new(), &prompt, options(sampling));
+        assert_eq!(reference.stats.steps, reference.tokens.len(), "plain decoding: a token a step");
+        let mut accepted = 0;
+        for n_threads in [1, 2, 4] {
+            let engine = tiny.engine(n_threads);
+            engine.history().append("known", &reference.tokens);
+            for prefill_chunk in [1, 7, 64, 512] {
+                for drafts in ALL_DRAFTS {
+                    for verify_rows_max in [1, 2, 3, 4, 5, 8, 16, 32] {
+                        let base = SessionOptions { verify_rows_max, prefill_chunk, ..SessionOptions::default() };
+                        let sources = drafts.sources(&prompt, &reference.tokens);
+                        let session = drafts.session(base);
+                        let run = run(&engine, session, sources, &prompt, options(sampling));
+                        let case = format!(
+                            "{:?} {drafts:?} rows {verify_rows_max} threads {n_threads} chunk {prefill_chunk} {sampling:?}",
+                            tiny.ty
+                        );
+                        run.assert_equal(&reference, &case);
+                        check_drafting(drafts, verify_rows_max, &run, &case);
+                        accepted += run.stats.sources.iter().map(|s| s.accepted).sum::<usize>();
+                    }
+                }
+            }
+        }
+        assert!(accepted > 1000, "only {accepted} draft tokens were accepted: the test would prove little");
+    }
+}
+
+/// The sources do what their names say, so that the comparison means something.
+fn check_drafting(drafts: Drafts, verify_rows_max: usize, run: &Run, case: &str) {
+    let added = run.stats.sources.last();
+    match drafts {
+        Drafts::None => assert!(run.stats.sources.is_empty(), "{case}"),
+        Drafts::AlwaysRight if verify_rows_max > 1 => {
+            assert!(run.stats.steps < run.tokens.len(), "{case}: {:?}", run.stats);
+        }
+        Drafts::AlwaysWrong => assert_eq!(added.unwrap().accepted, 0, "{case}"),
+        Drafts::Endless if verify_rows_max >= 16 => assert!(added.unwrap().drafted > 0, "{case}"),
+        _ => {}
+    }
+}
+
+#[test]
+fn f32_weights() {
+    check_all(Tiny::default());
+}
+
+#[test]
+fn q8_0_weights() {
+    check_all(Tiny { ty: BlockType::Q8_0, ..Tiny::default() });
+}
+
+#[test]
+fn q4_0_weights() {
+    check_all(Tiny { ty: BlockType::Q4_0, ..Tiny::default() });
+}
+
+#[test]
+fn q4_k_weights() {
+    check_all(Tiny { ty: BlockType::Q4K, hidden_dim: 256, n_layers: 1, ..Tiny::default() });
+}
+
+/// A static-shape backend pads its batches; padding rows are computed and change nothing.
+#[test]
+fn padded_batches() {
+    let prompt = prompt(4, 40);
+    let engine = Tiny::default().engine(2);
+    for sampling in &samplings() {
+        let reference = run(&engine, plain(), Vec::new(), &prompt, options(sampling));
+        for verify_lens in [vec![4], vec![1, 3, 8], vec![16, 64]] {
+            for drafts in ALL_DRAFTS {
+                let last = *verify_lens.last().unwrap();
+                let base = SessionOptions {
+                    verify_rows_max: last.min(16),
+                    verify_lens: verify_lens.clone(),
+                    ..SessionOptions::default()
+                };
+                let sources = drafts.sources(&prompt, &reference.tokens);
+                let run = run(&engine, drafts.session(base), sources, &prompt, options(sampling));
+                run.assert_equal(&reference, &format!("{drafts:?} {verify_lens:?}"));
+                let rows = run.stats.rows;
+                let lens_total = rows.valid + rows.wasted + rows.padded;
+                assert!(lens_total >= run.stats.steps * verify_lens[0], "{rows:?}");
+            }
+        }
+    }
+}
+
+/// The same model, prompt and seed give the same text on every instruction set.
+#[test]
+fn instruction_sets() {
+    let prompt = prompt(5, 33);
+    for ty in [BlockType::F32, BlockType::F16, BlockType::BF16, BlockType::Q8_0, BlockType::Q4_0] {
+        let tiny = Tiny { ty, ..Tiny::default() };
+        for sampling in &samplings() {
+            let on = |isa: IsaKind| {
+                let engine = tiny.engine_with(refrain::engine::EngineOptions { isa: Some(isa), ..tiny.options() });
+                run(&engine, SessionOptions::default(), Vec::new(), &prompt, options(sampling))
+            };
+            let scalar = on(IsaKind::Scalar);
+            for kernels in Kernels::available() {
+                on(kernels.isa()).assert_equal(&scalar, &format!("{ty:?} on {:?}", kernels.isa()));
+            }
+        }
+    }
+}
+
+/// Both types of KV cache, each against its own plain decoding; f16 is not f32.
+#[test]
+fn kv_types() {
+    let prompt = prompt(6, 90);
+    let engine = Tiny::default().engine(2);
+    let by_type = [KvType::F16, KvType::F32].map(|kv_type| {
+        let sampling = &samplings()[1];
+        let reference = run(&engine, SessionOptions { kv_type, ..plain() }, Vec::new(), &prompt, options(sampling));
+        let known = Drafts::AlwaysRight.sources(&prompt, &reference.tokens);
+        let session = SessionOptions { kv_type, ..SessionOptions::default() };
+        run(&engine, session, known, &prompt, options(sampling)).assert_equal(&reference, "kv type");
+        reference.logits
+    });
+    assert_ne!(by_type[0], by_type[1]);
+}
+
+/// A session that has generated, been truncated, forked or gone on equals a fresh one over the same tokens.
+#[test]
+fn sessions_that_go_on() {
+    let prompt = prompt(7, 50);
+    let engine = Tiny::default().engine(2);
+    for sampling in &samplings() {
+        let fresh = |tokens: &[TokenId]| run(&engine, plain(), Vec::new(), tokens, options(sampling));
+        let mut session = engine.session(SessionOptions::default()).unwrap();
+        session.append_tokens(&prompt).unwrap();
+        let first = common::run_in(&mut session, options(sampling), usize::MAX);
+        first.assert_equal(&fresh(&prompt), "first");
+
+        let mut fork = session.fork().unwrap();
+        let tokens = session.tokens().to_vec();
+        let second = common::run_in(&mut session, options(sampling), usize::MAX);
+        second.assert_equal(&fresh(&tokens), "second");
+        common::run_in(&mut fork, options(sampling), usize::MAX).assert_equal(&second, "fork");
+
+        session.truncate(30);
+        assert_eq!(session.tokens(), &prompt[..30]);
+        session.append_tokens(&prompt[10..20]).unwrap();
+        let tokens = session.tokens().to_vec();
+        common::run_in(&mut session, options(sampling), usize::MAX).assert_equal(&fresh(&tokens), "truncated");
+    }
+}
+
+/// Two conversations of one engine at the same time, on the same workers.
+#[test]
+fn sessions_side_by_side() {
+    let engine: Engine = Tiny::default().engine(3);
+    let sampling = &samplings()[1];
+    let prompts = [prompt(8, 30), prompt(9, 60), prompt(10, 45)];
+    let references: Vec<Run> =
+        prompts.iter().map(|p| run(&engine, plain(), Vec::new(), p, options(sampling))).collect();
+    std::thread::scope(|scope| {
+        for (prompt, reference) in prompts.iter().zip(&references) {
+            let engine = engine.clone();
+            scope.spawn(move || {
+                for _ in 0..20 {
+                    let run = run(&engine, SessionOptions::default(), Vec::new(), prompt, options(sampling));
+                    run.assert_equal(reference, "side by side");
+                }
+            });
+        }
+    });
+}
+
+/// The score of a text is that of the logits which generate it.
+#[test]
+fn scores_do_not_depend_on_chunks() {
+    let prompt = prompt(11, 80);
+    let engine = Tiny::default().engine(2);
+    let scores = [1, 7, 64, 512].map(|prefill_chunk| {
+        let mut session = engine.session(SessionOptions { prefill_chunk, ..plain() }).unwrap();
+        session.append_tokens(&prompt).unwrap();
+        let mut bits = Vec::new();
+        let score = session.score(Some(&mut |row: &[f32]| bits.extend(row.iter().map(|x| x.to_bits())))).unwrap();
+        assert_eq!(score.log_probabilities.len(), prompt.len() - 1);
+        assert!(score.perplexity.is_finite() && !prompt.contains(&EOS));
+        (score, bits)
+    });
+    assert!(scores.windows(2).all(|pair| pair[0] == pair[1]));
+}

@@ -1,0 +1,164 @@
+//! Small Hugging Face folders.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+/// What a folder is to hold; tests change it before they write it.
+#[derive(Clone)]
+pub struct HfModel {
+    pub config: Value,
+    pub tensors: Vec<HfTensor>,
+}
+
+#[derive(Clone)]
+pub struct HfTensor {
+    pub name: String,
+    pub dtype: &'static str,
+    pub shape: Vec<u64>,
+}
+
+impl HfModel {
+    /// A one-layer model of the named type: everything that `open` asks for but the tokenizer.
+    pub fn tiny(model_type: &str) -> Self {
+        let config = json!({
+            "model_type": model_type,
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 8,
+            "vocab_size": 262,
+            "max_position_embeddings": 128,
+            "rms_norm_eps": 1e-6,
+            "rope_theta": 10000.0,
+            "tie_word_embeddings": false,
+        });
+        let mut model = Self { config, tensors: Vec::new() };
+        for (name, shape) in [
+            ("model.embed_tokens.weight", vec![262, 32]),
+            ("model.norm.weight", vec![32]),
+            ("lm_head.weight", vec![262, 32]),
+            ("model.layers.0.input_layernorm.weight", vec![32]),
+            ("model.layers.0.self_attn.q_proj.weight", vec![32, 32]),
+            ("model.layers.0.self_attn.k_proj.weight", vec![16, 32]),
+            ("model.layers.0.self_attn.v_proj.weight", vec![16, 32]),
+            ("model.layers.0.self_attn.o_proj.weight", vec![32, 32]),
+            ("model.layers.0.post_attention_layernorm.weight", vec![32]),
+            ("model.layers.0.mlp.gate_proj.weight", vec![64, 32]),
+            ("model.layers.0.mlp.up_proj.weight", vec![64, 32]),
+            ("model.layers.0.mlp.down_proj.weight", vec![32, 64]),
+        ] {
+            model.add(name, "BF16", &shape);
+        }
+        if model_type == "qwen2" {
+            for (name, len) in [("q", 32), ("k", 16), ("v", 16)] {
+                model.add(&format!("model.layers.0.self_attn.{name}_proj.bias"), "BF16", &[len]);
+            }
+        }
+        if model_type == "qwen3" {
+            for name in ["q", "k"] {
+                model.add(&format!("model.layers.0.self_attn.{name}_norm.weight"), "BF16", &[8]);
+            }
+        }
+        model
+    }
+
+    pub fn add(&mut self, name: &str, dtype: &'static str, shape: &[u64]) -> &mut Self {
+        self.tensors.push(HfTensor { name: name.to_owned(), dtype, shape: shape.to_vec() });
+        self
+    }
+
+    pub fn remove(&mut self, name: &str) -> &mut Self {
+        self.tensors.retain(|t| t.name != name);
+        self
+    }
+
+    pub fn tensor(&mut self, name: &str) -> &mut HfTensor {
+        self.tensors.iter_mut().find(|t| t.name == name).unwrap()
+    }
+
+    /// Writes `config.json` and `model.safetensors`.
+    pub fn write(&self, dir: &Path) {
+        std::fs::write(dir.join("config.json"), self.config.to_string()).unwrap();
+        std::fs::write(dir.join("model.safetensors"), safetensors_bytes(&self.tensors)).unwrap();
+    }
+
+    /// Writes `config.json`, one shard per tensor, and the index, which `change` may alter.
+    pub fn write_sharded(&self, dir: &Path, change: impl Fn(&mut Value)) {
+        std::fs::write(dir.join("config.json"), self.config.to_string()).unwrap();
+        let mut index = json!({"metadata": {"total_size": 0}, "weight_map": {}});
+        for (i, tensor) in self.tensors.iter().enumerate() {
+            let shard = format!("model-{:05}-of-{:05}.safetensors", i + 1, self.tensors.len());
+            std::fs::write(dir.join(&shard), safetensors_bytes(std::slice::from_ref(tensor))).unwrap();
+            index["weight_map"][&tensor.name] = shard.into();
+        }
+        change(&mut index);
+        std::fs::write(dir.join("model.safetensors.index.json"), index.to_string()).unwrap();
+    }
+}
+
+/// A `.safetensors` file of these tensors with random-looking data.
+pub fn safetensors_bytes(tensors: &[HfTensor]) -> Vec<u8> {
+    let mut header = serde_json::Map::new();
+    let mut end = 0;
+    for tensor in tensors {
+        let bytes = match tensor.dtype {
+            "F32" | "I32" => 4,
+            "F8_E4M3" | "U8" => 1,
+            _ => 2,
+        };
+        let begin = end;
+        end += tensor.shape.iter().product::<u64>() * bytes;
+        let entry = json!({"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [begin, end]});
+        header.insert(tensor.name.clone(), entry);
+    }
+    let mut bytes = with_header(&Value::Object(header).to_string(), 0);
+    bytes.extend((0..end).map(|i| (i.wrapping_mul(2_654_435_761) >> 9) as u8));
+    bytes
+}
+
+/// A file with this text as its header and `data_len` zero bytes of data.
+pub fn with_header(header: &str, data_len: usize) -> Vec<u8> {
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend_from_slice(header.as_bytes());
+    bytes.resize(bytes.len() + data_len, 0);
+    bytes
+}
+
+/// A byte-level `tokenizer.json` with the merges `a b` and `ab c` and three control tokens.
+pub fn tokenizer_json() -> Value {
+    let mut vocab = serde_json::Map::new();
+    for (id, c) in super::byte_alphabet().into_iter().enumerate() {
+        vocab.insert(c.to_string(), id.into());
+    }
+    vocab.insert("ab".to_owned(), 256.into());
+    vocab.insert("abc".to_owned(), 257.into());
+    let added = |id: u32, content: &str| {
+        json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": true})
+    };
+    json!({
+        "version": "1.0",
+        "truncation": null,
+        "padding": null,
+        "added_tokens": [added(258, "<|endoftext|>"), added(259, "<|im_start|>"), added(260, "<|im_end|>")],
+        "normalizer": null,
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+        "post_processor": null,
+        "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
+        "model": {
+            "type": "BPE",
+            "dropout": null,
+            "unk_token": null,
+            "continuing_subword_prefix": null,
+            "end_of_word_suffix": null,
+            "fuse_unk": false,
+            "byte_fallback": false,
+            "ignore_merges": false,
+            "vocab": vocab,
+            "merges": [["a", "b"], ["ab", "c"]],
+        },
+    })
+}

@@ -1,0 +1,262 @@
+//! Small models made in memory, and the golden models where they are on this machine.
+#![allow(dead_code, unreachable_pub)]
+
+pub mod hf;
+
+use std::path::{Path, PathBuf};
+
+use refrain::kernels::BlockType;
+use refrain::model::checkpoint::{Checkpoint, LayerWeight, WeightId};
+use refrain::model::gguf::{GgmlType, GgufValue, GgufWriter};
+
+/// The folder of a golden model, or `None` (with a line that says so) where the golden models are not on this machine.
+/// They are looked for in `$REFRAIN_GOLDEN`, else in `../shared/golden` beside the repository.
+pub fn golden(name: &str) -> Option<PathBuf> {
+    let folder = std::env::var_os("REFRAIN_GOLDEN")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared/golden"), PathBuf::from);
+    let path = folder.join(name);
+    if !path.is_dir() {
+        eprintln!("skipped: no golden model at {}", path.display());
+        return None;
+    }
+    Some(path)
+}
+
+/// What a GGUF file is to hold; tests change it before they ask for the bytes.
+#[derive(Clone, Default)]
+pub struct Gguf {
+    pub metadata: Vec<(String, GgufValue)>,
+    /// Name, type, dims (columns first), data.
+    pub tensors: Vec<(String, GgmlType, Vec<u64>, Vec<u8>)>,
+}
+
+impl Gguf {
+    /// A one-layer llama model of random-looking bytes with a byte-level tokenizer: everything that `open` asks for.
+    pub fn tiny() -> Self {
+        let mut gguf = Self::default();
+        let (hidden, q_dim, kv_dim, ffn, vocab) = (32, 32, 16, 64, 262);
+        for (key, value) in [
+            ("embedding_length", hidden as u32),
+            ("feed_forward_length", ffn as u32),
+            ("block_count", 1),
+            ("context_length", 128),
+            ("attention.head_count", 4),
+            ("attention.head_count_kv", 2),
+            ("attention.key_length", 8),
+        ] {
+            gguf.set(&format!("llama.{key}"), value);
+        }
+        gguf.set("general.architecture", "llama");
+        gguf.set("llama.attention.layer_norm_rms_epsilon", 1e-5f32);
+        gguf.set("llama.rope.freq_base", 10_000f32);
+        gguf.add_byte_level_tokenizer("gpt-2");
+        for (name, dims) in [
+            ("token_embd.weight", vec![hidden, vocab]),
+            ("output_norm.weight", vec![hidden]),
+            ("blk.0.attn_norm.weight", vec![hidden]),
+            ("blk.0.attn_q.weight", vec![hidden, q_dim]),
+            ("blk.0.attn_k.weight", vec![hidden, kv_dim]),
+            ("blk.0.attn_v.weight", vec![hidden, kv_dim]),
+            ("blk.0.attn_output.weight", vec![q_dim, hidden]),
+            ("blk.0.ffn_norm.weight", vec![hidden]),
+            ("blk.0.ffn_gate.weight", vec![hidden, ffn]),
+            ("blk.0.ffn_up.weight", vec![hidden, ffn]),
+            ("blk.0.ffn_down.weight", vec![ffn, hidden]),
+        ] {
+            gguf.add_tensor(name, BlockType::F32, &dims);
+        }
+        gguf
+    }
+
+    /// 256 bytes, the merges `a b` and `ab c`, and four control tokens.
+    pub fn add_byte_level_tokenizer(&mut self, pre: &str) {
+        let mut tokens: Vec<String> = byte_alphabet().into_iter().map(String::from).collect();
+        tokens.extend(["ab", "abc"].map(str::to_owned));
+        tokens
+            .extend(["<|begin_of_text|>", "<|im_start|>", "<|im_end|>", "<|endoftext|>"].map(str::to_owned));
+        let types: Vec<i32> = tokens.iter().map(|t| if t.starts_with("<|") { 3 } else { 1 }).collect();
+        self.set("tokenizer.ggml.model", "gpt2");
+        self.set("tokenizer.ggml.pre", pre);
+        self.set("tokenizer.ggml.tokens", tokens);
+        self.set("tokenizer.ggml.token_type", types);
+        self.set("tokenizer.ggml.merges", vec!["a b".to_owned(), "ab c".to_owned()]);
+        self.set("tokenizer.ggml.eos_token_id", 260u32);
+        self.set("tokenizer.ggml.bos_token_id", 258u32);
+        self.set(
+            "tokenizer.chat_template",
+            "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}",
+        );
+    }
+
+    pub fn set(&mut self, key: &str, value: impl Into<GgufValue>) -> &mut Self {
+        let value = value.into();
+        match self.metadata.iter_mut().find(|(k, _)| k == key) {
+            Some((_, old)) => *old = value,
+            None => self.metadata.push((key.to_owned(), value)),
+        }
+        self
+    }
+
+    pub fn unset(&mut self, key: &str) -> &mut Self {
+        self.metadata.retain(|(k, _)| k != key);
+        self
+    }
+
+    pub fn add_tensor(&mut self, name: &str, ty: BlockType, dims: &[u64]) -> &mut Self {
+        let n_elements: u64 = dims.iter().product();
+        let len = n_elements / ty.block_len() as u64 * ty.block_bytes() as u64;
+        let data = (0..len).map(|i| (i.wrapping_mul(2_654_435_761) >> 7) as u8).collect();
+        self.tensors.push((name.to_owned(), ty.into(), dims.to_vec(), data));
+        self
+    }
+
+    pub fn remove_tensor(&mut self, name: &str) -> &mut Self {
+        self.tensors.retain(|(n, ..)| n != name);
+        self
+    }
+
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut writer = GgufWriter::new();
+        for (key, value) in &self.metadata {
+            writer.metadata(key, value.clone());
+        }
+        for (name, ty, dims, _) in &self.tensors {
+            writer.tensor(name, *ty, dims);
+        }
+        let mut out = writer.start(Vec::new()).unwrap();
+        for (.., data) in &self.tensors {
+            out.write_tensor(data).unwrap();
+        }
+        out.finish().unwrap()
+    }
+
+    /// A golden Hugging Face folder as GGUF would hold it, tokenizer included: what ggml's converter writes.
+    pub fn from_golden(path: &Path) -> Self {
+        let checkpoint = Checkpoint::open(path).unwrap();
+        let config = checkpoint.config();
+        let arch = config.architecture.name();
+        let mut gguf = Self::default();
+        gguf.set("general.architecture", arch);
+        gguf.set("general.name", checkpoint.name());
+        for (key, value) in [
+            ("embedding_length", config.hidden_dim),
+            ("feed_forward_length", config.ffn_dim),
+            ("block_count", config.n_layers),
+            ("context_length", config.context_len),
+            ("attention.head_count", config.n_heads),
+            ("attention.head_count_kv", config.n_kv_heads),
+            ("attention.key_length", config.head_dim),
+            ("attention.value_length", config.head_dim),
+            ("rope.dimension_count", config.head_dim),
+        ] {
+            gguf.set(&format!("{arch}.{key}"), value as u32);
+        }
+        gguf.set(&format!("{arch}.attention.layer_norm_rms_epsilon"), config.norm_eps);
+        gguf.set(&format!("{arch}.rope.freq_base"), config.rope.theta as f32);
+        gguf.add_golden_tokenizer(path);
+        gguf.add_golden_weights(&checkpoint);
+        gguf
+    }
+
+    fn add_golden_weights(&mut self, checkpoint: &Checkpoint) {
+        use LayerWeight::*;
+        let config = checkpoint.config();
+        let mut names = vec![
+            (WeightId::Embedding, "token_embd.weight".to_owned()),
+            (WeightId::OutputNorm, "output_norm.weight".to_owned()),
+            (WeightId::Head, "output.weight".to_owned()),
+        ];
+        let layer = [
+            (AttnNorm, "attn_norm.weight"),
+            (Q, "attn_q.weight"),
+            (K, "attn_k.weight"),
+            (V, "attn_v.weight"),
+            (O, "attn_output.weight"),
+            (QBias, "attn_q.bias"),
+            (KBias, "attn_k.bias"),
+            (VBias, "attn_v.bias"),
+            (QNorm, "attn_q_norm.weight"),
+            (KNorm, "attn_k_norm.weight"),
+            (FfnNorm, "ffn_norm.weight"),
+            (Gate, "ffn_gate.weight"),
+            (Up, "ffn_up.weight"),
+            (Down, "ffn_down.weight"),
+        ];
+        for layer_idx in 0..config.n_layers {
+            names.extend(
+                layer.map(|(w, name)| (WeightId::Layer(layer_idx, w), format!("blk.{layer_idx}.{name}"))),
+            );
+        }
+        for (id, name) in names {
+            let Some(info) = checkpoint.tensor(id) else { continue };
+            let mut data = checkpoint.read(id).unwrap();
+            let n_heads = match id {
+                WeightId::Layer(_, Q) => config.n_heads,
+                WeightId::Layer(_, K) => config.n_kv_heads,
+                _ => 0,
+            };
+            if config.architecture.name() == "llama" && n_heads > 0 {
+                data = interleave_rows(&data, n_heads, config.head_dim);
+            }
+            let (cols, rows) = (info.n_cols as u64, info.n_rows as u64);
+            let dims = if info.n_rows == 1 { vec![cols] } else { vec![cols, rows] };
+            self.tensors.push((name, info.ty.into(), dims, data));
+        }
+    }
+
+    /// The tokenizer of a golden folder (they have GPT-2's pre-tokenizer) in GGUF's metadata.
+    pub fn add_golden_tokenizer(&mut self, path: &Path) {
+        let text = std::fs::read_to_string(path.join("tokenizer.json")).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let mut tokens: Vec<(u64, String, i32)> = Vec::new();
+        for (text, id) in json["model"]["vocab"].as_object().unwrap() {
+            tokens.push((id.as_u64().unwrap(), text.clone(), 1));
+        }
+        for added in json["added_tokens"].as_array().unwrap() {
+            let kind = if added["special"] == true { 3 } else { 4 };
+            tokens.push((added["id"].as_u64().unwrap(), added["content"].as_str().unwrap().to_owned(), kind));
+        }
+        tokens.sort();
+        let merges = json["model"]["merges"].as_array().unwrap().iter();
+        let merges: Vec<String> =
+            merges.map(|m| format!("{} {}", m[0].as_str().unwrap(), m[1].as_str().unwrap())).collect();
+        self.set("tokenizer.ggml.model", "gpt2");
+        self.set("tokenizer.ggml.pre", "gpt-2");
+        self.set("tokenizer.ggml.tokens", tokens.iter().map(|t| t.1.clone()).collect::<Vec<_>>());
+        self.set("tokenizer.ggml.token_type", tokens.iter().map(|t| t.2).collect::<Vec<_>>());
+        self.set("tokenizer.ggml.merges", merges);
+        self.set("tokenizer.ggml.eos_token_id", 511u32);
+        let text = std::fs::read_to_string(path.join("tokenizer_config.json")).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        self.set("tokenizer.chat_template", json["chat_template"].as_str().unwrap());
+    }
+}
+
+/// The byte-level alphabet: the character that stands for each byte.
+pub fn byte_alphabet() -> Vec<char> {
+    let mut next = 0x100;
+    (0..=255u8)
+        .map(|byte| match byte {
+            0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff => char::from(byte),
+            _ => {
+                next += 1;
+                char::from_u32(next - 1).unwrap()
+            }
+        })
+        .collect()
+}
+
+/// What converters to GGUF do to llama's Q and K: rows of a head go from halves to pairs.
+pub fn interleave_rows(data: &[u8], n_heads: usize, head_dim: usize) -> Vec<u8> {
+    let row_bytes = data.len() / (n_heads * head_dim);
+    let mut out = Vec::with_capacity(data.len());
+    for head in 0..n_heads {
+        for pair in 0..head_dim / 2 {
+            for half in 0..2 {
+                let row = head * head_dim + half * head_dim / 2 + pair;
+                out.extend_from_slice(&data[row * row_bytes..][..row_bytes]);
+            }
+        }
+    }
+    out
+}
