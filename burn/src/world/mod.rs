@@ -12,6 +12,7 @@ pub mod note;
 pub mod prose;
 pub mod relation;
 pub mod reply;
+pub mod sample;
 pub mod summary;
 pub mod template;
 pub mod ui;
