@@ -8,7 +8,7 @@ use tokenizers::Tokenizer;
 
 use crate::Error;
 use crate::tokens::{self, Row};
-use crate::world;
+use crate::world::{self, Stage};
 
 /// Longer documents are left out; with the answer this is about the longest prompt of the command line's demo.
 pub const LONGEST: usize = 640;
@@ -68,15 +68,27 @@ pub struct Source<'a> {
     pub documents: usize,
     /// Steps whose documents are the easy ones.
     pub easy_steps: usize,
+    /// Steps until copying counts as learnt.
+    pub drill_steps: usize,
 }
 
 impl Source<'_> {
+    fn stage(&self, step: usize) -> Stage {
+        if step < self.easy_steps {
+            Stage::Easy
+        } else if step < self.drill_steps {
+            Stage::Drill
+        } else {
+            Stage::Full
+        }
+    }
+
     /// The micro-batches of step `step`.
     pub fn step(&self, step: usize) -> Result<Vec<MicroBatch>, Error> {
         let first = (step * self.documents) as u64;
         let mut rows = Vec::with_capacity(self.documents);
         for number in first..first + self.documents as u64 {
-            let document = world::document(self.seed, number, step < self.easy_steps);
+            let document = world::document(self.seed, number, self.stage(step));
             let row = tokens::row(self.tokenizer, &document)?;
             if row.ids.len() <= LONGEST {
                 rows.push(row);

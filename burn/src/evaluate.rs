@@ -11,6 +11,7 @@ use crate::tokens;
 use crate::world::answer::{self, Span};
 use crate::world::document::{MESSAGE_END, Question, prompt};
 use crate::world::lexicon::Lexicon;
+use crate::world::{reply, summary, ui};
 
 /// Seed of the evaluation's notes; their names come from the held-out part of the split.
 pub const SEED: u64 = 0x5EED;
@@ -40,6 +41,24 @@ pub fn question(number: usize) -> Question {
     answer::question(&mut words, SPAN)
 }
 
+/// A prompt of each task about unseen notes, and what the model writes.
+pub fn samples(model: &Llama, tokenizer: &Tokenizer, device: &Device) -> Result<Vec<(String, String)>, Error> {
+    let mut messages = Vec::new();
+    for number in 0..3 {
+        let mut words = Lexicon::new(Rng::new(SEED, 1_000_000 + number), true);
+        for chat in [
+            answer::chat(&mut words, SPAN),
+            summary::chat(&mut words, SPAN),
+            reply::chat(&mut words, SPAN),
+            ui::chat(&mut words),
+        ] {
+            messages.push(chat.turns()[0].0.clone());
+        }
+    }
+    let outputs = complete(model, tokenizer, &messages, 120, device)?;
+    Ok(messages.into_iter().zip(outputs).collect())
+}
+
 /// Asks the first `count` questions.
 pub fn questions(
     model: &Llama,
@@ -47,22 +66,35 @@ pub fn questions(
     count: usize,
     device: &Device,
 ) -> Result<Vec<Answered>, Error> {
-    let end = tokenizer.token_to_id(MESSAGE_END).ok_or(Error::NoSpecialToken(MESSAGE_END))?;
     let questions: Vec<Question> = (0..count).map(question).collect();
-    let mut prompts = Vec::with_capacity(count);
-    for question in &questions {
-        prompts.push(tokens::encode(tokenizer, &prompt(&question.message))?);
+    let messages: Vec<String> = questions.iter().map(|question| question.message.clone()).collect();
+    let answers = complete(model, tokenizer, &messages, 48, device)?;
+    Ok(questions.into_iter().zip(answers).map(|(question, answer)| Answered { question, answer }).collect())
+}
+
+/// Answers to user messages, of at most `most` tokens.
+fn complete(
+    model: &Llama,
+    tokenizer: &Tokenizer,
+    messages: &[String],
+    most: usize,
+    device: &Device,
+) -> Result<Vec<String>, Error> {
+    let end = tokenizer.token_to_id(MESSAGE_END).ok_or(Error::NoSpecialToken(MESSAGE_END))?;
+    let mut prompts = Vec::with_capacity(messages.len());
+    for message in messages {
+        prompts.push(tokens::encode(tokenizer, &prompt(message))?);
     }
-    // Rows of similar length share a batch.
-    let mut order: Vec<usize> = (0..count).collect();
+    // Prompts of similar length share a batch.
+    let mut order: Vec<usize> = (0..messages.len()).collect();
     order.sort_by_key(|&at| prompts[at].len());
-    let mut answers = vec![String::new(); count];
+    let mut answers = vec![String::new(); messages.len()];
     for group in order.chunks(8) {
         let group_prompts: Vec<Vec<u32>> = group.iter().map(|&at| prompts[at].clone()).collect();
-        let outputs = greedy(model, &group_prompts, end, 48, device);
+        let outputs = greedy(model, &group_prompts, end, most, device);
         for (&at, output) in group.iter().zip(outputs) {
             answers[at] = tokenizer.decode(&output, false)?;
         }
     }
-    Ok(questions.into_iter().zip(answers).map(|(question, answer)| Answered { question, answer }).collect())
+    Ok(answers)
 }

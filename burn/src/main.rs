@@ -1,22 +1,38 @@
-//! The program `refrain-burn`: writes samples of the corpus, trains the tokenizer and the models, evaluates and exports.
+//! The program `refrain-burn`: shows the corpus, trains the tokenizer and the models, evaluates, exports, writes the
+//! sample notes. A thin client of the library.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::str::FromStr;
 use std::{env, fs};
 
-use burn::module::Module;
 use burn::tensor::Device;
-use refrain_burn::batch::Source;
-use refrain_burn::checkpoint::{self, State};
 use refrain_burn::model::ModelShape;
-use refrain_burn::train::{Recipe, Trainer};
-use refrain_burn::{Error, evaluate, tokens, world};
+use refrain_burn::run::Run;
+use refrain_burn::train::Recipe;
+use refrain_burn::world::{Stage, sample};
+use refrain_burn::{Error, checkpoint, evaluate, export, gguf, run, tokens, world};
 
+const USAGE: &str = "\
+refrain-burn COMMAND [--runs FOLDER] (default burn/runs)
+  corpus [--count N]             print documents of the training text
+  tokenizer                      train the tokenizer
+  train target|draft [--steps N] [--decay N] [--easy-steps N] [--drill-steps N]
+                     [--documents N] [--rate R] [--save-every N]
+                                 train a model, or go on with it
+  eval target|draft [--count N]  ask questions about unseen notes, and show each task
+  export target|draft --out FOLDER|FILE.gguf
+                                 write the Hugging Face layout, or GGUF in Q8_0
+  notes --out FOLDER [--count N] write the sample notes and questions.json beside them";
+
+/// Seed of weights and corpus.
 const SEED: u64 = 20_261_121;
 
+/// Seed of the sample notes.
+const NOTES_SEED: u64 = 7;
+
 fn main() -> ExitCode {
-    match run(&env::args().skip(1).collect::<Vec<_>>()) {
+    match Args(env::args().skip(1).collect()).run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("refrain-burn: {error}");
@@ -25,110 +41,126 @@ fn main() -> ExitCode {
     }
 }
 
-fn option<T: std::str::FromStr>(args: &[String], name: &str, default: T) -> Result<T, Error> {
-    match args.iter().position(|arg| arg == name) {
-        None => Ok(default),
-        Some(at) => args
-            .get(at + 1)
-            .and_then(|value| value.parse().ok())
-            .ok_or_else(|| Error::Usage(format!("{name} needs a value"))),
-    }
-}
+struct Args(Vec<String>);
 
-fn run(args: &[String]) -> Result<(), Error> {
-    let runs: PathBuf = option(args, "--runs", PathBuf::from("burn/runs"))?;
-    match args.first().map(String::as_str) {
-        Some("corpus") => {
-            for number in 0..option(args, "--count", 20_u64)? {
-                println!("{}\n=====", world::document(SEED, number, false).text());
-            }
-            Ok(())
-        }
-        Some("tokenizer") => {
-            fs::create_dir_all(&runs)?;
-            tokens::train(SEED)?.save(runs.join("tokenizer.json"), false)?;
-            Ok(())
-        }
-        Some("train") => {
-            let name = args.get(1).map_or("", String::as_str);
-            let shape = match name {
-                "target" => ModelShape::target(tokens::VOCABULARY),
-                "draft" => ModelShape::draft(tokens::VOCABULARY),
-                _ => return Err(Error::Usage("train what: target or draft?".into())),
-            };
-            let steps = option(args, "--steps", 5000)?;
-            let recipe = Recipe {
-                seed: SEED,
-                steps,
-                documents: option(args, "--documents", 10)?,
-                easy_steps: option(args, "--easy-steps", 400)?,
-                rate: option(args, "--rate", 1.2e-3)?,
-                warmup: 100,
-                decay: option(args, "--decay", steps / 5)?,
-            };
-            train(&runs, name, shape, recipe, option(args, "--every", 250)?)
-        }
-        _ => Err(Error::Usage("use corpus, tokenizer, train".into())),
+impl Args {
+    fn option<T: FromStr>(&self, name: &str) -> Result<Option<T>, Error> {
+        let Some(at) = self.0.iter().position(|arg| arg == name) else { return Ok(None) };
+        let value = self.0.get(at + 1).and_then(|value| value.parse().ok());
+        value.map(Some).ok_or_else(|| Error::Usage(format!("{name} needs a value")))
     }
-}
 
-fn train(runs: &Path, name: &str, shape: ModelShape, recipe: Recipe, every: usize) -> Result<(), Error> {
-    let tokenizer = tokens::load(&runs.join("tokenizer.json"))?;
-    let run = runs.join(name);
-    fs::create_dir_all(&run)?;
-    let device = Device::flex();
-    let (mut trainer, mut state) = match checkpoint::latest(&run)? {
-        Some(folder) => checkpoint::load(&folder, &device)?,
-        None => {
-            let trainer = Trainer::new(&shape, recipe.seed, &device);
-            (trainer, State { step: 0, tokens: 0, loss: 0.0, seconds: 0.0, recipe: recipe.clone(), shape })
-        }
-    };
-    state.recipe = recipe;
-    let recipe = state.recipe.clone();
-    let source = Source {
-        tokenizer: &tokenizer,
-        seed: recipe.seed,
-        documents: recipe.documents,
-        easy_steps: recipe.easy_steps,
-    };
-    let mut shown = (Instant::now(), state.tokens);
-    while state.step < recipe.steps {
-        let started = Instant::now();
-        let batches = source.step(state.step)?;
-        let rate = recipe.rate_at(state.step);
-        let loss = trainer.step(&batches, rate);
-        state.tokens +=
-            batches.iter().flat_map(|batch| &batch.rows).map(|row| row.ids.len() as u64).sum::<u64>();
-        state.loss = if state.step == 0 { loss } else { 0.98 * state.loss + 0.02 * loss };
-        state.step += 1;
-        state.seconds += started.elapsed().as_secs_f64();
-        if state.step.is_multiple_of(10) {
-            let speed = (state.tokens - shown.1) as f64 / shown.0.elapsed().as_secs_f64();
-            let per_step = state.tokens as f64 / state.step as f64;
-            let left = (recipe.steps - state.step) as f64 * per_step / speed / 60.0;
-            println!(
-                "step {}/{} loss {loss:.3} mean {:.3} rate {rate:.2e} {speed:.0} tok/s {:.2} M tokens, {left:.0} min left",
-                state.step,
-                recipe.steps,
-                state.loss,
-                state.tokens as f64 / 1e6,
-            );
-            shown = (Instant::now(), state.tokens);
-        }
-        if state.step.is_multiple_of(every) || state.step == recipe.steps {
-            checkpoint::save(&run, &trainer, &state)?;
-            let answers = evaluate::questions(&trainer.model.clone().valid(), &tokenizer, 40, &device)?;
-            let right = answers.iter().filter(|answer| answer.is_right()).count();
-            println!("step {} saved; {right} of {} answers right", state.step, answers.len());
-            for answer in answers.iter().take(4) {
-                println!(
-                    "  Q {} | want {} | got {:?}",
-                    answer.question.question, answer.question.fact, answer.answer
-                );
-            }
-            shown = (Instant::now(), state.tokens);
+    fn model(&self) -> Result<&str, Error> {
+        match self.0.get(1).map(String::as_str) {
+            Some(name @ ("target" | "draft")) => Ok(name),
+            _ => Err(Error::Usage("which model: target or draft?".to_owned())),
         }
     }
-    Ok(())
+
+    fn runs(&self) -> Result<PathBuf, Error> {
+        Ok(self.option("--runs")?.unwrap_or_else(|| PathBuf::from("burn/runs")))
+    }
+
+    fn out(&self) -> Result<PathBuf, Error> {
+        self.option("--out")?.ok_or_else(|| Error::Usage("where to? give --out".to_owned()))
+    }
+
+    fn run(&self) -> Result<(), Error> {
+        match self.0.first().map(String::as_str) {
+            Some("corpus") => self.corpus(),
+            Some("tokenizer") => {
+                let runs = self.runs()?;
+                fs::create_dir_all(&runs)?;
+                Ok(tokens::train(SEED)?.save(runs.join("tokenizer.json"), false).map(drop)?)
+            }
+            Some("train") => self.train(),
+            Some("eval") => self.eval(),
+            Some("export") => self.export(),
+            Some("notes") => self.notes(),
+            _ => Err(Error::Usage(USAGE.to_owned())),
+        }
+    }
+
+    fn corpus(&self) -> Result<(), Error> {
+        for number in 0..self.option("--count")?.unwrap_or(20) {
+            println!("{}\n=====", world::document(SEED, number, Stage::Full).text());
+        }
+        Ok(())
+    }
+
+    fn recipe(&self, model: &str) -> Result<Recipe, Error> {
+        let default = Recipe::of(model, SEED);
+        let steps = self.option("--steps")?.unwrap_or(default.steps);
+        Ok(Recipe {
+            steps,
+            decay: self.option("--decay")?.unwrap_or(steps / 5),
+            documents: self.option("--documents")?.unwrap_or(default.documents),
+            easy_steps: self.option("--easy-steps")?.unwrap_or(default.easy_steps),
+            drill_steps: self.option("--drill-steps")?.unwrap_or(default.drill_steps),
+            rate: self.option("--rate")?.unwrap_or(default.rate),
+            ..default
+        })
+    }
+
+    fn train(&self) -> Result<(), Error> {
+        let (model, runs) = (self.model()?, self.runs()?);
+        let run = Run {
+            folder: run::folder(&runs, model),
+            recipe: self.recipe(model)?,
+            shape: ModelShape::named(model, tokens::VOCABULARY),
+            save_every: self.option("--save-every")?.unwrap_or(250),
+            questions: 40,
+            report_every: 10,
+        };
+        run.train(&tokens::load(&runs.join("tokenizer.json"))?, &Device::default())?;
+        Ok(())
+    }
+
+    /// The last saved state of the model that the command line names.
+    fn trained(&self) -> Result<(refrain_burn::model::Llama, tokenizers::Tokenizer), Error> {
+        let (model, runs) = (self.model()?, self.runs()?);
+        let missing = || Error::Usage(format!("no saved state of `{model}`: train it first"));
+        let state = checkpoint::latest(&run::folder(&runs, model))?.ok_or_else(missing)?;
+        let (trainer, _) = checkpoint::load(&state, &Device::default())?;
+        Ok((trainer.plain_model(), tokens::load(&runs.join("tokenizer.json"))?))
+    }
+
+    fn eval(&self) -> Result<(), Error> {
+        let (model, tokenizer) = self.trained()?;
+        let device = Device::default();
+        let count = self.option("--count")?.unwrap_or(200);
+        let answers = evaluate::questions(&model, &tokenizer, count, &device)?;
+        for wrong in answers.iter().filter(|answer| !answer.is_right()) {
+            let (asked, fact) = (&wrong.question.question, &wrong.question.fact);
+            println!("wrong: {asked} expected {fact:?}, got {:?}", wrong.answer);
+        }
+        let right = answers.iter().filter(|answer| answer.is_right()).count();
+        println!("{right} of {count} answers contain the asked fact");
+        for (prompt, output) in evaluate::samples(&model, &tokenizer, &device)? {
+            println!("\n{prompt}\n---\n{output}");
+        }
+        Ok(())
+    }
+
+    fn export(&self) -> Result<(), Error> {
+        let (model, tokenizer) = self.trained()?;
+        let out = self.out()?;
+        if out.extension().is_some_and(|extension| extension == "gguf") {
+            let name = format!("Refrain fixture, {}", self.model()?);
+            gguf::write(&model, &tokenizer, &name, &out)
+        } else {
+            export::write_folder(&model, &tokenizer, &out)
+        }
+    }
+
+    fn notes(&self) -> Result<(), Error> {
+        let out = self.out()?;
+        fs::create_dir_all(&out)?;
+        let (notes, questions) = sample::notes(NOTES_SEED, self.option("--count")?.unwrap_or(14));
+        for note in notes {
+            fs::write(out.join(note.file), note.text)?;
+        }
+        let questions = serde_json::to_string_pretty(&questions)? + "\n";
+        Ok(fs::write(out.with_file_name("questions.json"), questions)?)
+    }
 }

@@ -1,5 +1,6 @@
 //! The byte-level BPE of the fixture models: training, and documents as token ids.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use tokenizers::models::TrainerWrapper;
@@ -11,7 +12,7 @@ use tokenizers::{AddedToken, SplitDelimiterBehavior, Tokenizer};
 
 use crate::Error;
 use crate::world::document::{Document, END_OF_TEXT, MESSAGE_END, MESSAGE_START};
-use crate::world::{self};
+use crate::world::{self, Stage};
 
 /// Entries of the vocabulary, the three special tokens and the 256 bytes included. Small, because a small model's
 /// embeddings are a large part of it, and because names then fall into several pieces: copying them is the skill to learn.
@@ -47,7 +48,7 @@ pub fn train_on(seed: u64, documents: u64, vocabulary: usize) -> Result<Tokenize
         .show_progress(false)
         .build();
     let texts = (0..documents).map(|number| {
-        let text = world::document(seed, number, false).text();
+        let text = world::document(seed, number, Stage::Full).text();
         text.replace(MESSAGE_START, "").replace(MESSAGE_END, "").replace(END_OF_TEXT, "")
     });
     tokenizer.train(&mut TrainerWrapper::BpeTrainer(trainer), texts)?;
@@ -80,5 +81,18 @@ pub fn row(tokenizer: &Tokenizer, document: &Document) -> Result<Row, Error> {
         row.ids.extend(encode(tokenizer, text)?);
         row.learnt.resize(row.ids.len(), *learnt);
     }
+    learn_repeats(&mut row);
     Ok(row)
+}
+
+/// Marks the prompt's tokens that stood after the same token before: names and phrases that come round again. They are
+/// what copying is learnt from, six times as many as the answers have; the rest of a prompt is names nobody can guess.
+fn learn_repeats(row: &mut Row) {
+    let mut seen = HashSet::new();
+    for at in 1..row.ids.len() {
+        let pair = (row.ids[at - 1], row.ids[at]);
+        if !seen.insert(pair) {
+            row.learnt[at] = true;
+        }
+    }
 }

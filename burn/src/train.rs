@@ -27,6 +27,8 @@ pub struct Recipe {
     pub documents: usize,
     /// Steps with easy documents at the start.
     pub easy_steps: usize,
+    /// Steps with many lines to repeat.
+    pub drill_steps: usize,
     /// Highest learning rate.
     pub rate: f64,
     /// Steps over which the rate rises.
@@ -36,6 +38,12 @@ pub struct Recipe {
 }
 
 impl Recipe {
+    /// The recipe of a fixture model.
+    pub fn of(model: &str, seed: u64) -> Self {
+        let steps = if model == "draft" { 3000 } else { 4500 };
+        Self { seed, steps, documents: 10, easy_steps: 400, drill_steps: 1200, rate: 1.2e-3, warmup: 100, decay: steps / 5 }
+    }
+
     /// Learning rate of a step: warm-up, plateau, linear decay to a twentieth.
     pub fn rate_at(&self, step: usize) -> f64 {
         let rise = ((step + 1) as f64 / self.warmup as f64).min(1.0);
@@ -86,6 +94,11 @@ impl Trainer {
     /// Goes on with a model and an optimiser.
     pub fn from_parts(model: Llama, optimizer: ModuleOptimizer, device: &Device) -> Self {
         Self { model, optimizer, device: device.clone().autodiff() }
+    }
+
+    /// The model without the autodiff graph, to ask it something.
+    pub fn plain_model(&self) -> Llama {
+        self.model.clone().valid()
     }
 
     /// One step; returns the mean loss of the learnt tokens.

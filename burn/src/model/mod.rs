@@ -9,11 +9,18 @@ mod rope;
 mod shape;
 
 use burn::module::{Module, Param};
-use burn::tensor::activation::{sigmoid, softmax};
+use burn::tensor::activation::sigmoid;
 use burn::tensor::{Bool, Device, Int, Tensor};
 
 pub use rope::Rope;
 pub use shape::ModelShape;
+
+/// Score of a masked key. Not minus infinity: `exp` of a number that underflows takes libm's slow path, 8 % of a training
+/// step when it was -1e9. A weight of e⁻⁷⁰ is far below an f32's precision beside the others.
+const MASKED: f64 = -70.0;
+
+/// Queries of one attention block; a block computes no scores for the keys behind its last query.
+const QUERY_BLOCK: usize = 128;
 
 /// One transformer block.
 #[derive(Module, Debug)]
@@ -46,23 +53,27 @@ pub struct Llama {
     pub shape: ModelShape,
 }
 
-/// What every forward pass of one sequence length shares: the rotation tables and the causal mask.
+/// What every forward pass of one sequence length shares: the rotation tables and the causal masks.
 #[derive(Debug, Clone)]
 pub struct Positions {
     rope: Rope,
-    /// `true` where a query may not look, `[1, 1, group · seq, seq]`.
-    mask: Tensor<4, Bool>,
+    /// One per block of queries: `true` where a query may not look, `[1, 1, group · rows, keys]`.
+    masks: Vec<Tensor<4, Bool>>,
 }
 
 impl Positions {
     /// Tables for sequences of exactly `seq` tokens.
     pub fn new(shape: &ModelShape, seq: usize, device: &Device) -> Self {
         let group = shape.heads / shape.kv_heads;
-        // The queries of one key/value head are stacked along the rows: row `r` is position `r % seq`.
-        let mask: Vec<bool> =
-            (0..group * seq).flat_map(|row| (0..seq).map(move |key| key > row % seq)).collect();
-        let data = burn::tensor::TensorData::new(mask, [1, 1, group * seq, seq]);
-        Self { rope: Rope::new(shape, seq, device), mask: Tensor::from_data(data, device) }
+        let masks = (0..seq).step_by(QUERY_BLOCK).map(|first| {
+            let rows = QUERY_BLOCK.min(seq - first);
+            let keys = first + rows;
+            // The queries of one key/value head are stacked along the rows.
+            let mask: Vec<bool> =
+                (0..group * rows).flat_map(|row| (0..keys).map(move |key| key > first + row % rows)).collect();
+            Tensor::from_data(burn::tensor::TensorData::new(mask, [1, 1, group * rows, keys]), device)
+        });
+        Self { rope: Rope::new(shape, seq, device), masks: masks.collect() }
     }
 }
 
@@ -80,6 +91,9 @@ fn project(x: Tensor<3>, w: &Param<Tensor<2>>) -> Tensor<3> {
 }
 
 impl Block {
+    /// Softmax attention in few passes over the scores, which are the largest tensors of a training step: no gradient
+    /// goes through the maximum, and the division by the sum is left until the values are mixed. (Leaving the maximum out
+    /// as well overflowed after some 1600 steps: scores do grow beyond 88.)
     fn attention(&self, x: Tensor<3>, shape: &ModelShape, positions: &Positions) -> Tensor<3> {
         let [batch, seq, _] = x.dims();
         let (heads, kv, dim) = (shape.heads, shape.kv_heads, shape.head_dim);
@@ -87,11 +101,26 @@ impl Block {
         let qkv = project(x, &self.qkv).reshape([batch, seq, heads + 2 * kv, dim]).swap_dims(1, 2);
         let rotated = positions.rope.apply(qkv.clone().narrow(1, 0, heads + kv));
         let values = qkv.narrow(1, heads + kv, kv);
-        let queries = rotated.clone().narrow(1, 0, heads).reshape([batch, kv, group * seq, dim]);
-        let keys = rotated.narrow(1, heads, kv);
-        let scores = queries.mul_scalar(1.0 / (dim as f64).sqrt()).matmul(keys.swap_dims(2, 3));
-        let weights = softmax(scores.mask_fill(positions.mask.clone(), -1e9), 3);
-        let mixed = weights.matmul(values).reshape([batch, heads, seq, dim]);
+        let queries = rotated.clone().narrow(1, 0, heads).mul_scalar(1.0 / (dim as f64).sqrt());
+        let queries = queries.reshape([batch, kv, group, seq, dim]);
+        let keys = rotated.narrow(1, heads, kv).swap_dims(2, 3);
+        // A last column of ones: the weighted sum of the values then carries the sum of the weights with it.
+        let ones = Tensor::ones([batch, kv, seq, 1], &values.device());
+        let values = Tensor::cat(vec![values, ones], 3);
+        let mut mixed = Vec::with_capacity(positions.masks.len());
+        for (at, mask) in positions.masks.iter().enumerate() {
+            let first = at * QUERY_BLOCK;
+            let rows = QUERY_BLOCK.min(seq - first);
+            let block = queries.clone().narrow(3, first, rows).reshape([batch, kv, group * rows, dim]);
+            let scores = block.matmul(keys.clone().narrow(3, 0, first + rows));
+            let scores = scores.mask_fill(mask.clone(), MASKED);
+            let highest = scores.clone().detach().max_dim(3);
+            let weights = (scores - highest).exp();
+            let sums = weights.matmul(values.clone().narrow(2, 0, first + rows));
+            let block = sums.clone().narrow(3, 0, dim) / sums.narrow(3, dim, 1);
+            mixed.push(block.reshape([batch, heads, rows, dim]));
+        }
+        let mixed = Tensor::cat(mixed, 2);
         project(mixed.swap_dims(1, 2).reshape([batch, seq, heads * dim]), &self.attn_out)
     }
 

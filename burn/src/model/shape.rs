@@ -49,6 +49,11 @@ impl ModelShape {
         Self { hidden: 128, layers: 2, heads: 4, kv_heads: 2, intermediate: 320, ..Self::target(vocab) }
     }
 
+    /// The shape of the model of this name.
+    pub fn named(model: &str, vocab: usize) -> Self {
+        if model == "draft" { Self::draft(vocab) } else { Self::target(vocab) }
+    }
+
     /// Number of parameters; the tied output matrix counts once.
     pub fn parameters(&self) -> usize {
         let attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads);

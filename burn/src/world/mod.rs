@@ -12,6 +12,7 @@ pub mod note;
 pub mod prose;
 pub mod relation;
 pub mod reply;
+pub mod sample;
 pub mod summary;
 pub mod template;
 pub mod ui;
@@ -26,11 +27,25 @@ pub const FULL: Span = Span { notes: 4, facts: 7 };
 /// The notes of the first documents, so that copying is learnt where it is easiest.
 pub const EASY: Span = Span { notes: 1, facts: 4 };
 
+/// How far training has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// One short note at a time.
+    Easy,
+    /// Full documents, and nearly a third of them lines to repeat: until copying is learnt.
+    Drill,
+    /// The text that the models are for.
+    Full,
+}
+
 /// Draws document `number` of the corpus. Of the chats, most answer questions: that is where copying a name matters.
-pub fn document(seed: u64, number: u64, easy: bool) -> Document {
+pub fn document(seed: u64, number: u64, stage: Stage) -> Document {
     let mut words = Lexicon::new(Rng::new(seed, number), false);
-    let mut span = if easy { EASY } else { FULL };
-    if !easy && words.rng.percent(35) {
+    let mut span = if stage == Stage::Easy { EASY } else { FULL };
+    if stage != Stage::Easy && words.rng.percent(30) && stage == Stage::Drill {
+        return prose::repeat(&mut words).document();
+    }
+    if stage != Stage::Easy && words.rng.percent(35) {
         span = Span { notes: 2, facts: 5 };
     }
     match words.rng.below(100) {

@@ -40,7 +40,7 @@ pub fn diary(words: &mut Lexicon) -> Document {
 
 /// A chat that asks to repeat some lines, to spell out that copying is a skill.
 pub fn repeat(words: &mut Lexicon) -> Chat {
-    let count = words.rng.range(1, 4);
+    let count = words.rng.range(1, 8);
     let lines: Vec<String> = (0..count)
         .map(|_| match words.rng.below(4) {
             0 => format!("{}, {}, {}", words.person(), words.place(), words.phone()),

@@ -1,0 +1,214 @@
+//! The Hugging Face layout of a model: config.json, model.safetensors, the tokenizer and its template.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use burn::module::Param;
+use burn::tensor::{Device, Tensor, TensorData};
+use half::bf16;
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use serde_json::{Value, json};
+
+use crate::Error;
+use crate::model::{Block, Llama, ModelShape};
+use crate::world::document::{CHAT_TEMPLATE, END_OF_TEXT, MESSAGE_END, MESSAGE_START};
+
+/// A weight in the layout of a checkpoint: matrices are `[out, in]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Weight {
+    /// Name in a Hugging Face checkpoint.
+    pub name: String,
+    /// Sizes.
+    pub shape: Vec<usize>,
+    /// Values, row by row.
+    pub values: Vec<f32>,
+}
+
+fn values<const D: usize>(param: &Param<Tensor<D>>) -> Result<Vec<f32>, Error> {
+    Ok(param.val().into_data().try_to_vec::<f32>().map_err(|error| Error::Weights(format!("{error:?}")))?)
+}
+
+/// Columns `from..to` of `[rows, cols]` as the rows of a new matrix.
+fn transposed(matrix: &[f32], cols: usize, from: usize, to: usize) -> Vec<f32> {
+    (from..to).flat_map(|col| matrix.iter().skip(col).step_by(cols).copied()).collect()
+}
+
+/// All weights under their Hugging Face names.
+pub fn weights(model: &Llama) -> Result<Vec<Weight>, Error> {
+    let shape = &model.shape;
+    let mut out = Vec::new();
+    let mut push = |name: String, shape: Vec<usize>, values: Vec<f32>| out.push(Weight { name, shape, values });
+    push("model.embed_tokens.weight".into(), vec![shape.vocab, shape.hidden], values(&model.embedding)?);
+    for (at, block) in model.blocks.iter().enumerate() {
+        let prefix = format!("model.layers.{at}.");
+        push(format!("{prefix}input_layernorm.weight"), vec![shape.hidden], values(&block.attn_norm)?);
+        let qkv = values(&block.qkv)?;
+        let (q, kv) = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim);
+        for (name, from, rows) in [("q", 0, q), ("k", q, kv), ("v", q + kv, kv)] {
+            let part = transposed(&qkv, q + 2 * kv, from, from + rows);
+            push(format!("{prefix}self_attn.{name}_proj.weight"), vec![rows, shape.hidden], part);
+        }
+        let attn_out = transposed(&values(&block.attn_out)?, shape.hidden, 0, shape.hidden);
+        push(format!("{prefix}self_attn.o_proj.weight"), vec![shape.hidden, q], attn_out);
+        push(format!("{prefix}post_attention_layernorm.weight"), vec![shape.hidden], values(&block.ffn_norm)?);
+        let gate_up = values(&block.gate_up)?;
+        let wide = shape.intermediate;
+        for (name, from) in [("gate", 0), ("up", wide)] {
+            let part = transposed(&gate_up, 2 * wide, from, from + wide);
+            push(format!("{prefix}mlp.{name}_proj.weight"), vec![wide, shape.hidden], part);
+        }
+        let down = transposed(&values(&block.down)?, shape.hidden, 0, shape.hidden);
+        push(format!("{prefix}mlp.down_proj.weight"), vec![shape.hidden, wide], down);
+    }
+    push("model.norm.weight".into(), vec![shape.hidden], values(&model.final_norm)?);
+    Ok(out)
+}
+
+/// config.json.
+pub fn config(shape: &ModelShape, ids: &SpecialIds) -> Value {
+    json!({
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": shape.vocab,
+        "hidden_size": shape.hidden,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "intermediate_size": shape.intermediate,
+        "hidden_act": "silu",
+        "rms_norm_eps": shape.norm_eps,
+        "rope_theta": shape.rope_theta,
+        "max_position_embeddings": shape.max_positions,
+        "tie_word_embeddings": true,
+        "attention_bias": false,
+        "mlp_bias": false,
+        "torch_dtype": "bfloat16",
+        "bos_token_id": ids.end_of_text,
+        "eos_token_id": ids.message_end,
+        "pad_token_id": ids.end_of_text,
+    })
+}
+
+/// Ids of the special tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SpecialIds {
+    /// `<|endoftext|>`.
+    pub end_of_text: u32,
+    /// `<|im_start|>`.
+    pub message_start: u32,
+    /// `<|im_end|>`.
+    pub message_end: u32,
+}
+
+impl SpecialIds {
+    /// Looks the ids up.
+    pub fn of(tokenizer: &tokenizers::Tokenizer) -> Result<Self, Error> {
+        let id = |text| tokenizer.token_to_id(text).ok_or(Error::NoSpecialToken(text));
+        Ok(Self { end_of_text: id(END_OF_TEXT)?, message_start: id(MESSAGE_START)?, message_end: id(MESSAGE_END)? })
+    }
+}
+
+/// Writes the folder. Weights become bf16, as published checkpoints have them.
+pub fn write_folder(model: &Llama, tokenizer: &tokenizers::Tokenizer, out: &Path) -> Result<(), Error> {
+    fs::create_dir_all(out)?;
+    let ids = SpecialIds::of(tokenizer)?;
+    let weights = weights(model)?;
+    let bytes: Vec<Vec<u8>> = weights
+        .iter()
+        .map(|weight| weight.values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes()).collect())
+        .collect();
+    let mut views = BTreeMap::new();
+    for (weight, bytes) in weights.iter().zip(&bytes) {
+        views.insert(weight.name.clone(), TensorView::new(Dtype::BF16, weight.shape.clone(), bytes)?);
+    }
+    let metadata = [("format".to_owned(), "pt".to_owned())].into_iter().collect();
+    safetensors::serialize_to_file(views, Some(metadata), &out.join("model.safetensors"))?;
+    let write = |name: &str, value: Value| -> Result<(), Error> {
+        Ok(fs::write(out.join(name), serde_json::to_string_pretty(&value)? + "\n")?)
+    };
+    write("config.json", config(&model.shape, &ids))?;
+    write(
+        "generation_config.json",
+        json!({ "bos_token_id": ids.end_of_text, "eos_token_id": [ids.message_end, ids.end_of_text], "do_sample": false }),
+    )?;
+    write(
+        "tokenizer_config.json",
+        json!({
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_max_length": model.shape.max_positions,
+            "add_bos_token": false,
+            "bos_token": null,
+            "eos_token": MESSAGE_END,
+            "pad_token": END_OF_TEXT,
+            "chat_template": CHAT_TEMPLATE,
+        }),
+    )?;
+    tokenizer.save(out.join("tokenizer.json"), true)?;
+    Ok(())
+}
+
+/// Reads a folder that [`write_folder`] wrote.
+pub fn read_folder(folder: &Path, device: &Device) -> Result<Llama, Error> {
+    let config: Value = serde_json::from_slice(&fs::read(folder.join("config.json"))?)?;
+    let size = |name: &str| -> Result<usize, Error> {
+        let value = config[name].as_u64().ok_or_else(|| Error::Weights(format!("config.json has no {name}")))?;
+        Ok(value as usize)
+    };
+    let number =
+        |name: &str| config[name].as_f64().ok_or_else(|| Error::Weights(format!("config.json has no {name}")));
+    let shape = ModelShape {
+        vocab: size("vocab_size")?,
+        hidden: size("hidden_size")?,
+        layers: size("num_hidden_layers")?,
+        heads: size("num_attention_heads")?,
+        kv_heads: size("num_key_value_heads")?,
+        head_dim: size("head_dim")?,
+        intermediate: size("intermediate_size")?,
+        norm_eps: number("rms_norm_eps")?,
+        rope_theta: number("rope_theta")?,
+        max_positions: size("max_position_embeddings")?,
+    };
+    let file = fs::read(folder.join("model.safetensors"))?;
+    let file = SafeTensors::deserialize(&file)?;
+    let read = |name: &str| -> Result<Vec<f32>, Error> {
+        let tensor = file.tensor(name)?;
+        Ok(tensor.data().chunks_exact(2).map(|pair| bf16::from_le_bytes([pair[0], pair[1]]).to_f32()).collect())
+    };
+    let vector = |name: &str| -> Result<Param<Tensor<1>>, Error> {
+        let values = read(name)?;
+        let width = values.len();
+        Ok(Param::from_tensor(Tensor::from_data(TensorData::new(values, [width]), device)))
+    };
+    // `[out, in]` parts, one below the other, as one `[in, out]` matrix.
+    let matrix = |names: &[String], input: usize| -> Result<Param<Tensor<2>>, Error> {
+        let mut rows = Vec::new();
+        for name in names {
+            rows.extend(read(name)?);
+        }
+        let output = rows.len() / input;
+        let values = transposed(&rows, input, 0, input);
+        Ok(Param::from_tensor(Tensor::from_data(TensorData::new(values, [input, output]), device)))
+    };
+    let mut blocks = Vec::new();
+    for at in 0..shape.layers {
+        let name = |part: &str| format!("model.layers.{at}.{part}.weight");
+        let names = |parts: &[&str]| parts.iter().map(|part| name(part)).collect::<Vec<_>>();
+        blocks.push(Block {
+            attn_norm: vector(&name("input_layernorm"))?,
+            qkv: matrix(&names(&["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]), shape.hidden)?,
+            attn_out: matrix(&names(&["self_attn.o_proj"]), shape.heads * shape.head_dim)?,
+            ffn_norm: vector(&name("post_attention_layernorm"))?,
+            gate_up: matrix(&names(&["mlp.gate_proj", "mlp.up_proj"]), shape.hidden)?,
+            down: matrix(&names(&["mlp.down_proj"]), shape.intermediate)?,
+        });
+    }
+    let embedding = TensorData::new(read("model.embed_tokens.weight")?, [shape.vocab, shape.hidden]);
+    Ok(Llama {
+        embedding: Param::from_tensor(Tensor::from_data(embedding, device)),
+        blocks,
+        final_norm: vector("model.norm.weight")?,
+        shape,
+    })
+}

@@ -1,0 +1,68 @@
+//! Training: the loss falls, and an interrupted run ends as an uninterrupted one, bit for bit.
+
+mod common;
+
+use std::path::Path;
+
+use burn::tensor::Device;
+use refrain_burn::batch::Source;
+use refrain_burn::export::weights;
+use refrain_burn::run::Run;
+use refrain_burn::train::{Recipe, Trainer};
+use refrain_burn::{Error, checkpoint};
+
+fn run(folder: &Path, recipe: Recipe, save_every: usize) -> Run {
+    let folder = folder.to_path_buf();
+    Run { folder, recipe, shape: common::shape(), save_every, questions: 0, report_every: 0 }
+}
+
+#[test]
+fn a_batch_can_be_learnt_by_heart() {
+    let tokenizer = common::tokenizer();
+    let source = Source { tokenizer: &tokenizer, seed: 1, documents: 2, easy_steps: 1, drill_steps: 0 };
+    let batches = source.step(0).expect("the corpus encodes");
+    let mut trainer = Trainer::new(&common::shape(), 1, &Device::default());
+    let first = trainer.step(&batches, 3e-3);
+    let last = (0..40).map(|_| trainer.step(&batches, 3e-3)).last().expect("steps were made");
+    assert!(last < first / 3.0, "{first} became {last}");
+}
+
+#[test]
+fn a_resumed_run_equals_an_uninterrupted_one() -> Result<(), Error> {
+    let tokenizer = common::tokenizer();
+    let device = Device::default();
+    let (whole, parts) = (tempfile::tempdir()?, tempfile::tempdir()?);
+    let (uninterrupted, state) = run(whole.path(), common::recipe(6), 100).train(&tokenizer, &device)?;
+    // The same recipe, left after three steps: the state of step 3 is saved, then the run is dropped.
+    let first = run(parts.path(), common::recipe(6), 3);
+    let half = Run { recipe: Recipe { steps: 3, decay: 1, ..first.recipe.clone() }, ..first.clone() };
+    // Decay of the short run would differ in its last step only; the plateau is the same.
+    assert_eq!(half.recipe.rate_at(2), first.recipe.rate_at(2));
+    half.train(&tokenizer, &device)?;
+    let (resumed, resumed_state) = first.train(&tokenizer, &device)?;
+    assert_eq!(weights(&resumed.model)?, weights(&uninterrupted.model)?);
+    assert_eq!((resumed_state.step, resumed_state.tokens), (state.step, state.tokens));
+    assert_eq!(resumed_state.loss, state.loss);
+    Ok(())
+}
+
+#[test]
+fn a_half_written_state_is_passed_over() -> Result<(), Error> {
+    let tokenizer = common::tokenizer();
+    let folder = tempfile::tempdir()?;
+    run(folder.path(), common::recipe(2), 2).train(&tokenizer, &Device::default())?;
+    std::fs::create_dir(folder.path().join("step-000003.partial"))?;
+    let latest = checkpoint::latest(folder.path())?.expect("a state is saved");
+    assert!(latest.ends_with("step-000002"));
+    assert_eq!(checkpoint::load(&latest, &Device::default())?.1.step, 2);
+    Ok(())
+}
+
+#[test]
+fn the_rate_rises_stays_and_falls() {
+    let recipe = Recipe { steps: 100, warmup: 10, decay: 20, rate: 1.0, ..common::recipe(100) };
+    assert_eq!(recipe.rate_at(0), 0.1);
+    assert_eq!(recipe.rate_at(50), 1.0);
+    assert_eq!(recipe.rate_at(90), 0.5);
+    assert_eq!(recipe.rate_at(100), 0.05);
+}
