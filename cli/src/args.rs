@@ -242,19 +242,19 @@ pub(crate) struct SamplingArgs {
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,
     /// 0 takes the most likely token; larger values vary more.
-    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    #[arg(long, value_name = "T", default_value_t = 0.0, allow_negative_numbers = true)]
     pub(crate) temp: f32,
     /// Keep this many of the most likely tokens; 0 keeps all.
     #[arg(long, value_name = "K", default_value_t = 0)]
     pub(crate) top_k: usize,
     /// Keep the most likely tokens that reach this probability together.
-    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true)]
     pub(crate) top_p: f32,
     /// Drop tokens less likely than this share of the most likely one.
-    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true)]
     pub(crate) min_p: f32,
     /// Make tokens that were seen less likely, by division; 1 is off.
-    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
     pub(crate) repeat_penalty: f32,
     /// Subtract from tokens that were seen; 0 is off.
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
