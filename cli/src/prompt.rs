@@ -120,6 +120,9 @@ impl Composer {
         tokens_max: usize,
     ) -> Result<Composed, Failure> {
         let Some(task) = self.task else {
+            if request.text.trim().is_empty() {
+                return Err(Failure::usage("the request is empty", "give a PROMPT, --file, or pipe one in"));
+            }
             return Ok(Composed::plain(request));
         };
         let (name, material) = request.material.as_ref().map_or(("", ""), |(name, text)| (name, text));
