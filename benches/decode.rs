@@ -48,12 +48,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (isa, n_threads) = engine.compute();
     println!("fixture target, {isa}, {n_threads} threads, greedy, {} notes, {ROUNDS} rounds", notes.len());
     let costs = engine.cost_profile();
-    let rows: Vec<String> = [1, 2, 4, 8, 16, 32].iter().map(|&n| format!("{n}: {:.0}", costs.verify_us(n))).collect();
+    let rows: Vec<String> =
+        [1, 2, 4, 8, 16, 32].iter().map(|&n| format!("{n}: {:.0}", costs.verify_us(n))).collect();
     println!("verification, µs by rows: {}\n", rows.join(", "));
-    println!("| task | answers | tokens | plain tokens/s | drafted tokens/s | ratio | tokens per step | draft + observe µs/step |");
+    println!(
+        "| task | answers | tokens | plain tokens/s | drafted tokens/s | ratio | tokens per step | draft + observe µs/step |"
+    );
     println!("| --- | --- | --- | --- | --- | --- | --- | --- |");
     let questions: Vec<Question> = serde_json::from_slice(&std::fs::read(fixtures.join("questions.json"))?)?;
-    let find = |file: &str| notes.iter().position(|note| note.file == file).ok_or("a question without its note");
+    let find =
+        |file: &str| notes.iter().position(|note| note.file == file).ok_or("a question without its note");
     let mut answers = Vec::new();
     for question in &questions {
         let first = find(&question.note)?;
@@ -113,7 +117,8 @@ fn answer(
 ) -> Result<(String, Stats), Box<dyn std::error::Error>> {
     let passages: Vec<PromptPassage<'_>> =
         request.passages.iter().map(|note| PromptPassage { title: &note.title, text: &note.text }).collect();
-    let mut session = engine.session(SessionOptions { drafting, history: false, ..SessionOptions::default() })?;
+    let mut session =
+        engine.session(SessionOptions { drafting, history: false, ..SessionOptions::default() })?;
     session.append_turn(Role::User, request.task.user_message(&passages, request.text))?;
     let mut text = String::new();
     let options = GenerateOptions { max_tokens: MAX_TOKENS, ..GenerateOptions::default() };
@@ -125,7 +130,8 @@ fn answer(
 }
 
 fn read_notes(folder: &Path) -> std::io::Result<Vec<Note>> {
-    let mut paths: Vec<_> = std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
+    let mut paths: Vec<_> =
+        std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
     paths.sort();
     paths
         .iter()
