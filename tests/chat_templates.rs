@@ -233,10 +233,16 @@ fn templates_that_fail_while_they_run() {
         "Raised",
         &["line 2", "no system messages"],
     );
+    let nested =
+        "{% set ns = namespace(x=[]) %}{% for i in range(99999) %}{% set ns.x = [ns.x] %}{% endfor %}done";
+    assert_eq!(render(nested, &conversation(), true).unwrap(), "done");
+    let inner = "{% for j in range(99) %}{% set ns.x = [ns.x] %}{% endfor %}";
+    let nested = nested.replace("{% set ns.x = [ns.x] %}", inner);
+    assert_variant(&failed(&nested), "OutOfFuel", &[]);
     let endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}";
     assert_variant(&failed(endless), "OutOfFuel", &[&TEMPLATE_FUEL.to_string()]);
     let flood = "{% for a in range(99999) %}{{ 'x' * 10000 }}{% endfor %}";
-    assert_variant(&failed(flood), "OutputTooLong", &["33554432"]);
+    assert_variant(&failed(flood), "OutputTooLong", &["8388608"]);
     let deep = "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}";
     assert_variant(&failed(deep), "Render", &[]);
 }

@@ -88,8 +88,9 @@ impl Source<'_> {
         let first = (step * self.documents) as u64;
         let mut rows = Vec::with_capacity(self.documents);
         for number in first..first + self.documents as u64 {
-            let document = world::document(self.seed, number, self.stage(step));
-            let row = tokens::row(self.tokenizer, &document)?;
+            let stage = self.stage(step);
+            let document = world::document(self.seed, number, stage);
+            let row = tokens::row(self.tokenizer, &document, stage != Stage::Full)?;
             if row.ids.len() <= LONGEST {
                 rows.push(row);
             }

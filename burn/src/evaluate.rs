@@ -42,7 +42,11 @@ pub fn question(number: usize) -> Question {
 }
 
 /// A prompt of each task about unseen notes, and what the model writes.
-pub fn samples(model: &Llama, tokenizer: &Tokenizer, device: &Device) -> Result<Vec<(String, String)>, Error> {
+pub fn samples(
+    model: &Llama,
+    tokenizer: &Tokenizer,
+    device: &Device,
+) -> Result<Vec<(String, String)>, Error> {
     let mut messages = Vec::new();
     for number in 0..3 {
         let mut words = Lexicon::new(Rng::new(SEED, 1_000_000 + number), true);

@@ -26,7 +26,7 @@ pub struct Weight {
 }
 
 fn values<const D: usize>(param: &Param<Tensor<D>>) -> Result<Vec<f32>, Error> {
-    Ok(param.val().into_data().try_to_vec::<f32>().map_err(|error| Error::Weights(format!("{error:?}")))?)
+    param.val().into_data().try_to_vec::<f32>().map_err(|error| Error::Weights(format!("{error:?}")))
 }
 
 /// Columns `from..to` of `[rows, cols]` as the rows of a new matrix.
@@ -38,7 +38,8 @@ fn transposed(matrix: &[f32], cols: usize, from: usize, to: usize) -> Vec<f32> {
 pub fn weights(model: &Llama) -> Result<Vec<Weight>, Error> {
     let shape = &model.shape;
     let mut out = Vec::new();
-    let mut push = |name: String, shape: Vec<usize>, values: Vec<f32>| out.push(Weight { name, shape, values });
+    let mut push =
+        |name: String, shape: Vec<usize>, values: Vec<f32>| out.push(Weight { name, shape, values });
     push("model.embed_tokens.weight".into(), vec![shape.vocab, shape.hidden], values(&model.embedding)?);
     for (at, block) in model.blocks.iter().enumerate() {
         let prefix = format!("model.layers.{at}.");
@@ -51,7 +52,11 @@ pub fn weights(model: &Llama) -> Result<Vec<Weight>, Error> {
         }
         let attn_out = transposed(&values(&block.attn_out)?, shape.hidden, 0, shape.hidden);
         push(format!("{prefix}self_attn.o_proj.weight"), vec![shape.hidden, q], attn_out);
-        push(format!("{prefix}post_attention_layernorm.weight"), vec![shape.hidden], values(&block.ffn_norm)?);
+        push(
+            format!("{prefix}post_attention_layernorm.weight"),
+            vec![shape.hidden],
+            values(&block.ffn_norm)?,
+        );
         let gate_up = values(&block.gate_up)?;
         let wide = shape.intermediate;
         for (name, from) in [("gate", 0), ("up", wide)] {
@@ -106,7 +111,11 @@ impl SpecialIds {
     /// Looks the ids up.
     pub fn of(tokenizer: &tokenizers::Tokenizer) -> Result<Self, Error> {
         let id = |text| tokenizer.token_to_id(text).ok_or(Error::NoSpecialToken(text));
-        Ok(Self { end_of_text: id(END_OF_TEXT)?, message_start: id(MESSAGE_START)?, message_end: id(MESSAGE_END)? })
+        Ok(Self {
+            end_of_text: id(END_OF_TEXT)?,
+            message_start: id(MESSAGE_START)?,
+            message_end: id(MESSAGE_END)?,
+        })
     }
 }
 
@@ -153,11 +162,13 @@ pub fn write_folder(model: &Llama, tokenizer: &tokenizers::Tokenizer, out: &Path
 pub fn read_folder(folder: &Path, device: &Device) -> Result<Llama, Error> {
     let config: Value = serde_json::from_slice(&fs::read(folder.join("config.json"))?)?;
     let size = |name: &str| -> Result<usize, Error> {
-        let value = config[name].as_u64().ok_or_else(|| Error::Weights(format!("config.json has no {name}")))?;
+        let value =
+            config[name].as_u64().ok_or_else(|| Error::Weights(format!("config.json has no {name}")))?;
         Ok(value as usize)
     };
-    let number =
-        |name: &str| config[name].as_f64().ok_or_else(|| Error::Weights(format!("config.json has no {name}")));
+    let number = |name: &str| {
+        config[name].as_f64().ok_or_else(|| Error::Weights(format!("config.json has no {name}")))
+    };
     let shape = ModelShape {
         vocab: size("vocab_size")?,
         hidden: size("hidden_size")?,
@@ -174,7 +185,11 @@ pub fn read_folder(folder: &Path, device: &Device) -> Result<Llama, Error> {
     let file = SafeTensors::deserialize(&file)?;
     let read = |name: &str| -> Result<Vec<f32>, Error> {
         let tensor = file.tensor(name)?;
-        Ok(tensor.data().chunks_exact(2).map(|pair| bf16::from_le_bytes([pair[0], pair[1]]).to_f32()).collect())
+        Ok(tensor
+            .data()
+            .chunks_exact(2)
+            .map(|pair| bf16::from_le_bytes([pair[0], pair[1]]).to_f32())
+            .collect())
     };
     let vector = |name: &str| -> Result<Param<Tensor<1>>, Error> {
         let values = read(name)?;

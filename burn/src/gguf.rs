@@ -72,11 +72,17 @@ fn vocabulary(tokenizer: &Tokenizer) -> Result<(Vec<String>, Vec<String>), Error
     Ok((tokens, merges))
 }
 
-fn metadata(writer: &mut GgufWriter, shape: &ModelShape, tokenizer: &Tokenizer, name: &str) -> Result<(), Error> {
+fn metadata(
+    writer: &mut GgufWriter,
+    shape: &ModelShape,
+    tokenizer: &Tokenizer,
+    name: &str,
+) -> Result<(), Error> {
     let ids = SpecialIds::of(tokenizer)?;
     let (tokens, merges) = vocabulary(tokenizer)?;
     let special = [ids.end_of_text, ids.message_start, ids.message_end];
-    let types = (0..tokens.len() as u32).map(|id| if special.contains(&id) { CONTROL } else { NORMAL }).collect();
+    let types =
+        (0..tokens.len() as u32).map(|id| if special.contains(&id) { CONTROL } else { NORMAL }).collect();
     let count = |value: usize| GgufValue::U32(value as u32);
     let text = |value: &str| GgufValue::String(value.to_owned());
     let pairs = [

@@ -55,7 +55,8 @@ impl Run {
             if !loss.is_finite() {
                 return Err(Error::Diverged { step: state.step, loss });
             }
-            state.tokens += batches.iter().flat_map(|batch| &batch.rows).map(|row| row.ids.len() as u64).sum::<u64>();
+            state.tokens +=
+                batches.iter().flat_map(|batch| &batch.rows).map(|row| row.ids.len() as u64).sum::<u64>();
             state.loss = if state.step == 0 { loss } else { state.loss + SMOOTHING * (loss - state.loss) };
             state.step += 1;
             state.seconds += started.elapsed().as_secs_f64();
@@ -87,7 +88,13 @@ impl Run {
         Ok((Trainer::new(&self.shape, self.recipe.seed, device), state))
     }
 
-    fn ask(&self, trainer: &Trainer, state: &State, tokenizer: &Tokenizer, device: &Device) -> Result<(), Error> {
+    fn ask(
+        &self,
+        trainer: &Trainer,
+        state: &State,
+        tokenizer: &Tokenizer,
+        device: &Device,
+    ) -> Result<(), Error> {
         if self.questions == 0 {
             return Ok(());
         }

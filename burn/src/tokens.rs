@@ -74,14 +74,17 @@ pub struct Row {
     pub learnt: Vec<bool>,
 }
 
-/// Encodes a document piece by piece: a piece of the loss never shares a token with its neighbour.
-pub fn row(tokenizer: &Tokenizer, document: &Document) -> Result<Row, Error> {
+/// Encodes a document piece by piece: a piece of the loss never shares a token with its neighbour. With `repeats`, what
+/// comes round again in a prompt is learnt too.
+pub fn row(tokenizer: &Tokenizer, document: &Document, repeats: bool) -> Result<Row, Error> {
     let mut row = Row { ids: Vec::new(), learnt: Vec::new() };
     for (text, learnt) in &document.pieces {
         row.ids.extend(encode(tokenizer, text)?);
         row.learnt.resize(row.ids.len(), *learnt);
     }
-    learn_repeats(&mut row);
+    if repeats {
+        learn_repeats(&mut row);
+    }
     Ok(row)
 }
 

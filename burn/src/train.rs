@@ -41,7 +41,16 @@ impl Recipe {
     /// The recipe of a fixture model.
     pub fn of(model: &str, seed: u64) -> Self {
         let steps = if model == "draft" { 3000 } else { 4500 };
-        Self { seed, steps, documents: 10, easy_steps: 400, drill_steps: 1200, rate: 1.2e-3, warmup: 100, decay: steps / 5 }
+        Self {
+            seed,
+            steps,
+            documents: 10,
+            easy_steps: 400,
+            drill_steps: 1200,
+            rate: 1.2e-3,
+            warmup: 100,
+            decay: steps / 5,
+        }
     }
 
     /// Learning rate of a step: warm-up, plateau, linear decay to a twentieth.

@@ -1,7 +1,10 @@
 //! Both backends compute the same model. Run with `--features ndarray`.
 
 #![cfg(all(feature = "flex", feature = "ndarray"))]
-#![allow(deprecated, reason = "NdArray is deprecated in favour of Flex; it is here as the second implementation")]
+#![allow(
+    deprecated,
+    reason = "NdArray is deprecated in favour of Flex; it is here as the second implementation"
+)]
 
 mod common;
 

@@ -67,7 +67,8 @@ fn replies_greet_the_sender_and_commands_name_an_element() {
         let command = text.lines().next().expect("a command");
         if let Some(rest) = command.strip_prefix("tap ") {
             let (index, label) = rest.split_once(' ').expect("an element and its label");
-            let line = message.lines().find(|line| line.starts_with(&format!("{index} "))).expect("the element");
+            let line =
+                message.lines().find(|line| line.starts_with(&format!("{index} "))).expect("the element");
             assert!(line.ends_with(label), "{message} {command}");
         }
     }

@@ -30,8 +30,9 @@ pub use template::{
 pub use utf8::Utf8Stream;
 pub use vocab::{ID_GAPS_MAX, TOKEN_BYTES_MAX};
 
-/// Longest text that [`Tokenizer::encode`] takes, in bytes.
-pub const TEXT_BYTES_MAX: usize = 16 << 20;
+/// Longest text that [`Tokenizer::encode`] takes, in bytes: about a million tokens. Encoding needs about 140 bytes of
+/// memory per byte of text (measured), so this also bounds a call to about 600 MB.
+pub const TEXT_BYTES_MAX: usize = 4 << 20;
 /// Most control and user-defined tokens accepted.
 pub const ADDED_TOKENS_MAX: usize = 1 << 16;
 

@@ -5,6 +5,7 @@
 //! builds an encoding with offsets that nobody reads. Its parts panic on some vocabularies, so what goes in is checked
 //! first, and every call runs under a guard.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -200,14 +201,14 @@ pub(super) fn missing_byte_piece(ordinary: &[(String, u32)]) -> Option<u8> {
 /// Runs library code; a panic becomes an error. (Not where the program is built with `panic = "abort"`.)
 pub(super) fn guarded<T>(file: &str, run: impl FnOnce() -> T) -> Result<T, TokenizerError> {
     // Nothing that `run` changes outlives a panic: it builds new values, and the encoder's cache is never half written.
-    catch_unwind(AssertUnwindSafe(run)).map_err(|payload| {
-        let reason = payload
-            .downcast_ref::<String>()
-            .map(String::as_str)
-            .or_else(|| payload.downcast_ref::<&str>().copied())
-            .unwrap_or("no message");
-        TokenizerError::Panicked { file: file.to_owned(), reason: reason.to_owned() }
-    })
+    catch_unwind(AssertUnwindSafe(run))
+        .map_err(|panic| TokenizerError::Panicked { file: file.to_owned(), reason: panic_message(&*panic) })
+}
+
+/// The words of a panic.
+pub(super) fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message").to_owned()
 }
 
 /// A model that knows ids and nothing else: what [`AddedVocabulary`] asks for.

@@ -1,7 +1,10 @@
 //! Chat templates: the Jinja programs that come with checkpoints, run with bounded work and bounded output.
 //!
 //! A template comes with a model file, so it is outside data. It sees the conversation and nothing else (no files, no
-//! environment, no clock), its work is counted (`fuel`), and its output is cut off at a limit.
+//! environment, no clock), its work is counted (`fuel`), its output is cut off at a limit, and it runs on a thread of its
+//! own whose stack is deep enough for the most deeply nested value that so much work can build. What is *not* bounded is
+//! the memory of strings inside a template: one that doubles a string forty times runs out of memory, and the library
+//! offers no place to stop it.
 
 use std::io;
 
@@ -15,11 +18,11 @@ use super::Message;
 
 /// Longest template source accepted (published: about 10 kB).
 pub const TEMPLATE_BYTES_MAX: usize = 1 << 20;
-/// Instructions a template may run: a conversation of 1000 messages through the longest published template takes about
-/// a hundredth of it.
-pub const TEMPLATE_FUEL: u64 = 20_000_000;
+/// Instructions a template may run. A message takes about 65 in a template like Qwen3's (measured), so this is enough for
+/// a conversation of some 15 000 messages.
+pub const TEMPLATE_FUEL: u64 = 1_000_000;
 /// Longest output of a template.
-pub const TEMPLATE_OUTPUT_BYTES_MAX: usize = 32 << 20;
+pub const TEMPLATE_OUTPUT_BYTES_MAX: usize = 2 * super::TEXT_BYTES_MAX;
 
 /// The date that `strftime_now` gives, whatever the day: a prompt is a function of its conversation, so equal input
 /// gives equal output tomorrow. It is the day that Llama 3's own template falls back to. An application that wants the
@@ -27,6 +30,10 @@ pub const TEMPLATE_OUTPUT_BYTES_MAX: usize = 32 << 20;
 const DATE: Date = Date { year: 2024, month: 7, day: 26, weekday: 5 };
 
 const NAME: &str = "chat_template";
+
+/// A value nested once per six instructions is dropped by recursion, at under 100 bytes of stack a level (measured: two
+/// megabytes hold 20 000 levels but not 100 000). The stack is reserved, not used.
+const STACK_BYTES: usize = 64 << 20;
 
 /// Why a template could not be compiled or rendered.
 #[derive(Debug, Clone, PartialEq, Eq, ThisError)]
@@ -82,6 +89,16 @@ pub enum TemplateError {
         /// The limit.
         limit: u64,
     },
+    /// The template library panicked, or no thread could be had for it.
+    ///
+    /// The process's panic hook has run by then: by default it prints the panic to standard error.
+    #[error("{name}: the template library failed: {reason}")]
+    Failed {
+        /// The template.
+        name: String,
+        /// The panic's message.
+        reason: String,
+    },
     /// The template wrote more than [`TEMPLATE_OUTPUT_BYTES_MAX`].
     #[error("{name}: the output is over the limit of {limit} bytes")]
     OutputTooLong {
@@ -119,6 +136,10 @@ impl ChatTemplate {
             let (len, limit) = (source.len(), TEMPLATE_BYTES_MAX);
             return Err(TemplateError::TooLong { name: NAME.to_owned(), len, limit });
         }
+        isolated(|| Self::compile(source))
+    }
+
+    fn compile(source: String) -> Result<Self, TemplateError> {
         let mut environment = Environment::new();
         let mut syntax = SyntaxConfig::builder();
         let syntax = syntax.trim_blocks(true).lstrip_blocks(true).build();
@@ -142,8 +163,17 @@ impl ChatTemplate {
     /// Encode the result with [`super::Tokenizer::encode_chat`]'s care: a message may spell control tokens.
     ///
     /// # Errors
-    /// [`TemplateError`]: every variant but `TooLong` and `Syntax`.
+    /// [`TemplateError`]: every variant but `TooLong` and `Syntax`. The template stays usable.
     pub fn render(
+        &self,
+        messages: &[Message],
+        add_generation_prompt: bool,
+        special: &SpecialTexts,
+    ) -> Result<String, TemplateError> {
+        isolated(|| self.run(messages, add_generation_prompt, special))
+    }
+
+    fn run(
         &self,
         messages: &[Message],
         add_generation_prompt: bool,
@@ -175,6 +205,16 @@ impl ChatTemplate {
         Ok(String::from_utf8(out.bytes)
             .unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
     }
+}
+
+/// Runs library code on a thread with a deep stack; a panic becomes an error. (Not with `panic = "abort"`.)
+fn isolated<T: Send>(run: impl FnOnce() -> Result<T, TemplateError> + Send) -> Result<T, TemplateError> {
+    let failed = |reason: String| TemplateError::Failed { name: NAME.to_owned(), reason };
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name(NAME.to_owned()).stack_size(STACK_BYTES);
+        let thread = thread.spawn_scoped(scope, run).map_err(|e| failed(format!("no thread: {e}")))?;
+        thread.join().unwrap_or_else(|panic| Err(failed(super::pipeline::panic_message(&*panic))))
+    })
 }
 
 fn syntax_error(error: &Error) -> TemplateError {
@@ -314,5 +354,19 @@ impl Date {
             }
         }
         out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_in_the_library_becomes_an_error() {
+        let failed = isolated::<()>(|| panic!("with {} words", 3)).unwrap_err();
+        assert_eq!(
+            failed,
+            TemplateError::Failed { name: NAME.to_owned(), reason: "with 3 words".to_owned() }
+        );
     }
 }

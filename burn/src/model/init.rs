@@ -60,7 +60,8 @@ impl Matrix {
             self.values[row * self.cols + col] = 0.0;
         }
         for row in 0..CONSTANT {
-            self.values[row * self.cols + col] = (value / (CONSTANT as f64 * constant_input(self.rows))) as f32;
+            self.values[row * self.cols + col] =
+                (value / (CONSTANT as f64 * constant_input(self.rows))) as f32;
         }
     }
 
@@ -129,6 +130,11 @@ impl Llama {
                 down: down.param(device),
             });
         }
-        Self { embedding: embedding.param(device), blocks, final_norm: ones(hidden, device), shape: shape.clone() }
+        Self {
+            embedding: embedding.param(device),
+            blocks,
+            final_norm: ones(hidden, device),
+            shape: shape.clone(),
+        }
     }
 }

@@ -69,8 +69,9 @@ impl Positions {
             let rows = QUERY_BLOCK.min(seq - first);
             let keys = first + rows;
             // The queries of one key/value head are stacked along the rows.
-            let mask: Vec<bool> =
-                (0..group * rows).flat_map(|row| (0..keys).map(move |key| key > first + row % rows)).collect();
+            let mask: Vec<bool> = (0..group * rows)
+                .flat_map(|row| (0..keys).map(move |key| key > first + row % rows))
+                .collect();
             Tensor::from_data(burn::tensor::TensorData::new(mask, [1, 1, group * rows, keys]), device)
         });
         Self { rope: Rope::new(shape, seq, device), masks: masks.collect() }

@@ -83,15 +83,12 @@ fn ask_unknown(words: &mut Lexicon, note: &Note) -> Option<(String, String)> {
     Some((question, answer))
 }
 
-/// A chat of one to three questions about one to `span.notes` notes.
+/// A chat of one to six questions about one to `span.notes` notes: a further question costs a tenth of what its notes cost,
+/// and teaches as much about finding a fact.
 pub fn chat(words: &mut Lexicon, span: Span) -> Chat {
     let notes = notes(words, span);
     let mut chat = Chat::default();
-    let turns = match words.rng.below(10) {
-        0..=3 => 1,
-        4..=7 => 2,
-        _ => 3,
-    };
+    let turns = words.rng.range(1, 6);
     let mut asked: Vec<(usize, usize)> = Vec::new();
     for turn in 0..turns {
         let at = words.rng.below(notes.len());

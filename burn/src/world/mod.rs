@@ -49,13 +49,13 @@ pub fn document(seed: u64, number: u64, stage: Stage) -> Document {
         span = Span { notes: 2, facts: 5 };
     }
     match words.rng.below(100) {
-        0..=49 => answer::chat(&mut words, span).document(),
-        50..=63 => summary::chat(&mut words, span).document(),
-        64..=75 => reply::chat(&mut words, span).document(),
-        76..=85 => ui::chat(&mut words).document(),
-        86..=90 => prose::repeat(&mut words).document(),
-        91..=92 => prose::small_talk(&mut words).document(),
-        93..=96 => prose::pages(&mut words, span),
+        0..=56 => answer::chat(&mut words, span).document(),
+        57..=69 => summary::chat(&mut words, span).document(),
+        70..=81 => reply::chat(&mut words, span).document(),
+        82..=91 => ui::chat(&mut words).document(),
+        92..=93 => prose::repeat(&mut words).document(),
+        94..=95 => prose::small_talk(&mut words).document(),
+        96..=97 => prose::pages(&mut words, span),
         _ => prose::diary(&mut words),
     }
 }

@@ -130,7 +130,8 @@ pub fn chat(words: &mut Lexicon) -> Chat {
     while elements.len() < count {
         let element = distractor(words);
         let taken = wanted.iter().chain(&elements).any(|(_, label)| *label == element.1);
-        if !taken && !(step.element.is_none() && step.goal.contains(&element.1)) {
+        let is_goal = step.element.is_none() && step.goal.contains(&element.1);
+        if !taken && !is_goal {
             elements.push(element);
         }
     }

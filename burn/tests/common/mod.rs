@@ -33,5 +33,14 @@ pub(crate) fn shape() -> ModelShape {
 
 /// A few quick steps.
 pub(crate) fn recipe(steps: usize) -> Recipe {
-    Recipe { seed: SEED, steps, documents: 2, easy_steps: steps, drill_steps: 0, rate: 3e-3, warmup: 2, decay: 1 }
+    Recipe {
+        seed: SEED,
+        steps,
+        documents: 2,
+        easy_steps: steps,
+        drill_steps: 0,
+        rate: 3e-3,
+        warmup: 2,
+        decay: 1,
+    }
 }
