@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn reply(engine: &Engine, source: Option<Box<dyn DraftSource>>) -> Result<(String, Stats), Box<dyn Error>> {
     let mut session = engine.session(SessionOptions { history: false, ..SessionOptions::default() })?;
     if let Some(source) = source {
-        session.add_source(source);
+        session.add_source(source)?;
     }
     session.append_turn(
         Role::User,

@@ -5,7 +5,7 @@ mod common;
 
 use common::{EOS, ForceAt, Run, Tiny, plain, prompt, run, run_in};
 use refrain::draft::{Anchor, Candidate, Candidates, Cursor, DraftSource, SourceKind, StepOutcome};
-use refrain::engine::{Engine, FinishReason, GenerateOptions, Session, SessionOptions};
+use refrain::engine::{Drafting, Engine, FinishReason, GenerateOptions, Session, SessionOptions};
 use refrain::token::TokenId;
 use refrain::verify::Sampling;
 
@@ -119,9 +119,9 @@ impl Case {
     fn scripted(&self, base: SessionOptions, output: &[TokenId], script: &[usize]) -> Session {
         let mut session = self
             .engine
-            .session(SessionOptions { drafting: refrain::engine::Drafting::Off, history: false, ..base })
+            .session(SessionOptions { drafting: Drafting::OwnSources, history: false, ..base })
             .unwrap();
-        session.add_source(Scripted::boxed(&self.prompt, output, script));
+        session.add_source(Scripted::boxed(&self.prompt, output, script)).unwrap();
         session.append_tokens(&self.prompt).unwrap();
         session
     }

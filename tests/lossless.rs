@@ -215,7 +215,7 @@ fn sessions_that_go_on() {
         second.assert_equal(&fresh(&tokens), "second");
         common::run_in(&mut fork, options(sampling), usize::MAX).assert_equal(&second, "fork");
 
-        session.truncate(30);
+        session.truncate(30).unwrap();
         assert_eq!(session.tokens(), &prompt[..30]);
         session.append_tokens(&prompt[10..20]).unwrap();
         let tokens = session.tokens().to_vec();

@@ -116,6 +116,10 @@ impl Chat<'_> {
                 return Err(failure);
             }
         };
+        // Cancelled before it began: there is no answer turn, and the question must not stay without one.
+        if session.turns().len() == n_turns + 1 {
+            session.pop_turn();
+        }
         match self.args.common.stats {
             StatsFormat::Text => stats::print_brief(&answer),
             StatsFormat::Json => {

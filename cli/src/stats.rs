@@ -120,7 +120,7 @@ fn write_details(out: &mut String, stats: &Stats) -> std::fmt::Result {
         out,
         "prefill   {:.1} ms for {} tokens ({} more from the cache), {:.1} tokens/s; sources learn them in {:.1} ms",
         time.prefill / 1e3,
-        stats.prompt_tokens - stats.cached_tokens,
+        stats.prefilled_tokens,
         stats.cached_tokens,
         stats.prefill_tokens_per_s(),
         time.prime / 1e3,

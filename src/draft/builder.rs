@@ -143,6 +143,11 @@ impl TreeBuilder {
         self.found.len().saturating_sub(1)
     }
 
+    /// Goes on with what another builder has learned.
+    pub fn set_table(&mut self, table: ReliabilityTable) {
+        self.table = table;
+    }
+
     /// Builds the tree of the next step into `tree`: its root is the last of `committed`.
     ///
     /// # Panics
@@ -155,7 +160,7 @@ impl TreeBuilder {
         costs: &CostProfile,
         tree: &mut DraftTree,
     ) {
-        assert!(sources.len() < usize::from(u8::MAX), "{} sources", sources.len());
+        assert!(sources.len() <= SOURCES_MAX, "{} sources", sources.len());
         let root = *committed.last().expect("a tree has a root: the last committed token");
         let max_rows = limits.max_rows.clamp(1, self.config.max_rows);
         let max_depth = limits.max_depth.min(self.config.max_depth) as u32;
@@ -362,6 +367,9 @@ fn for_judged(
         }
     }
 }
+
+/// Sources that a builder can ask at most: a node names its source in a byte.
+pub const SOURCES_MAX: usize = 254;
 
 /// Cursors of one source at one node at most.
 const CURSORS_MAX: usize = 8;

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
 
 use serde::Serialize;
 use thiserror::Error;
@@ -54,7 +55,8 @@ pub enum Origin {
 pub struct Summary {
     /// Why.
     pub finish: FinishReason,
-    /// Text that had been held back and belongs to the output (after a cancellation); mostly empty.
+    /// Text that had been held back, because it might have become a stop string or a character, and belongs to the output;
+    /// empty unless the generation was cancelled.
     pub text: String,
     /// What it took.
     pub stats: Stats,
@@ -81,6 +83,9 @@ pub enum GenerateError {
     /// The turns could not be encoded or do not fit.
     #[error(transparent)]
     Session(#[from] SessionError),
+    /// The generation has yielded its last event already.
+    #[error("the generation has ended")]
+    Ended,
     /// The forward pass failed. (A cancelled generation ends with [`FinishReason::Cancelled`] instead.)
     #[error(transparent)]
     Forward(#[from] ForwardError),
@@ -101,6 +106,8 @@ pub struct Generation<'s> {
     events: VecDeque<Event>,
     prompt_len: usize,
     started: bool,
+    /// An error that comes after the tokens that were committed before it.
+    failed: Option<GenerateError>,
     ended: bool,
 }
 
@@ -132,9 +139,11 @@ impl<'s> Generation<'s> {
         let stats = Stats {
             prompt_tokens: prompt_len,
             cached_tokens: session.kv.len().min(prompt_len - 1),
+            prefilled_tokens: prompt_len - 1 - session.kv.len().min(prompt_len - 1),
             sources: sources.collect(),
             ..Stats::default()
         };
+        session.builder.set_table(session.shared.reliability().clone());
         let costs = session.shared.costs().clone().with_batch_lens(&session.options.verify_lens);
         Ok(Self {
             sampler: Sampler::new(session.shared.kernels, options.sampling),
@@ -146,6 +155,7 @@ impl<'s> Generation<'s> {
             events: VecDeque::new(),
             prompt_len,
             started: false,
+            failed: None,
             ended: false,
             session,
         })
@@ -168,7 +178,7 @@ impl<'s> Generation<'s> {
                 }
                 Some(Ok(Event::Done(summary))) => return Ok(summary),
                 Some(Err(error)) => return Err(error),
-                None => unreachable!("a generation ends with an event or an error"),
+                None => return Err(GenerateError::Ended),
             }
         }
     }
@@ -204,7 +214,8 @@ impl<'s> Generation<'s> {
         let mut watch = Stopwatch::start();
 
         // Below the root, at most as many draft tokens as leave room for the bonus token.
-        let limits = StepLimits { max_depth: self.output.remaining() - 1, ..StepLimits::NONE };
+        let max_rows = if session.options.drafting == Drafting::Off { 1 } else { usize::MAX };
+        let limits = StepLimits { max_rows, max_depth: self.output.remaining() - 1 };
         let Session { builder, sources, tokens, tree, .. } = session;
         builder.build(sources, tokens, limits, &self.costs, tree);
         let n_rows = self.costs.batch_len(tree.len());
@@ -217,7 +228,7 @@ impl<'s> Generation<'s> {
 
         let walked = self.walk();
         let (session, time_us) = (&mut *self.session, &mut self.stats.time_us);
-        let walk_us = watch.lap(&mut time_us.walk);
+        watch.lap(&mut time_us.walk);
 
         // After an error of the sampler the last visited node has no token, and so is not committed.
         let path = session.walk.path();
@@ -226,7 +237,9 @@ impl<'s> Generation<'s> {
         watch.lap(&mut time_us.commit);
 
         walked?;
-        self.costs.observe(n_rows, (time_us.forward - forward_us_before + walk_us) as f32);
+        // Choosing tokens costs what it does in plain decoding, and is no part of the batch.
+        let batch_us = time_us.forward - forward_us_before + self.projection.time_us;
+        self.costs.observe(n_rows, batch_us as f32);
         self.observe(n_rows);
         watch.lap(&mut self.stats.time_us.observe);
         Ok(())
@@ -271,21 +284,20 @@ impl<'s> Generation<'s> {
         // A token at which the output ended was agreed with, even though its row is not kept.
         let ended_in_draft = tree.child(path[path.len() - 1], new_tokens[path.len() - 1]);
         let agreed = path[1..].iter().copied().chain(ended_in_draft);
-        for source in agreed.clone().filter_map(|node| tree.source(node)) {
+        for source in agreed.filter_map(|node| tree.source(node)) {
             stats.sources[source].accepted += 1;
         }
         for source in (1..tree.len()).filter_map(|i| tree.source(NodeIdx(i as u32))) {
             stats.sources[source].drafted += 1;
         }
-        let accepted = agreed.count();
-        stats.rows.valid += accepted + 1;
-        stats.rows.wasted += tree.len() - accepted - 1;
+        stats.rows.valid += path.len();
+        stats.rows.wasted += tree.len() - path.len();
         stats.rows.padded += n_rows - tree.len();
         stats.rows.projected += self.projection.n_projected();
         stats.count_step(new_tokens.len());
         if tree.len() == 1 {
             let off = &mut stats.drafting_off;
-            *(if options.drafting == Drafting::Off && sources.is_empty() {
+            *(if options.drafting == Drafting::Off {
                 &mut off.disabled
             } else if self.output.remaining() + new_tokens.len() <= 1 {
                 &mut off.output_end
@@ -301,6 +313,9 @@ impl<'s> Generation<'s> {
 
     /// Ends the output on the app's wish.
     fn cancel(&mut self) {
+        if self.events.is_empty() && self.output.finish().is_some() {
+            return; // The output has ended by itself, with the token taken last.
+        }
         self.forget_untaken();
         let text = self.output.cancel();
         self.end(text);
@@ -311,6 +326,10 @@ impl<'s> Generation<'s> {
     fn forget_untaken(&mut self) {
         if self.events.is_empty() {
             return;
+        }
+        // A step that failed was not counted.
+        if self.failed.take().is_none() {
+            self.stats.take_back(self.session.walk.path().len(), self.events.len());
         }
         let kept = self.session.tokens.len() - self.events.len();
         self.events.clear();
@@ -332,6 +351,8 @@ impl<'s> Generation<'s> {
 
     fn close(&mut self) {
         let session = &mut *self.session;
+        // A wish to stop that came too late must not stop the next generation.
+        session.cancel.store(false, Ordering::Relaxed);
         *session.shared.costs() = self.costs.clone().with_batch_lens(&[]);
         *session.shared.reliability() = session.builder.table().clone();
         if self.output.n_tokens() > 0 {
@@ -348,6 +369,11 @@ impl Iterator for Generation<'_> {
 
     fn next(&mut self) -> Option<Self::Item> {
         while self.events.is_empty() && !self.ended {
+            if let Some(error) = self.failed.take() {
+                self.ended = true;
+                self.close();
+                return Some(Err(error));
+            }
             if self.output.finish().is_some() {
                 self.end(String::new());
                 break;
@@ -356,11 +382,7 @@ impl Iterator for Generation<'_> {
             match result {
                 Ok(()) => {}
                 Err(GenerateError::Forward(ForwardError::Cancelled)) => self.cancel(),
-                Err(error) => {
-                    self.ended = true;
-                    self.close();
-                    return Some(Err(error));
-                }
+                Err(error) => self.failed = Some(error),
             }
         }
         self.events.pop_front().map(Ok)
@@ -371,6 +393,9 @@ impl Drop for Generation<'_> {
     fn drop(&mut self) {
         if !self.ended {
             self.forget_untaken();
+            if self.output.finish().is_none() {
+                self.output.cancel();
+            }
             self.close();
         }
     }
@@ -387,18 +412,21 @@ struct Projection {
     rows: Vec<u32>,
     /// Rows of all waves of the step.
     n_projected: usize,
+    /// Time of all waves of the step, µs.
+    time_us: f64,
     /// `[rows of the wave, vocab_size]`
     logits: Vec<f32>,
 }
 
 impl Projection {
     fn new(wave_rows: usize, vocab_size: usize) -> Self {
-        Self { wave_rows, vocab_size, rows: Vec::new(), n_projected: 0, logits: Vec::new() }
+        Self { wave_rows, vocab_size, rows: Vec::new(), n_projected: 0, time_us: 0.0, logits: Vec::new() }
     }
 
     fn clear(&mut self) {
         self.rows.clear();
         self.n_projected = 0;
+        self.time_us = 0.0;
     }
 
     fn n_projected(&self) -> usize {
@@ -427,7 +455,9 @@ impl Projection {
                     self.rows.push(child.0);
                     last = child;
                 }
+                let mut watch = Stopwatch::start();
                 shared.model.logits(shared.compute(), workspace, &self.rows, &mut self.logits);
+                watch.lap(&mut self.time_us);
                 self.n_projected += self.rows.len();
                 0
             }

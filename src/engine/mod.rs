@@ -27,8 +27,8 @@ mod stats;
 
 pub use generation::{Event, GenerateError, Generation, Origin, Summary, TokenEvent};
 pub use options::{
-    CONTEXT_LEN_DEFAULT_MAX, Drafting, EngineOptions, GenerateOptions, STOP_BYTES_MAX, SessionOptions,
-    VERIFY_ROWS_MAX,
+    CONTEXT_LEN_DEFAULT_MAX, Drafting, EngineOptions, GenerateOptions, PREFILL_CHUNK_MAX, STOP_BYTES_MAX,
+    SessionOptions, VERIFY_ROWS_MAX,
 };
 pub use output::FinishReason;
 pub use session::{CancelHandle, LogitsReceiver, Score, Session, SessionError};
@@ -49,7 +49,7 @@ pub(crate) struct Shared {
     /// Sessions start from it and give back what they have measured.
     pub(crate) costs: Mutex<CostProfile>,
     pub(crate) history: Arc<HistoryStore>,
-    /// As `costs`: which drafts were accepted, over all sessions.
+    /// Which drafts were accepted: as `costs`, and of generations that run at the same time the last to end is kept.
     pub(crate) reliability: Mutex<ReliabilityTable>,
 }
 
@@ -79,6 +79,14 @@ pub enum EngineError {
         given: usize,
         /// The limit.
         max: usize,
+    },
+    /// The system gave fewer threads than asked for.
+    #[error("{n_threads} threads could not be started: {source}")]
+    Spawn {
+        /// What was asked for.
+        n_threads: usize,
+        /// What the system said.
+        source: std::io::Error,
     },
     /// There was no memory for the cost measurement.
     #[error(transparent)]
@@ -115,7 +123,7 @@ impl Engine {
         }
         let tokenizer = checkpoint.tokenizer()?;
         let model = Model::load(checkpoint, LoadOptions { quantize: options.quantize, progress })?;
-        let pool = Pool::new(n_threads);
+        let pool = Pool::try_new(n_threads).map_err(|source| EngineError::Spawn { n_threads, source })?;
         let costs = match options.cost_profile {
             Some(costs) => costs,
             None => measure_costs(&model, Compute { kernels, pool: &pool })?,
@@ -126,7 +134,10 @@ impl Engine {
             kernels,
             pool,
             costs: Mutex::new(costs),
-            history: Arc::new(HistoryStore::default()),
+            history: Arc::new(match options.history_tokens_max {
+                None => HistoryStore::new(),
+                Some(n_tokens) => HistoryStore::with_tokens_max(n_tokens),
+            }),
             reliability: Mutex::new(ReliabilityTable::new()),
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -192,7 +203,11 @@ const COST_ROWS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 /// Time for the measurement, after which the remaining lengths are extrapolated: loading must stay short.
 const COST_BUDGET_S: f64 = 1.0;
 
-/// Measures forward pass and projection at a short context: the least of three runs each, the first one warming up.
+/// Lengths measured in any case: a slope needs two.
+const COST_LENGTHS_MIN: usize = 2;
+
+/// Measures forward pass and projection at a short context: the least of three runs each, the first one warming up; one
+/// run each where a run takes longer than the time for all.
 fn measure_costs(model: &Model, compute: Compute<'_>) -> Result<CostProfile, KvCacheError> {
     let longest = COST_ROWS[COST_ROWS.len() - 1];
     let mut kv = KvCache::new(model.config(), KvType::F16, longest)?;
@@ -210,10 +225,11 @@ fn measure_costs(model: &Model, compute: Compute<'_>) -> Result<CostProfile, KvC
     let start = Instant::now();
     let mut measured: Vec<(usize, f32)> = Vec::new();
     for n_rows in COST_ROWS {
-        if n_rows > 1 && start.elapsed().as_secs_f64() > COST_BUDGET_S {
+        let late = start.elapsed().as_secs_f64() > COST_BUDGET_S;
+        if late && measured.len() >= COST_LENGTHS_MIN {
             break;
         }
-        let runs = (0..3).map(|_| run(n_rows).expect("rows of token 0 fit the cache made for them"));
+        let runs = (0..if late { 1 } else { 3 }).map(|_| run(n_rows).expect("rows of token 0 fit the cache"));
         measured.push((n_rows, runs.fold(f32::INFINITY, f32::min)));
     }
     Ok(CostProfile::from_measurements(&measured))

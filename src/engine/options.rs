@@ -19,6 +19,8 @@ pub struct EngineOptions {
     pub quantize: Quantize,
     /// What a verification batch costs; `None`: measured while loading.
     pub cost_profile: Option<CostProfile>,
+    /// Tokens of history kept per namespace; `None`: [`HistoryStore::TOKENS_MAX`](crate::draft::HistoryStore::TOKENS_MAX).
+    pub history_tokens_max: Option<u32>,
 }
 
 /// Whether a session drafts.
@@ -28,11 +30,14 @@ pub enum Drafting {
     /// The tree builder decides at every step; an empty draft is one of its choices.
     #[default]
     Auto,
+    /// As `Auto`, with none but the sources that the app adds.
+    OwnSources,
     /// Plain decoding.
     Off,
 }
 
-/// Options of a [`Session`](crate::engine::Session). None of them but `kv_type` changes a bit of the output.
+/// Options of a [`Session`](crate::engine::Session). None of them changes a bit of the output, but for `kv_type` and, where
+/// the output ends for want of room, `context_len`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SessionOptions {
@@ -53,7 +58,7 @@ pub struct SessionOptions {
     /// Batch lengths that a static-shape backend has compiled, rising; batches are padded to the next of them. Empty (the
     /// default): every length, without padding.
     pub verify_lens: Vec<usize>,
-    /// Prompt tokens per forward pass. A cancelled prefill keeps the chunks that are done.
+    /// Prompt tokens per forward pass, 1..=[`PREFILL_CHUNK_MAX`]. A cancelled prefill keeps the chunks that are done.
     pub prefill_chunk: usize,
     /// Rows projected onto the vocabulary at a time, along the likeliest path, while the walk goes on.
     pub projection_rows: usize,
@@ -61,6 +66,9 @@ pub struct SessionOptions {
 
 /// The context that a session gets when it does not ask for one, in tokens: a KV cache of a 1.5 B model stays near 100 MB.
 pub const CONTEXT_LEN_DEFAULT_MAX: usize = 4096;
+
+/// The longest prefill chunk, in tokens: its activations must stay small beside the weights.
+pub const PREFILL_CHUNK_MAX: usize = 8192;
 
 /// The longest verification batch, in rows.
 pub const VERIFY_ROWS_MAX: usize = 64;
@@ -108,7 +116,8 @@ pub struct GenerateOptions {
     pub max_tokens: usize,
     /// How each token is chosen.
     pub sampling: Sampling,
-    /// The output ends before the first of these strings. None may be empty; each at most [`STOP_BYTES_MAX`] long.
+    /// The output ends before the first of these strings. The session's tokens go on to the one that completed the string:
+    /// in plain text, truncate before generating further. None may be empty; each at most [`STOP_BYTES_MAX`] long.
     pub stop: Vec<String>,
     /// The output ends at these tokens too, besides the end tokens of the model.
     pub stop_tokens: Vec<TokenId>,

@@ -21,7 +21,7 @@ pub enum FinishReason {
     MaxTokens,
     /// The session's context is full.
     ContextFull,
-    /// The app cancelled.
+    /// The app cancelled. Where no token had been taken, a conversation has no answer turn, and its last turn is the user's.
     Cancelled,
 }
 

@@ -6,9 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::draft::{BuilderConfig, ContextSource, DraftSource, DraftTree, SourceKind, TreeBuilder};
+use crate::draft::{
+    BuilderConfig, ContextSource, DraftSource, DraftTree, SOURCES_MAX, SourceKind, TreeBuilder,
+};
 use crate::engine::generation::{GenerateError, Generation};
-use crate::engine::options::{Drafting, GenerateOptions, SessionOptions, VERIFY_ROWS_MAX};
+use crate::engine::options::{Drafting, GenerateOptions, PREFILL_CHUNK_MAX, SessionOptions, VERIFY_ROWS_MAX};
 use crate::engine::{CONTEXT_LEN_DEFAULT_MAX, Shared};
 use crate::kernels;
 use crate::model::transformer::{ForwardError, PassEnd};
@@ -42,9 +44,11 @@ pub struct Session {
     messages: Vec<Message>,
     /// Whether the tokens stand for `messages`.
     synced: bool,
+    /// Tokens up to the end of the newest answer; 0 where that is not known.
+    answered_len: usize,
 }
 
-/// Stops a session's running, or next, prefill or generation from another thread.
+/// Stops a session's running prefill or generation from another thread; where none runs, the next one.
 #[derive(Clone, Debug)]
 pub struct CancelHandle(Arc<AtomicBool>);
 
@@ -93,6 +97,12 @@ pub enum SessionError {
         /// The session's limit.
         context_len: usize,
     },
+    /// There are too many draft sources.
+    #[error("a session takes {max} draft sources at most")]
+    TooManySources {
+        /// The limit.
+        max: usize,
+    },
     /// A token is not in the vocabulary.
     #[error("token {token} is outside the vocabulary of {vocab_size} tokens")]
     TokenOutOfRange {
@@ -122,7 +132,7 @@ impl Session {
             options.context_len.unwrap_or_else(|| config.context_len.min(CONTEXT_LEN_DEFAULT_MAX));
         check("context_len", context_len, 2, config.context_len)?;
         check("verify_rows_max", options.verify_rows_max, 1, VERIFY_ROWS_MAX)?;
-        check("prefill_chunk", options.prefill_chunk, 1, config.context_len.max(1))?;
+        check("prefill_chunk", options.prefill_chunk, 1, PREFILL_CHUNK_MAX)?;
         check("projection_rows", options.projection_rows, 1, VERIFY_ROWS_MAX)?;
         let lens = &options.verify_lens;
         let rising = lens.windows(2).all(|pair| pair[0] < pair[1]);
@@ -158,6 +168,7 @@ impl Session {
             cancel: Arc::new(AtomicBool::new(false)),
             messages: Vec::new(),
             synced: true,
+            answered_len: 0,
             options,
             shared,
         })
@@ -176,10 +187,20 @@ impl Session {
         Ok(())
     }
 
-    /// Takes back the newest turn, if there is one.
+    /// Takes back the newest turn, if there is one, with its tokens.
     pub fn pop_turn(&mut self) -> Option<Message> {
-        self.synced = false;
-        self.messages.pop()
+        let popped = self.messages.pop()?;
+        if popped.role == Role::Assistant {
+            // What stood before the answer is found again when the turns are encoded.
+            self.answered_len = 0;
+        } else {
+            self.truncate_tokens(self.answered_len);
+        }
+        if self.messages.is_empty() {
+            self.truncate_tokens(0);
+        }
+        self.synced = self.messages.is_empty();
+        Some(popped)
     }
 
     /// The turns so far, answers included.
@@ -237,11 +258,18 @@ impl Session {
         self.context_len
     }
 
-    /// Adds a draft source of the app's own. It changes speed, never output.
-    pub fn add_source(&mut self, mut source: Box<dyn DraftSource>) {
+    /// Adds a draft source of the app's own. It changes speed, never output; with [`Drafting::Off`] it is not asked.
+    ///
+    /// # Errors
+    /// [`SessionError::TooManySources`].
+    pub fn add_source(&mut self, mut source: Box<dyn DraftSource>) -> Result<(), SessionError> {
+        if self.sources.len() >= SOURCES_MAX {
+            return Err(SessionError::TooManySources { max: SOURCES_MAX });
+        }
         source.reset();
         source.prime(&self.tokens[..self.primed]);
         self.sources.push(source);
+        Ok(())
     }
 
     /// The kinds of the session's draft sources, in their order; empty where it does not draft.
@@ -254,11 +282,16 @@ impl Session {
         CancelHandle(Arc::clone(&self.cancel))
     }
 
-    /// Forgets all tokens from position `len` on, and the turns if there are any.
-    pub fn truncate(&mut self, len: usize) {
-        self.messages.clear();
-        self.synced = true;
+    /// Forgets all tokens of a plain-text session from position `len` on.
+    ///
+    /// # Errors
+    /// [`SessionError::Mixed`] in a conversation, which [`Session::pop_turn`] shortens.
+    pub fn truncate(&mut self, len: usize) -> Result<(), SessionError> {
+        if !self.messages.is_empty() {
+            return Err(SessionError::Mixed);
+        }
         self.truncate_tokens(len);
+        Ok(())
     }
 
     pub(super) fn truncate_tokens(&mut self, len: usize) {
@@ -285,6 +318,7 @@ impl Session {
         fork.primed = self.primed;
         fork.messages.clone_from(&self.messages);
         fork.synced = self.synced;
+        fork.answered_len = self.answered_len;
         Ok(fork)
     }
 
@@ -371,6 +405,7 @@ impl Session {
     pub(super) fn finish_turn(&mut self, text: &str) {
         if !self.messages.is_empty() {
             self.messages.push(Message::new(Role::Assistant, text));
+            self.answered_len = self.tokens.len();
             self.synced = false;
         }
     }

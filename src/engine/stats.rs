@@ -13,6 +13,8 @@ pub struct Stats {
     pub prompt_tokens: usize,
     /// Prompt tokens that were in the KV cache already.
     pub cached_tokens: usize,
+    /// Prompt tokens that were run through the model before the first step: all but the cached ones and the newest.
+    pub prefilled_tokens: usize,
     /// Output tokens, end token included.
     pub tokens: usize,
     /// Verification steps.
@@ -105,9 +107,9 @@ impl Stats {
         per_second(self.tokens, self.time_us.decode())
     }
 
-    /// Prompt tokens, without the cached ones, per second of prefill.
+    /// Prompt tokens per second of prefill; 0 where there was nothing to prefill.
     pub fn prefill_tokens_per_s(&self) -> f64 {
-        per_second(self.prompt_tokens - self.cached_tokens, self.time_us.prefill)
+        per_second(self.prefilled_tokens, self.time_us.prefill)
     }
 
     pub(crate) fn count_step(&mut self, n_tokens: usize) {
@@ -117,6 +119,13 @@ impl Stats {
             self.acceptance_lengths.resize(n_tokens + 1, 0);
         }
         self.acceptance_lengths[n_tokens] += 1;
+    }
+
+    /// The last `n_untaken` tokens of a step of `n_tokens` were rolled back. What the sources had right stays counted.
+    pub(crate) fn take_back(&mut self, n_tokens: usize, n_untaken: usize) {
+        self.tokens -= n_untaken;
+        self.acceptance_lengths[n_tokens] -= 1;
+        self.acceptance_lengths[n_tokens - n_untaken] += 1;
     }
 }
 
@@ -153,5 +162,8 @@ mod tests {
         [1, 4, 1].into_iter().for_each(|n| stats.count_step(n));
         assert_eq!(stats.acceptance_lengths, [0, 2, 0, 0, 1]);
         assert_eq!((stats.steps, stats.tokens, stats.acceptance_length()), (3, 6, 2.0));
+        stats.take_back(4, 3);
+        assert_eq!(stats.acceptance_lengths, [0, 3, 0, 0, 0]);
+        assert_eq!(stats.tokens, 3);
     }
 }

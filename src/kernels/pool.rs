@@ -64,6 +64,17 @@ impl Pool {
     /// # Panics
     /// If `n_threads` is zero, or the system refuses a thread.
     pub fn new(n_threads: usize) -> Pool {
+        Self::try_new(n_threads).expect("the system gives threads")
+    }
+
+    /// As [`Pool::new`], for where the system may refuse a thread.
+    ///
+    /// # Errors
+    /// What the system said; the threads that were started have ended.
+    ///
+    /// # Panics
+    /// If `n_threads` is zero.
+    pub fn try_new(n_threads: usize) -> std::io::Result<Pool> {
         assert!(n_threads > 0, "a pool has at least the calling thread");
         let shared = Arc::new(Shared {
             n_threads,
@@ -76,13 +87,13 @@ impl Pool {
             wake: Condvar::new(),
             panic: Mutex::new(None),
         });
-        let spawn = |worker| {
-            let shared = shared.clone();
+        let mut pool = Pool { shared, gate: Mutex::new(()), handles: Vec::new() };
+        for worker in 1..n_threads {
+            let shared = pool.shared.clone();
             let builder = thread::Builder::new().name(format!("refrain-{worker}"));
-            builder.spawn(move || shared.work(worker)).expect("the system gives a thread")
-        };
-        let handles = (1..n_threads).map(spawn).collect();
-        Pool { shared, gate: Mutex::new(()), handles }
+            pool.handles.push(builder.spawn(move || shared.work(worker))?);
+        }
+        Ok(pool)
     }
 
     /// Threads that take part, the caller included.

@@ -161,15 +161,17 @@ impl Sampler {
         }
         let position = tokens.len();
         let best = kernels::argmax(self.kernels, logits);
-        if logits[best].is_nan() || logits[best] == f32::NEG_INFINITY {
+        let max = logits[best];
+        if max.is_nan() || max == f32::NEG_INFINITY {
             return Err(SamplingError::NoCandidate { position });
         }
-        if self.config.temperature == 0.0 {
+        // An infinite logit leaves nothing to draw: a processor forces the token.
+        if self.config.temperature == 0.0 || max == f32::INFINITY {
             return Ok(TokenId(best as u32));
         }
-        let max = logits[best];
         for logit in logits.iter_mut() {
-            *logit = (*logit - max) / self.config.temperature;
+            let scaled = (*logit - max) / self.config.temperature;
+            *logit = if scaled.is_nan() { f32::NEG_INFINITY } else { scaled };
         }
         let u = uniform(self.config.seed, position as u64);
         let filtered = self.config.top_p < 1.0 || self.config.min_p > 0.0;
@@ -209,7 +211,7 @@ impl Sampler {
     fn keep_top_k(&mut self, scaled: &[f32]) {
         let k = self.config.top_k;
         self.candidates.clear();
-        self.candidates.extend(scaled.iter().copied().zip(0u32..).filter(|c| !c.0.is_nan()));
+        self.candidates.extend(scaled.iter().copied().zip(0u32..));
         if k < self.candidates.len() {
             self.candidates.select_nth_unstable_by(k, most_likely_first);
             self.candidates.truncate(k);
@@ -367,6 +369,29 @@ mod tests {
         assert_eq!(choose(config(0.0, 2.0, 2), &tokens, &logits), Ok(TokenId(2)));
         let repetition = Sampling { repetition_penalty: 2.0, penalty_window: 2, ..Sampling::default() };
         assert_eq!(choose(repetition, &tokens, &logits), Ok(TokenId(2)));
+    }
+
+    #[test]
+    fn what_is_no_number_is_never_chosen_and_infinity_forces() {
+        let base = Sampling { temperature: 0.7, ..Sampling::default() };
+        let configs = [
+            base.clone(),
+            Sampling { top_k: 2, ..base.clone() },
+            Sampling { top_p: 0.9, ..base.clone() },
+            Sampling { min_p: 0.1, ..base.clone() },
+            Sampling::default(),
+        ];
+        for config in configs {
+            for seed in 0..50 {
+                let config = Sampling { seed, ..config.clone() };
+                let chosen = choose(config.clone(), &[], &[f32::NAN, 1.0, f32::NAN, 0.5]).unwrap();
+                assert!(chosen == TokenId(1) || chosen == TokenId(3), "{config:?}: {chosen}");
+                let forced = choose(config.clone(), &[], &[5.0, f32::NAN, f32::INFINITY, f32::INFINITY]);
+                assert_eq!(forced, Ok(TokenId(2)), "{config:?}");
+                let none = choose(config.clone(), &[], &[f32::NAN, f32::NEG_INFINITY]);
+                assert_eq!(none, Err(SamplingError::NoCandidate { position: 0 }), "{config:?}");
+            }
+        }
     }
 
     #[test]

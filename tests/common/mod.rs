@@ -282,7 +282,7 @@ pub fn run(
     options: GenerateOptions,
 ) -> Run {
     let mut session = engine.session(session).expect("valid options");
-    sources.into_iter().for_each(|s| session.add_source(s));
+    sources.into_iter().for_each(|s| session.add_source(s).expect("room for a source"));
     session.append_tokens(prompt).expect("a prompt that fits");
     run_in(&mut session, options, usize::MAX)
 }
