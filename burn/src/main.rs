@@ -93,7 +93,7 @@ impl Args {
         let steps = self.option("--steps")?.unwrap_or(default.steps);
         Ok(Recipe {
             steps,
-            decay: self.option("--decay")?.unwrap_or(steps / 5),
+            decay: self.option("--decay")?.unwrap_or(default.decay),
             documents: self.option("--documents")?.unwrap_or(default.documents),
             easy_steps: self.option("--easy-steps")?.unwrap_or(default.easy_steps),
             drill_steps: self.option("--drill-steps")?.unwrap_or(default.drill_steps),

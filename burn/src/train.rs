@@ -40,16 +40,19 @@ pub struct Recipe {
 impl Recipe {
     /// The recipe of a fixture model.
     pub fn of(model: &str, seed: u64) -> Self {
-        let steps = if model == "draft" { 3000 } else { 4500 };
-        Self {
+        let target = Self {
             seed,
-            steps,
+            steps: 4900,
             documents: 10,
             easy_steps: 400,
             drill_steps: 1200,
             rate: 1.2e-3,
             warmup: 100,
-            decay: steps / 5,
+            decay: 1100,
+        };
+        match model {
+            "draft" => Self { steps: 1500, drill_steps: 700, rate: 2e-3, decay: 400, ..target },
+            _ => target,
         }
     }
 

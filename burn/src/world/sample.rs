@@ -8,7 +8,7 @@ use super::template::fill;
 use crate::rng::Rng;
 
 /// Facts of a sample note.
-const FACTS: usize = 7;
+const FACTS: usize = 6;
 
 /// A question about the sample notes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
