@@ -42,8 +42,8 @@ fn the_same_answer_again_is_drafted_from_history() {
 
 #[test]
 fn drafting_never_changes_a_conversation() {
-    let turns = "Who leads the Orvane project?\nWhen is it due?\nWho leads the Orvane project?\n";
-    let notes = repository("examples/notes");
+    let turns = "How much of the Preambon project is done?\nWhere is it based?\nHow much of the Preambon project is done?\n";
+    let notes = repository("fixtures/notes");
     let texts = |draft: &str| {
         let reports = reports(&["--context", arg(&notes), "--draft", draft], turns);
         reports.iter().map(|report| report["text"].clone()).collect::<Vec<_>>()
@@ -53,8 +53,8 @@ fn drafting_never_changes_a_conversation() {
 
 #[test]
 fn notes_that_were_shown_are_not_shown_again() {
-    let note = repository("examples/notes/orvane-project.md");
-    let turns = "Who leads the Orvane project?\nWhen is the Orvane project due?\n";
+    let note = repository("fixtures/notes/project-preambon.md");
+    let turns = "How much of the Preambon project is done?\nWhere is the Preambon project based?\n";
     let reports = reports(&["--context", arg(&note)], turns);
     assert_eq!(reports[0]["passages"].as_array().unwrap().len(), 1);
     assert_eq!(reports[1]["passages"].as_array().unwrap().len(), 0);

@@ -5,10 +5,10 @@ mod support;
 use serde_json::Value;
 use support::{arg, command, refrain, refrain_with, repository};
 
-const QUESTION: &str = "What is the booking code of the trip to Bergholm?";
+const QUESTION: &str = "What is the booking code of the trip to Aniarda?";
 
 fn notes() -> String {
-    arg(&repository("examples/notes")).to_owned()
+    arg(&repository("fixtures/notes")).to_owned()
 }
 
 /// Runs with statistics as JSON; gives the text before the JSON, and the JSON.
@@ -43,7 +43,7 @@ fn the_answer_does_not_depend_on_drafting() {
 fn a_question_finds_its_note() {
     let (_, report) = run_json(&["--context", &notes(), "--max-tokens", "8", QUESTION]);
     let first = &report["passages"][0];
-    assert!(first["path"].as_str().unwrap().ends_with("trip-to-bergholm.md"), "{first}");
+    assert!(first["path"].as_str().unwrap().ends_with("aniarda-travel.md"), "{first}");
     assert!(first["score"].as_f64().unwrap() > 0.0);
 }
 
@@ -65,14 +65,14 @@ fn the_request_comes_from_argument_file_or_standard_input() {
 #[test]
 fn every_task_gives_an_answer() {
     let (note, mail, screen) = (
-        repository("examples/notes/orvane-project.md"),
+        repository("fixtures/notes/project-preambon.md"),
         repository("examples/mail.txt"),
         repository("examples/screen.txt"),
     );
     let cases: [&[&str]; 5] = [
         &["--task", "summarize", "--context", arg(&note)],
         &["--task", "summarize", "--file", arg(&note)],
-        &["--task", "answer", "--context", arg(&note), "Who leads the Orvane project?"],
+        &["--task", "answer", "--context", arg(&note), "How much of the Preambon project is done?"],
         &["--task", "reply", "--file", arg(&mail), "Accept."],
         &["--task", "ui", "--file", arg(&screen), "Reply to the mail"],
     ];
