@@ -116,16 +116,21 @@ impl HistoryStore {
 
 impl Namespace {
     fn rotate(&mut self) {
+        self.void_matches();
         self.automata.swap(0, 1);
         self.automata[0].clear();
-        self.generation = self.generation.wrapping_add(1);
     }
 
     /// Gives the memory back too: what a user asked to forget is not kept around.
     fn clear(&mut self) {
+        self.void_matches();
         for automaton in &mut self.automata {
             *automaton = SuffixAutomaton::with_max_tokens(automaton.max_tokens());
         }
+    }
+
+    /// Comes before any change that states do not survive, so that a panic half-way leaves no match of theirs valid.
+    fn void_matches(&mut self) {
         self.generation = self.generation.wrapping_add(1);
         self.version += 1;
     }
@@ -169,8 +174,9 @@ impl HistorySource {
         HistorySource { namespace, config, matches: [Match::EMPTY; 2], version: u64::MAX, n_followed: 0 }
     }
 
-    /// Brings the matches up to the end of the committed text.
-    fn follow(&mut self, committed: &[TokenId]) {
+    /// Brings the matches up to the end of the committed text, and returns the generation that they belong to: read under
+    /// the same lock, for by the next one the automata may be others.
+    fn follow(&mut self, committed: &[TokenId]) -> u16 {
         let namespace = read(&self.namespace);
         let n_new = committed.len().wrapping_sub(self.n_followed);
         let n_read = if namespace.version == self.version && n_new < Self::REMATCH_LEN {
@@ -186,6 +192,18 @@ impl HistorySource {
         }
         self.version = namespace.version;
         self.n_followed = committed.len();
+        namespace.generation
+    }
+
+    /// The matches, longest first, as cursors of the generation that [`follow`](Self::follow) has returned.
+    fn push_anchors(&self, generation: u16, out: &mut Vec<Anchor>) {
+        for (automaton, m) in self.matches.iter().enumerate() {
+            if m.len() >= self.config.match_len_min.max(1) as usize {
+                let cursor = orders::encode(*m, tag(generation, automaton));
+                out.push(Anchor { cursor, match_len: m.len() as u32 });
+            }
+        }
+        out.sort_by_key(|anchor| std::cmp::Reverse(anchor.match_len));
     }
 }
 
@@ -210,15 +228,8 @@ impl DraftSource for HistorySource {
     }
 
     fn anchors(&mut self, committed: &[TokenId], out: &mut Vec<Anchor>) {
-        self.follow(committed);
-        let generation = read(&self.namespace).generation;
-        for (automaton, m) in self.matches.iter().enumerate() {
-            if m.len() >= self.config.match_len_min.max(1) as usize {
-                let cursor = orders::encode(*m, tag(generation, automaton));
-                out.push(Anchor { cursor, match_len: m.len() as u32 });
-            }
-        }
-        out.sort_by_key(|anchor| std::cmp::Reverse(anchor.match_len));
+        let generation = self.follow(committed);
+        self.push_anchors(generation, out);
     }
 
     fn expand(&mut self, frontier: &[Cursor], out: &mut Candidates) {
@@ -243,5 +254,82 @@ impl DraftSource for HistorySource {
 
     fn fork(&self) -> Box<dyn DraftSource> {
         Box::new(self.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    fn tokens(ids: impl IntoIterator<Item = u32>) -> Vec<TokenId> {
+        ids.into_iter().map(TokenId).collect()
+    }
+
+    fn expand(source: &mut HistorySource, anchors: &[Anchor]) -> usize {
+        let frontier: Vec<Cursor> = anchors.iter().map(|anchor| anchor.cursor).collect();
+        let mut candidates = Candidates::with_limit(16);
+        source.expand(&frontier, &mut candidates);
+        candidates.as_slice().len()
+    }
+
+    #[test]
+    fn anchors_belong_to_the_generation_that_was_followed() {
+        let store = Arc::new(HistoryStore::new());
+        store.append("a", &tokens(0..100));
+        let mut source = store.source("a");
+        let generation = source.follow(&tokens(50..60));
+        store.forget("a");
+        let mut anchors = Vec::new();
+        source.push_anchors(generation, &mut anchors);
+        assert_eq!(anchors[0].match_len, 10);
+        assert_eq!(expand(&mut source, &anchors), 0);
+    }
+
+    /// As after a panic between a rotation and the end of what it made room for.
+    #[test]
+    fn a_rotation_alone_voids_the_matches() {
+        let store = Arc::new(HistoryStore::new());
+        store.append("a", &tokens(0..100));
+        let mut source = store.source("a");
+        source.follow(&tokens(50..60));
+        let namespace = store.namespace("a");
+        write(&namespace).rotate();
+        let mut anchors = Vec::new();
+        source.anchors(&tokens(50..60), &mut anchors);
+        assert_eq!(expand(&mut source, &anchors), 1);
+    }
+
+    #[test]
+    fn drafts_while_other_threads_change_the_history() {
+        let store = Arc::new(HistoryStore::with_tokens_max(64));
+        let text = tokens(10..40);
+        let end = Instant::now() + Duration::from_millis(200);
+        std::thread::scope(|scope| {
+            for changer in 0..2 {
+                let (store, text) = (&store, &text);
+                scope.spawn(move || {
+                    while Instant::now() < end {
+                        store.append("a", text);
+                        match changer {
+                            0 => store.forget("a"),
+                            _ => store.append("a", &text[..3]),
+                        }
+                    }
+                });
+            }
+            for _ in 0..2 {
+                let (mut source, text) = (store.source("a"), &text);
+                scope.spawn(move || {
+                    let mut anchors = Vec::new();
+                    while Instant::now() < end {
+                        anchors.clear();
+                        source.anchors(text, &mut anchors);
+                        expand(&mut source, &anchors);
+                    }
+                });
+            }
+        });
     }
 }
