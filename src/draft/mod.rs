@@ -37,7 +37,7 @@ mod replay_tests;
 #[cfg(test)]
 mod source_tests;
 
-pub use builder::TreeBuilder;
+pub use builder::{SOURCES_MAX, TreeBuilder};
 pub use context::ContextSource;
 pub use cost::{CostProfile, VERIFY_ROWS_MAX};
 pub use history::{HistorySource, HistoryStore};
