@@ -89,7 +89,7 @@ fn forward_projection_and_commit_allocate_nothing_once_warm() {
 fn building_and_learning_allocate_nothing_once_warm() {
     let mut sources: Vec<Box<dyn DraftSource>> = vec![Box::new(ContextSource::new())];
     let mut builder = TreeBuilder::new(BuilderConfig::new(common::VOCAB_SIZE));
-    let costs = CostProfile::from_measurements(&[(1, 100.0)]).with_draft_us_per_node(0.0);
+    let costs = CostProfile::free_rows(100.0);
     let mut tree = DraftTree::default();
     let mut committed = common::prompt(1, 400);
     sources[0].prime(&committed);

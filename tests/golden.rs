@@ -56,7 +56,7 @@ fn engine(checkpoint: &Checkpoint, n_threads: usize) -> Engine {
     let options = EngineOptions {
         n_threads: Some(n_threads),
         quantize: Quantize::F32,
-        cost_profile: Some(refrain::draft::CostProfile::from_measurements(&[(1, 100.0), (64, 100.0)])),
+        cost_profile: Some(refrain::draft::CostProfile::free_rows(100.0)),
         ..EngineOptions::default()
     };
     Engine::load(checkpoint, options, None).unwrap()

@@ -22,6 +22,9 @@ use super::source::{Anchor, Candidates, Cursor, DraftSource, StepOutcome};
 use super::{BuilderConfig, CostProfile, DraftTree, NodeIdx, StepLimits};
 use crate::token::TokenId;
 
+/// Draft sources that a tree is built from at most: [`TreeBuilder::build`] panics with more.
+pub const SOURCES_MAX: usize = u8::MAX as usize - 1;
+
 /// Builds the draft tree of each step from all sources, and learns from what became of it.
 ///
 /// Deterministic: equal calls give equal trees; ties go to the node that was found first, then to the lower token.
@@ -151,7 +154,7 @@ impl TreeBuilder {
     /// Builds the tree of the next step into `tree`: its root is the last of `committed`.
     ///
     /// # Panics
-    /// `committed` is empty, or there are more than 254 sources.
+    /// `committed` is empty, or there are more than [`SOURCES_MAX`] sources.
     pub fn build(
         &mut self,
         sources: &mut [Box<dyn DraftSource>],

@@ -317,3 +317,19 @@ proptest! {
         prop_assert!((rate - best).abs() <= 1e-5 * best, "{rate} of {best}, {} rows", tree.len());
     }
 }
+
+#[test]
+fn as_many_sources_as_allowed_are_asked() {
+    let response: Vec<TokenId> = [1, 2, 3].map(TokenId).to_vec();
+    let empty = || Box::new(ContextSource::new()) as Box<dyn DraftSource>;
+    let mut sources: Vec<Box<dyn DraftSource>> = (1..SOURCES_MAX).map(|_| empty()).collect();
+    let store = std::sync::Arc::new(HistoryStore::new());
+    (0..20).for_each(|_| store.append("a", &response));
+    sources.push(Box::new(store.source("a")));
+    let tree = build(&mut builder(), &mut sources, &response[..1]);
+    assert_eq!(tree.source(NodeIdx(1)), Some(SOURCES_MAX - 1));
+    sources.push(empty());
+    let mut builder = builder();
+    let too_many = std::panic::AssertUnwindSafe(|| build(&mut builder, &mut sources, &response[..1]));
+    assert!(std::panic::catch_unwind(too_many).is_err());
+}

@@ -1,7 +1,8 @@
 //! The source *history*: earlier responses, of this session and of others.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::orders::{self, OrderConfig};
 use super::source::{Anchor, Candidates, Cursor, DraftSource, SourceKind, StepOutcome};
@@ -15,11 +16,28 @@ use crate::token::TokenId;
 /// the old one, and what was old is forgotten. So a namespace holds at least the newest half of its bound, and no
 /// response ever waits for a rebuild. Responses are separate sequences: no draft runs from one into another.
 ///
-/// The namespaces are as many as the caller names; each is bounded.
+/// A namespace is there from its first response on. At most [`NAMESPACES_MAX`](Self::NAMESPACES_MAX) are kept: one more
+/// drops the one to which nothing was appended for the longest time. So the store holds at most that many times the
+/// bound of one, and a program with many namespaces wants a small bound for each.
 #[derive(Debug)]
 pub struct HistoryStore {
-    namespaces: Mutex<BTreeMap<String, Arc<RwLock<Namespace>>>>,
+    map: Mutex<NamespaceMap>,
     tokens_max: u32,
+    /// Counts namespaces that have come or gone: a source looks its own up again when the number has changed.
+    n_changes: AtomicU64,
+}
+
+#[derive(Default, Debug)]
+struct NamespaceMap {
+    entries: BTreeMap<String, Entry>,
+    n_appends: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    namespace: Arc<RwLock<Namespace>>,
+    /// Number of the newest append.
+    appended_at: u64,
 }
 
 /// The responses of one namespace.
@@ -43,6 +61,9 @@ impl HistoryStore {
     /// Tokens that a namespace holds at most unless told otherwise: about 60 MB.
     pub const TOKENS_MAX: u32 = 1 << 20;
 
+    /// Namespaces that a store holds at most.
+    pub const NAMESPACES_MAX: usize = 1024;
+
     /// An empty store with the default bound per namespace.
     pub fn new() -> Self {
         Self::with_tokens_max(Self::TOKENS_MAX)
@@ -50,12 +71,16 @@ impl HistoryStore {
 
     /// An empty store whose namespaces hold at most `tokens_max` tokens each (at least 2).
     pub fn with_tokens_max(tokens_max: u32) -> Self {
-        HistoryStore { namespaces: Mutex::default(), tokens_max: tokens_max.max(2) }
+        HistoryStore { map: Mutex::default(), tokens_max: tokens_max.max(2), n_changes: AtomicU64::new(0) }
     }
 
-    /// Adds a finished response. Of one longer than half the bound, the end is kept. Amortised O(tokens).
+    /// Adds a finished response. Of one longer than half the bound, the end is kept; an empty one changes nothing.
+    /// Amortised O(tokens), and O([`NAMESPACES_MAX`](Self::NAMESPACES_MAX)) where a namespace is dropped for a new one.
     pub fn append(&self, namespace: &str, response: &[TokenId]) {
-        let namespace = self.namespace(namespace);
+        if response.is_empty() {
+            return;
+        }
+        let namespace = self.ensure_namespace(namespace);
         let mut namespace = write(&namespace);
         let half = self.tokens_max as usize / 2;
         let kept = &response[response.len() - response.len().min(half)..];
@@ -70,62 +95,95 @@ impl HistoryStore {
         namespace.version += 1;
     }
 
-    /// Forgets a namespace. Sessions that read it find it empty from the next step on.
+    /// Forgets a namespace. Sessions that read it find it empty from the next step on, and see what is appended later.
     pub fn forget(&self, namespace: &str) {
-        let namespace = self.namespace(namespace);
-        write(&namespace).clear();
+        let removed = self.lock().entries.remove(namespace);
+        self.retire(removed);
     }
 
     /// Forgets all namespaces.
     pub fn clear(&self) {
-        self.map().values().for_each(|namespace| write(namespace).clear());
+        let removed = std::mem::take(&mut self.lock().entries);
+        self.retire(removed.into_values());
     }
 
     /// Tokens that a namespace holds.
     pub fn n_tokens(&self, namespace: &str) -> usize {
-        let namespace = self.namespace(namespace);
-        read(&namespace).automata.iter().map(SuffixAutomaton::len).sum()
+        let namespace = self.find(namespace);
+        namespace.map_or(0, |namespace| read(&namespace).automata.iter().map(SuffixAutomaton::len).sum())
+    }
+
+    /// Namespaces that hold a response.
+    pub fn n_namespaces(&self) -> usize {
+        self.lock().entries.len()
     }
 
     /// Bytes on the heap, of all namespaces.
     pub fn memory_usage(&self) -> usize {
-        self.map().values().map(|namespace| read(namespace).memory_usage()).sum()
+        self.lock().entries.values().map(|entry| read(&entry.namespace).memory_usage()).sum()
     }
 
-    /// A draft source that reads a namespace.
+    /// A draft source that reads a namespace, also one that is not there yet.
     pub fn source(self: &Arc<Self>, namespace: &str) -> HistorySource {
-        HistorySource::new(self.namespace(namespace), OrderConfig::default())
+        HistorySource::new(Arc::clone(self), namespace, OrderConfig::default())
     }
 
-    fn map(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Arc<RwLock<Namespace>>>> {
-        self.namespaces.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, NamespaceMap> {
+        self.map.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn namespace(&self, name: &str) -> Arc<RwLock<Namespace>> {
-        let mut map = self.map();
-        if let Some(namespace) = map.get(name) {
-            return Arc::clone(namespace);
+    fn find(&self, name: &str) -> Option<Arc<RwLock<Namespace>>> {
+        self.lock().entries.get(name).map(|entry| Arc::clone(&entry.namespace))
+    }
+
+    /// The namespace to append to.
+    fn ensure_namespace(&self, name: &str) -> Arc<RwLock<Namespace>> {
+        let mut map = self.lock();
+        map.n_appends += 1;
+        let appended_at = map.n_appends;
+        if let Some(entry) = map.entries.get_mut(name) {
+            entry.appended_at = appended_at;
+            return Arc::clone(&entry.namespace);
+        }
+        let mut dropped = None;
+        if map.entries.len() >= Self::NAMESPACES_MAX {
+            let stalest = map.entries.iter().min_by_key(|(_, entry)| entry.appended_at);
+            let stalest = stalest.map(|(name, _)| name.clone());
+            dropped = stalest.and_then(|name| map.entries.remove(&name));
         }
         let automaton = SuffixAutomaton::with_max_tokens(self.tokens_max / 2);
         let automata = [automaton.clone(), automaton];
         let namespace = Arc::new(RwLock::new(Namespace { automata, version: 0, generation: 0 }));
-        map.insert(name.to_owned(), Arc::clone(&namespace));
+        map.entries.insert(name.to_owned(), Entry { namespace: Arc::clone(&namespace), appended_at });
+        drop(map);
+        self.retire(dropped);
         namespace
+    }
+
+    /// After the map has changed: empties what has left it, for a source or an append may hold it still.
+    fn retire(&self, removed: impl IntoIterator<Item = Entry>) {
+        self.n_changes.fetch_add(1, Ordering::Release);
+        removed.into_iter().for_each(|entry| write(&entry.namespace).clear());
     }
 }
 
 impl Namespace {
     fn rotate(&mut self) {
+        self.void_matches();
         self.automata.swap(0, 1);
         self.automata[0].clear();
-        self.generation = self.generation.wrapping_add(1);
     }
 
     /// Gives the memory back too: what a user asked to forget is not kept around.
     fn clear(&mut self) {
+        self.void_matches();
         for automaton in &mut self.automata {
             *automaton = SuffixAutomaton::with_max_tokens(automaton.max_tokens());
         }
+    }
+
+    /// Comes before any change that states do not survive, so that a panic half-way leaves no match of theirs valid.
+    fn void_matches(&mut self) {
         self.generation = self.generation.wrapping_add(1);
         self.version += 1;
     }
@@ -152,7 +210,11 @@ fn write(namespace: &RwLock<Namespace>) -> RwLockWriteGuard<'_, Namespace> {
 /// their output never does.
 #[derive(Clone, Debug)]
 pub struct HistorySource {
-    namespace: Arc<RwLock<Namespace>>,
+    store: Arc<HistoryStore>,
+    name: Arc<str>,
+    /// What the store had by the name when it had changed `n_changes` times.
+    namespace: Option<Arc<RwLock<Namespace>>>,
+    n_changes: u64,
     config: OrderConfig,
     /// The running match in each automaton.
     matches: [Match; 2],
@@ -165,13 +227,41 @@ impl HistorySource {
     /// Tokens of the committed text that are matched again after the history has changed, and at a start.
     pub const REMATCH_LEN: usize = 64;
 
-    fn new(namespace: Arc<RwLock<Namespace>>, config: OrderConfig) -> Self {
-        HistorySource { namespace, config, matches: [Match::EMPTY; 2], version: u64::MAX, n_followed: 0 }
+    fn new(store: Arc<HistoryStore>, name: &str, config: OrderConfig) -> Self {
+        HistorySource {
+            store,
+            name: name.into(),
+            namespace: None,
+            n_changes: u64::MAX,
+            config,
+            matches: [Match::EMPTY; 2],
+            version: u64::MAX,
+            n_followed: 0,
+        }
     }
 
-    /// Brings the matches up to the end of the committed text.
-    fn follow(&mut self, committed: &[TokenId]) {
-        let namespace = read(&self.namespace);
+    /// Looks the namespace up again where namespaces have come or gone.
+    fn find_namespace(&mut self) {
+        // Read before the look-up: a change in between is found the next time.
+        let n_changes = self.store.n_changes.load(Ordering::Acquire);
+        if n_changes != self.n_changes {
+            let found = self.store.find(&self.name);
+            if found.as_ref().map(Arc::as_ptr) != self.namespace.as_ref().map(Arc::as_ptr) {
+                self.version = u64::MAX; // the matches are another's
+            }
+            (self.namespace, self.n_changes) = (found, n_changes);
+        }
+    }
+
+    /// Brings the matches up to the end of the committed text, and returns the generation that they belong to: read under
+    /// the same lock, for by the next one the automata may be others.
+    fn follow(&mut self, committed: &[TokenId]) -> u16 {
+        self.find_namespace();
+        let Some(namespace) = &self.namespace else {
+            self.matches = [Match::EMPTY; 2];
+            return 0;
+        };
+        let namespace = read(namespace);
         let n_new = committed.len().wrapping_sub(self.n_followed);
         let n_read = if namespace.version == self.version && n_new < Self::REMATCH_LEN {
             n_new
@@ -186,6 +276,18 @@ impl HistorySource {
         }
         self.version = namespace.version;
         self.n_followed = committed.len();
+        namespace.generation
+    }
+
+    /// The matches, longest first, as cursors of the generation that [`follow`](Self::follow) has returned.
+    fn push_anchors(&self, generation: u16, out: &mut Vec<Anchor>) {
+        for (automaton, m) in self.matches.iter().enumerate() {
+            if m.len() >= self.config.match_len_min.max(1) as usize {
+                let cursor = orders::encode(*m, tag(generation, automaton));
+                out.push(Anchor { cursor, match_len: m.len() as u32 });
+            }
+        }
+        out.sort_by_key(|anchor| std::cmp::Reverse(anchor.match_len));
     }
 }
 
@@ -210,19 +312,13 @@ impl DraftSource for HistorySource {
     }
 
     fn anchors(&mut self, committed: &[TokenId], out: &mut Vec<Anchor>) {
-        self.follow(committed);
-        let generation = read(&self.namespace).generation;
-        for (automaton, m) in self.matches.iter().enumerate() {
-            if m.len() >= self.config.match_len_min.max(1) as usize {
-                let cursor = orders::encode(*m, tag(generation, automaton));
-                out.push(Anchor { cursor, match_len: m.len() as u32 });
-            }
-        }
-        out.sort_by_key(|anchor| std::cmp::Reverse(anchor.match_len));
+        let generation = self.follow(committed);
+        self.push_anchors(generation, out);
     }
 
     fn expand(&mut self, frontier: &[Cursor], out: &mut Candidates) {
-        let namespace = read(&self.namespace);
+        let Some(namespace) = &self.namespace else { return };
+        let namespace = read(namespace);
         for (parent, &cursor) in frontier.iter().enumerate() {
             let (m, generation) = orders::decode(cursor);
             let automaton = usize::from(generation & 1);
@@ -243,5 +339,138 @@ impl DraftSource for HistorySource {
 
     fn fork(&self) -> Box<dyn DraftSource> {
         Box::new(self.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    fn tokens(ids: impl IntoIterator<Item = u32>) -> Vec<TokenId> {
+        ids.into_iter().map(TokenId).collect()
+    }
+
+    fn expand(source: &mut HistorySource, anchors: &[Anchor]) -> usize {
+        let frontier: Vec<Cursor> = anchors.iter().map(|anchor| anchor.cursor).collect();
+        let mut candidates = Candidates::with_limit(16);
+        source.expand(&frontier, &mut candidates);
+        candidates.as_slice().len()
+    }
+
+    #[test]
+    fn anchors_belong_to_the_generation_that_was_followed() {
+        let store = Arc::new(HistoryStore::new());
+        store.append("a", &tokens(0..100));
+        let mut source = store.source("a");
+        let generation = source.follow(&tokens(50..60));
+        store.forget("a");
+        let mut anchors = Vec::new();
+        source.push_anchors(generation, &mut anchors);
+        assert_eq!(anchors[0].match_len, 10);
+        assert_eq!(expand(&mut source, &anchors), 0);
+    }
+
+    /// As after a panic between a rotation and the end of what it made room for.
+    #[test]
+    fn a_rotation_alone_voids_the_matches() {
+        let store = Arc::new(HistoryStore::new());
+        store.append("a", &tokens(0..100));
+        let mut source = store.source("a");
+        source.follow(&tokens(50..60));
+        let namespace = store.find("a").expect("appended to");
+        write(&namespace).rotate();
+        let mut anchors = Vec::new();
+        source.anchors(&tokens(50..60), &mut anchors);
+        assert_eq!(expand(&mut source, &anchors), 1);
+    }
+
+    #[test]
+    fn drafts_while_other_threads_change_the_history() {
+        let store = Arc::new(HistoryStore::with_tokens_max(64));
+        let text = tokens(10..40);
+        let end = Instant::now() + Duration::from_millis(200);
+        std::thread::scope(|scope| {
+            for changer in 0..2 {
+                let (store, text) = (&store, &text);
+                scope.spawn(move || {
+                    while Instant::now() < end {
+                        store.append("a", text);
+                        match changer {
+                            0 => store.forget("a"),
+                            _ => store.append("a", &text[..3]),
+                        }
+                    }
+                });
+            }
+            for _ in 0..2 {
+                let (mut source, text) = (store.source("a"), &text);
+                scope.spawn(move || {
+                    let mut anchors = Vec::new();
+                    while Instant::now() < end {
+                        anchors.clear();
+                        source.anchors(text, &mut anchors);
+                        expand(&mut source, &anchors);
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn looking_up_adds_no_namespace_and_forgetting_removes_it() {
+        let store = Arc::new(HistoryStore::new());
+        let mut source = store.source("a");
+        let mut anchors = Vec::new();
+        source.anchors(&tokens(0..5), &mut anchors);
+        store.forget("b");
+        store.append("c", &[]);
+        assert_eq!((store.n_tokens("d"), store.n_namespaces()), (0, 0));
+        store.append("a", &tokens(0..10));
+        assert_eq!(store.n_namespaces(), 1);
+        store.forget("a");
+        assert_eq!((store.n_namespaces(), store.memory_usage()), (0, 0));
+    }
+
+    #[test]
+    fn a_source_sees_its_namespace_go_and_come_back() {
+        let store = Arc::new(HistoryStore::new());
+        let mut source = store.source("a");
+        let mut fork = source.clone();
+        let text = tokens(0..5);
+        for _ in 0..3 {
+            for source in [&mut source, &mut fork] {
+                let mut anchors = Vec::new();
+                source.anchors(&text, &mut anchors);
+                assert!(anchors.is_empty());
+            }
+            store.append("a", &tokens(0..10));
+            for source in [&mut source, &mut fork] {
+                let mut anchors = Vec::new();
+                source.anchors(&text, &mut anchors);
+                assert_eq!(anchors[0].match_len, 5);
+                assert_eq!(expand(source, &anchors), 1);
+            }
+            store.forget("a");
+        }
+    }
+
+    #[test]
+    fn the_namespace_without_a_response_for_longest_is_dropped() {
+        let store = Arc::new(HistoryStore::with_tokens_max(16));
+        let name = |i: usize| format!("{i}");
+        for i in 0..HistoryStore::NAMESPACES_MAX {
+            store.append(&name(i), &tokens(0..3));
+        }
+        let mut source = store.source(&name(1));
+        assert_eq!(source.follow(&tokens(0..2)), 0);
+        store.append(&name(0), &tokens(0..3));
+        store.append("one more", &tokens(0..3));
+        assert_eq!(store.n_namespaces(), HistoryStore::NAMESPACES_MAX);
+        assert_eq!((store.n_tokens(&name(0)), store.n_tokens(&name(1)), store.n_tokens(&name(2))), (6, 0, 3));
+        let mut anchors = Vec::new();
+        source.anchors(&tokens(0..2), &mut anchors);
+        assert!(anchors.is_empty());
     }
 }

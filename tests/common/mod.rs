@@ -153,7 +153,7 @@ impl Tiny {
         EngineOptions {
             quantize: Quantize::Keep,
             // Rows are free, so the builder drafts all that it may.
-            cost_profile: Some(CostProfile::from_measurements(&[(1, 100.0)]).with_draft_us_per_node(0.0)),
+            cost_profile: Some(CostProfile::free_rows(100.0)),
             ..EngineOptions::default()
         }
     }
