@@ -371,9 +371,6 @@ fn for_judged(
     }
 }
 
-/// Sources that a builder can ask at most: a node names its source in a byte.
-pub const SOURCES_MAX: usize = 254;
-
 /// Cursors of one source at one node at most.
 const CURSORS_MAX: usize = 8;
 

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::draft::CostProfile;
+pub use crate::draft::VERIFY_ROWS_MAX;
 use crate::kernels::{IsaKind, KvType};
 use crate::model::weights::Quantize;
 use crate::token::TokenId;
@@ -69,9 +70,6 @@ pub const CONTEXT_LEN_DEFAULT_MAX: usize = 4096;
 
 /// The longest prefill chunk, in tokens: its activations must stay small beside the weights.
 pub const PREFILL_CHUNK_MAX: usize = 8192;
-
-/// The longest verification batch, in rows.
-pub const VERIFY_ROWS_MAX: usize = 64;
 
 impl Default for SessionOptions {
     fn default() -> Self {
