@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use refrain::model::checkpoint::Checkpoint;
 use serde_json::{Value, json};
 
 /// What a folder is to hold; tests change it before they write it.
@@ -169,4 +170,16 @@ pub fn tokenizer_json() -> Value {
             "merges": [["a", "b"], ["ab", "c"]],
         },
     })
+}
+
+/// A tiny folder with the tiny tokenizer and these further files, and the checkpoint in it.
+pub fn folder(files: &[(&str, &str)]) -> (tempfile::TempDir, Checkpoint) {
+    let dir = tempfile::tempdir().unwrap();
+    HfModel::tiny("llama").set_vocab_size(320).write(dir.path());
+    std::fs::write(dir.path().join("tokenizer.json"), tokenizer_json().to_string()).unwrap();
+    for (name, text) in files {
+        std::fs::write(dir.path().join(name), text).unwrap();
+    }
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    (dir, checkpoint)
 }

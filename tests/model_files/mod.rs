@@ -3,6 +3,7 @@
 
 pub mod hf;
 
+use std::fmt::{Debug, Display};
 use std::path::{Path, PathBuf};
 
 use refrain::kernels::BlockType;
@@ -20,6 +21,17 @@ pub fn golden(name: &str) -> Option<PathBuf> {
         return None;
     }
     Some(path)
+}
+
+/// Asserts an error's variant by the beginning of its `Debug` form, and that its message is one line with these parts.
+#[track_caller]
+pub fn assert_variant(error: &(impl Debug + Display), variant: &str, message_has: &[&str]) {
+    let (debug, message) = (format!("{error:?}"), error.to_string());
+    assert!(debug.starts_with(variant), "expected {variant}, got {debug}");
+    assert!(!message.contains('\n'), "{message}");
+    for part in message_has {
+        assert!(message.contains(part), "{message:?} does not have {part:?}");
+    }
 }
 
 /// What a GGUF file is to hold; tests change it before they ask for the bytes.
@@ -259,4 +271,23 @@ pub fn interleave_rows(data: &[u8], n_heads: usize, head_dim: usize) -> Vec<u8> 
         }
     }
     out
+}
+
+/// A small llama-style vocabulary: control tokens, all bytes, pieces with scores.
+pub fn spm_gguf() -> Gguf {
+    let mut tokens: Vec<(String, f32, i32)> =
+        vec![("<unk>".into(), 0.0, 2), ("<s>".into(), 0.0, 3), ("</s>".into(), 0.0, 3)];
+    tokens.extend((0..256).map(|byte| (format!("<0x{byte:02X}>"), 0.0, 6)));
+    let pieces =
+        ["▁t", "he", "in", "▁a", "▁the", "er", "▁in", "on", "re", "▁▁", "▁▁▁▁", "there", "▁there", "<s"];
+    tokens.extend(pieces.iter().enumerate().map(|(i, piece)| ((*piece).to_owned(), -(i as f32), 1)));
+    let letters = "▁abcdefghijklmnopqrstuvwxyz.,<>é日";
+    tokens.extend(letters.chars().enumerate().map(|(i, c)| (c.to_string(), -100.0 - i as f32, 1)));
+    let mut gguf = Gguf::default();
+    gguf.set("tokenizer.ggml.model", "llama").set("tokenizer.ggml.pre", "default");
+    gguf.set("tokenizer.ggml.tokens", tokens.iter().map(|t| t.0.clone()).collect::<Vec<_>>());
+    gguf.set("tokenizer.ggml.scores", tokens.iter().map(|t| t.1).collect::<Vec<_>>());
+    gguf.set("tokenizer.ggml.token_type", tokens.iter().map(|t| t.2).collect::<Vec<_>>());
+    gguf.set("tokenizer.ggml.bos_token_id", 1u32).set("tokenizer.ggml.eos_token_id", 2u32);
+    gguf
 }

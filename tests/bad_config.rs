@@ -1,0 +1,346 @@
+//! Configurations and tensors that do not make a model that can be computed, from both containers.
+
+mod model_files;
+
+use std::path::Path;
+
+use model_files::hf::HfModel;
+use model_files::{Gguf, assert_variant};
+use refrain::kernels::BlockType;
+use refrain::model::checkpoint::{Checkpoint, LayerWeight, LoadError, WeightId};
+use refrain::model::config::{Architecture, ConfigError, ModelConfig, RopeScaling};
+use refrain::model::hf::parse_config;
+use serde_json::{Value, json};
+
+fn config(change: impl Fn(&mut Value)) -> Result<ModelConfig, ConfigError> {
+    let mut config = HfModel::tiny("llama").config;
+    change(&mut config);
+    parse_config(&config.to_string(), "config.json")
+}
+
+#[track_caller]
+fn config_refused(change: impl Fn(&mut Value), variant: &str, message_has: &[&str]) {
+    let error = config(change).expect_err(variant);
+    assert_variant(&error, variant, &[&["config.json"], message_has].concat());
+}
+
+#[test]
+fn configurations_that_are_refused() {
+    for text in ["", "[]", "3", "{", &"[".repeat(100_000)] {
+        assert_variant(&parse_config(text, "config.json").unwrap_err(), "NotJson", &["config.json"]);
+    }
+    config_refused(|c| *c = json!({}), "Missing", &["`model_type`"]);
+    config_refused(
+        |c| c["model_type"] = "gemma3".into(),
+        "UnknownArchitecture",
+        &["`gemma3`", "supported: llama"],
+    );
+    for field in
+        ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size"]
+    {
+        config_refused(|c| c[field] = Value::Null, "Missing", &[&format!("`{field}`")]);
+        config_refused(|c| c[field] = "64".into(), "WrongType", &[field, "whole number", "\"64\""]);
+        config_refused(|c| c[field] = (-1).into(), "WrongType", &["-1"]);
+        config_refused(|c| c[field] = 1.5.into(), "WrongType", &["1.5"]);
+        config_refused(|c| c[field] = u64::MAX.into(), "OutOfRange", &["18446744073709551615"]);
+        config_refused(|c| c[field] = 0.into(), "OutOfRange", &["is 0"]);
+    }
+    config_refused(
+        |c| c["num_key_value_heads"] = 3.into(),
+        "Inconsistent",
+        &["n_heads = 4", "n_kv_heads = 3"],
+    );
+    config_refused(|c| c["head_dim"] = 7.into(), "OutOfRange", &["even"]);
+    config_refused(|c| c["head_dim"] = 0.into(), "OutOfRange", &["head_dim"]);
+    config_refused(|c| c["max_position_embeddings"] = 0.into(), "OutOfRange", &["context_len"]);
+    for eps in [json!(0.0), json!(-1e-6), json!(1e300)] {
+        config_refused(|c| c["rms_norm_eps"] = eps.clone(), "OutOfRange", &["norm_eps"]);
+    }
+    config_refused(|c| c["rope_theta"] = 0.into(), "OutOfRange", &["rope_theta"]);
+    config_refused(|c| c["rms_norm_eps"] = "1e-6".into(), "WrongType", &["a number"]);
+}
+
+#[test]
+fn features_that_are_not_computed_are_refused_by_name() {
+    for (field, value) in [
+        ("hidden_act", json!("gelu")),
+        ("mlp_bias", json!(true)),
+        ("partial_rotary_factor", json!(0.5)),
+        ("quantization_config", json!({"quant_method": "gptq"})),
+        ("num_local_experts", json!(8)),
+        ("num_experts", json!(64)),
+        ("attn_logit_softcapping", json!(50.0)),
+        ("final_logit_softcapping", json!(30.0)),
+        ("attention_multiplier", json!(0.1)),
+        ("layer_types", json!(["linear_attention"])),
+        ("layer_types", json!("all")),
+    ] {
+        config_refused(|c| c[field] = value.clone(), "Unsupported", &[field]);
+    }
+    for kind in ["yarn", "dynamic", "longrope", "su", "mrope"] {
+        let scaling = json!({"rope_type": kind, "factor": 4.0});
+        config_refused(
+            |c| c["rope_scaling"] = scaling.clone(),
+            "Unsupported",
+            &["rope_scaling.rope_type", kind],
+        );
+        config_refused(|c| c["rope_parameters"] = scaling.clone(), "Unsupported", &["rope_parameters", kind]);
+    }
+    let old_name = json!({"type": "yarn", "factor": 4.0});
+    config_refused(|c| c["rope_scaling"] = old_name.clone(), "Unsupported", &["yarn"]);
+    let by_layer = json!({"full_attention": {"rope_type": "default"}});
+    config_refused(|c| c["rope_parameters"] = by_layer.clone(), "Unsupported", &["full_attention"]);
+    let partial = json!({"rope_type": "default", "partial_rotary_factor": 0.5});
+    config_refused(|c| c["rope_parameters"] = partial.clone(), "Unsupported", &["partial_rotary_factor"]);
+    config_refused(
+        |c| c["rope_scaling"] = json!({"rope_type": "linear"}),
+        "Missing",
+        &["rope_scaling.factor"],
+    );
+    let flat = json!({"rope_type": "linear", "factor": -2.0});
+    config_refused(|c| c["rope_scaling"] = flat.clone(), "OutOfRange", &["factor"]);
+    let llama3 = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192});
+    config_refused(
+        |c| c["rope_scaling"] = llama3.clone(),
+        "Inconsistent",
+        &["low_freq_factor", "high_freq_factor"],
+    );
+    let no_context = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 0});
+    config_refused(
+        |c| c["rope_scaling"] = no_context.clone(),
+        "OutOfRange",
+        &["original_max_position_embeddings"],
+    );
+}
+
+#[test]
+fn both_layouts_of_the_rotary_settings_are_read() {
+    let llama3 = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192});
+    let older = config(|c| {
+        c["rope_theta"] = 500_000.0.into();
+        c["rope_scaling"] = llama3.clone();
+    });
+    let newer = config(|c| {
+        c["rope_theta"] = Value::Null;
+        c["rope_parameters"] = llama3.clone();
+        c["rope_parameters"]["rope_theta"] = 500_000.0.into();
+    });
+    let (older, newer) = (older.unwrap(), newer.unwrap());
+    assert_eq!(older, newer);
+    assert_eq!(older.rope.theta, 500_000.0);
+    let linear = config(|c| c["rope_scaling"] = json!({"type": "linear", "factor": 2.0})).unwrap();
+    assert_eq!(linear.rope.scaling, RopeScaling::Linear { factor: 2.0 });
+    let none = config(|c| c["rope_scaling"] = Value::Null).unwrap();
+    assert_eq!(none.rope.scaling, RopeScaling::None);
+}
+
+#[test]
+fn families_have_their_own_defaults() {
+    let mistral = config(|c| {
+        c["model_type"] = "mistral".into();
+        c["sliding_window"] = 64.into();
+    });
+    let mistral = mistral.unwrap();
+    assert_eq!((mistral.architecture, mistral.context_len), (Architecture::Llama, 64));
+    let window_off = config(|c| {
+        c["model_type"] = "qwen2".into();
+        c["sliding_window"] = 64.into();
+        c["use_sliding_window"] = false.into();
+    });
+    assert_eq!(window_off.unwrap().context_len, 128);
+    let window_on = config(|c| {
+        c["model_type"] = "qwen2".into();
+        c["sliding_window"] = 64.into();
+        c["use_sliding_window"] = true.into();
+    });
+    let window_on = window_on.unwrap();
+    assert_eq!((window_on.context_len, window_on.qkv_bias, window_on.o_bias), (64, true, false));
+    let no_kv = config(|c| c["num_key_value_heads"] = Value::Null).unwrap();
+    assert_eq!(no_kv.n_kv_heads, 4);
+    let no_head_dim = config(|c| c["head_dim"] = Value::Null).unwrap();
+    assert_eq!(no_head_dim.head_dim, 8);
+    let biased = config(|c| c["attention_bias"] = true.into()).unwrap();
+    assert!(biased.qkv_bias && biased.o_bias);
+    config_refused(
+        |c| {
+            c["model_type"] = "mistral".into();
+            c["num_key_value_heads"] = Value::Null;
+        },
+        "Missing",
+        &["num_key_value_heads"],
+    );
+}
+
+// Tensors against the architecture
+
+#[track_caller]
+fn folder_refused(write: impl Fn(&Path), variant: &str, message_has: &[&str]) {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path());
+    assert_variant(&Checkpoint::open(dir.path()).unwrap_err(), variant, message_has);
+}
+
+#[test]
+fn every_architecture_opens() {
+    for name in ["llama", "mistral", "qwen2", "qwen3"] {
+        let dir = tempfile::tempdir().unwrap();
+        HfModel::tiny(name).write(dir.path());
+        let checkpoint = Checkpoint::open(dir.path()).unwrap();
+        assert_eq!(checkpoint.config().vocab_size, 262);
+        let error = checkpoint.tokenizer().unwrap_err();
+        assert_variant(&error, "Missing", &["tokenizer.json is missing"]);
+        let error = checkpoint.read(WeightId::Layer(7, LayerWeight::Q)).unwrap_err();
+        assert_variant(&error, "NoSuchWeight", &["Layer(7, Q)"]);
+    }
+}
+
+#[test]
+fn tensors_that_do_not_fit() {
+    let model = |change: fn(&mut HfModel)| {
+        move |dir: &Path| {
+            let mut model = HfModel::tiny("llama");
+            change(&mut model);
+            model.write(dir);
+        }
+    };
+    const Q: &str = "model.layers.0.self_attn.q_proj.weight";
+    folder_refused(model(|m| _ = m.remove(Q)), "MissingTensor", &[Q]);
+    folder_refused(model(|m| _ = m.remove("lm_head.weight")), "MissingTensor", &["lm_head.weight"]);
+    folder_refused(
+        model(|m| m.tensor(Q).shape = vec![32, 16]),
+        "WrongShape",
+        &[Q, "[32, 16]", "expected [32, 32]"],
+    );
+    folder_refused(model(|m| m.tensor(Q).shape = vec![1024]), "WrongShape", &["[1024]"]);
+    folder_refused(model(|m| m.tensor(Q).dtype = "F8_E4M3"), "UnsupportedType", &[Q, "F8_E4M3"]);
+    folder_refused(model(|m| m.tensor(Q).dtype = "I16"), "UnsupportedType", &["I16"]);
+    folder_refused(
+        model(|m| _ = m.add("model.layers.0.self_attn.q_norm.weight", "BF16", &[8])),
+        "UnexpectedTensor",
+        &["q_norm", "llama"],
+    );
+    folder_refused(
+        model(|m| _ = m.add("model.layers.1.input_layernorm.weight", "BF16", &[32])),
+        "UnexpectedTensor",
+        &["model.layers.1"],
+    );
+    let dir = tempfile::tempdir().unwrap();
+    let mut tied = HfModel::tiny("llama");
+    tied.config["tie_word_embeddings"] = true.into();
+    tied.add("model.layers.0.self_attn.rotary_emb.inv_freq", "F32", &[4]);
+    tied.write(dir.path());
+    assert_eq!(Checkpoint::open(dir.path()).unwrap().tensor(WeightId::Head), None);
+}
+
+#[track_caller]
+fn gguf_refused(change: impl Fn(&mut Gguf), variant: &str, message_has: &[&str]) {
+    let mut gguf = Gguf::tiny();
+    change(&mut gguf);
+    let error = Checkpoint::from_gguf_bytes(gguf.bytes().into(), "bad.gguf").expect_err(variant);
+    assert_variant(&error, variant, &[&["bad.gguf"], message_has].concat());
+}
+
+#[test]
+fn gguf_configurations_that_are_refused() {
+    use refrain::model::gguf::GgufValue;
+    gguf_refused(|g| _ = g.unset("general.architecture"), "Config(Missing", &["general.architecture"]);
+    gguf_refused(|g| _ = g.set("general.architecture", "mamba"), "Config(UnknownArchitecture", &["mamba"]);
+    gguf_refused(|g| _ = g.set("general.architecture", 3u32), "Config(WrongType", &["a string", "uint32"]);
+    for key in
+        ["block_count", "embedding_length", "attention.head_count", "feed_forward_length", "context_length"]
+    {
+        let key = format!("llama.{key}");
+        gguf_refused(|g| _ = g.unset(&key), "Config(Missing", &[&key]);
+        gguf_refused(|g| _ = g.set(&key, GgufValue::I32(-5)), "Config(WrongType", &[&key]);
+        gguf_refused(|g| _ = g.set(&key, vec![4u32, 2]), "Config(WrongType", &["same for all layers"]);
+        gguf_refused(|g| _ = g.set(&key, u32::MAX), "Config(OutOfRange", &["4294967295"]);
+    }
+    gguf_refused(|g| _ = g.unset("llama.attention.layer_norm_rms_epsilon"), "Config(Missing", &["epsilon"]);
+    for (key, value) in [
+        ("expert_count", GgufValue::U32(8)),
+        ("attention.value_length", GgufValue::U32(4)),
+        ("attention.clamp_kqv", GgufValue::F32(8.0)),
+        ("final_logit_softcapping", GgufValue::F32(30.0)),
+        ("attention.causal", GgufValue::Bool(false)),
+        ("rope.scaling.type", "yarn".into()),
+    ] {
+        gguf_refused(|g| _ = g.set(&format!("llama.{key}"), value.clone()), "Config(Unsupported", &[key]);
+    }
+    gguf_refused(
+        |g| _ = g.set("llama.rope.dimension_count", 4u32),
+        "Config(Unsupported",
+        &["partial rotation"],
+    );
+    gguf_refused(|g| _ = g.set("llama.vocab_size", 99u32), "Config(Inconsistent", &["99", "262"]);
+    gguf_refused(|g| _ = g.set("llama.rope.freq_base", f32::NAN), "Config(OutOfRange", &["rope_theta"]);
+    gguf_refused(
+        |g| _ = g.add_tensor("rope_freqs.weight", BlockType::F32, &[3]),
+        "Config(Inconsistent",
+        &["3 factors"],
+    );
+    gguf_refused(
+        |g| _ = g.add_tensor("rope_freqs.weight", BlockType::F16, &[4]),
+        "UnsupportedType",
+        &["rope_freqs"],
+    );
+    gguf_refused(
+        |g| _ = g.add_tensor("rope_freqs.weight", BlockType::F32, &[2, 2]),
+        "WrongShape",
+        &["rope_freqs"],
+    );
+}
+
+#[test]
+fn gguf_tensors_that_do_not_fit() {
+    const DOWN: &str = "blk.0.ffn_down.weight";
+    let replace =
+        |ty, dims: &'static [u64]| move |g: &mut Gguf| _ = g.remove_tensor(DOWN).add_tensor(DOWN, ty, dims);
+    gguf_refused(|g| _ = g.remove_tensor(DOWN), "MissingTensor", &[DOWN]);
+    gguf_refused(replace(BlockType::F32, &[32, 64]), "WrongShape", &["[64, 32]", "expected [32, 64]"]);
+    gguf_refused(replace(BlockType::F32, &[64, 32, 2]), "WrongShape", &["[2, 32, 64]"]);
+    gguf_refused(
+        |g| _ = g.add_tensor("blk.0.attn_q.scale", BlockType::F32, &[1]),
+        "UnexpectedTensor",
+        &["attn_q.scale"],
+    );
+    gguf_refused(
+        |g| {
+            _ = g.remove_tensor("output_norm.weight").add_tensor("output_norm.weight", BlockType::Q8_0, &[32])
+        },
+        "UnsupportedType",
+        &["output_norm.weight", "Q8_0"],
+    );
+    gguf_refused(
+        |g| g.tensors.iter_mut().find(|t| t.0 == DOWN).unwrap().1 = refrain::model::gguf::GgmlType(26),
+        "UnsupportedType",
+        &["I32"],
+    );
+    // Ones that pad a shape are no dimensions.
+    let mut padded = Gguf::tiny();
+    padded.remove_tensor(DOWN).add_tensor(DOWN, BlockType::Q8_0, &[64, 32, 1, 1]);
+    let checkpoint = Checkpoint::from_gguf_bytes(padded.bytes().into(), "padded").unwrap();
+    let down = checkpoint.tensor(WeightId::Layer(0, LayerWeight::Down)).unwrap();
+    assert_eq!((down.n_rows, down.n_cols, down.ty), (32, 64, BlockType::Q8_0));
+    let q = checkpoint.tensor(WeightId::Layer(0, LayerWeight::Q)).unwrap();
+    assert!(q.qk_interleaved && !down.qk_interleaved);
+    assert!(matches!(checkpoint.read(WeightId::Head), Err(LoadError::NoSuchWeight { .. })));
+}
+
+#[test]
+fn gguf_rope_factors_become_the_scaling() {
+    let mut gguf = Gguf::tiny();
+    gguf.add_tensor("rope_freqs.weight", BlockType::F32, &[4]);
+    let factors = [1.0f32, 1.0, 2.5, 8.0];
+    gguf.tensors.last_mut().unwrap().3 = factors.iter().flat_map(|f| f.to_le_bytes()).collect();
+    let checkpoint = Checkpoint::from_gguf_bytes(gguf.bytes().into(), "factors").unwrap();
+    assert_eq!(checkpoint.config().rope.scaling, RopeScaling::Factors(factors.to_vec()));
+    gguf.set("llama.rope.scaling.type", "linear").set("llama.rope.scaling.factor", 2.0f32);
+    let error = Checkpoint::from_gguf_bytes(gguf.bytes().into(), "factors").unwrap_err();
+    assert_variant(&error, "Config(Unsupported", &["rope_freqs.weight"]);
+    gguf.remove_tensor("rope_freqs.weight");
+    let checkpoint = Checkpoint::from_gguf_bytes(gguf.bytes().into(), "linear").unwrap();
+    assert_eq!(checkpoint.config().rope.scaling, RopeScaling::Linear { factor: 2.0 });
+}

@@ -1,0 +1,224 @@
+//! Every way in which a tokenizer file can be wrong, and the error that says so.
+
+mod model_files;
+
+use std::fmt::Debug;
+
+use model_files::hf::{folder, tokenizer_json};
+use model_files::{Gguf, assert_variant, spm_gguf};
+use refrain::model::gguf::{GgufFile, GgufValue};
+use refrain::tokenizer::{SpecialTokens, TEXT_BYTES_MAX, Tokenizer, TokenizerError};
+use serde_json::{Value, json};
+
+fn split(pattern: &str) -> Value {
+    json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false})
+}
+
+fn byte_level(use_regex: bool) -> Value {
+    json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex})
+}
+
+fn sequence(steps: &[Value]) -> Value {
+    json!({"type": "Sequence", "pretokenizers": steps})
+}
+
+fn from_json(json: &Value) -> Result<Tokenizer, TokenizerError> {
+    Tokenizer::from_json(&json.to_string(), "tokenizer.json")
+}
+
+fn from_gguf(gguf: &Gguf) -> Result<Tokenizer, TokenizerError> {
+    Tokenizer::from_gguf(&GgufFile::from_bytes(gguf.bytes().into(), "bad.gguf").unwrap())
+}
+
+#[track_caller]
+fn refused<T: Debug>(result: Result<T, TokenizerError>, variant: &str, message_has: &[&str]) {
+    assert_variant(&result.expect_err(variant), variant, message_has);
+}
+
+#[track_caller]
+fn json_refused(change: impl Fn(&mut Value), variant: &str, message_has: &[&str]) {
+    let mut json = tokenizer_json();
+    change(&mut json);
+    refused(from_json(&json), variant, &[&["tokenizer.json"], message_has].concat());
+}
+
+#[test]
+fn tokenizer_json_that_is_refused() {
+    for text in ["", "{}", "[]", "{\"model\": 3}", &"[".repeat(100_000)] {
+        refused(Tokenizer::from_json(text, "tokenizer.json"), "Json", &["tokenizer.json"]);
+    }
+    json_refused(|j| j["model"]["vocab"] = json!([]), "Json", &["an object from token texts"]);
+    json_refused(|j| j["model"]["vocab"]["ab"] = json!(-1), "Json", &[]);
+    json_refused(|j| j["model"]["vocab"]["ab"] = json!(4_294_967_296u64), "Json", &[]);
+    json_refused(|j| j["added_tokens"][0]["id"] = "x".into(), "Json", &[]);
+    let twice = tokenizer_json().to_string().replace("\"abc\":257", "\"abc\":257,\"abc\":300");
+    refused(Tokenizer::from_json(&twice, "tokenizer.json"), "Json", &["\"abc\" is given twice"]);
+
+    for model in ["Unigram", "WordPiece", "WordLevel"] {
+        json_refused(|j| j["model"] = json!({"type": model}), "Unsupported", &[model]);
+    }
+    json_refused(|j| j["model"]["dropout"] = 0.1.into(), "Unsupported", &["dropout"]);
+    json_refused(|j| j["model"]["continuing_subword_prefix"] = "##".into(), "Unsupported", &["##"]);
+    json_refused(|j| j["model"]["end_of_word_suffix"] = "</w>".into(), "Unsupported", &["</w>"]);
+    json_refused(|j| j["normalizer"] = json!({"type": "Precompiled"}), "Unsupported", &["Precompiled"]);
+    json_refused(
+        |j| j["pre_tokenizer"] = json!({"type": "BertPreTokenizer"}),
+        "Unsupported",
+        &["BertPreTokenizer"],
+    );
+    json_refused(|j| j["pre_tokenizer"] = Value::Null, "Unsupported", &["neither ByteLevel nor Metaspace"]);
+    json_refused(|j| j["model"]["byte_fallback"] = true.into(), "Unsupported", &["byte fallback"]);
+    json_refused(|j| j["pre_tokenizer"] = json!({"kind": 3}), "WrongType", &["pre-tokenizer.type"]);
+
+    let nested = (0..6).fold(byte_level(true), |step, _| sequence(&[step]));
+    json_refused(|j| j["pre_tokenizer"] = nested.clone(), "OverLimit", &["nesting", "limit is 4"]);
+    json_refused(
+        |j| j["pre_tokenizer"] = sequence(&vec![byte_level(true); 70]),
+        "OverLimit",
+        &["steps", "64"],
+    );
+    let long = split(&"a".repeat(20_000));
+    json_refused(
+        |j| j["pre_tokenizer"] = sequence(&[long.clone(), byte_level(false)]),
+        "OverLimit",
+        &["pattern"],
+    );
+    json_refused(|j| j["model"]["vocab"]["x9"] = 70_000.into(), "OverLimit", &["token id", "65798"]);
+    json_refused(
+        |j| j["model"]["vocab"]["x".repeat(70_000)] = 261.into(),
+        "OverLimit",
+        &["bytes of a token"],
+    );
+    let many: Vec<Value> = (0..70_000).map(|i| json!({"id": 300 + i, "content": format!("<{i}>")})).collect();
+    json_refused(|j| j["added_tokens"] = many.clone().into(), "OverLimit", &["added tokens"]);
+
+    json_refused(|j| j["model"]["vocab"]["x9"] = 5.into(), "DuplicateToken", &["id 5"]);
+    json_refused(
+        |j| j["added_tokens"][1]["content"] = "<|endoftext|>".into(),
+        "DuplicateToken",
+        &["<|endoftext|>"],
+    );
+    json_refused(|j| j["added_tokens"][1]["id"] = 258.into(), "DuplicateToken", &["258"]);
+    json_refused(|j| j["added_tokens"][1]["content"] = "ab".into(), "DuplicateToken", &["\"ab\""]);
+    json_refused(|j| j["added_tokens"][1]["content"] = "".into(), "EmptyToken", &["259"]);
+    json_refused(|j| j["model"]["vocab"][""] = 300.into(), "EmptyToken", &["300"]);
+    for merge in
+        [json!(["a", "zz"]), json!(["b", "a"]), json!("ab"), json!("a b c"), json!(" b"), json!("a ")]
+    {
+        json_refused(|j| j["model"]["merges"][1] = merge.clone(), "Merge", &["merge 1"]);
+    }
+    json_refused(|j| _ = j["model"]["vocab"].as_object_mut().unwrap().remove("Ġ"), "MissingByte", &["0x20"]);
+    json_refused(|j| j["model"]["unk_token"] = "<unk>".into(), "Missing", &["<unk>"]);
+    let bad_pattern = sequence(&[split("(unclosed"), byte_level(false)]);
+    json_refused(|j| j["pre_tokenizer"] = bad_pattern.clone(), "Json", &[]);
+}
+
+#[track_caller]
+fn gguf_refused(change: impl Fn(&mut Gguf), variant: &str, message_has: &[&str]) {
+    let mut gguf = Gguf::default();
+    gguf.add_byte_level_tokenizer("gpt-2");
+    change(&mut gguf);
+    refused(from_gguf(&gguf), variant, &[&["bad.gguf"], message_has].concat());
+}
+
+#[test]
+fn gguf_tokenizers_that_are_refused() {
+    for key in ["model", "tokens", "merges"] {
+        let key = format!("tokenizer.ggml.{key}");
+        gguf_refused(|g| _ = g.unset(&key), "Missing", &[&key]);
+        gguf_refused(|g| _ = g.set(&key, 3u32), "WrongType", &[&key]);
+    }
+    gguf_refused(|g| _ = g.set("tokenizer.ggml.model", "bert"), "Unsupported", &["bert"]);
+    gguf_refused(|g| _ = g.set("tokenizer.ggml.pre", "deepseek-coder"), "Unsupported", &["deepseek-coder"]);
+    gguf_refused(
+        |g| _ = g.set("tokenizer.ggml.token_type", vec![1i32; 3]),
+        "WrongCount",
+        &["token_type", "3", "262"],
+    );
+    gguf_refused(|g| _ = g.set("tokenizer.ggml.token_type", vec![-1i32; 262]), "WrongType", &["token_type"]);
+    gguf_refused(
+        |g| _ = g.set("tokenizer.ggml.eos_token_id", 262u32),
+        "IdOutOfRange",
+        &["eos_token_id", "262"],
+    );
+    gguf_refused(|g| _ = g.set("tokenizer.ggml.bos_token_id", u32::MAX), "IdOutOfRange", &["bos_token_id"]);
+    gguf_refused(|g| _ = g.set("tokenizer.ggml.add_bos_token", 1u32), "WrongType", &["a bool"]);
+    gguf_refused(|g| _ = g.set("tokenizer.chat_template", 1u32), "WrongType", &["chat_template"]);
+    gguf_refused(|g| _ = g.set("tokenizer.ggml.merges", vec!["a  b".to_owned()]), "Merge", &["merge 0"]);
+    gguf_refused(|g| _ = g.set("tokenizer.ggml.merges", vec!["a c".to_owned()]), "Merge", &["a c"]);
+    let tokens = |change: fn(&mut Vec<String>)| {
+        move |g: &mut Gguf| {
+            let key = "tokenizer.ggml.tokens";
+            let value = &g.metadata.iter().find(|(k, _)| k == key).unwrap().1;
+            let mut tokens = value.as_array().unwrap().as_strings().unwrap().to_vec();
+            change(&mut tokens);
+            g.set(key, tokens);
+        }
+    };
+    gguf_refused(tokens(|t| t[257] = "ab".into()), "DuplicateToken", &["\"ab\""]);
+    gguf_refused(tokens(|t| t[257] = String::new()), "EmptyToken", &["257"]);
+    gguf_refused(tokens(|t| t[usize::from(b'x')] = "xx".into()), "MissingByte", &["0x78"]);
+
+    let spm = |change: fn(&mut Gguf)| {
+        let mut gguf = spm_gguf();
+        change(&mut gguf);
+        from_gguf(&gguf)
+    };
+    refused(spm(|g| _ = g.unset("tokenizer.ggml.scores")), "Missing", &["scores"]);
+    refused(spm(|g| _ = g.set("tokenizer.ggml.scores", vec![0.0f32; 3])), "WrongCount", &["scores"]);
+    refused(spm(|g| _ = g.set("tokenizer.ggml.scores", GgufValue::U8(1))), "WrongType", &["scores"]);
+    let all_normal = vec![3i32; 306];
+    let unspelled = spm_gguf().set("tokenizer.ggml.token_type", all_normal).clone();
+    refused(from_gguf(&unspelled), "MissingByte", &["0x00"]);
+}
+
+#[test]
+fn texts_over_the_limit_are_refused() {
+    let tokenizer = from_json(&tokenizer_json()).unwrap();
+    let text = " ".repeat(TEXT_BYTES_MAX + 1);
+    refused(tokenizer.encode(&text, SpecialTokens::Parse), "TextTooLong", &["shorten"]);
+}
+
+#[test]
+fn companion_files_that_are_refused() {
+    let files_refused = |files: &[(&str, &str)], variant: &str, message_has: &[&str]| {
+        refused(folder(files).1.tokenizer(), variant, message_has);
+    };
+    files_refused(&[("tokenizer_config.json", "[]")], "Json", &["tokenizer_config.json"]);
+    files_refused(&[("tokenizer_config.json", r#"{"bos_token": 3}"#)], "WrongType", &["bos_token"]);
+    files_refused(
+        &[("tokenizer_config.json", r#"{"eos_token": {"text": "x"}}"#)],
+        "WrongType",
+        &["eos_token"],
+    );
+    files_refused(
+        &[("tokenizer_config.json", r#"{"add_bos_token": "yes"}"#)],
+        "WrongType",
+        &["add_bos_token"],
+    );
+    files_refused(&[("tokenizer_config.json", r#"{"chat_template": 3}"#)], "WrongType", &["chat_template"]);
+    files_refused(
+        &[("tokenizer_config.json", r#"{"chat_template": [{"name": "x"}]}"#)],
+        "WrongType",
+        &["named default"],
+    );
+    files_refused(&[("generation_config.json", r#"{"eos_token_id": "x"}"#)], "WrongType", &["eos_token_id"]);
+    files_refused(
+        &[("generation_config.json", r#"{"eos_token_id": [1, -2]}"#)],
+        "WrongType",
+        &["eos_token_id"],
+    );
+    files_refused(&[("generation_config.json", r#"{"eos_token_id": 261}"#)], "IdOutOfRange", &["261"]);
+    files_refused(
+        &[("generation_config.json", r#"{"eos_token_id": 4294967296}"#)],
+        "IdOutOfRange",
+        &["4294967296"],
+    );
+    files_refused(&[("tokenizer.json", "{\u{0}")], "Json", &["tokenizer.json"]);
+    let mut big = tokenizer_json();
+    big["model"]["vocab"]["x9"] = 320.into();
+    files_refused(&[("tokenizer.json", &big.to_string())], "VocabTooLarge", &["321", "320"]);
+    let (dir, checkpoint) = folder(&[]);
+    std::fs::write(dir.path().join("tokenizer.json"), b"\xff").unwrap();
+    refused(checkpoint.tokenizer(), "File(NotUtf8", &["byte 0"]);
+}
