@@ -54,7 +54,7 @@ fn furthest(a: &[f32], b: &[f32]) -> f32 {
 
 /// A question of some length, so that several blocks of queries are computed.
 const MESSAGE: &str = "Answer the question from the notes.\n\n# Project Velmora\nTarrin Oskvale leads project Velmora, which \
-    has a budget of €24,700 and is due on 14 March.\n\nQuestion: Who leads Velmora?";
+    has a budget of €24,700 and is due on 14 March. The kick-off was in room 12 on 3 February.\n\nQuestion: Who leads Velmora?";
 
 #[test]
 fn the_engine_computes_the_logits_of_burn() -> Result<(), Error> {
