@@ -21,6 +21,7 @@ use crate::verify::{LogitsProcessor, Sampler, SamplingError, walk};
 /// What a generation yields.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
+#[allow(clippy::large_enum_variant, reason = "events are taken one by one, and the large one ends them")]
 pub enum Event {
     /// A token of the output.
     Token(TokenEvent),
