@@ -104,8 +104,8 @@ impl Engine {
 
     /// Loads an opened checkpoint; `progress` is called with (bytes read, bytes to read) after each tensor.
     ///
-    /// Unless a cost profile is given, the forward pass is measured for a few batch lengths, which takes about as long as
-    /// [`COST_ROWS`] says in rows, and never more than a second or two beyond the first pass.
+    /// Unless a cost profile is given, the forward pass is measured for batch lengths of 1 to 64 rows, as many as fit a
+    /// second, but two in any case.
     pub fn load(
         checkpoint: &Checkpoint,
         options: EngineOptions,

@@ -1,6 +1,6 @@
 //! Verification: what the target model says about a draft tree.
 //!
-//! [`walk`] follows the target's own choices through the tree; [`sampling`] makes one choice from one row of logits;
+//! [`walk()`] follows the target's own choices through the tree; [`sampling`] makes one choice from one row of logits;
 //! [`random`] keys its randomness by (seed, position). Together with row-independent kernels this makes speculation
 //! exact: the token at each visited node is chosen from that node's own logits, with that node's path as the text, so
 //! it is the token that plain decoding chooses there.
