@@ -6,7 +6,7 @@
 //! | --- | --- |
 //! | a float tile sums in 2 accumulators instead of 4 | `matmul::equals_the_plain_loops` |
 //! | the minimum is added before the scale's term | `matmul::equals_the_plain_loops` |
-//! | the one-row tile splits its sum in two chains | `matmul::a_row_does_not_depend_on_the_others` |
+//! | the one-row tile sums each unit of columns apart | `matmul::a_row_does_not_depend_on_the_others` |
 //! | a lane's tree adds neighbours first | `rows::equal_on_every_isa`, `attention::equals_the_plain_loops` |
 //! | a tile reads keys up to the longest prefix of its rows | `attention::masked_slots_are_never_read` |
 //! | extra slots are visited in order of slot number | `attention::committed_or_extra_is_the_same` |

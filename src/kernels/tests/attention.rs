@@ -169,6 +169,11 @@ fn masked_slots_are_never_read() {
         assert_bits(&after[..256], &before[..256], "rows 0 and 1");
         assert!(after[256..384].iter().all(|x| x.is_nan()));
         assert_bits(&after[384..], &before[384..], "row 3");
+        // Nor does a committed slot reach a row of the same tile whose prefix ends before it.
+        cache.layer.write(k, 18, &[f32::NAN; 64], &[f32::NAN; 64]);
+        let after = run(k, &Pool::new(1), shape, &q, &cache.layer, &visible);
+        assert!(after[..384].iter().all(|x| x.is_nan()));
+        assert_bits(&after[384..], &before[384..], "row 3, whose neighbours see slot 18");
     }
 }
 
