@@ -65,6 +65,7 @@ fn features_that_are_not_computed_are_refused_by_name() {
     for (field, value) in [
         ("hidden_act", json!("gelu")),
         ("mlp_bias", json!(true)),
+        ("rope_interleaved", json!(true)),
         ("partial_rotary_factor", json!(0.5)),
         ("quantization_config", json!({"quant_method": "gptq"})),
         ("num_local_experts", json!(8)),

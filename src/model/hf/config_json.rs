@@ -66,6 +66,9 @@ fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), ConfigError> {
     if fields.bool("mlp_bias")? == Some(true) {
         return Err(fields.unsupported("mlp_bias", "true"));
     }
+    if fields.bool("rope_interleaved")? == Some(true) {
+        return Err(fields.unsupported("rope_interleaved", "true"));
+    }
     if let Some(factor) = fields.number("partial_rotary_factor")?.filter(|&f| f != 1.0) {
         return Err(fields.unsupported("partial_rotary_factor", factor));
     }
