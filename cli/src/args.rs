@@ -221,6 +221,9 @@ pub(crate) enum DraftArg {
 pub(crate) enum KvArg {
     F16,
     F32,
+    /// About half the memory of f16; the output may differ from it.
+    #[value(name = "q8_0")]
+    Q8,
 }
 
 impl KvArg {
@@ -228,6 +231,7 @@ impl KvArg {
         match self {
             Self::F16 => KvType::F16,
             Self::F32 => KvType::F32,
+            Self::Q8 => KvType::Q8_0,
         }
     }
 }

@@ -88,23 +88,18 @@ impl Default for SessionOptions {
 }
 
 mod kv_type_name {
-    //! `KvType` as `"f16"` or `"f32"`: `kernels` does not know serde.
+    //! `KvType` by its name: `kernels` does not know serde.
     use super::KvType;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
     pub(super) fn serialize<S: Serializer>(kv_type: &KvType, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(match kv_type {
-            KvType::F16 => "f16",
-            KvType::F32 => "f32",
-        })
+        serializer.serialize_str(kv_type.name())
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<KvType, D::Error> {
-        match String::deserialize(deserializer)?.as_str() {
-            "f16" => Ok(KvType::F16),
-            "f32" => Ok(KvType::F32),
-            other => Err(D::Error::unknown_variant(other, &["f16", "f32"])),
-        }
+        let name = String::deserialize(deserializer)?;
+        let found = KvType::ALL.into_iter().find(|kv_type| kv_type.name() == name);
+        found.ok_or_else(|| D::Error::unknown_variant(&name, &["f16", "f32", "q8_0"]))
     }
 }
 

@@ -115,6 +115,8 @@ impl Drop for AlignedBuf {
 /// # Safety
 /// The size and the alignment divide 64, there is no padding, and any bits are valid.
 pub(super) unsafe trait Plain: Copy {}
+// SAFETY: a plain byte.
+unsafe impl Plain for u8 {}
 // SAFETY: a plain 16-bit number.
 unsafe impl Plain for u16 {}
 // SAFETY: a plain 32-bit number.

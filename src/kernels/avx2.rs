@@ -54,7 +54,9 @@ impl Simd for Avx2 {
     type W = [__m256i; 2];
 
     const WIDE_SHIFT: i32 = -128;
-    const INT_TILE_ROWS: usize = 4;
+    const INT_TILE_PANELS: [usize; 2] = [1, 1];
+    const QUERIES: usize = 4;
+    const ACCUMULATORS: usize = 4;
     const FLOAT_TILE_ROWS: usize = 2;
 
     #[inline(always)]
@@ -146,6 +148,15 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
+    fn max_lane(self, x: Self::F) -> f32 {
+        proven! {
+            let x8 = _mm256_max_ps(x[0], x[1]);
+            let x4 = _mm_max_ps(_mm256_castps256_ps128(x8), _mm256_extractf128_ps::<1>(x8));
+            let x2 = _mm_max_ps(x4, _mm_movehl_ps(x4, x4));
+            _mm_cvtss_f32(_mm_max_ss(x2, _mm_movehdup_ps(x2)))
+        }
+    }
+    #[inline(always)]
     fn eq_mask(self, a: Self::F, b: Self::F) -> u16 {
         proven! {
             let low = _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_EQ_OQ>(a[0], b[0]));
@@ -159,11 +170,21 @@ impl Simd for Avx2 {
         proven!([_mm256_set1_epi32(x); 2])
     }
     #[inline(always)]
-    fn store_i(self, x: Self::I, out: &mut [i32; LANES]) {
+    fn store_i8(self, x: Self::I, out: &mut [i32; 4]) {
         proven! {
-            let out: *mut __m256i = out.as_mut_ptr().cast();
-            _mm256_storeu_si256(out, x[0]);
-            _mm256_storeu_si256(out.add(1), x[1]);
+            // Packing works within halves of a register: [0..4, 8..12 | 4..8, 12..16], put in order by the permutation.
+            let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(x[0], x[1]));
+            let bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
+            _mm_storeu_si128(out.as_mut_ptr().cast(), bytes)
+        }
+    }
+    #[inline(always)]
+    fn sum_i(self, x: Self::I) -> i32 {
+        proven! {
+            let x8 = _mm256_add_epi32(x[0], x[1]);
+            let x4 = _mm_add_epi32(_mm256_castsi256_si128(x8), _mm256_extracti128_si256::<1>(x8));
+            let x2 = _mm_add_epi32(x4, _mm_unpackhi_epi64(x4, x4));
+            _mm_cvtsi128_si32(_mm_add_epi32(x2, _mm_shuffle_epi32::<1>(x2)))
         }
     }
     #[inline(always)]
@@ -205,6 +226,10 @@ impl Simd for Avx2 {
         both!(_mm256_cvtps_epi32, a)
     }
 
+    #[inline(always)]
+    fn prefetch(self, line: &[u8; 64]) {
+        proven!(_mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()))
+    }
     #[inline(always)]
     fn load_codes(self, x: &[u8; 64]) -> Self::W {
         proven! {

@@ -133,6 +133,12 @@ impl PackedMatrix {
         self.n_rows.div_ceil(PANEL_ROWS)
     }
 
+    /// The lines of a range of panels, one after another.
+    pub(super) fn panels(&self, panels: std::ops::Range<usize>) -> &[Line] {
+        let panels = panels.start.min(panels.end)..panels.end;
+        &self.data.lines()[panels.start * self.panel_lines..panels.end * self.panel_lines]
+    }
+
     pub(super) fn panel(&self, panel: usize) -> &[Line] {
         &self.data.lines()[panel * self.panel_lines..][..self.panel_lines]
     }
