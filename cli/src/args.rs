@@ -31,6 +31,8 @@ pub(crate) enum Command {
     Inspect(InspectArgs),
     /// How likely a model finds a text: log-probability per token, and perplexity.
     Score(ScoreArgs),
+    /// Measure what verification batches cost on this machine, and keep it beside the model.
+    Profile(ProfileArgs),
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -39,6 +41,23 @@ pub(crate) enum Color {
     Auto,
     Always,
     Never,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ProfileArgs {
+    /// A GGUF file or a Hugging Face folder. Without it: the small model inside this program.
+    pub(crate) model: Option<PathBuf>,
+    /// Where the profile goes, with a plot of it beside [default: beside the model, where `run` and `chat` look for it].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+    /// Tokens before the batch; what the model was not trained for is left out.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "0,1024,4096")]
+    pub(crate) contexts: Vec<usize>,
+    /// Element type of the KV cache.
+    #[arg(long, value_enum, default_value_t = KvArg::F16)]
+    pub(crate) kv: KvArg,
+    #[command(flatten)]
+    pub(crate) compute: ComputeArgs,
 }
 
 #[derive(Debug, Args)]
@@ -122,15 +141,25 @@ pub(crate) struct ComputeArgs {
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<usize>,
     /// Instruction set of the kernels [default: the widest that this CPU has]. Never changes the output.
-    #[arg(long, value_enum)]
-    pub(crate) isa: Option<IsaArg>,
+    #[arg(long, value_name = "ISA", value_parser = isa)]
+    pub(crate) isa: Option<IsaKind>,
+}
+
+impl ModelArgs {
+    /// The options of the engine, with the profile that is kept beside the model.
+    pub(crate) fn engine_options(&self) -> EngineOptions {
+        EngineOptions {
+            profile: crate::profile::stored(self.model.as_deref()),
+            ..self.compute.engine_options()
+        }
+    }
 }
 
 impl ComputeArgs {
     pub(crate) fn engine_options(&self) -> EngineOptions {
         EngineOptions {
             n_threads: self.threads,
-            isa: self.isa.map(IsaArg::kind),
+            isa: self.isa,
             quantize: match self.quantize {
                 QuantizeArg::Q8_0 => Quantize::Q8_0,
                 QuantizeArg::Q4_0 => Quantize::Q4_0,
@@ -150,21 +179,11 @@ pub(crate) enum QuantizeArg {
     None,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum IsaArg {
-    Scalar,
-    Avx2,
-    Avx512,
-}
-
-impl IsaArg {
-    fn kind(self) -> IsaKind {
-        match self {
-            Self::Scalar => IsaKind::Scalar,
-            Self::Avx2 => IsaKind::Avx2,
-            Self::Avx512 => IsaKind::Avx512,
-        }
-    }
+/// An instruction set by its name.
+fn isa(name: &str) -> Result<IsaKind, String> {
+    let names: Vec<&str> = IsaKind::ALL.iter().map(|isa| isa.name()).collect();
+    let found = IsaKind::ALL.into_iter().find(|isa| isa.name() == name);
+    found.ok_or_else(|| format!("possible values: {}", names.join(", ")))
 }
 
 #[derive(Debug, Args)]

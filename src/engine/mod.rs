@@ -18,10 +18,12 @@ use crate::model::weights::{LoadOptions, WeightsError};
 use crate::model::{Batch, Checkpoint, KvCache, Model, ModelConfig, Workspace, kv_cache::KvCacheError};
 use crate::token::TokenId;
 use crate::tokenizer::{Tokenizer, TokenizerError};
+use profile::ProfileKey;
 
 mod generation;
 mod options;
 mod output;
+pub mod profile;
 mod session;
 mod stats;
 
@@ -31,6 +33,7 @@ pub use options::{
     SessionOptions, VERIFY_ROWS_MAX,
 };
 pub use output::FinishReason;
+pub use profile::{MachineProfile, ProfileError, ProfileOptions};
 pub use session::{CancelHandle, LogitsReceiver, Score, Session, SessionError};
 pub use stats::{DraftingOffStats, RowStats, SourceStats, StageTimes, Stats};
 
@@ -48,6 +51,8 @@ pub(crate) struct Shared {
     pub(crate) pool: Pool,
     /// Sessions start from it and give back what they have measured.
     pub(crate) costs: Mutex<CostProfile>,
+    /// Where there is one, each generation starts from what it says of its context.
+    pub(crate) profile: Option<MachineProfile>,
     pub(crate) history: Arc<HistoryStore>,
     /// Which drafts were accepted: as `costs`, and of generations that run at the same time the last to end is kept.
     pub(crate) reliability: Mutex<ReliabilityTable>,
@@ -124,9 +129,14 @@ impl Engine {
         let tokenizer = checkpoint.tokenizer()?;
         let model = Model::load(checkpoint, LoadOptions { quantize: options.quantize, progress })?;
         let pool = Pool::try_new(n_threads).map_err(|source| EngineError::Spawn { n_threads, source })?;
-        let costs = match options.cost_profile {
-            Some(costs) => costs,
-            None => measure_costs(&model, Compute { kernels, pool: &pool })?,
+        let compute = Compute { kernels, pool: &pool };
+        let key = ProfileKey::new(&model, compute);
+        let profile =
+            options.profile.filter(|profile| options.cost_profile.is_none() && *profile.key() == key);
+        let costs = match (options.cost_profile, &profile) {
+            (Some(costs), _) => costs,
+            (None, Some(profile)) => profile.costs(0, SessionOptions::default().projection_rows),
+            (None, None) => measure_costs(&model, compute)?,
         };
         let shared = Shared {
             model,
@@ -134,6 +144,7 @@ impl Engine {
             kernels,
             pool,
             costs: Mutex::new(costs),
+            profile,
             history: Arc::new(match options.history_tokens_max {
                 None => HistoryStore::new(),
                 Some(n_tokens) => HistoryStore::with_tokens_max(n_tokens),
@@ -169,6 +180,24 @@ impl Engine {
     /// What a verification batch costs, as measured so far.
     pub fn cost_profile(&self) -> CostProfile {
         self.shared.costs().clone()
+    }
+
+    /// The stored profile that generations start from, if one was given and fits.
+    pub fn profile(&self) -> Option<&MachineProfile> {
+        self.shared.profile.as_ref()
+    }
+
+    /// Measures what steps cost here; `progress` is called with (entries done, entries to do). Takes some seconds to a minute,
+    /// during which nothing else should run.
+    ///
+    /// # Errors
+    /// [`ProfileError::KvCache`]: there is no memory for a cache of the longest context.
+    pub fn measure_profile(
+        &self,
+        options: &ProfileOptions,
+        progress: impl FnMut(usize, usize),
+    ) -> Result<MachineProfile, ProfileError> {
+        MachineProfile::measure(&self.shared.model, self.shared.compute(), options, progress)
     }
 
     /// Bytes held by the weights.

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::profile::MachineProfile;
 use crate::draft::CostProfile;
 pub use crate::draft::VERIFY_ROWS_MAX;
 use crate::kernels::{IsaKind, KvType};
@@ -18,8 +19,11 @@ pub struct EngineOptions {
     pub isa: Option<IsaKind>,
     /// What the matrices become while loading.
     pub quantize: Quantize,
-    /// What a verification batch costs; `None`: measured while loading.
+    /// What a verification batch costs; `None`: measured while loading, unless `profile` fits.
     pub cost_profile: Option<CostProfile>,
+    /// What steps cost by rows and context, as [`Engine::measure_profile`](crate::engine::Engine::measure_profile) found; of
+    /// no use, and left aside, if it was taken for another shape, instruction set, or number of threads.
+    pub profile: Option<MachineProfile>,
     /// Tokens of history kept per namespace; `None`: [`HistoryStore::TOKENS_MAX`](crate::draft::HistoryStore::TOKENS_MAX).
     pub history_tokens_max: Option<u32>,
 }

@@ -3,37 +3,43 @@
 //! There is no dot product of bytes into 32 bits here. `vpmaddubsw` multiplies unsigned by signed bytes and adds pairs in
 //! *saturating* 16 bits: exact for codes below 128 (2 · 127 · 127 < 2¹⁵), not for all eight bits. So wide codes are read as
 //! signed (code − 128) and the sign moves to the activations: |w| ≤ 128, |a| ≤ 127, and 2 · 128 · 127 = 32 512 still fits.
+//! With AVX-VNNI (`VNNI`) there is one, `vpdpbusd`, and codes are multiplied as they are.
 
 use std::arch::x86_64::*;
 
 use super::simd::{LANES, Simd, Work};
 
-/// Proof that the CPU has AVX2, FMA and F16C: `new` is the only way to a value.
+/// Proof that the CPU has AVX2, FMA and F16C, and AVX-VNNI if `VNNI`: `new` is the only way to a value.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Avx2(());
+pub(super) struct Avx2<const VNNI: bool>(());
 
-impl Avx2 {
+impl<const VNNI: bool> Avx2<VNNI> {
     pub(super) fn new() -> Option<Self> {
         let has_all = is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("fma")
-            && is_x86_feature_detected!("f16c");
+            && is_x86_feature_detected!("f16c")
+            && (!VNNI || is_x86_feature_detected!("avxvnni"));
         has_all.then_some(Avx2(()))
     }
 
     pub(super) fn run<W: Work>(self, work: W) -> W::Output {
         #[target_feature(enable = "avx2,fma,f16c")]
-        fn with_features<W: Work>(isa: Avx2, work: W) -> W::Output {
+        fn with_features<W: Work>(isa: Avx2<false>, work: W) -> W::Output {
+            work.run(isa)
+        }
+        #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+        fn with_vnni<W: Work>(isa: Avx2<true>, work: W) -> W::Output {
             work.run(isa)
         }
         // SAFETY: `self` proves that the CPU has these features.
-        unsafe { with_features(self, work) }
+        unsafe { if VNNI { with_vnni(Avx2(()), work) } else { with_features(Avx2(()), work) } }
     }
 }
 
 /// Wraps the intrinsics below. Each needs features that `Avx2` proves, and memory only through references.
 macro_rules! proven {
     ($($body:tt)*) => {
-        // SAFETY: a value of `Avx2` exists only where the CPU has the features; pointers come from references to whole vectors.
+        // SAFETY: a value of `Avx2` exists only where the CPU has the features (`dot_vnni` is called with `VNNI` only); pointers come from references to whole vectors.
         unsafe { $($body)* }
     };
 }
@@ -48,12 +54,23 @@ macro_rules! both {
     };
 }
 
-impl Simd for Avx2 {
+impl<const VNNI: bool> Avx2<VNNI> {
+    #[inline(always)]
+    fn dot_vnni(self, acc: [__m256i; 2], w: [__m256i; 2], a: i32) -> [__m256i; 2] {
+        debug_assert!(VNNI);
+        proven! {
+            let a = _mm256_set1_epi32(a);
+            [_mm256_dpbusd_avx_epi32(acc[0], w[0], a), _mm256_dpbusd_avx_epi32(acc[1], w[1], a)]
+        }
+    }
+}
+
+impl<const VNNI: bool> Simd for Avx2<VNNI> {
     type F = [__m256; 2];
     type I = [__m256i; 2];
     type W = [__m256i; 2];
 
-    const WIDE_SHIFT: i32 = -128;
+    const WIDE_SHIFT: i32 = if VNNI { 0 } else { -128 };
     const INT_TILE_PANELS: [usize; 2] = [1, 1];
     const QUERIES: usize = 4;
     const ACCUMULATORS: usize = 4;
@@ -250,6 +267,9 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn dot_narrow(self, acc: Self::I, w: Self::W, a: i32) -> Self::I {
+        if VNNI {
+            return self.dot_vnni(acc, w, a);
+        }
         proven! {
             let a = _mm256_set1_epi32(a);
             let ones = _mm256_set1_epi16(1);
@@ -260,6 +280,9 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn dot_wide(self, acc: Self::I, w: Self::W, a: i32) -> Self::I {
+        if VNNI {
+            return self.dot_vnni(acc, w, a);
+        }
         proven! {
             let a = _mm256_set1_epi32(a);
             let ones = _mm256_set1_epi16(1);
