@@ -110,7 +110,7 @@ impl Activations {
             let n_blocks = n_cols / 32;
             self.blocks.resize(n_rows * n_blocks, Block::default());
             let blocks = SharedMut::new(&mut self.blocks);
-            pool.run_sized(x.len(), n_rows, &|_, rows| {
+            pool.run_sized(x.len(), n_rows, 1, &|_, rows| {
                 let x = &x[rows.start * n_cols..rows.end * n_cols];
                 // SAFETY: the ranges of rows are disjoint, and the blocks outlive the section.
                 let out = unsafe { blocks.slice(rows.start * n_blocks, rows.len() * n_blocks) };

@@ -143,7 +143,7 @@ pub fn attention(
     let scores = SharedMut::new(reserve(&mut scratch.scores, pool.n_threads() * scores_len));
     let blocks = SharedMut::new(reserve(&mut scratch.queries, pool.n_threads() * blocks_len));
     let out = SharedMut::new(out);
-    pool.run_sized(seen * n_heads * head_dim, n_kv_heads * n_tiles, &|worker, items| {
+    pool.run_sized(seen * n_heads * head_dim, n_kv_heads * n_tiles, 1, &|worker, items| {
         // SAFETY: each worker has its own part, and the scratch outlives the section.
         let scores = unsafe { scores.slice(worker * scores_len, scores_len) };
         // SAFETY: as above.

@@ -34,6 +34,9 @@ pub struct MatMul<'a> {
     pub out: &'a mut [f32],
 }
 
+/// Panels that a worker takes at a time: what the widest tile spans.
+const TILE_PANELS: usize = 4;
+
 /// Jobs of one call: q, k, v is three.
 const JOBS_MAX: usize = 8;
 
@@ -64,7 +67,7 @@ pub fn matmul(k: Kernels, pool: &Pool, x: &Activations, jobs: &mut [MatMul<'_>])
         return;
     }
     let jobs: &[MatMul<'_>] = jobs;
-    pool.run_sized(bytes * x.n_rows(), n_panels, &|_, range| {
+    pool.run_sized(bytes * x.n_rows(), n_panels, TILE_PANELS, &|_, range| {
         let mut first = 0;
         for (job, &out) in jobs.iter().zip(&outs) {
             let panels = range.start.max(first)..range.end.min(first + job.w.n_panels());
@@ -232,9 +235,9 @@ pub(super) struct Ahead<'a> {
 impl<'a> Ahead<'a> {
     pub(super) const NOTHING: Ahead<'static> = Ahead { lines: &[], turn: 0, n_turns: 1 };
 
-    /// Panels `first .. first + n`, as far as they are this worker's.
+    /// Panels `first .. first + n`: this worker's next ones, but for the last of its part.
     fn new(panels: &Panels<'a>, first: usize, n: usize, n_turns: usize) -> Self {
-        Ahead { lines: panels.w.panels(first..(first + n).min(panels.panels.end)), turn: 0, n_turns }
+        Ahead { lines: panels.w.panels(first..(first + n).min(panels.w.n_panels())), turn: 0, n_turns }
     }
 
     /// Called for each unit of the panels at hand: asks for what stands there in the next ones, if it is this tile's share.
