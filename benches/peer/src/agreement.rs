@@ -13,6 +13,8 @@ const COSINE_MIN: f64 = 0.99;
 /// How near two engines' logits are, over all compared rows.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Agreement {
+    /// The engine that the first one was compared with.
+    pub with: &'static str,
     /// The least cosine of a row.
     pub cosine_min: f64,
     /// The largest difference of a logit, over the largest logit of its row.
@@ -27,12 +29,15 @@ pub struct Agreement {
 /// # Errors
 /// When a row's cosine is below 0.99, or an engine fails.
 pub fn check(a: &mut dyn Engine, b: &mut dyn Engine, text: &[u32]) -> Result<Agreement> {
-    for engine in [&mut *a, &mut *b] {
-        engine.prefill(&text[..CONTEXT])?;
-        engine.verify(&text[CONTEXT..CONTEXT + N_ROWS], Logits::All)?;
-    }
-    let mut agreement =
-        Agreement { cosine_min: 1.0, relative_difference_max: 0.0, same_argmax: 0, n_rows: N_ROWS };
+    start(a, text)?;
+    start(b, text)?;
+    let mut agreement = Agreement {
+        with: b.name(),
+        cosine_min: 1.0,
+        relative_difference_max: 0.0,
+        same_argmax: 0,
+        n_rows: N_ROWS,
+    };
     for row in 0..N_ROWS {
         agreement.add(a.logits(row), b.logits(row));
     }
@@ -48,6 +53,11 @@ pub fn check(a: &mut dyn Engine, b: &mut dyn Engine, text: &[u32]) -> Result<Agr
         b.name()
     )
     .into())
+}
+
+fn start(engine: &mut dyn Engine, text: &[u32]) -> Result<()> {
+    engine.prefill(&text[..CONTEXT])?;
+    engine.verify(&text[CONTEXT..CONTEXT + N_ROWS], Logits::All)
 }
 
 impl Agreement {

@@ -124,7 +124,7 @@ pub fn measure(
     alternations: usize,
 ) -> Result<Vec<Times>> {
     let tokens = &tokens[..cell.n_tokens()];
-    let mut pass = |engine: &mut dyn Engine| -> Result<f64> {
+    let pass = |engine: &mut dyn Engine| -> Result<f64> {
         let start = Instant::now();
         cell.run(engine, tokens)?;
         let seconds = start.elapsed().as_secs_f64();

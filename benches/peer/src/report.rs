@@ -38,12 +38,13 @@ fn header(results: &Results, out: &mut String) {
     }
     put!(out, "- medians of {} alternations; KV cache in f16", results.alternations);
     for file in &results.files {
-        if let Some(agreement) = file.agreement {
+        for agreement in &file.agreements {
             put!(
                 out,
-                "- {}: logits of both engines agree to a cosine of {:.5} (least of {} rows), largest difference {:.3} of the \
+                "- {}: logits agree with {} to a cosine of {:.5} (least of {} rows), largest difference {:.3} of the \
                  largest logit, same first choice in {} rows",
                 file.name,
+                agreement.with,
                 agreement.cosine_min,
                 agreement.n_rows,
                 agreement.relative_difference_max,

@@ -22,8 +22,8 @@ pub struct Results {
 pub struct FileResults {
     pub name: String,
     pub weights: Weights,
-    /// `None` where Refrain ran alone.
-    pub agreement: Option<Agreement>,
+    /// Refrain with each other engine.
+    pub agreements: Vec<Agreement>,
     pub cells: Vec<CellResults>,
     pub memory: Vec<Memory>,
 }
@@ -177,7 +177,7 @@ pub(crate) fn sample() -> Results {
                 macs_per_row: 500_000_000,
                 vocab_size: 10,
             },
-            agreement: None,
+            agreements: Vec::new(),
             cells: cells.collect(),
             memory: vec![Memory { engine: "refrain", peak_bytes: 1_500_000 }],
         }],

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::agreement;
+use crate::agreement::{self, Agreement};
 use crate::cells::{self, CONTEXT_MEMORY, Cell, Kind, N_SLOTS};
 use crate::engines::{Engine, Refrain, RefrainModel, Result};
 use crate::machine::{self, Machine};
@@ -129,14 +129,17 @@ fn run_file(path: &Path, compared: &Compared, options: &Options) -> Result<FileR
     }
     #[cfg(not(feature = "llama"))]
     let _ = compared;
-    let agreement = match engines.as_mut_slice() {
-        [first, second, ..] => Some(agreement::check(first.as_mut(), second.as_mut(), &text)?),
-        _ => None,
-    };
+    let (first, others) = engines.split_first_mut().expect("Refrain is the first");
+    let agreements: Result<Vec<Agreement>> =
+        others.iter_mut().map(|other| agreement::check(first.as_mut(), other.as_mut(), &text)).collect();
+    let agreements = agreements?;
+    for agreement in &agreements {
+        eprintln!("{name}: refrain and {}: cosine of the logits {:.5}", agreement.with, agreement.cosine_min);
+    }
     let cells = run_cells(&name, &mut engines, &text, options)?;
     drop(engines);
     let memory = if options.no_memory { Vec::new() } else { memory(path, options)? };
-    Ok(FileResults { name, weights, agreement, cells, memory })
+    Ok(FileResults { name, weights, agreements, cells, memory })
 }
 
 fn run_cells(
@@ -157,8 +160,10 @@ fn run_cells(
         // The rows go on where the context ends.
         let tokens = &text[held..];
         let times = cells::measure(cell, engines, tokens, usize::from(options.alternations))?;
-        let medians: Vec<String> =
-            times.iter().map(|times| format!("{} {:.2}", times.engine, times.median_ms())).collect();
+        let medians: Vec<String> = times
+            .iter()
+            .map(|times| format!("{} {:.2} (least {:.2})", times.engine, times.median_ms(), times.min_ms()))
+            .collect();
         eprintln!("{name}: {cell:?}: {} ms", medians.join(", "));
         results.push(CellResults { cell, times });
     }

@@ -41,3 +41,37 @@ impl Weights {
         Ok(weights)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use refrain::kernels::BlockType;
+    use refrain::model::gguf::GgufWriter;
+
+    fn weights_of(tensors: &[(&str, BlockType, &[u64])]) -> Weights {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut writer = GgufWriter::new();
+        for (name, ty, dims) in tensors {
+            writer.tensor(name, *ty, dims);
+        }
+        let mut data = writer.start(std::fs::File::create(file.path()).unwrap()).unwrap();
+        for (_, ty, dims) in tensors {
+            let n_values: u64 = dims.iter().product();
+            data.write_tensor(&vec![0; n_values as usize / ty.block_len() * ty.block_bytes()]).unwrap();
+        }
+        data.finish().unwrap();
+        Weights::of_file(file.path()).unwrap()
+    }
+
+    #[test]
+    fn an_embedding_counts_only_where_it_is_the_head() {
+        let embedding = ("token_embd.weight", BlockType::Q8_0, &[32, 10][..]);
+        let matrix = ("blk.0.attn_q.weight", BlockType::Q4_0, &[32, 4][..]);
+        let norm = ("output_norm.weight", BlockType::F32, &[32][..]);
+        let tied = weights_of(&[embedding, matrix, norm]);
+        assert_eq!((tied.bytes_per_row, tied.macs_per_row, tied.vocab_size), (10 * 34 + 4 * 18, 14 * 32, 10));
+        let head = ("output.weight", BlockType::F16, &[32, 10][..]);
+        let untied = weights_of(&[embedding, matrix, norm, head]);
+        assert_eq!((untied.bytes_per_row, untied.macs_per_row), (10 * 64 + 4 * 18, 14 * 32));
+    }
+}

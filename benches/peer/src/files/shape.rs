@@ -109,11 +109,6 @@ pub enum Role {
 }
 
 impl Shape {
-    /// Every shape.
-    pub fn all() -> &'static [Shape] {
-        &SHAPES
-    }
-
     /// The shape of that name, as a command-line argument.
     pub fn parse(name: &str) -> Result<Self, String> {
         let found = SHAPES.iter().find(|shape| shape.name.eq_ignore_ascii_case(name));
