@@ -7,7 +7,7 @@ mod refrain;
 use std::error::Error;
 
 #[cfg(feature = "llama")]
-pub use self::llama::{FlashAttention, Llama, LlamaModels, system_info};
+pub use self::llama::{FlashAttention, LlamaModels, system_info};
 pub use self::refrain::{Refrain, RefrainModel};
 
 pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
