@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::draft::CostProfile;
 pub use crate::draft::VERIFY_ROWS_MAX;
 use crate::kernels::{IsaKind, KvType};
-use crate::model::weights::Quantize;
+use crate::model::weights::{PackedAccess, Quantize};
 use crate::token::TokenId;
 use crate::verify::{LogitsProcessor, Sampling};
 
@@ -18,6 +18,8 @@ pub struct EngineOptions {
     pub isa: Option<IsaKind>,
     /// What the matrices become while loading.
     pub quantize: Quantize,
+    /// How the weights of a packed file come into memory.
+    pub packed_access: PackedAccess,
     /// What a verification batch costs; `None`: measured while loading.
     pub cost_profile: Option<CostProfile>,
     /// Tokens of history kept per namespace; `None`: [`HistoryStore::TOKENS_MAX`](crate::draft::HistoryStore::TOKENS_MAX).
