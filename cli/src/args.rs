@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use refrain::engine::{Drafting, EngineOptions, GenerateOptions, SessionOptions};
 use refrain::kernels::{IsaKind, KvType};
-use refrain::model::weights::Quantize;
+use refrain::model::weights::{PackedAccess, Quantize};
 use refrain::task::Task;
 use refrain::token::TokenId;
 use refrain::verify::Sampling;
@@ -31,6 +31,8 @@ pub(crate) enum Command {
     Inspect(InspectArgs),
     /// How likely a model finds a text: log-probability per token, and perplexity.
     Score(ScoreArgs),
+    /// Pack a model into a file that loads by mapping: at once, whatever its size.
+    Pack(PackArgs),
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -106,7 +108,7 @@ pub(crate) enum StatsFormat {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Model")]
 pub(crate) struct ModelArgs {
-    /// A GGUF file or a Hugging Face folder. Without it: the small model inside this program.
+    /// A GGUF file, a Hugging Face folder, or a packed file. Without it: the small model inside this program.
     #[arg(long, value_name = "PATH")]
     pub(crate) model: Option<PathBuf>,
     #[command(flatten)]
@@ -115,9 +117,13 @@ pub(crate) struct ModelArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ComputeArgs {
-    /// What float matrices become while loading; matrices that are quantised in the file stay as they are.
+    /// What float matrices become while loading; matrices that are quantised in the file, and packed files, stay as they
+    /// are.
     #[arg(long, value_enum, default_value_t = QuantizeArg::Q8_0)]
     pub(crate) quantize: QuantizeArg,
+    /// Read a packed file into memory instead of mapping it. Never changes the output.
+    #[arg(long)]
+    pub(crate) no_map: bool,
     /// Threads of the forward pass [default: the cores of this machine].
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<usize>,
@@ -131,11 +137,8 @@ impl ComputeArgs {
         EngineOptions {
             n_threads: self.threads,
             isa: self.isa.map(IsaArg::kind),
-            quantize: match self.quantize {
-                QuantizeArg::Q8_0 => Quantize::Q8_0,
-                QuantizeArg::Q4_0 => Quantize::Q4_0,
-                QuantizeArg::None => Quantize::Keep,
-            },
+            quantize: self.quantize.quantize(),
+            packed_access: if self.no_map { PackedAccess::Read } else { PackedAccess::Map },
             ..EngineOptions::default()
         }
     }
@@ -148,6 +151,16 @@ pub(crate) enum QuantizeArg {
     #[value(name = "q4_0")]
     Q4_0,
     None,
+}
+
+impl QuantizeArg {
+    pub(crate) fn quantize(self) -> Quantize {
+        match self {
+            Self::Q8_0 => Quantize::Q8_0,
+            Self::Q4_0 => Quantize::Q4_0,
+            Self::None => Quantize::Keep,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -305,8 +318,25 @@ fn parse_logit_bias(text: &str) -> Result<(TokenId, f32), String> {
 
 #[derive(Debug, Args)]
 pub(crate) struct InspectArgs {
-    /// A GGUF file, a safetensors file, or a Hugging Face folder. Without it: the model inside this program.
+    /// A GGUF file, a safetensors file, a Hugging Face folder, or a packed file. Without it: the model inside this program.
     pub(crate) path: Option<PathBuf>,
+    /// Read all of a packed file and compare it with its checksums. (Loading verifies the header only.)
+    #[arg(long)]
+    pub(crate) verify: bool,
+    /// One JSON object instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PackArgs {
+    /// A GGUF file or a Hugging Face folder.
+    pub(crate) model: PathBuf,
+    /// The packed file; `.refrain` by custom. A packed file of that name is replaced.
+    pub(crate) out: PathBuf,
+    /// What float matrices become; matrices that are quantised in the file stay as they are.
+    #[arg(long, value_enum, default_value_t = QuantizeArg::Q8_0)]
+    pub(crate) quantize: QuantizeArg,
     /// One JSON object instead of text.
     #[arg(long)]
     pub(crate) json: bool,
@@ -314,7 +344,7 @@ pub(crate) struct InspectArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ScoreArgs {
-    /// A GGUF file or a Hugging Face folder. Without it: the small model inside this program.
+    /// A GGUF file, a Hugging Face folder, or a packed file. Without it: the small model inside this program.
     pub(crate) model: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) input: ScoreInput,

@@ -1,6 +1,6 @@
 //! The program `refrain`: a thin client of the library.
 //!
-//! One module per command ([`run`], [`chat`], [`inspect`], [`score`]), and beside them what they share: the options
+//! One module per command ([`run`], [`chat`], [`inspect`], [`score`], [`pack`]), and beside them what they share: the options
 //! ([`args`]), the prompt ([`prompt`], [`context`]), loading ([`load`]), and what the user sees ([`answer`], [`stats`],
 //! [`terminal`], [`progress`], [`failure`]).
 
@@ -12,6 +12,7 @@ mod failure;
 mod inspect;
 mod interrupt;
 mod load;
+mod pack;
 mod progress;
 mod prompt;
 mod run;
@@ -46,5 +47,6 @@ fn dispatch(command: &Command) -> Result<Exit, Failure> {
         Command::Chat(args) => chat::chat(args, &interrupt),
         Command::Inspect(args) => inspect::inspect(args),
         Command::Score(args) => score::score(args, &interrupt),
+        Command::Pack(args) => pack::pack(args),
     }
 }
