@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use refrain::engine::{Drafting, EngineOptions, GenerateOptions, SessionOptions};
 use refrain::kernels::{IsaKind, KvType};
-use refrain::model::weights::Quantize;
+use refrain::model::weights::{PackedAccess, Quantize};
 use refrain::task::Task;
 use refrain::token::TokenId;
 use refrain::verify::Sampling;
@@ -33,6 +33,8 @@ pub(crate) enum Command {
     Score(ScoreArgs),
     /// Measure what verification batches cost on this machine, and keep it beside the model.
     Profile(ProfileArgs),
+    /// Pack a model into a file that loads by mapping: at once, whatever its size.
+    Pack(PackArgs),
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -125,7 +127,7 @@ pub(crate) enum StatsFormat {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Model")]
 pub(crate) struct ModelArgs {
-    /// A GGUF file or a Hugging Face folder. Without it: the small model inside this program.
+    /// A GGUF file, a Hugging Face folder, or a packed file. Without it: the small model inside this program.
     #[arg(long, value_name = "PATH")]
     pub(crate) model: Option<PathBuf>,
     #[command(flatten)]
@@ -134,9 +136,13 @@ pub(crate) struct ModelArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ComputeArgs {
-    /// What float matrices become while loading; matrices that are quantised in the file stay as they are.
+    /// What float matrices become while loading; matrices that are quantised in the file, and packed files, stay as they
+    /// are.
     #[arg(long, value_enum, default_value_t = QuantizeArg::Q8_0)]
     pub(crate) quantize: QuantizeArg,
+    /// Read a packed file into memory instead of mapping it. Never changes the output.
+    #[arg(long)]
+    pub(crate) no_map: bool,
     /// Threads of the forward pass [default: the cores of this machine].
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<usize>,
@@ -160,11 +166,8 @@ impl ComputeArgs {
         EngineOptions {
             n_threads: self.threads,
             isa: self.isa,
-            quantize: match self.quantize {
-                QuantizeArg::Q8_0 => Quantize::Q8_0,
-                QuantizeArg::Q4_0 => Quantize::Q4_0,
-                QuantizeArg::None => Quantize::Keep,
-            },
+            quantize: self.quantize.quantize(),
+            packed_access: if self.no_map { PackedAccess::Read } else { PackedAccess::Map },
             ..EngineOptions::default()
         }
     }
@@ -184,6 +187,16 @@ fn isa(name: &str) -> Result<IsaKind, String> {
     let names: Vec<&str> = IsaKind::ALL.iter().map(|isa| isa.name()).collect();
     let found = IsaKind::ALL.into_iter().find(|isa| isa.name() == name);
     found.ok_or_else(|| format!("possible values: {}", names.join(", ")))
+}
+
+impl QuantizeArg {
+    pub(crate) fn quantize(self) -> Quantize {
+        match self {
+            Self::Q8_0 => Quantize::Q8_0,
+            Self::Q4_0 => Quantize::Q4_0,
+            Self::None => Quantize::Keep,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -328,8 +341,25 @@ fn parse_logit_bias(text: &str) -> Result<(TokenId, f32), String> {
 
 #[derive(Debug, Args)]
 pub(crate) struct InspectArgs {
-    /// A GGUF file, a safetensors file, or a Hugging Face folder. Without it: the model inside this program.
+    /// A GGUF file, a safetensors file, a Hugging Face folder, or a packed file. Without it: the model inside this program.
     pub(crate) path: Option<PathBuf>,
+    /// Read all of a packed file and compare it with its checksums. (Loading verifies the header only.)
+    #[arg(long)]
+    pub(crate) verify: bool,
+    /// One JSON object instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PackArgs {
+    /// A GGUF file or a Hugging Face folder.
+    pub(crate) model: PathBuf,
+    /// The packed file; `.refrain` by custom. A packed file of that name is replaced.
+    pub(crate) out: PathBuf,
+    /// What float matrices become; matrices that are quantised in the file stay as they are.
+    #[arg(long, value_enum, default_value_t = QuantizeArg::Q8_0)]
+    pub(crate) quantize: QuantizeArg,
     /// One JSON object instead of text.
     #[arg(long)]
     pub(crate) json: bool,
@@ -337,7 +367,7 @@ pub(crate) struct InspectArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ScoreArgs {
-    /// A GGUF file or a Hugging Face folder. Without it: the small model inside this program.
+    /// A GGUF file, a Hugging Face folder, or a packed file. Without it: the small model inside this program.
     pub(crate) model: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) input: ScoreInput,

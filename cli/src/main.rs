@@ -1,6 +1,7 @@
 //! The program `refrain`: a thin client of the library.
 //!
-//! One module per command ([`run`], [`chat`], [`inspect`], [`score`], [`profile`]), and beside them what they share: the options
+//! One module per command ([`run`], [`chat`], [`inspect`], [`score`], [`profile`],
+//! [`pack`]), and beside them what they share: the options
 //! ([`args`]), the prompt ([`prompt`], [`context`]), loading ([`load`]), and what the user sees ([`answer`], [`stats`],
 //! [`terminal`], [`progress`], [`failure`]).
 
@@ -12,6 +13,7 @@ mod failure;
 mod inspect;
 mod interrupt;
 mod load;
+mod pack;
 mod profile;
 mod progress;
 mod prompt;
@@ -48,5 +50,6 @@ fn dispatch(command: &Command) -> Result<Exit, Failure> {
         Command::Inspect(args) => inspect::inspect(args),
         Command::Score(args) => score::score(args, &interrupt),
         Command::Profile(args) => profile::profile(args),
+        Command::Pack(args) => pack::pack(args),
     }
 }

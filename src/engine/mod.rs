@@ -13,6 +13,7 @@ use thiserror::Error;
 use crate::draft::{CostProfile, HistoryStore, ReliabilityTable};
 use crate::kernels::{IsaKind, Kernels, KvType, Pool};
 use crate::model::checkpoint::LoadError;
+use crate::model::packed::ModelIdentity;
 use crate::model::transformer::{Compute, ForwardError, PassEnd};
 use crate::model::weights::{LoadOptions, WeightsError};
 use crate::model::{Batch, Checkpoint, KvCache, Model, ModelConfig, Workspace, kv_cache::KvCacheError};
@@ -102,7 +103,7 @@ pub enum EngineError {
 const THREADS_MAX: usize = 256;
 
 impl Engine {
-    /// Loads the checkpoint at `path`: a GGUF file or a Hugging Face folder.
+    /// Loads the checkpoint at `path`: a GGUF file, a Hugging Face folder, or a packed file.
     pub fn open(path: &Path, options: EngineOptions) -> Result<Self, EngineError> {
         Self::load(&Checkpoint::open(path)?, options, None)
     }
@@ -127,7 +128,8 @@ impl Engine {
             return Err(EngineError::Threads { given: n_threads, max: THREADS_MAX });
         }
         let tokenizer = checkpoint.tokenizer()?;
-        let model = Model::load(checkpoint, LoadOptions { quantize: options.quantize, progress })?;
+        let EngineOptions { quantize, packed_access, .. } = options;
+        let model = Model::load(checkpoint, LoadOptions { quantize, packed_access, progress })?;
         let pool = Pool::try_new(n_threads).map_err(|source| EngineError::Spawn { n_threads, source })?;
         let compute = Compute { kernels, pool: &pool };
         let key = ProfileKey::new(&model, compute);
@@ -200,7 +202,12 @@ impl Engine {
         MachineProfile::measure(&self.shared.model, self.shared.compute(), options, progress)
     }
 
-    /// Bytes held by the weights.
+    /// What measurements of this model are kept under; see [`Model::identity`].
+    pub fn model_identity(&self) -> ModelIdentity {
+        self.shared.model.identity()
+    }
+
+    /// Bytes of the weights, those of a mapped file included.
     pub fn memory_usage(&self) -> usize {
         self.shared.model.memory_usage()
     }

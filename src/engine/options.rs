@@ -6,7 +6,7 @@ use super::profile::MachineProfile;
 use crate::draft::CostProfile;
 pub use crate::draft::VERIFY_ROWS_MAX;
 use crate::kernels::{IsaKind, KvType};
-use crate::model::weights::Quantize;
+use crate::model::weights::{PackedAccess, Quantize};
 use crate::token::TokenId;
 use crate::verify::{LogitsProcessor, Sampling};
 
@@ -19,6 +19,8 @@ pub struct EngineOptions {
     pub isa: Option<IsaKind>,
     /// What the matrices become while loading.
     pub quantize: Quantize,
+    /// How the weights of a packed file come into memory.
+    pub packed_access: PackedAccess,
     /// What a verification batch costs; `None`: measured while loading, unless `profile` fits.
     pub cost_profile: Option<CostProfile>,
     /// What steps cost by rows and context, as [`Engine::measure_profile`](crate::engine::Engine::measure_profile) found; of

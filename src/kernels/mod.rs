@@ -33,6 +33,8 @@ mod matmul;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod packed;
+mod pages;
+mod panels;
 mod pool;
 mod quantize;
 mod rows;
@@ -46,6 +48,7 @@ pub use aligned::AllocError;
 pub use attention::{AttentionScratch, AttentionShape, Visible, attention};
 pub use block::BlockType;
 pub use kv::{KvLayer, KvType};
+pub use layout::PANEL_LAYOUT_VERSION;
 pub use math::exp;
 pub use matmul::{MatMul, matmul};
 pub use packed::{PackError, PackedMatrix};
