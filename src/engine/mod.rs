@@ -21,6 +21,7 @@ use crate::token::TokenId;
 use crate::tokenizer::{Tokenizer, TokenizerError};
 use profile::ProfileKey;
 
+mod cores;
 mod generation;
 mod options;
 mod output;
@@ -123,7 +124,7 @@ impl Engine {
         };
         let n_threads = options
             .n_threads
-            .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX));
+            .unwrap_or_else(|| cores::n_performance_cores().min(THREADS_MAX));
         if n_threads == 0 || n_threads > THREADS_MAX {
             return Err(EngineError::Threads { given: n_threads, max: THREADS_MAX });
         }
