@@ -35,7 +35,7 @@ impl Simd for Scalar {
     type W = [u8; 64];
 
     const WIDE_SHIFT: i32 = 0;
-    const INT_TILE_PANELS: [usize; 2] = [1, 1];
+    const INT_TILE_PANELS: usize = 1;
     const QUERIES: usize = 4;
     const ACCUMULATORS: usize = 4;
     const FLOAT_TILE_ROWS: usize = 1;
@@ -170,7 +170,7 @@ impl Simd for Scalar {
     }
 
     #[inline(always)]
-    fn prefetch(self, _line: &[u8; 64]) {}
+    fn prefetch<T>(self, _at: &T) {}
     #[inline(always)]
     fn load_codes(self, x: &[u8; 64]) -> Self::W {
         *x
