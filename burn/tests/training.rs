@@ -19,7 +19,14 @@ fn run(folder: &Path, recipe: Recipe, save_every: usize) -> Run {
 #[test]
 fn a_batch_can_be_learnt_by_heart() {
     let tokenizer = common::tokenizer();
-    let source = Source { tokenizer: &tokenizer, seed: 1, documents: 2, easy_steps: 1, drill_steps: 0, finish_from: usize::MAX };
+    let source = Source {
+        tokenizer: &tokenizer,
+        seed: 1,
+        documents: 2,
+        easy_steps: 1,
+        drill_steps: 0,
+        finish_from: usize::MAX,
+    };
     let batches = source.step(0).expect("the corpus encodes");
     let mut trainer = Trainer::new(&common::shape(), 1, &Device::default());
     let first = trainer.step(&batches, 3e-3);

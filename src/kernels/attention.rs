@@ -219,14 +219,14 @@ impl<K: KeyPanels, V: ValueElement> Work for TilesOf<'_, K, V> {
             let end = n_queries.min(first + self.tiles.tile_len);
             while first < end {
                 first += match (end - first).min(S::QUERIES) {
-                    1 => self.tiles.tile::<S, K, V, 1>(s, kv_head, first),
-                    2 => self.tiles.tile::<S, K, V, 2>(s, kv_head, first),
-                    3 => self.tiles.tile::<S, K, V, 3>(s, kv_head, first),
-                    4 => self.tiles.tile::<S, K, V, 4>(s, kv_head, first),
+                    2 if S::QUERIES >= 2 => self.tiles.tile::<S, K, V, 2>(s, kv_head, first),
+                    3 if S::QUERIES >= 3 => self.tiles.tile::<S, K, V, 3>(s, kv_head, first),
+                    4 if S::QUERIES >= 4 => self.tiles.tile::<S, K, V, 4>(s, kv_head, first),
                     5 if S::QUERIES >= 5 => self.tiles.tile::<S, K, V, 5>(s, kv_head, first),
                     6 if S::QUERIES >= 6 => self.tiles.tile::<S, K, V, 6>(s, kv_head, first),
                     7 if S::QUERIES >= 7 => self.tiles.tile::<S, K, V, 7>(s, kv_head, first),
-                    _ => self.tiles.tile::<S, K, V, 8>(s, kv_head, first),
+                    8 if S::QUERIES >= 8 => self.tiles.tile::<S, K, V, 8>(s, kv_head, first),
+                    _ => self.tiles.tile::<S, K, V, 1>(s, kv_head, first),
                 };
             }
         }

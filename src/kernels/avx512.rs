@@ -45,6 +45,7 @@ impl Simd for Avx512 {
 
     const WIDE_SHIFT: i32 = 0;
     const INT_TILE_PANELS: usize = 2;
+    const INT_TILE_ROWS: usize = 4;
     const QUERIES: usize = 8;
     const ACCUMULATORS: usize = 24;
     const FLOAT_TILE_ROWS: usize = 4;

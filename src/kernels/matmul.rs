@@ -129,15 +129,15 @@ impl Panels<'_> {
         let n_rows = self.x.n_rows();
         let next = self.next(panel + P, P);
         // A row tile asks for its share.
-        let share = next.len().div_ceil(n_rows.div_ceil(4));
+        let share = next.len().div_ceil(n_rows.div_ceil(S::INT_TILE_ROWS));
         let mut shares = next.chunks(share.max(1));
         let mut row = 0;
         while row < n_rows {
             let lines = shares.next().unwrap_or(&[]);
             row += match n_rows - row {
-                4 | 7.. => self.int_tile::<S, L, P, 4>(s, panel, row, lines),
-                3 | 5 | 6 => self.int_tile::<S, L, P, 3>(s, panel, row, lines),
-                2 => self.int_tile::<S, L, P, 2>(s, panel, row, lines),
+                4 | 7.. if S::INT_TILE_ROWS >= 4 => self.int_tile::<S, L, P, 4>(s, panel, row, lines),
+                3 | 5 | 6 if S::INT_TILE_ROWS >= 3 => self.int_tile::<S, L, P, 3>(s, panel, row, lines),
+                2 if S::INT_TILE_ROWS >= 2 => self.int_tile::<S, L, P, 2>(s, panel, row, lines),
                 _ => self.int_tile::<S, L, P, 1>(s, panel, row, lines),
             };
         }

@@ -81,6 +81,7 @@ impl<const DOT: bool> Simd for Neon<DOT> {
 
     const WIDE_SHIFT: i32 = -128;
     const INT_TILE_PANELS: usize = 1;
+    const INT_TILE_ROWS: usize = 4;
     const QUERIES: usize = 4;
     const ACCUMULATORS: usize = 4;
     const FLOAT_TILE_ROWS: usize = 2;

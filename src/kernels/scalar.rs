@@ -36,8 +36,10 @@ impl Simd for Scalar {
 
     const WIDE_SHIFT: i32 = 0;
     const INT_TILE_PANELS: usize = 1;
-    const QUERIES: usize = 4;
-    const ACCUMULATORS: usize = 4;
+    const INT_TILE_ROWS: usize = 1;
+    // Slow in any case: tiles of one, so that the code for machines without vectors is small.
+    const QUERIES: usize = 1;
+    const ACCUMULATORS: usize = 1;
     const FLOAT_TILE_ROWS: usize = 1;
 
     #[inline(always)]

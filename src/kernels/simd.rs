@@ -23,6 +23,8 @@ pub(super) trait Simd: Copy + Send + Sync {
     const WIDE_SHIFT: i32;
     /// The most panels that an integer tile of several rows spans; 1 or 2.
     const INT_TILE_PANELS: usize;
+    /// The most activation rows that integer tiles keep in registers, at most 4.
+    const INT_TILE_ROWS: usize;
     /// The most queries of an attention tile, at most 8.
     const QUERIES: usize;
     /// Accumulators of an attention tile.

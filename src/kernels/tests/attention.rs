@@ -162,11 +162,11 @@ fn equals_the_plain_loops_over_long_prefixes() {
     let pools = [Pool::new(2)];
     let extra = [395, 301, 399];
     for n_rows in 1..=9 {
-        let rows: Vec<Visible<'_>> = [(300, 3), (290, 0), (129, 2), (128, 1), (64, 0), (65, 3), (300, 1), (63, 0), (257, 2)]
-            [..n_rows]
-            .iter()
-            .map(|&(prefix_len, n)| Visible { prefix_len, extra: &extra[..n] })
-            .collect();
+        let rows: Vec<Visible<'_>> =
+            [(300, 3), (290, 0), (129, 2), (128, 1), (64, 0), (65, 3), (300, 1), (63, 0), (257, 2)][..n_rows]
+                .iter()
+                .map(|&(prefix_len, n)| Visible { prefix_len, extra: &extra[..n] })
+                .collect();
         for shape in [shape(1, 1, 128), shape(2, 1, 64), shape(7, 1, 32)] {
             for ty in KvType::ALL {
                 check(shape, ty, 400, &rows, &pools);
