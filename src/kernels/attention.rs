@@ -483,7 +483,7 @@ impl KeyPanels for IntKeys {
         next: &[Line],
     ) -> [[S::F; N]; C] {
         let ahead = Ahead::new(next, queries[0].len().div_ceil(2));
-        int_tile::<S, Scaled<false, 128>, C, N>(s, panels, queries, &ahead)
+        int_tile::<S, Scaled<8>, C, N>(s, panels, queries, &ahead)
     }
 }
 

@@ -267,6 +267,19 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
         self.low_nibbles(proven!([_mm256_srli_epi16::<4>(w[0]), _mm256_srli_epi16::<4>(w[1])]))
     }
     #[inline(always)]
+    fn with_upper_bits(self, nibbles: Self::W, line: Self::W, shift: i32, mask: u8) -> Self::W {
+        proven! {
+            let (count, mask) = (_mm_cvtsi32_si128(shift.abs()), _mm256_set1_epi8(mask as i8));
+            let mut out = nibbles;
+            for i in 0..2 {
+                let upper =
+                    if shift >= 0 { _mm256_sll_epi16(line[i], count) } else { _mm256_srl_epi16(line[i], count) };
+                out[i] = _mm256_or_si256(nibbles[i], _mm256_and_si256(upper, mask));
+            }
+            out
+        }
+    }
+    #[inline(always)]
     fn dot_narrow(self, acc: Self::I, w: Self::W, a: i32) -> Self::I {
         if VNNI {
             return self.dot_vnni(acc, w, a);

@@ -192,6 +192,14 @@ impl Simd for Avx512 {
         proven!(_mm512_and_si512(_mm512_srli_epi16::<4>(w), _mm512_set1_epi8(0xF)))
     }
     #[inline(always)]
+    fn with_upper_bits(self, nibbles: Self::W, line: Self::W, shift: i32, mask: u8) -> Self::W {
+        proven! {
+            let count = _mm_cvtsi32_si128(shift.abs());
+            let upper = if shift >= 0 { _mm512_sll_epi16(line, count) } else { _mm512_srl_epi16(line, count) };
+            _mm512_or_si512(nibbles, _mm512_and_si512(upper, _mm512_set1_epi8(mask as i8)))
+        }
+    }
+    #[inline(always)]
     fn dot_narrow(self, acc: Self::I, w: Self::W, a: i32) -> Self::I {
         self.dot_wide(acc, w, a)
     }

@@ -5,16 +5,22 @@
 //!
 //! ```text
 //! unit  = code lines of its blocks (32 columns each), then its scale lines
-//! codes, 8 bits: line g (0..8) = 16 rows × columns 4g..4g+4 of the block
-//! codes, 4 bits: line g (0..4) = 16 rows × 4 bytes; low nibbles columns 4g..4g+4, high nibbles columns 16+4g..
+//! group g (0..8) = columns 4g..4g+4 of the block: a line is 16 rows × 4 bytes, one for each column
+//! codes, 8 bits: line g = group g
+//! codes, 4 bits: line g (0..4) = group g in the low nibbles, group 4+g in the high ones
+//! codes, 5 bits: the same, then a line whose bit g is the upper bit of group g
+//! codes, 6 bits: the same as 4 bits, then a line for groups 0..4 and one for 4..8, the upper bits of one in bits 2(g%4)..
 //! ```
+//!
+//! A code has the bits of its format and no more, so a matrix takes what its file takes, and no bytes make a code that the
+//! format does not have.
 //!
 //! | layout | source types | unit | scale lines | bits per weight |
 //! | --- | --- | --- | --- | --- |
-//! | `Scaled` | Q8_0, Q5_0 (8 bits), Q4_0 (4 bits) | 2 blocks | f16 scales of both blocks | 8.5, 4.5 |
-//! | `ScaledMin` | Q4_1 (4 bits), Q5_1 (8 bits) | 1 block | f16 scales, f16 minima | 5, 9 |
-//! | `SuperMin` | Q4_K (4 bits), Q5_K (8 bits) | 8 blocks | f16 `d`, f16 `dmin`; 8 × 8-bit scales; 8 × 8-bit minima | 4.6, 8.6 |
-//! | `Super16` | Q6_K (8 bits) | 8 blocks | f16 `d`; 16 × 8-bit scales | 8.6 |
+//! | `Scaled` | Q8_0, Q5_0, Q4_0 | 2 blocks | f16 scales of both blocks | 8.5, 5.5, 4.5 |
+//! | `ScaledMin` | Q5_1, Q4_1 | 1 block | f16 scales, f16 minima | 6, 5 |
+//! | `SuperMin` | Q5_K, Q4_K | 8 blocks | f16 `d`, f16 `dmin`; 8 × 8-bit scales; 8 × 8-bit minima | 5.6, 4.6 |
+//! | `Super16` | Q6_K | 8 blocks | f16 `d`; 16 × 8-bit scales | 6.6 |
 //!
 //! Floats have no units: line `c` (F32) or half a line (F16, BF16) is column `c` of the 16 rows.
 
@@ -41,10 +47,8 @@ pub(super) struct Scales<S: Simd> {
 
 /// A panel layout of integer codes.
 pub(super) trait IntLayout {
-    /// Two groups of codes share a line.
-    const NIBBLES: bool;
-    /// Codes use all eight bits (else at most seven).
-    const WIDE: bool = false;
+    /// Bits of a code: 4, 5, 6 or 8.
+    const BITS: usize;
     /// What is subtracted from codes.
     const BIAS: i32;
     /// Blocks of 32 columns per unit.
@@ -56,8 +60,8 @@ pub(super) trait IntLayout {
     /// Weights have a minimum.
     const MIN: bool = false;
 
-    /// Code lines per block.
-    const BLOCK_LINES: usize = if Self::NIBBLES { 4 } else { 8 };
+    /// Code lines per block: 32 columns of 16 rows are 64 bytes for each bit.
+    const BLOCK_LINES: usize = Self::BITS;
     /// Lines per unit.
     const UNIT_LINES: usize = Self::UNIT_BLOCKS * Self::BLOCK_LINES + Self::SCALE_LINES;
 
@@ -66,12 +70,11 @@ pub(super) trait IntLayout {
 }
 
 /// One f16 scale per block.
-pub(super) struct Scaled<const NIBBLES: bool, const BIAS: i32>;
+pub(super) struct Scaled<const BITS: usize>;
 
-impl<const NIBBLES: bool, const BIAS: i32> IntLayout for Scaled<NIBBLES, BIAS> {
-    const NIBBLES: bool = NIBBLES;
-    const WIDE: bool = BIAS == 128;
-    const BIAS: i32 = BIAS;
+impl<const BITS: usize> IntLayout for Scaled<BITS> {
+    const BITS: usize = BITS;
+    const BIAS: i32 = 1 << (BITS - 1);
     const UNIT_BLOCKS: usize = 2;
     const SCALE_LINES: usize = 1;
 
@@ -83,10 +86,10 @@ impl<const NIBBLES: bool, const BIAS: i32> IntLayout for Scaled<NIBBLES, BIAS> {
 }
 
 /// One f16 scale and one f16 minimum per block.
-pub(super) struct ScaledMin<const NIBBLES: bool>;
+pub(super) struct ScaledMin<const BITS: usize>;
 
-impl<const NIBBLES: bool> IntLayout for ScaledMin<NIBBLES> {
-    const NIBBLES: bool = NIBBLES;
+impl<const BITS: usize> IntLayout for ScaledMin<BITS> {
+    const BITS: usize = BITS;
     const BIAS: i32 = 0;
     const UNIT_BLOCKS: usize = 1;
     const SCALE_LINES: usize = 1;
@@ -100,10 +103,10 @@ impl<const NIBBLES: bool> IntLayout for ScaledMin<NIBBLES> {
 }
 
 /// f16 factors of 8 blocks, and an integer scale and minimum for each block.
-pub(super) struct SuperMin<const NIBBLES: bool>;
+pub(super) struct SuperMin<const BITS: usize>;
 
-impl<const NIBBLES: bool> IntLayout for SuperMin<NIBBLES> {
-    const NIBBLES: bool = NIBBLES;
+impl<const BITS: usize> IntLayout for SuperMin<BITS> {
+    const BITS: usize = BITS;
     const BIAS: i32 = 0;
     const UNIT_BLOCKS: usize = 8;
     const SCALE_LINES: usize = 5;
@@ -123,7 +126,7 @@ impl<const NIBBLES: bool> IntLayout for SuperMin<NIBBLES> {
 pub(super) struct Super16;
 
 impl IntLayout for Super16 {
-    const NIBBLES: bool = false;
+    const BITS: usize = 6;
     const BIAS: i32 = 32;
     const UNIT_BLOCKS: usize = 8;
     const SCALE_LINES: usize = 5;
@@ -144,7 +147,8 @@ impl IntLayout for Super16 {
 /// The layout constants of a source type at run time, for packing and unpacking.
 #[derive(Clone, Copy)]
 pub(super) struct LayoutInfo {
-    pub(super) nibbles: bool,
+    /// Bits of a code.
+    pub(super) bits: usize,
     pub(super) unit_blocks: usize,
     pub(super) block_lines: usize,
     pub(super) unit_lines: usize,
@@ -155,7 +159,7 @@ impl LayoutInfo {
     pub(super) fn of(ty: BlockType) -> Option<Self> {
         fn info<L: IntLayout>() -> Option<LayoutInfo> {
             Some(LayoutInfo {
-                nibbles: L::NIBBLES,
+                bits: L::BITS,
                 unit_blocks: L::UNIT_BLOCKS,
                 block_lines: L::BLOCK_LINES,
                 unit_lines: L::UNIT_LINES,
@@ -163,13 +167,13 @@ impl LayoutInfo {
         }
         match ty {
             BlockType::F32 | BlockType::F16 | BlockType::BF16 => None,
-            BlockType::Q8_0 => info::<Scaled<false, 128>>(),
-            BlockType::Q5_0 => info::<Scaled<false, 16>>(),
-            BlockType::Q4_0 => info::<Scaled<true, 8>>(),
-            BlockType::Q4_1 => info::<ScaledMin<true>>(),
-            BlockType::Q5_1 => info::<ScaledMin<false>>(),
-            BlockType::Q4K => info::<SuperMin<true>>(),
-            BlockType::Q5K => info::<SuperMin<false>>(),
+            BlockType::Q8_0 => info::<Scaled<8>>(),
+            BlockType::Q5_0 => info::<Scaled<5>>(),
+            BlockType::Q4_0 => info::<Scaled<4>>(),
+            BlockType::Q4_1 => info::<ScaledMin<4>>(),
+            BlockType::Q5_1 => info::<ScaledMin<5>>(),
+            BlockType::Q4K => info::<SuperMin<4>>(),
+            BlockType::Q5K => info::<SuperMin<5>>(),
             BlockType::Q6K => info::<Super16>(),
         }
     }

@@ -93,13 +93,13 @@ impl Work for Panels<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         match self.w.block_type() {
-            BlockType::Q8_0 => self.int_panels::<S, Scaled<false, 128>>(s),
-            BlockType::Q5_0 => self.int_panels::<S, Scaled<false, 16>>(s),
-            BlockType::Q4_0 => self.int_panels::<S, Scaled<true, 8>>(s),
-            BlockType::Q4_1 => self.int_panels::<S, ScaledMin<true>>(s),
-            BlockType::Q5_1 => self.int_panels::<S, ScaledMin<false>>(s),
-            BlockType::Q4K => self.int_panels::<S, SuperMin<true>>(s),
-            BlockType::Q5K => self.int_panels::<S, SuperMin<false>>(s),
+            BlockType::Q8_0 => self.int_panels::<S, Scaled<8>>(s),
+            BlockType::Q5_0 => self.int_panels::<S, Scaled<5>>(s),
+            BlockType::Q4_0 => self.int_panels::<S, Scaled<4>>(s),
+            BlockType::Q4_1 => self.int_panels::<S, ScaledMin<4>>(s),
+            BlockType::Q5_1 => self.int_panels::<S, ScaledMin<5>>(s),
+            BlockType::Q4K => self.int_panels::<S, SuperMin<4>>(s),
+            BlockType::Q5K => self.int_panels::<S, SuperMin<5>>(s),
             BlockType::Q6K => self.int_panels::<S, Super16>(s),
             BlockType::F32 => self.float_panels::<S, F32Columns>(s),
             BlockType::F16 => self.float_panels::<S, F16Columns>(s),
@@ -298,8 +298,12 @@ fn int_block<S: Simd, L: IntLayout, const P: usize, const R: usize>(
     a: [&Block; R],
     acc: &mut [[S::F; R]; P],
 ) {
-    let bias = L::BIAS + if L::WIDE { S::WIDE_SHIFT } else { 0 };
+    let bias = L::BIAS + if L::BITS == 8 { S::WIDE_SHIFT } else { 0 };
     let (first_line, scale_lines) = (b * L::BLOCK_LINES, L::UNIT_BLOCKS * L::BLOCK_LINES);
+    let mut blocks: [&[Line]; P] = [&[]; P];
+    for p in 0..P {
+        blocks[p] = &units[p][first_line..][..L::BLOCK_LINES];
+    }
     let mut dots = [[s.splat_i(0); R]; P];
     if L::SPLIT {
         for half in 0..2 {
@@ -309,12 +313,8 @@ fn int_block<S: Simd, L: IntLayout, const P: usize, const R: usize>(
                     dots[p][r] = start;
                 }
             }
-            for g in 4 * half..4 * half + 4 {
-                let mut w = [s.load_codes(&units[0][first_line + g].0); P];
-                for p in 1..P {
-                    w[p] = s.load_codes(&units[p][first_line + g].0);
-                }
-                dot_group::<S, L, P, R>(s, w, g, &a, &mut dots);
+            for group in 4 * half..4 * half + 4 {
+                dot_group::<S, L, P, R>(s, blocks, group, &a, &mut dots);
             }
             for p in 0..P {
                 let scales = L::scales(s, &units[p][scale_lines..], b);
@@ -333,24 +333,10 @@ fn int_block<S: Simd, L: IntLayout, const P: usize, const R: usize>(
             dots[p][r] = start;
         }
     }
-    for g in 0..L::BLOCK_LINES {
-        let mut w = [s.load_codes(&units[0][first_line + g].0); P];
-        for p in 1..P {
-            w[p] = s.load_codes(&units[p][first_line + g].0);
-        }
-        if L::NIBBLES {
-            let mut half = w;
-            for p in 0..P {
-                half[p] = s.low_nibbles(w[p]);
-            }
-            dot_group::<S, L, P, R>(s, half, g, &a, &mut dots);
-            for p in 0..P {
-                half[p] = s.high_nibbles(w[p]);
-            }
-            dot_group::<S, L, P, R>(s, half, g + 4, &a, &mut dots);
-        } else {
-            dot_group::<S, L, P, R>(s, w, g, &a, &mut dots);
-        }
+    // Groups that share a line one after the other: it is loaded once.
+    for group in 0..4 {
+        dot_group::<S, L, P, R>(s, blocks, group, &a, &mut dots);
+        dot_group::<S, L, P, R>(s, blocks, group + 4, &a, &mut dots);
     }
     for p in 0..P {
         let scales = L::scales(s, &units[p][scale_lines..], b);
@@ -368,17 +354,41 @@ fn int_block<S: Simd, L: IntLayout, const P: usize, const R: usize>(
 #[inline(always)]
 fn dot_group<S: Simd, L: IntLayout, const P: usize, const R: usize>(
     s: S,
-    w: [S::W; P],
+    blocks: [&[Line]; P],
     group: usize,
     a: &[&Block; R],
     dots: &mut [[S::I; R]; P],
 ) {
+    let mut w = [codes::<S, L>(s, blocks[0], group); P];
+    for p in 1..P {
+        w[p] = codes::<S, L>(s, blocks[p], group);
+    }
     for r in 0..R {
         let q = a[r].q[group];
         for p in 0..P {
             let dot = &mut dots[p][r];
-            *dot = if L::WIDE { s.dot_wide(*dot, w[p], q) } else { s.dot_narrow(*dot, w[p], q) };
+            *dot = if L::BITS == 8 { s.dot_wide(*dot, w[p], q) } else { s.dot_narrow(*dot, w[p], q) };
         }
+    }
+}
+
+/// The codes of a group of four columns, from the lines of their block (see `layout.rs`).
+#[inline(always)]
+fn codes<S: Simd, L: IntLayout>(s: S, block: &[Line], group: usize) -> S::W {
+    if L::BITS == 8 {
+        return s.load_codes(&block[group].0);
+    }
+    let line = s.load_codes(&block[group % 4].0);
+    let nibbles = if group < 4 { s.low_nibbles(line) } else { s.high_nibbles(line) };
+    match L::BITS {
+        4 => nibbles,
+        5 => s.with_upper_bits(nibbles, s.load_codes(&block[4].0), 4 - group as i32, 0x10),
+        _ => s.with_upper_bits(
+            nibbles,
+            s.load_codes(&block[4 + group / 4].0),
+            4 - 2 * (group as i32 % 4),
+            0x30,
+        ),
     }
 }
 

@@ -287,6 +287,17 @@ impl<const DOT: bool> Simd for Neon<DOT> {
         proven!(w.map(|w| vshrq_n_u8::<4>(w)))
     }
     #[inline(always)]
+    fn with_upper_bits(self, nibbles: Self::W, line: Self::W, shift: i32, mask: u8) -> Self::W {
+        proven! {
+            let (shift, mask) = (vdupq_n_s8(shift as i8), vdupq_n_u8(mask));
+            let mut out = nibbles;
+            for i in 0..4 {
+                out[i] = vorrq_u8(nibbles[i], vandq_u8(vshlq_u8(line[i], shift), mask));
+            }
+            out
+        }
+    }
+    #[inline(always)]
     fn dot_narrow(self, acc: Self::I, w: Self::W, a: i32) -> Self::I {
         let a = proven!(vreinterpretq_s8_s32(vdupq_n_s32(a)));
         let mut out = acc;

@@ -245,15 +245,28 @@ fn pack_codes(ty: BlockType, info: LayoutInfo, src: &[u8], panel: &mut [Line], l
         let first = block_idx % info.unit_blocks;
         for (sub, codes) in unpacked.codes[..ty.block_len()].as_chunks::<32>().0.iter().enumerate() {
             let lines = &mut unit[(first + sub) * info.block_lines..][..info.block_lines];
-            for (g, line) in lines.iter_mut().enumerate() {
-                for byte in 0..4 {
-                    let col = 4 * g + byte;
-                    let high = if info.nibbles { codes[16 + col] << 4 } else { 0 };
-                    line.0[4 * lane + byte] = codes[col] | high;
+            for (col, &code) in codes.iter().enumerate() {
+                let (group, at) = (col / 4, 4 * lane + col % 4);
+                if info.bits == 8 {
+                    lines[group].0[at] = code;
+                    continue;
+                }
+                lines[group % 4].0[at] |= (code & 0xF) << (group / 4 * 4);
+                if let Some((line, shift)) = upper_bits(info, group) {
+                    lines[line].0[at] |= code >> 4 << shift;
                 }
             }
         }
         pack_scales(&unpacked, &mut unit[info.unit_blocks * info.block_lines..], first, lane);
+    }
+}
+
+/// The line of the block and the bit where the bits of a group's codes above the fourth begin; `None` where there are none.
+fn upper_bits(info: LayoutInfo, group: usize) -> Option<(usize, usize)> {
+    match info.bits {
+        5 => Some((4, group)),
+        6 => Some((4 + group / 4, 2 * (group % 4))),
+        _ => None,
     }
 }
 
@@ -265,14 +278,15 @@ fn unpack_codes(ty: BlockType, info: LayoutInfo, panel: &[Line], lane: usize, ou
         let first = block_idx % info.unit_blocks;
         for (sub, codes) in unpacked.codes[..ty.block_len()].as_chunks_mut::<32>().0.iter_mut().enumerate() {
             let lines = &unit[(first + sub) * info.block_lines..][..info.block_lines];
-            for (g, line) in lines.iter().enumerate() {
-                for byte in 0..4 {
-                    let (col, code) = (4 * g + byte, line.0[4 * lane + byte]);
-                    if info.nibbles {
-                        (codes[col], codes[16 + col]) = (code & 0xF, code >> 4);
-                    } else {
-                        codes[col] = code;
-                    }
+            for (col, code) in codes.iter_mut().enumerate() {
+                let (group, at) = (col / 4, 4 * lane + col % 4);
+                if info.bits == 8 {
+                    *code = lines[group].0[at];
+                    continue;
+                }
+                *code = lines[group % 4].0[at] >> (group / 4 * 4) & 0xF;
+                if let Some((line, shift)) = upper_bits(info, group) {
+                    *code |= (lines[line].0[at] >> shift & ((1 << (info.bits - 4)) - 1)) << 4;
                 }
             }
         }

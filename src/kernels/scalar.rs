@@ -192,6 +192,13 @@ impl Simd for Scalar {
         w
     }
     #[inline(always)]
+    fn with_upper_bits(self, mut nibbles: Self::W, line: Self::W, shift: i32, mask: u8) -> Self::W {
+        for (code, byte) in nibbles.iter_mut().zip(line) {
+            *code |= if shift >= 0 { byte << shift } else { byte >> -shift } & mask;
+        }
+        nibbles
+    }
+    #[inline(always)]
     fn dot_narrow(self, acc: Self::I, w: Self::W, a: i32) -> Self::I {
         self.dot_wide(acc, w, a)
     }

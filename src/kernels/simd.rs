@@ -83,6 +83,9 @@ pub(super) trait Simd: Copy + Send + Sync {
     fn load_codes(self, x: &[u8; 64]) -> Self::W;
     fn low_nibbles(self, w: Self::W) -> Self::W;
     fn high_nibbles(self, w: Self::W) -> Self::W;
+    /// Each byte of `nibbles`, or-ed with that of `line` after it was shifted to the left (to the right by a negative `shift`) and
+    /// cut to `mask`. Bits of a neighbouring byte may be shifted in: `mask` leaves them out.
+    fn with_upper_bits(self, nibbles: Self::W, line: Self::W, shift: i32, mask: u8) -> Self::W;
     /// Per lane: acc + Σ₄ code · a, where the codes are below 128 and `a` holds four signed bytes other than −128.
     fn dot_narrow(self, acc: Self::I, w: Self::W, a: i32) -> Self::I;
     /// Per lane: acc + Σ₄ (code + `WIDE_SHIFT`) · a, for codes of all eight bits.

