@@ -16,6 +16,7 @@ use crate::draft::{CostProfile, VERIFY_ROWS_MAX};
 use crate::kernels::KvType;
 use crate::model::transformer::{Compute, PassEnd};
 use crate::model::{Batch, KvCache, Model, ModelConfig, Workspace, kv_cache::KvCacheError};
+use crate::replace::{ReplaceError, replace_file};
 use crate::token::TokenId;
 
 /// The format that this version writes and reads.
@@ -91,6 +92,16 @@ pub enum ProfileError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// The new file could not be created, synced or renamed; a file that was there before is unchanged.
+    #[error("cannot {action} `{}`: {source}", path.display())]
+    Replace {
+        /// What was tried.
+        action: &'static str,
+        /// With which file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// The file is longer than any profile.
     #[error("{path}: {bytes} bytes exceed the {FILE_BYTES_MAX} of a profile")]
     TooLarge {
@@ -128,6 +139,12 @@ pub enum ProfileError {
     /// There was no memory for the measurement.
     #[error(transparent)]
     KvCache(#[from] KvCacheError),
+}
+
+impl From<ReplaceError> for ProfileError {
+    fn from(ReplaceError { action, path, source }: ReplaceError) -> Self {
+        Self::Replace { action, path, source }
+    }
 }
 
 /// What to measure.
@@ -307,22 +324,12 @@ impl MachineProfile {
     /// Writes the profile, in place of a file that may be there already, whole or not at all.
     ///
     /// # Errors
-    /// [`ProfileError::Io`]; the old file is unchanged.
+    /// [`ProfileError::Io`], [`ProfileError::Replace`]; the old file is unchanged.
     pub fn write(&self, path: &Path) -> Result<(), ProfileError> {
-        let io = |source| ProfileError::Io { path: path.to_owned(), source };
-        let mut name = path.file_name().unwrap_or_default().to_owned();
-        name.push(format!(".{}.tmp", std::process::id()));
-        let temporary = path.with_file_name(name);
-        let written = fs::File::create(&temporary).and_then(|mut file| {
-            serde_json::to_writer_pretty(&mut file, self)?;
-            file.write_all(b"\n")?;
-            file.sync_all()?;
-            fs::rename(&temporary, path)
-        });
-        written.map_err(|source| {
-            // What is left of the attempt helps nobody; the error that matters is the first.
-            let _ = fs::remove_file(&temporary);
-            io(source)
+        replace_file(path, |file| {
+            let written = serde_json::to_writer_pretty(&mut *file, self).map_err(std::io::Error::from);
+            let written = written.and_then(|()| file.write_all(b"\n"));
+            written.map_err(|source| ProfileError::Io { path: path.to_owned(), source })
         })
     }
 }
@@ -465,7 +472,7 @@ mod tests {
         assert_eq!(MachineProfile::read(&path).unwrap(), profile());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left");
         let missing = folder.path().join("none").join("m.json");
-        assert!(matches!(profile().write(&missing), Err(ProfileError::Io { .. })));
+        assert!(matches!(profile().write(&missing), Err(ProfileError::Replace { .. })));
         assert!(matches!(MachineProfile::read(&missing), Err(ProfileError::Io { .. })));
     }
 
