@@ -356,7 +356,8 @@ fn check(list: &[PassCost]) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Runs passes over a cache of zeros: what they cost does not depend on the values.
+/// Runs passes over a cache whose every slot has been written: what they cost does not depend on the values, but reading
+/// memory that nobody has written costs nothing.
 struct Probe<'a> {
     model: &'a Model,
     compute: Compute<'a>,
@@ -374,10 +375,13 @@ impl<'a> Probe<'a> {
         options: &ProfileOptions,
         n_slots: usize,
     ) -> Result<Self, KvCacheError> {
+        let ModelConfig { n_kv_heads, head_dim, .. } = *model.config();
+        let mut kv = KvCache::new(model.config(), options.kv_type, n_slots)?;
+        kv.fill(compute.kernels, &vec![0.5; n_kv_heads * head_dim]);
         Ok(Self {
             model,
             compute,
-            kv: KvCache::new(model.config(), options.kv_type, n_slots)?,
+            kv,
             workspace: Workspace::new(model.config()),
             batch: Batch::new(),
             logits: Vec::new(),
@@ -426,6 +430,9 @@ fn least_us(time: Duration, mut run: impl FnMut()) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernels::{Kernels, Pool};
+    use crate::model::Checkpoint;
+    use crate::model::weights::LoadOptions;
 
     fn profile() -> MachineProfile {
         let key = ProfileKey {
@@ -502,5 +509,31 @@ mod tests {
         assert!(
             matches!(MachineProfile::read(&path), Err(ProfileError::TooLarge { bytes, .. }) if bytes == FILE_BYTES_MAX + 1)
         );
+    }
+
+    #[test]
+    fn every_slot_that_is_measured_over_was_written() {
+        let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/target.gguf");
+        let model =
+            Model::load(&Checkpoint::open(fixture.as_ref()).unwrap(), LoadOptions::default()).unwrap();
+        let (pool, n_slots) = (Pool::try_new(1).unwrap(), 40);
+        let compute = Compute { kernels: Kernels::detect(), pool: &pool };
+        let options = ProfileOptions { entry_time: Duration::ZERO, ..ProfileOptions::default() };
+        let mut probe = Probe::new(&model, compute, &options, n_slots).unwrap();
+        // What one row gives behind a context tells a slot of zeros from a written one.
+        let logits = |probe: &mut Probe, context: usize| {
+            probe.pass(context, 1, PassEnd::Hidden);
+            model.logits(compute, &mut probe.workspace, &[0], &mut probe.logits);
+            probe.logits.clone()
+        };
+        for context in [1, n_slots - 1] {
+            let written = logits(&mut probe, context);
+            let full = std::mem::replace(
+                &mut probe.kv,
+                KvCache::new(model.config(), options.kv_type, n_slots).unwrap(),
+            );
+            assert_ne!(logits(&mut probe, context), written, "context {context}");
+            probe.kv = full;
+        }
     }
 }
