@@ -52,7 +52,7 @@ pub(crate) struct ProfileArgs {
     /// Where the profile goes, with a plot of it beside [default: beside the model, where `run` and `chat` look for it].
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
-    /// Tokens before the batch; what the model was not trained for is left out.
+    /// Tokens before the batch, besides 0; at most what the model was trained for, less a batch.
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "0,1024,4096")]
     pub(crate) contexts: Vec<usize>,
     /// Element type of the KV cache.

@@ -194,7 +194,8 @@ impl Engine {
     /// during which nothing else should run.
     ///
     /// # Errors
-    /// [`ProfileError::KvCache`]: there is no memory for a cache of the longest context.
+    /// [`ProfileError::KvCache`]: there is no memory for a cache of the longest context;
+    /// [`ProfileError::NothingToMeasure`]: a list of the options has no usable entry.
     pub fn measure_profile(
         &self,
         options: &ProfileOptions,

@@ -3,6 +3,7 @@
 //! An engine measures a short [`CostProfile`] whenever it is loaded. A [`MachineProfile`] takes longer, knows that rows cost
 //! more behind a long context, and saves that second of loading.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use super::options::PREFILL_CHUNK_MAX;
 use crate::draft::{CostProfile, VERIFY_ROWS_MAX};
 use crate::kernels::KvType;
 use crate::model::transformer::{Compute, PassEnd};
@@ -27,6 +29,9 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Entries of each list at most.
 const ENTRIES_MAX: usize = 4096;
+
+/// The longest time of a pass, in µs: an hour, so that sums of times stay numbers.
+const US_MAX: f32 = 3.6e9;
 
 /// What decides the cost of a pass, besides its rows and its context. Weights of the same shape and size cost the same.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -136,6 +141,12 @@ pub enum ProfileError {
         /// What is wrong with it.
         reason: &'static str,
     },
+    /// Nothing of what was asked for can be measured.
+    #[error("there is nothing to measure: `{option}` has no usable entry")]
+    NothingToMeasure {
+        /// The option.
+        option: &'static str,
+    },
     /// There was no memory for the measurement.
     #[error(transparent)]
     KvCache(#[from] KvCacheError),
@@ -150,11 +161,11 @@ impl From<ReplaceError> for ProfileError {
 /// What to measure.
 #[derive(Debug, Clone)]
 pub struct ProfileOptions {
-    /// Contexts; those that the model was not trained for are left out.
+    /// Contexts besides 0; longer ones than the model was trained for become the longest that leaves room for a batch.
     pub contexts: Vec<usize>,
-    /// Numbers of rows, each 1..=[`VERIFY_ROWS_MAX`].
+    /// Numbers of rows; those outside 1..=[`VERIFY_ROWS_MAX`] are left out.
     pub rows: Vec<usize>,
-    /// Lengths of prefill chunks.
+    /// Lengths of prefill chunks; longer ones than the model was trained for become that long.
     pub prefill: Vec<usize>,
     /// Element type of the KV cache.
     pub kv_type: KvType,
@@ -200,12 +211,8 @@ impl MachineProfile {
         options: &ProfileOptions,
         mut progress: impl FnMut(usize, usize),
     ) -> Result<Self, ProfileError> {
-        let rows = ascending(&options.rows, VERIFY_ROWS_MAX);
-        let trained_len = model.config().context_len;
-        let contexts = ascending(&options.contexts, trained_len.saturating_sub(VERIFY_ROWS_MAX));
-        let chunks = ascending(&options.prefill, trained_len);
-        let n_slots =
-            contexts.last().map_or(0, |c| c + VERIFY_ROWS_MAX).max(chunks.last().copied().unwrap_or(0));
+        let Plan { contexts, rows, prefill: chunks, n_slots } =
+            Plan::new(options, model.config().context_len)?;
         let mut probe = Probe::new(model, compute, options, n_slots)?;
         let n_entries = contexts.len() * rows.len() + rows.len() + chunks.len();
         let mut n_done = 0;
@@ -215,18 +222,18 @@ impl MachineProfile {
         };
         let mut verify = Vec::new();
         for &context in &contexts {
-            for &rows in rows.iter().filter(|&&rows| rows > 0) {
+            for &rows in &rows {
                 verify.push(probe.pass(context, rows, PassEnd::Hidden));
                 done();
             }
         }
         let mut projection = Vec::new();
-        for &rows in rows.iter().filter(|&&rows| rows > 0) {
+        for &rows in &rows {
             projection.push(probe.projection(rows));
             done();
         }
         let mut prefill = Vec::new();
-        for &rows in chunks.iter().filter(|&&rows| rows > 0) {
+        for &rows in &chunks {
             prefill.push(probe.pass(0, rows, PassEnd::KeysAndValues));
             done();
         }
@@ -314,7 +321,7 @@ impl MachineProfile {
             let costs = profile.verify.iter().filter(move |cost| cost.context == context);
             costs.map(|cost| cost.rows)
         };
-        let first = profile.verify.first().ok_or_else(|| field("verify", "it is empty"))?.context;
+        let first = profile.verify[0].context;
         if profile.verify.iter().any(|cost| !rows_of(cost.context).eq(rows_of(first))) {
             return Err(field("verify", "the contexts have different rows"));
         }
@@ -334,21 +341,49 @@ impl MachineProfile {
     }
 }
 
-/// Ascending, once each, none above `max`.
-fn ascending(values: &[usize], max: usize) -> Vec<usize> {
-    let mut values: Vec<usize> = values.iter().copied().filter(|&value| value <= max).collect();
-    values.sort_unstable();
-    values.dedup();
-    values
+/// What is measured of a model, from what was asked for.
+#[derive(Debug)]
+struct Plan {
+    contexts: Vec<usize>,
+    rows: Vec<usize>,
+    prefill: Vec<usize>,
+    /// Of the KV cache: enough for each pass.
+    n_slots: usize,
+}
+
+impl Plan {
+    fn new(options: &ProfileOptions, trained_len: usize) -> Result<Self, ProfileError> {
+        // The longest batch behind the longest context is inside of what the model was trained for.
+        let context_max = trained_len.saturating_sub(VERIFY_ROWS_MAX);
+        let contexts = ascending(options.contexts.iter().map(|&context| context.min(context_max)).chain([0]));
+        let rows =
+            ascending(options.rows.iter().copied().filter(|rows| (1..=VERIFY_ROWS_MAX).contains(rows)));
+        let chunk_max = trained_len.min(PREFILL_CHUNK_MAX);
+        let prefill = ascending(options.prefill.iter().map(|&len| len.min(chunk_max)).filter(|&len| len > 0));
+        let last =
+            |list: &[usize], option| list.last().copied().ok_or(ProfileError::NothingToMeasure { option });
+        let rows_max = last(&rows, "rows")?;
+        let n_slots = (last(&contexts, "contexts")? + rows_max).max(last(&prefill, "prefill")?);
+        Ok(Self { contexts, rows, prefill, n_slots })
+    }
+}
+
+/// Ascending, once each.
+fn ascending(values: impl Iterator<Item = usize>) -> Vec<usize> {
+    values.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// What every list of a profile keeps to.
 fn check(list: &[PassCost]) -> Result<(), &'static str> {
+    if list.is_empty() {
+        return Err("it is empty");
+    }
     if list.len() > ENTRIES_MAX {
         return Err("it has too many entries");
     }
-    if list.iter().any(|cost| cost.rows == 0 || !cost.us.is_finite() || cost.us <= 0.0) {
-        return Err("rows and times must be positive numbers");
+    // Not a number is in no range.
+    if list.iter().any(|cost| cost.rows == 0 || !(f32::MIN_POSITIVE..=US_MAX).contains(&cost.us)) {
+        return Err("rows and times must be positive numbers, and no time over an hour");
     }
     if !list.is_sorted_by(|a, b| (a.context, a.rows) < (b.context, b.rows)) {
         return Err("entries must rise by context, then by rows");
@@ -424,7 +459,7 @@ fn least_us(time: Duration, mut run: impl FnMut()) -> f32 {
         least = least.min(run_start.elapsed().as_secs_f32() * 1e6);
         n_runs += 1;
     }
-    least.max(f32::MIN_POSITIVE)
+    least.clamp(f32::MIN_POSITIVE, US_MAX)
 }
 
 #[cfg(test)]
@@ -495,6 +530,9 @@ mod tests {
         };
         assert!(changed(&|p| p.version = 9).contains("version 9"));
         assert!(changed(&|p| p.verify.clear()).contains("`verify`: it is empty"));
+        assert!(changed(&|p| p.projection.clear()).contains("`projection`: it is empty"));
+        assert!(changed(&|p| p.prefill.clear()).contains("`prefill`: it is empty"));
+        assert!(changed(&|p| p.verify[0].us = 3e38).contains("`verify`: rows and times"));
         assert!(changed(&|p| p.verify[2].rows = 2).contains("different rows"));
         assert!(changed(&|p| p.verify.swap(0, 1)).contains("must rise"));
         assert!(changed(&|p| p.projection[0].us = -1.0).contains("`projection`: rows and times"));
@@ -509,6 +547,29 @@ mod tests {
         assert!(
             matches!(MachineProfile::read(&path), Err(ProfileError::TooLarge { bytes, .. }) if bytes == FILE_BYTES_MAX + 1)
         );
+    }
+
+    #[test]
+    fn what_is_asked_for_is_cut_to_what_the_model_was_trained_for() {
+        let plan = |trained_len| Plan::new(&ProfileOptions::default(), trained_len).unwrap();
+        assert_eq!(plan(4096).contexts, [0, 1024, 4096 - VERIFY_ROWS_MAX]);
+        assert_eq!(plan(100_000).contexts, [0, 1024, 4096]);
+        assert_eq!((plan(300).contexts, plan(300).prefill), (vec![0, 236], vec![64, 128, 256, 300]));
+        // Fewer tokens than the longest batch: every row is measured all the same.
+        let Plan { contexts, rows, prefill, n_slots } = plan(32);
+        assert_eq!((contexts, rows.last(), prefill, n_slots), (vec![0], Some(&64), vec![32], 64));
+        let options = ProfileOptions { contexts: Vec::new(), ..ProfileOptions::default() };
+        assert_eq!(Plan::new(&options, 4096).unwrap().contexts, [0]);
+    }
+
+    #[test]
+    fn what_leaves_nothing_to_measure_is_refused() {
+        let refused = |options: ProfileOptions| Plan::new(&options, 4096).unwrap_err().to_string();
+        let rows =
+            refused(ProfileOptions { rows: vec![0, VERIFY_ROWS_MAX + 1], ..ProfileOptions::default() });
+        assert!(rows.contains("`rows`"), "{rows}");
+        let prefill = refused(ProfileOptions { prefill: vec![0], ..ProfileOptions::default() });
+        assert!(prefill.contains("`prefill`"), "{prefill}");
     }
 
     #[test]
