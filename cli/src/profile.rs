@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use plotters::prelude::*;
 use refrain::draft::CostProfile;
 use refrain::engine::profile::PassCost;
-use refrain::engine::{EngineOptions, MachineProfile, ProfileOptions};
+use refrain::engine::{EngineOptions, MachineProfile, ProfileOptions, Session};
 
 use crate::args::ProfileArgs;
 use crate::failure::{Exit, Failure};
 use crate::load;
 use crate::progress::Progress;
-use crate::terminal::{AnswerStream, note};
+use crate::terminal::{AnswerStream, note, visible};
 
 pub(crate) fn profile(args: &ProfileArgs) -> Result<Exit, Failure> {
     let checkpoint = load::checkpoint(args.model.as_deref())?;
@@ -69,6 +69,15 @@ pub(crate) fn stored(model: Option<&Path>) -> Option<MachineProfile> {
             note(&format!("the stored profile is left aside: {error}"));
             None
         }
+    }
+}
+
+/// Says why a session does not use the profile that is stored beside its model.
+pub(crate) fn note_mismatch(session: &Session) {
+    if let Some(mismatch) = session.profile_mismatch() {
+        note(&visible(&format!(
+            "the stored profile is left aside: {mismatch}; `refrain profile` measures anew"
+        )));
     }
 }
 

@@ -145,7 +145,7 @@ impl<'s> Generation<'s> {
             ..Stats::default()
         };
         session.builder.set_table(session.shared.reliability().clone());
-        let costs = match &session.shared.profile {
+        let costs = match session.profile() {
             Some(profile) => profile.costs(prompt_len, session.options.projection_rows),
             None => session.shared.costs().clone(),
         };

@@ -22,6 +22,7 @@ use crate::tokenizer::{Tokenizer, TokenizerError};
 use profile::ProfileKey;
 
 mod cores;
+mod cpu;
 mod generation;
 mod options;
 mod output;
@@ -35,7 +36,7 @@ pub use options::{
     SessionOptions, VERIFY_ROWS_MAX,
 };
 pub use output::FinishReason;
-pub use profile::{MachineProfile, ProfileError, ProfileOptions};
+pub use profile::{MachineProfile, ProfileError, ProfileMismatch, ProfileOptions};
 pub use session::{CancelHandle, LogitsReceiver, Score, Session, SessionError};
 pub use stats::{DraftingOffStats, RowStats, SourceStats, StageTimes, Stats};
 
@@ -53,8 +54,10 @@ pub(crate) struct Shared {
     pub(crate) pool: Pool,
     /// Sessions start from it and give back what they have measured.
     pub(crate) costs: Mutex<CostProfile>,
-    /// Where there is one, each generation starts from what it says of its context.
+    /// Where there is one, each generation with its type of KV cache starts from what it says of its context.
     pub(crate) profile: Option<MachineProfile>,
+    /// Why the profile that was given is not used.
+    pub(crate) profile_mismatch: Option<ProfileMismatch>,
     pub(crate) history: Arc<HistoryStore>,
     /// Which drafts were accepted: as `costs`, and of generations that run at the same time the last to end is kept.
     pub(crate) reliability: Mutex<ReliabilityTable>,
@@ -122,9 +125,7 @@ impl Engine {
             None => Kernels::detect(),
             Some(isa) => Kernels::with_isa(isa).ok_or(EngineError::Isa { isa })?,
         };
-        let n_threads = options
-            .n_threads
-            .unwrap_or_else(|| cores::n_performance_cores().min(THREADS_MAX));
+        let n_threads = options.n_threads.unwrap_or_else(|| cores::n_performance_cores().min(THREADS_MAX));
         if n_threads == 0 || n_threads > THREADS_MAX {
             return Err(EngineError::Threads { given: n_threads, max: THREADS_MAX });
         }
@@ -133,9 +134,12 @@ impl Engine {
         let model = Model::load(checkpoint, LoadOptions { quantize, packed_access, progress })?;
         let pool = Pool::try_new(n_threads).map_err(|source| EngineError::Spawn { n_threads, source })?;
         let compute = Compute { kernels, pool: &pool };
-        let key = ProfileKey::new(&model, compute);
-        let profile =
-            options.profile.filter(|profile| options.cost_profile.is_none() && *profile.key() == key);
+        let profile = options.profile.filter(|_| options.cost_profile.is_none());
+        let profile_mismatch = profile.as_ref().and_then(|profile| {
+            let here = ProfileKey::new(&model, compute, profile.key().kv_type);
+            profile.key().mismatch(&here)
+        });
+        let profile = profile.filter(|_| profile_mismatch.is_none());
         let costs = match (options.cost_profile, &profile) {
             (Some(costs), _) => costs,
             (None, Some(profile)) => profile.costs(0, SessionOptions::default().projection_rows),
@@ -148,6 +152,7 @@ impl Engine {
             pool,
             costs: Mutex::new(costs),
             profile,
+            profile_mismatch,
             history: Arc::new(match options.history_tokens_max {
                 None => HistoryStore::new(),
                 Some(n_tokens) => HistoryStore::with_tokens_max(n_tokens),

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::options::PREFILL_CHUNK_MAX;
+use super::cpu::cpu_name;
+use super::options::{PREFILL_CHUNK_MAX, kv_type_name};
 use crate::draft::{CostProfile, VERIFY_ROWS_MAX};
 use crate::kernels::KvType;
 use crate::model::transformer::{Compute, PassEnd};
@@ -22,7 +23,7 @@ use crate::replace::{ReplaceError, replace_file};
 use crate::token::TokenId;
 
 /// The format that this version writes and reads.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// The largest file that is read as a profile.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -37,6 +38,8 @@ const US_MAX: f32 = 3.6e9;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProfileKey {
+    /// The CPU's model name.
+    pub cpu: String,
     /// Instruction set of the kernels.
     pub isa: String,
     /// Threads of the forward pass.
@@ -57,6 +60,21 @@ pub struct ProfileKey {
     pub vocab_size: usize,
     /// Bytes of the packed weights.
     pub weights_bytes: usize,
+    /// Element type of the KV cache. Sessions have their own: it is compared when one of them generates.
+    #[serde(with = "kv_type_name")]
+    pub kv_type: KvType,
+}
+
+/// Why a stored profile is left aside: it does not tell what steps cost here.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("it was measured with {field} {measured}, here it is {here}")]
+pub struct ProfileMismatch {
+    /// What differs.
+    pub field: &'static str,
+    /// What it was measured with.
+    pub measured: String,
+    /// What it is here.
+    pub here: String,
 }
 
 /// A measured time.
@@ -186,10 +204,11 @@ impl Default for ProfileOptions {
 }
 
 impl ProfileKey {
-    pub(super) fn new(model: &Model, compute: Compute<'_>) -> Self {
+    pub(super) fn new(model: &Model, compute: Compute<'_>, kv_type: KvType) -> Self {
         let ModelConfig { n_layers, hidden_dim, ffn_dim, n_heads, n_kv_heads, head_dim, vocab_size, .. } =
             *model.config();
         Self {
+            cpu: cpu_name(),
             isa: compute.kernels.isa().name().to_owned(),
             n_threads: compute.pool.n_threads(),
             n_layers,
@@ -200,7 +219,36 @@ impl ProfileKey {
             head_dim,
             vocab_size,
             weights_bytes: model.memory_usage(),
+            kv_type,
         }
+    }
+
+    /// The first thing that differs from `here`, the type of the KV cache aside.
+    pub(super) fn mismatch(&self, here: &Self) -> Option<ProfileMismatch> {
+        let fields = |key: &Self| {
+            [
+                ("CPU", key.cpu.clone()),
+                ("instruction set", key.isa.clone()),
+                ("threads", key.n_threads.to_string()),
+                ("layers", key.n_layers.to_string()),
+                ("hidden width", key.hidden_dim.to_string()),
+                ("feed-forward width", key.ffn_dim.to_string()),
+                ("heads", key.n_heads.to_string()),
+                ("KV heads", key.n_kv_heads.to_string()),
+                ("head width", key.head_dim.to_string()),
+                ("vocabulary", key.vocab_size.to_string()),
+                ("bytes of weights", key.weights_bytes.to_string()),
+            ]
+        };
+        let mut pairs = fields(self).into_iter().zip(fields(here));
+        let ((field, measured), (_, here)) = pairs.find(|(measured, here)| measured != here)?;
+        Some(ProfileMismatch { field, measured, here })
+    }
+
+    /// The same for the type of the KV cache.
+    pub(super) fn kv_mismatch(&self, kv_type: KvType) -> Option<ProfileMismatch> {
+        let [measured, here] = [self.kv_type, kv_type].map(|kv_type| kv_type.to_string());
+        (self.kv_type != kv_type).then_some(ProfileMismatch { field: "KV type", measured, here })
     }
 }
 
@@ -237,7 +285,8 @@ impl MachineProfile {
             prefill.push(probe.pass(0, rows, PassEnd::KeysAndValues));
             done();
         }
-        Ok(Self { version: VERSION, key: ProfileKey::new(model, compute), verify, projection, prefill })
+        let key = ProfileKey::new(model, compute, options.kv_type);
+        Ok(Self { version: VERSION, key, verify, projection, prefill })
     }
 
     /// What it was measured on.
@@ -471,6 +520,7 @@ mod tests {
 
     fn profile() -> MachineProfile {
         let key = ProfileKey {
+            cpu: "A CPU".to_owned(),
             isa: "scalar".to_owned(),
             n_threads: 2,
             n_layers: 1,
@@ -481,6 +531,7 @@ mod tests {
             head_dim: 32,
             vocab_size: 300,
             weights_bytes: 1000,
+            kv_type: KvType::F16,
         };
         let cost = |context, rows, us| PassCost { context, rows, us };
         MachineProfile {
@@ -537,7 +588,7 @@ mod tests {
         assert!(changed(&|p| p.verify.swap(0, 1)).contains("must rise"));
         assert!(changed(&|p| p.projection[0].us = -1.0).contains("`projection`: rows and times"));
         assert!(changed(&|p| p.prefill[0].rows = 0).contains("`prefill`: rows and times"));
-        for text in ["", "{}", "[]", "{\"version\":1}", "{\"version\":1,\"key\":3}"] {
+        for text in ["", "{}", "[]", "{\"version\":2}", "{\"version\":2,\"key\":3}"] {
             let error = MachineProfile::parse(text.as_bytes(), Path::new("p.json"));
             assert!(matches!(error, Err(ProfileError::Json { .. })), "{text}");
         }
@@ -547,6 +598,30 @@ mod tests {
         assert!(
             matches!(MachineProfile::read(&path), Err(ProfileError::TooLarge { bytes, .. }) if bytes == FILE_BYTES_MAX + 1)
         );
+    }
+
+    #[test]
+    fn profiles_of_another_machine_or_model_are_told_apart() {
+        let here = profile().key;
+        assert_eq!(here.mismatch(&here), None);
+        let told = |change: &dyn Fn(&mut ProfileKey)| {
+            let mut measured = here.clone();
+            change(&mut measured);
+            measured.mismatch(&here).expect("they differ").to_string()
+        };
+        assert_eq!(
+            told(&|key| key.cpu = "Another".to_owned()),
+            "it was measured with CPU Another, here it is A CPU"
+        );
+        assert_eq!(told(&|key| key.n_threads = 7), "it was measured with threads 7, here it is 2");
+        assert!(told(&|key| key.isa = "avx2".to_owned()).contains("instruction set avx2"));
+        assert!(told(&|key| key.weights_bytes = 1).contains("bytes of weights 1,"));
+        // The KV cache is a session's own.
+        let other_kv = ProfileKey { kv_type: KvType::Q8_0, ..here.clone() };
+        assert_eq!(other_kv.mismatch(&here), None);
+        let mismatch = here.kv_mismatch(KvType::Q8_0).unwrap();
+        assert_eq!(mismatch.to_string(), "it was measured with KV type f16, here it is q8_0");
+        assert_eq!(here.kv_mismatch(KvType::F16), None);
     }
 
     #[test]
