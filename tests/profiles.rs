@@ -15,13 +15,13 @@ use refrain::kernels::KvType;
 use refrain::model::Checkpoint;
 use refrain::token::TokenId;
 
-/// A measurement that takes no time.
+/// A measurement that takes no time to speak of.
 fn quick() -> ProfileOptions {
     ProfileOptions {
         contexts: vec![128],
         rows: vec![1, 4, 16],
         prefill: vec![8],
-        entry_time: Duration::ZERO,
+        entry_time: Duration::from_millis(5),
         ..ProfileOptions::default()
     }
 }
@@ -80,6 +80,33 @@ fn a_profile_changes_no_token() {
     let profiled = engine(1, Some(profile));
     assert!(profiled.profile().is_some());
     assert_eq!(generate(&profiled, SessionOptions::default(), 40), expected);
+}
+
+#[test]
+fn what_generations_learn_of_the_device_is_kept() {
+    let profile = engine(1, None).measure_profile(&quick(), |_, _| {}).unwrap();
+    // Measured on a device that has become ten times slower since.
+    let faster = changed(&profile, |json| {
+        for list in ["verify", "projection", "prefill"] {
+            for cost in json[list].as_array_mut().unwrap() {
+                cost["us"] = (cost["us"].as_f64().unwrap() / 10.0).into();
+            }
+        }
+    });
+    let engine = engine(1, Some(faster));
+    let before = engine.cost_profile();
+    // A token each: no generation alone could learn this much.
+    for _ in 0..60 {
+        generate(&engine, SessionOptions::default(), 1);
+    }
+    let after = engine.cost_profile();
+    for rows in [1, 4, 16] {
+        let factor = after.verify_us(rows) / before.verify_us(rows);
+        assert!((4.0..17.0).contains(&factor), "{rows} rows cost {factor} times as much");
+    }
+    // A session without use for the profile leaves it alone.
+    generate(&engine, SessionOptions { kv_type: KvType::F32, ..SessionOptions::default() }, 20);
+    assert_eq!(engine.cost_profile().verify_us(1), after.verify_us(1));
 }
 
 #[test]

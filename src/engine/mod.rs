@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use thiserror::Error;
 
-use crate::draft::{CostProfile, HistoryStore, ReliabilityTable};
+use crate::draft::{CostCorrection, CostProfile, HistoryStore, ReliabilityTable};
 use crate::kernels::{IsaKind, Kernels, KvType, Pool};
 use crate::model::checkpoint::LoadError;
 use crate::model::packed::ModelIdentity;
@@ -52,10 +52,12 @@ pub(crate) struct Shared {
     pub(crate) tokenizer: Tokenizer,
     pub(crate) kernels: Kernels,
     pub(crate) pool: Pool,
-    /// Sessions start from it and give back what they have measured.
+    /// Generations without a stored profile start from it and give back what they have measured.
     pub(crate) costs: Mutex<CostProfile>,
     /// Where there is one, each generation with its type of KV cache starts from what it says of its context.
     pub(crate) profile: Option<MachineProfile>,
+    /// What the generations with that profile have found it to be wrong by; the last to end is kept.
+    pub(crate) correction: Mutex<CostCorrection>,
     /// Why the profile that was given is not used.
     pub(crate) profile_mismatch: Option<ProfileMismatch>,
     pub(crate) history: Arc<HistoryStore>,
@@ -152,6 +154,7 @@ impl Engine {
             pool,
             costs: Mutex::new(costs),
             profile,
+            correction: Mutex::new(CostCorrection::none()),
             profile_mismatch,
             history: Arc::new(match options.history_tokens_max {
                 None => HistoryStore::new(),
@@ -185,9 +188,15 @@ impl Engine {
         &self.shared.history
     }
 
-    /// What a verification batch costs, as measured so far.
+    /// What a verification batch costs, as measured so far; with a stored profile, at the start of a context.
     pub fn cost_profile(&self) -> CostProfile {
-        self.shared.costs().clone()
+        match &self.shared.profile {
+            Some(profile) => {
+                let costs = profile.costs(0, SessionOptions::default().projection_rows);
+                costs.corrected(&self.shared.correction())
+            }
+            None => self.shared.costs().clone(),
+        }
     }
 
     /// The stored profile that generations start from, if one was given and fits.
@@ -233,6 +242,10 @@ impl Shared {
     pub(crate) fn costs(&self) -> std::sync::MutexGuard<'_, CostProfile> {
         // The profile is replaced as a whole, so a panic elsewhere cannot have left half of one.
         self.costs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn correction(&self) -> std::sync::MutexGuard<'_, CostCorrection> {
+        self.correction.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn reliability(&self) -> std::sync::MutexGuard<'_, ReliabilityTable> {
