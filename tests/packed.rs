@@ -11,12 +11,12 @@ use model_files::{Gguf, assert_variant, spm_gguf};
 use refrain::draft::CostProfile;
 use refrain::engine::{Engine, EngineOptions, SessionOptions};
 use refrain::kernels::{BlockType, KvType, quantize};
-use refrain::model::Checkpoint;
 use refrain::model::checkpoint::LoadError;
 use refrain::model::packed::{
     FORMAT_VERSION, PAGE_BYTES, PackSummary, PackedFile, Part, WritePackedError, pack,
 };
 use refrain::model::weights::{LoadOptions, PackedAccess, Quantize};
+use refrain::model::{Checkpoint, Model};
 use refrain::token::TokenId;
 use refrain::tokenizer::{Message, Role, SpecialTokens};
 use tempfile::TempDir;
@@ -479,6 +479,53 @@ fn forged_headers_are_refused_with_the_field() {
         h["tokenizer"]["files"][1]["len"] = (u64::MAX - 1).into();
     };
     assert_variant(&refusal(forged(lengths)), "SizeOverflow", &[]);
+}
+
+/// Changes a section's bytes and makes the checksums right again.
+fn with_changed_section(path: &Path, part: Part, change: impl Fn(&mut [u8])) -> Vec<u8> {
+    let mut bytes = std::fs::read(path).unwrap();
+    let file = PackedFile::open(path).unwrap();
+    let section = file.sections().iter().find(|section| section.part == part).unwrap();
+    let data = &mut bytes[section.offset as usize..][..section.len as usize];
+    change(data);
+    let checksum = format!("{:016x}", xxhash_rust::xxh3::xxh3_64(data));
+    let json_len = u64::from_le_bytes(bytes[16..24].try_into().unwrap()) as usize;
+    let json = std::str::from_utf8(&bytes[40..40 + json_len]).unwrap();
+    let json = json.replacen(&format!("{:016x}", section.checksum), &checksum, 1);
+    let data_start = (40 + json_len).next_multiple_of(PAGE_BYTES as usize);
+    with_header(&bytes[..16], json.as_bytes(), &bytes[data_start..])
+}
+
+#[test]
+fn forged_codes_that_would_give_other_bits_elsewhere_are_found() {
+    for ty in [BlockType::Q5_0, BlockType::Q5_1, BlockType::Q5K, BlockType::Q6K] {
+        let source = Checkpoint::from_gguf_bytes(llama_gguf(ty).bytes().into(), "llama.gguf").unwrap();
+        let (_dir, path, _) = packed(&source, Quantize::Keep);
+        let file = PackedFile::open(&path).unwrap();
+        let layer = file.sections().iter().find(|section| section.part == Part::Layer(0)).unwrap();
+        let gate = layer.tensors.iter().find(|tensor| tensor.name.contains("ffn_gate")).unwrap();
+        assert_eq!(gate.ty, ty);
+        let at = gate.offset as usize + 71;
+        let forged = with_changed_section(&path, Part::Layer(0), |data| data[at] = 200);
+        let file = PackedFile::from_bytes(forged.clone().into(), "forged.refrain").unwrap();
+        let parts = ["forged.refrain", "ffn_gate", "code 200", "byte 71"];
+        assert_variant(&file.verify(None).unwrap_err(), "Pack", &parts);
+        // Read into memory, it is refused; mapped, it is the user's own affair.
+        let forged_path = path.with_extension("forged");
+        std::fs::write(&forged_path, forged).unwrap();
+        let load = |packed_access| {
+            let options = LoadOptions { packed_access, ..LoadOptions::default() };
+            Model::load(&Checkpoint::open(&forged_path).unwrap(), options)
+        };
+        let error = load(PackedAccess::Read).err().expect("a code that is none was taken");
+        assert!(error.to_string().contains("code 200"), "{error}");
+        assert!(load(PackedAccess::Map).is_ok());
+        // Damage is called damage.
+        let mut damaged = std::fs::read(&forged_path).unwrap();
+        damaged[(layer.offset + gate.offset) as usize + 64] ^= 1;
+        let file = PackedFile::from_bytes(damaged.into(), "damaged.refrain").unwrap();
+        assert_variant(&file.verify(None).unwrap_err(), "SectionChecksum", &["`layer.0`"]);
+    }
 }
 
 #[test]

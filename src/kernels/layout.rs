@@ -145,6 +145,8 @@ impl IntLayout for Super16 {
 #[derive(Clone, Copy)]
 pub(super) struct LayoutInfo {
     pub(super) nibbles: bool,
+    /// The largest code of a layout whose codes have fewer bits than their place; the kernels count on it.
+    pub(super) code_max: Option<u8>,
     pub(super) unit_blocks: usize,
     pub(super) block_lines: usize,
     pub(super) unit_lines: usize,
@@ -153,9 +155,11 @@ pub(super) struct LayoutInfo {
 impl LayoutInfo {
     /// `None` for floats.
     pub(super) fn of(ty: BlockType) -> Option<Self> {
-        fn info<L: IntLayout>() -> Option<LayoutInfo> {
+        fn info<L: IntLayout>(code_bits: u32) -> Option<LayoutInfo> {
+            let is_narrow = !L::NIBBLES && !L::WIDE;
             Some(LayoutInfo {
                 nibbles: L::NIBBLES,
+                code_max: is_narrow.then(|| (1 << code_bits) - 1),
                 unit_blocks: L::UNIT_BLOCKS,
                 block_lines: L::BLOCK_LINES,
                 unit_lines: L::UNIT_LINES,
@@ -163,14 +167,14 @@ impl LayoutInfo {
         }
         match ty {
             BlockType::F32 | BlockType::F16 | BlockType::BF16 => None,
-            BlockType::Q8_0 => info::<Scaled<false, 128>>(),
-            BlockType::Q5_0 => info::<Scaled<false, 16>>(),
-            BlockType::Q4_0 => info::<Scaled<true, 8>>(),
-            BlockType::Q4_1 => info::<ScaledMin<true>>(),
-            BlockType::Q5_1 => info::<ScaledMin<false>>(),
-            BlockType::Q4K => info::<SuperMin<true>>(),
-            BlockType::Q5K => info::<SuperMin<false>>(),
-            BlockType::Q6K => info::<Super16>(),
+            BlockType::Q8_0 => info::<Scaled<false, 128>>(8),
+            BlockType::Q5_0 => info::<Scaled<false, 16>>(5),
+            BlockType::Q4_0 => info::<Scaled<true, 8>>(4),
+            BlockType::Q4_1 => info::<ScaledMin<true>>(4),
+            BlockType::Q5_1 => info::<ScaledMin<false>>(5),
+            BlockType::Q4K => info::<SuperMin<true>>(4),
+            BlockType::Q5K => info::<SuperMin<false>>(5),
+            BlockType::Q6K => info::<Super16>(6),
         }
     }
 }

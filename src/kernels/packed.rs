@@ -49,6 +49,18 @@ pub enum PackError {
         /// Bytes that were given.
         given: usize,
     },
+    /// Panels hold a code that their type does not have.
+    #[error("code {code} at byte {offset} of the panels is over {max}, the largest of {ty}")]
+    Code {
+        /// The element type.
+        ty: BlockType,
+        /// Where it stands.
+        offset: u64,
+        /// The code.
+        code: u8,
+        /// The largest of the type.
+        max: u8,
+    },
     /// No memory.
     #[error(transparent)]
     Alloc(#[from] AllocError),
@@ -104,8 +116,11 @@ impl PackedMatrix {
     /// A matrix whose panels `fill` writes, as [`PackedMatrix::panel_bytes`] gave them: [`PackedMatrix::packed_bytes`] of
     /// them, zeroed before.
     ///
+    /// That every instruction set gives the same bits is promised for panels that [`PackedMatrix::pack`] made. Codes that it
+    /// never makes, in which instruction sets differ, are refused.
+    ///
     /// # Errors
-    /// What `fill` returns; a [`PackError`] where the shape has no size or memory is short.
+    /// What `fill` returns; a [`PackError`] where the shape has no size, memory is short, or a code is over its type's largest.
     pub fn from_panels<E: From<PackError>>(
         ty: BlockType,
         n_rows: usize,
@@ -115,10 +130,39 @@ impl PackedMatrix {
         let n_lines = Self::n_lines(ty, n_rows, n_cols)?;
         let mut data = AlignedBuf::zeroed(n_lines).map_err(PackError::from)?;
         fill(Line::bytes_of_mut(data.lines_mut()))?;
+        Self::check_codes(ty, 0, Line::bytes_of(data.lines()))?;
         Ok(Self::over(ty, n_rows, n_cols, Panels::Owned(data)))
     }
 
-    /// A matrix whose panels lie in a mapped file, from byte `start` on.
+    /// Looks for codes that [`PackedMatrix::pack`] never makes in a piece of a matrix's panels, from byte `start` on.
+    ///
+    /// Codes of five and six bits have a byte each. Kernels sum them as such: larger ones would saturate on one instruction
+    /// set and be negative on another.
+    ///
+    /// # Errors
+    /// [`PackError::Code`] for the first one.
+    ///
+    /// # Panics
+    /// If `start` is no multiple of 64.
+    pub(crate) fn check_codes(ty: BlockType, start: u64, piece: &[u8]) -> Result<(), PackError> {
+        assert!(start.is_multiple_of(64), "a piece of panels at byte {start}");
+        let Some(info @ LayoutInfo { code_max: Some(max), .. }) = LayoutInfo::of(ty) else { return Ok(()) };
+        // Panels are whole units, one after another.
+        let code_lines = info.unit_blocks * info.block_lines;
+        for (i, line) in piece.chunks(64).enumerate() {
+            let line_idx = start / 64 + i as u64;
+            let holds_codes = line_idx % (info.unit_lines as u64) < code_lines as u64;
+            // The largest first: it takes no branch per code.
+            if holds_codes && line.iter().fold(0u8, |largest, &code| largest.max(code)) > max {
+                let at = line.iter().position(|&code| code > max).expect("the largest is over it");
+                return Err(PackError::Code { ty, offset: 64 * line_idx + at as u64, code: line[at], max });
+            }
+        }
+        Ok(())
+    }
+
+    /// A matrix whose panels lie in a mapped file, from byte `start` on. Their codes are not looked at: see
+    /// [`PackedMatrix::from_panels`].
     ///
     /// # Panics
     /// If `start` is no multiple of 64 or the file ends before the panels do.

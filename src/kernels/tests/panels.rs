@@ -68,6 +68,47 @@ fn panels_read_back_or_mapped_are_the_same_matrix() {
 }
 
 #[test]
+fn codes_that_packing_never_makes_are_refused_wherever_they_stand() {
+    for (ty, max, unit_lines, code_lines) in [
+        (BlockType::Q5_0, 31, 17, 16),
+        (BlockType::Q5_1, 31, 9, 8),
+        (BlockType::Q5K, 31, 69, 64),
+        (BlockType::Q6K, 63, 69, 64),
+    ] {
+        let bytes = packed(ty).panel_bytes().to_vec();
+        assert_eq!(PackedMatrix::check_codes(ty, 0, &bytes), Ok(()), "{ty}");
+        for line in 0..bytes.len() / 64 {
+            let at = 64 * line + line % 64;
+            let (mut largest, mut over) = (bytes.clone(), bytes.clone());
+            (largest[at], over[at]) = (max, max + 1);
+            assert_eq!(PackedMatrix::check_codes(ty, 0, &largest), Ok(()), "{ty} line {line}");
+            // Scales may be any bytes.
+            let expected = match line % unit_lines < code_lines {
+                true => Err(PackError::Code { ty, offset: at as u64, code: max + 1, max }),
+                false => Ok(()),
+            };
+            assert_eq!(PackedMatrix::check_codes(ty, 0, &over), expected, "{ty} line {line}");
+            // The same, seen through a window.
+            let start = 64 * (line / 3);
+            assert_eq!(
+                PackedMatrix::check_codes(ty, start as u64, &over[start..]),
+                expected,
+                "{ty} line {line}"
+            );
+            let read = PackedMatrix::from_panels(ty, N_ROWS, N_COLS, |panels| {
+                panels.copy_from_slice(&over);
+                Ok::<(), PackError>(())
+            });
+            assert_eq!(read.map(|_| ()), expected, "{ty} line {line}");
+        }
+    }
+    // Elsewhere every byte is a code.
+    for ty in [BlockType::Q8_0, BlockType::Q4_0, BlockType::Q4_1, BlockType::Q4K] {
+        assert_eq!(PackedMatrix::check_codes(ty, 0, &[0xff; 64 * 100]), Ok(()), "{ty}");
+    }
+}
+
+#[test]
 fn shapes_without_a_size_are_refused() {
     let partial = PackedMatrix::from_panels(BlockType::Q8_0, 1, 31, |_| Ok::<(), PackError>(()));
     assert!(matches!(partial, Err(PackError::PartialBlock { .. })));

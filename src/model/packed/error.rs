@@ -225,7 +225,7 @@ pub enum PackedFileError {
         /// The first bad byte.
         offset: usize,
     },
-    /// A row is no whole number of blocks, or there is no memory.
+    /// A row is no whole number of blocks, a code is not one of its type's, or there is no memory.
     #[error("{file}: tensor `{tensor}`: {source}")]
     Pack {
         /// The file.

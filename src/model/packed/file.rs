@@ -161,30 +161,63 @@ impl PackedFile {
         Some(&self.sections[section].tensors[tensor])
     }
 
-    /// Reads every section and compares it with its checksum; `progress` is called with (bytes read, bytes to read).
+    /// Reads every section, compares it with its checksum, and looks for codes of weights that packing never makes;
+    /// `progress` is called with (bytes read, bytes to read).
     ///
     /// # Errors
-    /// [`PackedFileError::SectionChecksum`] for the first section that is damaged; [`PackedFileError::Io`].
+    /// [`PackedFileError::SectionChecksum`] for the first section that is damaged; [`PackedFileError::Pack`] for a weight that
+    /// is none, in a section whose checksum is right; [`PackedFileError::Io`].
     pub fn verify(&self, progress: Option<&dyn Fn(u64, u64)>) -> Result<(), PackedFileError> {
         let total = self.source.len() - self.data_start;
-        let (mut done, mut window) = (0, Vec::new());
-        let tokenizer =
-            ("tokenizer".to_owned(), self.data_start, self.tokenizer.len, self.tokenizer.checksum.0);
-        let weights = self.sections.iter().map(|s| (s.part.to_string(), s.offset, s.len, s.checksum));
-        for (section, offset, len, stated) in std::iter::once(tokenizer).chain(weights) {
-            let mut hash = Xxh3::new();
-            let mut at = offset;
-            while at < offset + len {
-                window.resize(WINDOW_BYTES.min(offset + len - at) as usize, 0);
-                self.source.read_exact_at(at, &mut window).map_err(|e| self.io(e))?;
-                hash.update(&window);
-                at += window.len() as u64;
-                done += window.len() as u64;
-                if let Some(progress) = progress {
-                    progress(done, total);
-                }
+        let mut done = 0;
+        let mut advance = |n_bytes| {
+            done += n_bytes;
+            if let Some(progress) = progress {
+                progress(done, total);
             }
-            self.check_sum(&section, offset, stated, hash.digest())?;
+        };
+        let TokenizerJson { len, checksum, .. } = self.tokenizer;
+        let tokenizer = self.hash(self.data_start, len, |_, window| advance(window.len() as u64))?;
+        self.check_sum("tokenizer", self.data_start, checksum.0, tokenizer)?;
+        for section in &self.sections {
+            let mut codes = Ok(());
+            let computed = self.hash(section.offset, section.len, |at, window| {
+                if codes.is_ok() {
+                    codes = self.check_codes(section, at, window);
+                }
+                advance(window.len() as u64);
+            })?;
+            // A damaged section is called so, whatever stands in it.
+            self.check_sum(&section.part.to_string(), section.offset, section.checksum, computed)?;
+            codes?;
+        }
+        Ok(())
+    }
+
+    /// The checksum of a part of the file; `look` is given each piece and where it begins in the part, a multiple of 64.
+    fn hash(&self, offset: u64, len: u64, mut look: impl FnMut(u64, &[u8])) -> Result<u64, PackedFileError> {
+        let (mut hash, mut window, mut at) = (Xxh3::new(), Vec::new(), 0);
+        while at < len {
+            window.resize(WINDOW_BYTES.min(len - at) as usize, 0);
+            self.source.read_exact_at(offset + at, &mut window).map_err(|e| self.io(e))?;
+            hash.update(&window);
+            look(at, &window);
+            at += window.len() as u64;
+        }
+        Ok(hash.digest())
+    }
+
+    /// Looks at the codes of all matrices in a window of a section, which begins at byte `start` of it.
+    fn check_codes(&self, section: &PackedSection, start: u64, window: &[u8]) -> Result<(), PackedFileError> {
+        let end = start + window.len() as u64;
+        for tensor in &section.tensors {
+            let (from, to) = (tensor.offset.max(start), (tensor.offset + tensor.len).min(end));
+            if from < to {
+                // Inside the window, whose length is a usize. Windows and tensors begin on lines.
+                let piece = &window[(from - start) as usize..(to - start) as usize];
+                PackedMatrix::check_codes(tensor.ty, from - tensor.offset, piece)
+                    .map_err(|source| self.pack_error(tensor, source))?;
+            }
         }
         Ok(())
     }

@@ -17,7 +17,10 @@
 //! then compares each offset, length, shape and type of the header with what the hyper-parameters ask for, so that nothing
 //! is left to trust but the numbers themselves. Each section has a checksum of its own that covers every byte up to the
 //! next section: the tokenizer's is verified whenever it is read, the others by [`PackedFile::verify`] only (`refrain inspect --verify`),
-//! since reading a gigabyte takes longer than mapping it. Checksums (XXH3) find damage, not forgery.
+//! since reading a gigabyte takes longer than mapping it. Checksums (XXH3) find damage, not forgery: a file that was made to
+//! have right checksums can hold any weights. Weights of five and six bits that are none could even give other bits on
+//! another instruction set, since what is promised of bits is promised of panels that [`PackedMatrix::pack`] made;
+//! [`PackedFile::verify`] finds them, and weights that are read into memory rather than mapped are looked at on the way.
 //!
 //! **Versions.** A file of another version or panel layout is refused by its number: pack the model again.
 //!
@@ -25,6 +28,7 @@
 //! program that has the old one mapped keeps it.
 //!
 //! [`PackedMatrix::panel_bytes`]: crate::kernels::PackedMatrix::panel_bytes
+//! [`PackedMatrix::pack`]: crate::kernels::PackedMatrix::pack
 
 mod error;
 mod file;
