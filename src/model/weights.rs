@@ -29,11 +29,12 @@ pub enum Quantize {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PackedAccess {
     /// Mapped: there at once, whatever the size, read from the disk where they are first used, and shared with other
-    /// processes. The file must stay as it is while the model lives: where another program shortens it, the process ends.
+    /// processes. The file must stay as it is while the model lives: where another program shortens it, or the disk fails to
+    /// give a page when it is first used, the process ends (SIGBUS).
     #[default]
     Map,
-    /// Read into memory of its own: takes as long as the disk does; afterwards nothing depends on the file, and the
-    /// weights lie in huge pages where the system has them.
+    /// Read into memory of its own: takes as long as the disk does, and what the disk cannot give is a typed error.
+    /// Afterwards nothing depends on the file, and the weights lie in huge pages where the system has them.
     Read,
 }
 
