@@ -109,6 +109,26 @@ fn codes_that_packing_never_makes_are_refused_wherever_they_stand() {
 }
 
 #[test]
+fn widened_matrices_hold_the_same_numbers() {
+    for ty in BlockType::ALL {
+        let matrix = packed(ty);
+        let mut bytes = Vec::new();
+        let mut values = vec![0.0; N_COLS];
+        for row in 0..N_ROWS {
+            matrix.dequantize_row(row, &mut values);
+            quantize(BlockType::F32, &values, &mut bytes);
+        }
+        let expected = PackedMatrix::pack(BlockType::F32, N_ROWS, N_COLS, &bytes, &|row| row).unwrap();
+        let widened = matrix.widened().unwrap();
+        assert_eq!(
+            (widened.block_type(), widened.n_rows(), widened.n_cols()),
+            (BlockType::F32, N_ROWS, N_COLS)
+        );
+        assert!(widened.panel_bytes() == expected.panel_bytes(), "{ty}");
+    }
+}
+
+#[test]
 fn shapes_without_a_size_are_refused() {
     let partial = PackedMatrix::from_panels(BlockType::Q8_0, 1, 31, |_| Ok::<(), PackError>(()));
     assert!(matches!(partial, Err(PackError::PartialBlock { .. })));
