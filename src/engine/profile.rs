@@ -349,10 +349,17 @@ impl MachineProfile {
         Self::parse(&text, path)
     }
 
-    fn parse(text: &[u8], path: &Path) -> Result<Self, ProfileError> {
+    /// Reads a profile that is in memory; `path` stands for it in messages.
+    ///
+    /// # Errors
+    /// [`ProfileError`]: the text is too long, or no profile of this version.
+    pub fn parse(text: &[u8], path: &Path) -> Result<Self, ProfileError> {
         #[derive(Deserialize)]
         struct Versioned {
             version: u32,
+        }
+        if text.len() as u64 > FILE_BYTES_MAX {
+            return Err(ProfileError::TooLarge { path: path.to_owned(), bytes: text.len() as u64 });
         }
         let json = |source| ProfileError::Json { path: path.to_owned(), source };
         let Versioned { version } = serde_json::from_slice(text).map_err(json)?;
@@ -366,12 +373,10 @@ impl MachineProfile {
         {
             check(list).map_err(|reason| field(name, reason))?;
         }
-        let rows_of = |context: usize| {
-            let costs = profile.verify.iter().filter(move |cost| cost.context == context);
-            costs.map(|cost| cost.rows)
-        };
-        let first = profile.verify[0].context;
-        if profile.verify.iter().any(|cost| !rows_of(cost.context).eq(rows_of(first))) {
+        let rows = |costs: &[PassCost]| costs.iter().map(|cost| cost.rows).collect::<Vec<_>>();
+        let mut contexts = profile.verify.chunk_by(|a, b| a.context == b.context).map(rows);
+        let first = contexts.next();
+        if contexts.any(|rows| Some(rows) != first) {
             return Err(field("verify", "the contexts have different rows"));
         }
         Ok(profile)
