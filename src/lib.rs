@@ -4,6 +4,7 @@ pub mod engine;
 pub mod kernels;
 mod mapping;
 pub mod model;
+mod replace;
 pub mod sam;
 pub mod task;
 pub mod token;

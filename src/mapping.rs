@@ -4,6 +4,9 @@
 //! name and renamed, so a new version is a new file and the old one lives as long as it is mapped. What the contract
 //! guards against: a file that is shortened under the mapping ends the process (SIGBUS), and one that is overwritten gives
 //! other numbers. No lock is taken; an advisory lock binds only programs that ask for it, and none of ours writes in place.
+//!
+//! No contract guards against a disk that fails: a page that cannot be read when it is first used ends the process the same
+//! way. Who must outlive that reads the file into memory, where it is an error like any other.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -23,7 +26,7 @@ impl Mapping {
         // SAFETY: the bytes are read as plain numbers, whatever they are, and nothing that was checked before is taken from
         // them. That nobody writes to the file is the contract of packed files; who cannot keep it reads them into memory.
         let map = unsafe { Mmap::map(file)? };
-        // The first pass reads everything once, in order of the layers.
+        // The first pass reads everything once, in order of the layers. Linux reads ahead its usual window and returns.
         #[cfg(unix)]
         let _ = map.advise(memmap2::Advice::WillNeed);
         Ok(Self { map })

@@ -3,12 +3,14 @@
 
 mod model_files;
 
+use std::path::Path;
 use std::sync::LazyLock;
 
 use model_files::Gguf;
 use model_files::hf::{HfModel, safetensors_bytes, tokenizer_json};
 use peak_alloc::PeakAlloc;
 use proptest::prelude::*;
+use refrain::engine::MachineProfile;
 use refrain::kernels::BlockType;
 use refrain::model::checkpoint::Checkpoint;
 use refrain::model::gguf::{GgufArray, GgufFile};
@@ -173,6 +175,17 @@ proptest! {
     }
 
     #[test]
+    fn profile(bytes in damaged(PROFILE.as_bytes().to_vec(), usize::MAX)) {
+        within(64 * bytes.len() + SLACK, || {
+            let Ok(profile) = MachineProfile::parse(&bytes, Path::new("damaged.json")) else { return };
+            for context in [0, 500, usize::MAX] {
+                let costs = profile.costs(context, 8);
+                assert!((1..=65).all(|rows| costs.verify_us(rows).is_finite() && costs.verify_us(rows) > 0.0));
+            }
+        });
+    }
+
+    #[test]
     fn template(bytes in damaged(TEMPLATE.as_bytes().to_vec(), usize::MAX)) {
         within(64 << 20, || {
             let Ok(template) = ChatTemplate::new(String::from_utf8_lossy(&bytes).into_owned()) else { return };
@@ -196,6 +209,13 @@ fn packed(name: &str) -> Vec<u8> {
 const TEMPLATE: &str = "{%- set ns = namespace(n=0) %}{% for m in messages[::-1] %}{% if m.role == 'user' and not loop.last %}\
     {{ m.content.strip().split('a')[0] | trim ~ '<|im_end|>' }}{% set ns.n = ns.n + 1 %}{% else %}{{ m['role'] + '\\n' }}\
     {% endif %}{% endfor %}{{ strftime_now('%d %b %Y') }}{% if ns.n > 9 %}{{ raise_exception('x') }}{% endif %}";
+
+const PROFILE: &str = r#"{"version": 2, "key": {"cpu": "A CPU", "isa": "scalar", "n_threads": 2, "n_layers": 1, "hidden_dim": 64,
+    "ffn_dim": 128, "n_heads": 2, "n_kv_heads": 1, "head_dim": 32, "vocab_size": 300, "weights_bytes": 1000, "kv_type": "f16"},
+    "verify": [{"context": 0, "rows": 1, "us": 100.0}, {"context": 0, "rows": 8, "us": 200.5},
+        {"context": 1000, "rows": 1, "us": 300.0}, {"context": 1000, "rows": 8, "us": 600.25}],
+    "projection": [{"context": 0, "rows": 1, "us": 10.0}, {"context": 0, "rows": 8, "us": 40.0}],
+    "prefill": [{"context": 0, "rows": 64, "us": 900.0}]}"#;
 
 /// First inputs for the fuzz targets, written where `cargo fuzz` looks for them.
 #[test]
@@ -235,4 +255,5 @@ fn write_fuzz_seeds() {
     }
     write("tokenizer_json", "byte-level", format!("{}\0a b <|im_end|>", tokenizer_json()).as_bytes());
     write("chat_template", "template", TEMPLATE.as_bytes());
+    write("profile", "two-contexts", PROFILE.as_bytes());
 }

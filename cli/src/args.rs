@@ -47,12 +47,12 @@ pub(crate) enum Color {
 
 #[derive(Debug, Args)]
 pub(crate) struct ProfileArgs {
-    /// A GGUF file or a Hugging Face folder. Without it: the small model inside this program.
+    /// A GGUF file, a Hugging Face folder, or a packed file. Without it: the small model inside this program.
     pub(crate) model: Option<PathBuf>,
     /// Where the profile goes, with a plot of it beside [default: beside the model, where `run` and `chat` look for it].
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
-    /// Tokens before the batch; what the model was not trained for is left out.
+    /// Tokens before the batch, besides 0; at most what the model was trained for, less a batch.
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "0,1024,4096")]
     pub(crate) contexts: Vec<usize>,
     /// Element type of the KV cache.
@@ -140,7 +140,8 @@ pub(crate) struct ComputeArgs {
     /// are.
     #[arg(long, value_enum, default_value_t = QuantizeArg::Q8_0)]
     pub(crate) quantize: QuantizeArg,
-    /// Read a packed file into memory instead of mapping it. Never changes the output.
+    /// Read a packed file into memory instead of mapping it: a disk that fails is then an error message, and not the end of
+    /// the program. Never changes the output.
     #[arg(long)]
     pub(crate) no_map: bool,
     /// Threads of the forward pass [default: the physical performance cores].

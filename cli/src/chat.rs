@@ -12,7 +12,7 @@ use crate::failure::{Exit, Failure, print_error};
 use crate::interrupt::Interrupt;
 use crate::prompt::{Composer, Request, prompt_room};
 use crate::terminal::{AnswerStream, note, print_legend};
-use crate::{load, stats};
+use crate::{load, profile, stats};
 
 const HELP: &str = "/reset forgets the conversation · /stats shows the last answer's statistics · /exit or Ctrl-D ends · \
                     Ctrl-C ends an answer";
@@ -38,6 +38,7 @@ pub(crate) fn chat(args: &ChatArgs, interrupt: &Interrupt) -> Result<Exit, Failu
         last: None,
     };
     let mut session = chat.new_session()?;
+    profile::note_mismatch(&session);
     let mut out = AnswerStream::stdout();
     let is_interactive = io::stdin().is_terminal();
     if is_interactive {

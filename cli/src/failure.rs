@@ -125,7 +125,9 @@ impl From<EngineError> for Failure {
 impl From<ProfileError> for Failure {
     fn from(error: ProfileError) -> Self {
         match error {
-            ProfileError::Io { .. } => Self::input(error, "name another file with --out"),
+            ProfileError::Io { .. } | ProfileError::Replace { .. } => {
+                Self::input(error, "name another file with --out")
+            }
             _ => Self::new(Exit::Failed, error.to_string()),
         }
     }

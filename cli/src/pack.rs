@@ -1,7 +1,7 @@
 //! `refrain pack`: a model in the layout that the kernels read, in one file that loads by mapping.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::Path;
 use std::time::Instant;
 
@@ -43,16 +43,19 @@ pub(crate) fn pack(args: &PackArgs) -> Result<Exit, Failure> {
 
 /// A packed file may be replaced; anything else at that place is more likely a slip, such as the arguments in the wrong order.
 fn refuse_to_replace(out: &Path) -> Result<(), Failure> {
-    let mut magic = [0; MAGIC.len()];
-    let is_other = match File::open(out) {
-        Ok(mut file) => file.read_exact(&mut magic).is_err() || magic != MAGIC,
-        Err(_) => false,
+    let problem = match begins_with_magic(out) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Ok(true) => return Ok(()),
+        Ok(false) => format!("`{}` is there and is no packed file", out.display()),
+        Err(error) => format!("`{}` is there and cannot be read: {error}", out.display()),
     };
-    if is_other || out.is_dir() {
-        let problem = format!("`{}` is there and is no packed file", out.display());
-        return Err(Failure::usage(problem, "name another place, or remove it first"));
-    }
-    Ok(())
+    Err(Failure::usage(problem, "name another place, or remove it first"))
+}
+
+fn begins_with_magic(path: &Path) -> io::Result<bool> {
+    let mut start = Vec::new();
+    File::open(path)?.take(MAGIC.len() as u64).read_to_end(&mut start)?;
+    Ok(start == MAGIC)
 }
 
 fn failure(error: WritePackedError) -> Failure {

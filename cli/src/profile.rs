@@ -2,20 +2,26 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use plotters::prelude::*;
 use refrain::draft::CostProfile;
 use refrain::engine::profile::PassCost;
-use refrain::engine::{EngineOptions, MachineProfile, ProfileOptions};
+use refrain::engine::{EngineOptions, MachineProfile, ProfileError, ProfileOptions, Session};
 
 use crate::args::ProfileArgs;
 use crate::failure::{Exit, Failure};
 use crate::load;
 use crate::progress::Progress;
-use crate::terminal::{AnswerStream, note};
+use crate::terminal::{AnswerStream, note, visible};
 
 pub(crate) fn profile(args: &ProfileArgs) -> Result<Exit, Failure> {
+    let path = args.out.clone().or_else(|| args.model.as_deref().map(beside));
+    if let Some(path) = &path {
+        refuse_to_replace(path)?;
+    }
     let checkpoint = load::checkpoint(args.model.as_deref())?;
     // The measurement that loading would make is what is about to be done properly.
     let options =
@@ -34,7 +40,6 @@ pub(crate) fn profile(args: &ProfileArgs) -> Result<Exit, Failure> {
     for line in table(&profile) {
         out.line(&line)?;
     }
-    let path = args.out.clone().or_else(|| args.model.as_deref().map(beside));
     match &path {
         Some(path) => {
             profile.write(path)?;
@@ -45,6 +50,38 @@ pub(crate) fn profile(args: &ProfileArgs) -> Result<Exit, Failure> {
         None => note("not written: name a file with --out"),
     }
     Ok(Exit::Done)
+}
+
+/// A profile and its plot may be replaced; anything else at those places is more likely a slip, such as the model's own name.
+fn refuse_to_replace(path: &Path) -> Result<(), Failure> {
+    if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("svg")) {
+        let problem = format!("`{}` is where the plot of the profile would go", path.display());
+        return Err(Failure::usage(problem, "name a file that does not end in .svg"));
+    }
+    let is_profile = match MachineProfile::read(path) {
+        Ok(_) | Err(ProfileError::Version { .. } | ProfileError::Field { .. }) => true,
+        Err(ProfileError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => true,
+        Err(_) => false,
+    };
+    let svg = path.with_extension("svg");
+    let is_plot = match has_caption(&svg) {
+        Ok(has_caption) => has_caption,
+        Err(error) => error.kind() == ErrorKind::NotFound,
+    };
+    for (path, is_ours, what) in [(path, is_profile, "profile"), (svg.as_path(), is_plot, "plot of one")] {
+        if !is_ours {
+            let problem = format!("`{}` is there and is no {what}", path.display());
+            return Err(Failure::usage(problem, "name another place with --out, or remove it first"));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a file is a plot of a profile: their title stands near the beginning.
+fn has_caption(svg: &Path) -> io::Result<bool> {
+    let mut start = Vec::new();
+    File::open(svg)?.take(1 << 16).read_to_end(&mut start)?;
+    Ok(String::from_utf8_lossy(&start).contains(CAPTION))
 }
 
 /// Where a model's profile is kept: `MODEL.profile.json` beside a file, `refrain.profile.json` in a folder.
@@ -69,6 +106,15 @@ pub(crate) fn stored(model: Option<&Path>) -> Option<MachineProfile> {
             note(&format!("the stored profile is left aside: {error}"));
             None
         }
+    }
+}
+
+/// Says why a session does not use the profile that is stored beside its model.
+pub(crate) fn note_mismatch(session: &Session) {
+    if let Some(mismatch) = session.profile_mismatch() {
+        note(&visible(&format!(
+            "the stored profile is left aside: {mismatch}; `refrain profile` measures anew"
+        )));
     }
 }
 
@@ -110,19 +156,25 @@ fn table(profile: &MachineProfile) -> Vec<String> {
 
 /// ms by rows, a line for each context.
 fn plot(profile: &MachineProfile, path: &Path) -> Result<(), Failure> {
-    draw(profile, path).map_err(|error| Failure::new(Exit::Failed, format!("{}: {error}", path.display())))
+    let mut svg = String::new();
+    let drawn = draw(profile, &mut svg).map_err(|error| error.to_string());
+    let written = drawn.and_then(|()| fs::write(path, svg).map_err(|error| error.to_string()));
+    written.map_err(|error| Failure::new(Exit::Failed, format!("{}: {error}", path.display())))
 }
 
-fn draw(profile: &MachineProfile, path: &Path) -> Result<(), Box<dyn std::error::Error>> {
+/// The plot's title, by which it is known again.
+const CAPTION: &str = "Cost of a verification batch";
+
+fn draw(profile: &MachineProfile, svg: &mut String) -> Result<(), Box<dyn std::error::Error>> {
     const COLORS: [RGBColor; 4] =
         [RGBColor(0, 95, 135), RGBColor(200, 85, 0), RGBColor(70, 130, 60), RGBColor(130, 60, 140)];
     let most = |costs: &[PassCost], of: fn(&PassCost) -> f32| costs.iter().map(of).fold(0.0, f32::max);
     let rows_max = most(profile.verify(), |cost| cost.rows as f32);
     let ms_max = most(profile.verify(), |cost| cost.us / 1e3) * 1.05;
-    let root = SVGBackend::new(path, (720, 440)).into_drawing_area();
+    let root = SVGBackend::with_string(svg, (720, 440)).into_drawing_area();
     root.fill(&WHITE)?;
     let mut chart = ChartBuilder::on(&root)
-        .caption("Cost of a verification batch", ("sans-serif", 18))
+        .caption(CAPTION, ("sans-serif", 18))
         .margin(12)
         .x_label_area_size(40)
         .y_label_area_size(60)

@@ -9,7 +9,7 @@ use crate::failure::{Exit, Failure};
 use crate::interrupt::Interrupt;
 use crate::prompt::{Composer, Request, prompt_room, task};
 use crate::terminal::{AnswerStream, note, print_legend};
-use crate::{load, stats};
+use crate::{load, profile, stats};
 
 pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
     // What is cheap to refuse is refused before a model is loaded.
@@ -20,6 +20,7 @@ pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     let engine = load::engine(&checkpoint, args.common.model.engine_options())?;
     let namespace = task(&args.task).map_or("run", |task| task.name());
     let mut session = engine.session(args.common.session.session_options(namespace))?;
+    profile::note_mismatch(&session);
     let options = args.common.sampling.generate_options();
 
     let composed = composer.compose(&engine, &request, &[], prompt_room(&session, options.max_tokens))?;

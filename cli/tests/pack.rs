@@ -69,6 +69,16 @@ fn packing_again_replaces_packed_files_only() {
     refrain(&["pack", arg(&model()), arg(folder.path())]).refused(2);
     assert_eq!(fs::read_to_string(&notes).unwrap(), "# Mine\n");
 
+    // A place that cannot be looked at is no free place. (A link to itself: nobody can open it, root included.)
+    #[cfg(unix)]
+    {
+        let circle = folder.path().join("circle");
+        std::os::unix::fs::symlink(&circle, &circle).unwrap();
+        let message = refrain(&["pack", arg(&model()), arg(&circle)]).refused(2);
+        assert!(message.contains("cannot be read"), "{message}");
+        fs::remove_file(&circle).unwrap();
+    }
+
     let message = refrain(&["pack", arg(&out), arg(&folder.path().join("again.refrain"))]).refused(3);
     assert!(message.contains("packed already"), "{message}");
     let nowhere = folder.path().join("missing/target.refrain");

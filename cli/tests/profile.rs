@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use serde_json::Value;
@@ -18,13 +19,16 @@ fn a_profile_is_measured_shown_stored_and_used() {
         "{shown}"
     );
     assert!(!shown.contains("100000"), "the model was not trained for that context:\n{shown}");
+    let inspected = refrain(&["inspect", "--json", arg(&file)]).done();
+    let inspected: Value = serde_json::from_str(&inspected).unwrap();
+    let longest = inspected["config"]["context_len"].as_u64().unwrap() - 64;
 
     let path = folder.path().join("m.gguf.profile.json");
     let profile: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
     assert_eq!(profile["key"]["n_threads"], 1);
-    let contexts: Vec<_> =
-        profile["verify"].as_array().unwrap().iter().map(|cost| cost["context"].as_u64()).collect();
-    assert_eq!((contexts.first(), contexts.last()), (Some(&Some(0)), Some(&Some(64))));
+    let contexts = profile["verify"].as_array().unwrap().iter().map(|cost| cost["context"].as_u64().unwrap());
+    let contexts: BTreeSet<u64> = contexts.collect();
+    assert_eq!(contexts, BTreeSet::from([0, 64, longest]));
     let svg = fs::read_to_string(folder.path().join("m.gguf.profile.svg")).unwrap();
     assert!(svg.contains("context 64") && svg.trim_end().ends_with("</svg>"));
 
@@ -32,6 +36,10 @@ fn a_profile_is_measured_shown_stored_and_used() {
     let used = refrain(&args);
     assert!(!used.stderr.contains("profile"), "{}", used.stderr);
     let with_profile = used.done();
+    // A cache of another type costs other times.
+    let other_kv = refrain(&[&args[..], &["--kv", "f32"]].concat());
+    assert!(other_kv.stderr.contains("KV type f16, here it is f32"), "{}", other_kv.stderr);
+    other_kv.done();
     fs::write(&path, "{").unwrap();
     let left_aside = refrain(&args);
     assert!(left_aside.stderr.contains("the stored profile is left aside"), "{}", left_aside.stderr);
@@ -41,8 +49,50 @@ fn a_profile_is_measured_shown_stored_and_used() {
 #[test]
 fn the_model_inside_is_measured_for_a_named_file_only() {
     let folder = tempfile::tempdir().unwrap();
+    let shown = refrain(&["profile", "--contexts", "0", "--threads", "1"]);
+    assert!(shown.stderr.contains("--out"), "{}", shown.stderr);
+    assert!(shown.done().contains("context 0"));
     let nowhere = folder.path().join("none").join("p.json");
     let line = refrain(&["profile", "--contexts", "0", "--out", arg(&nowhere)]);
     assert_eq!(line.code, Some(3), "{}", line.stderr);
     assert!(line.stderr.contains("--out"), "{}", line.stderr);
+}
+
+#[test]
+fn nothing_but_profiles_and_their_plots_is_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let profile = |out: &str| {
+        let (model, out) = (at("m.gguf"), at(out));
+        refrain(&["profile", arg(&model), "--contexts", "0", "--threads", "1", "--out", arg(&out)])
+    };
+    fs::copy(model(), at("m.gguf")).unwrap();
+    fs::write(at("notes.txt"), "mine").unwrap();
+    fs::write(at("drawing.svg"), "<svg>mine</svg>").unwrap();
+    fs::write(at("list.json"), "[1]").unwrap();
+    fs::create_dir(at("folder")).unwrap();
+    for (out, named) in [
+        ("m.gguf", "m.gguf"),
+        ("notes.txt", "notes.txt"),
+        ("list.json", "list.json"),
+        ("folder", "folder"),
+        // The plot would go there.
+        ("drawing.json", "drawing.svg"),
+        ("cost.svg", "cost.svg"),
+        ("cost.SVG", "cost.SVG"),
+    ] {
+        let message = profile(out).refused(2);
+        assert!(message.contains(named), "{out}: {message}");
+    }
+    assert!(fs::read(at("m.gguf")).unwrap() == fs::read(model()).unwrap());
+    assert_eq!(fs::read_to_string(at("notes.txt")).unwrap(), "mine");
+    assert_eq!(fs::read_to_string(at("drawing.svg")).unwrap(), "<svg>mine</svg>");
+    assert!(!at("cost.svg").exists() && !at("cost.SVG").exists());
+
+    // Its own files are, those of another version too.
+    profile("p.json").done();
+    fs::write(at("p.json"), "{\"version\": 1}").unwrap();
+    profile("p.json").done();
+    assert!(fs::read_to_string(at("p.json")).unwrap().contains("\"cpu\""));
+    assert!(fs::read_to_string(at("p.svg")).unwrap().contains("Cost of a verification batch"));
 }

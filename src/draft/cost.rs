@@ -53,6 +53,29 @@ const LOG_ERROR_MAX: f32 = 0.7;
 /// Cost of asking the automata for one tree node, µs, in cold caches; in warm ones it is a third (`benches/drafting.rs`).
 const DRAFT_US_PER_NODE: f32 = 1.5;
 
+/// By how much the steps of a device have turned out slower or faster than measured ahead, by batch length: heat, a battery
+/// that saves, another program. Logarithms of factors.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct CostCorrection([f32; VERIFY_ROWS_MAX]);
+
+/// Factors beyond e^2.8 ≈ 16× are no state of the device that was measured.
+const LOG_CORRECTION_MAX: f32 = 2.8;
+
+impl CostCorrection {
+    /// Nothing learnt.
+    pub(crate) fn none() -> Self {
+        Self([0.0; VERIFY_ROWS_MAX])
+    }
+
+    /// What turns `measured` into `learnt`, both without padding of their batches.
+    pub(crate) fn between(measured: &CostProfile, learnt: &CostProfile) -> Self {
+        Self(std::array::from_fn(|i| {
+            let factor = learnt.interpolate(i + 1) / measured.interpolate(i + 1);
+            factor.ln().clamp(-LOG_CORRECTION_MAX, LOG_CORRECTION_MAX)
+        }))
+    }
+}
+
 impl CostProfile {
     /// A profile from measured pairs of rows and µs; several of the same rows are averaged, zero rows are left out, and of
     /// more than [`VERIFY_ROWS_MAX`] rows the fewest are kept, for the slope. With no usable pair at all rows are
@@ -101,6 +124,15 @@ impl CostProfile {
     pub fn with_batch_lens(mut self, batch_lens: &[usize]) -> Self {
         self.batch_lens = batch_lens.iter().copied().filter(|&len| len > 0).collect();
         self.batch_lens.sort_unstable();
+        self.fill_table();
+        self
+    }
+
+    /// The same profile with its times corrected.
+    pub(crate) fn corrected(mut self, CostCorrection(log_factors): &CostCorrection) -> Self {
+        for knot in &mut self.knots[..self.n_knots] {
+            knot.log_us += log_factors[knot.rows.min(VERIFY_ROWS_MAX) - 1];
+        }
         self.fill_table();
         self
     }
@@ -336,6 +368,40 @@ mod tests {
             }
         }
         assert!((CostProfile::free_rows(f32::NAN).verify_us(9) - 1.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn what_was_learnt_of_one_measurement_corrects_another() {
+        let measured = [(1, 100.0), (8, 200.0), (64, 900.0)];
+        let short = CostProfile::from_measurements(&measured);
+        let long = CostProfile::from_measurements(&measured.map(|(rows, us)| (rows, 3.0 * us)));
+        let mut learnt = short.clone();
+        // Few rows cost twice as much by now, many rows four times.
+        for _ in 0..2000 {
+            learnt.observe(1, 200.0);
+            learnt.observe(64, 3600.0);
+        }
+        let correction = CostCorrection::between(&short, &learnt);
+        let corrected = long.clone().corrected(&correction);
+        assert!((560.0..700.0).contains(&corrected.verify_us(1)), "{}", corrected.verify_us(1));
+        assert!((9300.0..11300.0).contains(&corrected.verify_us(64)), "{}", corrected.verify_us(64));
+        // Where nothing is observed, nothing drifts.
+        let again = CostCorrection::between(&long, &corrected);
+        for (a, b) in again.0.iter().zip(&correction.0) {
+            assert!((a - b).abs() < 0.05, "{a} {b}");
+        }
+        assert_eq!(CostCorrection::between(&short, &short), CostCorrection::none());
+        assert_eq!(short.clone().corrected(&CostCorrection::none()).verify_us(5), short.verify_us(5));
+    }
+
+    #[test]
+    fn corrections_are_bounded() {
+        let short = CostProfile::from_measurements(&[(1, 1.0), (8, 2.0)]);
+        let long = CostProfile::from_measurements(&[(1, 1e9), (8, 2e9)]);
+        assert!(short.clone().corrected(&CostCorrection::between(&short, &long)).verify_us(1) < 17.0);
+        assert!(long.clone().corrected(&CostCorrection::between(&long, &short)).verify_us(1) > 0.9e9 / 17.0);
+        let free = CostProfile::free_rows(5.0);
+        assert_eq!(CostCorrection::between(&free, &free), CostCorrection::none());
     }
 
     #[test]

@@ -39,6 +39,7 @@ mod source_tests;
 
 pub use builder::{SOURCES_MAX, TreeBuilder};
 pub use context::ContextSource;
+pub(crate) use cost::CostCorrection;
 pub use cost::{CostProfile, VERIFY_ROWS_MAX};
 pub use history::{HistorySource, HistoryStore};
 pub use limits::{BuilderConfig, StepLimits};

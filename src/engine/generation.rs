@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::draft::{CostProfile, DraftTree, NodeIdx, SourceKind, StepLimits, StepOutcome};
+use crate::draft::{CostCorrection, CostProfile, DraftTree, NodeIdx, SourceKind, StepLimits, StepOutcome};
 use crate::engine::Shared;
 use crate::engine::options::{Drafting, GenerateOptions, STOP_BYTES_MAX};
 use crate::engine::output::{FinishReason, Output, OutputLimits};
@@ -145,8 +145,11 @@ impl<'s> Generation<'s> {
             ..Stats::default()
         };
         session.builder.set_table(session.shared.reliability().clone());
-        let costs = match &session.shared.profile {
-            Some(profile) => profile.costs(prompt_len, session.options.projection_rows),
+        let costs = match session.profile() {
+            Some(profile) => {
+                let costs = profile.costs(prompt_len, session.options.projection_rows);
+                costs.corrected(&session.shared.correction())
+            }
             None => session.shared.costs().clone(),
         };
         let costs = costs.with_batch_lens(&session.options.verify_lens);
@@ -358,7 +361,15 @@ impl<'s> Generation<'s> {
         let session = &mut *self.session;
         // A wish to stop that came too late must not stop the next generation.
         session.cancel.store(false, Ordering::Relaxed);
-        *session.shared.costs() = self.costs.clone().with_batch_lens(&[]);
+        let learnt = self.costs.clone().with_batch_lens(&[]);
+        match session.profile() {
+            Some(profile) => {
+                // The context has grown: what that costs is in the profile, and no news about the device.
+                let measured = profile.costs(session.tokens.len(), session.options.projection_rows);
+                *session.shared.correction() = CostCorrection::between(&measured, &learnt);
+            }
+            None => *session.shared.costs() = learnt,
+        }
         *session.shared.reliability() = session.builder.table().clone();
         if self.output.n_tokens() > 0 {
             if session.options.history {

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use thiserror::Error;
 
-use crate::draft::{CostProfile, HistoryStore, ReliabilityTable};
+use crate::draft::{CostCorrection, CostProfile, HistoryStore, ReliabilityTable};
 use crate::kernels::{IsaKind, Kernels, KvType, Pool};
 use crate::model::checkpoint::LoadError;
 use crate::model::packed::ModelIdentity;
@@ -22,6 +22,7 @@ use crate::tokenizer::{Tokenizer, TokenizerError};
 use profile::ProfileKey;
 
 mod cores;
+mod cpu;
 mod generation;
 mod options;
 mod output;
@@ -35,7 +36,7 @@ pub use options::{
     SessionOptions, VERIFY_ROWS_MAX,
 };
 pub use output::FinishReason;
-pub use profile::{MachineProfile, ProfileError, ProfileOptions};
+pub use profile::{MachineProfile, ProfileError, ProfileMismatch, ProfileOptions};
 pub use session::{CancelHandle, LogitsReceiver, Score, Session, SessionError};
 pub use stats::{DraftingOffStats, RowStats, SourceStats, StageTimes, Stats};
 
@@ -51,10 +52,14 @@ pub(crate) struct Shared {
     pub(crate) tokenizer: Tokenizer,
     pub(crate) kernels: Kernels,
     pub(crate) pool: Pool,
-    /// Sessions start from it and give back what they have measured.
+    /// Generations without a stored profile start from it and give back what they have measured.
     pub(crate) costs: Mutex<CostProfile>,
-    /// Where there is one, each generation starts from what it says of its context.
+    /// Where there is one, each generation with its type of KV cache starts from what it says of its context.
     pub(crate) profile: Option<MachineProfile>,
+    /// What the generations with that profile have found it to be wrong by; the last to end is kept.
+    pub(crate) correction: Mutex<CostCorrection>,
+    /// Why the profile that was given is not used.
+    pub(crate) profile_mismatch: Option<ProfileMismatch>,
     pub(crate) history: Arc<HistoryStore>,
     /// Which drafts were accepted: as `costs`, and of generations that run at the same time the last to end is kept.
     pub(crate) reliability: Mutex<ReliabilityTable>,
@@ -131,9 +136,12 @@ impl Engine {
         let model = Model::load(checkpoint, LoadOptions { quantize, packed_access, progress })?;
         let pool = Pool::try_new(n_threads).map_err(|source| EngineError::Spawn { n_threads, source })?;
         let compute = Compute { kernels, pool: &pool };
-        let key = ProfileKey::new(&model, compute);
-        let profile =
-            options.profile.filter(|profile| options.cost_profile.is_none() && *profile.key() == key);
+        let profile = options.profile.filter(|_| options.cost_profile.is_none());
+        let profile_mismatch = profile.as_ref().and_then(|profile| {
+            let here = ProfileKey::new(&model, compute, profile.key().kv_type);
+            profile.key().mismatch(&here)
+        });
+        let profile = profile.filter(|_| profile_mismatch.is_none());
         let costs = match (options.cost_profile, &profile) {
             (Some(costs), _) => costs,
             (None, Some(profile)) => profile.costs(0, SessionOptions::default().projection_rows),
@@ -146,6 +154,8 @@ impl Engine {
             pool,
             costs: Mutex::new(costs),
             profile,
+            correction: Mutex::new(CostCorrection::none()),
+            profile_mismatch,
             history: Arc::new(match options.history_tokens_max {
                 None => HistoryStore::new(),
                 Some(n_tokens) => HistoryStore::with_tokens_max(n_tokens),
@@ -178,9 +188,15 @@ impl Engine {
         &self.shared.history
     }
 
-    /// What a verification batch costs, as measured so far.
+    /// What a verification batch costs, as measured so far; with a stored profile, at the start of a context.
     pub fn cost_profile(&self) -> CostProfile {
-        self.shared.costs().clone()
+        match &self.shared.profile {
+            Some(profile) => {
+                let costs = profile.costs(0, SessionOptions::default().projection_rows);
+                costs.corrected(&self.shared.correction())
+            }
+            None => self.shared.costs().clone(),
+        }
     }
 
     /// The stored profile that generations start from, if one was given and fits.
@@ -192,7 +208,8 @@ impl Engine {
     /// during which nothing else should run.
     ///
     /// # Errors
-    /// [`ProfileError::KvCache`]: there is no memory for a cache of the longest context.
+    /// [`ProfileError::KvCache`]: there is no memory for a cache of the longest context;
+    /// [`ProfileError::NothingToMeasure`]: a list of the options has no usable entry.
     pub fn measure_profile(
         &self,
         options: &ProfileOptions,
@@ -225,6 +242,10 @@ impl Shared {
     pub(crate) fn costs(&self) -> std::sync::MutexGuard<'_, CostProfile> {
         // The profile is replaced as a whole, so a panic elsewhere cannot have left half of one.
         self.costs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn correction(&self) -> std::sync::MutexGuard<'_, CostCorrection> {
+        self.correction.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn reliability(&self) -> std::sync::MutexGuard<'_, ReliabilityTable> {

@@ -23,8 +23,10 @@ pub struct EngineOptions {
     pub packed_access: PackedAccess,
     /// What a verification batch costs; `None`: measured while loading, unless `profile` fits.
     pub cost_profile: Option<CostProfile>,
-    /// What steps cost by rows and context, as [`Engine::measure_profile`](crate::engine::Engine::measure_profile) found; of
-    /// no use, and left aside, if it was taken for another shape, instruction set, or number of threads.
+    /// What steps cost by rows and context, as [`Engine::measure_profile`](crate::engine::Engine::measure_profile) found. It
+    /// is left aside where it was measured on another CPU, for another shape, instruction set or number of threads, or for
+    /// another type of KV cache than a session's: [`Session::profile_mismatch`](crate::engine::Session::profile_mismatch)
+    /// says so.
     pub profile: Option<MachineProfile>,
     /// Tokens of history kept per namespace; `None`: [`HistoryStore::TOKENS_MAX`](crate::draft::HistoryStore::TOKENS_MAX).
     pub history_tokens_max: Option<u32>,
@@ -93,16 +95,21 @@ impl Default for SessionOptions {
     }
 }
 
-mod kv_type_name {
+pub(super) mod kv_type_name {
     //! `KvType` by its name: `kernels` does not know serde.
     use super::KvType;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
-    pub(super) fn serialize<S: Serializer>(kv_type: &KvType, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(in crate::engine) fn serialize<S: Serializer>(
+        kv_type: &KvType,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(kv_type.name())
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<KvType, D::Error> {
+    pub(in crate::engine) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<KvType, D::Error> {
         let name = String::deserialize(deserializer)?;
         let found = KvType::ALL.into_iter().find(|kv_type| kv_type.name() == name);
         found.ok_or_else(|| D::Error::unknown_variant(&name, &["f16", "f32", "q8_0"]))

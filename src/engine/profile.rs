@@ -3,6 +3,7 @@
 //! An engine measures a short [`CostProfile`] whenever it is loaded. A [`MachineProfile`] takes longer, knows that rows cost
 //! more behind a long context, and saves that second of loading.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -12,14 +13,17 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use super::cpu::cpu_name;
+use super::options::{PREFILL_CHUNK_MAX, kv_type_name};
 use crate::draft::{CostProfile, VERIFY_ROWS_MAX};
 use crate::kernels::KvType;
 use crate::model::transformer::{Compute, PassEnd};
 use crate::model::{Batch, KvCache, Model, ModelConfig, Workspace, kv_cache::KvCacheError};
+use crate::replace::{ReplaceError, replace_file};
 use crate::token::TokenId;
 
 /// The format that this version writes and reads.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// The largest file that is read as a profile.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -27,10 +31,15 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Entries of each list at most.
 const ENTRIES_MAX: usize = 4096;
 
+/// The longest time of a pass, in µs: an hour, so that sums of times stay numbers.
+const US_MAX: f32 = 3.6e9;
+
 /// What decides the cost of a pass, besides its rows and its context. Weights of the same shape and size cost the same.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProfileKey {
+    /// The CPU's model name.
+    pub cpu: String,
     /// Instruction set of the kernels.
     pub isa: String,
     /// Threads of the forward pass.
@@ -51,6 +60,21 @@ pub struct ProfileKey {
     pub vocab_size: usize,
     /// Bytes of the packed weights.
     pub weights_bytes: usize,
+    /// Element type of the KV cache. Sessions have their own: it is compared when one of them generates.
+    #[serde(with = "kv_type_name")]
+    pub kv_type: KvType,
+}
+
+/// Why a stored profile is left aside: it does not tell what steps cost here.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("it was measured with {field} {measured}, here it is {here}")]
+pub struct ProfileMismatch {
+    /// What differs.
+    pub field: &'static str,
+    /// What it was measured with.
+    pub measured: String,
+    /// What it is here.
+    pub here: String,
 }
 
 /// A measured time.
@@ -91,6 +115,16 @@ pub enum ProfileError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// The new file could not be created, synced or renamed; a file that was there before is unchanged.
+    #[error("cannot {action} `{}`: {source}", path.display())]
+    Replace {
+        /// What was tried.
+        action: &'static str,
+        /// With which file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// The file is longer than any profile.
     #[error("{path}: {bytes} bytes exceed the {FILE_BYTES_MAX} of a profile")]
     TooLarge {
@@ -125,19 +159,31 @@ pub enum ProfileError {
         /// What is wrong with it.
         reason: &'static str,
     },
+    /// Nothing of what was asked for can be measured.
+    #[error("there is nothing to measure: `{option}` has no usable entry")]
+    NothingToMeasure {
+        /// The option.
+        option: &'static str,
+    },
     /// There was no memory for the measurement.
     #[error(transparent)]
     KvCache(#[from] KvCacheError),
 }
 
+impl From<ReplaceError> for ProfileError {
+    fn from(ReplaceError { action, path, source }: ReplaceError) -> Self {
+        Self::Replace { action, path, source }
+    }
+}
+
 /// What to measure.
 #[derive(Debug, Clone)]
 pub struct ProfileOptions {
-    /// Contexts; those that the model was not trained for are left out.
+    /// Contexts besides 0; longer ones than the model was trained for become the longest that leaves room for a batch.
     pub contexts: Vec<usize>,
-    /// Numbers of rows, each 1..=[`VERIFY_ROWS_MAX`].
+    /// Numbers of rows; those outside 1..=[`VERIFY_ROWS_MAX`] are left out.
     pub rows: Vec<usize>,
-    /// Lengths of prefill chunks.
+    /// Lengths of prefill chunks; longer ones than the model was trained for become that long.
     pub prefill: Vec<usize>,
     /// Element type of the KV cache.
     pub kv_type: KvType,
@@ -158,10 +204,11 @@ impl Default for ProfileOptions {
 }
 
 impl ProfileKey {
-    pub(super) fn new(model: &Model, compute: Compute<'_>) -> Self {
+    pub(super) fn new(model: &Model, compute: Compute<'_>, kv_type: KvType) -> Self {
         let ModelConfig { n_layers, hidden_dim, ffn_dim, n_heads, n_kv_heads, head_dim, vocab_size, .. } =
             *model.config();
         Self {
+            cpu: cpu_name(),
             isa: compute.kernels.isa().name().to_owned(),
             n_threads: compute.pool.n_threads(),
             n_layers,
@@ -172,7 +219,36 @@ impl ProfileKey {
             head_dim,
             vocab_size,
             weights_bytes: model.memory_usage(),
+            kv_type,
         }
+    }
+
+    /// The first thing that differs from `here`, the type of the KV cache aside.
+    pub(super) fn mismatch(&self, here: &Self) -> Option<ProfileMismatch> {
+        let fields = |key: &Self| {
+            [
+                ("CPU", key.cpu.clone()),
+                ("instruction set", key.isa.clone()),
+                ("threads", key.n_threads.to_string()),
+                ("layers", key.n_layers.to_string()),
+                ("hidden width", key.hidden_dim.to_string()),
+                ("feed-forward width", key.ffn_dim.to_string()),
+                ("heads", key.n_heads.to_string()),
+                ("KV heads", key.n_kv_heads.to_string()),
+                ("head width", key.head_dim.to_string()),
+                ("vocabulary", key.vocab_size.to_string()),
+                ("bytes of weights", key.weights_bytes.to_string()),
+            ]
+        };
+        let mut pairs = fields(self).into_iter().zip(fields(here));
+        let ((field, measured), (_, here)) = pairs.find(|(measured, here)| measured != here)?;
+        Some(ProfileMismatch { field, measured, here })
+    }
+
+    /// The same for the type of the KV cache.
+    pub(super) fn kv_mismatch(&self, kv_type: KvType) -> Option<ProfileMismatch> {
+        let [measured, here] = [self.kv_type, kv_type].map(|kv_type| kv_type.to_string());
+        (self.kv_type != kv_type).then_some(ProfileMismatch { field: "KV type", measured, here })
     }
 }
 
@@ -183,12 +259,8 @@ impl MachineProfile {
         options: &ProfileOptions,
         mut progress: impl FnMut(usize, usize),
     ) -> Result<Self, ProfileError> {
-        let rows = ascending(&options.rows, VERIFY_ROWS_MAX);
-        let trained_len = model.config().context_len;
-        let contexts = ascending(&options.contexts, trained_len.saturating_sub(VERIFY_ROWS_MAX));
-        let chunks = ascending(&options.prefill, trained_len);
-        let n_slots =
-            contexts.last().map_or(0, |c| c + VERIFY_ROWS_MAX).max(chunks.last().copied().unwrap_or(0));
+        let Plan { contexts, rows, prefill: chunks, n_slots } =
+            Plan::new(options, model.config().context_len)?;
         let mut probe = Probe::new(model, compute, options, n_slots)?;
         let n_entries = contexts.len() * rows.len() + rows.len() + chunks.len();
         let mut n_done = 0;
@@ -198,22 +270,23 @@ impl MachineProfile {
         };
         let mut verify = Vec::new();
         for &context in &contexts {
-            for &rows in rows.iter().filter(|&&rows| rows > 0) {
+            for &rows in &rows {
                 verify.push(probe.pass(context, rows, PassEnd::Hidden));
                 done();
             }
         }
         let mut projection = Vec::new();
-        for &rows in rows.iter().filter(|&&rows| rows > 0) {
+        for &rows in &rows {
             projection.push(probe.projection(rows));
             done();
         }
         let mut prefill = Vec::new();
-        for &rows in chunks.iter().filter(|&&rows| rows > 0) {
+        for &rows in &chunks {
             prefill.push(probe.pass(0, rows, PassEnd::KeysAndValues));
             done();
         }
-        Ok(Self { version: VERSION, key: ProfileKey::new(model, compute), verify, projection, prefill })
+        let key = ProfileKey::new(model, compute, options.kv_type);
+        Ok(Self { version: VERSION, key, verify, projection, prefill })
     }
 
     /// What it was measured on.
@@ -276,10 +349,17 @@ impl MachineProfile {
         Self::parse(&text, path)
     }
 
-    fn parse(text: &[u8], path: &Path) -> Result<Self, ProfileError> {
+    /// Reads a profile that is in memory; `path` stands for it in messages.
+    ///
+    /// # Errors
+    /// [`ProfileError`]: the text is too long, or no profile of this version.
+    pub fn parse(text: &[u8], path: &Path) -> Result<Self, ProfileError> {
         #[derive(Deserialize)]
         struct Versioned {
             version: u32,
+        }
+        if text.len() as u64 > FILE_BYTES_MAX {
+            return Err(ProfileError::TooLarge { path: path.to_owned(), bytes: text.len() as u64 });
         }
         let json = |source| ProfileError::Json { path: path.to_owned(), source };
         let Versioned { version } = serde_json::from_slice(text).map_err(json)?;
@@ -293,12 +373,10 @@ impl MachineProfile {
         {
             check(list).map_err(|reason| field(name, reason))?;
         }
-        let rows_of = |context: usize| {
-            let costs = profile.verify.iter().filter(move |cost| cost.context == context);
-            costs.map(|cost| cost.rows)
-        };
-        let first = profile.verify.first().ok_or_else(|| field("verify", "it is empty"))?.context;
-        if profile.verify.iter().any(|cost| !rows_of(cost.context).eq(rows_of(first))) {
+        let rows = |costs: &[PassCost]| costs.iter().map(|cost| cost.rows).collect::<Vec<_>>();
+        let mut contexts = profile.verify.chunk_by(|a, b| a.context == b.context).map(rows);
+        let first = contexts.next();
+        if contexts.any(|rows| Some(rows) != first) {
             return Err(field("verify", "the contexts have different rows"));
         }
         Ok(profile)
@@ -307,41 +385,59 @@ impl MachineProfile {
     /// Writes the profile, in place of a file that may be there already, whole or not at all.
     ///
     /// # Errors
-    /// [`ProfileError::Io`]; the old file is unchanged.
+    /// [`ProfileError::Io`], [`ProfileError::Replace`]; the old file is unchanged.
     pub fn write(&self, path: &Path) -> Result<(), ProfileError> {
-        let io = |source| ProfileError::Io { path: path.to_owned(), source };
-        let mut name = path.file_name().unwrap_or_default().to_owned();
-        name.push(format!(".{}.tmp", std::process::id()));
-        let temporary = path.with_file_name(name);
-        let written = fs::File::create(&temporary).and_then(|mut file| {
-            serde_json::to_writer_pretty(&mut file, self)?;
-            file.write_all(b"\n")?;
-            file.sync_all()?;
-            fs::rename(&temporary, path)
-        });
-        written.map_err(|source| {
-            // What is left of the attempt helps nobody; the error that matters is the first.
-            let _ = fs::remove_file(&temporary);
-            io(source)
+        replace_file(path, |file| {
+            let written = serde_json::to_writer_pretty(&mut *file, self).map_err(std::io::Error::from);
+            let written = written.and_then(|()| file.write_all(b"\n"));
+            written.map_err(|source| ProfileError::Io { path: path.to_owned(), source })
         })
     }
 }
 
-/// Ascending, once each, none above `max`.
-fn ascending(values: &[usize], max: usize) -> Vec<usize> {
-    let mut values: Vec<usize> = values.iter().copied().filter(|&value| value <= max).collect();
-    values.sort_unstable();
-    values.dedup();
-    values
+/// What is measured of a model, from what was asked for.
+#[derive(Debug)]
+struct Plan {
+    contexts: Vec<usize>,
+    rows: Vec<usize>,
+    prefill: Vec<usize>,
+    /// Of the KV cache: enough for each pass.
+    n_slots: usize,
+}
+
+impl Plan {
+    fn new(options: &ProfileOptions, trained_len: usize) -> Result<Self, ProfileError> {
+        // The longest batch behind the longest context is inside of what the model was trained for.
+        let context_max = trained_len.saturating_sub(VERIFY_ROWS_MAX);
+        let contexts = ascending(options.contexts.iter().map(|&context| context.min(context_max)).chain([0]));
+        let rows =
+            ascending(options.rows.iter().copied().filter(|rows| (1..=VERIFY_ROWS_MAX).contains(rows)));
+        let chunk_max = trained_len.min(PREFILL_CHUNK_MAX);
+        let prefill = ascending(options.prefill.iter().map(|&len| len.min(chunk_max)).filter(|&len| len > 0));
+        let last =
+            |list: &[usize], option| list.last().copied().ok_or(ProfileError::NothingToMeasure { option });
+        let rows_max = last(&rows, "rows")?;
+        let n_slots = (last(&contexts, "contexts")? + rows_max).max(last(&prefill, "prefill")?);
+        Ok(Self { contexts, rows, prefill, n_slots })
+    }
+}
+
+/// Ascending, once each.
+fn ascending(values: impl Iterator<Item = usize>) -> Vec<usize> {
+    values.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// What every list of a profile keeps to.
 fn check(list: &[PassCost]) -> Result<(), &'static str> {
+    if list.is_empty() {
+        return Err("it is empty");
+    }
     if list.len() > ENTRIES_MAX {
         return Err("it has too many entries");
     }
-    if list.iter().any(|cost| cost.rows == 0 || !cost.us.is_finite() || cost.us <= 0.0) {
-        return Err("rows and times must be positive numbers");
+    // Not a number is in no range.
+    if list.iter().any(|cost| cost.rows == 0 || !(f32::MIN_POSITIVE..=US_MAX).contains(&cost.us)) {
+        return Err("rows and times must be positive numbers, and no time over an hour");
     }
     if !list.is_sorted_by(|a, b| (a.context, a.rows) < (b.context, b.rows)) {
         return Err("entries must rise by context, then by rows");
@@ -349,7 +445,8 @@ fn check(list: &[PassCost]) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Runs passes over a cache of zeros: what they cost does not depend on the values.
+/// Runs passes over a cache whose every slot has been written: what they cost does not depend on the values, but reading
+/// memory that nobody has written costs nothing.
 struct Probe<'a> {
     model: &'a Model,
     compute: Compute<'a>,
@@ -367,10 +464,13 @@ impl<'a> Probe<'a> {
         options: &ProfileOptions,
         n_slots: usize,
     ) -> Result<Self, KvCacheError> {
+        let ModelConfig { n_kv_heads, head_dim, .. } = *model.config();
+        let mut kv = KvCache::new(model.config(), options.kv_type, n_slots)?;
+        kv.fill(compute.kernels, &vec![0.5; n_kv_heads * head_dim]);
         Ok(Self {
             model,
             compute,
-            kv: KvCache::new(model.config(), options.kv_type, n_slots)?,
+            kv,
             workspace: Workspace::new(model.config()),
             batch: Batch::new(),
             logits: Vec::new(),
@@ -413,15 +513,19 @@ fn least_us(time: Duration, mut run: impl FnMut()) -> f32 {
         least = least.min(run_start.elapsed().as_secs_f32() * 1e6);
         n_runs += 1;
     }
-    least.max(f32::MIN_POSITIVE)
+    least.clamp(f32::MIN_POSITIVE, US_MAX)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernels::{Kernels, Pool};
+    use crate::model::Checkpoint;
+    use crate::model::weights::LoadOptions;
 
     fn profile() -> MachineProfile {
         let key = ProfileKey {
+            cpu: "A CPU".to_owned(),
             isa: "scalar".to_owned(),
             n_threads: 2,
             n_layers: 1,
@@ -432,6 +536,7 @@ mod tests {
             head_dim: 32,
             vocab_size: 300,
             weights_bytes: 1000,
+            kv_type: KvType::F16,
         };
         let cost = |context, rows, us| PassCost { context, rows, us };
         MachineProfile {
@@ -465,7 +570,7 @@ mod tests {
         assert_eq!(MachineProfile::read(&path).unwrap(), profile());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left");
         let missing = folder.path().join("none").join("m.json");
-        assert!(matches!(profile().write(&missing), Err(ProfileError::Io { .. })));
+        assert!(matches!(profile().write(&missing), Err(ProfileError::Replace { .. })));
         assert!(matches!(MachineProfile::read(&missing), Err(ProfileError::Io { .. })));
     }
 
@@ -481,11 +586,14 @@ mod tests {
         };
         assert!(changed(&|p| p.version = 9).contains("version 9"));
         assert!(changed(&|p| p.verify.clear()).contains("`verify`: it is empty"));
+        assert!(changed(&|p| p.projection.clear()).contains("`projection`: it is empty"));
+        assert!(changed(&|p| p.prefill.clear()).contains("`prefill`: it is empty"));
+        assert!(changed(&|p| p.verify[0].us = 3e38).contains("`verify`: rows and times"));
         assert!(changed(&|p| p.verify[2].rows = 2).contains("different rows"));
         assert!(changed(&|p| p.verify.swap(0, 1)).contains("must rise"));
         assert!(changed(&|p| p.projection[0].us = -1.0).contains("`projection`: rows and times"));
         assert!(changed(&|p| p.prefill[0].rows = 0).contains("`prefill`: rows and times"));
-        for text in ["", "{}", "[]", "{\"version\":1}", "{\"version\":1,\"key\":3}"] {
+        for text in ["", "{}", "[]", "{\"version\":2}", "{\"version\":2,\"key\":3}"] {
             let error = MachineProfile::parse(text.as_bytes(), Path::new("p.json"));
             assert!(matches!(error, Err(ProfileError::Json { .. })), "{text}");
         }
@@ -495,5 +603,78 @@ mod tests {
         assert!(
             matches!(MachineProfile::read(&path), Err(ProfileError::TooLarge { bytes, .. }) if bytes == FILE_BYTES_MAX + 1)
         );
+    }
+
+    #[test]
+    fn profiles_of_another_machine_or_model_are_told_apart() {
+        let here = profile().key;
+        assert_eq!(here.mismatch(&here), None);
+        let told = |change: &dyn Fn(&mut ProfileKey)| {
+            let mut measured = here.clone();
+            change(&mut measured);
+            measured.mismatch(&here).expect("they differ").to_string()
+        };
+        assert_eq!(
+            told(&|key| key.cpu = "Another".to_owned()),
+            "it was measured with CPU Another, here it is A CPU"
+        );
+        assert_eq!(told(&|key| key.n_threads = 7), "it was measured with threads 7, here it is 2");
+        assert!(told(&|key| key.isa = "avx2".to_owned()).contains("instruction set avx2"));
+        assert!(told(&|key| key.weights_bytes = 1).contains("bytes of weights 1,"));
+        // The KV cache is a session's own.
+        let other_kv = ProfileKey { kv_type: KvType::Q8_0, ..here.clone() };
+        assert_eq!(other_kv.mismatch(&here), None);
+        let mismatch = here.kv_mismatch(KvType::Q8_0).unwrap();
+        assert_eq!(mismatch.to_string(), "it was measured with KV type f16, here it is q8_0");
+        assert_eq!(here.kv_mismatch(KvType::F16), None);
+    }
+
+    #[test]
+    fn what_is_asked_for_is_cut_to_what_the_model_was_trained_for() {
+        let plan = |trained_len| Plan::new(&ProfileOptions::default(), trained_len).unwrap();
+        assert_eq!(plan(4096).contexts, [0, 1024, 4096 - VERIFY_ROWS_MAX]);
+        assert_eq!(plan(100_000).contexts, [0, 1024, 4096]);
+        assert_eq!((plan(300).contexts, plan(300).prefill), (vec![0, 236], vec![64, 128, 256, 300]));
+        // Fewer tokens than the longest batch: every row is measured all the same.
+        let Plan { contexts, rows, prefill, n_slots } = plan(32);
+        assert_eq!((contexts, rows.last(), prefill, n_slots), (vec![0], Some(&64), vec![32], 64));
+        let options = ProfileOptions { contexts: Vec::new(), ..ProfileOptions::default() };
+        assert_eq!(Plan::new(&options, 4096).unwrap().contexts, [0]);
+    }
+
+    #[test]
+    fn what_leaves_nothing_to_measure_is_refused() {
+        let refused = |options: ProfileOptions| Plan::new(&options, 4096).unwrap_err().to_string();
+        let rows =
+            refused(ProfileOptions { rows: vec![0, VERIFY_ROWS_MAX + 1], ..ProfileOptions::default() });
+        assert!(rows.contains("`rows`"), "{rows}");
+        let prefill = refused(ProfileOptions { prefill: vec![0], ..ProfileOptions::default() });
+        assert!(prefill.contains("`prefill`"), "{prefill}");
+    }
+
+    #[test]
+    fn every_slot_that_is_measured_over_was_written() {
+        let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/target.gguf");
+        let model =
+            Model::load(&Checkpoint::open(fixture.as_ref()).unwrap(), LoadOptions::default()).unwrap();
+        let (pool, n_slots) = (Pool::try_new(1).unwrap(), 40);
+        let compute = Compute { kernels: Kernels::detect(), pool: &pool };
+        let options = ProfileOptions { entry_time: Duration::ZERO, ..ProfileOptions::default() };
+        let mut probe = Probe::new(&model, compute, &options, n_slots).unwrap();
+        // What one row gives behind a context tells a slot of zeros from a written one.
+        let logits = |probe: &mut Probe, context: usize| {
+            probe.pass(context, 1, PassEnd::Hidden);
+            model.logits(compute, &mut probe.workspace, &[0], &mut probe.logits);
+            probe.logits.clone()
+        };
+        for context in [1, n_slots - 1] {
+            let written = logits(&mut probe, context);
+            let full = std::mem::replace(
+                &mut probe.kv,
+                KvCache::new(model.config(), options.kv_type, n_slots).unwrap(),
+            );
+            assert_ne!(logits(&mut probe, context), written, "context {context}");
+            probe.kv = full;
+        }
     }
 }

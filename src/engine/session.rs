@@ -11,6 +11,7 @@ use crate::draft::{
 };
 use crate::engine::generation::{GenerateError, Generation};
 use crate::engine::options::{Drafting, GenerateOptions, PREFILL_CHUNK_MAX, SessionOptions, VERIFY_ROWS_MAX};
+use crate::engine::profile::{MachineProfile, ProfileMismatch};
 use crate::engine::{CONTEXT_LEN_DEFAULT_MAX, Shared};
 use crate::kernels;
 use crate::model::transformer::{ForwardError, PassEnd};
@@ -275,6 +276,19 @@ impl Session {
     /// The kinds of the session's draft sources, in their order; empty where it does not draft.
     pub fn source_kinds(&self) -> Vec<SourceKind> {
         self.sources.iter().map(|source| source.kind()).collect()
+    }
+
+    /// Why generations of this session do not start from the profile that the engine was given, where that is so.
+    pub fn profile_mismatch(&self) -> Option<ProfileMismatch> {
+        let profile = self.shared.profile.as_ref();
+        let kv_mismatch = profile.and_then(|profile| profile.key().kv_mismatch(self.options.kv_type));
+        kv_mismatch.or_else(|| self.shared.profile_mismatch.clone())
+    }
+
+    /// The stored profile, where it is of use here.
+    pub(super) fn profile(&self) -> Option<&MachineProfile> {
+        let kv_type = self.options.kv_type;
+        self.shared.profile.as_ref().filter(|profile| profile.key().kv_type == kv_type)
     }
 
     /// A handle that stops this session from another thread.

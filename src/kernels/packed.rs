@@ -94,6 +94,26 @@ impl PackedMatrix {
         Ok(PackedMatrix { ty, n_rows, n_cols, panel_lines, data: Panels::Owned(data) })
     }
 
+    /// The same weights as f32, exactly: the bits that [`PackedMatrix::dequantize_row`] gives. Beside the new matrix, one row
+    /// is held.
+    ///
+    /// # Errors
+    /// [`PackError::Alloc`]: there is no memory for four bytes a weight.
+    pub fn widened(&self) -> Result<Self, PackError> {
+        let n_lines = Self::n_lines(BlockType::F32, self.n_rows, self.n_cols)?;
+        let mut data = AlignedBuf::zeroed_huge(n_lines)?;
+        let mut row_values = vec![0.0; self.n_cols];
+        for row in 0..self.n_rows {
+            self.dequantize_row(row, &mut row_values);
+            // A line of an f32 panel is a column.
+            let panel = &mut data.lines_mut()[row / PANEL_ROWS * self.n_cols..][..self.n_cols];
+            for (line, &value) in panel.iter_mut().zip(&row_values) {
+                line.floats_mut()[row % PANEL_ROWS] = value;
+            }
+        }
+        Ok(Self::over(BlockType::F32, self.n_rows, self.n_cols, Panels::Owned(data)))
+    }
+
     /// Bytes of a packed matrix of this shape; `None` where the columns are no whole number of blocks, or on overflow.
     pub fn packed_bytes(ty: BlockType, n_rows: usize, n_cols: usize) -> Option<u64> {
         ty.row_bytes(n_cols as u64)?;
@@ -103,6 +123,8 @@ impl PackedMatrix {
 
     /// A matrix whose panels `fill` writes, as [`PackedMatrix::panel_bytes`] gave them: [`PackedMatrix::packed_bytes`] of
     /// them, zeroed before.
+    ///
+    /// Any bytes make a matrix, of which every instruction set gives the same bits.
     ///
     /// # Errors
     /// What `fill` returns; a [`PackError`] where the shape has no size or memory is short.

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::kernels::{KvLayer, KvType};
+use crate::kernels::{Kernels, KvLayer, KvType};
 use crate::model::batch::Batch;
 use crate::model::config::ModelConfig;
 
@@ -99,6 +99,14 @@ impl KvCache {
     /// One layer, to be read and written by the forward pass.
     pub(crate) fn layer_mut(&mut self, layer_idx: usize) -> &mut KvLayer {
         &mut self.layers[layer_idx]
+    }
+
+    /// Writes `row`, `[n_kv_heads, head_dim]`, as key and value to every slot. To the system, memory that was never written
+    /// is one page of zeros that costs nothing to read, so whoever measures writes first.
+    pub(crate) fn fill(&mut self, kernels: Kernels, row: &[f32]) {
+        for layer in &mut self.layers {
+            (0..self.n_slots).for_each(|slot| layer.write(kernels, slot, row, row));
+        }
     }
 
     /// Commits the rows `path` of the last batch, closing the gaps between them; all other rows are rolled back.

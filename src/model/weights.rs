@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use crate::kernels::{BlockType, PackError, PackedMatrix, dequantize, quantize};
+use crate::kernels::{AllocError, BlockType, PackError, PackedMatrix, dequantize, quantize};
 use crate::mapping::Mapping;
 use crate::model::checkpoint::{Checkpoint, LayerWeight, LoadError, TensorInfo, WeightId};
 use crate::model::config::ModelConfig;
@@ -29,11 +29,12 @@ pub enum Quantize {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PackedAccess {
     /// Mapped: there at once, whatever the size, read from the disk where they are first used, and shared with other
-    /// processes. The file must stay as it is while the model lives: where another program shortens it, the process ends.
+    /// processes. The file must stay as it is while the model lives: where another program shortens it, or the disk fails to
+    /// give a page when it is first used, the process ends (SIGBUS).
     #[default]
     Map,
-    /// Read into memory of its own: takes as long as the disk does; afterwards nothing depends on the file, and the
-    /// weights lie in huge pages where the system has them.
+    /// Read into memory of its own: takes as long as the disk does, and what the disk cannot give is a typed error.
+    /// Afterwards nothing depends on the file, and the weights lie in huge pages where the system has them.
     Read,
 }
 
@@ -256,7 +257,8 @@ impl<'a> Loader<'a> {
         }
         let bytes = self.read(id)?;
         let target = self.target_type(info);
-        let bytes = if target == info.ty { bytes } else { convert(info, target, &bytes) };
+        let failed = |source| WeightsError::Pack { tensor: info.name.clone(), source };
+        let bytes = if target == info.ty { bytes } else { convert(info, target, &bytes).map_err(failed)? };
         let head_dim = self.config.head_dim;
         let pack = |row_map: &dyn Fn(usize) -> usize| {
             PackedMatrix::pack(target, info.n_rows, info.n_cols, &bytes, row_map)
@@ -265,7 +267,7 @@ impl<'a> Loader<'a> {
             true => pack(&|row| interleaved_row(row, head_dim)),
             false => pack(&|row| row),
         };
-        packed.map_err(|source| WeightsError::Pack { tensor: info.name.clone(), source })
+        packed.map_err(failed)
     }
 
     /// A packed matrix as it is, or as f32 where the options ask for that.
@@ -273,14 +275,7 @@ impl<'a> Loader<'a> {
         if self.options.quantize != Quantize::F32 || matrix.block_type() == BlockType::F32 {
             return Ok(matrix);
         }
-        let (n_rows, n_cols) = (matrix.n_rows(), matrix.n_cols());
-        let (mut values, mut bytes) = (vec![0.0; n_cols], Vec::new());
-        for row in 0..n_rows {
-            matrix.dequantize_row(row, &mut values);
-            quantize(BlockType::F32, &values, &mut bytes);
-        }
-        PackedMatrix::pack(BlockType::F32, n_rows, n_cols, &bytes, &|row| row)
-            .map_err(|source| WeightsError::Pack { tensor: tensor.to_owned(), source })
+        matrix.widened().map_err(|source| WeightsError::Pack { tensor: tensor.to_owned(), source })
     }
 
     /// The type that a matrix of this type in the file becomes.
@@ -322,14 +317,18 @@ impl<'a> Loader<'a> {
 }
 
 /// Row by row from the file's type to `target`.
-fn convert(info: &TensorInfo, target: BlockType, bytes: &[u8]) -> Vec<u8> {
+fn convert(info: &TensorInfo, target: BlockType, bytes: &[u8]) -> Result<Vec<u8>, PackError> {
+    let n_bytes =
+        target.row_bytes(info.n_cols as u64).and_then(|bytes| bytes.checked_mul(info.n_rows as u64));
+    let n_bytes = n_bytes.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(usize::MAX);
     let mut out = Vec::new();
+    out.try_reserve_exact(n_bytes).map_err(|_| PackError::Alloc(AllocError { bytes: n_bytes }))?;
     let mut row_values = vec![0.0f32; info.n_cols];
     for row in bytes.chunks_exact(bytes.len() / info.n_rows) {
         dequantize(info.ty, row, &mut row_values);
         quantize(target, &row_values, &mut out);
     }
-    out
+    Ok(out)
 }
 
 /// Where a GGUF llama file keeps the row that stands at `row` in half-split order: its converter interleaves the two

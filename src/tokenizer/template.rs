@@ -3,8 +3,9 @@
 //! A template comes with a model file, so it is outside data. It sees the conversation and nothing else (no files, no
 //! environment, no clock), its work is counted (`fuel`), its output is cut off at a limit, and it runs on a thread of its
 //! own whose stack is deep enough for the most deeply nested value that so much work can build. What is *not* bounded is
-//! the memory of strings inside a template: one that doubles a string forty times runs out of memory, and the library
-//! offers no place to stop it.
+//! the memory of strings inside a template: one that doubles a string forty times runs out of memory. The library bounds
+//! repetition (`*`), but joining (`~`, `+`) is an instruction of its own, neither a filter nor a function that could be
+//! replaced, and it takes one unit of fuel whatever it makes, so there is no place to stop it.
 
 use std::io;
 

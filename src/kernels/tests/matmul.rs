@@ -140,7 +140,7 @@ impl Case {
     }
 }
 
-fn multiply(k: Kernels, pool: &Pool, w: &PackedMatrix, x: &[f32], n_act_rows: usize) -> Vec<f32> {
+pub(super) fn multiply(k: Kernels, pool: &Pool, w: &PackedMatrix, x: &[f32], n_act_rows: usize) -> Vec<f32> {
     let mut activations = Activations::new();
     activations.set(k, pool, x, n_act_rows, w.n_cols(), w.activation_form());
     let mut out = vec![f32::NAN; n_act_rows * w.n_rows()];

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::Random;
-use super::matmul::random_weights;
+use super::matmul::{multiply, random_weights};
+use super::{Random, assert_bits};
 use crate::kernels::*;
 use crate::mapping::Mapping;
 
@@ -64,6 +64,48 @@ fn panels_read_back_or_mapped_are_the_same_matrix() {
                 assert!(a.iter().zip(&b).all(|(a, b)| a.to_bits() == b.to_bits()), "{ty} {way} row {row}");
             }
         }
+    }
+}
+
+/// A packed file with right checksums may hold anything.
+#[test]
+fn any_bytes_give_the_same_bits_on_every_isa() {
+    const N_ACT_ROWS: usize = 5;
+    for ty in BlockType::ALL.into_iter().filter(|ty| !ty.is_float()) {
+        for seed in 0..8 {
+            let mut random = Random::new(seed);
+            let matrix = PackedMatrix::from_panels(ty, N_ROWS, N_COLS, |panels| {
+                panels.fill_with(|| random.next() as u8);
+                Ok::<(), PackError>(())
+            });
+            let (matrix, x) = (matrix.unwrap(), random.floats(N_ACT_ROWS * N_COLS));
+            let by_isa =
+                Kernels::available().into_iter().map(|k| multiply(k, &Pool::new(1), &matrix, &x, N_ACT_ROWS));
+            let by_isa: Vec<_> = by_isa.collect();
+            for (k, out) in Kernels::available().iter().zip(&by_isa) {
+                assert_bits(out, &by_isa[0], &format!("{ty} on {}", k.isa()));
+            }
+        }
+    }
+}
+
+#[test]
+fn widened_matrices_hold_the_same_numbers() {
+    for ty in BlockType::ALL {
+        let matrix = packed(ty);
+        let mut bytes = Vec::new();
+        let mut values = vec![0.0; N_COLS];
+        for row in 0..N_ROWS {
+            matrix.dequantize_row(row, &mut values);
+            quantize(BlockType::F32, &values, &mut bytes);
+        }
+        let expected = PackedMatrix::pack(BlockType::F32, N_ROWS, N_COLS, &bytes, &|row| row).unwrap();
+        let widened = matrix.widened().unwrap();
+        assert_eq!(
+            (widened.block_type(), widened.n_rows(), widened.n_cols()),
+            (BlockType::F32, N_ROWS, N_COLS)
+        );
+        assert!(widened.panel_bytes() == expected.panel_bytes(), "{ty}");
     }
 }
 

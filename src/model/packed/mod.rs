@@ -31,7 +31,6 @@ mod file;
 mod header;
 mod identity;
 mod plan;
-mod replace;
 mod sum;
 mod tokenizer;
 mod write;

@@ -8,13 +8,13 @@ use thiserror::Error;
 use super::header::{Checksum, FileJson, Header, SectionJson, TensorJson, TokenizerJson, data_start};
 use super::identity::{ModelIdentity, identity, vector_bytes};
 use super::plan::{PlannedSection, plan};
-use super::replace::{ReplaceError, replace_file};
 use super::sum::SectionSum;
 use super::{HEADER_BYTES_MAX, PAGE_BYTES, tokenizer};
 use crate::kernels::BlockType;
 use crate::model::checkpoint::{Checkpoint, Container, LoadError};
 use crate::model::gguf::GgufWriteError;
 use crate::model::weights::{LoadOptions, Loader, WeightsError};
+use crate::replace::{ReplaceError, replace_file};
 
 /// Why a model could not be packed. Nothing is left at the new name; what was there before still is.
 #[derive(Debug, Error)]
@@ -76,7 +76,7 @@ pub enum WritePackedError {
 
 impl From<ReplaceError> for WritePackedError {
     fn from(ReplaceError { action, path, source }: ReplaceError) -> Self {
-        Self::Replace { action, path, source }
+        Self::Replace { action, path: path.display().to_string(), source }
     }
 }
 

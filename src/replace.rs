@@ -1,5 +1,6 @@
 //! Puts a whole file in place of another, or leaves things as they were.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,28 +8,30 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What was being done when the system refused.
 #[derive(Debug, thiserror::Error)]
-#[error("{action} `{path}`: {source}")]
-pub(super) struct ReplaceError {
-    pub(super) action: &'static str,
-    pub(super) path: String,
-    pub(super) source: io::Error,
+#[error("cannot {action} `{}`: {source}", path.display())]
+pub(crate) struct ReplaceError {
+    pub(crate) action: &'static str,
+    pub(crate) path: PathBuf,
+    pub(crate) source: io::Error,
 }
+
+/// Names tried for the new file. Only a killed process of the same number leaves one behind, so the first is nearly always free.
+const NAMES_MAX: usize = 64;
 
 /// Writes a file under another name in the same folder, syncs it, and renames it to `path`.
 ///
 /// When anything fails, whatever was at `path` is still there and the other file is gone; only where the folder cannot be
 /// synced, after everything else, the new file has its name already. (A process that is killed leaves the other file
-/// behind, named `.NAME.….partial`.)
-pub(super) fn replace_file<T, E: From<ReplaceError>>(
+/// behind, named `.NAME.….partial`.) The other file is a new one: no link and no file of that name is written through.
+pub(crate) fn replace_file<T, E: From<ReplaceError>>(
     path: &Path,
     write: impl FnOnce(&mut File) -> Result<T, E>,
 ) -> Result<T, E> {
-    let partial = Partial { path: partial_path(path) };
     let failed = |action, path: &Path| {
-        let path = path.display().to_string();
+        let path = path.to_owned();
         move |source| ReplaceError { action, path, source }
     };
-    let mut file = File::create(&partial.path).map_err(failed("create", &partial.path))?;
+    let (mut file, partial) = create_partial(path)?;
     let done = write(&mut file)?;
     file.sync_all().map_err(failed("sync", &partial.path))?;
     drop(file);
@@ -42,7 +45,7 @@ pub(super) fn replace_file<T, E: From<ReplaceError>>(
     Ok(done)
 }
 
-/// Removes the file when it goes; after the rename there is none.
+/// A file that this call has created: removed when the guard goes; after the rename there is none.
 struct Partial {
     path: PathBuf,
 }
@@ -54,11 +57,26 @@ impl Drop for Partial {
     }
 }
 
+/// Creates a file under a name that is free.
+fn create_partial(path: &Path) -> Result<(File, Partial), ReplaceError> {
+    let mut n_tried = 0;
+    loop {
+        let partial = partial_path(path, CALLS.fetch_add(1, Ordering::Relaxed));
+        n_tried += 1;
+        match File::options().write(true).create_new(true).open(&partial) {
+            Ok(file) => return Ok((file, Partial { path: partial })),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && n_tried < NAMES_MAX => {}
+            Err(source) => return Err(ReplaceError { action: "create", path: partial, source }),
+        }
+    }
+}
+
+/// Names that this process has tried.
+static CALLS: AtomicU64 = AtomicU64::new(0);
+
 /// A name that no other process and no other call uses.
-fn partial_path(path: &Path) -> PathBuf {
-    static CALLS: AtomicU64 = AtomicU64::new(0);
-    let call = CALLS.fetch_add(1, Ordering::Relaxed);
-    let mut name = std::ffi::OsString::from(".");
+fn partial_path(path: &Path, call: u64) -> PathBuf {
+    let mut name = OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
     name.push(format!(".{}-{call}.partial", std::process::id()));
     path.with_file_name(name)
@@ -81,7 +99,7 @@ mod tests {
         fs::write(&path, "old").unwrap();
         let full = || ReplaceError {
             action: "write",
-            path: String::new(),
+            path: PathBuf::new(),
             source: io::ErrorKind::StorageFull.into(),
         };
         let result: Result<(), ReplaceError> = replace_file(&path, |file| {
@@ -112,5 +130,33 @@ mod tests {
         let error = replace_file(&folder.path().join("folder"), |_| Ok::<(), ReplaceError>(())).unwrap_err();
         assert_eq!(error.action, "rename to");
         assert_eq!(names(folder.path()), ["folder"]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_lies_under_the_other_name_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, victim) = (folder.path().join("model"), folder.path().join("victim"));
+        fs::write(&victim, "mine").unwrap();
+        // Other tests may take some of these numbers; then there are fewer links in the way.
+        let next = CALLS.load(Ordering::Relaxed);
+        let planted: Vec<PathBuf> = (next..next + 8).map(|call| partial_path(&path, call)).collect();
+        for link in &planted {
+            std::os::unix::fs::symlink(&victim, link).unwrap();
+        }
+        replace_file(&path, |file| {
+            file.write_all(b"new").map_err(|source| ReplaceError {
+                action: "write",
+                path: path.clone(),
+                source,
+            })
+        })
+        .unwrap();
+        assert_eq!(
+            (fs::read(&path).unwrap(), fs::read(&victim).unwrap()),
+            (b"new".to_vec(), b"mine".to_vec())
+        );
+        assert!(!fs::symlink_metadata(&path).unwrap().is_symlink());
+        assert!(planted.iter().all(|link| fs::symlink_metadata(link).is_ok_and(|meta| meta.is_symlink())));
     }
 }
