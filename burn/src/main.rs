@@ -20,7 +20,9 @@ refrain-burn COMMAND [--runs FOLDER] (default burn/runs)
   train target|draft [--steps N] [--decay N] [--easy-steps N] [--drill-steps N]
                      [--documents N] [--rate R] [--save-every N]
                                  train a model, or go on with it
-  eval target|draft [--count N]  ask questions about unseen notes, and show each task
+  eval target|draft [--count N] [--prompts]
+                                 ask questions about unseen notes, with the notes of wrong
+                                 answers if asked for, and show each task
   export target|draft --out FOLDER|FILE.gguf
                                  write the Hugging Face layout, or GGUF in Q8_0
   notes --out FOLDER [--count N] write the sample notes and questions.json beside them";
@@ -133,6 +135,9 @@ impl Args {
         for wrong in answers.iter().filter(|answer| !answer.is_right()) {
             let (asked, fact) = (&wrong.question.question, &wrong.question.fact);
             println!("wrong: {asked} expected {fact:?}, got {:?}", wrong.answer);
+            if self.0.iter().any(|arg| arg == "--prompts") {
+                println!("{}\n", wrong.question.message);
+            }
         }
         let right = answers.iter().filter(|answer| answer.is_right()).count();
         println!("{right} of {count} answers contain the asked fact");

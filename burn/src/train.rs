@@ -58,10 +58,10 @@ impl Recipe {
         };
         match model {
             "draft" => Self {
-                steps: 7000,
-                drill_steps: 1500,
+                steps: 5500,
+                drill_steps: 1200,
                 rate: 2e-3,
-                decay: 2000,
+                decay: 1500,
                 finish_steps: 1500,
                 finish_rate: 8e-4,
                 ..target

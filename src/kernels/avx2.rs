@@ -69,6 +69,7 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     type F = [__m256; 2];
     type I = [__m256i; 2];
     type W = [__m256i; 2];
+    type Pair = ();
 
     const WIDE_SHIFT: i32 = if VNNI { 0 } else { -128 };
     const INT_TILE_PANELS: usize = 1;

@@ -42,6 +42,7 @@ impl Simd for Avx512 {
     type F = __m512;
     type I = __m512i;
     type W = __m512i;
+    type Pair = ();
 
     const WIDE_SHIFT: i32 = 0;
     const INT_TILE_PANELS: usize = 2;

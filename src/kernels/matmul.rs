@@ -304,18 +304,14 @@ fn int_block<S: Simd, L: IntLayout, const P: usize, const R: usize>(
     for p in 0..P {
         blocks[p] = &units[p][first_line..][..L::BLOCK_LINES];
     }
-    let mut dots = [[s.splat_i(0); R]; P];
     if L::SPLIT {
         for half in 0..2 {
+            let mut starts = [0; R];
             for r in 0..R {
-                let start = s.splat_i(a[r].split_start(bias, half));
-                for p in 0..P {
-                    dots[p][r] = start;
-                }
+                starts[r] = a[r].split_start(bias, half);
             }
-            for group in 4 * half..4 * half + 4 {
-                dot_group::<S, L, P, R>(s, blocks, group, &a, &mut dots);
-            }
+            let groups = if half == 0 { [0, 1, 2, 3] } else { [4, 5, 6, 7] };
+            let dots = dot_groups::<S, L, P, R, 4>(s, blocks, groups, &a, starts);
             for p in 0..P {
                 let scales = L::scales(s, &units[p][scale_lines..], b);
                 let scale = if half == 0 { scales.first } else { scales.second };
@@ -327,17 +323,12 @@ fn int_block<S: Simd, L: IntLayout, const P: usize, const R: usize>(
         }
         return;
     }
+    let mut starts = [0; R];
     for r in 0..R {
-        let start = s.splat_i(a[r].start(bias));
-        for p in 0..P {
-            dots[p][r] = start;
-        }
+        starts[r] = a[r].start(bias);
     }
     // Groups that share a line one after the other: it is loaded once.
-    for group in 0..4 {
-        dot_group::<S, L, P, R>(s, blocks, group, &a, &mut dots);
-        dot_group::<S, L, P, R>(s, blocks, group + 4, &a, &mut dots);
-    }
+    let dots = dot_groups::<S, L, P, R, 8>(s, blocks, [0, 4, 1, 5, 2, 6, 3, 7], &a, starts);
     for p in 0..P {
         let scales = L::scales(s, &units[p][scale_lines..], b);
         for r in 0..R {
@@ -350,26 +341,59 @@ fn int_block<S: Simd, L: IntLayout, const P: usize, const R: usize>(
     }
 }
 
-/// Four columns of the block, for all rows and panels of the tile.
+/// The dot products of `G` groups of four columns for all panels and rows, from each row's start. Exact in any order.
 #[inline(always)]
-fn dot_group<S: Simd, L: IntLayout, const P: usize, const R: usize>(
+fn dot_groups<S: Simd, L: IntLayout, const P: usize, const R: usize, const G: usize>(
     s: S,
     blocks: [&[Line]; P],
-    group: usize,
+    groups: [usize; G],
     a: &[&Block; R],
-    dots: &mut [[S::I; R]; P],
-) {
-    let mut w = [codes::<S, L>(s, blocks[0], group); P];
-    for p in 1..P {
-        w[p] = codes::<S, L>(s, blocks[p], group);
-    }
-    for r in 0..R {
-        let q = a[r].q[group];
-        for p in 0..P {
-            let dot = &mut dots[p][r];
-            *dot = if L::BITS == 8 { s.dot_wide(*dot, w[p], q) } else { s.dot_narrow(*dot, w[p], q) };
+    starts: [i32; R],
+) -> [[S::I; R]; P] {
+    let mut dots = [[s.splat_i(0); R]; P];
+    let mut first = 0;
+    if S::ROW_PAIRS {
+        while first + 1 < R {
+            let [one, other] = [a[first], a[first + 1]];
+            for p in 0..P {
+                let mut pair = s.pair([starts[first], starts[first + 1]]);
+                for i in 0..G / 2 {
+                    let (g, h) = (groups[2 * i], groups[2 * i + 1]);
+                    let w = [codes::<S, L>(s, blocks[p], g), codes::<S, L>(s, blocks[p], h)];
+                    let q = [[one.q[g], one.q[h]], [other.q[g], other.q[h]]];
+                    pair = if L::BITS == 8 {
+                        s.dot_pair::<true>(pair, w, q)
+                    } else {
+                        s.dot_pair::<false>(pair, w, q)
+                    };
+                }
+                [dots[p][first], dots[p][first + 1]] = s.rows_of_pair(pair);
+            }
+            first += 2;
         }
     }
+    for r in first..R {
+        for p in 0..P {
+            dots[p][r] = s.splat_i(starts[r]);
+        }
+    }
+    for group in groups {
+        if first == R {
+            break;
+        }
+        let mut w = [codes::<S, L>(s, blocks[0], group); P];
+        for p in 1..P {
+            w[p] = codes::<S, L>(s, blocks[p], group);
+        }
+        for r in first..R {
+            let q = a[r].q[group];
+            for p in 0..P {
+                let dot = &mut dots[p][r];
+                *dot = if L::BITS == 8 { s.dot_wide(*dot, w[p], q) } else { s.dot_narrow(*dot, w[p], q) };
+            }
+        }
+    }
+    dots
 }
 
 /// The codes of a group of four columns, from the lines of their block (see `layout.rs`).

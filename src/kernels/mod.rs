@@ -75,12 +75,21 @@ pub enum IsaKind {
     Neon,
     /// The same with dot products (ARMv8.2).
     NeonDot,
+    /// The same with products of small matrices of bytes (ARMv8.6).
+    NeonI8mm,
 }
 
 impl IsaKind {
     /// All kinds, of each architecture the slowest first, whether or not this machine has them.
-    pub const ALL: [IsaKind; 6] =
-        [IsaKind::Scalar, IsaKind::Avx2, IsaKind::AvxVnni, IsaKind::Avx512, IsaKind::Neon, IsaKind::NeonDot];
+    pub const ALL: [IsaKind; 7] = [
+        IsaKind::Scalar,
+        IsaKind::Avx2,
+        IsaKind::AvxVnni,
+        IsaKind::Avx512,
+        IsaKind::Neon,
+        IsaKind::NeonDot,
+        IsaKind::NeonI8mm,
+    ];
 
     /// The name used in options and reports.
     pub fn name(self) -> &'static str {
@@ -91,6 +100,7 @@ impl IsaKind {
             IsaKind::Avx512 => "avx512",
             IsaKind::Neon => "neon",
             IsaKind::NeonDot => "neon-dot",
+            IsaKind::NeonI8mm => "neon-i8mm",
         }
     }
 }
@@ -117,9 +127,11 @@ enum Choice {
     #[cfg(target_arch = "x86_64")]
     Avx512(avx512::Avx512),
     #[cfg(target_arch = "aarch64")]
-    Neon(neon::Neon<false>),
+    Neon(neon::Neon<{ neon::PLAIN }>),
     #[cfg(target_arch = "aarch64")]
-    NeonDot(neon::Neon<true>),
+    NeonDot(neon::Neon<{ neon::DOT }>),
+    #[cfg(target_arch = "aarch64")]
+    NeonI8mm(neon::Neon<{ neon::I8MM }>),
 }
 
 impl Kernels {
@@ -143,6 +155,8 @@ impl Kernels {
             IsaKind::Neon => neon::Neon::new().map(|isa| Kernels(Choice::Neon(isa))),
             #[cfg(target_arch = "aarch64")]
             IsaKind::NeonDot => neon::Neon::new().map(|isa| Kernels(Choice::NeonDot(isa))),
+            #[cfg(target_arch = "aarch64")]
+            IsaKind::NeonI8mm => neon::Neon::new().map(|isa| Kernels(Choice::NeonI8mm(isa))),
             _ => None,
         }
     }
@@ -161,6 +175,8 @@ impl Kernels {
             Choice::Neon(_) => IsaKind::Neon,
             #[cfg(target_arch = "aarch64")]
             Choice::NeonDot(_) => IsaKind::NeonDot,
+            #[cfg(target_arch = "aarch64")]
+            Choice::NeonI8mm(_) => IsaKind::NeonI8mm,
         }
     }
 
@@ -183,6 +199,8 @@ impl Kernels {
             Choice::Neon(isa) => isa.run(work),
             #[cfg(target_arch = "aarch64")]
             Choice::NeonDot(isa) => isa.run(work),
+            #[cfg(target_arch = "aarch64")]
+            Choice::NeonI8mm(isa) => isa.run(work),
         }
     }
 }

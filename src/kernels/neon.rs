@@ -1,4 +1,5 @@
-//! NEON: four 128-bit registers per vector, and `sdot` for the integer dot products where the CPU has it (`DOT`).
+//! NEON: four 128-bit registers per vector; where the CPU has them, `sdot` for the integer dot products (`DOT` and above), and `smmla`
+//! for those of two activation rows (`I8MM`).
 //!
 //! `sdot` multiplies signed bytes, so codes of all eight bits are read as signed (code − 128) and the sums start elsewhere
 //! (`WIDE_SHIFT`); codes below 128 are the same either way. CPUs before ARMv8.2 widen to 16 bits and add in pairs, which is
@@ -9,9 +10,16 @@ use std::arch::{asm, is_aarch64_feature_detected};
 
 use super::simd::{LANES, Simd, Work};
 
-/// Proof that the CPU has NEON, and its dot products if `DOT`: `new` is the only way to a value.
+/// A level of [`Neon`]: nothing beside NEON itself.
+pub(super) const PLAIN: u8 = 0;
+/// Dot products (ARMv8.2 dotprod).
+pub(super) const DOT: u8 = 1;
+/// And products of small matrices (ARMv8.6 i8mm).
+pub(super) const I8MM: u8 = 2;
+
+/// Proof that the CPU has NEON and what `LEVEL` names: `new` is the only way to a value.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Neon<const DOT: bool>(());
+pub(super) struct Neon<const LEVEL: u8>(());
 
 /// Wraps the intrinsics below. Each needs features that `Neon` proves, and memory only through references.
 macro_rules! proven {
@@ -20,31 +28,42 @@ macro_rules! proven {
         unsafe { $($body)* }
     };
 }
-impl<const DOT: bool> Neon<DOT> {
+impl<const LEVEL: u8> Neon<LEVEL> {
     pub(super) fn new() -> Option<Self> {
-        let has_all =
-            is_aarch64_feature_detected!("neon") && (!DOT || is_aarch64_feature_detected!("dotprod"));
+        let has_all = is_aarch64_feature_detected!("neon")
+            && (LEVEL < DOT || is_aarch64_feature_detected!("dotprod"))
+            && (LEVEL < I8MM || is_aarch64_feature_detected!("i8mm"));
         has_all.then_some(Neon(()))
     }
 
     pub(super) fn run<W: Work>(self, work: W) -> W::Output {
         #[target_feature(enable = "neon")]
-        fn with_features<W: Work>(isa: Neon<false>, work: W) -> W::Output {
+        fn with_features<W: Work>(isa: Neon<PLAIN>, work: W) -> W::Output {
             work.run(isa)
         }
         #[target_feature(enable = "neon,dotprod")]
-        fn with_dot<W: Work>(isa: Neon<true>, work: W) -> W::Output {
+        fn with_dot<W: Work>(isa: Neon<DOT>, work: W) -> W::Output {
+            work.run(isa)
+        }
+        #[target_feature(enable = "neon,dotprod,i8mm")]
+        fn with_i8mm<W: Work>(isa: Neon<I8MM>, work: W) -> W::Output {
             work.run(isa)
         }
         // SAFETY: `self` proves that the CPU has these features.
-        unsafe { if DOT { with_dot(Neon(()), work) } else { with_features(Neon(()), work) } }
+        unsafe {
+            match LEVEL {
+                PLAIN => with_features(Neon(()), work),
+                DOT => with_dot(Neon(()), work),
+                _ => with_i8mm(Neon(()), work),
+            }
+        }
     }
 
     /// Per lane: acc + Σ₄ w · a, all bytes signed.
     #[inline(always)]
     fn dot(self, mut acc: int32x4_t, w: int8x16_t, a: int8x16_t) -> int32x4_t {
-        if DOT {
-            // SAFETY: `DOT` proves `sdot`, which reads and writes registers only. (Its intrinsic is not stable yet.)
+        if LEVEL >= DOT {
+            // SAFETY: the level proves `sdot`, which reads and writes registers only. (Its intrinsic is not stable yet.)
             unsafe {
                 asm!(
                     "sdot {acc:v}.4s, {w:v}.16b, {a:v}.16b",
@@ -62,6 +81,23 @@ impl<const DOT: bool> Neon<DOT> {
             vaddq_s32(acc, vpaddq_s32(low, high))
         }
     }
+
+    /// acc[i][j] + Σ₈ w[i] · a[j] for two rows of eight signed bytes each; only with `I8MM`.
+    #[inline(always)]
+    fn dot_matrix(self, mut acc: int32x4_t, w: int8x16_t, a: int8x16_t) -> int32x4_t {
+        assert!(LEVEL >= I8MM);
+        // SAFETY: the level proves `smmla`, which reads and writes registers only. (Its intrinsic is not stable yet.)
+        unsafe {
+            asm!(
+                "smmla {acc:v}.4s, {w:v}.16b, {a:v}.16b",
+                acc = inout(vreg) acc,
+                w = in(vreg) w,
+                a = in(vreg) a,
+                options(pure, nomem, nostack, preserves_flags)
+            );
+        }
+        acc
+    }
 }
 
 /// The same intrinsic on all four registers.
@@ -74,12 +110,15 @@ macro_rules! four {
     };
 }
 
-impl<const DOT: bool> Simd for Neon<DOT> {
+impl<const LEVEL: u8> Simd for Neon<LEVEL> {
     type F = [float32x4_t; 4];
     type I = [int32x4_t; 4];
     type W = [uint8x16_t; 4];
+    /// Register `i`: lanes 2i and 2i + 1, in each the two rows.
+    type Pair = [int32x4_t; 8];
 
     const WIDE_SHIFT: i32 = -128;
+    const ROW_PAIRS: bool = LEVEL >= I8MM;
     const INT_TILE_PANELS: usize = 1;
     const INT_TILE_ROWS: usize = 4;
     const QUERIES: usize = 4;
@@ -314,6 +353,42 @@ impl<const DOT: bool> Simd for Neon<DOT> {
             signed[i] = proven!(veorq_u8(w[i], flip));
         }
         self.dot_narrow(acc, signed, a)
+    }
+
+    #[inline(always)]
+    fn pair(self, starts: [i32; 2]) -> Self::Pair {
+        let starts = [starts[0], starts[1], starts[0], starts[1]];
+        proven!([vld1q_s32(starts.as_ptr()); 8])
+    }
+    #[inline(always)]
+    fn dot_pair<const WIDE: bool>(
+        self,
+        mut acc: Self::Pair,
+        w: [Self::W; 2],
+        a: [[i32; 2]; 2],
+    ) -> Self::Pair {
+        proven! {
+            let a = vreinterpretq_s8_s32(vld1q_s32(a.as_flattened().as_ptr()));
+            let flip = vdupq_n_u8(if WIDE { 0x80 } else { 0 });
+            for i in 0..4 {
+                let [g, h] = [w[0][i], w[1][i]].map(|w| vreinterpretq_u32_u8(veorq_u8(w, flip)));
+                // Eight codes of a lane side by side, two lanes in a register.
+                acc[2 * i] = self.dot_matrix(acc[2 * i], vreinterpretq_s8_u32(vzip1q_u32(g, h)), a);
+                acc[2 * i + 1] = self.dot_matrix(acc[2 * i + 1], vreinterpretq_s8_u32(vzip2q_u32(g, h)), a);
+            }
+            acc
+        }
+    }
+    #[inline(always)]
+    fn rows_of_pair(self, acc: Self::Pair) -> [Self::I; 2] {
+        proven! {
+            let mut rows = [[vdupq_n_s32(0); 4]; 2];
+            for i in 0..4 {
+                rows[0][i] = vuzp1q_s32(acc[2 * i], acc[2 * i + 1]);
+                rows[1][i] = vuzp2q_s32(acc[2 * i], acc[2 * i + 1]);
+            }
+            rows
+        }
     }
 
     #[inline(always)]

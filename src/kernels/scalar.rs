@@ -33,6 +33,7 @@ impl Simd for Scalar {
     type F = [f32; LANES];
     type I = [i32; LANES];
     type W = [u8; 64];
+    type Pair = ();
 
     const WIDE_SHIFT: i32 = 0;
     const INT_TILE_PANELS: usize = 1;

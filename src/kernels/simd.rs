@@ -18,9 +18,13 @@ pub(super) trait Simd: Copy + Send + Sync {
     type I: Copy;
     /// 64 unsigned bytes: 16 lanes of 4 weight codes.
     type W: Copy;
+    /// 16 × 2 × i32: the sums of two activation rows, in an order of the instruction set's own. `()` without `ROW_PAIRS`.
+    type Pair: Copy;
 
     /// What `dot_wide` adds to each code: 0 if it multiplies codes as they are, −128 if it reads them as signed.
     const WIDE_SHIFT: i32;
+    /// Whether two activation rows go through one instruction: `pair`, `dot_pair` and `rows_of_pair` are there.
+    const ROW_PAIRS: bool = false;
     /// The most panels that an integer tile of several rows spans; 1 or 2.
     const INT_TILE_PANELS: usize;
     /// The most activation rows that integer tiles keep in registers, at most 4.
@@ -90,6 +94,19 @@ pub(super) trait Simd: Copy + Send + Sync {
     fn dot_narrow(self, acc: Self::I, w: Self::W, a: i32) -> Self::I;
     /// Per lane: acc + Σ₄ (code + `WIDE_SHIFT`) · a, for codes of all eight bits.
     fn dot_wide(self, acc: Self::I, w: Self::W, a: i32) -> Self::I;
+
+    /// `starts[r]` in every lane of row `r`.
+    fn pair(self, _starts: [i32; 2]) -> Self::Pair {
+        unreachable!("only with `ROW_PAIRS`")
+    }
+    /// Per lane and row: `dot_narrow` (`dot_wide` if `WIDE`) of `w[0]` with `a[row][0]` and of `w[1]` with `a[row][1]`.
+    fn dot_pair<const WIDE: bool>(self, _acc: Self::Pair, _w: [Self::W; 2], _a: [[i32; 2]; 2]) -> Self::Pair {
+        unreachable!("only with `ROW_PAIRS`")
+    }
+    /// The lanes of each row.
+    fn rows_of_pair(self, _acc: Self::Pair) -> [Self::I; 2] {
+        unreachable!("only with `ROW_PAIRS`")
+    }
 
     /// The sum over the lanes in the fixed tree: i + (i+8), then i + (i+4), i + (i+2), i + (i+1).
     fn sum(self, x: Self::F) -> f32;
