@@ -49,15 +49,18 @@ pub enum MemoryOf {
 
 /// Runs everything. Tables come from the result; progress goes to stderr.
 pub fn run(files: &[impl AsRef<Path>], options: &Options) -> Result<Results> {
-    let machine = Machine::measure(usize::from(options.threads));
+    let mut machine = Machine::measure(usize::from(options.threads));
     let compared = Compared::start(options)?;
-    let files: Result<Vec<FileResults>> =
-        files.iter().map(|path| run_file(path.as_ref(), &compared, options)).collect();
+    let mut results = Vec::with_capacity(files.len());
+    for path in files {
+        results.push(run_file(path.as_ref(), &compared, options)?);
+        machine.measure_reads_again();
+    }
     Ok(Results {
         machine,
         versions: compared.versions(),
         alternations: usize::from(options.alternations),
-        files: files?,
+        files: results,
     })
 }
 
