@@ -58,10 +58,10 @@ impl Recipe {
         };
         match model {
             "draft" => Self {
-                steps: 5500,
+                steps: 3500,
                 drill_steps: 1200,
                 rate: 2e-3,
-                decay: 1500,
+                decay: 900,
                 finish_steps: 1500,
                 finish_rate: 8e-4,
                 ..target
