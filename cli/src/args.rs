@@ -9,6 +9,7 @@ use refrain::model::weights::Quantize;
 use refrain::task::Task;
 use refrain::token::TokenId;
 use refrain::verify::Sampling;
+use refrain_bench::{Sources, Strategy};
 
 /// Generates text on this device from your own notes, by drafting from them: several times faster, bit for bit the same.
 #[derive(Debug, Parser)]
@@ -31,6 +32,8 @@ pub(crate) enum Command {
     Inspect(InspectArgs),
     /// How likely a model finds a text: log-probability per token, and perplexity.
     Score(ScoreArgs),
+    /// Measure drafting on recorded text.
+    Bench(BenchArgs),
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -346,6 +349,68 @@ pub(crate) struct ScoreInput {
     /// Token ids, taken as they are.
     #[arg(long, value_name = "1,2,3", value_delimiter = ',')]
     pub(crate) tokens: Vec<u32>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    pub(crate) command: BenchCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchCommand {
+    /// Replay recorded responses, as if the model had said them, and count what drafts get right.
+    ///
+    /// A row is a JSON object on a line of its own, with `id`, `task`, `prompt` and `response`, and perhaps `subtask`,
+    /// `context` (a string or a list: the passages) and `session` (rows of one follow one another: earlier responses are
+    /// history).
+    Replay(ReplayArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReplayArgs {
+    #[command(flatten)]
+    pub(crate) rows_args: RowsArgs,
+    /// What drafts: refrain, plain, pld, sam, sam-only, suffix, recycle, always-right, always-wrong [default: all].
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub(crate) strategy: Vec<Strategy>,
+    /// What may be drafted from: prompt, history (and earlier responses of the session), passages (both, and the
+    /// passages as a source of their own).
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "passages")]
+    pub(crate) sources: Vec<Sources>,
+    /// Rows of a verification batch at most.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [8, 16, 32])]
+    pub(crate) rows: Vec<usize>,
+    /// What a batch costs: a JSON list of [rows, microseconds]. Without it rows are free.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) profile: Option<PathBuf>,
+    /// Forget after every row what drafts were worth.
+    #[arg(long)]
+    pub(crate) fresh: bool,
+}
+
+/// Recorded rows.
+#[derive(Debug, Args)]
+pub(crate) struct RowsArgs {
+    /// Files of rows, JSON Lines.
+    #[arg(required = true)]
+    pub(crate) files: Vec<PathBuf>,
+    /// A tokenizer.json, a GGUF file or a Hugging Face folder [default: the model inside this program].
+    #[arg(long, value_name = "PATH")]
+    pub(crate) tokenizer: Option<PathBuf>,
+    /// Rows to measure; the others are history only.
+    #[arg(long, value_enum, default_value_t = HalfArg::All)]
+    pub(crate) half: HalfArg,
+    /// Threads [default: the cores of this machine].
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<usize>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum HalfArg {
+    All,
+    Even,
+    Odd,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

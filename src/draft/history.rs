@@ -125,7 +125,12 @@ impl HistoryStore {
 
     /// A draft source that reads a namespace, also one that is not there yet.
     pub fn source(self: &Arc<Self>, namespace: &str) -> HistorySource {
-        HistorySource::new(Arc::clone(self), namespace, OrderConfig::default())
+        self.source_with_config(namespace, OrderConfig::default())
+    }
+
+    /// A [`source`](Self::source) with other constants.
+    pub fn source_with_config(self: &Arc<Self>, namespace: &str, config: OrderConfig) -> HistorySource {
+        HistorySource::new(Arc::clone(self), namespace, config)
     }
 
     fn lock(&self) -> MutexGuard<'_, NamespaceMap> {

@@ -18,6 +18,17 @@ pub struct BuilderConfig {
     pub reach_min: f32,
     /// By how much a draft must beat plain decoding to be worth it. Default 0.01: about the error of the cost profile.
     pub margin: f32,
+    /// Whether claims are weighed. Default [`Weighing::Learned`].
+    pub weighing: Weighing,
+}
+
+/// What the builder makes of the sources' claims.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Weighing {
+    /// They pass through the reliability table, and the nodes that pay by the cost profile are kept.
+    Learned,
+    /// They are taken as they are, and every node is kept: for rules that weigh by themselves.
+    AsClaimed,
 }
 
 impl BuilderConfig {
@@ -31,6 +42,20 @@ impl BuilderConfig {
             n_children_max: 16,
             reach_min: 0.002,
             margin: 0.01,
+            weighing: Weighing::Learned,
+        }
+    }
+
+    /// The builder of a source that plans whole trees of up to `max_rows` rows, such as a
+    /// [`Baseline`](super::Baseline): whatever it proposes is the tree.
+    pub fn as_claimed(vocab_size: usize, max_rows: usize) -> Self {
+        BuilderConfig {
+            max_rows,
+            n_candidates_max: max_rows,
+            n_children_max: max_rows,
+            reach_min: 0.0,
+            weighing: Weighing::AsClaimed,
+            ..Self::new(vocab_size)
         }
     }
 }
