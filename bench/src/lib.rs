@@ -14,14 +14,18 @@
 //! - [`rows`] reads the files; its documentation is the format.
 //! - [`strategy`] names what drafts: Refrain, the published rules, and the two controls that bound them all.
 //! - [`replay`] walks one row; [`run`] goes over whole files on several threads; [`tally`] is what comes out.
+//! - [`model`] replays through a model, where everything is computed and time is real.
+//! - [`tune`] fits the reliability prior and the builder's constants to one half of the rows.
 //! - [`report`] writes tables, CSV, plots and a page.
 
+pub mod model;
 pub mod replay;
 pub mod report;
 pub mod rows;
 pub mod run;
 pub mod strategy;
 pub mod tally;
+pub mod tune;
 
 pub use replay::{Constants, Lane, Setting};
 pub use rows::{Row, RowsError, TokenRow};

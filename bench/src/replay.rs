@@ -8,7 +8,7 @@ use std::time::Instant;
 use refrain::draft::testing::{AlwaysRight, AlwaysWrong};
 use refrain::draft::{
     BuilderConfig, ContextSource, CostProfile, DraftSource, DraftTree, Evidence, HistoryStore, NodeIdx,
-    OrderConfig, PassagesSource, ReliabilityTable, StepLimits, StepOutcome, TreeBuilder,
+    OrderConfig, PassagesSource, Prior, ReliabilityTable, ResumeSource, StepLimits, StepOutcome, TreeBuilder,
 };
 use refrain::token::TokenId;
 use refrain::verify::{Walk, walk};
@@ -35,17 +35,26 @@ pub struct Setting {
 }
 
 /// Constants of Refrain's own drafting; the default is what ships.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Constants {
     /// Of the automata's candidates.
     pub orders: OrderConfig,
     /// Of the builder; the number of rows and the vocabulary come from the setting.
     pub builder: BuilderConfig,
+    /// What claims are worth before anything was learnt.
+    pub prior: Prior,
+    /// Whether the place that was being copied is kept after the output has left it.
+    pub resume: bool,
 }
 
 impl Default for Constants {
     fn default() -> Self {
-        Constants { orders: OrderConfig::default(), builder: BuilderConfig::new(0) }
+        Constants {
+            orders: OrderConfig::default(),
+            builder: BuilderConfig::new(0),
+            prior: Prior::SHIPPED,
+            resume: true,
+        }
     }
 }
 
@@ -91,7 +100,7 @@ impl<'a> Lane<'a> {
         Lane {
             setting,
             vocab_size,
-            table: ReliabilityTable::new(),
+            table: ReliabilityTable::with_prior(setting.constants.prior.clone()),
             session: None,
             history: Arc::new(HistoryStore::new()),
             earlier: Vec::new(),
@@ -103,7 +112,7 @@ impl<'a> Lane<'a> {
     pub fn replay(&mut self, row: &TokenRow, tally: &mut Tally, mut wanted: Wanted<'_>) {
         self.enter(row);
         if self.setting.fresh {
-            self.table = ReliabilityTable::new();
+            self.table = ReliabilityTable::with_prior(self.setting.constants.prior.clone());
         }
         let mut sources = self.sources(row);
         let mut builder = TreeBuilder::with_table(self.builder_config(), self.table.clone());
@@ -202,6 +211,9 @@ impl<'a> Lane<'a> {
             Strategy::Refrain => {
                 let context = ContextSource::with_config(constants.orders, ContextSource::MAX_TOKENS);
                 let mut all: Vec<Box<dyn DraftSource>> = vec![Box::new(context)];
+                if constants.resume {
+                    all.push(Box::new(ResumeSource::new()));
+                }
                 if *sources != Sources::Prompt && row.session.is_some() {
                     all.push(Box::new(self.history.source_with_config(NAMESPACE, constants.orders)));
                 }

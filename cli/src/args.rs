@@ -176,6 +176,10 @@ pub(crate) struct SessionArgs {
     /// Whether to draft. Never changes the output.
     #[arg(long, value_enum, default_value_t = DraftArg::Auto)]
     pub(crate) draft: DraftArg,
+    /// What drafts: refrain, plain, or a published rule to compare with: pld, sam, sam-only, suffix, recycle. Never changes
+    /// the output.
+    #[arg(long, value_name = "NAME", default_value_t = Strategy::Refrain, value_parser = parse_strategy, conflicts_with = "draft")]
+    pub(crate) strategy: Strategy,
     /// Tokens of prompt and output together [default: what the model was trained for, at most 4096].
     #[arg(long, value_name = "N")]
     pub(crate) ctx: Option<usize>,
@@ -199,9 +203,10 @@ impl SessionArgs {
         SessionOptions {
             context_len: self.ctx,
             kv_type: self.kv.kv_type(),
-            drafting: match self.draft {
-                DraftArg::Auto => Drafting::Auto,
-                DraftArg::Off => Drafting::Off,
+            drafting: match (self.draft, self.strategy) {
+                (DraftArg::Off, _) | (_, Strategy::Plain) => Drafting::Off,
+                (_, Strategy::Baseline(baseline)) => Drafting::Baseline(baseline),
+                _ => Drafting::Auto,
             },
             namespace: namespace.to_owned(),
             verify_rows_max: self.verify_len.or(self.verify_rows).unwrap_or(defaults.verify_rows_max),
@@ -218,6 +223,15 @@ pub(crate) enum DraftArg {
     Auto,
     /// Plain decoding.
     Off,
+}
+
+/// The controls know the response in advance, which only a replay can.
+fn parse_strategy(name: &str) -> Result<Strategy, String> {
+    match name.parse() {
+        Ok(Strategy::AlwaysRight | Strategy::AlwaysWrong) => Err(format!("`{name}` is for `refrain bench`")),
+        Ok(strategy) => Ok(strategy),
+        Err(unknown) => Err(unknown.to_string()),
+    }
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -365,6 +379,8 @@ pub(crate) enum BenchCommand {
     /// `context` (a string or a list: the passages) and `session` (rows of one follow one another: earlier responses are
     /// history).
     Replay(ReplayArgs),
+    /// Fit the reliability prior and the builder's constants to the even rows, and report on the odd ones.
+    Tune(TuneArgs),
 }
 
 #[derive(Debug, Args)]
@@ -387,6 +403,37 @@ pub(crate) struct ReplayArgs {
     /// Forget after every row what drafts were worth.
     #[arg(long)]
     pub(crate) fresh: bool,
+    /// Run this model: everything is computed and timed, while the walk follows the recorded tokens. Rows that do not fit
+    /// its context are left out; of --rows and --sources the first values count.
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["tokenizer", "profile", "fresh", "csv", "plots", "html"])]
+    pub(crate) model: Option<PathBuf>,
+    /// With --model: rows of each subtask at most.
+    #[arg(long, value_name = "N", default_value_t = 5, requires = "model")]
+    pub(crate) model_rows: usize,
+    /// Also write every cell as a line of CSV.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) csv: Option<PathBuf>,
+    /// Also write the plots, as SVG files, into this folder.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) plots: Option<PathBuf>,
+    /// Also write one page with all of it, and with rows coloured by who drafted each token.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Rows of each subtask on that page.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) html_rows: usize,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TuneArgs {
+    #[command(flatten)]
+    pub(crate) rows_args: RowsArgs,
+    /// Rows of a verification batch while fitting.
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub(crate) rows: usize,
+    /// Write the fitted prior as Rust, for `src/draft/fitted.rs`.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
 }
 
 /// Recorded rows.

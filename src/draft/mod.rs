@@ -12,7 +12,7 @@
 //! - The [`TreeBuilder`] asks all sources at once and keeps the nodes that pay, the empty draft included.
 //! - The [`ReliabilityTable`] turns a source's claim into the acceptance that such claims have met.
 //! - The [`CostProfile`] says what a verification batch costs, as measured.
-//! - [`ContextSource`], [`PassagesSource`] and [`HistorySource`] are the sources; [`testing`] has the extreme ones, and
+//! - [`ContextSource`], [`ResumeSource`], [`PassagesSource`] and [`HistorySource`] are the sources; [`testing`] has the extreme ones, and
 //!   [`Baseline`] published rules to compare with.
 //!
 //! Invariants: drafts are deterministic (no clock, no random number, no iteration over a hash map), so that sampling
@@ -23,12 +23,14 @@ mod baseline;
 mod builder;
 mod context;
 mod cost;
+mod fitted;
 mod history;
 mod limits;
 mod orders;
 mod passages;
 mod prior;
 mod reliability;
+mod resume;
 mod source;
 pub mod testing;
 mod tree;
@@ -46,6 +48,8 @@ pub use history::{HistorySource, HistoryStore};
 pub use limits::{BuilderConfig, StepLimits, Weighing};
 pub use orders::OrderConfig;
 pub use passages::PassagesSource;
+pub use prior::{Prior, PriorFit};
 pub use reliability::{Evidence, ReliabilityTable};
+pub use resume::ResumeSource;
 pub use source::{Anchor, Candidate, Candidates, Cursor, DraftSource, SourceKind, StepOutcome};
 pub use tree::{DraftTree, NodeIdx};

@@ -1,7 +1,9 @@
 //! How often claims like this one have come true.
 
+use std::borrow::Cow;
+
 use super::SourceKind;
-use super::prior;
+use super::prior::{self, Prior};
 
 /// What a source claims for one candidate.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -40,6 +42,7 @@ pub struct Evidence {
 pub struct ReliabilityTable {
     /// Shape `[kind, match length, probability, depth]`.
     cells: Vec<Cell>,
+    prior: Cow<'static, Prior>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -67,21 +70,32 @@ impl Default for ReliabilityTable {
 impl ReliabilityTable {
     /// The table as it ships: priors only.
     pub fn new() -> Self {
+        static SHIPPED: Prior = Prior::SHIPPED;
+        Self::with_cow(Cow::Borrowed(&SHIPPED))
+    }
+
+    /// A table that starts from another prior.
+    pub fn with_prior(prior: Prior) -> Self {
+        Self::with_cow(Cow::Owned(prior))
+    }
+
+    fn with_cow(prior: Cow<'static, Prior>) -> Self {
         let n_cells = SourceKind::COUNT * prior::MATCH_LENS * prior::PROBABILITIES * DEPTHS;
-        ReliabilityTable { cells: vec![Cell::default(); n_cells] }
+        ReliabilityTable { cells: vec![Cell::default(); n_cells], prior }
     }
 
     /// Probability that the target chooses the token.
     pub fn probability(&self, evidence: &Evidence) -> f32 {
         let cell = &self.cells[cell_index(evidence)];
         let factor = (PRIOR_HITS + cell.hits) / (PRIOR_HITS + cell.expected);
-        (prior(evidence) * factor).clamp(PROBABILITY_MIN, PROBABILITY_MAX)
+        (self.prior(evidence) * factor).clamp(PROBABILITY_MIN, PROBABILITY_MAX)
     }
 
     /// Learns whether the target chose the token.
     pub fn update(&mut self, evidence: &Evidence, hit: bool) {
+        let expected = self.prior(evidence);
         let cell = &mut self.cells[cell_index(evidence)];
-        cell.expected += prior(evidence);
+        cell.expected += expected;
         cell.hits += f32::from(u8::from(hit));
         if cell.expected.max(cell.hits) > HITS_MAX {
             cell.expected *= 0.5;
@@ -93,18 +107,19 @@ impl ReliabilityTable {
     pub fn memory_usage(&self) -> usize {
         self.cells.capacity() * size_of::<Cell>()
     }
-}
 
-/// What the claim is worth before anything was seen.
-fn prior(evidence: &Evidence) -> f32 {
-    let probability = if evidence.probability.is_nan() { 0.0 } else { evidence.probability.clamp(0.0, 1.0) };
-    let fitted = match evidence.kind {
-        SourceKind::Context | SourceKind::History | SourceKind::Passages => {
-            prior::fitted(evidence.match_len, probability, evidence.count)
-        }
-        _ => probability,
-    };
-    fitted.clamp(PROBABILITY_MIN, PROBABILITY_MAX)
+    /// What the claim is worth before anything was seen.
+    fn prior(&self, evidence: &Evidence) -> f32 {
+        let probability =
+            if evidence.probability.is_nan() { 0.0 } else { evidence.probability.clamp(0.0, 1.0) };
+        let fitted = match evidence.kind {
+            SourceKind::Context | SourceKind::History | SourceKind::Passages => {
+                self.prior.probability(evidence.match_len, probability, evidence.count)
+            }
+            _ => probability,
+        };
+        fitted.clamp(PROBABILITY_MIN, PROBABILITY_MAX)
+    }
 }
 
 fn cell_index(evidence: &Evidence) -> usize {

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::draft::CostProfile;
 pub use crate::draft::VERIFY_ROWS_MAX;
+use crate::draft::{Baseline, CostProfile};
 use crate::kernels::{IsaKind, KvType};
 use crate::model::weights::Quantize;
 use crate::token::TokenId;
@@ -33,6 +33,8 @@ pub enum Drafting {
     Auto,
     /// As `Auto`, with none but the sources that the app adds.
     OwnSources,
+    /// A published rule, for comparison: it alone drafts, from the session's own text, and whatever it drafts is verified.
+    Baseline(Baseline),
     /// Plain decoding.
     Off,
 }

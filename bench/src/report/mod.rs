@@ -1,7 +1,10 @@
 //! What was measured, for people and for programs.
 
 pub mod csv;
+pub mod html;
 pub mod markdown;
+pub mod plots;
+pub mod timing;
 
 use crate::replay::Setting;
 use crate::run::Measurement;

@@ -1,0 +1,150 @@
+//! Fits what ships to recorded rows: the reliability prior, and the constants of the automata and the builder.
+//!
+//! The prior is fitted to the even rows, every subtask with the same weight, by the claims that the shipped constants make
+//! there. Then each constant in turn is set to the value of its list that gives the most tokens per step on the even rows
+//! (coordinate descent, one round). What comes out is reported on the odd rows, which took no part.
+
+use std::fmt;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use refrain::draft::{Evidence, Prior, PriorFit, SourceKind};
+
+use crate::replay::{Constants, Lane, Setting, Wanted};
+use crate::report::HARD_NEGATIVE;
+use crate::rows::TokenRow;
+use crate::run::{Half, by_subtask, run};
+use crate::tally::{Tally, geometric_mean};
+
+/// The result of a fit.
+#[derive(Clone, Debug)]
+pub struct Tuned {
+    /// The constants.
+    pub constants: Constants,
+    /// What was tried, in order.
+    pub trials: Vec<Trial>,
+}
+
+/// One set of constants and what it gave on the even rows.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    /// What differs from the best so far.
+    pub change: String,
+    /// Geometric mean of the acceptance lengths.
+    pub acceptance_length: f64,
+}
+
+impl fmt::Display for Trial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:<44} {:.4}", self.change, self.acceptance_length)
+    }
+}
+
+/// One change of one constant.
+type Change = (&'static str, f32, fn(&mut Constants, f32));
+
+/// What is tried: a constant's values stand together.
+#[rustfmt::skip]
+const CHANGES: &[Change] = &[
+    ("orders.match_len_min", 2.0, |c, v| c.orders.match_len_min = v as u32),
+    ("orders.n_candidates_max", 8.0, |c, v| c.orders.n_candidates_max = v as usize),
+    ("orders.n_candidates_max", 24.0, |c, v| c.orders.n_candidates_max = v as usize),
+    ("orders.n_links_max", 8.0, |c, v| c.orders.n_links_max = v as usize),
+    ("orders.n_links_max", 32.0, |c, v| c.orders.n_links_max = v as usize),
+    ("orders.recency_weight", 0.1, |c, v| c.orders.recency_weight = v),
+    ("orders.recency_weight", 0.4, |c, v| c.orders.recency_weight = v),
+    ("builder.n_children_max", 8.0, |c, v| c.builder.n_children_max = v as usize),
+    ("builder.reach_min", 0.0005, |c, v| c.builder.reach_min = v),
+    ("resume", 0.0, |c, v| c.resume = v > 0.0),
+];
+
+/// Fits on the even rows by `setting`, whose constants are the start; `progress` is called with each trial.
+pub fn tune(
+    rows: &[TokenRow],
+    setting: &Setting,
+    vocab_size: usize,
+    n_threads: usize,
+    mut progress: impl FnMut(&Trial),
+) -> Tuned {
+    let measure = |constants: &Constants| {
+        let setting = Setting { constants: constants.clone(), ..setting.clone() };
+        let cells = run(rows, Half::Even, &[setting], vocab_size, n_threads);
+        let with_context = cells.iter().filter(|cell| cell.task != HARD_NEGATIVE);
+        geometric_mean(with_context.map(|cell| cell.tally.acceptance_length()))
+    };
+    let mut trials = Vec::new();
+    let mut record = |change: String, acceptance_length: f64| {
+        let trial = Trial { change, acceptance_length };
+        progress(&trial);
+        trials.push(trial);
+    };
+    let mut best = setting.constants.clone();
+    let mut best_len = measure(&best);
+    record("as shipped".to_owned(), best_len);
+    let mut consider = |name: String, constants: Constants| {
+        let len = measure(&constants);
+        record(name, len);
+        if len > best_len {
+            (best, best_len) = (constants, len);
+        }
+        best.clone()
+    };
+    let fitted = fit_prior(rows, setting, vocab_size, n_threads);
+    let mut current =
+        consider("prior fitted".to_owned(), Constants { prior: fitted, ..setting.constants.clone() });
+    for (name, value, change) in CHANGES {
+        let mut constants = current.clone();
+        change(&mut constants, *value);
+        current = consider(format!("{name} = {value}"), constants);
+    }
+    Tuned { constants: current, trials }
+}
+
+/// The prior of the claims that text sources make on the even rows.
+pub fn fit_prior(rows: &[TokenRow], setting: &Setting, vocab_size: usize, n_threads: usize) -> Prior {
+    let subtasks: Vec<Vec<&TokenRow>> = by_subtask(rows).into_values().collect();
+    let next = AtomicUsize::new(0);
+    let fits = Mutex::new(vec![PriorFit::default(); subtasks.len()]);
+    let work = || {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(rows) = subtasks.get(index) else { break };
+            let fit = fit_subtask(rows, setting, vocab_size);
+            fits.lock().expect("no thread panics while it holds the lock")[index] = fit;
+        }
+    };
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (1..n_threads.max(1)).map(|_| scope.spawn(work)).collect();
+        work();
+        others.into_iter().for_each(|thread| thread.join().expect("fitting does not panic"));
+    });
+    let fits = fits.into_inner().expect("no thread panics while it holds the lock");
+    // Added in the order of the subtasks, so that rounding does not depend on threads.
+    let mut total = PriorFit::default();
+    fits.iter().for_each(|fit| total.merge(fit));
+    total.prior()
+}
+
+/// What all subtasks weigh alike, in claims' worth of tokens.
+const SUBTASK_WEIGHT: f64 = 1e4;
+
+fn fit_subtask(rows: &[&TokenRow], setting: &Setting, vocab_size: usize) -> PriorFit {
+    let n_tokens: usize = rows.iter().filter(|row| Half::Even.takes(row)).map(|row| row.response.len()).sum();
+    let weight = SUBTASK_WEIGHT / n_tokens.max(1) as f64;
+    let mut fit = PriorFit::default();
+    let mut lane = Lane::new(setting, vocab_size);
+    for row in rows {
+        if !Half::Even.takes(row) {
+            lane.skip(row);
+            continue;
+        }
+        let mut judge = |evidence: &Evidence, hit: bool| {
+            if matches!(evidence.kind, SourceKind::Context | SourceKind::History | SourceKind::Passages) {
+                fit.add(evidence, hit, weight);
+            }
+        };
+        let wanted = Wanted { judge: Some(&mut judge), ..Wanted::default() };
+        lane.replay(row, &mut Tally::default(), wanted);
+    }
+    fit
+}
