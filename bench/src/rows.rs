@@ -12,6 +12,7 @@
 //! | `response` | string | the text to replay |
 //! | `session` | string, optional | rows that name the same session follow one another in order, and what was answered in the earlier ones may draft the later ones |
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -52,7 +53,7 @@ pub struct Row {
 /// One row in tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenRow {
-    /// The row's place among all rows: the halves of a collection are its even and its odd rows.
+    /// The row's place in its subtask: the halves of a collection are the even and the odd rows of each.
     pub index: usize,
     /// Names the row.
     pub id: String,
@@ -171,15 +172,16 @@ fn read_file(path: &Path, rows: &mut Vec<Row>) -> Result<(), RowsError> {
 /// # Errors
 /// The first row that cannot be encoded or has no prompt.
 pub fn encode(rows: &[Row], tokenizer: &Tokenizer, n_threads: usize) -> Result<Vec<TokenRow>, RowsError> {
+    let places = places(rows);
     let part_len = rows.len().div_ceil(n_threads.max(1)).max(1);
     std::thread::scope(|scope| {
         let parts: Vec<_> = rows
             .chunks(part_len)
             .enumerate()
             .map(|(part, rows)| {
-                let first = part * part_len;
-                let encode = move |(i, row)| encode_row(first + i, row, tokenizer);
-                scope.spawn(move || rows.iter().enumerate().map(encode).collect::<Result<Vec<_>, _>>())
+                let places = &places[part * part_len..];
+                let encode = move |(&place, row)| encode_row(place, row, tokenizer);
+                scope.spawn(move || places.iter().zip(rows).map(encode).collect::<Result<Vec<_>, _>>())
             })
             .collect();
         let mut all = Vec::with_capacity(rows.len());
@@ -188,6 +190,18 @@ pub fn encode(rows: &[Row], tokenizer: &Tokenizer, n_threads: usize) -> Result<V
         }
         Ok(all)
     })
+}
+
+/// Each row's place in its subtask.
+fn places(rows: &[Row]) -> Vec<usize> {
+    let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    let mut places = Vec::with_capacity(rows.len());
+    for row in rows {
+        let count = counts.entry((&row.task, &row.subtask)).or_default();
+        places.push(*count);
+        *count += 1;
+    }
+    places
 }
 
 fn encode_row(index: usize, row: &Row, tokenizer: &Tokenizer) -> Result<TokenRow, RowsError> {

@@ -46,14 +46,16 @@ type Change = (&'static str, f32, fn(&mut Constants, f32));
 /// What is tried: a constant's values stand together.
 #[rustfmt::skip]
 const CHANGES: &[Change] = &[
+    ("orders.match_len_min", 1.0, |c, v| c.orders.match_len_min = v as u32),
     ("orders.match_len_min", 2.0, |c, v| c.orders.match_len_min = v as u32),
-    ("orders.n_candidates_max", 8.0, |c, v| c.orders.n_candidates_max = v as usize),
-    ("orders.n_candidates_max", 24.0, |c, v| c.orders.n_candidates_max = v as usize),
+    ("orders.n_candidates_max", 16.0, |c, v| c.orders.n_candidates_max = v as usize),
+    ("orders.n_candidates_max", 32.0, |c, v| c.orders.n_candidates_max = v as usize),
     ("orders.n_links_max", 8.0, |c, v| c.orders.n_links_max = v as usize),
     ("orders.n_links_max", 32.0, |c, v| c.orders.n_links_max = v as usize),
     ("orders.recency_weight", 0.1, |c, v| c.orders.recency_weight = v),
     ("orders.recency_weight", 0.4, |c, v| c.orders.recency_weight = v),
-    ("builder.n_children_max", 8.0, |c, v| c.builder.n_children_max = v as usize),
+    ("builder.n_children_max", 16.0, |c, v| c.builder.n_children_max = v as usize),
+    ("builder.reach_min", 0.005, |c, v| c.builder.reach_min = v),
     ("builder.reach_min", 0.0005, |c, v| c.builder.reach_min = v),
     ("resume", 0.0, |c, v| c.resume = v > 0.0),
 ];

@@ -12,7 +12,7 @@ pub struct BuilderConfig {
     pub vocab_size: usize,
     /// Candidates taken from one source per node at most. Default 32.
     pub n_candidates_max: usize,
-    /// Children considered per node at most, best first. Default 16.
+    /// Children considered per node at most, best first. Default 24.
     pub n_children_max: usize,
     /// Nodes below this reach are not considered. Default 0.002: one in five hundred.
     pub reach_min: f32,
@@ -39,7 +39,7 @@ impl BuilderConfig {
             max_depth: 64,
             vocab_size,
             n_candidates_max: 32,
-            n_children_max: 16,
+            n_children_max: 24,
             reach_min: 0.002,
             margin: 0.01,
             weighing: Weighing::Learned,

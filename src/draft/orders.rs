@@ -21,10 +21,10 @@ use crate::token::TokenId;
 /// How the suffix orders of a match become candidates. The defaults were chosen by replaying recorded responses.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct OrderConfig {
-    /// The shortest suffix that may propose. Default 1: a single token's successors are weak evidence, but fill free
-    /// rows well.
+    /// The shortest suffix that may propose. Default 0: what follows a single token, and the most frequent tokens of the
+    /// text, which follow the empty suffix, are weak evidence, but fill free rows well.
     pub match_len_min: u32,
-    /// Candidates per cursor at most. Default 16.
+    /// Candidates per cursor at most. Default 24.
     pub n_candidates_max: usize,
     /// Suffix links followed per cursor at most, orders without a new token included. Default 16.
     pub n_links_max: usize,
@@ -34,7 +34,7 @@ pub struct OrderConfig {
 
 impl Default for OrderConfig {
     fn default() -> Self {
-        OrderConfig { match_len_min: 1, n_candidates_max: 16, n_links_max: 16, recency_weight: 0.25 }
+        OrderConfig { match_len_min: 0, n_candidates_max: 24, n_links_max: 16, recency_weight: 0.25 }
     }
 }
 
@@ -68,7 +68,7 @@ pub(super) fn propose(
     let mut escape = 1.0;
     let mut n_successors = 0;
     for _ in 0..config.n_links_max {
-        let Some(m) = order.filter(|m| m.len() >= config.match_len_min.max(1) as usize) else { return };
+        let Some(m) = order.filter(|m| m.len() >= config.match_len_min as usize) else { return };
         // A suffix has every successor that the longer match has, so an equal number means no new one.
         if automaton.n_successors(m) > n_successors {
             n_successors = automaton.n_successors(m);

@@ -38,6 +38,8 @@ impl PassagesSource {
                 break;
             }
         }
+        // The most frequent tokens are the session's own to propose.
+        let config = OrderConfig { match_len_min: config.match_len_min.max(1), ..config };
         PassagesSource { automaton: Arc::new(automaton), config, matched: Match::EMPTY, n_followed: 0 }
     }
 
@@ -71,7 +73,7 @@ impl DraftSource for PassagesSource {
 
     fn anchors(&mut self, committed: &[TokenId], out: &mut Vec<Anchor>) {
         self.follow(committed);
-        if self.matched.len() >= self.config.match_len_min.max(1) as usize {
+        if self.matched.len() >= self.config.match_len_min as usize {
             out.push(Anchor {
                 cursor: orders::encode(self.matched, 0),
                 match_len: self.matched.len() as u32,

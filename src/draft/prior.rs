@@ -98,17 +98,17 @@ impl Prior {
 }
 
 /// Buckets of match lengths.
-pub(super) const MATCH_LENS: usize = 8;
+pub(super) const MATCH_LENS: usize = 9;
 /// Buckets of raw probabilities.
 pub(super) const PROBABILITIES: usize = 10;
 
 pub(super) fn match_len_bucket(match_len: u32) -> usize {
     match match_len {
-        0..=4 => match_len.saturating_sub(1) as usize,
-        5..=6 => 4,
-        7..=9 => 5,
-        10..=16 => 6,
-        _ => 7,
+        0..=4 => match_len as usize,
+        5..=6 => 5,
+        7..=9 => 6,
+        10..=16 => 7,
+        _ => 8,
     }
 }
 
