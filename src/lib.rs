@@ -2,6 +2,7 @@
 pub mod draft;
 pub mod engine;
 pub mod kernels;
+mod mapping;
 pub mod model;
 pub mod sam;
 pub mod task;

@@ -59,7 +59,7 @@ fn forward_projection_and_commit_allocate_nothing_once_warm() {
     for ty in [BlockType::F32, BlockType::Q8_0, BlockType::Q4_0] {
         let bytes = Tiny { ty, ..Tiny::default() }.gguf();
         let checkpoint = Checkpoint::from_gguf_bytes(bytes.into(), "tiny").unwrap();
-        let options = LoadOptions { quantize: Quantize::Keep, progress: None };
+        let options = LoadOptions { quantize: Quantize::Keep, ..LoadOptions::default() };
         let model = Model::load(&checkpoint, options).unwrap();
         let pool = Pool::new(2);
         let compute = Compute { kernels: Kernels::detect(), pool: &pool };

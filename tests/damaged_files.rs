@@ -3,6 +3,8 @@
 
 mod model_files;
 
+use std::sync::LazyLock;
+
 use model_files::Gguf;
 use model_files::hf::{HfModel, safetensors_bytes, tokenizer_json};
 use peak_alloc::PeakAlloc;
@@ -11,7 +13,9 @@ use refrain::kernels::BlockType;
 use refrain::model::checkpoint::Checkpoint;
 use refrain::model::gguf::{GgufArray, GgufFile};
 use refrain::model::hf::{SafetensorsFile, parse_config};
+use refrain::model::packed::{PackedFile, pack};
 use refrain::model::source::Source;
+use refrain::model::weights::LoadOptions;
 use refrain::tokenizer::{ChatTemplate, Message, Role, SpecialTexts, SpecialTokens, Tokenizer};
 
 #[global_allocator]
@@ -145,6 +149,15 @@ proptest! {
     }
 
     #[test]
+    fn packed_files(bytes in damaged(PACKED.clone(), 10_000)) {
+        within(8 * bytes.len() + SLACK, || {
+            let Ok(file) = PackedFile::from_bytes(bytes.clone().into(), "damaged.refrain") else { return };
+            let is_whole = file.verify(None).is_ok();
+            assert_eq!(is_whole, bytes == *PACKED, "what is damaged is found, and nothing else");
+        });
+    }
+
+    #[test]
     fn config(bytes in damaged(HfModel::tiny("qwen2").config.to_string().into_bytes(), usize::MAX)) {
         within(64 * bytes.len() + SLACK, || {
             let _ = parse_config(&String::from_utf8_lossy(&bytes), "config.json");
@@ -166,6 +179,18 @@ proptest! {
             let _ = template.render(&[Message::new(Role::User, "hi")], true, &SpecialTexts::default());
         });
     }
+}
+
+static PACKED: LazyLock<Vec<u8>> = LazyLock::new(|| packed("qwen3"));
+
+/// A tiny packed model with a tokenizer.
+fn packed(name: &str) -> Vec<u8> {
+    let dir = tempfile::tempdir().unwrap();
+    HfModel::tiny(name).write(dir.path());
+    std::fs::write(dir.path().join("tokenizer.json"), tokenizer_json().to_string()).unwrap();
+    let path = dir.path().join("tiny.refrain");
+    pack(&Checkpoint::open(dir.path()).unwrap(), &path, LoadOptions::default()).unwrap();
+    std::fs::read(&path).unwrap()
 }
 
 const TEMPLATE: &str = "{%- set ns = namespace(n=0) %}{% for m in messages[::-1] %}{% if m.role == 'user' and not loop.last %}\
@@ -199,6 +224,15 @@ fn write_fuzz_seeds() {
         "index",
         br#"i{"metadata": {}, "weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}"#,
     );
+    for name in ["llama", "qwen2", "qwen3"] {
+        // The target makes the prelude itself: JSON, a zero, data.
+        let bytes = packed(name);
+        let json_len = u64::from_le_bytes(bytes[16..24].try_into().unwrap()) as usize;
+        let (json, rest) = bytes[40..].split_at(json_len);
+        let data = &rest[(40 + json_len).next_multiple_of(4096) - 40 - json_len..];
+        write("packed", &format!("parts-{name}"), &[json, &[0], data].concat());
+        write("packed", &format!("file-{name}"), &bytes);
+    }
     write("tokenizer_json", "byte-level", format!("{}\0a b <|im_end|>", tokenizer_json()).as_bytes());
     write("chat_template", "template", TEMPLATE.as_bytes());
 }

@@ -42,13 +42,13 @@ impl Recipe {
     pub fn of(model: &str, seed: u64) -> Self {
         let target = Self {
             seed,
-            steps: 4900,
+            steps: 8500,
             documents: 10,
             easy_steps: 400,
             drill_steps: 1200,
             rate: 1.2e-3,
             warmup: 100,
-            decay: 1100,
+            decay: 3000,
         };
         match model {
             "draft" => Self { steps: 1500, drill_steps: 700, rate: 2e-3, decay: 400, ..target },

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use refrain::engine::{Drafting, EngineOptions, GenerateOptions, SessionOptions};
 use refrain::kernels::{IsaKind, KvType};
-use refrain::model::weights::Quantize;
+use refrain::model::weights::{PackedAccess, Quantize};
 use refrain::task::Task;
 use refrain::token::TokenId;
 use refrain::verify::Sampling;
@@ -32,6 +32,10 @@ pub(crate) enum Command {
     Inspect(InspectArgs),
     /// How likely a model finds a text: log-probability per token, and perplexity.
     Score(ScoreArgs),
+    /// Measure what verification batches cost on this machine, and keep it beside the model.
+    Profile(ProfileArgs),
+    /// Pack a model into a file that loads by mapping: at once, whatever its size.
+    Pack(PackArgs),
     /// Measure drafting on recorded text.
     Bench(BenchArgs),
 }
@@ -42,6 +46,23 @@ pub(crate) enum Color {
     Auto,
     Always,
     Never,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ProfileArgs {
+    /// A GGUF file or a Hugging Face folder. Without it: the small model inside this program.
+    pub(crate) model: Option<PathBuf>,
+    /// Where the profile goes, with a plot of it beside [default: beside the model, where `run` and `chat` look for it].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+    /// Tokens before the batch; what the model was not trained for is left out.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "0,1024,4096")]
+    pub(crate) contexts: Vec<usize>,
+    /// Element type of the KV cache.
+    #[arg(long, value_enum, default_value_t = KvArg::F16)]
+    pub(crate) kv: KvArg,
+    #[command(flatten)]
+    pub(crate) compute: ComputeArgs,
 }
 
 #[derive(Debug, Args)]
@@ -109,7 +130,7 @@ pub(crate) enum StatsFormat {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Model")]
 pub(crate) struct ModelArgs {
-    /// A GGUF file or a Hugging Face folder. Without it: the small model inside this program.
+    /// A GGUF file, a Hugging Face folder, or a packed file. Without it: the small model inside this program.
     #[arg(long, value_name = "PATH")]
     pub(crate) model: Option<PathBuf>,
     #[command(flatten)]
@@ -118,27 +139,38 @@ pub(crate) struct ModelArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ComputeArgs {
-    /// What float matrices become while loading; matrices that are quantised in the file stay as they are.
+    /// What float matrices become while loading; matrices that are quantised in the file, and packed files, stay as they
+    /// are.
     #[arg(long, value_enum, default_value_t = QuantizeArg::Q8_0)]
     pub(crate) quantize: QuantizeArg,
+    /// Read a packed file into memory instead of mapping it. Never changes the output.
+    #[arg(long)]
+    pub(crate) no_map: bool,
     /// Threads of the forward pass [default: the cores of this machine].
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<usize>,
     /// Instruction set of the kernels [default: the widest that this CPU has]. Never changes the output.
-    #[arg(long, value_enum)]
-    pub(crate) isa: Option<IsaArg>,
+    #[arg(long, value_name = "ISA", value_parser = isa)]
+    pub(crate) isa: Option<IsaKind>,
+}
+
+impl ModelArgs {
+    /// The options of the engine, with the profile that is kept beside the model.
+    pub(crate) fn engine_options(&self) -> EngineOptions {
+        EngineOptions {
+            profile: crate::profile::stored(self.model.as_deref()),
+            ..self.compute.engine_options()
+        }
+    }
 }
 
 impl ComputeArgs {
     pub(crate) fn engine_options(&self) -> EngineOptions {
         EngineOptions {
             n_threads: self.threads,
-            isa: self.isa.map(IsaArg::kind),
-            quantize: match self.quantize {
-                QuantizeArg::Q8_0 => Quantize::Q8_0,
-                QuantizeArg::Q4_0 => Quantize::Q4_0,
-                QuantizeArg::None => Quantize::Keep,
-            },
+            isa: self.isa,
+            quantize: self.quantize.quantize(),
+            packed_access: if self.no_map { PackedAccess::Read } else { PackedAccess::Map },
             ..EngineOptions::default()
         }
     }
@@ -153,19 +185,19 @@ pub(crate) enum QuantizeArg {
     None,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum IsaArg {
-    Scalar,
-    Avx2,
-    Avx512,
+/// An instruction set by its name.
+fn isa(name: &str) -> Result<IsaKind, String> {
+    let names: Vec<&str> = IsaKind::ALL.iter().map(|isa| isa.name()).collect();
+    let found = IsaKind::ALL.into_iter().find(|isa| isa.name() == name);
+    found.ok_or_else(|| format!("possible values: {}", names.join(", ")))
 }
 
-impl IsaArg {
-    fn kind(self) -> IsaKind {
+impl QuantizeArg {
+    pub(crate) fn quantize(self) -> Quantize {
         match self {
-            Self::Scalar => IsaKind::Scalar,
-            Self::Avx2 => IsaKind::Avx2,
-            Self::Avx512 => IsaKind::Avx512,
+            Self::Q8_0 => Quantize::Q8_0,
+            Self::Q4_0 => Quantize::Q4_0,
+            Self::None => Quantize::Keep,
         }
     }
 }
@@ -238,6 +270,9 @@ fn parse_strategy(name: &str) -> Result<Strategy, String> {
 pub(crate) enum KvArg {
     F16,
     F32,
+    /// About half the memory of f16; the output may differ from it.
+    #[value(name = "q8_0")]
+    Q8,
 }
 
 impl KvArg {
@@ -245,6 +280,7 @@ impl KvArg {
         match self {
             Self::F16 => KvType::F16,
             Self::F32 => KvType::F32,
+            Self::Q8 => KvType::Q8_0,
         }
     }
 }
@@ -322,8 +358,25 @@ fn parse_logit_bias(text: &str) -> Result<(TokenId, f32), String> {
 
 #[derive(Debug, Args)]
 pub(crate) struct InspectArgs {
-    /// A GGUF file, a safetensors file, or a Hugging Face folder. Without it: the model inside this program.
+    /// A GGUF file, a safetensors file, a Hugging Face folder, or a packed file. Without it: the model inside this program.
     pub(crate) path: Option<PathBuf>,
+    /// Read all of a packed file and compare it with its checksums. (Loading verifies the header only.)
+    #[arg(long)]
+    pub(crate) verify: bool,
+    /// One JSON object instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PackArgs {
+    /// A GGUF file or a Hugging Face folder.
+    pub(crate) model: PathBuf,
+    /// The packed file; `.refrain` by custom. A packed file of that name is replaced.
+    pub(crate) out: PathBuf,
+    /// What float matrices become; matrices that are quantised in the file stay as they are.
+    #[arg(long, value_enum, default_value_t = QuantizeArg::Q8_0)]
+    pub(crate) quantize: QuantizeArg,
     /// One JSON object instead of text.
     #[arg(long)]
     pub(crate) json: bool,
@@ -331,7 +384,7 @@ pub(crate) struct InspectArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ScoreArgs {
-    /// A GGUF file or a Hugging Face folder. Without it: the small model inside this program.
+    /// A GGUF file, a Hugging Face folder, or a packed file. Without it: the small model inside this program.
     pub(crate) model: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) input: ScoreInput,

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
 use clap::error::ErrorKind;
-use refrain::engine::{EngineError, GenerateError, SessionError};
+use refrain::engine::{EngineError, GenerateError, ProfileError, SessionError};
 use refrain::model::transformer::ForwardError;
 use refrain::verify::SamplingError;
 use refrain_index::{IndexError, ReadError};
@@ -117,6 +117,15 @@ impl From<EngineError> for Failure {
             }
             EngineError::Isa { .. } => Self::usage(error, "leave out --isa"),
             EngineError::Threads { .. } => Self::usage(error, "choose another --threads"),
+            _ => Self::new(Exit::Failed, error.to_string()),
+        }
+    }
+}
+
+impl From<ProfileError> for Failure {
+    fn from(error: ProfileError) -> Self {
+        match error {
+            ProfileError::Io { .. } => Self::input(error, "name another file with --out"),
             _ => Self::new(Exit::Failed, error.to_string()),
         }
     }

@@ -1,6 +1,7 @@
 //! The program `refrain`: a thin client of the library.
 //!
-//! One module per command ([`run`], [`chat`], [`inspect`], [`score`], [`bench`]), and beside them what they share: the options
+//! One module per command ([`run`], [`chat`], [`inspect`], [`score`], [`bench`], [`profile`], [`pack`]), and beside
+//! them what they share: the options
 //! ([`args`]), the prompt ([`prompt`], [`context`]), loading ([`load`]), and what the user sees ([`answer`], [`stats`],
 //! [`terminal`], [`progress`], [`failure`]).
 
@@ -13,6 +14,8 @@ mod failure;
 mod inspect;
 mod interrupt;
 mod load;
+mod pack;
+mod profile;
 mod progress;
 mod prompt;
 mod run;
@@ -48,5 +51,7 @@ fn dispatch(command: &Command) -> Result<Exit, Failure> {
         Command::Inspect(args) => inspect::inspect(args),
         Command::Score(args) => score::score(args, &interrupt),
         Command::Bench(args) => bench::bench(args),
+        Command::Profile(args) => profile::profile(args),
+        Command::Pack(args) => pack::pack(args),
     }
 }

@@ -19,6 +19,11 @@ impl Progress {
         Self::new(what, "{msg} {wide_bar} {bytes}/{total_bytes}")
     }
 
+    /// Work counted in steps.
+    pub(crate) fn steps(what: &'static str) -> Self {
+        Self::new(what, "{msg} {wide_bar} {pos}/{len}")
+    }
+
     /// Work counted in tokens.
     pub(crate) fn tokens(what: &'static str) -> Self {
         Self::new(what, "{msg} {wide_bar} {pos}/{len} tokens, {per_sec}")

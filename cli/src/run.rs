@@ -17,7 +17,7 @@ pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     let composer = Composer::new(&args.task)?;
 
     let checkpoint = load::checkpoint(args.common.model.model.as_deref())?;
-    let engine = load::engine(&checkpoint, args.common.model.compute.engine_options())?;
+    let engine = load::engine(&checkpoint, args.common.model.engine_options())?;
     let namespace = task(&args.task).map_or("run", |task| task.name());
     let mut session = engine.session(args.common.session.session_options(namespace))?;
     let options = args.common.sampling.generate_options();

@@ -145,7 +145,11 @@ impl<'s> Generation<'s> {
             ..Stats::default()
         };
         session.builder.set_table(session.shared.reliability().clone());
-        let costs = session.shared.costs().clone().with_batch_lens(&session.options.verify_lens);
+        let costs = match &session.shared.profile {
+            Some(profile) => profile.costs(prompt_len, session.options.projection_rows),
+            None => session.shared.costs().clone(),
+        };
+        let costs = costs.with_batch_lens(&session.options.verify_lens);
         Ok(Self {
             sampler: Sampler::new(session.shared.kernels, options.sampling),
             processors: options.processors,

@@ -13,15 +13,18 @@ use thiserror::Error;
 use crate::draft::{CostProfile, HistoryStore, ReliabilityTable};
 use crate::kernels::{IsaKind, Kernels, KvType, Pool};
 use crate::model::checkpoint::LoadError;
+use crate::model::packed::ModelIdentity;
 use crate::model::transformer::{Compute, ForwardError, PassEnd};
 use crate::model::weights::{LoadOptions, WeightsError};
 use crate::model::{Batch, Checkpoint, KvCache, Model, ModelConfig, Workspace, kv_cache::KvCacheError};
 use crate::token::TokenId;
 use crate::tokenizer::{Tokenizer, TokenizerError};
+use profile::ProfileKey;
 
 mod generation;
 mod options;
 mod output;
+pub mod profile;
 mod session;
 mod stats;
 
@@ -31,6 +34,7 @@ pub use options::{
     SessionOptions, VERIFY_ROWS_MAX,
 };
 pub use output::FinishReason;
+pub use profile::{MachineProfile, ProfileError, ProfileOptions};
 pub use session::{CancelHandle, LogitsReceiver, Score, Session, SessionError};
 pub use stats::{DraftingOffStats, RowStats, SourceStats, StageTimes, Stats};
 
@@ -48,6 +52,8 @@ pub(crate) struct Shared {
     pub(crate) pool: Pool,
     /// Sessions start from it and give back what they have measured.
     pub(crate) costs: Mutex<CostProfile>,
+    /// Where there is one, each generation starts from what it says of its context.
+    pub(crate) profile: Option<MachineProfile>,
     pub(crate) history: Arc<HistoryStore>,
     /// Which drafts were accepted: as `costs`, and of generations that run at the same time the last to end is kept.
     pub(crate) reliability: Mutex<ReliabilityTable>,
@@ -97,7 +103,7 @@ pub enum EngineError {
 const THREADS_MAX: usize = 256;
 
 impl Engine {
-    /// Loads the checkpoint at `path`: a GGUF file or a Hugging Face folder.
+    /// Loads the checkpoint at `path`: a GGUF file, a Hugging Face folder, or a packed file.
     pub fn open(path: &Path, options: EngineOptions) -> Result<Self, EngineError> {
         Self::load(&Checkpoint::open(path)?, options, None)
     }
@@ -122,11 +128,17 @@ impl Engine {
             return Err(EngineError::Threads { given: n_threads, max: THREADS_MAX });
         }
         let tokenizer = checkpoint.tokenizer()?;
-        let model = Model::load(checkpoint, LoadOptions { quantize: options.quantize, progress })?;
+        let EngineOptions { quantize, packed_access, .. } = options;
+        let model = Model::load(checkpoint, LoadOptions { quantize, packed_access, progress })?;
         let pool = Pool::try_new(n_threads).map_err(|source| EngineError::Spawn { n_threads, source })?;
-        let costs = match options.cost_profile {
-            Some(costs) => costs,
-            None => measure_costs(&model, Compute { kernels, pool: &pool })?,
+        let compute = Compute { kernels, pool: &pool };
+        let key = ProfileKey::new(&model, compute);
+        let profile =
+            options.profile.filter(|profile| options.cost_profile.is_none() && *profile.key() == key);
+        let costs = match (options.cost_profile, &profile) {
+            (Some(costs), _) => costs,
+            (None, Some(profile)) => profile.costs(0, SessionOptions::default().projection_rows),
+            (None, None) => measure_costs(&model, compute)?,
         };
         let shared = Shared {
             model,
@@ -134,6 +146,7 @@ impl Engine {
             kernels,
             pool,
             costs: Mutex::new(costs),
+            profile,
             history: Arc::new(match options.history_tokens_max {
                 None => HistoryStore::new(),
                 Some(n_tokens) => HistoryStore::with_tokens_max(n_tokens),
@@ -171,7 +184,30 @@ impl Engine {
         self.shared.costs().clone()
     }
 
-    /// Bytes held by the weights.
+    /// The stored profile that generations start from, if one was given and fits.
+    pub fn profile(&self) -> Option<&MachineProfile> {
+        self.shared.profile.as_ref()
+    }
+
+    /// Measures what steps cost here; `progress` is called with (entries done, entries to do). Takes some seconds to a minute,
+    /// during which nothing else should run.
+    ///
+    /// # Errors
+    /// [`ProfileError::KvCache`]: there is no memory for a cache of the longest context.
+    pub fn measure_profile(
+        &self,
+        options: &ProfileOptions,
+        progress: impl FnMut(usize, usize),
+    ) -> Result<MachineProfile, ProfileError> {
+        MachineProfile::measure(&self.shared.model, self.shared.compute(), options, progress)
+    }
+
+    /// What measurements of this model are kept under; see [`Model::identity`].
+    pub fn model_identity(&self) -> ModelIdentity {
+        self.shared.model.identity()
+    }
+
+    /// Bytes of the weights, those of a mapped file included.
     pub fn memory_usage(&self) -> usize {
         self.shared.model.memory_usage()
     }

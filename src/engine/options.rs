@@ -2,10 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::profile::MachineProfile;
 pub use crate::draft::VERIFY_ROWS_MAX;
 use crate::draft::{Baseline, CostProfile};
 use crate::kernels::{IsaKind, KvType};
-use crate::model::weights::Quantize;
+use crate::model::weights::{PackedAccess, Quantize};
 use crate::token::TokenId;
 use crate::verify::{LogitsProcessor, Sampling};
 
@@ -18,8 +19,13 @@ pub struct EngineOptions {
     pub isa: Option<IsaKind>,
     /// What the matrices become while loading.
     pub quantize: Quantize,
-    /// What a verification batch costs; `None`: measured while loading.
+    /// How the weights of a packed file come into memory.
+    pub packed_access: PackedAccess,
+    /// What a verification batch costs; `None`: measured while loading, unless `profile` fits.
     pub cost_profile: Option<CostProfile>,
+    /// What steps cost by rows and context, as [`Engine::measure_profile`](crate::engine::Engine::measure_profile) found; of
+    /// no use, and left aside, if it was taken for another shape, instruction set, or number of threads.
+    pub profile: Option<MachineProfile>,
     /// Tokens of history kept per namespace; `None`: [`HistoryStore::TOKENS_MAX`](crate::draft::HistoryStore::TOKENS_MAX).
     pub history_tokens_max: Option<u32>,
 }
@@ -90,23 +96,18 @@ impl Default for SessionOptions {
 }
 
 mod kv_type_name {
-    //! `KvType` as `"f16"` or `"f32"`: `kernels` does not know serde.
+    //! `KvType` by its name: `kernels` does not know serde.
     use super::KvType;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
     pub(super) fn serialize<S: Serializer>(kv_type: &KvType, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(match kv_type {
-            KvType::F16 => "f16",
-            KvType::F32 => "f32",
-        })
+        serializer.serialize_str(kv_type.name())
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<KvType, D::Error> {
-        match String::deserialize(deserializer)?.as_str() {
-            "f16" => Ok(KvType::F16),
-            "f32" => Ok(KvType::F32),
-            other => Err(D::Error::unknown_variant(other, &["f16", "f32"])),
-        }
+        let name = String::deserialize(deserializer)?;
+        let found = KvType::ALL.into_iter().find(|kv_type| kv_type.name() == name);
+        found.ok_or_else(|| D::Error::unknown_variant(&name, &["f16", "f32", "q8_0"]))
     }
 }
 

@@ -31,16 +31,41 @@ impl ActivationForm {
 /// `scale = amax / 127` and `q = x · (1 / scale)`, to nearest, ties to even. A block of zeros (or of numbers so small that
 /// `1 / scale` overflows) has scale 0. A block with a NaN or an infinity has scale NaN, and so has every output that reads it:
 /// a broken model is seen at once, and the same on every instruction set.
+///
+/// One cache line, everything in it an operand that the kernel broadcasts as it stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-#[repr(C)]
+#[repr(C, align(64))]
 pub(super) struct Block {
-    /// Eight groups of four signed bytes, the first in the low bits: one broadcast operand each.
+    /// Eight groups of four signed bytes, the first in the low bits.
     pub(super) q: [i32; 8],
     pub(super) scale: f32,
-    /// Sums of the first and of the last 16 `q`.
-    pub(super) sums: [i32; 2],
     /// `scale · Σ q`, what a format's minimum is multiplied with.
     pub(super) scaled_sum: f32,
+    /// −8, −16 and −128 times Σ q: where the dot product of a format with this bias starts.
+    pub(super) starts: [i32; 3],
+    /// −32 times the sums of the first and of the last 16 `q`.
+    pub(super) split_starts: [i32; 2],
+}
+
+impl Block {
+    /// Where the dot product with codes of bias `bias` starts.
+    #[inline(always)]
+    pub(super) fn start(&self, bias: i32) -> i32 {
+        match bias {
+            0 => 0,
+            8 => self.starts[0],
+            16 => self.starts[1],
+            128 => self.starts[2],
+            _ => unreachable!("no format has this bias"),
+        }
+    }
+
+    /// The same for columns `16 · half ..`, for a format whose scales change there.
+    #[inline(always)]
+    pub(super) fn split_start(&self, bias: i32, half: usize) -> i32 {
+        debug_assert_eq!(bias, 32, "the only split format");
+        self.split_starts[half]
+    }
 }
 
 /// Activations `[n_rows, n_cols]`. The buffers are kept and grow to the largest size seen.
@@ -85,7 +110,7 @@ impl Activations {
             let n_blocks = n_cols / 32;
             self.blocks.resize(n_rows * n_blocks, Block::default());
             let blocks = SharedMut::new(&mut self.blocks);
-            pool.run_sized(x.len(), n_rows, &|_, rows| {
+            pool.run_sized(x.len(), n_rows, 1, &|_, rows| {
                 let x = &x[rows.start * n_cols..rows.end * n_cols];
                 // SAFETY: the ranges of rows are disjoint, and the blocks outlive the section.
                 let out = unsafe { blocks.slice(rows.start * n_blocks, rows.len() * n_blocks) };
@@ -135,7 +160,7 @@ impl Work for Quantize<'_> {
 }
 
 #[inline(always)]
-fn quantize_block<S: Simd>(s: S, x: &[f32; 32]) -> Block {
+pub(super) fn quantize_block<S: Simd>(s: S, x: &[f32; 32]) -> Block {
     let halves = x.as_chunks::<LANES>().0;
     let (low, high) = (s.load(&halves[0]), s.load(&halves[1]));
     let zero = s.splat(0.0);
@@ -144,35 +169,22 @@ fn quantize_block<S: Simd>(s: S, x: &[f32; 32]) -> Block {
     if probe.is_nan() {
         return Block { scale: f32::NAN, scaled_sum: f32::NAN, ..Block::default() };
     }
-    let mut magnitudes = [0.0; LANES];
-    s.store(s.max(s.abs(low), s.abs(high)), &mut magnitudes);
-    let mut amax = 0.0;
-    for magnitude in magnitudes {
-        if magnitude > amax {
-            amax = magnitude;
-        }
-    }
-    let scale = amax / 127.0;
+    let scale = s.max_lane(s.max(s.abs(low), s.abs(high))) / 127.0;
     let inverse = 1.0 / scale;
     if inverse.is_infinite() {
         return Block::default();
     }
     let inverse = s.splat(inverse);
-    let mut rounded = [[0i32; LANES]; 2];
-    s.store_i(s.round_to_i(s.mul(low, inverse)), &mut rounded[0]);
-    s.store_i(s.round_to_i(s.mul(high, inverse)), &mut rounded[1]);
+    // |x / scale| exceeds 127 by rounding errors only, far below the half that would make it 128.
+    let rounded = [s.round_to_i(s.mul(low, inverse)), s.round_to_i(s.mul(high, inverse))];
     let mut block = Block { scale, ..Block::default() };
-    for half in 0..2 {
-        for group in 0..4 {
-            let mut packed = 0;
-            for byte in 0..4 {
-                let q = rounded[half][4 * group + byte].clamp(-127, 127);
-                block.sums[half] += q;
-                packed |= (q & 0xFF) << (8 * byte);
-            }
-            block.q[4 * half + group] = packed;
-        }
-    }
-    block.scaled_sum = scale * (block.sums[0] + block.sums[1]) as f32;
+    let (low, high) = block.q.split_at_mut(4);
+    s.store_i8(rounded[0], low.try_into().expect("four groups"));
+    s.store_i8(rounded[1], high.try_into().expect("four groups"));
+    let sums = rounded.map(|half| s.sum_i(half));
+    let sum = sums[0] + sums[1];
+    block.starts = [-8 * sum, -16 * sum, -128 * sum];
+    block.split_starts = [-32 * sums[0], -32 * sums[1]];
+    block.scaled_sum = scale * sum as f32;
     block
 }

@@ -3,6 +3,8 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
+use super::pages::HugePages;
+
 /// One cache line: the width of the widest vector, and the unit in which packed weights are addressed.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
@@ -36,6 +38,25 @@ impl Line {
         // SAFETY: as above, and the borrow is exclusive.
         unsafe { &mut *(self as *mut Line).cast() }
     }
+
+    /// Bytes as lines; `None` unless they begin on a line's boundary and are a whole number of lines.
+    pub(super) fn slice_of(bytes: &[u8]) -> Option<&[Line]> {
+        // SAFETY: a line is 64 bytes, any of which are valid.
+        let (before, lines, after) = unsafe { bytes.align_to() };
+        (before.is_empty() && after.is_empty()).then_some(lines)
+    }
+
+    /// Lines as bytes.
+    pub(super) fn bytes_of(lines: &[Line]) -> &[u8] {
+        // SAFETY: a line is 64 initialised bytes, and bytes have no alignment.
+        unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), size_of_val(lines)) }
+    }
+
+    /// Lines as bytes.
+    pub(super) fn bytes_of_mut(lines: &mut [Line]) -> &mut [u8] {
+        // SAFETY: as above, the borrow is exclusive, and any bytes make a line.
+        unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), size_of_val(lines)) }
+    }
 }
 
 /// The memory for a buffer could not be had.
@@ -47,10 +68,12 @@ pub struct AllocError {
     pub bytes: usize,
 }
 
-/// A fixed number of zero-initialised lines.
+/// A fixed number of zero-initialised lines; large buffers lie in huge pages where the system has them.
 pub(super) struct AlignedBuf {
     ptr: NonNull<Line>,
     n_lines: usize,
+    /// What owns the memory; `None`: the allocator, or nothing where there are no lines.
+    pages: Option<HugePages>,
 }
 
 // SAFETY: the buffer owns its memory and hands out references by the usual borrow rules only.
@@ -62,13 +85,16 @@ impl AlignedBuf {
     pub(super) fn zeroed(n_lines: usize) -> Result<Self, AllocError> {
         let bytes = n_lines.saturating_mul(64);
         if n_lines == 0 {
-            return Ok(AlignedBuf { ptr: NonNull::dangling(), n_lines });
+            return Ok(AlignedBuf { ptr: NonNull::dangling(), n_lines, pages: None });
+        }
+        if let Some(mut pages) = HugePages::zeroed(bytes) {
+            return Ok(AlignedBuf { ptr: pages.start().cast(), n_lines, pages: Some(pages) });
         }
         let layout = Layout::array::<Line>(n_lines).map_err(|_| AllocError { bytes })?;
         // SAFETY: the layout has a size other than zero.
         let ptr = unsafe { alloc_zeroed(layout) };
         let ptr = NonNull::new(ptr.cast()).ok_or(AllocError { bytes })?;
-        Ok(AlignedBuf { ptr, n_lines })
+        Ok(AlignedBuf { ptr, n_lines, pages: None })
     }
 
     pub(super) fn size_bytes(&self) -> usize {
@@ -76,7 +102,8 @@ impl AlignedBuf {
     }
 
     pub(super) fn lines(&self) -> &[Line] {
-        // SAFETY: `n_lines` lines were allocated and zeroed (or there are none), and live as long as `self`.
+        // SAFETY: `n_lines` lines were allocated and zeroed (or there are none), on a boundary of lines, and live as long as
+        // `self`.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.n_lines) }
     }
 
@@ -102,7 +129,7 @@ impl AlignedBuf {
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        if self.n_lines > 0 {
+        if self.n_lines > 0 && self.pages.is_none() {
             let layout = Layout::array::<Line>(self.n_lines).expect("the layout was valid at allocation");
             // SAFETY: allocated in `zeroed` with this layout, and freed once.
             unsafe { dealloc(self.ptr.as_ptr().cast(), layout) }
@@ -115,6 +142,8 @@ impl Drop for AlignedBuf {
 /// # Safety
 /// The size and the alignment divide 64, there is no padding, and any bits are valid.
 pub(super) unsafe trait Plain: Copy {}
+// SAFETY: a plain byte.
+unsafe impl Plain for u8 {}
 // SAFETY: a plain 16-bit number.
 unsafe impl Plain for u16 {}
 // SAFETY: a plain 32-bit number.
@@ -132,6 +161,28 @@ mod tests {
         buf.cast_mut::<u16>()[95] = 7;
         assert_eq!(buf.lines()[2].halves()[1][15], 7);
         assert_eq!(AlignedBuf::zeroed(0).unwrap().cast::<f32>().len(), 0);
+    }
+
+    #[test]
+    fn large_buffers_are_zeroed_and_aligned_too() {
+        // Just below, at and above one huge page, and with a tail.
+        for n_lines in [(2 << 20) / 64 - 1, (2 << 20) / 64, (2 << 20) / 64 + 1, (5 << 20) / 64] {
+            let mut buf = AlignedBuf::zeroed(n_lines).unwrap();
+            assert_eq!(buf.lines().as_ptr() as usize % 64, 0);
+            assert_eq!(buf.lines().len(), n_lines);
+            assert!(Line::bytes_of(buf.lines()).iter().all(|&byte| byte == 0));
+            Line::bytes_of_mut(buf.lines_mut()).fill(7);
+            assert!(Line::bytes_of(buf.lines()).iter().all(|&byte| byte == 7));
+        }
+    }
+
+    #[test]
+    fn bytes_are_lines_on_boundaries_only() {
+        let buf = AlignedBuf::zeroed(3).unwrap();
+        let bytes = Line::bytes_of(buf.lines());
+        assert_eq!(Line::slice_of(bytes).map(<[Line]>::len), Some(3));
+        assert_eq!(Line::slice_of(&bytes[64..128]).map(<[Line]>::len), Some(1));
+        assert!(Line::slice_of(&bytes[1..65]).is_none() && Line::slice_of(&bytes[..100]).is_none());
     }
 
     #[test]

@@ -5,17 +5,22 @@
 //! moved into the prefix. What a row may not see is not read.
 //!
 //! ```text
-//! score[p] = sum16(lanes i%16: fma(q[i], key[p][i], ·)) · 1/√head_dim
+//! score[p] = (fma(q[i], key[p][i], ·) over i in order) · 1/√head_dim            keys in 8 bits: as a Q8_0 matrix row
 //! e[p]     = exp(score[p] − max);  sum: 16 lanes by p%16, fixed tree
-//! out[i]   = (fma(e[p], value[p][i], ·) over p in order) · (1 / sum)
+//! out[i]   = (fma(e[p], value[p][i], ·) over p in order) · (1 / sum)            values in 8 bits: fma(e[p] · scale, code, ·)
 //! ```
 //!
 //! Work is split in tiles of up to `TILE` queries that share a KV head (the query heads of a GQA group, and neighbouring rows):
-//! as far as all see the prefix, each key and value is loaded and converted once for the tile.
+//! each key is loaded once for the tile, and each value as far as all see it. Scores are computed for whole panels of 16
+//! slots; what a row does not see is left aside.
 
 use super::Kernels;
-use super::kv::{KvElement, KvLayer, KvType};
+use super::activations::{Block, quantize_block};
+use super::aligned::{Line, Plain};
+use super::kv::{KvLayer, KvType};
+use super::layout::{PANEL_ROWS, Scaled};
 use super::math::{exp_shifted_in_place, max_of};
+use super::matmul::{Ahead, F16Columns, F32Columns, FloatColumns, int_tile};
 use super::pool::{Pool, SharedMut};
 use super::simd::{LANES, Simd, Work};
 
@@ -31,6 +36,13 @@ pub struct Visible<'a> {
 impl Visible<'_> {
     fn len(&self) -> usize {
         self.prefix_len + self.extra.len()
+    }
+
+    /// The slots that are seen, and perhaps others between them.
+    fn slots(&self) -> std::ops::Range<usize> {
+        let first = self.extra.iter().min().map_or(0, |&slot| slot as usize);
+        let end = self.extra.iter().max().map_or(0, |&slot| slot as usize + 1);
+        if self.prefix_len == 0 { first..end } else { 0..end.max(self.prefix_len) }
     }
 
     #[inline(always)]
@@ -50,10 +62,11 @@ pub struct AttentionShape {
     pub head_dim: usize,
 }
 
-/// Working memory of [`attention`]: per worker, one tile's padded queries and scores. Grows with the context, in large steps.
+/// Working memory of [`attention`]: per worker, one tile's scores and rounded queries. Grows with the context, in large steps.
 #[derive(Default)]
 pub struct AttentionScratch {
-    buf: Vec<f32>,
+    scores: Vec<f32>,
+    queries: Vec<Block>,
 }
 
 impl AttentionScratch {
@@ -64,21 +77,20 @@ impl AttentionScratch {
 
     /// Memory held.
     pub fn size_bytes(&self) -> usize {
-        self.buf.capacity() * size_of::<f32>()
-    }
-
-    /// Makes room for `n_workers` parts of `part_len` numbers; doubles, so that a growing context seldom allocates.
-    fn reserve(&mut self, n_workers: usize, part_len: usize) -> &mut [f32] {
-        let len = n_workers * part_len;
-        if self.buf.len() < len {
-            self.buf.resize(len.max(2 * self.buf.len()), 0.0);
-        }
-        &mut self.buf[..len]
+        self.scores.capacity() * size_of::<f32>() + self.queries.capacity() * size_of::<Block>()
     }
 }
 
-/// Queries of a tile: with 4 chunks of a head each, 16 accumulators, half of the vector registers.
-const TILE: usize = 4;
+/// The first `len` elements; doubles a buffer that is too short, so that a growing context seldom allocates.
+fn reserve<T: Clone + Default>(buf: &mut Vec<T>, len: usize) -> &mut [T] {
+    if buf.len() < len {
+        buf.resize(len.max(2 * buf.len()), T::default());
+    }
+    &mut buf[..len]
+}
+
+/// Queries of a tile at most: with 2 panels of keys each, 16 accumulators, half of the widest machine's vector registers.
+const TILE: usize = 8;
 
 /// `out = softmax(q · keyᵀ / √head_dim) · value` over what each row may see (Vaswani et al. 2017, eq. 1).
 ///
@@ -107,31 +119,54 @@ pub fn attention(
     assert!(n_heads > 0 && n_heads.is_multiple_of(n_kv_heads), "{n_heads} heads over {n_kv_heads} KV heads");
     assert_eq!(q.len(), visible.len() * n_heads * head_dim);
     assert_eq!(out.len(), q.len());
-    let mut seen = 0;
-    let mut seen_max = 0;
+    let (mut seen, mut slots_max, mut extra_max) = (0, 0, 0);
     for row in visible {
         assert!(row.prefix_len <= kv.n_slots(), "prefix {} of {} slots", row.prefix_len, kv.n_slots());
         for &slot in row.extra {
             assert!((slot as usize) < kv.n_slots(), "slot {slot} of {}", kv.n_slots());
         }
         seen += row.len();
-        seen_max = seen_max.max(row.len());
+        slots_max = slots_max.max(row.slots().end).max(row.len());
+        extra_max = extra_max.max(row.extra.len());
     }
     let group = n_heads / n_kv_heads;
-    let n_tiles = (visible.len() * group).div_ceil(TILE);
-    let scores_stride = seen_max.next_multiple_of(LANES);
-    let q_stride = kv.head_chunks() * LANES;
-    let part_len = TILE * (scores_stride + q_stride);
-    let parts = SharedMut::new(scratch.reserve(pool.n_threads(), part_len));
+    let n_queries = visible.len() * group;
+    // Where there are fewer tiles than threads, smaller ones: who computes a query does not change it.
+    let mut tile_len = TILE;
+    while tile_len > 1 && n_kv_heads * n_queries.div_ceil(tile_len) < pool.n_threads() {
+        tile_len = tile_len.div_ceil(2);
+    }
+    let n_tiles = n_queries.div_ceil(tile_len);
+    let scores_stride = slots_max.next_multiple_of(LANES);
+    let scores_len = TILE * scores_stride + extra_max;
+    let blocks_len = if kv.kv_type() == KvType::Q8_0 { TILE * head_dim / 32 } else { 0 };
+    let scores = SharedMut::new(reserve(&mut scratch.scores, pool.n_threads() * scores_len));
+    let blocks = SharedMut::new(reserve(&mut scratch.queries, pool.n_threads() * blocks_len));
     let out = SharedMut::new(out);
-    pool.run_sized(seen * n_heads * head_dim, n_kv_heads * n_tiles, &|worker, items| {
+    pool.run_sized(seen * n_heads * head_dim, n_kv_heads * n_tiles, 1, &|worker, items| {
         // SAFETY: each worker has its own part, and the scratch outlives the section.
-        let part = unsafe { parts.slice(worker * part_len, part_len) };
-        let (queries, scores) = part.split_at_mut(TILE * q_stride);
-        let tiles = Tiles { shape, group, n_tiles, q, kv, visible, queries, scores, scores_stride, out };
+        let scores = unsafe { scores.slice(worker * scores_len, scores_len) };
+        // SAFETY: as above.
+        let blocks = unsafe { blocks.slice(worker * blocks_len, blocks_len) };
+        let (scores, own) = scores.split_at_mut(TILE * scores_stride);
+        let tiles = Tiles {
+            shape,
+            group,
+            tile_len,
+            n_tiles,
+            q,
+            kv,
+            visible,
+            scores,
+            scores_stride,
+            own,
+            blocks,
+            out,
+        };
         match kv.kv_type() {
-            KvType::F16 => k.run(TilesOf::<u16> { tiles, items, element: Default::default() }),
-            KvType::F32 => k.run(TilesOf::<f32> { tiles, items, element: Default::default() }),
+            KvType::F16 => k.run(TilesOf::<FloatKeys<F16Columns>, u16>::new(tiles, items)),
+            KvType::F32 => k.run(TilesOf::<FloatKeys<F32Columns>, f32>::new(tiles, items)),
+            KvType::Q8_0 => k.run(TilesOf::<IntKeys, u8>::new(tiles, items)),
         }
     });
 }
@@ -141,26 +176,36 @@ struct Tiles<'a> {
     shape: AttentionShape,
     /// Query heads per KV head.
     group: usize,
+    /// Queries per tile.
+    tile_len: usize,
     /// Tiles per KV head.
     n_tiles: usize,
     q: &'a [f32],
     kv: &'a KvLayer,
     visible: &'a [Visible<'a>],
-    /// `[TILE, head_stride]`, padded with zeros.
-    queries: &'a mut [f32],
     /// `[TILE, scores_stride]`
     scores: &'a mut [f32],
     scores_stride: usize,
+    /// The scores of one row's extra slots.
+    own: &'a mut [f32],
+    /// `[TILE, head_dim / 32]` where keys are in 8 bits.
+    blocks: &'a mut [Block],
     out: SharedMut<f32>,
 }
 
-struct TilesOf<'a, E> {
+struct TilesOf<'a, K, V> {
     tiles: Tiles<'a>,
     items: std::ops::Range<usize>,
-    element: std::marker::PhantomData<E>,
+    types: std::marker::PhantomData<(K, V)>,
 }
 
-impl<E: KvElement> Work for TilesOf<'_, E> {
+impl<'a, K, V> TilesOf<'a, K, V> {
+    fn new(tiles: Tiles<'a>, items: std::ops::Range<usize>) -> Self {
+        TilesOf { tiles, items, types: std::marker::PhantomData }
+    }
+}
+
+impl<K: KeyPanels, V: ValueElement> Work for TilesOf<'_, K, V> {
     type Output = ();
 
     #[inline(always)]
@@ -168,134 +213,296 @@ impl<E: KvElement> Work for TilesOf<'_, E> {
         for item in self.items {
             let (kv_head, tile) = (item / self.tiles.n_tiles, item % self.tiles.n_tiles);
             let n_queries = self.tiles.visible.len() * self.tiles.group;
-            let first = tile * TILE;
-            match (n_queries - first).min(TILE) {
-                1 => self.tiles.tile::<S, E, 1>(s, kv_head, first),
-                2 => self.tiles.tile::<S, E, 2>(s, kv_head, first),
-                3 => self.tiles.tile::<S, E, 3>(s, kv_head, first),
-                _ => self.tiles.tile::<S, E, 4>(s, kv_head, first),
+            let mut first = tile * self.tiles.tile_len;
+            let end = n_queries.min(first + self.tiles.tile_len);
+            while first < end {
+                first += match (end - first).min(S::QUERIES) {
+                    1 => self.tiles.tile::<S, K, V, 1>(s, kv_head, first),
+                    2 => self.tiles.tile::<S, K, V, 2>(s, kv_head, first),
+                    3 => self.tiles.tile::<S, K, V, 3>(s, kv_head, first),
+                    4 => self.tiles.tile::<S, K, V, 4>(s, kv_head, first),
+                    5 if S::QUERIES >= 5 => self.tiles.tile::<S, K, V, 5>(s, kv_head, first),
+                    6 if S::QUERIES >= 6 => self.tiles.tile::<S, K, V, 6>(s, kv_head, first),
+                    7 if S::QUERIES >= 7 => self.tiles.tile::<S, K, V, 7>(s, kv_head, first),
+                    _ => self.tiles.tile::<S, K, V, 8>(s, kv_head, first),
+                };
             }
         }
     }
 }
 
-impl Tiles<'_> {
-    /// `N` queries of a KV head, counted row by row, a group of heads in each.
+impl<'a> Tiles<'a> {
+    /// `N` queries of a KV head, counted row by row, a group of heads in each; returns `N`.
     #[inline(always)]
-    fn tile<S: Simd, E: KvElement, const N: usize>(&mut self, s: S, kv_head: usize, first: usize) {
+    fn tile<S: Simd, K: KeyPanels, V: ValueElement, const N: usize>(
+        &mut self,
+        s: S,
+        kv_head: usize,
+        first: usize,
+    ) -> usize {
         let head_dim = self.shape.head_dim;
-        let q_stride = self.kv.head_chunks() * LANES;
-        let (keys, values) = self.kv.head::<E>(kv_head);
         let mut visible = [self.visible[first / self.group]; N];
         let mut offsets = [0; N];
-        let mut shared = usize::MAX;
         for n in 0..N {
             let (row, head) = ((first + n) / self.group, (first + n) % self.group);
             visible[n] = self.visible[row];
-            shared = shared.min(visible[n].prefix_len);
             offsets[n] = (row * self.shape.n_heads + kv_head * self.group + head) * head_dim;
-            let query = &mut self.queries[n * q_stride..][..q_stride];
-            query[..head_dim].copy_from_slice(&self.q[offsets[n]..][..head_dim]);
-            query[head_dim..].fill(0.0);
         }
-        let queries = self.queries.as_chunks::<LANES>().0;
-        let scores = &mut *self.scores;
-        score_shared::<S, E, N>(
-            s,
-            queries,
-            &keys[..shared * self.kv.head_chunks()],
-            scores,
-            self.scores_stride,
-        );
+        self.score::<S, K, N>(s, kv_head, &visible, offsets);
         let mut inverse = [0.0; N];
         for n in 0..N {
-            let scores = &mut scores[n * self.scores_stride..][..visible[n].len()];
-            let query = &queries[n * self.kv.head_chunks()..][..self.kv.head_chunks()];
-            score_own::<S, E>(s, query, keys, visible[n], shared, scores);
-            scale(s, scores, 1.0 / (head_dim as f32).sqrt());
-            let max = max_of(s, scores);
-            inverse[n] = 1.0 / exp_shifted_in_place(s, scores, max);
-            if visible[n].len() == 0 {
-                inverse[n] = 0.0;
+            let scores = &mut self.scores[n * self.scores_stride..][..self.scores_stride];
+            let Visible { prefix_len, extra } = visible[n];
+            // Aside first: extra slots may stand where their scores go.
+            for (own, &slot) in self.own.iter_mut().zip(extra) {
+                *own = scores[slot as usize];
             }
+            let scores = &mut scores[..visible[n].len()];
+            scores[prefix_len..].copy_from_slice(&self.own[..extra.len()]);
+            let max = max_of(s, scores);
+            let sum = exp_shifted_in_place(s, scores, max);
+            inverse[n] = if scores.is_empty() { 0.0 } else { 1.0 / sum };
         }
         let outs = offsets.map(|offset| {
             // SAFETY: a query's output belongs to one item, and `out` outlives the section.
             unsafe { self.out.slice(offset, head_dim) }
         });
-        let mut weighted =
-            Weighted { values, scores, stride: self.scores_stride, visible, shared, inverse, outs };
+        let mut weighted = Weighted {
+            values: self.kv.head_values::<V>(kv_head),
+            scales: self.kv.head_scales(kv_head),
+            n_chunks: self.kv.head_chunks(),
+            scores: self.scores,
+            stride: self.scores_stride,
+            shared: visible.iter().map(|v| v.prefix_len).min().unwrap_or(0),
+            visible,
+            inverse,
+            outs,
+        };
         let mut chunk = 0;
-        while chunk < self.kv.head_chunks() {
-            chunk += match self.kv.head_chunks() - chunk {
-                1 => weighted.sum::<S, 1>(s, self.kv.head_chunks(), chunk),
-                2 => weighted.sum::<S, 2>(s, self.kv.head_chunks(), chunk),
-                3 => weighted.sum::<S, 3>(s, self.kv.head_chunks(), chunk),
-                _ => weighted.sum::<S, 4>(s, self.kv.head_chunks(), chunk),
+        while chunk < weighted.n_chunks {
+            chunk += match (weighted.n_chunks - chunk).min(S::ACCUMULATORS / N) {
+                4.. => weighted.sum::<S, 4>(s, chunk),
+                2.. => weighted.sum::<S, 2>(s, chunk),
+                _ => weighted.sum::<S, 1>(s, chunk),
+            };
+        }
+        N
+    }
+
+    /// The scores of all slots that some query of the tile sees, by slot.
+    #[inline(always)]
+    fn score<S: Simd, K: KeyPanels, const N: usize>(
+        &mut self,
+        s: S,
+        kv_head: usize,
+        visible: &[Visible<'a>; N],
+        offsets: [usize; N],
+    ) {
+        let head_dim = self.shape.head_dim;
+        let (mut start, mut end) = (usize::MAX, 0);
+        let mut queries: [&[f32]; N] = [&[]; N];
+        for n in 0..N {
+            let slots = visible[n].slots();
+            (start, end) = (start.min(slots.start), end.max(slots.end));
+            queries[n] = &self.q[offsets[n]..][..head_dim];
+        }
+        let queries = K::queries::<S, N>(s, queries, self.blocks);
+        let (keys, panel_lines) = (self.kv.head_keys(kv_head), self.kv.key_panel_lines());
+        let scale = s.splat(1.0 / (head_dim as f32).sqrt());
+        let mut panel = start.min(end) / PANEL_ROWS;
+        let end = end.div_ceil(PANEL_ROWS);
+        while panel < end {
+            let keys = &keys[panel * panel_lines..];
+            let scores = &mut self.scores[panel * PANEL_ROWS..];
+            panel += match (end - panel).min(S::ACCUMULATORS / N) {
+                4.. => score_panels::<S, K, N, 4>(
+                    s,
+                    keys,
+                    panel_lines,
+                    queries,
+                    scale,
+                    scores,
+                    self.scores_stride,
+                ),
+                2.. => score_panels::<S, K, N, 2>(
+                    s,
+                    keys,
+                    panel_lines,
+                    queries,
+                    scale,
+                    scores,
+                    self.scores_stride,
+                ),
+                _ => score_panels::<S, K, N, 1>(
+                    s,
+                    keys,
+                    panel_lines,
+                    queries,
+                    scale,
+                    scores,
+                    self.scores_stride,
+                ),
             };
         }
     }
 }
 
-/// `q · key` of all queries for the keys that all of them see.
+/// Scores of the first `C` panels of `keys`; returns `C`.
 #[inline(always)]
-fn score_shared<S: Simd, E: KvElement, const N: usize>(
+fn score_panels<S: Simd, K: KeyPanels, const N: usize, const C: usize>(
     s: S,
-    queries: &[[f32; LANES]],
-    keys: &[[E; LANES]],
+    keys: &[Line],
+    panel_lines: usize,
+    queries: [&[K::Query]; N],
+    scale: S::F,
     scores: &mut [f32],
     stride: usize,
-) {
-    let n_chunks = queries.len() / TILE;
-    for (position, key) in keys.chunks_exact(n_chunks).enumerate() {
-        let mut acc = [s.splat(0.0); N];
-        for c in 0..n_chunks {
-            let key = E::load(s, &key[c]);
+) -> usize {
+    let mut panels: [&[Line]; C] = [&[]; C];
+    for c in 0..C {
+        panels[c] = &keys[c * panel_lines..][..panel_lines];
+    }
+    let dots = K::dots::<S, N, C>(s, panels, queries);
+    for n in 0..N {
+        let scores = &mut scores[n * stride..][..C * PANEL_ROWS];
+        for c in 0..C {
+            s.store(s.mul(dots[c][n], scale), &mut scores.as_chunks_mut().0[c]);
+        }
+    }
+    C
+}
+
+/// How keys are held, and what their dot products are.
+trait KeyPanels {
+    /// An element of a query in the form that the keys are multiplied with.
+    type Query: Copy;
+
+    /// The queries in that form, in `blocks` if they must be rounded.
+    fn queries<'a, S: Simd, const N: usize>(
+        s: S,
+        queries: [&'a [f32]; N],
+        blocks: &'a mut [Block],
+    ) -> [&'a [Self::Query]; N];
+
+    /// The dot products of `N` queries with the 16 keys of each panel.
+    fn dots<S: Simd, const N: usize, const C: usize>(
+        s: S,
+        panels: [&[Line]; C],
+        queries: [&[Self::Query]; N],
+    ) -> [[S::F; N]; C];
+}
+
+/// Keys in panels of floats.
+struct FloatKeys<F>(std::marker::PhantomData<F>);
+
+impl<F: FloatColumns> KeyPanels for FloatKeys<F> {
+    type Query = f32;
+
+    #[inline(always)]
+    fn queries<'a, S: Simd, const N: usize>(
+        _s: S,
+        queries: [&'a [f32]; N],
+        _blocks: &'a mut [Block],
+    ) -> [&'a [f32]; N] {
+        queries
+    }
+
+    #[inline(always)]
+    fn dots<S: Simd, const N: usize, const C: usize>(
+        s: S,
+        panels: [&[Line]; C],
+        queries: [&[f32]; N],
+    ) -> [[S::F; N]; C] {
+        let mut acc = [[s.splat(0.0); N]; C];
+        for i in 0..queries[0].len() {
+            let mut keys = [s.splat(0.0); C];
+            for c in 0..C {
+                keys[c] = F::column(s, panels[c], i);
+            }
             for n in 0..N {
-                acc[n] = s.fma(s.load(&queries[n * n_chunks + c]), key, acc[n]);
+                let q = s.splat(queries[n][i]);
+                for c in 0..C {
+                    acc[c][n] = s.fma(q, keys[c], acc[c][n]);
+                }
             }
         }
+        acc
+    }
+}
+
+/// Keys in panels of 8-bit blocks, like the rows of a Q8_0 matrix.
+struct IntKeys;
+
+impl KeyPanels for IntKeys {
+    type Query = Block;
+
+    #[inline(always)]
+    fn queries<'a, S: Simd, const N: usize>(
+        s: S,
+        queries: [&'a [f32]; N],
+        blocks: &'a mut [Block],
+    ) -> [&'a [Block]; N] {
+        let n_blocks = queries[0].len() / 32;
         for n in 0..N {
-            scores[n * stride + position] = s.sum(acc[n]);
+            for (x, block) in queries[n].as_chunks::<32>().0.iter().zip(&mut blocks[n * n_blocks..]) {
+                *block = quantize_block(s, x);
+            }
         }
+        let mut out: [&[Block]; N] = [&[]; N];
+        for n in 0..N {
+            out[n] = &blocks[n * n_blocks..][..n_blocks];
+        }
+        out
+    }
+
+    #[inline(always)]
+    fn dots<S: Simd, const N: usize, const C: usize>(
+        s: S,
+        panels: [&[Line]; C],
+        queries: [&[Block]; N],
+    ) -> [[S::F; N]; C] {
+        int_tile::<S, Scaled<false, 128>, C, N>(s, panels, queries, &Ahead::NOTHING)
     }
 }
 
-/// `q · key` of one query for the positions from `shared` on.
-#[inline(always)]
-fn score_own<S: Simd, E: KvElement>(
-    s: S,
-    query: &[[f32; LANES]],
-    keys: &[[E; LANES]],
-    visible: Visible<'_>,
-    shared: usize,
-    scores: &mut [f32],
-) {
-    for position in shared..visible.len() {
-        let key = &keys[visible.slot(position) * query.len()..][..query.len()];
-        let mut acc = s.splat(0.0);
-        for c in 0..query.len() {
-            acc = s.fma(s.load(&query[c]), E::load(s, &key[c]), acc);
-        }
-        scores[position] = s.sum(acc);
+/// An element of the values as the kernel loads it.
+trait ValueElement: Plain {
+    /// Values are codes, with a scale for each 32 of them.
+    const SCALED: bool;
+    fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::F;
+}
+
+impl ValueElement for f32 {
+    const SCALED: bool = false;
+    #[inline(always)]
+    fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::F {
+        s.load(x)
     }
 }
 
-#[inline(always)]
-fn scale<S: Simd>(s: S, x: &mut [f32], factor: f32) {
-    let factor = s.splat(factor);
-    let (chunks, tail) = x.as_chunks_mut::<LANES>();
-    for chunk in chunks {
-        s.store(s.mul(s.load(chunk), factor), chunk);
+impl ValueElement for u16 {
+    const SCALED: bool = false;
+    #[inline(always)]
+    fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::F {
+        s.load_f16(x)
     }
-    let last = s.mul(s.load_partial(tail, 0.0), factor);
-    s.store_partial(last, tail);
+}
+
+impl ValueElement for u8 {
+    const SCALED: bool = true;
+    #[inline(always)]
+    fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::F {
+        s.load_i8(x)
+    }
 }
 
 /// The second pass: values weighted by `e[p]`.
 struct Weighted<'a, E, const N: usize> {
-    /// `[n_slots, head_chunks]`
+    /// `[n_slots, n_chunks]`
     values: &'a [[E; LANES]],
+    /// `[n_slots, n_chunks / 2]` if values are scaled.
+    scales: &'a [f32],
+    n_chunks: usize,
     /// `[N, stride]`: e[p]
     scores: &'a [f32],
     stride: usize,
@@ -308,31 +515,32 @@ struct Weighted<'a, E, const N: usize> {
     outs: [&'a mut [f32]; N],
 }
 
-impl<E: KvElement, const N: usize> Weighted<'_, E, N> {
+impl<E: ValueElement, const N: usize> Weighted<'_, E, N> {
     /// Chunks `chunk .. chunk + C` of the outputs; returns `C`.
     #[inline(always)]
-    fn sum<S: Simd, const C: usize>(&mut self, s: S, n_chunks: usize, chunk: usize) -> usize {
+    fn sum<S: Simd, const C: usize>(&mut self, s: S, chunk: usize) -> usize {
         let mut acc = [[s.splat(0.0); C]; N];
         for position in 0..self.shared {
-            let value = &self.values[position * n_chunks + chunk..][..C];
-            let mut weight = [s.splat(0.0); N];
-            for n in 0..N {
-                weight[n] = s.splat(self.scores[n * self.stride + position]);
-            }
+            let value = &self.values[position * self.n_chunks + chunk..][..C];
+            let mut values = [s.splat(0.0); C];
             for c in 0..C {
-                let value = E::load(s, &value[c]);
-                for n in 0..N {
-                    acc[n][c] = s.fma(weight[n], value, acc[n][c]);
-                }
+                values[c] = E::load(s, &value[c]);
+            }
+            for n in 0..N {
+                let e = self.scores[n * self.stride + position];
+                self.add(s, e, position, chunk, &values, &mut acc[n]);
             }
         }
         for n in 0..N {
             for position in self.shared..self.visible[n].len() {
-                let value = &self.values[self.visible[n].slot(position) * n_chunks + chunk..][..C];
-                let weight = s.splat(self.scores[n * self.stride + position]);
+                let slot = self.visible[n].slot(position);
+                let value = &self.values[slot * self.n_chunks + chunk..][..C];
+                let mut values = [s.splat(0.0); C];
                 for c in 0..C {
-                    acc[n][c] = s.fma(weight, E::load(s, &value[c]), acc[n][c]);
+                    values[c] = E::load(s, &value[c]);
                 }
+                let e = self.scores[n * self.stride + position];
+                self.add(s, e, slot, chunk, &values, &mut acc[n]);
             }
             for c in 0..C {
                 let out = &mut self.outs[n][(chunk + c) * LANES..];
@@ -341,5 +549,25 @@ impl<E: KvElement, const N: usize> Weighted<'_, E, N> {
             }
         }
         C
+    }
+
+    /// `acc += e · values` of a slot, the scale being part of `e` where values have one.
+    #[inline(always)]
+    fn add<S: Simd, const C: usize>(
+        &self,
+        s: S,
+        e: f32,
+        slot: usize,
+        chunk: usize,
+        values: &[S::F; C],
+        acc: &mut [S::F; C],
+    ) {
+        let mut weight = s.splat(e);
+        for c in 0..C {
+            if E::SCALED && (c == 0 || (chunk + c).is_multiple_of(2)) {
+                weight = s.splat(e * self.scales[slot * (self.n_chunks / 2) + (chunk + c) / 2]);
+            }
+            acc[c] = s.fma(weight, values[c], acc[c]);
+        }
     }
 }

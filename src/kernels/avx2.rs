@@ -3,37 +3,43 @@
 //! There is no dot product of bytes into 32 bits here. `vpmaddubsw` multiplies unsigned by signed bytes and adds pairs in
 //! *saturating* 16 bits: exact for codes below 128 (2 · 127 · 127 < 2¹⁵), not for all eight bits. So wide codes are read as
 //! signed (code − 128) and the sign moves to the activations: |w| ≤ 128, |a| ≤ 127, and 2 · 128 · 127 = 32 512 still fits.
+//! With AVX-VNNI (`VNNI`) there is one, `vpdpbusd`, and codes are multiplied as they are.
 
 use std::arch::x86_64::*;
 
 use super::simd::{LANES, Simd, Work};
 
-/// Proof that the CPU has AVX2, FMA and F16C: `new` is the only way to a value.
+/// Proof that the CPU has AVX2, FMA and F16C, and AVX-VNNI if `VNNI`: `new` is the only way to a value.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Avx2(());
+pub(super) struct Avx2<const VNNI: bool>(());
 
-impl Avx2 {
+impl<const VNNI: bool> Avx2<VNNI> {
     pub(super) fn new() -> Option<Self> {
         let has_all = is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("fma")
-            && is_x86_feature_detected!("f16c");
+            && is_x86_feature_detected!("f16c")
+            && (!VNNI || is_x86_feature_detected!("avxvnni"));
         has_all.then_some(Avx2(()))
     }
 
     pub(super) fn run<W: Work>(self, work: W) -> W::Output {
         #[target_feature(enable = "avx2,fma,f16c")]
-        fn with_features<W: Work>(isa: Avx2, work: W) -> W::Output {
+        fn with_features<W: Work>(isa: Avx2<false>, work: W) -> W::Output {
+            work.run(isa)
+        }
+        #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+        fn with_vnni<W: Work>(isa: Avx2<true>, work: W) -> W::Output {
             work.run(isa)
         }
         // SAFETY: `self` proves that the CPU has these features.
-        unsafe { with_features(self, work) }
+        unsafe { if VNNI { with_vnni(Avx2(()), work) } else { with_features(Avx2(()), work) } }
     }
 }
 
 /// Wraps the intrinsics below. Each needs features that `Avx2` proves, and memory only through references.
 macro_rules! proven {
     ($($body:tt)*) => {
-        // SAFETY: a value of `Avx2` exists only where the CPU has the features; pointers come from references to whole vectors.
+        // SAFETY: a value of `Avx2` exists only where the CPU has the features (`dot_vnni` is called with `VNNI` only); pointers come from references to whole vectors.
         unsafe { $($body)* }
     };
 }
@@ -48,13 +54,26 @@ macro_rules! both {
     };
 }
 
-impl Simd for Avx2 {
+impl<const VNNI: bool> Avx2<VNNI> {
+    #[inline(always)]
+    fn dot_vnni(self, acc: [__m256i; 2], w: [__m256i; 2], a: i32) -> [__m256i; 2] {
+        debug_assert!(VNNI);
+        proven! {
+            let a = _mm256_set1_epi32(a);
+            [_mm256_dpbusd_avx_epi32(acc[0], w[0], a), _mm256_dpbusd_avx_epi32(acc[1], w[1], a)]
+        }
+    }
+}
+
+impl<const VNNI: bool> Simd for Avx2<VNNI> {
     type F = [__m256; 2];
     type I = [__m256i; 2];
     type W = [__m256i; 2];
 
-    const WIDE_SHIFT: i32 = -128;
-    const INT_TILE_ROWS: usize = 4;
+    const WIDE_SHIFT: i32 = if VNNI { 0 } else { -128 };
+    const INT_TILE_PANELS: [usize; 2] = [1, 1];
+    const QUERIES: usize = 4;
+    const ACCUMULATORS: usize = 4;
     const FLOAT_TILE_ROWS: usize = 2;
 
     #[inline(always)]
@@ -146,6 +165,15 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
+    fn max_lane(self, x: Self::F) -> f32 {
+        proven! {
+            let x8 = _mm256_max_ps(x[0], x[1]);
+            let x4 = _mm_max_ps(_mm256_castps256_ps128(x8), _mm256_extractf128_ps::<1>(x8));
+            let x2 = _mm_max_ps(x4, _mm_movehl_ps(x4, x4));
+            _mm_cvtss_f32(_mm_max_ss(x2, _mm_movehdup_ps(x2)))
+        }
+    }
+    #[inline(always)]
     fn eq_mask(self, a: Self::F, b: Self::F) -> u16 {
         proven! {
             let low = _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_EQ_OQ>(a[0], b[0]));
@@ -159,11 +187,21 @@ impl Simd for Avx2 {
         proven!([_mm256_set1_epi32(x); 2])
     }
     #[inline(always)]
-    fn store_i(self, x: Self::I, out: &mut [i32; LANES]) {
+    fn store_i8(self, x: Self::I, out: &mut [i32; 4]) {
         proven! {
-            let out: *mut __m256i = out.as_mut_ptr().cast();
-            _mm256_storeu_si256(out, x[0]);
-            _mm256_storeu_si256(out.add(1), x[1]);
+            // Packing works within halves of a register: [0..4, 8..12 | 4..8, 12..16], put in order by the permutation.
+            let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(x[0], x[1]));
+            let bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
+            _mm_storeu_si128(out.as_mut_ptr().cast(), bytes)
+        }
+    }
+    #[inline(always)]
+    fn sum_i(self, x: Self::I) -> i32 {
+        proven! {
+            let x8 = _mm256_add_epi32(x[0], x[1]);
+            let x4 = _mm_add_epi32(_mm256_castsi256_si128(x8), _mm256_extracti128_si256::<1>(x8));
+            let x2 = _mm_add_epi32(x4, _mm_unpackhi_epi64(x4, x4));
+            _mm_cvtsi128_si32(_mm_add_epi32(x2, _mm_shuffle_epi32::<1>(x2)))
         }
     }
     #[inline(always)]
@@ -206,6 +244,10 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn prefetch(self, line: &[u8; 64]) {
+        proven!(_mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()))
+    }
+    #[inline(always)]
     fn load_codes(self, x: &[u8; 64]) -> Self::W {
         proven! {
             let codes: *const __m256i = x.as_ptr().cast();
@@ -225,6 +267,9 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn dot_narrow(self, acc: Self::I, w: Self::W, a: i32) -> Self::I {
+        if VNNI {
+            return self.dot_vnni(acc, w, a);
+        }
         proven! {
             let a = _mm256_set1_epi32(a);
             let ones = _mm256_set1_epi16(1);
@@ -235,6 +280,9 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn dot_wide(self, acc: Self::I, w: Self::W, a: i32) -> Self::I {
+        if VNNI {
+            return self.dot_vnni(acc, w, a);
+        }
         proven! {
             let a = _mm256_set1_epi32(a);
             let ones = _mm256_set1_epi16(1);

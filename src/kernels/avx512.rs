@@ -43,7 +43,9 @@ impl Simd for Avx512 {
     type W = __m512i;
 
     const WIDE_SHIFT: i32 = 0;
-    const INT_TILE_ROWS: usize = 8;
+    const INT_TILE_PANELS: [usize; 2] = [2, 4];
+    const QUERIES: usize = 8;
+    const ACCUMULATORS: usize = 24;
     const FLOAT_TILE_ROWS: usize = 4;
 
     #[inline(always)]
@@ -118,6 +120,10 @@ impl Simd for Avx512 {
         proven!(_mm512_abs_ps(a))
     }
     #[inline(always)]
+    fn max_lane(self, x: Self::F) -> f32 {
+        proven!(_mm512_reduce_max_ps(x))
+    }
+    #[inline(always)]
     fn eq_mask(self, a: Self::F, b: Self::F) -> u16 {
         proven!(_mm512_cmp_ps_mask::<_CMP_EQ_OQ>(a, b))
     }
@@ -127,8 +133,12 @@ impl Simd for Avx512 {
         proven!(_mm512_set1_epi32(x))
     }
     #[inline(always)]
-    fn store_i(self, x: Self::I, out: &mut [i32; LANES]) {
-        proven!(_mm512_storeu_si512(out.as_mut_ptr().cast(), x))
+    fn store_i8(self, x: Self::I, out: &mut [i32; 4]) {
+        proven!(_mm_storeu_si128(out.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(x)))
+    }
+    #[inline(always)]
+    fn sum_i(self, x: Self::I) -> i32 {
+        proven!(_mm512_reduce_add_epi32(x))
     }
     #[inline(always)]
     fn add_i(self, a: Self::I, b: Self::I) -> Self::I {
@@ -163,6 +173,10 @@ impl Simd for Avx512 {
         proven!(_mm512_cvtps_epi32(a))
     }
 
+    #[inline(always)]
+    fn prefetch(self, line: &[u8; 64]) {
+        proven!(_mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()))
+    }
     #[inline(always)]
     fn load_codes(self, x: &[u8; 64]) -> Self::W {
         proven!(_mm512_loadu_si512(x.as_ptr().cast()))

@@ -1,7 +1,21 @@
 //! Keys and values of one layer.
+//!
+//! Attention reads them in two ways, and each has the layout that suits it:
+//!
+//! ```text
+//! keys    panels of 16 slots, as a weight matrix with a row per slot (`layout.rs`): a lane is a slot, so scores need
+//!         no sum across lanes                                        [n_kv_heads, n_slots / 16, panel_lines]
+//! values  a row per slot: a lane is an element of the output         [n_kv_heads, n_slots, head_chunks, 16]
+//! scales  of values in 8 bits, one per 32 elements, f32              [n_kv_heads, n_slots, head_dim / 32]
+//! ```
+
+use half::f16;
 
 use super::Kernels;
-use super::aligned::{AlignedBuf, AllocError};
+use super::activations::quantize_block;
+use super::aligned::{AlignedBuf, AllocError, Line};
+use super::block::BlockType;
+use super::layout::{PANEL_ROWS, panel_lines};
 use super::simd::{LANES, Simd, Work};
 
 /// Element type of a KV cache.
@@ -11,29 +25,69 @@ pub enum KvType {
     F16,
     /// Single precision.
     F32,
+    /// Blocks of 32 elements in 8 bits with a scale: a little more than half of F16. Heads must be multiples of 32 elements.
+    Q8_0,
 }
 
 impl KvType {
-    /// Bytes of an element.
-    pub fn size_bytes(self) -> usize {
+    /// All types.
+    pub const ALL: [KvType; 3] = [KvType::F16, KvType::F32, KvType::Q8_0];
+
+    /// The name used in options and reports.
+    pub fn name(self) -> &'static str {
         match self {
-            KvType::F16 => 2,
-            KvType::F32 => 4,
+            KvType::F16 => "f16",
+            KvType::F32 => "f32",
+            KvType::Q8_0 => "q8_0",
+        }
+    }
+
+    /// Whether heads of `head_dim` elements can be held.
+    pub fn holds(self, head_dim: usize) -> bool {
+        self != KvType::Q8_0 || head_dim.is_multiple_of(BLOCK)
+    }
+
+    /// Bytes of one slot of one KV head, key and value together.
+    pub fn slot_bytes(self, head_dim: usize) -> u64 {
+        let value = head_dim.next_multiple_of(LANES) as u64;
+        let key_lines = panel_lines(self.panel_type(), head_dim).unwrap_or(usize::MAX) as u64;
+        let key = key_lines.saturating_mul(64 / PANEL_ROWS as u64);
+        match self {
+            KvType::F16 => key.saturating_add(2 * value),
+            KvType::F32 => key.saturating_add(4 * value),
+            KvType::Q8_0 => key.saturating_add(value + 4 * (head_dim / BLOCK) as u64),
+        }
+    }
+
+    /// The weight type whose panels hold the keys.
+    fn panel_type(self) -> BlockType {
+        match self {
+            KvType::F16 => BlockType::F16,
+            KvType::F32 => BlockType::F32,
+            KvType::Q8_0 => BlockType::Q8_0,
         }
     }
 }
 
-/// Keys and values of one layer: `[n_kv_heads, n_slots, head_stride]` each, a head's slots contiguous.
-///
-/// `head_stride` is `head_dim` rounded up to 16, the rest zeros.
+impl std::fmt::Display for KvType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Elements that share a scale.
+const BLOCK: usize = 32;
+
+/// Keys and values of one layer.
 pub struct KvLayer {
     ty: KvType,
     n_kv_heads: usize,
     n_slots: usize,
     head_dim: usize,
-    head_stride: usize,
+    key_panel_lines: usize,
     keys: AlignedBuf,
     values: AlignedBuf,
+    scales: AlignedBuf,
 }
 
 impl KvLayer {
@@ -43,19 +97,35 @@ impl KvLayer {
     /// [`AllocError`]: there is no memory for it.
     ///
     /// # Panics
-    /// If a dimension other than `n_slots` is zero.
+    /// If a dimension other than `n_slots` is zero, or the type does not [hold](KvType::holds) such heads.
     pub fn new(ty: KvType, n_kv_heads: usize, n_slots: usize, head_dim: usize) -> Result<Self, AllocError> {
         assert!(n_kv_heads > 0 && head_dim > 0, "{n_kv_heads} heads of {head_dim}");
-        let too_large = AllocError { bytes: usize::MAX };
-        let head_stride = head_dim.checked_next_multiple_of(LANES).ok_or(too_large.clone())?;
-        let n_lines = n_kv_heads
-            .checked_mul(n_slots)
-            .and_then(|n| n.checked_mul(head_stride))
-            .and_then(|n| n.checked_mul(ty.size_bytes()))
-            .ok_or(too_large)?
-            .div_ceil(64);
-        let (keys, values) = (AlignedBuf::zeroed(n_lines)?, AlignedBuf::zeroed(n_lines)?);
-        Ok(KvLayer { ty, n_kv_heads, n_slots, head_dim, head_stride, keys, values })
+        assert!(ty.holds(head_dim), "heads of {head_dim} elements in {ty:?}");
+        let n_lines = |per_head: Option<usize>, bytes: usize| {
+            let n = per_head?.checked_mul(n_kv_heads)?.checked_mul(bytes)?;
+            Some(n.div_ceil(64))
+        };
+        let key_panel_lines = panel_lines(ty.panel_type(), head_dim);
+        let head_stride = head_dim.checked_next_multiple_of(LANES);
+        let (element, n_scales) = match ty {
+            KvType::F16 => (2, 0),
+            KvType::F32 => (4, 0),
+            KvType::Q8_0 => (1, head_dim / BLOCK),
+        };
+        let keys = n_lines(key_panel_lines.and_then(|n| n.checked_mul(n_slots.div_ceil(PANEL_ROWS))), 64);
+        let values = n_lines(head_stride.and_then(|n| n.checked_mul(n_slots)), element);
+        let scales = n_lines(n_slots.checked_mul(n_scales), 4);
+        let too_large = || AllocError { bytes: usize::MAX };
+        Ok(KvLayer {
+            ty,
+            n_kv_heads,
+            n_slots,
+            head_dim,
+            key_panel_lines: key_panel_lines.ok_or_else(too_large)?,
+            keys: AlignedBuf::zeroed(keys.ok_or_else(too_large)?)?,
+            values: AlignedBuf::zeroed(values.ok_or_else(too_large)?)?,
+            scales: AlignedBuf::zeroed(scales.ok_or_else(too_large)?)?,
+        })
     }
 
     /// Element type.
@@ -70,7 +140,7 @@ impl KvLayer {
 
     /// Memory held.
     pub fn size_bytes(&self) -> usize {
-        self.keys.size_bytes() + self.values.size_bytes()
+        self.keys.size_bytes() + self.values.size_bytes() + self.scales.size_bytes()
     }
 
     /// Writes one slot; `key` and `value` are `[n_kv_heads, head_dim]`.
@@ -81,19 +151,7 @@ impl KvLayer {
         assert!(slot < self.n_slots, "slot {slot} of {}", self.n_slots);
         assert_eq!(key.len(), self.n_kv_heads * self.head_dim);
         assert_eq!(value.len(), self.n_kv_heads * self.head_dim);
-        for head in 0..self.n_kv_heads {
-            let start = self.offset(head, slot);
-            let from = head * self.head_dim..(head + 1) * self.head_dim;
-            for (buf, x) in [(&mut self.keys, &key[from.clone()]), (&mut self.values, &value[from])] {
-                match self.ty {
-                    KvType::F32 => buf.cast_mut::<f32>()[start..][..self.head_dim].copy_from_slice(x),
-                    KvType::F16 => {
-                        let out = &mut buf.cast_mut::<u16>()[start..][..self.head_stride];
-                        k.run(ToHalf { x, out: out.as_chunks_mut().0 });
-                    }
-                }
-            }
-        }
+        k.run(Write { layer: self, slot, key, value });
     }
 
     /// Copies slot `from` over slot `to`: closes the gap that rejected slots leave.
@@ -103,13 +161,17 @@ impl KvLayer {
     pub fn copy_slot(&mut self, from: usize, to: usize) {
         assert!(from < self.n_slots && to < self.n_slots, "slots {from}, {to} of {}", self.n_slots);
         for head in 0..self.n_kv_heads {
-            let (from, to) = (self.offset(head, from), self.offset(head, to));
-            let range = from..from + self.head_stride;
-            for buf in [&mut self.keys, &mut self.values] {
-                match self.ty {
-                    KvType::F32 => buf.cast_mut::<f32>().copy_within(range.clone(), to),
-                    KvType::F16 => buf.cast_mut::<u16>().copy_within(range.clone(), to),
-                }
+            let (from_line, to_line) = (self.key_line(head, from), self.key_line(head, to));
+            for line in 0..self.key_panel_lines {
+                let lane = self.lane_of(self.keys.lines()[from_line + line], line, from % PANEL_ROWS);
+                self.set_lane(to_line + line, line, to % PANEL_ROWS, lane);
+            }
+            for (buf, width) in [
+                (&mut self.values, self.ty.value_bytes(self.head_dim)),
+                (&mut self.scales, self.ty.scale_bytes(self.head_dim)),
+            ] {
+                let start = |slot: usize| (head * self.n_slots + slot) * width;
+                buf.cast_mut::<u8>().copy_within(start(from)..start(from) + width, start(to));
             }
         }
     }
@@ -121,20 +183,18 @@ impl KvLayer {
     pub fn copy_prefix(&mut self, from: &KvLayer, n_slots: usize) {
         assert!(n_slots <= self.n_slots && n_slots <= from.n_slots, "{n_slots} slots");
         assert_eq!((self.ty, self.n_kv_heads, self.head_dim), (from.ty, from.n_kv_heads, from.head_dim));
-        let len = n_slots * self.head_stride;
+        // The last panel may bring slots along that nobody has committed; nobody reads them either.
+        let n_lines = n_slots.div_ceil(PANEL_ROWS) * self.key_panel_lines;
         for head in 0..self.n_kv_heads {
-            let (to, start) = (self.offset(head, 0), from.offset(head, 0));
-            for (to_buf, from_buf) in [(&mut self.keys, &from.keys), (&mut self.values, &from.values)] {
-                match self.ty {
-                    KvType::F32 => {
-                        to_buf.cast_mut::<f32>()[to..][..len]
-                            .copy_from_slice(&from_buf.cast()[start..][..len]);
-                    }
-                    KvType::F16 => {
-                        to_buf.cast_mut::<u16>()[to..][..len]
-                            .copy_from_slice(&from_buf.cast()[start..][..len]);
-                    }
-                }
+            let (to, start) = (self.key_line(head, 0), from.key_line(head, 0));
+            self.keys.lines_mut()[to..to + n_lines]
+                .copy_from_slice(&from.keys.lines()[start..start + n_lines]);
+            let widths = [self.ty.value_bytes(self.head_dim), self.ty.scale_bytes(self.head_dim)];
+            let bufs = [(&mut self.values, &from.values), (&mut self.scales, &from.scales)];
+            for ((to_buf, from_buf), width) in bufs.into_iter().zip(widths) {
+                let (to, start) = (head * self.n_slots * width, head * from.n_slots * width);
+                to_buf.cast_mut::<u8>()[to..][..n_slots * width]
+                    .copy_from_slice(&from_buf.cast::<u8>()[start..][..n_slots * width]);
             }
         }
     }
@@ -147,62 +207,154 @@ impl KvLayer {
         self.head_dim
     }
 
-    /// 16-element chunks of each slot's head.
+    /// 16-element chunks of each slot's value.
     pub(super) fn head_chunks(&self) -> usize {
-        self.head_stride / LANES
+        self.head_dim.div_ceil(LANES)
     }
 
-    /// A head's keys and values, `[n_slots, head_chunks]` each. `E` is the element of [`KvLayer::kv_type`].
-    pub(super) fn head<E: KvElement>(&self, head: usize) -> (&[[E; LANES]], &[[E; LANES]]) {
-        assert_eq!(E::TYPE, self.ty);
-        let range = self.offset(head, 0)..self.offset(head + 1, 0);
-        (self.keys.cast::<E>()[range.clone()].as_chunks().0, self.values.cast::<E>()[range].as_chunks().0)
+    /// Lines of a panel of keys.
+    pub(super) fn key_panel_lines(&self) -> usize {
+        self.key_panel_lines
     }
 
-    fn offset(&self, head: usize, slot: usize) -> usize {
-        (head * self.n_slots + slot) * self.head_stride
+    /// A head's panels of keys, one after another.
+    pub(super) fn head_keys(&self, head: usize) -> &[Line] {
+        &self.keys.lines()[self.key_line(head, 0)..self.key_line(head + 1, 0)]
+    }
+
+    /// A head's values, `[n_slots, head_chunks]`. `E` is an element of the layer's type.
+    pub(super) fn head_values<E: super::aligned::Plain>(&self, head: usize) -> &[[E; LANES]] {
+        let len = self.n_slots * self.head_chunks();
+        &self.values.cast::<E>().as_chunks().0[head * len..][..len]
+    }
+
+    /// A head's scales, `[n_slots, head_dim / 32]`; empty unless values have them.
+    pub(super) fn head_scales(&self, head: usize) -> &[f32] {
+        let len = self.n_slots * self.ty.scale_bytes(self.head_dim) / 4;
+        &self.scales.cast::<f32>()[head * len..][..len]
+    }
+
+    /// The first line of the panel that holds a slot.
+    fn key_line(&self, head: usize, slot: usize) -> usize {
+        (head * self.n_slots.div_ceil(PANEL_ROWS) + slot / PANEL_ROWS) * self.key_panel_lines
+    }
+
+    /// Whether line `line` of a key panel holds two halves of 16 lanes each; otherwise it holds four bytes per lane.
+    fn in_halves(&self, line: usize) -> bool {
+        match self.ty {
+            KvType::F16 => true,
+            KvType::F32 => false,
+            // A unit: the codes of two blocks, eight lines each, and their scales.
+            KvType::Q8_0 => line % 17 == 16,
+        }
+    }
+
+    /// What belongs to one lane of a line.
+    fn lane_of(&self, from: Line, line: usize, lane: usize) -> [u16; 2] {
+        let halves = from.halves();
+        if self.in_halves(line) {
+            [halves[0][lane], halves[1][lane]]
+        } else {
+            [0, 1].map(|i| halves[(2 * lane + i) / LANES][(2 * lane + i) % LANES])
+        }
+    }
+
+    fn set_lane(&mut self, at: usize, line: usize, lane: usize, value: [u16; 2]) {
+        let in_halves = self.in_halves(line);
+        let halves = self.keys.lines_mut()[at].halves_mut();
+        for i in 0..2 {
+            let (half, lane) =
+                if in_halves { (i, lane) } else { ((2 * lane + i) / LANES, (2 * lane + i) % LANES) };
+            halves[half][lane] = value[i];
+        }
     }
 }
 
-/// An element of a KV cache, as the attention kernel loads it.
-pub(super) trait KvElement: super::aligned::Plain + Send + Sync {
-    const TYPE: KvType;
-    fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::F;
-}
+impl KvType {
+    /// Bytes of a slot's value in one head.
+    fn value_bytes(self, head_dim: usize) -> usize {
+        let element = match self {
+            KvType::F16 => 2,
+            KvType::F32 => 4,
+            KvType::Q8_0 => 1,
+        };
+        head_dim.next_multiple_of(LANES) * element
+    }
 
-impl KvElement for f32 {
-    const TYPE: KvType = KvType::F32;
-    #[inline(always)]
-    fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::F {
-        s.load(x)
+    /// Bytes of a slot's scales in one head.
+    fn scale_bytes(self, head_dim: usize) -> usize {
+        if self == KvType::Q8_0 { head_dim / BLOCK * 4 } else { 0 }
     }
 }
 
-impl KvElement for u16 {
-    const TYPE: KvType = KvType::F16;
-    #[inline(always)]
-    fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::F {
-        s.load_f16(x)
-    }
+/// One slot of every head.
+struct Write<'a> {
+    layer: &'a mut KvLayer,
+    slot: usize,
+    key: &'a [f32],
+    value: &'a [f32],
 }
 
-/// Rounds to f16; what is missing of the last chunk becomes zero.
-struct ToHalf<'a> {
-    x: &'a [f32],
-    out: &'a mut [[u16; LANES]],
-}
-
-impl Work for ToHalf<'_> {
+impl Work for Write<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let (x, tail) = self.x.as_chunks::<LANES>();
-        for i in 0..x.len() {
-            s.store_f16(s.load(&x[i]), &mut self.out[i]);
-        }
-        if !tail.is_empty() {
-            s.store_f16(s.load_partial(tail, 0.0), &mut self.out[x.len()]);
+        let KvLayer { ty, head_dim, n_slots, key_panel_lines, .. } = *self.layer;
+        let chunks = self.layer.head_chunks();
+        for head in 0..self.layer.n_kv_heads {
+            let key = &self.key[head * head_dim..][..head_dim];
+            let value = &self.value[head * head_dim..][..head_dim];
+            let first = self.layer.key_line(head, self.slot);
+            let panel = &mut self.layer.keys.lines_mut()[first..first + key_panel_lines];
+            let lane = self.slot % PANEL_ROWS;
+            let row = (head * n_slots + self.slot) * chunks;
+            match ty {
+                KvType::F32 => {
+                    for (line, x) in panel.iter_mut().zip(key) {
+                        line.floats_mut()[lane] = *x;
+                    }
+                    let values = self.layer.values.cast_mut::<f32>();
+                    values[row * LANES..][..head_dim].copy_from_slice(value);
+                }
+                KvType::F16 => {
+                    let mut half = [0; LANES];
+                    for (chunk, x) in key.chunks(LANES).enumerate() {
+                        s.store_f16(s.load_partial(x, 0.0), &mut half);
+                        for (i, bits) in half.iter().enumerate().take(x.len()) {
+                            let column = chunk * LANES + i;
+                            panel[column / 2].halves_mut()[column % 2][lane] = *bits;
+                        }
+                    }
+                    let values = self.layer.values.cast_mut::<u16>().as_chunks_mut().0;
+                    for (x, out) in value.chunks(LANES).zip(&mut values[row..][..chunks]) {
+                        s.store_f16(s.load_partial(x, 0.0), out);
+                    }
+                }
+                KvType::Q8_0 => {
+                    for (i, x) in key.as_chunks::<BLOCK>().0.iter().enumerate() {
+                        let block = quantize_block(s, x);
+                        let unit = &mut panel[i / 2 * 17..][..17];
+                        unit[16].halves_mut()[i % 2][lane] = f16::from_f32(block.scale).to_bits();
+                        for (line, q) in unit[i % 2 * 8..][..8].iter_mut().zip(block.q) {
+                            // Codes are unsigned, biased by 128.
+                            line.0[4 * lane..][..4]
+                                .copy_from_slice(&(q ^ 0x8080_8080_u32 as i32).to_le_bytes());
+                        }
+                    }
+                    let n_scales = head_dim / BLOCK;
+                    for (i, x) in value.as_chunks::<BLOCK>().0.iter().enumerate() {
+                        let block = quantize_block(s, x);
+                        let scale = (head * n_slots + self.slot) * n_scales + i;
+                        self.layer.scales.cast_mut::<f32>()[scale] = block.scale;
+                        let codes =
+                            &mut self.layer.values.cast_mut::<u8>()[row * LANES + i * BLOCK..][..BLOCK];
+                        for (out, q) in codes.as_chunks_mut::<4>().0.iter_mut().zip(block.q) {
+                            *out = q.to_le_bytes();
+                        }
+                    }
+                }
+            }
         }
     }
 }

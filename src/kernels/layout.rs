@@ -22,6 +22,10 @@ use super::aligned::Line;
 use super::block::BlockType;
 use super::simd::Simd;
 
+/// Names the layout of packed matrices. Files that hold them are refused under another number, so every change of a layout
+/// that has been released takes the next one (a test notices the change).
+pub const PANEL_LAYOUT_VERSION: u32 = 1;
+
 /// Rows of a panel: the lanes of a vector.
 pub(super) const PANEL_ROWS: usize = 16;
 

@@ -34,6 +34,9 @@ pub struct MatMul<'a> {
     pub out: &'a mut [f32],
 }
 
+/// Panels that a worker takes at a time: what the widest tile spans.
+const TILE_PANELS: usize = 4;
+
 /// Jobs of one call: q, k, v is three.
 const JOBS_MAX: usize = 8;
 
@@ -64,7 +67,7 @@ pub fn matmul(k: Kernels, pool: &Pool, x: &Activations, jobs: &mut [MatMul<'_>])
         return;
     }
     let jobs: &[MatMul<'_>] = jobs;
-    pool.run_sized(bytes * x.n_rows(), n_panels, &|_, range| {
+    pool.run_sized(bytes * x.n_rows(), n_panels, TILE_PANELS, &|_, range| {
         let mut first = 0;
         for (job, &out) in jobs.iter().zip(&outs) {
             let panels = range.start.max(first)..range.end.min(first + job.w.n_panels());
@@ -109,29 +112,69 @@ impl Panels<'_> {
     #[inline(always)]
     fn int_panels<S: Simd, L: IntLayout>(&self, s: S) {
         debug_assert!(self.x.has(ActivationForm::Int8));
-        let n_rows = self.x.n_rows();
-        for panel in self.panels.clone() {
-            let mut row = 0;
-            while row < n_rows {
-                row += match n_rows - row {
-                    8.. if S::INT_TILE_ROWS >= 8 => self.int_tile::<S, L, 8>(s, panel, row),
-                    4.. if S::INT_TILE_ROWS >= 4 => self.int_tile::<S, L, 4>(s, panel, row),
-                    2.. => self.int_tile::<S, L, 2>(s, panel, row),
-                    _ => self.int_tile::<S, L, 1>(s, panel, row),
-                };
-            }
+        let widest = S::INT_TILE_PANELS[usize::from(self.x.n_rows() <= 2)];
+        let mut panel = self.panels.start;
+        while panel < self.panels.end {
+            panel += match self.panels.end - panel {
+                4.. if S::INT_TILE_PANELS[1] >= 4 && widest >= 4 => self.int_rows_few::<S, L, 4>(s, panel),
+                2.. if S::INT_TILE_PANELS[0] >= 2 => self.int_rows::<S, L, 2>(s, panel),
+                _ => self.int_rows::<S, L, 1>(s, panel),
+            };
         }
     }
 
+    /// `P` panels for all rows, in tiles of about the same height; returns `P`.
     #[inline(always)]
-    fn int_tile<S: Simd, L: IntLayout, const R: usize>(&self, s: S, panel: usize, row: usize) -> usize {
+    fn int_rows<S: Simd, L: IntLayout, const P: usize>(&self, s: S, panel: usize) -> usize {
+        let n_rows = self.x.n_rows();
+        let mut ahead = Ahead::new(self, panel + P, P, n_rows.div_ceil(4));
+        let mut row = 0;
+        while row < n_rows {
+            row += match n_rows - row {
+                4 | 7.. => self.int_tile::<S, L, P, 4>(s, panel, row, &ahead),
+                3 | 5 | 6 => self.int_tile::<S, L, P, 3>(s, panel, row, &ahead),
+                2 => self.int_tile::<S, L, P, 2>(s, panel, row, &ahead),
+                _ => self.int_tile::<S, L, P, 1>(s, panel, row, &ahead),
+            };
+            ahead.turn += 1;
+        }
+        P
+    }
+
+    /// `P` panels for one or two rows; returns `P`.
+    #[inline(always)]
+    fn int_rows_few<S: Simd, L: IntLayout, const P: usize>(&self, s: S, panel: usize) -> usize {
+        let ahead = Ahead::new(self, panel + P, P, 1);
+        match self.x.n_rows() {
+            1 => self.int_tile::<S, L, P, 1>(s, panel, 0, &ahead),
+            _ => self.int_tile::<S, L, P, 2>(s, panel, 0, &ahead),
+        };
+        P
+    }
+
+    /// `P` panels for `R` rows; returns `R`.
+    #[inline(always)]
+    fn int_tile<S: Simd, L: IntLayout, const P: usize, const R: usize>(
+        &self,
+        s: S,
+        panel: usize,
+        row: usize,
+        ahead: &Ahead<'_>,
+    ) -> usize {
         let n_blocks = self.x.n_cols() / 32;
         let mut rows: [&[Block]; R] = [&[]; R];
         for r in 0..R {
             rows[r] = &self.x.block_rows()[(row + r) * n_blocks..][..n_blocks];
         }
-        let acc = int_tile::<S, L, R>(s, self.w.panel(panel), rows);
-        self.store(s, panel, row, acc)
+        let mut panels: [&[Line]; P] = [&[]; P];
+        for p in 0..P {
+            panels[p] = self.w.panel(panel + p);
+        }
+        let acc = int_tile::<S, L, P, R>(s, panels, rows, ahead);
+        for p in 0..P {
+            self.store(s, panel + p, row, acc[p]);
+        }
+        R
     }
 
     #[inline(always)]
@@ -157,12 +200,13 @@ impl Panels<'_> {
             rows[r] = &self.x.float_rows()[(row + r) * n_cols..][..n_cols];
         }
         let acc = float_tile::<S, C, R>(s, self.w.panel(panel), rows, n_cols);
-        self.store(s, panel, row, acc)
+        self.store(s, panel, row, acc);
+        R
     }
 
-    /// Writes a tile's outputs and returns how many rows it had.
+    /// Writes the outputs of one panel of a tile.
     #[inline(always)]
-    fn store<S: Simd, const R: usize>(&self, s: S, panel: usize, row: usize, acc: [S::F; R]) -> usize {
+    fn store<S: Simd, const R: usize>(&self, s: S, panel: usize, row: usize, acc: [S::F; R]) {
         let n_outputs = self.w.n_rows();
         let start = panel * PANEL_ROWS;
         let len = PANEL_ROWS.min(n_outputs - start);
@@ -174,103 +218,170 @@ impl Panels<'_> {
                 None => s.store_partial(acc[r], out),
             }
         }
-        R
     }
 }
 
-/// One panel times `R` rows of 8-bit blocks.
+/// The panels that come after those at hand, to be asked for while these are multiplied.
+///
+/// Tiles after the first find their panels in a cache and leave the memory idle, unless each asks for its share of what comes
+/// next: then a few rows cost the longer of reading and multiplying, not their sum.
+pub(super) struct Ahead<'a> {
+    lines: &'a [Line],
+    /// The row tile at hand, of `n_turns`.
+    turn: usize,
+    n_turns: usize,
+}
+
+impl<'a> Ahead<'a> {
+    pub(super) const NOTHING: Ahead<'static> = Ahead { lines: &[], turn: 0, n_turns: 1 };
+
+    /// Panels `first .. first + n`: this worker's next ones, but for the last of its part.
+    fn new(panels: &Panels<'a>, first: usize, n: usize, n_turns: usize) -> Self {
+        Ahead { lines: panels.w.panels(first..(first + n).min(panels.w.n_panels())), turn: 0, n_turns }
+    }
+
+    /// Called for each unit of the panels at hand: asks for what stands there in the next ones, if it is this tile's share.
+    #[inline(always)]
+    fn prefetch<S: Simd>(&self, s: S, unit: usize, n_lines: usize) {
+        if unit % self.n_turns != self.turn {
+            return;
+        }
+        if let Some(lines) = self.lines.get(unit * n_lines..(unit + 1) * n_lines) {
+            for line in lines {
+                s.prefetch(&line.0);
+            }
+        }
+    }
+}
+
+/// `P` panels times `R` rows of 8-bit blocks.
 #[inline(always)]
-fn int_tile<S: Simd, L: IntLayout, const R: usize>(s: S, panel: &[Line], rows: [&[Block]; R]) -> [S::F; R] {
-    let mut acc = [s.splat(0.0); R];
+pub(super) fn int_tile<S: Simd, L: IntLayout, const P: usize, const R: usize>(
+    s: S,
+    panels: [&[Line]; P],
+    rows: [&[Block]; R],
+    ahead: &Ahead<'_>,
+) -> [[S::F; R]; P] {
+    let mut acc = [[s.splat(0.0); R]; P];
     let n_blocks = rows[0].len();
-    for (u, unit) in panel.chunks_exact(L::UNIT_LINES).enumerate() {
-        let (codes, scale_lines) = unit.split_at(L::UNIT_BLOCKS * L::BLOCK_LINES);
-        let first = u * L::UNIT_BLOCKS;
+    for unit in 0..panels[0].len() / L::UNIT_LINES {
+        ahead.prefetch(s, unit, P * L::UNIT_LINES);
+        let mut units: [&[Line]; P] = [&[]; P];
+        for p in 0..P {
+            units[p] = &panels[p][unit * L::UNIT_LINES..][..L::UNIT_LINES];
+        }
+        let first = unit * L::UNIT_BLOCKS;
         for b in 0..L::UNIT_BLOCKS.min(n_blocks - first) {
             let mut a = [&rows[0][0]; R];
             for r in 0..R {
                 a[r] = &rows[r][first + b];
             }
-            let codes = &codes[b * L::BLOCK_LINES..][..L::BLOCK_LINES];
-            int_block::<S, L, R>(s, codes, L::scales(s, scale_lines, b), a, &mut acc);
+            int_block::<S, L, P, R>(s, units, b, a, &mut acc);
         }
     }
     acc
 }
 
-/// One block of 32 columns: the module's formula.
+/// One block of 32 columns, the unit's `b`th: the module's formula.
 #[inline(always)]
-fn int_block<S: Simd, L: IntLayout, const R: usize>(
+fn int_block<S: Simd, L: IntLayout, const P: usize, const R: usize>(
     s: S,
-    codes: &[Line],
-    scales: super::layout::Scales<S>,
+    units: [&[Line]; P],
+    b: usize,
     a: [&Block; R],
-    acc: &mut [S::F; R],
+    acc: &mut [[S::F; R]; P],
 ) {
     let bias = L::BIAS + if L::WIDE { S::WIDE_SHIFT } else { 0 };
+    let (first_line, scale_lines) = (b * L::BLOCK_LINES, L::UNIT_BLOCKS * L::BLOCK_LINES);
+    let mut dots = [[s.splat_i(0); R]; P];
     if L::SPLIT {
         for half in 0..2 {
-            let mut dots = [s.splat_i(0); R];
             for r in 0..R {
-                dots[r] = s.splat_i(-bias * a[r].sums[half]);
+                let start = s.splat_i(a[r].split_start(bias, half));
+                for p in 0..P {
+                    dots[p][r] = start;
+                }
             }
-            for g in 0..4 {
-                dot_group::<S, L, R>(s, s.load_codes(&codes[4 * half + g].0), 4 * half + g, &a, &mut dots);
+            for g in 4 * half..4 * half + 4 {
+                let mut w = [s.load_codes(&units[0][first_line + g].0); P];
+                for p in 1..P {
+                    w[p] = s.load_codes(&units[p][first_line + g].0);
+                }
+                dot_group::<S, L, P, R>(s, w, g, &a, &mut dots);
             }
-            let scale = if half == 0 { scales.first } else { scales.second };
-            for r in 0..R {
-                acc[r] = s.fma(s.mul(scale, s.splat(a[r].scale)), s.to_f(dots[r]), acc[r]);
+            for p in 0..P {
+                let scales = L::scales(s, &units[p][scale_lines..], b);
+                let scale = if half == 0 { scales.first } else { scales.second };
+                for r in 0..R {
+                    let scale = s.mul(scale, s.splat(a[r].scale));
+                    acc[p][r] = s.fma(scale, s.to_f(dots[p][r]), acc[p][r]);
+                }
             }
         }
         return;
     }
-    let mut dots = [s.splat_i(0); R];
     for r in 0..R {
-        dots[r] = s.splat_i(-bias * (a[r].sums[0] + a[r].sums[1]));
-    }
-    if L::NIBBLES {
-        for g in 0..4 {
-            let pair = s.load_codes(&codes[g].0);
-            dot_group::<S, L, R>(s, s.low_nibbles(pair), g, &a, &mut dots);
-            dot_group::<S, L, R>(s, s.high_nibbles(pair), g + 4, &a, &mut dots);
-        }
-    } else {
-        for g in 0..8 {
-            dot_group::<S, L, R>(s, s.load_codes(&codes[g].0), g, &a, &mut dots);
+        let start = s.splat_i(a[r].start(bias));
+        for p in 0..P {
+            dots[p][r] = start;
         }
     }
-    for r in 0..R {
-        acc[r] = s.fma(s.mul(scales.first, s.splat(a[r].scale)), s.to_f(dots[r]), acc[r]);
+    for g in 0..L::BLOCK_LINES {
+        let mut w = [s.load_codes(&units[0][first_line + g].0); P];
+        for p in 1..P {
+            w[p] = s.load_codes(&units[p][first_line + g].0);
+        }
+        if L::NIBBLES {
+            let mut half = w;
+            for p in 0..P {
+                half[p] = s.low_nibbles(w[p]);
+            }
+            dot_group::<S, L, P, R>(s, half, g, &a, &mut dots);
+            for p in 0..P {
+                half[p] = s.high_nibbles(w[p]);
+            }
+            dot_group::<S, L, P, R>(s, half, g + 4, &a, &mut dots);
+        } else {
+            dot_group::<S, L, P, R>(s, w, g, &a, &mut dots);
+        }
     }
-    if L::MIN {
+    for p in 0..P {
+        let scales = L::scales(s, &units[p][scale_lines..], b);
         for r in 0..R {
-            acc[r] = s.fma(scales.min, s.splat(a[r].scaled_sum), acc[r]);
+            let scale = s.mul(scales.first, s.splat(a[r].scale));
+            acc[p][r] = s.fma(scale, s.to_f(dots[p][r]), acc[p][r]);
+            if L::MIN {
+                acc[p][r] = s.fma(scales.min, s.splat(a[r].scaled_sum), acc[p][r]);
+            }
         }
     }
 }
 
-/// Four columns of the block, for all rows of the tile.
+/// Four columns of the block, for all rows and panels of the tile.
 #[inline(always)]
-fn dot_group<S: Simd, L: IntLayout, const R: usize>(
+fn dot_group<S: Simd, L: IntLayout, const P: usize, const R: usize>(
     s: S,
-    w: S::W,
+    w: [S::W; P],
     group: usize,
     a: &[&Block; R],
-    dots: &mut [S::I; R],
+    dots: &mut [[S::I; R]; P],
 ) {
     for r in 0..R {
         let q = a[r].q[group];
-        dots[r] = if L::WIDE { s.dot_wide(dots[r], w, q) } else { s.dot_narrow(dots[r], w, q) };
+        for p in 0..P {
+            let dot = &mut dots[p][r];
+            *dot = if L::WIDE { s.dot_wide(*dot, w[p], q) } else { s.dot_narrow(*dot, w[p], q) };
+        }
     }
 }
 
 /// How a float panel holds its columns.
-trait FloatColumns {
+pub(super) trait FloatColumns {
     fn column<S: Simd>(s: S, panel: &[Line], col: usize) -> S::F;
 }
 
-struct F32Columns;
-struct F16Columns;
+pub(super) struct F32Columns;
+pub(super) struct F16Columns;
 struct BF16Columns;
 
 impl FloatColumns for F32Columns {

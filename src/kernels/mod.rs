@@ -30,7 +30,11 @@ mod kv;
 mod layout;
 mod math;
 mod matmul;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod packed;
+mod pages;
+mod panels;
 mod pool;
 mod quantize;
 mod rows;
@@ -44,6 +48,7 @@ pub use aligned::AllocError;
 pub use attention::{AttentionScratch, AttentionShape, Visible, attention};
 pub use block::BlockType;
 pub use kv::{KvLayer, KvType};
+pub use layout::PANEL_LAYOUT_VERSION;
 pub use math::exp;
 pub use matmul::{MatMul, matmul};
 pub use packed::{PackError, PackedMatrix};
@@ -55,25 +60,36 @@ use simd::Work;
 
 /// An instruction set that the kernels are written for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[non_exhaustive]
 pub enum IsaKind {
     /// Portable code: the oracle, and the fallback.
     Scalar,
     /// x86-64 with AVX2, FMA and F16C.
     Avx2,
+    /// The same with AVX-VNNI.
+    AvxVnni,
     /// x86-64 with AVX-512 F, BW, VL, DQ and VNNI.
     Avx512,
+    /// AArch64 with NEON.
+    Neon,
+    /// The same with dot products (ARMv8.2).
+    NeonDot,
 }
 
 impl IsaKind {
-    /// All kinds, slowest first, whether or not this machine has them.
-    pub const ALL: [IsaKind; 3] = [IsaKind::Scalar, IsaKind::Avx2, IsaKind::Avx512];
+    /// All kinds, of each architecture the slowest first, whether or not this machine has them.
+    pub const ALL: [IsaKind; 6] =
+        [IsaKind::Scalar, IsaKind::Avx2, IsaKind::AvxVnni, IsaKind::Avx512, IsaKind::Neon, IsaKind::NeonDot];
 
     /// The name used in options and reports.
     pub fn name(self) -> &'static str {
         match self {
             IsaKind::Scalar => "scalar",
             IsaKind::Avx2 => "avx2",
+            IsaKind::AvxVnni => "avx-vnni",
             IsaKind::Avx512 => "avx512",
+            IsaKind::Neon => "neon",
+            IsaKind::NeonDot => "neon-dot",
         }
     }
 }
@@ -94,17 +110,22 @@ pub struct Kernels(Choice);
 enum Choice {
     Scalar(scalar::Scalar),
     #[cfg(target_arch = "x86_64")]
-    Avx2(avx2::Avx2),
+    Avx2(avx2::Avx2<false>),
+    #[cfg(target_arch = "x86_64")]
+    AvxVnni(avx2::Avx2<true>),
     #[cfg(target_arch = "x86_64")]
     Avx512(avx512::Avx512),
+    #[cfg(target_arch = "aarch64")]
+    Neon(neon::Neon<false>),
+    #[cfg(target_arch = "aarch64")]
+    NeonDot(neon::Neon<true>),
 }
 
 impl Kernels {
     /// The fastest instruction set of this CPU.
     pub fn detect() -> Self {
-        Self::with_isa(IsaKind::Avx512)
-            .or_else(|| Self::with_isa(IsaKind::Avx2))
-            .unwrap_or(Kernels(Choice::Scalar(scalar::Scalar)))
+        let fastest = IsaKind::ALL.into_iter().rev().find_map(Self::with_isa);
+        fastest.unwrap_or(Kernels(Choice::Scalar(scalar::Scalar)))
     }
 
     /// A given instruction set, or `None` where this CPU lacks it.
@@ -114,8 +135,13 @@ impl Kernels {
             #[cfg(target_arch = "x86_64")]
             IsaKind::Avx2 => avx2::Avx2::new().map(|isa| Kernels(Choice::Avx2(isa))),
             #[cfg(target_arch = "x86_64")]
+            IsaKind::AvxVnni => avx2::Avx2::new().map(|isa| Kernels(Choice::AvxVnni(isa))),
+            #[cfg(target_arch = "x86_64")]
             IsaKind::Avx512 => avx512::Avx512::new().map(|isa| Kernels(Choice::Avx512(isa))),
-            #[cfg(not(target_arch = "x86_64"))]
+            #[cfg(target_arch = "aarch64")]
+            IsaKind::Neon => neon::Neon::new().map(|isa| Kernels(Choice::Neon(isa))),
+            #[cfg(target_arch = "aarch64")]
+            IsaKind::NeonDot => neon::Neon::new().map(|isa| Kernels(Choice::NeonDot(isa))),
             _ => None,
         }
     }
@@ -127,7 +153,13 @@ impl Kernels {
             #[cfg(target_arch = "x86_64")]
             Choice::Avx2(_) => IsaKind::Avx2,
             #[cfg(target_arch = "x86_64")]
+            Choice::AvxVnni(_) => IsaKind::AvxVnni,
+            #[cfg(target_arch = "x86_64")]
             Choice::Avx512(_) => IsaKind::Avx512,
+            #[cfg(target_arch = "aarch64")]
+            Choice::Neon(_) => IsaKind::Neon,
+            #[cfg(target_arch = "aarch64")]
+            Choice::NeonDot(_) => IsaKind::NeonDot,
         }
     }
 
@@ -143,7 +175,13 @@ impl Kernels {
             #[cfg(target_arch = "x86_64")]
             Choice::Avx2(isa) => isa.run(work),
             #[cfg(target_arch = "x86_64")]
+            Choice::AvxVnni(isa) => isa.run(work),
+            #[cfg(target_arch = "x86_64")]
             Choice::Avx512(isa) => isa.run(work),
+            #[cfg(target_arch = "aarch64")]
+            Choice::Neon(isa) => isa.run(work),
+            #[cfg(target_arch = "aarch64")]
+            Choice::NeonDot(isa) => isa.run(work),
         }
     }
 }

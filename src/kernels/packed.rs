@@ -1,10 +1,14 @@
 //! A weight matrix in the layout the kernels read.
 
+use std::sync::Arc;
+
 use super::activations::ActivationForm;
 use super::aligned::{AlignedBuf, AllocError, Line};
 use super::block::{BlockType, Unpacked};
 use super::layout::{LayoutInfo, PANEL_ROWS, panel_lines};
+use super::panels::Panels;
 use super::quantize::dequantize;
+use crate::mapping::Mapping;
 
 /// A weight matrix `[n_rows, n_cols]`, packed in panels of 16 interleaved rows (the layouts are in `layout.rs`).
 ///
@@ -16,7 +20,7 @@ pub struct PackedMatrix {
     n_cols: usize,
     panel_lines: usize,
     /// `[n_panels, panel_lines]`
-    data: AlignedBuf,
+    data: Panels,
 }
 
 /// Why a matrix could not be packed.
@@ -87,7 +91,68 @@ impl PackedMatrix {
                 None => pack_floats(ty, src, panel, row % PANEL_ROWS),
             }
         }
-        Ok(PackedMatrix { ty, n_rows, n_cols, panel_lines, data })
+        Ok(PackedMatrix { ty, n_rows, n_cols, panel_lines, data: Panels::Owned(data) })
+    }
+
+    /// Bytes of a packed matrix of this shape; `None` where the columns are no whole number of blocks, or on overflow.
+    pub fn packed_bytes(ty: BlockType, n_rows: usize, n_cols: usize) -> Option<u64> {
+        ty.row_bytes(n_cols as u64)?;
+        let lines = (panel_lines(ty, n_cols)? as u64).checked_mul(n_rows.div_ceil(PANEL_ROWS) as u64)?;
+        lines.checked_mul(64)
+    }
+
+    /// A matrix whose panels `fill` writes, as [`PackedMatrix::panel_bytes`] gave them: [`PackedMatrix::packed_bytes`] of
+    /// them, zeroed before.
+    ///
+    /// # Errors
+    /// What `fill` returns; a [`PackError`] where the shape has no size or memory is short.
+    pub fn from_panels<E: From<PackError>>(
+        ty: BlockType,
+        n_rows: usize,
+        n_cols: usize,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<Self, E> {
+        let n_lines = Self::n_lines(ty, n_rows, n_cols)?;
+        let mut data = AlignedBuf::zeroed(n_lines).map_err(PackError::from)?;
+        fill(Line::bytes_of_mut(data.lines_mut()))?;
+        Ok(Self::over(ty, n_rows, n_cols, Panels::Owned(data)))
+    }
+
+    /// A matrix whose panels lie in a mapped file, from byte `start` on.
+    ///
+    /// # Panics
+    /// If `start` is no multiple of 64 or the file ends before the panels do.
+    pub(crate) fn from_mapping(
+        ty: BlockType,
+        n_rows: usize,
+        n_cols: usize,
+        mapping: Arc<Mapping>,
+        start: usize,
+    ) -> Result<Self, PackError> {
+        let n_lines = Self::n_lines(ty, n_rows, n_cols)?;
+        let left = mapping.bytes().len().saturating_sub(start);
+        assert!(start.is_multiple_of(64), "panels at byte {start}");
+        assert!(n_lines <= left / 64, "{n_lines} lines of panels in {left} bytes");
+        Ok(Self::over(ty, n_rows, n_cols, Panels::Mapped { mapping, start, n_lines }))
+    }
+
+    fn n_lines(ty: BlockType, n_rows: usize, n_cols: usize) -> Result<usize, PackError> {
+        if ty.row_bytes(n_cols as u64).is_none() {
+            return Err(PackError::PartialBlock { ty, n_cols });
+        }
+        let bytes = Self::packed_bytes(ty, n_rows, n_cols).and_then(|bytes| usize::try_from(bytes).ok());
+        bytes.map(|bytes| bytes / 64).ok_or(PackError::Alloc(AllocError { bytes: usize::MAX }))
+    }
+
+    /// `data` has as many lines as the shape needs.
+    fn over(ty: BlockType, n_rows: usize, n_cols: usize, data: Panels) -> Self {
+        let panel_lines = panel_lines(ty, n_cols).expect("the shape has a size");
+        PackedMatrix { ty, n_rows, n_cols, panel_lines, data }
+    }
+
+    /// The panels as they lie in memory: what a packed file holds. Numbers in them have this machine's byte order.
+    pub fn panel_bytes(&self) -> &[u8] {
+        Line::bytes_of(self.data.lines())
     }
 
     /// Rows: the outputs of a [`matmul`](super::matmul).
@@ -131,6 +196,12 @@ impl PackedMatrix {
 
     pub(super) fn n_panels(&self) -> usize {
         self.n_rows.div_ceil(PANEL_ROWS)
+    }
+
+    /// The lines of a range of panels, one after another.
+    pub(super) fn panels(&self, panels: std::ops::Range<usize>) -> &[Line] {
+        let panels = panels.start.min(panels.end)..panels.end;
+        &self.data.lines()[panels.start * self.panel_lines..panels.end * self.panel_lines]
     }
 
     pub(super) fn panel(&self, panel: usize) -> &[Line] {

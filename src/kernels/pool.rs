@@ -1,8 +1,10 @@
-//! The threads of the forward pass: persistent workers with a fixed split.
+//! The threads of the forward pass: persistent workers that share out a section's items and steal what others leave.
 //!
 //! A decode step runs some hundred short parallel sections, so a section must start in about a microsecond: workers spin for
-//! a moment after each one, and park when nothing comes, so that an idle engine burns no CPU. The split of items is fixed
-//! (contiguous ranges by worker), which no result depends on; it keeps a worker's part of the weights in its own cache.
+//! a moment after each one, and park when nothing comes, so that an idle engine burns no CPU. Each worker has a contiguous part
+//! of the items, the same in every step, which keeps its part of the weights in its own cache; it takes it in chunks, and
+//! then chunks of the others' parts. A slow core, or one that the system has taken away, so costs its share and no more, and
+//! nobody waits for a worker that has not yet come. No result depends on who computes it.
 //!
 //! One section at a time: `run` from several threads is serialised. A section started *inside* a section runs on the
 //! thread that asks for it, since waiting for the workers there would be waiting for itself.
@@ -12,7 +14,7 @@ use std::cell::Cell;
 use std::mem::transmute;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
@@ -32,13 +34,13 @@ pub struct Pool {
 
 struct Shared {
     n_threads: usize,
-    /// Counts sections; a worker that sees a new value takes its range of `job`.
-    generation: AtomicUsize,
-    /// Workers that have not finished the section.
-    pending: AtomicUsize,
+    /// Number of the section, whether it is `OPEN`, and how many workers are in it.
+    state: AtomicU64,
     stop: AtomicBool,
-    /// Written by the thread that holds the gate while `pending` is 0, read by workers until they count down.
+    /// Written by the thread that holds the gate while the section is closed and empty, read by the workers in it.
     job: Mutex<Job>,
+    /// For each worker's part of the items: the next one. Reset as `job` is written.
+    cursors: Vec<Cursor>,
     /// Workers that sleep or are about to.
     sleepers: AtomicUsize,
     sleep_lock: Mutex<()>,
@@ -47,11 +49,27 @@ struct Shared {
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
+/// In `state`: workers may still enter.
+const OPEN: u64 = 1 << 31;
+/// In `state`: where the section's number begins. Below `OPEN` the workers are counted.
+const NUMBER_SHIFT: u32 = 32;
+
+/// A line of its own: neighbours on one line would slow each other down.
+#[repr(align(64))]
+struct Cursor(AtomicUsize);
+
 #[derive(Clone, Copy)]
 struct Job {
     n_items: usize,
+    /// Parts and chunks begin at multiples of this.
+    tile: usize,
+    /// Items of a chunk.
+    chunk: usize,
     section: &'static Section<'static>,
 }
+
+/// Chunks of a worker's part, as far as tiles allow: enough for the others to take over half of what a core that was lost had.
+const CHUNKS: usize = 8;
 
 thread_local! {
     /// Whether this thread is inside a section, of any pool.
@@ -78,10 +96,10 @@ impl Pool {
         assert!(n_threads > 0, "a pool has at least the calling thread");
         let shared = Arc::new(Shared {
             n_threads,
-            generation: AtomicUsize::new(0),
-            pending: AtomicUsize::new(0),
+            state: AtomicU64::new(0),
             stop: AtomicBool::new(false),
-            job: Mutex::new(Job { n_items: 0, section: &|_, _| {} }),
+            job: Mutex::new(Job { n_items: 0, tile: 1, chunk: 1, section: &|_, _| {} }),
+            cursors: (0..n_threads).map(|_| Cursor(AtomicUsize::new(0))).collect(),
             sleepers: AtomicUsize::new(0),
             sleep_lock: Mutex::new(()),
             wake: Condvar::new(),
@@ -101,24 +119,30 @@ impl Pool {
         self.shared.n_threads
     }
 
-    /// Calls `f(worker, range)` on the workers, the ranges together being `0..n_items`, and returns when all are done.
+    /// Calls `f(worker, range)` on the workers, several times each, the ranges together being `0..n_items`, each item once; returns
+    /// when all are done. No two calls with the same `worker` run at the same time.
     ///
-    /// A worker without items is not called. May be called from several threads (one section runs at a time), and from
-    /// inside a section (it then runs on the calling thread, as worker 0 of its own section).
+    /// May be called from several threads (one section runs at a time), and from inside a section (it then runs on the
+    /// calling thread, as worker 0 of its own section).
     ///
     /// # Panics
     /// Raises the panic of a worker again, once all have stopped. The pool stays usable.
     pub fn run(&self, n_items: usize, f: &(dyn Fn(usize, Range<usize>) + Sync)) {
+        self.run_tiled(n_items, 1, f);
+    }
+
+    /// As [`Pool::run`], with ranges that begin at multiples of `tile` items.
+    pub(super) fn run_tiled(&self, n_items: usize, tile: usize, f: &(dyn Fn(usize, Range<usize>) + Sync)) {
         if n_items == 0 {
             return;
         }
-        if self.shared.n_threads == 1 || n_items == 1 || IN_SECTION.get() {
+        if self.shared.n_threads == 1 || n_items <= tile || IN_SECTION.get() {
             return f(0, 0..n_items);
         }
         let gate = lock(&self.gate);
-        self.shared.publish(n_items, f);
-        let own = run_part(f, 0, part(n_items, self.shared.n_threads, 0));
-        self.shared.wait_for_workers();
+        let job = self.shared.publish(n_items, tile, f);
+        let own = self.shared.take_part(job, 0);
+        self.shared.close();
         let theirs = lock(&self.shared.panic).take();
         drop(gate);
         if let Some(panic) = own.err().or(theirs) {
@@ -126,11 +150,17 @@ impl Pool {
         }
     }
 
-    /// `run`, without waking anyone where the whole work is `work` < a threshold: no result depends on who computes it.
-    pub(super) fn run_sized(&self, work: usize, n_items: usize, f: &(dyn Fn(usize, Range<usize>) + Sync)) {
+    /// `run_tiled`, without waking anyone where the whole work is `work` < a threshold: no result depends on who computes it.
+    pub(super) fn run_sized(
+        &self,
+        work: usize,
+        n_items: usize,
+        tile: usize,
+        f: &(dyn Fn(usize, Range<usize>) + Sync),
+    ) {
         /// In bytes of weights read, or operations of that order: a few µs, what starting a section costs at worst.
         const WORK_MIN: usize = 32 * 1024;
-        if work < WORK_MIN && n_items > 0 { f(0, 0..n_items) } else { self.run(n_items, f) }
+        if work < WORK_MIN && n_items > 0 { f(0, 0..n_items) } else { self.run_tiled(n_items, tile, f) }
     }
 
     /// Calls `f(row, out_row)` for every row of `out`, rows of `row_len` numbers.
@@ -156,7 +186,7 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.stop.store(true, SeqCst);
-        self.shared.announce();
+        self.shared.announce(0);
         for handle in self.handles.drain(..) {
             // Workers catch the panics of sections, so there is nothing to report here.
             let _ = handle.join();
@@ -165,29 +195,37 @@ impl Drop for Pool {
 }
 
 impl Shared {
-    fn publish(&self, n_items: usize, f: &Section<'_>) {
-        // SAFETY: only the lifetime changes. Workers use the section between this call and their count-down of `pending`,
-        // and `run` does not return, nor unwind, before `pending` is 0.
+    fn publish(&self, n_items: usize, tile: usize, f: &Section<'_>) -> Job {
+        // SAFETY: only the lifetime changes. Workers use the section between entering and leaving it, and `run_tiled` does not
+        // return, nor unwind, before it is closed and empty.
         let section: &'static Section<'static> = unsafe { transmute(f) };
-        *lock(&self.job) = Job { n_items, section };
-        self.pending.store(self.n_threads - 1, SeqCst);
-        self.announce();
+        let chunk = (n_items / (self.n_threads * CHUNKS)).max(1).next_multiple_of(tile);
+        let job = Job { n_items, tile, chunk, section };
+        for (worker, cursor) in self.cursors.iter().enumerate() {
+            cursor.0.store(job.part(self.n_threads, worker).start, Relaxed);
+        }
+        *lock(&self.job) = job;
+        let number = self.state.load(Relaxed) >> NUMBER_SHIFT;
+        self.announce((number + 1) << NUMBER_SHIFT | OPEN);
+        job
     }
 
-    /// A new generation: spinning workers see it, sleeping ones are woken.
-    fn announce(&self) {
-        self.generation.fetch_add(1, SeqCst);
-        // A worker counts itself in `sleepers` before it looks at `generation` for the last time: either it sees the new
-        // generation, or it is counted here.
+    /// A new state: spinning workers see it, sleeping ones are woken.
+    fn announce(&self, state: u64) {
+        self.state.store(state, SeqCst);
+        // A worker counts itself in `sleepers` before it looks at `state` for the last time: either it sees the new one, or
+        // it is counted here.
         if self.sleepers.load(SeqCst) > 0 {
             drop(lock(&self.sleep_lock));
             self.wake.notify_all();
         }
     }
 
-    fn wait_for_workers(&self) {
+    /// Lets nobody enter any more and waits for those inside.
+    fn close(&self) {
+        self.state.fetch_and(!OPEN, Relaxed);
         let mut spins = 0;
-        while self.pending.load(Acquire) > 0 {
+        while self.state.load(Acquire) & (OPEN - 1) > 0 {
             spins += 1;
             // A worker that lost its core needs ours more than we do.
             if spins < SPINS { std::hint::spin_loop() } else { thread::yield_now() }
@@ -196,52 +234,80 @@ impl Shared {
 
     fn work(&self, worker: usize) {
         let mut seen = 0;
-        loop {
-            self.wait_for_generation(seen);
-            seen = seen.wrapping_add(1);
-            if self.stop.load(SeqCst) {
-                return;
-            }
+        while let Some(number) = self.enter(seen) {
+            seen = number;
             let job = *lock(&self.job);
-            if let Err(panic) = run_part(job.section, worker, part(job.n_items, self.n_threads, worker)) {
+            if let Err(panic) = self.take_part(job, worker) {
                 lock(&self.panic).get_or_insert(panic);
             }
-            self.pending.fetch_sub(1, Release);
+            self.state.fetch_sub(1, Release);
         }
     }
 
-    /// Returns when the generation is past `seen`. It is at most one past it: the next section waits for this worker.
-    fn wait_for_generation(&self, seen: usize) {
-        for _ in 0..SPINS {
-            if self.generation.load(Acquire) != seen {
-                return;
+    /// Enters the next open section that is not number `seen`, and returns its number; `None` when the pool ends.
+    fn enter(&self, seen: u64) -> Option<u64> {
+        let mut spins = 0;
+        loop {
+            let state = self.state.load(Acquire);
+            if self.stop.load(SeqCst) {
+                return None;
             }
-            std::hint::spin_loop();
+            let number = state >> NUMBER_SHIFT;
+            if state & OPEN != 0 && number != seen {
+                if self.state.compare_exchange_weak(state, state + 1, AcqRel, Relaxed).is_ok() {
+                    return Some(number);
+                }
+                continue;
+            }
+            spins += 1;
+            if spins < SPINS {
+                std::hint::spin_loop();
+            } else {
+                self.sleep(number);
+                spins = 0;
+            }
         }
+    }
+
+    /// Sleeps until the section is no longer number `seen`. (A worker that spins has either been in `seen` or found it closed.)
+    fn sleep(&self, seen: u64) {
         let mut guard = lock(&self.sleep_lock);
         self.sleepers.fetch_add(1, SeqCst);
-        while self.generation.load(SeqCst) == seen {
+        while self.state.load(SeqCst) >> NUMBER_SHIFT == seen && !self.stop.load(SeqCst) {
             guard = self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
         }
         self.sleepers.fetch_sub(1, SeqCst);
     }
-}
 
-/// The range of items that a worker has: contiguous, sizes differ by at most one.
-fn part(n_items: usize, n_threads: usize, worker: usize) -> Range<usize> {
-    let (each, more) = (n_items / n_threads, n_items % n_threads);
-    let start = worker * each + worker.min(more);
-    start..start + each + usize::from(worker < more)
-}
-
-fn run_part(section: &Section<'_>, worker: usize, range: Range<usize>) -> thread::Result<()> {
-    if range.is_empty() {
-        return Ok(());
+    /// Computes chunks of the worker's own part, then of the others', until none is left.
+    fn take_part(&self, job: Job, worker: usize) -> thread::Result<()> {
+        IN_SECTION.set(true);
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            for owner in (worker..self.n_threads).chain(0..worker) {
+                let end = job.part(self.n_threads, owner).end;
+                loop {
+                    let start = self.cursors[owner].0.fetch_add(job.chunk, Relaxed);
+                    if start >= end {
+                        break;
+                    }
+                    (job.section)(worker, start..end.min(start + job.chunk));
+                }
+            }
+        }));
+        IN_SECTION.set(false);
+        result
     }
-    IN_SECTION.set(true);
-    let result = catch_unwind(AssertUnwindSafe(|| section(worker, range)));
-    IN_SECTION.set(false);
-    result
+}
+
+impl Job {
+    /// The items that a worker begins with: contiguous, sizes differ by at most a tile.
+    fn part(&self, n_threads: usize, worker: usize) -> Range<usize> {
+        let n_tiles = self.n_items.div_ceil(self.tile);
+        let (each, more) = (n_tiles / n_threads, n_tiles % n_threads);
+        let start = worker * each + worker.min(more);
+        let end = start + each + usize::from(worker < more);
+        (start * self.tile).min(self.n_items)..(end * self.tile).min(self.n_items)
+    }
 }
 
 /// Locks whatever a panic left behind: no lock here guards anything that a panic can leave half done.

@@ -35,7 +35,9 @@ impl Simd for Scalar {
     type W = [u8; 64];
 
     const WIDE_SHIFT: i32 = 0;
-    const INT_TILE_ROWS: usize = 2;
+    const INT_TILE_PANELS: [usize; 2] = [1, 1];
+    const QUERIES: usize = 4;
+    const ACCUMULATORS: usize = 4;
     const FLOAT_TILE_ROWS: usize = 1;
 
     #[inline(always)]
@@ -108,6 +110,10 @@ impl Simd for Scalar {
         lanewise!(a, a.abs())
     }
     #[inline(always)]
+    fn max_lane(self, x: Self::F) -> f32 {
+        x.iter().fold(f32::NEG_INFINITY, |max, &lane| max.max(lane))
+    }
+    #[inline(always)]
     fn eq_mask(self, a: Self::F, b: Self::F) -> u16 {
         let mut mask = 0;
         for i in 0..LANES {
@@ -121,8 +127,14 @@ impl Simd for Scalar {
         [x; LANES]
     }
     #[inline(always)]
-    fn store_i(self, x: Self::I, out: &mut [i32; LANES]) {
-        *out = x;
+    fn store_i8(self, x: Self::I, out: &mut [i32; 4]) {
+        for (out, lanes) in out.iter_mut().zip(x.as_chunks::<4>().0) {
+            *out = i32::from_le_bytes(lanes.map(|lane| lane as u8));
+        }
+    }
+    #[inline(always)]
+    fn sum_i(self, x: Self::I) -> i32 {
+        x.iter().sum()
     }
     #[inline(always)]
     fn add_i(self, a: Self::I, b: Self::I) -> Self::I {
@@ -157,6 +169,8 @@ impl Simd for Scalar {
         lanewise!(a, a.round_ties_even() as i32)
     }
 
+    #[inline(always)]
+    fn prefetch(self, _line: &[u8; 64]) {}
     #[inline(always)]
     fn load_codes(self, x: &[u8; 64]) -> Self::W {
         *x

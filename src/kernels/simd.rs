@@ -21,8 +21,12 @@ pub(super) trait Simd: Copy + Send + Sync {
 
     /// What `dot_wide` adds to each code: 0 if it multiplies codes as they are, −128 if it reads them as signed.
     const WIDE_SHIFT: i32;
-    /// The most activation rows that integer tiles keep in registers.
-    const INT_TILE_ROWS: usize;
+    /// The most panels that an integer tile of 3 or 4 rows spans, and a tile of 1 or 2 rows.
+    const INT_TILE_PANELS: [usize; 2];
+    /// The most queries of an attention tile, at most 8.
+    const QUERIES: usize;
+    /// Accumulators of an attention tile.
+    const ACCUMULATORS: usize;
     /// The most activation rows that float tiles keep in registers.
     const FLOAT_TILE_ROWS: usize;
 
@@ -50,11 +54,16 @@ pub(super) trait Simd: Copy + Send + Sync {
     /// `if a < b { a } else { b }`.
     fn min(self, a: Self::F, b: Self::F) -> Self::F;
     fn abs(self, a: Self::F) -> Self::F;
+    /// The largest lane, of lanes that hold no NaN and no negative zero.
+    fn max_lane(self, x: Self::F) -> f32;
     /// Bit `i` is set where lane `i` of `a` equals that of `b`; never for NaN.
     fn eq_mask(self, a: Self::F, b: Self::F) -> u16;
 
     fn splat_i(self, x: i32) -> Self::I;
-    fn store_i(self, x: Self::I, out: &mut [i32; LANES]);
+    /// The lanes, all in −128..=127, as bytes: four to a number, the first in the low bits.
+    fn store_i8(self, x: Self::I, out: &mut [i32; 4]);
+    /// The sum over the lanes; it does not overflow where it is used.
+    fn sum_i(self, x: Self::I) -> i32;
     fn add_i(self, a: Self::I, b: Self::I) -> Self::I;
     fn sub_i(self, a: Self::I, b: Self::I) -> Self::I;
     fn shl<const N: u32>(self, a: Self::I) -> Self::I;
@@ -67,6 +76,8 @@ pub(super) trait Simd: Copy + Send + Sync {
     /// To nearest, ties to even; unspecified outside of ±2³⁰ and for NaN.
     fn round_to_i(self, a: Self::F) -> Self::I;
 
+    /// Asks for the line to be brought into the second-level cache. A hint: no result depends on it.
+    fn prefetch(self, line: &[u8; 64]);
     fn load_codes(self, x: &[u8; 64]) -> Self::W;
     fn low_nibbles(self, w: Self::W) -> Self::W;
     fn high_nibbles(self, w: Self::W) -> Self::W;

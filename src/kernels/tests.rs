@@ -13,6 +13,7 @@
 
 mod attention;
 mod matmul;
+mod panels;
 mod pool;
 mod rows;
 

@@ -33,14 +33,28 @@ pub enum KvCacheError {
         /// Bytes that they need (saturating).
         bytes: u64,
     },
+    /// The element type cannot hold heads of this size.
+    #[error(
+        "a KV cache in {kv_type} needs heads of a multiple of 32 elements, the model's have {head_dim}; choose f16"
+    )]
+    HeadDim {
+        /// The type asked for.
+        kv_type: KvType,
+        /// Elements of the model's heads.
+        head_dim: usize,
+    },
 }
 
 impl KvCache {
     /// A cache of `n_slots` slots, all free.
     ///
     /// # Errors
-    /// [`KvCacheError::TooLarge`] when the memory cannot be had; nothing stays allocated.
+    /// [`KvCacheError::TooLarge`] when the memory cannot be had, [`KvCacheError::HeadDim`] when the type does not fit the
+    /// model; nothing stays allocated.
     pub fn new(config: &ModelConfig, kv_type: KvType, n_slots: usize) -> Result<Self, KvCacheError> {
+        if !kv_type.holds(config.head_dim) {
+            return Err(KvCacheError::HeadDim { kv_type, head_dim: config.head_dim });
+        }
         let layers: Result<Vec<KvLayer>, _> = (0..config.n_layers)
             .map(|_| KvLayer::new(kv_type, config.n_kv_heads, n_slots, config.head_dim))
             .collect();
@@ -53,8 +67,8 @@ impl KvCache {
 
     /// Bytes that one slot takes over all layers.
     pub fn bytes_per_slot(config: &ModelConfig, kv_type: KvType) -> u64 {
-        let values = 2 * config.n_layers as u64 * config.n_kv_heads as u64 * config.head_dim as u64;
-        values * kv_type.size_bytes() as u64
+        let heads = config.n_layers as u64 * config.n_kv_heads as u64;
+        heads.saturating_mul(kv_type.slot_bytes(config.head_dim))
     }
 
     /// Committed tokens in the cache.

@@ -1,8 +1,8 @@
 //! Model files, weights and the forward pass.
 //!
 //! Reading order: [`config`] (what a transformer is made of), [`source`], [`gguf`] and [`hf`] (the two
-//! containers and how they are read), [`checkpoint`]
-//! (one view over both), [`weights`] (packed for the kernels), [`batch`], [`kv_cache`] and [`rope`] (what a forward
+//! containers and how they are read), [`packed`] (files of
+//! packed weights), [`checkpoint`] (one view over all), [`weights`] (packed for the kernels), [`batch`], [`kv_cache`] and [`rope`] (what a forward
 //! pass works on), [`transformer`] (the pass itself).
 
 pub mod batch;
@@ -11,6 +11,7 @@ pub mod config;
 pub mod gguf;
 pub mod hf;
 pub mod kv_cache;
+pub mod packed;
 pub mod rope;
 pub mod source;
 pub mod transformer;

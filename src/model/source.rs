@@ -52,6 +52,14 @@ impl Source {
         self.len
     }
 
+    /// The file; `None` where the bytes are in memory.
+    pub(crate) fn as_file(&self) -> Option<&File> {
+        match &self.data {
+            Data::File(file) => Some(file),
+            Data::Bytes(_) => None,
+        }
+    }
+
     /// Whether the source holds no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0

@@ -1,12 +1,17 @@
 //! The weights of a checkpoint, packed for the kernels.
 
+use std::sync::Arc;
+
 use thiserror::Error;
 
 use crate::kernels::{BlockType, PackError, PackedMatrix, dequantize, quantize};
+use crate::mapping::Mapping;
 use crate::model::checkpoint::{Checkpoint, LayerWeight, LoadError, TensorInfo, WeightId};
 use crate::model::config::ModelConfig;
 
 /// What the matrices become while they are loaded. Norms and biases are always f32.
+///
+/// A packed file has its types already: it is loaded as it was packed, or widened by [`Quantize::F32`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Quantize {
     /// Float matrices become Q8_0 (8.5 bits a weight); matrices that are quantised in the file stay as they are.
@@ -20,11 +25,25 @@ pub enum Quantize {
     F32,
 }
 
+/// How the weights of a packed file come into memory. Other containers are always read and packed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PackedAccess {
+    /// Mapped: there at once, whatever the size, read from the disk where they are first used, and shared with other
+    /// processes. The file must stay as it is while the model lives: where another program shortens it, the process ends.
+    #[default]
+    Map,
+    /// Read into memory of its own: takes as long as the disk does; afterwards nothing depends on the file, and the
+    /// weights lie in huge pages where the system has them.
+    Read,
+}
+
 /// How a checkpoint is loaded.
 #[derive(Clone, Copy, Default)]
 pub struct LoadOptions<'a> {
     /// What the matrices become.
     pub quantize: Quantize,
+    /// How the weights of a packed file come into memory.
+    pub packed_access: PackedAccess,
     /// Called with (bytes read, bytes to read) after each tensor.
     pub progress: Option<&'a dyn Fn(u64, u64)>,
 }
@@ -97,7 +116,7 @@ impl Weights {
     ///
     /// Beside the packed weights, at most one tensor is held in its file form at a time.
     pub fn load(checkpoint: &Checkpoint, options: LoadOptions<'_>) -> Result<Self, WeightsError> {
-        Loader::new(checkpoint, options).load()
+        Loader::new(checkpoint, options)?.load()
     }
 
     /// The output matrix, `[vocab_size, hidden_dim]`.
@@ -105,7 +124,40 @@ impl Weights {
         self.head.as_ref().unwrap_or(&self.embedding)
     }
 
-    /// Bytes held by the matrices.
+    /// The tensor of a role, where the model has it.
+    pub(crate) fn tensor(&self, id: WeightId) -> Option<StoredTensor<'_>> {
+        use LayerWeight::*;
+        use StoredTensor::{Matrix, Vector};
+        let (layer_idx, weight) = match id {
+            WeightId::Embedding => return Some(Matrix(&self.embedding)),
+            WeightId::OutputNorm => return Some(Vector(&self.output_norm)),
+            WeightId::Head => return self.head.as_ref().map(Matrix),
+            WeightId::Layer(layer_idx, weight) => (layer_idx, weight),
+        };
+        let layer = self.layers.get(layer_idx)?;
+        fn optional(vector: &Option<Vec<f32>>) -> Option<StoredTensor<'_>> {
+            vector.as_deref().map(Vector)
+        }
+        match weight {
+            AttnNorm => Some(Vector(&layer.attn_norm)),
+            Q => Some(Matrix(&layer.q)),
+            K => Some(Matrix(&layer.k)),
+            V => Some(Matrix(&layer.v)),
+            O => Some(Matrix(&layer.o)),
+            QBias => optional(&layer.q_bias),
+            KBias => optional(&layer.k_bias),
+            VBias => optional(&layer.v_bias),
+            OBias => optional(&layer.o_bias),
+            QNorm => optional(&layer.q_norm),
+            KNorm => optional(&layer.k_norm),
+            FfnNorm => Some(Vector(&layer.ffn_norm)),
+            Gate => Some(Matrix(&layer.gate)),
+            Up => Some(Matrix(&layer.up)),
+            Down => Some(Matrix(&layer.down)),
+        }
+    }
+
+    /// Bytes of the matrices, those of a mapped file included.
     pub fn memory_usage(&self) -> usize {
         let layer = |l: &Layer| {
             [&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down].iter().map(|m| m.size_bytes()).sum::<usize>()
@@ -116,18 +168,34 @@ impl Weights {
     }
 }
 
-struct Loader<'a> {
+/// A tensor of [`Weights`].
+pub(crate) enum StoredTensor<'a> {
+    Matrix(&'a PackedMatrix),
+    Vector(&'a [f32]),
+}
+
+/// Reads a checkpoint's tensors one by one, in the form that the options ask for.
+pub(in crate::model) struct Loader<'a> {
     checkpoint: &'a Checkpoint,
     config: &'a ModelConfig,
     options: LoadOptions<'a>,
+    /// Of a packed file whose matrices are views of it.
+    mapping: Option<Arc<Mapping>>,
     read_bytes: u64,
     total_bytes: u64,
 }
 
 impl<'a> Loader<'a> {
-    fn new(checkpoint: &'a Checkpoint, options: LoadOptions<'a>) -> Self {
+    pub(in crate::model) fn new(
+        checkpoint: &'a Checkpoint,
+        options: LoadOptions<'a>,
+    ) -> Result<Self, WeightsError> {
         let total_bytes = checkpoint.weights_bytes();
-        Self { checkpoint, config: checkpoint.config(), options, read_bytes: 0, total_bytes }
+        let mapping = match (checkpoint.packed(), options.packed_access) {
+            (Some(file), PackedAccess::Map) => file.map().map_err(LoadError::from)?,
+            _ => None,
+        };
+        Ok(Self { checkpoint, config: checkpoint.config(), options, mapping, read_bytes: 0, total_bytes })
     }
 
     fn load(mut self) -> Result<Weights, WeightsError> {
@@ -168,15 +236,24 @@ impl<'a> Loader<'a> {
 
     fn read(&mut self, id: WeightId) -> Result<Vec<u8>, WeightsError> {
         let bytes = self.checkpoint.read(id)?;
-        self.read_bytes += bytes.len() as u64;
-        if let Some(progress) = self.options.progress {
-            progress(self.read_bytes, self.total_bytes);
-        }
+        self.advance(bytes.len() as u64);
         Ok(bytes)
     }
 
-    fn matrix(&mut self, id: WeightId) -> Result<PackedMatrix, WeightsError> {
+    fn advance(&mut self, n_bytes: u64) {
+        self.read_bytes += n_bytes;
+        if let Some(progress) = self.options.progress {
+            progress(self.read_bytes, self.total_bytes);
+        }
+    }
+
+    pub(in crate::model) fn matrix(&mut self, id: WeightId) -> Result<PackedMatrix, WeightsError> {
         let info = self.info(id)?;
+        if let Some(file) = self.checkpoint.packed() {
+            let matrix = file.matrix(id, self.mapping.as_ref()).map_err(LoadError::from)?;
+            self.advance(matrix.size_bytes() as u64);
+            return self.widened(matrix, &info.name);
+        }
         let bytes = self.read(id)?;
         let target = self.target_type(info);
         let bytes = if target == info.ty { bytes } else { convert(info, target, &bytes) };
@@ -191,7 +268,23 @@ impl<'a> Loader<'a> {
         packed.map_err(|source| WeightsError::Pack { tensor: info.name.clone(), source })
     }
 
-    fn target_type(&self, info: &TensorInfo) -> BlockType {
+    /// A packed matrix as it is, or as f32 where the options ask for that.
+    fn widened(&self, matrix: PackedMatrix, tensor: &str) -> Result<PackedMatrix, WeightsError> {
+        if self.options.quantize != Quantize::F32 || matrix.block_type() == BlockType::F32 {
+            return Ok(matrix);
+        }
+        let (n_rows, n_cols) = (matrix.n_rows(), matrix.n_cols());
+        let (mut values, mut bytes) = (vec![0.0; n_cols], Vec::new());
+        for row in 0..n_rows {
+            matrix.dequantize_row(row, &mut values);
+            quantize(BlockType::F32, &values, &mut bytes);
+        }
+        PackedMatrix::pack(BlockType::F32, n_rows, n_cols, &bytes, &|row| row)
+            .map_err(|source| WeightsError::Pack { tensor: tensor.to_owned(), source })
+    }
+
+    /// The type that a matrix of this type in the file becomes.
+    pub(in crate::model) fn target_type(&self, info: &TensorInfo) -> BlockType {
         let is_float = info.ty.block_len() == 1;
         let wanted = match self.options.quantize {
             Quantize::F32 => return BlockType::F32,
@@ -210,8 +303,13 @@ impl<'a> Loader<'a> {
         self.vector(id).map(Some)
     }
 
-    fn vector(&mut self, id: WeightId) -> Result<Vec<f32>, WeightsError> {
+    pub(in crate::model) fn vector(&mut self, id: WeightId) -> Result<Vec<f32>, WeightsError> {
         let info = self.info(id)?;
+        if let Some(file) = self.checkpoint.packed() {
+            let values = file.vector(id).map_err(LoadError::from)?;
+            self.advance(4 * values.len() as u64);
+            return Ok(values);
+        }
         let bytes = self.read(id)?;
         let mut values = vec![0.0; info.n_rows * info.n_cols];
         dequantize(info.ty, &bytes, &mut values);

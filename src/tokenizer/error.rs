@@ -3,7 +3,9 @@
 use thiserror::Error;
 
 use super::TemplateError;
+use crate::model::gguf::GgufError;
 use crate::model::hf::HfError;
+use crate::model::packed::PackedFileError;
 
 /// Why a tokenizer could not be built, or a text not encoded.
 #[derive(Debug, Error)]
@@ -20,6 +22,15 @@ pub enum TokenizerError {
     /// A file of the folder could not be read.
     #[error(transparent)]
     File(#[from] HfError),
+    /// The tokenizer's section of a packed file could not be read.
+    #[error(transparent)]
+    Packed(#[from] PackedFileError),
+    /// The GGUF metadata inside a packed file.
+    #[error("tokenizer of {source}")]
+    PackedGguf {
+        /// What is wrong with it.
+        source: GgufError,
+    },
     /// A file is not JSON, or not of the form it should have (names given twice included).
     #[error("{file}: not a valid tokenizer file: {reason}")]
     Json {

@@ -1,5 +1,7 @@
 //! The tokenizer's files of a Hugging Face folder.
 
+use std::path::Path;
+
 use serde_json::Value;
 
 use super::json::{self, ParsedJson};
@@ -7,6 +9,15 @@ use super::vocab::Scheme;
 use super::{Spec, Tokenizer, TokenizerError, ids_of};
 use crate::model::hf::HfFolder;
 use crate::token::TokenId;
+
+/// Every file of a folder that is read here.
+pub(crate) const FOLDER_FILES: [&str; 5] = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "generation_config.json",
+    "config.json",
+    "chat_template.jinja",
+];
 
 /// What the files beside `tokenizer.json` say.
 #[derive(Default)]
@@ -19,22 +30,30 @@ pub(super) struct Extras {
 }
 
 pub(super) fn from_folder(folder: &HfFolder) -> Result<Tokenizer, TokenizerError> {
-    let Some(text) = folder.text("tokenizer.json")? else {
-        let file = folder.path().display().to_string();
-        return Err(TokenizerError::Missing { file, missing: "tokenizer.json".to_owned() });
+    from_files(&folder.path().display().to_string(), &|name| Ok(folder.text(name)?))
+}
+
+/// From the texts of [`FOLDER_FILES`]; `place` is where they come from, for messages.
+pub(super) fn from_files(
+    place: &str,
+    text_of: &dyn Fn(&str) -> Result<Option<String>, TokenizerError>,
+) -> Result<Tokenizer, TokenizerError> {
+    let Some(text) = text_of("tokenizer.json")? else {
+        let (file, missing) = (place.to_owned(), "tokenizer.json".to_owned());
+        return Err(TokenizerError::Missing { file, missing });
     };
-    let name = |file: &str| folder.path().join(file).display().to_string();
+    let name = |file: &str| Path::new(place).join(file).display().to_string();
     let mut extras = Extras::default();
-    if let Some(config) = folder.text("tokenizer_config.json")? {
+    if let Some(config) = text_of("tokenizer_config.json")? {
         extras.read_tokenizer_config(&config, &name("tokenizer_config.json"))?;
     }
     // The list for generation first; the model's own configuration is what older folders have.
     for file in ["generation_config.json", "config.json"] {
-        if let Some(config) = folder.text(file)? {
+        if let Some(config) = text_of(file)? {
             extras.read_eos_ids(&config, &name(file))?;
         }
     }
-    if let Some(template) = folder.text("chat_template.jinja")? {
+    if let Some(template) = text_of("chat_template.jinja")? {
         extras.template = Some(template);
     }
     from_json(&text, &name("tokenizer.json"), &extras)

@@ -23,6 +23,7 @@ use vocab::{Scheme, TokenKind, Vocab};
 
 pub use chat::{Message, Role};
 pub use error::TokenizerError;
+pub(crate) use hf::FOLDER_FILES;
 pub use pipeline::MERGES_MAX;
 pub use template::{
     ChatTemplate, SpecialTexts, TEMPLATE_BYTES_MAX, TEMPLATE_FUEL, TEMPLATE_OUTPUT_BYTES_MAX, TemplateError,
@@ -76,6 +77,14 @@ impl Tokenizer {
     /// [`TokenizerError`].
     pub fn from_hf_folder(folder: &HfFolder) -> Result<Self, TokenizerError> {
         hf::from_folder(folder)
+    }
+
+    /// As [`Tokenizer::from_hf_folder`], from texts by file name, of which a packed file has those of [`FOLDER_FILES`].
+    pub(crate) fn from_folder_files(
+        place: &str,
+        text: &dyn Fn(&str) -> Result<Option<String>, TokenizerError>,
+    ) -> Result<Self, TokenizerError> {
+        hf::from_files(place, text)
     }
 
     /// Builds the tokenizer from the text of a `tokenizer.json` alone; `file` is for messages.

@@ -4,41 +4,39 @@ use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::Path;
 
+use refrain::kernels::PANEL_LAYOUT_VERSION;
 use refrain::model::Checkpoint;
 use refrain::model::checkpoint::LoadError;
 use refrain::model::gguf::{GgufArray, GgufError, GgufFile, GgufValue};
 use refrain::model::hf::{HfError, HfFolder, SafetensorsError, SafetensorsFile};
+use refrain::model::packed::{FORMAT_VERSION, MAGIC, PackedFile, PackedFileError};
 use refrain::tokenizer::Tokenizer;
 
 use super::report::{Report, TensorReport};
 use crate::failure::Failure;
+use crate::progress::Progress;
 
 /// Longest metadata value that is shown in full, in characters. Vocabularies and templates are longer.
 const VALUE_CHARS_MAX: usize = 72;
 
 const ADVICE: &str = "the file is damaged or something else; fetch it again";
 
-pub(super) fn open(path: Option<&Path>) -> Result<Report, Failure> {
+/// Reports what is at `path`; with `verify`, after holding all of a packed file against its checksums.
+pub(super) fn open(path: Option<&Path>, verify: bool) -> Result<Report, Failure> {
+    let magic = path.filter(|path| !path.is_dir()).map(magic).transpose()?.unwrap_or_default();
+    let is_packed = magic == MAGIC || path.is_some_and(|path| extension(path) == "refrain");
+    if verify && !is_packed {
+        return Err(Failure::usage("only packed files have checksums", "leave out --verify"));
+    }
     let Some(path) = path else {
         return embedded();
     };
     if path.is_dir() {
         return folder(path);
     }
-    let mut magic = [0; 4];
-    match File::open(path).and_then(|mut file| file.read_exact(&mut magic)) {
-        // Too short for a magic number: what it should be decides which reader refuses it.
-        Err(error) if error.kind() != ErrorKind::UnexpectedEof => {
-            return Err(Failure::input(
-                format!("cannot read `{}`: {error}", path.display()),
-                "check the path",
-            ));
-        }
-        _ => {}
-    }
-    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
-    match extension.to_ascii_lowercase().as_str() {
-        _ if magic == *b"GGUF" => gguf_file(path),
+    match extension(path).as_str() {
+        _ if magic.starts_with(b"GGUF") => gguf_file(path),
+        _ if is_packed => packed(path, verify),
         "gguf" => gguf_file(path),
         "safetensors" => safetensors(path),
         // `config.json` and the like stand for their folder, as for loading.
@@ -46,10 +44,36 @@ pub(super) fn open(path: Option<&Path>) -> Result<Report, Failure> {
             folder(path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new(".")))
         }
         _ => {
-            let problem = format!("`{}` is neither GGUF nor safetensors", path.display());
-            Err(Failure::input(problem, "name a .gguf or .safetensors file, or a Hugging Face folder"))
+            let problem = format!("`{}` is neither GGUF, safetensors nor packed", path.display());
+            Err(Failure::input(
+                problem,
+                "name a .gguf, .safetensors or .refrain file, or a Hugging Face folder",
+            ))
         }
     }
+}
+
+/// What the file begins with; zeros where it is too short, so that its name decides which reader refuses it.
+fn magic(path: &Path) -> Result<[u8; 8], Failure> {
+    let (mut magic, mut n_bytes) = ([0; 8], 0);
+    let read = File::open(path).and_then(|mut file| {
+        loop {
+            match file.read(&mut magic[n_bytes..]) {
+                Ok(0) => return Ok(()),
+                Ok(n) => n_bytes += n,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    });
+    let problem = |error| format!("cannot read `{}`: {error}", path.display());
+    read.map_err(|error| Failure::input(problem(error), "check the path"))?;
+    Ok(magic)
+}
+
+/// In small letters; empty where there is none.
+fn extension(path: &Path) -> String {
+    path.extension().and_then(|extension| extension.to_str()).unwrap_or_default().to_ascii_lowercase()
 }
 
 #[cfg(feature = "embedded-model")]
@@ -117,6 +141,39 @@ fn shown(value: &GgufValue) -> String {
     }
 }
 
+fn packed(path: &Path, verify: bool) -> Result<Report, Failure> {
+    let file = PackedFile::open(path).map_err(malformed_packed)?;
+    let mut metadata = vec![
+        ("packed_by".to_owned(), file.packed_by().to_owned()),
+        ("identity".to_owned(), file.identity().to_string()),
+        ("file_bytes".to_owned(), file.file_bytes().to_string()),
+    ];
+    if verify {
+        let progress = Progress::bytes("verifying");
+        file.verify(Some(&|done, total| progress.set(done, total))).map_err(malformed_packed)?;
+        metadata.push(("checksums".to_owned(), "all verified".to_owned()));
+    }
+    let tensors = file.sections().iter().flat_map(|section| &section.tensors).map(|tensor| TensorReport {
+        name: tensor.name.clone(),
+        ty: tensor.ty.to_string(),
+        shape: tensor.shape.clone(),
+        bytes: Some(tensor.len),
+        is_readable: true,
+    });
+    let mut report = Report {
+        path: file.file().to_owned(),
+        format: format!("packed v{FORMAT_VERSION}, panel layout {PANEL_LAYOUT_VERSION}"),
+        files: vec![file.file().to_owned()],
+        architecture: Some(file.config().architecture.name().to_owned()),
+        metadata,
+        ..Report::default()
+    };
+    report.set_tensors(tensors.collect());
+    report.set_checkpoint(Checkpoint::open(path));
+    report.set_tokenizer(file.tokenizer());
+    Ok(report)
+}
+
 fn safetensors(path: &Path) -> Result<Report, Failure> {
     let file = SafetensorsFile::open(path).map_err(malformed_safetensors)?;
     let mut report = Report {
@@ -167,6 +224,16 @@ fn tensors(file: &SafetensorsFile) -> impl Iterator<Item = TensorReport> {
 
 fn malformed_gguf(error: GgufError) -> Failure {
     Failure::input(error, ADVICE)
+}
+
+fn malformed_packed(error: PackedFileError) -> Failure {
+    let advice = match error {
+        PackedFileError::Version { .. } | PackedFileError::PanelLayout { .. } => {
+            "`refrain pack` makes it anew"
+        }
+        _ => "the file is damaged or something else; pack the model again",
+    };
+    Failure::input(error, advice)
 }
 
 fn malformed_safetensors(error: SafetensorsError) -> Failure {

@@ -15,7 +15,7 @@ use crate::terminal::{AnswerStream, visible};
 use report::{Config, Report, TensorReport};
 
 pub(crate) fn inspect(args: &InspectArgs) -> Result<Exit, Failure> {
-    let report = container::open(args.path.as_deref())?;
+    let report = container::open(args.path.as_deref(), args.verify)?;
     let mut out = AnswerStream::stdout();
     if args.json {
         out.line(&serde_json::to_string(&report).expect("strings and numbers have a JSON form"))?;

@@ -2,10 +2,12 @@
 
 use proptest::prelude::*;
 
+use super::matmul::quantize_activations;
 use super::{Random, assert_bits, tree};
 use crate::kernels::*;
 
-/// A layer filled with random keys and values, and what was written: `[n_slots, n_kv_heads, head_dim]`, as stored.
+/// A layer filled with random keys and values, and what was written: `[n_slots, n_kv_heads, head_dim]`, rounded to f16 if
+/// the layer does so.
 struct Cache {
     layer: KvLayer,
     keys: Vec<f32>,
@@ -31,6 +33,16 @@ impl Cache {
     }
 }
 
+/// A query and a key, both in 8-bit blocks; the scales of keys are f16.
+fn dot_of_blocks(query: &[f32], key: &[f32]) -> f32 {
+    let (query, key) = (quantize_activations(query), quantize_activations(key));
+    query.iter().zip(&key).fold(0.0, |acc: f32, ((q_scale, q), (k_scale, k))| {
+        let k_scale = half::f16::from_f32(*k_scale).to_f32();
+        let dot: i32 = q.iter().zip(k).map(|(q, k)| q * k).sum();
+        (k_scale * q_scale).mul_add(dot as f32, acc)
+    })
+}
+
 /// One head of one row, over the slots it sees in order.
 fn oracle(cache: &Cache, shape: AttentionShape, kv_head: usize, query: &[f32], slots: &[usize]) -> Vec<f32> {
     let head_dim = shape.head_dim;
@@ -38,11 +50,12 @@ fn oracle(cache: &Cache, shape: AttentionShape, kv_head: usize, query: &[f32], s
     let scores: Vec<f32> = slots
         .iter()
         .map(|&slot| {
-            let mut lanes = [0.0f32; 16];
-            for i in 0..head_dim {
-                lanes[i % 16] = query[i].mul_add(cache.keys[at(slot) + i], lanes[i % 16]);
-            }
-            tree(lanes) * (1.0 / (head_dim as f32).sqrt())
+            let key = &cache.keys[at(slot)..][..head_dim];
+            let dot = match cache.layer.kv_type() {
+                KvType::Q8_0 => dot_of_blocks(query, key),
+                _ => query.iter().zip(key).fold(0.0, |acc: f32, (q, k)| q.mul_add(*k, acc)),
+            };
+            dot * (1.0 / (head_dim as f32).sqrt())
         })
         .collect();
     let max = scores.iter().fold(f32::NEG_INFINITY, |max, x| max.max(*x));
@@ -54,7 +67,16 @@ fn oracle(cache: &Cache, shape: AttentionShape, kv_head: usize, query: &[f32], s
     let inverse = if slots.is_empty() { 0.0 } else { 1.0 / tree(lanes) };
     (0..head_dim)
         .map(|i| {
-            slots.iter().zip(&e).fold(0.0f32, |acc, (&slot, e)| e.mul_add(cache.values[at(slot) + i], acc))
+            slots.iter().zip(&e).fold(0.0f32, |acc, (&slot, e)| {
+                let value = &cache.values[at(slot)..][..head_dim];
+                match cache.layer.kv_type() {
+                    KvType::Q8_0 => {
+                        let (scale, q) = &quantize_activations(&value[i / 32 * 32..][..32])[0];
+                        (e * scale).mul_add(q[i % 32] as f32, acc)
+                    }
+                    _ => e.mul_add(value[i], acc),
+                }
+            })
         })
         .map(|x| x * inverse)
         .collect()
@@ -123,8 +145,10 @@ fn equals_the_plain_loops() {
         shape(3, 3, 10),
         shape(9, 3, 64),
         shape(2, 1, 128),
+        shape(7, 1, 64),
+        shape(12, 2, 96),
     ] {
-        for ty in [KvType::F16, KvType::F32] {
+        for ty in KvType::ALL.into_iter().filter(|ty| ty.holds(shape.head_dim)) {
             check(shape, ty, 48, &rows, &pools);
             check(shape, ty, 48, &rows[10..], &pools);
         }
@@ -135,11 +159,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
     fn equals_the_plain_loops_anywhere(
-        kv_heads in 1usize..4, group in 1usize..5, head_dim in 1usize..100, f16: bool,
+        kv_heads in 1usize..4, group in 1usize..10, head_dim in 1usize..100, ty in 0usize..3,
         rows in proptest::collection::vec((0usize..60, proptest::collection::vec(0u32..60, 0..8)), 1..9),
     ) {
         let visible: Vec<_> = rows.iter().map(|(prefix_len, extra)| Visible { prefix_len: *prefix_len, extra }).collect();
-        let ty = if f16 { KvType::F16 } else { KvType::F32 };
+        let ty = KvType::ALL[ty];
+        let head_dim = if ty.holds(head_dim) { head_dim } else { head_dim.next_multiple_of(32) };
         check(shape(kv_heads * group, kv_heads, head_dim), ty, 60, &visible, &[Pool::new(1)]);
     }
 }
@@ -181,7 +206,7 @@ fn masked_slots_are_never_read() {
 #[test]
 fn committed_or_extra_is_the_same() {
     let shape = shape(6, 2, 64);
-    for ty in [KvType::F16, KvType::F32] {
+    for ty in KvType::ALL {
         for k in Kernels::available() {
             let mut cache = Cache::new(2, ty, shape, 100);
             let q = Random::new(3).floats(6 * 64);
@@ -232,7 +257,7 @@ fn f16_rounds_the_same_on_every_isa() {
 
 #[test]
 fn scratch_and_layer_sizes() {
-    assert_eq!(KvLayer::new(KvType::F16, 2, 100, 64).unwrap().size_bytes(), 2 * 2 * 2 * 100 * 64);
+    assert_eq!(KvLayer::new(KvType::F16, 2, 100, 64).unwrap().size_bytes(), 2 * 2 * 64 * (112 + 100));
     assert_eq!(KvLayer::new(KvType::F32, 1, 0, 64).unwrap().size_bytes(), 0);
     assert!(KvLayer::new(KvType::F32, 8, usize::MAX / 16, 64).is_err());
 }

@@ -33,7 +33,7 @@ pub(super) fn random_weights(random: &mut Random, ty: BlockType, n_rows: usize, 
     out
 }
 
-fn quantize_activations(x: &[f32]) -> Vec<(f32, Vec<i32>)> {
+pub(super) fn quantize_activations(x: &[f32]) -> Vec<(f32, Vec<i32>)> {
     x.chunks(32)
         .map(|x| {
             let amax = x.iter().fold(0.0f32, |m, x| m.max(x.abs()));

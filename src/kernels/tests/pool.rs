@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::kernels::Pool;
 
 #[test]
-fn every_item_once_in_contiguous_ranges() {
+fn every_item_once() {
     for n_threads in 1..=5 {
         let pool = Pool::new(n_threads);
         assert_eq!(pool.n_threads(), n_threads);
@@ -26,6 +26,44 @@ fn every_item_once_in_contiguous_ranges() {
 }
 
 #[test]
+fn a_worker_that_stands_still_is_not_waited_for() {
+    let pool = Pool::new(2);
+    // The item of one thread ends only when all others are done, whichever threads take them.
+    let done = AtomicUsize::new(0);
+    for held in [0, 50, 99] {
+        done.store(0, SeqCst);
+        pool.run(100, &|_, range| {
+            for item in range.clone() {
+                let mut waited = 0;
+                // Items behind it in its own chunk cannot be done by others.
+                while item == held && done.load(SeqCst) < 100 - range.len() && waited < 2000 {
+                    std::thread::sleep(Duration::from_millis(1));
+                    waited += 1;
+                }
+                assert!(waited < 2000, "nobody stole the other {} items", 100 - done.load(SeqCst));
+                done.fetch_add(1, SeqCst);
+            }
+        });
+        assert_eq!(done.load(SeqCst), 100);
+    }
+}
+
+#[test]
+fn ranges_begin_at_tiles() {
+    for n_threads in [1, 2, 3] {
+        let pool = Pool::new(n_threads);
+        for (n_items, tile) in [(1, 4), (4, 4), (5, 4), (72, 4), (73, 4), (1000, 7), (3, 1)] {
+            let n_done = AtomicUsize::new(0);
+            pool.run_tiled(n_items, tile, &|_, range| {
+                assert!(range.start.is_multiple_of(tile) && range.end <= n_items);
+                n_done.fetch_add(range.len(), SeqCst);
+            });
+            assert_eq!(n_done.load(SeqCst), n_items);
+        }
+    }
+}
+
+#[test]
 fn for_rows_gives_each_row() {
     let pool = Pool::new(3);
     let mut out = vec![0.0; 50];
@@ -38,6 +76,7 @@ fn for_rows_gives_each_row() {
 fn panics_propagate_and_the_pool_stays_usable() {
     let pool = Pool::new(3);
     for bad in 0..3 {
+        // One item per chunk, so that the panic of one keeps no other from being computed.
         let result = catch_unwind(AssertUnwindSafe(|| {
             pool.run(3, &|_, range| assert!(!range.contains(&bad), "item {bad}"))
         }));

@@ -4,14 +4,14 @@ use super::{LayerWeight, WeightId};
 use crate::model::config::{Architecture, ModelConfig};
 
 /// A tensor that must be there.
-pub(super) struct Slot {
-    pub(super) id: WeightId,
+pub(in crate::model) struct Slot {
+    pub(in crate::model) id: WeightId,
     /// `[rows, columns]`, or `[length]` of a vector.
-    pub(super) shape: Vec<u64>,
+    pub(in crate::model) shape: Vec<u64>,
 }
 
 /// All tensors of a model with this configuration.
-pub(super) fn slots(config: &ModelConfig) -> Vec<Slot> {
+pub(in crate::model) fn slots(config: &ModelConfig) -> Vec<Slot> {
     use LayerWeight::*;
     let hidden = config.hidden_dim as u64;
     let q_dim = config.n_heads as u64 * config.head_dim as u64;
@@ -55,7 +55,7 @@ pub(super) fn slots(config: &ModelConfig) -> Vec<Slot> {
 }
 
 /// The tensor's name in GGUF.
-pub(super) fn gguf_name(id: WeightId) -> String {
+pub(in crate::model) fn gguf_name(id: WeightId) -> String {
     use LayerWeight::*;
     let (layer_idx, weight) = match id {
         WeightId::Embedding => return "token_embd.weight".to_owned(),

@@ -1,6 +1,6 @@
-//! One view over GGUF files and Hugging Face folders: hyper-parameters, weights by role, tokenizer.
+//! One view over GGUF files, Hugging Face folders and packed files: hyper-parameters, weights by role, tokenizer.
 
-mod layout;
+pub(in crate::model) mod layout;
 mod open;
 
 use std::borrow::Cow;
@@ -13,6 +13,7 @@ use crate::kernels::BlockType;
 use crate::model::config::{ConfigError, ModelConfig};
 use crate::model::gguf::{GgufError, GgufFile};
 use crate::model::hf::{HfError, HfFolder, SafetensorsError};
+use crate::model::packed::{PackedFile, PackedFileError};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
 /// The role of a tensor in the model.
@@ -96,6 +97,9 @@ pub enum LoadError {
     /// The Hugging Face folder.
     #[error(transparent)]
     Hf(#[from] HfError),
+    /// The packed file.
+    #[error(transparent)]
+    Packed(#[from] PackedFileError),
     /// The hyper-parameters.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -163,6 +167,14 @@ pub enum LoadError {
         /// The role.
         id: WeightId,
     },
+    /// Rows were asked for, and a packed file holds panels.
+    #[error("{file}: tensor `{tensor}` is packed; its rows are in the file that it was packed from")]
+    PackedTensor {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+    },
 }
 
 impl From<SafetensorsError> for LoadError {
@@ -183,13 +195,15 @@ pub struct Checkpoint {
 }
 
 #[derive(Debug)]
-enum Container {
+pub(in crate::model) enum Container {
     Gguf(GgufFile),
     Hf(HfFolder),
+    Packed(PackedFile),
 }
 
 impl Checkpoint {
-    /// Opens a `.gguf` file (any part of a split one), a Hugging Face folder, or a file inside such a folder.
+    /// Opens a `.gguf` file (any part of a split one), a Hugging Face folder or a file inside such a folder, or a packed
+    /// file.
     ///
     /// Everything is checked here: each tensor of the architecture is there, has the right shape and a readable type,
     /// and lies inside its file; a tensor that the architecture does not know is refused too.
@@ -206,6 +220,26 @@ impl Checkpoint {
     /// As [`Checkpoint::open`].
     pub fn from_gguf_bytes(bytes: Cow<'static, [u8]>, name: &str) -> Result<Self, LoadError> {
         open::from_gguf(GgufFile::from_bytes(bytes, name)?)
+    }
+
+    /// Reads a packed model from memory; `name` stands for it in messages.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open`].
+    pub fn from_packed_bytes(bytes: Cow<'static, [u8]>, name: &str) -> Result<Self, LoadError> {
+        open::from_packed(PackedFile::from_bytes(bytes, name)?)
+    }
+
+    /// The packed file, where the model is one.
+    pub fn packed(&self) -> Option<&PackedFile> {
+        match &self.container {
+            Container::Packed(file) => Some(file),
+            _ => None,
+        }
+    }
+
+    pub(in crate::model) fn container(&self) -> &Container {
+        &self.container
     }
 
     /// The hyper-parameters.
@@ -225,6 +259,14 @@ impl Checkpoint {
 
     /// Bytes of all tensors in the file.
     pub fn weights_bytes(&self) -> u64 {
+        if let Container::Packed(file) = &self.container {
+            return file
+                .sections()
+                .iter()
+                .flat_map(|section| &section.tensors)
+                .map(|tensor| tensor.len)
+                .sum();
+        }
         let bytes = |info: &TensorInfo| Some(info.ty.row_bytes(info.n_cols as u64)? * info.n_rows as u64);
         self.weights.values().filter_map(bytes).sum()
     }
@@ -232,7 +274,7 @@ impl Checkpoint {
     /// Reads a tensor's bytes: row-major, in the type that [`TensorInfo::ty`] names, by positioned reads.
     ///
     /// # Errors
-    /// [`LoadError::NoSuchWeight`], or the container's read error.
+    /// [`LoadError::NoSuchWeight`], [`LoadError::PackedTensor`] where the model is packed, or the container's read error.
     pub fn read(&self, id: WeightId) -> Result<Vec<u8>, LoadError> {
         let no_such = || LoadError::NoSuchWeight { file: self.name.clone(), id };
         let info = self.weights.get(&id).ok_or_else(no_such)?;
@@ -241,6 +283,10 @@ impl Checkpoint {
             Container::Hf(folder) => {
                 let (shard, tensor) = folder.tensor(&info.name).ok_or_else(no_such)?;
                 Ok(shard.read(tensor)?)
+            }
+            Container::Packed(file) => {
+                let (file, tensor) = (file.file().to_owned(), info.name.clone());
+                Err(LoadError::PackedTensor { file, tensor })
             }
         }
     }
@@ -253,6 +299,7 @@ impl Checkpoint {
         let tokenizer = match &self.container {
             Container::Gguf(file) => Tokenizer::from_gguf(file)?,
             Container::Hf(folder) => Tokenizer::from_hf_folder(folder)?,
+            Container::Packed(file) => file.tokenizer()?,
         };
         if tokenizer.vocab_size() > self.config.vocab_size {
             return Err(TokenizerError::VocabTooLarge {

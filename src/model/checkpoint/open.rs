@@ -11,6 +11,7 @@ use crate::kernels::BlockType;
 use crate::model::config::ModelConfig;
 use crate::model::gguf::{GgufFile, GgufValue, config_from_gguf};
 use crate::model::hf::{HfError, HfFolder, parse_config};
+use crate::model::packed::{MAGIC, PackedFile};
 
 pub(super) fn open(path: &Path) -> Result<Checkpoint, LoadError> {
     let not_a_model = |reason| LoadError::NotAModel { path: path.display().to_string(), reason };
@@ -20,24 +21,27 @@ pub(super) fn open(path: &Path) -> Result<Checkpoint, LoadError> {
     if !path.exists() {
         return Err(not_a_model("no such file or folder"));
     }
-    if is_gguf(path) {
+    if is_kind(path, b"GGUF", "gguf") {
         return from_gguf(GgufFile::open(path)?);
+    }
+    if is_kind(path, &MAGIC, "refrain") {
+        return from_packed(PackedFile::open(path)?);
     }
     match path.parent() {
         Some(parent) if path.extension().is_some_and(|e| e == "safetensors" || e == "json") => {
             // The parent of a bare file name is the empty path, which names the current folder.
             from_folder(if parent.as_os_str().is_empty() { Path::new(".") } else { parent })
         }
-        _ => Err(not_a_model("neither a GGUF file nor part of a Hugging Face folder")),
+        _ => Err(not_a_model("neither a GGUF file, a packed file, nor part of a Hugging Face folder")),
     }
 }
 
 /// By content, or by name where the content is too short or damaged: the reader then says what is wrong.
-fn is_gguf(path: &Path) -> bool {
-    let mut magic = [0; 4];
+fn is_kind(path: &Path, magic: &[u8], extension: &str) -> bool {
+    let mut found = vec![0; magic.len()];
     let by_content =
-        File::open(path).is_ok_and(|mut file| file.read_exact(&mut magic).is_ok() && &magic == b"GGUF");
-    by_content || path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf"))
+        File::open(path).is_ok_and(|mut file| file.read_exact(&mut found).is_ok() && found == magic);
+    by_content || path.extension().is_some_and(|e| e.eq_ignore_ascii_case(extension))
 }
 
 pub(super) fn from_gguf(file: GgufFile) -> Result<Checkpoint, LoadError> {
@@ -65,6 +69,22 @@ pub(super) fn from_gguf(file: GgufFile) -> Result<Checkpoint, LoadError> {
     let name = file.get("general.name").and_then(GgufValue::as_str).map(str::to_owned);
     let name = name.or_else(stem).unwrap_or_default();
     Ok(Checkpoint { name, container: Container::Gguf(file), config, weights })
+}
+
+/// The tensor table of a packed file was held against the architecture when the file was opened.
+pub(super) fn from_packed(file: PackedFile) -> Result<Checkpoint, LoadError> {
+    let tensors = file.sections().iter().flat_map(|section| &section.tensors);
+    let weights = tensors.map(|tensor| {
+        // Within the limits of `ModelConfig`, so both fit in usize.
+        let (n_rows, n_cols) = match *tensor.shape {
+            [n_rows, n_cols] => (n_rows as usize, n_cols as usize),
+            _ => (1, tensor.shape[0] as usize),
+        };
+        let (name, ty) = (tensor.name.clone(), tensor.ty);
+        (tensor.id, TensorInfo { name, ty, n_rows, n_cols, qk_interleaved: false })
+    });
+    let (weights, config, name) = (weights.collect(), file.config().clone(), file.name().to_owned());
+    Ok(Checkpoint { name, container: Container::Packed(file), config, weights })
 }
 
 /// Rows first, without the ones that pad a GGUF shape to more than `n_dims` dimensions.

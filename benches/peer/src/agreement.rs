@@ -1,0 +1,119 @@
+//! Both engines must compute the same model, or their times mean nothing.
+
+use serde::Serialize;
+
+use crate::engines::{Engine, Logits, Result};
+
+/// Tokens before the rows that are compared, and these rows.
+const CONTEXT: usize = 48;
+const N_ROWS: usize = 8;
+/// Engines round activations to 8 bits in their own ways; a wrong model is far below.
+const COSINE_MIN: f64 = 0.99;
+
+/// How near two engines' logits are, over all compared rows.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Agreement {
+    /// The engine that the first one was compared with.
+    pub with: &'static str,
+    /// The least cosine of a row.
+    pub cosine_min: f64,
+    /// The largest difference of a logit, over the largest logit of its row.
+    pub relative_difference_max: f64,
+    /// Rows whose most likely token is the same.
+    pub same_argmax: usize,
+    pub n_rows: usize,
+}
+
+/// Compares two engines that hold nothing, on the start of `text`. They hold nothing afterwards.
+///
+/// # Errors
+/// When a row's cosine is below 0.99, or an engine fails.
+pub fn check(a: &mut dyn Engine, b: &mut dyn Engine, text: &[u32]) -> Result<Agreement> {
+    start(a, text)?;
+    start(b, text)?;
+    let mut agreement = Agreement {
+        with: b.name(),
+        cosine_min: 1.0,
+        relative_difference_max: 0.0,
+        same_argmax: 0,
+        n_rows: N_ROWS,
+    };
+    for row in 0..N_ROWS {
+        agreement.add(a.logits(row), b.logits(row));
+    }
+    a.truncate(0)?;
+    b.truncate(0)?;
+    // Written so that a cosine that is not a number fails too.
+    if agreement.cosine_min >= COSINE_MIN {
+        return Ok(agreement);
+    }
+    Err(format!(
+        "{} and {} compute different logits: {agreement:?}, but a cosine of {COSINE_MIN} is expected",
+        a.name(),
+        b.name()
+    )
+    .into())
+}
+
+fn start(engine: &mut dyn Engine, text: &[u32]) -> Result<()> {
+    engine.prefill(&text[..CONTEXT])?;
+    engine.verify(&text[CONTEXT..CONTEXT + N_ROWS], Logits::All)
+}
+
+impl Agreement {
+    fn add(&mut self, a: &[f32], b: &[f32]) {
+        let dot = |x: &[f32], y: &[f32]| -> f64 {
+            x.iter().zip(y).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum()
+        };
+        let cosine = dot(a, b) / (dot(a, a) * dot(b, b)).sqrt();
+        let largest = a.iter().fold(0f32, |max, x| max.max(x.abs()));
+        let difference = a.iter().zip(b).fold(0f32, |max, (x, y)| max.max((x - y).abs()));
+        // `min` and `max` would drop what is not a number.
+        self.cosine_min = if cosine < self.cosine_min || cosine.is_nan() { cosine } else { self.cosine_min };
+        self.relative_difference_max = self.relative_difference_max.max(f64::from(difference / largest));
+        self.same_argmax += usize::from(argmax(a) == argmax(b));
+    }
+}
+
+fn argmax(values: &[f32]) -> Option<usize> {
+    (0..values.len()).max_by(|&i, &j| values[i].total_cmp(&values[j]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Fixed(Vec<f32>);
+
+    impl Engine for Fixed {
+        fn name(&self) -> &'static str {
+            "fixed"
+        }
+
+        fn truncate(&mut self, _: usize) -> Result<()> {
+            Ok(())
+        }
+
+        fn prefill(&mut self, _: &[u32]) -> Result<()> {
+            Ok(())
+        }
+
+        fn verify(&mut self, _: &[u32], _: Logits) -> Result<()> {
+            Ok(())
+        }
+
+        fn logits(&self, _: usize) -> &[f32] {
+            &self.0
+        }
+    }
+
+    #[test]
+    fn equal_logits_pass_and_wrong_ones_are_refused() {
+        let check = |a: &[f32], b: &[f32]| check(&mut Fixed(a.to_vec()), &mut Fixed(b.to_vec()), &[0; 64]);
+        let good = check(&[1.0, 2.0, -3.0], &[1.0, 2.01, -3.0]).unwrap();
+        assert!(good.cosine_min > 0.9999 && good.same_argmax == N_ROWS);
+        assert!((good.relative_difference_max - 0.01 / 3.0).abs() < 1e-4);
+        assert!(check(&[1.0, 2.0, -3.0], &[1.0, -2.0, -3.0]).is_err());
+        assert!(check(&[1.0, 2.0], &[f32::NAN, 2.0]).is_err());
+    }
+}

@@ -1,0 +1,232 @@
+//! What is measured, and how: the engines take turns, and a turn's figure is the median of its passes.
+
+use std::time::Instant;
+
+use serde::Serialize;
+
+use crate::engines::{BATCH_LEN, Engine, Logits, Result};
+
+/// Contexts at which one row is decoded.
+pub const DECODE_CONTEXTS: [usize; 3] = [0, 1024, 4096];
+/// Context of the verification batches.
+pub const VERIFY_CONTEXT: usize = 512;
+/// Rows of the verification batches.
+pub const VERIFY_ROWS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
+/// Tokens of the prompt.
+pub const PREFILL_LEN: usize = 512;
+/// Tokens in the context when memory is measured.
+pub const CONTEXT_MEMORY: usize = 2048;
+/// Positions that a sequence must hold for all of it.
+pub const N_SLOTS: usize = 4096 + 64;
+
+/// A turn has as many passes as fit this time, within [`PASSES_MAX`]: short passes need more of them.
+const TURN_SECONDS: f64 = 0.15;
+const PASSES_MAX: usize = 20;
+
+/// One thing to measure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub enum Cell {
+    /// One row after `context` tokens, with its logits.
+    Decode { context: usize },
+    /// `rows` rows after [`VERIFY_CONTEXT`] tokens, with the logits of all, or of the last.
+    Verify { rows: usize, all_logits: bool },
+    /// A prompt of [`PREFILL_LEN`] tokens, to the logits of the last.
+    Prefill,
+}
+
+/// A kind of cell, as chosen on the command line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Kind {
+    Decode,
+    Verify,
+    Prefill,
+}
+
+impl Cell {
+    /// The cells of these kinds, from the longest context to the shortest: a cache is filled once and then cut.
+    pub fn of_kinds(kinds: &[Kind]) -> Vec<Cell> {
+        let mut cells = Vec::new();
+        if kinds.contains(&Kind::Decode) {
+            cells.extend(DECODE_CONTEXTS.map(|context| Cell::Decode { context }));
+        }
+        if kinds.contains(&Kind::Verify) {
+            for all_logits in [true, false] {
+                cells.extend(VERIFY_ROWS.map(|rows| Cell::Verify { rows, all_logits }));
+            }
+        }
+        if kinds.contains(&Kind::Prefill) {
+            cells.push(Cell::Prefill);
+        }
+        cells.sort_by_key(|cell| std::cmp::Reverse(cell.context()));
+        cells
+    }
+
+    /// Positions held before a pass.
+    pub fn context(self) -> usize {
+        match self {
+            Cell::Decode { context } => context,
+            Cell::Verify { .. } => VERIFY_CONTEXT,
+            Cell::Prefill => 0,
+        }
+    }
+
+    fn n_tokens(self) -> usize {
+        match self {
+            Cell::Decode { .. } => 1,
+            Cell::Verify { rows, .. } => rows,
+            Cell::Prefill => PREFILL_LEN,
+        }
+    }
+
+    /// One pass; the engine holds [`Cell::context`] positions before and more after it.
+    fn run(self, engine: &mut dyn Engine, tokens: &[u32]) -> Result<()> {
+        match self {
+            Cell::Decode { .. } | Cell::Verify { all_logits: false, .. } => {
+                engine.verify(tokens, Logits::Last)
+            }
+            Cell::Verify { all_logits: true, .. } => engine.verify(tokens, Logits::All),
+            Cell::Prefill => engine.prefill(tokens),
+        }
+    }
+}
+
+/// The times of one engine in one cell.
+#[derive(Clone, Debug, Serialize)]
+pub struct Times {
+    pub engine: &'static str,
+    /// Milliseconds of each turn, in the order taken.
+    pub turns_ms: Vec<f64>,
+}
+
+impl Times {
+    pub fn median_ms(&self) -> f64 {
+        median(&self.turns_ms)
+    }
+
+    pub fn min_ms(&self) -> f64 {
+        self.turns_ms.iter().copied().fold(f64::INFINITY, f64::min)
+    }
+}
+
+/// Brings an engine to the first `len` tokens of `text`: those that it holds beyond are forgotten, missing ones computed.
+pub fn fill(engine: &mut dyn Engine, text: &[u32], held: usize, len: usize) -> Result<()> {
+    engine.truncate(len.min(held))?;
+    let missing = text.get(held..len).unwrap_or_default();
+    missing.chunks(BATCH_LEN).try_for_each(|chunk| engine.prefill(chunk))
+}
+
+/// Measures one cell: `alternations` turns of each engine, one engine after the other. Every engine holds the first
+/// [`Cell::context`] tokens of a text before and after; `tokens` go on from there.
+pub fn measure(
+    cell: Cell,
+    engines: &mut [Box<dyn Engine + '_>],
+    tokens: &[u32],
+    alternations: usize,
+) -> Result<Vec<Times>> {
+    let tokens = &tokens[..cell.n_tokens()];
+    let pass = |engine: &mut dyn Engine| -> Result<f64> {
+        let start = Instant::now();
+        cell.run(engine, tokens)?;
+        let seconds = start.elapsed().as_secs_f64();
+        engine.truncate(cell.context())?;
+        Ok(seconds)
+    };
+    let mut times = Vec::new();
+    let mut n_passes = Vec::new();
+    for engine in engines.iter_mut() {
+        // The first pass grows buffers and plans graphs; the second one tells how many make a turn.
+        pass(engine.as_mut())?;
+        n_passes.push(((TURN_SECONDS / pass(engine.as_mut())?) as usize).clamp(1, PASSES_MAX));
+        times.push(Times { engine: engine.name(), turns_ms: Vec::new() });
+    }
+    for _ in 0..alternations {
+        for ((engine, times), &n_passes) in engines.iter_mut().zip(&mut times).zip(&n_passes) {
+            if n_passes > 1 {
+                // The other engine's weights are in the caches, and this one's threads asleep.
+                pass(engine.as_mut())?;
+            }
+            let turn: Result<Vec<f64>> = (0..n_passes).map(|_| pass(engine.as_mut())).collect();
+            times.turns_ms.push(median(&turn?) * 1e3);
+        }
+    }
+    Ok(times)
+}
+
+/// The middle value, or the mean of the two in the middle; not a number where there is none.
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.len() {
+        0 => f64::NAN,
+        n => (sorted[(n - 1) / 2] + sorted[n / 2]) / 2.0,
+    }
+}
+
+/// The geometric mean; not a number where there are no values.
+pub fn geometric_mean(values: &[f64]) -> f64 {
+    (values.iter().map(|value| value.ln()).sum::<f64>() / values.len() as f64).exp()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counts positions, and refuses what a cache would refuse.
+    struct Counter {
+        held: usize,
+        n_passes: usize,
+    }
+
+    impl Engine for Counter {
+        fn name(&self) -> &'static str {
+            "counter"
+        }
+
+        fn truncate(&mut self, len: usize) -> Result<()> {
+            assert!(len <= self.held, "{len} of {} positions", self.held);
+            self.held = len;
+            Ok(())
+        }
+
+        fn prefill(&mut self, tokens: &[u32]) -> Result<()> {
+            self.held += tokens.len();
+            self.n_passes += 1;
+            assert!(tokens.len() <= BATCH_LEN && self.held <= N_SLOTS);
+            Ok(())
+        }
+
+        fn verify(&mut self, tokens: &[u32], _: Logits) -> Result<()> {
+            self.prefill(tokens)
+        }
+
+        fn logits(&self, _: usize) -> &[f32] {
+            &[]
+        }
+    }
+
+    #[test]
+    fn every_cell_runs_at_its_context_and_rolls_back() {
+        let text = vec![0; N_SLOTS];
+        let cells = Cell::of_kinds(&[Kind::Decode, Kind::Verify, Kind::Prefill]);
+        assert_eq!(cells.len(), 3 + 14 + 1);
+        let mut counter = Counter { held: 0, n_passes: 0 };
+        let mut held = 0;
+        for cell in cells {
+            fill(&mut counter, &text, held, cell.context()).unwrap();
+            held = cell.context();
+            assert_eq!(counter.held, held);
+            let mut engines: Vec<Box<dyn Engine>> = vec![Box::new(Counter { held, n_passes: 0 })];
+            let times = measure(cell, &mut engines, &text, 2).unwrap();
+            assert_eq!(times[0].turns_ms.len(), 2);
+        }
+        assert_eq!(counter.n_passes, 4096 / BATCH_LEN, "filled once, cut afterwards");
+    }
+
+    #[test]
+    fn median_and_mean_of_known_values() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert!(median(&[]).is_nan());
+        assert!((geometric_mean(&[1.0, 4.0]) - 2.0).abs() < 1e-12);
+    }
+}

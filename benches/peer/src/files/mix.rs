@@ -1,0 +1,98 @@
+//! Which tensor has which type, as llama.cpp's quantiser chooses (`llama_tensor_get_type` in `src/llama-quant.cpp`).
+
+use refrain::kernels::BlockType;
+
+use super::shape::{Role, Tensor};
+
+/// A file type.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Mix {
+    /// Every matrix Q8_0.
+    #[value(name = "Q8_0", alias = "q8_0")]
+    Q8_0,
+    /// Every matrix Q4_0, head and embedding too (`llama-quantize --pure`).
+    #[value(name = "Q4_0", alias = "q4_0")]
+    Q4_0,
+    /// Q4_0 with a Q8_0 head: what `llama-quantize` makes of models whose rows are no multiple of 256.
+    #[value(name = "Q4_0-H8", alias = "q4_0-h8")]
+    Q4_0H8,
+    /// Q4_0 with a Q6_K head: what `llama-quantize` makes of the other models.
+    #[value(name = "Q4_0-H6", alias = "q4_0-h6")]
+    Q4_0H6,
+    /// Q4_K, with Q6_K for the head and the layers that matter most.
+    #[value(name = "Q4_K_M", alias = "q4_k_m")]
+    Q4KM,
+}
+
+impl Mix {
+    /// `general.file_type` (llama.cpp's `llama_ftype`).
+    pub fn file_type(self) -> u32 {
+        match self {
+            Mix::Q4_0 | Mix::Q4_0H8 | Mix::Q4_0H6 => 2,
+            Mix::Q8_0 => 7,
+            Mix::Q4KM => 15,
+        }
+    }
+
+    /// The type of `tensor` in a model of `n_layers`.
+    pub fn type_of(self, tensor: &Tensor, n_layers: u64) -> BlockType {
+        let wanted = match (self, tensor.role) {
+            (_, Role::Norm | Role::Bias | Role::RopeFactors) => BlockType::F32,
+            (Mix::Q8_0, _) | (Mix::Q4_0H8, Role::Head) => BlockType::Q8_0,
+            (Mix::Q4_0H6 | Mix::Q4KM, Role::Head) => BlockType::Q6K,
+            (Mix::Q4_0 | Mix::Q4_0H8 | Mix::Q4_0H6, _) => BlockType::Q4_0,
+            (Mix::Q4KM, Role::AttnV { layer_idx } | Role::FfnDown { layer_idx })
+                if uses_more_bits(layer_idx, n_layers) =>
+            {
+                BlockType::Q6K
+            }
+            (Mix::Q4KM, _) => BlockType::Q4K,
+        };
+        if tensor.dims[0].is_multiple_of(wanted.block_len() as u64) {
+            return wanted;
+        }
+        // The quantiser's fallbacks to blocks of 32 (`tensor_type_fallback`).
+        match wanted {
+            BlockType::Q4K => BlockType::Q5_0,
+            _ => BlockType::Q8_0,
+        }
+    }
+}
+
+/// llama.cpp's `use_more_bits`: the first and last eighth of the layers, and every third between.
+fn uses_more_bits(layer_idx: u64, n_layers: u64) -> bool {
+    let eighth = n_layers / 8;
+    layer_idx < eighth || layer_idx >= 7 * n_layers / 8 || (layer_idx - eighth) % 3 == 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::Shape;
+
+    fn types(shape: &str, mix: Mix, part: &str) -> Vec<BlockType> {
+        let shape = Shape::parse(shape).unwrap();
+        let tensors = shape.tensors();
+        let parts = tensors.iter().filter(|tensor| tensor.name.contains(part));
+        parts.map(|tensor| mix.type_of(tensor, shape.n_layers)).collect()
+    }
+
+    #[test]
+    fn q4_k_m_spends_more_bits_where_the_quantiser_does() {
+        let down = types("llama-3.2-1b", Mix::Q4KM, "ffn_down");
+        let q6: Vec<usize> = (0..16).filter(|&i| down[i] == BlockType::Q6K).collect();
+        assert_eq!(q6, [0, 1, 4, 7, 10, 13, 14, 15]);
+        assert_eq!(types("llama-3.2-1b", Mix::Q4KM, "attn_v"), down);
+        assert_eq!(types("llama-3.2-1b", Mix::Q4KM, "token_embd"), [BlockType::Q6K]);
+        assert!(types("llama-3.2-1b", Mix::Q4KM, "ffn_gate").iter().all(|&ty| ty == BlockType::Q4K));
+    }
+
+    #[test]
+    fn rows_that_are_no_multiple_of_256_fall_back() {
+        assert_eq!(types("qwen2.5-0.5b", Mix::Q4KM, "token_embd"), [BlockType::Q8_0]);
+        assert!(types("qwen2.5-0.5b", Mix::Q4KM, "attn_q.weight").iter().all(|&ty| ty == BlockType::Q5_0));
+        assert!(types("qwen2.5-0.5b", Mix::Q4KM, "ffn_down").contains(&BlockType::Q4K));
+        assert_eq!(types("qwen2.5-0.5b", Mix::Q4_0H6, "token_embd"), [BlockType::Q8_0]);
+        assert_eq!(types("qwen2.5-1.5b", Mix::Q4_0H6, "token_embd"), [BlockType::Q6K]);
+    }
+}

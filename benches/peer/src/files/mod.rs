@@ -1,0 +1,10 @@
+//! Model files of true shapes with random weights: what a kernel costs depends on shapes and types, not on the numbers.
+
+mod blocks;
+mod mix;
+mod shape;
+mod write;
+
+pub use mix::Mix;
+pub use shape::Shape;
+pub use write::write;

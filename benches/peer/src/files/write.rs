@@ -1,0 +1,147 @@
+//! Writes a shape as a GGUF file that both engines load.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use refrain::kernels::BlockType;
+use refrain::model::gguf::{GgufWriteError, GgufWriter};
+
+use super::blocks::push_random;
+use super::mix::Mix;
+use super::shape::{Role, Shape, Tensor};
+use crate::random::Random;
+
+/// Spread of the logits: with random weights nothing else decides how flat their distribution is.
+const LOGITS_STD: f32 = 2.0;
+/// Spread of biases, and of norm weights around 1.
+const VECTOR_STD: f32 = 0.1;
+
+/// Writes `shape` with random weights; one tensor is in memory at a time. Returns the bytes written.
+///
+/// # Errors
+/// [`GgufWriteError::Io`]; the file is then incomplete.
+pub fn write(shape: &Shape, mix: Mix, seed: u64, path: &Path) -> Result<u64, GgufWriteError> {
+    let tensors = shape.tensors();
+    let mut writer = GgufWriter::new();
+    shape.put_metadata(&mut writer);
+    writer.metadata("general.file_type", mix.file_type());
+    put_tokenizer(shape, &mut writer);
+    for tensor in &tensors {
+        writer.tensor(&tensor.name, mix.type_of(tensor, shape.n_layers), &tensor.dims);
+    }
+    let mut data = writer.start(BufWriter::with_capacity(1 << 20, File::create(path)?))?;
+    let mut random = Random::new(seed);
+    let mut bytes = Vec::new();
+    for tensor in &tensors {
+        bytes.clear();
+        push_tensor(shape, tensor, mix.type_of(tensor, shape.n_layers), &mut random, &mut bytes);
+        data.write_tensor(&bytes)?;
+    }
+    let mut out = data.finish()?;
+    out.flush()?;
+    Ok(out.get_ref().metadata()?.len())
+}
+
+fn push_tensor(shape: &Shape, tensor: &Tensor, ty: BlockType, random: &mut Random, out: &mut Vec<u8>) {
+    let n_values: u64 = tensor.dims.iter().product();
+    // The variance of a uniform number in -1..1 is 1/3.
+    let uniform = |random: &mut Random| 3f32.sqrt() * VECTOR_STD * random.next_f32();
+    let input_std = 1.0 / (tensor.dims[0] as f32).sqrt();
+    match tensor.role {
+        Role::Norm => (0..n_values).for_each(|_| out.extend((1.0 + uniform(random)).to_le_bytes())),
+        Role::Bias => (0..n_values).for_each(|_| out.extend(uniform(random).to_le_bytes())),
+        Role::RopeFactors => shape.rope_factors().iter().for_each(|factor| out.extend(factor.to_le_bytes())),
+        Role::Head => push_random(ty, n_values, LOGITS_STD * input_std, random, out),
+        Role::AttnV { .. } | Role::FfnDown { .. } | Role::Matrix => {
+            push_random(ty, n_values, input_std, random, out);
+        }
+    }
+}
+
+/// A byte-level BPE of the right size: the 256 bytes, one merge, and names for the rest. Enough to load; the bench feeds
+/// token numbers.
+fn put_tokenizer(shape: &Shape, writer: &mut GgufWriter) {
+    let mut tokens: Vec<String> = (0..=255).map(|byte| char_of_byte(byte).to_string()).collect();
+    let (left, right) = (char_of_byte(b' '), char_of_byte(b't'));
+    tokens.push(format!("{left}{right}"));
+    tokens.extend((tokens.len() as u64..shape.vocab_size).map(|id| format!("<|unused_{id}|>")));
+    // 1: normal, 3: control, 5: unused (ggml's `token_type`).
+    let mut types: Vec<i32> = (0..shape.vocab_size).map(|id| if id <= 256 { 1 } else { 5 }).collect();
+    let eos = shape.vocab_size as usize - 1;
+    types[eos] = 3;
+    writer.metadata("tokenizer.ggml.model", "gpt2");
+    let pre = if shape.architecture == "llama" { "llama-bpe" } else { "qwen2" };
+    writer.metadata("tokenizer.ggml.pre", pre);
+    writer.metadata("tokenizer.ggml.tokens", tokens);
+    writer.metadata("tokenizer.ggml.token_type", types);
+    writer.metadata("tokenizer.ggml.merges", vec![format!("{left} {right}")]);
+    writer.metadata("tokenizer.ggml.bos_token_id", eos as u32);
+    writer.metadata("tokenizer.ggml.eos_token_id", eos as u32);
+    writer.metadata("tokenizer.ggml.add_bos_token", false);
+}
+
+/// GPT-2's printable stand-in for a byte: itself where it is printable in Latin-1, else the next free character from 256 on.
+fn char_of_byte(byte: u8) -> char {
+    let printable = |b: u8| matches!(b, 33..=126 | 161..=172 | 174..=255);
+    if printable(byte) {
+        return char::from(byte);
+    }
+    let n_before = (0..byte).filter(|&b| !printable(b)).count() as u32;
+    char::from_u32(256 + n_before).expect("68 characters from U+0100 on are assigned")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use refrain::kernels::{Kernels, KvType, Pool};
+    use refrain::model::transformer::{Compute, PassEnd};
+    use refrain::model::weights::LoadOptions;
+    use refrain::model::{Batch, Checkpoint, KvCache, Model, Workspace};
+    use refrain::token::TokenId;
+
+    /// Small dimensions of each family, so that the test is quick; rows of 256 let every type occur.
+    fn small(architecture: &'static str) -> Shape {
+        Shape {
+            name: "small",
+            architecture,
+            n_layers: 3,
+            hidden_dim: 256,
+            n_heads: 4,
+            n_kv_heads: 2,
+            head_dim: 64,
+            ffn_dim: 512,
+            vocab_size: 300,
+            context_len: 64,
+            rope_theta: 10_000,
+            norm_eps_inv: 100_000,
+        }
+    }
+
+    #[test]
+    fn files_load_and_their_logits_are_finite_and_spread() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("small.gguf");
+        for architecture in ["llama", "qwen2", "qwen3"] {
+            for mix in [Mix::Q8_0, Mix::Q4_0, Mix::Q4_0H8, Mix::Q4_0H6, Mix::Q4KM] {
+                let n_bytes = write(&small(architecture), mix, 1, &path).unwrap();
+                assert_eq!(n_bytes, std::fs::metadata(&path).unwrap().len());
+                let checkpoint = Checkpoint::open(&path).unwrap();
+                checkpoint.tokenizer().unwrap();
+                let model = Model::load(&checkpoint, LoadOptions::default()).unwrap();
+                let pool = Pool::new(1);
+                let compute = Compute { kernels: Kernels::detect(), pool: &pool };
+                let mut kv = KvCache::new(model.config(), KvType::F16, 8).unwrap();
+                let mut workspace = Workspace::new(model.config());
+                let mut batch = Batch::new();
+                batch.set_chain(0, &[5, 90, 17, 256].map(TokenId));
+                let never = std::sync::atomic::AtomicBool::new(false);
+                model.forward(compute, &batch, &mut kv, &mut workspace, PassEnd::Hidden, &never).unwrap();
+                let mut logits = Vec::new();
+                model.logits(compute, &mut workspace, &[3], &mut logits);
+                let spread = (logits.iter().map(|x| x * x).sum::<f32>() / logits.len() as f32).sqrt();
+                assert!((0.5..8.0).contains(&spread), "{architecture} {mix:?}: logits spread by {spread}");
+            }
+        }
+    }
+}

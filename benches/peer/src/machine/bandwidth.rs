@@ -1,0 +1,77 @@
+//! Read bandwidth: each thread reads its part of a buffer far larger than the caches, as several streams at once, with
+//! huge pages where the system gives them. One stream leaves part of the bandwidth unused, and so do small pages.
+#![allow(unsafe_code)]
+
+use std::hint::black_box;
+
+use super::on_threads;
+
+/// 32 times the last-level cache of a large desktop CPU.
+const BUFFER_BYTES: usize = 1 << 30;
+/// Passes over the buffer for each number of streams; the best one is the limit.
+const PASSES: usize = 6;
+/// What one load instruction reads: a cache line.
+type Line = [u64; 8];
+
+/// The best of several passes with 1, 2, 4 and 8 streams per thread.
+pub fn read_bytes_per_s(n_threads: usize) -> f64 {
+    let buffer = filled_buffer();
+    let part_len = buffer.len() / n_threads;
+    let parts: Vec<&[Line]> = buffer.chunks_exact(part_len).take(n_threads).collect();
+    let n_bytes = (part_len * n_threads * size_of::<Line>()) as f64;
+    let pass = |read: fn(&[Line]) -> u64| {
+        let seconds = on_threads(n_threads, &|thread_idx| {
+            black_box(read(parts[thread_idx]));
+        });
+        n_bytes / seconds
+    };
+    let reads: [fn(&[Line]) -> u64; 4] =
+        [read_streams::<1>, read_streams::<2>, read_streams::<4>, read_streams::<8>];
+    reads.iter().flat_map(|&read| (0..PASSES).map(move |_| read)).map(pass).fold(0.0, f64::max)
+}
+
+fn filled_buffer() -> Vec<Line> {
+    let mut buffer: Vec<Line> = Vec::with_capacity(BUFFER_BYTES / size_of::<Line>());
+    #[cfg(target_os = "linux")]
+    // SAFETY: the advice names the allocation that the vector owns and changes none of its bytes; the kernel rounds or
+    // refuses what it does not like, and a refusal only makes the measurement slower.
+    unsafe {
+        const PAGE: usize = 4096;
+        let start = (buffer.as_mut_ptr() as usize).next_multiple_of(PAGE);
+        libc::madvise(start as *mut libc::c_void, BUFFER_BYTES - PAGE, libc::MADV_HUGEPAGE);
+    }
+    // Written, so that the pages are real and differ from the zero page.
+    buffer.extend((0..BUFFER_BYTES as u64 / size_of::<Line>() as u64).map(|i| [i; 8]));
+    buffer
+}
+
+/// Reads `part` as `N` streams and returns something that depends on every byte.
+fn read_streams<const N: usize>(part: &[Line]) -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx512f") {
+        // SAFETY: the CPU has the feature.
+        return unsafe { read_streams_avx512::<N>(part) };
+    }
+    read_streams_portable::<N>(part)
+}
+
+/// The same loop with 64-byte vectors.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+fn read_streams_avx512<const N: usize>(part: &[Line]) -> u64 {
+    read_streams_portable::<N>(part)
+}
+
+#[inline(always)]
+fn read_streams_portable<const N: usize>(part: &[Line]) -> u64 {
+    let len = part.len() / N;
+    let streams: [&[Line]; N] = std::array::from_fn(|stream| &part[stream * len..][..len]);
+    let mut sums = [[0u64; 8]; N];
+    for i in 0..len {
+        for (sum, stream) in sums.iter_mut().zip(&streams) {
+            let line = &stream[i];
+            sum.iter_mut().zip(line).for_each(|(sum, word)| *sum ^= word);
+        }
+    }
+    sums.as_flattened().iter().fold(0, |all, sum| all ^ sum)
+}

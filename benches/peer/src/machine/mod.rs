@@ -1,0 +1,65 @@
+//! What this machine can do at most, so that a time can be told as a share of it.
+
+mod bandwidth;
+mod int8;
+mod memory;
+
+use serde::Serialize;
+
+pub use memory::peak_bytes;
+
+/// The machine and its measured limits.
+#[derive(Debug, Serialize)]
+pub struct Machine {
+    pub cpu: String,
+    pub n_threads: usize,
+    /// Reads from memory by all threads.
+    pub read_bytes_per_s: f64,
+    /// Multiply-adds of 8-bit integers by all threads; `None` where the CPU has no VNNI.
+    pub int8_macs_per_s: Option<f64>,
+    /// The load average of the last minute before the measurement: above about 0 the machine was not quiet.
+    pub load_before: Option<f64>,
+}
+
+impl Machine {
+    /// Measures with `n_threads`; takes a few seconds and 1 GiB of memory.
+    pub fn measure(n_threads: usize) -> Self {
+        let load_before = load_average();
+        Self {
+            cpu: cpu_name(),
+            n_threads,
+            read_bytes_per_s: bandwidth::read_bytes_per_s(n_threads),
+            int8_macs_per_s: int8::macs_per_s(n_threads),
+            load_before,
+        }
+    }
+}
+
+/// Runs `work` on `n_threads` threads that start together, and returns the seconds until the last one ends.
+fn on_threads(n_threads: usize, work: &(dyn Fn(usize) + Sync)) -> f64 {
+    let start = std::sync::Barrier::new(n_threads);
+    let run = |thread_idx| {
+        start.wait();
+        let begin = std::time::Instant::now();
+        work(thread_idx);
+        (begin, std::time::Instant::now())
+    };
+    let spans: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..n_threads).map(|i| scope.spawn(move || run(i))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a measuring thread ends")).collect()
+    });
+    let begin = spans.iter().map(|span| span.0).min().expect("at least one thread");
+    let end = spans.iter().map(|span| span.1).max().expect("at least one thread");
+    (end - begin).as_secs_f64()
+}
+
+fn cpu_name() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    name.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.to_owned())
+}
+
+/// The load average of the last minute, where the system tells it.
+pub fn load_average() -> Option<f64> {
+    std::fs::read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse().ok()
+}

@@ -1,0 +1,98 @@
+//! Refrain beside llama.cpp: the same GGUF file through both in one process, alternating.
+
+mod agreement;
+mod cells;
+mod engines;
+mod files;
+mod machine;
+mod random;
+mod report;
+mod results;
+mod run;
+mod weights;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use files::{Mix, Shape};
+use machine::Machine;
+use run::{MemoryOf, Options};
+
+/// Refrain beside llama.cpp on the same GGUF files.
+#[derive(Parser)]
+#[command(version)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Writes a model file of a true shape with random weights.
+    Make {
+        /// qwen2.5-0.5b, qwen2.5-1.5b, llama-3.2-1b or qwen3-1.7b
+        #[arg(value_parser = Shape::parse)]
+        shape: Shape,
+        mix: Mix,
+        out: PathBuf,
+        /// The same seed gives the same file.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
+    /// Measures files with both engines and prints tables.
+    Run {
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+        #[command(flatten)]
+        options: Options,
+        /// Writes every turn's time too.
+        #[arg(long)]
+        json: Option<PathBuf>,
+    },
+    /// Prints the peak of resident memory of one engine, in bytes, at a context of 2048 tokens.
+    Memory {
+        engine: MemoryOf,
+        file: PathBuf,
+        #[arg(long, default_value_t = 2)]
+        threads: usize,
+    },
+    /// Measures the machine's limits alone.
+    Machine {
+        #[arg(long, default_value_t = 2)]
+        threads: usize,
+    },
+}
+
+fn main() -> ExitCode {
+    match execute(Args::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn execute(command: Command) -> engines::Result<()> {
+    match command {
+        Command::Make { shape, mix, out, seed } => {
+            let n_bytes = files::write(&shape, mix, seed, &out)?;
+            println!("{}: {:.1} MB", out.display(), n_bytes as f64 / 1e6);
+        }
+        Command::Run { files, options, json } => {
+            let results = run::run(&files, &options)?;
+            if let Some(path) = json {
+                std::fs::write(path, serde_json::to_vec_pretty(&results)?)?;
+            }
+            print!("{}", report::markdown(&results));
+        }
+        Command::Memory { engine, file, threads } => {
+            println!("{}", run::peak_memory(engine, &file, threads)?)
+        }
+        Command::Machine { threads } => {
+            println!("{}", serde_json::to_string_pretty(&Machine::measure(threads))?)
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,101 @@
+//! `refrain pack`: a model in the layout that the kernels read, in one file that loads by mapping.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::time::Instant;
+
+use indicatif::HumanBytes;
+use refrain::engine::EngineError;
+use refrain::model::packed::{MAGIC, PackSummary, WritePackedError, pack as pack_checkpoint};
+use refrain::model::weights::LoadOptions;
+use serde::Serialize;
+
+use crate::args::PackArgs;
+use crate::failure::{Exit, Failure};
+use crate::load;
+use crate::progress::Progress;
+use crate::terminal::{AnswerStream, visible};
+
+pub(crate) fn pack(args: &PackArgs) -> Result<Exit, Failure> {
+    refuse_to_replace(&args.out)?;
+    let checkpoint = load::checkpoint(Some(&args.model))?;
+    // A model without a tokenizer can be packed, and not be run: better said before the work.
+    let tokenizer = checkpoint.tokenizer();
+    tokenizer.map_err(EngineError::from)?;
+    let source_bytes = checkpoint.weights_bytes();
+    let start = Instant::now();
+    let summary = {
+        let progress = Progress::bytes("packing");
+        let progress = |done, total| progress.set(done, total);
+        let quantize = args.quantize.quantize();
+        let options = LoadOptions { quantize, progress: Some(&progress), ..LoadOptions::default() };
+        pack_checkpoint(&checkpoint, &args.out, options).map_err(failure)?
+    };
+    let report = Report::new(&args.out, source_bytes, &summary, start.elapsed().as_secs_f64());
+    let mut out = AnswerStream::stdout();
+    match args.json {
+        true => out.line(&serde_json::to_string(&report).expect("strings and numbers have a JSON form"))?,
+        false => out.line(&visible(&report.to_string()))?,
+    }
+    Ok(Exit::Done)
+}
+
+/// A packed file may be replaced; anything else at that place is more likely a slip, such as the arguments in the wrong order.
+fn refuse_to_replace(out: &Path) -> Result<(), Failure> {
+    let mut magic = [0; MAGIC.len()];
+    let is_other = match File::open(out) {
+        Ok(mut file) => file.read_exact(&mut magic).is_err() || magic != MAGIC,
+        Err(_) => false,
+    };
+    if is_other || out.is_dir() {
+        let problem = format!("`{}` is there and is no packed file", out.display());
+        return Err(Failure::usage(problem, "name another place, or remove it first"));
+    }
+    Ok(())
+}
+
+fn failure(error: WritePackedError) -> Failure {
+    match error {
+        WritePackedError::Write { .. } | WritePackedError::Replace { .. } => {
+            Failure::new(Exit::Failed, format!("{error} (check the folder and the disk)"))
+        }
+        WritePackedError::AlreadyPacked { .. } => Failure::new(Exit::Input, error.to_string()),
+        _ => Failure::input(error, "`refrain inspect` shows what the model holds"),
+    }
+}
+
+/// What was done.
+#[derive(Serialize)]
+struct Report {
+    path: String,
+    source_weights_bytes: u64,
+    file_bytes: u64,
+    weights_bytes: u64,
+    sections: usize,
+    identity: String,
+    seconds: f64,
+}
+
+impl Report {
+    fn new(out: &Path, source_weights_bytes: u64, summary: &PackSummary, seconds: f64) -> Self {
+        Self {
+            path: out.display().to_string(),
+            source_weights_bytes,
+            file_bytes: summary.file_bytes,
+            weights_bytes: summary.weights_bytes,
+            sections: summary.n_sections,
+            identity: summary.identity.to_string(),
+            seconds,
+        }
+    }
+}
+
+impl std::fmt::Display for Report {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [source, file] = [self.source_weights_bytes, self.file_bytes].map(HumanBytes);
+        let Self { path, sections, identity, seconds, .. } = self;
+        write!(f, "{path}: {source} of weights packed into {file}, {sections} sections, in {seconds:.1} s ")?;
+        write!(f, "(identity {identity})")
+    }
+}

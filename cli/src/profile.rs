@@ -1,0 +1,147 @@
+//! `refrain profile`: what steps of a model cost on this machine, as a table, as a plot, and for the program to use.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use plotters::prelude::*;
+use refrain::draft::CostProfile;
+use refrain::engine::profile::PassCost;
+use refrain::engine::{EngineOptions, MachineProfile, ProfileOptions};
+
+use crate::args::ProfileArgs;
+use crate::failure::{Exit, Failure};
+use crate::load;
+use crate::progress::Progress;
+use crate::terminal::{AnswerStream, note};
+
+pub(crate) fn profile(args: &ProfileArgs) -> Result<Exit, Failure> {
+    let checkpoint = load::checkpoint(args.model.as_deref())?;
+    // The measurement that loading would make is what is about to be done properly.
+    let options =
+        EngineOptions { cost_profile: Some(CostProfile::free_rows(1.0)), ..args.compute.engine_options() };
+    let engine = load::engine(&checkpoint, options)?;
+    let options = ProfileOptions {
+        contexts: args.contexts.clone(),
+        kv_type: args.kv.kv_type(),
+        ..ProfileOptions::default()
+    };
+    let progress = Progress::steps("measuring");
+    let profile = engine.measure_profile(&options, |done, total| progress.set(done as u64, total as u64))?;
+    drop(progress);
+
+    let mut out = AnswerStream::stdout();
+    for line in table(&profile) {
+        out.line(&line)?;
+    }
+    let path = args.out.clone().or_else(|| args.model.as_deref().map(beside));
+    match &path {
+        Some(path) => {
+            profile.write(path)?;
+            let svg = path.with_extension("svg");
+            plot(&profile, &svg)?;
+            note(&format!("written: {} and {}", path.display(), svg.display()));
+        }
+        None => note("not written: name a file with --out"),
+    }
+    Ok(Exit::Done)
+}
+
+/// Where a model's profile is kept: `MODEL.profile.json` beside a file, `refrain.profile.json` in a folder.
+pub(crate) fn beside(model: &Path) -> PathBuf {
+    if model.is_dir() {
+        return model.join("refrain.profile.json");
+    }
+    let mut name = OsString::from(model.file_name().unwrap_or_default());
+    name.push(".profile.json");
+    model.with_file_name(name)
+}
+
+/// The stored profile of a model, if there is one; one that cannot be used is left aside with a note.
+pub(crate) fn stored(model: Option<&Path>) -> Option<MachineProfile> {
+    let path = beside(model?);
+    if !path.exists() {
+        return None;
+    }
+    match MachineProfile::read(&path) {
+        Ok(profile) => Some(profile),
+        Err(error) => {
+            note(&format!("the stored profile is left aside: {error}"));
+            None
+        }
+    }
+}
+
+fn table(profile: &MachineProfile) -> Vec<String> {
+    let mut lines = vec![format!(
+        "{} threads, {}; ms per pass (least of several), beside it the cost in single rows",
+        profile.key().n_threads,
+        profile.key().isa
+    )];
+    let mut by_rows: BTreeMap<usize, Vec<&PassCost>> = BTreeMap::new();
+    for cost in profile.verify() {
+        by_rows.entry(cost.rows).or_default().push(cost);
+    }
+    let contexts: Vec<usize> =
+        by_rows.values().next().into_iter().flatten().map(|cost| cost.context).collect();
+    let mut head = format!("{:>6}", "rows");
+    for context in &contexts {
+        head += &format!("  {:>18}", format!("context {context}"));
+    }
+    lines.push(format!("{head}  {:>18}", "projection"));
+    let single: Vec<f32> = by_rows.values().next().into_iter().flatten().map(|cost| cost.us).collect();
+    for (rows, costs) in &by_rows {
+        let mut line = format!("{rows:>6}");
+        for (cost, single) in costs.iter().zip(&single) {
+            line += &format!("  {:>10.3} {:>6.2}×", cost.us / 1e3, cost.us / single);
+        }
+        if let Some(cost) = profile.projection().iter().find(|cost| cost.rows == *rows) {
+            let single = profile.projection()[0].us;
+            line += &format!("  {:>10.3} {:>6.2}×", cost.us / 1e3, cost.us / single);
+        }
+        lines.push(line);
+    }
+    for cost in profile.prefill() {
+        let per_s = cost.rows as f32 / cost.us * 1e6;
+        lines.push(format!("prefill {:>4}  {:>10.3}  {per_s:.0} tokens/s", cost.rows, cost.us / 1e3));
+    }
+    lines
+}
+
+/// ms by rows, a line for each context.
+fn plot(profile: &MachineProfile, path: &Path) -> Result<(), Failure> {
+    draw(profile, path).map_err(|error| Failure::new(Exit::Failed, format!("{}: {error}", path.display())))
+}
+
+fn draw(profile: &MachineProfile, path: &Path) -> Result<(), Box<dyn std::error::Error>> {
+    const COLORS: [RGBColor; 4] =
+        [RGBColor(0, 95, 135), RGBColor(200, 85, 0), RGBColor(70, 130, 60), RGBColor(130, 60, 140)];
+    let most = |costs: &[PassCost], of: fn(&PassCost) -> f32| costs.iter().map(of).fold(0.0, f32::max);
+    let rows_max = most(profile.verify(), |cost| cost.rows as f32);
+    let ms_max = most(profile.verify(), |cost| cost.us / 1e3) * 1.05;
+    let root = SVGBackend::new(path, (720, 440)).into_drawing_area();
+    root.fill(&WHITE)?;
+    let mut chart = ChartBuilder::on(&root)
+        .caption("Cost of a verification batch", ("sans-serif", 18))
+        .margin(12)
+        .x_label_area_size(40)
+        .y_label_area_size(60)
+        .build_cartesian_2d(0.0..rows_max, 0.0..ms_max)?;
+    chart.configure_mesh().x_desc("rows").y_desc("ms").light_line_style(WHITE).draw()?;
+    let mut contexts: Vec<usize> = profile.verify().iter().map(|cost| cost.context).collect();
+    contexts.dedup();
+    for (i, context) in contexts.into_iter().enumerate() {
+        let color = COLORS[i % COLORS.len()];
+        let points = profile.verify().iter().filter(|cost| cost.context == context);
+        chart
+            .draw_series(LineSeries::new(
+                points.map(|cost| (cost.rows as f32, cost.us / 1e3)),
+                color.stroke_width(2),
+            ))?
+            .label(format!("context {context}"))
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], color.stroke_width(2)));
+    }
+    chart.configure_series_labels().background_style(WHITE).border_style(BLACK.mix(0.3)).draw()?;
+    root.present()?;
+    Ok(())
+}

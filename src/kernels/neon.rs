@@ -1,0 +1,316 @@
+//! NEON: four 128-bit registers per vector, and `sdot` for the integer dot products where the CPU has it (`DOT`).
+//!
+//! `sdot` multiplies signed bytes, so codes of all eight bits are read as signed (code − 128) and the sums start elsewhere
+//! (`WIDE_SHIFT`); codes below 128 are the same either way. CPUs before ARMv8.2 widen to 16 bits and add in pairs, which is
+//! exact as well: |w · a| ≤ 128 · 127 fits.
+
+use std::arch::aarch64::*;
+use std::arch::{asm, is_aarch64_feature_detected};
+
+use super::simd::{LANES, Simd, Work};
+
+/// Proof that the CPU has NEON, and its dot products if `DOT`: `new` is the only way to a value.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Neon<const DOT: bool>(());
+
+/// Wraps the intrinsics below. Each needs features that `Neon` proves, and memory only through references.
+macro_rules! proven {
+    ($($body:tt)*) => {
+        // SAFETY: a value of `Neon` exists only where the CPU has the features; pointers come from references to whole vectors.
+        unsafe { $($body)* }
+    };
+}
+impl<const DOT: bool> Neon<DOT> {
+    pub(super) fn new() -> Option<Self> {
+        let has_all =
+            is_aarch64_feature_detected!("neon") && (!DOT || is_aarch64_feature_detected!("dotprod"));
+        has_all.then_some(Neon(()))
+    }
+
+    pub(super) fn run<W: Work>(self, work: W) -> W::Output {
+        #[target_feature(enable = "neon")]
+        fn with_features<W: Work>(isa: Neon<false>, work: W) -> W::Output {
+            work.run(isa)
+        }
+        #[target_feature(enable = "neon,dotprod")]
+        fn with_dot<W: Work>(isa: Neon<true>, work: W) -> W::Output {
+            work.run(isa)
+        }
+        // SAFETY: `self` proves that the CPU has these features.
+        unsafe { if DOT { with_dot(Neon(()), work) } else { with_features(Neon(()), work) } }
+    }
+
+    /// Per lane: acc + Σ₄ w · a, all bytes signed.
+    #[inline(always)]
+    fn dot(self, mut acc: int32x4_t, w: int8x16_t, a: int8x16_t) -> int32x4_t {
+        if DOT {
+            // SAFETY: `DOT` proves `sdot`, which reads and writes registers only. (Its intrinsic is not stable yet.)
+            unsafe {
+                asm!(
+                    "sdot {acc:v}.4s, {w:v}.16b, {a:v}.16b",
+                    acc = inout(vreg) acc,
+                    w = in(vreg) w,
+                    a = in(vreg) a,
+                    options(pure, nomem, nostack, preserves_flags)
+                );
+            }
+            return acc;
+        }
+        proven! {
+            let low = vpaddlq_s16(vmull_s8(vget_low_s8(w), vget_low_s8(a)));
+            let high = vpaddlq_s16(vmull_high_s8(w, a));
+            vaddq_s32(acc, vpaddq_s32(low, high))
+        }
+    }
+}
+
+/// The same intrinsic on all four registers.
+macro_rules! four {
+    ($f:expr, $a:expr) => {
+        proven!([$f($a[0]), $f($a[1]), $f($a[2]), $f($a[3])])
+    };
+    ($f:expr, $a:expr, $b:expr) => {
+        proven!([$f($a[0], $b[0]), $f($a[1], $b[1]), $f($a[2], $b[2]), $f($a[3], $b[3])])
+    };
+}
+
+impl<const DOT: bool> Simd for Neon<DOT> {
+    type F = [float32x4_t; 4];
+    type I = [int32x4_t; 4];
+    type W = [uint8x16_t; 4];
+
+    const WIDE_SHIFT: i32 = -128;
+    const INT_TILE_PANELS: [usize; 2] = [1, 1];
+    const QUERIES: usize = 4;
+    const ACCUMULATORS: usize = 4;
+    const FLOAT_TILE_ROWS: usize = 2;
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> Self::F {
+        proven!([vdupq_n_f32(x); 4])
+    }
+    #[inline(always)]
+    fn load(self, x: &[f32; LANES]) -> Self::F {
+        let x = x.as_ptr();
+        proven!([vld1q_f32(x), vld1q_f32(x.add(4)), vld1q_f32(x.add(8)), vld1q_f32(x.add(12))])
+    }
+    #[inline(always)]
+    fn store(self, x: Self::F, out: &mut [f32; LANES]) {
+        for (out, x) in out.as_chunks_mut::<4>().0.iter_mut().zip(x) {
+            proven!(vst1q_f32(out.as_mut_ptr(), x));
+        }
+    }
+    #[inline(always)]
+    fn load_f16(self, x: &[u16; LANES]) -> Self::F {
+        let x = x.as_ptr();
+        proven! {
+            let bits = [vld1_u16(x), vld1_u16(x.add(4)), vld1_u16(x.add(8)), vld1_u16(x.add(12))];
+            bits.map(|bits| vcvt_f32_f16(vreinterpret_f16_u16(bits)))
+        }
+    }
+    #[inline(always)]
+    fn store_f16(self, x: Self::F, out: &mut [u16; LANES]) {
+        for (out, x) in out.as_chunks_mut::<4>().0.iter_mut().zip(x) {
+            proven!(vst1_u16(out.as_mut_ptr(), vreinterpret_u16_f16(vcvt_f16_f32(x))));
+        }
+    }
+    #[inline(always)]
+    fn load_bf16(self, x: &[u16; LANES]) -> Self::F {
+        let x = x.as_ptr();
+        proven! {
+            let bits = [vld1_u16(x), vld1_u16(x.add(4)), vld1_u16(x.add(8)), vld1_u16(x.add(12))];
+            bits.map(|bits| vreinterpretq_f32_u32(vshll_n_u16::<16>(bits)))
+        }
+    }
+    #[inline(always)]
+    fn load_u8(self, x: &[u8; LANES]) -> Self::F {
+        proven! {
+            let bytes = vld1q_u8(x.as_ptr());
+            let (low, high) = (vmovl_u8(vget_low_u8(bytes)), vmovl_high_u8(bytes));
+            [vmovl_u16(vget_low_u16(low)), vmovl_high_u16(low), vmovl_u16(vget_low_u16(high)), vmovl_high_u16(high)]
+                .map(|lanes| vcvtq_f32_u32(lanes))
+        }
+    }
+    #[inline(always)]
+    fn load_i8(self, x: &[u8; LANES]) -> Self::F {
+        proven! {
+            let bytes = vreinterpretq_s8_u8(vld1q_u8(x.as_ptr()));
+            let (low, high) = (vmovl_s8(vget_low_s8(bytes)), vmovl_high_s8(bytes));
+            [vmovl_s16(vget_low_s16(low)), vmovl_high_s16(low), vmovl_s16(vget_low_s16(high)), vmovl_high_s16(high)]
+                .map(|lanes| vcvtq_f32_s32(lanes))
+        }
+    }
+
+    #[inline(always)]
+    fn add(self, a: Self::F, b: Self::F) -> Self::F {
+        four!(vaddq_f32, a, b)
+    }
+    #[inline(always)]
+    fn sub(self, a: Self::F, b: Self::F) -> Self::F {
+        four!(vsubq_f32, a, b)
+    }
+    #[inline(always)]
+    fn mul(self, a: Self::F, b: Self::F) -> Self::F {
+        four!(vmulq_f32, a, b)
+    }
+    #[inline(always)]
+    fn div(self, a: Self::F, b: Self::F) -> Self::F {
+        four!(vdivq_f32, a, b)
+    }
+    #[inline(always)]
+    fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F {
+        proven!([
+            vfmaq_f32(c[0], a[0], b[0]),
+            vfmaq_f32(c[1], a[1], b[1]),
+            vfmaq_f32(c[2], a[2], b[2]),
+            vfmaq_f32(c[3], a[3], b[3]),
+        ])
+    }
+    #[inline(always)]
+    fn max(self, a: Self::F, b: Self::F) -> Self::F {
+        // `vmaxq` would give NaN where either is NaN.
+        let greater = four!(vcgtq_f32, a, b);
+        proven!([
+            vbslq_f32(greater[0], a[0], b[0]),
+            vbslq_f32(greater[1], a[1], b[1]),
+            vbslq_f32(greater[2], a[2], b[2]),
+            vbslq_f32(greater[3], a[3], b[3]),
+        ])
+    }
+    #[inline(always)]
+    fn min(self, a: Self::F, b: Self::F) -> Self::F {
+        let less = four!(vcltq_f32, a, b);
+        proven!([
+            vbslq_f32(less[0], a[0], b[0]),
+            vbslq_f32(less[1], a[1], b[1]),
+            vbslq_f32(less[2], a[2], b[2]),
+            vbslq_f32(less[3], a[3], b[3]),
+        ])
+    }
+    #[inline(always)]
+    fn abs(self, a: Self::F) -> Self::F {
+        four!(vabsq_f32, a)
+    }
+    #[inline(always)]
+    fn max_lane(self, x: Self::F) -> f32 {
+        proven!(vmaxvq_f32(vmaxq_f32(vmaxq_f32(x[0], x[1]), vmaxq_f32(x[2], x[3]))))
+    }
+    #[inline(always)]
+    fn eq_mask(self, a: Self::F, b: Self::F) -> u16 {
+        let equal = four!(vceqq_f32, a, b);
+        let bits = [1u32, 2, 4, 8];
+        let mut mask = 0;
+        for (i, equal) in equal.into_iter().enumerate() {
+            mask |= proven!(vaddvq_u32(vandq_u32(equal, vld1q_u32(bits.as_ptr())))) << (4 * i);
+        }
+        mask as u16
+    }
+
+    #[inline(always)]
+    fn splat_i(self, x: i32) -> Self::I {
+        proven!([vdupq_n_s32(x); 4])
+    }
+    #[inline(always)]
+    fn store_i8(self, x: Self::I, out: &mut [i32; 4]) {
+        proven! {
+            let low = vcombine_s16(vmovn_s32(x[0]), vmovn_s32(x[1]));
+            let high = vcombine_s16(vmovn_s32(x[2]), vmovn_s32(x[3]));
+            let bytes = vcombine_s8(vmovn_s16(low), vmovn_s16(high));
+            vst1q_s32(out.as_mut_ptr(), vreinterpretq_s32_s8(bytes))
+        }
+    }
+    #[inline(always)]
+    fn sum_i(self, x: Self::I) -> i32 {
+        proven!(vaddvq_s32(vaddq_s32(vaddq_s32(x[0], x[1]), vaddq_s32(x[2], x[3]))))
+    }
+    #[inline(always)]
+    fn add_i(self, a: Self::I, b: Self::I) -> Self::I {
+        four!(vaddq_s32, a, b)
+    }
+    #[inline(always)]
+    fn sub_i(self, a: Self::I, b: Self::I) -> Self::I {
+        four!(vsubq_s32, a, b)
+    }
+    #[inline(always)]
+    fn shl<const N: u32>(self, a: Self::I) -> Self::I {
+        proven! {
+            let count = vdupq_n_s32(N as i32);
+            a.map(|a| vshlq_s32(a, count))
+        }
+    }
+    #[inline(always)]
+    fn sar<const N: u32>(self, a: Self::I) -> Self::I {
+        proven! {
+            let count = vdupq_n_s32(-(N as i32));
+            a.map(|a| vshlq_s32(a, count))
+        }
+    }
+    #[inline(always)]
+    fn to_bits(self, a: Self::F) -> Self::I {
+        four!(vreinterpretq_s32_f32, a)
+    }
+    #[inline(always)]
+    fn of_bits(self, a: Self::I) -> Self::F {
+        four!(vreinterpretq_f32_s32, a)
+    }
+    #[inline(always)]
+    fn to_f(self, a: Self::I) -> Self::F {
+        four!(vcvtq_f32_s32, a)
+    }
+    #[inline(always)]
+    fn round_to_i(self, a: Self::F) -> Self::I {
+        four!(vcvtnq_s32_f32, a)
+    }
+
+    #[inline(always)]
+    fn prefetch(self, line: &[u8; 64]) {
+        // SAFETY: a hint; it does not fault and changes nothing that the program sees.
+        unsafe {
+            asm!("prfm pldl2keep, [{0}]", in(reg) line.as_ptr(), options(nostack, preserves_flags, readonly));
+        }
+    }
+    #[inline(always)]
+    fn load_codes(self, x: &[u8; 64]) -> Self::W {
+        let x = x.as_ptr();
+        proven!([vld1q_u8(x), vld1q_u8(x.add(16)), vld1q_u8(x.add(32)), vld1q_u8(x.add(48))])
+    }
+    #[inline(always)]
+    fn low_nibbles(self, w: Self::W) -> Self::W {
+        proven! {
+            let mask = vdupq_n_u8(0xF);
+            w.map(|w| vandq_u8(w, mask))
+        }
+    }
+    #[inline(always)]
+    fn high_nibbles(self, w: Self::W) -> Self::W {
+        proven!(w.map(|w| vshrq_n_u8::<4>(w)))
+    }
+    #[inline(always)]
+    fn dot_narrow(self, acc: Self::I, w: Self::W, a: i32) -> Self::I {
+        let a = proven!(vreinterpretq_s8_s32(vdupq_n_s32(a)));
+        let mut out = acc;
+        for i in 0..4 {
+            out[i] = self.dot(acc[i], proven!(vreinterpretq_s8_u8(w[i])), a);
+        }
+        out
+    }
+    #[inline(always)]
+    fn dot_wide(self, acc: Self::I, w: Self::W, a: i32) -> Self::I {
+        let flip = proven!(vdupq_n_u8(0x80));
+        let mut signed = w;
+        for i in 0..4 {
+            signed[i] = proven!(veorq_u8(w[i], flip));
+        }
+        self.dot_narrow(acc, signed, a)
+    }
+
+    #[inline(always)]
+    fn sum(self, x: Self::F) -> f32 {
+        proven! {
+            // i + (i+8), i + (i+4), i + (i+2), i + (i+1).
+            let x4 = vaddq_f32(vaddq_f32(x[0], x[2]), vaddq_f32(x[1], x[3]));
+            let x2 = vadd_f32(vget_low_f32(x4), vget_high_f32(x4));
+            vget_lane_f32::<0>(x2) + vget_lane_f32::<1>(x2)
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Why a packed file was refused.
+
+use thiserror::Error;
+
+use crate::kernels::PackError;
+use crate::model::config::ConfigError;
+
+/// Why a packed file was refused or could not be read.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum PackedFileError {
+    /// The file could not be opened or read.
+    #[error("{file}: cannot read: {source}")]
+    Io {
+        /// The file.
+        file: String,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// The file could not be mapped.
+    #[error("{file}: cannot map into memory: {source}")]
+    Map {
+        /// The file.
+        file: String,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// Weights are packed in little-endian order, and this machine is big endian.
+    #[error("{file}: packed files cannot be used on a big-endian machine")]
+    BigEndianHost {
+        /// The file.
+        file: String,
+    },
+    /// Not a packed file.
+    #[error("{file}: not a packed model file (begins with {found:02x?})")]
+    Magic {
+        /// The file.
+        file: String,
+        /// Its first bytes.
+        found: [u8; 8],
+    },
+    /// Another version of the format.
+    #[error("{file}: format version {version} at offset 8 is not supported (supported: {supported})")]
+    Version {
+        /// The file.
+        file: String,
+        /// Its version.
+        version: u32,
+        /// The version that is read.
+        supported: u32,
+    },
+    /// Packed for kernels with another layout of panels.
+    #[error(
+        "{file}: panel layout {layout} at offset 12 is not supported (supported: {supported}); pack the model again"
+    )]
+    PanelLayout {
+        /// The file.
+        file: String,
+        /// Its layout.
+        layout: u32,
+        /// The layout of this program.
+        supported: u32,
+    },
+    /// The file ends too early.
+    #[error("{file}: {field} at offset {offset} needs {needed} bytes, {left} are left")]
+    Truncated {
+        /// The file.
+        file: String,
+        /// What ends too early.
+        field: String,
+        /// Where it begins.
+        offset: u64,
+        /// Bytes needed.
+        needed: u64,
+        /// Bytes there are.
+        left: u64,
+    },
+    /// The file is longer than it says.
+    #[error("{file}: {len} bytes, the file length at offset 24 is {stated}")]
+    FileLength {
+        /// The file.
+        file: String,
+        /// Its length.
+        len: u64,
+        /// The length it should have.
+        stated: u64,
+    },
+    /// A length over its limit.
+    #[error("{file}: {field} at offset {offset} is {value}, the limit is {limit}")]
+    OverLimit {
+        /// The file.
+        file: String,
+        /// What is too long.
+        field: &'static str,
+        /// Where the length stands.
+        offset: u64,
+        /// The length.
+        value: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// The bytes before the data are not those that were written.
+    #[error(
+        "{file}: the header is damaged: its checksum at offset 32 is {stated:016x}, its bytes give {computed:016x}"
+    )]
+    HeaderChecksum {
+        /// The file.
+        file: String,
+        /// As stated.
+        stated: u64,
+        /// Of the bytes that are there.
+        computed: u64,
+    },
+    /// The bytes of a section are not those that were written.
+    #[error(
+        "{file}: section `{section}` at offset {offset} is damaged: its checksum is {stated:016x}, its bytes give \
+         {computed:016x}"
+    )]
+    SectionChecksum {
+        /// The file.
+        file: String,
+        /// The section.
+        section: String,
+        /// Where it begins in the file.
+        offset: u64,
+        /// As stated.
+        stated: u64,
+        /// Of the bytes that are there.
+        computed: u64,
+    },
+    /// The header is not the JSON it should be.
+    #[error("{file}: the header at offset 40 is not valid: {reason}")]
+    Header {
+        /// The file.
+        file: String,
+        /// What the parser says.
+        reason: String,
+    },
+    /// The hyper-parameters.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A name (of a section, a tensor, a tokenizer's file) other than the one that belongs there.
+    #[error("{file}: {field} is `{found}`, expected `{expected}`")]
+    Name {
+        /// The file.
+        file: String,
+        /// Where in the header.
+        field: String,
+        /// The name found.
+        found: String,
+        /// The name that belongs there.
+        expected: String,
+    },
+    /// A table of another length than the hyper-parameters ask for.
+    #[error("{file}: {field} has {found} entries, expected {expected}")]
+    Count {
+        /// The file.
+        file: String,
+        /// The table.
+        field: String,
+        /// Its entries.
+        found: usize,
+        /// Entries it should have.
+        expected: usize,
+    },
+    /// A tensor's element type is unknown, or a vector's is not F32.
+    #[error("{file}: tensor `{tensor}` has type `{ty}`, which is not supported here")]
+    Type {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// Its type as stated.
+        ty: String,
+    },
+    /// A tensor has another shape than the hyper-parameters say.
+    #[error("{file}: tensor `{tensor}` has shape {found:?}, expected {expected:?} (rows first)")]
+    Shape {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// The shape in the header.
+        found: Vec<u64>,
+        /// The shape from the hyper-parameters.
+        expected: Vec<u64>,
+    },
+    /// An offset other than the one that the parts before it give: a gap, an overlap, a place outside the file.
+    #[error("{file}: the offset of {field} is {found}, expected {expected}")]
+    Offset {
+        /// The file.
+        file: String,
+        /// What begins there.
+        field: String,
+        /// The offset in the header.
+        found: u64,
+        /// The offset it should have.
+        expected: u64,
+    },
+    /// A length other than the one that type and shape give.
+    #[error("{file}: the length of {field} is {found}, expected {expected}")]
+    Length {
+        /// The file.
+        file: String,
+        /// What is that long.
+        field: String,
+        /// The length in the header.
+        found: u64,
+        /// The length it should have.
+        expected: u64,
+    },
+    /// The shapes add up to more than 64 bits of bytes.
+    #[error("{file}: the sizes of the tensors overflow")]
+    SizeOverflow {
+        /// The file.
+        file: String,
+    },
+    /// A tokenizer's file is not UTF-8.
+    #[error("{file}: tokenizer file `{part}` is not UTF-8 text (byte {offset})")]
+    NotUtf8 {
+        /// The file.
+        file: String,
+        /// The tokenizer's file.
+        part: String,
+        /// The first bad byte.
+        offset: usize,
+    },
+    /// A row is no whole number of blocks, or there is no memory.
+    #[error("{file}: tensor `{tensor}`: {source}")]
+    Pack {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// What is wrong.
+        source: PackError,
+    },
+}

@@ -1,0 +1,423 @@
+//! A packed file, opened: its header checked, its weights read or mapped on demand.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use xxhash_rust::xxh3::Xxh3;
+
+use super::header::{Header, SectionJson, TokenizerJson};
+use super::identity::{ModelIdentity, identity};
+use super::plan::{Part, PlannedSection, PlannedTensor, parts, plan};
+use super::{PAGE_BYTES, PackedFileError, tokenizer};
+use crate::kernels::{BlockType, PackError, PackedMatrix};
+use crate::mapping::Mapping;
+use crate::model::checkpoint::WeightId;
+use crate::model::checkpoint::layout::gguf_name;
+use crate::model::config::ModelConfig;
+use crate::model::gguf::GgufFile;
+use crate::model::source::Source;
+use crate::tokenizer::{Tokenizer, TokenizerError};
+
+/// How much of a section is read at once while it is verified.
+const WINDOW_BYTES: u64 = 1 << 20;
+
+/// An open packed file. Holds the header only: about 300 bytes per tensor.
+#[derive(Debug)]
+pub struct PackedFile {
+    source: Source,
+    name: String,
+    packed_by: String,
+    config: ModelConfig,
+    identity: ModelIdentity,
+    /// Where the data begins, in the file.
+    data_start: u64,
+    tokenizer: TokenizerJson,
+    sections: Vec<PackedSection>,
+    /// Section and place in its table.
+    tensors: HashMap<WeightId, (usize, usize)>,
+}
+
+/// A section of weights: contiguous, on a page, to be read at once.
+#[derive(Clone, Debug)]
+pub struct PackedSection {
+    /// What it holds.
+    pub part: Part,
+    /// Where it begins in the file; a multiple of [`PAGE_BYTES`].
+    pub offset: u64,
+    /// Its length, padding included; a multiple of [`PAGE_BYTES`].
+    pub len: u64,
+    /// XXH3 of those bytes.
+    pub checksum: u64,
+    /// Its tensors in order.
+    pub tensors: Vec<PackedTensor>,
+}
+
+/// A tensor of a section.
+#[derive(Clone, Debug)]
+pub struct PackedTensor {
+    /// Its role.
+    pub id: WeightId,
+    /// Its name, as GGUF files have it.
+    pub name: String,
+    /// The type that was packed; F32 of a vector.
+    pub ty: BlockType,
+    /// `[rows, columns]`, or `[length]` of a vector.
+    pub shape: Vec<u64>,
+    /// Where it begins in the section; a multiple of 64.
+    pub offset: u64,
+    /// Its length without padding.
+    pub len: u64,
+}
+
+impl PackedFile {
+    /// Opens a packed file: reads the header, verifies it, and checks every place in it. The weights are not read.
+    ///
+    /// # Errors
+    /// [`PackedFileError`]; nothing stays open.
+    pub fn open(path: &Path) -> Result<Self, PackedFileError> {
+        let io = |source| PackedFileError::Io { file: path.display().to_string(), source };
+        Self::from_source(Source::open(path).map_err(io)?)
+    }
+
+    /// Reads a packed file that is in memory; `name` stands for it in messages. Its weights are copied, not mapped.
+    ///
+    /// # Errors
+    /// As [`PackedFile::open`].
+    pub fn from_bytes(bytes: Cow<'static, [u8]>, name: &str) -> Result<Self, PackedFileError> {
+        Self::from_source(Source::from_bytes(bytes, name))
+    }
+
+    fn from_source(source: Source) -> Result<Self, PackedFileError> {
+        let file = source.name().to_owned();
+        if cfg!(target_endian = "big") {
+            return Err(PackedFileError::BigEndianHost { file });
+        }
+        let (header, data_start) = Header::read(&source)?;
+        let config = header.config.to_config(&file)?;
+        check_tokenizer(&file, &header.tokenizer)?;
+        let types = types(&file, &config, &header.sections)?;
+        let planned = plan(&config, header.tokenizer.len, &|id| types[&id])
+            .ok_or_else(|| PackedFileError::SizeOverflow { file: file.clone() })?;
+        for (stated, planned) in header.sections.iter().zip(&planned) {
+            check_section(&file, stated, planned)?;
+        }
+        let end = planned.last().map_or(header.tokenizer.len, |last| last.offset + last.len);
+        check_length(&file, "the data", source.len() - data_start, end)?;
+        let checksums: Vec<u64> = header.sections.iter().map(|section| section.checksum.0).collect();
+        let identity = identity(&config, &planned, &checksums);
+        let sections: Vec<PackedSection> = planned
+            .into_iter()
+            .zip(checksums)
+            .map(|(s, checksum)| PackedSection::new(s, data_start, checksum))
+            .collect();
+        let places = sections.iter().enumerate().flat_map(|(s, section)| {
+            section.tensors.iter().enumerate().map(move |(t, tensor)| (tensor.id, (s, t)))
+        });
+        let tensors = places.collect();
+        let (name, packed_by, tokenizer) = (header.name, header.packed_by, header.tokenizer);
+        Ok(Self { source, name, packed_by, config, identity, data_start, tokenizer, sections, tensors })
+    }
+
+    /// The path, or the name given to [`PackedFile::from_bytes`].
+    pub fn file(&self) -> &str {
+        self.source.name()
+    }
+
+    /// The model's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The program that packed the model, with its version.
+    pub fn packed_by(&self) -> &str {
+        &self.packed_by
+    }
+
+    /// The hyper-parameters.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// The model's identity, from the header's checksums.
+    pub fn identity(&self) -> ModelIdentity {
+        self.identity
+    }
+
+    /// Length of the file in bytes.
+    pub fn file_bytes(&self) -> u64 {
+        self.source.len()
+    }
+
+    /// The sections of weights: the embedding, the layers in order, the output.
+    pub fn sections(&self) -> &[PackedSection] {
+        &self.sections
+    }
+
+    /// The tensor of a role, where the model has it.
+    pub fn tensor(&self, id: WeightId) -> Option<&PackedTensor> {
+        let &(section, tensor) = self.tensors.get(&id)?;
+        Some(&self.sections[section].tensors[tensor])
+    }
+
+    /// Reads every section and compares it with its checksum; `progress` is called with (bytes read, bytes to read).
+    ///
+    /// # Errors
+    /// [`PackedFileError::SectionChecksum`] for the first section that is damaged; [`PackedFileError::Io`].
+    pub fn verify(&self, progress: Option<&dyn Fn(u64, u64)>) -> Result<(), PackedFileError> {
+        let total = self.source.len() - self.data_start;
+        let (mut done, mut window) = (0, Vec::new());
+        let tokenizer =
+            ("tokenizer".to_owned(), self.data_start, self.tokenizer.len, self.tokenizer.checksum.0);
+        let weights = self.sections.iter().map(|s| (s.part.to_string(), s.offset, s.len, s.checksum));
+        for (section, offset, len, stated) in std::iter::once(tokenizer).chain(weights) {
+            let mut hash = Xxh3::new();
+            let mut at = offset;
+            while at < offset + len {
+                window.resize(WINDOW_BYTES.min(offset + len - at) as usize, 0);
+                self.source.read_exact_at(at, &mut window).map_err(|e| self.io(e))?;
+                hash.update(&window);
+                at += window.len() as u64;
+                done += window.len() as u64;
+                if let Some(progress) = progress {
+                    progress(done, total);
+                }
+            }
+            self.check_sum(&section, offset, stated, hash.digest())?;
+        }
+        Ok(())
+    }
+
+    /// Builds the tokenizer from the source's own files, after verifying their checksum.
+    ///
+    /// # Errors
+    /// [`TokenizerError`], as for the source; [`TokenizerError::Packed`] where the section is damaged.
+    pub fn tokenizer(&self) -> Result<Tokenizer, TokenizerError> {
+        let files = self.tokenizer_files()?;
+        let names: Vec<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
+        if tokenizer::is_gguf(&names) {
+            let bytes = files.into_iter().next().map(|(_, bytes)| bytes).unwrap_or_default();
+            let gguf = GgufFile::from_bytes(bytes.into(), self.file());
+            return Tokenizer::from_gguf(&gguf.map_err(|source| TokenizerError::PackedGguf { source })?);
+        }
+        Tokenizer::from_folder_files(self.file(), &|name| {
+            let Some((_, bytes)) = files.iter().find(|(found, _)| found == name) else { return Ok(None) };
+            match std::str::from_utf8(bytes) {
+                Ok(text) => Ok(Some(text.to_owned())),
+                Err(e) => {
+                    let (file, part) = (self.file().to_owned(), name.to_owned());
+                    Err(PackedFileError::NotUtf8 { file, part, offset: e.valid_up_to() }.into())
+                }
+            }
+        })
+    }
+
+    fn tokenizer_files(&self) -> Result<tokenizer::Files, PackedFileError> {
+        let TokenizerJson { len, checksum, ref files } = self.tokenizer;
+        let bytes = self.source.read_vec(self.data_start, len).map_err(|e| self.io(e))?;
+        let computed = xxhash_rust::xxh3::xxh3_64(&bytes);
+        self.check_sum("tokenizer", self.data_start, checksum.0, computed)?;
+        let mut rest = bytes.as_slice();
+        let files = files.iter().map(|file| {
+            // The lengths were held against the section's, which is in memory.
+            let (bytes, after) = rest.split_at(file.len as usize);
+            rest = after;
+            (file.name.clone(), bytes.to_vec())
+        });
+        Ok(files.collect())
+    }
+
+    /// Maps the file; `None` where it is in memory already and cannot be.
+    pub(crate) fn map(&self) -> Result<Option<Arc<Mapping>>, PackedFileError> {
+        let Some(file) = self.source.as_file() else { return Ok(None) };
+        let mapping = Mapping::new(file);
+        let mapping =
+            mapping.map_err(|source| PackedFileError::Map { file: self.file().to_owned(), source })?;
+        // Shortened since it was opened: what is left of it is not the file that was checked.
+        let (needed, left) = (self.file_bytes(), mapping.bytes().len() as u64);
+        if left < needed {
+            let (file, field) = (self.file().to_owned(), "data".to_owned());
+            return Err(PackedFileError::Truncated { file, field, offset: 0, needed, left });
+        }
+        Ok(Some(Arc::new(mapping)))
+    }
+
+    /// The matrix of a role: a view of `mapping`, or a copy where there is none.
+    ///
+    /// # Panics
+    /// If the model has no such matrix.
+    pub(crate) fn matrix(
+        &self,
+        id: WeightId,
+        mapping: Option<&Arc<Mapping>>,
+    ) -> Result<PackedMatrix, PackedFileError> {
+        let (tensor, start) = self.place(id);
+        // Held against the hyper-parameters' limits, which fit in usize.
+        let (n_rows, n_cols) = (tensor.shape[0] as usize, tensor.shape[1] as usize);
+        if let Some(mapping) = mapping {
+            // Inside the mapping, whose length is a usize.
+            let matrix =
+                PackedMatrix::from_mapping(tensor.ty, n_rows, n_cols, Arc::clone(mapping), start as usize);
+            return matrix.map_err(|source| self.pack_error(tensor, source));
+        }
+        let matrix = PackedMatrix::from_panels(tensor.ty, n_rows, n_cols, |panels| {
+            self.source.read_exact_at(start, panels).map_err(ReadPanels::Io)
+        });
+        matrix.map_err(|error| match error {
+            ReadPanels::Io(error) => self.io(error),
+            ReadPanels::Pack(source) => self.pack_error(tensor, source),
+        })
+    }
+
+    /// The vector of a role.
+    ///
+    /// # Panics
+    /// If the model has no such vector.
+    pub(crate) fn vector(&self, id: WeightId) -> Result<Vec<f32>, PackedFileError> {
+        let (tensor, start) = self.place(id);
+        let bytes = self.source.read_vec(start, tensor.len).map_err(|e| self.io(e))?;
+        Ok(bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
+    }
+
+    /// A tensor, and where it begins in the file.
+    fn place(&self, id: WeightId) -> (&PackedTensor, u64) {
+        let &(section, tensor) = self.tensors.get(&id).expect("the model has this tensor");
+        let section = &self.sections[section];
+        (&section.tensors[tensor], section.offset + section.tensors[tensor].offset)
+    }
+
+    fn check_sum(
+        &self,
+        section: &str,
+        offset: u64,
+        stated: u64,
+        computed: u64,
+    ) -> Result<(), PackedFileError> {
+        if stated == computed {
+            return Ok(());
+        }
+        let (file, section) = (self.file().to_owned(), section.to_owned());
+        Err(PackedFileError::SectionChecksum { file, section, offset, stated, computed })
+    }
+
+    fn io(&self, source: std::io::Error) -> PackedFileError {
+        PackedFileError::Io { file: self.file().to_owned(), source }
+    }
+
+    fn pack_error(&self, tensor: &PackedTensor, source: PackError) -> PackedFileError {
+        PackedFileError::Pack { file: self.file().to_owned(), tensor: tensor.name.clone(), source }
+    }
+}
+
+/// Why panels could not be read.
+enum ReadPanels {
+    Io(std::io::Error),
+    Pack(PackError),
+}
+
+impl From<PackError> for ReadPanels {
+    fn from(error: PackError) -> Self {
+        Self::Pack(error)
+    }
+}
+
+impl PackedSection {
+    fn new(planned: PlannedSection, data_start: u64, checksum: u64) -> Self {
+        let PlannedSection { part, offset, len, tensors } = planned;
+        let tensors = tensors.into_iter().map(|t| {
+            let PlannedTensor { id, name, ty, shape, offset, len } = t;
+            PackedTensor { id, name, ty, shape, offset, len }
+        });
+        Self { part, offset: data_start + offset, len, checksum, tensors: tensors.collect() }
+    }
+}
+
+/// Holds names and shapes against the hyper-parameters; returns the matrices' types.
+fn types(
+    file: &str,
+    config: &ModelConfig,
+    sections: &[SectionJson],
+) -> Result<HashMap<WeightId, BlockType>, PackedFileError> {
+    let parts = parts(config);
+    check_count(file, "the table of sections", sections.len(), parts.len())?;
+    let mut types = HashMap::new();
+    for (section, (part, slots)) in sections.iter().zip(parts) {
+        check_name(file, "the name of a section", &section.name, &part.to_string())?;
+        check_count(file, &format!("section `{part}`"), section.tensors.len(), slots.len())?;
+        for (tensor, slot) in section.tensors.iter().zip(slots) {
+            let field = format!("the name of a tensor of section `{part}`");
+            check_name(file, &field, &tensor.name, &gguf_name(slot.id))?;
+            let (file, name) = (|| file.to_owned(), || tensor.name.clone());
+            if tensor.shape != slot.shape {
+                let (found, expected) = (tensor.shape.clone(), slot.shape);
+                return Err(PackedFileError::Shape { file: file(), tensor: name(), found, expected });
+            }
+            let is_vector = slot.shape.len() == 1;
+            let ty = BlockType::ALL.into_iter().find(|ty| ty.name() == tensor.ty);
+            let Some(ty) = ty.filter(|&ty| !is_vector || ty == BlockType::F32) else {
+                return Err(PackedFileError::Type { file: file(), tensor: name(), ty: tensor.ty.clone() });
+            };
+            let n_cols = slot.shape[slot.shape.len() - 1];
+            if ty.row_bytes(n_cols).is_none() {
+                let source = PackError::PartialBlock { ty, n_cols: n_cols as usize };
+                return Err(PackedFileError::Pack { file: file(), tensor: name(), source });
+            }
+            types.insert(slot.id, ty);
+        }
+    }
+    Ok(types)
+}
+
+/// Holds the places that the header states against those that follow from types and shapes.
+fn check_section(file: &str, stated: &SectionJson, planned: &PlannedSection) -> Result<(), PackedFileError> {
+    let section = || format!("section `{}`", stated.name);
+    check_offset(file, &section(), stated.offset, planned.offset)?;
+    check_length(file, &section(), stated.len, planned.len)?;
+    for (stated, planned) in stated.tensors.iter().zip(&planned.tensors) {
+        let tensor = || format!("tensor `{}`", stated.name);
+        check_offset(file, &tensor(), stated.offset, planned.offset)?;
+        check_length(file, &tensor(), stated.len, planned.len)?;
+    }
+    Ok(())
+}
+
+fn check_tokenizer(file: &str, stated: &TokenizerJson) -> Result<(), PackedFileError> {
+    let names: Vec<&str> = stated.files.iter().map(|file| file.name.as_str()).collect();
+    if let Some(name) = tokenizer::unknown_name(&names) {
+        return check_name(file, "a tokenizer file", name, &tokenizer::expected_names());
+    }
+    let len = stated.files.iter().try_fold(0u64, |sum, file| sum.checked_add(file.len));
+    let len = len.and_then(|len| len.checked_next_multiple_of(PAGE_BYTES));
+    let expected = len.ok_or_else(|| PackedFileError::SizeOverflow { file: file.to_owned() })?;
+    check_length(file, "the tokenizer", stated.len, expected)
+}
+
+fn check_name(file: &str, field: &str, found: &str, expected: &str) -> Result<(), PackedFileError> {
+    if found == expected {
+        return Ok(());
+    }
+    let (file, field) = (file.to_owned(), field.to_owned());
+    Err(PackedFileError::Name { file, field, found: found.to_owned(), expected: expected.to_owned() })
+}
+
+fn check_count(file: &str, field: &str, found: usize, expected: usize) -> Result<(), PackedFileError> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(PackedFileError::Count { file: file.to_owned(), field: field.to_owned(), found, expected })
+}
+
+fn check_offset(file: &str, field: &str, found: u64, expected: u64) -> Result<(), PackedFileError> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(PackedFileError::Offset { file: file.to_owned(), field: field.to_owned(), found, expected })
+}
+
+fn check_length(file: &str, field: &str, found: u64, expected: u64) -> Result<(), PackedFileError> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(PackedFileError::Length { file: file.to_owned(), field: field.to_owned(), found, expected })
+}

@@ -1,0 +1,302 @@
+//! The bytes before the data: a prelude of fixed length, and the JSON that it measures.
+//!
+//! The JSON has types of its own, apart from the program's, so that a change inside does not change the format.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use xxhash_rust::xxh3::Xxh3;
+
+use super::{FORMAT_VERSION, HEADER_BYTES_MAX, MAGIC, PAGE_BYTES, PackedFileError};
+use crate::kernels::PANEL_LAYOUT_VERSION;
+use crate::model::config::{Architecture, ConfigError, ModelConfig, RopeConfig, RopeScaling};
+use crate::model::source::Source;
+
+/// Where the JSON begins.
+pub(super) const PRELUDE_BYTES: usize = 40;
+/// Where the checksum stands in the prelude; it covers everything else before the data.
+const CHECKSUM_AT: usize = 32;
+
+/// What the JSON holds.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Header {
+    /// The model's name.
+    pub(super) name: String,
+    /// The program that wrote the file.
+    pub(super) packed_by: String,
+    pub(super) config: ConfigJson,
+    pub(super) tokenizer: TokenizerJson,
+    pub(super) sections: Vec<SectionJson>,
+}
+
+/// Where the tokenizer's files stand.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TokenizerJson {
+    /// Padding included.
+    pub(super) len: u64,
+    pub(super) checksum: Checksum,
+    pub(super) files: Vec<FileJson>,
+}
+
+/// One of the tokenizer's files; they follow each other.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FileJson {
+    pub(super) name: String,
+    pub(super) len: u64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SectionJson {
+    pub(super) name: String,
+    /// From the beginning of the data.
+    pub(super) offset: u64,
+    /// Padding included.
+    pub(super) len: u64,
+    pub(super) checksum: Checksum,
+    pub(super) tensors: Vec<TensorJson>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TensorJson {
+    pub(super) name: String,
+    #[serde(rename = "type")]
+    pub(super) ty: String,
+    pub(super) shape: Vec<u64>,
+    /// From the beginning of the section.
+    pub(super) offset: u64,
+    pub(super) len: u64,
+}
+
+/// A checksum as 16 hexadecimal digits: always as long, and exact for readers whose numbers are floats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Checksum(pub(super) u64);
+
+impl Serialize for Checksum {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&format!("{:016x}", self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Checksum {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let is_hex = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let number = is_hex.then(|| u64::from_str_radix(&text, 16).ok()).flatten();
+        number.map(Checksum).ok_or_else(|| D::Error::custom("a checksum is 16 hexadecimal digits"))
+    }
+}
+
+/// [`ModelConfig`] as the file states it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ConfigJson {
+    architecture: String,
+    n_layers: usize,
+    hidden_dim: usize,
+    n_heads: usize,
+    n_kv_heads: usize,
+    head_dim: usize,
+    ffn_dim: usize,
+    vocab_size: usize,
+    context_len: usize,
+    norm_eps: f32,
+    rope_theta: f64,
+    rotary_dim: usize,
+    rope_scaling: ScalingJson,
+    tied_head: bool,
+    qkv_bias: bool,
+    o_bias: bool,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+enum ScalingJson {
+    None,
+    Linear { factor: f64 },
+    Llama3 { factor: f64, low_freq_factor: f64, high_freq_factor: f64, original_context_len: usize },
+    Factors(Vec<f32>),
+}
+
+impl From<&ModelConfig> for ConfigJson {
+    fn from(config: &ModelConfig) -> Self {
+        let rope_scaling = match &config.rope.scaling {
+            RopeScaling::None => ScalingJson::None,
+            &RopeScaling::Linear { factor } => ScalingJson::Linear { factor },
+            &RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context_len } => {
+                ScalingJson::Llama3 { factor, low_freq_factor, high_freq_factor, original_context_len }
+            }
+            RopeScaling::Factors(factors) => ScalingJson::Factors(factors.clone()),
+        };
+        Self {
+            architecture: config.architecture.name().to_owned(),
+            n_layers: config.n_layers,
+            hidden_dim: config.hidden_dim,
+            n_heads: config.n_heads,
+            n_kv_heads: config.n_kv_heads,
+            head_dim: config.head_dim,
+            ffn_dim: config.ffn_dim,
+            vocab_size: config.vocab_size,
+            context_len: config.context_len,
+            norm_eps: config.norm_eps,
+            rope_theta: config.rope.theta,
+            rotary_dim: config.rope.rotary_dim,
+            rope_scaling,
+            tied_head: config.tied_head,
+            qkv_bias: config.qkv_bias,
+            o_bias: config.o_bias,
+        }
+    }
+}
+
+impl ConfigJson {
+    /// The hyper-parameters, checked as those of every container are.
+    pub(super) fn to_config(&self, file: &str) -> Result<ModelConfig, ConfigError> {
+        let Some(architecture) = Architecture::from_name(&self.architecture) else {
+            let (file, name) = (file.to_owned(), self.architecture.clone());
+            return Err(ConfigError::UnknownArchitecture { file, name });
+        };
+        let scaling = match &self.rope_scaling {
+            ScalingJson::None => RopeScaling::None,
+            &ScalingJson::Linear { factor } => RopeScaling::Linear { factor },
+            &ScalingJson::Llama3 { factor, low_freq_factor, high_freq_factor, original_context_len } => {
+                RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context_len }
+            }
+            ScalingJson::Factors(factors) => RopeScaling::Factors(factors.clone()),
+        };
+        let config = ModelConfig {
+            architecture,
+            n_layers: self.n_layers,
+            hidden_dim: self.hidden_dim,
+            n_heads: self.n_heads,
+            n_kv_heads: self.n_kv_heads,
+            head_dim: self.head_dim,
+            ffn_dim: self.ffn_dim,
+            vocab_size: self.vocab_size,
+            context_len: self.context_len,
+            norm_eps: self.norm_eps,
+            rope: RopeConfig { theta: self.rope_theta, rotary_dim: self.rotary_dim, scaling },
+            tied_head: self.tied_head,
+            qkv_bias: self.qkv_bias,
+            o_bias: self.o_bias,
+        };
+        config.validate(file)?;
+        Ok(config)
+    }
+}
+
+impl Header {
+    /// The JSON. Its length depends on no checksum and on no offset in the file, so it can be known before either.
+    pub(super) fn to_json(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("strings, finite numbers and lists have a JSON form")
+    }
+
+    /// All bytes before the data: prelude, JSON, and zeros up to the next page.
+    pub(super) fn encode(json: &[u8], data_len: u64) -> Vec<u8> {
+        let data_start = data_start(json.len() as u64);
+        let mut bytes = Vec::with_capacity(data_start as usize);
+        bytes.extend_from_slice(&MAGIC);
+        bytes.extend(FORMAT_VERSION.to_le_bytes());
+        bytes.extend(PANEL_LAYOUT_VERSION.to_le_bytes());
+        bytes.extend((json.len() as u64).to_le_bytes());
+        bytes.extend((data_start + data_len).to_le_bytes());
+        bytes.extend([0; 8]);
+        bytes.extend_from_slice(json);
+        bytes.resize(data_start as usize, 0);
+        let checksum = checksum(&bytes).to_le_bytes();
+        bytes[CHECKSUM_AT..PRELUDE_BYTES].copy_from_slice(&checksum);
+        bytes
+    }
+
+    /// Reads and verifies all bytes before the data; returns where the data begins too.
+    pub(super) fn read(source: &Source) -> Result<(Self, u64), PackedFileError> {
+        let file = || source.name().to_owned();
+        let json_len = read_prelude(source)?;
+        let data_start = data_start(json_len);
+        if data_start > source.len() {
+            let (offset, left) = (PRELUDE_BYTES as u64, source.len() - PRELUDE_BYTES as u64);
+            let (field, needed) = ("header".to_owned(), data_start - offset);
+            return Err(PackedFileError::Truncated { file: file(), field, offset, needed, left });
+        }
+        let bytes =
+            source.read_vec(0, data_start).map_err(|source| PackedFileError::Io { file: file(), source })?;
+        let [stated, stated_len] = [CHECKSUM_AT, 24].map(|at| u64_at(&bytes, at));
+        let computed = checksum(&bytes);
+        if stated != computed {
+            return Err(PackedFileError::HeaderChecksum { file: file(), stated, computed });
+        }
+        if stated_len > source.len() {
+            let (field, offset) = ("data".to_owned(), data_start);
+            let (needed, left) = (stated_len.saturating_sub(offset), source.len() - offset);
+            return Err(PackedFileError::Truncated { file: file(), field, offset, needed, left });
+        }
+        if stated_len < source.len() {
+            return Err(PackedFileError::FileLength { file: file(), len: source.len(), stated: stated_len });
+        }
+        let json = &bytes[PRELUDE_BYTES..PRELUDE_BYTES + json_len as usize];
+        let header = serde_json::from_slice(json)
+            .map_err(|e| PackedFileError::Header { file: file(), reason: e.to_string() })?;
+        Ok((header, data_start))
+    }
+}
+
+/// Checks what comes before the checksum can be computed; returns the length of the JSON.
+fn read_prelude(source: &Source) -> Result<u64, PackedFileError> {
+    let file = || source.name().to_owned();
+    let mut prelude = [0; PRELUDE_BYTES];
+    let n_bytes = prelude.len().min(usize::try_from(source.len()).unwrap_or(usize::MAX));
+    let read = source.read_exact_at(0, &mut prelude[..n_bytes]);
+    read.map_err(|source| PackedFileError::Io { file: file(), source })?;
+    let found: [u8; 8] = prelude[..8].try_into().expect("eight bytes");
+    if found != MAGIC {
+        return Err(PackedFileError::Magic { file: file(), found });
+    }
+    if n_bytes < PRELUDE_BYTES {
+        let (field, needed) = ("prelude".to_owned(), PRELUDE_BYTES as u64);
+        return Err(PackedFileError::Truncated {
+            file: file(),
+            field,
+            offset: 0,
+            needed,
+            left: n_bytes as u64,
+        });
+    }
+    let [version, layout] =
+        [8, 12].map(|at| u32::from_le_bytes(prelude[at..at + 4].try_into().expect("four bytes")));
+    if version != FORMAT_VERSION {
+        return Err(PackedFileError::Version { file: file(), version, supported: FORMAT_VERSION });
+    }
+    if layout != PANEL_LAYOUT_VERSION {
+        return Err(PackedFileError::PanelLayout { file: file(), layout, supported: PANEL_LAYOUT_VERSION });
+    }
+    let (value, limit) = (u64_at(&prelude, 16), HEADER_BYTES_MAX);
+    if value > limit {
+        return Err(PackedFileError::OverLimit {
+            file: file(),
+            field: "header length",
+            offset: 16,
+            value,
+            limit,
+        });
+    }
+    Ok(value)
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+/// Where the data begins; `json_len` is at most [`HEADER_BYTES_MAX`].
+pub(super) fn data_start(json_len: u64) -> u64 {
+    (PRELUDE_BYTES as u64 + json_len).next_multiple_of(PAGE_BYTES)
+}
+
+/// Of all bytes before the data but the checksum's own.
+fn checksum(bytes: &[u8]) -> u64 {
+    let mut hash = Xxh3::new();
+    hash.update(&bytes[..CHECKSUM_AT]);
+    hash.update(&bytes[PRELUDE_BYTES..]);
+    hash.digest()
+}

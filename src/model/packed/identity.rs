@@ -1,0 +1,78 @@
+//! The identity of a model: what measurements and caches beside it are kept under.
+
+use std::fmt;
+
+use xxhash_rust::xxh3::Xxh3;
+
+use super::header::ConfigJson;
+use super::plan::{PlannedSection, plan};
+use super::sum::SectionSum;
+use crate::kernels::PANEL_LAYOUT_VERSION;
+use crate::model::config::ModelConfig;
+use crate::model::weights::{StoredTensor, Weights};
+
+/// A hash of hyper-parameters and packed weights: equal for equal models, whatever container they came in, quantised the
+/// same way and packed in the same layout. The tokenizer has a [fingerprint](crate::tokenizer::Tokenizer::fingerprint)
+/// of its own.
+///
+/// 128 bits of XXH3, against mistakes and not against forgery. Shown as 32 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ModelIdentity(u128);
+
+impl fmt::Display for ModelIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+/// From the checksums of all sections, in order.
+pub(super) fn identity(
+    config: &ModelConfig,
+    sections: &[PlannedSection],
+    checksums: &[u64],
+) -> ModelIdentity {
+    let mut hash = Xxh3::new();
+    hash.update(&PANEL_LAYOUT_VERSION.to_le_bytes());
+    let config = serde_json::to_vec(&ConfigJson::from(config)).expect("numbers and names have a JSON form");
+    hash.update(&(config.len() as u64).to_le_bytes());
+    hash.update(&config);
+    for (section, checksum) in sections.iter().zip(checksums) {
+        // The shapes follow from the hyper-parameters; every type's name ends with its zero.
+        for tensor in &section.tensors {
+            hash.update(tensor.ty.name().as_bytes());
+            hash.update(&[0]);
+        }
+        hash.update(&checksum.to_le_bytes());
+    }
+    ModelIdentity(hash.digest128())
+}
+
+/// From weights in memory: the identity that a packed file of them has. Reads every weight once.
+pub(crate) fn identity_of_weights(config: &ModelConfig, weights: &Weights) -> ModelIdentity {
+    let ty_of = |id| match weights.tensor(id) {
+        Some(StoredTensor::Matrix(matrix)) => matrix.block_type(),
+        _ => crate::kernels::BlockType::F32,
+    };
+    let sections = plan(config, 0, &ty_of).expect("the weights are in memory, so their sizes fit");
+    let checksums: Vec<u64> = sections.iter().map(|section| checksum(section, weights)).collect();
+    identity(config, &sections, &checksums)
+}
+
+fn checksum(section: &PlannedSection, weights: &Weights) -> u64 {
+    let mut sum = SectionSum::new();
+    for tensor in &section.tensors {
+        match weights.tensor(tensor.id) {
+            Some(StoredTensor::Matrix(matrix)) => sum.update(matrix.panel_bytes()),
+            Some(StoredTensor::Vector(values)) => sum.update(&vector_bytes(values)),
+            None => debug_assert!(false, "{:?} is in the plan and not in the weights", tensor.id),
+        }
+        sum.pad_line();
+    }
+    sum.pad_page();
+    sum.digest()
+}
+
+/// A vector as a packed file holds it.
+pub(super) fn vector_bytes(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}

@@ -1,0 +1,116 @@
+//! Where everything stands in a packed file, from hyper-parameters and element types alone. The writer follows the plan, and
+//! the reader accepts nothing else.
+
+use std::fmt;
+
+use super::{LINE_BYTES, PAGE_BYTES};
+use crate::kernels::{BlockType, PackedMatrix};
+use crate::model::checkpoint::WeightId;
+use crate::model::checkpoint::layout::{Slot, gguf_name, slots};
+use crate::model::config::ModelConfig;
+
+/// A section of weights.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// The token embedding.
+    Embedding,
+    /// All tensors of one layer.
+    Layer(usize),
+    /// The norm before the head, and the head.
+    Output,
+}
+
+impl Part {
+    fn of(id: WeightId) -> Self {
+        match id {
+            WeightId::Embedding => Part::Embedding,
+            WeightId::Layer(layer_idx, _) => Part::Layer(layer_idx),
+            WeightId::OutputNorm | WeightId::Head => Part::Output,
+        }
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Part::Embedding => f.write_str("embedding"),
+            Part::Layer(layer_idx) => write!(f, "layer.{layer_idx}"),
+            Part::Output => f.write_str("output"),
+        }
+    }
+}
+
+/// The parts of a model in the order of the file, each with its tensors in order.
+pub(super) fn parts(config: &ModelConfig) -> Vec<(Part, Vec<Slot>)> {
+    let mut parts = vec![(Part::Embedding, Vec::new())];
+    parts.extend((0..config.n_layers).map(|layer_idx| (Part::Layer(layer_idx), Vec::new())));
+    parts.push((Part::Output, Vec::new()));
+    for slot in slots(config) {
+        let at = match Part::of(slot.id) {
+            Part::Embedding => 0,
+            Part::Layer(layer_idx) => 1 + layer_idx,
+            Part::Output => 1 + config.n_layers,
+        };
+        parts[at].1.push(slot);
+    }
+    parts
+}
+
+/// A tensor of the file.
+#[derive(Clone, Debug)]
+pub(super) struct PlannedTensor {
+    pub(super) id: WeightId,
+    pub(super) name: String,
+    pub(super) ty: BlockType,
+    /// `[rows, columns]`, or `[length]` of a vector.
+    pub(super) shape: Vec<u64>,
+    /// From the section's beginning.
+    pub(super) offset: u64,
+    /// Without padding.
+    pub(super) len: u64,
+}
+
+/// A section of the file.
+#[derive(Clone, Debug)]
+pub(super) struct PlannedSection {
+    pub(super) part: Part,
+    /// From the beginning of the data.
+    pub(super) offset: u64,
+    /// Padding included.
+    pub(super) len: u64,
+    pub(super) tensors: Vec<PlannedTensor>,
+}
+
+/// Places the sections behind a tokenizer of `start` bytes; `None` where sizes overflow or a row is no whole number of blocks.
+pub(super) fn plan(
+    config: &ModelConfig,
+    start: u64,
+    ty_of: &dyn Fn(WeightId) -> BlockType,
+) -> Option<Vec<PlannedSection>> {
+    let mut sections = Vec::new();
+    let mut offset = start;
+    for (part, slots) in parts(config) {
+        let (mut tensors, mut end) = (Vec::with_capacity(slots.len()), 0u64);
+        for Slot { id, shape } in slots {
+            let ty = if shape.len() == 1 { BlockType::F32 } else { ty_of(id) };
+            let len = packed_len(ty, &shape)?;
+            tensors.push(PlannedTensor { id, name: gguf_name(id), ty, shape, offset: end, len });
+            end = end.checked_add(len)?.checked_next_multiple_of(LINE_BYTES)?;
+        }
+        let len = end.checked_next_multiple_of(PAGE_BYTES)?;
+        sections.push(PlannedSection { part, offset, len, tensors });
+        offset = offset.checked_add(len)?;
+    }
+    Some(sections)
+}
+
+/// Bytes of a tensor: panels of a matrix, f32 of a vector.
+fn packed_len(ty: BlockType, shape: &[u64]) -> Option<u64> {
+    match *shape {
+        [len] => len.checked_mul(4),
+        [n_rows, n_cols] => {
+            PackedMatrix::packed_bytes(ty, usize::try_from(n_rows).ok()?, usize::try_from(n_cols).ok()?)
+        }
+        _ => None,
+    }
+}

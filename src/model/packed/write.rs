@@ -1,0 +1,316 @@
+//! Packs a checkpoint into a file, section by section.
+
+use std::io::{self, Seek, SeekFrom, Write};
+use std::path::Path;
+
+use thiserror::Error;
+
+use super::header::{Checksum, FileJson, Header, SectionJson, TensorJson, TokenizerJson, data_start};
+use super::identity::{ModelIdentity, identity, vector_bytes};
+use super::plan::{PlannedSection, plan};
+use super::replace::{ReplaceError, replace_file};
+use super::sum::SectionSum;
+use super::{HEADER_BYTES_MAX, PAGE_BYTES, tokenizer};
+use crate::kernels::BlockType;
+use crate::model::checkpoint::{Checkpoint, Container, LoadError};
+use crate::model::gguf::GgufWriteError;
+use crate::model::weights::{LoadOptions, Loader, WeightsError};
+
+/// Why a model could not be packed. Nothing is left at the new name; what was there before still is.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum WritePackedError {
+    /// The model is packed already; what it was packed from is needed.
+    #[error("{file}: packed already; pack the GGUF file or the folder that it came from")]
+    AlreadyPacked {
+        /// The file.
+        file: String,
+    },
+    /// Weights are packed in little-endian order, and this machine is big endian.
+    #[error("packed files cannot be written on a big-endian machine")]
+    BigEndianHost,
+    /// A file of the model could not be read.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The weights could not be read or packed.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    /// The tokenizer's metadata could not be written as GGUF.
+    #[error("tokenizer: {0}")]
+    Tokenizer(#[from] GgufWriteError),
+    /// The header would be longer than a reader accepts: the model's name or its table of tensors is too long.
+    #[error("a header of {len} bytes is over the limit of {limit}")]
+    HeaderTooLong {
+        /// Its length.
+        len: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// The sizes of the tensors add up to more than 64 bits of bytes.
+    #[error("{file}: the sizes of the tensors overflow")]
+    SizeOverflow {
+        /// The model.
+        file: String,
+    },
+    /// The disk refused: it is full, say.
+    #[error("{file}: cannot write at byte {offset}: {source}")]
+    Write {
+        /// The new file.
+        file: String,
+        /// How much of it had been written.
+        offset: u64,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The new file could not be created, synced or renamed.
+    #[error("cannot {action} `{path}`: {source}")]
+    Replace {
+        /// What was tried.
+        action: &'static str,
+        /// With which file.
+        path: String,
+        /// The system's error.
+        source: io::Error,
+    },
+}
+
+impl From<ReplaceError> for WritePackedError {
+    fn from(ReplaceError { action, path, source }: ReplaceError) -> Self {
+        Self::Replace { action, path, source }
+    }
+}
+
+/// What was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PackSummary {
+    /// Length of the file in bytes.
+    pub file_bytes: u64,
+    /// Bytes of all sections of weights, padding included.
+    pub weights_bytes: u64,
+    /// Number of sections of weights.
+    pub n_sections: usize,
+    /// The model's identity.
+    pub identity: ModelIdentity,
+}
+
+/// Packs `checkpoint` into the file `path`, which appears there whole or not at all; a file that was there is replaced.
+///
+/// The weights become what [`LoadOptions::quantize`] says, exactly as when the checkpoint is loaded. Held in memory are at
+/// most one tensor in both forms, and the tokenizer's files.
+///
+/// # Errors
+/// [`WritePackedError`]; what was at `path` is unchanged.
+pub fn pack(
+    checkpoint: &Checkpoint,
+    path: &Path,
+    options: LoadOptions<'_>,
+) -> Result<PackSummary, WritePackedError> {
+    let packing = Packing::new(checkpoint, options)?;
+    let name = path.display().to_string();
+    replace_file(path, |file| packing.write(Output { out: file, name, offset: 0 }))
+}
+
+/// A checkpoint that is being packed.
+struct Packing<'a> {
+    loader: Loader<'a>,
+    checkpoint: &'a Checkpoint,
+    tokenizer: tokenizer::Files,
+    sections: Vec<PlannedSection>,
+    header: Header,
+}
+
+impl<'a> Packing<'a> {
+    /// Plans the file; of the weights, nothing is read yet.
+    fn new(checkpoint: &'a Checkpoint, options: LoadOptions<'a>) -> Result<Self, WritePackedError> {
+        if cfg!(target_endian = "big") {
+            return Err(WritePackedError::BigEndianHost);
+        }
+        let tokenizer = match checkpoint.container() {
+            Container::Gguf(file) => tokenizer::from_gguf(file)?,
+            Container::Hf(folder) => tokenizer::from_folder(folder).map_err(LoadError::from)?,
+            Container::Packed(file) => {
+                return Err(WritePackedError::AlreadyPacked { file: file.file().to_owned() });
+            }
+        };
+        let loader = Loader::new(checkpoint, options)?;
+        let config = checkpoint.config();
+        let files =
+            tokenizer.iter().map(|(name, bytes)| FileJson { name: name.clone(), len: bytes.len() as u64 });
+        let files: Vec<FileJson> = files.collect();
+        // The files are in memory, so their lengths have a sum.
+        let tokenizer_len = files.iter().map(|file| file.len).sum::<u64>().next_multiple_of(PAGE_BYTES);
+        let ty_of = |id| checkpoint.tensor(id).map_or(BlockType::F32, |info| loader.target_type(info));
+        let overflow = || WritePackedError::SizeOverflow { file: checkpoint.name().to_owned() };
+        let sections = plan(config, tokenizer_len, &ty_of).ok_or_else(overflow)?;
+        let header = Header {
+            name: checkpoint.name().to_owned(),
+            packed_by: concat!("refrain ", env!("CARGO_PKG_VERSION")).to_owned(),
+            config: config.into(),
+            tokenizer: TokenizerJson { len: tokenizer_len, checksum: Checksum::default(), files },
+            sections: sections.iter().map(section_json).collect(),
+        };
+        let len = header.to_json().len() as u64;
+        if len > HEADER_BYTES_MAX {
+            return Err(WritePackedError::HeaderTooLong { len, limit: HEADER_BYTES_MAX });
+        }
+        Ok(Self { loader, checkpoint, tokenizer, sections, header })
+    }
+
+    /// The data first, behind the room that the header needs; then the header, with the checksums.
+    fn write<W: Write + Seek>(mut self, mut output: Output<W>) -> Result<PackSummary, WritePackedError> {
+        let data_start = data_start(self.header.to_json().len() as u64);
+        output.seek(data_start)?;
+        self.header.tokenizer.checksum = Checksum(self.write_tokenizer(&mut output)?);
+        let mut checksums = Vec::with_capacity(self.sections.len());
+        for section in &self.sections {
+            checksums.push(write_section(&mut self.loader, section, &mut output)?);
+        }
+        for (section, &checksum) in self.header.sections.iter_mut().zip(&checksums) {
+            section.checksum = Checksum(checksum);
+        }
+        let file_bytes = output.offset;
+        let header = Header::encode(&self.header.to_json(), file_bytes - data_start);
+        assert_eq!(header.len() as u64, data_start, "checksums do not change the header's length");
+        output.seek(0)?;
+        output.write(&header)?;
+        Ok(PackSummary {
+            file_bytes,
+            weights_bytes: self.sections.iter().map(|section| section.len).sum(),
+            n_sections: self.sections.len(),
+            identity: identity(self.checkpoint.config(), &self.sections, &checksums),
+        })
+    }
+
+    fn write_tokenizer<W: Write + Seek>(&self, output: &mut Output<W>) -> Result<u64, WritePackedError> {
+        let mut sum = SectionSum::new();
+        for (_, bytes) in &self.tokenizer {
+            sum.update(bytes);
+            output.write(bytes)?;
+        }
+        output.write(sum.pad_page())?;
+        Ok(sum.digest())
+    }
+}
+
+/// Reads, packs and writes the tensors of a section, one after another; returns its checksum.
+fn write_section<W: Write + Seek>(
+    loader: &mut Loader<'_>,
+    section: &PlannedSection,
+    output: &mut Output<W>,
+) -> Result<u64, WritePackedError> {
+    let mut sum = SectionSum::new();
+    for tensor in &section.tensors {
+        let (matrix, vector);
+        let bytes = match tensor.shape.len() {
+            1 => {
+                vector = vector_bytes(&loader.vector(tensor.id)?);
+                vector.as_slice()
+            }
+            _ => {
+                matrix = loader.matrix(tensor.id)?;
+                matrix.panel_bytes()
+            }
+        };
+        assert_eq!(bytes.len() as u64, tensor.len, "{} is as long as planned", tensor.name);
+        sum.update(bytes);
+        output.write(bytes)?;
+        output.write(sum.pad_line())?;
+    }
+    output.write(sum.pad_page())?;
+    Ok(sum.digest())
+}
+
+fn section_json(section: &PlannedSection) -> SectionJson {
+    let tensors = section.tensors.iter().map(|tensor| TensorJson {
+        name: tensor.name.clone(),
+        ty: tensor.ty.name().to_owned(),
+        shape: tensor.shape.clone(),
+        offset: tensor.offset,
+        len: tensor.len,
+    });
+    SectionJson {
+        name: section.part.to_string(),
+        offset: section.offset,
+        len: section.len,
+        checksum: Checksum::default(),
+        tensors: tensors.collect(),
+    }
+}
+
+/// The new file, and how far it has come.
+struct Output<W> {
+    out: W,
+    name: String,
+    offset: u64,
+}
+
+impl<W: Write + Seek> Output<W> {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), WritePackedError> {
+        self.out.write_all(bytes).map_err(|e| self.error(e))?;
+        self.offset += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn seek(&mut self, offset: u64) -> Result<(), WritePackedError> {
+        self.out.seek(SeekFrom::Start(offset)).map_err(|e| self.error(e))?;
+        self.offset = offset;
+        Ok(())
+    }
+
+    fn error(&self, source: io::Error) -> WritePackedError {
+        WritePackedError::Write { file: self.name.clone(), offset: self.offset, source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A disk with room for `room` bytes.
+    struct SmallDisk {
+        room: u64,
+        data: io::Cursor<Vec<u8>>,
+    }
+
+    impl Write for SmallDisk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let n_bytes = self.room.saturating_sub(self.data.position()).min(bytes.len() as u64);
+            if n_bytes == 0 && !bytes.is_empty() {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            self.data.write(&bytes[..n_bytes as usize])
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Seek for SmallDisk {
+        fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+            self.data.seek(to)
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_an_error_wherever_it_comes() {
+        let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/target.gguf");
+        let checkpoint = Checkpoint::open(fixture.as_ref()).unwrap();
+        let write = |room: u64| {
+            let out = SmallDisk { room, data: io::Cursor::new(Vec::new()) };
+            let packing = Packing::new(&checkpoint, LoadOptions::default()).unwrap();
+            packing.write(Output { out, name: "small".to_owned(), offset: 0 })
+        };
+        let file_bytes = write(u64::MAX).unwrap().file_bytes;
+        assert_eq!(write(file_bytes).unwrap().file_bytes, file_bytes);
+        for room in [0, 1, 4096, file_bytes / 2, file_bytes - 1] {
+            match write(room) {
+                Err(WritePackedError::Write { offset, source, .. }) => {
+                    assert_eq!(source.kind(), io::ErrorKind::StorageFull);
+                    assert!(offset <= file_bytes, "{offset}");
+                }
+                other => panic!("room {room}: {other:?}"),
+            }
+        }
+    }
+}
