@@ -7,12 +7,14 @@ use std::time::Instant;
 
 use refrain::draft::testing::{AlwaysRight, AlwaysWrong};
 use refrain::draft::{
-    BuilderConfig, ContextSource, CostProfile, DraftSource, DraftTree, Evidence, HistoryStore, NodeIdx,
-    OrderConfig, PassagesSource, Prior, ReliabilityTable, ResumeSource, StepLimits, StepOutcome, TreeBuilder,
+    BuilderConfig, ContextSource, DraftSource, DraftTree, Evidence, HistoryStore, NodeIdx, OrderConfig,
+    PassagesSource, Prior, ReliabilityConfig, ReliabilityTable, ResumeSource, StepLimits, StepOutcome,
+    TreeBuilder,
 };
 use refrain::token::TokenId;
 use refrain::verify::{Walk, walk};
 
+use crate::costs::Costs;
 use crate::rows::TokenRow;
 use crate::strategy::{Sources, Strategy};
 use crate::tally::Tally;
@@ -27,7 +29,7 @@ pub struct Setting {
     /// Rows of a verification batch at most.
     pub max_rows: usize,
     /// What a batch costs: [`Strategy::Refrain`] weighs by it.
-    pub costs: CostProfile,
+    pub costs: Costs,
     /// Constants of [`Strategy::Refrain`].
     pub constants: Constants,
     /// Whether every row starts with the reliability table that ships, instead of what the rows before it have taught.
@@ -43,8 +45,8 @@ pub struct Constants {
     pub builder: BuilderConfig,
     /// What claims are worth before anything was learnt.
     pub prior: Prior,
-    /// Whether the place that was being copied is kept after the output has left it.
-    pub resume: bool,
+    /// How fast it is learnt what they are worth.
+    pub reliability: ReliabilityConfig,
 }
 
 impl Default for Constants {
@@ -53,8 +55,14 @@ impl Default for Constants {
             orders: OrderConfig::default(),
             builder: BuilderConfig::new(0),
             prior: Prior::SHIPPED,
-            resume: true,
+            reliability: ReliabilityConfig::default(),
         }
+    }
+}
+
+impl Constants {
+    fn table(&self) -> ReliabilityTable {
+        ReliabilityTable::with_prior(self.prior.clone(), self.reliability)
     }
 }
 
@@ -100,7 +108,7 @@ impl<'a> Lane<'a> {
         Lane {
             setting,
             vocab_size,
-            table: ReliabilityTable::with_prior(setting.constants.prior.clone()),
+            table: setting.constants.table(),
             session: None,
             history: Arc::new(HistoryStore::new()),
             earlier: Vec::new(),
@@ -112,10 +120,11 @@ impl<'a> Lane<'a> {
     pub fn replay(&mut self, row: &TokenRow, tally: &mut Tally, mut wanted: Wanted<'_>) {
         self.enter(row);
         if self.setting.fresh {
-            self.table = ReliabilityTable::with_prior(self.setting.constants.prior.clone());
+            self.table = self.setting.constants.table();
         }
         let mut sources = self.sources(row);
         let mut builder = TreeBuilder::with_table(self.builder_config(), self.table.clone());
+        let costs = self.setting.costs.behind(row.prompt.len());
         let mut committed = row.prompt.clone();
         let mut tree = DraftTree::default();
         sources.iter_mut().for_each(|source| source.prime(&committed));
@@ -124,7 +133,7 @@ impl<'a> Lane<'a> {
             let rest = &row.response[n_said..];
             let started = Instant::now();
             let limits = self.limits(rest);
-            builder.build(&mut sources, &committed, limits, &self.setting.costs, &mut tree);
+            builder.build(&mut sources, &committed, limits, &costs, &mut tree);
             let mut us = started.elapsed();
 
             let n_new = follow(&tree, rest, &mut self.walk);
@@ -140,6 +149,8 @@ impl<'a> Lane<'a> {
             us += started.elapsed();
 
             tally.draft_us.push(us.as_secs_f32() * 1e6);
+            tally.verify_us += f64::from(costs.verify_us(tree.len()));
+            tally.plain_us += f64::from(costs.verify_us(1)) * new_tokens.len() as f64;
             self.count(&tree, new_tokens, &sources, tally);
             if let Some(trace) = wanted.trace.as_mut() {
                 trace.push(traced(&tree, self.walk.path(), new_tokens, &sources));
@@ -210,10 +221,8 @@ impl<'a> Lane<'a> {
             }
             Strategy::Refrain => {
                 let context = ContextSource::with_config(constants.orders, ContextSource::MAX_TOKENS);
-                let mut all: Vec<Box<dyn DraftSource>> = vec![Box::new(context)];
-                if constants.resume {
-                    all.push(Box::new(ResumeSource::new()));
-                }
+                let mut all: Vec<Box<dyn DraftSource>> =
+                    vec![Box::new(context), Box::new(ResumeSource::new())];
                 if *sources != Sources::Prompt && row.session.is_some() {
                     all.push(Box::new(self.history.source_with_config(NAMESPACE, constants.orders)));
                 }
@@ -236,9 +245,6 @@ impl<'a> Lane<'a> {
         tally.count_step(new_tokens.len());
         tally.n_empty += usize::from(tree.is_empty_draft());
         tally.n_batch_rows += tree.len();
-        let costs = &self.setting.costs;
-        tally.verify_us += f64::from(costs.verify_us(tree.len()));
-        tally.plain_us += f64::from(costs.verify_us(1)) * new_tokens.len() as f64;
         for (index, source) in sources.iter().enumerate() {
             let of_source = |node: &NodeIdx| tree.source(*node) == Some(index);
             let nodes = (1..tree.len()).map(|i| NodeIdx(i as u32));

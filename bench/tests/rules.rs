@@ -3,11 +3,11 @@
 
 use std::path::{Path, PathBuf};
 
-use refrain::draft::{Baseline, CostProfile};
+use refrain::draft::Baseline;
 use refrain::token::TokenId;
 use refrain::tokenizer::Tokenizer;
 use refrain_bench::replay::Wanted;
-use refrain_bench::{Constants, Lane, Setting, Sources, Strategy, Tally, TokenRow, rows};
+use refrain_bench::{Constants, Costs, Lane, Setting, Sources, Strategy, Tally, TokenRow, rows};
 
 /// Steps of a walk that drafts by scanning: how many tokens each committed.
 fn scan(row: &TokenRow, earlier: &[Vec<TokenId>], max_rows: usize, rule: Rule) -> Vec<usize> {
@@ -85,7 +85,7 @@ fn check(rows: &[TokenRow], vocab_size: usize) -> usize {
             strategy: Strategy::Baseline(baseline),
             sources: Sources::History,
             max_rows: 16,
-            costs: CostProfile::free_rows(1.0),
+            costs: Costs::free(),
             constants: Constants::default(),
             fresh: false,
         };

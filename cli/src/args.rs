@@ -208,8 +208,8 @@ pub(crate) struct SessionArgs {
     /// Whether to draft. Never changes the output.
     #[arg(long, value_enum, default_value_t = DraftArg::Auto)]
     pub(crate) draft: DraftArg,
-    /// What drafts: refrain, plain, or a published rule to compare with: pld, sam, sam-only, suffix, recycle. Never changes
-    /// the output.
+    /// What drafts: refrain, plain, or a published rule to compare with: pld, sam, sam-recycle, sam-only, suffix,
+    /// recycle. Never changes the output.
     #[arg(long, value_name = "NAME", default_value_t = Strategy::Refrain, value_parser = parse_strategy, conflicts_with = "draft")]
     pub(crate) strategy: Strategy,
     /// Tokens of prompt and output together [default: what the model was trained for, at most 4096].
@@ -432,7 +432,7 @@ pub(crate) enum BenchCommand {
     /// `context` (a string or a list: the passages) and `session` (rows of one follow one another: earlier responses are
     /// history).
     Replay(ReplayArgs),
-    /// Fit the reliability prior and the builder's constants to the even rows, and report on the odd ones.
+    /// Fit the reliability table and the constants of drafting to the even rows, and report on the odd ones.
     Tune(TuneArgs),
 }
 
@@ -440,7 +440,8 @@ pub(crate) enum BenchCommand {
 pub(crate) struct ReplayArgs {
     #[command(flatten)]
     pub(crate) rows_args: RowsArgs,
-    /// What drafts: refrain, plain, pld, sam, sam-only, suffix, recycle, always-right, always-wrong [default: all].
+    /// What drafts: refrain, plain, pld, sam, sam-recycle, sam-only, suffix, recycle, always-right, always-wrong [default:
+    /// all].
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) strategy: Vec<Strategy>,
     /// What may be drafted from: prompt, history (and earlier responses of the session), passages (both, and the
@@ -450,7 +451,8 @@ pub(crate) struct ReplayArgs {
     /// Rows of a verification batch at most.
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [8, 16, 32])]
     pub(crate) rows: Vec<usize>,
-    /// What a batch costs: a JSON list of [rows, microseconds]. Without it rows are free.
+    /// What a batch costs: what `refrain profile` has written, or a JSON list of [rows, microseconds]. Without it rows are
+    /// free.
     #[arg(long, value_name = "FILE")]
     pub(crate) profile: Option<PathBuf>,
     /// Forget after every row what drafts were worth.
@@ -458,7 +460,7 @@ pub(crate) struct ReplayArgs {
     pub(crate) fresh: bool,
     /// Run this model: everything is computed and timed, while the walk follows the recorded tokens. Rows that do not fit
     /// its context are left out; of --rows and --sources the first values count.
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["tokenizer", "profile", "fresh", "csv", "plots", "html"])]
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["tokenizer", "profile", "fresh"])]
     pub(crate) model: Option<PathBuf>,
     /// With --model: rows of each subtask at most.
     #[arg(long, value_name = "N", default_value_t = 5, requires = "model")]
@@ -484,7 +486,11 @@ pub(crate) struct TuneArgs {
     /// Rows of a verification batch while fitting.
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub(crate) rows: usize,
-    /// Write the fitted prior as Rust, for `src/draft/fitted.rs`.
+    /// What a batch costs: what `refrain profile` has written, or a JSON list of [rows, microseconds]. Without it rows are
+    /// free.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) profile: Option<PathBuf>,
+    /// Write the fitted constants as Rust, for `src/draft/fitted.rs`.
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
 }

@@ -3,14 +3,16 @@
 use std::io::Write as _;
 use std::path::Path;
 
-use refrain::draft::{CostProfile, VERIFY_ROWS_MAX};
+use refrain::draft::VERIFY_ROWS_MAX;
 use refrain::engine::EngineOptions;
 use refrain::model::Checkpoint;
 use refrain::tokenizer::Tokenizer;
 use refrain_bench::replay::Wanted;
 use refrain_bench::report::html::TracedRow;
-use refrain_bench::report::{self, Report};
-use refrain_bench::{Constants, Half, Lane, RowsError, Setting, Sources, Strategy, Tally, TokenRow, rows};
+use refrain_bench::report::{self, Plot, Report};
+use refrain_bench::{
+    Constants, Costs, CostsError, Half, Lane, RowsError, Setting, Sources, Strategy, Tally, TokenRow, rows,
+};
 
 use crate::args::{BenchArgs, BenchCommand, HalfArg, ReplayArgs, RowsArgs, TuneArgs};
 use crate::failure::{Exit, Failure};
@@ -28,7 +30,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<Exit, Failure> {
 }
 
 fn replay(args: &ReplayArgs) -> Result<Exit, Failure> {
-    let costs = args.profile.as_deref().map_or_else(|| Ok(CostProfile::free_rows(1.0)), read_profile)?;
+    let costs = args.profile.as_deref().map_or_else(|| Ok(Costs::free()), Costs::read)?;
     let settings = settings(args, &costs)?;
     let set = RowSet::load(&args.rows_args)?;
     let n_threads = n_threads(args.rows_args.threads);
@@ -51,18 +53,19 @@ fn replay(args: &ReplayArgs) -> Result<Exit, Failure> {
         return Ok(Exit::Done);
     }
     let plots = report::plots::draw(&report);
-    if let Some(folder) = &args.plots {
-        create_folder(folder)?;
-        plots
-            .iter()
-            .try_for_each(|plot| write_file(&folder.join(format!("{}.svg", plot.name)), &plot.svg))?;
-    }
+    write_plots(args, &plots)?;
     if let Some(path) = &args.html {
         let traced = set.trace(&settings, args);
         let page = report::html::write("Drafting, replayed", &tables, &plots, &traced, &set.tokenizer);
         write_file(path, &page)?;
     }
     Ok(Exit::Done)
+}
+
+fn write_plots(args: &ReplayArgs, plots: &[Plot]) -> Result<(), Failure> {
+    let Some(folder) = &args.plots else { return Ok(()) };
+    create_folder(folder)?;
+    plots.iter().try_for_each(|plot| write_file(&folder.join(format!("{}.svg", plot.name)), &plot.svg))
 }
 
 /// Replays through a model: the strategies beside plain decoding, row by row.
@@ -98,7 +101,17 @@ fn replay_model(args: &ReplayArgs, path: &Path) -> Result<Exit, Failure> {
         ),
         format!("{max_rows} rows, sources: {sources}; plain decoding of each row in the same run"),
     ];
-    write!(std::io::stdout(), "{}", report::timing::write(&conditions, &timings))?;
+    let tables = report::timing::write(&conditions, &timings);
+    write!(std::io::stdout(), "{tables}")?;
+    if let Some(path) = &args.csv {
+        write_file(path, &report::timing::write_csv(&timings))?;
+    }
+    let plots = report::plots::draw_timings(&timings);
+    write_plots(args, &plots)?;
+    if let Some(path) = &args.html {
+        let title = "Drafting, replayed through a model";
+        write_file(path, &report::html::write(title, &tables, &plots, &[], engine.tokenizer()))?;
+    }
     Ok(Exit::Done)
 }
 
@@ -114,24 +127,31 @@ fn tune(args: &TuneArgs) -> Result<Exit, Failure> {
         strategy: Strategy::Refrain,
         sources: Sources::Passages,
         max_rows: args.rows,
-        costs: CostProfile::free_rows(1.0),
+        costs: args.profile.as_deref().map_or_else(|| Ok(Costs::free()), Costs::read)?,
         constants: Constants::default(),
         fresh: false,
     };
-    println!("tokens per step on the even rows, geometric mean over the subtasks:");
+    match args.profile {
+        Some(_) => println!("speed over plain decoding on the even rows, geometric mean over the subtasks:"),
+        None => println!("tokens per step on the even rows, geometric mean over the subtasks:"),
+    }
     let tuned = refrain_bench::tune::tune(&set.rows, &setting, set.vocab_size, n_threads, |trial| {
         println!("{trial}")
     });
     let both = [setting.clone(), Setting { constants: tuned.constants.clone(), ..setting }];
     let measurements = refrain_bench::run(&set.rows, Half::Odd, &both, set.vocab_size, n_threads);
     let report = Report { conditions: &[], settings: &both, measurements: &measurements };
-    let [shipped, fitted] = [0, 1].map(|setting| report.mean_acceptance_length(setting));
+    let [shipped, fitted] = [0, 1].map(|setting| report.mean_speed_up(setting));
     println!("odd rows, which took no part: {shipped:.4} as shipped, {fitted:.4} fitted");
-    println!("{:#?}\n{:#?}", tuned.constants.orders, tuned.constants.builder);
+    let Constants { orders, builder, reliability, .. } = &tuned.constants;
+    println!("{orders:#?}\n{builder:#?}\n{reliability:#?}");
     if let Some(path) = &args.out {
-        let comment =
-            format!("{}, even rows, {} rows a batch.", set.conditions(&args.rows_args).join("; "), args.rows);
-        write_file(path, &tuned.constants.prior.to_rust(&comment))?;
+        let comment = format!(
+            "{}\nThe even rows of each subtask, {} rows a batch.",
+            set.conditions(&args.rows_args).join("; "),
+            args.rows
+        );
+        write_file(path, &refrain_bench::tune::to_rust(&tuned.constants, &comment))?;
     }
     Ok(Exit::Done)
 }
@@ -160,7 +180,7 @@ fn create_folder(path: &Path) -> Result<(), Failure> {
     })
 }
 
-fn settings(args: &ReplayArgs, costs: &CostProfile) -> Result<Vec<Setting>, Failure> {
+fn settings(args: &ReplayArgs, costs: &Costs) -> Result<Vec<Setting>, Failure> {
     args.rows.iter().try_for_each(|&rows| check_rows(rows))?;
     let strategies = strategies(args);
     let mut settings = Vec::new();
@@ -247,20 +267,17 @@ fn open_tokenizer(path: Option<&Path>) -> Result<(Tokenizer, String), Failure> {
     Ok((tokenizer, checkpoint.name().to_owned()))
 }
 
-/// Reads a cost profile: a JSON list of pairs, rows and µs.
-fn read_profile(path: &Path) -> Result<CostProfile, Failure> {
-    let advice = "a cost profile is a JSON list of [rows, microseconds]";
-    let fail = |problem: String| Failure::input(format!("{}: {problem}", path.display()), advice);
-    let text = std::fs::read_to_string(path).map_err(|error| fail(error.to_string()))?;
-    let pairs: Vec<(usize, f32)> = serde_json::from_str(&text).map_err(|error| fail(error.to_string()))?;
-    if pairs.is_empty() {
-        return Err(fail("no measurement".to_owned()));
-    }
-    Ok(CostProfile::from_measurements(&pairs))
-}
-
 fn n_threads(asked: Option<usize>) -> usize {
     asked.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).clamp(1, 256)
+}
+
+impl From<CostsError> for Failure {
+    fn from(error: CostsError) -> Self {
+        Self::input(
+            error,
+            "name a file that `refrain profile` has written, or a JSON list of [rows, microseconds]",
+        )
+    }
 }
 
 impl From<RowsError> for Failure {
@@ -275,23 +292,6 @@ impl HalfArg {
             HalfArg::All => Half::All,
             HalfArg::Even => Half::Even,
             HalfArg::Odd => Half::Odd,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_profile_is_a_list_of_pairs() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("profile.json");
-        std::fs::write(&path, "[[1, 100.0], [8, 200]]").unwrap();
-        assert!((read_profile(&path).unwrap().verify_us(8) - 200.0).abs() < 0.1);
-        for bad in ["[]", "{}", "[[1]]", "[[-1, 2]]"] {
-            std::fs::write(&path, bad).unwrap();
-            assert_eq!(read_profile(&path).unwrap_err().exit(), Exit::Input, "{bad}");
         }
     }
 }

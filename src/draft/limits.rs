@@ -1,6 +1,9 @@
 //! Bounds of draft trees: for good, and for one step.
 
-/// Bounds and constants of a [`TreeBuilder`](super::TreeBuilder).
+use super::fitted;
+
+/// Bounds and constants of a [`TreeBuilder`](super::TreeBuilder). Defaults without a number here were fitted to recorded
+/// responses.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct BuilderConfig {
     /// Rows of a tree at most, the root included. Default 32: beyond it a CPU's verification is bound by arithmetic, and
@@ -10,13 +13,13 @@ pub struct BuilderConfig {
     pub max_depth: usize,
     /// Tokens at or above this number are dropped.
     pub vocab_size: usize,
-    /// Candidates taken from one source per node at most. Default 32.
+    /// Candidates taken from one source per node at most.
     pub n_candidates_max: usize,
-    /// Children considered per node at most, best first. Default 24.
+    /// Children considered per node at most, best first.
     pub n_children_max: usize,
-    /// Nodes below this reach are not considered. Default 0.002: one in five hundred.
+    /// Nodes below this reach are not considered.
     pub reach_min: f32,
-    /// By how much a draft must beat plain decoding to be worth it. Default 0.01: about the error of the cost profile.
+    /// By how much a draft must beat plain decoding to be worth it.
     pub margin: f32,
     /// Whether claims are weighed. Default [`Weighing::Learned`].
     pub weighing: Weighing,
@@ -38,10 +41,10 @@ impl BuilderConfig {
             max_rows: 32,
             max_depth: 64,
             vocab_size,
-            n_candidates_max: 32,
-            n_children_max: 24,
-            reach_min: 0.002,
-            margin: 0.01,
+            n_candidates_max: fitted::N_CANDIDATES_MAX,
+            n_children_max: fitted::N_CHILDREN_MAX,
+            reach_min: fitted::REACH_MIN,
+            margin: fitted::MARGIN,
             weighing: Weighing::Learned,
         }
     }

@@ -49,7 +49,7 @@ pub use limits::{BuilderConfig, StepLimits, Weighing};
 pub use orders::OrderConfig;
 pub use passages::PassagesSource;
 pub use prior::{Prior, PriorFit};
-pub use reliability::{Evidence, ReliabilityTable};
+pub use reliability::{Evidence, ReliabilityConfig, ReliabilityTable};
 pub use resume::ResumeSource;
 pub use source::{Anchor, Candidate, Candidates, Cursor, DraftSource, SourceKind, StepOutcome};
 pub use tree::{DraftTree, NodeIdx};

@@ -4,8 +4,12 @@
 //! it was seen. A prior is the share of such claims that came true when recorded responses were replayed. The one that ships
 //! (`fitted.rs`) is written by `refrain bench tune`, which fits on the even rows of a collection and reports on the odd
 //! ones, every subtask with the same weight.
+//!
+//! It has two tables: one for the automata's claims, and one for those of [`ResumeSource`](super::ResumeSource), whose raw
+//! probability stands for the alignment, match length for the tokens that agreed since, and count for those before.
 
-use super::fitted::ACCEPTED_PERMILLE;
+use super::SourceKind;
+use super::fitted;
 use super::reliability::Evidence;
 
 /// Shape `[match length, probability, count]`, in thousandths.
@@ -14,87 +18,125 @@ pub(super) type Permille = [[[u16; COUNTS]; PROBABILITIES]; MATCH_LENS];
 /// How often a claim comes true before anything was learnt in a session.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Prior {
-    permille: Permille,
+    matched: Permille,
+    resumed: Permille,
+}
+
+/// Which table a kind of source has, if any: the claims of the others count as they are.
+fn table_of<T>(kind: SourceKind, matched: T, resumed: T) -> Option<T> {
+    match kind {
+        SourceKind::Context | SourceKind::History | SourceKind::Passages => Some(matched),
+        SourceKind::Resume => Some(resumed),
+        _ => None,
+    }
 }
 
 impl Prior {
     /// The prior that ships.
-    pub const SHIPPED: Prior = Prior { permille: ACCEPTED_PERMILLE };
+    pub const SHIPPED: Prior = Prior { matched: fitted::MATCHED_PERMILLE, resumed: fitted::RESUMED_PERMILLE };
 
-    /// The share of such claims that came true.
+    /// The share of such claims that came true; of kinds without a table the claim itself. `probability` of the evidence
+    /// is 0 to 1.
     ///
     /// Within a bucket the share grows with the square root of the claim: between "as claimed" and "all alike", as measured.
-    pub(super) fn probability(&self, match_len: u32, probability: f32, count: u32) -> f32 {
+    pub(super) fn probability(&self, evidence: &Evidence) -> f32 {
+        let Evidence { probability, match_len, count, .. } = *evidence;
+        let Some(table) = table_of(evidence.kind, &self.matched, &self.resumed) else { return probability };
         let bucket = probability_bucket(probability);
-        let permille = self.permille[match_len_bucket(match_len)][bucket][count_bucket(count)];
+        let permille = table[match_len_bucket(match_len)][bucket][count_bucket(count)];
         f32::from(permille) / 1000.0 * (probability / bucket_probability(bucket)).sqrt()
     }
 }
 
 /// Counts claims and makes a [`Prior`] of them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct PriorFit {
-    /// Claims that came true and claims, weighted. Shape `[match length, probability, count]`.
-    cells: Vec<(f64, f64)>,
+    matched: Cells,
+    resumed: Cells,
 }
+
+/// Claims that came true and claims, weighted. Shape `[match length, probability, count]`.
+#[derive(Clone, Debug)]
+struct Cells(Vec<(f64, f64)>);
 
 /// Claims of each cell that are taken from the cell's own probability: a cell that was hardly seen leans towards it.
 const PSEUDO_CLAIMS: f64 = 3.0;
 /// What such a claim is worth: claims that were seen a few times only come true a little less often than they say.
 const PSEUDO_WORTH: f64 = 0.75;
 
-impl Default for PriorFit {
+impl Default for Cells {
     fn default() -> Self {
-        PriorFit { cells: vec![(0.0, 0.0); MATCH_LENS * PROBABILITIES * COUNTS] }
+        Cells(vec![(0.0, 0.0); MATCH_LENS * PROBABILITIES * COUNTS])
     }
 }
 
 impl PriorFit {
-    /// Counts a claim.
+    /// Counts a claim, where its kind has a table.
     pub fn add(&mut self, evidence: &Evidence, hit: bool, weight: f64) {
-        let by_len = match_len_bucket(evidence.match_len) * PROBABILITIES;
-        let by_probability = (by_len + probability_bucket(evidence.probability)) * COUNTS;
-        let (hits, claims) = &mut self.cells[by_probability + count_bucket(evidence.count)];
-        *hits += if hit { weight } else { 0.0 };
-        *claims += weight;
+        if let Some(cells) = table_of(evidence.kind, &mut self.matched, &mut self.resumed) {
+            cells.add(evidence, hit, weight);
+        }
     }
 
     /// Adds what was counted elsewhere.
     pub fn merge(&mut self, other: &PriorFit) {
-        for ((hits, claims), (other_hits, other_claims)) in self.cells.iter_mut().zip(&other.cells) {
+        self.matched.merge(&other.matched);
+        self.resumed.merge(&other.resumed);
+    }
+
+    /// The prior of the claims so far.
+    pub fn prior(&self) -> Prior {
+        Prior { matched: self.matched.permille(), resumed: self.resumed.permille() }
+    }
+}
+
+impl Cells {
+    fn add(&mut self, evidence: &Evidence, hit: bool, weight: f64) {
+        let by_len = match_len_bucket(evidence.match_len) * PROBABILITIES;
+        let by_probability = (by_len + probability_bucket(evidence.probability)) * COUNTS;
+        let (hits, claims) = &mut self.0[by_probability + count_bucket(evidence.count)];
+        *hits += if hit { weight } else { 0.0 };
+        *claims += weight;
+    }
+
+    fn merge(&mut self, other: &Cells) {
+        for ((hits, claims), (other_hits, other_claims)) in self.0.iter_mut().zip(&other.0) {
             *hits += other_hits;
             *claims += other_claims;
         }
     }
 
-    /// The prior of the claims so far.
-    pub fn prior(&self) -> Prior {
+    fn permille(&self) -> Permille {
         let mut permille: Permille = [[[0; COUNTS]; PROBABILITIES]; MATCH_LENS];
         let cells = permille.iter_mut().flat_map(|by_len| by_len.iter_mut().enumerate());
         let cells = cells.flat_map(|(bucket, by_count)| by_count.iter_mut().map(move |cell| (bucket, cell)));
-        for ((bucket, cell), (hits, claims)) in cells.zip(&self.cells) {
+        for ((bucket, cell), (hits, claims)) in cells.zip(&self.0) {
             let claim = PSEUDO_WORTH * f64::from(bucket_probability(bucket));
             let share = (hits + PSEUDO_CLAIMS * claim) / (claims + PSEUDO_CLAIMS);
             *cell = (1000.0 * share).round().clamp(0.0, 1000.0) as u16;
         }
-        Prior { permille }
+        permille
     }
 }
 
 impl Prior {
-    /// The prior as `fitted.rs`, for the next build; `comment` says what it was fitted to.
-    pub fn to_rust(&self, comment: &str) -> String {
-        let mut out = String::from("//! Fitted constants, written by `refrain bench tune`.\n//!\n");
-        comment.lines().for_each(|line| out += &format!("//! {line}\n"));
-        out += "\nuse super::prior::Permille;\n\n/// Share of claims that came true, in thousandths.\n#[rustfmt::skip]\n";
-        out += "pub(super) const ACCEPTED_PERMILLE: Permille = [\n";
-        for by_len in &self.permille {
-            out += "    [\n";
-            by_len.iter().for_each(|by_probability| out += &format!("        {by_probability:?},\n"));
-            out += "    ],\n";
-        }
-        out + "];\n"
+    /// The tables as Rust, for `fitted.rs`.
+    pub fn to_rust(&self) -> String {
+        let matched = to_rust("MATCHED", "the automata's claims", &self.matched);
+        let resumed = to_rust("RESUMED", "the claims to go on where a text was left", &self.resumed);
+        format!("{matched}\n{resumed}")
     }
+}
+
+fn to_rust(name: &str, what: &str, table: &Permille) -> String {
+    let mut out = format!("/// Share of {what} that came true, in thousandths.\n#[rustfmt::skip]\n");
+    out += &format!("pub(super) const {name}_PERMILLE: Permille = [\n");
+    for by_len in table {
+        out += "    [\n";
+        by_len.iter().for_each(|by_probability| out += &format!("        {by_probability:?},\n"));
+        out += "    ],\n";
+    }
+    out + "];\n"
 }
 
 /// Buckets of match lengths.
@@ -140,33 +182,34 @@ pub(super) fn bucket_probability(bucket: usize) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::draft::SourceKind;
 
-    #[test]
-    fn a_fit_gives_back_the_shares_that_it_saw() {
-        let claim = |probability, match_len| {
-            let kind = SourceKind::Context;
-            Evidence { kind, probability, match_len, count: 2, depth: 1 }
-        };
-        let mut fit = PriorFit::default();
-        for i in 0..10_000 {
-            fit.add(&claim(0.5, 3), i % 4 == 0, 1.0);
-            fit.add(&claim(0.5, 30), i % 4 != 0, 1.0);
-        }
-        let (prior, middle) = (fit.prior(), bucket_probability(probability_bucket(0.5)));
-        assert!((prior.probability(3, middle, 2) - 0.25).abs() < 0.01);
-        assert!((prior.probability(30, middle, 2) - 0.75).abs() < 0.01);
-        assert!((0.1..0.5).contains(&prior.probability(1, 0.4, 2)), "what was not seen leans on its claim");
+    fn claim(kind: SourceKind, probability: f32, match_len: u32) -> Evidence {
+        Evidence { kind, probability, match_len, count: 2, depth: 1 }
     }
 
     #[test]
-    fn a_prior_is_written_as_it_is_read() {
-        let text = Prior::SHIPPED.to_rust("one line");
-        let own = include_str!("fitted.rs");
-        let numbers = |text: &str| {
-            let table = text.split("Permille = ").nth(1).unwrap().to_owned();
-            table.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect::<Vec<u16>>()
-        };
-        assert_eq!(numbers(&text), numbers(own));
+    fn a_fit_gives_back_the_shares_that_it_saw() {
+        use SourceKind::{Context, History, Resume};
+        let mut fit = PriorFit::default();
+        for i in 0..10_000 {
+            fit.add(&claim(Context, 0.5, 3), i % 4 == 0, 1.0);
+            fit.add(&claim(History, 0.5, 30), i % 4 != 0, 1.0);
+            fit.add(&claim(Resume, 0.5, 3), i % 10 == 0, 1.0);
+        }
+        let (prior, middle) = (fit.prior(), bucket_probability(probability_bucket(0.5)));
+        let worth = |kind, match_len| prior.probability(&claim(kind, middle, match_len));
+        assert!((worth(Context, 3) - 0.25).abs() < 0.01);
+        assert!((worth(Context, 30) - 0.75).abs() < 0.01);
+        assert!((worth(Resume, 3) - 0.1).abs() < 0.01);
+        let unseen = prior.probability(&claim(Context, 0.4, 1));
+        assert!((0.1..0.5).contains(&unseen), "what was not seen leans on its claim: {unseen}");
+    }
+
+    #[test]
+    fn claims_of_other_kinds_count_as_they_are() {
+        let mut fit = PriorFit::default();
+        (0..100).for_each(|_| fit.add(&claim(SourceKind::DraftModel, 0.5, 3), true, 1.0));
+        assert_eq!(fit.prior(), PriorFit::default().prior());
+        assert_eq!(fit.prior().probability(&claim(SourceKind::DraftModel, 0.3, 3)), 0.3);
     }
 }

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use super::SourceKind;
+use super::fitted;
 use super::prior::{self, Prior};
 
 /// What a source claims for one candidate.
@@ -23,7 +24,7 @@ pub struct Evidence {
 /// The reliability table: from evidence to the probability that the target chooses the token.
 ///
 /// A claim's probability starts at a prior (a function of probability, match length and count, fitted to recorded
-/// responses: `prior.rs`; the claim itself for sources that are not automata) and is corrected by what was seen in the
+/// responses: `prior.rs`; the claim itself for sources that do not match text) and is corrected by what was seen in the
 /// claim's cell, source kind × match length × probability × depth:
 ///
 /// ```text
@@ -43,6 +44,22 @@ pub struct ReliabilityTable {
     /// Shape `[kind, match length, probability, depth]`.
     cells: Vec<Cell>,
     prior: Cow<'static, Prior>,
+    config: ReliabilityConfig,
+}
+
+/// How fast a [`ReliabilityTable`] learns and forgets. The default was fitted to recorded responses.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct ReliabilityConfig {
+    /// Weight of the prior (κ), in expected hits: small, so that a task that copies is known after a few steps.
+    pub prior_hits: f32,
+    /// A cell remembers about this many expected hits (or hits), so that it follows a change of text.
+    pub hits_max: f32,
+}
+
+impl Default for ReliabilityConfig {
+    fn default() -> Self {
+        fitted::RELIABILITY
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -51,10 +68,6 @@ struct Cell {
     expected: f32,
 }
 
-/// Weight of the prior, in expected hits. Small, so that a task that copies is known after a few steps.
-const PRIOR_HITS: f32 = 3.0;
-/// A cell remembers about this many expected hits (or hits), so that it follows a change of text.
-const HITS_MAX: f32 = 128.0;
 /// No token is certain, none impossible.
 const PROBABILITY_MIN: f32 = 1e-4;
 const PROBABILITY_MAX: f32 = 0.995;
@@ -71,23 +84,24 @@ impl ReliabilityTable {
     /// The table as it ships: priors only.
     pub fn new() -> Self {
         static SHIPPED: Prior = Prior::SHIPPED;
-        Self::with_cow(Cow::Borrowed(&SHIPPED))
+        Self::with_cow(Cow::Borrowed(&SHIPPED), fitted::RELIABILITY)
     }
 
-    /// A table that starts from another prior.
-    pub fn with_prior(prior: Prior) -> Self {
-        Self::with_cow(Cow::Owned(prior))
+    /// A table that starts from another prior, or learns at another pace.
+    pub fn with_prior(prior: Prior, config: ReliabilityConfig) -> Self {
+        Self::with_cow(Cow::Owned(prior), config)
     }
 
-    fn with_cow(prior: Cow<'static, Prior>) -> Self {
+    fn with_cow(prior: Cow<'static, Prior>, config: ReliabilityConfig) -> Self {
         let n_cells = SourceKind::COUNT * prior::MATCH_LENS * prior::PROBABILITIES * DEPTHS;
-        ReliabilityTable { cells: vec![Cell::default(); n_cells], prior }
+        ReliabilityTable { cells: vec![Cell::default(); n_cells], prior, config }
     }
 
     /// Probability that the target chooses the token.
     pub fn probability(&self, evidence: &Evidence) -> f32 {
         let cell = &self.cells[cell_index(evidence)];
-        let factor = (PRIOR_HITS + cell.hits) / (PRIOR_HITS + cell.expected);
+        let prior_hits = self.config.prior_hits;
+        let factor = (prior_hits + cell.hits) / (prior_hits + cell.expected);
         (self.prior(evidence) * factor).clamp(PROBABILITY_MIN, PROBABILITY_MAX)
     }
 
@@ -97,7 +111,7 @@ impl ReliabilityTable {
         let cell = &mut self.cells[cell_index(evidence)];
         cell.expected += expected;
         cell.hits += f32::from(u8::from(hit));
-        if cell.expected.max(cell.hits) > HITS_MAX {
+        if cell.expected.max(cell.hits) > self.config.hits_max {
             cell.expected *= 0.5;
             cell.hits *= 0.5;
         }
@@ -112,13 +126,7 @@ impl ReliabilityTable {
     fn prior(&self, evidence: &Evidence) -> f32 {
         let probability =
             if evidence.probability.is_nan() { 0.0 } else { evidence.probability.clamp(0.0, 1.0) };
-        let fitted = match evidence.kind {
-            SourceKind::Context | SourceKind::History | SourceKind::Passages => {
-                self.prior.probability(evidence.match_len, probability, evidence.count)
-            }
-            _ => probability,
-        };
-        fitted.clamp(PROBABILITY_MIN, PROBABILITY_MAX)
+        self.prior.probability(&Evidence { probability, ..*evidence }).clamp(PROBABILITY_MIN, PROBABILITY_MAX)
     }
 }
 

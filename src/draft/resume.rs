@@ -179,28 +179,20 @@ impl Place {
         let (before, since) = ((cursor.0 >> 34 & 1023) as u32, (cursor.0 >> 44 & 1023) as u32);
         Place { next: cursor.0 as u32, before, since, missed: 0, alignment }
     }
-
-    /// How often such a place has been right (`refrain bench tune`).
-    fn probability(self) -> f32 {
-        let since = match self.since {
-            0..=1 => self.since as usize,
-            2..=3 => 2,
-            4..=7 => 3,
-            _ => 4,
-        };
-        let before = usize::from(self.before >= 6);
-        PROBABILITY[self.alignment as usize][before][since]
-    }
 }
 
-/// Share of places that were right on the even rows of a quarter of the recorded responses. Shape `[alignment, 6 or more
-/// tokens agreed before, tokens agreed since: 0, 1, 2 or 3, up to 7, more]`.
-const PROBABILITY: [[[f32; 5]; 2]; 4] = [
-    [[0.02, 0.30, 0.46, 0.67, 0.85], [0.02, 0.30, 0.46, 0.67, 0.85]],
-    [[0.06, 0.43, 0.64, 0.73, 0.85], [0.09, 0.65, 0.75, 0.80, 0.87]],
-    [[0.02, 0.43, 0.67, 0.73, 0.85], [0.03, 0.51, 0.75, 0.80, 0.87]],
-    [[0.20, 0.37, 0.67, 0.73, 0.85], [0.20, 0.50, 0.75, 0.80, 0.87]],
-];
+impl Alignment {
+    /// The raw claim of a place: it stands for the alignment, and the prior knows what that is worth. Each is the middle of
+    /// a bucket of the prior.
+    fn claim(self) -> f32 {
+        match self {
+            Alignment::Straight => 0.9,
+            Alignment::Skipped => 0.7,
+            Alignment::Synonym => 0.525,
+            Alignment::Inserted => 0.375,
+        }
+    }
+}
 
 impl DraftSource for ResumeSource {
     fn kind(&self) -> SourceKind {
@@ -234,7 +226,7 @@ impl DraftSource for ResumeSource {
                 out.push(Candidate {
                     parent: parent as u32,
                     token,
-                    probability: place.probability(),
+                    probability: place.alignment.claim(),
                     match_len: place.since,
                     count: place.before,
                     next: place.cursor(1),
@@ -260,6 +252,7 @@ impl DraftSource for ResumeSource {
 
 #[cfg(test)]
 mod tests {
+    use super::super::prior;
     use super::*;
 
     fn proposals(text: &str) -> Vec<char> {
@@ -286,6 +279,18 @@ mod tests {
     #[test]
     fn gives_up_what_is_not_confirmed() {
         assert_eq!(proposals("abcdefgh-abcXYZUVW"), []);
+    }
+
+    #[test]
+    fn each_alignment_has_a_bucket_of_the_prior() {
+        let claims = [Alignment::Straight, Alignment::Skipped, Alignment::Synonym, Alignment::Inserted]
+            .map(|alignment| alignment.claim());
+        for claim in claims {
+            let bucket = prior::probability_bucket(claim);
+            assert!((prior::bucket_probability(bucket) - claim).abs() < 1e-6);
+            let same = claims.iter().filter(|&&other| prior::probability_bucket(other) == bucket);
+            assert_eq!(same.count(), 1, "{claim}");
+        }
     }
 
     #[test]

@@ -39,6 +39,8 @@ pub enum Drafting {
     Auto,
     /// As `Auto`, with none but the sources that the app adds.
     OwnSources,
+    /// As `OwnSources`, and whatever they draft is verified: for sources that plan whole trees.
+    AsClaimed,
     /// A published rule, for comparison: it alone drafts, from the session's own text, and whatever it drafts is verified.
     Baseline(Baseline),
     /// Plain decoding.

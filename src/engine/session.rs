@@ -159,6 +159,7 @@ impl Session {
                 sources.push(baseline.source(max_rows, &[]));
                 bounds = BuilderConfig::as_claimed(config.vocab_size, max_rows);
             }
+            Drafting::AsClaimed => bounds = BuilderConfig::as_claimed(config.vocab_size, max_rows),
             Drafting::OwnSources | Drafting::Off => {}
         }
         let builder = TreeBuilder::with_table(bounds, shared.reliability().clone());

@@ -23,13 +23,17 @@ body{font:16px/1.5 system-ui,sans-serif;max-width:72rem;margin:0 auto;padding:1r
 table{border-collapse:collapse;font-size:.8rem;font-variant-numeric:tabular-nums}
 td,th{border-bottom:1px solid var(--line);padding:.2rem .5rem;text-align:right;white-space:nowrap}
 td:first-child,th:first-child{text-align:left}
-svg{width:100%;height:auto;background:#fff}
+figure{margin:1.5rem 0;overflow-x:auto}
+figcaption{font-weight:600}
+svg{width:100%;min-width:42rem;height:auto;background:#fff}
+h1{line-height:1.2}h2{margin-top:2rem}h3{overflow-wrap:anywhere}
 pre{white-space:pre-wrap;overflow-wrap:anywhere;border:1px solid var(--line);padding:.6rem;font-size:.85rem}
 pre span{border-radius:2px}
 .s0{background:#00a87844}.s1{background:#0072b244}.s2{background:#56b4e955}.s3{background:#e69f0055}.s4{background:#cc79a755}
-.r{position:relative;border-left:2px solid #d55e00;cursor:help}
-.r:hover::after,.r:focus::after{content:attr(data-r);position:absolute;left:0;top:1.4em;z-index:1;background:#222;color:#fff;
-padding:.3rem .5rem;white-space:pre;font-size:.75rem;max-width:80vw;overflow:hidden;border-radius:4px}
+.r{border-left:2px solid #d55e00;cursor:help}
+.r:hover,.r:focus{outline:1px solid #d55e00}
+.r:hover::after,.r:focus::after{content:attr(data-r);position:fixed;left:1rem;right:1rem;bottom:1rem;
+z-index:1;background:#222;color:#fff;padding:.5rem .7rem;white-space:pre-wrap;font:.8rem/1.4 monospace;max-height:45vh;overflow:hidden;border-radius:4px}
 ";
 
 /// The page. `tables` are the tables in Markdown, as [`markdown`](super::markdown) writes them.
@@ -110,7 +114,7 @@ fn write_rows(out: &mut String, rows: &[TracedRow], tokenizer: &Tokenizer) -> st
     }
     write!(
         out,
-        "had drafted the rest. A bar marks a step of which drafts were rejected: hover to see them.</p>"
+        "had drafted the rest. A bar marks a step of which drafts were rejected: hover over it, or tap it, to see them.</p>"
     )?;
     for row in rows {
         write!(out, "<h3>{}</h3><pre>", escaped(&row.title))?;

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{HARD_NEGATIVE, Report};
+use crate::strategy::Strategy;
 use crate::tally::{Tally, geometric_mean};
 
 /// All tables.
@@ -21,20 +22,24 @@ fn write_all(out: &mut String, report: &Report<'_>) -> std::fmt::Result {
         writeln!(out, "\n### {max_rows} rows, sources: {sources}\n")?;
         writeln!(out, "Acceptance length: tokens committed per step, the bonus token included.\n")?;
         write_values(out, report, &group, Tally::acceptance_length)?;
-        if group.iter().any(|&setting| is_weighed(report, setting)) {
+        if group.iter().any(|&setting| report.is_weighed(setting)) {
             writeln!(out, "\nSpeed over plain decoding by the cost profile, drafting included.\n")?;
             write_values(out, report, &group, |tally| tally.speed_up(true))?;
         }
         writeln!(out, "\nDrafting, all subtasks together.\n")?;
-        write_details(out, report, &group)?;
+        let totals = group.iter().map(|&s| (report.settings[s].strategy.to_string(), report.total(s)));
+        write_details(out, "strategy", totals)?;
+        let refrain = group.iter().find(|&&setting| report.settings[setting].strategy == Strategy::Refrain);
+        if let Some(&refrain) = refrain {
+            writeln!(out, "\nRefrain by subtask (`--csv` has the same of every strategy).\n")?;
+            let cells = report.subtasks().into_iter().filter_map(|subtask| {
+                let tally = report.tally(subtask, refrain)?;
+                Some((format!("{}/{}", subtask.0, subtask.1), tally.clone()))
+            });
+            write_details(out, "subtask", cells)?;
+        }
     }
     Ok(())
-}
-
-/// Whether rows cost anything in a setting.
-fn is_weighed(report: &Report<'_>, setting: usize) -> bool {
-    let costs = &report.settings[setting].costs;
-    costs.verify_us(report.settings[setting].max_rows) > costs.verify_us(1)
 }
 
 /// A line per subtask, a column per strategy.
@@ -75,14 +80,18 @@ fn write_values(
     )
 }
 
-fn write_details(out: &mut String, report: &Report<'_>, group: &[usize]) -> std::fmt::Result {
+/// A line per tally.
+fn write_details(
+    out: &mut String,
+    head: &str,
+    tallies: impl Iterator<Item = (String, Tally)>,
+) -> std::fmt::Result {
     writeln!(
         out,
-        "| strategy | steps | empty drafts | rows per step | draft µs: median | p99 | memory, MB | source: drafted, accepted | steps by tokens committed: 1, 2, 3–4, 5–8, 9–16, more |"
+        "| {head} | steps | empty drafts | rows per step | draft µs: median | p99 | memory, MB | source: drafted, accepted | steps by tokens committed: 1, 2, 3–4, 5–8, 9–16, more |"
     )?;
     writeln!(out, "| --- | ---: | ---: | ---: | ---: | ---: | ---: | --- | --- |")?;
-    for &setting in group {
-        let total = report.total(setting);
+    for (name, total) in tallies {
         let sources: Vec<String> = total
             .sources
             .iter()
@@ -95,7 +104,7 @@ fn write_details(out: &mut String, report: &Report<'_>, group: &[usize]) -> std:
         writeln!(
             out,
             "| {} | {} | {:.1} % | {:.1} | {:.1} | {:.1} | {:.1} | {} | {} |",
-            report.settings[setting].strategy,
+            name,
             total.n_steps,
             100.0 * total.empty_share(),
             total.rows_per_step(),

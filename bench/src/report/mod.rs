@@ -6,6 +6,8 @@ pub mod markdown;
 pub mod plots;
 pub mod timing;
 
+pub use plots::Plot;
+
 use crate::replay::Setting;
 use crate::run::Measurement;
 use crate::strategy::{Sources, Strategy};
@@ -76,6 +78,12 @@ impl<'a> Report<'a> {
         groups
     }
 
+    /// Whether rows cost anything in a setting.
+    pub fn is_weighed(&self, setting: usize) -> bool {
+        let costs = self.settings[setting].costs.behind(0);
+        costs.verify_us(self.settings[setting].max_rows) > costs.verify_us(1)
+    }
+
     /// `value` of Refrain's cell over the best value among the rival rules of a group; `None` where one side is missing.
     pub fn ratio(
         &self,
@@ -91,9 +99,10 @@ impl<'a> Report<'a> {
         Some(ours / of(&Strategy::is_rival)?)
     }
 
-    /// Geometric mean of a setting's acceptance lengths over the subtasks, the hard negative left out.
-    pub fn mean_acceptance_length(&self, setting: usize) -> f64 {
+    /// Geometric mean over the subtasks, the hard negative left out, of a setting's speed over plain decoding, drafting left
+    /// out: of its tokens per step where rows are free.
+    pub fn mean_speed_up(&self, setting: usize) -> f64 {
         let cells = self.measurements.iter().filter(|m| m.setting == setting && m.task != HARD_NEGATIVE);
-        geometric_mean(cells.map(|m| m.tally.acceptance_length()))
+        geometric_mean(cells.map(|m| m.tally.speed_up(false)))
     }
 }

@@ -4,13 +4,14 @@
 //! | --- | --- | --- | --- |
 //! | [`Pld`](Baseline::Pld) | a path: what followed the first occurrence of the last 3 tokens (then 2, then 1), 10 tokens | prompt lookup decoding (Saxena 2023), as in Hugging Face transformers | none |
 //! | [`Sam`](Baseline::Sam) | a path: what followed the first occurrence of the longest suffix, 40 tokens; the session's own text unless a match in earlier text is more than 5 longer; from a match of 5 on | SAM-Decoding, arXiv 2411.10666 | below 5 it drafts nothing, where the paper asks an auxiliary drafter |
+//! | [`SamRecycle`](Baseline::SamRecycle) | as `Sam`; where that drafts nothing, as `Recycle` | the paper's SAM-Decoding\[T\] | as `Recycle` |
 //! | [`SamOnly`](Baseline::SamOnly) | as `Sam`, from a match of 1 on | the authors' evaluation without auxiliary drafter | none |
 //! | [`Suffix`](Baseline::Suffix) | a best-first tree over counts, one token per matched token, paths of at least 0.1; of all match lengths, and of the session's own and earlier text, the one with the highest sum of probabilities | SuffixDecoding, arXiv 2411.04975; its repository's depth of 64 | none |
 //! | [`Recycle`](Baseline::Recycle) | a fixed tree over an adjacency list of 8 likely successors per token | Token Recycling, arXiv 2408.08696, tree 2.2.2 | the list holds the successors *seen*, the newest first, where the paper stores the target's 8 most likely ones: no draft source sees logits. Of the tree's 80 nodes those with the largest subtrees are kept |
 //!
 //! A rule plans its whole tree when it is asked for anchors and hands the plan over node by node, so that the tree builder,
 //! the engine and the statistics treat it as any source. With [`BuilderConfig::as_claimed`] the builder keeps the plan as it
-//! is. What all rules keep within: `max_rows` of the batch, and 2²⁰ tokens of text (what comes later is not read).
+//! is. Rules that draft by a model (chains, SpecInfer, OPT-Tree, EdgeLLM) need one and are not here. What all rules keep within: `max_rows` of the batch, and 2²⁰ tokens of text (what comes later is not read).
 
 mod corpus;
 mod pld;
@@ -41,6 +42,8 @@ pub enum Baseline {
     Pld,
     /// SAM-Decoding without auxiliary drafter, from its published match length on.
     Sam,
+    /// SAM-Decoding with Token Recycling as its auxiliary drafter.
+    SamRecycle,
     /// SAM-Decoding without auxiliary drafter, from any match on.
     SamOnly,
     /// SuffixDecoding.
@@ -51,14 +54,21 @@ pub enum Baseline {
 
 impl Baseline {
     /// All rules.
-    pub const ALL: [Baseline; 5] =
-        [Baseline::Pld, Baseline::Sam, Baseline::SamOnly, Baseline::Suffix, Baseline::Recycle];
+    pub const ALL: [Baseline; 6] = [
+        Baseline::Pld,
+        Baseline::Sam,
+        Baseline::SamRecycle,
+        Baseline::SamOnly,
+        Baseline::Suffix,
+        Baseline::Recycle,
+    ];
 
     /// The rule's name in options and statistics.
     pub fn name(self) -> &'static str {
         match self {
             Baseline::Pld => "pld",
             Baseline::Sam => "sam",
+            Baseline::SamRecycle => "sam-recycle",
             Baseline::SamOnly => "sam-only",
             Baseline::Suffix => "suffix",
             Baseline::Recycle => "recycle",
@@ -72,6 +82,10 @@ impl Baseline {
         match self {
             Baseline::Pld => RuleSource::boxed(self, n_max, pld::Pld::default()),
             Baseline::Sam => RuleSource::boxed(self, n_max, sam::Sam::new(earlier, sam::THRESHOLD)),
+            Baseline::SamRecycle => {
+                let sam = sam::Sam::new(earlier, sam::THRESHOLD);
+                RuleSource::boxed(self, n_max, sam::SamRecycle::new(sam, recycle::Recycle::new(earlier)))
+            }
             Baseline::SamOnly => RuleSource::boxed(self, n_max, sam::Sam::new(earlier, 1)),
             Baseline::Suffix => RuleSource::boxed(self, n_max, suffix::Suffix::new(earlier)),
             Baseline::Recycle => RuleSource::boxed(self, n_max, recycle::Recycle::new(earlier)),
@@ -87,7 +101,7 @@ impl fmt::Display for Baseline {
 
 /// No baseline has this name.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("`{name}` is no baseline: pld, sam, sam-only, suffix or recycle")]
+#[error("`{name}` is no baseline: pld, sam, sam-recycle, sam-only, suffix or recycle")]
 pub struct UnknownBaseline {
     /// What was asked for.
     pub name: String,

@@ -1,6 +1,7 @@
 //! SAM-Decoding: the dynamic and the static automaton.
 
 use super::corpus::Earlier;
+use super::recycle::Recycle;
 use super::{Corpus, Plan, Rule};
 use crate::token::TokenId;
 
@@ -50,5 +51,41 @@ impl Rule for Sam {
 
     fn memory_usage(&self) -> usize {
         self.own.memory_usage() + self.earlier.corpus().memory_usage()
+    }
+}
+
+/// Sam, and Token Recycling where it drafts nothing.
+#[derive(Clone, Debug)]
+pub(super) struct SamRecycle {
+    sam: Sam,
+    recycle: Recycle,
+}
+
+impl SamRecycle {
+    pub(super) fn new(sam: Sam, recycle: Recycle) -> Self {
+        SamRecycle { sam, recycle }
+    }
+}
+
+impl Rule for SamRecycle {
+    fn read(&mut self, committed: &[TokenId]) {
+        self.sam.read(committed);
+        self.recycle.read(committed);
+    }
+
+    fn reset(&mut self) {
+        self.sam.reset();
+        self.recycle.reset();
+    }
+
+    fn plan(&self, committed: &[TokenId], plan: &mut Plan) {
+        self.sam.plan(committed, plan);
+        if plan.len() == 0 {
+            self.recycle.plan(committed, plan);
+        }
+    }
+
+    fn memory_usage(&self) -> usize {
+        self.sam.memory_usage() + self.recycle.memory_usage()
     }
 }

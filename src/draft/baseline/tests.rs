@@ -87,6 +87,9 @@ proptest! {
             let tree = draft(baseline, max_rows, &earlier, &text);
             prop_assert_eq!(path(&tree), naive_sam(&earlier, &text, threshold, n_max), "{}", baseline);
         }
+        let sam = draft(Baseline::Sam, max_rows, &earlier, &text);
+        let expected = if sam.len() > 1 { sam } else { draft(Baseline::Recycle, max_rows, &earlier, &text) };
+        prop_assert_eq!(draft(Baseline::SamRecycle, max_rows, &earlier, &text), expected);
     }
 
     #[test]
