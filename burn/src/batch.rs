@@ -70,6 +70,8 @@ pub struct Source<'a> {
     pub easy_steps: usize,
     /// Steps until copying counts as learnt.
     pub drill_steps: usize,
+    /// The first step of the finish.
+    pub finish_from: usize,
 }
 
 impl Source<'_> {
@@ -78,8 +80,10 @@ impl Source<'_> {
             Stage::Easy
         } else if step < self.drill_steps {
             Stage::Drill
-        } else {
+        } else if step < self.finish_from {
             Stage::Full
+        } else {
+            Stage::Finish
         }
     }
 
@@ -90,7 +94,7 @@ impl Source<'_> {
         for number in first..first + self.documents as u64 {
             let stage = self.stage(step);
             let document = world::document(self.seed, number, stage);
-            let row = tokens::row(self.tokenizer, &document, stage != Stage::Full)?;
+            let row = tokens::row(self.tokenizer, &document, matches!(stage, Stage::Easy | Stage::Drill))?;
             if row.ids.len() <= LONGEST {
                 rows.push(row);
             }

@@ -11,13 +11,13 @@ use crate::tokens;
 use crate::world::answer::{self, Span};
 use crate::world::document::{MESSAGE_END, Question, prompt};
 use crate::world::lexicon::Lexicon;
-use crate::world::{reply, summary, ui};
+use crate::world::{FULL, reply, summary, ui};
 
 /// Seed of the evaluation's notes; their names come from the held-out part of the split.
 pub const SEED: u64 = 0x5EED;
 
 /// The notes of an evaluation question: one to three, as a retriever hands them over.
-pub const SPAN: Span = Span { notes: 3, facts: 6 };
+pub const SPAN: Span = Span { notes: 3, facts: 6, ..FULL };
 
 /// A question and what the model said.
 #[derive(Debug, Clone)]

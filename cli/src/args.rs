@@ -146,7 +146,7 @@ pub(crate) struct ComputeArgs {
     /// Read a packed file into memory instead of mapping it. Never changes the output.
     #[arg(long)]
     pub(crate) no_map: bool,
-    /// Threads of the forward pass [default: the cores of this machine].
+    /// Threads of the forward pass [default: the physical performance cores].
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<usize>,
     /// Instruction set of the kernels [default: the widest that this CPU has]. Never changes the output.

@@ -21,6 +21,7 @@ use crate::token::TokenId;
 use crate::tokenizer::{Tokenizer, TokenizerError};
 use profile::ProfileKey;
 
+mod cores;
 mod generation;
 mod options;
 mod output;
@@ -121,9 +122,7 @@ impl Engine {
             None => Kernels::detect(),
             Some(isa) => Kernels::with_isa(isa).ok_or(EngineError::Isa { isa })?,
         };
-        let n_threads = options
-            .n_threads
-            .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX));
+        let n_threads = options.n_threads.unwrap_or_else(|| cores::n_performance_cores().min(THREADS_MAX));
         if n_threads == 0 || n_threads > THREADS_MAX {
             return Err(EngineError::Threads { given: n_threads, max: THREADS_MAX });
         }

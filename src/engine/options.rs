@@ -13,7 +13,7 @@ use crate::verify::{LogitsProcessor, Sampling};
 /// Options of an [`Engine`](crate::engine::Engine). None of them but `quantize` changes a bit of the output.
 #[derive(Debug, Clone, Default)]
 pub struct EngineOptions {
-    /// Threads of the forward pass, the caller's included; `None`: the cores that the system offers.
+    /// Threads of the forward pass, the caller's included; `None`: the physical performance cores that the process may use.
     pub n_threads: Option<usize>,
     /// Instruction set of the kernels; `None`: the widest that the CPU has.
     pub isa: Option<IsaKind>,

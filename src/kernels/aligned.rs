@@ -68,7 +68,7 @@ pub struct AllocError {
     pub bytes: usize,
 }
 
-/// A fixed number of zero-initialised lines; large buffers lie in huge pages where the system has them.
+/// A fixed number of zero-initialised lines.
 pub(super) struct AlignedBuf {
     ptr: NonNull<Line>,
     n_lines: usize,
@@ -82,13 +82,19 @@ unsafe impl Send for AlignedBuf {}
 unsafe impl Sync for AlignedBuf {}
 
 impl AlignedBuf {
+    /// For a buffer that is used from end to end: a large one lies in huge pages where the system has them.
+    pub(super) fn zeroed_huge(n_lines: usize) -> Result<Self, AllocError> {
+        match HugePages::zeroed(n_lines.saturating_mul(64)) {
+            Some(mut pages) => Ok(AlignedBuf { ptr: pages.start().cast(), n_lines, pages: Some(pages) }),
+            None => Self::zeroed(n_lines),
+        }
+    }
+
+    /// For a buffer that is filled little by little: what was not yet touched takes no memory.
     pub(super) fn zeroed(n_lines: usize) -> Result<Self, AllocError> {
         let bytes = n_lines.saturating_mul(64);
         if n_lines == 0 {
             return Ok(AlignedBuf { ptr: NonNull::dangling(), n_lines, pages: None });
-        }
-        if let Some(mut pages) = HugePages::zeroed(bytes) {
-            return Ok(AlignedBuf { ptr: pages.start().cast(), n_lines, pages: Some(pages) });
         }
         let layout = Layout::array::<Line>(n_lines).map_err(|_| AllocError { bytes })?;
         // SAFETY: the layout has a size other than zero.
@@ -167,7 +173,7 @@ mod tests {
     fn large_buffers_are_zeroed_and_aligned_too() {
         // Just below, at and above one huge page, and with a tail.
         for n_lines in [(2 << 20) / 64 - 1, (2 << 20) / 64, (2 << 20) / 64 + 1, (5 << 20) / 64] {
-            let mut buf = AlignedBuf::zeroed(n_lines).unwrap();
+            let mut buf = AlignedBuf::zeroed_huge(n_lines).unwrap();
             assert_eq!(buf.lines().as_ptr() as usize % 64, 0);
             assert_eq!(buf.lines().len(), n_lines);
             assert!(Line::bytes_of(buf.lines()).iter().all(|&byte| byte == 0));
@@ -189,5 +195,6 @@ mod tests {
     fn absurd_sizes_are_errors() {
         assert!(AlignedBuf::zeroed(usize::MAX / 8).is_err());
         assert!(AlignedBuf::zeroed(usize::MAX / 128).is_err());
+        assert!(AlignedBuf::zeroed_huge(usize::MAX / 128).is_err());
     }
 }

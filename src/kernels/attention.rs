@@ -2,7 +2,7 @@
 //!
 //! A row sees `prefix_len` slots and then the `extra` slots of its ancestors, in this order: that of their *logical positions*.
 //! The arithmetic knows positions only, so a row gives the same bits whether its ancestors' keys lie in draft slots or have
-//! moved into the prefix. What a row may not see is not read.
+//! moved into the prefix. What a row may not see enters nothing of it: each lane is a slot of its own.
 //!
 //! ```text
 //! score[p] = (fma(q[i], key[p][i], ·) over i in order) · 1/√head_dim            keys in 8 bits: as a Q8_0 matrix row
@@ -13,6 +13,8 @@
 //! Work is split in tiles of up to `TILE` queries that share a KV head (the query heads of a GQA group, and neighbouring rows):
 //! each key is loaded once for the tile, and each value as far as all see it. Scores are computed for whole panels of 16
 //! slots; what a row does not see is left aside.
+
+use std::ops::Range;
 
 use super::Kernels;
 use super::activations::{Block, quantize_block};
@@ -39,7 +41,7 @@ impl Visible<'_> {
     }
 
     /// The slots that are seen, and perhaps others between them.
-    fn slots(&self) -> std::ops::Range<usize> {
+    fn slots(&self) -> Range<usize> {
         let first = self.extra.iter().min().map_or(0, |&slot| slot as usize);
         let end = self.extra.iter().max().map_or(0, |&slot| slot as usize + 1);
         if self.prefix_len == 0 { first..end } else { 0..end.max(self.prefix_len) }
@@ -195,12 +197,12 @@ struct Tiles<'a> {
 
 struct TilesOf<'a, K, V> {
     tiles: Tiles<'a>,
-    items: std::ops::Range<usize>,
+    items: Range<usize>,
     types: std::marker::PhantomData<(K, V)>,
 }
 
 impl<'a, K, V> TilesOf<'a, K, V> {
-    fn new(tiles: Tiles<'a>, items: std::ops::Range<usize>) -> Self {
+    fn new(tiles: Tiles<'a>, items: Range<usize>) -> Self {
         TilesOf { tiles, items, types: std::marker::PhantomData }
     }
 }
@@ -217,14 +219,14 @@ impl<K: KeyPanels, V: ValueElement> Work for TilesOf<'_, K, V> {
             let end = n_queries.min(first + self.tiles.tile_len);
             while first < end {
                 first += match (end - first).min(S::QUERIES) {
-                    1 => self.tiles.tile::<S, K, V, 1>(s, kv_head, first),
-                    2 => self.tiles.tile::<S, K, V, 2>(s, kv_head, first),
-                    3 => self.tiles.tile::<S, K, V, 3>(s, kv_head, first),
-                    4 => self.tiles.tile::<S, K, V, 4>(s, kv_head, first),
+                    2 if S::QUERIES >= 2 => self.tiles.tile::<S, K, V, 2>(s, kv_head, first),
+                    3 if S::QUERIES >= 3 => self.tiles.tile::<S, K, V, 3>(s, kv_head, first),
+                    4 if S::QUERIES >= 4 => self.tiles.tile::<S, K, V, 4>(s, kv_head, first),
                     5 if S::QUERIES >= 5 => self.tiles.tile::<S, K, V, 5>(s, kv_head, first),
                     6 if S::QUERIES >= 6 => self.tiles.tile::<S, K, V, 6>(s, kv_head, first),
                     7 if S::QUERIES >= 7 => self.tiles.tile::<S, K, V, 7>(s, kv_head, first),
-                    _ => self.tiles.tile::<S, K, V, 8>(s, kv_head, first),
+                    8 if S::QUERIES >= 8 => self.tiles.tile::<S, K, V, 8>(s, kv_head, first),
+                    _ => self.tiles.tile::<S, K, V, 1>(s, kv_head, first),
                 };
             }
         }
@@ -278,13 +280,26 @@ impl<'a> Tiles<'a> {
             inverse,
             outs,
         };
-        let mut chunk = 0;
-        while chunk < weighted.n_chunks {
-            chunk += match (weighted.n_chunks - chunk).min(S::ACCUMULATORS / N) {
-                4.. => weighted.sum::<S, 4>(s, chunk),
-                2.. => weighted.sum::<S, 2>(s, chunk),
-                _ => weighted.sum::<S, 1>(s, chunk),
-            };
+        for out in &mut weighted.outs {
+            out.fill(0.0);
+        }
+        let mut position = 0;
+        while position < weighted.shared {
+            let end = weighted.shared.min(position + weighted.positions_per_pass());
+            let mut chunk = 0;
+            while chunk < weighted.n_chunks {
+                chunk += match (weighted.n_chunks - chunk).min(S::ACCUMULATORS / N) {
+                    4.. => weighted.sum::<S, 4>(s, position..end, chunk),
+                    2.. => weighted.sum::<S, 2>(s, position..end, chunk),
+                    _ => weighted.sum::<S, 1>(s, position..end, chunk),
+                };
+            }
+            position = end;
+        }
+        for n in 0..N {
+            for chunk in 0..weighted.n_chunks {
+                weighted.finish(s, n, chunk);
+            }
         }
         N
     }
@@ -362,7 +377,8 @@ fn score_panels<S: Simd, K: KeyPanels, const N: usize, const C: usize>(
     for c in 0..C {
         panels[c] = &keys[c * panel_lines..][..panel_lines];
     }
-    let dots = K::dots::<S, N, C>(s, panels, queries);
+    let (first, end) = (keys.len().min(C * panel_lines), keys.len().min(2 * C * panel_lines));
+    let dots = K::dots::<S, N, C>(s, panels, queries, &keys[first..end]);
     for n in 0..N {
         let scores = &mut scores[n * stride..][..C * PANEL_ROWS];
         for c in 0..C {
@@ -384,11 +400,12 @@ trait KeyPanels {
         blocks: &'a mut [Block],
     ) -> [&'a [Self::Query]; N];
 
-    /// The dot products of `N` queries with the 16 keys of each panel.
+    /// The dot products of `N` queries with the 16 keys of each panel. `next` are the panels after these.
     fn dots<S: Simd, const N: usize, const C: usize>(
         s: S,
         panels: [&[Line]; C],
         queries: [&[Self::Query]; N],
+        next: &[Line],
     ) -> [[S::F; N]; C];
 }
 
@@ -412,9 +429,12 @@ impl<F: FloatColumns> KeyPanels for FloatKeys<F> {
         s: S,
         panels: [&[Line]; C],
         queries: [&[f32]; N],
+        next: &[Line],
     ) -> [[S::F; N]; C] {
         let mut acc = [[s.splat(0.0); N]; C];
+        let ahead = Ahead::new(next, queries[0].len());
         for i in 0..queries[0].len() {
+            ahead.prefetch(s, i);
             let mut keys = [s.splat(0.0); C];
             for c in 0..C {
                 keys[c] = F::column(s, panels[c], i);
@@ -460,8 +480,10 @@ impl KeyPanels for IntKeys {
         s: S,
         panels: [&[Line]; C],
         queries: [&[Block]; N],
+        next: &[Line],
     ) -> [[S::F; N]; C] {
-        int_tile::<S, Scaled<false, 128>, C, N>(s, panels, queries, &Ahead::NOTHING)
+        let ahead = Ahead::new(next, queries[0].len().div_ceil(2));
+        int_tile::<S, Scaled<false, 128>, C, N>(s, panels, queries, &ahead)
     }
 }
 
@@ -516,11 +538,29 @@ struct Weighted<'a, E, const N: usize> {
 }
 
 impl<E: ValueElement, const N: usize> Weighted<'_, E, N> {
-    /// Chunks `chunk .. chunk + C` of the outputs; returns `C`.
+    /// Positions whose values stay in the first-level cache while all their chunks are summed.
     #[inline(always)]
-    fn sum<S: Simd, const C: usize>(&mut self, s: S, chunk: usize) -> usize {
+    fn positions_per_pass(&self) -> usize {
+        (16 * 1024 / (self.n_chunks * size_of::<[E; LANES]>())).max(1)
+    }
+
+    /// Adds the values at `positions`, which all queries see, to chunks `chunk .. chunk + C` of the outputs; returns `C`.
+    #[inline(always)]
+    fn sum<S: Simd, const C: usize>(&mut self, s: S, positions: Range<usize>, chunk: usize) -> usize {
         let mut acc = [[s.splat(0.0); C]; N];
-        for position in 0..self.shared {
+        for n in 0..N {
+            for c in 0..C {
+                acc[n][c] = s.load_partial(chunk_of(self.outs[n], chunk + c), 0.0);
+            }
+        }
+        // The first chunks bring what the others will read as well, a pass before it is needed.
+        let (start, end) = (positions.start * self.n_chunks, positions.end * self.n_chunks);
+        let next = if chunk == 0 { &self.values[end..self.values.len().min(2 * end - start)] } else { &[] };
+        let mut next = next.chunks(self.n_chunks);
+        for position in positions {
+            for line in next.next().unwrap_or(&[]).iter().step_by(64 / size_of::<[E; LANES]>()) {
+                s.prefetch(line);
+            }
             let value = &self.values[position * self.n_chunks + chunk..][..C];
             let mut values = [s.splat(0.0); C];
             for c in 0..C {
@@ -532,23 +572,24 @@ impl<E: ValueElement, const N: usize> Weighted<'_, E, N> {
             }
         }
         for n in 0..N {
-            for position in self.shared..self.visible[n].len() {
-                let slot = self.visible[n].slot(position);
-                let value = &self.values[slot * self.n_chunks + chunk..][..C];
-                let mut values = [s.splat(0.0); C];
-                for c in 0..C {
-                    values[c] = E::load(s, &value[c]);
-                }
-                let e = self.scores[n * self.stride + position];
-                self.add(s, e, slot, chunk, &values, &mut acc[n]);
-            }
             for c in 0..C {
-                let out = &mut self.outs[n][(chunk + c) * LANES..];
-                let len = out.len().min(LANES);
-                s.store_partial(s.mul(acc[n][c], s.splat(self.inverse[n])), &mut out[..len]);
+                s.store_partial(acc[n][c], chunk_of_mut(self.outs[n], chunk + c));
             }
         }
         C
+    }
+
+    /// Adds what query `n` alone sees to one chunk of its output, and divides by the sum of the weights.
+    #[inline(always)]
+    fn finish<S: Simd>(&mut self, s: S, n: usize, chunk: usize) {
+        let mut acc = [s.load_partial(chunk_of(self.outs[n], chunk), 0.0)];
+        for position in self.shared..self.visible[n].len() {
+            let slot = self.visible[n].slot(position);
+            let values = [E::load(s, &self.values[slot * self.n_chunks + chunk])];
+            let e = self.scores[n * self.stride + position];
+            self.add(s, e, slot, chunk, &values, &mut acc);
+        }
+        s.store_partial(s.mul(acc[0], s.splat(self.inverse[n])), chunk_of_mut(self.outs[n], chunk));
     }
 
     /// `acc += e · values` of a slot, the scale being part of `e` where values have one.
@@ -570,4 +611,17 @@ impl<E: ValueElement, const N: usize> Weighted<'_, E, N> {
             acc[c] = s.fma(weight, values[c], acc[c]);
         }
     }
+}
+
+/// Chunk `chunk` of a head's output; the last one may be shorter.
+#[inline(always)]
+fn chunk_of(out: &[f32], chunk: usize) -> &[f32] {
+    &out[chunk * LANES..out.len().min((chunk + 1) * LANES)]
+}
+
+/// The same, to write.
+#[inline(always)]
+fn chunk_of_mut(out: &mut [f32], chunk: usize) -> &mut [f32] {
+    let end = out.len().min((chunk + 1) * LANES);
+    &mut out[chunk * LANES..end]
 }

@@ -71,7 +71,8 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     type W = [__m256i; 2];
 
     const WIDE_SHIFT: i32 = if VNNI { 0 } else { -128 };
-    const INT_TILE_PANELS: [usize; 2] = [1, 1];
+    const INT_TILE_PANELS: usize = 1;
+    const INT_TILE_ROWS: usize = 4;
     const QUERIES: usize = 4;
     const ACCUMULATORS: usize = 4;
     const FLOAT_TILE_ROWS: usize = 2;
@@ -244,8 +245,8 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     }
 
     #[inline(always)]
-    fn prefetch(self, line: &[u8; 64]) {
-        proven!(_mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()))
+    fn prefetch<T>(self, at: &T) {
+        proven!(_mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(at).cast()))
     }
     #[inline(always)]
     fn load_codes(self, x: &[u8; 64]) -> Self::W {

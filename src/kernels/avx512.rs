@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use super::simd::{LANES, Simd, Work};
 
-/// Proof that the CPU has AVX-512 F, BW, VL, DQ and VNNI: `new` is the only way to a value.
+/// Proof that the CPU has AVX-512 F, BW, VL, DQ and VNNI, FMA and F16C: `new` is the only way to a value.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Avx512(());
 
@@ -15,7 +15,8 @@ impl Avx512 {
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vnni")
-            && is_x86_feature_detected!("fma");
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c");
         has_all.then_some(Avx512(()))
     }
 
@@ -24,7 +25,7 @@ impl Avx512 {
         fn with_features<W: Work>(isa: Avx512, work: W) -> W::Output {
             work.run(isa)
         }
-        // SAFETY: `self` proves that the CPU has these features (F16C and FMA are part of any AVX-512 CPU).
+        // SAFETY: `self` proves that the CPU has these features.
         unsafe { with_features(self, work) }
     }
 }
@@ -43,7 +44,8 @@ impl Simd for Avx512 {
     type W = __m512i;
 
     const WIDE_SHIFT: i32 = 0;
-    const INT_TILE_PANELS: [usize; 2] = [2, 4];
+    const INT_TILE_PANELS: usize = 2;
+    const INT_TILE_ROWS: usize = 4;
     const QUERIES: usize = 8;
     const ACCUMULATORS: usize = 24;
     const FLOAT_TILE_ROWS: usize = 4;
@@ -174,8 +176,8 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    fn prefetch(self, line: &[u8; 64]) {
-        proven!(_mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()))
+    fn prefetch<T>(self, at: &T) {
+        proven!(_mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(at).cast()))
     }
     #[inline(always)]
     fn load_codes(self, x: &[u8; 64]) -> Self::W {

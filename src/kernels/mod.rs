@@ -5,8 +5,9 @@
 //! the same as plain decoding because of it. Three habits give the promise:
 //!
 //! - *Lane = output row.* Matrices are packed in panels of 16 rows ([`PackedMatrix`]), so a vector lane owns one output and
-//!   sums it in column order: there is no horizontal sum whose shape could depend on the vector width.
-//! - *Sixteen lanes everywhere else.* Where a sum does run along a vector (norms, softmax, `q·k`), element `i` belongs to
+//!   sums it in column order: there is no horizontal sum whose shape could depend on the vector width. Keys lie in such
+//!   panels too, a lane for each slot.
+//! - *Sixteen lanes everywhere else.* Where a sum does run along a vector (norms, softmax), element `i` belongs to
 //!   lane `i % 16` and the lanes meet in one fixed tree, on every instruction set.
 //! - *The same operations.* A fused multiply-add is fused everywhere, and `exp` is ours. Every algorithm is written once, over
 //!   the small vector trait of `simd.rs`; `scalar.rs` is its portable implementation and the oracle of the others.

@@ -80,7 +80,8 @@ impl<const DOT: bool> Simd for Neon<DOT> {
     type W = [uint8x16_t; 4];
 
     const WIDE_SHIFT: i32 = -128;
-    const INT_TILE_PANELS: [usize; 2] = [1, 1];
+    const INT_TILE_PANELS: usize = 1;
+    const INT_TILE_ROWS: usize = 4;
     const QUERIES: usize = 4;
     const ACCUMULATORS: usize = 4;
     const FLOAT_TILE_ROWS: usize = 2;
@@ -263,10 +264,10 @@ impl<const DOT: bool> Simd for Neon<DOT> {
     }
 
     #[inline(always)]
-    fn prefetch(self, line: &[u8; 64]) {
+    fn prefetch<T>(self, at: &T) {
         // SAFETY: a hint; it does not fault and changes nothing that the program sees.
         unsafe {
-            asm!("prfm pldl2keep, [{0}]", in(reg) line.as_ptr(), options(nostack, preserves_flags, readonly));
+            asm!("prfm pldl1keep, [{0}]", in(reg) std::ptr::from_ref(at), options(nostack, preserves_flags, readonly));
         }
     }
     #[inline(always)]

@@ -80,7 +80,7 @@ impl PackedMatrix {
         let row_bytes = row_bytes as usize;
         let n_panels = n_rows.div_ceil(PANEL_ROWS);
         let panel_lines = panel_lines(ty, n_cols).unwrap_or(usize::MAX);
-        let mut data = AlignedBuf::zeroed(panel_lines.saturating_mul(n_panels))?;
+        let mut data = AlignedBuf::zeroed_huge(panel_lines.saturating_mul(n_panels))?;
         for row in 0..n_rows {
             let from = row_map(row);
             assert!(from < n_rows, "row {row} maps to row {from} of {n_rows}");
@@ -113,7 +113,7 @@ impl PackedMatrix {
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<Self, E> {
         let n_lines = Self::n_lines(ty, n_rows, n_cols)?;
-        let mut data = AlignedBuf::zeroed(n_lines).map_err(PackError::from)?;
+        let mut data = AlignedBuf::zeroed_huge(n_lines).map_err(PackError::from)?;
         fill(Line::bytes_of_mut(data.lines_mut()))?;
         Ok(Self::over(ty, n_rows, n_cols, Panels::Owned(data)))
     }

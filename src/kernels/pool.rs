@@ -238,7 +238,12 @@ impl Shared {
             seen = number;
             let job = *lock(&self.job);
             if let Err(panic) = self.take_part(job, worker) {
-                lock(&self.panic).get_or_insert(panic);
+                let mut first = lock(&self.panic);
+                match &mut *first {
+                    None => *first = Some(panic),
+                    // Not dropped: a payload whose drop panics would keep this worker from leaving the section.
+                    Some(_) => std::mem::forget(panic),
+                }
             }
             self.state.fetch_sub(1, Release);
         }

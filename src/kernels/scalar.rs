@@ -35,9 +35,11 @@ impl Simd for Scalar {
     type W = [u8; 64];
 
     const WIDE_SHIFT: i32 = 0;
-    const INT_TILE_PANELS: [usize; 2] = [1, 1];
-    const QUERIES: usize = 4;
-    const ACCUMULATORS: usize = 4;
+    const INT_TILE_PANELS: usize = 1;
+    const INT_TILE_ROWS: usize = 1;
+    // Slow in any case: tiles of one, so that the code for machines without vectors is small.
+    const QUERIES: usize = 1;
+    const ACCUMULATORS: usize = 1;
     const FLOAT_TILE_ROWS: usize = 1;
 
     #[inline(always)]
@@ -170,7 +172,7 @@ impl Simd for Scalar {
     }
 
     #[inline(always)]
-    fn prefetch(self, _line: &[u8; 64]) {}
+    fn prefetch<T>(self, _at: &T) {}
     #[inline(always)]
     fn load_codes(self, x: &[u8; 64]) -> Self::W {
         *x

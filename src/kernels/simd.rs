@@ -21,8 +21,10 @@ pub(super) trait Simd: Copy + Send + Sync {
 
     /// What `dot_wide` adds to each code: 0 if it multiplies codes as they are, −128 if it reads them as signed.
     const WIDE_SHIFT: i32;
-    /// The most panels that an integer tile of 3 or 4 rows spans, and a tile of 1 or 2 rows.
-    const INT_TILE_PANELS: [usize; 2];
+    /// The most panels that an integer tile of several rows spans; 1 or 2.
+    const INT_TILE_PANELS: usize;
+    /// The most activation rows that integer tiles keep in registers, at most 4.
+    const INT_TILE_ROWS: usize;
     /// The most queries of an attention tile, at most 8.
     const QUERIES: usize;
     /// Accumulators of an attention tile.
@@ -76,8 +78,8 @@ pub(super) trait Simd: Copy + Send + Sync {
     /// To nearest, ties to even; unspecified outside of ±2³⁰ and for NaN.
     fn round_to_i(self, a: Self::F) -> Self::I;
 
-    /// Asks for the line to be brought into the second-level cache. A hint: no result depends on it.
-    fn prefetch(self, line: &[u8; 64]);
+    /// Asks for the cache line that `at` begins in to be brought into the first-level cache. A hint: no result depends on it.
+    fn prefetch<T>(self, at: &T);
     fn load_codes(self, x: &[u8; 64]) -> Self::W;
     fn low_nibbles(self, w: Self::W) -> Self::W;
     fn high_nibbles(self, w: Self::W) -> Self::W;

@@ -45,13 +45,14 @@ impl Rng {
 pub struct Tiny {
     pub hidden_dim: usize,
     pub n_layers: usize,
+    pub head_dim: usize,
     pub ty: BlockType,
     pub seed: u64,
 }
 
 impl Default for Tiny {
     fn default() -> Self {
-        Self { hidden_dim: 64, n_layers: 2, ty: BlockType::F32, seed: 1 }
+        Self { hidden_dim: 64, n_layers: 2, head_dim: 16, ty: BlockType::F32, seed: 1 }
     }
 }
 
@@ -62,8 +63,8 @@ pub const EOS: TokenId = TokenId(256);
 impl Tiny {
     /// A random model of the qwen3 family (QK-norm, grouped queries) over single bytes, as a GGUF file in memory.
     pub fn gguf(self) -> Vec<u8> {
-        let Self { hidden_dim: d, n_layers, ty, seed } = self;
-        let (n_heads, n_kv_heads, head_dim, ffn_dim) = (4, 2, 16, 2 * d);
+        let Self { hidden_dim: d, n_layers, head_dim, ty, seed } = self;
+        let (n_heads, n_kv_heads, ffn_dim) = (4, 2, 2 * d);
         let mut rng = Rng(seed);
         let mut w = GgufWriter::new();
         let mut meta = |key: &str, value: GgufValue| {

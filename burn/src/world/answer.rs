@@ -13,6 +13,10 @@ pub struct Span {
     pub notes: usize,
     /// Facts of a note at most.
     pub facts: usize,
+    /// Of a hundred further notes, how many are of the first one's kind whatever is drawn.
+    pub alike: usize,
+    /// Questions at least, of at most six.
+    pub questions: usize,
 }
 
 /// Notes whose subjects differ; often several of one kind, so that only the subject tells them apart.
@@ -23,7 +27,7 @@ pub fn notes(words: &mut Lexicon, span: Span) -> Vec<Note> {
         let facts = words.rng.range(2, span.facts);
         let all: Vec<_> = kinds().collect();
         let kind = match notes.first() {
-            Some(first) if words.rng.percent(30) => first.kind,
+            Some(first) if words.rng.percent(span.alike) => first.kind,
             _ => all[words.rng.below(all.len())],
         };
         let note = Note::of_kind(words, kind, facts);
@@ -88,7 +92,7 @@ fn ask_unknown(words: &mut Lexicon, note: &Note) -> Option<(String, String)> {
 pub fn chat(words: &mut Lexicon, span: Span) -> Chat {
     let notes = notes(words, span);
     let mut chat = Chat::default();
-    let turns = words.rng.range(1, 6);
+    let turns = words.rng.range(span.questions, 6);
     let mut asked: Vec<(usize, usize)> = Vec::new();
     for turn in 0..turns {
         let at = words.rng.below(notes.len());

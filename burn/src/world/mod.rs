@@ -6,6 +6,7 @@
 pub mod answer;
 pub mod document;
 mod kinds_home;
+mod kinds_occasions;
 mod kinds_work;
 pub mod lexicon;
 pub mod note;
@@ -23,9 +24,11 @@ use document::Document;
 use lexicon::Lexicon;
 
 /// The notes that full-size documents come with.
-pub const FULL: Span = Span { notes: 4, facts: 7 };
+pub const FULL: Span = Span { notes: 4, facts: 7, alike: 30, questions: 1 };
 /// The notes of the first documents, so that copying is learnt where it is easiest.
-pub const EASY: Span = Span { notes: 1, facts: 4 };
+pub const EASY: Span = Span { notes: 1, facts: 4, ..FULL };
+/// Notes that look alike, and many questions about them.
+const CLOSE: Span = Span { alike: 75, questions: 4, ..FULL };
 
 /// How far training has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +39,8 @@ pub enum Stage {
     Drill,
     /// The text that the models are for.
     Full,
+    /// The same, and nearly half of it questions about notes of one kind: most wrong answers take the fact of another note.
+    Finish,
 }
 
 /// Draws document `number` of the corpus. Of the chats, most answer questions: that is where copying a name matters.
@@ -46,7 +51,10 @@ pub fn document(seed: u64, number: u64, stage: Stage) -> Document {
         return prose::repeat(&mut words).document();
     }
     if stage != Stage::Easy && words.rng.percent(35) {
-        span = Span { notes: 2, facts: 5 };
+        span = Span { notes: 2, facts: 5, ..FULL };
+    }
+    if stage == Stage::Finish && words.rng.percent(45) {
+        return answer::chat(&mut words, CLOSE).document();
     }
     match words.rng.below(100) {
         0..=56 => answer::chat(&mut words, span).document(),

@@ -3,7 +3,7 @@
 use super::lexicon::Lexicon;
 use super::relation::{Kind, Relation, Value};
 use super::template::{capitalised, fill, joined, sentence};
-use super::{kinds_home, kinds_work};
+use super::{kinds_home, kinds_occasions, kinds_work};
 
 /// One thing that a note says.
 #[derive(Debug, Clone)]
@@ -33,7 +33,7 @@ pub struct Note {
 
 /// All kinds of notes.
 pub fn kinds() -> impl Iterator<Item = &'static Kind> + Clone {
-    kinds_work::KINDS.iter().chain(kinds_home::KINDS)
+    kinds_work::KINDS.iter().chain(kinds_home::KINDS).chain(kinds_occasions::KINDS)
 }
 
 /// "a accountant" and "an designer" are put right: a template cannot know how its value begins.

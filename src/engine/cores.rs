@@ -1,0 +1,122 @@
+//! How many threads the forward pass gets where nobody says: one for each physical performance core.
+//!
+//! A second thread on a core has no multipliers of its own, and a small core in a section of a parallel loop takes others' turns
+//! on the memory for little of the work. Where the system does not tell cores apart, every processor counts.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// Processors that a list from the system may name.
+const CPUS_MAX: usize = 4096;
+
+/// Physical performance cores that this process may use; at least 1.
+pub(super) fn n_performance_cores() -> usize {
+    let available = std::thread::available_parallelism().map_or(1, usize::from);
+    // The container's share of time is in `available` only, the processors that the process is bound to in both.
+    performance_cores(Path::new("/")).map_or(available, |n| n.min(available)).max(1)
+}
+
+/// What Linux and Android say under `root`; `None` elsewhere.
+fn performance_cores(root: &Path) -> Option<usize> {
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).ok();
+    let status = read("proc/self/status")?;
+    let allowed = cpu_list(status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?)?;
+    // Hybrid x86 names its performance cores; ARM gives each processor a capacity, the fastest one's being 1024.
+    let named = read("sys/devices/cpu_core/cpus").and_then(|list| cpu_list(&list));
+    let capacity = |cpu: usize| match &named {
+        Some(named) => u64::from(named.contains(&cpu)),
+        None => read(&format!("sys/devices/system/cpu/cpu{cpu}/cpu_capacity"))
+            .and_then(|text| text.trim().parse().ok())
+            .unwrap_or(1),
+    };
+    let capacities: Vec<(usize, u64)> = allowed.iter().map(|&cpu| (cpu, capacity(cpu))).collect();
+    let largest = capacities.iter().map(|&(_, capacity)| capacity).max()?;
+    // A phone's middle cores have three quarters of the largest capacity and more, its small ones a quarter to a third.
+    let fast = capacities.into_iter().filter(|&(_, capacity)| capacity.saturating_mul(2) >= largest);
+    let cores: BTreeSet<usize> = fast
+        .map(|(cpu, _)| {
+            read(&format!("sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"))
+                .and_then(|list| cpu_list(&list)?.first().copied())
+                .unwrap_or(cpu)
+        })
+        .collect();
+    Some(cores.len())
+}
+
+/// The processors of a list like `0-3,8`.
+fn cpu_list(text: &str) -> Option<BTreeSet<usize>> {
+    let mut cpus = BTreeSet::new();
+    for part in text.trim().split(',').filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (usize, usize) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        if last >= CPUS_MAX {
+            return None;
+        }
+        cpus.extend(first..=last);
+    }
+    (!cpus.is_empty()).then_some(cpus)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A machine with the given files.
+    fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        root
+    }
+
+    const STATUS: &str = "proc/self/status";
+
+    #[test]
+    fn threads_of_one_core_count_once() {
+        let sibling = |cpu| format!("sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+        let (zero, one, two, three) = (sibling(0), sibling(1), sibling(2), sibling(3));
+        let root = machine(&[
+            (STATUS, "Name:\tx\nCpus_allowed_list:\t0-3\n"),
+            (&zero, "0,2\n"),
+            (&one, "1,3\n"),
+            (&two, "0,2\n"),
+            (&three, "1,3\n"),
+        ]);
+        assert_eq!(performance_cores(root.path()), Some(2));
+    }
+
+    #[test]
+    fn small_cores_do_not_count() {
+        let names: Vec<String> =
+            (0..8).map(|cpu| format!("sys/devices/system/cpu/cpu{cpu}/cpu_capacity")).collect();
+        let capacities = ["280\n", "280\n", "280\n", "280\n", "870\n", "870\n", "870\n", "1024\n"];
+        let mut files: Vec<(&str, &str)> =
+            names.iter().zip(capacities).map(|(name, capacity)| (name.as_str(), capacity)).collect();
+        files.push((STATUS, "Cpus_allowed_list:\t0-7\n"));
+        assert_eq!(performance_cores(machine(&files).path()), Some(4));
+        // Bound to small cores only, it has those.
+        files.pop();
+        files.push((STATUS, "Cpus_allowed_list:\t0,2-3\n"));
+        assert_eq!(performance_cores(machine(&files).path()), Some(3));
+    }
+
+    #[test]
+    fn hybrid_processors_name_their_performance_cores() {
+        let root = machine(&[(STATUS, "Cpus_allowed_list:\t0-7\n"), ("sys/devices/cpu_core/cpus", "0-3\n")]);
+        assert_eq!(performance_cores(root.path()), Some(4));
+    }
+
+    #[test]
+    fn where_nothing_is_told_every_processor_counts() {
+        assert_eq!(performance_cores(machine(&[]).path()), None);
+        assert_eq!(performance_cores(machine(&[(STATUS, "Cpus_allowed_list:\t0-4\n")]).path()), Some(5));
+        for broken in ["", "x", "0-", "3-1", "0-99999999999", "7-18446744073709551615"] {
+            let status = format!("Cpus_allowed_list:\t{broken}\n");
+            assert_eq!(performance_cores(machine(&[(STATUS, &status)]).path()), None, "{broken}");
+        }
+        assert!(n_performance_cores() >= 1);
+    }
+}
