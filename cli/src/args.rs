@@ -441,7 +441,7 @@ pub(crate) struct ReplayArgs {
     #[command(flatten)]
     pub(crate) rows_args: RowsArgs,
     /// What drafts: refrain, plain, pld, sam, sam-recycle, sam-only, suffix, recycle, always-right, always-wrong [default:
-    /// all].
+    /// all]. Rules that need a draft model are not there yet.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) strategy: Vec<Strategy>,
     /// What may be drafted from: prompt, history (and earlier responses of the session), passages (both, and the
