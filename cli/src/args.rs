@@ -9,6 +9,7 @@ use refrain::model::weights::{PackedAccess, Quantize};
 use refrain::task::Task;
 use refrain::token::TokenId;
 use refrain::verify::Sampling;
+use refrain_bench::{Sources, Strategy};
 
 /// Generates text on this device from your own notes, by drafting from them: several times faster, bit for bit the same.
 #[derive(Debug, Parser)]
@@ -35,6 +36,8 @@ pub(crate) enum Command {
     Profile(ProfileArgs),
     /// Pack a model into a file that loads by mapping: at once, whatever its size.
     Pack(PackArgs),
+    /// Measure drafting on recorded text.
+    Bench(BenchArgs),
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -206,6 +209,10 @@ pub(crate) struct SessionArgs {
     /// Whether to draft. Never changes the output.
     #[arg(long, value_enum, default_value_t = DraftArg::Auto)]
     pub(crate) draft: DraftArg,
+    /// What drafts: refrain, plain, or a published rule to compare with: pld, sam, sam-recycle, sam-only, suffix,
+    /// recycle. Never changes the output.
+    #[arg(long, value_name = "NAME", default_value_t = Strategy::Refrain, value_parser = parse_strategy, conflicts_with = "draft")]
+    pub(crate) strategy: Strategy,
     /// Tokens of prompt and output together [default: what the model was trained for, at most 4096].
     #[arg(long, value_name = "N")]
     pub(crate) ctx: Option<usize>,
@@ -229,9 +236,10 @@ impl SessionArgs {
         SessionOptions {
             context_len: self.ctx,
             kv_type: self.kv.kv_type(),
-            drafting: match self.draft {
-                DraftArg::Auto => Drafting::Auto,
-                DraftArg::Off => Drafting::Off,
+            drafting: match (self.draft, self.strategy) {
+                (DraftArg::Off, _) | (_, Strategy::Plain) => Drafting::Off,
+                (_, Strategy::Baseline(baseline)) => Drafting::Baseline(baseline),
+                _ => Drafting::Auto,
             },
             namespace: namespace.to_owned(),
             verify_rows_max: self.verify_len.or(self.verify_rows).unwrap_or(defaults.verify_rows_max),
@@ -248,6 +256,15 @@ pub(crate) enum DraftArg {
     Auto,
     /// Plain decoding.
     Off,
+}
+
+/// The controls know the response in advance, which only a replay can.
+fn parse_strategy(name: &str) -> Result<Strategy, String> {
+    match name.parse() {
+        Ok(Strategy::AlwaysRight | Strategy::AlwaysWrong) => Err(format!("`{name}` is for `refrain bench`")),
+        Ok(strategy) => Ok(strategy),
+        Err(unknown) => Err(unknown.to_string()),
+    }
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -400,6 +417,107 @@ pub(crate) struct ScoreInput {
     /// Token ids, taken as they are.
     #[arg(long, value_name = "1,2,3", value_delimiter = ',')]
     pub(crate) tokens: Vec<u32>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    pub(crate) command: BenchCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchCommand {
+    /// Replay recorded responses, as if the model had said them, and count what drafts get right.
+    ///
+    /// A row is a JSON object on a line of its own, with `id`, `task`, `prompt` and `response`, and perhaps `subtask`,
+    /// `context` (a string or a list: the passages) and `session` (rows of one follow one another: earlier responses are
+    /// history).
+    Replay(ReplayArgs),
+    /// Fit the reliability table and the constants of drafting to the even rows, and report on the odd ones.
+    Tune(TuneArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReplayArgs {
+    #[command(flatten)]
+    pub(crate) rows_args: RowsArgs,
+    /// What drafts: refrain, plain, pld, sam, sam-recycle, sam-only, suffix, recycle, always-right, always-wrong [default:
+    /// all]. Rules that need a draft model are not there yet.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub(crate) strategy: Vec<Strategy>,
+    /// What may be drafted from: prompt, history (and earlier responses of the session), passages (both, and the
+    /// passages as a source of their own).
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "passages")]
+    pub(crate) sources: Vec<Sources>,
+    /// Rows of a verification batch at most.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [8, 16, 32])]
+    pub(crate) rows: Vec<usize>,
+    /// What a batch costs: what `refrain profile` has written, or a JSON list of [rows, microseconds]. Without it rows are
+    /// free.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) profile: Option<PathBuf>,
+    /// Forget after every row what drafts were worth.
+    #[arg(long)]
+    pub(crate) fresh: bool,
+    /// Run this model: everything is computed and timed, while the walk follows the recorded tokens. Rows that do not fit
+    /// its context are left out; of --rows and --sources the first values count.
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["tokenizer", "profile", "fresh"])]
+    pub(crate) model: Option<PathBuf>,
+    /// With --model: rows of each subtask at most.
+    #[arg(long, value_name = "N", default_value_t = 5, requires = "model")]
+    pub(crate) model_rows: usize,
+    /// Also write every cell as a line of CSV.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) csv: Option<PathBuf>,
+    /// Also write the plots, as SVG files, into this folder.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) plots: Option<PathBuf>,
+    /// Also write one page with all of it, and with rows coloured by who drafted each token.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Rows of each subtask on that page.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) html_rows: usize,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TuneArgs {
+    #[command(flatten)]
+    pub(crate) rows_args: RowsArgs,
+    /// Rows of a verification batch while fitting.
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub(crate) rows: usize,
+    /// What a batch costs: what `refrain profile` has written, or a JSON list of [rows, microseconds]. Without it rows are
+    /// free.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) profile: Option<PathBuf>,
+    /// Write the fitted constants as Rust, for `src/draft/fitted.rs`.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+}
+
+/// Recorded rows.
+#[derive(Debug, Args)]
+pub(crate) struct RowsArgs {
+    /// Files of rows, JSON Lines.
+    #[arg(required = true)]
+    pub(crate) files: Vec<PathBuf>,
+    /// A tokenizer.json, a GGUF file or a Hugging Face folder [default: the model inside this program].
+    #[arg(long, value_name = "PATH")]
+    pub(crate) tokenizer: Option<PathBuf>,
+    /// Rows to measure; the others are history only.
+    #[arg(long, value_enum, default_value_t = HalfArg::All)]
+    pub(crate) half: HalfArg,
+    /// Threads [default: the cores of this machine].
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<usize>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum HalfArg {
+    All,
+    Even,
+    Odd,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

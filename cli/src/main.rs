@@ -1,12 +1,13 @@
 //! The program `refrain`: a thin client of the library.
 //!
-//! One module per command ([`run`], [`chat`], [`inspect`], [`score`], [`profile`],
-//! [`pack`]), and beside them what they share: the options
+//! One module per command ([`run`], [`chat`], [`inspect`], [`score`], [`bench`], [`profile`], [`pack`]), and beside
+//! them what they share: the options
 //! ([`args`]), the prompt ([`prompt`], [`context`]), loading ([`load`]), and what the user sees ([`answer`], [`stats`],
 //! [`terminal`], [`progress`], [`failure`]).
 
 mod answer;
 mod args;
+mod bench;
 mod chat;
 mod context;
 mod failure;
@@ -49,6 +50,7 @@ fn dispatch(command: &Command) -> Result<Exit, Failure> {
         Command::Chat(args) => chat::chat(args, &interrupt),
         Command::Inspect(args) => inspect::inspect(args),
         Command::Score(args) => score::score(args, &interrupt),
+        Command::Bench(args) => bench::bench(args),
         Command::Profile(args) => profile::profile(args),
         Command::Pack(args) => pack::pack(args),
     }

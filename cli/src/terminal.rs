@@ -92,6 +92,7 @@ fn source_color(kind: SourceKind) -> AnsiColor {
         SourceKind::Calibration => AnsiColor::Magenta,
         SourceKind::Reuse => AnsiColor::Yellow,
         SourceKind::DraftModel => AnsiColor::BrightMagenta,
+        SourceKind::Resume => AnsiColor::BrightGreen,
         _ => AnsiColor::BrightYellow,
     }
 }

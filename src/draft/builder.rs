@@ -19,7 +19,7 @@ use std::collections::BinaryHeap;
 
 use super::reliability::{Evidence, ReliabilityTable};
 use super::source::{Anchor, Candidates, Cursor, DraftSource, StepOutcome};
-use super::{BuilderConfig, CostProfile, DraftTree, NodeIdx, StepLimits};
+use super::{BuilderConfig, CostProfile, DraftTree, NodeIdx, StepLimits, Weighing};
 use crate::token::TokenId;
 
 /// Draft sources that a tree is built from at most: [`TreeBuilder::build`] panics with more.
@@ -173,11 +173,12 @@ impl TreeBuilder {
         tree.set_id(self.n_builds);
         self.expand(sources, 0, NodeIdx::ROOT, max_depth);
 
+        let weighs = self.config.weighing == Weighing::Learned;
         let mut best = Best::plain(costs, self.config.margin);
         let mut gain = 1.0;
         while tree.len() < max_rows {
             let Some(&Ranked { reach, .. }) = self.frontier.peek() else { break };
-            if !best.can_improve(gain, reach, tree.len(), max_rows, costs) {
+            if weighs && !best.can_improve(gain, reach, tree.len(), max_rows, costs) {
                 break;
             }
             let next = self.frontier.pop().expect("just seen").found as usize;
@@ -189,7 +190,9 @@ impl TreeBuilder {
                 self.expand(sources, next, node, max_depth);
             }
         }
-        tree.truncate(best.rows);
+        if weighs {
+            tree.truncate(best.rows);
+        }
     }
 
     /// Learns from a step, and lets every source learn: `committed` is everything committed so far, the step's tokens
@@ -200,7 +203,7 @@ impl TreeBuilder {
         committed: &[TokenId],
         outcome: &StepOutcome<'_>,
     ) {
-        if outcome.tree.id() == self.n_builds {
+        if self.config.weighing == Weighing::Learned && outcome.tree.id() == self.n_builds {
             self.learn(outcome);
         }
         for source in sources {
@@ -226,9 +229,9 @@ impl TreeBuilder {
         for_judged(claims, claims_of, outcome, |evidence, hit| table.update(evidence, hit));
     }
 
-    /// What [`observe`](Self::observe) would learn from a step.
-    #[cfg(test)]
-    pub(super) fn claims_seen(&self, outcome: &StepOutcome<'_>, sink: impl FnMut(&Evidence, bool)) {
+    /// What [`observe`](Self::observe) learns, or would learn, from a step of the newest tree: each claim under a visited
+    /// node, and whether the target chose its token. For fitting the table that ships.
+    pub fn claims_seen(&self, outcome: &StepOutcome<'_>, sink: impl FnMut(&Evidence, bool)) {
         for_judged(&self.claims, &self.claims_of, outcome, sink);
     }
 
@@ -308,7 +311,10 @@ impl TreeBuilder {
                 self.claims.push(Claim {
                     token: candidate.token,
                     source: index,
-                    probability: self.table.probability(&evidence),
+                    probability: match self.config.weighing {
+                        Weighing::Learned => self.table.probability(&evidence),
+                        Weighing::AsClaimed => evidence.probability.clamp(0.0, 1.0),
+                    },
                     evidence,
                     next: candidate.next,
                 });

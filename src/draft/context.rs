@@ -80,7 +80,7 @@ impl DraftSource for ContextSource {
 
     fn anchors(&mut self, _committed: &[TokenId], out: &mut Vec<Anchor>) {
         let m = self.automaton.suffix_match();
-        if m.len() >= self.config.match_len_min.max(1) as usize {
+        if m.len() >= self.config.match_len_min as usize {
             out.push(Anchor { cursor: orders::encode(m, 0), match_len: m.len() as u32 });
         }
     }

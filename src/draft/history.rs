@@ -125,7 +125,12 @@ impl HistoryStore {
 
     /// A draft source that reads a namespace, also one that is not there yet.
     pub fn source(self: &Arc<Self>, namespace: &str) -> HistorySource {
-        HistorySource::new(Arc::clone(self), namespace, OrderConfig::default())
+        self.source_with_config(namespace, OrderConfig::default())
+    }
+
+    /// A [`source`](Self::source) with other constants.
+    pub fn source_with_config(self: &Arc<Self>, namespace: &str, config: OrderConfig) -> HistorySource {
+        HistorySource::new(Arc::clone(self), namespace, config)
     }
 
     fn lock(&self) -> MutexGuard<'_, NamespaceMap> {
@@ -233,7 +238,8 @@ impl HistorySource {
             name: name.into(),
             namespace: None,
             n_changes: u64::MAX,
-            config,
+            // The most frequent tokens are the session's own to propose.
+            config: OrderConfig { match_len_min: config.match_len_min.max(1), ..config },
             matches: [Match::EMPTY; 2],
             version: u64::MAX,
             n_followed: 0,
@@ -282,7 +288,7 @@ impl HistorySource {
     /// The matches, longest first, as cursors of the generation that [`follow`](Self::follow) has returned.
     fn push_anchors(&self, generation: u16, out: &mut Vec<Anchor>) {
         for (automaton, m) in self.matches.iter().enumerate() {
-            if m.len() >= self.config.match_len_min.max(1) as usize {
+            if m.len() >= self.config.match_len_min as usize {
                 let cursor = orders::encode(*m, tag(generation, automaton));
                 out.push(Anchor { cursor, match_len: m.len() as u32 });
             }

@@ -1,6 +1,9 @@
 //! Bounds of draft trees: for good, and for one step.
 
-/// Bounds and constants of a [`TreeBuilder`](super::TreeBuilder).
+use super::fitted;
+
+/// Bounds and constants of a [`TreeBuilder`](super::TreeBuilder). Defaults without a number here were fitted to recorded
+/// responses.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct BuilderConfig {
     /// Rows of a tree at most, the root included. Default 32: beyond it a CPU's verification is bound by arithmetic, and
@@ -10,14 +13,25 @@ pub struct BuilderConfig {
     pub max_depth: usize,
     /// Tokens at or above this number are dropped.
     pub vocab_size: usize,
-    /// Candidates taken from one source per node at most. Default 32.
+    /// Candidates taken from one source per node at most.
     pub n_candidates_max: usize,
-    /// Children considered per node at most, best first. Default 16.
+    /// Children considered per node at most, best first.
     pub n_children_max: usize,
-    /// Nodes below this reach are not considered. Default 0.002: one in five hundred.
+    /// Nodes below this reach are not considered.
     pub reach_min: f32,
-    /// By how much a draft must beat plain decoding to be worth it. Default 0.01: about the error of the cost profile.
+    /// By how much a draft must beat plain decoding to be worth it.
     pub margin: f32,
+    /// Whether claims are weighed. Default [`Weighing::Learned`].
+    pub weighing: Weighing,
+}
+
+/// What the builder makes of the sources' claims.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Weighing {
+    /// They pass through the reliability table, and the nodes that pay by the cost profile are kept.
+    Learned,
+    /// They are taken as they are, and every node is kept: for rules that weigh by themselves.
+    AsClaimed,
 }
 
 impl BuilderConfig {
@@ -27,10 +41,24 @@ impl BuilderConfig {
             max_rows: 32,
             max_depth: 64,
             vocab_size,
-            n_candidates_max: 32,
-            n_children_max: 16,
-            reach_min: 0.002,
-            margin: 0.01,
+            n_candidates_max: fitted::N_CANDIDATES_MAX,
+            n_children_max: fitted::N_CHILDREN_MAX,
+            reach_min: fitted::REACH_MIN,
+            margin: fitted::MARGIN,
+            weighing: Weighing::Learned,
+        }
+    }
+
+    /// The builder of a source that plans whole trees of up to `max_rows` rows, such as a
+    /// [`Baseline`](super::Baseline): whatever it proposes is the tree.
+    pub fn as_claimed(vocab_size: usize, max_rows: usize) -> Self {
+        BuilderConfig {
+            max_rows,
+            n_candidates_max: max_rows,
+            n_children_max: max_rows,
+            reach_min: 0.0,
+            weighing: Weighing::AsClaimed,
+            ..Self::new(vocab_size)
         }
     }
 }

@@ -14,27 +14,28 @@
 //! A node's cursor is its longest match alone: the shorter orders are its suffix links, and the match of a child, where
 //! the longest order does not have its token, is a shorter order's successor, just as if the text had gone on so.
 
+use super::fitted;
 use super::source::{Candidate, Candidates, Cursor};
 use crate::sam::{Match, Successor, SuffixAutomaton};
 use crate::token::TokenId;
 
-/// How the suffix orders of a match become candidates. The defaults were chosen by replaying recorded responses.
+/// How the suffix orders of a match become candidates. The defaults were fitted to recorded responses.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct OrderConfig {
-    /// The shortest suffix that may propose. Default 1: a single token's successors are weak evidence, but fill free
-    /// rows well.
+    /// The shortest suffix that may propose. What follows a single token, and the most frequent tokens of the text, which
+    /// follow the empty suffix, are weak evidence, but fill free rows well.
     pub match_len_min: u32,
-    /// Candidates per cursor at most. Default 16.
+    /// Candidates per cursor at most.
     pub n_candidates_max: usize,
-    /// Suffix links followed per cursor at most, orders without a new token included. Default 16.
+    /// Suffix links followed per cursor at most, orders without a new token included.
     pub n_links_max: usize,
-    /// Weight of the most recent successor against the counts, 0 to 1. Default 0.25.
+    /// Weight of the most recent successor against the counts, 0 to 1.
     pub recency_weight: f32,
 }
 
 impl Default for OrderConfig {
     fn default() -> Self {
-        OrderConfig { match_len_min: 1, n_candidates_max: 16, n_links_max: 16, recency_weight: 0.25 }
+        fitted::ORDERS
     }
 }
 
@@ -68,7 +69,7 @@ pub(super) fn propose(
     let mut escape = 1.0;
     let mut n_successors = 0;
     for _ in 0..config.n_links_max {
-        let Some(m) = order.filter(|m| m.len() >= config.match_len_min.max(1) as usize) else { return };
+        let Some(m) = order.filter(|m| m.len() >= config.match_len_min as usize) else { return };
         // A suffix has every successor that the longer match has, so an equal number means no new one.
         if automaton.n_successors(m) > n_successors {
             n_successors = automaton.n_successors(m);

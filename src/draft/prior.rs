@@ -1,30 +1,156 @@
-//! The seeded prior of the reliability table, for sources that match text.
+//! The prior of the reliability table, for sources that match text.
 //!
 //! A suffix source's raw probability is a count's share; what that is worth depends on how long the match is and how often
-//! it was seen. The table below is the share of such claims that came true when recorded responses of language models and
-//! people (summaries, answers from passages, phone actions, mails, open chat) were replayed with the context source: the
-//! even rows of a collection, every subtask with the same weight. Command (`replay_tests.rs`):
+//! it was seen. A prior is the share of such claims that came true when recorded responses were replayed. The one that ships
+//! (`fitted.rs`) is written by `refrain bench tune`, which fits on the even rows of a collection and reports on the odd
+//! ones, every subtask with the same weight.
 //!
-//! ```text
-//! FIT=1 REFRAIN_REPLAY=folder-of-jsonl cargo test --release --lib replay_tests -- --ignored --nocapture
-//! ```
-//!
-//! With it the odd rows gave 1.77, 1.87 and 1.94 tokens per step at 8, 16 and 32 rows (geometric mean over the subtasks
-//! with context), against 1.72, 1.82 and 1.88 with the formula `probability · (1 − 0.6^match_len)`, and 1.63, 1.66, 1.66
-//! for prompt lookup.
+//! It has two tables: one for the automata's claims, and one for those of [`ResumeSource`](super::ResumeSource), whose raw
+//! probability stands for the alignment, match length for the tokens that agreed since, and count for those before.
+
+use super::SourceKind;
+use super::fitted;
+use super::reliability::Evidence;
+
+/// Shape `[match length, probability, count]`, in thousandths.
+pub(super) type Permille = [[[u16; COUNTS]; PROBABILITIES]; MATCH_LENS];
+
+/// How often a claim comes true before anything was learnt in a session.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Prior {
+    matched: Permille,
+    resumed: Permille,
+}
+
+/// Which table a kind of source has, if any: the claims of the others count as they are.
+fn table_of<T>(kind: SourceKind, matched: T, resumed: T) -> Option<T> {
+    match kind {
+        SourceKind::Context | SourceKind::History | SourceKind::Passages => Some(matched),
+        SourceKind::Resume => Some(resumed),
+        _ => None,
+    }
+}
+
+impl Prior {
+    /// The prior that ships.
+    pub const SHIPPED: Prior = Prior { matched: fitted::MATCHED_PERMILLE, resumed: fitted::RESUMED_PERMILLE };
+
+    /// The share of such claims that came true; of kinds without a table the claim itself. `probability` of the evidence
+    /// is 0 to 1.
+    ///
+    /// Within a bucket the share grows with the square root of the claim: between "as claimed" and "all alike", as measured.
+    pub(super) fn probability(&self, evidence: &Evidence) -> f32 {
+        let Evidence { probability, match_len, count, .. } = *evidence;
+        let Some(table) = table_of(evidence.kind, &self.matched, &self.resumed) else { return probability };
+        let bucket = probability_bucket(probability);
+        let permille = table[match_len_bucket(match_len)][bucket][count_bucket(count)];
+        f32::from(permille) / 1000.0 * (probability / bucket_probability(bucket)).sqrt()
+    }
+}
+
+/// Counts claims and makes a [`Prior`] of them.
+#[derive(Clone, Debug, Default)]
+pub struct PriorFit {
+    matched: Cells,
+    resumed: Cells,
+}
+
+/// Claims that came true and claims, weighted. Shape `[match length, probability, count]`.
+#[derive(Clone, Debug)]
+struct Cells(Vec<(f64, f64)>);
+
+/// Claims of each cell that are taken from the cell's own probability: a cell that was hardly seen leans towards it.
+const PSEUDO_CLAIMS: f64 = 3.0;
+/// What such a claim is worth: claims that were seen a few times only come true a little less often than they say.
+const PSEUDO_WORTH: f64 = 0.75;
+
+impl Default for Cells {
+    fn default() -> Self {
+        Cells(vec![(0.0, 0.0); MATCH_LENS * PROBABILITIES * COUNTS])
+    }
+}
+
+impl PriorFit {
+    /// Counts a claim, where its kind has a table.
+    pub fn add(&mut self, evidence: &Evidence, hit: bool, weight: f64) {
+        if let Some(cells) = table_of(evidence.kind, &mut self.matched, &mut self.resumed) {
+            cells.add(evidence, hit, weight);
+        }
+    }
+
+    /// Adds what was counted elsewhere.
+    pub fn merge(&mut self, other: &PriorFit) {
+        self.matched.merge(&other.matched);
+        self.resumed.merge(&other.resumed);
+    }
+
+    /// The prior of the claims so far.
+    pub fn prior(&self) -> Prior {
+        Prior { matched: self.matched.permille(), resumed: self.resumed.permille() }
+    }
+}
+
+impl Cells {
+    fn add(&mut self, evidence: &Evidence, hit: bool, weight: f64) {
+        let by_len = match_len_bucket(evidence.match_len) * PROBABILITIES;
+        let by_probability = (by_len + probability_bucket(evidence.probability)) * COUNTS;
+        let (hits, claims) = &mut self.0[by_probability + count_bucket(evidence.count)];
+        *hits += if hit { weight } else { 0.0 };
+        *claims += weight;
+    }
+
+    fn merge(&mut self, other: &Cells) {
+        for ((hits, claims), (other_hits, other_claims)) in self.0.iter_mut().zip(&other.0) {
+            *hits += other_hits;
+            *claims += other_claims;
+        }
+    }
+
+    fn permille(&self) -> Permille {
+        let mut permille: Permille = [[[0; COUNTS]; PROBABILITIES]; MATCH_LENS];
+        let cells = permille.iter_mut().flat_map(|by_len| by_len.iter_mut().enumerate());
+        let cells = cells.flat_map(|(bucket, by_count)| by_count.iter_mut().map(move |cell| (bucket, cell)));
+        for ((bucket, cell), (hits, claims)) in cells.zip(&self.0) {
+            let claim = PSEUDO_WORTH * f64::from(bucket_probability(bucket));
+            let share = (hits + PSEUDO_CLAIMS * claim) / (claims + PSEUDO_CLAIMS);
+            *cell = (1000.0 * share).round().clamp(0.0, 1000.0) as u16;
+        }
+        permille
+    }
+}
+
+impl Prior {
+    /// The tables as Rust, for `fitted.rs`.
+    pub fn to_rust(&self) -> String {
+        let matched = to_rust("MATCHED", "the automata's claims", &self.matched);
+        let resumed = to_rust("RESUMED", "the claims to go on where a text was left", &self.resumed);
+        format!("{matched}\n{resumed}")
+    }
+}
+
+fn to_rust(name: &str, what: &str, table: &Permille) -> String {
+    let mut out = format!("/// Share of {what} that came true, in thousandths.\n#[rustfmt::skip]\n");
+    out += &format!("pub(super) const {name}_PERMILLE: Permille = [\n");
+    for by_len in table {
+        out += "    [\n";
+        by_len.iter().for_each(|by_probability| out += &format!("        {by_probability:?},\n"));
+        out += "    ],\n";
+    }
+    out + "];\n"
+}
 
 /// Buckets of match lengths.
-pub(super) const MATCH_LENS: usize = 8;
+pub(super) const MATCH_LENS: usize = 9;
 /// Buckets of raw probabilities.
 pub(super) const PROBABILITIES: usize = 10;
 
 pub(super) fn match_len_bucket(match_len: u32) -> usize {
     match match_len {
-        0..=4 => match_len.saturating_sub(1) as usize,
-        5..=6 => 4,
-        7..=9 => 5,
-        10..=16 => 6,
-        _ => 7,
+        0..=4 => match_len as usize,
+        5..=6 => 5,
+        7..=9 => 6,
+        10..=16 => 7,
+        _ => 8,
     }
 }
 
@@ -53,112 +179,37 @@ pub(super) fn bucket_probability(bucket: usize) -> f32 {
     0.5 * (below + PROBABILITY_BOUNDS.get(bucket).copied().unwrap_or(1.0))
 }
 
-/// The share of such claims that came true.
-///
-/// Within a bucket the share grows with the square root of the claim: between "as claimed" and "all alike", as measured.
-pub(super) fn fitted(match_len: u32, probability: f32, count: u32) -> f32 {
-    let bucket = probability_bucket(probability);
-    let permille = ACCEPTED_PERMILLE[match_len_bucket(match_len)][bucket][count_bucket(count)];
-    f32::from(permille) / 1000.0 * (probability / bucket_probability(bucket)).sqrt()
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Share of claims that came true, in thousandths. Shape `[match length, probability, count]`.
-#[rustfmt::skip]
-const ACCEPTED_PERMILLE: [[[u16; COUNTS]; PROBABILITIES]; MATCH_LENS] = [
-    [
-        [6, 9, 7, 4],
-        [12, 16, 20, 19],
-        [27, 27, 42, 42],
-        [44, 41, 58, 58],
-        [72, 56, 95, 97],
-        [57, 74, 130, 100],
-        [99, 133, 289, 191],
-        [369, 207, 437, 339],
-        [525, 593, 710, 595],
-        [675, 675, 734, 781],
-    ],
-    [
-        [7, 3, 6, 0],
-        [29, 20, 9, 2],
-        [35, 37, 32, 21],
-        [99, 58, 89, 39],
-        [112, 120, 104, 98],
-        [96, 143, 167, 159],
-        [181, 111, 264, 258],
-        [510, 342, 449, 299],
-        [525, 719, 877, 702],
-        [675, 675, 752, 659],
-    ],
-    [
-        [4, 9, 1, 3],
-        [11, 25, 5, 2],
-        [35, 54, 4, 11],
-        [85, 57, 42, 33],
-        [115, 111, 102, 49],
-        [116, 133, 308, 120],
-        [195, 251, 289, 289],
-        [649, 221, 525, 142],
-        [525, 796, 879, 831],
-        [675, 675, 889, 698],
-    ],
-    [
-        [4, 0, 1, 1],
-        [3, 0, 1, 2],
-        [11, 6, 4, 2],
-        [49, 15, 61, 32],
-        [142, 52, 48, 10],
-        [46, 154, 77, 94],
-        [191, 160, 143, 135],
-        [638, 325, 420, 355],
-        [525, 767, 803, 684],
-        [675, 675, 932, 786],
-    ],
-    [
-        [0, 1, 3, 4],
-        [8, 13, 6, 8],
-        [40, 6, 11, 11],
-        [41, 35, 15, 34],
-        [144, 104, 136, 82],
-        [128, 111, 123, 407],
-        [191, 156, 174, 293],
-        [734, 381, 397, 601],
-        [525, 794, 878, 728],
-        [675, 675, 916, 978],
-    ],
-    [
-        [23, 1, 4, 4],
-        [35, 44, 7, 15],
-        [13, 39, 15, 34],
-        [49, 47, 95, 50],
-        [183, 90, 155, 186],
-        [135, 174, 131, 332],
-        [289, 154, 630, 746],
-        [797, 526, 580, 896],
-        [525, 864, 894, 871],
-        [675, 675, 902, 991],
-    ],
-    [
-        [1, 4, 4, 4],
-        [8, 12, 15, 15],
-        [31, 17, 32, 34],
-        [137, 30, 41, 51],
-        [84, 276, 335, 120],
-        [86, 146, 162, 176],
-        [501, 207, 322, 462],
-        [874, 692, 708, 855],
-        [525, 907, 962, 695],
-        [675, 675, 976, 992],
-    ],
-    [
-        [4, 4, 4, 4],
-        [10, 12, 15, 15],
-        [8, 27, 34, 34],
-        [141, 34, 67, 67],
-        [165, 54, 238, 120],
-        [81, 98, 61, 413],
-        [406, 169, 118, 604],
-        [955, 506, 671, 612],
-        [525, 953, 976, 883],
-        [675, 675, 924, 976],
-    ],
-];
+    fn claim(kind: SourceKind, probability: f32, match_len: u32) -> Evidence {
+        Evidence { kind, probability, match_len, count: 2, depth: 1 }
+    }
+
+    #[test]
+    fn a_fit_gives_back_the_shares_that_it_saw() {
+        use SourceKind::{Context, History, Resume};
+        let mut fit = PriorFit::default();
+        for i in 0..10_000 {
+            fit.add(&claim(Context, 0.5, 3), i % 4 == 0, 1.0);
+            fit.add(&claim(History, 0.5, 30), i % 4 != 0, 1.0);
+            fit.add(&claim(Resume, 0.5, 3), i % 10 == 0, 1.0);
+        }
+        let (prior, middle) = (fit.prior(), bucket_probability(probability_bucket(0.5)));
+        let worth = |kind, match_len| prior.probability(&claim(kind, middle, match_len));
+        assert!((worth(Context, 3) - 0.25).abs() < 0.01);
+        assert!((worth(Context, 30) - 0.75).abs() < 0.01);
+        assert!((worth(Resume, 3) - 0.1).abs() < 0.01);
+        let unseen = prior.probability(&claim(Context, 0.4, 1));
+        assert!((0.1..0.5).contains(&unseen), "what was not seen leans on its claim: {unseen}");
+    }
+
+    #[test]
+    fn claims_of_other_kinds_count_as_they_are() {
+        let mut fit = PriorFit::default();
+        (0..100).for_each(|_| fit.add(&claim(SourceKind::DraftModel, 0.5, 3), true, 1.0));
+        assert_eq!(fit.prior(), PriorFit::default().prior());
+        assert_eq!(fit.prior().probability(&claim(SourceKind::DraftModel, 0.3, 3)), 0.3);
+    }
+}

@@ -1,7 +1,10 @@
 //! How often claims like this one have come true.
 
+use std::borrow::Cow;
+
 use super::SourceKind;
-use super::prior;
+use super::fitted;
+use super::prior::{self, Prior};
 
 /// What a source claims for one candidate.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -21,7 +24,7 @@ pub struct Evidence {
 /// The reliability table: from evidence to the probability that the target chooses the token.
 ///
 /// A claim's probability starts at a prior (a function of probability, match length and count, fitted to recorded
-/// responses: `prior.rs`; the claim itself for sources that are not automata) and is corrected by what was seen in the
+/// responses: `prior.rs`; the claim itself for sources that do not match text) and is corrected by what was seen in the
 /// claim's cell, source kind × match length × probability × depth:
 ///
 /// ```text
@@ -40,6 +43,23 @@ pub struct Evidence {
 pub struct ReliabilityTable {
     /// Shape `[kind, match length, probability, depth]`.
     cells: Vec<Cell>,
+    prior: Cow<'static, Prior>,
+    config: ReliabilityConfig,
+}
+
+/// How fast a [`ReliabilityTable`] learns and forgets. The default was fitted to recorded responses.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct ReliabilityConfig {
+    /// Weight of the prior (κ), in expected hits: small, so that a task that copies is known after a few steps.
+    pub prior_hits: f32,
+    /// A cell remembers about this many expected hits (or hits), so that it follows a change of text.
+    pub hits_max: f32,
+}
+
+impl Default for ReliabilityConfig {
+    fn default() -> Self {
+        fitted::RELIABILITY
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -48,10 +68,6 @@ struct Cell {
     expected: f32,
 }
 
-/// Weight of the prior, in expected hits. Small, so that a task that copies is known after a few steps.
-const PRIOR_HITS: f32 = 3.0;
-/// A cell remembers about this many expected hits (or hits), so that it follows a change of text.
-const HITS_MAX: f32 = 128.0;
 /// No token is certain, none impossible.
 const PROBABILITY_MIN: f32 = 1e-4;
 const PROBABILITY_MAX: f32 = 0.995;
@@ -67,23 +83,35 @@ impl Default for ReliabilityTable {
 impl ReliabilityTable {
     /// The table as it ships: priors only.
     pub fn new() -> Self {
+        static SHIPPED: Prior = Prior::SHIPPED;
+        Self::with_cow(Cow::Borrowed(&SHIPPED), fitted::RELIABILITY)
+    }
+
+    /// A table that starts from another prior, or learns at another pace.
+    pub fn with_prior(prior: Prior, config: ReliabilityConfig) -> Self {
+        Self::with_cow(Cow::Owned(prior), config)
+    }
+
+    fn with_cow(prior: Cow<'static, Prior>, config: ReliabilityConfig) -> Self {
         let n_cells = SourceKind::COUNT * prior::MATCH_LENS * prior::PROBABILITIES * DEPTHS;
-        ReliabilityTable { cells: vec![Cell::default(); n_cells] }
+        ReliabilityTable { cells: vec![Cell::default(); n_cells], prior, config }
     }
 
     /// Probability that the target chooses the token.
     pub fn probability(&self, evidence: &Evidence) -> f32 {
         let cell = &self.cells[cell_index(evidence)];
-        let factor = (PRIOR_HITS + cell.hits) / (PRIOR_HITS + cell.expected);
-        (prior(evidence) * factor).clamp(PROBABILITY_MIN, PROBABILITY_MAX)
+        let prior_hits = self.config.prior_hits;
+        let factor = (prior_hits + cell.hits) / (prior_hits + cell.expected);
+        (self.prior(evidence) * factor).clamp(PROBABILITY_MIN, PROBABILITY_MAX)
     }
 
     /// Learns whether the target chose the token.
     pub fn update(&mut self, evidence: &Evidence, hit: bool) {
+        let expected = self.prior(evidence);
         let cell = &mut self.cells[cell_index(evidence)];
-        cell.expected += prior(evidence);
+        cell.expected += expected;
         cell.hits += f32::from(u8::from(hit));
-        if cell.expected.max(cell.hits) > HITS_MAX {
+        if cell.expected.max(cell.hits) > self.config.hits_max {
             cell.expected *= 0.5;
             cell.hits *= 0.5;
         }
@@ -93,18 +121,13 @@ impl ReliabilityTable {
     pub fn memory_usage(&self) -> usize {
         self.cells.capacity() * size_of::<Cell>()
     }
-}
 
-/// What the claim is worth before anything was seen.
-fn prior(evidence: &Evidence) -> f32 {
-    let probability = if evidence.probability.is_nan() { 0.0 } else { evidence.probability.clamp(0.0, 1.0) };
-    let fitted = match evidence.kind {
-        SourceKind::Context | SourceKind::History | SourceKind::Passages => {
-            prior::fitted(evidence.match_len, probability, evidence.count)
-        }
-        _ => probability,
-    };
-    fitted.clamp(PROBABILITY_MIN, PROBABILITY_MAX)
+    /// What the claim is worth before anything was seen.
+    fn prior(&self, evidence: &Evidence) -> f32 {
+        let probability =
+            if evidence.probability.is_nan() { 0.0 } else { evidence.probability.clamp(0.0, 1.0) };
+        self.prior.probability(&Evidence { probability, ..*evidence }).clamp(PROBABILITY_MIN, PROBABILITY_MAX)
+    }
 }
 
 fn cell_index(evidence: &Evidence) -> usize {

@@ -22,13 +22,15 @@ pub enum SourceKind {
     Reuse,
     /// A smaller neural model.
     DraftModel,
+    /// The place in the session's text that the output was copying.
+    Resume,
     /// Anything else.
     Other,
 }
 
 impl SourceKind {
     /// How many kinds there are.
-    pub(super) const COUNT: usize = 7;
+    pub(super) const COUNT: usize = 8;
 
     /// The kind as an index into per-kind tables.
     pub fn index(self) -> usize {
@@ -44,6 +46,7 @@ impl SourceKind {
             SourceKind::Calibration => "calibration",
             SourceKind::Reuse => "reuse",
             SourceKind::DraftModel => "draft_model",
+            SourceKind::Resume => "resume",
             SourceKind::Other => "other",
         }
     }

@@ -33,9 +33,14 @@ fn observe(source: &mut dyn DraftSource, committed: &[TokenId]) {
     source.observe(committed, &StepOutcome { tree: &tree, accepted: &[], new_tokens: &[] });
 }
 
+/// A context source that proposes after a match only.
+fn matching() -> ContextSource {
+    ContextSource::with_config(OrderConfig { match_len_min: 1, ..OrderConfig::default() }, 1000)
+}
+
 #[test]
 fn context_proposes_longest_match_first_then_shorter_ones() {
-    let mut source = ContextSource::new();
+    let mut source = matching();
     //                    ┌ "1 2" → 3        ┌ "2" → 5       ┌ now
     let text = tokens(&[1, 2, 3, 8, 8, 7, 2, 5, 9, 1, 2]);
     source.prime(&text);
@@ -43,8 +48,18 @@ fn context_proposes_longest_match_first_then_shorter_ones() {
 }
 
 #[test]
-fn context_mixes_count_and_recency() {
+fn context_proposes_the_most_frequent_tokens_where_nothing_matches() {
     let mut source = ContextSource::new();
+    let text = tokens(&[5, 1, 5, 2, 5, 3, 1, 4]);
+    source.prime(&text);
+    let found = proposals(&mut source, &text);
+    assert_eq!(found[..2], [(5, 0), (1, 0)]);
+    assert!(found.iter().all(|&(_, match_len)| match_len == 0));
+}
+
+#[test]
+fn context_mixes_count_and_recency() {
+    let mut source = matching();
     let text = tokens(&[1, 3, 1, 3, 1, 4, 1]);
     source.prime(&text);
     let mut anchors = Vec::new();
@@ -221,7 +236,7 @@ fn history_is_shared_by_threads() {
 
 #[test]
 fn a_fork_goes_its_own_way() {
-    let mut source = ContextSource::new();
+    let mut source = matching();
     let text = tokens(&[1, 2, 3, 1]);
     source.prime(&text);
     let mut fork = source.fork();

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::profile::MachineProfile;
-use crate::draft::CostProfile;
 pub use crate::draft::VERIFY_ROWS_MAX;
+use crate::draft::{Baseline, CostProfile};
 use crate::kernels::{IsaKind, KvType};
 use crate::model::weights::{PackedAccess, Quantize};
 use crate::token::TokenId;
@@ -41,6 +41,10 @@ pub enum Drafting {
     Auto,
     /// As `Auto`, with none but the sources that the app adds.
     OwnSources,
+    /// As `OwnSources`, and whatever they draft is verified: for sources that plan whole trees.
+    AsClaimed,
+    /// A published rule, for comparison: it alone drafts, from the session's own text, and whatever it drafts is verified.
+    Baseline(Baseline),
     /// Plain decoding.
     Off,
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 use crate::draft::{
-    BuilderConfig, ContextSource, DraftSource, DraftTree, SOURCES_MAX, SourceKind, TreeBuilder,
+    BuilderConfig, ContextSource, DraftSource, DraftTree, ResumeSource, SOURCES_MAX, SourceKind, TreeBuilder,
 };
 use crate::engine::generation::{GenerateError, Generation};
 use crate::engine::options::{Drafting, GenerateOptions, PREFILL_CHUNK_MAX, SessionOptions, VERIFY_ROWS_MAX};
@@ -146,14 +146,23 @@ impl Session {
         // The scratch slots of a verification batch come behind a full context.
         let kv = KvCache::new(config, options.kv_type, context_len + rows_max)?;
         let mut sources: Vec<Box<dyn DraftSource>> = Vec::new();
-        if options.drafting == Drafting::Auto {
-            sources.push(Box::new(ContextSource::new()));
-            if options.history {
-                sources.push(Box::new(shared.history.source(&options.namespace)));
+        let max_rows = options.verify_rows_max;
+        let mut bounds = BuilderConfig { max_rows, ..BuilderConfig::new(config.vocab_size) };
+        match options.drafting {
+            Drafting::Auto => {
+                sources.push(Box::new(ContextSource::new()));
+                sources.push(Box::new(ResumeSource::new()));
+                if options.history {
+                    sources.push(Box::new(shared.history.source(&options.namespace)));
+                }
             }
+            Drafting::Baseline(baseline) => {
+                sources.push(baseline.source(max_rows, &[]));
+                bounds = BuilderConfig::as_claimed(config.vocab_size, max_rows);
+            }
+            Drafting::AsClaimed => bounds = BuilderConfig::as_claimed(config.vocab_size, max_rows),
+            Drafting::OwnSources | Drafting::Off => {}
         }
-        let bounds =
-            BuilderConfig { max_rows: options.verify_rows_max, ..BuilderConfig::new(config.vocab_size) };
         let builder = TreeBuilder::with_table(bounds, shared.reliability().clone());
         Ok(Self {
             workspace: Workspace::new(config),

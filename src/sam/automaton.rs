@@ -14,7 +14,7 @@
 //! A new sequence starts at the root again (a generalised automaton), so a match never spans two sequences and no
 //! separator token is needed.
 //!
-//! Cost sketch: a state is 28 bytes and there are at most 2n − 1 of them; text of people and models needs about 1.5 per
+//! Cost sketch: a state is 32 bytes and there are at most 2n − 1 of them; text of people and models needs about 1.5 per
 //! token. With the blocks of `edges` that is some 60 bytes per token: 8 k tokens of context fit in half a megabyte.
 
 use super::cursor::Match;
@@ -38,12 +38,15 @@ pub(super) struct State {
     pub(super) link: u32,
     /// Occurrences.
     pub(super) count: u32,
+    /// End of the first occurrence.
+    pub(super) first_end: u32,
     /// End of the most recent occurrence.
     pub(super) last_end: u32,
     pub(super) edges: EdgeSet,
 }
 
-const ROOT_STATE: State = State { len: 0, link: ROOT, count: 0, last_end: 0, edges: EdgeSet::NONE };
+const ROOT_STATE: State =
+    State { len: 0, link: ROOT, count: 0, first_end: 0, last_end: 0, edges: EdgeSet::NONE };
 
 /// The automaton holds as many tokens as it may: nothing was added, and it can still be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -208,7 +211,8 @@ impl SuffixAutomaton {
 
     /// The new last state, for a token that never followed the whole sequence.
     fn append_state(&mut self, before: u32, token: u32) -> u32 {
-        let appended = self.push_state(State { len: self.state(before).len + 1, ..ROOT_STATE });
+        let (len, first_end) = (self.state(before).len + 1, self.n_tokens);
+        let appended = self.push_state(State { len, first_end, ..ROOT_STATE });
         let mut suffix = before;
         let link = loop {
             if let Some(next) = self.target(suffix, token) {
@@ -292,7 +296,9 @@ impl SuffixAutomaton {
                 assert_eq!((state.len, state.link), (0, ROOT));
             } else {
                 assert!(link.len < state.len, "link of {index} is not shorter");
-                assert!(state.count > 0 && state.last_end < self.n_tokens);
+                assert!(
+                    state.count > 0 && state.first_end <= state.last_end && state.last_end < self.n_tokens
+                );
             }
             let edges = self.all_edges(index as u32);
             assert_eq!(edges.len(), state.edges.len(), "edges of {index}");

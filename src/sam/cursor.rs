@@ -105,6 +105,12 @@ impl SuffixAutomaton {
         self.state(m.state).last_end
     }
 
+    /// Position of the last token of the first occurrence, counted over all sequences: always exact. Unspecified for the
+    /// empty match.
+    pub fn first_end(&self, m: Match) -> u32 {
+        self.state(m.state).first_end
+    }
+
     /// How many different tokens have followed `m`. O(1).
     pub fn n_successors(&self, m: Match) -> usize {
         self.state(m.state).edges.len()

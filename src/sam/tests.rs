@@ -35,6 +35,7 @@ fn check_pattern(automaton: &SuffixAutomaton, sequences: &[Vec<u32>], pattern: &
     assert_eq!(automaton.renew(found), found);
     assert_eq!(automaton.count(found) as usize, ends.len(), "count of {pattern:?}");
     assert_eq!(Some(&automaton.last_end(found)), ends.last(), "last end of {pattern:?}");
+    assert_eq!(Some(&automaton.first_end(found)), ends.first(), "first end of {pattern:?}");
     let expected = naive::successors(sequences, pattern);
     assert_eq!(automaton.n_successors(found), expected.len());
     let mut successors: Vec<_> = automaton.successors(found).map(|s| (s.token, s.count)).collect();

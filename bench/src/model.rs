@@ -1,0 +1,279 @@
+//! Replay through a model: everything is computed and time is real, but the walk follows the recorded tokens.
+//!
+//! At every visited node the recorded token's logit is set above all others before the greedy choice, so that a model of
+//! random weights, or one that would have said something else, decodes the recorded response at its true speed. Strategies
+//! are timed row by row beside plain decoding in the same process: what else the machine does meets all of them alike.
+//! Each strategy has what it has in a replay without a model: history of the row's session, and passages.
+
+use refrain::draft::testing::{AlwaysRight, AlwaysWrong};
+use refrain::draft::{DraftSource, PassagesSource};
+use refrain::engine::{Drafting, Engine, GenerateError, GenerateOptions, SessionOptions, StageTimes, Stats};
+use refrain::token::TokenId;
+use refrain::verify::LogitsProcessor;
+
+use crate::rows::TokenRow;
+use crate::strategy::{Sources, Strategy};
+
+/// Makes the recorded tokens the most likely ones.
+struct Recorded {
+    prompt_len: usize,
+    response: Vec<TokenId>,
+}
+
+impl LogitsProcessor for Recorded {
+    fn process(&mut self, tokens: &[TokenId], logits: &mut [f32]) {
+        let position = tokens.len() - self.prompt_len;
+        if let Some(logit) = self.response.get(position).and_then(|token| logits.get_mut(token.index())) {
+            *logit = f32::MAX;
+        }
+    }
+}
+
+/// What one subtask took by one strategy.
+#[derive(Clone, Debug)]
+pub struct Timing {
+    /// The task.
+    pub task: String,
+    /// The subtask.
+    pub subtask: String,
+    /// What drafted.
+    pub strategy: Strategy,
+    /// Rows decoded.
+    pub n_rows: usize,
+    /// Tokens committed.
+    pub n_tokens: usize,
+    /// Steps.
+    pub n_steps: usize,
+    /// Where the time of decoding went, in µs; prefill is left out.
+    pub stages: StageTimes,
+    /// Time of the same rows in plain decoding, in µs.
+    pub plain_us: f64,
+}
+
+impl Timing {
+    fn new(task: &str, subtask: &str, strategy: Strategy) -> Self {
+        Timing {
+            task: task.to_owned(),
+            subtask: subtask.to_owned(),
+            strategy,
+            n_rows: 0,
+            n_tokens: 0,
+            n_steps: 0,
+            stages: StageTimes::default(),
+            plain_us: 0.0,
+        }
+    }
+
+    /// Time of decoding, in µs.
+    pub fn decode_us(&self) -> f64 {
+        self.stages.decode()
+    }
+
+    /// Tokens committed per step, the bonus token included; 1 where there was no step.
+    pub fn acceptance_length(&self) -> f64 {
+        if self.n_steps == 0 { 1.0 } else { self.n_tokens as f64 / self.n_steps as f64 }
+    }
+
+    /// Tokens per second of decoding.
+    pub fn tokens_per_s(&self) -> f64 {
+        self.n_tokens as f64 * 1e6 / self.decode_us().max(1.0)
+    }
+
+    /// Milliseconds per step.
+    pub fn ms_per_step(&self) -> f64 {
+        self.decode_us() / 1e3 / self.n_steps.max(1) as f64
+    }
+
+    /// Speed over plain decoding of the same rows in the same run.
+    pub fn speed_up(&self) -> f64 {
+        self.plain_us / self.decode_us().max(1.0)
+    }
+
+    fn add(&mut self, stats: &Stats, plain_us: f64) {
+        self.n_rows += 1;
+        self.n_tokens += stats.tokens;
+        self.n_steps += stats.steps;
+        self.add_stages(&stats.time_us);
+        self.plain_us += plain_us;
+    }
+
+    fn add_stages(&mut self, other: &StageTimes) {
+        let stages = &mut self.stages;
+        stages.draft += other.draft;
+        stages.forward += other.forward;
+        stages.walk += other.walk;
+        stages.commit += other.commit;
+        stages.observe += other.observe;
+    }
+
+    fn add_timing(&mut self, other: &Timing) {
+        self.n_rows += other.n_rows;
+        self.n_tokens += other.n_tokens;
+        self.n_steps += other.n_steps;
+        self.add_stages(&other.stages);
+        self.plain_us += other.plain_us;
+    }
+}
+
+/// What was timed, and how many rows were left out because they do not fit the model's context.
+#[derive(Clone, Debug, Default)]
+pub struct Timings {
+    /// By task, subtask and strategy, in the order of the rows.
+    pub timings: Vec<Timing>,
+    /// Rows that do not fit.
+    pub n_too_long: usize,
+}
+
+/// Decodes every row plainly and then by each strategy. `progress` is called with (rows done, rows to do).
+///
+/// # Errors
+/// The model fails, or an option is out of its range.
+pub fn replay<'a>(
+    engine: &Engine,
+    rows: impl ExactSizeIterator<Item = &'a TokenRow>,
+    strategies: &[Strategy],
+    sources: Sources,
+    max_rows: usize,
+    mut progress: impl FnMut(usize, usize),
+) -> Result<Timings, GenerateError> {
+    let mut all = Timings::default();
+    let n_rows = rows.len();
+    let mut earlier = Earlier::default();
+    for (n_done, row) in rows.enumerate() {
+        progress(n_done, n_rows);
+        earlier.enter(row, sources);
+        let Some(plain) = decode(engine, row, Strategy::Plain, sources, max_rows, &earlier)? else {
+            all.n_too_long += 1;
+            continue;
+        };
+        for &strategy in strategies {
+            let stats = match strategy {
+                Strategy::Plain => Some(plain.clone()),
+                _ => decode(engine, row, strategy, sources, max_rows, &earlier)?,
+            };
+            let Some(stats) = stats else { continue };
+            all.timing(row, strategy).add(&stats, plain.time_us.decode());
+        }
+        earlier.leave(row, sources);
+    }
+    Ok(all)
+}
+
+/// What was answered before in the session of the newest row.
+#[derive(Default)]
+struct Earlier<'a> {
+    session: Option<&'a str>,
+    responses: Vec<&'a [TokenId]>,
+}
+
+impl<'a> Earlier<'a> {
+    fn enter(&mut self, row: &'a TokenRow, sources: Sources) {
+        if row.session.is_none() || row.session.as_deref() != self.session || sources == Sources::Prompt {
+            (self.session, self.responses) = (row.session.as_deref(), Vec::new());
+        }
+    }
+
+    fn leave(&mut self, row: &'a TokenRow, sources: Sources) {
+        if row.session.is_some() && sources != Sources::Prompt {
+            self.responses.push(&row.response);
+        }
+    }
+}
+
+impl Timings {
+    fn timing(&mut self, row: &TokenRow, strategy: Strategy) -> &mut Timing {
+        let is_it = |t: &Timing| t.strategy == strategy && t.task == row.task && t.subtask == row.subtask;
+        let index = self.timings.iter().position(is_it).unwrap_or_else(|| {
+            self.timings.push(Timing::new(&row.task, &row.subtask, strategy));
+            self.timings.len() - 1
+        });
+        &mut self.timings[index]
+    }
+
+    /// All subtasks of each strategy together, in the order of the strategies' first rows.
+    pub fn by_strategy(&self) -> Vec<Timing> {
+        let mut totals: Vec<Timing> = Vec::new();
+        for timing in &self.timings {
+            let index = totals.iter().position(|total| total.strategy == timing.strategy);
+            let index = index.unwrap_or_else(|| {
+                totals.push(Timing::new("all", "", timing.strategy));
+                totals.len() - 1
+            });
+            totals[index].add_timing(timing);
+        }
+        totals
+    }
+
+    /// Speed over plain decoding of a task's rows by a strategy; 1 where there are none.
+    pub fn task_speed_up(&self, task: &str, strategy: Strategy) -> f64 {
+        let mut total = Timing::new(task, "", strategy);
+        let of_task = self.timings.iter().filter(|timing| timing.task == task && timing.strategy == strategy);
+        of_task.for_each(|timing| total.add_timing(timing));
+        if total.n_rows == 0 { 1.0 } else { total.speed_up() }
+    }
+}
+
+/// Decodes one row; `None` where it does not fit the context.
+fn decode(
+    engine: &Engine,
+    row: &TokenRow,
+    strategy: Strategy,
+    sources: Sources,
+    max_rows: usize,
+    earlier: &Earlier<'_>,
+) -> Result<Option<Stats>, GenerateError> {
+    let context_len = row.prompt.len() + row.response.len() + 1;
+    if context_len > engine.config().context_len || row.response.is_empty() {
+        return Ok(None);
+    }
+    let has_history = strategy == Strategy::Refrain && sources != Sources::Prompt && row.session.is_some();
+    let mut session = engine.session(SessionOptions {
+        context_len: Some(context_len),
+        drafting: match strategy {
+            Strategy::Refrain => Drafting::Auto,
+            Strategy::Plain => Drafting::Off,
+            Strategy::Baseline(_) | Strategy::AlwaysRight | Strategy::AlwaysWrong => Drafting::AsClaimed,
+        },
+        namespace: row.session.clone().unwrap_or_default(),
+        history: has_history,
+        verify_rows_max: max_rows,
+        ..SessionOptions::default()
+    })?;
+    for source in own_sources(row, strategy, sources, max_rows, &earlier.responses) {
+        session.add_source(source)?;
+    }
+    session.append_tokens(&row.prompt)?;
+    let recorded = Recorded { prompt_len: row.prompt.len(), response: row.response.clone() };
+    let generation = session.generate(GenerateOptions {
+        max_tokens: row.response.len(),
+        ignore_eos: true,
+        processors: vec![Box::new(recorded)],
+        ..GenerateOptions::default()
+    })?;
+    let mut said = Vec::with_capacity(row.response.len());
+    let summary = generation.run(|token| {
+        said.push(token.id);
+        std::ops::ControlFlow::Continue(())
+    })?;
+    assert_eq!(said, row.response, "the walk follows the recorded tokens");
+    Ok(Some(summary.stats))
+}
+
+fn own_sources(
+    row: &TokenRow,
+    strategy: Strategy,
+    sources: Sources,
+    max_rows: usize,
+    earlier: &[&[TokenId]],
+) -> Vec<Box<dyn DraftSource>> {
+    let (prompt_len, response) = (row.prompt.len(), row.response.clone());
+    match strategy {
+        Strategy::Baseline(baseline) => vec![baseline.source(max_rows, earlier)],
+        Strategy::AlwaysRight => vec![Box::new(AlwaysRight::new(prompt_len, response))],
+        Strategy::AlwaysWrong => vec![Box::new(AlwaysWrong::new(prompt_len, response))],
+        Strategy::Refrain if sources == Sources::Passages && !row.passages.is_empty() => {
+            vec![Box::new(PassagesSource::new(row.passages.iter().map(Vec::as_slice)))]
+        }
+        _ => Vec::new(),
+    }
+}

@@ -1,0 +1,293 @@
+//! Walking one recorded response.
+
+use std::convert::Infallible;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Instant;
+
+use refrain::draft::testing::{AlwaysRight, AlwaysWrong};
+use refrain::draft::{
+    BuilderConfig, ContextSource, DraftSource, DraftTree, Evidence, HistoryStore, NodeIdx, OrderConfig,
+    PassagesSource, Prior, ReliabilityConfig, ReliabilityTable, ResumeSource, StepLimits, StepOutcome,
+    TreeBuilder,
+};
+use refrain::token::TokenId;
+use refrain::verify::{Walk, walk};
+
+use crate::costs::Costs;
+use crate::rows::TokenRow;
+use crate::strategy::{Sources, Strategy};
+use crate::tally::Tally;
+
+/// What is measured: one column of a report.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// What drafts.
+    pub strategy: Strategy,
+    /// From what.
+    pub sources: Sources,
+    /// Rows of a verification batch at most.
+    pub max_rows: usize,
+    /// What a batch costs: [`Strategy::Refrain`] weighs by it.
+    pub costs: Costs,
+    /// Constants of [`Strategy::Refrain`].
+    pub constants: Constants,
+    /// Whether every row starts with the reliability table that ships, instead of what the rows before it have taught.
+    pub fresh: bool,
+}
+
+/// Constants of Refrain's own drafting; the default is what ships.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Constants {
+    /// Of the automata's candidates.
+    pub orders: OrderConfig,
+    /// Of the builder; the number of rows and the vocabulary come from the setting.
+    pub builder: BuilderConfig,
+    /// What claims are worth before anything was learnt.
+    pub prior: Prior,
+    /// How fast it is learnt what they are worth.
+    pub reliability: ReliabilityConfig,
+}
+
+impl Default for Constants {
+    fn default() -> Self {
+        Constants {
+            orders: OrderConfig::default(),
+            builder: BuilderConfig::new(0),
+            prior: Prior::SHIPPED,
+            reliability: ReliabilityConfig::default(),
+        }
+    }
+}
+
+impl Constants {
+    fn table(&self) -> ReliabilityTable {
+        ReliabilityTable::with_prior(self.prior.clone(), self.reliability)
+    }
+}
+
+/// A step of a traced row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TracedStep {
+    /// The committed tokens, each with the name of the source that had drafted it; `None`: the bonus token.
+    pub tokens: Vec<(TokenId, Option<String>)>,
+    /// Paths of the tree that the response did not take, from where they left it.
+    pub rejected: Vec<Vec<TokenId>>,
+}
+
+/// Rows one after the other, by one setting: what was learnt in one is there in the next, as in a running engine.
+pub struct Lane<'a> {
+    setting: &'a Setting,
+    vocab_size: usize,
+    table: ReliabilityTable,
+    session: Option<String>,
+    /// Responses of the session: for Refrain in the history store, for the rules as they are.
+    history: Arc<HistoryStore>,
+    earlier: Vec<Vec<TokenId>>,
+    walk: Walk,
+}
+
+/// Called with each claim under a visited node, and whether the response confirmed it.
+pub type Judge<'a> = &'a mut dyn FnMut(&Evidence, bool);
+
+/// What is wanted of a row besides its counts.
+#[derive(Default)]
+pub struct Wanted<'a> {
+    /// The steps, in order.
+    pub trace: Option<&'a mut Vec<TracedStep>>,
+    /// The claims.
+    pub judge: Option<Judge<'a>>,
+}
+
+/// The namespace of the history store: a store holds one session.
+const NAMESPACE: &str = "session";
+
+impl<'a> Lane<'a> {
+    /// A lane before its first row. `vocab_size`: tokens of all rows are below it.
+    pub fn new(setting: &'a Setting, vocab_size: usize) -> Self {
+        Lane {
+            setting,
+            vocab_size,
+            table: setting.constants.table(),
+            session: None,
+            history: Arc::new(HistoryStore::new()),
+            earlier: Vec::new(),
+            walk: Walk::default(),
+        }
+    }
+
+    /// Replays a row and adds to `tally`.
+    pub fn replay(&mut self, row: &TokenRow, tally: &mut Tally, mut wanted: Wanted<'_>) {
+        self.enter(row);
+        if self.setting.fresh {
+            self.table = self.setting.constants.table();
+        }
+        let mut sources = self.sources(row);
+        let mut builder = TreeBuilder::with_table(self.builder_config(), self.table.clone());
+        let costs = self.setting.costs.behind(row.prompt.len());
+        let mut committed = row.prompt.clone();
+        let mut tree = DraftTree::default();
+        sources.iter_mut().for_each(|source| source.prime(&committed));
+        let mut n_said = 0;
+        while n_said < row.response.len() {
+            let rest = &row.response[n_said..];
+            let started = Instant::now();
+            let limits = self.limits(rest);
+            builder.build(&mut sources, &committed, limits, &costs, &mut tree);
+            let mut us = started.elapsed();
+
+            let n_new = follow(&tree, rest, &mut self.walk);
+            let new_tokens = &rest[..n_new];
+            committed.extend_from_slice(new_tokens);
+            let accepted = &self.walk.path()[1..];
+            let outcome = StepOutcome { tree: &tree, accepted, new_tokens };
+            if let Some(judge) = wanted.judge.as_mut() {
+                builder.claims_seen(&outcome, judge);
+            }
+            let started = Instant::now();
+            builder.observe(&mut sources, &committed, &outcome);
+            us += started.elapsed();
+
+            tally.draft_us.push(us.as_secs_f32() * 1e6);
+            tally.verify_us += f64::from(costs.verify_us(tree.len()));
+            tally.plain_us += f64::from(costs.verify_us(1)) * new_tokens.len() as f64;
+            self.count(&tree, new_tokens, &sources, tally);
+            if let Some(trace) = wanted.trace.as_mut() {
+                trace.push(traced(&tree, self.walk.path(), new_tokens, &sources));
+            }
+            n_said += n_new;
+        }
+        let of_sources: usize = sources.iter().map(|source| source.memory_usage()).sum();
+        let memory = of_sources + builder.memory_usage() + self.history.memory_usage();
+        tally.memory_bytes_max = tally.memory_bytes_max.max(memory);
+        tally.n_rows += 1;
+        self.table = builder.table().clone();
+        self.leave(row);
+    }
+
+    /// Lets the row's response become history without replaying it.
+    pub fn skip(&mut self, row: &TokenRow) {
+        self.enter(row);
+        self.leave(row);
+    }
+
+    /// Forgets the history of another session; a row without one stands alone.
+    fn enter(&mut self, row: &TokenRow) {
+        if row.session.is_none() || row.session != self.session {
+            self.session.clone_from(&row.session);
+            self.history = Arc::new(HistoryStore::new());
+            self.earlier.clear();
+        }
+    }
+
+    fn leave(&mut self, row: &TokenRow) {
+        if row.session.is_some() && self.setting.sources != Sources::Prompt {
+            match self.setting.strategy {
+                Strategy::Refrain => self.history.append(NAMESPACE, &row.response),
+                _ => self.earlier.push(row.response.clone()),
+            }
+        }
+    }
+
+    fn limits(&self, rest: &[TokenId]) -> StepLimits {
+        match self.setting.strategy {
+            Strategy::Plain => StepLimits { max_rows: 1, max_depth: 0 },
+            // As in the engine: the last token is the bonus token, so no draft is longer.
+            _ => StepLimits { max_rows: self.setting.max_rows, max_depth: rest.len() - 1 },
+        }
+    }
+
+    fn builder_config(&self) -> BuilderConfig {
+        match self.setting.strategy {
+            Strategy::Refrain => BuilderConfig {
+                max_rows: self.setting.max_rows,
+                vocab_size: self.vocab_size,
+                ..self.setting.constants.builder
+            },
+            _ => BuilderConfig::as_claimed(self.vocab_size, self.setting.max_rows),
+        }
+    }
+
+    fn sources(&self, row: &TokenRow) -> Vec<Box<dyn DraftSource>> {
+        let Setting { strategy, sources, max_rows, constants, .. } = self.setting;
+        let prompt_len = row.prompt.len();
+        match strategy {
+            Strategy::Plain => Vec::new(),
+            Strategy::AlwaysRight => vec![Box::new(AlwaysRight::new(prompt_len, row.response.clone()))],
+            Strategy::AlwaysWrong => vec![Box::new(AlwaysWrong::new(prompt_len, row.response.clone()))],
+            Strategy::Baseline(baseline) => {
+                let earlier: Vec<&[TokenId]> = self.earlier.iter().map(Vec::as_slice).collect();
+                vec![baseline.source(*max_rows, &earlier)]
+            }
+            Strategy::Refrain => {
+                let context = ContextSource::with_config(constants.orders, ContextSource::MAX_TOKENS);
+                let mut all: Vec<Box<dyn DraftSource>> =
+                    vec![Box::new(context), Box::new(ResumeSource::new())];
+                if *sources != Sources::Prompt && row.session.is_some() {
+                    all.push(Box::new(self.history.source_with_config(NAMESPACE, constants.orders)));
+                }
+                if *sources == Sources::Passages && !row.passages.is_empty() {
+                    let passages = row.passages.iter().map(Vec::as_slice);
+                    all.push(Box::new(PassagesSource::with_config(constants.orders, passages)));
+                }
+                all
+            }
+        }
+    }
+
+    fn count(
+        &self,
+        tree: &DraftTree,
+        new_tokens: &[TokenId],
+        sources: &[Box<dyn DraftSource>],
+        tally: &mut Tally,
+    ) {
+        tally.count_step(new_tokens.len());
+        tally.n_empty += usize::from(tree.is_empty_draft());
+        tally.n_batch_rows += tree.len();
+        for (index, source) in sources.iter().enumerate() {
+            let of_source = |node: &NodeIdx| tree.source(*node) == Some(index);
+            let nodes = (1..tree.len()).map(|i| NodeIdx(i as u32));
+            let drafted = nodes.filter(of_source).count();
+            if drafted > 0 {
+                let counts = tally.sources.entry(source.name().to_owned()).or_default();
+                counts.drafted += drafted;
+                counts.accepted += self.walk.path().iter().filter(|node| of_source(node)).count();
+            }
+        }
+    }
+}
+
+/// Walks the tree along the recorded tokens, as the verifier does, and returns how many are committed.
+fn follow(tree: &DraftTree, rest: &[TokenId], path: &mut Walk) -> usize {
+    let mut n_new = 0;
+    let choose = |node: NodeIdx| Ok::<_, Infallible>(rest[tree.depths()[node.index()] as usize]);
+    let emit = |_, _| {
+        n_new += 1;
+        if n_new < rest.len() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    };
+    match walk(tree, path, choose, emit) {
+        Ok(()) => n_new,
+        Err(never) => match never {},
+    }
+}
+
+fn traced(
+    tree: &DraftTree,
+    path: &[NodeIdx],
+    new_tokens: &[TokenId],
+    sources: &[Box<dyn DraftSource>],
+) -> TracedStep {
+    let name = |node: NodeIdx| tree.source(node).map(|source| sources[source].name().to_owned());
+    let drafted = path[1..].iter().map(|&node| name(node)).chain(std::iter::repeat(None));
+    let is_leaf = |node: NodeIdx| tree.children(node).next().is_none();
+    let nodes = (1..tree.len()).map(|i| NodeIdx(i as u32));
+    let rejected = nodes.filter(|&node| is_leaf(node) && !path.contains(&node)).map(|leaf| {
+        let up = std::iter::successors(Some(leaf), |&node| tree.parent(node));
+        let mut tokens: Vec<TokenId> =
+            up.take_while(|node| !path.contains(node)).map(|n| tree.token(n)).collect();
+        tokens.reverse();
+        tokens
+    });
+    TracedStep { tokens: new_tokens.iter().copied().zip(drafted).collect(), rejected: rejected.collect() }
+}

@@ -1,0 +1,112 @@
+//! The plots of a report, as SVG: each one picture without scripts or fonts of its own.
+
+mod acceptance;
+mod costs;
+mod stages;
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+
+use super::Report;
+use crate::model::Timings;
+use crate::strategy::Strategy;
+
+/// A plot: what it is called in file names, what it shows, and the picture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plot {
+    /// The name, without extension.
+    pub name: String,
+    /// What is to be seen.
+    pub title: String,
+    /// The picture.
+    pub svg: String,
+}
+
+/// All plots of a replay without a model: acceptance lengths, their distribution, costs, and where a step's time goes.
+/// Controls that would flatten the rest are left out of the first.
+pub fn draw(report: &Report<'_>) -> Vec<Plot> {
+    let mut plots = Vec::new();
+    for ((sources, max_rows), group) in report.groups() {
+        let rules: Vec<usize> = group.iter().copied().filter(|&s| !is_control(report, s)).collect();
+        plots.extend(plot(
+            format!("acceptance-{sources}-{max_rows}"),
+            format!("Tokens per step by task, {max_rows} rows, sources: {sources}"),
+            |area| acceptance::draw_bars(area, report, &rules),
+        ));
+        plots.extend(plot(
+            format!("histogram-{sources}-{max_rows}"),
+            format!("Steps by tokens committed, {max_rows} rows, sources: {sources}"),
+            |area| acceptance::draw_histogram(area, report, &rules),
+        ));
+        if report.is_weighed(group[0]) {
+            plots.extend(plot(
+                format!("step-time-{sources}-{max_rows}"),
+                format!("Where a step's time goes, {max_rows} rows, sources: {sources}"),
+                |area| stages::draw(area, &stages::of_report(report, &group)),
+            ));
+        }
+    }
+    if !report.settings.is_empty() && report.is_weighed(0) {
+        let title = "Cost of a verification batch, by its rows".to_owned();
+        plots.extend(plot("cost".to_owned(), title, |area| costs::draw_cost(area, report)));
+    }
+    if report.groups().len() > 1 {
+        let title = match report.is_weighed(0) {
+            true => "Speed over plain decoding by row budget, drafting included",
+            false => "Tokens per step by row budget: speed over plain decoding if rows were free",
+        };
+        let draw = |area: &Area<'_>| costs::draw_speed(area, report);
+        plots.extend(plot("speed-by-rows".to_owned(), title.to_owned(), draw));
+    }
+    plots
+}
+
+/// All plots of a replay through a model: speed by subtask, and where a step's time goes.
+pub fn draw_timings(timings: &Timings) -> Vec<Plot> {
+    let speed = |area: &Area<'_>| acceptance::draw_speed_bars(area, timings);
+    let stages = |area: &Area<'_>| stages::draw(area, &stages::of_timings(timings));
+    let speed = plot("speed".to_owned(), "Speed over plain decoding by task".to_owned(), speed);
+    let stages = plot("step-time".to_owned(), "Where a step's time goes".to_owned(), stages);
+    speed.into_iter().chain(stages).collect()
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+type Drawn = Result<(), Box<dyn std::error::Error>>;
+
+const SIZE: (u32, u32) = (960, 420);
+
+/// Okabe and Ito's colours, told apart by all kinds of colour vision; Refrain's is the first.
+const COLORS: [RGBColor; 10] = [
+    RGBColor(213, 94, 0),
+    RGBColor(120, 120, 120),
+    RGBColor(86, 180, 233),
+    RGBColor(0, 158, 115),
+    RGBColor(150, 110, 60),
+    RGBColor(0, 114, 178),
+    RGBColor(230, 159, 0),
+    RGBColor(204, 121, 167),
+    RGBColor(0, 0, 0),
+    RGBColor(190, 190, 190),
+];
+
+fn color(strategy: Strategy) -> RGBColor {
+    let all = Strategy::all();
+    COLORS[all.iter().position(|&other| other == strategy).unwrap_or(0) % COLORS.len()]
+}
+
+fn is_control(report: &Report<'_>, setting: usize) -> bool {
+    matches!(report.settings[setting].strategy, Strategy::AlwaysRight | Strategy::AlwaysWrong)
+}
+
+/// Draws one picture; `None` where there is nothing to draw.
+fn plot(name: String, title: String, draw: impl FnOnce(&Area<'_>) -> Drawn) -> Option<Plot> {
+    let mut svg = String::new();
+    {
+        let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
+        area.fill(&WHITE).ok()?;
+        draw(&area).ok()?;
+        area.present().ok()?;
+    }
+    Some(Plot { name, title, svg })
+}

@@ -1,0 +1,90 @@
+//! Where a step's time goes: a bar per strategy, a piece per stage.
+
+use plotters::prelude::*;
+
+use super::{Area, COLORS, Drawn};
+use crate::model::Timings;
+use crate::report::Report;
+
+/// A strategy's mean step: stages with their µs, in order.
+pub(super) struct Step {
+    name: String,
+    stages: Vec<(&'static str, f64)>,
+}
+
+/// Drafting as measured, verification by the cost profile.
+pub(super) fn of_report(report: &Report<'_>, group: &[usize]) -> Vec<Step> {
+    let step = |&setting: &usize| {
+        let total = report.total(setting);
+        let n_steps = total.n_steps.max(1) as f64;
+        let draft_us: f64 = total.draft_us.iter().map(|&us| f64::from(us)).sum();
+        Step {
+            name: report.settings[setting].strategy.name().to_owned(),
+            stages: vec![
+                ("verify (cost profile)", total.verify_us / n_steps),
+                ("draft and observe", draft_us / n_steps),
+            ],
+        }
+    };
+    group.iter().map(step).collect()
+}
+
+/// All as measured.
+pub(super) fn of_timings(timings: &Timings) -> Vec<Step> {
+    let step = |total: crate::model::Timing| {
+        let per_step = |us: f64| us / total.n_steps.max(1) as f64;
+        Step {
+            name: total.strategy.name().to_owned(),
+            stages: vec![
+                ("forward", per_step(total.stages.forward)),
+                ("project, choose", per_step(total.stages.walk)),
+                ("commit", per_step(total.stages.commit)),
+                ("draft", per_step(total.stages.draft)),
+                ("observe", per_step(total.stages.observe)),
+            ],
+        }
+    };
+    timings.by_strategy().into_iter().map(step).collect()
+}
+
+pub(super) fn draw(area: &Area<'_>, steps: &[Step]) -> Drawn {
+    let us_max = steps.iter().map(|step| step.stages.iter().map(|stage| stage.1).sum()).fold(1e-3, f64::max);
+    let n = steps.len().max(1);
+    let mut chart = ChartBuilder::on(area)
+        .margin(12)
+        .x_label_area_size(40)
+        .y_label_area_size(96)
+        .build_cartesian_2d(0.0..us_max * 1.3, n as f64..0.0)?;
+    let mesh = &mut chart.configure_mesh();
+    mesh.disable_y_mesh().y_labels(0).x_desc("µs per step").light_line_style(TRANSPARENT).draw()?;
+    let n_stages = steps.iter().map(|step| step.stages.len()).max().unwrap_or(0);
+    for stage in 0..n_stages {
+        let color = COLORS[[4, 2, 5, 0, 6][stage % 5]];
+        let name = steps.iter().find_map(|step| step.stages.get(stage)).map_or("", |stage| stage.0);
+        let pieces = steps.iter().enumerate().filter_map(|(i, step)| {
+            let us = step.stages.get(stage)?.1;
+            let left: f64 = step.stages[..stage].iter().map(|stage| stage.1).sum();
+            Some(Rectangle::new([(left, i as f64 + 0.15), (left + us, i as f64 + 0.85)], color.filled()))
+        });
+        chart
+            .draw_series(pieces)?
+            .label(name)
+            .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 10, y + 5)], color.filled()));
+    }
+    let names = steps.iter().enumerate().map(|(i, step)| {
+        let style = ("sans-serif", 14).into_font().color(&BLACK);
+        let style = style.pos(plotters::style::text_anchor::Pos::new(
+            plotters::style::text_anchor::HPos::Right,
+            plotters::style::text_anchor::VPos::Center,
+        ));
+        EmptyElement::at((0.0, i as f64 + 0.5)) + Text::new(step.name.clone(), (-8, 0), style)
+    });
+    chart.draw_series(names)?;
+    chart
+        .configure_series_labels()
+        .background_style(WHITE)
+        .border_style(TRANSPARENT)
+        .position(SeriesLabelPosition::UpperRight)
+        .draw()?;
+    Ok(())
+}

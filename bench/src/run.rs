@@ -1,0 +1,108 @@
+//! Whole collections, on several threads.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::replay::{Lane, Setting, Wanted};
+use crate::rows::TokenRow;
+use crate::tally::Tally;
+
+/// Which rows are measured. The others still become history.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Half {
+    /// Every row.
+    #[default]
+    All,
+    /// Rows 0, 2, …: those that constants are fitted to.
+    Even,
+    /// Rows 1, 3, …: those that fitted constants are reported on.
+    Odd,
+}
+
+impl Half {
+    /// Whether a row is measured.
+    pub fn takes(self, row: &TokenRow) -> bool {
+        match self {
+            Half::All => true,
+            Half::Even => row.index.is_multiple_of(2),
+            Half::Odd => !row.index.is_multiple_of(2),
+        }
+    }
+}
+
+/// One cell of a report: a subtask by a setting.
+#[derive(Clone, Debug)]
+pub struct Measurement {
+    /// The task.
+    pub task: String,
+    /// The subtask.
+    pub subtask: String,
+    /// Index of the setting.
+    pub setting: usize,
+    /// What was counted.
+    pub tally: Tally,
+}
+
+/// The rows of each subtask, in order, by (task, subtask).
+pub fn by_subtask(rows: &[TokenRow]) -> BTreeMap<(&str, &str), Vec<&TokenRow>> {
+    let mut subtasks: BTreeMap<(&str, &str), Vec<&TokenRow>> = BTreeMap::new();
+    for row in rows {
+        subtasks.entry((&row.task, &row.subtask)).or_default().push(row);
+    }
+    subtasks
+}
+
+/// Replays all rows by every setting on `n_threads` threads.
+///
+/// A subtask is one lane: its rows follow one another, so results do not depend on the number of threads (times do).
+/// Sorted by task, subtask and setting.
+pub fn run(
+    rows: &[TokenRow],
+    half: Half,
+    settings: &[Setting],
+    vocab_size: usize,
+    n_threads: usize,
+) -> Vec<Measurement> {
+    let subtasks = by_subtask(rows);
+    let mut jobs: Vec<(_, usize)> = subtasks
+        .iter()
+        .flat_map(|subtask| (0..settings.len()).map(move |setting| (subtask, setting)))
+        .collect();
+    // The longest first, so that no thread is left alone with one at the end.
+    let n_tokens =
+        |rows: &[&TokenRow]| rows.iter().map(|row| row.prompt.len() + 10 * row.response.len()).sum::<usize>();
+    jobs.sort_by_cached_key(|((_, rows), _)| std::cmp::Reverse(n_tokens(rows)));
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(Vec::with_capacity(jobs.len()));
+    let work = || {
+        while let Some(&((&(task, subtask), rows), setting)) = jobs.get(next.fetch_add(1, Ordering::Relaxed))
+        {
+            let tally = replay_all(rows, half, &settings[setting], vocab_size);
+            let measurement =
+                Measurement { task: task.to_owned(), subtask: subtask.to_owned(), setting, tally };
+            done.lock().expect("no thread panics while it holds the lock").push(measurement);
+        }
+    };
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (1..n_threads.max(1)).map(|_| scope.spawn(work)).collect();
+        work();
+        others.into_iter().for_each(|thread| thread.join().expect("replaying does not panic"));
+    });
+    let mut all = done.into_inner().expect("no thread panics while it holds the lock");
+    all.sort_by(|a, b| (&a.task, &a.subtask, a.setting).cmp(&(&b.task, &b.subtask, b.setting)));
+    all.retain(|measurement| measurement.tally.n_rows > 0);
+    all
+}
+
+fn replay_all(rows: &[&TokenRow], half: Half, setting: &Setting, vocab_size: usize) -> Tally {
+    let mut lane = Lane::new(setting, vocab_size);
+    let mut tally = Tally::default();
+    for row in rows {
+        match half.takes(row) {
+            true => lane.replay(row, &mut tally, Wanted::default()),
+            false => lane.skip(row),
+        }
+    }
+    tally
+}

@@ -1,0 +1,132 @@
+//! What drafts, and from what.
+
+use std::fmt;
+use std::str::FromStr;
+
+use refrain::draft::Baseline;
+use thiserror::Error;
+
+/// What drafts.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Strategy {
+    /// Refrain's own tree builder over all its sources.
+    Refrain,
+    /// Nothing: plain decoding.
+    Plain,
+    /// A published rule.
+    Baseline(Baseline),
+    /// Control: knows the response. No drafter can do better.
+    AlwaysRight,
+    /// Control: drafts full batches of which no token is right. What drafting costs when it gains nothing.
+    AlwaysWrong,
+}
+
+impl Strategy {
+    /// All strategies, in the order of reports.
+    pub fn all() -> Vec<Strategy> {
+        let baselines = Baseline::ALL.into_iter().map(Strategy::Baseline);
+        let first = [Strategy::Refrain, Strategy::Plain].into_iter();
+        first.chain(baselines).chain([Strategy::AlwaysRight, Strategy::AlwaysWrong]).collect()
+    }
+
+    /// The strategy's name in options and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Strategy::Refrain => "refrain",
+            Strategy::Plain => "plain",
+            Strategy::Baseline(baseline) => baseline.name(),
+            Strategy::AlwaysRight => "always-right",
+            Strategy::AlwaysWrong => "always-wrong",
+        }
+    }
+
+    /// Whether Refrain is to be better than this one.
+    pub fn is_rival(self) -> bool {
+        matches!(self, Strategy::Baseline(_))
+    }
+}
+
+impl fmt::Display for Strategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Texts that a strategy may draft from, besides prompt and output.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Sources {
+    /// None.
+    Prompt,
+    /// Earlier responses of the row's session.
+    History,
+    /// Those, and the passages as a source of their own (for Refrain; to the rules passages are part of the prompt).
+    Passages,
+}
+
+impl Sources {
+    /// All, each with what the one before has.
+    pub const ALL: [Sources; 3] = [Sources::Prompt, Sources::History, Sources::Passages];
+
+    /// The name in options and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Sources::Prompt => "prompt",
+            Sources::History => "history",
+            Sources::Passages => "passages",
+        }
+    }
+}
+
+impl fmt::Display for Sources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// There is nothing by this name.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("`{given}` is none of {known}")]
+pub struct UnknownName {
+    /// What was asked for.
+    pub given: String,
+    /// What there is.
+    pub known: String,
+}
+
+fn find<T: Copy + fmt::Display>(all: &[T], given: &str) -> Result<T, UnknownName> {
+    let names: Vec<String> = all.iter().map(T::to_string).collect();
+    let found = names.iter().position(|name| name == given);
+    found.map(|i| all[i]).ok_or_else(|| UnknownName { given: given.to_owned(), known: names.join(", ") })
+}
+
+impl FromStr for Strategy {
+    type Err = UnknownName;
+
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
+        find(&Strategy::all(), name)
+    }
+}
+
+impl FromStr for Sources {
+    type Err = UnknownName;
+
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
+        find(&Sources::ALL, name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_read_back() {
+        for strategy in Strategy::all() {
+            assert_eq!(strategy.name().parse(), Ok(strategy));
+        }
+        for sources in Sources::ALL {
+            assert_eq!(sources.name().parse(), Ok(sources));
+        }
+        assert!("best".parse::<Strategy>().unwrap_err().to_string().contains("sam-only"));
+    }
+}

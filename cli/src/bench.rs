@@ -1,0 +1,297 @@
+//! `refrain bench`: measures drafting on recorded text.
+
+use std::io::Write as _;
+use std::path::Path;
+
+use refrain::draft::VERIFY_ROWS_MAX;
+use refrain::engine::EngineOptions;
+use refrain::model::Checkpoint;
+use refrain::tokenizer::Tokenizer;
+use refrain_bench::replay::Wanted;
+use refrain_bench::report::html::TracedRow;
+use refrain_bench::report::{self, Plot, Report};
+use refrain_bench::{
+    Constants, Costs, CostsError, Half, Lane, RowsError, Setting, Sources, Strategy, Tally, TokenRow, rows,
+};
+
+use crate::args::{BenchArgs, BenchCommand, HalfArg, ReplayArgs, RowsArgs, TuneArgs};
+use crate::failure::{Exit, Failure};
+use crate::load;
+use crate::progress::Progress;
+
+pub(crate) fn bench(args: &BenchArgs) -> Result<Exit, Failure> {
+    match &args.command {
+        BenchCommand::Replay(args) => match &args.model {
+            Some(path) => replay_model(args, path),
+            None => replay(args),
+        },
+        BenchCommand::Tune(args) => tune(args),
+    }
+}
+
+fn replay(args: &ReplayArgs) -> Result<Exit, Failure> {
+    let costs = args.profile.as_deref().map_or_else(|| Ok(Costs::free()), Costs::read)?;
+    let settings = settings(args, &costs)?;
+    let set = RowSet::load(&args.rows_args)?;
+    let n_threads = n_threads(args.rows_args.threads);
+    let started = std::time::Instant::now();
+    let measurements =
+        refrain_bench::run(&set.rows, args.rows_args.half.half(), &settings, set.vocab_size, n_threads);
+    let mut conditions = set.conditions(&args.rows_args);
+    conditions.push(match &args.profile {
+        Some(path) => format!("cost profile: {}", path.display()),
+        None => "rows are free: every strategy fills its batch".to_owned(),
+    });
+    conditions.push(format!("replayed in {:.1} s on {n_threads} threads", started.elapsed().as_secs_f64()));
+    let report = Report { conditions: &conditions, settings: &settings, measurements: &measurements };
+    let tables = report::markdown::write(&report);
+    write!(std::io::stdout(), "{tables}")?;
+    if let Some(path) = &args.csv {
+        write_file(path, &report::csv::write(&report))?;
+    }
+    if args.plots.is_none() && args.html.is_none() {
+        return Ok(Exit::Done);
+    }
+    let plots = report::plots::draw(&report);
+    write_plots(args, &plots)?;
+    if let Some(path) = &args.html {
+        let traced = set.trace(&settings, args);
+        let page = report::html::write("Drafting, replayed", &tables, &plots, &traced, &set.tokenizer);
+        write_file(path, &page)?;
+    }
+    Ok(Exit::Done)
+}
+
+fn write_plots(args: &ReplayArgs, plots: &[Plot]) -> Result<(), Failure> {
+    let Some(folder) = &args.plots else { return Ok(()) };
+    create_folder(folder)?;
+    plots.iter().try_for_each(|plot| write_file(&folder.join(format!("{}.svg", plot.name)), &plot.svg))
+}
+
+/// Replays through a model: the strategies beside plain decoding, row by row.
+fn replay_model(args: &ReplayArgs, path: &Path) -> Result<Exit, Failure> {
+    let checkpoint = load::checkpoint(Some(path))?;
+    let options = EngineOptions { n_threads: args.rows_args.threads, ..EngineOptions::default() };
+    let engine = load::engine(&checkpoint, options)?;
+    let rows = rows::encode(
+        &rows::read(&args.rows_args.files)?,
+        engine.tokenizer(),
+        n_threads(args.rows_args.threads),
+    )?;
+    let half = args.rows_args.half.half();
+    let mut measured: Vec<&TokenRow> = Vec::new();
+    for rows in refrain_bench::run::by_subtask(&rows).into_values() {
+        measured.extend(rows.into_iter().filter(|row| half.takes(row)).take(args.model_rows));
+    }
+    let strategies = strategies(args);
+    let (Some(&max_rows), Some(&sources)) = (args.rows.first(), args.sources.first()) else {
+        return Err(Failure::usage("--rows and --sources are empty", "name a value for each"));
+    };
+    let timings = {
+        let progress = Progress::tokens("replaying");
+        let rows = measured.into_iter();
+        let report = |done, total| progress.set(done as u64, total as u64);
+        refrain_bench::model::replay(&engine, rows, &strategies, sources, max_rows, report)?
+    };
+    let (isa, n_threads) = engine.compute();
+    let conditions = [
+        format!(
+            "model: {} ({isa:?}, {n_threads} threads); the walk follows the recorded tokens",
+            checkpoint.name()
+        ),
+        format!("{max_rows} rows, sources: {sources}; plain decoding of each row in the same run"),
+    ];
+    let tables = report::timing::write(&conditions, &timings);
+    write!(std::io::stdout(), "{tables}")?;
+    if let Some(path) = &args.csv {
+        write_file(path, &report::timing::write_csv(&timings))?;
+    }
+    let plots = report::plots::draw_timings(&timings);
+    write_plots(args, &plots)?;
+    if let Some(path) = &args.html {
+        let title = "Drafting, replayed through a model";
+        write_file(path, &report::html::write(title, &tables, &plots, &[], engine.tokenizer()))?;
+    }
+    Ok(Exit::Done)
+}
+
+fn strategies(args: &ReplayArgs) -> Vec<Strategy> {
+    if args.strategy.is_empty() { Strategy::all() } else { args.strategy.clone() }
+}
+
+fn tune(args: &TuneArgs) -> Result<Exit, Failure> {
+    check_rows(args.rows)?;
+    let set = RowSet::load(&args.rows_args)?;
+    let n_threads = n_threads(args.rows_args.threads);
+    let setting = Setting {
+        strategy: Strategy::Refrain,
+        sources: Sources::Passages,
+        max_rows: args.rows,
+        costs: args.profile.as_deref().map_or_else(|| Ok(Costs::free()), Costs::read)?,
+        constants: Constants::default(),
+        fresh: false,
+    };
+    match args.profile {
+        Some(_) => println!("speed over plain decoding on the even rows, geometric mean over the subtasks:"),
+        None => println!("tokens per step on the even rows, geometric mean over the subtasks:"),
+    }
+    let tuned = refrain_bench::tune::tune(&set.rows, &setting, set.vocab_size, n_threads, |trial| {
+        println!("{trial}")
+    });
+    let both = [setting.clone(), Setting { constants: tuned.constants.clone(), ..setting }];
+    let measurements = refrain_bench::run(&set.rows, Half::Odd, &both, set.vocab_size, n_threads);
+    let report = Report { conditions: &[], settings: &both, measurements: &measurements };
+    let [shipped, fitted] = [0, 1].map(|setting| report.mean_speed_up(setting));
+    println!("odd rows, which took no part: {shipped:.4} as shipped, {fitted:.4} fitted");
+    let Constants { orders, builder, reliability, .. } = &tuned.constants;
+    println!("{orders:#?}\n{builder:#?}\n{reliability:#?}");
+    if let Some(path) = &args.out {
+        let comment = format!(
+            "{}\nThe even rows of each subtask, {} rows a batch.",
+            set.conditions(&args.rows_args).join("; "),
+            args.rows
+        );
+        write_file(path, &refrain_bench::tune::to_rust(&tuned.constants, &comment))?;
+    }
+    Ok(Exit::Done)
+}
+
+fn check_rows(rows: usize) -> Result<(), Failure> {
+    match rows {
+        1..=VERIFY_ROWS_MAX => Ok(()),
+        _ => {
+            let problem = format!("--rows {rows} is outside 1..={VERIFY_ROWS_MAX}");
+            Err(Failure::usage(problem, "choose a value in the range"))
+        }
+    }
+}
+
+fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
+    let written = std::fs::write(path, text);
+    written.map_err(|error| {
+        Failure::input(format!("{}: {error}", path.display()), "name a file that can be written")
+    })
+}
+
+fn create_folder(path: &Path) -> Result<(), Failure> {
+    let created = std::fs::create_dir_all(path);
+    created.map_err(|error| {
+        Failure::input(format!("{}: {error}", path.display()), "name a folder that can be written")
+    })
+}
+
+fn settings(args: &ReplayArgs, costs: &Costs) -> Result<Vec<Setting>, Failure> {
+    args.rows.iter().try_for_each(|&rows| check_rows(rows))?;
+    let strategies = strategies(args);
+    let mut settings = Vec::new();
+    for &sources in &args.sources {
+        for &max_rows in &args.rows {
+            settings.extend(strategies.iter().map(|&strategy| Setting {
+                strategy,
+                sources,
+                max_rows,
+                costs: costs.clone(),
+                constants: Constants::default(),
+                fresh: args.fresh,
+            }));
+        }
+    }
+    Ok(settings)
+}
+
+/// Rows in tokens, and what made them.
+struct RowSet {
+    rows: Vec<TokenRow>,
+    vocab_size: usize,
+    tokenizer: Tokenizer,
+    tokenizer_name: String,
+}
+
+impl RowSet {
+    fn load(args: &RowsArgs) -> Result<Self, Failure> {
+        let rows = rows::read(&args.files)?;
+        let (tokenizer, tokenizer_name) = open_tokenizer(args.tokenizer.as_deref())?;
+        let rows = rows::encode(&rows, &tokenizer, n_threads(args.threads))?;
+        Ok(RowSet { rows, vocab_size: tokenizer.vocab_size(), tokenizer, tokenizer_name })
+    }
+
+    /// The first measured rows of each subtask, by the first setting of Refrain or else the first of all.
+    fn trace(&self, settings: &[Setting], args: &ReplayArgs) -> Vec<TracedRow> {
+        let setting =
+            settings.iter().find(|setting| setting.strategy == Strategy::Refrain).or(settings.first());
+        let Some(setting) = setting else { return Vec::new() };
+        let mut traced = Vec::new();
+        for rows in refrain_bench::run::by_subtask(&self.rows).into_values() {
+            let mut lane = Lane::new(setting, self.vocab_size);
+            let measured = rows.into_iter().filter(|row| args.rows_args.half.half().takes(row));
+            for row in measured.take(args.html_rows) {
+                let mut steps = Vec::new();
+                let wanted = Wanted { trace: Some(&mut steps), ..Wanted::default() };
+                lane.replay(row, &mut Tally::default(), wanted);
+                let about =
+                    format!("{}, {} rows, sources: {}", setting.strategy, setting.max_rows, setting.sources);
+                traced.push(TracedRow {
+                    title: format!("{}/{}: {} ({about})", row.task, row.subtask, row.id),
+                    steps,
+                });
+            }
+        }
+        traced
+    }
+
+    fn conditions(&self, args: &RowsArgs) -> Vec<String> {
+        let half = match args.half {
+            HalfArg::All => "",
+            HalfArg::Even => ", of which the even ones are measured",
+            HalfArg::Odd => ", of which the odd ones are measured",
+        };
+        vec![
+            format!("{} rows{half}", self.rows.len()),
+            format!("tokenizer: {} ({} tokens)", self.tokenizer_name, self.vocab_size),
+        ]
+    }
+}
+
+/// The tokenizer of a `tokenizer.json`, a GGUF file or a folder; without a path, the embedded model's.
+fn open_tokenizer(path: Option<&Path>) -> Result<(Tokenizer, String), Failure> {
+    if let Some(path) = path.filter(|path| path.extension().is_some_and(|extension| extension == "json")) {
+        let name = path.display().to_string();
+        let advice = "name a tokenizer.json, a GGUF file or a folder";
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| Failure::input(format!("{name}: {error}"), advice))?;
+        let tokenizer = Tokenizer::from_json(&text, &name).map_err(|error| Failure::input(error, advice))?;
+        return Ok((tokenizer, name));
+    }
+    let checkpoint: Checkpoint = load::checkpoint(path)?;
+    let tokenizer = checkpoint.tokenizer().map_err(refrain::engine::EngineError::from)?;
+    Ok((tokenizer, checkpoint.name().to_owned()))
+}
+
+fn n_threads(asked: Option<usize>) -> usize {
+    asked.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).clamp(1, 256)
+}
+
+impl From<CostsError> for Failure {
+    fn from(error: CostsError) -> Self {
+        Self::input(
+            error,
+            "name a file that `refrain profile` has written, or a JSON list of [rows, microseconds]",
+        )
+    }
+}
+
+impl From<RowsError> for Failure {
+    fn from(error: RowsError) -> Self {
+        Self::input(error, "`refrain bench replay --help` names the fields of a row")
+    }
+}
+
+impl HalfArg {
+    fn half(self) -> Half {
+        match self {
+            HalfArg::All => Half::All,
+            HalfArg::Even => Half::Even,
+            HalfArg::Odd => Half::Odd,
+        }
+    }
+}

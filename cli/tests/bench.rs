@@ -1,0 +1,175 @@
+//! `refrain bench`, and drafting by a published rule.
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+use support::{arg, refrain, repository};
+
+/// Two rows of a session and one that stands alone, of two subtasks.
+fn rows(folder: &Path) -> PathBuf {
+    let note = "The train to Aniarda leaves at 08:15 from platform 4, and the ferry back at noon.";
+    let row = |id: &str, subtask: &str, session: Option<&str>, response: &str| {
+        json!({
+            "id": id, "task": "summary", "subtask": subtask, "session": session,
+            "prompt": format!("Summarise.\n{note}"), "context": [note], "response": response,
+        })
+    };
+    let text = [
+        row("1", "trip <one>", Some("s"), "The train to Aniarda leaves at 08:15 from platform 4."),
+        row("2", "trip <one>", Some("s"), "It leaves from platform 4, and the ferry back leaves at noon."),
+        row("3", "alone", None, "Trains and ferries."),
+    ];
+    let path = folder.join("rows.jsonl");
+    fs::write(&path, text.map(|row| row.to_string()).join("\n")).unwrap();
+    path
+}
+
+#[test]
+fn a_replay_gives_tables_a_file_of_cells_plots_and_a_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    fs::write(file("costs.json"), "[[1, 1000], [8, 1500], [32, 4000]]").unwrap();
+    let rows = rows(folder.path());
+    let shown = refrain(&[
+        "bench",
+        "replay",
+        arg(&rows),
+        "--rows",
+        "8,16",
+        "--profile",
+        arg(&file("costs.json")),
+        "--csv",
+        arg(&file("cells.csv")),
+        "--plots",
+        arg(&file("plots")),
+        "--html",
+        arg(&file("page.html")),
+    ])
+    .done();
+    for part in
+        ["### 8 rows, sources: passages", "### 16 rows", "sam-recycle", "always-wrong", "Refrain by subtask"]
+    {
+        assert!(shown.contains(part), "{part} in\n{shown}");
+    }
+
+    let cells = fs::read_to_string(file("cells.csv")).unwrap();
+    let mut lines = cells.lines().map(|line| line.split(',').collect::<Vec<_>>());
+    let head = lines.next().unwrap();
+    let column = |name: &str| head.iter().position(|&column| column == name).unwrap();
+    let (strategy, acceptance, n_tokens) =
+        (column("strategy"), column("acceptance_length"), column("tokens"));
+    let lines: Vec<_> = lines.collect();
+    assert_eq!(lines.len(), 2 * 2 * 10, "subtasks × budgets × strategies");
+    let value = |name: &str, column: usize| -> f64 {
+        lines.iter().find(|line| line[1] == "trip <one>" && line[strategy] == name).unwrap()[column]
+            .parse()
+            .unwrap()
+    };
+    assert_eq!(value("plain", acceptance), 1.0);
+    assert_eq!(value("always-wrong", acceptance), 1.0);
+    assert!(
+        value("refrain", acceptance) > 1.5
+            && value("always-right", acceptance) > value("refrain", acceptance)
+    );
+    let tokens_of = |subtask: &str| {
+        let of_subtask = lines.iter().filter(|line| line[1] == subtask).map(|line| line[n_tokens]);
+        of_subtask.collect::<std::collections::BTreeSet<_>>()
+    };
+    assert_eq!(tokens_of("trip <one>").len(), 1, "every strategy commits the recorded tokens");
+
+    for name in
+        ["acceptance-passages-8", "histogram-passages-16", "step-time-passages-8", "cost", "speed-by-rows"]
+    {
+        let svg = fs::read_to_string(file("plots").join(format!("{name}.svg"))).unwrap();
+        assert!(svg.trim_end().ends_with("</svg>"), "{name}");
+    }
+    let page = fs::read_to_string(file("page.html")).unwrap();
+    assert_eq!(page.matches("<svg").count(), 8);
+    assert!(page.contains("trip &lt;one&gt;") && !page.contains("trip <one>"), "rows cannot become markup");
+    assert!(
+        page.contains("data-r=")
+            && !page.contains("src=")
+            && !page.contains("href=")
+            && !page.contains("<script")
+    );
+}
+
+#[test]
+fn a_replay_through_a_model_follows_the_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let csv = folder.path().join("cells.csv");
+    let shown = refrain(&[
+        "bench",
+        "replay",
+        arg(&rows(folder.path())),
+        "--model",
+        arg(&repository("fixtures/target.gguf")),
+        "--threads",
+        "1",
+        "--strategy",
+        "refrain,plain,suffix,always-right,always-wrong",
+        "--csv",
+        arg(&csv),
+    ])
+    .done();
+    assert!(shown.contains("speed over plain") && shown.contains("| all | refrain |"), "{shown}");
+    let cells = fs::read_to_string(&csv).unwrap();
+    let steps = |strategy: &str| -> usize {
+        let lines = cells.lines().map(|line| line.split(',').collect::<Vec<_>>());
+        lines.filter(|line| line[2] == strategy).map(|line| line[5].parse::<usize>().unwrap()).sum()
+    };
+    assert_eq!(steps("always-wrong"), steps("plain"));
+    assert!(steps("always-right") < steps("suffix") && steps("suffix") < steps("plain"), "{cells}");
+}
+
+#[test]
+fn tuning_writes_constants_and_reports_on_rows_that_took_no_part() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("fitted.rs");
+    let shown = refrain(&["bench", "tune", arg(&rows(folder.path())), "--out", arg(&out)]).done();
+    assert!(shown.contains("as shipped") && shown.contains("odd rows, which took no part"), "{shown}");
+    let written = fs::read_to_string(&out).unwrap();
+    assert!(written.contains("3 rows") && written.contains("MATCHED_PERMILLE"), "{written}");
+}
+
+#[test]
+fn what_cannot_be_replayed_is_refused_with_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let bad = folder.path().join("bad.jsonl");
+    fs::write(&bad, "{\"id\": 1}\n").unwrap();
+    let refused = refrain(&["bench", "replay", arg(&bad)]);
+    assert_eq!(refused.code, Some(3), "{}", refused.stderr);
+    assert!(refused.stderr.contains("bad.jsonl, line 1"), "{}", refused.stderr);
+    let rows = rows(folder.path());
+    let refused = refrain(&["bench", "replay", arg(&rows), "--profile", arg(&bad)]);
+    assert_eq!(refused.code, Some(3), "{}", refused.stderr);
+    let refused = refrain(&["bench", "replay", arg(&rows), "--rows", "0"]);
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+}
+
+#[test]
+fn published_rules_say_what_plain_decoding_says() {
+    let say = |strategy: &str| {
+        let args = [
+            "run",
+            "--strategy",
+            strategy,
+            "--threads",
+            "1",
+            "--max-tokens",
+            "24",
+            "--stats",
+            "off",
+            "--raw",
+        ];
+        refrain(&[&args[..], &["The train leaves at noon. The train leaves at"]].concat()).done()
+    };
+    let plain = say("plain");
+    for rule in ["refrain", "pld", "sam", "sam-recycle", "sam-only", "suffix", "recycle"] {
+        assert_eq!(say(rule), plain, "{rule}");
+    }
+    assert_eq!(refrain(&["run", "--strategy", "always-right", "hello"]).code, Some(2));
+}

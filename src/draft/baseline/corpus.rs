@@ -1,0 +1,110 @@
+//! Text with an automaton over it: what two of the rules read.
+
+use crate::sam::{Match, SuffixAutomaton};
+use crate::token::TokenId;
+
+/// Tokens that a corpus holds at most: about 70 MB.
+const TOKENS_MAX: u32 = 1 << 20;
+
+/// One or more texts and the automaton of their substrings; no match spans two texts.
+#[derive(Clone, Debug)]
+pub(super) struct Corpus {
+    automaton: SuffixAutomaton,
+    tokens: Vec<TokenId>,
+    /// Where each text ends in `tokens`.
+    ends: Vec<usize>,
+}
+
+impl Corpus {
+    pub(super) fn new(texts: &[&[TokenId]]) -> Self {
+        let automaton = SuffixAutomaton::with_max_tokens(TOKENS_MAX);
+        let mut corpus = Corpus { automaton, tokens: Vec::new(), ends: Vec::new() };
+        for text in texts {
+            corpus.automaton.start_sequence();
+            corpus.ends.push(corpus.tokens.len());
+            corpus.extend(text);
+        }
+        corpus
+    }
+
+    /// Goes on with the newest text. At the bound nothing more is read.
+    pub(super) fn extend(&mut self, text: &[TokenId]) {
+        for &token in text {
+            if self.automaton.extend(token.0).is_err() {
+                break;
+            }
+            self.tokens.push(token);
+        }
+        match self.ends.last_mut() {
+            Some(end) => *end = self.tokens.len(),
+            None => self.ends.push(self.tokens.len()),
+        }
+    }
+
+    /// Empties it, as a corpus of one text that grows.
+    pub(super) fn clear(&mut self) {
+        self.automaton.clear();
+        self.tokens.clear();
+        self.ends.clear();
+    }
+
+    /// Tokens of all texts.
+    pub(super) fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    pub(super) fn automaton(&self) -> &SuffixAutomaton {
+        &self.automaton
+    }
+
+    /// What followed the first occurrence of `m`, up to the end of its text, at most `n_max` tokens.
+    pub(super) fn after_first(&self, m: Match, n_max: usize) -> &[TokenId] {
+        if m.is_empty() {
+            return &[];
+        }
+        let start = self.automaton.first_end(self.automaton.renew(m)) as usize + 1;
+        // The last token of the occurrence tells its text: one that ends at `start` is over.
+        let text = self.ends.partition_point(|&end| end < start);
+        let end = self.ends.get(text).copied().unwrap_or(start);
+        &self.tokens[start..end.min(start + n_max)]
+    }
+
+    pub(super) fn memory_usage(&self) -> usize {
+        self.automaton.memory_usage()
+            + self.tokens.capacity() * size_of::<TokenId>()
+            + self.ends.capacity() * size_of::<usize>()
+    }
+}
+
+/// A running match of the session's text in earlier texts.
+#[derive(Clone, Debug)]
+pub(super) struct Earlier {
+    corpus: std::sync::Arc<Corpus>,
+    matched: Match,
+    n_followed: usize,
+}
+
+impl Earlier {
+    pub(super) fn new(texts: &[&[TokenId]]) -> Self {
+        Earlier { corpus: std::sync::Arc::new(Corpus::new(texts)), matched: Match::EMPTY, n_followed: 0 }
+    }
+
+    pub(super) fn follow(&mut self, committed: &[TokenId]) {
+        for token in &committed[self.n_followed..] {
+            self.matched = self.corpus.automaton.follow(self.matched, token.0);
+        }
+        self.n_followed = committed.len();
+    }
+
+    pub(super) fn reset(&mut self) {
+        (self.matched, self.n_followed) = (Match::EMPTY, 0);
+    }
+
+    pub(super) fn matched(&self) -> Match {
+        self.matched
+    }
+
+    pub(super) fn corpus(&self) -> &Corpus {
+        &self.corpus
+    }
+}

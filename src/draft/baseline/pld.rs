@@ -1,0 +1,35 @@
+//! Prompt lookup decoding.
+
+use super::{Plan, Rule};
+use crate::token::TokenId;
+
+/// The longest n-gram looked up, and then all shorter ones.
+pub(super) const NGRAM_MAX: usize = 3;
+/// Tokens drafted at most.
+pub(super) const N_TOKENS: usize = 10;
+
+/// Scans the text at each step, as published; there is nothing to read ahead.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Pld;
+
+impl Rule for Pld {
+    fn read(&mut self, _committed: &[TokenId]) {}
+
+    fn reset(&mut self) {}
+
+    fn plan(&self, committed: &[TokenId], plan: &mut Plan) {
+        let len = committed.len();
+        for n in (1..=NGRAM_MAX.min(len)).rev() {
+            // An occurrence that ends the text is the n-gram itself.
+            let before = &committed[..len - 1];
+            let found = before.windows(n).position(|window| window == &committed[len - n..]);
+            if let Some(start) = found {
+                return plan.push_path(&committed[start + n..len.min(start + n + N_TOKENS)]);
+            }
+        }
+    }
+
+    fn memory_usage(&self) -> usize {
+        0
+    }
+}

@@ -1,0 +1,91 @@
+//! SAM-Decoding: the dynamic and the static automaton.
+
+use super::corpus::Earlier;
+use super::recycle::Recycle;
+use super::{Corpus, Plan, Rule};
+use crate::token::TokenId;
+
+/// The shortest match that drafts, as published.
+pub(super) const THRESHOLD: usize = 5;
+/// How much longer a match in earlier text must be than one in the session's own.
+pub(super) const BIAS: usize = 5;
+/// Tokens drafted at most.
+pub(super) const N_TOKENS: usize = 40;
+
+#[derive(Clone, Debug)]
+pub(super) struct Sam {
+    own: Corpus,
+    earlier: Earlier,
+    threshold: usize,
+}
+
+impl Sam {
+    pub(super) fn new(earlier: &[&[TokenId]], threshold: usize) -> Self {
+        Sam { own: Corpus::new(&[]), earlier: Earlier::new(earlier), threshold }
+    }
+}
+
+impl Rule for Sam {
+    fn read(&mut self, committed: &[TokenId]) {
+        self.own.extend(&committed[self.own.len().min(committed.len())..]);
+        self.earlier.follow(committed);
+    }
+
+    fn reset(&mut self) {
+        self.own.clear();
+        self.earlier.reset();
+    }
+
+    fn plan(&self, _committed: &[TokenId], plan: &mut Plan) {
+        let (own, earlier) = (self.own.automaton().suffix_match(), self.earlier.matched());
+        // Both lengths as the authors compare them: that of the earlier text less the bias.
+        let own_wins = own.len() + BIAS >= earlier.len();
+        let len = if own_wins { own.len() } else { earlier.len() - BIAS };
+        if len >= self.threshold {
+            plan.push_path(match own_wins {
+                true => self.own.after_first(own, N_TOKENS),
+                false => self.earlier.corpus().after_first(earlier, N_TOKENS),
+            });
+        }
+    }
+
+    fn memory_usage(&self) -> usize {
+        self.own.memory_usage() + self.earlier.corpus().memory_usage()
+    }
+}
+
+/// Sam, and Token Recycling where it drafts nothing.
+#[derive(Clone, Debug)]
+pub(super) struct SamRecycle {
+    sam: Sam,
+    recycle: Recycle,
+}
+
+impl SamRecycle {
+    pub(super) fn new(sam: Sam, recycle: Recycle) -> Self {
+        SamRecycle { sam, recycle }
+    }
+}
+
+impl Rule for SamRecycle {
+    fn read(&mut self, committed: &[TokenId]) {
+        self.sam.read(committed);
+        self.recycle.read(committed);
+    }
+
+    fn reset(&mut self) {
+        self.sam.reset();
+        self.recycle.reset();
+    }
+
+    fn plan(&self, committed: &[TokenId], plan: &mut Plan) {
+        self.sam.plan(committed, plan);
+        if plan.len() == 0 {
+            self.recycle.plan(committed, plan);
+        }
+    }
+
+    fn memory_usage(&self) -> usize {
+        self.sam.memory_usage() + self.recycle.memory_usage()
+    }
+}

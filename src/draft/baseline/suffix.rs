@@ -1,0 +1,149 @@
+//! SuffixDecoding: best-first trees over the counts of a suffix structure.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+use super::corpus::Earlier;
+use super::{Corpus, Plan, Rule};
+use crate::sam::{Match, SuffixAutomaton};
+use crate::token::TokenId;
+
+/// Tokens drafted per matched token.
+const FACTOR: usize = 1;
+/// The least probability of a drafted path.
+const PROBABILITY_MIN: f32 = 0.1;
+/// Matched and drafted tokens together at most.
+const DEPTH_MAX: usize = 64;
+
+#[derive(Clone, Debug)]
+pub(super) struct Suffix {
+    own: Corpus,
+    earlier: Earlier,
+}
+
+impl Suffix {
+    pub(super) fn new(earlier: &[&[TokenId]]) -> Self {
+        Suffix { own: Corpus::new(&[]), earlier: Earlier::new(earlier) }
+    }
+}
+
+impl Rule for Suffix {
+    fn read(&mut self, committed: &[TokenId]) {
+        self.own.extend(&committed[self.own.len().min(committed.len())..]);
+        self.earlier.follow(committed);
+    }
+
+    fn reset(&mut self) {
+        self.own.clear();
+        self.earlier.reset();
+    }
+
+    fn plan(&self, _committed: &[TokenId], plan: &mut Plan) {
+        let mut best = Scored::new(plan.n_max);
+        let own = self.own.automaton();
+        best.consider_suffixes(own, own.suffix_match());
+        best.consider_suffixes(self.earlier.corpus().automaton(), self.earlier.matched());
+        std::mem::swap(&mut plan.nodes, &mut best.plan.nodes);
+    }
+
+    fn memory_usage(&self) -> usize {
+        self.own.memory_usage() + self.earlier.corpus().memory_usage()
+    }
+}
+
+/// The best plan so far and its sum of probabilities.
+struct Scored {
+    plan: Plan,
+    score: f32,
+    trial: Plan,
+    queue: BinaryHeap<Waiting>,
+    /// Nodes that have waited, for the order among equals.
+    n_waited: usize,
+}
+
+/// A node that may be planned next: the likeliest first, then the first found.
+struct Waiting {
+    reach: f32,
+    order: usize,
+    parent: usize,
+    token: TokenId,
+    at: Match,
+}
+
+impl Scored {
+    fn new(n_max: usize) -> Self {
+        let mut empty = Plan::new(n_max);
+        empty.clear();
+        Scored { plan: empty.clone(), score: 0.0, trial: empty, queue: BinaryHeap::new(), n_waited: 0 }
+    }
+
+    /// Plans from each suffix of `m`. Suffixes of one state have the same continuations, and the longest of them may
+    /// draft most, so one trial per state is enough. Of equal scores the longer match wins within a text, and the
+    /// session's own text, which comes first, wins between texts.
+    fn consider_suffixes(&mut self, automaton: &SuffixAutomaton, m: Match) {
+        let mut suffix = Some(automaton.renew(m));
+        while let Some(m) = suffix.filter(|m| !m.is_empty()) {
+            suffix = automaton.shorter(m);
+            // Of a match beyond the depth its longest suffix within counts, if it is of the same state.
+            let len = m.len().min(DEPTH_MAX - 1);
+            if suffix.is_none_or(|shorter| shorter.len() < len) {
+                let score = self.plan_from(automaton, m, len);
+                if score > self.score {
+                    self.score = score;
+                    std::mem::swap(&mut self.plan, &mut self.trial);
+                }
+            }
+        }
+    }
+
+    /// Plans a tree at a match of length `len` into `trial` and returns its score.
+    fn plan_from(&mut self, automaton: &SuffixAutomaton, m: Match, len: usize) -> f32 {
+        self.trial.clear();
+        self.queue.clear();
+        self.wait_for(automaton, m, 0, 1.0);
+        let mut score = 0.0;
+        let n_max = len * FACTOR;
+        while self.trial.len() < n_max {
+            let Some(Waiting { reach, parent, token, at, .. }) = self.queue.pop() else { break };
+            let Some(node) = self.trial.push(parent, token, reach) else { break };
+            score += reach;
+            if at.len() - m.len() + len < DEPTH_MAX {
+                self.wait_for(automaton, at, node, reach);
+            }
+        }
+        score
+    }
+
+    fn wait_for(&mut self, automaton: &SuffixAutomaton, m: Match, parent: usize, reach: f32) {
+        let count = automaton.count(m).max(1) as f32;
+        for successor in automaton.successors(m) {
+            // Counts are lower bounds in text that repeats itself for long: a share is at most 1.
+            let reach = reach * (successor.count as f32 / count).min(1.0);
+            if reach >= PROBABILITY_MIN {
+                self.n_waited += 1;
+                let (order, token) = (self.n_waited, TokenId(successor.token));
+                self.queue.push(Waiting { reach, order, parent, token, at: successor.next });
+            }
+        }
+    }
+}
+
+impl Ord for Waiting {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.reach.total_cmp(&other.reach).then(other.order.cmp(&self.order))
+    }
+}
+
+impl PartialOrd for Waiting {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Waiting {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Waiting {}
