@@ -120,7 +120,7 @@ mod tests {
         let [first, second] = [[1, 2, 3].map(TokenId), [4, 5, 6].map(TokenId)];
         let mut source = PassagesSource::new([first.as_slice(), second.as_slice()]);
         assert_eq!(next_tokens(&mut source, &[9, 1, 2]), [3]);
-        assert_eq!(next_tokens(&mut source, &[9, 1, 2, 3]), []);
+        assert!(next_tokens(&mut source, &[9, 1, 2, 3]).is_empty());
         assert_eq!(next_tokens(&mut source, &[9, 1, 2, 3, 5]), [6]);
         assert_eq!(next_tokens(&mut source, &[4]), [5], "a shorter text is read anew");
     }

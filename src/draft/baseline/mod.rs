@@ -80,7 +80,7 @@ impl Baseline {
     pub fn source(self, max_rows: usize, earlier: &[&[TokenId]]) -> Box<dyn DraftSource> {
         let n_max = max_rows.max(1) - 1;
         match self {
-            Baseline::Pld => RuleSource::boxed(self, n_max, pld::Pld::default()),
+            Baseline::Pld => RuleSource::boxed(self, n_max, pld::Pld),
             Baseline::Sam => RuleSource::boxed(self, n_max, sam::Sam::new(earlier, sam::THRESHOLD)),
             Baseline::SamRecycle => {
                 let sam = sam::Sam::new(earlier, sam::THRESHOLD);

@@ -82,7 +82,8 @@ proptest! {
     ) {
         let earlier: Vec<&[TokenId]> = earlier.iter().map(Vec::as_slice).collect();
         let n_max = max_rows - 1;
-        prop_assert_eq!(path(&draft(Baseline::Pld, max_rows, &earlier, &text)), naive_pld(&text, n_max));
+        let pld = draft(Baseline::Pld, max_rows, &earlier, &text);
+        prop_assert_eq!(path(&pld), naive_pld(&text, n_max));
         for (baseline, threshold) in [(Baseline::Sam, sam::THRESHOLD), (Baseline::SamOnly, 1)] {
             let tree = draft(baseline, max_rows, &earlier, &text);
             prop_assert_eq!(path(&tree), naive_sam(&earlier, &text, threshold, n_max), "{}", baseline);
