@@ -16,7 +16,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 #[derive(Clone, Debug)]
 pub enum Costs {
     /// The same behind every context.
-    Fixed(CostProfile),
+    Fixed(Box<CostProfile>),
     /// As measured on a machine: more behind a longer context.
     Machine(Arc<MachineProfile>),
 }
@@ -61,7 +61,7 @@ pub enum CostsError {
 impl Costs {
     /// Rows cost nothing: what is compared is drafting alone.
     pub fn free() -> Self {
-        Costs::Fixed(CostProfile::free_rows(1.0))
+        Costs::Fixed(Box::new(CostProfile::free_rows(1.0)))
     }
 
     /// Reads what `refrain profile` has written, or a JSON list of pairs `[rows, microseconds]`.
@@ -83,13 +83,13 @@ impl Costs {
         if !pairs.iter().any(|&(rows, us)| rows > 0 && us.is_finite() && us > 0.0) {
             return Err(CostsError::Empty { path: path.to_owned() });
         }
-        Ok(Costs::Fixed(CostProfile::from_measurements(&pairs)))
+        Ok(Costs::Fixed(Box::new(CostProfile::from_measurements(&pairs))))
     }
 
     /// What batches cost behind `context` tokens, as the engine reckons it.
     pub fn behind(&self, context: usize) -> CostProfile {
         match self {
-            Costs::Fixed(costs) => costs.clone(),
+            Costs::Fixed(costs) => (**costs).clone(),
             Costs::Machine(profile) => profile.costs(context, SessionOptions::default().projection_rows),
         }
     }

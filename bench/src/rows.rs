@@ -119,7 +119,7 @@ pub enum RowsError {
         /// The row.
         id: String,
         /// What is wrong.
-        source: TokenizerError,
+        source: Box<TokenizerError>,
     },
     /// There is nothing to draft from.
     #[error("row {id} has an empty prompt")]
@@ -207,7 +207,7 @@ fn places(rows: &[Row]) -> Vec<usize> {
 fn encode_row(index: usize, row: &Row, tokenizer: &Tokenizer) -> Result<TokenRow, RowsError> {
     let encode = |text: &str| {
         let tokens = tokenizer.encode(text, SpecialTokens::AsText);
-        tokens.map_err(|source| RowsError::Tokenizer { id: row.id.clone(), source })
+        tokens.map_err(|source| RowsError::Tokenizer { id: row.id.clone(), source: Box::new(source) })
     };
     let prompt = encode(&row.prompt)?;
     if prompt.is_empty() {
