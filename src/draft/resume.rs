@@ -271,8 +271,8 @@ mod tests {
     fn goes_on_after_a_departure() {
         assert_eq!(proposals("abcdefgh-abc"), ['d']);
         assert_eq!(proposals("abcdefgh-abcX"), ['e', 'd'], "a synonym, or put in");
-        assert_eq!(proposals("abcdefgh-abcXe"), ['f'], "it was a synonym");
-        assert_eq!(proposals("abcdefgh-abcXd"), ['e'], "it was put in");
+        assert_eq!(proposals("abcdefgh-abcXe")[0], 'f', "it was a synonym");
+        assert_eq!(proposals("abcdefgh-abcXd")[0], 'e', "it was put in");
         assert_eq!(proposals("abcdefgh-abcf")[0], 'g', "two were left out");
     }
 

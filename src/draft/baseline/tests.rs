@@ -134,8 +134,9 @@ fn suffix_takes_the_best_sum_of_probabilities() {
 #[test]
 fn suffix_prefers_earlier_text_only_where_it_promises_more() {
     let text = tokens(&[1, 2, 3, 7, 1, 2, 3]);
-    let same = tokens(&[1, 2, 3, 8, 8, 8]);
-    assert_eq!(draft(Baseline::Suffix, 32, &[&same], &text).tokens()[1..3], tokens(&[7, 1]));
+    // 7 follows one of the two occurrences in the text, whose newest has no successor yet; 8, 9 and 5 one in three each.
+    let divided = tokens(&[1, 2, 3, 8, 0, 1, 2, 3, 9, 0, 1, 2, 3, 5]);
+    assert_eq!(draft(Baseline::Suffix, 32, &[&divided], &text).tokens()[1..3], tokens(&[7, 1]));
     let longer = tokens(&[3, 7, 1, 2, 3, 8, 8, 8, 8, 8]);
     assert_eq!(draft(Baseline::Suffix, 32, &[&longer], &text).tokens()[1..3], tokens(&[8, 8]));
 }
