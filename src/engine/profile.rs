@@ -354,15 +354,15 @@ impl MachineProfile {
     /// # Errors
     /// [`ProfileError`]: the text is too long, or no profile of this version.
     pub fn parse(text: &[u8], path: &Path) -> Result<Self, ProfileError> {
-        #[derive(Deserialize)]
-        struct Versioned {
-            version: u32,
-        }
         if text.len() as u64 > FILE_BYTES_MAX {
             return Err(ProfileError::TooLarge { path: path.to_owned(), bytes: text.len() as u64 });
         }
         let json = |source| ProfileError::Json { path: path.to_owned(), source };
-        let Versioned { version } = serde_json::from_slice(text).map_err(json)?;
+        // An object: for a struct, serde would take a list as well.
+        let object: serde_json::Map<String, serde_json::Value> =
+            serde_json::from_slice(text).map_err(json)?;
+        let version = object.get("version").unwrap_or(&serde_json::Value::Null);
+        let version = u32::deserialize(version).map_err(json)?;
         if version != VERSION {
             return Err(ProfileError::Version { path: path.to_owned(), given: version });
         }
