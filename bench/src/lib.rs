@@ -14,7 +14,7 @@
 //! - [`rows`] reads the files; its documentation is the format.
 //! - [`strategy`] names what drafts: Refrain, the published rules, and the two controls that bound them all.
 //! - [`costs`] says what verification batches cost.
-//! - [`replay`] walks one row; [`run`] goes over whole files on several threads; [`tally`] is what comes out.
+//! - [`replay`] walks one row; [`run()`] goes over whole files on several threads; [`tally`] is what comes out.
 //! - [`model`] replays through a model, where everything is computed and time is real.
 //! - [`tune`] fits the reliability prior and the builder's constants to one half of the rows.
 //! - [`report`] writes tables, CSV, plots and a page.
