@@ -8,8 +8,6 @@
 //! | the minimum is added before the scale's term | `matmul::equals_the_plain_loops` |
 //! | the one-row tile sums each unit of columns apart | `matmul::a_row_does_not_depend_on_the_others` |
 //! | a lane's tree adds neighbours first | `rows::equal_on_every_isa`, `attention::equals_the_plain_loops` |
-//! | a row's scores are not cut to what it sees | `attention::masked_slots_enter_no_result` |
-//! | the second pass over the values starts from zero | `attention::equals_the_plain_loops_over_long_prefixes` |
 //! | extra slots are visited in order of slot number | `attention::committed_or_extra_is_the_same` |
 
 mod attention;
