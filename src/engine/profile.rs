@@ -3,24 +3,24 @@
 //! An engine measures a short [`CostProfile`] whenever it is loaded. A [`MachineProfile`] takes longer, knows that rows cost
 //! more behind a long context, and saves that second of loading.
 
-use std::collections::BTreeSet;
+mod measure;
+
 use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::cpu::cpu_name;
-use super::options::{PREFILL_CHUNK_MAX, kv_type_name};
-use crate::draft::{CostProfile, VERIFY_ROWS_MAX};
+use super::options::kv_type_name;
+use crate::draft::CostProfile;
 use crate::kernels::KvType;
-use crate::model::transformer::{Compute, PassEnd};
-use crate::model::{Batch, KvCache, Model, ModelConfig, Workspace, kv_cache::KvCacheError};
+use crate::model::transformer::Compute;
+use crate::model::{Model, ModelConfig, kv_cache::KvCacheError};
 use crate::replace::{ReplaceError, replace_file};
-use crate::token::TokenId;
+
+pub use measure::ProfileOptions;
 
 /// The format that this version writes and reads.
 const VERSION: u32 = 2;
@@ -176,33 +176,6 @@ impl From<ReplaceError> for ProfileError {
     }
 }
 
-/// What to measure.
-#[derive(Debug, Clone)]
-pub struct ProfileOptions {
-    /// Contexts besides 0; longer ones than the model was trained for become the longest that leaves room for a batch.
-    pub contexts: Vec<usize>,
-    /// Numbers of rows; those outside 1..=[`VERIFY_ROWS_MAX`] are left out.
-    pub rows: Vec<usize>,
-    /// Lengths of prefill chunks; longer ones than the model was trained for become that long.
-    pub prefill: Vec<usize>,
-    /// Element type of the KV cache.
-    pub kv_type: KvType,
-    /// Time for each entry; at least two runs are made.
-    pub entry_time: Duration,
-}
-
-impl Default for ProfileOptions {
-    fn default() -> Self {
-        Self {
-            contexts: vec![0, 1024, 4096],
-            rows: vec![1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64],
-            prefill: vec![64, 128, 256, 512],
-            kv_type: KvType::F16,
-            entry_time: Duration::from_millis(150),
-        }
-    }
-}
-
 impl ProfileKey {
     pub(super) fn new(model: &Model, compute: Compute<'_>, kv_type: KvType) -> Self {
         let ModelConfig { n_layers, hidden_dim, ffn_dim, n_heads, n_kv_heads, head_dim, vocab_size, .. } =
@@ -253,42 +226,6 @@ impl ProfileKey {
 }
 
 impl MachineProfile {
-    pub(super) fn measure(
-        model: &Model,
-        compute: Compute<'_>,
-        options: &ProfileOptions,
-        mut progress: impl FnMut(usize, usize),
-    ) -> Result<Self, ProfileError> {
-        let Plan { contexts, rows, prefill: chunks, n_slots } =
-            Plan::new(options, model.config().context_len)?;
-        let mut probe = Probe::new(model, compute, options, n_slots)?;
-        let n_entries = contexts.len() * rows.len() + rows.len() + chunks.len();
-        let mut n_done = 0;
-        let mut done = || {
-            n_done += 1;
-            progress(n_done, n_entries);
-        };
-        let mut verify = Vec::new();
-        for &context in &contexts {
-            for &rows in &rows {
-                verify.push(probe.pass(context, rows, PassEnd::Hidden));
-                done();
-            }
-        }
-        let mut projection = Vec::new();
-        for &rows in &rows {
-            projection.push(probe.projection(rows));
-            done();
-        }
-        let mut prefill = Vec::new();
-        for &rows in &chunks {
-            prefill.push(probe.pass(0, rows, PassEnd::KeysAndValues));
-            done();
-        }
-        let key = ProfileKey::new(model, compute, options.kv_type);
-        Ok(Self { version: VERSION, key, verify, projection, prefill })
-    }
-
     /// What it was measured on.
     pub fn key(&self) -> &ProfileKey {
         &self.key
@@ -395,38 +332,6 @@ impl MachineProfile {
     }
 }
 
-/// What is measured of a model, from what was asked for.
-#[derive(Debug)]
-struct Plan {
-    contexts: Vec<usize>,
-    rows: Vec<usize>,
-    prefill: Vec<usize>,
-    /// Of the KV cache: enough for each pass.
-    n_slots: usize,
-}
-
-impl Plan {
-    fn new(options: &ProfileOptions, trained_len: usize) -> Result<Self, ProfileError> {
-        // The longest batch behind the longest context is inside of what the model was trained for.
-        let context_max = trained_len.saturating_sub(VERIFY_ROWS_MAX);
-        let contexts = ascending(options.contexts.iter().map(|&context| context.min(context_max)).chain([0]));
-        let rows =
-            ascending(options.rows.iter().copied().filter(|rows| (1..=VERIFY_ROWS_MAX).contains(rows)));
-        let chunk_max = trained_len.min(PREFILL_CHUNK_MAX);
-        let prefill = ascending(options.prefill.iter().map(|&len| len.min(chunk_max)).filter(|&len| len > 0));
-        let last =
-            |list: &[usize], option| list.last().copied().ok_or(ProfileError::NothingToMeasure { option });
-        let rows_max = last(&rows, "rows")?;
-        let n_slots = (last(&contexts, "contexts")? + rows_max).max(last(&prefill, "prefill")?);
-        Ok(Self { contexts, rows, prefill, n_slots })
-    }
-}
-
-/// Ascending, once each.
-fn ascending(values: impl Iterator<Item = usize>) -> Vec<usize> {
-    values.collect::<BTreeSet<_>>().into_iter().collect()
-}
-
 /// What every list of a profile keeps to.
 fn check(list: &[PassCost]) -> Result<(), &'static str> {
     if list.is_empty() {
@@ -445,83 +350,9 @@ fn check(list: &[PassCost]) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Runs passes over a cache whose every slot has been written: what they cost does not depend on the values, but reading
-/// memory that nobody has written costs nothing.
-struct Probe<'a> {
-    model: &'a Model,
-    compute: Compute<'a>,
-    kv: KvCache,
-    workspace: Workspace,
-    batch: Batch,
-    logits: Vec<f32>,
-    entry_time: Duration,
-}
-
-impl<'a> Probe<'a> {
-    fn new(
-        model: &'a Model,
-        compute: Compute<'a>,
-        options: &ProfileOptions,
-        n_slots: usize,
-    ) -> Result<Self, KvCacheError> {
-        let ModelConfig { n_kv_heads, head_dim, .. } = *model.config();
-        let mut kv = KvCache::new(model.config(), options.kv_type, n_slots)?;
-        kv.fill(compute.kernels, &vec![0.5; n_kv_heads * head_dim]);
-        Ok(Self {
-            model,
-            compute,
-            kv,
-            workspace: Workspace::new(model.config()),
-            batch: Batch::new(),
-            logits: Vec::new(),
-            entry_time: options.entry_time,
-        })
-    }
-
-    fn pass(&mut self, context: usize, rows: usize, end: PassEnd) -> PassCost {
-        self.kv.truncate(0);
-        self.kv.commit(0..context);
-        self.batch.set_chain(context, &vec![TokenId(0); rows]);
-        let us = least_us(self.entry_time, || {
-            let Self { model, compute, batch, kv, workspace, .. } = self;
-            let never = AtomicBool::new(false);
-            model
-                .forward(*compute, batch, kv, workspace, end, &never)
-                .expect("rows of token 0 fit the cache");
-        });
-        PassCost { context, rows, us }
-    }
-
-    fn projection(&mut self, rows: usize) -> PassCost {
-        self.pass(0, rows, PassEnd::Hidden);
-        let all: Vec<u32> = (0..rows as u32).collect();
-        let us = least_us(self.entry_time, || {
-            self.model.logits(self.compute, &mut self.workspace, &all, &mut self.logits);
-        });
-        PassCost { context: 0, rows, us }
-    }
-}
-
-/// The least of the runs that fit `time`, of two at least: the first one warms up.
-fn least_us(time: Duration, mut run: impl FnMut()) -> f32 {
-    let start = Instant::now();
-    let mut least = f32::INFINITY;
-    let mut n_runs = 0;
-    while n_runs < 2 || start.elapsed() < time {
-        let run_start = Instant::now();
-        run();
-        least = least.min(run_start.elapsed().as_secs_f32() * 1e6);
-        n_runs += 1;
-    }
-    least.clamp(f32::MIN_POSITIVE, US_MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::{Kernels, Pool};
-    use crate::model::Checkpoint;
-    use crate::model::weights::LoadOptions;
 
     fn profile() -> MachineProfile {
         let key = ProfileKey {
@@ -627,54 +458,5 @@ mod tests {
         let mismatch = here.kv_mismatch(KvType::Q8_0).unwrap();
         assert_eq!(mismatch.to_string(), "it was measured with KV type f16, here it is q8_0");
         assert_eq!(here.kv_mismatch(KvType::F16), None);
-    }
-
-    #[test]
-    fn what_is_asked_for_is_cut_to_what_the_model_was_trained_for() {
-        let plan = |trained_len| Plan::new(&ProfileOptions::default(), trained_len).unwrap();
-        assert_eq!(plan(4096).contexts, [0, 1024, 4096 - VERIFY_ROWS_MAX]);
-        assert_eq!(plan(100_000).contexts, [0, 1024, 4096]);
-        assert_eq!((plan(300).contexts, plan(300).prefill), (vec![0, 236], vec![64, 128, 256, 300]));
-        // Fewer tokens than the longest batch: every row is measured all the same.
-        let Plan { contexts, rows, prefill, n_slots } = plan(32);
-        assert_eq!((contexts, rows.last(), prefill, n_slots), (vec![0], Some(&64), vec![32], 64));
-        let options = ProfileOptions { contexts: Vec::new(), ..ProfileOptions::default() };
-        assert_eq!(Plan::new(&options, 4096).unwrap().contexts, [0]);
-    }
-
-    #[test]
-    fn what_leaves_nothing_to_measure_is_refused() {
-        let refused = |options: ProfileOptions| Plan::new(&options, 4096).unwrap_err().to_string();
-        let rows =
-            refused(ProfileOptions { rows: vec![0, VERIFY_ROWS_MAX + 1], ..ProfileOptions::default() });
-        assert!(rows.contains("`rows`"), "{rows}");
-        let prefill = refused(ProfileOptions { prefill: vec![0], ..ProfileOptions::default() });
-        assert!(prefill.contains("`prefill`"), "{prefill}");
-    }
-
-    #[test]
-    fn every_slot_that_is_measured_over_was_written() {
-        let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/target.gguf");
-        let model =
-            Model::load(&Checkpoint::open(fixture.as_ref()).unwrap(), LoadOptions::default()).unwrap();
-        let (pool, n_slots) = (Pool::try_new(1).unwrap(), 40);
-        let compute = Compute { kernels: Kernels::detect(), pool: &pool };
-        let options = ProfileOptions { entry_time: Duration::ZERO, ..ProfileOptions::default() };
-        let mut probe = Probe::new(&model, compute, &options, n_slots).unwrap();
-        // What one row gives behind a context tells a slot of zeros from a written one.
-        let logits = |probe: &mut Probe, context: usize| {
-            probe.pass(context, 1, PassEnd::Hidden);
-            model.logits(compute, &mut probe.workspace, &[0], &mut probe.logits);
-            probe.logits.clone()
-        };
-        for context in [1, n_slots - 1] {
-            let written = logits(&mut probe, context);
-            let full = std::mem::replace(
-                &mut probe.kv,
-                KvCache::new(model.config(), options.kv_type, n_slots).unwrap(),
-            );
-            assert_ne!(logits(&mut probe, context), written, "context {context}");
-            probe.kv = full;
-        }
     }
 }
