@@ -9,6 +9,8 @@
 //! | the one-row tile sums each unit of columns apart | `matmul::a_row_does_not_depend_on_the_others` |
 //! | a lane's tree adds neighbours first | `rows::equal_on_every_isa`, `attention::equals_the_plain_loops` |
 //! | extra slots are visited in order of slot number | `attention::committed_or_extra_is_the_same` |
+//! | the fourth panel of keys is the third again | `attention::equals_the_plain_loops_over_long_prefixes` |
+//! | a row takes the values that only its neighbour sees | `attention::masked_slots_enter_no_result` |
 
 mod attention;
 mod matmul;

@@ -12,7 +12,7 @@ fn every_item_once() {
     for n_threads in 1..=5 {
         let pool = Pool::new(n_threads);
         assert_eq!(pool.n_threads(), n_threads);
-        for n_items in (0..12).chain([100, 1001]) {
+        for n_items in (0..12).chain([100, if cfg!(miri) { 201 } else { 1001 }]) {
             let hits: Vec<AtomicUsize> = (0..n_items).map(|_| AtomicUsize::new(0)).collect();
             pool.run(n_items, &|worker, range| {
                 assert!(worker < n_threads && !range.is_empty());
@@ -107,13 +107,14 @@ fn nested_sections_run_where_they_are() {
 
 #[test]
 fn shared_by_threads_that_come_and_go() {
+    let n_sections = if cfg!(miri) { 20 } else { 500 };
     let pool = Arc::new(Pool::new(3));
     let total = Arc::new(AtomicUsize::new(0));
     let callers: Vec<_> = (0..4)
         .map(|caller| {
             let (pool, total) = (pool.clone(), total.clone());
             std::thread::spawn(move || {
-                for i in 0..500 {
+                for i in 0..n_sections {
                     pool.run(7, &|_, range| {
                         total.fetch_add(range.len(), SeqCst);
                     });
@@ -126,7 +127,7 @@ fn shared_by_threads_that_come_and_go() {
         })
         .collect();
     callers.into_iter().for_each(|caller| caller.join().unwrap());
-    assert_eq!(total.load(SeqCst), 4 * 500 * 7);
+    assert_eq!(total.load(SeqCst), 4 * n_sections * 7);
 }
 
 #[test]
