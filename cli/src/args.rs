@@ -460,8 +460,9 @@ pub(crate) struct ReplayArgs {
     #[arg(long)]
     pub(crate) fresh: bool,
     /// Run this model: everything is computed and timed, while the walk follows the recorded tokens. Rows that do not fit
-    /// its context are left out; of --rows and --sources the first values count.
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["tokenizer", "profile", "fresh"])]
+    /// its context are left out; of --rows and --sources the first values count. Rows become tokens by the model's own
+    /// tokenizer, or by --tokenizer where it has none worth the name.
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["profile", "fresh"])]
     pub(crate) model: Option<PathBuf>,
     /// With --model: rows of each subtask at most.
     #[arg(long, value_name = "N", default_value_t = 5, requires = "model")]

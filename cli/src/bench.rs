@@ -73,11 +73,12 @@ fn replay_model(args: &ReplayArgs, path: &Path) -> Result<Exit, Failure> {
     let checkpoint = load::checkpoint(Some(path))?;
     let options = EngineOptions { n_threads: args.rows_args.threads, ..EngineOptions::default() };
     let engine = load::engine(&checkpoint, options)?;
-    let rows = rows::encode(
-        &rows::read(&args.rows_args.files)?,
-        engine.tokenizer(),
-        n_threads(args.rows_args.threads),
-    )?;
+    let given = args.rows_args.tokenizer.as_deref().map(|path| open_tokenizer(Some(path))).transpose()?;
+    let (tokenizer, tokenizer_name) =
+        given.as_ref().map_or((engine.tokenizer(), "the model's"), |(tokenizer, name)| (tokenizer, name));
+    check_vocabulary(tokenizer_name, tokenizer.vocab_size(), engine.config().vocab_size)?;
+    let rows = &rows::read(&args.rows_args.files)?;
+    let rows = rows::encode(rows, tokenizer, n_threads(args.rows_args.threads))?;
     let half = args.rows_args.half.half();
     let mut measured: Vec<&TokenRow> = Vec::new();
     for rows in refrain_bench::run::by_subtask(&rows).into_values() {
@@ -99,6 +100,7 @@ fn replay_model(args: &ReplayArgs, path: &Path) -> Result<Exit, Failure> {
             "model: {} ({isa:?}, {n_threads} threads); the walk follows the recorded tokens",
             checkpoint.name()
         ),
+        format!("tokenizer: {tokenizer_name}"),
         format!("{max_rows} rows, sources: {sources}; plain decoding of each row in the same run"),
     ];
     let tables = report::timing::write(&conditions, &timings);
@@ -110,9 +112,18 @@ fn replay_model(args: &ReplayArgs, path: &Path) -> Result<Exit, Failure> {
     write_plots(args, &plots)?;
     if let Some(path) = &args.html {
         let title = "Drafting, replayed through a model";
-        write_file(path, &report::html::write(title, &tables, &plots, &[], engine.tokenizer()))?;
+        write_file(path, &report::html::write(title, &tables, &plots, &[], tokenizer))?;
     }
     Ok(Exit::Done)
+}
+
+/// Every id of the tokenizer must be one of the model's.
+fn check_vocabulary(name: &str, given: usize, limit: usize) -> Result<(), Failure> {
+    if given <= limit {
+        return Ok(());
+    }
+    let advice = "name a tokenizer with no more tokens than the model, or leave --tokenizer away";
+    Err(Failure::usage(format!("{name}: {given} tokens, the model has {limit}"), advice))
 }
 
 fn strategies(args: &ReplayArgs) -> Vec<Strategy> {

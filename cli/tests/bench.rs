@@ -126,6 +126,26 @@ fn a_replay_through_a_model_follows_the_record() {
 }
 
 #[test]
+fn a_model_can_be_replayed_with_another_tokenizer() {
+    let folder = tempfile::tempdir().unwrap();
+    let replay = |tokenizer: &std::path::Path| {
+        let (rows, model) = (rows(folder.path()), repository("fixtures/target.gguf"));
+        let files = ["bench", "replay", arg(&rows), "--model", arg(&model), "--tokenizer", arg(tokenizer)];
+        refrain(&[&files[..], &["--strategy", "plain", "--threads", "1"]].concat())
+    };
+    let same = replay(&repository("fixtures/draft.gguf")).done();
+    assert!(same.contains("tokenizer: ") && same.contains("| all | plain |"), "{same}");
+    let too_many = folder.path().join("tokenizer.json");
+    let vocab: Vec<String> = (0..2049).map(|id| format!("\"t{id}\": {id}")).collect();
+    let model = format!("{{\"type\": \"BPE\", \"vocab\": {{{}}}, \"merges\": []}}", vocab.join(", "));
+    fs::write(&too_many, format!("{{\"version\": \"1.0\", \"added_tokens\": [], \"model\": {model}}}"))
+        .unwrap();
+    let refused = replay(&too_many);
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    assert!(refused.stderr.contains("2049 tokens, the model has 2048"), "{}", refused.stderr);
+}
+
+#[test]
 fn tuning_writes_constants_and_reports_on_rows_that_took_no_part() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("fitted.rs");
