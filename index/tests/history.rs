@@ -256,10 +256,17 @@ fn drafting_goes_on_while_other_threads_change_the_history() {
 #[test]
 fn limits_of_age_and_size_are_kept() {
     let folder = tempfile::tempdir().expect("a folder");
-    let options = HistoryOptions { tokens_max: 300, ..small() };
-    let log = HistoryLog::open(folder.path(), KEY, options.clone()).unwrap();
+    let log = open(folder.path());
     let ids: Vec<RecordId> =
         (0..60).map(|i| log.append("a", &tokens(i * 100..i * 100 + 15)).unwrap()).collect();
+    drop(log);
+    // Nothing was used lately.
+    for entry in std::fs::read_dir(folder.path().join(KEY.to_string()).join("a")).unwrap() {
+        let file = std::fs::File::options().write(true).open(entry.unwrap().path()).unwrap();
+        file.set_modified(std::time::SystemTime::now() - Duration::from_secs(3600)).unwrap();
+    }
+    let options = HistoryOptions { tokens_max: 300, ..small() };
+    let log = HistoryLog::open(folder.path(), KEY, options.clone()).unwrap();
     // What the first segment holds is in use; so a later one goes.
     let mut source = log.source("a");
     assert_eq!(anchors(&mut source, &tokens(0..8))[0].match_len, 8);

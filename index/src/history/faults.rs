@@ -6,9 +6,8 @@ use std::path::Path;
 
 use refrain::token::TokenId;
 
-use super::store::HistoryOptions;
 use super::testing::{Crash, Fails, MemDisk};
-use super::{HistoryError, HistoryKey, HistoryLog, RecordId, SyncPolicy};
+use super::{HistoryError, HistoryKey, HistoryLog, HistoryOptions, RecordId, SyncPolicy};
 
 const KEY: HistoryKey = HistoryKey { tokenizer: 1, model: 2 };
 
@@ -330,9 +329,45 @@ fn a_page_that_goes_bad_silences_its_segment_and_no_other() {
         matches!(&stats.namespaces[0].damaged[..], [HistoryError::Damaged { path: named, offset: 4096, .. }] if *named == path),
         "{stats:?}"
     );
-    // The others are merged without it, and forgetting in it is refused: the rest of it could not be kept.
+    // The others are merged without it.
     log.maintain().unwrap();
     assert_eq!(log.stats().namespaces[0].damaged.len(), 1);
+}
+
+#[test]
+fn a_repair_keeps_the_responses_that_can_be_read() {
+    let is_segment =
+        |path: &&std::path::PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with("segment-");
+    for page in 1..4 {
+        let disk = MemDisk::default();
+        let log =
+            open(&disk, HistoryOptions { live_tokens_max: 1 << 12, ..options(SyncPolicy::Always) }).unwrap();
+        let mut known = Known::default();
+        // Two pages of text in the segment, with the boundary inside a response.
+        (0..21).for_each(|i| known.append(&log, "a", (0..150).map(|j| TokenId(i * j % 300)).collect()));
+        (0..7).for_each(|_| known.append(&log, "a", tokens(2)));
+        let n_before = known.held.len();
+        log.append("a", &[TokenId(5); 1 << 12]).unwrap();
+        drop(log);
+        let path = disk.paths().iter().find(is_segment).unwrap().clone();
+        let mut bytes = disk.contents(&path);
+        bytes[page * 4096 + 7] ^= 0x10;
+        disk.put(&path, &bytes);
+        let log = open(&disk, options(SyncPolicy::Always)).unwrap();
+        let dropped = log.repair().unwrap();
+        assert_eq!((dropped[0].offset, dropped[0].bytes, dropped.len()), (page as u64 * 4096, 4096, 1));
+        log.verify().unwrap();
+        assert_eq!(log.repair().unwrap(), []);
+        let n_left = log.list().len() - 1;
+        // 2048 symbols a page, 151 a response: pages of the text cost their own, the array's cost none.
+        let n_lost = [0, 14, 7 + 8, 0][page];
+        assert_eq!(n_before - n_left, n_lost, "page {page}");
+        for info in log.list() {
+            if let Some((_, expected)) = known.held.get(&info.record) {
+                assert_eq!(log.tokens(info.record).unwrap().as_ref(), Some(expected));
+            }
+        }
+    }
 }
 
 #[test]
@@ -362,7 +397,9 @@ fn what_is_forgotten_is_in_no_file() {
             let disk = MemDisk::default();
             let log = open(&disk, options(SyncPolicy::Always)).unwrap();
             let id = log.append("a", &secret).unwrap();
-            (0..n_later).for_each(|i| drop(log.append("a", &tokens(i)).unwrap()));
+            for i in 0..n_later {
+                log.append("a", &tokens(i)).unwrap();
+            }
             log.maintain().unwrap();
             assert_eq!(holds(&disk), 1, "{n_later}");
             if whole_namespace {

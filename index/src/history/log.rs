@@ -22,7 +22,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 use super::disk::{Disk, DiskFile, put_file};
 use super::error::{HistoryError, io_error};
 use super::key::{FileKind, RecordId};
-use super::store::SyncPolicy;
+use super::options::SyncPolicy;
 
 const MAGIC: [u8; 8] = *b"RFRNHLOG";
 const VERSION: u32 = 1;

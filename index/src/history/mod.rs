@@ -37,7 +37,7 @@
 //!   later one is cut off when the folder is opened again, and reported ([`HistoryLog::recovered`]).
 //! - Every byte is covered by a checksum that is compared before the byte is used. Damage is an error that names the file
 //!   and the place; in a segment's text and suffix array it is found when a draft first needs that page (or by
-//!   [`HistoryLog::verify`]), and that segment drafts no more.
+//!   [`HistoryLog::verify`]), and that segment drafts no more until [`HistoryLog::repair`].
 //! - What was [forgotten](HistoryLog::forget) is in no file of the store any more (the disk may still hold freed blocks).
 //! - Memory: the tokens of each namespace's log (and their automaton, once it drafts), the tables of its segments (about a
 //!   byte per 6 tokens), and [`HistoryOptions::cache_bytes`] for everything else. Segments are read page by page.
@@ -50,6 +50,8 @@ mod faults;
 mod key;
 mod log;
 mod namespace;
+mod options;
+mod report;
 mod search;
 mod segment;
 mod sort;
@@ -61,7 +63,7 @@ mod upkeep;
 
 pub use error::HistoryError;
 pub use key::{HistoryKey, NAMESPACE_BYTES_MAX, RecordId};
+pub use options::{HistoryOptions, SyncPolicy};
+pub use report::{HistoryStats, NamespaceStats, RecordInfo, Recovered};
 pub use source::HistoryLogSource;
-pub use store::{
-    HistoryLog, HistoryOptions, HistoryStats, NamespaceStats, RecordInfo, Recovered, SyncPolicy,
-};
+pub use store::HistoryLog;

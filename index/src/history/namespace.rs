@@ -14,8 +14,10 @@ use super::disk::{Disk, PARTIAL};
 use super::error::io_error;
 use super::key::{FileKind, RecordId};
 use super::log::{Log, Place, Record};
+use super::report::Recovered;
 use super::segment::{Segment, write_segment};
-use super::store::{Context, Recovered};
+use super::store::Context;
+use super::upkeep::shrink;
 
 #[derive(Debug)]
 pub(super) struct Namespace {
@@ -191,7 +193,9 @@ impl Namespace {
             }
         };
         self.segments.push(segment);
-        self.take_log(context, log, Vec::new())
+        self.take_log(context, log, Vec::new())?;
+        // Also where nobody ever maintains the store, it has a bound.
+        shrink(context, self)
     }
 
     /// Puts another log in place of this one, with what it holds; the old file goes.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use refrain::draft::OrderConfig;
 use refrain::token::TokenId;
@@ -14,114 +14,12 @@ use super::cache::PageCache;
 use super::disk::{Disk, RealDisk};
 use super::error::{HistoryError, io_error};
 use super::key::{HistoryKey, RecordId, check_namespace, decode_namespace, encode_namespace};
-use super::log::{Record, Scan};
+use super::log::Record;
 use super::namespace::Namespace;
+use super::options::HistoryOptions;
+use super::report::{HistoryStats, NamespaceStats, RecordInfo, Recovered};
 use super::source::HistoryLogSource;
-use super::upkeep::maintain;
-
-/// When an append is durable.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum SyncPolicy {
-    /// When it returns: a crash of the process or the machine loses nothing that was appended.
-    #[default]
-    Always,
-    /// With every so many appends to a namespace, and by [`HistoryLog::sync`]. A crash of the machine loses at most the
-    /// newest so many; one of the process alone loses nothing.
-    Every(u32),
-    /// By [`HistoryLog::sync`], and when the system sees fit. A crash of the process alone loses nothing.
-    Never,
-}
-
-/// Options of a [`HistoryLog`].
-#[derive(Clone, Debug)]
-pub struct HistoryOptions {
-    /// When an append is durable.
-    pub sync: SyncPolicy,
-    /// Tokens that the log of a namespace holds before it is frozen, 16..=2²⁴; also the longest response. A log costs 64 bytes
-    /// of memory per token, and freezing it 0.2 µs.
-    pub live_tokens_max: u32,
-    /// Tokens of a segment that segments are still merged into, up to 2²⁸. Fewer and larger segments are searched faster;
-    /// merging takes 30 bytes of memory per token while it lasts.
-    pub segment_tokens_max: u32,
-    /// Tokens of a namespace: with more, [`HistoryLog::maintain`] drops whole segments, the one first that has not drafted
-    /// for longest. On the disk a token takes 7 to 12 bytes.
-    pub tokens_max: u64,
-    /// Responses older than this are dropped by [`HistoryLog::maintain`]: from the log one by one, of a segment when its
-    /// newest is. `None`: none are.
-    pub age_max: Option<Duration>,
-    /// Memory for pages of segments, of all namespaces together; at least 256 KiB are used.
-    pub cache_bytes: usize,
-    /// Goes on where files are damaged, without what was there: it is dropped for good, and reported by
-    /// [`HistoryLog::recovered`].
-    pub repair: bool,
-}
-
-impl Default for HistoryOptions {
-    fn default() -> Self {
-        HistoryOptions {
-            sync: SyncPolicy::Always,
-            // Sealing takes some 10 ms, and the automaton 4 MB.
-            live_tokens_max: 1 << 16,
-            segment_tokens_max: 1 << 22,
-            tokens_max: 1 << 24,
-            age_max: None,
-            cache_bytes: 32 << 20,
-            repair: false,
-        }
-    }
-}
-
-/// Something that was not as it should be when the history was opened, and how it was put right.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Recovered {
-    /// The file.
-    pub path: PathBuf,
-    /// Where in it.
-    pub offset: u64,
-    /// Bytes that were dropped; all from `offset` on where the file went as a whole.
-    pub bytes: u64,
-    /// Whether these were the remains of an append that a crash had cut short, and no damage.
-    pub torn: bool,
-}
-
-/// A response in the history.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct RecordInfo {
-    /// Its id, which is also when it was appended: µs from 1970.
-    pub record: RecordId,
-    /// Its namespace.
-    pub namespace: String,
-    /// Its length.
-    pub n_tokens: u32,
-}
-
-/// What a namespace holds.
-#[derive(Debug)]
-pub struct NamespaceStats {
-    /// Its name.
-    pub namespace: String,
-    /// Responses.
-    pub n_records: u64,
-    /// Their tokens.
-    pub n_tokens: u64,
-    /// Those of them that are still in the log.
-    pub n_live_tokens: u64,
-    /// Segments.
-    pub n_segments: usize,
-    /// Bytes of all its files.
-    pub bytes: u64,
-    /// Segments that draft no more, each with what is wrong.
-    pub damaged: Vec<HistoryError>,
-}
-
-/// What the history holds.
-#[derive(Debug)]
-pub struct HistoryStats {
-    /// By name.
-    pub namespaces: Vec<NamespaceStats>,
-    /// Bytes on the heap, the cache included.
-    pub memory_bytes: usize,
-}
+use super::upkeep::{maintain, repair};
 
 /// What the parts of a store share.
 #[derive(Debug)]
@@ -152,7 +50,7 @@ pub(super) struct Shared {
 
 /// Earlier responses of one model by namespace (an app, a user, a task), in a folder.
 ///
-/// Cloning shares it. Threads may append, draft and maintain at the same time; a merge holds up nobody. The [module](self)
+/// Cloning shares it. Threads may append, draft and maintain at the same time; a merge holds up nobody. The [module](crate::history)
 /// says what is promised about crashes and damage.
 #[derive(Clone, Debug)]
 pub struct HistoryLog {
@@ -179,7 +77,7 @@ impl HistoryLog {
         key: HistoryKey,
         options: HistoryOptions,
     ) -> Result<Self, HistoryError> {
-        check_options(&options)?;
+        options.check()?;
         let folder = folder.join(key.to_string());
         disk.create_dir(&folder).map_err(io_error("create", &folder))?;
         let lock_path = folder.join(LOCK);
@@ -381,6 +279,22 @@ impl HistoryLog {
         Ok(())
     }
 
+    /// Reads every page as [`verify`](Self::verify) does, and writes segments with damage anew: without the responses whose
+    /// tokens are damaged, and with every other one. Returns what was dropped. (Damage that keeps a history from being opened
+    /// is dropped by [`HistoryOptions::repair`].)
+    ///
+    /// # Errors
+    /// A segment could not be written; what was damaged still is.
+    pub fn repair(&self) -> Result<Vec<Recovered>, HistoryError> {
+        let _upkeep = self.shared.upkeep();
+        self.shared.context.check_running()?;
+        let mut dropped = Vec::new();
+        for (_, namespace) in self.shared.all() {
+            dropped.extend(repair(&self.shared.context, &namespace)?);
+        }
+        Ok(dropped)
+    }
+
     /// A draft source that reads a namespace, also one that is not there yet.
     pub fn source(&self, namespace: &str) -> HistoryLogSource {
         self.source_with_config(namespace, OrderConfig::default())
@@ -487,36 +401,8 @@ impl Context {
     }
 }
 
-impl Recovered {
-    pub(super) fn of_scan(path: &Path, scan: &Scan) -> Vec<Self> {
-        let of = |torn| {
-            move |&(offset, bytes): &(u64, u64)| Recovered { path: path.to_owned(), offset, bytes, torn }
-        };
-        scan.damaged.iter().map(of(false)).chain(scan.torn.iter().map(of(true))).collect()
-    }
-
-    pub(super) fn remove_segment(disk: &dyn Disk, path: PathBuf, offset: u64) -> Result<Self, HistoryError> {
-        let len = disk.open(&path).and_then(|file| file.len()).map_err(io_error("read", &path))?;
-        disk.remove_file(&path).map_err(io_error("remove", &path))?;
-        Ok(Recovered { path, offset, bytes: len.saturating_sub(offset), torn: false })
-    }
-}
-
 /// The file that is locked lies beside the namespaces; none of their folders has a dot in its name.
 const LOCK: &str = ".lock";
-
-fn check_options(options: &HistoryOptions) -> Result<(), HistoryError> {
-    let check = |option, given: u64, min: u64, max: u64| match (min..=max).contains(&given) {
-        true => Ok(()),
-        false => Err(HistoryError::OutOfRange { option, given, min, max }),
-    };
-    check("live_tokens_max", u64::from(options.live_tokens_max), 16, 1 << 24)?;
-    check("segment_tokens_max", u64::from(options.segment_tokens_max), 0, 1 << 28)?;
-    match options.sync {
-        SyncPolicy::Every(n) => check("sync", u64::from(n), 1, u64::from(u32::MAX)),
-        SyncPolicy::Always | SyncPolicy::Never => Ok(()),
-    }
-}
 
 /// Removes a folder with its files, durably; `false` where there is none.
 fn remove_files(disk: &dyn Disk, folder: &Path) -> Result<bool, HistoryError> {

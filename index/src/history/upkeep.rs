@@ -3,9 +3,11 @@
 use std::ops::Range;
 
 use super::HistoryError;
-use super::namespace::put_segment;
+use super::namespace::{Namespace, put_segment};
+use super::options::HistoryOptions;
+use super::report::Recovered;
 use super::segment::Segment;
-use super::store::{Context, HistoryOptions, SharedNamespace, read, write};
+use super::store::{Context, SharedNamespace, read, write};
 
 /// Neighbours of one size that are merged: each response is written again once for each fourfold of the size.
 const MERGE_WIDTH: usize = 4;
@@ -17,7 +19,7 @@ const SEGMENTS_MAX: usize = 16;
 pub(super) fn maintain(context: &Context, namespace: &SharedNamespace, now: u64) -> Result<(), HistoryError> {
     read(namespace).segments().iter().for_each(|segment| segment.note_use(context.disk(), now / 1_000_000));
     expire(context, namespace, now)?;
-    shrink(context, namespace)?;
+    shrink(context, &mut write(namespace))?;
     while merge(context, namespace)? {}
     Ok(())
 }
@@ -34,8 +36,7 @@ fn expire(context: &Context, namespace: &SharedNamespace, now: u64) -> Result<()
 }
 
 /// Drops segments until the tokens fit.
-fn shrink(context: &Context, namespace: &SharedNamespace) -> Result<(), HistoryError> {
-    let mut namespace = write(namespace);
+pub(super) fn shrink(context: &Context, namespace: &mut Namespace) -> Result<(), HistoryError> {
     let mut n_tokens = namespace.n_live_tokens() as u64;
     n_tokens += namespace.segments().iter().map(|segment| u64::from(segment.n_tokens())).sum::<u64>();
     let mut by_use: Vec<&Segment> = namespace.segments().iter().collect();
@@ -68,6 +69,28 @@ fn merge(context: &Context, namespace: &SharedNamespace) -> Result<bool, History
     merged.set_used_at(context.disk(), used_at);
     write(namespace).replace_segments(context, &numbers, Some(merged))?;
     Ok(true)
+}
+
+/// Writes segments with damage anew, without what is damaged.
+pub(super) fn repair(context: &Context, namespace: &SharedNamespace) -> Result<Vec<Recovered>, HistoryError> {
+    let mut namespace = write(namespace);
+    let mut dropped = Vec::new();
+    let numbers: Vec<u64> = namespace.segments().iter().map(Segment::number).collect();
+    for number in numbers {
+        let segment = namespace.segments().iter().find(|segment| segment.number() == number);
+        let segment = segment.expect("only others were replaced");
+        let Err(HistoryError::Damaged { path, offset, .. }) = segment.verify() else { continue };
+        let (records, bytes) = segment.salvage();
+        let by = match records.is_empty() {
+            true => None,
+            false => {
+                Some(put_segment(context, namespace.folder(), namespace.next_place(), &[number], &records)?)
+            }
+        };
+        namespace.replace_segments(context, &[number], by)?;
+        dropped.push(Recovered { path, offset, bytes, torn: false });
+    }
+    Ok(dropped)
 }
 
 /// The neighbours to merge: of one size class; or, where there are too many segments, the smallest.

@@ -223,17 +223,16 @@ impl Segment {
     }
 
     fn load(&self, page: u32, bytes: &mut [u8]) -> Result<(), Fault> {
-        if self.fault.get().is_some() {
+        if self.is_faulty() {
             return Err(Fault);
         }
+        self.read_page(page, bytes).map_err(|what| self.note_fault(page, what))
+    }
+
+    fn read_page(&self, page: u32, bytes: &mut [u8]) -> Result<(), &'static str> {
         let offset = (u64::from(page) + 1) * PAGE_BYTES as u64;
-        if self.file.read_at(bytes, offset).is_err() {
-            return Err(self.note_fault(page, "a page cannot be read"));
-        }
-        if xxh3_64(bytes) != self.sums[page as usize] {
-            return Err(self.note_fault(page, "a page's checksum"));
-        }
-        Ok(())
+        self.file.read_at(bytes, offset).map_err(|_| "a page cannot be read")?;
+        if xxh3_64(bytes) == self.sums[page as usize] { Ok(()) } else { Err("a page's checksum") }
     }
 
     fn note_fault(&self, page: u32, what: &'static str) -> Fault {
@@ -250,33 +249,49 @@ impl Segment {
         Ok(())
     }
 
-    /// The records with their tokens, for a merge: those that `keep` chooses.
+    /// The records with their tokens, those that `keep` chooses.
     pub(in crate::history) fn read_records(
         &self,
         keep: impl Fn(RecordId) -> bool,
     ) -> Result<Vec<Record>, HistoryError> {
-        let symbols = self.read_text().map_err(|Fault| self.fault().expect("just noted"))?;
-        let mut records = Vec::new();
-        for record in self.records.iter().filter(|record| keep(record.id)) {
-            let symbols = &symbols[record.start as usize..][..record.n_tokens as usize];
-            let tokens: Option<_> = symbols.iter().map(|&symbol| self.token(symbol)).collect();
-            let Some(tokens) = tokens else {
-                self.note_fault(0, "a symbol that stands for no token");
-                return Err(self.fault().expect("just noted"));
-            };
-            records.push(Record { id: record.id, tokens });
-        }
-        Ok(records)
+        let noted = |Fault| self.fault().expect("just noted");
+        let text = self.read_text(|page, what| Err(self.note_fault(page, what))).map_err(noted)?;
+        let records = self.records.iter().filter(|record| keep(record.id)).map(|record| {
+            let found = self.record(record, &text);
+            found.ok_or_else(|| noted(self.note_fault(0, "a symbol that stands for no token")))
+        });
+        records.collect()
     }
 
-    /// The whole text, past the cache: none of it shall be in the way of drafts.
-    fn read_text(&self) -> Result<Vec<Symbol>, Fault> {
-        let Section { page, n_items, item_bytes } = self.layout.text;
+    /// The records whose tokens can be read, and the bytes of all pages that cannot.
+    pub(in crate::history) fn salvage(&self) -> (Vec<Record>, u64) {
+        // What cannot be read becomes `Symbol::END`, and no record holds that.
+        let text = self.read_text(|_, _| Ok(())).expect("goes on");
+        let mut bytes = vec![0; PAGE_BYTES];
+        let n_bad =
+            (0..self.layout.n_pages).filter(|&page| self.read_page(page, &mut bytes).is_err()).count();
+        let records = self.records.iter().filter_map(|record| self.record(record, &text)).collect();
+        (records, (n_bad * PAGE_BYTES) as u64)
+    }
+
+    /// A record of the text; `None` where a symbol of it stands for no token.
+    fn record(&self, record: &FrozenRecord, text: &[Symbol]) -> Option<Record> {
+        let symbols = &text[record.start as usize..][..record.n_tokens as usize];
+        let tokens = symbols.iter().map(|&symbol| self.token(symbol)).collect::<Option<_>>()?;
+        Some(Record { id: record.id, tokens })
+    }
+
+    /// The whole text, past the cache: none of it shall be in the way of drafts. A page that cannot be read is given to `bad`,
+    /// and is zeros if that goes on.
+    fn read_text(&self, bad: impl Fn(u32, &'static str) -> Result<(), Fault>) -> Result<Vec<Symbol>, Fault> {
+        let Section { mut page, n_items, item_bytes } = self.layout.text;
         let mut symbols = Vec::with_capacity(n_items as usize);
         let mut bytes = vec![0; PAGE_BYTES];
-        let mut page = page;
         while symbols.len() < n_items as usize {
-            self.load(page, &mut bytes)?;
+            if let Err(what) = self.read_page(page, &mut bytes) {
+                bad(page, what)?;
+                bytes.fill(0);
+            }
             let items = bytes.chunks_exact(item_bytes as usize).take(n_items as usize - symbols.len());
             symbols.extend(items.map(symbol));
             page += 1;
