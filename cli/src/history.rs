@@ -158,13 +158,18 @@ fn stats(folder: &FolderArgs) -> Result<Exit, Failure> {
 fn forget(args: &ForgetArgs) -> Result<Exit, Failure> {
     let logs = open_all(&args.folder, &HistoryOptions::default())?;
     for &record in &args.records {
+        let mut is_found = false;
         // Numbers are times: two models rarely share one, and then either answer may be meant.
-        let forgotten = logs.iter().map(|log| log.forget(RecordId(record)));
-        let missing = HistoryError::NoSuchRecord { record };
-        forgotten.fold(Err(missing), |before, now| match now {
-            Err(HistoryError::NoSuchRecord { .. }) => before,
-            now => now,
-        })?;
+        for log in &logs {
+            match log.forget(RecordId(record)) {
+                Ok(()) => is_found = true,
+                Err(HistoryError::NoSuchRecord { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if !is_found {
+            return Err(HistoryError::NoSuchRecord { record }.into());
+        }
     }
     for log in &logs {
         let names = log.stats().namespaces.into_iter().map(|namespace| namespace.namespace);

@@ -89,7 +89,8 @@ impl PageCache {
             self.free_slots.push(slot);
             return Err(error);
         }
-        self.slots[slot as usize] = Slot { file: file.0, page, used: true };
+        // Used only when it is asked for again: what is read once goes before what is read often.
+        self.slots[slot as usize] = Slot { file: file.0, page, used: false };
         self.files[file.0 as usize][page as usize] = slot;
         Ok(self.slot_bytes(slot))
     }

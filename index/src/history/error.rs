@@ -25,8 +25,8 @@ pub enum HistoryError {
         /// The folder.
         path: PathBuf,
     },
-    /// A write or a sync has failed earlier, so that what the file holds is not known: nothing more is written until the
-    /// history is opened again.
+    /// A write, a sync or a removal has failed earlier, so that what the files hold is not known: nothing more is changed until
+    /// the history is opened again.
     #[error("the history has stopped after an earlier failure to write; open it again")]
     Stopped,
     /// The bytes at a place are not what was written.

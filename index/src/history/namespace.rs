@@ -50,7 +50,7 @@ impl Namespace {
         let disk = context.disk();
         let repair = context.options.repair;
         let (mut logs, mut segments, mut replaced) = (Vec::new(), Vec::new(), BTreeSet::new());
-        let (mut newest, mut paths) = (0, Vec::new());
+        let (mut newest, mut paths, mut is_whole) = (0, Vec::new(), true);
         for name in disk.list(&folder).map_err(io_error("read", &folder))? {
             if name.ends_with(PARTIAL) {
                 remove(disk, &folder.join(&name))?;
@@ -63,6 +63,7 @@ impl Namespace {
                 FileKind::Log => {
                     let (log, scan) = Log::open(disk, &folder, place, repair)?;
                     replaced.insert(scan.replaces);
+                    is_whole &= scan.damaged.is_empty();
                     recovered.extend(Recovered::of_scan(log.path(), &scan));
                     logs.push((log, scan.records));
                 }
@@ -88,7 +89,7 @@ impl Namespace {
         }
         // Above all that are there, and so above what they replace.
         let next_number = newest + 1;
-        let (log, live) = settle_logs(disk, &folder, Place { owner, number: next_number }, logs)?;
+        let (log, live) = settle_logs(disk, &folder, Place { owner, number: next_number }, logs, is_whole)?;
         Ok(Namespace {
             n_live_tokens: live.iter().map(|record| record.tokens.len()).sum(),
             folder,
@@ -205,15 +206,23 @@ impl Namespace {
         self.n_live_tokens = self.live.iter().map(|record| record.tokens.len()).sum();
         self.automaton = OnceLock::new();
         self.n_moves += 1;
-        remove(context.disk(), &old)?;
-        context.disk().sync_dir(&self.folder).map_err(io_error("sync", &self.folder))
+        self.remove_replaced(context, &[old])
+    }
+
+    /// Removes files that others stand for. While they are there, what stands for them must be too: so after an error nothing
+    /// is changed until they are removed by a reopen.
+    fn remove_replaced(&self, context: &Context, paths: &[PathBuf]) -> Result<(), HistoryError> {
+        let disk = context.disk();
+        let removed = paths.iter().try_for_each(|path| remove(disk, path));
+        let synced =
+            removed.and_then(|()| disk.sync_dir(&self.folder).map_err(io_error("sync", &self.folder)));
+        synced.inspect_err(|_| context.stop())
     }
 
     /// Puts a segment in place of others, or nothing; their files go.
     ///
     /// # Errors
-    /// The change is made, but a file could not be removed. It counts for nothing if there is a new segment, and is removed
-    /// when the history is opened again.
+    /// The change is made, but a file could not be removed; the store has stopped.
     pub(super) fn replace_segments(
         &mut self,
         context: &Context,
@@ -229,8 +238,7 @@ impl Namespace {
         }
         let paths: Vec<PathBuf> = old.iter().map(|segment| segment.path().to_owned()).collect();
         old.into_iter().for_each(|segment| segment.close(&mut context.cache()));
-        paths.iter().try_for_each(|path| remove(context.disk(), path))?;
-        context.disk().sync_dir(&self.folder).map_err(io_error("sync", &self.folder))
+        self.remove_replaced(context, &paths)
     }
 
     /// Removes the records of the log that are not to be kept.
@@ -313,14 +321,16 @@ fn remove(disk: &dyn Disk, path: &Path) -> Result<(), HistoryError> {
 }
 
 /// The one log of a namespace. There is none where a crash came between a segment and the log after it, and there are
-/// several where a damaged one does not say what it replaces: their records are put together.
+/// several where a damaged one does not say what it replaces: their records are put together. One that was damaged is written
+/// anew.
 fn settle_logs(
     disk: &dyn Disk,
     folder: &Path,
     place: Place,
     mut logs: Vec<(Log, Vec<Record>)>,
+    is_whole: bool,
 ) -> Result<(Log, Vec<Record>), HistoryError> {
-    if logs.len() == 1 {
+    if logs.len() == 1 && is_whole {
         return Ok(logs.remove(0));
     }
     let mut records: Vec<Record> = logs.iter_mut().flat_map(|(_, records)| std::mem::take(records)).collect();
