@@ -278,8 +278,9 @@ fn limits_of_age_and_size_are_kept() {
     assert!(left.contains(&ids[0]) && left.contains(&ids[59]) && !left.contains(&ids[8]), "{left:?}");
     drop(log);
 
-    std::thread::sleep(Duration::from_millis(20));
-    let options = HistoryOptions { age_max: Some(Duration::from_millis(10)), ..options };
+    let age_max = Duration::from_secs(2);
+    std::thread::sleep(age_max + Duration::from_millis(50));
+    let options = HistoryOptions { age_max: Some(age_max), ..options };
     let log = HistoryLog::open(folder.path(), KEY, options).unwrap();
     let newest = log.append("a", &tokens(0..3)).unwrap();
     log.maintain().unwrap();
@@ -332,10 +333,6 @@ fn what_cannot_be_stored_is_refused() {
     for name in [String::new(), "n".repeat(65)] {
         assert!(matches!(log.append(&name, &tokens(0..3)), Err(HistoryError::NamespaceName { .. })));
     }
-    for i in 0..HistoryLog::NAMESPACES_MAX {
-        log.append(&format!("n{i}"), &[]).unwrap();
-    }
-    assert!(matches!(log.append("one more", &[]), Err(HistoryError::TooManyNamespaces { max: 1024 })));
     let bad = HistoryOptions { live_tokens_max: 15, ..small() };
     let refused = HistoryLog::open(folder.path(), HistoryKey { tokenizer: 9, ..KEY }, bad);
     assert!(matches!(refused, Err(HistoryError::OutOfRange { option: "live_tokens_max", given: 15, .. })));

@@ -381,6 +381,20 @@ fn a_repair_keeps_the_responses_that_can_be_read() {
 }
 
 #[test]
+fn there_is_an_end_to_namespaces() {
+    let disk = MemDisk::default();
+    let log = open(&disk, options(SyncPolicy::Always)).unwrap();
+    for i in 0..HistoryLog::NAMESPACES_MAX {
+        log.append(&format!("n{i}"), &[]).unwrap();
+    }
+    assert!(matches!(log.append("one more", &[]), Err(HistoryError::TooManyNamespaces { max: 1024 })));
+    log.forget_namespace("n5").unwrap();
+    log.append("one more", &[]).unwrap();
+    drop(log);
+    assert_eq!(open(&disk, options(SyncPolicy::Always)).unwrap().stats().namespaces.len(), 1024);
+}
+
+#[test]
 fn a_second_store_is_refused_while_the_first_is_open() {
     let disk = MemDisk::default();
     let log = open(&disk, options(SyncPolicy::Always)).unwrap();
