@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use refrain::draft::{Anchor, Candidates, Cursor, DraftSource, SourceKind};
+use refrain::draft::{Anchor, Candidates, Cursor, DraftSource, OrderConfig, SourceKind};
 use refrain::token::TokenId;
 use refrain_index::{
     HistoryError, HistoryKey, HistoryLog, HistoryLogSource, HistoryOptions, RecordId, SyncPolicy,
@@ -26,6 +26,11 @@ fn small() -> HistoryOptions {
 
 fn open(folder: &Path) -> HistoryLog {
     HistoryLog::open(folder, KEY, small()).expect("opens")
+}
+
+/// A source that goes down to single tokens.
+fn source(log: &HistoryLog, namespace: &str) -> HistoryLogSource {
+    log.source_with_config(namespace, OrderConfig::default())
 }
 
 fn tokens(ids: impl IntoIterator<Item = u32>) -> Vec<TokenId> {
@@ -143,7 +148,7 @@ proptest! {
         let folder = tempfile::tempdir().expect("a folder");
         let mut model = Model::new();
         let mut log = open(folder.path());
-        let mut sources: Vec<_> = NAMES.iter().map(|name| log.source(name)).collect();
+        let mut sources: Vec<_> = NAMES.iter().map(|name| source(&log, name)).collect();
         for op in ops {
             match op {
                 Op::Append(name, text) => {
@@ -167,7 +172,7 @@ proptest! {
                     drop((sources, log));
                     log = open(folder.path());
                     prop_assert_eq!(log.recovered(), &[]);
-                    sources = NAMES.iter().map(|name| log.source(name)).collect();
+                    sources = NAMES.iter().map(|name| source(&log, name)).collect();
                 }
                 Op::Draft(name, text) => {
                     sources[name].reset();

@@ -49,7 +49,8 @@ impl Default for HistoryOptions {
             segment_tokens_max: 1 << 22,
             tokens_max: 1 << 24,
             age_max: None,
-            cache_bytes: 32 << 20,
+            // With the automaton and the tables, 10 M tokens stay below 64 MiB.
+            cache_bytes: 48 << 20,
             repair: false,
         }
     }

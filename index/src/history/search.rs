@@ -23,11 +23,12 @@ pub(super) struct Order {
 /// Orders of a chain at most; the longest are kept, and the last place is for the single token.
 const CHAIN_MAX: usize = 16;
 
-/// Different successors of an order that are told apart: two pages of pairs. An order with more is weak evidence for any.
-const RUNS_MAX: usize = 256;
+/// Different successors of an order that are told apart, lowest symbols first. An order with more is weak evidence for any of
+/// them; to tell 256 apart took half the time of a lookup.
+const RUNS_MAX: usize = 32;
 
 /// Places that are looked at for the most recent occurrence: all of them where there are no more.
-const RECENT_PLACES: u32 = 8;
+const RECENT_PLACES: u32 = 4;
 
 impl Order {
     pub(super) fn count(self) -> u32 {
@@ -228,13 +229,21 @@ impl<'a, 'c, F: FnMut(usize, TokenId) -> Cursor> SegmentOrders<'a, 'c, F> {
     fn find_pairs(&mut self, of: Order) -> Result<(), Fault> {
         let first = self.search.symbol_at(of.from, 0)?;
         let (from, end) = self.search.pairs_of(first)?;
-        for pair in from..end {
-            let (symbol, place) = self.search.segment.pair_at(pair, self.search.cache)?;
-            let to = self.search.pair_end(pair, end, of)?;
+        if from == end {
+            return Ok(());
+        }
+        let (mut symbol, mut place) = self.search.segment.pair_at(from, self.search.cache)?;
+        for pair in from + 1..=end {
+            let (next_symbol, next_place) = match pair == end {
+                true => (Symbol::END, of.to),
+                false => self.search.segment.pair_at(pair, self.search.cache)?,
+            };
+            let to = next_place.min(of.to);
             let is_inside = of.from <= place && place < to;
             if is_inside && !self.push_run(symbol, Order { len: 2, from: place, to }) {
                 return Ok(());
             }
+            (symbol, place) = (next_symbol, next_place);
         }
         Ok(())
     }

@@ -72,8 +72,8 @@ enum Node {
     },
 }
 
-/// Parts that are asked for drafts at a time: those with the longest matches.
-const ANCHORS_MAX: usize = 4;
+/// Parts that are asked for drafts at a time: those with the longest matches. Each one more costs as much again.
+const ANCHORS_MAX: usize = 2;
 
 /// From a match of this length on a segment counts as used: shorter ones are everywhere.
 const USE_LEN_MIN: u32 = 4;

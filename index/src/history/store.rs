@@ -296,8 +296,12 @@ impl HistoryLog {
     }
 
     /// A draft source that reads a namespace, also one that is not there yet.
+    ///
+    /// It asks for less than the sources of a session do, because each order is read from the disk: what follows a single
+    /// token, in thousands of places, the session's own text knows better.
     pub fn source(&self, namespace: &str) -> HistoryLogSource {
-        self.source_with_config(namespace, OrderConfig::default())
+        let config = OrderConfig { match_len_min: 2, n_candidates_max: 12, ..OrderConfig::default() };
+        self.source_with_config(namespace, config)
     }
 
     /// A [`source`](Self::source) with other constants.
