@@ -1,6 +1,7 @@
 //! One answer: generated, shown as it grows, and ended by Ctrl-C where the user wants it to end.
 
 use refrain::engine::{Event, FinishReason, GenerateOptions, Session, Summary};
+use refrain::token::TokenId;
 
 use crate::failure::{Exit, Failure};
 use crate::interrupt::Interrupt;
@@ -10,6 +11,7 @@ use crate::terminal::AnswerStream;
 /// An answer that was given, perhaps not to its end.
 pub(crate) struct Answer {
     pub(crate) text: String,
+    pub(crate) tokens: Vec<TokenId>,
     pub(crate) summary: Summary,
 }
 
@@ -35,18 +37,19 @@ pub(crate) fn answer(
         let progress = Progress::tokens("reading");
         generation.prefill(|done, total| progress.set(done as u64, total as u64))?;
     }
-    let mut text = String::new();
+    let (mut text, mut tokens) = (String::new(), Vec::new());
     for event in &mut generation {
         match event? {
             Event::Token(token) => {
                 text.push_str(&token.text);
+                tokens.push(token.id);
                 out.token(&token.text, token.origin)?;
             }
             Event::Done(summary) => {
                 text.push_str(&summary.text);
                 out.token(&summary.text, refrain::engine::Origin::Target)?;
                 out.end_line()?;
-                return Ok(Answer { text, summary });
+                return Ok(Answer { text, tokens, summary });
             }
             _ => {}
         }

@@ -1,5 +1,7 @@
 //! The command line. What an option means stands here; its range is checked by the library that uses it.
 
+mod history;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -10,6 +12,8 @@ use refrain::task::Task;
 use refrain::token::TokenId;
 use refrain::verify::Sampling;
 use refrain_bench::{Sources, Strategy};
+
+pub(crate) use history::{FolderArgs, ForgetArgs, HistoryArgs, HistoryCommand, HistoryCommandArgs};
 
 /// Generates text on this device from your own notes, by drafting from them: several times faster, bit for bit the same.
 #[derive(Debug, Parser)]
@@ -36,6 +40,8 @@ pub(crate) enum Command {
     Profile(ProfileArgs),
     /// Pack a model into a file that loads by mapping: at once, whatever its size.
     Pack(PackArgs),
+    /// Show or forget the answers that are kept to draft later ones.
+    History(HistoryCommandArgs),
     /// Measure drafting on recorded text.
     Bench(BenchArgs),
 }
@@ -113,6 +119,8 @@ pub(crate) struct CommonArgs {
     pub(crate) model: ModelArgs,
     #[command(flatten)]
     pub(crate) session: SessionArgs,
+    #[command(flatten)]
+    pub(crate) history: HistoryArgs,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
     /// Statistics after an answer: `text` on standard error, `json` as the last line of standard output.

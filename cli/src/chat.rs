@@ -9,6 +9,7 @@ use crate::answer::{Answer, answer};
 use crate::args::{ChatArgs, StatsFormat};
 use crate::context::PassageSource;
 use crate::failure::{Exit, Failure, print_error};
+use crate::history::History;
 use crate::interrupt::Interrupt;
 use crate::prompt::{Composer, Request, prompt_room};
 use crate::terminal::{AnswerStream, note, print_legend};
@@ -16,6 +17,9 @@ use crate::{load, profile, stats};
 
 const HELP: &str = "/reset forgets the conversation · /stats shows the last answer's statistics · /exit or Ctrl-D ends · \
                     Ctrl-C ends an answer";
+
+/// Whose history: conversations draft from conversations.
+const NAMESPACE: &str = "chat";
 
 /// Longest line that is taken as a turn, in bytes; a pipe without line ends must not fill the memory.
 const LINE_BYTES_MAX: u64 = 1 << 20;
@@ -32,6 +36,7 @@ pub(crate) fn chat(args: &ChatArgs, interrupt: &Interrupt) -> Result<Exit, Failu
         args,
         interrupt,
         composer,
+        history: History::open(&args.common.history, &engine, NAMESPACE)?,
         engine: &engine,
         model: checkpoint.name(),
         shown: Vec::new(),
@@ -83,6 +88,7 @@ struct Chat<'a> {
     interrupt: &'a Interrupt,
     composer: Composer,
     engine: &'a Engine,
+    history: History,
     model: &'a str,
     /// Passages that stand in the conversation.
     shown: Vec<PassageSource>,
@@ -91,9 +97,10 @@ struct Chat<'a> {
 }
 
 impl Chat<'_> {
-    /// A conversation without turns. The history of earlier ones stays with the engine and drafts for it.
+    /// A conversation without turns. The history of earlier ones drafts for it.
     fn new_session(&self) -> Result<Session, Failure> {
-        let mut session = self.engine.session(self.args.common.session.session_options("chat"))?;
+        let options = self.args.common.session.session_options(NAMESPACE);
+        let mut session = self.history.session(self.engine, options)?;
         if let Some(system) = &self.args.task.system {
             session.append_turn(Role::System, system.as_str())?;
         }
@@ -117,6 +124,7 @@ impl Chat<'_> {
                 return Err(failure);
             }
         };
+        self.history.keep(&answer.tokens);
         // Cancelled before it began: there is no answer turn, and the question must not stay without one.
         if session.turns().len() == n_turns + 1 {
             session.pop_turn();

@@ -9,7 +9,7 @@ use clap::error::ErrorKind;
 use refrain::engine::{EngineError, GenerateError, ProfileError, SessionError};
 use refrain::model::transformer::ForwardError;
 use refrain::verify::SamplingError;
-use refrain_index::{IndexError, ReadError};
+use refrain_index::{HistoryError, IndexError, ReadError};
 
 /// How the program ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -178,5 +178,19 @@ impl From<ReadError> for Failure {
 impl From<IndexError> for Failure {
     fn from(error: IndexError) -> Self {
         Self::new(Exit::Failed, error.to_string())
+    }
+}
+
+impl From<HistoryError> for Failure {
+    fn from(error: HistoryError) -> Self {
+        let advice = match error {
+            HistoryError::InUse { .. } => "wait for it to end; `run` and `chat` go without by --no-history",
+            HistoryError::Damaged { .. } => {
+                "`refrain history repair` drops what is damaged, and nothing else"
+            }
+            HistoryError::NoSuchRecord { .. } => "`refrain history list` shows them",
+            _ => "name another folder with --history",
+        };
+        Self::input(error, advice)
     }
 }

@@ -1,6 +1,6 @@
 //! The program `refrain`: a thin client of the library.
 //!
-//! One module per command ([`run`], [`chat`], [`inspect`], [`score`], [`bench`], [`profile`], [`pack`]), and beside
+//! One module per command ([`run`], [`chat`], [`inspect`], [`score`], [`bench`], [`history`], [`profile`], [`pack`]), and beside
 //! them what they share: the options
 //! ([`args`]), the prompt ([`prompt`], [`context`]), loading ([`load`]), and what the user sees ([`answer`], [`stats`],
 //! [`terminal`], [`progress`], [`failure`]).
@@ -11,6 +11,7 @@ mod bench;
 mod chat;
 mod context;
 mod failure;
+mod history;
 mod inspect;
 mod interrupt;
 mod load;
@@ -50,6 +51,7 @@ fn dispatch(command: &Command) -> Result<Exit, Failure> {
         Command::Chat(args) => chat::chat(args, &interrupt),
         Command::Inspect(args) => inspect::inspect(args),
         Command::Score(args) => score::score(args, &interrupt),
+        Command::History(args) => history::history(args),
         Command::Bench(args) => bench::bench(args),
         Command::Profile(args) => profile::profile(args),
         Command::Pack(args) => pack::pack(args),

@@ -6,6 +6,7 @@ use refrain::tokenizer::{Role, SpecialTokens};
 use crate::answer::answer;
 use crate::args::{RunArgs, StatsFormat};
 use crate::failure::{Exit, Failure};
+use crate::history::History;
 use crate::interrupt::Interrupt;
 use crate::prompt::{Composer, Request, prompt_room, task};
 use crate::terminal::{AnswerStream, note, print_legend};
@@ -19,7 +20,8 @@ pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     let checkpoint = load::checkpoint(args.common.model.model.as_deref())?;
     let engine = load::engine(&checkpoint, args.common.model.engine_options())?;
     let namespace = task(&args.task).map_or("run", |task| task.name());
-    let mut session = engine.session(args.common.session.session_options(namespace))?;
+    let history = History::open(&args.common.history, &engine, namespace)?;
+    let mut session = history.session(&engine, args.common.session.session_options(namespace))?;
     profile::note_mismatch(&session);
     let options = args.common.sampling.generate_options();
 
@@ -35,6 +37,7 @@ pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<Exit, Failure
         print_legend(&session.source_kinds());
     }
     let answer = answer(&mut session, options, &mut out, interrupt)?;
+    history.keep(&answer.tokens);
     match args.common.stats {
         StatsFormat::Text => stats::print(&answer, &composed.sources),
         StatsFormat::Json => {

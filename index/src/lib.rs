@@ -1,4 +1,5 @@
-//! Passages of the user's notes: read from files, split, and found again by what a request asks.
+//! What the device keeps: passages of the user's notes, found again by what a request asks, and the responses of earlier
+//! runs, drafted from ([`history`]).
 //!
 //! ```
 //! use refrain_index::{Document, PassageIndex, split};
@@ -13,16 +14,20 @@
 //! In reading order: [`read_documents`] collects the text of files and folders, [`split`] cuts a document into
 //! [`Passage`]s of bounded length, [`PassageIndex`] ranks them for a request.
 //!
-//! This crate knows text and positions in files; it knows no model and no tokenizer, and the library `refrain` does not
-//! depend on it, so that an app with its own search compiles none of it.
+//! The search knows text and positions in files, the history token ids and bytes; neither knows a model. The library
+//! `refrain` does not depend on this crate, so that an app with its own search compiles none of it.
 
 mod document;
+pub mod history;
 mod passage;
 mod read;
 mod search;
 mod stop_words;
 
 pub use document::Document;
+pub use history::{
+    HistoryError, HistoryKey, HistoryLog, HistoryLogSource, HistoryOptions, RecordId, SyncPolicy,
+};
 pub use passage::{PASSAGE_WORDS_MAX, Passage, split};
 pub use read::{Documents, ReadError, ReadLimits, SkipReason, Skipped, read_documents};
 pub use search::{Hit, IndexError, PassageIndex};

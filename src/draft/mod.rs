@@ -47,7 +47,7 @@ pub(crate) use cost::CostCorrection;
 pub use cost::{CostProfile, VERIFY_ROWS_MAX};
 pub use history::{HistorySource, HistoryStore};
 pub use limits::{BuilderConfig, StepLimits, Weighing};
-pub use orders::OrderConfig;
+pub use orders::{OrderConfig, OrderSuccessor, SUCCESSORS_MAX, SuffixOrders, propose_orders};
 pub use passages::PassagesSource;
 pub use prior::{Prior, PriorFit};
 pub use reliability::{Evidence, ReliabilityConfig, ReliabilityTable};

@@ -54,6 +54,51 @@ pub(super) fn decode(cursor: Cursor) -> (Match, u16) {
     (Match::from_parts(cursor.0 as u32, len), (cursor.0 >> 48) as u16)
 }
 
+/// The suffixes of a match in some text, and what has followed each of them: the evidence that [`propose_orders`] weighs.
+///
+/// An order is one of the suffixes. Implementations are deterministic.
+pub trait SuffixOrders {
+    /// A suffix's place.
+    type Order: Copy;
+    /// What [`cursor`](Self::cursor) needs to know of a successor.
+    type Next: Copy + Default;
+
+    /// Tokens of the suffix.
+    fn match_len(&self, order: Self::Order) -> u32;
+
+    /// How often the suffix occurs.
+    fn count(&self, order: Self::Order) -> u32;
+
+    /// How many different tokens have followed it.
+    fn n_successors(&mut self, order: Self::Order) -> usize;
+
+    /// Hands over the tokens that have followed it, the most frequent ones where there are more than
+    /// [`SUCCESSORS_MAX`]; what comes after so many is left out.
+    fn successors(&mut self, order: Self::Order, each: impl FnMut(OrderSuccessor<Self::Next>));
+
+    /// The longest suffix that occurs in more places.
+    fn shorter(&mut self, order: Self::Order) -> Option<Self::Order>;
+
+    /// A cursor for the suffix with a successor appended. Called for the successors that become candidates.
+    fn cursor(&mut self, order: Self::Order, next: Self::Next) -> Cursor;
+}
+
+/// Successors of one order that are looked at.
+pub const SUCCESSORS_MAX: usize = 16;
+
+/// A token that has followed a suffix.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct OrderSuccessor<N> {
+    /// The token.
+    pub token: u32,
+    /// How often it has followed.
+    pub count: u32,
+    /// Position of its most recent occurrence, in any numbering that grows with time.
+    pub last_end: u32,
+    /// What the order's text needs to go on from there.
+    pub next: N,
+}
+
 /// Pushes the likely next tokens after `m`, likeliest first within each order, longest order first.
 ///
 /// `parent` and `generation` are passed on. Cost: at most `n_links_max` states with 16 successors each.
@@ -64,43 +109,100 @@ pub(super) fn propose(
     (parent, generation): (u32, u16),
     out: &mut Candidates,
 ) {
+    let mut orders = AutomatonOrders { automaton, generation };
+    propose_orders(&mut orders, automaton.renew(m), config, parent, out);
+}
+
+/// Pushes the likely next tokens after the suffix `longest` and the shorter ones: likeliest first within each order, longest
+/// order first.
+///
+/// `parent` is the index of the cursor in the frontier, and passed on. Cost: at most `n_links_max` orders with
+/// [`SUCCESSORS_MAX`] successors each.
+pub fn propose_orders<O: SuffixOrders>(
+    orders: &mut O,
+    longest: O::Order,
+    config: &OrderConfig,
+    parent: u32,
+    out: &mut Candidates,
+) {
     let first = out.as_slice().len();
-    let mut order = Some(automaton.renew(m));
+    let mut order = Some(longest);
     let mut escape = 1.0;
     let mut n_successors = 0;
     for _ in 0..config.n_links_max {
-        let Some(m) = order.filter(|m| m.len() >= config.match_len_min as usize) else { return };
+        let Some(m) = order.filter(|m| orders.match_len(*m) >= config.match_len_min) else { return };
         // A suffix has every successor that the longer match has, so an equal number means no new one.
-        if automaton.n_successors(m) > n_successors {
-            n_successors = automaton.n_successors(m);
-            let mut found = NewSuccessors::default();
-            found.collect(automaton, m, &out.as_slice()[first..]);
-            let total = found.total(automaton, m);
+        let n_here = orders.n_successors(m);
+        if n_here > n_successors {
+            n_successors = n_here;
+            let found = NewSuccessors::collect(orders, m, &out.as_slice()[first..]);
+            let total = found.total(n_here, orders.count(m));
             for successor in found.as_slice() {
+                if out.as_slice().len() - first >= config.n_candidates_max || out.is_full() {
+                    return;
+                }
                 let share = successor.count as f32 / total.events as f32;
                 let recent = if successor.last_end == total.newest_end { 1.0 } else { 0.0 };
                 let mixed = share + config.recency_weight * (recent - share);
-                let candidate = Candidate {
+                out.push(Candidate {
                     parent,
                     token: TokenId(successor.token),
                     probability: escape * (1.0 - total.escape) * mixed,
-                    match_len: m.len() as u32,
+                    match_len: orders.match_len(m),
                     count: successor.count,
-                    next: encode(successor.next, generation),
-                };
-                if out.as_slice().len() - first >= config.n_candidates_max || !out.push(candidate) {
-                    return;
-                }
+                    next: orders.cursor(m, successor.next),
+                });
             }
             escape *= total.escape;
         }
-        order = automaton.shorter(m);
+        order = orders.shorter(m);
+    }
+}
+
+/// The orders of a match in a suffix automaton; a cursor is the match and `generation`.
+struct AutomatonOrders<'a> {
+    automaton: &'a SuffixAutomaton,
+    generation: u16,
+}
+
+impl SuffixOrders for AutomatonOrders<'_> {
+    type Order = Match;
+    type Next = Match;
+
+    fn match_len(&self, order: Match) -> u32 {
+        order.len() as u32
+    }
+
+    fn count(&self, order: Match) -> u32 {
+        self.automaton.count(order)
+    }
+
+    fn n_successors(&mut self, order: Match) -> usize {
+        self.automaton.n_successors(order)
+    }
+
+    fn successors(&mut self, order: Match, each: impl FnMut(OrderSuccessor<Match>)) {
+        self.automaton.successors(order).map(OrderSuccessor::from).for_each(each);
+    }
+
+    fn shorter(&mut self, order: Match) -> Option<Match> {
+        self.automaton.shorter(order)
+    }
+
+    fn cursor(&mut self, _order: Match, next: Match) -> Cursor {
+        encode(next, self.generation)
+    }
+}
+
+impl From<Successor> for OrderSuccessor<Match> {
+    fn from(Successor { token, next, count, last_end }: Successor) -> Self {
+        OrderSuccessor { token, count, last_end, next }
     }
 }
 
 /// Successors of one order that no longer order has, most frequent and then most recent first.
-struct NewSuccessors {
-    items: [Successor; 16],
+struct NewSuccessors<N> {
+    items: [OrderSuccessor<N>; SUCCESSORS_MAX],
     len: usize,
 }
 
@@ -111,35 +213,33 @@ struct Total {
     escape: f32,
 }
 
-impl Default for NewSuccessors {
-    fn default() -> Self {
-        let none = Successor { token: 0, next: Match::EMPTY, count: 0, last_end: 0 };
-        NewSuccessors { items: [none; 16], len: 0 }
-    }
-}
-
-impl NewSuccessors {
-    fn as_slice(&self) -> &[Successor] {
+impl<N: Copy + Default> NewSuccessors<N> {
+    fn as_slice(&self) -> &[OrderSuccessor<N>] {
         &self.items[..self.len]
     }
 
-    fn collect(&mut self, automaton: &SuffixAutomaton, m: Match, known: &[Candidate]) {
-        for successor in automaton.successors(m) {
-            if !known.iter().any(|candidate| candidate.token.0 == successor.token) {
-                self.items[self.len] = successor;
-                self.len += 1;
+    fn collect<O: SuffixOrders<Next = N>>(orders: &mut O, m: O::Order, known: &[Candidate]) -> Self {
+        let mut found = NewSuccessors { items: [OrderSuccessor::default(); SUCCESSORS_MAX], len: 0 };
+        orders.successors(m, |successor| {
+            let is_known = known.iter().any(|candidate| candidate.token.0 == successor.token);
+            if !is_known && found.len < SUCCESSORS_MAX {
+                found.items[found.len] = successor;
+                found.len += 1;
             }
-        }
-        self.items[..self.len].sort_unstable_by_key(|s| (u32::MAX - s.count, u32::MAX - s.last_end, s.token));
+        });
+        let key = |s: &OrderSuccessor<N>| (u32::MAX - s.count, u32::MAX - s.last_end, s.token);
+        found.items[..found.len].sort_unstable_by_key(key);
+        found
     }
 
-    /// Where the state has more successors than were read, the unread ones count as events too.
-    fn total(&self, automaton: &SuffixAutomaton, m: Match) -> Total {
+    /// `n_successors` and `count` are the order's. Where it has more successors than are looked at, the others count as
+    /// events too.
+    fn total(&self, n_successors: usize, count: u32) -> Total {
         let mut events: u32 = self.as_slice().iter().map(|s| s.count).sum();
         let mut n_distinct = self.len;
-        if automaton.n_successors(m) > self.items.len() {
-            events = events.max(automaton.count(m));
-            n_distinct = automaton.n_successors(m);
+        if n_successors > self.items.len() {
+            events = events.max(count);
+            n_distinct = n_successors;
         }
         let newest_end = self.as_slice().iter().map(|s| s.last_end).max().unwrap_or(0);
         let escape = n_distinct as f32 / (events as f32 + n_distinct as f32).max(1.0);

@@ -8,7 +8,7 @@ use super::SuffixAutomaton;
 /// [`extend`](SuffixAutomaton::extend). It belongs to the automaton that gave it; after
 /// [`clear`](SuffixAutomaton::clear), or with another automaton, it means nothing (it may panic, or stand for
 /// another substring).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Match {
     pub(super) state: u32,
     pub(super) len: u32,

@@ -38,7 +38,10 @@ impl Ran {
 pub(crate) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_refrain"));
     command.args(args);
-    for variable in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "TERM", "COLORTERM"] {
+    // Without a home there is no default folder for the history.
+    let of_user = ["HOME", "XDG_DATA_HOME", "LOCALAPPDATA"];
+    for variable in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "TERM", "COLORTERM"].into_iter().chain(of_user)
+    {
         command.env_remove(variable);
     }
     command

@@ -19,6 +19,13 @@ use crate::model::weights::{StoredTensor, Weights};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ModelIdentity(u128);
 
+impl ModelIdentity {
+    /// The hash as a number.
+    pub fn to_bits(self) -> u128 {
+        self.0
+    }
+}
+
 impl fmt::Display for ModelIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", self.0)

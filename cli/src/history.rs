@@ -1,0 +1,221 @@
+//! The history that lasts: kept by `run` and `chat`, shown and forgotten by `refrain history`.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use refrain::engine::{Drafting, Engine, Session, SessionOptions};
+use refrain::token::TokenId;
+use refrain_index::history::{HistoryError, HistoryKey, HistoryLog, HistoryOptions, RecordId, Recovered};
+
+use crate::args::{FolderArgs, ForgetArgs, HistoryArgs, HistoryCommand, HistoryCommandArgs};
+use crate::failure::{Exit, Failure};
+use crate::terminal::{AnswerStream, note, visible};
+
+/// The answers of a namespace: drafted from, and added to. Where there is no folder for them, a session's own history in
+/// memory stays what it is.
+pub(crate) struct History {
+    log: Option<HistoryLog>,
+    namespace: &'static str,
+}
+
+impl History {
+    /// Opens the history of the engine's model. The folder that a user names must be usable; without the default one an answer
+    /// is as good, so what is wrong with it is a note.
+    pub(crate) fn open(
+        args: &HistoryArgs,
+        engine: &Engine,
+        namespace: &'static str,
+    ) -> Result<Self, Failure> {
+        let log = match (&args.history, default_folder()) {
+            _ if args.no_history => None,
+            (Some(folder), _) => Some(open(folder, engine)?),
+            (None, Some(folder)) => {
+                let is_new = !folder.exists();
+                let opened = open(&folder, engine).map_err(Failure::from);
+                if let Err(failure) = &opened {
+                    note(&visible(&format!("answers are not kept: {}", failure.line())));
+                } else if is_new {
+                    let place = folder.display();
+                    note(&visible(&format!(
+                        "answers are kept in {place} to draft later ones; --no-history keeps none"
+                    )));
+                }
+                opened.ok()
+            }
+            (None, None) => None,
+        };
+        Ok(Self { log, namespace })
+    }
+
+    /// Starts a session that drafts from the history.
+    pub(crate) fn session(&self, engine: &Engine, options: SessionOptions) -> Result<Session, Failure> {
+        let Some(log) = &self.log else { return Ok(engine.session(options)?) };
+        let drafts = options.drafting == Drafting::Auto;
+        // The log holds what the history in memory would hold, and more.
+        let mut session = engine.session(SessionOptions { history: false, ..options })?;
+        if drafts {
+            session.add_source(Box::new(log.source(self.namespace)))?;
+        }
+        Ok(session)
+    }
+
+    /// Keeps an answer. The user has it already, so a failure is a note.
+    pub(crate) fn keep(&self, answer: &[TokenId]) {
+        let Some(log) = self.log.as_ref().filter(|_| !answer.is_empty()) else { return };
+        let kept = log.append(self.namespace, answer).and_then(|_| log.maintain());
+        if let Err(error) = kept {
+            note(&visible(&format!("the answer may not be kept: {error}")));
+        }
+    }
+}
+
+/// Opens a model's history and says what a crash has left of it.
+fn open(folder: &Path, engine: &Engine) -> Result<HistoryLog, HistoryError> {
+    let log = HistoryLog::open(folder, HistoryKey::of(engine), HistoryOptions::default())?;
+    note_all(log.recovered());
+    Ok(log)
+}
+
+fn note_all(recovered: &[Recovered]) {
+    for recovered in recovered {
+        let what = if recovered.torn { "an answer that was cut short by a crash" } else { "damage" };
+        note(&visible(&format!(
+            "dropped {} bytes at {} of {}: {what}",
+            recovered.bytes,
+            recovered.offset,
+            recovered.path.display()
+        )));
+    }
+}
+
+/// `refrain/history` where the system keeps a user's data; `None` where the user has no such place.
+fn default_folder() -> Option<PathBuf> {
+    let variable = |name| std::env::var_os(name).filter(|value: &OsString| Path::new(value).is_absolute());
+    let home = |below: &str| variable("HOME").map(|home| Path::new(&home).join(below));
+    let data = if cfg!(windows) {
+        variable("LOCALAPPDATA").map(PathBuf::from)
+    } else if cfg!(target_os = "macos") {
+        home("Library/Application Support")
+    } else {
+        variable("XDG_DATA_HOME").map(PathBuf::from).or_else(|| home(".local/share"))
+    };
+    data.map(|data| data.join("refrain").join("history"))
+}
+
+pub(crate) fn history(args: &HistoryCommandArgs) -> Result<Exit, Failure> {
+    match &args.command {
+        HistoryCommand::List(folder) => list(folder),
+        HistoryCommand::Stats(folder) => stats(folder),
+        HistoryCommand::Forget(args) => forget(args),
+        HistoryCommand::Repair(folder) => repair(folder),
+    }
+}
+
+/// The histories of all models in a folder.
+fn open_all(folder: &FolderArgs, options: &HistoryOptions) -> Result<Vec<HistoryLog>, Failure> {
+    let folder = folder.history.clone().or_else(default_folder);
+    let folder =
+        folder.ok_or_else(|| Failure::usage("there is no default folder", "name one with --history"))?;
+    let keys = HistoryLog::keys(&folder)?;
+    let logs = keys.into_iter().map(|key| HistoryLog::open(&folder, key, options.clone()));
+    Ok(logs.collect::<Result<_, _>>()?)
+}
+
+fn list(folder: &FolderArgs) -> Result<Exit, Failure> {
+    let mut out = AnswerStream::stdout();
+    for log in open_all(folder, &HistoryOptions::default())? {
+        note_all(log.recovered());
+        for info in log.list() {
+            let time = utc(info.record.0 / 1_000_000);
+            let (record, n_tokens, model) = (info.record, info.n_tokens, short(&log));
+            let namespace = visible(&info.namespace);
+            out.line(&format!("{record:>16}  {time}  {n_tokens:>5} tokens  {namespace:<10}  {model}"))?;
+        }
+    }
+    Ok(Exit::Done)
+}
+
+fn stats(folder: &FolderArgs) -> Result<Exit, Failure> {
+    let mut out = AnswerStream::stdout();
+    for log in open_all(folder, &HistoryOptions::default())? {
+        note_all(log.recovered());
+        for namespace in log.stats().namespaces {
+            out.line(&format!(
+                "{}  {:<10}  {} answers, {} tokens, {:.1} MB in a log and {} segments",
+                short(&log),
+                visible(&namespace.namespace),
+                namespace.n_records,
+                namespace.n_tokens,
+                namespace.bytes as f64 / 1e6,
+                namespace.n_segments,
+            ))?;
+        }
+        log.verify()?;
+    }
+    Ok(Exit::Done)
+}
+
+fn forget(args: &ForgetArgs) -> Result<Exit, Failure> {
+    let logs = open_all(&args.folder, &HistoryOptions::default())?;
+    for &record in &args.records {
+        let mut is_found = false;
+        // Numbers are times: two models rarely share one, and then either answer may be meant.
+        for log in &logs {
+            match log.forget(RecordId(record)) {
+                Ok(()) => is_found = true,
+                Err(HistoryError::NoSuchRecord { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if !is_found {
+            return Err(HistoryError::NoSuchRecord { record }.into());
+        }
+    }
+    for log in &logs {
+        let names = log.stats().namespaces.into_iter().map(|namespace| namespace.namespace);
+        for name in names.filter(|name| args.all || args.namespace.contains(name)) {
+            log.forget_namespace(&name)?;
+        }
+    }
+    Ok(Exit::Done)
+}
+
+fn repair(folder: &FolderArgs) -> Result<Exit, Failure> {
+    let options = HistoryOptions { repair: true, ..HistoryOptions::default() };
+    for log in open_all(folder, &options)? {
+        note_all(log.recovered());
+        note_all(&log.repair()?);
+    }
+    Ok(Exit::Done)
+}
+
+/// Enough of a model's identity to tell models apart.
+fn short(log: &HistoryLog) -> String {
+    format!("{:08x}", (log.key().model >> 96) as u32)
+}
+
+/// `2026-11-21 19:30:05`, of seconds from 1970 (Hinnant's civil calendar: years begin in March).
+fn utc(seconds: u64) -> String {
+    let (days, second) = (seconds / 86400 + 719_468, seconds % 86400);
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}", second / 3600, second / 60 % 60, second % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_dates() {
+        assert_eq!(utc(0), "1970-01-01 00:00:00");
+        assert_eq!(utc(951_782_400), "2000-02-29 00:00:00");
+        assert_eq!(utc(1_709_251_199), "2024-02-29 23:59:59");
+        assert_eq!(utc(1_795_289_405), "2026-11-21 19:30:05");
+    }
+}

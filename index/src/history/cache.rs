@@ -1,0 +1,183 @@
+//! Pages of segments in memory: the ones used lately, in a fixed amount of it.
+//!
+//! A page is chosen to go by the clock: the hand passes over pages that were used since it last came by.
+
+/// Bytes of a page: what the system reads at a time, and what a checksum covers.
+pub(super) const PAGE_BYTES: usize = 4096;
+
+/// Pages at least, so that a search does not throw out what it reads.
+const PAGES_MIN: usize = 64;
+
+const ABSENT: u32 = u32::MAX;
+
+#[derive(Debug)]
+pub(super) struct PageCache {
+    /// `[slots, PAGE_BYTES]`; grows up to the bound.
+    bytes: Vec<u8>,
+    slots: Vec<Slot>,
+    n_slots_max: usize,
+    hand: usize,
+    /// Of each file: the slot of each of its pages.
+    files: Vec<Vec<u32>>,
+    free_files: Vec<u32>,
+    free_slots: Vec<u32>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    file: u32,
+    page: u32,
+    used: bool,
+}
+
+/// A file's place in the cache. Every file that is added must be removed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct CachedFile(u32);
+
+impl PageCache {
+    pub(super) fn new(bytes_max: usize) -> Self {
+        let n_slots_max = (bytes_max / PAGE_BYTES).clamp(PAGES_MIN, ABSENT as usize);
+        PageCache {
+            bytes: Vec::new(),
+            slots: Vec::new(),
+            n_slots_max,
+            hand: 0,
+            files: Vec::new(),
+            free_files: Vec::new(),
+            free_slots: Vec::new(),
+        }
+    }
+
+    pub(super) fn add_file(&mut self, n_pages: usize) -> CachedFile {
+        let pages = vec![ABSENT; n_pages];
+        match self.free_files.pop() {
+            Some(file) => {
+                self.files[file as usize] = pages;
+                CachedFile(file)
+            }
+            None => {
+                self.files.push(pages);
+                CachedFile(self.files.len() as u32 - 1)
+            }
+        }
+    }
+
+    pub(super) fn remove_file(&mut self, file: CachedFile) {
+        let pages = std::mem::take(&mut self.files[file.0 as usize]);
+        for slot in pages.into_iter().filter(|&slot| slot != ABSENT) {
+            self.slots[slot as usize] = Slot { file: ABSENT, page: 0, used: false };
+            self.free_slots.push(slot);
+        }
+        self.free_files.push(file.0);
+    }
+
+    /// A page of a file; `load` fills it where it is not there, and where that fails it stays away.
+    pub(super) fn page<E>(
+        &mut self,
+        file: CachedFile,
+        page: u32,
+        load: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<&[u8], E> {
+        let known = self.files[file.0 as usize][page as usize];
+        if known != ABSENT {
+            self.slots[known as usize].used = true;
+            return Ok(self.slot_bytes(known));
+        }
+        let slot = self.take_slot();
+        let start = slot as usize * PAGE_BYTES;
+        if let Err(error) = load(&mut self.bytes[start..start + PAGE_BYTES]) {
+            self.free_slots.push(slot);
+            return Err(error);
+        }
+        // Used only when it is asked for again: what is read once goes before what is read often.
+        self.slots[slot as usize] = Slot { file: file.0, page, used: false };
+        self.files[file.0 as usize][page as usize] = slot;
+        Ok(self.slot_bytes(slot))
+    }
+
+    fn slot_bytes(&self, slot: u32) -> &[u8] {
+        &self.bytes[slot as usize * PAGE_BYTES..][..PAGE_BYTES]
+    }
+
+    /// A slot that no page is in.
+    fn take_slot(&mut self) -> u32 {
+        if let Some(slot) = self.free_slots.pop() {
+            return slot;
+        }
+        if self.slots.len() < self.n_slots_max {
+            self.slots.push(Slot { file: ABSENT, page: 0, used: false });
+            self.bytes.resize(self.slots.len() * PAGE_BYTES, 0);
+            return self.slots.len() as u32 - 1;
+        }
+        loop {
+            self.hand = (self.hand + 1) % self.slots.len();
+            let slot = &mut self.slots[self.hand];
+            if !std::mem::take(&mut slot.used) {
+                self.files[slot.file as usize][slot.page as usize] = ABSENT;
+                slot.file = ABSENT;
+                return self.hand as u32;
+            }
+        }
+    }
+
+    /// Bytes on the heap.
+    pub(super) fn memory_usage(&self) -> usize {
+        let pages: usize = self.files.iter().map(|pages| pages.capacity() * 4).sum();
+        self.bytes.capacity() + self.slots.capacity() * size_of::<Slot>() + pages
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn fill(file: CachedFile, page: u32) -> impl FnOnce(&mut [u8]) -> Result<(), ()> {
+        move |bytes| {
+            bytes.fill(file.0 as u8 ^ (page as u8) << 4);
+            Ok(())
+        }
+    }
+
+    proptest! {
+        /// Whatever is asked for in whatever order, each page holds its own bytes, and memory keeps its bound.
+        #[test]
+        fn a_page_is_its_own(asked in proptest::collection::vec((0..3usize, 0..100u32, 0..50u8), 0..600)) {
+            let mut cache = PageCache::new(0);
+            let mut files: Vec<CachedFile> = (0..3).map(|_| cache.add_file(100)).collect();
+            for (file, page, choice) in asked {
+                match choice {
+                    0 => {
+                        cache.remove_file(files[file]);
+                        files[file] = cache.add_file(100);
+                    }
+                    1 => prop_assert!(cache.page(files[file], page, |_| Err(())).is_err()
+                        || cache.files[files[file].0 as usize][page as usize] != ABSENT),
+                    _ => {
+                        let bytes = cache.page(files[file], page, fill(files[file], page)).unwrap();
+                        prop_assert!(bytes.iter().all(|&byte| byte == files[file].0 as u8 ^ (page as u8) << 4));
+                    }
+                }
+            }
+            prop_assert!(cache.bytes.len() <= PAGES_MIN * PAGE_BYTES);
+        }
+    }
+
+    #[test]
+    fn what_is_used_again_stays() {
+        let mut cache = PageCache::new(0);
+        let file = cache.add_file(1000);
+        let mut n_loads = 0;
+        for page in 1..1000 {
+            for page in [0, page] {
+                let counted = |_: &mut [u8]| {
+                    n_loads += usize::from(page == 0);
+                    Ok::<(), ()>(())
+                };
+                cache.page(file, page, counted).unwrap();
+            }
+        }
+        assert_eq!(n_loads, 1);
+    }
+}

@@ -1,0 +1,419 @@
+//! The log of a namespace: its newest responses, one after the other.
+//!
+//! All numbers are little-endian.
+//!
+//! ```text
+//! header, 64 bytes   magic 8 · version u32 · 0 u32 · owner u64 · number u64 · replaces u64 · 0 16 · XXH3 of it u64
+//! record             tokens u32 · sum of this head u32 · id u64 · sum of the tokens u64 · tokens u32 each
+//! ```
+//!
+//! Both sums of a record are seeded by owner (model and namespace) and number of the log, and that of the tokens by the id
+//! too: a record that was copied from elsewhere is not taken for one of this log. Ids rise. The head's own sum says whether
+//! its length may be believed.
+//!
+//! What cannot be a record and is followed by none is what a crash has left of the last append: the *torn tail*. What
+//! cannot be one and is followed by others is damage.
+
+use std::path::{Path, PathBuf};
+
+use refrain::token::TokenId;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+use super::disk::{Disk, DiskFile, put_file};
+use super::error::{HistoryError, io_error};
+use super::key::{FileKind, RecordId};
+use super::options::SyncPolicy;
+
+const MAGIC: [u8; 8] = *b"RFRNHLOG";
+const VERSION: u32 = 1;
+const HEADER_BYTES: usize = 64;
+const HEAD_BYTES: usize = 24;
+
+/// The longest log that is read: far above what any bound on its tokens gives.
+const LOG_BYTES_MAX: u64 = 1 << 28;
+
+/// A response with its id.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Record {
+    pub(super) id: RecordId,
+    pub(super) tokens: Box<[TokenId]>,
+}
+
+/// Where a file belongs: which history and namespace, and its number there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Place {
+    pub(super) owner: u64,
+    pub(super) number: u64,
+}
+
+impl Place {
+    fn seed(self) -> u64 {
+        xxh3_64_with_seed(&self.number.to_le_bytes(), self.owner)
+    }
+}
+
+/// A log that is open for appending.
+#[derive(Debug)]
+pub(super) struct Log {
+    file: Box<dyn DiskFile>,
+    path: PathBuf,
+    place: Place,
+    /// Bytes of whole records, and how many of them are durable.
+    len: u64,
+    synced_len: u64,
+    n_unsynced: u32,
+}
+
+/// What a log was found to hold.
+#[derive(Debug)]
+pub(super) struct Scan {
+    pub(super) records: Vec<Record>,
+    /// The number of the log that this one stands for.
+    pub(super) replaces: u64,
+    /// Bytes of the torn tail that was cut off, and where.
+    pub(super) torn: Option<(u64, u64)>,
+    /// Damaged places that were passed over, each with its length.
+    pub(super) damaged: Vec<(u64, u64)>,
+}
+
+/// Why an append failed.
+#[derive(Debug)]
+pub(super) struct AppendError {
+    pub(super) error: HistoryError,
+    /// Whether what the file holds is not known any more.
+    pub(super) stops: bool,
+}
+
+impl Log {
+    /// Writes a new log with these records, durably.
+    pub(super) fn create(
+        disk: &dyn Disk,
+        folder: &Path,
+        place: Place,
+        replaces: u64,
+        records: &[Record],
+    ) -> Result<Self, HistoryError> {
+        let mut bytes = header(place, replaces);
+        records.iter().for_each(|record| encode(record, place.seed(), &mut bytes));
+        let path = FileKind::Log.path(folder, place.number);
+        let file = put_file(disk, &path, |file| file.write_at(&bytes, 0))?;
+        let len = bytes.len() as u64;
+        Ok(Log { file, path, place, len, synced_len: len, n_unsynced: 0 })
+    }
+
+    /// Opens a log and reads it; a torn tail is cut off. Damage is an error, or with `repair` passed over and reported.
+    pub(super) fn open(
+        disk: &dyn Disk,
+        folder: &Path,
+        place: Place,
+        repair: bool,
+    ) -> Result<(Self, Scan), HistoryError> {
+        let path = FileKind::Log.path(folder, place.number);
+        let file = disk.open(&path).map_err(io_error("open", &path))?;
+        let bytes = read_all(&*file, &path)?;
+        let damaged = |offset: u64, what| HistoryError::Damaged { path: path.clone(), offset, what };
+        let mut scan = Scan { records: Vec::new(), replaces: 0, torn: None, damaged: Vec::new() };
+        match read_header(&bytes, place, &path) {
+            Ok(replaces) => scan.replaces = replaces,
+            // The records say by themselves where they belong.
+            Err(HistoryError::Damaged { .. }) if repair => scan.damaged.push((0, HEADER_BYTES as u64)),
+            Err(error) => return Err(error),
+        }
+        let mut end = bytes.len().min(HEADER_BYTES);
+        while end < bytes.len() {
+            let newest = scan.records.last().map(|record| record.id);
+            if let Some((record, next)) = decode(&bytes, end, place.seed(), newest) {
+                scan.records.push(record);
+                end = next;
+                continue;
+            }
+            let later = (end + 4..bytes.len()).step_by(4);
+            match later.into_iter().find(|&at| decode(&bytes, at, place.seed(), newest).is_some()) {
+                Some(at) if repair => {
+                    scan.damaged.push((end as u64, (at - end) as u64));
+                    end = at;
+                }
+                Some(_) => return Err(damaged(end as u64, "a record's checksum")),
+                None => break,
+            }
+        }
+        if end < bytes.len() {
+            scan.torn = Some((end as u64, (bytes.len() - end) as u64));
+            let cut = file.set_len(end as u64).and_then(|()| file.sync());
+            cut.map_err(io_error("cut off the torn tail of", &path))?;
+        }
+        let len = end as u64;
+        Ok((Log { file, path, place, len, synced_len: len, n_unsynced: 0 }, scan))
+    }
+
+    /// Appends a record, as durably as `policy` says. An error leaves the log without it.
+    pub(super) fn append(&mut self, record: &Record, policy: SyncPolicy) -> Result<(), AppendError> {
+        let mut bytes = Vec::new();
+        encode(record, self.place.seed(), &mut bytes);
+        if let Err(source) = self.file.write_at(&bytes, self.len) {
+            // A full disk is not the end: without the part that was written, everything is as before.
+            let stops = self.file.set_len(self.len).is_err();
+            return Err(AppendError { error: io_error("append to", &self.path)(source), stops });
+        }
+        self.len += bytes.len() as u64;
+        self.n_unsynced += 1;
+        let is_due = match policy {
+            SyncPolicy::Always => true,
+            SyncPolicy::Every(n) => self.n_unsynced >= n,
+            SyncPolicy::Never => false,
+        };
+        if is_due {
+            self.sync().map_err(|error| AppendError { error, stops: true })?;
+        }
+        Ok(())
+    }
+
+    /// Makes all records durable. After an error the log must not be written again: which of the unsynced records are on the
+    /// disk is not known, and the system may hold them as clean. They are cut off, so that no later open takes them for safe.
+    pub(super) fn sync(&mut self) -> Result<(), HistoryError> {
+        if self.synced_len == self.len {
+            return Ok(());
+        }
+        if let Err(source) = self.file.sync() {
+            let _ = self.file.set_len(self.synced_len);
+            return Err(io_error("sync", &self.path)(source));
+        }
+        (self.synced_len, self.n_unsynced) = (self.len, 0);
+        Ok(())
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.place.number
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.len
+    }
+}
+
+fn read_all(file: &dyn DiskFile, path: &Path) -> Result<Vec<u8>, HistoryError> {
+    let bytes = file.len().map_err(io_error("read", path))?;
+    if bytes > LOG_BYTES_MAX {
+        return Err(HistoryError::TooLarge { path: path.to_owned(), bytes, max: LOG_BYTES_MAX });
+    }
+    let mut contents = vec![0; bytes as usize];
+    file.read_at(&mut contents, 0).map_err(io_error("read", path))?;
+    Ok(contents)
+}
+
+fn header(place: Place, replaces: u64) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(HEADER_BYTES);
+    bytes.extend_from_slice(&MAGIC);
+    bytes.extend_from_slice(&VERSION.to_le_bytes());
+    bytes.extend_from_slice(&[0; 4]);
+    for number in [place.owner, place.number, replaces, 0, 0] {
+        bytes.extend_from_slice(&number.to_le_bytes());
+    }
+    bytes.extend_from_slice(&xxh3_64(&bytes).to_le_bytes());
+    bytes
+}
+
+/// Checks a header and returns what the log replaces.
+fn read_header(bytes: &[u8], place: Place, path: &Path) -> Result<u64, HistoryError> {
+    let path = || path.to_owned();
+    let what = "the header's checksum";
+    let damaged = HistoryError::Damaged { path: path(), offset: 0, what };
+    let Some(header) = bytes.get(..HEADER_BYTES) else { return Err(damaged) };
+    let (fields, sum) = header.split_at(HEADER_BYTES - 8);
+    if fields[..8] != MAGIC || xxh3_64(fields).to_le_bytes() != sum {
+        return Err(damaged);
+    }
+    let given = u32_at(header, 8);
+    if given != VERSION {
+        return Err(HistoryError::Version { path: path(), given, known: VERSION });
+    }
+    if (u64_at(header, 16), u64_at(header, 24)) != (place.owner, place.number) {
+        return Err(HistoryError::Misplaced { path: path() });
+    }
+    Ok(u64_at(header, 32))
+}
+
+fn encode(record: &Record, seed: u64, bytes: &mut Vec<u8>) {
+    let tokens: Vec<u8> = record.tokens.iter().flat_map(|token| token.0.to_le_bytes()).collect();
+    let n_tokens = record.tokens.len() as u32;
+    let body_sum = xxh3_64_with_seed(&tokens, seed ^ record.id.0);
+    bytes.extend_from_slice(&n_tokens.to_le_bytes());
+    bytes.extend_from_slice(&head_sum(n_tokens, record.id.0, body_sum, seed).to_le_bytes());
+    bytes.extend_from_slice(&record.id.0.to_le_bytes());
+    bytes.extend_from_slice(&body_sum.to_le_bytes());
+    bytes.extend_from_slice(&tokens);
+}
+
+fn head_sum(n_tokens: u32, id: u64, body_sum: u64, seed: u64) -> u32 {
+    let mut head = [0; 20];
+    head[..4].copy_from_slice(&n_tokens.to_le_bytes());
+    head[4..12].copy_from_slice(&id.to_le_bytes());
+    head[12..].copy_from_slice(&body_sum.to_le_bytes());
+    xxh3_64_with_seed(&head, seed) as u32
+}
+
+/// The record at `at` and where it ends, if there is one that is newer than `newest`.
+fn decode(bytes: &[u8], at: usize, seed: u64, newest: Option<RecordId>) -> Option<(Record, usize)> {
+    let head = bytes.get(at..)?.get(..HEAD_BYTES)?;
+    let (n_tokens, sum, id, body_sum) = (u32_at(head, 0), u32_at(head, 4), u64_at(head, 8), u64_at(head, 16));
+    if sum != head_sum(n_tokens, id, body_sum, seed) || newest.is_some_and(|newest| id <= newest.0) {
+        return None;
+    }
+    let tokens = &bytes[at + HEAD_BYTES..];
+    let n_bytes = usize::try_from(u64::from(n_tokens) * 4).ok()?;
+    let tokens = tokens.get(..n_bytes)?;
+    if body_sum != xxh3_64_with_seed(tokens, seed ^ id) {
+        return None;
+    }
+    let tokens = tokens.chunks_exact(4).map(|token| TokenId(u32_at(token, 0))).collect();
+    Some((Record { id: RecordId(id), tokens }, at + HEAD_BYTES + n_bytes))
+}
+
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Crash, MemDisk};
+    use super::*;
+
+    const PLACE: Place = Place { owner: 3, number: 1 };
+
+    fn record(id: u64, tokens: impl IntoIterator<Item = u32>) -> Record {
+        Record { id: RecordId(id), tokens: tokens.into_iter().map(TokenId).collect() }
+    }
+
+    fn records() -> Vec<Record> {
+        vec![record(1, 0..5), record(2, []), record(7, [u32::MAX, 0, 9]), record(9, 40..60)]
+    }
+
+    /// A disk with a log of the records, and the log's bytes.
+    fn written() -> (MemDisk, Vec<u8>) {
+        let disk = MemDisk::default();
+        let folder = Path::new("ns");
+        disk.create_dir(folder).unwrap();
+        let mut log = Log::create(&disk, folder, PLACE, 0, &records()[..1]).unwrap();
+        for record in &records()[1..] {
+            log.append(record, SyncPolicy::Always).unwrap();
+        }
+        let bytes = disk.contents(log.path());
+        (disk, bytes)
+    }
+
+    fn open(disk: &MemDisk, repair: bool) -> Result<Scan, HistoryError> {
+        Log::open(disk, Path::new("ns"), PLACE, repair).map(|(_, scan)| scan)
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        let (disk, _) = written();
+        let scan = open(&disk, false).unwrap();
+        assert_eq!(scan.records, records());
+        assert_eq!((scan.torn, scan.damaged), (None, vec![]));
+    }
+
+    #[test]
+    fn every_prefix_gives_its_whole_records() {
+        let (disk, bytes) = written();
+        let path = FileKind::Log.path(Path::new("ns"), 1);
+        let mut seen = Vec::new();
+        for len in HEADER_BYTES..=bytes.len() {
+            for filler in [None, Some(0), Some(0xff)] {
+                // A file's new end may hold anything before what was written to it is durable.
+                let mut torn = bytes[..len].to_vec();
+                torn.resize(if filler.is_some() { bytes.len() } else { len }, filler.unwrap_or(0));
+                disk.put(&path, &torn);
+                let scan = open(&disk, false).unwrap();
+                assert!(records().starts_with(&scan.records), "{len}");
+                let whole: usize = scan.records.iter().map(|r| HEAD_BYTES + 4 * r.tokens.len()).sum();
+                assert_eq!(disk.contents(&path), torn[..HEADER_BYTES + whole], "the tail is cut off");
+                assert_eq!(scan.torn.is_some(), torn.len() > HEADER_BYTES + whole);
+                seen.push(scan.records.len());
+            }
+        }
+        assert_eq!((seen.first(), seen.last()), (Some(&0), Some(&records().len())));
+        for len in 0..HEADER_BYTES {
+            disk.put(&path, &bytes[..len]);
+            assert!(matches!(open(&disk, false), Err(HistoryError::Damaged { offset: 0, .. })), "{len}");
+        }
+    }
+
+    #[test]
+    fn every_bit_is_covered() {
+        let (disk, bytes) = written();
+        let path = FileKind::Log.path(Path::new("ns"), 1);
+        let newest = bytes.len() - HEAD_BYTES - 4 * 20;
+        for bit in 0..bytes.len() * 8 {
+            let mut flipped = bytes.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            disk.put(&path, &flipped);
+            match open(&disk, false) {
+                // The newest record cannot be told from what a crash has left of it.
+                Ok(scan) => {
+                    assert!(bit / 8 >= newest && scan.torn.is_some(), "bit {bit}");
+                    assert_eq!(scan.records, records()[..3]);
+                }
+                Err(HistoryError::Damaged { offset, .. }) => {
+                    assert!(offset <= bit as u64 / 8, "bit {bit} found at {offset}");
+                    let scan = open(&disk, true).unwrap();
+                    let n_lost = records().len() - scan.records.len();
+                    assert_eq!(n_lost, usize::from(bit / 8 >= HEADER_BYTES), "no other record is lost");
+                    assert_eq!(scan.damaged.len(), 1);
+                }
+                Err(error) => panic!("bit {bit}: {error}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_record_of_another_log_is_none_of_this() {
+        let (disk, bytes) = written();
+        let folder = Path::new("ns");
+        let other = Place { number: 2, ..PLACE };
+        let log = Log::create(&disk, folder, other, 0, &records()).unwrap();
+        let foreign = disk.contents(log.path());
+        disk.put(
+            &FileKind::Log.path(folder, 1),
+            &[&bytes[..HEADER_BYTES], &foreign[HEADER_BYTES..], &bytes[HEADER_BYTES..]].concat(),
+        );
+        assert!(matches!(open(&disk, false), Err(HistoryError::Damaged { offset: 64, .. })));
+        disk.put(&FileKind::Log.path(folder, 1), &foreign);
+        assert!(matches!(open(&disk, false), Err(HistoryError::Misplaced { .. })));
+    }
+
+    #[test]
+    fn a_version_from_the_future_is_named() {
+        let (disk, bytes) = written();
+        let mut header = bytes[..HEADER_BYTES - 8].to_vec();
+        header[8] = 2;
+        let sum = xxh3_64(&header).to_le_bytes();
+        disk.put(
+            &FileKind::Log.path(Path::new("ns"), 1),
+            &[&header[..], &sum, &bytes[HEADER_BYTES..]].concat(),
+        );
+        assert!(matches!(open(&disk, false), Err(HistoryError::Version { given: 2, .. })));
+    }
+
+    #[test]
+    fn a_full_disk_costs_the_record_and_nothing_else() {
+        let (disk, bytes) = written();
+        let (mut log, _) = Log::open(&disk, Path::new("ns"), PLACE, false).unwrap();
+        disk.set_bytes_max(disk.used_bytes() + 40);
+        let failed = log.append(&record(10, 0..100), SyncPolicy::Always).unwrap_err();
+        assert!(!failed.stops, "{:?}", failed.error);
+        assert_eq!(disk.contents(log.path()), bytes);
+        disk.set_bytes_max(usize::MAX);
+        log.append(&record(11, 0..3), SyncPolicy::Always).unwrap();
+        disk.crash(Crash::LosesUnsynced);
+        assert_eq!(open(&disk, false).unwrap().records.len(), 5);
+    }
+}

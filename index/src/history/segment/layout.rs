@@ -1,0 +1,136 @@
+//! The header of a segment and where the sections lie.
+
+use std::path::Path;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::history::HistoryError;
+use crate::history::cache::PAGE_BYTES;
+use crate::history::log::{Place, u32_at, u64_at};
+
+const MAGIC: [u8; 8] = *b"RFRNHSEG";
+const VERSION: u32 = 1;
+const FIXED_BYTES: usize = 64;
+
+/// Files that a segment replaces at most: what fits the header.
+pub(in crate::history) const REPLACES_MAX: usize = 256;
+
+/// What the header says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Header {
+    pub(super) place: Place,
+    pub(super) symbol_bytes: u32,
+    pub(super) n_records: u32,
+    /// Symbols of the text, the zeros included.
+    pub(super) n_text: u32,
+    pub(super) n_distinct: u32,
+    pub(super) n_pairs: u32,
+    pub(super) tables_sum: u64,
+    /// Numbers of files that this one stands for.
+    pub(super) replaces: Vec<u64>,
+}
+
+/// A section that is read page by page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Section {
+    /// The first page, counted from the one after the header.
+    pub(super) page: u32,
+    pub(super) n_items: u32,
+    pub(super) item_bytes: u32,
+}
+
+/// Where everything is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Layout {
+    pub(super) text: Section,
+    pub(super) array: Section,
+    pub(super) pairs: Section,
+    pub(super) n_pages: u32,
+    pub(super) tables_at: u64,
+    pub(super) tables_bytes: u64,
+}
+
+impl Section {
+    fn n_pages(self) -> u64 {
+        (u64::from(self.n_items) * u64::from(self.item_bytes)).div_ceil(PAGE_BYTES as u64)
+    }
+}
+
+impl Header {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        assert!(self.replaces.len() <= REPLACES_MAX, "{} files are replaced", self.replaces.len());
+        let mut bytes = Vec::with_capacity(PAGE_BYTES);
+        bytes.extend_from_slice(&MAGIC);
+        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        bytes.extend_from_slice(&self.symbol_bytes.to_le_bytes());
+        bytes.extend_from_slice(&self.place.owner.to_le_bytes());
+        bytes.extend_from_slice(&self.place.number.to_le_bytes());
+        for number in [self.n_records, self.n_text, self.n_distinct, self.n_pairs] {
+            bytes.extend_from_slice(&number.to_le_bytes());
+        }
+        bytes.extend_from_slice(&self.tables_sum.to_le_bytes());
+        bytes.extend_from_slice(&(self.replaces.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(&[0; 4]);
+        debug_assert_eq!(bytes.len(), FIXED_BYTES);
+        self.replaces.iter().for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()));
+        bytes.resize(PAGE_BYTES - 8, 0);
+        bytes.extend_from_slice(&xxh3_64(&bytes).to_le_bytes());
+        bytes
+    }
+
+    /// Reads a header of `PAGE_BYTES` and checks that it belongs to `place`.
+    pub(super) fn decode(page: &[u8], place: Place, path: &Path) -> Result<Self, HistoryError> {
+        let damaged = |what| HistoryError::Damaged { path: path.to_owned(), offset: 0, what };
+        let (fields, sum) = page.split_at(PAGE_BYTES - 8);
+        if fields[..8] != MAGIC || xxh3_64(fields).to_le_bytes() != sum {
+            return Err(damaged("the header's checksum"));
+        }
+        let given = u32_at(page, 8);
+        if given != VERSION {
+            return Err(HistoryError::Version { path: path.to_owned(), given, known: VERSION });
+        }
+        if (Place { owner: u64_at(page, 16), number: u64_at(page, 24) }) != place {
+            return Err(HistoryError::Misplaced { path: path.to_owned() });
+        }
+        let n_replaces = u32_at(page, 56) as usize;
+        let header = Header {
+            place,
+            symbol_bytes: u32_at(page, 12),
+            n_records: u32_at(page, 32),
+            n_text: u32_at(page, 36),
+            n_distinct: u32_at(page, 40),
+            n_pairs: u32_at(page, 44),
+            tables_sum: u64_at(page, 48),
+            replaces: (0..n_replaces.min(REPLACES_MAX)).map(|i| u64_at(page, FIXED_BYTES + 8 * i)).collect(),
+        };
+        let in_range = matches!(header.symbol_bytes, 2 | 4)
+            && n_replaces <= REPLACES_MAX
+            && header.n_records <= header.n_text
+            && header.n_distinct <= header.n_text
+            && header.n_pairs <= header.n_text;
+        if in_range { Ok(header) } else { Err(damaged("a count of the header")) }
+    }
+
+    pub(super) fn n_suffixes(&self) -> u32 {
+        self.n_text - self.n_records
+    }
+
+    /// Where the sections lie; all sums are of u32 values, and fit a u64.
+    pub(super) fn layout(&self) -> Layout {
+        let text = Section { page: 0, n_items: self.n_text, item_bytes: self.symbol_bytes };
+        let mut n_pages = text.n_pages();
+        let mut next = |n_items, item_bytes| {
+            let section = Section { page: n_pages as u32, n_items, item_bytes };
+            n_pages += section.n_pages();
+            section
+        };
+        let array = next(self.n_suffixes(), 4);
+        let pairs = next(self.n_pairs, 8);
+        let tables_bytes = u64::from(self.n_records) * 16
+            + u64::from(self.n_distinct) * 4
+            + (u64::from(self.n_distinct) + 1) * 8
+            + n_pages * 8;
+        let tables_at = (1 + n_pages) * PAGE_BYTES as u64;
+        Layout { text, array, pairs, n_pages: n_pages as u32, tables_at, tables_bytes }
+    }
+}

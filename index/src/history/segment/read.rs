@@ -1,0 +1,368 @@
+//! A segment that is open: its tables in memory, everything else read when it is needed.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use refrain::token::TokenId;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::layout::{Header, Layout, Section};
+use crate::history::cache::{CachedFile, PAGE_BYTES, PageCache};
+use crate::history::disk::{Disk, DiskFile};
+use crate::history::error::{HistoryError, io_error};
+use crate::history::key::{FileKind, RecordId};
+use crate::history::log::{Place, Record, u32_at, u64_at};
+
+/// A token's place among the distinct ones of a segment, counted from 1. 0 ends a response.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+pub(in crate::history) struct Symbol(pub(in crate::history) u32);
+
+impl Symbol {
+    pub(in crate::history) const END: Symbol = Symbol(0);
+}
+
+#[derive(Debug)]
+pub(in crate::history) struct Segment {
+    file: Box<dyn DiskFile>,
+    path: PathBuf,
+    header: Header,
+    layout: Layout,
+    records: Vec<FrozenRecord>,
+    tokens: Vec<u32>,
+    starts: Vec<u32>,
+    pair_starts: Vec<u32>,
+    sums: Vec<u64>,
+    cached: CachedFile,
+    /// Where a read has failed; nothing is read from then on.
+    fault: OnceLock<(u64, &'static str)>,
+    /// When a draft came from it, in s from 1970, as noted; and whether one came since.
+    used_at: AtomicU64,
+    is_used: AtomicBool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::history) struct FrozenRecord {
+    pub(in crate::history) id: RecordId,
+    start: u32,
+    pub(in crate::history) n_tokens: u32,
+}
+
+/// A page could not be read, or not as it was written. The segment remembers where.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::history) struct Fault;
+
+impl Segment {
+    /// Opens a segment: header and tables are read and checked.
+    pub(in crate::history) fn open(
+        disk: &dyn Disk,
+        folder: &Path,
+        place: Place,
+        cache: &mut PageCache,
+    ) -> Result<Self, HistoryError> {
+        let path = FileKind::Segment.path(folder, place.number);
+        let file = disk.open(&path).map_err(io_error("open", &path))?;
+        let damaged = |offset, what| HistoryError::Damaged { path: path.clone(), offset, what };
+        let len = file.len().map_err(io_error("read", &path))?;
+        if len < PAGE_BYTES as u64 {
+            return Err(damaged(len, "the file ends in its header"));
+        }
+        let mut page = vec![0; PAGE_BYTES];
+        file.read_at(&mut page, 0).map_err(io_error("read", &path))?;
+        let header = Header::decode(&page, place, &path)?;
+        let layout = header.layout();
+        // What the header promises is in the file, so the tables are no longer than that.
+        if layout.tables_at + layout.tables_bytes != len {
+            return Err(damaged(len, "the file's length"));
+        }
+        let mut tables = vec![0; layout.tables_bytes as usize];
+        file.read_at(&mut tables, layout.tables_at).map_err(io_error("read", &path))?;
+        if xxh3_64(&tables) != header.tables_sum {
+            return Err(damaged(layout.tables_at, "the checksum of the tables"));
+        }
+        let tables = Tables::decode(&tables, &header);
+        tables.check(&header).map_err(|what| damaged(layout.tables_at, what))?;
+        let Tables { records, tokens, starts, pair_starts, sums } = tables;
+        let used_at = AtomicU64::new(disk.used_at(&path).map_err(io_error("read", &path))?);
+        let cached = cache.add_file(layout.n_pages as usize);
+        let fault = OnceLock::new();
+        Ok(Segment {
+            file,
+            path,
+            header,
+            layout,
+            records,
+            tokens,
+            starts,
+            pair_starts,
+            sums,
+            cached,
+            fault,
+            used_at,
+            is_used: AtomicBool::new(false),
+        })
+    }
+
+    /// Gives its pages in the cache back.
+    pub(in crate::history) fn close(self, cache: &mut PageCache) {
+        cache.remove_file(self.cached);
+    }
+
+    pub(in crate::history) fn number(&self) -> u64 {
+        self.header.place.number
+    }
+
+    pub(in crate::history) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(in crate::history) fn replaces(&self) -> &[u64] {
+        &self.header.replaces
+    }
+
+    pub(in crate::history) fn records(&self) -> &[FrozenRecord] {
+        &self.records
+    }
+
+    /// Tokens of all records.
+    pub(in crate::history) fn n_tokens(&self) -> u32 {
+        self.header.n_suffixes()
+    }
+
+    pub(in crate::history) fn bytes(&self) -> u64 {
+        self.layout.tables_at + self.layout.tables_bytes
+    }
+
+    /// Bytes of the tables on the heap.
+    pub(in crate::history) fn memory_usage(&self) -> usize {
+        self.records.capacity() * size_of::<FrozenRecord>()
+            + (self.tokens.capacity() + self.starts.capacity() + self.pair_starts.capacity()) * 4
+            + self.sums.capacity() * 8
+    }
+
+    /// What was wrong with a page, if one could not be used.
+    pub(in crate::history) fn fault(&self) -> Option<HistoryError> {
+        let &(offset, what) = self.fault.get()?;
+        Some(HistoryError::Damaged { path: self.path.clone(), offset, what })
+    }
+
+    pub(in crate::history) fn is_faulty(&self) -> bool {
+        self.fault.get().is_some()
+    }
+
+    pub(in crate::history) fn used_at(&self) -> u64 {
+        self.used_at.load(Ordering::Relaxed)
+    }
+
+    /// A draft comes from it. (Sources have no clock.)
+    pub(in crate::history) fn set_used(&self) {
+        self.is_used.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes the time where a draft came from it since it was last asked.
+    pub(in crate::history) fn note_use(&self, disk: &dyn Disk, now: u64) {
+        if self.is_used.swap(false, Ordering::Relaxed) {
+            self.set_used_at(disk, now);
+        }
+    }
+
+    /// The file keeps the time for the next process.
+    pub(in crate::history) fn set_used_at(&self, disk: &dyn Disk, seconds: u64) {
+        self.used_at.store(seconds, Ordering::Relaxed);
+        disk.set_used_at(&self.path, seconds);
+    }
+
+    /// The symbol of a token, where it occurs.
+    pub(in crate::history) fn symbol(&self, token: TokenId) -> Option<Symbol> {
+        self.tokens.binary_search(&token.0).ok().map(|i| Symbol(i as u32 + 1))
+    }
+
+    /// The token of a symbol other than [`Symbol::END`].
+    pub(in crate::history) fn token(&self, symbol: Symbol) -> Option<TokenId> {
+        let i = (symbol.0 as usize).checked_sub(1)?;
+        self.tokens.get(i).map(|&token| TokenId(token))
+    }
+
+    /// Places in the array of the suffixes that begin with a symbol: from, up to.
+    pub(in crate::history) fn places(&self, symbol: Symbol) -> (u32, u32) {
+        let i = symbol.0 as usize;
+        (self.starts[i - 1], self.starts[i])
+    }
+
+    /// The pairs that begin with a symbol: from, up to.
+    pub(in crate::history) fn pairs_of(&self, symbol: Symbol) -> (u32, u32) {
+        let i = symbol.0 as usize;
+        (self.pair_starts[i - 1], self.pair_starts[i])
+    }
+
+    /// A symbol of the text.
+    pub(in crate::history) fn text_at(&self, at: u32, cache: &mut PageCache) -> Result<Symbol, Fault> {
+        self.item(self.layout.text, at, cache).map(symbol)
+    }
+
+    /// The start of the suffix at a place of the array.
+    pub(in crate::history) fn suffix_at(&self, place: u32, cache: &mut PageCache) -> Result<u32, Fault> {
+        Ok(u32_at(self.item(self.layout.array, place, cache)?, 0))
+    }
+
+    /// The second symbol of a pair, and the first place in the array that begins with it.
+    pub(in crate::history) fn pair_at(&self, i: u32, cache: &mut PageCache) -> Result<(Symbol, u32), Fault> {
+        let bytes = self.item(self.layout.pairs, i, cache)?;
+        Ok((Symbol(u32_at(bytes, 0)), u32_at(bytes, 4)))
+    }
+
+    fn item<'c>(&self, section: Section, i: u32, cache: &'c mut PageCache) -> Result<&'c [u8], Fault> {
+        if i >= section.n_items {
+            // The numbers of a page are as they were written, and were written wrong.
+            return Err(self.note_fault(section.page, "a number that leads out of its section"));
+        }
+        let at = u64::from(i) * u64::from(section.item_bytes);
+        let page = section.page + (at / PAGE_BYTES as u64) as u32;
+        let bytes = cache.page(self.cached, page, |bytes| self.load(page, bytes))?;
+        Ok(&bytes[at as usize % PAGE_BYTES..][..section.item_bytes as usize])
+    }
+
+    fn load(&self, page: u32, bytes: &mut [u8]) -> Result<(), Fault> {
+        if self.is_faulty() {
+            return Err(Fault);
+        }
+        self.read_page(page, bytes).map_err(|what| self.note_fault(page, what))
+    }
+
+    fn read_page(&self, page: u32, bytes: &mut [u8]) -> Result<(), &'static str> {
+        let offset = (u64::from(page) + 1) * PAGE_BYTES as u64;
+        self.file.read_at(bytes, offset).map_err(|_| "a page cannot be read")?;
+        if xxh3_64(bytes) == self.sums[page as usize] { Ok(()) } else { Err("a page's checksum") }
+    }
+
+    fn note_fault(&self, page: u32, what: &'static str) -> Fault {
+        let _ = self.fault.set(((u64::from(page) + 1) * PAGE_BYTES as u64, what));
+        Fault
+    }
+
+    /// Reads and checks every page.
+    pub(in crate::history) fn verify(&self) -> Result<(), HistoryError> {
+        let mut bytes = vec![0; PAGE_BYTES];
+        for page in 0..self.layout.n_pages {
+            self.load(page, &mut bytes).map_err(|Fault| self.fault().expect("just noted"))?;
+        }
+        Ok(())
+    }
+
+    /// The records with their tokens, those that `keep` chooses.
+    pub(in crate::history) fn read_records(
+        &self,
+        keep: impl Fn(RecordId) -> bool,
+    ) -> Result<Vec<Record>, HistoryError> {
+        let noted = |Fault| self.fault().expect("just noted");
+        let text = self.read_text(|page, what| Err(self.note_fault(page, what))).map_err(noted)?;
+        let records = self.records.iter().filter(|record| keep(record.id)).map(|record| {
+            let found = self.record(record, &text);
+            found.ok_or_else(|| noted(self.note_fault(0, "a symbol that stands for no token")))
+        });
+        records.collect()
+    }
+
+    /// The records whose tokens can be read, and the bytes of all pages that cannot.
+    pub(in crate::history) fn salvage(&self) -> (Vec<Record>, u64) {
+        // What cannot be read becomes `Symbol::END`, and no record holds that.
+        let text = self.read_text(|_, _| Ok(())).expect("goes on");
+        let mut bytes = vec![0; PAGE_BYTES];
+        let n_bad =
+            (0..self.layout.n_pages).filter(|&page| self.read_page(page, &mut bytes).is_err()).count();
+        let records = self.records.iter().filter_map(|record| self.record(record, &text)).collect();
+        (records, (n_bad * PAGE_BYTES) as u64)
+    }
+
+    /// A record of the text; `None` where a symbol of it stands for no token.
+    fn record(&self, record: &FrozenRecord, text: &[Symbol]) -> Option<Record> {
+        let symbols = &text[record.start as usize..][..record.n_tokens as usize];
+        let tokens = symbols.iter().map(|&symbol| self.token(symbol)).collect::<Option<_>>()?;
+        Some(Record { id: record.id, tokens })
+    }
+
+    /// The whole text, past the cache: none of it shall be in the way of drafts. A page that cannot be read is given to `bad`,
+    /// and is zeros if that goes on.
+    fn read_text(&self, bad: impl Fn(u32, &'static str) -> Result<(), Fault>) -> Result<Vec<Symbol>, Fault> {
+        let Section { mut page, n_items, item_bytes } = self.layout.text;
+        let mut symbols = Vec::with_capacity(n_items as usize);
+        let mut bytes = vec![0; PAGE_BYTES];
+        while symbols.len() < n_items as usize {
+            if let Err(what) = self.read_page(page, &mut bytes) {
+                bad(page, what)?;
+                bytes.fill(0);
+            }
+            let items = bytes.chunks_exact(item_bytes as usize).take(n_items as usize - symbols.len());
+            symbols.extend(items.map(symbol));
+            page += 1;
+        }
+        Ok(symbols)
+    }
+}
+
+fn symbol(bytes: &[u8]) -> Symbol {
+    Symbol(match *bytes {
+        [low, high] => u32::from(u16::from_le_bytes([low, high])),
+        _ => u32_at(bytes, 0),
+    })
+}
+
+/// The tables as they were read.
+struct Tables {
+    records: Vec<FrozenRecord>,
+    tokens: Vec<u32>,
+    starts: Vec<u32>,
+    pair_starts: Vec<u32>,
+    sums: Vec<u64>,
+}
+
+impl Tables {
+    /// `bytes` are as many as the header promises.
+    fn decode(bytes: &[u8], header: &Header) -> Self {
+        let n_distinct = header.n_distinct as usize;
+        let (records, bytes) = bytes.split_at(header.n_records as usize * 16);
+        let (tokens, bytes) = bytes.split_at(n_distinct * 4);
+        let (starts, bytes) = bytes.split_at((n_distinct + 1) * 4);
+        let (pair_starts, sums) = bytes.split_at((n_distinct + 1) * 4);
+        let numbers = |bytes: &[u8]| bytes.chunks_exact(4).map(|number| u32_at(number, 0)).collect();
+        let record = |bytes: &[u8]| FrozenRecord {
+            id: RecordId(u64_at(bytes, 0)),
+            start: u32_at(bytes, 8),
+            n_tokens: u32_at(bytes, 12),
+        };
+        Tables {
+            records: records.chunks_exact(16).map(record).collect(),
+            tokens: numbers(tokens),
+            starts: numbers(starts),
+            pair_starts: numbers(pair_starts),
+            sums: sums.chunks_exact(8).map(|sum| u64_at(sum, 0)).collect(),
+        }
+    }
+
+    /// What the search relies on. The rest it checks as it goes.
+    fn check(&self, header: &Header) -> Result<(), &'static str> {
+        let mut next = 0u64;
+        for record in &self.records {
+            if u64::from(record.start) != next {
+                return Err("the places of the records");
+            }
+            next += u64::from(record.n_tokens) + 1;
+        }
+        if next != u64::from(header.n_text) {
+            return Err("the places of the records");
+        }
+        if !self.records.is_sorted_by(|a, b| a.id < b.id) {
+            return Err("the order of the records");
+        }
+        if !self.tokens.is_sorted_by(|a, b| a < b) {
+            return Err("the order of the distinct tokens");
+        }
+        let spans = |starts: &[u32], end: u32| {
+            starts.is_sorted() && starts.first() == Some(&0) && starts.last() == Some(&end)
+        };
+        if !spans(&self.starts, header.n_suffixes()) || !spans(&self.pair_starts, header.n_pairs) {
+            return Err("the starts of the symbols");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,363 @@
+//! The source *history*, from a folder: follows the committed text through a namespace's log and segments.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use refrain::draft::{
+    Anchor, Candidates, Cursor, DraftSource, OrderConfig, OrderSuccessor, SourceKind, StepOutcome,
+    SuffixOrders, propose_orders,
+};
+use refrain::sam::{Match, SuffixAutomaton};
+use refrain::token::TokenId;
+
+use super::cache::PageCache;
+use super::namespace::Namespace;
+use super::search::{Order, Runs, Search, SegmentOrders};
+use super::segment::Segment;
+use super::store::{Shared, SharedNamespace, read};
+
+/// Drafts from a namespace of a [`HistoryLog`](super::HistoryLog).
+///
+/// Each of its parts, the log and the segments, drafts by itself; tokens on which they agree share a node of the tree. A
+/// damaged segment drafts no more, silently: [`HistoryLog::stats`](super::HistoryLog::stats) names it.
+///
+/// Reads under a lock that only changes of the namespace hold for writing. When the history has changed the newest tokens
+/// of the text are matched again, so matches are exact up to [`Self::REMATCH_LEN`] tokens. What other sessions append is
+/// seen at once; drafts then depend on timing, output never does.
+#[derive(Debug)]
+pub struct HistoryLogSource {
+    shared: Arc<Shared>,
+    name: Arc<str>,
+    config: OrderConfig,
+    /// What the store had by the name when it had changed `n_changes` times.
+    namespace: Option<SharedNamespace>,
+    n_changes: u64,
+    /// How many committed tokens the matches have followed, and at which state of the namespace.
+    n_followed: usize,
+    n_appends: u64,
+    n_moves: u64,
+    live: Match,
+    /// Of each segment.
+    chains: Vec<Vec<Order>>,
+    tree: Tree,
+}
+
+/// The places that cursors of one step stand for.
+#[derive(Default, Debug)]
+struct Tree {
+    /// Cursors of another step are void.
+    generation: u16,
+    nodes: Vec<Node>,
+    /// Chains of the nodes, one after the other.
+    orders: Vec<Order>,
+    chain: Vec<Order>,
+    runs: Runs,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Node {
+    Live(Match),
+    /// `orders[from..to]`.
+    Frozen {
+        segment: u32,
+        from: u32,
+        to: u32,
+    },
+    /// The same with a token appended: worked out when somebody asks what comes next.
+    Appended {
+        segment: u32,
+        from: u32,
+        to: u32,
+        token: TokenId,
+    },
+}
+
+/// Parts that are asked for drafts at a time: those with the longest matches. Each one more costs as much again.
+const ANCHORS_MAX: usize = 2;
+
+/// From a match of this length on a segment counts as used: shorter ones are everywhere.
+const USE_LEN_MIN: u32 = 4;
+
+impl HistoryLogSource {
+    /// Tokens of the committed text that are matched again after the history has changed, and at a start.
+    pub const REMATCH_LEN: usize = 64;
+
+    pub(super) fn new(shared: Arc<Shared>, name: &str, config: OrderConfig) -> Self {
+        HistoryLogSource {
+            shared,
+            name: name.into(),
+            // The most frequent tokens are the session's own to propose.
+            config: OrderConfig { match_len_min: config.match_len_min.max(1), ..config },
+            namespace: None,
+            n_changes: u64::MAX,
+            n_followed: usize::MAX,
+            n_appends: u64::MAX,
+            n_moves: u64::MAX,
+            live: Match::EMPTY,
+            chains: Vec::new(),
+            tree: Tree::default(),
+        }
+    }
+
+    /// Looks the namespace up again where namespaces have come or gone.
+    fn find_namespace(&mut self) {
+        // Read before the look-up: a change in between is found the next time.
+        let n_changes = self.shared.n_changes.load(Ordering::Acquire);
+        if n_changes != self.n_changes {
+            self.namespace = self.shared.find(&self.name);
+            self.n_changes = n_changes;
+            self.forget_matches();
+        }
+    }
+
+    fn forget_matches(&mut self) {
+        (self.n_followed, self.n_appends, self.n_moves) = (usize::MAX, u64::MAX, u64::MAX);
+        self.live = Match::EMPTY;
+        self.chains.clear();
+    }
+
+    /// Brings the matches up to the end of the committed text.
+    fn follow(&mut self, committed: &[TokenId]) {
+        self.find_namespace();
+        let Some(namespace) = self.namespace.clone() else { return };
+        let namespace = read(&namespace);
+        let n_new = committed.len().wrapping_sub(self.n_followed);
+        let is_moved = namespace.n_moves != self.n_moves || n_new >= Self::REMATCH_LEN;
+        let is_appended = is_moved || namespace.n_appends != self.n_appends;
+        let newest = |all: bool| {
+            &committed[committed.len() - if all { Self::REMATCH_LEN.min(committed.len()) } else { n_new }..]
+        };
+        self.follow_live(&namespace, newest(is_appended), is_appended);
+        self.follow_segments(namespace.segments(), newest(is_moved), is_moved);
+        self.n_followed = committed.len();
+        (self.n_appends, self.n_moves) = (namespace.n_appends, namespace.n_moves);
+    }
+
+    fn follow_live(&mut self, namespace: &Namespace, newest: &[TokenId], anew: bool) {
+        if anew {
+            self.live = Match::EMPTY;
+        }
+        let automaton = namespace.automaton();
+        for token in newest {
+            self.live = automaton.follow(self.live, token.0);
+        }
+    }
+
+    fn follow_segments(&mut self, segments: &[Segment], newest: &[TokenId], anew: bool) {
+        if anew {
+            self.chains.resize_with(segments.len(), Vec::new);
+            self.chains.iter_mut().for_each(Vec::clear);
+        }
+        if newest.is_empty() {
+            return;
+        }
+        let cache = &mut *self.shared.context.cache();
+        for (segment, chain) in segments.iter().zip(&mut self.chains) {
+            let mut search = Search { segment, cache };
+            newest.iter().for_each(|&token| search.follow(chain, token));
+            if segment.is_faulty() {
+                chain.clear();
+            }
+        }
+    }
+
+    /// The matches as the first nodes of a new step.
+    fn push_anchors(&mut self, out: &mut Vec<Anchor>) {
+        let Some(namespace) = &self.namespace else { return };
+        let namespace = read(namespace);
+        self.tree.restart();
+        let least = self.config.match_len_min;
+        if self.live.len() >= least as usize {
+            let cursor = self.tree.push(Node::Live(self.live));
+            out.push(Anchor { cursor, match_len: self.live.len() as u32 });
+        }
+        for (i, (chain, segment)) in self.chains.iter().zip(namespace.segments()).enumerate() {
+            let Some(longest) = chain.first().filter(|longest| longest.len >= least) else { continue };
+            if longest.len >= USE_LEN_MIN {
+                segment.set_used();
+            }
+            let node = self.tree.frozen(i as u32, chain);
+            out.push(Anchor { cursor: self.tree.push(node), match_len: longest.len });
+        }
+        // Of equally long ones the log comes first, and then what is older.
+        out.sort_by_key(|anchor| std::cmp::Reverse(anchor.match_len));
+        out.truncate(ANCHORS_MAX);
+    }
+}
+
+impl Tree {
+    fn restart(&mut self) {
+        self.generation = self.generation.wrapping_add(1);
+        self.nodes.clear();
+        self.orders.clear();
+    }
+
+    fn push(&mut self, node: Node) -> Cursor {
+        push(&mut self.nodes, self.generation, node)
+    }
+
+    /// A node for a chain.
+    fn frozen(&mut self, segment: u32, chain: &[Order]) -> Node {
+        let from = self.orders.len() as u32;
+        self.orders.extend_from_slice(chain);
+        Node::Frozen { segment, from, to: self.orders.len() as u32 }
+    }
+
+    /// The index and the node of a cursor, if it is of this step.
+    fn node(&self, cursor: Cursor) -> Option<(usize, Node)> {
+        let index = cursor.0 as u32 as usize;
+        let is_current = (cursor.0 >> 48) as u16 == self.generation;
+        self.nodes.get(index).filter(|_| is_current).map(|&node| (index, node))
+    }
+
+    fn expand_live(
+        &mut self,
+        automaton: &SuffixAutomaton,
+        m: Match,
+        config: &OrderConfig,
+        parent: u32,
+        out: &mut Candidates,
+    ) {
+        let Tree { nodes, generation, .. } = self;
+        let mut orders = LiveOrders { automaton, nodes, generation: *generation };
+        propose_orders(&mut orders, automaton.renew(m), config, parent, out);
+    }
+
+    fn expand_frozen(
+        &mut self,
+        (segment, cache): (&Segment, &mut PageCache),
+        node: usize,
+        config: &OrderConfig,
+        parent: u32,
+        out: &mut Candidates,
+    ) {
+        self.work_out(segment, cache, node);
+        let Tree { nodes, orders, runs, generation, .. } = self;
+        let Node::Frozen { segment: number, from, to } = nodes[node] else { return };
+        let generation = *generation;
+        let cursor = |order: usize, token| {
+            let node = Node::Appended { segment: number, from: from + order as u32, to, token };
+            push(nodes, generation, node)
+        };
+        let chain = &orders[from as usize..to as usize];
+        if !chain.is_empty() {
+            let search = Search { segment, cache };
+            propose_orders(&mut SegmentOrders::new(search, chain, runs, cursor), 0, config, parent, out);
+        }
+    }
+
+    /// Works out the chain of a node where that was not done yet.
+    fn work_out(&mut self, segment: &Segment, cache: &mut PageCache, node: usize) {
+        let Node::Appended { segment: number, from, to, token } = self.nodes[node] else { return };
+        let mut chain = std::mem::take(&mut self.chain);
+        chain.clear();
+        chain.extend_from_slice(&self.orders[from as usize..to as usize]);
+        Search { segment, cache }.follow(&mut chain, token);
+        self.nodes[node] = self.frozen(number, &chain);
+        self.chain = chain;
+    }
+
+    fn memory_usage(&self) -> usize {
+        self.nodes.capacity() * size_of::<Node>()
+            + (self.orders.capacity() + self.chain.capacity()) * size_of::<Order>()
+            + self.runs.memory_usage()
+    }
+}
+
+fn push(nodes: &mut Vec<Node>, generation: u16, node: Node) -> Cursor {
+    nodes.push(node);
+    Cursor(u64::from(generation) << 48 | (nodes.len() as u64 - 1))
+}
+
+/// The orders of a match in the log.
+struct LiveOrders<'a> {
+    automaton: &'a SuffixAutomaton,
+    nodes: &'a mut Vec<Node>,
+    generation: u16,
+}
+
+impl SuffixOrders for LiveOrders<'_> {
+    type Order = Match;
+    type Next = Match;
+
+    fn match_len(&self, order: Match) -> u32 {
+        order.len() as u32
+    }
+
+    fn count(&self, order: Match) -> u32 {
+        self.automaton.count(order)
+    }
+
+    fn n_successors(&mut self, order: Match) -> usize {
+        self.automaton.n_successors(order)
+    }
+
+    fn successors(&mut self, order: Match, each: impl FnMut(OrderSuccessor<Match>)) {
+        self.automaton.successors(order).map(OrderSuccessor::from).for_each(each);
+    }
+
+    fn shorter(&mut self, order: Match) -> Option<Match> {
+        self.automaton.shorter(order)
+    }
+
+    fn cursor(&mut self, _order: Match, next: Match) -> Cursor {
+        push(self.nodes, self.generation, Node::Live(next))
+    }
+}
+
+impl DraftSource for HistoryLogSource {
+    fn kind(&self) -> SourceKind {
+        SourceKind::History
+    }
+
+    fn name(&self) -> &str {
+        "history"
+    }
+
+    fn prime(&mut self, _committed: &[TokenId]) {} // `anchors` catches up
+
+    fn reset(&mut self) {
+        self.forget_matches();
+    }
+
+    fn anchors(&mut self, committed: &[TokenId], out: &mut Vec<Anchor>) {
+        self.follow(committed);
+        self.push_anchors(out);
+    }
+
+    fn expand(&mut self, frontier: &[Cursor], out: &mut Candidates) {
+        let Some(namespace) = &self.namespace else { return };
+        let namespace = read(namespace);
+        if namespace.n_moves != self.n_moves {
+            return;
+        }
+        let mut cache = self.shared.context.cache();
+        for (parent, &cursor) in frontier.iter().enumerate() {
+            let (config, parent) = (&self.config, parent as u32);
+            match self.tree.node(cursor) {
+                Some((_, Node::Live(m))) => {
+                    self.tree.expand_live(namespace.automaton(), m, config, parent, out);
+                }
+                Some((node, Node::Frozen { segment, .. } | Node::Appended { segment, .. })) => {
+                    let segment = &namespace.segments()[segment as usize];
+                    self.tree.expand_frozen((segment, &mut cache), node, config, parent, out);
+                }
+                None => {}
+            }
+        }
+    }
+
+    fn observe(&mut self, committed: &[TokenId], _step: &StepOutcome<'_>) {
+        self.follow(committed);
+    }
+
+    /// The store reports what is shared.
+    fn memory_usage(&self) -> usize {
+        let chains: usize = self.chains.iter().map(|chain| chain.capacity() * size_of::<Order>()).sum();
+        chains + self.chains.capacity() * size_of::<Vec<Order>>() + self.tree.memory_usage()
+    }
+
+    fn fork(&self) -> Box<dyn DraftSource> {
+        Box::new(Self::new(Arc::clone(&self.shared), &self.name, self.config))
+    }
+}

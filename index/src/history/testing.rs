@@ -1,0 +1,286 @@
+//! A disk in memory that fails where it is told to, and loses on a crash what was not synced.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::disk::{Disk, DiskFile};
+
+/// What a crash leaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Crash {
+    /// The process was killed: the system has everything that was written.
+    KeepsAll,
+    /// The power failed: what was not synced, names included, is gone.
+    LosesUnsynced,
+    /// The power failed, and of the unsynced contents of each file one half had been written.
+    Tears,
+}
+
+#[derive(Clone, Default, Debug)]
+pub(super) struct MemDisk {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default, Debug)]
+struct State {
+    files: Vec<Contents>,
+    folders: Vec<PathBuf>,
+    names: BTreeMap<PathBuf, usize>,
+    durable_names: BTreeMap<PathBuf, usize>,
+    used_at: BTreeMap<PathBuf, u64>,
+    bytes_max: Option<usize>,
+    locked: Arc<AtomicBool>,
+    /// Operations that change something, so far, and the ones that fail.
+    n_ops: usize,
+    fails: Option<Fails>,
+}
+
+#[derive(Clone, Default, Debug)]
+struct Contents {
+    now: Vec<u8>,
+    durable: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Fails {
+    /// The operation of this number.
+    Once(usize),
+    /// That one and all after it, as where the process or the machine ends.
+    From(usize),
+}
+
+impl MemDisk {
+    fn lock_state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    pub(super) fn fail(&self, fails: Option<Fails>) {
+        let mut state = self.lock_state();
+        (state.n_ops, state.fails) = (0, fails);
+    }
+
+    pub(super) fn n_ops(&self) -> usize {
+        self.lock_state().n_ops
+    }
+
+    pub(super) fn set_bytes_max(&self, bytes_max: usize) {
+        self.lock_state().bytes_max = Some(bytes_max);
+    }
+
+    pub(super) fn used_bytes(&self) -> usize {
+        self.lock_state().used_bytes()
+    }
+
+    /// What the next process finds.
+    pub(super) fn crash(&self, crash: Crash) {
+        let mut state = self.lock_state();
+        let State { files, names, durable_names, fails, locked, .. } = &mut *state;
+        (*fails, *locked) = (None, Arc::default());
+        if crash == Crash::KeepsAll {
+            return;
+        }
+        names.clone_from(durable_names);
+        for Contents { now, durable } in files {
+            let kept = match crash {
+                Crash::Tears => (durable.len() + now.len()) / 2,
+                _ => durable.len(),
+            };
+            let unsynced = now.get(durable.len()..kept.min(now.len())).unwrap_or_default().to_vec();
+            durable.extend(unsynced);
+            now.clone_from(durable);
+        }
+    }
+
+    pub(super) fn contents(&self, path: &Path) -> Vec<u8> {
+        let state = self.lock_state();
+        state.files[state.names[path]].now.clone()
+    }
+
+    pub(super) fn put(&self, path: &Path, bytes: &[u8]) {
+        let contents = Contents { now: bytes.to_vec(), durable: bytes.to_vec() };
+        let mut state = self.lock_state();
+        let file = state.files.len();
+        state.files.push(contents);
+        state.names.insert(path.to_owned(), file);
+        state.durable_names.insert(path.to_owned(), file);
+    }
+
+    pub(super) fn paths(&self) -> Vec<PathBuf> {
+        self.lock_state().names.keys().cloned().collect()
+    }
+}
+
+impl State {
+    /// Counts an operation that changes something; `Err` where it fails.
+    fn op(&mut self) -> io::Result<()> {
+        let op = self.n_ops;
+        self.n_ops += 1;
+        let fails = match self.fails {
+            Some(Fails::Once(at)) => op == at,
+            Some(Fails::From(at)) => op >= at,
+            None => false,
+        };
+        if fails { Err(io::Error::other(format!("operation {op} fails"))) } else { Ok(()) }
+    }
+
+    fn used_bytes(&self) -> usize {
+        self.names.values().map(|&file| self.files[file].now.len()).sum()
+    }
+
+    fn find(&self, path: &Path) -> io::Result<usize> {
+        self.names.get(path).copied().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+impl Disk for MemDisk {
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.lock_state();
+        state.op()?;
+        if !state.folders.iter().any(|folder| folder == path) {
+            state.folders.push(path.to_owned());
+        }
+        Ok(())
+    }
+
+    fn list(&self, path: &Path) -> io::Result<Vec<String>> {
+        let state = self.lock_state();
+        if !state.folders.iter().any(|folder| folder.starts_with(path)) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let children = state.names.keys().chain(&state.folders).filter_map(|name| {
+            name.strip_prefix(path).ok()?.components().next()?.as_os_str().to_str().map(str::to_owned)
+        });
+        let mut children: Vec<String> = children.collect();
+        children.sort();
+        children.dedup();
+        Ok(children)
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        let file = self.lock_state().find(path)?;
+        Ok(Box::new(MemFile { disk: self.clone(), file }))
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        let mut state = self.lock_state();
+        state.op()?;
+        let file = state.files.len();
+        state.files.push(Contents::default());
+        state.names.insert(path.to_owned(), file);
+        Ok(Box::new(MemFile { disk: self.clone(), file }))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut state = self.lock_state();
+        state.op()?;
+        let file = state.names.remove(from).ok_or(io::ErrorKind::NotFound)?;
+        state.names.insert(to.to_owned(), file);
+        Ok(())
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.lock_state();
+        state.op()?;
+        state.names.remove(path).map(|_| ()).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.lock_state();
+        state.op()?;
+        if state.names.keys().any(|name| name.starts_with(path)) {
+            return Err(io::ErrorKind::DirectoryNotEmpty.into());
+        }
+        state.folders.retain(|folder| folder != path);
+        Ok(())
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.lock_state();
+        state.op()?;
+        let State { names, durable_names, .. } = &mut *state;
+        durable_names.retain(|name, _| name.parent() != Some(path));
+        let here = names.iter().filter(|(name, _)| name.parent() == Some(path));
+        durable_names.extend(here.map(|(name, &file)| (name.clone(), file)));
+        Ok(())
+    }
+
+    fn lock(&self, _path: &Path) -> io::Result<Option<Box<dyn Any + Send + Sync>>> {
+        let mut state = self.lock_state();
+        state.op()?;
+        let locked = Arc::clone(&state.locked);
+        Ok((!locked.swap(true, Ordering::SeqCst)).then(|| Box::new(Unlock(locked)) as _))
+    }
+
+    fn used_at(&self, path: &Path) -> io::Result<u64> {
+        let state = self.lock_state();
+        state.find(path)?;
+        Ok(state.used_at.get(path).copied().unwrap_or(0))
+    }
+
+    fn set_used_at(&self, path: &Path, seconds: u64) {
+        self.lock_state().used_at.insert(path.to_owned(), seconds);
+    }
+}
+
+struct Unlock(Arc<AtomicBool>);
+
+impl Drop for Unlock {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+}
+
+#[derive(Debug)]
+struct MemFile {
+    disk: MemDisk,
+    file: usize,
+}
+
+impl DiskFile for MemFile {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.disk.lock_state().files[self.file].now.len() as u64)
+    }
+
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        let state = self.disk.lock_state();
+        let found =
+            state.files[self.file].now.get(offset as usize..).and_then(|from| from.get(..bytes.len()));
+        bytes.copy_from_slice(found.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let mut state = self.disk.lock_state();
+        let failed = state.op();
+        let mut n_written = if failed.is_ok() { bytes.len() } else { bytes.len() / 2 };
+        let room = state.bytes_max.unwrap_or(usize::MAX).saturating_sub(state.used_bytes());
+        let now = &mut state.files[self.file].now;
+        let grows = (offset as usize + n_written).saturating_sub(now.len());
+        let is_full = grows > room;
+        n_written -= grows.saturating_sub(room).min(n_written);
+        let end = offset as usize + n_written;
+        now.resize(now.len().max(end), 0);
+        now[offset as usize..end].copy_from_slice(&bytes[..n_written]);
+        failed?;
+        if is_full { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let mut state = self.disk.lock_state();
+        state.op()?;
+        state.files[self.file].now.resize(len as usize, 0);
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut state = self.disk.lock_state();
+        state.op()?;
+        let contents = &mut state.files[self.file];
+        contents.durable.clone_from(&contents.now);
+        Ok(())
+    }
+}

@@ -1,0 +1,132 @@
+//! What keeps a namespace small and fast: old responses go, and small segments become large ones.
+
+use std::ops::Range;
+
+use super::HistoryError;
+use super::namespace::{Namespace, put_segment};
+use super::options::HistoryOptions;
+use super::report::Recovered;
+use super::segment::Segment;
+use super::store::{Context, SharedNamespace, read, write};
+
+/// Neighbours of one size that are merged: each response is written again once for each fourfold of the size.
+const MERGE_WIDTH: usize = 4;
+
+/// With more segments, neighbours of different sizes are merged too: every one of them is searched.
+const SEGMENTS_MAX: usize = 16;
+
+/// Does what is due; `now` in µs from 1970.
+pub(super) fn maintain(context: &Context, namespace: &SharedNamespace, now: u64) -> Result<(), HistoryError> {
+    read(namespace).segments().iter().for_each(|segment| segment.note_use(context.disk(), now / 1_000_000));
+    expire(context, namespace, now)?;
+    shrink(context, &mut write(namespace))?;
+    while merge(context, namespace)? {}
+    Ok(())
+}
+
+/// Drops what is older than the options allow.
+fn expire(context: &Context, namespace: &SharedNamespace, now: u64) -> Result<(), HistoryError> {
+    let Some(age_max) = context.options.age_max else { return Ok(()) };
+    let oldest = now.saturating_sub(u64::try_from(age_max.as_micros()).unwrap_or(u64::MAX));
+    let mut namespace = write(namespace);
+    namespace.filter_log(context, |record| record.id.0 >= oldest)?;
+    let is_old = |segment: &&Segment| segment.records().last().is_none_or(|newest| newest.id.0 < oldest);
+    let old: Vec<u64> = namespace.segments().iter().filter(is_old).map(Segment::number).collect();
+    if old.is_empty() { Ok(()) } else { namespace.replace_segments(context, &old, None) }
+}
+
+/// Drops segments until the tokens fit.
+pub(super) fn shrink(context: &Context, namespace: &mut Namespace) -> Result<(), HistoryError> {
+    let mut n_tokens = namespace.n_live_tokens() as u64;
+    n_tokens += namespace.segments().iter().map(|segment| u64::from(segment.n_tokens())).sum::<u64>();
+    let mut by_use: Vec<&Segment> = namespace.segments().iter().collect();
+    // Of equally unused ones the oldest goes first: the sort is stable.
+    by_use.sort_by_key(|segment| segment.used_at());
+    let mut dropped = Vec::new();
+    for segment in by_use {
+        if n_tokens > context.options.tokens_max {
+            n_tokens -= u64::from(segment.n_tokens());
+            dropped.push(segment.number());
+        }
+    }
+    if dropped.is_empty() { Ok(()) } else { namespace.replace_segments(context, &dropped, None) }
+}
+
+/// Merges once, if that is due. Nobody waits but for the reading and the exchange: the sorting goes on beside them.
+fn merge(context: &Context, namespace: &SharedNamespace) -> Result<bool, HistoryError> {
+    let here = read(namespace);
+    let Some(range) = choose_merge(here.segments(), &context.options) else { return Ok(false) };
+    let parts = &here.segments()[range];
+    let numbers: Vec<u64> = parts.iter().map(Segment::number).collect();
+    let used_at = parts.iter().map(Segment::used_at).max().unwrap_or(0);
+    let mut records = Vec::new();
+    for part in parts {
+        records.extend(part.read_records(|_| true)?);
+    }
+    let (folder, place) = (here.folder().to_owned(), here.next_place());
+    drop(here);
+    let merged = put_segment(context, &folder, place, &numbers, &records)?;
+    merged.set_used_at(context.disk(), used_at);
+    write(namespace).replace_segments(context, &numbers, Some(merged))?;
+    Ok(true)
+}
+
+/// Writes segments with damage anew, without what is damaged.
+pub(super) fn repair(context: &Context, namespace: &SharedNamespace) -> Result<Vec<Recovered>, HistoryError> {
+    let mut namespace = write(namespace);
+    let mut dropped = Vec::new();
+    let numbers: Vec<u64> = namespace.segments().iter().map(Segment::number).collect();
+    for number in numbers {
+        let segment = namespace.segments().iter().find(|segment| segment.number() == number);
+        let segment = segment.expect("only others were replaced");
+        let Err(HistoryError::Damaged { path, offset, .. }) = segment.verify() else { continue };
+        let (records, bytes) = segment.salvage();
+        let by = match records.is_empty() {
+            true => None,
+            false => {
+                Some(put_segment(context, namespace.folder(), namespace.next_place(), &[number], &records)?)
+            }
+        };
+        namespace.replace_segments(context, &[number], by)?;
+        dropped.push(Recovered { path, offset, bytes, torn: false });
+    }
+    Ok(dropped)
+}
+
+/// The neighbours to merge: of one size class; or, where there are too many segments, the smallest.
+fn choose_merge(segments: &[Segment], options: &HistoryOptions) -> Option<Range<usize>> {
+    let windows = segments.windows(MERGE_WIDTH).enumerate();
+    let fitting = windows.filter_map(|(start, window)| {
+        let n_tokens: u64 = window.iter().map(|segment| u64::from(segment.n_tokens())).sum();
+        let fits = n_tokens <= u64::from(options.segment_tokens_max);
+        let is_sound = window.iter().all(|segment| !segment.is_faulty());
+        (fits && is_sound).then_some((n_tokens, start, window))
+    });
+    let class = |segment: &Segment| size_class(segment.n_tokens(), options.live_tokens_max);
+    let is_due = |window: &[Segment]| window.iter().all(|segment| class(segment) == class(&window[0]));
+    let due = fitting.filter(|(_, _, window)| segments.len() > SEGMENTS_MAX || is_due(window));
+    let (_, start, _) = due.min_by_key(|&(n_tokens, start, _)| (n_tokens, start))?;
+    Some(start..start + MERGE_WIDTH)
+}
+
+/// How many fourfolds of a log: a log is frozen between half of its bound and the whole.
+fn size_class(n_tokens: u32, live_tokens_max: u32) -> u32 {
+    (n_tokens / (live_tokens_max / 2)).max(1).ilog2() / 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn four_of_a_class_make_one_of_the_next() {
+        let live = 1 << 16;
+        for n_logs in [1, 4, 16, 64] {
+            for filled in [live / 2, live - 1, live] {
+                let n_tokens: u32 = n_logs * filled;
+                assert_eq!(size_class(n_tokens, live), n_logs.ilog2() / 2, "{n_tokens}");
+            }
+        }
+        assert_eq!(size_class(3, live), 0);
+    }
+}

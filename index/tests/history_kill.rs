@@ -1,0 +1,155 @@
+//! A process that is killed in the midst of appending loses nothing that it was told is safe, and a second one is refused
+//! while it runs. The child is this test program, started again.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use refrain::token::TokenId;
+use refrain_index::{HistoryError, HistoryKey, HistoryLog, HistoryOptions, SyncPolicy};
+
+const KEY: HistoryKey = HistoryKey { tokenizer: 7, model: 8 };
+
+/// Names the folder that a child appends to.
+const FOLDER: &str = "REFRAIN_TEST_HISTORY";
+
+fn options() -> HistoryOptions {
+    HistoryOptions {
+        sync: SyncPolicy::Always,
+        live_tokens_max: 64,
+        segment_tokens_max: 4000,
+        ..HistoryOptions::default()
+    }
+}
+
+/// The `i`-th response: any process can tell what it must be.
+fn response(i: u32) -> Vec<TokenId> {
+    (0..4 + i % 20)
+        .map(|j| TokenId(i.wrapping_mul(31).wrapping_add(j * j) % 97))
+        .chain([TokenId(1000 + i)])
+        .collect()
+}
+
+fn index_of(tokens: &[TokenId]) -> u32 {
+    tokens.last().expect("none is empty").0 - 1000
+}
+
+/// Appends until it is killed, and says of each response that it is safe. Not a test by itself.
+#[test]
+fn child() {
+    let Some(folder) = std::env::var_os(FOLDER) else { return };
+    let log = HistoryLog::open(Path::new(&folder), KEY, options()).expect("opens");
+    let mut out = std::io::stdout();
+    let first = log.list().len() as u32;
+    writeln!(out, "\nopen {first}").expect("a parent");
+    for i in first.. {
+        let id = log.append("a", &response(i)).expect("appends");
+        writeln!(out, "\nsafe {i} {id}").expect("a parent");
+        if i % 16 == 0 {
+            log.maintain().expect("maintains");
+            // Now and then a response goes; the count of those that are left must stay the number of the next one.
+            log.append("gone", &response(i)).expect("appends");
+            log.forget_namespace("gone").expect("forgets");
+        }
+    }
+}
+
+fn start(folder: &Path) -> Child {
+    let program = std::env::current_exe().expect("this program");
+    Command::new(program)
+        .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+        .env(FOLDER, folder)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("starts")
+}
+
+/// Lets a child append, kills it after so many acknowledged responses and a little longer, and returns how many it was told
+/// are safe.
+fn round(folder: &Path, n_acknowledged: usize, longer: Duration) -> u32 {
+    let mut child = start(folder);
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let mut n_safe = 0;
+    let mut note = |line: std::io::Result<String>| {
+        let line = line.unwrap_or_default();
+        let mut words = line.split(' ');
+        let number =
+            |words: &mut std::str::Split<'_, char>| words.next().and_then(|word| word.parse::<u32>().ok());
+        match words.next() {
+            // A line that was cut in the midst of a number says less than was said.
+            Some("safe") if words.clone().count() == 2 => {
+                n_safe = number(&mut words).map_or(n_safe, |i| i + 1)
+            }
+            Some("open") => n_safe = number(&mut words).expect("a number"),
+            _ => return false,
+        }
+        true
+    };
+    let mut n_seen = 0;
+    while n_seen <= n_acknowledged {
+        n_seen += usize::from(note(lines.next().expect("the child goes on until it is killed")));
+    }
+    std::thread::sleep(longer);
+    child.kill().expect("runs");
+    for line in lines {
+        note(line);
+    }
+    child.wait().expect("ends");
+    n_safe
+}
+
+fn check(folder: &Path, n_safe: u32) {
+    let log = HistoryLog::open(folder, KEY, options()).expect("opens after a kill");
+    // A forgotten namespace may be there again: whoever forgot it was not told that it is gone.
+    log.forget_namespace("gone").expect("forgets");
+    let listed = log.list();
+    assert!(listed.len() as u32 >= n_safe, "{} of {n_safe} responses are left", listed.len());
+    assert!(listed.len() as u32 <= n_safe + 1, "{} responses, {n_safe} of them safe", listed.len());
+    for (i, info) in listed.iter().enumerate() {
+        let tokens = log.tokens(info.record).expect("sound").expect("listed");
+        assert_eq!(index_of(&tokens), i as u32);
+        assert_eq!(tokens, response(i as u32));
+    }
+    log.verify().expect("sound");
+}
+
+fn rounds(n_rounds: u32) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut n_safe = 0;
+    for i in 0..n_rounds {
+        let n_before = n_safe;
+        n_safe =
+            round(folder.path(), (i * 7 % 40) as usize, Duration::from_micros(u64::from(i * 389 % 3000)));
+        assert!(n_safe >= n_before, "{n_safe} after {n_before}");
+        check(folder.path(), n_safe);
+    }
+}
+
+#[test]
+fn a_killed_process_loses_nothing_that_is_safe() {
+    rounds(30);
+}
+
+#[test]
+#[ignore = "a minute: 500 rounds"]
+fn a_process_killed_500_times_loses_nothing_that_is_safe() {
+    rounds(500);
+}
+
+#[test]
+fn a_second_process_is_refused_at_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut child = start(folder.path());
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    while !lines.next().expect("goes on").expect("text").starts_with("safe") {}
+    let start = std::time::Instant::now();
+    let refused = HistoryLog::open(folder.path(), KEY, options());
+    let path: PathBuf = folder.path().join(KEY.to_string());
+    assert!(matches!(refused, Err(HistoryError::InUse { path: named }) if named == path));
+    assert!(start.elapsed() < Duration::from_secs(1));
+    child.kill().expect("runs");
+    child.wait().expect("ends");
+    HistoryLog::open(folder.path(), KEY, options()).expect("the lock ends with its process");
+}

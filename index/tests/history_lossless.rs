@@ -1,0 +1,126 @@
+//! Persisted history changes no bit: tokens and texts equal plain decoding's, whatever was stored and however it lies.
+
+use std::path::Path;
+
+use refrain::engine::{
+    Drafting, Engine, EngineOptions, Event, GenerateOptions, Session, SessionOptions, Stats,
+};
+use refrain::token::TokenId;
+use refrain::tokenizer::Role;
+use refrain::verify::Sampling;
+use refrain_index::{HistoryKey, HistoryLog, HistoryOptions, SyncPolicy};
+
+const PROMPTS: [&str; 3] = [
+    "Summarize the notes.\n\n# Trip\nThe train leaves at 08:15 from platform 4. Ada brings the tickets.",
+    "Where does Ada live?\n\n# Ada Voss\nAda lives in Lisbon and repairs taps.",
+    "Reply to the message.\n\nCan we meet on 3 May at ten?",
+];
+
+fn engine() -> Engine {
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/target.gguf");
+    Engine::open(&model, EngineOptions { n_threads: Some(1), ..EngineOptions::default() })
+        .expect("the fixture loads")
+}
+
+fn samplings() -> [Sampling; 2] {
+    [Sampling::default(), Sampling { temperature: 0.8, top_p: 0.95, seed: 5, ..Sampling::default() }]
+}
+
+fn plain() -> SessionOptions {
+    SessionOptions { drafting: Drafting::Off, history: false, ..SessionOptions::default() }
+}
+
+/// A session that drafts from the log, and from nothing else.
+fn with_history(engine: &Engine, log: &HistoryLog) -> Session {
+    let options =
+        SessionOptions { drafting: Drafting::OwnSources, history: false, ..SessionOptions::default() };
+    let mut session = engine.session(options).expect("a session");
+    session.add_source(Box::new(log.source("tests"))).expect("room for a source");
+    session
+}
+
+/// What a session answers: tokens, text, statistics.
+fn answer(mut session: Session, prompt: &str, sampling: &Sampling) -> (Vec<TokenId>, String, Stats) {
+    session.append_turn(Role::User, prompt).expect("a conversation");
+    let options =
+        GenerateOptions { max_tokens: 48, sampling: sampling.clone(), ..GenerateOptions::default() };
+    let (mut tokens, mut text) = (Vec::new(), String::new());
+    let mut stats = None;
+    for event in session.generate(options).expect("starts") {
+        match event.expect("generates") {
+            Event::Token(token) => {
+                tokens.push(token.id);
+                text.push_str(&token.text);
+            }
+            Event::Done(summary) => {
+                text.push_str(&summary.text);
+                stats = Some(summary.stats);
+            }
+            _ => {}
+        }
+    }
+    (tokens, text, stats.expect("an end"))
+}
+
+#[test]
+fn persisted_history_changes_speed_and_nothing_else() {
+    let engine = engine();
+    let key = HistoryKey::of(&engine);
+    // All in the log; most in segments, some of them merged.
+    for (live_tokens_max, merged) in [(1 << 16, false), (64, false), (64, true)] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let options =
+            HistoryOptions { sync: SyncPolicy::Never, live_tokens_max, ..HistoryOptions::default() };
+        for sampling in &samplings() {
+            let expected: Vec<_> = PROMPTS
+                .iter()
+                .map(|prompt| answer(engine.session(plain()).expect("a session"), prompt, sampling))
+                .collect();
+            let (mut steps, mut tokens) = (0, 0);
+            for is_known in [false, true] {
+                // Another process would find the same.
+                let log = HistoryLog::open(folder.path(), key, options.clone()).expect("opens");
+                for (prompt, plain) in PROMPTS.iter().zip(&expected) {
+                    let found = answer(with_history(&engine, &log), prompt, sampling);
+                    assert_eq!(
+                        (&found.0, &found.1),
+                        (&plain.0, &plain.1),
+                        "{prompt} {live_tokens_max} {is_known}"
+                    );
+                    if is_known {
+                        steps += found.2.steps;
+                        tokens += found.0.len();
+                    } else {
+                        log.append("tests", &found.0).expect("appends");
+                    }
+                }
+                if merged {
+                    log.maintain().expect("merges");
+                }
+            }
+            assert!(steps * 2 < tokens, "{steps} steps for {tokens} tokens that were said before");
+        }
+        let log = HistoryLog::open(folder.path(), key, options).expect("opens");
+        let stats = log.stats();
+        assert_eq!(stats.namespaces[0].n_segments > 0, live_tokens_max == 64, "{stats:?}");
+    }
+}
+
+#[test]
+fn a_history_of_other_tokens_does_no_harm() {
+    let engine = engine();
+    let folder = tempfile::tempdir().expect("a folder");
+    let options =
+        HistoryOptions { sync: SyncPolicy::Never, live_tokens_max: 64, ..HistoryOptions::default() };
+    let log = HistoryLog::open(folder.path(), HistoryKey::of(&engine), options).expect("opens");
+    let (plain, _, _) = answer(engine.session(plain()).expect("a session"), PROMPTS[0], &Sampling::default());
+    // Right up to a point and then wrong, wrong by one, and no tokens of any vocabulary.
+    for at in 0..plain.len() {
+        let mut wrong = plain.clone();
+        wrong[at] = TokenId(if at % 3 == 0 { u32::MAX - at as u32 } else { wrong[at].0 ^ 1 });
+        log.append("tests", &wrong).expect("appends");
+    }
+    log.maintain().expect("merges");
+    let (found, _, _) = answer(with_history(&engine, &log), PROMPTS[0], &Sampling::default());
+    assert_eq!(found, plain);
+}
