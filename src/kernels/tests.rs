@@ -11,6 +11,7 @@
 //! | extra slots are visited in order of slot number | `attention::committed_or_extra_is_the_same` |
 
 mod attention;
+mod gather;
 mod matmul;
 mod panels;
 mod pool;
