@@ -164,7 +164,7 @@ impl Session {
         }
         let new_tokens = &text[*position..=*position + n];
         *position += n + 1;
-        let outcome = StepOutcome { tree, accepted: &accepted[..n], new_tokens };
+        let outcome = StepOutcome { tree, accepted: &accepted[..n], new_tokens, confidence: &[] };
         builder.observe(sources, &text[..*position], &outcome);
         let elapsed = started.elapsed();
         self.n_rows += self.tree.len();

@@ -315,7 +315,8 @@ impl<'s> Generation<'s> {
                 &mut off.no_candidate
             }) += 1;
         }
-        builder.observe(sources, tokens, &StepOutcome { tree, accepted: &path[1..], new_tokens });
+        let outcome = StepOutcome { tree, accepted: &path[1..], new_tokens, confidence: &[] };
+        builder.observe(sources, tokens, &outcome);
         *primed = tokens.len();
     }
 
