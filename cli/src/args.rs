@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use refrain::engine::{Drafting, EngineOptions, GenerateOptions, SessionOptions};
+use refrain::draft::ReuseConfig;
+use refrain::engine::{Calibration, Drafting, EngineOptions, GenerateOptions, SessionOptions};
 use refrain::kernels::{IsaKind, KvType};
 use refrain::model::weights::{PackedAccess, Quantize};
 use refrain::task::Task;
@@ -213,6 +214,15 @@ pub(crate) struct SessionArgs {
     /// recycle. Never changes the output.
     #[arg(long, value_name = "NAME", default_value_t = Strategy::Refrain, value_parser = parse_strategy, conflicts_with = "draft")]
     pub(crate) strategy: Strategy,
+    /// Whether what the model would say after each token of the prompt drafts too, and how much of its vocabulary is looked at.
+    /// Never changes the output.
+    #[arg(long, value_enum, default_value_t = CalibrationArg::InContext)]
+    pub(crate) calibration: CalibrationArg,
+    /// Forget rejected drafts, even where the model still finds them likely. Never changes the output.
+    #[arg(long)]
+    pub(crate) no_reuse: bool,
+    #[command(flatten)]
+    pub(crate) reuse: ReuseArgs,
     /// Tokens of prompt and output together [default: what the model was trained for, at most 4096].
     #[arg(long, value_name = "N")]
     pub(crate) ctx: Option<usize>,
@@ -241,6 +251,8 @@ impl SessionArgs {
                 (_, Strategy::Baseline(baseline)) => Drafting::Baseline(baseline),
                 _ => Drafting::Auto,
             },
+            calibration: self.calibration.calibration(),
+            reuse: (!self.no_reuse).then(|| self.reuse.config()),
             namespace: namespace.to_owned(),
             verify_rows_max: self.verify_len.or(self.verify_rows).unwrap_or(defaults.verify_rows_max),
             verify_lens: self.verify_len.into_iter().collect(),
@@ -256,6 +268,26 @@ pub(crate) enum DraftArg {
     Auto,
     /// Plain decoding.
     Off,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum CalibrationArg {
+    /// It does not.
+    Off,
+    /// The tokens of the prompt and the most frequent ones.
+    InContext,
+    /// All of it: what the papers do, and many times slower.
+    Full,
+}
+
+impl CalibrationArg {
+    fn calibration(self) -> Calibration {
+        match self {
+            Self::Off => Calibration::Off,
+            Self::InContext => Calibration::InContext,
+            Self::Full => Calibration::Full,
+        }
+    }
 }
 
 /// The controls know the response in advance, which only a replay can.
@@ -478,6 +510,30 @@ pub(crate) struct ReplayArgs {
     /// Rows of each subtask on that page.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) html_rows: usize,
+}
+
+/// What is kept of rejected drafts, and for how long. Never changes the output.
+#[derive(Debug, Args)]
+pub(crate) struct ReuseArgs {
+    /// Probability that the model must give each token of a rejected draft to draft it again.
+    #[arg(long, value_name = "P", default_value_t = ReuseConfig::default().threshold)]
+    pub(crate) reuse_threshold: f32,
+    /// Steps in which it may be drafted again.
+    #[arg(long, value_name = "N", default_value_t = ReuseConfig::default().lifetime)]
+    pub(crate) reuse_steps: u32,
+    /// Tokens kept at most.
+    #[arg(long, value_name = "N", default_value_t = ReuseConfig::default().tokens_max)]
+    pub(crate) reuse_tokens: u32,
+}
+
+impl ReuseArgs {
+    pub(crate) fn config(&self) -> ReuseConfig {
+        ReuseConfig {
+            threshold: self.reuse_threshold,
+            lifetime: self.reuse_steps,
+            tokens_max: self.reuse_tokens,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
