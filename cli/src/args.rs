@@ -465,6 +465,11 @@ pub(crate) enum BenchCommand {
     /// `context` (a string or a list: the passages) and `session` (rows of one follow one another: earlier responses are
     /// history).
     Replay(ReplayArgs),
+    /// Let a model answer with one part of drafting more at a time: what history, calibration and reuse are worth.
+    ///
+    /// Rows are those of `replay`; the prompt is the user's message, and the response is not used. `fixtures/rows.jsonl` of the
+    /// repository has rows for the model inside this program.
+    Ablate(AblateArgs),
     /// Fit the reliability table and the constants of drafting to the even rows, and report on the odd ones.
     Tune(TuneArgs),
 }
@@ -510,6 +515,31 @@ pub(crate) struct ReplayArgs {
     /// Rows of each subtask on that page.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) html_rows: usize,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AblateArgs {
+    /// Files of rows, JSON Lines.
+    #[arg(required = true)]
+    pub(crate) files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Rows of a verification batch at most.
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub(crate) rows: usize,
+    /// Fill every batch, as if rows cost nothing: acceptance lengths then do not depend on the machine. Without it each step
+    /// drafts what pays here.
+    #[arg(long)]
+    pub(crate) free_rows: bool,
+    /// Output tokens of an answer at most.
+    #[arg(long, value_name = "N", default_value_t = 160)]
+    pub(crate) max_tokens: usize,
+    /// Rows of each task at most [default: all].
+    #[arg(long, value_name = "N")]
+    pub(crate) task_rows: Option<usize>,
+    /// What is kept of rejected drafts.
+    #[command(flatten)]
+    pub(crate) reuse: ReuseArgs,
 }
 
 /// What is kept of rejected drafts, and for how long. Never changes the output.
