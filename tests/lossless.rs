@@ -173,7 +173,8 @@ fn calibration_and_reuse() {
     let (mut drafted, mut accepted) = ([0; 2], [0; 2]);
     for (i, sampling) in samplings().iter().enumerate() {
         let reference = conversation(&engine, plain(), &notes[2 * i..], sampling);
-        for calibration in [Calibration::Off, Calibration::InContext, Calibration::Full] {
+        for calibration in [Calibration::Off, Calibration::Output, Calibration::InContext, Calibration::Full]
+        {
             for reuse in std::iter::once(None).chain(reuses) {
                 for (verify_rows_max, verify_lens) in [(4, vec![]), (16, vec![]), (16, vec![1, 5, 16])] {
                     let session = SessionOptions {
@@ -226,14 +227,10 @@ fn conversation(engine: &Engine, session: SessionOptions, notes: &[String], samp
     messages.into_iter().map(answer).collect()
 }
 
-/// Each step leaves at most one draft.
+/// Each step leaves at most one draft, and its rows were wasted.
 fn check_rejections(run: &Run, case: &str) {
     let left = run.stats.rejections.total();
-    assert!(
-        left <= run.stats.steps && (run.stats.rows.wasted == 0) == (left == 0),
-        "{case}: {:?}",
-        run.stats
-    );
+    assert!(left <= run.stats.steps && left <= run.stats.rows.wasted, "{case}: {:?}", run.stats);
 }
 
 /// The same model, prompt and seed give the same text on every instruction set.

@@ -27,7 +27,9 @@ pub enum Arm {
     Context,
     /// Those, and earlier answers of the task.
     History,
-    /// Those, and calibration by the tokens of the context.
+    /// Those, and calibration of the output.
+    Output,
+    /// The same with calibration of prompt and output by the tokens of the context.
     InContext,
     /// The same with calibration by the whole vocabulary.
     Full,
@@ -39,11 +41,12 @@ pub enum Arm {
 
 impl Arm {
     /// All arms, in the order of reports.
-    pub const ALL: [Arm; 8] = [
+    pub const ALL: [Arm; 9] = [
         Arm::Plain,
         Arm::Sam,
         Arm::Context,
         Arm::History,
+        Arm::Output,
         Arm::InContext,
         Arm::Full,
         Arm::ReuseAlone,
@@ -57,6 +60,7 @@ impl Arm {
             Arm::Sam => "sam",
             Arm::Context => "context",
             Arm::History => "+ history",
+            Arm::Output => "+ calibration of the output",
             Arm::InContext => "+ calibration in context",
             Arm::Full => "+ calibration in full",
             Arm::ReuseAlone => "+ history + reuse",
@@ -74,6 +78,7 @@ impl Arm {
             history: !matches!(self, Arm::Plain | Arm::Sam | Arm::Context),
             namespace: format!("{} {task}", self.name()),
             calibration: match self {
+                Arm::Output => Calibration::Output,
                 Arm::InContext | Arm::Reuse => Calibration::InContext,
                 Arm::Full => Calibration::Full,
                 _ => Calibration::Off,

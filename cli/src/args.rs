@@ -214,15 +214,15 @@ pub(crate) struct SessionArgs {
     /// recycle. Never changes the output.
     #[arg(long, value_name = "NAME", default_value_t = Strategy::Refrain, value_parser = parse_strategy, conflicts_with = "draft")]
     pub(crate) strategy: Strategy,
-    /// Whether what the model would say after each token of the prompt drafts too, and how much of its vocabulary is looked at.
+    /// Whether what the model would say after each token of the text drafts too, and how much of its vocabulary is looked at.
     /// Never changes the output.
-    #[arg(long, value_enum, default_value_t = CalibrationArg::InContext)]
+    #[arg(long, value_enum, default_value_t = CalibrationArg::Off)]
     pub(crate) calibration: CalibrationArg,
-    /// Forget rejected drafts, even where the model still finds them likely. Never changes the output.
+    /// Draft again what the model still finds likely of rejected drafts. Never changes the output.
     #[arg(long)]
-    pub(crate) no_reuse: bool,
+    pub(crate) reuse: bool,
     #[command(flatten)]
-    pub(crate) reuse: ReuseArgs,
+    pub(crate) reuse_args: ReuseArgs,
     /// Tokens of prompt and output together [default: what the model was trained for, at most 4096].
     #[arg(long, value_name = "N")]
     pub(crate) ctx: Option<usize>,
@@ -252,7 +252,7 @@ impl SessionArgs {
                 _ => Drafting::Auto,
             },
             calibration: self.calibration.calibration(),
-            reuse: (!self.no_reuse).then(|| self.reuse.config()),
+            reuse: self.reuse.then(|| self.reuse_args.config()),
             namespace: namespace.to_owned(),
             verify_rows_max: self.verify_len.or(self.verify_rows).unwrap_or(defaults.verify_rows_max),
             verify_lens: self.verify_len.into_iter().collect(),
@@ -274,6 +274,8 @@ pub(crate) enum DraftArg {
 pub(crate) enum CalibrationArg {
     /// It does not.
     Off,
+    /// After each token of the answer only, which costs nothing while the prompt is read.
+    Output,
     /// The tokens of the prompt and the most frequent ones.
     InContext,
     /// All of it: what the papers do, and many times slower.
@@ -284,6 +286,7 @@ impl CalibrationArg {
     fn calibration(self) -> Calibration {
         match self {
             Self::Off => Calibration::Off,
+            Self::Output => Calibration::Output,
             Self::InContext => Calibration::InContext,
             Self::Full => Calibration::Full,
         }

@@ -52,14 +52,18 @@ pub enum Drafting {
 /// Whether the target's own distributions over the context draft ([`CalibrationSource`](crate::draft::CalibrationSource)), and
 /// onto how many tokens they are projected.
 ///
-/// Either way the last layer is computed for all rows of a prefill, of which only keys and values are needed otherwise.
+/// For the rows of the prompt the last layer is computed, of which only keys and values are needed otherwise: a prefill takes
+/// longer by about one part in as many as the model has layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Calibration {
     /// They do not.
-    Off,
-    /// Onto the tokens of the context and the most frequent ones of the vocabulary.
     #[default]
+    Off,
+    /// Those of the output alone, onto the tokens of the context and the most frequent ones of the vocabulary: their rows are
+    /// computed anyway, and the prompt costs nothing.
+    Output,
+    /// Those of the prompt and the output, onto the same tokens.
     InContext,
     /// Onto the whole vocabulary.
     Full,
@@ -110,7 +114,7 @@ impl Default for SessionOptions {
             kv_type: KvType::F16,
             drafting: Drafting::Auto,
             calibration: Calibration::default(),
-            reuse: Some(ReuseConfig::default()),
+            reuse: None,
             namespace: "default".to_owned(),
             history: true,
             verify_rows_max: 32,

@@ -33,7 +33,7 @@ const JUDGED_ROWS_MAX: usize = 8;
 pub(super) struct Reader {
     calibration: Calibration,
     reuse: bool,
-    /// There with [`Calibration::InContext`] and with reuse.
+    /// Not there with [`Calibration::Full`] alone.
     shortlist: Option<Shortlist>,
     /// Rows of the slice at hand.
     rows: Vec<u32>,
@@ -59,7 +59,7 @@ impl Reader {
             return Ok(None);
         }
         let mut shortlist = None;
-        if calibration == Calibration::InContext || reuse {
+        if matches!(calibration, Calibration::Output | Calibration::InContext) || reuse {
             let list = shortlist.insert(model.shortlist(SHORTLIST_TOKENS_MAX)?);
             let n_frequent = FREQUENT_TOKENS.min(model.config().vocab_size);
             model.extend_shortlist(list, (0..n_frequent as u32).map(TokenId));
@@ -77,7 +77,7 @@ impl Reader {
 
     /// Whether the rows of a prefill are read, so that their hidden states are wanted.
     pub(super) fn reads_prefill(&self) -> bool {
-        self.calibration != Calibration::Off
+        matches!(self.calibration, Calibration::InContext | Calibration::Full)
     }
 
     /// Puts the tokens of the text on the shortlist, the newest first where there is no room for all.
@@ -127,7 +127,7 @@ impl Reader {
     /// Lists the successors of the next visited node, whose logits `[vocab_size]` are at hand.
     pub(super) fn list_visited(&mut self, shared: &Shared, logits: &[f32]) {
         match (self.calibration, &self.shortlist) {
-            (Calibration::InContext, Some(shortlist)) => {
+            (Calibration::Output | Calibration::InContext, Some(shortlist)) => {
                 self.logits.clear();
                 self.logits.extend(shortlist.tokens().iter().map(|token| logits[token.index()]));
                 push_likeliest(shared.kernels, &self.logits, Some(shortlist.tokens()), &mut self.lists);
