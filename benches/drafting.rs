@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use refrain::draft::{
-    BuilderConfig, ContextSource, CostProfile, DraftSource, DraftTree, HistoryStore, NodeIdx, ResumeSource,
-    StepLimits, StepOutcome, TreeBuilder,
+    BuilderConfig, CalibrationSource, ContextSource, CostProfile, DraftSource, DraftTree, HistoryStore,
+    NodeIdx, ResumeSource, ReuseConfig, ReuseSource, SUCCESSORS_MAX, StepLimits, StepOutcome, Successor,
+    SuccessorLists, TreeBuilder,
 };
 use refrain::sam::SuffixAutomaton;
 use refrain::token::TokenId;
@@ -88,6 +89,23 @@ fn extend(c: &mut Criterion) {
     }
 }
 
+/// For each position of `text` a full list: what the text says next, among others.
+fn likely_successors(text: &[TokenId]) -> SuccessorLists {
+    let mut rng = Rng(5);
+    let mut lists = SuccessorLists::new();
+    for next in text.iter().skip(1) {
+        let mut list = [Successor { token: *next, log_probability: -3.0 }; SUCCESSORS_MAX];
+        for (successor, rank) in list.iter_mut().zip(1u8..) {
+            if rng.below(2) == 0 {
+                successor.token = TokenId(rng.token());
+            }
+            successor.log_probability = -f32::from(rank);
+        }
+        lists.push(&list);
+    }
+    lists
+}
+
 /// Processor time of this thread.
 fn cpu_micros() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
@@ -109,13 +127,15 @@ struct Session {
     builder: TreeBuilder,
     costs: CostProfile,
     tree: DraftTree,
+    /// Of all positions of the text; empty: without calibration and reuse.
+    successors: SuccessorLists,
     n_rows: usize,
     micros: Vec<f64>,
     cpu_micros: Vec<f64>,
 }
 
 impl Session {
-    fn new(context_len: usize, history_len: usize) -> Self {
+    fn new(context_len: usize, history_len: usize, is_calibrated: bool) -> Self {
         let text = text(context_len * 5 / 4 + history_len, 9);
         let (history, text) = text.split_at(history_len);
         let store = Arc::new(HistoryStore::with_tokens_max(4 << 20));
@@ -125,9 +145,21 @@ impl Session {
         if history_len > 0 {
             sources.push(Box::new(store.source("bench")));
         }
-        sources.iter_mut().for_each(|source| source.prime(&text[..context_len]));
+        let mut successors = SuccessorLists::new();
+        if is_calibrated {
+            sources.push(Box::new(CalibrationSource::new()));
+            sources.push(Box::new(ReuseSource::new(ReuseConfig::default())));
+            successors = likely_successors(text);
+        }
+        let mut before = successors.clone();
+        before.truncate(context_len);
+        for source in &mut sources {
+            source.calibrate(0, &before);
+            source.prime(&text[..context_len]);
+        }
         Session {
             text: text.to_vec(),
+            successors,
             start: context_len,
             position: context_len,
             sources,
@@ -145,14 +177,17 @@ impl Session {
     fn step(&mut self) -> Duration {
         if self.position + 64 >= self.text.len() {
             self.position = self.start;
+            let mut before = self.successors.clone();
+            before.truncate(self.start);
             self.sources.iter_mut().for_each(|source| {
                 source.reset();
+                source.calibrate(0, &before);
                 source.prime(&self.text[..self.start]);
             });
         }
         // Starting over above is no part of a step.
         let (started, cpu_started) = (Instant::now(), cpu_micros());
-        let Session { text, position, sources, builder, costs, tree, .. } = self;
+        let Session { text, position, sources, builder, costs, tree, successors, .. } = self;
         builder.build(sources, &text[..*position], StepLimits::NONE, costs, tree);
         let mut accepted = [NodeIdx::ROOT; 64];
         let mut n = 0;
@@ -163,8 +198,17 @@ impl Session {
             n += 1;
         }
         let new_tokens = &text[*position..=*position + n];
+        let mut visited = SuccessorLists::new();
+        let mut confidence = Vec::new();
+        if !successors.is_empty() {
+            for position in *position - 1..*position + n {
+                visited.push(&successors.list(position).collect::<Vec<_>>());
+            }
+            sources.iter_mut().for_each(|source| source.calibrate(*position - 1, &visited));
+            confidence.extend(tree.reach().iter().map(|reach| 0.5 + 0.5 * reach));
+        }
         *position += n + 1;
-        let outcome = StepOutcome { tree, accepted: &accepted[..n], new_tokens };
+        let outcome = StepOutcome { tree, accepted: &accepted[..n], new_tokens, confidence: &confidence };
         builder.observe(sources, &text[..*position], &outcome);
         let elapsed = started.elapsed();
         self.n_rows += self.tree.len();
@@ -176,13 +220,16 @@ impl Session {
 
 fn step(c: &mut Criterion) {
     let mut group = c.benchmark_group("draft/step");
-    for (context_len, history_len) in [(2_000, 0), (8_000, 0), (8_000, 1_000_000)] {
-        let mut session = Session::new(context_len, history_len);
-        let id = BenchmarkId::from_parameter(format!("{context_len}_context_{history_len}_history"));
+    let cases = [(2_000, 0, false), (8_000, 0, false), (8_000, 0, true), (8_000, 1_000_000, false)];
+    for (context_len, history_len, is_calibrated) in cases {
+        let mut session = Session::new(context_len, history_len, is_calibrated);
+        let calibrated = if is_calibrated { "_calibrated" } else { "" };
+        let id =
+            BenchmarkId::from_parameter(format!("{context_len}_context_{history_len}_history{calibrated}"));
         group.bench_function(id, |b| b.iter_custom(|n| (0..n).map(|_| session.step()).sum()));
         let rows = session.n_rows as f64 / session.micros.len() as f64;
         println!(
-            "{context_len} context, {history_len} history: {rows:.1} rows; µs per step: median {:.1}, p99 {:.1}; of processor time: median {:.1}, p99 {:.1}, most {:.1}",
+            "{context_len} context, {history_len} history{calibrated}: {rows:.1} rows; µs per step: median {:.1}, p99 {:.1}; of processor time: median {:.1}, p99 {:.1}, most {:.1}",
             quantile(&mut session.micros, 0.5),
             quantile(&mut session.micros, 0.99),
             quantile(&mut session.cpu_micros, 0.5),

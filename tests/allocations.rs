@@ -106,7 +106,8 @@ fn building_and_learning_allocate_nothing_once_warm() {
             builder.build(&mut sources, &committed, StepLimits::NONE, &costs, &mut tree);
             committed.push(committed[i]);
             let new_tokens = [committed[i]];
-            let outcome = StepOutcome { tree: &tree, accepted: &[] as &[NodeIdx], new_tokens: &new_tokens };
+            let accepted: &[NodeIdx] = &[];
+            let outcome = StepOutcome { tree: &tree, accepted, new_tokens: &new_tokens, confidence: &[] };
             builder.observe(&mut sources, &committed, &outcome);
         }
     });

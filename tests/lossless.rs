@@ -8,11 +8,13 @@
 mod common;
 
 use common::{EOS, Run, Tiny, plain, prompt, run, samplings};
-use refrain::draft::DraftSource;
 use refrain::draft::testing::{AlwaysRight, AlwaysWrong, Endless, Random};
-use refrain::engine::{Engine, GenerateOptions, SessionOptions};
+use refrain::draft::{DraftSource, ReuseConfig, SourceKind};
+use refrain::engine::{Calibration, Engine, GenerateOptions, SessionOptions};
 use refrain::kernels::{BlockType, IsaKind, Kernels, KvType};
+use refrain::task::{PromptPassage, Task};
 use refrain::token::TokenId;
+use refrain::tokenizer::Role;
 use refrain::verify::Sampling;
 
 const MAX_TOKENS: usize = 24;
@@ -158,6 +160,77 @@ fn padded_batches() {
             }
         }
     }
+}
+
+/// Calibration and reuse, every combination, over real text: the fixture model about the sample notes, with and without
+/// padding, in turns of a conversation.
+#[test]
+fn calibration_and_reuse() {
+    let engine = common::fixture_engine();
+    let notes = common::notes();
+    let reuses = [(0.0, 1, 4), (0.3, 2, 32), (1.0, 9, 255)]
+        .map(|(threshold, lifetime, tokens_max)| Some(ReuseConfig { threshold, lifetime, tokens_max }));
+    let (mut drafted, mut accepted) = ([0; 2], [0; 2]);
+    for (i, sampling) in samplings().iter().enumerate() {
+        let reference = conversation(&engine, plain(), &notes[2 * i..], sampling);
+        for calibration in [Calibration::Off, Calibration::Output, Calibration::InContext, Calibration::Full]
+        {
+            for reuse in std::iter::once(None).chain(reuses) {
+                for (verify_rows_max, verify_lens) in [(4, vec![]), (16, vec![]), (16, vec![1, 5, 16])] {
+                    let session = SessionOptions {
+                        calibration,
+                        reuse,
+                        verify_rows_max,
+                        verify_lens,
+                        history: false,
+                        ..SessionOptions::default()
+                    };
+                    let case = format!("{calibration:?} {reuse:?} rows {verify_rows_max} {sampling:?}");
+                    for (run, reference) in
+                        conversation(&engine, session, &notes[2 * i..], sampling).iter().zip(&reference)
+                    {
+                        run.assert_equal(reference, &case);
+                        let kinds = [SourceKind::Calibration, SourceKind::Reuse];
+                        for source in &run.stats.sources {
+                            if let Some(kind) = kinds.iter().position(|&kind| kind == source.kind) {
+                                drafted[kind] += source.drafted;
+                                accepted[kind] += source.accepted;
+                            }
+                        }
+                        check_rejections(run, &case);
+                    }
+                }
+            }
+        }
+    }
+    // Else the comparison would prove little.
+    assert!(
+        drafted[0] > 1000 && accepted[0] > 100,
+        "calibration: {} of {} accepted",
+        accepted[0],
+        drafted[0]
+    );
+    assert!(drafted[1] > 50, "reuse drafted {} tokens", drafted[1]);
+}
+
+/// Two turns about two notes.
+fn conversation(engine: &Engine, session: SessionOptions, notes: &[String], sampling: &Sampling) -> Vec<Run> {
+    let mut session = engine.session(session).unwrap();
+    let messages = [
+        Task::Summarize.user_message(&[PromptPassage { title: "", text: &notes[0] }], ""),
+        Task::Summarize.user_message(&[PromptPassage { title: "", text: &notes[1] }], "Keep it short."),
+    ];
+    let answer = |message: String| {
+        session.append_turn(Role::User, message).unwrap();
+        common::run_in(&mut session, options(sampling), usize::MAX)
+    };
+    messages.into_iter().map(answer).collect()
+}
+
+/// Each step leaves at most one draft, and its rows were wasted.
+fn check_rejections(run: &Run, case: &str) {
+    let left = run.stats.rejections.total();
+    assert!(left <= run.stats.steps && left <= run.stats.rows.wasted, "{case}: {:?}", run.stats);
 }
 
 /// The same model, prompt and seed give the same text on every instruction set.

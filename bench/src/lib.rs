@@ -16,9 +16,11 @@
 //! - [`costs`] says what verification batches cost.
 //! - [`replay`] walks one row; [`run()`] goes over whole files on several threads; [`tally`] is what comes out.
 //! - [`model`] replays through a model, where everything is computed and time is real.
+//! - [`ablate`](mod@ablate) lets a model answer with one part of drafting more at a time.
 //! - [`tune`] fits the reliability prior and the builder's constants to one half of the rows.
 //! - [`report`] writes tables, CSV, plots and a page.
 
+pub mod ablate;
 pub mod costs;
 pub mod model;
 pub mod replay;
@@ -29,6 +31,7 @@ pub mod strategy;
 pub mod tally;
 pub mod tune;
 
+pub use ablate::{AblateError, Ablation, Arm, ablate};
 pub use costs::{Costs, CostsError};
 pub use replay::{Constants, Lane, Setting};
 pub use rows::{Row, RowsError, TokenRow};

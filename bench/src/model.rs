@@ -7,7 +7,9 @@
 
 use refrain::draft::testing::{AlwaysRight, AlwaysWrong};
 use refrain::draft::{DraftSource, PassagesSource};
-use refrain::engine::{Drafting, Engine, GenerateError, GenerateOptions, SessionOptions, StageTimes, Stats};
+use refrain::engine::{
+    Calibration, Drafting, Engine, GenerateError, GenerateOptions, SessionOptions, StageTimes, Stats,
+};
 use refrain::token::TokenId;
 use refrain::verify::LogitsProcessor;
 
@@ -236,6 +238,9 @@ fn decode(
         },
         namespace: row.session.clone().unwrap_or_default(),
         history: has_history,
+        // What this model would say is not what was recorded.
+        calibration: Calibration::Off,
+        reuse: None,
         verify_rows_max: max_rows,
         ..SessionOptions::default()
     })?;

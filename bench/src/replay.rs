@@ -140,7 +140,7 @@ impl<'a> Lane<'a> {
             let new_tokens = &rest[..n_new];
             committed.extend_from_slice(new_tokens);
             let accepted = &self.walk.path()[1..];
-            let outcome = StepOutcome { tree: &tree, accepted, new_tokens };
+            let outcome = StepOutcome { tree: &tree, accepted, new_tokens, confidence: &[] };
             if let Some(judge) = wanted.judge.as_mut() {
                 builder.claims_seen(&outcome, judge);
             }

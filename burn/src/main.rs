@@ -25,13 +25,17 @@ refrain-burn COMMAND [--runs FOLDER] (default burn/runs)
                                  answers if asked for, and show each task
   export target|draft --out FOLDER|FILE.gguf
                                  write the Hugging Face layout, or GGUF in Q8_0
-  notes --out FOLDER [--count N] write the sample notes and questions.json beside them";
+  notes --out FOLDER [--count N] write the sample notes and questions.json beside them
+  rows --out FILE [--count N]    write requests of each task for `refrain bench`, as JSON Lines";
 
 /// Seed of weights and corpus.
 const SEED: u64 = 20_261_121;
 
 /// Seed of the sample notes.
 const NOTES_SEED: u64 = 7;
+
+/// Seed of the rows for `refrain bench`.
+const ROWS_SEED: u64 = 11;
 
 fn main() -> ExitCode {
     match Args(env::args().skip(1).collect()).run() {
@@ -79,6 +83,7 @@ impl Args {
             Some("eval") => self.eval(),
             Some("export") => self.export(),
             Some("notes") => self.notes(),
+            Some("rows") => self.rows(),
             _ => Err(Error::Usage(USAGE.to_owned())),
         }
     }
@@ -156,6 +161,14 @@ impl Args {
         } else {
             export::write_folder(&model, &tokenizer, &out)
         }
+    }
+
+    fn rows(&self) -> Result<(), Error> {
+        let mut lines = String::new();
+        for row in world::rows::rows(ROWS_SEED, self.option("--count")?.unwrap_or(25)) {
+            lines += &(serde_json::to_string(&row)? + "\n");
+        }
+        Ok(fs::write(self.out()?, lines)?)
     }
 
     fn notes(&self) -> Result<(), Error> {

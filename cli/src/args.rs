@@ -5,7 +5,8 @@ mod history;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use refrain::engine::{Drafting, EngineOptions, GenerateOptions, SessionOptions};
+use refrain::draft::ReuseConfig;
+use refrain::engine::{Calibration, Drafting, EngineOptions, GenerateOptions, SessionOptions};
 use refrain::kernels::{IsaKind, KvType};
 use refrain::model::weights::{PackedAccess, Quantize};
 use refrain::task::Task;
@@ -221,6 +222,15 @@ pub(crate) struct SessionArgs {
     /// recycle. Never changes the output.
     #[arg(long, value_name = "NAME", default_value_t = Strategy::Refrain, value_parser = parse_strategy, conflicts_with = "draft")]
     pub(crate) strategy: Strategy,
+    /// Whether what the model would say after each token of the text drafts too, and how much of its vocabulary is looked at.
+    /// Never changes the output.
+    #[arg(long, value_enum, default_value_t = CalibrationArg::Off)]
+    pub(crate) calibration: CalibrationArg,
+    /// Draft again what the model still finds likely of rejected drafts. Never changes the output.
+    #[arg(long)]
+    pub(crate) reuse: bool,
+    #[command(flatten)]
+    pub(crate) reuse_args: ReuseArgs,
     /// Tokens of prompt and output together [default: what the model was trained for, at most 4096].
     #[arg(long, value_name = "N")]
     pub(crate) ctx: Option<usize>,
@@ -249,6 +259,8 @@ impl SessionArgs {
                 (_, Strategy::Baseline(baseline)) => Drafting::Baseline(baseline),
                 _ => Drafting::Auto,
             },
+            calibration: self.calibration.calibration(),
+            reuse: self.reuse.then(|| self.reuse_args.config()),
             namespace: namespace.to_owned(),
             verify_rows_max: self.verify_len.or(self.verify_rows).unwrap_or(defaults.verify_rows_max),
             verify_lens: self.verify_len.into_iter().collect(),
@@ -264,6 +276,29 @@ pub(crate) enum DraftArg {
     Auto,
     /// Plain decoding.
     Off,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum CalibrationArg {
+    /// It does not.
+    Off,
+    /// After each token of the answer only, which costs nothing while the prompt is read.
+    Output,
+    /// The tokens of the prompt and the most frequent ones.
+    InContext,
+    /// All of it: what the papers do, and many times slower.
+    Full,
+}
+
+impl CalibrationArg {
+    fn calibration(self) -> Calibration {
+        match self {
+            Self::Off => Calibration::Off,
+            Self::Output => Calibration::Output,
+            Self::InContext => Calibration::InContext,
+            Self::Full => Calibration::Full,
+        }
+    }
 }
 
 /// The controls know the response in advance, which only a replay can.
@@ -441,6 +476,11 @@ pub(crate) enum BenchCommand {
     /// `context` (a string or a list: the passages) and `session` (rows of one follow one another: earlier responses are
     /// history).
     Replay(ReplayArgs),
+    /// Let a model answer with one part of drafting more at a time: what history, calibration and reuse are worth.
+    ///
+    /// Rows are those of `replay`; the prompt is the user's message, and the response is not used. `fixtures/rows.jsonl` of the
+    /// repository has rows for the model inside this program.
+    Ablate(AblateArgs),
     /// Fit the reliability table and the constants of drafting to the even rows, and report on the odd ones.
     Tune(TuneArgs),
 }
@@ -487,6 +527,55 @@ pub(crate) struct ReplayArgs {
     /// Rows of each subtask on that page.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) html_rows: usize,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AblateArgs {
+    /// Files of rows, JSON Lines.
+    #[arg(required = true)]
+    pub(crate) files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Rows of a verification batch at most.
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub(crate) rows: usize,
+    /// Fill every batch, as if rows cost nothing: acceptance lengths then do not depend on the machine. Without it each step
+    /// drafts what pays here.
+    #[arg(long)]
+    pub(crate) free_rows: bool,
+    /// Output tokens of an answer at most.
+    #[arg(long, value_name = "N", default_value_t = 160)]
+    pub(crate) max_tokens: usize,
+    /// Rows of each task at most [default: all].
+    #[arg(long, value_name = "N")]
+    pub(crate) task_rows: Option<usize>,
+    /// What is kept of rejected drafts.
+    #[command(flatten)]
+    pub(crate) reuse: ReuseArgs,
+}
+
+/// What is kept of rejected drafts, and for how long. Never changes the output.
+#[derive(Debug, Args)]
+pub(crate) struct ReuseArgs {
+    /// Probability that the model must give each token of a rejected draft to draft it again.
+    #[arg(long, value_name = "P", default_value_t = ReuseConfig::default().threshold)]
+    pub(crate) reuse_threshold: f32,
+    /// Steps in which it may be drafted again.
+    #[arg(long, value_name = "N", default_value_t = ReuseConfig::default().lifetime)]
+    pub(crate) reuse_steps: u32,
+    /// Tokens kept at most.
+    #[arg(long, value_name = "N", default_value_t = ReuseConfig::default().tokens_max)]
+    pub(crate) reuse_tokens: u32,
+}
+
+impl ReuseArgs {
+    pub(crate) fn config(&self) -> ReuseConfig {
+        ReuseConfig {
+            threshold: self.reuse_threshold,
+            lifetime: self.reuse_steps,
+            tokens_max: self.reuse_tokens,
+        }
+    }
 }
 
 #[derive(Debug, Args)]

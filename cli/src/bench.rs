@@ -3,18 +3,19 @@
 use std::io::Write as _;
 use std::path::Path;
 
-use refrain::draft::VERIFY_ROWS_MAX;
-use refrain::engine::EngineOptions;
+use refrain::draft::{CostProfile, VERIFY_ROWS_MAX};
+use refrain::engine::{EngineOptions, SessionOptions};
 use refrain::model::Checkpoint;
 use refrain::tokenizer::Tokenizer;
 use refrain_bench::replay::Wanted;
 use refrain_bench::report::html::TracedRow;
 use refrain_bench::report::{self, Plot, Report};
 use refrain_bench::{
-    Constants, Costs, CostsError, Half, Lane, RowsError, Setting, Sources, Strategy, Tally, TokenRow, rows,
+    AblateError, Constants, Costs, CostsError, Half, Lane, RowsError, Setting, Sources, Strategy, Tally,
+    TokenRow, rows,
 };
 
-use crate::args::{BenchArgs, BenchCommand, HalfArg, ReplayArgs, RowsArgs, TuneArgs};
+use crate::args::{AblateArgs, BenchArgs, BenchCommand, HalfArg, ReplayArgs, RowsArgs, TuneArgs};
 use crate::failure::{Exit, Failure};
 use crate::load;
 use crate::progress::Progress;
@@ -25,6 +26,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<Exit, Failure> {
             Some(path) => replay_model(args, path),
             None => replay(args),
         },
+        BenchCommand::Ablate(args) => ablate(args),
         BenchCommand::Tune(args) => tune(args),
     }
 }
@@ -128,6 +130,49 @@ fn check_vocabulary(name: &str, given: usize, limit: usize) -> Result<(), Failur
 
 fn strategies(args: &ReplayArgs) -> Vec<Strategy> {
     if args.strategy.is_empty() { Strategy::all() } else { args.strategy.clone() }
+}
+
+/// Lets the model answer the rows with one part of drafting more at a time.
+fn ablate(args: &AblateArgs) -> Result<Exit, Failure> {
+    check_rows(args.rows)?;
+    let mut rows = rows::read(&args.files)?;
+    if let Some(task_rows) = args.task_rows {
+        let mut taken: std::collections::BTreeMap<String, usize> = std::collections::BTreeMap::new();
+        rows.retain(|row| {
+            let n = taken.entry(row.task.clone()).or_default();
+            *n += 1;
+            *n <= task_rows
+        });
+    }
+    let checkpoint = load::checkpoint(args.model.model.as_deref())?;
+    let mut options = args.model.engine_options();
+    if args.free_rows {
+        options.cost_profile = Some(CostProfile::free_rows(1.0));
+    }
+    let engine = load::engine(&checkpoint, options)?;
+    let session = SessionOptions {
+        verify_rows_max: args.rows,
+        reuse: Some(args.reuse.config()),
+        ..SessionOptions::default()
+    };
+    let ablation = {
+        let progress = Progress::tokens("answering");
+        let report = |done, total| progress.set(done as u64, total as u64);
+        refrain_bench::ablate(&engine, &rows, &session, args.max_tokens, report)?
+    };
+    let (isa, n_threads) = engine.compute();
+    let conditions = [
+        format!("model: {} ({isa:?}, {n_threads} threads), greedy", checkpoint.name()),
+        format!(
+            "{} rows a batch at most, {}; answers of {} tokens at most",
+            args.rows,
+            if args.free_rows { "rows are free" } else { "as many as pay by their measured cost" },
+            args.max_tokens
+        ),
+        "every answer is that of plain decoding".to_owned(),
+    ];
+    write!(std::io::stdout(), "{}", report::ablation::write(&conditions, &ablation))?;
+    Ok(Exit::Done)
 }
 
 fn tune(args: &TuneArgs) -> Result<Exit, Failure> {
@@ -288,6 +333,17 @@ impl From<CostsError> for Failure {
             error,
             "name a file that `refrain profile` has written, or a JSON list of [rows, microseconds]",
         )
+    }
+}
+
+impl From<AblateError> for Failure {
+    fn from(error: AblateError) -> Self {
+        match error {
+            AblateError::Generate { source, .. } => source.into(),
+            differs => {
+                Self::input(differs, "this is a fault of Refrain: please report the model and the row")
+            }
+        }
     }
 }
 

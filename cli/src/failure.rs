@@ -136,9 +136,9 @@ impl From<ProfileError> for Failure {
 impl From<SessionError> for Failure {
     fn from(error: SessionError) -> Self {
         match error {
-            SessionError::OutOfRange { .. } | SessionError::VerifyLens => {
-                Self::usage(error, "choose a value in the range")
-            }
+            SessionError::OutOfRange { .. }
+            | SessionError::ReuseThreshold { .. }
+            | SessionError::VerifyLens => Self::usage(error, "choose a value in the range"),
             SessionError::ContextOverflow { .. } => Self::input(error, "--ctx N sets the context"),
             SessionError::TokenOutOfRange { .. } => Self::input(error, "use token ids of this model"),
             SessionError::Tokenizer(_) => Self::input(error, "--raw goes without the chat template"),

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use refrain::draft::Rejections;
 use refrain::engine::{Engine, FinishReason, Origin, Stats, Summary};
 use serde::Serialize;
 
@@ -102,9 +103,14 @@ fn write_details(out: &mut String, stats: &Stats) -> std::fmt::Result {
     let (rows, off, time) = (&stats.rows, &stats.drafting_off, &stats.time_us);
     writeln!(
         out,
-        "rows      {} valid, {} wasted, {} padded; {} projected",
-        rows.valid, rows.wasted, rows.padded, rows.projected
+        "rows      {} valid{}, {} wasted, {} padded; {} projected",
+        rows.valid,
+        percent(rows.valid, rows.total()),
+        rows.wasted,
+        rows.padded,
+        rows.projected
     )?;
+    write_rejections(out, &stats.rejections)?;
     let reasons = [
         (off.disabled, "drafting is off"),
         (off.output_end, "the output was about to end"),
@@ -118,11 +124,12 @@ fn write_details(out: &mut String, stats: &Stats) -> std::fmt::Result {
     }
     writeln!(
         out,
-        "prefill   {:.1} ms for {} tokens ({} more from the cache), {:.1} tokens/s; sources learn them in {:.1} ms",
+        "prefill   {:.1} ms for {} tokens ({} more from the cache), {:.1} tokens/s; calibration {:.1} ms, sources learn them in {:.1} ms",
         time.prefill / 1e3,
         stats.prefilled_tokens,
         stats.cached_tokens,
         stats.prefill_tokens_per_s(),
+        time.calibrate / 1e3,
         time.prime / 1e3,
     )?;
     let stages = [
@@ -134,6 +141,19 @@ fn write_details(out: &mut String, stats: &Stats) -> std::fmt::Result {
     ];
     let stages = stages.map(|(stage, us)| format!("{stage} {:.0}", us / stats.steps.max(1) as f64));
     writeln!(out, "decode    {:.1} ms; µs per step: {}", time.decode() / 1e3, stages.join(", "))
+}
+
+/// Why drafts were left: what the answer went on with, beside the draft.
+fn write_rejections(out: &mut String, why: &Rejections) -> std::fmt::Result {
+    let reasons = [
+        (why.missing, "lacked a token"),
+        (why.synonym, "had another word"),
+        (why.redundant, "had tokens too many"),
+        (why.other, "went elsewhere"),
+    ];
+    let reasons = reasons.iter().filter(|(n_drafts, _)| *n_drafts > 0);
+    let reasons: Vec<_> = reasons.map(|(n_drafts, reason)| format!("{n_drafts} {reason}")).collect();
+    if reasons.is_empty() { Ok(()) } else { writeln!(out, "left      drafts: {}", reasons.join(", ")) }
 }
 
 /// Steps by acceptance length, one line for each length that occurred.

@@ -146,6 +146,33 @@ fn a_model_can_be_replayed_with_another_tokenizer() {
 }
 
 #[test]
+fn an_ablation_has_every_task_and_every_part() {
+    let rows = repository("fixtures/rows.jsonl");
+    let args = ["bench", "ablate", arg(&rows), "--task-rows", "2", "--max-tokens", "40", "--free-rows"];
+    let shown = refrain(&args).done();
+    let line = |start: &str| {
+        let line = shown.lines().find(|line| line.starts_with(start));
+        line.unwrap_or_else(|| panic!("{start} in {shown}")).split('|').map(str::trim).collect::<Vec<_>>()
+    };
+    for task in ["summarize", "answer", "ui", "reply", "all"] {
+        let cells = line(&format!("| {task} |"));
+        let lens: Vec<f64> =
+            cells[4..13].iter().map(|cell| cell.split(' ').next().unwrap().parse().unwrap()).collect();
+        assert_eq!(lens[0], 1.0, "plain decoding: {cells:?}");
+        assert!(lens[1..].iter().all(|&len| len >= 1.0) && lens[8] > 1.1, "{cells:?}");
+    }
+    let sources = line("| + calibration in context + reuse |");
+    assert_eq!(sources.len(), line("| context |").len());
+    for part in
+        ["calibration", "reuse", "history", "missing | synonym | redundant", "calibration µs per token"]
+    {
+        assert!(shown.contains(part), "{part} in {shown}");
+    }
+    assert_eq!(refrain(&["bench", "ablate", arg(&rows), "--rows", "0"]).code, Some(2));
+    assert_eq!(refrain(&["bench", "ablate", arg(&rows), "--reuse-threshold", "7"]).code, Some(2));
+}
+
+#[test]
 fn tuning_writes_constants_and_reports_on_rows_that_took_no_part() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("fitted.rs");

@@ -62,7 +62,7 @@ fn replay(
         }
         let new_tokens = &target[said..=said + accepted.len()];
         committed.extend_from_slice(new_tokens);
-        let outcome = StepOutcome { tree: &tree, accepted: &accepted, new_tokens };
+        let outcome = StepOutcome { tree: &tree, accepted: &accepted, new_tokens, confidence: &[] };
         builder.observe(sources, &committed, &outcome);
         said += new_tokens.len();
         rows.push(tree.len());
@@ -178,7 +178,8 @@ fn a_tree_that_the_builder_did_not_make_teaches_nothing() {
     let stranger = DraftTree::new(TokenId(1));
     let new_tokens = [TokenId(2)];
     for _ in 0..100 {
-        let outcome = StepOutcome { tree: &stranger, accepted: &[], new_tokens: &new_tokens };
+        let outcome =
+            StepOutcome { tree: &stranger, accepted: &[], new_tokens: &new_tokens, confidence: &[] };
         builder.observe(&mut sources, &[TokenId(1), TokenId(2)], &outcome);
     }
     let again = build(&mut builder, &mut sources, &[TokenId(1)]);
@@ -283,7 +284,7 @@ proptest! {
                 let tree = build(&mut builder, &mut sources, &committed);
                 let next = [TokenId(n as u32 % VOCAB_SIZE)];
                 let accepted: Vec<NodeIdx> = Vec::new();
-                let outcome = StepOutcome { tree: &tree, accepted: &accepted, new_tokens: &next };
+                let outcome = StepOutcome { tree: &tree, accepted: &accepted, new_tokens: &next, confidence: &[] };
                 builder.observe(&mut sources, &committed, &outcome);
                 trees.push(tree);
             }

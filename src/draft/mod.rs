@@ -12,15 +12,18 @@
 //! - The [`TreeBuilder`] asks all sources at once and keeps the nodes that pay, the empty draft included.
 //! - The [`ReliabilityTable`] turns a source's claim into the acceptance that such claims have met.
 //! - The [`CostProfile`] says what a verification batch costs, as measured.
-//! - [`ContextSource`], [`ResumeSource`], [`PassagesSource`] and [`HistorySource`] are the sources; [`testing`] has the extreme ones, and
-//!   [`Baseline`] published rules to compare with.
+//! - [`ContextSource`], [`ResumeSource`], [`PassagesSource`] and [`HistorySource`] draft from text; [`CalibrationSource`] and
+//!   [`ReuseSource`] from what the target's own rows say; [`testing`] has the extreme sources, and [`Baseline`] published rules to
+//!   compare with.
 //!
 //! Invariants: drafts are deterministic (no clock, no random number, no iteration over a hash map), so that sampling
 //! with keyed randomness stays exact; nothing here sees logits or how wide they are; `build` and `observe` allocate
 //! nothing once their buffers have grown to size.
 
+mod alignment;
 mod baseline;
 mod builder;
+mod calibration;
 mod context;
 mod cost;
 mod fitted;
@@ -31,7 +34,9 @@ mod passages;
 mod prior;
 mod reliability;
 mod resume;
+mod reuse;
 mod source;
+mod successors;
 pub mod testing;
 mod tree;
 
@@ -40,8 +45,10 @@ mod builder_tests;
 #[cfg(test)]
 mod source_tests;
 
+pub use alignment::{RejectionCounter, Rejections};
 pub use baseline::{Baseline, UnknownBaseline};
 pub use builder::{SOURCES_MAX, TreeBuilder};
+pub use calibration::CalibrationSource;
 pub use context::ContextSource;
 pub(crate) use cost::CostCorrection;
 pub use cost::{CostProfile, VERIFY_ROWS_MAX};
@@ -52,5 +59,7 @@ pub use passages::PassagesSource;
 pub use prior::{Prior, PriorFit};
 pub use reliability::{Evidence, ReliabilityConfig, ReliabilityTable};
 pub use resume::ResumeSource;
+pub use reuse::{ReuseConfig, ReuseSource};
 pub use source::{Anchor, Candidate, Candidates, Cursor, DraftSource, SourceKind, StepOutcome};
+pub use successors::{SUCCESSORS_MAX, Successor, SuccessorLists};
 pub use tree::{DraftTree, NodeIdx};

@@ -6,15 +6,16 @@
 //!
 //! ```text
 //! text      … a b c d e f g …
-//! output    … a b c t              synonym: e follows     inserted: d follows     skipped (t = f): g follows
+//! output    … a b c t              synonym: e follows     missing: d follows     redundant (t = f): g follows
 //! ```
 //!
-//! Each of the three is a *place* with an own claim; further tokens confirm one of them or drop it. CoordGen (arXiv
-//! 2510.15312, section 3.4) lines up rejected drafts in these ways; here the whole text is at hand, so a place holds for as
-//! long as the output agrees with it.
+//! Each of the three is a *place* with an own claim; further tokens confirm one of them or drop it. CoordGen lines up rejected
+//! drafts in these ways (`alignment.rs`, and [`ReuseSource`](super::ReuseSource) for drafts from anywhere); here the whole text
+//! is at hand, so a place holds for as long as the output agrees with it.
 
 use std::collections::HashMap;
 
+use super::alignment::{Alignment, REDUNDANT_MAX};
 use super::source::{Anchor, Candidate, Candidates, Cursor, DraftSource, SourceKind, StepOutcome};
 use crate::token::TokenId;
 
@@ -22,23 +23,8 @@ use crate::token::TokenId;
 const GRAM: usize = 3;
 /// Places followed at a time.
 const PLACES_MAX: usize = 4;
-/// Tokens that the target may leave out.
-const SKIP_MAX: usize = 6;
 /// Tokens after a departure within which a place must be confirmed.
 const UNCONFIRMED_MAX: u32 = 3;
-
-/// How a place lines up with the output.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Alignment {
-    /// The output has not left it.
-    Straight,
-    /// The target took another token.
-    Synonym,
-    /// The target put a token in.
-    Inserted,
-    /// The target left tokens out.
-    Skipped,
-}
 
 /// A position of the text that may be what comes next.
 #[derive(Clone, Copy, Debug)]
@@ -139,13 +125,13 @@ impl ResumeSource {
             return;
         }
         let left = Place { before: place.before + place.since, since: 0, missed: 0, ..place };
-        let mut ahead = self.text.iter().skip(place.next as usize + 1).take(SKIP_MAX);
+        let mut ahead = self.text.iter().skip(place.next as usize + 1).take(REDUNDANT_MAX);
         if let Some(skipped) = ahead.position(|&ahead| ahead == token) {
             let next = place.next + skipped as u32 + 2;
-            push(kept, Place { next, since: 1, alignment: Alignment::Skipped, ..left });
+            push(kept, Place { next, since: 1, alignment: Alignment::Redundant, ..left });
         }
         push(kept, Place { next: place.next + 1, alignment: Alignment::Synonym, ..left });
-        push(kept, Place { alignment: Alignment::Inserted, ..left });
+        push(kept, Place { alignment: Alignment::Missing, ..left });
     }
 }
 
@@ -158,39 +144,15 @@ fn push(places: &mut Vec<Place>, place: Place) {
 impl Place {
     /// The place as a cursor, moved on by `n` tokens.
     fn cursor(self, n: u32) -> Cursor {
-        let alignment = match self.alignment {
-            Alignment::Straight => 0u64,
-            Alignment::Synonym => 1,
-            Alignment::Inserted => 2,
-            Alignment::Skipped => 3,
-        };
         let before = u64::from(self.before.min(1023));
         let since = u64::from((self.since + n).min(1023));
-        Cursor(u64::from(self.next + n) | alignment << 32 | before << 34 | since << 44)
+        Cursor(u64::from(self.next + n) | self.alignment.to_bits() << 32 | before << 34 | since << 44)
     }
 
     fn from_cursor(cursor: Cursor) -> Self {
-        let alignment = match cursor.0 >> 32 & 3 {
-            0 => Alignment::Straight,
-            1 => Alignment::Synonym,
-            2 => Alignment::Inserted,
-            _ => Alignment::Skipped,
-        };
+        let alignment = Alignment::from_bits(cursor.0 >> 32);
         let (before, since) = ((cursor.0 >> 34 & 1023) as u32, (cursor.0 >> 44 & 1023) as u32);
         Place { next: cursor.0 as u32, before, since, missed: 0, alignment }
-    }
-}
-
-impl Alignment {
-    /// The raw claim of a place: it stands for the alignment, and the prior knows what that is worth. Each is the middle of
-    /// a bucket of the prior.
-    fn claim(self) -> f32 {
-        match self {
-            Alignment::Straight => 0.9,
-            Alignment::Skipped => 0.7,
-            Alignment::Synonym => 0.525,
-            Alignment::Inserted => 0.375,
-        }
     }
 }
 
@@ -252,7 +214,6 @@ impl DraftSource for ResumeSource {
 
 #[cfg(test)]
 mod tests {
-    use super::super::prior;
     use super::*;
 
     fn proposals(text: &str) -> Vec<char> {
@@ -270,10 +231,10 @@ mod tests {
     #[test]
     fn goes_on_after_a_departure() {
         assert_eq!(proposals("abcdefgh-abc"), ['d']);
-        assert_eq!(proposals("abcdefgh-abcX"), ['e', 'd'], "a synonym, or put in");
+        assert_eq!(proposals("abcdefgh-abcX"), ['e', 'd'], "a synonym, or missing");
         assert_eq!(proposals("abcdefgh-abcXe")[0], 'f', "it was a synonym");
-        assert_eq!(proposals("abcdefgh-abcXd")[0], 'e', "it was put in");
-        assert_eq!(proposals("abcdefgh-abcf")[0], 'g', "two were left out");
+        assert_eq!(proposals("abcdefgh-abcXd")[0], 'e', "it was missing");
+        assert_eq!(proposals("abcdefgh-abcf")[0], 'g', "two were redundant");
     }
 
     #[test]
@@ -282,20 +243,8 @@ mod tests {
     }
 
     #[test]
-    fn each_alignment_has_a_bucket_of_the_prior() {
-        let claims = [Alignment::Straight, Alignment::Skipped, Alignment::Synonym, Alignment::Inserted]
-            .map(|alignment| alignment.claim());
-        for claim in claims {
-            let bucket = prior::probability_bucket(claim);
-            assert!((prior::bucket_probability(bucket) - claim).abs() < 1e-6);
-            let same = claims.iter().filter(|&&other| prior::probability_bucket(other) == bucket);
-            assert_eq!(same.count(), 1, "{claim}");
-        }
-    }
-
-    #[test]
     fn a_cursor_holds_its_place() {
-        for alignment in [Alignment::Straight, Alignment::Synonym, Alignment::Inserted, Alignment::Skipped] {
+        for alignment in [Alignment::Straight, Alignment::Synonym, Alignment::Missing, Alignment::Redundant] {
             let place = Place { next: u32::MAX - 9, before: 1000, since: 7, missed: 0, alignment };
             let back = Place::from_cursor(place.cursor(2));
             assert_eq!(

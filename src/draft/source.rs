@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{DraftTree, NodeIdx};
+use super::{DraftTree, NodeIdx, SuccessorLists};
 use crate::token::TokenId;
 
 /// What kind of source speaks: each kind earns its own reliability.
@@ -131,6 +131,9 @@ pub struct StepOutcome<'a> {
     pub accepted: &'a [NodeIdx],
     /// The tokens that the step committed: those of `accepted`, then the bonus token. Fewer where the output ended.
     pub new_tokens: &'a [TokenId],
+    /// The probability that the target gives each node's token after the node's parent, not a number where it was not computed.
+    /// Shape `[tree.len()]`; empty where none was.
+    pub confidence: &'a [f32],
 }
 
 /// Something that proposes tokens without running the target.
@@ -139,7 +142,8 @@ pub struct StepOutcome<'a> {
 /// one tree together with every other source's. The call order of a session:
 ///
 /// ```text
-/// prime(prompt) → { anchors → expand* → observe }* → prime(next turn) → …      reset, prime: after a truncation
+/// calibrate* → prime(prompt) → { anchors → expand* → calibrate → observe }* → calibrate* → prime(next turn) → …
+/// truncate → prime                        after a truncation
 /// ```
 ///
 /// A source must be deterministic: the same calls give the same candidates. It bounds its own memory and says how.
@@ -154,8 +158,21 @@ pub trait DraftSource: Send {
     /// committed so far; what the source knows already is its beginning.
     fn prime(&mut self, committed: &[TokenId]);
 
-    /// The committed text was truncated: forget it. A [`prime`](Self::prime) with what is left follows.
+    /// Forgets the committed text. A [`prime`](Self::prime) with another one follows.
     fn reset(&mut self);
+
+    /// The committed text was truncated to its first `len` tokens. A [`prime`](Self::prime) with what is left follows: a
+    /// source that cannot go back starts again.
+    fn truncate(&mut self, len: usize) {
+        let _ = len;
+        self.reset();
+    }
+
+    /// The target's likely successors of the tokens at positions `first..` of the committed text, which the source may not
+    /// have seen yet. They hold until the text is truncated before them. Most sources have no use for them.
+    fn calibrate(&mut self, first: usize, lists: &SuccessorLists) {
+        let _ = (first, lists);
+    }
 
     /// Cursors that match the end of the committed tokens, longest match first. `out` comes empty.
     fn anchors(&mut self, committed: &[TokenId], out: &mut Vec<Anchor>);

@@ -7,10 +7,13 @@ use std::sync::atomic::Ordering;
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::draft::{CostCorrection, CostProfile, DraftTree, NodeIdx, SourceKind, StepLimits, StepOutcome};
+use crate::draft::{
+    CostCorrection, CostProfile, DraftTree, NodeIdx, RejectionCounter, SourceKind, StepLimits, StepOutcome,
+};
 use crate::engine::Shared;
 use crate::engine::options::{Drafting, GenerateOptions, STOP_BYTES_MAX};
 use crate::engine::output::{FinishReason, Output, OutputLimits};
+use crate::engine::reader::Reader;
 use crate::engine::session::{Session, SessionError};
 use crate::engine::stats::{SourceStats, Stats, Stopwatch};
 use crate::model::Workspace;
@@ -104,6 +107,7 @@ pub struct Generation<'s> {
     projection: Projection,
     costs: CostProfile,
     stats: Stats,
+    rejections: RejectionCounter,
     events: VecDeque<Event>,
     prompt_len: usize,
     started: bool,
@@ -160,6 +164,7 @@ impl<'s> Generation<'s> {
             projection: Projection::new(session.options.projection_rows, vocab_size),
             costs,
             stats,
+            rejections: RejectionCounter::default(),
             events: VecDeque::new(),
             prompt_len,
             started: false,
@@ -206,11 +211,15 @@ impl<'s> Generation<'s> {
             return Ok(());
         }
         let mut watch = Stopwatch::start();
+        let calibrate_us = self.session.calibrate_us;
         let prefilled = self.session.prefill(progress);
-        watch.lap(&mut self.stats.time_us.prefill);
+        let time_us = &mut self.stats.time_us;
+        watch.lap(&mut time_us.prefill);
+        let calibrate_us = self.session.calibrate_us - calibrate_us;
+        time_us.calibrate += calibrate_us;
+        time_us.prefill -= calibrate_us;
         prefilled?;
         self.started = true;
-        watch.lap(&mut self.stats.time_us.prefill);
         self.session.prime();
         watch.lap(&mut self.stats.time_us.prime);
         Ok(())
@@ -255,9 +264,12 @@ impl<'s> Generation<'s> {
 
     /// Follows the target's choices; each is committed as a token at once, so that the next one is made with it.
     fn walk(&mut self) -> Result<(), GenerateError> {
-        let Session { shared, tokens, workspace, sources, tree, walk: path, .. } = &mut *self.session;
+        let Session { shared, tokens, workspace, sources, tree, walk: path, reader, .. } = &mut *self.session;
         let tree = &*tree;
         self.projection.clear();
+        if let Some(reader) = reader {
+            reader.start_walk();
+        }
         // Both closures need the tokens: one to choose, the other to add to them.
         let tokens = std::cell::RefCell::new(tokens);
         walk(
@@ -266,6 +278,9 @@ impl<'s> Generation<'s> {
             |node| {
                 let tokens = tokens.borrow();
                 let logits = self.projection.logits(shared, workspace, tree, node);
+                if let Some(reader) = reader {
+                    reader.list_visited(shared, logits);
+                }
                 self.processors.iter_mut().for_each(|p| p.process(&tokens, logits));
                 self.sampler.choose(&tokens, logits).map_err(GenerateError::from)
             },
@@ -283,9 +298,26 @@ impl<'s> Generation<'s> {
         )
     }
 
+    /// Takes from the step's rows what the sources want to know of the target, while the hidden states are there.
+    fn read_rows(&mut self) {
+        let Session { shared, workspace, tokens, sources, tree, walk, reader, calibrated, .. } =
+            &mut *self.session;
+        let Some(reader) = reader else { return };
+        let path = walk.path();
+        // The root was the newest token before the step.
+        let first = tokens.len() - path.len() - 1;
+        let lists = reader.visited();
+        sources.iter_mut().for_each(|source| source.calibrate(first, lists));
+        *calibrated = first + lists.len();
+        reader.extend(&shared.model, &tokens[first + 1..]);
+        reader.judge(shared, workspace, tree, path);
+    }
+
     /// Sources, reliability and statistics learn from the step.
     fn observe(&mut self, n_rows: usize) {
-        let Session { options, tokens, sources, builder, tree, walk, primed, .. } = &mut *self.session;
+        self.read_rows();
+        let Session { options, tokens, sources, builder, tree, walk, primed, reader, .. } =
+            &mut *self.session;
         let path = walk.path();
         let new_tokens = &tokens[tokens.len() - path.len()..];
         let stats = &mut self.stats;
@@ -315,7 +347,10 @@ impl<'s> Generation<'s> {
                 &mut off.no_candidate
             }) += 1;
         }
-        builder.observe(sources, tokens, &StepOutcome { tree, accepted: &path[1..], new_tokens });
+        let confidence = reader.as_ref().map_or(&[][..], Reader::confidence);
+        let outcome = StepOutcome { tree, accepted: &path[1..], new_tokens, confidence };
+        self.rejections.observe(&outcome);
+        builder.observe(sources, tokens, &outcome);
         *primed = tokens.len();
     }
 
@@ -352,6 +387,7 @@ impl<'s> Generation<'s> {
     fn end(&mut self, held_text: String) {
         self.ended = true;
         let finish = self.output.finish().unwrap_or(FinishReason::Cancelled);
+        self.stats.rejections = self.rejections.finish();
         self.close();
         let summary = Summary { finish, text: held_text, stats: std::mem::take(&mut self.stats) };
         self.events.push_back(Event::Done(summary));

@@ -27,13 +27,14 @@ mod generation;
 mod options;
 mod output;
 pub mod profile;
+mod reader;
 mod session;
 mod stats;
 
 pub use generation::{Event, GenerateError, Generation, Origin, Summary, TokenEvent};
 pub use options::{
-    CONTEXT_LEN_DEFAULT_MAX, Drafting, EngineOptions, GenerateOptions, PREFILL_CHUNK_MAX, STOP_BYTES_MAX,
-    SessionOptions, VERIFY_ROWS_MAX,
+    CONTEXT_LEN_DEFAULT_MAX, Calibration, Drafting, EngineOptions, GenerateOptions, PREFILL_CHUNK_MAX,
+    STOP_BYTES_MAX, SessionOptions, VERIFY_ROWS_MAX,
 };
 pub use output::FinishReason;
 pub use profile::{MachineProfile, ProfileError, ProfileMismatch, ProfileOptions};
@@ -186,6 +187,16 @@ impl Engine {
     /// Earlier responses of this process, by namespace.
     pub fn history(&self) -> &HistoryStore {
         &self.shared.history
+    }
+
+    /// What drafts have been worth so far, on which generations build.
+    pub fn reliability(&self) -> ReliabilityTable {
+        self.shared.reliability().clone()
+    }
+
+    /// Lets the next generations build on another table: what was learnt in another run, or nothing.
+    pub fn set_reliability(&self, table: ReliabilityTable) {
+        *self.shared.reliability() = table;
     }
 
     /// What a verification batch costs, as measured so far; with a stored profile, at the start of a context.

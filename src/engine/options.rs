@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::profile::MachineProfile;
 pub use crate::draft::VERIFY_ROWS_MAX;
-use crate::draft::{Baseline, CostProfile};
+use crate::draft::{Baseline, CostProfile, ReuseConfig};
 use crate::kernels::{IsaKind, KvType};
 use crate::model::weights::{PackedAccess, Quantize};
 use crate::token::TokenId;
@@ -49,6 +49,26 @@ pub enum Drafting {
     Off,
 }
 
+/// Whether the target's own distributions over the context draft ([`CalibrationSource`](crate::draft::CalibrationSource)), and
+/// onto how many tokens they are projected.
+///
+/// For the rows of the prompt the last layer is computed, of which only keys and values are needed otherwise: a prefill takes
+/// longer by about one part in as many as the model has layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Calibration {
+    /// They do not.
+    #[default]
+    Off,
+    /// Those of the output alone, onto the tokens of the context and the most frequent ones of the vocabulary: their rows are
+    /// computed anyway, and the prompt costs nothing.
+    Output,
+    /// Those of the prompt and the output, onto the same tokens.
+    InContext,
+    /// Onto the whole vocabulary.
+    Full,
+}
+
 /// Options of a [`Session`](crate::engine::Session). None of them changes a bit of the output, but for `kv_type` and, where
 /// the output ends for want of room, `context_len`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -62,6 +82,10 @@ pub struct SessionOptions {
     pub kv_type: KvType,
     /// Whether to draft.
     pub drafting: Drafting,
+    /// Whether the target's distributions over the context draft, with [`Drafting::Auto`].
+    pub calibration: Calibration,
+    /// What is kept of rejected drafts, with [`Drafting::Auto`]; `None`: nothing.
+    pub reuse: Option<ReuseConfig>,
     /// Whose history drafts for this session and learns from it: an app, a user, a task.
     pub namespace: String,
     /// Whether to draft from, and add to, the history of the namespace.
@@ -89,6 +113,8 @@ impl Default for SessionOptions {
             context_len: None,
             kv_type: KvType::F16,
             drafting: Drafting::Auto,
+            calibration: Calibration::default(),
+            reuse: None,
             namespace: "default".to_owned(),
             history: true,
             verify_rows_max: 32,

@@ -7,13 +7,18 @@ use serde::Serialize;
 use thiserror::Error;
 
 use crate::draft::{
-    BuilderConfig, ContextSource, DraftSource, DraftTree, ResumeSource, SOURCES_MAX, SourceKind, TreeBuilder,
+    BuilderConfig, CalibrationSource, ContextSource, DraftSource, DraftTree, ResumeSource, ReuseConfig,
+    ReuseSource, SOURCES_MAX, SourceKind, TreeBuilder,
 };
 use crate::engine::generation::{GenerateError, Generation};
-use crate::engine::options::{Drafting, GenerateOptions, PREFILL_CHUNK_MAX, SessionOptions, VERIFY_ROWS_MAX};
+use crate::engine::options::{
+    Calibration, Drafting, GenerateOptions, PREFILL_CHUNK_MAX, SessionOptions, VERIFY_ROWS_MAX,
+};
 use crate::engine::profile::{MachineProfile, ProfileMismatch};
+use crate::engine::reader::Reader;
+use crate::engine::stats::Stopwatch;
 use crate::engine::{CONTEXT_LEN_DEFAULT_MAX, Shared};
-use crate::kernels;
+use crate::kernels::{self, PackError};
 use crate::model::transformer::{ForwardError, PassEnd};
 use crate::model::{Batch, KvCache, Workspace, kv_cache::KvCacheError};
 use crate::token::TokenId;
@@ -41,6 +46,12 @@ pub struct Session {
     pub(super) tree: DraftTree,
     /// Tokens that the sources have seen.
     pub(super) primed: usize,
+    /// Reads the target's rows for the sources that want it.
+    pub(super) reader: Option<Reader>,
+    /// Positions of which the sources have been told the successors, or might have been.
+    pub(super) calibrated: usize,
+    /// Time that calibration has taken in prefills, in µs.
+    pub(super) calibrate_us: f64,
     pub(super) cancel: Arc<AtomicBool>,
     messages: Vec<Message>,
     /// Whether the tokens stand for `messages`.
@@ -82,6 +93,15 @@ pub enum SessionError {
     /// There is no memory for the KV cache.
     #[error(transparent)]
     KvCache(#[from] KvCacheError),
+    /// There is no memory for what calibration and reuse project with.
+    #[error(transparent)]
+    Shortlist(#[from] PackError),
+    /// The threshold of reuse is no probability.
+    #[error("the threshold of reuse is {given}, outside 0..=1")]
+    ReuseThreshold {
+        /// Its value.
+        given: f32,
+    },
     /// The text could not be turned into tokens.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
@@ -135,6 +155,13 @@ impl Session {
         check("verify_rows_max", options.verify_rows_max, 1, VERIFY_ROWS_MAX)?;
         check("prefill_chunk", options.prefill_chunk, 1, PREFILL_CHUNK_MAX)?;
         check("projection_rows", options.projection_rows, 1, VERIFY_ROWS_MAX)?;
+        if let Some(reuse) = options.reuse {
+            check("reuse.lifetime", reuse.lifetime as usize, 1, u32::MAX as usize)?;
+            check("reuse.tokens_max", reuse.tokens_max as usize, 1, ReuseConfig::TOKENS_MAX as usize)?;
+            if !(0.0..=1.0).contains(&reuse.threshold) {
+                return Err(SessionError::ReuseThreshold { given: reuse.threshold });
+            }
+        }
         let lens = &options.verify_lens;
         let rising = lens.windows(2).all(|pair| pair[0] < pair[1]);
         let reach =
@@ -147,6 +174,7 @@ impl Session {
         let kv = KvCache::new(config, options.kv_type, context_len + rows_max)?;
         let mut sources: Vec<Box<dyn DraftSource>> = Vec::new();
         let max_rows = options.verify_rows_max;
+        let mut reader = None;
         let mut bounds = BuilderConfig { max_rows, ..BuilderConfig::new(config.vocab_size) };
         match options.drafting {
             Drafting::Auto => {
@@ -154,6 +182,13 @@ impl Session {
                 sources.push(Box::new(ResumeSource::new()));
                 if options.history {
                     sources.push(Box::new(shared.history.source(&options.namespace)));
+                }
+                reader = Reader::new(options.calibration, options.reuse.is_some(), &shared.model)?;
+                if options.calibration != Calibration::Off {
+                    sources.push(Box::new(CalibrationSource::new()));
+                }
+                if let Some(config) = options.reuse {
+                    sources.push(Box::new(ReuseSource::new(config)));
                 }
             }
             Drafting::Baseline(baseline) => {
@@ -175,6 +210,9 @@ impl Session {
             builder,
             tree: DraftTree::default(),
             primed: 0,
+            reader,
+            calibrated: 0,
+            calibrate_us: 0.0,
             cancel: Arc::new(AtomicBool::new(false)),
             messages: Vec::new(),
             synced: true,
@@ -322,10 +360,11 @@ impl Session {
             self.tokens.truncate(len);
             self.kv.truncate(len);
         }
-        if len < self.primed {
-            // Automata do not forget; the sources start again, and are primed before the next step.
-            self.sources.iter_mut().for_each(|source| source.reset());
+        if len < self.primed.max(self.calibrated) {
+            // Automata do not forget; their sources start again, and are primed before the next step.
+            self.sources.iter_mut().for_each(|source| source.truncate(len));
             self.primed = 0;
+            self.calibrated = self.calibrated.min(len);
         }
     }
 
@@ -339,15 +378,24 @@ impl Session {
         fork.kv.copy_from(&self.kv);
         fork.sources = self.sources.iter().map(|source| source.fork()).collect();
         fork.primed = self.primed;
+        fork.calibrated = self.calibrated;
         fork.messages.clone_from(&self.messages);
         fork.synced = self.synced;
         fork.answered_len = self.answered_len;
         Ok(fork)
     }
 
-    /// Bytes held by the KV cache and the draft sources.
+    /// Bytes held by the KV cache and by what drafts.
     pub fn memory_usage(&self) -> usize {
-        self.kv.memory_usage() + self.sources.iter().map(|s| s.memory_usage()).sum::<usize>()
+        self.kv.memory_usage() + self.draft_memory_usage()
+    }
+
+    /// Bytes held by what drafts: the sources, the tree builder, and what calibration projects with. History is reported by the
+    /// [`HistoryStore`](crate::draft::HistoryStore).
+    pub fn draft_memory_usage(&self) -> usize {
+        self.builder.memory_usage()
+            + self.sources.iter().map(|source| source.memory_usage()).sum::<usize>()
+            + self.reader.as_ref().map_or(0, Reader::memory_usage)
     }
 
     /// Prefills everything but the newest token, calling `progress` with (tokens done, tokens to do) after each chunk.
@@ -362,15 +410,35 @@ impl Session {
         let start = self.kv.len().min(end);
         // The newest token is the root of the next batch, so its slot must be free.
         self.kv.truncate(end);
+        if let Some(reader) = &mut self.reader {
+            reader.extend(&self.shared.model, &self.tokens);
+        }
+        let pass_end = match &self.reader {
+            Some(reader) if reader.reads_prefill() => PassEnd::Hidden,
+            _ => PassEnd::KeysAndValues,
+        };
         while self.kv.len() < end {
             let done = self.kv.len();
             let chunk_end = end.min(done + self.options.prefill_chunk);
             self.batch.set_chain(done, &self.tokens[done..chunk_end]);
-            self.forward(PassEnd::KeysAndValues)?;
+            self.forward(pass_end)?;
             self.kv.commit_all(&self.batch);
+            if pass_end == PassEnd::Hidden {
+                self.calibrate_chunk(done);
+            }
             progress(chunk_end - start, end - start);
         }
         Ok(())
+    }
+
+    /// Tells the sources the successors of the chunk that stands at `first`, while its hidden states are there.
+    fn calibrate_chunk(&mut self, first: usize) {
+        let Some(reader) = &mut self.reader else { return };
+        let mut watch = Stopwatch::start();
+        let lists = reader.list_batch(&self.shared, &mut self.workspace, self.batch.len());
+        self.sources.iter_mut().for_each(|source| source.calibrate(first, lists));
+        self.calibrated = self.calibrated.max(first + lists.len());
+        watch.lap(&mut self.calibrate_us);
     }
 
     /// Runs the current batch; a cancellation is taken note of once.

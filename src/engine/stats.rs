@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::draft::SourceKind;
+use crate::draft::{Rejections, SourceKind};
 
 /// Statistics of one generation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -25,6 +25,8 @@ pub struct Stats {
     pub sources: Vec<SourceStats>,
     /// Rows of the verification batches.
     pub rows: RowStats,
+    /// How the drafts that the target left lined up with what it said instead.
+    pub rejections: Rejections,
     /// Steps that drafted nothing, with the reason.
     pub drafting_off: DraftingOffStats,
     /// Where the time went, in microseconds.
@@ -44,7 +46,8 @@ pub struct SourceStats {
     pub accepted: usize,
 }
 
-/// Rows of the verification batches: `valid + wasted + padded` in all.
+/// Rows of the verification batches: `valid + wasted + padded` in all. (CoordGen and sd.npu call what is padded
+/// underutilised.)
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct RowStats {
     /// Roots and accepted draft tokens: rows whose logits gave a token.
@@ -55,6 +58,22 @@ pub struct RowStats {
     pub padded: usize,
     /// Rows projected onto the vocabulary.
     pub projected: usize,
+}
+
+impl RowStats {
+    /// Rows of all batches.
+    pub fn total(&self) -> usize {
+        self.valid + self.wasted + self.padded
+    }
+}
+
+impl std::ops::AddAssign for RowStats {
+    fn add_assign(&mut self, other: Self) {
+        self.valid += other.valid;
+        self.wasted += other.wasted;
+        self.padded += other.padded;
+        self.projected += other.projected;
+    }
 }
 
 /// Steps that drafted nothing.
@@ -75,6 +94,9 @@ pub struct DraftingOffStats {
 pub struct StageTimes {
     /// The prompt's forward passes.
     pub prefill: f64,
+    /// The prompt's positions are projected and their likeliest successors kept. The last layer of the rows, which a prefill
+    /// without calibration leaves out, counts as prefill.
+    pub calibrate: f64,
     /// Sources learn the prompt.
     pub prime: f64,
     /// Building draft trees.

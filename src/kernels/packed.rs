@@ -15,12 +15,12 @@ use crate::mapping::Mapping;
 /// Packing loses nothing: [`PackedMatrix::dequantize_row`] gives the bits that [`dequantize`] gives for the file's row. Rows
 /// past the last full panel are padded with zeros, columns to the layout's unit.
 pub struct PackedMatrix {
-    ty: BlockType,
-    n_rows: usize,
-    n_cols: usize,
-    panel_lines: usize,
-    /// `[n_panels, panel_lines]`
-    data: Panels,
+    pub(super) ty: BlockType,
+    pub(super) n_rows: usize,
+    pub(super) n_cols: usize,
+    pub(super) panel_lines: usize,
+    /// `[n_panels, panel_lines]`, and room for more panels where rows are [gathered](PackedMatrix::push_row_of).
+    pub(super) data: Panels,
 }
 
 /// Why a matrix could not be packed.

@@ -3,7 +3,7 @@
 //! Reading order: [`config`] (what a transformer is made of), [`source`], [`gguf`] and [`hf`] (the two
 //! containers and how they are read), [`packed`] (files of
 //! packed weights), [`checkpoint`] (one view over all), [`weights`] (packed for the kernels), [`batch`], [`kv_cache`] and [`rope`] (what a forward
-//! pass works on), [`transformer`] (the pass itself).
+//! pass works on), [`transformer`] (the pass itself), [`shortlist`] (the output rows of some tokens only).
 
 pub mod batch;
 pub mod checkpoint;
@@ -13,6 +13,7 @@ pub mod hf;
 pub mod kv_cache;
 pub mod packed;
 pub mod rope;
+pub mod shortlist;
 pub mod source;
 pub mod transformer;
 pub mod weights;
@@ -21,4 +22,5 @@ pub use batch::Batch;
 pub use checkpoint::Checkpoint;
 pub use config::ModelConfig;
 pub use kv_cache::KvCache;
+pub use shortlist::Shortlist;
 pub use transformer::{Model, Workspace};

@@ -21,8 +21,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use thiserror::Error;
 
 use crate::kernels::{
-    self, ActivationForm, Activations, AttentionScratch, AttentionShape, Kernels, KvLayer, MatMul, Pool,
-    Visible,
+    self, ActivationForm, Activations, AttentionScratch, AttentionShape, Kernels, KvLayer, MatMul, PackError,
+    PackedMatrix, Pool, Visible,
 };
 use crate::model::batch::Batch;
 use crate::model::checkpoint::Checkpoint;
@@ -30,7 +30,9 @@ use crate::model::config::ModelConfig;
 use crate::model::kv_cache::KvCache;
 use crate::model::packed::{ModelIdentity, identity_of_weights};
 use crate::model::rope::RopeTable;
+use crate::model::shortlist::Shortlist;
 use crate::model::weights::{Layer, LoadOptions, Quantize, Weights, WeightsError};
+use crate::token::TokenId;
 
 /// A loaded transformer: immutable, shared by all sessions.
 pub struct Model {
@@ -261,15 +263,57 @@ impl Model {
     /// # Panics
     /// When a row was not in the last batch.
     pub fn logits(&self, compute: Compute<'_>, workspace: &mut Workspace, rows: &[u32], out: &mut Vec<f32>) {
+        self.project_rows(compute, workspace, rows, self.weights.head(), out);
+    }
+
+    /// Projects the final hidden states of some rows of the last batch onto the tokens of a shortlist: the bits that
+    /// [`Model::logits`] gives for these tokens.
+    ///
+    /// `out` becomes `[rows.len(), shortlist.tokens().len()]`.
+    ///
+    /// # Panics
+    /// When a row was not in the last batch, or the shortlist is another model's.
+    pub fn shortlist_logits(
+        &self,
+        compute: Compute<'_>,
+        workspace: &mut Workspace,
+        rows: &[u32],
+        shortlist: &Shortlist,
+        out: &mut Vec<f32>,
+    ) {
+        self.project_rows(compute, workspace, rows, shortlist.matrix(), out);
+    }
+
+    /// A shortlist without tokens, with room for `n_tokens_max` of them (or the whole vocabulary).
+    ///
+    /// # Errors
+    /// [`PackError::Alloc`]: there is no room.
+    pub fn shortlist(&self, n_tokens_max: usize) -> Result<Shortlist, PackError> {
+        Shortlist::new(self.weights.head(), self.config.vocab_size, n_tokens_max)
+    }
+
+    /// Adds the tokens that the shortlist does not have yet, in their order, while there is room.
+    pub fn extend_shortlist(&self, shortlist: &mut Shortlist, tokens: impl IntoIterator<Item = TokenId>) {
+        shortlist.extend(self.weights.head(), tokens);
+    }
+
+    /// `out` becomes `[rows.len(), w.n_rows()]`.
+    fn project_rows(
+        &self,
+        compute: Compute<'_>,
+        ws: &mut Workspace,
+        rows: &[u32],
+        w: &PackedMatrix,
+        out: &mut Vec<f32>,
+    ) {
         let hidden_dim = self.config.hidden_dim;
-        let ws = workspace;
         ws.gathered.clear();
         for &row in rows {
             let start = row as usize * hidden_dim;
             ws.gathered.extend_from_slice(&ws.x[start..start + hidden_dim]);
         }
-        out.resize(rows.len() * self.config.vocab_size, 0.0);
-        let jobs = &mut [MatMul { w: self.weights.head(), out }];
+        out.resize(rows.len() * w.n_rows(), 0.0);
+        let jobs = &mut [MatMul { w, out }];
         project(compute, &mut ws.activations, &ws.gathered, hidden_dim, jobs);
     }
 

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use refrain::draft::{CostProfile, DraftSource};
@@ -320,4 +321,24 @@ pub fn samplings() -> [Sampling; 2] {
 /// `events` of a generation taken one by one.
 pub fn events(session: &mut Session, options: GenerateOptions) -> Vec<Event> {
     session.generate(options).expect("valid options").map(|e| e.expect("an event")).collect()
+}
+
+/// The folder of the fixture models and the sample notes.
+pub fn fixtures() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures"))
+}
+
+/// The fixture target. Batches cost the same at every length, so the builder drafts all that it may.
+pub fn fixture_engine() -> Engine {
+    let options =
+        EngineOptions { cost_profile: Some(CostProfile::free_rows(100.0)), ..EngineOptions::default() };
+    Engine::open(&fixtures().join("target.gguf"), options).expect("the fixture model")
+}
+
+/// The sample notes, in the order of their file names.
+pub fn notes() -> Vec<String> {
+    let entries = std::fs::read_dir(fixtures().join("notes")).expect("the sample notes");
+    let mut paths: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    paths.sort();
+    paths.iter().map(|path| std::fs::read_to_string(path).expect("a note")).collect()
 }

@@ -1,5 +1,6 @@
 //! What was measured, for people and for programs.
 
+pub mod ablation;
 pub mod csv;
 pub mod html;
 pub mod markdown;

@@ -13,6 +13,7 @@ pub mod note;
 pub mod prose;
 pub mod relation;
 pub mod reply;
+pub mod rows;
 pub mod sample;
 pub mod summary;
 pub mod template;

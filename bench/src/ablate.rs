@@ -1,0 +1,351 @@
+//! What each part of drafting is worth: the same requests answered by one model with one part more at a time.
+//!
+//! Unlike a replay, the model says what it would say: calibration and reuse draft from the target's own rows, so no recorded
+//! response can stand in for it. All arms answer a row one after another in the same process, so that whatever else the machine
+//! does meets them alike. Each arm has a reliability table and a history of its own, and its answer is compared with that of
+//! plain decoding.
+
+use refrain::draft::{Baseline, Rejections, ReliabilityTable};
+use refrain::engine::{
+    Calibration, Drafting, Engine, GenerateError, GenerateOptions, RowStats, Session, SessionError,
+    SessionOptions, Stats,
+};
+use refrain::token::TokenId;
+use refrain::tokenizer::{Role, SpecialTokens};
+use thiserror::Error;
+
+use crate::rows::Row;
+
+/// What drafts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Arm {
+    /// Nothing: plain decoding.
+    Plain,
+    /// The rule of SAM-Decoding, over prompt and output.
+    Sam,
+    /// Prompt and output.
+    Context,
+    /// Those, and earlier answers of the task.
+    History,
+    /// Those, and calibration of the output.
+    Output,
+    /// The same with calibration of prompt and output by the tokens of the context.
+    InContext,
+    /// The same with calibration by the whole vocabulary.
+    Full,
+    /// History and reuse, without calibration.
+    ReuseAlone,
+    /// History, calibration by the tokens of the context, and reuse.
+    Reuse,
+}
+
+impl Arm {
+    /// All arms, in the order of reports.
+    pub const ALL: [Arm; 9] = [
+        Arm::Plain,
+        Arm::Sam,
+        Arm::Context,
+        Arm::History,
+        Arm::Output,
+        Arm::InContext,
+        Arm::Full,
+        Arm::ReuseAlone,
+        Arm::Reuse,
+    ];
+
+    /// The arm's name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Arm::Plain => "plain",
+            Arm::Sam => "sam",
+            Arm::Context => "context",
+            Arm::History => "+ history",
+            Arm::Output => "+ calibration of the output",
+            Arm::InContext => "+ calibration in context",
+            Arm::Full => "+ calibration in full",
+            Arm::ReuseAlone => "+ history + reuse",
+            Arm::Reuse => "+ calibration in context + reuse",
+        }
+    }
+
+    fn session(self, options: &SessionOptions, task: &str) -> SessionOptions {
+        SessionOptions {
+            drafting: match self {
+                Arm::Plain => Drafting::Off,
+                Arm::Sam => Drafting::Baseline(Baseline::Sam),
+                _ => Drafting::Auto,
+            },
+            history: !matches!(self, Arm::Plain | Arm::Sam | Arm::Context),
+            namespace: format!("{} {task}", self.name()),
+            calibration: match self {
+                Arm::Output => Calibration::Output,
+                Arm::InContext | Arm::Reuse => Calibration::InContext,
+                Arm::Full => Calibration::Full,
+                _ => Calibration::Off,
+            },
+            reuse: options.reuse.filter(|_| matches!(self, Arm::ReuseAlone | Arm::Reuse)),
+            ..options.clone()
+        }
+    }
+}
+
+/// Why an ablation ended early.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum AblateError {
+    /// The model failed, or a request does not fit it.
+    #[error("row {id}: {source}")]
+    Generate {
+        /// The row.
+        id: String,
+        /// What went wrong.
+        source: GenerateError,
+    },
+    /// Drafting changed an answer, which it never must.
+    #[error("row {id}: the answer with `{arm}` differs from that of plain decoding")]
+    Differs {
+        /// The row.
+        id: String,
+        /// The arm.
+        arm: &'static str,
+    },
+}
+
+/// What one task took with one arm.
+#[derive(Clone, Debug)]
+pub struct Cell {
+    /// The task.
+    pub task: String,
+    /// What drafted.
+    pub arm: Arm,
+    /// Rows answered.
+    pub n_rows: usize,
+    /// Tokens of the answers.
+    pub n_tokens: usize,
+    /// Steps.
+    pub n_steps: usize,
+    /// Prompt tokens run through the model.
+    pub n_prefilled: usize,
+    /// Time of decoding, in µs.
+    pub decode_us: f64,
+    /// Time of decoding that went into drafting and learning, in µs.
+    pub draft_us: f64,
+    /// Time of prefill, calibration's last layer included and its projections left out, in µs.
+    pub prefill_us: f64,
+    /// Time of calibration's projections, in µs.
+    pub calibrate_us: f64,
+    /// Rows of the verification batches.
+    pub rows: RowStats,
+    /// Why drafts were left.
+    pub rejections: Rejections,
+    /// Per source: its name, tokens drafted, tokens accepted.
+    pub sources: Vec<(String, usize, usize)>,
+    /// Most bytes that drafting held at the end of a row.
+    pub memory_bytes_max: usize,
+}
+
+impl Cell {
+    fn new(task: &str, arm: Arm) -> Self {
+        Cell {
+            task: task.to_owned(),
+            arm,
+            n_rows: 0,
+            n_tokens: 0,
+            n_steps: 0,
+            n_prefilled: 0,
+            decode_us: 0.0,
+            draft_us: 0.0,
+            prefill_us: 0.0,
+            calibrate_us: 0.0,
+            rows: RowStats::default(),
+            rejections: Rejections::default(),
+            sources: Vec::new(),
+            memory_bytes_max: 0,
+        }
+    }
+
+    /// Tokens committed per step, the bonus token included; 1 where there was no step.
+    pub fn acceptance_length(&self) -> f64 {
+        if self.n_steps == 0 { 1.0 } else { self.n_tokens as f64 / self.n_steps as f64 }
+    }
+
+    /// Tokens per second of decoding.
+    pub fn tokens_per_s(&self) -> f64 {
+        self.n_tokens as f64 * 1e6 / self.decode_us.max(1.0)
+    }
+
+    fn add(&mut self, stats: &Stats, memory_bytes: usize) {
+        let time = &stats.time_us;
+        self.n_rows += 1;
+        self.n_tokens += stats.tokens;
+        self.n_steps += stats.steps;
+        self.n_prefilled += stats.prefilled_tokens;
+        self.decode_us += time.decode();
+        self.draft_us += time.draft + time.observe;
+        self.prefill_us += time.prefill;
+        self.calibrate_us += time.calibrate;
+        self.memory_bytes_max = self.memory_bytes_max.max(memory_bytes);
+        self.rows += stats.rows;
+        self.rejections += stats.rejections;
+        for source in &stats.sources {
+            self.add_source(&source.name, source.drafted, source.accepted);
+        }
+    }
+
+    fn add_source(&mut self, name: &str, drafted: usize, accepted: usize) {
+        match self.sources.iter_mut().find(|known| known.0 == name) {
+            Some(known) => {
+                known.1 += drafted;
+                known.2 += accepted;
+            }
+            None => self.sources.push((name.to_owned(), drafted, accepted)),
+        }
+    }
+
+    /// Adds another task of the same arm.
+    pub fn add_cell(&mut self, other: &Cell) {
+        self.n_rows += other.n_rows;
+        self.n_tokens += other.n_tokens;
+        self.n_steps += other.n_steps;
+        self.n_prefilled += other.n_prefilled;
+        self.decode_us += other.decode_us;
+        self.draft_us += other.draft_us;
+        self.prefill_us += other.prefill_us;
+        self.calibrate_us += other.calibrate_us;
+        self.memory_bytes_max = self.memory_bytes_max.max(other.memory_bytes_max);
+        self.rows += other.rows;
+        self.rejections += other.rejections;
+        other.sources.iter().for_each(|(name, drafted, accepted)| self.add_source(name, *drafted, *accepted));
+    }
+}
+
+/// What was measured.
+#[derive(Clone, Debug, Default)]
+pub struct Ablation {
+    /// By task and arm, in the order of the rows and of [`Arm::ALL`].
+    pub cells: Vec<Cell>,
+    /// Rows left out because they do not fit the model's context.
+    pub n_too_long: usize,
+}
+
+impl Ablation {
+    /// The tasks, in the order of the rows.
+    pub fn tasks(&self) -> Vec<&str> {
+        let mut tasks: Vec<&str> = self.cells.iter().map(|cell| cell.task.as_str()).collect();
+        tasks.dedup();
+        tasks
+    }
+
+    /// The cell of a task and an arm.
+    pub fn cell(&self, task: &str, arm: Arm) -> Option<&Cell> {
+        self.cells.iter().find(|cell| cell.task == task && cell.arm == arm)
+    }
+
+    /// All tasks of an arm together.
+    pub fn total(&self, arm: Arm) -> Cell {
+        let mut total = Cell::new("all", arm);
+        self.cells.iter().filter(|cell| cell.arm == arm).for_each(|cell| total.add_cell(cell));
+        total
+    }
+
+    fn cell_mut(&mut self, task: &str, arm: Arm) -> &mut Cell {
+        let index = self.cells.iter().position(|cell| cell.task == task && cell.arm == arm);
+        let index = index.unwrap_or_else(|| {
+            // A task's cells stand together, wherever its rows do.
+            let end =
+                self.cells.iter().rposition(|cell| cell.task == task).map_or(self.cells.len(), |at| at + 1);
+            self.cells.insert(end, Cell::new(task, arm));
+            end
+        });
+        &mut self.cells[index]
+    }
+}
+
+/// Answers every row with every arm, greedily. A row's prompt is the user's message, laid out by the model's chat template
+/// where it has one; its response is not used. `progress` is called with (rows done, rows to do).
+///
+/// `options` gives the sessions' bounds; what drafts is the arms'. What the engine had learnt of reliability is as before
+/// afterwards; its history keeps what was answered, under namespaces of this module's own.
+///
+/// # Errors
+/// [`AblateError`].
+pub fn ablate(
+    engine: &Engine,
+    rows: &[Row],
+    options: &SessionOptions,
+    max_tokens: usize,
+    mut progress: impl FnMut(usize, usize),
+) -> Result<Ablation, AblateError> {
+    let before = engine.reliability();
+    let mut tables = Arm::ALL.map(|_| ReliabilityTable::new());
+    let mut ablation = Ablation::default();
+    let mut result = Ok(());
+    for (n_done, row) in rows.iter().enumerate() {
+        progress(n_done, rows.len());
+        result = answer_row(engine, row, options, max_tokens, &mut tables, &mut ablation);
+        if result.is_err() {
+            break;
+        }
+    }
+    engine.set_reliability(before);
+    result.map(|()| ablation)
+}
+
+fn answer_row(
+    engine: &Engine,
+    row: &Row,
+    options: &SessionOptions,
+    max_tokens: usize,
+    tables: &mut [ReliabilityTable],
+    ablation: &mut Ablation,
+) -> Result<(), AblateError> {
+    let mut plain = Vec::new();
+    for (arm, table) in Arm::ALL.into_iter().zip(tables) {
+        engine.set_reliability(table.clone());
+        let answered = answer(engine, row, arm.session(options, &row.task), max_tokens)
+            .map_err(|source| AblateError::Generate { id: row.id.clone(), source })?;
+        let Some(Answer { tokens, stats, memory_bytes }) = answered else {
+            ablation.n_too_long += 1;
+            return Ok(());
+        };
+        *table = engine.reliability();
+        if arm == Arm::Plain {
+            plain = tokens;
+        } else if tokens != plain {
+            return Err(AblateError::Differs { id: row.id.clone(), arm: arm.name() });
+        }
+        ablation.cell_mut(&row.task, arm).add(&stats, memory_bytes);
+    }
+    Ok(())
+}
+
+struct Answer {
+    tokens: Vec<TokenId>,
+    stats: Stats,
+    memory_bytes: usize,
+}
+
+/// `None` where the row does not fit the session's context.
+fn answer(
+    engine: &Engine,
+    row: &Row,
+    options: SessionOptions,
+    max_tokens: usize,
+) -> Result<Option<Answer>, GenerateError> {
+    let mut session: Session = engine.session(options)?;
+    let appended = match engine.tokenizer().chat_template() {
+        Some(_) => session.append_turn(Role::User, row.prompt.as_str()),
+        None => session.append_text(&row.prompt, SpecialTokens::AsText),
+    };
+    let options = GenerateOptions { max_tokens, ..GenerateOptions::default() };
+    let generation = match appended.map_err(GenerateError::from).and_then(|()| session.generate(options)) {
+        Err(GenerateError::Session(SessionError::ContextOverflow { .. })) => return Ok(None),
+        generation => generation?,
+    };
+    let mut tokens = Vec::new();
+    let summary = generation.run(|token| {
+        tokens.push(token.id);
+        std::ops::ControlFlow::Continue(())
+    })?;
+    Ok(Some(Answer { tokens, stats: summary.stats, memory_bytes: session.draft_memory_usage() }))
+}

@@ -1,0 +1,86 @@
+//! What calibration costs per context token, beside the prefill that it rides on.
+//!
+//! ```sh
+//! REFRAIN_BENCH_MODEL=model.gguf cargo bench --bench calibration       # without the variable: the fixture target
+//! ```
+//!
+//! The weights may be random: the time does not depend on them. The text is one of [`CONTEXT_LEN`] tokens, drawn as in Zipf's
+//! law. A sample prefills it anew; the time is that of the projections alone. What a prefill with calibration takes longer
+//! for (the last layer of all rows, then the projections) is printed as its ratio to one without, the two taken in turn.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use refrain::draft::CostProfile;
+use refrain::engine::{Calibration, Engine, EngineOptions, GenerateOptions, SessionOptions, StageTimes};
+use refrain::token::TokenId;
+
+/// Tokens of the context.
+const CONTEXT_LEN: usize = 900;
+/// Rounds of the comparison with plain prefill.
+const ROUNDS: usize = 5;
+
+fn text(n: usize, vocab_size: usize) -> Vec<TokenId> {
+    let mut state = 0x9E37_79B9_7F4A_7C15u64;
+    let mut next = || {
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        (state.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 11) as f64 / (1u64 << 53) as f64
+    };
+    (0..n).map(|_| TokenId((vocab_size as f64).powf(next()) as u32 - 1)).collect()
+}
+
+/// One prefill of `text`, and one step.
+fn prefill(engine: &Engine, text: &[TokenId], calibration: Calibration) -> StageTimes {
+    let options = SessionOptions { calibration, history: false, ..SessionOptions::default() };
+    let mut session = engine.session(options).expect("options in range");
+    session.append_tokens(text).expect("a text that fits");
+    let options = GenerateOptions { max_tokens: 1, ..GenerateOptions::default() };
+    let generation = session.generate(options).expect("a prompt");
+    let summary = generation.run(|_| std::ops::ControlFlow::Continue(())).expect("a token");
+    summary.stats.time_us
+}
+
+fn calibration(c: &mut Criterion) {
+    let fixture = || Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/target.gguf");
+    let path = std::env::var_os("REFRAIN_BENCH_MODEL").map_or_else(fixture, PathBuf::from);
+    let options =
+        EngineOptions { cost_profile: Some(CostProfile::free_rows(1.0)), ..EngineOptions::default() };
+    let engine = Engine::open(&path, options).expect("a model");
+    let text = text(CONTEXT_LEN, engine.config().vocab_size);
+    let n_tokens = (text.len() - 1) as f64;
+
+    let mut group = c.benchmark_group("calibration/per_token");
+    group.sample_size(10);
+    for mode in [Calibration::InContext, Calibration::Full] {
+        group.bench_function(BenchmarkId::from_parameter(format!("{mode:?}")), |b| {
+            b.iter_custom(|n| {
+                let us: f64 = (0..n).map(|_| prefill(&engine, &text, mode).calibrate / n_tokens).sum();
+                Duration::from_secs_f64(us / 1e6)
+            });
+        });
+    }
+    group.finish();
+
+    let mut ratios = [Vec::new(), Vec::new()];
+    for _ in 0..ROUNDS {
+        let plain = prefill(&engine, &text, Calibration::Off).prefill;
+        for (mode, ratios) in [Calibration::InContext, Calibration::Full].into_iter().zip(&mut ratios) {
+            let times = prefill(&engine, &text, mode);
+            ratios.push(((times.prefill + times.calibrate) / plain, times.calibrate / plain));
+        }
+    }
+    for (mode, ratios) in ["in context", "in full"].into_iter().zip(&mut ratios) {
+        ratios.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let (whole, projections) = ratios[ROUNDS / 2];
+        println!(
+            "{mode}: prefill takes {whole:.3} × as long, the projections {:.2} % of it",
+            100.0 * projections
+        );
+    }
+}
+
+criterion_group!(benches, calibration);
+criterion_main!(benches);

@@ -1,0 +1,57 @@
+//! Requests of the four tasks for `refrain bench`: with names that training never used.
+
+use refrain::task::Task;
+use serde::Serialize;
+
+use super::answer;
+use super::lexicon::Lexicon;
+use super::{FULL, reply, summary, ui};
+use crate::rng::Rng;
+
+/// A request and what the generator would answer, in the format of `refrain bench`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Row {
+    /// Names the row.
+    pub id: String,
+    /// Name of the task.
+    pub task: &'static str,
+    /// The user's message.
+    pub prompt: String,
+    /// The answer.
+    pub response: String,
+}
+
+/// `count` rows of each task.
+pub fn rows(seed: u64, count: u64) -> Vec<Row> {
+    let tasks = Task::ALL.into_iter().zip(0..);
+    tasks.flat_map(|(task, stream)| (0..count).map(move |n| row(seed, task, stream, n))).collect()
+}
+
+fn row(seed: u64, task: Task, stream: u64, n: u64) -> Row {
+    let mut words = Lexicon::new(Rng::new(seed, stream << 32 | n), true);
+    let chat = match task {
+        Task::Summarize => summary::chat(&mut words, FULL),
+        Task::Answer => answer::chat(&mut words, FULL),
+        Task::Ui => ui::chat(&mut words),
+        Task::Reply => reply::chat(&mut words, FULL),
+    };
+    let (prompt, response) = chat.turns()[0].clone();
+    Row { id: format!("{task}-{n}"), task: task.name(), prompt, response }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_task_has_its_rows_and_they_are_always_the_same() {
+        let first = rows(3, 5);
+        assert_eq!(first, rows(3, 5));
+        for task in Task::ALL {
+            let of_task: Vec<_> = first.iter().filter(|row| row.task == task.name()).collect();
+            assert_eq!(of_task.len(), 5);
+            assert!(of_task.iter().all(|row| !row.prompt.is_empty() && !row.response.is_empty()));
+        }
+        assert_ne!(first, rows(4, 5));
+    }
+}

@@ -1,0 +1,376 @@
+//! The source *calibration*: the context in the target's own words (CoordGen, arXiv 2510.15312, section 3.3).
+//!
+//! While the prompt is prefilled, the target's distribution after every position of it is one projection away. Of each
+//! position the engine keeps the likeliest [successors](super::SuccessorLists): not what the text says next, but what the
+//! target would. The tree follows them through the text:
+//!
+//! ```text
+//! output      … Clinton ▏
+//! context     … Clinton 's visit …            successors there: arrived .4, 's .3, …
+//! context     … when she arrived in Oslo …    successors there: in .6, at .2, …
+//! draft       Clinton → arrived → in …
+//! ```
+//!
+//! A cursor is a position of the text whose tokens agree with the path for some length. Its children are the position's
+//! successors; a child goes on at the occurrences of its token, those whose preceding tokens agree longest first. A successor
+//! that does not occur in the text is a leaf. The rows that verification computes are positions too, so the output calibrates
+//! what comes after it.
+//!
+//! Per node of the tree [`OCCURRENCES_MAX`] occurrences are compared and [`FOLLOWED_MAX`] lists read, so the search is bounded
+//! by the builder's rows.
+
+use std::collections::HashMap;
+
+use super::source::{Anchor, Candidate, Candidates, Cursor, DraftSource, SourceKind, StepOutcome};
+use super::successors::{Successor, SuccessorLists};
+use crate::token::TokenId;
+
+/// Occurrences of a token that are compared, newest first.
+const OCCURRENCES_MAX: usize = 16;
+/// Positions whose successors a node has at most.
+const FOLLOWED_MAX: usize = 3;
+/// Tokens that are compared before an occurrence: beyond it no evidence distinguishes them.
+const AGREED_MAX: u32 = 24;
+/// Tokens of the text that are read: a cursor has 24 bits for a position.
+const TOKENS_MAX: usize = 1 << 24;
+/// No position.
+const NONE: u32 = u32::MAX;
+
+/// A position of the text, and how many tokens up to it agree with the path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Place {
+    position: u32,
+    agreed: u32,
+}
+
+/// Drafts from the target's own successors of the context's positions.
+///
+/// Holds 48 bytes for each committed token and an entry for each different one; the session's context is its bound.
+#[derive(Clone, Debug, Default)]
+pub struct CalibrationSource {
+    text: Vec<TokenId>,
+    /// The position before with the same token, or `NONE`. Shape of `text`.
+    earlier: Vec<u32>,
+    /// Where each token stands last. Looked up only, never iterated over.
+    newest: HashMap<TokenId, u32>,
+    /// By position; may know positions that `text` does not have yet, and lack the newest.
+    lists: SuccessorLists,
+    /// The places of the newest step, best first: one that goes on agreeing is never lost among many occurrences.
+    places: Vec<Place>,
+}
+
+impl CalibrationSource {
+    /// A source without text.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn read(&mut self, committed: &[TokenId]) {
+        if committed.len() < self.text.len() {
+            self.truncate(committed.len()); // shortened without notice
+        }
+        for &token in committed.iter().take(TOKENS_MAX).skip(self.text.len()) {
+            let position = self.text.len() as u32;
+            let earlier = self.newest.insert(token, position).unwrap_or(NONE);
+            self.text.push(token);
+            self.earlier.push(earlier);
+            self.go_on(token);
+        }
+    }
+
+    /// Moves the places on by a token; those where the text said another one end.
+    fn go_on(&mut self, token: TokenId) {
+        let text = &self.text;
+        self.places.retain_mut(|place| {
+            place.position += 1;
+            place.agreed = (place.agreed + 1).min(AGREED_MAX);
+            text.get(place.position as usize) == Some(&token) && (place.position as usize) < text.len() - 1
+        });
+    }
+
+    /// Adds a place unless it is known, in order of agreement and then of recency, and keeps the best.
+    fn insert(places: &mut [Option<Place>; FOLLOWED_MAX], place: Place) {
+        if places.iter().flatten().any(|held| held.position == place.position) {
+            return;
+        }
+        let key = |place: &Place| (place.agreed, place.position);
+        let mut moving = Some(place);
+        for slot in places {
+            let Some(new) = moving else { return };
+            if slot.is_none_or(|held| key(&held) < key(&new)) {
+                moving = slot.replace(new);
+            }
+        }
+    }
+
+    /// Tokens before `position` that agree with those before `other`, at most `max`.
+    fn agreement(&self, position: u32, other: u32, max: u32) -> u32 {
+        let before = |end: u32| self.text[..end as usize].iter().rev().take(max as usize);
+        before(position).zip(before(other)).take_while(|(a, b)| a == b).count() as u32
+    }
+
+    /// The best occurrences of `token` with successors, after a path that agrees with the text up to `from` for `agreed`
+    /// tokens.
+    fn occurrences(&self, token: TokenId, from: Place) -> [Option<Place>; FOLLOWED_MAX] {
+        let mut best = [None; FOLLOWED_MAX];
+        // Where the text itself goes on with the token, it agrees longest.
+        let straight = from.position + 1;
+        if self.text.get(straight as usize) == Some(&token) && self.has_list(straight) {
+            Self::insert(&mut best, Place { position: straight, agreed: from.agreed + 1 });
+        }
+        let newest = self.newest.get(&token).copied().filter(|&newest| newest != NONE);
+        let chain = std::iter::successors(newest, |&at| {
+            Some(self.earlier[at as usize]).filter(|&earlier| earlier != NONE)
+        });
+        for position in chain.take(OCCURRENCES_MAX).filter(|&position| self.has_list(position)) {
+            let agreed = 1 + self.agreement(position, from.position + 1, from.agreed.min(AGREED_MAX - 1));
+            Self::insert(&mut best, Place { position, agreed });
+        }
+        best
+    }
+
+    fn has_list(&self, position: u32) -> bool {
+        self.lists.successor(position as usize, 0).is_some()
+    }
+
+    /// Pushes the successors of a position.
+    fn propose(&self, place: Place, parent: u32, out: &mut Candidates) {
+        let text_goes_on = self.text.get(place.position as usize + 1);
+        for (n, Successor { token, log_probability }) in self.lists.list(place.position as usize).enumerate()
+        {
+            let candidate = Candidate {
+                parent,
+                token,
+                probability: log_probability.exp(),
+                match_len: place.agreed,
+                // Twice the evidence where the text itself says so.
+                count: 1 + u32::from(text_goes_on == Some(&token)),
+                next: encode(place, Some(n)),
+            };
+            if !out.push(candidate) {
+                return;
+            }
+        }
+    }
+}
+
+/// A place, or what follows its `n`th successor, as a cursor.
+fn encode(place: Place, successor: Option<usize>) -> Cursor {
+    let n = successor.map_or(0, |n| n as u64 + 1);
+    Cursor(u64::from(place.position) | u64::from(place.agreed) << 24 | n << 32)
+}
+
+fn decode(cursor: Cursor) -> (Place, Option<usize>) {
+    let place = Place { position: cursor.0 as u32 & 0xFF_FFFF, agreed: (cursor.0 >> 24) as u32 & 0xFF };
+    (place, (cursor.0 >> 32).checked_sub(1).map(|n| n as usize))
+}
+
+impl DraftSource for CalibrationSource {
+    fn kind(&self) -> SourceKind {
+        SourceKind::Calibration
+    }
+
+    fn name(&self) -> &str {
+        "calibration"
+    }
+
+    fn prime(&mut self, committed: &[TokenId]) {
+        self.read(committed);
+    }
+
+    fn reset(&mut self) {
+        self.text.clear();
+        self.earlier.clear();
+        self.newest.clear();
+        self.lists.clear();
+        self.places.clear();
+    }
+
+    fn truncate(&mut self, len: usize) {
+        self.lists.truncate(len);
+        self.places.clear();
+        while self.text.len() > len {
+            let (token, earlier) = (self.text.pop(), self.earlier.pop());
+            if let (Some(token), Some(earlier)) = (token, earlier) {
+                // `NONE` stands for a token that is gone.
+                self.newest.insert(token, earlier);
+            }
+        }
+    }
+
+    fn calibrate(&mut self, first: usize, lists: &SuccessorLists) {
+        if first < TOKENS_MAX {
+            self.lists.write(first, lists);
+        }
+    }
+
+    fn anchors(&mut self, _committed: &[TokenId], out: &mut Vec<Anchor>) {
+        let Some((&root, before)) = self.text.split_last() else { return };
+        // The path is the text itself, up to the token before the root.
+        let end = Place { position: (before.len() as u32).wrapping_sub(1), agreed: AGREED_MAX - 1 };
+        let mut best = [None; FOLLOWED_MAX];
+        for &place in self.places.iter().filter(|place| self.has_list(place.position)) {
+            Self::insert(&mut best, place);
+        }
+        if !before.is_empty() {
+            for place in self.occurrences(root, end).into_iter().flatten() {
+                Self::insert(&mut best, place);
+            }
+        }
+        self.places.clear();
+        self.places.extend(best.into_iter().flatten());
+        let anchor = |place: &Place| Anchor { cursor: encode(*place, None), match_len: place.agreed };
+        out.extend(self.places.iter().map(anchor));
+    }
+
+    fn expand(&mut self, frontier: &[Cursor], out: &mut Candidates) {
+        for (parent, &cursor) in frontier.iter().enumerate() {
+            let parent = parent as u32;
+            let (place, successor) = decode(cursor);
+            let Some(n) = successor else {
+                self.propose(place, parent, out);
+                continue;
+            };
+            let Some(Successor { token, .. }) = self.lists.successor(place.position as usize, n) else {
+                continue;
+            };
+            for next in self.occurrences(token, place).into_iter().flatten() {
+                self.propose(next, parent, out);
+            }
+        }
+    }
+
+    fn observe(&mut self, committed: &[TokenId], _step: &StepOutcome<'_>) {
+        self.read(committed);
+    }
+
+    fn memory_usage(&self) -> usize {
+        self.text.capacity() * size_of::<TokenId>()
+            + self.earlier.capacity() * size_of::<u32>()
+            + self.newest.capacity() * (size_of::<(TokenId, u32)>() + 1)
+            + self.lists.memory_usage()
+            + self.places.capacity() * size_of::<Place>()
+    }
+
+    fn fork(&self) -> Box<dyn DraftSource> {
+        Box::new(self.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A source that has read `text`, with these successors: (position, tokens with percentages).
+    fn source(text: &str, lists: &[(usize, &[(char, u8)])]) -> CalibrationSource {
+        let mut source = CalibrationSource::new();
+        for &(position, list) in lists {
+            let mut one = SuccessorLists::new();
+            one.push(&successors(list));
+            source.calibrate(position, &one);
+        }
+        source.prime(&tokens(text));
+        source
+    }
+
+    fn successors(list: &[(char, u8)]) -> Vec<Successor> {
+        let successor = |&(token, percent): &(char, u8)| Successor {
+            token: TokenId(token as u32),
+            log_probability: (f32::from(percent) / 100.0).ln(),
+        };
+        list.iter().map(successor).collect()
+    }
+
+    fn tokens(text: &str) -> Vec<TokenId> {
+        text.chars().map(|c| TokenId(c as u32)).collect()
+    }
+
+    /// What is proposed at these cursors: (token, match length, cursor).
+    fn expand(source: &mut CalibrationSource, frontier: &[Cursor]) -> Vec<(char, u32, Cursor)> {
+        let mut candidates = Candidates::with_limit(100);
+        source.expand(frontier, &mut candidates);
+        let of = |c: &Candidate| (char::from_u32(c.token.0).unwrap(), c.match_len, c.next);
+        candidates.as_slice().iter().map(of).collect()
+    }
+
+    fn anchors(source: &mut CalibrationSource) -> Vec<Cursor> {
+        let mut anchors = Vec::new();
+        source.anchors(&[], &mut anchors);
+        assert!(anchors.is_sorted_by(|a, b| a.match_len >= b.match_len));
+        anchors.iter().map(|anchor| anchor.cursor).collect()
+    }
+
+    fn draft(found: &[(char, u32, Cursor)]) -> Vec<(char, u32)> {
+        found.iter().map(|&(token, match_len, _)| (token, match_len)).collect()
+    }
+
+    #[test]
+    fn the_targets_words_come_before_the_texts() {
+        // After "ab" the text says "c", the target would say "x" or "c".
+        let mut source = source("zabcd-ab", &[(2, &[('x', 70), ('c', 20)]), (3, &[('e', 50)])]);
+        let frontier = anchors(&mut source);
+        let found = expand(&mut source, &frontier);
+        assert_eq!(draft(&found), [('x', 2), ('c', 2)]);
+        assert_eq!(expand(&mut source, &[found[0].2]), [], "the text does not have x");
+        assert_eq!(draft(&expand(&mut source, &[found[1].2])), [('e', 3)], "straight on");
+    }
+
+    #[test]
+    fn a_successor_goes_on_at_the_occurrence_that_agrees_longest() {
+        //                        0123456789
+        let mut source = source(
+            "qxm.axn.ab-a",
+            &[(8, &[('x', 90)]), (1, &[('1', 50)]), (5, &[('2', 50)]), (4, &[('x', 10)])],
+        );
+        let frontier = anchors(&mut source);
+        let found = expand(&mut source, &frontier);
+        assert_eq!(draft(&found)[0], ('x', 1));
+        // "ax" stands at 4..=5, "x" alone at 1.
+        assert_eq!(draft(&expand(&mut source, &[found[0].2])), [('2', 2), ('1', 1)]);
+    }
+
+    #[test]
+    fn a_place_that_goes_on_agreeing_is_not_lost() {
+        let mut text = "abcdefgh".to_owned();
+        text.extend(std::iter::repeat_n("?h", 40));
+        let mut source = source(&text, &[(6, &[('h', 90)]), (7, &[('i', 90)])]);
+        let mut committed = tokens(&text);
+        for token in "abcdefgh".chars() {
+            committed.push(TokenId(token as u32));
+            source.read(&committed);
+            anchors(&mut source);
+        }
+        let frontier = anchors(&mut source);
+        // "h" stands in 40 newer places, none of which has successors.
+        assert_eq!(draft(&expand(&mut source, &frontier)), [('i', 8)]);
+    }
+
+    #[test]
+    fn truncation_keeps_what_is_still_true() {
+        let lists: &[(usize, &[(char, u8)])] = &[(1, &[('x', 90)]), (4, &[('y', 90)])];
+        let mut whole = source("abcabca", lists);
+        whole.truncate(3);
+        whole.prime(&tokens("abcdab"));
+        let frontier = anchors(&mut whole);
+        assert_eq!(draft(&expand(&mut whole, &frontier)), [('x', 2)]);
+        let mut fresh = source("abcdab", &lists[..1]);
+        let frontier = anchors(&mut fresh);
+        assert_eq!(draft(&expand(&mut fresh, &frontier)), [('x', 2)]);
+        assert_eq!((whole.text, whole.earlier), (fresh.text, fresh.earlier));
+    }
+
+    #[test]
+    fn a_cursor_holds_its_place() {
+        for (position, agreed, n) in [(0, 0, None), ((1 << 24) - 1, 200, Some(7)), (5, 3, Some(0))] {
+            let place = Place { position, agreed };
+            assert_eq!(decode(encode(place, n)), (place, n));
+        }
+    }
+
+    #[test]
+    fn without_lists_nothing_is_proposed() {
+        for text in ["", "a", "aaaa"] {
+            assert_eq!(anchors(&mut source(text, &[])), []);
+        }
+    }
+}

@@ -1,0 +1,376 @@
+//! The source *reuse*: what the target still finds likely of a draft that it has left (CoordGen, arXiv 2510.15312, section
+//! 3.4).
+//!
+//! A draft is cut off at the first token that the target does not choose, though its rest may be what comes next. The rows of
+//! that rest were computed, so the target's own opinion of them is known. Kept is, by equation 3, the longest contiguous
+//! segment of the rejected draft whose tokens each have at least the threshold's probability:
+//!
+//! ```text
+//! S = argmax |d_i … d_j|   with   p(d_k | path to d_{k−1}) ≥ threshold   for all k in i..=j
+//! ```
+//!
+//! In the next steps it is placed at the root: where the output has come upon one of its tokens it goes on from there; else as
+//! if the draft had lacked a token, or the target had taken another one (`alignment.rs`).
+
+use serde::{Deserialize, Serialize};
+
+use super::alignment::Alignment;
+use super::source::{Anchor, Candidate, Candidates, Cursor, DraftSource, SourceKind, StepOutcome};
+use super::{DraftTree, NodeIdx};
+use crate::token::TokenId;
+
+/// What is kept of rejected drafts, and for how long.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ReuseConfig {
+    /// The probability that the target must give each token of a segment, 0 to 1.
+    pub threshold: f32,
+    /// Steps in which a segment may draft, at least 1.
+    pub lifetime: u32,
+    /// Tokens of all segments together, 1..=[`TOKENS_MAX`](Self::TOKENS_MAX): the oldest go first. Default 32, as in the paper.
+    pub tokens_max: u32,
+}
+
+impl Default for ReuseConfig {
+    fn default() -> Self {
+        ReuseConfig { threshold: 0.3, lifetime: 2, tokens_max: 32 }
+    }
+}
+
+impl ReuseConfig {
+    /// The largest [`tokens_max`](Self::tokens_max): cursors have 8 bits for it.
+    pub const TOKENS_MAX: u32 = 255;
+}
+
+/// A segment of one token says nothing of what follows it.
+const SEGMENT_LEN_MIN: u32 = 2;
+
+/// Drafts from segments of rejected drafts.
+///
+/// Holds at most [`ReuseConfig::tokens_max`] tokens.
+#[derive(Clone, Debug)]
+pub struct ReuseSource {
+    config: ReuseConfig,
+    /// Of all segments, oldest first.
+    tokens: Vec<TokenId>,
+    segments: Vec<Segment>,
+    /// Likely rejected tokens up to each node of the newest tree. Shape `[tree.len()]`.
+    lens: Vec<u32>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    len: u32,
+    /// Where its first token stood in the draft: 1 is the first token that was rejected. Not positive where it hung
+    /// beside an accepted token.
+    depth: i32,
+    /// Steps since.
+    age: u32,
+    /// Tokens that the target has said since, the one that it took instead included.
+    said: u32,
+}
+
+/// A token of a segment that may come next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Place {
+    /// In `tokens`.
+    next: u32,
+    /// Where the segment ends in `tokens`.
+    end: u32,
+    alignment: Alignment,
+    /// Tokens before it that agree with the output.
+    agreed: u32,
+    age: u32,
+}
+
+impl ReuseSource {
+    /// A source without segments; values beyond the bounds of the configuration count as the bounds.
+    pub fn new(config: ReuseConfig) -> Self {
+        let config = ReuseConfig {
+            lifetime: config.lifetime.max(1),
+            tokens_max: config.tokens_max.clamp(1, ReuseConfig::TOKENS_MAX),
+            ..config
+        };
+        ReuseSource { config, tokens: Vec::new(), segments: Vec::new(), lens: Vec::new() }
+    }
+
+    /// Ages the segments by a step that committed `n_tokens`.
+    fn age(&mut self, n_tokens: usize) {
+        for segment in &mut self.segments {
+            segment.age += 1;
+            segment.said += n_tokens as u32;
+        }
+        while self.segments.first().is_some_and(|oldest| oldest.age >= self.config.lifetime) {
+            self.drop_oldest();
+        }
+    }
+
+    fn drop_oldest(&mut self) {
+        let oldest = self.segments.remove(0);
+        self.tokens.drain(..oldest.len as usize);
+    }
+
+    /// The last node of the longest likely segment of the rejected draft, and its length; of equals the likeliest.
+    fn longest(&mut self, step: &StepOutcome<'_>) -> Option<(NodeIdx, u32)> {
+        let StepOutcome { tree, accepted, confidence, .. } = *step;
+        self.lens.clear();
+        self.lens.resize(tree.len(), 0);
+        let mut best = None;
+        for (i, &confidence) in confidence.iter().enumerate().take(tree.len()).skip(1) {
+            let node = NodeIdx(i as u32);
+            if accepted.contains(&node) || confidence.is_nan() || confidence < self.config.threshold {
+                continue;
+            }
+            self.lens[i] = self.lens[tree.parents()[i] as usize] + 1;
+            if best.is_none_or(|(_, len)| self.lens[i] > len) {
+                best = Some((node, self.lens[i]));
+            }
+        }
+        best.filter(|&(_, len)| len >= SEGMENT_LEN_MIN)
+    }
+
+    /// Keeps the segment that ends at `last`.
+    fn keep(&mut self, tree: &DraftTree, last: NodeIdx, len: u32, step: &StepOutcome<'_>) {
+        let kept = len.min(self.config.tokens_max);
+        while self.tokens.len() as u32 + kept > self.config.tokens_max {
+            self.drop_oldest();
+        }
+        let up = std::iter::successors(Some(last), |&node| tree.parent(node));
+        let start = self.tokens.len();
+        self.tokens.extend(up.take(len as usize).map(|node| tree.token(node)));
+        self.tokens[start..].reverse();
+        self.tokens.truncate(start + kept as usize);
+        let depth = tree.depths()[last.index()] as i32 + 1 - len as i32 - step.accepted.len() as i32;
+        self.segments.push(Segment { len: kept, depth, age: 0, said: 1 });
+    }
+
+    /// Where the segment that begins at `start` may go on after `committed`.
+    fn places(&self, segment: &Segment, start: u32, committed: &[TokenId], mut found: impl FnMut(Place)) {
+        let Segment { len, depth, age, said } = *segment;
+        let tokens = &self.tokens[start as usize..(start + len) as usize];
+        let end = start + len;
+        let agreement = |n: usize| {
+            let pairs = tokens[..n].iter().rev().zip(committed.iter().rev());
+            pairs.take_while(|(a, b)| a == b).count() as u32
+        };
+        // The longest agreement, and of equals the last: the output has gone so far.
+        let (agreed, n) = (1..=tokens.len()).map(|n| (agreement(n), n as u32)).max().unwrap_or((0, 0));
+        if agreed > 0 {
+            found(Place { next: start + n, end, alignment: Alignment::Straight, agreed, age });
+            return;
+        }
+        let place = |index: i32, alignment| match u32::try_from(index) {
+            Ok(index) => Place { next: start + index, end, alignment, agreed: 0, age },
+            // What stood between was left out.
+            Err(_) => Place { next: start, end, alignment: Alignment::Redundant, agreed: 0, age },
+        };
+        let synonym = place(said as i32 + 1 - depth, Alignment::Synonym);
+        let missing = place(1 - depth, Alignment::Missing);
+        found(synonym);
+        if missing.next != synonym.next {
+            found(missing);
+        }
+    }
+}
+
+impl Place {
+    fn cursor(self) -> Cursor {
+        let [next, end, agreed, age] =
+            [self.next, self.end, self.agreed, self.age].map(|n| u64::from(n.min(255)));
+        Cursor(next | end << 8 | agreed << 16 | age << 24 | self.alignment.to_bits() << 32)
+    }
+
+    fn from_cursor(cursor: Cursor) -> Self {
+        let [next, end, agreed, age] = [0, 8, 16, 24].map(|bit| (cursor.0 >> bit) as u32 & 0xFF);
+        Place { next, end, agreed, age, alignment: Alignment::from_bits(cursor.0 >> 32) }
+    }
+}
+
+impl DraftSource for ReuseSource {
+    fn kind(&self) -> SourceKind {
+        SourceKind::Reuse
+    }
+
+    fn name(&self) -> &str {
+        "reuse"
+    }
+
+    fn prime(&mut self, _committed: &[TokenId]) {
+        // Another turn has begun; what was rejected in the last one is no longer near.
+        self.reset();
+    }
+
+    fn reset(&mut self) {
+        self.tokens.clear();
+        self.segments.clear();
+    }
+
+    fn anchors(&mut self, committed: &[TokenId], out: &mut Vec<Anchor>) {
+        let mut end = self.tokens.len() as u32;
+        for segment in self.segments.iter().rev() {
+            end -= segment.len;
+            self.places(segment, end, committed, |place| {
+                if place.next < place.end {
+                    out.push(Anchor { cursor: place.cursor(), match_len: place.agreed });
+                }
+            });
+        }
+        out.sort_by_key(|anchor| std::cmp::Reverse(anchor.match_len));
+    }
+
+    fn expand(&mut self, frontier: &[Cursor], out: &mut Candidates) {
+        for (parent, &cursor) in frontier.iter().enumerate() {
+            let place = Place::from_cursor(cursor);
+            let segments = self.tokens.get(..place.end as usize);
+            let Some(&token) = segments.and_then(|tokens| tokens.get(place.next as usize)) else { continue };
+            out.push(Candidate {
+                parent: parent as u32,
+                token,
+                probability: place.alignment.claim(),
+                match_len: place.agreed,
+                count: place.age + 1,
+                next: Place { next: place.next + 1, agreed: place.agreed + 1, ..place }.cursor(),
+            });
+        }
+    }
+
+    fn observe(&mut self, _committed: &[TokenId], step: &StepOutcome<'_>) {
+        self.age(step.new_tokens.len());
+        if let Some((last, len)) = self.longest(step) {
+            self.keep(step.tree, last, len, step);
+        }
+    }
+
+    fn memory_usage(&self) -> usize {
+        self.tokens.capacity() * size_of::<TokenId>()
+            + self.segments.capacity() * size_of::<Segment>()
+            + self.lens.capacity() * size_of::<u32>()
+    }
+
+    fn fork(&self) -> Box<dyn DraftSource> {
+        Box::new(self.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(c: char) -> TokenId {
+        TokenId(c as u32)
+    }
+
+    fn tokens(text: &str) -> Vec<TokenId> {
+        text.chars().map(token).collect()
+    }
+
+    /// A step that drafts `draft` as a chain with these confidences in percent, accepts `n_accepted` and says `bonus`.
+    fn reject(source: &mut ReuseSource, draft: &str, percent: &[u8], n_accepted: usize, bonus: char) {
+        let mut tree = DraftTree::new(token('^'));
+        let mut nodes = vec![NodeIdx::ROOT];
+        for c in draft.chars() {
+            nodes.push(tree.push(nodes[nodes.len() - 1], token(c), 1.0, 0));
+        }
+        let confidence: Vec<f32> =
+            std::iter::once(f32::NAN).chain(percent.iter().map(|&p| f32::from(p) / 100.0)).collect();
+        let mut said = tokens(&draft[..n_accepted]);
+        said.push(token(bonus));
+        let accepted = &nodes[1..=n_accepted];
+        source
+            .observe(&[], &StepOutcome { tree: &tree, accepted, new_tokens: &said, confidence: &confidence });
+    }
+
+    /// A step that drafts nothing.
+    fn say(source: &mut ReuseSource, said: char) {
+        reject(source, "", &[], 0, said);
+    }
+
+    /// What is proposed after `committed`, each place drawn out to the end of its segment, best match first.
+    fn drafts(source: &mut ReuseSource, committed: &str) -> Vec<String> {
+        let mut anchors = Vec::new();
+        source.anchors(&tokens(committed), &mut anchors);
+        let draft = |anchor: &Anchor, source: &mut ReuseSource| {
+            let (mut cursor, mut text) = (anchor.cursor, String::new());
+            loop {
+                let mut candidates = Candidates::with_limit(9);
+                source.expand(&[cursor], &mut candidates);
+                let [candidate] = candidates.as_slice() else { return text };
+                text.push(char::from_u32(candidate.token.0).unwrap());
+                cursor = candidate.next;
+            }
+        };
+        anchors.iter().map(|anchor| draft(anchor, source)).collect()
+    }
+
+    fn source(lifetime: u32, tokens_max: u32) -> ReuseSource {
+        ReuseSource::new(ReuseConfig { threshold: 0.5, lifetime, tokens_max })
+    }
+
+    #[test]
+    fn the_longest_likely_segment_is_placed_as_missing_and_as_synonym() {
+        let mut source = source(1, 32);
+        //                             a b │ c d e f g h
+        reject(&mut source, "abcdefgh", &[99, 99, 60, 70, 80, 10, 90, 90], 2, 'X');
+        assert_eq!(drafts(&mut source, "^abX"), ["de", "cde"], "X for c, or c was missing X");
+        say(&mut source, 'Y');
+        assert_eq!(drafts(&mut source, "^abXY"), [] as [&str; 0], "a lifetime of one step");
+    }
+
+    #[test]
+    fn a_segment_that_begins_later_is_placed_where_it_lines_up() {
+        let mut second = source(1, 32);
+        reject(&mut second, "cdefg", &[10, 70, 80, 90, 90], 0, 'X');
+        assert_eq!(drafts(&mut second, "^X"), ["defg"], "X for c; a missing X would want c first");
+        let mut third = source(1, 32);
+        reject(&mut third, "cdefg", &[10, 10, 80, 90, 90], 0, 'X');
+        assert_eq!(drafts(&mut third, "^X"), ["efg"], "c and d left out");
+    }
+
+    #[test]
+    fn it_goes_on_where_the_output_has_come_upon_it() {
+        let mut redundant = source(3, 32);
+        reject(&mut redundant, "cdefg", &[60, 70, 80, 90, 90], 0, 'e');
+        assert_eq!(drafts(&mut redundant, "^e"), ["fg"], "c and d were redundant");
+        let mut later = source(3, 32);
+        reject(&mut later, "cdefg", &[60, 70, 80, 90, 90], 0, 'X');
+        say(&mut later, 'c');
+        assert_eq!(drafts(&mut later, "^Xc"), ["defg"]);
+        say(&mut later, 'd');
+        assert_eq!(drafts(&mut later, "^Xcd"), ["efg"]);
+    }
+
+    #[test]
+    fn what_is_unlikely_or_unknown_is_not_kept() {
+        let mut source = source(1, 32);
+        reject(&mut source, "cdef", &[90, 10, 90, 10], 0, 'X');
+        assert_eq!(drafts(&mut source, "^X"), [] as [&str; 0], "segments of one token");
+        reject(&mut source, "cdef", &[], 0, 'X');
+        assert_eq!(drafts(&mut source, "^X"), [] as [&str; 0], "no confidence was computed");
+        let mut tree = DraftTree::new(token('^'));
+        let first = tree.push(NodeIdx::ROOT, token('a'), 0.5, 0);
+        tree.push(first, token('b'), 0.5, 0);
+        let unknown =
+            StepOutcome { tree: &tree, accepted: &[], new_tokens: &[token('X')], confidence: &[f32::NAN; 3] };
+        source.observe(&[], &unknown);
+        assert_eq!(drafts(&mut source, "^X"), [] as [&str; 0]);
+    }
+
+    #[test]
+    fn the_newest_segments_keep_within_the_limit() {
+        let mut source = source(9, 8);
+        reject(&mut source, "abcde", &[90; 5], 0, 'X');
+        reject(&mut source, "fgh", &[90; 3], 0, 'X');
+        assert_eq!(source.tokens, tokens("abcdefgh"));
+        reject(&mut source, "ijk", &[90; 3], 0, 'X');
+        assert_eq!(source.tokens, tokens("fghijk"));
+        reject(&mut source, "lmnopqrstuvw", &[90; 12], 0, 'X');
+        assert_eq!(source.tokens, tokens("lmnopqrs"), "a long one is cut");
+        assert_eq!(source.segments.len(), 1);
+    }
+
+    #[test]
+    fn a_cursor_holds_its_place() {
+        let place = Place { next: 254, end: 255, alignment: Alignment::Missing, agreed: 200, age: 9 };
+        assert_eq!(Place::from_cursor(place.cursor()), place);
+    }
+}

@@ -1,0 +1,168 @@
+//! What the target finds likely after a position: a few tokens with their probabilities, held compactly.
+
+use crate::token::TokenId;
+
+/// A token that may come next, and the natural logarithm of the probability that the target gives it.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Successor {
+    /// The token.
+    pub token: TokenId,
+    /// At most 0.
+    pub log_probability: f32,
+}
+
+/// Lists of likely successors, one for each of consecutive positions, likeliest first.
+///
+/// A list has [`SUCCESSORS_MAX`] entries at most and takes 40 bytes: probabilities are kept in steps of 6 %, which is finer than
+/// any use of them.
+#[derive(Clone, Debug, Default)]
+pub struct SuccessorLists {
+    /// `[len, SUCCESSORS_MAX]`; behind the last entry of a list stands `NONE`.
+    tokens: Vec<u32>,
+    /// −log-probability in sixteenths. Shape as `tokens`.
+    sixteenths: Vec<u8>,
+}
+
+/// Successors of a position at most.
+pub const SUCCESSORS_MAX: usize = 8;
+
+/// No token of any vocabulary.
+const NONE: u32 = u32::MAX;
+
+impl SuccessorLists {
+    /// No lists.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Positions, those with an empty list included.
+    pub fn len(&self) -> usize {
+        self.tokens.len() / SUCCESSORS_MAX
+    }
+
+    /// Whether there is no position.
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    /// Forgets all positions.
+    pub fn clear(&mut self) {
+        self.truncate(0);
+    }
+
+    /// Keeps the first `len` positions.
+    pub fn truncate(&mut self, len: usize) {
+        self.tokens.truncate(len.saturating_mul(SUCCESSORS_MAX));
+        self.sixteenths.truncate(len.saturating_mul(SUCCESSORS_MAX));
+    }
+
+    /// Appends the list of one more position; what exceeds [`SUCCESSORS_MAX`] is left out.
+    pub fn push(&mut self, list: &[Successor]) {
+        for i in 0..SUCCESSORS_MAX {
+            let successor = list.get(i);
+            self.tokens.push(successor.map_or(NONE, |successor| successor.token.0));
+            self.sixteenths.push(successor.map_or(u8::MAX, |s| sixteenths(s.log_probability)));
+        }
+    }
+
+    /// The list of a position, empty where there is none.
+    pub fn list(&self, position: usize) -> impl ExactSizeIterator<Item = Successor> + '_ {
+        let range = self.range(position);
+        let tokens = &self.tokens[range.clone()];
+        let sixteenths = &self.sixteenths[range];
+        let n = tokens.iter().position(|&token| token == NONE).unwrap_or(tokens.len());
+        tokens[..n].iter().zip(sixteenths).map(|(&token, &sixteenths)| Successor {
+            token: TokenId(token),
+            log_probability: f32::from(sixteenths) / -16.0,
+        })
+    }
+
+    /// The `n`th successor of a position.
+    pub fn successor(&self, position: usize, n: usize) -> Option<Successor> {
+        self.list(position).nth(n)
+    }
+
+    /// Puts `lists` at the positions from `first` on; positions between the end and `first` get empty lists.
+    pub fn write(&mut self, first: usize, lists: &SuccessorLists) {
+        while self.len() < first {
+            self.push(&[]);
+        }
+        let start = first * SUCCESSORS_MAX;
+        let overlap = (self.tokens.len() - start).min(lists.tokens.len());
+        self.tokens[start..start + overlap].copy_from_slice(&lists.tokens[..overlap]);
+        self.sixteenths[start..start + overlap].copy_from_slice(&lists.sixteenths[..overlap]);
+        self.tokens.extend_from_slice(&lists.tokens[overlap..]);
+        self.sixteenths.extend_from_slice(&lists.sixteenths[overlap..]);
+    }
+
+    /// Bytes on the heap.
+    pub fn memory_usage(&self) -> usize {
+        self.tokens.capacity() * size_of::<u32>() + self.sixteenths.capacity()
+    }
+
+    fn range(&self, position: usize) -> std::ops::Range<usize> {
+        if position < self.len() { position * SUCCESSORS_MAX..(position + 1) * SUCCESSORS_MAX } else { 0..0 }
+    }
+}
+
+/// A log-probability as it is kept: e⁻¹⁶ and less are alike, and so is what is not a number.
+fn sixteenths(log_probability: f32) -> u8 {
+    (-16.0 * log_probability).round().min(255.0) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn successor(token: u32, probability: f32) -> Successor {
+        Successor { token: TokenId(token), log_probability: probability.ln() }
+    }
+
+    fn tokens(lists: &SuccessorLists, position: usize) -> Vec<u32> {
+        lists.list(position).map(|successor| successor.token.0).collect()
+    }
+
+    #[test]
+    fn lists_read_back() {
+        let mut lists = SuccessorLists::new();
+        lists.push(&[successor(7, 0.9), successor(3, 0.05)]);
+        lists.push(&[]);
+        lists.push(&(0..20).map(|token| successor(token, 0.01)).collect::<Vec<_>>());
+        assert_eq!(lists.len(), 3);
+        assert_eq!([tokens(&lists, 0), tokens(&lists, 1)], [vec![7, 3], vec![]]);
+        assert_eq!(tokens(&lists, 2).len(), SUCCESSORS_MAX);
+        assert_eq!(tokens(&lists, 3), [] as [u32; 0], "beyond the end");
+        for (found, given) in lists.list(0).zip([0.9f32, 0.05]) {
+            assert!((found.log_probability.exp() / given - 1.0).abs() < 0.04, "{found:?}");
+        }
+        assert_eq!(lists.successor(0, 1).unwrap().token, TokenId(3));
+        assert_eq!(lists.successor(0, 2), None);
+    }
+
+    #[test]
+    fn extremes_saturate() {
+        let mut lists = SuccessorLists::new();
+        lists.push(
+            &[0.0, 1e-3, f32::NEG_INFINITY, f32::NAN]
+                .map(|log_probability| Successor { token: TokenId(1), log_probability }),
+        );
+        let found: Vec<f32> = lists.list(0).map(|successor| successor.log_probability).collect();
+        assert_eq!(found, [0.0, 0.0, -255.0 / 16.0, -255.0 / 16.0]);
+    }
+
+    #[test]
+    fn writing_overwrites_appends_and_fills_gaps() {
+        let mut new = SuccessorLists::new();
+        new.push(&[successor(8, 0.5)]);
+        new.push(&[successor(9, 0.5)]);
+        let mut lists = SuccessorLists::new();
+        lists.write(2, &new);
+        assert_eq!((0..4).map(|i| tokens(&lists, i)).collect::<Vec<_>>(), [vec![], vec![], vec![8], vec![9]]);
+        lists.write(3, &new);
+        assert_eq!((2..5).map(|i| tokens(&lists, i)).collect::<Vec<_>>(), [vec![8], vec![8], vec![9]]);
+        lists.write(0, &new);
+        assert_eq!((lists.len(), tokens(&lists, 1)), (5, vec![9]));
+        lists.truncate(1);
+        assert_eq!((lists.len(), tokens(&lists, 0), tokens(&lists, 1)), (1, vec![8], vec![]));
+    }
+}

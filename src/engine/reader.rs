@@ -1,0 +1,269 @@
+//! What the target's rows say beyond the tokens that it chooses, in the few numbers that drafting learns from.
+//!
+//! *Calibration* wants the likely successors of every context position. Prefill ends with the hidden states of a chunk's rows; they are projected a few at a time, and what remains of each is a
+//! [list](SuccessorLists) of 40 bytes. With [`Calibration::InContext`] a row is projected onto a [`Shortlist`]: the tokens of
+//! the context and the first ones of the vocabulary. A successor outside it would have no continuation in the tree. The rows
+//! that the walk visits have their logits already.
+//!
+//! *Reuse* wants to know how likely the target finds the rejected tokens of a draft. Their rows' hidden states are there; they
+//! are projected onto the shortlist too.
+
+use crate::draft::{DraftTree, NodeIdx, SUCCESSORS_MAX, Successor, SuccessorLists};
+use crate::engine::Shared;
+use crate::engine::options::Calibration;
+use crate::kernels::{self, PackError};
+use crate::model::{Model, Shortlist, Workspace};
+use crate::token::TokenId;
+
+/// Tokens that are on a shortlist in any case: those with the lowest numbers. A byte-level vocabulary begins with the bytes and
+/// goes on with its merges, the most frequent first.
+const FREQUENT_TOKENS: usize = 512;
+
+/// Tokens of a shortlist at most, the frequent ones included: 4 MB at the shape of a 1.5 B model in Q4_0, and more different
+/// tokens than a context of 8 k has in the texts that were looked at.
+const SHORTLIST_TOKENS_MAX: usize = 4096;
+
+/// Logits held at a time, in numbers: 1 MiB stays in a core's cache. A row of a whole vocabulary may take more.
+const LOGITS_MAX: usize = 1 << 18;
+
+/// Rows of rejected tokens that are projected in a step at most, the likeliest first: as many as cost little more than one.
+const JUDGED_ROWS_MAX: usize = 8;
+
+/// Projects rows and keeps what drafting learns from them.
+pub(super) struct Reader {
+    calibration: Calibration,
+    reuse: bool,
+    /// Not there with [`Calibration::Full`] alone.
+    shortlist: Option<Shortlist>,
+    /// Rows of the slice at hand.
+    rows: Vec<u32>,
+    /// `[rows, tokens]`
+    logits: Vec<f32>,
+    /// Lists of the newest prefill chunk, or of the nodes that the walk has visited.
+    lists: SuccessorLists,
+    /// Of the newest tree's nodes; empty where no segment was rejected. `[tree.len()]`
+    confidence: Vec<f32>,
+}
+
+impl Reader {
+    /// `None` where there is nothing to read.
+    ///
+    /// # Errors
+    /// There is no memory for a shortlist.
+    pub(super) fn new(
+        calibration: Calibration,
+        reuse: bool,
+        model: &Model,
+    ) -> Result<Option<Self>, PackError> {
+        if calibration == Calibration::Off && !reuse {
+            return Ok(None);
+        }
+        let mut shortlist = None;
+        if matches!(calibration, Calibration::Output | Calibration::InContext) || reuse {
+            let list = shortlist.insert(model.shortlist(SHORTLIST_TOKENS_MAX)?);
+            let n_frequent = FREQUENT_TOKENS.min(model.config().vocab_size);
+            model.extend_shortlist(list, (0..n_frequent as u32).map(TokenId));
+        }
+        Ok(Some(Self {
+            calibration,
+            reuse,
+            shortlist,
+            rows: Vec::new(),
+            logits: Vec::new(),
+            lists: SuccessorLists::new(),
+            confidence: Vec::new(),
+        }))
+    }
+
+    /// Whether the rows of a prefill are read, so that their hidden states are wanted.
+    pub(super) fn reads_prefill(&self) -> bool {
+        matches!(self.calibration, Calibration::InContext | Calibration::Full)
+    }
+
+    /// Puts the tokens of the text on the shortlist, the newest first where there is no room for all.
+    pub(super) fn extend(&mut self, model: &Model, tokens: &[TokenId]) {
+        if let Some(shortlist) = &mut self.shortlist {
+            model.extend_shortlist(shortlist, tokens.iter().rev().copied());
+        }
+    }
+
+    /// The tokens that successors are listed of; `None`: the whole vocabulary.
+    fn listed(&self) -> Option<&Shortlist> {
+        self.shortlist.as_ref().filter(|_| self.calibration == Calibration::InContext)
+    }
+
+    /// Lists the successors of the `n_rows` rows of the last batch.
+    pub(super) fn list_batch(
+        &mut self,
+        shared: &Shared,
+        workspace: &mut Workspace,
+        n_rows: usize,
+    ) -> &SuccessorLists {
+        self.lists.clear();
+        let width = self.listed().map_or(shared.model.config().vocab_size, |list| list.tokens().len());
+        let slice = (LOGITS_MAX / width.max(1)).clamp(4, 64);
+        for first in (0..n_rows).step_by(slice) {
+            self.rows.clear();
+            self.rows.extend(first as u32..n_rows.min(first + slice) as u32);
+            let (model, compute) = (&shared.model, shared.compute());
+            let shortlist = self.shortlist.as_ref().filter(|_| self.calibration == Calibration::InContext);
+            match shortlist {
+                Some(list) => model.shortlist_logits(compute, workspace, &self.rows, list, &mut self.logits),
+                None => model.logits(compute, workspace, &self.rows, &mut self.logits),
+            }
+            for logits in self.logits.chunks_exact(width) {
+                let tokens = shortlist.map(Shortlist::tokens);
+                push_likeliest(shared.kernels, logits, tokens, &mut self.lists);
+            }
+        }
+        &self.lists
+    }
+
+    /// A walk begins.
+    pub(super) fn start_walk(&mut self) {
+        self.lists.clear();
+    }
+
+    /// Lists the successors of the next visited node, whose logits `[vocab_size]` are at hand.
+    pub(super) fn list_visited(&mut self, shared: &Shared, logits: &[f32]) {
+        match (self.calibration, &self.shortlist) {
+            (Calibration::Output | Calibration::InContext, Some(shortlist)) => {
+                self.logits.clear();
+                self.logits.extend(shortlist.tokens().iter().map(|token| logits[token.index()]));
+                push_likeliest(shared.kernels, &self.logits, Some(shortlist.tokens()), &mut self.lists);
+            }
+            (Calibration::Full, _) => push_likeliest(shared.kernels, logits, None, &mut self.lists),
+            _ => {}
+        }
+    }
+
+    /// The lists of the nodes that the walk has visited, in order.
+    pub(super) fn visited(&self) -> &SuccessorLists {
+        &self.lists
+    }
+
+    /// Computes the probability that the target gives each rejected token of `tree` after its parent, as a share of the shortlist; not
+    /// a number for the others, and for tokens whose parent is not among the rows that are worth projecting. Empty where
+    /// nothing longer than a token was rejected.
+    ///
+    /// The rows of the batch must be those of the tree, of which `path` was visited.
+    pub(super) fn judge(
+        &mut self,
+        shared: &Shared,
+        workspace: &mut Workspace,
+        tree: &DraftTree,
+        path: &[NodeIdx],
+    ) {
+        self.confidence.clear();
+        let visited = |node: u32| path.contains(&NodeIdx(node));
+        let rejected = (1..tree.len() as u32).filter(|&node| !visited(node));
+        self.rows.clear();
+        for parent in rejected.map(|node| tree.parents()[node as usize]) {
+            if self.rows.len() < JUDGED_ROWS_MAX && !self.rows.contains(&parent) {
+                self.rows.push(parent);
+            }
+        }
+        // A single token is no segment.
+        let has_segment = self.rows.iter().any(|&parent| !visited(parent));
+        let Some(shortlist) = self.shortlist.as_mut().filter(|_| self.reuse && has_segment) else { return };
+        shared.model.extend_shortlist(shortlist, tree.tokens()[1..].iter().copied());
+        let compute = shared.compute();
+        shared.model.shortlist_logits(compute, workspace, &self.rows, shortlist, &mut self.logits);
+        self.confidence.resize(tree.len(), f32::NAN);
+        for (&parent, logits) in self.rows.iter().zip(self.logits.chunks_exact(shortlist.tokens().len())) {
+            let total = kernels::log_sum_exp(shared.kernels, logits);
+            for child in tree.children(NodeIdx(parent)).filter(|child| !visited(child.0)) {
+                if let Some(row) = shortlist.row(tree.token(child)) {
+                    self.confidence[child.index()] = (logits[row] - total).exp();
+                }
+            }
+        }
+    }
+
+    /// What [`judge`](Self::judge) has found last.
+    pub(super) fn confidence(&self) -> &[f32] {
+        &self.confidence
+    }
+
+    /// Bytes on the heap.
+    pub(super) fn memory_usage(&self) -> usize {
+        self.shortlist.as_ref().map_or(0, Shortlist::memory_usage)
+            + 4 * (self.rows.capacity() + self.logits.capacity() + self.confidence.capacity())
+            + self.lists.memory_usage()
+    }
+}
+
+/// Successors less likely than this are not kept: by the bounds of the builder they would never be drafted.
+const LOG_PROBABILITY_MIN: f32 = -7.0;
+
+/// Lists the likeliest of `tokens` (`None`: of the whole vocabulary), by their logits. A probability is a share among these
+/// tokens.
+fn push_likeliest(
+    k: kernels::Kernels,
+    logits: &[f32],
+    tokens: Option<&[TokenId]>,
+    lists: &mut SuccessorLists,
+) {
+    // Best first; ties go to the lower index, since a later one must be larger to pass.
+    let mut best = [(f32::NEG_INFINITY, 0usize); SUCCESSORS_MAX];
+    for (i, &logit) in logits.iter().enumerate() {
+        if logit > best[SUCCESSORS_MAX - 1].0 {
+            let at = best.partition_point(|&(held, _)| held >= logit);
+            best[at..].rotate_right(1);
+            best[at] = (logit, i);
+        }
+    }
+    let total = kernels::log_sum_exp(k, logits);
+    let mut successors = [Successor { token: TokenId(0), log_probability: 0.0 }; SUCCESSORS_MAX];
+    let mut n = 0;
+    for (logit, i) in best {
+        let log_probability = logit - total;
+        // Not a number where a logit is none: then nothing is listed.
+        if log_probability >= LOG_PROBABILITY_MIN {
+            successors[n] = Successor { token: tokens.map_or(TokenId(i as u32), |t| t[i]), log_probability };
+            n += 1;
+        }
+    }
+    lists.push(&successors[..n]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::Kernels;
+
+    fn likeliest(logits: &[f32], tokens: Option<&[TokenId]>) -> Vec<(u32, f32)> {
+        let mut lists = SuccessorLists::new();
+        push_likeliest(Kernels::detect(), logits, tokens, &mut lists);
+        assert_eq!(lists.len(), 1);
+        lists.list(0).map(|s| (s.token.0, s.log_probability.exp())).collect()
+    }
+
+    #[test]
+    fn the_likeliest_tokens_come_in_order() {
+        let logits: Vec<f32> = (0..100u32).map(|i| ((i * 37) % 100) as f32 / 10.0).collect();
+        let found = likeliest(&logits, None);
+        let mut expected: Vec<u32> = (0..100).collect();
+        expected.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]));
+        assert_eq!(found.iter().map(|&(token, _)| token).collect::<Vec<_>>(), expected[..SUCCESSORS_MAX]);
+        let total: f32 = logits.iter().map(|x| x.exp()).sum();
+        for &(token, probability) in &found {
+            assert!((probability / (logits[token as usize].exp() / total) - 1.0).abs() < 0.04);
+        }
+    }
+
+    #[test]
+    fn tokens_are_those_of_the_shortlist() {
+        let tokens = [9, 4, 7].map(TokenId);
+        let found = likeliest(&[1.0, 3.0, 3.0], Some(&tokens));
+        assert_eq!(found.iter().map(|&(token, _)| token).collect::<Vec<_>>(), [4, 7, 9], "ties in order");
+    }
+
+    #[test]
+    fn what_is_unlikely_or_no_number_is_left_out() {
+        assert_eq!(likeliest(&[20.0, 0.0, 1.0], None).len(), 1);
+        assert_eq!(likeliest(&[f32::NAN, 1.0], None), []);
+        assert_eq!(likeliest(&[f32::NEG_INFINITY; 4], None), []);
+        assert_eq!(likeliest(&[], None), []);
+    }
+}

@@ -1,0 +1,221 @@
+//! Calibration: what the sources are told of the target is what the target says, and it stays true over turns, truncation and
+//! forks.
+
+mod common;
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+
+use common::{Tiny, prompt};
+use refrain::draft::{
+    Anchor, Candidates, Cursor, DraftSource, SourceKind, StepOutcome, Successor, SuccessorLists,
+};
+use refrain::engine::{Calibration, Engine, GenerateOptions, Session, SessionOptions};
+use refrain::kernels::{BlockType, Kernels, KvType, Pool};
+use refrain::model::transformer::{Compute, PassEnd};
+use refrain::model::weights::{LoadOptions, Quantize};
+use refrain::model::{Batch, Checkpoint, KvCache, Model, Workspace};
+use refrain::token::TokenId;
+use refrain::verify::Sampling;
+
+/// Keeps what it is told, and drafts nothing.
+#[derive(Clone, Default)]
+struct Listener(Arc<Mutex<SuccessorLists>>);
+
+impl Listener {
+    fn lists(&self) -> Vec<Vec<Successor>> {
+        let lists = self.0.lock().unwrap();
+        (0..lists.len()).map(|position| lists.list(position).collect()).collect()
+    }
+}
+
+impl DraftSource for Listener {
+    fn kind(&self) -> SourceKind {
+        SourceKind::Other
+    }
+
+    fn name(&self) -> &str {
+        "listener"
+    }
+
+    fn prime(&mut self, _committed: &[TokenId]) {}
+
+    fn reset(&mut self) {
+        self.0.lock().unwrap().clear();
+    }
+
+    fn truncate(&mut self, len: usize) {
+        self.0.lock().unwrap().truncate(len);
+    }
+
+    fn calibrate(&mut self, first: usize, lists: &SuccessorLists) {
+        self.0.lock().unwrap().write(first, lists);
+    }
+
+    fn anchors(&mut self, _committed: &[TokenId], _out: &mut Vec<Anchor>) {}
+
+    fn expand(&mut self, _frontier: &[Cursor], _out: &mut Candidates) {}
+
+    fn observe(&mut self, _committed: &[TokenId], _step: &StepOutcome<'_>) {}
+
+    fn memory_usage(&self) -> usize {
+        0
+    }
+
+    fn fork(&self) -> Box<dyn DraftSource> {
+        Box::new(Listener(Arc::new(Mutex::new(self.0.lock().unwrap().clone()))))
+    }
+}
+
+fn session(engine: &Engine, calibration: Calibration, prefill_chunk: usize) -> (Session, Listener) {
+    let options = SessionOptions { calibration, prefill_chunk, history: false, ..SessionOptions::default() };
+    let mut session = engine.session(options).unwrap();
+    let listener = Listener::default();
+    session.add_source(Box::new(listener.clone())).unwrap();
+    (session, listener)
+}
+
+fn generate(session: &mut Session, max_tokens: usize) -> Vec<TokenId> {
+    let sampling = Sampling { temperature: 0.8, seed: 4, ..Sampling::default() };
+    let options = GenerateOptions { max_tokens, sampling, ignore_eos: true, ..GenerateOptions::default() };
+    common::run_in(session, options, usize::MAX).tokens
+}
+
+/// The likeliest tokens of each position, by the logits of a pass over all tokens.
+fn expected(engine: &Engine, tokens: &[TokenId]) -> Vec<Vec<(u32, f32)>> {
+    let mut session = engine.session(common::plain()).unwrap();
+    session.append_tokens(tokens).unwrap();
+    let mut lists = Vec::new();
+    let mut list = |logits: &[f32]| {
+        let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let total = logits.iter().map(|x| (x - max).exp()).sum::<f32>().ln() + max;
+        let mut all: Vec<(u32, f32)> = (0..).zip(logits.iter().map(|x| (x - total).exp())).collect();
+        all.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        lists.push(all);
+    };
+    session.score(Some(&mut list)).unwrap();
+    lists
+}
+
+fn check(lists: &[Vec<Successor>], expected: &[Vec<(u32, f32)>], case: &str) {
+    assert!(!lists.is_empty());
+    for (position, (list, expected)) in lists.iter().zip(expected).enumerate() {
+        let likely = expected.iter().take(8).take_while(|(_, probability)| *probability > 1.1e-3).count();
+        assert!(list.len() >= likely, "{case}: {} successors at {position}, not {likely}", list.len());
+        for (successor, (token, probability)) in list.iter().zip(expected) {
+            assert_eq!(successor.token.0, *token, "{case}, position {position}");
+            let ratio = successor.log_probability.exp() / probability;
+            assert!(
+                (0.95..1.05).contains(&ratio),
+                "{case}, position {position}: {successor:?} {probability}"
+            );
+        }
+    }
+}
+
+#[test]
+fn every_position_has_the_targets_successors() {
+    // A vocabulary of bytes is on the shortlist as a whole, so both ways to pay give the same lists.
+    let prompt = prompt(3, 70);
+    for calibration in [Calibration::InContext, Calibration::Full] {
+        for prefill_chunk in [1, 7, 64, 512] {
+            let engine = Tiny { ty: BlockType::Q8_0, ..Tiny::default() }.engine(2);
+            let (mut session, listener) = session(&engine, calibration, prefill_chunk);
+            session.append_tokens(&prompt).unwrap();
+            generate(&mut session, 20);
+            let lists = listener.lists();
+            assert_eq!(lists.len(), session.tokens().len() - 1, "all but the newest token");
+            let case = format!("{calibration:?}, chunks of {prefill_chunk}");
+            check(&lists, &expected(&engine, session.tokens()), &case);
+        }
+    }
+}
+
+#[test]
+fn what_is_kept_is_still_true() {
+    let engine = Tiny::default().engine(2);
+    let (mut session, listener) = session(&engine, Calibration::InContext, 16);
+    let check_all = |session: &Session, listener: &Listener, case: &str| {
+        assert_eq!(listener.lists().len(), session.tokens().len() - 1, "{case}");
+        check(&listener.lists(), &expected(&engine, session.tokens()), case);
+    };
+    session.append_tokens(&prompt(5, 60)).unwrap();
+    generate(&mut session, 12);
+    check_all(&session, &listener, "first turn");
+
+    session.append_tokens(&prompt(6, 30)).unwrap();
+    generate(&mut session, 12);
+    check_all(&session, &listener, "second turn");
+
+    // Prefilled, and truncated before any source has seen the tokens.
+    session.append_tokens(&prompt(7, 30)).unwrap();
+    session.prefill(|_, _| {}).unwrap();
+    session.truncate(100).unwrap();
+    session.append_tokens(&prompt(8, 20)).unwrap();
+    generate(&mut session, 12);
+    check_all(&session, &listener, "truncated after a prefill");
+
+    session.truncate(40).unwrap();
+    assert_eq!(listener.lists().len(), 40);
+    session.append_tokens(&prompt(9, 20)).unwrap();
+    generate(&mut session, 12);
+    check_all(&session, &listener, "truncated");
+
+    // Dropped early: what was not taken is rolled back.
+    session.append_tokens(&prompt(10, 20)).unwrap();
+    let options = GenerateOptions { ignore_eos: true, ..GenerateOptions::default() };
+    let taken = session.generate(options).unwrap().take(3).count();
+    assert_eq!(taken, 3);
+    generate(&mut session, 12);
+    check_all(&session, &listener, "dropped early");
+
+    let mut fork = session.fork().unwrap();
+    let tokens = generate(&mut session, 12);
+    assert_eq!(generate(&mut fork, 12), tokens);
+    check_all(&session, &listener, "forked");
+}
+
+#[test]
+fn without_calibration_nothing_is_told() {
+    let engine = Tiny::default().engine(1);
+    let (mut session, listener) = session(&engine, Calibration::Off, 64);
+    session.append_tokens(&prompt(5, 60)).unwrap();
+    generate(&mut session, 12);
+    assert!(listener.lists().iter().all(Vec::is_empty));
+}
+
+/// The bits of the whole product, for every type of weights.
+#[test]
+fn logits_of_a_shortlist_are_those_of_the_vocabulary() {
+    for ty in [BlockType::F32, BlockType::Q8_0, BlockType::Q4_0, BlockType::Q4K] {
+        let hidden_dim = if ty == BlockType::Q4K { 256 } else { 64 };
+        let bytes = Tiny { ty, hidden_dim, n_layers: 1, ..Tiny::default() }.gguf();
+        let checkpoint = Checkpoint::from_gguf_bytes(bytes.into(), "tiny").unwrap();
+        let options = LoadOptions { quantize: Quantize::Keep, ..LoadOptions::default() };
+        let model = Model::load(&checkpoint, options).unwrap();
+        let pool = Pool::new(2);
+        let compute = Compute { kernels: Kernels::detect(), pool: &pool };
+        let mut kv = KvCache::new(model.config(), KvType::F16, 64).unwrap();
+        let mut workspace = Workspace::new(model.config());
+        let (mut batch, mut whole, mut short) = (Batch::new(), Vec::new(), Vec::new());
+        batch.set_chain(0, &prompt(1, 9));
+        let never = AtomicBool::new(false);
+        model.forward(compute, &batch, &mut kv, &mut workspace, PassEnd::Hidden, &never).unwrap();
+        let mut shortlist = model.shortlist(40).unwrap();
+        let wanted = [200, 3, 3, 17, 256, 0, 200].map(TokenId);
+        model.extend_shortlist(&mut shortlist, wanted);
+        assert_eq!(shortlist.tokens(), [200, 3, 17, 256, 0].map(TokenId));
+        model.extend_shortlist(&mut shortlist, (90..250).map(TokenId));
+        assert_eq!(shortlist.tokens().len(), 40, "as many as there is room for");
+        let rows = [0, 8, 3];
+        model.logits(compute, &mut workspace, &rows, &mut whole);
+        model.shortlist_logits(compute, &mut workspace, &rows, &shortlist, &mut short);
+        for (whole, short) in whole.chunks_exact(common::VOCAB_SIZE).zip(short.chunks_exact(40)) {
+            for (row, token) in shortlist.tokens().iter().enumerate() {
+                assert_eq!(short[row].to_bits(), whole[token.index()].to_bits(), "{ty:?}, token {token}");
+                assert_eq!(shortlist.row(*token), Some(row));
+            }
+        }
+        assert_eq!((shortlist.row(TokenId(1)), shortlist.row(TokenId(9999))), (None, None));
+    }
+}
