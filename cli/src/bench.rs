@@ -26,6 +26,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<Exit, Failure> {
             None => replay(args),
         },
         BenchCommand::Tune(args) => tune(args),
+        BenchCommand::Graphs(args) => crate::graphs::bench(args),
     }
 }
 
