@@ -6,6 +6,7 @@ mod mapping;
 pub mod model;
 mod replace;
 pub mod sam;
+pub mod schedule;
 pub mod task;
 pub mod token;
 pub mod tokenizer;

@@ -1,4 +1,4 @@
-//! Puts a whole file in place of another, or leaves things as they were.
+//! Puts a whole file in place of another, or a whole folder where there was none, or leaves things as they were.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -36,24 +36,57 @@ pub(crate) fn replace_file<T, E: From<ReplaceError>>(
     file.sync_all().map_err(failed("sync", &partial.path))?;
     drop(file);
     fs::rename(&partial.path, path).map_err(failed("rename to", path))?;
-    // The new name is on the disk once the folder is.
-    #[cfg(unix)]
-    {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed("sync", folder))?;
-    }
+    sync_folder(path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new(".")))?;
     Ok(done)
 }
 
-/// A file that this call has created: removed when the guard goes; after the rename there is none.
+/// Fills a folder under another name, and renames it to `path`, where nothing may be but an empty folder. The files in it are
+/// synced by whoever writes them.
+///
+/// When anything fails, nothing is at `path` that was not there before, and the other folder is gone.
+pub(crate) fn create_folder<T, E: From<ReplaceError>>(
+    path: &Path,
+    write: impl FnOnce(&Path) -> Result<T, E>,
+) -> Result<T, E> {
+    let failed = |action, path: &Path| {
+        let path = path.to_owned();
+        move |source| ReplaceError { action, path, source }
+    };
+    let partial =
+        Partial { path: partial_path(path, CALLS.fetch_add(1, Ordering::Relaxed)), is_folder: true };
+    fs::create_dir(&partial.path).map_err(failed("create", &partial.path))?;
+    let done = write(&partial.path)?;
+    sync_folder(&partial.path)?;
+    fs::rename(&partial.path, path).map_err(failed("rename to", path))?;
+    sync_folder(path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new(".")))?;
+    Ok(done)
+}
+
+/// Names are on the disk once their folder is.
+#[cfg(unix)]
+fn sync_folder(folder: &Path) -> Result<(), ReplaceError> {
+    let synced = File::open(folder).and_then(|folder| folder.sync_all());
+    synced.map_err(|source| ReplaceError { action: "sync", path: folder.to_owned(), source })
+}
+
+#[cfg(not(unix))]
+fn sync_folder(_folder: &Path) -> Result<(), ReplaceError> {
+    Ok(())
+}
+
+/// A file or folder that this call has created: removed when the guard goes; after the rename there is none.
 struct Partial {
     path: PathBuf,
+    is_folder: bool,
 }
 
 impl Drop for Partial {
     fn drop(&mut self) {
         // Best effort: the failure that is reported is the one that came first.
-        let _ = fs::remove_file(&self.path);
+        let _ = match self.is_folder {
+            true => fs::remove_dir_all(&self.path),
+            false => fs::remove_file(&self.path),
+        };
     }
 }
 
@@ -64,7 +97,7 @@ fn create_partial(path: &Path) -> Result<(File, Partial), ReplaceError> {
         let partial = partial_path(path, CALLS.fetch_add(1, Ordering::Relaxed));
         n_tried += 1;
         match File::options().write(true).create_new(true).open(&partial) {
-            Ok(file) => return Ok((file, Partial { path: partial })),
+            Ok(file) => return Ok((file, Partial { path: partial, is_folder: false })),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && n_tried < NAMES_MAX => {}
             Err(source) => return Err(ReplaceError { action: "create", path: partial, source }),
         }
@@ -118,6 +151,26 @@ mod tests {
             (names(folder.path()), fs::read(&path).unwrap()),
             (vec!["model".to_owned()], b"new".to_vec())
         );
+    }
+
+    #[test]
+    fn a_folder_is_there_whole_or_not_at_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("graphs");
+        let write = |fails: bool| {
+            create_folder(&path, |partial| {
+                fs::write(partial.join("a"), "1").unwrap();
+                let path = PathBuf::new();
+                let full = ReplaceError { action: "write", path, source: io::ErrorKind::StorageFull.into() };
+                if fails { Err(full) } else { Ok(()) }
+            })
+        };
+        assert_eq!(write(true).unwrap_err().source.kind(), io::ErrorKind::StorageFull);
+        assert_eq!(names(folder.path()), [""; 0]);
+        write(false).unwrap();
+        assert_eq!((names(folder.path()), names(&path)), (vec!["graphs".to_owned()], vec!["a".to_owned()]));
+        assert_eq!(write(false).unwrap_err().action, "rename to");
+        assert_eq!((names(folder.path()), names(&path)), (vec!["graphs".to_owned()], vec!["a".to_owned()]));
     }
 
     #[test]

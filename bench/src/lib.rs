@@ -17,11 +17,13 @@
 //! - [`replay`] walks one row; [`run()`] goes over whole files on several threads; [`tally`] is what comes out.
 //! - [`model`] replays through a model, where everything is computed and time is real.
 //! - [`ablate`](mod@ablate) lets a model answer with one part of drafting more at a time.
+//! - [`graphs`] measures something else: what changing static graphs adds to a prefill.
 //! - [`tune`] fits the reliability prior and the builder's constants to one half of the rows.
 //! - [`report`] writes tables, CSV, plots and a page.
 
 pub mod ablate;
 pub mod costs;
+pub mod graphs;
 pub mod model;
 pub mod replay;
 pub mod report;

@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use refrain::draft::ReuseConfig;
 use refrain::engine::{Calibration, Drafting, EngineOptions, GenerateOptions, SessionOptions};
 use refrain::kernels::{IsaKind, KvType};
+use refrain::model::graphs::Switching;
 use refrain::model::weights::{PackedAccess, Quantize};
 use refrain::task::Task;
 use refrain::token::TokenId;
@@ -43,6 +44,8 @@ pub(crate) enum Command {
     Pack(PackArgs),
     /// Show or forget the answers that are kept to draft later ones.
     History(HistoryCommandArgs),
+    /// Cut a model into static graphs, for backends with fixed batch lengths and little memory.
+    Graphs(GraphsArgs),
     /// Measure drafting on recorded text.
     Bench(BenchArgs),
 }
@@ -162,6 +165,33 @@ pub(crate) struct ComputeArgs {
     /// Instruction set of the kernels [default: the widest that this CPU has]. Never changes the output.
     #[arg(long, value_name = "ISA", value_parser = isa)]
     pub(crate) isa: Option<IsaKind>,
+    /// Of a folder of static graphs: bytes of weights in memory at a time. Less than needed is an error [default: what is
+    /// needed].
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) graph_memory: Option<u64>,
+    /// Of a folder of static graphs: when blocks change from prefill to verify graphs. Never changes the output.
+    #[arg(long, value_enum, default_value_t = SwitchingArg::Progressive)]
+    pub(crate) graph_switching: SwitchingArg,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SwitchingArg {
+    /// As planned from measured times, beside the computation of other blocks.
+    Progressive,
+    /// Each block as soon as it has computed the last chunk.
+    Asynchronous,
+    /// All blocks when the prefill is over.
+    Synchronous,
+}
+
+impl SwitchingArg {
+    fn switching(self) -> Switching {
+        match self {
+            Self::Progressive => Switching::Progressive,
+            Self::Asynchronous => Switching::Asynchronous,
+            Self::Synchronous => Switching::Synchronous,
+        }
+    }
 }
 
 impl ModelArgs {
@@ -181,6 +211,8 @@ impl ComputeArgs {
             isa: self.isa,
             quantize: self.quantize.quantize(),
             packed_access: if self.no_map { PackedAccess::Read } else { PackedAccess::Map },
+            graph_memory_max: self.graph_memory,
+            graph_switching: self.graph_switching.switching(),
             ..EngineOptions::default()
         }
     }
@@ -427,6 +459,31 @@ pub(crate) struct PackArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct GraphsArgs {
+    /// A GGUF file, a Hugging Face folder, or a packed file.
+    pub(crate) model: PathBuf,
+    /// The folder of graphs, which must not be there yet.
+    pub(crate) out: PathBuf,
+    /// Blocks of layers; one graph of each is in memory at a time.
+    #[arg(long, value_name = "N", default_value_t = 6)]
+    pub(crate) blocks: usize,
+    /// Rows of the prefill graphs.
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    pub(crate) prefill: usize,
+    /// Rows of the verify graphs.
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    pub(crate) verify: usize,
+    /// Do not measure loads and calls; whoever opens the folder does then.
+    #[arg(long)]
+    pub(crate) no_times: bool,
+    /// One JSON object instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) compute: ComputeArgs,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct ScoreArgs {
     /// A GGUF file, a Hugging Face folder, or a packed file. Without it: the small model inside this program.
     pub(crate) model: Option<PathBuf>,
@@ -483,6 +540,30 @@ pub(crate) enum BenchCommand {
     Ablate(AblateArgs),
     /// Fit the reliability table and the constants of drafting to the even rows, and report on the odd ones.
     Tune(TuneArgs),
+    /// What changing static graphs adds to a prefill: synchronous, asynchronous and progressive switching, measured on a
+    /// folder of graphs and simulated, or simulated from given times.
+    Graphs(BenchGraphsArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchGraphsArgs {
+    /// A folder that `refrain graphs` has written. Nothing else should run meanwhile.
+    pub(crate) folder: Option<PathBuf>,
+    /// Simulate from the times in this file (JSON, as in a folder's times.json) instead.
+    #[arg(long, value_name = "FILE", conflicts_with = "folder")]
+    pub(crate) times: Option<PathBuf>,
+    /// Prompt tokens that are prefilled.
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) tokens: u32,
+    /// Measured runs of each way.
+    #[arg(long, value_name = "N", default_value_t = 9)]
+    pub(crate) rounds: usize,
+    /// Threads of the forward pass [default: the physical performance cores].
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<usize>,
+    /// One JSON object instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

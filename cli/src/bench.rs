@@ -28,6 +28,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<Exit, Failure> {
         },
         BenchCommand::Ablate(args) => ablate(args),
         BenchCommand::Tune(args) => tune(args),
+        BenchCommand::Graphs(args) => crate::graphs::bench(args),
     }
 }
 

@@ -7,7 +7,9 @@ use std::process::ExitCode;
 use anstyle::{AnsiColor, Style};
 use clap::error::ErrorKind;
 use refrain::engine::{EngineError, GenerateError, ProfileError, SessionError};
+use refrain::model::graphs::GraphsError;
 use refrain::model::transformer::ForwardError;
+use refrain::model::weights::WeightsError;
 use refrain::verify::SamplingError;
 use refrain_index::{HistoryError, IndexError, ReadError};
 
@@ -112,6 +114,10 @@ impl From<io::Error> for Failure {
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Self {
         match error {
+            EngineError::Weights(WeightsError::Graphs(GraphsError::MemoryLimit { .. })) => {
+                Self::usage(error, "give more with --graph-memory, or leave it out")
+            }
+            EngineError::Graphs(_) => Self::input(error, "`refrain graphs` writes the folder again"),
             EngineError::Load(_) | EngineError::Weights(_) | EngineError::Tokenizer(_) => {
                 Self::input(error, "`refrain inspect` shows what the model holds")
             }
@@ -152,6 +158,9 @@ impl From<GenerateError> for Failure {
         match error {
             GenerateError::Session(error) => error.into(),
             GenerateError::Forward(ForwardError::Cancelled) => Self::new(Exit::Interrupted, ""),
+            GenerateError::Forward(ForwardError::Layers(error)) => {
+                Self::input(error, "`refrain graphs` writes the folder again")
+            }
             GenerateError::EmptyPrompt => Self::usage(error, "give a PROMPT, --file, or pipe one in"),
             GenerateError::StopLength { .. } => Self::usage(error, "choose another --stop"),
             GenerateError::Sampling(SamplingError::NoCandidate { .. }) => {

@@ -1,6 +1,6 @@
 //! The program `refrain`: a thin client of the library.
 //!
-//! One module per command ([`run`], [`chat`], [`inspect`], [`score`], [`bench`], [`history`], [`profile`], [`pack`]), and beside
+//! One module per command ([`run`], [`chat`], [`inspect`], [`score`], [`bench`], [`history`], [`profile`], [`pack`], [`graphs`]), and beside
 //! them what they share: the options
 //! ([`args`]), the prompt ([`prompt`], [`context`]), loading ([`load`]), and what the user sees ([`answer`], [`stats`],
 //! [`terminal`], [`progress`], [`failure`]).
@@ -11,6 +11,7 @@ mod bench;
 mod chat;
 mod context;
 mod failure;
+mod graphs;
 mod history;
 mod inspect;
 mod interrupt;
@@ -55,5 +56,6 @@ fn dispatch(command: &Command) -> Result<Exit, Failure> {
         Command::Bench(args) => bench::bench(args),
         Command::Profile(args) => profile::profile(args),
         Command::Pack(args) => pack::pack(args),
+        Command::Graphs(args) => graphs::graphs(args),
     }
 }

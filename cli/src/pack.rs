@@ -58,11 +58,12 @@ fn begins_with_magic(path: &Path) -> io::Result<bool> {
     Ok(start == MAGIC)
 }
 
-fn failure(error: WritePackedError) -> Failure {
+pub(crate) fn failure(error: WritePackedError) -> Failure {
     match error {
         WritePackedError::Write { .. } | WritePackedError::Replace { .. } => {
             Failure::new(Exit::Failed, format!("{error} (check the folder and the disk)"))
         }
+        WritePackedError::OutOfRange { .. } => Failure::usage(error, "choose a value in the range"),
         WritePackedError::AlreadyPacked { .. } => Failure::new(Exit::Input, error.to_string()),
         _ => Failure::input(error, "`refrain inspect` shows what the model holds"),
     }

@@ -13,10 +13,12 @@ use thiserror::Error;
 use crate::draft::{CostCorrection, CostProfile, HistoryStore, ReliabilityTable};
 use crate::kernels::{IsaKind, Kernels, KvType, Pool};
 use crate::model::checkpoint::LoadError;
+use crate::model::graphs::{GraphsError, StaticGraphs};
 use crate::model::packed::ModelIdentity;
 use crate::model::transformer::{Compute, ForwardError, PassEnd};
 use crate::model::weights::{LoadOptions, WeightsError};
 use crate::model::{Batch, Checkpoint, KvCache, Model, ModelConfig, Workspace, kv_cache::KvCacheError};
+use crate::schedule::{GraphKind, SwitchTimes};
 use crate::token::TokenId;
 use crate::tokenizer::{Tokenizer, TokenizerError};
 use profile::ProfileKey;
@@ -101,6 +103,9 @@ pub enum EngineError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// The times of static graphs could not be measured.
+    #[error(transparent)]
+    Graphs(#[from] GraphsError),
     /// There was no memory for the cost measurement.
     #[error(transparent)]
     KvCache(#[from] KvCacheError),
@@ -110,7 +115,7 @@ pub enum EngineError {
 const THREADS_MAX: usize = 256;
 
 impl Engine {
-    /// Loads the checkpoint at `path`: a GGUF file, a Hugging Face folder, or a packed file.
+    /// Loads the checkpoint at `path`: a GGUF file, a Hugging Face folder, a packed file, or a folder of static graphs.
     pub fn open(path: &Path, options: EngineOptions) -> Result<Self, EngineError> {
         Self::load(&Checkpoint::open(path)?, options, None)
     }
@@ -118,7 +123,8 @@ impl Engine {
     /// Loads an opened checkpoint; `progress` is called with (bytes read, bytes to read) after each tensor.
     ///
     /// Unless a cost profile is given, the forward pass is measured for batch lengths of 1 to 64 rows, as many as fit a
-    /// second, but two in any case.
+    /// second, but two in any case. Of static graphs, loads and calls are measured instead, unless the folder holds times of
+    /// this machine.
     pub fn load(
         checkpoint: &Checkpoint,
         options: EngineOptions,
@@ -133,10 +139,15 @@ impl Engine {
             return Err(EngineError::Threads { given: n_threads, max: THREADS_MAX });
         }
         let tokenizer = checkpoint.tokenizer()?;
-        let EngineOptions { quantize, packed_access, .. } = options;
-        let model = Model::load(checkpoint, LoadOptions { quantize, packed_access, progress })?;
+        let EngineOptions { quantize, packed_access, graph_memory_max, .. } = options;
+        let load = LoadOptions { quantize, packed_access, graph_memory_max, progress };
+        let model = Model::load(checkpoint, load)?;
         let pool = Pool::try_new(n_threads).map_err(|source| EngineError::Spawn { n_threads, source })?;
         let compute = Compute { kernels, pool: &pool };
+        if let Some(graphs) = model.graphs() {
+            graphs.set_switching(options.graph_switching);
+            set_times(graphs, checkpoint, &model, compute)?;
+        }
         let profile = options.profile.filter(|_| options.cost_profile.is_none());
         let profile_mismatch = profile.as_ref().and_then(|profile| {
             let here = ProfileKey::new(&model, compute, profile.key().kv_type);
@@ -146,7 +157,10 @@ impl Engine {
         let costs = match (options.cost_profile, &profile) {
             (Some(costs), _) => costs,
             (None, Some(profile)) => profile.costs(0, SessionOptions::default().projection_rows),
-            (None, None) => measure_costs(&model, compute)?,
+            (None, None) => match model.graphs().and_then(StaticGraphs::times) {
+                Some(times) => graph_costs(&times),
+                None => measure_costs(&model, compute)?,
+            },
         };
         let shared = Shared {
             model,
@@ -229,6 +243,22 @@ impl Engine {
         MachineProfile::measure(&self.shared.model, self.shared.compute(), options, progress)
     }
 
+    /// The model's layers as static graphs, where it is kept so.
+    pub fn graphs(&self) -> Option<&StaticGraphs> {
+        self.shared.model.graphs()
+    }
+
+    /// Measures what loads and calls of static graphs take, each `rounds` times, and plans with it from now on; `None` where
+    /// the model is not kept so. Nothing else should run meanwhile.
+    ///
+    /// # Errors
+    /// [`GraphsError`]; the times are as they were.
+    pub fn measure_graphs(&self, rounds: usize) -> Result<Option<SwitchTimes>, GraphsError> {
+        let Some(graphs) = self.graphs() else { return Ok(None) };
+        let compute = self.shared.compute();
+        graphs.measure(&self.shared.model, compute, times_label(compute), rounds).map(Some)
+    }
+
     /// What measurements of this model are kept under; see [`Model::identity`].
     pub fn model_identity(&self) -> ModelIdentity {
         self.shared.model.identity()
@@ -262,6 +292,36 @@ impl Shared {
     pub(crate) fn reliability(&self) -> std::sync::MutexGuard<'_, ReliabilityTable> {
         self.reliability.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whose times these are: another machine, another instruction set and other threads take other times.
+fn times_label(compute: Compute<'_>) -> String {
+    let (isa, n_threads) = (compute.kernels.isa().name(), compute.pool.n_threads());
+    format!("measured: {}, {isa}, {n_threads} threads", cpu::cpu_name())
+}
+
+/// Gives the graphs the times that their folder holds, or measures them.
+fn set_times(
+    graphs: &StaticGraphs,
+    checkpoint: &Checkpoint,
+    model: &Model,
+    compute: Compute<'_>,
+) -> Result<(), GraphsError> {
+    let label = times_label(compute);
+    // Times that cannot be read are as good as none: they are measured again.
+    let stored = checkpoint.graphs().and_then(|folder| folder.times().ok().flatten());
+    match stored.filter(|times| times.label == label && graphs.fits(times)) {
+        Some(times) => graphs.set_times(times),
+        None => drop(graphs.measure(model, compute, label, 1)?),
+    }
+    Ok(())
+}
+
+/// What a batch costs in verify graphs: as much as all calls that it takes. The projection is learnt from steps.
+fn graph_costs(times: &SwitchTimes) -> CostProfile {
+    let us: f64 = times.blocks.iter().map(|block| block.of(GraphKind::Verify).compute_us).sum();
+    let calls = [1, 2].map(|n_calls| (n_calls * times.verify_len, n_calls as f32 * us as f32));
+    CostProfile::from_measurements(&[(1, us as f32), calls[0], calls[1]])
 }
 
 /// Batch lengths measured while loading. The builder interpolates between them.

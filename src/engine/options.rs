@@ -6,6 +6,7 @@ use super::profile::MachineProfile;
 pub use crate::draft::VERIFY_ROWS_MAX;
 use crate::draft::{Baseline, CostProfile, ReuseConfig};
 use crate::kernels::{IsaKind, KvType};
+use crate::model::graphs::Switching;
 use crate::model::weights::{PackedAccess, Quantize};
 use crate::token::TokenId;
 use crate::verify::{LogitsProcessor, Sampling};
@@ -28,6 +29,11 @@ pub struct EngineOptions {
     /// another type of KV cache than a session's: [`Session::profile_mismatch`](crate::engine::Session::profile_mismatch)
     /// says so.
     pub profile: Option<MachineProfile>,
+    /// Bytes of weights that a model of static graphs may hold at a time; `None`: what it needs, which is embedding, head and
+    /// one graph per block. Less is refused when the model is opened.
+    pub graph_memory_max: Option<u64>,
+    /// When static graphs are changed.
+    pub graph_switching: Switching,
     /// Tokens of history kept per namespace; `None`: [`HistoryStore::TOKENS_MAX`](crate::draft::HistoryStore::TOKENS_MAX).
     pub history_tokens_max: Option<u32>,
 }
@@ -93,9 +99,10 @@ pub struct SessionOptions {
     /// Rows of a verification batch at most, the root included, 1..=[`VERIFY_ROWS_MAX`].
     pub verify_rows_max: usize,
     /// Batch lengths that a static-shape backend has compiled, rising; batches are padded to the next of them. Empty (the
-    /// default): every length, without padding.
+    /// default): every length, without padding, or of static graphs whole calls.
     pub verify_lens: Vec<usize>,
-    /// Prompt tokens per forward pass, 1..=[`PREFILL_CHUNK_MAX`]. A cancelled prefill keeps the chunks that are done.
+    /// Prompt tokens per forward pass, 1..=[`PREFILL_CHUNK_MAX`]; with static graphs, the rows of a prefill graph. A cancelled
+    /// prefill keeps the chunks that are done.
     pub prefill_chunk: usize,
     /// Rows projected onto the vocabulary at a time, along the likeliest path, while the walk goes on.
     pub projection_rows: usize,

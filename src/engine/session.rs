@@ -19,6 +19,7 @@ use crate::engine::reader::Reader;
 use crate::engine::stats::Stopwatch;
 use crate::engine::{CONTEXT_LEN_DEFAULT_MAX, Shared};
 use crate::kernels::{self, PackError};
+use crate::model::graphs::StaticGraphs;
 use crate::model::transformer::{ForwardError, PassEnd};
 use crate::model::{Batch, KvCache, Workspace, kv_cache::KvCacheError};
 use crate::token::TokenId;
@@ -148,6 +149,7 @@ pub struct Score {
 
 impl Session {
     pub(super) fn new(shared: Arc<Shared>, options: SessionOptions) -> Result<Self, SessionError> {
+        let options = fitted_to_graphs(&shared, options);
         let config = shared.model.config();
         let context_len =
             options.context_len.unwrap_or_else(|| config.context_len.min(CONTEXT_LEN_DEFAULT_MAX));
@@ -417,6 +419,9 @@ impl Session {
             Some(reader) if reader.reads_prefill() => PassEnd::Hidden,
             _ => PassEnd::KeysAndValues,
         };
+        if let Some(graphs) = self.shared.model.graphs() {
+            graphs.expect_prefill(start, end - start, self.options.prefill_chunk);
+        }
         while self.kv.len() < end {
             let done = self.kv.len();
             let chunk_end = end.min(done + self.options.prefill_chunk);
@@ -537,6 +542,21 @@ impl Session {
         let mean = log_probabilities.iter().sum::<f64>() / log_probabilities.len().max(1) as f64;
         Ok(Score { perplexity: (-mean).exp(), log_probabilities })
     }
+}
+
+/// Static graphs compute whole calls, so chunks are as long as prefill graphs, and batches fill verify graphs.
+fn fitted_to_graphs(shared: &Shared, mut options: SessionOptions) -> SessionOptions {
+    let Some(piece) = shared.model.graphs().map(StaticGraphs::piece) else { return options };
+    // What is out of range stays so, and is refused.
+    if (1..=PREFILL_CHUNK_MAX).contains(&options.prefill_chunk) {
+        options.prefill_chunk = piece.prefill_len;
+    }
+    let n_calls = options.verify_rows_max.div_ceil(piece.verify_len);
+    let lens = (1..=n_calls).map(|n_calls| n_calls * piece.verify_len);
+    if options.verify_lens.is_empty() && lens.clone().all(|len| len <= VERIFY_ROWS_MAX) {
+        options.verify_lens = lens.collect();
+    }
+    options
 }
 
 fn check(option: &'static str, given: usize, min: usize, max: usize) -> Result<(), SessionError> {

@@ -47,6 +47,7 @@ mod tests;
 
 pub use activations::{ActivationForm, Activations};
 pub use aligned::AllocError;
+pub(crate) use aligned::PageBuf;
 pub use attention::{AttentionScratch, AttentionShape, Visible, attention};
 pub use block::BlockType;
 pub use kv::{KvLayer, KvType};

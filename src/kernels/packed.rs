@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::activations::ActivationForm;
-use super::aligned::{AlignedBuf, AllocError, Line};
+use super::aligned::{AlignedBuf, AllocError, Line, PageBuf};
 use super::block::{BlockType, Unpacked};
 use super::layout::{LayoutInfo, PANEL_ROWS, panel_lines};
 use super::panels::Panels;
@@ -156,6 +156,24 @@ impl PackedMatrix {
         assert!(start.is_multiple_of(64), "panels at byte {start}");
         assert!(n_lines <= left / 64, "{n_lines} lines of panels in {left} bytes");
         Ok(Self::over(ty, n_rows, n_cols, Panels::Mapped { mapping, start, n_lines }))
+    }
+
+    /// A matrix whose panels lie among other bytes, from byte `start` on.
+    ///
+    /// # Panics
+    /// If `start` is no multiple of 64 or the bytes end before the panels do.
+    pub(crate) fn from_pages(
+        ty: BlockType,
+        n_rows: usize,
+        n_cols: usize,
+        pages: Arc<PageBuf>,
+        start: usize,
+    ) -> Result<Self, PackError> {
+        let n_lines = Self::n_lines(ty, n_rows, n_cols)?;
+        let left = pages.len().saturating_sub(start);
+        assert!(start.is_multiple_of(64), "panels at byte {start}");
+        assert!(n_lines <= left / 64, "{n_lines} lines of panels in {left} bytes");
+        Ok(Self::over(ty, n_rows, n_cols, Panels::Pages { pages, start, n_lines }))
     }
 
     fn n_lines(ty: BlockType, n_rows: usize, n_cols: usize) -> Result<usize, PackError> {

@@ -1,8 +1,8 @@
-//! Where the panels of a packed matrix lie: in memory of their own, or in a mapped file.
+//! Where the panels of a packed matrix lie: in memory of their own, in a mapped file, or among what was read with them.
 
 use std::sync::Arc;
 
-use super::aligned::{AlignedBuf, Line};
+use super::aligned::{AlignedBuf, Line, PageBuf};
 use crate::mapping::Mapping;
 
 /// The lines of a packed matrix, immutable once they are filled.
@@ -14,23 +14,32 @@ pub(super) enum Panels {
         start: usize,
         n_lines: usize,
     },
+    Pages {
+        pages: Arc<PageBuf>,
+        /// First byte in the pages; on a line's boundary.
+        start: usize,
+        n_lines: usize,
+    },
 }
 
 impl Panels {
     pub(super) fn lines(&self) -> &[Line] {
         match self {
             Panels::Owned(buf) => buf.lines(),
-            Panels::Mapped { mapping, start, n_lines } => {
-                let bytes = &mapping.bytes()[*start..][..n_lines * 64];
-                Line::slice_of(bytes).expect("mappings begin on a page, and `start` is on a line's boundary")
-            }
+            Panels::Mapped { mapping, start, n_lines } => view(mapping.bytes(), *start, *n_lines),
+            Panels::Pages { pages, start, n_lines } => view(pages.bytes(), *start, *n_lines),
         }
     }
 
     pub(super) fn size_bytes(&self) -> usize {
         match self {
             Panels::Owned(buf) => buf.size_bytes(),
-            Panels::Mapped { n_lines, .. } => n_lines * 64,
+            Panels::Mapped { n_lines, .. } | Panels::Pages { n_lines, .. } => n_lines * 64,
         }
     }
+}
+
+fn view(bytes: &[u8], start: usize, n_lines: usize) -> &[Line] {
+    let bytes = &bytes[start..][..n_lines * 64];
+    Line::slice_of(bytes).expect("the bytes begin on a page, and `start` is on a line's boundary")
 }

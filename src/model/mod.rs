@@ -3,12 +3,15 @@
 //! Reading order: [`config`] (what a transformer is made of), [`source`], [`gguf`] and [`hf`] (the two
 //! containers and how they are read), [`packed`] (files of
 //! packed weights), [`checkpoint`] (one view over all), [`weights`] (packed for the kernels), [`batch`], [`kv_cache`] and [`rope`] (what a forward
-//! pass works on), [`transformer`] (the pass itself), [`shortlist`] (the output rows of some tokens only).
+//! pass works on), [`transformer`] (the pass itself), [`shortlist`] (the output rows of some tokens only), [`graphs`] (a model
+//! whose layers come from flash in blocks of fixed batch lengths).
 
 pub mod batch;
 pub mod checkpoint;
 pub mod config;
+mod direct;
 pub mod gguf;
+pub mod graphs;
 pub mod hf;
 pub mod kv_cache;
 pub mod packed;
@@ -21,6 +24,7 @@ pub mod weights;
 pub use batch::Batch;
 pub use checkpoint::Checkpoint;
 pub use config::ModelConfig;
+pub use direct::ReadMode;
 pub use kv_cache::KvCache;
 pub use shortlist::Shortlist;
 pub use transformer::{Model, Workspace};

@@ -27,6 +27,7 @@ use crate::kernels::{
 use crate::model::batch::Batch;
 use crate::model::checkpoint::Checkpoint;
 use crate::model::config::ModelConfig;
+use crate::model::graphs::{GraphFolder, GraphsError, LayersError, StaticGraphs};
 use crate::model::kv_cache::KvCache;
 use crate::model::packed::{ModelIdentity, identity_of_weights};
 use crate::model::rope::RopeTable;
@@ -38,6 +39,8 @@ use crate::token::TokenId;
 pub struct Model {
     config: ModelConfig,
     weights: Weights,
+    /// Who holds the layers where they are not among the weights.
+    graphs: Option<StaticGraphs>,
     identity: OnceLock<ModelIdentity>,
 }
 
@@ -89,6 +92,9 @@ pub enum ForwardError {
         /// Entries of the embedding.
         vocab_size: usize,
     },
+    /// Layers that are not kept in memory could not be read; the next pass tries again.
+    #[error(transparent)]
+    Layers(#[from] LayersError),
     /// The caller asked to stop.
     #[error("cancelled")]
     Cancelled,
@@ -103,6 +109,8 @@ pub struct Workspace {
     visible: Vec<Visible<'static>>,
     /// Residual stream, `[n_rows, hidden_dim]`; after a pass to [`PassEnd::Hidden`], the normed final hidden states.
     x: Vec<f32>,
+    /// Of a pass through static graphs, whose calls have `x` for their own rows: `[n_rows, hidden_dim]`.
+    residual: Vec<f32>,
     /// `[n_rows, hidden_dim]`
     normed: Vec<f32>,
     /// `[n_rows, n_heads * head_dim]`
@@ -132,6 +140,7 @@ impl Workspace {
             attention: AttentionScratch::new(),
             visible: Vec::new(),
             x: Vec::new(),
+            residual: Vec::new(),
             normed: Vec::new(),
             q: Vec::new(),
             k: Vec::new(),
@@ -165,13 +174,31 @@ impl Workspace {
 impl Model {
     /// Loads the weights of a checkpoint.
     pub fn load(checkpoint: &Checkpoint, options: LoadOptions<'_>) -> Result<Self, WeightsError> {
+        if let Some(folder) = checkpoint.graphs() {
+            return Ok(Self::load_graphs(folder, options)?);
+        }
         let weights = Weights::load(checkpoint, options)?;
         let identity = OnceLock::new();
         // The file's identity is that of its weights as they are there.
         if let Some(file) = checkpoint.packed().filter(|_| options.quantize != Quantize::F32) {
             identity.get_or_init(|| file.identity());
         }
-        Ok(Self { config: checkpoint.config().clone(), weights, identity })
+        Ok(Self { config: checkpoint.config().clone(), weights, graphs: None, identity })
+    }
+
+    fn load_graphs(folder: &GraphFolder, options: LoadOptions<'_>) -> Result<Self, GraphsError> {
+        if options.quantize == Quantize::F32 {
+            return Err(GraphsError::Widened { file: folder.path().display().to_string() });
+        }
+        let graphs = StaticGraphs::open(folder, options.graph_memory_max)?;
+        let weights = Weights::load_ends(folder)?;
+        let (config, identity) = (folder.config().clone(), OnceLock::from(folder.identity()));
+        Ok(Self { config, weights, graphs: Some(graphs), identity })
+    }
+
+    /// The layers as static graphs, where the model is kept so.
+    pub fn graphs(&self) -> Option<&StaticGraphs> {
+        self.graphs.as_ref()
     }
 
     /// What measurements of this model are kept under: equal for equal weights, packed ahead of time or while loading.
@@ -186,9 +213,12 @@ impl Model {
         &self.config
     }
 
-    /// Bytes of the weights, those of a mapped file included.
+    /// Bytes of the weights, those of a mapped file included; of static graphs, what may be in memory at a time.
     pub fn memory_usage(&self) -> usize {
-        self.weights.memory_usage()
+        match &self.graphs {
+            Some(graphs) => graphs.memory().used_bytes as usize,
+            None => self.weights.memory_usage(),
+        }
     }
 
     /// Runs `batch` after the committed prefix of `kv`.
@@ -216,7 +246,16 @@ impl Model {
         }
         let mut visible = recycle(std::mem::take(&mut ws.visible));
         visible.extend((0..batch.len()).map(|row| batch.visible(row)));
-        let result = self.run_layers(compute, batch, &visible, kv, ws, end, cancel);
+        let rows = Rows {
+            first_slot: batch.base(),
+            n_written: batch.len(),
+            positions: batch.positions(),
+            visible: &visible,
+        };
+        let result = match &self.graphs {
+            None => self.run_layers(compute, 0, &self.weights.layers, &rows, kv, ws, end, cancel),
+            Some(graphs) => self.run_graphs(compute, graphs, &rows, kv, ws, end, cancel),
+        };
         ws.visible = recycle(visible);
         result?;
         if end == PassEnd::Hidden {
@@ -226,33 +265,89 @@ impl Model {
         Ok(())
     }
 
+    /// Runs `rows` through consecutive layers, of which the first is the model's layer `first_layer`.
     #[allow(clippy::too_many_arguments, reason = "the arguments of one pass")]
     fn run_layers(
         &self,
         compute: Compute<'_>,
-        batch: &Batch,
-        visible: &[Visible<'_>],
+        first_layer: usize,
+        layers: &[Layer],
+        rows: &Rows<'_>,
         kv: &mut KvCache,
         ws: &mut Workspace,
         end: PassEnd,
         cancel: &AtomicBool,
     ) -> Result<(), ForwardError> {
         let last_idx = self.config.n_layers - 1;
-        for (layer_idx, layer) in self.weights.layers.iter().enumerate() {
+        for (layer_idx, layer) in (first_layer..).zip(layers) {
             if cancel.load(Ordering::Relaxed) {
                 return Err(ForwardError::Cancelled);
             }
-            self.project_qkv(compute, layer, batch, ws);
-            self.write_kv(compute, layer_idx, batch, kv, ws);
+            self.project_qkv(compute, layer, rows, ws);
+            self.write_kv(compute, layer_idx, rows, kv, ws);
             if layer_idx == last_idx && end == PassEnd::KeysAndValues {
                 break;
             }
-            self.attend(compute, layer, visible, kv.layer_mut(layer_idx), ws);
+            self.attend(compute, layer, rows.visible, kv.layer_mut(layer_idx), ws);
             if cancel.load(Ordering::Relaxed) {
                 return Err(ForwardError::Cancelled);
             }
             self.feed_forward(compute, layer, ws);
         }
+        Ok(())
+    }
+
+    /// Runs `rows` through blocks of static graphs: through each block in calls of the length that its graph has, the last one
+    /// filled up with padding.
+    ///
+    /// A row sees rows before it only, and those of earlier calls have written their keys and values in every layer of the
+    /// block, so calls change nothing. A padding row sees the batch's first row, so that its arithmetic is finite, and writes
+    /// nothing.
+    #[allow(clippy::too_many_arguments, reason = "the arguments of one pass")]
+    fn run_graphs(
+        &self,
+        compute: Compute<'_>,
+        graphs: &StaticGraphs,
+        rows: &Rows<'_>,
+        kv: &mut KvCache,
+        ws: &mut Workspace,
+        end: PassEnd,
+        cancel: &AtomicBool,
+    ) -> Result<(), ForwardError> {
+        let (n_rows, hidden_dim) = (rows.positions.len(), self.config.hidden_dim);
+        let padding = [rows.first_slot as u32];
+        let padding = Visible { prefix_len: 0, extra: &padding };
+        let (mut positions, mut visible) = (rows.positions.to_vec(), rows.visible.to_vec());
+        let mut residual = std::mem::replace(&mut ws.x, std::mem::take(&mut ws.residual));
+        let pass = graphs.pass(end);
+        let mut first_layer = 0;
+        for block_idx in 0..graphs.piece().blocks.len() {
+            let block = pass.block(block_idx, cancel)?;
+            let batch_len = block.batch_len;
+            let padded_len = n_rows.next_multiple_of(batch_len);
+            positions.resize(padded_len.max(positions.len()), 0);
+            visible.resize(padded_len.max(visible.len()), padding);
+            for start in (0..n_rows).step_by(batch_len) {
+                let n_written = batch_len.min(n_rows - start);
+                let call = Rows {
+                    first_slot: rows.first_slot + start,
+                    n_written,
+                    positions: &positions[start..start + batch_len],
+                    visible: &visible[start..start + batch_len],
+                };
+                let values = &mut residual[start * hidden_dim..(start + n_written) * hidden_dim];
+                ws.resize(&self.config, batch_len);
+                ws.x[..values.len()].copy_from_slice(values);
+                ws.x[values.len()..].fill(0.0);
+                self.run_layers(compute, first_layer, block.layers(), &call, kv, ws, end, cancel)?;
+                values.copy_from_slice(&ws.x[..values.len()]);
+            }
+            first_layer += block.layers().len();
+            pass.computed(block_idx, block);
+        }
+        pass.finish();
+        ws.residual = std::mem::replace(&mut ws.x, residual);
+        ws.resize(&self.config, n_rows);
         Ok(())
     }
 
@@ -333,7 +428,7 @@ impl Model {
     }
 
     /// `x` → normed, rotated `q` and `k`, and `v`.
-    fn project_qkv(&self, compute: Compute<'_>, layer: &Layer, batch: &Batch, ws: &mut Workspace) {
+    fn project_qkv(&self, compute: Compute<'_>, layer: &Layer, rows: &Rows<'_>, ws: &mut Workspace) {
         let (config, k) = (&self.config, compute.kernels);
         norm_rows(compute, &ws.x, &layer.attn_norm, config.norm_eps, &mut ws.normed);
         let jobs = &mut [
@@ -352,7 +447,7 @@ impl Model {
                     kernels::rms_norm_in_place(k, head, norm, config.norm_eps);
                 }
             }
-            let (cos, sin) = rope.row(batch.positions()[row_idx] as usize);
+            let (cos, sin) = rope.row(rows.positions[row_idx] as usize);
             kernels::rope(k, row, config.head_dim, cos, sin);
         };
         for_rows(compute, &mut ws.q, config.n_heads * config.head_dim, &|i, row| {
@@ -370,14 +465,15 @@ impl Model {
         &self,
         compute: Compute<'_>,
         layer_idx: usize,
-        batch: &Batch,
+        rows: &Rows<'_>,
         kv: &mut KvCache,
         ws: &Workspace,
     ) {
         let kv_dim = self.config.n_kv_heads * self.config.head_dim;
         let layer_kv = kv.layer_mut(layer_idx);
-        for (row, (key, value)) in ws.k.chunks_exact(kv_dim).zip(ws.v.chunks_exact(kv_dim)).enumerate() {
-            layer_kv.write(compute.kernels, batch.base() + row, key, value);
+        let keys_and_values = ws.k.chunks_exact(kv_dim).zip(ws.v.chunks_exact(kv_dim));
+        for (row, (key, value)) in keys_and_values.take(rows.n_written).enumerate() {
+            layer_kv.write(compute.kernels, rows.first_slot + row, key, value);
         }
     }
 
@@ -435,6 +531,18 @@ impl Model {
             kernels::add(compute.kernels, row, &projected[i * row.len()..(i + 1) * row.len()]);
         });
     }
+}
+
+/// The rows that a pass, or one call of a static graph, takes through layers.
+struct Rows<'a> {
+    /// The cache slot of the first row; the others follow it.
+    first_slot: usize,
+    /// Rows that have a slot; those behind them are padding of a static graph.
+    n_written: usize,
+    /// `[n_rows]`
+    positions: &'a [u32],
+    /// `[n_rows]`
+    visible: &'a [Visible<'a>],
 }
 
 /// An empty vector for another lifetime, with the memory of the old one (the collection is in place).

@@ -8,6 +8,7 @@ use crate::kernels::{AllocError, BlockType, PackError, PackedMatrix, dequantize,
 use crate::mapping::Mapping;
 use crate::model::checkpoint::{Checkpoint, LayerWeight, LoadError, TensorInfo, WeightId};
 use crate::model::config::ModelConfig;
+use crate::model::graphs::{GraphFolder, GraphsError};
 
 /// What the matrices become while they are loaded. Norms and biases are always f32.
 ///
@@ -45,6 +46,8 @@ pub struct LoadOptions<'a> {
     pub quantize: Quantize,
     /// How the weights of a packed file come into memory.
     pub packed_access: PackedAccess,
+    /// Bytes of weights that a model of static graphs may hold at a time; `None`: what it needs.
+    pub graph_memory_max: Option<u64>,
     /// Called with (bytes read, bytes to read) after each tensor.
     pub progress: Option<&'a dyn Fn(u64, u64)>,
 }
@@ -70,6 +73,9 @@ pub enum WeightsError {
         /// What is missing.
         id: WeightId,
     },
+    /// The model is kept as static graphs, and they could not be set up.
+    #[error(transparent)]
+    Graphs(#[from] GraphsError),
 }
 
 /// One transformer layer.
@@ -101,10 +107,54 @@ pub struct Layer {
     pub(crate) down: PackedMatrix,
 }
 
+/// Who gives the tensors that a layer is built from.
+pub(in crate::model) trait TensorSource {
+    /// Why a tensor could not be had.
+    type Error;
+
+    /// Whether there is such a tensor.
+    fn has(&self, id: WeightId) -> bool;
+    /// A matrix, packed.
+    fn matrix(&mut self, id: WeightId) -> Result<PackedMatrix, Self::Error>;
+    /// A norm or a bias.
+    fn vector(&mut self, id: WeightId) -> Result<Vec<f32>, Self::Error>;
+}
+
+impl Layer {
+    pub(in crate::model) fn build<S: TensorSource>(
+        layer_idx: usize,
+        source: &mut S,
+    ) -> Result<Self, S::Error> {
+        let id = |weight| WeightId::Layer(layer_idx, weight);
+        let optional = |source: &mut S, weight| match source.has(id(weight)) {
+            true => source.vector(id(weight)).map(Some),
+            false => Ok(None),
+        };
+        Ok(Layer {
+            attn_norm: source.vector(id(LayerWeight::AttnNorm))?,
+            q: source.matrix(id(LayerWeight::Q))?,
+            k: source.matrix(id(LayerWeight::K))?,
+            v: source.matrix(id(LayerWeight::V))?,
+            o: source.matrix(id(LayerWeight::O))?,
+            q_bias: optional(source, LayerWeight::QBias)?,
+            k_bias: optional(source, LayerWeight::KBias)?,
+            v_bias: optional(source, LayerWeight::VBias)?,
+            o_bias: optional(source, LayerWeight::OBias)?,
+            q_norm: optional(source, LayerWeight::QNorm)?,
+            k_norm: optional(source, LayerWeight::KNorm)?,
+            ffn_norm: source.vector(id(LayerWeight::FfnNorm))?,
+            gate: source.matrix(id(LayerWeight::Gate))?,
+            up: source.matrix(id(LayerWeight::Up))?,
+            down: source.matrix(id(LayerWeight::Down))?,
+        })
+    }
+}
+
 /// All weights of a model.
 pub struct Weights {
     /// `[vocab_size, hidden_dim]`
     pub(crate) embedding: PackedMatrix,
+    /// Empty where the layers are static graphs.
     pub(crate) layers: Vec<Layer>,
     /// `[hidden_dim]`
     pub(crate) output_norm: Vec<f32>,
@@ -118,6 +168,18 @@ impl Weights {
     /// Beside the packed weights, at most one tensor is held in its file form at a time.
     pub fn load(checkpoint: &Checkpoint, options: LoadOptions<'_>) -> Result<Self, WeightsError> {
         Loader::new(checkpoint, options)?.load()
+    }
+
+    /// Reads what is not a layer of a model that is kept as graphs.
+    pub(in crate::model) fn load_ends(folder: &GraphFolder) -> Result<Self, GraphsError> {
+        let file = folder.ends();
+        let embedding = file.matrix(WeightId::Embedding, None)?;
+        let output_norm = file.vector(WeightId::OutputNorm)?;
+        let head = match folder.config().tied_head {
+            true => None,
+            false => Some(file.matrix(WeightId::Head, None)?),
+        };
+        Ok(Weights { embedding, layers: Vec::new(), output_norm, head })
     }
 
     /// The output matrix, `[vocab_size, hidden_dim]`.
@@ -201,34 +263,14 @@ impl<'a> Loader<'a> {
 
     fn load(mut self) -> Result<Weights, WeightsError> {
         let embedding = self.matrix(WeightId::Embedding)?;
-        let layers = (0..self.config.n_layers).map(|i| self.layer(i)).collect::<Result<_, _>>()?;
+        let layers =
+            (0..self.config.n_layers).map(|i| Layer::build(i, &mut self)).collect::<Result<_, _>>()?;
         let output_norm = self.vector(WeightId::OutputNorm)?;
         let head = match self.config.tied_head {
             true => None,
             false => Some(self.matrix(WeightId::Head)?),
         };
         Ok(Weights { embedding, layers, output_norm, head })
-    }
-
-    fn layer(&mut self, layer_idx: usize) -> Result<Layer, WeightsError> {
-        let id = |weight| WeightId::Layer(layer_idx, weight);
-        Ok(Layer {
-            attn_norm: self.vector(id(LayerWeight::AttnNorm))?,
-            q: self.matrix(id(LayerWeight::Q))?,
-            k: self.matrix(id(LayerWeight::K))?,
-            v: self.matrix(id(LayerWeight::V))?,
-            o: self.matrix(id(LayerWeight::O))?,
-            q_bias: self.optional_vector(id(LayerWeight::QBias))?,
-            k_bias: self.optional_vector(id(LayerWeight::KBias))?,
-            v_bias: self.optional_vector(id(LayerWeight::VBias))?,
-            o_bias: self.optional_vector(id(LayerWeight::OBias))?,
-            q_norm: self.optional_vector(id(LayerWeight::QNorm))?,
-            k_norm: self.optional_vector(id(LayerWeight::KNorm))?,
-            ffn_norm: self.vector(id(LayerWeight::FfnNorm))?,
-            gate: self.matrix(id(LayerWeight::Gate))?,
-            up: self.matrix(id(LayerWeight::Up))?,
-            down: self.matrix(id(LayerWeight::Down))?,
-        })
     }
 
     fn info(&self, id: WeightId) -> Result<&'a TensorInfo, WeightsError> {
@@ -248,7 +290,37 @@ impl<'a> Loader<'a> {
         }
     }
 
-    pub(in crate::model) fn matrix(&mut self, id: WeightId) -> Result<PackedMatrix, WeightsError> {
+    /// A packed matrix as it is, or as f32 where the options ask for that.
+    fn widened(&self, matrix: PackedMatrix, tensor: &str) -> Result<PackedMatrix, WeightsError> {
+        if self.options.quantize != Quantize::F32 || matrix.block_type() == BlockType::F32 {
+            return Ok(matrix);
+        }
+        matrix.widened().map_err(|source| WeightsError::Pack { tensor: tensor.to_owned(), source })
+    }
+
+    /// The type that a matrix of this type in the file becomes.
+    pub(in crate::model) fn target_type(&self, info: &TensorInfo) -> BlockType {
+        // What is packed already stays as it is, or is widened.
+        let is_float = info.ty.block_len() == 1 && self.checkpoint.packed().is_none();
+        let wanted = match self.options.quantize {
+            Quantize::F32 => return BlockType::F32,
+            Quantize::Q8_0 if is_float => BlockType::Q8_0,
+            Quantize::Q4_0 if is_float => BlockType::Q4_0,
+            _ => info.ty,
+        };
+        // A row that is no whole number of blocks stays as it is (as llama.cpp does).
+        if info.n_cols.is_multiple_of(wanted.block_len()) { wanted } else { info.ty }
+    }
+}
+
+impl TensorSource for Loader<'_> {
+    type Error = WeightsError;
+
+    fn has(&self, id: WeightId) -> bool {
+        self.checkpoint.tensor(id).is_some()
+    }
+
+    fn matrix(&mut self, id: WeightId) -> Result<PackedMatrix, WeightsError> {
         let info = self.info(id)?;
         if let Some(file) = self.checkpoint.packed() {
             let matrix = file.matrix(id, self.mapping.as_ref()).map_err(LoadError::from)?;
@@ -270,35 +342,7 @@ impl<'a> Loader<'a> {
         packed.map_err(failed)
     }
 
-    /// A packed matrix as it is, or as f32 where the options ask for that.
-    fn widened(&self, matrix: PackedMatrix, tensor: &str) -> Result<PackedMatrix, WeightsError> {
-        if self.options.quantize != Quantize::F32 || matrix.block_type() == BlockType::F32 {
-            return Ok(matrix);
-        }
-        matrix.widened().map_err(|source| WeightsError::Pack { tensor: tensor.to_owned(), source })
-    }
-
-    /// The type that a matrix of this type in the file becomes.
-    pub(in crate::model) fn target_type(&self, info: &TensorInfo) -> BlockType {
-        let is_float = info.ty.block_len() == 1;
-        let wanted = match self.options.quantize {
-            Quantize::F32 => return BlockType::F32,
-            Quantize::Q8_0 if is_float => BlockType::Q8_0,
-            Quantize::Q4_0 if is_float => BlockType::Q4_0,
-            _ => info.ty,
-        };
-        // A row that is no whole number of blocks stays as it is (as llama.cpp does).
-        if info.n_cols.is_multiple_of(wanted.block_len()) { wanted } else { info.ty }
-    }
-
-    fn optional_vector(&mut self, id: WeightId) -> Result<Option<Vec<f32>>, WeightsError> {
-        if self.checkpoint.tensor(id).is_none() {
-            return Ok(None);
-        }
-        self.vector(id).map(Some)
-    }
-
-    pub(in crate::model) fn vector(&mut self, id: WeightId) -> Result<Vec<f32>, WeightsError> {
+    fn vector(&mut self, id: WeightId) -> Result<Vec<f32>, WeightsError> {
         let info = self.info(id)?;
         if let Some(file) = self.checkpoint.packed() {
             let values = file.vector(id).map_err(LoadError::from)?;

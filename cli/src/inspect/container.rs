@@ -9,7 +9,8 @@ use refrain::model::Checkpoint;
 use refrain::model::checkpoint::LoadError;
 use refrain::model::gguf::{GgufArray, GgufError, GgufFile, GgufValue};
 use refrain::model::hf::{HfError, HfFolder, SafetensorsError, SafetensorsFile};
-use refrain::model::packed::{FORMAT_VERSION, MAGIC, PackedFile, PackedFileError};
+use refrain::model::packed::{FORMAT_VERSION, MAGIC, PackedFile, PackedFileError, PackedTensor};
+use refrain::schedule::GraphKind;
 use refrain::tokenizer::Tokenizer;
 
 use super::report::{Report, TensorReport};
@@ -32,7 +33,10 @@ pub(super) fn open(path: Option<&Path>, verify: bool) -> Result<Report, Failure>
         return embedded();
     };
     if path.is_dir() {
-        return folder(path);
+        return match Checkpoint::open(path) {
+            Ok(opened) if opened.graphs().is_some() => graphs(path, opened),
+            _ => folder(path),
+        };
     }
     match extension(path).as_str() {
         _ if magic.starts_with(b"GGUF") => gguf_file(path),
@@ -141,6 +145,42 @@ fn shown(value: &GgufValue) -> String {
     }
 }
 
+/// A folder of static graphs: the weights of both graphs of a block are counted once.
+fn graphs(path: &Path, opened: Checkpoint) -> Result<Report, Failure> {
+    let Some(folder) = opened.graphs() else { return self::folder(path) };
+    let piece = folder.piece();
+    let (n_blocks, prefill_len, verify_len) = (piece.blocks.len(), piece.prefill_len, piece.verify_len);
+    let mut report = Report {
+        path: path.display().to_string(),
+        format: format!("static graphs: {n_blocks} blocks, prefill {prefill_len}, verify {verify_len} rows"),
+        files: folder.files().map(|file| file.file().to_owned()).collect(),
+        architecture: Some(folder.config().architecture.name().to_owned()),
+        metadata: vec![
+            ("packed_by".to_owned(), folder.ends().packed_by().to_owned()),
+            ("identity".to_owned(), folder.identity().to_string()),
+        ],
+        ..Report::default()
+    };
+    let once = folder.files().filter(|file| {
+        !file.piece().is_some_and(|piece| matches!(piece.graph, Some((_, GraphKind::Verify))))
+    });
+    let tensors = once.flat_map(|file| file.sections()).flat_map(|section| &section.tensors);
+    report.set_tensors(tensors.map(packed_tensor).collect());
+    report.set_tokenizer(folder.ends().tokenizer());
+    report.set_checkpoint(Ok(opened));
+    Ok(report)
+}
+
+fn packed_tensor(tensor: &PackedTensor) -> TensorReport {
+    TensorReport {
+        name: tensor.name.clone(),
+        ty: tensor.ty.to_string(),
+        shape: tensor.shape.clone(),
+        bytes: Some(tensor.len),
+        is_readable: true,
+    }
+}
+
 fn packed(path: &Path, verify: bool) -> Result<Report, Failure> {
     let file = PackedFile::open(path).map_err(malformed_packed)?;
     let mut metadata = vec![
@@ -153,13 +193,7 @@ fn packed(path: &Path, verify: bool) -> Result<Report, Failure> {
         file.verify(Some(&|done, total| progress.set(done, total))).map_err(malformed_packed)?;
         metadata.push(("checksums".to_owned(), "all verified".to_owned()));
     }
-    let tensors = file.sections().iter().flat_map(|section| &section.tensors).map(|tensor| TensorReport {
-        name: tensor.name.clone(),
-        ty: tensor.ty.to_string(),
-        shape: tensor.shape.clone(),
-        bytes: Some(tensor.len),
-        is_readable: true,
-    });
+    let tensors = file.sections().iter().flat_map(|section| &section.tensors).map(packed_tensor);
     let mut report = Report {
         path: file.file().to_owned(),
         format: format!("packed v{FORMAT_VERSION}, panel layout {PANEL_LAYOUT_VERSION}"),

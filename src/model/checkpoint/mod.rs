@@ -12,6 +12,7 @@ use thiserror::Error;
 use crate::kernels::BlockType;
 use crate::model::config::{ConfigError, ModelConfig};
 use crate::model::gguf::{GgufError, GgufFile};
+use crate::model::graphs::{GraphFolder, GraphsError};
 use crate::model::hf::{HfError, HfFolder, SafetensorsError};
 use crate::model::packed::{PackedFile, PackedFileError};
 use crate::tokenizer::{Tokenizer, TokenizerError};
@@ -100,6 +101,9 @@ pub enum LoadError {
     /// The packed file.
     #[error(transparent)]
     Packed(#[from] PackedFileError),
+    /// The folder of static graphs.
+    #[error(transparent)]
+    Graphs(Box<GraphsError>),
     /// The hyper-parameters.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -177,6 +181,12 @@ pub enum LoadError {
     },
 }
 
+impl From<GraphsError> for LoadError {
+    fn from(error: GraphsError) -> Self {
+        Self::Graphs(Box::new(error))
+    }
+}
+
 impl From<SafetensorsError> for LoadError {
     fn from(error: SafetensorsError) -> Self {
         Self::Hf(error.into())
@@ -199,11 +209,12 @@ pub(in crate::model) enum Container {
     Gguf(GgufFile),
     Hf(HfFolder),
     Packed(PackedFile),
+    Graphs(GraphFolder),
 }
 
 impl Checkpoint {
-    /// Opens a `.gguf` file (any part of a split one), a Hugging Face folder or a file inside such a folder, or a packed
-    /// file.
+    /// Opens a `.gguf` file (any part of a split one), a Hugging Face folder or a file inside such a folder, a packed
+    /// file, or a folder of static graphs.
     ///
     /// Everything is checked here: each tensor of the architecture is there, has the right shape and a readable type,
     /// and lies inside its file; a tensor that the architecture does not know is refused too.
@@ -238,6 +249,14 @@ impl Checkpoint {
         }
     }
 
+    /// The folder of static graphs, where the model is one.
+    pub fn graphs(&self) -> Option<&GraphFolder> {
+        match &self.container {
+            Container::Graphs(folder) => Some(folder),
+            _ => None,
+        }
+    }
+
     pub(in crate::model) fn container(&self) -> &Container {
         &self.container
     }
@@ -259,13 +278,13 @@ impl Checkpoint {
 
     /// Bytes of all tensors in the file.
     pub fn weights_bytes(&self) -> u64 {
-        if let Container::Packed(file) = &self.container {
-            return file
-                .sections()
-                .iter()
-                .flat_map(|section| &section.tensors)
-                .map(|tensor| tensor.len)
-                .sum();
+        let packed_bytes = |file: &PackedFile| {
+            file.sections().iter().flat_map(|section| &section.tensors).map(|tensor| tensor.len).sum::<u64>()
+        };
+        match &self.container {
+            Container::Packed(file) => return packed_bytes(file),
+            Container::Graphs(folder) => return folder.files().map(packed_bytes).sum(),
+            Container::Gguf(_) | Container::Hf(_) => {}
         }
         let bytes = |info: &TensorInfo| Some(info.ty.row_bytes(info.n_cols as u64)? * info.n_rows as u64);
         self.weights.values().filter_map(bytes).sum()
@@ -284,8 +303,8 @@ impl Checkpoint {
                 let (shard, tensor) = folder.tensor(&info.name).ok_or_else(no_such)?;
                 Ok(shard.read(tensor)?)
             }
-            Container::Packed(file) => {
-                let (file, tensor) = (file.file().to_owned(), info.name.clone());
+            Container::Packed(_) | Container::Graphs(_) => {
+                let (file, tensor) = (self.name.clone(), info.name.clone());
                 Err(LoadError::PackedTensor { file, tensor })
             }
         }
@@ -300,6 +319,7 @@ impl Checkpoint {
             Container::Gguf(file) => Tokenizer::from_gguf(file)?,
             Container::Hf(folder) => Tokenizer::from_hf_folder(folder)?,
             Container::Packed(file) => file.tokenizer()?,
+            Container::Graphs(folder) => folder.ends().tokenizer()?,
         };
         if tokenizer.vocab_size() > self.config.vocab_size {
             return Err(TokenizerError::VocabTooLarge {

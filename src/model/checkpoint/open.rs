@@ -10,13 +10,18 @@ use super::{Checkpoint, Container, LoadError, TensorInfo, WeightId};
 use crate::kernels::BlockType;
 use crate::model::config::ModelConfig;
 use crate::model::gguf::{GgufFile, GgufValue, config_from_gguf};
+use crate::model::graphs::{ENDS, GraphFolder};
 use crate::model::hf::{HfError, HfFolder, parse_config};
 use crate::model::packed::{MAGIC, PackedFile};
 
 pub(super) fn open(path: &Path) -> Result<Checkpoint, LoadError> {
     let not_a_model = |reason| LoadError::NotAModel { path: path.display().to_string(), reason };
     if path.is_dir() {
-        return from_folder(path);
+        return if path.join(ENDS).exists() {
+            from_graphs(GraphFolder::open(path)?)
+        } else {
+            from_folder(path)
+        };
     }
     if !path.exists() {
         return Err(not_a_model("no such file or folder"));
@@ -73,8 +78,28 @@ pub(super) fn from_gguf(file: GgufFile) -> Result<Checkpoint, LoadError> {
 
 /// The tensor table of a packed file was held against the architecture when the file was opened.
 pub(super) fn from_packed(file: PackedFile) -> Result<Checkpoint, LoadError> {
-    let tensors = file.sections().iter().flat_map(|section| &section.tensors);
-    let weights = tensors.map(|tensor| {
+    if file.piece().is_some() {
+        let reason = "one file of a model that is kept as graphs; name their folder";
+        return Err(LoadError::NotAModel { path: file.file().to_owned(), reason });
+    }
+    let (config, name) = (file.config().clone(), file.name().to_owned());
+    Ok(Checkpoint {
+        name,
+        weights: packed_tensors(&file).collect(),
+        container: Container::Packed(file),
+        config,
+    })
+}
+
+fn from_graphs(folder: GraphFolder) -> Result<Checkpoint, LoadError> {
+    let (config, name) = (folder.config().clone(), folder.ends().name().to_owned());
+    // Both graphs of a block have the same tensors.
+    let weights = folder.files().flat_map(packed_tensors).collect();
+    Ok(Checkpoint { name, weights, container: Container::Graphs(folder), config })
+}
+
+fn packed_tensors(file: &PackedFile) -> impl Iterator<Item = (WeightId, TensorInfo)> {
+    file.sections().iter().flat_map(|section| &section.tensors).map(|tensor| {
         // Within the limits of `ModelConfig`, so both fit in usize.
         let (n_rows, n_cols) = match *tensor.shape {
             [n_rows, n_cols] => (n_rows as usize, n_cols as usize),
@@ -82,9 +107,7 @@ pub(super) fn from_packed(file: PackedFile) -> Result<Checkpoint, LoadError> {
         };
         let (name, ty) = (tensor.name.clone(), tensor.ty);
         (tensor.id, TensorInfo { name, ty, n_rows, n_cols, qk_interleaved: false })
-    });
-    let (weights, config, name) = (weights.collect(), file.config().clone(), file.name().to_owned());
-    Ok(Checkpoint { name, container: Container::Packed(file), config, weights })
+    })
 }
 
 /// Rows first, without the ones that pad a GGUF shape to more than `n_dims` dimensions.

@@ -215,6 +215,18 @@ pub enum PackedFileError {
         /// The file.
         file: String,
     },
+    /// A number of a piece of a model is not one that its model allows.
+    #[error("{file}: {field} is {found}, expected {expected}")]
+    Piece {
+        /// The file.
+        file: String,
+        /// Where in the header.
+        field: String,
+        /// What stands there.
+        found: String,
+        /// What may stand there.
+        expected: String,
+    },
     /// A tokenizer's file is not UTF-8.
     #[error("{file}: tokenizer file `{part}` is not UTF-8 text (byte {offset})")]
     NotUtf8 {

@@ -9,7 +9,8 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::header::{Header, SectionJson, TokenizerJson};
 use super::identity::{ModelIdentity, identity};
-use super::plan::{Part, PlannedSection, PlannedTensor, parts, plan};
+use super::piece::{self, Piece};
+use super::plan::{Part, PlannedSection, PlannedTensor, Scope, parts, plan};
 use super::{PAGE_BYTES, PackedFileError, tokenizer};
 use crate::kernels::{BlockType, PackError, PackedMatrix};
 use crate::mapping::Mapping;
@@ -31,6 +32,8 @@ pub struct PackedFile {
     packed_by: String,
     config: ModelConfig,
     identity: ModelIdentity,
+    /// Of a file that holds a part of a model only.
+    piece: Option<Piece>,
     /// Where the data begins, in the file.
     data_start: u64,
     tokenizer: TokenizerJson,
@@ -97,8 +100,10 @@ impl PackedFile {
         let (header, data_start) = Header::read(&source)?;
         let config = header.config.to_config(&file)?;
         check_tokenizer(&file, &header.tokenizer)?;
-        let types = types(&file, &config, &header.sections)?;
-        let planned = plan(&config, header.tokenizer.len, &|id| types[&id])
+        let piece = header.piece.as_ref().map(|json| piece::check(&file, &config, json)).transpose()?;
+        let scope = piece.as_ref().map_or(Scope::All, Piece::scope);
+        let types = types(&file, &config, &scope, &header.sections)?;
+        let planned = plan(&config, &scope, header.tokenizer.len, &|id| types[&id])
             .ok_or_else(|| PackedFileError::SizeOverflow { file: file.clone() })?;
         for (stated, planned) in header.sections.iter().zip(&planned) {
             check_section(&file, stated, planned)?;
@@ -106,7 +111,8 @@ impl PackedFile {
         let end = planned.last().map_or(header.tokenizer.len, |last| last.offset + last.len);
         check_length(&file, "the data", source.len() - data_start, end)?;
         let checksums: Vec<u64> = header.sections.iter().map(|section| section.checksum.0).collect();
-        let identity = identity(&config, &planned, &checksums);
+        let identity =
+            piece.as_ref().map_or_else(|| identity(&config, &planned, &checksums), |piece| piece.model);
         let sections: Vec<PackedSection> = planned
             .into_iter()
             .zip(checksums)
@@ -117,7 +123,18 @@ impl PackedFile {
         });
         let tensors = places.collect();
         let (name, packed_by, tokenizer) = (header.name, header.packed_by, header.tokenizer);
-        Ok(Self { source, name, packed_by, config, identity, data_start, tokenizer, sections, tensors })
+        Ok(Self {
+            source,
+            name,
+            packed_by,
+            config,
+            identity,
+            piece,
+            data_start,
+            tokenizer,
+            sections,
+            tensors,
+        })
     }
 
     /// The path, or the name given to [`PackedFile::from_bytes`].
@@ -140,9 +157,14 @@ impl PackedFile {
         &self.config
     }
 
-    /// The model's identity, from the header's checksums.
+    /// The model's identity, from the header's checksums; of a piece, that of the whole model as the header states it.
     pub fn identity(&self) -> ModelIdentity {
         self.identity
+    }
+
+    /// Which part of its model the file holds; `None`: all of it.
+    pub fn piece(&self) -> Option<&Piece> {
+        self.piece.as_ref()
     }
 
     /// Length of the file in bytes.
@@ -213,7 +235,7 @@ impl PackedFile {
         })
     }
 
-    fn tokenizer_files(&self) -> Result<tokenizer::Files, PackedFileError> {
+    pub(super) fn tokenizer_files(&self) -> Result<tokenizer::Files, PackedFileError> {
         let TokenizerJson { len, checksum, ref files } = self.tokenizer;
         let bytes = self.source.read_vec(self.data_start, len).map_err(|e| self.io(e))?;
         let computed = xxhash_rust::xxh3::xxh3_64(&bytes);
@@ -337,9 +359,10 @@ impl PackedSection {
 fn types(
     file: &str,
     config: &ModelConfig,
+    scope: &Scope,
     sections: &[SectionJson],
 ) -> Result<HashMap<WeightId, BlockType>, PackedFileError> {
-    let parts = parts(config);
+    let parts = parts(config, scope);
     check_count(file, "the table of sections", sections.len(), parts.len())?;
     let mut types = HashMap::new();
     for (section, (part, slots)) in sections.iter().zip(parts) {

@@ -9,6 +9,7 @@ use super::{FORMAT_VERSION, HEADER_BYTES_MAX, MAGIC, PAGE_BYTES, PackedFileError
 use crate::kernels::PANEL_LAYOUT_VERSION;
 use crate::model::config::{Architecture, ConfigError, ModelConfig, RopeConfig, RopeScaling};
 use crate::model::source::Source;
+use crate::schedule::GraphKind;
 
 /// Where the JSON begins.
 pub(super) const PRELUDE_BYTES: usize = 40;
@@ -26,6 +27,34 @@ pub(super) struct Header {
     pub(super) config: ConfigJson,
     pub(super) tokenizer: TokenizerJson,
     pub(super) sections: Vec<SectionJson>,
+    /// Of a file that holds a part of a model only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) piece: Option<PieceJson>,
+}
+
+/// Which part of a model a file holds, for models that are kept as static graphs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PieceJson {
+    /// Of the whole model: 32 hexadecimal digits.
+    pub(super) model: String,
+    /// `[first, end)` of each block of layers.
+    pub(super) blocks: Vec<[usize; 2]>,
+    /// Rows of the prefill graphs.
+    pub(super) prefill_len: usize,
+    /// Rows of the verify graphs.
+    pub(super) verify_len: usize,
+    /// Which graph; none: what is not a layer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) graph: Option<GraphJson>,
+}
+
+/// A graph: a block of layers for one batch length.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct GraphJson {
+    pub(super) block: usize,
+    pub(super) kind: GraphKind,
 }
 
 /// Where the tokenizer's files stand.

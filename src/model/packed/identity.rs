@@ -5,7 +5,7 @@ use std::fmt;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::header::ConfigJson;
-use super::plan::{PlannedSection, plan};
+use super::plan::{PlannedSection, Scope, plan};
 use super::sum::SectionSum;
 use crate::kernels::PANEL_LAYOUT_VERSION;
 use crate::model::config::ModelConfig;
@@ -20,6 +20,9 @@ use crate::model::weights::{StoredTensor, Weights};
 pub struct ModelIdentity(u128);
 
 impl ModelIdentity {
+    /// Of a model whose weights have not been seen yet.
+    pub(in crate::model) const UNKNOWN: Self = Self(0);
+
     /// The hash as a number.
     pub fn to_bits(self) -> u128 {
         self.0
@@ -29,6 +32,15 @@ impl ModelIdentity {
 impl fmt::Display for ModelIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", self.0)
+    }
+}
+
+impl std::str::FromStr for ModelIdentity {
+    type Err = std::num::ParseIntError;
+
+    /// From what is shown: hexadecimal digits.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        u128::from_str_radix(text, 16).map(Self)
     }
 }
 
@@ -60,7 +72,8 @@ pub(crate) fn identity_of_weights(config: &ModelConfig, weights: &Weights) -> Mo
         Some(StoredTensor::Matrix(matrix)) => matrix.block_type(),
         _ => crate::kernels::BlockType::F32,
     };
-    let sections = plan(config, 0, &ty_of).expect("the weights are in memory, so their sizes fit");
+    let sections =
+        plan(config, &Scope::All, 0, &ty_of).expect("the weights are in memory, so their sizes fit");
     let checksums: Vec<u64> = sections.iter().map(|section| checksum(section, weights)).collect();
     identity(config, &sections, &checksums)
 }

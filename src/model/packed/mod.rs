@@ -19,6 +19,10 @@
 //! next section: the tokenizer's is verified whenever it is read, the others by [`PackedFile::verify`] only (`refrain inspect --verify`),
 //! since reading a gigabyte takes longer than mapping it. Checksums (XXH3) find damage, not forgery.
 //!
+//! **Pieces.** A model that is kept as static graphs ([`graphs`](crate::model::graphs)) lies in several files of this format:
+//! one with everything but the layers, and two for each block of layers. Their headers say which piece of which model they
+//! are, and their sections are those of the piece.
+//!
 //! **Versions.** A file of another version or panel layout is refused by its number: pack the model again.
 //!
 //! **Writing** goes to another name in the same folder, is synced, and then renamed: a file that is there is whole, and a
@@ -30,6 +34,8 @@ mod error;
 mod file;
 mod header;
 mod identity;
+mod piece;
+mod pieces;
 mod plan;
 mod sum;
 mod tokenizer;
@@ -38,10 +44,12 @@ mod write;
 pub use error::PackedFileError;
 pub use file::{PackedFile, PackedSection, PackedTensor};
 pub use identity::ModelIdentity;
+pub use piece::Piece;
 pub use plan::Part;
 pub use write::{PackSummary, WritePackedError, pack};
 
 pub(crate) use identity::identity_of_weights;
+pub(in crate::model) use pieces::{PieceFile, write_pieces};
 
 /// The version of the format that is written, and the only one that is read.
 pub const FORMAT_VERSION: u32 = 1;

@@ -2,6 +2,7 @@
 //! the reader accepts nothing else.
 
 use std::fmt;
+use std::ops::Range;
 
 use super::{LINE_BYTES, PAGE_BYTES};
 use crate::kernels::{BlockType, PackedMatrix};
@@ -40,8 +41,28 @@ impl fmt::Display for Part {
     }
 }
 
-/// The parts of a model in the order of the file, each with its tensors in order.
-pub(super) fn parts(config: &ModelConfig) -> Vec<(Part, Vec<Slot>)> {
+/// What a file holds of its model.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Scope {
+    All,
+    /// Everything but the layers.
+    Ends,
+    /// Some of the layers.
+    Layers(Range<usize>),
+}
+
+impl Scope {
+    fn holds(&self, part: Part) -> bool {
+        match (self, part) {
+            (Scope::All, _) | (Scope::Ends, Part::Embedding | Part::Output) => true,
+            (Scope::Layers(layers), Part::Layer(layer_idx)) => layers.contains(&layer_idx),
+            _ => false,
+        }
+    }
+}
+
+/// The parts that a file holds, in their order, each with its tensors in order.
+pub(super) fn parts(config: &ModelConfig, scope: &Scope) -> Vec<(Part, Vec<Slot>)> {
     let mut parts = vec![(Part::Embedding, Vec::new())];
     parts.extend((0..config.n_layers).map(|layer_idx| (Part::Layer(layer_idx), Vec::new())));
     parts.push((Part::Output, Vec::new()));
@@ -53,6 +74,7 @@ pub(super) fn parts(config: &ModelConfig) -> Vec<(Part, Vec<Slot>)> {
         };
         parts[at].1.push(slot);
     }
+    parts.retain(|(part, _)| scope.holds(*part));
     parts
 }
 
@@ -84,12 +106,13 @@ pub(super) struct PlannedSection {
 /// Places the sections behind a tokenizer of `start` bytes; `None` where sizes overflow or a row is no whole number of blocks.
 pub(super) fn plan(
     config: &ModelConfig,
+    scope: &Scope,
     start: u64,
     ty_of: &dyn Fn(WeightId) -> BlockType,
 ) -> Option<Vec<PlannedSection>> {
     let mut sections = Vec::new();
     let mut offset = start;
-    for (part, slots) in parts(config) {
+    for (part, slots) in parts(config, scope) {
         let (mut tensors, mut end) = (Vec::with_capacity(slots.len()), 0u64);
         for Slot { id, shape } in slots {
             let ty = if shape.len() == 1 { BlockType::F32 } else { ty_of(id) };

@@ -7,13 +7,13 @@ use thiserror::Error;
 
 use super::header::{Checksum, FileJson, Header, SectionJson, TensorJson, TokenizerJson, data_start};
 use super::identity::{ModelIdentity, identity, vector_bytes};
-use super::plan::{PlannedSection, plan};
+use super::plan::{PlannedSection, Scope, plan};
 use super::sum::SectionSum;
 use super::{HEADER_BYTES_MAX, PAGE_BYTES, tokenizer};
 use crate::kernels::BlockType;
 use crate::model::checkpoint::{Checkpoint, Container, LoadError};
 use crate::model::gguf::GgufWriteError;
-use crate::model::weights::{LoadOptions, Loader, WeightsError};
+use crate::model::weights::{LoadOptions, Loader, TensorSource, WeightsError};
 use crate::replace::{ReplaceError, replace_file};
 
 /// Why a model could not be packed. Nothing is left at the new name; what was there before still is.
@@ -25,6 +25,16 @@ pub enum WritePackedError {
     AlreadyPacked {
         /// The file.
         file: String,
+    },
+    /// A number is outside its range.
+    #[error("{option}: {given} is outside 1..={max}")]
+    OutOfRange {
+        /// Which.
+        option: &'static str,
+        /// Its value.
+        given: usize,
+        /// The largest value.
+        max: usize,
     },
     /// Weights are packed in little-endian order, and this machine is big endian.
     #[error("packed files cannot be written on a big-endian machine")]
@@ -125,29 +135,23 @@ impl<'a> Packing<'a> {
         if cfg!(target_endian = "big") {
             return Err(WritePackedError::BigEndianHost);
         }
-        let tokenizer = match checkpoint.container() {
-            Container::Gguf(file) => tokenizer::from_gguf(file)?,
-            Container::Hf(folder) => tokenizer::from_folder(folder).map_err(LoadError::from)?,
-            Container::Packed(file) => {
-                return Err(WritePackedError::AlreadyPacked { file: file.file().to_owned() });
-            }
-        };
+        if let Some(file) = checkpoint.packed() {
+            return Err(WritePackedError::AlreadyPacked { file: file.file().to_owned() });
+        }
+        let tokenizer = tokenizer_files(checkpoint)?;
         let loader = Loader::new(checkpoint, options)?;
         let config = checkpoint.config();
-        let files =
-            tokenizer.iter().map(|(name, bytes)| FileJson { name: name.clone(), len: bytes.len() as u64 });
-        let files: Vec<FileJson> = files.collect();
-        // The files are in memory, so their lengths have a sum.
-        let tokenizer_len = files.iter().map(|file| file.len).sum::<u64>().next_multiple_of(PAGE_BYTES);
+        let tokenizer_json = tokenizer_json(&tokenizer);
         let ty_of = |id| checkpoint.tensor(id).map_or(BlockType::F32, |info| loader.target_type(info));
         let overflow = || WritePackedError::SizeOverflow { file: checkpoint.name().to_owned() };
-        let sections = plan(config, tokenizer_len, &ty_of).ok_or_else(overflow)?;
+        let sections = plan(config, &Scope::All, tokenizer_json.len, &ty_of).ok_or_else(overflow)?;
         let header = Header {
             name: checkpoint.name().to_owned(),
-            packed_by: concat!("refrain ", env!("CARGO_PKG_VERSION")).to_owned(),
+            packed_by: PACKED_BY.to_owned(),
             config: config.into(),
-            tokenizer: TokenizerJson { len: tokenizer_len, checksum: Checksum::default(), files },
+            tokenizer: tokenizer_json,
             sections: sections.iter().map(section_json).collect(),
+            piece: None,
         };
         let len = header.to_json().len() as u64;
         if len > HEADER_BYTES_MAX {
@@ -160,10 +164,10 @@ impl<'a> Packing<'a> {
     fn write<W: Write + Seek>(mut self, mut output: Output<W>) -> Result<PackSummary, WritePackedError> {
         let data_start = data_start(self.header.to_json().len() as u64);
         output.seek(data_start)?;
-        self.header.tokenizer.checksum = Checksum(self.write_tokenizer(&mut output)?);
+        self.header.tokenizer.checksum = Checksum(write_tokenizer(&self.tokenizer, &mut output)?);
         let mut checksums = Vec::with_capacity(self.sections.len());
         for section in &self.sections {
-            checksums.push(write_section(&mut self.loader, section, &mut output)?);
+            checksums.push(write_section(&mut self.loader, section, &mut [&mut output])?);
         }
         for (section, &checksum) in self.header.sections.iter_mut().zip(&checksums) {
             section.checksum = Checksum(checksum);
@@ -180,24 +184,51 @@ impl<'a> Packing<'a> {
             identity: identity(self.checkpoint.config(), &self.sections, &checksums),
         })
     }
-
-    fn write_tokenizer<W: Write + Seek>(&self, output: &mut Output<W>) -> Result<u64, WritePackedError> {
-        let mut sum = SectionSum::new();
-        for (_, bytes) in &self.tokenizer {
-            sum.update(bytes);
-            output.write(bytes)?;
-        }
-        output.write(sum.pad_page())?;
-        Ok(sum.digest())
-    }
 }
 
-/// Reads, packs and writes the tensors of a section, one after another; returns its checksum.
-fn write_section<W: Write + Seek>(
-    loader: &mut Loader<'_>,
-    section: &PlannedSection,
+/// The program that writes, as headers name it.
+pub(super) const PACKED_BY: &str = concat!("refrain ", env!("CARGO_PKG_VERSION"));
+
+/// The tokenizer's files of a model in any container.
+pub(super) fn tokenizer_files(checkpoint: &Checkpoint) -> Result<tokenizer::Files, WritePackedError> {
+    Ok(match checkpoint.container() {
+        Container::Gguf(file) => tokenizer::from_gguf(file)?,
+        Container::Hf(folder) => tokenizer::from_folder(folder).map_err(LoadError::from)?,
+        Container::Packed(file) => file.tokenizer_files().map_err(LoadError::from)?,
+        Container::Graphs(folder) => folder.ends().tokenizer_files().map_err(LoadError::from)?,
+    })
+}
+
+/// Their table; the checksum is known once they are written.
+pub(super) fn tokenizer_json(files: &tokenizer::Files) -> TokenizerJson {
+    let files = files.iter().map(|(name, bytes)| FileJson { name: name.clone(), len: bytes.len() as u64 });
+    let files: Vec<FileJson> = files.collect();
+    // The files are in memory, so their lengths have a sum.
+    let len = files.iter().map(|file| file.len).sum::<u64>().next_multiple_of(PAGE_BYTES);
+    TokenizerJson { len, checksum: Checksum::default(), files }
+}
+
+/// Writes the tokenizer's files; returns their checksum.
+pub(super) fn write_tokenizer<W: Write + Seek>(
+    files: &tokenizer::Files,
     output: &mut Output<W>,
 ) -> Result<u64, WritePackedError> {
+    let mut sum = SectionSum::new();
+    for (_, bytes) in files {
+        sum.update(bytes);
+        output.write(bytes)?;
+    }
+    output.write(sum.pad_page())?;
+    Ok(sum.digest())
+}
+
+/// Reads and packs the tensors of a section, one after another, and writes them to every output; returns their checksum.
+pub(super) fn write_section<W: Write + Seek>(
+    loader: &mut Loader<'_>,
+    section: &PlannedSection,
+    outputs: &mut [&mut Output<W>],
+) -> Result<u64, WritePackedError> {
+    let mut write = |bytes: &[u8]| outputs.iter_mut().try_for_each(|output| output.write(bytes));
     let mut sum = SectionSum::new();
     for tensor in &section.tensors {
         let (matrix, vector);
@@ -213,14 +244,14 @@ fn write_section<W: Write + Seek>(
         };
         assert_eq!(bytes.len() as u64, tensor.len, "{} is as long as planned", tensor.name);
         sum.update(bytes);
-        output.write(bytes)?;
-        output.write(sum.pad_line())?;
+        write(bytes)?;
+        write(sum.pad_line())?;
     }
-    output.write(sum.pad_page())?;
+    write(sum.pad_page())?;
     Ok(sum.digest())
 }
 
-fn section_json(section: &PlannedSection) -> SectionJson {
+pub(super) fn section_json(section: &PlannedSection) -> SectionJson {
     let tensors = section.tensors.iter().map(|tensor| TensorJson {
         name: tensor.name.clone(),
         ty: tensor.ty.name().to_owned(),
@@ -238,20 +269,20 @@ fn section_json(section: &PlannedSection) -> SectionJson {
 }
 
 /// The new file, and how far it has come.
-struct Output<W> {
-    out: W,
-    name: String,
-    offset: u64,
+pub(super) struct Output<W> {
+    pub(super) out: W,
+    pub(super) name: String,
+    pub(super) offset: u64,
 }
 
 impl<W: Write + Seek> Output<W> {
-    fn write(&mut self, bytes: &[u8]) -> Result<(), WritePackedError> {
+    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), WritePackedError> {
         self.out.write_all(bytes).map_err(|e| self.error(e))?;
         self.offset += bytes.len() as u64;
         Ok(())
     }
 
-    fn seek(&mut self, offset: u64) -> Result<(), WritePackedError> {
+    pub(super) fn seek(&mut self, offset: u64) -> Result<(), WritePackedError> {
         self.out.seek(SeekFrom::Start(offset)).map_err(|e| self.error(e))?;
         self.offset = offset;
         Ok(())

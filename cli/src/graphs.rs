@@ -1,0 +1,187 @@
+//! `refrain graphs`: a model cut into static graphs; and `refrain bench graphs`: what changing them adds to a prefill.
+
+use std::time::Instant;
+
+use indicatif::HumanBytes;
+use refrain::engine::{Engine, EngineError, EngineOptions};
+use refrain::model::Checkpoint;
+use refrain::model::graphs::{GraphsError, GraphsSummary, write_graphs};
+use refrain::model::weights::LoadOptions;
+use refrain::schedule::{SwitchTimes, TimesError};
+use refrain_bench::graphs::{self, GraphsBenchError};
+use serde::Serialize;
+
+use crate::args::{BenchGraphsArgs, GraphsArgs};
+use crate::failure::{Exit, Failure};
+use crate::progress::Progress;
+use crate::terminal::{AnswerStream, visible};
+use crate::{load, pack};
+
+/// How often each load and call is measured for the times that are stored.
+const ROUNDS: usize = 3;
+
+pub(crate) fn graphs(args: &GraphsArgs) -> Result<Exit, Failure> {
+    if args.out.exists() {
+        let problem = format!("`{}` is there already", args.out.display());
+        return Err(Failure::usage(problem, "name another folder, or remove it first"));
+    }
+    let checkpoint = load::checkpoint(Some(&args.model))?;
+    // A model without a tokenizer can be cut, and not be run: better said before the work.
+    let tokenizer = checkpoint.tokenizer();
+    tokenizer.map_err(EngineError::from)?;
+    let start = Instant::now();
+    let summary = {
+        let progress = Progress::bytes("writing");
+        let progress = |done, total| progress.set(done, total);
+        let quantize = args.compute.quantize.quantize();
+        let options = LoadOptions { quantize, progress: Some(&progress), ..LoadOptions::default() };
+        let written = write_graphs(&checkpoint, &args.out, args.blocks, args.prefill, args.verify, options);
+        written.map_err(pack::failure)?
+    };
+    let seconds = start.elapsed().as_secs_f64();
+    let times = match args.no_times {
+        true => None,
+        false => Some(store_times(args)?),
+    };
+    let report = Report::new(args, &summary, seconds, times);
+    let mut out = AnswerStream::stdout();
+    match args.json {
+        true => out.line(&serde_json::to_string(&report).expect("strings and numbers have a JSON form"))?,
+        false => out.line(&visible(&report.to_string()))?,
+    }
+    Ok(Exit::Done)
+}
+
+/// Measures loads and calls and keeps them in the folder, so that opening it need not.
+fn store_times(args: &GraphsArgs) -> Result<SwitchTimes, Failure> {
+    let checkpoint = load::checkpoint(Some(&args.out))?;
+    let engine = load::engine(&checkpoint, args.compute.engine_options())?;
+    let times = engine.measure_graphs(ROUNDS)?;
+    let (Some(folder), Some(times)) = (checkpoint.graphs(), times) else {
+        return Err(Failure::new(Exit::Failed, "what was written is no folder of graphs"));
+    };
+    folder.store_times(&times)?;
+    Ok(times)
+}
+
+pub(crate) fn bench(args: &BenchGraphsArgs) -> Result<Exit, Failure> {
+    let n_rows = args.tokens as usize;
+    let (report, conditions) = match (&args.folder, &args.times) {
+        (Some(path), _) => {
+            let checkpoint: Checkpoint = load::checkpoint(Some(path))?;
+            let options = EngineOptions { n_threads: args.threads, ..EngineOptions::default() };
+            let engine: Engine = load::engine(&checkpoint, options)?;
+            engine.measure_graphs(ROUNDS)?;
+            let progress = Progress::steps("measuring");
+            let set = |done, total| progress.set(done as u64, total as u64);
+            let report = graphs::measured(&engine, n_rows, args.rounds, set)?;
+            (report, engine.graphs().map(graphs::conditions))
+        }
+        (None, Some(path)) => (graphs::simulated(&SwitchTimes::read(path)?, n_rows), None),
+        (None, None) => return Err(Failure::usage("nothing to measure", "name a FOLDER or --times FILE")),
+    };
+    let mut out = AnswerStream::stdout();
+    if args.json {
+        out.line(&serde_json::to_string(&report).expect("strings and numbers have a JSON form"))?;
+        return Ok(Exit::Done);
+    }
+    for line in graphs::write(&report).lines().chain(conditions.as_deref()) {
+        out.line(&visible(line))?;
+    }
+    if let Some(peak) = peak_memory() {
+        out.line(&format!("peak of the process's memory: {}", HumanBytes(peak)))?;
+    }
+    Ok(Exit::Done)
+}
+
+/// The most memory that the process has held, in bytes, as Linux counts it.
+fn peak_memory() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+impl From<GraphsError> for Failure {
+    fn from(error: GraphsError) -> Self {
+        EngineError::Graphs(error).into()
+    }
+}
+
+impl From<TimesError> for Failure {
+    fn from(error: TimesError) -> Self {
+        Self::input(error, "name a file of graph times, such as a folder's times.json")
+    }
+}
+
+impl From<GraphsBenchError> for Failure {
+    fn from(error: GraphsBenchError) -> Self {
+        match error {
+            GraphsBenchError::NoGraphs => Self::usage(error, "`refrain graphs MODEL FOLDER` makes them"),
+            GraphsBenchError::Session(error) => error.into(),
+            GraphsBenchError::Generate(error) => error.into(),
+            _ => Self::new(Exit::Failed, error.to_string()),
+        }
+    }
+}
+
+/// What was done.
+#[derive(Serialize)]
+struct Report {
+    path: String,
+    blocks: usize,
+    prefill_len: usize,
+    verify_len: usize,
+    files: usize,
+    file_bytes: u64,
+    weights_bytes: u64,
+    identity: String,
+    seconds: f64,
+    /// Of all blocks together, ms: loading and computing a prefill graph, then a verify graph.
+    times_ms: Option<[[f64; 2]; 2]>,
+}
+
+impl Report {
+    fn new(args: &GraphsArgs, summary: &GraphsSummary, seconds: f64, times: Option<SwitchTimes>) -> Self {
+        let sum = |times: &SwitchTimes, of: fn(&refrain::schedule::BlockTimes) -> f64| {
+            times.blocks.iter().map(of).sum::<f64>() / 1e3
+        };
+        Self {
+            path: args.out.display().to_string(),
+            blocks: summary.n_blocks,
+            prefill_len: args.prefill,
+            verify_len: args.verify,
+            files: summary.n_files,
+            file_bytes: summary.file_bytes,
+            weights_bytes: summary.weights_bytes,
+            identity: summary.identity.to_string(),
+            seconds,
+            times_ms: times.map(|times| {
+                [
+                    [
+                        sum(&times, |block| block.prefill.load_us),
+                        sum(&times, |block| block.prefill.compute_us),
+                    ],
+                    [sum(&times, |block| block.verify.load_us), sum(&times, |block| block.verify.compute_us)],
+                ]
+            }),
+        }
+    }
+}
+
+impl std::fmt::Display for Report {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { path, blocks, prefill_len, verify_len, files, identity, seconds, .. } = self;
+        let [all, weights] = [self.file_bytes, self.weights_bytes].map(HumanBytes);
+        write!(
+            f,
+            "{path}: {weights} of weights in {blocks} blocks for {prefill_len} and {verify_len} rows, "
+        )?;
+        write!(f, "{files} files of {all}, in {seconds:.1} s (identity {identity})")?;
+        if let Some([[load, call], [verify_load, verify_call]]) = self.times_ms {
+            write!(f, "; a prefill chunk takes {call:.1} ms and its graphs {load:.1} ms to load, ")?;
+            write!(f, "a verification batch {verify_call:.1} ms and its graphs {verify_load:.1} ms")?;
+        }
+        Ok(())
+    }
+}

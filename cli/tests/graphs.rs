@@ -1,0 +1,88 @@
+//! `refrain graphs`, what the other commands make of its folders, and `refrain bench graphs`.
+
+mod support;
+
+use std::fs;
+
+use serde_json::Value;
+use support::{arg, model, refrain, repository};
+
+#[test]
+fn graphs_answer_as_their_model_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("graphs");
+    let source = model();
+    let cut = ["graphs", arg(&source), arg(&folder), "--blocks", "2", "--prefill", "64", "--verify", "16"];
+    let line = refrain(&cut).done();
+    assert!(line.contains("2 blocks for 64 and 16 rows") && line.contains("to load"), "{line}");
+    assert!(folder.join("times.json").exists());
+
+    let notes = repository("fixtures/notes");
+    let run = |model: &str, more: &[&str]| {
+        let mut args =
+            vec!["run", "--model", model, "--context", arg(&notes), "--stats", "off", "--max-tokens", "24"];
+        args.extend(["--task", "answer"]);
+        args.extend(more);
+        args.push("Who comes along on the trip to Aniarda?");
+        refrain(&args)
+    };
+    let expected = run(arg(&model()), &[]).done();
+    assert!(!expected.trim().is_empty());
+    for switching in ["progressive", "asynchronous", "synchronous"] {
+        assert_eq!(run(arg(&folder), &["--graph-switching", switching]).done(), expected, "{switching}");
+    }
+    let refused = run(arg(&folder), &["--graph-memory", "1000"]).refused(2);
+    assert!(refused.contains("the limit is 1000") && refused.contains("--graph-memory"), "{refused}");
+
+    let inspected = refrain(&["inspect", "--json", arg(&folder)]).done();
+    let [graphs, source]: [Value; 2] = [inspected, refrain(&["inspect", "--json", arg(&model())]).done()]
+        .map(|text| serde_json::from_str(&text).unwrap());
+    assert!(graphs["format"].as_str().unwrap().starts_with("static graphs: 2 blocks"), "{graphs}");
+    for field in ["name", "architecture", "config", "parameters", "tokenizer", "unsupported"] {
+        assert_eq!(graphs[field], source[field], "{field}");
+    }
+
+    // A folder that is there is left alone, and a damaged file is named.
+    let again = refrain(&cut).refused(2);
+    assert!(again.contains("is there already"), "{again}");
+    let file = folder.join("block-001-verify.refrain");
+    let mut bytes = fs::read(&file).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&file, bytes).unwrap();
+    let damaged = run(arg(&folder), &[]).refused(3);
+    assert!(damaged.contains("block-001-verify") && damaged.contains("damaged"), "{damaged}");
+}
+
+#[test]
+fn switching_is_measured_and_simulated() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("graphs");
+    refrain(&[
+        "graphs",
+        arg(&model()),
+        arg(&folder),
+        "--blocks",
+        "2",
+        "--prefill",
+        "32",
+        "--verify",
+        "8",
+        "--no-times",
+    ])
+    .done();
+    assert!(!folder.join("times.json").exists());
+    let report =
+        refrain(&["bench", "graphs", arg(&folder), "--tokens", "64", "--rounds", "2", "--json"]).done();
+    let report: Value = serde_json::from_str(&report).unwrap();
+    assert_eq!(report["ways"][2]["name"], "progressive");
+    assert_eq!(report["ways"][2]["measured_ms"].as_array().unwrap().len(), 2);
+    assert!(
+        report["memory"]["peak_bytes"].as_u64().unwrap() <= report["memory"]["limit_bytes"].as_u64().unwrap()
+    );
+
+    let times = repository("fixtures/graph_times/phone.json");
+    let table = refrain(&["bench", "graphs", "--times", arg(&times)]).done();
+    assert!(table.starts_with("made up") && table.contains("| synchronous | 0 |"), "{table}");
+    refrain(&["bench", "graphs", "--times", arg(&model())]).refused(3);
+    refrain(&["bench", "graphs"]).refused(2);
+}

@@ -1,0 +1,100 @@
+//! Why graphs could not be set up, and why a pass could not have its layers.
+
+use std::io;
+
+use thiserror::Error;
+
+use crate::kernels::AllocError;
+use crate::model::packed::PackedFileError;
+
+/// Why a folder of graphs could not be used.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum GraphsError {
+    /// One of its files was refused or could not be read.
+    #[error(transparent)]
+    Packed(#[from] PackedFileError),
+    /// A file belongs to another model, or stands in the place of another file.
+    #[error("{file}: {field} is {found}, expected {expected}")]
+    Foreign {
+        /// The file.
+        file: String,
+        /// What differs.
+        field: &'static str,
+        /// In this file.
+        found: String,
+        /// Where it would belong.
+        expected: String,
+    },
+    /// A file could not be opened a second time, for direct reads.
+    #[error("{file}: cannot read: {source}")]
+    Io {
+        /// The file.
+        file: String,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// One graph per block, embedding and head need more than they may have. Nothing was loaded.
+    #[error("one graph per block, embedding and head need {needed} bytes of memory, the limit is {limit}")]
+    MemoryLimit {
+        /// What they need.
+        needed: u64,
+        /// What they may have.
+        limit: u64,
+    },
+    /// There is no memory.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+    /// The thread that loads could not be started.
+    #[error("the loading thread could not be started: {0}")]
+    Spawn(io::Error),
+    /// Graphs have the types that they were written with.
+    #[error("{file}: graphs cannot be widened to f32; load the model that they were made from")]
+    Widened {
+        /// The folder.
+        file: String,
+    },
+    /// A graph could not be loaded while times were measured.
+    #[error(transparent)]
+    Layers(#[from] LayersError),
+}
+
+/// Layers that a pass needs could not be brought into memory. The next pass tries again.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{file}: {problem}")]
+pub struct LayersError {
+    /// The file that holds them.
+    pub file: String,
+    /// What went wrong.
+    pub problem: LayersProblem,
+}
+
+/// What went wrong with a file of layers.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum LayersProblem {
+    /// A read failed.
+    #[error("cannot read at offset {offset}: {message}")]
+    Read {
+        /// Where the read began.
+        offset: u64,
+        /// The kind of the system's error.
+        kind: io::ErrorKind,
+        /// What the system said.
+        message: String,
+    },
+    /// The bytes are not those that were written.
+    #[error(
+        "section `{section}` at offset {offset} is damaged: its checksum is {stated:016x}, its bytes give {computed:016x}"
+    )]
+    Checksum {
+        /// The section.
+        section: String,
+        /// Where it begins.
+        offset: u64,
+        /// As stated.
+        stated: u64,
+        /// Of the bytes that were read.
+        computed: u64,
+    },
+}

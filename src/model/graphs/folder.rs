@@ -1,0 +1,160 @@
+//! A folder of graphs, opened: every header checked, alone and against the others. No weights are read.
+
+use std::path::{Path, PathBuf};
+
+use super::GraphsError;
+use crate::model::config::ModelConfig;
+use crate::model::packed::{ModelIdentity, PackedFile, Piece};
+use crate::replace::{ReplaceError, replace_file};
+use crate::schedule::{GraphKind, SwitchTimes, TimesError};
+
+/// The file with everything but the layers, by which a folder of graphs is known.
+pub(in crate::model) const ENDS: &str = "graphs.refrain";
+/// Measured times.
+const TIMES: &str = "times.json";
+
+/// The file of a graph.
+pub(super) fn graph_name(block_idx: usize, graph: GraphKind) -> String {
+    format!("block-{block_idx:03}-{graph}.refrain")
+}
+
+/// An open folder of graphs.
+#[derive(Debug)]
+pub struct GraphFolder {
+    path: PathBuf,
+    ends: PackedFile,
+    piece: Piece,
+    /// Of each block, in the order of [`GraphKind::ALL`].
+    graphs: Vec<[PackedFile; 2]>,
+}
+
+impl GraphFolder {
+    /// Opens all files of a folder.
+    ///
+    /// # Errors
+    /// [`GraphsError::Packed`], [`GraphsError::Foreign`]; nothing stays open.
+    pub fn open(path: &Path) -> Result<Self, GraphsError> {
+        let ends = PackedFile::open(&path.join(ENDS))?;
+        let Some(piece) = ends.piece().cloned() else {
+            let file = ends.file().to_owned();
+            let (found, expected) = ("a whole model".to_owned(), "all but the layers".to_owned());
+            return Err(GraphsError::Foreign { file, field: "the content", found, expected });
+        };
+        check(&ends, &ends, &piece, None)?;
+        let mut graphs = Vec::with_capacity(piece.blocks.len());
+        for block_idx in 0..piece.blocks.len() {
+            let open = |graph| -> Result<PackedFile, GraphsError> {
+                let file = PackedFile::open(&path.join(graph_name(block_idx, graph)))?;
+                check(&file, &ends, &piece, Some((block_idx, graph)))?;
+                Ok(file)
+            };
+            let [prefill, verify] = GraphKind::ALL.map(open);
+            graphs.push([prefill?, verify?]);
+        }
+        Ok(Self { path: path.to_owned(), ends, piece, graphs })
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The hyper-parameters.
+    pub fn config(&self) -> &ModelConfig {
+        self.ends.config()
+    }
+
+    /// The model's identity, as every file states it.
+    pub fn identity(&self) -> ModelIdentity {
+        self.piece.model
+    }
+
+    /// How the model is cut, and the lengths of its graphs.
+    pub fn piece(&self) -> &Piece {
+        &self.piece
+    }
+
+    /// The file with tokenizer, embedding, norm and head.
+    pub fn ends(&self) -> &PackedFile {
+        &self.ends
+    }
+
+    /// The file of a graph.
+    ///
+    /// # Panics
+    /// If there is no such block.
+    pub fn graph(&self, block_idx: usize, graph: GraphKind) -> &PackedFile {
+        &self.graphs[block_idx][graph as usize]
+    }
+
+    /// All files: first the one without layers, then the graphs of each block.
+    pub fn files(&self) -> impl Iterator<Item = &PackedFile> {
+        std::iter::once(&self.ends).chain(self.graphs.iter().flatten())
+    }
+
+    /// The times that were stored in the folder, if any.
+    ///
+    /// # Errors
+    /// [`TimesError`]: the file is there and holds no times.
+    pub fn times(&self) -> Result<Option<SwitchTimes>, TimesError> {
+        match SwitchTimes::read(&self.path.join(TIMES)) {
+            Ok(times) => Ok(Some(times)),
+            Err(TimesError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Stores times in the folder, for [`GraphFolder::times`]; returns their file.
+    ///
+    /// # Errors
+    /// [`TimesError::Io`]; times that were there before are unchanged.
+    pub fn store_times(&self, times: &SwitchTimes) -> Result<PathBuf, TimesError> {
+        let path = self.path.join(TIMES);
+        let written = replace_file(&path, |file| {
+            use std::io::Write;
+            let failed = |source| ReplaceError { action: "write", path: path.clone(), source };
+            file.write_all(times.to_json().as_bytes()).map_err(failed)
+        });
+        written.map_err(|ReplaceError { path, source, .. }| TimesError::Io { path, source })?;
+        Ok(path)
+    }
+}
+
+/// Whether `file` is the graph that it should be, of the same model, cut in the same way.
+fn check(
+    file: &PackedFile,
+    ends: &PackedFile,
+    piece: &Piece,
+    graph: Option<(usize, GraphKind)>,
+) -> Result<(), GraphsError> {
+    let describe = |graph: Option<(usize, GraphKind)>| match graph {
+        None => "all but the layers".to_owned(),
+        Some((block_idx, graph)) => format!("the {graph} graph of block {block_idx}"),
+    };
+    let cut = |piece: &Piece| {
+        let ends: Vec<usize> = piece.blocks.iter().map(|block| block.end).collect();
+        format!("blocks to layers {ends:?} for {} and {} rows", piece.prefill_len, piece.verify_len)
+    };
+    let model = |piece: &Piece| piece.model.to_string();
+    let config = |file: &PackedFile| format!("{:?}", file.config());
+    let Some(found) = file.piece() else {
+        let (found, expected) = ("a whole model".to_owned(), describe(graph));
+        return Err(GraphsError::Foreign {
+            file: file.file().to_owned(),
+            field: "the content",
+            found,
+            expected,
+        });
+    };
+    for (field, found, expected) in [
+        ("the model", model(found), model(piece)),
+        ("the cut", cut(found), cut(piece)),
+        ("the content", describe(found.graph), describe(graph)),
+        ("the hyper-parameters", config(file), config(ends)),
+    ] {
+        if found != expected {
+            return Err(GraphsError::Foreign { file: file.file().to_owned(), field, found, expected });
+        }
+    }
+    Ok(())
+}

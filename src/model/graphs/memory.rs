@@ -1,0 +1,36 @@
+//! The account of a target's memory: nothing is allocated for weights that was not taken from it before.
+
+use serde::Serialize;
+
+use super::GraphsError;
+
+/// Memory for the weights of a model of static graphs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct GraphMemory {
+    /// What may be held at a time, in bytes.
+    pub limit_bytes: u64,
+    /// What is held: embedding, norm and head, and of each block room for one graph.
+    pub used_bytes: u64,
+    /// The most that was held.
+    pub peak_bytes: u64,
+}
+
+impl GraphMemory {
+    pub(super) fn new(limit_bytes: u64) -> Self {
+        Self { limit_bytes, used_bytes: 0, peak_bytes: 0 }
+    }
+
+    /// Takes memory, before it is allocated.
+    ///
+    /// # Errors
+    /// [`GraphsError::MemoryLimit`]; nothing is taken.
+    pub(super) fn take(&mut self, bytes: u64) -> Result<(), GraphsError> {
+        let needed = self.used_bytes.saturating_add(bytes);
+        if needed > self.limit_bytes {
+            return Err(GraphsError::MemoryLimit { needed, limit: self.limit_bytes });
+        }
+        self.used_bytes = needed;
+        self.peak_bytes = self.peak_bytes.max(needed);
+        Ok(())
+    }
+}

@@ -1,0 +1,246 @@
+//! What each block holds, what is to be loaded, and by which plan: the state that passes and the loading thread share.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use serde::Serialize;
+
+use super::LayersError;
+use super::file::{BlockLayers, GraphFile};
+use super::memory::GraphMemory;
+use crate::kernels::PageBuf;
+use crate::schedule::{GraphKind, Plan, SwitchTimes};
+
+/// When the blocks change from prefill graphs to verify graphs. None of it changes a bit of the output.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Switching {
+    /// As [`progressive`](crate::schedule::progressive) plans it from the target's times.
+    #[default]
+    Progressive,
+    /// Each block as soon as it has computed the last chunk.
+    Asynchronous,
+    /// All blocks when the prefill is over.
+    Synchronous,
+    /// By this plan, where the prefill has as many chunks and the blocks hold the graphs that it was made for; otherwise blocks
+    /// change when the first verification batch comes.
+    Given(Plan),
+}
+
+/// What was done, when. For measurements: of a trace the first 16384 entries are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct TracedWork {
+    /// Whether a graph was loaded or computed.
+    pub kind: WorkKind,
+    /// The block.
+    pub block: usize,
+    /// The graph.
+    pub graph: GraphKind,
+    /// When it began, in µs since the trace was started.
+    pub start_us: f64,
+    /// When it ended.
+    pub end_us: f64,
+}
+
+/// What can be traced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkKind {
+    /// A graph was read.
+    Load,
+    /// A block computed its part of a batch.
+    Compute,
+}
+
+/// The longest trace: a prompt of 100 k tokens through 24 blocks.
+pub(super) const TRACE_MAX: usize = 1 << 14;
+
+/// What passes and the loading thread share.
+pub(super) struct Slots {
+    /// Of each block, in the order of [`GraphKind::ALL`].
+    pub(super) files: Vec<[GraphFile; 2]>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+pub(super) struct State {
+    pub(super) slots: Vec<Slot>,
+    /// Blocks whose slots are queued, in order.
+    queue: VecDeque<usize>,
+    pub(super) schedule: Option<Schedule>,
+    pub(super) switching: Switching,
+    pub(super) times: Option<Arc<SwitchTimes>>,
+    pub(super) memory: GraphMemory,
+    pub(super) n_loads: u64,
+    pub(super) trace: Vec<TracedWork>,
+    trace_start: Instant,
+    closed: bool,
+}
+
+/// What a block holds. Its memory is always at one place: with the layers, in the slot, or with the loading thread.
+pub(super) enum Slot {
+    Ready {
+        graph: GraphKind,
+        layers: Arc<BlockLayers>,
+    },
+    Queued {
+        graph: GraphKind,
+        pages: PageBuf,
+    },
+    Loading {
+        graph: GraphKind,
+    },
+    /// Nothing usable, and why, until somebody has been told.
+    Empty {
+        pages: PageBuf,
+        error: Option<LayersError>,
+    },
+}
+
+impl Slot {
+    /// The graph that the block has or is about to have.
+    pub(super) fn graph(&self) -> Option<GraphKind> {
+        match *self {
+            Slot::Ready { graph, .. } | Slot::Queued { graph, .. } | Slot::Loading { graph } => Some(graph),
+            Slot::Empty { .. } => None,
+        }
+    }
+
+    fn is_settled(&self) -> bool {
+        matches!(self, Slot::Ready { .. } | Slot::Empty { .. })
+    }
+}
+
+/// A plan, and how far the prefill has come.
+pub(super) struct Schedule {
+    pub(super) plan: Plan,
+    /// The next load to start.
+    pub(super) next: usize,
+    /// Parts (a chunk in a block) that are computed.
+    pub(super) n_computed: usize,
+}
+
+/// A load that the thread has taken over.
+pub(super) struct Taken {
+    pub(super) block_idx: usize,
+    pub(super) graph: GraphKind,
+    pub(super) pages: PageBuf,
+}
+
+impl Slots {
+    pub(super) fn new(files: Vec<[GraphFile; 2]>, pages: Vec<PageBuf>, memory: GraphMemory) -> Self {
+        let state = State {
+            slots: pages.into_iter().map(|pages| Slot::Empty { pages, error: None }).collect(),
+            queue: VecDeque::new(),
+            schedule: None,
+            switching: Switching::default(),
+            times: None,
+            memory,
+            n_loads: 0,
+            trace: Vec::new(),
+            trace_start: Instant::now(),
+            closed: false,
+        };
+        Self { files, state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        // Every change is one assignment, so a panic elsewhere leaves nothing half done.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a change, at most `at_most` where that is given.
+    pub(super) fn wait<'a>(
+        &self,
+        state: MutexGuard<'a, State>,
+        at_most: Option<std::time::Duration>,
+    ) -> MutexGuard<'a, State> {
+        match at_most {
+            None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            Some(time) => self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0,
+        }
+    }
+
+    /// Wakes whoever waits; to be called after a change.
+    pub(super) fn notify(&self) {
+        self.changed.notify_all();
+    }
+
+    /// Waits until nothing is being loaded.
+    pub(super) fn settled(&self) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        while !state.slots.iter().all(Slot::is_settled) {
+            state = self.wait(state, None);
+        }
+        state
+    }
+}
+
+impl State {
+    /// Gives up what the block holds and asks for a graph. Does nothing while it is being loaded.
+    pub(super) fn request(&mut self, block_idx: usize, graph: GraphKind) {
+        let slot = &mut self.slots[block_idx];
+        if !slot.is_settled() {
+            return;
+        }
+        let pages = match std::mem::replace(slot, Slot::Loading { graph }) {
+            Slot::Ready { layers, .. } => BlockLayers::into_pages(layers),
+            Slot::Empty { pages, .. } => pages,
+            Slot::Queued { .. } | Slot::Loading { .. } => unreachable!("the slot is settled"),
+        };
+        *slot = Slot::Queued { graph, pages };
+        self.queue.push_back(block_idx);
+    }
+
+    /// Starts the loads of the plan whose turn has come.
+    pub(super) fn advance(&mut self) {
+        let n_blocks = self.slots.len();
+        while let Some(schedule) = &mut self.schedule
+            && let Some(&load) = schedule.plan.loads.get(schedule.next)
+            && load.starts_at(n_blocks) <= schedule.n_computed
+        {
+            schedule.next += 1;
+            self.request(load.block, load.graph);
+        }
+    }
+
+    /// The next load, taken over by the thread; `Err` once the target is dropped.
+    pub(super) fn take(&mut self) -> Result<Option<Taken>, Closed> {
+        if self.closed {
+            return Err(Closed);
+        }
+        let Some(block_idx) = self.queue.pop_front() else { return Ok(None) };
+        let graph = self.slots[block_idx].graph().expect("a queued slot has a graph");
+        match std::mem::replace(&mut self.slots[block_idx], Slot::Loading { graph }) {
+            Slot::Queued { graph, pages } => Ok(Some(Taken { block_idx, graph, pages })),
+            _ => unreachable!("what is in the queue is queued"),
+        }
+    }
+
+    pub(super) fn close(&mut self) {
+        self.closed = true;
+    }
+
+    pub(super) fn start_trace(&mut self) {
+        self.trace.clear();
+        self.trace_start = Instant::now();
+    }
+
+    pub(super) fn traced(
+        &mut self,
+        kind: WorkKind,
+        block: usize,
+        graph: GraphKind,
+        start: Instant,
+        end: Instant,
+    ) {
+        if self.trace.len() < TRACE_MAX {
+            let us = |at: Instant| at.saturating_duration_since(self.trace_start).as_secs_f64() * 1e6;
+            let (start_us, end_us) = (us(start), us(end));
+            self.trace.push(TracedWork { kind, block, graph, start_us, end_us });
+        }
+    }
+}
+
+/// The target is gone, and its thread ends.
+pub(super) struct Closed;

@@ -1,0 +1,226 @@
+//! The blocks of a model as static graphs: their memory, their files, the thread that loads them.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use super::file::GraphFile;
+use super::folder::GraphFolder;
+use super::memory::GraphMemory;
+use super::pass::Pass;
+use super::slots::{Schedule, Slot, Slots, State, Switching, TracedWork};
+use super::{GraphsError, LayersError, loader};
+use crate::kernels::PageBuf;
+use crate::model::direct::ReadMode;
+use crate::model::packed::Piece;
+use crate::model::transformer::PassEnd;
+use crate::schedule::{GraphKind, Prefill, SwitchTimes, asynchronous, progressive, simulate, synchronous};
+
+/// The layers of a model as static graphs, of which each block holds one at a time.
+///
+/// Passes take turns: like the device that it stands for, a target computes one batch at a time.
+pub struct StaticGraphs {
+    piece: Piece,
+    slots: Arc<Slots>,
+    /// Held by the pass that computes.
+    turn: Mutex<()>,
+    loader: Option<JoinHandle<()>>,
+}
+
+impl StaticGraphs {
+    /// Allocates memory for one graph per block and starts the loading thread; nothing is loaded.
+    ///
+    /// Embedding, norm and head are counted here too, and loaded by the caller.
+    ///
+    /// # Errors
+    /// [`GraphsError::MemoryLimit`] before anything is allocated; [`GraphsError`] otherwise.
+    pub(in crate::model) fn open(folder: &GraphFolder, memory_max: Option<u64>) -> Result<Self, GraphsError> {
+        let piece = folder.piece().clone();
+        let mut files = Vec::with_capacity(piece.blocks.len());
+        for (block_idx, layers) in piece.blocks.iter().enumerate() {
+            let open = |graph| GraphFile::open(folder.graph(block_idx, graph), layers.clone());
+            let [prefill, verify] = GraphKind::ALL.map(open);
+            files.push([prefill?, verify?]);
+        }
+        let needed = files.iter().map(block_bytes).fold(ends_bytes(folder), u64::saturating_add);
+        let mut memory = GraphMemory::new(memory_max.unwrap_or(needed));
+        memory.take(needed)?;
+        let pages = |graphs: &[GraphFile; 2]| {
+            let len = usize::try_from(room(graphs)).unwrap_or(usize::MAX);
+            PageBuf::zeroed(len).map_err(GraphsError::from)
+        };
+        let pages = files.iter().map(pages).collect::<Result<_, _>>()?;
+        let slots = Arc::new(Slots::new(files, pages, memory));
+        let thread_slots = Arc::clone(&slots);
+        let thread = std::thread::Builder::new().name("refrain-graphs".to_owned());
+        let loader = thread.spawn(move || loader::run(&thread_slots)).map_err(GraphsError::Spawn)?;
+        Ok(Self { piece, slots, turn: Mutex::new(()), loader: Some(loader) })
+    }
+
+    /// How the model is cut, and the lengths of its graphs.
+    pub fn piece(&self) -> &Piece {
+        &self.piece
+    }
+
+    /// How files are read: the first one's way, which is that of all in a folder.
+    pub fn read_mode(&self) -> ReadMode {
+        self.slots.files[0][0].read_mode()
+    }
+
+    /// Bytes that loading this graph of every block reads.
+    pub fn graphs_bytes(&self, graph: GraphKind) -> u64 {
+        self.slots.files.iter().map(|graphs| graphs[graph as usize].len()).sum()
+    }
+
+    /// The memory for weights: what it may be, what it is, and the most that it was.
+    pub fn memory(&self) -> GraphMemory {
+        self.slots.lock().memory
+    }
+
+    /// Graphs loaded since the model was opened.
+    pub fn n_loads(&self) -> u64 {
+        self.slots.lock().n_loads
+    }
+
+    /// What each block holds or is about to hold; `None`: nothing yet, or nothing since a load failed.
+    pub fn graphs(&self) -> Vec<Option<GraphKind>> {
+        self.slots.lock().slots.iter().map(Slot::graph).collect()
+    }
+
+    /// From the next prefill on, blocks change as `switching` says.
+    pub fn set_switching(&self, switching: Switching) {
+        self.slots.lock().switching = switching;
+    }
+
+    /// The times that plans are made from, once they are measured or given.
+    pub fn times(&self) -> Option<Arc<SwitchTimes>> {
+        self.slots.lock().times.clone()
+    }
+
+    /// From the next prefill on, plans are made from these times.
+    ///
+    /// # Panics
+    /// If they are not of as many blocks, or of other lengths.
+    pub fn set_times(&self, times: SwitchTimes) {
+        assert!(self.fits(&times), "times of {} blocks", times.blocks.len());
+        self.slots.lock().times = Some(Arc::new(times));
+    }
+
+    /// Whether these are times of as many blocks and the same lengths.
+    pub fn fits(&self, times: &SwitchTimes) -> bool {
+        times.blocks.len() == self.piece.blocks.len()
+            && GraphKind::ALL.iter().all(|&graph| times.graph_len(graph) == self.piece.graph_len(graph))
+    }
+
+    /// Loads this graph of every block that does not hold it, and waits for all of them.
+    ///
+    /// # Errors
+    /// The first load that failed; the others were tried all the same.
+    pub fn load_all(&self, graph: GraphKind) -> Result<(), LayersError> {
+        let _turn = self.turn();
+        let mut state = self.slots.settled();
+        state.schedule = None;
+        for block_idx in 0..state.slots.len() {
+            if state.slots[block_idx].graph() != Some(graph) {
+                state.request(block_idx, graph);
+            }
+        }
+        self.slots.notify();
+        drop(state);
+        self.wait()
+    }
+
+    /// Waits until nothing is being loaded.
+    ///
+    /// # Errors
+    /// The first load that failed and that no pass has told of; later calls do not tell of it again.
+    pub fn wait(&self) -> Result<(), LayersError> {
+        let mut state = self.slots.settled();
+        let errors = state.slots.iter_mut().filter_map(|slot| match slot {
+            Slot::Empty { error, .. } => error.take(),
+            _ => None,
+        });
+        errors.reduce(|first, _| first).map_or(Ok(()), Err)
+    }
+
+    /// Forgets what was traced, and starts again from 0 µs.
+    pub fn start_trace(&self) {
+        self.slots.lock().start_trace();
+    }
+
+    /// What was loaded and computed since the trace was started.
+    pub fn trace(&self) -> Vec<TracedWork> {
+        self.slots.lock().trace.clone()
+    }
+
+    /// Makes and starts the plan of a prefill of `n_rows` rows after `context` tokens, in chunks of `chunk_len`.
+    pub(crate) fn expect_prefill(&self, context: usize, n_rows: usize, chunk_len: usize) {
+        if n_rows == 0 {
+            return;
+        }
+        let _turn = self.turn();
+        let mut state = self.slots.settled();
+        for block_idx in 0..state.slots.len() {
+            if state.slots[block_idx].graph().is_none() {
+                state.request(block_idx, GraphKind::Prefill);
+            }
+        }
+        let prefill = Prefill::new(context, n_rows, chunk_len);
+        let initial: Vec<GraphKind> = state.slots.iter().filter_map(Slot::graph).collect();
+        let plan = match (&state.switching, &state.times) {
+            (Switching::Progressive, Some(times)) => progressive(times, &prefill, &initial),
+            (Switching::Synchronous, _) => synchronous(&prefill, &initial),
+            (Switching::Given(plan), Some(times)) => match simulate(times, &prefill, &initial, plan) {
+                Ok(_) => plan.clone(),
+                Err(_) => Default::default(),
+            },
+            // Without times there is nothing to plan with.
+            (Switching::Asynchronous | Switching::Progressive | Switching::Given(_), _) => {
+                asynchronous(&prefill, &initial)
+            }
+        };
+        state.schedule = Some(Schedule { plan, next: 0, n_computed: 0 });
+        state.advance();
+        self.slots.notify();
+    }
+
+    /// Begins a pass, when the one before it has ended.
+    pub(in crate::model) fn pass(&self, end: PassEnd) -> Pass<'_> {
+        let graph_lens = GraphKind::ALL.map(|graph| self.piece.graph_len(graph));
+        Pass::new(&self.slots, graph_lens, self.turn(), end)
+    }
+
+    pub(super) fn lock_state(&self) -> MutexGuard<'_, State> {
+        self.slots.lock()
+    }
+
+    fn turn(&self) -> MutexGuard<'_, ()> {
+        // A pass that panicked has left nothing but its place in the plan, which its guard took back.
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for StaticGraphs {
+    fn drop(&mut self) {
+        self.slots.lock().close();
+        self.slots.notify();
+        if let Some(loader) = self.loader.take() {
+            // It panics by a bug only, and has said so already.
+            let _ = loader.join();
+        }
+    }
+}
+
+/// What embedding, norm and head take of memory.
+fn ends_bytes(folder: &GraphFolder) -> u64 {
+    folder.ends().sections().iter().flat_map(|section| &section.tensors).map(|tensor| tensor.len).sum()
+}
+
+/// Room for either graph of a block.
+fn room(graphs: &[GraphFile; 2]) -> u64 {
+    graphs[0].len().max(graphs[1].len())
+}
+
+/// What a block takes of memory with either graph.
+fn block_bytes(graphs: &[GraphFile; 2]) -> u64 {
+    PageBuf::size_bytes(room(graphs)) + graphs[0].vectors_bytes().max(graphs[1].vectors_bytes())
+}

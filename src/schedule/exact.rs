@@ -1,0 +1,86 @@
+//! The best plan of all, by trying them: the judge of the greedy one where there are few.
+//!
+//! A plan changes each block once, after some chunk or before the first, and does the loads in some order: with `b` blocks
+//! and `c` chunks that is (c + 1)ᵇ · b! plans. Whatever a plan waits, no chunk is computed before its own work is done, so a
+//! choice of chunks whose work alone takes longer than the best plan so far is not followed further.
+
+use super::plan::{Load, Plan};
+use super::simulate::simulate;
+use super::times::{GraphKind, Prefill, SwitchTimes};
+
+/// Plans that are tried at most: about a second.
+const PLANS_MAX: u64 = 500_000;
+
+/// The plan that takes the least time from prefill graphs in every block to verify graphs in every block, with its time
+/// in µs; `None` where there are too many plans to try.
+pub fn exact(times: &SwitchTimes, prefill: &Prefill) -> Option<(Plan, f64)> {
+    let (n_blocks, n_chunks) = (times.blocks.len(), prefill.chunks.len());
+    let n_choices = (n_chunks as u64 + 1).checked_pow(n_blocks as u32)?;
+    let n_plans = (1..=n_blocks as u64).try_fold(n_choices, u64::checked_mul)?;
+    if n_plans > PLANS_MAX {
+        return None;
+    }
+    let mut search = Search { times, prefill, best: (Plan::default(), f64::INFINITY) };
+    search.choose(&mut Vec::new());
+    Some(search.best)
+}
+
+struct Search<'a> {
+    times: &'a SwitchTimes,
+    prefill: &'a Prefill,
+    best: (Plan, f64),
+}
+
+impl Search<'_> {
+    /// Chooses the chunk of each block in turn.
+    fn choose(&mut self, loads: &mut Vec<Load>) {
+        let block = loads.len();
+        if self.least_us(loads) >= self.best.1 {
+            return;
+        }
+        if block == self.times.blocks.len() {
+            return self.order(&mut Vec::new(), loads);
+        }
+        for after in std::iter::once(None).chain((0..self.prefill.chunks.len()).map(Some)) {
+            loads.push(Load { block, graph: GraphKind::Verify, after });
+            self.choose(loads);
+            loads.pop();
+        }
+    }
+
+    /// Tries every order of the loads.
+    fn order(&mut self, ordered: &mut Vec<Load>, left: &mut Vec<Load>) {
+        if left.is_empty() {
+            let plan = Plan { loads: ordered.clone() };
+            let initial = vec![GraphKind::Prefill; self.times.blocks.len()];
+            // Many orders wait for themselves; those are no plans.
+            if let Ok(timeline) = simulate(self.times, self.prefill, &initial, &plan)
+                && timeline.total_us < self.best.1
+            {
+                self.best = (plan, timeline.total_us);
+            }
+            return;
+        }
+        for i in 0..left.len() {
+            ordered.push(left.remove(i));
+            self.order(ordered, left);
+            left.insert(i, ordered.pop().expect("it was pushed above"));
+        }
+    }
+
+    /// The work of the blocks that are chosen, and the lesser of both graphs of the others.
+    fn least_us(&self, loads: &[Load]) -> f64 {
+        let mut us = 0.0;
+        for (chunk_idx, (context, rows)) in self.prefill.with_contexts().enumerate() {
+            for block in 0..self.times.blocks.len() {
+                let of = |graph| self.times.chunk_us(block, graph, context, rows);
+                us += match loads.get(block) {
+                    Some(load) if load.after.is_none_or(|after| after < chunk_idx) => of(GraphKind::Verify),
+                    Some(_) => of(GraphKind::Prefill),
+                    None => of(GraphKind::Prefill).min(of(GraphKind::Verify)),
+                };
+            }
+        }
+        us
+    }
+}

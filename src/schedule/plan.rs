@@ -1,0 +1,166 @@
+//! Plans: which loads a prefill starts, and when.
+
+use std::ops::Range;
+
+use super::simulate::simulate;
+use super::times::{GraphKind, Prefill, SwitchTimes};
+
+/// A graph that is loaded in place of its block's other one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Load {
+    /// The block.
+    pub block: usize,
+    /// The graph that it gets.
+    pub graph: GraphKind,
+    /// The chunk after whose computation in this block the load may start; `None`: before the first.
+    pub after: Option<usize>,
+}
+
+impl Load {
+    /// How many parts (a chunk in a block) of a prefill are computed before the load may start.
+    pub(crate) fn starts_at(&self, n_blocks: usize) -> usize {
+        self.after.map_or(0, |chunk| chunk * n_blocks + self.block + 1)
+    }
+}
+
+/// Loads in the order in which they are done, one at a time.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Plan {
+    /// The loads.
+    pub loads: Vec<Load>,
+}
+
+/// Synchronous switching: whatever is not a verify graph is loaded when the prefill is over.
+pub fn synchronous(prefill: &Prefill, initial: &[GraphKind]) -> Plan {
+    // Nothing computes after the last block's last part, so a load that waits for it hides behind nothing.
+    let mut plan = asynchronous(prefill, initial);
+    let last = initial.len().wrapping_sub(1);
+    plan.loads.sort_by_key(|load| load.block != last);
+    plan
+}
+
+/// Naive asynchronous switching: each block's verify graph is loaded as soon as the block has computed its last chunk, beside
+/// the computation of the blocks after it.
+pub fn asynchronous(prefill: &Prefill, initial: &[GraphKind]) -> Plan {
+    let after = prefill.chunks.len().checked_sub(1);
+    let blocks = (0..initial.len()).filter(|&block| initial[block] != GraphKind::Verify);
+    Plan { loads: blocks.map(|block| Load { block, graph: GraphKind::Verify, after }).collect() }
+}
+
+/// Progressive switching, planned greedily.
+///
+/// After a block has computed its part of a chunk, its verify graph is loaded, and the next block to change is the first
+/// one behind the fewest following blocks whose computation hides that load (CoordGen eqs. 1 and 2):
+///
+/// ```text
+/// next(i) = i + min { k : compute(i + 1) + … + compute(i + k) ≥ load(i) }
+/// ```
+///
+/// where blocks that have changed already compute in short calls. Blocks that have not changed before the last chunk change
+/// right behind it. The earlier this begins, the more blocks have changed in time, and the more is computed in short calls;
+/// so beginnings are tried in the simulation, and the best is taken. Of a short prompt some blocks may as well change before
+/// they compute anything. Where blocks hold verify graphs at first (another request came before), loading their prefill
+/// graphs is weighed against staying with them.
+pub fn progressive(times: &SwitchTimes, prefill: &Prefill, initial: &[GraphKind]) -> Plan {
+    let (n_blocks, n_chunks) = (initial.len(), prefill.chunks.len());
+    let parts = PartTimes::new(times, prefill);
+    let mut best = (f64::INFINITY, Plan::default());
+    let mut consider = |loads: Vec<Load>| {
+        let plan = Plan { loads };
+        // A plan made here can be followed; if not, it is not taken.
+        if let Ok(timeline) = simulate(times, prefill, initial, &plan)
+            && timeline.total_us < best.0
+        {
+            best = (timeline.total_us, plan);
+        }
+    };
+    // Where loads and computation slow each other down badly, this may be the best.
+    consider(synchronous(prefill, initial).loads);
+    let prepared: Vec<Load> = (0..n_blocks)
+        .filter(|&block| initial[block] == GraphKind::Verify)
+        .map(|block| Load { block, graph: GraphKind::Prefill, after: None })
+        .collect();
+    let all_prefill = vec![GraphKind::Prefill; n_blocks];
+    let last_begin = parts.len().saturating_sub(n_blocks);
+    for begin in (0..=last_begin).rev().take(BEGINNINGS_MAX) {
+        consider(greedy(times, &parts, initial, begin, 0..0));
+        if !prepared.is_empty() {
+            let mut loads = prepared.clone();
+            loads.extend(greedy(times, &parts, &all_prefill, begin, 0..0));
+            consider(loads);
+        }
+    }
+    if n_chunks <= AT_ONCE_CHUNKS_MAX && n_blocks <= AT_ONCE_BLOCKS_MAX {
+        for first in 0..n_blocks {
+            for end in first + 1..=n_blocks {
+                for begin in 0..=last_begin {
+                    consider(greedy(times, &parts, initial, begin, first..end));
+                }
+            }
+        }
+    }
+    best.1
+}
+
+/// Beginnings that are tried, the last ones: more than any device needs, and planning stays far below a chunk's time.
+const BEGINNINGS_MAX: usize = 512;
+/// Longer prompts gain nothing by blocks that change before they compute.
+const AT_ONCE_CHUNKS_MAX: usize = 2;
+/// With more blocks there would be too many choices of those that do.
+const AT_ONCE_BLOCKS_MAX: usize = 32;
+
+/// The greedy rule, beginning with the part `begin`; the blocks `at_once` change before they compute anything.
+fn greedy(
+    times: &SwitchTimes,
+    parts: &PartTimes,
+    initial: &[GraphKind],
+    begin: usize,
+    at_once: Range<usize>,
+) -> Vec<Load> {
+    let n_blocks = initial.len();
+    let mut graphs = initial.to_vec();
+    let mut loads = Vec::new();
+    // Load time that the parts computed since have not hidden yet.
+    let mut unhidden_us = 0.0f64;
+    let mut change = |graphs: &mut [GraphKind], unhidden_us: &mut f64, block: usize, after| {
+        if graphs[block] == GraphKind::Prefill {
+            graphs[block] = GraphKind::Verify;
+            *unhidden_us = unhidden_us.max(0.0) + times.blocks[block].verify.load_us;
+            loads.push(Load { block, graph: GraphKind::Verify, after });
+        }
+    };
+    at_once.for_each(|block| change(&mut graphs, &mut unhidden_us, block, None));
+    for part in 0..parts.len() {
+        let (chunk, block) = (part / n_blocks, part % n_blocks);
+        unhidden_us -= parts.us(part, graphs[block]);
+        let is_last = part + n_blocks >= parts.len();
+        if is_last || (part >= begin && unhidden_us <= 0.0) {
+            change(&mut graphs, &mut unhidden_us, block, Some(chunk));
+        }
+    }
+    loads
+}
+
+/// What each part of a prefill takes with either graph, µs.
+struct PartTimes {
+    /// By part, then by graph.
+    us: Vec<[f64; 2]>,
+}
+
+impl PartTimes {
+    fn new(times: &SwitchTimes, prefill: &Prefill) -> Self {
+        let parts = prefill.with_contexts().flat_map(|(context, rows)| {
+            (0..times.blocks.len())
+                .map(move |block| GraphKind::ALL.map(|graph| times.chunk_us(block, graph, context, rows)))
+        });
+        Self { us: parts.collect() }
+    }
+
+    fn len(&self) -> usize {
+        self.us.len()
+    }
+
+    fn us(&self, part: usize, graph: GraphKind) -> f64 {
+        self.us[part][graph as usize]
+    }
+}

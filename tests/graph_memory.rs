@@ -1,0 +1,52 @@
+//! Changing static graphs takes no memory beyond what one graph per block has: counted by the allocator itself.
+
+mod common;
+
+use common::{Tiny, plain, prompt};
+use peak_alloc::PeakAlloc;
+use refrain::engine::{Engine, EngineOptions};
+use refrain::kernels::BlockType;
+use refrain::model::Checkpoint;
+use refrain::model::graphs::{Switching, write_graphs};
+use refrain::model::weights::{LoadOptions, Quantize};
+use refrain::schedule::GraphKind;
+
+#[global_allocator]
+static ALLOCATOR: PeakAlloc = PeakAlloc;
+
+#[test]
+fn a_change_of_graphs_allocates_no_second_graph() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("graphs");
+    // Blocks of 0.6 MB: large beside a session, and still the allocator's own.
+    let tiny = Tiny { ty: BlockType::F32, hidden_dim: 128, n_layers: 4, ..Tiny::default() };
+    let source = Checkpoint::from_gguf_bytes(tiny.gguf().into(), "tiny").unwrap();
+    let options = LoadOptions { quantize: Quantize::Keep, ..LoadOptions::default() };
+    write_graphs(&source, &path, 4, 16, 4, options).unwrap();
+    drop(source);
+    let before = ALLOCATOR.current_usage();
+    let engine = Engine::open(&path, EngineOptions { n_threads: Some(1), ..tiny.options() }).unwrap();
+    let graphs = engine.graphs().unwrap();
+    let (memory, block_bytes) = (graphs.memory(), graphs.graphs_bytes(GraphKind::Verify) as usize / 4);
+    let held = ALLOCATOR.current_usage() - before;
+    // What the account says is what the allocator gave: nearly all of what the engine holds, the tokenizer aside.
+    assert!(held as u64 >= memory.used_bytes, "{held} bytes, {memory:?}");
+
+    let mut session = engine.session(plain()).unwrap();
+    for switching in [Switching::Progressive, Switching::Asynchronous, Switching::Synchronous] {
+        graphs.set_switching(switching);
+        // Twice: the first run grows the session's buffers.
+        for is_measured in [false, true] {
+            graphs.load_all(GraphKind::Prefill).unwrap();
+            session.truncate(0).unwrap();
+            session.append_tokens(&prompt(1, 100)).unwrap();
+            ALLOCATOR.reset_peak_usage();
+            let current = ALLOCATOR.current_usage();
+            session.prefill(|_, _| {}).unwrap();
+            graphs.wait().unwrap();
+            let more = ALLOCATOR.peak_usage() - current;
+            assert!(!is_measured || more < block_bytes / 4, "{more} bytes more, blocks of {block_bytes}");
+        }
+        assert_eq!(graphs.memory(), memory);
+    }
+}
