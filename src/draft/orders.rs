@@ -73,7 +73,7 @@ pub trait SuffixOrders {
     fn n_successors(&mut self, order: Self::Order) -> usize;
 
     /// Hands over the tokens that have followed it, the most frequent ones where there are more than
-    /// [`SUCCESSORS_MAX`]; what comes after so many is left out.
+    /// [`ORDER_SUCCESSORS_MAX`]; what comes after so many is left out.
     fn successors(&mut self, order: Self::Order, each: impl FnMut(OrderSuccessor<Self::Next>));
 
     /// The longest suffix that occurs in more places.
@@ -84,7 +84,7 @@ pub trait SuffixOrders {
 }
 
 /// Successors of one order that are looked at.
-pub const SUCCESSORS_MAX: usize = 16;
+pub const ORDER_SUCCESSORS_MAX: usize = 16;
 
 /// A token that has followed a suffix.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -117,7 +117,7 @@ pub(super) fn propose(
 /// order first.
 ///
 /// `parent` is the index of the cursor in the frontier, and passed on. Cost: at most `n_links_max` orders with
-/// [`SUCCESSORS_MAX`] successors each.
+/// [`ORDER_SUCCESSORS_MAX`] successors each.
 pub fn propose_orders<O: SuffixOrders>(
     orders: &mut O,
     longest: O::Order,
@@ -202,7 +202,7 @@ impl From<Successor> for OrderSuccessor<Match> {
 
 /// Successors of one order that no longer order has, most frequent and then most recent first.
 struct NewSuccessors<N> {
-    items: [OrderSuccessor<N>; SUCCESSORS_MAX],
+    items: [OrderSuccessor<N>; ORDER_SUCCESSORS_MAX],
     len: usize,
 }
 
@@ -219,10 +219,10 @@ impl<N: Copy + Default> NewSuccessors<N> {
     }
 
     fn collect<O: SuffixOrders<Next = N>>(orders: &mut O, m: O::Order, known: &[Candidate]) -> Self {
-        let mut found = NewSuccessors { items: [OrderSuccessor::default(); SUCCESSORS_MAX], len: 0 };
+        let mut found = NewSuccessors { items: [OrderSuccessor::default(); ORDER_SUCCESSORS_MAX], len: 0 };
         orders.successors(m, |successor| {
             let is_known = known.iter().any(|candidate| candidate.token.0 == successor.token);
-            if !is_known && found.len < SUCCESSORS_MAX {
+            if !is_known && found.len < ORDER_SUCCESSORS_MAX {
                 found.items[found.len] = successor;
                 found.len += 1;
             }

@@ -5,7 +5,7 @@
 //! occurs as often as the next longer one occurs in the very same places, also after every later token, and is left out:
 //! so a chain has the orders that a suffix automaton's links would give, a handful of them.
 
-use refrain::draft::{Cursor, OrderSuccessor, SUCCESSORS_MAX, SuffixOrders};
+use refrain::draft::{Cursor, ORDER_SUCCESSORS_MAX, OrderSuccessor, SuffixOrders};
 use refrain::token::TokenId;
 
 use super::cache::PageCache;
@@ -280,7 +280,7 @@ impl<F: FnMut(usize, TokenId) -> Cursor> SuffixOrders for SegmentOrders<'_, '_, 
         self.find_runs(order);
         let Runs { runs, .. } = &mut *self.runs;
         runs.sort_unstable_by_key(|run| (u32::MAX - run.order.count(), run.symbol));
-        for run in &runs[..runs.len().min(SUCCESSORS_MAX)] {
+        for run in &runs[..runs.len().min(ORDER_SUCCESSORS_MAX)] {
             let token = self.search.segment.token(run.symbol);
             let (Some(token), Ok(last_end)) = (token, self.search.last_end(run.order)) else { return };
             each(OrderSuccessor { token: token.0, count: run.order.count(), last_end, next: token });

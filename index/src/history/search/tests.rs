@@ -70,7 +70,7 @@ fn check_successors(texts: &[Vec<u32>], followed: &[u32], search: Search<'_>, ch
         });
         let expected: Vec<_> = expected.collect();
         assert_eq!(orders.n_successors(i), expected.len());
-        if expected.len() <= SUCCESSORS_MAX {
+        if expected.len() <= ORDER_SUCCESSORS_MAX {
             let seen = |s: &OrderSuccessor<TokenId>| (s.token, s.count);
             let found_counts: Vec<_> = found.iter().map(seen).collect();
             let expected_counts: Vec<_> = expected.iter().map(|&(token, count, _)| (token, count)).collect();
