@@ -99,7 +99,7 @@ pub enum AblateError {
         /// The row.
         id: String,
         /// What went wrong.
-        source: GenerateError,
+        source: Box<GenerateError>,
     },
     /// Drafting changed an answer, which it never must.
     #[error("row {id}: the answer with `{arm}` differs from that of plain decoding")]
@@ -303,7 +303,7 @@ fn answer_row(
     for (arm, table) in Arm::ALL.into_iter().zip(tables) {
         engine.set_reliability(table.clone());
         let answered = answer(engine, row, arm.session(options, &row.task), max_tokens)
-            .map_err(|source| AblateError::Generate { id: row.id.clone(), source })?;
+            .map_err(|source| AblateError::Generate { id: row.id.clone(), source: Box::new(source) })?;
         let Some(Answer { tokens, stats, memory_bytes }) = answered else {
             ablation.n_too_long += 1;
             return Ok(());

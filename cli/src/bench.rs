@@ -328,7 +328,7 @@ impl From<CostsError> for Failure {
 impl From<AblateError> for Failure {
     fn from(error: AblateError) -> Self {
         match error {
-            AblateError::Generate { source, .. } => source.into(),
+            AblateError::Generate { source, .. } => (*source).into(),
             differs => {
                 Self::input(differs, "this is a fault of Refrain: please report the model and the row")
             }
