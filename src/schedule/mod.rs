@@ -9,7 +9,7 @@
 //!
 //! This module decides that from times alone ([`SwitchTimes`], measured or given): it knows no files and no models. A
 //! [`Plan`] is a list of loads; [`plan`] makes them, greedily or as baselines; [`exact`] searches all of them where they are
-//! few; [`simulate`] says how long a prefill takes by a plan.
+//! few; [`simulate()`] says how long a prefill takes by a plan.
 
 pub mod exact;
 pub mod plan;

@@ -27,7 +27,7 @@ pub enum Switching {
     Given(Plan),
 }
 
-/// What was done, when. For measurements: at most [`TRACE_MAX`] entries are kept.
+/// What was done, when. For measurements: of a trace the first 16384 entries are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct TracedWork {
     /// Whether a graph was loaded or computed.
