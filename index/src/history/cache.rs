@@ -8,12 +8,15 @@ pub(super) const PAGE_BYTES: usize = 4096;
 /// Pages at least, so that a search does not throw out what it reads.
 const PAGES_MIN: usize = 64;
 
+/// Pages that are allocated together.
+const CHUNK_PAGES: usize = 64;
+
 const ABSENT: u32 = u32::MAX;
 
 #[derive(Debug)]
 pub(super) struct PageCache {
-    /// `[slots, PAGE_BYTES]`; grows up to the bound.
-    bytes: Vec<u8>,
+    /// `[slots, PAGE_BYTES]`, in chunks of [`CHUNK_PAGES`]: as one piece it would grow by doubling, past its bound.
+    chunks: Vec<Box<[u8]>>,
     slots: Vec<Slot>,
     n_slots_max: usize,
     hand: usize,
@@ -38,7 +41,7 @@ impl PageCache {
     pub(super) fn new(bytes_max: usize) -> Self {
         let n_slots_max = (bytes_max / PAGE_BYTES).clamp(PAGES_MIN, ABSENT as usize);
         PageCache {
-            bytes: Vec::new(),
+            chunks: Vec::new(),
             slots: Vec::new(),
             n_slots_max,
             hand: 0,
@@ -84,8 +87,8 @@ impl PageCache {
             return Ok(self.slot_bytes(known));
         }
         let slot = self.take_slot();
-        let start = slot as usize * PAGE_BYTES;
-        if let Err(error) = load(&mut self.bytes[start..start + PAGE_BYTES]) {
+        let (chunk, at) = place(slot);
+        if let Err(error) = load(&mut self.chunks[chunk][at..at + PAGE_BYTES]) {
             self.free_slots.push(slot);
             return Err(error);
         }
@@ -96,7 +99,8 @@ impl PageCache {
     }
 
     fn slot_bytes(&self, slot: u32) -> &[u8] {
-        &self.bytes[slot as usize * PAGE_BYTES..][..PAGE_BYTES]
+        let (chunk, at) = place(slot);
+        &self.chunks[chunk][at..at + PAGE_BYTES]
     }
 
     /// A slot that no page is in.
@@ -105,8 +109,10 @@ impl PageCache {
             return slot;
         }
         if self.slots.len() < self.n_slots_max {
+            if self.slots.len() == self.chunks.len() * CHUNK_PAGES {
+                self.chunks.push(vec![0; CHUNK_PAGES * PAGE_BYTES].into_boxed_slice());
+            }
             self.slots.push(Slot { file: ABSENT, page: 0, used: false });
-            self.bytes.resize(self.slots.len() * PAGE_BYTES, 0);
             return self.slots.len() as u32 - 1;
         }
         loop {
@@ -123,8 +129,13 @@ impl PageCache {
     /// Bytes on the heap.
     pub(super) fn memory_usage(&self) -> usize {
         let pages: usize = self.files.iter().map(|pages| pages.capacity() * 4).sum();
-        self.bytes.capacity() + self.slots.capacity() * size_of::<Slot>() + pages
+        self.chunks.len() * CHUNK_PAGES * PAGE_BYTES + self.slots.capacity() * size_of::<Slot>() + pages
     }
+}
+
+/// Chunk of a slot, and where in it.
+fn place(slot: u32) -> (usize, usize) {
+    (slot as usize / CHUNK_PAGES, slot as usize % CHUNK_PAGES * PAGE_BYTES)
 }
 
 #[cfg(test)]
@@ -160,7 +171,7 @@ mod tests {
                     }
                 }
             }
-            prop_assert!(cache.bytes.len() <= PAGES_MIN * PAGE_BYTES);
+            prop_assert!(cache.chunks.len() * CHUNK_PAGES <= PAGES_MIN);
         }
     }
 

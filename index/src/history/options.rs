@@ -23,7 +23,7 @@ pub struct HistoryOptions {
     /// When an append is durable.
     pub sync: SyncPolicy,
     /// Tokens that the log of a namespace holds before it is frozen, 16..=2²⁴; also the longest response. A log costs 64 bytes
-    /// of memory per token, and freezing it 0.2 µs.
+    /// of memory per token.
     pub live_tokens_max: u32,
     /// Tokens of a segment that segments are still merged into, up to 2²⁸. Fewer and larger segments are searched faster;
     /// merging takes 30 bytes of memory per token while it lasts.
@@ -44,7 +44,7 @@ impl Default for HistoryOptions {
     fn default() -> Self {
         HistoryOptions {
             sync: SyncPolicy::Always,
-            // Sealing takes some 10 ms, and the automaton 4 MB.
+            // The automaton takes 4 MB, and a response hardly waits for the freezing.
             live_tokens_max: 1 << 16,
             segment_tokens_max: 1 << 22,
             tokens_max: 1 << 24,

@@ -310,7 +310,7 @@ impl HistoryLog {
     }
 
     /// Merges segments, and drops what is over the limits of age and size: to be called when there is time, as after a
-    /// response. Usually there is nothing to do; a merge takes 0.3 µs per token. Drafts and appends go on meanwhile.
+    /// response. Usually there is nothing to do. Drafts and appends go on meanwhile.
     ///
     /// # Errors
     /// What was not done is done the next time.

@@ -16,8 +16,8 @@ use crate::history::sort::suffix_array;
 /// Pages written at a time.
 const WRITE_PAGES: usize = 256;
 
-/// Writes a segment of these records, in this order, durably. Takes 30 bytes of memory per token, and about 0.2 s for a
-/// million of them.
+/// Writes a segment of these records, in this order, durably. Takes 30 bytes of memory per token, and time linear in
+/// them.
 pub(in crate::history) fn write_segment(
     disk: &dyn Disk,
     folder: &Path,
