@@ -138,8 +138,11 @@ fn a_model_can_be_replayed_with_another_tokenizer() {
     let too_many = folder.path().join("tokenizer.json");
     let vocab: Vec<String> = (0..2049).map(|id| format!("\"t{id}\": {id}")).collect();
     let model = format!("{{\"type\": \"BPE\", \"vocab\": {{{}}}, \"merges\": []}}", vocab.join(", "));
-    fs::write(&too_many, format!("{{\"version\": \"1.0\", \"added_tokens\": [], \"model\": {model}}}"))
-        .unwrap();
+    let bytes = "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": false, \"use_regex\": true}";
+    let json = format!(
+        "{{\"added_tokens\": [], \"pre_tokenizer\": {bytes}, \"decoder\": {bytes}, \"model\": {model}}}"
+    );
+    fs::write(&too_many, json).unwrap();
     let refused = replay(&too_many);
     assert_eq!(refused.code, Some(2), "{}", refused.stderr);
     assert!(refused.stderr.contains("2049 tokens, the model has 2048"), "{}", refused.stderr);
