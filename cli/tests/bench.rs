@@ -136,13 +136,20 @@ fn a_model_can_be_replayed_with_another_tokenizer() {
     let same = replay(&repository("fixtures/draft.gguf")).done();
     assert!(same.contains("tokenizer: ") && same.contains("| all | plain |"), "{same}");
     let too_many = folder.path().join("tokenizer.json");
-    let vocab: Vec<String> = (0..2049).map(|id| format!("\"t{id}\": {id}")).collect();
-    let model = format!("{{\"type\": \"BPE\", \"vocab\": {{{}}}, \"merges\": []}}", vocab.join(", "));
-    let bytes = "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": false, \"use_regex\": true}";
-    let json = format!(
-        "{{\"added_tokens\": [], \"pre_tokenizer\": {bytes}, \"decoder\": {bytes}, \"model\": {model}}}"
-    );
-    fs::write(&too_many, json).unwrap();
+    // The 256 bytes, as byte-level BPE spells them, and what makes one token too many.
+    let mut others = 256..;
+    let spelling = |byte: u32| match byte {
+        33..=126 | 161..=172 | 174..=255 => char::from_u32(byte),
+        _ => others.next().and_then(char::from_u32),
+    };
+    let bytes = (0..256).filter_map(spelling).map(String::from);
+    let tokens = bytes.chain((256..2049).map(|id| format!("token {id}")));
+    let vocab: serde_json::Map<_, _> = tokens.zip(0..).map(|(token, id)| (token, id.into())).collect();
+    let step =
+        json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": true});
+    let model = json!({"type": "BPE", "vocab": vocab, "merges": []});
+    let json = json!({"added_tokens": [], "pre_tokenizer": step, "decoder": step, "model": model});
+    fs::write(&too_many, json.to_string()).unwrap();
     let refused = replay(&too_many);
     assert_eq!(refused.code, Some(2), "{}", refused.stderr);
     assert!(refused.stderr.contains("2049 tokens, the model has 2048"), "{}", refused.stderr);
