@@ -10,14 +10,14 @@ pub enum SyncPolicy {
     /// When it returns: a crash of the process or the machine loses nothing that was appended.
     #[default]
     Always,
-    /// With every so many appends to a namespace, and by [`HistoryLog::sync`]. A crash of the machine loses at most the
+    /// With every so many appends to a namespace, and by [`HistoryLog::sync`](super::HistoryLog::sync). A crash of the machine loses at most the
     /// newest so many; one of the process alone loses nothing.
     Every(u32),
-    /// By [`HistoryLog::sync`], and when the system sees fit. A crash of the process alone loses nothing.
+    /// By [`HistoryLog::sync`](super::HistoryLog::sync), and when the system sees fit. A crash of the process alone loses nothing.
     Never,
 }
 
-/// Options of a [`HistoryLog`].
+/// Options of a [`HistoryLog`](super::HistoryLog).
 #[derive(Clone, Debug)]
 pub struct HistoryOptions {
     /// When an append is durable.
@@ -30,13 +30,13 @@ pub struct HistoryOptions {
     pub segment_tokens_max: u32,
     /// Tokens of a namespace: with more, whole segments are dropped, the one first that has not drafted for longest. On the disk a token takes 7 to 12 bytes.
     pub tokens_max: u64,
-    /// Responses older than this are dropped by [`HistoryLog::maintain`]: from the log one by one, of a segment when its
+    /// Responses older than this are dropped by [`HistoryLog::maintain`](super::HistoryLog::maintain): from the log one by one, of a segment when its
     /// newest is. `None`: none are.
     pub age_max: Option<Duration>,
     /// Memory for pages of segments, of all namespaces together; at least 256 KiB are used.
     pub cache_bytes: usize,
     /// Goes on where files are damaged, without what was there: it is dropped for good, and reported by
-    /// [`HistoryLog::recovered`].
+    /// [`HistoryLog::recovered`](super::HistoryLog::recovered).
     pub repair: bool,
 }
 
