@@ -1,0 +1,165 @@
+//! The commands of `refrain bench`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use refrain_bench::{Sources, Strategy};
+
+use super::engine::ModelArgs;
+use super::session::ReuseArgs;
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    pub(crate) command: BenchCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchCommand {
+    /// Replay recorded responses, as if the model had said them, and count what drafts get right.
+    ///
+    /// A row is a JSON object on a line of its own, with `id`, `task`, `prompt` and `response`, and perhaps `subtask`,
+    /// `context` (a string or a list: the passages) and `session` (rows of one follow one another: earlier responses are
+    /// history).
+    Replay(ReplayArgs),
+    /// Let a model answer with one part of drafting more at a time: what history, calibration and reuse are worth.
+    ///
+    /// Rows are those of `replay`; the prompt is the user's message, and the response is not used. `fixtures/rows.jsonl` of the
+    /// repository has rows for the model inside this program.
+    Ablate(AblateArgs),
+    /// Fit the reliability table and the constants of drafting to the even rows, and report on the odd ones.
+    Tune(TuneArgs),
+    /// What changing static graphs adds to a prefill: synchronous, asynchronous and progressive switching, measured on a
+    /// folder of graphs and simulated, or simulated from given times.
+    Graphs(BenchGraphsArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchGraphsArgs {
+    /// A folder that `refrain graphs` has written. Nothing else should run meanwhile.
+    pub(crate) folder: Option<PathBuf>,
+    /// Simulate from the times in this file (JSON, as in a folder's times.json) instead.
+    #[arg(long, value_name = "FILE", conflicts_with = "folder")]
+    pub(crate) times: Option<PathBuf>,
+    /// Prompt tokens that are prefilled.
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) tokens: u32,
+    /// Measured runs of each way.
+    #[arg(long, value_name = "N", default_value_t = 9)]
+    pub(crate) rounds: usize,
+    /// Threads of the forward pass [default: the physical performance cores].
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<usize>,
+    /// One JSON object instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReplayArgs {
+    #[command(flatten)]
+    pub(crate) rows_args: RowsArgs,
+    /// What drafts: refrain, plain, pld, sam, sam-recycle, sam-only, suffix, recycle, always-right, always-wrong [default:
+    /// all]. Rules that need a draft model are not there yet.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub(crate) strategy: Vec<Strategy>,
+    /// What may be drafted from: prompt, history (and earlier responses of the session), passages (both, and the
+    /// passages as a source of their own).
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "passages")]
+    pub(crate) sources: Vec<Sources>,
+    /// Rows of a verification batch at most.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [8, 16, 32])]
+    pub(crate) rows: Vec<usize>,
+    /// What a batch costs: what `refrain profile` has written, or a JSON list of [rows, microseconds]. Without it rows are
+    /// free.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) profile: Option<PathBuf>,
+    /// Forget after every row what drafts were worth.
+    #[arg(long)]
+    pub(crate) fresh: bool,
+    /// Run this model: everything is computed and timed, while the walk follows the recorded tokens. Rows that do not fit
+    /// its context are left out; of --rows and --sources the first values count. Rows become tokens by the model's own
+    /// tokenizer, or by --tokenizer where it has none worth the name.
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["profile", "fresh"])]
+    pub(crate) model: Option<PathBuf>,
+    /// With --model: rows of each subtask at most.
+    #[arg(long, value_name = "N", default_value_t = 5, requires = "model")]
+    pub(crate) model_rows: usize,
+    /// Also write every cell as a line of CSV.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) csv: Option<PathBuf>,
+    /// Also write the plots, as SVG files, into this folder.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) plots: Option<PathBuf>,
+    /// Also write one page with all of it, and with rows coloured by who drafted each token.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Rows of each subtask on that page.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) html_rows: usize,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AblateArgs {
+    /// Files of rows, JSON Lines.
+    #[arg(required = true)]
+    pub(crate) files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Rows of a verification batch at most.
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub(crate) rows: usize,
+    /// Fill every batch, as if rows cost nothing: acceptance lengths then do not depend on the machine. Without it each step
+    /// drafts what pays here.
+    #[arg(long)]
+    pub(crate) free_rows: bool,
+    /// Output tokens of an answer at most.
+    #[arg(long, value_name = "N", default_value_t = 160)]
+    pub(crate) max_tokens: usize,
+    /// Rows of each task at most [default: all].
+    #[arg(long, value_name = "N")]
+    pub(crate) task_rows: Option<usize>,
+    /// What is kept of rejected drafts.
+    #[command(flatten)]
+    pub(crate) reuse: ReuseArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TuneArgs {
+    #[command(flatten)]
+    pub(crate) rows_args: RowsArgs,
+    /// Rows of a verification batch while fitting.
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub(crate) rows: usize,
+    /// What a batch costs: what `refrain profile` has written, or a JSON list of [rows, microseconds]. Without it rows are
+    /// free.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) profile: Option<PathBuf>,
+    /// Write the fitted constants as Rust, for `src/draft/fitted.rs`.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+}
+
+/// Recorded rows.
+#[derive(Debug, Args)]
+pub(crate) struct RowsArgs {
+    /// Files of rows, JSON Lines.
+    #[arg(required = true)]
+    pub(crate) files: Vec<PathBuf>,
+    /// A tokenizer.json, a GGUF file or a Hugging Face folder [default: the model inside this program].
+    #[arg(long, value_name = "PATH")]
+    pub(crate) tokenizer: Option<PathBuf>,
+    /// Rows to measure; the others are history only.
+    #[arg(long, value_enum, default_value_t = HalfArg::All)]
+    pub(crate) half: HalfArg,
+    /// Threads [default: the cores of this machine].
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<usize>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum HalfArg {
+    All,
+    Even,
+    Odd,
+}

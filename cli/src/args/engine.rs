@@ -1,0 +1,133 @@
+//! The options of a model and of the engine that runs it.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use refrain::engine::EngineOptions;
+use refrain::kernels::{IsaKind, KvType};
+use refrain::model::graphs::Switching;
+use refrain::model::weights::{PackedAccess, Quantize};
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Model")]
+pub(crate) struct ModelArgs {
+    /// A GGUF file, a Hugging Face folder, or a packed file. Without it: the small model inside this program.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) model: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) compute: ComputeArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ComputeArgs {
+    /// What float matrices become while loading; matrices that are quantised in the file, and packed files, stay as they
+    /// are.
+    #[arg(long, value_enum, default_value_t = QuantizeArg::Q8_0)]
+    pub(crate) quantize: QuantizeArg,
+    /// Read a packed file into memory instead of mapping it: a disk that fails is then an error message, and not the end of
+    /// the program. Never changes the output.
+    #[arg(long)]
+    pub(crate) no_map: bool,
+    /// Threads of the forward pass [default: the physical performance cores].
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<usize>,
+    /// Instruction set of the kernels [default: the widest that this CPU has]. Never changes the output.
+    #[arg(long, value_name = "ISA", value_parser = isa)]
+    pub(crate) isa: Option<IsaKind>,
+    /// Of a folder of static graphs: bytes of weights in memory at a time. Less than needed is an error [default: what is
+    /// needed].
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) graph_memory: Option<u64>,
+    /// Of a folder of static graphs: when blocks change from prefill to verify graphs. Never changes the output.
+    #[arg(long, value_enum, default_value_t = SwitchingArg::Progressive)]
+    pub(crate) graph_switching: SwitchingArg,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SwitchingArg {
+    /// As planned from measured times, beside the computation of other blocks.
+    Progressive,
+    /// Each block as soon as it has computed the last chunk.
+    Asynchronous,
+    /// All blocks when the prefill is over.
+    Synchronous,
+}
+
+impl SwitchingArg {
+    fn switching(self) -> Switching {
+        match self {
+            Self::Progressive => Switching::Progressive,
+            Self::Asynchronous => Switching::Asynchronous,
+            Self::Synchronous => Switching::Synchronous,
+        }
+    }
+}
+
+impl ModelArgs {
+    /// The options of the engine, with the profile that is kept beside the model.
+    pub(crate) fn engine_options(&self) -> EngineOptions {
+        EngineOptions {
+            profile: crate::profile::stored(self.model.as_deref()),
+            ..self.compute.engine_options()
+        }
+    }
+}
+
+impl ComputeArgs {
+    pub(crate) fn engine_options(&self) -> EngineOptions {
+        EngineOptions {
+            n_threads: self.threads,
+            isa: self.isa,
+            quantize: self.quantize.quantize(),
+            packed_access: if self.no_map { PackedAccess::Read } else { PackedAccess::Map },
+            graph_memory_max: self.graph_memory,
+            graph_switching: self.graph_switching.switching(),
+            ..EngineOptions::default()
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum QuantizeArg {
+    #[value(name = "q8_0")]
+    Q8_0,
+    #[value(name = "q4_0")]
+    Q4_0,
+    None,
+}
+
+/// An instruction set by its name.
+fn isa(name: &str) -> Result<IsaKind, String> {
+    let names: Vec<&str> = IsaKind::ALL.iter().map(|isa| isa.name()).collect();
+    let found = IsaKind::ALL.into_iter().find(|isa| isa.name() == name);
+    found.ok_or_else(|| format!("possible values: {}", names.join(", ")))
+}
+
+impl QuantizeArg {
+    pub(crate) fn quantize(self) -> Quantize {
+        match self {
+            Self::Q8_0 => Quantize::Q8_0,
+            Self::Q4_0 => Quantize::Q4_0,
+            Self::None => Quantize::Keep,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum KvArg {
+    F16,
+    F32,
+    /// About half the memory of f16; the output may differ from it.
+    #[value(name = "q8_0")]
+    Q8,
+}
+
+impl KvArg {
+    pub(crate) fn kv_type(self) -> KvType {
+        match self {
+            Self::F16 => KvType::F16,
+            Self::F32 => KvType::F32,
+            Self::Q8 => KvType::Q8_0,
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The options of a session: what drafts, and how long the text may be.
+
+use clap::{Args, ValueEnum};
+use refrain::draft::ReuseConfig;
+use refrain::engine::{Calibration, Drafting, SessionOptions};
+use refrain_bench::Strategy;
+
+use super::engine::KvArg;
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Session")]
+pub(crate) struct SessionArgs {
+    /// Whether to draft. Never changes the output.
+    #[arg(long, value_enum, default_value_t = DraftArg::Auto)]
+    pub(crate) draft: DraftArg,
+    /// What drafts: refrain, plain, or a published rule to compare with: pld, sam, sam-recycle, sam-only, suffix,
+    /// recycle. Never changes the output.
+    #[arg(long, value_name = "NAME", default_value_t = Strategy::Refrain, value_parser = parse_strategy, conflicts_with = "draft")]
+    pub(crate) strategy: Strategy,
+    /// Whether what the model would say after each token of the text drafts too, and how much of its vocabulary is looked at.
+    /// Never changes the output.
+    #[arg(long, value_enum, default_value_t = CalibrationArg::Off)]
+    pub(crate) calibration: CalibrationArg,
+    /// Draft again what the model still finds likely of rejected drafts. Never changes the output.
+    #[arg(long)]
+    pub(crate) reuse: bool,
+    #[command(flatten)]
+    pub(crate) reuse_args: ReuseArgs,
+    /// Tokens of prompt and output together [default: what the model was trained for, at most 4096].
+    #[arg(long, value_name = "N")]
+    pub(crate) ctx: Option<usize>,
+    /// Element type of the KV cache.
+    #[arg(long, value_enum, default_value_t = KvArg::F16)]
+    pub(crate) kv: KvArg,
+    /// Rows of a verification batch at most. Never changes the output.
+    #[arg(long, value_name = "N", conflicts_with = "verify_len")]
+    pub(crate) verify_rows: Option<usize>,
+    /// Pad every verification batch to this many rows, as a static-shape backend needs. Never changes the output.
+    #[arg(long, value_name = "N")]
+    pub(crate) verify_len: Option<usize>,
+    /// Prompt tokens per forward pass. Never changes the output.
+    #[arg(long, value_name = "N")]
+    pub(crate) prefill_chunk: Option<usize>,
+}
+
+impl SessionArgs {
+    pub(crate) fn session_options(&self, namespace: &str) -> SessionOptions {
+        let defaults = SessionOptions::default();
+        SessionOptions {
+            context_len: self.ctx,
+            kv_type: self.kv.kv_type(),
+            drafting: match (self.draft, self.strategy) {
+                (DraftArg::Off, _) | (_, Strategy::Plain) => Drafting::Off,
+                (_, Strategy::Baseline(baseline)) => Drafting::Baseline(baseline),
+                _ => Drafting::Auto,
+            },
+            calibration: self.calibration.calibration(),
+            reuse: self.reuse.then(|| self.reuse_args.config()),
+            namespace: namespace.to_owned(),
+            verify_rows_max: self.verify_len.or(self.verify_rows).unwrap_or(defaults.verify_rows_max),
+            verify_lens: self.verify_len.into_iter().collect(),
+            prefill_chunk: self.prefill_chunk.unwrap_or(defaults.prefill_chunk),
+            ..defaults
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum DraftArg {
+    /// Draft wherever it pays.
+    Auto,
+    /// Plain decoding.
+    Off,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum CalibrationArg {
+    /// It does not.
+    Off,
+    /// After each token of the answer only, which costs nothing while the prompt is read.
+    Output,
+    /// The tokens of the prompt and the most frequent ones.
+    InContext,
+    /// All of it: what the papers do, and many times slower.
+    Full,
+}
+
+impl CalibrationArg {
+    fn calibration(self) -> Calibration {
+        match self {
+            Self::Off => Calibration::Off,
+            Self::Output => Calibration::Output,
+            Self::InContext => Calibration::InContext,
+            Self::Full => Calibration::Full,
+        }
+    }
+}
+
+/// The controls know the response in advance, which only a replay can.
+fn parse_strategy(name: &str) -> Result<Strategy, String> {
+    match name.parse() {
+        Ok(Strategy::AlwaysRight | Strategy::AlwaysWrong) => Err(format!("`{name}` is for `refrain bench`")),
+        Ok(strategy) => Ok(strategy),
+        Err(unknown) => Err(unknown.to_string()),
+    }
+}
+
+/// What is kept of rejected drafts, and for how long. Never changes the output.
+#[derive(Debug, Args)]
+pub(crate) struct ReuseArgs {
+    /// Probability that the model must give each token of a rejected draft to draft it again.
+    #[arg(long, value_name = "P", default_value_t = ReuseConfig::default().threshold)]
+    pub(crate) reuse_threshold: f32,
+    /// Steps in which it may be drafted again.
+    #[arg(long, value_name = "N", default_value_t = ReuseConfig::default().lifetime)]
+    pub(crate) reuse_steps: u32,
+    /// Tokens kept at most.
+    #[arg(long, value_name = "N", default_value_t = ReuseConfig::default().tokens_max)]
+    pub(crate) reuse_tokens: u32,
+}
+
+impl ReuseArgs {
+    pub(crate) fn config(&self) -> ReuseConfig {
+        ReuseConfig {
+            threshold: self.reuse_threshold,
+            lifetime: self.reuse_steps,
+            tokens_max: self.reuse_tokens,
+        }
+    }
+}
