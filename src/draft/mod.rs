@@ -54,7 +54,9 @@ pub(crate) use cost::CostCorrection;
 pub use cost::{CostProfile, VERIFY_ROWS_MAX};
 pub use history::{HistorySource, HistoryStore};
 pub use limits::{BuilderConfig, StepLimits, Weighing};
-pub use orders::{ORDER_SUCCESSORS_MAX, OrderConfig, OrderSuccessor, SuffixOrders, propose_orders};
+pub use orders::{
+    AutomatonOrders, ORDER_SUCCESSORS_MAX, OrderConfig, OrderSuccessor, SuffixOrders, propose_orders,
+};
 pub use passages::PassagesSource;
 pub use prior::{Prior, PriorFit};
 pub use reliability::{Evidence, ReliabilityConfig, ReliabilityTable};

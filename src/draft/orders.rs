@@ -109,7 +109,7 @@ pub(super) fn propose(
     (parent, generation): (u32, u16),
     out: &mut Candidates,
 ) {
-    let mut orders = AutomatonOrders { automaton, generation };
+    let mut orders = AutomatonOrders::new(automaton, |next| encode(next, generation));
     propose_orders(&mut orders, automaton.renew(m), config, parent, out);
 }
 
@@ -159,13 +159,21 @@ pub fn propose_orders<O: SuffixOrders>(
     }
 }
 
-/// The orders of a match in a suffix automaton; a cursor is the match and `generation`.
-struct AutomatonOrders<'a> {
+/// The orders of a match in a suffix automaton.
+#[derive(Debug)]
+pub struct AutomatonOrders<'a, F> {
     automaton: &'a SuffixAutomaton,
-    generation: u16,
+    cursor: F,
 }
 
-impl SuffixOrders for AutomatonOrders<'_> {
+impl<'a, F: FnMut(Match) -> Cursor> AutomatonOrders<'a, F> {
+    /// `cursor` makes the cursor of a candidate from its match.
+    pub fn new(automaton: &'a SuffixAutomaton, cursor: F) -> Self {
+        AutomatonOrders { automaton, cursor }
+    }
+}
+
+impl<F: FnMut(Match) -> Cursor> SuffixOrders for AutomatonOrders<'_, F> {
     type Order = Match;
     type Next = Match;
 
@@ -190,7 +198,7 @@ impl SuffixOrders for AutomatonOrders<'_> {
     }
 
     fn cursor(&mut self, _order: Match, next: Match) -> Cursor {
-        encode(next, self.generation)
+        (self.cursor)(next)
     }
 }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use refrain::draft::{
-    Anchor, Candidates, Cursor, DraftSource, OrderConfig, OrderSuccessor, SourceKind, StepOutcome,
-    SuffixOrders, propose_orders,
+    Anchor, AutomatonOrders, Candidates, Cursor, DraftSource, OrderConfig, SourceKind, StepOutcome,
+    propose_orders,
 };
 use refrain::sam::{Match, SuffixAutomaton};
 use refrain::token::TokenId;
@@ -219,7 +219,7 @@ impl Tree {
         out: &mut Candidates,
     ) {
         let Tree { nodes, generation, .. } = self;
-        let mut orders = LiveOrders { automaton, nodes, generation: *generation };
+        let mut orders = AutomatonOrders::new(automaton, |next| push(nodes, *generation, Node::Live(next)));
         propose_orders(&mut orders, automaton.renew(m), config, parent, out);
     }
 
@@ -267,42 +267,6 @@ impl Tree {
 fn push(nodes: &mut Vec<Node>, generation: u16, node: Node) -> Cursor {
     nodes.push(node);
     Cursor(u64::from(generation) << 48 | (nodes.len() as u64 - 1))
-}
-
-/// The orders of a match in the log.
-struct LiveOrders<'a> {
-    automaton: &'a SuffixAutomaton,
-    nodes: &'a mut Vec<Node>,
-    generation: u16,
-}
-
-impl SuffixOrders for LiveOrders<'_> {
-    type Order = Match;
-    type Next = Match;
-
-    fn match_len(&self, order: Match) -> u32 {
-        order.len() as u32
-    }
-
-    fn count(&self, order: Match) -> u32 {
-        self.automaton.count(order)
-    }
-
-    fn n_successors(&mut self, order: Match) -> usize {
-        self.automaton.n_successors(order)
-    }
-
-    fn successors(&mut self, order: Match, each: impl FnMut(OrderSuccessor<Match>)) {
-        self.automaton.successors(order).map(OrderSuccessor::from).for_each(each);
-    }
-
-    fn shorter(&mut self, order: Match) -> Option<Match> {
-        self.automaton.shorter(order)
-    }
-
-    fn cursor(&mut self, _order: Match, next: Match) -> Cursor {
-        push(self.nodes, self.generation, Node::Live(next))
-    }
 }
 
 impl DraftSource for HistoryLogSource {
