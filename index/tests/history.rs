@@ -66,6 +66,16 @@ fn longest_match(model: &Model, namespace: &str, text: &[TokenId]) -> usize {
     (1..=newest.len()).take_while(stands).last().unwrap_or(0)
 }
 
+/// The tokens of the namespace's responses, most frequent first.
+fn frequent(model: &Model, namespace: &str) -> Vec<TokenId> {
+    let mut counts = BTreeMap::<TokenId, u32>::new();
+    let responses = model.values().filter(|(name, _)| name == namespace);
+    responses.flat_map(|(_, tokens)| tokens).for_each(|&token| *counts.entry(token).or_default() += 1);
+    let mut tokens: Vec<_> = counts.into_iter().collect();
+    tokens.sort_by_key(|&(token, count)| (std::cmp::Reverse(count), token));
+    tokens.into_iter().map(|(token, _)| token).collect()
+}
+
 fn anchors(source: &mut HistoryLogSource, text: &[TokenId]) -> Vec<Anchor> {
     let mut anchors = Vec::new();
     source.anchors(text, &mut anchors);
@@ -176,6 +186,7 @@ proptest! {
                 }
                 Op::Draft(name, text) => {
                     sources[name].reset();
+                    prop_assert_eq!(sources[name].frequent_tokens(100), frequent(&model, NAMES[name]));
                     check_drafts(&mut sources[name], &model, NAMES[name], &tokens(text));
                 }
             }

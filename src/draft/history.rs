@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::orders::{self, OrderConfig};
-use super::source::{Anchor, Candidates, Cursor, DraftSource, SourceKind, StepOutcome};
+use super::source::{Anchor, Candidates, Cursor, DraftSource, SourceKind, StepOutcome, most_frequent};
 use crate::sam::{Match, SuffixAutomaton};
 use crate::token::TokenId;
 
@@ -317,6 +317,13 @@ impl DraftSource for HistorySource {
         self.version = u64::MAX;
     }
 
+    fn frequent_tokens(&mut self, n_max: usize) -> Vec<TokenId> {
+        self.find_namespace();
+        let Some(namespace) = &self.namespace else { return Vec::new() };
+        let namespace = read(namespace);
+        most_frequent(namespace.automata.iter().flat_map(SuffixAutomaton::token_counts), n_max)
+    }
+
     fn anchors(&mut self, committed: &[TokenId], out: &mut Vec<Anchor>) {
         let generation = self.follow(committed);
         self.push_anchors(generation, out);
@@ -437,6 +444,18 @@ mod tests {
         assert_eq!(store.n_namespaces(), 1);
         store.forget("a");
         assert_eq!((store.n_namespaces(), store.memory_usage()), (0, 0));
+    }
+
+    #[test]
+    fn frequent_tokens_are_those_of_all_responses_of_the_namespace() {
+        let store = Arc::new(HistoryStore::new());
+        let mut source = store.source("a");
+        assert_eq!(source.frequent_tokens(4), []);
+        store.append("a", &tokens([5, 6, 5, 7]));
+        store.append("a", &tokens([9, 6, 5]));
+        store.append("b", &tokens([1, 1, 1, 1]));
+        assert_eq!(source.frequent_tokens(3), tokens([5, 6, 7]));
+        assert_eq!(source.frequent_tokens(0), []);
     }
 
     #[test]

@@ -62,6 +62,8 @@ pub use prior::{Prior, PriorFit};
 pub use reliability::{Evidence, ReliabilityConfig, ReliabilityTable};
 pub use resume::ResumeSource;
 pub use reuse::{ReuseConfig, ReuseSource};
-pub use source::{Anchor, Candidate, Candidates, Cursor, DraftSource, SourceKind, StepOutcome};
+pub use source::{
+    Anchor, Candidate, Candidates, Cursor, DraftSource, SourceKind, StepOutcome, most_frequent,
+};
 pub use successors::{SUCCESSORS_MAX, Successor, SuccessorLists};
 pub use tree::{DraftTree, NodeIdx};

@@ -1,5 +1,7 @@
 //! What a draft source is.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use super::{DraftTree, NodeIdx, SuccessorLists};
@@ -29,8 +31,20 @@ pub enum SourceKind {
 }
 
 impl SourceKind {
+    /// Every kind, by index.
+    pub(super) const ALL: [SourceKind; 8] = [
+        SourceKind::Context,
+        SourceKind::History,
+        SourceKind::Passages,
+        SourceKind::Calibration,
+        SourceKind::Reuse,
+        SourceKind::DraftModel,
+        SourceKind::Resume,
+        SourceKind::Other,
+    ];
+
     /// How many kinds there are.
-    pub(super) const COUNT: usize = 8;
+    pub(super) const COUNT: usize = Self::ALL.len();
 
     /// The kind as an index into per-kind tables.
     pub fn index(self) -> usize {
@@ -136,6 +150,16 @@ pub struct StepOutcome<'a> {
     pub confidence: &'a [f32],
 }
 
+/// Adds up the counts of each token: the tokens with the most, at most `n_max`, and of equal ones the lowest first.
+pub fn most_frequent(counts: impl Iterator<Item = (u32, u32)>, n_max: usize) -> Vec<TokenId> {
+    let mut sums = BTreeMap::<u32, u64>::new();
+    counts.for_each(|(token, count)| *sums.entry(token).or_default() += u64::from(count));
+    let mut tokens: Vec<(u64, u32)> =
+        sums.into_iter().map(|(token, count)| (u64::MAX - count, token)).collect();
+    tokens.sort_unstable();
+    tokens.into_iter().take(n_max).map(|(_, token)| TokenId(token)).collect()
+}
+
 /// Something that proposes tokens without running the target.
 ///
 /// A source hands over [`Cursor`]s: the tree builder asks it to [`expand`](Self::expand) those that are worth it, in
@@ -172,6 +196,13 @@ pub trait DraftSource: Send {
     /// have seen yet. They hold until the text is truncated before them. Most sources have no use for them.
     fn calibrate(&mut self, first: usize, lists: &SuccessorLists) {
         let _ = (first, lists);
+    }
+
+    /// Tokens that the source has seen most often in outputs, at most `n_max`: calibration looks at these besides the tokens
+    /// of the session. Asked once per prefill. Most sources know none that the session does not.
+    fn frequent_tokens(&mut self, n_max: usize) -> Vec<TokenId> {
+        let _ = n_max;
+        Vec::new()
     }
 
     /// Cursors that match the end of the committed tokens, longest match first. `out` comes empty.

@@ -2,13 +2,13 @@
 //!
 //! *Calibration* wants the likely successors of every context position. Prefill ends with the hidden states of a chunk's rows; they are projected a few at a time, and what remains of each is a
 //! [list](SuccessorLists) of 40 bytes. With [`Calibration::InContext`] a row is projected onto a [`Shortlist`]: the tokens of
-//! the context and the first ones of the vocabulary. A successor outside it would have no continuation in the tree. The rows
+//! the context, the most frequent ones of earlier outputs, and the first ones of the vocabulary. A successor outside it would have no continuation in the tree. The rows
 //! that the walk visits have their logits already.
 //!
 //! *Reuse* wants to know how likely the target finds the rejected tokens of a draft. Their rows' hidden states are there; they
 //! are projected onto the shortlist too.
 
-use crate::draft::{DraftTree, NodeIdx, SUCCESSORS_MAX, Successor, SuccessorLists};
+use crate::draft::{DraftSource, DraftTree, NodeIdx, SUCCESSORS_MAX, Successor, SuccessorLists};
 use crate::engine::Shared;
 use crate::engine::options::Calibration;
 use crate::kernels::{self, PackError};
@@ -18,6 +18,9 @@ use crate::token::TokenId;
 /// Tokens that are on a shortlist in any case: those with the lowest numbers. A byte-level vocabulary begins with the bytes and
 /// goes on with its merges, the most frequent first.
 const FREQUENT_TOKENS: usize = 512;
+
+/// Tokens that a source may add to a shortlist: what the outputs of a task have in common are some hundred.
+const FREQUENT_OUTPUT_TOKENS_MAX: usize = 512;
 
 /// Tokens of a shortlist at most, the frequent ones included: 4 MB at the shape of a 1.5 B model in Q4_0, and more different
 /// tokens than a context of 8 k has in the texts that were looked at.
@@ -84,6 +87,18 @@ impl Reader {
     pub(super) fn extend(&mut self, model: &Model, tokens: &[TokenId]) {
         if let Some(shortlist) = &mut self.shortlist {
             model.extend_shortlist(shortlist, tokens.iter().rev().copied());
+        }
+    }
+
+    /// Puts the tokens that outputs had most often on the shortlist: answers have phrases of their own, which no context has.
+    pub(super) fn extend_frequent(&mut self, model: &Model, sources: &mut [Box<dyn DraftSource>]) {
+        let Some(shortlist) = &mut self.shortlist else { return };
+        let vocab_size = model.config().vocab_size;
+        for source in sources {
+            let tokens = source.frequent_tokens(FREQUENT_OUTPUT_TOKENS_MAX).into_iter();
+            // What a source says is nobody's promise.
+            let known = tokens.filter(|token| token.index() < vocab_size);
+            model.extend_shortlist(shortlist, known.take(FREQUENT_OUTPUT_TOKENS_MAX));
         }
     }
 

@@ -414,6 +414,7 @@ impl Session {
         self.kv.truncate(end);
         if let Some(reader) = &mut self.reader {
             reader.extend(&self.shared.model, &self.tokens);
+            reader.extend_frequent(&self.shared.model, &mut self.sources);
         }
         let pass_end = match &self.reader {
             Some(reader) if reader.reads_prefill() => PassEnd::Hidden,

@@ -204,7 +204,6 @@ impl SuffixAutomaton {
         self.edges.best(&self.state(state).edges)
     }
 
-    #[cfg(test)]
     pub(super) fn all_edges(&self, state: u32) -> Vec<Edge> {
         self.edges.all(&self.state(state).edges)
     }

@@ -116,6 +116,12 @@ impl SuffixAutomaton {
         self.state(m.state).edges.len()
     }
 
+    /// Every different token, and how often it occurs. O(different tokens), in no particular order; the same in every run.
+    pub fn token_counts(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        let edges = self.all_edges(Match::EMPTY.state).into_iter();
+        edges.map(|edge| (edge.token, self.state(edge.target).count))
+    }
+
     /// Tokens that have followed `m`: all of them where they are at most 16, else the 16 most frequent (of equally
     /// frequent ones, the most recent), in no particular order. The order is the same in every run.
     pub fn successors(&self, m: Match) -> impl Iterator<Item = Successor> + '_ {

@@ -166,7 +166,6 @@ impl EdgePool {
     }
 
     /// Every edge of the set, in no useful order.
-    #[cfg(test)]
     pub(super) fn all(&self, set: &EdgeSet) -> Vec<Edge> {
         match set.len() {
             len if len <= LINEAR_MAX => self.best(set).to_vec(),

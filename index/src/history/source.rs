@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use refrain::draft::{
     Anchor, AutomatonOrders, Candidates, Cursor, DraftSource, OrderConfig, SourceKind, StepOutcome,
-    propose_orders,
+    most_frequent, propose_orders,
 };
 use refrain::sam::{Match, SuffixAutomaton};
 use refrain::token::TokenId;
@@ -282,6 +282,14 @@ impl DraftSource for HistoryLogSource {
 
     fn reset(&mut self) {
         self.forget_matches();
+    }
+
+    fn frequent_tokens(&mut self, n_max: usize) -> Vec<TokenId> {
+        self.find_namespace();
+        let Some(namespace) = &self.namespace else { return Vec::new() };
+        let namespace = read(namespace);
+        let frozen = namespace.segments().iter().flat_map(Segment::token_counts);
+        most_frequent(namespace.automaton().token_counts().chain(frozen), n_max)
     }
 
     fn anchors(&mut self, committed: &[TokenId], out: &mut Vec<Anchor>) {

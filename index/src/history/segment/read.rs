@@ -189,6 +189,11 @@ impl Segment {
         (self.starts[i - 1], self.starts[i])
     }
 
+    /// Every different token, and how often it occurs.
+    pub(in crate::history) fn token_counts(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        self.tokens.iter().zip(self.starts.windows(2)).map(|(&token, places)| (token, places[1] - places[0]))
+    }
+
     /// The pairs that begin with a symbol: from, up to.
     pub(in crate::history) fn pairs_of(&self, symbol: Symbol) -> (u32, u32) {
         let i = symbol.0 as usize;
