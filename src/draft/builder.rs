@@ -5,6 +5,7 @@
 //! while T has room:
 //!   v ← frontier node with the highest reach r(v);  T ← T + v
 //!   ask every source that has a cursor at v;  frontier ← frontier + children,  r(child) = r(v) · p(child)
+//!     (as late as the order allows: when r(v) · the most that p can be comes up)
 //!   stop when no larger tree can pay
 //! keep the prefix of T with the highest gain/cost
 //! ```
@@ -17,8 +18,8 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use super::reliability::{Evidence, ReliabilityTable};
-use super::source::{Anchor, Candidates, Cursor, DraftSource, StepOutcome};
+use super::reliability::{Caps, Evidence, ReliabilityTable};
+use super::source::{Anchor, Candidates, Cursor, DraftSource, SourceKind, StepOutcome};
 use super::{BuilderConfig, CostProfile, DraftTree, NodeIdx, StepLimits, Weighing};
 use crate::token::TokenId;
 
@@ -42,8 +43,12 @@ pub struct TreeBuilder {
     cursors: Vec<(u8, Cursor)>,
     /// Claims under all expanded nodes; a node's are contiguous.
     claims: Vec<Claim>,
-    /// For each node of the tree: the claims about its children. Shape `[tree.len()]`.
+    /// For each node of the tree: the claims about its children, none where nobody was asked. Shape `[tree.len()]`.
     claims_of: Vec<(u32, u32)>,
+    /// Of each source: what its claims can be worth in this build.
+    caps: Vec<Caps>,
+    /// Whether some source knows what the target has said elsewhere.
+    hears_target: bool,
     scratch: Scratch,
 }
 
@@ -58,13 +63,18 @@ struct Found {
     source: u8,
     /// The node's part of `cursors`.
     cursors: (u32, u32),
+    /// The most that a child's probability can be.
+    cap: f32,
 }
 
 /// A found node in the frontier: highest reach first, then first found first.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Ranked {
+    /// The node's reach; of a node in the tree the most that a child's can be.
     reach: f32,
     found: u32,
+    /// Where it is in the tree, if it is, and its children are to be asked for.
+    node: Option<NodeIdx>,
 }
 
 impl Eq for Ranked {}
@@ -127,6 +137,8 @@ impl TreeBuilder {
             cursors: Vec::new(),
             claims: Vec::new(),
             claims_of: Vec::new(),
+            caps: Vec::new(),
+            hears_target: false,
             scratch: Scratch {
                 anchors: Vec::new(),
                 frontier: Vec::new(),
@@ -181,14 +193,17 @@ impl TreeBuilder {
             if weighs && !best.can_improve(gain, reach, tree.len(), max_rows, costs) {
                 break;
             }
-            let next = self.frontier.pop().expect("just seen").found as usize;
-            let Found { token, parent, source, .. } = self.found[next];
+            let Ranked { found, node, .. } = self.frontier.pop().expect("just seen");
+            if let Some(node) = node {
+                self.expand(sources, found as usize, node, max_depth);
+                continue;
+            }
+            let Found { token, parent, source, cap, .. } = self.found[found as usize];
             let node = tree.push(parent, token, reach, usize::from(source));
+            self.claims_of.push((0, 0));
             gain += reach;
             best.consider(gain, tree.len(), costs);
-            if tree.len() < max_rows {
-                self.expand(sources, next, node, max_depth);
-            }
+            self.frontier.push(Ranked { reach: reach * cap, found, node: Some(node) });
         }
         if weighs {
             tree.truncate(best.rows);
@@ -219,6 +234,7 @@ impl TreeBuilder {
             + self.cursors.capacity() * size_of::<(u8, Cursor)>()
             + self.claims.capacity() * size_of::<Claim>()
             + self.claims_of.capacity() * size_of::<(u32, u32)>()
+            + self.caps.capacity() * size_of::<Caps>()
             + self.scratch.children.capacity() * size_of::<Child>()
             + self.config.n_candidates_max * size_of::<super::Candidate>()
     }
@@ -248,9 +264,17 @@ impl TreeBuilder {
             let anchors = self.scratch.anchors.iter().take(CURSORS_MAX);
             self.cursors.extend(anchors.map(|anchor| (index as u8, anchor.cursor)));
         }
+        self.caps.clear();
+        self.caps.extend(sources.iter().map(|source| match self.config.weighing {
+            Weighing::Learned => self.table.caps(source.kind()),
+            Weighing::AsClaimed => Caps::NONE,
+        }));
+        self.hears_target = sources.iter().any(|source| is_of_target(source.kind()));
         let cursors = (0, self.cursors.len() as u32);
         let parent = NodeIdx::ROOT;
-        self.found.push(Found { token: root, parent, depth: 0, reach: 1.0, source: u8::MAX, cursors });
+        let root = Found { token: root, parent, depth: 0, reach: 1.0, source: u8::MAX, cursors, cap: 1.0 };
+        self.found.push(root);
+        self.claims_of.push((0, 0));
     }
 
     /// Asks the sources for the children of a node that has just entered the tree.
@@ -260,7 +284,7 @@ impl TreeBuilder {
         if depth < max_depth {
             self.ask(sources, cursors, depth + 1);
         }
-        self.claims_of.push((first_claim as u32, self.claims.len() as u32));
+        self.claims_of[node.index()] = (first_claim as u32, self.claims.len() as u32);
         self.agree(first_claim);
         for i in 0..self.scratch.children.len() {
             let child = self.scratch.children[i];
@@ -270,11 +294,13 @@ impl TreeBuilder {
             }
             let first_cursor = self.cursors.len() as u32;
             let claims = &self.claims[child.claims.0 as usize..child.claims.1 as usize];
+            let caps = claims.iter().map(|claim| self.caps[usize::from(claim.source)].after(&claim.evidence));
+            let cap = caps.fold(0.0, f32::max);
             for of_source in claims.chunk_by(|a, b| a.source == b.source) {
                 let cursors = of_source.iter().take(CURSORS_MAX);
                 self.cursors.extend(cursors.map(|claim| (claim.source, claim.next)));
             }
-            self.frontier.push(Ranked { reach, found: self.found.len() as u32 });
+            self.frontier.push(Ranked { reach, found: self.found.len() as u32, node: None });
             self.found.push(Found {
                 token: child.token,
                 parent: node,
@@ -282,6 +308,7 @@ impl TreeBuilder {
                 reach,
                 source: child.source,
                 cursors: (first_cursor, self.cursors.len() as u32),
+                cap,
             });
         }
     }
@@ -307,6 +334,7 @@ impl TreeBuilder {
                     match_len: candidate.match_len,
                     count: candidate.count,
                     depth,
+                    is_agreed: false,
                 };
                 self.claims.push(Claim {
                     token: candidate.token,
@@ -325,13 +353,27 @@ impl TreeBuilder {
             let by_token = a.token.cmp(&b.token).then(a.source.cmp(&b.source));
             by_token.then(b.probability.total_cmp(&a.probability)).then(a.next.0.cmp(&b.next.0))
         });
+        if self.hears_target && self.config.weighing == Weighing::Learned {
+            self.note_agreement(first_claim);
+        }
+    }
+
+    /// Weighs the claims of calibration and reuse that matches of text agree with anew.
+    fn note_agreement(&mut self, first_claim: usize) {
+        for group in self.claims[first_claim..].chunk_by_mut(|a, b| a.token == b.token) {
+            if group.iter().any(|claim| claim.evidence.kind.matches_text()) {
+                for claim in group.iter_mut().filter(|claim| is_of_target(claim.evidence.kind)) {
+                    claim.evidence.is_agreed = true;
+                    claim.probability = self.table.probability(&claim.evidence);
+                }
+            }
+        }
     }
 
     /// Merges the claims from `first_claim` on into children, best first.
     ///
     /// Claims for one token come from the same text more often than not, so they are no independent witnesses: the
     /// strongest counts. (Their noisy-or was tried: acceptance with context and history was the same to three digits.)
-    /// Where the children's probabilities exceed 1 together they are scaled.
     fn agree(&mut self, first_claim: usize) {
         let children = &mut self.scratch.children;
         children.clear();
@@ -351,12 +393,14 @@ impl TreeBuilder {
             start = end;
         }
         children.sort_unstable_by(|a, b| b.probability.total_cmp(&a.probability).then(a.token.cmp(&b.token)));
-        let total: f32 = children.iter().map(|child| child.probability).sum();
-        if total > 1.0 {
-            children.iter_mut().for_each(|child| child.probability /= total);
-        }
+        share(children, self.hears_target);
         children.truncate(self.config.n_children_max);
     }
+}
+
+/// Whether a kind's claims are what the target has said elsewhere.
+fn is_of_target(kind: SourceKind) -> bool {
+    matches!(kind, SourceKind::Calibration | SourceKind::Reuse)
 }
 
 /// Calls `judged` with every claim under the visited nodes, and whether the target chose its token.
@@ -375,6 +419,23 @@ fn for_judged(
             judged(&same[0].evidence, same[0].token == chosen);
         }
     }
+}
+
+/// Scales the children's probabilities where they exceed 1 together: alike, where matches of text claim them. What the
+/// target has said elsewhere adds many weak claims to a strong one, which would cut a long copy short token by token; there
+/// the odds share the whole, so that what is nearly certain stays so.
+fn share(children: &mut [Child], by_odds: bool) {
+    let total: f32 = children.iter().map(|child| child.probability).sum();
+    if total <= 1.0 {
+        return;
+    }
+    if !by_odds {
+        children.iter_mut().for_each(|child| child.probability /= total);
+        return;
+    }
+    let odds = |child: &Child| child.probability / (1.0 - child.probability).max(1e-3);
+    let total: f32 = children.iter().map(odds).sum();
+    children.iter_mut().for_each(|child| child.probability = child.probability.min(odds(child) / total));
 }
 
 /// Cursors of one source at one node at most.

@@ -226,6 +226,7 @@ fn all_nodes(
                     match_len: c.match_len,
                     count: c.count,
                     depth,
+                    is_agreed: false,
                 };
                 claims.push((c.token.0, builder.table().probability(&evidence), c.next));
             }

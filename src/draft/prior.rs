@@ -18,6 +18,13 @@ use super::reliability::Evidence;
 /// Shape `[match length, probability, count]`, in thousandths.
 pub(super) type Permille = [[[u16; COUNTS]; PROBABILITIES]; MATCH_LENS];
 
+impl SourceKind {
+    /// Whether claims of the kind come from matches of text.
+    pub(super) fn matches_text(self) -> bool {
+        table_of(self, (), ()).is_some()
+    }
+}
+
 /// How often a claim comes true before anything was learnt in a session.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Prior {
@@ -45,10 +52,12 @@ impl Prior {
     /// Within a bucket the share grows with the square root of the claim: between "as claimed" and "all alike", as measured.
     pub(super) fn probability(&self, evidence: &Evidence) -> f32 {
         let Evidence { probability, match_len, count, .. } = *evidence;
+        let agreed = usize::from(evidence.is_agreed);
         let Some(table) = table_of(evidence.kind, &self.matched, &self.resumed) else {
+            let (calibrated, reused) = (&CALIBRATED[agreed], &REUSED[agreed]);
             return match evidence.kind {
-                SourceKind::Calibration => CALIBRATED[match_len_bucket(match_len)] * probability,
-                SourceKind::Reuse => REUSED[match_len_bucket(match_len)],
+                SourceKind::Calibration => calibrated[match_len_bucket(match_len)] * probability,
+                SourceKind::Reuse => reused[match_len_bucket(match_len)],
                 _ => probability,
             };
         };
@@ -58,13 +67,26 @@ impl Prior {
     }
 }
 
-/// What the target says elsewhere, as a share of the probability that it gave there, by bucket of match lengths: 0.24 to 0.34
-/// after one token that agrees, where it was sure 0.5 to 0.6 after two, 0.65 to 0.8 after more.
-const CALIBRATED: [f32; MATCH_LENS] = [0.3, 0.3, 0.55, 0.72, 0.72, 0.72, 0.72, 0.72, 0.8];
+impl Prior {
+    /// The most that [`probability`](Self::probability) gives for a claim of these buckets, whatever its count.
+    pub(super) fn probability_max(&self, kind: SourceKind, match_len_bucket: usize, bucket: usize) -> f32 {
+        let Some(table) = table_of(kind, &self.matched, &self.resumed) else { return 1.0 };
+        let permille = table[match_len_bucket][bucket].iter().copied().max().unwrap_or(0);
+        let above = PROBABILITY_BOUNDS.get(bucket).copied().unwrap_or(1.0);
+        f32::from(permille) / 1000.0 * (above / bucket_probability(bucket)).sqrt()
+    }
+}
 
-/// Share of the tokens of rejected segments that came true, by bucket of match lengths, whatever the alignment: 0.02 to 0.05 at
-/// the root, where nothing agrees yet; once the output is in a segment, most of it.
-const REUSED: [f32; MATCH_LENS] = [0.03, 0.5, 0.8, 0.85, 0.85, 0.85, 0.85, 0.85, 0.85];
+/// What the target says elsewhere, as a share of the probability that it gave there, by bucket of match lengths. What text agrees
+/// with comes true nearly as often as it says; what only the target's rows say, a fifth of it, however long the match. Shape
+/// `[whether text agrees, match length]`.
+const CALIBRATED: [[f32; MATCH_LENS]; 2] =
+    [[0.22; MATCH_LENS], [0.5, 0.5, 0.8, 0.82, 0.82, 0.82, 0.82, 0.9, 0.95]];
+
+/// Share of the tokens of rejected segments that came true, by bucket of match lengths, whatever the alignment: hardly any at
+/// the root, where nothing agrees yet; once the output is in a segment, most of it. Shape `[whether text agrees, match length]`.
+const REUSED: [[f32; MATCH_LENS]; 2] =
+    [[0.015, 0.5, 0.8, 0.85, 0.85, 0.85, 0.85, 0.85, 0.85], [0.04, 0.75, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9]];
 
 /// Counts claims and makes a [`Prior`] of them.
 #[derive(Clone, Debug, Default)]
@@ -202,7 +224,7 @@ mod tests {
     use super::*;
 
     fn claim(kind: SourceKind, probability: f32, match_len: u32) -> Evidence {
-        Evidence { kind, probability, match_len, count: 2, depth: 1 }
+        Evidence { kind, probability, match_len, count: 2, depth: 1, is_agreed: false }
     }
 
     #[test]

@@ -19,13 +19,17 @@ pub struct Evidence {
     pub count: u32,
     /// Depth of the candidate in the tree; a child of the root has depth 1.
     pub depth: u32,
+    /// Whether matches of text claim the token too. Noted for the claims of calibration and reuse alone: most of their tokens
+    /// are those of the text, and what these come to says little about the others.
+    pub is_agreed: bool,
 }
 
 /// The reliability table: from evidence to the probability that the target chooses the token.
 ///
 /// A claim's probability starts at a prior (a function of probability, match length and count, fitted to recorded
 /// responses: `prior.rs`; the claim itself for sources that do not match text) and is corrected by what was seen in the
-/// claim's cell, source kind × match length × probability × depth:
+/// claim's cell, source kind × match length × probability × depth
+/// (for calibration and reuse apart by whether text agrees):
 ///
 /// ```text
 /// p = prior · (κ + hits) / (κ + expected)          expected = Σ prior over the cell's claims
@@ -38,12 +42,14 @@ pub struct Evidence {
 /// it was right. So a table goes on learning while nothing is drafted, a source that was useless and becomes useful
 /// is noticed at once, and no exploration is needed. What is old fades: a cell's sums are halved once they are large.
 ///
-/// `update` and `probability` are O(1); the table is about 14 KB whatever happens.
+/// `update` and `probability` are O(1); the table is about 25 KB whatever happens.
 #[derive(Clone, Debug)]
 pub struct ReliabilityTable {
-    /// Shape `[kind, match length, probability, depth]`.
+    /// Shape `[kind, match length, probability, depth]`; the last two kinds are calibration and reuse that text agrees with.
     cells: Vec<Cell>,
     prior: Cow<'static, Prior>,
+    /// The most that the prior gives. Shape `[kind, match length, probability]`.
+    prior_max: Vec<f32>,
     config: ReliabilityConfig,
 }
 
@@ -93,16 +99,49 @@ impl ReliabilityTable {
     }
 
     fn with_cow(prior: Cow<'static, Prior>, config: ReliabilityConfig) -> Self {
-        let n_cells = SourceKind::COUNT * prior::MATCH_LENS * prior::PROBABILITIES * DEPTHS;
-        ReliabilityTable { cells: vec![Cell::default(); n_cells], prior, config }
+        let n_cells = (SourceKind::COUNT + 2) * prior::MATCH_LENS * prior::PROBABILITIES * DEPTHS;
+        let prior_max = SourceKind::ALL.into_iter().flat_map(|kind| {
+            let prior = &prior;
+            (0..prior::MATCH_LENS).flat_map(move |len| {
+                let most = move |bucket| prior.probability_max(kind, len, bucket);
+                (0..prior::PROBABILITIES).map(most).map(|p| p.clamp(PROBABILITY_MIN, PROBABILITY_MAX))
+            })
+        });
+        let prior_max = prior_max.collect();
+        ReliabilityTable { cells: vec![Cell::default(); n_cells], prior, prior_max, config }
     }
 
     /// Probability that the target chooses the token.
     pub fn probability(&self, evidence: &Evidence) -> f32 {
-        let cell = &self.cells[cell_index(evidence)];
+        self.corrected(self.prior(evidence), &self.cells[cell_index(evidence)])
+    }
+
+    /// What claims of a kind can be worth now.
+    pub(super) fn caps(&self, kind: SourceKind) -> Caps {
+        let mut caps = Caps::NONE;
+        if !kind.matches_text() {
+            return caps;
+        }
+        let by_len = kind.index() * prior::MATCH_LENS;
+        let mut so_far = [PROBABILITY_MIN; DEPTHS];
+        for len in 0..prior::MATCH_LENS {
+            for at in 0..prior::PROBABILITIES {
+                let row = (by_len + len) * prior::PROBABILITIES + at;
+                let cells = &self.cells[row * DEPTHS..][..DEPTHS];
+                for (cap, cell) in so_far.iter_mut().zip(cells) {
+                    *cap = cap.max(self.corrected(self.prior_max[row], cell));
+                }
+            }
+            caps.0[len] = so_far;
+        }
+        caps
+    }
+
+    /// A prior after what was seen in its cell.
+    fn corrected(&self, prior: f32, cell: &Cell) -> f32 {
         let prior_hits = self.config.prior_hits;
         let factor = (prior_hits + cell.hits) / (prior_hits + cell.expected);
-        (self.prior(evidence) * factor).clamp(PROBABILITY_MIN, PROBABILITY_MAX)
+        (prior * factor).clamp(PROBABILITY_MIN, PROBABILITY_MAX)
     }
 
     /// Learns whether the target chose the token.
@@ -119,7 +158,7 @@ impl ReliabilityTable {
 
     /// Bytes on the heap.
     pub fn memory_usage(&self) -> usize {
-        self.cells.capacity() * size_of::<Cell>()
+        self.cells.capacity() * size_of::<Cell>() + self.prior_max.capacity() * size_of::<f32>()
     }
 
     /// What the claim is worth before anything was seen.
@@ -130,13 +169,37 @@ impl ReliabilityTable {
     }
 }
 
-fn cell_index(evidence: &Evidence) -> usize {
-    let depth = match evidence.depth {
+/// The most that a kind's claims can be worth, whatever their probability and count, up to a match length. Shape `[match
+/// length, depth]`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Caps([[f32; DEPTHS]; prior::MATCH_LENS]);
+
+impl Caps {
+    /// For claims of which nothing is known.
+    pub(super) const NONE: Caps = Caps([[1.0; DEPTHS]; prior::MATCH_LENS]);
+
+    /// The most that a claim can be worth whose match is one token longer than this one's, or shorter.
+    pub(super) fn after(&self, claim: &Evidence) -> f32 {
+        let match_len = claim.match_len.saturating_add(1);
+        self.0[prior::match_len_bucket(match_len)][depth_bucket(claim.depth.saturating_add(1))]
+    }
+}
+
+fn depth_bucket(depth: u32) -> usize {
+    match depth {
         0..=1 => 0,
         2..=5 => 1,
         _ => DEPTHS - 1,
+    }
+}
+
+fn cell_index(evidence: &Evidence) -> usize {
+    let depth = depth_bucket(evidence.depth);
+    let kind = match evidence.is_agreed {
+        false => evidence.kind.index(),
+        true => SourceKind::COUNT + usize::from(evidence.kind == SourceKind::Reuse),
     };
-    let by_kind = evidence.kind.index() * prior::MATCH_LENS + prior::match_len_bucket(evidence.match_len);
+    let by_kind = kind * prior::MATCH_LENS + prior::match_len_bucket(evidence.match_len);
     (by_kind * prior::PROBABILITIES + prior::probability_bucket(evidence.probability)) * DEPTHS + depth
 }
 
@@ -144,8 +207,14 @@ fn cell_index(evidence: &Evidence) -> usize {
 mod tests {
     use super::*;
 
-    const CLAIM: Evidence =
-        Evidence { kind: SourceKind::Context, probability: 0.6, match_len: 4, count: 3, depth: 1 };
+    const CLAIM: Evidence = Evidence {
+        kind: SourceKind::Context,
+        probability: 0.6,
+        match_len: 4,
+        count: 3,
+        depth: 1,
+        is_agreed: false,
+    };
 
     fn after(n: usize, hit: impl Fn(usize) -> bool) -> ReliabilityTable {
         let mut table = ReliabilityTable::new();
@@ -181,6 +250,40 @@ mod tests {
         ] {
             assert_eq!(table.probability(&other), ReliabilityTable::new().probability(&other));
         }
+    }
+
+    #[test]
+    fn no_claim_is_worth_more_than_its_cap() {
+        let mut table = after(400, |i| i % 3 == 0);
+        for i in 0..3000_u32 {
+            let kind = SourceKind::ALL[i as usize % SourceKind::COUNT];
+            let probability = (i * 37 % 101) as f32 / 100.0;
+            let evidence = Evidence {
+                kind,
+                probability,
+                match_len: i % 23,
+                count: i % 7,
+                depth: i % 9,
+                is_agreed: false,
+            };
+            let before = Evidence {
+                match_len: evidence.match_len.saturating_sub(1),
+                depth: i % 9 - u32::from(i % 9 > 0),
+                ..evidence
+            };
+            let cap = table.caps(kind).after(&before);
+            assert!(
+                table.probability(&evidence) <= cap,
+                "{evidence:?}: {} > {cap}",
+                table.probability(&evidence)
+            );
+            table.update(&evidence, i % 5 < 2);
+        }
+        let short = Evidence { match_len: 0, ..CLAIM };
+        assert!(
+            ReliabilityTable::new().caps(SourceKind::Context).after(&short) < 0.8,
+            "a cap says something"
+        );
     }
 
     #[test]
