@@ -12,12 +12,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use refrain::draft::CostProfile;
+use refrain::draft::{CostProfile, ReuseConfig};
 use refrain::engine::{Calibration, Engine, EngineOptions, GenerateOptions, SessionOptions, StageTimes};
 use refrain::token::TokenId;
 
 /// Tokens of the context.
 const CONTEXT_LEN: usize = 900;
+/// Tokens of the context whose memory is reported.
+const MEMORY_CONTEXT_LEN: usize = 4000;
 /// Rounds of the comparison with plain prefill.
 const ROUNDS: usize = 5;
 
@@ -32,15 +34,32 @@ fn text(n: usize, vocab_size: usize) -> Vec<TokenId> {
     (0..n).map(|_| TokenId((vocab_size as f64).powf(next()) as u32 - 1)).collect()
 }
 
-/// One prefill of `text`, and one step.
-fn prefill(engine: &Engine, text: &[TokenId], calibration: Calibration) -> StageTimes {
-    let options = SessionOptions { calibration, history: false, ..SessionOptions::default() };
+/// One prefill of `text`, and one step: the time, and what drafting holds afterwards, in bytes.
+fn session(engine: &Engine, text: &[TokenId], options: SessionOptions) -> (StageTimes, usize) {
     let mut session = engine.session(options).expect("options in range");
     session.append_tokens(text).expect("a text that fits");
     let options = GenerateOptions { max_tokens: 1, ..GenerateOptions::default() };
     let generation = session.generate(options).expect("a prompt");
     let summary = generation.run(|_| std::ops::ControlFlow::Continue(())).expect("a token");
-    summary.stats.time_us
+    (summary.stats.time_us, session.draft_memory_usage())
+}
+
+fn prefill(engine: &Engine, text: &[TokenId], calibration: Calibration) -> StageTimes {
+    session(engine, text, SessionOptions { calibration, history: false, ..SessionOptions::default() }).0
+}
+
+/// What sources, builder and shortlist hold at [`MEMORY_CONTEXT_LEN`] tokens, or as many as the model takes.
+fn print_memory(engine: &Engine) {
+    let config = engine.config();
+    let context_len = MEMORY_CONTEXT_LEN.min(config.context_len - 1);
+    let options = SessionOptions {
+        calibration: Calibration::InContext,
+        reuse: Some(ReuseConfig::default()),
+        context_len: Some(context_len + 1),
+        ..SessionOptions::default()
+    };
+    let (_, bytes) = session(engine, &text(context_len, config.vocab_size), options);
+    println!("{context_len} tokens of context: drafting holds {:.1} MiB", bytes as f64 / f64::from(1 << 20));
 }
 
 fn calibration(c: &mut Criterion) {
@@ -80,6 +99,7 @@ fn calibration(c: &mut Criterion) {
             100.0 * projections
         );
     }
+    print_memory(&engine);
 }
 
 criterion_group!(benches, calibration);
