@@ -70,8 +70,6 @@ pub struct Source<'a> {
     pub easy_steps: usize,
     /// Steps until copying counts as learnt.
     pub drill_steps: usize,
-    /// The first step of the finish.
-    pub finish_from: usize,
 }
 
 impl Source<'_> {
@@ -80,10 +78,8 @@ impl Source<'_> {
             Stage::Easy
         } else if step < self.drill_steps {
             Stage::Drill
-        } else if step < self.finish_from {
-            Stage::Full
         } else {
-            Stage::Finish
+            Stage::Full
         }
     }
 

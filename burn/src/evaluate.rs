@@ -17,7 +17,7 @@ use crate::world::{FULL, reply, summary, ui};
 pub const SEED: u64 = 0x5EED;
 
 /// The notes of an evaluation question: one to three, as a retriever hands them over.
-pub const SPAN: Span = Span { notes: 3, facts: 6, ..FULL };
+pub const SPAN: Span = Span { notes: [1, 3], facts: [2, 6], ..FULL };
 
 /// A question and what the model said.
 #[derive(Debug, Clone)]

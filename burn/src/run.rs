@@ -46,7 +46,6 @@ impl Run {
             documents: recipe.documents,
             easy_steps: recipe.easy_steps,
             drill_steps: recipe.drill_steps,
-            finish_from: recipe.finish_from(),
         };
         let mut shown = Shown { at: Instant::now(), tokens: state.tokens };
         while state.step < recipe.steps {

@@ -33,12 +33,8 @@ pub struct Recipe {
     pub rate: f64,
     /// Steps over which the rate rises.
     pub warmup: usize,
-    /// Steps before the finish over which the rate falls; in between it is constant, so a run can be prolonged.
+    /// Steps at the end over which the rate falls; before them it is constant, so a run can be prolonged.
     pub decay: usize,
-    /// Steps at the end with many notes that only their names tell apart.
-    pub finish_steps: usize,
-    /// The learning rate rises again to this one for the finish, and falls.
-    pub finish_rate: f64,
 }
 
 impl Recipe {
@@ -46,46 +42,25 @@ impl Recipe {
     pub fn of(model: &str, seed: u64) -> Self {
         let target = Self {
             seed,
-            steps: 12_000,
+            steps: 6000,
             documents: 10,
             easy_steps: 400,
             drill_steps: 1200,
             rate: 1.2e-3,
             warmup: 100,
             decay: 3000,
-            finish_steps: 3500,
-            finish_rate: 5e-4,
         };
         match model {
-            "draft" => Self {
-                steps: 3500,
-                drill_steps: 1200,
-                rate: 2e-3,
-                decay: 900,
-                finish_steps: 1500,
-                finish_rate: 8e-4,
-                ..target
-            },
+            "draft" => Self { steps: 3500, rate: 2e-3, decay: 1500, ..target },
             _ => target,
         }
     }
 
-    /// The first step of the finish.
-    pub fn finish_from(&self) -> usize {
-        self.steps.saturating_sub(self.finish_steps)
-    }
-
-    /// Learning rate of a step: warm-up, plateau, linear decay to a twentieth, and a second such decay in the finish.
+    /// Learning rate of a step: warm-up, plateau, linear decay to a fiftieth.
     pub fn rate_at(&self, step: usize) -> f64 {
-        let finish_from = self.finish_from();
-        let (rate, end, decay) = if step < finish_from || self.finish_steps == 0 {
-            (self.rate, finish_from, self.decay)
-        } else {
-            (self.finish_rate, self.steps, self.finish_steps)
-        };
         let rise = ((step + 1) as f64 / self.warmup as f64).min(1.0);
-        let left = end.saturating_sub(step) as f64 / decay as f64;
-        rate * rise * left.clamp(0.05, 1.0)
+        let left = self.steps.saturating_sub(step) as f64 / self.decay as f64;
+        self.rate * rise * left.clamp(0.02, 1.0)
     }
 }
 

@@ -25,7 +25,6 @@ fn a_batch_can_be_learnt_by_heart() {
         documents: 2,
         easy_steps: 1,
         drill_steps: 0,
-        finish_from: usize::MAX,
     };
     let batches = source.step(0).expect("the corpus encodes");
     let mut trainer = Trainer::new(&common::shape(), 1, &Device::default());
@@ -71,11 +70,5 @@ fn the_rate_rises_stays_and_falls() {
     assert_eq!(recipe.rate_at(0), 0.1);
     assert_eq!(recipe.rate_at(50), 1.0);
     assert_eq!(recipe.rate_at(90), 0.5);
-    assert_eq!(recipe.rate_at(100), 0.05);
-    let finished = Recipe { steps: 140, finish_steps: 40, finish_rate: 0.5, ..recipe };
-    assert_eq!(finished.rate_at(90), 0.5);
-    assert_eq!(finished.rate_at(99), 0.05);
-    assert_eq!(finished.rate_at(100), 0.5);
-    assert_eq!(finished.rate_at(120), 0.25);
-    assert_eq!(finished.rate_at(139), 0.025);
+    assert_eq!(recipe.rate_at(100), 0.02);
 }

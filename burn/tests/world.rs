@@ -49,7 +49,7 @@ fn a_question_is_answered_by_its_notes_and_not_by_itself() {
 #[test]
 fn sentences_begin_and_end_as_sentences() {
     for number in 0..300 {
-        let chat = summary::chat(&mut words(number), answer::Span { notes: 2, facts: 5, ..FULL });
+        let chat = summary::chat(&mut words(number), answer::Span { notes: [1, 2], facts: [2, 5], ..FULL });
         let text = &chat.turns()[0].1;
         assert!(text.ends_with('.') && text.starts_with(|c: char| !c.is_lowercase()), "{text}");
         assert!(!text.contains("  ") && !text.contains(" a a") && !text.contains(" an b"), "{text}");
@@ -59,7 +59,7 @@ fn sentences_begin_and_end_as_sentences() {
 #[test]
 fn replies_greet_the_sender_and_commands_name_an_element() {
     for number in 0..200 {
-        let chat = reply::chat(&mut words(number), answer::Span { notes: 1, facts: 4, ..FULL });
+        let chat = reply::chat(&mut words(number), answer::Span { notes: [1, 1], facts: [2, 4], ..FULL });
         let (message, text) = &chat.turns()[0];
         let sender = message.split(" from ").nth(1).and_then(|rest| rest.lines().next()).expect("a sender");
         assert!(text.lines().next().is_some_and(|line| line.contains(sender)), "{text}");
@@ -77,7 +77,7 @@ fn replies_greet_the_sender_and_commands_name_an_element() {
 
 #[test]
 fn chats_are_laid_out_as_the_program_lays_them_out() {
-    let chat = answer::chat(&mut words(1), answer::Span { notes: 1, facts: 3, ..FULL });
+    let chat = answer::chat(&mut words(1), answer::Span { notes: [1, 1], facts: [2, 3], ..FULL });
     let text = chat.document().text();
     let opening = format!("{MESSAGE_START}user\n{}", Task::Answer.user_message(&[], ""));
     assert!(text.starts_with(&opening), "{text}");

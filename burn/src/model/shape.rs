@@ -33,7 +33,7 @@ impl ModelShape {
         Self {
             vocab,
             hidden: 256,
-            layers: 5,
+            layers: 6,
             heads: 8,
             kv_heads: 4,
             head_dim: 32,

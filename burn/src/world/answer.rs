@@ -9,22 +9,33 @@ use refrain::task::{PromptPassage, Task};
 /// How much context the questions come with.
 #[derive(Debug, Clone, Copy)]
 pub struct Span {
-    /// Notes at most.
-    pub notes: usize,
-    /// Facts of a note at most.
-    pub facts: usize,
+    /// Notes, at least and at most.
+    pub notes: [usize; 2],
+    /// Facts of a note, at least and at most.
+    pub facts: [usize; 2],
     /// Of a hundred further notes, how many are of the first one's kind whatever is drawn.
     pub alike: usize,
-    /// Questions at least, of at most six.
-    pub questions: usize,
+    /// Questions, at least and at most; none is asked twice.
+    pub questions: [usize; 2],
+}
+
+impl Span {
+    /// The same with fewer notes.
+    pub fn at_most(self, notes: usize) -> Self {
+        Self { notes: self.notes.map(|count| count.min(notes)), ..self }
+    }
+}
+
+pub(super) fn between(words: &mut Lexicon, [least, most]: [usize; 2]) -> usize {
+    words.rng.range(least, most)
 }
 
 /// Notes whose subjects differ; often several of one kind, so that only the subject tells them apart.
 pub fn notes(words: &mut Lexicon, span: Span) -> Vec<Note> {
-    let count = words.rng.range(1, span.notes);
+    let count = between(words, span.notes);
     let mut notes: Vec<Note> = Vec::new();
     while notes.len() < count {
-        let facts = words.rng.range(2, span.facts);
+        let facts = between(words, span.facts);
         let all: Vec<_> = kinds().collect();
         let kind = match notes.first() {
             Some(first) if words.rng.percent(span.alike) => first.kind,
@@ -87,12 +98,12 @@ fn ask_unknown(words: &mut Lexicon, note: &Note) -> Option<(String, String)> {
     Some((question, answer))
 }
 
-/// A chat of one to six questions about one to `span.notes` notes: a further question costs a tenth of what its notes cost,
+/// A chat of questions about notes: a further question costs a tenth of what its notes cost,
 /// and teaches as much about finding a fact.
 pub fn chat(words: &mut Lexicon, span: Span) -> Chat {
     let notes = notes(words, span);
     let mut chat = Chat::default();
-    let turns = words.rng.range(span.questions, 6);
+    let turns = between(words, span.questions);
     let mut asked: Vec<(usize, usize)> = Vec::new();
     for turn in 0..turns {
         let at = words.rng.below(notes.len());

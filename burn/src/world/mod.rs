@@ -25,11 +25,13 @@ use document::Document;
 use lexicon::Lexicon;
 
 /// The notes that full-size documents come with.
-pub const FULL: Span = Span { notes: 4, facts: 7, alike: 30, questions: 1 };
+pub const FULL: Span = Span { notes: [1, 4], facts: [2, 7], alike: 30, questions: [1, 6] };
 /// The notes of the first documents, so that copying is learnt where it is easiest.
-pub const EASY: Span = Span { notes: 1, facts: 4, ..FULL };
-/// Notes that look alike, and many questions about them.
-const CLOSE: Span = Span { alike: 75, questions: 4, ..FULL };
+pub const EASY: Span = Span { notes: [1, 1], facts: [2, 4], ..FULL };
+/// The notes of a shorter document.
+const SHORT: Span = Span { notes: [1, 2], facts: [2, 5], ..FULL };
+/// Short notes that look alike, and many questions about them: most wrong answers take the fact of another note.
+const CLOSE: Span = Span { notes: [2, 4], facts: [2, 4], alike: 65, questions: [4, 8] };
 
 /// How far training has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,8 +42,6 @@ pub enum Stage {
     Drill,
     /// The text that the models are for.
     Full,
-    /// The same, and nearly half of it questions about notes of one kind: most wrong answers take the fact of another note.
-    Finish,
 }
 
 /// Draws document `number` of the corpus. Of the chats, most answer questions: that is where copying a name matters.
@@ -51,11 +51,11 @@ pub fn document(seed: u64, number: u64, stage: Stage) -> Document {
     if stage != Stage::Easy && words.rng.percent(30) && stage == Stage::Drill {
         return prose::repeat(&mut words).document();
     }
-    if stage != Stage::Easy && words.rng.percent(35) {
-        span = Span { notes: 2, facts: 5, ..FULL };
-    }
-    if stage == Stage::Finish && words.rng.percent(45) {
+    if stage != Stage::Easy && words.rng.percent(45) {
         return answer::chat(&mut words, CLOSE).document();
+    }
+    if stage != Stage::Easy && words.rng.percent(35) {
+        span = SHORT;
     }
     match words.rng.below(100) {
         0..=56 => answer::chat(&mut words, span).document(),

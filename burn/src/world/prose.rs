@@ -8,7 +8,7 @@ use super::template::{fill, sentence};
 
 /// Notes without a chat around them.
 pub fn pages(words: &mut Lexicon, span: Span) -> Document {
-    let notes = notes(words, Span { notes: span.notes.min(2), ..span });
+    let notes = notes(words, span.at_most(2));
     let pages: Vec<String> = notes.iter().map(|note| format!("# {}\n{}", note.title, note.text)).collect();
     Document::prose(pages.join("\n\n"))
 }

@@ -1,6 +1,6 @@
 //! Mails and messages, and the replies to them.
 
-use super::answer::{Span, passages, renamed};
+use super::answer::{Span, between, passages, renamed};
 use super::document::Chat;
 use super::lexicon::Lexicon;
 use super::note::Note;
@@ -78,7 +78,7 @@ fn invitation(words: &mut Lexicon) -> Chat {
 /// A message that asks for something that a note tells, and a reply that says it.
 fn inquiry(words: &mut Lexicon, span: Span) -> Chat {
     let (sender, me) = (words.first_name(), words.first_name());
-    let facts = words.rng.range(2, span.facts);
+    let facts = between(words, span.facts);
     let note = Note::draw(words, facts);
     let fact = &note.facts[words.rng.below(note.facts.len())];
     let subject = renamed(words, &note);

@@ -30,7 +30,7 @@ fn pronoun(words: &mut Lexicon, note: &Note) -> String {
 
 /// A chat that asks for a summary of one or more notes.
 pub fn chat(words: &mut Lexicon, span: Span) -> Chat {
-    let notes = notes(words, Span { notes: span.notes.min(3), ..span });
+    let notes = notes(words, span.at_most(3));
     let request = if words.rng.percent(40) {
         ""
     } else {

@@ -42,7 +42,5 @@ pub(crate) fn recipe(steps: usize) -> Recipe {
         rate: 3e-3,
         warmup: 2,
         decay: 1,
-        finish_steps: 0,
-        finish_rate: 0.0,
     }
 }
