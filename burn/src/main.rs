@@ -17,8 +17,8 @@ const USAGE: &str = "\
 refrain-burn COMMAND [--runs FOLDER] (default burn/runs)
   corpus [--count N]             print documents of the training text
   tokenizer                      train the tokenizer
-  train target|draft [--steps N] [--decay N] [--easy-steps N] [--drill-steps N]
-                     [--documents N] [--rate R] [--save-every N]
+  train target|draft [--stop-at STEP] [--easy-steps N] [--drill-steps N]
+                     [--documents N] [--save-every N]
                                  train a model, or go on with it
   eval target|draft [--count N] [--prompts]
                                  ask questions about unseen notes, with the notes of wrong
@@ -97,14 +97,10 @@ impl Args {
 
     fn recipe(&self, model: &str) -> Result<Recipe, Error> {
         let default = Recipe::of(model, SEED);
-        let steps = self.option("--steps")?.unwrap_or(default.steps);
         Ok(Recipe {
-            steps,
-            decay: self.option("--decay")?.unwrap_or(default.decay),
             documents: self.option("--documents")?.unwrap_or(default.documents),
             easy_steps: self.option("--easy-steps")?.unwrap_or(default.easy_steps),
             drill_steps: self.option("--drill-steps")?.unwrap_or(default.drill_steps),
-            rate: self.option("--rate")?.unwrap_or(default.rate),
             ..default
         })
     }
@@ -114,6 +110,7 @@ impl Args {
         let run = Run {
             folder: run::folder(&runs, model),
             recipe: self.recipe(model)?,
+            stop_at: self.option("--stop-at")?,
             shape: ModelShape::named(model, tokens::VOCABULARY),
             save_every: self.option("--save-every")?.unwrap_or(250),
             questions: 40,

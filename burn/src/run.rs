@@ -24,6 +24,8 @@ pub struct Run {
     pub folder: PathBuf,
     /// The recipe.
     pub recipe: Recipe,
+    /// The step to stop at, before the recipe's end.
+    pub stop_at: Option<usize>,
     /// Sizes of a model that starts anew.
     pub shape: ModelShape,
     /// Steps from one saved state to the next.
@@ -35,7 +37,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Trains to the last step, from the last saved state where there is one.
+    /// Trains to the last step or to `stop_at`, from the last saved state where there is one.
     pub fn train(&self, tokenizer: &Tokenizer, device: &Device) -> Result<(Trainer, State), Error> {
         fs::create_dir_all(&self.folder)?;
         let (mut trainer, mut state) = self.start(device)?;
@@ -48,7 +50,8 @@ impl Run {
             drill_steps: recipe.drill_steps,
         };
         let mut shown = Shown { at: Instant::now(), tokens: state.tokens };
-        while state.step < recipe.steps {
+        let last = self.stop_at.map_or(recipe.steps(), |stop| stop.min(recipe.steps()));
+        while state.step < last {
             let started = Instant::now();
             let batches = source.step(state.step)?;
             let loss = trainer.step(&batches, recipe.rate_at(state.step));
@@ -63,7 +66,7 @@ impl Run {
             if self.report_every > 0 && state.step.is_multiple_of(self.report_every) {
                 println!("{}", shown.line(&state, loss));
             }
-            if state.step.is_multiple_of(self.save_every) || state.step == recipe.steps {
+            if state.step.is_multiple_of(self.save_every) || state.step == last {
                 checkpoint::save(&self.folder, &trainer, &state)?;
                 self.ask(&trainer, &state, tokenizer, device)?;
                 shown = Shown { at: Instant::now(), tokens: state.tokens };
@@ -124,12 +127,12 @@ impl Shown {
     fn line(&mut self, state: &State, loss: f64) -> String {
         let speed = (state.tokens - self.tokens) as f64 / self.at.elapsed().as_secs_f64();
         let per_step = state.tokens as f64 / state.step as f64;
-        let minutes = (state.recipe.steps - state.step) as f64 * per_step / speed / 60.0;
+        let minutes = (state.recipe.steps() - state.step) as f64 * per_step / speed / 60.0;
         *self = Self { at: Instant::now(), tokens: state.tokens };
         format!(
             "step {}/{} loss {loss:.3} mean {:.3} rate {:.2e} {speed:.0} tok/s {:.2} M tokens, {minutes:.0} min left",
             state.step,
-            state.recipe.steps,
+            state.recipe.steps(),
             state.loss,
             state.recipe.rate_at(state.step - 1),
             state.tokens as f64 / 1e6,

@@ -21,46 +21,59 @@ const SHARDS: usize = 2;
 pub struct Recipe {
     /// Seed of weights and corpus.
     pub seed: u64,
-    /// Optimiser steps in all.
-    pub steps: usize,
+    /// Rises and falls of the learning rate, one after the other.
+    pub cycles: Vec<Cycle>,
     /// Documents of one step.
     pub documents: usize,
     /// Steps with easy documents at the start.
     pub easy_steps: usize,
     /// Steps with many lines to repeat.
     pub drill_steps: usize,
+    /// Steps over which the rate rises at the start of a cycle.
+    pub warmup: usize,
+}
+
+/// One rise and fall of the learning rate (SGDR: Loshchilov and Hutter 2017, with a plateau and a linear fall).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Cycle {
+    /// Optimiser steps.
+    pub steps: usize,
     /// Highest learning rate.
     pub rate: f64,
-    /// Steps over which the rate rises.
-    pub warmup: usize,
-    /// Steps at the end over which the rate falls; before them it is constant, so a run can be prolonged.
+    /// Steps at the end over which the rate falls.
     pub decay: usize,
 }
 
 impl Recipe {
     /// The recipe of a fixture model.
     pub fn of(model: &str, seed: u64) -> Self {
-        let target = Self {
-            seed,
-            steps: 6000,
-            documents: 10,
-            easy_steps: 400,
-            drill_steps: 1200,
-            rate: 1.2e-3,
-            warmup: 100,
-            decay: 3000,
+        let cycles = match model {
+            "draft" => vec![Cycle { steps: 3500, rate: 2e-3, decay: 1500 }],
+            _ => vec![
+                Cycle { steps: 6000, rate: 1.2e-3, decay: 3000 },
+                Cycle { steps: 7000, rate: 2e-3, decay: 4500 },
+            ],
         };
-        match model {
-            "draft" => Self { steps: 3500, rate: 2e-3, decay: 1500, ..target },
-            _ => target,
-        }
+        Self { seed, cycles, documents: 10, easy_steps: 400, drill_steps: 1200, warmup: 100 }
     }
 
-    /// Learning rate of a step: warm-up, plateau, linear decay to a fiftieth.
+    /// Optimiser steps in all.
+    pub fn steps(&self) -> usize {
+        self.cycles.iter().map(|cycle| cycle.steps).sum()
+    }
+
+    /// Learning rate of a step: in each cycle warm-up, plateau, linear decay to a fiftieth.
     pub fn rate_at(&self, step: usize) -> f64 {
-        let rise = ((step + 1) as f64 / self.warmup as f64).min(1.0);
-        let left = self.steps.saturating_sub(step) as f64 / self.decay as f64;
-        self.rate * rise * left.clamp(0.02, 1.0)
+        let mut step = step;
+        for cycle in &self.cycles {
+            if step < cycle.steps {
+                let rise = ((step + 1) as f64 / self.warmup as f64).min(1.0);
+                let left = (cycle.steps - step) as f64 / cycle.decay as f64;
+                return cycle.rate * rise * left.clamp(0.02, 1.0);
+            }
+            step -= cycle.steps;
+        }
+        0.0
     }
 }
 

@@ -4,7 +4,7 @@
 
 use refrain_burn::model::ModelShape;
 use refrain_burn::tokens;
-use refrain_burn::train::Recipe;
+use refrain_burn::train::{Cycle, Recipe};
 use tokenizers::Tokenizer;
 
 /// Seed of the tests.
@@ -35,12 +35,10 @@ pub(crate) fn shape() -> ModelShape {
 pub(crate) fn recipe(steps: usize) -> Recipe {
     Recipe {
         seed: SEED,
-        steps,
+        cycles: vec![Cycle { steps, rate: 3e-3, decay: 1 }],
         documents: 2,
         easy_steps: steps,
         drill_steps: 0,
-        rate: 3e-3,
         warmup: 2,
-        decay: 1,
     }
 }
