@@ -51,7 +51,7 @@ impl Recipe {
             "draft" => vec![Cycle { steps: 3500, rate: 2e-3, decay: 1500 }],
             _ => vec![
                 Cycle { steps: 6000, rate: 1.2e-3, decay: 3000 },
-                Cycle { steps: 7000, rate: 1.2e-3, decay: 6500 },
+                Cycle { steps: 5000, rate: 1.2e-3, decay: 4500 },
             ],
         };
         Self { seed, cycles, documents: 10, easy_steps: 400, drill_steps: 1200, warmup: 100 }
