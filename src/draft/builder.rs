@@ -282,7 +282,7 @@ impl TreeBuilder {
         let Found { depth, reach, cursors, .. } = self.found[found];
         let first_claim = self.claims.len();
         if depth < max_depth {
-            self.ask(sources, cursors, depth + 1);
+            self.ask(sources, cursors, (depth + 1, reach));
         }
         self.claims_of[node.index()] = (first_claim as u32, self.claims.len() as u32);
         self.agree(first_claim);
@@ -313,8 +313,9 @@ impl TreeBuilder {
         }
     }
 
-    /// Collects what the sources claim at these cursors, sorted by token and source.
-    fn ask(&mut self, sources: &mut [Box<dyn DraftSource>], cursors: (u32, u32), depth: u32) {
+    /// Collects what the sources claim at the cursors of a node with this reach, sorted by token and source. What would be below
+    /// the least reach is left out: most claims are, and sorting them takes longer than finding them.
+    fn ask(&mut self, sources: &mut [Box<dyn DraftSource>], cursors: (u32, u32), (depth, reach): (u32, f32)) {
         let first_claim = self.claims.len();
         let cursors = &self.cursors[cursors.0 as usize..cursors.1 as usize];
         for group in cursors.chunk_by(|a, b| a.0 == b.0) {
@@ -336,16 +337,17 @@ impl TreeBuilder {
                     depth,
                     is_agreed: false,
                 };
-                self.claims.push(Claim {
-                    token: candidate.token,
-                    source: index,
-                    probability: match self.config.weighing {
-                        Weighing::Learned => self.table.probability(&evidence),
-                        Weighing::AsClaimed => evidence.probability.clamp(0.0, 1.0),
-                    },
-                    evidence,
-                    next: candidate.next,
-                });
+                let probability = match self.config.weighing {
+                    Weighing::Learned => self.table.probability(&evidence),
+                    Weighing::AsClaimed => evidence.probability.clamp(0.0, 1.0),
+                };
+                // If others agree with it, a claim of the target may still rise to what it says.
+                let most =
+                    if is_of_target(evidence.kind) { 1.0_f32.min(5.0 * probability) } else { probability };
+                if reach * most >= self.config.reach_min {
+                    let (token, next) = (candidate.token, candidate.next);
+                    self.claims.push(Claim { token, source: index, probability, evidence, next });
+                }
             }
         }
         // Unstable, with a complete key: a stable sort would allocate.
