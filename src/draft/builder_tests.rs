@@ -228,7 +228,10 @@ fn all_nodes(
                     depth,
                     is_agreed: false,
                 };
-                claims.push((c.token.0, builder.table().probability(&evidence), c.next));
+                let p = builder.table().probability(&evidence);
+                if reach * p >= builder_config().reach_min {
+                    claims.push((c.token.0, p, c.next));
+                }
             }
             claims.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.total_cmp(&a.1)));
             for (token, p, next) in claims {

@@ -64,12 +64,12 @@ pub enum Drafting {
 #[serde(rename_all = "snake_case")]
 pub enum Calibration {
     /// They do not.
-    #[default]
     Off,
     /// Those of the output alone, onto the tokens of the context and the most frequent ones of the vocabulary: their rows are
     /// computed anyway, and the prompt costs nothing.
     Output,
     /// Those of the prompt and the output, onto the same tokens.
+    #[default]
     InContext,
     /// Onto the whole vocabulary.
     Full,
@@ -121,7 +121,7 @@ impl Default for SessionOptions {
             kv_type: KvType::F16,
             drafting: Drafting::Auto,
             calibration: Calibration::default(),
-            reuse: None,
+            reuse: Some(ReuseConfig::default()),
             namespace: "default".to_owned(),
             history: true,
             verify_rows_max: 32,

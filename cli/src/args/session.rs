@@ -19,11 +19,11 @@ pub(crate) struct SessionArgs {
     pub(crate) strategy: Strategy,
     /// Whether what the model would say after each token of the text drafts too, and how much of its vocabulary is looked at.
     /// Never changes the output.
-    #[arg(long, value_enum, default_value_t = CalibrationArg::Off)]
+    #[arg(long, value_enum, default_value_t = CalibrationArg::InContext)]
     pub(crate) calibration: CalibrationArg,
-    /// Draft again what the model still finds likely of rejected drafts. Never changes the output.
+    /// Do not draft again what the model still finds likely of rejected drafts. Never changes the output.
     #[arg(long)]
-    pub(crate) reuse: bool,
+    pub(crate) no_reuse: bool,
     #[command(flatten)]
     pub(crate) reuse_args: ReuseArgs,
     /// Tokens of prompt and output together [default: what the model was trained for, at most 4096].
@@ -55,7 +55,7 @@ impl SessionArgs {
                 _ => Drafting::Auto,
             },
             calibration: self.calibration.calibration(),
-            reuse: self.reuse.then(|| self.reuse_args.config()),
+            reuse: (!self.no_reuse).then(|| self.reuse_args.config()),
             namespace: namespace.to_owned(),
             verify_rows_max: self.verify_len.or(self.verify_rows).unwrap_or(defaults.verify_rows_max),
             verify_lens: self.verify_len.into_iter().collect(),
