@@ -29,7 +29,7 @@ fn turns_are_answered_and_the_conversation_is_kept() {
 
 #[test]
 fn the_same_answer_again_is_drafted_from_history() {
-    let turn = "Say what you know about notes.\n";
+    let turn = "Tell me about Ada.\n";
     let reports = reports(&[], &format!("{turn}/reset\n{turn}"));
     assert_eq!(reports[0]["text"], reports[1]["text"], "/reset forgets the conversation");
     let steps = |report: &Value| report["stats"]["steps"].as_u64().unwrap();

@@ -8,7 +8,7 @@ use refrain_index::history::{HistoryLog, HistoryOptions};
 use serde_json::Value;
 use support::{Ran, arg, command, refrain, refrain_with};
 
-const REQUEST: &str = "Say what you know about notes.";
+const REQUEST: &str = "Tell me about Ada.";
 
 fn run(folder: &Path, more: &[&str]) -> Ran {
     refrain(
