@@ -8,9 +8,11 @@ use std::sync::{Arc, Mutex};
 
 use common::{Tiny, prompt};
 use refrain::draft::{
-    Anchor, Candidates, Cursor, DraftSource, SourceKind, StepOutcome, Successor, SuccessorLists,
+    Anchor, Candidates, CostProfile, Cursor, DraftSource, SourceKind, StepOutcome, Successor, SuccessorLists,
 };
-use refrain::engine::{Calibration, Engine, GenerateOptions, Session, SessionOptions};
+use refrain::engine::{
+    Calibration, Engine, EngineOptions, GenerateOptions, Session, SessionOptions, TARGET_READ_STEP_US_MIN,
+};
 use refrain::kernels::{BlockType, Kernels, KvType, Pool};
 use refrain::model::transformer::{Compute, PassEnd};
 use refrain::model::weights::{LoadOptions, Quantize};
@@ -182,6 +184,23 @@ fn without_calibration_nothing_is_told() {
     session.append_tokens(&prompt(5, 60)).unwrap();
     generate(&mut session, 12);
     assert!(listener.lists().iter().all(Vec::is_empty));
+}
+
+#[test]
+fn automatic_calibration_asks_what_a_step_costs() {
+    let tiny = Tiny::default();
+    for (step_us, is_on) in [(TARGET_READ_STEP_US_MIN - 1.0, false), (TARGET_READ_STEP_US_MIN, true)] {
+        let cost_profile = Some(CostProfile::free_rows(step_us));
+        let engine = tiny.engine_with(EngineOptions { cost_profile, ..tiny.options() });
+        let (mut session, listener) = session(&engine, Calibration::Auto, 64);
+        session.append_tokens(&prompt(5, 60)).unwrap();
+        let run = common::run_in(&mut session, GenerateOptions::default(), 4);
+        assert_eq!(listener.lists().iter().any(|list| !list.is_empty()), is_on, "{step_us} µs a step");
+        let kinds: Vec<SourceKind> = run.stats.sources.iter().map(|source| source.kind).collect();
+        for kind in [SourceKind::Calibration, SourceKind::Reuse] {
+            assert_eq!(kinds.contains(&kind), is_on, "{kinds:?}");
+        }
+    }
 }
 
 /// The bits of the whole product, for every type of weights.

@@ -62,10 +62,6 @@ impl Drafts {
         match self {
             Self::None => SessionOptions { drafting: plain().drafting, history: false, ..base },
             Self::History => SessionOptions { history: true, namespace: "known".into(), ..base },
-            // Its claims share the whole, so that any other would crowd them out.
-            Self::Endless => {
-                SessionOptions { history: false, calibration: Calibration::Off, reuse: None, ..base }
-            }
             _ => SessionOptions { history: false, ..base },
         }
     }

@@ -36,7 +36,7 @@ mod stats;
 pub use generation::{Event, GenerateError, Generation, Origin, Summary, TokenEvent};
 pub use options::{
     CONTEXT_LEN_DEFAULT_MAX, Calibration, Drafting, EngineOptions, GenerateOptions, PREFILL_CHUNK_MAX,
-    STOP_BYTES_MAX, SessionOptions, VERIFY_ROWS_MAX,
+    STOP_BYTES_MAX, SessionOptions, TARGET_READ_STEP_US_MIN, VERIFY_ROWS_MAX,
 };
 pub use output::FinishReason;
 pub use profile::{MachineProfile, ProfileError, ProfileMismatch, ProfileOptions};

@@ -63,17 +63,24 @@ pub enum Drafting {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Calibration {
+    /// [`InContext`](Self::InContext) where a step of the model takes [`TARGET_READ_STEP_US_MIN`] or longer; else `Off`, and
+    /// [`SessionOptions::reuse`] is off too.
+    #[default]
+    Auto,
     /// They do not.
     Off,
     /// Those of the output alone, onto the tokens of the context and the most frequent ones of the vocabulary: their rows are
     /// computed anyway, and the prompt costs nothing.
     Output,
     /// Those of the prompt and the output, onto the same tokens.
-    #[default]
     InContext,
     /// Onto the whole vocabulary.
     Full,
 }
+
+/// Below this time of a plain step, in µs, calibration and reuse cost more than they save: some 20 µs a step, for a twentieth
+/// fewer steps.
+pub const TARGET_READ_STEP_US_MIN: f32 = 500.0;
 
 /// Options of a [`Session`](crate::engine::Session). None of them changes a bit of the output, but for `kv_type` and, where
 /// the output ends for want of room, `context_len`.

@@ -12,7 +12,8 @@ use crate::draft::{
 };
 use crate::engine::generation::{GenerateError, Generation};
 use crate::engine::options::{
-    Calibration, Drafting, GenerateOptions, PREFILL_CHUNK_MAX, SessionOptions, VERIFY_ROWS_MAX,
+    Calibration, Drafting, GenerateOptions, PREFILL_CHUNK_MAX, SessionOptions, TARGET_READ_STEP_US_MIN,
+    VERIFY_ROWS_MAX,
 };
 use crate::engine::profile::{MachineProfile, ProfileMismatch};
 use crate::engine::reader::Reader;
@@ -174,6 +175,7 @@ impl Session {
         let rows_max = lens.last().copied().unwrap_or(0).max(options.verify_rows_max);
         // The scratch slots of a verification batch come behind a full context.
         let kv = KvCache::new(config, options.kv_type, context_len + rows_max)?;
+        let options = with_settled_calibration(&shared, options);
         let mut sources: Vec<Box<dyn DraftSource>> = Vec::new();
         let max_rows = options.verify_rows_max;
         let mut reader = None;
@@ -543,6 +545,16 @@ impl Session {
         let mean = log_probabilities.iter().sum::<f64>() / log_probabilities.len().max(1) as f64;
         Ok(Score { perplexity: (-mean).exp(), log_probabilities })
     }
+}
+
+/// [`Calibration::Auto`] becomes what pays on this machine.
+fn with_settled_calibration(shared: &Shared, mut options: SessionOptions) -> SessionOptions {
+    if options.calibration == Calibration::Auto {
+        let pays = shared.costs().step_us(1) >= TARGET_READ_STEP_US_MIN;
+        options.calibration = if pays { Calibration::InContext } else { Calibration::Off };
+        options.reuse = options.reuse.filter(|_| pays);
+    }
+    options
 }
 
 /// Static graphs compute whole calls, so chunks are as long as prefill graphs, and batches fill verify graphs.

@@ -19,7 +19,7 @@ pub(crate) struct SessionArgs {
     pub(crate) strategy: Strategy,
     /// Whether what the model would say after each token of the text drafts too, and how much of its vocabulary is looked at.
     /// Never changes the output.
-    #[arg(long, value_enum, default_value_t = CalibrationArg::InContext)]
+    #[arg(long, value_enum, default_value_t = CalibrationArg::Auto)]
     pub(crate) calibration: CalibrationArg,
     /// Do not draft again what the model still finds likely of rejected drafts. Never changes the output.
     #[arg(long)]
@@ -75,6 +75,8 @@ pub(crate) enum DraftArg {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum CalibrationArg {
+    /// In context, and reuse with it, unless the model is so fast that looking costs more than it saves.
+    Auto,
     /// It does not.
     Off,
     /// After each token of the answer only, which costs nothing while the prompt is read.
@@ -88,6 +90,7 @@ pub(crate) enum CalibrationArg {
 impl CalibrationArg {
     fn calibration(self) -> Calibration {
         match self {
+            Self::Auto => Calibration::Auto,
             Self::Off => Calibration::Off,
             Self::Output => Calibration::Output,
             Self::InContext => Calibration::InContext,
