@@ -87,6 +87,38 @@ impl Batch {
         self.n_padding = n_rows - tokens.len();
     }
 
+    /// Fills the batch with rows that go on from nodes of a tree whose keys and values stand in the cache already, behind a
+    /// prefix of `prefix_len` tokens: `ancestors` calls its argument with the slots of a row's ancestors behind the prefix, from
+    /// the top down. Row `i` is written to slot `base + i`; no row sees another one of the batch.
+    ///
+    /// What a row sees, and so every bit of what it gives, is what [`set_tree`](Self::set_tree) would have it see in one batch
+    /// with its ancestors.
+    pub fn set_leaves(
+        &mut self,
+        prefix_len: usize,
+        base: usize,
+        tokens: &[TokenId],
+        mut ancestors: impl FnMut(usize, &mut Vec<u32>),
+    ) {
+        self.clear(base);
+        for (row, &token) in tokens.iter().enumerate() {
+            let start = self.extra.len();
+            ancestors(row, &mut self.extra);
+            self.extra.push((base + row) as u32);
+            let n_below = self.extra.len() - start;
+            // Slots that go on where the prefix ends belong to it.
+            let straight =
+                (prefix_len as u32..).zip(&self.extra[start..]).take_while(|(a, b)| a == *b).count();
+            self.tokens.push(token);
+            self.positions.push((prefix_len + n_below - 1) as u32);
+            self.seen.push(Seen {
+                prefix_len: prefix_len + straight,
+                extra_start: start + straight,
+                extra_len: n_below - straight,
+            });
+        }
+    }
+
     /// What `row` sees below `parent`: everything that the parent sees, and itself.
     fn seen_below(&mut self, parent: Option<usize>, row: usize) -> Seen {
         let slot = self.base + row;
@@ -189,6 +221,32 @@ mod tests {
                 prop_assert_eq!(slots_of(&batch, row), vec![(base + row) as u32]);
             }
             prop_assert_eq!(batch.n_padding(), n_padding);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn leaves_see_what_they_see_in_one_batch_with_their_ancestors(
+            base in 0usize..5,
+            picks in proptest::collection::vec(any::<proptest::sample::Index>(), 1..24),
+        ) {
+            let mut parents = vec![0u32];
+            for pick in &picks {
+                parents.push(pick.index(parents.len()) as u32);
+            }
+            let tokens: Vec<TokenId> = (0..parents.len() as u32).map(TokenId).collect();
+            let mut whole = Batch::new();
+            whole.set_tree(base, &tokens, &parents, tokens.len());
+            // The root is the last token of the prefix; every other row comes in a batch of its own, at the same slot.
+            for row in 1..tokens.len() {
+                let mut one = Batch::new();
+                one.set_leaves(base + 1, base + row, &tokens[row..=row], |_, slots| {
+                    let path = slots_by_walking(base, &parents, parents[row] as usize);
+                    slots.extend_from_slice(&path[base + 1..]);
+                });
+                prop_assert_eq!(one.positions()[0], whole.positions()[row]);
+                prop_assert_eq!(slots_of(&one, 0), slots_of(&whole, row));
+            }
         }
     }
 
