@@ -6,6 +6,7 @@
 //!   v ← frontier node with the highest reach r(v);  T ← T + v
 //!   ask every source that has a cursor at v;  frontier ← frontier + children,  r(child) = r(v) · p(child)
 //!     (as late as the order allows: when r(v) · the most that p can be comes up)
+//!   ask a source that computes only where that pays, and for several frontier nodes at once where that is cheaper
 //!   stop when no larger tree can pay
 //! keep the prefix of T with the highest gain/cost
 //! ```
@@ -14,6 +15,12 @@
 //! them are the tree of m nodes with the highest gain `1 + Σ r`. Lever stops at the first node that lowers gain/cost
 //! (eq. 6); with a staircase of batch lengths that is a local optimum. Evaluating every prefix costs nothing more and
 //! finds the best size of all, fills the free rows of a stair, and lets `{root}` compete: that is plain decoding.
+//!
+//! Sources that look up are asked at every node. One that computes ([`DraftSource::expansion_us`]: a draft model) is asked by
+//! eq. 6 itself: a pass of `t` µs at a node v, of whose children the other sources know a share of the probability already, is
+//! expected to gain `r(v) · (1 − known) · p̂`, with p̂ how often its likeliest claim comes true, and is made if that beats
+//! gain/cost. Nodes that wait in the frontier join the pass while they make its gain per µs larger: so passes are serial while
+//! one node stands out, and grouped when several good ones wait. What passes take enters the cost of every size alike.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -49,6 +56,7 @@ pub struct TreeBuilder {
     caps: Vec<Caps>,
     /// Whether some source knows what the target has said elsewhere.
     hears_target: bool,
+    growth: Growth,
     scratch: Scratch,
 }
 
@@ -117,6 +125,8 @@ struct Scratch {
     frontier: Vec<Cursor>,
     candidates: Candidates,
     children: Vec<Child>,
+    /// Frontier nodes that may join a pass, by reach.
+    waiting: Vec<(Ranked, Cursor)>,
 }
 
 impl TreeBuilder {
@@ -139,11 +149,13 @@ impl TreeBuilder {
             claims_of: Vec::new(),
             caps: Vec::new(),
             hears_target: false,
+            growth: Growth::default(),
             scratch: Scratch {
                 anchors: Vec::new(),
                 frontier: Vec::new(),
                 candidates: Candidates::with_limit(config.n_candidates_max),
                 children: Vec::new(),
+                waiting: Vec::new(),
             },
         }
     }
@@ -183,30 +195,28 @@ impl TreeBuilder {
         tree.start(root);
         self.n_builds += 1;
         tree.set_id(self.n_builds);
-        self.expand(sources, 0, NodeIdx::ROOT, max_depth);
+        self.growth.start(costs, self.config.margin, max_rows);
+        self.expand(sources, 0, NodeIdx::ROOT, max_depth, costs);
 
         let weighs = self.config.weighing == Weighing::Learned;
-        let mut best = Best::plain(costs, self.config.margin);
-        let mut gain = 1.0;
         while tree.len() < max_rows {
             let Some(&Ranked { reach, .. }) = self.frontier.peek() else { break };
-            if weighs && !best.can_improve(gain, reach, tree.len(), max_rows, costs) {
+            if weighs && !self.growth.can_improve(reach, costs) {
                 break;
             }
             let Ranked { found, node, .. } = self.frontier.pop().expect("just seen");
             if let Some(node) = node {
-                self.expand(sources, found as usize, node, max_depth);
+                self.expand(sources, found as usize, node, max_depth, costs);
                 continue;
             }
             let Found { token, parent, source, cap, .. } = self.found[found as usize];
             let node = tree.push(parent, token, reach, usize::from(source));
             self.claims_of.push((0, 0));
-            gain += reach;
-            best.consider(gain, tree.len(), costs);
+            self.growth.push(reach, costs);
             self.frontier.push(Ranked { reach: reach * cap, found, node: Some(node) });
         }
         if weighs {
-            tree.truncate(best.rows);
+            tree.truncate(self.growth.best_rows);
         }
     }
 
@@ -220,6 +230,7 @@ impl TreeBuilder {
     ) {
         if self.config.weighing == Weighing::Learned && outcome.tree.id() == self.n_builds {
             self.learn(outcome);
+            self.age(sources);
         }
         for source in sources {
             source.observe(committed, outcome);
@@ -235,7 +246,9 @@ impl TreeBuilder {
             + self.claims.capacity() * size_of::<Claim>()
             + self.claims_of.capacity() * size_of::<(u32, u32)>()
             + self.caps.capacity() * size_of::<Caps>()
+            + self.growth.gains.capacity() * size_of::<f32>()
             + self.scratch.children.capacity() * size_of::<Child>()
+            + self.scratch.waiting.capacity() * size_of::<(Ranked, Cursor)>()
             + self.config.n_candidates_max * size_of::<super::Candidate>()
     }
 
@@ -243,6 +256,24 @@ impl TreeBuilder {
     fn learn(&mut self, outcome: &StepOutcome<'_>) {
         let TreeBuilder { table, claims, claims_of, .. } = self;
         for_judged(claims, claims_of, outcome, |evidence, hit| table.update(evidence, hit));
+        for_visited(claims, claims_of, outcome, |claims, chosen| {
+            let of_model = claims.iter().filter(|claim| claim.evidence.kind == SourceKind::DraftModel);
+            let first = of_model.reduce(|first, claim| {
+                if claim.evidence.probability > first.evidence.probability { claim } else { first }
+            });
+            if let Some(first) = first {
+                table.update_first(first.evidence.kind, first.token == chosen);
+            }
+        });
+    }
+
+    /// What is known of kinds that compute ages where none of them was asked.
+    fn age(&mut self, sources: &[Box<dyn DraftSource>]) {
+        let kind = SourceKind::DraftModel;
+        let was_asked = self.claims.iter().any(|claim| claim.evidence.kind == kind);
+        if !was_asked && sources.iter().any(|source| source.kind() == kind) {
+            self.table.age_first(kind);
+        }
     }
 
     /// What [`observe`](Self::observe) learns, or would learn, from a step of the newest tree: each claim under a visited
@@ -278,14 +309,25 @@ impl TreeBuilder {
     }
 
     /// Asks the sources for the children of a node that has just entered the tree.
-    fn expand(&mut self, sources: &mut [Box<dyn DraftSource>], found: usize, node: NodeIdx, max_depth: u32) {
+    fn expand(
+        &mut self,
+        sources: &mut [Box<dyn DraftSource>],
+        found: usize,
+        node: NodeIdx,
+        max_depth: u32,
+        costs: &CostProfile,
+    ) {
         let Found { depth, reach, cursors, .. } = self.found[found];
         let first_claim = self.claims.len();
+        let mut waits = false;
         if depth < max_depth {
-            self.ask(sources, cursors, (depth + 1, reach));
+            waits = self.ask(sources, cursors, (depth + 1, reach));
+        }
+        self.agree(first_claim);
+        if waits && self.ask_computing(sources, found, max_depth, costs) {
+            self.agree(first_claim);
         }
         self.claims_of[node.index()] = (first_claim as u32, self.claims.len() as u32);
-        self.agree(first_claim);
         for i in 0..self.scratch.children.len() {
             let child = self.scratch.children[i];
             let reach = reach * child.probability;
@@ -313,51 +355,134 @@ impl TreeBuilder {
         }
     }
 
-    /// Collects what the sources claim at the cursors of a node with this reach, sorted by token and source. What would be below
-    /// the least reach is left out: most claims are, and sorting them takes longer than finding them.
-    fn ask(&mut self, sources: &mut [Box<dyn DraftSource>], cursors: (u32, u32), (depth, reach): (u32, f32)) {
-        let first_claim = self.claims.len();
-        let cursors = &self.cursors[cursors.0 as usize..cursors.1 as usize];
-        for group in cursors.chunk_by(|a, b| a.0 == b.0) {
-            let index = group[0].0;
-            let source = &mut sources[usize::from(index)];
+    /// Collects what the sources claim at the cursors of a node with this reach; `true` where one that computes was left out.
+    fn ask(&mut self, sources: &mut [Box<dyn DraftSource>], cursors: (u32, u32), below: (u32, f32)) -> bool {
+        let weighs = self.config.weighing == Weighing::Learned;
+        let mut waits = false;
+        let mut start = cursors.0;
+        while start < cursors.1 {
+            let index = self.cursors[start as usize].0;
+            let group = self.cursors[start as usize..cursors.1 as usize].iter();
+            let n = group.take_while(|cursor| cursor.0 == index).count() as u32;
             self.scratch.frontier.clear();
+            let group = &self.cursors[start as usize..(start + n) as usize];
             self.scratch.frontier.extend(group.iter().map(|&(_, cursor)| cursor));
-            self.scratch.candidates.clear();
-            source.expand(&self.scratch.frontier, &mut self.scratch.candidates);
-            for candidate in self.scratch.candidates.as_slice() {
-                if candidate.token.index() >= self.config.vocab_size {
-                    continue;
-                }
-                let evidence = Evidence {
-                    kind: source.kind(),
-                    probability: candidate.probability,
-                    match_len: candidate.match_len,
-                    count: candidate.count,
-                    depth,
-                    is_agreed: false,
-                };
-                let probability = match self.config.weighing {
-                    Weighing::Learned => self.table.probability(&evidence),
-                    Weighing::AsClaimed => evidence.probability.clamp(0.0, 1.0),
-                };
-                // If others agree with it, a claim of the target may still rise to what it says.
-                let most =
-                    if is_of_target(evidence.kind) { 1.0_f32.min(5.0 * probability) } else { probability };
-                if reach * most >= self.config.reach_min {
-                    let (token, next) = (candidate.token, candidate.next);
-                    self.claims.push(Claim { token, source: index, probability, evidence, next });
-                }
+            let source = &mut sources[usize::from(index)];
+            if weighs && source.expansion_us(&self.scratch.frontier) > 0.0 {
+                waits = true;
+            } else {
+                self.claim(index, source.as_mut(), below);
+            }
+            start += n;
+        }
+        waits
+    }
+
+    /// Takes down what a source claims at the cursors of `scratch.frontier`, below a node with this reach. What would be below the
+    /// least reach is left out: most claims are, and sorting them takes longer than finding them.
+    fn claim(&mut self, index: u8, source: &mut dyn DraftSource, (depth, reach): (u32, f32)) {
+        self.scratch.candidates.clear();
+        source.expand(&self.scratch.frontier, &mut self.scratch.candidates);
+        for candidate in self.scratch.candidates.as_slice() {
+            if candidate.token.index() >= self.config.vocab_size {
+                continue;
+            }
+            let evidence = Evidence {
+                kind: source.kind(),
+                probability: candidate.probability,
+                match_len: candidate.match_len,
+                count: candidate.count,
+                depth,
+                is_agreed: false,
+            };
+            let probability = match self.config.weighing {
+                Weighing::Learned => self.table.probability(&evidence),
+                Weighing::AsClaimed => evidence.probability.clamp(0.0, 1.0),
+            };
+            // If others agree with it, a claim of the target may still rise to what it says.
+            let most = if is_of_target(evidence.kind) { 1.0_f32.min(5.0 * probability) } else { probability };
+            if reach * most >= self.config.reach_min {
+                let (token, next) = (candidate.token, candidate.next);
+                self.claims.push(Claim { token, source: index, probability, evidence, next });
             }
         }
-        // Unstable, with a complete key: a stable sort would allocate.
-        self.claims[first_claim..].sort_unstable_by(|a, b| {
-            let by_token = a.token.cmp(&b.token).then(a.source.cmp(&b.source));
-            by_token.then(b.probability.total_cmp(&a.probability)).then(a.next.0.cmp(&b.next.0))
-        });
-        if self.hears_target && self.config.weighing == Weighing::Learned {
-            self.note_agreement(first_claim);
+    }
+
+    /// Asks the sources that compute at a node, where that pays; `scratch.children` is what the others know of it. `true` where
+    /// one was asked.
+    fn ask_computing(
+        &mut self,
+        sources: &mut [Box<dyn DraftSource>],
+        found: usize,
+        max_depth: u32,
+        costs: &CostProfile,
+    ) -> bool {
+        let Found { depth, reach, cursors, .. } = self.found[found];
+        let known: f32 = self.scratch.children.iter().map(|child| child.probability).sum();
+        let mut asked = false;
+        for at in cursors.0..cursors.1 {
+            let (index, cursor) = self.cursors[at as usize];
+            let source = &mut sources[usize::from(index)];
+            let alone_us = source.expansion_us(&[cursor]);
+            if alone_us <= 0.0 {
+                continue; // it looks up, and has been asked
+            }
+            let first_hit = self.table.first_hit(source.kind());
+            let alone = reach * (1.0 - known.min(1.0)) * first_hit;
+            self.scratch.frontier.clear();
+            self.scratch.frontier.push(cursor);
+            self.find_waiting(index, max_depth);
+            let (gain, us) = self.join_waiting(source.as_ref(), (alone, alone_us), first_hit);
+            if self.growth.pays(gain, us, costs) {
+                source.prepare(&self.scratch.frontier);
+                self.growth.spend(us, costs);
+                self.scratch.frontier.truncate(1);
+                self.claim(index, source.as_mut(), (depth + 1, reach));
+                asked = true;
+            }
         }
+        asked
+    }
+
+    /// Lists the frontier nodes that wait for this source alone, highest reach first.
+    fn find_waiting(&mut self, index: u8, max_depth: u32) {
+        let Self { found, frontier, cursors, scratch, .. } = self;
+        scratch.waiting.clear();
+        for &ranked in frontier.iter() {
+            let Found { depth, reach, cursors: (start, end), .. } = found[ranked.found as usize];
+            // Where others go on too, they are asked first.
+            if let [(of, cursor)] = cursors[start as usize..end as usize]
+                && of == index
+                && depth < max_depth
+            {
+                scratch.waiting.push((Ranked { reach, ..ranked }, cursor));
+            }
+        }
+        scratch.waiting.sort_unstable_by_key(|waiting| std::cmp::Reverse(waiting.0));
+        scratch.waiting.truncate(GROUP_MAX - 1);
+    }
+
+    /// Adds waiting nodes to the pass in `scratch.frontier` while they make its gain per µs larger, and returns its gain and µs.
+    fn join_waiting(
+        &mut self,
+        source: &dyn DraftSource,
+        (mut gain, mut us): (f32, f32),
+        first_hit: f32,
+    ) -> (f32, f32) {
+        let Scratch { frontier, waiting, .. } = &mut self.scratch;
+        for &(Ranked { reach, .. }, cursor) in waiting.iter() {
+            frontier.push(cursor);
+            let (more_gain, more_us) = (gain + reach * first_hit, source.expansion_us(frontier));
+            if more_us <= us {
+                continue; // it is computed already, and joins for nothing
+            }
+            if more_gain / more_us < gain / us {
+                frontier.pop();
+                break;
+            }
+            (gain, us) = (more_gain, more_us);
+        }
+        (gain, us)
     }
 
     /// Weighs the claims of calibration and reuse that matches of text agree with anew.
@@ -377,6 +502,14 @@ impl TreeBuilder {
     /// Claims for one token come from the same text more often than not, so they are no independent witnesses: the
     /// strongest counts. (Their noisy-or was tried: acceptance with context and history was the same to three digits.)
     fn agree(&mut self, first_claim: usize) {
+        // Unstable, with a complete key: a stable sort would allocate.
+        self.claims[first_claim..].sort_unstable_by(|a, b| {
+            let by_token = a.token.cmp(&b.token).then(a.source.cmp(&b.source));
+            by_token.then(b.probability.total_cmp(&a.probability)).then(a.next.0.cmp(&b.next.0))
+        });
+        if self.hears_target && self.config.weighing == Weighing::Learned {
+            self.note_agreement(first_claim);
+        }
         let children = &mut self.scratch.children;
         children.clear();
         let mut start = first_claim as u32;
@@ -412,14 +545,25 @@ fn for_judged(
     outcome: &StepOutcome<'_>,
     mut judged: impl FnMut(&Evidence, bool),
 ) {
-    let visited = std::iter::once(NodeIdx::ROOT).chain(outcome.accepted.iter().copied());
-    for (node, &chosen) in visited.zip(outcome.new_tokens) {
-        let Some(&(start, end)) = claims_of.get(node.index()) else { break };
-        let claims = &claims[start as usize..end as usize];
+    for_visited(claims, claims_of, outcome, |claims, chosen| {
         // Sorted by token and source: of a source's claims about one token, the strongest is the first.
         for same in claims.chunk_by(|a, b| (a.token, a.source) == (b.token, b.source)) {
             judged(&same[0].evidence, same[0].token == chosen);
         }
+    });
+}
+
+/// Calls `visit` with the claims under each visited node, and the token that the target chose there.
+fn for_visited(
+    claims: &[Claim],
+    claims_of: &[(u32, u32)],
+    outcome: &StepOutcome<'_>,
+    mut visit: impl FnMut(&[Claim], TokenId),
+) {
+    let visited = std::iter::once(NodeIdx::ROOT).chain(outcome.accepted.iter().copied());
+    for (node, &chosen) in visited.zip(outcome.new_tokens) {
+        let Some(&(start, end)) = claims_of.get(node.index()) else { break };
+        visit(&claims[start as usize..end as usize], chosen);
     }
 }
 
@@ -443,31 +587,74 @@ fn share(children: &mut [Child], by_odds: bool) {
 /// Cursors of one source at one node at most.
 const CURSORS_MAX: usize = 8;
 
-/// The best size of the tree so far.
-struct Best {
-    rows: usize,
-    /// Expected tokens per µs.
-    rate: f32,
+/// Nodes that a source computes in one pass at most.
+const GROUP_MAX: usize = 8;
+
+/// How the tree has grown, and its best size so far.
+#[derive(Debug, Default)]
+struct Growth {
+    /// Expected tokens of the tree by its rows: entry `i` is of the first `i + 1`.
+    gains: Vec<f32>,
+    /// Time of the passes that sources have made for this tree, in µs: it is spent, whatever the size.
+    spent_us: f32,
+    /// By how much a draft must beat plain decoding.
+    margin: f32,
+    max_rows: usize,
+    best_rows: usize,
+    /// Expected tokens per µs of the best size.
+    best_rate: f32,
 }
 
-impl Best {
+impl Growth {
     /// Plain decoding, with the head start that a draft has to beat.
-    fn plain(costs: &CostProfile, margin: f32) -> Self {
-        Best { rows: 1, rate: (1.0 + margin) / costs.step_us(1) }
+    fn start(&mut self, costs: &CostProfile, margin: f32, max_rows: usize) {
+        self.gains.clear();
+        self.gains.push(1.0);
+        (self.spent_us, self.margin, self.max_rows, self.best_rows) = (0.0, margin, max_rows, 1);
+        self.best_rate = self.rate(1, costs);
     }
 
-    fn consider(&mut self, gain: f32, rows: usize, costs: &CostProfile) {
-        let rate = gain / costs.step_us(rows);
-        if rate > self.rate {
-            *self = Best { rows, rate };
+    fn rate(&self, rows: usize, costs: &CostProfile) -> f32 {
+        let gain = if rows == 1 { 1.0 + self.margin } else { self.gains[rows - 1] };
+        gain / (costs.step_us(rows) + self.spent_us)
+    }
+
+    /// The tree has another row.
+    fn push(&mut self, reach: f32, costs: &CostProfile) {
+        self.gains.push(self.gain() + reach);
+        self.consider(self.gains.len(), costs);
+    }
+
+    fn consider(&mut self, rows: usize, costs: &CostProfile) {
+        let rate = self.rate(rows, costs);
+        if rate > self.best_rate {
+            (self.best_rows, self.best_rate) = (rows, rate);
         }
     }
 
-    /// Whether any tree of up to `max_rows` rows could beat the best: no further node is reached more often than `reach`.
-    fn can_improve(&self, gain: f32, reach: f32, rows: usize, max_rows: usize, costs: &CostProfile) -> bool {
-        (rows + 1..=max_rows).any(|more| {
+    /// A pass was made.
+    fn spend(&mut self, us: f32, costs: &CostProfile) {
+        self.spent_us += us;
+        (self.best_rows, self.best_rate) = (1, self.rate(1, costs));
+        (2..=self.gains.len()).for_each(|rows| self.consider(rows, costs));
+    }
+
+    fn gain(&self) -> f32 {
+        self.gains[self.gains.len() - 1]
+    }
+
+    /// Whether a pass of `us` that is expected to gain so much, on one row more, beats the best size (Lever, eq. 6).
+    fn pays(&self, gain: f32, us: f32, costs: &CostProfile) -> bool {
+        let more_us = costs.step_us(self.best_rows + 1) + self.spent_us + us;
+        self.best_rows < self.max_rows && (self.gains[self.best_rows - 1] + gain) / more_us > self.best_rate
+    }
+
+    /// Whether any larger tree could beat the best: no further node is reached more often than `reach`.
+    fn can_improve(&self, reach: f32, costs: &CostProfile) -> bool {
+        let (gain, rows) = (self.gain(), self.gains.len());
+        (rows + 1..=self.max_rows).any(|more| {
             let gain_max = gain + reach * (more - rows) as f32;
-            gain_max / costs.step_us(more) > self.rate
+            gain_max / (costs.step_us(more) + self.spent_us) > self.best_rate
         })
     }
 }

@@ -1,5 +1,8 @@
 //! The builder: against the obvious implementation, and against sources of every kind.
 
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
 use proptest::prelude::*;
 
 use super::testing::{AlwaysRight, AlwaysWrong, Endless, Random};
@@ -337,4 +340,122 @@ fn as_many_sources_as_allowed_are_asked() {
     let mut builder = builder();
     let too_many = std::panic::AssertUnwindSafe(|| build(&mut builder, &mut sources, &response[..1]));
     assert!(std::panic::catch_unwind(too_many).is_err());
+}
+
+/// A source that computes: at each node the same tokens with the same probabilities. A pass takes `pass_us` and `row_us` for
+/// each node, and is taken down with its number of nodes.
+#[derive(Clone)]
+struct Computing {
+    probabilities: Vec<f32>,
+    pass_us: f32,
+    row_us: f32,
+    ready: BTreeSet<u64>,
+    passes: Arc<Mutex<Vec<usize>>>,
+}
+
+impl Computing {
+    fn new(probabilities: &[f32], pass_us: f32, row_us: f32) -> Self {
+        let (probabilities, passes) = (probabilities.to_vec(), Arc::default());
+        Computing { probabilities, pass_us, row_us, ready: BTreeSet::new(), passes }
+    }
+}
+
+impl DraftSource for Computing {
+    fn kind(&self) -> SourceKind {
+        SourceKind::DraftModel
+    }
+
+    fn name(&self) -> &str {
+        "computing"
+    }
+
+    fn prime(&mut self, _committed: &[TokenId]) {}
+
+    fn reset(&mut self) {}
+
+    fn anchors(&mut self, _committed: &[TokenId], out: &mut Vec<Anchor>) {
+        self.ready.clear();
+        out.push(Anchor { cursor: Cursor(0), match_len: 1 });
+    }
+
+    fn expansion_us(&self, frontier: &[Cursor]) -> f32 {
+        match frontier.iter().filter(|cursor| !self.ready.contains(&cursor.0)).count() {
+            0 => 0.0,
+            n => self.pass_us + self.row_us * n as f32,
+        }
+    }
+
+    fn prepare(&mut self, frontier: &[Cursor]) {
+        let n_before = self.ready.len();
+        self.ready.extend(frontier.iter().map(|cursor| cursor.0));
+        if self.ready.len() > n_before {
+            self.passes.lock().unwrap().push(self.ready.len() - n_before);
+        }
+    }
+
+    fn expand(&mut self, frontier: &[Cursor], out: &mut Candidates) {
+        self.prepare(frontier);
+        for (parent, cursor) in (0..).zip(frontier) {
+            for (token, &probability) in (0u32..).zip(&self.probabilities) {
+                let next = Cursor(cursor.0.wrapping_mul(8).wrapping_add(u64::from(token) + 1));
+                let token = TokenId(token);
+                out.push(Candidate { parent, token, probability, match_len: 1, count: 1, next });
+            }
+        }
+    }
+
+    fn observe(&mut self, _committed: &[TokenId], _step: &StepOutcome<'_>) {}
+
+    fn memory_usage(&self) -> usize {
+        0
+    }
+
+    fn fork(&self) -> Box<dyn DraftSource> {
+        Box::new(self.clone())
+    }
+}
+
+/// Nodes of each pass for a tree of `computing` and `others`, and the rows of the tree.
+fn passes(computing: Computing, others: Vec<Box<dyn DraftSource>>) -> (Vec<usize>, usize) {
+    let passes = Arc::clone(&computing.passes);
+    let mut sources = others;
+    sources.push(Box::new(computing));
+    let tree = build(&mut builder(), &mut sources, &[TokenId(1)]);
+    let passes = passes.lock().unwrap().clone();
+    (passes, tree.len())
+}
+
+#[test]
+fn a_source_that_computes_is_asked_where_a_pass_pays() {
+    // A step takes 10 ms.
+    let (few, rows) = passes(Computing::new(&[0.9], 2000.0, 0.0), Vec::new());
+    assert!(few.len() >= 2 && rows == few.len() + 1, "{few:?} {rows}");
+    let (more, rows) = passes(Computing::new(&[0.9], 200.0, 0.0), Vec::new());
+    assert!(more.len() > few.len() && rows == more.len() + 1, "{more:?} {rows}");
+    assert_eq!(passes(Computing::new(&[0.9], 20_000.0, 0.0), Vec::new()), (vec![], 1));
+}
+
+#[test]
+fn what_passes_take_is_a_cost_of_the_tree() {
+    // Where one answer is all but worthless, the pass is made once, and plain decoding remains.
+    let (passes, rows) = passes(Computing::new(&[0.001], 2000.0, 0.0), Vec::new());
+    assert_eq!((passes, rows), (vec![1], 1));
+}
+
+#[test]
+fn passes_are_serial_while_narrow_and_grouped_when_several_good_nodes_wait() {
+    // Rows of a pass are nearly free, and four children are as good as each other.
+    let (grouped, _) = passes(Computing::new(&[0.24; 4], 500.0, 10.0), Vec::new());
+    assert_eq!(grouped[..2], [1, 4], "{grouped:?}");
+    // One child stands out, and each row of a pass costs what a pass costs.
+    let (serial, _) = passes(Computing::new(&[0.8, 0.1, 0.05], 0.0, 500.0), Vec::new());
+    assert!(serial.len() > 2 && serial.iter().all(|&n| n == 1), "{serial:?}");
+}
+
+#[test]
+fn a_source_that_computes_is_not_asked_what_others_know() {
+    let output = vec![TokenId(7); 40];
+    let known: Vec<Box<dyn DraftSource>> = vec![Box::new(AlwaysRight::new(1, output))];
+    let (passes, rows) = passes(Computing::new(&[0.9], 2000.0, 0.0), known);
+    assert!(passes.is_empty() && rows > 8, "{passes:?} {rows}");
 }

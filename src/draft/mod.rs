@@ -47,6 +47,7 @@ mod source_tests;
 
 pub use alignment::{RejectionCounter, Rejections};
 pub use baseline::{Baseline, UnknownBaseline};
+pub(crate) use baseline::{Plan, Rule, RuleSource};
 pub use builder::{SOURCES_MAX, TreeBuilder};
 pub use calibration::CalibrationSource;
 pub use context::ContextSource;
@@ -63,7 +64,7 @@ pub use reliability::{Evidence, ReliabilityConfig, ReliabilityTable};
 pub use resume::ResumeSource;
 pub use reuse::{ReuseConfig, ReuseSource};
 pub use source::{
-    Anchor, Candidate, Candidates, Cursor, DraftSource, SourceKind, StepOutcome, most_frequent,
+    Anchor, Candidate, Candidates, Computed, Cursor, DraftSource, SourceKind, StepOutcome, most_frequent,
 };
 pub use successors::{SUCCESSORS_MAX, Successor, SuccessorLists};
 pub use tree::{DraftTree, NodeIdx};

@@ -47,6 +47,8 @@ pub struct Evidence {
 pub struct ReliabilityTable {
     /// Shape `[kind, match length, probability, depth]`; the last two kinds are calibration and reuse that text agrees with.
     cells: Vec<Cell>,
+    /// How often the likeliest claim of a kind came true, whatever it said.
+    firsts: [Cell; SourceKind::COUNT],
     prior: Cow<'static, Prior>,
     /// The most that the prior gives. Shape `[kind, match length, probability]`.
     prior_max: Vec<f32>,
@@ -80,6 +82,13 @@ const PROBABILITY_MAX: f32 = 0.995;
 
 const DEPTHS: usize = 3;
 
+/// How often a draft model's likeliest token is the target's, before anything was seen, …
+const FIRST_HIT: f32 = 0.7;
+/// … and how many claims that opinion counts as.
+const FIRST_CLAIMS: f32 = 4.0;
+/// What remains of the claims seen after a step without one: half after 88 steps.
+const FIRST_AGEING: f32 = 127.0 / 128.0;
+
 impl Default for ReliabilityTable {
     fn default() -> Self {
         Self::new()
@@ -108,7 +117,8 @@ impl ReliabilityTable {
             })
         });
         let prior_max = prior_max.collect();
-        ReliabilityTable { cells: vec![Cell::default(); n_cells], prior, prior_max, config }
+        let firsts = [Cell::default(); SourceKind::COUNT];
+        ReliabilityTable { cells: vec![Cell::default(); n_cells], firsts, prior, prior_max, config }
     }
 
     /// Probability that the target chooses the token.
@@ -154,6 +164,29 @@ impl ReliabilityTable {
             cell.expected *= 0.5;
             cell.hits *= 0.5;
         }
+    }
+
+    /// How often the likeliest claim of sources of this kind comes true, before it is known: what asking them is worth.
+    pub(super) fn first_hit(&self, kind: SourceKind) -> f32 {
+        let cell = &self.firsts[kind.index()];
+        (FIRST_CLAIMS * FIRST_HIT + cell.hits) / (FIRST_CLAIMS + cell.expected)
+    }
+
+    /// Learns whether the likeliest claim of a source that was asked came true.
+    pub(super) fn update_first(&mut self, kind: SourceKind, hit: bool) {
+        let cell = &mut self.firsts[kind.index()];
+        cell.expected += 1.0;
+        cell.hits += f32::from(u8::from(hit));
+        if cell.expected > self.config.hits_max {
+            *cell = Cell { hits: 0.5 * cell.hits, expected: 0.5 * cell.expected };
+        }
+    }
+
+    /// A step went by in which sources of this kind were not asked: what is known of them ages, so that they are asked again
+    /// some day.
+    pub(super) fn age_first(&mut self, kind: SourceKind) {
+        let cell = &mut self.firsts[kind.index()];
+        *cell = Cell { hits: FIRST_AGEING * cell.hits, expected: FIRST_AGEING * cell.expected };
     }
 
     /// Bytes on the heap.
@@ -284,6 +317,20 @@ mod tests {
             ReliabilityTable::new().caps(SourceKind::Context).after(&short) < 0.8,
             "a cap says something"
         );
+    }
+
+    #[test]
+    fn a_kind_whose_first_claims_fail_is_worth_asking_again_some_day() {
+        let kind = SourceKind::DraftModel;
+        let mut table = ReliabilityTable::new();
+        let start = table.first_hit(kind);
+        (0..50).for_each(|_| table.update_first(kind, false));
+        assert!(table.first_hit(kind) < 0.1 * start);
+        assert_eq!(table.first_hit(SourceKind::Context), start);
+        (0..1000).for_each(|_| table.age_first(kind));
+        assert!(table.first_hit(kind) > 0.9 * start);
+        (0..1000).for_each(|_| table.update_first(kind, true));
+        assert!(table.first_hit(kind) > 0.95);
     }
 
     #[test]

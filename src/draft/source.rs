@@ -1,6 +1,8 @@
 //! What a draft source is.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use serde::Serialize;
 
@@ -160,13 +162,38 @@ pub fn most_frequent(counts: impl Iterator<Item = (u32, u32)>, n_max: usize) -> 
     tokens.into_iter().take(n_max).map(|(_, token)| TokenId(token)).collect()
 }
 
+/// What a source has computed so far, where it computes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Computed {
+    /// Forward passes of a draft model, those that read the text included.
+    pub passes: usize,
+    /// Rows of these passes.
+    pub rows: usize,
+    /// Their time, in µs.
+    pub time_us: f64,
+    /// Why the source does not draft, where it does not.
+    pub off: Option<String>,
+}
+
+impl Computed {
+    /// What was computed since `earlier`.
+    pub fn since(self, earlier: &Computed) -> Computed {
+        Computed {
+            passes: self.passes - earlier.passes,
+            rows: self.rows - earlier.rows,
+            time_us: self.time_us - earlier.time_us,
+            off: self.off,
+        }
+    }
+}
+
 /// Something that proposes tokens without running the target.
 ///
 /// A source hands over [`Cursor`]s: the tree builder asks it to [`expand`](Self::expand) those that are worth it, in
 /// one tree together with every other source's. The call order of a session:
 ///
 /// ```text
-/// calibrate* → prime(prompt) → { anchors → expand* → calibrate → observe }* → calibrate* → prime(next turn) → …
+/// calibrate* → prime(prompt) → { anchors → (prepare | expand)* → calibrate → observe }* → calibrate* → prime(next turn) → …
 /// truncate → prime                        after a truncation
 /// ```
 ///
@@ -210,6 +237,28 @@ pub trait DraftSource: Send {
 
     /// Likely next tokens of each cursor, likeliest first. `out` comes empty.
     fn expand(&mut self, frontier: &[Cursor], out: &mut Candidates);
+
+    /// Expected time of [`expand`](Self::expand) for these cursors together, in µs, beyond that of a lookup. 0 (the default)
+    /// where expanding is a lookup: then the source is always asked. Where it is more, the builder asks when it pays.
+    fn expansion_us(&self, frontier: &[Cursor]) -> f32 {
+        let _ = frontier;
+        0.0
+    }
+
+    /// Computes what these cursors expand to, together; expanding them is a lookup afterwards.
+    fn prepare(&mut self, frontier: &[Cursor]) {
+        let _ = frontier;
+    }
+
+    /// Long work of this source ends soon after `cancel` is set; what it was for is done when it is next needed.
+    fn watch(&mut self, cancel: &Arc<AtomicBool>) {
+        let _ = cancel;
+    }
+
+    /// What the source has computed so far; `None` where it only looks up.
+    fn computed(&self) -> Option<Computed> {
+        None
+    }
 
     /// A step ended and its tokens became final; `committed` is everything committed so far, those included.
     fn observe(&mut self, committed: &[TokenId], step: &StepOutcome<'_>);

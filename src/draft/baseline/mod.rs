@@ -11,7 +11,7 @@
 //!
 //! A rule plans its whole tree when it is asked for anchors and hands the plan over node by node, so that the tree builder,
 //! the engine and the statistics treat it as any source. With [`BuilderConfig::as_claimed`] the builder keeps the plan as it
-//! is. Rules that draft by a model (chains, SpecInfer, OPT-Tree, EdgeLLM) need one and are not here. What all rules keep within: `max_rows` of the batch, and 2²⁰ tokens of text (what comes later is not read).
+//! is. Rules that draft by a model (chains, SpecInfer, OPT-Tree, EdgeLLM) are [`ModelRule`](crate::draft_model::ModelRule)s. What all rules keep within: `max_rows` of the batch, and 2²⁰ tokens of text (what comes later is not read).
 
 mod corpus;
 mod pld;
@@ -23,10 +23,12 @@ mod tests;
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use serde::{Deserialize, Serialize};
 
-use super::source::{Anchor, Candidate, Candidates, Cursor, DraftSource, SourceKind, StepOutcome};
+use super::source::{Anchor, Candidate, Candidates, Computed, Cursor, DraftSource, SourceKind, StepOutcome};
 use crate::token::TokenId;
 use corpus::Corpus;
 
@@ -117,7 +119,10 @@ impl FromStr for Baseline {
 }
 
 /// What a rule is to the source that hands its plans over.
-trait Rule: Clone + Send + 'static {
+pub(crate) trait Rule: Clone + Send + 'static {
+    /// What kind of source it is.
+    const KIND: SourceKind = SourceKind::Other;
+
     /// Reads what was committed since the last time; `committed` is everything, and was not shortened.
     fn read(&mut self, committed: &[TokenId]);
 
@@ -125,7 +130,22 @@ trait Rule: Clone + Send + 'static {
     fn reset(&mut self);
 
     /// Plans the draft after `committed`, all of which was read. `plan` comes empty.
-    fn plan(&self, committed: &[TokenId], plan: &mut Plan);
+    fn plan(&mut self, committed: &[TokenId], plan: &mut Plan);
+
+    /// Learns what became of the newest draft.
+    fn learn(&mut self, step: &StepOutcome<'_>) {
+        let _ = step;
+    }
+
+    /// As [`DraftSource::watch`].
+    fn watch(&mut self, cancel: &Arc<AtomicBool>) {
+        let _ = cancel;
+    }
+
+    /// As [`DraftSource::computed`].
+    fn computed(&self) -> Option<Computed> {
+        None
+    }
 
     /// Bytes on the heap.
     fn memory_usage(&self) -> usize;
@@ -133,7 +153,7 @@ trait Rule: Clone + Send + 'static {
 
 /// A planned tree: parents before children, node 0 the root.
 #[derive(Clone, Debug)]
-struct Plan {
+pub(crate) struct Plan {
     nodes: Vec<Planned>,
     /// Nodes below the root at most.
     n_max: usize,
@@ -158,12 +178,17 @@ impl Plan {
     }
 
     /// Nodes below the root.
-    fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.nodes.len() - 1
     }
 
+    /// Nodes below the root at most.
+    pub(crate) fn n_max(&self) -> usize {
+        self.n_max
+    }
+
     /// Appends a node and returns its index; `None` where the plan is full.
-    fn push(&mut self, parent: usize, token: TokenId, reach: f32) -> Option<usize> {
+    pub(crate) fn push(&mut self, parent: usize, token: TokenId, reach: f32) -> Option<usize> {
         (self.len() < self.n_max).then(|| {
             self.nodes.push(Planned { parent: parent as u32, token, reach });
             self.nodes.len() - 1
@@ -181,17 +206,18 @@ impl Plan {
 }
 
 /// A rule as a draft source. A cursor is the index of a planned node.
-#[derive(Clone, Debug)]
-struct RuleSource<R> {
-    baseline: Baseline,
+#[derive(Clone)]
+pub(crate) struct RuleSource<R> {
+    name: String,
     rule: R,
     plan: Plan,
     n_read: usize,
 }
 
 impl<R: Rule> RuleSource<R> {
-    fn boxed(baseline: Baseline, n_max: usize, rule: R) -> Box<dyn DraftSource> {
-        Box::new(RuleSource { baseline, rule, plan: Plan::new(n_max), n_read: 0 })
+    /// The source of `rule`, for drafts of `n_max` tokens.
+    pub(crate) fn boxed(name: impl fmt::Display, n_max: usize, rule: R) -> Box<dyn DraftSource> {
+        Box::new(RuleSource { name: name.to_string(), rule, plan: Plan::new(n_max), n_read: 0 })
     }
 
     fn read(&mut self, committed: &[TokenId]) {
@@ -205,11 +231,11 @@ impl<R: Rule> RuleSource<R> {
 
 impl<R: Rule> DraftSource for RuleSource<R> {
     fn kind(&self) -> SourceKind {
-        SourceKind::Other
+        R::KIND
     }
 
     fn name(&self) -> &str {
-        self.baseline.name()
+        &self.name
     }
 
     fn prime(&mut self, committed: &[TokenId]) {
@@ -250,7 +276,16 @@ impl<R: Rule> DraftSource for RuleSource<R> {
         }
     }
 
-    fn observe(&mut self, committed: &[TokenId], _step: &StepOutcome<'_>) {
+    fn watch(&mut self, cancel: &Arc<AtomicBool>) {
+        self.rule.watch(cancel);
+    }
+
+    fn computed(&self) -> Option<Computed> {
+        self.rule.computed()
+    }
+
+    fn observe(&mut self, committed: &[TokenId], step: &StepOutcome<'_>) {
+        self.rule.learn(step);
         self.read(committed);
     }
 

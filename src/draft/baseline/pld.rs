@@ -17,7 +17,7 @@ impl Rule for Pld {
 
     fn reset(&mut self) {}
 
-    fn plan(&self, committed: &[TokenId], plan: &mut Plan) {
+    fn plan(&mut self, committed: &[TokenId], plan: &mut Plan) {
         let len = committed.len();
         for n in (1..=NGRAM_MAX.min(len)).rev() {
             // An occurrence that ends the text is the n-gram itself.

@@ -57,7 +57,7 @@ impl Rule for Recycle {
         self.n_read = 0;
     }
 
-    fn plan(&self, committed: &[TokenId], plan: &mut Plan) {
+    fn plan(&mut self, committed: &[TokenId], plan: &mut Plan) {
         let Some(&root) = committed.last() else { return };
         // The template's node of each planned node, by its path.
         let mut planned: Vec<(&[u8], usize)> = vec![(&[], 0)];

@@ -36,7 +36,7 @@ impl Rule for Sam {
         self.earlier.reset();
     }
 
-    fn plan(&self, _committed: &[TokenId], plan: &mut Plan) {
+    fn plan(&mut self, _committed: &[TokenId], plan: &mut Plan) {
         let (own, earlier) = (self.own.automaton().suffix_match(), self.earlier.matched());
         // Both lengths as the authors compare them: that of the earlier text less the bias.
         let own_wins = own.len() + BIAS >= earlier.len();
@@ -78,7 +78,7 @@ impl Rule for SamRecycle {
         self.recycle.reset();
     }
 
-    fn plan(&self, committed: &[TokenId], plan: &mut Plan) {
+    fn plan(&mut self, committed: &[TokenId], plan: &mut Plan) {
         self.sam.plan(committed, plan);
         if plan.len() == 0 {
             self.recycle.plan(committed, plan);

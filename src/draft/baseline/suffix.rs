@@ -38,7 +38,7 @@ impl Rule for Suffix {
         self.earlier.reset();
     }
 
-    fn plan(&self, _committed: &[TokenId], plan: &mut Plan) {
+    fn plan(&mut self, _committed: &[TokenId], plan: &mut Plan) {
         let mut best = Scored::new(plan.n_max);
         let own = self.own.automaton();
         best.consider_suffixes(own, own.suffix_match());
