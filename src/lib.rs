@@ -1,5 +1,6 @@
 //! Refrain: an on-device language-model engine that drafts from what the device already holds.
 pub mod draft;
+pub mod draft_model;
 pub mod engine;
 pub mod kernels;
 mod mapping;

@@ -8,15 +8,14 @@ use serde::Serialize;
 use thiserror::Error;
 
 use crate::draft::{
-    CostCorrection, CostProfile, DraftTree, NodeIdx, RejectionCounter, SourceKind, StepLimits, StepOutcome,
+    CostCorrection, CostProfile, NodeIdx, RejectionCounter, SourceKind, StepLimits, StepOutcome,
 };
-use crate::engine::Shared;
 use crate::engine::options::{Drafting, GenerateOptions, STOP_BYTES_MAX};
 use crate::engine::output::{FinishReason, Output, OutputLimits};
+use crate::engine::projection::Projection;
 use crate::engine::reader::Reader;
 use crate::engine::session::{Session, SessionError};
 use crate::engine::stats::{SourceStats, Stats, Stopwatch};
-use crate::model::Workspace;
 use crate::model::transformer::{ForwardError, PassEnd};
 use crate::token::TokenId;
 use crate::verify::{LogitsProcessor, Sampler, SamplingError, walk};
@@ -140,6 +139,8 @@ impl<'s> Generation<'s> {
             name: source.name().to_owned(),
             drafted: 0,
             accepted: 0,
+            // Until the end: what was computed before.
+            computed: source.computed(),
         });
         let stats = Stats {
             prompt_tokens: prompt_len,
@@ -161,7 +162,12 @@ impl<'s> Generation<'s> {
             sampler: Sampler::new(session.shared.kernels, options.sampling),
             processors: options.processors,
             output,
-            projection: Projection::new(session.options.projection_rows, vocab_size),
+            projection: Projection::new(
+                session.options.projection,
+                session.options.projection_rows,
+                session.shared.projection_costs.clone(),
+                vocab_size,
+            ),
             costs,
             stats,
             rejections: RejectionCounter::default(),
@@ -255,7 +261,7 @@ impl<'s> Generation<'s> {
 
         walked?;
         // Choosing tokens costs what it does in plain decoding, and is no part of the batch.
-        let batch_us = time_us.forward - forward_us_before + self.projection.time_us;
+        let batch_us = time_us.forward - forward_us_before + self.projection.time_us();
         self.costs.observe(n_rows, batch_us as f32);
         self.observe(n_rows);
         watch.lap(&mut self.stats.time_us.observe);
@@ -388,6 +394,13 @@ impl<'s> Generation<'s> {
         self.ended = true;
         let finish = self.output.finish().unwrap_or(FinishReason::Cancelled);
         self.stats.rejections = self.rejections.finish();
+        for (stats, source) in self.stats.sources.iter_mut().zip(&self.session.sources) {
+            let before = stats.computed.take();
+            stats.computed = source.computed().map(|all| match &before {
+                Some(before) => all.since(before),
+                None => all,
+            });
+        }
         self.close();
         let summary = Summary { finish, text: held_text, stats: std::mem::take(&mut self.stats) };
         self.events.push_back(Event::Done(summary));
@@ -450,70 +463,5 @@ impl Drop for Generation<'_> {
             }
             self.close();
         }
-    }
-}
-
-/// Projection on demand: logits of the rows that the walk asks for, in waves along the likeliest path.
-///
-/// The output matrix is read once for a wave, and a few rows cost little more than one (Lever, section on output
-/// projection); a row never visited and not on such a path is never projected.
-struct Projection {
-    wave_rows: usize,
-    vocab_size: usize,
-    /// Rows of the newest wave; the walk never comes back to an earlier one.
-    rows: Vec<u32>,
-    /// Rows of all waves of the step.
-    n_projected: usize,
-    /// Time of all waves of the step, µs.
-    time_us: f64,
-    /// `[rows of the wave, vocab_size]`
-    logits: Vec<f32>,
-}
-
-impl Projection {
-    fn new(wave_rows: usize, vocab_size: usize) -> Self {
-        Self { wave_rows, vocab_size, rows: Vec::new(), n_projected: 0, time_us: 0.0, logits: Vec::new() }
-    }
-
-    fn clear(&mut self) {
-        self.rows.clear();
-        self.n_projected = 0;
-        self.time_us = 0.0;
-    }
-
-    fn n_projected(&self) -> usize {
-        self.n_projected
-    }
-
-    /// The logits of `node`, for the caller to change.
-    fn logits(
-        &mut self,
-        shared: &Shared,
-        workspace: &mut Workspace,
-        tree: &DraftTree,
-        node: NodeIdx,
-    ) -> &mut [f32] {
-        let row = node.0;
-        let place = match self.rows.iter().position(|&r| r == row) {
-            Some(place) => place,
-            None => {
-                self.rows.clear();
-                self.rows.push(row);
-                let mut last = node;
-                while self.rows.len() < self.wave_rows
-                    // Nodes stand in order of falling reach, so the first child is the likeliest.
-                    && let Some(child) = tree.children(last).next()
-                {
-                    self.rows.push(child.0);
-                    last = child;
-                }
-                let mut watch = Stopwatch::start();
-                shared.model.logits(shared.compute(), workspace, &self.rows, &mut self.logits);
-                watch.lap(&mut self.time_us);
-                self.n_projected += self.rows.len();
-                0
-            }
-        };
-        &mut self.logits[place * self.vocab_size..(place + 1) * self.vocab_size]
     }
 }

@@ -11,6 +11,7 @@ use std::time::Instant;
 use thiserror::Error;
 
 use crate::draft::{CostCorrection, CostProfile, HistoryStore, ReliabilityTable};
+use crate::draft_model::{DraftModel, DraftModelError, vocabulary};
 use crate::kernels::{IsaKind, Kernels, KvType, Pool};
 use crate::model::checkpoint::LoadError;
 use crate::model::graphs::{GraphsError, StaticGraphs};
@@ -29,14 +30,16 @@ mod generation;
 mod options;
 mod output;
 pub mod profile;
+mod projection;
 mod reader;
 mod session;
 mod stats;
 
 pub use generation::{Event, GenerateError, Generation, Origin, Summary, TokenEvent};
 pub use options::{
-    CONTEXT_LEN_DEFAULT_MAX, Calibration, Drafting, EngineOptions, GenerateOptions, PREFILL_CHUNK_MAX,
-    STOP_BYTES_MAX, SessionOptions, TARGET_READ_STEP_US_MIN, VERIFY_ROWS_MAX,
+    CONTEXT_LEN_DEFAULT_MAX, Calibration, DraftModelOptions, Drafting, EngineOptions, GenerateOptions,
+    PREFILL_CHUNK_MAX, ProjectionMode, STOP_BYTES_MAX, SessionOptions, TARGET_READ_STEP_US_MIN,
+    VERIFY_ROWS_MAX,
 };
 pub use output::FinishReason;
 pub use profile::{MachineProfile, ProfileError, ProfileMismatch, ProfileOptions};
@@ -54,9 +57,13 @@ pub(crate) struct Shared {
     pub(crate) model: Model,
     pub(crate) tokenizer: Tokenizer,
     pub(crate) kernels: Kernels,
-    pub(crate) pool: Pool,
+    pub(crate) pool: Arc<Pool>,
+    /// What sessions that are started from now on draft with, besides their texts.
+    draft_model: Mutex<Option<Arc<DraftModel>>>,
     /// Generations without a stored profile start from it and give back what they have measured.
     pub(crate) costs: Mutex<CostProfile>,
+    /// What projecting rows onto the vocabulary costs.
+    pub(crate) projection_costs: CostProfile,
     /// Where there is one, each generation with its type of KV cache starts from what it says of its context.
     pub(crate) profile: Option<MachineProfile>,
     /// What the generations with that profile have found it to be wrong by; the last to end is kept.
@@ -143,6 +150,7 @@ impl Engine {
         let load = LoadOptions { quantize, packed_access, graph_memory_max, progress };
         let model = Model::load(checkpoint, load)?;
         let pool = Pool::try_new(n_threads).map_err(|source| EngineError::Spawn { n_threads, source })?;
+        let pool = Arc::new(pool);
         let compute = Compute { kernels, pool: &pool };
         if let Some(graphs) = model.graphs() {
             graphs.set_switching(options.graph_switching);
@@ -154,6 +162,14 @@ impl Engine {
             profile.key().mismatch(&here)
         });
         let profile = profile.filter(|_| profile_mismatch.is_none());
+        let projection_costs = match (&options.cost_profile, &profile) {
+            // Rows that cost nothing fill every wave.
+            (Some(_), _) => CostProfile::free_rows(1.0),
+            (None, Some(profile)) => profile.projection_costs(),
+            // A pass would read graphs from flash; waves are as long as they may be.
+            (None, None) if model.graphs().is_some() => CostProfile::free_rows(1.0),
+            (None, None) => measure_projection(&model, compute)?,
+        };
         let costs = match (options.cost_profile, &profile) {
             (Some(costs), _) => costs,
             (None, Some(profile)) => profile.costs(0, SessionOptions::default().projection_rows),
@@ -167,7 +183,9 @@ impl Engine {
             tokenizer,
             kernels,
             pool,
+            draft_model: Mutex::new(None),
             costs: Mutex::new(costs),
+            projection_costs,
             profile,
             correction: Mutex::new(CostCorrection::none()),
             profile_mismatch,
@@ -186,6 +204,42 @@ impl Engine {
     /// [`SessionError`] when an option is out of range or the KV cache cannot be allocated.
     pub fn session(&self, options: SessionOptions) -> Result<Session, SessionError> {
         Session::new(Arc::clone(&self.shared), options)
+    }
+
+    /// Loads a smaller model that drafts for sessions started from now on, in place of an earlier one; `progress` as in
+    /// [`Engine::load`]. It runs on the engine's threads, and what its passes cost is measured unless the options say.
+    ///
+    /// It is one source among others: the builder asks it when that pays, and it never changes the output.
+    ///
+    /// # Errors
+    /// [`DraftModelError`]; sessions go on as before.
+    pub fn set_draft_model(
+        &self,
+        checkpoint: &Checkpoint,
+        options: DraftModelOptions,
+        progress: Option<&dyn Fn(u64, u64)>,
+    ) -> Result<(), DraftModelError> {
+        let DraftModelOptions { quantize, packed_access, cost_profile } = options;
+        let name = checkpoint.name();
+        if checkpoint.graphs().is_some() {
+            return Err(DraftModelError::StaticGraphs { name: name.to_owned() });
+        }
+        vocabulary::check(self.tokenizer(), &checkpoint.tokenizer()?)
+            .map_err(|mismatch| DraftModelError::Vocabulary { name: name.to_owned(), mismatch })?;
+        let load = LoadOptions { quantize, packed_access, graph_memory_max: None, progress };
+        let model = Model::load(checkpoint, load)?;
+        let costs = match cost_profile {
+            Some(costs) => costs,
+            None => measure_costs(&model, self.shared.compute())?,
+        };
+        let (kernels, pool) = (self.shared.kernels, Arc::clone(&self.shared.pool));
+        *self.shared.draft_model_slot() = Some(Arc::new(DraftModel::new(name, model, kernels, pool, costs)));
+        Ok(())
+    }
+
+    /// The model that drafts, if there is one.
+    pub fn draft_model(&self) -> Option<Arc<DraftModel>> {
+        self.shared.draft_model()
     }
 
     /// The model's dimensions.
@@ -280,6 +334,14 @@ impl Shared {
         Compute { kernels: self.kernels, pool: &self.pool }
     }
 
+    pub(crate) fn draft_model(&self) -> Option<Arc<DraftModel>> {
+        self.draft_model_slot().clone()
+    }
+
+    fn draft_model_slot(&self) -> std::sync::MutexGuard<'_, Option<Arc<DraftModel>>> {
+        self.draft_model.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn costs(&self) -> std::sync::MutexGuard<'_, CostProfile> {
         // The profile is replaced as a whole, so a panic elsewhere cannot have left half of one.
         self.costs.lock().unwrap_or_else(PoisonError::into_inner)
@@ -359,5 +421,30 @@ fn measure_costs(model: &Model, compute: Compute<'_>) -> Result<CostProfile, KvC
         let runs = (0..if late { 1 } else { 3 }).map(|_| run(n_rows).expect("rows of token 0 fit the cache"));
         measured.push((n_rows, runs.fold(f32::INFINITY, f32::min)));
     }
+    Ok(CostProfile::from_measurements(&measured))
+}
+
+/// Numbers of rows whose projection is measured: waves are no longer unless a session asks for it.
+const PROJECTION_ROWS: [usize; 4] = [1, 2, 4, 8];
+
+/// Measures the projection of some rows: the least of a few runs each, the first one warming up.
+fn measure_projection(model: &Model, compute: Compute<'_>) -> Result<CostProfile, KvCacheError> {
+    let longest = PROJECTION_ROWS[PROJECTION_ROWS.len() - 1];
+    let mut kv = KvCache::new(model.config(), KvType::F16, longest)?;
+    let mut workspace = Workspace::new(model.config());
+    let (mut batch, mut logits) = (Batch::new(), Vec::new());
+    let never = AtomicBool::new(false);
+    batch.set_chain(0, &[TokenId(0); PROJECTION_ROWS[PROJECTION_ROWS.len() - 1]]);
+    let hidden = model.forward(compute, &batch, &mut kv, &mut workspace, PassEnd::Hidden, &never);
+    hidden.expect("rows of token 0 fit the cache");
+    let measured = PROJECTION_ROWS.map(|n_rows| {
+        let rows: Vec<u32> = (0..n_rows as u32).collect();
+        let runs = (0..4).map(|_| {
+            let start = Instant::now();
+            model.logits(compute, &mut workspace, &rows, &mut logits);
+            start.elapsed().as_secs_f32() * 1e6
+        });
+        (n_rows, runs.fold(f32::INFINITY, f32::min))
+    });
     Ok(CostProfile::from_measurements(&measured))
 }

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::profile::MachineProfile;
 pub use crate::draft::VERIFY_ROWS_MAX;
 use crate::draft::{Baseline, CostProfile, ReuseConfig};
+use crate::draft_model::ModelRule;
 use crate::kernels::{IsaKind, KvType};
 use crate::model::graphs::Switching;
 use crate::model::weights::{PackedAccess, Quantize};
@@ -38,6 +39,17 @@ pub struct EngineOptions {
     pub history_tokens_max: Option<u32>,
 }
 
+/// Options of a draft model. None of them changes a bit of the output.
+#[derive(Debug, Clone, Default)]
+pub struct DraftModelOptions {
+    /// What the matrices become while loading.
+    pub quantize: Quantize,
+    /// How the weights of a packed file come into memory.
+    pub packed_access: PackedAccess,
+    /// What a pass costs by its rows; `None`: measured while loading.
+    pub cost_profile: Option<CostProfile>,
+}
+
 /// Whether a session drafts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -45,12 +57,16 @@ pub enum Drafting {
     /// The tree builder decides at every step; an empty draft is one of its choices.
     #[default]
     Auto,
+    /// As `Auto`, with none but the draft model and the sources that the app adds.
+    DraftModel,
     /// As `Auto`, with none but the sources that the app adds.
     OwnSources,
     /// As `OwnSources`, and whatever they draft is verified: for sources that plan whole trees.
     AsClaimed,
     /// A published rule, for comparison: it alone drafts, from the session's own text, and whatever it drafts is verified.
     Baseline(Baseline),
+    /// As `Baseline`, a rule that drafts with the draft model.
+    ModelRule(ModelRule),
     /// Plain decoding.
     Off,
 }
@@ -82,6 +98,17 @@ pub enum Calibration {
 /// fewer steps.
 pub const TARGET_READ_STEP_US_MIN: f32 = 500.0;
 
+/// Which rows of a verification batch are projected onto the vocabulary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProjectionMode {
+    /// Those that the walk asks for, in waves along the likeliest path, as far as that is measured to pay.
+    #[default]
+    OnDemand,
+    /// All at once, as other engines do: for comparison.
+    Eager,
+}
+
 /// Options of a [`Session`](crate::engine::Session). None of them changes a bit of the output, but for `kv_type` and, where
 /// the output ends for want of room, `context_len`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -95,6 +122,8 @@ pub struct SessionOptions {
     pub kv_type: KvType,
     /// Whether to draft.
     pub drafting: Drafting,
+    /// Whether the engine's draft model drafts, where it has one, with [`Drafting::Auto`].
+    pub draft_model: bool,
     /// Whether the target's distributions over the context draft, with [`Drafting::Auto`].
     pub calibration: Calibration,
     /// What is kept of rejected drafts, with [`Drafting::Auto`]; `None`: nothing.
@@ -111,7 +140,9 @@ pub struct SessionOptions {
     /// Prompt tokens per forward pass, 1..=[`PREFILL_CHUNK_MAX`]; with static graphs, the rows of a prefill graph. A cancelled
     /// prefill keeps the chunks that are done.
     pub prefill_chunk: usize,
-    /// Rows projected onto the vocabulary at a time, along the likeliest path, while the walk goes on.
+    /// Which rows are projected onto the vocabulary.
+    pub projection: ProjectionMode,
+    /// Rows of a wave of [`ProjectionMode::OnDemand`] at most.
     pub projection_rows: usize,
 }
 
@@ -127,6 +158,7 @@ impl Default for SessionOptions {
             context_len: None,
             kv_type: KvType::F16,
             drafting: Drafting::Auto,
+            draft_model: true,
             calibration: Calibration::default(),
             reuse: Some(ReuseConfig::default()),
             namespace: "default".to_owned(),
@@ -134,6 +166,7 @@ impl Default for SessionOptions {
             verify_rows_max: 32,
             verify_lens: Vec::new(),
             prefill_chunk: 256,
+            projection: ProjectionMode::default(),
             projection_rows: 8,
         }
     }

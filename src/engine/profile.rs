@@ -264,6 +264,13 @@ impl MachineProfile {
         CostProfile::from_measurements(&measurements)
     }
 
+    /// What projecting rows onto the vocabulary costs.
+    pub(super) fn projection_costs(&self) -> CostProfile {
+        let measurements: Vec<(usize, f32)> =
+            self.projection.iter().map(|cost| (cost.rows, cost.us)).collect();
+        CostProfile::from_measurements(&measurements)
+    }
+
     /// Time of projecting `rows` rows: that of the next number measured.
     fn projection_us(&self, rows: usize) -> f32 {
         let next = self.projection.iter().find(|cost| cost.rows >= rows).or(self.projection.last());

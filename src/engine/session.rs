@@ -10,6 +10,7 @@ use crate::draft::{
     BuilderConfig, CalibrationSource, ContextSource, DraftSource, DraftTree, ResumeSource, ReuseConfig,
     ReuseSource, SOURCES_MAX, SourceKind, TreeBuilder,
 };
+use crate::draft_model::DraftModelSource;
 use crate::engine::generation::{GenerateError, Generation};
 use crate::engine::options::{
     Calibration, Drafting, GenerateOptions, PREFILL_CHUNK_MAX, SessionOptions, TARGET_READ_STEP_US_MIN,
@@ -104,6 +105,9 @@ pub enum SessionError {
         /// Its value.
         given: f32,
     },
+    /// The session is to draft with a model, and the engine has none.
+    #[error("there is no draft model; load one before the session starts")]
+    NoDraftModel,
     /// The text could not be turned into tokens.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
@@ -194,6 +198,18 @@ impl Session {
                 if let Some(config) = options.reuse {
                     sources.push(Box::new(ReuseSource::new(config)));
                 }
+                if let Some(model) = shared.draft_model().filter(|_| options.draft_model) {
+                    sources.push(Box::new(DraftModelSource::new(&model, context_len)?));
+                }
+            }
+            Drafting::DraftModel => {
+                let model = shared.draft_model().ok_or(SessionError::NoDraftModel)?;
+                sources.push(Box::new(DraftModelSource::new(&model, context_len)?));
+            }
+            Drafting::ModelRule(rule) => {
+                let model = shared.draft_model().ok_or(SessionError::NoDraftModel)?;
+                sources.push(rule.source(&model, context_len, max_rows)?);
+                bounds = BuilderConfig::as_claimed(config.vocab_size, max_rows);
             }
             Drafting::Baseline(baseline) => {
                 sources.push(baseline.source(max_rows, &[]));
@@ -203,6 +219,8 @@ impl Session {
             Drafting::OwnSources | Drafting::Off => {}
         }
         let builder = TreeBuilder::with_table(bounds, shared.reliability().clone());
+        let cancel = Arc::new(AtomicBool::new(false));
+        sources.iter_mut().for_each(|source| source.watch(&cancel));
         Ok(Self {
             workspace: Workspace::new(config),
             context_len,
@@ -217,7 +235,7 @@ impl Session {
             reader,
             calibrated: 0,
             calibrate_us: 0.0,
-            cancel: Arc::new(AtomicBool::new(false)),
+            cancel,
             messages: Vec::new(),
             synced: true,
             answered_len: 0,
@@ -318,6 +336,7 @@ impl Session {
         if self.sources.len() >= SOURCES_MAX {
             return Err(SessionError::TooManySources { max: SOURCES_MAX });
         }
+        source.watch(&self.cancel);
         source.reset();
         source.prime(&self.tokens[..self.primed]);
         self.sources.push(source);
@@ -381,6 +400,7 @@ impl Session {
         fork.tokens.clone_from(&self.tokens);
         fork.kv.copy_from(&self.kv);
         fork.sources = self.sources.iter().map(|source| source.fork()).collect();
+        fork.sources.iter_mut().for_each(|source| source.watch(&fork.cancel));
         fork.primed = self.primed;
         fork.calibrated = self.calibrated;
         fork.messages.clone_from(&self.messages);

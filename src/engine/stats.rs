@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::draft::{Rejections, SourceKind};
+use crate::draft::{Computed, Rejections, SourceKind};
 
 /// Statistics of one generation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -44,6 +44,9 @@ pub struct SourceStats {
     pub drafted: usize,
     /// Draft tokens that the target agreed with.
     pub accepted: usize,
+    /// What it computed for that, where it computes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub computed: Option<Computed>,
 }
 
 /// Rows of the verification batches: `valid + wasted + padded` in all. (CoordGen and sd.npu call what is padded

@@ -47,13 +47,14 @@ pub struct Tiny {
     pub hidden_dim: usize,
     pub n_layers: usize,
     pub head_dim: usize,
+    pub context_len: usize,
     pub ty: BlockType,
     pub seed: u64,
 }
 
 impl Default for Tiny {
     fn default() -> Self {
-        Self { hidden_dim: 64, n_layers: 2, head_dim: 16, ty: BlockType::F32, seed: 1 }
+        Self { hidden_dim: 64, n_layers: 2, head_dim: 16, context_len: 512, ty: BlockType::F32, seed: 1 }
     }
 }
 
@@ -64,7 +65,7 @@ pub const EOS: TokenId = TokenId(256);
 impl Tiny {
     /// A random model of the qwen3 family (QK-norm, grouped queries) over single bytes, as a GGUF file in memory.
     pub fn gguf(self) -> Vec<u8> {
-        let Self { hidden_dim: d, n_layers, head_dim, ty, seed } = self;
+        let Self { hidden_dim: d, n_layers, head_dim, context_len, ty, seed } = self;
         let (n_heads, n_kv_heads, ffn_dim) = (4, 2, 2 * d);
         let mut rng = Rng(seed);
         let mut w = GgufWriter::new();
@@ -75,7 +76,7 @@ impl Tiny {
         meta("general.name", GgufValue::String("tiny".into()));
         for (key, value) in [
             ("block_count", n_layers),
-            ("context_length", 512),
+            ("context_length", context_len),
             ("embedding_length", d),
             ("feed_forward_length", ffn_dim),
             ("attention.head_count", n_heads),

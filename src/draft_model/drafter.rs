@@ -1,0 +1,109 @@
+//! A draft model at work for one session: what the source and the published rules share.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use super::DraftModel;
+use super::kv_tree::KvTree;
+use crate::draft::Computed;
+use crate::model::kv_cache::KvCacheError;
+use crate::model::transformer::ForwardError;
+use crate::token::TokenId;
+
+/// Tokens of text that are left unread until the next draft. More are read together beforehand, which costs little more than
+/// a few rows: so what the next draft costs has a bound.
+const OWED_MAX: usize = 32;
+
+/// A [`KvTree`], and why it is not used, where it is not: an error turns drafting off and is told, and never reaches the
+/// output.
+pub(super) struct Drafter {
+    /// Not there where there was no memory for it.
+    tree: Option<KvTree>,
+    /// Why it has stopped for good.
+    failed: Option<String>,
+}
+
+impl Drafter {
+    /// A drafter without text: see [`KvTree::new`].
+    pub(super) fn new(
+        model: &Arc<DraftModel>,
+        context_len: usize,
+        n_likely: usize,
+        n_nodes_max: usize,
+    ) -> Result<Self, KvCacheError> {
+        let tree = KvTree::new(Arc::clone(model), context_len, n_likely, n_nodes_max)?;
+        Ok(Self { tree: Some(tree), failed: None })
+    }
+
+    /// The tree, where it can be used: it has not failed, and its text fits and is not empty.
+    pub(super) fn tree(&self) -> Option<&KvTree> {
+        let fits = |tree: &&KvTree| (1..=tree.text_len_max()).contains(&tree.text_len());
+        self.tree.as_ref().filter(|_| self.failed.is_none()).filter(fits)
+    }
+
+    /// Does something with the tree; `None` where it cannot be used or fails.
+    pub(super) fn with<T>(&mut self, work: impl FnOnce(&mut KvTree) -> Result<T, ForwardError>) -> Option<T> {
+        self.tree()?;
+        match work(self.tree.as_mut()?) {
+            Ok(value) => Some(value),
+            // The app's wish; the target's own pass will meet it.
+            Err(ForwardError::Cancelled) => None,
+            Err(error) => {
+                self.failed = Some(error.to_string());
+                None
+            }
+        }
+    }
+
+    /// Takes over the committed text.
+    pub(super) fn follow(&mut self, committed: &[TokenId]) {
+        if let Some(tree) = &mut self.tree {
+            tree.follow(committed);
+        }
+    }
+
+    /// Takes over the committed text, and reads it where much of it is unread.
+    pub(super) fn read(&mut self, committed: &[TokenId]) {
+        self.follow(committed);
+        if self.tree().is_some_and(|tree| tree.n_owed() > OWED_MAX) {
+            self.with(KvTree::read);
+        }
+    }
+
+    pub(super) fn truncate(&mut self, len: usize) {
+        if let Some(tree) = &mut self.tree {
+            tree.truncate(len);
+        }
+    }
+
+    pub(super) fn watch(&mut self, cancel: &Arc<AtomicBool>) {
+        if let Some(tree) = &mut self.tree {
+            tree.watch(cancel);
+        }
+    }
+
+    pub(super) fn computed(&self) -> Computed {
+        let mut computed = self.tree.as_ref().map(|tree| tree.computed().clone()).unwrap_or_default();
+        computed.off = self.failed.clone().or_else(|| {
+            let tree = self.tree.as_ref().filter(|tree| tree.text_len() > tree.text_len_max())?;
+            let (len, max) = (tree.text_len(), tree.text_len_max());
+            Some(format!("{len} tokens exceed the draft model's context of {max}"))
+        });
+        computed
+    }
+
+    pub(super) fn memory_usage(&self) -> usize {
+        self.tree.as_ref().map_or(0, KvTree::memory_usage)
+    }
+}
+
+/// A copy for a fork of the session; where there is no memory for it, it does not draft.
+impl Clone for Drafter {
+    fn clone(&self) -> Self {
+        match self.tree.as_ref().map(KvTree::fork) {
+            Some(Ok(tree)) => Self { tree: Some(tree), failed: self.failed.clone() },
+            Some(Err(error)) => Self { tree: None, failed: Some(error.to_string()) },
+            None => Self { tree: None, failed: self.failed.clone() },
+        }
+    }
+}

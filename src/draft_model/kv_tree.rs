@@ -1,0 +1,387 @@
+//! The draft model's keys and values for one session: the committed text, and a tree of nodes behind it.
+//!
+//! ```text
+//! slots   0 …………… n_read−1 │ n_read ……………………… n_slots−1
+//!         committed text    │ nodes, in the order in which they were computed
+//!                     root ─┘ (node 0: the newest token of the text)
+//! ```
+//!
+//! A node is a token whose row was computed: its likely successors are known. A pass computes some nodes whose parents are
+//! there; each sees the text and its own ancestors, so what it gives is what a plain pass over its path gives, bit for bit.
+//! When tokens are committed, the path that carries them is closed up behind the text, and the other nodes are rolled back
+//! ([`KvCache::commit`], as after a verification). What the target committed without the draft model is computed when the
+//! root is next wanted.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use super::DraftModel;
+use crate::draft::{Computed, VERIFY_ROWS_MAX};
+use crate::kernels::{self, Kernels, KvType};
+use crate::model::kv_cache::KvCacheError;
+use crate::model::transformer::{ForwardError, PassEnd};
+use crate::model::{Batch, KvCache, Workspace};
+use crate::token::TokenId;
+
+/// Tokens of the text that are read in one pass.
+const CHUNK: usize = 256;
+
+/// The root in lists of nodes.
+pub(super) const ROOT: u32 = 0;
+
+/// A successor that the draft model finds likely.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Likely {
+    pub(super) token: TokenId,
+    pub(super) probability: f32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    token: TokenId,
+    parent: u32,
+    /// The node's part of `likely`.
+    likely: (u32, u32),
+}
+
+/// # Invariants
+/// - the cache holds `text[..n_read]`, and behind it the nodes but the root;
+/// - `nodes` is empty, or node 0 is the last of `text[..n_read]` and `n_read == text.len()`.
+pub(super) struct KvTree {
+    model: Arc<DraftModel>,
+    kv: KvCache,
+    workspace: Workspace,
+    batch: Batch,
+    /// `[rows, vocab_size]`
+    logits: Vec<f32>,
+    /// The committed text.
+    text: Vec<TokenId>,
+    /// Tokens of the text in the cache.
+    n_read: usize,
+    nodes: Vec<Node>,
+    /// Successors of all nodes; a node's are contiguous, likeliest first.
+    likely: Vec<Likely>,
+    /// Successors kept of a node.
+    n_likely: usize,
+    /// Tokens of text that fit.
+    text_len_max: usize,
+    /// Nodes computed behind a text at most, the root not counted.
+    n_nodes_max: usize,
+    cancel: Arc<AtomicBool>,
+    computed: Computed,
+}
+
+impl KvTree {
+    /// An empty tree for texts of up to `context_len` tokens, or as many as the draft model was trained for, that keeps the
+    /// `n_likely` likeliest successors of each node and computes up to `n_nodes_max` nodes behind a text.
+    pub(super) fn new(
+        model: Arc<DraftModel>,
+        context_len: usize,
+        n_likely: usize,
+        n_nodes_max: usize,
+    ) -> Result<Self, KvCacheError> {
+        let config = model.config();
+        let text_len_max = context_len.min(config.context_len);
+        Ok(Self {
+            kv: KvCache::new(config, KvType::F16, text_len_max + n_nodes_max)?,
+            workspace: Workspace::new(config),
+            batch: Batch::new(),
+            logits: Vec::new(),
+            text: Vec::new(),
+            n_read: 0,
+            nodes: Vec::new(),
+            likely: Vec::new(),
+            n_likely,
+            text_len_max,
+            n_nodes_max,
+            cancel: Arc::new(AtomicBool::new(false)),
+            computed: Computed::default(),
+            model,
+        })
+    }
+
+    /// A tree of its own with the same text, without nodes.
+    pub(super) fn fork(&self) -> Result<Self, KvCacheError> {
+        let Self { text_len_max, n_likely, n_nodes_max, .. } = *self;
+        let mut fork = Self::new(Arc::clone(&self.model), text_len_max, n_likely, n_nodes_max)?;
+        fork.kv.copy_from(&self.kv);
+        fork.kv.truncate(self.n_read);
+        fork.text.clone_from(&self.text);
+        fork.n_read = self.n_read;
+        Ok(fork)
+    }
+
+    pub(super) fn watch(&mut self, cancel: &Arc<AtomicBool>) {
+        self.cancel = Arc::clone(cancel);
+    }
+
+    /// Takes over the committed text: of the nodes, those that it went through become text, the others are rolled back.
+    /// Computes nothing.
+    pub(super) fn follow(&mut self, committed: &[TokenId]) {
+        let common = self.text.iter().zip(committed).take_while(|(a, b)| a == b).count();
+        if common == self.text.len() && common == committed.len() {
+            return;
+        }
+        self.text.truncate(common);
+        self.text.extend_from_slice(&committed[common..]);
+        if common < self.n_read {
+            self.n_read = common;
+            self.forget_nodes();
+        } else if !self.nodes.is_empty() {
+            self.keep_path();
+        }
+    }
+
+    /// Forgets the text from position `len` on, and the nodes behind it.
+    pub(super) fn truncate(&mut self, len: usize) {
+        self.text.truncate(len);
+        if len < self.n_read {
+            self.n_read = len;
+            self.forget_nodes();
+        }
+    }
+
+    /// The nodes that carry the new tokens of the text become text.
+    fn keep_path(&mut self) {
+        let (mut path, mut node) = (Vec::new(), ROOT);
+        for &token in &self.text[self.n_read..] {
+            let Some(child) = self.child(node, token) else { break };
+            path.push(child);
+            node = child;
+        }
+        self.kv.truncate(self.n_read);
+        // Node 1 stands in the first slot behind the text.
+        self.kv.commit(path.iter().map(|&child| child as usize - 1));
+        self.n_read += path.len();
+        match self.n_read == self.text.len() {
+            true => self.make_root(node),
+            false => self.forget_nodes(),
+        }
+    }
+
+    /// Makes the only node of `node`, whose row is the newest of the text.
+    fn make_root(&mut self, node: u32) {
+        let Node { token, likely: (start, end), .. } = self.nodes[node as usize];
+        self.likely.truncate(end as usize);
+        self.likely.drain(..start as usize);
+        self.nodes.clear();
+        self.nodes.push(Node { token, parent: ROOT, likely: (0, end - start) });
+    }
+
+    fn forget_nodes(&mut self) {
+        self.kv.truncate(self.n_read);
+        self.nodes.clear();
+        self.likely.clear();
+    }
+
+    /// Tokens of the text.
+    pub(super) fn text_len(&self) -> usize {
+        self.text.len()
+    }
+
+    /// Tokens of text that fit.
+    pub(super) fn text_len_max(&self) -> usize {
+        self.text_len_max
+    }
+
+    /// Rows that computing the root takes; 0 where it is there.
+    pub(super) fn n_owed(&self) -> usize {
+        match self.nodes.is_empty() {
+            true => (self.text.len() - self.n_read).max(1),
+            false => 0,
+        }
+    }
+
+    /// Nodes that may still be computed behind this text.
+    pub(super) fn room(&self) -> usize {
+        self.n_nodes_max - self.nodes.len().saturating_sub(1)
+    }
+
+    /// Reads the text but for its newest token.
+    ///
+    /// # Errors
+    /// [`ForwardError`]; what was read before stays.
+    pub(super) fn read(&mut self) -> Result<(), ForwardError> {
+        while self.n_read + 1 < self.text.len() {
+            let end = (self.text.len() - 1).min(self.n_read + CHUNK);
+            let started = Instant::now();
+            self.batch.set_chain(self.n_read, &self.text[self.n_read..end]);
+            self.forward(PassEnd::KeysAndValues)?;
+            self.n_read = end;
+            self.count(started.elapsed().as_secs_f64() * 1e6);
+        }
+        Ok(())
+    }
+
+    /// Computes the root, where it is not there: the newest token, after what was not read before it.
+    ///
+    /// # Errors
+    /// [`ForwardError`]; what was read before stays.
+    ///
+    /// # Panics
+    /// The text is empty.
+    pub(super) fn compute_root(&mut self) -> Result<(), ForwardError> {
+        assert!(!self.text.is_empty(), "a root is the newest token of a text");
+        if !self.nodes.is_empty() {
+            return Ok(());
+        }
+        // After a truncation the newest token's row is in the cache, and its successors are not known.
+        self.n_read = self.n_read.min(self.text.len() - 1);
+        self.kv.truncate(self.n_read);
+        if self.text.len() - self.n_read > CHUNK {
+            self.read()?;
+        }
+        self.batch.set_chain(self.n_read, &self.text[self.n_read..]);
+        self.run_nodes(&[(ROOT, self.text[self.text.len() - 1])])?;
+        self.n_read = self.text.len();
+        Ok(())
+    }
+
+    /// Computes nodes in one pass, each a parent that is there and its token, and returns the first one's number; the others
+    /// follow it.
+    ///
+    /// # Errors
+    /// [`ForwardError`]; the nodes are as they were.
+    ///
+    /// # Panics
+    /// A parent is not there, or there is no [room](Self::room).
+    pub(super) fn compute(&mut self, wanted: &[(u32, TokenId)]) -> Result<u32, ForwardError> {
+        assert!(wanted.len() <= self.room(), "{} nodes where {} fit", wanted.len(), self.room());
+        let first = self.nodes.len() as u32;
+        let tokens: Vec<TokenId> = wanted.iter().map(|&(_, token)| token).collect();
+        let (nodes, n_read) = (&self.nodes, self.n_read);
+        self.batch.set_leaves(n_read, n_read + nodes.len() - 1, &tokens, |row, slots| {
+            let start = slots.len();
+            let mut node = wanted[row].0;
+            while node != ROOT {
+                slots.push(n_read as u32 + node - 1);
+                node = nodes[node as usize].parent;
+            }
+            slots[start..].reverse();
+        });
+        self.run_nodes(wanted)?;
+        Ok(first)
+    }
+
+    /// The computed child of `node` that carries `token`.
+    pub(super) fn child(&self, node: u32, token: TokenId) -> Option<u32> {
+        let below = self.nodes.iter().enumerate().skip(node as usize + 1);
+        let mut found = below.filter(|(_, child)| child.parent == node && child.token == token);
+        found.next().map(|(index, _)| index as u32)
+    }
+
+    /// The likely successors of a node, likeliest first.
+    pub(super) fn likely(&self, node: u32) -> &[Likely] {
+        let (start, end) = self.nodes[node as usize].likely;
+        &self.likely[start as usize..end as usize]
+    }
+
+    /// Expected time of a pass over `n_rows` rows, in µs.
+    pub(super) fn pass_us(&self, n_rows: usize) -> f32 {
+        self.model.costs().verify_us(n_rows)
+    }
+
+    pub(super) fn computed(&self) -> &Computed {
+        &self.computed
+    }
+
+    /// Bytes on the heap, without the weights.
+    pub(super) fn memory_usage(&self) -> usize {
+        self.kv.memory_usage()
+            + self.logits.capacity() * size_of::<f32>()
+            + self.text.capacity() * size_of::<TokenId>()
+            + self.nodes.capacity() * size_of::<Node>()
+            + self.likely.capacity() * size_of::<Likely>()
+    }
+
+    /// Runs the batch and puts its rows behind what is in the cache.
+    fn forward(&mut self, end: PassEnd) -> Result<(), ForwardError> {
+        let Self { model, batch, kv, workspace, cancel, .. } = self;
+        model.model.forward(model.compute(), batch, kv, workspace, end, cancel)?;
+        kv.commit_all(batch);
+        Ok(())
+    }
+
+    fn count(&mut self, us: f64) {
+        self.computed.passes += 1;
+        self.computed.rows += self.batch.len();
+        self.computed.time_us += us;
+    }
+
+    /// Runs the batch, whose last rows are `nodes`, and appends these; the cost profile learns what it took.
+    fn run_nodes(&mut self, nodes: &[(u32, TokenId)]) -> Result<(), ForwardError> {
+        let started = Instant::now();
+        self.forward(PassEnd::Hidden)?;
+        let n_rows = self.batch.len();
+        let rows: Vec<u32> = (n_rows as u32 - nodes.len() as u32..n_rows as u32).collect();
+        let Self { model, workspace, logits, .. } = self;
+        model.model.logits(model.compute(), workspace, &rows, logits);
+        self.push_nodes(nodes);
+        let us = started.elapsed().as_secs_f64() * 1e6;
+        if n_rows <= VERIFY_ROWS_MAX {
+            self.model.costs().observe(n_rows, us as f32);
+        }
+        self.count(us);
+        Ok(())
+    }
+
+    /// Appends nodes whose logits are the newest.
+    fn push_nodes(&mut self, nodes: &[(u32, TokenId)]) {
+        let vocab_size = self.model.config().vocab_size;
+        for (&(parent, token), logits) in nodes.iter().zip(self.logits.chunks_exact(vocab_size)) {
+            let start = self.likely.len() as u32;
+            push_likely(self.model.kernels, logits, self.n_likely, &mut self.likely);
+            self.nodes.push(Node { token, parent, likely: (start, self.likely.len() as u32) });
+        }
+    }
+}
+
+/// Appends the `n` likeliest tokens, likeliest first; ties go to the lower number, and what is no number is left out.
+fn push_likely(k: Kernels, logits: &[f32], n: usize, out: &mut Vec<Likely>) {
+    let start = out.len();
+    for (i, &logit) in (0u32..).zip(logits) {
+        let held = &out[start..];
+        // The field holds the logit until all are known.
+        let passes = logit > f32::NEG_INFINITY && held.last().is_none_or(|last| logit > last.probability);
+        if passes || (held.len() < n && logit > f32::NEG_INFINITY) {
+            let at = start + held.partition_point(|held| held.probability >= logit);
+            if held.len() == n {
+                out.pop();
+            }
+            out.insert(at, Likely { token: TokenId(i), probability: logit });
+        }
+    }
+    let total = kernels::log_sum_exp(k, logits);
+    for likely in &mut out[start..] {
+        likely.probability = kernels::exp(likely.probability - total);
+    }
+    // A total that is no number makes no claim.
+    if out[start..].iter().any(|likely| likely.probability.is_nan()) {
+        out.truncate(start);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_likeliest_come_first_and_ties_in_order() {
+        let likely = |logits: &[f32], n: usize| {
+            let mut out = vec![Likely { token: TokenId(99), probability: 0.5 }];
+            push_likely(Kernels::detect(), logits, n, &mut out);
+            assert_eq!(out[0].token, TokenId(99), "others' are left alone");
+            out[1..].iter().map(|likely| (likely.token.0, likely.probability)).collect::<Vec<_>>()
+        };
+        let tokens = |found: &[(u32, f32)]| found.iter().map(|&(token, _)| token).collect::<Vec<_>>();
+        let found = likely(&[1.0, 3.0, 2.0, 3.0, 0.0], 3);
+        assert_eq!(tokens(&found), [1, 3, 2]);
+        let total: f32 = [1.0f32, 3.0, 2.0, 3.0, 0.0].iter().map(|x| x.exp()).sum();
+        assert!((found[0].1 - 3.0f32.exp() / total).abs() < 1e-6);
+        assert_eq!(tokens(&likely(&[1.0, 2.0], 8)), [1, 0]);
+        assert_eq!(likely(&[f32::NAN, 1.0], 2), []);
+        assert_eq!(likely(&[f32::NEG_INFINITY; 3], 2), []);
+        assert_eq!(tokens(&likely(&[f32::NEG_INFINITY, 0.0], 2)), [1]);
+    }
+}

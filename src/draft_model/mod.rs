@@ -1,0 +1,137 @@
+//! Drafting with a smaller model of the same vocabulary.
+//!
+//! ```text
+//! DraftModel (weights, shared) ◄── KvTree (one session's keys and values: text, and the nodes computed behind it)
+//!                                    ▲                ▲
+//!                     DraftModelSource (cursors)   rules (published ways of drafting with a model)
+//! ```
+//!
+//! - [`DraftModel`] is a checkpoint that was found to have the target's [vocabulary](VocabularyMismatch).
+//! - The source competes in the tree builder with the sources that look up; what a pass costs was measured, and the
+//!   builder asks when that pays (Lever, arXiv 2605.16786, eqs. 4 and 6).
+//! - A [`ModelRule`] is a published rule that drafts with a model, to compare with.
+//!
+//! What a node says is a function of the text and its path, bit for bit. Which nodes are computed depends on measured times, as
+//! the size of a tree does. The draft model decides nothing about the output. Where it fails, it stops drafting and says why
+//! ([`Computed::off`](crate::draft::Computed::off)).
+
+mod drafter;
+mod kv_tree;
+mod rules;
+mod source;
+#[cfg(test)]
+mod tests;
+pub(crate) mod vocabulary;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use thiserror::Error;
+
+use crate::draft::CostProfile;
+use crate::kernels::{Kernels, Pool};
+use crate::model::checkpoint::LoadError;
+use crate::model::graphs::GraphsError;
+use crate::model::kv_cache::KvCacheError;
+use crate::model::transformer::Compute;
+use crate::model::weights::WeightsError;
+use crate::model::{Model, ModelConfig};
+use crate::tokenizer::TokenizerError;
+
+pub use rules::{ModelRule, UnknownModelRule};
+pub(crate) use source::DraftModelSource;
+pub use vocabulary::VocabularyMismatch;
+
+/// A small model that drafts, loaded: immutable but for what its passes are found to cost, and shared by sessions.
+pub struct DraftModel {
+    name: String,
+    model: Model,
+    kernels: Kernels,
+    pool: Arc<Pool>,
+    /// What a pass costs by its rows, corrected with each one.
+    costs: Mutex<CostProfile>,
+}
+
+/// Why a model cannot draft.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum DraftModelError {
+    /// The checkpoint could not be opened.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The weights could not be read or packed.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    /// The tokenizer could not be built.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// Its tokens are not the target's.
+    #[error("`{name}` cannot draft: {mismatch}")]
+    Vocabulary {
+        /// The checkpoint.
+        name: String,
+        /// The first difference.
+        mismatch: VocabularyMismatch,
+    },
+    /// Static graphs run batches of fixed lengths, and a draft model runs single rows.
+    #[error("`{name}` is a folder of static graphs, which cannot draft; name the model that it was made of")]
+    StaticGraphs {
+        /// The folder.
+        name: String,
+    },
+    /// There was no memory for the cost measurement.
+    #[error(transparent)]
+    KvCache(#[from] KvCacheError),
+}
+
+impl From<GraphsError> for DraftModelError {
+    fn from(error: GraphsError) -> Self {
+        Self::Weights(error.into())
+    }
+}
+
+impl DraftModel {
+    pub(crate) fn new(
+        name: &str,
+        model: Model,
+        kernels: Kernels,
+        pool: Arc<Pool>,
+        costs: CostProfile,
+    ) -> Self {
+        Self { name: name.to_owned(), model, kernels, pool, costs: Mutex::new(costs) }
+    }
+
+    /// The checkpoint's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The model's dimensions.
+    pub fn config(&self) -> &ModelConfig {
+        self.model.config()
+    }
+
+    /// Bytes of the weights, those of a mapped file included.
+    pub fn memory_usage(&self) -> usize {
+        self.model.memory_usage()
+    }
+
+    /// What a pass costs by its rows, as measured so far.
+    pub fn cost_profile(&self) -> CostProfile {
+        self.costs().clone()
+    }
+
+    fn compute(&self) -> Compute<'_> {
+        Compute { kernels: self.kernels, pool: &self.pool }
+    }
+
+    fn costs(&self) -> std::sync::MutexGuard<'_, CostProfile> {
+        // Each change leaves a whole profile, so a panic elsewhere cannot have left half of one.
+        self.costs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for DraftModel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DraftModel").field("name", &self.name).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,193 @@
+//! Published rules that draft with a model, as baselines behind the same verifier.
+//!
+//! | rule | what it drafts | source | where this one differs |
+//! | --- | --- | --- | --- |
+//! | [`Chain`](ModelRule::Chain) `chain:k` | a path of `k` tokens, each the draft model's likeliest | speculative decoding, arXiv 2211.17192; 8 tokens are Lever's baseline | the target's choices are followed (sample, then match) instead of its rejection sampling, so that the output stays that of plain decoding |
+//! | [`SpecInfer`](ModelRule::SpecInfer) | a tree of fixed widths: ⟨1, 1, 3, 1, 1, 1, 1, 1⟩ likeliest successors, layer by layer, a pass each | SpecInfer, arXiv 2305.09781, expansion-based trees | one draft model; as `Chain` |
+//! | [`OptTree`](ModelRule::OptTree) | layers of the `n` likeliest paths; the best `n` nodes of all layers, which promise the most accepted tokens, until a layer adds less than 0.5 to the promise; 60 nodes and 10 layers at most | OPT-Tree, arXiv 2406.17276, and the constants of its evaluation | `n` is what the batch holds, where that is less than 60; as `Chain` |
+//! | [`EdgeLlm`](ModelRule::EdgeLlm) | the branch with the highest confidence (product of the probabilities) gets the next pass, one node at a time, until that confidence is below a threshold; the threshold is halved where everything was accepted, and raised by the share that was not | LLMCad, arXiv 2309.04255, and its journal version EdgeLLM: threshold 0.01 at first | nothing is generated while the target verifies, since both would share the same cores; as `Chain` |
+//!
+//! A rule plans its whole tree when it is asked for anchors, as those that look up do
+//! ([`Baseline`](crate::draft::Baseline)). All keep within the rows of the batch and the draft model's context.
+
+mod chain;
+mod edge_llm;
+mod opt_tree;
+mod spec_infer;
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use serde::{Deserialize, Serialize};
+
+use super::DraftModel;
+use super::drafter::Drafter;
+use super::kv_tree::KvTree;
+use crate::draft::{Computed, DraftSource, Plan, Rule, RuleSource, SourceKind, StepOutcome, VERIFY_ROWS_MAX};
+use crate::model::kv_cache::KvCacheError;
+use crate::model::transformer::ForwardError;
+use crate::token::TokenId;
+
+/// A published rule that drafts with a model.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum ModelRule {
+    /// A path of so many tokens.
+    Chain(u8),
+    /// SpecInfer's tree of fixed widths.
+    SpecInfer,
+    /// OPT-Tree.
+    OptTree,
+    /// The branch navigation and pacing of LLMCad and EdgeLLM.
+    EdgeLlm,
+}
+
+impl ModelRule {
+    /// All rules, the chain with Lever's length.
+    pub const ALL: [ModelRule; 4] =
+        [ModelRule::Chain(8), ModelRule::SpecInfer, ModelRule::OptTree, ModelRule::EdgeLlm];
+
+    /// The longest chain: a batch holds no more beside its root.
+    pub const CHAIN_MAX: u8 = VERIFY_ROWS_MAX as u8 - 1;
+
+    /// The rule as a draft source, for sessions of `context_len` tokens and trees of at most `max_rows` rows.
+    ///
+    /// # Errors
+    /// There is no memory for the draft model's keys and values.
+    pub(crate) fn source(
+        self,
+        model: &Arc<DraftModel>,
+        context_len: usize,
+        max_rows: usize,
+    ) -> Result<Box<dyn DraftSource>, KvCacheError> {
+        let n_max = max_rows.max(1) - 1;
+        let drafter = |n_likely, n_nodes_max| Drafter::new(model, context_len, n_likely, n_nodes_max);
+        Ok(match self {
+            ModelRule::Chain(len) => {
+                let drafter = drafter(1, usize::from(len))?;
+                boxed(self, n_max, drafter, chain::Chain { len: usize::from(len) })
+            }
+            ModelRule::SpecInfer => {
+                let drafter = drafter(spec_infer::WIDTH_MAX, spec_infer::N_NODES)?;
+                boxed(self, n_max, drafter, spec_infer::SpecInfer)
+            }
+            ModelRule::OptTree => {
+                let n_nodes = n_max.min(opt_tree::NODES_MAX);
+                let drafter = drafter(n_nodes, n_nodes * opt_tree::LAYERS_MAX)?;
+                boxed(self, n_max, drafter, opt_tree::OptTree)
+            }
+            ModelRule::EdgeLlm => {
+                let drafter = drafter(edge_llm::BRANCHES, n_max)?;
+                boxed(self, n_max, drafter, edge_llm::EdgeLlm::new())
+            }
+        })
+    }
+}
+
+impl fmt::Display for ModelRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ModelRule::Chain(len) => write!(f, "chain:{len}"),
+            ModelRule::SpecInfer => f.write_str("specinfer"),
+            ModelRule::OptTree => f.write_str("opt-tree"),
+            ModelRule::EdgeLlm => f.write_str("edgellm"),
+        }
+    }
+}
+
+/// No rule that drafts with a model has this name.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("`{name}` is no rule: chain:1 to chain:{}, specinfer, opt-tree or edgellm", ModelRule::CHAIN_MAX)]
+pub struct UnknownModelRule {
+    /// What was asked for.
+    pub name: String,
+}
+
+impl FromStr for ModelRule {
+    type Err = UnknownModelRule;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let chain = || {
+            let len: u8 = name.strip_prefix("chain:")?.parse().ok()?;
+            (1..=Self::CHAIN_MAX).contains(&len).then_some(ModelRule::Chain(len))
+        };
+        let fixed = || Self::ALL[1..].iter().copied().find(|rule| rule.to_string() == name);
+        chain().or_else(fixed).ok_or_else(|| UnknownModelRule { name: name.to_owned() })
+    }
+}
+
+/// How a rule makes a tree of what the draft model says.
+trait Planner: Clone + Send + 'static {
+    /// Plans the draft; the root of `tree` is computed. `plan` comes empty.
+    fn plan(&mut self, tree: &mut KvTree, plan: &mut Plan) -> Result<(), ForwardError>;
+
+    /// Learns what became of the newest draft.
+    fn learn(&mut self, step: &StepOutcome<'_>) {
+        let _ = step;
+    }
+}
+
+/// A planner with its draft model.
+#[derive(Clone)]
+struct Planned<P> {
+    drafter: Drafter,
+    planner: P,
+}
+
+fn boxed<P: Planner>(rule: ModelRule, n_max: usize, drafter: Drafter, planner: P) -> Box<dyn DraftSource> {
+    RuleSource::boxed(rule, n_max, Planned { drafter, planner })
+}
+
+impl<P: Planner> Rule for Planned<P> {
+    const KIND: SourceKind = SourceKind::DraftModel;
+
+    fn read(&mut self, committed: &[TokenId]) {
+        self.drafter.read(committed);
+    }
+
+    fn reset(&mut self) {
+        self.drafter.truncate(0);
+    }
+
+    fn plan(&mut self, _committed: &[TokenId], plan: &mut Plan) {
+        let Self { drafter, planner } = self;
+        drafter.with(|tree| {
+            tree.compute_root()?;
+            planner.plan(tree, plan)
+        });
+    }
+
+    fn learn(&mut self, step: &StepOutcome<'_>) {
+        self.planner.learn(step);
+    }
+
+    fn watch(&mut self, cancel: &Arc<AtomicBool>) {
+        self.drafter.watch(cancel);
+    }
+
+    fn computed(&self) -> Option<Computed> {
+        Some(self.drafter.computed())
+    }
+
+    fn memory_usage(&self) -> usize {
+        self.drafter.memory_usage()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_read_back() {
+        for rule in ModelRule::ALL.into_iter().chain([ModelRule::Chain(1), ModelRule::Chain(63)]) {
+            assert_eq!(rule.to_string().parse(), Ok(rule));
+        }
+        for name in ["chain", "chain:", "chain:0", "chain:64", "chain:8x", "spec-infer", "pld"] {
+            assert!(name.parse::<ModelRule>().is_err(), "{name}");
+        }
+    }
+}

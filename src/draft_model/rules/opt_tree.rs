@@ -1,0 +1,107 @@
+//! OPT-Tree: of all layers of likeliest paths, the nodes that promise the most accepted tokens.
+//!
+//! ```text
+//! layer 1 ← the n likeliest successors of the root
+//! repeat:  layer d + 1 ← the n likeliest successors of layer d, by the product of the probabilities along the path
+//!          E ← sum of the n largest products in the layers 1 … d
+//! until E has risen by no more than the threshold, or there are as many layers as allowed
+//! draft ← the nodes of that sum
+//! ```
+//!
+//! The newest layer is not looked at until the next one is computed, as in the authors' code.
+
+use super::{KvTree, Plan, Planner};
+use crate::draft_model::kv_tree::ROOT;
+use crate::model::transformer::ForwardError;
+use crate::token::TokenId;
+
+/// Nodes of a tree and of each layer: `--nodes` of the authors' evaluation.
+pub(super) const NODES_MAX: usize = 60;
+/// Layers: `--max_depth` of the authors' evaluation.
+pub(super) const LAYERS_MAX: usize = 10;
+/// What a layer must add to the promise: `--threshold` of the authors' evaluation.
+const THRESHOLD: f32 = 0.5;
+/// Products that are left out: they promise nothing, and shares of them would be no numbers.
+const REACH_MIN: f32 = 1e-30;
+
+#[derive(Clone)]
+pub(super) struct OptTree;
+
+/// A path, by its last node.
+#[derive(Clone, Copy)]
+struct Path {
+    token: TokenId,
+    /// The last node but one: among all paths, `None` for the root.
+    parent: Option<usize>,
+    /// The parent among the computed nodes.
+    parent_node: u32,
+    reach: f32,
+}
+
+impl Planner for OptTree {
+    fn plan(&mut self, tree: &mut KvTree, plan: &mut Plan) -> Result<(), ForwardError> {
+        let n = plan.n_max().min(NODES_MAX);
+        let mut paths: Vec<Path> = Vec::new();
+        paths.extend(best(n, successors(tree, ROOT, None, 1.0)));
+        let mut newest = 0..paths.len();
+        let mut promised = 0.0;
+        for n_layers in 2.. {
+            let wanted: Vec<(u32, TokenId)> =
+                paths[newest.clone()].iter().map(|path| (path.parent_node, path.token)).collect();
+            if wanted.is_empty() {
+                break;
+            }
+            let first = tree.compute(&wanted)?;
+            let of_layer = (first..).zip(newest.clone());
+            let below = of_layer.flat_map(|(node, i)| successors(tree, node, Some(i), paths[i].reach));
+            let layer: Vec<Path> = best(n, below).collect();
+            let promise: f32 = order(&paths).iter().take(n).map(|&i| paths[i].reach).sum();
+            if promise - promised <= THRESHOLD || n_layers >= LAYERS_MAX {
+                break;
+            }
+            promised = promise;
+            newest = paths.len()..paths.len() + layer.len();
+            paths.extend(layer);
+        }
+        push_best(&paths, n, plan);
+        Ok(())
+    }
+}
+
+fn successors(
+    tree: &KvTree,
+    node: u32,
+    parent: Option<usize>,
+    reach: f32,
+) -> impl Iterator<Item = Path> + '_ {
+    let path = move |likely: &crate::draft_model::kv_tree::Likely| Path {
+        token: likely.token,
+        parent,
+        parent_node: node,
+        reach: reach * likely.probability,
+    };
+    tree.likely(node).iter().map(path).filter(|path| path.reach >= REACH_MIN)
+}
+
+/// The `n` likeliest; of equals the first.
+fn best(n: usize, paths: impl Iterator<Item = Path>) -> impl Iterator<Item = Path> {
+    let mut paths: Vec<Path> = paths.collect();
+    paths.sort_by(|a, b| b.reach.total_cmp(&a.reach));
+    paths.into_iter().take(n)
+}
+
+/// All paths, likeliest first; a parent stands before its children, since it is in an earlier layer and no less likely.
+fn order(paths: &[Path]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..paths.len()).collect();
+    order.sort_by(|&a, &b| paths[b].reach.total_cmp(&paths[a].reach));
+    order
+}
+
+fn push_best(paths: &[Path], n: usize, plan: &mut Plan) {
+    let mut planned = vec![None; paths.len()];
+    for i in order(paths).into_iter().take(n) {
+        let Path { token, parent, reach, .. } = paths[i];
+        let parent = parent.map_or(Some(0), |parent| planned[parent]);
+        planned[i] = parent.and_then(|parent| plan.push(parent, token, reach));
+    }
+}

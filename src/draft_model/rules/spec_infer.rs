@@ -1,0 +1,43 @@
+//! SpecInfer's expansion-based tree: so many successors of each node, layer by layer.
+
+use super::{KvTree, Plan, Planner};
+use crate::draft_model::kv_tree::ROOT;
+use crate::model::transformer::ForwardError;
+use crate::token::TokenId;
+
+/// Successors of each node of a layer, as published.
+const WIDTHS: [usize; 8] = [1, 1, 3, 1, 1, 1, 1, 1];
+
+/// The widest of them.
+pub(super) const WIDTH_MAX: usize = 3;
+
+/// Nodes of the whole tree: two above the branch, three in each of the other layers.
+pub(super) const N_NODES: usize = 2 + 3 * 6;
+
+#[derive(Clone)]
+pub(super) struct SpecInfer;
+
+impl Planner for SpecInfer {
+    fn plan(&mut self, tree: &mut KvTree, plan: &mut Plan) -> Result<(), ForwardError> {
+        // Computed nodes of the newest layer, each with its planned node and reach.
+        let mut layer = vec![(ROOT, 0, 1.0)];
+        for (depth, width) in WIDTHS.into_iter().enumerate() {
+            let mut wanted: Vec<(u32, TokenId)> = Vec::new();
+            let mut below = Vec::new();
+            for (node, parent, reach) in layer {
+                for likely in tree.likely(node).iter().take(width) {
+                    let reach: f32 = reach * likely.probability;
+                    let Some(planned) = plan.push(parent, likely.token, reach) else { return Ok(()) };
+                    wanted.push((node, likely.token));
+                    below.push((planned, reach));
+                }
+            }
+            if depth + 1 == WIDTHS.len() || wanted.is_empty() {
+                break;
+            }
+            let first = tree.compute(&wanted)?;
+            layer = (first..).zip(below).map(|(node, (planned, reach))| (node, planned, reach)).collect();
+        }
+        Ok(())
+    }
+}

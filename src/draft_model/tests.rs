@@ -1,0 +1,234 @@
+//! The tree of keys and values against plain passes over the same tokens, and drafters that fail.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use proptest::prelude::*;
+
+use super::drafter::Drafter;
+use super::kv_tree::{KvTree, Likely, ROOT};
+use super::*;
+use crate::draft::{Candidates, Cursor, DraftSource};
+use crate::model::Checkpoint;
+use crate::model::weights::LoadOptions;
+use crate::token::TokenId;
+
+const N_LIKELY: usize = 4;
+const N_NODES_MAX: usize = 12;
+const CONTEXT_LEN: usize = 64;
+
+/// The fixture draft model; its passes cost 10 µs and 1 µs for each row.
+fn model() -> Arc<DraftModel> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/draft.gguf");
+    let checkpoint = Checkpoint::open(path.as_ref()).expect("the fixture");
+    let model = Model::load(&checkpoint, LoadOptions::default()).expect("the fixture");
+    let costs = CostProfile::from_measurements(&[(1, 11.0), (64, 74.0)]);
+    Arc::new(DraftModel::new("draft", model, Kernels::detect(), Arc::new(Pool::new(1)), costs))
+}
+
+fn tree(model: &Arc<DraftModel>) -> KvTree {
+    KvTree::new(Arc::clone(model), CONTEXT_LEN, N_LIKELY, N_NODES_MAX).expect("memory")
+}
+
+/// What the model finds likely after `text`, from a plain pass over it.
+fn from_scratch(model: &Arc<DraftModel>, text: &[TokenId]) -> Vec<Likely> {
+    let mut tree = tree(model);
+    tree.follow(text);
+    tree.compute_root().expect("a text that fits");
+    tree.likely(ROOT).to_vec()
+}
+
+/// What a session may do to a tree.
+#[derive(Clone, Debug)]
+enum Op {
+    /// Computes nodes: each below one that is there (by an index into them), with a likely successor or another token.
+    Compute(Vec<(prop::sample::Index, usize)>),
+    /// Commits a computed path of at most so many nodes, and then a token.
+    Commit(usize, u32),
+    /// Commits tokens that were never drafted.
+    Append(Vec<u32>),
+    Truncate(prop::sample::Index),
+    /// Takes the fork and drops the original.
+    Fork,
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let op = prop_oneof![
+        4 => prop::collection::vec((any::<prop::sample::Index>(), 0..N_LIKELY + 2), 1..4).prop_map(Op::Compute),
+        4 => (0..4usize, 0..500u32).prop_map(|(n, token)| Op::Commit(n, token)),
+        1 => prop::collection::vec(0..500u32, 1..6).prop_map(Op::Append),
+        1 => any::<prop::sample::Index>().prop_map(Op::Truncate),
+        1 => Just(Op::Fork),
+    ];
+    prop::collection::vec(op, 1..24)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn nodes_say_what_a_plain_pass_over_their_path_says(
+        first in prop::collection::vec(0..500u32, 1..8),
+        ops in ops(),
+    ) {
+        let model = model();
+        let mut tree = tree(&model);
+        let mut text: Vec<TokenId> = first.into_iter().map(TokenId).collect();
+        // The path of each computed node, the root first.
+        let mut paths: Vec<Vec<TokenId>> = Vec::new();
+        for op in ops {
+            match op {
+                Op::Compute(below) => {
+                    tree.follow(&text);
+                    tree.compute_root().unwrap();
+                    if paths.is_empty() {
+                        paths.push(Vec::new());
+                    }
+                    let mut wanted: Vec<(u32, TokenId)> = Vec::new();
+                    for (index, rank) in below {
+                        let parent = index.index(paths.len()) as u32;
+                        let likely = tree.likely(parent).get(rank);
+                        let token = likely.map_or(TokenId(rank as u32), |likely| likely.token);
+                        let is_new = tree.child(parent, token).is_none() && !wanted.contains(&(parent, token));
+                        if is_new && wanted.len() < tree.room() {
+                            wanted.push((parent, token));
+                        }
+                    }
+                    if !wanted.is_empty() {
+                        let first = tree.compute(&wanted).unwrap();
+                        prop_assert_eq!(first as usize, paths.len());
+                        for (parent, token) in wanted {
+                            let above = paths[parent as usize].iter().copied();
+                            paths.push(above.chain([token]).collect());
+                        }
+                    }
+                }
+                Op::Commit(n, token) => {
+                    // The newest path is the one most likely to be long.
+                    let path = paths.last().map_or(&[][..], |path| &path[..n.min(path.len())]);
+                    text.extend_from_slice(path);
+                    text.push(TokenId(token));
+                    tree.follow(&text);
+                    paths.clear();
+                }
+                Op::Append(tokens) => {
+                    text.extend(tokens.into_iter().map(TokenId));
+                    tree.follow(&text);
+                    paths.clear();
+                }
+                Op::Truncate(index) => {
+                    let len = 1 + index.index(text.len());
+                    if len < text.len() {
+                        paths.clear();
+                    }
+                    text.truncate(len);
+                    tree.truncate(len);
+                }
+                Op::Fork => {
+                    tree = tree.fork().unwrap();
+                    paths.clear();
+                }
+            }
+            if text.len() + N_NODES_MAX > CONTEXT_LEN {
+                break;
+            }
+            for (node, path) in (0u32..).zip(&paths) {
+                let whole: Vec<TokenId> = text.iter().chain(path).copied().collect();
+                prop_assert_eq!(tree.likely(node), from_scratch(&model, &whole));
+            }
+        }
+        tree.follow(&text);
+        tree.compute_root().unwrap();
+        prop_assert_eq!(tree.likely(ROOT), from_scratch(&model, &text));
+    }
+}
+
+#[test]
+fn a_committed_path_is_not_computed_again() {
+    let model = model();
+    let mut tree = tree(&model);
+    let mut text = vec![TokenId(5), TokenId(6)];
+    tree.follow(&text);
+    tree.compute_root().unwrap();
+    let next = tree.likely(ROOT)[0].token;
+    let node = tree.compute(&[(ROOT, next)]).unwrap();
+    let after = tree.likely(node)[0].token;
+    let rows = tree.computed().rows;
+    // The path, and nothing beyond it: the root is there.
+    text.push(next);
+    tree.follow(&text);
+    assert_eq!(tree.n_owed(), 0);
+    assert_eq!(tree.likely(ROOT)[0].token, after);
+    // A token beyond it is one row.
+    text.push(after);
+    tree.follow(&text);
+    tree.compute_root().unwrap();
+    assert_eq!(tree.computed().rows, rows + 1);
+}
+
+#[test]
+fn cursors_of_one_pass_are_cheaper_than_passes_of_their_own() {
+    let mut source = DraftModelSource::new(&model(), CONTEXT_LEN).unwrap();
+    let text = [TokenId(5), TokenId(6)];
+    source.prime(&text);
+    let mut anchors = Vec::new();
+    source.anchors(&text, &mut anchors);
+    assert_eq!(anchors.len(), 1);
+    let root = anchors[0].cursor;
+    assert!(source.expansion_us(&[root]) > 0.0);
+    let mut candidates = Candidates::with_limit(100);
+    source.expand(&[root], &mut candidates);
+    assert_eq!(source.expansion_us(&[root]), 0.0, "it is computed now");
+    let below: Vec<Cursor> = candidates.as_slice().iter().map(|candidate| candidate.next).collect();
+    assert!(below.len() > 4);
+    let (one, four) = (source.expansion_us(&below[..1]), source.expansion_us(&below[..4]));
+    assert!(one < four && four < 4.0 * one, "{one} {four}");
+    let passes = source.computed().unwrap().passes;
+    source.prepare(&below[..4]);
+    assert_eq!(source.expansion_us(&below[..4]), 0.0);
+    candidates.clear();
+    source.expand(&below[..4], &mut candidates);
+    assert_eq!(source.computed().unwrap().passes, passes + 1);
+    assert!(candidates.as_slice().iter().any(|candidate| candidate.parent == 3));
+}
+
+#[test]
+fn an_error_turns_drafting_off_and_is_told() {
+    let mut source = DraftModelSource::new(&model(), CONTEXT_LEN).unwrap();
+    let outside = [TokenId(5), TokenId(1 << 20)];
+    let mut anchors = Vec::new();
+    source.anchors(&outside, &mut anchors);
+    source.prepare(&[anchors[0].cursor]);
+    let off = source.computed().unwrap().off.expect("a reason");
+    assert!(off.contains("1048576"), "{off}");
+    anchors.clear();
+    source.anchors(&[TokenId(5)], &mut anchors);
+    assert!(anchors.is_empty());
+    assert!(source.fork().computed().unwrap().off.is_some());
+}
+
+#[test]
+fn a_text_that_is_too_long_is_not_drafted_from_until_it_is_short_again() {
+    let mut source = DraftModelSource::new(&model(), 8).unwrap();
+    let text: Vec<TokenId> = (0..9).map(TokenId).collect();
+    let mut anchors = Vec::new();
+    source.anchors(&text, &mut anchors);
+    assert!(anchors.is_empty());
+    assert!(source.computed().unwrap().off.unwrap().contains("context of 8"));
+    source.truncate(8);
+    source.anchors(&text[..8], &mut anchors);
+    assert_eq!((anchors.len(), source.computed().unwrap().off), (1, None));
+}
+
+#[test]
+fn a_cancelled_pass_drafts_nothing_and_is_made_later() {
+    let mut drafter = Drafter::new(&model(), CONTEXT_LEN, N_LIKELY, N_NODES_MAX).unwrap();
+    let cancel = Arc::new(AtomicBool::new(true));
+    drafter.watch(&cancel);
+    drafter.follow(&[TokenId(5), TokenId(6)]);
+    assert_eq!(drafter.with(KvTree::compute_root), None);
+    assert_eq!(drafter.computed().off, None);
+    assert!(cancel.load(Ordering::Relaxed), "the target's pass is to see it too");
+    cancel.store(false, Ordering::Relaxed);
+    assert_eq!(drafter.with(KvTree::compute_root), Some(()));
+}

@@ -1,0 +1,154 @@
+//! Projection on demand: logits of the rows that the walk asks for, in waves along the likeliest path.
+//!
+//! The output matrix is the largest of a small model. A wave reads it once: first for the node that the walk stands at, and
+//! for those of its likeliest path that are worth taking along; a row that is never visited and not on such a path is never
+//! projected. The next wave starts where the walk has left the path.
+//!
+//! Lever takes as many rows along as cost no more than one. Here the costs are measured, and rows rise in price by steps
+//! rather than at one knee, so each is weighed: a row joins where what it adds to the wave is less than what projecting it
+//! later would cost, times the probability that the walk comes to it.
+
+use crate::draft::{CostProfile, DraftTree, NodeIdx};
+use crate::engine::Shared;
+use crate::engine::options::ProjectionMode;
+use crate::engine::stats::Stopwatch;
+use crate::model::Workspace;
+
+/// The projected rows of a step.
+pub(super) struct Projection {
+    mode: ProjectionMode,
+    wave_rows_max: usize,
+    /// What projecting costs by rows.
+    costs: CostProfile,
+    vocab_size: usize,
+    /// Rows of the newest wave; the walk never comes back to an earlier one.
+    rows: Vec<u32>,
+    /// Rows of all waves of the step.
+    n_projected: usize,
+    /// Time of all waves of the step, µs.
+    time_us: f64,
+    /// `[rows of the wave, vocab_size]`
+    logits: Vec<f32>,
+}
+
+impl Projection {
+    /// Waves of up to `wave_rows_max` rows, whose costs are `costs`.
+    pub(super) fn new(
+        mode: ProjectionMode,
+        wave_rows_max: usize,
+        costs: CostProfile,
+        vocab_size: usize,
+    ) -> Self {
+        let (rows, logits) = (Vec::new(), Vec::new());
+        Self { mode, wave_rows_max, costs, vocab_size, rows, n_projected: 0, time_us: 0.0, logits }
+    }
+
+    /// A step begins.
+    pub(super) fn clear(&mut self) {
+        self.rows.clear();
+        self.n_projected = 0;
+        self.time_us = 0.0;
+    }
+
+    /// Rows of the step so far.
+    pub(super) fn n_projected(&self) -> usize {
+        self.n_projected
+    }
+
+    /// Time of the step so far, in µs.
+    pub(super) fn time_us(&self) -> f64 {
+        self.time_us
+    }
+
+    /// The logits of `node`, for the caller to change.
+    pub(super) fn logits(
+        &mut self,
+        shared: &Shared,
+        workspace: &mut Workspace,
+        tree: &DraftTree,
+        node: NodeIdx,
+    ) -> &mut [f32] {
+        let place = match self.rows.iter().position(|&row| row == node.0) {
+            Some(place) => place,
+            None => {
+                self.plan_wave(tree, node);
+                let mut watch = Stopwatch::start();
+                shared.model.logits(shared.compute(), workspace, &self.rows, &mut self.logits);
+                watch.lap(&mut self.time_us);
+                self.n_projected += self.rows.len();
+                // On demand the node is the wave's first row, eagerly the root is.
+                self.rows.iter().position(|&row| row == node.0).expect("the wave is for this node")
+            }
+        };
+        &mut self.logits[place * self.vocab_size..(place + 1) * self.vocab_size]
+    }
+
+    /// The rows of the wave that begins at `node`.
+    fn plan_wave(&mut self, tree: &DraftTree, node: NodeIdx) {
+        self.rows.clear();
+        if self.mode == ProjectionMode::Eager {
+            self.rows.extend(0..tree.len() as u32);
+            return;
+        }
+        self.rows.push(node.0);
+        let (reach, alone_us) = (tree.reach()[node.index()], self.costs.verify_us(1));
+        let mut last = node;
+        while self.rows.len() < self.wave_rows_max
+            // Nodes stand in order of falling reach, so the first child is the likeliest.
+            && let Some(child) = tree.children(last).next()
+        {
+            let n_rows = self.rows.len();
+            let added_us = self.costs.verify_us(n_rows + 1) - self.costs.verify_us(n_rows);
+            if added_us * reach > tree.reach()[child.index()] * alone_us {
+                break;
+            }
+            self.rows.push(child.0);
+            last = child;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::token::TokenId;
+
+    /// A root with the path 1, 2, 3 and the leaf 4, of these reaches.
+    fn tree() -> DraftTree {
+        let mut tree = DraftTree::new(TokenId(0));
+        let first = tree.push(NodeIdx::ROOT, TokenId(1), 0.9, 0);
+        let second = tree.push(first, TokenId(2), 0.8, 0);
+        tree.push(second, TokenId(3), 0.2, 0);
+        tree.push(NodeIdx::ROOT, TokenId(4), 0.1, 0);
+        tree
+    }
+
+    fn wave(mode: ProjectionMode, max: usize, costs: &[(usize, f32)], node: u32) -> Vec<u32> {
+        let mut projection = Projection::new(mode, max, CostProfile::from_measurements(costs), 8);
+        projection.plan_wave(&tree(), NodeIdx(node));
+        projection.rows
+    }
+
+    #[test]
+    fn a_wave_takes_the_rows_along_that_are_worth_it() {
+        let on_demand = |max, costs: &[(usize, f32)], node| wave(ProjectionMode::OnDemand, max, costs, node);
+        let free = [(1, 10.0), (8, 10.0)];
+        assert_eq!(on_demand(8, &free, 0), [0, 1, 2, 3], "along the path only");
+        assert_eq!(on_demand(2, &free, 0), [0, 1]);
+        assert_eq!(on_demand(8, &free, 4), [4]);
+        // A row more costs half a row alone: worth it at 0.9 and 0.8, not at 0.2.
+        let half = [(1, 10.0), (2, 15.0), (8, 45.0)];
+        assert_eq!(on_demand(8, &half, 0), [0, 1, 2]);
+        // From the node before it, it is reached in a quarter of the cases.
+        assert_eq!(on_demand(8, &half, 2), [2]);
+        let quarter = [(1, 10.0), (2, 12.0), (8, 24.0)];
+        assert_eq!(on_demand(8, &quarter, 2), [2, 3]);
+        // Rows that share nothing are projected when they are visited.
+        assert_eq!(on_demand(8, &[(1, 10.0), (2, 20.0), (8, 80.0)], 0), [0]);
+    }
+
+    #[test]
+    fn eager_projection_takes_every_row() {
+        assert_eq!(wave(ProjectionMode::Eager, 2, &[(1, 10.0)], 0), [0, 1, 2, 3, 4]);
+    }
+}
