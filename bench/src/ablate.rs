@@ -5,7 +5,10 @@
 //! does meets them alike. Each arm has a reliability table and a history of its own, and its answer is compared with that of
 //! plain decoding.
 
+use std::borrow::Cow;
+
 use refrain::draft::{Baseline, Rejections, ReliabilityTable};
+use refrain::draft_model::ModelRule;
 use refrain::engine::{
     Calibration, Drafting, Engine, GenerateError, GenerateOptions, RowStats, Session, SessionError,
     SessionOptions, Stats,
@@ -37,11 +40,17 @@ pub enum Arm {
     ReuseAlone,
     /// History, calibration by the tokens of the context, and reuse.
     Reuse,
+    /// The draft model alone.
+    DraftModel,
+    /// Prompt, output, earlier answers of the task, and the draft model.
+    WithDraftModel,
+    /// A published rule that drafts with the draft model.
+    ModelRule(ModelRule),
 }
 
 impl Arm {
-    /// All arms, in the order of reports.
-    pub const ALL: [Arm; 9] = [
+    /// The arms that need no draft model, in the order of reports.
+    pub const TEXT: [Arm; 9] = [
         Arm::Plain,
         Arm::Sam,
         Arm::Context,
@@ -53,9 +62,22 @@ impl Arm {
         Arm::Reuse,
     ];
 
+    /// Retrieval, the draft model, both, and the rules that draft with a model, in the order of reports.
+    pub const DRAFT_MODEL: [Arm; 9] = [
+        Arm::Plain,
+        Arm::Sam,
+        Arm::History,
+        Arm::DraftModel,
+        Arm::WithDraftModel,
+        Arm::ModelRule(ModelRule::ALL[0]),
+        Arm::ModelRule(ModelRule::ALL[1]),
+        Arm::ModelRule(ModelRule::ALL[2]),
+        Arm::ModelRule(ModelRule::ALL[3]),
+    ];
+
     /// The arm's name in reports.
-    pub fn name(self) -> &'static str {
-        match self {
+    pub fn name(self) -> Cow<'static, str> {
+        Cow::Borrowed(match self {
             Arm::Plain => "plain",
             Arm::Sam => "sam",
             Arm::Context => "context",
@@ -65,7 +87,10 @@ impl Arm {
             Arm::Full => "+ calibration in full",
             Arm::ReuseAlone => "+ history + reuse",
             Arm::Reuse => "+ calibration in context + reuse",
-        }
+            Arm::DraftModel => "draft model",
+            Arm::WithDraftModel => "+ history + draft model",
+            Arm::ModelRule(rule) => return Cow::Owned(rule.to_string()),
+        })
     }
 
     fn session(self, options: &SessionOptions, task: &str) -> SessionOptions {
@@ -73,9 +98,15 @@ impl Arm {
             drafting: match self {
                 Arm::Plain => Drafting::Off,
                 Arm::Sam => Drafting::Baseline(Baseline::Sam),
+                Arm::DraftModel => Drafting::DraftModel,
+                Arm::ModelRule(rule) => Drafting::ModelRule(rule),
                 _ => Drafting::Auto,
             },
-            history: !matches!(self, Arm::Plain | Arm::Sam | Arm::Context),
+            history: !matches!(
+                self,
+                Arm::Plain | Arm::Sam | Arm::Context | Arm::DraftModel | Arm::ModelRule(_)
+            ),
+            draft_model: self == Arm::WithDraftModel,
             namespace: format!("{} {task}", self.name()),
             calibration: match self {
                 Arm::Output => Calibration::Output,
@@ -107,7 +138,7 @@ pub enum AblateError {
         /// The row.
         id: String,
         /// The arm.
-        arm: &'static str,
+        arm: Cow<'static, str>,
     },
 }
 
@@ -140,6 +171,10 @@ pub struct Cell {
     pub rejections: Rejections,
     /// Per source: its name, tokens drafted, tokens accepted.
     pub sources: Vec<(String, usize, usize)>,
+    /// Passes of the draft model.
+    pub n_passes: usize,
+    /// Their time, that for the prompt included, in µs.
+    pub passes_us: f64,
     /// Most bytes that drafting held at the end of a row.
     pub memory_bytes_max: usize,
 }
@@ -160,6 +195,8 @@ impl Cell {
             rows: RowStats::default(),
             rejections: Rejections::default(),
             sources: Vec::new(),
+            n_passes: 0,
+            passes_us: 0.0,
             memory_bytes_max: 0,
         }
     }
@@ -189,6 +226,10 @@ impl Cell {
         self.rejections += stats.rejections;
         for source in &stats.sources {
             self.add_source(&source.name, source.drafted, source.accepted);
+            if let Some(computed) = &source.computed {
+                self.n_passes += computed.passes;
+                self.passes_us += computed.time_us;
+            }
         }
     }
 
@@ -215,6 +256,8 @@ impl Cell {
         self.memory_bytes_max = self.memory_bytes_max.max(other.memory_bytes_max);
         self.rows += other.rows;
         self.rejections += other.rejections;
+        self.n_passes += other.n_passes;
+        self.passes_us += other.passes_us;
         other.sources.iter().for_each(|(name, drafted, accepted)| self.add_source(name, *drafted, *accepted));
     }
 }
@@ -222,7 +265,9 @@ impl Cell {
 /// What was measured.
 #[derive(Clone, Debug, Default)]
 pub struct Ablation {
-    /// By task and arm, in the order of the rows and of [`Arm::ALL`].
+    /// The arms, in order.
+    pub arms: Vec<Arm>,
+    /// By task and arm, in the order of the rows and of the arms.
     pub cells: Vec<Cell>,
     /// Rows left out because they do not fit the model's context.
     pub n_too_long: usize,
@@ -261,7 +306,7 @@ impl Ablation {
     }
 }
 
-/// Answers every row with every arm, greedily. A row's prompt is the user's message, laid out by the model's chat template
+/// Answers every row with every arm, greedily; plain decoding is the first. A row's prompt is the user's message, laid out by the model's chat template
 /// where it has one; its response is not used. `progress` is called with (rows done, rows to do).
 ///
 /// `options` gives the sessions' bounds; what drafts is the arms'. What the engine had learnt of reliability is as before
@@ -269,16 +314,21 @@ impl Ablation {
 ///
 /// # Errors
 /// [`AblateError`].
+///
+/// # Panics
+/// The first arm is not plain decoding.
 pub fn ablate(
     engine: &Engine,
     rows: &[Row],
+    arms: &[Arm],
     options: &SessionOptions,
     max_tokens: usize,
     mut progress: impl FnMut(usize, usize),
 ) -> Result<Ablation, AblateError> {
+    assert_eq!(arms.first(), Some(&Arm::Plain), "every arm is compared with plain decoding");
     let before = engine.reliability();
-    let mut tables = Arm::ALL.map(|_| ReliabilityTable::new());
-    let mut ablation = Ablation::default();
+    let mut tables = vec![ReliabilityTable::new(); arms.len()];
+    let mut ablation = Ablation { arms: arms.to_vec(), ..Ablation::default() };
     let mut result = Ok(());
     for (n_done, row) in rows.iter().enumerate() {
         progress(n_done, rows.len());
@@ -300,7 +350,7 @@ fn answer_row(
     ablation: &mut Ablation,
 ) -> Result<(), AblateError> {
     let mut plain = Vec::new();
-    for (arm, table) in Arm::ALL.into_iter().zip(tables) {
+    for (arm, table) in ablation.arms.clone().into_iter().zip(tables) {
         engine.set_reliability(table.clone());
         let answered = answer(engine, row, arm.session(options, &row.task), max_tokens)
             .map_err(|source| AblateError::Generate { id: row.id.clone(), source: Box::new(source) })?;

@@ -3,10 +3,11 @@
 //! At every visited node the recorded token's logit is set above all others before the greedy choice, so that a model of
 //! random weights, or one that would have said something else, decodes the recorded response at its true speed. Strategies
 //! are timed row by row beside plain decoding in the same process: what else the machine does meets all of them alike.
-//! Each strategy has what it has in a replay without a model: history of the row's session, and passages.
+//! Each strategy has what it has in a replay without a model: history of the row's session, and passages. Those that weigh their
+//! claims have a reliability table each.
 
 use refrain::draft::testing::{AlwaysRight, AlwaysWrong};
-use refrain::draft::{DraftSource, PassagesSource};
+use refrain::draft::{DraftSource, PassagesSource, ReliabilityTable};
 use refrain::engine::{
     Calibration, Drafting, Engine, GenerateError, GenerateOptions, SessionOptions, StageTimes, Stats,
 };
@@ -46,7 +47,7 @@ pub struct Timing {
     pub n_tokens: usize,
     /// Steps.
     pub n_steps: usize,
-    /// Where the time of decoding went, in µs; prefill is left out.
+    /// Where the time of decoding went, in µs; prefill, the draft model's included, is left out.
     pub stages: StageTimes,
     /// Time of the same rows in plain decoding, in µs.
     pub plain_us: f64,
@@ -126,7 +127,7 @@ pub struct Timings {
     pub n_too_long: usize,
 }
 
-/// Decodes every row plainly and then by each strategy. `progress` is called with (rows done, rows to do).
+/// Decodes every row plainly and then by each strategy. `options` gives the sessions' bounds; what drafts is the strategies'. `progress` is called with (rows done, rows to do).
 ///
 /// # Errors
 /// The model fails, or an option is out of its range.
@@ -135,24 +136,27 @@ pub fn replay<'a>(
     rows: impl ExactSizeIterator<Item = &'a TokenRow>,
     strategies: &[Strategy],
     sources: Sources,
-    max_rows: usize,
+    options: &SessionOptions,
     mut progress: impl FnMut(usize, usize),
 ) -> Result<Timings, GenerateError> {
     let mut all = Timings::default();
     let n_rows = rows.len();
     let mut earlier = Earlier::default();
+    let mut tables = vec![ReliabilityTable::new(); strategies.len()];
     for (n_done, row) in rows.enumerate() {
         progress(n_done, n_rows);
         earlier.enter(row, sources);
-        let Some(plain) = decode(engine, row, Strategy::Plain, sources, max_rows, &earlier)? else {
+        let Some(plain) = decode(engine, row, Strategy::Plain, sources, options, &earlier)? else {
             all.n_too_long += 1;
             continue;
         };
-        for &strategy in strategies {
+        for (&strategy, table) in strategies.iter().zip(&mut tables) {
+            engine.set_reliability(table.clone());
             let stats = match strategy {
                 Strategy::Plain => Some(plain.clone()),
-                _ => decode(engine, row, strategy, sources, max_rows, &earlier)?,
+                _ => decode(engine, row, strategy, sources, options, &earlier)?,
             };
+            *table = engine.reliability();
             let Some(stats) = stats else { continue };
             all.timing(row, strategy).add(&stats, plain.time_us.decode());
         }
@@ -221,30 +225,34 @@ fn decode(
     row: &TokenRow,
     strategy: Strategy,
     sources: Sources,
-    max_rows: usize,
+    options: &SessionOptions,
     earlier: &Earlier<'_>,
 ) -> Result<Option<Stats>, GenerateError> {
     let context_len = row.prompt.len() + row.response.len() + 1;
     if context_len > engine.config().context_len || row.response.is_empty() {
         return Ok(None);
     }
-    let has_history = strategy == Strategy::Refrain && sources != Sources::Prompt && row.session.is_some();
+    let retrieves = matches!(strategy, Strategy::Refrain | Strategy::Retrieval);
+    let has_history = retrieves && sources != Sources::Prompt && row.session.is_some();
     let mut session = engine.session(SessionOptions {
         context_len: Some(context_len),
         drafting: match strategy {
-            Strategy::Refrain => Drafting::Auto,
+            Strategy::Refrain | Strategy::Retrieval => Drafting::Auto,
+            Strategy::DraftModel => Drafting::DraftModel,
+            Strategy::ModelRule(rule) => Drafting::ModelRule(rule),
             Strategy::Plain => Drafting::Off,
             Strategy::Baseline(_) | Strategy::AlwaysRight | Strategy::AlwaysWrong => Drafting::AsClaimed,
         },
-        namespace: row.session.clone().unwrap_or_default(),
+        draft_model: strategy == Strategy::Refrain,
+        // Each learns its answers, once.
+        namespace: format!("{strategy} {}", row.session.as_deref().unwrap_or_default()),
         history: has_history,
         // What this model would say is not what was recorded.
         calibration: Calibration::Off,
         reuse: None,
-        verify_rows_max: max_rows,
-        ..SessionOptions::default()
+        ..options.clone()
     })?;
-    for source in own_sources(row, strategy, sources, max_rows, &earlier.responses) {
+    for source in own_sources(row, strategy, sources, options.verify_rows_max, &earlier.responses) {
         session.add_source(source)?;
     }
     session.append_tokens(&row.prompt)?;
@@ -276,7 +284,9 @@ fn own_sources(
         Strategy::Baseline(baseline) => vec![baseline.source(max_rows, earlier)],
         Strategy::AlwaysRight => vec![Box::new(AlwaysRight::new(prompt_len, response))],
         Strategy::AlwaysWrong => vec![Box::new(AlwaysWrong::new(prompt_len, response))],
-        Strategy::Refrain if sources == Sources::Passages && !row.passages.is_empty() => {
+        Strategy::Refrain | Strategy::Retrieval
+            if sources == Sources::Passages && !row.passages.is_empty() =>
+        {
             vec![Box::new(PassagesSource::new(row.passages.iter().map(Vec::as_slice)))]
         }
         _ => Vec::new(),

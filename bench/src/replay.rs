@@ -183,7 +183,7 @@ impl<'a> Lane<'a> {
     fn leave(&mut self, row: &TokenRow) {
         if row.session.is_some() && self.setting.sources != Sources::Prompt {
             match self.setting.strategy {
-                Strategy::Refrain => self.history.append(NAMESPACE, &row.response),
+                Strategy::Refrain | Strategy::Retrieval => self.history.append(NAMESPACE, &row.response),
                 _ => self.earlier.push(row.response.clone()),
             }
         }
@@ -199,7 +199,7 @@ impl<'a> Lane<'a> {
 
     fn builder_config(&self) -> BuilderConfig {
         match self.setting.strategy {
-            Strategy::Refrain => BuilderConfig {
+            Strategy::Refrain | Strategy::Retrieval => BuilderConfig {
                 max_rows: self.setting.max_rows,
                 vocab_size: self.vocab_size,
                 ..self.setting.constants.builder
@@ -212,14 +212,15 @@ impl<'a> Lane<'a> {
         let Setting { strategy, sources, max_rows, constants, .. } = self.setting;
         let prompt_len = row.prompt.len();
         match strategy {
-            Strategy::Plain => Vec::new(),
+            // Without a model, nothing drafts with one.
+            Strategy::Plain | Strategy::DraftModel | Strategy::ModelRule(_) => Vec::new(),
             Strategy::AlwaysRight => vec![Box::new(AlwaysRight::new(prompt_len, row.response.clone()))],
             Strategy::AlwaysWrong => vec![Box::new(AlwaysWrong::new(prompt_len, row.response.clone()))],
             Strategy::Baseline(baseline) => {
                 let earlier: Vec<&[TokenId]> = self.earlier.iter().map(Vec::as_slice).collect();
                 vec![baseline.source(*max_rows, &earlier)]
             }
-            Strategy::Refrain => {
+            Strategy::Refrain | Strategy::Retrieval => {
                 let context = ContextSource::with_config(constants.orders, ContextSource::MAX_TOKENS);
                 let mut all: Vec<Box<dyn DraftSource>> =
                     vec![Box::new(context), Box::new(ResumeSource::new())];

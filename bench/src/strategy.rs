@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use refrain::draft::Baseline;
+use refrain::draft_model::ModelRule;
 use thiserror::Error;
 
 /// What drafts.
@@ -13,8 +14,14 @@ pub enum Strategy {
     Refrain,
     /// Nothing: plain decoding.
     Plain,
+    /// The same without the draft model, where there is one.
+    Retrieval,
+    /// The same with nothing but the draft model.
+    DraftModel,
     /// A published rule.
     Baseline(Baseline),
+    /// A published rule that drafts with the draft model.
+    ModelRule(ModelRule),
     /// Control: knows the response. No drafter can do better.
     AlwaysRight,
     /// Control: drafts full batches of which no token is right. What drafting costs when it gains nothing.
@@ -22,33 +29,44 @@ pub enum Strategy {
 }
 
 impl Strategy {
-    /// All strategies, in the order of reports.
+    /// All strategies that need no draft model, in the order of reports.
     pub fn all() -> Vec<Strategy> {
         let baselines = Baseline::ALL.into_iter().map(Strategy::Baseline);
         let first = [Strategy::Refrain, Strategy::Plain].into_iter();
         first.chain(baselines).chain([Strategy::AlwaysRight, Strategy::AlwaysWrong]).collect()
     }
 
-    /// The strategy's name in options and reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Strategy::Refrain => "refrain",
-            Strategy::Plain => "plain",
-            Strategy::Baseline(baseline) => baseline.name(),
-            Strategy::AlwaysRight => "always-right",
-            Strategy::AlwaysWrong => "always-wrong",
-        }
+    /// Refrain with and without its parts, and all rules that draft with a model, in the order of reports.
+    pub fn with_draft_model() -> Vec<Strategy> {
+        let rules = ModelRule::ALL.into_iter().map(Strategy::ModelRule);
+        let first = [Strategy::Refrain, Strategy::Plain, Strategy::Retrieval, Strategy::DraftModel];
+        first.into_iter().chain(rules).collect()
     }
 
     /// Whether Refrain is to be better than this one.
     pub fn is_rival(self) -> bool {
-        matches!(self, Strategy::Baseline(_))
+        matches!(self, Strategy::Baseline(_) | Strategy::ModelRule(_))
+    }
+
+    /// Whether there must be a draft model.
+    pub fn needs_draft_model(self) -> bool {
+        matches!(self, Strategy::DraftModel | Strategy::ModelRule(_))
     }
 }
 
+/// The strategy's name in options and reports.
 impl fmt::Display for Strategy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        f.write_str(match self {
+            Strategy::Refrain => "refrain",
+            Strategy::Plain => "plain",
+            Strategy::Retrieval => "retrieval",
+            Strategy::DraftModel => "draft-model",
+            Strategy::Baseline(baseline) => baseline.name(),
+            Strategy::ModelRule(rule) => return rule.fmt(f),
+            Strategy::AlwaysRight => "always-right",
+            Strategy::AlwaysWrong => "always-wrong",
+        })
     }
 }
 
@@ -103,7 +121,13 @@ impl FromStr for Strategy {
     type Err = UnknownName;
 
     fn from_str(name: &str) -> Result<Self, UnknownName> {
-        find(&Strategy::all(), name)
+        // A chain has any length; the list has one.
+        if let Ok(rule) = name.parse() {
+            return Ok(Strategy::ModelRule(rule));
+        }
+        let mut all = Strategy::all();
+        all.extend(Strategy::with_draft_model().into_iter().skip(2));
+        find(&all, name)
     }
 }
 
@@ -121,8 +145,9 @@ mod tests {
 
     #[test]
     fn names_read_back() {
-        for strategy in Strategy::all() {
-            assert_eq!(strategy.name().parse(), Ok(strategy));
+        let all = Strategy::all().into_iter().chain(Strategy::with_draft_model());
+        for strategy in all.chain([Strategy::ModelRule(ModelRule::Chain(3))]) {
+            assert_eq!(strategy.to_string().parse(), Ok(strategy));
         }
         for sources in Sources::ALL {
             assert_eq!(sources.name().parse(), Ok(sources));

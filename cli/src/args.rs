@@ -1,6 +1,7 @@
 //! The command line. What an option means stands here; its range is checked by the library that uses it.
 
 mod bench;
+mod draft;
 mod engine;
 mod files;
 mod history;
@@ -15,7 +16,8 @@ use refrain::task::Task;
 pub(crate) use bench::{
     AblateArgs, BenchArgs, BenchCommand, BenchGraphsArgs, HalfArg, ReplayArgs, RowsArgs, TuneArgs,
 };
-pub(crate) use engine::ModelArgs;
+pub(crate) use draft::{DraftModelArg, needs_draft_model};
+pub(crate) use engine::{ComputeArgs, ModelArgs};
 pub(crate) use files::{GraphsArgs, InspectArgs, PackArgs, ProfileArgs, ScoreArgs, ScoreInput, WeightsArg};
 pub(crate) use history::{FolderArgs, ForgetArgs, HistoryArgs, HistoryCommand, HistoryCommandArgs};
 pub(crate) use sampling::SamplingArgs;

@@ -4,18 +4,20 @@ use std::io::Write as _;
 use std::path::Path;
 
 use refrain::draft::{CostProfile, VERIFY_ROWS_MAX};
-use refrain::engine::{EngineOptions, SessionOptions};
+use refrain::engine::{DraftModelOptions, EngineOptions, SessionOptions};
 use refrain::model::Checkpoint;
 use refrain::tokenizer::Tokenizer;
 use refrain_bench::replay::Wanted;
 use refrain_bench::report::html::TracedRow;
 use refrain_bench::report::{self, Plot, Report};
 use refrain_bench::{
-    AblateError, Constants, Costs, CostsError, Half, Lane, RowsError, Setting, Sources, Strategy, Tally,
+    AblateError, Arm, Constants, Costs, CostsError, Half, Lane, RowsError, Setting, Sources, Strategy, Tally,
     TokenRow, rows,
 };
 
-use crate::args::{AblateArgs, BenchArgs, BenchCommand, HalfArg, ReplayArgs, RowsArgs, TuneArgs};
+use crate::args::{
+    AblateArgs, BenchArgs, BenchCommand, HalfArg, ReplayArgs, RowsArgs, TuneArgs, needs_draft_model,
+};
 use crate::failure::{Exit, Failure};
 use crate::load;
 use crate::progress::Progress;
@@ -73,9 +75,16 @@ fn write_plots(args: &ReplayArgs, plots: &[Plot]) -> Result<(), Failure> {
 
 /// Replays through a model: the strategies beside plain decoding, row by row.
 fn replay_model(args: &ReplayArgs, path: &Path) -> Result<Exit, Failure> {
+    let strategies = strategies(args);
+    if let (None, Some(&strategy)) = (&args.draft, strategies.iter().find(|s| s.needs_draft_model())) {
+        return Err(needs_draft_model(strategy));
+    }
     let checkpoint = load::checkpoint(Some(path))?;
     let options = EngineOptions { n_threads: args.rows_args.threads, ..EngineOptions::default() };
     let engine = load::engine(&checkpoint, options)?;
+    if let Some(model) = &args.draft {
+        load::draft_model(&engine, model, DraftModelOptions::default())?;
+    }
     let given = args.rows_args.tokenizer.as_deref().map(|path| open_tokenizer(Some(path))).transpose()?;
     let (tokenizer, tokenizer_name) =
         given.as_ref().map_or((engine.tokenizer(), "the model's"), |(tokenizer, name)| (tokenizer, name));
@@ -87,15 +96,19 @@ fn replay_model(args: &ReplayArgs, path: &Path) -> Result<Exit, Failure> {
     for rows in refrain_bench::run::by_subtask(&rows).into_values() {
         measured.extend(rows.into_iter().filter(|row| half.takes(row)).take(args.model_rows));
     }
-    let strategies = strategies(args);
     let (Some(&max_rows), Some(&sources)) = (args.rows.first(), args.sources.first()) else {
         return Err(Failure::usage("--rows and --sources are empty", "name a value for each"));
+    };
+    let session = SessionOptions {
+        verify_rows_max: max_rows,
+        projection: args.projection.mode(),
+        ..SessionOptions::default()
     };
     let timings = {
         let progress = Progress::tokens("replaying");
         let rows = measured.into_iter();
         let report = |done, total| progress.set(done as u64, total as u64);
-        refrain_bench::model::replay(&engine, rows, &strategies, sources, max_rows, report)?
+        refrain_bench::model::replay(&engine, rows, &strategies, sources, &session, report)?
     };
     let (isa, n_threads) = engine.compute();
     let conditions = [
@@ -104,6 +117,7 @@ fn replay_model(args: &ReplayArgs, path: &Path) -> Result<Exit, Failure> {
             checkpoint.name()
         ),
         format!("tokenizer: {tokenizer_name}"),
+        format!("rows are projected {}", args.projection.text()),
         format!("{max_rows} rows, sources: {sources}; plain decoding of each row in the same run"),
     ];
     let tables = report::timing::write(&conditions, &timings);
@@ -130,7 +144,11 @@ fn check_vocabulary(name: &str, given: usize, limit: usize) -> Result<(), Failur
 }
 
 fn strategies(args: &ReplayArgs) -> Vec<Strategy> {
-    if args.strategy.is_empty() { Strategy::all() } else { args.strategy.clone() }
+    match (&args.strategy, &args.draft) {
+        (given, _) if !given.is_empty() => given.clone(),
+        (_, Some(_)) => Strategy::with_draft_model(),
+        (_, None) => Strategy::all(),
+    }
 }
 
 /// Lets the model answer the rows with one part of drafting more at a time.
@@ -151,6 +169,18 @@ fn ablate(args: &AblateArgs) -> Result<Exit, Failure> {
         options.cost_profile = Some(CostProfile::free_rows(1.0));
     }
     let engine = load::engine(&checkpoint, options)?;
+    let arms = match &args.draft {
+        None => Arm::TEXT,
+        Some(model) => {
+            let mut options = load::draft_model_options(&args.model.compute);
+            if args.free_rows {
+                // A hundredth of a step of the target, which is 1 µs.
+                options.cost_profile = Some(CostProfile::free_rows(0.01));
+            }
+            load::draft_model(&engine, model, options)?;
+            Arm::DRAFT_MODEL
+        }
+    };
     let session = SessionOptions {
         verify_rows_max: args.rows,
         reuse: Some(args.reuse.config()),
@@ -159,7 +189,7 @@ fn ablate(args: &AblateArgs) -> Result<Exit, Failure> {
     let ablation = {
         let progress = Progress::tokens("answering");
         let report = |done, total| progress.set(done as u64, total as u64);
-        refrain_bench::ablate(&engine, &rows, &session, args.max_tokens, report)?
+        refrain_bench::ablate(&engine, &rows, &arms, &session, args.max_tokens, report)?
     };
     let (isa, n_threads) = engine.compute();
     let conditions = [
@@ -240,6 +270,10 @@ fn create_folder(path: &Path) -> Result<(), Failure> {
 fn settings(args: &ReplayArgs, costs: &Costs) -> Result<Vec<Setting>, Failure> {
     args.rows.iter().try_for_each(|&rows| check_rows(rows))?;
     let strategies = strategies(args);
+    if let Some(&strategy) = strategies.iter().find(|strategy| strategy.needs_draft_model()) {
+        let problem = format!("{strategy} drafts with a model");
+        return Err(Failure::usage(problem, "replay through a model, with --model and --draft"));
+    }
     let mut settings = Vec::new();
     for &sources in &args.sources {
         for &max_rows in &args.rows {

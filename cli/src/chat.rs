@@ -26,11 +26,15 @@ const LINE_BYTES_MAX: u64 = 1 << 20;
 
 pub(crate) fn chat(args: &ChatArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
     let composer = Composer::new(&args.task)?;
+    let draft_model = args.common.session.drafts.model()?;
     let checkpoint = load::checkpoint(args.common.model.model.as_deref())?;
     let engine = load::engine(&checkpoint, args.common.model.engine_options())?;
     if engine.tokenizer().chat_template().is_none() {
         let problem = format!("`{}` has no usable chat template", checkpoint.name());
         return Err(Failure::input(problem, "`refrain run --raw` continues plain text"));
+    }
+    if let Some(model) = draft_model {
+        load::draft_model(&engine, model, load::draft_model_options(&args.common.model.compute))?;
     }
     let mut chat = Chat {
         args,

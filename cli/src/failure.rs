@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
 use clap::error::ErrorKind;
+use refrain::draft_model::DraftModelError;
 use refrain::engine::{EngineError, GenerateError, ProfileError, SessionError};
 use refrain::model::graphs::GraphsError;
 use refrain::model::transformer::ForwardError;
@@ -124,6 +125,18 @@ impl From<EngineError> for Failure {
             EngineError::Isa { .. } => Self::usage(error, "leave out --isa"),
             EngineError::Threads { .. } => Self::usage(error, "choose another --threads"),
             _ => Self::new(Exit::Failed, error.to_string()),
+        }
+    }
+}
+
+impl From<DraftModelError> for Failure {
+    fn from(error: DraftModelError) -> Self {
+        match error {
+            DraftModelError::Vocabulary { .. } => {
+                Self::input(error, "name a smaller model of the target's family")
+            }
+            DraftModelError::KvCache(_) => Self::new(Exit::Failed, error.to_string()),
+            _ => Self::input(error, "`refrain inspect` shows what the model holds"),
         }
     }
 }

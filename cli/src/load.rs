@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
-use refrain::engine::{Engine, EngineOptions};
+use refrain::engine::{DraftModelOptions, Engine, EngineOptions};
 use refrain::model::Checkpoint;
 
+use crate::args::{ComputeArgs, DraftModelArg};
 use crate::failure::Failure;
 use crate::progress::Progress;
 
@@ -12,6 +13,11 @@ use crate::progress::Progress;
 #[cfg(feature = "embedded-model")]
 pub(crate) static EMBEDDED_MODEL: &[u8] =
     include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/target.gguf"));
+
+/// The small model that drafts for it.
+#[cfg(feature = "embedded-model")]
+static EMBEDDED_DRAFT_MODEL: &[u8] =
+    include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/draft.gguf"));
 
 /// Opens the checkpoint at `path`; without a path, the embedded one.
 pub(crate) fn checkpoint(path: Option<&Path>) -> Result<Checkpoint, Failure> {
@@ -29,11 +35,46 @@ pub(crate) fn engine(checkpoint: &Checkpoint, options: EngineOptions) -> Result<
     Ok(Engine::load(checkpoint, options, Some(&|done, total| progress.set(done, total)))?)
 }
 
+/// Loads the draft model and gives it to the engine, with progress.
+pub(crate) fn draft_model(
+    engine: &Engine,
+    model: &DraftModelArg,
+    options: DraftModelOptions,
+) -> Result<(), Failure> {
+    let checkpoint = match model {
+        DraftModelArg::Fixture => embedded_draft_model()?,
+        DraftModelArg::Path(path) => checkpoint(Some(path))?,
+    };
+    let progress = Progress::bytes("loading the draft model");
+    let report = |done, total| progress.set(done, total);
+    Ok(engine.set_draft_model(&checkpoint, options, Some(&report))?)
+}
+
+/// The options of a draft model beside a target with these.
+pub(crate) fn draft_model_options(compute: &ComputeArgs) -> DraftModelOptions {
+    let EngineOptions { quantize, packed_access, .. } = compute.engine_options();
+    DraftModelOptions { quantize, packed_access, cost_profile: None }
+}
+
 #[cfg(feature = "embedded-model")]
 fn embedded() -> Result<Checkpoint, Failure> {
-    let bytes = std::borrow::Cow::Borrowed(EMBEDDED_MODEL);
-    Checkpoint::from_gguf_bytes(bytes, "embedded model")
+    embedded_checkpoint(EMBEDDED_MODEL, "embedded model")
+}
+
+#[cfg(feature = "embedded-model")]
+fn embedded_draft_model() -> Result<Checkpoint, Failure> {
+    embedded_checkpoint(EMBEDDED_DRAFT_MODEL, "embedded draft model")
+}
+
+#[cfg(feature = "embedded-model")]
+fn embedded_checkpoint(bytes: &'static [u8], name: &str) -> Result<Checkpoint, Failure> {
+    Checkpoint::from_gguf_bytes(std::borrow::Cow::Borrowed(bytes), name)
         .map_err(|error| refrain::engine::EngineError::from(error).into())
+}
+
+#[cfg(not(feature = "embedded-model"))]
+fn embedded_draft_model() -> Result<Checkpoint, Failure> {
+    Err(Failure::usage("this program was built without a model inside", "name a draft model by its path"))
 }
 
 #[cfg(not(feature = "embedded-model"))]

@@ -16,9 +16,13 @@ pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     // What is cheap to refuse is refused before a model is loaded.
     let request = Request::read(args, task(&args.task))?;
     let composer = Composer::new(&args.task)?;
+    let draft_model = args.common.session.drafts.model()?;
 
     let checkpoint = load::checkpoint(args.common.model.model.as_deref())?;
     let engine = load::engine(&checkpoint, args.common.model.engine_options())?;
+    if let Some(model) = draft_model {
+        load::draft_model(&engine, model, load::draft_model_options(&args.common.model.compute))?;
+    }
     let namespace = task(&args.task).map_or("run", |task| task.name());
     let history = History::open(&args.common.history, &engine, namespace)?;
     let mut session = history.session(&engine, args.common.session.session_options(namespace))?;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use refrain::draft::Rejections;
+use refrain::draft::{Computed, Rejections};
 use refrain::engine::{Engine, FinishReason, Origin, Stats, Summary};
 use serde::Serialize;
 
@@ -99,6 +99,9 @@ fn write_details(out: &mut String, stats: &Stats) -> std::fmt::Result {
             "drafts    {style}{}{style:#}: {} drafted, {} accepted{share}",
             source.name, source.drafted, source.accepted
         )?;
+        if let Some(computed) = &source.computed {
+            write_computed(out, computed)?;
+        }
     }
     let (rows, off, time) = (&stats.rows, &stats.drafting_off, &stats.time_us);
     writeln!(
@@ -141,6 +144,16 @@ fn write_details(out: &mut String, stats: &Stats) -> std::fmt::Result {
     ];
     let stages = stages.map(|(stage, us)| format!("{stage} {:.0}", us / stats.steps.max(1) as f64));
     writeln!(out, "decode    {:.1} ms; µs per step: {}", time.decode() / 1e3, stages.join(", "))
+}
+
+/// What drafting with a model took, and why it ended, where it did.
+fn write_computed(out: &mut String, computed: &Computed) -> std::fmt::Result {
+    let Computed { passes, rows, time_us, off } = computed;
+    writeln!(out, "          {passes} passes over {rows} rows in {:.1} ms", time_us / 1e3)?;
+    match off {
+        Some(reason) => writeln!(out, "          it does not draft: {reason}"),
+        None => Ok(()),
+    }
 }
 
 /// Why drafts were left: what the answer went on with, beside the draft.

@@ -19,13 +19,18 @@ fn write_all(out: &mut String, conditions: &[String], ablation: &Ablation) -> st
     if ablation.n_too_long > 0 {
         writeln!(out, "- {} rows left out: longer than the context", ablation.n_too_long)?;
     }
-    let totals = Arm::ALL.map(|arm| ablation.total(arm));
+    let totals: Vec<Cell> = ablation.arms.iter().map(|&arm| ablation.total(arm)).collect();
     writeln!(out, "\nTokens per step (ratio to `sam`)\n")?;
     write_by_task(out, ablation, &totals, |cell, sam| {
         let ratio = sam.map_or(1.0, |sam| cell.acceptance_length() / sam.acceptance_length());
         format!("{:.3} ({ratio:.3})", cell.acceptance_length())
     })?;
-    write_means(out, ablation)?;
+    if ablation.arms.contains(&Arm::Reuse) {
+        write_means(out, ablation)?;
+    }
+    if ablation.arms.contains(&Arm::WithDraftModel) {
+        write_draft_model_means(out, ablation)?;
+    }
     writeln!(out, "\nTokens per second of decoding\n")?;
     write_by_task(out, ablation, &totals, |cell, _| format!("{:.1}", cell.tokens_per_s()))?;
     writeln!(out, "\nDraft tokens accepted / verified, by source\n")?;
@@ -46,12 +51,12 @@ fn write_by_task(
     totals: &[Cell],
     show: impl Fn(&Cell, Option<&Cell>) -> String,
 ) -> std::fmt::Result {
-    let names: Vec<&str> = Arm::ALL.iter().map(|arm| arm.name()).collect();
+    let names: Vec<_> = ablation.arms.iter().map(|arm| arm.name()).collect();
     writeln!(out, "| task | rows | tokens | {} |", names.join(" | "))?;
     writeln!(out, "| --- |{}", " ---: |".repeat(names.len() + 2))?;
     let sam_total = totals.iter().find(|cell| cell.arm == Arm::Sam);
     for task in ablation.tasks() {
-        let cells: Vec<&Cell> = Arm::ALL.into_iter().filter_map(|arm| ablation.cell(task, arm)).collect();
+        let cells: Vec<&Cell> = ablation.arms.iter().filter_map(|&arm| ablation.cell(task, arm)).collect();
         let sam = ablation.cell(task, Arm::Sam);
         write_line(out, task, &cells, |cell| show(cell, sam))?;
     }
@@ -70,14 +75,29 @@ fn write_line(
     writeln!(out, "| {name} | {} | {} | {} |", first.n_rows, first.n_tokens, values.join(" | "))
 }
 
+/// Geometric mean over the tasks of `value` of one arm, as a share of another's.
+fn mean(ablation: &Ablation, arm: Arm, over: Arm, value: impl Fn(&Cell) -> f64) -> f64 {
+    geometric_mean(ablation.tasks().into_iter().filter_map(|task| {
+        let (cell, base) = (ablation.cell(task, arm)?, ablation.cell(task, over)?);
+        Some(value(cell) / value(base))
+    }))
+}
+
+/// What the draft model adds to retrieval, and retrieval to it, in tokens per step and in speed.
+fn write_draft_model_means(out: &mut String, ablation: &Ablation) -> std::fmt::Result {
+    writeln!(out, "\nRetrieval and draft model together, geometric mean over the tasks\n")?;
+    writeln!(out, "| over | tokens per step | tokens per second |\n| --- | ---: | ---: |")?;
+    for &over in ablation.arms.iter().filter(|&&arm| arm != Arm::WithDraftModel) {
+        let [steps, speed] = [Cell::acceptance_length, Cell::tokens_per_s]
+            .map(|value| mean(ablation, Arm::WithDraftModel, over, value));
+        writeln!(out, "| {} | {steps:.3} | {speed:.3} |", over.name())?;
+    }
+    Ok(())
+}
+
 /// The geometric mean over the tasks, and how much of the whole vocabulary's gain the context's tokens keep.
 fn write_means(out: &mut String, ablation: &Ablation) -> std::fmt::Result {
-    let mean = |arm: Arm, over: Arm| {
-        geometric_mean(ablation.tasks().into_iter().filter_map(|task| {
-            let (cell, base) = (ablation.cell(task, arm)?, ablation.cell(task, over)?);
-            Some(cell.acceptance_length() / base.acceptance_length())
-        }))
-    };
+    let mean = |arm: Arm, over: Arm| mean(ablation, arm, over, Cell::acceptance_length);
     let [output, in_context, full] =
         [Arm::Output, Arm::InContext, Arm::Full].map(|arm| mean(arm, Arm::History) - 1.0);
     writeln!(
@@ -136,17 +156,19 @@ fn write_reasons(out: &mut String, totals: &[Cell]) -> std::fmt::Result {
 fn write_costs(out: &mut String, totals: &[Cell]) -> std::fmt::Result {
     writeln!(
         out,
-        "| arm | draft + observe µs per step | rows per step | prefill µs per token | calibration µs per token | MiB |"
+        "| arm | draft + observe µs per step | rows per step | draft-model passes per step | µs per pass | prefill µs per token | calibration µs per token | MiB |"
     )?;
-    writeln!(out, "| --- |{}", " ---: |".repeat(5))?;
+    writeln!(out, "| --- |{}", " ---: |".repeat(7))?;
     for cell in totals {
         let (steps, prefilled) = (cell.n_steps.max(1) as f64, cell.n_prefilled.max(1) as f64);
         writeln!(
             out,
-            "| {} | {:.1} | {:.1} | {:.1} | {:.1} | {:.1} |",
+            "| {} | {:.1} | {:.1} | {:.2} | {:.1} | {:.1} | {:.1} | {:.1} |",
             cell.arm.name(),
             cell.draft_us / steps,
             cell.rows.total() as f64 / steps,
+            cell.n_passes as f64 / steps,
+            cell.passes_us / cell.n_passes.max(1) as f64,
             cell.prefill_us / prefilled,
             cell.calibrate_us / prefilled,
             cell.memory_bytes_max as f64 / f64::from(1 << 20),

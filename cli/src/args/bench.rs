@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use refrain::engine::ProjectionMode;
 use refrain_bench::{Sources, Strategy};
 
+use super::draft::DraftModelArg;
 use super::engine::ModelArgs;
 use super::session::ReuseArgs;
 
@@ -25,7 +27,8 @@ pub(crate) enum BenchCommand {
     /// Let a model answer with one part of drafting more at a time: what history, calibration and reuse are worth.
     ///
     /// Rows are those of `replay`; the prompt is the user's message, and the response is not used. `fixtures/rows.jsonl` of the
-    /// repository has rows for the model inside this program.
+    /// repository has rows for the model inside this program. With --draft the parts are those of drafting with a model:
+    /// retrieval, the draft model, both, and the published rules that draft with one.
     Ablate(AblateArgs),
     /// Fit the reliability table and the constants of drafting to the even rows, and report on the odd ones.
     Tune(TuneArgs),
@@ -59,8 +62,9 @@ pub(crate) struct BenchGraphsArgs {
 pub(crate) struct ReplayArgs {
     #[command(flatten)]
     pub(crate) rows_args: RowsArgs,
-    /// What drafts: refrain, plain, pld, sam, sam-recycle, sam-only, suffix, recycle, always-right, always-wrong [default:
-    /// all]. Rules that need a draft model are not there yet.
+    /// What drafts: refrain, plain, pld, sam, sam-recycle, sam-only, suffix, recycle, always-right, always-wrong; with --draft
+    /// also retrieval and draft-model (one half of refrain), chain:N, specinfer, opt-tree, edgellm [default: all; with --draft
+    /// those that concern it].
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) strategy: Vec<Strategy>,
     /// What may be drafted from: prompt, history (and earlier responses of the session), passages (both, and the
@@ -82,6 +86,12 @@ pub(crate) struct ReplayArgs {
     /// tokenizer, or by --tokenizer where it has none worth the name.
     #[arg(long, value_name = "PATH", conflicts_with_all = ["profile", "fresh"])]
     pub(crate) model: Option<PathBuf>,
+    /// With --model: a smaller model that drafts, with the same vocabulary; `fixture`: the one inside this program.
+    #[arg(long, value_name = "fixture|PATH", requires = "model")]
+    pub(crate) draft: Option<DraftModelArg>,
+    /// With --model: which rows of a batch are projected onto the vocabulary.
+    #[arg(long, value_enum, default_value_t = ProjectionArg::OnDemand, requires = "model")]
+    pub(crate) projection: ProjectionArg,
     /// With --model: rows of each subtask at most.
     #[arg(long, value_name = "N", default_value_t = 5, requires = "model")]
     pub(crate) model_rows: usize,
@@ -99,6 +109,31 @@ pub(crate) struct ReplayArgs {
     pub(crate) html_rows: usize,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ProjectionArg {
+    /// Those that the walk asks for, in waves.
+    OnDemand,
+    /// All of them.
+    Eager,
+}
+
+impl ProjectionArg {
+    pub(crate) fn mode(self) -> ProjectionMode {
+        match self {
+            Self::OnDemand => ProjectionMode::OnDemand,
+            Self::Eager => ProjectionMode::Eager,
+        }
+    }
+
+    /// How a report says it.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::OnDemand => "on demand",
+            Self::Eager => "eagerly",
+        }
+    }
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct AblateArgs {
     /// Files of rows, JSON Lines.
@@ -106,6 +141,9 @@ pub(crate) struct AblateArgs {
     pub(crate) files: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
+    /// A smaller model that drafts, with the same vocabulary; `fixture`: the one for the model inside this program.
+    #[arg(long, value_name = "fixture|PATH")]
+    pub(crate) draft: Option<DraftModelArg>,
     /// Rows of a verification batch at most.
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub(crate) rows: usize,

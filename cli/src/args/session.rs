@@ -2,21 +2,16 @@
 
 use clap::{Args, ValueEnum};
 use refrain::draft::ReuseConfig;
-use refrain::engine::{Calibration, Drafting, SessionOptions};
-use refrain_bench::Strategy;
+use refrain::engine::{Calibration, SessionOptions};
 
+use super::draft::DraftArgs;
 use super::engine::KvArg;
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Session")]
 pub(crate) struct SessionArgs {
-    /// Whether to draft. Never changes the output.
-    #[arg(long, value_enum, default_value_t = DraftArg::Auto)]
-    pub(crate) draft: DraftArg,
-    /// What drafts: refrain, plain, or a published rule to compare with: pld, sam, sam-recycle, sam-only, suffix,
-    /// recycle. Never changes the output.
-    #[arg(long, value_name = "NAME", default_value_t = Strategy::Refrain, value_parser = parse_strategy, conflicts_with = "draft")]
-    pub(crate) strategy: Strategy,
+    #[command(flatten)]
+    pub(crate) drafts: DraftArgs,
     /// Whether what the model would say after each token of the text drafts too, and how much of its vocabulary is looked at.
     /// Never changes the output.
     #[arg(long, value_enum, default_value_t = CalibrationArg::Auto)]
@@ -46,14 +41,9 @@ pub(crate) struct SessionArgs {
 impl SessionArgs {
     pub(crate) fn session_options(&self, namespace: &str) -> SessionOptions {
         let defaults = SessionOptions::default();
-        SessionOptions {
+        self.drafts.apply(SessionOptions {
             context_len: self.ctx,
             kv_type: self.kv.kv_type(),
-            drafting: match (self.draft, self.strategy) {
-                (DraftArg::Off, _) | (_, Strategy::Plain) => Drafting::Off,
-                (_, Strategy::Baseline(baseline)) => Drafting::Baseline(baseline),
-                _ => Drafting::Auto,
-            },
             calibration: self.calibration.calibration(),
             reuse: (!self.no_reuse).then(|| self.reuse_args.config()),
             namespace: namespace.to_owned(),
@@ -61,16 +51,8 @@ impl SessionArgs {
             verify_lens: self.verify_len.into_iter().collect(),
             prefill_chunk: self.prefill_chunk.unwrap_or(defaults.prefill_chunk),
             ..defaults
-        }
+        })
     }
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum DraftArg {
-    /// Draft wherever it pays.
-    Auto,
-    /// Plain decoding.
-    Off,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -96,15 +78,6 @@ impl CalibrationArg {
             Self::InContext => Calibration::InContext,
             Self::Full => Calibration::Full,
         }
-    }
-}
-
-/// The controls know the response in advance, which only a replay can.
-fn parse_strategy(name: &str) -> Result<Strategy, String> {
-    match name.parse() {
-        Ok(Strategy::AlwaysRight | Strategy::AlwaysWrong) => Err(format!("`{name}` is for `refrain bench`")),
-        Ok(strategy) => Ok(strategy),
-        Err(unknown) => Err(unknown.to_string()),
     }
 }
 

@@ -57,7 +57,7 @@ fn draw_groups(
         });
         chart
             .draw_series(bars)?
-            .label(strategy.name())
+            .label(strategy.to_string())
             .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 10, y + 5)], color(strategy).filled()));
     }
     let labels = (0..tasks.len()).map(|task| {

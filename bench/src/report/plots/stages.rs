@@ -19,7 +19,7 @@ pub(super) fn of_report(report: &Report<'_>, group: &[usize]) -> Vec<Step> {
         let n_steps = total.n_steps.max(1) as f64;
         let draft_us: f64 = total.draft_us.iter().map(|&us| f64::from(us)).sum();
         Step {
-            name: report.settings[setting].strategy.name().to_owned(),
+            name: report.settings[setting].strategy.to_string(),
             stages: vec![
                 ("verify (cost profile)", total.verify_us / n_steps),
                 ("draft and observe", draft_us / n_steps),
@@ -34,7 +34,7 @@ pub(super) fn of_timings(timings: &Timings) -> Vec<Step> {
     let step = |total: crate::model::Timing| {
         let per_step = |us: f64| us / total.n_steps.max(1) as f64;
         Step {
-            name: total.strategy.name().to_owned(),
+            name: total.strategy.to_string(),
             stages: vec![
                 ("forward", per_step(total.stages.forward)),
                 ("project, choose", per_step(total.stages.walk)),
