@@ -56,6 +56,8 @@ pub struct TreeBuilder {
     caps: Vec<Caps>,
     /// Whether some source knows what the target has said elsewhere.
     hears_target: bool,
+    /// Whether some source is a draft model.
+    hears_model: bool,
     growth: Growth,
     scratch: Scratch,
 }
@@ -149,6 +151,7 @@ impl TreeBuilder {
             claims_of: Vec::new(),
             caps: Vec::new(),
             hears_target: false,
+            hears_model: false,
             growth: Growth::default(),
             scratch: Scratch {
                 anchors: Vec::new(),
@@ -301,6 +304,7 @@ impl TreeBuilder {
             Weighing::AsClaimed => Caps::NONE,
         }));
         self.hears_target = sources.iter().any(|source| is_of_target(source.kind()));
+        self.hears_model = sources.iter().any(|source| source.kind() == SourceKind::DraftModel);
         let cursors = (0, self.cursors.len() as u32);
         let parent = NodeIdx::ROOT;
         let root = Found { token: root, parent, depth: 0, reach: 1.0, source: u8::MAX, cursors, cap: 1.0 };
@@ -418,7 +422,8 @@ impl TreeBuilder {
         costs: &CostProfile,
     ) -> bool {
         let Found { depth, reach, cursors, .. } = self.found[found];
-        let known: f32 = self.scratch.children.iter().map(|child| child.probability).sum();
+        // Best first. Many weak claims may add up to 1 and still leave open which of them is right.
+        let known = self.scratch.children.first().map_or(0.0, |child| child.probability);
         let mut asked = false;
         for at in cursors.0..cursors.1 {
             let (index, cursor) = self.cursors[at as usize];
@@ -428,7 +433,7 @@ impl TreeBuilder {
                 continue; // it looks up, and has been asked
             }
             let first_hit = self.table.first_hit(source.kind());
-            let alone = reach * (1.0 - known.min(1.0)) * first_hit;
+            let alone = reach * (1.0 - known) * first_hit;
             self.scratch.frontier.clear();
             self.scratch.frontier.push(cursor);
             self.find_waiting(index, max_depth);
@@ -528,7 +533,7 @@ impl TreeBuilder {
             start = end;
         }
         children.sort_unstable_by(|a, b| b.probability.total_cmp(&a.probability).then(a.token.cmp(&b.token)));
-        share(children, self.hears_target);
+        share(children, self.hears_target || self.hears_model);
         children.truncate(self.config.n_children_max);
     }
 }
@@ -568,8 +573,8 @@ fn for_visited(
 }
 
 /// Scales the children's probabilities where they exceed 1 together: alike, where matches of text claim them. What the
-/// target has said elsewhere adds many weak claims to a strong one, which would cut a long copy short token by token; there
-/// the odds share the whole, so that what is nearly certain stays so.
+/// target has said elsewhere, or a draft model says, adds many weak claims to a strong one, which would cut a long copy short
+/// token by token; there the odds share the whole, so that what is nearly certain stays so.
 fn share(children: &mut [Child], by_odds: bool) {
     let total: f32 = children.iter().map(|child| child.probability).sum();
     if total <= 1.0 {
