@@ -15,9 +15,11 @@ use crate::engine::options::{Drafting, GenerateOptions, STOP_BYTES_MAX};
 use crate::engine::output::{FinishReason, Output, OutputLimits};
 use crate::engine::reader::Reader;
 use crate::engine::session::{Session, SessionError};
-use crate::engine::stats::{SourceStats, Stats, Stopwatch};
+use crate::engine::stats::{SourceStats, Stats, Stopwatch, StreamingStats};
 use crate::model::Workspace;
+use crate::model::streamed::Streamed;
 use crate::model::transformer::{ForwardError, PassEnd};
+use crate::stream::Flow;
 use crate::token::TokenId;
 use crate::verify::{LogitsProcessor, Sampler, SamplingError, walk};
 
@@ -110,6 +112,8 @@ pub struct Generation<'s> {
     rejections: RejectionCounter,
     events: VecDeque<Event>,
     prompt_len: usize,
+    /// What had flowed from flash when the generation began, and when its prompt was prefilled.
+    flows: [Flow; 2],
     started: bool,
     /// An error that comes after the tokens that were committed before it.
     failed: Option<GenerateError>,
@@ -167,6 +171,7 @@ impl<'s> Generation<'s> {
             rejections: RejectionCounter::default(),
             events: VecDeque::new(),
             prompt_len,
+            flows: [session.shared.model.streamed().map(Streamed::flow).unwrap_or_default(); 2],
             started: false,
             failed: None,
             ended: false,
@@ -213,6 +218,7 @@ impl<'s> Generation<'s> {
         let mut watch = Stopwatch::start();
         let calibrate_us = self.session.calibrate_us;
         let prefilled = self.session.prefill(progress);
+        self.flows[1] = self.session.shared.model.streamed().map(Streamed::flow).unwrap_or_default();
         let time_us = &mut self.stats.time_us;
         watch.lap(&mut time_us.prefill);
         let calibrate_us = self.session.calibrate_us - calibrate_us;
@@ -277,7 +283,7 @@ impl<'s> Generation<'s> {
             path,
             |node| {
                 let tokens = tokens.borrow();
-                let logits = self.projection.logits(shared, workspace, tree, node);
+                let logits = self.projection.logits(shared, workspace, tree, node)?;
                 if let Some(reader) = reader {
                     reader.list_visited(shared, logits);
                 }
@@ -388,6 +394,9 @@ impl<'s> Generation<'s> {
         self.ended = true;
         let finish = self.output.finish().unwrap_or(FinishReason::Cancelled);
         self.stats.rejections = self.rejections.finish();
+        let [start, prefilled] = self.flows;
+        let streaming = |streamed| StreamingStats::new(streamed, start, prefilled, self.stats.tokens);
+        self.stats.streaming = self.session.shared.model.streamed().map(streaming);
         self.close();
         let summary = Summary { finish, text: held_text, stats: std::mem::take(&mut self.stats) };
         self.events.push_back(Event::Done(summary));
@@ -492,7 +501,7 @@ impl Projection {
         workspace: &mut Workspace,
         tree: &DraftTree,
         node: NodeIdx,
-    ) -> &mut [f32] {
+    ) -> Result<&mut [f32], ForwardError> {
         let row = node.0;
         let place = match self.rows.iter().position(|&r| r == row) {
             Some(place) => place,
@@ -508,12 +517,18 @@ impl Projection {
                     last = child;
                 }
                 let mut watch = Stopwatch::start();
-                shared.model.logits(shared.compute(), workspace, &self.rows, &mut self.logits);
+                let projected =
+                    shared.model.logits(shared.compute(), workspace, &self.rows, &mut self.logits);
+                if projected.is_err() {
+                    // What the buffer holds is nobody's.
+                    self.rows.clear();
+                }
+                projected?;
                 watch.lap(&mut self.time_us);
                 self.n_projected += self.rows.len();
                 0
             }
         };
-        &mut self.logits[place * self.vocab_size..(place + 1) * self.vocab_size]
+        Ok(&mut self.logits[place * self.vocab_size..(place + 1) * self.vocab_size])
     }
 }
