@@ -29,6 +29,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<Exit, Failure> {
         BenchCommand::Ablate(args) => ablate(args),
         BenchCommand::Tune(args) => tune(args),
         BenchCommand::Graphs(args) => crate::graphs::bench(args),
+        BenchCommand::Stream(args) => crate::stream::bench(args),
     }
 }
 
@@ -74,7 +75,8 @@ fn write_plots(args: &ReplayArgs, plots: &[Plot]) -> Result<(), Failure> {
 /// Replays through a model: the strategies beside plain decoding, row by row.
 fn replay_model(args: &ReplayArgs, path: &Path) -> Result<Exit, Failure> {
     let checkpoint = load::checkpoint(Some(path))?;
-    let options = EngineOptions { n_threads: args.rows_args.threads, ..EngineOptions::default() };
+    let streaming = args.streaming.stream_options();
+    let options = EngineOptions { n_threads: args.rows_args.threads, streaming, ..EngineOptions::default() };
     let engine = load::engine(&checkpoint, options)?;
     let given = args.rows_args.tokenizer.as_deref().map(|path| open_tokenizer(Some(path))).transpose()?;
     let (tokenizer, tokenizer_name) =

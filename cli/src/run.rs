@@ -18,7 +18,7 @@ pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     let composer = Composer::new(&args.task)?;
 
     let checkpoint = load::checkpoint(args.common.model.model.as_deref())?;
-    let engine = load::engine(&checkpoint, args.common.model.engine_options())?;
+    let engine = load::engine(&checkpoint, args.common.engine_options(checkpoint.config()))?;
     let namespace = task(&args.task).map_or("run", |task| task.name());
     let history = History::open(&args.common.history, &engine, namespace)?;
     let mut session = history.session(&engine, args.common.session.session_options(namespace))?;
