@@ -94,7 +94,7 @@ fn load(path: &Path, packed_access: PackedAccess) -> Result<(Times, Vec<u32>), E
     let mut pass = || -> Result<Vec<u32>, Error> {
         batch.set_chain(0, &[TokenId(1)]);
         model.forward(compute, &batch, &mut kv, &mut workspace, PassEnd::Hidden, &never)?;
-        model.logits(compute, &mut workspace, &[0], &mut logits);
+        model.logits(compute, &mut workspace, &[0], &mut logits).expect("weights in memory");
         Ok(logits.iter().map(|x| x.to_bits()).collect())
     };
     lap();

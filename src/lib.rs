@@ -8,6 +8,7 @@ pub mod model;
 mod replace;
 pub mod sam;
 pub mod schedule;
+pub mod stream;
 pub mod task;
 pub mod token;
 pub mod tokenizer;

@@ -76,7 +76,7 @@ fn forward_projection_and_commit_allocate_nothing_once_warm() {
             }
             batch.set_tree(kv.len(), &tokens, &parents, 8);
             model.forward(compute, &batch, &mut kv, &mut workspace, PassEnd::Hidden, &never).unwrap();
-            model.logits(compute, &mut workspace, &[0, 4, 5, 6], &mut logits);
+            model.logits(compute, &mut workspace, &[0, 4, 5, 6], &mut logits).unwrap();
             kv.commit([0, 4, 5]);
         };
         // Tables that grow with the context have been as long once.

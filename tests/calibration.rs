@@ -227,7 +227,7 @@ fn logits_of_a_shortlist_are_those_of_the_vocabulary() {
         model.extend_shortlist(&mut shortlist, (90..250).map(TokenId));
         assert_eq!(shortlist.tokens().len(), 40, "as many as there is room for");
         let rows = [0, 8, 3];
-        model.logits(compute, &mut workspace, &rows, &mut whole);
+        model.logits(compute, &mut workspace, &rows, &mut whole).unwrap();
         model.shortlist_logits(compute, &mut workspace, &rows, &shortlist, &mut short);
         for (whole, short) in whole.chunks_exact(common::VOCAB_SIZE).zip(short.chunks_exact(40)) {
             for (row, token) in shortlist.tokens().iter().enumerate() {

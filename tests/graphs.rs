@@ -24,6 +24,7 @@ const KEEP: LoadOptions<'static> = LoadOptions {
     quantize: Quantize::Keep,
     packed_access: refrain::model::weights::PackedAccess::Map,
     graph_memory_max: None,
+    streaming: None,
     progress: None,
 };
 

@@ -18,6 +18,7 @@
 //! - [`model`] replays through a model, where everything is computed and time is real.
 //! - [`ablate`](mod@ablate) lets a model answer with one part of drafting more at a time.
 //! - [`graphs`] measures something else: what changing static graphs adds to a prefill.
+//! - [`stream`] measures how near a streamed model comes to the bandwidth of its disk.
 //! - [`tune`] fits the reliability prior and the builder's constants to one half of the rows.
 //! - [`report`] writes tables, CSV, plots and a page.
 
@@ -30,6 +31,7 @@ pub mod report;
 pub mod rows;
 pub mod run;
 pub mod strategy;
+pub mod stream;
 pub mod tally;
 pub mod tune;
 

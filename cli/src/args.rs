@@ -7,14 +7,18 @@ mod files;
 mod history;
 mod sampling;
 mod session;
+mod streaming;
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use refrain::engine::{CONTEXT_LEN_DEFAULT_MAX, EngineOptions};
+use refrain::model::ModelConfig;
 use refrain::task::Task;
 
 pub(crate) use bench::{
-    AblateArgs, BenchArgs, BenchCommand, BenchGraphsArgs, HalfArg, ReplayArgs, RowsArgs, TuneArgs,
+    AblateArgs, BenchArgs, BenchCommand, BenchGraphsArgs, BenchStreamArgs, HalfArg, ReplayArgs, RowsArgs,
+    TuneArgs,
 };
 pub(crate) use draft::{DraftModelArg, needs_draft_model};
 pub(crate) use engine::{ComputeArgs, ModelArgs};
@@ -22,6 +26,7 @@ pub(crate) use files::{GraphsArgs, InspectArgs, PackArgs, ProfileArgs, ScoreArgs
 pub(crate) use history::{FolderArgs, ForgetArgs, HistoryArgs, HistoryCommand, HistoryCommandArgs};
 pub(crate) use sampling::SamplingArgs;
 pub(crate) use session::SessionArgs;
+pub(crate) use streaming::reserve_kv;
 
 /// Generates text on this device from your own notes, by drafting from them: several times faster, bit for bit the same.
 #[derive(Debug, Parser)]
@@ -119,6 +124,16 @@ pub(crate) struct CommonArgs {
     /// Statistics after an answer: `text` on standard error, `json` as the last line of standard output.
     #[arg(long, value_enum, default_value_t = StatsFormat::Text)]
     pub(crate) stats: StatsFormat,
+}
+
+impl CommonArgs {
+    /// The options of the engine for a model of this configuration: a memory budget leaves room for the session's KV cache.
+    pub(crate) fn engine_options(&self, config: &ModelConfig) -> EngineOptions {
+        let mut options = self.model.engine_options();
+        let context_len = self.session.ctx.unwrap_or(config.context_len.min(CONTEXT_LEN_DEFAULT_MAX));
+        reserve_kv(&mut options, config, self.session.kv.kv_type(), context_len);
+        options
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -31,6 +31,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<Exit, Failure> {
         BenchCommand::Ablate(args) => ablate(args),
         BenchCommand::Tune(args) => tune(args),
         BenchCommand::Graphs(args) => crate::graphs::bench(args),
+        BenchCommand::Stream(args) => crate::stream::bench(args),
     }
 }
 
@@ -80,7 +81,8 @@ fn replay_model(args: &ReplayArgs, path: &Path) -> Result<Exit, Failure> {
         return Err(needs_draft_model(strategy));
     }
     let checkpoint = load::checkpoint(Some(path))?;
-    let options = EngineOptions { n_threads: args.rows_args.threads, ..EngineOptions::default() };
+    let streaming = args.streaming.stream_options();
+    let options = EngineOptions { n_threads: args.rows_args.threads, streaming, ..EngineOptions::default() };
     let engine = load::engine(&checkpoint, options)?;
     if let Some(model) = &args.draft {
         load::draft_model(&engine, model, DraftModelOptions::default())?;

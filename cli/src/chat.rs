@@ -28,7 +28,7 @@ pub(crate) fn chat(args: &ChatArgs, interrupt: &Interrupt) -> Result<Exit, Failu
     let composer = Composer::new(&args.task)?;
     let draft_model = args.common.session.drafts.model()?;
     let checkpoint = load::checkpoint(args.common.model.model.as_deref())?;
-    let engine = load::engine(&checkpoint, args.common.model.engine_options())?;
+    let engine = load::engine(&checkpoint, args.common.engine_options(checkpoint.config()))?;
     if engine.tokenizer().chat_template().is_none() {
         let problem = format!("`{}` has no usable chat template", checkpoint.name());
         return Err(Failure::input(problem, "`refrain run --raw` continues plain text"));

@@ -8,7 +8,8 @@ use anstyle::{AnsiColor, Style};
 use clap::error::ErrorKind;
 use refrain::draft_model::DraftModelError;
 use refrain::engine::{EngineError, GenerateError, ProfileError, SessionError};
-use refrain::model::graphs::GraphsError;
+use refrain::model::graphs::{GraphsError, LayersProblem};
+use refrain::model::streamed::StreamedError;
 use refrain::model::transformer::ForwardError;
 use refrain::model::weights::WeightsError;
 use refrain::verify::SamplingError;
@@ -112,13 +113,30 @@ impl From<io::Error> for Failure {
     }
 }
 
+/// For files that can be opened and not be read.
+const DISK_ADVICE: &str = "check the disk; `refrain inspect --verify` reads all of a packed file";
+
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Self {
         match error {
             EngineError::Weights(WeightsError::Graphs(GraphsError::MemoryLimit { .. })) => {
                 Self::usage(error, "give more with --graph-memory, or leave it out")
             }
+            EngineError::Weights(WeightsError::Streamed(ref streamed)) => {
+                let advice = match streamed {
+                    StreamedError::NotPacked { .. } | StreamedError::InMemory { .. } => {
+                        "`refrain pack MODEL model.refrain` packs it, then name that file"
+                    }
+                    StreamedError::Widened { .. } => "widen the model that it was packed from, in memory",
+                    StreamedError::MemoryLimit { .. } => {
+                        "give more with --memory, or a shorter context with --ctx"
+                    }
+                    _ => return Self::input(error, DISK_ADVICE),
+                };
+                Self::usage(error, advice)
+            }
             EngineError::Graphs(_) => Self::input(error, "`refrain graphs` writes the folder again"),
+            EngineError::Forward(_) => Self::input(error, DISK_ADVICE),
             EngineError::Load(_) | EngineError::Weights(_) | EngineError::Tokenizer(_) => {
                 Self::input(error, "`refrain inspect` shows what the model holds")
             }
@@ -171,9 +189,12 @@ impl From<GenerateError> for Failure {
         match error {
             GenerateError::Session(error) => error.into(),
             GenerateError::Forward(ForwardError::Cancelled) => Self::new(Exit::Interrupted, ""),
-            GenerateError::Forward(ForwardError::Layers(error)) => {
-                Self::input(error, "`refrain graphs` writes the folder again")
-            }
+            GenerateError::Forward(ForwardError::Layers(error)) => match error.problem {
+                LayersProblem::Checksum { .. } => {
+                    Self::input(error, "`refrain graphs` writes the folder again")
+                }
+                _ => Self::input(error, DISK_ADVICE),
+            },
             GenerateError::EmptyPrompt => Self::usage(error, "give a PROMPT, --file, or pipe one in"),
             GenerateError::StopLength { .. } => Self::usage(error, "choose another --stop"),
             GenerateError::Sampling(SamplingError::NoCandidate { .. }) => {

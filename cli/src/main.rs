@@ -1,6 +1,6 @@
 //! The program `refrain`: a thin client of the library.
 //!
-//! One module per command ([`run`], [`chat`], [`inspect`], [`score`], [`bench`], [`history`], [`profile`], [`pack`], [`graphs`]), and beside
+//! One module per command ([`run`], [`chat`], [`inspect`], [`score`], [`bench`], [`history`], [`profile`], [`pack`], [`graphs`], [`stream`]), and beside
 //! them what they share: the options
 //! ([`args`]), the prompt ([`prompt`], [`context`]), loading ([`load`]), and what the user sees ([`answer`], [`stats`],
 //! [`terminal`], [`progress`], [`failure`]).
@@ -23,6 +23,7 @@ mod prompt;
 mod run;
 mod score;
 mod stats;
+mod stream;
 mod terminal;
 
 use std::process::ExitCode;

@@ -19,7 +19,7 @@ pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     let draft_model = args.common.session.drafts.model()?;
 
     let checkpoint = load::checkpoint(args.common.model.model.as_deref())?;
-    let engine = load::engine(&checkpoint, args.common.model.engine_options())?;
+    let engine = load::engine(&checkpoint, args.common.engine_options(checkpoint.config()))?;
     if let Some(model) = draft_model {
         load::draft_model(&engine, model, load::draft_model_options(&args.common.model.compute))?;
     }

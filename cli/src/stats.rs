@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use refrain::draft::{Computed, Rejections};
-use refrain::engine::{Engine, FinishReason, Origin, Stats, Summary};
+use refrain::engine::{Engine, FinishReason, Origin, Stats, StreamingStats, Summary};
 use serde::Serialize;
 
 use crate::answer::Answer;
@@ -143,7 +143,32 @@ fn write_details(out: &mut String, stats: &Stats) -> std::fmt::Result {
         ("observe", time.observe),
     ];
     let stages = stages.map(|(stage, us)| format!("{stage} {:.0}", us / stats.steps.max(1) as f64));
-    writeln!(out, "decode    {:.1} ms; µs per step: {}", time.decode() / 1e3, stages.join(", "))
+    writeln!(out, "decode    {:.1} ms; µs per step: {}", time.decode() / 1e3, stages.join(", "))?;
+    stats.streaming.as_ref().map_or(Ok(()), |streaming| write_streaming(out, streaming))
+}
+
+/// What came from flash.
+fn write_streaming(out: &mut String, streaming: &StreamingStats) -> std::fmt::Result {
+    let StreamingStats { read_mode, memory, prefill, decode, bytes_per_token, bandwidth, overlap } =
+        streaming;
+    let [pinned, ring, per_token, bandwidth] =
+        [memory.pinned_bytes as f64, memory.ring_bytes as f64, *bytes_per_token, *bandwidth].map(|b| b / 1e6);
+    writeln!(
+        out,
+        "memory    {pinned:.1} MB of weights stay ({} layers{}{}), {ring:.1} MB of buffers for the others",
+        memory.n_pinned_layers,
+        if memory.head_pinned { ", output matrix" } else { "" },
+        if memory.embedding_pinned { ", embedding" } else { "" },
+    )?;
+    writeln!(
+        out,
+        "flash     {per_token:.1} MB per token at {bandwidth:.0} MB/s by {read_mode}; waited {:.1} ms, {:.0} % of the reading overlapped",
+        decode.stall_us / 1e3,
+        100.0 * overlap,
+    )?;
+    let [in_prefill, dropped] =
+        [prefill.read_bytes, prefill.dropped_bytes + decode.dropped_bytes].map(|bytes| bytes as f64 / 1e6);
+    writeln!(out, "          {in_prefill:.1} MB in the prefill; {dropped:.1} MB read ahead and not used")
 }
 
 /// What drafting with a model took, and why it ended, where it did.

@@ -316,7 +316,7 @@ impl KvTree {
         let n_rows = self.batch.len();
         let rows: Vec<u32> = (n_rows as u32 - nodes.len() as u32..n_rows as u32).collect();
         let Self { model, workspace, logits, .. } = self;
-        model.model.logits(model.compute(), workspace, &rows, logits);
+        model.model.logits(model.compute(), workspace, &rows, logits)?;
         self.push_nodes(nodes);
         let us = started.elapsed().as_secs_f64() * 1e6;
         if n_rows <= VERIFY_ROWS_MAX {

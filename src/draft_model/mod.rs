@@ -32,7 +32,7 @@ use crate::kernels::{Kernels, Pool};
 use crate::model::checkpoint::LoadError;
 use crate::model::graphs::GraphsError;
 use crate::model::kv_cache::KvCacheError;
-use crate::model::transformer::Compute;
+use crate::model::transformer::{Compute, ForwardError};
 use crate::model::weights::WeightsError;
 use crate::model::{Model, ModelConfig};
 use crate::tokenizer::TokenizerError;
@@ -81,6 +81,9 @@ pub enum DraftModelError {
     /// There was no memory for the cost measurement.
     #[error(transparent)]
     KvCache(#[from] KvCacheError),
+    /// A pass of the cost measurement failed.
+    #[error(transparent)]
+    Forward(#[from] ForwardError),
 }
 
 impl From<GraphsError> for DraftModelError {

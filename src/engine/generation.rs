@@ -15,8 +15,10 @@ use crate::engine::output::{FinishReason, Output, OutputLimits};
 use crate::engine::projection::Projection;
 use crate::engine::reader::Reader;
 use crate::engine::session::{Session, SessionError};
-use crate::engine::stats::{SourceStats, Stats, Stopwatch};
+use crate::engine::stats::{SourceStats, Stats, Stopwatch, StreamingStats};
+use crate::model::streamed::Streamed;
 use crate::model::transformer::{ForwardError, PassEnd};
+use crate::stream::Flow;
 use crate::token::TokenId;
 use crate::verify::{LogitsProcessor, Sampler, SamplingError, walk};
 
@@ -109,6 +111,8 @@ pub struct Generation<'s> {
     rejections: RejectionCounter,
     events: VecDeque<Event>,
     prompt_len: usize,
+    /// What had flowed from flash when the generation began, and when its prompt was prefilled.
+    flows: [Flow; 2],
     started: bool,
     /// An error that comes after the tokens that were committed before it.
     failed: Option<GenerateError>,
@@ -173,6 +177,7 @@ impl<'s> Generation<'s> {
             rejections: RejectionCounter::default(),
             events: VecDeque::new(),
             prompt_len,
+            flows: [session.shared.model.streamed().map(Streamed::flow).unwrap_or_default(); 2],
             started: false,
             failed: None,
             ended: false,
@@ -219,6 +224,7 @@ impl<'s> Generation<'s> {
         let mut watch = Stopwatch::start();
         let calibrate_us = self.session.calibrate_us;
         let prefilled = self.session.prefill(progress);
+        self.flows[1] = self.session.shared.model.streamed().map(Streamed::flow).unwrap_or_default();
         let time_us = &mut self.stats.time_us;
         watch.lap(&mut time_us.prefill);
         let calibrate_us = self.session.calibrate_us - calibrate_us;
@@ -283,7 +289,7 @@ impl<'s> Generation<'s> {
             path,
             |node| {
                 let tokens = tokens.borrow();
-                let logits = self.projection.logits(shared, workspace, tree, node);
+                let logits = self.projection.logits(shared, workspace, tree, node)?;
                 if let Some(reader) = reader {
                     reader.list_visited(shared, logits);
                 }
@@ -401,6 +407,9 @@ impl<'s> Generation<'s> {
                 None => all,
             });
         }
+        let [start, prefilled] = self.flows;
+        let streaming = |streamed| StreamingStats::new(streamed, start, prefilled, self.stats.tokens);
+        self.stats.streaming = self.session.shared.model.streamed().map(streaming);
         self.close();
         let summary = Summary { finish, text: held_text, stats: std::mem::take(&mut self.stats) };
         self.events.push_back(Event::Done(summary));

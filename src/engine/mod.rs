@@ -16,6 +16,7 @@ use crate::kernels::{IsaKind, Kernels, KvType, Pool};
 use crate::model::checkpoint::LoadError;
 use crate::model::graphs::{GraphsError, StaticGraphs};
 use crate::model::packed::ModelIdentity;
+use crate::model::streamed::Streamed;
 use crate::model::transformer::{Compute, ForwardError, PassEnd};
 use crate::model::weights::{LoadOptions, WeightsError};
 use crate::model::{Batch, Checkpoint, KvCache, Model, ModelConfig, Workspace, kv_cache::KvCacheError};
@@ -44,7 +45,7 @@ pub use options::{
 pub use output::FinishReason;
 pub use profile::{MachineProfile, ProfileError, ProfileMismatch, ProfileOptions};
 pub use session::{CancelHandle, LogitsReceiver, Score, Session, SessionError};
-pub use stats::{DraftingOffStats, RowStats, SourceStats, StageTimes, Stats};
+pub use stats::{DraftingOffStats, RowStats, SourceStats, StageTimes, Stats, StreamingStats};
 
 /// A loaded model with its tokenizer, threads, cost profile and history. Cloning shares all of it.
 #[derive(Clone)]
@@ -116,6 +117,9 @@ pub enum EngineError {
     /// There was no memory for the cost measurement.
     #[error(transparent)]
     KvCache(#[from] KvCacheError),
+    /// Streamed weights could not be read for the cost measurement.
+    #[error(transparent)]
+    Forward(#[from] ForwardError),
 }
 
 /// Threads at most; no phone or laptop has more cores.
@@ -130,7 +134,7 @@ impl Engine {
     /// Loads an opened checkpoint; `progress` is called with (bytes read, bytes to read) after each tensor.
     ///
     /// Unless a cost profile is given, the forward pass is measured for batch lengths of 1 to 64 rows, as many as fit a
-    /// second, but two in any case. Of static graphs, loads and calls are measured instead, unless the folder holds times of
+    /// second, but two in any case; of a streamed model, two. Of static graphs, loads and calls are measured instead, unless the folder holds times of
     /// this machine.
     pub fn load(
         checkpoint: &Checkpoint,
@@ -146,8 +150,9 @@ impl Engine {
             return Err(EngineError::Threads { given: n_threads, max: THREADS_MAX });
         }
         let tokenizer = checkpoint.tokenizer()?;
-        let EngineOptions { quantize, packed_access, graph_memory_max, .. } = options;
-        let load = LoadOptions { quantize, packed_access, graph_memory_max, progress };
+        let EngineOptions { quantize, packed_access, graph_memory_max, ref streaming, .. } = options;
+        let streaming = streaming.as_ref();
+        let load = LoadOptions { quantize, packed_access, graph_memory_max, streaming, progress };
         let model = Model::load(checkpoint, load)?;
         let pool = Pool::try_new(n_threads).map_err(|source| EngineError::Spawn { n_threads, source })?;
         let pool = Arc::new(pool);
@@ -166,8 +171,10 @@ impl Engine {
             // Rows that cost nothing fill every wave.
             (Some(_), _) => CostProfile::free_rows(1.0),
             (None, Some(profile)) => profile.projection_costs(),
-            // A pass would read graphs from flash; waves are as long as they may be.
-            (None, None) if model.graphs().is_some() => CostProfile::free_rows(1.0),
+            // A pass would read weights from flash; waves are as long as they may be.
+            (None, None) if model.graphs().is_some() || model.streamed().is_some() => {
+                CostProfile::free_rows(1.0)
+            }
             (None, None) => measure_projection(&model, compute)?,
         };
         let costs = match (options.cost_profile, &profile) {
@@ -175,7 +182,7 @@ impl Engine {
             (None, Some(profile)) => profile.costs(0, SessionOptions::default().projection_rows),
             (None, None) => match model.graphs().and_then(StaticGraphs::times) {
                 Some(times) => graph_costs(&times),
-                None => measure_costs(&model, compute)?,
+                None => measure_costs::<EngineError>(&model, compute)?,
             },
         };
         let shared = Shared {
@@ -226,11 +233,11 @@ impl Engine {
         }
         vocabulary::check(self.tokenizer(), &checkpoint.tokenizer()?)
             .map_err(|mismatch| DraftModelError::Vocabulary { name: name.to_owned(), mismatch })?;
-        let load = LoadOptions { quantize, packed_access, graph_memory_max: None, progress };
+        let load = LoadOptions { quantize, packed_access, graph_memory_max: None, streaming: None, progress };
         let model = Model::load(checkpoint, load)?;
         let costs = match cost_profile {
             Some(costs) => costs,
-            None => measure_costs(&model, self.shared.compute())?,
+            None => measure_costs::<DraftModelError>(&model, self.shared.compute())?,
         };
         let (kernels, pool) = (self.shared.kernels, Arc::clone(&self.shared.pool));
         *self.shared.draft_model_slot() = Some(Arc::new(DraftModel::new(name, model, kernels, pool, costs)));
@@ -302,6 +309,11 @@ impl Engine {
         self.shared.model.graphs()
     }
 
+    /// The weights on their way from flash, where the model is streamed.
+    pub fn streamed(&self) -> Option<&Streamed> {
+        self.shared.model.streamed()
+    }
+
     /// Measures what loads and calls of static graphs take, each `rounds` times, and plans with it from now on; `None` where
     /// the model is not kept so. Nothing else should run meanwhile.
     ///
@@ -318,7 +330,7 @@ impl Engine {
         self.shared.model.identity()
     }
 
-    /// Bytes of the weights, those of a mapped file included.
+    /// Bytes of the weights, those of a mapped file included; of a streamed model, those that stay in memory and the ring.
     pub fn memory_usage(&self) -> usize {
         self.shared.model.memory_usage()
     }
@@ -395,9 +407,16 @@ const COST_BUDGET_S: f64 = 1.0;
 /// Lengths measured in any case: a slope needs two.
 const COST_LENGTHS_MIN: usize = 2;
 
+/// Batch lengths measured of a streamed model, whose passes take long and vary as its disk does: a slope between one row and two
+/// would be noise.
+const COST_ROWS_STREAMED: [usize; 2] = [1, 32];
+
 /// Measures forward pass and projection at a short context: the least of three runs each, the first one warming up; one
 /// run each where a run takes longer than the time for all.
-fn measure_costs(model: &Model, compute: Compute<'_>) -> Result<CostProfile, KvCacheError> {
+fn measure_costs<E>(model: &Model, compute: Compute<'_>) -> Result<CostProfile, E>
+where
+    E: From<KvCacheError> + From<ForwardError>,
+{
     let longest = COST_ROWS[COST_ROWS.len() - 1];
     let mut kv = KvCache::new(model.config(), KvType::F16, longest)?;
     let mut workspace = Workspace::new(model.config());
@@ -408,9 +427,15 @@ fn measure_costs(model: &Model, compute: Compute<'_>) -> Result<CostProfile, KvC
         batch.set_chain(0, &vec![TokenId(0); n_rows]);
         model.forward(compute, &batch, &mut kv, &mut workspace, PassEnd::Hidden, &never)?;
         let rows: Vec<u32> = (0..n_rows.min(8) as u32).collect();
-        model.logits(compute, &mut workspace, &rows, &mut logits);
+        model.logits(compute, &mut workspace, &rows, &mut logits)?;
         Ok(start.elapsed().as_secs_f32() * 1e6)
     };
+    if model.streamed().is_some() {
+        // The ring learns its order, and memory is touched for the first time.
+        run(1)?;
+        let measured = COST_ROWS_STREAMED.map(|n_rows| run(n_rows).map(|us| (n_rows, us)));
+        return Ok(CostProfile::from_measurements(&measured.into_iter().collect::<Result<Vec<_>, _>>()?));
+    }
     let start = Instant::now();
     let mut measured: Vec<(usize, f32)> = Vec::new();
     for n_rows in COST_ROWS {
@@ -418,8 +443,11 @@ fn measure_costs(model: &Model, compute: Compute<'_>) -> Result<CostProfile, KvC
         if late && measured.len() >= COST_LENGTHS_MIN {
             break;
         }
-        let runs = (0..if late { 1 } else { 3 }).map(|_| run(n_rows).expect("rows of token 0 fit the cache"));
-        measured.push((n_rows, runs.fold(f32::INFINITY, f32::min)));
+        let mut least = f32::INFINITY;
+        for _ in 0..if late { 1 } else { 3 } {
+            least = least.min(run(n_rows)?);
+        }
+        measured.push((n_rows, least));
     }
     Ok(CostProfile::from_measurements(&measured))
 }
@@ -428,23 +456,24 @@ fn measure_costs(model: &Model, compute: Compute<'_>) -> Result<CostProfile, KvC
 const PROJECTION_ROWS: [usize; 4] = [1, 2, 4, 8];
 
 /// Measures the projection of some rows: the least of a few runs each, the first one warming up.
-fn measure_projection(model: &Model, compute: Compute<'_>) -> Result<CostProfile, KvCacheError> {
+fn measure_projection(model: &Model, compute: Compute<'_>) -> Result<CostProfile, EngineError> {
     let longest = PROJECTION_ROWS[PROJECTION_ROWS.len() - 1];
     let mut kv = KvCache::new(model.config(), KvType::F16, longest)?;
     let mut workspace = Workspace::new(model.config());
     let (mut batch, mut logits) = (Batch::new(), Vec::new());
     let never = AtomicBool::new(false);
     batch.set_chain(0, &[TokenId(0); PROJECTION_ROWS[PROJECTION_ROWS.len() - 1]]);
-    let hidden = model.forward(compute, &batch, &mut kv, &mut workspace, PassEnd::Hidden, &never);
-    hidden.expect("rows of token 0 fit the cache");
-    let measured = PROJECTION_ROWS.map(|n_rows| {
+    model.forward(compute, &batch, &mut kv, &mut workspace, PassEnd::Hidden, &never)?;
+    let mut measured = Vec::new();
+    for n_rows in PROJECTION_ROWS {
         let rows: Vec<u32> = (0..n_rows as u32).collect();
-        let runs = (0..4).map(|_| {
+        let mut least = f32::INFINITY;
+        for _ in 0..4 {
             let start = Instant::now();
-            model.logits(compute, &mut workspace, &rows, &mut logits);
-            start.elapsed().as_secs_f32() * 1e6
-        });
-        (n_rows, runs.fold(f32::INFINITY, f32::min))
-    });
+            model.logits(compute, &mut workspace, &rows, &mut logits)?;
+            least = least.min(start.elapsed().as_secs_f32() * 1e6);
+        }
+        measured.push((n_rows, least));
+    }
     Ok(CostProfile::from_measurements(&measured))
 }

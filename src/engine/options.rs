@@ -9,6 +9,7 @@ use crate::draft_model::ModelRule;
 use crate::kernels::{IsaKind, KvType};
 use crate::model::graphs::Switching;
 use crate::model::weights::{PackedAccess, Quantize};
+use crate::stream::StreamOptions;
 use crate::token::TokenId;
 use crate::verify::{LogitsProcessor, Sampling};
 
@@ -35,6 +36,9 @@ pub struct EngineOptions {
     pub graph_memory_max: Option<u64>,
     /// When static graphs are changed.
     pub graph_switching: Switching,
+    /// Keeps only a part of a packed file's weights in memory and streams the others from flash in every pass, ahead of the
+    /// computation; `None`: all are in memory. Then `packed_access` says nothing.
+    pub streaming: Option<StreamOptions>,
     /// Tokens of history kept per namespace; `None`: [`HistoryStore::TOKENS_MAX`](crate::draft::HistoryStore::TOKENS_MAX).
     pub history_tokens_max: Option<u32>,
 }

@@ -16,7 +16,7 @@ use super::cpu::cpu_name;
 use super::options::kv_type_name;
 use crate::draft::CostProfile;
 use crate::kernels::KvType;
-use crate::model::transformer::Compute;
+use crate::model::transformer::{Compute, ForwardError};
 use crate::model::{Model, ModelConfig, kv_cache::KvCacheError};
 use crate::replace::{ReplaceError, replace_file};
 
@@ -168,6 +168,9 @@ pub enum ProfileError {
     /// There was no memory for the measurement.
     #[error(transparent)]
     KvCache(#[from] KvCacheError),
+    /// Weights that are not kept in memory could not be read.
+    #[error(transparent)]
+    Forward(#[from] ForwardError),
 }
 
 impl From<ReplaceError> for ProfileError {

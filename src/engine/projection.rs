@@ -13,6 +13,7 @@ use crate::engine::Shared;
 use crate::engine::options::ProjectionMode;
 use crate::engine::stats::Stopwatch;
 use crate::model::Workspace;
+use crate::model::transformer::ForwardError;
 
 /// The projected rows of a step.
 pub(super) struct Projection {
@@ -61,26 +62,35 @@ impl Projection {
     }
 
     /// The logits of `node`, for the caller to change.
+    ///
+    /// # Errors
+    /// A streamed output matrix could not be read: the call may be repeated.
     pub(super) fn logits(
         &mut self,
         shared: &Shared,
         workspace: &mut Workspace,
         tree: &DraftTree,
         node: NodeIdx,
-    ) -> &mut [f32] {
+    ) -> Result<&mut [f32], ForwardError> {
         let place = match self.rows.iter().position(|&row| row == node.0) {
             Some(place) => place,
             None => {
                 self.plan_wave(tree, node);
                 let mut watch = Stopwatch::start();
-                shared.model.logits(shared.compute(), workspace, &self.rows, &mut self.logits);
+                let projected =
+                    shared.model.logits(shared.compute(), workspace, &self.rows, &mut self.logits);
+                if projected.is_err() {
+                    // What the buffer holds is nobody's.
+                    self.rows.clear();
+                }
+                projected?;
                 watch.lap(&mut self.time_us);
                 self.n_projected += self.rows.len();
                 // On demand the node is the wave's first row, eagerly the root is.
                 self.rows.iter().position(|&row| row == node.0).expect("the wave is for this node")
             }
         };
-        &mut self.logits[place * self.vocab_size..(place + 1) * self.vocab_size]
+        Ok(&mut self.logits[place * self.vocab_size..(place + 1) * self.vocab_size])
     }
 
     /// The rows of the wave that begins at `node`.

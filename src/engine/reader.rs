@@ -12,6 +12,7 @@ use crate::draft::{DraftSource, DraftTree, NodeIdx, SUCCESSORS_MAX, Successor, S
 use crate::engine::Shared;
 use crate::engine::options::Calibration;
 use crate::kernels::{self, PackError};
+use crate::model::transformer::ForwardError;
 use crate::model::{Model, Shortlist, Workspace};
 use crate::token::TokenId;
 
@@ -108,12 +109,15 @@ impl Reader {
     }
 
     /// Lists the successors of the `n_rows` rows of the last batch.
+    ///
+    /// # Errors
+    /// As [`Model::logits`].
     pub(super) fn list_batch(
         &mut self,
         shared: &Shared,
         workspace: &mut Workspace,
         n_rows: usize,
-    ) -> &SuccessorLists {
+    ) -> Result<&SuccessorLists, ForwardError> {
         self.lists.clear();
         let width = self.listed().map_or(shared.model.config().vocab_size, |list| list.tokens().len());
         let slice = (LOGITS_MAX / width.max(1)).clamp(4, 64);
@@ -124,14 +128,14 @@ impl Reader {
             let shortlist = self.shortlist.as_ref().filter(|_| self.calibration == Calibration::InContext);
             match shortlist {
                 Some(list) => model.shortlist_logits(compute, workspace, &self.rows, list, &mut self.logits),
-                None => model.logits(compute, workspace, &self.rows, &mut self.logits),
+                None => model.logits(compute, workspace, &self.rows, &mut self.logits)?,
             }
             for logits in self.logits.chunks_exact(width) {
                 let tokens = shortlist.map(Shortlist::tokens);
                 push_likeliest(shared.kernels, logits, tokens, &mut self.lists);
             }
         }
-        &self.lists
+        Ok(&self.lists)
     }
 
     /// A walk begins.

@@ -452,7 +452,7 @@ impl Session {
             self.forward(pass_end)?;
             self.kv.commit_all(&self.batch);
             if pass_end == PassEnd::Hidden {
-                self.calibrate_chunk(done);
+                self.calibrate_chunk(done)?;
             }
             progress(chunk_end - start, end - start);
         }
@@ -460,13 +460,17 @@ impl Session {
     }
 
     /// Tells the sources the successors of the chunk that stands at `first`, while its hidden states are there.
-    fn calibrate_chunk(&mut self, first: usize) {
-        let Some(reader) = &mut self.reader else { return };
+    ///
+    /// # Errors
+    /// A streamed output matrix could not be read: the chunk's successors are not known, and its tokens are committed.
+    fn calibrate_chunk(&mut self, first: usize) -> Result<(), ForwardError> {
+        let Some(reader) = &mut self.reader else { return Ok(()) };
         let mut watch = Stopwatch::start();
-        let lists = reader.list_batch(&self.shared, &mut self.workspace, self.batch.len());
+        let lists = reader.list_batch(&self.shared, &mut self.workspace, self.batch.len())?;
         self.sources.iter_mut().for_each(|source| source.calibrate(first, lists));
         self.calibrated = self.calibrated.max(first + lists.len());
         watch.lap(&mut self.calibrate_us);
+        Ok(())
     }
 
     /// Runs the current batch; a cancellation is taken note of once.
@@ -549,7 +553,7 @@ impl Session {
             let rows: Vec<u32> = (0..(end - done) as u32).collect();
             // A few rows at a time: the logits of a whole chunk would outgrow the model.
             for rows in rows.chunks(self.options.projection_rows) {
-                self.shared.model.logits(self.shared.compute(), &mut self.workspace, rows, &mut projected);
+                self.shared.model.logits(self.shared.compute(), &mut self.workspace, rows, &mut projected)?;
                 for (&row, logit_row) in rows.iter().zip(projected.chunks_exact(vocab_size)) {
                     if let Some(receive) = &mut logits {
                         receive(logit_row);

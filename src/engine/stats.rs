@@ -5,6 +5,8 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::draft::{Computed, Rejections, SourceKind};
+use crate::model::streamed::{StreamMemory, Streamed};
+use crate::stream::{Flow, ReadMode};
 
 /// Statistics of one generation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -31,6 +33,44 @@ pub struct Stats {
     pub drafting_off: DraftingOffStats,
     /// Where the time went, in microseconds.
     pub time_us: StageTimes,
+    /// What came from flash, where the model is streamed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub streaming: Option<StreamingStats>,
+}
+
+/// What a generation read from flash.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct StreamingStats {
+    /// How the file was read.
+    pub read_mode: ReadMode,
+    /// The memory for weights.
+    pub memory: StreamMemory,
+    /// While the prompt was prefilled.
+    pub prefill: Flow,
+    /// From then on.
+    pub decode: Flow,
+    /// Bytes read for an output token.
+    pub bytes_per_token: f64,
+    /// Bytes per second while something was read, decoding.
+    pub bandwidth: f64,
+    /// The share of the reading that computation went on beside, decoding; 0 to 1.
+    pub overlap: f64,
+}
+
+impl StreamingStats {
+    /// Of a generation that began at `start`, ended its prefill at `prefilled`, and has now given `n_tokens`.
+    pub(crate) fn new(streamed: &Streamed, start: Flow, prefilled: Flow, n_tokens: usize) -> Self {
+        let decode = streamed.flow().since(&prefilled);
+        Self {
+            read_mode: streamed.read_mode(),
+            memory: streamed.memory(),
+            prefill: prefilled.since(&start),
+            decode,
+            bytes_per_token: decode.read_bytes as f64 / n_tokens.max(1) as f64,
+            bandwidth: decode.bandwidth(),
+            overlap: decode.overlap(),
+        }
+    }
 }
 
 /// What one source drafted.

@@ -143,44 +143,6 @@ impl Drop for AlignedBuf {
     }
 }
 
-/// Zeroed bytes that begin on a page: direct reads fill them, and packed matrices are views of them.
-pub(crate) struct PageBuf {
-    buf: AlignedBuf,
-    /// Lines before the first page.
-    skipped: usize,
-    len: usize,
-}
-
-/// What direct reads ask of the memory that they fill, on every common disk.
-const PAGE_BYTES: usize = 4096;
-
-impl PageBuf {
-    /// `len` zeroed bytes.
-    pub(crate) fn zeroed(len: usize) -> Result<Self, AllocError> {
-        // A page more than asked for, so that one begins early enough.
-        let buf = AlignedBuf::zeroed_huge(len.div_ceil(64).saturating_add(PAGE_BYTES / 64))?;
-        let skipped = buf.ptr.as_ptr().cast::<u8>().align_offset(PAGE_BYTES) / 64;
-        Ok(PageBuf { buf, skipped, len })
-    }
-
-    /// What a buffer of `len` bytes takes of memory.
-    pub(crate) fn size_bytes(len: u64) -> u64 {
-        len.next_multiple_of(64) + PAGE_BYTES as u64
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &Line::bytes_of(&self.buf.lines()[self.skipped..])[..self.len]
-    }
-
-    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut Line::bytes_of_mut(&mut self.buf.lines_mut()[self.skipped..])[..self.len]
-    }
-}
-
 /// Number types whose every bit pattern is a value.
 ///
 /// # Safety
@@ -220,18 +182,6 @@ mod tests {
             Line::bytes_of_mut(buf.lines_mut()).fill(7);
             assert!(Line::bytes_of(buf.lines()).iter().step_by(step).all(|&byte| byte == 7));
         }
-    }
-
-    #[test]
-    fn page_buffers_begin_on_pages() {
-        for len in [0, 1, 4096, 3 << 20] {
-            let mut buf = PageBuf::zeroed(len).unwrap();
-            assert_eq!(buf.bytes().as_ptr() as usize % PAGE_BYTES, 0);
-            assert!(buf.bytes().len() == len && buf.bytes().iter().all(|&byte| byte == 0));
-            buf.bytes_mut().fill(7);
-            assert!(buf.buf.size_bytes() as u64 <= PageBuf::size_bytes(len as u64));
-        }
-        assert!(PageBuf::zeroed(usize::MAX).is_err());
     }
 
     #[test]

@@ -33,7 +33,7 @@ use super::simd::Simd;
 pub const PANEL_LAYOUT_VERSION: u32 = 1;
 
 /// Rows of a panel: the lanes of a vector.
-pub(super) const PANEL_ROWS: usize = 16;
+pub(crate) const PANEL_ROWS: usize = 16;
 
 /// A block's scale factors, one lane per row.
 pub(super) struct Scales<S: Simd> {

@@ -35,6 +35,7 @@ mod matmul;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod packed;
+mod page_buf;
 mod pages;
 mod panels;
 mod pool;
@@ -47,14 +48,15 @@ mod tests;
 
 pub use activations::{ActivationForm, Activations};
 pub use aligned::AllocError;
-pub(crate) use aligned::PageBuf;
 pub use attention::{AttentionScratch, AttentionShape, Visible, attention};
 pub use block::BlockType;
 pub use kv::{KvLayer, KvType};
 pub use layout::PANEL_LAYOUT_VERSION;
+pub(crate) use layout::PANEL_ROWS;
 pub use math::exp;
 pub use matmul::{MatMul, matmul};
 pub use packed::{PackError, PackedMatrix};
+pub(crate) use page_buf::{PageBlock, PageBuf};
 pub use pool::Pool;
 pub use quantize::{dequantize, quantize};
 pub use rows::{add, argmax, log_sum_exp, rms_norm, rms_norm_in_place, rope, silu_mul, softmax};

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use super::activations::ActivationForm;
-use super::aligned::{AlignedBuf, AllocError, Line, PageBuf};
+use super::aligned::{AlignedBuf, AllocError, Line};
 use super::block::{BlockType, Unpacked};
 use super::layout::{LayoutInfo, PANEL_ROWS, panel_lines};
+use super::page_buf::PageBuf;
 use super::panels::Panels;
 use super::quantize::dequantize;
 use crate::mapping::Mapping;

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::aligned::{AlignedBuf, Line, PageBuf};
+use super::aligned::{AlignedBuf, Line};
+use super::page_buf::PageBuf;
 use crate::mapping::Mapping;
 
 /// The lines of a packed matrix, immutable once they are filled.

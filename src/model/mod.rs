@@ -4,27 +4,29 @@
 //! containers and how they are read), [`packed`] (files of
 //! packed weights), [`checkpoint`] (one view over all), [`weights`] (packed for the kernels), [`batch`], [`kv_cache`] and [`rope`] (what a forward
 //! pass works on), [`transformer`] (the pass itself), [`shortlist`] (the output rows of some tokens only), [`graphs`] (a model
-//! whose layers come from flash in blocks of fixed batch lengths).
+//! whose layers come from flash in blocks of fixed batch lengths), [`streamed`] (a model larger than memory, read from flash in every
+//! pass).
 
 pub mod batch;
 pub mod checkpoint;
 pub mod config;
-mod direct;
 pub mod gguf;
 pub mod graphs;
 pub mod hf;
 pub mod kv_cache;
+mod layers;
 pub mod packed;
 pub mod rope;
 pub mod shortlist;
 pub mod source;
+pub mod streamed;
 pub mod transformer;
 pub mod weights;
 
+pub use crate::stream::ReadMode;
 pub use batch::Batch;
 pub use checkpoint::Checkpoint;
 pub use config::ModelConfig;
-pub use direct::ReadMode;
 pub use kv_cache::KvCache;
 pub use shortlist::Shortlist;
 pub use transformer::{Model, Workspace};

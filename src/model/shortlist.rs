@@ -23,24 +23,26 @@ pub struct Shortlist {
 const NO_ROW: u32 = u32::MAX;
 
 impl Shortlist {
+    /// `like`: of the type and the columns of the output matrix.
     pub(in crate::model) fn new(
-        head: &PackedMatrix,
+        like: &PackedMatrix,
         vocab_size: usize,
         n_tokens_max: usize,
     ) -> Result<Self, PackError> {
         let n_tokens_max = n_tokens_max.min(vocab_size);
         Ok(Shortlist {
-            matrix: head.empty_like(n_tokens_max)?,
+            matrix: like.empty_like(n_tokens_max)?,
             tokens: Vec::with_capacity(n_tokens_max),
             rows: vec![NO_ROW; vocab_size],
             n_tokens_max,
         })
     }
 
-    /// `tokens` are of the vocabulary that `head` has.
+    /// Adds what is not there yet of `tokens`, while there is room; `push_row` appends a token's row to the matrix, unless it
+    /// cannot.
     pub(in crate::model) fn extend(
         &mut self,
-        head: &PackedMatrix,
+        mut push_row: impl FnMut(&mut PackedMatrix, usize) -> bool,
         tokens: impl IntoIterator<Item = TokenId>,
     ) {
         for token in tokens {
@@ -48,7 +50,7 @@ impl Shortlist {
                 return;
             }
             let row = &mut self.rows[token.index()];
-            if *row == NO_ROW && self.matrix.push_row_of(head, token.index()) {
+            if *row == NO_ROW && push_row(&mut self.matrix, token.index()) {
                 *row = self.tokens.len() as u32;
                 self.tokens.push(token);
             }

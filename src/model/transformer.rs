@@ -27,20 +27,24 @@ use crate::kernels::{
 use crate::model::batch::Batch;
 use crate::model::checkpoint::Checkpoint;
 use crate::model::config::ModelConfig;
-use crate::model::graphs::{GraphFolder, GraphsError, LayersError, StaticGraphs};
+use crate::model::graphs::{GraphFolder, GraphsError, StaticGraphs};
 use crate::model::kv_cache::KvCache;
+use crate::model::layers::LayersError;
 use crate::model::packed::{ModelIdentity, identity_of_weights};
 use crate::model::rope::RopeTable;
 use crate::model::shortlist::Shortlist;
+use crate::model::streamed::{Streamed, StreamedError};
 use crate::model::weights::{Layer, LoadOptions, Quantize, Weights, WeightsError};
+use crate::stream::StreamOptions;
 use crate::token::TokenId;
 
 /// A loaded transformer: immutable, shared by all sessions.
 pub struct Model {
     config: ModelConfig,
     weights: Weights,
-    /// Who holds the layers where they are not among the weights.
+    /// Who holds the layers where they are not among the weights: at most one of the two.
     graphs: Option<StaticGraphs>,
+    streamed: Option<Streamed>,
     identity: OnceLock<ModelIdentity>,
 }
 
@@ -129,6 +133,8 @@ pub struct Workspace {
     up: Vec<f32>,
     /// `[n_gathered, hidden_dim]`: the rows that [`Model::logits`] was asked for.
     gathered: Vec<f32>,
+    /// `[n_gathered, tokens of a piece]`: logits of a piece of a streamed output matrix.
+    piece: Vec<f32>,
 }
 
 impl Workspace {
@@ -150,6 +156,16 @@ impl Workspace {
             gate: Vec::new(),
             up: Vec::new(),
             gathered: Vec::new(),
+            piece: Vec::new(),
+        }
+    }
+
+    /// Puts the final hidden states of some rows one behind the other.
+    fn gather(&mut self, rows: &[u32], hidden_dim: usize) {
+        self.gathered.clear();
+        for &row in rows {
+            let start = row as usize * hidden_dim;
+            self.gathered.extend_from_slice(&self.x[start..start + hidden_dim]);
         }
     }
 
@@ -174,6 +190,9 @@ impl Workspace {
 impl Model {
     /// Loads the weights of a checkpoint.
     pub fn load(checkpoint: &Checkpoint, options: LoadOptions<'_>) -> Result<Self, WeightsError> {
+        if let Some(streaming) = options.streaming {
+            return Ok(Self::load_streamed(checkpoint, streaming, options)?);
+        }
         if let Some(folder) = checkpoint.graphs() {
             return Ok(Self::load_graphs(folder, options)?);
         }
@@ -183,7 +202,23 @@ impl Model {
         if let Some(file) = checkpoint.packed().filter(|_| options.quantize != Quantize::F32) {
             identity.get_or_init(|| file.identity());
         }
-        Ok(Self { config: checkpoint.config().clone(), weights, graphs: None, identity })
+        Ok(Self { config: checkpoint.config().clone(), weights, graphs: None, streamed: None, identity })
+    }
+
+    fn load_streamed(
+        checkpoint: &Checkpoint,
+        streaming: &StreamOptions,
+        options: LoadOptions<'_>,
+    ) -> Result<Self, StreamedError> {
+        let Some(file) = checkpoint.packed() else {
+            return Err(StreamedError::NotPacked { file: checkpoint.name().to_owned() });
+        };
+        if options.quantize == Quantize::F32 {
+            return Err(StreamedError::Widened { file: file.file().to_owned() });
+        }
+        let (streamed, weights) = Streamed::open(file, streaming, options.progress)?;
+        let (config, identity) = (checkpoint.config().clone(), OnceLock::from(file.identity()));
+        Ok(Self { config, weights, graphs: None, streamed: Some(streamed), identity })
     }
 
     fn load_graphs(folder: &GraphFolder, options: LoadOptions<'_>) -> Result<Self, GraphsError> {
@@ -193,12 +228,17 @@ impl Model {
         let graphs = StaticGraphs::open(folder, options.graph_memory_max)?;
         let weights = Weights::load_ends(folder)?;
         let (config, identity) = (folder.config().clone(), OnceLock::from(folder.identity()));
-        Ok(Self { config, weights, graphs: Some(graphs), identity })
+        Ok(Self { config, weights, graphs: Some(graphs), streamed: None, identity })
     }
 
     /// The layers as static graphs, where the model is kept so.
     pub fn graphs(&self) -> Option<&StaticGraphs> {
         self.graphs.as_ref()
+    }
+
+    /// The weights on their way from flash, where the model is streamed.
+    pub fn streamed(&self) -> Option<&Streamed> {
+        self.streamed.as_ref()
     }
 
     /// What measurements of this model are kept under: equal for equal weights, packed ahead of time or while loading.
@@ -213,11 +253,13 @@ impl Model {
         &self.config
     }
 
-    /// Bytes of the weights, those of a mapped file included; of static graphs, what may be in memory at a time.
+    /// Bytes of the weights, those of a mapped file included; of static graphs and of a streamed model, what may be in memory at
+    /// a time.
     pub fn memory_usage(&self) -> usize {
-        match &self.graphs {
-            Some(graphs) => graphs.memory().used_bytes as usize,
-            None => self.weights.memory_usage(),
+        match (&self.graphs, &self.streamed) {
+            (Some(graphs), _) => graphs.memory().used_bytes as usize,
+            (None, Some(streamed)) => streamed.memory().total_bytes() as usize,
+            (None, None) => self.weights.memory_usage(),
         }
     }
 
@@ -241,9 +283,7 @@ impl Model {
         let (config, ws) = (&self.config, workspace);
         ws.resize(config, batch.len());
         ws.rope.grow(batch.positions().iter().map(|&p| p as usize + 1).max().unwrap_or(0));
-        for (row, &token) in ws.x.chunks_exact_mut(config.hidden_dim).zip(batch.tokens()) {
-            self.weights.embedding.dequantize_row(token.index(), row);
-        }
+        self.embed(batch.tokens(), &mut ws.x)?;
         let mut visible = recycle(std::mem::take(&mut ws.visible));
         visible.extend((0..batch.len()).map(|row| batch.visible(row)));
         let rows = Rows {
@@ -252,15 +292,28 @@ impl Model {
             positions: batch.positions(),
             visible: &visible,
         };
-        let result = match &self.graphs {
-            None => self.run_layers(compute, 0, &self.weights.layers, &rows, kv, ws, end, cancel),
-            Some(graphs) => self.run_graphs(compute, graphs, &rows, kv, ws, end, cancel),
+        let result = match (&self.graphs, &self.streamed) {
+            (None, None) => self.run_layers(compute, 0, &self.weights.layers, &rows, kv, ws, end, cancel),
+            (Some(graphs), _) => self.run_graphs(compute, graphs, &rows, kv, ws, end, cancel),
+            (None, Some(streamed)) => self.run_streamed(compute, streamed, &rows, kv, ws, end, cancel),
         };
         ws.visible = recycle(visible);
         result?;
         if end == PassEnd::Hidden {
             norm_rows(compute, &ws.x, &self.weights.output_norm, config.norm_eps, &mut ws.normed);
             std::mem::swap(&mut ws.x, &mut ws.normed);
+        }
+        Ok(())
+    }
+
+    /// The embedding of each token, `[tokens.len(), hidden_dim]`.
+    fn embed(&self, tokens: &[TokenId], x: &mut [f32]) -> Result<(), LayersError> {
+        if let Some(read) = self.streamed.as_ref().and_then(|streamed| streamed.embed(tokens, x)) {
+            return read;
+        }
+        let embedding = self.weights.embedding.as_ref().expect("in memory where it is not streamed");
+        for (row, token) in x.chunks_exact_mut(self.config.hidden_dim).zip(tokens) {
+            embedding.dequantize_row(token.index(), row);
         }
         Ok(())
     }
@@ -351,14 +404,54 @@ impl Model {
         Ok(())
     }
 
+    /// Runs `rows` through layers of which some are on their way from flash.
+    #[allow(clippy::too_many_arguments, reason = "the arguments of one pass")]
+    fn run_streamed(
+        &self,
+        compute: Compute<'_>,
+        streamed: &Streamed,
+        rows: &Rows<'_>,
+        kv: &mut KvCache,
+        ws: &mut Workspace,
+        end: PassEnd,
+        cancel: &AtomicBool,
+    ) -> Result<(), ForwardError> {
+        let Some(pass) = streamed.pass(cancel) else { return Err(ForwardError::Cancelled) };
+        for layer_idx in 0..self.config.n_layers {
+            let layer = pass.layer(layer_idx, cancel)?;
+            self.run_layers(compute, layer_idx, layer.as_slice(), rows, kv, ws, end, cancel)?;
+        }
+        Ok(())
+    }
+
     /// Projects the final hidden states of some rows of the last batch onto the vocabulary.
     ///
     /// `out` becomes `[rows.len(), vocab_size]`.
     ///
+    /// # Errors
+    /// [`ForwardError::Layers`]: the output matrix is streamed and could not be read. `out` is then unspecified; the hidden
+    /// states are as they were, so the call may be repeated.
+    ///
     /// # Panics
     /// When a row was not in the last batch.
-    pub fn logits(&self, compute: Compute<'_>, workspace: &mut Workspace, rows: &[u32], out: &mut Vec<f32>) {
-        self.project_rows(compute, workspace, rows, self.weights.head(), out);
+    pub fn logits(
+        &self,
+        compute: Compute<'_>,
+        workspace: &mut Workspace,
+        rows: &[u32],
+        out: &mut Vec<f32>,
+    ) -> Result<(), ForwardError> {
+        match (self.head(), &self.streamed) {
+            (Some(head), _) => self.project_rows(compute, workspace, rows, head, out),
+            (None, Some(streamed)) => self.project_pieces(compute, workspace, rows, streamed, out)?,
+            (None, None) => self.project_rows(compute, workspace, rows, self.head_in_memory(), out),
+        }
+        Ok(())
+    }
+
+    /// The output matrix, where it is in memory.
+    fn head(&self) -> Option<&PackedMatrix> {
+        if self.config.tied_head { self.weights.embedding.as_ref() } else { self.weights.head.as_ref() }
     }
 
     /// Projects the final hidden states of some rows of the last batch onto the tokens of a shortlist: the bits that
@@ -384,12 +477,24 @@ impl Model {
     /// # Errors
     /// [`PackError::Alloc`]: there is no room.
     pub fn shortlist(&self, n_tokens_max: usize) -> Result<Shortlist, PackError> {
-        Shortlist::new(self.weights.head(), self.config.vocab_size, n_tokens_max)
+        let vocab_size = self.config.vocab_size;
+        match self.streamed.as_ref().and_then(Streamed::empty_head) {
+            Some(like) => Shortlist::new(&like?, vocab_size, n_tokens_max),
+            None => Shortlist::new(self.head_in_memory(), vocab_size, n_tokens_max),
+        }
     }
 
-    /// Adds the tokens that the shortlist does not have yet, in their order, while there is room.
+    /// Adds the tokens that the shortlist does not have yet, in their order, while there is room. Of a streamed output matrix
+    /// their rows are read, and one that cannot be is left out until it is asked for again.
     pub fn extend_shortlist(&self, shortlist: &mut Shortlist, tokens: impl IntoIterator<Item = TokenId>) {
-        shortlist.extend(self.weights.head(), tokens);
+        match (self.head(), &self.streamed) {
+            (None, Some(streamed)) => shortlist.extend(|to, row| streamed.push_head_row(to, row), tokens),
+            _ => shortlist.extend(|to, row| to.push_row_of(self.head_in_memory(), row), tokens),
+        }
+    }
+
+    fn head_in_memory(&self) -> &PackedMatrix {
+        self.head().expect("the output matrix is in memory where it is not streamed")
     }
 
     /// `out` becomes `[rows.len(), w.n_rows()]`.
@@ -401,15 +506,33 @@ impl Model {
         w: &PackedMatrix,
         out: &mut Vec<f32>,
     ) {
-        let hidden_dim = self.config.hidden_dim;
-        ws.gathered.clear();
-        for &row in rows {
-            let start = row as usize * hidden_dim;
-            ws.gathered.extend_from_slice(&ws.x[start..start + hidden_dim]);
-        }
+        ws.gather(rows, self.config.hidden_dim);
         out.resize(rows.len() * w.n_rows(), 0.0);
         let jobs = &mut [MatMul { w, out }];
-        project(compute, &mut ws.activations, &ws.gathered, hidden_dim, jobs);
+        project(compute, &mut ws.activations, &ws.gathered, self.config.hidden_dim, jobs);
+    }
+
+    /// As [`Model::project_rows`], with the output matrix coming in pieces; `out` becomes `[rows.len(), vocab_size]`.
+    fn project_pieces(
+        &self,
+        compute: Compute<'_>,
+        ws: &mut Workspace,
+        rows: &[u32],
+        streamed: &Streamed,
+        out: &mut Vec<f32>,
+    ) -> Result<(), LayersError> {
+        let vocab_size = self.config.vocab_size;
+        ws.gather(rows, self.config.hidden_dim);
+        out.resize(rows.len() * vocab_size, 0.0);
+        let Workspace { activations, gathered, piece, .. } = ws;
+        streamed.for_each_piece(|first, w| {
+            piece.resize(rows.len() * w.n_rows(), 0.0);
+            // A token's sum is its own, so the pieces have the bits of the whole.
+            project(compute, activations, gathered, self.config.hidden_dim, &mut [MatMul { w, out: piece }]);
+            for (to, from) in out.chunks_exact_mut(vocab_size).zip(piece.chunks_exact(w.n_rows())) {
+                to[first..first + w.n_rows()].copy_from_slice(from);
+            }
+        })
     }
 
     fn check(&self, batch: &Batch, kv: &KvCache) -> Result<(), ForwardError> {

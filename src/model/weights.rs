@@ -9,6 +9,8 @@ use crate::mapping::Mapping;
 use crate::model::checkpoint::{Checkpoint, LayerWeight, LoadError, TensorInfo, WeightId};
 use crate::model::config::ModelConfig;
 use crate::model::graphs::{GraphFolder, GraphsError};
+use crate::model::streamed::StreamedError;
+use crate::stream::StreamOptions;
 
 /// What the matrices become while they are loaded. Norms and biases are always f32.
 ///
@@ -48,6 +50,8 @@ pub struct LoadOptions<'a> {
     pub packed_access: PackedAccess,
     /// Bytes of weights that a model of static graphs may hold at a time; `None`: what it needs.
     pub graph_memory_max: Option<u64>,
+    /// How a packed file is streamed; `None`: all weights are in memory.
+    pub streaming: Option<&'a StreamOptions>,
     /// Called with (bytes read, bytes to read) after each tensor.
     pub progress: Option<&'a dyn Fn(u64, u64)>,
 }
@@ -76,6 +80,9 @@ pub enum WeightsError {
     /// The model is kept as static graphs, and they could not be set up.
     #[error(transparent)]
     Graphs(#[from] GraphsError),
+    /// The model is to be streamed, and that could not be set up.
+    #[error(transparent)]
+    Streamed(#[from] StreamedError),
 }
 
 /// One transformer layer.
@@ -150,15 +157,15 @@ impl Layer {
     }
 }
 
-/// All weights of a model.
+/// All weights of a model that are in memory.
 pub struct Weights {
-    /// `[vocab_size, hidden_dim]`
-    pub(crate) embedding: PackedMatrix,
-    /// Empty where the layers are static graphs.
+    /// `[vocab_size, hidden_dim]`; `None` where its rows are read when they are needed.
+    pub(crate) embedding: Option<PackedMatrix>,
+    /// Empty where the layers are static graphs, or streamed.
     pub(crate) layers: Vec<Layer>,
     /// `[hidden_dim]`
     pub(crate) output_norm: Vec<f32>,
-    /// `[vocab_size, hidden_dim]`; `None`: tied to the embedding.
+    /// `[vocab_size, hidden_dim]`; `None`: tied to the embedding, or streamed.
     pub(crate) head: Option<PackedMatrix>,
 }
 
@@ -173,7 +180,7 @@ impl Weights {
     /// Reads what is not a layer of a model that is kept as graphs.
     pub(in crate::model) fn load_ends(folder: &GraphFolder) -> Result<Self, GraphsError> {
         let file = folder.ends();
-        let embedding = file.matrix(WeightId::Embedding, None)?;
+        let embedding = Some(file.matrix(WeightId::Embedding, None)?);
         let output_norm = file.vector(WeightId::OutputNorm)?;
         let head = match folder.config().tied_head {
             true => None,
@@ -182,17 +189,12 @@ impl Weights {
         Ok(Weights { embedding, layers: Vec::new(), output_norm, head })
     }
 
-    /// The output matrix, `[vocab_size, hidden_dim]`.
-    pub fn head(&self) -> &PackedMatrix {
-        self.head.as_ref().unwrap_or(&self.embedding)
-    }
-
     /// The tensor of a role, where the model has it.
     pub(crate) fn tensor(&self, id: WeightId) -> Option<StoredTensor<'_>> {
         use LayerWeight::*;
         use StoredTensor::{Matrix, Vector};
         let (layer_idx, weight) = match id {
-            WeightId::Embedding => return Some(Matrix(&self.embedding)),
+            WeightId::Embedding => return self.embedding.as_ref().map(Matrix),
             WeightId::OutputNorm => return Some(Vector(&self.output_norm)),
             WeightId::Head => return self.head.as_ref().map(Matrix),
             WeightId::Layer(layer_idx, weight) => (layer_idx, weight),
@@ -225,7 +227,7 @@ impl Weights {
         let layer = |l: &Layer| {
             [&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down].iter().map(|m| m.size_bytes()).sum::<usize>()
         };
-        self.embedding.size_bytes()
+        self.embedding.as_ref().map_or(0, PackedMatrix::size_bytes)
             + self.head.as_ref().map_or(0, PackedMatrix::size_bytes)
             + self.layers.iter().map(layer).sum::<usize>()
     }
@@ -262,7 +264,7 @@ impl<'a> Loader<'a> {
     }
 
     fn load(mut self) -> Result<Weights, WeightsError> {
-        let embedding = self.matrix(WeightId::Embedding)?;
+        let embedding = Some(self.matrix(WeightId::Embedding)?);
         let layers =
             (0..self.config.n_layers).map(|i| Layer::build(i, &mut self)).collect::<Result<_, _>>()?;
         let output_norm = self.vector(WeightId::OutputNorm)?;

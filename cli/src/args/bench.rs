@@ -9,6 +9,7 @@ use refrain_bench::{Sources, Strategy};
 use super::draft::DraftModelArg;
 use super::engine::ModelArgs;
 use super::session::ReuseArgs;
+use super::streaming::StreamingArgs;
 
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
@@ -35,6 +36,36 @@ pub(crate) enum BenchCommand {
     /// What changing static graphs adds to a prefill: synchronous, asynchronous and progressive switching, measured on a
     /// folder of graphs and simulated, or simulated from given times.
     Graphs(BenchGraphsArgs),
+    /// How near streaming comes to the bandwidth of the disk: decoding without drafts at several shares of pinned layers, in turns
+    /// with plain sequential reads of the same file.
+    Stream(BenchStreamArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchStreamArgs {
+    /// A packed file. Nothing else should run meanwhile.
+    pub(crate) model: PathBuf,
+    /// Shares of the layers that stay in memory, in percent.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [0, 25, 50, 75, 100], value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub(crate) pinned: Vec<u32>,
+    /// Tokens that are decoded at each share in a round, 2 or more.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(2..=10_000))]
+    pub(crate) tokens: u32,
+    /// Rows of the verification batch whose cost is measured beside that of one row.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(2..=64))]
+    pub(crate) rows: u32,
+    /// Rounds; the median counts.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: u32,
+    /// Model a slower disk, of so many bytes per second; the sequential reads go through it as well.
+    #[arg(long, value_name = "BYTES", value_parser = super::streaming::bytes)]
+    pub(crate) flash_bandwidth: Option<u64>,
+    /// Threads of the forward pass [default: the physical performance cores].
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<usize>,
+    /// One JSON object instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -92,6 +123,8 @@ pub(crate) struct ReplayArgs {
     /// With --model: which rows of a batch are projected onto the vocabulary.
     #[arg(long, value_enum, default_value_t = ProjectionArg::OnDemand, requires = "model")]
     pub(crate) projection: ProjectionArg,
+    #[command(flatten)]
+    pub(crate) streaming: StreamingArgs,
     /// With --model: rows of each subtask at most.
     #[arg(long, value_name = "N", default_value_t = 5, requires = "model")]
     pub(crate) model_rows: usize,

@@ -8,6 +8,8 @@ use refrain::kernels::{IsaKind, KvType};
 use refrain::model::graphs::Switching;
 use refrain::model::weights::{PackedAccess, Quantize};
 
+use super::streaming::StreamingArgs;
+
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Model")]
 pub(crate) struct ModelArgs {
@@ -41,6 +43,8 @@ pub(crate) struct ComputeArgs {
     /// Of a folder of static graphs: when blocks change from prefill to verify graphs. Never changes the output.
     #[arg(long, value_enum, default_value_t = SwitchingArg::Progressive)]
     pub(crate) graph_switching: SwitchingArg,
+    #[command(flatten)]
+    pub(crate) streaming: StreamingArgs,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -82,6 +86,7 @@ impl ComputeArgs {
             packed_access: if self.no_map { PackedAccess::Read } else { PackedAccess::Map },
             graph_memory_max: self.graph_memory,
             graph_switching: self.graph_switching.switching(),
+            streaming: self.streaming.stream_options(),
             ..EngineOptions::default()
         }
     }

@@ -8,7 +8,7 @@ use super::super::options::PREFILL_CHUNK_MAX;
 use super::{MachineProfile, PassCost, ProfileError, ProfileKey, US_MAX, VERSION};
 use crate::draft::VERIFY_ROWS_MAX;
 use crate::kernels::KvType;
-use crate::model::transformer::{Compute, PassEnd};
+use crate::model::transformer::{Compute, ForwardError, PassEnd};
 use crate::model::{Batch, KvCache, Model, ModelConfig, Workspace, kv_cache::KvCacheError};
 use crate::token::TokenId;
 
@@ -58,18 +58,18 @@ impl MachineProfile {
         let mut verify = Vec::new();
         for &context in &contexts {
             for &rows in &rows {
-                verify.push(probe.pass(context, rows, PassEnd::Hidden));
+                verify.push(probe.pass(context, rows, PassEnd::Hidden)?);
                 done();
             }
         }
         let mut projection = Vec::new();
         for &rows in &rows {
-            projection.push(probe.projection(rows));
+            projection.push(probe.projection(rows)?);
             done();
         }
         let mut prefill = Vec::new();
         for &rows in &chunks {
-            prefill.push(probe.pass(0, rows, PassEnd::KeysAndValues));
+            prefill.push(probe.pass(0, rows, PassEnd::KeysAndValues)?);
             done();
         }
         let key = ProfileKey::new(model, compute, options.kv_type);
@@ -142,42 +142,40 @@ impl<'a> Probe<'a> {
         })
     }
 
-    fn pass(&mut self, context: usize, rows: usize, end: PassEnd) -> PassCost {
+    fn pass(&mut self, context: usize, rows: usize, end: PassEnd) -> Result<PassCost, ForwardError> {
         self.kv.truncate(0);
         self.kv.commit(0..context);
         self.batch.set_chain(context, &vec![TokenId(0); rows]);
         let us = least_us(self.entry_time, || {
             let Self { model, compute, batch, kv, workspace, .. } = self;
             let never = AtomicBool::new(false);
-            model
-                .forward(*compute, batch, kv, workspace, end, &never)
-                .expect("rows of token 0 fit the cache");
-        });
-        PassCost { context, rows, us }
+            model.forward(*compute, batch, kv, workspace, end, &never)
+        })?;
+        Ok(PassCost { context, rows, us })
     }
 
-    fn projection(&mut self, rows: usize) -> PassCost {
-        self.pass(0, rows, PassEnd::Hidden);
+    fn projection(&mut self, rows: usize) -> Result<PassCost, ForwardError> {
+        self.pass(0, rows, PassEnd::Hidden)?;
         let all: Vec<u32> = (0..rows as u32).collect();
         let us = least_us(self.entry_time, || {
-            self.model.logits(self.compute, &mut self.workspace, &all, &mut self.logits);
-        });
-        PassCost { context: 0, rows, us }
+            self.model.logits(self.compute, &mut self.workspace, &all, &mut self.logits)
+        })?;
+        Ok(PassCost { context: 0, rows, us })
     }
 }
 
 /// The least of the runs that fit `time`, of two at least: the first one warms up.
-fn least_us(time: Duration, mut run: impl FnMut()) -> f32 {
+fn least_us(time: Duration, mut run: impl FnMut() -> Result<(), ForwardError>) -> Result<f32, ForwardError> {
     let start = Instant::now();
     let mut least = f32::INFINITY;
     let mut n_runs = 0;
     while n_runs < 2 || start.elapsed() < time {
         let run_start = Instant::now();
-        run();
+        run()?;
         least = least.min(run_start.elapsed().as_secs_f32() * 1e6);
         n_runs += 1;
     }
-    least.clamp(f32::MIN_POSITIVE, US_MAX)
+    Ok(least.clamp(f32::MIN_POSITIVE, US_MAX))
 }
 
 #[cfg(test)]
@@ -221,8 +219,8 @@ mod tests {
         let mut probe = Probe::new(&model, compute, &options, n_slots).unwrap();
         // What one row gives behind a context tells a slot of zeros from a written one.
         let logits = |probe: &mut Probe, context: usize| {
-            probe.pass(context, 1, PassEnd::Hidden);
-            model.logits(compute, &mut probe.workspace, &[0], &mut probe.logits);
+            probe.pass(context, 1, PassEnd::Hidden).unwrap();
+            model.logits(compute, &mut probe.workspace, &[0], &mut probe.logits).unwrap();
             probe.logits.clone()
         };
         for context in [1, n_slots - 1] {

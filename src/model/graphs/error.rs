@@ -1,10 +1,11 @@
-//! Why graphs could not be set up, and why a pass could not have its layers.
+//! Why graphs could not be set up.
 
 use std::io;
 
 use thiserror::Error;
 
 use crate::kernels::AllocError;
+use crate::model::layers::LayersError;
 use crate::model::packed::PackedFileError;
 
 /// Why a folder of graphs could not be used.
@@ -57,44 +58,4 @@ pub enum GraphsError {
     /// A graph could not be loaded while times were measured.
     #[error(transparent)]
     Layers(#[from] LayersError),
-}
-
-/// Layers that a pass needs could not be brought into memory. The next pass tries again.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{file}: {problem}")]
-pub struct LayersError {
-    /// The file that holds them.
-    pub file: String,
-    /// What went wrong.
-    pub problem: LayersProblem,
-}
-
-/// What went wrong with a file of layers.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum LayersProblem {
-    /// A read failed.
-    #[error("cannot read at offset {offset}: {message}")]
-    Read {
-        /// Where the read began.
-        offset: u64,
-        /// The kind of the system's error.
-        kind: io::ErrorKind,
-        /// What the system said.
-        message: String,
-    },
-    /// The bytes are not those that were written.
-    #[error(
-        "section `{section}` at offset {offset} is damaged: its checksum is {stated:016x}, its bytes give {computed:016x}"
-    )]
-    Checksum {
-        /// The section.
-        section: String,
-        /// Where it begins.
-        offset: u64,
-        /// As stated.
-        stated: u64,
-        /// Of the bytes that were read.
-        computed: u64,
-    },
 }

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{GraphsError, LayersError, LayersProblem};
-use crate::kernels::{PackedMatrix, PageBuf};
-use crate::model::checkpoint::WeightId;
-use crate::model::direct::{DirectFile, ReadMode};
-use crate::model::packed::{PackedFile, PackedSection, PackedTensor};
-use crate::model::weights::{Layer, TensorSource};
+use crate::kernels::PageBuf;
+use crate::model::layers::{SectionTensors, vectors_bytes};
+use crate::model::packed::{PackedFile, PackedSection};
+use crate::model::weights::Layer;
+use crate::stream::{DirectFile, ReadAt, ReadFailure, ReadMode, read_full};
 
 /// The layers of a block, in the memory that they were read into.
 pub(super) struct BlockLayers {
@@ -64,8 +64,7 @@ impl GraphFile {
 
     /// Bytes of norms and biases, which are copied out of that memory.
     pub(super) fn vectors_bytes(&self) -> u64 {
-        let tensors = self.sections.iter().flat_map(|section| &section.tensors);
-        tensors.filter(|tensor| tensor.shape.len() == 1).map(|tensor| tensor.len).sum()
+        vectors_bytes(&self.sections)
     }
 
     /// Reads the graph into `pages`, which are at least as long, and compares it with its checksums.
@@ -75,19 +74,14 @@ impl GraphFile {
     pub(super) fn load(&self, mut pages: PageBuf) -> Result<BlockLayers, Box<(PageBuf, LayersError)>> {
         // The block's memory was allocated with this length, so it is a usize.
         let bytes = &mut pages.bytes_mut()[..self.len as usize];
-        let read = self.direct.read_exact_at(self.start, bytes).map_err(|(offset, error)| {
-            LayersProblem::Read { offset, kind: error.kind(), message: error.to_string() }
-        });
+        let read =
+            read_full(&self.direct, self.start, bytes).map_err(|failed| ReadFailure::from(failed).into());
         if let Err(problem) = read.and_then(|()| self.verify(bytes)) {
             return Err(Box::new((pages, LayersError { file: self.name.clone(), problem })));
         }
         let pages = Arc::new(pages);
-        let mut source = SectionTensors { file: self, pages: &pages };
-        let build = |layer_idx| match Layer::build(layer_idx, &mut source) {
-            Ok(layer) => layer,
-            Err(never) => match never {},
-        };
-        let layers = self.layers.clone().map(build).collect();
+        let mut tensors = SectionTensors { sections: &self.sections, pages: &pages };
+        let layers = self.layers.clone().map(|layer_idx| tensors.layer(layer_idx)).collect();
         Ok(BlockLayers { layers, pages })
     }
 
@@ -101,45 +95,5 @@ impl GraphFile {
             }
         }
         Ok(())
-    }
-
-    /// A tensor, and where it begins in the block's memory.
-    fn find(&self, id: WeightId) -> Option<(&PackedTensor, usize)> {
-        let in_section =
-            |section: &'_ PackedSection| section.tensors.iter().position(|tensor| tensor.id == id);
-        let (section, at) = self.sections.iter().find_map(|section| Some((section, in_section(section)?)))?;
-        let tensor = &section.tensors[at];
-        Some((tensor, (section.offset - self.start + tensor.offset) as usize))
-    }
-
-    fn place(&self, id: WeightId) -> (&PackedTensor, usize) {
-        self.find(id).expect("the header was held against the hyper-parameters")
-    }
-}
-
-/// The tensors of a graph as views of the memory that it was read into.
-struct SectionTensors<'a> {
-    file: &'a GraphFile,
-    pages: &'a Arc<PageBuf>,
-}
-
-impl TensorSource for SectionTensors<'_> {
-    type Error = std::convert::Infallible;
-
-    fn has(&self, id: WeightId) -> bool {
-        self.file.find(id).is_some()
-    }
-
-    fn matrix(&mut self, id: WeightId) -> Result<PackedMatrix, Self::Error> {
-        let (tensor, start) = self.file.place(id);
-        let (n_rows, n_cols) = (tensor.shape[0] as usize, tensor.shape[1] as usize);
-        let matrix = PackedMatrix::from_pages(tensor.ty, n_rows, n_cols, Arc::clone(self.pages), start);
-        Ok(matrix.expect("shape and type were checked with the header"))
-    }
-
-    fn vector(&mut self, id: WeightId) -> Result<Vec<f32>, Self::Error> {
-        let (tensor, start) = self.file.place(id);
-        let bytes = &self.pages.bytes()[start..start + tensor.len as usize];
-        Ok(bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
     }
 }

@@ -35,7 +35,8 @@ mod target;
 mod warm_up;
 mod write;
 
-pub use error::{GraphsError, LayersError, LayersProblem};
+pub use crate::model::layers::{LayersError, LayersProblem};
+pub use error::GraphsError;
 pub use folder::GraphFolder;
 pub use memory::GraphMemory;
 pub use slots::{Switching, TracedWork, WorkKind};

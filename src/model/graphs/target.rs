@@ -10,10 +10,10 @@ use super::pass::Pass;
 use super::slots::{Schedule, Slot, Slots, State, Switching, TracedWork};
 use super::{GraphsError, LayersError, loader};
 use crate::kernels::PageBuf;
-use crate::model::direct::ReadMode;
 use crate::model::packed::Piece;
 use crate::model::transformer::PassEnd;
 use crate::schedule::{GraphKind, Prefill, SwitchTimes, asynchronous, progressive, simulate, synchronous};
+use crate::stream::ReadMode;
 
 /// The layers of a model as static graphs, of which each block holds one at a time.
 ///

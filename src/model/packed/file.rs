@@ -250,6 +250,11 @@ impl PackedFile {
         Ok(files.collect())
     }
 
+    /// Whether it is a file, rather than bytes in memory.
+    pub(crate) fn is_on_disk(&self) -> bool {
+        self.source.as_file().is_some()
+    }
+
     /// Maps the file; `None` where it is in memory already and cannot be.
     pub(crate) fn map(&self) -> Result<Option<Arc<Mapping>>, PackedFileError> {
         let Some(file) = self.source.as_file() else { return Ok(None) };

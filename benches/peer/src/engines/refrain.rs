@@ -104,7 +104,7 @@ impl Engine for Refrain<'_> {
         self.rows.clear();
         self.rows.extend(if logits == Logits::All { 0..n_rows } else { n_rows - 1..n_rows });
         let compute = self.compute();
-        self.loaded.model.logits(compute, &mut self.workspace, &self.rows, &mut self.logits);
+        self.loaded.model.logits(compute, &mut self.workspace, &self.rows, &mut self.logits)?;
         Ok(())
     }
 

@@ -138,7 +138,7 @@ mod tests {
                 let never = std::sync::atomic::AtomicBool::new(false);
                 model.forward(compute, &batch, &mut kv, &mut workspace, PassEnd::Hidden, &never).unwrap();
                 let mut logits = Vec::new();
-                model.logits(compute, &mut workspace, &[3], &mut logits);
+                model.logits(compute, &mut workspace, &[3], &mut logits).expect("weights in memory");
                 let spread = (logits.iter().map(|x| x * x).sum::<f32>() / logits.len() as f32).sqrt();
                 assert!((0.5..8.0).contains(&spread), "{architecture} {mix:?}: logits spread by {spread}");
             }

@@ -1,0 +1,134 @@
+//! `reads FILE MIB ROUNDS`: reads the first MIB of a file past the page cache, by threads and by io_uring, in blocks of several
+//! sizes and several at a time, the cells taking turns; prints medians, the best, and the processor time.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use io_uring::{IoUring, opcode, types};
+
+const BLOCKS: [usize; 3] = [256 << 10, 1 << 20, 4 << 20];
+const AT_A_TIME: [usize; 4] = [1, 2, 4, 8];
+
+/// Memory that direct reads take.
+struct Pages {
+    ptr: *mut u8,
+    layout: Layout,
+}
+
+impl Pages {
+    fn new(len: usize) -> Self {
+        let layout = Layout::from_size_align(len, 2 << 20).expect("a size");
+        // SAFETY: the layout has a size other than zero.
+        let ptr = unsafe { alloc_zeroed(layout) };
+        assert!(!ptr.is_null(), "memory");
+        Self { ptr, layout }
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: as many initialised bytes as were allocated, borrowed from the owner.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr, self.layout.size()) }
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout, and freed once.
+        unsafe { dealloc(self.ptr, self.layout) }
+    }
+}
+
+fn by_threads(file: &File, total: u64, block: usize, n: usize) -> io::Result<()> {
+    let next = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let read = || -> io::Result<()> {
+            let mut pages = Pages::new(block);
+            loop {
+                let offset = next.fetch_add(block as u64, Ordering::Relaxed);
+                if offset + block as u64 > total {
+                    return Ok(());
+                }
+                file.read_exact_at(pages.bytes(), offset)?;
+            }
+        };
+        let threads: Vec<_> = (0..n).map(|_| scope.spawn(read)).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
+    })
+}
+
+fn by_ring(file: &File, total: u64, block: usize, n: usize) -> io::Result<()> {
+    let mut ring = IoUring::new(64)?;
+    let mut pages = Pages::new(block * n);
+    let (mut next, mut n_under_way) = (0u64, 0);
+    let mut free: Vec<usize> = (0..n).collect();
+    loop {
+        while next + block as u64 <= total
+            && let Some(slot) = free.pop()
+        {
+            let to = pages.bytes()[slot * block..].as_mut_ptr();
+            let read = opcode::Read::new(types::Fd(file.as_raw_fd()), to, block as u32).offset(next);
+            // SAFETY: the slot's memory outlives the ring's reads (the loop ends when none is under way), and no other
+            // read writes to it meanwhile.
+            unsafe { ring.submission().push(&read.build().user_data(slot as u64)) }.expect("room");
+            next += block as u64;
+            n_under_way += 1;
+        }
+        if n_under_way == 0 {
+            return Ok(());
+        }
+        ring.submit_and_wait(1)?;
+        for done in ring.completion() {
+            assert_eq!(done.result(), block as i32, "a whole read");
+            free.push(done.user_data() as usize);
+            n_under_way -= 1;
+        }
+    }
+}
+
+/// Processor time of the process, in seconds.
+fn cpu_s() -> f64 {
+    // SAFETY: plain numbers, for which zeros are valid; the call fills them.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+        usage
+    };
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 * 1e-6;
+    seconds(usage.ru_utime) + seconds(usage.ru_stime)
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let args: Vec<String> = std::env::args().collect();
+    let [_, path, mib, rounds] = args.as_slice() else { return Err("usage: reads FILE MIB ROUNDS".into()) };
+    let (total, rounds) = (mib.parse::<u64>()? << 20, rounds.parse::<usize>()?);
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path)?;
+    type Read = fn(&File, u64, usize, usize) -> io::Result<()>;
+    let ways: [(&str, Read); 2] = [("threads", by_threads), ("io_uring", by_ring)];
+    // MB/s and processor seconds of each round.
+    let mut cells: BTreeMap<(usize, usize, &str), Vec<(f64, f64)>> = BTreeMap::new();
+    for _ in 0..rounds {
+        for block in BLOCKS {
+            for n in AT_A_TIME {
+                for (name, read) in ways {
+                    let (cpu, start) = (cpu_s(), Instant::now());
+                    read(&file, total, block, n)?;
+                    let mb_s = total as f64 / start.elapsed().as_secs_f64() / 1e6;
+                    cells.entry((block, n, name)).or_default().push((mb_s, cpu_s() - cpu));
+                }
+            }
+        }
+    }
+    println!("| block, KiB | at a time | by | median MB/s | best MB/s | processor s per GB |\n| ---: | ---: | --- | ---: | ---: | ---: |");
+    for ((block, n, name), mut rounds) in cells {
+        rounds.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let cpu = rounds.iter().map(|round| round.1).sum::<f64>() / rounds.len() as f64;
+        let (median, best) = (rounds[rounds.len() / 2].0, rounds[rounds.len() - 1].0);
+        println!("| {} | {n} | {name} | {median:.0} | {best:.0} | {:.3} |", block >> 10, cpu * 1e9 / total as f64);
+    }
+    Ok(())
+}

@@ -1,0 +1,90 @@
+//! A model larger than its memory: `--memory` and `--pinned-layers`, what they say at the end, and what they refuse.
+
+mod support;
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+use support::{arg, model, refrain, repository};
+use tempfile::TempDir;
+
+fn packed() -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("target.refrain");
+    refrain(&["pack", arg(&model()), arg(&path)]).done();
+    (dir, path)
+}
+
+fn run(model: &str, more: &[&str]) -> support::Ran {
+    let notes = repository("fixtures/notes");
+    let mut args =
+        vec!["run", "--model", model, "--context", arg(&notes), "--task", "answer", "--no-history"];
+    args.extend(["--max-tokens", "24"]);
+    args.extend(more);
+    args.push("Who comes along on the trip to Aniarda?");
+    refrain(&args)
+}
+
+#[test]
+fn streamed_answers_are_those_of_the_model_in_memory() {
+    let (_dir, path) = packed();
+    let expected = run(arg(&model()), &["--stats", "off"]).done();
+    assert!(!expected.trim().is_empty());
+    for more in
+        [&["--memory", "0"][..], &["--pinned-layers", "2"], &["--memory", "1GiB"], &["--pinned-layers", "99"]]
+    {
+        let more = [&["--stats", "off"][..], more].concat();
+        assert_eq!(run(arg(&path), &more).done(), expected, "{more:?}");
+    }
+    let slow = run(arg(&path), &["--flash-bandwidth", "200MB", "--stats", "off"]).done();
+    assert_eq!(slow, expected);
+}
+
+#[test]
+fn statistics_tell_of_flash() {
+    let (_dir, path) = packed();
+    let text = run(arg(&path), &["--memory", "0", "--stats", "json"]).done();
+    let json: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    let streaming = &json["stats"]["streaming"];
+    assert!(streaming["bytes_per_token"].as_f64().unwrap() > 1e5, "{streaming}");
+    assert!(streaming["bandwidth"].as_f64().unwrap() > 0.0, "{streaming}");
+    for field in ["overlap", "read_mode", "memory", "prefill", "decode"] {
+        assert!(!streaming[field].is_null(), "{field}: {streaming}");
+    }
+    assert!(streaming["decode"]["stall_us"].as_f64().unwrap() >= 0.0, "{streaming}");
+    let in_memory = run(arg(&path), &["--stats", "json"]).done();
+    let json: Value = serde_json::from_str(in_memory.lines().last().unwrap()).unwrap();
+    assert!(json["stats"]["streaming"].is_null());
+}
+
+#[test]
+fn what_cannot_be_streamed_is_refused_with_advice() {
+    let (_dir, path) = packed();
+    let refused = run(arg(&model()), &["--memory", "1GiB"]).refused(2);
+    assert!(refused.contains("only packed files") && refused.contains("refrain pack"), "{refused}");
+    let refused = run(arg(&path), &["--memory", "1TiB"]).refused(2);
+    assert!(refused.contains("MiB"), "{refused}");
+    run(arg(&path), &["--memory", "1GiB", "--pinned-layers", "1"]).refused(2);
+}
+
+#[test]
+fn a_text_is_scored_from_flash() {
+    let (_dir, path) = packed();
+    let text = ["--text", "The train leaves at 08:15 from platform 4."];
+    let expected = refrain(&[&["score", arg(&path)][..], &text].concat()).done();
+    let streamed = refrain(&[&["score", arg(&path), "--pinned-layers", "1"][..], &text].concat()).done();
+    assert_eq!(streamed, expected);
+}
+
+#[test]
+fn streaming_is_measured_beside_the_disk() {
+    let (_dir, path) = packed();
+    let args = ["bench", "stream", arg(&path), "--tokens", "4", "--rounds", "2", "--pinned", "0,50,100"];
+    let table = refrain(&args).done();
+    let rows = table.lines().filter(|line| line.starts_with("| ") && line.contains(" % |")).count();
+    assert_eq!(rows, 3, "{table}");
+    let json: Value = serde_json::from_str(&refrain(&[&args[..], &["--json"]].concat()).done()).unwrap();
+    assert_eq!(json["shares"][0]["rounds"].as_array().unwrap().len(), 2);
+    assert_eq!(json["shares"][2]["pass_bytes"], 0);
+    assert!(json["shares"][0]["rounds"][0]["sequential"].as_f64().unwrap() > 0.0);
+}

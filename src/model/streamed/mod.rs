@@ -1,0 +1,239 @@
+//! A packed model whose weights are read from flash in every pass, but for those that stay in memory.
+//!
+//! A pass takes one layer after the other: a pinned one is there, a streamed one is a lease of the
+//! [ring](crate::stream), which is given back when the layer has computed. The output matrix is streamed in pieces that fit the
+//! ring's buffers, panel by panel, behind the last layer; of the embedding the rows of a batch are read. Norms and biases lie
+//! among the matrices and come with them. What is computed, and in which order, is the same as with the model in memory, so every
+//! bit of it is.
+//!
+//! Passes take turns, in the order in which they come: the ring has room for one.
+//!
+//! **What is not checked.** A packed file's checksums cover whole sections; comparing them at every pass would read all weights
+//! twice. As with a mapped file, `refrain inspect --verify` compares them. A read that fails is an error; wrong bytes are wrong
+//! numbers.
+
+mod error;
+mod head;
+mod open;
+mod plan;
+mod rows;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde::Serialize;
+
+use crate::kernels::{PackError, PackedMatrix};
+use crate::model::layers::{LayersError, SectionTensors};
+use crate::model::packed::{PackedFile, PackedSection};
+use crate::model::transformer::ForwardError;
+use crate::model::weights::{Layer, Weights};
+use crate::stream::{
+    Flow, Lease, Meter, ReadAt, ReadFailure, ReadMode, Ring, StreamOptions, TakeError, Turn, Turns,
+};
+use crate::token::TokenId;
+
+pub use error::StreamedError;
+use head::Piece;
+use rows::RowReader;
+
+/// Bytes of a read. Longer ones are no faster on the disks that were measured (`benches/RESULTS.md`), and cancel later.
+pub const BLOCK_BYTES: usize = 1 << 20;
+
+/// Reads at a time: one leaves a disk idle between two requests, and more than these add nothing.
+pub const READ_THREADS: usize = 4;
+
+/// A pass that cannot be cancelled.
+static NEVER: AtomicBool = AtomicBool::new(false);
+
+/// The weights of a streamed model, where they are and on their way.
+pub struct Streamed {
+    file: String,
+    reader: Arc<dyn ReadAt>,
+    meter: Arc<Meter>,
+    layers: Vec<Home>,
+    /// The output matrix; empty where it is pinned.
+    head: Vec<Piece>,
+    /// Rows of the output matrix, where it is not pinned.
+    head_rows: Option<RowReader>,
+    /// Rows of the embedding, where it is not pinned.
+    embedding_rows: Option<RowReader>,
+    /// Not there where everything is pinned.
+    ring: Option<Ring>,
+    turns: Turns,
+    memory: StreamMemory,
+    pass_bytes: u64,
+}
+
+/// Where a layer is.
+#[allow(clippy::large_enum_variant, reason = "one per layer, and the large one is the model itself")]
+enum Home {
+    Pinned(Layer),
+    Streamed { extent_idx: usize, section: PackedSection },
+}
+
+/// Memory for weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct StreamMemory {
+    /// What stays in memory, in bytes.
+    pub pinned_bytes: u64,
+    /// The ring's buffers, in bytes.
+    pub ring_bytes: u64,
+    /// Layers that stay in memory.
+    pub n_pinned_layers: usize,
+    /// Whether the output matrix does.
+    pub head_pinned: bool,
+    /// Whether the embedding does.
+    pub embedding_pinned: bool,
+}
+
+impl StreamMemory {
+    /// All memory for weights, in bytes.
+    pub fn total_bytes(&self) -> u64 {
+        self.pinned_bytes + self.ring_bytes
+    }
+}
+
+/// A layer, for as long as a pass computes with it.
+#[allow(clippy::large_enum_variant, reason = "there is one at a time")]
+pub(in crate::model) enum PassLayer<'a> {
+    Pinned(&'a Layer),
+    /// The views first: the ring has its buffer back when they are gone.
+    Streamed(Layer, #[allow(dead_code, reason = "held for its drop")] Lease),
+}
+
+impl PassLayer<'_> {
+    pub(in crate::model) fn as_slice(&self) -> &[Layer] {
+        match self {
+            PassLayer::Pinned(layer) => std::slice::from_ref(layer),
+            PassLayer::Streamed(layer, _) => std::slice::from_ref(layer),
+        }
+    }
+}
+
+/// A pass over the streamed weights. While it lives there is no other.
+pub(in crate::model) struct Pass<'a> {
+    streamed: &'a Streamed,
+    _turn: Turn<'a>,
+}
+
+impl Streamed {
+    /// Reads what stays in memory and starts the ring's threads; `progress` is called with (bytes read, bytes to read).
+    ///
+    /// The [`Weights`] that come with it hold what is pinned but the layers.
+    ///
+    /// # Errors
+    /// [`StreamedError`].
+    pub(in crate::model) fn open(
+        file: &PackedFile,
+        options: &StreamOptions,
+        progress: Option<&dyn Fn(u64, u64)>,
+    ) -> Result<(Self, Weights), StreamedError> {
+        open::open(file, options, progress)
+    }
+
+    /// How the file is read.
+    pub fn read_mode(&self) -> ReadMode {
+        self.reader.mode()
+    }
+
+    /// What has been read and waited for since the model was loaded.
+    pub fn flow(&self) -> Flow {
+        self.meter.flow()
+    }
+
+    /// The memory for weights.
+    pub fn memory(&self) -> StreamMemory {
+        self.memory
+    }
+
+    /// Bytes that are read for each pass and its projection.
+    pub fn pass_bytes(&self) -> u64 {
+        self.pass_bytes
+    }
+
+    /// Begins a pass when its turn has come; `None` where it was cancelled before.
+    pub(in crate::model) fn pass(&self, cancel: &AtomicBool) -> Option<Pass<'_>> {
+        Some(Pass { streamed: self, _turn: self.turns.wait(cancel)? })
+    }
+
+    /// The embedding of tokens, `[tokens.len(), hidden_dim]`; `None` where the embedding is pinned.
+    pub(in crate::model) fn embed(
+        &self,
+        tokens: &[TokenId],
+        out: &mut [f32],
+    ) -> Option<Result<(), LayersError>> {
+        let rows = self.embedding_rows.as_ref()?;
+        let read = rows.dequantize(tokens.iter().map(|token| token.index()), out);
+        Some(read.map_err(|failure| self.error(failure)))
+    }
+
+    /// A matrix like the output matrix, with no rows but room for `n_rows_max`; `None` where that is pinned.
+    pub(in crate::model) fn empty_head(&self) -> Option<Result<PackedMatrix, PackError>> {
+        self.head_rows.as_ref().map(RowReader::empty)
+    }
+
+    /// Appends a row of the streamed output matrix; `false` where there is no room or it cannot be read.
+    pub(in crate::model) fn push_head_row(&self, to: &mut PackedMatrix, row: usize) -> bool {
+        let rows = self.head_rows.as_ref().expect("the output matrix is streamed");
+        rows.with_row(row, |panel, lane| to.push_row_of(panel, lane)).unwrap_or(false)
+    }
+
+    /// Calls `f` with one piece of the streamed output matrix after the other, and the row where each begins.
+    ///
+    /// # Errors
+    /// [`LayersError`]; `f` was not called for that piece and those behind it.
+    pub(in crate::model) fn for_each_piece(
+        &self,
+        mut f: impl FnMut(usize, &PackedMatrix),
+    ) -> Result<(), LayersError> {
+        let _turn = self.turns.wait(&NEVER);
+        for piece in &self.head {
+            let lease = match self.take(piece.extent_idx, &NEVER) {
+                Ok(lease) => lease,
+                Err(TakeError::Failed(failure)) => return Err(self.error(failure)),
+                Err(TakeError::Cancelled) => unreachable!("nobody cancels"),
+            };
+            let matrix = piece.matrix(lease.pages());
+            f(piece.first_row, &matrix);
+        }
+        Ok(())
+    }
+
+    fn take(&self, extent_idx: usize, cancel: &AtomicBool) -> Result<Lease, TakeError> {
+        self.ring.as_ref().expect("what is streamed has a ring").take(extent_idx, cancel)
+    }
+
+    fn error(&self, failure: ReadFailure) -> LayersError {
+        LayersError { file: self.file.clone(), problem: failure.into() }
+    }
+}
+
+impl Pass<'_> {
+    /// A layer, once it is there.
+    ///
+    /// # Errors
+    /// [`ForwardError::Layers`]: it could not be read; the next pass tries again. [`ForwardError::Cancelled`].
+    pub(in crate::model) fn layer(
+        &self,
+        layer_idx: usize,
+        cancel: &AtomicBool,
+    ) -> Result<PassLayer<'_>, ForwardError> {
+        if cancel.load(Ordering::Relaxed) {
+            return Err(ForwardError::Cancelled);
+        }
+        let (extent_idx, section) = match &self.streamed.layers[layer_idx] {
+            Home::Pinned(layer) => return Ok(PassLayer::Pinned(layer)),
+            Home::Streamed { extent_idx, section } => (*extent_idx, section),
+        };
+        match self.streamed.take(extent_idx, cancel) {
+            Ok(lease) => {
+                let sections = std::slice::from_ref(section);
+                let layer = SectionTensors { sections, pages: lease.pages() }.layer(layer_idx);
+                Ok(PassLayer::Streamed(layer, lease))
+            }
+            Err(TakeError::Cancelled) => Err(ForwardError::Cancelled),
+            Err(TakeError::Failed(failure)) => Err(ForwardError::Layers(self.streamed.error(failure))),
+        }
+    }
+}

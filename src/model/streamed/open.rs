@@ -1,0 +1,220 @@
+//! Setting up a streamed model: what is pinned is read, the rest becomes extents of a ring.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::plan::{Plan, Sizes};
+use super::rows::RowReader;
+use super::{BLOCK_BYTES, Home, READ_THREADS, StreamMemory, Streamed, StreamedError, head};
+use crate::kernels::{PANEL_ROWS, PackedMatrix, PageBuf};
+use crate::model::checkpoint::WeightId;
+use crate::model::layers::{LayersError, SectionTensors, vectors_bytes};
+use crate::model::packed::{PackedFile, PackedSection, PackedTensor, Part};
+use crate::model::weights::{TensorSource, Weights};
+use crate::stream::{
+    DirectFile, Extent, Meter, ReadAt, ReadFailure, Ring, RingOptions, StreamOptions, Turns, read_full,
+    resident_bytes,
+};
+
+/// See [`Streamed::open`].
+pub(super) fn open(
+    file: &PackedFile,
+    options: &StreamOptions,
+    progress: Option<&dyn Fn(u64, u64)>,
+) -> Result<(Streamed, Weights), StreamedError> {
+    let name = file.file().to_owned();
+    if !file.is_on_disk() {
+        return Err(StreamedError::InMemory { file: name });
+    }
+    let direct = DirectFile::open(Path::new(&name));
+    let direct = direct.map_err(|source| StreamedError::Io { file: name, source })?;
+    let taken = resident_bytes().unwrap_or(0).saturating_add(options.reserved_bytes);
+    let plan = Plan::new(&sizes(file), options.pinned, taken)?;
+    let reader = options.reader(Arc::new(direct));
+    Opening { file, plan, reader, meter: Arc::default(), progress }.open(options)
+}
+
+/// A model that is being set up.
+struct Opening<'a> {
+    file: &'a PackedFile,
+    plan: Plan,
+    reader: Arc<dyn ReadAt>,
+    meter: Arc<Meter>,
+    progress: Option<&'a dyn Fn(u64, u64)>,
+}
+
+impl Opening<'_> {
+    fn open(self, options: &StreamOptions) -> Result<(Streamed, Weights), StreamedError> {
+        let tied = self.file.config().tied_head;
+        let mut pinned = PinnedBytes { done: 0, total: self.pinned_bytes(), vectors: 0 };
+        let mut extents = Vec::new();
+        let layers = self.layers(&mut extents, &mut pinned)?;
+        let weights = self.ends(&mut pinned)?;
+        let mut head = Vec::new();
+        if !self.plan.head {
+            let (tensor, start) = place(self.file, head_id(tied));
+            head = head::pieces(tensor, start, self.plan.slot_len, &mut extents);
+        }
+        let head_rows = self.rows(head_id(tied), self.plan.head)?;
+        let embedding_rows = self.rows(WeightId::Embedding, self.plan.embedding)?;
+        let pass_bytes = extents.iter().map(|extent| extent.len as u64).sum();
+        let ring = self.ring(extents, options)?;
+        let memory = StreamMemory {
+            pinned_bytes: pinned.done + pinned.vectors,
+            ring_bytes: if ring.is_some() { self.plan.ring_bytes() } else { 0 },
+            n_pinned_layers: self.plan.layers.iter().filter(|pinned| **pinned).count(),
+            head_pinned: self.plan.head,
+            embedding_pinned: self.plan.embedding,
+        };
+        let (file, turns) = (self.file.file().to_owned(), Turns::default());
+        let Self { reader, meter, .. } = self;
+        let streamed = Streamed {
+            file,
+            reader,
+            meter,
+            layers,
+            head,
+            head_rows,
+            embedding_rows,
+            ring,
+            turns,
+            memory,
+            pass_bytes,
+        };
+        Ok((streamed, weights))
+    }
+
+    fn layers(
+        &self,
+        extents: &mut Vec<Extent>,
+        pinned: &mut PinnedBytes,
+    ) -> Result<Vec<Home>, StreamedError> {
+        let mut layers = Vec::with_capacity(self.plan.layers.len());
+        for section in self.file.sections() {
+            let Part::Layer(layer_idx) = section.part else { continue };
+            if self.plan.layers[layer_idx] {
+                let pages = self.read(section, pinned)?;
+                let sections = std::slice::from_ref(section);
+                layers.push(Home::Pinned(SectionTensors { sections, pages: &pages }.layer(layer_idx)));
+            } else {
+                layers.push(Home::Streamed { extent_idx: extents.len(), section: section.clone() });
+                // A buffer of this length will be allocated, so it is a usize.
+                extents.push(Extent { offset: section.offset, len: section.len as usize });
+            }
+        }
+        Ok(layers)
+    }
+
+    /// What is pinned of embedding and output matrix, and the norm before it.
+    fn ends(&self, pinned: &mut PinnedBytes) -> Result<Weights, StreamedError> {
+        let (mut embedding, mut head) = (None, None);
+        for section in self.file.sections().iter().filter(|section| self.is_pinned(section)) {
+            match section.part {
+                Part::Embedding => embedding = Some(self.matrix(section, WeightId::Embedding, pinned)?),
+                Part::Output => head = Some(self.matrix(section, WeightId::Head, pinned)?),
+                Part::Layer(_) => {}
+            }
+        }
+        let output_norm = self.file.vector(WeightId::OutputNorm)?;
+        Ok(Weights { embedding, layers: Vec::new(), output_norm, head })
+    }
+
+    fn rows(&self, id: WeightId, is_pinned: bool) -> Result<Option<RowReader>, StreamedError> {
+        if is_pinned {
+            return Ok(None);
+        }
+        let (tensor, start) = place(self.file, id);
+        Ok(Some(RowReader::new(Arc::clone(&self.reader), Arc::clone(&self.meter), tensor, start)?))
+    }
+
+    fn ring(&self, extents: Vec<Extent>, options: &StreamOptions) -> Result<Option<Ring>, StreamedError> {
+        if extents.is_empty() {
+            return Ok(None);
+        }
+        let slot_len = usize::try_from(self.plan.slot_len).unwrap_or(usize::MAX);
+        let buffers = (0..self.plan.n_slots).map(|_| PageBuf::zeroed(slot_len)).collect::<Result<_, _>>()?;
+        let (file, meter) = (Arc::clone(&self.reader), Arc::clone(&self.meter));
+        let stall_max = options.stall_max;
+        let options = RingOptions { block_len: BLOCK_BYTES, n_threads: READ_THREADS, stall_max };
+        Ring::new(file, meter, extents, buffers, options).map(Some).map_err(StreamedError::Spawn)
+    }
+
+    /// Reads a section that stays in memory.
+    fn read(&self, section: &PackedSection, pinned: &mut PinnedBytes) -> Result<Arc<PageBuf>, StreamedError> {
+        let len = usize::try_from(section.len).unwrap_or(usize::MAX);
+        let mut pages = PageBuf::zeroed(len)?;
+        read_full(&*self.reader, section.offset, pages.bytes_mut()).map_err(|failed| LayersError {
+            file: self.file.file().to_owned(),
+            problem: ReadFailure::from(failed).into(),
+        })?;
+        pinned.done += section.len;
+        pinned.vectors += vectors_bytes(std::slice::from_ref(section));
+        if let Some(progress) = self.progress {
+            progress(pinned.done, pinned.total);
+        }
+        Ok(Arc::new(pages))
+    }
+
+    fn matrix(
+        &self,
+        section: &PackedSection,
+        id: WeightId,
+        pinned: &mut PinnedBytes,
+    ) -> Result<PackedMatrix, StreamedError> {
+        let pages = self.read(section, pinned)?;
+        match (SectionTensors { sections: std::slice::from_ref(section), pages: &pages }).matrix(id) {
+            Ok(matrix) => Ok(matrix),
+            Err(never) => match never {},
+        }
+    }
+
+    fn is_pinned(&self, section: &PackedSection) -> bool {
+        match section.part {
+            Part::Layer(layer_idx) => self.plan.layers[layer_idx],
+            Part::Embedding => self.plan.embedding,
+            Part::Output => self.plan.head && !self.file.config().tied_head,
+        }
+    }
+
+    fn pinned_bytes(&self) -> u64 {
+        let sections = self.file.sections().iter().filter(|section| self.is_pinned(section));
+        sections.map(|section| section.len).sum()
+    }
+}
+
+/// Bytes of what stays in memory.
+struct PinnedBytes {
+    done: u64,
+    total: u64,
+    /// Of norms and biases, which are copied out of it.
+    vectors: u64,
+}
+
+fn head_id(tied: bool) -> WeightId {
+    if tied { WeightId::Embedding } else { WeightId::Head }
+}
+
+/// A tensor of the file, and where it begins.
+fn place(file: &PackedFile, id: WeightId) -> (&PackedTensor, u64) {
+    let of_section = |section: &'_ PackedSection| section.tensors.iter().position(|tensor| tensor.id == id);
+    let found = file.sections().iter().find_map(|section| Some((section, of_section(section)?)));
+    let (section, at) = found.expect("the header was held against the hyper-parameters");
+    (&section.tensors[at], section.offset + section.tensors[at].offset)
+}
+
+fn sizes(file: &PackedFile) -> Sizes {
+    let tied = file.config().tied_head;
+    let mut sizes = Sizes { layers: Vec::new(), head: 0, embedding: None, head_panel: 0 };
+    for section in file.sections() {
+        match section.part {
+            Part::Layer(_) => sizes.layers.push(section.len),
+            Part::Embedding if tied => sizes.head = section.len,
+            Part::Embedding => sizes.embedding = Some(section.len),
+            Part::Output if !tied => sizes.head = section.len,
+            Part::Output => {}
+        }
+    }
+    let (tensor, _) = place(file, head_id(tied));
+    sizes.head_panel = tensor.len / tensor.shape[0].div_ceil(PANEL_ROWS as u64);
+    sizes
+}

@@ -1,0 +1,210 @@
+//! What stays in memory and what is streamed, from sizes alone.
+
+use super::StreamedError;
+use crate::kernels::PageBuf;
+use crate::stream::{DIRECT_ALIGN, Pinned};
+
+/// Sizes of a packed model's sections, in bytes.
+#[derive(Debug, Clone)]
+pub(super) struct Sizes {
+    pub(super) layers: Vec<u64>,
+    /// The output matrix; where it is tied, that is the embedding.
+    pub(super) head: u64,
+    /// The embedding; `None`: it is the output matrix.
+    pub(super) embedding: Option<u64>,
+    /// A panel of the output matrix: its smallest piece.
+    pub(super) head_panel: u64,
+}
+
+/// What is pinned, and the ring for the rest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// Of each layer.
+    pub(super) layers: Vec<bool>,
+    pub(super) head: bool,
+    pub(super) embedding: bool,
+    /// Bytes of a buffer; of no buffers, 0.
+    pub(super) slot_len: u64,
+    pub(super) n_slots: usize,
+}
+
+/// Buffers of a ring at least: one to compute with, one to read into.
+const SLOTS_MIN: usize = 2;
+
+/// Buffers where memory allows: reads then go on while drafting, projection and sampling take their time between two passes.
+const SLOTS: usize = 3;
+
+/// What a ring may take beyond any budget. Far less than a process holds beside its weights, and enough for small models.
+const RING_BYTES_FREE: u64 = 16 << 20;
+
+impl Sizes {
+    fn total(&self) -> u64 {
+        self.layers.iter().sum::<u64>() + self.head + self.embedding.unwrap_or(0)
+    }
+
+    /// Long enough for every layer, and for a piece of the output matrix that may begin and end within a page.
+    fn slot_len(&self) -> u64 {
+        let layer = self.layers.iter().copied().max().unwrap_or(0);
+        layer.max((self.head_panel + 2 * DIRECT_ALIGN as u64).next_multiple_of(DIRECT_ALIGN as u64))
+    }
+}
+
+impl Plan {
+    /// `taken`: what of a budget is not left for weights.
+    ///
+    /// # Errors
+    /// [`StreamedError::MemoryLimit`].
+    pub(super) fn new(sizes: &Sizes, pinned: Pinned, taken: u64) -> Result<Self, StreamedError> {
+        match pinned {
+            Pinned::Layers(n_pinned) => Ok(Self::of_layers(sizes, n_pinned)),
+            Pinned::Memory(limit) => Self::within(sizes, limit, taken),
+        }
+    }
+
+    fn of_layers(sizes: &Sizes, n_pinned: usize) -> Self {
+        let n_layers = sizes.layers.len();
+        if n_pinned >= n_layers {
+            return Self::resident(n_layers);
+        }
+        let layers = spread(n_layers, n_pinned);
+        Self { layers, head: false, embedding: false, slot_len: sizes.slot_len(), n_slots: SLOTS }
+    }
+
+    fn resident(n_layers: usize) -> Self {
+        Self { layers: vec![true; n_layers], head: true, embedding: true, slot_len: 0, n_slots: 0 }
+    }
+
+    fn within(sizes: &Sizes, limit: u64, taken: u64) -> Result<Self, StreamedError> {
+        let mut left = limit.saturating_sub(taken);
+        if sizes.total() <= left {
+            return Ok(Self::resident(sizes.layers.len()));
+        }
+        let slot_len = sizes.slot_len();
+        let ring = |n_slots: usize| PageBuf::size_bytes(slot_len).saturating_mul(n_slots as u64);
+        if ring(SLOTS_MIN) > left.max(RING_BYTES_FREE) {
+            return Err(StreamedError::MemoryLimit { needed: ring(SLOTS_MIN), limit, taken });
+        }
+        // A third buffer is worth less than a pinned layer where there is hardly room for either.
+        let n_slots = if ring(SLOTS) <= (left / 4).max(RING_BYTES_FREE) { SLOTS } else { SLOTS_MIN };
+        left = left.saturating_sub(ring(n_slots));
+        let mut take = |bytes: u64| {
+            let fits = bytes <= left;
+            left -= if fits { bytes } else { 0 };
+            fits
+        };
+        // Every pass reads it whole, as a layer, and drafting may ask for it again.
+        let head = take(sizes.head);
+        let n_layers = sizes.layers.len();
+        let bytes = |layers: &[bool]| -> u64 {
+            sizes.layers.iter().zip(layers).filter(|(_, pinned)| **pinned).map(|(bytes, _)| bytes).sum()
+        };
+        let mut layers = vec![false; n_layers];
+        for n_pinned in (1..=n_layers).rev() {
+            let candidate = spread(n_layers, n_pinned);
+            if take(bytes(&candidate)) {
+                layers = candidate;
+                break;
+            }
+        }
+        let embedding = match sizes.embedding {
+            None => head,
+            // A pass needs a few rows of it.
+            Some(bytes) => take(bytes),
+        };
+        Ok(Self { layers, head, embedding, slot_len, n_slots })
+    }
+
+    /// What the ring takes of memory.
+    pub(super) fn ring_bytes(&self) -> u64 {
+        PageBuf::size_bytes(self.slot_len).saturating_mul(self.n_slots as u64)
+    }
+}
+
+/// `n_pinned` of `n_layers`, as evenly as can be: while pinned layers are computed the ring fills up, and in a long run of
+/// them flash would rest.
+fn spread(n_layers: usize, n_pinned: usize) -> Vec<bool> {
+    (0..n_layers).map(|i| (i + 1) * n_pinned / n_layers > i * n_pinned / n_layers).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn sizes(n_layers: usize, embedding: Option<u64>) -> Sizes {
+        Sizes { layers: vec![24 * MIB; n_layers], head: 120 * MIB, embedding, head_panel: 16 << 10 }
+    }
+
+    fn n_pinned(plan: &Plan) -> usize {
+        plan.layers.iter().filter(|pinned| **pinned).count()
+    }
+
+    #[test]
+    fn layers_are_pinned_evenly() {
+        for n_layers in [1, 2, 7, 28, 36] {
+            for n in 0..=n_layers {
+                let layers = spread(n_layers, n);
+                assert_eq!(layers.iter().filter(|pinned| **pinned).count(), n);
+                let runs = layers.chunk_by(|a, b| a == b).filter(|run| run[0]).map(<[bool]>::len);
+                assert!(runs.max().unwrap_or(0) <= n.div_ceil((n_layers - n).max(1)), "{n} of {n_layers}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_number_of_layers_is_what_is_asked_for() {
+        let sizes = sizes(8, None);
+        let plan = |n| Plan::new(&sizes, Pinned::Layers(n), u64::MAX).unwrap();
+        assert_eq!((n_pinned(&plan(3)), plan(3).head, plan(3).embedding), (3, false, false));
+        assert_eq!((plan(3).slot_len, plan(3).n_slots), (24 * MIB, 3));
+        assert_eq!(plan(8), Plan::resident(8));
+        assert_eq!((plan(9), plan(8).ring_bytes()), (plan(8), 0));
+    }
+
+    #[test]
+    fn a_budget_is_never_exceeded_and_mostly_used() {
+        for embedding in [None, Some(130 * MIB)] {
+            let sizes = sizes(28, embedding);
+            for limit in (60..1000).step_by(7).map(|mib| mib * MIB) {
+                let taken = 10 * MIB;
+                let plan = Plan::new(&sizes, Pinned::Memory(limit), taken).unwrap();
+                let mut used = n_pinned(&plan) as u64 * 24 * MIB + plan.ring_bytes();
+                used += if plan.head { 120 * MIB } else { 0 };
+                used += if plan.embedding { embedding.unwrap_or(0) } else { 0 };
+                assert!(used + taken <= limit, "{used} of {limit}");
+                let is_full = plan.layers.iter().all(|pinned| *pinned);
+                assert!(is_full || limit - taken - used < 24 * MIB, "{used} of {limit}: {plan:?}");
+                assert!(embedding.is_some() || plan.embedding == plan.head, "a tied matrix is one");
+            }
+        }
+    }
+
+    #[test]
+    fn what_fits_is_resident_and_what_cannot_be_streamed_is_refused() {
+        let sizes = sizes(28, Some(130 * MIB));
+        let plan = |limit| Plan::new(&sizes, Pinned::Memory(limit), 7);
+        assert_eq!(plan(sizes.total() + 7).unwrap(), Plan::resident(28));
+        assert!(plan(sizes.total() + 6).unwrap().n_slots > 0);
+        match plan(0) {
+            Err(StreamedError::MemoryLimit { needed, limit: 0, taken: 7 }) => {
+                assert_eq!(needed, 2 * PageBuf::size_bytes(24 * MIB));
+                assert!(plan(needed + 7).is_ok() && plan(needed + 6).is_err());
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_small_model_streams_with_no_budget_at_all() {
+        let sizes = Sizes { layers: vec![MIB / 2; 6], head: 300 << 10, embedding: None, head_panel: 5 << 10 };
+        let plan = Plan::new(&sizes, Pinned::Memory(0), 50 * MIB).unwrap();
+        assert_eq!((n_pinned(&plan), plan.head, plan.n_slots), (0, false, 3));
+    }
+
+    #[test]
+    fn a_buffer_holds_a_panel_wherever_its_pages_begin() {
+        let sizes = Sizes { layers: vec![4096], head: 64 << 10, embedding: None, head_panel: 16 << 10 };
+        assert_eq!(Plan::new(&sizes, Pinned::Layers(0), 0).unwrap().slot_len, (16 << 10) + 8192);
+    }
+}

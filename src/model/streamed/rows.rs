@@ -1,0 +1,108 @@
+//! Single rows of a matrix that lies in the file: those of the embedding that a batch needs, and of the output matrix for
+//! shortlists.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::kernels::{AllocError, BlockType, PANEL_ROWS, PackError, PackedMatrix, PageBuf};
+use crate::model::packed::PackedTensor;
+use crate::stream::{DIRECT_ALIGN, Meter, ReadAt, ReadFailure, read_aside};
+
+/// Reads rows, a panel of 16 at a time: rows are interleaved within it.
+pub(super) struct RowReader {
+    file: Arc<dyn ReadAt>,
+    meter: Arc<Meter>,
+    ty: BlockType,
+    n_rows: usize,
+    n_cols: usize,
+    /// Where the matrix begins in the file.
+    start: u64,
+    panel_bytes: usize,
+    panel: Mutex<Panel>,
+}
+
+/// The panel that was read last.
+struct Panel {
+    idx: Option<usize>,
+    /// Room for a panel and the rest of its first and last page.
+    pages: Arc<PageBuf>,
+}
+
+impl RowReader {
+    /// `start`: where `tensor` begins in the file.
+    pub(super) fn new(
+        file: Arc<dyn ReadAt>,
+        meter: Arc<Meter>,
+        tensor: &PackedTensor,
+        start: u64,
+    ) -> Result<Self, AllocError> {
+        // Held against the hyper-parameters' limits, which fit in usize.
+        let (ty, n_rows, n_cols) = (tensor.ty, tensor.shape[0] as usize, tensor.shape[1] as usize);
+        let panel_bytes = (tensor.len / n_rows.div_ceil(PANEL_ROWS) as u64) as usize;
+        let pages =
+            Arc::new(PageBuf::zeroed((panel_bytes + 2 * DIRECT_ALIGN).next_multiple_of(DIRECT_ALIGN))?);
+        let panel = Mutex::new(Panel { idx: None, pages });
+        Ok(Self { file, meter, ty, n_rows, n_cols, start, panel_bytes, panel })
+    }
+
+    /// A matrix without rows, of this type and these columns.
+    pub(super) fn empty(&self) -> Result<PackedMatrix, PackError> {
+        PackedMatrix::from_panels(self.ty, 0, self.n_cols, |_| Ok(()))
+    }
+
+    /// Dequantizes rows into `out`, `[rows.len(), n_cols]`; each panel is read once.
+    ///
+    /// # Errors
+    /// [`ReadFailure`]; `out` is then unspecified.
+    ///
+    /// # Panics
+    /// If there is no such row, or `out` has another length.
+    pub(super) fn dequantize(
+        &self,
+        rows: impl ExactSizeIterator<Item = usize>,
+        out: &mut [f32],
+    ) -> Result<(), ReadFailure> {
+        assert_eq!(out.len(), rows.len() * self.n_cols);
+        let mut by_panel: Vec<(usize, &mut [f32])> = rows.zip(out.chunks_exact_mut(self.n_cols)).collect();
+        by_panel.sort_unstable_by_key(|(row, _)| *row);
+        for (row, values) in by_panel {
+            self.with_row(row, |panel, lane| panel.dequantize_row(lane, values))?;
+        }
+        Ok(())
+    }
+
+    /// Calls `f` with a matrix of the panel that has `row`, and the row's place in it.
+    ///
+    /// # Errors
+    /// [`ReadFailure`]; `f` was not called.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub(super) fn with_row<T>(
+        &self,
+        row: usize,
+        f: impl FnOnce(&PackedMatrix, usize) -> T,
+    ) -> Result<T, ReadFailure> {
+        assert!(row < self.n_rows, "row {row} of {}", self.n_rows);
+        let idx = row / PANEL_ROWS;
+        let start = self.start + (idx * self.panel_bytes) as u64;
+        let offset = start - start % DIRECT_ALIGN as u64;
+        let skipped = (start - offset) as usize;
+        let mut panel = self.lock();
+        if panel.idx != Some(idx) {
+            panel.idx = None;
+            let pages = Arc::get_mut(&mut panel.pages).expect("views end with the call");
+            let len = (skipped + self.panel_bytes).next_multiple_of(DIRECT_ALIGN);
+            read_aside(&*self.file, &self.meter, offset, &mut pages.bytes_mut()[..len])?;
+            panel.idx = Some(idx);
+        }
+        let n_rows = PANEL_ROWS.min(self.n_rows - idx * PANEL_ROWS);
+        let pages = Arc::clone(&panel.pages);
+        let matrix = PackedMatrix::from_pages(self.ty, n_rows, self.n_cols, pages, skipped);
+        Ok(f(&matrix.expect("a panel of a matrix that was checked"), row % PANEL_ROWS))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Panel> {
+        // `idx` is set last, so a panic has left no panel or a whole one.
+        self.panel.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

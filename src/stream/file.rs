@@ -1,0 +1,262 @@
+//! Files that are read past the page cache: weights that are read again and again must not push out what the app needs, and
+//! a read must cost what the flash takes.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::path::Path;
+
+use serde::Serialize;
+
+/// How a file is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReadMode {
+    /// Straight from the disk into the buffer (`O_DIRECT`).
+    Direct,
+    /// Through the page cache, which is told to drop what was read.
+    DropCache,
+    /// Through the page cache, which keeps what it likes: the system has neither of the others.
+    Cached,
+}
+
+impl std::fmt::Display for ReadMode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            ReadMode::Direct => "direct reads",
+            ReadMode::DropCache => "reads through the page cache, dropped from it",
+            ReadMode::Cached => "reads through the page cache",
+        })
+    }
+}
+
+/// What offsets, lengths and buffers of direct reads are multiples of.
+pub const DIRECT_ALIGN: usize = 4096;
+
+/// A file as the threads that stream see it, or something that stands for one: a slower disk, or one that fails.
+pub trait ReadAt: Send + Sync {
+    /// Reads into `out` from `offset`, as much as comes at once, and returns how much that was: 0 only where the file ends.
+    ///
+    /// `offset`, the length of `out` and where it begins in memory are multiples of [`DIRECT_ALIGN`].
+    ///
+    /// # Errors
+    /// The system's; [`io::ErrorKind::Interrupted`] is tried again. `out` is then unspecified.
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<usize>;
+
+    /// How the file is read.
+    fn mode(&self) -> ReadMode;
+}
+
+/// Bytes that one read asks for: enough for full bandwidth, and little enough that a read that fails says where.
+const READ_BYTES_MAX: usize = 4 << 20;
+
+/// Reads that bring nothing, one after another, until a read is given up: interrupted, or shorter than [`DIRECT_ALIGN`].
+const FRUITLESS_MAX: usize = 64;
+
+/// Fills `out` from `offset`. A read that was interrupted is repeated, one that was short is continued from the last multiple of
+/// [`DIRECT_ALIGN`] that it reached.
+///
+/// # Errors
+/// [`io::ErrorKind::UnexpectedEof`] where the file ends before, [`io::ErrorKind::InvalidData`] where the reader claims more than
+/// was asked for, else the system's; with the offset of the read that failed. `out` is then unspecified.
+pub(crate) fn read_full(file: &dyn ReadAt, offset: u64, out: &mut [u8]) -> Result<(), (u64, io::Error)> {
+    debug_assert!(offset.is_multiple_of(DIRECT_ALIGN as u64) && out.len().is_multiple_of(DIRECT_ALIGN));
+    let (mut done, mut n_fruitless) = (0, 0);
+    while done < out.len() {
+        let at = offset + done as u64;
+        let failed = |kind: io::ErrorKind| Err((at, io::Error::from(kind)));
+        let rest = (out.len() - done).min(READ_BYTES_MAX);
+        let advanced = match file.read_at(at, &mut out[done..done + rest]) {
+            Ok(0) => return failed(io::ErrorKind::UnexpectedEof),
+            Ok(n_bytes) if n_bytes > rest => return failed(io::ErrorKind::InvalidData),
+            Ok(n_bytes) if n_bytes == rest => rest,
+            Ok(n_bytes) => n_bytes - n_bytes % DIRECT_ALIGN,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted && n_fruitless < FRUITLESS_MAX => 0,
+            Err(error) => return Err((at, error)),
+        };
+        n_fruitless = if advanced == 0 { n_fruitless + 1 } else { 0 };
+        if n_fruitless > FRUITLESS_MAX {
+            // A file that ends within a page gives the same few bytes again and again.
+            return failed(io::ErrorKind::UnexpectedEof);
+        }
+        done += advanced;
+    }
+    Ok(())
+}
+
+/// An open file that is read in whole pages.
+#[derive(Debug)]
+pub(crate) struct DirectFile {
+    file: File,
+    mode: ReadMode,
+}
+
+impl DirectFile {
+    /// Opens a file for direct reads, or the next best that the system and the disk allow.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        if let Some(file) = open_direct(path) {
+            return Ok(Self { file, mode: ReadMode::Direct });
+        }
+        let mode = if CAN_DROP_CACHE { ReadMode::DropCache } else { ReadMode::Cached };
+        Ok(Self { file: File::open(path)?, mode })
+    }
+}
+
+impl ReadAt for DirectFile {
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
+        let n_bytes = read_once(&self.file, offset, out)?;
+        if self.mode == ReadMode::DropCache {
+            drop_cache(&self.file, offset, n_bytes as u64);
+        }
+        Ok(n_bytes)
+    }
+
+    fn mode(&self) -> ReadMode {
+        self.mode
+    }
+}
+
+#[cfg(unix)]
+fn read_once(file: &File, offset: u64, out: &mut [u8]) -> io::Result<usize> {
+    use std::os::unix::fs::FileExt;
+    file.read_at(out, offset)
+}
+
+#[cfg(windows)]
+fn read_once(file: &File, offset: u64, out: &mut [u8]) -> io::Result<usize> {
+    use std::os::windows::fs::FileExt;
+    file.seek_read(out, offset)
+}
+
+#[cfg(not(any(unix, windows)))]
+fn read_once(mut file: &File, offset: u64, out: &mut [u8]) -> io::Result<usize> {
+    use std::io::{Read, Seek, SeekFrom};
+    use std::sync::{Mutex, PoisonError};
+    // The cursor is the file's, and threads share it.
+    static CURSOR: Mutex<()> = Mutex::new(());
+    let _cursor = CURSOR.lock().unwrap_or_else(PoisonError::into_inner);
+    file.seek(SeekFrom::Start(offset))?;
+    file.read(out)
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const CAN_DROP_CACHE: bool = true;
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+const CAN_DROP_CACHE: bool = false;
+
+/// `None` where the system or the file system refuses, at once or with the first read.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn open_direct(path: &Path) -> Option<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+
+    use crate::kernels::PageBuf;
+
+    let direct = rustix::fs::OFlags::DIRECT.bits() as i32;
+    let file = OpenOptions::new().read(true).custom_flags(direct).open(path).ok()?;
+    let mut page = PageBuf::zeroed(DIRECT_ALIGN).ok()?;
+    read_once(&file, 0, page.bytes_mut()).ok()?;
+    Some(file)
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn open_direct(_path: &Path) -> Option<File> {
+    None
+}
+
+/// Advice: where it is not taken, the cache stays as it is.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn drop_cache(file: &File, offset: u64, len: u64) {
+    let len = std::num::NonZeroU64::new(len);
+    let _ = rustix::fs::fadvise(file, offset, len, rustix::fs::Advice::DontNeed);
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn drop_cache(_file: &File, _offset: u64, _len: u64) {}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::kernels::PageBuf;
+
+    #[test]
+    fn every_mode_reads_the_same_and_says_where_the_file_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("weights");
+        let bytes: Vec<u8> = (0..5 << 20).map(|i: u32| (i / 7) as u8).collect();
+        std::fs::write(&path, &bytes).unwrap();
+        let opened = DirectFile::open(&path).unwrap();
+        let others = [ReadMode::DropCache, ReadMode::Cached];
+        let others = others.map(|mode| DirectFile { file: File::open(&path).unwrap(), mode });
+        for file in others.iter().chain([&opened]) {
+            let mut out = PageBuf::zeroed(bytes.len() - DIRECT_ALIGN).unwrap();
+            read_full(file, DIRECT_ALIGN as u64, out.bytes_mut()).unwrap();
+            assert_eq!(out.bytes(), &bytes[DIRECT_ALIGN..], "{:?}", file.mode());
+            let mut longer = PageBuf::zeroed(bytes.len() + DIRECT_ALIGN).unwrap();
+            let (offset, error) = read_full(file, 0, longer.bytes_mut()).unwrap_err();
+            assert_eq!((offset, error.kind()), (5 << 20, io::ErrorKind::UnexpectedEof), "{:?}", file.mode());
+        }
+        assert!(DirectFile::open(&dir.path().join("missing")).is_err());
+    }
+
+    /// Answers each read by what the function makes of (number of the read, offset, length).
+    struct Answers<F>(F, AtomicUsize);
+
+    impl<F: Fn(usize, u64, usize) -> io::Result<usize> + Send + Sync> ReadAt for Answers<F> {
+        fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
+            assert!(offset.is_multiple_of(DIRECT_ALIGN as u64) && out.len().is_multiple_of(DIRECT_ALIGN));
+            let n_bytes = (self.0)(self.1.fetch_add(1, Ordering::Relaxed), offset, out.len())?;
+            for (i, byte) in out.iter_mut().take(n_bytes).enumerate() {
+                *byte = byte_at(offset + i as u64);
+            }
+            Ok(n_bytes)
+        }
+
+        fn mode(&self) -> ReadMode {
+            ReadMode::Cached
+        }
+    }
+
+    fn byte_at(offset: u64) -> u8 {
+        (offset / 3) as u8
+    }
+
+    fn read(
+        f: impl Fn(usize, u64, usize) -> io::Result<usize> + Send + Sync,
+    ) -> Result<(), (u64, io::ErrorKind)> {
+        let mut out = PageBuf::zeroed(8 * DIRECT_ALIGN).unwrap();
+        let start = 3 * DIRECT_ALIGN as u64;
+        read_full(&Answers(f, AtomicUsize::new(0)), start, out.bytes_mut())
+            .map_err(|(at, e)| (at, e.kind()))?;
+        assert!(out.bytes().iter().enumerate().all(|(i, &byte)| byte == byte_at(start + i as u64)));
+        Ok(())
+    }
+
+    #[test]
+    fn short_and_interrupted_reads_go_on() {
+        let page = DIRECT_ALIGN;
+        read(|_, _, len| Ok(len)).unwrap();
+        read(move |_, _, len| Ok(len.min(page))).unwrap();
+        // What is read beyond a page's end is read again.
+        read(move |_, _, len| Ok(len.min(page + 100))).unwrap();
+        read(|i, _, len| if i % 3 < 2 { Err(io::ErrorKind::Interrupted.into()) } else { Ok(len) }).unwrap();
+        read(move |i, _, len| Ok(if i % 2 == 0 { 100 } else { len.min(2 * page) })).unwrap();
+    }
+
+    #[test]
+    fn reads_that_cannot_end_are_given_up() {
+        let (page, start) = (DIRECT_ALIGN as u64, 3 * DIRECT_ALIGN as u64);
+        let eof = io::ErrorKind::UnexpectedEof;
+        assert_eq!(read(|_, _, _| Ok(0)), Err((start, eof)));
+        assert_eq!(read(|_, _, _| Ok(100)), Err((start, eof)));
+        assert_eq!(
+            read(move |_, at, _| Ok(if at == start { page as usize } else { 0 })),
+            Err((start + page, eof))
+        );
+        let interrupted = io::ErrorKind::Interrupted;
+        assert_eq!(read(move |_, _, _| Err(interrupted.into())), Err((start, interrupted)));
+        assert_eq!(read(|_, _, len| Ok(len + 1)), Err((start, io::ErrorKind::InvalidData)));
+        let other = io::ErrorKind::Other;
+        assert_eq!(read(move |_, _, _| Err(other.into())), Err((start, other)));
+    }
+}

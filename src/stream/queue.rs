@@ -1,0 +1,328 @@
+//! What the ring holds and reads next: no threads, no clock, no file.
+
+use std::collections::VecDeque;
+
+use super::ReadFailure;
+use crate::kernels::{PageBlock, PageBuf};
+
+/// A range of the file that is read at once and used at once; both numbers are multiples of
+/// [`DIRECT_ALIGN`](super::DIRECT_ALIGN).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Extent {
+    pub(crate) offset: u64,
+    pub(crate) len: usize,
+}
+
+/// The buffers of a ring, and the extents in them.
+///
+/// Extents are fetched in the order in which they are expected to be used: behind each one the one that followed it last
+/// time. What turns out otherwise costs the reads that were made ahead, and nothing else.
+///
+/// # Invariants
+/// - A buffer is free, or with a fetch, or lent to who computes with it.
+/// - `queue` is in the order of use; if something is wanted, it is at the front, or has not found a buffer yet.
+pub(super) struct Queue {
+    extents: Vec<Extent>,
+    block_len: usize,
+    free: Vec<PageBuf>,
+    queue: VecDeque<Fetch>,
+    /// Fetches that are not wanted any more, of which blocks are being read.
+    dropped: Vec<Fetch>,
+    /// The extent that followed each one last time.
+    next: Vec<usize>,
+    /// The extent that was taken last.
+    taken: Option<usize>,
+    /// The extent that somebody waits for.
+    wanted: Option<usize>,
+    n_fetches: u64,
+    /// Bytes that were read and not used.
+    pub(super) dropped_bytes: usize,
+}
+
+/// An extent on its way into a buffer.
+struct Fetch {
+    id: u64,
+    extent_idx: usize,
+    /// Blocks that nobody reads yet, the last one first.
+    todo: Vec<PageBlock>,
+    /// Blocks that nobody reads any more.
+    done: Vec<PageBlock>,
+    n_blocks: usize,
+    n_read_bytes: usize,
+    failure: Option<ReadFailure>,
+}
+
+/// A block to read, and whose it is.
+pub(super) struct Work {
+    id: u64,
+    pub(super) offset: u64,
+    pub(super) block: PageBlock,
+}
+
+impl Fetch {
+    fn is_complete(&self) -> bool {
+        self.done.len() == self.n_blocks
+    }
+
+    /// Reads no more of it.
+    fn stop(&mut self) {
+        self.done.append(&mut self.todo);
+    }
+}
+
+impl Queue {
+    /// `buffers` are as long as the longest extent.
+    pub(super) fn new(extents: Vec<Extent>, buffers: Vec<PageBuf>, block_len: usize) -> Self {
+        let n_extents = extents.len();
+        Self {
+            extents,
+            block_len,
+            free: buffers,
+            queue: VecDeque::new(),
+            dropped: Vec::new(),
+            next: (0..n_extents).map(|i| (i + 1) % n_extents).collect(),
+            taken: None,
+            wanted: None,
+            n_fetches: 0,
+            dropped_bytes: 0,
+        }
+    }
+
+    /// Somebody waits for an extent: what was expected to come before it is dropped. Returns whether there is something new
+    /// to read.
+    pub(super) fn want(&mut self, extent_idx: usize) -> bool {
+        let is_news = self.wanted.replace(extent_idx) != Some(extent_idx);
+        let n_early = self.queue.iter().position(|fetch| fetch.extent_idx == extent_idx);
+        for _ in 0..n_early.unwrap_or(self.queue.len()) {
+            self.drop_front();
+        }
+        // What failed ahead of its use, perhaps long ago, is read again before anybody is told.
+        if is_news && self.queue.front().is_some_and(|fetch| fetch.failure.is_some()) {
+            self.drop_all();
+        }
+        self.plan()
+    }
+
+    /// The wanted extent, when it is there or has failed.
+    pub(super) fn take(&mut self) -> Option<Result<PageBuf, ReadFailure>> {
+        let wanted = self.wanted?;
+        let front = self.queue.front()?;
+        if front.extent_idx != wanted || !front.is_complete() {
+            return None;
+        }
+        let fetch = self.queue.pop_front()?;
+        self.wanted = None;
+        let pages = PageBlock::join(fetch.done);
+        if let Some(failure) = fetch.failure {
+            self.free.push(pages);
+            // Nothing is expected any more, until something is wanted.
+            self.taken = None;
+            self.drop_all();
+            return Some(Err(failure));
+        }
+        if let Some(before) = self.taken.replace(wanted) {
+            self.next[before] = wanted;
+        }
+        Some(Ok(pages))
+    }
+
+    /// Nobody waits any more.
+    pub(super) fn give_up(&mut self) {
+        self.wanted = None;
+    }
+
+    /// A buffer comes back. Returns whether there is something new to read.
+    pub(super) fn give_back(&mut self, pages: PageBuf) -> bool {
+        self.free.push(pages);
+        self.plan()
+    }
+
+    /// The next block to read.
+    pub(super) fn work(&mut self) -> Option<Work> {
+        let fetch = self.queue.iter_mut().find(|fetch| !fetch.todo.is_empty())?;
+        let block = fetch.todo.pop()?;
+        let offset = self.extents[fetch.extent_idx].offset + block.start() as u64;
+        Some(Work { id: fetch.id, offset, block })
+    }
+
+    /// A block was read, or could not be. Returns whether its extent is complete now, or a buffer free.
+    pub(super) fn done(&mut self, work: Work, result: Result<(), ReadFailure>) -> bool {
+        let Work { id, block, .. } = work;
+        if let Some(fetch) = self.queue.iter_mut().find(|fetch| fetch.id == id) {
+            fetch.end_block(block, result);
+            return fetch.is_complete();
+        }
+        let at = self.dropped.iter().position(|fetch| fetch.id == id).expect("a block belongs to a fetch");
+        self.dropped[at].end_block(block, result);
+        if !self.dropped[at].is_complete() {
+            return false;
+        }
+        let fetch = self.dropped.swap_remove(at);
+        self.free(fetch);
+        self.plan();
+        true
+    }
+
+    fn drop_all(&mut self) {
+        while !self.queue.is_empty() {
+            self.drop_front();
+        }
+    }
+
+    /// Fetches into every free buffer what comes next. Returns whether there was one.
+    fn plan(&mut self) -> bool {
+        let mut is_new = false;
+        while !self.free.is_empty() {
+            let next = match self.queue.back() {
+                Some(fetch) => Some(self.next[fetch.extent_idx]),
+                None => self.wanted.or(self.taken.map(|taken| self.next[taken])),
+            };
+            let (Some(extent_idx), Some(pages)) = (next, self.free.pop()) else { break };
+            let mut todo = pages.split(self.extents[extent_idx].len, self.block_len);
+            todo.reverse();
+            let (id, n_blocks) = (self.n_fetches, todo.len());
+            self.n_fetches += 1;
+            let (done, n_read_bytes, failure) = (Vec::with_capacity(n_blocks), 0, None);
+            self.queue.push_back(Fetch { id, extent_idx, todo, done, n_blocks, n_read_bytes, failure });
+            is_new = true;
+        }
+        is_new
+    }
+
+    fn drop_front(&mut self) {
+        let Some(mut fetch) = self.queue.pop_front() else { return };
+        fetch.stop();
+        if fetch.is_complete() { self.free(fetch) } else { self.dropped.push(fetch) }
+    }
+
+    fn free(&mut self, fetch: Fetch) {
+        self.dropped_bytes += fetch.n_read_bytes;
+        self.free.push(PageBlock::join(fetch.done));
+    }
+}
+
+impl Fetch {
+    fn end_block(&mut self, mut block: PageBlock, result: Result<(), ReadFailure>) {
+        match result {
+            Ok(()) => self.n_read_bytes += block.bytes_mut().len(),
+            Err(failure) => {
+                self.failure.get_or_insert(failure);
+                self.stop();
+            }
+        }
+        self.done.push(block);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: usize = 4096;
+
+    /// `n` extents of two pages each, read a page at a time.
+    fn queue(n: usize, n_slots: usize) -> Queue {
+        let extents = (0..n).map(|i| Extent { offset: (2 * i * PAGE) as u64, len: 2 * PAGE });
+        let buffers = (0..n_slots).map(|_| PageBuf::zeroed(2 * PAGE).unwrap()).collect();
+        Queue::new(extents.collect(), buffers, PAGE)
+    }
+
+    /// Reads all there is to read; returns the pages of the file in order.
+    fn read_all(queue: &mut Queue) -> Vec<u64> {
+        let mut pages = Vec::new();
+        while let Some(work) = queue.work() {
+            pages.push(work.offset / PAGE as u64);
+            queue.done(work, Ok(()));
+        }
+        pages
+    }
+
+    fn take(queue: &mut Queue, extent_idx: usize) {
+        queue.want(extent_idx);
+        read_all(queue);
+        let pages = queue.take().unwrap().unwrap();
+        queue.give_back(pages);
+    }
+
+    #[test]
+    fn reading_goes_on_behind_the_last_extent_and_stops_when_the_ring_is_full() {
+        let mut queue = queue(3, 2);
+        assert!(queue.work().is_none(), "nothing is read before something is wanted");
+        assert!(queue.want(0));
+        assert_eq!(read_all(&mut queue), [0, 1, 2, 3]);
+        let pages = queue.take().unwrap().unwrap();
+        assert!(queue.work().is_none(), "both buffers are in use");
+        assert!(queue.give_back(pages));
+        assert_eq!(read_all(&mut queue), [4, 5]);
+        for extent_idx in [1, 2] {
+            queue.want(extent_idx);
+            let pages = queue.take().unwrap().unwrap();
+            queue.give_back(pages);
+        }
+        assert_eq!(read_all(&mut queue), [0, 1, 2, 3], "the next round");
+        assert_eq!(queue.dropped_bytes, 0);
+    }
+
+    #[test]
+    fn another_order_is_learnt() {
+        let mut queue = queue(4, 2);
+        for _ in 0..3 {
+            [0, 1, 3].into_iter().for_each(|extent_idx| take(&mut queue, extent_idx));
+        }
+        let dropped_bytes = queue.dropped_bytes;
+        assert!(dropped_bytes > 0);
+        for _ in 0..3 {
+            [0, 1, 3].into_iter().for_each(|extent_idx| take(&mut queue, extent_idx));
+        }
+        assert_eq!(queue.dropped_bytes, dropped_bytes, "2 is not read any more");
+    }
+
+    #[test]
+    fn what_is_wanted_waits_for_reads_under_way_at_most() {
+        let mut queue = queue(4, 2);
+        queue.want(0);
+        let under_way = [queue.work().unwrap(), queue.work().unwrap(), queue.work().unwrap()];
+        queue.want(2);
+        assert!(queue.work().is_none(), "no buffer is free yet");
+        let [first, second, third] = under_way;
+        queue.done(first, Ok(()));
+        assert!(queue.work().is_none());
+        assert!(queue.done(second, Ok(())));
+        assert_eq!(queue.work().unwrap().offset, 4 * PAGE as u64);
+        assert!(queue.done(third, Ok(())), "the second page of its extent is not read any more");
+        assert_eq!(queue.dropped_bytes, 3 * PAGE);
+    }
+
+    #[test]
+    fn a_failure_is_told_once_and_tried_again() {
+        let mut queue = queue(3, 2);
+        queue.want(1);
+        let failure =
+            ReadFailure::Read { offset: 3, kind: std::io::ErrorKind::Other, message: "broken".into() };
+        let work = queue.work().unwrap();
+        assert!(queue.done(work, Err(failure.clone())), "its other block is not read");
+        assert!(matches!(queue.take(), Some(Err(told)) if told == failure));
+        assert!(queue.work().is_none() && queue.take().is_none(), "flash rests until something is wanted");
+        queue.want(1);
+        assert_eq!(read_all(&mut queue)[..2], [2, 3]);
+        assert!(queue.take().unwrap().is_ok());
+    }
+
+    #[test]
+    fn what_failed_ahead_of_its_use_is_read_again() {
+        let mut queue = queue(3, 2);
+        queue.want(0);
+        while let Some(work) = queue.work() {
+            let failure = ReadFailure::Stalled { offset: 0, limit: std::time::Duration::ZERO };
+            let result = if work.offset < 2 * PAGE as u64 { Ok(()) } else { Err(failure) };
+            queue.done(work, result);
+        }
+        let pages = queue.take().unwrap().unwrap();
+        queue.give_back(pages);
+        assert!(queue.want(1));
+        assert!(queue.take().is_none());
+        assert_eq!(read_all(&mut queue)[..2], [2, 3]);
+        assert!(queue.take().unwrap().is_ok());
+        assert!(queue.take().is_none(), "nothing is wanted now");
+    }
+}

@@ -1,0 +1,367 @@
+//! The threads that read, and those that wait for them.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::ReadFailure;
+use super::file::{ReadAt, read_full};
+use super::meter::Meter;
+use super::queue::{Extent, Queue, Work};
+use super::turn::CANCEL_INTERVAL;
+use crate::kernels::PageBuf;
+
+/// How a ring reads.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RingOptions {
+    /// Bytes of a read; a multiple of [`DIRECT_ALIGN`](super::DIRECT_ALIGN).
+    pub(crate) block_len: usize,
+    /// Reads at a time.
+    pub(crate) n_threads: usize,
+    /// How long no read may end while somebody waits.
+    pub(crate) stall_max: Duration,
+}
+
+/// Extents of a file on their way through a few buffers.
+///
+/// Nothing is read before something is wanted; then reading goes on ahead, over the end of the extents to their beginning, until
+/// every buffer is full. So it rests when nobody takes anything.
+pub(crate) struct Ring {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    file: Arc<dyn ReadAt>,
+    meter: Arc<Meter>,
+    options: RingOptions,
+    extents: Vec<Extent>,
+    state: Mutex<State>,
+    /// An extent is complete, or a buffer free.
+    arrived: Condvar,
+    /// There is something to read, or nothing ever again.
+    work: Condvar,
+}
+
+struct State {
+    queue: Queue,
+    /// When the last read ended.
+    read_at: Instant,
+    closed: bool,
+}
+
+/// Why there is no extent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum TakeError {
+    Cancelled,
+    Failed(ReadFailure),
+}
+
+/// An extent in memory. The ring has its buffer again when this is dropped, and with it whatever views were made of it before.
+pub(crate) struct Lease {
+    shared: Arc<Shared>,
+    pages: Option<Arc<PageBuf>>,
+}
+
+impl Ring {
+    /// Starts the threads; nothing is read.
+    ///
+    /// `buffers` are at least two, each as long as the longest extent.
+    ///
+    /// # Errors
+    /// The system gave no thread.
+    pub(crate) fn new(
+        file: Arc<dyn ReadAt>,
+        meter: Arc<Meter>,
+        extents: Vec<Extent>,
+        buffers: Vec<PageBuf>,
+        options: RingOptions,
+    ) -> std::io::Result<Self> {
+        assert!(buffers.len() >= 2, "{} buffers", buffers.len());
+        let queue = Queue::new(extents.clone(), buffers, options.block_len);
+        let state = Mutex::new(State { queue, read_at: Instant::now(), closed: false });
+        let (arrived, work) = (Condvar::new(), Condvar::new());
+        let shared = Arc::new(Shared { file, meter, options, extents, state, arrived, work });
+        let mut ring = Self { shared, threads: Vec::new() };
+        for _ in 0..options.n_threads {
+            let shared = Arc::clone(&ring.shared);
+            let thread = std::thread::Builder::new().name("refrain-stream".to_owned());
+            ring.threads.push(thread.spawn(move || shared.read())?);
+        }
+        Ok(ring)
+    }
+
+    /// Waits for an extent.
+    ///
+    /// # Errors
+    /// [`TakeError`]; the next call tries again.
+    pub(crate) fn take(&self, extent_idx: usize, cancel: &AtomicBool) -> Result<Lease, TakeError> {
+        let (shared, start) = (&self.shared, Instant::now());
+        let mut state = shared.lock();
+        let result = loop {
+            if cancel.load(Ordering::Relaxed) {
+                break Err(TakeError::Cancelled);
+            }
+            if state.queue.want(extent_idx) {
+                shared.work.notify_all();
+            }
+            if let Some(taken) = state.queue.take() {
+                break taken.map_err(TakeError::Failed);
+            }
+            let limit = shared.options.stall_max;
+            if state.read_at.max(start).elapsed() >= limit {
+                let offset = shared.extents[extent_idx].offset;
+                break Err(TakeError::Failed(ReadFailure::Stalled { offset, limit }));
+            }
+            let waited = shared.arrived.wait_timeout(state, CANCEL_INTERVAL);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        };
+        if result.is_err() {
+            state.queue.give_up();
+        }
+        let dropped_bytes = std::mem::take(&mut state.queue.dropped_bytes);
+        drop(state);
+        shared.meter.dropped(dropped_bytes);
+        shared.meter.stalled(start.elapsed());
+        Ok(Lease { shared: Arc::clone(shared), pages: Some(Arc::new(result?)) })
+    }
+}
+
+impl Drop for Ring {
+    /// Waits for the reads that are under way, of one block each.
+    fn drop(&mut self) {
+        self.shared.lock().closed = true;
+        self.shared.work.notify_all();
+        for thread in self.threads.drain(..) {
+            // It panics by a bug only, and has said so already.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic inside would be a bug of the queue; who comes next may as well go on with what it left.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads blocks until the ring is dropped.
+    fn read(&self) {
+        let mut state = self.lock();
+        while !state.closed {
+            let Some(mut work) = state.queue.work() else {
+                state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            drop(state);
+            let result = self.read_block(&mut work);
+            state = self.lock();
+            state.read_at = Instant::now();
+            if state.queue.done(work, result) {
+                self.arrived.notify_all();
+                self.work.notify_all();
+            }
+        }
+    }
+
+    fn read_block(&self, work: &mut Work) -> Result<(), ReadFailure> {
+        self.meter.read_starts();
+        let (offset, bytes) = (work.offset, work.block.bytes_mut());
+        let n_bytes = bytes.len();
+        // The reader may be the app's own.
+        let read = catch_unwind(AssertUnwindSafe(|| read_full(&*self.file, offset, bytes)));
+        let read = read.unwrap_or_else(|_| Err((offset, std::io::Error::other("the reader panicked"))));
+        self.meter.read_ends(if read.is_ok() { n_bytes } else { 0 });
+        read.map_err(ReadFailure::from)
+    }
+}
+
+/// Reads on the thread of who wants it, beside the ring: what is too small to be streamed.
+///
+/// # Errors
+/// [`ReadFailure::Read`]; `out` is then unspecified.
+pub(crate) fn read_aside(
+    file: &dyn ReadAt,
+    meter: &Meter,
+    offset: u64,
+    out: &mut [u8],
+) -> Result<(), ReadFailure> {
+    let start = Instant::now();
+    meter.read_starts();
+    let read = read_full(file, offset, out);
+    meter.read_ends(if read.is_ok() { out.len() } else { 0 });
+    meter.stalled(start.elapsed());
+    read.map_err(ReadFailure::from)
+}
+
+impl Lease {
+    /// The extent's bytes, and behind them what the buffer held before.
+    pub(crate) fn pages(&self) -> &Arc<PageBuf> {
+        self.pages.as_ref().expect("there until dropped")
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let pages = self.pages.take().and_then(Arc::into_inner);
+        debug_assert!(pages.is_some() || std::thread::panicking(), "views of an extent outlive it");
+        if let Some(pages) = pages
+            && self.shared.lock().queue.give_back(pages)
+        {
+            self.shared.work.notify_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+    use crate::stream::ReadMode;
+
+    const PAGE: usize = 4096;
+    static NEVER: AtomicBool = AtomicBool::new(false);
+
+    /// A file whose bytes follow from their place; `read` sees (number of the read, offset).
+    struct Made<F>(F, AtomicUsize);
+
+    impl<F: Fn(usize, u64) -> io::Result<()> + Send + Sync> ReadAt for Made<F> {
+        fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
+            (self.0)(self.1.fetch_add(1, Ordering::Relaxed), offset)?;
+            out.iter_mut().enumerate().for_each(|(i, byte)| *byte = byte_at(offset + i as u64));
+            Ok(out.len())
+        }
+
+        fn mode(&self) -> ReadMode {
+            ReadMode::Cached
+        }
+    }
+
+    fn byte_at(offset: u64) -> u8 {
+        (offset.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8
+    }
+
+    fn extents(n: usize) -> Vec<Extent> {
+        (0..n).map(|i| Extent { offset: (i * i * PAGE) as u64, len: (i % 3 + 1) * PAGE }).collect()
+    }
+
+    const OPTIONS: RingOptions =
+        RingOptions { block_len: PAGE, n_threads: 3, stall_max: Duration::from_secs(30) };
+
+    fn ring(
+        n: usize,
+        options: RingOptions,
+        read: impl Fn(usize, u64) -> io::Result<()> + Send + Sync + 'static,
+    ) -> (Ring, Arc<Meter>) {
+        let buffers = (0..3).map(|_| PageBuf::zeroed(3 * PAGE).unwrap()).collect();
+        let (file, meter) = (Arc::new(Made(read, AtomicUsize::new(0))), Arc::new(Meter::default()));
+        (Ring::new(file, Arc::clone(&meter), extents(n), buffers, options).unwrap(), meter)
+    }
+
+    fn check(ring: &Ring, extent_idx: usize) {
+        let lease = ring.take(extent_idx, &NEVER).unwrap();
+        let Extent { offset, len } = ring.shared.extents[extent_idx];
+        let bytes = &lease.pages().bytes()[..len];
+        assert!(
+            bytes.iter().enumerate().all(|(i, &byte)| byte == byte_at(offset + i as u64)),
+            "{extent_idx}"
+        );
+    }
+
+    #[test]
+    fn every_extent_has_its_bytes_in_any_order() {
+        let (ring, meter) = ring(7, OPTIONS, |_, _| Ok(()));
+        for _ in 0..20 {
+            (0..7).for_each(|extent_idx| check(&ring, extent_idx));
+        }
+        let mut x = 1u64;
+        for _ in 0..300 {
+            x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            check(&ring, (x >> 33) as usize % 7);
+        }
+        let flow = meter.flow();
+        assert!(flow.read_bytes >= flow.dropped_bytes && flow.dropped_bytes > 0, "{flow:?}");
+    }
+
+    #[test]
+    fn nothing_is_read_unless_somebody_takes() {
+        let (ring, meter) = ring(5, OPTIONS, |_, _| Ok(()));
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(meter.flow().read_bytes, 0);
+        (0..5).for_each(|extent_idx| check(&ring, extent_idx));
+        // The ring fills up, and rests.
+        let full = |flow: super::super::Flow| flow.read_bytes;
+        let mut before = u64::MAX;
+        while full(meter.flow()) != before {
+            before = full(meter.flow());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let rests = meter.flow();
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(meter.flow(), rests);
+        check(&ring, 0);
+    }
+
+    #[test]
+    fn errors_name_their_place_and_the_next_take_tries_again() {
+        let bad = AtomicUsize::new(0);
+        let (ring, _) = ring(4, OPTIONS, move |_, offset| match bad.fetch_add(1, Ordering::Relaxed) {
+            n if offset == PAGE as u64 && n < 20 => Err(io::Error::from_raw_os_error(5)),
+            _ => Ok(()),
+        });
+        let mut n_failed = 0;
+        for _ in 0..40 {
+            for extent_idx in 0..4 {
+                match ring.take(extent_idx, &NEVER) {
+                    Ok(lease) => drop(lease),
+                    Err(TakeError::Failed(ReadFailure::Read { offset, .. })) => {
+                        assert_eq!((extent_idx, offset), (1, PAGE as u64));
+                        n_failed += 1;
+                    }
+                    Err(error) => panic!("{error:?}"),
+                }
+            }
+        }
+        assert!((1..20).contains(&n_failed), "{n_failed}");
+        (0..4).for_each(|extent_idx| check(&ring, extent_idx));
+    }
+
+    #[test]
+    fn a_reader_that_panics_is_an_error() {
+        let (ring, _) = ring(2, OPTIONS, |n, _| if n == 0 { panic!("planted") } else { Ok(()) });
+        match ring.take(0, &NEVER) {
+            Err(TakeError::Failed(ReadFailure::Read { message, .. })) => {
+                assert!(message.contains("panicked"))
+            }
+            other => panic!("{:?}", other.err()),
+        }
+        check(&ring, 0);
+    }
+
+    #[test]
+    fn a_disk_that_hangs_is_an_error_and_a_wish_to_stop_is_heard() {
+        let go_on = Arc::new(AtomicBool::new(false));
+        let hang = Arc::clone(&go_on);
+        let options = RingOptions { stall_max: Duration::from_millis(60), ..OPTIONS };
+        let (ring, _) = ring(2, options, move |_, _| {
+            while !hang.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Ok(())
+        });
+        let start = Instant::now();
+        assert_eq!(
+            ring.take(1, &NEVER).err(),
+            Some(TakeError::Failed(ReadFailure::Stalled { offset: PAGE as u64, limit: options.stall_max }))
+        );
+        assert!(start.elapsed() >= options.stall_max);
+        assert_eq!(ring.take(1, &AtomicBool::new(true)).err(), Some(TakeError::Cancelled));
+        go_on.store(true, Ordering::Relaxed);
+        check(&ring, 1);
+        check(&ring, 0);
+    }
+}

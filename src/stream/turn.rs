@@ -1,0 +1,112 @@
+//! Turns: what only one can do at a time, in the order in which they came.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How often somebody who waits looks whether he is cancelled.
+pub(super) const CANCEL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// Tickets. A mutex would do, but for its order: a thread that comes back at once would take it again and again, and a pass
+/// takes long enough that the others would notice.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    state: Mutex<Tickets>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Tickets {
+    next: u64,
+    /// Whose turn it is.
+    served: u64,
+    /// Tickets of those who went away while they waited.
+    given_up: Vec<u64>,
+}
+
+impl Tickets {
+    fn serve_next(&mut self) {
+        self.served += 1;
+        while let Some(at) = self.given_up.iter().position(|&ticket| ticket == self.served) {
+            self.given_up.swap_remove(at);
+            self.served += 1;
+        }
+    }
+}
+
+/// The turn, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Turn<'a>(&'a Turns);
+
+impl Turns {
+    /// Waits for its turn; `None` where it was cancelled before.
+    pub(crate) fn wait(&self, cancel: &AtomicBool) -> Option<Turn<'_>> {
+        let mut state = self.lock();
+        let ticket = state.next;
+        state.next += 1;
+        while state.served != ticket {
+            if cancel.load(Ordering::Relaxed) {
+                state.given_up.push(ticket);
+                return None;
+            }
+            let waited = self.changed.wait_timeout(state, CANCEL_INTERVAL);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Some(Turn(self))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Tickets> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.lock().serve_next();
+        self.0.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    #[test]
+    fn turns_come_in_order_and_one_at_a_time() {
+        let (turns, never) = (Turns::default(), AtomicBool::new(false));
+        let (inside, order) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+        let first = turns.wait(&never).unwrap();
+        std::thread::scope(|scope| {
+            for i in 0..4 {
+                let queued = turns.lock().next;
+                let (turns, never, inside, order) = (&turns, &never, &inside, &order);
+                scope.spawn(move || {
+                    let _turn = turns.wait(never).unwrap();
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                    order.lock().unwrap().push(i);
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                });
+                while turns.lock().next == queued {
+                    std::thread::yield_now();
+                }
+            }
+            drop(first);
+        });
+        assert_eq!(order.into_inner().unwrap(), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn who_goes_away_is_passed_over() {
+        let (turns, cancelled, never) = (Turns::default(), AtomicBool::new(true), AtomicBool::new(false));
+        for _ in 0..3 {
+            let first = turns.wait(&never).unwrap();
+            assert!(turns.wait(&cancelled).is_none());
+            assert!(turns.wait(&cancelled).is_none());
+            drop(first);
+        }
+        drop(turns.wait(&never).unwrap());
+        assert!(turns.lock().given_up.is_empty());
+    }
+}

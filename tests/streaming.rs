@@ -1,0 +1,323 @@
+//! A model that is streamed from flash gives the very bits of the model in memory, whatever of it is pinned; what it reads and
+//! holds is what its statistics say.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use common::{Rng, Run, Tiny, plain, prompt, run, run_in, samplings};
+use refrain::draft::ReuseConfig;
+use refrain::engine::{
+    Calibration, Engine, EngineError, EngineOptions, GenerateError, GenerateOptions, SessionOptions,
+};
+use refrain::kernels::BlockType;
+use refrain::model::Checkpoint;
+use refrain::model::packed::pack;
+use refrain::model::streamed::StreamedError;
+use refrain::model::transformer::ForwardError;
+use refrain::model::weights::{LoadOptions, Quantize, WeightsError};
+use refrain::stream::{DIRECT_ALIGN, Pinned, ReadAt, ReadMode, StreamOptions, WrapReader};
+use refrain::token::TokenId;
+use refrain::verify::Sampling;
+use tempfile::TempDir;
+
+/// `tiny`, packed into a folder of its own.
+fn packed(tiny: Tiny) -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tiny.refrain");
+    let checkpoint = Checkpoint::from_gguf_bytes(tiny.gguf().into(), "tiny").unwrap();
+    pack(&checkpoint, &path, LoadOptions { quantize: Quantize::Keep, ..LoadOptions::default() }).unwrap();
+    (dir, path)
+}
+
+fn try_engine(
+    path: &Path,
+    tiny: Tiny,
+    n_threads: usize,
+    streaming: StreamOptions,
+) -> Result<Engine, EngineError> {
+    let options = EngineOptions { n_threads: Some(n_threads), streaming: Some(streaming), ..tiny.options() };
+    Engine::open(path, options)
+}
+
+fn engine(path: &Path, tiny: Tiny, n_threads: usize, pinned: Pinned) -> Engine {
+    try_engine(path, tiny, n_threads, StreamOptions::new(pinned)).unwrap()
+}
+
+fn options(sampling: &Sampling) -> GenerateOptions {
+    GenerateOptions { max_tokens: 16, sampling: sampling.clone(), ..GenerateOptions::default() }
+}
+
+/// What the model in memory gives.
+fn reference(tiny: Tiny, prompt: &[TokenId], sampling: &Sampling) -> Run {
+    run(&tiny.engine(1), plain(), Vec::new(), prompt, options(sampling))
+}
+
+/// Every way to draft, and prompts in several chunks.
+fn sessions() -> [SessionOptions; 4] {
+    let drafting =
+        SessionOptions { history: false, prefill_chunk: 16, projection_rows: 3, ..SessionOptions::default() };
+    let in_context = SessionOptions {
+        calibration: Calibration::InContext,
+        reuse: Some(ReuseConfig::default()),
+        ..drafting.clone()
+    };
+    let full = SessionOptions { calibration: Calibration::Full, ..drafting.clone() };
+    [plain(), drafting, in_context, full]
+}
+
+#[test]
+fn the_bits_are_those_of_the_model_in_memory() {
+    let prompt = prompt(3, 70);
+    for ty in [BlockType::Q4_0, BlockType::F16] {
+        let tiny = Tiny { ty, n_layers: 5, ..Tiny::default() };
+        let references: Vec<Run> = samplings().iter().map(|s| reference(tiny, &prompt, s)).collect();
+        let (_dir, path) = packed(tiny);
+        for n_pinned in 0..=5 {
+            for n_threads in [1, 2, 5] {
+                let engine = engine(&path, tiny, n_threads, Pinned::Layers(n_pinned));
+                assert_eq!(engine.streamed().unwrap().memory().n_pinned_layers, n_pinned);
+                for (sampling, reference) in samplings().iter().zip(&references) {
+                    for (i, session) in sessions().into_iter().enumerate() {
+                        let run = run(&engine, session, Vec::new(), &prompt, options(sampling));
+                        let case = format!("{ty:?}, {n_pinned} pinned, {n_threads} threads, session {i}");
+                        run.assert_equal(reference, &case);
+                        let streaming = run.stats.streaming.unwrap();
+                        assert_eq!(streaming.decode.read_bytes > 0, n_pinned < 5, "{case}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_logits_of_a_text_are_the_same() {
+    let tiny = Tiny { ty: BlockType::BF16, n_layers: 3, ..Tiny::default() };
+    let (_dir, path) = packed(tiny);
+    let score = |engine: &Engine| {
+        let mut session = engine.session(plain()).unwrap();
+        session.append_tokens(&prompt(8, 45)).unwrap();
+        let mut bits = Vec::new();
+        session.score(Some(&mut |row: &[f32]| bits.extend(row.iter().map(|x| x.to_bits())))).unwrap();
+        bits
+    };
+    let expected = score(&tiny.engine(1));
+    for pinned in [Pinned::Layers(0), Pinned::Layers(2), Pinned::Memory(0), Pinned::Memory(u64::MAX)] {
+        assert_eq!(score(&engine(&path, tiny, 2, pinned)), expected, "{pinned:?}");
+    }
+}
+
+/// A tied output matrix is the embedding, and the fixture model has one. Its text is the same one.
+#[test]
+fn the_fixture_model_answers_as_ever() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("target.refrain");
+    let source = Checkpoint::open(&common::fixtures().join("target.gguf")).unwrap();
+    let summary = pack(&source, &path, LoadOptions::default()).unwrap();
+    let answer = |engine: &Engine| {
+        let mut session =
+            engine.session(SessionOptions { history: false, ..SessionOptions::default() }).unwrap();
+        let request = format!("Summarize the notes.\n\n{}", common::notes()[0]);
+        session.append_turn(refrain::tokenizer::Role::User, request).unwrap();
+        run_in(&mut session, GenerateOptions { max_tokens: 48, ..GenerateOptions::default() }, usize::MAX)
+    };
+    let expected = answer(&Engine::load(&source, EngineOptions::default(), None).unwrap());
+    let n_layers = source.config().n_layers;
+    for pinned in [Pinned::Memory(0), Pinned::Layers(2), Pinned::Layers(n_layers), Pinned::Memory(1 << 40)] {
+        let streaming = Some(StreamOptions::new(pinned));
+        let engine = Engine::open(&path, EngineOptions { streaming, ..EngineOptions::default() }).unwrap();
+        let memory = engine.streamed().unwrap().memory();
+        assert_eq!(memory.head_pinned, memory.n_pinned_layers == n_layers, "{pinned:?}");
+        assert_eq!(engine.model_identity(), summary.identity);
+        assert_eq!(engine.memory_usage() as u64, memory.pinned_bytes + memory.ring_bytes);
+        answer(&engine).assert_equal(&expected, &format!("{pinned:?}"));
+    }
+}
+
+#[test]
+fn several_turns_a_cancellation_and_a_fork() {
+    let tiny = Tiny { ty: BlockType::Q8_0, n_layers: 4, ..Tiny::default() };
+    let (_dir, path) = packed(tiny);
+    let engine = engine(&path, tiny, 2, Pinned::Layers(1));
+    let mut session = engine.session(plain()).unwrap();
+    let mut reference = tiny.engine(1).session(plain()).unwrap();
+    let mut rng = Rng(9);
+    for n_tokens in [50, 3, 1, 120, 30] {
+        let tokens: Vec<TokenId> = (0..n_tokens).map(|_| TokenId(rng.below(256) as u32)).collect();
+        for session in [&mut session, &mut reference] {
+            session.append_tokens(&tokens).unwrap();
+        }
+        session.cancel_handle().cancel();
+        let cancelled = session.prefill(|_, _| {});
+        assert!(matches!(cancelled, Err(GenerateError::Forward(ForwardError::Cancelled))));
+        let expected = run_in(&mut reference, options(&Sampling::default()), usize::MAX);
+        let mut fork = session.fork().unwrap();
+        for (session, case) in [(&mut session, "session"), (&mut fork, "fork")] {
+            let found = run_in(session, options(&Sampling::default()), usize::MAX);
+            found.assert_equal(&expected, &format!("{case} after {n_tokens} tokens"));
+        }
+    }
+}
+
+#[test]
+fn sessions_take_turns() {
+    let tiny = Tiny { ty: BlockType::Q4_0, n_layers: 4, ..Tiny::default() };
+    let (_dir, path) = packed(tiny);
+    let engine = engine(&path, tiny, 2, Pinned::Layers(1));
+    std::thread::scope(|scope| {
+        for seed in 0..4 {
+            let engine = engine.clone();
+            scope.spawn(move || {
+                let prompt = prompt(seed, 60 + 7 * seed as usize);
+                let expected = reference(tiny, &prompt, &Sampling::default());
+                let session = sessions()[seed as usize % 4].clone();
+                let found = run(&engine, session, Vec::new(), &prompt, options(&Sampling::default()));
+                found.assert_equal(&expected, &format!("seed {seed}"));
+            });
+        }
+    });
+}
+
+/// Reads of a file, counted.
+struct Counted {
+    inner: Arc<dyn ReadAt>,
+    n_bytes: Arc<AtomicU64>,
+}
+
+impl ReadAt for Counted {
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> std::io::Result<usize> {
+        assert!(offset.is_multiple_of(DIRECT_ALIGN as u64) && out.len().is_multiple_of(DIRECT_ALIGN));
+        assert!((out.as_ptr() as usize).is_multiple_of(DIRECT_ALIGN));
+        let n_bytes = self.inner.read_at(offset, out)?;
+        self.n_bytes.fetch_add(n_bytes as u64, Ordering::Relaxed);
+        Ok(n_bytes)
+    }
+
+    fn mode(&self) -> ReadMode {
+        self.inner.mode()
+    }
+}
+
+#[test]
+fn statistics_say_what_was_read() {
+    let tiny = Tiny { ty: BlockType::Q8_0, n_layers: 4, ..Tiny::default() };
+    let (_dir, path) = packed(tiny);
+    let n_bytes = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&n_bytes);
+    let wrap = WrapReader::new(move |inner| Arc::new(Counted { inner, n_bytes: Arc::clone(&counter) }));
+    let streaming = StreamOptions { wrap: Some(wrap), ..StreamOptions::new(Pinned::Layers(1)) };
+    let engine = try_engine(&path, tiny, 1, streaming).unwrap();
+    let streamed = engine.streamed().unwrap();
+    let memory = streamed.memory();
+    assert_eq!(n_bytes.swap(0, Ordering::Relaxed), memory.pinned_bytes / 4096 * 4096, "what is pinned, once");
+    assert_eq!(streamed.flow().read_bytes, 0, "nothing is read ahead of the first pass");
+    let run = run(&engine, plain(), Vec::new(), &prompt(1, 40), options(&Sampling::default()));
+    let streaming = run.stats.streaming.unwrap();
+    let (pass_bytes, n_tokens) = (streamed.pass_bytes(), run.tokens.len() as u64);
+    // Every token reads each streamed layer and the output matrix, and a page or two of the embedding. What is read ahead for
+    // the next one is the ring's at most.
+    let decode = streaming.decode.read_bytes;
+    assert!((n_tokens * pass_bytes - memory.ring_bytes..).contains(&decode), "{decode} of {pass_bytes} each");
+    let most = n_tokens * (pass_bytes + 3 * 4096) + 2 * memory.ring_bytes + streaming.decode.dropped_bytes;
+    assert!(decode <= most, "{decode}, at most {most}");
+    assert_eq!(streaming.bytes_per_token, decode as f64 / n_tokens as f64);
+    assert!(streaming.prefill.read_bytes > 0 && (0.0..=1.0).contains(&streaming.overlap));
+    // When the ring is full it rests, and all that was read has been counted.
+    let mut flow = streamed.flow();
+    loop {
+        std::thread::sleep(Duration::from_millis(30));
+        if streamed.flow() == flow {
+            break;
+        }
+        flow = streamed.flow();
+    }
+    assert_eq!(flow.read_bytes, n_bytes.load(Ordering::Relaxed));
+}
+
+/// A modelled disk of 2 MB/s: passes last as long as it reads, and a wish to stop, or to be gone, is heard meanwhile.
+#[test]
+fn a_slow_disk_sets_the_pace_and_nobody_waits_for_it_to_stop() {
+    let tiny = Tiny { ty: BlockType::F32, n_layers: 8, ..Tiny::default() };
+    let (_dir, path) = packed(tiny);
+    let bandwidth = 2_000_000;
+    let streaming = StreamOptions { bandwidth_max: Some(bandwidth), ..StreamOptions::new(Pinned::Layers(0)) };
+    let engine = try_engine(&path, tiny, 1, streaming).unwrap();
+    let pass_s = engine.streamed().unwrap().pass_bytes() as f64 / bandwidth as f64;
+    assert!(pass_s > 0.3, "a pass of {pass_s} s");
+    let mut session = engine.session(plain()).unwrap();
+    session.append_tokens(&prompt(2, 3)).unwrap();
+    let start = Instant::now();
+    let three = GenerateOptions { max_tokens: 3, ..GenerateOptions::default() };
+    let run = run_in(&mut session, three, usize::MAX);
+    let took = start.elapsed().as_secs_f64();
+    assert!(took > 3.0 * pass_s, "{took} s for four passes of {pass_s}");
+    let streaming = run.stats.streaming.unwrap();
+    assert!(streaming.bandwidth < 1.1 * bandwidth as f64, "{streaming:?}");
+
+    let (handle, (sender, receiver)) = (session.cancel_handle(), mpsc::channel());
+    let waiting = std::thread::spawn(move || {
+        let run = run_in(&mut session, GenerateOptions::default(), usize::MAX);
+        sender.send(Instant::now()).unwrap();
+        (run, session)
+    });
+    std::thread::sleep(Duration::from_millis(100));
+    let asked = Instant::now();
+    handle.cancel();
+    let waited = receiver.recv().unwrap() - asked;
+    assert!(waited.as_secs_f64() < pass_s, "stopped after {waited:?}");
+    let (_, session) = waiting.join().unwrap();
+    drop(session);
+    let asked = Instant::now();
+    drop(engine);
+    assert!(asked.elapsed().as_secs_f64() < pass_s, "gone after {:?}", asked.elapsed());
+}
+
+fn refused(opened: Result<Engine, EngineError>) -> StreamedError {
+    match opened.err() {
+        Some(EngineError::Weights(WeightsError::Streamed(error))) => error,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_cannot_be_streamed_is_refused() {
+    let tiny = Tiny { n_layers: 2, ..Tiny::default() };
+    let (_dir, path) = packed(tiny);
+    let streaming = Some(StreamOptions::new(Pinned::Layers(0)));
+    let options = EngineOptions { streaming, ..tiny.options() };
+
+    let gguf = Checkpoint::from_gguf_bytes(tiny.gguf().into(), "tiny").unwrap();
+    let error = refused(Engine::load(&gguf, options.clone(), None));
+    assert!(matches!(error, StreamedError::NotPacked { .. }), "{error}");
+
+    let bytes = std::fs::read(&path).unwrap();
+    let in_memory = Checkpoint::from_packed_bytes(bytes.into(), "bytes").unwrap();
+    let error = refused(Engine::load(&in_memory, options.clone(), None));
+    assert!(matches!(error, StreamedError::InMemory { .. }), "{error}");
+
+    let error = refused(Engine::open(&path, EngineOptions { quantize: Quantize::F32, ..options }));
+    assert!(matches!(error, StreamedError::Widened { .. }), "{error}");
+}
+
+/// Layers of 17 MB do not fit a ring that comes for free.
+#[test]
+fn a_budget_that_is_too_small_names_what_is_needed() {
+    let tiny = Tiny { hidden_dim: 1024, head_dim: 64, n_layers: 2, ty: BlockType::F16, ..Tiny::default() };
+    let (_dir, path) = packed(tiny);
+    let open = |limit, reserved_bytes| {
+        let streaming = StreamOptions { reserved_bytes, ..StreamOptions::new(Pinned::Memory(limit)) };
+        try_engine(&path, tiny, 1, streaming)
+    };
+    let StreamedError::MemoryLimit { needed, limit, taken } = refused(open(5, 0)) else { panic!() };
+    assert!((24 << 20..40 << 20).contains(&needed) && limit == 5, "{needed} of {limit}");
+    let reserved = 1 << 40;
+    match refused(open(reserved, reserved)) {
+        StreamedError::MemoryLimit { taken: more, .. } => assert!(more >= reserved && more > taken),
+        other => panic!("{other}"),
+    }
+    assert!(open(1 << 40, 0).unwrap().streamed().unwrap().memory().head_pinned);
+}

@@ -1,0 +1,351 @@
+//! A disk that fails while a model is streamed: whatever it does, at whichever read, a generation gives its output or a typed
+//! error; what was committed stays, and the session goes on to the very bits that it would have given.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::{LogitsRecorder, Tiny, plain, prompt, run_in};
+use refrain::engine::{
+    Engine, EngineOptions, Event, GenerateError, GenerateOptions, Session, SessionOptions,
+};
+use refrain::kernels::BlockType;
+use refrain::model::Checkpoint;
+use refrain::model::graphs::{LayersError, LayersProblem};
+use refrain::model::packed::pack;
+use refrain::model::transformer::ForwardError;
+use refrain::model::weights::{LoadOptions, Quantize};
+use refrain::stream::{DIRECT_ALIGN, Pinned, ReadAt, ReadMode, StreamOptions, WrapReader};
+use refrain::token::TokenId;
+use tempfile::TempDir;
+
+/// What happens to a read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    /// The device cannot read the sector.
+    Eio,
+    /// The file ends here.
+    End,
+    /// One page, or a part of it, at a time.
+    Short(usize),
+    /// Signals, so many in a row.
+    Interrupted(usize),
+    /// More bytes than were asked for, so it says.
+    TooMany,
+    /// It takes some milliseconds.
+    Slow,
+    /// The device is gone until it is plugged in again.
+    Gone,
+}
+
+const FAULTS: [Fault; 9] = [
+    Fault::Eio,
+    Fault::End,
+    Fault::Short(DIRECT_ALIGN),
+    Fault::Short(100),
+    Fault::Interrupted(3),
+    Fault::Interrupted(1000),
+    Fault::TooMany,
+    Fault::Slow,
+    Fault::Gone,
+];
+
+impl Fault {
+    /// Whether a generation does not notice.
+    fn is_harmless(self) -> bool {
+        matches!(self, Fault::Short(DIRECT_ALIGN) | Fault::Interrupted(3) | Fault::Slow)
+    }
+}
+
+/// Where the next fault is planted; counts reads.
+#[derive(Default)]
+struct Plan {
+    n_reads: AtomicUsize,
+    /// (number of the read, fault, how often it has happened)
+    fault: Mutex<Option<(usize, Fault, usize)>>,
+}
+
+impl Plan {
+    fn plant(&self, at: usize, fault: Fault) {
+        self.n_reads.store(0, Ordering::SeqCst);
+        *self.fault.lock().unwrap() = Some((at, fault, 0));
+    }
+
+    fn clear(&self) {
+        *self.fault.lock().unwrap() = None;
+    }
+
+    /// The fault of this read, and how often it has happened before.
+    fn next(&self) -> Option<(Fault, usize)> {
+        let mut planted = self.fault.lock().unwrap();
+        let n_read = self.n_reads.fetch_add(1, Ordering::SeqCst);
+        let (at, fault, n_times) = planted.as_mut()?;
+        // What is repeated is the read after it, as long as the fault lasts.
+        let lasts = match *fault {
+            Fault::Gone => usize::MAX,
+            Fault::Interrupted(n) => n,
+            Fault::Short(_) => 100,
+            _ => 1,
+        };
+        if n_read < *at || *n_times >= lasts {
+            return None;
+        }
+        *n_times += 1;
+        Some((*fault, *n_times - 1))
+    }
+}
+
+struct Faulty {
+    inner: Arc<dyn ReadAt>,
+    plan: Arc<Plan>,
+}
+
+impl ReadAt for Faulty {
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
+        match self.plan.next().map(|(fault, _)| fault) {
+            None => self.inner.read_at(offset, out),
+            Some(Fault::Eio | Fault::Gone) => Err(io::Error::from_raw_os_error(5)),
+            Some(Fault::End) => Ok(0),
+            Some(Fault::Interrupted(_)) => Err(io::ErrorKind::Interrupted.into()),
+            Some(Fault::TooMany) => Ok(out.len() + 1),
+            Some(Fault::Short(len)) => {
+                let n_bytes = self.inner.read_at(offset, out)?.min(len);
+                // Whoever believes that these were read computes nonsense.
+                out[n_bytes..].fill(0xA5);
+                Ok(n_bytes)
+            }
+            Some(Fault::Slow) => {
+                std::thread::sleep(Duration::from_millis(3));
+                self.inner.read_at(offset, out)
+            }
+        }
+    }
+
+    fn mode(&self) -> ReadMode {
+        self.inner.mode()
+    }
+}
+
+const TINY: Tiny =
+    Tiny { hidden_dim: 64, n_layers: 3, head_dim: 16, context_len: 512, ty: BlockType::Q8_0, seed: 1 };
+
+fn packed() -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tiny.refrain");
+    let checkpoint = Checkpoint::from_gguf_bytes(TINY.gguf().into(), "tiny").unwrap();
+    pack(&checkpoint, &path, LoadOptions { quantize: Quantize::Keep, ..LoadOptions::default() }).unwrap();
+    (dir, path)
+}
+
+fn engine(path: &Path, streaming: StreamOptions) -> Engine {
+    let options = EngineOptions { n_threads: Some(1), streaming: Some(streaming), ..TINY.options() };
+    Engine::open(path, options).unwrap()
+}
+
+fn faulty(path: &Path, pinned: Pinned) -> (Engine, Arc<Plan>) {
+    let plan = Arc::new(Plan::default());
+    let theirs = Arc::clone(&plan);
+    let wrap = WrapReader::new(move |inner| Arc::new(Faulty { inner, plan: Arc::clone(&theirs) }));
+    (engine(path, StreamOptions { wrap: Some(wrap), ..StreamOptions::new(pinned) }), plan)
+}
+
+const N_TOKENS: usize = 10;
+
+/// Generates until the session has `N_TOKENS` more than the prompt, or an error comes; adds the logits' bits by position.
+fn go_on(session: &mut Session, prompt_len: usize, logits: &LogitsRecorder) -> Result<(), GenerateError> {
+    let max_tokens = prompt_len + N_TOKENS - session.tokens().len();
+    if max_tokens == 0 {
+        return Ok(());
+    }
+    let options = GenerateOptions {
+        max_tokens,
+        ignore_eos: true,
+        processors: vec![Box::new(logits.clone())],
+        ..GenerateOptions::default()
+    };
+    let mut n_events = 0;
+    let before = session.tokens().len();
+    let result = session.generate(options)?.try_for_each(|event| {
+        n_events += usize::from(matches!(event?, Event::Token(_)));
+        Ok(())
+    });
+    // Whether it ended well or not: what was committed is what the app was told.
+    assert_eq!(session.tokens().len() - before, n_events);
+    result
+}
+
+struct Expected {
+    prompt: Vec<TokenId>,
+    tokens: Vec<TokenId>,
+    logits: BTreeMap<usize, u64>,
+}
+
+fn expected() -> Expected {
+    let (prompt, logits) = (prompt(4, 24), LogitsRecorder::default());
+    let mut session = TINY.engine(1).session(plain()).unwrap();
+    session.append_tokens(&prompt).unwrap();
+    go_on(&mut session, prompt.len(), &logits).unwrap();
+    let (tokens, logits) = (session.tokens().to_vec(), logits.0.lock().unwrap().clone());
+    Expected { prompt, tokens, logits }
+}
+
+fn session(engine: &Engine, drafts: bool) -> Session {
+    let drafting = SessionOptions { history: false, prefill_chunk: 8, ..SessionOptions::default() };
+    let options = if drafts { drafting } else { SessionOptions { prefill_chunk: 8, ..plain() } };
+    engine.session(options).unwrap()
+}
+
+/// Plants `n_faults` faults, at reads all over a generation; returns how many were noticed.
+fn plant_all(n_faults: usize) -> usize {
+    let (_dir, path) = packed();
+    let expected = expected();
+    let mut n_noticed = 0;
+    for (pinned, drafts) in [(0, false), (0, true), (1, false), (2, true)] {
+        let (engine, plan) = faulty(&path, Pinned::Layers(pinned));
+        plan.plant(usize::MAX, Fault::Eio);
+        let mut whole = session(&engine, drafts);
+        whole.append_tokens(&expected.prompt).unwrap();
+        go_on(&mut whole, expected.prompt.len(), &LogitsRecorder::default()).unwrap();
+        let n_reads = plan.n_reads.load(Ordering::SeqCst);
+        for i in 0..n_faults / 4 {
+            // A step that shares no factor with the number of kinds, so that every kind comes at every part.
+            let (at, fault) = (i * 37 % n_reads, FAULTS[i % FAULTS.len()]);
+            let case = format!("{fault:?} at read {at} of {n_reads}, {pinned} pinned, drafts: {drafts}");
+            let mut session = session(&engine, drafts);
+            session.append_tokens(&expected.prompt).unwrap();
+            let logits = LogitsRecorder::default();
+            plan.plant(at, fault);
+            match go_on(&mut session, expected.prompt.len(), &logits) {
+                Ok(()) => {}
+                Err(GenerateError::Forward(ForwardError::Layers(error))) => {
+                    assert!(!fault.is_harmless(), "{case}: {error}");
+                    check_error(&error, &path, &case);
+                    n_noticed += 1;
+                }
+                Err(error) => panic!("{case}: {error:?}"),
+            }
+            plan.clear();
+            assert_eq!(session.tokens(), &expected.tokens[..session.tokens().len()], "{case}");
+            go_on(&mut session, expected.prompt.len(), &logits).expect(&case);
+            assert_eq!(session.tokens(), expected.tokens, "{case}");
+            // Of every position once: nothing that was told is computed again.
+            assert_eq!(*logits.0.lock().unwrap(), expected.logits, "{case}");
+        }
+    }
+    n_noticed
+}
+
+fn check_error(error: &LayersError, path: &Path, case: &str) {
+    assert_eq!(error.file, path.display().to_string(), "{case}");
+    let len = std::fs::metadata(path).unwrap().len();
+    match &error.problem {
+        LayersProblem::Read { offset, kind, .. } => {
+            assert!(*offset < len, "{case}: {error}");
+            let kinds = [
+                io::ErrorKind::UnexpectedEof,
+                io::ErrorKind::Interrupted,
+                io::ErrorKind::InvalidData,
+                io::Error::from_raw_os_error(5).kind(),
+            ];
+            assert!(kinds.contains(kind), "{case}: {error}");
+        }
+        other => panic!("{case}: {other}"),
+    }
+}
+
+#[test]
+fn every_fault_is_an_error_or_none() {
+    let n_noticed = plant_all(240);
+    assert!(n_noticed > 30, "{n_noticed} of 240 were noticed");
+}
+
+/// The same at 2000 places.
+#[test]
+#[ignore = "takes 15 seconds; `cargo test --test streaming_faults -- --ignored`"]
+fn two_thousand_faults() {
+    let n_noticed = plant_all(2000);
+    assert!(n_noticed > 250, "{n_noticed} of 2000 were noticed");
+}
+
+/// A file that another program shortens, and puts right again.
+#[test]
+fn a_file_that_becomes_shorter_is_an_error_with_its_place() {
+    let (_dir, path) = packed();
+    let expected = expected();
+    let whole = std::fs::read(&path).unwrap();
+    let engine = engine(&path, StreamOptions::new(Pinned::Layers(0)));
+    let sections = Checkpoint::open(&path).unwrap().packed().unwrap().sections().to_vec();
+    for section in &sections {
+        let mut session = session(&engine, false);
+        session.append_tokens(&expected.prompt).unwrap();
+        let logits = LogitsRecorder::default();
+        OpenOptions::new().write(true).open(&path).unwrap().set_len(section.offset).unwrap();
+        // What the ring has read before is still good.
+        let error = (0..2).find_map(|_| go_on(&mut session, expected.prompt.len(), &logits).err());
+        let Some(GenerateError::Forward(ForwardError::Layers(error))) = error else {
+            panic!("cut at {}: {error:?}", section.offset)
+        };
+        let LayersProblem::Read { offset, kind: io::ErrorKind::UnexpectedEof, .. } = error.problem else {
+            panic!("cut at {}: {error}", section.offset)
+        };
+        assert!(offset >= section.offset, "{offset} before {}", section.offset);
+        std::fs::write(&path, &whole).unwrap();
+        go_on(&mut session, expected.prompt.len(), &logits).unwrap();
+        assert_eq!((session.tokens(), &*logits.0.lock().unwrap()), (&expected.tokens[..], &expected.logits));
+    }
+}
+
+/// A reader that hangs until it is let go, but for single rows.
+struct Hanging {
+    inner: Arc<dyn ReadAt>,
+    hangs: Arc<AtomicBool>,
+}
+
+impl ReadAt for Hanging {
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
+        while out.len() > 2 * DIRECT_ALIGN && self.hangs.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.inner.read_at(offset, out)
+    }
+
+    fn mode(&self) -> ReadMode {
+        self.inner.mode()
+    }
+}
+
+#[test]
+fn a_disk_that_hangs_is_an_error_and_may_come_back() {
+    let (_dir, path) = packed();
+    let expected = expected();
+    let hangs = Arc::new(AtomicBool::new(false));
+    let theirs = Arc::clone(&hangs);
+    let wrap = WrapReader::new(move |inner| Arc::new(Hanging { inner, hangs: Arc::clone(&theirs) }));
+    let stall_max = Duration::from_millis(40);
+    let streaming = StreamOptions { wrap: Some(wrap), stall_max, ..StreamOptions::new(Pinned::Layers(1)) };
+    let engine = engine(&path, streaming);
+    let mut session = session(&engine, false);
+    session.append_tokens(&expected.prompt).unwrap();
+    session.prefill(|_, _| {}).unwrap();
+    let logits = LogitsRecorder::default();
+    hangs.store(true, Ordering::Relaxed);
+    // What the ring holds already gives a token or two.
+    match go_on(&mut session, expected.prompt.len(), &logits) {
+        Err(GenerateError::Forward(ForwardError::Layers(error))) => {
+            let LayersProblem::Stalled { limit_ms: 40, .. } = error.problem else { panic!("{error}") };
+        }
+        other => panic!("{other:?}"),
+    }
+    hangs.store(false, Ordering::Relaxed);
+    go_on(&mut session, expected.prompt.len(), &logits).unwrap();
+    assert_eq!((session.tokens(), &*logits.0.lock().unwrap()), (&expected.tokens[..], &expected.logits));
+    // Another generation, as if nothing had been.
+    let again = run_in(&mut session, GenerateOptions { max_tokens: 2, ..GenerateOptions::default() }, 2);
+    assert!(!again.tokens.is_empty());
+}

@@ -1,0 +1,77 @@
+//! A process that streams a model holds no more than its budget and 64 MiB: measured by the system, in a process of its own.
+#![cfg(target_os = "linux")]
+
+mod common;
+
+use std::path::Path;
+use std::process::Command;
+
+use common::{Tiny, plain, prompt, run_in};
+use refrain::engine::{Engine, EngineOptions, GenerateOptions, SessionOptions};
+use refrain::kernels::BlockType;
+use refrain::model::Checkpoint;
+use refrain::model::packed::pack;
+use refrain::model::weights::{LoadOptions, Quantize};
+use refrain::stream::{Pinned, StreamOptions};
+
+/// Names the model to the process that is measured.
+const MODEL: &str = "REFRAIN_TEST_STREAMED_MODEL";
+/// And its budget.
+const BUDGET: &str = "REFRAIN_TEST_STREAMED_BUDGET";
+
+const ALLOWANCE: u64 = 64 << 20;
+
+#[test]
+fn the_process_stays_within_its_budget() {
+    if let (Ok(model), Ok(budget)) = (std::env::var(MODEL), std::env::var(BUDGET)) {
+        return decode(model.as_ref(), budget.parse().unwrap());
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.refrain");
+    // Ten layers of 28 MB: more than a process may hold with either budget.
+    let tiny =
+        Tiny { hidden_dim: 1024, n_layers: 10, head_dim: 64, context_len: 512, ty: BlockType::F32, seed: 1 };
+    let source = Checkpoint::from_gguf_bytes(tiny.gguf().into(), "model").unwrap();
+    let keep = LoadOptions { quantize: Quantize::Keep, ..LoadOptions::default() };
+    let weights_bytes = pack(&source, &path, keep).unwrap().weights_bytes;
+    drop(source);
+    for budget in [80 << 20, 140 << 20] {
+        assert!(weights_bytes > budget + ALLOWANCE, "{weights_bytes} bytes of weights");
+        let measured = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "the_process_stays_within_its_budget", "--nocapture"])
+            .envs([(MODEL, path.as_os_str().to_owned()), (BUDGET, budget.to_string().into())])
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&measured.stdout).into_owned();
+        assert!(measured.status.success(), "{text}{}", String::from_utf8_lossy(&measured.stderr));
+        let peak = text.lines().find_map(|line| line.strip_prefix("peak ")).expect(&text);
+        let peak: u64 = peak.trim().parse().unwrap();
+        // All of it, the program's own pages included.
+        assert!(peak <= budget + ALLOWANCE, "a peak of {peak} bytes with a budget of {budget}");
+    }
+}
+
+/// Decodes from flash, with drafts and without, and prints the most that the process has held.
+fn decode(model: &Path, budget: u64) {
+    let streaming = Some(StreamOptions::new(Pinned::Memory(budget)));
+    let options = EngineOptions { n_threads: Some(2), streaming, ..Tiny::default().options() };
+    let engine = Engine::open(model, options).unwrap();
+    let memory = engine.streamed().unwrap().memory();
+    assert!(memory.pinned_bytes + memory.ring_bytes <= budget, "{memory:?}");
+    for session in [plain(), SessionOptions::default()] {
+        let mut session = engine.session(session).unwrap();
+        session.append_tokens(&prompt(1, 300)).unwrap();
+        let options = GenerateOptions { max_tokens: 12, ignore_eos: true, ..GenerateOptions::default() };
+        let run = run_in(&mut session, options, usize::MAX);
+        assert_eq!(run.tokens.len(), 12);
+    }
+    println!("\npeak {}", peak_bytes());
+}
+
+/// The largest resident set so far.
+fn peak_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let kib: u64 = line.trim().strip_suffix("kB").unwrap().trim().parse().unwrap();
+    kib * 1024
+}
