@@ -403,8 +403,8 @@ impl TreeBuilder {
                 Weighing::Learned => self.table.probability(&evidence),
                 Weighing::AsClaimed => evidence.probability.clamp(0.0, 1.0),
             };
-            // If others agree with it, a claim of the target may still rise to what it says.
-            let most = if is_of_target(evidence.kind) { 1.0_f32.min(5.0 * probability) } else { probability };
+            let rise = if is_of_target(evidence.kind) { AGREED_RISE_MAX } else { 1.0 };
+            let most = (rise * probability).min(1.0);
             if reach * most >= self.config.reach_min {
                 let (token, next) = (candidate.token, candidate.next);
                 self.claims.push(Claim { token, source: index, probability, evidence, next });
@@ -588,6 +588,9 @@ fn share(children: &mut [Child], by_odds: bool) {
     let total: f32 = children.iter().map(odds).sum();
     children.iter_mut().for_each(|child| child.probability = child.probability.min(odds(child) / total));
 }
+
+/// How much more a claim of calibration or reuse may be worth once matches of text agree with it: by the priors up to 4.3 times.
+const AGREED_RISE_MAX: f32 = 5.0;
 
 /// Cursors of one source at one node at most.
 const CURSORS_MAX: usize = 8;
