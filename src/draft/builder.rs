@@ -25,7 +25,7 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use super::reliability::{Caps, Evidence, ReliabilityTable};
+use super::reliability::{Agreement, Caps, Evidence, ReliabilityTable};
 use super::source::{Anchor, Candidates, Cursor, DraftSource, SourceKind, StepOutcome};
 use super::{BuilderConfig, CostProfile, DraftTree, NodeIdx, StepLimits, Weighing};
 use crate::token::TokenId;
@@ -304,7 +304,7 @@ impl TreeBuilder {
             Weighing::AsClaimed => Caps::NONE,
         }));
         self.hears_target = sources.iter().any(|source| is_of_target(source.kind()));
-        self.hears_model = sources.iter().any(|source| source.kind() == SourceKind::DraftModel);
+        self.hears_model = sources.iter().any(|source| is_of_model(source.kind()));
         let cursors = (0, self.cursors.len() as u32);
         let parent = NodeIdx::ROOT;
         let root = Found { token: root, parent, depth: 0, reach: 1.0, source: u8::MAX, cursors, cap: 1.0 };
@@ -346,6 +346,7 @@ impl TreeBuilder {
                 let cursors = of_source.iter().take(CURSORS_MAX);
                 self.cursors.extend(cursors.map(|claim| (claim.source, claim.next)));
             }
+            let cap = if self.hears_model && self.advance(sources, cursors, child) { 1.0 } else { cap };
             self.frontier.push(Ranked { reach, found: self.found.len() as u32, node: None });
             self.found.push(Found {
                 token: child.token,
@@ -357,6 +358,23 @@ impl TreeBuilder {
                 cap,
             });
         }
+    }
+
+    /// Lets the sources that stand at a node (its cursors) and do not claim this child go on to it; `true` where one does.
+    fn advance(&mut self, sources: &mut [Box<dyn DraftSource>], cursors: (u32, u32), child: Child) -> bool {
+        let claims = &self.claims[child.claims.0 as usize..child.claims.1 as usize];
+        let mut goes_on = false;
+        for at in cursors.0..cursors.1 {
+            let (index, cursor) = self.cursors[at as usize];
+            if claims.iter().any(|claim| claim.source == index) {
+                continue;
+            }
+            if let Some(next) = sources[usize::from(index)].advance(cursor, child.token) {
+                self.cursors.push((index, next));
+                goes_on = true;
+            }
+        }
+        goes_on
     }
 
     /// Collects what the sources claim at the cursors of a node with this reach; `true` where one that computes was left out.
@@ -397,7 +415,7 @@ impl TreeBuilder {
                 match_len: candidate.match_len,
                 count: candidate.count,
                 depth,
-                is_agreed: false,
+                agreement: Agreement::Unknown,
             };
             let probability = match self.config.weighing {
                 Weighing::Learned => self.table.probability(&evidence),
@@ -490,12 +508,32 @@ impl TreeBuilder {
         (gain, us)
     }
 
-    /// Weighs the claims of calibration and reuse that matches of text agree with anew.
+    /// Weighs the claims about which others have something to say anew; they are sorted by token.
     fn note_agreement(&mut self, first_claim: usize) {
-        for group in self.claims[first_claim..].chunk_by_mut(|a, b| a.token == b.token) {
-            if group.iter().any(|claim| claim.evidence.kind.matches_text()) {
-                for claim in group.iter_mut().filter(|claim| is_of_target(claim.evidence.kind)) {
-                    claim.evidence.is_agreed = true;
+        let claims = &mut self.claims[first_claim..];
+        let was_asked = claims.iter().any(|claim| is_of_model(claim.evidence.kind));
+        for group in claims.chunk_by_mut(|a, b| a.token == b.token) {
+            let of_text = group.iter().filter(|claim| claim.evidence.kind.matches_text());
+            let text = of_text.map(|claim| claim.evidence.match_len).max();
+            let mut model = None;
+            for claim in group.iter_mut().filter(|claim| is_of_model(claim.evidence.kind)) {
+                claim.evidence.agreement = if text.is_some() { Agreement::Text } else { Agreement::Unknown };
+                claim.evidence.match_len = text.unwrap_or(0);
+                claim.probability = self.table.probability(&claim.evidence);
+                model = Some(claim.probability);
+            }
+            for claim in group.iter_mut().filter(|claim| !is_of_model(claim.evidence.kind)) {
+                let before = claim.evidence.agreement;
+                claim.evidence.agreement = match (model, text) {
+                    (Some(_), _) => Agreement::Model,
+                    (None, _) if was_asked => Agreement::NotModel,
+                    (None, Some(_)) if is_of_target(claim.evidence.kind) => Agreement::Text,
+                    (None, _) => Agreement::Unknown,
+                };
+                if let Some(probability) = model {
+                    // The model's claim, which knows of the match, speaks for both.
+                    claim.probability = probability;
+                } else if claim.evidence.agreement != before {
                     claim.probability = self.table.probability(&claim.evidence);
                 }
             }
@@ -512,7 +550,7 @@ impl TreeBuilder {
             let by_token = a.token.cmp(&b.token).then(a.source.cmp(&b.source));
             by_token.then(b.probability.total_cmp(&a.probability)).then(a.next.0.cmp(&b.next.0))
         });
-        if self.hears_target && self.config.weighing == Weighing::Learned {
+        if (self.hears_target || self.hears_model) && self.config.weighing == Weighing::Learned {
             self.note_agreement(first_claim);
         }
         let children = &mut self.scratch.children;
@@ -541,6 +579,11 @@ impl TreeBuilder {
 /// Whether a kind's claims are what the target has said elsewhere.
 fn is_of_target(kind: SourceKind) -> bool {
     matches!(kind, SourceKind::Calibration | SourceKind::Reuse)
+}
+
+/// Whether a kind's claims are a smaller model's.
+fn is_of_model(kind: SourceKind) -> bool {
+    kind == SourceKind::DraftModel
 }
 
 /// Calls `judged` with every claim under the visited nodes, and whether the target chose its token.

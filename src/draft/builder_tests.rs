@@ -229,7 +229,7 @@ fn all_nodes(
                     match_len: c.match_len,
                     count: c.count,
                     depth,
-                    is_agreed: false,
+                    agreement: Agreement::Unknown,
                 };
                 let p = builder.table().probability(&evidence);
                 if reach * p >= builder_config().reach_min {
@@ -378,6 +378,10 @@ impl DraftSource for Computing {
         out.push(Anchor { cursor: Cursor(0), match_len: 1 });
     }
 
+    fn advance(&mut self, cursor: Cursor, token: TokenId) -> Option<Cursor> {
+        Some(Cursor(cursor.0.wrapping_mul(8).wrapping_add(u64::from(token.0) + 1)))
+    }
+
     fn expansion_us(&self, frontier: &[Cursor]) -> f32 {
         match frontier.iter().filter(|cursor| !self.ready.contains(&cursor.0)).count() {
             0 => 0.0,
@@ -458,4 +462,56 @@ fn a_source_that_computes_is_not_asked_what_others_know() {
     let known: Vec<Box<dyn DraftSource>> = vec![Box::new(AlwaysRight::new(1, output))];
     let (passes, rows) = passes(Computing::new(&[0.9], 2000.0, 0.0), known);
     assert!(passes.is_empty() && rows > 8, "{passes:?} {rows}");
+}
+
+/// What the tokens of [`tree_with_history`] are behind: a match so long that text is sure.
+const KNOWN: [u32; 12] = [30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 1];
+
+/// A history in which 2, 3, 4, 5 follows [`KNOWN`], in 20 responses.
+fn history(committed: &[TokenId]) -> Box<dyn DraftSource> {
+    let store = Arc::new(HistoryStore::new());
+    let response: Vec<TokenId> = KNOWN.into_iter().chain([2, 3, 4, 5]).map(TokenId).collect();
+    (0..20).for_each(|_| store.append("a", &response));
+    let mut source = store.source("a");
+    source.prime(committed);
+    Box::new(source)
+}
+
+/// The tree of both behind the last tokens of [`KNOWN`], where a step takes 1 µs.
+fn tree_with_history(n_known: usize, probabilities: &[f32], pass_us: f32) -> DraftTree {
+    let committed = &KNOWN.map(TokenId)[KNOWN.len() - n_known..];
+    let mut sources: Vec<Box<dyn DraftSource>> = vec![history(committed)];
+    if !probabilities.is_empty() {
+        sources.push(Box::new(Computing::new(probabilities, pass_us, 0.0)));
+    }
+    let mut tree = DraftTree::default();
+    let costs = CostProfile::free_rows(1.0);
+    builder().build(&mut sources, committed, StepLimits::NONE, &costs, &mut tree);
+    tree.check_integrity();
+    tree
+}
+
+#[test]
+fn text_that_a_draft_model_contradicts_is_worth_little() {
+    let reach = |tree: &DraftTree, token: u32| {
+        tree.child(NodeIdx::ROOT, TokenId(token)).map_or(0.0, |node| tree.reach()[node.index()])
+    };
+    let alone = reach(&tree_with_history(2, &[], 0.0), 2);
+    let contradicted = tree_with_history(2, &[0.5, 0.1], 0.001);
+    assert!(reach(&contradicted, 2) < 0.2 * alone, "{} of {alone}", reach(&contradicted, 2));
+    assert!(reach(&contradicted, 0) > 0.4);
+    let agreed = tree_with_history(2, &[0.1, 0.1, 0.5], 0.001);
+    assert!(reach(&agreed, 2) >= 0.5);
+}
+
+#[test]
+fn a_draft_model_goes_on_where_text_ends() {
+    let deepest = |tree: &DraftTree| tree.depths().iter().copied().max();
+    assert_eq!(deepest(&tree_with_history(12, &[], 0.0)), Some(4));
+    // What text is sure of is not worth a pass, so it gets there by following what text claims.
+    let tree = tree_with_history(12, &[0.3], 0.08);
+    let mut node = NodeIdx::ROOT;
+    for token in [2, 3, 4, 5, 0] {
+        node = tree.child(node, TokenId(token)).unwrap_or_else(|| panic!("{token} is not there"));
+    }
 }

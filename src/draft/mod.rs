@@ -60,7 +60,7 @@ pub use orders::{
 };
 pub use passages::PassagesSource;
 pub use prior::{Prior, PriorFit};
-pub use reliability::{Evidence, ReliabilityConfig, ReliabilityTable};
+pub use reliability::{Agreement, Evidence, ReliabilityConfig, ReliabilityTable};
 pub use resume::ResumeSource;
 pub use reuse::{ReuseConfig, ReuseSource};
 pub use source::{

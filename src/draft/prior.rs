@@ -8,12 +8,13 @@
 //! It has two tables: one for the automata's claims, and one for those of [`ResumeSource`](super::ResumeSource), whose raw
 //! probability stands for the alignment, match length for the tokens that agreed since, and count for those before.
 //!
-//! The claims of calibration and reuse come from a model's rows, which no recording has; theirs are by match length alone, as
-//! the target of the fixtures was seen to keep them (`refrain bench ablate fixtures/rows.jsonl --free-rows`).
+//! The claims of calibration, of reuse and of draft models come from a model's rows, which no recording has; theirs are by match
+//! length alone, as the target of the fixtures was seen to keep them (`refrain bench ablate fixtures/rows.jsonl --free-rows`,
+//! with `--draft fixture` for what a draft model's word makes of them).
 
 use super::SourceKind;
 use super::fitted;
-use super::reliability::Evidence;
+use super::reliability::{Agreement, Evidence};
 
 /// Shape `[match length, probability, count]`, in thousandths.
 pub(super) type Permille = [[[u16; COUNTS]; PROBABILITIES]; MATCH_LENS];
@@ -52,18 +53,23 @@ impl Prior {
     /// Within a bucket the share grows with the square root of the claim: between "as claimed" and "all alike", as measured.
     pub(super) fn probability(&self, evidence: &Evidence) -> f32 {
         let Evidence { probability, match_len, count, .. } = *evidence;
-        let agreed = usize::from(evidence.is_agreed);
+        let agreed = usize::from(matches!(evidence.agreement, Agreement::Text | Agreement::Model));
         let Some(table) = table_of(evidence.kind, &self.matched, &self.resumed) else {
             let (calibrated, reused) = (&CALIBRATED[agreed], &REUSED[agreed]);
             return match evidence.kind {
                 SourceKind::Calibration => calibrated[match_len_bucket(match_len)] * probability,
                 SourceKind::Reuse => reused[match_len_bucket(match_len)],
+                SourceKind::DraftModel if evidence.agreement == Agreement::Text => {
+                    let odds = AGREED_ODDS[match_len_bucket(match_len)] * probability;
+                    odds / (odds + 1.0 - probability)
+                }
                 _ => probability,
             };
         };
         let bucket = probability_bucket(probability);
         let permille = table[match_len_bucket(match_len)][bucket][count_bucket(count)];
-        f32::from(permille) / 1000.0 * (probability / bucket_probability(bucket)).sqrt()
+        let share = f32::from(permille) / 1000.0 * (probability / bucket_probability(bucket)).sqrt();
+        if evidence.agreement == Agreement::NotModel { NOT_OF_MODEL * share } else { share }
     }
 }
 
@@ -76,6 +82,13 @@ impl Prior {
         f32::from(permille) / 1000.0 * (above / bucket_probability(bucket)).sqrt()
     }
 }
+
+/// What a match of text is worth where a draft model claims other tokens, as a factor.
+const NOT_OF_MODEL: f32 = 0.03;
+
+/// What a draft model's claim gains where text agrees, as a factor of its odds, by bucket of match lengths. Much of what text knows
+/// the model has read, too.
+const AGREED_ODDS: [f32; MATCH_LENS] = [1.0, 1.3, 1.3, 2.5, 2.5, 2.5, 3.3, 3.3, 8.0];
 
 /// What the target says elsewhere, as a share of the probability that it gave there, by bucket of match lengths. What text agrees
 /// with comes true nearly as often as it says; what only the target's rows say, a fifth of it, however long the match. Shape
@@ -224,7 +237,7 @@ mod tests {
     use super::*;
 
     fn claim(kind: SourceKind, probability: f32, match_len: u32) -> Evidence {
-        Evidence { kind, probability, match_len, count: 2, depth: 1, is_agreed: false }
+        Evidence { kind, probability, match_len, count: 2, depth: 1, agreement: Agreement::Unknown }
     }
 
     #[test]

@@ -19,17 +19,35 @@ pub struct Evidence {
     pub count: u32,
     /// Depth of the candidate in the tree; a child of the root has depth 1.
     pub depth: u32,
-    /// Whether matches of text claim the token too. Noted for the claims of calibration and reuse alone: most of their tokens
-    /// are those of the text, and what these come to says little about the others.
-    pub is_agreed: bool,
+    /// What others say of the token.
+    pub agreement: Agreement,
+}
+
+/// What others say of the token that a source claims, where that tells claims apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Agreement {
+    /// Nobody was heard who matters.
+    #[default]
+    Unknown,
+    /// Matches of text claim it too. Noted for calibration, reuse and draft models: most of their tokens are those of the
+    /// text, and what these come to says little about the others.
+    Text,
+    /// A draft model claims it too.
+    Model,
+    /// A draft model was asked and claims others.
+    NotModel,
+}
+
+impl Agreement {
+    /// How many there are.
+    pub(super) const COUNT: usize = 4;
 }
 
 /// The reliability table: from evidence to the probability that the target chooses the token.
 ///
 /// A claim's probability starts at a prior (a function of probability, match length and count, fitted to recorded
 /// responses: `prior.rs`; the claim itself for sources that do not match text) and is corrected by what was seen in the
-/// claim's cell, source kind × match length × probability × depth
-/// (for calibration and reuse apart by whether text agrees):
+/// claim's cell, source kind × match length × probability × depth × what others say of the token:
 ///
 /// ```text
 /// p = prior · (κ + hits) / (κ + expected)          expected = Σ prior over the cell's claims
@@ -42,10 +60,10 @@ pub struct Evidence {
 /// it was right. So a table goes on learning while nothing is drafted, a source that was useless and becomes useful
 /// is noticed at once, and no exploration is needed. What is old fades: a cell's sums are halved once they are large.
 ///
-/// `update` and `probability` are O(1); the table is about 25 KB whatever happens.
+/// `update` and `probability` are O(1); the table is about 70 KB whatever happens.
 #[derive(Clone, Debug)]
 pub struct ReliabilityTable {
-    /// Shape `[kind, match length, probability, depth]`; the last two kinds are calibration and reuse that text agrees with.
+    /// Shape `[agreement, kind, match length, probability, depth]`.
     cells: Vec<Cell>,
     /// How often the likeliest claim of a kind came true, whatever it said.
     firsts: [Cell; SourceKind::COUNT],
@@ -108,7 +126,8 @@ impl ReliabilityTable {
     }
 
     fn with_cow(prior: Cow<'static, Prior>, config: ReliabilityConfig) -> Self {
-        let n_cells = (SourceKind::COUNT + 2) * prior::MATCH_LENS * prior::PROBABILITIES * DEPTHS;
+        let n_cells =
+            Agreement::COUNT * SourceKind::COUNT * prior::MATCH_LENS * prior::PROBABILITIES * DEPTHS;
         let prior_max = SourceKind::ALL.into_iter().flat_map(|kind| {
             let prior = &prior;
             (0..prior::MATCH_LENS).flat_map(move |len| {
@@ -228,10 +247,7 @@ fn depth_bucket(depth: u32) -> usize {
 
 fn cell_index(evidence: &Evidence) -> usize {
     let depth = depth_bucket(evidence.depth);
-    let kind = match evidence.is_agreed {
-        false => evidence.kind.index(),
-        true => SourceKind::COUNT + usize::from(evidence.kind == SourceKind::Reuse),
-    };
+    let kind = evidence.agreement as usize * SourceKind::COUNT + evidence.kind.index();
     let by_kind = kind * prior::MATCH_LENS + prior::match_len_bucket(evidence.match_len);
     (by_kind * prior::PROBABILITIES + prior::probability_bucket(evidence.probability)) * DEPTHS + depth
 }
@@ -246,7 +262,7 @@ mod tests {
         match_len: 4,
         count: 3,
         depth: 1,
-        is_agreed: false,
+        agreement: Agreement::Unknown,
     };
 
     fn after(n: usize, hit: impl Fn(usize) -> bool) -> ReliabilityTable {
@@ -297,7 +313,7 @@ mod tests {
                 match_len: i % 23,
                 count: i % 7,
                 depth: i % 9,
-                is_agreed: false,
+                agreement: Agreement::Unknown,
             };
             let before = Evidence {
                 match_len: evidence.match_len.saturating_sub(1),

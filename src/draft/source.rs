@@ -193,7 +193,7 @@ impl Computed {
 /// one tree together with every other source's. The call order of a session:
 ///
 /// ```text
-/// calibrate* → prime(prompt) → { anchors → (prepare | expand)* → calibrate → observe }* → calibrate* → prime(next turn) → …
+/// calibrate* → prime(prompt) → { anchors → (prepare | expand | advance)* → calibrate → observe }* → calibrate* → prime(next turn) → …
 /// truncate → prime                        after a truncation
 /// ```
 ///
@@ -237,6 +237,13 @@ pub trait DraftSource: Send {
 
     /// Likely next tokens of each cursor, likeliest first. `out` comes empty.
     fn expand(&mut self, frontier: &[Cursor], out: &mut Candidates);
+
+    /// Where the source stands after a token that others claim at this cursor, and it does not. `None` (the default) where it
+    /// has nothing to say there: what looks up has said all that it knows.
+    fn advance(&mut self, cursor: Cursor, token: TokenId) -> Option<Cursor> {
+        let _ = (cursor, token);
+        None
+    }
 
     /// Expected time of [`expand`](Self::expand) for these cursors together, in µs, beyond that of a lookup. 0 (the default)
     /// where expanding is a lookup: then the source is always asked. Where it is more, the builder asks when it pays.

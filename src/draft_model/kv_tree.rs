@@ -193,6 +193,11 @@ impl KvTree {
         }
     }
 
+    /// Nodes that are there, the root counted.
+    pub(super) fn n_nodes(&self) -> u32 {
+        self.nodes.len() as u32
+    }
+
     /// Nodes that may still be computed behind this text.
     pub(super) fn room(&self) -> usize {
         self.n_nodes_max - self.nodes.len().saturating_sub(1)
@@ -238,14 +243,14 @@ impl KvTree {
         Ok(())
     }
 
-    /// Computes nodes in one pass, each a parent that is there and its token, and returns the first one's number; the others
-    /// follow it.
+    /// Computes nodes in one pass, each a parent and its token, and returns the first one's number; the others follow it. A
+    /// parent is there, or is an earlier one of them.
     ///
     /// # Errors
     /// [`ForwardError`]; the nodes are as they were.
     ///
     /// # Panics
-    /// A parent is not there, or there is no [room](Self::room).
+    /// A parent is not there and does not come before, or there is no [room](Self::room).
     pub(super) fn compute(&mut self, wanted: &[(u32, TokenId)]) -> Result<u32, ForwardError> {
         assert!(wanted.len() <= self.room(), "{} nodes where {} fit", wanted.len(), self.room());
         let first = self.nodes.len() as u32;
@@ -254,9 +259,13 @@ impl KvTree {
         self.batch.set_leaves(n_read, n_read + nodes.len() - 1, &tokens, |row, slots| {
             let start = slots.len();
             let mut node = wanted[row].0;
+            assert!(node < first + row as u32, "node {node} is not there");
             while node != ROOT {
                 slots.push(n_read as u32 + node - 1);
-                node = nodes[node as usize].parent;
+                node = match node.checked_sub(first) {
+                    None => nodes[node as usize].parent,
+                    Some(at) => wanted[at as usize].0,
+                };
             }
             slots[start..].reverse();
         });

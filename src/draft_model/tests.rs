@@ -41,7 +41,8 @@ fn from_scratch(model: &Arc<DraftModel>, text: &[TokenId]) -> Vec<Likely> {
 /// What a session may do to a tree.
 #[derive(Clone, Debug)]
 enum Op {
-    /// Computes nodes: each below one that is there (by an index into them), with a likely successor or another token.
+    /// Computes nodes: each below one that is there or comes before it (by an index into them), with a likely successor or
+    /// another token.
     Compute(Vec<(prop::sample::Index, usize)>),
     /// Commits a computed path of at most so many nodes, and then a token.
     Commit(usize, u32),
@@ -86,8 +87,9 @@ proptest! {
                     }
                     let mut wanted: Vec<(u32, TokenId)> = Vec::new();
                     for (index, rank) in below {
-                        let parent = index.index(paths.len()) as u32;
-                        let likely = tree.likely(parent).get(rank);
+                        let parent = index.index(paths.len() + wanted.len()) as u32;
+                        let is_there = (parent as usize) < paths.len();
+                        let likely = is_there.then(|| tree.likely(parent).get(rank)).flatten();
                         let token = likely.map_or(TokenId(rank as u32), |likely| likely.token);
                         let is_new = tree.child(parent, token).is_none() && !wanted.contains(&(parent, token));
                         if is_new && wanted.len() < tree.room() {
@@ -193,6 +195,30 @@ fn cursors_of_one_pass_are_cheaper_than_passes_of_their_own() {
 }
 
 #[test]
+fn a_path_that_others_claim_is_computed_in_one_pass() {
+    let mut source = DraftModelSource::new(&model(), CONTEXT_LEN).unwrap();
+    let text = [TokenId(5), TokenId(6)];
+    let mut anchors = Vec::new();
+    source.anchors(&text, &mut anchors);
+    let path = [7, 8, 9].map(TokenId);
+    let step = |at: Cursor, &token: &TokenId| source.advance(at, token).expect("goes on");
+    let end = path.iter().fold(anchors[0].cursor, step);
+    assert_eq!(path.iter().fold(anchors[0].cursor, |at, &token| source.advance(at, token).unwrap()), end);
+    let mut candidates = Candidates::with_limit(100);
+    source.expand(&[end], &mut candidates);
+    assert_eq!(source.computed().unwrap().passes, 2, "the root, and the path");
+    assert_eq!(source.expansion_us(&[end]), 0.0);
+    let whole: Vec<TokenId> = text.into_iter().chain(path).collect();
+    let expected: Vec<Likely> = from_scratch(&model(), &whole);
+    for (found, expected) in candidates.as_slice().iter().zip(expected) {
+        assert_eq!((found.token, found.probability), (expected.token, expected.probability));
+    }
+    // What is committed of it need not be computed again.
+    source.anchors(&whole[..4], &mut anchors);
+    assert_eq!(source.expansion_us(&[anchors[1].cursor]), 0.0);
+}
+
+#[test]
 fn an_error_turns_drafting_off_and_is_told() {
     let mut source = DraftModelSource::new(&model(), CONTEXT_LEN).unwrap();
     let outside = [TokenId(5), TokenId(1 << 20)];
@@ -231,4 +257,14 @@ fn a_cancelled_pass_drafts_nothing_and_is_made_later() {
     assert!(cancel.load(Ordering::Relaxed), "the target's pass is to see it too");
     cancel.store(false, Ordering::Relaxed);
     assert_eq!(drafter.with(KvTree::compute_root), Some(()));
+
+    let mut source = DraftModelSource::new(&model(), CONTEXT_LEN).unwrap();
+    source.watch(&cancel);
+    cancel.store(true, Ordering::Relaxed);
+    let mut anchors = Vec::new();
+    source.anchors(&[TokenId(5), TokenId(6)], &mut anchors);
+    let below = source.advance(anchors[0].cursor, TokenId(7)).unwrap();
+    let mut candidates = Candidates::with_limit(100);
+    source.expand(&[anchors[0].cursor, below], &mut candidates);
+    assert!(candidates.as_slice().is_empty());
 }

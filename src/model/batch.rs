@@ -88,8 +88,8 @@ impl Batch {
     }
 
     /// Fills the batch with rows that go on from nodes of a tree whose keys and values stand in the cache already, behind a
-    /// prefix of `prefix_len` tokens: `ancestors` calls its argument with the slots of a row's ancestors behind the prefix, from
-    /// the top down. Row `i` is written to slot `base + i`; no row sees another one of the batch.
+    /// prefix of `prefix_len` tokens, or from earlier rows: `ancestors` calls its argument with the slots of a row's ancestors
+    /// behind the prefix, from the top down. Row `i` is written to slot `base + i`.
     ///
     /// What a row sees, and so every bit of what it gives, is what [`set_tree`](Self::set_tree) would have it see in one batch
     /// with its ancestors.
