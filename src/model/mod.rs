@@ -3,7 +3,7 @@
 //! Reading order: [`config`] (what a transformer is made of), [`source`], [`gguf`] and [`hf`] (the two
 //! containers and how they are read), [`packed`] (files of
 //! packed weights), [`checkpoint`] (one view over all), [`weights`] (packed for the kernels), [`batch`], [`kv_cache`] and [`rope`] (what a forward
-//! pass works on), [`transformer`] (the pass itself), [`shortlist`] (the output rows of some tokens only), [`graphs`] (a model
+//! pass works on), [`transformer`] (the pass itself, with a look between two layers where one is wanted: [`Interlude`]), [`shortlist`] (the output rows of some tokens only), [`graphs`] (a model
 //! whose layers come from flash in blocks of fixed batch lengths), [`streamed`] (a model larger than memory, read from flash in every
 //! pass).
 
@@ -17,6 +17,7 @@ pub mod kv_cache;
 mod layers;
 pub mod packed;
 pub mod rope;
+mod rows;
 pub mod shortlist;
 pub mod source;
 pub mod streamed;
@@ -28,5 +29,6 @@ pub use batch::Batch;
 pub use checkpoint::Checkpoint;
 pub use config::ModelConfig;
 pub use kv_cache::KvCache;
+pub use rows::Interlude;
 pub use shortlist::Shortlist;
 pub use transformer::{Model, Workspace};

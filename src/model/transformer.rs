@@ -32,8 +32,9 @@ use crate::model::kv_cache::KvCache;
 use crate::model::layers::LayersError;
 use crate::model::packed::{ModelIdentity, identity_of_weights};
 use crate::model::rope::RopeTable;
+use crate::model::rows::{Going, Interlude, Rows};
 use crate::model::shortlist::Shortlist;
-use crate::model::streamed::{Streamed, StreamedError};
+use crate::model::streamed::{PassLayer, Streamed, StreamedError};
 use crate::model::weights::{Layer, LoadOptions, Quantize, Weights, WeightsError};
 use crate::stream::StreamOptions;
 use crate::token::TokenId;
@@ -99,6 +100,9 @@ pub enum ForwardError {
     /// Layers that are not kept in memory could not be read; the next pass tries again.
     #[error(transparent)]
     Layers(#[from] LayersError),
+    /// The rows were to be looked at between layers that are one graph; nothing was read or written.
+    #[error("static graphs compute whole blocks of layers: rows cannot be looked at between them")]
+    Undivided,
     /// The caller asked to stop.
     #[error("cancelled")]
     Cancelled,
@@ -109,8 +113,8 @@ pub struct Workspace {
     rope: RopeTable,
     activations: Activations,
     attention: AttentionScratch,
-    /// `[n_rows]` while a pass runs, empty between passes: kept for its memory.
-    visible: Vec<Visible<'static>>,
+    /// Empty between passes: kept for its memory.
+    going: Going<'static>,
     /// Residual stream, `[n_rows, hidden_dim]`; after a pass to [`PassEnd::Hidden`], the normed final hidden states.
     x: Vec<f32>,
     /// Of a pass through static graphs, whose calls have `x` for their own rows: `[n_rows, hidden_dim]`.
@@ -144,7 +148,7 @@ impl Workspace {
             rope: RopeTable::new(&config.rope, config.head_dim),
             activations: Activations::new(),
             attention: AttentionScratch::new(),
-            visible: Vec::new(),
+            going: Going::default(),
             x: Vec::new(),
             residual: Vec::new(),
             normed: Vec::new(),
@@ -279,31 +283,60 @@ impl Model {
         end: PassEnd,
         cancel: &AtomicBool,
     ) -> Result<(), ForwardError> {
+        self.forward_through(compute, batch, kv, workspace, end, None, cancel)
+    }
+
+    /// As [`Model::forward`], with a look at the rows before one of the layers ([`Interlude`]).
+    ///
+    /// Rows that the interlude takes out go no further. Their cells of the KV cache are not written from that layer on, and their
+    /// final hidden states are not numbers. The bits of the others are those that a pass without the interlude gives.
+    ///
+    /// # Errors
+    /// As [`Model::forward`]; [`ForwardError::Undivided`] where the layers are static graphs.
+    ///
+    /// # Panics
+    /// The interlude keeps a row and not every row that it sees.
+    #[allow(clippy::too_many_arguments, reason = "the arguments of one pass")]
+    pub fn forward_through(
+        &self,
+        compute: Compute<'_>,
+        batch: &Batch,
+        kv: &mut KvCache,
+        workspace: &mut Workspace,
+        end: PassEnd,
+        interlude: Option<&mut dyn Interlude>,
+        cancel: &AtomicBool,
+    ) -> Result<(), ForwardError> {
         self.check(batch, kv)?;
+        if interlude.is_some() && self.graphs.is_some() {
+            return Err(ForwardError::Undivided);
+        }
         let (config, ws) = (&self.config, workspace);
         ws.resize(config, batch.len());
         ws.rope.grow(batch.positions().iter().map(|&p| p as usize + 1).max().unwrap_or(0));
         self.embed(batch.tokens(), &mut ws.x)?;
-        let mut visible = recycle(std::mem::take(&mut ws.visible));
-        visible.extend((0..batch.len()).map(|row| batch.visible(row)));
-        let rows = Rows {
-            first_slot: batch.base(),
-            n_written: batch.len(),
-            positions: batch.positions(),
-            visible: &visible,
-        };
+        let mut going = Going::all(batch, std::mem::take(&mut ws.going));
         let result = match (&self.graphs, &self.streamed) {
-            (None, None) => self.run_layers(compute, 0, &self.weights.layers, &rows, kv, ws, end, cancel),
-            (Some(graphs), _) => self.run_graphs(compute, graphs, &rows, kv, ws, end, cancel),
-            (None, Some(streamed)) => self.run_streamed(compute, streamed, &rows, kv, ws, end, cancel),
+            (None, None) => {
+                let layer = |layer_idx: usize| Ok(PassLayer::Pinned(&self.weights.layers[layer_idx]));
+                self.run_each(compute, layer, &mut going, kv, ws, end, interlude, cancel)
+            }
+            (Some(graphs), _) => self.run_graphs(compute, graphs, &going.rows(), kv, ws, end, cancel),
+            (None, Some(streamed)) => match streamed.pass(cancel) {
+                None => Err(ForwardError::Cancelled),
+                Some(pass) => {
+                    let layer = |layer_idx: usize| pass.layer(layer_idx, cancel);
+                    self.run_each(compute, layer, &mut going, kv, ws, end, interlude, cancel)
+                }
+            },
         };
-        ws.visible = recycle(visible);
-        result?;
-        if end == PassEnd::Hidden {
+        if result.is_ok() && end == PassEnd::Hidden {
             norm_rows(compute, &ws.x, &self.weights.output_norm, config.norm_eps, &mut ws.normed);
             std::mem::swap(&mut ws.x, &mut ws.normed);
+            going.put_back(&mut ws.x, config.hidden_dim);
         }
-        Ok(())
+        ws.going = going.recycled();
+        result
     }
 
     /// The embedding of each token, `[tokens.len(), hidden_dim]`.
@@ -314,6 +347,31 @@ impl Model {
         let embedding = self.weights.embedding.as_ref().expect("in memory where it is not streamed");
         for (row, token) in x.chunks_exact_mut(self.config.hidden_dim).zip(tokens) {
             embedding.dequantize_row(token.index(), row);
+        }
+        Ok(())
+    }
+
+    /// Runs the rows through all layers, which `layer` gives one after the other, with a look at them on the way.
+    #[allow(clippy::too_many_arguments, reason = "the arguments of one pass")]
+    fn run_each<'l>(
+        &self,
+        compute: Compute<'_>,
+        layer: impl Fn(usize) -> Result<PassLayer<'l>, ForwardError>,
+        going: &mut Going<'_>,
+        kv: &mut KvCache,
+        ws: &mut Workspace,
+        end: PassEnd,
+        mut interlude: Option<&mut dyn Interlude>,
+        cancel: &AtomicBool,
+    ) -> Result<(), ForwardError> {
+        for layer_idx in 0..self.config.n_layers {
+            // Beside the layer's own read, where it is streamed.
+            if let Some(interlude) = interlude.take_if(|interlude| interlude.layer_idx() == layer_idx) {
+                going.look(interlude, compute, &mut ws.x, self.config.hidden_dim);
+                ws.resize(&self.config, going.len());
+            }
+            let layer = layer(layer_idx)?;
+            self.run_layers(compute, layer_idx, layer.as_slice(), &going.rows(), kv, ws, end, cancel)?;
         }
         Ok(())
     }
@@ -368,7 +426,7 @@ impl Model {
         cancel: &AtomicBool,
     ) -> Result<(), ForwardError> {
         let (n_rows, hidden_dim) = (rows.positions.len(), self.config.hidden_dim);
-        let padding = [rows.first_slot as u32];
+        let padding = [rows.slots.first().copied().unwrap_or(0)];
         let padding = Visible { prefix_len: 0, extra: &padding };
         let (mut positions, mut visible) = (rows.positions.to_vec(), rows.visible.to_vec());
         let mut residual = std::mem::replace(&mut ws.x, std::mem::take(&mut ws.residual));
@@ -383,8 +441,7 @@ impl Model {
             for start in (0..n_rows).step_by(batch_len) {
                 let n_written = batch_len.min(n_rows - start);
                 let call = Rows {
-                    first_slot: rows.first_slot + start,
-                    n_written,
+                    slots: &rows.slots[start..start + n_written],
                     positions: &positions[start..start + batch_len],
                     visible: &visible[start..start + batch_len],
                 };
@@ -401,26 +458,6 @@ impl Model {
         pass.finish();
         ws.residual = std::mem::replace(&mut ws.x, residual);
         ws.resize(&self.config, n_rows);
-        Ok(())
-    }
-
-    /// Runs `rows` through layers of which some are on their way from flash.
-    #[allow(clippy::too_many_arguments, reason = "the arguments of one pass")]
-    fn run_streamed(
-        &self,
-        compute: Compute<'_>,
-        streamed: &Streamed,
-        rows: &Rows<'_>,
-        kv: &mut KvCache,
-        ws: &mut Workspace,
-        end: PassEnd,
-        cancel: &AtomicBool,
-    ) -> Result<(), ForwardError> {
-        let Some(pass) = streamed.pass(cancel) else { return Err(ForwardError::Cancelled) };
-        for layer_idx in 0..self.config.n_layers {
-            let layer = pass.layer(layer_idx, cancel)?;
-            self.run_layers(compute, layer_idx, layer.as_slice(), rows, kv, ws, end, cancel)?;
-        }
         Ok(())
     }
 
@@ -595,8 +632,8 @@ impl Model {
         let kv_dim = self.config.n_kv_heads * self.config.head_dim;
         let layer_kv = kv.layer_mut(layer_idx);
         let keys_and_values = ws.k.chunks_exact(kv_dim).zip(ws.v.chunks_exact(kv_dim));
-        for (row, (key, value)) in keys_and_values.take(rows.n_written).enumerate() {
-            layer_kv.write(compute.kernels, rows.first_slot + row, key, value);
+        for (&slot, (key, value)) in rows.slots.iter().zip(keys_and_values) {
+            layer_kv.write(compute.kernels, slot as usize, key, value);
         }
     }
 
@@ -654,24 +691,6 @@ impl Model {
             kernels::add(compute.kernels, row, &projected[i * row.len()..(i + 1) * row.len()]);
         });
     }
-}
-
-/// The rows that a pass, or one call of a static graph, takes through layers.
-struct Rows<'a> {
-    /// The cache slot of the first row; the others follow it.
-    first_slot: usize,
-    /// Rows that have a slot; those behind them are padding of a static graph.
-    n_written: usize,
-    /// `[n_rows]`
-    positions: &'a [u32],
-    /// `[n_rows]`
-    visible: &'a [Visible<'a>],
-}
-
-/// An empty vector for another lifetime, with the memory of the old one (the collection is in place).
-fn recycle<'a>(mut visible: Vec<Visible<'_>>) -> Vec<Visible<'a>> {
-    visible.clear();
-    visible.into_iter().map(|_| unreachable!("the vector is empty")).collect()
 }
 
 /// Multiplies rows of activations `[n_rows, n_cols]` with several matrices, preparing the activations once in the forms
