@@ -5,6 +5,7 @@ pub mod engine;
 pub mod kernels;
 mod mapping;
 pub mod model;
+pub mod pruning;
 mod replace;
 pub mod sam;
 pub mod schedule;

@@ -15,9 +15,11 @@ use refrain::kernels::BlockType;
 use refrain::model::checkpoint::Checkpoint;
 use refrain::model::gguf::{GgufArray, GgufFile};
 use refrain::model::hf::{SafetensorsFile, parse_config};
-use refrain::model::packed::{PackedFile, pack};
+use refrain::model::packed::{ModelIdentity, PackedFile, pack};
 use refrain::model::source::Source;
 use refrain::model::weights::LoadOptions;
+use refrain::pruning::{Predictor, PredictorParts};
+use refrain::token::TokenId;
 use refrain::tokenizer::{ChatTemplate, Message, Role, SpecialTexts, SpecialTokens, Tokenizer};
 
 #[global_allocator]
@@ -186,6 +188,14 @@ proptest! {
     }
 
     #[test]
+    fn predictor(bytes in damaged(PREDICTOR.clone(), 100)) {
+        within(16 * bytes.len() + SLACK, || {
+            let read = Predictor::from_bytes(&bytes, "damaged.predictor");
+            assert_eq!(read.is_ok(), bytes == *PREDICTOR, "what is damaged is found, and nothing else");
+        });
+    }
+
+    #[test]
     fn template(bytes in damaged(TEMPLATE.as_bytes().to_vec(), usize::MAX)) {
         within(64 << 20, || {
             let Ok(template) = ChatTemplate::new(String::from_utf8_lossy(&bytes).into_owned()) else { return };
@@ -195,6 +205,20 @@ proptest! {
 }
 
 static PACKED: LazyLock<Vec<u8>> = LazyLock::new(|| packed("qwen3"));
+
+static PREDICTOR: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let parts = PredictorParts {
+        model: ModelIdentity::from_bits(1 << 100),
+        layer_idx: 2,
+        hidden_dim: 8,
+        rank: 3,
+        vocab_size: 20,
+        down: vec![0.5; 24],
+        up: vec![half::f16::ONE; 60],
+        shadow_pool: [1, 7].map(TokenId).to_vec(),
+    };
+    Predictor::new(parts).unwrap().to_bytes()
+});
 
 /// A tiny packed model with a tokenizer.
 fn packed(name: &str) -> Vec<u8> {
@@ -256,4 +280,5 @@ fn write_fuzz_seeds() {
     write("tokenizer_json", "byte-level", format!("{}\0a b <|im_end|>", tokenizer_json()).as_bytes());
     write("chat_template", "template", TEMPLATE.as_bytes());
     write("profile", "two-contexts", PROFILE.as_bytes());
+    write("predictor", "small", &PREDICTOR);
 }

@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use refrain::draft::testing::{AlwaysRight, AlwaysWrong};
 use refrain::draft::{
-    BuilderConfig, ContextSource, DraftSource, DraftTree, Evidence, HistoryStore, NodeIdx, OrderConfig,
-    PassagesSource, Prior, ReliabilityConfig, ReliabilityTable, ResumeSource, StepLimits, StepOutcome,
-    TreeBuilder,
+    BuilderConfig, ContextSource, DraftSource, DraftTree, Evidence, HistoryStore, NodeIdx, NodeSet,
+    OrderConfig, PassagesSource, Prior, ReliabilityConfig, ReliabilityTable, ResumeSource, StepLimits,
+    StepOutcome, TreeBuilder,
 };
 use refrain::token::TokenId;
 use refrain::verify::{Walk, walk};
@@ -267,7 +267,7 @@ fn follow(tree: &DraftTree, rest: &[TokenId], path: &mut Walk) -> usize {
         n_new += 1;
         if n_new < rest.len() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     };
-    match walk(tree, path, choose, emit) {
+    match walk(tree, NodeSet::ALL, path, choose, emit) {
         Ok(()) => n_new,
         Err(never) => match never {},
     }

@@ -29,6 +29,7 @@ mod cost;
 mod fitted;
 mod history;
 mod limits;
+mod node_set;
 mod orders;
 mod passages;
 mod prior;
@@ -55,6 +56,7 @@ pub(crate) use cost::CostCorrection;
 pub use cost::{CostProfile, VERIFY_ROWS_MAX};
 pub use history::{HistorySource, HistoryStore};
 pub use limits::{BuilderConfig, StepLimits, Weighing};
+pub use node_set::NodeSet;
 pub use orders::{
     AutomatonOrders, ORDER_SUCCESSORS_MAX, OrderConfig, OrderSuccessor, SuffixOrders, propose_orders,
 };

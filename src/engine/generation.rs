@@ -15,9 +15,10 @@ use crate::engine::output::{FinishReason, Output, OutputLimits};
 use crate::engine::projection::Projection;
 use crate::engine::reader::Reader;
 use crate::engine::session::{Session, SessionError};
-use crate::engine::stats::{SourceStats, Stats, Stopwatch, StreamingStats};
+use crate::engine::stats::{PruningStats, SourceStats, Stats, Stopwatch, StreamingStats};
 use crate::model::streamed::Streamed;
-use crate::model::transformer::{ForwardError, PassEnd};
+use crate::model::transformer::ForwardError;
+use crate::pruning::Pruned;
 use crate::stream::Flow;
 use crate::token::TokenId;
 use crate::verify::{LogitsProcessor, Sampler, SamplingError, walk};
@@ -151,6 +152,7 @@ impl<'s> Generation<'s> {
             cached_tokens: session.kv.len().min(prompt_len - 1),
             prefilled_tokens: prompt_len - 1 - session.kv.len().min(prompt_len - 1),
             sources: sources.collect(),
+            pruning: session.prunes().then(PruningStats::default),
             ..Stats::default()
         };
         session.builder.set_table(session.shared.reliability().clone());
@@ -252,7 +254,7 @@ impl<'s> Generation<'s> {
         watch.lap(&mut time_us.draft);
 
         let forward_us_before = time_us.forward;
-        session.forward(PassEnd::Hidden)?;
+        let pruned = session.verify()?;
         watch.lap(&mut time_us.forward);
 
         let walked = self.walk();
@@ -269,15 +271,16 @@ impl<'s> Generation<'s> {
         // Choosing tokens costs what it does in plain decoding, and is no part of the batch.
         let batch_us = time_us.forward - forward_us_before + self.projection.time_us();
         self.costs.observe(n_rows, batch_us as f32);
-        self.observe(n_rows);
+        self.observe(n_rows, pruned);
         watch.lap(&mut self.stats.time_us.observe);
         Ok(())
     }
 
     /// Follows the target's choices; each is committed as a token at once, so that the next one is made with it.
     fn walk(&mut self) -> Result<(), GenerateError> {
-        let Session { shared, tokens, workspace, sources, tree, walk: path, reader, .. } = &mut *self.session;
-        let tree = &*tree;
+        let Session { shared, tokens, workspace, sources, tree, verified, walk: path, reader, .. } =
+            &mut *self.session;
+        let (tree, verified) = (&*tree, *verified);
         self.projection.clear();
         if let Some(reader) = reader {
             reader.start_walk();
@@ -286,10 +289,11 @@ impl<'s> Generation<'s> {
         let tokens = std::cell::RefCell::new(tokens);
         walk(
             tree,
+            verified,
             path,
             |node| {
                 let tokens = tokens.borrow();
-                let logits = self.projection.logits(shared, workspace, tree, node)?;
+                let logits = self.projection.logits(shared, workspace, tree, verified, node)?;
                 if let Some(reader) = reader {
                     reader.list_visited(shared, logits);
                 }
@@ -312,7 +316,7 @@ impl<'s> Generation<'s> {
 
     /// Takes from the step's rows what the sources want to know of the target, while the hidden states are there.
     fn read_rows(&mut self) {
-        let Session { shared, workspace, tokens, sources, tree, walk, reader, calibrated, .. } =
+        let Session { shared, workspace, tokens, sources, tree, verified, walk, reader, calibrated, .. } =
             &mut *self.session;
         let Some(reader) = reader else { return };
         let path = walk.path();
@@ -322,19 +326,24 @@ impl<'s> Generation<'s> {
         sources.iter_mut().for_each(|source| source.calibrate(first, lists));
         *calibrated = first + lists.len();
         reader.extend(&shared.model, &tokens[first + 1..]);
-        reader.judge(shared, workspace, tree, path);
+        reader.judge(shared, workspace, tree, *verified, path);
     }
 
     /// Sources, reliability and statistics learn from the step.
-    fn observe(&mut self, n_rows: usize) {
+    fn observe(&mut self, n_rows: usize, pruned: Option<Pruned>) {
         self.read_rows();
-        let Session { options, tokens, sources, builder, tree, walk, primed, reader, .. } =
+        let Session { options, tokens, sources, builder, tree, verified, walk, primed, reader, .. } =
             &mut *self.session;
         let path = walk.path();
         let new_tokens = &tokens[tokens.len() - path.len()..];
         let stats = &mut self.stats;
         // A token at which the output ended was agreed with, even though its row is not kept.
-        let ended_in_draft = tree.child(path[path.len() - 1], new_tokens[path.len() - 1]);
+        let named = tree.child(path[path.len() - 1], new_tokens[path.len() - 1]);
+        let ended_in_draft = named.filter(|&node| verified.contains(node));
+        if let Some(pruning) = stats.pruning.as_mut().filter(|_| tree.len() > 1) {
+            pruning.count_step(n_rows, pruned);
+            pruning.cut_short += usize::from(named.is_some() && ended_in_draft.is_none());
+        }
         let agreed = path[1..].iter().copied().chain(ended_in_draft);
         for source in agreed.filter_map(|node| tree.source(node)) {
             stats.sources[source].accepted += 1;
@@ -421,6 +430,8 @@ impl<'s> Generation<'s> {
         session.cancel.store(false, Ordering::Relaxed);
         let learnt = self.costs.clone().with_batch_lens(&[]);
         match session.profile() {
+            // Batches that were cut down tell nothing of whole ones.
+            _ if session.prunes() => {}
             Some(profile) => {
                 // The context has grown: what that costs is in the profile, and no news about the device.
                 let measured = profile.costs(session.tokens.len(), session.options.projection_rows);

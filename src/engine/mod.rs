@@ -20,6 +20,7 @@ use crate::model::streamed::Streamed;
 use crate::model::transformer::{Compute, ForwardError, PassEnd};
 use crate::model::weights::{LoadOptions, WeightsError};
 use crate::model::{Batch, Checkpoint, KvCache, Model, ModelConfig, Workspace, kv_cache::KvCacheError};
+use crate::pruning::{Predictor, PredictorError};
 use crate::schedule::{GraphKind, SwitchTimes};
 use crate::token::TokenId;
 use crate::tokenizer::{Tokenizer, TokenizerError};
@@ -35,6 +36,7 @@ mod projection;
 mod reader;
 mod session;
 mod stats;
+mod trace;
 
 pub use generation::{Event, GenerateError, Generation, Origin, Summary, TokenEvent};
 pub use options::{
@@ -44,8 +46,9 @@ pub use options::{
 };
 pub use output::FinishReason;
 pub use profile::{MachineProfile, ProfileError, ProfileMismatch, ProfileOptions};
-pub use session::{CancelHandle, LogitsReceiver, Score, Session, SessionError};
-pub use stats::{DraftingOffStats, RowStats, SourceStats, StageTimes, Stats, StreamingStats};
+pub use session::{CancelHandle, Session, SessionError};
+pub use stats::{DraftingOffStats, PruningStats, RowStats, SourceStats, StageTimes, Stats, StreamingStats};
+pub use trace::{LogitsReceiver, Score, Traced};
 
 /// A loaded model with its tokenizer, threads, cost profile and history. Cloning shares all of it.
 #[derive(Clone)]
@@ -61,6 +64,8 @@ pub(crate) struct Shared {
     pub(crate) pool: Arc<Pool>,
     /// What sessions that are started from now on draft with, besides their texts.
     draft_model: Mutex<Option<Arc<DraftModel>>>,
+    /// What sessions that are started from now on prune with.
+    predictor: Mutex<Option<Arc<Predictor>>>,
     /// Generations without a stored profile start from it and give back what they have measured.
     pub(crate) costs: Mutex<CostProfile>,
     /// What projecting rows onto the vocabulary costs.
@@ -191,6 +196,7 @@ impl Engine {
             kernels,
             pool,
             draft_model: Mutex::new(None),
+            predictor: Mutex::new(None),
             costs: Mutex::new(costs),
             projection_costs,
             profile,
@@ -247,6 +253,22 @@ impl Engine {
     /// The model that drafts, if there is one.
     pub fn draft_model(&self) -> Option<Arc<DraftModel>> {
         self.shared.draft_model()
+    }
+
+    /// Lets sessions that are started from now on prune their drafts half-way through the model, by what this predictor says of
+    /// them, in place of an earlier one. It never changes the output.
+    ///
+    /// # Errors
+    /// [`PredictorError`]: it was trained for another model, or this one's layers are static graphs; sessions go on as before.
+    pub fn set_predictor(&self, predictor: Predictor) -> Result<(), PredictorError> {
+        predictor.check_model(&self.shared.model)?;
+        *self.shared.predictor_slot() = Some(Arc::new(predictor));
+        Ok(())
+    }
+
+    /// What sessions prune with, if anything.
+    pub fn predictor(&self) -> Option<Arc<Predictor>> {
+        self.shared.predictor()
     }
 
     /// The model's dimensions.
@@ -352,6 +374,14 @@ impl Shared {
 
     fn draft_model_slot(&self) -> std::sync::MutexGuard<'_, Option<Arc<DraftModel>>> {
         self.draft_model.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn predictor(&self) -> Option<Arc<Predictor>> {
+        self.predictor_slot().clone()
+    }
+
+    fn predictor_slot(&self) -> std::sync::MutexGuard<'_, Option<Arc<Predictor>>> {
+        self.predictor.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn costs(&self) -> std::sync::MutexGuard<'_, CostProfile> {

@@ -9,6 +9,7 @@ use crate::draft_model::ModelRule;
 use crate::kernels::{IsaKind, KvType};
 use crate::model::graphs::Switching;
 use crate::model::weights::{PackedAccess, Quantize};
+use crate::pruning::PruningConfig;
 use crate::stream::StreamOptions;
 use crate::token::TokenId;
 use crate::verify::{LogitsProcessor, Sampling};
@@ -132,6 +133,8 @@ pub struct SessionOptions {
     pub calibration: Calibration,
     /// What is kept of rejected drafts, with [`Drafting::Auto`]; `None`: nothing.
     pub reuse: Option<ReuseConfig>,
+    /// How drafts are pruned half-way through the target, where the engine has a predictor; `None`: they are not.
+    pub pruning: Option<PruningConfig>,
     /// Whose history drafts for this session and learns from it: an app, a user, a task.
     pub namespace: String,
     /// Whether to draft from, and add to, the history of the namespace.
@@ -165,6 +168,7 @@ impl Default for SessionOptions {
             draft_model: true,
             calibration: Calibration::default(),
             reuse: Some(ReuseConfig::default()),
+            pruning: Some(PruningConfig::default()),
             namespace: "default".to_owned(),
             history: true,
             verify_rows_max: 32,

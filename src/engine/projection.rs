@@ -8,7 +8,7 @@
 //! rather than at one knee, so each is weighed: a row joins where what it adds to the wave is less than what projecting it
 //! later would cost, times the probability that the walk comes to it.
 
-use crate::draft::{CostProfile, DraftTree, NodeIdx};
+use crate::draft::{CostProfile, DraftTree, NodeIdx, NodeSet};
 use crate::engine::Shared;
 use crate::engine::options::ProjectionMode;
 use crate::engine::stats::Stopwatch;
@@ -61,7 +61,7 @@ impl Projection {
         self.time_us
     }
 
-    /// The logits of `node`, for the caller to change.
+    /// The logits of `node`, for the caller to change; it is in `verified`, outside which no row is projected.
     ///
     /// # Errors
     /// A streamed output matrix could not be read: the call may be repeated.
@@ -70,12 +70,13 @@ impl Projection {
         shared: &Shared,
         workspace: &mut Workspace,
         tree: &DraftTree,
+        verified: NodeSet,
         node: NodeIdx,
     ) -> Result<&mut [f32], ForwardError> {
         let place = match self.rows.iter().position(|&row| row == node.0) {
             Some(place) => place,
             None => {
-                self.plan_wave(tree, node);
+                self.plan_wave(tree, verified, node);
                 let mut watch = Stopwatch::start();
                 let projected =
                     shared.model.logits(shared.compute(), workspace, &self.rows, &mut self.logits);
@@ -94,10 +95,10 @@ impl Projection {
     }
 
     /// The rows of the wave that begins at `node`.
-    fn plan_wave(&mut self, tree: &DraftTree, node: NodeIdx) {
+    fn plan_wave(&mut self, tree: &DraftTree, verified: NodeSet, node: NodeIdx) {
         self.rows.clear();
         if self.mode == ProjectionMode::Eager {
-            self.rows.extend(0..tree.len() as u32);
+            self.rows.extend(verified.nodes(tree.len()).map(|node| node.0));
             return;
         }
         self.rows.push(node.0);
@@ -105,7 +106,7 @@ impl Projection {
         let mut last = node;
         while self.rows.len() < self.wave_rows_max
             // Nodes stand in order of falling reach, so the first child is the likeliest.
-            && let Some(child) = tree.children(last).next()
+            && let Some(child) = tree.children(last).find(|&child| verified.contains(child))
         {
             let n_rows = self.rows.len();
             let added_us = self.costs.verify_us(n_rows + 1) - self.costs.verify_us(n_rows);
@@ -135,8 +136,21 @@ mod tests {
 
     fn wave(mode: ProjectionMode, max: usize, costs: &[(usize, f32)], node: u32) -> Vec<u32> {
         let mut projection = Projection::new(mode, max, CostProfile::from_measurements(costs), 8);
-        projection.plan_wave(&tree(), NodeIdx(node));
+        projection.plan_wave(&tree(), NodeSet::ALL, NodeIdx(node));
         projection.rows
+    }
+
+    #[test]
+    fn rows_that_were_left_behind_are_not_projected() {
+        let mut verified = NodeSet::ROOT;
+        [1, 4].into_iter().for_each(|node| verified.insert(NodeIdx(node)));
+        for (mode, expected) in
+            [(ProjectionMode::OnDemand, vec![0, 1]), (ProjectionMode::Eager, vec![0, 1, 4])]
+        {
+            let mut projection = Projection::new(mode, 8, CostProfile::free_rows(1.0), 8);
+            projection.plan_wave(&tree(), verified, NodeIdx::ROOT);
+            assert_eq!(projection.rows, expected, "{mode:?}");
+        }
     }
 
     #[test]

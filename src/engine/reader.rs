@@ -8,7 +8,7 @@
 //! *Reuse* wants to know how likely the target finds the rejected tokens of a draft. Their rows' hidden states are there; they
 //! are projected onto the shortlist too.
 
-use crate::draft::{DraftSource, DraftTree, NodeIdx, SUCCESSORS_MAX, Successor, SuccessorLists};
+use crate::draft::{DraftSource, DraftTree, NodeIdx, NodeSet, SUCCESSORS_MAX, Successor, SuccessorLists};
 use crate::engine::Shared;
 use crate::engine::options::Calibration;
 use crate::kernels::{self, PackError};
@@ -165,12 +165,13 @@ impl Reader {
     /// a number for the others, and for tokens whose parent is not among the rows that are worth projecting. Empty where
     /// nothing longer than a token was rejected.
     ///
-    /// The rows of the batch must be those of the tree, of which `path` was visited.
+    /// The rows of the batch must be those of the tree, of which `verified` went through all layers and `path` was visited.
     pub(super) fn judge(
         &mut self,
         shared: &Shared,
         workspace: &mut Workspace,
         tree: &DraftTree,
+        verified: NodeSet,
         path: &[NodeIdx],
     ) {
         self.confidence.clear();
@@ -178,7 +179,8 @@ impl Reader {
         let rejected = (1..tree.len() as u32).filter(|&node| !visited(node));
         self.rows.clear();
         for parent in rejected.map(|node| tree.parents()[node as usize]) {
-            if self.rows.len() < JUDGED_ROWS_MAX && !self.rows.contains(&parent) {
+            let is_read = verified.contains(NodeIdx(parent));
+            if self.rows.len() < JUDGED_ROWS_MAX && is_read && !self.rows.contains(&parent) {
                 self.rows.push(parent);
             }
         }

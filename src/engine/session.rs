@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use serde::Serialize;
 use thiserror::Error;
 
 use crate::draft::{
-    BuilderConfig, CalibrationSource, ContextSource, DraftSource, DraftTree, ResumeSource, ReuseConfig,
-    ReuseSource, SOURCES_MAX, SourceKind, TreeBuilder,
+    BuilderConfig, CalibrationSource, ContextSource, DraftSource, DraftTree, NodeSet, ResumeSource,
+    ReuseConfig, ReuseSource, SOURCES_MAX, SourceKind, TreeBuilder,
 };
 use crate::draft_model::DraftModelSource;
 use crate::engine::generation::{GenerateError, Generation};
@@ -20,10 +19,11 @@ use crate::engine::profile::{MachineProfile, ProfileMismatch};
 use crate::engine::reader::Reader;
 use crate::engine::stats::Stopwatch;
 use crate::engine::{CONTEXT_LEN_DEFAULT_MAX, Shared};
-use crate::kernels::{self, PackError};
+use crate::kernels::PackError;
 use crate::model::graphs::StaticGraphs;
 use crate::model::transformer::{ForwardError, PassEnd};
-use crate::model::{Batch, KvCache, Workspace, kv_cache::KvCacheError};
+use crate::model::{Batch, Interlude, KvCache, Workspace, kv_cache::KvCacheError};
+use crate::pruning::{Pruned, Pruner, PruningConfig, SHADOW_POOL_MAX};
 use crate::token::TokenId;
 use crate::tokenizer::{Message, Role, SpecialTokens, TokenizerError};
 use crate::verify::Walk;
@@ -47,6 +47,10 @@ pub struct Session {
     pub(super) builder: TreeBuilder,
     /// The newest step's draft.
     pub(super) tree: DraftTree,
+    /// Its nodes whose rows went through the whole target.
+    pub(super) verified: NodeSet,
+    /// Cuts verification batches down, where the engine has a predictor.
+    pruner: Option<Pruner>,
     /// Tokens that the sources have seen.
     pub(super) primed: usize,
     /// Reads the target's rows for the sources that want it.
@@ -105,6 +109,14 @@ pub enum SessionError {
         /// Its value.
         given: f32,
     },
+    /// A share of pruning is none.
+    #[error("{option} is {given}, outside 0..=1")]
+    PruningShare {
+        /// The option.
+        option: &'static str,
+        /// Its value.
+        given: f32,
+    },
     /// The session is to draft with a model, and the engine has none.
     #[error("there is no draft model; load one before the session starts")]
     NoDraftModel,
@@ -140,18 +152,6 @@ pub enum SessionError {
     },
 }
 
-/// Receives the logits of one position, `[vocab_size]`.
-pub type LogitsReceiver<'a> = &'a mut dyn FnMut(&[f32]);
-
-/// How likely the model finds each token of a text.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Score {
-    /// Natural logarithm of each token's probability, from the second token on.
-    pub log_probabilities: Vec<f64>,
-    /// `exp(-mean(log_probabilities))`
-    pub perplexity: f64,
-}
-
 impl Session {
     pub(super) fn new(shared: Arc<Shared>, options: SessionOptions) -> Result<Self, SessionError> {
         let options = fitted_to_graphs(&shared, options);
@@ -169,6 +169,7 @@ impl Session {
                 return Err(SessionError::ReuseThreshold { given: reuse.threshold });
             }
         }
+        options.pruning.map_or(Ok(()), check_pruning)?;
         let lens = &options.verify_lens;
         let rising = lens.windows(2).all(|pair| pair[0] < pair[1]);
         let reach =
@@ -219,6 +220,8 @@ impl Session {
             Drafting::OwnSources | Drafting::Off => {}
         }
         let builder = TreeBuilder::with_table(bounds, shared.reliability().clone());
+        let pruner = options.pruning.zip(shared.predictor());
+        let pruner = pruner.map(|(config, predictor)| Pruner::new(predictor, config));
         let cancel = Arc::new(AtomicBool::new(false));
         sources.iter_mut().for_each(|source| source.watch(&cancel));
         Ok(Self {
@@ -231,6 +234,8 @@ impl Session {
             sources,
             builder,
             tree: DraftTree::default(),
+            verified: NodeSet::ALL,
+            pruner,
             primed: 0,
             reader,
             calibrated: 0,
@@ -475,13 +480,43 @@ impl Session {
 
     /// Runs the current batch; a cancellation is taken note of once.
     pub(super) fn forward(&mut self, end: PassEnd) -> Result<(), ForwardError> {
+        self.forward_through(end, None)
+    }
+
+    /// Runs the batch of the current tree, and finds which of its nodes are `verified`. `None`: nothing was to be pruned.
+    pub(super) fn verify(&mut self) -> Result<Option<Pruned>, ForwardError> {
+        self.verified = NodeSet::ALL;
+        let Some(mut pruner) = self.pruner.take() else {
+            return self.forward(PassEnd::Hidden).map(|()| None);
+        };
+        let (tree, lens) = (std::mem::take(&mut self.tree), std::mem::take(&mut self.options.verify_lens));
+        let mut pass = pruner.pass(&tree, &lens);
+        let result =
+            self.forward_through(PassEnd::Hidden, pass.as_mut().map(|pass| pass as &mut dyn Interlude));
+        let pruned = pass.and_then(|pass| pass.pruned());
+        (self.tree, self.options.verify_lens, self.pruner) = (tree, lens, Some(pruner));
+        self.verified = pruned.map_or(NodeSet::ALL, |pruned| pruned.kept);
+        result.map(|()| pruned)
+    }
+
+    /// Whether verification batches are cut down.
+    pub(super) fn prunes(&self) -> bool {
+        self.pruner.is_some()
+    }
+
+    pub(super) fn forward_through(
+        &mut self,
+        end: PassEnd,
+        interlude: Option<&mut dyn Interlude>,
+    ) -> Result<(), ForwardError> {
         let shared = &self.shared;
-        let result = shared.model.forward(
+        let result = shared.model.forward_through(
             shared.compute(),
             &self.batch,
             &mut self.kv,
             &mut self.workspace,
             end,
+            interlude,
             &self.cancel,
         );
         if result == Err(ForwardError::Cancelled) {
@@ -499,7 +534,7 @@ impl Session {
     }
 
     /// Encodes the turns, keeping as much of the KV cache as the new tokens share with the old ones.
-    fn sync_chat(&mut self) -> Result<(), SessionError> {
+    pub(super) fn sync_chat(&mut self) -> Result<(), SessionError> {
         if self.synced {
             return Ok(());
         }
@@ -532,43 +567,6 @@ impl Session {
             self.synced = false;
         }
     }
-
-    /// Scores the session's tokens; `logits`, if given, receives each position's logits `[vocab_size]` in order.
-    ///
-    /// The tokens are run again from the first, in prefill chunks; afterwards the KV cache holds them.
-    ///
-    /// # Errors
-    /// As [`Session::prefill`].
-    pub fn score(&mut self, mut logits: Option<LogitsReceiver<'_>>) -> Result<Score, GenerateError> {
-        self.sync_chat()?;
-        self.kv.truncate(0);
-        let vocab_size = self.shared.model.config().vocab_size;
-        let mut log_probabilities = Vec::with_capacity(self.tokens.len().saturating_sub(1));
-        let mut projected = Vec::new();
-        while self.kv.len() < self.tokens.len() {
-            let done = self.kv.len();
-            let end = self.tokens.len().min(done + self.options.prefill_chunk);
-            self.batch.set_chain(done, &self.tokens[done..end]);
-            self.forward(PassEnd::Hidden)?;
-            let rows: Vec<u32> = (0..(end - done) as u32).collect();
-            // A few rows at a time: the logits of a whole chunk would outgrow the model.
-            for rows in rows.chunks(self.options.projection_rows) {
-                self.shared.model.logits(self.shared.compute(), &mut self.workspace, rows, &mut projected)?;
-                for (&row, logit_row) in rows.iter().zip(projected.chunks_exact(vocab_size)) {
-                    if let Some(receive) = &mut logits {
-                        receive(logit_row);
-                    }
-                    if let Some(next) = self.tokens.get(done + row as usize + 1) {
-                        let total = kernels::log_sum_exp(self.shared.kernels, logit_row);
-                        log_probabilities.push(f64::from(logit_row[next.index()]) - f64::from(total));
-                    }
-                }
-            }
-            self.kv.commit_all(&self.batch);
-        }
-        let mean = log_probabilities.iter().sum::<f64>() / log_probabilities.len().max(1) as f64;
-        Ok(Score { perplexity: (-mean).exp(), log_probabilities })
-    }
 }
 
 /// [`Calibration::Auto`] becomes what pays on this machine.
@@ -594,6 +592,17 @@ fn fitted_to_graphs(shared: &Shared, mut options: SessionOptions) -> SessionOpti
         options.verify_lens = lens.collect();
     }
     options
+}
+
+fn check_pruning(config: PruningConfig) -> Result<(), SessionError> {
+    check("pruning.shadow_tokens", config.shadow_tokens, 0, SHADOW_POOL_MAX)?;
+    let saved_min = config.safeguards.map_or(0.0, |safeguards| safeguards.saved_min);
+    for (option, given) in [("pruning.threshold", config.threshold), ("pruning.saved_min", saved_min)] {
+        if !(0.0..=1.0).contains(&given) {
+            return Err(SessionError::PruningShare { option, given });
+        }
+    }
+    Ok(())
 }
 
 fn check(option: &'static str, given: usize, min: usize, max: usize) -> Result<(), SessionError> {

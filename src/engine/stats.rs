@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::draft::{Computed, Rejections, SourceKind};
 use crate::model::streamed::{StreamMemory, Streamed};
+use crate::pruning::Pruned;
 use crate::stream::{Flow, ReadMode};
 
 /// Statistics of one generation.
@@ -29,6 +30,9 @@ pub struct Stats {
     pub rows: RowStats,
     /// How the drafts that the target left lined up with what it said instead.
     pub rejections: Rejections,
+    /// What went on half-way through the target, where drafts are pruned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pruning: Option<PruningStats>,
     /// Steps that drafted nothing, with the reason.
     pub drafting_off: DraftingOffStats,
     /// Where the time went, in microseconds.
@@ -116,6 +120,52 @@ impl std::ops::AddAssign for RowStats {
         self.wasted += other.wasted;
         self.padded += other.padded;
         self.projected += other.projected;
+    }
+}
+
+/// How drafts were pruned. (How many tokens would have been accepted of what was left behind, nobody knows: `refrain bench ablate`
+/// compares.)
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct PruningStats {
+    /// Steps whose batch was cut down.
+    pub pruned_steps: usize,
+    /// Steps in which everything went on: too little would have been saved.
+    pub whole_steps: usize,
+    /// Rows of these steps' batches, padding included.
+    pub rows_before: usize,
+    /// Of them, rows that went through the layers behind the predictor's.
+    pub rows_kept: usize,
+    /// Steps that ended at a draft token which was right and had been left behind.
+    pub cut_short: usize,
+    /// Time of the predictor, in µs: a part of the forward passes'.
+    pub time_us: f64,
+}
+
+impl PruningStats {
+    /// The share of the rows that went on, 0 to 1; 1 where there were none.
+    pub fn kept_share(&self) -> f64 {
+        if self.rows_before == 0 { 1.0 } else { self.rows_kept as f64 / self.rows_before as f64 }
+    }
+}
+
+impl PruningStats {
+    pub(crate) fn count_step(&mut self, n_rows: usize, pruned: Option<Pruned>) {
+        let n_kept = pruned.map_or(n_rows, |pruned| pruned.n_rows);
+        *(if n_kept < n_rows { &mut self.pruned_steps } else { &mut self.whole_steps }) += 1;
+        self.rows_before += n_rows;
+        self.rows_kept += n_kept;
+        self.time_us += pruned.map_or(0.0, |pruned| pruned.time_us);
+    }
+}
+
+impl std::ops::AddAssign for PruningStats {
+    fn add_assign(&mut self, other: Self) {
+        self.pruned_steps += other.pruned_steps;
+        self.whole_steps += other.whole_steps;
+        self.rows_before += other.rows_before;
+        self.rows_kept += other.rows_kept;
+        self.cut_short += other.cut_short;
+        self.time_us += other.time_us;
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use crate::draft::{DraftTree, NodeIdx};
+use crate::draft::{DraftTree, NodeIdx, NodeSet};
 use crate::token::TokenId;
 
 /// What a walk has gone through. Its buffers are kept between steps.
@@ -21,15 +21,17 @@ impl Walk {
     }
 }
 
-/// Follows the target's choices from the root of `tree`.
+/// Follows the target's choices from the root of `tree` through the nodes in `verified`: those whose rows went through the whole
+/// target. The root is one.
 ///
-/// At each visited node `choose` gives the target's token, and `emit` takes it, with the node that carries it as a draft
-/// (`None`: the bonus token). The walk goes on to that node unless `emit` breaks: the output has ended there.
+/// At each visited node `choose` gives the target's token, and `emit` takes it, with the verified node that carries it
+/// as a draft (`None`: the bonus token). The walk goes on to that node unless `emit` breaks: the output has ended there.
 ///
 /// # Errors
 /// The first error of `choose`. The path then holds the nodes visited so far, of which all but the last have been emitted.
 pub fn walk<E>(
     tree: &DraftTree,
+    verified: NodeSet,
     walk: &mut Walk,
     mut choose: impl FnMut(NodeIdx) -> Result<TokenId, E>,
     mut emit: impl FnMut(TokenId, Option<NodeIdx>) -> ControlFlow<()>,
@@ -39,7 +41,7 @@ pub fn walk<E>(
     while let Some(visited) = node {
         walk.path.push(visited);
         let token = choose(visited)?;
-        let child = tree.child(visited, token);
+        let child = tree.child(visited, token).filter(|&child| verified.contains(child));
         node = match emit(token, child) {
             ControlFlow::Continue(()) => child,
             ControlFlow::Break(()) => None,

@@ -23,6 +23,11 @@ impl ModelIdentity {
     /// Of a model whose weights have not been seen yet.
     pub(in crate::model) const UNKNOWN: Self = Self(0);
 
+    /// Of a stored number.
+    pub fn from_bits(bits: u128) -> Self {
+        Self(bits)
+    }
+
     /// The hash as a number.
     pub fn to_bits(self) -> u128 {
         self.0

@@ -1,0 +1,134 @@
+//! A text run through the model once more, for what the model makes of it: scores, and hidden states half-way.
+
+use serde::Serialize;
+
+use crate::engine::generation::GenerateError;
+use crate::engine::session::{Session, SessionError};
+use crate::kernels;
+use crate::model::Interlude;
+use crate::model::transformer::{Compute, PassEnd};
+
+/// Receives the logits of one position, `[vocab_size]`.
+pub type LogitsReceiver<'a> = &'a mut dyn FnMut(&[f32]);
+
+/// How likely the model finds each token of a text.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Score {
+    /// Natural logarithm of each token's probability, from the second token on.
+    pub log_probabilities: Vec<f64>,
+    /// `exp(-mean(log_probabilities))`
+    pub perplexity: f64,
+}
+
+/// What the model makes of one position of a text: see [`Session::trace`].
+#[derive(Debug, Clone, Copy)]
+pub struct Traced<'a> {
+    /// The position, from 0.
+    pub position: usize,
+    /// The residual stream before the layer that was asked for, `[hidden_dim]`.
+    pub hidden: &'a [f32],
+    /// The logits for the next token, `[vocab_size]`.
+    pub logits: &'a [f32],
+}
+
+impl Session {
+    /// Scores the session's tokens; `logits`, if given, receives each position's logits `[vocab_size]` in order.
+    ///
+    /// The tokens are run again from the first, in prefill chunks; afterwards the KV cache holds them.
+    ///
+    /// # Errors
+    /// As [`Session::prefill`].
+    pub fn score(&mut self, mut logits: Option<LogitsReceiver<'_>>) -> Result<Score, GenerateError> {
+        let kernels = self.shared.kernels;
+        let mut log_probabilities = Vec::new();
+        self.run_again(None, |tokens, position, _, logit_row| {
+            if let Some(receive) = &mut logits {
+                receive(logit_row);
+            }
+            if let Some(next) = tokens.get(position + 1) {
+                let total = kernels::log_sum_exp(kernels, logit_row);
+                log_probabilities.push(f64::from(logit_row[next.index()]) - f64::from(total));
+            }
+        })?;
+        let mean = log_probabilities.iter().sum::<f64>() / log_probabilities.len().max(1) as f64;
+        Ok(Score { perplexity: (-mean).exp(), log_probabilities })
+    }
+
+    /// Gives what the model makes of each of the session's tokens, in order: the hidden state before layer `layer_idx` (counted from
+    /// 0, which is the embedding) and the final logits.
+    ///
+    /// The tokens are run again from the first, in prefill chunks; afterwards the KV cache holds them. They are those that
+    /// [`Session::generate`] would go on from, the beginning of an answer included.
+    ///
+    /// # Errors
+    /// [`SessionError::OutOfRange`]: there is no such layer; as [`Session::prefill`]; `ForwardError::Undivided` where the layers are
+    /// static graphs.
+    pub fn trace(
+        &mut self,
+        layer_idx: usize,
+        receive: &mut dyn FnMut(Traced<'_>),
+    ) -> Result<(), GenerateError> {
+        let max = self.shared.model.config().n_layers - 1;
+        if layer_idx > max {
+            let option = "layer_idx";
+            return Err(SessionError::OutOfRange { option, given: layer_idx, min: 0, max }.into());
+        }
+        let mut copied = Copied { layer_idx, hidden: Vec::new() };
+        self.run_again(Some(&mut copied), |_, position, hidden, logits| {
+            receive(Traced { position, hidden, logits });
+        })
+    }
+
+    /// Calls `receive` with (tokens, position, copied hidden state or nothing, logits).
+    fn run_again(
+        &mut self,
+        mut copied: Option<&mut Copied>,
+        mut receive: impl FnMut(&[crate::token::TokenId], usize, &[f32], &[f32]),
+    ) -> Result<(), GenerateError> {
+        self.sync_chat()?;
+        self.kv.truncate(0);
+        let (vocab_size, hidden_dim) =
+            (self.shared.model.config().vocab_size, self.shared.model.config().hidden_dim);
+        let mut projected = Vec::new();
+        while self.kv.len() < self.tokens.len() {
+            let done = self.kv.len();
+            let end = self.tokens.len().min(done + self.options.prefill_chunk);
+            self.batch.set_chain(done, &self.tokens[done..end]);
+            self.forward_through(
+                PassEnd::Hidden,
+                copied.as_deref_mut().map(|copied| copied as &mut dyn Interlude),
+            )?;
+            let rows: Vec<u32> = (0..(end - done) as u32).collect();
+            // A few rows at a time: the logits of a whole chunk would outgrow the model.
+            for rows in rows.chunks(self.options.projection_rows) {
+                self.shared.model.logits(self.shared.compute(), &mut self.workspace, rows, &mut projected)?;
+                for (&row, logits) in rows.iter().zip(projected.chunks_exact(vocab_size)) {
+                    let start = row as usize * hidden_dim;
+                    let hidden =
+                        copied.as_ref().map_or(&[][..], |copied| &copied.hidden[start..start + hidden_dim]);
+                    receive(&self.tokens, done + row as usize, hidden, logits);
+                }
+            }
+            self.kv.commit_all(&self.batch);
+        }
+        Ok(())
+    }
+}
+
+/// Copies the rows on their way.
+struct Copied {
+    layer_idx: usize,
+    /// Of the newest pass, `[n_rows, hidden_dim]`.
+    hidden: Vec<f32>,
+}
+
+impl Interlude for Copied {
+    fn layer_idx(&self) -> usize {
+        self.layer_idx
+    }
+
+    fn look(&mut self, _: Compute<'_>, hidden: &[f32], _: &mut Vec<u32>) {
+        self.hidden.clear();
+        self.hidden.extend_from_slice(hidden);
+    }
+}

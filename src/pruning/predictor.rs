@@ -1,0 +1,196 @@
+//! The early-exit predictor: a linear map from a middle layer's hidden state to scores of tokens, of low rank.
+//!
+//! ```text
+//! z        = down · x/rms(x)          [rank]          (Lever, arXiv 2605.16786, eq. 7, with W = up · down)
+//! score(t) = up[t] · z                for the tokens that are asked for
+//! ```
+//!
+//! A whole `[vocab_size, hidden_dim]` map would be as large as the output matrix. Of rank 64 it takes a twenty-fourth of that at the
+//! shape of a 1.5 B model, and only the rows of the tokens in question are read: those drafted, and a pool of frequent tokens from which
+//! the shadow candidates come.
+
+use half::f16;
+
+use super::error::{PredictorError, PredictorField};
+use crate::kernels::{self, ActivationForm, Activations, BlockType, MatMul, PackError, PackedMatrix};
+use crate::model::Model;
+use crate::model::packed::ModelIdentity;
+use crate::model::transformer::Compute;
+use crate::token::TokenId;
+
+/// Tokens of the shadow pool at most: scoring them for a row then takes a hundredth of a row of the smallest models.
+pub const SHADOW_POOL_MAX: usize = 4096;
+
+/// Added to the mean square of a hidden state, as in the norms of the models.
+const NORM_EPS: f32 = 1e-6;
+
+/// What a predictor is made of: see [`Predictor`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct PredictorParts {
+    /// The model that it was trained for.
+    pub model: ModelIdentity,
+    /// The layer before which rows are looked at, 1 or more.
+    pub layer_idx: usize,
+    /// Width of the residual stream.
+    pub hidden_dim: usize,
+    /// Rank of the map, at most `hidden_dim`.
+    pub rank: usize,
+    /// Entries of the vocabulary.
+    pub vocab_size: usize,
+    /// `[rank, hidden_dim]`
+    pub down: Vec<f32>,
+    /// `[vocab_size, rank]`
+    pub up: Vec<f16>,
+    /// Tokens that shadow candidates are taken from, rising: the most frequent ones of the training text.
+    pub shadow_pool: Vec<TokenId>,
+}
+
+/// A linear map from a middle layer's hidden state to scores of tokens: immutable, shared by sessions.
+pub struct Predictor {
+    parts: PredictorParts,
+    /// As in the parts, for the kernels. `[rank, hidden_dim]`
+    down: PackedMatrix,
+    /// The pool's rows of `up`. `[shadow_pool.len(), rank]`
+    pool: PackedMatrix,
+    /// `[hidden_dim]`: the norm has no weights of its own, they are in `down`.
+    ones: Vec<f32>,
+}
+
+/// Working memory of a predictor's user.
+#[derive(Default)]
+pub struct PredictorScratch {
+    activations: Activations,
+    /// `[n_rows, hidden_dim]`
+    normed: Vec<f32>,
+    /// `[n_rows, rank]`
+    z: Vec<f32>,
+    /// `[n_rows, shadow_pool.len()]`
+    pool: Vec<f32>,
+}
+
+impl Predictor {
+    /// A predictor of these parts.
+    ///
+    /// # Errors
+    /// [`PredictorError::Parts`], [`PredictorError::OutOfRange`], [`PredictorError::NotFinite`],
+    /// [`PredictorError::PoolOrder`]: they do not fit together; [`PredictorError::Memory`].
+    pub fn new(parts: PredictorParts) -> Result<Self, PredictorError> {
+        Self::named(parts, "predictor")
+    }
+
+    pub(super) fn named(parts: PredictorParts, file: &str) -> Result<Self, PredictorError> {
+        super::file::check(&parts, file)?;
+        let memory = |source: PackError| PredictorError::Memory { file: file.to_owned(), source };
+        let PredictorParts { hidden_dim, rank, .. } = parts;
+        let bytes: Vec<u8> = parts.down.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let down =
+            PackedMatrix::pack(BlockType::F32, rank, hidden_dim, &bytes, &|row| row).map_err(memory)?;
+        let rows = parts.shadow_pool.iter().map(|token| up_row(&parts, *token));
+        let bytes: Vec<u8> = rows.flatten().flat_map(|value| value.to_f32().to_le_bytes()).collect();
+        let n_pool = parts.shadow_pool.len();
+        let pool = PackedMatrix::pack(BlockType::F32, n_pool, rank, &bytes, &|row| row).map_err(memory)?;
+        let ones = vec![1.0; hidden_dim];
+        Ok(Self { parts, down, pool, ones })
+    }
+
+    /// What it is made of.
+    pub fn parts(&self) -> &PredictorParts {
+        &self.parts
+    }
+
+    /// Bytes of the weights.
+    pub fn memory_usage(&self) -> usize {
+        self.down.size_bytes()
+            + self.pool.size_bytes()
+            + size_of_val(&self.parts.down[..])
+            + size_of_val(&self.parts.up[..])
+            + size_of_val(&self.parts.shadow_pool[..])
+            + size_of_val(&self.ones[..])
+    }
+
+    /// Whether it can prune drafts of `model`.
+    pub(crate) fn check_model(&self, model: &Model) -> Result<(), PredictorError> {
+        let (parts, config) = (&self.parts, model.config());
+        if model.graphs().is_some() {
+            return Err(PredictorError::StaticGraphs);
+        }
+        if parts.model != model.identity() {
+            return Err(PredictorError::OtherModel { trained_for: parts.model, model: model.identity() });
+        }
+        let shape = |field, predictor, model| Err(PredictorError::Shape { field, predictor, model });
+        if parts.layer_idx >= config.n_layers {
+            return shape(PredictorField::Layer, parts.layer_idx, config.n_layers - 1);
+        }
+        if parts.hidden_dim != config.hidden_dim {
+            return shape(PredictorField::HiddenDim, parts.hidden_dim, config.hidden_dim);
+        }
+        if parts.vocab_size != config.vocab_size {
+            return shape(PredictorField::VocabSize, parts.vocab_size, config.vocab_size);
+        }
+        Ok(())
+    }
+
+    /// Takes hidden states `[n_rows, hidden_dim]` into `scratch`, and with `with_pool` scores the shadow pool for each.
+    ///
+    /// # Panics
+    /// `hidden` is not whole rows.
+    pub fn set_rows(
+        &self,
+        compute: Compute<'_>,
+        hidden: &[f32],
+        with_pool: bool,
+        scratch: &mut PredictorScratch,
+    ) {
+        let PredictorParts { hidden_dim, rank, .. } = self.parts;
+        assert!(
+            hidden.len().is_multiple_of(hidden_dim),
+            "{} values are not rows of {hidden_dim}",
+            hidden.len()
+        );
+        let n_rows = hidden.len() / hidden_dim;
+        let PredictorScratch { activations, normed, z, pool } = scratch;
+        normed.resize(hidden.len(), 0.0);
+        for (out, x) in normed.chunks_exact_mut(hidden_dim).zip(hidden.chunks_exact(hidden_dim)) {
+            kernels::rms_norm(compute.kernels, x, &self.ones, NORM_EPS, out);
+        }
+        z.resize(n_rows * rank, 0.0);
+        pool.resize(if with_pool { n_rows * self.parts.shadow_pool.len() } else { 0 }, 0.0);
+        let mut apply = |x: &[f32], n_cols: usize, w: &PackedMatrix, out: &mut [f32]| {
+            if out.is_empty() {
+                return;
+            }
+            activations.set(compute.kernels, compute.pool, x, n_rows, n_cols, ActivationForm::F32);
+            kernels::matmul(compute.kernels, compute.pool, activations, &mut [MatMul { w, out }]);
+        };
+        apply(normed, hidden_dim, &self.down, z);
+        apply(z, rank, &self.pool, pool);
+    }
+
+    /// The score of a token after row `row` of [`set_rows`](Self::set_rows).
+    ///
+    /// # Panics
+    /// There is no such row or no such token.
+    pub fn score(&self, scratch: &PredictorScratch, row: usize, token: TokenId) -> f32 {
+        let z = &scratch.z[row * self.parts.rank..(row + 1) * self.parts.rank];
+        up_row(&self.parts, token).iter().zip(z).map(|(up, z)| up.to_f32() * z).sum()
+    }
+
+    /// The scores of the shadow pool after row `row`, in the pool's order.
+    pub(super) fn pool_scores<'s>(&self, scratch: &'s PredictorScratch, row: usize) -> &'s [f32] {
+        let n_pool = self.parts.shadow_pool.len();
+        &scratch.pool[row * n_pool..(row + 1) * n_pool]
+    }
+}
+
+impl std::fmt::Debug for Predictor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let PredictorParts { model, layer_idx, hidden_dim, rank, vocab_size, .. } = &self.parts;
+        let mut shown = f.debug_struct("Predictor");
+        shown.field("model", model).field("layer_idx", layer_idx).field("hidden_dim", hidden_dim);
+        shown.field("rank", rank).field("vocab_size", vocab_size).finish_non_exhaustive()
+    }
+}
+
+fn up_row(parts: &PredictorParts, token: TokenId) -> &[f16] {
+    &parts.up[token.index() * parts.rank..(token.index() + 1) * parts.rank]
+}
