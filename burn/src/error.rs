@@ -2,6 +2,7 @@
 
 /// An error of the trainer.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// A file could not be read or written.
     #[error("file: {0}")]
@@ -24,6 +25,58 @@ pub enum Error {
     /// A checkpoint is not what the exporter writes.
     #[error("weights: {0}")]
     Weights(String),
+    /// A text could not be read.
+    #[error("{}: {source}", path.display())]
+    Text {
+        /// The file.
+        path: std::path::PathBuf,
+        /// The system's error; of a file that is no text in UTF-8, that.
+        source: std::io::Error,
+    },
+    /// A text is too long.
+    #[error("{}: longer than {max} bytes", path.display())]
+    TextTooLong {
+        /// The file.
+        path: std::path::PathBuf,
+        /// The limit.
+        max: u64,
+    },
+    /// A line of a file of rows is none.
+    #[error("{}, line {line}: {source}", path.display())]
+    Row {
+        /// The file.
+        path: std::path::PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+    /// The engine's tokenizer refused a text.
+    #[error(transparent)]
+    Encode(#[from] refrain::tokenizer::TokenizerError),
+    /// The target could not be loaded.
+    #[error(transparent)]
+    Engine(#[from] refrain::engine::EngineError),
+    /// The target could not be run.
+    #[error(transparent)]
+    Generate(#[from] refrain::engine::GenerateError),
+    /// The predictor could not be made or written.
+    #[error(transparent)]
+    Predictor(#[from] refrain::pruning::PredictorError),
+    /// There is too little text to learn from.
+    #[error("the text has {given} positions to learn from, {needed} are needed")]
+    TooFewPositions {
+        /// Positions of the text.
+        given: usize,
+        /// Positions of a step, and as many more as are held out.
+        needed: usize,
+    },
+    /// There are too few passages to learn from some and hold others out.
+    #[error("the text has {given} passages to learn from, 2 are needed")]
+    TooFewPassages {
+        /// Passages of the text that were recorded whole.
+        given: usize,
+    },
     /// The tokenizer lacks a token that the chat template needs.
     #[error("the tokenizer has no token {0}: make it again with `refrain-burn tokenizer`")]
     NoSpecialToken(&'static str),
@@ -38,4 +91,10 @@ pub enum Error {
     /// The command line is wrong.
     #[error("{0}")]
     Usage(String),
+}
+
+impl From<refrain::engine::SessionError> for Error {
+    fn from(error: refrain::engine::SessionError) -> Self {
+        Self::Generate(error.into())
+    }
 }

@@ -70,8 +70,8 @@ pub fn weights(model: &Llama) -> Result<Vec<Weight>, Error> {
     Ok(out)
 }
 
-/// config.json.
-pub fn config(shape: &ModelShape, ids: &SpecialIds) -> Value {
+/// config.json, with the ids of the tokens that begin and end a text.
+pub fn config(shape: &ModelShape, bos: Option<u32>, eos: Option<u32>) -> Value {
     json!({
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -90,9 +90,9 @@ pub fn config(shape: &ModelShape, ids: &SpecialIds) -> Value {
         "attention_bias": false,
         "mlp_bias": false,
         "torch_dtype": "bfloat16",
-        "bos_token_id": ids.end_of_text,
-        "eos_token_id": ids.message_end,
-        "pad_token_id": ids.end_of_text,
+        "bos_token_id": bos,
+        "eos_token_id": eos,
+        "pad_token_id": bos,
     })
 }
 
@@ -119,10 +119,8 @@ impl SpecialIds {
     }
 }
 
-/// Writes the folder. Weights become bf16, as published checkpoints have them.
-pub fn write_folder(model: &Llama, tokenizer: &tokenizers::Tokenizer, out: &Path) -> Result<(), Error> {
-    fs::create_dir_all(out)?;
-    let ids = SpecialIds::of(tokenizer)?;
+/// Writes config.json and model.safetensors into a folder that is there. Weights become bf16, as published checkpoints have them.
+pub fn write_model(model: &Llama, (bos, eos): (Option<u32>, Option<u32>), out: &Path) -> Result<(), Error> {
     let weights = weights(model)?;
     let bytes: Vec<Vec<u8>> = weights
         .iter()
@@ -134,10 +132,19 @@ pub fn write_folder(model: &Llama, tokenizer: &tokenizers::Tokenizer, out: &Path
     }
     let metadata = [("format".to_owned(), "pt".to_owned())].into_iter().collect();
     safetensors::serialize_to_file(views, Some(metadata), &out.join("model.safetensors"))?;
-    let write = |name: &str, value: Value| -> Result<(), Error> {
-        Ok(fs::write(out.join(name), serde_json::to_string_pretty(&value)? + "\n")?)
-    };
-    write("config.json", config(&model.shape, &ids))?;
+    write_json(&out.join("config.json"), config(&model.shape, bos, eos))
+}
+
+fn write_json(path: &Path, value: Value) -> Result<(), Error> {
+    Ok(fs::write(path, serde_json::to_string_pretty(&value)? + "\n")?)
+}
+
+/// Writes the folder of a fixture model: weights, tokenizer and template.
+pub fn write_folder(model: &Llama, tokenizer: &tokenizers::Tokenizer, out: &Path) -> Result<(), Error> {
+    fs::create_dir_all(out)?;
+    let ids = SpecialIds::of(tokenizer)?;
+    write_model(model, (Some(ids.end_of_text), Some(ids.message_end)), out)?;
+    let write = |name: &str, value: Value| write_json(&out.join(name), value);
     write(
         "generation_config.json",
         json!({ "bos_token_id": ids.end_of_text, "eos_token_id": [ids.message_end, ids.end_of_text], "do_sample": false }),

@@ -72,17 +72,8 @@ fn vocabulary(tokenizer: &Tokenizer) -> Result<(Vec<String>, Vec<String>), Error
     Ok((tokens, merges))
 }
 
-fn metadata(
-    writer: &mut GgufWriter,
-    shape: &ModelShape,
-    tokenizer: &Tokenizer,
-    name: &str,
-) -> Result<(), Error> {
-    let ids = SpecialIds::of(tokenizer)?;
-    let (tokens, merges) = vocabulary(tokenizer)?;
-    let special = [ids.end_of_text, ids.message_start, ids.message_end];
-    let types =
-        (0..tokens.len() as u32).map(|id| if special.contains(&id) { CONTROL } else { NORMAL }).collect();
+/// What a file says of the model.
+fn metadata_of_model(shape: &ModelShape, name: &str) -> Vec<(String, GgufValue)> {
     let count = |value: usize| GgufValue::U32(value as u32);
     let text = |value: &str| GgufValue::String(value.to_owned());
     let pairs = [
@@ -103,6 +94,19 @@ fn metadata(
         ("llama.rope.dimension_count", count(shape.head_dim)),
         ("llama.rope.freq_base", GgufValue::F32(shape.rope_theta as f32)),
         ("llama.vocab_size", count(shape.vocab)),
+    ];
+    pairs.map(|(key, value)| (key.to_owned(), value)).into()
+}
+
+/// What a file says of a fixture model's tokenizer.
+fn metadata_of_tokenizer(tokenizer: &Tokenizer) -> Result<Vec<(String, GgufValue)>, Error> {
+    let ids = SpecialIds::of(tokenizer)?;
+    let (tokens, merges) = vocabulary(tokenizer)?;
+    let special = [ids.end_of_text, ids.message_start, ids.message_end];
+    let types =
+        (0..tokens.len() as u32).map(|id| if special.contains(&id) { CONTROL } else { NORMAL }).collect();
+    let text = |value: &str| GgufValue::String(value.to_owned());
+    let pairs = [
         ("tokenizer.ggml.model", text("gpt2")),
         ("tokenizer.ggml.pre", text(SPLIT_NAME)),
         ("tokenizer.ggml.tokens", GgufValue::Array(GgufArray::String(tokens))),
@@ -115,17 +119,26 @@ fn metadata(
         ("tokenizer.ggml.add_bos_token", GgufValue::Bool(false)),
         ("tokenizer.chat_template", text(CHAT_TEMPLATE)),
     ];
-    for (key, value) in pairs {
-        writer.metadata(key, value);
-    }
-    Ok(())
+    Ok(pairs.map(|(key, value)| (key.to_owned(), value)).into())
 }
 
-/// Writes the file: matrices in Q8_0, norms in F32.
+/// Writes the file of a fixture model: matrices in Q8_0, norms in F32.
 pub fn write(model: &Llama, tokenizer: &Tokenizer, name: &str, out: &Path) -> Result<(), Error> {
+    write_model(model, name, metadata_of_tokenizer(tokenizer)?, out)
+}
+
+/// The same with what the file says of the tokenizer.
+pub fn write_model(
+    model: &Llama,
+    name: &str,
+    tokenizer: impl IntoIterator<Item = (String, GgufValue)>,
+    out: &Path,
+) -> Result<(), Error> {
     let weights = weights(model)?;
     let mut writer = GgufWriter::new();
-    metadata(&mut writer, &model.shape, tokenizer, name)?;
+    for (key, value) in metadata_of_model(&model.shape, name).into_iter().chain(tokenizer) {
+        writer.metadata(&key, value);
+    }
     for weight in &weights {
         let dims: Vec<u64> = weight.shape.iter().rev().map(|&dim| dim as u64).collect();
         writer.tensor(&gguf_name(&weight.name), block_type(weight), &dims);

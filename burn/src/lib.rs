@@ -1,10 +1,12 @@
 //! Trains the fixture models: a generator of notes and questions about them, a tokenizer, a Llama transformer on burn,
-//! the training loop with its checkpoints, the evaluation and the export.
+//! the training loop with its checkpoints, the evaluation and the export. [`distill`] trains what helps a target that is there
+//! already, on any text: `refrain train`.
 //!
 //! The program `refrain-burn` is a thin client of this library.
 
 pub mod batch;
 pub mod checkpoint;
+pub mod distill;
 mod error;
 pub mod evaluate;
 pub mod export;

@@ -7,6 +7,11 @@ use std::str::FromStr;
 use std::{env, fs};
 
 use burn::tensor::Device;
+use refrain::engine::EngineError;
+use refrain::model::Checkpoint;
+use refrain::pruning::Predictor;
+use refrain_burn::distill::predictor::{self, PredictorRecipe};
+use refrain_burn::distill::{Recorder, text};
 use refrain_burn::model::ModelShape;
 use refrain_burn::run::Run;
 use refrain_burn::train::Recipe;
@@ -26,7 +31,9 @@ refrain-burn COMMAND [--runs FOLDER] (default burn/runs)
   export target|draft --out FOLDER|FILE.gguf
                                  write the Hugging Face layout, or GGUF in Q8_0
   notes --out FOLDER [--count N] write the sample notes and questions.json beside them
-  rows --out FILE [--count N]    write requests of each task for `refrain bench`, as JSON Lines";
+  rows --out FILE [--count N]    write requests of each task for `refrain bench`, as JSON Lines
+  predictor --target FILE --out FILE [--count N] [--layer N] [--rank N] [--steps N]
+                                 train the target's early-exit predictor";
 
 /// Seed of weights and corpus.
 const SEED: u64 = 20_261_121;
@@ -36,6 +43,9 @@ const NOTES_SEED: u64 = 7;
 
 /// Seed of the rows for `refrain bench`.
 const ROWS_SEED: u64 = 11;
+
+/// Seed of the rows that the predictor learns from.
+const PREDICTOR_SEED: u64 = 13;
 
 fn main() -> ExitCode {
     match Args(env::args().skip(1).collect()).run() {
@@ -84,6 +94,7 @@ impl Args {
             Some("export") => self.export(),
             Some("notes") => self.notes(),
             Some("rows") => self.rows(),
+            Some("predictor") => self.predictor(),
             _ => Err(Error::Usage(USAGE.to_owned())),
         }
     }
@@ -166,6 +177,43 @@ impl Args {
             lines += &(serde_json::to_string(&row)? + "\n");
         }
         Ok(fs::write(self.out()?, lines)?)
+    }
+
+    fn predictor(&self) -> Result<(), Error> {
+        let out = self.out()?;
+        let target: PathBuf = self
+            .option("--target")?
+            .ok_or_else(|| Error::Usage("of which model? give --target".to_owned()))?;
+        let recorder = Recorder::open(&Checkpoint::open(&target).map_err(EngineError::from)?, None)?;
+        let mut passages = Vec::new();
+        for row in world::rows::rows(PREDICTOR_SEED, self.option("--count")?.unwrap_or(500)) {
+            let tokenizer = recorder.engine().tokenizer();
+            passages.extend(text::of_row(&row.prompt, &row.response, tokenizer, recorder.len_max(1024))?);
+        }
+        let default = PredictorRecipe::default();
+        let recipe = PredictorRecipe {
+            rank: self.option("--rank")?.unwrap_or(32),
+            steps: self.option("--steps")?.unwrap_or(default.steps),
+            ..default
+        };
+        let layer_idx = self.option("--layer")?.unwrap_or(recorder.engine().config().n_layers / 2);
+        let record = recorder.record(&passages, Some(layer_idx), usize::MAX, |_, _| {})?;
+        println!("{} positions of {} passages", record.len(), passages.len());
+        let (identity, vocab_size) =
+            (recorder.engine().model_identity(), recorder.engine().config().vocab_size);
+        let (parts, held_out) =
+            predictor::train(&record, identity, layer_idx, vocab_size, &recipe, |step, loss| {
+                if step.is_multiple_of(100) {
+                    println!("step {step}/{} loss {loss:.3}", recipe.steps);
+                }
+            })?;
+        println!(
+            "held out: {} positions, first choice as the target's {:.1} %, divergence {:.3} nats",
+            held_out.n_positions,
+            100.0 * held_out.agreement,
+            held_out.kl
+        );
+        Ok(Predictor::new(parts)?.write(&out)?)
     }
 
     fn notes(&self) -> Result<(), Error> {

@@ -96,8 +96,8 @@ pub fn optimizer() -> ModuleOptimizer {
         .init()
 }
 
-/// Sum of the negative log-likelihoods of the learnt tokens.
-pub fn loss(model: &Llama, batch: &MicroBatch, device: &Device) -> (Tensor<1>, usize) {
+/// Sum of the negative log-likelihoods of the learnt tokens, and their number.
+pub fn log_likelihood(model: &Llama, batch: &MicroBatch, device: &Device) -> (Tensor<1>, usize) {
     let positions = Positions::new(&model.shape, batch.seq(), device);
     let hidden = model.hidden(batch.inputs(device), &positions);
     let [rows, seq, width] = hidden.dims();
@@ -129,10 +129,24 @@ impl Trainer {
     /// One step; returns the mean loss of the learnt tokens.
     pub fn step(&mut self, batches: &[MicroBatch], rate: f64) -> f64 {
         let total: usize = batches.iter().map(|batch| batch.targets().0.len()).sum();
-        let (model, device) = (&self.model, &self.device);
+        self.step_by(batches, rate, total, |model, batch, device| log_likelihood(model, batch, device).0)
+    }
+
+    /// One step by a loss, which gives the sum over a batch; returns the mean over `total`.
+    pub fn step_by<B: Sync>(
+        &mut self,
+        batches: &[B],
+        rate: f64,
+        total: usize,
+        loss: impl Fn(&Llama, &B, &Device) -> Tensor<1> + Sync,
+    ) -> f64 {
+        let (model, device, loss) = (&self.model, &self.device, &loss);
         let results: Vec<(GradientsParams, f64)> = thread::scope(|scope| {
             let shards: Vec<_> = (0..SHARDS.min(batches.len()))
-                .map(|shard| scope.spawn(move || shard_gradients(model, device, batches, shard, total)))
+                .map(|shard| {
+                    let batches = batches.iter().skip(shard).step_by(SHARDS);
+                    scope.spawn(move || shard_gradients(model, device, batches, total, loss))
+                })
                 .collect();
             shards.into_iter().map(|shard| shard.join().expect("a training shard panicked")).collect()
         });
@@ -147,23 +161,22 @@ impl Trainer {
     }
 }
 
-/// Gradients of every `SHARDS`-th micro-batch, added in order. The shard works on its own leaves, so that two shards'
+/// Gradients of a shard's micro-batches, added in order. The shard works on its own leaves, so that two shards'
 /// autodiff graphs have nothing in common.
-fn shard_gradients(
+fn shard_gradients<'b, B: 'b>(
     model: &Llama,
     device: &Device,
-    batches: &[MicroBatch],
-    shard: usize,
+    batches: impl Iterator<Item = &'b B>,
     total: usize,
+    loss: &impl Fn(&Llama, &B, &Device) -> Tensor<1>,
 ) -> (GradientsParams, f64) {
     let model = model.clone().fork(device);
     let mut sum = GradientsAccumulator::new();
     let mut mean = 0.0;
-    for batch in batches.iter().skip(shard).step_by(SHARDS) {
-        let (nll, _) = loss(&model, batch, device);
-        let nll = nll.div_scalar(total as f64);
-        mean += f64::from(nll.clone().into_scalar::<f32>());
-        sum.accumulate(&model, GradientsParams::from_grads(nll.backward(), &model));
+    for batch in batches {
+        let loss = loss(&model, batch, device).div_scalar(total as f64);
+        mean += f64::from(loss.clone().into_scalar::<f32>());
+        sum.accumulate(&model, GradientsParams::from_grads(loss.backward(), &model));
     }
     (sum.grads(), mean)
 }

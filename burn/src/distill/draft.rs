@@ -1,0 +1,294 @@
+//! Distils a small draft model from a target, for its vocabulary: what it drafts is what the target would say.
+//!
+//! The student is the crate's own Llama. Its loss is the forward divergence KL(target ‖ student) at every learnt position of the text, over the
+//! target's likeliest tokens and the rest as one event; or, to compare, the plain likelihood of the text's own next token. It is written
+//! in the container of the target, whose tokenizer is taken over as it stands: a Hugging Face folder, or a GGUF file.
+
+use std::fs;
+use std::path::Path;
+
+use burn::tensor::activation::log_softmax;
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use refrain::model::gguf::GgufFile;
+use refrain::tokenizer::Tokenizer;
+
+use super::record::{Record, TOP};
+use super::text::Passage;
+use super::{indices, kl_sum, matrix, rate_share};
+use crate::batch::MicroBatch;
+use crate::model::{Llama, ModelShape, Positions};
+use crate::rng::Rng;
+use crate::tokens::Row;
+use crate::train::{Trainer, log_likelihood};
+use crate::{Error, export, gguf};
+
+/// What the student learns to say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DraftLoss {
+    /// What the target says.
+    Kl,
+    /// What the text says.
+    Plain,
+}
+
+/// How a draft model is distilled; together with passages and record it determines the model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DraftRecipe {
+    /// The sizes.
+    pub shape: ModelShape,
+    /// What it learns to say.
+    pub loss: DraftLoss,
+    /// Optimiser steps.
+    pub steps: usize,
+    /// Passages of a step.
+    pub passages: usize,
+    /// Highest learning rate.
+    pub rate: f64,
+    /// Seed of the first weights and of the order of the passages.
+    pub seed: u64,
+}
+
+/// How well a draft model does on passages that it has not learnt from.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DraftHeldOut {
+    /// Positions.
+    pub n_positions: usize,
+    /// Share of them at which its first choice is the target's: about what a draft of one token has accepted.
+    pub agreement: f64,
+    /// Mean divergence from the target's distribution, in nats.
+    pub kl: f64,
+}
+
+/// Logits of a micro-batch at most, in numbers: half a gigabyte with what autodiff keeps.
+const LOGITS_MAX: usize = 1 << 25;
+
+/// Tokens of a micro-batch at most, padding included.
+const MICRO_TOKENS_MAX: usize = 2048;
+
+/// A passage with what the target says of it.
+#[derive(Clone, Copy)]
+struct Lesson<'a> {
+    passage: &'a Passage,
+    /// The record's first position of it; there is one for each learnt token.
+    first: usize,
+}
+
+impl Lesson<'_> {
+    fn len(&self) -> usize {
+        self.passage.tokens.len()
+    }
+
+    fn n_learnt(&self) -> usize {
+        self.len() - 1 - self.passage.first_learnt
+    }
+}
+
+/// Rows of one forward and backward pass.
+struct SoftBatch {
+    rows: MicroBatch,
+    /// `[n_learnt, TOP]`
+    top: Vec<i32>,
+    /// `[n_learnt, TOP]`
+    log_p: Vec<f32>,
+}
+
+/// Distils a draft model from what a target was recorded to say of `passages`. `progress` is called with (step, mean loss).
+///
+/// # Errors
+/// [`Error::TooFewPassages`]; [`Error::Diverged`]; [`Error::Usage`]: the sizes make no model.
+pub fn distil(
+    passages: &[Passage],
+    record: &Record,
+    recipe: &DraftRecipe,
+    mut progress: impl FnMut(usize, f64),
+) -> Result<(Llama, DraftHeldOut), Error> {
+    check_shape(&recipe.shape)?;
+    let (learnt, held_out) = lessons(passages, record);
+    if learnt.is_empty() || held_out.is_empty() {
+        return Err(Error::TooFewPassages { given: learnt.len() + held_out.len() });
+    }
+    let device = Device::default();
+    let mut trainer = Trainer::new(&recipe.shape, recipe.seed, &device);
+    let mut order: Vec<usize> = (0..learnt.len()).collect();
+    let (mut rng, mut next) = (Rng::new(recipe.seed, 3), order.len());
+    for step in 0..recipe.steps {
+        let mut some = Vec::with_capacity(recipe.passages);
+        for _ in 0..recipe.passages {
+            if next == order.len() {
+                rng.shuffle(&mut order);
+                next = 0;
+            }
+            some.push(learnt[order[next]]);
+            next += 1;
+        }
+        let batches = batches(some, record, recipe.shape.vocab);
+        let total = batches.iter().map(|batch| batch.top.len() / TOP).sum();
+        let rate = recipe.rate * rate_share(step, recipe.steps);
+        let loss = trainer
+            .step_by(&batches, rate, total, |model, batch, device| batch.loss(model, recipe.loss, device));
+        if !loss.is_finite() {
+            return Err(Error::Diverged { step, loss });
+        }
+        progress(step + 1, loss);
+    }
+    let model = trainer.plain_model();
+    let held_out = evaluate(&model, held_out, record, &device)?;
+    Ok((model, held_out))
+}
+
+fn check_shape(shape: &ModelShape) -> Result<(), Error> {
+    let ModelShape { hidden, layers, heads, kv_heads, head_dim, intermediate, .. } = *shape;
+    let refused = |what: &str| Err(Error::Usage(format!("a model of this shape cannot be: {what}")));
+    if [hidden, layers, heads, kv_heads, head_dim, intermediate].contains(&0) {
+        return refused("every size is 1 or more");
+    }
+    if !heads.is_multiple_of(kv_heads) {
+        return refused("the heads must be a multiple of the key/value heads");
+    }
+    if [hidden, head_dim, intermediate].iter().any(|size| !size.is_multiple_of(32)) {
+        return refused("widths must be multiples of 32, as the blocks of quantised weights are");
+    }
+    Ok(())
+}
+
+/// The passages that were recorded to their end: those to learn from, and every tenth of them held out (at least the last).
+fn lessons<'a>(passages: &'a [Passage], record: &Record) -> (Vec<Lesson<'a>>, Vec<Lesson<'a>>) {
+    let mut lessons = Vec::new();
+    let mut first = 0;
+    for group in record.passage.chunk_by(|a, b| a == b) {
+        let lesson = Lesson { passage: &passages[group[0] as usize], first };
+        if lesson.n_learnt() == group.len() {
+            lessons.push(lesson);
+        }
+        first += group.len();
+    }
+    let n = lessons.len();
+    let (learnt, held_out): (Vec<_>, Vec<_>) =
+        lessons.into_iter().enumerate().partition(|(at, _)| at % 10 != 9 && (n >= 10 || at + 1 < n));
+    let without_place =
+        |lessons: Vec<(usize, Lesson<'a>)>| lessons.into_iter().map(|(_, lesson)| lesson).collect();
+    (without_place(learnt), without_place(held_out))
+}
+
+/// Lessons of similar length side by side, as many as memory allows.
+fn batches(mut lessons: Vec<Lesson<'_>>, record: &Record, vocab: usize) -> Vec<SoftBatch> {
+    lessons.sort_by_key(Lesson::len);
+    let tokens_max = (LOGITS_MAX / vocab).clamp(1, MICRO_TOKENS_MAX);
+    let mut batches: Vec<Vec<Lesson<'_>>> = Vec::new();
+    for lesson in lessons {
+        match batches.last_mut() {
+            Some(batch) if (batch.len() + 1) * lesson.len() <= tokens_max => batch.push(lesson),
+            _ => batches.push(vec![lesson]),
+        }
+    }
+    batches.into_iter().map(|lessons| SoftBatch::new(&lessons, record)).collect()
+}
+
+impl SoftBatch {
+    fn new(lessons: &[Lesson<'_>], record: &Record) -> Self {
+        let row = |lesson: &Lesson<'_>| Row {
+            ids: lesson.passage.tokens.iter().map(|token| token.0).collect(),
+            learnt: (0..lesson.len()).map(|next| next > lesson.passage.first_learnt).collect(),
+        };
+        let positions = || lessons.iter().flat_map(|lesson| lesson.first..lesson.first + lesson.n_learnt());
+        Self {
+            rows: MicroBatch { rows: lessons.iter().map(row).collect() },
+            top: positions().flat_map(|at| record.top[at].map(|token| token as i32)).collect(),
+            log_p: positions().flat_map(|at| record.log_p[at]).collect(),
+        }
+    }
+
+    /// Logarithms of the student's probabilities, `[n_learnt, vocab]`.
+    fn log_q(&self, model: &Llama, device: &Device) -> Tensor<2> {
+        let positions = Positions::new(&model.shape, self.rows.seq(), device);
+        let hidden = model.hidden(self.rows.inputs(device), &positions);
+        let [rows, seq, width] = hidden.dims();
+        let (at, _) = self.rows.targets();
+        let n_learnt = at.len();
+        let at = Tensor::<1, Int>::from_data(TensorData::new(at, [n_learnt]), device);
+        log_softmax(model.logits(hidden.reshape([rows * seq, width]).select(0, at)), 1)
+    }
+
+    /// The sum of the loss over the learnt positions.
+    fn loss(&self, model: &Llama, loss: DraftLoss, device: &Device) -> Tensor<1> {
+        match loss {
+            DraftLoss::Plain => log_likelihood(model, &self.rows, device).0,
+            DraftLoss::Kl => self.kl(self.log_q(model, device), device),
+        }
+    }
+
+    fn kl(&self, log_q: Tensor<2>, device: &Device) -> Tensor<1> {
+        let shape = [self.top.len() / TOP, TOP];
+        let log_q = log_q.gather(1, indices(self.top.clone(), shape, device));
+        let log_p = matrix(self.log_p.clone(), shape, device);
+        let p = log_p.clone().exp();
+        let rest = p.clone().sum_dim(1).neg().add_scalar(1.0).clamp_min(0.0);
+        kl_sum(log_q, p, log_p, rest)
+    }
+}
+
+fn evaluate(
+    model: &Llama,
+    held_out: Vec<Lesson<'_>>,
+    record: &Record,
+    device: &Device,
+) -> Result<DraftHeldOut, Error> {
+    let (mut n_positions, mut n_agreed, mut kl) = (0, 0, 0.0);
+    for batch in batches(held_out, record, model.shape.vocab) {
+        let log_q = batch.log_q(model, device);
+        let choices = log_q.clone().argmax(1).into_data().convert::<i64>();
+        let choices = choices.try_to_vec::<i64>().map_err(|error| Error::Weights(format!("{error:?}")))?;
+        let firsts = batch.top.iter().step_by(TOP);
+        n_agreed += firsts.zip(&choices).filter(|(first, choice)| i64::from(**first) == **choice).count();
+        n_positions += choices.len();
+        kl += f64::from(batch.kl(log_q, device).into_scalar::<f32>());
+    }
+    let share = |sum: f64| sum / n_positions.max(1) as f64;
+    Ok(DraftHeldOut { n_positions, agreement: share(n_agreed as f64), kl: share(kl) })
+}
+
+/// Files of a Hugging Face folder that say what its tokens are.
+const TOKENIZER_FILES: [&str; 4] =
+    ["tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja"];
+
+/// Writes the model with the tokenizer of the target at `target`: into a folder that is not there yet or empty where the target is a
+/// Hugging Face folder, as a GGUF file where it is one.
+///
+/// # Errors
+/// [`Error::Usage`]: the target is another kind of file, or something is in the way; what the system says.
+pub fn write(model: &Llama, target: &Path, tokenizer: &Tokenizer, out: &Path) -> Result<(), Error> {
+    check_out(target, out)?;
+    if target.is_dir() {
+        fs::create_dir_all(out)?;
+        for name in TOKENIZER_FILES.iter().filter(|name| target.join(name).exists()) {
+            fs::copy(target.join(name), out.join(name))?;
+        }
+        let ids = (tokenizer.bos().map(|token| token.0), tokenizer.eos().first().map(|token| token.0));
+        return export::write_model(model, ids, out);
+    }
+    let file = GgufFile::open(target).map_err(|error| Error::Weights(error.to_string()))?;
+    let of_tokenizer = file.metadata().iter().filter(|(key, _)| key.starts_with("tokenizer."));
+    gguf::write_model(model, "distilled draft model", of_tokenizer.cloned(), out)
+}
+
+/// Whether [`write()`] could write there: to be asked before hours of training.
+///
+/// # Errors
+/// [`Error::Usage`].
+pub fn check_out(target: &Path, out: &Path) -> Result<(), Error> {
+    let is_gguf = |path: &Path| path.extension().is_some_and(|extension| extension == "gguf");
+    let refused = |what: String| Err(Error::Usage(what));
+    if target.is_dir() && target.join("tokenizer.json").exists() {
+        let is_empty = fs::read_dir(out).map_or(!out.exists(), |mut entries| entries.next().is_none());
+        return if is_empty { Ok(()) } else { refused(format!("{} is not an empty folder", out.display())) };
+    }
+    match (is_gguf(target), is_gguf(out)) {
+        (true, true) => Ok(()),
+        (true, false) => refused(format!(
+            "the tokenizer of {} is that of a GGUF file: name a .gguf file instead of {}",
+            target.display(),
+            out.display()
+        )),
+        _ => refused(format!("{} is neither a Hugging Face folder nor a GGUF file", target.display())),
+    }
+}

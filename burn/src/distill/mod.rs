@@ -1,0 +1,77 @@
+//! Distillation: small models learn from what a target says about a text.
+//!
+//! ```text
+//! text ──► passages (tokens of the target) ──► the engine runs the target ──► records: hidden state half-way, likely next tokens
+//!                                                                               │
+//!                                 predictor for pruning (`predictor`) ◄─────────┤
+//!                                 draft model (`draft`)               ◄─────────┘
+//! ```
+//!
+//! The target is whatever the engine loads; it is run by the engine, not by burn.
+
+pub mod draft;
+pub mod predictor;
+pub mod record;
+pub mod text;
+
+pub use record::{Record, Recorder};
+pub use text::Passage;
+
+use burn::tensor::{Device, Int, Tensor, TensorData};
+
+/// Share of the learning rate at `step` of `n_steps`: it rises over the first twentieth and falls to a fiftieth over the last half.
+pub(crate) fn rate_share(step: usize, n_steps: usize) -> f64 {
+    let rise = (step + 1) as f64 / (n_steps / 20).max(1) as f64;
+    let fall = (n_steps - step) as f64 / (n_steps / 2).max(1) as f64;
+    rise.min(1.0) * fall.clamp(0.02, 1.0)
+}
+
+/// `values` as a matrix.
+pub(crate) fn matrix(values: Vec<f32>, shape: [usize; 2], device: &Device) -> Tensor<2> {
+    Tensor::from_data(TensorData::new(values, shape), device)
+}
+
+/// `values` as a matrix of indices.
+pub(crate) fn indices(values: Vec<i32>, shape: [usize; 2], device: &Device) -> Tensor<2, Int> {
+    Tensor::from_data(TensorData::new(values, shape), device)
+}
+
+/// `Σ p (log p − log q)` over the likely tokens of each position and the rest of the vocabulary together, and its sum over the
+/// positions: KL(p ‖ q) of the distributions in which the rest is one event.
+///
+/// `log_q` are the logarithms that the student gives these tokens, `p` and `log_p` the teacher's probabilities: `[n, k]`; `rest` is what
+/// the teacher leaves to the others: `[n, 1]`.
+pub(crate) fn kl_sum(log_q: Tensor<2>, p: Tensor<2>, log_p: Tensor<2>, rest: Tensor<2>) -> Tensor<1> {
+    let named = (p * (log_p - log_q.clone())).sum();
+    let log_rest = |share: Tensor<2>| share.clamp_min(REST_MIN).log();
+    let student_rest = log_q.exp().sum_dim(1).neg().add_scalar(1.0);
+    named + (rest.clone() * (log_rest(rest) - log_rest(student_rest))).sum()
+}
+
+/// Shares of the rest count as at least this: below it, the difference of a sum from 1 is rounding.
+const REST_MIN: f32 = 1e-5;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_rises_and_falls() {
+        assert_eq!([0, 49, 500, 750, 999].map(|step| rate_share(step, 1000)), [0.02, 1.0, 1.0, 0.5, 0.02]);
+        assert!(rate_share(0, 1) > 0.0);
+    }
+
+    #[test]
+    fn divergence_is_nothing_between_equals_and_the_sum_over_all_events() {
+        let device = Device::default();
+        let kl = |p: [f32; 2], q: [f32; 2]| {
+            let tensor = |values: [f32; 2]| matrix(values.to_vec(), [1, 2], &device);
+            let rest = matrix(vec![1.0 - p[0] - p[1]], [1, 1], &device);
+            let (p, q) = (tensor(p), tensor(q));
+            kl_sum(q.log(), p.clone(), p.log(), rest).into_scalar::<f32>()
+        };
+        assert!(kl([0.5, 0.3], [0.5, 0.3]).abs() < 1e-6);
+        let expected = 0.5 * (0.5f32 / 0.25).ln() + 0.3 * (0.3f32 / 0.25).ln() + 0.2 * (0.2f32 / 0.5).ln();
+        assert!((kl([0.5, 0.3], [0.25, 0.25]) - expected).abs() < 1e-5);
+    }
+}

@@ -1,0 +1,277 @@
+//! Trains an early-exit predictor: a linear map of low rank from a middle layer's hidden state to scores of tokens.
+//!
+//! Two losses (Lever, arXiv 2605.16786, eqs. 8–10): the divergence from the target's final distribution, of which the likeliest tokens
+//! and the rest are kept, and the cross entropy of its first choice, which is what decides a walk:
+//!
+//! ```text
+//! L = λ · KL(p ‖ q) − (1 − λ) · log q(argmax p)        q = softmax(up · down · x) over candidates
+//! ```
+//!
+//! Candidates are the shadow pool and the likely tokens of the step's positions, which are those that compete at run time; a small
+//! vocabulary is taken whole.
+
+use burn::module::{Module, Param};
+use burn::optim::{AdamWConfig, GradientsParams};
+use burn::tensor::activation::log_softmax;
+use burn::tensor::{Device, Tensor};
+use refrain::model::packed::ModelIdentity;
+use refrain::pruning::{PredictorParts, SHADOW_POOL_MAX, f16};
+use refrain::token::TokenId;
+
+use super::record::{Record, TOP};
+use super::{indices, kl_sum, matrix, rate_share};
+use crate::Error;
+use crate::rng::Rng;
+
+/// How a predictor is trained; together with the record it determines the predictor.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PredictorRecipe {
+    /// Rank of the map.
+    pub rank: usize,
+    /// Optimiser steps.
+    pub steps: usize,
+    /// Positions of a step.
+    pub batch: usize,
+    /// Highest learning rate.
+    pub rate: f64,
+    /// λ: weight of the divergence beside the cross entropy, 0 to 1.
+    pub soft_weight: f64,
+    /// Tokens of the shadow pool: the target's most frequent first choices.
+    pub shadow_pool: usize,
+    /// Seed of the first weights and of the order of the positions.
+    pub seed: u64,
+}
+
+impl Default for PredictorRecipe {
+    fn default() -> Self {
+        Self { rank: 64, steps: 2000, batch: 256, rate: 4e-3, soft_weight: 0.5, shadow_pool: 1024, seed: 1 }
+    }
+}
+
+/// How well a predictor does on positions that it has not learnt from.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct HeldOut {
+    /// Positions.
+    pub n_positions: usize,
+    /// Share of them at which its first choice is the target's.
+    pub agreement: f64,
+    /// Mean divergence from the target's distribution over the whole vocabulary, in nats.
+    pub kl: f64,
+}
+
+/// Positions that the held-out figures are over at most: of a large vocabulary each costs a product with all of it.
+const HELD_OUT_MAX: usize = 4000;
+
+/// A vocabulary up to this size is a step's candidates as it is.
+const WHOLE_VOCABULARY_MAX: usize = 4096;
+
+#[derive(Module, Debug)]
+struct LowRank {
+    /// `[hidden_dim, rank]`
+    down: Param<Tensor<2>>,
+    /// `[vocab_size, rank]`
+    up: Param<Tensor<2>>,
+}
+
+/// Trains a predictor for layer `layer_idx` of the model, from what was recorded before that layer. `progress` is called with (step,
+/// loss).
+///
+/// # Errors
+/// [`Error::TooFewPositions`]; [`Error::Diverged`].
+pub fn train(
+    record: &Record,
+    model: ModelIdentity,
+    layer_idx: usize,
+    vocab_size: usize,
+    recipe: &PredictorRecipe,
+    mut progress: impl FnMut(usize, f64),
+) -> Result<(PredictorParts, HeldOut), Error> {
+    let (learnt, held_out) = record.split();
+    let needed = recipe.batch;
+    if learnt.len() < needed || held_out.is_empty() {
+        return Err(Error::TooFewPositions { given: record.len(), needed: needed + needed / 9 + 1 });
+    }
+    let device = Device::default().autodiff();
+    let rank = recipe.rank.min(record.hidden_dim);
+    let pool = shadow_pool(record, &learnt, recipe.shadow_pool.min(SHADOW_POOL_MAX), vocab_size);
+    let mut map = LowRank::init(record.hidden_dim, rank, vocab_size, recipe.seed, &device);
+    let mut optimizer = AdamWConfig::new().with_weight_decay(1e-4).with_epsilon(1e-8).init();
+    let mut order = Order::new(learnt, recipe.seed);
+    let mut candidates = Candidates::new(vocab_size, &pool);
+    for step in 0..recipe.steps {
+        let positions = order.next(recipe.batch);
+        candidates.set(record, positions);
+        let loss = map.loss(record, positions, &candidates, recipe.soft_weight, &device);
+        let value = f64::from(loss.clone().into_scalar::<f32>());
+        if !value.is_finite() {
+            return Err(Error::Diverged { step, loss: value });
+        }
+        let gradients = GradientsParams::from_grads(loss.backward(), &map);
+        map = optimizer.step(recipe.rate * rate_share(step, recipe.steps), map, gradients);
+        progress(step + 1, value);
+    }
+    let map = map.valid();
+    let parts = PredictorParts {
+        model,
+        layer_idx,
+        hidden_dim: record.hidden_dim,
+        rank,
+        vocab_size,
+        down: values(map.down.val().transpose())?,
+        up: values(map.up.val())?.into_iter().map(f16::from_f32).collect(),
+        shadow_pool: pool,
+    };
+    let held_out = evaluate(record, &held_out, &parts)?;
+    Ok((parts, held_out))
+}
+
+impl LowRank {
+    fn init(hidden_dim: usize, rank: usize, vocab_size: usize, seed: u64, device: &Device) -> Self {
+        let mut rng = Rng::new(seed, 1);
+        let mut gaussian = |n: usize, scale: f64| (0..n).map(|_| (scale * rng.gaussian()) as f32).collect();
+        let down = gaussian(hidden_dim * rank, 1.0 / (hidden_dim as f64).sqrt());
+        let up = gaussian(vocab_size * rank, 0.1);
+        Self {
+            down: Param::from_tensor(matrix(down, [hidden_dim, rank], device)),
+            up: Param::from_tensor(matrix(up, [vocab_size, rank], device)),
+        }
+    }
+
+    /// The mean loss of the positions.
+    fn loss(
+        &self,
+        record: &Record,
+        positions: &[usize],
+        candidates: &Candidates,
+        soft_weight: f64,
+        device: &Device,
+    ) -> Tensor<1> {
+        let n = positions.len();
+        let hidden = positions.iter().flat_map(|&at| record.hidden_row(at).iter().copied()).collect();
+        let x = matrix(hidden, [n, record.hidden_dim], device);
+        let tokens = indices(candidates.tokens.clone(), [1, candidates.tokens.len()], device);
+        let up = self.up.val().select(0, tokens.reshape([candidates.tokens.len()]));
+        let log_q = log_softmax(x.matmul(self.down.val()).matmul(up.transpose()), 1);
+        let columns = positions.iter().flat_map(|&at| record.top[at].map(|token| candidates.column(token)));
+        let log_q = log_q.gather(1, indices(columns.collect(), [n, TOP], device));
+        let log_p: Vec<f32> = positions.iter().flat_map(|&at| record.log_p[at]).collect();
+        let log_p = matrix(log_p, [n, TOP], device);
+        let p = log_p.clone().exp();
+        let rest = p.clone().sum_dim(1).neg().add_scalar(1.0).clamp_min(0.0);
+        let first = log_q.clone().narrow(1, 0, 1).sum().neg();
+        let soft = kl_sum(log_q, p, log_p, rest);
+        (soft.mul_scalar(soft_weight) + first.mul_scalar(1.0 - soft_weight)).div_scalar(n as f64)
+    }
+}
+
+fn values(tensor: Tensor<2>) -> Result<Vec<f32>, Error> {
+    tensor.into_data().try_to_vec::<f32>().map_err(|error| Error::Weights(format!("{error:?}")))
+}
+
+/// The tokens that compete in a step.
+struct Candidates {
+    /// Rising where the vocabulary is whole; the pool first where it is not.
+    tokens: Vec<i32>,
+    /// Each token's place, or `NONE`: `[vocab_size]`.
+    columns: Vec<i32>,
+    n_fixed: usize,
+}
+
+const NONE: i32 = -1;
+
+impl Candidates {
+    fn new(vocab_size: usize, pool: &[TokenId]) -> Self {
+        let whole = vocab_size <= WHOLE_VOCABULARY_MAX;
+        let mut this = Self { tokens: Vec::new(), columns: vec![NONE; vocab_size], n_fixed: 0 };
+        match whole {
+            true => (0..vocab_size as u32).for_each(|token| this.add(token)),
+            false => pool.iter().for_each(|token| this.add(token.0)),
+        }
+        this.n_fixed = this.tokens.len();
+        this
+    }
+
+    fn add(&mut self, token: u32) {
+        let column = &mut self.columns[token as usize];
+        if *column == NONE {
+            *column = self.tokens.len() as i32;
+            self.tokens.push(token as i32);
+        }
+    }
+
+    fn set(&mut self, record: &Record, positions: &[usize]) {
+        for token in self.tokens.drain(self.n_fixed..) {
+            self.columns[token as usize] = NONE;
+        }
+        positions.iter().flat_map(|&at| record.top[at]).for_each(|token| self.add(token));
+    }
+
+    fn column(&self, token: u32) -> i32 {
+        self.columns[token as usize]
+    }
+}
+
+/// Positions in a new order whenever all have been.
+struct Order {
+    positions: Vec<usize>,
+    next: usize,
+    rng: Rng,
+}
+
+impl Order {
+    fn new(positions: Vec<usize>, seed: u64) -> Self {
+        Self { next: positions.len(), positions, rng: Rng::new(seed, 2) }
+    }
+
+    /// The next `n`, of which there are as many.
+    fn next(&mut self, n: usize) -> &[usize] {
+        if self.next + n > self.positions.len() {
+            self.rng.shuffle(&mut self.positions);
+            self.next = 0;
+        }
+        self.next += n;
+        &self.positions[self.next - n..self.next]
+    }
+}
+
+/// The most frequent first choices, rising; of equally frequent ones the lowest.
+fn shadow_pool(record: &Record, learnt: &[usize], n_max: usize, vocab_size: usize) -> Vec<TokenId> {
+    let mut counts = vec![0u32; vocab_size];
+    learnt.iter().for_each(|&at| counts[record.top[at][0] as usize] += 1);
+    let mut tokens: Vec<u32> = (0..vocab_size as u32).filter(|&token| counts[token as usize] > 0).collect();
+    tokens.sort_by_key(|&token| (std::cmp::Reverse(counts[token as usize]), token));
+    tokens.truncate(n_max);
+    tokens.sort_unstable();
+    tokens.into_iter().map(TokenId).collect()
+}
+
+/// What the finished predictor, with its weights as the file has them, says of positions.
+fn evaluate(record: &Record, positions: &[usize], parts: &PredictorParts) -> Result<HeldOut, Error> {
+    let PredictorParts { hidden_dim, rank, vocab_size, .. } = *parts;
+    let device = Device::default();
+    let down = matrix(parts.down.clone(), [rank, hidden_dim], &device).transpose();
+    let up: Vec<f32> = parts.up.iter().map(|value| value.to_f32()).collect();
+    let up = matrix(up, [vocab_size, rank], &device).transpose();
+    let stride = positions.len().div_ceil(HELD_OUT_MAX);
+    let positions: Vec<usize> = positions.iter().copied().step_by(stride).collect();
+    let (mut n_agreed, mut kl) = (0, 0.0);
+    for some in positions.chunks(64) {
+        let n = some.len();
+        let hidden = some.iter().flat_map(|&at| record.hidden_row(at).iter().copied()).collect();
+        let x = matrix(hidden, [n, hidden_dim], &device);
+        let log_q = log_softmax(x.matmul(down.clone()).matmul(up.clone()), 1);
+        let choices = log_q.clone().argmax(1).into_data().convert::<i64>();
+        let choices = choices.try_to_vec::<i64>().map_err(|error| Error::Weights(format!("{error:?}")))?;
+        n_agreed +=
+            some.iter().zip(choices).filter(|(at, choice)| i64::from(record.top[**at][0]) == *choice).count();
+        let tokens = some.iter().flat_map(|&at| record.top[at].map(|token| token as i32)).collect();
+        let log_q = log_q.gather(1, indices(tokens, [n, TOP], &device));
+        let log_p = matrix(some.iter().flat_map(|&at| record.log_p[at]).collect(), [n, TOP], &device);
+        let p = log_p.clone().exp();
+        let rest = p.clone().sum_dim(1).neg().add_scalar(1.0).clamp_min(0.0);
+        kl += f64::from(kl_sum(log_q, p, log_p, rest).into_scalar::<f32>());
+    }
+    let n_positions = positions.len();
+    let share = |sum: f64| sum / n_positions.max(1) as f64;
+    Ok(HeldOut { n_positions, agreement: share(n_agreed as f64), kl: share(kl) })
+}

@@ -1,0 +1,184 @@
+//! What a target says about passages: recorded once, learnt from many times.
+
+use refrain::draft::CostProfile;
+use refrain::engine::{Engine, EngineOptions, SessionOptions};
+use refrain::model::Checkpoint;
+
+use super::text::Passage;
+use crate::Error;
+
+/// Likely next tokens that are kept of a position. What they leave of the probability is one event: at the fixture target a
+/// thousandth on average.
+pub const TOP: usize = 16;
+
+/// The width of a hidden state's square mean that counts as nothing, as of the predictor's norm.
+const NORM_EPS: f32 = 1e-6;
+
+/// A target, ready to be asked about text.
+pub struct Recorder {
+    engine: Engine,
+}
+
+/// What the target said about positions of passages.
+#[derive(Debug, Clone, Default)]
+pub struct Record {
+    /// Width of the hidden states.
+    pub hidden_dim: usize,
+    /// Hidden states before the recorded layer, each divided by its root mean square: `[n, hidden_dim]`; empty where none were asked for.
+    pub hidden: Vec<f32>,
+    /// The likeliest next tokens, best first: `[n, TOP]`.
+    pub top: Vec<[u32; TOP]>,
+    /// Their log-probabilities: `[n, TOP]`.
+    pub log_p: Vec<[f32; TOP]>,
+    /// The passage of each position: `[n]`.
+    pub passage: Vec<u32>,
+}
+
+impl Record {
+    /// Positions.
+    pub fn len(&self) -> usize {
+        self.top.len()
+    }
+
+    /// Whether nothing was recorded.
+    pub fn is_empty(&self) -> bool {
+        self.top.is_empty()
+    }
+
+    /// The hidden state of a position.
+    pub fn hidden_row(&self, position: usize) -> &[f32] {
+        &self.hidden[position * self.hidden_dim..(position + 1) * self.hidden_dim]
+    }
+
+    /// The positions to learn from, and those held out: every tenth passage, or of fewer the last tenth of the positions.
+    pub fn split(&self) -> (Vec<usize>, Vec<usize>) {
+        let n_passages = self.passage.last().map_or(0, |&last| last as usize + 1);
+        let is_held_out = |&position: &usize| match n_passages {
+            0..10 => position >= self.len() - self.len() / 10,
+            _ => self.passage[position] % 10 == 9,
+        };
+        (0..self.len()).partition(|position| !is_held_out(position))
+    }
+}
+
+impl Recorder {
+    /// Loads the target.
+    ///
+    /// # Errors
+    /// [`Error::Engine`].
+    pub fn open(checkpoint: &Checkpoint, n_threads: Option<usize>) -> Result<Self, Error> {
+        let options = EngineOptions {
+            n_threads,
+            // Nothing is drafted, so nothing is measured for it.
+            cost_profile: Some(CostProfile::free_rows(1.0)),
+            ..EngineOptions::default()
+        };
+        Ok(Self { engine: Engine::load(checkpoint, options, None)? })
+    }
+
+    /// The target.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Tokens of a passage at most.
+    pub fn len_max(&self, wanted: usize) -> usize {
+        wanted.min(self.engine.config().context_len)
+    }
+
+    /// Runs the target over the passages until `n_max` positions are recorded; with `layer_idx`, with the hidden states before that
+    /// layer. `progress` is called with (positions, most positions).
+    ///
+    /// # Errors
+    /// The target cannot be run, or has no such layer.
+    pub fn record(
+        &self,
+        passages: &[Passage],
+        layer_idx: Option<usize>,
+        n_max: usize,
+        mut progress: impl FnMut(usize, usize),
+    ) -> Result<Record, Error> {
+        let hidden_dim = self.engine.config().hidden_dim;
+        let mut record = Record { hidden_dim, ..Record::default() };
+        let longest = passages.iter().map(|passage| passage.tokens.len()).max().unwrap_or(0).max(2);
+        let options =
+            SessionOptions { context_len: Some(longest), history: false, ..SessionOptions::default() };
+        let mut session = self.engine.session(options)?;
+        for (number, passage) in (0u32..).zip(passages) {
+            if record.len() >= n_max {
+                break;
+            }
+            session.truncate(0)?;
+            session.append_tokens(&passage.tokens)?;
+            let learnt = passage.first_learnt..passage.tokens.len() - 1;
+            session.trace(layer_idx.unwrap_or(0), &mut |traced| {
+                if !learnt.contains(&traced.position) || record.len() >= n_max {
+                    return;
+                }
+                if layer_idx.is_some() {
+                    let mean = traced.hidden.iter().map(|x| x * x).sum::<f32>() / hidden_dim as f32;
+                    let scale = 1.0 / (mean + NORM_EPS).sqrt();
+                    record.hidden.extend(traced.hidden.iter().map(|x| x * scale));
+                }
+                let (top, log_p) = likeliest(traced.logits);
+                record.top.push(top);
+                record.log_p.push(log_p);
+                record.passage.push(number);
+            })?;
+            progress(record.len(), n_max);
+        }
+        Ok(record)
+    }
+}
+
+/// The likeliest tokens and their log-probabilities, best first. A vocabulary of fewer tokens is filled up with impossible ones.
+fn likeliest(logits: &[f32]) -> ([u32; TOP], [f32; TOP]) {
+    let mut best = [(f32::NEG_INFINITY, 0u32); TOP];
+    for (token, &logit) in (0..).zip(logits) {
+        if logit > best[TOP - 1].0 {
+            let at = best.partition_point(|&(held, _)| held >= logit);
+            best[at..].rotate_right(1);
+            best[at] = (logit, token);
+        }
+    }
+    let max = best[0].0;
+    let total = max + logits.iter().map(|logit| (logit - max).exp()).sum::<f32>().ln();
+    (best.map(|(_, token)| token), best.map(|(logit, _)| (logit - total).max(LOG_P_MIN)))
+}
+
+/// Impossible enough: a probability that adds nothing, and whose product with its logarithm is a number.
+const LOG_P_MIN: f32 = -60.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_likeliest_tokens_have_their_share_of_the_whole() {
+        let logits: Vec<f32> = (0..100).map(|i| ((i * 37) % 100) as f32 / 10.0).collect();
+        let (top, log_p) = likeliest(&logits);
+        assert_eq!(top[0], 27);
+        let total: f32 = logits.iter().map(|logit| logit.exp()).sum();
+        for (token, log_p) in top.iter().zip(log_p) {
+            assert!((log_p.exp() - logits[*token as usize].exp() / total).abs() < 1e-5);
+        }
+        assert!(log_p.is_sorted_by(|a, b| a >= b));
+        let (_, log_p) = likeliest(&[1.0, 2.0]);
+        assert!((log_p[0].exp() + log_p[1].exp() - 1.0).abs() < 1e-5);
+        assert_eq!(log_p[2], LOG_P_MIN);
+    }
+
+    #[test]
+    fn a_tenth_is_held_out() {
+        let record = |passages: Vec<u32>| Record {
+            top: vec![[0; TOP]; passages.len()],
+            passage: passages,
+            ..Record::default()
+        };
+        let (learnt, held_out) = record((0..40).map(|i| i / 2).collect()).split();
+        assert_eq!((learnt.len(), held_out), (36, vec![18, 19, 38, 39]));
+        let (learnt, held_out) = record(vec![0; 30]).split();
+        assert_eq!((learnt.len(), held_out), (27, vec![27, 28, 29]));
+        assert_eq!(Record::default().split(), (vec![], vec![]));
+    }
+}
