@@ -10,9 +10,10 @@ use std::borrow::Cow;
 use refrain::draft::{Baseline, Rejections, ReliabilityTable};
 use refrain::draft_model::ModelRule;
 use refrain::engine::{
-    Calibration, Drafting, Engine, GenerateError, GenerateOptions, RowStats, Session, SessionError,
-    SessionOptions, Stats,
+    Calibration, Drafting, Engine, GenerateError, GenerateOptions, PruningStats, RowStats, Session,
+    SessionError, SessionOptions, Stats,
 };
+use refrain::pruning::PruningConfig;
 use refrain::token::TokenId;
 use refrain::tokenizer::{Role, SpecialTokens};
 use thiserror::Error;
@@ -46,6 +47,32 @@ pub enum Arm {
     WithDraftModel,
     /// A published rule that drafts with the draft model.
     ModelRule(ModelRule),
+    /// Prompt, output, earlier answers of the task, and the draft model where there is one; pruned, or not.
+    Pruning(Pruning),
+}
+
+/// How drafts are pruned half-way through the target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pruning {
+    /// Not at all.
+    Off,
+    /// As configured.
+    On,
+    /// The same, with siblings alone sharing a node's chances.
+    NoShadows,
+    /// The same, with nothing kept but what passes the threshold.
+    NoSafeguards,
+}
+
+impl Pruning {
+    fn config(self, config: PruningConfig) -> Option<PruningConfig> {
+        match self {
+            Pruning::Off => None,
+            Pruning::On => Some(config),
+            Pruning::NoShadows => Some(PruningConfig { shadow_tokens: 0, ..config }),
+            Pruning::NoSafeguards => Some(PruningConfig { safeguards: None, ..config }),
+        }
+    }
 }
 
 impl Arm {
@@ -75,6 +102,15 @@ impl Arm {
         Arm::ModelRule(ModelRule::ALL[3]),
     ];
 
+    /// Drafts as they are, and pruned with and without the parts of pruning, in the order of reports.
+    pub const PRUNING: [Arm; 5] = [
+        Arm::Plain,
+        Arm::Pruning(Pruning::Off),
+        Arm::Pruning(Pruning::On),
+        Arm::Pruning(Pruning::NoShadows),
+        Arm::Pruning(Pruning::NoSafeguards),
+    ];
+
     /// The arm's name in reports.
     pub fn name(self) -> Cow<'static, str> {
         Cow::Borrowed(match self {
@@ -90,6 +126,10 @@ impl Arm {
             Arm::DraftModel => "draft model",
             Arm::WithDraftModel => "+ history + draft model",
             Arm::ModelRule(rule) => return Cow::Owned(rule.to_string()),
+            Arm::Pruning(Pruning::Off) => "whole drafts",
+            Arm::Pruning(Pruning::On) => "pruned",
+            Arm::Pruning(Pruning::NoShadows) => "pruned, no shadow tokens",
+            Arm::Pruning(Pruning::NoSafeguards) => "pruned, no safeguards",
         })
     }
 
@@ -106,7 +146,11 @@ impl Arm {
                 self,
                 Arm::Plain | Arm::Sam | Arm::Context | Arm::DraftModel | Arm::ModelRule(_)
             ),
-            draft_model: self == Arm::WithDraftModel,
+            draft_model: matches!(self, Arm::WithDraftModel | Arm::Pruning(_)),
+            pruning: match self {
+                Arm::Pruning(pruning) => options.pruning.and_then(|config| pruning.config(config)),
+                _ => None,
+            },
             namespace: format!("{} {task}", self.name()),
             calibration: match self {
                 Arm::Output => Calibration::Output,
@@ -165,8 +209,12 @@ pub struct Cell {
     pub prefill_us: f64,
     /// Time of calibration's projections, in µs.
     pub calibrate_us: f64,
+    /// Time of the forward passes, in µs.
+    pub forward_us: f64,
     /// Rows of the verification batches.
     pub rows: RowStats,
+    /// How they were cut down.
+    pub pruning: PruningStats,
     /// Why drafts were left.
     pub rejections: Rejections,
     /// Per source: its name, tokens drafted, tokens accepted.
@@ -192,7 +240,9 @@ impl Cell {
             draft_us: 0.0,
             prefill_us: 0.0,
             calibrate_us: 0.0,
+            forward_us: 0.0,
             rows: RowStats::default(),
+            pruning: PruningStats::default(),
             rejections: Rejections::default(),
             sources: Vec::new(),
             n_passes: 0,
@@ -204,6 +254,11 @@ impl Cell {
     /// Tokens committed per step, the bonus token included; 1 where there was no step.
     pub fn acceptance_length(&self) -> f64 {
         if self.n_steps == 0 { 1.0 } else { self.n_tokens as f64 / self.n_steps as f64 }
+    }
+
+    /// Draft tokens accepted per step; 0 where there was no step.
+    pub fn accepted_per_step(&self) -> f64 {
+        self.acceptance_length() - 1.0
     }
 
     /// Tokens per second of decoding.
@@ -221,8 +276,10 @@ impl Cell {
         self.draft_us += time.draft + time.observe;
         self.prefill_us += time.prefill;
         self.calibrate_us += time.calibrate;
+        self.forward_us += time.forward;
         self.memory_bytes_max = self.memory_bytes_max.max(memory_bytes);
         self.rows += stats.rows;
+        self.pruning += stats.pruning.unwrap_or_default();
         self.rejections += stats.rejections;
         for source in &stats.sources {
             self.add_source(&source.name, source.drafted, source.accepted);
@@ -253,8 +310,10 @@ impl Cell {
         self.draft_us += other.draft_us;
         self.prefill_us += other.prefill_us;
         self.calibrate_us += other.calibrate_us;
+        self.forward_us += other.forward_us;
         self.memory_bytes_max = self.memory_bytes_max.max(other.memory_bytes_max);
         self.rows += other.rows;
+        self.pruning += other.pruning;
         self.rejections += other.rejections;
         self.n_passes += other.n_passes;
         self.passes_us += other.passes_us;

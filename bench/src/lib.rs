@@ -18,6 +18,7 @@
 //! - [`model`] replays through a model, where everything is computed and time is real.
 //! - [`ablate`](mod@ablate) lets a model answer with one part of drafting more at a time.
 //! - [`graphs`] measures something else: what changing static graphs adds to a prefill.
+//! - [`pruning`] measures what cutting a batch down half-way saves at a model's true shape.
 //! - [`stream`] measures how near a streamed model comes to the bandwidth of its disk.
 //! - [`tune`] fits the reliability prior and the builder's constants to one half of the rows.
 //! - [`report`] writes tables, CSV, plots and a page.
@@ -26,6 +27,7 @@ pub mod ablate;
 pub mod costs;
 pub mod graphs;
 pub mod model;
+pub mod pruning;
 pub mod replay;
 pub mod report;
 pub mod rows;
@@ -35,7 +37,7 @@ pub mod stream;
 pub mod tally;
 pub mod tune;
 
-pub use ablate::{AblateError, Ablation, Arm, ablate};
+pub use ablate::{AblateError, Ablation, Arm, Pruning, ablate};
 pub use costs::{Costs, CostsError};
 pub use replay::{Constants, Lane, Setting};
 pub use rows::{Row, RowsError, TokenRow};

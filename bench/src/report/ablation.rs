@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::ablate::{Ablation, Arm, Cell};
+use crate::ablate::{Ablation, Arm, Cell, Pruning};
 use crate::tally::geometric_mean;
 
 /// The tables, as Markdown: acceptance length and speed by task and arm, what each source drafted, why drafts were left, and
@@ -30,6 +30,9 @@ fn write_all(out: &mut String, conditions: &[String], ablation: &Ablation) -> st
     }
     if ablation.arms.contains(&Arm::WithDraftModel) {
         write_draft_model_means(out, ablation)?;
+    }
+    if let Some(whole) = totals.iter().find(|cell| cell.arm == Arm::Pruning(Pruning::Off)) {
+        write_pruning(out, &totals, whole)?;
     }
     writeln!(out, "\nTokens per second of decoding\n")?;
     write_by_task(out, ablation, &totals, |cell, _| format!("{:.1}", cell.tokens_per_s()))?;
@@ -115,6 +118,36 @@ fn write_means(out: &mut String, ablation: &Ablation) -> std::fmt::Result {
             String::new()
         },
     )
+}
+
+/// What pruning leaves of rows and of accepted tokens, each step beside one with whole drafts.
+fn write_pruning(out: &mut String, totals: &[Cell], whole: &Cell) -> std::fmt::Result {
+    writeln!(out, "\nPruning\n")?;
+    writeln!(
+        out,
+        "| arm | rows per step | of them behind the predictor's layer | steps pruned / left whole | accepted per step | retained | \
+         steps cut short | forward µs per step | of whole drafts | predictor µs per step |"
+    )?;
+    writeln!(out, "| --- |{}", " ---: |".repeat(9))?;
+    for cell in totals.iter().filter(|cell| matches!(cell.arm, Arm::Pruning(_))) {
+        let (pruning, steps) = (&cell.pruning, cell.n_steps.max(1) as f64);
+        let forward_us = cell.forward_us / steps;
+        writeln!(
+            out,
+            "| {} | {:.1} | {:.1} % | {} / {} | {:.3} | {:.1} % | {} | {forward_us:.1} | {:.1} % | {:.1} |",
+            cell.arm.name(),
+            cell.rows.total() as f64 / steps,
+            100.0 * pruning.kept_share(),
+            pruning.pruned_steps,
+            pruning.whole_steps,
+            cell.accepted_per_step(),
+            100.0 * cell.accepted_per_step() / whole.accepted_per_step().max(f64::MIN_POSITIVE),
+            pruning.cut_short,
+            100.0 * forward_us * whole.n_steps.max(1) as f64 / whole.forward_us.max(f64::MIN_POSITIVE),
+            pruning.time_us / steps,
+        )?;
+    }
+    Ok(())
 }
 
 fn write_sources(out: &mut String, totals: &[Cell]) -> std::fmt::Result {
