@@ -8,6 +8,7 @@ mod history;
 mod sampling;
 mod session;
 mod streaming;
+mod train;
 
 use std::path::PathBuf;
 
@@ -17,16 +18,19 @@ use refrain::model::ModelConfig;
 use refrain::task::Task;
 
 pub(crate) use bench::{
-    AblateArgs, BenchArgs, BenchCommand, BenchGraphsArgs, BenchStreamArgs, HalfArg, ReplayArgs, RowsArgs,
-    TuneArgs,
+    AblateArgs, BenchArgs, BenchCommand, BenchGraphsArgs, BenchPruningArgs, BenchStreamArgs, HalfArg,
+    ReplayArgs, RowsArgs, TuneArgs,
 };
-pub(crate) use draft::{DraftModelArg, needs_draft_model};
+pub(crate) use draft::{DraftModelArg, PruningArg, needs_draft_model};
 pub(crate) use engine::{ComputeArgs, ModelArgs};
 pub(crate) use files::{GraphsArgs, InspectArgs, PackArgs, ProfileArgs, ScoreArgs, ScoreInput, WeightsArg};
 pub(crate) use history::{FolderArgs, ForgetArgs, HistoryArgs, HistoryCommand, HistoryCommandArgs};
 pub(crate) use sampling::SamplingArgs;
 pub(crate) use session::SessionArgs;
 pub(crate) use streaming::reserve_kv;
+pub(crate) use train::TrainArgs;
+#[cfg(feature = "train")]
+pub(crate) use train::{LossArg, TextArgs, TrainCommand, TrainDraftArgs, TrainPredictorArgs};
 
 /// Generates text on this device from your own notes, by drafting from them: several times faster, bit for bit the same.
 #[derive(Debug, Parser)]
@@ -59,6 +63,8 @@ pub(crate) enum Command {
     Graphs(GraphsArgs),
     /// Measure drafting on recorded text.
     Bench(BenchArgs),
+    /// Train what helps a model, on your own text: a predictor that prunes drafts, or a small model that drafts.
+    Train(TrainArgs),
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]

@@ -6,6 +6,7 @@ use std::path::Path;
 use refrain::draft::{CostProfile, VERIFY_ROWS_MAX};
 use refrain::engine::{DraftModelOptions, EngineOptions, SessionOptions};
 use refrain::model::Checkpoint;
+use refrain::pruning::PruningConfig;
 use refrain::tokenizer::Tokenizer;
 use refrain_bench::replay::Wanted;
 use refrain_bench::report::html::TracedRow;
@@ -32,6 +33,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<Exit, Failure> {
         BenchCommand::Tune(args) => tune(args),
         BenchCommand::Graphs(args) => crate::graphs::bench(args),
         BenchCommand::Stream(args) => crate::stream::bench(args),
+        BenchCommand::Pruning(args) => crate::pruning::bench(args),
     }
 }
 
@@ -171,21 +173,24 @@ fn ablate(args: &AblateArgs) -> Result<Exit, Failure> {
         options.cost_profile = Some(CostProfile::free_rows(1.0));
     }
     let engine = load::engine(&checkpoint, options)?;
-    let arms = match &args.draft {
-        None => Arm::TEXT,
-        Some(model) => {
-            let mut options = load::draft_model_options(&args.model.compute);
-            if args.free_rows {
-                // A hundredth of a step of the target, which is 1 µs.
-                options.cost_profile = Some(CostProfile::free_rows(0.01));
-            }
-            load::draft_model(&engine, model, options)?;
-            Arm::DRAFT_MODEL
+    let mut arms = Arm::TEXT.to_vec();
+    if let Some(model) = &args.draft {
+        let mut options = load::draft_model_options(&args.model.compute);
+        if args.free_rows {
+            // A hundredth of a step of the target, which is 1 µs.
+            options.cost_profile = Some(CostProfile::free_rows(0.01));
         }
-    };
+        load::draft_model(&engine, model, options)?;
+        arms = Arm::DRAFT_MODEL.to_vec();
+    }
+    if let Some(predictor) = &args.pruning {
+        load::predictor(&engine, predictor)?;
+        arms = Arm::PRUNING.to_vec();
+    }
     let session = SessionOptions {
         verify_rows_max: args.rows,
         reuse: Some(args.reuse.config()),
+        pruning: Some(PruningConfig { threshold: args.pruning_threshold, ..PruningConfig::default() }),
         ..SessionOptions::default()
     };
     let ablation = {

@@ -36,6 +36,9 @@ pub(crate) fn chat(args: &ChatArgs, interrupt: &Interrupt) -> Result<Exit, Failu
     if let Some(model) = draft_model {
         load::draft_model(&engine, model, load::draft_model_options(&args.common.model.compute))?;
     }
+    if let Some(predictor) = &args.common.session.drafts.pruning {
+        load::predictor(&engine, predictor)?;
+    }
     let mut chat = Chat {
         args,
         interrupt,

@@ -12,6 +12,7 @@ use refrain::model::graphs::{GraphsError, LayersProblem};
 use refrain::model::streamed::StreamedError;
 use refrain::model::transformer::ForwardError;
 use refrain::model::weights::WeightsError;
+use refrain::pruning::PredictorError;
 use refrain::verify::SamplingError;
 use refrain_index::{HistoryError, IndexError, ReadError};
 
@@ -159,6 +160,19 @@ impl From<DraftModelError> for Failure {
     }
 }
 
+impl From<PredictorError> for Failure {
+    fn from(error: PredictorError) -> Self {
+        match error {
+            PredictorError::Replace { .. } => Self::input(error, "name another file with --out"),
+            PredictorError::StaticGraphs => {
+                Self::usage(error, "leave out --pruning, or name the model that the graphs were made of")
+            }
+            PredictorError::Memory { .. } => Self::new(Exit::Failed, error.to_string()),
+            _ => Self::input(error, "`refrain train predictor` makes one for a model"),
+        }
+    }
+}
+
 impl From<ProfileError> for Failure {
     fn from(error: ProfileError) -> Self {
         match error {
@@ -175,6 +189,7 @@ impl From<SessionError> for Failure {
         match error {
             SessionError::OutOfRange { .. }
             | SessionError::ReuseThreshold { .. }
+            | SessionError::PruningShare { .. }
             | SessionError::VerifyLens => Self::usage(error, "choose a value in the range"),
             SessionError::ContextOverflow { .. } => Self::input(error, "--ctx N sets the context"),
             SessionError::TokenOutOfRange { .. } => Self::input(error, "use token ids of this model"),

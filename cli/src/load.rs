@@ -4,8 +4,9 @@ use std::path::Path;
 
 use refrain::engine::{DraftModelOptions, Engine, EngineOptions};
 use refrain::model::Checkpoint;
+use refrain::pruning::Predictor;
 
-use crate::args::{ComputeArgs, DraftModelArg};
+use crate::args::{ComputeArgs, DraftModelArg, PruningArg};
 use crate::failure::Failure;
 use crate::progress::Progress;
 
@@ -18,6 +19,11 @@ pub(crate) static EMBEDDED_MODEL: &[u8] =
 #[cfg(feature = "embedded-model")]
 static EMBEDDED_DRAFT_MODEL: &[u8] =
     include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/draft.gguf"));
+
+/// What prunes its drafts.
+#[cfg(feature = "embedded-model")]
+static EMBEDDED_PREDICTOR: &[u8] =
+    include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/target.predictor"));
 
 /// Opens the checkpoint at `path`; without a path, the embedded one.
 pub(crate) fn checkpoint(path: Option<&Path>) -> Result<Checkpoint, Failure> {
@@ -48,6 +54,25 @@ pub(crate) fn draft_model(
     let progress = Progress::bytes("loading the draft model");
     let report = |done, total| progress.set(done, total);
     Ok(engine.set_draft_model(&checkpoint, options, Some(&report))?)
+}
+
+/// Reads the predictor, and lets the engine's sessions prune by it.
+pub(crate) fn predictor(engine: &Engine, predictor: &PruningArg) -> Result<(), Failure> {
+    let predictor = match predictor {
+        PruningArg::Fixture => embedded_predictor()?,
+        PruningArg::Path(path) => Predictor::read(path)?,
+    };
+    Ok(engine.set_predictor(predictor)?)
+}
+
+#[cfg(feature = "embedded-model")]
+fn embedded_predictor() -> Result<Predictor, Failure> {
+    Ok(Predictor::from_bytes(EMBEDDED_PREDICTOR, "embedded predictor")?)
+}
+
+#[cfg(not(feature = "embedded-model"))]
+fn embedded_predictor() -> Result<Predictor, Failure> {
+    Err(Failure::usage("this program was built without a model inside", "name a predictor by its path"))
 }
 
 /// The options of a draft model beside a target with these.

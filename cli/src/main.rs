@@ -1,6 +1,6 @@
 //! The program `refrain`: a thin client of the library.
 //!
-//! One module per command ([`run`], [`chat`], [`inspect`], [`score`], [`bench`], [`history`], [`profile`], [`pack`], [`graphs`], [`stream`]), and beside
+//! One module per command ([`run`], [`chat`], [`inspect`], [`score`], [`bench`], [`history`], [`profile`], [`pack`], [`graphs`], [`stream`], [`pruning`], [`train`]), and beside
 //! them what they share: the options
 //! ([`args`]), the prompt ([`prompt`], [`context`]), loading ([`load`]), and what the user sees ([`answer`], [`stats`],
 //! [`terminal`], [`progress`], [`failure`]).
@@ -20,11 +20,13 @@ mod pack;
 mod profile;
 mod progress;
 mod prompt;
+mod pruning;
 mod run;
 mod score;
 mod stats;
 mod stream;
 mod terminal;
+mod train;
 
 use std::process::ExitCode;
 
@@ -55,6 +57,7 @@ fn dispatch(command: &Command) -> Result<Exit, Failure> {
         Command::Score(args) => score::score(args, &interrupt),
         Command::History(args) => history::history(args),
         Command::Bench(args) => bench::bench(args),
+        Command::Train(args) => train::train(args),
         Command::Profile(args) => profile::profile(args),
         Command::Pack(args) => pack::pack(args),
         Command::Graphs(args) => graphs::graphs(args),

@@ -23,6 +23,9 @@ pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     if let Some(model) = draft_model {
         load::draft_model(&engine, model, load::draft_model_options(&args.common.model.compute))?;
     }
+    if let Some(predictor) = &args.common.session.drafts.pruning {
+        load::predictor(&engine, predictor)?;
+    }
     let namespace = task(&args.task).map_or("run", |task| task.name());
     let history = History::open(&args.common.history, &engine, namespace)?;
     let mut session = history.session(&engine, args.common.session.session_options(namespace))?;

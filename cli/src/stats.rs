@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use refrain::draft::{Computed, Rejections};
-use refrain::engine::{Engine, FinishReason, Origin, Stats, StreamingStats, Summary};
+use refrain::engine::{Engine, FinishReason, Origin, PruningStats, Stats, StreamingStats, Summary};
 use serde::Serialize;
 
 use crate::answer::Answer;
@@ -113,6 +113,7 @@ fn write_details(out: &mut String, stats: &Stats) -> std::fmt::Result {
         rows.padded,
         rows.projected
     )?;
+    stats.pruning.as_ref().map_or(Ok(()), |pruning| write_pruning(out, pruning, stats.steps))?;
     write_rejections(out, &stats.rejections)?;
     let reasons = [
         (off.disabled, "drafting is off"),
@@ -145,6 +146,21 @@ fn write_details(out: &mut String, stats: &Stats) -> std::fmt::Result {
     let stages = stages.map(|(stage, us)| format!("{stage} {:.0}", us / stats.steps.max(1) as f64));
     writeln!(out, "decode    {:.1} ms; µs per step: {}", time.decode() / 1e3, stages.join(", "))?;
     stats.streaming.as_ref().map_or(Ok(()), |streaming| write_streaming(out, streaming))
+}
+
+/// What went on half-way.
+fn write_pruning(out: &mut String, pruning: &PruningStats, n_steps: usize) -> std::fmt::Result {
+    writeln!(
+        out,
+        "pruning   {} of {} rows went on{}: {} steps pruned, {} left whole, {} cut short; predictor {:.0} µs per step",
+        pruning.rows_kept,
+        pruning.rows_before,
+        percent(pruning.rows_kept, pruning.rows_before),
+        pruning.pruned_steps,
+        pruning.whole_steps,
+        pruning.cut_short,
+        pruning.time_us / n_steps.max(1) as f64,
+    )
 }
 
 /// What came from flash.

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use refrain::engine::ProjectionMode;
+use refrain::pruning::PruningConfig;
 use refrain_bench::{Sources, Strategy};
 
-use super::draft::DraftModelArg;
+use super::draft::{DraftModelArg, PruningArg};
 use super::engine::ModelArgs;
 use super::session::ReuseArgs;
 use super::streaming::StreamingArgs;
@@ -29,8 +30,11 @@ pub(crate) enum BenchCommand {
     ///
     /// Rows are those of `replay`; the prompt is the user's message, and the response is not used. `fixtures/rows.jsonl` of the
     /// repository has rows for the model inside this program. With --draft the parts are those of drafting with a model:
-    /// retrieval, the draft model, both, and the published rules that draft with one.
+    /// retrieval, the draft model, both, and the published rules that draft with one. With --pruning they are those of pruning, over
+    /// what the texts draft, and --draft if it is given.
     Ablate(AblateArgs),
+    /// What cutting verification batches down half-way saves at a model's true shape; its weights may be random.
+    Pruning(BenchPruningArgs),
     /// Fit the reliability table and the constants of drafting to the even rows, and report on the odd ones.
     Tune(TuneArgs),
     /// What changing static graphs adds to a prefill: synchronous, asynchronous and progressive switching, measured on a
@@ -39,6 +43,39 @@ pub(crate) enum BenchCommand {
     /// How near streaming comes to the bandwidth of the disk: decoding without drafts at several shares of pinned layers, in turns
     /// with plain sequential reads of the same file.
     Stream(BenchStreamArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchPruningArgs {
+    /// A GGUF file, a Hugging Face folder, or a packed file. Nothing else should run meanwhile.
+    pub(crate) model: PathBuf,
+    /// Rows of the batches.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [8, 16, 32, 64], value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) rows: Vec<u32>,
+    /// Rows that go on, in percent.
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) kept: u32,
+    /// The layer before which batches are cut down [default: the middle one].
+    #[arg(long, value_name = "N")]
+    pub(crate) layer: Option<usize>,
+    /// Rank of the predictor.
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub(crate) rank: usize,
+    /// Tokens of the predictor's shadow pool.
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    pub(crate) shadow_pool: usize,
+    /// Tokens before the batch.
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    pub(crate) context: usize,
+    /// Passes of each kind; the median counts.
+    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: u32,
+    /// Threads of the forward pass [default: the cores of this machine].
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<usize>,
+    /// One JSON list instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -177,6 +214,12 @@ pub(crate) struct AblateArgs {
     /// A smaller model that drafts, with the same vocabulary; `fixture`: the one for the model inside this program.
     #[arg(long, value_name = "fixture|PATH")]
     pub(crate) draft: Option<DraftModelArg>,
+    /// Prune by this predictor, or by `fixture`, the one for the model inside this program.
+    #[arg(long, value_name = "fixture|PATH")]
+    pub(crate) pruning: Option<PruningArg>,
+    /// With --pruning: nodes of at least this chance go on.
+    #[arg(long, value_name = "P", default_value_t = PruningConfig::default().threshold, requires = "pruning")]
+    pub(crate) pruning_threshold: f32,
     /// Rows of a verification batch at most.
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub(crate) rows: usize,

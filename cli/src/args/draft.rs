@@ -23,6 +23,27 @@ pub(crate) struct DraftArgs {
     /// output.
     #[arg(long, value_name = "NAME", default_value_t = Strategy::Refrain, value_parser = parse_strategy)]
     pub(crate) strategy: Strategy,
+    /// Prune drafts half-way through the model by what this predictor says of them: a file of `refrain train predictor`, or
+    /// `fixture` for the model inside this program. Never changes the output.
+    #[arg(long, value_name = "fixture|PATH")]
+    pub(crate) pruning: Option<PruningArg>,
+}
+
+/// A predictor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum PruningArg {
+    /// The one inside this program.
+    Fixture,
+    /// A predictor file.
+    Path(PathBuf),
+}
+
+impl FromStr for PruningArg {
+    type Err = Infallible;
+
+    fn from_str(name: &str) -> Result<Self, Infallible> {
+        Ok(if name == "fixture" { Self::Fixture } else { Self::Path(name.into()) })
+    }
 }
 
 /// What `--draft` asks for.

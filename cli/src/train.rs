@@ -1,0 +1,151 @@
+//! `refrain train`: learns from what a model says of the user's own text.
+//!
+//! Training needs burn, which takes minutes to compile: it is in programs that are built with the feature `train`.
+
+use crate::args::TrainArgs;
+use crate::failure::{Exit, Failure};
+
+#[cfg(not(feature = "train"))]
+pub(crate) fn train(_args: &TrainArgs) -> Result<Exit, Failure> {
+    Err(Failure::usage(
+        "this program was built without training",
+        "in the repository: cargo run --release -p refrain-cli --features train -- train …",
+    ))
+}
+
+#[cfg(feature = "train")]
+pub(crate) use with_burn::train;
+
+#[cfg(feature = "train")]
+mod with_burn {
+    use refrain::pruning::Predictor;
+    use refrain_burn::Error;
+    use refrain_burn::distill::draft::{self, DraftLoss, DraftRecipe};
+    use refrain_burn::distill::predictor::{self, PredictorRecipe};
+    use refrain_burn::distill::{Passage, Recorder, text};
+    use refrain_burn::model::ModelShape;
+
+    use super::{Exit, Failure, TrainArgs};
+    use crate::args::{LossArg, TextArgs, TrainCommand, TrainDraftArgs, TrainPredictorArgs};
+    use crate::load;
+    use crate::progress::Progress;
+
+    pub(crate) fn train(args: &TrainArgs) -> Result<Exit, Failure> {
+        match &args.command {
+            TrainCommand::Predictor(args) => train_predictor(args),
+            TrainCommand::Draft(args) => train_draft(args),
+        }
+    }
+
+    fn train_predictor(args: &TrainPredictorArgs) -> Result<Exit, Failure> {
+        let (recorder, passages) = read(&args.model, &args.text)?;
+        let config = recorder.engine().config();
+        let layer_idx = args.layer.unwrap_or(config.n_layers / 2);
+        if !(1..config.n_layers).contains(&layer_idx) {
+            let problem = format!("--layer {layer_idx} is outside 1..={}", config.n_layers - 1);
+            return Err(Failure::usage(problem, "choose a layer of the model"));
+        }
+        let record = {
+            let progress = Progress::steps("asking the model");
+            let report = |done, total| progress.set(done as u64, total as u64);
+            recorder.record(&passages, Some(layer_idx), args.text.positions, report)?
+        };
+        println!("{} positions of {} passages, before layer {layer_idx}", record.len(), passages.len());
+        let recipe = PredictorRecipe {
+            rank: args.rank as usize,
+            steps: args.text.steps,
+            shadow_pool: args.shadow_pool as usize,
+            seed: args.text.seed,
+            ..PredictorRecipe::default()
+        };
+        let (model, vocab_size) = (recorder.engine().model_identity(), config.vocab_size);
+        let (parts, held_out) =
+            predictor::train(&record, model, layer_idx, vocab_size, &recipe, |step, loss| {
+                if step.is_multiple_of((recipe.steps / 10).max(1)) {
+                    println!("step {step} of {}: loss {loss:.3}", recipe.steps);
+                }
+            })?;
+        println!(
+            "held out: at {} positions the first choice is the model's in {:.1} %; divergence {:.3} nats",
+            held_out.n_positions,
+            100.0 * held_out.agreement,
+            held_out.kl
+        );
+        Predictor::new(parts)?.write(&args.out)?;
+        println!("{}: use it with --pruning", args.out.display());
+        Ok(Exit::Done)
+    }
+
+    fn train_draft(args: &TrainDraftArgs) -> Result<Exit, Failure> {
+        draft::check_out(&args.target, &args.out)?;
+        let (recorder, passages) = read(&args.target, &args.text)?;
+        let config = recorder.engine().config();
+        let recipe = DraftRecipe {
+            shape: ModelShape {
+                hidden: args.hidden,
+                layers: args.layers,
+                heads: args.heads,
+                kv_heads: args.kv_heads,
+                intermediate: args.ffn,
+                max_positions: config.context_len,
+                ..ModelShape::draft(config.vocab_size)
+            },
+            loss: match args.loss {
+                LossArg::Kl => DraftLoss::Kl,
+                LossArg::Plain => DraftLoss::Plain,
+            },
+            steps: args.text.steps,
+            passages: args.passages as usize,
+            rate: 2e-3,
+            seed: args.text.seed,
+        };
+        let record = {
+            let progress = Progress::steps("asking the model");
+            let report = |done, total| progress.set(done as u64, total as u64);
+            recorder.record(&passages, None, args.text.positions, report)?
+        };
+        let n_parameters = recipe.shape.parameters();
+        println!("{} positions of {} passages; {n_parameters} parameters", record.len(), passages.len());
+        let (model, held_out) = draft::distil(&passages, &record, &recipe, |step, loss| {
+            if step.is_multiple_of((recipe.steps / 20).max(1)) {
+                println!("step {step} of {}: loss {loss:.3}", recipe.steps);
+            }
+        })?;
+        println!(
+            "held out: at {} positions the first choice is the target's in {:.1} %; divergence {:.3} nats",
+            held_out.n_positions,
+            100.0 * held_out.agreement,
+            held_out.kl
+        );
+        draft::write(&model, &args.target, recorder.engine().tokenizer(), &args.out)?;
+        println!("{}: use it with --draft", args.out.display());
+        Ok(Exit::Done)
+    }
+
+    /// The model, and the text in its tokens.
+    fn read(model: &std::path::Path, args: &TextArgs) -> Result<(Recorder, Vec<Passage>), Failure> {
+        let checkpoint = load::checkpoint(Some(model))?;
+        let recorder = Recorder::open(&checkpoint, args.threads)?;
+        let len_max = recorder.len_max(args.passage as usize);
+        let passages = text::read(&args.text, recorder.engine().tokenizer(), len_max)?;
+        Ok((recorder, passages))
+    }
+
+    impl From<Error> for Failure {
+        fn from(error: Error) -> Self {
+            match error {
+                Error::Engine(error) => error.into(),
+                Error::Generate(error) => error.into(),
+                Error::Predictor(error) => error.into(),
+                Error::Usage(problem) => Self::usage(problem, "choose another"),
+                Error::TooFewPositions { .. } | Error::TooFewPassages { .. } => {
+                    Self::input(error, "give more text with --text")
+                }
+                Error::Text { .. } | Error::TextTooLong { .. } | Error::Row { .. } | Error::Encode(_) => {
+                    Self::input(error, "texts are files in UTF-8; rows have `prompt` and `response`")
+                }
+                _ => Self::new(Exit::Failed, error.to_string()),
+            }
+        }
+    }
+}
