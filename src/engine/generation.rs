@@ -10,12 +10,13 @@ use thiserror::Error;
 use crate::draft::{
     CostCorrection, CostProfile, NodeIdx, RejectionCounter, SourceKind, StepLimits, StepOutcome,
 };
-use crate::engine::options::{Drafting, GenerateOptions, STOP_BYTES_MAX};
+use crate::engine::options::{Drafting, GenerateOptions, STOP_BYTES_MAX, SessionOptions};
 use crate::engine::output::{FinishReason, Output, OutputLimits};
 use crate::engine::projection::Projection;
 use crate::engine::reader::Reader;
 use crate::engine::session::{Session, SessionError};
 use crate::engine::stats::{PruningStats, SourceStats, Stats, Stopwatch, StreamingStats};
+use crate::model::Model;
 use crate::model::streamed::Streamed;
 use crate::model::transformer::ForwardError;
 use crate::pruning::Pruned;
@@ -170,7 +171,7 @@ impl<'s> Generation<'s> {
             output,
             projection: Projection::new(
                 session.options.projection,
-                session.options.projection_rows,
+                wave_rows_max(&session.shared.model, &session.options),
                 session.shared.projection_costs.clone(),
                 vocab_size,
             ),
@@ -483,5 +484,16 @@ impl Drop for Generation<'_> {
             }
             self.close();
         }
+    }
+}
+
+/// Logits of a wave at most where the output matrix is streamed, in bytes: memory has a limit there.
+const STREAMED_WAVE_BYTES: usize = 8 << 20;
+
+/// Rows of a wave at most. Where each wave reads the output matrix from flash, one shall be all that a step needs.
+fn wave_rows_max(model: &Model, options: &SessionOptions) -> usize {
+    match model.is_head_streamed() {
+        true => options.projection_rows.max(STREAMED_WAVE_BYTES / (4 * model.config().vocab_size)),
+        false => options.projection_rows,
     }
 }

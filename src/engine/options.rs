@@ -107,7 +107,7 @@ pub const TARGET_READ_STEP_US_MIN: f32 = 500.0;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProjectionMode {
-    /// Those that the walk asks for, in waves along the likeliest path, as far as that is measured to pay.
+    /// Those that the walk asks for, in waves of the likeliest rows, as far as that is measured to pay.
     #[default]
     OnDemand,
     /// All at once, as other engines do: for comparison.
@@ -149,7 +149,7 @@ pub struct SessionOptions {
     pub prefill_chunk: usize,
     /// Which rows are projected onto the vocabulary.
     pub projection: ProjectionMode,
-    /// Rows of a wave of [`ProjectionMode::OnDemand`] at most.
+    /// Rows of a wave of [`ProjectionMode::OnDemand`] at most; of a streamed output matrix more, as far as their logits take 8 MiB.
     pub projection_rows: usize,
 }
 

@@ -1,8 +1,7 @@
-//! Projection on demand: logits of the rows that the walk asks for, in waves along the likeliest path.
+//! Projection on demand: logits of the rows that the walk asks for, in waves.
 //!
-//! The output matrix is the largest of a small model. A wave reads it once: first for the node that the walk stands at, and
-//! for those of its likeliest path that are worth taking along; a row that is never visited and not on such a path is never
-//! projected. The next wave starts where the walk has left the path.
+//! The output matrix is the largest of a small model. A wave reads it once: for the node that the walk stands at, and for those
+//! below it that are worth taking along, the likeliest first. The next wave starts where the walk has left the rows of this one.
 //!
 //! Lever takes as many rows along as cost no more than one. Here the costs are measured, and rows rise in price by steps
 //! rather than at one knee, so each is weighed: a row joins where what it adds to the wave is less than what projecting it
@@ -103,18 +102,19 @@ impl Projection {
         }
         self.rows.push(node.0);
         let (reach, alone_us) = (tree.reach()[node.index()], self.costs.verify_us(1));
-        let mut last = node;
-        while self.rows.len() < self.wave_rows_max
-            // Nodes stand in order of falling reach, so the first child is the likeliest.
-            && let Some(child) = tree.children(last).find(|&child| verified.contains(child))
-        {
+        // Parents stand before their children.
+        for row in node.0 + 1..tree.len() as u32 {
             let n_rows = self.rows.len();
-            let added_us = self.costs.verify_us(n_rows + 1) - self.costs.verify_us(n_rows);
-            if added_us * reach > tree.reach()[child.index()] * alone_us {
+            if n_rows >= self.wave_rows_max {
                 break;
             }
-            self.rows.push(child.0);
-            last = child;
+            let row = NodeIdx(row);
+            let goes_on = tree.parent(row).is_some_and(|parent| self.rows.contains(&parent.0));
+            let added_us = self.costs.verify_us(n_rows + 1) - self.costs.verify_us(n_rows);
+            let is_worth_it = added_us * reach <= tree.reach()[row.index()] * alone_us;
+            if goes_on && is_worth_it && verified.contains(row) {
+                self.rows.push(row.0);
+            }
         }
     }
 }
@@ -145,7 +145,7 @@ mod tests {
         let mut verified = NodeSet::ROOT;
         [1, 4].into_iter().for_each(|node| verified.insert(NodeIdx(node)));
         for (mode, expected) in
-            [(ProjectionMode::OnDemand, vec![0, 1]), (ProjectionMode::Eager, vec![0, 1, 4])]
+            [(ProjectionMode::OnDemand, vec![0, 1, 4]), (ProjectionMode::Eager, vec![0, 1, 4])]
         {
             let mut projection = Projection::new(mode, 8, CostProfile::free_rows(1.0), 8);
             projection.plan_wave(&tree(), verified, NodeIdx::ROOT);
@@ -157,7 +157,8 @@ mod tests {
     fn a_wave_takes_the_rows_along_that_are_worth_it() {
         let on_demand = |max, costs: &[(usize, f32)], node| wave(ProjectionMode::OnDemand, max, costs, node);
         let free = [(1, 10.0), (8, 10.0)];
-        assert_eq!(on_demand(8, &free, 0), [0, 1, 2, 3], "along the path only");
+        assert_eq!(on_demand(8, &free, 0), [0, 1, 2, 3, 4]);
+        assert_eq!(on_demand(8, &free, 2), [2, 3], "what is below");
         assert_eq!(on_demand(2, &free, 0), [0, 1]);
         assert_eq!(on_demand(8, &free, 4), [4]);
         // A row more costs half a row alone: worth it at 0.9 and 0.8, not at 0.2.

@@ -530,6 +530,11 @@ impl Model {
         }
     }
 
+    /// Whether the output matrix is read from flash whenever rows are projected.
+    pub(crate) fn is_head_streamed(&self) -> bool {
+        self.streamed.is_some() && self.head().is_none()
+    }
+
     fn head_in_memory(&self) -> &PackedMatrix {
         self.head().expect("the output matrix is in memory where it is not streamed")
     }
