@@ -37,6 +37,8 @@ struct Shared {
     /// Number of the section, whether it is `OPEN`, and how many workers are in it.
     state: AtomicU64,
     stop: AtomicBool,
+    /// Workers below this number take part; the others sleep.
+    n_active: AtomicUsize,
     /// Written by the thread that holds the gate while the section is closed and empty, read by the workers in it.
     job: Mutex<Job>,
     /// For each worker's part of the items: the next one. Reset as `job` is written.
@@ -45,6 +47,8 @@ struct Shared {
     sleepers: AtomicUsize,
     sleep_lock: Mutex<()>,
     wake: Condvar,
+    /// For workers that do not take part: the limit has changed. With `sleep_lock`.
+    limit_changed: Condvar,
     /// The first panic of a section's workers.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
@@ -96,6 +100,7 @@ impl Pool {
         assert!(n_threads > 0, "a pool has at least the calling thread");
         let shared = Arc::new(Shared {
             n_threads,
+            n_active: AtomicUsize::new(n_threads),
             state: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             job: Mutex::new(Job { n_items: 0, tile: 1, chunk: 1, section: &|_, _| {} }),
@@ -103,6 +108,7 @@ impl Pool {
             sleepers: AtomicUsize::new(0),
             sleep_lock: Mutex::new(()),
             wake: Condvar::new(),
+            limit_changed: Condvar::new(),
             panic: Mutex::new(None),
         });
         let mut pool = Pool { shared, gate: Mutex::new(()), handles: Vec::new() };
@@ -117,6 +123,14 @@ impl Pool {
     /// Threads that take part, the caller included.
     pub fn n_threads(&self) -> usize {
         self.shared.n_threads
+    }
+
+    /// Lets so many threads take part from the next section on, the caller always among them; the others sleep until the limit
+    /// allows them again. May be called from any thread. No result depends on it.
+    pub fn limit(&self, n_threads: usize) {
+        self.shared.n_active.store(n_threads.max(1), SeqCst);
+        drop(lock(&self.shared.sleep_lock));
+        self.shared.limit_changed.notify_all();
     }
 
     /// Calls `f(worker, range)` on the workers, several times each, the ranges together being `0..n_items`, each item once; returns
@@ -136,7 +150,11 @@ impl Pool {
         if n_items == 0 {
             return;
         }
-        if self.shared.n_threads == 1 || n_items <= tile || IN_SECTION.get() {
+        if self.shared.n_threads == 1
+            || self.shared.n_active.load(Relaxed) == 1
+            || n_items <= tile
+            || IN_SECTION.get()
+        {
             return f(0, 0..n_items);
         }
         let gate = lock(&self.gate);
@@ -187,6 +205,8 @@ impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.stop.store(true, SeqCst);
         self.shared.announce(0);
+        drop(lock(&self.shared.sleep_lock));
+        self.shared.limit_changed.notify_all();
         for handle in self.handles.drain(..) {
             // Workers catch the panics of sections, so there is nothing to report here.
             let _ = handle.join();
@@ -234,10 +254,13 @@ impl Shared {
 
     fn work(&self, worker: usize) {
         let mut seen = 0;
-        while let Some(number) = self.enter(seen) {
+        while let Some(number) = self.enter(worker, seen) {
             seen = number;
             let job = *lock(&self.job);
-            if let Err(panic) = self.take_part(job, worker) {
+            // The limit may have come while this worker was about to enter.
+            let taken =
+                if worker < self.n_active.load(Relaxed) { self.take_part(job, worker) } else { Ok(()) };
+            if let Err(panic) = taken {
                 let mut first = lock(&self.panic);
                 match &mut *first {
                     None => *first = Some(panic),
@@ -250,9 +273,12 @@ impl Shared {
     }
 
     /// Enters the next open section that is not number `seen`, and returns its number; `None` when the pool ends.
-    fn enter(&self, seen: u64) -> Option<u64> {
+    fn enter(&self, worker: usize, seen: u64) -> Option<u64> {
         let mut spins = 0;
         loop {
+            if worker >= self.n_active.load(Relaxed) {
+                self.rest(worker);
+            }
             let state = self.state.load(Acquire);
             if self.stop.load(SeqCst) {
                 return None;
@@ -282,6 +308,14 @@ impl Shared {
             guard = self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
         }
         self.sleepers.fetch_sub(1, SeqCst);
+    }
+
+    /// Sleeps while the worker is beyond the limit. Its part of a section is computed by the others.
+    fn rest(&self, worker: usize) {
+        let mut guard = lock(&self.sleep_lock);
+        while worker >= self.n_active.load(SeqCst) && !self.stop.load(SeqCst) {
+            guard = self.limit_changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// Computes chunks of the worker's own part, then of the others', until none is left.

@@ -49,6 +49,42 @@ fn a_worker_that_stands_still_is_not_waited_for() {
 }
 
 #[test]
+fn workers_beyond_the_limit_take_no_part_until_it_is_lifted() {
+    let pool = Arc::new(Pool::new(4));
+    let n_sections = if cfg!(miri) { 5 } else { 200 };
+    let run = |n_threads: usize| {
+        pool.limit(n_threads);
+        let sections: Vec<AtomicUsize> = (0..100).map(|_| AtomicUsize::new(0)).collect();
+        for _ in 0..n_sections {
+            pool.run(100, &|worker, range| {
+                assert!(worker < n_threads.max(1), "worker {worker} of {n_threads}");
+                range.for_each(|item| _ = sections[item].fetch_add(1, SeqCst));
+            });
+        }
+        assert!(sections.iter().all(|n| n.load(SeqCst) == n_sections), "{n_threads} threads");
+    };
+    for n_threads in [4, 2, 3, 1, 0, 4, 1] {
+        run(n_threads);
+    }
+    // From another thread, while sections run.
+    let other = Arc::clone(&pool);
+    let limits = std::thread::spawn(move || {
+        (0..n_sections).for_each(|i| {
+            other.limit(i % 5);
+            std::thread::yield_now();
+        });
+    });
+    for _ in 0..n_sections {
+        let n_done = AtomicUsize::new(0);
+        pool.run(50, &|_, range| _ = n_done.fetch_add(range.len(), SeqCst));
+        assert_eq!(n_done.load(SeqCst), 50);
+    }
+    limits.join().unwrap();
+    pool.limit(1);
+    drop(pool); // those that sleep end too
+}
+
+#[test]
 fn ranges_begin_at_tiles() {
     for n_threads in [1, 2, 3] {
         let pool = Pool::new(n_threads);
