@@ -32,7 +32,7 @@ use std::time::Duration;
 pub use file::{DIRECT_ALIGN, ReadAt, ReadMode};
 pub use meter::Flow;
 pub use options::{Pinned, StreamOptions, WrapReader};
-pub use resident::resident_bytes;
+pub use resident::{available_bytes, resident_bytes};
 pub use sequential::sequential_read;
 
 pub(crate) use file::{DirectFile, read_full};

@@ -19,12 +19,15 @@ pub(crate) struct Extent {
 /// time. What turns out otherwise costs the reads that were made ahead, and nothing else.
 ///
 /// # Invariants
-/// - A buffer is free, or with a fetch, or lent to who computes with it.
+/// - A buffer is free, or with a fetch, or lent to who computes with it; `n_buffers` counts them all.
 /// - `queue` is in the order of use; if something is wanted, it is at the front, or has not found a buffer yet.
 pub(super) struct Queue {
     extents: Vec<Extent>,
     block_len: usize,
     free: Vec<PageBuf>,
+    n_buffers: usize,
+    /// Buffers beyond this are given up when they are next free.
+    n_buffers_max: usize,
     queue: VecDeque<Fetch>,
     /// Fetches that are not wanted any more, of which blocks are being read.
     dropped: Vec<Fetch>,
@@ -73,11 +76,13 @@ impl Fetch {
 impl Queue {
     /// `buffers` are as long as the longest extent.
     pub(super) fn new(extents: Vec<Extent>, buffers: Vec<PageBuf>, block_len: usize) -> Self {
-        let n_extents = extents.len();
+        let (n_extents, n_buffers) = (extents.len(), buffers.len());
         Self {
             extents,
             block_len,
             free: buffers,
+            n_buffers,
+            n_buffers_max: n_buffers,
             queue: VecDeque::new(),
             dropped: Vec::new(),
             next: (0..n_extents).map(|i| (i + 1) % n_extents).collect(),
@@ -114,7 +119,7 @@ impl Queue {
         self.wanted = None;
         let pages = PageBlock::join(fetch.done);
         if let Some(failure) = fetch.failure {
-            self.free.push(pages);
+            self.add_free(pages);
             // Nothing is expected any more, until something is wanted.
             self.taken = None;
             self.drop_all();
@@ -133,8 +138,48 @@ impl Queue {
 
     /// A buffer comes back. Returns whether there is something new to read.
     pub(super) fn give_back(&mut self, pages: PageBuf) -> bool {
-        self.free.push(pages);
+        self.add_free(pages);
         self.plan()
+    }
+
+    /// Buffers, wherever they are.
+    pub(super) fn n_buffers(&self) -> usize {
+        self.n_buffers
+    }
+
+    /// Keeps `n_max` buffers, two at least: free ones go at once, then those with what is needed last, the others as they come free.
+    pub(super) fn shrink(&mut self, n_max: usize) {
+        assert!(n_max >= 2, "{n_max} buffers");
+        self.n_buffers_max = n_max;
+        while self.n_buffers > n_max && self.free.pop().is_some() {
+            self.n_buffers -= 1;
+        }
+        // What is dropped while it is being read comes free later.
+        while self.n_buffers > n_max + self.dropped.len()
+            && let Some(fetch) = self.queue.pop_back()
+        {
+            self.drop_fetch(fetch);
+        }
+    }
+
+    /// Takes more buffers. Returns whether there is something new to read.
+    pub(super) fn grow(&mut self, buffers: Vec<PageBuf>) -> bool {
+        self.n_buffers += buffers.len();
+        self.n_buffers_max = self.n_buffers_max.max(self.n_buffers);
+        self.free.extend(buffers);
+        self.plan()
+    }
+
+    /// An extent is not expected any more, until it is wanted.
+    pub(super) fn skip(&mut self, extent_idx: usize) {
+        let behind = self.next[extent_idx];
+        self.next.iter_mut().filter(|next| **next == extent_idx).for_each(|next| *next = behind);
+    }
+
+    /// Every extent is expected behind the one before it.
+    pub(super) fn expect_all(&mut self) {
+        let n_extents = self.next.len();
+        self.next = (0..n_extents).map(|i| (i + 1) % n_extents).collect();
     }
 
     /// The next block to read.
@@ -190,14 +235,27 @@ impl Queue {
     }
 
     fn drop_front(&mut self) {
-        let Some(mut fetch) = self.queue.pop_front() else { return };
+        if let Some(fetch) = self.queue.pop_front() {
+            self.drop_fetch(fetch);
+        }
+    }
+
+    fn drop_fetch(&mut self, mut fetch: Fetch) {
         fetch.stop();
         if fetch.is_complete() { self.free(fetch) } else { self.dropped.push(fetch) }
     }
 
+    fn add_free(&mut self, pages: PageBuf) {
+        if self.n_buffers > self.n_buffers_max {
+            self.n_buffers -= 1; // it is dropped
+        } else {
+            self.free.push(pages);
+        }
+    }
+
     fn free(&mut self, fetch: Fetch) {
         self.dropped_bytes += fetch.n_read_bytes;
-        self.free.push(PageBlock::join(fetch.done));
+        self.add_free(PageBlock::join(fetch.done));
     }
 }
 
@@ -306,6 +364,46 @@ mod tests {
         queue.want(1);
         assert_eq!(read_all(&mut queue)[..2], [2, 3]);
         assert!(queue.take().unwrap().is_ok());
+    }
+
+    #[test]
+    fn a_ring_shrinks_wherever_its_buffers_are_and_grows_again() {
+        // Lent or not, read or being read: two are left, and everything is still there in order.
+        for (lent, reading) in [(false, false), (true, false), (false, true), (true, true)] {
+            let mut queue = queue(5, 4);
+            queue.want(0);
+            let mut under_way = Vec::new();
+            while let Some(work) = queue.work() {
+                let offset = work.offset;
+                match reading && offset >= 4 * PAGE as u64 {
+                    true => under_way.push(work),
+                    false => _ = queue.done(work, Ok(())),
+                }
+            }
+            let pages = lent.then(|| queue.take().unwrap().unwrap());
+            queue.shrink(2);
+            under_way.into_iter().for_each(|work| _ = queue.done(work, Ok(())));
+            if let Some(pages) = pages {
+                queue.give_back(pages);
+            }
+            assert_eq!(queue.n_buffers(), 2, "lent: {lent}, reading: {reading}");
+            (0..10).for_each(|i| take(&mut queue, i % 5));
+            assert_eq!((queue.n_buffers(), queue.free.len() + queue.queue.len()), (2, 2));
+            assert!(queue.grow(vec![PageBuf::zeroed(2 * PAGE).unwrap()]));
+            assert_eq!(queue.n_buffers(), 3);
+            (0..10).for_each(|i| take(&mut queue, i % 5));
+        }
+    }
+
+    #[test]
+    fn what_is_skipped_is_not_read_ahead() {
+        let mut queue = queue(4, 2);
+        [1, 2].into_iter().for_each(|extent_idx| queue.skip(extent_idx));
+        queue.want(0);
+        assert_eq!(read_all(&mut queue), [0, 1, 6, 7]);
+        queue.take().unwrap().unwrap();
+        queue.expect_all();
+        assert_eq!(queue.next, [1, 2, 3, 0]);
     }
 
     #[test]

@@ -1,15 +1,22 @@
-//! What the process holds in memory, as the system counts it.
+//! What the process holds in memory, and what the system has left, as the system counts it.
 
 /// Bytes of memory that the process holds now, without what the page cache could give up; `None` where the system does not say.
 ///
 /// Linux: anonymous memory, which weights in memory are and mapped files are not (`RssAnon` of `/proc/self/status`).
 pub fn resident_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    parse(&status)
+    field(&std::fs::read_to_string("/proc/self/status").ok()?, "RssAnon:")
 }
 
-fn parse(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
+/// Bytes of memory that programs can have before the system has to write any out; `None` where it does not say.
+///
+/// Linux and Android: `MemAvailable` of `/proc/meminfo`. A limit on a group of processes is not in it.
+pub fn available_bytes() -> Option<u64> {
+    field(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")
+}
+
+/// The line that begins so, in bytes.
+fn field(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
 }
@@ -20,10 +27,16 @@ mod tests {
 
     #[test]
     fn the_line_is_found_or_there_is_no_number() {
-        assert_eq!(parse("Name:\tx\nVmRSS:\t  9 kB\nRssAnon:\t   1234 kB\n"), Some(1234 * 1024));
+        assert_eq!(field("Name:\tx\nVmRSS:\t  9 kB\nRssAnon:\t   1234 kB\n", "RssAnon:"), Some(1234 * 1024));
         for status in ["", "RssAnon:", "RssAnon: x kB", "RssAnon: 1 MB", "RssAnon: 99999999999999999999 kB"] {
-            assert_eq!(parse(status), None, "{status}");
+            assert_eq!(field(status, "RssAnon:"), None, "{status}");
         }
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn the_system_has_some_memory() {
+        assert!(available_bytes().unwrap() > 1 << 20);
     }
 
     #[test]

@@ -93,6 +93,33 @@ impl Ring {
         Ok(ring)
     }
 
+    /// Buffers that the ring has now.
+    pub(crate) fn n_buffers(&self) -> usize {
+        self.shared.lock().queue.n_buffers()
+    }
+
+    /// Keeps so many buffers, two at least: now, or as soon as reads under way have ended and what is lent comes back.
+    pub(crate) fn shrink(&self, n_buffers: usize) {
+        self.shared.lock().queue.shrink(n_buffers);
+    }
+
+    /// Takes more buffers, each as long as the longest extent.
+    pub(crate) fn grow(&self, buffers: Vec<PageBuf>) {
+        if self.shared.lock().queue.grow(buffers) {
+            self.shared.work.notify_all();
+        }
+    }
+
+    /// An extent is not read ahead any more, until it is wanted.
+    pub(crate) fn skip(&self, extent_idx: usize) {
+        self.shared.lock().queue.skip(extent_idx);
+    }
+
+    /// Every extent is read ahead behind the one before it.
+    pub(crate) fn expect_all(&self) {
+        self.shared.lock().queue.expect_all();
+    }
+
     /// Waits for an extent.
     ///
     /// # Errors

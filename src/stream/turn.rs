@@ -55,6 +55,15 @@ impl Turns {
         Some(Turn(self))
     }
 
+    /// The turn, where nobody has it or waits for it.
+    pub(crate) fn try_now(&self) -> Option<Turn<'_>> {
+        let mut state = self.lock();
+        (state.served == state.next).then(|| {
+            state.next += 1;
+            Turn(self)
+        })
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Tickets> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -95,6 +104,18 @@ mod tests {
             drop(first);
         });
         assert_eq!(order.into_inner().unwrap(), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn a_turn_is_had_at_once_or_not_at_all() {
+        let (turns, never) = (Turns::default(), AtomicBool::new(false));
+        let first = turns.try_now().unwrap();
+        assert!(turns.try_now().is_none());
+        drop(first);
+        let second = turns.wait(&never).unwrap();
+        assert!(turns.try_now().is_none());
+        drop(second);
+        drop(turns.try_now().unwrap());
     }
 
     #[test]

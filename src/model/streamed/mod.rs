@@ -6,7 +6,8 @@
 //! among the matrices and come with them. What is computed, and in which order, is the same as with the model in memory, so every
 //! bit of it is.
 //!
-//! Passes take turns, in the order in which they come: the ring has room for one.
+//! Passes take turns, in the order in which they come: the ring has room for one. Between two passes pinned layers may be given up,
+//! when others need the memory ([`Streamed::set_lean`]); afterwards they are kept again when they next come through the ring.
 //!
 //! **What is not checked.** A packed file's checksums cover whole sections; comparing them at every pass would read all weights
 //! twice. As with a mapped file, `refrain inspect --verify` compares them. A read that fails is an error; wrong bytes are wrong
@@ -18,13 +19,13 @@ mod open;
 mod plan;
 mod rows;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 
-use crate::kernels::{PackError, PackedMatrix};
-use crate::model::layers::{LayersError, SectionTensors};
+use crate::kernels::{PackError, PackedMatrix, PageBuf};
+use crate::model::layers::{LayersError, SectionTensors, vectors_bytes};
 use crate::model::packed::{PackedFile, PackedSection};
 use crate::model::transformer::ForwardError;
 use crate::model::weights::{Layer, Weights};
@@ -35,13 +36,15 @@ use crate::token::TokenId;
 
 pub use error::StreamedError;
 use head::Piece;
+use plan::{Plan, SLOTS_MIN};
 use rows::RowReader;
 
 /// Bytes of a read. Longer ones are no faster on the disks that were measured (`benches/RESULTS.md`), and cancel later.
 pub const BLOCK_BYTES: usize = 1 << 20;
 
-/// Reads at a time: one leaves a disk idle between two requests, and more than these add nothing.
-pub const READ_THREADS: usize = 4;
+/// Reads at a time. Four are enough for a sequential read, but while a layer computes, the threads that read are late to ask for more:
+/// eight keep the disk busy meanwhile, and sixteen add nothing (`benches/RESULTS.md`).
+pub const READ_THREADS: usize = 8;
 
 /// A pass that cannot be cancelled.
 static NEVER: AtomicBool = AtomicBool::new(false);
@@ -51,6 +54,7 @@ pub struct Streamed {
     file: String,
     reader: Arc<dyn ReadAt>,
     meter: Arc<Meter>,
+    /// A layer's extent has its number.
     layers: Vec<Home>,
     /// The output matrix; empty where it is pinned.
     head: Vec<Piece>,
@@ -61,15 +65,34 @@ pub struct Streamed {
     /// Not there where everything is pinned.
     ring: Option<Ring>,
     turns: Turns,
-    memory: StreamMemory,
+    plan: Plan,
+    /// What is pinned of embedding and output matrix, in bytes.
+    ends_bytes: u64,
     pass_bytes: u64,
+    /// Whether pinned layers are to be given up, and whether they have been: changed with the turn.
+    lean_wanted: AtomicBool,
+    is_lean: AtomicBool,
 }
 
 /// Where a layer is.
-#[allow(clippy::large_enum_variant, reason = "one per layer, and the large one is the model itself")]
-enum Home {
-    Pinned(Layer),
-    Streamed { extent_idx: usize, section: PackedSection },
+struct Home {
+    section: PackedSection,
+    /// Whether it is to stay in memory.
+    is_planned: bool,
+    /// The layer, while it does. Locked for a moment.
+    pinned: Mutex<Option<Arc<Layer>>>,
+}
+
+impl Home {
+    fn pinned(&self) -> MutexGuard<'_, Option<Arc<Layer>>> {
+        // It is replaced as a whole.
+        self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What it takes of memory when it is pinned: norms and biases are copied out of it.
+    fn pinned_bytes(&self) -> u64 {
+        self.section.len + vectors_bytes(std::slice::from_ref(&self.section))
+    }
 }
 
 /// Memory for weights.
@@ -96,16 +119,16 @@ impl StreamMemory {
 
 /// A layer, for as long as a pass computes with it.
 #[allow(clippy::large_enum_variant, reason = "there is one at a time")]
-pub(in crate::model) enum PassLayer<'a> {
-    Pinned(&'a Layer),
+pub(in crate::model) enum PassLayer {
+    Pinned(Arc<Layer>),
     /// The views first: the ring has its buffer back when they are gone.
     Streamed(Layer, #[allow(dead_code, reason = "held for its drop")] Lease),
 }
 
-impl PassLayer<'_> {
+impl PassLayer {
     pub(in crate::model) fn as_slice(&self) -> &[Layer] {
         match self {
-            PassLayer::Pinned(layer) => std::slice::from_ref(layer),
+            PassLayer::Pinned(layer) => std::slice::from_ref(&**layer),
             PassLayer::Streamed(layer, _) => std::slice::from_ref(layer),
         }
     }
@@ -142,19 +165,59 @@ impl Streamed {
         self.meter.flow()
     }
 
-    /// The memory for weights.
+    /// The memory for weights, as it is now.
     pub fn memory(&self) -> StreamMemory {
-        self.memory
+        let pinned = self.layers.iter().filter(|layer| layer.pinned().is_some());
+        let (n_pinned_layers, layers_bytes) =
+            pinned.fold((0, 0), |(n, bytes), layer| (n + 1, bytes + layer.pinned_bytes()));
+        StreamMemory {
+            pinned_bytes: self.ends_bytes + layers_bytes,
+            ring_bytes: self.ring.as_ref().map_or(0, |ring| self.plan.slot_bytes() * ring.n_buffers() as u64),
+            n_pinned_layers,
+            head_pinned: self.plan.head,
+            embedding_pinned: self.plan.embedding,
+        }
     }
 
-    /// Bytes that are read for each pass and its projection.
+    /// Gives up the pinned layers and all of the ring but two buffers, or keeps them again as they come by; from any thread. Where a
+    /// pass is under way, this happens before the next one. A model that is pinned as a whole stays so: it has no ring.
+    pub(crate) fn set_lean(&self, is_lean: bool) {
+        self.lean_wanted.store(is_lean, Ordering::Relaxed);
+        if let Some(_turn) = self.turns.try_now() {
+            self.settle();
+        }
+    }
+
+    /// Does what was wanted last. The caller has the turn.
+    fn settle(&self) {
+        let wanted = self.lean_wanted.load(Ordering::Relaxed);
+        let Some(ring) =
+            self.ring.as_ref().filter(|_| self.is_lean.swap(wanted, Ordering::Relaxed) != wanted)
+        else {
+            return;
+        };
+        if wanted {
+            self.layers.iter().for_each(|layer| *layer.pinned() = None);
+            ring.shrink(SLOTS_MIN);
+            ring.expect_all();
+            return;
+        }
+        let n_missing = self.plan.n_slots.saturating_sub(ring.n_buffers());
+        // Where there is no memory for them, two will do.
+        let buffers = (0..n_missing).map_while(|_| PageBuf::zeroed(self.plan.slot_len as usize).ok());
+        ring.grow(buffers.collect());
+    }
+
+    /// Bytes that are read for each pass and its projection while everything is pinned that is to be.
     pub fn pass_bytes(&self) -> u64 {
         self.pass_bytes
     }
 
     /// Begins a pass when its turn has come; `None` where it was cancelled before.
     pub(in crate::model) fn pass(&self, cancel: &AtomicBool) -> Option<Pass<'_>> {
-        Some(Pass { streamed: self, _turn: self.turns.wait(cancel)? })
+        let turn = self.turns.wait(cancel)?;
+        self.settle();
+        Some(Pass { streamed: self, _turn: turn })
     }
 
     /// The embedding of tokens, `[tokens.len(), hidden_dim]`; `None` where the embedding is pinned.
@@ -218,22 +281,41 @@ impl Pass<'_> {
         &self,
         layer_idx: usize,
         cancel: &AtomicBool,
-    ) -> Result<PassLayer<'_>, ForwardError> {
+    ) -> Result<PassLayer, ForwardError> {
         if cancel.load(Ordering::Relaxed) {
             return Err(ForwardError::Cancelled);
         }
-        let (extent_idx, section) = match &self.streamed.layers[layer_idx] {
-            Home::Pinned(layer) => return Ok(PassLayer::Pinned(layer)),
-            Home::Streamed { extent_idx, section } => (*extent_idx, section),
-        };
-        match self.streamed.take(extent_idx, cancel) {
-            Ok(lease) => {
-                let sections = std::slice::from_ref(section);
-                let layer = SectionTensors { sections, pages: lease.pages() }.layer(layer_idx);
-                Ok(PassLayer::Streamed(layer, lease))
-            }
+        let home = &self.streamed.layers[layer_idx];
+        if let Some(layer) = &*home.pinned() {
+            return Ok(PassLayer::Pinned(Arc::clone(layer)));
+        }
+        match self.streamed.take(layer_idx, cancel) {
+            Ok(lease) => Ok(match self.pin_again(layer_idx, &lease) {
+                Some(layer) => PassLayer::Pinned(layer),
+                None => {
+                    let sections = std::slice::from_ref(&home.section);
+                    let layer = SectionTensors { sections, pages: lease.pages() }.layer(layer_idx);
+                    PassLayer::Streamed(layer, lease)
+                }
+            }),
             Err(TakeError::Cancelled) => Err(ForwardError::Cancelled),
             Err(TakeError::Failed(failure)) => Err(ForwardError::Layers(self.streamed.error(failure))),
         }
+    }
+
+    /// Keeps a layer that was given up, where it is to stay in memory and there is some.
+    fn pin_again(&self, layer_idx: usize, lease: &Lease) -> Option<Arc<Layer>> {
+        let home = &self.streamed.layers[layer_idx];
+        if !home.is_planned || self.streamed.is_lean.load(Ordering::Relaxed) {
+            return None;
+        }
+        let len = home.section.len as usize;
+        let mut pages = PageBuf::zeroed(len).ok()?;
+        pages.bytes_mut().copy_from_slice(&lease.pages().bytes()[..len]);
+        let sections = std::slice::from_ref(&home.section);
+        let layer = Arc::new(SectionTensors { sections, pages: &Arc::new(pages) }.layer(layer_idx));
+        *home.pinned() = Some(Arc::clone(&layer));
+        self.streamed.ring.iter().for_each(|ring| ring.skip(layer_idx));
+        Some(layer)
     }
 }

@@ -1,11 +1,12 @@
 //! Setting up a streamed model: what is pinned is read, the rest becomes extents of a ring.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 
 use super::plan::{Plan, Sizes};
 use super::rows::RowReader;
-use super::{BLOCK_BYTES, Home, READ_THREADS, StreamMemory, Streamed, StreamedError, head};
+use super::{BLOCK_BYTES, Home, READ_THREADS, Streamed, StreamedError, head};
 use crate::kernels::{PANEL_ROWS, PackedMatrix, PageBuf};
 use crate::model::checkpoint::WeightId;
 use crate::model::layers::{LayersError, SectionTensors, vectors_bytes};
@@ -49,7 +50,9 @@ impl Opening<'_> {
         let mut pinned = PinnedBytes { done: 0, total: self.pinned_bytes(), vectors: 0 };
         let mut extents = Vec::new();
         let layers = self.layers(&mut extents, &mut pinned)?;
+        let layers_bytes = pinned.done + pinned.vectors;
         let weights = self.ends(&mut pinned)?;
+        let ends_bytes = pinned.done + pinned.vectors - layers_bytes;
         let mut head = Vec::new();
         if !self.plan.head {
             let (tensor, start) = place(self.file, head_id(tied));
@@ -57,17 +60,16 @@ impl Opening<'_> {
         }
         let head_rows = self.rows(head_id(tied), self.plan.head)?;
         let embedding_rows = self.rows(WeightId::Embedding, self.plan.embedding)?;
-        let pass_bytes = extents.iter().map(|extent| extent.len as u64).sum();
-        let ring = self.ring(extents, options)?;
-        let memory = StreamMemory {
-            pinned_bytes: pinned.done + pinned.vectors,
-            ring_bytes: if ring.is_some() { self.plan.ring_bytes() } else { 0 },
-            n_pinned_layers: self.plan.layers.iter().filter(|pinned| **pinned).count(),
-            head_pinned: self.plan.head,
-            embedding_pinned: self.plan.embedding,
-        };
+        let is_read =
+            |extent_idx: usize| !layers.get(extent_idx).is_some_and(|layer: &Home| layer.is_planned);
+        let read = extents.iter().enumerate().filter(|(extent_idx, _)| is_read(*extent_idx));
+        let pass_bytes = read.map(|(_, extent)| extent.len as u64).sum();
+        let ring = if pass_bytes > 0 { Some(self.ring(extents, options)?) } else { None };
+        for (extent_idx, _) in layers.iter().enumerate().filter(|(_, layer)| layer.is_planned) {
+            ring.iter().for_each(|ring| ring.skip(extent_idx));
+        }
         let (file, turns) = (self.file.file().to_owned(), Turns::default());
-        let Self { reader, meter, .. } = self;
+        let Self { reader, meter, plan, .. } = self;
         let streamed = Streamed {
             file,
             reader,
@@ -78,8 +80,11 @@ impl Opening<'_> {
             embedding_rows,
             ring,
             turns,
-            memory,
+            plan,
+            ends_bytes,
             pass_bytes,
+            lean_wanted: AtomicBool::new(false),
+            is_lean: AtomicBool::new(false),
         };
         Ok((streamed, weights))
     }
@@ -92,15 +97,16 @@ impl Opening<'_> {
         let mut layers = Vec::with_capacity(self.plan.layers.len());
         for section in self.file.sections() {
             let Part::Layer(layer_idx) = section.part else { continue };
-            if self.plan.layers[layer_idx] {
+            let is_planned = self.plan.layers[layer_idx];
+            let mut layer = None;
+            if is_planned {
                 let pages = self.read(section, pinned)?;
                 let sections = std::slice::from_ref(section);
-                layers.push(Home::Pinned(SectionTensors { sections, pages: &pages }.layer(layer_idx)));
-            } else {
-                layers.push(Home::Streamed { extent_idx: extents.len(), section: section.clone() });
-                // A buffer of this length will be allocated, so it is a usize.
-                extents.push(Extent { offset: section.offset, len: section.len as usize });
+                layer = Some(Arc::new(SectionTensors { sections, pages: &pages }.layer(layer_idx)));
             }
+            layers.push(Home { section: section.clone(), is_planned, pinned: Mutex::new(layer) });
+            // A buffer of this length is or will be allocated, so it is a usize. Pinned layers have one for when they are not.
+            extents.push(Extent { offset: section.offset, len: section.len as usize });
         }
         Ok(layers)
     }
@@ -127,16 +133,13 @@ impl Opening<'_> {
         Ok(Some(RowReader::new(Arc::clone(&self.reader), Arc::clone(&self.meter), tensor, start)?))
     }
 
-    fn ring(&self, extents: Vec<Extent>, options: &StreamOptions) -> Result<Option<Ring>, StreamedError> {
-        if extents.is_empty() {
-            return Ok(None);
-        }
+    fn ring(&self, extents: Vec<Extent>, options: &StreamOptions) -> Result<Ring, StreamedError> {
         let slot_len = usize::try_from(self.plan.slot_len).unwrap_or(usize::MAX);
         let buffers = (0..self.plan.n_slots).map(|_| PageBuf::zeroed(slot_len)).collect::<Result<_, _>>()?;
         let (file, meter) = (Arc::clone(&self.reader), Arc::clone(&self.meter));
         let stall_max = options.stall_max;
         let options = RingOptions { block_len: BLOCK_BYTES, n_threads: READ_THREADS, stall_max };
-        Ring::new(file, meter, extents, buffers, options).map(Some).map_err(StreamedError::Spawn)
+        Ring::new(file, meter, extents, buffers, options).map_err(StreamedError::Spawn)
     }
 
     /// Reads a section that stays in memory.

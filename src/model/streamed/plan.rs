@@ -29,7 +29,7 @@ pub(super) struct Plan {
 }
 
 /// Buffers of a ring at least: one to compute with, one to read into.
-const SLOTS_MIN: usize = 2;
+pub(super) const SLOTS_MIN: usize = 2;
 
 /// Buffers where memory allows: reads then go on while drafting, projection and sampling take their time between two passes.
 const SLOTS: usize = 3;
@@ -114,9 +114,9 @@ impl Plan {
         Ok(Self { layers, head, embedding, slot_len, n_slots })
     }
 
-    /// What the ring takes of memory.
-    pub(super) fn ring_bytes(&self) -> u64 {
-        PageBuf::size_bytes(self.slot_len).saturating_mul(self.n_slots as u64)
+    /// What a buffer takes of memory.
+    pub(super) fn slot_bytes(&self) -> u64 {
+        PageBuf::size_bytes(self.slot_len)
     }
 }
 
@@ -134,6 +134,10 @@ mod tests {
 
     fn sizes(n_layers: usize, embedding: Option<u64>) -> Sizes {
         Sizes { layers: vec![24 * MIB; n_layers], head: 120 * MIB, embedding, head_panel: 16 << 10 }
+    }
+
+    fn ring_bytes(plan: &Plan) -> u64 {
+        plan.slot_bytes() * plan.n_slots as u64
     }
 
     fn n_pinned(plan: &Plan) -> usize {
@@ -159,7 +163,7 @@ mod tests {
         assert_eq!((n_pinned(&plan(3)), plan(3).head, plan(3).embedding), (3, false, false));
         assert_eq!((plan(3).slot_len, plan(3).n_slots), (24 * MIB, 3));
         assert_eq!(plan(8), Plan::resident(8));
-        assert_eq!((plan(9), plan(8).ring_bytes()), (plan(8), 0));
+        assert_eq!((plan(9), ring_bytes(&plan(8))), (plan(8), 0));
     }
 
     #[test]
@@ -169,7 +173,7 @@ mod tests {
             for limit in (60..1000).step_by(7).map(|mib| mib * MIB) {
                 let taken = 10 * MIB;
                 let plan = Plan::new(&sizes, Pinned::Memory(limit), taken).unwrap();
-                let mut used = n_pinned(&plan) as u64 * 24 * MIB + plan.ring_bytes();
+                let mut used = n_pinned(&plan) as u64 * 24 * MIB + ring_bytes(&plan);
                 used += if plan.head { 120 * MIB } else { 0 };
                 used += if plan.embedding { embedding.unwrap_or(0) } else { 0 };
                 assert!(used + taken <= limit, "{used} of {limit}");
