@@ -3,11 +3,12 @@
 //! [`walk()`] follows the target's own choices through the tree; [`sampling`] makes one choice from one row of logits;
 //! [`random`] keys its randomness by (seed, position). Together with row-independent kernels this makes speculation
 //! exact: the token at each visited node is chosen from that node's own logits, with that node's path as the text, so
-//! it is the token that plain decoding chooses there.
+//! it is the token that plain decoding chooses there. (The one exception has to be asked for and says so:
+//! [`Acceptance::LossyTopP`](crate::engine::Acceptance::LossyTopP).)
 
 pub mod random;
 pub mod sampling;
 pub mod walk;
 
-pub use sampling::{LogitsProcessor, Sampler, Sampling, SamplingError};
+pub use sampling::{Choice, LogitsProcessor, Sampler, Sampling, SamplingError};
 pub use walk::{Walk, walk};

@@ -142,6 +142,28 @@ pub struct Sampler {
     probabilities: Vec<f32>,
 }
 
+/// Where the probabilities of a choice stand afterwards.
+#[derive(Debug, Clone, Copy)]
+enum Chosen {
+    /// Nowhere: there was nothing to draw.
+    Forced,
+    /// Nowhere yet: the logits are as they were.
+    Greedy,
+    /// In the logits.
+    Whole,
+    /// In so many of the candidates.
+    Kept(usize),
+}
+
+/// A token that the target accepts, by its own choice or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Choice {
+    /// The token.
+    pub token: TokenId,
+    /// Whether the target chose another one.
+    pub is_replaced: bool,
+}
+
 impl Sampler {
     /// A sampler for checked options.
     pub fn new(kernels: Kernels, config: Sampling) -> Self {
@@ -153,6 +175,64 @@ impl Sampler {
     /// # Errors
     /// [`SamplingError::NoCandidate`].
     pub fn choose(&mut self, tokens: &[TokenId], logits: &mut [f32]) -> Result<TokenId, SamplingError> {
+        self.choose_from(tokens, logits).map(|(token, _)| token)
+    }
+
+    /// **Lossy.** As [`choose`](Self::choose), but where none of `drafted` is that token, the first of them that lies in the nucleus
+    /// of `top_p` takes its place: a token, not dropped by the options, whose likelier ones have less than `top_p` together. (The
+    /// token that reaches `top_p` is in it. Where the temperature is 0 the probabilities are those at 1.)
+    ///
+    /// # Errors
+    /// [`SamplingError::NoCandidate`].
+    pub fn choose_or_accept(
+        &mut self,
+        tokens: &[TokenId],
+        logits: &mut [f32],
+        drafted: impl Iterator<Item = TokenId> + Clone,
+        top_p: f32,
+    ) -> Result<Choice, SamplingError> {
+        let (own, chosen) = self.choose_from(tokens, logits)?;
+        let nobody_drafted = drafted.clone().next().is_none();
+        if nobody_drafted || matches!(chosen, Chosen::Forced) || drafted.clone().any(|token| token == own) {
+            return Ok(Choice { token: own, is_replaced: false });
+        }
+        if matches!(chosen, Chosen::Greedy) {
+            logits.iter_mut().filter(|logit| logit.is_nan()).for_each(|logit| *logit = f32::NEG_INFINITY);
+            kernels::softmax(self.kernels, logits);
+        }
+        let in_nucleus = |&token: &TokenId| self.is_in_nucleus(chosen, logits, token, top_p);
+        let token = drafted.clone().find(in_nucleus);
+        Ok(Choice { token: token.unwrap_or(own), is_replaced: token.is_some() })
+    }
+
+    /// Whether the tokens that are likelier than `token` have less than `top_p` together.
+    fn is_in_nucleus(&self, chosen: Chosen, probabilities: &[f32], token: TokenId, top_p: f32) -> bool {
+        let sum = |likelier: &mut dyn Iterator<Item = f32>| likelier.map(f64::from).sum::<f64>();
+        let (before, own, total) = match chosen {
+            Chosen::Forced => return false,
+            Chosen::Kept(n_kept) => {
+                // Sorted, and those that were dropped are not among them.
+                let kept = &self.candidates[..n_kept];
+                let Some(at) = kept.iter().position(|&(_, id)| id == token.0) else { return false };
+                let total = sum(&mut kept.iter().map(|c| c.0));
+                (sum(&mut kept[..at].iter().map(|c| c.0)), kept[at].0, total)
+            }
+            Chosen::Greedy | Chosen::Whole => {
+                let Some(&own) = probabilities.get(token.index()) else { return false };
+                let likelier = |&(id, &p): &(u32, &f32)| p > own || (p == own && id < token.0);
+                let likelier = (0u32..).zip(probabilities).filter(likelier);
+                (sum(&mut likelier.map(|(_, &p)| p)), own, 1.0)
+            }
+        };
+        own > 0.0 && before < f64::from(top_p) * total
+    }
+
+    /// The choice, and where its probabilities are.
+    fn choose_from(
+        &mut self,
+        tokens: &[TokenId],
+        logits: &mut [f32],
+    ) -> Result<(TokenId, Chosen), SamplingError> {
         for &(token, bias) in &self.config.logit_bias {
             logits[token.index()] += bias;
         }
@@ -167,7 +247,8 @@ impl Sampler {
         }
         // An infinite logit leaves nothing to draw: a processor forces the token.
         if self.config.temperature == 0.0 || max == f32::INFINITY {
-            return Ok(TokenId(best as u32));
+            let chosen = if max == f32::INFINITY { Chosen::Forced } else { Chosen::Greedy };
+            return Ok((TokenId(best as u32), chosen));
         }
         for logit in logits.iter_mut() {
             let scaled = (*logit - max) / self.config.temperature;
@@ -181,10 +262,10 @@ impl Sampler {
             self.keep_likely(logits);
         } else {
             kernels::softmax(self.kernels, logits);
-            return Ok(draw(logits.iter().copied().zip(0..), u));
+            return Ok((draw(logits.iter().copied().zip(0..), u), Chosen::Whole));
         }
         let kept = self.nucleus_len();
-        Ok(draw(self.candidates[..kept].iter().copied(), u))
+        Ok((draw(self.candidates[..kept].iter().copied(), u), Chosen::Kept(kept)))
     }
 
     fn penalise(&mut self, tokens: &[TokenId], logits: &mut [f32]) {
@@ -288,6 +369,78 @@ mod tests {
     fn choose(config: Sampling, tokens: &[TokenId], logits: &[f32]) -> Result<TokenId, SamplingError> {
         config.check(logits.len())?;
         Sampler::new(Kernels::detect(), config).choose(tokens, &mut logits.to_vec())
+    }
+
+    /// A nucleus by sorting everything.
+    fn naive_nucleus(probabilities: &[f32], top_p: f32) -> Vec<usize> {
+        let mut tokens: Vec<usize> = (0..probabilities.len()).collect();
+        tokens.sort_by(|&a, &b| probabilities[b].total_cmp(&probabilities[a]).then(a.cmp(&b)));
+        let mut sum = 0.0;
+        let in_it = tokens.into_iter().take_while(|&token| {
+            let before = sum;
+            sum += f64::from(probabilities[token]);
+            before < f64::from(top_p)
+        });
+        in_it.collect()
+    }
+
+    fn accept(config: &Sampling, logits: &[f32], drafted: &[u32], top_p: f32) -> Choice {
+        let mut sampler = Sampler::new(Kernels::detect(), config.clone());
+        let drafted = drafted.iter().map(|&token| TokenId(token));
+        sampler.choose_or_accept(&[], &mut logits.to_vec(), drafted, top_p).unwrap()
+    }
+
+    #[test]
+    fn what_is_accepted_lies_in_the_nucleus() {
+        let logits: Vec<f32> = (0..40u32).map(|i| ((i * 17) % 40) as f32 / 8.0).collect();
+        let mut probabilities = logits.clone();
+        kernels::softmax(Kernels::detect(), &mut probabilities);
+        let greedy = Sampling::default();
+        for top_p in [0.05, 0.3, 0.7, 0.95, 1.0] {
+            let nucleus = naive_nucleus(&probabilities, top_p);
+            for token in 0..40u32 {
+                let Choice { token: accepted, is_replaced } = accept(&greedy, &logits, &[token], top_p);
+                let in_it = nucleus.contains(&(token as usize));
+                assert_eq!(accepted.index() == token as usize, in_it, "{token} at {top_p}");
+                assert_eq!(is_replaced, in_it && token as usize != nucleus[0]);
+            }
+        }
+    }
+
+    #[test]
+    fn the_own_choice_comes_first_and_then_the_first_draft() {
+        let (greedy, logits) = (Sampling::default(), [3.0, 2.9, 2.8, -50.0]);
+        let token = |drafted: &[u32]| accept(&greedy, &logits, drafted, 0.9).token.0;
+        assert_eq!(
+            [token(&[]), token(&[2, 1, 0]), token(&[2, 1]), token(&[3, 1]), token(&[3, 99])],
+            [0, 0, 2, 1, 0]
+        );
+        assert_eq!(accept(&greedy, &[1.0, f32::INFINITY], &[0], 1.0).token.0, 1, "a token that is forced");
+        assert_eq!(
+            accept(&greedy, &[1.0, f32::NEG_INFINITY, f32::NAN], &[2, 1], 1.0).token.0,
+            0,
+            "and forbidden"
+        );
+    }
+
+    #[test]
+    fn what_the_options_drop_is_never_accepted() {
+        let logits = [3.0, 2.9, 2.8, 2.7];
+        let with =
+            |top_k, top_p, min_p| Sampling { temperature: 1.0, top_k, top_p, min_p, ..Sampling::default() };
+        for config in [with(2, 1.0, 0.0), with(0, 0.5, 0.0), with(0, 1.0, 0.88)] {
+            for seed in 0..20 {
+                let config = Sampling { seed, ..config.clone() };
+                let accepted = accept(&config, &logits, &[3, 2], 1.0);
+                assert!(accepted.token.0 < 2 && !accepted.is_replaced, "{config:?}");
+                assert_eq!(accept(&config, &logits, &[1], 1.0).token.0, 1);
+            }
+        }
+        // Without a filter the probabilities are those of the temperature.
+        let hot = Sampling { temperature: 50.0, ..Sampling::default() };
+        let cold = Sampling { temperature: 0.02, ..hot.clone() };
+        assert_eq!(accept(&hot, &logits, &[3], 0.9).token.0, 3);
+        assert_eq!(accept(&cold, &logits, &[3], 0.9).token.0, 0);
     }
 
     /// How often each token is chosen over many seeds.
