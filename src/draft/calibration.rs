@@ -186,6 +186,10 @@ impl DraftSource for CalibrationSource {
         self.places.clear();
     }
 
+    fn release(&mut self) {
+        *self = Self::new();
+    }
+
     fn truncate(&mut self, len: usize) {
         self.lists.truncate(len);
         self.places.clear();

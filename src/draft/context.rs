@@ -78,6 +78,11 @@ impl DraftSource for ContextSource {
         self.n_read = 0;
     }
 
+    fn release(&mut self) {
+        self.automaton = SuffixAutomaton::with_max_tokens(self.automaton.max_tokens());
+        self.n_read = 0;
+    }
+
     fn anchors(&mut self, _committed: &[TokenId], out: &mut Vec<Anchor>) {
         let m = self.automaton.suffix_match();
         if m.len() >= self.config.match_len_min as usize {

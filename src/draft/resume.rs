@@ -176,6 +176,10 @@ impl DraftSource for ResumeSource {
         self.n_read = 0;
     }
 
+    fn release(&mut self) {
+        *self = Self::new();
+    }
+
     fn anchors(&mut self, _committed: &[TokenId], out: &mut Vec<Anchor>) {
         let anchor = |place: &Place| Anchor { cursor: place.cursor(0), match_len: place.since };
         out.extend(self.places.iter().map(anchor));

@@ -205,6 +205,10 @@ impl DraftSource for ReuseSource {
         self.segments.clear();
     }
 
+    fn release(&mut self) {
+        *self = Self::new(self.config);
+    }
+
     fn anchors(&mut self, committed: &[TokenId], out: &mut Vec<Anchor>) {
         let mut end = self.tokens.len() as u32;
         for segment in self.segments.iter().rev() {

@@ -212,6 +212,11 @@ pub trait DraftSource: Send {
     /// Forgets the committed text. A [`prime`](Self::prime) with another one follows.
     fn reset(&mut self);
 
+    /// As [`reset`](Self::reset), and gives back the memory of what the source can learn again, as far as it has any.
+    fn release(&mut self) {
+        self.reset();
+    }
+
     /// The committed text was truncated to its first `len` tokens. A [`prime`](Self::prime) with what is left follows: a
     /// source that cannot go back starts again.
     fn truncate(&mut self, len: usize) {

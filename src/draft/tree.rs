@@ -142,7 +142,7 @@ impl DraftTree {
     }
 
     /// The children of `node`, best first. O(nodes after `node`).
-    pub fn children(&self, node: NodeIdx) -> impl Iterator<Item = NodeIdx> + '_ {
+    pub fn children(&self, node: NodeIdx) -> impl Iterator<Item = NodeIdx> + Clone + '_ {
         let after = node.index() + 1..self.len();
         after.filter(move |&i| self.parents[i] == node.0).map(|i| NodeIdx(i as u32))
     }

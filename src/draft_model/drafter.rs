@@ -76,6 +76,13 @@ impl Drafter {
         }
     }
 
+    /// Forgets the text and gives the memory back.
+    pub(super) fn release(&mut self) {
+        if let Some(tree) = &mut self.tree {
+            tree.release();
+        }
+    }
+
     pub(super) fn watch(&mut self, cancel: &Arc<AtomicBool>) {
         if let Some(tree) = &mut self.tree {
             tree.watch(cancel);

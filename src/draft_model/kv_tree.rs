@@ -133,6 +133,17 @@ impl KvTree {
         }
     }
 
+    /// Forgets the text and gives the memory back: that of keys and values is new, and takes none until it is written. Where the
+    /// system refuses that, the old is kept.
+    pub(super) fn release(&mut self) {
+        self.truncate(0);
+        if let Ok(kv) = KvCache::new(self.model.config(), self.kv.kv_type(), self.kv.n_slots()) {
+            self.kv = kv;
+        }
+        self.workspace = Workspace::new(self.model.config());
+        (self.logits, self.likely) = (Vec::new(), Vec::new());
+    }
+
     /// Forgets the text from position `len` on, and the nodes behind it.
     pub(super) fn truncate(&mut self, len: usize) {
         self.text.truncate(len);

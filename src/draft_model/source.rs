@@ -120,6 +120,10 @@ impl DraftSource for DraftModelSource {
         self.drafter.truncate(0);
     }
 
+    fn release(&mut self) {
+        self.drafter.release();
+    }
+
     fn truncate(&mut self, len: usize) {
         self.drafter.truncate(len);
     }

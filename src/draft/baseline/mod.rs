@@ -129,6 +129,11 @@ pub(crate) trait Rule: Clone + Send + 'static {
     /// Forgets the session's text.
     fn reset(&mut self);
 
+    /// As [`DraftSource::release`].
+    fn release(&mut self) {
+        self.reset();
+    }
+
     /// Plans the draft after `committed`, all of which was read. `plan` comes empty.
     fn plan(&mut self, committed: &[TokenId], plan: &mut Plan);
 
@@ -244,6 +249,11 @@ impl<R: Rule> DraftSource for RuleSource<R> {
 
     fn reset(&mut self) {
         self.rule.reset();
+        self.n_read = 0;
+    }
+
+    fn release(&mut self) {
+        self.rule.release();
         self.n_read = 0;
     }
 

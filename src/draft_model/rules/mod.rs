@@ -152,6 +152,10 @@ impl<P: Planner> Rule for Planned<P> {
         self.drafter.truncate(0);
     }
 
+    fn release(&mut self) {
+        self.drafter.release();
+    }
+
     fn plan(&mut self, _committed: &[TokenId], plan: &mut Plan) {
         let Self { drafter, planner } = self;
         drafter.with(|tree| {
