@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use common::{Rng, Run, Tiny, plain, prompt, run, run_in, samplings};
 use refrain::draft::ReuseConfig;
 use refrain::engine::{
-    Calibration, Engine, EngineError, EngineOptions, GenerateError, GenerateOptions, SessionOptions,
+    Calibration, Engine, EngineError, EngineOptions, GenerateError, GenerateOptions, MemoryPressure,
+    SessionOptions,
 };
 use refrain::kernels::BlockType;
 use refrain::model::Checkpoint;
@@ -160,6 +161,50 @@ fn several_turns_a_cancellation_and_a_fork() {
             let found = run_in(session, options(&Sampling::default()), usize::MAX);
             found.assert_equal(&expected, &format!("{case} after {n_tokens} tokens"));
         }
+    }
+}
+
+/// While memory is short nothing is pinned and two buffers are left; afterwards it is as before. The bits are the same all along.
+#[test]
+fn memory_pressure_unpins_layers_and_they_come_back() {
+    let tiny = Tiny { ty: BlockType::Q4_0, n_layers: 6, ..Tiny::default() };
+    let (_dir, path) = packed(tiny);
+    let long = || GenerateOptions { max_tokens: 60, ignore_eos: true, ..options(&Sampling::default()) };
+    let prompt = prompt(3, 70);
+    let expected = run(&tiny.engine(1), plain(), Vec::new(), &prompt, long());
+    let engine = engine(&path, tiny, 2, Pinned::Layers(4));
+    let memory = || engine.streamed().unwrap().memory();
+    let planned = memory();
+    let settled = |lean: bool| {
+        // Buffers that are being read are given up when their reads have ended.
+        (0..100).any(|_| {
+            std::thread::sleep(Duration::from_millis(5));
+            let now = memory();
+            let is_lean = now.n_pinned_layers == 0 && 3 * now.ring_bytes == 2 * planned.ring_bytes;
+            if lean { is_lean && now.pinned_bytes < planned.pinned_bytes } else { now == planned }
+        })
+    };
+    for round in 0..3 {
+        // Idle: at once.
+        engine.set_memory_pressure(MemoryPressure::Critical);
+        assert!(settled(true), "round {round}: {:?} of {planned:?}", memory());
+        let found = run(&engine, plain(), Vec::new(), &prompt, long());
+        found.assert_equal(&expected, &format!("lean, round {round}"));
+        engine.set_memory_pressure(MemoryPressure::Normal);
+        run(&engine, plain(), Vec::new(), &prompt, long()).assert_equal(&expected, "restored");
+        assert!(settled(false), "round {round}: {:?} of {planned:?}", memory());
+        // Between tokens, where the next pass does it.
+        let mut session = engine.session(sessions()[2].clone()).unwrap();
+        session.append_tokens(&prompt).unwrap();
+        let (mut rng, mut tokens) = (Rng(round), Vec::new());
+        let summary = session.generate(long()).unwrap().run(|event| {
+            tokens.push(event.id);
+            let level = [MemoryPressure::Normal, MemoryPressure::Critical][rng.below(2)];
+            engine.set_memory_pressure(level);
+            std::ops::ControlFlow::Continue(())
+        });
+        assert_eq!(tokens, expected.tokens, "round {round}");
+        assert!(summary.unwrap().stats.policy.memory_reports > 10);
     }
 }
 

@@ -8,14 +8,16 @@ use serde::Serialize;
 use thiserror::Error;
 
 use crate::draft::{
-    CostCorrection, CostProfile, NodeIdx, RejectionCounter, SourceKind, StepLimits, StepOutcome,
+    CostCorrection, CostProfile, NodeIdx, RejectionCounter, ReliabilityTable, SourceKind, StepLimits,
+    StepOutcome,
 };
 use crate::engine::options::{Drafting, GenerateOptions, STOP_BYTES_MAX, SessionOptions};
 use crate::engine::output::{FinishReason, Output, OutputLimits};
+use crate::engine::policy::{Acceptance, DraftRows, LOSSY_ROWS, Policy, Request, Skip};
 use crate::engine::projection::Projection;
 use crate::engine::reader::Reader;
 use crate::engine::session::{Session, SessionError};
-use crate::engine::stats::{PruningStats, SourceStats, Stats, Stopwatch, StreamingStats};
+use crate::engine::stats::{LossyStats, PruningStats, SourceStats, Stats, Stopwatch, StreamingStats};
 use crate::model::Model;
 use crate::model::streamed::Streamed;
 use crate::model::transformer::ForwardError;
@@ -109,6 +111,7 @@ pub struct Generation<'s> {
     output: Output,
     projection: Projection,
     costs: CostProfile,
+    policy: Policy,
     stats: Stats,
     rejections: RejectionCounter,
     events: VecDeque<Event>,
@@ -154,9 +157,18 @@ impl<'s> Generation<'s> {
             prefilled_tokens: prompt_len - 1 - session.kv.len().min(prompt_len - 1),
             sources: sources.collect(),
             pruning: session.prunes().then(PruningStats::default),
+            lossy: match session.options.acceptance {
+                Acceptance::Strict => None,
+                Acceptance::LossyTopP(top_p) => Some(LossyStats { top_p, replaced: 0 }),
+            },
             ..Stats::default()
         };
-        session.builder.set_table(session.shared.reliability().clone());
+        let is_lossy = session.options.acceptance.is_lossy();
+        // With lossy acceptance drafts decide, and so must not depend on what other generations have learnt.
+        session.builder.set_table(match is_lossy {
+            true => ReliabilityTable::new(),
+            false => session.shared.reliability().clone(),
+        });
         let costs = match session.profile() {
             Some(profile) => {
                 let costs = profile.costs(prompt_len, session.options.projection_rows);
@@ -164,7 +176,22 @@ impl<'s> Generation<'s> {
             }
             None => session.shared.costs().clone(),
         };
+        let rows = match session.options.policy.rows {
+            DraftRows::Auto if is_lossy => DraftRows::Fixed(LOSSY_ROWS),
+            rows => rows,
+        };
+        let costs = match rows {
+            DraftRows::Auto => costs,
+            // Every row that the policy allows is worth it. What a step takes is still weighed against what a draft model takes.
+            _ => CostProfile::free_rows(if is_lossy { 1.0 } else { costs.verify_us(1) }),
+        };
         let costs = costs.with_batch_lens(&session.options.verify_lens);
+        let request = Request {
+            drafts: session.options.drafting != Drafting::Off,
+            n_tokens_max: output.remaining(),
+            temperature: options.sampling.temperature,
+        };
+        let policy = Policy::new(&session.options.policy, rows, &request);
         Ok(Self {
             sampler: Sampler::new(session.shared.kernels, options.sampling),
             processors: options.processors,
@@ -176,6 +203,7 @@ impl<'s> Generation<'s> {
                 vocab_size,
             ),
             costs,
+            policy,
             stats,
             rejections: RejectionCounter::default(),
             events: VecDeque::new(),
@@ -240,16 +268,26 @@ impl<'s> Generation<'s> {
         Ok(())
     }
 
-    /// One step: draft → batch → forward → walk → commit → observe.
+    /// One step: decide → draft → batch → forward → walk → commit → observe.
     fn step(&mut self) -> Result<(), GenerateError> {
         let (session, time_us) = (&mut *self.session, &mut self.stats.time_us);
         let mut watch = Stopwatch::start();
 
-        // Below the root, at most as many draft tokens as leave room for the bonus token.
-        let max_rows = if session.options.drafting == Drafting::Off { 1 } else { usize::MAX };
-        let limits = StepLimits { max_rows, max_depth: self.output.remaining() - 1 };
+        if session.answer_pressure() {
+            self.stats.policy.memory_reports += 1;
+            self.projection.release();
+        }
+        let decided = self.policy.decide(session.shared.device.thermal(), session.pressure.level);
         let Session { builder, sources, tokens, tree, .. } = session;
-        builder.build(sources, tokens, limits, &self.costs, tree);
+        match decided {
+            Ok(n_rows) => {
+                // Below the root, at most as many draft tokens as leave room for the bonus token.
+                let max_depth = self.output.remaining() - 1;
+                let limits = StepLimits { max_rows: n_rows.saturating_add(1), max_depth };
+                builder.build(sources, tokens, limits, &self.costs, tree);
+            }
+            Err(_) => tree.start(tokens[tokens.len() - 1]),
+        }
         let n_rows = self.costs.batch_len(tree.len());
         session.batch.set_tree(tokens.len() - 1, tree.tokens(), tree.parents(), n_rows);
         watch.lap(&mut time_us.draft);
@@ -272,7 +310,7 @@ impl<'s> Generation<'s> {
         // Choosing tokens costs what it does in plain decoding, and is no part of the batch.
         let batch_us = time_us.forward - forward_us_before + self.projection.time_us();
         self.costs.observe(n_rows, batch_us as f32);
-        self.observe(n_rows, pruned);
+        self.observe(n_rows, decided, pruned);
         watch.lap(&mut self.stats.time_us.observe);
         Ok(())
     }
@@ -282,6 +320,7 @@ impl<'s> Generation<'s> {
         let Session { shared, tokens, workspace, sources, tree, verified, walk: path, reader, .. } =
             &mut *self.session;
         let (tree, verified) = (&*tree, *verified);
+        let lossy = &mut self.stats.lossy;
         self.projection.clear();
         if let Some(reader) = reader {
             reader.start_walk();
@@ -299,7 +338,14 @@ impl<'s> Generation<'s> {
                     reader.list_visited(shared, logits);
                 }
                 self.processors.iter_mut().for_each(|p| p.process(&tokens, logits));
-                self.sampler.choose(&tokens, logits).map_err(GenerateError::from)
+                let Some(LossyStats { top_p, replaced }) = lossy else {
+                    return self.sampler.choose(&tokens, logits).map_err(GenerateError::from);
+                };
+                let drafted = tree.children(node).filter(|&child| verified.contains(child));
+                let drafted = drafted.map(|child| tree.token(child));
+                let choice = self.sampler.choose_or_accept(&tokens, logits, drafted, *top_p)?;
+                *replaced += usize::from(choice.is_replaced);
+                Ok(choice.token)
             },
             |token, node| {
                 tokens.borrow_mut().push(token);
@@ -331,10 +377,10 @@ impl<'s> Generation<'s> {
     }
 
     /// Sources, reliability and statistics learn from the step.
-    fn observe(&mut self, n_rows: usize, pruned: Option<Pruned>) {
+    fn observe(&mut self, n_rows: usize, decided: Result<usize, Skip>, pruned: Option<Pruned>) {
         self.read_rows();
-        let Session { options, tokens, sources, builder, tree, verified, walk, primed, reader, .. } =
-            &mut *self.session;
+        let is_dormant = self.session.is_dormant();
+        let Session { tokens, sources, builder, tree, verified, walk, primed, reader, .. } = &mut *self.session;
         let path = walk.path();
         let new_tokens = &tokens[tokens.len() - path.len()..];
         let stats = &mut self.stats;
@@ -357,10 +403,11 @@ impl<'s> Generation<'s> {
         stats.rows.padded += n_rows - tree.len();
         stats.rows.projected += self.projection.n_projected();
         stats.count_step(new_tokens.len());
+        self.policy.observe(decided, (tree.len() - 1, path.len() - 1), &mut stats.policy);
         if tree.len() == 1 {
             let off = &mut stats.drafting_off;
-            *(if options.drafting == Drafting::Off {
-                &mut off.disabled
+            *(if let Err(skip) = decided {
+                skip.counter(off)
             } else if self.output.remaining() + new_tokens.len() <= 1 {
                 &mut off.output_end
             } else if builder.n_considered() > 0 {
@@ -372,8 +419,10 @@ impl<'s> Generation<'s> {
         let confidence = reader.as_ref().map_or(&[][..], Reader::confidence);
         let outcome = StepOutcome { tree, accepted: &path[1..], new_tokens, confidence };
         self.rejections.observe(&outcome);
-        builder.observe(sources, tokens, &outcome);
-        *primed = tokens.len();
+        if !is_dormant {
+            builder.observe(sources, tokens, &outcome);
+            *primed = tokens.len();
+        }
     }
 
     /// Ends the output on the app's wish.
@@ -430,9 +479,11 @@ impl<'s> Generation<'s> {
         // A wish to stop that came too late must not stop the next generation.
         session.cancel.store(false, Ordering::Relaxed);
         let learnt = self.costs.clone().with_batch_lens(&[]);
+        let weighs_costs = session.options.policy.rows == DraftRows::Auto && self.stats.lossy.is_none();
         match session.profile() {
             // Batches that were cut down tell nothing of whole ones.
             _ if session.prunes() => {}
+            _ if !weighs_costs => {}
             Some(profile) => {
                 // The context has grown: what that costs is in the profile, and no news about the device.
                 let measured = profile.costs(session.tokens.len(), session.options.projection_rows);
@@ -440,7 +491,9 @@ impl<'s> Generation<'s> {
             }
             None => *session.shared.costs() = learnt,
         }
-        *session.shared.reliability() = session.builder.table().clone();
+        if self.stats.lossy.is_none() {
+            *session.shared.reliability() = session.builder.table().clone();
+        }
         if self.output.n_tokens() > 0 {
             if session.options.history {
                 session.shared.history.append(&session.options.namespace, &session.tokens[self.prompt_len..]);

@@ -24,6 +24,7 @@ use crate::pruning::{Predictor, PredictorError};
 use crate::schedule::{GraphKind, SwitchTimes};
 use crate::token::TokenId;
 use crate::tokenizer::{Tokenizer, TokenizerError};
+use policy::Device;
 use profile::ProfileKey;
 
 mod cores;
@@ -31,6 +32,8 @@ mod cpu;
 mod generation;
 mod options;
 mod output;
+mod policy;
+mod pressure;
 pub mod profile;
 mod projection;
 mod reader;
@@ -45,9 +48,16 @@ pub use options::{
     VERIFY_ROWS_MAX,
 };
 pub use output::FinishReason;
+pub use policy::{
+    Acceptance, AcceptanceFloor, DraftPolicy, DraftRows, LOSSY_ROWS, MemoryPressure, PidConfig, SkipRules,
+    ThermalState,
+};
 pub use profile::{MachineProfile, ProfileError, ProfileMismatch, ProfileOptions};
 pub use session::{CancelHandle, Session, SessionError};
-pub use stats::{DraftingOffStats, PruningStats, RowStats, SourceStats, StageTimes, Stats, StreamingStats};
+pub use stats::{
+    DraftingOffStats, LossyStats, PolicyStats, PruningStats, RowStats, SourceStats, StageTimes, Stats,
+    StreamingStats,
+};
 pub use trace::{LogitsReceiver, Score, Traced};
 
 /// A loaded model with its tokenizer, threads, cost profile and history. Cloning shares all of it.
@@ -79,6 +89,8 @@ pub(crate) struct Shared {
     pub(crate) history: Arc<HistoryStore>,
     /// Which drafts were accepted: as `costs`, and of generations that run at the same time the last to end is kept.
     pub(crate) reliability: Mutex<ReliabilityTable>,
+    /// What the app has reported of the device.
+    pub(crate) device: Device,
 }
 
 /// Why an engine could not be loaded.
@@ -207,6 +219,7 @@ impl Engine {
                 Some(n_tokens) => HistoryStore::with_tokens_max(n_tokens),
             }),
             reliability: Mutex::new(ReliabilityTable::new()),
+            device: Device::default(),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -294,6 +307,36 @@ impl Engine {
     /// Lets the next generations build on another table: what was learnt in another run, or nothing.
     pub fn set_reliability(&self, table: ReliabilityTable) {
         *self.shared.reliability() = table;
+    }
+
+    /// The app reports how hot the device is; from any thread. Threads are bounded at once, drafts from each session's next step.
+    /// The output stays the same, bit for bit; [`ThermalState`] says what is bounded.
+    pub fn set_thermal_state(&self, state: ThermalState) {
+        self.shared.device.set_thermal(state);
+        self.shared.pool.limit(state.n_threads(self.shared.pool.n_threads()));
+    }
+
+    /// What was reported last.
+    pub fn thermal_state(&self) -> ThermalState {
+        self.shared.device.thermal()
+    }
+
+    /// The app reports that others need memory, or no longer do; from any thread. [`MemoryPressure`] says what is released.
+    ///
+    /// Sessions release at their next step or prefill, and again after every call of this; one that is idle does so with
+    /// [`Session::release_memory`]. Pinned layers of a streamed model are released at once, or, where a pass is under way, before
+    /// the next one; when the pressure is gone they are kept again as they come by. The KV cache stays, and the output is the
+    /// same, bit for bit.
+    pub fn set_memory_pressure(&self, level: MemoryPressure) {
+        self.shared.device.set_pressure(level);
+        if let Some(streamed) = self.shared.model.streamed() {
+            streamed.set_lean(level == MemoryPressure::Critical);
+        }
+    }
+
+    /// What was reported last.
+    pub fn memory_pressure(&self) -> MemoryPressure {
+        self.shared.device.pressure().level
     }
 
     /// What a verification batch costs, as measured so far; with a stored profile, at the start of a context.

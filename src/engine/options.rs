@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::policy::{Acceptance, DraftPolicy};
 use super::profile::MachineProfile;
 pub use crate::draft::VERIFY_ROWS_MAX;
 use crate::draft::{Baseline, CostProfile, ReuseConfig};
@@ -114,8 +115,8 @@ pub enum ProjectionMode {
     Eager,
 }
 
-/// Options of a [`Session`](crate::engine::Session). None of them changes a bit of the output, but for `kv_type` and, where
-/// the output ends for want of room, `context_len`.
+/// Options of a [`Session`](crate::engine::Session). None of them changes a bit of the output, but for `kv_type`, a lossy
+/// `acceptance` and, where the output ends for want of room, `context_len`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SessionOptions {
@@ -127,6 +128,10 @@ pub struct SessionOptions {
     pub kv_type: KvType,
     /// Whether to draft.
     pub drafting: Drafting,
+    /// When, and how many rows.
+    pub policy: DraftPolicy,
+    /// Which tokens are accepted: the target's own, unless asked for otherwise.
+    pub acceptance: Acceptance,
     /// Whether the engine's draft model drafts, where it has one, with [`Drafting::Auto`].
     pub draft_model: bool,
     /// Whether the target's distributions over the context draft, with [`Drafting::Auto`].
@@ -165,6 +170,8 @@ impl Default for SessionOptions {
             context_len: None,
             kv_type: KvType::F16,
             drafting: Drafting::Auto,
+            policy: DraftPolicy::default(),
+            acceptance: Acceptance::Strict,
             draft_model: true,
             calibration: Calibration::default(),
             reuse: Some(ReuseConfig::default()),

@@ -50,6 +50,12 @@ impl Projection {
         self.time_us = 0.0;
     }
 
+    /// Gives the memory of the logits back, between steps.
+    pub(super) fn release(&mut self) {
+        self.clear();
+        self.logits = Vec::new();
+    }
+
     /// Rows of the step so far.
     pub(super) fn n_projected(&self) -> usize {
         self.n_projected

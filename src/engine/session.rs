@@ -15,6 +15,7 @@ use crate::engine::options::{
     Calibration, Drafting, GenerateOptions, PREFILL_CHUNK_MAX, SessionOptions, TARGET_READ_STEP_US_MIN,
     VERIFY_ROWS_MAX,
 };
+use crate::engine::policy::{DraftRows, MemoryPressure, PressureReport};
 use crate::engine::profile::{MachineProfile, ProfileMismatch};
 use crate::engine::reader::Reader;
 use crate::engine::stats::Stopwatch;
@@ -60,6 +61,8 @@ pub struct Session {
     /// Time that calibration has taken in prefills, in µs.
     pub(super) calibrate_us: f64,
     pub(super) cancel: Arc<AtomicBool>,
+    /// The report of memory pressure that was answered last.
+    pub(super) pressure: PressureReport,
     messages: Vec<Message>,
     /// Whether the tokens stand for `messages`.
     synced: bool,
@@ -94,6 +97,23 @@ pub enum SessionError {
         /// The largest allowed value.
         max: usize,
     },
+    /// A number is outside its range.
+    #[error("{option} is {given}, outside {min}..={max}")]
+    NumberOutOfRange {
+        /// The option.
+        option: &'static str,
+        /// Its value.
+        given: f32,
+        /// The least allowed value.
+        min: f32,
+        /// The largest allowed value.
+        max: f32,
+    },
+    /// Lossy acceptance makes the output depend on the drafts, and [`Drafting::DraftModel`] drafts as a clock says.
+    #[error(
+        "with lossy acceptance a draft model drafts by a published rule only; choose one, or strict acceptance"
+    )]
+    LossyDraftModel,
     /// The compiled batch lengths do not rise from 1.
     #[error("verify_lens must rise, with values in 1..={VERIFY_ROWS_MAX}, and reach verify_rows_max")]
     VerifyLens,
@@ -155,6 +175,9 @@ pub enum SessionError {
 impl Session {
     pub(super) fn new(shared: Arc<Shared>, options: SessionOptions) -> Result<Self, SessionError> {
         let options = fitted_to_graphs(&shared, options);
+        options.policy.check()?;
+        options.acceptance.check()?;
+        let is_lossy = options.acceptance.is_lossy();
         let config = shared.model.config();
         let context_len =
             options.context_len.unwrap_or_else(|| config.context_len.min(CONTEXT_LEN_DEFAULT_MAX));
@@ -199,10 +222,12 @@ impl Session {
                 if let Some(config) = options.reuse {
                     sources.push(Box::new(ReuseSource::new(config)));
                 }
-                if let Some(model) = shared.draft_model().filter(|_| options.draft_model) {
+                // When it is asked depends on what its passes take.
+                if let Some(model) = shared.draft_model().filter(|_| options.draft_model && !is_lossy) {
                     sources.push(Box::new(DraftModelSource::new(&model, context_len)?));
                 }
             }
+            Drafting::DraftModel if is_lossy => return Err(SessionError::LossyDraftModel),
             Drafting::DraftModel => {
                 let model = shared.draft_model().ok_or(SessionError::NoDraftModel)?;
                 sources.push(Box::new(DraftModelSource::new(&model, context_len)?));
@@ -218,6 +243,10 @@ impl Session {
             }
             Drafting::AsClaimed => bounds = BuilderConfig::as_claimed(config.vocab_size, max_rows),
             Drafting::OwnSources | Drafting::Off => {}
+        }
+        if options.policy.rows != DraftRows::Auto || is_lossy {
+            // As many rows as the policy says, whatever they are worth.
+            (bounds.margin, bounds.reach_min) = (0.0, 0.0);
         }
         let builder = TreeBuilder::with_table(bounds, shared.reliability().clone());
         let pruner = options.pruning.zip(shared.predictor());
@@ -241,6 +270,7 @@ impl Session {
             calibrated: 0,
             calibrate_us: 0.0,
             cancel,
+            pressure: PressureReport::default(),
             messages: Vec::new(),
             synced: true,
             answered_len: 0,
@@ -411,6 +441,11 @@ impl Session {
         fork.messages.clone_from(&self.messages);
         fork.synced = self.synced;
         fork.answered_len = self.answered_len;
+        // What this session has released is not there in the fork either; else the fork answers the report anew.
+        if self.pressure.level != MemoryPressure::Normal {
+            fork.pressure = self.pressure;
+            fork.reader = None;
+        }
         Ok(fork)
     }
 
@@ -435,6 +470,7 @@ impl Session {
     /// A cancelled prefill keeps the chunks that are done and goes on from there when called again.
     pub fn prefill(&mut self, mut progress: impl FnMut(usize, usize)) -> Result<(), GenerateError> {
         self.sync_chat()?;
+        self.answer_pressure();
         let end = self.tokens.len().saturating_sub(1);
         let start = self.kv.len().min(end);
         // The newest token is the root of the next batch, so its slot must be free.
@@ -525,9 +561,9 @@ impl Session {
         result
     }
 
-    /// Lets the sources see the tokens that they have not seen yet.
+    /// Lets the sources see the tokens that they have not seen yet; while memory pressure is critical they see nothing.
     pub(super) fn prime(&mut self) {
-        if self.primed < self.tokens.len() {
+        if self.primed < self.tokens.len() && !self.is_dormant() {
             self.sources.iter_mut().for_each(|source| source.prime(&self.tokens));
             self.primed = self.tokens.len();
         }
@@ -572,7 +608,8 @@ impl Session {
 /// [`Calibration::Auto`] becomes what pays on this machine.
 fn with_settled_calibration(shared: &Shared, mut options: SessionOptions) -> SessionOptions {
     if options.calibration == Calibration::Auto {
-        let pays = shared.costs().step_us(1) >= TARGET_READ_STEP_US_MIN;
+        // Lossy acceptance must not depend on what a clock has measured.
+        let pays = !options.acceptance.is_lossy() && shared.costs().step_us(1) >= TARGET_READ_STEP_US_MIN;
         options.calibration = if pays { Calibration::InContext } else { Calibration::Off };
         options.reuse = options.reuse.filter(|_| pays);
     }

@@ -35,6 +35,11 @@ pub struct Stats {
     pub pruning: Option<PruningStats>,
     /// Steps that drafted nothing, with the reason.
     pub drafting_off: DraftingOffStats,
+    /// What else the policy has done.
+    pub policy: PolicyStats,
+    /// Present in every generation whose acceptance is lossy ([`Acceptance`](crate::engine::Acceptance)), and in no other.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lossy: Option<LossyStats>,
     /// Where the time went, in microseconds.
     pub time_us: StageTimes,
     /// What came from flash, where the model is streamed.
@@ -180,6 +185,43 @@ pub struct DraftingOffStats {
     pub no_candidate: usize,
     /// Drafts would have cost more than they promised.
     pub not_worth: usize,
+    /// The generation may give too few tokens ([`SkipRules`](crate::engine::SkipRules)).
+    pub short_output: usize,
+    /// The temperature is too high (the same).
+    pub high_temperature: usize,
+    /// The system has too little memory (the same).
+    pub low_memory: usize,
+    /// Acceptance was below the floor ([`AcceptanceFloor`](crate::engine::AcceptanceFloor)).
+    pub below_floor: usize,
+    /// The app reported critical [`MemoryPressure`](crate::engine::MemoryPressure).
+    pub memory_pressure: usize,
+    /// The app reported a critical [`ThermalState`](crate::engine::ThermalState).
+    pub heat: usize,
+}
+
+/// What the policy has done besides turning drafting off.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct PolicyStats {
+    /// Steps that could have drafted more rows but for heat.
+    pub heat_limited: usize,
+    /// Steps that could have drafted more rows but for memory pressure.
+    pub memory_limited: usize,
+    /// Reports of memory pressure that were answered, each at the beginning of a step; what a prefill answers is not counted.
+    pub memory_reports: usize,
+    /// How often acceptance fell below the floor.
+    pub floor_falls: usize,
+    /// With a fixed or controlled number of rows, steps by how many they might draft: entry `i` counts those of `i`, the root
+    /// not counted.
+    pub rows_allowed: Vec<usize>,
+}
+
+/// What lossy acceptance has done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct LossyStats {
+    /// The probability that a nucleus has.
+    pub top_p: f32,
+    /// Tokens of the output that the target did not choose.
+    pub replaced: usize,
 }
 
 /// Microseconds per stage.

@@ -1,4 +1,12 @@
 //! The KV cache of one session: keys and values per layer, committed prefix first.
+//!
+//! ```text
+//! slots   0 ……………………… len−1 │ len ……… len+rows−1 │ ……… │ n_slots−1
+//!         committed prefix   │ the batch at hand    │ free
+//! ```
+//!
+//! A session sizes it for its context and a verification batch together, so that a batch of any shape fits behind any prefix; the slots
+//! behind the prefix are written anew by every step. Nothing wraps around: a sliding window would change the output.
 
 use thiserror::Error;
 

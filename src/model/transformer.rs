@@ -34,7 +34,7 @@ use crate::model::packed::{ModelIdentity, identity_of_weights};
 use crate::model::rope::RopeTable;
 use crate::model::rows::{Going, Interlude, Rows};
 use crate::model::shortlist::Shortlist;
-use crate::model::streamed::{PassLayer, Streamed, StreamedError};
+use crate::model::streamed::{Streamed, StreamedError};
 use crate::model::weights::{Layer, LoadOptions, Quantize, Weights, WeightsError};
 use crate::stream::StreamOptions;
 use crate::token::TokenId;
@@ -162,6 +162,15 @@ impl Workspace {
             gathered: Vec::new(),
             piece: Vec::new(),
         }
+    }
+
+    /// Bytes that a pass over `n_rows` rows takes, about: its buffers, and the widest rows rounded to 8 bits. What attention and the
+    /// rotary table take beside is a small part of it.
+    pub fn bytes(config: &ModelConfig, n_rows: usize) -> u64 {
+        let (q_dim, kv_dim) = (config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim);
+        let values = 3 * config.hidden_dim + 2 * q_dim + 2 * kv_dim + 2 * config.ffn_dim;
+        let rounded = 2 * config.ffn_dim.max(config.hidden_dim).max(q_dim);
+        ((4 * values + rounded) as u64).saturating_mul(n_rows as u64)
     }
 
     /// Puts the final hidden states of some rows one behind the other.
@@ -318,7 +327,7 @@ impl Model {
         let mut going = Going::all(batch, std::mem::take(&mut ws.going));
         let result = match (&self.graphs, &self.streamed) {
             (None, None) => {
-                let layer = |layer_idx: usize| Ok(PassLayer::Pinned(&self.weights.layers[layer_idx]));
+                let layer = |layer_idx: usize| Ok(std::slice::from_ref(&self.weights.layers[layer_idx]));
                 self.run_each(compute, layer, &mut going, kv, ws, end, interlude, cancel)
             }
             (Some(graphs), _) => self.run_graphs(compute, graphs, &going.rows(), kv, ws, end, cancel),
@@ -353,10 +362,10 @@ impl Model {
 
     /// Runs the rows through all layers, which `layer` gives one after the other, with a look at them on the way.
     #[allow(clippy::too_many_arguments, reason = "the arguments of one pass")]
-    fn run_each<'l>(
+    fn run_each<L: AsRef<[Layer]>>(
         &self,
         compute: Compute<'_>,
-        layer: impl Fn(usize) -> Result<PassLayer<'l>, ForwardError>,
+        layer: impl Fn(usize) -> Result<L, ForwardError>,
         going: &mut Going<'_>,
         kv: &mut KvCache,
         ws: &mut Workspace,
@@ -371,7 +380,7 @@ impl Model {
                 ws.resize(&self.config, going.len());
             }
             let layer = layer(layer_idx)?;
-            self.run_layers(compute, layer_idx, layer.as_slice(), &going.rows(), kv, ws, end, cancel)?;
+            self.run_layers(compute, layer_idx, layer.as_ref(), &going.rows(), kv, ws, end, cancel)?;
         }
         Ok(())
     }

@@ -125,8 +125,8 @@ pub(in crate::model) enum PassLayer {
     Streamed(Layer, #[allow(dead_code, reason = "held for its drop")] Lease),
 }
 
-impl PassLayer {
-    pub(in crate::model) fn as_slice(&self) -> &[Layer] {
+impl AsRef<[Layer]> for PassLayer {
+    fn as_ref(&self) -> &[Layer] {
         match self {
             PassLayer::Pinned(layer) => std::slice::from_ref(&**layer),
             PassLayer::Streamed(layer, _) => std::slice::from_ref(layer),

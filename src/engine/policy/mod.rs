@@ -1,0 +1,262 @@
+//! When a step drafts, and how many rows: what the app has chosen ([`DraftPolicy`]), what the generation is like, and what the
+//! device reports, put together before each step.
+//!
+//! ```text
+//! skip rules ── acceptance floor ── heat, memory pressure ──► no draft, with its reason
+//!                                           │
+//! k: auto, fixed, PID ── min ───────────────┴──► so many rows at most
+//! ```
+//!
+//! A policy says how much may be drafted and never what is accepted, so none changes a bit of the output. Every decision is in the
+//! statistics with its reason. The policies other than [`DraftRows::Auto`] are those of drafting on phones with a fixed or a
+//! controlled number of tokens; the tree builder does not need them, and is compared with them.
+
+mod device;
+mod floor;
+mod options;
+mod pid;
+
+pub(crate) use device::{Device, PressureReport};
+pub use device::{MemoryPressure, ThermalState};
+pub use options::{Acceptance, AcceptanceFloor, DraftPolicy, DraftRows, LOSSY_ROWS, PidConfig, SkipRules};
+
+use crate::engine::stats::{DraftingOffStats, PolicyStats};
+use crate::stream::available_bytes;
+use floor::Floor;
+use pid::Pid;
+
+/// Steps after which the memory that is available is looked at again: asking the system takes some 20 µs.
+const AVAILABLE_STEPS: usize = 32;
+
+/// The policy of one generation.
+pub(super) struct Policy {
+    /// A reason that holds for the whole generation.
+    skip: Option<Skip>,
+    available_bytes_min: u64,
+    /// Whether there was too little when it was looked at last.
+    is_low: bool,
+    rows: Rows,
+    floor: Option<Floor>,
+    n_steps: usize,
+    /// The bound that the newest step had.
+    bound: Option<Bound>,
+}
+
+/// How many rows, as it runs.
+enum Rows {
+    Auto,
+    Fixed(usize),
+    Pid(Pid),
+}
+
+/// Why a step does not draft.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Skip {
+    Disabled,
+    ShortOutput,
+    HighTemperature,
+    LowMemory,
+    BelowFloor,
+    MemoryPressure,
+    Heat,
+}
+
+/// What has bounded a draft below what the policy's `k` allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Bound {
+    Heat,
+    Memory,
+}
+
+/// What the policy wants to know of a generation.
+pub(super) struct Request {
+    /// Whether the session drafts at all.
+    pub(super) drafts: bool,
+    /// Tokens that it may give.
+    pub(super) n_tokens_max: usize,
+    pub(super) temperature: f32,
+}
+
+impl Policy {
+    /// `config` is checked. `rows` stands in for `config.rows`, where that is not to weigh costs.
+    pub(super) fn new(config: &DraftPolicy, rows: DraftRows, request: &Request) -> Self {
+        let SkipRules { tokens_min, temperature_max, available_bytes_min } = config.skip;
+        let skip = if !request.drafts {
+            Some(Skip::Disabled)
+        } else if request.n_tokens_max < tokens_min {
+            Some(Skip::ShortOutput)
+        } else if temperature_max.is_some_and(|max| request.temperature > max) {
+            Some(Skip::HighTemperature)
+        } else {
+            None
+        };
+        let rows = match rows {
+            DraftRows::Auto => Rows::Auto,
+            DraftRows::Fixed(k) => Rows::Fixed(k),
+            DraftRows::Pid(config) => Rows::Pid(Pid::new(config)),
+        };
+        let floor = config.floor.map(Floor::new);
+        Self { skip, available_bytes_min, is_low: false, rows, floor, n_steps: 0, bound: None }
+    }
+
+    /// Rows that the next step may draft, the root not counted, or why it may not.
+    pub(super) fn decide(&mut self, thermal: ThermalState, pressure: MemoryPressure) -> Result<usize, Skip> {
+        if self.available_bytes_min > 0 && self.n_steps.is_multiple_of(AVAILABLE_STEPS) {
+            self.is_low = available_bytes().is_some_and(|bytes| bytes < self.available_bytes_min);
+        }
+        self.n_steps += 1;
+        self.bound = None;
+        let (by_heat, by_memory) = (thermal.draft_rows_max(), pressure.draft_rows_max());
+        if let Some(skip) = self.skip.or_else(|| self.passing_skip(by_heat, by_memory)) {
+            return Err(skip);
+        }
+        let own = match &self.rows {
+            Rows::Auto => usize::MAX,
+            Rows::Fixed(k) => *k,
+            Rows::Pid(pid) => pid.rows(),
+        };
+        let rows = own.min(by_heat).min(by_memory);
+        if rows < own {
+            self.bound = Some(if by_heat <= by_memory { Bound::Heat } else { Bound::Memory });
+        }
+        Ok(rows)
+    }
+
+    /// A reason of this step alone.
+    fn passing_skip(&self, by_heat: usize, by_memory: usize) -> Option<Skip> {
+        let reasons = [
+            (by_memory == 0, Skip::MemoryPressure),
+            (by_heat == 0, Skip::Heat),
+            (self.is_low, Skip::LowMemory),
+            (self.floor.as_ref().is_some_and(Floor::is_paused), Skip::BelowFloor),
+        ];
+        reasons.into_iter().find(|(holds, _)| *holds).map(|(_, skip)| skip)
+    }
+
+    /// The step that was decided on is over: controllers learn from it, and it is counted.
+    pub(super) fn observe(
+        &mut self,
+        decided: Result<usize, Skip>,
+        (drafted, accepted): (usize, usize),
+        stats: &mut PolicyStats,
+    ) {
+        // What was skipped for another reason is no plain step of a pause.
+        let counts = matches!(decided, Ok(_) | Err(Skip::BelowFloor));
+        if let Some(floor) = self.floor.as_mut().filter(|_| counts) {
+            stats.floor_falls += usize::from(floor.observe(drafted, accepted));
+        }
+        if let Rows::Pid(pid) = &mut self.rows {
+            pid.observe(drafted, accepted);
+        }
+        match self.bound {
+            Some(Bound::Heat) => stats.heat_limited += 1,
+            Some(Bound::Memory) => stats.memory_limited += 1,
+            None => {}
+        }
+        if let (Ok(rows), Rows::Fixed(_) | Rows::Pid(_)) = (decided, &self.rows) {
+            if stats.rows_allowed.len() <= rows {
+                stats.rows_allowed.resize(rows + 1, 0);
+            }
+            stats.rows_allowed[rows] += 1;
+        }
+    }
+}
+
+impl Skip {
+    /// Where the reason is counted.
+    pub(super) fn counter(self, off: &mut DraftingOffStats) -> &mut usize {
+        match self {
+            Skip::Disabled => &mut off.disabled,
+            Skip::ShortOutput => &mut off.short_output,
+            Skip::HighTemperature => &mut off.high_temperature,
+            Skip::LowMemory => &mut off.low_memory,
+            Skip::BelowFloor => &mut off.below_floor,
+            Skip::MemoryPressure => &mut off.memory_pressure,
+            Skip::Heat => &mut off.heat,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COOL: (ThermalState, MemoryPressure) = (ThermalState::Nominal, MemoryPressure::Normal);
+
+    fn policy(config: DraftPolicy, n_tokens_max: usize, temperature: f32) -> Policy {
+        Policy::new(&config, config.rows, &Request { drafts: true, n_tokens_max, temperature })
+    }
+
+    fn decide(
+        policy: &mut Policy,
+        (thermal, pressure): (ThermalState, MemoryPressure),
+    ) -> Result<usize, Skip> {
+        policy.decide(thermal, pressure)
+    }
+
+    #[test]
+    fn rules_skip_whole_generations() {
+        let skip = SkipRules { tokens_min: 5, temperature_max: Some(1.0), available_bytes_min: 0 };
+        let config = DraftPolicy { skip, ..DraftPolicy::default() };
+        assert_eq!(decide(&mut policy(config, 4, 0.0), COOL), Err(Skip::ShortOutput));
+        assert_eq!(decide(&mut policy(config, 5, 1.1), COOL), Err(Skip::HighTemperature));
+        assert_eq!(decide(&mut policy(config, 5, 1.0), COOL), Ok(usize::MAX));
+        assert_eq!(
+            decide(&mut policy(DraftPolicy::default(), 1, 99.0), COOL),
+            Ok(usize::MAX),
+            "off by default"
+        );
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn memory_is_looked_at_again() {
+        let skip = SkipRules { available_bytes_min: u64::MAX, ..SkipRules::default() };
+        let mut policy = policy(DraftPolicy { skip, ..DraftPolicy::default() }, 9, 0.0);
+        assert_eq!(decide(&mut policy, COOL), Err(Skip::LowMemory));
+        policy.available_bytes_min = 1;
+        let first = (2..100).find(|_| decide(&mut policy, COOL).is_ok());
+        assert_eq!(first, Some(AVAILABLE_STEPS + 1));
+    }
+
+    #[test]
+    fn the_device_bounds_whatever_is_chosen() {
+        let fixed = |k| DraftPolicy { rows: DraftRows::Fixed(k), ..DraftPolicy::default() };
+        let mut stats = PolicyStats::default();
+        for (config, device, expected) in [
+            (fixed(20), COOL, Ok(20)),
+            (fixed(20), (ThermalState::Fair, MemoryPressure::Normal), Ok(15)),
+            (fixed(4), (ThermalState::Serious, MemoryPressure::Warning), Ok(4)),
+            (fixed(9), (ThermalState::Fair, MemoryPressure::Warning), Ok(7)),
+            (fixed(9), (ThermalState::Critical, MemoryPressure::Normal), Err(Skip::Heat)),
+            (fixed(9), (ThermalState::Critical, MemoryPressure::Critical), Err(Skip::MemoryPressure)),
+            (DraftPolicy::default(), (ThermalState::Serious, MemoryPressure::Normal), Ok(7)),
+        ] {
+            let mut policy = policy(config, 9, 0.0);
+            let decided = decide(&mut policy, device);
+            assert_eq!(decided, expected, "{config:?} {device:?}");
+            policy.observe(decided, (0, 0), &mut stats);
+        }
+        assert_eq!((stats.heat_limited, stats.memory_limited), (2, 1));
+        assert_eq!((stats.rows_allowed[20], stats.rows_allowed[15], stats.rows_allowed[7]), (1, 1, 1));
+    }
+
+    #[test]
+    fn a_pause_is_as_long_in_heat() {
+        let floor = AcceptanceFloor { window: 1, rate_min: 0.5, pause: 2 };
+        let mut policy = policy(DraftPolicy { floor: Some(floor), ..DraftPolicy::default() }, 9, 0.0);
+        let mut stats = PolicyStats::default();
+        let mut step = |thermal| {
+            let decided = policy.decide(thermal, MemoryPressure::Normal);
+            let drafted = if decided.is_ok() { 4 } else { 0 };
+            policy.observe(decided, (drafted, 0), &mut stats);
+            decided
+        };
+        assert!(step(ThermalState::Nominal).is_ok());
+        assert_eq!(step(ThermalState::Nominal), Err(Skip::BelowFloor));
+        assert_eq!(step(ThermalState::Critical), Err(Skip::Heat));
+        assert_eq!(step(ThermalState::Nominal), Err(Skip::BelowFloor));
+        assert!(step(ThermalState::Nominal).is_ok());
+        assert_eq!(stats.floor_falls, 2);
+    }
+}

@@ -1,0 +1,155 @@
+//! The number of drafted rows, controlled by acceptance.
+
+use super::options::PidConfig;
+
+/// A running controller; [`PidConfig`] has the equation.
+#[derive(Debug, Clone)]
+pub(super) struct Pid {
+    config: PidConfig,
+    /// Acceptance rate, smoothed; `None` before the first draft.
+    rate: Option<f32>,
+    /// `Σe`, of the errors that were integrated.
+    integrated: f32,
+    /// The error of the last step that drafted.
+    error: f32,
+    /// `k` before rounding, within its bounds.
+    rows: f32,
+}
+
+impl Pid {
+    /// `config` is checked.
+    pub(super) fn new(config: PidConfig) -> Self {
+        Self { config, rate: None, integrated: 0.0, error: 0.0, rows: config.rows_start as f32 }
+    }
+
+    /// Rows that the next step may draft.
+    pub(super) fn rows(&self) -> usize {
+        self.rows.round() as usize
+    }
+
+    /// A step drafted `drafted` rows, of which `accepted` came true; a step without a draft says nothing.
+    pub(super) fn observe(&mut self, drafted: usize, accepted: usize) {
+        if drafted == 0 {
+            return;
+        }
+        let PidConfig { set_point, proportional, integral, derivative, rows_start, .. } = self.config;
+        let newest = accepted as f32 / drafted as f32;
+        let rate = self.rate.map_or(newest, |rate| rate + PidConfig::SMOOTHING * (newest - rate));
+        let error = rate - set_point;
+        // The first error has not changed from any.
+        let change = if self.rate.is_some() { error - self.error } else { 0.0 };
+        (self.rate, self.error) = (Some(rate), error);
+        let free = |integrated: f32| {
+            rows_start as f32 + proportional * error + integral * integrated + derivative * change
+        };
+        let [min, max] = [self.config.rows_min, self.config.rows_max].map(|rows| rows as f32);
+        let integrated = self.integrated + error;
+        let wanted = free(integrated);
+        let winds_up = (wanted > max && error > 0.0) || (wanted < min && error < 0.0);
+        if !winds_up {
+            self.integrated = integrated;
+        }
+        self.rows = free(self.integrated).clamp(min, max);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pid() -> Pid {
+        Pid::new(PidConfig::default())
+    }
+
+    /// Steps until the number of rows is this, at most 1000.
+    fn steps_to(pid: &mut Pid, rows: usize, mut rate: impl FnMut(usize) -> f32) -> usize {
+        let steps = (0..1000).take_while(|_| {
+            let k = pid.rows();
+            pid.observe(1000, (1000.0 * rate(k)) as usize);
+            k != rows
+        });
+        steps.count()
+    }
+
+    #[test]
+    fn rows_grow_while_drafts_are_right_and_fall_while_they_are_wrong() {
+        let mut pid = pid();
+        assert_eq!(pid.rows(), 4);
+        let up = steps_to(&mut pid, 15, |_| 1.0);
+        assert!((5..40).contains(&up), "{up} steps to the upper bound");
+        let down = steps_to(&mut pid, 1, |_| 0.0);
+        assert!((3..40).contains(&down), "{down} steps to the lower bound");
+    }
+
+    #[test]
+    fn nothing_is_wound_up_at_a_bound() {
+        for (bound, at_bound, after) in [(15, 1.0, 0.0), (1, 0.0, 1.0)] {
+            let [mut short, mut long] = [pid(), pid()];
+            steps_to(&mut short, bound, |_| at_bound);
+            steps_to(&mut long, bound, |_| at_bound);
+            (0..500).for_each(|_| long.observe(8, (8.0 * at_bound) as usize));
+            let leave = |pid: &mut Pid| {
+                let mut steps = 0;
+                while pid.rows() == bound && steps < 1000 {
+                    pid.observe(1000, (1000.0 * after) as usize);
+                    steps += 1;
+                }
+                steps
+            };
+            let [short, long] = [leave(&mut short), leave(&mut long)];
+            assert!(long <= short + 3 && long < 8, "{bound}: {long} steps after long, {short} after short");
+        }
+    }
+
+    /// Where each further row comes true less often, the controller settles where the rate is the set point.
+    #[test]
+    fn the_set_point_is_reached_and_held() {
+        // Of a chain whose tokens come true with 0.9 each, k rows have (0.9 + … + 0.9^k) / k accepted.
+        let chain = |k: usize| (1..=k).map(|i| 0.9f32.powi(i as i32)).sum::<f32>() / k as f32;
+        let settled = (1..=15).min_by(|&a, &b| (chain(a) - 0.6).abs().total_cmp(&(chain(b) - 0.6).abs()));
+        let mut pid = pid();
+        let rows: Vec<usize> = (0..300)
+            .map(|_| {
+                let k = pid.rows();
+                pid.observe(10_000, (10_000.0 * chain(k)) as usize);
+                k
+            })
+            .collect();
+        let last = &rows[200..];
+        let (least, most) = (*last.iter().min().unwrap(), *last.iter().max().unwrap());
+        assert!(most - least <= 1, "it swings from {least} to {most}");
+        assert!(most.abs_diff(settled.unwrap()) <= 1, "{most}, not {settled:?}");
+    }
+
+    #[test]
+    fn steps_without_a_draft_say_nothing() {
+        let (mut asked, mut rested) = (pid(), pid());
+        for _ in 0..10 {
+            asked.observe(4, 3);
+            rested.observe(4, 3);
+            rested.observe(0, 0);
+        }
+        assert_eq!(asked.rows, rested.rows);
+    }
+
+    #[test]
+    fn any_gains_stay_within_the_bounds() {
+        for gain in [0.0, 1.0, PidConfig::GAIN_MAX] {
+            let config = PidConfig {
+                proportional: gain,
+                integral: gain,
+                derivative: gain,
+                rows_start: 7,
+                rows_min: 3,
+                rows_max: 9,
+                ..PidConfig::default()
+            };
+            let mut pid = Pid::new(config);
+            for i in 0..200usize {
+                pid.observe(7, i * 5 % 8);
+                assert!((3..=9).contains(&pid.rows()), "{} rows with gains of {gain}", pid.rows());
+            }
+            assert!(gain > 0.0 || pid.rows() == 7);
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The edge of the context: the KV cache has a slot for every token of the context and, behind them, one for each row of a
+//! verification batch. So the widest draft is verified while the context fills to its last token, and what does not fit is a typed
+//! error.
+
+mod common;
+
+use common::{Tiny, VOCAB_SIZE, plain, prompt, run_in};
+use refrain::draft::DraftSource;
+use refrain::draft::testing::{AlwaysRight, AlwaysWrong, Endless, Random};
+use refrain::engine::{
+    DraftPolicy, DraftRows, Engine, FinishReason, GenerateOptions, Session, SessionError, SessionOptions,
+};
+use refrain::kernels::KvType;
+use refrain::model::{Checkpoint, KvCache};
+use refrain::token::TokenId;
+
+const CONTEXT_LEN: usize = 100;
+
+fn endless() -> GenerateOptions {
+    GenerateOptions { max_tokens: usize::MAX, ignore_eos: true, ..GenerateOptions::default() }
+}
+
+fn session(engine: &Engine, options: SessionOptions, prompt: &[TokenId]) -> Session {
+    let options = SessionOptions { context_len: Some(CONTEXT_LEN), history: false, ..options };
+    let mut session = engine.session(options).unwrap();
+    session.append_tokens(prompt).unwrap();
+    session
+}
+
+fn sources(prompt: &[TokenId], known: &[TokenId]) -> Vec<Box<dyn DraftSource>> {
+    vec![
+        Box::new(AlwaysRight::new(prompt.len(), known.to_vec())),
+        Box::new(AlwaysWrong::new(prompt.len(), known.to_vec())),
+        Box::new(Random::new(7, VOCAB_SIZE as u32)),
+        Box::new(Endless::new(VOCAB_SIZE as u32)),
+    ]
+}
+
+/// Every length of prompt from one that leaves room for many steps to one that leaves room for a token, so that the last steps meet the
+/// edge with every number of tokens left; with drafts of 63 rows, padded or not.
+#[test]
+fn the_context_fills_to_its_last_token_with_drafts_in_flight() {
+    let engine = Tiny::default().engine(2);
+    let mut n_wide = 0;
+    for prompt_len in [CONTEXT_LEN - 40, CONTEXT_LEN - 7, CONTEXT_LEN - 3, CONTEXT_LEN - 2, CONTEXT_LEN - 1] {
+        let prompt = prompt(3, prompt_len);
+        let expected = run_in(&mut session(&engine, plain(), &prompt), endless(), usize::MAX);
+        assert_eq!(
+            (expected.tokens.len(), expected.finish),
+            (CONTEXT_LEN - prompt_len, FinishReason::ContextFull)
+        );
+        for verify_lens in [vec![], vec![64]] {
+            for rows in [DraftRows::Auto, DraftRows::Fixed(63)] {
+                for source in sources(&prompt, &expected.tokens) {
+                    let case = format!("{} after {prompt_len}, {rows:?}, {verify_lens:?}", source.name());
+                    let policy = DraftPolicy { rows, ..DraftPolicy::default() };
+                    let options = SessionOptions {
+                        policy,
+                        verify_rows_max: 64,
+                        verify_lens: verify_lens.clone(),
+                        ..SessionOptions::default()
+                    };
+                    let mut session = session(&engine, options, &prompt);
+                    session.add_source(source).unwrap();
+                    let found = run_in(&mut session, endless(), usize::MAX);
+                    found.assert_equal(&expected, &case);
+                    assert_eq!(session.tokens().len(), CONTEXT_LEN, "{case}");
+                    n_wide += usize::from(found.stats.rows.total() > 8 * found.stats.steps);
+                }
+            }
+        }
+    }
+    assert!(n_wide > 20, "only {n_wide} runs had wide drafts");
+}
+
+#[test]
+fn a_full_context_is_a_typed_error_and_no_loss() {
+    let engine = Tiny::default().engine(1);
+    let prompt = prompt(3, CONTEXT_LEN - 2);
+    let mut session = session(&engine, SessionOptions::default(), &prompt);
+    run_in(&mut session, endless(), usize::MAX);
+    match session.append_tokens(&prompt[..1]) {
+        Err(SessionError::ContextOverflow { n_tokens, context_len }) => {
+            assert_eq!((n_tokens, context_len), (CONTEXT_LEN + 1, CONTEXT_LEN));
+        }
+        other => panic!("{other:?}"),
+    }
+    let full = run_in(&mut session, endless(), usize::MAX);
+    assert_eq!((full.tokens.len(), full.finish), (0, FinishReason::ContextFull));
+    // Shortened, it goes on.
+    session.truncate(CONTEXT_LEN - 3).unwrap();
+    assert_eq!(run_in(&mut session, endless(), usize::MAX).tokens.len(), 3);
+}
+
+/// The cache is as long as context and batch together, and no longer than the layout rounds up.
+#[test]
+fn the_cache_is_sized_for_context_and_batch() {
+    let tiny = Tiny::default();
+    let engine = tiny.engine(1);
+    let checkpoint = Checkpoint::from_gguf_bytes(tiny.gguf().into(), "tiny").unwrap();
+    for (verify_rows_max, verify_lens, n_rows) in [(1, vec![], 1), (32, vec![], 32), (20, vec![8, 64], 64)] {
+        let options = SessionOptions { verify_rows_max, verify_lens, ..plain() };
+        let session = session(&engine, options, &prompt(1, 4));
+        let kv_bytes = (session.memory_usage() - session.draft_memory_usage()) as u64;
+        let bytes_of =
+            |n_slots: usize| n_slots as u64 * KvCache::bytes_per_slot(checkpoint.config(), KvType::F16);
+        // Keys lie in panels of 16 slots.
+        let slots = CONTEXT_LEN + n_rows..CONTEXT_LEN + n_rows + 16;
+        let range = bytes_of(slots.start)..=bytes_of(slots.end) + 64 * 1024;
+        assert!(range.contains(&kv_bytes), "{kv_bytes} bytes, not {range:?}");
+    }
+}
