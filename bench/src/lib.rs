@@ -20,6 +20,8 @@
 //! - [`graphs`] measures something else: what changing static graphs adds to a prefill.
 //! - [`pruning`] measures what cutting a batch down half-way saves at a model's true shape.
 //! - [`stream`] measures how near a streamed model comes to the bandwidth of its disk.
+//! - [`sweep`] replays through a streamed model, at several shares of pinned layers and lengths of the output.
+//! - [`pressure`] decodes at a memory budget while memory is asked back.
 //! - [`tune`] fits the reliability prior and the builder's constants to one half of the rows.
 //! - [`report`] writes tables, CSV, plots and a page.
 
@@ -27,6 +29,7 @@ pub mod ablate;
 pub mod costs;
 pub mod graphs;
 pub mod model;
+pub mod pressure;
 pub mod pruning;
 pub mod replay;
 pub mod report;
@@ -34,6 +37,7 @@ pub mod rows;
 pub mod run;
 pub mod strategy;
 pub mod stream;
+pub mod sweep;
 pub mod tally;
 pub mod tune;
 

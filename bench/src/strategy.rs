@@ -43,6 +43,12 @@ impl Strategy {
         first.into_iter().chain(rules).collect()
     }
 
+    /// Refrain, its halves, and the rules that are compared where the target comes from flash, in the order of reports.
+    pub fn streamed() -> Vec<Strategy> {
+        let rules = [ModelRule::Chain(8), ModelRule::EdgeLlm].map(Strategy::ModelRule);
+        [Strategy::Refrain, Strategy::Retrieval, Strategy::DraftModel].into_iter().chain(rules).collect()
+    }
+
     /// Whether Refrain is to be better than this one.
     pub fn is_rival(self) -> bool {
         matches!(self, Strategy::Baseline(_) | Strategy::ModelRule(_))

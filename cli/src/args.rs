@@ -5,6 +5,7 @@ mod draft;
 mod engine;
 mod files;
 mod history;
+mod policy;
 mod sampling;
 mod session;
 mod streaming;
@@ -18,8 +19,8 @@ use refrain::model::ModelConfig;
 use refrain::task::Task;
 
 pub(crate) use bench::{
-    AblateArgs, BenchArgs, BenchCommand, BenchGraphsArgs, BenchPruningArgs, BenchStreamArgs, HalfArg,
-    ReplayArgs, RowsArgs, TuneArgs,
+    AblateArgs, BenchArgs, BenchCommand, BenchGraphsArgs, BenchPressureArgs, BenchPruningArgs,
+    BenchStreamArgs, HalfArg, ReplayArgs, RowsArgs, TuneArgs,
 };
 pub(crate) use draft::{DraftModelArg, PruningArg, needs_draft_model};
 pub(crate) use engine::{ComputeArgs, ModelArgs};
@@ -27,7 +28,7 @@ pub(crate) use files::{GraphsArgs, InspectArgs, PackArgs, ProfileArgs, ScoreArgs
 pub(crate) use history::{FolderArgs, ForgetArgs, HistoryArgs, HistoryCommand, HistoryCommandArgs};
 pub(crate) use sampling::SamplingArgs;
 pub(crate) use session::SessionArgs;
-pub(crate) use streaming::reserve_kv;
+pub(crate) use streaming::reserve_session;
 pub(crate) use train::TrainArgs;
 #[cfg(feature = "train")]
 pub(crate) use train::{LossArg, TextArgs, TrainCommand, TrainDraftArgs, TrainPredictorArgs};
@@ -133,11 +134,14 @@ pub(crate) struct CommonArgs {
 }
 
 impl CommonArgs {
-    /// The options of the engine for a model of this configuration: a memory budget leaves room for the session's KV cache.
+    /// The options of the engine for a model of this configuration: a memory budget leaves room for the session.
     pub(crate) fn engine_options(&self, config: &ModelConfig) -> EngineOptions {
         let mut options = self.model.engine_options();
         let context_len = self.session.ctx.unwrap_or(config.context_len.min(CONTEXT_LEN_DEFAULT_MAX));
-        reserve_kv(&mut options, config, self.session.kv.kv_type(), context_len);
+        // The verification batch lies behind a full context.
+        let n_slots = context_len.saturating_add(self.session.verify_rows_max());
+        let n_rows = self.session.prefill_chunk().max(self.session.verify_rows_max());
+        reserve_session(&mut options, config, self.session.kv.kv_type(), n_slots, n_rows);
         options
     }
 }

@@ -34,6 +34,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<Exit, Failure> {
         BenchCommand::Graphs(args) => crate::graphs::bench(args),
         BenchCommand::Stream(args) => crate::stream::bench(args),
         BenchCommand::Pruning(args) => crate::pruning::bench(args),
+        BenchCommand::Pressure(args) => crate::stream::pressure(args),
     }
 }
 
@@ -139,7 +140,7 @@ fn replay_model(args: &ReplayArgs, path: &Path) -> Result<Exit, Failure> {
 }
 
 /// Every id of the tokenizer must be one of the model's.
-fn check_vocabulary(name: &str, given: usize, limit: usize) -> Result<(), Failure> {
+pub(crate) fn check_vocabulary(name: &str, given: usize, limit: usize) -> Result<(), Failure> {
     if given <= limit {
         return Ok(());
     }
@@ -351,7 +352,7 @@ impl RowSet {
 }
 
 /// The tokenizer of a `tokenizer.json`, a GGUF file or a folder; without a path, the embedded model's.
-fn open_tokenizer(path: Option<&Path>) -> Result<(Tokenizer, String), Failure> {
+pub(crate) fn open_tokenizer(path: Option<&Path>) -> Result<(Tokenizer, String), Failure> {
     if let Some(path) = path.filter(|path| path.extension().is_some_and(|extension| extension == "json")) {
         let name = path.display().to_string();
         let advice = "name a tokenizer.json, a GGUF file or a folder";
@@ -365,7 +366,7 @@ fn open_tokenizer(path: Option<&Path>) -> Result<(Tokenizer, String), Failure> {
     Ok((tokenizer, checkpoint.name().to_owned()))
 }
 
-fn n_threads(asked: Option<usize>) -> usize {
+pub(crate) fn n_threads(asked: Option<usize>) -> usize {
     asked.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).clamp(1, 256)
 }
 

@@ -39,6 +39,7 @@ pub(crate) fn chat(args: &ChatArgs, interrupt: &Interrupt) -> Result<Exit, Failu
     if let Some(predictor) = &args.common.session.drafts.pruning {
         load::predictor(&engine, predictor)?;
     }
+    args.common.session.policy.report_device(&engine);
     let mut chat = Chat {
         args,
         interrupt,

@@ -188,9 +188,11 @@ impl From<SessionError> for Failure {
     fn from(error: SessionError) -> Self {
         match error {
             SessionError::OutOfRange { .. }
+            | SessionError::NumberOutOfRange { .. }
             | SessionError::ReuseThreshold { .. }
             | SessionError::PruningShare { .. }
             | SessionError::VerifyLens => Self::usage(error, "choose a value in the range"),
+            SessionError::LossyDraftModel => Self::usage(error, "leave out --lossy-top-p"),
             SessionError::ContextOverflow { .. } => Self::input(error, "--ctx N sets the context"),
             SessionError::TokenOutOfRange { .. } => Self::input(error, "use token ids of this model"),
             SessionError::Tokenizer(_) => Self::input(error, "--raw goes without the chat template"),

@@ -47,10 +47,7 @@ pub(crate) fn draft_model(
     model: &DraftModelArg,
     options: DraftModelOptions,
 ) -> Result<(), Failure> {
-    let checkpoint = match model {
-        DraftModelArg::Fixture => embedded_draft_model()?,
-        DraftModelArg::Path(path) => checkpoint(Some(path))?,
-    };
+    let checkpoint = draft_checkpoint(model)?;
     let progress = Progress::bytes("loading the draft model");
     let report = |done, total| progress.set(done, total);
     Ok(engine.set_draft_model(&checkpoint, options, Some(&report))?)
@@ -73,6 +70,14 @@ fn embedded_predictor() -> Result<Predictor, Failure> {
 #[cfg(not(feature = "embedded-model"))]
 fn embedded_predictor() -> Result<Predictor, Failure> {
     Err(Failure::usage("this program was built without a model inside", "name a predictor by its path"))
+}
+
+/// Opens a draft model.
+pub(crate) fn draft_checkpoint(model: &DraftModelArg) -> Result<Checkpoint, Failure> {
+    match model {
+        DraftModelArg::Fixture => embedded_draft_model(),
+        DraftModelArg::Path(path) => checkpoint(Some(path)),
+    }
 }
 
 /// The options of a draft model beside a target with these.

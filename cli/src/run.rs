@@ -26,6 +26,7 @@ pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     if let Some(predictor) = &args.common.session.drafts.pruning {
         load::predictor(&engine, predictor)?;
     }
+    args.common.session.policy.report_device(&engine);
     let namespace = task(&args.task).map_or("run", |task| task.name());
     let history = History::open(&args.common.history, &engine, namespace)?;
     let mut session = history.session(&engine, args.common.session.session_options(namespace))?;

@@ -11,7 +11,7 @@ use refrain::token::TokenId;
 use refrain::tokenizer::SpecialTokens;
 use serde::Serialize;
 
-use crate::args::{ScoreArgs, ScoreInput, WeightsArg, reserve_kv};
+use crate::args::{ScoreArgs, ScoreInput, WeightsArg, reserve_session};
 use crate::failure::{Exit, Failure};
 use crate::interrupt::Interrupt;
 use crate::load;
@@ -24,7 +24,9 @@ pub(crate) fn score(args: &ScoreArgs, interrupt: &Interrupt) -> Result<Exit, Fai
     let widens = args.weights == Some(WeightsArg::F32);
     let mut options = args.compute.engine_options();
     let config = checkpoint.config();
-    reserve_kv(&mut options, config, args.kv.kv_type(), config.context_len.min(CONTEXT_LEN_DEFAULT_MAX));
+    let SessionOptions { verify_rows_max, prefill_chunk, .. } = SessionOptions::default();
+    let n_slots = config.context_len.min(CONTEXT_LEN_DEFAULT_MAX) + verify_rows_max;
+    reserve_session(&mut options, config, args.kv.kv_type(), n_slots, prefill_chunk);
     if widens {
         options.quantize = Quantize::F32;
     }

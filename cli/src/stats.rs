@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 
 use refrain::draft::{Computed, Rejections};
-use refrain::engine::{Engine, FinishReason, Origin, PruningStats, Stats, StreamingStats, Summary};
+use refrain::engine::{
+    Engine, FinishReason, LossyStats, Origin, PolicyStats, PruningStats, Stats, StreamingStats, Summary,
+};
 use serde::Serialize;
 
 use crate::answer::Answer;
@@ -120,11 +122,21 @@ fn write_details(out: &mut String, stats: &Stats) -> std::fmt::Result {
         (off.output_end, "the output was about to end"),
         (off.no_candidate, "nothing to draft from"),
         (off.not_worth, "not worth its cost"),
+        (off.short_output, "too short an answer"),
+        (off.high_temperature, "too high a temperature"),
+        (off.low_memory, "too little memory on the system"),
+        (off.below_floor, "acceptance below the floor"),
+        (off.memory_pressure, "memory pressure"),
+        (off.heat, "heat"),
     ];
     let reasons = reasons.iter().filter(|(n_steps, _)| *n_steps > 0);
     let reasons: Vec<_> = reasons.map(|(n_steps, reason)| format!("{n_steps} {reason}")).collect();
     if !reasons.is_empty() {
         writeln!(out, "no draft  steps: {}", reasons.join(", "))?;
+    }
+    write_policy(out, &stats.policy)?;
+    if let Some(LossyStats { top_p, replaced }) = stats.lossy {
+        writeln!(out, "LOSSY     {replaced} tokens are not the model's choice, but in its top-p {top_p}")?;
     }
     writeln!(
         out,
@@ -161,6 +173,24 @@ fn write_pruning(out: &mut String, pruning: &PruningStats, n_steps: usize) -> st
         pruning.cut_short,
         pruning.time_us / n_steps.max(1) as f64,
     )
+}
+
+/// What bounded the drafts that there were.
+fn write_policy(out: &mut String, policy: &PolicyStats) -> std::fmt::Result {
+    let PolicyStats { heat_limited, memory_limited, memory_reports, floor_falls, rows_allowed } = policy;
+    let counts = [
+        (*heat_limited, "steps bounded by heat"),
+        (*memory_limited, "steps bounded by memory pressure"),
+        (*memory_reports, "times memory was given back or taken up again"),
+        (*floor_falls, "times acceptance fell below the floor"),
+    ];
+    let counts = counts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}"));
+    let steps: usize = rows_allowed.iter().sum();
+    let rows: usize = rows_allowed.iter().enumerate().map(|(rows, n_steps)| rows * n_steps).sum();
+    let mean =
+        (steps > 0).then(|| format!("{:.1} rows a step at most, on average", rows as f64 / steps as f64));
+    let parts: Vec<String> = counts.chain(mean).collect();
+    if parts.is_empty() { Ok(()) } else { writeln!(out, "policy    {}", parts.join(", ")) }
 }
 
 /// What came from flash.

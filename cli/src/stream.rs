@@ -1,13 +1,27 @@
-//! `refrain bench stream`: how near decoding from flash comes to the bandwidth of the disk.
+//! `refrain bench stream`: how near decoding from flash comes to the bandwidth of the disk, and what drafting is worth there; and
+//! `refrain bench pressure`: the memory that it takes.
 
+use std::time::Duration;
+
+use refrain_bench::pressure::{self, PressureBench, PressureBenchError};
 use refrain_bench::stream::{self, StreamBench, StreamBenchError};
+use refrain_bench::sweep::{self, Sweep, SweepError};
+use refrain_bench::{Strategy, rows};
 
-use crate::args::BenchStreamArgs;
+use crate::args::{BenchPressureArgs, BenchStreamArgs, needs_draft_model};
+use crate::bench::{check_vocabulary, n_threads, open_tokenizer};
 use crate::failure::{Exit, Failure};
+use crate::load;
 use crate::progress::Progress;
 use crate::terminal::{AnswerStream, visible};
 
 pub(crate) fn bench(args: &BenchStreamArgs) -> Result<Exit, Failure> {
+    if args.pinned.is_empty() {
+        return Err(Failure::usage("nothing to measure", "name a share with --pinned"));
+    }
+    if !args.replay.is_empty() {
+        return replay(args);
+    }
     let bench = StreamBench {
         pinned: args.pinned.clone(),
         n_tokens: args.tokens as usize,
@@ -16,22 +30,87 @@ pub(crate) fn bench(args: &BenchStreamArgs) -> Result<Exit, Failure> {
         bandwidth_max: args.flash_bandwidth,
         n_threads: args.threads,
     };
-    if bench.pinned.is_empty() {
-        return Err(Failure::usage("nothing to measure", "name a share with --pinned"));
-    }
     let report = {
         let progress = Progress::steps("measuring");
         stream::measure(&args.model, &bench, |done, total| progress.set(done as u64, total as u64))?
     };
+    print(args.json, || stream::write(&report), &report)
+}
+
+/// Text, or one JSON object.
+fn print(json: bool, text: impl FnOnce() -> String, report: &impl serde::Serialize) -> Result<Exit, Failure> {
     let mut out = AnswerStream::stdout();
-    if args.json {
-        out.line(&serde_json::to_string(&report).expect("strings and numbers have a JSON form"))?;
+    if json {
+        out.line(&serde_json::to_string(report).expect("strings and numbers have a JSON form"))?;
         return Ok(Exit::Done);
     }
-    for line in stream::write(&report).lines() {
+    for line in text().lines() {
         out.line(&visible(line))?;
     }
     Ok(Exit::Done)
+}
+
+/// Replays recorded rows at each share and length.
+fn replay(args: &BenchStreamArgs) -> Result<Exit, Failure> {
+    let strategies = match (&args.strategy, &args.draft) {
+        (given, _) if !given.is_empty() => given.clone(),
+        (_, None) => vec![Strategy::Refrain],
+        (_, Some(_)) => Strategy::streamed(),
+    };
+    let checkpoint = load::checkpoint(Some(&args.model))?;
+    let draft = args.draft.as_ref().map(load::draft_checkpoint).transpose()?;
+    let (tokenizer, tokenizer_name) = match &args.tokenizer {
+        Some(path) => open_tokenizer(Some(path))?,
+        None => {
+            (checkpoint.tokenizer().map_err(refrain::engine::EngineError::from)?, "the model's".to_owned())
+        }
+    };
+    check_vocabulary(&tokenizer_name, tokenizer.vocab_size(), checkpoint.config().vocab_size)?;
+    let rows = rows::encode(&rows::read(&args.replay)?, &tokenizer, n_threads(args.threads))?;
+    let sweep = Sweep {
+        pinned: args.pinned.clone(),
+        lengths: args.lengths.iter().map(|&n| n as usize).collect(),
+        strategies,
+        n_rows: args.task_rows,
+        verify_rows_max: args.rows as usize,
+        bandwidth_max: args.flash_bandwidth,
+        n_threads: args.threads,
+    };
+    let cells = {
+        let progress = Progress::steps("replaying");
+        let report = |done, total| progress.set(done as u64, total as u64);
+        sweep::measure(&args.model, draft.as_ref(), &rows, &sweep, report)?
+    };
+    let mut conditions = vec![
+        format!("model: {}, streamed; the walk follows the recorded tokens", checkpoint.name()),
+        format!("tokenizer: {tokenizer_name}"),
+        format!("{} rows a batch at most; plain decoding of each row in the same run", args.rows),
+    ];
+    conditions.extend(draft.map(|draft| format!("draft model: {}", draft.name())));
+    if let Some(bytes) = args.flash_bandwidth {
+        conditions.push(format!("a slowed reader models a disk of {:.0} MB/s", bytes as f64 / 1e6));
+    }
+    print(args.json, || sweep::write(&conditions, &cells), &cells)
+}
+
+pub(crate) fn pressure(args: &BenchPressureArgs) -> Result<Exit, Failure> {
+    let bench = PressureBench {
+        budget: args.memory,
+        time: Duration::from_secs(args.seconds),
+        n_reports: args.reports as usize,
+        n_tokens: args.tokens as usize,
+        n_threads: args.threads,
+    };
+    let report = {
+        let progress = Progress::steps("decoding");
+        pressure::measure(&args.model, &bench, |done, total| progress.set(done, total))?
+    };
+    print(args.json, || pressure::write(&report), &report)?;
+    if report.is_within {
+        return Ok(Exit::Done);
+    }
+    let held = format!("the process held {} bytes with a budget of {}", report.peak_bytes, report.budget);
+    Err(Failure::input(held, "64 MiB more than the budget are allowed"))
 }
 
 impl From<StreamBenchError> for Failure {
@@ -41,6 +120,30 @@ impl From<StreamBenchError> for Failure {
             StreamBenchError::Session(error) => error.into(),
             StreamBenchError::Generate(error) => error.into(),
             _ => Self::input(error, "check the path and the disk"),
+        }
+    }
+}
+
+impl From<SweepError> for Failure {
+    fn from(error: SweepError) -> Self {
+        match error {
+            SweepError::Engine(error) => error.into(),
+            SweepError::DraftModel(error) => error.into(),
+            SweepError::Generate(error) => error.into(),
+            SweepError::NoDraftModel(strategy) => needs_draft_model(strategy),
+            _ => Self::input(error, "check the rows"),
+        }
+    }
+}
+
+impl From<PressureBenchError> for Failure {
+    fn from(error: PressureBenchError) -> Self {
+        match error {
+            PressureBenchError::Engine(error) => error.into(),
+            PressureBenchError::Session(error) => error.into(),
+            PressureBenchError::Generate(error) => error.into(),
+            PressureBenchError::NotStreamed { .. } => Self::usage(error, "give less with --memory"),
+            _ => Self::input(error, "this should not happen"),
         }
     }
 }

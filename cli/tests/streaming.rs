@@ -88,3 +88,52 @@ fn streaming_is_measured_beside_the_disk() {
     assert_eq!(json["shares"][2]["pass_bytes"], 0);
     assert!(json["shares"][0]["rounds"][0]["sequential"].as_f64().unwrap() > 0.0);
 }
+
+#[test]
+fn drafting_is_measured_where_the_model_comes_from_flash() {
+    let (_dir, path) = packed();
+    let rows = repository("fixtures/rows.jsonl");
+    let args = [
+        "bench",
+        "stream",
+        arg(&path),
+        "--replay",
+        arg(&rows),
+        "--flash-bandwidth",
+        "100MB",
+        "--task-rows",
+        "1",
+    ];
+    let args = [&args[..], &["--pinned", "0,100", "--lengths", "8,24", "--draft", "fixture", "--rows", "8"]]
+        .concat();
+    let cells: Vec<Value> =
+        serde_json::from_str(&refrain(&[&args[..], &["--json"]].concat()).done()).unwrap();
+    assert_eq!(cells.len(), 2 * 2 * 5, "{cells:?}");
+    for cell in &cells {
+        assert!(cell["n_rows"].as_u64().unwrap() > 0 && cell["speed_up"].as_f64().unwrap() > 0.0, "{cell}");
+        assert!(cell["acceptance_length"].as_f64().unwrap() >= 1.0, "{cell}");
+    }
+    let table = refrain(&[&args[..], &["--strategy", "refrain"]].concat()).done();
+    assert_eq!(table.lines().filter(|line| line.contains("| refrain |")).count(), 4, "{table}");
+    assert!(table.contains("a slowed reader models a disk of 100 MB/s"), "{table}");
+    let without = ["bench", "stream", arg(&path), "--replay", arg(&rows), "--strategy", "chain:8"];
+    assert!(refrain(&without).refused(2).contains("--draft"));
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_budget_is_kept_while_memory_is_asked_back() {
+    let (_dir, path) = packed();
+    let args = ["bench", "pressure", arg(&path), "--memory", "0", "--seconds", "2", "--reports", "100"];
+    let ran = refrain(&[&args[..], &["--tokens", "12", "--json"]].concat());
+    let json: Value = serde_json::from_str(ran.stdout.trim()).unwrap_or_else(|_| panic!("{ran:?}"));
+    assert!(json["n_reports"].as_u64().unwrap() > 50 && json["n_answered"].as_u64().unwrap() > 50, "{json}");
+    assert!(
+        json["n_answers"].as_u64().unwrap() > 2 && json["peak_bytes"].as_u64().unwrap() > 1 << 20,
+        "{json}"
+    );
+    // The exit code says the same as the report, whatever this build's own pages take.
+    assert_eq!(ran.code == Some(0), json["is_within"].as_bool().unwrap(), "{json}");
+    let fits = ["bench", "pressure", arg(&path), "--memory", "1GiB", "--seconds", "1"];
+    assert!(refrain(&fits).refused(2).contains("--memory"));
+}

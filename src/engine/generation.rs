@@ -380,7 +380,8 @@ impl<'s> Generation<'s> {
     fn observe(&mut self, n_rows: usize, decided: Result<usize, Skip>, pruned: Option<Pruned>) {
         self.read_rows();
         let is_dormant = self.session.is_dormant();
-        let Session { tokens, sources, builder, tree, verified, walk, primed, reader, .. } = &mut *self.session;
+        let Session { tokens, sources, builder, tree, verified, walk, primed, reader, .. } =
+            &mut *self.session;
         let path = walk.path();
         let new_tokens = &tokens[tokens.len() - path.len()..];
         let stats = &mut self.stats;

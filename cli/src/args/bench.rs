@@ -41,8 +41,35 @@ pub(crate) enum BenchCommand {
     /// folder of graphs and simulated, or simulated from given times.
     Graphs(BenchGraphsArgs),
     /// How near streaming comes to the bandwidth of the disk: decoding without drafts at several shares of pinned layers, in turns
-    /// with plain sequential reads of the same file.
+    /// with plain sequential reads of the same file. With --replay: what drafting is worth there.
     Stream(BenchStreamArgs),
+    /// Decode from flash at a memory budget while memory is asked back again and again; fails where the process held more than the
+    /// budget and 64 MiB, or an answer was not the same.
+    Pressure(BenchPressureArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchPressureArgs {
+    /// A packed file, larger than the budget.
+    pub(crate) model: PathBuf,
+    /// Bytes that the process is to hold.
+    #[arg(long, value_name = "BYTES", value_parser = super::streaming::bytes, default_value = "1GiB")]
+    pub(crate) memory: u64,
+    /// How long, in seconds.
+    #[arg(long, value_name = "N", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub(crate) seconds: u64,
+    /// Reports of memory pressure in that time.
+    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) reports: u32,
+    /// Tokens of an answer.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) tokens: u32,
+    /// Threads of the forward pass [default: the physical performance cores].
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<usize>,
+    /// One JSON object instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -97,6 +124,26 @@ pub(crate) struct BenchStreamArgs {
     /// Model a slower disk, of so many bytes per second; the sequential reads go through it as well.
     #[arg(long, value_name = "BYTES", value_parser = super::streaming::bytes)]
     pub(crate) flash_bandwidth: Option<u64>,
+    /// Replay these rows (JSON Lines) instead, at each share of pinned layers and each of --lengths, by each of --strategy beside
+    /// plain decoding.
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub(crate) replay: Vec<PathBuf>,
+    /// With --replay: output tokens; rows with fewer are left out of that length.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [32, 64, 128, 256, 512], requires = "replay", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) lengths: Vec<u32>,
+    /// With --replay: what drafts; see `bench replay` [default: refrain; with --draft also retrieval, draft-model, chain:8 and
+    /// edgellm].
+    #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "replay")]
+    pub(crate) strategy: Vec<Strategy>,
+    /// With --replay: a smaller model that drafts, with the same vocabulary; `fixture`: the one inside this program.
+    #[arg(long, value_name = "fixture|PATH", requires = "replay")]
+    pub(crate) draft: Option<DraftModelArg>,
+    /// With --replay: a tokenizer.json, a GGUF file or a Hugging Face folder [default: the model's].
+    #[arg(long, value_name = "PATH", requires = "replay")]
+    pub(crate) tokenizer: Option<PathBuf>,
+    /// With --replay: rows of each task at each length at most.
+    #[arg(long, value_name = "N", default_value_t = 2, requires = "replay")]
+    pub(crate) task_rows: usize,
     /// Threads of the forward pass [default: the physical performance cores].
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<usize>,

@@ -6,6 +6,7 @@ use refrain::engine::{Calibration, SessionOptions};
 
 use super::draft::DraftArgs;
 use super::engine::KvArg;
+use super::policy::PolicyArgs;
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Session")]
@@ -36,9 +37,21 @@ pub(crate) struct SessionArgs {
     /// Prompt tokens per forward pass. Never changes the output.
     #[arg(long, value_name = "N")]
     pub(crate) prefill_chunk: Option<usize>,
+    #[command(flatten)]
+    pub(crate) policy: PolicyArgs,
 }
 
 impl SessionArgs {
+    /// Rows of a verification batch at most.
+    pub(crate) fn verify_rows_max(&self) -> usize {
+        self.verify_len.or(self.verify_rows).unwrap_or(SessionOptions::default().verify_rows_max)
+    }
+
+    /// Prompt tokens of a pass.
+    pub(crate) fn prefill_chunk(&self) -> usize {
+        self.prefill_chunk.unwrap_or(SessionOptions::default().prefill_chunk)
+    }
+
     pub(crate) fn session_options(&self, namespace: &str) -> SessionOptions {
         let defaults = SessionOptions::default();
         self.drafts.apply(SessionOptions {
@@ -47,9 +60,11 @@ impl SessionArgs {
             calibration: self.calibration.calibration(),
             reuse: (!self.no_reuse).then(|| self.reuse_args.config()),
             namespace: namespace.to_owned(),
-            verify_rows_max: self.verify_len.or(self.verify_rows).unwrap_or(defaults.verify_rows_max),
+            verify_rows_max: self.verify_rows_max(),
             verify_lens: self.verify_len.into_iter().collect(),
-            prefill_chunk: self.prefill_chunk.unwrap_or(defaults.prefill_chunk),
+            prefill_chunk: self.prefill_chunk(),
+            policy: self.policy.policy(),
+            acceptance: self.policy.acceptance(),
             ..defaults
         })
     }

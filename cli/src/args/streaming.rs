@@ -2,7 +2,7 @@
 
 use clap::Args;
 use refrain::kernels::KvType;
-use refrain::model::{KvCache, ModelConfig};
+use refrain::model::{KvCache, ModelConfig, Workspace};
 use refrain::stream::{Pinned, StreamOptions};
 
 /// How much of a model stays in memory.
@@ -35,15 +35,17 @@ impl StreamingArgs {
     }
 }
 
-/// Leaves room in a budget for the KV cache of one session.
-pub(crate) fn reserve_kv(
+/// Leaves room in a budget for the KV cache of one session and for a pass over `n_rows` rows.
+pub(crate) fn reserve_session(
     options: &mut refrain::engine::EngineOptions,
     config: &ModelConfig,
     kv_type: KvType,
     n_slots: usize,
+    n_rows: usize,
 ) {
     if let Some(streaming) = &mut options.streaming {
-        streaming.reserved_bytes = KvCache::bytes_per_slot(config, kv_type).saturating_mul(n_slots as u64);
+        let kv_bytes = KvCache::bytes_per_slot(config, kv_type).saturating_mul(n_slots as u64);
+        streaming.reserved_bytes = kv_bytes.saturating_add(Workspace::bytes(config, n_rows));
     }
 }
 

@@ -1,0 +1,277 @@
+//! Decoding at a memory budget while memory is asked back again and again: does the process stay within its budget, and the output
+//! what it is?
+//!
+//! A streamed model decodes the same answer over and over, and another thread reports memory pressure at even intervals, worse and
+//! better in turn. Every answer is compared with the first one, before any report; the most that the process has held is the system's
+//! number, so the program's own pages and what loading took are in it.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use refrain::engine::{
+    Calibration, Engine, EngineError, EngineOptions, GenerateError, GenerateOptions, MemoryPressure, Session,
+    SessionError, SessionOptions,
+};
+use refrain::kernels::KvType;
+use refrain::model::streamed::StreamMemory;
+use refrain::model::{Checkpoint, KvCache, Workspace};
+use refrain::stream::{Pinned, StreamOptions};
+use refrain::token::TokenId;
+use serde::Serialize;
+use thiserror::Error;
+
+/// What to do.
+#[derive(Debug, Clone)]
+pub struct PressureBench {
+    /// Bytes that the process is to hold.
+    pub budget: u64,
+    /// How long.
+    pub time: Duration,
+    /// Reports in that time.
+    pub n_reports: usize,
+    /// Tokens of an answer.
+    pub n_tokens: usize,
+    /// Threads of the forward pass.
+    pub n_threads: Option<usize>,
+}
+
+/// What the process may hold beside its budget: the program itself, its stacks, and what the allocator keeps.
+pub const ALLOWANCE: u64 = 64 << 20;
+
+/// What came of it.
+#[derive(Debug, Clone, Serialize)]
+pub struct PressureReport {
+    /// The model.
+    pub model: String,
+    /// Bytes of its file.
+    pub file_bytes: u64,
+    /// Bytes that the process was to hold.
+    pub budget: u64,
+    /// The most that it has held (`VmHWM`), in bytes.
+    pub peak_bytes: u64,
+    /// Whether that is within the budget and [`ALLOWANCE`].
+    pub is_within: bool,
+    /// The memory for weights, while there was no pressure.
+    pub memory: StreamMemory,
+    /// Seconds from the first report to the end.
+    pub seconds: f64,
+    /// Reports made.
+    pub n_reports: usize,
+    /// Reports that steps have answered; several between two steps are answered once.
+    pub n_answered: usize,
+    /// Answers compared with the first one, the last of them perhaps in part.
+    pub n_answers: usize,
+    /// Tokens of these.
+    pub n_tokens: usize,
+    /// The least layers that were in memory when a report had been made, and the most.
+    pub n_pinned_layers: (usize, usize),
+}
+
+/// Why there is no result.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum PressureBenchError {
+    /// The model could not be loaded.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The session could not be started.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// Decoding failed.
+    #[error(transparent)]
+    Generate(#[from] GenerateError),
+    /// The model fits the budget, or is not streamed.
+    #[error("{model}: nothing is streamed with a budget of {budget} bytes")]
+    NotStreamed {
+        /// The model.
+        model: String,
+        /// The budget.
+        budget: u64,
+    },
+    /// An answer differs from the first one: a bug.
+    #[error("answer {n_answer} has token {found} at place {place}, the first answer {expected}")]
+    Differs {
+        /// The answer.
+        n_answer: usize,
+        /// The place in it.
+        place: usize,
+        /// What it has there.
+        found: u32,
+        /// What the first one has.
+        expected: u32,
+    },
+    /// The system does not say what the process holds.
+    #[error("this system does not say how much memory the process has held (VmHWM of /proc/self/status)")]
+    NoPeak,
+}
+
+/// The prompt, in tokens: long enough for calibration, and a small part of the time.
+const PROMPT_LEN: usize = 64;
+
+/// Decodes from the packed file at `path`; `progress` is called with (seconds done, seconds to do).
+///
+/// # Errors
+/// [`PressureBenchError`].
+pub fn measure(
+    path: &Path,
+    bench: &PressureBench,
+    mut progress: impl FnMut(u64, u64),
+) -> Result<PressureReport, PressureBenchError> {
+    let checkpoint = Checkpoint::open(path).map_err(EngineError::from)?;
+    let options = session_options(bench);
+    let engine = load(&checkpoint, bench, &options)?;
+    let Some(streamed) = engine.streamed().filter(|streamed| streamed.pass_bytes() > 0) else {
+        let (model, budget) = (checkpoint.name().to_owned(), bench.budget);
+        return Err(PressureBenchError::NotStreamed { model, budget });
+    };
+    let memory = streamed.memory();
+    let mut session = engine.session(options)?;
+    let word: Vec<TokenId> = (1..=16).map(TokenId).collect();
+    session.append_tokens(&word.repeat(PROMPT_LEN / word.len()))?;
+    let far = Instant::now() + Duration::from_secs(1 << 20);
+    let (first, _) = answer(&mut session, bench.n_tokens, far)?;
+
+    let start = Instant::now();
+    let end = start + bench.time;
+    let n_reports = AtomicUsize::new(0);
+    let (mut n_answers, mut n_tokens, mut n_answered) = (0, 0, 0);
+    let n_pinned = std::thread::scope(|scope| {
+        let (stop, stopped) = mpsc::channel::<()>();
+        let reporter = scope.spawn(|| report(&engine, bench, start, &n_reports, stopped));
+        while Instant::now() < end {
+            let (tokens, n_reports) = answer(&mut session, bench.n_tokens, end)?;
+            let pairs = tokens.iter().zip(&first);
+            if let Some((place, (found, expected))) = pairs.enumerate().find(|(_, (a, b))| a != b) {
+                let (found, expected) = (found.0, expected.0);
+                return Err(PressureBenchError::Differs { n_answer: n_answers + 1, place, found, expected });
+            }
+            n_answers += 1;
+            n_tokens += tokens.len();
+            n_answered += n_reports;
+            let seconds = |time: Duration| time.as_secs();
+            progress(seconds(start.elapsed().min(bench.time)), seconds(bench.time));
+        }
+        drop(stop);
+        Ok(reporter.join().expect("the reporter does not panic"))
+    })?;
+    let peak_bytes = peak_bytes().ok_or(PressureBenchError::NoPeak)?;
+    Ok(PressureReport {
+        model: checkpoint.name().to_owned(),
+        file_bytes: std::fs::metadata(path).map_or(0, |metadata| metadata.len()),
+        budget: bench.budget,
+        peak_bytes,
+        is_within: peak_bytes <= bench.budget + ALLOWANCE,
+        memory,
+        seconds: start.elapsed().as_secs_f64(),
+        n_reports: n_reports.into_inner(),
+        n_answered,
+        n_answers,
+        n_tokens,
+        n_pinned_layers: n_pinned,
+    })
+}
+
+fn session_options(bench: &PressureBench) -> SessionOptions {
+    SessionOptions {
+        context_len: Some(PROMPT_LEN + bench.n_tokens),
+        calibration: Calibration::InContext,
+        history: false,
+        prefill_chunk: PROMPT_LEN,
+        ..SessionOptions::default()
+    }
+}
+
+/// The model within the budget, with room for the session.
+fn load(
+    checkpoint: &Checkpoint,
+    bench: &PressureBench,
+    options: &SessionOptions,
+) -> Result<Engine, PressureBenchError> {
+    let config = checkpoint.config();
+    let n_slots = options.context_len.unwrap_or_default() + options.verify_rows_max;
+    let kv_bytes = KvCache::bytes_per_slot(config, KvType::F16).saturating_mul(n_slots as u64);
+    let reserved_bytes = kv_bytes.saturating_add(Workspace::bytes(config, options.prefill_chunk));
+    let streaming = StreamOptions { reserved_bytes, ..StreamOptions::new(Pinned::Memory(bench.budget)) };
+    let options =
+        EngineOptions { n_threads: bench.n_threads, streaming: Some(streaming), ..EngineOptions::default() };
+    Ok(Engine::load(checkpoint, options, None)?)
+}
+
+/// The answer to the prompt again, as far as it comes by `end`, and how many reports were answered meanwhile.
+fn answer(
+    session: &mut Session,
+    n_tokens: usize,
+    end: Instant,
+) -> Result<(Vec<TokenId>, usize), PressureBenchError> {
+    session.truncate(PROMPT_LEN)?;
+    let options = GenerateOptions { max_tokens: n_tokens, ignore_eos: true, ..GenerateOptions::default() };
+    let mut tokens = Vec::with_capacity(n_tokens);
+    let summary = session.generate(options)?.run(|token| {
+        tokens.push(token.id);
+        if Instant::now() < end { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })?;
+    Ok((tokens, summary.stats.policy.memory_reports))
+}
+
+/// Reports at even intervals, until all reports are made or `stopped` hangs up; returns the least and the most pinned layers.
+fn report(
+    engine: &Engine,
+    bench: &PressureBench,
+    start: Instant,
+    n_made: &AtomicUsize,
+    stopped: mpsc::Receiver<()>,
+) -> (usize, usize) {
+    use MemoryPressure::{Critical, Normal, Warning};
+    const LEVELS: [MemoryPressure; 6] = [Warning, Critical, Normal, Critical, Critical, Normal];
+    let interval = bench.time / bench.n_reports.max(1) as u32;
+    let (mut least, mut most) = (usize::MAX, 0);
+    for i in 0..bench.n_reports {
+        engine.set_memory_pressure(LEVELS[i % LEVELS.len()]);
+        n_made.fetch_add(1, Ordering::Relaxed);
+        let next = start + interval * (i as u32 + 1);
+        let waited = stopped.recv_timeout(next.saturating_duration_since(Instant::now()));
+        // Looked at just before the next report, when this one has been answered if steps are that short.
+        let n_pinned = engine.streamed().map_or(0, |streamed| streamed.memory().n_pinned_layers);
+        (least, most) = (least.min(n_pinned), most.max(n_pinned));
+        if waited == Err(mpsc::RecvTimeoutError::Disconnected) {
+            break;
+        }
+    }
+    (least, most)
+}
+
+/// The largest resident set so far, all pages counted.
+fn peak_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+/// The report as text.
+pub fn write(report: &PressureReport) -> String {
+    let mib = |bytes: u64| bytes as f64 / (1 << 20) as f64;
+    let (least, most) = report.n_pinned_layers;
+    format!(
+        "{}: {:.0} MiB, streamed within {:.0} MiB ({} layers pinned without pressure, buffers of {:.0} MiB)\n\
+         {} reports of memory pressure in {:.0} s, {} answered by steps; between {least} and {most} layers pinned\n\
+         {} answers with {} tokens ({:.2} tokens/s), each the same as without pressure\n\
+         peak of resident memory: {:.1} MiB, {} the budget and 64 MiB\n",
+        report.model,
+        mib(report.file_bytes),
+        mib(report.budget),
+        report.memory.n_pinned_layers,
+        mib(report.memory.ring_bytes),
+        report.n_reports,
+        report.seconds,
+        report.n_answered,
+        report.n_answers,
+        report.n_tokens,
+        report.n_tokens as f64 / report.seconds.max(1e-9),
+        mib(report.peak_bytes),
+        if report.is_within { "within" } else { "BEYOND" },
+    )
+}

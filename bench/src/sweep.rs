@@ -1,0 +1,212 @@
+//! What drafting is worth when the target comes from flash: recorded responses replayed through a streamed model, at several shares
+//! of pinned layers and several lengths of the output (Lever, Tables 6 and 7).
+//!
+//! Plain decoding of the same rows in the same run is the measure: with nothing pinned that is Lever's Flash-AR. Rows whose response
+//! is shorter than a length are left out of it, so the lengths are of different rows; each line says how many there are.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use refrain::draft_model::DraftModelError;
+use refrain::engine::{DraftModelOptions, Engine, EngineError, EngineOptions, GenerateError, SessionOptions};
+use refrain::model::Checkpoint;
+use refrain::stream::{Pinned, StreamOptions};
+use serde::Serialize;
+use thiserror::Error;
+
+use crate::model::{Timings, replay};
+use crate::rows::TokenRow;
+use crate::strategy::{Sources, Strategy};
+use crate::tally::geometric_mean;
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct Sweep {
+    /// Shares of the layers that stay in memory, in percent.
+    pub pinned: Vec<u32>,
+    /// Output tokens.
+    pub lengths: Vec<usize>,
+    /// What drafts.
+    pub strategies: Vec<Strategy>,
+    /// Rows of each task at each length at most.
+    pub n_rows: usize,
+    /// Rows of a verification batch at most.
+    pub verify_rows_max: usize,
+    /// Models a slower disk, of so many bytes per second.
+    pub bandwidth_max: Option<u64>,
+    /// Threads of the forward pass.
+    pub n_threads: Option<usize>,
+}
+
+/// A strategy at a share and a length.
+#[derive(Debug, Clone, Serialize)]
+pub struct SweepCell {
+    /// The share of pinned layers, in percent.
+    pub pinned_percent: u32,
+    /// Output tokens.
+    pub n_tokens: usize,
+    /// The strategy's name.
+    pub strategy: String,
+    /// Rows replayed.
+    pub n_rows: usize,
+    /// Tokens per step, the bonus token included.
+    pub acceptance_length: f64,
+    /// Milliseconds of a step.
+    pub step_ms: f64,
+    /// Tokens per second of decoding.
+    pub tokens_per_s: f64,
+    /// Speed over plain decoding: geometric mean over the tasks.
+    pub speed_up: f64,
+}
+
+/// Why there is no table.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SweepError {
+    /// The model could not be loaded.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The draft model could not be loaded.
+    #[error(transparent)]
+    DraftModel(#[from] DraftModelError),
+    /// The replay failed.
+    #[error(transparent)]
+    Generate(#[from] GenerateError),
+    /// A strategy drafts with a model, and there is none.
+    #[error("{0} drafts with a model")]
+    NoDraftModel(Strategy),
+}
+
+/// Replays `rows` through the packed file at `path`; `progress` is called with (cells done, cells to do).
+///
+/// # Errors
+/// [`SweepError`].
+pub fn measure(
+    path: &Path,
+    draft: Option<&Checkpoint>,
+    rows: &[TokenRow],
+    sweep: &Sweep,
+    mut progress: impl FnMut(usize, usize),
+) -> Result<Vec<SweepCell>, SweepError> {
+    let needs = sweep.strategies.iter().find(|strategy| strategy.needs_draft_model() && draft.is_none());
+    if let Some(&strategy) = needs {
+        return Err(SweepError::NoDraftModel(strategy));
+    }
+    let checkpoint = Checkpoint::open(path).map_err(EngineError::from)?;
+    let n_cells = sweep.pinned.len() * sweep.lengths.len();
+    let session = SessionOptions { verify_rows_max: sweep.verify_rows_max, ..SessionOptions::default() };
+    let mut cells = Vec::new();
+    for (n_shares, &percent) in sweep.pinned.iter().enumerate() {
+        let engine = load(&checkpoint, draft, sweep, percent)?;
+        for (n_lengths, &n_tokens) in sweep.lengths.iter().enumerate() {
+            progress(n_shares * sweep.lengths.len() + n_lengths, n_cells);
+            let rows = cut(rows, n_tokens, sweep.n_rows);
+            let timings =
+                replay(&engine, rows.iter(), &sweep.strategies, Sources::Passages, &session, |_, _| {})?;
+            cells.extend(cells_of(&timings, percent, n_tokens));
+        }
+    }
+    Ok(cells)
+}
+
+fn load(
+    checkpoint: &Checkpoint,
+    draft: Option<&Checkpoint>,
+    sweep: &Sweep,
+    percent: u32,
+) -> Result<Engine, SweepError> {
+    let n_pinned = (checkpoint.config().n_layers * percent as usize).div_ceil(100);
+    let streaming =
+        StreamOptions { bandwidth_max: sweep.bandwidth_max, ..StreamOptions::new(Pinned::Layers(n_pinned)) };
+    let options =
+        EngineOptions { n_threads: sweep.n_threads, streaming: Some(streaming), ..EngineOptions::default() };
+    let engine = Engine::load(checkpoint, options, None)?;
+    if let Some(draft) = draft {
+        engine.set_draft_model(draft, DraftModelOptions::default(), None)?;
+    }
+    Ok(engine)
+}
+
+/// The first `n_max` rows of each task that have so many tokens, cut to that length.
+fn cut(rows: &[TokenRow], n_tokens: usize, n_max: usize) -> Vec<TokenRow> {
+    let mut taken: std::collections::BTreeMap<&str, usize> = std::collections::BTreeMap::new();
+    let long_enough = rows.iter().filter(|row| row.response.len() >= n_tokens);
+    let first = long_enough.filter(|row| {
+        let n = taken.entry(row.task.as_str()).or_default();
+        *n += 1;
+        *n <= n_max
+    });
+    first.map(|row| TokenRow { response: row.response[..n_tokens].to_vec(), ..row.clone() }).collect()
+}
+
+fn cells_of(timings: &Timings, pinned_percent: u32, n_tokens: usize) -> Vec<SweepCell> {
+    let mut tasks: Vec<&str> = timings.timings.iter().map(|timing| timing.task.as_str()).collect();
+    tasks.sort_unstable();
+    tasks.dedup();
+    let cell = |total: &crate::model::Timing| SweepCell {
+        pinned_percent,
+        n_tokens,
+        strategy: total.strategy.to_string(),
+        n_rows: total.n_rows,
+        acceptance_length: total.acceptance_length(),
+        step_ms: total.ms_per_step(),
+        tokens_per_s: total.tokens_per_s(),
+        speed_up: geometric_mean(tasks.iter().map(|task| timings.task_speed_up(task, total.strategy))),
+    };
+    timings.by_strategy().iter().map(cell).collect()
+}
+
+/// The cells as a table.
+pub fn write(conditions: &[String], cells: &[SweepCell]) -> String {
+    let mut out = String::new();
+    // Writing to a string cannot fail.
+    conditions.iter().for_each(|line| _ = writeln!(out, "- {line}"));
+    let _ = writeln!(
+        out,
+        "\n| pinned layers | output tokens | strategy | rows | tokens per step | ms per step | tokens/s | speed over plain |"
+    );
+    let _ = writeln!(out, "| ---: | ---: | --- |{}", " ---: |".repeat(5));
+    for cell in cells {
+        let _ = writeln!(
+            out,
+            "| {} % | {} | {} | {} | {:.2} | {:.1} | {:.2} | {:.2} |",
+            cell.pinned_percent,
+            cell.n_tokens,
+            cell.strategy,
+            cell.n_rows,
+            cell.acceptance_length,
+            cell.step_ms,
+            cell.tokens_per_s,
+            cell.speed_up,
+        );
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use refrain::token::TokenId;
+
+    fn row(task: &str, n_tokens: usize) -> TokenRow {
+        TokenRow {
+            index: 0,
+            id: String::new(),
+            task: task.to_owned(),
+            subtask: String::new(),
+            session: None,
+            prompt: vec![TokenId(1)],
+            passages: Vec::new(),
+            response: (0..n_tokens as u32).map(TokenId).collect(),
+        }
+    }
+
+    #[test]
+    fn rows_that_are_long_enough_are_cut() {
+        let rows = [row("a", 10), row("a", 3), row("a", 11), row("a", 12), row("b", 5), row("b", 4)];
+        let cut = cut(&rows, 5, 2);
+        let found: Vec<_> = cut.iter().map(|row| (row.task.as_str(), row.response.len())).collect();
+        assert_eq!(found, [("a", 5), ("a", 5), ("b", 5)]);
+        assert_eq!(cut[1].response, rows[2].response[..5]);
+    }
+}
