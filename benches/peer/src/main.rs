@@ -31,7 +31,7 @@ struct Args {
 enum Command {
     /// Writes a model file of a true shape with random weights.
     Make {
-        /// qwen2.5-0.5b, qwen2.5-1.5b, llama-3.2-1b or qwen3-1.7b
+        /// qwen2.5-0.5b, qwen2.5-1.5b, llama-3.2-1b, qwen3-1.7b or qwen3-8b
         #[arg(value_parser = Shape::parse)]
         shape: Shape,
         mix: Mix,

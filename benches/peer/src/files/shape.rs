@@ -20,9 +20,11 @@ pub struct Shape {
     pub rope_theta: u32,
     /// RMS norms add `1 / norm_eps_inv`.
     pub norm_eps_inv: u32,
+    /// Whether the output matrix is the embedding.
+    pub tied: bool,
 }
 
-const SHAPES: [Shape; 4] = [
+const SHAPES: [Shape; 5] = [
     Shape {
         name: "qwen2.5-0.5b",
         architecture: "qwen2",
@@ -36,6 +38,7 @@ const SHAPES: [Shape; 4] = [
         context_len: 32_768,
         rope_theta: 1_000_000,
         norm_eps_inv: 1_000_000,
+        tied: true,
     },
     Shape {
         name: "qwen2.5-1.5b",
@@ -50,6 +53,7 @@ const SHAPES: [Shape; 4] = [
         context_len: 32_768,
         rope_theta: 1_000_000,
         norm_eps_inv: 1_000_000,
+        tied: true,
     },
     Shape {
         name: "llama-3.2-1b",
@@ -64,6 +68,7 @@ const SHAPES: [Shape; 4] = [
         context_len: 131_072,
         rope_theta: 500_000,
         norm_eps_inv: 100_000,
+        tied: true,
     },
     Shape {
         name: "qwen3-1.7b",
@@ -78,6 +83,22 @@ const SHAPES: [Shape; 4] = [
         context_len: 40_960,
         rope_theta: 1_000_000,
         norm_eps_inv: 1_000_000,
+        tied: true,
+    },
+    Shape {
+        name: "qwen3-8b",
+        architecture: "qwen3",
+        n_layers: 36,
+        hidden_dim: 4096,
+        n_heads: 32,
+        n_kv_heads: 8,
+        head_dim: 128,
+        ffn_dim: 12_288,
+        vocab_size: 151_936,
+        context_len: 40_960,
+        rope_theta: 1_000_000,
+        norm_eps_inv: 1_000_000,
+        tied: false,
     },
 ];
 
@@ -92,7 +113,7 @@ pub struct Tensor {
 /// What a tensor is for, which decides its type and its numbers.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Role {
-    /// Token embedding and, since all shapes here tie them, output matrix.
+    /// Token embedding and output matrix.
     Head,
     /// Norm weights, around 1.
     Norm,
@@ -122,6 +143,9 @@ impl Shape {
             matrix("token_embd", self.vocab_size, self.hidden_dim, Role::Head),
             vector("output_norm.weight", self.hidden_dim, Role::Norm),
         ];
+        if !self.tied {
+            tensors.push(matrix("output", self.vocab_size, self.hidden_dim, Role::Head));
+        }
         if self.architecture == "llama" {
             tensors.push(vector("rope_freqs.weight", self.head_dim / 2, Role::RopeFactors));
         }
@@ -226,6 +250,7 @@ mod tests {
         assert_eq!(n_params("qwen2.5-1.5b"), 1_543_714_304);
         assert_eq!(n_params("llama-3.2-1b"), 1_235_814_400);
         assert_eq!(n_params("qwen3-1.7b"), 1_720_574_976);
+        assert_eq!(n_params("qwen3-8b"), 8_190_735_360);
         assert!(Shape::parse("qwen4").unwrap_err().contains("qwen3-1.7b"));
     }
 

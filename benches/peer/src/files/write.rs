@@ -115,6 +115,7 @@ mod tests {
             context_len: 64,
             rope_theta: 10_000,
             norm_eps_inv: 100_000,
+            tied: architecture != "qwen3",
         }
     }
 
