@@ -359,7 +359,13 @@ mod tests {
 
     #[test]
     fn a_reader_that_panics_is_an_error() {
-        let (ring, _) = ring(2, OPTIONS, |n, _| if n == 0 { panic!("planted") } else { Ok(()) });
+        // The first read of the extent that is wanted; another thread may read of the next one before it.
+        let planted = AtomicBool::new(false);
+        let (ring, _) =
+            ring(2, OPTIONS, move |_, offset| match offset == 0 && !planted.swap(true, Ordering::Relaxed) {
+                true => panic!("planted"),
+                false => Ok(()),
+            });
         match ring.take(0, &NEVER) {
             Err(TakeError::Failed(ReadFailure::Read { message, .. })) => {
                 assert!(message.contains("panicked"))
