@@ -8,17 +8,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use common::{Rng, Run, Tiny, plain, prompt, run, run_in, samplings};
+use common::{Rng, Run, Tiny, assert_turns_agree, plain, prompt, run, run_in, samplings};
 use refrain::draft::ReuseConfig;
 use refrain::engine::{
-    Calibration, Engine, EngineError, EngineOptions, GenerateError, GenerateOptions, MemoryPressure,
-    SessionOptions,
+    Calibration, Engine, EngineError, EngineOptions, GenerateOptions, MemoryPressure, SessionOptions,
 };
 use refrain::kernels::BlockType;
 use refrain::model::Checkpoint;
 use refrain::model::packed::pack;
 use refrain::model::streamed::StreamedError;
-use refrain::model::transformer::ForwardError;
 use refrain::model::weights::{LoadOptions, Quantize, WeightsError};
 use refrain::stream::{DIRECT_ALIGN, Pinned, ReadAt, ReadMode, StreamOptions, WrapReader};
 use refrain::token::TokenId;
@@ -146,22 +144,8 @@ fn several_turns_a_cancellation_and_a_fork() {
     let engine = engine(&path, tiny, 2, Pinned::Layers(1));
     let mut session = engine.session(plain()).unwrap();
     let mut reference = tiny.engine(1).session(plain()).unwrap();
-    let mut rng = Rng(9);
-    for n_tokens in [50, 3, 1, 120, 30] {
-        let tokens: Vec<TokenId> = (0..n_tokens).map(|_| TokenId(rng.below(256) as u32)).collect();
-        for session in [&mut session, &mut reference] {
-            session.append_tokens(&tokens).unwrap();
-        }
-        session.cancel_handle().cancel();
-        let cancelled = session.prefill(|_, _| {});
-        assert!(matches!(cancelled, Err(GenerateError::Forward(ForwardError::Cancelled))));
-        let expected = run_in(&mut reference, options(&Sampling::default()), usize::MAX);
-        let mut fork = session.fork().unwrap();
-        for (session, case) in [(&mut session, "session"), (&mut fork, "fork")] {
-            let found = run_in(session, options(&Sampling::default()), usize::MAX);
-            found.assert_equal(&expected, &format!("{case} after {n_tokens} tokens"));
-        }
-    }
+    let options = || options(&Sampling::default());
+    assert_turns_agree(&mut session, &mut reference, options);
 }
 
 /// While memory is short nothing is pinned and two buffers are left; afterwards it is as before. The bits are the same all along.

@@ -15,14 +15,17 @@
 //! A row's arithmetic never depends on the other rows (the kernels see to it), so chunking, batching and padding leave
 //! every bit as it is.
 
+mod feed;
+mod head;
+
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use thiserror::Error;
 
 use crate::kernels::{
-    self, ActivationForm, Activations, AttentionScratch, AttentionShape, Kernels, KvLayer, MatMul, PackError,
-    PackedMatrix, Pool, Visible,
+    self, ActivationForm, Activations, AttentionScratch, AttentionShape, Kernels, KvLayer, MatMul, Pool,
+    Visible,
 };
 use crate::model::batch::Batch;
 use crate::model::checkpoint::Checkpoint;
@@ -33,7 +36,6 @@ use crate::model::layers::LayersError;
 use crate::model::packed::{ModelIdentity, identity_of_weights};
 use crate::model::rope::RopeTable;
 use crate::model::rows::{Going, Interlude, Rows};
-use crate::model::shortlist::Shortlist;
 use crate::model::streamed::{Streamed, StreamedError};
 use crate::model::weights::{Layer, LoadOptions, Quantize, Weights, WeightsError};
 use crate::stream::StreamOptions;
@@ -360,31 +362,6 @@ impl Model {
         Ok(())
     }
 
-    /// Runs the rows through all layers, which `layer` gives one after the other, with a look at them on the way.
-    #[allow(clippy::too_many_arguments, reason = "the arguments of one pass")]
-    fn run_each<L: AsRef<[Layer]>>(
-        &self,
-        compute: Compute<'_>,
-        layer: impl Fn(usize) -> Result<L, ForwardError>,
-        going: &mut Going<'_>,
-        kv: &mut KvCache,
-        ws: &mut Workspace,
-        end: PassEnd,
-        mut interlude: Option<&mut dyn Interlude>,
-        cancel: &AtomicBool,
-    ) -> Result<(), ForwardError> {
-        for layer_idx in 0..self.config.n_layers {
-            // Beside the layer's own read, where it is streamed.
-            if let Some(interlude) = interlude.take_if(|interlude| interlude.layer_idx() == layer_idx) {
-                going.look(interlude, compute, &mut ws.x, self.config.hidden_dim);
-                ws.resize(&self.config, going.len());
-            }
-            let layer = layer(layer_idx)?;
-            self.run_layers(compute, layer_idx, layer.as_ref(), &going.rows(), kv, ws, end, cancel)?;
-        }
-        Ok(())
-    }
-
     /// Runs `rows` through consecutive layers, of which the first is the model's layer `first_layer`.
     #[allow(clippy::too_many_arguments, reason = "the arguments of one pass")]
     fn run_layers(
@@ -415,175 +392,6 @@ impl Model {
             self.feed_forward(compute, layer, ws);
         }
         Ok(())
-    }
-
-    /// Runs `rows` through blocks of static graphs: through each block in calls of the length that its graph has, the last one
-    /// filled up with padding.
-    ///
-    /// A row sees rows before it only, and those of earlier calls have written their keys and values in every layer of the
-    /// block, so calls change nothing. A padding row sees the batch's first row, so that its arithmetic is finite, and writes
-    /// nothing.
-    #[allow(clippy::too_many_arguments, reason = "the arguments of one pass")]
-    fn run_graphs(
-        &self,
-        compute: Compute<'_>,
-        graphs: &StaticGraphs,
-        rows: &Rows<'_>,
-        kv: &mut KvCache,
-        ws: &mut Workspace,
-        end: PassEnd,
-        cancel: &AtomicBool,
-    ) -> Result<(), ForwardError> {
-        let (n_rows, hidden_dim) = (rows.positions.len(), self.config.hidden_dim);
-        let padding = [rows.slots.first().copied().unwrap_or(0)];
-        let padding = Visible { prefix_len: 0, extra: &padding };
-        let (mut positions, mut visible) = (rows.positions.to_vec(), rows.visible.to_vec());
-        let mut residual = std::mem::replace(&mut ws.x, std::mem::take(&mut ws.residual));
-        let pass = graphs.pass(end);
-        let mut first_layer = 0;
-        for block_idx in 0..graphs.piece().blocks.len() {
-            let block = pass.block(block_idx, cancel)?;
-            let batch_len = block.batch_len;
-            let padded_len = n_rows.next_multiple_of(batch_len);
-            positions.resize(padded_len.max(positions.len()), 0);
-            visible.resize(padded_len.max(visible.len()), padding);
-            for start in (0..n_rows).step_by(batch_len) {
-                let n_written = batch_len.min(n_rows - start);
-                let call = Rows {
-                    slots: &rows.slots[start..start + n_written],
-                    positions: &positions[start..start + batch_len],
-                    visible: &visible[start..start + batch_len],
-                };
-                let values = &mut residual[start * hidden_dim..(start + n_written) * hidden_dim];
-                ws.resize(&self.config, batch_len);
-                ws.x[..values.len()].copy_from_slice(values);
-                ws.x[values.len()..].fill(0.0);
-                self.run_layers(compute, first_layer, block.layers(), &call, kv, ws, end, cancel)?;
-                values.copy_from_slice(&ws.x[..values.len()]);
-            }
-            first_layer += block.layers().len();
-            pass.computed(block_idx, block);
-        }
-        pass.finish();
-        ws.residual = std::mem::replace(&mut ws.x, residual);
-        ws.resize(&self.config, n_rows);
-        Ok(())
-    }
-
-    /// Projects the final hidden states of some rows of the last batch onto the vocabulary.
-    ///
-    /// `out` becomes `[rows.len(), vocab_size]`.
-    ///
-    /// # Errors
-    /// [`ForwardError::Layers`]: the output matrix is streamed and could not be read. `out` is then unspecified; the hidden
-    /// states are as they were, so the call may be repeated.
-    ///
-    /// # Panics
-    /// When a row was not in the last batch.
-    pub fn logits(
-        &self,
-        compute: Compute<'_>,
-        workspace: &mut Workspace,
-        rows: &[u32],
-        out: &mut Vec<f32>,
-    ) -> Result<(), ForwardError> {
-        match (self.head(), &self.streamed) {
-            (Some(head), _) => self.project_rows(compute, workspace, rows, head, out),
-            (None, Some(streamed)) => self.project_pieces(compute, workspace, rows, streamed, out)?,
-            (None, None) => self.project_rows(compute, workspace, rows, self.head_in_memory(), out),
-        }
-        Ok(())
-    }
-
-    /// The output matrix, where it is in memory.
-    fn head(&self) -> Option<&PackedMatrix> {
-        if self.config.tied_head { self.weights.embedding.as_ref() } else { self.weights.head.as_ref() }
-    }
-
-    /// Projects the final hidden states of some rows of the last batch onto the tokens of a shortlist: the bits that
-    /// [`Model::logits`] gives for these tokens.
-    ///
-    /// `out` becomes `[rows.len(), shortlist.tokens().len()]`.
-    ///
-    /// # Panics
-    /// When a row was not in the last batch, or the shortlist is another model's.
-    pub fn shortlist_logits(
-        &self,
-        compute: Compute<'_>,
-        workspace: &mut Workspace,
-        rows: &[u32],
-        shortlist: &Shortlist,
-        out: &mut Vec<f32>,
-    ) {
-        self.project_rows(compute, workspace, rows, shortlist.matrix(), out);
-    }
-
-    /// A shortlist without tokens, with room for `n_tokens_max` of them (or the whole vocabulary).
-    ///
-    /// # Errors
-    /// [`PackError::Alloc`]: there is no room.
-    pub fn shortlist(&self, n_tokens_max: usize) -> Result<Shortlist, PackError> {
-        let vocab_size = self.config.vocab_size;
-        match self.streamed.as_ref().and_then(Streamed::empty_head) {
-            Some(like) => Shortlist::new(&like?, vocab_size, n_tokens_max),
-            None => Shortlist::new(self.head_in_memory(), vocab_size, n_tokens_max),
-        }
-    }
-
-    /// Adds the tokens that the shortlist does not have yet, in their order, while there is room. Of a streamed output matrix
-    /// their rows are read, and one that cannot be is left out until it is asked for again.
-    pub fn extend_shortlist(&self, shortlist: &mut Shortlist, tokens: impl IntoIterator<Item = TokenId>) {
-        match (self.head(), &self.streamed) {
-            (None, Some(streamed)) => shortlist.extend(|to, row| streamed.push_head_row(to, row), tokens),
-            _ => shortlist.extend(|to, row| to.push_row_of(self.head_in_memory(), row), tokens),
-        }
-    }
-
-    /// Whether the output matrix is read from flash whenever rows are projected.
-    pub(crate) fn is_head_streamed(&self) -> bool {
-        self.streamed.is_some() && self.head().is_none()
-    }
-
-    fn head_in_memory(&self) -> &PackedMatrix {
-        self.head().expect("the output matrix is in memory where it is not streamed")
-    }
-
-    /// `out` becomes `[rows.len(), w.n_rows()]`.
-    fn project_rows(
-        &self,
-        compute: Compute<'_>,
-        ws: &mut Workspace,
-        rows: &[u32],
-        w: &PackedMatrix,
-        out: &mut Vec<f32>,
-    ) {
-        ws.gather(rows, self.config.hidden_dim);
-        out.resize(rows.len() * w.n_rows(), 0.0);
-        let jobs = &mut [MatMul { w, out }];
-        project(compute, &mut ws.activations, &ws.gathered, self.config.hidden_dim, jobs);
-    }
-
-    /// As [`Model::project_rows`], with the output matrix coming in pieces; `out` becomes `[rows.len(), vocab_size]`.
-    fn project_pieces(
-        &self,
-        compute: Compute<'_>,
-        ws: &mut Workspace,
-        rows: &[u32],
-        streamed: &Streamed,
-        out: &mut Vec<f32>,
-    ) -> Result<(), LayersError> {
-        let vocab_size = self.config.vocab_size;
-        ws.gather(rows, self.config.hidden_dim);
-        out.resize(rows.len() * vocab_size, 0.0);
-        let Workspace { activations, gathered, piece, .. } = ws;
-        streamed.for_each_piece(|first, w| {
-            piece.resize(rows.len() * w.n_rows(), 0.0);
-            // A token's sum is its own, so the pieces have the bits of the whole.
-            project(compute, activations, gathered, self.config.hidden_dim, &mut [MatMul { w, out: piece }]);
-            for (to, from) in out.chunks_exact_mut(vocab_size).zip(piece.chunks_exact(w.n_rows())) {
-                to[first..first + w.n_rows()].copy_from_slice(from);
-            }
-        })
     }
 
     fn check(&self, batch: &Batch, kv: &KvCache) -> Result<(), ForwardError> {

@@ -9,12 +9,13 @@ use std::sync::{Arc, Mutex};
 
 use refrain::draft::{CostProfile, DraftSource};
 use refrain::engine::{
-    Drafting, Engine, EngineOptions, Event, FinishReason, GenerateOptions, Origin, Session, SessionOptions,
-    Stats,
+    Drafting, Engine, EngineOptions, Event, FinishReason, GenerateError, GenerateOptions, Origin, Session,
+    SessionOptions, Stats,
 };
 use refrain::kernels::{BlockType, quantize};
 use refrain::model::Checkpoint;
 use refrain::model::gguf::{GgufArray, GgufValue, GgufWriter};
+use refrain::model::transformer::ForwardError;
 use refrain::model::weights::Quantize;
 use refrain::token::TokenId;
 use refrain::verify::{LogitsProcessor, Sampling};
@@ -317,6 +318,30 @@ pub fn samplings() -> [Sampling; 2] {
         ..Sampling::default()
     };
     [Sampling::default(), sampled]
+}
+
+/// Long and short turns, each after a prefill that was cancelled and with a fork behind it: `session` says what `reference` says.
+pub fn assert_turns_agree(
+    session: &mut Session,
+    reference: &mut Session,
+    options: impl Fn() -> GenerateOptions,
+) {
+    let mut rng = Rng(9);
+    for n_tokens in [50, 3, 1, 120, 30] {
+        let tokens: Vec<TokenId> = (0..n_tokens).map(|_| TokenId(rng.below(256) as u32)).collect();
+        for session in [&mut *session, &mut *reference] {
+            session.append_tokens(&tokens).unwrap();
+        }
+        session.cancel_handle().cancel();
+        let cancelled = session.prefill(|_, _| {});
+        assert!(matches!(cancelled, Err(GenerateError::Forward(ForwardError::Cancelled))));
+        let expected = run_in(reference, options(), usize::MAX);
+        let mut fork = session.fork().unwrap();
+        for (session, case) in [(&mut *session, "session"), (&mut fork, "fork")] {
+            let found = run_in(session, options(), usize::MAX);
+            found.assert_equal(&expected, &format!("{case} after {n_tokens} tokens"));
+        }
+    }
 }
 
 /// `events` of a generation taken one by one.

@@ -1,0 +1,126 @@
+//! The output projection: onto the vocabulary, from memory or in pieces from flash, and onto the tokens of a shortlist.
+
+use super::{Compute, ForwardError, Model, Workspace, project};
+use crate::kernels::{MatMul, PackError, PackedMatrix};
+use crate::model::layers::LayersError;
+use crate::model::shortlist::Shortlist;
+use crate::model::streamed::Streamed;
+use crate::token::TokenId;
+
+impl Model {
+    /// Projects the final hidden states of some rows of the last batch onto the vocabulary.
+    ///
+    /// `out` becomes `[rows.len(), vocab_size]`.
+    ///
+    /// # Errors
+    /// [`ForwardError::Layers`]: the output matrix is streamed and could not be read. `out` is then unspecified; the hidden
+    /// states are as they were, so the call may be repeated.
+    ///
+    /// # Panics
+    /// When a row was not in the last batch.
+    pub fn logits(
+        &self,
+        compute: Compute<'_>,
+        workspace: &mut Workspace,
+        rows: &[u32],
+        out: &mut Vec<f32>,
+    ) -> Result<(), ForwardError> {
+        match (self.head(), &self.streamed) {
+            (Some(head), _) => self.project_rows(compute, workspace, rows, head, out),
+            (None, Some(streamed)) => self.project_pieces(compute, workspace, rows, streamed, out)?,
+            (None, None) => self.project_rows(compute, workspace, rows, self.head_in_memory(), out),
+        }
+        Ok(())
+    }
+
+    /// The output matrix, where it is in memory.
+    fn head(&self) -> Option<&PackedMatrix> {
+        if self.config.tied_head { self.weights.embedding.as_ref() } else { self.weights.head.as_ref() }
+    }
+
+    /// Projects the final hidden states of some rows of the last batch onto the tokens of a shortlist: the bits that
+    /// [`Model::logits`] gives for these tokens.
+    ///
+    /// `out` becomes `[rows.len(), shortlist.tokens().len()]`.
+    ///
+    /// # Panics
+    /// When a row was not in the last batch, or the shortlist is another model's.
+    pub fn shortlist_logits(
+        &self,
+        compute: Compute<'_>,
+        workspace: &mut Workspace,
+        rows: &[u32],
+        shortlist: &Shortlist,
+        out: &mut Vec<f32>,
+    ) {
+        self.project_rows(compute, workspace, rows, shortlist.matrix(), out);
+    }
+
+    /// A shortlist without tokens, with room for `n_tokens_max` of them (or the whole vocabulary).
+    ///
+    /// # Errors
+    /// [`PackError::Alloc`]: there is no room.
+    pub fn shortlist(&self, n_tokens_max: usize) -> Result<Shortlist, PackError> {
+        let vocab_size = self.config.vocab_size;
+        match self.streamed.as_ref().and_then(Streamed::empty_head) {
+            Some(like) => Shortlist::new(&like?, vocab_size, n_tokens_max),
+            None => Shortlist::new(self.head_in_memory(), vocab_size, n_tokens_max),
+        }
+    }
+
+    /// Adds the tokens that the shortlist does not have yet, in their order, while there is room. Of a streamed output matrix
+    /// their rows are read, and one that cannot be is left out until it is asked for again.
+    pub fn extend_shortlist(&self, shortlist: &mut Shortlist, tokens: impl IntoIterator<Item = TokenId>) {
+        match (self.head(), &self.streamed) {
+            (None, Some(streamed)) => shortlist.extend(|to, row| streamed.push_head_row(to, row), tokens),
+            _ => shortlist.extend(|to, row| to.push_row_of(self.head_in_memory(), row), tokens),
+        }
+    }
+
+    /// Whether the output matrix is read from flash whenever rows are projected.
+    pub(crate) fn is_head_streamed(&self) -> bool {
+        self.streamed.is_some() && self.head().is_none()
+    }
+
+    fn head_in_memory(&self) -> &PackedMatrix {
+        self.head().expect("the output matrix is in memory where it is not streamed")
+    }
+
+    /// `out` becomes `[rows.len(), w.n_rows()]`.
+    fn project_rows(
+        &self,
+        compute: Compute<'_>,
+        ws: &mut Workspace,
+        rows: &[u32],
+        w: &PackedMatrix,
+        out: &mut Vec<f32>,
+    ) {
+        ws.gather(rows, self.config.hidden_dim);
+        out.resize(rows.len() * w.n_rows(), 0.0);
+        let jobs = &mut [MatMul { w, out }];
+        project(compute, &mut ws.activations, &ws.gathered, self.config.hidden_dim, jobs);
+    }
+
+    /// As [`Model::project_rows`], with the output matrix coming in pieces; `out` becomes `[rows.len(), vocab_size]`.
+    fn project_pieces(
+        &self,
+        compute: Compute<'_>,
+        ws: &mut Workspace,
+        rows: &[u32],
+        streamed: &Streamed,
+        out: &mut Vec<f32>,
+    ) -> Result<(), LayersError> {
+        let vocab_size = self.config.vocab_size;
+        ws.gather(rows, self.config.hidden_dim);
+        out.resize(rows.len() * vocab_size, 0.0);
+        let Workspace { activations, gathered, piece, .. } = ws;
+        streamed.for_each_piece(|first, w| {
+            piece.resize(rows.len() * w.n_rows(), 0.0);
+            // A token's sum is its own, so the pieces have the bits of the whole.
+            project(compute, activations, gathered, self.config.hidden_dim, &mut [MatMul { w, out: piece }]);
+            for (to, from) in out.chunks_exact_mut(vocab_size).zip(piece.chunks_exact(w.n_rows())) {
+                to[first..first + w.n_rows()].copy_from_slice(from);
+            }
+        })
+    }
+}
