@@ -151,7 +151,7 @@ fn projection_on_demand_and_eager_projection_give_the_same_bits() {
                 on_demand.assert_equal(eager, &format!("waves of {projection_rows}"));
                 let (some, all) = (on_demand.stats.rows, eager.stats.rows);
                 assert_eq!(all.projected, all.valid + all.wasted, "every row but the padding");
-                assert!(some.projected < all.projected, "{some:?} {all:?}");
+                assert!(some.projected <= all.projected, "{some:?} {all:?}");
                 if projection_rows == 1 {
                     assert_eq!(some.projected, some.valid, "nothing but what was visited");
                 }
