@@ -7,7 +7,8 @@
 //! bit of it is.
 //!
 //! Passes take turns, in the order in which they come: the ring has room for one. Between two passes pinned layers may be given up,
-//! when others need the memory ([`Streamed::set_lean`]); afterwards they are kept again when they next come through the ring.
+//! when others need the memory ([`Engine::set_memory_pressure`](crate::engine::Engine::set_memory_pressure)); afterwards they are
+//! kept again when they next come through the ring.
 //!
 //! **What is not checked.** A packed file's checksums cover whole sections; comparing them at every pass would read all weights
 //! twice. As with a mapped file, `refrain inspect --verify` compares them. A read that fails is an error; wrong bytes are wrong
