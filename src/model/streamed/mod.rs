@@ -123,14 +123,17 @@ impl StreamMemory {
 pub(in crate::model) enum PassLayer {
     Pinned(Arc<Layer>),
     /// The views first: the ring has its buffer back when they are gone.
-    Streamed(Layer, #[allow(dead_code, reason = "held for its drop")] Lease),
+    Streamed {
+        layer: Layer,
+        _lease: Lease,
+    },
 }
 
 impl AsRef<[Layer]> for PassLayer {
     fn as_ref(&self) -> &[Layer] {
         match self {
             PassLayer::Pinned(layer) => std::slice::from_ref(&**layer),
-            PassLayer::Streamed(layer, _) => std::slice::from_ref(layer),
+            PassLayer::Streamed { layer, .. } => std::slice::from_ref(layer),
         }
     }
 }
@@ -296,7 +299,7 @@ impl Pass<'_> {
                 None => {
                     let sections = std::slice::from_ref(&home.section);
                     let layer = SectionTensors { sections, pages: lease.pages() }.layer(layer_idx);
-                    PassLayer::Streamed(layer, lease)
+                    PassLayer::Streamed { layer, _lease: lease }
                 }
             }),
             Err(TakeError::Cancelled) => Err(ForwardError::Cancelled),
