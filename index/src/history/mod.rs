@@ -24,7 +24,7 @@
 //!     .lock                     held by the process that has it open; a second one is refused at once
 //!     NAMESPACE/                an app, a user, a task
 //!       log-N                   the newest responses, appended
-//!       segment-N               older responses, frozen with their suffix array
+//!       segment-N               older responses, frozen with the order of their prefixes
 //! ```
 //!
 //! Numbers rise within a namespace, and a file names the numbers that it *replaces*. So every change of several files is
@@ -36,7 +36,7 @@
 //! - [`HistoryLog::append`] returns when the response is as safe as the [`SyncPolicy`] says. What a crash leaves of a
 //!   later one is cut off when the folder is opened again, and reported ([`HistoryLog::recovered`]).
 //! - Every byte is covered by a checksum that is compared before the byte is used. Damage is an error that names the file
-//!   and the place; in a segment's text and suffix array it is found when a draft first needs that page (or by
+//!   and the place; in the pages of a segment it is found when a draft or a merge first needs the page (or by
 //!   [`HistoryLog::verify`]), and that segment drafts no more until [`HistoryLog::repair`].
 //! - What was [forgotten](HistoryLog::forget) is in no file of the store any more (the disk may still hold freed blocks).
 //! - Memory: the tokens of each namespace's log (and their automaton, once it drafts), the tables of its segments (about a

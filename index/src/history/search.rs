@@ -1,9 +1,11 @@
-//! Searches a segment: intervals of its suffix array that narrow token by token.
+//! Searches a segment: intervals of its prefixes that narrow token by token.
 //!
-//! The text that is followed has a *chain* of orders: for each of its last tokens, two, three, …, the interval of the suffixes
-//! that begin with them. A new token narrows every interval at its own depth, and adds one for itself alone. An order that
-//! occurs as often as the next longer one occurs in the very same places, also after every later token, and is left out:
-//! so a chain has the orders that a suffix automaton's links would give, a handful of them.
+//! The text that is followed has a *chain* of orders: for each of its last tokens, two, three, …, the interval of the prefixes
+//! that end with them. A new token leads from every interval to one of prefixes that end with that token, and adds one for
+//! itself alone. An order that occurs as often as the next longer one occurs in the very same places, also after every later
+//! token, and is left out: so a chain has the orders that a suffix automaton's links would give, a handful of them.
+
+use std::ops::Range;
 
 use refrain::draft::{Cursor, ORDER_SUCCESSORS_MAX, OrderSuccessor, SuffixOrders};
 use refrain::token::TokenId;
@@ -11,7 +13,7 @@ use refrain::token::TokenId;
 use super::cache::PageCache;
 use super::segment::{Fault, Segment, Symbol};
 
-/// Some last tokens of a text: the suffixes in `[from, to)` of the array begin with them. Never empty.
+/// Some last tokens of a text: the prefixes at the places `[from, to)` end with them. Never empty.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Order {
     /// How many tokens.
@@ -23,16 +25,28 @@ pub(super) struct Order {
 /// Orders of a chain at most; the longest are kept, and the last place is for the single token.
 const CHAIN_MAX: usize = 16;
 
-/// Different successors of an order that are told apart, lowest symbols first. An order with more is weak evidence for any of
-/// them; to tell 256 apart took half the time of a lookup.
-const RUNS_MAX: usize = 32;
+/// Places of an order that are looked at for what follows it. Of an order with more, which is weak evidence for any successor,
+/// samples of [`SAMPLE_PLACES`] side by side are, spread evenly over all that comes before it.
+const PLACES_MAX: u32 = 128;
 
-/// Places that are looked at for the most recent occurrence: all of them where there are no more.
-const RECENT_PLACES: u32 = 4;
+/// A cache line of where the prefixes end.
+const SAMPLE_PLACES: u32 = 16;
 
 impl Order {
     pub(super) fn count(self) -> u32 {
         self.to - self.from
+    }
+
+    /// The places that are looked at, [`PLACES_MAX`] together at most.
+    fn samples(self) -> impl Iterator<Item = Range<u32>> {
+        let is_whole = self.count() <= PLACES_MAX;
+        let n_samples = if is_whole { 1 } else { PLACES_MAX / SAMPLE_PLACES };
+        let n_places = if is_whole { self.count() } else { SAMPLE_PLACES };
+        let span = u64::from(self.count() - n_places);
+        (0..n_samples).map(move |i| {
+            let from = self.from + (span * u64::from(i) / u64::from(n_samples.max(2) - 1)) as u32;
+            from..from + n_places
+        })
     }
 }
 
@@ -47,125 +61,46 @@ impl Search<'_> {
     pub(super) fn follow(&mut self, chain: &mut Vec<Order>, token: TokenId) {
         match self.segment.symbol(token) {
             None => chain.clear(),
-            Some(symbol) => self.narrow_all(chain, symbol).unwrap_or_else(|Fault| chain.clear()),
+            Some(symbol) => self.append(chain, symbol).unwrap_or_else(|Fault| chain.clear()),
         }
     }
 
-    fn narrow_all(&mut self, chain: &mut Vec<Order>, symbol: Symbol) -> Result<(), Fault> {
+    fn append(&mut self, chain: &mut Vec<Order>, symbol: Symbol) -> Result<(), Fault> {
+        let (first, end) = self.segment.places(symbol);
+        // The interval of a longer order lies in that of a shorter one, and mostly ends near it.
+        let middle = first + (end - first) / 2;
+        let mut inner: Option<(u32, u32)> = None;
         let (mut n_kept, mut count) = (0, 0);
         for i in 0..chain.len() {
-            if let Some(order) = self.narrow(chain[i], symbol)?.filter(|order| order.count() > count) {
+            let Order { len, from, to } = chain[i];
+            let (before, guess) = inner.map_or((end, middle), |(from, _)| (from, from));
+            let from = self.segment.first_with_shorter((first, before), from, guess, self.cache)?;
+            let after = inner.map_or(from, |(_, to)| to);
+            let to = self.segment.first_with_shorter((after, end), to, after, self.cache)?;
+            inner = Some((from, to));
+            let order = Order { len: len + 1, from, to };
+            if order.count() > count {
                 count = order.count();
                 chain[n_kept] = order;
                 n_kept += 1;
             }
         }
         chain.truncate(n_kept.min(CHAIN_MAX - 1));
-        let (from, to) = self.segment.places(symbol);
-        if to - from > count {
-            chain.push(Order { len: 1, from, to });
+        if end - first > count {
+            chain.push(Order { len: 1, from: first, to: end });
         }
         Ok(())
     }
-
-    /// The order with a symbol appended, where that occurs.
-    fn narrow(&mut self, order: Order, symbol: Symbol) -> Result<Option<Order>, Fault> {
-        if order.len == 1 {
-            return self.find_pair(order, symbol);
-        }
-        let Order { len, from, to } = order;
-        let from = self.first_place(order, from, |found| found >= symbol)?;
-        if from == to || self.symbol_at(from, len)? != symbol {
-            return Ok(None);
-        }
-        let to = self.first_place(order, from + 1, |found| found > symbol)?;
-        Ok(Some(Order { len: len + 1, from, to }))
-    }
-
-    /// By the table of pairs, which lie side by side.
-    fn find_pair(&mut self, order: Order, second: Symbol) -> Result<Option<Order>, Fault> {
-        let first = self.symbol_at(order.from, 0)?;
-        let (mut low, end) = self.pairs_of(first)?;
-        let mut high = end;
-        while low < high {
-            let middle = low + (high - low) / 2;
-            if self.segment.pair_at(middle, self.cache)?.0 < second {
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
-        }
-        if low == end {
-            return Ok(None);
-        }
-        let (found, from) = self.segment.pair_at(low, self.cache)?;
-        let to = self.pair_end(low, end, order)?;
-        let is_inside = order.from <= from && from < to;
-        Ok((found == second && is_inside).then_some(Order { len: 2, from, to }))
-    }
-
-    fn pairs_of(&self, first: Symbol) -> Result<(u32, u32), Fault> {
-        self.segment.token(first).map(|_| self.segment.pairs_of(first)).ok_or(Fault)
-    }
-
-    /// Where the places of a pair end: at the next pair's.
-    fn pair_end(&mut self, pair: u32, end: u32, order: Order) -> Result<u32, Fault> {
-        if pair + 1 == end {
-            return Ok(order.to);
-        }
-        Ok(self.segment.pair_at(pair + 1, self.cache)?.1.min(order.to))
-    }
-
-    /// The symbol that follows `depth` others at a place of the array.
-    fn symbol_at(&mut self, place: u32, depth: u32) -> Result<Symbol, Fault> {
-        let start = self.segment.suffix_at(place, self.cache)?;
-        self.segment.text_at(start.saturating_add(depth), self.cache)
-    }
-
-    /// The first place of the order, from `low` on, whose next symbol is as asked for; `order.to` where there is none.
-    /// Looks near `low` first: most of what is asked for is.
-    fn first_place(
-        &mut self,
-        order: Order,
-        mut low: u32,
-        is_past: impl Fn(Symbol) -> bool,
-    ) -> Result<u32, Fault> {
-        let mut step = 1;
-        let mut high = low;
-        while high < order.to && !is_past(self.symbol_at(high, order.len)?) {
-            low = high + 1;
-            high = low.saturating_add(step).min(order.to);
-            step *= 4;
-        }
-        // Everything before `low` is not past, `high` is, or is the end.
-        while low < high {
-            let middle = low + (high - low) / 2;
-            if is_past(self.symbol_at(middle, order.len)?) {
-                high = middle;
-            } else {
-                low = middle + 1;
-            }
-        }
-        Ok(low)
-    }
-
-    /// Position of the newest occurrence of an order's text; of many occurrences, the newest of some.
-    fn last_end(&mut self, order: Order) -> Result<u32, Fault> {
-        let n_looks = order.count().min(RECENT_PLACES);
-        let mut last = 0;
-        for look in 0..n_looks {
-            let place = order.from + (u64::from(order.count()) * u64::from(look) / u64::from(n_looks)) as u32;
-            last = last.max(self.segment.suffix_at(place, self.cache)?);
-        }
-        Ok(last.saturating_add(order.len))
-    }
 }
 
-/// A symbol that follows an order, and the order with it.
+/// A symbol that follows an order.
 #[derive(Clone, Copy, Default, Debug)]
 struct Run {
     symbol: Symbol,
-    order: Order,
+    /// Among the places that were looked at.
+    count: u32,
+    /// Where the newest of these prefixes ends.
+    last_end: u32,
 }
 
 /// The orders of a chain, as evidence for drafts.
@@ -179,15 +114,55 @@ pub(super) struct SegmentOrders<'a, 'c, F> {
 }
 
 /// Scratch: what follows one order.
-#[derive(Default, Debug)]
+#[derive(Debug)]
 pub(super) struct Runs {
     of: Option<usize>,
     runs: Vec<Run>,
-    /// Whether there are more.
-    is_cut: bool,
+    /// By a symbol's hash, with linear probing: one more than the run's index, or 0.
+    slots: [u8; N_SLOTS],
+    /// The run of each place that was looked at, or [`NO_RUN`].
+    run_of: [u8; PLACES_MAX as usize],
+}
+
+/// Twice as many as there can be runs.
+const N_SLOTS: usize = 2 * PLACES_MAX as usize;
+
+const NO_RUN: u8 = u8::MAX;
+
+impl Default for Runs {
+    fn default() -> Self {
+        Runs { of: None, runs: Vec::new(), slots: [0; N_SLOTS], run_of: [NO_RUN; PLACES_MAX as usize] }
+    }
 }
 
 impl Runs {
+    fn clear(&mut self) {
+        self.runs.clear();
+        self.slots.fill(0);
+    }
+
+    /// Counts an occurrence. Returns the symbol's run.
+    fn count(&mut self, symbol: Symbol) -> u8 {
+        if symbol == Symbol::END {
+            return NO_RUN;
+        }
+        let mut at = symbol.0.wrapping_mul(0x9E37_79B9) as usize >> 24;
+        loop {
+            match self.slots[at % N_SLOTS] {
+                0 => {
+                    self.runs.push(Run { symbol, count: 1, last_end: 0 });
+                    self.slots[at % N_SLOTS] = self.runs.len() as u8;
+                    return self.runs.len() as u8 - 1;
+                }
+                slot if self.runs[slot as usize - 1].symbol == symbol => {
+                    self.runs[slot as usize - 1].count += 1;
+                    return slot - 1;
+                }
+                _ => at += 1,
+            }
+        }
+    }
+
     /// Bytes on the heap.
     pub(super) fn memory_usage(&self) -> usize {
         self.runs.capacity() * size_of::<Run>()
@@ -204,57 +179,26 @@ impl<'a, 'c, F: FnMut(usize, TokenId) -> Cursor> SegmentOrders<'a, 'c, F> {
         if self.runs.of == Some(order) {
             return;
         }
-        (self.runs.of, self.runs.is_cut) = (Some(order), false);
-        self.runs.runs.clear();
-        let of = self.chain[order];
-        let found = if of.len == 1 { self.find_pairs(of) } else { self.find_intervals(of) };
-        if found.is_err() {
-            self.runs.runs.clear();
-        }
-    }
-
-    fn find_intervals(&mut self, of: Order) -> Result<(), Fault> {
-        let mut from = of.from;
-        while from < of.to {
-            let symbol = self.search.symbol_at(from, of.len)?;
-            let to = self.search.first_place(of, from + 1, |found| found > symbol)?;
-            if !self.push_run(symbol, Order { len: of.len + 1, from, to }) {
-                return Ok(());
+        self.runs.of = Some(order);
+        self.runs.clear();
+        for places in self.chain[order].samples() {
+            if self.count(places).is_err() {
+                self.runs.clear();
+                return;
             }
-            from = to;
         }
-        Ok(())
+        self.runs.runs.sort_unstable_by_key(|run| (u32::MAX - run.count, run.symbol));
     }
 
-    fn find_pairs(&mut self, of: Order) -> Result<(), Fault> {
-        let first = self.search.symbol_at(of.from, 0)?;
-        let (from, end) = self.search.pairs_of(first)?;
-        if from == end {
-            return Ok(());
-        }
-        let (mut symbol, mut place) = self.search.segment.pair_at(from, self.search.cache)?;
-        for pair in from + 1..=end {
-            let (next_symbol, next_place) = match pair == end {
-                true => (Symbol::END, of.to),
-                false => self.search.segment.pair_at(pair, self.search.cache)?,
-            };
-            let to = next_place.min(of.to);
-            let is_inside = of.from <= place && place < to;
-            if is_inside && !self.push_run(symbol, Order { len: 2, from: place, to }) {
-                return Ok(());
+    fn count(&mut self, places: Range<u32>) -> Result<(), Fault> {
+        let Search { segment, cache } = &mut self.search;
+        let runs = &mut *self.runs;
+        segment.nexts(places.clone(), cache, |i, symbol| runs.run_of[i] = runs.count(symbol))?;
+        segment.ends(places, cache, |i, end| {
+            if let Some(run) = runs.runs.get_mut(runs.run_of[i] as usize) {
+                run.last_end = run.last_end.max(end);
             }
-            (symbol, place) = (next_symbol, next_place);
-        }
-        Ok(())
-    }
-
-    /// `false` where no more are taken.
-    fn push_run(&mut self, symbol: Symbol, order: Order) -> bool {
-        self.runs.is_cut = self.runs.runs.len() >= RUNS_MAX;
-        if symbol != Symbol::END && !self.runs.is_cut {
-            self.runs.runs.push(Run { symbol, order });
-        }
-        !self.runs.is_cut
+        })
     }
 }
 
@@ -271,19 +215,20 @@ impl<F: FnMut(usize, TokenId) -> Cursor> SuffixOrders for SegmentOrders<'_, '_, 
         self.chain[order].count()
     }
 
+    /// Those among the places that are looked at.
     fn n_successors(&mut self, order: usize) -> usize {
         self.find_runs(order);
-        self.runs.runs.len() + usize::from(self.runs.is_cut)
+        self.runs.runs.len()
     }
 
     fn successors(&mut self, order: usize, mut each: impl FnMut(OrderSuccessor<TokenId>)) {
         self.find_runs(order);
-        let Runs { runs, .. } = &mut *self.runs;
-        runs.sort_unstable_by_key(|run| (u32::MAX - run.order.count(), run.symbol));
-        for run in &runs[..runs.len().min(ORDER_SUCCESSORS_MAX)] {
-            let token = self.search.segment.token(run.symbol);
-            let (Some(token), Ok(last_end)) = (token, self.search.last_end(run.order)) else { return };
-            each(OrderSuccessor { token: token.0, count: run.order.count(), last_end, next: token });
+        let n_places = self.chain[order].count();
+        let n_seen = n_places.min(PLACES_MAX);
+        for run in self.runs.runs.iter().take(ORDER_SUCCESSORS_MAX) {
+            let Some(token) = self.search.segment.token(run.symbol) else { return };
+            let count = (u64::from(run.count) * u64::from(n_places) / u64::from(n_seen)) as u32;
+            each(OrderSuccessor { token: token.0, count, last_end: run.last_end, next: token });
         }
     }
 

@@ -1,5 +1,6 @@
 //! The header of a segment and where the sections lie.
 
+use std::ops::Range;
 use std::path::Path;
 
 use xxhash_rust::xxh3::xxh3_64;
@@ -9,8 +10,8 @@ use crate::history::cache::PAGE_BYTES;
 use crate::history::log::{Place, u32_at, u64_at};
 
 const MAGIC: [u8; 8] = *b"RFRNHSEG";
-const VERSION: u32 = 1;
-const FIXED_BYTES: usize = 64;
+const VERSION: u32 = 2;
+const FIXED_BYTES: usize = 56;
 
 /// Files that a segment replaces at most: what fits the header.
 pub(in crate::history) const REPLACES_MAX: usize = 256;
@@ -24,7 +25,6 @@ pub(super) struct Header {
     /// Symbols of the text, the zeros included.
     pub(super) n_text: u32,
     pub(super) n_distinct: u32,
-    pub(super) n_pairs: u32,
     pub(super) tables_sum: u64,
     /// Numbers of files that this one stands for.
     pub(super) replaces: Vec<u64>,
@@ -43,8 +43,9 @@ pub(super) struct Section {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Layout {
     pub(super) text: Section,
-    pub(super) array: Section,
-    pub(super) pairs: Section,
+    pub(super) shorter: Section,
+    pub(super) nexts: Section,
+    pub(super) ends: Section,
     pub(super) n_pages: u32,
     pub(super) tables_at: u64,
     pub(super) tables_bytes: u64,
@@ -53,6 +54,19 @@ pub(super) struct Layout {
 impl Section {
     fn n_pages(self) -> u64 {
         (u64::from(self.n_items) * u64::from(self.item_bytes)).div_ceil(PAGE_BYTES as u64)
+    }
+
+    /// The page of an item, and where the item begins on it.
+    pub(super) fn locate(self, item: u32) -> (u32, usize) {
+        let at = u64::from(item) * u64::from(self.item_bytes);
+        (self.page + (at / PAGE_BYTES as u64) as u32, at as usize % PAGE_BYTES)
+    }
+
+    /// The items that are on one page with this one.
+    pub(super) fn page_around(self, item: u32) -> Range<u32> {
+        let n = PAGE_BYTES as u32 / self.item_bytes;
+        let start = item / n * n;
+        start..start.saturating_add(n).min(self.n_items)
     }
 }
 
@@ -65,12 +79,10 @@ impl Header {
         bytes.extend_from_slice(&self.symbol_bytes.to_le_bytes());
         bytes.extend_from_slice(&self.place.owner.to_le_bytes());
         bytes.extend_from_slice(&self.place.number.to_le_bytes());
-        for number in [self.n_records, self.n_text, self.n_distinct, self.n_pairs] {
+        for number in [self.n_records, self.n_text, self.n_distinct, self.replaces.len() as u32] {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
         bytes.extend_from_slice(&self.tables_sum.to_le_bytes());
-        bytes.extend_from_slice(&(self.replaces.len() as u32).to_le_bytes());
-        bytes.extend_from_slice(&[0; 4]);
         debug_assert_eq!(bytes.len(), FIXED_BYTES);
         self.replaces.iter().for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()));
         bytes.resize(PAGE_BYTES - 8, 0);
@@ -92,26 +104,25 @@ impl Header {
         if (Place { owner: u64_at(page, 16), number: u64_at(page, 24) }) != place {
             return Err(HistoryError::Misplaced { path: path.to_owned() });
         }
-        let n_replaces = u32_at(page, 56) as usize;
+        let n_replaces = u32_at(page, 44) as usize;
         let header = Header {
             place,
             symbol_bytes: u32_at(page, 12),
             n_records: u32_at(page, 32),
             n_text: u32_at(page, 36),
             n_distinct: u32_at(page, 40),
-            n_pairs: u32_at(page, 44),
             tables_sum: u64_at(page, 48),
             replaces: (0..n_replaces.min(REPLACES_MAX)).map(|i| u64_at(page, FIXED_BYTES + 8 * i)).collect(),
         };
         let in_range = matches!(header.symbol_bytes, 2 | 4)
             && n_replaces <= REPLACES_MAX
             && header.n_records <= header.n_text
-            && header.n_distinct <= header.n_text
-            && header.n_pairs <= header.n_text;
+            && header.n_distinct <= header.n_text;
         if in_range { Ok(header) } else { Err(damaged("a count of the header")) }
     }
 
-    pub(super) fn n_suffixes(&self) -> u32 {
+    /// Prefixes that are not empty: as many as there are tokens.
+    pub(super) fn n_prefixes(&self) -> u32 {
         self.n_text - self.n_records
     }
 
@@ -124,13 +135,14 @@ impl Header {
             n_pages += section.n_pages();
             section
         };
-        let array = next(self.n_suffixes(), 4);
-        let pairs = next(self.n_pairs, 8);
+        let shorter = next(self.n_prefixes(), 4);
+        let nexts = next(self.n_prefixes(), self.symbol_bytes);
+        let ends = next(self.n_prefixes(), 4);
         let tables_bytes = u64::from(self.n_records) * 16
             + u64::from(self.n_distinct) * 4
-            + (u64::from(self.n_distinct) + 1) * 8
+            + (u64::from(self.n_distinct) + 1) * 4
             + n_pages * 8;
         let tables_at = (1 + n_pages) * PAGE_BYTES as u64;
-        Layout { text, array, pairs, n_pages: n_pages as u32, tables_at, tables_bytes }
+        Layout { text, shorter, nexts, ends, n_pages: n_pages as u32, tables_at, tables_bytes }
     }
 }

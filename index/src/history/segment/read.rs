@@ -1,5 +1,6 @@
 //! A segment that is open: its tables in memory, everything else read when it is needed.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,7 +32,6 @@ pub(in crate::history) struct Segment {
     records: Vec<FrozenRecord>,
     tokens: Vec<u32>,
     starts: Vec<u32>,
-    pair_starts: Vec<u32>,
     sums: Vec<u64>,
     cached: CachedFile,
     /// Where a read has failed; nothing is read from then on.
@@ -82,7 +82,7 @@ impl Segment {
         }
         let tables = Tables::decode(&tables, &header);
         tables.check(&header).map_err(|what| damaged(layout.tables_at, what))?;
-        let Tables { records, tokens, starts, pair_starts, sums } = tables;
+        let Tables { records, tokens, starts, sums } = tables;
         let used_at = AtomicU64::new(disk.used_at(&path).map_err(io_error("read", &path))?);
         let cached = cache.add_file(layout.n_pages as usize);
         let fault = OnceLock::new();
@@ -94,7 +94,6 @@ impl Segment {
             records,
             tokens,
             starts,
-            pair_starts,
             sums,
             cached,
             fault,
@@ -126,7 +125,7 @@ impl Segment {
 
     /// Tokens of all records.
     pub(in crate::history) fn n_tokens(&self) -> u32 {
-        self.header.n_suffixes()
+        self.header.n_prefixes()
     }
 
     pub(in crate::history) fn bytes(&self) -> u64 {
@@ -136,7 +135,7 @@ impl Segment {
     /// Bytes of the tables on the heap.
     pub(in crate::history) fn memory_usage(&self) -> usize {
         self.records.capacity() * size_of::<FrozenRecord>()
-            + (self.tokens.capacity() + self.starts.capacity() + self.pair_starts.capacity()) * 4
+            + (self.tokens.capacity() + self.starts.capacity()) * 4
             + self.sums.capacity() * 8
     }
 
@@ -183,7 +182,7 @@ impl Segment {
         self.tokens.get(i).map(|&token| TokenId(token))
     }
 
-    /// Places in the array of the suffixes that begin with a symbol: from, up to.
+    /// Places of the prefixes that end with a symbol: from, up to.
     pub(in crate::history) fn places(&self, symbol: Symbol) -> (u32, u32) {
         let i = symbol.0 as usize;
         (self.starts[i - 1], self.starts[i])
@@ -194,37 +193,96 @@ impl Segment {
         self.tokens.iter().zip(self.starts.windows(2)).map(|(&token, places)| (token, places[1] - places[0]))
     }
 
-    /// The pairs that begin with a symbol: from, up to.
-    pub(in crate::history) fn pairs_of(&self, symbol: Symbol) -> (u32, u32) {
-        let i = symbol.0 as usize;
-        (self.pair_starts[i - 1], self.pair_starts[i])
-    }
-
-    /// A symbol of the text.
-    pub(in crate::history) fn text_at(&self, at: u32, cache: &mut PageCache) -> Result<Symbol, Fault> {
-        self.item(self.layout.text, at, cache).map(symbol)
-    }
-
-    /// The start of the suffix at a place of the array.
-    pub(in crate::history) fn suffix_at(&self, place: u32, cache: &mut PageCache) -> Result<u32, Fault> {
-        Ok(u32_at(self.item(self.layout.array, place, cache)?, 0))
-    }
-
-    /// The second symbol of a pair, and the first place in the array that begins with it.
-    pub(in crate::history) fn pair_at(&self, i: u32, cache: &mut PageCache) -> Result<(Symbol, u32), Fault> {
-        let bytes = self.item(self.layout.pairs, i, cache)?;
-        Ok((Symbol(u32_at(bytes, 0)), u32_at(bytes, 4)))
-    }
-
-    fn item<'c>(&self, section: Section, i: u32, cache: &'c mut PageCache) -> Result<&'c [u8], Fault> {
-        if i >= section.n_items {
-            // The numbers of a page are as they were written, and were written wrong.
-            return Err(self.note_fault(section.page, "a number that leads out of its section"));
+    /// The first place in `from..to` whose prefix, without its last symbol, has the place `bound` or a later one; `to` where
+    /// there is none. The prefixes of `from..to` end with the same symbol. Looks first on the page of the place `guess`.
+    pub(in crate::history) fn first_with_shorter(
+        &self,
+        (from, to): (u32, u32),
+        bound: u32,
+        guess: u32,
+        cache: &mut PageCache,
+    ) -> Result<u32, Fault> {
+        let section = self.layout.shorter;
+        // Everything before `low` is before, and nothing from `high` on.
+        let (mut low, mut high) = (self.item_of(from)?, self.item_of(to)?);
+        let mut next = self.item_of(guess)?;
+        while low < high {
+            next = next.max(low).min(high - 1);
+            let page = section.page_around(next);
+            let (page_from, page_to) = (page.start.max(low), page.end.min(high));
+            let bytes = self.items(section, page_from..page_to, cache)?;
+            let is_before = |i: u32| u32_at(bytes, 4 * i as usize) < bound;
+            let n = page_to - page_from;
+            if is_before(n - 1) {
+                low = page_to;
+            } else if !is_before(0) {
+                high = page_from;
+            } else {
+                low = page_from + partition_point(n, is_before);
+                break;
+            }
+            next = low + (high - low) / 2;
         }
-        let at = u64::from(i) * u64::from(section.item_bytes);
-        let page = section.page + (at / PAGE_BYTES as u64) as u32;
+        Ok(low + self.header.n_records)
+    }
+
+    /// The symbols that follow the prefixes at `places`, with their index.
+    pub(in crate::history) fn nexts(
+        &self,
+        places: Range<u32>,
+        cache: &mut PageCache,
+        mut each: impl FnMut(usize, Symbol),
+    ) -> Result<(), Fault> {
+        self.scan(self.layout.nexts, places, cache, |i, bytes| each(i, symbol(bytes)))
+    }
+
+    /// Where the prefixes at `places` end in the text, with their index.
+    pub(in crate::history) fn ends(
+        &self,
+        places: Range<u32>,
+        cache: &mut PageCache,
+        mut each: impl FnMut(usize, u32),
+    ) -> Result<(), Fault> {
+        self.scan(self.layout.ends, places, cache, |i, bytes| each(i, u32_at(bytes, 0)))
+    }
+
+    fn scan(
+        &self,
+        section: Section,
+        places: Range<u32>,
+        cache: &mut PageCache,
+        mut each: impl FnMut(usize, &[u8]),
+    ) -> Result<(), Fault> {
+        let (from, to) = (self.item_of(places.start)?, self.item_of(places.end)?);
+        let mut next = from;
+        while next < to {
+            let end = section.page_around(next).end.min(to);
+            let bytes = self.items(section, next..end, cache)?;
+            for (i, item) in (next - from..).zip(bytes.chunks_exact(section.item_bytes as usize)) {
+                each(i as usize, item);
+            }
+            next = end;
+        }
+        Ok(())
+    }
+
+    /// The item that belongs to a place: nothing is stored of the empty prefixes. Also of the place after the last one.
+    fn item_of(&self, place: u32) -> Result<u32, Fault> {
+        let item = place.checked_sub(self.header.n_records).filter(|&item| item <= self.header.n_prefixes());
+        // The numbers of a page are as they were written, and were written wrong.
+        item.ok_or_else(|| self.note_fault(0, "a number that leads out of its section"))
+    }
+
+    /// Items of a section that are not empty and on one page.
+    fn items<'c>(
+        &self,
+        section: Section,
+        items: Range<u32>,
+        cache: &'c mut PageCache,
+    ) -> Result<&'c [u8], Fault> {
+        let (page, at) = section.locate(items.start);
         let bytes = cache.page(self.cached, page, |bytes| self.load(page, bytes))?;
-        Ok(&bytes[at as usize % PAGE_BYTES..][..section.item_bytes as usize])
+        Ok(&bytes[at..][..(items.end - items.start) as usize * section.item_bytes as usize])
     }
 
     fn load(&self, page: u32, bytes: &mut [u8]) -> Result<(), Fault> {
@@ -312,12 +370,25 @@ fn symbol(bytes: &[u8]) -> Symbol {
     })
 }
 
+/// How many of `n` numbers are before, where those before come first.
+fn partition_point(n: u32, is_before: impl Fn(u32) -> bool) -> u32 {
+    let (mut low, mut high) = (0, n);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if is_before(middle) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    low
+}
+
 /// The tables as they were read.
 struct Tables {
     records: Vec<FrozenRecord>,
     tokens: Vec<u32>,
     starts: Vec<u32>,
-    pair_starts: Vec<u32>,
     sums: Vec<u64>,
 }
 
@@ -327,8 +398,7 @@ impl Tables {
         let n_distinct = header.n_distinct as usize;
         let (records, bytes) = bytes.split_at(header.n_records as usize * 16);
         let (tokens, bytes) = bytes.split_at(n_distinct * 4);
-        let (starts, bytes) = bytes.split_at((n_distinct + 1) * 4);
-        let (pair_starts, sums) = bytes.split_at((n_distinct + 1) * 4);
+        let (starts, sums) = bytes.split_at((n_distinct + 1) * 4);
         let numbers = |bytes: &[u8]| bytes.chunks_exact(4).map(|number| u32_at(number, 0)).collect();
         let record = |bytes: &[u8]| FrozenRecord {
             id: RecordId(u64_at(bytes, 0)),
@@ -339,7 +409,6 @@ impl Tables {
             records: records.chunks_exact(16).map(record).collect(),
             tokens: numbers(tokens),
             starts: numbers(starts),
-            pair_starts: numbers(pair_starts),
             sums: sums.chunks_exact(8).map(|sum| u64_at(sum, 0)).collect(),
         }
     }
@@ -362,10 +431,8 @@ impl Tables {
         if !self.tokens.is_sorted_by(|a, b| a < b) {
             return Err("the order of the distinct tokens");
         }
-        let spans = |starts: &[u32], end: u32| {
-            starts.is_sorted() && starts.first() == Some(&0) && starts.last() == Some(&end)
-        };
-        if !spans(&self.starts, header.n_suffixes()) || !spans(&self.pair_starts, header.n_pairs) {
+        let places = (Some(&header.n_records), Some(&header.n_text));
+        if !self.starts.is_sorted() || (self.starts.first(), self.starts.last()) != places {
             return Err("the starts of the symbols");
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Freezes responses: sorts their suffixes and writes the file.
+//! Freezes responses: puts their prefixes in order and writes the file.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -37,59 +37,49 @@ struct Frozen {
     records: Vec<(u64, u32, u32)>,
     /// Distinct tokens, ascending: the symbol `s` stands for the one at `s - 1`.
     tokens: Vec<u32>,
-    text: Vec<u32>,
+    /// The text from its end to its start, but for the last 0, which comes last here too: a prefix is a suffix of this.
+    reversed: Vec<u32>,
+    /// Where each prefix starts in `reversed`, by place; the empty ones first.
     array: Vec<u32>,
-    /// First place in the array of each symbol from 1 on, and the end.
+    /// Of each prefix that is not empty, by place: the place of the one without its last symbol.
+    shorter: Vec<u32>,
+    /// First place of each symbol from 1 on, and the end.
     starts: Vec<u32>,
-    /// `(second, first place in the array)`
-    pairs: Vec<(u32, u32)>,
-    /// First pair of each symbol from 1 on, and the end.
-    pair_starts: Vec<u32>,
 }
 
 impl Frozen {
     fn new(records: &[Record]) -> Self {
         let tokens = distinct_tokens(records);
         let n_text = records.iter().map(|record| record.tokens.len() + 1).sum();
-        let (mut text, mut spans): (Vec<u32>, _) =
-            (Vec::with_capacity(n_text), Vec::with_capacity(records.len()));
+        let mut spans = Vec::with_capacity(records.len());
+        let mut start = 0;
         for record in records {
-            spans.push((record.id.0, text.len() as u32, record.tokens.len() as u32));
-            let symbol = |token: u32| tokens.partition_point(|&known| known < token) as u32 + 1;
-            text.extend(record.tokens.iter().map(|token| symbol(token.0)));
-            text.push(0);
+            let n_tokens = record.tokens.len() as u32;
+            spans.push((record.id.0, start, n_tokens));
+            start += n_tokens + 1;
         }
-        let mut array = suffix_array(&text, tokens.len() as u32);
-        // Those that begin with 0 come first.
-        array.drain(..records.len());
-        let mut frozen = Frozen {
-            records: spans,
-            starts: Vec::with_capacity(tokens.len() + 1),
-            pair_starts: Vec::with_capacity(tokens.len() + 1),
-            pairs: Vec::new(),
-            tokens,
-            text,
-            array,
-        };
-        frozen.index_pairs();
-        frozen
+        let mut reversed = Vec::with_capacity(n_text);
+        for record in records.iter().rev() {
+            let symbol = |token: u32| tokens.partition_point(|&known| known < token) as u32 + 1;
+            reversed.extend(record.tokens.iter().rev().map(|token| symbol(token.0)));
+            reversed.push(0);
+        }
+        let array = suffix_array(&reversed, tokens.len() as u32);
+        let starts = starts_of(&reversed, tokens.len());
+        let shorter = shorter_of(&reversed, &array, &starts);
+        Frozen { records: spans, tokens, reversed, array, shorter, starts }
     }
 
-    fn index_pairs(&mut self) {
-        let mut newest = (0, 0);
-        for (place, &start) in self.array.iter().enumerate() {
-            let pair = (self.text[start as usize], self.text[start as usize + 1]);
-            if pair.0 != newest.0 {
-                self.starts.push(place as u32);
-                self.pair_starts.push(self.pairs.len() as u32);
-            }
-            if pair != newest {
-                self.pairs.push((pair.1, place as u32));
-            }
-            newest = pair;
-        }
-        self.starts.push(self.array.len() as u32);
-        self.pair_starts.push(self.pairs.len() as u32);
+    /// The symbol of the text at `at`.
+    fn symbol(&self, at: usize) -> u32 {
+        // The last 0 of the text is the last one of `reversed`.
+        let n = self.reversed.len();
+        if at + 1 == n { 0 } else { self.reversed[n - 2 - at] }
+    }
+
+    /// Where the prefix ends in the text that starts at `start` in `reversed`: its last symbol is the one before.
+    fn end(&self, start: u32) -> u32 {
+        self.reversed.len() as u32 - 1 - start
     }
 
     fn write(&self, file: &dyn DiskFile, place: Place, replaces: &[u64]) -> io::Result<()> {
@@ -99,24 +89,31 @@ impl Frozen {
             place,
             symbol_bytes,
             n_records: self.records.len() as u32,
-            n_text: self.text.len() as u32,
+            n_text: self.reversed.len() as u32,
             n_distinct: self.tokens.len() as u32,
-            n_pairs: self.pairs.len() as u32,
             tables_sum: 0,
             replaces: replaces.to_vec(),
         };
         let layout = header.layout();
         let mut pages = PageWriter { file, at: PAGE_BYTES as u64, pending: Vec::new(), sums: Vec::new() };
-        for symbol in &self.text {
-            pages.push(&symbol.to_le_bytes()[..symbol_bytes as usize])?;
+        let put_symbol = |pages: &mut PageWriter<'_>, symbol: u32| {
+            pages.push(&symbol.to_le_bytes()[..symbol_bytes as usize])
+        };
+        for at in 0..self.reversed.len() {
+            put_symbol(&mut pages, self.symbol(at))?;
         }
         pages.end_section()?;
-        for start in &self.array {
-            pages.push(&start.to_le_bytes())?;
+        for place in &self.shorter {
+            pages.push(&place.to_le_bytes())?;
         }
         pages.end_section()?;
-        for (second, start) in &self.pairs {
-            pages.push(&[second.to_le_bytes(), start.to_le_bytes()].concat())?;
+        let ends = || self.array[self.records.len()..].iter().map(|&start| self.end(start));
+        for end in ends() {
+            put_symbol(&mut pages, self.symbol(end as usize))?;
+        }
+        pages.end_section()?;
+        for end in ends() {
+            pages.push(&end.to_le_bytes())?;
         }
         pages.end_section()?;
         let tables = self.tables(&pages.finish()?, &layout);
@@ -132,13 +129,42 @@ impl Frozen {
             bytes.extend_from_slice(&start.to_le_bytes());
             bytes.extend_from_slice(&n_tokens.to_le_bytes());
         }
-        for number in [&self.tokens, &self.starts, &self.pair_starts].into_iter().flatten() {
+        for number in [&self.tokens, &self.starts].into_iter().flatten() {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
         sums.iter().for_each(|sum| bytes.extend_from_slice(&sum.to_le_bytes()));
         debug_assert_eq!(bytes.len() as u64, layout.tables_bytes);
         bytes
     }
+}
+
+/// The first place of each symbol from 1 on, and the end.
+fn starts_of(reversed: &[u32], n_distinct: usize) -> Vec<u32> {
+    let mut starts = vec![0; n_distinct + 1];
+    reversed.iter().for_each(|&symbol| starts[symbol as usize] += 1);
+    let mut n_before = 0;
+    for start in &mut starts {
+        n_before += *start;
+        *start = n_before;
+    }
+    starts
+}
+
+/// Of each prefix that is not empty, by place: the place of the one without its last symbol. These in order, each with a symbol
+/// appended, are the prefixes with that last symbol in order.
+fn shorter_of(reversed: &[u32], array: &[u32], starts: &[u32]) -> Vec<u32> {
+    let n_empty = starts[0];
+    let mut next = starts.to_vec();
+    let mut shorter = vec![0; reversed.len() - n_empty as usize];
+    for (place, &start) in array.iter().enumerate() {
+        let longer = start.checked_sub(1).map(|before| reversed[before as usize]);
+        if let Some(symbol) = longer.filter(|&symbol| symbol > 0) {
+            let at = &mut next[symbol as usize - 1];
+            shorter[(*at - n_empty) as usize] = place as u32;
+            *at += 1;
+        }
+    }
+    shorter
 }
 
 fn distinct_tokens(records: &[Record]) -> Vec<u32> {
