@@ -4,10 +4,10 @@ mod common;
 
 use common::{Run, Tiny, fixtures, plain, prompt, run_in, samplings};
 use refrain::draft::{CostProfile, SourceKind};
-use refrain::draft_model::{DraftModelError, ModelRule, VocabularyMismatch};
+use refrain::draft_model::{ModelRule, VocabularyMismatch};
 use refrain::engine::{
-    DraftModelOptions, Drafting, Engine, EngineOptions, GenerateOptions, ProjectionMode, Session,
-    SessionError, SessionOptions,
+    DraftModelOptions, Drafting, Engine, EngineError, EngineOptions, GenerateOptions, ProjectionMode,
+    Session, SessionError, SessionOptions,
 };
 use refrain::model::Checkpoint;
 use refrain::task::{PromptPassage, Task};
@@ -230,7 +230,7 @@ fn another_vocabulary_is_refused_with_the_first_difference() {
         let shown = format!("`{}` cannot draft", checkpoint.name());
         assert!(target.draft_model().is_none() && error.to_string().contains(&shown), "{error}");
         match error {
-            DraftModelError::Vocabulary { mismatch, .. } => mismatch,
+            EngineError::DraftVocabulary { mismatch, .. } => mismatch,
             other => panic!("{other}"),
         }
     };

@@ -7,7 +7,6 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use refrain::draft_model::DraftModelError;
 use refrain::engine::{DraftModelOptions, Engine, EngineError, EngineOptions, GenerateError, SessionOptions};
 use refrain::model::Checkpoint;
 use refrain::stream::{Pinned, StreamOptions};
@@ -63,12 +62,9 @@ pub struct SweepCell {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SweepError {
-    /// The model could not be loaded.
+    /// A model could not be loaded.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// The draft model could not be loaded.
-    #[error(transparent)]
-    DraftModel(#[from] DraftModelError),
     /// The replay failed.
     #[error(transparent)]
     Generate(#[from] GenerateError),

@@ -6,7 +6,6 @@ use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
 use clap::error::ErrorKind;
-use refrain::draft_model::DraftModelError;
 use refrain::engine::{EngineError, GenerateError, ProfileError, SessionError};
 use refrain::model::graphs::{GraphsError, LayersProblem};
 use refrain::model::streamed::StreamedError;
@@ -138,24 +137,18 @@ impl From<EngineError> for Failure {
             }
             EngineError::Graphs(_) => Self::input(error, "`refrain graphs` writes the folder again"),
             EngineError::Forward(_) => Self::input(error, DISK_ADVICE),
-            EngineError::Load(_) | EngineError::Weights(_) | EngineError::Tokenizer(_) => {
+            EngineError::DraftVocabulary { .. } => {
+                Self::input(error, "name a smaller model of the target's family")
+            }
+            EngineError::Load(_)
+            | EngineError::Weights(_)
+            | EngineError::Tokenizer(_)
+            | EngineError::DraftGraphs { .. } => {
                 Self::input(error, "`refrain inspect` shows what the model holds")
             }
             EngineError::Isa { .. } => Self::usage(error, "leave out --isa"),
             EngineError::Threads { .. } => Self::usage(error, "choose another --threads"),
             _ => Self::new(Exit::Failed, error.to_string()),
-        }
-    }
-}
-
-impl From<DraftModelError> for Failure {
-    fn from(error: DraftModelError) -> Self {
-        match error {
-            DraftModelError::Vocabulary { .. } => {
-                Self::input(error, "name a smaller model of the target's family")
-            }
-            DraftModelError::KvCache(_) => Self::new(Exit::Failed, error.to_string()),
-            _ => Self::input(error, "`refrain inspect` shows what the model holds"),
         }
     }
 }

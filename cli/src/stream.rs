@@ -128,7 +128,6 @@ impl From<SweepError> for Failure {
     fn from(error: SweepError) -> Self {
         match error {
             SweepError::Engine(error) => error.into(),
-            SweepError::DraftModel(error) => error.into(),
             SweepError::Generate(error) => error.into(),
             SweepError::NoDraftModel(strategy) => needs_draft_model(strategy),
             _ => Self::input(error, "check the rows"),

@@ -25,17 +25,10 @@ pub(crate) mod vocabulary;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use thiserror::Error;
-
 use crate::draft::CostProfile;
 use crate::kernels::{Kernels, Pool};
-use crate::model::checkpoint::LoadError;
-use crate::model::graphs::GraphsError;
-use crate::model::kv_cache::KvCacheError;
-use crate::model::transformer::{Compute, ForwardError};
-use crate::model::weights::WeightsError;
+use crate::model::transformer::Compute;
 use crate::model::{Model, ModelConfig};
-use crate::tokenizer::TokenizerError;
 
 pub use rules::{ModelRule, UnknownModelRule};
 pub(crate) use source::DraftModelSource;
@@ -49,47 +42,6 @@ pub struct DraftModel {
     pool: Arc<Pool>,
     /// What a pass costs by its rows, corrected with each one.
     costs: Mutex<CostProfile>,
-}
-
-/// Why a model cannot draft.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum DraftModelError {
-    /// The checkpoint could not be opened.
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    /// The weights could not be read or packed.
-    #[error(transparent)]
-    Weights(#[from] WeightsError),
-    /// The tokenizer could not be built.
-    #[error(transparent)]
-    Tokenizer(#[from] TokenizerError),
-    /// Its tokens are not the target's.
-    #[error("`{name}` cannot draft: {mismatch}")]
-    Vocabulary {
-        /// The checkpoint.
-        name: String,
-        /// The first difference.
-        mismatch: VocabularyMismatch,
-    },
-    /// Static graphs run batches of fixed lengths, and a draft model runs single rows.
-    #[error("`{name}` is a folder of static graphs, which cannot draft; name the model that it was made of")]
-    StaticGraphs {
-        /// The folder.
-        name: String,
-    },
-    /// There was no memory for the cost measurement.
-    #[error(transparent)]
-    KvCache(#[from] KvCacheError),
-    /// A pass of the cost measurement failed.
-    #[error(transparent)]
-    Forward(#[from] ForwardError),
-}
-
-impl From<GraphsError> for DraftModelError {
-    fn from(error: GraphsError) -> Self {
-        Self::Weights(error.into())
-    }
 }
 
 impl DraftModel {

@@ -11,7 +11,7 @@ use std::time::Instant;
 use thiserror::Error;
 
 use crate::draft::{CostCorrection, CostProfile, HistoryStore, ReliabilityTable};
-use crate::draft_model::{DraftModel, DraftModelError, vocabulary};
+use crate::draft_model::{DraftModel, VocabularyMismatch, vocabulary};
 use crate::kernels::{IsaKind, Kernels, KvType, Pool};
 use crate::model::checkpoint::LoadError;
 use crate::model::graphs::{GraphsError, StaticGraphs};
@@ -93,7 +93,7 @@ pub(crate) struct Shared {
     pub(crate) device: Device,
 }
 
-/// Why an engine could not be loaded.
+/// Why an engine, or its draft model, could not be loaded.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum EngineError {
@@ -137,6 +137,20 @@ pub enum EngineError {
     /// Streamed weights could not be read for the cost measurement.
     #[error(transparent)]
     Forward(#[from] ForwardError),
+    /// A draft model's tokens are not the target's.
+    #[error("`{name}` cannot draft: {mismatch}")]
+    DraftVocabulary {
+        /// The checkpoint.
+        name: String,
+        /// The first difference.
+        mismatch: VocabularyMismatch,
+    },
+    /// Static graphs run batches of fixed lengths, and a draft model runs single rows.
+    #[error("`{name}` is a folder of static graphs, which cannot draft; name the model that it was made of")]
+    DraftGraphs {
+        /// The folder.
+        name: String,
+    },
 }
 
 /// Threads at most; no phone or laptop has more cores.
@@ -199,7 +213,7 @@ impl Engine {
             (None, Some(profile)) => profile.costs(0, SessionOptions::default().projection_rows),
             (None, None) => match model.graphs().and_then(StaticGraphs::times) {
                 Some(times) => graph_costs(&times),
-                None => measure_costs::<EngineError>(&model, compute)?,
+                None => measure_costs(&model, compute)?,
             },
         };
         let shared = Shared {
@@ -238,25 +252,25 @@ impl Engine {
     /// It is one source among others: the builder asks it when that pays, and it never changes the output.
     ///
     /// # Errors
-    /// [`DraftModelError`]; sessions go on as before.
+    /// [`EngineError`]; sessions go on as before.
     pub fn set_draft_model(
         &self,
         checkpoint: &Checkpoint,
         options: DraftModelOptions,
         progress: Option<&dyn Fn(u64, u64)>,
-    ) -> Result<(), DraftModelError> {
+    ) -> Result<(), EngineError> {
         let DraftModelOptions { quantize, packed_access, cost_profile } = options;
         let name = checkpoint.name();
         if checkpoint.graphs().is_some() {
-            return Err(DraftModelError::StaticGraphs { name: name.to_owned() });
+            return Err(EngineError::DraftGraphs { name: name.to_owned() });
         }
         vocabulary::check(self.tokenizer(), &checkpoint.tokenizer()?)
-            .map_err(|mismatch| DraftModelError::Vocabulary { name: name.to_owned(), mismatch })?;
+            .map_err(|mismatch| EngineError::DraftVocabulary { name: name.to_owned(), mismatch })?;
         let load = LoadOptions { quantize, packed_access, graph_memory_max: None, streaming: None, progress };
         let model = Model::load(checkpoint, load)?;
         let costs = match cost_profile {
             Some(costs) => costs,
-            None => measure_costs::<DraftModelError>(&model, self.shared.compute())?,
+            None => measure_costs(&model, self.shared.compute())?,
         };
         let (kernels, pool) = (self.shared.kernels, Arc::clone(&self.shared.pool));
         *self.shared.draft_model_slot() = Some(Arc::new(DraftModel::new(name, model, kernels, pool, costs)));
@@ -486,10 +500,7 @@ const COST_ROWS_STREAMED: [usize; 2] = [1, 32];
 
 /// Measures forward pass and projection at a short context: the least of three runs each, the first one warming up; one
 /// run each where a run takes longer than the time for all.
-fn measure_costs<E>(model: &Model, compute: Compute<'_>) -> Result<CostProfile, E>
-where
-    E: From<KvCacheError> + From<ForwardError>,
-{
+fn measure_costs(model: &Model, compute: Compute<'_>) -> Result<CostProfile, EngineError> {
     let longest = COST_ROWS[COST_ROWS.len() - 1];
     let mut kv = KvCache::new(model.config(), KvType::F16, longest)?;
     let mut workspace = Workspace::new(model.config());
