@@ -1,0 +1,192 @@
+//! A log or a segment of a history: as it is, and with its checksums made right, so that what stands in it is reached.
+//!
+//! The first byte says which of the two, and whether the rest is the file, or numbers to write over one that is sound. It takes the
+//! file's place in a folder that is whole otherwise. Whatever it is, the folder opens or is refused, drafts, and can be repaired.
+#![no_main]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use libfuzzer_sys::fuzz_target;
+use refrain::draft::{Candidates, DraftSource};
+use refrain::token::TokenId;
+use refrain_index::{HistoryKey, HistoryLog, HistoryOptions, SyncPolicy};
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+const KEY: HistoryKey = HistoryKey { tokenizer: 1, model: 2 };
+const PAGE: usize = 4096;
+
+static FOLDER: LazyLock<Folder> = LazyLock::new(Folder::new);
+
+/// A folder of a history, and what belongs into it.
+struct Folder {
+    path: PathBuf,
+    files: Vec<(PathBuf, Vec<u8>)>,
+}
+
+impl Folder {
+    fn new() -> Self {
+        let path = std::env::temp_dir().join(format!("refrain-fuzz-history-{}", std::process::id()));
+        let log = HistoryLog::open(&path, KEY, options(false)).expect("a new folder");
+        for i in 0..4u32 {
+            log.append("a", &response(i)).expect("appends");
+        }
+        drop(log);
+        let mut files = Vec::new();
+        collect(&path, &mut files);
+        assert!(find(&files, "segment-").is_some() && find(&files, "log-").is_some(), "{files:?}");
+        Folder { path, files }
+    }
+
+    /// Puts everything back, but one file as given.
+    fn put(&self, changed: &Path, bytes: &[u8]) {
+        let _ = fs::remove_dir_all(&self.path);
+        for (path, whole) in &self.files {
+            fs::create_dir_all(path.parent().expect("in a folder")).expect("a folder");
+            fs::write(path, if path == changed { bytes } else { whole }).expect("a file");
+        }
+    }
+}
+
+fuzz_target!(|input: &[u8]| {
+    let Some((&kind, rest)) = input.split_first() else { return };
+    let (name, sign): (_, fn(&mut Vec<u8>, &[u8])) =
+        if kind & 1 == 0 { ("segment-", sign_segment) } else { ("log-", sign_log) };
+    let (path, whole) = find(&FOLDER.files, name).expect("is there");
+    let mut bytes = if kind & 2 == 0 { rest.to_vec() } else { edited(whole, rest) };
+    FOLDER.put(path, &bytes);
+    use_folder();
+    sign(&mut bytes, whole);
+    FOLDER.put(path, &bytes);
+    use_folder();
+});
+
+/// `whole` with numbers written over it: each a place of two bytes, taken modulo the length, and four bytes.
+fn edited(whole: &[u8], edits: &[u8]) -> Vec<u8> {
+    let mut bytes = whole.to_vec();
+    for edit in edits.chunks_exact(6) {
+        let at = usize::from(u16::from_le_bytes([edit[0], edit[1]])) % (bytes.len() - 3);
+        bytes[at..at + 4].copy_from_slice(&edit[2..]);
+    }
+    bytes
+}
+
+fn options(repair: bool) -> HistoryOptions {
+    HistoryOptions { sync: SyncPolicy::Never, live_tokens_max: 16, repair, ..HistoryOptions::default() }
+}
+
+fn response(i: u32) -> Vec<TokenId> {
+    (0..7).map(|j| TokenId((i + j) % 5)).collect()
+}
+
+fn use_folder() {
+    match HistoryLog::open(&FOLDER.path, KEY, options(false)) {
+        Ok(log) => use_log(&log),
+        // Of a newer version, or from elsewhere: that is not for a repair to drop.
+        Err(_) => drop(HistoryLog::open(&FOLDER.path, KEY, options(true)).map(|log| use_log(&log))),
+    }
+}
+
+fn use_log(log: &HistoryLog) {
+    for info in log.list() {
+        let _ = log.tokens(info.record);
+    }
+    let mut source = log.source("a");
+    let (mut anchors, mut candidates) = (Vec::new(), Candidates::with_limit(64));
+    let text: Vec<TokenId> = (0..3).flat_map(response).collect();
+    for end in 1..=text.len() {
+        anchors.clear();
+        candidates.clear();
+        source.anchors(&text[..end], &mut anchors);
+        let frontier: Vec<_> = anchors.iter().map(|anchor| anchor.cursor).collect();
+        source.expand(&frontier, &mut candidates);
+        let next: Vec<_> = candidates.as_slice().iter().map(|candidate| candidate.next).collect();
+        candidates.clear();
+        source.expand(&next, &mut candidates);
+    }
+    let _ = log.maintain();
+    if log.verify().is_err() {
+        let _ = log.repair();
+        log.verify().expect("repaired");
+    }
+    let _ = log.append("a", &response(9));
+}
+
+fn collect(folder: &Path, files: &mut Vec<(PathBuf, Vec<u8>)>) {
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        match path.is_dir() {
+            true => collect(&path, files),
+            false => files.push((path.clone(), fs::read(&path).expect("a file"))),
+        }
+    }
+}
+
+fn find<'a>(files: &'a [(PathBuf, Vec<u8>)], name: &str) -> Option<(&'a Path, &'a [u8])> {
+    let is_it = |path: &Path| path.file_name().is_some_and(|file| file.to_string_lossy().starts_with(name));
+    files.iter().find(|(path, _)| is_it(path)).map(|(path, bytes)| (path.as_path(), bytes.as_slice()))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from(u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes")))
+}
+
+/// Gives the header what `whole` has there of the place, the file the length that the header promises, and all sums.
+fn sign_segment(bytes: &mut Vec<u8>, whole: &[u8]) {
+    if bytes.len() < PAGE {
+        return;
+    }
+    bytes[..12].copy_from_slice(&whole[..12]);
+    bytes[16..32].copy_from_slice(&whole[16..32]);
+    let (symbol_bytes, n_records, n_text, n_distinct) =
+        (u32_at(bytes, 12), u32_at(bytes, 32), u32_at(bytes, 36), u32_at(bytes, 40));
+    let Some(n_prefixes) = n_text.checked_sub(n_records) else { return };
+    let n_pages: u64 = [(n_text, symbol_bytes), (n_prefixes, 4), (n_prefixes, symbol_bytes), (n_prefixes, 4)]
+        .iter()
+        .map(|(n, size)| (n * size).div_ceil(PAGE as u64))
+        .sum();
+    let tables_at = (1 + n_pages) * PAGE as u64;
+    let len = tables_at + n_records * 16 + (2 * n_distinct + 1) * 4 + n_pages * 8;
+    if len > 1 << 20 {
+        return;
+    }
+    bytes.resize(len as usize, 0);
+    let tables_at = tables_at as usize;
+    let sums: Vec<u8> =
+        bytes[PAGE..tables_at].chunks(PAGE).flat_map(|page| xxh3_64(page).to_le_bytes()).collect();
+    let sums_at = bytes.len() - sums.len();
+    bytes[sums_at..].copy_from_slice(&sums);
+    let tables_sum = xxh3_64(&bytes[tables_at..]);
+    bytes[48..56].copy_from_slice(&tables_sum.to_le_bytes());
+    let sum = xxh3_64(&bytes[..PAGE - 8]);
+    bytes[PAGE - 8..PAGE].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// Gives the header what `whole` has there of the place, and every record its sums.
+fn sign_log(bytes: &mut Vec<u8>, whole: &[u8]) {
+    const HEADER: usize = 64;
+    const HEAD: usize = 24;
+    if bytes.len() < HEADER {
+        return;
+    }
+    bytes[..32].copy_from_slice(&whole[..32]);
+    let sum = xxh3_64(&bytes[..HEADER - 8]);
+    bytes[HEADER - 8..HEADER].copy_from_slice(&sum.to_le_bytes());
+    let owner = u64::from_le_bytes(whole[16..24].try_into().expect("eight bytes"));
+    let seed = xxh3_64_with_seed(&whole[24..32], owner);
+    let mut at = HEADER;
+    while at + HEAD <= bytes.len() {
+        let end = at as u64 + HEAD as u64 + 4 * u32_at(bytes, at);
+        if end > bytes.len() as u64 {
+            return;
+        }
+        let id: [u8; 8] = bytes[at + 8..at + 16].try_into().expect("eight bytes");
+        let body = xxh3_64_with_seed(&bytes[at + HEAD..end as usize], seed ^ u64::from_le_bytes(id));
+        bytes[at + 16..at + 24].copy_from_slice(&body.to_le_bytes());
+        let head = [&bytes[at..at + 4], &bytes[at + 8..at + 24]].concat();
+        let sum = xxh3_64_with_seed(&head, seed) as u32;
+        bytes[at + 4..at + 8].copy_from_slice(&sum.to_le_bytes());
+        at = end as usize;
+    }
+}
