@@ -4,6 +4,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::aligned::{AlignedBuf, AllocError, Line};
+use super::pages::HUGE_PAGE_BYTES;
 
 /// Zeroed bytes that begin on a page: direct reads fill them, and packed matrices are views of them.
 pub(crate) struct PageBuf {
@@ -28,6 +29,13 @@ impl PageBuf {
     /// What a buffer of `len` bytes takes of memory.
     pub(crate) fn size_bytes(len: u64) -> u64 {
         len.next_multiple_of(64) + PAGE_BYTES as u64
+    }
+
+    /// The least length from `len` on that huge pages hold to the end; `len` where that is less than one. What is beyond the last
+    /// whole one lies in small pages, and a direct read into those is in pieces of 4 KiB.
+    pub(crate) fn huge_len(len: u64) -> u64 {
+        let huge_page = HUGE_PAGE_BYTES as u64;
+        if len < huge_page { len } else { len.next_multiple_of(huge_page) }
     }
 
     pub(crate) fn len(&self) -> usize {

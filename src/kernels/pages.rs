@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use memmap2::MmapMut;
 
 /// A huge page of x86-64 and of ARM with 4 KiB pages, and the smallest buffer that asks for one.
-const HUGE_PAGE_BYTES: usize = 2 << 20;
+pub(super) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Zeroed memory of its own, aligned to a huge page.
 pub(super) struct HugePages {

@@ -42,10 +42,12 @@ impl Sizes {
         self.layers.iter().sum::<u64>() + self.head + self.embedding.unwrap_or(0)
     }
 
-    /// Long enough for every layer, and for a piece of the output matrix that may begin and end within a page.
+    /// Long enough for every layer, and for a piece of the output matrix that may begin and end within a page; in huge pages to
+    /// the end, since the end of a layer takes a disk three times as long in small ones.
     fn slot_len(&self) -> u64 {
         let layer = self.layers.iter().copied().max().unwrap_or(0);
-        layer.max((self.head_panel + 2 * DIRECT_ALIGN as u64).next_multiple_of(DIRECT_ALIGN as u64))
+        let piece = (self.head_panel + 2 * DIRECT_ALIGN as u64).next_multiple_of(DIRECT_ALIGN as u64);
+        PageBuf::huge_len(layer.max(piece))
     }
 }
 
