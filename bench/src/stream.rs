@@ -18,7 +18,7 @@ use refrain::engine::{
     SessionOptions,
 };
 use refrain::model::Checkpoint;
-use refrain::model::streamed::{BLOCK_BYTES, READ_THREADS, StreamMemory};
+use refrain::model::streamed::{BLOCK_BYTES, N_READS, StreamMemory};
 use refrain::stream::{Flow, Pinned, StreamOptions, sequential_read};
 use refrain::token::TokenId;
 use serde::Serialize;
@@ -51,7 +51,7 @@ pub struct StreamReport {
     /// Bytes of a read.
     pub block_bytes: usize,
     /// Reads at a time.
-    pub read_threads: usize,
+    pub n_reads: usize,
     /// A modelled disk's bytes per second.
     pub bandwidth_max: Option<u64>,
     /// Threads of the forward pass.
@@ -145,7 +145,7 @@ pub fn measure(
         model: checkpoint.name().to_owned(),
         read_mode: String::new(),
         block_bytes: BLOCK_BYTES,
-        read_threads: READ_THREADS,
+        n_reads: N_READS,
         bandwidth_max: bench.bandwidth_max,
         n_threads: 0,
         n_rows: bench.n_rows,
@@ -196,7 +196,7 @@ fn measure_round(
 ) -> Result<Round, StreamBenchError> {
     let sequential = || {
         let failed = |source| StreamBenchError::Read { path: path.display().to_string(), source };
-        let (n_bytes, time) = sequential_read(path, BLOCK_BYTES, READ_THREADS, options).map_err(failed)?;
+        let (n_bytes, time) = sequential_read(path, BLOCK_BYTES, N_READS, options).map_err(failed)?;
         Ok::<_, StreamBenchError>((n_bytes as f64, time.as_secs_f64()))
     };
     let mut plain = session(engine, Drafting::Off, bench)?;
@@ -260,9 +260,9 @@ fn decode(engine: &Engine, session: &mut Session, n_tokens: usize) -> Result<Str
 /// The report as a table.
 pub fn write(report: &StreamReport) -> String {
     let mut out = String::new();
-    let StreamReport { model, read_mode, block_bytes, read_threads, n_threads, n_rows, .. } = report;
+    let StreamReport { model, read_mode, block_bytes, n_reads, n_threads, n_rows, .. } = report;
     // Writing to a string never fails.
-    let _ = writeln!(out, "{model}: {read_mode} of {} KiB, {read_threads} at a time", block_bytes >> 10);
+    let _ = writeln!(out, "{model}: {read_mode} of {} KiB, {n_reads} at a time", block_bytes >> 10);
     if let Some(bytes) = report.bandwidth_max {
         let _ = writeln!(out, "a modelled disk of {:.0} MB/s", bytes as f64 / 1e6);
     }

@@ -11,7 +11,9 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReadMode {
-    /// Straight from the disk into the buffer (`O_DIRECT`).
+    /// Straight from the disk into the buffer (`O_DIRECT`), many at a time through the system's queue (io_uring).
+    Queued,
+    /// Straight from the disk into the buffer (`O_DIRECT`), one by each of several threads.
     Direct,
     /// Through the page cache, which is told to drop what was read.
     DropCache,
@@ -22,6 +24,7 @@ pub enum ReadMode {
 impl std::fmt::Display for ReadMode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
+            ReadMode::Queued => "direct reads through io_uring",
             ReadMode::Direct => "direct reads",
             ReadMode::DropCache => "reads through the page cache, dropped from it",
             ReadMode::Cached => "reads through the page cache",
@@ -44,10 +47,16 @@ pub trait ReadAt: Send + Sync {
 
     /// How the file is read.
     fn mode(&self) -> ReadMode;
+
+    /// The file whose bytes [`read_at`](Self::read_at) gives as they are, open for direct reads: whoever has many reads under way
+    /// may then ask the system for them. `None`, unless it says otherwise: every read goes through `read_at`.
+    fn direct_file(&self) -> Option<&File> {
+        None
+    }
 }
 
 /// Bytes that one read asks for: enough for full bandwidth, and little enough that a read that fails says where.
-const READ_BYTES_MAX: usize = 4 << 20;
+pub(super) const READ_BYTES_MAX: usize = 4 << 20;
 
 /// Reads that bring nothing, one after another, until a read is given up: interrupted, or shorter than [`DIRECT_ALIGN`].
 const FRUITLESS_MAX: usize = 64;
@@ -60,27 +69,60 @@ const FRUITLESS_MAX: usize = 64;
 /// was asked for, else the system's; with the offset of the read that failed. `out` is then unspecified.
 pub(crate) fn read_full(file: &dyn ReadAt, offset: u64, out: &mut [u8]) -> Result<(), (u64, io::Error)> {
     debug_assert!(offset.is_multiple_of(DIRECT_ALIGN as u64) && out.len().is_multiple_of(DIRECT_ALIGN));
-    let (mut done, mut n_fruitless) = (0, 0);
-    while done < out.len() {
-        let at = offset + done as u64;
-        let failed = |kind: io::ErrorKind| Err((at, io::Error::from(kind)));
-        let rest = (out.len() - done).min(READ_BYTES_MAX);
-        let advanced = match file.read_at(at, &mut out[done..done + rest]) {
-            Ok(0) => return failed(io::ErrorKind::UnexpectedEof),
-            Ok(n_bytes) if n_bytes > rest => return failed(io::ErrorKind::InvalidData),
-            Ok(n_bytes) if n_bytes == rest => rest,
-            Ok(n_bytes) => n_bytes - n_bytes % DIRECT_ALIGN,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted && n_fruitless < FRUITLESS_MAX => 0,
-            Err(error) => return Err((at, error)),
-        };
-        n_fruitless = if advanced == 0 { n_fruitless + 1 } else { 0 };
-        if n_fruitless > FRUITLESS_MAX {
-            // A file that ends within a page gives the same few bytes again and again.
-            return failed(io::ErrorKind::UnexpectedEof);
-        }
-        done += advanced;
+    let mut progress = Progress::new(out.len());
+    while !progress.is_complete() {
+        let (done, at) = (progress.done(), offset + progress.done() as u64);
+        let asked = (out.len() - done).min(READ_BYTES_MAX);
+        let answer = file.read_at(at, &mut out[done..done + asked]);
+        progress.advance(asked, answer).map_err(|error| (at, error))?;
     }
     Ok(())
+}
+
+/// How far a read has come, and what follows from each of the system's answers.
+pub(super) struct Progress {
+    len: usize,
+    done: usize,
+    /// Answers in a row that brought nothing.
+    n_fruitless: usize,
+}
+
+impl Progress {
+    /// Nothing of `len` bytes.
+    pub(super) fn new(len: usize) -> Self {
+        Self { len, done: 0, n_fruitless: 0 }
+    }
+
+    /// Bytes that are there: a multiple of [`DIRECT_ALIGN`], unless all are.
+    pub(super) fn done(&self) -> usize {
+        self.done
+    }
+
+    pub(super) fn is_complete(&self) -> bool {
+        self.done == self.len
+    }
+
+    /// The answer to a read of the `asked` bytes behind those that are there.
+    ///
+    /// # Errors
+    /// As [`read_full`]: the read is given up.
+    pub(super) fn advance(&mut self, asked: usize, answer: io::Result<usize>) -> io::Result<()> {
+        let advanced = match answer {
+            Ok(n_bytes) if n_bytes == asked => asked,
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(n_bytes) if n_bytes > asked => return Err(io::ErrorKind::InvalidData.into()),
+            Ok(n_bytes) => n_bytes - n_bytes % DIRECT_ALIGN,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted && self.n_fruitless < FRUITLESS_MAX => 0,
+            Err(error) => return Err(error),
+        };
+        self.n_fruitless = if advanced == 0 { self.n_fruitless + 1 } else { 0 };
+        if self.n_fruitless > FRUITLESS_MAX {
+            // A file that ends within a page gives the same few bytes again and again.
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.done += advanced;
+        Ok(())
+    }
 }
 
 /// An open file that is read in whole pages.
@@ -112,6 +154,10 @@ impl ReadAt for DirectFile {
 
     fn mode(&self) -> ReadMode {
         self.mode
+    }
+
+    fn direct_file(&self) -> Option<&File> {
+        (self.mode == ReadMode::Direct).then_some(&self.file)
     }
 }
 

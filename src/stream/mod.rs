@@ -26,6 +26,8 @@ mod ring;
 mod sequential;
 mod slowed;
 mod turn;
+#[cfg(target_os = "linux")]
+mod uring;
 
 use std::time::Duration;
 

@@ -1,5 +1,8 @@
 //! The threads that read, and those that wait for them.
 
+#[cfg(target_os = "linux")]
+mod queued;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -7,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::ReadFailure;
-use super::file::{ReadAt, read_full};
+use super::file::{ReadAt, ReadMode, read_full};
 use super::meter::Meter;
 use super::queue::{Extent, Queue, Work};
 use super::turn::CANCEL_INTERVAL;
@@ -19,7 +22,7 @@ pub(crate) struct RingOptions {
     /// Bytes of a read; a multiple of [`DIRECT_ALIGN`](super::DIRECT_ALIGN).
     pub(crate) block_len: usize,
     /// Reads at a time.
-    pub(crate) n_threads: usize,
+    pub(crate) n_reads: usize,
     /// How long no read may end while somebody waits.
     pub(crate) stall_max: Duration,
 }
@@ -31,6 +34,7 @@ pub(crate) struct RingOptions {
 pub(crate) struct Ring {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
+    mode: ReadMode,
 }
 
 struct Shared {
@@ -84,13 +88,34 @@ impl Ring {
         let state = Mutex::new(State { queue, read_at: Instant::now(), closed: false });
         let (arrived, work) = (Condvar::new(), Condvar::new());
         let shared = Arc::new(Shared { file, meter, options, extents, state, arrived, work });
-        let mut ring = Self { shared, threads: Vec::new() };
-        for _ in 0..options.n_threads {
+        let mode = shared.file.mode();
+        let mut ring = Self { shared, threads: Vec::new(), mode };
+        if let Some(thread) = ring.start_queued()? {
+            ring.threads.push(thread);
+            ring.mode = ReadMode::Queued;
+            return Ok(ring);
+        }
+        for _ in 0..options.n_reads {
             let shared = Arc::clone(&ring.shared);
-            let thread = std::thread::Builder::new().name("refrain-stream".to_owned());
-            ring.threads.push(thread.spawn(move || shared.read())?);
+            ring.threads.push(spawn(move || shared.read())?);
         }
         Ok(ring)
+    }
+
+    /// One thread with all reads under way, where the system and the file allow it.
+    #[cfg(target_os = "linux")]
+    fn start_queued(&self) -> std::io::Result<Option<JoinHandle<()>>> {
+        queued::start(&self.shared)
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn start_queued(&self) -> std::io::Result<Option<JoinHandle<()>>> {
+        Ok(None)
+    }
+
+    /// How it reads.
+    pub(crate) fn mode(&self) -> ReadMode {
+        self.mode
     }
 
     /// Buffers that the ring has now.
@@ -166,6 +191,10 @@ impl Drop for Ring {
             let _ = thread.join();
         }
     }
+}
+
+fn spawn(read: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name("refrain-stream".to_owned()).spawn(read)
 }
 
 impl Shared {
@@ -277,7 +306,7 @@ mod tests {
     }
 
     const OPTIONS: RingOptions =
-        RingOptions { block_len: PAGE, n_threads: 3, stall_max: Duration::from_secs(30) };
+        RingOptions { block_len: PAGE, n_reads: 3, stall_max: Duration::from_secs(30) };
 
     fn ring(
         n: usize,

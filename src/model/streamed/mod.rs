@@ -43,9 +43,9 @@ use rows::RowReader;
 /// Bytes of a read. Longer ones are no faster on the disks that were measured (`benches/RESULTS.md`), and cancel later.
 pub const BLOCK_BYTES: usize = 1 << 20;
 
-/// Reads at a time. Four are enough for a sequential read, but while a layer computes, the threads that read are late to ask for more:
-/// eight keep the disk busy meanwhile, and sixteen add nothing (`benches/RESULTS.md`).
-pub const READ_THREADS: usize = 8;
+/// Reads at a time. The disk may rest between telling that reads have ended and being asked for more, above all while a layer computes:
+/// the more there are, the more seldom. A wrong guess of what comes next costs as many (`benches/RESULTS.md`).
+pub const N_READS: usize = 16;
 
 /// A pass that cannot be cancelled.
 static NEVER: AtomicBool = AtomicBool::new(false);
@@ -161,7 +161,7 @@ impl Streamed {
 
     /// How the file is read.
     pub fn read_mode(&self) -> ReadMode {
-        self.reader.mode()
+        self.ring.as_ref().map_or(self.reader.mode(), Ring::mode)
     }
 
     /// What has been read and waited for since the model was loaded.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use super::plan::{Plan, Sizes};
 use super::rows::RowReader;
-use super::{BLOCK_BYTES, Home, READ_THREADS, Streamed, StreamedError, head};
+use super::{BLOCK_BYTES, Home, N_READS, Streamed, StreamedError, head};
 use crate::kernels::{PANEL_ROWS, PackedMatrix, PageBuf};
 use crate::model::checkpoint::WeightId;
 use crate::model::layers::{LayersError, SectionTensors, vectors_bytes};
@@ -138,7 +138,7 @@ impl Opening<'_> {
         let buffers = (0..self.plan.n_slots).map(|_| PageBuf::zeroed(slot_len)).collect::<Result<_, _>>()?;
         let (file, meter) = (Arc::clone(&self.reader), Arc::clone(&self.meter));
         let stall_max = options.stall_max;
-        let options = RingOptions { block_len: BLOCK_BYTES, n_threads: READ_THREADS, stall_max };
+        let options = RingOptions { block_len: BLOCK_BYTES, n_reads: N_READS, stall_max };
         Ring::new(file, meter, extents, buffers, options).map_err(StreamedError::Spawn)
     }
 

@@ -1,0 +1,186 @@
+//! One thread that keeps all reads of a ring under way through io_uring.
+
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::{Shared, spawn};
+use crate::stream::uring::{Ended, Uring};
+
+/// How long to leave the system alone that could not take a read for want of memory.
+const RETRY_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Starts the thread; `None` where reads have to go through the reader, or the system has no io_uring for this process.
+///
+/// # Errors
+/// The system gave no thread.
+pub(super) fn start(shared: &Arc<Shared>) -> std::io::Result<Option<JoinHandle<()>>> {
+    let Some(Ok(file)) = shared.file.direct_file().map(std::fs::File::try_clone) else { return Ok(None) };
+    let (shared, n_reads) = (Arc::clone(shared), shared.options.n_reads);
+    let (started, is_started) = sync_channel(1);
+    let thread = spawn(move || {
+        let uring = Uring::new(file, n_reads);
+        // Who starts the thread waits for this.
+        let _ = started.send(uring.is_ok());
+        if let Ok(uring) = uring {
+            shared.read_queued(uring);
+        }
+    })?;
+    if is_started.recv().unwrap_or(false) {
+        return Ok(Some(thread));
+    }
+    // It panics by a bug only, and has said so already.
+    let _ = thread.join();
+    Ok(None)
+}
+
+impl Shared {
+    /// Reads blocks until the ring is dropped; then those that are under way to their end.
+    fn read_queued(&self, mut uring: Uring) {
+        let mut ended: Vec<Ended> = Vec::new();
+        let mut state = self.lock();
+        loop {
+            while !uring.is_full()
+                && !state.closed
+                && let Some(work) = state.queue.work()
+            {
+                self.meter.read_starts();
+                uring.push(work);
+            }
+            if uring.is_idle() {
+                if state.closed {
+                    return;
+                }
+                state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            drop(state);
+            if uring.wait(&mut ended).is_err() {
+                // Whoever waits for the ring hears of it when this does not pass.
+                std::thread::sleep(RETRY_INTERVAL);
+            }
+            state = self.lock();
+            if ended.is_empty() && state.closed {
+                return;
+            }
+            self.end(&mut state, &mut ended);
+        }
+    }
+
+    fn end(&self, state: &mut super::State, ended: &mut Vec<Ended>) {
+        if ended.is_empty() {
+            return;
+        }
+        state.read_at = Instant::now();
+        let mut is_news = false;
+        for (mut work, result) in ended.drain(..) {
+            self.meter.read_ends(if result.is_ok() { work.block.bytes_mut().len() } else { 0 });
+            is_news |= state.queue.done(work, result);
+        }
+        if is_news {
+            self.arrived.notify_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+    use std::time::Duration;
+
+    use crate::kernels::PageBuf;
+    use crate::stream::queue::Extent;
+    use crate::stream::ring::{Ring, RingOptions, TakeError};
+    use crate::stream::{DirectFile, Meter, ReadAt, ReadFailure, ReadMode};
+
+    const PAGE: usize = 4096;
+    const N_EXTENTS: usize = 9;
+    static NEVER: AtomicBool = AtomicBool::new(false);
+
+    fn byte_at(offset: usize) -> u8 {
+        (offset.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8
+    }
+
+    fn write(path: &Path, n_pages: usize) {
+        std::fs::write(path, (0..n_pages * PAGE).map(byte_at).collect::<Vec<_>>()).unwrap();
+    }
+
+    fn extents() -> Vec<Extent> {
+        (0..N_EXTENTS).map(|i| Extent { offset: (i * i * PAGE) as u64, len: (i % 3 + 3) * PAGE }).collect()
+    }
+
+    /// A ring that reads through io_uring, and what it has read; `None`, with the reason, where there is none.
+    fn ring(path: &Path) -> Option<(Ring, Arc<Meter>)> {
+        let (file, meter) = (DirectFile::open(path).unwrap(), Arc::new(Meter::default()));
+        let mode = file.mode();
+        let options = RingOptions { block_len: PAGE, n_reads: 4, stall_max: Duration::from_secs(30) };
+        let buffers = (0..3).map(|_| PageBuf::zeroed(5 * PAGE).unwrap()).collect();
+        let ring = Ring::new(Arc::new(file), Arc::clone(&meter), extents(), buffers, options).unwrap();
+        if ring.mode() != ReadMode::Queued {
+            assert_eq!(ring.mode(), mode);
+            println!("skipped: {mode} and no io_uring here");
+            return None;
+        }
+        Some((ring, meter))
+    }
+
+    fn check(ring: &Ring, extent_idx: usize) -> Result<(), TakeError> {
+        let lease = ring.take(extent_idx, &NEVER)?;
+        let Extent { offset, len } = extents()[extent_idx];
+        let bytes = lease.pages().bytes()[..len].iter().enumerate();
+        assert!(bytes.into_iter().all(|(i, &byte)| byte == byte_at(offset as usize + i)), "{extent_idx}");
+        Ok(())
+    }
+
+    #[test]
+    fn every_extent_has_its_bytes_in_any_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        write(&path, 70);
+        let Some((ring, meter)) = ring(&path) else { return };
+        for round in 0..30 {
+            (0..N_EXTENTS).for_each(|i| check(&ring, (i * (round % 4 + 1)) % N_EXTENTS).unwrap());
+        }
+        let flow = meter.flow();
+        assert!(
+            flow.read_us > 0.0 && flow.read_bytes > flow.dropped_bytes && flow.dropped_bytes > 0,
+            "{flow:?}"
+        );
+    }
+
+    #[test]
+    fn a_ring_may_end_at_any_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        write(&path, 70);
+        for i in 0..100 {
+            let Some((ring, _)) = ring(&path) else { return };
+            (0..i % 4).for_each(|extent_idx| check(&ring, extent_idx).unwrap());
+        }
+    }
+
+    #[test]
+    fn a_file_that_becomes_shorter_is_an_error_with_its_place_until_it_is_whole_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        write(&path, 70);
+        let Some((ring, _)) = ring(&path) else { return };
+        check(&ring, 7).unwrap();
+        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(51 * PAGE as u64 + 10).unwrap();
+        // What was read ahead before may still be there.
+        let failure = (0..2).find_map(|_| (0..N_EXTENTS).rev().find_map(|i| check(&ring, i).err())).unwrap();
+        match failure {
+            TakeError::Failed(ReadFailure::Read { offset, kind, .. }) => {
+                assert_eq!(kind, io::ErrorKind::UnexpectedEof);
+                assert!(offset >= 51 * PAGE as u64, "{offset}");
+            }
+            other => panic!("{other:?}"),
+        }
+        write(&path, 70);
+        (0..N_EXTENTS).for_each(|extent_idx| check(&ring, extent_idx).unwrap());
+    }
+}
