@@ -1,4 +1,4 @@
-//! A file mapped into memory, read only: the one place besides the kernels with `unsafe`.
+//! A file mapped into memory, read only: the one place with `unsafe` besides the kernels and io_uring.
 //!
 //! Only packed model files are mapped. They are the app's own, and immutable by contract: they are written under another
 //! name and renamed, so a new version is a new file and the old one lives as long as it is mapped. What the contract

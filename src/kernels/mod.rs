@@ -14,7 +14,7 @@
 //!
 //! Bits are promised for numbers; where a result is NaN, every instruction set gives NaN, but not the same payload.
 //!
-//! This is the only part of the crate, besides file mapping, with `unsafe`. It knows slices, not models.
+//! This is the only part of the crate, besides file mapping and io_uring, with `unsafe`. It knows slices, not models.
 #![allow(unsafe_code)]
 // Indices are lanes, rows of a tile and columns, which several arrays share.
 #![allow(clippy::needless_range_loop)]

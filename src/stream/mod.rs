@@ -1,13 +1,13 @@
 //! Weights on their way from flash: reads past the page cache into a ring of buffers, ahead of the computation.
 //!
 //! A model that is larger than memory decodes as fast as its disk reads, if the disk never rests. So a *ring* of two or three
-//! buffers, each as long as a layer, is filled by a few threads with positioned reads of a block each (`O_DIRECT` where the
-//! system has it): while a pass computes with one buffer, the next layers are read into the others, and behind the last layer the
-//! ring goes on with the first one of the next step. It knows extents of a file and not what they mean; [`model::streamed`](crate::model::streamed) makes
-//! layers of them.
+//! buffers, each as long as a layer, is filled with reads of a block each (`O_DIRECT` where the system has it), many at a time: by
+//! one thread through io_uring, or by as many threads with a positioned read each. While a pass computes with one buffer, the next
+//! layers are read into the others, and behind the last layer the ring goes on with the first one of the next step. It knows extents
+//! of a file and not what they mean; [`model::streamed`](crate::model::streamed) makes layers of them.
 //!
 //! ```text
-//! threads   read 4a 4b 4c 5a 5b 5c 6a …          blocks of extents 4, 5, 6
+//! reads     4a 4b 4c 5a 5b 5c 6a …               blocks of extents 4, 5, 6
 //! ring      [ 3: lent ] [ 4: ready ] [ 5: … ]    three buffers
 //! pass      computes 3, gives it back, takes 4   or waits: that is a stall
 //! ```
