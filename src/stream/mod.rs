@@ -2,7 +2,7 @@
 //!
 //! A model that is larger than memory decodes as fast as its disk reads, if the disk never rests. So a *ring* of two or three
 //! buffers, each as long as a layer, is filled with reads of a block each (`O_DIRECT` where the system has it), many at a time: by
-//! one thread through io_uring, or by as many threads with a positioned read each. While a pass computes with one buffer, the next
+//! a few threads through io_uring, or by as many threads with a positioned read each. While a pass computes with one buffer, the next
 //! layers are read into the others, and behind the last layer the ring goes on with the first one of the next step. It knows extents
 //! of a file and not what they mean; [`model::streamed`](crate::model::streamed) makes layers of them.
 //!

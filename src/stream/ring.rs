@@ -90,8 +90,8 @@ impl Ring {
         let shared = Arc::new(Shared { file, meter, options, extents, state, arrived, work });
         let mode = shared.file.mode();
         let mut ring = Self { shared, threads: Vec::new(), mode };
-        if let Some(thread) = ring.start_queued()? {
-            ring.threads.push(thread);
+        ring.start_queued()?;
+        if !ring.threads.is_empty() {
             ring.mode = ReadMode::Queued;
             return Ok(ring);
         }
@@ -102,15 +102,11 @@ impl Ring {
         Ok(ring)
     }
 
-    /// One thread with all reads under way, where the system and the file allow it.
-    #[cfg(target_os = "linux")]
-    fn start_queued(&self) -> std::io::Result<Option<JoinHandle<()>>> {
-        queued::start(&self.shared)
-    }
-
-    #[cfg(not(target_os = "linux"))]
-    fn start_queued(&self) -> std::io::Result<Option<JoinHandle<()>>> {
-        Ok(None)
+    /// Starts a few threads with several reads under way each, where the system and the file allow it.
+    fn start_queued(&mut self) -> std::io::Result<()> {
+        #[cfg(target_os = "linux")]
+        queued::start(&self.shared, &mut self.threads)?;
+        Ok(())
     }
 
     /// How it reads.

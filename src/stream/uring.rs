@@ -1,4 +1,4 @@
-//! Reads through io_uring: one thread has many of them under way, and is woken once for those that ended together.
+//! Reads through io_uring: a thread has several of them under way, and is woken once for those that ended together.
 //!
 //! This is the one place of the file reading with `unsafe`: the system writes into a block's memory behind the compiler's back.
 //! So a block whose read is under way is owned here, where nobody touches it, and comes out when its read has ended.

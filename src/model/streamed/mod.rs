@@ -45,7 +45,7 @@ pub const BLOCK_BYTES: usize = 1 << 20;
 
 /// Reads at a time. The disk may rest between telling that reads have ended and being asked for more, above all while a layer computes:
 /// the more there are, the more seldom. A wrong guess of what comes next costs as many (`benches/RESULTS.md`).
-pub const N_READS: usize = 16;
+pub const N_READS: usize = 24;
 
 /// A pass that cannot be cancelled.
 static NEVER: AtomicBool = AtomicBool::new(false);

@@ -1,4 +1,4 @@
-//! One thread that keeps all reads of a ring under way through io_uring.
+//! A few threads that keep the reads of a ring under way through io_uring.
 
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, PoisonError};
@@ -8,31 +8,41 @@ use std::time::{Duration, Instant};
 use super::{Shared, spawn};
 use crate::stream::uring::{Ended, Uring};
 
+/// Threads, with a queue each that has its share of the reads: when one is late for its turn on a busy processor, another one keeps
+/// the disk busy.
+const N_QUEUES: usize = 4;
+
 /// How long to leave the system alone that could not take a read for want of memory.
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Starts the thread; `None` where reads have to go through the reader, or the system has no io_uring for this process.
+/// Starts threads and adds them to `threads`: none where reads have to go through the reader, or the system has no io_uring for this
+/// process.
 ///
 /// # Errors
-/// The system gave no thread.
-pub(super) fn start(shared: &Arc<Shared>) -> std::io::Result<Option<JoinHandle<()>>> {
-    let Some(Ok(file)) = shared.file.direct_file().map(std::fs::File::try_clone) else { return Ok(None) };
-    let (shared, n_reads) = (Arc::clone(shared), shared.options.n_reads);
-    let (started, is_started) = sync_channel(1);
-    let thread = spawn(move || {
-        let uring = Uring::new(file, n_reads);
-        // Who starts the thread waits for this.
-        let _ = started.send(uring.is_ok());
-        if let Ok(uring) = uring {
-            shared.read_queued(uring);
+/// The system gave no thread; those that were started are in `threads`.
+pub(super) fn start(shared: &Arc<Shared>, threads: &mut Vec<JoinHandle<()>>) -> std::io::Result<()> {
+    let Some(file) = shared.file.direct_file() else { return Ok(()) };
+    let n_reads = shared.options.n_reads.div_ceil(N_QUEUES);
+    for _ in 0..N_QUEUES {
+        let Ok(file) = file.try_clone() else { break };
+        let shared = Arc::clone(shared);
+        let (started, is_started) = sync_channel(1);
+        let thread = spawn(move || {
+            let uring = Uring::new(file, n_reads);
+            // Who starts the thread waits for this.
+            let _ = started.send(uring.is_ok());
+            if let Ok(uring) = uring {
+                shared.read_queued(uring);
+            }
+        })?;
+        if !is_started.recv().unwrap_or(false) {
+            // It panics by a bug only, and has said so already.
+            let _ = thread.join();
+            break;
         }
-    })?;
-    if is_started.recv().unwrap_or(false) {
-        return Ok(Some(thread));
+        threads.push(thread);
     }
-    // It panics by a bug only, and has said so already.
-    let _ = thread.join();
-    Ok(None)
+    Ok(())
 }
 
 impl Shared {
@@ -80,6 +90,7 @@ impl Shared {
         }
         if is_news {
             self.arrived.notify_all();
+            self.work.notify_all();
         }
     }
 }
