@@ -1,19 +1,21 @@
-//! `reads FILE MIB ROUNDS`: reads the first MIB of a file past the page cache, by threads and by io_uring, in blocks of several
-//! sizes and several at a time, the cells taking turns; prints medians, the best, and the processor time.
+//! `reads FILE MIB ROUNDS [MEMORY_MIB]`: reads the first MIB of a file past the page cache, by threads and by io_uring, in blocks of
+//! several sizes and several at a time, the cells taking turns; prints medians, the best, and the processor time. Blocks go round
+//! MEMORY_MIB of memory, as those of a model do, or, where it is not given, into one place for each read at a time.
 
 use std::alloc::{Layout, alloc, dealloc};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use io_uring::{IoUring, opcode, types};
 
 const BLOCKS: [usize; 3] = [256 << 10, 1 << 20, 4 << 20];
-const AT_A_TIME: [usize; 4] = [1, 2, 4, 8];
+const AT_A_TIME: [usize; 6] = [1, 2, 4, 8, 16, 24];
 
 /// Memory that direct reads take, in huge pages where the system has them: a read into small ones is in hundreds of pieces.
 struct Pages {
@@ -50,17 +52,23 @@ impl Drop for Pages {
     }
 }
 
-fn by_threads(file: &File, total: u64, block: usize, n: usize) -> io::Result<()> {
-    let next = AtomicU64::new(0);
+/// Blocks that nobody reads into, the one that has been free for longest first.
+fn blocks(pages: &mut Pages, block: usize) -> VecDeque<&mut [u8]> {
+    pages.bytes().chunks_exact_mut(block).collect()
+}
+
+fn by_threads(file: &File, total: u64, block: usize, n: usize, pages: &mut Pages) -> io::Result<()> {
+    let (next, free) = (AtomicU64::new(0), Mutex::new(blocks(pages, block)));
     std::thread::scope(|scope| {
         let read = || -> io::Result<()> {
-            let mut pages = Pages::new(block);
             loop {
                 let offset = next.fetch_add(block as u64, Ordering::Relaxed);
                 if offset + block as u64 > total {
                     return Ok(());
                 }
-                file.read_exact_at(pages.bytes(), offset)?;
+                let to = free.lock().expect("no panic").pop_front().expect("more blocks than threads");
+                file.read_exact_at(to, offset)?;
+                free.lock().expect("no panic").push_back(to);
             }
         };
         let threads: Vec<_> = (0..n).map(|_| scope.spawn(read)).collect();
@@ -68,18 +76,19 @@ fn by_threads(file: &File, total: u64, block: usize, n: usize) -> io::Result<()>
     })
 }
 
-fn by_ring(file: &File, total: u64, block: usize, n: usize) -> io::Result<()> {
-    let mut ring = IoUring::new(64)?;
-    let mut pages = Pages::new(block * n);
-    let (mut next, mut n_under_way) = (0u64, 0);
-    let mut free: Vec<usize> = (0..n).collect();
+fn by_ring(file: &File, total: u64, block: usize, n: usize, pages: &mut Pages) -> io::Result<()> {
+    let mut ring: IoUring = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(64)?;
+    let mut blocks = blocks(pages, block);
+    let (n_blocks, mut next, mut n_under_way) = (blocks.len(), 0u64, 0);
+    let mut free: VecDeque<usize> = (0..n_blocks).collect();
     loop {
         while next + block as u64 <= total
-            && let Some(slot) = free.pop()
+            && n_under_way < n
+            && let Some(slot) = free.pop_front()
         {
-            let to = pages.bytes()[slot * block..].as_mut_ptr();
+            let to = blocks[slot].as_mut_ptr();
             let read = opcode::Read::new(types::Fd(file.as_raw_fd()), to, block as u32).offset(next);
-            // SAFETY: the slot's memory outlives the ring's reads (the loop ends when none is under way), and no other
+            // SAFETY: the block's memory outlives the ring's reads (the loop ends when none is under way), and no other
             // read writes to it meanwhile.
             unsafe { ring.submission().push(&read.build().user_data(slot as u64)) }.expect("room");
             next += block as u64;
@@ -91,7 +100,7 @@ fn by_ring(file: &File, total: u64, block: usize, n: usize) -> io::Result<()> {
         ring.submit_and_wait(1)?;
         for done in ring.completion() {
             assert_eq!(done.result(), block as i32, "a whole read");
-            free.push(done.user_data() as usize);
+            free.push_back(done.user_data() as usize);
             n_under_way -= 1;
         }
     }
@@ -111,19 +120,25 @@ fn cpu_s() -> f64 {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().collect();
-    let [_, path, mib, rounds] = args.as_slice() else { return Err("usage: reads FILE MIB ROUNDS".into()) };
+    let (path, mib, rounds, memory_mib) = match args.as_slice() {
+        [_, path, mib, rounds] => (path, mib, rounds, "0"),
+        [_, path, mib, rounds, memory_mib] => (path, mib, rounds, memory_mib.as_str()),
+        _ => return Err("usage: reads FILE MIB ROUNDS [MEMORY_MIB]".into()),
+    };
+    let memory = memory_mib.parse::<usize>()? << 20;
     let (total, rounds) = (mib.parse::<u64>()? << 20, rounds.parse::<usize>()?);
     let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path)?;
-    type Read = fn(&File, u64, usize, usize) -> io::Result<()>;
+    type Read = fn(&File, u64, usize, usize, &mut Pages) -> io::Result<()>;
     let ways: [(&str, Read); 2] = [("threads", by_threads), ("io_uring", by_ring)];
     // MB/s and processor seconds of each round.
     let mut cells: BTreeMap<(usize, usize, &str), Vec<(f64, f64)>> = BTreeMap::new();
     for _ in 0..rounds {
         for block in BLOCKS {
             for n in AT_A_TIME {
+                let mut pages = Pages::new(memory.max(block * n));
                 for (name, read) in ways {
                     let (cpu, start) = (cpu_s(), Instant::now());
-                    read(&file, total, block, n)?;
+                    read(&file, total, block, n, &mut pages)?;
                     let mb_s = total as f64 / start.elapsed().as_secs_f64() / 1e6;
                     cells.entry((block, n, name)).or_default().push((mb_s, cpu_s() - cpu));
                 }
