@@ -52,6 +52,12 @@ impl Drop for Pages {
     }
 }
 
+/// Block, reads at a time, and how: of each, MB/s and processor seconds of every round.
+type Cell = (usize, usize, &'static str);
+
+/// Reads so many bytes of a file in blocks, so many at a time.
+type Read = fn(&File, u64, usize, usize, &mut Pages) -> io::Result<()>;
+
 /// Blocks that nobody reads into, the one that has been free for longest first.
 fn blocks(pages: &mut Pages, block: usize) -> VecDeque<&mut [u8]> {
     pages.bytes().chunks_exact_mut(block).collect()
@@ -128,10 +134,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let memory = memory_mib.parse::<usize>()? << 20;
     let (total, rounds) = (mib.parse::<u64>()? << 20, rounds.parse::<usize>()?);
     let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path)?;
-    type Read = fn(&File, u64, usize, usize, &mut Pages) -> io::Result<()>;
     let ways: [(&str, Read); 2] = [("threads", by_threads), ("io_uring", by_ring)];
-    // MB/s and processor seconds of each round.
-    let mut cells: BTreeMap<(usize, usize, &str), Vec<(f64, f64)>> = BTreeMap::new();
+    let mut cells: BTreeMap<Cell, Vec<(f64, f64)>> = BTreeMap::new();
     for _ in 0..rounds {
         for block in BLOCKS {
             for n in AT_A_TIME {
