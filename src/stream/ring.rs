@@ -384,10 +384,11 @@ mod tests {
 
     #[test]
     fn a_reader_that_panics_is_an_error() {
-        // The first read of the extent that is wanted; another thread may read of the next one before it.
+        // The first read of the extent that is wanted; another thread may read of the next ones before it. There are more extents than
+        // buffers, so that it is not read ahead a second time.
         let planted = AtomicBool::new(false);
         let (ring, _) =
-            ring(2, OPTIONS, move |_, offset| match offset == 0 && !planted.swap(true, Ordering::Relaxed) {
+            ring(4, OPTIONS, move |_, offset| match offset == 0 && !planted.swap(true, Ordering::Relaxed) {
                 true => panic!("planted"),
                 false => Ok(()),
             });

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::{Shared, spawn};
+use super::{Shared, State, spawn};
 use crate::stream::uring::{Ended, Uring};
 
 /// Threads, with a queue each that has its share of the reads: when one is late for its turn on a busy processor, another one keeps
@@ -78,7 +78,7 @@ impl Shared {
         }
     }
 
-    fn end(&self, state: &mut super::State, ended: &mut Vec<Ended>) {
+    fn end(&self, state: &mut State, ended: &mut Vec<Ended>) {
         if ended.is_empty() {
             return;
         }
