@@ -42,8 +42,6 @@ pub mod testing;
 mod tree;
 
 #[cfg(test)]
-mod builder_tests;
-#[cfg(test)]
 mod source_tests;
 
 pub use alignment::{RejectionCounter, Rejections};

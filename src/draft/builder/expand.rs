@@ -1,0 +1,178 @@
+//! Asking the sources what comes below a node.
+
+use super::claims::Child;
+use super::frontier::{Found, Ranked};
+use super::{CURSORS_MAX, Scratch, TreeBuilder};
+use crate::draft::source::DraftSource;
+use crate::draft::{CostProfile, NodeIdx, Weighing};
+
+/// Nodes that a source computes in one pass at most.
+const GROUP_MAX: usize = 8;
+
+impl TreeBuilder {
+    /// Asks the sources for the children of a node that has just entered the tree.
+    pub(super) fn expand(
+        &mut self,
+        sources: &mut [Box<dyn DraftSource>],
+        found: usize,
+        node: NodeIdx,
+        max_depth: u32,
+        costs: &CostProfile,
+    ) {
+        let Found { depth, reach, cursors, .. } = self.found[found];
+        let first_claim = self.claims.len();
+        let mut waits = false;
+        if depth < max_depth {
+            waits = self.ask(sources, cursors, (depth + 1, reach));
+        }
+        self.agree(first_claim);
+        if waits && self.ask_computing(sources, found, max_depth, costs) {
+            self.agree(first_claim);
+        }
+        self.claims_of[node.index()] = (first_claim as u32, self.claims.len() as u32);
+        for i in 0..self.scratch.children.len() {
+            let child = self.scratch.children[i];
+            let reach = reach * child.probability;
+            if reach < self.config.reach_min {
+                continue;
+            }
+            let first_cursor = self.cursors.len() as u32;
+            let claims = &self.claims[child.claims.0 as usize..child.claims.1 as usize];
+            let caps = claims.iter().map(|claim| self.caps[usize::from(claim.source)].after(&claim.evidence));
+            let cap = caps.fold(0.0, f32::max);
+            for of_source in claims.chunk_by(|a, b| a.source == b.source) {
+                let cursors = of_source.iter().take(CURSORS_MAX);
+                self.cursors.extend(cursors.map(|claim| (claim.source, claim.next)));
+            }
+            let cap = if self.hears_model && self.advance(sources, cursors, child) { 1.0 } else { cap };
+            self.frontier.push(Ranked { reach, found: self.found.len() as u32, node: None });
+            self.found.push(Found {
+                token: child.token,
+                parent: node,
+                depth: depth + 1,
+                reach,
+                source: child.source,
+                cursors: (first_cursor, self.cursors.len() as u32),
+                cap,
+            });
+        }
+    }
+
+    /// Lets the sources that stand at a node (its cursors) and do not claim this child go on to it; `true` where one does.
+    fn advance(&mut self, sources: &mut [Box<dyn DraftSource>], cursors: (u32, u32), child: Child) -> bool {
+        let claims = &self.claims[child.claims.0 as usize..child.claims.1 as usize];
+        let mut goes_on = false;
+        for at in cursors.0..cursors.1 {
+            let (index, cursor) = self.cursors[at as usize];
+            if claims.iter().any(|claim| claim.source == index) {
+                continue;
+            }
+            if let Some(next) = sources[usize::from(index)].advance(cursor, child.token) {
+                self.cursors.push((index, next));
+                goes_on = true;
+            }
+        }
+        goes_on
+    }
+
+    /// Collects what the sources claim at the cursors of a node with this reach; `true` where one that computes was left out.
+    fn ask(&mut self, sources: &mut [Box<dyn DraftSource>], cursors: (u32, u32), below: (u32, f32)) -> bool {
+        let weighs = self.config.weighing == Weighing::Learned;
+        let mut waits = false;
+        let mut start = cursors.0;
+        while start < cursors.1 {
+            let index = self.cursors[start as usize].0;
+            let group = self.cursors[start as usize..cursors.1 as usize].iter();
+            let n = group.take_while(|cursor| cursor.0 == index).count() as u32;
+            self.scratch.frontier.clear();
+            let group = &self.cursors[start as usize..(start + n) as usize];
+            self.scratch.frontier.extend(group.iter().map(|&(_, cursor)| cursor));
+            let source = &mut sources[usize::from(index)];
+            if weighs && source.expansion_us(&self.scratch.frontier) > 0.0 {
+                waits = true;
+            } else {
+                self.claim(index, source.as_mut(), below);
+            }
+            start += n;
+        }
+        waits
+    }
+
+    /// Asks the sources that compute at a node, where that pays; `scratch.children` is what the others know of it. `true` where
+    /// one was asked.
+    fn ask_computing(
+        &mut self,
+        sources: &mut [Box<dyn DraftSource>],
+        found: usize,
+        max_depth: u32,
+        costs: &CostProfile,
+    ) -> bool {
+        let Found { depth, reach, cursors, .. } = self.found[found];
+        // Best first. Many weak claims may add up to 1 and still leave open which of them is right.
+        let known = self.scratch.children.first().map_or(0.0, |child| child.probability);
+        let mut asked = false;
+        for at in cursors.0..cursors.1 {
+            let (index, cursor) = self.cursors[at as usize];
+            let source = &mut sources[usize::from(index)];
+            let alone_us = source.expansion_us(&[cursor]);
+            if alone_us <= 0.0 {
+                continue; // it looks up, and has been asked
+            }
+            let first_hit = self.table.first_hit(source.kind());
+            let alone = reach * (1.0 - known) * first_hit;
+            self.scratch.frontier.clear();
+            self.scratch.frontier.push(cursor);
+            self.find_waiting(index, max_depth);
+            let (gain, us) = self.join_waiting(source.as_ref(), (alone, alone_us), first_hit);
+            if self.growth.pays(gain, us, costs) {
+                source.prepare(&self.scratch.frontier);
+                self.growth.spend(us, costs);
+                self.scratch.frontier.truncate(1);
+                self.claim(index, source.as_mut(), (depth + 1, reach));
+                asked = true;
+            }
+        }
+        asked
+    }
+
+    /// Lists the frontier nodes that wait for this source alone, highest reach first.
+    fn find_waiting(&mut self, index: u8, max_depth: u32) {
+        let Self { found, frontier, cursors, scratch, .. } = self;
+        scratch.waiting.clear();
+        for &ranked in frontier.iter() {
+            let Found { depth, reach, cursors: (start, end), .. } = found[ranked.found as usize];
+            // Where others go on too, they are asked first.
+            if let [(of, cursor)] = cursors[start as usize..end as usize]
+                && of == index
+                && depth < max_depth
+            {
+                scratch.waiting.push((Ranked { reach, ..ranked }, cursor));
+            }
+        }
+        scratch.waiting.sort_unstable_by_key(|waiting| std::cmp::Reverse(waiting.0));
+        scratch.waiting.truncate(GROUP_MAX - 1);
+    }
+
+    /// Adds waiting nodes to the pass in `scratch.frontier` while they make its gain per µs larger, and returns its gain and µs.
+    fn join_waiting(
+        &mut self,
+        source: &dyn DraftSource,
+        (mut gain, mut us): (f32, f32),
+        first_hit: f32,
+    ) -> (f32, f32) {
+        let Scratch { frontier, waiting, .. } = &mut self.scratch;
+        for &(Ranked { reach, .. }, cursor) in waiting.iter() {
+            frontier.push(cursor);
+            let (more_gain, more_us) = (gain + reach * first_hit, source.expansion_us(frontier));
+            if more_us <= us {
+                continue; // it is computed already, and joins for nothing
+            }
+            if more_gain / more_us < gain / us {
+                frontier.pop();
+                break;
+            }
+            (gain, us) = (more_gain, more_us);
+        }
+        (gain, us)
+    }
+}

@@ -1,0 +1,238 @@
+//! The tree builder: Lever's greedy search, generalised to all sources at once.
+//!
+//! ```text
+//! frontier ← {root};  T ← {}
+//! while T has room:
+//!   v ← frontier node with the highest reach r(v);  T ← T + v
+//!   ask every source that has a cursor at v;  frontier ← frontier + children,  r(child) = r(v) · p(child)
+//!     (as late as the order allows: when r(v) · the most that p can be comes up)
+//!   ask a source that computes only where that pays, and for several frontier nodes at once where that is cheaper
+//!   stop when no larger tree can pay
+//! keep the prefix of T with the highest gain/cost
+//! ```
+//!
+//! Since p ≤ 1 a child's reach is at most its parent's, so nodes come out in order of falling reach, and the first m of
+//! them are the tree of m nodes with the highest gain `1 + Σ r`. Lever stops at the first node that lowers gain/cost
+//! (eq. 6); with a staircase of batch lengths that is a local optimum. Evaluating every prefix costs nothing more and
+//! finds the best size of all, fills the free rows of a stair, and lets `{root}` compete: that is plain decoding.
+//!
+//! Sources that look up are asked at every node. One that computes ([`DraftSource::expansion_us`]: a draft model) is asked by
+//! eq. 6 itself: a pass of `t` µs at a node v, of whose children the other sources know a share of the probability already, is
+//! expected to gain `r(v) · (1 − known) · p̂`, with p̂ how often its likeliest claim comes true, and is made if that beats
+//! gain/cost. Nodes that wait in the frontier join the pass while they make its gain per µs larger: so passes are serial while
+//! one node stands out, and grouped when several good ones wait. What passes take enters the cost of every size alike.
+
+mod claims;
+mod expand;
+mod frontier;
+mod growth;
+mod judged;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BinaryHeap;
+
+use self::claims::{Child, Claim, is_of_model, is_of_target};
+use self::frontier::{Found, Ranked};
+use self::growth::Growth;
+use super::reliability::{Caps, ReliabilityTable};
+use super::source::{Anchor, Candidates, Cursor, DraftSource, StepOutcome};
+use super::{BuilderConfig, CostProfile, DraftTree, NodeIdx, StepLimits, Weighing};
+use crate::token::TokenId;
+
+/// Draft sources that a tree is built from at most: [`TreeBuilder::build`] panics with more.
+pub const SOURCES_MAX: usize = u8::MAX as usize - 1;
+
+/// Cursors of one source at one node at most.
+const CURSORS_MAX: usize = 8;
+
+/// Builds the draft tree of each step from all sources, and learns from what became of it.
+///
+/// Deterministic: equal calls give equal trees; ties go to the node that was found first, then to the lower token.
+/// Cost: at most `max_rows` nodes are expanded, each with one call per source. No allocation once warm. Memory: below
+/// 1 MB at the default bounds.
+#[derive(Debug)]
+pub struct TreeBuilder {
+    config: BuilderConfig,
+    table: ReliabilityTable,
+    n_builds: u64,
+    /// Nodes found in this build, in order of discovery; node 0 is the root.
+    found: Vec<Found>,
+    frontier: BinaryHeap<Ranked>,
+    /// Cursors of all found nodes; a node's are contiguous and grouped by source.
+    cursors: Vec<(u8, Cursor)>,
+    /// Claims under all expanded nodes; a node's are contiguous.
+    claims: Vec<Claim>,
+    /// For each node of the tree: the claims about its children, none where nobody was asked. Shape `[tree.len()]`.
+    claims_of: Vec<(u32, u32)>,
+    /// Of each source: what its claims can be worth in this build.
+    caps: Vec<Caps>,
+    /// Whether some source knows what the target has said elsewhere.
+    hears_target: bool,
+    /// Whether some source is a draft model.
+    hears_model: bool,
+    growth: Growth,
+    scratch: Scratch,
+}
+
+#[derive(Debug)]
+struct Scratch {
+    anchors: Vec<Anchor>,
+    frontier: Vec<Cursor>,
+    candidates: Candidates,
+    children: Vec<Child>,
+    /// Frontier nodes that may join a pass, by reach.
+    waiting: Vec<(Ranked, Cursor)>,
+}
+
+impl TreeBuilder {
+    /// A builder with the reliability table that ships.
+    pub fn new(config: BuilderConfig) -> Self {
+        Self::with_table(config, ReliabilityTable::new())
+    }
+
+    /// A builder that goes on with what another one has learned.
+    pub fn with_table(config: BuilderConfig, table: ReliabilityTable) -> Self {
+        let config = BuilderConfig { max_rows: config.max_rows.max(1), ..config };
+        TreeBuilder {
+            config,
+            table,
+            n_builds: 0,
+            found: Vec::new(),
+            frontier: BinaryHeap::new(),
+            cursors: Vec::new(),
+            claims: Vec::new(),
+            claims_of: Vec::new(),
+            caps: Vec::new(),
+            hears_target: false,
+            hears_model: false,
+            growth: Growth::default(),
+            scratch: Scratch {
+                anchors: Vec::new(),
+                frontier: Vec::new(),
+                candidates: Candidates::with_limit(config.n_candidates_max),
+                children: Vec::new(),
+                waiting: Vec::new(),
+            },
+        }
+    }
+
+    /// What was learned so far.
+    pub fn table(&self) -> &ReliabilityTable {
+        &self.table
+    }
+
+    /// How many draft tokens the newest build has weighed, whether or not they paid.
+    pub fn n_considered(&self) -> usize {
+        self.found.len().saturating_sub(1)
+    }
+
+    /// Goes on with what another builder has learned.
+    pub fn set_table(&mut self, table: ReliabilityTable) {
+        self.table = table;
+    }
+
+    /// Builds the tree of the next step into `tree`: its root is the last of `committed`.
+    ///
+    /// # Panics
+    /// `committed` is empty, or there are more than [`SOURCES_MAX`] sources.
+    pub fn build(
+        &mut self,
+        sources: &mut [Box<dyn DraftSource>],
+        committed: &[TokenId],
+        limits: StepLimits,
+        costs: &CostProfile,
+        tree: &mut DraftTree,
+    ) {
+        assert!(sources.len() <= SOURCES_MAX, "{} sources", sources.len());
+        let root = *committed.last().expect("a tree has a root: the last committed token");
+        let max_rows = limits.max_rows.clamp(1, self.config.max_rows);
+        let max_depth = limits.max_depth.min(self.config.max_depth) as u32;
+        self.start(sources, committed, root);
+        tree.start(root);
+        self.n_builds += 1;
+        tree.set_id(self.n_builds);
+        self.growth.start(costs, self.config.margin, max_rows);
+        self.expand(sources, 0, NodeIdx::ROOT, max_depth, costs);
+
+        let weighs = self.config.weighing == Weighing::Learned;
+        while tree.len() < max_rows {
+            let Some(&Ranked { reach, .. }) = self.frontier.peek() else { break };
+            if weighs && !self.growth.can_improve(reach, costs) {
+                break;
+            }
+            let Ranked { found, node, .. } = self.frontier.pop().expect("just seen");
+            if let Some(node) = node {
+                self.expand(sources, found as usize, node, max_depth, costs);
+                continue;
+            }
+            let Found { token, parent, source, cap, .. } = self.found[found as usize];
+            let node = tree.push(parent, token, reach, usize::from(source));
+            self.claims_of.push((0, 0));
+            self.growth.push(reach, costs);
+            self.frontier.push(Ranked { reach: reach * cap, found, node: Some(node) });
+        }
+        if weighs {
+            tree.truncate(self.growth.best_rows);
+        }
+    }
+
+    /// Learns from a step, and lets every source learn: `committed` is everything committed so far, the step's tokens
+    /// included.
+    pub fn observe(
+        &mut self,
+        sources: &mut [Box<dyn DraftSource>],
+        committed: &[TokenId],
+        outcome: &StepOutcome<'_>,
+    ) {
+        if self.config.weighing == Weighing::Learned && outcome.tree.id() == self.n_builds {
+            self.learn(outcome);
+            self.age(sources);
+        }
+        for source in sources {
+            source.observe(committed, outcome);
+        }
+    }
+
+    /// Bytes on the heap; the sources are left out.
+    pub fn memory_usage(&self) -> usize {
+        self.table.memory_usage()
+            + self.found.capacity() * size_of::<Found>()
+            + self.frontier.capacity() * size_of::<Ranked>()
+            + self.cursors.capacity() * size_of::<(u8, Cursor)>()
+            + self.claims.capacity() * size_of::<Claim>()
+            + self.claims_of.capacity() * size_of::<(u32, u32)>()
+            + self.caps.capacity() * size_of::<Caps>()
+            + self.growth.gains.capacity() * size_of::<f32>()
+            + self.scratch.children.capacity() * size_of::<Child>()
+            + self.scratch.waiting.capacity() * size_of::<(Ranked, Cursor)>()
+            + self.config.n_candidates_max * size_of::<super::Candidate>()
+    }
+
+    /// The root as the only found node, with the cursors of all anchors.
+    fn start(&mut self, sources: &mut [Box<dyn DraftSource>], committed: &[TokenId], root: TokenId) {
+        self.found.clear();
+        self.frontier.clear();
+        self.cursors.clear();
+        self.claims.clear();
+        self.claims_of.clear();
+        for (index, source) in sources.iter_mut().enumerate() {
+            self.scratch.anchors.clear();
+            source.anchors(committed, &mut self.scratch.anchors);
+            let anchors = self.scratch.anchors.iter().take(CURSORS_MAX);
+            self.cursors.extend(anchors.map(|anchor| (index as u8, anchor.cursor)));
+        }
+        self.caps.clear();
+        self.caps.extend(sources.iter().map(|source| match self.config.weighing {
+            Weighing::Learned => self.table.caps(source.kind()),
+            Weighing::AsClaimed => Caps::NONE,
+        }));
+        self.hears_target = sources.iter().any(|source| is_of_target(source.kind()));
+        self.hears_model = sources.iter().any(|source| is_of_model(source.kind()));
+        let cursors = (0, self.cursors.len() as u32);
+        let parent = NodeIdx::ROOT;
+        let root = Found { token: root, parent, depth: 0, reach: 1.0, source: u8::MAX, cursors, cap: 1.0 };
+        self.found.push(root);
+        self.claims_of.push((0, 0));
+    }
+}
