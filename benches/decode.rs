@@ -49,7 +49,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("fixture target, {isa}, {n_threads} threads, greedy, {} notes, {ROUNDS} rounds", notes.len());
     let costs = engine.cost_profile();
     let rows: Vec<String> =
-        [1, 2, 4, 8, 16, 32].iter().map(|&n| format!("{n}: {:.0}", costs.verify_us(n))).collect();
+        [1, 2, 4, 8, 16, 32].iter().map(|&n| format!("{n}: {:.0}", costs.verify_us(n, 1))).collect();
     println!("verification, µs by rows: {}\n", rows.join(", "));
     println!(
         "| task | answers | tokens | plain tokens/s | drafted tokens/s | ratio | tokens per step | draft + observe µs/step |"

@@ -90,6 +90,7 @@ fn building_and_learning_allocate_nothing_once_warm() {
     let mut sources: Vec<Box<dyn DraftSource>> = vec![Box::new(ContextSource::new())];
     let mut builder = TreeBuilder::new(BuilderConfig::new(common::VOCAB_SIZE));
     let costs = CostProfile::free_rows(100.0);
+    let mut learning = CostProfile::from_measurements(&[(1, 100.0), (64, 200.0)]);
     let mut tree = DraftTree::default();
     let mut committed = common::prompt(1, 400);
     sources[0].prime(&committed);
@@ -104,6 +105,7 @@ fn building_and_learning_allocate_nothing_once_warm() {
     let learned = allocations_in(|| {
         for i in 0..100 {
             builder.build(&mut sources, &committed, StepLimits::NONE, &costs, &mut tree);
+            learning.observe(tree.len(), tree.n_leaves(), 100.0);
             committed.push(committed[i]);
             let new_tokens = [committed[i]];
             let accepted: &[NodeIdx] = &[];

@@ -182,7 +182,7 @@ proptest! {
             let Ok(profile) = MachineProfile::parse(&bytes, Path::new("damaged.json")) else { return };
             for context in [0, 500, usize::MAX] {
                 let costs = profile.costs(context, 8);
-                assert!((1..=65).all(|rows| costs.verify_us(rows).is_finite() && costs.verify_us(rows) > 0.0));
+                assert!((1..=65).all(|rows| costs.verify_us(rows, 1).is_finite() && costs.verify_us(rows, 1) > 0.0));
             }
         });
     }

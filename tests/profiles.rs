@@ -101,12 +101,12 @@ fn what_generations_learn_of_the_device_is_kept() {
     }
     let after = engine.cost_profile();
     for rows in [1, 4, 16] {
-        let factor = after.verify_us(rows) / before.verify_us(rows);
+        let factor = after.verify_us(rows, 1) / before.verify_us(rows, 1);
         assert!((4.0..17.0).contains(&factor), "{rows} rows cost {factor} times as much");
     }
     // A session without use for the profile leaves it alone.
     generate(&engine, SessionOptions { kv_type: KvType::F32, ..SessionOptions::default() }, 20);
-    assert_eq!(engine.cost_profile().verify_us(1), after.verify_us(1));
+    assert_eq!(engine.cost_profile().verify_us(1, 1), after.verify_us(1, 1));
 }
 
 #[test]

@@ -111,7 +111,7 @@ mod tests {
         std::fs::write(&path, " [[1, 100.0], [8, 200]]").unwrap();
         let costs = Costs::read(&path).unwrap();
         assert!(!costs.knows_contexts());
-        assert!((costs.behind(5000).verify_us(8) - 200.0).abs() < 0.1);
+        assert!((costs.behind(5000).verify_us(8, 1) - 200.0).abs() < 0.1);
         for bad in ["", "[]", "{}", "[[1]]", "[[-1, 2]]", "[[0, 2]]", "[[1, -2]]", "{\"version\": 77}"] {
             std::fs::write(&path, bad).unwrap();
             let error = Costs::read(&path).unwrap_err().to_string();

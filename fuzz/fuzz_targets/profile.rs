@@ -14,7 +14,7 @@ fuzz_target!(|bytes: &[u8]| {
     for context in [0, last / 2, last, last.saturating_add(1), usize::MAX] {
         for projection_rows in [1, 8, VERIFY_ROWS_MAX] {
             let costs = profile.costs(context, projection_rows);
-            let us = [1, 2, 7, VERIFY_ROWS_MAX, VERIFY_ROWS_MAX + 1].map(|rows| costs.verify_us(rows));
+            let us = [1, 2, 7, VERIFY_ROWS_MAX, VERIFY_ROWS_MAX + 1].map(|rows| costs.verify_us(rows, 1));
             assert!(us.iter().all(|us| us.is_finite() && *us > 0.0), "{us:?}");
             assert!(us.is_sorted(), "{us:?}");
         }

@@ -38,6 +38,8 @@ pub struct DraftTree {
     depths: Vec<u32>,
     reach: Vec<f32>,
     sources: Vec<u8>,
+    /// Of each prefix: entry `i` is of the first `i + 1` nodes.
+    leaves: Vec<u32>,
     id: u64,
 }
 
@@ -78,9 +80,14 @@ impl DraftTree {
         self.depths.truncate(len);
         self.reach.truncate(len);
         self.sources.truncate(len);
+        self.leaves.truncate(len);
     }
 
     fn insert(&mut self, token: TokenId, parent: u32, depth: u32, reach: f32, source: u8) {
+        // The first child takes its parent's place among the leaves; the root alone is one.
+        let branches = self.parents.get(1..).is_some_and(|parents| parents.contains(&parent));
+        let leaves = self.leaves.last().map_or(1, |leaves| leaves + u32::from(branches));
+        self.leaves.push(leaves);
         self.tokens.push(token);
         self.parents.push(parent);
         self.depths.push(depth);
@@ -97,6 +104,11 @@ impl DraftTree {
     /// Whether there is nothing but the root.
     pub fn is_empty_draft(&self) -> bool {
         self.len() <= 1
+    }
+
+    /// Number of nodes without children: 1 for a chain, and for the root alone.
+    pub fn n_leaves(&self) -> usize {
+        self.leaves.last().map_or(0, |&leaves| leaves as usize)
     }
 
     /// Tokens of all nodes.
@@ -165,7 +177,9 @@ impl DraftTree {
     pub fn check_integrity(&self) {
         let len = self.len();
         assert!(len > 0, "a tree has a root");
-        for lens in [self.parents.len(), self.depths.len(), self.reach.len(), self.sources.len()] {
+        for lens in
+            [self.parents.len(), self.depths.len(), self.reach.len(), self.sources.len(), self.leaves.len()]
+        {
             assert_eq!(lens, len);
         }
         assert_eq!((self.parents[0], self.depths[0], self.reach[0]), (0, 0, 1.0));
@@ -177,6 +191,8 @@ impl DraftTree {
             assert_ne!(self.sources[i], NO_SOURCE);
             let twin = self.child(NodeIdx(parent as u32), self.tokens[i]);
             assert_eq!(twin, Some(NodeIdx(i as u32)), "siblings with token {}", self.tokens[i]);
+            let is_leaf = |node: &usize| !self.parents[1..=i].contains(&(*node as u32));
+            assert_eq!((0..=i).filter(is_leaf).count(), self.leaves[i] as usize, "leaves of {} nodes", i + 1);
         }
     }
 }
@@ -198,8 +214,16 @@ mod tests {
         assert_eq!((tree.parent(c), tree.parent(NodeIdx::ROOT)), (Some(a), None));
         assert_eq!((tree.source(c), tree.source(NodeIdx::ROOT)), (Some(1), None));
         assert!((tree.gain() - 2.15).abs() < 1e-6);
+        assert_eq!(tree.n_leaves(), 2);
+        tree.truncate(2);
+        assert_eq!(tree.n_leaves(), 1);
+        tree.push(a, TokenId(7), 0.25, 0);
+        tree.push(a, TokenId(8), 0.25, 0);
+        assert_eq!(tree.n_leaves(), 2);
+        tree.check_integrity();
         tree.start(TokenId(9));
         assert!(tree.is_empty_draft());
+        assert_eq!(tree.n_leaves(), 1);
         tree.check_integrity();
     }
 }

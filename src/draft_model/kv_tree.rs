@@ -297,9 +297,10 @@ impl KvTree {
         &self.likely[start as usize..end as usize]
     }
 
-    /// Expected time of a pass over `n_rows` rows, in µs.
+    /// Expected time of a pass over `n_rows` rows, in µs. The rows of a pass are siblings and cousins in any case, so that its leaves
+    /// tell nothing of their own: it is taken for a chain, here and in [`run_nodes`](Self::run_nodes).
     pub(super) fn pass_us(&self, n_rows: usize) -> f32 {
-        self.model.costs().verify_us(n_rows)
+        self.model.costs().verify_us(n_rows, 1)
     }
 
     pub(super) fn computed(&self) -> &Computed {
@@ -340,7 +341,7 @@ impl KvTree {
         self.push_nodes(nodes);
         let us = started.elapsed().as_secs_f64() * 1e6;
         if n_rows <= VERIFY_ROWS_MAX {
-            self.model.costs().observe(n_rows, us as f32);
+            self.model.costs().observe(n_rows, 1, us as f32);
         }
         self.count(us);
         Ok(())

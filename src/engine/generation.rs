@@ -183,7 +183,7 @@ impl<'s> Generation<'s> {
         let costs = match rows {
             DraftRows::Auto => costs,
             // Every row that the policy allows is worth it. What a step takes is still weighed against what a draft model takes.
-            _ => CostProfile::free_rows(if is_lossy { 1.0 } else { costs.verify_us(1) }),
+            _ => CostProfile::free_rows(if is_lossy { 1.0 } else { costs.verify_us(1, 1) }),
         };
         let costs = costs.with_batch_lens(&session.options.verify_lens);
         let request = Request {
@@ -309,7 +309,8 @@ impl<'s> Generation<'s> {
         walked?;
         // Choosing tokens costs what it does in plain decoding, and is no part of the batch.
         let batch_us = time_us.forward - forward_us_before + self.projection.time_us();
-        self.costs.observe(n_rows, batch_us as f32);
+        let n_leaves = self.session.tree.n_leaves();
+        self.costs.observe(n_rows, n_leaves, batch_us as f32);
         self.observe(n_rows, decided, pruned);
         watch.lap(&mut self.stats.time_us.observe);
         Ok(())

@@ -396,11 +396,11 @@ mod tests {
             [(0, 110.0, 240.0), (500, 210.0, 440.0), (1000, 310.0, 640.0), (9999, 310.0, 640.0)]
         {
             let costs = profile.costs(context, 8);
-            assert!((costs.verify_us(1) - one).abs() < 0.1, "{context}: {}", costs.verify_us(1));
-            assert!((costs.verify_us(8) - eight).abs() < 0.1, "{context}: {}", costs.verify_us(8));
+            assert!((costs.verify_us(1, 1) - one).abs() < 0.1, "{context}: {}", costs.verify_us(1, 1));
+            assert!((costs.verify_us(8, 1) - eight).abs() < 0.1, "{context}: {}", costs.verify_us(8, 1));
         }
         // One row projected at a time.
-        assert!((profile.costs(0, 1).verify_us(8) - 210.0).abs() < 0.1);
+        assert!((profile.costs(0, 1).verify_us(8, 1) - 210.0).abs() < 0.1);
     }
 
     #[test]

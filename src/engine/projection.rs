@@ -107,7 +107,7 @@ impl Projection {
             return;
         }
         self.rows.push(node.0);
-        let (reach, alone_us) = (tree.reach()[node.index()], self.costs.verify_us(1));
+        let (reach, alone_us) = (tree.reach()[node.index()], self.costs.verify_us(1, 1));
         // Parents stand before their children.
         for row in node.0 + 1..tree.len() as u32 {
             let n_rows = self.rows.len();
@@ -116,7 +116,7 @@ impl Projection {
             }
             let row = NodeIdx(row);
             let goes_on = tree.parent(row).is_some_and(|parent| self.rows.contains(&parent.0));
-            let added_us = self.costs.verify_us(n_rows + 1) - self.costs.verify_us(n_rows);
+            let added_us = self.costs.verify_us(n_rows + 1, 1) - self.costs.verify_us(n_rows, 1);
             let is_worth_it = added_us * reach <= tree.reach()[row.index()] * alone_us;
             if goes_on && is_worth_it && verified.contains(row) {
                 self.rows.push(row.0);

@@ -82,7 +82,7 @@ impl<'a> Report<'a> {
     /// Whether rows cost anything in a setting.
     pub fn is_weighed(&self, setting: usize) -> bool {
         let costs = self.settings[setting].costs.behind(0);
-        costs.verify_us(self.settings[setting].max_rows) > costs.verify_us(1)
+        costs.verify_us(self.settings[setting].max_rows, 1) > costs.verify_us(1, 1)
     }
 
     /// `value` of Refrain's cell over the best value among the rival rules of a group; `None` where one side is missing.

@@ -14,7 +14,9 @@
 //! Since p ≤ 1 a child's reach is at most its parent's, so nodes come out in order of falling reach, and the first m of
 //! them are the tree of m nodes with the highest gain `1 + Σ r`. Lever stops at the first node that lowers gain/cost
 //! (eq. 6); with a staircase of batch lengths that is a local optimum. Evaluating every prefix costs nothing more and
-//! finds the best size of all, fills the free rows of a stair, and lets `{root}` compete: that is plain decoding.
+//! finds the best size of all, fills the free rows of a stair, and lets `{root}` compete: that is plain decoding. A prefix
+//! costs what its rows and its leaves do (eq. 4): a node that goes on with a path adds a row, a new branch adds a leaf too. So
+//! leaves decide how large a tree gets, and not which of all trees of that size it is, which is the one with the highest gain.
 //!
 //! Sources that look up are asked at every node. One that computes ([`DraftSource::expansion_us`]: a draft model) is asked by
 //! eq. 6 itself: a pass of `t` µs at a node v, of whose children the other sources know a share of the probability already, is
@@ -34,7 +36,7 @@ use std::collections::BinaryHeap;
 
 use self::claims::{Child, Claim, is_of_model, is_of_target};
 use self::frontier::{Found, Ranked};
-use self::growth::Growth;
+use self::growth::{Growth, Size};
 use super::reliability::{Caps, ReliabilityTable};
 use super::source::{Anchor, Candidates, Cursor, DraftSource, StepOutcome};
 use super::{BuilderConfig, CostProfile, DraftTree, NodeIdx, StepLimits, Weighing};
@@ -169,7 +171,7 @@ impl TreeBuilder {
             let Found { token, parent, source, cap, .. } = self.found[found as usize];
             let node = tree.push(parent, token, reach, usize::from(source));
             self.claims_of.push((0, 0));
-            self.growth.push(reach, costs);
+            self.growth.push(reach, tree.n_leaves(), costs);
             self.frontier.push(Ranked { reach: reach * cap, found, node: Some(node) });
         }
         if weighs {
@@ -203,7 +205,7 @@ impl TreeBuilder {
             + self.claims.capacity() * size_of::<Claim>()
             + self.claims_of.capacity() * size_of::<(u32, u32)>()
             + self.caps.capacity() * size_of::<Caps>()
-            + self.growth.gains.capacity() * size_of::<f32>()
+            + self.growth.sizes.capacity() * size_of::<Size>()
             + self.scratch.children.capacity() * size_of::<Child>()
             + self.scratch.waiting.capacity() * size_of::<(Ranked, Cursor)>()
             + self.config.n_candidates_max * size_of::<super::Candidate>()

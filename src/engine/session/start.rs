@@ -149,7 +149,7 @@ fn check_options(
 fn with_settled_calibration(shared: &Shared, mut options: SessionOptions) -> SessionOptions {
     if options.calibration == Calibration::Auto {
         // Lossy acceptance must not depend on what a clock has measured.
-        let pays = !options.acceptance.is_lossy() && shared.costs().step_us(1) >= TARGET_READ_STEP_US_MIN;
+        let pays = !options.acceptance.is_lossy() && shared.costs().step_us(1, 1) >= TARGET_READ_STEP_US_MIN;
         options.calibration = if pays { Calibration::InContext } else { Calibration::Off };
         options.reuse = options.reuse.filter(|_| pays);
     }

@@ -13,7 +13,7 @@ pub(super) fn draw_cost(area: &Area<'_>, report: &Report<'_>) -> Drawn {
     let contexts: &[usize] = if setting.costs.knows_contexts() { &[0, 1024, 4096] } else { &[0] };
     let cost = |context: usize, rows: usize| {
         let costs = setting.costs.behind(context);
-        f64::from(costs.verify_us(rows) / costs.verify_us(1))
+        f64::from(costs.verify_us(rows, 1) / costs.verify_us(1, 1))
     };
     let top = contexts.iter().map(|&context| cost(context, rows_max)).fold(1.0, f64::max);
     let mut chart = ChartBuilder::on(area)

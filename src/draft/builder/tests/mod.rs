@@ -203,20 +203,20 @@ fn any_sources(seed: u64) -> Vec<Box<dyn DraftSource>> {
     sources
 }
 
-/// The obvious implementation: all nodes that the sources can propose, down to a depth, as (path, reach).
+/// The obvious implementation: all nodes that the sources can propose, down to a depth, as (reach, path), highest reach first.
 fn all_nodes(
     builder: &TreeBuilder,
     source: &mut dyn DraftSource,
     committed: &[TokenId],
     depth: u32,
-) -> Vec<f32> {
+) -> Vec<(f32, Vec<u32>)> {
     let mut anchors = Vec::new();
     source.anchors(committed, &mut anchors);
-    let mut level = vec![(1.0f32, anchors.iter().map(|a| a.cursor).collect::<Vec<_>>())];
-    let mut reaches = Vec::new();
+    let mut level = vec![(1.0f32, anchors.iter().map(|a| a.cursor).collect::<Vec<_>>(), Vec::new())];
+    let mut nodes = Vec::new();
     for depth in 1..=depth {
         let mut next_level = Vec::new();
-        for (reach, cursors) in level {
+        for (reach, cursors, path) in level {
             let mut children: std::collections::BTreeMap<u32, (f32, Vec<Cursor>)> = Default::default();
             let mut out = Candidates::with_limit(builder_config().n_candidates_max);
             source.expand(&cursors, &mut out);
@@ -242,18 +242,40 @@ fn all_nodes(
                 child.1.push(next);
             }
             let total: f32 = children.values().map(|child| child.0).sum();
-            for (p, cursors) in children.into_values() {
+            for (token, (p, cursors)) in children {
                 let reach = reach * p / total.max(1.0);
                 if reach >= builder_config().reach_min {
-                    reaches.push(reach);
-                    next_level.push((reach, cursors));
+                    let path = [path.as_slice(), &[token]].concat();
+                    nodes.push((reach, path.clone()));
+                    next_level.push((reach, cursors, path));
                 }
             }
         }
         level = next_level;
     }
-    reaches.sort_by(|a, b| b.total_cmp(a));
-    reaches
+    nodes.sort_by(|a, b| b.0.total_cmp(&a.0));
+    nodes
+}
+
+/// Leaves of the tree of these paths, by looking for a child of each.
+fn n_leaves(nodes: &[(f32, Vec<u32>)]) -> usize {
+    let is_leaf = |path: &[u32]| {
+        !nodes.iter().any(|(_, other)| other.split_last().is_some_and(|(_, above)| above == path))
+    };
+    nodes.iter().filter(|(_, path)| is_leaf(path)).count().max(1)
+}
+
+/// `costs` on a device that has shown what leaves add: a fifth of a step of one row, each.
+fn with_dear_leaves(mut costs: CostProfile) -> CostProfile {
+    let row_us = costs.verify_us(1, 1);
+    let chains = costs.clone();
+    for (rows, leaves) in
+        [(8, 4), (8, 1), (16, 8), (1, 1), (4, 2), (4, 1), (32, 12), (16, 3)].into_iter().cycle().take(4000)
+    {
+        let added_us = 0.2 * row_us * (leaves - 1) as f32;
+        costs.observe(rows, leaves, chains.verify_us(rows, 1) + added_us);
+    }
+    costs
 }
 
 fn builder_config() -> BuilderConfig {
@@ -300,7 +322,12 @@ proptest! {
     }
 
     #[test]
-    fn the_tree_has_the_best_rate_of_all_sizes(seed in any::<u64>(), n in 1usize..9, stairs in any::<bool>()) {
+    fn the_tree_has_the_best_rate_of_all_sizes(
+        seed in any::<u64>(),
+        n in 1usize..9,
+        stairs in any::<bool>(),
+        dear_leaves in any::<bool>(),
+    ) {
         let committed = varied(n, seed as u32);
         let mut builder = builder();
         let mut source: Vec<Box<dyn DraftSource>> = vec![Box::new(Random::new(seed, VOCAB_SIZE))];
@@ -308,21 +335,48 @@ proptest! {
         if stairs {
             costs = costs.with_batch_lens(&[1, 4, 8, 16, 32]);
         }
+        if dear_leaves {
+            costs = with_dear_leaves(costs);
+        }
         let mut tree = DraftTree::default();
         let limits = StepLimits { max_rows: 8, max_depth: 4 };
         builder.build(&mut source, &committed, limits, &costs, &mut tree);
 
-        let reaches = all_nodes(&builder, source[0].as_mut(), &committed, 4);
-        let mut best = 1.01 / costs.step_us(1);
+        let nodes = all_nodes(&builder, source[0].as_mut(), &committed, 4);
+        let mut best = 1.01 / costs.step_us(1, 1);
         let mut gain = 1.0;
-        for (rows, reach) in (2..=8).zip(reaches) {
+        for (rows, (reach, _)) in (2..=8).zip(&nodes) {
             gain += reach;
-            best = f32::max(best, gain / costs.step_us(rows));
+            best = f32::max(best, gain / costs.step_us(rows, n_leaves(&nodes[..rows - 1])));
         }
-        let rate = tree.gain() / costs.step_us(tree.len());
+        let rate = tree.gain() / costs.step_us(tree.len(), tree.n_leaves());
         let rate = if tree.is_empty_draft() { rate * 1.01 } else { rate };
         prop_assert!((rate - best).abs() <= 1e-5 * best, "{rate} of {best}, {} rows", tree.len());
     }
+}
+
+#[test]
+fn where_leaves_are_dear_fewer_branches_pay_and_paths_as_ever() {
+    let tree = |source: Box<dyn DraftSource>, costs: &CostProfile| {
+        let mut tree = DraftTree::default();
+        let mut sources = [source];
+        sources[0].prime(&[TokenId(1)]);
+        builder().build(&mut sources, &[TokenId(1)], StepLimits::NONE, costs, &mut tree);
+        tree.check_integrity();
+        tree
+    };
+    let (plain, dear) = (flat_costs(), with_dear_leaves(flat_costs()));
+    let branching = || Box::new(Random::new(5, VOCAB_SIZE));
+    let (wide, narrow) = (tree(branching(), &plain), tree(branching(), &dear));
+    assert!(
+        wide.n_leaves() > 2 && narrow.n_leaves() < wide.n_leaves(),
+        "{} {}",
+        wide.n_leaves(),
+        narrow.n_leaves()
+    );
+    let path = || Box::new(AlwaysRight::new(1, varied(40, 3)));
+    assert_eq!(tree(path(), &plain).tokens(), tree(path(), &dear).tokens());
+    assert_eq!(tree(path(), &dear).len(), 32);
 }
 
 #[test]

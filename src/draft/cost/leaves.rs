@@ -1,0 +1,194 @@
+//! What the leaves of a tree add to the cost of verifying it, learnt shape by shape.
+//!
+//! A step costs `t_verify(rows, leaves)` (Lever, eq. 4). What is measured ahead is chains, which have one leaf. What further
+//! leaves add is learnt from the trees that are verified, over a grid of shapes, in powers of two of rows and of leaves:
+//!
+//! ```text
+//! added(shape) = (leaves − 1) · (per_leaf(shape) + UNSEEN_PER_LEAF / (1 + evidence(shape)))
+//!     evidence = Σ n(s) · w(distance to s)              over the shapes s that were seen, n(s) times; w(0) = 1
+//!     per_leaf = what its own steps say                 of a shape that was seen
+//!              = Σ n(s) · w · per_leaf(s) / evidence    of any other, and no less than the nearest one's
+//! ```
+//!
+//! It is a cost per leaf that is kept, so that what one shape teaches holds for its neighbours as it is. Costs are in steps of one
+//! row: heat, which makes everything slower, leaves them alone.
+
+use super::VERIFY_ROWS_MAX;
+
+/// Classes of rows, and of leaves: 1, 2, 4, … [`VERIFY_ROWS_MAX`].
+pub(super) const N_CLASSES: usize = VERIFY_ROWS_MAX.ilog2() as usize + 1;
+
+/// What a leaf of a shape is taken to add where nothing is known of its like, in steps of one row. Measured (`benches/shapes.rs`) it
+/// was lost in the noise, of 0.5 %. On replayed responses, behind a measured profile of a 1.5B model, this much takes 0.3 % of the
+/// drafted rows and none of the speed.
+const UNSEEN_PER_LEAF: f32 = 1.0 / 1024.0;
+
+/// A leaf costs a step of its own at most: its path would be as well off in a batch by itself.
+const PER_LEAF_MAX: f32 = 1.0;
+
+/// How much of a surprise is taken as the price of leaves: half of what a whole error moves everything (`GLOBAL_RATE`), since the
+/// two are one as long as steps are alike. By simulation prices settle within some hundred steps.
+const RATE: f32 = 1.0 / 16.0;
+
+/// After so many steps in a row without leaves …
+const FADING_STEPS: u8 = 64;
+/// … prices fade by this share: where leaves had come to look too dear to be tried again, nothing else would tell that they are
+/// not.
+const FADING: f32 = 1.0 / 4.0;
+
+/// What a step says of a shape so many classes away, against one of that shape: a quarter of it with each class.
+const NEARNESS: [f32; 2 * N_CLASSES] = {
+    let mut nearness = [1.0; 2 * N_CLASSES];
+    let mut distance = 1;
+    while distance < nearness.len() {
+        nearness[distance] = nearness[distance - 1] / 4.0;
+        distance += 1;
+    }
+    nearness
+};
+
+/// The costs of leaves by shape. Size: 600 bytes.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct LeafCosts {
+    /// By class of rows, then of leaves. A single leaf adds nothing: of the first column nothing is seen.
+    cells: [[Cell; N_CLASSES]; N_CLASSES],
+    /// What the leaves of each shape add, in steps of one row: none in the first column, rising with rows and with leaves.
+    added: [[f32; N_CLASSES]; N_CLASSES],
+    /// Steps since the last one with leaves, or since prices faded.
+    n_straight: u8,
+}
+
+/// What is known of a shape.
+#[derive(Clone, Copy, Default, PartialEq, Debug)]
+struct Cell {
+    /// What a leaf adds, in steps of one row. May be negative, so that noise cancels out.
+    per_leaf: f32,
+    /// Steps in which the shape was seen.
+    n_seen: u8,
+}
+
+impl LeafCosts {
+    /// Nothing was seen.
+    pub(super) fn unknown() -> Self {
+        let mut costs = LeafCosts { cells: Default::default(), added: Default::default(), n_straight: 0 };
+        costs.fill_added();
+        costs
+    }
+
+    /// What `leaves` leaves add to a batch of `rows` rows, in steps of one row.
+    pub(super) fn added(&self, rows: usize, leaves: usize) -> f32 {
+        let (class, weight) = place(leaves);
+        let added = self.added_by_class(rows);
+        added[class] + weight * (added[class + 1] - added[class])
+    }
+
+    /// What 1, 2, 4, … leaves add to a batch of `rows` rows, in steps of one row. Rows beyond the classes add no more.
+    pub(super) fn added_by_class(&self, rows: usize) -> [f32; N_CLASSES] {
+        let (class, weight) = place(rows);
+        let (fewer, more) = (&self.added[class], &self.added[class + 1]);
+        std::array::from_fn(|leaf_class| fewer[leaf_class] + weight * (more[leaf_class] - fewer[leaf_class]))
+    }
+
+    /// Learns from a step of this shape that took `surprise` one-row steps longer than the steps before it had let expect; `true`
+    /// where that changes what leaves add.
+    pub(super) fn observe(&mut self, rows: usize, leaves: usize, surprise: f32) -> bool {
+        if leaves < 2 {
+            self.n_straight += 1;
+            if self.n_straight < FADING_STEPS {
+                return false;
+            }
+            self.n_straight = 0;
+            self.cells.as_flattened_mut().iter_mut().for_each(|cell| cell.per_leaf *= 1.0 - FADING);
+        } else {
+            self.n_straight = 0;
+            let (row_class, leaf_class) = (nearest_class(rows), nearest_class(leaves));
+            let (expected, _) = Seen::new(&self.cells).estimate(row_class, leaf_class);
+            let learnt = expected + RATE * surprise / (leaves - 1) as f32;
+            let cell = &mut self.cells[row_class][leaf_class];
+            cell.per_leaf = learnt.clamp(-PER_LEAF_MAX, PER_LEAF_MAX);
+            cell.n_seen = cell.n_seen.saturating_add(1);
+        }
+        self.fill_added();
+        true
+    }
+
+    /// Works out what leaves add: the mean of the two tightest monotone envelopes (the most of all smaller shapes, the least of
+    /// all larger ones), which levels noise.
+    fn fill_added(&mut self) {
+        let seen = Seen::new(&self.cells);
+        let mut most = [[0.0; N_CLASSES]; N_CLASSES];
+        for (row_class, added) in most.iter_mut().enumerate() {
+            let (possible, beyond) = added.split_at_mut(row_class + 1);
+            for (leaf_class, added) in possible.iter_mut().enumerate().skip(1) {
+                let (per_leaf, evidence) = seen.estimate(row_class, leaf_class);
+                let price = per_leaf.max(0.0) + UNSEEN_PER_LEAF / (1.0 + evidence);
+                *added = ((1 << leaf_class) - 1) as f32 * price;
+            }
+            // No batch has more leaves than rows: what is there only ends the way to the last that has, and raises nothing.
+            beyond.fill(possible[row_class]);
+        }
+        let mut least = most;
+        for row in 0..N_CLASSES {
+            for column in 0..N_CLASSES {
+                let smaller = most[row.saturating_sub(1)][column].max(most[row][column.saturating_sub(1)]);
+                most[row][column] = smaller.max(most[row][column]);
+            }
+        }
+        for row in (0..N_CLASSES).rev() {
+            for column in (0..N_CLASSES).rev() {
+                let (below, right) = ((row + 1).min(N_CLASSES - 1), (column + 1).min(N_CLASSES - 1));
+                least[row][column] = least[row][column].min(least[below][column]).min(least[row][right]);
+                self.added[row][column] = 0.5 * (most[row][column] + least[row][column]);
+            }
+        }
+    }
+}
+
+/// The shapes that were seen, with their classes of rows and of leaves.
+struct Seen {
+    shapes: [(usize, usize, Cell); N_CLASSES * N_CLASSES],
+    n: usize,
+}
+
+impl Seen {
+    fn new(cells: &[[Cell; N_CLASSES]; N_CLASSES]) -> Self {
+        let mut seen = Seen { shapes: [(0, 0, Cell::default()); N_CLASSES * N_CLASSES], n: 0 };
+        for (row_class, cells) in cells.iter().enumerate() {
+            for (leaf_class, &cell) in cells.iter().enumerate().filter(|(_, cell)| cell.n_seen > 0) {
+                seen.shapes[seen.n] = (row_class, leaf_class, cell);
+                seen.n += 1;
+            }
+        }
+        seen
+    }
+
+    /// What a leaf adds to a shape as far as is known, and the evidence: the steps that were seen, by nearness.
+    fn estimate(&self, row_class: usize, leaf_class: usize) -> (f32, f32) {
+        let (mut evidence, mut sum) = (0.0, 0.0);
+        let (mut nearest, mut distance_min) = (0.0, usize::MAX);
+        for &(rows, leaves, Cell { per_leaf, n_seen }) in &self.shapes[..self.n] {
+            let distance = row_class.abs_diff(rows) + leaf_class.abs_diff(leaves);
+            let weight = f32::from(n_seen) * NEARNESS[distance];
+            evidence += weight;
+            sum += weight * per_leaf;
+            if distance < distance_min || (distance == distance_min && per_leaf > nearest) {
+                (nearest, distance_min) = (per_leaf, distance);
+            }
+        }
+        let is_inferred = distance_min > 0 && evidence > 0.0;
+        (if is_inferred { f32::max(nearest, sum / evidence) } else { nearest }, evidence)
+    }
+}
+
+/// The class at or below a number of rows or of leaves, but not the last one, and how far the number is on the way to the next.
+#[inline]
+pub(super) fn place(n: usize) -> (usize, f32) {
+    let n = n.clamp(1, VERIFY_ROWS_MAX);
+    let class = (n.ilog2() as usize).min(N_CLASSES - 2);
+    (class, n as f32 / (1 << class) as f32 - 1.0)
+}
+
+fn nearest_class(n: usize) -> usize {
+    let (class, weight) = place(n);
+    class + usize::from(weight >= 0.5)
+}
