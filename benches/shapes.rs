@@ -1,5 +1,6 @@
 //! Whether the shape of a draft tree matters to the cost of verifying it, beside its number of rows: forward passes over
-//! chains, stars and trees of the same number of rows behind the same context, in turn.
+//! chains, trees and stars of the same number of rows behind the same context, in turn. What a leaf adds is what
+//! `CostProfile` learns from steps, and takes for a thousandth of a one-row pass where it has seen none.
 //!
 //! ```sh
 //! cargo bench --bench shapes                      # the fixture target
@@ -37,26 +38,46 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         model.forward(compute, &batch, &mut kv, &mut workspace, PassEnd::KeysAndValues, &never)?;
         kv.commit_all(&batch);
     }
-    println!("{}, {n_threads} threads, behind {context} tokens: µs by shape", path.display());
-    println!("| rows | chain, 1 leaf | binary tree, half of them leaves | star, all but one leaves |");
-    println!("| ---: | ---: | ---: | ---: |");
-    for n_rows in [2u32, 4, 8, 16, 32, 64] {
+    println!("{}, {n_threads} threads, behind {context} tokens", path.display());
+    println!("| rows | shape | leaves | µs | of the chain | a leaf adds, in passes of one row |");
+    println!("| ---: | --- | ---: | ---: | ---: | ---: |");
+    let mut one_row = f64::NAN;
+    for n_rows in [1u32, 2, 4, 8, 16, 32, 64] {
         let tokens = vec![TokenId(1); n_rows as usize];
-        let shapes: [Vec<u32>; 3] = [
-            (0..n_rows).map(|row| row.saturating_sub(1)).collect(),
-            (0..n_rows).map(|row| row.saturating_sub(1) / 2).collect(),
-            vec![0; n_rows as usize],
+        let shapes: [(&str, Vec<u32>); 3] = [
+            ("chain", (0..n_rows).map(|row| row.saturating_sub(1)).collect()),
+            ("binary tree", (0..n_rows).map(|row| row.saturating_sub(1) / 2).collect()),
+            ("star", vec![0; n_rows as usize]),
         ];
         let mut least = [f64::INFINITY; 3];
         for _ in 0..ROUNDS {
-            for (parents, least) in shapes.iter().zip(&mut least) {
+            for ((_, parents), least) in shapes.iter().zip(&mut least) {
                 let started = Instant::now();
                 batch.set_tree(context, &tokens, parents, tokens.len());
                 model.forward(compute, &batch, &mut kv, &mut workspace, PassEnd::Hidden, &never)?;
                 *least = least.min(started.elapsed().as_secs_f64() * 1e6);
             }
         }
-        println!("| {n_rows} | {:.0} | {:.0} | {:.0} |", least[0], least[1], least[2]);
+        if n_rows == 1 {
+            one_row = least[0];
+        }
+        for ((shape, parents), us) in shapes.iter().zip(least) {
+            if *shape != "chain" && *parents == shapes[0].1 {
+                continue; // so few rows have one shape only
+            }
+            let n_leaves = n_leaves(parents);
+            let added = match n_leaves {
+                1 => "—".to_owned(),
+                n => format!("{:+.4}", (us - least[0]) / one_row / (n - 1) as f64),
+            };
+            println!("| {n_rows} | {shape} | {n_leaves} | {us:.0} | {:.3} | {added} |", us / least[0]);
+        }
     }
     Ok(())
+}
+
+/// Rows that are nobody's parent; the root is its own.
+fn n_leaves(parents: &[u32]) -> usize {
+    let is_leaf = |row: &u32| !parents.iter().skip(1).any(|parent| parent == row);
+    (0..parents.len() as u32).filter(is_leaf).count()
 }
