@@ -76,9 +76,11 @@ impl Growth {
     /// Whether any larger tree could beat the best: no further node is reached more often than `reach`, and none takes leaves away.
     pub(super) fn can_improve(&self, reach: f32, costs: &CostProfile) -> bool {
         let (Size { gain, leaves }, rows) = (self.last(), self.sizes.len());
+        // More rows make leaves no cheaper. (What leaves add is looked up once: this loop is most of what a cost profile is asked.)
+        let other_us = costs.leaves_us(rows, leaves) + self.spent_us;
         (rows + 1..=self.max_rows).any(|more| {
             let gain_max = gain + reach * (more - rows) as f32;
-            gain_max / (costs.step_us(more, leaves) + self.spent_us) > self.best_rate
+            gain_max / (costs.chain_step_us(more) + other_us) > self.best_rate
         })
     }
 }

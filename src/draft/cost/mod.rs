@@ -193,21 +193,35 @@ impl CostProfile {
     /// chain has one leaf, and so has the root alone. It rises with rows and with leaves, and is a number above 0.
     #[inline]
     pub fn verify_us(&self, rows: usize, leaves: usize) -> f32 {
+        self.chain_us(rows) + self.leaves_us(rows, leaves)
+    }
+
+    /// The part of [`verify_us`](Self::verify_us) that a chain takes as well.
+    fn chain_us(&self, rows: usize) -> f32 {
+        let rows = rows.max(1);
+        match self.table.get(rows - 1) {
+            Some(&us) => us,
+            None => self.interpolate(self.batch_len(rows)).max(self.table[VERIFY_ROWS_MAX - 1]),
+        }
+    }
+
+    /// The part of [`verify_us`](Self::verify_us) that is due to leaves. It rises with rows and with leaves, from 0.
+    pub(super) fn leaves_us(&self, rows: usize, leaves: usize) -> f32 {
         let rows = rows.max(1);
         let (class, weight) = place(leaves.min(rows));
         let of_rows = &self.added[rows.min(VERIFY_ROWS_MAX) - 1];
-        let added = of_rows[class] + weight * (of_rows[class + 1] - of_rows[class]);
-        let chain_us = match self.table.get(rows - 1) {
-            Some(&us) => us,
-            None => self.interpolate(self.batch_len(rows)).max(self.table[VERIFY_ROWS_MAX - 1]),
-        };
-        chain_us + added * self.row_us
+        (of_rows[class] + weight * (of_rows[class + 1] - of_rows[class])) * self.row_us
     }
 
     /// Expected time of a step whose tree has `rows` rows and `leaves` leaves: `t_draft + t_verify` (Lever, eq. 4).
     #[inline]
     pub fn step_us(&self, rows: usize, leaves: usize) -> f32 {
-        self.draft_us_per_node * (rows.max(1) - 1) as f32 + self.verify_us(rows, leaves)
+        self.chain_step_us(rows) + self.leaves_us(rows, leaves)
+    }
+
+    /// The part of [`step_us`](Self::step_us) that a step with a chain takes as well.
+    pub(super) fn chain_step_us(&self, rows: usize) -> f32 {
+        self.draft_us_per_node * (rows.max(1) - 1) as f32 + self.chain_us(rows)
     }
 
     /// Learns from a measured step, whose tree had `rows` rows and `leaves` leaves: how everything has changed, and a little of
