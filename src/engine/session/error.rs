@@ -35,7 +35,7 @@ pub enum SessionError {
         /// The largest allowed value.
         max: f32,
     },
-    /// Lossy acceptance makes the output depend on the drafts, and [`Drafting::DraftModel`] drafts as a clock says.
+    /// Lossy acceptance makes the output depend on the drafts, and [`Drafting::DraftModel`](crate::engine::Drafting::DraftModel) drafts as a clock says.
     #[error(
         "with lossy acceptance a draft model drafts by a published rule only; choose one, or strict acceptance"
     )]

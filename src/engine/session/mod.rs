@@ -159,7 +159,7 @@ impl Session {
         self.context_len
     }
 
-    /// Adds a draft source of the app's own. It changes speed, never output; with [`Drafting::Off`] it is not asked.
+    /// Adds a draft source of the app's own. It changes speed, never output; with [`Drafting::Off`](crate::engine::Drafting::Off) it is not asked.
     ///
     /// # Errors
     /// [`SessionError::TooManySources`].
