@@ -69,7 +69,8 @@ pub trait SuffixOrders {
     /// How often the suffix occurs.
     fn count(&self, order: Self::Order) -> u32;
 
-    /// How many different tokens have followed it.
+    /// How many different tokens have followed it. An implementation that looks at samples of a frequent suffix gives those that
+    /// it has seen, and counts occurrences in the samples alone.
     fn n_successors(&mut self, order: Self::Order) -> usize;
 
     /// Hands over the tokens that have followed it, the most frequent ones where there are more than

@@ -28,7 +28,8 @@ pub struct HistoryOptions {
     /// Tokens of a segment that segments are still merged into, up to 2²⁸. Fewer and larger segments are searched faster;
     /// merging takes 30 bytes of memory per token while it lasts.
     pub segment_tokens_max: u32,
-    /// Tokens of a namespace: with more, whole segments are dropped, the one first that has not drafted for longest. On the disk a token takes 12 bytes, 16 where more than 65,535 different ones occur.
+    /// Tokens of a namespace: with more, whole segments are dropped, the one first that has not drafted for longest. On the disk
+    /// a token takes 12 bytes, 16 where more than 65,535 different ones occur.
     pub tokens_max: u64,
     /// Responses older than this are dropped by [`HistoryLog::maintain`](super::HistoryLog::maintain): from the log one by one, of a segment when its
     /// newest is. `None`: none are.

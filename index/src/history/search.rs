@@ -26,7 +26,8 @@ pub(super) struct Order {
 const CHAIN_MAX: usize = 16;
 
 /// Places of an order that are looked at for what follows it. Of an order with more, which is weak evidence for any successor,
-/// samples of [`SAMPLE_PLACES`] side by side are, spread evenly over all that comes before it.
+/// samples of [`SAMPLE_PLACES`] side by side are, spread evenly over all that comes before it; it then counts as if it occurred
+/// in these places alone.
 const PLACES_MAX: u32 = 128;
 
 /// A cache line of where the prefixes end.
@@ -211,8 +212,9 @@ impl<F: FnMut(usize, TokenId) -> Cursor> SuffixOrders for SegmentOrders<'_, '_, 
         self.chain[order].len
     }
 
+    /// The places that are looked at.
     fn count(&self, order: usize) -> u32 {
-        self.chain[order].count()
+        self.chain[order].count().min(PLACES_MAX)
     }
 
     /// Those among the places that are looked at.
@@ -223,12 +225,9 @@ impl<F: FnMut(usize, TokenId) -> Cursor> SuffixOrders for SegmentOrders<'_, '_, 
 
     fn successors(&mut self, order: usize, mut each: impl FnMut(OrderSuccessor<TokenId>)) {
         self.find_runs(order);
-        let n_places = self.chain[order].count();
-        let n_seen = n_places.min(PLACES_MAX);
         for run in self.runs.runs.iter().take(ORDER_SUCCESSORS_MAX) {
             let Some(token) = self.search.segment.token(run.symbol) else { return };
-            let count = (u64::from(run.count) * u64::from(n_places) / u64::from(n_seen)) as u32;
-            each(OrderSuccessor { token: token.0, count, last_end: run.last_end, next: token });
+            each(OrderSuccessor { token: token.0, count: run.count, last_end: run.last_end, next: token });
         }
     }
 

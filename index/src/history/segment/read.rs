@@ -204,8 +204,8 @@ impl Segment {
     ) -> Result<u32, Fault> {
         let section = self.layout.shorter;
         // Everything before `low` is before, and nothing from `high` on.
-        let (mut low, mut high) = (self.item_of(from)?, self.item_of(to)?);
-        let mut next = self.item_of(guess)?;
+        let (mut low, mut high) = (self.item_of(from), self.item_of(to));
+        let mut next = self.item_of(guess);
         while low < high {
             next = next.max(low).min(high - 1);
             let page = section.page_around(next);
@@ -253,7 +253,7 @@ impl Segment {
         cache: &mut PageCache,
         mut each: impl FnMut(usize, &[u8]),
     ) -> Result<(), Fault> {
-        let (from, to) = (self.item_of(places.start)?, self.item_of(places.end)?);
+        let (from, to) = (self.item_of(places.start), self.item_of(places.end));
         let mut next = from;
         while next < to {
             let end = section.page_around(next).end.min(to);
@@ -266,11 +266,10 @@ impl Segment {
         Ok(())
     }
 
-    /// The item that belongs to a place: nothing is stored of the empty prefixes. Also of the place after the last one.
-    fn item_of(&self, place: u32) -> Result<u32, Fault> {
-        let item = place.checked_sub(self.header.n_records).filter(|&item| item <= self.header.n_prefixes());
-        // The numbers of a page are as they were written, and were written wrong.
-        item.ok_or_else(|| self.note_fault(0, "a number that leads out of its section"))
+    /// The item that belongs to a place: nothing is stored of the empty prefixes. Also of the place after the last one. Places come
+    /// from the table of symbols, which was checked, and are never read from a page.
+    fn item_of(&self, place: u32) -> u32 {
+        place.saturating_sub(self.header.n_records).min(self.header.n_prefixes())
     }
 
     /// Items of a section that are not empty and on one page.
