@@ -4,11 +4,13 @@
 //! leaves add is learnt from the trees that are verified, over a grid of shapes, in powers of two of rows and of leaves:
 //!
 //! ```text
-//! added(shape) = (leaves − 1) · (per_leaf(shape) + UNSEEN_PER_LEAF / (1 + evidence(shape)))
+//! added(shape) = (leaves − 1) · (max(per_leaf(shape), 0) + UNSEEN_PER_LEAF / (1 + evidence(shape)))
 //!     evidence = Σ n(s) · w(distance to s)              over the shapes s that were seen, n(s) times; w(0) = 1
 //!     per_leaf = what its own steps say                 of a shape that was seen
 //!              = Σ n(s) · w · per_leaf(s) / evidence    of any other, and no less than the nearest one's
 //! ```
+//!
+//! What is added is levelled, so that it rises with rows and with leaves, and interpolated between the shapes of the grid.
 //!
 //! It is a cost per leaf that is kept, so that what one shape teaches holds for its neighbours as it is. Costs are in steps of one
 //! row: heat, which makes everything slower, leaves them alone.
