@@ -252,7 +252,7 @@ impl Engine {
     /// It is one source among others: the builder asks it when that pays, and it never changes the output.
     ///
     /// # Errors
-    /// [`EngineError`]; sessions go on as before.
+    /// [`EngineError`], but for options of the engine itself; sessions go on as before.
     pub fn set_draft_model(
         &self,
         checkpoint: &Checkpoint,

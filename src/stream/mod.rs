@@ -26,7 +26,16 @@ mod ring;
 mod sequential;
 mod slowed;
 mod turn;
-#[cfg(target_os = "linux")]
+// Where the dependency on io_uring is.
+#[cfg(all(
+    target_os = "linux",
+    any(
+        target_arch = "x86_64",
+        target_arch = "aarch64",
+        target_arch = "riscv64",
+        target_arch = "loongarch64"
+    )
+))]
 mod uring;
 
 use std::time::Duration;

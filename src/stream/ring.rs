@@ -1,6 +1,14 @@
 //! The threads that read, and those that wait for them.
 
-#[cfg(target_os = "linux")]
+#[cfg(all(
+    target_os = "linux",
+    any(
+        target_arch = "x86_64",
+        target_arch = "aarch64",
+        target_arch = "riscv64",
+        target_arch = "loongarch64"
+    )
+))]
 mod queued;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -90,23 +98,43 @@ impl Ring {
         let shared = Arc::new(Shared { file, meter, options, extents, state, arrived, work });
         let mode = shared.file.mode();
         let mut ring = Self { shared, threads: Vec::new(), mode };
-        ring.start_queued()?;
-        if !ring.threads.is_empty() {
+        let n_queued = ring.start_queued()?;
+        if n_queued > 0 {
             ring.mode = ReadMode::Queued;
-            return Ok(ring);
         }
-        for _ in 0..options.n_reads {
+        for _ in n_queued..options.n_reads {
             let shared = Arc::clone(&ring.shared);
             ring.threads.push(spawn(move || shared.read())?);
         }
         Ok(ring)
     }
 
-    /// Starts a few threads with several reads under way each, where the system and the file allow it.
-    fn start_queued(&mut self) -> std::io::Result<()> {
-        #[cfg(target_os = "linux")]
-        queued::start(&self.shared, &mut self.threads)?;
-        Ok(())
+    /// Starts a few threads with several reads under way each, where the system and the file allow it, and returns how many reads
+    /// they make.
+    #[cfg(all(
+        target_os = "linux",
+        any(
+            target_arch = "x86_64",
+            target_arch = "aarch64",
+            target_arch = "riscv64",
+            target_arch = "loongarch64"
+        )
+    ))]
+    fn start_queued(&mut self) -> std::io::Result<usize> {
+        queued::start(&self.shared, super::uring::Uring::new, &mut self.threads)
+    }
+
+    #[cfg(not(all(
+        target_os = "linux",
+        any(
+            target_arch = "x86_64",
+            target_arch = "aarch64",
+            target_arch = "riscv64",
+            target_arch = "loongarch64"
+        )
+    )))]
+    fn start_queued(&mut self) -> std::io::Result<usize> {
+        Ok(0)
     }
 
     /// How it reads.

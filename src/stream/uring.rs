@@ -7,6 +7,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::time::Duration;
 
 use io_uring::{IoUring, Probe, opcode, squeue, types};
 
@@ -32,6 +33,10 @@ struct Read {
     /// Bytes that the system was asked for last.
     asked: usize,
 }
+
+/// How long to leave the system alone that could not take a read, or be waited on, for want of memory; and how often at the end.
+pub(super) const RETRY_INTERVAL: Duration = Duration::from_millis(1);
+const N_RETRIES: usize = 1000;
 
 /// A block that was read, or could not be.
 pub(super) type Ended = (Work, Result<(), ReadFailure>);
@@ -92,6 +97,19 @@ impl Uring {
         Ok(())
     }
 
+    /// Waits for all reads; `false` where the system refuses to be waited on.
+    fn drain(&mut self) -> bool {
+        let mut ended = Vec::new();
+        for _ in 0..N_RETRIES {
+            while self.n_under_way > 0 && self.wait(&mut ended).is_ok() {}
+            if self.n_under_way == 0 {
+                return true;
+            }
+            std::thread::sleep(RETRY_INTERVAL);
+        }
+        false
+    }
+
     fn take_answers(&mut self, ended: &mut Vec<Ended>) {
         loop {
             let Some(answer) = self.queue.completion().next() else { return };
@@ -134,21 +152,17 @@ impl Uring {
         // ended, nobody else touches the block meanwhile, and the file is open for as long as `self`. If `self` ends before the
         // read does, the block is leaked.
         let pushed = unsafe { self.queue.submission().push(entry) };
-        // There are as many entries as reads, and the system takes all of them with each `wait`.
+        // There are as many entries as reads, and a read is asked for again only when its answer is here.
         pushed.expect("a read has an entry");
     }
 }
 
 impl Drop for Uring {
-    /// Waits for the reads that are under way.
+    /// Waits for the reads that are under way. If the system refuses to be waited on for a second their blocks are leaked: it may
+    /// still write there.
     fn drop(&mut self) {
-        let mut ended = Vec::new();
-        while self.n_under_way > 0 {
-            if self.wait(&mut ended).is_err() {
-                // The system may still write there.
-                std::mem::forget(std::mem::take(&mut self.under_way));
-                return;
-            }
+        if !self.drain() {
+            std::mem::forget(std::mem::take(&mut self.under_way));
         }
     }
 }
@@ -258,7 +272,9 @@ mod tests {
             if n_pushed % 2 == 0 {
                 uring.wait(&mut ended).unwrap();
             }
-            drop(uring);
+            // What dropping it does.
+            assert!(uring.drain() && uring.is_idle(), "{n_pushed}");
+            assert!(uring.under_way.iter().all(Option::is_none));
         }
     }
 }

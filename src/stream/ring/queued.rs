@@ -1,34 +1,40 @@
 //! A few threads that keep the reads of a ring under way through io_uring.
 
+use std::fs::File;
+use std::io;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::{Shared, State, spawn};
-use crate::stream::uring::{Ended, Uring};
+use crate::stream::uring::{Ended, RETRY_INTERVAL, Uring};
 
 /// Threads, with a queue each that has its share of the reads: when one is late for its turn on a busy processor, another one keeps
 /// the disk busy.
 const N_QUEUES: usize = 4;
 
-/// How long to leave the system alone that could not take a read for want of memory.
-const RETRY_INTERVAL: Duration = Duration::from_millis(1);
-
-/// Starts threads and adds them to `threads`: none where reads have to go through the reader, or the system has no io_uring for this
-/// process.
+/// Starts threads, adds them to `threads`, and returns how many reads they make together: none where reads have to go through the
+/// reader, or `new` makes no queue because the system has no io_uring for this process; fewer than asked for where it has none left.
 ///
 /// # Errors
 /// The system gave no thread; those that were started are in `threads`.
-pub(super) fn start(shared: &Arc<Shared>, threads: &mut Vec<JoinHandle<()>>) -> std::io::Result<()> {
-    let Some(file) = shared.file.direct_file() else { return Ok(()) };
-    let n_reads = shared.options.n_reads.div_ceil(N_QUEUES);
-    for _ in 0..N_QUEUES {
+pub(super) fn start(
+    shared: &Arc<Shared>,
+    new: fn(File, usize) -> io::Result<Uring>,
+    threads: &mut Vec<JoinHandle<()>>,
+) -> io::Result<usize> {
+    let Some(file) = shared.file.direct_file() else { return Ok(0) };
+    let n_reads = shared.options.n_reads;
+    let n_queues = N_QUEUES.min(n_reads);
+    let mut n_started = 0;
+    for i in 0..n_queues {
+        let n_own = (n_reads - n_started).div_ceil(n_queues - i);
         let Ok(file) = file.try_clone() else { break };
         let shared = Arc::clone(shared);
         let (started, is_started) = sync_channel(1);
         let thread = spawn(move || {
-            let uring = Uring::new(file, n_reads);
+            let uring = new(file, n_own);
             // Who starts the thread waits for this.
             let _ = started.send(uring.is_ok());
             if let Ok(uring) = uring {
@@ -41,8 +47,9 @@ pub(super) fn start(shared: &Arc<Shared>, threads: &mut Vec<JoinHandle<()>>) -> 
             break;
         }
         threads.push(thread);
+        n_started += n_own;
     }
-    Ok(())
+    Ok(n_started)
 }
 
 impl Shared {
@@ -97,15 +104,17 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::io;
     use std::path::Path;
     use std::sync::Arc;
-    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::time::Duration;
 
     use crate::kernels::PageBuf;
     use crate::stream::queue::Extent;
     use crate::stream::ring::{Ring, RingOptions, TakeError};
+    use crate::stream::uring::Uring;
     use crate::stream::{DirectFile, Meter, ReadAt, ReadFailure, ReadMode};
 
     const PAGE: usize = 4096;
@@ -161,6 +170,35 @@ mod tests {
             flow.read_us > 0.0 && flow.read_bytes > flow.dropped_bytes && flow.dropped_bytes > 0,
             "{flow:?}"
         );
+    }
+
+    /// Queues that the system does not give are made up for by threads.
+    #[test]
+    fn what_has_no_queue_is_read_by_threads() {
+        static N_CALLS: AtomicUsize = AtomicUsize::new(0);
+        fn second_fails(file: File, n_reads: usize) -> io::Result<Uring> {
+            match N_CALLS.fetch_add(1, Ordering::Relaxed) {
+                0 => Uring::new(file, n_reads),
+                _ => Err(io::ErrorKind::OutOfMemory.into()),
+            }
+        }
+        fn all_fail(_: File, _: usize) -> io::Result<Uring> {
+            Err(io::ErrorKind::PermissionDenied.into())
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        write(&path, 70);
+        let Some((ring, _)) = ring(&path) else { return };
+        // Those of the ring go on beside these.
+        let mut threads = Vec::new();
+        assert_eq!(super::start(&ring.shared, all_fail, &mut threads).unwrap(), 0);
+        assert!(threads.is_empty());
+        assert_eq!(super::start(&ring.shared, second_fails, &mut threads).unwrap(), 1, "one of four reads");
+        assert_eq!(threads.len(), 1);
+        assert_eq!(super::start(&ring.shared, Uring::new, &mut threads).unwrap(), 4);
+        (0..N_EXTENTS).for_each(|extent_idx| check(&ring, extent_idx).unwrap());
+        drop(ring);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
     }
 
     #[test]
