@@ -214,6 +214,21 @@ fn reports_from_another_thread_change_nothing() {
     let (tiny, engine) = full_engine();
     let prompts = [prompt(8, 90), prompt(9, 60)];
     let (done, n_reports, n_answered) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
+    let is_enough = || n_reports.load(Ordering::Relaxed) > 50 && n_answered.load(Ordering::Relaxed) > 20;
+    let converse = |prompt: &[TokenId], sampling: &Sampling| {
+        let mut reference = tiny.engine(1).session(plain()).unwrap();
+        let mut session = engine.session(full_session()).unwrap();
+        for turn in 0..20 {
+            for session in [&mut reference, &mut session] {
+                session.append_tokens(&prompt[turn..turn + 3]).unwrap();
+            }
+            let short = || GenerateOptions { max_tokens: 12, ..options(sampling) };
+            let expected = run_in(&mut reference, short(), usize::MAX);
+            let found = run_in(&mut session, short(), usize::MAX);
+            found.assert_equal(&expected, &format!("turn {turn}, {sampling:?}"));
+            n_answered.fetch_add(found.stats.policy.memory_reports, Ordering::Relaxed);
+        }
+    };
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut rng = Rng(3);
@@ -229,20 +244,13 @@ fn reports_from_another_thread_change_nothing() {
         let workers: Vec<_> = prompts
             .iter()
             .map(|prompt| {
-                let (engine, n_answered) = (engine.clone(), &n_answered);
+                let (is_enough, converse) = (&is_enough, &converse);
                 scope.spawn(move || {
-                    for sampling in &samplings() {
-                        let mut reference = tiny.engine(1).session(plain()).unwrap();
-                        let mut session = engine.session(full_session()).unwrap();
-                        for turn in 0..20 {
-                            for session in [&mut reference, &mut session] {
-                                session.append_tokens(&prompt[turn..turn + 3]).unwrap();
-                            }
-                            let short = || GenerateOptions { max_tokens: 12, ..options(sampling) };
-                            let expected = run_in(&mut reference, short(), usize::MAX);
-                            let found = run_in(&mut session, short(), usize::MAX);
-                            found.assert_equal(&expected, &format!("turn {turn}, {sampling:?}"));
-                            n_answered.fetch_add(found.stats.policy.memory_reports, Ordering::Relaxed);
+                    loop {
+                        samplings().iter().for_each(|sampling| converse(prompt, sampling));
+                        // A fast machine is through before there were many.
+                        if is_enough() {
+                            return;
                         }
                     }
                 })
@@ -252,8 +260,6 @@ fn reports_from_another_thread_change_nothing() {
         done.store(true, Ordering::Relaxed);
         assert!(ended.iter().all(Result::is_ok));
     });
-    let counts = (n_reports.into_inner(), n_answered.into_inner());
-    assert!(counts.0 > 50 && counts.1 > 20, "{counts:?} reports and answers");
 }
 
 /// Reports between the tokens of one generation: each step meets another state, and what was released is drafted from again.
