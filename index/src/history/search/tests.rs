@@ -118,7 +118,7 @@ proptest! {
 /// What follows a frequent order is counted in samples, which stand for all of it.
 #[test]
 fn frequent_orders_are_sampled() {
-    let text: Vec<u32> = (0..4000u64).map(|i| (xxh3_64(&i.to_le_bytes()) % 4) as u32).collect();
+    let text: Vec<u32> = (0..8000u64).map(|i| (xxh3_64(&i.to_le_bytes()) % 4) as u32).collect();
     let mut cache = PageCache::new(0);
     let texts = [text];
     let segment = segment(&texts, &mut cache);
