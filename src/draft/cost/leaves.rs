@@ -20,8 +20,8 @@ use super::VERIFY_ROWS_MAX;
 /// Classes of rows, and of leaves: 1, 2, 4, … [`VERIFY_ROWS_MAX`].
 pub(super) const N_CLASSES: usize = VERIFY_ROWS_MAX.ilog2() as usize + 1;
 
-/// What a leaf of a shape is taken to add where nothing is known of its like, in steps of one row. Measured (`benches/shapes.rs`, the
-/// fixture target) it is lost in the noise, from −0.8 to +0.9 % by shape. On replayed responses, by the measured profile of a 1.5B
+/// What a leaf of a shape is taken to add where nothing is known of its like, in steps of one row. Measured (`benches/RESULTS.md`) it
+/// is −0.2 to 3 % by shape, without a rule. On replayed responses, by the measured profile of a 1.5B
 /// model, a thousandth takes 0.3 % of the drafted rows and none of the speed.
 const UNSEEN_PER_LEAF: f32 = 1.0 / 1024.0;
 
