@@ -26,16 +26,6 @@ mod ring;
 mod sequential;
 mod slowed;
 mod turn;
-// Where the dependency on io_uring is.
-#[cfg(all(
-    target_os = "linux",
-    any(
-        target_arch = "x86_64",
-        target_arch = "aarch64",
-        target_arch = "riscv64",
-        target_arch = "loongarch64"
-    )
-))]
 mod uring;
 
 use std::time::Duration;

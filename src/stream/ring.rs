@@ -1,14 +1,5 @@
 //! The threads that read, and those that wait for them.
 
-#[cfg(all(
-    target_os = "linux",
-    any(
-        target_arch = "x86_64",
-        target_arch = "aarch64",
-        target_arch = "riscv64",
-        target_arch = "loongarch64"
-    )
-))]
 mod queued;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,6 +13,7 @@ use super::file::{ReadAt, ReadMode, read_full};
 use super::meter::Meter;
 use super::queue::{Extent, Queue, Work};
 use super::turn::CANCEL_INTERVAL;
+use super::uring::Uring;
 use crate::kernels::PageBuf;
 
 /// How a ring reads.
@@ -98,7 +90,7 @@ impl Ring {
         let shared = Arc::new(Shared { file, meter, options, extents, state, arrived, work });
         let mode = shared.file.mode();
         let mut ring = Self { shared, threads: Vec::new(), mode };
-        let n_queued = ring.start_queued()?;
+        let n_queued = queued::start(&ring.shared, Uring::new, &mut ring.threads)?;
         if n_queued > 0 {
             ring.mode = ReadMode::Queued;
         }
@@ -107,34 +99,6 @@ impl Ring {
             ring.threads.push(spawn(move || shared.read())?);
         }
         Ok(ring)
-    }
-
-    /// Starts a few threads with several reads under way each, where the system and the file allow it, and returns how many reads
-    /// they make.
-    #[cfg(all(
-        target_os = "linux",
-        any(
-            target_arch = "x86_64",
-            target_arch = "aarch64",
-            target_arch = "riscv64",
-            target_arch = "loongarch64"
-        )
-    ))]
-    fn start_queued(&mut self) -> std::io::Result<usize> {
-        queued::start(&self.shared, super::uring::Uring::new, &mut self.threads)
-    }
-
-    #[cfg(not(all(
-        target_os = "linux",
-        any(
-            target_arch = "x86_64",
-            target_arch = "aarch64",
-            target_arch = "riscv64",
-            target_arch = "loongarch64"
-        )
-    )))]
-    fn start_queued(&mut self) -> std::io::Result<usize> {
-        Ok(0)
     }
 
     /// How it reads.

@@ -7,19 +7,19 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::time::Duration;
 
 use io_uring::{IoUring, Probe, opcode, squeue, types};
 
-use super::ReadFailure;
-use super::file::{Progress, READ_BYTES_MAX};
-use super::queue::Work;
+use super::{Ended, RETRY_INTERVAL};
+use crate::stream::ReadFailure;
+use crate::stream::file::{Progress, READ_BYTES_MAX};
+use crate::stream::queue::Work;
 
 /// A queue of reads of one file.
 ///
 /// # Invariants
 /// - The system writes only into blocks of `under_way`, and their memory stays where it is until their read has ended.
-pub(super) struct Uring {
+pub(in crate::stream) struct Uring {
     queue: IoUring,
     file: File,
     /// The number of a read is its index.
@@ -34,19 +34,15 @@ struct Read {
     asked: usize,
 }
 
-/// How long to leave the system alone that could not take a read, or be waited on, for want of memory; and how often at the end.
-pub(super) const RETRY_INTERVAL: Duration = Duration::from_millis(1);
+/// How often a system is waited on that refuses it when the queue ends.
 const N_RETRIES: usize = 1000;
-
-/// A block that was read, or could not be.
-pub(super) type Ended = (Work, Result<(), ReadFailure>);
 
 impl Uring {
     /// A queue for `n_reads` at a time. The thread that calls is the one that uses it.
     ///
     /// # Errors
     /// The system's: it has no such queue (Linux before 5.6), or does not let this process have one.
-    pub(super) fn new(file: File, n_reads: usize) -> io::Result<Self> {
+    pub(in crate::stream) fn new(file: File, n_reads: usize) -> io::Result<Self> {
         assert!(n_reads > 0, "a queue for no reads");
         let n_entries = u32::try_from(n_reads).unwrap_or(u32::MAX);
         // One thread asks, and takes answers when it asks for them: no interrupts for each. Linux before 6.1 does not know it.
@@ -60,11 +56,11 @@ impl Uring {
         Ok(Self { queue, file, under_way: (0..n_reads).map(|_| None).collect(), n_under_way: 0 })
     }
 
-    pub(super) fn is_full(&self) -> bool {
+    pub(in crate::stream) fn is_full(&self) -> bool {
         self.n_under_way == self.under_way.len()
     }
 
-    pub(super) fn is_idle(&self) -> bool {
+    pub(in crate::stream) fn is_idle(&self) -> bool {
         self.n_under_way == 0
     }
 
@@ -72,7 +68,7 @@ impl Uring {
     ///
     /// # Panics
     /// If the queue is full.
-    pub(super) fn push(&mut self, mut work: Work) {
+    pub(in crate::stream) fn push(&mut self, mut work: Work) {
         let at = self.under_way.iter().position(Option::is_none).expect("the queue is not full");
         let progress = Progress::new(work.block.bytes_mut().len());
         self.under_way[at] = Some(Read { work, progress, asked: 0 });
@@ -84,7 +80,7 @@ impl Uring {
     ///
     /// # Errors
     /// The system's, which may pass; reads that it has heard of are still under way. What has ended is in `ended` all the same.
-    pub(super) fn wait(&mut self, ended: &mut Vec<Ended>) -> io::Result<()> {
+    pub(in crate::stream) fn wait(&mut self, ended: &mut Vec<Ended>) -> io::Result<()> {
         let n_before = ended.len();
         while self.n_under_way > 0 && ended.len() == n_before {
             let waited = self.queue.submit_and_wait(1);

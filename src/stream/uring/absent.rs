@@ -1,0 +1,35 @@
+//! Where there is no io_uring there is no queue: reads are the threads' own.
+
+use std::convert::Infallible;
+use std::fs::File;
+use std::io;
+
+use super::Ended;
+use crate::stream::queue::Work;
+
+/// A queue that there is none of.
+pub(in crate::stream) struct Uring(Infallible);
+
+impl Uring {
+    /// # Errors
+    /// [`io::ErrorKind::Unsupported`].
+    pub(in crate::stream) fn new(_file: File, _n_reads: usize) -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(in crate::stream) fn is_full(&self) -> bool {
+        match self.0 {}
+    }
+
+    pub(in crate::stream) fn is_idle(&self) -> bool {
+        match self.0 {}
+    }
+
+    pub(in crate::stream) fn push(&mut self, _work: Work) {
+        match self.0 {}
+    }
+
+    pub(in crate::stream) fn wait(&mut self, _ended: &mut Vec<Ended>) -> io::Result<()> {
+        match self.0 {}
+    }
+}
