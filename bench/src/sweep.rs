@@ -2,7 +2,8 @@
 //! of pinned layers and several lengths of the output (Lever, Tables 6 and 7).
 //!
 //! Plain decoding of the same rows in the same run is the measure: with nothing pinned that is Lever's Flash-AR. Rows whose response
-//! is shorter than a length are left out of it, so the lengths are of different rows; each line says how many there are.
+//! is shorter than a length are left out of it, so the lengths are of different rows; each line says how many there are. What was
+//! answered to earlier rows of a session, or of the task where a row has no session, is there to draft from.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -23,8 +24,8 @@ use crate::tally::geometric_mean;
 pub struct Sweep {
     /// Shares of the layers that stay in memory, in percent.
     pub pinned: Vec<u32>,
-    /// Output tokens.
-    pub lengths: Vec<usize>,
+    /// Output tokens; `None`: whole responses.
+    pub lengths: Vec<Option<usize>>,
     /// What drafts.
     pub strategies: Vec<Strategy>,
     /// Rows of each task at each length at most.
@@ -42,8 +43,8 @@ pub struct Sweep {
 pub struct SweepCell {
     /// The share of pinned layers, in percent.
     pub pinned_percent: u32,
-    /// Output tokens.
-    pub n_tokens: usize,
+    /// Output tokens; `None`: whole responses.
+    pub n_tokens: Option<usize>,
     /// The strategy's name.
     pub strategy: String,
     /// Rows replayed.
@@ -93,9 +94,10 @@ pub fn measure(
     let session = SessionOptions { verify_rows_max: sweep.verify_rows_max, ..SessionOptions::default() };
     let mut cells = Vec::new();
     for (n_shares, &percent) in sweep.pinned.iter().enumerate() {
-        let engine = load(&checkpoint, draft, sweep, percent)?;
         for (n_lengths, &n_tokens) in sweep.lengths.iter().enumerate() {
             progress(n_shares * sweep.lengths.len() + n_lengths, n_cells);
+            // One that knows no answer yet.
+            let engine = load(&checkpoint, draft, sweep, percent)?;
             let rows = cut(rows, n_tokens, sweep.n_rows);
             let timings =
                 replay(&engine, rows.iter(), &sweep.strategies, Sources::Passages, &session, |_, _| {})?;
@@ -123,19 +125,24 @@ fn load(
     Ok(engine)
 }
 
-/// The first `n_max` rows of each task that have so many tokens, cut to that length.
-fn cut(rows: &[TokenRow], n_tokens: usize, n_max: usize) -> Vec<TokenRow> {
+/// The first `n_max` rows of each task that have so many tokens, cut to that length. Each has a session: its own, or its task.
+fn cut(rows: &[TokenRow], n_tokens: Option<usize>, n_max: usize) -> Vec<TokenRow> {
     let mut taken: std::collections::BTreeMap<&str, usize> = std::collections::BTreeMap::new();
-    let long_enough = rows.iter().filter(|row| row.response.len() >= n_tokens);
+    let long_enough = rows.iter().filter(|row| row.response.len() >= n_tokens.unwrap_or(1));
     let first = long_enough.filter(|row| {
         let n = taken.entry(row.task.as_str()).or_default();
         *n += 1;
         *n <= n_max
     });
-    first.map(|row| TokenRow { response: row.response[..n_tokens].to_vec(), ..row.clone() }).collect()
+    let cut = |row: &TokenRow| TokenRow {
+        response: row.response[..n_tokens.unwrap_or(row.response.len())].to_vec(),
+        session: Some(row.session.clone().unwrap_or_else(|| row.task.clone())),
+        ..row.clone()
+    };
+    first.map(cut).collect()
 }
 
-fn cells_of(timings: &Timings, pinned_percent: u32, n_tokens: usize) -> Vec<SweepCell> {
+fn cells_of(timings: &Timings, pinned_percent: u32, n_tokens: Option<usize>) -> Vec<SweepCell> {
     let mut tasks: Vec<&str> = timings.timings.iter().map(|timing| timing.task.as_str()).collect();
     tasks.sort_unstable();
     tasks.dedup();
@@ -167,7 +174,7 @@ pub fn write(conditions: &[String], cells: &[SweepCell]) -> String {
             out,
             "| {} % | {} | {} | {} | {:.2} | {:.1} | {:.2} | {:.2} |",
             cell.pinned_percent,
-            cell.n_tokens,
+            cell.n_tokens.map_or_else(|| "whole".to_owned(), |n| n.to_string()),
             cell.strategy,
             cell.n_rows,
             cell.acceptance_length,
@@ -200,9 +207,17 @@ mod tests {
     #[test]
     fn rows_that_are_long_enough_are_cut() {
         let rows = [row("a", 10), row("a", 3), row("a", 11), row("a", 12), row("b", 5), row("b", 4)];
-        let cut = cut(&rows, 5, 2);
-        let found: Vec<_> = cut.iter().map(|row| (row.task.as_str(), row.response.len())).collect();
-        assert_eq!(found, [("a", 5), ("a", 5), ("b", 5)]);
-        assert_eq!(cut[1].response, rows[2].response[..5]);
+        let lengths = |cut: &[TokenRow]| -> Vec<(String, usize)> {
+            cut.iter().map(|row| (row.session.clone().unwrap(), row.response.len())).collect()
+        };
+        let of = |all: &[(&str, usize)]| -> Vec<(String, usize)> {
+            all.iter().map(|&(session, len)| (session.to_owned(), len)).collect()
+        };
+        let five = cut(&rows, Some(5), 2);
+        assert_eq!(lengths(&five), of(&[("a", 5), ("a", 5), ("b", 5)]));
+        assert_eq!(five[1].response, rows[2].response[..5]);
+        let in_session = TokenRow { session: Some("s".to_owned()), ..row("b", 7) };
+        let whole = cut(&[&rows[..], &[in_session]].concat(), None, 3);
+        assert_eq!(lengths(&whole), of(&[("a", 10), ("a", 3), ("a", 11), ("b", 5), ("b", 4), ("s", 7)]));
     }
 }

@@ -69,7 +69,10 @@ fn replay(args: &BenchStreamArgs) -> Result<Exit, Failure> {
     let rows = rows::encode(&rows::read(&args.replay)?, &tokenizer, n_threads(args.threads))?;
     let sweep = Sweep {
         pinned: args.pinned.clone(),
-        lengths: args.lengths.iter().map(|&n| n as usize).collect(),
+        lengths: match &args.lengths[..] {
+            [] => vec![None],
+            lengths => lengths.iter().map(|&n| Some(n as usize)).collect(),
+        },
         strategies,
         n_rows: args.task_rows,
         verify_rows_max: args.rows as usize,

@@ -116,6 +116,15 @@ fn drafting_is_measured_where_the_model_comes_from_flash() {
     let table = refrain(&[&args[..], &["--strategy", "refrain"]].concat()).done();
     assert_eq!(table.lines().filter(|line| line.contains("| refrain |")).count(), 4, "{table}");
     assert!(table.contains("a slowed reader models a disk of 100 MB/s"), "{table}");
+    let whole = ["bench", "stream", arg(&path), "--replay", arg(&rows), "--task-rows", "1", "--pinned", "50"];
+    assert_eq!(
+        refrain(&whole)
+            .done()
+            .lines()
+            .filter(|line| line.starts_with("| 50 % | whole | refrain | 4 |"))
+            .count(),
+        1
+    );
     let without = ["bench", "stream", arg(&path), "--replay", arg(&rows), "--strategy", "chain:8"];
     assert!(refrain(&without).refused(2).contains("--draft"));
 }

@@ -128,8 +128,8 @@ pub(crate) struct BenchStreamArgs {
     /// plain decoding.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub(crate) replay: Vec<PathBuf>,
-    /// With --replay: output tokens; rows with fewer are left out of that length.
-    #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [32, 64, 128, 256, 512], requires = "replay", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    /// With --replay: output tokens; rows with fewer are left out of that length [default: whole responses].
+    #[arg(long, value_name = "N,…", value_delimiter = ',', requires = "replay", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) lengths: Vec<u32>,
     /// With --replay: what drafts; see `bench replay` [default: refrain; with --draft also retrieval, draft-model, chain:8 and
     /// edgellm].
