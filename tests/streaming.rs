@@ -93,6 +93,22 @@ fn the_bits_are_those_of_the_model_in_memory() {
     }
 }
 
+/// Layers that are read in several blocks, the last of which is shorter.
+#[test]
+fn layers_of_several_blocks_have_their_bits() {
+    let tiny = Tiny { ty: BlockType::F16, hidden_dim: 512, n_layers: 4, ..Tiny::default() };
+    let prompt = prompt(4, 20);
+    let reference = reference(tiny, &prompt, &Sampling::default());
+    let (_dir, path) = packed(tiny);
+    for pinned in [Pinned::Layers(0), Pinned::Layers(1)] {
+        let engine = engine(&path, tiny, 2, pinned);
+        assert!(engine.streamed().unwrap().memory().ring_bytes > 2 * (3 << 20));
+        let session = SessionOptions { history: false, ..SessionOptions::default() };
+        let run = run(&engine, session, Vec::new(), &prompt, options(&Sampling::default()));
+        run.assert_equal(&reference, &format!("{pinned:?}"));
+    }
+}
+
 #[test]
 fn the_logits_of_a_text_are_the_same() {
     let tiny = Tiny { ty: BlockType::BF16, n_layers: 3, ..Tiny::default() };
