@@ -47,6 +47,8 @@ pub struct Timing {
     pub n_tokens: usize,
     /// Steps.
     pub n_steps: usize,
+    /// Passes of the draft model; those over the prompt count.
+    pub n_passes: usize,
     /// Where the time of decoding went, in µs; prefill, the draft model's included, is left out.
     pub stages: StageTimes,
     /// Time of the same rows in plain decoding, in µs.
@@ -62,6 +64,7 @@ impl Timing {
             n_rows: 0,
             n_tokens: 0,
             n_steps: 0,
+            n_passes: 0,
             stages: StageTimes::default(),
             plain_us: 0.0,
         }
@@ -82,6 +85,11 @@ impl Timing {
         self.n_tokens as f64 * 1e6 / self.decode_us().max(1.0)
     }
 
+    /// Passes of the draft model per step.
+    pub fn passes_per_step(&self) -> f64 {
+        self.n_passes as f64 / self.n_steps.max(1) as f64
+    }
+
     /// Milliseconds per step.
     pub fn ms_per_step(&self) -> f64 {
         self.decode_us() / 1e3 / self.n_steps.max(1) as f64
@@ -96,6 +104,8 @@ impl Timing {
         self.n_rows += 1;
         self.n_tokens += stats.tokens;
         self.n_steps += stats.steps;
+        let computed = stats.sources.iter().filter_map(|source| source.computed.as_ref());
+        self.n_passes += computed.map(|computed| computed.passes).sum::<usize>();
         self.add_stages(&stats.time_us);
         self.plain_us += plain_us;
     }
@@ -113,6 +123,7 @@ impl Timing {
         self.n_rows += other.n_rows;
         self.n_tokens += other.n_tokens;
         self.n_steps += other.n_steps;
+        self.n_passes += other.n_passes;
         self.add_stages(&other.stages);
         self.plain_us += other.plain_us;
     }

@@ -51,6 +51,8 @@ pub struct SweepCell {
     pub n_rows: usize,
     /// Tokens per step, the bonus token included.
     pub acceptance_length: f64,
+    /// Passes of the draft model per step, those over the prompt included.
+    pub passes_per_step: f64,
     /// Milliseconds of a step.
     pub step_ms: f64,
     /// Tokens per second of decoding.
@@ -152,6 +154,7 @@ fn cells_of(timings: &Timings, pinned_percent: u32, n_tokens: Option<usize>) -> 
         strategy: total.strategy.to_string(),
         n_rows: total.n_rows,
         acceptance_length: total.acceptance_length(),
+        passes_per_step: total.passes_per_step(),
         step_ms: total.ms_per_step(),
         tokens_per_s: total.tokens_per_s(),
         speed_up: geometric_mean(tasks.iter().map(|task| timings.task_speed_up(task, total.strategy))),
@@ -166,18 +169,19 @@ pub fn write(conditions: &[String], cells: &[SweepCell]) -> String {
     conditions.iter().for_each(|line| _ = writeln!(out, "- {line}"));
     let _ = writeln!(
         out,
-        "\n| pinned layers | output tokens | strategy | rows | tokens per step | ms per step | tokens/s | speed over plain |"
+        "\n| pinned layers | output tokens | strategy | rows | tokens per step | draft-model passes per step | ms per step | tokens/s | speed over plain |"
     );
-    let _ = writeln!(out, "| ---: | ---: | --- |{}", " ---: |".repeat(5));
+    let _ = writeln!(out, "| ---: | ---: | --- |{}", " ---: |".repeat(6));
     for cell in cells {
         let _ = writeln!(
             out,
-            "| {} % | {} | {} | {} | {:.2} | {:.1} | {:.2} | {:.2} |",
+            "| {} % | {} | {} | {} | {:.2} | {:.2} | {:.1} | {:.2} | {:.2} |",
             cell.pinned_percent,
             cell.n_tokens.map_or_else(|| "whole".to_owned(), |n| n.to_string()),
             cell.strategy,
             cell.n_rows,
             cell.acceptance_length,
+            cell.passes_per_step,
             cell.step_ms,
             cell.tokens_per_s,
             cell.speed_up,

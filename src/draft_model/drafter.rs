@@ -10,8 +10,8 @@ use crate::model::kv_cache::KvCacheError;
 use crate::model::transformer::ForwardError;
 use crate::token::TokenId;
 
-/// Tokens of text that are left unread until the next draft. More are read together beforehand, which costs little more than
-/// a few rows: so what the next draft costs has a bound.
+/// Tokens of text that are left unread until the next draft, while drafts are asked for. More are read together beforehand, which
+/// costs little more than a few rows: so what the next draft costs has a bound.
 const OWED_MAX: usize = 32;
 
 /// A [`KvTree`], and why it is not used, where it is not: an error turns drafting off and is told, and never reaches the
@@ -21,6 +21,8 @@ pub(super) struct Drafter {
     tree: Option<KvTree>,
     /// Why it has stopped for good.
     failed: Option<String>,
+    /// Whether a draft was asked for since much text was read.
+    is_asked: bool,
 }
 
 impl Drafter {
@@ -32,7 +34,7 @@ impl Drafter {
         n_nodes_max: usize,
     ) -> Result<Self, KvCacheError> {
         let tree = KvTree::new(Arc::clone(model), context_len, n_likely, n_nodes_max)?;
-        Ok(Self { tree: Some(tree), failed: None })
+        Ok(Self { tree: Some(tree), failed: None, is_asked: false })
     }
 
     /// The tree, where it can be used: it has not failed, and its text fits and is not empty.
@@ -67,7 +69,32 @@ impl Drafter {
         self.follow(committed);
         if self.tree().is_some_and(|tree| tree.n_owed() > OWED_MAX) {
             self.with(KvTree::read);
+            self.is_asked = false;
         }
+    }
+
+    /// Takes over the committed text, and reads it where much of it is unread, if it was asked for a draft since it did so last:
+    /// whom nobody asks need not keep up.
+    pub(super) fn keep_up(&mut self, committed: &[TokenId]) {
+        match self.is_asked {
+            true => self.read(committed),
+            false => self.follow(committed),
+        }
+    }
+
+    /// Computes the root for a draft.
+    pub(super) fn compute_root(&mut self) {
+        self.is_asked = true;
+        self.with(KvTree::compute_root);
+    }
+
+    /// Expected time until the root is there, in µs. Text beyond what is left unread while drafts are asked for does not count: it was
+    /// saved before, and is read for all drafts to come.
+    pub(super) fn root_us(&self) -> f32 {
+        self.tree().map_or(0.0, |tree| match tree.n_owed() {
+            0 => 0.0,
+            n_owed => tree.pass_us(n_owed.min(OWED_MAX)),
+        })
     }
 
     pub(super) fn truncate(&mut self, len: usize) {
@@ -107,10 +134,11 @@ impl Drafter {
 /// A copy for a fork of the session; where there is no memory for it, it does not draft.
 impl Clone for Drafter {
     fn clone(&self) -> Self {
-        match self.tree.as_ref().map(KvTree::fork) {
-            Some(Ok(tree)) => Self { tree: Some(tree), failed: self.failed.clone() },
-            Some(Err(error)) => Self { tree: None, failed: Some(error.to_string()) },
-            None => Self { tree: None, failed: self.failed.clone() },
-        }
+        let (tree, failed) = match self.tree.as_ref().map(KvTree::fork) {
+            Some(Ok(tree)) => (Some(tree), self.failed.clone()),
+            Some(Err(error)) => (None, Some(error.to_string())),
+            None => (None, self.failed.clone()),
+        };
+        Self { tree, failed, is_asked: self.is_asked }
     }
 }

@@ -129,7 +129,7 @@ impl DraftSource for DraftModelSource {
     }
 
     fn anchors(&mut self, committed: &[TokenId], out: &mut Vec<Anchor>) {
-        self.drafter.read(committed);
+        self.drafter.keep_up(committed);
         self.unseen.clear();
         if self.drafter.tree().is_some() {
             out.push(Anchor { cursor: ROOT_CURSOR, match_len: 1 });
@@ -157,12 +157,12 @@ impl DraftSource for DraftModelSource {
     fn expansion_us(&self, frontier: &[Cursor]) -> f32 {
         let Some(tree) = self.drafter.tree() else { return 0.0 };
         let pass_us = |n_rows: usize| if n_rows == 0 { 0.0 } else { tree.pass_us(n_rows) };
-        pass_us(tree.n_owed()) + pass_us(self.missing(tree, frontier).len())
+        self.drafter.root_us() + pass_us(self.missing(tree, frontier).len())
     }
 
     fn prepare(&mut self, frontier: &[Cursor]) {
         // The root first: whatever is wanted goes on from it.
-        self.drafter.with(KvTree::compute_root);
+        self.drafter.compute_root();
         let Some(tree) = self.drafter.tree().filter(|tree| tree.n_owed() == 0) else { return };
         let wanted = self.missing(tree, frontier);
         if !wanted.is_empty() {

@@ -247,6 +247,36 @@ fn a_text_that_is_too_long_is_not_drafted_from_until_it_is_short_again() {
 }
 
 #[test]
+fn who_is_not_asked_does_not_keep_up_and_catches_up_when_asked() {
+    let text: Vec<TokenId> = (1..60).map(TokenId).collect();
+    let mut source = DraftModelSource::new(&model(), CONTEXT_LEN).unwrap();
+    source.prime(&text[..5]);
+    let (mut anchors, mut costs) = (Vec::new(), Vec::new());
+    for len in 6..=text.len() {
+        anchors.clear();
+        source.anchors(&text[..len], &mut anchors);
+        costs.push(source.expansion_us(&[anchors[0].cursor]));
+    }
+    assert_eq!(source.computed().unwrap().passes, 0);
+    assert!(costs.is_sorted() && costs[40] == costs[30], "{costs:?}");
+    let mut asked = Candidates::with_limit(100);
+    source.expand(&[anchors[0].cursor], &mut asked);
+    let tokens: Vec<TokenId> = asked.as_slice().iter().map(|candidate| candidate.token).collect();
+    let expected: Vec<TokenId> = from_scratch(&model(), &text).iter().map(|likely| likely.token).collect();
+    assert_eq!(tokens[..N_LIKELY], expected);
+
+    // And now it keeps up, once.
+    let n_passes = |source: &DraftModelSource| source.computed().unwrap().passes;
+    let before = n_passes(&source);
+    source.truncate(5);
+    source.anchors(&text, &mut anchors);
+    assert_eq!(n_passes(&source), before + 1);
+    source.truncate(5);
+    source.anchors(&text, &mut anchors);
+    assert_eq!(n_passes(&source), before + 1);
+}
+
+#[test]
 fn a_cancelled_pass_drafts_nothing_and_is_made_later() {
     let mut drafter = Drafter::new(&model(), CONTEXT_LEN, N_LIKELY, N_NODES_MAX).unwrap();
     let cancel = Arc::new(AtomicBool::new(true));
