@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::DraftModel;
-use super::kv_tree::KvTree;
+use super::kv_tree::{CHUNK, KvTree};
 use crate::draft::Computed;
 use crate::model::kv_cache::KvCacheError;
 use crate::model::transformer::ForwardError;
@@ -14,6 +14,9 @@ use crate::token::TokenId;
 /// costs little more than a few rows: so what the next draft costs has a bound.
 const OWED_MAX: usize = 32;
 
+/// The same while nobody asks: as many as one pass reads.
+const OWED_UNASKED_MAX: usize = CHUNK;
+
 /// A [`KvTree`], and why it is not used, where it is not: an error turns drafting off and is told, and never reaches the
 /// output.
 pub(super) struct Drafter {
@@ -21,8 +24,8 @@ pub(super) struct Drafter {
     tree: Option<KvTree>,
     /// Why it has stopped for good.
     failed: Option<String>,
-    /// Whether a draft was asked for since much text was read.
-    is_asked: bool,
+    /// Whether a draft was asked for since text was read ahead of one.
+    was_asked: bool,
 }
 
 impl Drafter {
@@ -34,7 +37,7 @@ impl Drafter {
         n_nodes_max: usize,
     ) -> Result<Self, KvCacheError> {
         let tree = KvTree::new(Arc::clone(model), context_len, n_likely, n_nodes_max)?;
-        Ok(Self { tree: Some(tree), failed: None, is_asked: false })
+        Ok(Self { tree: Some(tree), failed: None, was_asked: false })
     }
 
     /// The tree, where it can be used: it has not failed, and its text fits and is not empty.
@@ -64,37 +67,29 @@ impl Drafter {
         }
     }
 
-    /// Takes over the committed text, and reads it where much of it is unread.
-    pub(super) fn read(&mut self, committed: &[TokenId]) {
-        self.follow(committed);
-        if self.tree().is_some_and(|tree| tree.n_owed() > OWED_MAX) {
-            self.with(KvTree::read);
-            self.is_asked = false;
-        }
+    /// Takes over the committed text, and reads it where more of it is unread than the next draft should cost. Where no draft was asked
+    /// for since text was read last, that is more.
+    pub(super) fn keep_up(&mut self, committed: &[TokenId]) {
+        let n_max = if self.was_asked { OWED_MAX } else { OWED_UNASKED_MAX };
+        self.read(committed, n_max);
     }
 
-    /// Takes over the committed text, and reads it where much of it is unread, if it was asked for a draft since it did so last:
-    /// whom nobody asks need not keep up.
-    pub(super) fn keep_up(&mut self, committed: &[TokenId]) {
-        match self.is_asked {
-            true => self.read(committed),
-            false => self.follow(committed),
+    /// Takes over text that a draft follows on, and reads it where more of it is unread than the draft should cost.
+    pub(super) fn prime(&mut self, committed: &[TokenId]) {
+        self.read(committed, OWED_MAX);
+    }
+
+    fn read(&mut self, committed: &[TokenId], n_owed_max: usize) {
+        self.follow(committed);
+        if self.tree().is_some_and(|tree| tree.n_owed() > n_owed_max) && self.with(KvTree::read).is_some() {
+            self.was_asked = false;
         }
     }
 
     /// Computes the root for a draft.
     pub(super) fn compute_root(&mut self) {
-        self.is_asked = true;
+        self.was_asked = true;
         self.with(KvTree::compute_root);
-    }
-
-    /// Expected time until the root is there, in µs. Text beyond what is left unread while drafts are asked for does not count: it was
-    /// saved before, and is read for all drafts to come.
-    pub(super) fn root_us(&self) -> f32 {
-        self.tree().map_or(0.0, |tree| match tree.n_owed() {
-            0 => 0.0,
-            n_owed => tree.pass_us(n_owed.min(OWED_MAX)),
-        })
     }
 
     pub(super) fn truncate(&mut self, len: usize) {
@@ -105,6 +100,7 @@ impl Drafter {
 
     /// Forgets the text and gives the memory back.
     pub(super) fn release(&mut self) {
+        self.was_asked = false;
         if let Some(tree) = &mut self.tree {
             tree.release();
         }
@@ -139,6 +135,6 @@ impl Clone for Drafter {
             Some(Err(error)) => (None, Some(error.to_string())),
             None => (None, self.failed.clone()),
         };
-        Self { tree, failed, is_asked: self.is_asked }
+        Self { tree, failed, was_asked: self.was_asked }
     }
 }

@@ -21,11 +21,11 @@ use crate::draft::{Computed, VERIFY_ROWS_MAX};
 use crate::kernels::{self, Kernels, KvType};
 use crate::model::kv_cache::KvCacheError;
 use crate::model::transformer::{ForwardError, PassEnd};
-use crate::model::{Batch, KvCache, Workspace};
+use crate::model::{Batch, KvCache, ModelConfig, Workspace};
 use crate::token::TokenId;
 
 /// Tokens of the text that are read in one pass.
-const CHUNK: usize = 256;
+pub(super) const CHUNK: usize = 256;
 
 /// The root in lists of nodes.
 pub(super) const ROOT: u32 = 0;
@@ -99,6 +99,16 @@ impl KvTree {
             computed: Computed::default(),
             model,
         })
+    }
+
+    /// Bytes of a tree like that at most, without the weights.
+    pub(super) fn bytes(config: &ModelConfig, context_len: usize, n_nodes_max: usize) -> u64 {
+        let n_slots = context_len.min(config.context_len).saturating_add(n_nodes_max) as u64;
+        let logits = (config.vocab_size as u64).saturating_mul(size_of::<f32>() as u64 * n_nodes_max as u64);
+        KvCache::bytes_per_slot(config, KvType::F16)
+            .saturating_mul(n_slots)
+            .saturating_add(Workspace::bytes(config, CHUNK))
+            .saturating_add(logits)
     }
 
     /// A tree of its own with the same text, without nodes.

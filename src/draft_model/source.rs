@@ -7,6 +7,7 @@ use super::DraftModel;
 use super::drafter::Drafter;
 use super::kv_tree::{KvTree, ROOT};
 use crate::draft::{Anchor, Candidate, Candidates, Computed, Cursor, DraftSource, SourceKind, StepOutcome};
+use crate::model::ModelConfig;
 use crate::model::kv_cache::KvCacheError;
 use crate::token::TokenId;
 
@@ -47,6 +48,11 @@ impl DraftModelSource {
     /// There is no memory for the keys and values.
     pub(crate) fn new(model: &Arc<DraftModel>, context_len: usize) -> Result<Self, KvCacheError> {
         Ok(Self { drafter: Drafter::new(model, context_len, CANDIDATES, NODES_MAX)?, unseen: Vec::new() })
+    }
+
+    /// Bytes of a source like that at most, without the model's weights.
+    pub(crate) fn bytes(config: &ModelConfig, context_len: usize) -> u64 {
+        KvTree::bytes(config, context_len, NODES_MAX)
     }
 
     /// The cursor's node, where it is computed or among the nodes that follow those of the tree; with nothing of its path in
@@ -113,7 +119,7 @@ impl DraftSource for DraftModelSource {
     }
 
     fn prime(&mut self, committed: &[TokenId]) {
-        self.drafter.read(committed);
+        self.drafter.prime(committed);
     }
 
     fn reset(&mut self) {
@@ -157,7 +163,7 @@ impl DraftSource for DraftModelSource {
     fn expansion_us(&self, frontier: &[Cursor]) -> f32 {
         let Some(tree) = self.drafter.tree() else { return 0.0 };
         let pass_us = |n_rows: usize| if n_rows == 0 { 0.0 } else { tree.pass_us(n_rows) };
-        self.drafter.root_us() + pass_us(self.missing(tree, frontier).len())
+        pass_us(tree.n_owed()) + pass_us(self.missing(tree, frontier).len())
     }
 
     fn prepare(&mut self, frontier: &[Cursor]) {

@@ -247,33 +247,55 @@ fn a_text_that_is_too_long_is_not_drafted_from_until_it_is_short_again() {
 }
 
 #[test]
-fn who_is_not_asked_does_not_keep_up_and_catches_up_when_asked() {
-    let text: Vec<TokenId> = (1..60).map(TokenId).collect();
-    let mut source = DraftModelSource::new(&model(), CONTEXT_LEN).unwrap();
-    source.prime(&text[..5]);
-    let (mut anchors, mut costs) = (Vec::new(), Vec::new());
-    for len in 6..=text.len() {
-        anchors.clear();
-        source.anchors(&text[..len], &mut anchors);
-        costs.push(source.expansion_us(&[anchors[0].cursor]));
-    }
-    assert_eq!(source.computed().unwrap().passes, 0);
-    assert!(costs.is_sorted() && costs[40] == costs[30], "{costs:?}");
-    let mut asked = Candidates::with_limit(100);
-    source.expand(&[anchors[0].cursor], &mut asked);
-    let tokens: Vec<TokenId> = asked.as_slice().iter().map(|candidate| candidate.token).collect();
-    let expected: Vec<TokenId> = from_scratch(&model(), &text).iter().map(|likely| likely.token).collect();
-    assert_eq!(tokens[..N_LIKELY], expected);
-
-    // And now it keeps up, once.
+fn who_is_not_asked_keeps_up_in_long_strides() {
+    let text: Vec<TokenId> = (0..700).map(|i| TokenId(i * 7 % 500)).collect();
+    let mut source = DraftModelSource::new(&model(), 1024).unwrap();
     let n_passes = |source: &DraftModelSource| source.computed().unwrap().passes;
-    let before = n_passes(&source);
-    source.truncate(5);
-    source.anchors(&text, &mut anchors);
-    assert_eq!(n_passes(&source), before + 1);
-    source.truncate(5);
-    source.anchors(&text, &mut anchors);
-    assert_eq!(n_passes(&source), before + 1);
+    let mut anchors = Vec::new();
+    // Returns where it read, and what a draft would have cost at each length.
+    let mut follow = |source: &mut DraftModelSource, lens: std::ops::Range<usize>| {
+        let (mut read_at, mut costs) = (Vec::new(), Vec::new());
+        for len in lens {
+            let before = n_passes(source);
+            anchors.clear();
+            source.anchors(&text[..len], &mut anchors);
+            read_at.extend((n_passes(source) > before).then_some(len));
+            costs.push(source.expansion_us(&[anchors[0].cursor]));
+        }
+        (read_at, costs)
+    };
+    source.prime(&text[..5]);
+    let (read_at, costs) = follow(&mut source, 6..600);
+    assert_eq!(read_at, [257, 513]);
+    assert!(costs[..200].is_sorted() && costs[200] > costs[0] && costs[251] < costs[200], "{costs:?}");
+    for len in [599, 600] {
+        let asked = expanded(&mut source, &text[..len]);
+        assert_eq!(asked[..N_LIKELY], from_scratch_of(&text[..len], 1024), "{len}");
+    }
+    // Now that it was asked it does not fall so far behind, once.
+    assert_eq!(follow(&mut source, 601..660).0, [633]);
+    assert!(follow(&mut source, 660..700).0.is_empty());
+    source.release();
+    source.prime(&text[..300]);
+    assert_eq!(expanded(&mut source, &text[..300])[..N_LIKELY], from_scratch_of(&text[..300], 1024));
+}
+
+/// The tokens that a source claims after `text`.
+fn expanded(source: &mut DraftModelSource, text: &[TokenId]) -> Vec<TokenId> {
+    let (mut anchors, mut candidates) = (Vec::new(), Candidates::with_limit(100));
+    source.anchors(text, &mut anchors);
+    source.expand(&[anchors[0].cursor], &mut candidates);
+    candidates.as_slice().iter().map(|candidate| candidate.token).collect()
+}
+
+/// What the model finds likely after `text`, read token by token.
+fn from_scratch_of(text: &[TokenId], context_len: usize) -> Vec<TokenId> {
+    let mut tree = KvTree::new(model(), context_len, N_LIKELY, N_NODES_MAX).expect("memory");
+    for len in 1..=text.len() {
+        tree.follow(&text[..len]);
+        tree.compute_root().expect("a text that fits");
+    }
+    tree.likely(ROOT).iter().map(|likely| likely.token).collect()
 }
 
 #[test]

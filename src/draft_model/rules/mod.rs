@@ -145,7 +145,7 @@ impl<P: Planner> Rule for Planned<P> {
     const KIND: SourceKind = SourceKind::DraftModel;
 
     fn read(&mut self, committed: &[TokenId]) {
-        self.drafter.read(committed);
+        self.drafter.prime(committed);
     }
 
     fn reset(&mut self) {
