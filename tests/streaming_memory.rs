@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::{Tiny, plain, prompt, run_in};
-use refrain::engine::{Engine, EngineOptions, GenerateOptions, SessionOptions};
+use refrain::engine::{DraftModelOptions, Engine, EngineOptions, GenerateOptions, SessionOptions};
 use refrain::kernels::BlockType;
 use refrain::model::Checkpoint;
 use refrain::model::packed::pack;
@@ -19,27 +19,47 @@ const MODEL: &str = "REFRAIN_TEST_STREAMED_MODEL";
 /// And its budget.
 const BUDGET: &str = "REFRAIN_TEST_STREAMED_BUDGET";
 
+/// Whether a draft model of four such layers drafts.
+const DRAFTS: &str = "REFRAIN_TEST_STREAMED_DRAFTS";
+
 const ALLOWANCE: u64 = 64 << 20;
+
+const TARGET: Tiny =
+    Tiny { hidden_dim: 1024, n_layers: 10, head_dim: 64, context_len: 512, ty: BlockType::F32, seed: 1 };
 
 #[test]
 fn the_process_stays_within_its_budget() {
+    check("the_process_stays_within_its_budget", &[80 << 20, 140 << 20], "");
+}
+
+/// The draft model takes 112 MiB of it.
+#[test]
+fn also_with_a_draft_model() {
+    check("also_with_a_draft_model", &[200 << 20], "yes");
+}
+
+/// Runs the test of this name in a process of its own for each budget.
+fn check(test: &str, budgets: &[u64], drafts: &str) {
     if let (Ok(model), Ok(budget)) = (std::env::var(MODEL), std::env::var(BUDGET)) {
-        return decode(model.as_ref(), budget.parse().unwrap());
+        return decode(model.as_ref(), budget.parse().unwrap(), std::env::var(DRAFTS).unwrap() == "yes");
     }
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.refrain");
     // Ten layers of 28 MB: more than a process may hold with either budget.
-    let tiny =
-        Tiny { hidden_dim: 1024, n_layers: 10, head_dim: 64, context_len: 512, ty: BlockType::F32, seed: 1 };
-    let source = Checkpoint::from_gguf_bytes(tiny.gguf().into(), "model").unwrap();
+    let source = Checkpoint::from_gguf_bytes(TARGET.gguf().into(), "model").unwrap();
     let keep = LoadOptions { quantize: Quantize::Keep, ..LoadOptions::default() };
     let weights_bytes = pack(&source, &path, keep).unwrap().weights_bytes;
     drop(source);
-    for budget in [80 << 20, 140 << 20] {
+    std::fs::write(dir.path().join("draft.gguf"), Tiny { n_layers: 4, seed: 2, ..TARGET }.gguf()).unwrap();
+    for &budget in budgets {
         assert!(weights_bytes > budget + ALLOWANCE, "{weights_bytes} bytes of weights");
         let measured = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "the_process_stays_within_its_budget", "--nocapture"])
-            .envs([(MODEL, path.as_os_str().to_owned()), (BUDGET, budget.to_string().into())])
+            .args(["--exact", test, "--nocapture"])
+            .envs([
+                (MODEL, path.as_os_str()),
+                (BUDGET, budget.to_string().as_ref()),
+                (DRAFTS, drafts.as_ref()),
+            ])
             .output()
             .unwrap();
         let text = String::from_utf8_lossy(&measured.stdout).into_owned();
@@ -52,10 +72,19 @@ fn the_process_stays_within_its_budget() {
 }
 
 /// Decodes from flash, with drafts and without, and prints the most that the process has held.
-fn decode(model: &Path, budget: u64) {
-    let streaming = Some(StreamOptions::new(Pinned::Memory(budget)));
+fn decode(model: &Path, budget: u64, drafts: bool) {
+    let draft = drafts.then(|| Checkpoint::open(&model.with_file_name("draft.gguf")).unwrap());
+    let keep = DraftModelOptions { quantize: Quantize::Keep, ..DraftModelOptions::default() };
+    let session = SessionOptions::default();
+    let reserved_bytes = draft.as_ref().map_or(0, |draft| keep.memory_bytes(draft, &session));
+    let streaming = Some(StreamOptions { reserved_bytes, ..StreamOptions::new(Pinned::Memory(budget)) });
     let options = EngineOptions { n_threads: Some(2), streaming, ..Tiny::default().options() };
     let engine = Engine::open(model, options).unwrap();
+    if let Some(draft) = draft {
+        engine.set_draft_model(&draft, keep, None).unwrap();
+        let memory = engine.draft_model().unwrap().memory_usage() as u64;
+        assert!(memory > 100 << 20 && memory <= reserved_bytes, "{memory} of {reserved_bytes}");
+    }
     let memory = engine.streamed().unwrap().memory();
     assert!(memory.pinned_bytes + memory.ring_bytes <= budget, "{memory:?}");
     for session in [plain(), SessionOptions::default()] {

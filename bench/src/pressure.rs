@@ -15,9 +15,8 @@ use refrain::engine::{
     Calibration, Engine, EngineError, EngineOptions, GenerateError, GenerateOptions, MemoryPressure, Session,
     SessionError, SessionOptions,
 };
-use refrain::kernels::KvType;
+use refrain::model::Checkpoint;
 use refrain::model::streamed::StreamMemory;
-use refrain::model::{Checkpoint, KvCache, Workspace};
 use refrain::stream::{Pinned, StreamOptions};
 use refrain::token::TokenId;
 use serde::Serialize;
@@ -190,10 +189,7 @@ fn load(
     bench: &PressureBench,
     options: &SessionOptions,
 ) -> Result<Engine, PressureBenchError> {
-    let config = checkpoint.config();
-    let n_slots = options.context_len.unwrap_or_default() + options.verify_rows_max;
-    let kv_bytes = KvCache::bytes_per_slot(config, KvType::F16).saturating_mul(n_slots as u64);
-    let reserved_bytes = kv_bytes.saturating_add(Workspace::bytes(config, options.prefill_chunk));
+    let reserved_bytes = options.memory_bytes(checkpoint.config());
     let streaming = StreamOptions { reserved_bytes, ..StreamOptions::new(Pinned::Memory(bench.budget)) };
     let options =
         EngineOptions { n_threads: bench.n_threads, streaming: Some(streaming), ..EngineOptions::default() };

@@ -14,9 +14,11 @@ mod train;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use refrain::engine::{CONTEXT_LEN_DEFAULT_MAX, EngineOptions};
-use refrain::model::ModelConfig;
+use refrain::engine::EngineOptions;
+use refrain::model::{Checkpoint, ModelConfig};
 use refrain::task::Task;
+
+use crate::load::draft_model_options;
 
 pub(crate) use bench::{
     AblateArgs, BenchArgs, BenchCommand, BenchGraphsArgs, BenchPressureArgs, BenchPruningArgs,
@@ -28,7 +30,6 @@ pub(crate) use files::{GraphsArgs, InspectArgs, PackArgs, ProfileArgs, ScoreArgs
 pub(crate) use history::{FolderArgs, ForgetArgs, HistoryArgs, HistoryCommand, HistoryCommandArgs};
 pub(crate) use sampling::SamplingArgs;
 pub(crate) use session::SessionArgs;
-pub(crate) use streaming::reserve_session;
 pub(crate) use train::TrainArgs;
 #[cfg(feature = "train")]
 pub(crate) use train::{LossArg, TextArgs, TrainCommand, TrainDraftArgs, TrainPredictorArgs};
@@ -134,14 +135,15 @@ pub(crate) struct CommonArgs {
 }
 
 impl CommonArgs {
-    /// The options of the engine for a model of this configuration: a memory budget leaves room for the session.
-    pub(crate) fn engine_options(&self, config: &ModelConfig) -> EngineOptions {
+    /// The options of the engine for a model of this configuration: a memory budget leaves room for the session, and for a draft model.
+    pub(crate) fn engine_options(&self, config: &ModelConfig, draft: Option<&Checkpoint>) -> EngineOptions {
         let mut options = self.model.engine_options();
-        let context_len = self.session.ctx.unwrap_or(config.context_len.min(CONTEXT_LEN_DEFAULT_MAX));
-        // The verification batch lies behind a full context.
-        let n_slots = context_len.saturating_add(self.session.verify_rows_max());
-        let n_rows = self.session.prefill_chunk().max(self.session.verify_rows_max());
-        reserve_session(&mut options, config, self.session.kv.kv_type(), n_slots, n_rows);
+        if let Some(streaming) = &mut options.streaming {
+            let session = self.session.session_options("");
+            let draft_bytes = |draft| draft_model_options(&self.model.compute).memory_bytes(draft, &session);
+            streaming.reserved_bytes =
+                session.memory_bytes(config).saturating_add(draft.map_or(0, draft_bytes));
+        }
         options
     }
 }

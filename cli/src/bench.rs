@@ -88,7 +88,7 @@ fn replay_model(args: &ReplayArgs, path: &Path) -> Result<Exit, Failure> {
     let options = EngineOptions { n_threads: args.rows_args.threads, streaming, ..EngineOptions::default() };
     let engine = load::engine(&checkpoint, options)?;
     if let Some(model) = &args.draft {
-        load::draft_model(&engine, model, DraftModelOptions::default())?;
+        load::draft_model(&engine, &load::draft_checkpoint(model)?, DraftModelOptions::default())?;
     }
     let given = args.rows_args.tokenizer.as_deref().map(|path| open_tokenizer(Some(path))).transpose()?;
     let (tokenizer, tokenizer_name) =
@@ -181,11 +181,11 @@ fn ablate(args: &AblateArgs) -> Result<Exit, Failure> {
             // A hundredth of a step of the target, which is 1 µs.
             options.cost_profile = Some(CostProfile::free_rows(0.01));
         }
-        load::draft_model(&engine, model, options)?;
+        load::draft_model(&engine, &load::draft_checkpoint(model)?, options)?;
         arms = Arm::DRAFT_MODEL.to_vec();
     }
     if let Some(predictor) = &args.pruning {
-        load::predictor(&engine, predictor)?;
+        engine.set_predictor(load::predictor(predictor)?)?;
         arms = Arm::PRUNING.to_vec();
     }
     let session = SessionOptions {

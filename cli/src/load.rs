@@ -44,22 +44,20 @@ pub(crate) fn engine(checkpoint: &Checkpoint, options: EngineOptions) -> Result<
 /// Loads the draft model and gives it to the engine, with progress.
 pub(crate) fn draft_model(
     engine: &Engine,
-    model: &DraftModelArg,
+    checkpoint: &Checkpoint,
     options: DraftModelOptions,
 ) -> Result<(), Failure> {
-    let checkpoint = draft_checkpoint(model)?;
     let progress = Progress::bytes("loading the draft model");
     let report = |done, total| progress.set(done, total);
-    Ok(engine.set_draft_model(&checkpoint, options, Some(&report))?)
+    Ok(engine.set_draft_model(checkpoint, options, Some(&report))?)
 }
 
-/// Reads the predictor, and lets the engine's sessions prune by it.
-pub(crate) fn predictor(engine: &Engine, predictor: &PruningArg) -> Result<(), Failure> {
-    let predictor = match predictor {
-        PruningArg::Fixture => embedded_predictor()?,
-        PruningArg::Path(path) => Predictor::read(path)?,
-    };
-    Ok(engine.set_predictor(predictor)?)
+/// Reads a predictor.
+pub(crate) fn predictor(predictor: &PruningArg) -> Result<Predictor, Failure> {
+    match predictor {
+        PruningArg::Fixture => embedded_predictor(),
+        PruningArg::Path(path) => Ok(Predictor::read(path)?),
+    }
 }
 
 #[cfg(feature = "embedded-model")]

@@ -19,12 +19,16 @@ pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     let draft_model = args.common.session.drafts.model()?;
 
     let checkpoint = load::checkpoint(args.common.model.model.as_deref())?;
-    let engine = load::engine(&checkpoint, args.common.engine_options(checkpoint.config()))?;
-    if let Some(model) = draft_model {
-        load::draft_model(&engine, model, load::draft_model_options(&args.common.model.compute))?;
+    // What the target is to leave room for in a memory budget comes first.
+    let draft = draft_model.map(load::draft_checkpoint).transpose()?;
+    let predictor = args.common.session.drafts.pruning.as_ref().map(load::predictor).transpose()?;
+    let options = args.common.engine_options(checkpoint.config(), draft.as_ref());
+    let engine = load::engine(&checkpoint, options)?;
+    if let Some(draft) = draft {
+        load::draft_model(&engine, &draft, load::draft_model_options(&args.common.model.compute))?;
     }
-    if let Some(predictor) = &args.common.session.drafts.pruning {
-        load::predictor(&engine, predictor)?;
+    if let Some(predictor) = predictor {
+        engine.set_predictor(predictor)?;
     }
     args.common.session.policy.report_device(&engine);
     let namespace = task(&args.task).map_or("run", |task| task.name());

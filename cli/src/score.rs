@@ -4,14 +4,14 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use refrain::engine::{CONTEXT_LEN_DEFAULT_MAX, Engine, EngineOptions, Score, Session, SessionOptions};
+use refrain::engine::{Engine, EngineOptions, Score, Session, SessionOptions};
 use refrain::kernels::KvType;
 use refrain::model::weights::Quantize;
 use refrain::token::TokenId;
 use refrain::tokenizer::SpecialTokens;
 use serde::Serialize;
 
-use crate::args::{ScoreArgs, ScoreInput, WeightsArg, reserve_session};
+use crate::args::{ScoreArgs, ScoreInput, WeightsArg};
 use crate::failure::{Exit, Failure};
 use crate::interrupt::Interrupt;
 use crate::load;
@@ -23,10 +23,10 @@ pub(crate) fn score(args: &ScoreArgs, interrupt: &Interrupt) -> Result<Exit, Fai
     let checkpoint = load::checkpoint(args.model.as_deref())?;
     let widens = args.weights == Some(WeightsArg::F32);
     let mut options = args.compute.engine_options();
-    let config = checkpoint.config();
-    let SessionOptions { verify_rows_max, prefill_chunk, .. } = SessionOptions::default();
-    let n_slots = config.context_len.min(CONTEXT_LEN_DEFAULT_MAX) + verify_rows_max;
-    reserve_session(&mut options, config, args.kv.kv_type(), n_slots, prefill_chunk);
+    if let Some(streaming) = &mut options.streaming {
+        let session = SessionOptions { kv_type: args.kv.kv_type(), ..SessionOptions::default() };
+        streaming.reserved_bytes = session.memory_bytes(checkpoint.config());
+    }
     if widens {
         options.quantize = Quantize::F32;
     }

@@ -6,10 +6,11 @@ use super::policy::{Acceptance, DraftPolicy};
 use super::profile::MachineProfile;
 pub use crate::draft::VERIFY_ROWS_MAX;
 use crate::draft::{Baseline, CostProfile, ReuseConfig};
-use crate::draft_model::ModelRule;
+use crate::draft_model::{DraftModelSource, ModelRule};
 use crate::kernels::{IsaKind, KvType};
 use crate::model::graphs::Switching;
 use crate::model::weights::{PackedAccess, Quantize};
+use crate::model::{Checkpoint, KvCache, ModelConfig, Workspace};
 use crate::pruning::PruningConfig;
 use crate::stream::StreamOptions;
 use crate::token::TokenId;
@@ -54,6 +55,16 @@ pub struct DraftModelOptions {
     pub packed_access: PackedAccess,
     /// What a pass costs by its rows; `None`: measured while loading.
     pub cost_profile: Option<CostProfile>,
+}
+
+impl DraftModelOptions {
+    /// Bytes that the draft model in `checkpoint` takes at most, with what one session computes by it. Where the target is streamed within a
+    /// budget they are to be [reserved](crate::stream::StreamOptions::reserved_bytes), for the target is loaded first.
+    pub fn memory_bytes(&self, checkpoint: &Checkpoint, session: &SessionOptions) -> u64 {
+        let context_len = session.context_len.unwrap_or(CONTEXT_LEN_DEFAULT_MAX);
+        let session_bytes = DraftModelSource::bytes(checkpoint.config(), context_len);
+        self.quantize.weights_bytes(checkpoint).saturating_add(session_bytes)
+    }
 }
 
 /// Whether a session drafts.
@@ -163,6 +174,26 @@ pub const CONTEXT_LEN_DEFAULT_MAX: usize = 4096;
 
 /// The longest prefill chunk, in tokens: its activations must stay small beside the weights.
 pub const PREFILL_CHUNK_MAX: usize = 8192;
+
+impl SessionOptions {
+    /// The length of the context for a model of this configuration.
+    pub fn context_len(&self, config: &ModelConfig) -> usize {
+        self.context_len.unwrap_or_else(|| config.context_len.min(CONTEXT_LEN_DEFAULT_MAX))
+    }
+
+    /// Rows of the longest verification batch.
+    pub(crate) fn rows_max(&self) -> usize {
+        self.verify_lens.last().copied().unwrap_or(0).max(self.verify_rows_max)
+    }
+
+    /// Bytes that a session takes with a model of this configuration, about: the KV cache of a full context, and a pass. Where the model
+    /// is streamed within a budget they are to be [reserved](crate::stream::StreamOptions::reserved_bytes) for each session at a time.
+    pub fn memory_bytes(&self, config: &ModelConfig) -> u64 {
+        let n_slots = self.context_len(config).saturating_add(self.rows_max()) as u64;
+        let kv_bytes = KvCache::bytes_per_slot(config, self.kv_type).saturating_mul(n_slots);
+        kv_bytes.saturating_add(Workspace::bytes(config, self.prefill_chunk.max(self.rows_max())))
+    }
+}
 
 impl Default for SessionOptions {
     fn default() -> Self {

@@ -28,6 +28,32 @@ pub enum Quantize {
     F32,
 }
 
+impl Quantize {
+    /// The type that a matrix of this type in the file becomes.
+    fn target_type(self, info: &TensorInfo, is_packed: bool) -> BlockType {
+        // What is packed already stays as it is, or is widened.
+        let is_float = info.ty.block_len() == 1 && !is_packed;
+        let wanted = match self {
+            Quantize::F32 => return BlockType::F32,
+            Quantize::Q8_0 if is_float => BlockType::Q8_0,
+            Quantize::Q4_0 if is_float => BlockType::Q4_0,
+            _ => info.ty,
+        };
+        // A row that is no whole number of blocks stays as it is (as llama.cpp does).
+        if info.n_cols.is_multiple_of(wanted.block_len()) { wanted } else { info.ty }
+    }
+
+    /// Bytes that the weights of a checkpoint take in memory once they are loaded like this, those of a mapped file included.
+    pub fn weights_bytes(self, checkpoint: &Checkpoint) -> u64 {
+        let is_packed = checkpoint.packed().is_some();
+        let bytes = |info: &TensorInfo| match info.n_rows {
+            1 => Some(4 * info.n_cols as u64),
+            n_rows => PackedMatrix::packed_bytes(self.target_type(info, is_packed), n_rows, info.n_cols),
+        };
+        checkpoint.tensors().filter_map(bytes).fold(0, u64::saturating_add)
+    }
+}
+
 /// How the weights of a packed file come into memory. Other containers are always read and packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PackedAccess {
@@ -302,16 +328,7 @@ impl<'a> Loader<'a> {
 
     /// The type that a matrix of this type in the file becomes.
     pub(in crate::model) fn target_type(&self, info: &TensorInfo) -> BlockType {
-        // What is packed already stays as it is, or is widened.
-        let is_float = info.ty.block_len() == 1 && self.checkpoint.packed().is_none();
-        let wanted = match self.options.quantize {
-            Quantize::F32 => return BlockType::F32,
-            Quantize::Q8_0 if is_float => BlockType::Q8_0,
-            Quantize::Q4_0 if is_float => BlockType::Q4_0,
-            _ => info.ty,
-        };
-        // A row that is no whole number of blocks stays as it is (as llama.cpp does).
-        if info.n_cols.is_multiple_of(wanted.block_len()) { wanted } else { info.ty }
+        self.options.quantize.target_type(info, self.checkpoint.packed().is_some())
     }
 }
 

@@ -25,7 +25,11 @@ pub enum Pinned {
 pub struct StreamOptions {
     /// What stays in memory.
     pub pinned: Pinned,
-    /// Bytes of the budget that are left for what comes later, KV caches above all.
+    /// Bytes of the budget that are left for what comes later: sessions ([`SessionOptions::memory_bytes`]), and a draft model
+    /// ([`DraftModelOptions::memory_bytes`]).
+    ///
+    /// [`SessionOptions::memory_bytes`]: crate::engine::SessionOptions::memory_bytes
+    /// [`DraftModelOptions::memory_bytes`]: crate::engine::DraftModelOptions::memory_bytes
     pub reserved_bytes: u64,
     /// Models a disk that reads no more than so many bytes per second.
     pub bandwidth_max: Option<u64>,

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use clap::Args;
 use refrain::engine::{Drafting, SessionOptions};
+use refrain::pruning::PruningConfig;
 use refrain_bench::Strategy;
 
 use crate::failure::Failure;
@@ -27,6 +28,9 @@ pub(crate) struct DraftArgs {
     /// `fixture` for the model inside this program. Never changes the output.
     #[arg(long, value_name = "fixture|PATH")]
     pub(crate) pruning: Option<PruningArg>,
+    /// With --pruning: drafts that have at least this chance go on.
+    #[arg(long, value_name = "P", default_value_t = PruningConfig::default().threshold, requires = "pruning")]
+    pub(crate) pruning_threshold: f32,
 }
 
 /// A predictor.
@@ -117,7 +121,13 @@ impl DraftArgs {
             (_, Strategy::DraftModel) => Drafting::DraftModel,
             _ => Drafting::Auto,
         };
-        SessionOptions { drafting, draft_model: self.strategy != Strategy::Retrieval, ..options }
+        let pruning = PruningConfig { threshold: self.pruning_threshold, ..PruningConfig::default() };
+        SessionOptions {
+            drafting,
+            draft_model: self.strategy != Strategy::Retrieval,
+            pruning: Some(pruning),
+            ..options
+        }
     }
 }
 

@@ -1,8 +1,6 @@
 //! The options of a model that is larger than memory.
 
 use clap::Args;
-use refrain::kernels::KvType;
-use refrain::model::{KvCache, ModelConfig, Workspace};
 use refrain::stream::{Pinned, StreamOptions};
 
 /// How much of a model stays in memory.
@@ -32,20 +30,6 @@ impl StreamingArgs {
             (None, None, None) => return None,
         };
         Some(StreamOptions { bandwidth_max: self.flash_bandwidth, ..StreamOptions::new(pinned) })
-    }
-}
-
-/// Leaves room in a budget for the KV cache of one session and for a pass over `n_rows` rows.
-pub(crate) fn reserve_session(
-    options: &mut refrain::engine::EngineOptions,
-    config: &ModelConfig,
-    kv_type: KvType,
-    n_slots: usize,
-    n_rows: usize,
-) {
-    if let Some(streaming) = &mut options.streaming {
-        let kv_bytes = KvCache::bytes_per_slot(config, kv_type).saturating_mul(n_slots as u64);
-        streaming.reserved_bytes = kv_bytes.saturating_add(Workspace::bytes(config, n_rows));
     }
 }
 

@@ -9,12 +9,12 @@ use crate::draft::{
     ReuseConfig, ReuseSource, TreeBuilder,
 };
 use crate::draft_model::DraftModelSource;
+use crate::engine::Shared;
 use crate::engine::options::{
     Calibration, Drafting, PREFILL_CHUNK_MAX, SessionOptions, TARGET_READ_STEP_US_MIN, VERIFY_ROWS_MAX,
 };
 use crate::engine::policy::{DraftRows, PressureReport};
 use crate::engine::reader::Reader;
-use crate::engine::{CONTEXT_LEN_DEFAULT_MAX, Shared};
 use crate::model::graphs::StaticGraphs;
 use crate::model::{Batch, KvCache, Workspace};
 use crate::pruning::{Pruner, PruningConfig, SHADOW_POOL_MAX};
@@ -24,11 +24,10 @@ impl Session {
     pub(in crate::engine) fn new(shared: Arc<Shared>, options: SessionOptions) -> Result<Self, SessionError> {
         let options = fitted_to_graphs(&shared, options);
         let config = shared.model.config();
-        let context_len =
-            options.context_len.unwrap_or_else(|| config.context_len.min(CONTEXT_LEN_DEFAULT_MAX));
+        let context_len = options.context_len(config);
         check_options(&options, context_len, config.context_len)?;
         let options = with_settled_calibration(&shared, options);
-        let rows_max = options.verify_lens.last().copied().unwrap_or(0).max(options.verify_rows_max);
+        let rows_max = options.rows_max();
         // The scratch slots of a verification batch come behind a full context.
         let kv = KvCache::new(config, options.kv_type, context_len + rows_max)?;
         let Drafters { mut sources, reader, bounds } = Drafters::new(&shared, &options, context_len)?;

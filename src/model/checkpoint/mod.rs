@@ -276,6 +276,11 @@ impl Checkpoint {
         self.weights.get(&id)
     }
 
+    /// All tensors that have a role, in no order.
+    pub(crate) fn tensors(&self) -> impl Iterator<Item = &TensorInfo> {
+        self.weights.values()
+    }
+
     /// Bytes of all tensors in the file.
     pub fn weights_bytes(&self) -> u64 {
         let packed_bytes = |file: &PackedFile| {

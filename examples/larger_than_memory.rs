@@ -1,0 +1,78 @@
+//! Streams a model from flash within a budget of memory, with a small model in memory that drafts for it, and gives memory back while
+//! it answers.
+//!
+//! ```sh
+//! cargo run --release --example larger_than_memory
+//! ```
+
+use std::error::Error;
+use std::path::Path;
+
+use refrain::engine::{
+    DraftModelOptions, Engine, EngineOptions, Event, GenerateOptions, MemoryPressure, SessionOptions,
+};
+use refrain::model::Checkpoint;
+use refrain::model::packed::pack;
+use refrain::model::weights::LoadOptions;
+use refrain::stream::{Pinned, StreamOptions};
+use refrain::task::{PromptPassage, Task};
+use refrain::tokenizer::Role;
+
+const NOTE: PromptPassage<'_> = PromptPassage {
+    title: "Orvane project",
+    text: "The lead of the Orvane project is Petra Holvik. The project is due on 30 September and has a budget of \
+           48,000 euros. A late delivery is holding up project Orvane. Next we have to call the supplier.",
+};
+
+/// Bytes that the process is to hold. The example's target would fit; an app asks the system what it may take.
+const BUDGET: u64 = 12 << 20;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let fixtures = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures"));
+    // Once, where the app installs the model: only packed files are streamed.
+    let packed = std::env::temp_dir().join(format!("refrain-example-{}.refrain", std::process::id()));
+    pack(&Checkpoint::open(&fixtures.join("target.gguf"))?, &packed, LoadOptions::default())?;
+    let answered = answer(&packed, &fixtures.join("draft.gguf"));
+    std::fs::remove_file(&packed)?;
+    answered
+}
+
+fn answer(target: &Path, draft: &Path) -> Result<(), Box<dyn Error>> {
+    let (target, draft) = (Checkpoint::open(target)?, Checkpoint::open(draft)?);
+    let (session, draft_model) = (SessionOptions::default(), DraftModelOptions::default());
+
+    // Layers are pinned in what the budget leaves beside the session and the draft model.
+    let reserved_bytes = session.memory_bytes(target.config()) + draft_model.memory_bytes(&draft, &session);
+    let streaming = StreamOptions { reserved_bytes, ..StreamOptions::new(Pinned::Memory(BUDGET)) };
+    let options = EngineOptions { streaming: Some(streaming), ..EngineOptions::default() };
+    let engine = Engine::load(&target, options, None)?;
+    engine.set_draft_model(&draft, draft_model, None)?;
+
+    let mut session = engine.session(session)?;
+    session
+        .append_turn(Role::User, Task::Summarize.user_message(&[NOTE], "Write two or three sentences."))?;
+    let mut n_tokens = 0;
+    for event in session.generate(GenerateOptions { max_tokens: 100, ..GenerateOptions::default() })? {
+        match event? {
+            Event::Token(token) => {
+                n_tokens += 1;
+                if n_tokens == 10 {
+                    // As the system's callback does, on whichever thread it comes.
+                    engine.set_memory_pressure(MemoryPressure::Critical);
+                }
+                print!("{}", token.text);
+            }
+            Event::Done(summary) => {
+                let stats = &summary.stats;
+                println!("\n\n{} tokens in {} steps", stats.tokens, stats.steps);
+                if let Some(streaming) = &stats.streaming {
+                    let (kb, n_pinned) = (streaming.bytes_per_token / 1e3, streaming.memory.n_pinned_layers);
+                    println!("{kb:.0} kB read for a token; {n_pinned} layers pinned at the end");
+                }
+            }
+            _ => {}
+        }
+    }
+    engine.set_memory_pressure(MemoryPressure::Normal);
+    Ok(())
+}
