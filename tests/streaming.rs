@@ -9,15 +9,17 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use common::{Rng, Run, Tiny, assert_turns_agree, plain, prompt, run, run_in, samplings};
-use refrain::draft::ReuseConfig;
+use refrain::draft::{CostProfile, ReuseConfig};
 use refrain::engine::{
-    Calibration, Engine, EngineError, EngineOptions, GenerateOptions, MemoryPressure, SessionOptions,
+    AcceptanceFloor, Calibration, DraftModelOptions, DraftPolicy, DraftRows, Engine, EngineError,
+    EngineOptions, GenerateOptions, MemoryPressure, PidConfig, SessionOptions,
 };
 use refrain::kernels::BlockType;
 use refrain::model::Checkpoint;
 use refrain::model::packed::pack;
 use refrain::model::streamed::StreamedError;
 use refrain::model::weights::{LoadOptions, Quantize, WeightsError};
+use refrain::pruning::Predictor;
 use refrain::stream::{DIRECT_ALIGN, Pinned, ReadAt, ReadMode, StreamOptions, WrapReader};
 use refrain::token::TokenId;
 use refrain::verify::Sampling;
@@ -151,6 +153,56 @@ fn the_fixture_model_answers_as_ever() {
         assert_eq!(engine.memory_usage() as u64, memory.pinned_bytes + memory.ring_bytes);
         answer(&engine).assert_equal(&expected, &format!("{pinned:?}"));
     }
+}
+
+/// The fixture pair with a predictor, by each policy, with every number of layers in memory.
+#[test]
+fn a_draft_model_a_predictor_and_policies_change_no_bit() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("target.refrain");
+    let source = Checkpoint::open(&common::fixtures().join("target.gguf")).unwrap();
+    pack(&source, &path, LoadOptions::default()).unwrap();
+    let draft = Checkpoint::open(&common::fixtures().join("draft.gguf")).unwrap();
+    let costs = |step_us| Some(CostProfile::free_rows(step_us));
+    let answer = |engine: &Engine, session: SessionOptions, sampling: &Sampling| {
+        let mut session = engine.session(SessionOptions { history: false, ..session }).unwrap();
+        let request = format!("Summarize the notes.\n\n{}", common::notes()[1]);
+        session.append_turn(refrain::tokenizer::Role::User, request).unwrap();
+        let options =
+            GenerateOptions { max_tokens: 24, sampling: sampling.clone(), ..GenerateOptions::default() };
+        run_in(&mut session, options, usize::MAX)
+    };
+    let in_memory = Engine::load(&source, EngineOptions::default(), None).unwrap();
+    let references = samplings().map(|sampling| answer(&in_memory, plain(), &sampling));
+    let policies = [
+        DraftPolicy::default(),
+        DraftPolicy { rows: DraftRows::Fixed(9), ..DraftPolicy::default() },
+        DraftPolicy { rows: DraftRows::Pid(PidConfig::default()), ..DraftPolicy::default() },
+        DraftPolicy {
+            floor: Some(AcceptanceFloor { window: 2, rate_min: 0.9, pause: 1 }),
+            ..DraftPolicy::default()
+        },
+    ];
+    let (mut n_drafted, mut n_pruned) = (0, 0);
+    for n_pinned in 0..=source.config().n_layers {
+        let streaming = Some(StreamOptions::new(Pinned::Layers(n_pinned)));
+        let options = EngineOptions { streaming, cost_profile: costs(100.0), ..EngineOptions::default() };
+        let engine = Engine::open(&path, options).unwrap();
+        let cheap = DraftModelOptions { cost_profile: costs(0.01), ..DraftModelOptions::default() };
+        engine.set_draft_model(&draft, cheap, None).unwrap();
+        engine.set_predictor(Predictor::read(&common::fixtures().join("target.predictor")).unwrap()).unwrap();
+        for policy in policies {
+            for (sampling, reference) in samplings().iter().zip(&references) {
+                let session = SessionOptions { policy, verify_rows_max: 24, ..SessionOptions::default() };
+                let run = answer(&engine, session, sampling);
+                run.assert_equal(reference, &format!("{n_pinned} pinned, {policy:?}, {sampling:?}"));
+                let of_model = run.stats.sources.iter().filter(|source| source.computed.is_some());
+                n_drafted += of_model.map(|source| source.accepted).sum::<usize>();
+                n_pruned += run.stats.pruning.map_or(0, |pruning| pruning.rows_before - pruning.rows_kept);
+            }
+        }
+    }
+    assert!(n_drafted > 100 && n_pruned > 100, "{n_drafted} drafted, {n_pruned} pruned");
 }
 
 #[test]

@@ -12,8 +12,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{LogitsRecorder, Tiny, plain, prompt, run_in};
+use refrain::draft::CostProfile;
 use refrain::engine::{
-    Engine, EngineOptions, Event, GenerateError, GenerateOptions, Session, SessionOptions,
+    DraftModelOptions, Engine, EngineOptions, Event, GenerateError, GenerateOptions, Session, SessionOptions,
 };
 use refrain::kernels::BlockType;
 use refrain::model::Checkpoint;
@@ -208,6 +209,13 @@ fn plant_all(n_faults: usize) -> usize {
     let mut n_noticed = 0;
     for (pinned, drafts) in [(0, false), (0, true), (1, false), (2, true)] {
         let (engine, plan) = faulty(&path, Pinned::Layers(pinned));
+        if pinned == 2 {
+            // One that the ring's failures meet in the middle of its own text.
+            let draft = Checkpoint::from_gguf_bytes(Tiny { seed: 5, ..TINY }.gguf().into(), "draft").unwrap();
+            let cost_profile = Some(CostProfile::free_rows(0.01));
+            let cheap = DraftModelOptions { cost_profile, ..DraftModelOptions::default() };
+            engine.set_draft_model(&draft, cheap, None).unwrap();
+        }
         plan.plant(usize::MAX, Fault::Eio);
         let mut whole = session(&engine, drafts);
         whole.append_tokens(&expected.prompt).unwrap();

@@ -30,9 +30,14 @@ fn streamed_answers_are_those_of_the_model_in_memory() {
     let (_dir, path) = packed();
     let expected = run(arg(&model()), &["--stats", "off"]).done();
     assert!(!expected.trim().is_empty());
-    for more in
-        [&["--memory", "0"][..], &["--pinned-layers", "2"], &["--memory", "1GiB"], &["--pinned-layers", "99"]]
-    {
+    let all = ["--memory", "0", "--draft", "fixture", "--pruning", "fixture", "--pruning-threshold", "0.05"];
+    for more in [
+        &["--memory", "0"][..],
+        &["--pinned-layers", "2"],
+        &["--memory", "1GiB"],
+        &["--pinned-layers", "99"],
+        &all,
+    ] {
         let more = [&["--stats", "off"][..], more].concat();
         assert_eq!(run(arg(&path), &more).done(), expected, "{more:?}");
     }
