@@ -127,7 +127,8 @@ fn load(
     Ok(engine)
 }
 
-/// The first `n_max` rows of each task that have so many tokens, cut to that length. Each has a session: its own, or its task.
+/// The first `n_max` rows of each task that have so many tokens, cut to that length. Each has a session, its own or one of its task's, and
+/// those of one follow one another.
 fn cut(rows: &[TokenRow], n_tokens: Option<usize>, n_max: usize) -> Vec<TokenRow> {
     let mut taken: std::collections::BTreeMap<&str, usize> = std::collections::BTreeMap::new();
     let long_enough = rows.iter().filter(|row| row.response.len() >= n_tokens.unwrap_or(1));
@@ -138,10 +139,15 @@ fn cut(rows: &[TokenRow], n_tokens: Option<usize>, n_max: usize) -> Vec<TokenRow
     });
     let cut = |row: &TokenRow| TokenRow {
         response: row.response[..n_tokens.unwrap_or(row.response.len())].to_vec(),
-        session: Some(row.session.clone().unwrap_or_else(|| row.task.clone())),
+        session: Some(match &row.session {
+            Some(session) => format!("session {session}"),
+            None => format!("task {}", row.task),
+        }),
         ..row.clone()
     };
-    first.map(cut).collect()
+    let mut cut: Vec<TokenRow> = first.map(cut).collect();
+    cut.sort_by(|a, b| (&a.task, &a.session).cmp(&(&b.task, &b.session)));
+    cut
 }
 
 fn cells_of(timings: &Timings, pinned_percent: u32, n_tokens: Option<usize>) -> Vec<SweepCell> {
@@ -218,10 +224,18 @@ mod tests {
             all.iter().map(|&(session, len)| (session.to_owned(), len)).collect()
         };
         let five = cut(&rows, Some(5), 2);
-        assert_eq!(lengths(&five), of(&[("a", 5), ("a", 5), ("b", 5)]));
+        assert_eq!(lengths(&five), of(&[("task a", 5), ("task a", 5), ("task b", 5)]));
         assert_eq!(five[1].response, rows[2].response[..5]);
-        let in_session = TokenRow { session: Some("s".to_owned()), ..row("b", 7) };
-        let whole = cut(&[&rows[..], &[in_session]].concat(), None, 3);
-        assert_eq!(lengths(&whole), of(&[("a", 10), ("a", 3), ("a", 11), ("b", 5), ("b", 4), ("s", 7)]));
+        let in_session = TokenRow { session: Some("task b".to_owned()), ..row("b", 7) };
+        let whole = cut(&[&[in_session][..], &rows].concat(), None, 3);
+        let expected = [
+            ("task a", 10),
+            ("task a", 3),
+            ("task a", 11),
+            ("session task b", 7),
+            ("task b", 5),
+            ("task b", 4),
+        ];
+        assert_eq!(lengths(&whole), of(&expected));
     }
 }

@@ -31,7 +31,9 @@ refrain-burn COMMAND [--runs FOLDER] (default burn/runs)
   export target|draft --out FOLDER|FILE.gguf
                                  write the Hugging Face layout, or GGUF in Q8_0
   notes --out FOLDER [--count N] write the sample notes and questions.json beside them
-  rows --out FILE [--count N]    write requests of each task for `refrain bench`, as JSON Lines
+  rows --out FILE [--count N] [--skip N]
+                                 write requests of each task for `refrain bench`, as JSON
+                                 Lines, but for the first of them
   predictor --target FILE --out FILE [--count N] [--layer N] [--rank N] [--steps N]
                                  train the target's early-exit predictor";
 
@@ -173,7 +175,9 @@ impl Args {
 
     fn rows(&self) -> Result<(), Error> {
         let mut lines = String::new();
-        for row in world::rows::rows(ROWS_SEED, self.option("--count")?.unwrap_or(25)) {
+        let first: u64 = self.option("--skip")?.unwrap_or(0);
+        let end = first.saturating_add(self.option("--count")?.unwrap_or(25));
+        for row in world::rows::rows(ROWS_SEED, first..end) {
             lines += &(serde_json::to_string(&row)? + "\n");
         }
         Ok(fs::write(self.out()?, lines)?)
@@ -186,7 +190,7 @@ impl Args {
             .ok_or_else(|| Error::Usage("of which model? give --target".to_owned()))?;
         let recorder = Recorder::open(&Checkpoint::open(&target).map_err(EngineError::from)?, None)?;
         let mut passages = Vec::new();
-        for row in world::rows::rows(PREDICTOR_SEED, self.option("--count")?.unwrap_or(500)) {
+        for row in world::rows::rows(PREDICTOR_SEED, 0..self.option("--count")?.unwrap_or(500)) {
             let tokenizer = recorder.engine().tokenizer();
             passages.extend(text::of_row(&row.prompt, &row.response, tokenizer, recorder.len_max(1024))?);
         }

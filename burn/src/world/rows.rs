@@ -1,5 +1,7 @@
 //! Requests of the four tasks for `refrain bench`: with names that training never used.
 
+use std::ops::Range;
+
 use refrain::task::Task;
 use serde::Serialize;
 
@@ -21,10 +23,10 @@ pub struct Row {
     pub response: String,
 }
 
-/// `count` rows of each task.
-pub fn rows(seed: u64, count: u64) -> Vec<Row> {
+/// The rows of these numbers, of each task.
+pub fn rows(seed: u64, numbers: Range<u64>) -> Vec<Row> {
     let tasks = Task::ALL.into_iter().zip(0..);
-    tasks.flat_map(|(task, stream)| (0..count).map(move |n| row(seed, task, stream, n))).collect()
+    tasks.flat_map(|(task, stream)| numbers.clone().map(move |n| row(seed, task, stream, n))).collect()
 }
 
 fn row(seed: u64, task: Task, stream: u64, n: u64) -> Row {
@@ -45,13 +47,14 @@ mod tests {
 
     #[test]
     fn every_task_has_its_rows_and_they_are_always_the_same() {
-        let first = rows(3, 5);
-        assert_eq!(first, rows(3, 5));
+        let first = rows(3, 0..5);
+        assert_eq!(first, rows(3, 0..5));
         for task in Task::ALL {
             let of_task: Vec<_> = first.iter().filter(|row| row.task == task.name()).collect();
             assert_eq!(of_task.len(), 5);
             assert!(of_task.iter().all(|row| !row.prompt.is_empty() && !row.response.is_empty()));
         }
-        assert_ne!(first, rows(4, 5));
+        assert_ne!(first, rows(4, 0..5));
+        assert!(rows(3, 2..9).iter().filter(|row| first.contains(row)).count() == 3 * Task::ALL.len());
     }
 }
