@@ -1,7 +1,7 @@
 //! Files that are read past the page cache: weights that are read again and again must not push out what the app needs, and
 //! a read must cost what the flash takes.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::path::Path;
 
@@ -192,6 +192,7 @@ const CAN_DROP_CACHE: bool = false;
 /// `None` where the system or the file system refuses, at once or with the first read.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn open_direct(path: &Path) -> Option<File> {
+    use std::fs::OpenOptions;
     use std::os::unix::fs::OpenOptionsExt;
 
     use crate::kernels::PageBuf;
