@@ -304,8 +304,8 @@ impl CostProfile {
         let rows_last = self.knots[last].rows;
         if rows <= rows_last {
             let (left, right, weight) = self.neighbours(rows);
-            let (from, to) = (us(left), us(right));
-            return from + weight * (to - from);
+            // Not `from + weight * (to - from)`, which rounds to 0 where `to` is the smallest part of `from`.
+            return us(left) * (1.0 - weight) + us(right) * weight;
         }
         // Beyond the last knot: the slope of the last two, or time in proportion where there is one only.
         let slope = match last.checked_sub(1) {

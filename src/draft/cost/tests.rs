@@ -318,6 +318,12 @@ fn what_leaves_cost_outlives_a_change_of_context() {
     assert!((0.9..1.1).contains(&ratio), "{ratio}");
 }
 
+#[test]
+fn a_length_that_takes_next_to_nothing_beside_another_takes_something() {
+    let costs = CostProfile::from_measurements(&[(1, 487_944.7), (4, 6.9e-9)]).with_batch_lens(&[4]);
+    assert!(costs.verify_us(1, 0) > 0.0);
+}
+
 /// Any rows, leaves and time, those that make no sense included.
 fn any_step() -> impl Strategy<Value = (usize, usize, f32)> {
     let count = || prop_oneof![0usize..70, Just(usize::MAX), any::<usize>()];
