@@ -221,6 +221,15 @@ fn plant_all(n_faults: usize) -> usize {
         whole.append_tokens(&expected.prompt).unwrap();
         go_on(&mut whole, expected.prompt.len(), &LogitsRecorder::default()).unwrap();
         let n_reads = plan.n_reads.load(Ordering::SeqCst);
+        if engine.draft_model().is_some() {
+            let mut session = session(&engine, drafts);
+            session.append_tokens(&expected.prompt).unwrap();
+            let options =
+                GenerateOptions { max_tokens: N_TOKENS, ignore_eos: true, ..GenerateOptions::default() };
+            let sources = run_in(&mut session, options, usize::MAX).stats.sources;
+            let computed = sources.iter().find_map(|source| source.computed.as_ref()).unwrap();
+            assert!(computed.passes > 0 && computed.off.is_none(), "{computed:?}");
+        }
         for i in 0..n_faults / 4 {
             // A step that shares no factor with the number of kinds, so that every kind comes at every part.
             let (at, fault) = (i * 37 % n_reads, FAULTS[i % FAULTS.len()]);

@@ -543,7 +543,7 @@ impl Drop for Generation<'_> {
 }
 
 /// Logits of a wave at most where the output matrix is streamed, in bytes: memory has a limit there.
-const STREAMED_WAVE_BYTES: usize = 8 << 20;
+pub(super) const STREAMED_WAVE_BYTES: usize = 8 << 20;
 
 /// Rows of a wave at most. Where each wave reads the output matrix from flash, one shall be all that a step needs.
 fn wave_rows_max(model: &Model, options: &SessionOptions) -> usize {

@@ -2,8 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::generation::STREAMED_WAVE_BYTES;
 use super::policy::{Acceptance, DraftPolicy};
 use super::profile::MachineProfile;
+use super::reader::Reader;
 pub use crate::draft::VERIFY_ROWS_MAX;
 use crate::draft::{Baseline, CostProfile, ReuseConfig};
 use crate::draft_model::{DraftModelSource, ModelRule};
@@ -58,11 +60,15 @@ pub struct DraftModelOptions {
 }
 
 impl DraftModelOptions {
-    /// Bytes that the draft model in `checkpoint` takes at most, with what one session computes by it. Where the target is streamed within a
-    /// budget they are to be [reserved](crate::stream::StreamOptions::reserved_bytes), for the target is loaded first.
+    /// Bytes that the draft model in `checkpoint` takes, about, with what one such session computes by it. Where the target is streamed within
+    /// a budget they are to be [reserved](crate::stream::StreamOptions::reserved_bytes), for the target is loaded first.
     pub fn memory_bytes(&self, checkpoint: &Checkpoint, session: &SessionOptions) -> u64 {
-        let context_len = session.context_len.unwrap_or(CONTEXT_LEN_DEFAULT_MAX);
-        let session_bytes = DraftModelSource::bytes(checkpoint.config(), context_len);
+        let (config, context_len) =
+            (checkpoint.config(), session.context_len.unwrap_or(CONTEXT_LEN_DEFAULT_MAX));
+        let session_bytes = match session.drafting {
+            Drafting::ModelRule(rule) => rule.bytes(config, context_len, session.rows_max()),
+            _ => DraftModelSource::bytes(config, context_len),
+        };
         self.quantize.weights_bytes(checkpoint).saturating_add(session_bytes)
     }
 }
@@ -186,12 +192,20 @@ impl SessionOptions {
         self.verify_lens.last().copied().unwrap_or(0).max(self.verify_rows_max)
     }
 
-    /// Bytes that a session takes with a model of this configuration, about: the KV cache of a full context, and a pass. Where the model
-    /// is streamed within a budget they are to be [reserved](crate::stream::StreamOptions::reserved_bytes) for each session at a time.
+    /// Bytes that a session takes with a model of this configuration, about: the KV cache of a full context, a pass, the logits of a wave, and
+    /// the rows that [`calibration`](Self::calibration) and [`reuse`](Self::reuse) project onto. Where the model is streamed within a
+    /// budget they are to be [reserved](crate::stream::StreamOptions::reserved_bytes) for each session at a time.
     pub fn memory_bytes(&self, config: &ModelConfig) -> u64 {
         let n_slots = self.context_len(config).saturating_add(self.rows_max()) as u64;
         let kv_bytes = KvCache::bytes_per_slot(config, self.kv_type).saturating_mul(n_slots);
-        kv_bytes.saturating_add(Workspace::bytes(config, self.prefill_chunk.max(self.rows_max())))
+        let row_bytes = (config.vocab_size as u64).saturating_mul(size_of::<f32>() as u64);
+        let logits_bytes =
+            row_bytes.saturating_mul(self.projection_rows as u64).max(STREAMED_WAVE_BYTES as u64);
+        let reads = self.calibration != Calibration::Off || self.reuse.is_some();
+        kv_bytes
+            .saturating_add(Workspace::bytes(config, self.prefill_chunk.max(self.rows_max())))
+            .saturating_add(logits_bytes)
+            .saturating_add(if reads { Reader::bytes(config) } else { 0 })
     }
 }
 

@@ -11,9 +11,9 @@
 use crate::draft::{DraftSource, DraftTree, NodeIdx, NodeSet, SUCCESSORS_MAX, Successor, SuccessorLists};
 use crate::engine::Shared;
 use crate::engine::options::Calibration;
-use crate::kernels::{self, PackError};
+use crate::kernels::{self, BlockType, PackError};
 use crate::model::transformer::ForwardError;
-use crate::model::{Model, Shortlist, Workspace};
+use crate::model::{Model, ModelConfig, Shortlist, Workspace};
 use crate::token::TokenId;
 
 /// Tokens that are on a shortlist in any case: those with the lowest numbers. A byte-level vocabulary begins with the bytes and
@@ -50,6 +50,12 @@ pub(super) struct Reader {
 }
 
 impl Reader {
+    /// Bytes that it takes, about: a shortlist of 8-bit rows, and the logits.
+    pub(super) fn bytes(config: &ModelConfig) -> u64 {
+        let row_bytes = BlockType::Q8_0.row_bytes(config.hidden_dim as u64).unwrap_or(0);
+        row_bytes.saturating_mul(SHORTLIST_TOKENS_MAX as u64) + (LOGITS_MAX * size_of::<f32>()) as u64
+    }
+
     /// `None` where there is nothing to read.
     ///
     /// # Errors

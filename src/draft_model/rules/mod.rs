@@ -26,6 +26,7 @@ use super::DraftModel;
 use super::drafter::Drafter;
 use super::kv_tree::KvTree;
 use crate::draft::{Computed, DraftSource, Plan, Rule, RuleSource, SourceKind, StepOutcome, VERIFY_ROWS_MAX};
+use crate::model::ModelConfig;
 use crate::model::kv_cache::KvCacheError;
 use crate::model::transformer::ForwardError;
 use crate::token::TokenId;
@@ -53,6 +54,22 @@ impl ModelRule {
     /// The longest chain: a batch holds no more beside its root.
     pub const CHAIN_MAX: u8 = VERIFY_ROWS_MAX as u8 - 1;
 
+    /// Nodes that are computed for a draft at most.
+    fn n_nodes_max(self, max_rows: usize) -> usize {
+        let n_max = max_rows.max(1) - 1;
+        match self {
+            ModelRule::Chain(len) => usize::from(len),
+            ModelRule::SpecInfer => spec_infer::N_NODES,
+            ModelRule::OptTree => n_max.min(opt_tree::NODES_MAX) * opt_tree::LAYERS_MAX,
+            ModelRule::EdgeLlm => n_max,
+        }
+    }
+
+    /// Bytes of a source of this rule at most, without the model's weights.
+    pub(crate) fn bytes(self, config: &ModelConfig, context_len: usize, max_rows: usize) -> u64 {
+        KvTree::bytes(config, context_len, self.n_nodes_max(max_rows))
+    }
+
     /// The rule as a draft source, for sessions of `context_len` tokens and trees of at most `max_rows` rows.
     ///
     /// # Errors
@@ -64,23 +81,23 @@ impl ModelRule {
         max_rows: usize,
     ) -> Result<Box<dyn DraftSource>, KvCacheError> {
         let n_max = max_rows.max(1) - 1;
-        let drafter = |n_likely, n_nodes_max| Drafter::new(model, context_len, n_likely, n_nodes_max);
+        let n_nodes_max = self.n_nodes_max(max_rows);
+        let drafter = |n_likely| Drafter::new(model, context_len, n_likely, n_nodes_max);
         Ok(match self {
             ModelRule::Chain(len) => {
-                let drafter = drafter(1, usize::from(len))?;
+                let drafter = drafter(1)?;
                 boxed(self, n_max, drafter, chain::Chain { len: usize::from(len) })
             }
             ModelRule::SpecInfer => {
-                let drafter = drafter(spec_infer::WIDTH_MAX, spec_infer::N_NODES)?;
+                let drafter = drafter(spec_infer::WIDTH_MAX)?;
                 boxed(self, n_max, drafter, spec_infer::SpecInfer)
             }
             ModelRule::OptTree => {
-                let n_nodes = n_max.min(opt_tree::NODES_MAX);
-                let drafter = drafter(n_nodes, n_nodes * opt_tree::LAYERS_MAX)?;
+                let drafter = drafter(n_max.min(opt_tree::NODES_MAX))?;
                 boxed(self, n_max, drafter, opt_tree::OptTree)
             }
             ModelRule::EdgeLlm => {
-                let drafter = drafter(edge_llm::BRANCHES, n_max)?;
+                let drafter = drafter(edge_llm::BRANCHES)?;
                 boxed(self, n_max, drafter, edge_llm::EdgeLlm::new())
             }
         })
