@@ -43,9 +43,11 @@ enum Fault {
     Slow,
     /// The device is gone until it is plugged in again.
     Gone,
+    /// The same, and a read finds out sooner or later: one made ahead may fail when somebody else wants it already.
+    GoneSlowly,
 }
 
-const FAULTS: [Fault; 9] = [
+const FAULTS: [Fault; 10] = [
     Fault::Eio,
     Fault::End,
     Fault::Short(DIRECT_ALIGN),
@@ -55,6 +57,7 @@ const FAULTS: [Fault; 9] = [
     Fault::TooMany,
     Fault::Slow,
     Fault::Gone,
+    Fault::GoneSlowly,
 ];
 
 impl Fault {
@@ -89,7 +92,7 @@ impl Plan {
         let (at, fault, n_times) = planted.as_mut()?;
         // What is repeated is the read after it, as long as the fault lasts.
         let lasts = match *fault {
-            Fault::Gone => usize::MAX,
+            Fault::Gone | Fault::GoneSlowly => usize::MAX,
             Fault::Interrupted(n) => n,
             Fault::Short(_) => 100,
             _ => 1,
@@ -109,9 +112,13 @@ struct Faulty {
 
 impl ReadAt for Faulty {
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
-        match self.plan.next().map(|(fault, _)| fault) {
+        let planted = self.plan.next();
+        if let Some((Fault::GoneSlowly, n_times)) = planted {
+            std::thread::sleep(Duration::from_millis(4 - n_times as u64 % 5));
+        }
+        match planted.map(|(fault, _)| fault) {
             None => self.inner.read_at(offset, out),
-            Some(Fault::Eio | Fault::Gone) => Err(io::Error::from_raw_os_error(5)),
+            Some(Fault::Eio | Fault::Gone | Fault::GoneSlowly) => Err(io::Error::from_raw_os_error(5)),
             Some(Fault::End) => Ok(0),
             Some(Fault::Interrupted(_)) => Err(io::ErrorKind::Interrupted.into()),
             Some(Fault::TooMany) => Ok(out.len() + 1),

@@ -53,6 +53,8 @@ struct Fetch {
     n_blocks: usize,
     n_read_bytes: usize,
     failure: Option<ReadFailure>,
+    /// Its reads may have begun before anybody waited for it who does now.
+    is_ahead: bool,
 }
 
 /// A block to read, and whose it is.
@@ -101,11 +103,23 @@ impl Queue {
         for _ in 0..n_early.unwrap_or(self.queue.len()) {
             self.drop_front();
         }
-        // What failed ahead of its use, perhaps long ago, is read again before anybody is told.
-        if is_news && self.queue.front().is_some_and(|fetch| fetch.failure.is_some()) {
+        if is_news && let Some(fetch) = self.queue.front_mut() {
+            fetch.is_ahead = true;
+        }
+        self.forget_old_failure();
+        self.plan()
+    }
+
+    /// What fails and was begun ahead of the wish for it, perhaps long ago, is read again before anybody is told: whoever waits
+    /// hears of reads that failed while he waited. Returns whether there was something to forget.
+    fn forget_old_failure(&mut self) -> bool {
+        let is_wanted = |fetch: &Fetch| self.wanted == Some(fetch.extent_idx);
+        let is_old = |fetch: &Fetch| is_wanted(fetch) && fetch.is_ahead && fetch.failure.is_some();
+        let forgets = self.queue.front().is_some_and(is_old);
+        if forgets {
             self.drop_all();
         }
-        self.plan()
+        forgets
     }
 
     /// The wanted extent, when it is there or has failed.
@@ -195,7 +209,8 @@ impl Queue {
         let Work { id, block, .. } = work;
         if let Some(fetch) = self.queue.iter_mut().find(|fetch| fetch.id == id) {
             fetch.end_block(block, result);
-            return fetch.is_complete();
+            let is_complete = fetch.is_complete();
+            return if self.forget_old_failure() { self.plan() } else { is_complete };
         }
         let at = self.dropped.iter().position(|fetch| fetch.id == id).expect("a block belongs to a fetch");
         self.dropped[at].end_block(block, result);
@@ -227,8 +242,18 @@ impl Queue {
             todo.reverse();
             let (id, n_blocks) = (self.n_fetches, todo.len());
             self.n_fetches += 1;
-            let (done, n_read_bytes, failure) = (Vec::with_capacity(n_blocks), 0, None);
-            self.queue.push_back(Fetch { id, extent_idx, todo, done, n_blocks, n_read_bytes, failure });
+            let done = Vec::with_capacity(n_blocks);
+            let fetch = Fetch {
+                id,
+                extent_idx,
+                todo,
+                done,
+                n_blocks,
+                n_read_bytes: 0,
+                failure: None,
+                is_ahead: false,
+            };
+            self.queue.push_back(fetch);
             is_new = true;
         }
         is_new
@@ -407,20 +432,47 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_ahead_of_its_use_is_read_again() {
+    fn what_was_begun_ahead_of_its_use_and_fails_is_read_again() {
+        let failure = ReadFailure::Stalled { offset: 0, limit: std::time::Duration::ZERO };
+        for fails_first in [true, false] {
+            let mut queue = queue(3, 2);
+            queue.want(0);
+            [0, 1].into_iter().for_each(|_| {
+                let work = queue.work().unwrap();
+                queue.done(work, Ok(()));
+            });
+            let ahead = queue.work().unwrap();
+            let pages = queue.take().unwrap().unwrap();
+            queue.give_back(pages);
+            if fails_first {
+                queue.done(ahead, Err(failure.clone()));
+                assert!(queue.want(1), "it failed before it was wanted");
+            } else {
+                queue.want(1);
+                assert!(queue.done(ahead, Err(failure.clone())), "it failed after");
+            }
+            assert!(queue.take().is_none());
+            let again = queue.work().unwrap();
+            assert_eq!(again.offset, 2 * PAGE as u64);
+            // Now somebody has waited all the time.
+            queue.done(again, Err(failure.clone()));
+            assert!(matches!(queue.take(), Some(Err(told)) if told == failure));
+            take(&mut queue, 1);
+            assert!(queue.take().is_none(), "nothing is wanted now");
+        }
+    }
+
+    /// Who went away and comes back does not hear of what failed in between.
+    #[test]
+    fn a_failure_is_told_to_who_waited_for_it() {
+        let failure = ReadFailure::Stalled { offset: 0, limit: std::time::Duration::ZERO };
         let mut queue = queue(3, 2);
         queue.want(0);
-        while let Some(work) = queue.work() {
-            let failure = ReadFailure::Stalled { offset: 0, limit: std::time::Duration::ZERO };
-            let result = if work.offset < 2 * PAGE as u64 { Ok(()) } else { Err(failure) };
-            queue.done(work, result);
-        }
-        let pages = queue.take().unwrap().unwrap();
-        queue.give_back(pages);
-        assert!(queue.want(1));
+        let work = queue.work().unwrap();
+        queue.give_up();
+        queue.want(0);
+        queue.done(work, Err(failure));
         assert!(queue.take().is_none());
-        assert_eq!(read_all(&mut queue)[..2], [2, 3]);
-        assert!(queue.take().unwrap().is_ok());
-        assert!(queue.take().is_none(), "nothing is wanted now");
+        take(&mut queue, 0);
     }
 }

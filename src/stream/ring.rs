@@ -375,6 +375,27 @@ mod tests {
     }
 
     #[test]
+    fn a_read_that_was_under_way_when_somebody_came_and_fails_is_made_again() {
+        for _ in 0..20 {
+            let (asked, planted) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
+            let is_asked = Arc::clone(&asked);
+            let (ring, _) = ring(4, OPTIONS, move |_, offset| {
+                if offset != PAGE as u64 || planted.swap(true, Ordering::Relaxed) {
+                    return Ok(());
+                }
+                while !is_asked.load(Ordering::Relaxed) {
+                    std::thread::yield_now();
+                }
+                std::thread::sleep(Duration::from_millis(1));
+                Err(io::Error::from_raw_os_error(5))
+            });
+            check(&ring, 0);
+            asked.store(true, Ordering::Relaxed);
+            check(&ring, 1);
+        }
+    }
+
+    #[test]
     fn a_reader_that_panics_is_an_error() {
         // The first read of the extent that is wanted; another thread may read of the next ones before it. There are more extents than
         // buffers, so that it is not read ahead a second time.
