@@ -30,6 +30,7 @@ const TEXTS: &[&str] = &[
     "<|im_start|>user\nhi<|im_end|>",
     "<|im_end|><|im_end|>x<|endoftext|",
     "<|im_st<|im_end|>art|>",
+    "control \u{4}\u{6} \u{13}a\u{14} \u{16}1\u{1d}\u{7f} \u{50000}x\u{b0000}",
     "null\u{0}byte \u{feff}bom \u{fffd}",
     "$100+5%~|`^<=>\\/{}[]()!?.,;:\"#&*_-@",
 ];
@@ -71,12 +72,20 @@ fn family_json(pre: &str) -> Value {
         "smollm" => {
             let digits = json!({"type": "Digits", "individual_digits": true});
             json["pre_tokenizer"] = sequence(&[digits, byte_level(true)]);
+            // As published: no token for these, in the byte-level alphabet.
+            let vocab = json["model"]["vocab"].as_object_mut().unwrap();
+            for (c, byte) in "ĄĆēĔĖĝñò".chars().zip(SMOLLM_MISSING) {
+                let id = vocab.remove(&c.to_string()).unwrap();
+                vocab.insert(format!("without {byte:02x}"), id);
+            }
         }
         "gpt-2" => json["pre_tokenizer"] = byte_level(true),
         _ => unreachable!("{pre}"),
     }
     json
 }
+
+const SMOLLM_MISSING: [u8; 8] = [0x04, 0x06, 0x13, 0x14, 0x16, 0x1d, 0xf1, 0xf2];
 
 const FAMILIES: [&str; 4] = ["llama-bpe", "qwen2", "smollm", "gpt-2"];
 
@@ -147,7 +156,9 @@ impl ThreeWays {
             assert_eq!(from_gguf, expected, "{} GGUF, {special:?}, {text:?}", self.pre);
             if special == SpecialTokens::AsText && self.pre != "qwen2" {
                 // (Qwen composes characters first, so there the text comes back composed.)
-                assert_eq!(self.json.decode(&from_json), text);
+                let missing = self.json.missing_bytes();
+                let kept: Vec<u8> = text.bytes().filter(|byte| !missing.contains(byte)).collect();
+                assert_eq!(self.json.decode(&from_json), String::from_utf8_lossy(&kept));
             }
         }
     }
@@ -159,6 +170,8 @@ fn both_containers_equal_the_reference_on_awkward_texts() {
         TEXTS.iter().for_each(|text| family.check(text));
         assert_eq!(family.json.fingerprint(), family.gguf.fingerprint());
         assert_eq!(family.json.vocab_size(), family.gguf.vocab_size());
+        let missing: &[u8] = if family.pre == "smollm" { &SMOLLM_MISSING } else { &[] };
+        assert_eq!([family.json.missing_bytes(), family.gguf.missing_bytes()], [missing; 2]);
     }
 }
 

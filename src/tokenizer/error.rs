@@ -99,7 +99,7 @@ pub enum TokenizerError {
         /// As it stands there.
         merge: String,
     },
-    /// A byte of UTF-8 text that no token stands for: text with it could not be encoded.
+    /// A byte of ordinary text that no token stands for: text with it could not be encoded.
     #[error("{file}: no token stands for byte {byte:#04x}")]
     MissingByte {
         /// The file.

@@ -1,12 +1,10 @@
 //! The tokenizer in a GGUF model's metadata.
 
-use std::collections::HashSet;
-
 use tokenizers::AddedToken;
 use tokenizers::normalizers::{Prepend, Replace, Sequence};
 
-use super::pipeline::{BpeOptions, MERGES_MAX, PipelineParts, missing_byte_piece};
-use super::vocab::{Scheme, TokenKind, char_of_byte, occurs_in_utf8};
+use super::pipeline::{BpeOptions, MERGES_MAX, PipelineParts};
+use super::vocab::{Scheme, TokenKind};
 use super::{ADDED_TOKENS_MAX, Spec, Tokenizer, TokenizerError, json, pre, spm};
 use crate::model::config::VOCAB_SIZE_MAX;
 use crate::model::gguf::{GgufArray, GgufFile, GgufValue};
@@ -82,17 +80,9 @@ fn byte_level(keys: &Keys<'_>, tokens: &Tokens) -> Result<(Scheme, PipelineParts
     let merges = merges.iter().enumerate();
     let merges =
         merges.map(|(i, text)| json::split_merge(&file, i, text.clone())).collect::<Result<_, _>>()?;
-    let ordinary = ordinary(tokens);
-    let seen: HashSet<&str> = ordinary.iter().map(|(text, _)| text.as_str()).collect();
-    let mut buffer = [0; 4];
-    let missing = (0..=255u8)
-        .find(|&byte| occurs_in_utf8(byte) && !seen.contains(&*char_of_byte(byte).encode_utf8(&mut buffer)));
-    if let Some(byte) = missing {
-        return Err(TokenizerError::MissingByte { file, byte });
-    }
     let parts = PipelineParts {
         file,
-        ordinary,
+        ordinary: ordinary(tokens),
         merges,
         options: BpeOptions { ignore_merges: family.ignore_merges, ..BpeOptions::default() },
         normalizer: family.normalizer,
@@ -115,9 +105,6 @@ fn sentence_piece(
         return Err(TokenizerError::WrongCount { file, field: "tokenizer.ggml.scores", found, expected });
     }
     let mut ordinary = ordinary(tokens);
-    if let Some(byte) = missing_byte_piece(&ordinary) {
-        return Err(TokenizerError::MissingByte { file, byte });
-    }
     let pieces: Vec<(&str, f32)> = ordinary
         .iter()
         .map(|(text, id)| (text.as_str(), scores.get(*id as usize).copied().unwrap_or(0.0)))

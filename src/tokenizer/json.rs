@@ -13,8 +13,8 @@ use serde_json::Value;
 use tokenizers::{AddedToken, NormalizerWrapper, PreTokenizerWrapper};
 
 use super::json_steps::{Steps, first_token, without_first_space};
-use super::pipeline::{BpeOptions, MERGES_MAX, PipelineParts, guarded, missing_byte_piece};
-use super::vocab::{Scheme, TokenKind, char_of_byte, occurs_in_utf8};
+use super::pipeline::{BpeOptions, MERGES_MAX, PipelineParts, guarded};
+use super::vocab::{Scheme, TokenKind};
 use super::{ADDED_TOKENS_MAX, TokenizerError};
 
 /// What a `tokenizer.json` says, checked.
@@ -83,7 +83,6 @@ pub(super) fn parse(text: &str, file: &str) -> Result<ParsedJson, TokenizerError
         byte_fallback,
         ignore_merges: model.ignore_merges.unwrap_or(false),
     };
-    check_bytes(file, scheme, &ordinary, &options)?;
     let pre_tokenizer_inside = json.pre_tokenizer.clone().map(without_first_space);
     let (normalizer, pre_tokenizer, pre_tokenizer_inside) =
         guarded(file, || -> Result<_, serde_json::Error> {
@@ -108,30 +107,6 @@ pub(super) fn parse(text: &str, file: &str) -> Result<ParsedJson, TokenizerError
         added,
     };
     Ok(ParsedJson { scheme, tokens, parts, first_token })
-}
-
-/// Every byte of a text must end up in some token, or text would be lost without a word.
-fn check_bytes(
-    file: &str,
-    scheme: Scheme,
-    ordinary: &[(String, u32)],
-    options: &BpeOptions,
-) -> Result<(), TokenizerError> {
-    let missing = match scheme {
-        Scheme::ByteLevel => {
-            let texts: HashSet<&str> = ordinary.iter().map(|(text, _)| text.as_str()).collect();
-            let mut buffer = [0; 4];
-            (0..=255u8).find(|&byte| {
-                occurs_in_utf8(byte) && !texts.contains(&*char_of_byte(byte).encode_utf8(&mut buffer))
-            })
-        }
-        Scheme::SentencePiece if options.byte_fallback => missing_byte_piece(ordinary),
-        Scheme::SentencePiece => None,
-    };
-    match missing {
-        None => Ok(()),
-        Some(byte) => Err(TokenizerError::MissingByte { file: file.to_owned(), byte }),
-    }
 }
 
 fn parse_merges(file: &str, merges: Vec<MergeJson>) -> Result<Vec<(String, String)>, TokenizerError> {

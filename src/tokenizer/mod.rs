@@ -56,6 +56,7 @@ pub enum SpecialTokens {
 pub struct Tokenizer {
     pipeline: Pipeline,
     vocab: Vocab,
+    missing_bytes: Vec<u8>,
     scheme: Scheme,
     strips_first_space: bool,
     bos: Option<TokenId>,
@@ -106,6 +107,9 @@ impl Tokenizer {
     fn build(spec: Spec) -> Result<Self, TokenizerError> {
         let file = spec.parts.file.clone();
         let vocab = Vocab::new(&file, spec.scheme, spec.tokens)?;
+        let missing_bytes =
+            vocab::missing_bytes(spec.scheme, spec.parts.options.byte_fallback, &spec.parts.ordinary)
+                .map_err(|byte| TokenizerError::MissingByte { file: file.clone(), byte })?;
         let controls = spec.parts.added.iter().filter(|token| token.special);
         let controls: Vec<String> = controls.map(|token| token.content.clone()).collect();
         let pipeline = Pipeline::new(spec.parts, &vocab)?;
@@ -133,6 +137,7 @@ impl Tokenizer {
         Ok(Self {
             pipeline,
             vocab,
+            missing_bytes,
             scheme: spec.scheme,
             strips_first_space: spec.strips_first_space,
             bos: spec.bos,
@@ -164,6 +169,13 @@ impl Tokenizer {
     /// One more than the largest token id. The model's own vocabulary may be padded beyond it.
     pub fn vocab_size(&self) -> usize {
         self.vocab.len()
+    }
+
+    /// Bytes that no token stands for, in order; most vocabularies have none. All of them are control characters or begin characters
+    /// beyond U+3FFFF. [`Tokenizer::encode`] leaves them out, or puts the vocabulary's unknown token for them, as the `tokenizers`
+    /// library does: the model was trained on text without them.
+    pub fn missing_bytes(&self) -> &[u8] {
+        &self.missing_bytes
     }
 
     /// The bytes that a token stands for, of a control token its own text; `None` where the id names no token.

@@ -17,7 +17,7 @@ use tokenizers::{
 };
 
 use super::TokenizerError;
-use super::vocab::{Vocab, byte_piece};
+use super::vocab::Vocab;
 use crate::token::TokenId;
 
 /// Most merges accepted (published: about 500 000).
@@ -185,17 +185,6 @@ fn check_merges(
         }
     }
     Ok(())
-}
-
-/// Whether every byte of UTF-8 text has a piece `<0xNN>`.
-pub(super) fn missing_byte_piece(ordinary: &[(String, u32)]) -> Option<u8> {
-    let mut seen = [false; 256];
-    for (text, _) in ordinary {
-        if let Some(byte) = byte_piece(text) {
-            seen[usize::from(byte)] = true;
-        }
-    }
-    (0..=255u8).find(|&byte| super::vocab::occurs_in_utf8(byte) && !seen[usize::from(byte)])
 }
 
 /// Runs library code; a panic becomes an error. (Not where the program is built with `panic = "abort"`.)

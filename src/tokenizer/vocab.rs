@@ -165,16 +165,6 @@ pub(super) fn byte_of_char(c: char) -> Option<u8> {
     }
 }
 
-/// The character that stands for a byte in the byte-level alphabet.
-pub(super) fn char_of_byte(byte: u8) -> char {
-    match byte {
-        0..=0x20 => char::from_u32(0x100 + u32::from(byte)).unwrap_or_default(),
-        0x7f..=0xa0 => char::from_u32(0x121 + u32::from(byte - 0x7f)).unwrap_or_default(),
-        0xad => '\u{143}',
-        _ => char::from(byte),
-    }
-}
-
 /// A text with a character outside the alphabet stands for its own UTF-8, as in the `tokenizers` library.
 fn push_byte_level(out: &mut Vec<u8>, text: &str) {
     let begin = out.len();
@@ -204,13 +194,57 @@ pub(super) fn byte_piece(text: &str) -> Option<u8> {
 }
 
 /// Whether a byte occurs in valid UTF-8.
-pub(super) fn occurs_in_utf8(byte: u8) -> bool {
+fn occurs_in_utf8(byte: u8) -> bool {
     !matches!(byte, 0xc0 | 0xc1 | 0xf5..=0xff)
+}
+
+/// Whether a byte occurs only in what people do not write: control characters, and what begins characters beyond U+3FFFF, of which
+/// none but tags and variation selectors have a meaning. A vocabulary that was trained without byte tokens has those that its text
+/// had: SmolLM2's lacks eight of these.
+fn is_rare(byte: u8) -> bool {
+    matches!(byte, 0..=0x08 | 0x0b | 0x0c | 0x0e..=0x1f | 0x7f | 0xf1..=0xf4)
+}
+
+/// Bytes of UTF-8 text that no ordinary token stands for, where each of them needs one: all rare.
+///
+/// # Errors
+/// One that text cannot do without ([`is_rare`]); of a vocabulary with pieces `<0xNN>`, any.
+pub(super) fn missing_bytes(
+    scheme: Scheme,
+    byte_fallback: bool,
+    ordinary: &[(String, u32)],
+) -> Result<Vec<u8>, u8> {
+    let mut has = [false; 256];
+    for (text, _) in ordinary {
+        let mut chars = text.chars();
+        let byte = match scheme {
+            Scheme::ByteLevel => chars.next().filter(|_| chars.next().is_none()).and_then(byte_of_char),
+            Scheme::SentencePiece if byte_fallback => byte_piece(text),
+            Scheme::SentencePiece => return Ok(Vec::new()),
+        };
+        if let Some(byte) = byte {
+            has[usize::from(byte)] = true;
+        }
+    }
+    let missing = (0..=255u8).filter(|&byte| occurs_in_utf8(byte) && !has[usize::from(byte)]);
+    missing
+        .map(|byte| if scheme == Scheme::ByteLevel && is_rare(byte) { Ok(byte) } else { Err(byte) })
+        .collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The character that stands for a byte in the byte-level alphabet.
+    fn char_of_byte(byte: u8) -> char {
+        match byte {
+            0..=0x20 => char::from_u32(0x100 + u32::from(byte)).unwrap_or_default(),
+            0x7f..=0xa0 => char::from_u32(0x121 + u32::from(byte - 0x7f)).unwrap_or_default(),
+            0xad => '\u{143}',
+            _ => char::from(byte),
+        }
+    }
 
     #[test]
     fn the_byte_alphabet_is_a_bijection() {
@@ -242,5 +276,25 @@ mod tests {
         assert_eq!(bytes(2), Some(&b"</s>"[..]));
         assert_eq!([bytes(3), bytes(4), bytes(5)], [None; 3]);
         assert_eq!(vocab.len(), 5);
+    }
+
+    #[test]
+    fn only_rare_bytes_may_be_missing() {
+        let without = |left_out: &[u8]| {
+            let bytes = (0..=255u8).filter(|byte| !left_out.contains(byte));
+            let ordinary: Vec<_> = bytes.map(|byte| (char_of_byte(byte).to_string(), byte.into())).collect();
+            missing_bytes(Scheme::ByteLevel, false, &ordinary)
+        };
+        assert_eq!(without(&[]), Ok(vec![]));
+        assert_eq!(without(&[0xc0, 0xff]), Ok(vec![]), "no text has them");
+        let smollm2 = [0x04, 0x06, 0x13, 0x14, 0x16, 0x1d, 0xf1, 0xf2];
+        assert_eq!(without(&smollm2), Ok(smollm2.to_vec()));
+        for byte in (0x20..0x7f).chain(*b"\t\n\r").chain(0x80..0xc0).chain(0xc2..=0xf0) {
+            assert_eq!(without(&[0x04, byte]), Err(byte), "{byte:#04x}");
+        }
+        let pieces: Vec<_> =
+            (0..=255u32).filter(|&byte| byte != 4).map(|byte| (format!("<0x{byte:02X}>"), byte)).collect();
+        assert_eq!(missing_bytes(Scheme::SentencePiece, true, &pieces), Err(4));
+        assert_eq!(missing_bytes(Scheme::SentencePiece, false, &pieces), Ok(vec![]));
     }
 }

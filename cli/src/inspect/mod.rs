@@ -50,6 +50,10 @@ impl Display for Report {
                 let template = if tokenizer.chat_template { "a chat template" } else { "no chat template" };
                 writeln!(f, "tokenizer     {} tokens, {template}", tokenizer.vocab_size)?;
                 writeln!(f, "              ends with {}", tokenizer.end_tokens.join(", "))?;
+                if !tokenizer.missing_bytes.is_empty() {
+                    let bytes: Vec<_> = tokenizer.missing_bytes.iter().map(|b| format!("{b:02x}")).collect();
+                    writeln!(f, "              no tokens for the bytes {}", bytes.join(" "))?;
+                }
             }
             None => writeln!(f, "tokenizer     none that can be used")?,
         }

@@ -71,6 +71,8 @@ pub(super) struct TokenizerReport {
     pub(super) vocab_size: usize,
     pub(super) end_tokens: Vec<String>,
     pub(super) chat_template: bool,
+    /// Bytes that are left out of texts.
+    pub(super) missing_bytes: Vec<u8>,
 }
 
 impl Report {
@@ -145,6 +147,7 @@ impl TokenizerReport {
             vocab_size: tokenizer.vocab_size(),
             end_tokens: tokenizer.eos().iter().map(text).collect(),
             chat_template: tokenizer.chat_template().is_some(),
+            missing_bytes: tokenizer.missing_bytes().to_vec(),
         }
     }
 }
