@@ -53,7 +53,7 @@ struct Fetch {
     n_blocks: usize,
     n_read_bytes: usize,
     failure: Option<ReadFailure>,
-    /// Its reads may have begun before anybody waited for it who does now.
+    /// Whether its reads may have begun before the present wish for it.
     is_ahead: bool,
 }
 
@@ -111,7 +111,7 @@ impl Queue {
     }
 
     /// What fails and was begun ahead of the wish for it, perhaps long ago, is read again before anybody is told: whoever waits
-    /// hears of reads that failed while he waited. Returns whether there was something to forget.
+    /// hears of reads that began while he waited. Returns whether there was something to forget.
     fn forget_old_failure(&mut self) -> bool {
         let is_wanted = |fetch: &Fetch| self.wanted == Some(fetch.extent_idx);
         let is_old = |fetch: &Fetch| is_wanted(fetch) && fetch.is_ahead && fetch.failure.is_some();
@@ -462,9 +462,9 @@ mod tests {
         }
     }
 
-    /// Who went away and comes back does not hear of what failed in between.
+    /// Who went away and comes back does not hear of a read that was made for the first wish.
     #[test]
-    fn a_failure_is_told_to_who_waited_for_it() {
+    fn a_failure_is_told_to_who_waited_when_the_read_began() {
         let failure = ReadFailure::Stalled { offset: 0, limit: std::time::Duration::ZERO };
         let mut queue = queue(3, 2);
         queue.want(0);
