@@ -212,6 +212,20 @@ fn the_default_pre_tokenizer_splits_punctuation_and_digits() {
     }
 }
 
+/// No text spells a control token, whatever stands for what is unknown.
+#[test]
+fn bytes_without_a_token_are_left_out_and_do_not_become_the_unknown_token() {
+    let mut json = family_json("smollm");
+    let control = json["added_tokens"][0]["content"].as_str().unwrap().to_owned();
+    json["model"]["unk_token"] = control.into();
+    let tokenizer = from_json(&json).unwrap();
+    for special in [SpecialTokens::AsText, SpecialTokens::Parse] {
+        let tokens = tokenizer.encode("a\u{4}b", special).unwrap();
+        assert!(!tokens.iter().any(|&token| tokenizer.is_special(token)), "{tokens:?}");
+        assert_eq!(tokenizer.decode(&tokens), "ab");
+    }
+}
+
 // Sentence piece
 
 /// Sentence piece as it is defined: join the neighbours whose piece has the best score, leftmost first, until none is

@@ -112,7 +112,7 @@ impl Tokenizer {
                 .map_err(|byte| TokenizerError::MissingByte { file: file.clone(), byte })?;
         let controls = spec.parts.added.iter().filter(|token| token.special);
         let controls: Vec<String> = controls.map(|token| token.content.clone()).collect();
-        let pipeline = Pipeline::new(spec.parts, &vocab)?;
+        let pipeline = Pipeline::new(spec.parts, spec.scheme, &vocab)?;
         let mut eos = Vec::new();
         let known_ends = END_TOKENS.iter().filter_map(|text| vocab.id(text));
         let known_ends = known_ends.filter(|&id| vocab.kind(id) == Some(TokenKind::Control));
@@ -171,9 +171,9 @@ impl Tokenizer {
         self.vocab.len()
     }
 
-    /// Bytes that no token stands for, in order; most vocabularies have none. All of them are control characters or begin characters
-    /// beyond U+3FFFF. [`Tokenizer::encode`] leaves them out, or puts the vocabulary's unknown token for them, as the `tokenizers`
-    /// library does: the model was trained on text without them.
+    /// Bytes that no token of a byte-level vocabulary stands for, in order; most vocabularies have none. They are control characters, or
+    /// begin characters that are not assigned. [`Tokenizer::encode`] leaves them out (of such a character the other bytes stay): the
+    /// model was trained on text without them.
     pub fn missing_bytes(&self) -> &[u8] {
         &self.missing_bytes
     }

@@ -17,7 +17,7 @@ use tokenizers::{
 };
 
 use super::TokenizerError;
-use super::vocab::Vocab;
+use super::vocab::{Scheme, Vocab};
 use crate::token::TokenId;
 
 /// Most merges accepted (published: about 500 000).
@@ -62,7 +62,7 @@ pub(super) struct Pipeline {
 }
 
 impl Pipeline {
-    pub(super) fn new(parts: PipelineParts, vocab: &Vocab) -> Result<Self, TokenizerError> {
+    pub(super) fn new(parts: PipelineParts, scheme: Scheme, vocab: &Vocab) -> Result<Self, TokenizerError> {
         let PipelineParts { file, ordinary, merges, options, normalizer, added, .. } = parts;
         let (pre_tokenizer, pre_tokenizer_inside) = (parts.pre_tokenizer, parts.pre_tokenizer_inside);
         let library = |reason: String| TokenizerError::Library { file: file.clone(), reason };
@@ -80,7 +80,9 @@ impl Pipeline {
                 .byte_fallback(options.byte_fallback)
                 .ignore_merges(options.ignore_merges)
                 .vocab_and_merges(ordinary, merges);
-            if let Some(unk_token) = options.unk_token {
+            // A byte-level vocabulary has a token for every byte that counts. What stands for the others may be a control token, which
+            // no text must be able to spell.
+            if let Some(unk_token) = options.unk_token.filter(|_| scheme == Scheme::SentencePiece) {
                 builder = builder.unk_token(unk_token);
             }
             let bpe = builder.build().map_err(|e| library(e.to_string()))?;
