@@ -31,13 +31,7 @@ pub struct Agreement {
 pub fn check(a: &mut dyn Engine, b: &mut dyn Engine, text: &[u32]) -> Result<Agreement> {
     start(a, text)?;
     start(b, text)?;
-    let mut agreement = Agreement {
-        with: b.name(),
-        cosine_min: 1.0,
-        relative_difference_max: 0.0,
-        same_argmax: 0,
-        n_rows: N_ROWS,
-    };
+    let mut agreement = Agreement::new(b.name());
     for row in 0..N_ROWS {
         agreement.add(a.logits(row), b.logits(row));
     }
@@ -61,7 +55,14 @@ fn start(engine: &mut dyn Engine, text: &[u32]) -> Result<()> {
 }
 
 impl Agreement {
-    fn add(&mut self, a: &[f32], b: &[f32]) {
+    /// Over no rows yet.
+    pub fn new(with: &'static str) -> Self {
+        Self { with, cosine_min: 1.0, relative_difference_max: 0.0, same_argmax: 0, n_rows: 0 }
+    }
+
+    /// Compares a row's logits.
+    pub fn add(&mut self, a: &[f32], b: &[f32]) {
+        self.n_rows += 1;
         let dot = |x: &[f32], y: &[f32]| -> f64 {
             x.iter().zip(y).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum()
         };

@@ -9,6 +9,8 @@ mod random;
 mod report;
 mod results;
 mod run;
+#[cfg(feature = "llama")]
+mod text;
 mod weights;
 
 use std::path::PathBuf;
@@ -17,6 +19,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use files::{Mix, Shape};
 use machine::Machine;
+use refrain::model::gguf::GgufFile;
 use run::{MemoryOf, Options};
 
 /// Refrain beside llama.cpp on the same GGUF files.
@@ -39,6 +42,9 @@ enum Command {
         /// The same seed gives the same file.
         #[arg(long, default_value_t = 1)]
         seed: u64,
+        /// Takes its tokenizer, and so its vocabulary, from this GGUF file.
+        #[arg(long)]
+        tokenizer_of: Option<PathBuf>,
     },
     /// Measures files with both engines and prints tables.
     Run {
@@ -50,6 +56,9 @@ enum Command {
         #[arg(long)]
         json: Option<PathBuf>,
     },
+    /// Compares both engines on real text, with a published model: tokens, logits and perplexity.
+    #[cfg(feature = "llama")]
+    Text(text::Options),
     /// Prints the peak of resident memory of one engine, in bytes, at a context of 2048 tokens.
     Memory {
         engine: MemoryOf,
@@ -76,8 +85,9 @@ fn main() -> ExitCode {
 
 fn execute(command: Command) -> engines::Result<()> {
     match command {
-        Command::Make { shape, mix, out, seed } => {
-            let n_bytes = files::write(&shape, mix, seed, &out)?;
+        Command::Make { shape, mix, out, seed, tokenizer_of } => {
+            let tokenizer_of = tokenizer_of.map(|path| GgufFile::open(&path)).transpose()?;
+            let n_bytes = files::write(&shape, tokenizer_of.as_ref(), mix, seed, &out)?;
             println!("{}: {:.1} MB", out.display(), n_bytes as f64 / 1e6);
         }
         Command::Run { files, options, json } => {
@@ -87,6 +97,8 @@ fn execute(command: Command) -> engines::Result<()> {
             }
             print!("{}", report::markdown(&results));
         }
+        #[cfg(feature = "llama")]
+        Command::Text(options) => println!("{}", serde_json::to_string_pretty(&text::compare(&options)?)?),
         Command::Memory { engine, file, threads } => {
             println!("{}", run::peak_memory(engine, &file, threads)?)
         }

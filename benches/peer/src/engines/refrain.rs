@@ -16,7 +16,7 @@ use super::{Engine, Logits, Result};
 /// A loaded model and the threads it runs on.
 pub struct RefrainModel {
     model: Model,
-    _tokenizer: Tokenizer,
+    tokenizer: Tokenizer,
     kernels: Kernels,
     pool: Pool,
 }
@@ -27,7 +27,13 @@ impl RefrainModel {
         let checkpoint = Checkpoint::open(path)?;
         let tokenizer = checkpoint.tokenizer()?;
         let model = Model::load(&checkpoint, LoadOptions::default())?;
-        Ok(Self { model, _tokenizer: tokenizer, kernels: Kernels::detect(), pool: Pool::try_new(n_threads)? })
+        Ok(Self { model, tokenizer, kernels: Kernels::detect(), pool: Pool::try_new(n_threads)? })
+    }
+
+    /// The model's tokenizer.
+    #[cfg(feature = "llama")]
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
     }
 
     /// The instruction set in use.

@@ -5,11 +5,12 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use refrain::kernels::BlockType;
-use refrain::model::gguf::{GgufWriteError, GgufWriter};
+use refrain::model::gguf::{GgufFile, GgufWriter};
 
 use super::blocks::push_random;
 use super::mix::Mix;
 use super::shape::{Role, Shape, Tensor};
+use crate::engines::Result;
 use crate::random::Random;
 
 /// Spread of the logits: with random weights nothing else decides how flat their distribution is.
@@ -19,14 +20,30 @@ const VECTOR_STD: f32 = 0.1;
 
 /// Writes `shape` with random weights; one tensor is in memory at a time. Returns the bytes written.
 ///
+/// `tokenizer_of` is a model whose tokenizer, and so whose vocabulary, it has: without one, a byte-level BPE of the right size.
+///
 /// # Errors
-/// [`GgufWriteError::Io`]; the file is then incomplete.
-pub fn write(shape: &Shape, mix: Mix, seed: u64, path: &Path) -> Result<u64, GgufWriteError> {
+/// That model has no list of tokens; or the file could not be written, and is then incomplete.
+pub fn write(
+    shape: &Shape,
+    tokenizer_of: Option<&GgufFile>,
+    mix: Mix,
+    seed: u64,
+    path: &Path,
+) -> Result<u64> {
+    let vocab_size = tokenizer_of.map_or(Ok(shape.vocab_size), n_tokens)?;
+    let shape = &Shape { vocab_size, ..*shape };
     let tensors = shape.tensors();
     let mut writer = GgufWriter::new();
     shape.put_metadata(&mut writer);
     writer.metadata("general.file_type", mix.file_type());
-    put_tokenizer(shape, &mut writer);
+    match tokenizer_of {
+        Some(file) => {
+            let of_tokenizer = file.metadata().iter().filter(|(key, _)| key.starts_with("tokenizer."));
+            of_tokenizer.for_each(|(key, value)| _ = writer.metadata(key, value.clone()));
+        }
+        None => put_tokenizer(shape, &mut writer),
+    }
     for tensor in &tensors {
         writer.tensor(&tensor.name, mix.type_of(tensor, shape.n_layers), &tensor.dims);
     }
@@ -41,6 +58,12 @@ pub fn write(shape: &Shape, mix: Mix, seed: u64, path: &Path) -> Result<u64, Ggu
     let mut out = data.finish()?;
     out.flush()?;
     Ok(out.get_ref().metadata()?.len())
+}
+
+fn n_tokens(file: &GgufFile) -> Result<u64> {
+    let tokens = file.get("tokenizer.ggml.tokens").and_then(|value| value.as_array());
+    let n_tokens = tokens.map(|tokens| tokens.len() as u64);
+    n_tokens.ok_or_else(|| format!("{}: no `tokenizer.ggml.tokens`", file.name()).into())
 }
 
 fn push_tensor(shape: &Shape, tensor: &Tensor, ty: BlockType, random: &mut Random, out: &mut Vec<u8>) {
@@ -125,7 +148,7 @@ mod tests {
         let path = dir.path().join("small.gguf");
         for architecture in ["llama", "qwen2", "qwen3"] {
             for mix in [Mix::Q8_0, Mix::Q4_0, Mix::Q4_0H8, Mix::Q4_0H6, Mix::Q4KM] {
-                let n_bytes = write(&small(architecture), mix, 1, &path).unwrap();
+                let n_bytes = write(&small(architecture), None, mix, 1, &path).unwrap();
                 assert_eq!(n_bytes, std::fs::metadata(&path).unwrap().len());
                 let checkpoint = Checkpoint::open(&path).unwrap();
                 checkpoint.tokenizer().unwrap();
@@ -144,5 +167,16 @@ mod tests {
                 assert!((0.5..8.0).contains(&spread), "{architecture} {mix:?}: logits spread by {spread}");
             }
         }
+    }
+
+    #[test]
+    fn a_file_has_the_tokenizer_of_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let [with, without] = ["with.gguf", "without.gguf"].map(|name| dir.path().join(name));
+        write(&Shape { vocab_size: 290, ..small("llama") }, None, Mix::Q8_0, 1, &without).unwrap();
+        write(&small("qwen2"), Some(&GgufFile::open(&without).unwrap()), Mix::Q8_0, 1, &with).unwrap();
+        let [with, without] = [with, without].map(|path| Checkpoint::open(&path).unwrap());
+        assert_eq!(with.tokenizer().unwrap().fingerprint(), without.tokenizer().unwrap().fingerprint());
+        assert_eq!(Model::load(&with, LoadOptions::default()).unwrap().config().vocab_size, 290);
     }
 }
