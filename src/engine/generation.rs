@@ -13,6 +13,7 @@ use crate::draft::{
 };
 use crate::engine::options::{Drafting, GenerateOptions, STOP_BYTES_MAX, SessionOptions};
 use crate::engine::output::{FinishReason, Output, OutputLimits};
+use crate::engine::overlap::StepFlows;
 use crate::engine::policy::{Acceptance, DraftRows, LOSSY_ROWS, Policy, Request, Skip};
 use crate::engine::projection::Projection;
 use crate::engine::reader::Reader;
@@ -183,7 +184,8 @@ impl<'s> Generation<'s> {
         let costs = match rows {
             DraftRows::Auto => costs,
             // Every row that the policy allows is worth it. What a step takes is still weighed against what a draft model takes.
-            _ => CostProfile::free_rows(if is_lossy { 1.0 } else { costs.verify_us(1, 1) }),
+            _ if is_lossy => CostProfile::free_rows(1.0),
+            _ => CostProfile::free_rows(costs.verify_us(1, 1)).with_hidden_of(&costs),
         };
         let costs = costs.with_batch_lens(&session.options.verify_lens);
         let request = Request {
@@ -208,7 +210,7 @@ impl<'s> Generation<'s> {
             rejections: RejectionCounter::default(),
             events: VecDeque::new(),
             prompt_len,
-            flows: [session.shared.model.streamed().map(Streamed::flow).unwrap_or_default(); 2],
+            flows: [session.shared.flow(); 2],
             started: false,
             failed: None,
             ended: false,
@@ -255,7 +257,7 @@ impl<'s> Generation<'s> {
         let mut watch = Stopwatch::start();
         let calibrate_us = self.session.calibrate_us;
         let prefilled = self.session.prefill(progress);
-        self.flows[1] = self.session.shared.model.streamed().map(Streamed::flow).unwrap_or_default();
+        self.flows[1] = self.session.shared.flow();
         let time_us = &mut self.stats.time_us;
         watch.lap(&mut time_us.prefill);
         let calibrate_us = self.session.calibrate_us - calibrate_us;
@@ -278,6 +280,7 @@ impl<'s> Generation<'s> {
             self.projection.release();
         }
         let decided = self.policy.decide(session.shared.device.thermal(), session.pressure.level);
+        let began = session.shared.flow();
         let Session { builder, sources, tokens, tree, .. } = session;
         match decided {
             Ok(n_rows) => {
@@ -291,6 +294,7 @@ impl<'s> Generation<'s> {
         let n_rows = self.costs.batch_len(tree.len());
         session.batch.set_tree(tokens.len() - 1, tree.tokens(), tree.parents(), n_rows);
         watch.lap(&mut time_us.draft);
+        let drafted = session.shared.flow();
 
         let forward_us_before = time_us.forward;
         let pruned = session.verify()?;
@@ -309,11 +313,18 @@ impl<'s> Generation<'s> {
         walked?;
         // Choosing tokens costs what it does in plain decoding, and is no part of the batch.
         let batch_us = time_us.forward - forward_us_before + self.projection.time_us();
-        let n_leaves = self.session.tree.n_leaves();
-        self.costs.observe(n_rows, n_leaves, batch_us as f32);
+        self.observe_times(n_rows, batch_us, (began, drafted));
         self.observe(n_rows, decided, pruned);
         watch.lap(&mut self.stats.time_us.observe);
         Ok(())
+    }
+
+    /// Costs learn what the batch took, and how much drafting its reads could have hidden.
+    fn observe_times(&mut self, n_rows: usize, batch_us: f64, (began, drafted): (Flow, Flow)) {
+        let flows = StepFlows { began, drafted, ended: self.session.shared.flow() };
+        let ring_bytes = self.session.shared.model.streamed().map_or(0, Streamed::ring_bytes);
+        self.costs.observe(n_rows, self.session.tree.n_leaves(), (batch_us + flows.read_us()) as f32);
+        self.costs.observe_hidden(flows.hidden_us(ring_bytes) as f32);
     }
 
     /// Follows the target's choices; each is committed as a token at once, so that the next one is made with it.

@@ -22,6 +22,7 @@ use crate::model::weights::{LoadOptions, WeightsError};
 use crate::model::{Batch, Checkpoint, KvCache, Model, ModelConfig, Workspace, kv_cache::KvCacheError};
 use crate::pruning::{Predictor, PredictorError};
 use crate::schedule::{GraphKind, SwitchTimes};
+use crate::stream::Flow;
 use crate::token::TokenId;
 use crate::tokenizer::{Tokenizer, TokenizerError};
 use policy::Device;
@@ -32,6 +33,7 @@ mod cpu;
 mod generation;
 mod options;
 mod output;
+mod overlap;
 mod policy;
 mod pressure;
 pub mod profile;
@@ -439,6 +441,11 @@ impl Shared {
 
     fn predictor_slot(&self) -> std::sync::MutexGuard<'_, Option<Arc<Predictor>>> {
         self.predictor.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What has flowed from flash so far: nothing where the model is not streamed.
+    pub(crate) fn flow(&self) -> Flow {
+        self.model.streamed().map(Streamed::flow).unwrap_or_default()
     }
 
     pub(crate) fn costs(&self) -> std::sync::MutexGuard<'_, CostProfile> {

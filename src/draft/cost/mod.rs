@@ -1,9 +1,11 @@
 //! What a step costs, as measured.
 
+mod hidden;
 mod leaves;
 #[cfg(test)]
 mod tests;
 
+use self::hidden::HiddenTime;
 use self::leaves::{LeafCosts, N_CLASSES, place};
 
 /// Rows of the longest verification batch, the root included.
@@ -46,6 +48,8 @@ pub struct CostProfile {
     added: [[f32; N_CLASSES]; VERIFY_ROWS_MAX],
     row_us: f32,
     draft_us_per_node: f32,
+    /// How much drafting delays nothing.
+    hidden: HiddenTime,
 }
 
 /// A number of rows whose time is known.
@@ -80,12 +84,13 @@ const US_MAX: f32 = 1e30;
 const DRAFT_US_PER_NODE: f32 = 1.5;
 
 /// By how much the steps of a device have turned out slower or faster than measured ahead, by batch length: heat, a battery
-/// that saves, another program. And what leaves cost, which is not measured ahead.
+/// that saves, another program. And what leaves and drafts cost, which is not measured ahead.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CostCorrection {
     /// Logarithms of factors, by rows.
     log_factors: [f32; VERIFY_ROWS_MAX],
     leaves: LeafCosts,
+    hidden: HiddenTime,
 }
 
 /// Factors beyond e^2.8 ≈ 16× are no state of the device that was measured.
@@ -94,7 +99,8 @@ const LOG_CORRECTION_MAX: f32 = 2.8;
 impl CostCorrection {
     /// Nothing learnt.
     pub(crate) fn none() -> Self {
-        Self { log_factors: [0.0; VERIFY_ROWS_MAX], leaves: LeafCosts::unknown() }
+        let (leaves, hidden) = (LeafCosts::unknown(), HiddenTime::default());
+        Self { log_factors: [0.0; VERIFY_ROWS_MAX], leaves, hidden }
     }
 
     /// What turns `measured` into `learnt`, both without padding of their batches.
@@ -103,7 +109,7 @@ impl CostCorrection {
             let factor = learnt.interpolate(i + 1) / measured.interpolate(i + 1);
             factor.ln().clamp(-LOG_CORRECTION_MAX, LOG_CORRECTION_MAX)
         });
-        Self { log_factors, leaves: learnt.leaves.clone() }
+        Self { log_factors, leaves: learnt.leaves.clone(), hidden: learnt.hidden }
     }
 }
 
@@ -153,6 +159,7 @@ impl CostProfile {
             added: [[0.0; N_CLASSES]; VERIFY_ROWS_MAX],
             row_us: us,
             draft_us_per_node: 0.0,
+            hidden: HiddenTime::default(),
         }
     }
 
@@ -165,9 +172,10 @@ impl CostProfile {
         self
     }
 
-    /// The same profile with its times corrected, and with what is known of leaves.
-    pub(crate) fn corrected(mut self, CostCorrection { log_factors, leaves }: &CostCorrection) -> Self {
-        self.leaves = leaves.clone();
+    /// The same profile with its times corrected, and with what is known of leaves and of drafting.
+    pub(crate) fn corrected(mut self, correction: &CostCorrection) -> Self {
+        let CostCorrection { log_factors, leaves, hidden } = correction;
+        (self.leaves, self.hidden) = (leaves.clone(), *hidden);
         for knot in &mut self.knots[..self.n_knots] {
             let log_us = knot.log_us + log_factors[knot.rows.min(VERIFY_ROWS_MAX) - 1];
             knot.log_us = log_us.clamp(US_MIN.ln(), US_MAX.ln());
@@ -261,6 +269,27 @@ impl CostProfile {
             knot.log_us = knot.log_us.clamp(US_MIN.ln(), US_MAX.ln());
         }
         self.fill_table();
+    }
+
+    /// What passes of a draft model that take `draft_us` together add to a step, in µs: the part beyond what is hidden behind the reads
+    /// of a streamed target ([`observe_hidden`](Self::observe_hidden)).
+    pub fn exposed_us(&self, draft_us: f32) -> f32 {
+        self.hidden.exposed_us(draft_us)
+    }
+
+    /// Learns from a step that drafting of `us` would not have delayed it, whether or not so much was drafted. The time that
+    /// [`observe`](Self::observe) is told is then the one of a step without drafting. Ignored where rows are
+    /// [free](Self::free_rows).
+    pub fn observe_hidden(&mut self, us: f32) {
+        if !self.free_rows && us.is_finite() {
+            self.hidden.observe(us.clamp(0.0, US_MAX));
+        }
+    }
+
+    /// The same profile with as much drafting hidden as by another one.
+    pub(crate) fn with_hidden_of(mut self, other: &CostProfile) -> Self {
+        self.hidden = other.hidden;
+        self
     }
 
     /// Puts a knot at `rows`, on the line as it is, where there is none within a factor of two.

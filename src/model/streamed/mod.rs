@@ -176,11 +176,16 @@ impl Streamed {
             pinned.fold((0, 0), |(n, bytes), layer| (n + 1, bytes + layer.pinned_bytes()));
         StreamMemory {
             pinned_bytes: self.ends_bytes + layers_bytes,
-            ring_bytes: self.ring.as_ref().map_or(0, |ring| self.plan.slot_bytes() * ring.n_buffers() as u64),
+            ring_bytes: self.ring_bytes(),
             n_pinned_layers,
             head_pinned: self.plan.head,
             embedding_pinned: self.plan.embedding,
         }
+    }
+
+    /// Bytes of the ring's buffers now.
+    pub(crate) fn ring_bytes(&self) -> u64 {
+        self.ring.as_ref().map_or(0, |ring| self.plan.slot_bytes() * ring.n_buffers() as u64)
     }
 
     /// Gives up the pinned layers and all of the ring but two buffers, or keeps them again as they come by; from any thread. Where a

@@ -113,6 +113,23 @@ fn what_passes_take_is_a_cost_of_the_tree() {
 }
 
 #[test]
+fn passes_that_delay_nothing_are_made_as_long_as_they_gain() {
+    let n_passes = |hidden_us: f32| {
+        let mut costs = CostProfile::from_measurements(&[(1, 10_000.0), (32, 10_300.0)]);
+        (0..40).for_each(|_| costs.observe_hidden(hidden_us));
+        let source = Computing::new(&[0.8], 1000.0, 0.0);
+        let passes = Arc::clone(&source.passes);
+        let mut sources: Vec<Box<dyn DraftSource>> = vec![Box::new(source)];
+        let mut tree = DraftTree::default();
+        builder().build(&mut sources, &[TokenId(1)], StepLimits::NONE, &costs, &mut tree);
+        assert_eq!(tree.len(), passes.lock().unwrap().len() + 1);
+        tree.len() - 1
+    };
+    let [none, some, all] = [0.0, 5_000.0, 1e6].map(n_passes);
+    assert!(0 < none && none < some && some < all, "{none} {some} {all}");
+}
+
+#[test]
 fn passes_are_serial_while_narrow_and_grouped_when_several_good_nodes_wait() {
     // Rows of a pass are nearly free, and four children are as good as each other.
     let (grouped, _) = passes(Computing::new(&[0.24; 4], 500.0, 10.0), Vec::new());

@@ -1,0 +1,39 @@
+//! Drafting while a disk reads.
+
+/// How much drafting a step has for nothing. Between two passes over a streamed model the disk goes on until its ring of buffers is
+/// full, and for what it has read by then the next pass need not wait. A draft model that takes no longer delays nothing.
+#[derive(Clone, Copy, Default, Debug, PartialEq)]
+pub(super) struct HiddenTime {
+    us: f32,
+}
+
+/// How much a step enters the mean.
+const RATE: f32 = 1.0 / 4.0;
+
+impl HiddenTime {
+    /// What drafting for `draft_us` adds to a step: the part that is not hidden.
+    pub(super) fn exposed_us(self, draft_us: f32) -> f32 {
+        (draft_us - self.us).max(0.0)
+    }
+
+    /// A step could have hidden drafting of `us`.
+    pub(super) fn observe(&mut self, us: f32) {
+        self.us += RATE * (us - self.us);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_steps_could_hide_is_followed() {
+        let mut hidden = HiddenTime::default();
+        assert_eq!(hidden.exposed_us(100.0), 100.0);
+        for us in [3000.0, 800.0, 5000.0, 0.0] {
+            (0..40).for_each(|_| hidden.observe(us));
+            assert!((hidden.exposed_us(us + 500.0) - 500.0).abs() < 1.0, "{hidden:?}");
+            assert!(hidden.exposed_us(us) < 1.0);
+        }
+    }
+}
