@@ -44,6 +44,22 @@ fn without_a_path_the_model_inside_is_shown() {
 }
 
 #[test]
+fn bytes_without_a_token_are_named() {
+    let mut bytes = fs::read(model()).unwrap();
+    // The token of byte 0x04 in the byte-level alphabet, behind its length, becomes one outside of it.
+    let token = [2, 0, 0, 0, 0, 0, 0, 0, 0xc4, 0x84];
+    let at = bytes.windows(token.len()).position(|window| window == token).unwrap();
+    bytes[at + 8..at + 10].copy_from_slice("ȁ".as_bytes());
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("without.gguf");
+    fs::write(&file, bytes).unwrap();
+    let text = refrain(&["inspect", arg(&file)]).done();
+    assert!(text.contains("no tokens for the bytes 04") && text.contains("can be run"), "{text}");
+    let json: Value = serde_json::from_str(&refrain(&["inspect", "--json", arg(&file)]).done()).unwrap();
+    assert_eq!(json["tokenizer"]["missing_bytes"], serde_json::json!([4]));
+}
+
+#[test]
 fn an_unknown_architecture_is_shown_with_what_is_unsupported() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("new.gguf");

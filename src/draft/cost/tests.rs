@@ -356,3 +356,20 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn hidden_drafting_is_kept_beside_other_times_and_not_learnt_where_rows_are_free() {
+    let measured = CostProfile::from_measurements(&[(1, 100.0), (8, 250.0)]);
+    let mut learnt = measured.clone();
+    (0..40).for_each(|_| learnt.observe_hidden(30.0));
+    let later = measured.clone().corrected(&CostCorrection::between(&measured, &learnt));
+    let fixed = CostProfile::free_rows(100.0).with_hidden_of(&learnt);
+    for costs in [&learnt, &later, &fixed, &learnt.clone().with_batch_lens(&[8])] {
+        assert!((costs.exposed_us(50.0) - 20.0).abs() < 0.1 && costs.exposed_us(29.0) == 0.0);
+    }
+    assert_eq!(measured.exposed_us(50.0), 50.0);
+    let mut free = CostProfile::free_rows(100.0);
+    free.observe_hidden(30.0);
+    learnt.observe_hidden(f32::NAN);
+    assert_eq!((free.exposed_us(50.0), learnt.exposed_us(29.0)), (50.0, 0.0));
+}

@@ -114,10 +114,10 @@ fn what_passes_take_is_a_cost_of_the_tree() {
 
 #[test]
 fn passes_that_delay_nothing_are_made_as_long_as_they_gain() {
-    let n_passes = |hidden_us: f32| {
+    let n_passes = |hidden_us: f32, pass_us: f32| {
         let mut costs = CostProfile::from_measurements(&[(1, 10_000.0), (32, 10_300.0)]);
         (0..40).for_each(|_| costs.observe_hidden(hidden_us));
-        let source = Computing::new(&[0.8], 1000.0, 0.0);
+        let source = Computing::new(&[0.8], pass_us, 0.0);
         let passes = Arc::clone(&source.passes);
         let mut sources: Vec<Box<dyn DraftSource>> = vec![Box::new(source)];
         let mut tree = DraftTree::default();
@@ -125,8 +125,9 @@ fn passes_that_delay_nothing_are_made_as_long_as_they_gain() {
         assert_eq!(tree.len(), passes.lock().unwrap().len() + 1);
         tree.len() - 1
     };
-    let [none, some, all] = [0.0, 5_000.0, 1e6].map(n_passes);
+    let [none, some, all] = [0.0, 5_000.0, 1e6].map(|hidden_us| n_passes(hidden_us, 1000.0));
     assert!(0 < none && none < some && some < all, "{none} {some} {all}");
+    assert_eq!(all, n_passes(0.0, 0.001), "as if they took no time");
 }
 
 #[test]
