@@ -37,7 +37,7 @@ impl Growth {
     fn rate(&self, rows: usize, costs: &CostProfile) -> f32 {
         let Size { gain, leaves } = self.sizes[rows - 1];
         let gain = if rows == 1 { 1.0 + self.margin } else { gain };
-        gain / (costs.step_us(rows, leaves) + costs.exposed_us(self.spent_us))
+        gain / (costs.step_us(rows, leaves) + costs.added_us(self.spent_us))
     }
 
     /// The tree has another row, and this many leaves by now: one more than before where the row is a new branch, as many where
@@ -69,7 +69,7 @@ impl Growth {
     /// (Lever, eq. 6).
     pub(super) fn pays(&self, gain: f32, us: f32, costs: &CostProfile) -> bool {
         let best = self.sizes[self.best_rows - 1];
-        let more_us = costs.step_us(self.best_rows + 1, best.leaves) + costs.exposed_us(self.spent_us + us);
+        let more_us = costs.step_us(self.best_rows + 1, best.leaves) + costs.added_us(self.spent_us + us);
         self.best_rows < self.max_rows && (best.gain + gain) / more_us > self.best_rate
     }
 
@@ -77,7 +77,7 @@ impl Growth {
     pub(super) fn can_improve(&self, reach: f32, costs: &CostProfile) -> bool {
         let (Size { gain, leaves }, rows) = (self.last(), self.sizes.len());
         // More rows make leaves no cheaper. (What leaves add is looked up once: this loop is most of what a cost profile is asked.)
-        let other_us = costs.leaves_us(rows, leaves) + costs.exposed_us(self.spent_us);
+        let other_us = costs.leaves_us(rows, leaves) + costs.added_us(self.spent_us);
         (rows + 1..=self.max_rows).any(|more| {
             let gain_max = gain + reach * (more - rows) as f32;
             gain_max / (costs.chain_step_us(more) + other_us) > self.best_rate

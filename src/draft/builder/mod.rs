@@ -22,8 +22,8 @@
 //! eq. 6 itself: a pass of `t` µs at a node v, of whose children the other sources know a share of the probability already, is
 //! expected to gain `r(v) · (1 − known) · p̂`, with p̂ how often its likeliest claim comes true, and is made if that beats
 //! gain/cost. Nodes that wait in the frontier join the pass while they make its gain per µs larger: so passes are serial while
-//! one node stands out, and grouped when several good ones wait. What passes take enters the cost of every size alike, but for what
-//! is hidden behind reads of a streamed target ([`CostProfile::exposed_us`]).
+//! one node stands out, and grouped when several good ones wait. What passes take enters the cost of every size alike, less
+//! where it is hidden behind reads of a streamed target ([`CostProfile::added_us`]).
 
 mod claims;
 mod expand;

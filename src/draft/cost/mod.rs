@@ -271,10 +271,10 @@ impl CostProfile {
         self.fill_table();
     }
 
-    /// What passes of a draft model that take `draft_us` together add to a step, in µs: the part beyond what is hidden behind the reads
-    /// of a streamed target ([`observe_hidden`](Self::observe_hidden)).
-    pub fn exposed_us(&self, draft_us: f32) -> f32 {
-        self.hidden.exposed_us(draft_us)
+    /// What passes of a draft model that take `draft_us` together are taken to add to a step, in µs: the part beyond what is hidden
+    /// behind the reads of a streamed target ([`observe_hidden`](Self::observe_hidden)), and half of the hidden part.
+    pub fn added_us(&self, draft_us: f32) -> f32 {
+        self.hidden.added_us(draft_us)
     }
 
     /// Learns from a step that drafting of `us` would not have delayed it, whether or not so much was drafted. The time that

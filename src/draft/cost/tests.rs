@@ -365,11 +365,11 @@ fn hidden_drafting_is_kept_beside_other_times_and_not_learnt_where_rows_are_free
     let later = measured.clone().corrected(&CostCorrection::between(&measured, &learnt));
     let fixed = CostProfile::free_rows(100.0).with_hidden_of(&learnt);
     for costs in [&learnt, &later, &fixed, &learnt.clone().with_batch_lens(&[8])] {
-        assert!((costs.exposed_us(50.0) - 20.0).abs() < 0.1 && costs.exposed_us(29.0) == 0.0);
+        assert!((costs.added_us(50.0) - 35.0).abs() < 0.1 && costs.added_us(28.0) == 14.0);
     }
-    assert_eq!(measured.exposed_us(50.0), 50.0);
+    assert_eq!(measured.added_us(50.0), 50.0);
     let mut free = CostProfile::free_rows(100.0);
     free.observe_hidden(30.0);
     learnt.observe_hidden(f32::NAN);
-    assert_eq!((free.exposed_us(50.0), learnt.exposed_us(29.0)), (50.0, 0.0));
+    assert_eq!((free.added_us(50.0), learnt.added_us(28.0)), (50.0, 14.0));
 }

@@ -113,7 +113,7 @@ fn what_passes_take_is_a_cost_of_the_tree() {
 }
 
 #[test]
-fn passes_that_delay_nothing_are_made_as_long_as_they_gain() {
+fn passes_that_delay_nothing_are_made_for_less() {
     let n_passes = |hidden_us: f32, pass_us: f32| {
         let mut costs = CostProfile::from_measurements(&[(1, 10_000.0), (32, 10_300.0)]);
         (0..40).for_each(|_| costs.observe_hidden(hidden_us));
@@ -127,7 +127,7 @@ fn passes_that_delay_nothing_are_made_as_long_as_they_gain() {
     };
     let [none, some, all] = [0.0, 5_000.0, 1e6].map(|hidden_us| n_passes(hidden_us, 1000.0));
     assert!(0 < none && none < some && some < all, "{none} {some} {all}");
-    assert_eq!(all, n_passes(0.0, 0.001), "as if they took no time");
+    assert_eq!(all, n_passes(0.0, 500.0), "as if they took half the time");
 }
 
 #[test]
