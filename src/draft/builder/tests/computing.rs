@@ -126,7 +126,7 @@ fn passes_that_delay_nothing_are_made_for_less() {
         tree.len() - 1
     };
     let [none, some, all] = [0.0, 5_000.0, 1e6].map(|hidden_us| n_passes(hidden_us, 1000.0));
-    assert!(0 < none && none < some && some < all, "{none} {some} {all}");
+    assert!(0 < none && none <= some && some <= all && none < all, "{none} {some} {all}");
     assert_eq!(all, n_passes(0.0, 500.0), "as if they took half the time");
 }
 
