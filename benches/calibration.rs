@@ -12,9 +12,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use refrain::draft::{CostProfile, ReuseConfig};
-use refrain::engine::{Calibration, Engine, EngineOptions, GenerateOptions, SessionOptions, StageTimes};
-use refrain::token::TokenId;
+use refrain::internals::draft::CostProfile;
+use refrain::{
+    Calibration, Engine, EngineOptions, GenerateOptions, ReuseConfig, SessionOptions, StageTimes, TokenId,
+};
 
 /// Tokens of the context.
 const CONTEXT_LEN: usize = 900;

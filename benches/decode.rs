@@ -10,9 +10,9 @@
 
 use std::path::Path;
 
-use refrain::engine::{Drafting, Engine, EngineOptions, GenerateOptions, SessionOptions, Stats};
-use refrain::task::{PromptPassage, Task};
-use refrain::tokenizer::Role;
+use refrain::{
+    Drafting, Engine, EngineOptions, GenerateOptions, PromptPassage, Role, SessionOptions, Stats, Task,
+};
 use serde::Deserialize;
 
 /// Rounds over all questions; the first one warms up and is not counted.

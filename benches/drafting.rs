@@ -11,13 +11,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use refrain::draft::{
-    BuilderConfig, CalibrationSource, ContextSource, CostProfile, DraftSource, DraftTree, HistoryStore,
-    NodeIdx, ResumeSource, ReuseConfig, ReuseSource, SUCCESSORS_MAX, StepLimits, StepOutcome, Successor,
-    SuccessorLists, TreeBuilder,
+use refrain::internals::draft::{
+    BuilderConfig, CalibrationSource, ContextSource, CostProfile, ResumeSource, ReuseSource, SUCCESSORS_MAX,
+    StepLimits, TreeBuilder,
 };
-use refrain::sam::SuffixAutomaton;
-use refrain::token::TokenId;
+use refrain::internals::sam::SuffixAutomaton;
+use refrain::{
+    DraftSource, DraftTree, HistoryStore, NodeIdx, ReuseConfig, StepOutcome, Successor, SuccessorLists,
+    TokenId,
+};
 use rustix::time::{ClockId, clock_gettime};
 
 const VOCAB_SIZE: u32 = 50_000;

@@ -11,7 +11,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use refrain::kernels::*;
+use refrain::internals::kernels::*;
 
 const N_COLS: usize = 1536;
 const N_ROWS: usize = 8960;

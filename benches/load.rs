@@ -17,13 +17,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use refrain::kernels::{BlockType, Kernels, KvType, Pool};
-use refrain::model::gguf::{GgufArray, GgufValue, GgufWriter};
-use refrain::model::packed::pack;
-use refrain::model::transformer::{Compute, PassEnd};
-use refrain::model::weights::{LoadOptions, PackedAccess};
-use refrain::model::{Batch, Checkpoint, KvCache, Model, Workspace};
-use refrain::token::TokenId;
+use refrain::internals::kernels::{BlockType, Kernels, Pool};
+use refrain::internals::model::gguf::{GgufArray, GgufValue, GgufWriter};
+use refrain::internals::model::packed::pack;
+use refrain::internals::model::transformer::{Compute, PassEnd};
+use refrain::internals::model::weights::LoadOptions;
+use refrain::internals::model::{Batch, KvCache, Model, Workspace};
+use refrain::{Checkpoint, KvType, PackedAccess, TokenId};
 
 type Error = Box<dyn std::error::Error>;
 

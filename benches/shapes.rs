@@ -11,11 +11,11 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use refrain::kernels::{Kernels, KvType, Pool};
-use refrain::model::transformer::{Compute, PassEnd};
-use refrain::model::weights::LoadOptions;
-use refrain::model::{Batch, Checkpoint, KvCache, Model, Workspace};
-use refrain::token::TokenId;
+use refrain::internals::kernels::{Kernels, Pool};
+use refrain::internals::model::transformer::{Compute, PassEnd};
+use refrain::internals::model::weights::LoadOptions;
+use refrain::internals::model::{Batch, KvCache, Model, Workspace};
+use refrain::{Checkpoint, KvType, TokenId};
 
 /// Rounds over all shapes; the least of the times counts.
 const ROUNDS: usize = 60;

@@ -8,9 +8,9 @@
 use std::error::Error;
 use std::path::Path;
 
-use refrain::engine::{Engine, EngineOptions, Event, GenerateOptions, Origin, Session, SessionOptions};
-use refrain::task::{PromptPassage, Task};
-use refrain::tokenizer::Role;
+use refrain::{
+    Engine, EngineOptions, Event, GenerateOptions, Origin, PromptPassage, Role, Session, SessionOptions, Task,
+};
 
 const NOTES: [PromptPassage<'_>; 2] = [
     PromptPassage {

@@ -9,8 +9,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use refrain::engine::{Engine, EngineOptions, Event, GenerateOptions, SessionOptions};
-use refrain::tokenizer::SpecialTokens;
+use refrain::{Engine, EngineOptions, Event, GenerateOptions, SessionOptions, SpecialTokens};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let model = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/target.gguf"));

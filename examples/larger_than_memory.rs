@@ -8,15 +8,12 @@
 use std::error::Error;
 use std::path::Path;
 
-use refrain::engine::{
-    DraftModelOptions, Engine, EngineOptions, Event, GenerateOptions, MemoryPressure, SessionOptions,
+use refrain::internals::model::packed::pack;
+use refrain::internals::model::weights::LoadOptions;
+use refrain::{
+    Checkpoint, DraftModelOptions, Engine, EngineOptions, Event, GenerateOptions, MemoryPressure, Pinned,
+    PromptPassage, Role, SessionOptions, StreamOptions, Task,
 };
-use refrain::model::Checkpoint;
-use refrain::model::packed::pack;
-use refrain::model::weights::LoadOptions;
-use refrain::stream::{Pinned, StreamOptions};
-use refrain::task::{PromptPassage, Task};
-use refrain::tokenizer::Role;
 
 const NOTE: PromptPassage<'_> = PromptPassage {
     title: "Orvane project",

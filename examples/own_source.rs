@@ -10,10 +10,10 @@
 use std::error::Error;
 use std::path::Path;
 
-use refrain::draft::{Anchor, Candidate, Candidates, Cursor, DraftSource, SourceKind, StepOutcome};
-use refrain::engine::{Engine, EngineOptions, Event, GenerateOptions, SessionOptions, Stats};
-use refrain::token::TokenId;
-use refrain::tokenizer::{Role, SpecialTokens, Tokenizer};
+use refrain::{
+    Anchor, Candidate, Candidates, Cursor, DraftSource, Engine, EngineOptions, Event, GenerateOptions, Role,
+    SessionOptions, SourceKind, SpecialTokens, Stats, StepOutcome, TokenId, Tokenizer,
+};
 
 const PHRASES: [&str; 3] = [
     "Thank you for your message. I am sorry, but",

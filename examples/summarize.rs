@@ -9,9 +9,7 @@ use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use refrain::engine::{Engine, EngineOptions, GenerateOptions, SessionOptions};
-use refrain::task::{PromptPassage, Task};
-use refrain::tokenizer::Role;
+use refrain::{Engine, EngineOptions, GenerateOptions, PromptPassage, Role, SessionOptions, Task};
 
 const NOTE: PromptPassage<'_> = PromptPassage {
     title: "Orvane project",

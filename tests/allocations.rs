@@ -9,15 +9,12 @@ use std::cell::Cell;
 use std::sync::atomic::AtomicBool;
 
 use common::Tiny;
-use refrain::draft::{
-    BuilderConfig, ContextSource, CostProfile, DraftSource, DraftTree, NodeIdx, StepLimits, StepOutcome,
-    TreeBuilder,
-};
-use refrain::kernels::{BlockType, Kernels, KvType, Pool};
-use refrain::model::transformer::{Compute, PassEnd};
-use refrain::model::weights::{LoadOptions, Quantize};
-use refrain::model::{Batch, Checkpoint, KvCache, Model, Workspace};
-use refrain::token::TokenId;
+use refrain::internals::draft::{BuilderConfig, ContextSource, CostProfile, StepLimits, TreeBuilder};
+use refrain::internals::kernels::{BlockType, Kernels, Pool};
+use refrain::internals::model::transformer::{Compute, PassEnd};
+use refrain::internals::model::weights::LoadOptions;
+use refrain::internals::model::{Batch, KvCache, Model, Workspace};
+use refrain::{Checkpoint, DraftSource, DraftTree, KvType, NodeIdx, Quantize, StepOutcome, TokenId};
 
 /// The system's allocator, counting this thread's allocations.
 struct Counting;

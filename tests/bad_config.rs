@@ -6,10 +6,11 @@ use std::path::Path;
 
 use model_files::hf::HfModel;
 use model_files::{Gguf, assert_variant};
-use refrain::kernels::BlockType;
-use refrain::model::checkpoint::{Checkpoint, LayerWeight, LoadError, WeightId};
-use refrain::model::config::{Architecture, ConfigError, ModelConfig, RopeScaling};
-use refrain::model::hf::parse_config;
+use refrain::internals::kernels::BlockType;
+use refrain::internals::model::checkpoint::{LayerWeight, WeightId};
+use refrain::internals::model::config::{Architecture, ConfigError, RopeScaling};
+use refrain::internals::model::hf::parse_config;
+use refrain::{Checkpoint, LoadError, ModelConfig};
 use serde_json::{Value, json};
 
 fn config(change: impl Fn(&mut Value)) -> Result<ModelConfig, ConfigError> {
@@ -246,7 +247,7 @@ fn gguf_refused(change: impl Fn(&mut Gguf), variant: &str, message_has: &[&str])
 
 #[test]
 fn gguf_configurations_that_are_refused() {
-    use refrain::model::gguf::GgufValue;
+    use refrain::internals::model::gguf::GgufValue;
     gguf_refused(|g| _ = g.unset("general.architecture"), "Config(Missing", &["general.architecture"]);
     gguf_refused(|g| _ = g.set("general.architecture", "mamba"), "Config(UnknownArchitecture", &["mamba"]);
     gguf_refused(|g| _ = g.set("general.architecture", 3u32), "Config(WrongType", &["a string", "uint32"]);
@@ -315,7 +316,10 @@ fn gguf_tensors_that_do_not_fit() {
         &["output_norm.weight", "Q8_0"],
     );
     gguf_refused(
-        |g| g.tensors.iter_mut().find(|t| t.0 == DOWN).unwrap().1 = refrain::model::gguf::GgmlType(26),
+        |g| {
+            g.tensors.iter_mut().find(|t| t.0 == DOWN).unwrap().1 =
+                refrain::internals::model::gguf::GgmlType(26)
+        },
         "UnsupportedType",
         &["I32"],
     );

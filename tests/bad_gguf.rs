@@ -5,8 +5,9 @@ mod model_files;
 use std::fmt::Debug;
 
 use model_files::Gguf;
-use refrain::kernels::BlockType;
-use refrain::model::gguf::{self, GgufArray, GgufError, GgufFile, GgufValue};
+use refrain::internals::kernels::BlockType;
+use refrain::internals::model::gguf;
+use refrain::internals::model::gguf::{GgufArray, GgufError, GgufFile, GgufValue};
 
 /// A header by hand, for what the writer would not write.
 #[derive(Clone)]
@@ -343,7 +344,7 @@ fn every_value_type_makes_the_round_trip() {
 
 #[test]
 fn the_writer_refuses_what_is_no_file() {
-    use refrain::model::gguf::{GgmlType, GgufWriter};
+    use refrain::internals::model::gguf::{GgmlType, GgufWriter};
     let started = |ty: GgmlType, dims: &[u64]| {
         let mut writer = GgufWriter::new();
         writer.tensor("t", ty, dims);

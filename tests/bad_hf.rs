@@ -6,9 +6,10 @@ use std::path::Path;
 
 use model_files::hf::{HfModel, with_header};
 use model_files::{Gguf, assert_variant};
-use refrain::model::checkpoint::{Checkpoint, LayerWeight, WeightId};
-use refrain::model::hf::{SafetensorsError, SafetensorsFile, TENSORS_MAX};
-use refrain::model::source::Source;
+use refrain::Checkpoint;
+use refrain::internals::model::checkpoint::{LayerWeight, WeightId};
+use refrain::internals::model::hf::{SafetensorsError, SafetensorsFile, TENSORS_MAX};
+use refrain::internals::model::source::Source;
 use serde_json::{Value, json};
 
 // Safetensors

@@ -6,8 +6,9 @@ use std::fmt::Debug;
 
 use model_files::hf::{folder, tokenizer_json};
 use model_files::{Gguf, assert_variant, spm_gguf};
-use refrain::model::gguf::{GgufFile, GgufValue};
-use refrain::tokenizer::{SpecialTokens, TEXT_BYTES_MAX, Tokenizer, TokenizerError};
+use refrain::internals::model::gguf::{GgufFile, GgufValue};
+use refrain::internals::tokenizer::TEXT_BYTES_MAX;
+use refrain::{SpecialTokens, Tokenizer, TokenizerError};
 use serde_json::{Value, json};
 
 fn split(pattern: &str) -> Value {

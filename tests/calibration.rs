@@ -7,18 +7,17 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use common::{Tiny, prompt};
-use refrain::draft::{
-    Anchor, Candidates, CostProfile, Cursor, DraftSource, SourceKind, StepOutcome, Successor, SuccessorLists,
+use refrain::internals::draft::CostProfile;
+use refrain::internals::engine::TARGET_READ_STEP_US_MIN;
+use refrain::internals::kernels::{BlockType, Kernels, Pool};
+use refrain::internals::model::transformer::{Compute, PassEnd};
+use refrain::internals::model::weights::LoadOptions;
+use refrain::internals::model::{Batch, KvCache, Model, Workspace};
+use refrain::{
+    Anchor, Calibration, Candidates, Checkpoint, Cursor, DraftSource, Engine, EngineOptions, GenerateOptions,
+    KvType, Quantize, Sampling, Session, SessionOptions, SourceKind, StepOutcome, Successor, SuccessorLists,
+    TokenId,
 };
-use refrain::engine::{
-    Calibration, Engine, EngineOptions, GenerateOptions, Session, SessionOptions, TARGET_READ_STEP_US_MIN,
-};
-use refrain::kernels::{BlockType, Kernels, KvType, Pool};
-use refrain::model::transformer::{Compute, PassEnd};
-use refrain::model::weights::{LoadOptions, Quantize};
-use refrain::model::{Batch, Checkpoint, KvCache, Model, Workspace};
-use refrain::token::TokenId;
-use refrain::verify::Sampling;
 
 /// Keeps what it is told, and drafts nothing.
 #[derive(Clone, Default)]

@@ -1,8 +1,9 @@
 //! Chat templates with the constructs that published ones use, and everything that can go wrong in one.
 
-use refrain::tokenizer::{
-    ChatTemplate, Message, Role, SpecialTexts, TEMPLATE_BYTES_MAX, TEMPLATE_FUEL, TemplateError,
+use refrain::internals::tokenizer::{
+    ChatTemplate, SpecialTexts, TEMPLATE_BYTES_MAX, TEMPLATE_FUEL, TemplateError,
 };
+use refrain::{Message, Role};
 
 fn conversation() -> Vec<Message> {
     vec![

@@ -10,17 +10,17 @@ use model_files::Gguf;
 use model_files::hf::{HfModel, safetensors_bytes, tokenizer_json};
 use peak_alloc::PeakAlloc;
 use proptest::prelude::*;
-use refrain::engine::MachineProfile;
-use refrain::kernels::BlockType;
-use refrain::model::checkpoint::Checkpoint;
-use refrain::model::gguf::{GgufArray, GgufFile};
-use refrain::model::hf::{SafetensorsFile, parse_config};
-use refrain::model::packed::{ModelIdentity, PackedFile, pack};
-use refrain::model::source::Source;
-use refrain::model::weights::LoadOptions;
-use refrain::pruning::{Predictor, PredictorParts};
-use refrain::token::TokenId;
-use refrain::tokenizer::{ChatTemplate, Message, Role, SpecialTexts, SpecialTokens, Tokenizer};
+use refrain::internals::kernels::BlockType;
+use refrain::internals::model::gguf::{GgufArray, GgufFile};
+use refrain::internals::model::hf::{SafetensorsFile, parse_config};
+use refrain::internals::model::packed::{PackedFile, pack};
+use refrain::internals::model::source::Source;
+use refrain::internals::model::weights::LoadOptions;
+use refrain::internals::pruning::PredictorParts;
+use refrain::internals::tokenizer::{ChatTemplate, SpecialTexts};
+use refrain::{
+    Checkpoint, MachineProfile, Message, ModelIdentity, Predictor, Role, SpecialTokens, TokenId, Tokenizer,
+};
 
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;

@@ -3,16 +3,13 @@
 mod common;
 
 use common::{Run, Tiny, fixtures, plain, prompt, run_in, samplings};
-use refrain::draft::{CostProfile, SourceKind};
-use refrain::draft_model::{ModelRule, VocabularyMismatch};
-use refrain::engine::{
-    DraftModelOptions, Drafting, Engine, EngineError, EngineOptions, GenerateOptions, ProjectionMode,
-    Session, SessionError, SessionOptions,
+use refrain::internals::draft::CostProfile;
+use refrain::internals::draft_model::{ModelRule, VocabularyMismatch};
+use refrain::internals::engine::ProjectionMode;
+use refrain::{
+    Checkpoint, DraftModelOptions, Drafting, Engine, EngineError, EngineOptions, GenerateOptions,
+    PromptPassage, Role, Sampling, Session, SessionError, SessionOptions, SourceKind, Task,
 };
-use refrain::model::Checkpoint;
-use refrain::task::{PromptPassage, Task};
-use refrain::tokenizer::Role;
-use refrain::verify::Sampling;
 
 const MAX_TOKENS: usize = 32;
 

@@ -4,10 +4,10 @@
 mod common;
 
 use common::{EOS, ForceAt, Run, Tiny, plain, prompt, run, run_in};
-use refrain::draft::{Anchor, Candidate, Candidates, Cursor, DraftSource, SourceKind, StepOutcome};
-use refrain::engine::{Drafting, Engine, FinishReason, GenerateOptions, Session, SessionOptions};
-use refrain::token::TokenId;
-use refrain::verify::Sampling;
+use refrain::{
+    Anchor, Candidate, Candidates, Cursor, DraftSource, Drafting, Engine, FinishReason, GenerateOptions,
+    Sampling, Session, SessionOptions, SourceKind, StepOutcome, TokenId,
+};
 
 /// Drafts a set number of right tokens and then a wrong one, step after step.
 #[derive(Clone)]

@@ -5,14 +5,12 @@
 mod common;
 
 use common::{Tiny, VOCAB_SIZE, plain, prompt, run_in};
-use refrain::draft::DraftSource;
-use refrain::draft::testing::{AlwaysRight, AlwaysWrong, Endless, Random};
-use refrain::engine::{
-    DraftPolicy, DraftRows, Engine, FinishReason, GenerateOptions, Session, SessionError, SessionOptions,
+use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong, Endless, Random};
+use refrain::internals::model::KvCache;
+use refrain::{
+    Checkpoint, DraftPolicy, DraftRows, DraftSource, Engine, FinishReason, GenerateOptions, KvType, Session,
+    SessionError, SessionOptions, TokenId,
 };
-use refrain::kernels::KvType;
-use refrain::model::{Checkpoint, KvCache};
-use refrain::token::TokenId;
 
 const CONTEXT_LEN: usize = 100;
 

@@ -8,14 +8,13 @@ mod common;
 use std::path::{Path, PathBuf};
 
 use common::{gguf_bytes, plain, run};
-use refrain::draft::DraftSource;
-use refrain::draft::testing::AlwaysRight;
-use refrain::engine::{Engine, EngineOptions, GenerateOptions, SessionOptions};
-use refrain::kernels::{BlockType, KvType};
-use refrain::model::Checkpoint;
-use refrain::model::gguf::{GgufArray, GgufValue, GgufWriter};
-use refrain::model::weights::Quantize;
-use refrain::token::TokenId;
+use refrain::internals::draft::testing::AlwaysRight;
+use refrain::internals::kernels::BlockType;
+use refrain::internals::model::gguf::{GgufArray, GgufValue, GgufWriter};
+use refrain::{
+    Checkpoint, DraftSource, Engine, EngineOptions, GenerateOptions, KvType, Quantize, SessionOptions,
+    TokenId,
+};
 use safetensors::{Dtype, SafeTensors};
 
 const ARCHITECTURES: [&str; 3] = ["llama", "qwen2", "qwen3"];
@@ -56,7 +55,7 @@ fn engine(checkpoint: &Checkpoint, n_threads: usize) -> Engine {
     let options = EngineOptions {
         n_threads: Some(n_threads),
         quantize: Quantize::F32,
-        cost_profile: Some(refrain::draft::CostProfile::free_rows(100.0)),
+        cost_profile: Some(refrain::internals::draft::CostProfile::free_rows(100.0)),
         ..EngineOptions::default()
     };
     Engine::load(checkpoint, options, None).unwrap()

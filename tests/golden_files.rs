@@ -3,10 +3,10 @@
 mod model_files;
 
 use model_files::{Gguf, golden};
-use refrain::kernels::BlockType;
-use refrain::model::checkpoint::{Checkpoint, LayerWeight, WeightId};
-use refrain::model::config::{Architecture, RopeScaling};
-use refrain::tokenizer::{Message, Role, SpecialTokens};
+use refrain::internals::kernels::BlockType;
+use refrain::internals::model::checkpoint::{LayerWeight, WeightId};
+use refrain::internals::model::config::{Architecture, RopeScaling};
+use refrain::{Checkpoint, Message, Role, SpecialTokens};
 
 fn open(name: &str) -> Option<Checkpoint> {
     golden(name).map(|path| Checkpoint::open(&path).unwrap())

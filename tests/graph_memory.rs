@@ -4,12 +4,11 @@ mod common;
 
 use common::{Tiny, plain, prompt};
 use peak_alloc::PeakAlloc;
-use refrain::engine::{Engine, EngineOptions};
-use refrain::kernels::BlockType;
-use refrain::model::Checkpoint;
-use refrain::model::graphs::{Switching, write_graphs};
-use refrain::model::weights::{LoadOptions, Quantize};
-use refrain::schedule::GraphKind;
+use refrain::internals::kernels::BlockType;
+use refrain::internals::model::graphs::{Switching, write_graphs};
+use refrain::internals::model::weights::LoadOptions;
+use refrain::internals::schedule::GraphKind;
+use refrain::{Checkpoint, Engine, EngineOptions, Quantize};
 
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;

@@ -7,22 +7,20 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::{Rng, Run, Tiny, assert_turns_agree, plain, prompt, run, run_in, samplings};
-use refrain::engine::{Engine, EngineError, EngineOptions, GenerateError, GenerateOptions, SessionOptions};
-use refrain::kernels::BlockType;
-use refrain::model::Checkpoint;
-use refrain::model::checkpoint::LoadError;
-use refrain::model::graphs::{GraphsError, LayersProblem, Switching, WorkKind, write_graphs};
-use refrain::model::packed::{PackedFileError, WritePackedError, pack};
-use refrain::model::transformer::ForwardError;
-use refrain::model::weights::{LoadOptions, Quantize, WeightsError};
-use refrain::schedule::{GraphKind, Load, Plan, Prefill, SwitchTimes, simulate};
-use refrain::token::TokenId;
-use refrain::verify::Sampling;
+use refrain::internals::kernels::BlockType;
+use refrain::internals::model::graphs::{GraphsError, LayersProblem, Switching, WorkKind, write_graphs};
+use refrain::internals::model::packed::{PackedFileError, WritePackedError, pack};
+use refrain::internals::model::weights::{LoadOptions, WeightsError};
+use refrain::internals::schedule::{GraphKind, Load, Plan, Prefill, SwitchTimes, simulate};
+use refrain::{
+    Checkpoint, Engine, EngineError, EngineOptions, ForwardError, GenerateError, GenerateOptions, LoadError,
+    Quantize, Sampling, SessionOptions, TokenId,
+};
 use tempfile::TempDir;
 
 const KEEP: LoadOptions<'static> = LoadOptions {
     quantize: Quantize::Keep,
-    packed_access: refrain::model::weights::PackedAccess::Map,
+    packed_access: refrain::PackedAccess::Map,
     graph_memory_max: None,
     streaming: None,
     progress: None,
@@ -404,9 +402,7 @@ fn the_fixture_model_answers_as_ever() {
             engine.session(SessionOptions { history: false, ..SessionOptions::default() }).unwrap();
         let note =
             "# Trip\nThe train leaves at 08:15 from platform 4.\n# Dentist\nTuesday at nine, bring the card.";
-        session
-            .append_turn(refrain::tokenizer::Role::User, format!("Summarize the notes.\n\n{note}"))
-            .unwrap();
+        session.append_turn(refrain::Role::User, format!("Summarize the notes.\n\n{note}")).unwrap();
         run_in(&mut session, GenerateOptions { max_tokens: 48, ..GenerateOptions::default() }, usize::MAX)
     };
     let expected = answer(&Engine::load(&source, EngineOptions::default(), None).unwrap());

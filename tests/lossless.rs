@@ -8,14 +8,12 @@
 mod common;
 
 use common::{EOS, Run, Tiny, plain, prompt, run, samplings};
-use refrain::draft::testing::{AlwaysRight, AlwaysWrong, Endless, Random};
-use refrain::draft::{DraftSource, ReuseConfig, SourceKind};
-use refrain::engine::{Calibration, Engine, GenerateOptions, SessionOptions};
-use refrain::kernels::{BlockType, IsaKind, Kernels, KvType};
-use refrain::task::{PromptPassage, Task};
-use refrain::token::TokenId;
-use refrain::tokenizer::Role;
-use refrain::verify::Sampling;
+use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong, Endless, Random};
+use refrain::internals::kernels::{BlockType, Kernels};
+use refrain::{
+    Calibration, DraftSource, Engine, GenerateOptions, IsaKind, KvType, PromptPassage, ReuseConfig, Role,
+    Sampling, SessionOptions, SourceKind, Task, TokenId,
+};
 
 const MAX_TOKENS: usize = 24;
 
@@ -241,8 +239,7 @@ fn instruction_sets() {
         let tiny = Tiny { ty, ..Tiny::default() };
         for sampling in &samplings() {
             let on = |isa: IsaKind| {
-                let engine =
-                    tiny.engine_with(refrain::engine::EngineOptions { isa: Some(isa), ..tiny.options() });
+                let engine = tiny.engine_with(refrain::EngineOptions { isa: Some(isa), ..tiny.options() });
                 run(&engine, SessionOptions::default(), Vec::new(), &prompt, options(sampling))
             };
             let scalar = on(IsaKind::Scalar);

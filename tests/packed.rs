@@ -8,17 +8,16 @@ use std::path::{Path, PathBuf};
 use common::{Rng, Tiny};
 use model_files::hf::{HfModel, HfTensor, safetensors_bytes, tokenizer_json};
 use model_files::{Gguf, assert_variant, spm_gguf};
-use refrain::draft::CostProfile;
-use refrain::engine::{Engine, EngineOptions, SessionOptions};
-use refrain::kernels::{BlockType, KvType, quantize};
-use refrain::model::Checkpoint;
-use refrain::model::checkpoint::LoadError;
-use refrain::model::packed::{
+use refrain::internals::draft::CostProfile;
+use refrain::internals::kernels::{BlockType, quantize};
+use refrain::internals::model::packed::{
     FORMAT_VERSION, PAGE_BYTES, PackSummary, PackedFile, Part, WritePackedError, pack,
 };
-use refrain::model::weights::{LoadOptions, PackedAccess, Quantize};
-use refrain::token::TokenId;
-use refrain::tokenizer::{Message, Role, SpecialTokens};
+use refrain::internals::model::weights::LoadOptions;
+use refrain::{
+    Checkpoint, Engine, EngineOptions, KvType, LoadError, Message, PackedAccess, Quantize, Role,
+    SessionOptions, SpecialTokens, TokenId,
+};
 use tempfile::TempDir;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -299,7 +298,7 @@ fn sections_are_pages_in_order() {
     assert_eq!(end, file.file_bytes());
     assert_eq!(summary.n_sections, 3);
     assert!(matches!(
-        Checkpoint::open(&path).unwrap().read(refrain::model::checkpoint::WeightId::Embedding),
+        Checkpoint::open(&path).unwrap().read(refrain::internals::model::checkpoint::WeightId::Embedding),
         Err(LoadError::PackedTensor { .. })
     ));
 }
@@ -340,7 +339,7 @@ fn small() -> (Vec<u8>, usize) {
     (bytes, (40 + json_len).next_multiple_of(PAGE_BYTES) as usize)
 }
 
-fn refusal(bytes: Vec<u8>) -> refrain::model::packed::PackedFileError {
+fn refusal(bytes: Vec<u8>) -> refrain::internals::model::packed::PackedFileError {
     PackedFile::from_bytes(bytes.into(), "damaged.refrain").expect_err("a damaged file was accepted")
 }
 

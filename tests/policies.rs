@@ -6,16 +6,14 @@ mod common;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use common::{Rng, Run, Tiny, plain, prompt, run, run_in, samplings};
-use refrain::draft::testing::{AlwaysRight, AlwaysWrong, Random};
-use refrain::draft::{Baseline, DraftSource, ReuseConfig, SourceKind};
-use refrain::draft_model::ModelRule;
-use refrain::engine::{
-    Acceptance, AcceptanceFloor, Calibration, DraftPolicy, DraftRows, Drafting, Engine, GenerateOptions,
-    MemoryPressure, PidConfig, SessionError, SessionOptions, SkipRules, Stats, ThermalState,
+use refrain::internals::draft::Baseline;
+use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong, Random};
+use refrain::internals::draft_model::ModelRule;
+use refrain::{
+    Acceptance, AcceptanceFloor, Calibration, Checkpoint, DraftPolicy, DraftRows, DraftSource, Drafting,
+    Engine, GenerateOptions, MemoryPressure, PidConfig, ReuseConfig, Sampling, SessionError, SessionOptions,
+    SkipRules, SourceKind, Stats, ThermalState, TokenId,
 };
-use refrain::model::Checkpoint;
-use refrain::token::TokenId;
-use refrain::verify::Sampling;
 
 const MAX_TOKENS: usize = 40;
 
@@ -158,7 +156,7 @@ fn full_engine() -> (Tiny, Engine) {
     let engine = tiny.engine(3);
     let smaller = Tiny { n_layers: 1, seed: 9, ..tiny };
     let draft_model = Checkpoint::from_gguf_bytes(smaller.gguf().into(), "smaller").unwrap();
-    engine.set_draft_model(&draft_model, refrain::engine::DraftModelOptions::default(), None).unwrap();
+    engine.set_draft_model(&draft_model, refrain::DraftModelOptions::default(), None).unwrap();
     (tiny, engine)
 }
 
@@ -419,7 +417,7 @@ fn lossy_output_is_a_function_of_the_seed() {
     for sampling in &samplings() {
         let expected = lossy_run(&Tiny::default().engine(1), 0.9, &prompt, sampling);
         assert!(expected.stats.lossy.unwrap().replaced > 0);
-        let measured = Tiny::default().engine_with(refrain::engine::EngineOptions {
+        let measured = Tiny::default().engine_with(refrain::EngineOptions {
             n_threads: Some(2),
             cost_profile: None,
             ..Tiny::default().options()
@@ -430,7 +428,7 @@ fn lossy_output_is_a_function_of_the_seed() {
             let found = lossy_run(&measured, 0.9, &prompt, sampling);
             found.assert_equal(&expected, &format!("round {round}"));
         }
-        let evidence = |table: &refrain::draft::ReliabilityTable| format!("{table:?}");
+        let evidence = |table: &refrain::internals::draft::ReliabilityTable| format!("{table:?}");
         assert_eq!(evidence(&measured.reliability()), evidence(&learnt), "and teaches nobody");
         let other = Sampling { seed: sampling.seed + 1, ..sampling.clone() };
         let differs = lossy_run(&measured, 0.9, &prompt, &other).tokens != expected.tokens;

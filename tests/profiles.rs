@@ -8,12 +8,10 @@ use std::time::Duration;
 
 use common::{Tiny, prompt};
 use model_files::Gguf;
-use refrain::engine::{
-    Engine, EngineOptions, GenerateOptions, MachineProfile, ProfileError, ProfileOptions, SessionOptions,
+use refrain::{
+    Checkpoint, Engine, EngineOptions, GenerateOptions, KvType, MachineProfile, ProfileError, ProfileOptions,
+    SessionOptions, TokenId,
 };
-use refrain::kernels::KvType;
-use refrain::model::Checkpoint;
-use refrain::token::TokenId;
 
 /// A measurement that takes no time to speak of.
 fn quick() -> ProfileOptions {

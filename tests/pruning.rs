@@ -5,26 +5,18 @@ mod common;
 use std::path::Path;
 
 use common::{Rng, Run, Tiny, fixtures, plain, prompt, run, run_in, samplings};
-use refrain::draft::testing::{AlwaysRight, AlwaysWrong, Random};
-use refrain::draft::{CostProfile, DraftSource};
-use refrain::engine::{
-    Calibration, DraftModelOptions, Drafting, Engine, EngineOptions, GenerateError, GenerateOptions,
-    ProjectionMode, SessionError, SessionOptions,
+use refrain::internals::draft::CostProfile;
+use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong, Random};
+use refrain::internals::engine::ProjectionMode;
+use refrain::internals::model::graphs::write_graphs;
+use refrain::internals::model::packed::pack;
+use refrain::internals::model::weights::LoadOptions;
+use refrain::internals::pruning::{PredictorField, PredictorParts, Safeguards, f16};
+use refrain::{
+    Calibration, Checkpoint, DraftModelOptions, DraftSource, Drafting, Engine, EngineOptions, ForwardError,
+    GenerateError, GenerateOptions, KvType, ModelIdentity, Pinned, Predictor, PredictorError, PromptPassage,
+    PruningConfig, Quantize, Role, Sampling, SessionError, SessionOptions, StreamOptions, Task, TokenId,
 };
-use refrain::kernels::KvType;
-use refrain::model::Checkpoint;
-use refrain::model::graphs::write_graphs;
-use refrain::model::packed::{ModelIdentity, pack};
-use refrain::model::transformer::ForwardError;
-use refrain::model::weights::{LoadOptions, Quantize};
-use refrain::pruning::{
-    Predictor, PredictorError, PredictorField, PredictorParts, PruningConfig, Safeguards, f16,
-};
-use refrain::stream::{Pinned, StreamOptions};
-use refrain::task::{PromptPassage, Task};
-use refrain::token::TokenId;
-use refrain::tokenizer::Role;
-use refrain::verify::Sampling;
 
 /// A predictor that knows nothing; the larger `scale`, the surer it is. Huge ones overflow.
 fn random_parts(engine: &Engine, layer_idx: usize, scale: f32) -> PredictorParts {

@@ -5,14 +5,11 @@ mod common;
 use std::ops::ControlFlow;
 
 use common::{Tiny, plain, prompt, run_in};
-use refrain::draft::testing::AlwaysRight;
-use refrain::engine::{
-    CancelHandle, Drafting, Engine, Event, FinishReason, GenerateError, GenerateOptions, Session,
-    SessionError, SessionOptions,
+use refrain::internals::draft::testing::AlwaysRight;
+use refrain::{
+    CancelHandle, Drafting, Engine, Event, FinishReason, GenerateError, GenerateOptions, LogitsProcessor,
+    Role, SamplingError, Session, SessionError, SessionOptions, SpecialTokens, TokenId,
 };
-use refrain::token::TokenId;
-use refrain::tokenizer::{Role, SpecialTokens};
-use refrain::verify::{LogitsProcessor, SamplingError};
 
 fn options(max_tokens: usize) -> GenerateOptions {
     GenerateOptions { max_tokens, ignore_eos: true, ..GenerateOptions::default() }

@@ -3,8 +3,8 @@
 mod common;
 
 use common::{Tiny, plain, prompt, run};
-use refrain::draft::{Baseline, SourceKind};
-use refrain::engine::{Drafting, GenerateOptions, SessionOptions};
+use refrain::internals::draft::Baseline;
+use refrain::{Drafting, GenerateOptions, SessionOptions, SourceKind};
 
 #[test]
 fn every_rule_drafts_and_changes_nothing() {

@@ -9,20 +9,17 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use common::{Rng, Run, Tiny, assert_turns_agree, plain, prompt, run, run_in, samplings};
-use refrain::draft::{CostProfile, ReuseConfig};
-use refrain::engine::{
-    AcceptanceFloor, Calibration, DraftModelOptions, DraftPolicy, DraftRows, Engine, EngineError,
-    EngineOptions, GenerateOptions, MemoryPressure, PidConfig, SessionOptions,
+use refrain::internals::draft::CostProfile;
+use refrain::internals::kernels::BlockType;
+use refrain::internals::model::packed::pack;
+use refrain::internals::model::streamed::StreamedError;
+use refrain::internals::model::weights::{LoadOptions, WeightsError};
+use refrain::internals::stream::{DIRECT_ALIGN, ReadAt, ReadMode, WrapReader};
+use refrain::{
+    AcceptanceFloor, Calibration, Checkpoint, DraftModelOptions, DraftPolicy, DraftRows, Engine, EngineError,
+    EngineOptions, GenerateOptions, MemoryPressure, PidConfig, Pinned, Predictor, Quantize, ReuseConfig,
+    Sampling, SessionOptions, StreamOptions, TokenId,
 };
-use refrain::kernels::BlockType;
-use refrain::model::Checkpoint;
-use refrain::model::packed::pack;
-use refrain::model::streamed::StreamedError;
-use refrain::model::weights::{LoadOptions, Quantize, WeightsError};
-use refrain::pruning::Predictor;
-use refrain::stream::{DIRECT_ALIGN, Pinned, ReadAt, ReadMode, StreamOptions, WrapReader};
-use refrain::token::TokenId;
-use refrain::verify::Sampling;
 use tempfile::TempDir;
 
 /// `tiny`, packed into a folder of its own.
@@ -139,7 +136,7 @@ fn the_fixture_model_answers_as_ever() {
         let mut session =
             engine.session(SessionOptions { history: false, ..SessionOptions::default() }).unwrap();
         let request = format!("Summarize the notes.\n\n{}", common::notes()[0]);
-        session.append_turn(refrain::tokenizer::Role::User, request).unwrap();
+        session.append_turn(refrain::Role::User, request).unwrap();
         run_in(&mut session, GenerateOptions { max_tokens: 48, ..GenerateOptions::default() }, usize::MAX)
     };
     let expected = answer(&Engine::load(&source, EngineOptions::default(), None).unwrap());
@@ -167,7 +164,7 @@ fn a_draft_model_a_predictor_and_policies_change_no_bit() {
     let answer = |engine: &Engine, session: SessionOptions, sampling: &Sampling| {
         let mut session = engine.session(SessionOptions { history: false, ..session }).unwrap();
         let request = format!("Summarize the notes.\n\n{}", common::notes()[1]);
-        session.append_turn(refrain::tokenizer::Role::User, request).unwrap();
+        session.append_turn(refrain::Role::User, request).unwrap();
         let options =
             GenerateOptions { max_tokens: 24, sampling: sampling.clone(), ..GenerateOptions::default() };
         run_in(&mut session, options, usize::MAX)

@@ -12,18 +12,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{LogitsRecorder, Tiny, plain, prompt, run_in};
-use refrain::draft::CostProfile;
-use refrain::engine::{
-    DraftModelOptions, Engine, EngineOptions, Event, GenerateError, GenerateOptions, Session, SessionOptions,
+use refrain::internals::draft::CostProfile;
+use refrain::internals::kernels::BlockType;
+use refrain::internals::model::graphs::{LayersError, LayersProblem};
+use refrain::internals::model::packed::pack;
+use refrain::internals::model::weights::LoadOptions;
+use refrain::internals::stream::{DIRECT_ALIGN, ReadAt, ReadMode, WrapReader};
+use refrain::{
+    Checkpoint, DraftModelOptions, Engine, EngineOptions, Event, ForwardError, GenerateError,
+    GenerateOptions, Pinned, Quantize, Session, SessionOptions, StreamOptions, TokenId,
 };
-use refrain::kernels::BlockType;
-use refrain::model::Checkpoint;
-use refrain::model::graphs::{LayersError, LayersProblem};
-use refrain::model::packed::pack;
-use refrain::model::transformer::ForwardError;
-use refrain::model::weights::{LoadOptions, Quantize};
-use refrain::stream::{DIRECT_ALIGN, Pinned, ReadAt, ReadMode, StreamOptions, WrapReader};
-use refrain::token::TokenId;
 use tempfile::TempDir;
 
 /// What happens to a read.

@@ -7,13 +7,14 @@ use std::path::Path;
 use std::process::Command;
 
 use common::{Tiny, plain, prompt, run_in};
-use refrain::draft::CostProfile;
-use refrain::engine::{DraftModelOptions, Engine, EngineOptions, GenerateOptions, SessionOptions};
-use refrain::kernels::BlockType;
-use refrain::model::Checkpoint;
-use refrain::model::packed::pack;
-use refrain::model::weights::{LoadOptions, Quantize};
-use refrain::stream::{Pinned, StreamOptions};
+use refrain::internals::draft::CostProfile;
+use refrain::internals::kernels::BlockType;
+use refrain::internals::model::packed::pack;
+use refrain::internals::model::weights::LoadOptions;
+use refrain::{
+    Checkpoint, DraftModelOptions, Engine, EngineOptions, GenerateOptions, Pinned, Quantize, SessionOptions,
+    StreamOptions,
+};
 
 /// Names the model to the process that is measured.
 const MODEL: &str = "REFRAIN_TEST_STREAMED_MODEL";

@@ -5,9 +5,8 @@ mod model_files;
 use model_files::hf::{folder, tokenizer_json};
 use model_files::{Gguf, assert_variant, golden, spm_gguf};
 use proptest::prelude::*;
-use refrain::model::gguf::GgufFile;
-use refrain::token::TokenId;
-use refrain::tokenizer::{Message, Role, SpecialTokens, Tokenizer, TokenizerError};
+use refrain::internals::model::gguf::GgufFile;
+use refrain::{Message, Role, SpecialTokens, TokenId, Tokenizer, TokenizerError};
 use serde_json::{Value, json};
 
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -415,5 +414,5 @@ fn companion_files_name_the_ends_and_the_template() {
 fn tokenizers_and_checkpoints_are_shared_by_threads() {
     fn shared<T: Send + Sync>() {}
     shared::<Tokenizer>();
-    shared::<refrain::model::checkpoint::Checkpoint>();
+    shared::<refrain::Checkpoint>();
 }

@@ -21,7 +21,7 @@ pub enum Error {
     SafeTensors(#[from] safetensors::SafeTensorError),
     /// The GGUF file could not be written.
     #[error("GGUF: {0}")]
-    Gguf(#[from] refrain::model::gguf::GgufWriteError),
+    Gguf(#[from] refrain::internals::model::gguf::GgufWriteError),
     /// A checkpoint is not what the exporter writes.
     #[error("weights: {0}")]
     Weights(String),
@@ -53,16 +53,16 @@ pub enum Error {
     },
     /// The engine's tokenizer refused a text.
     #[error(transparent)]
-    Encode(#[from] refrain::tokenizer::TokenizerError),
+    Encode(#[from] refrain::TokenizerError),
     /// The target could not be loaded.
     #[error(transparent)]
-    Engine(#[from] refrain::engine::EngineError),
+    Engine(#[from] refrain::EngineError),
     /// The target could not be run.
     #[error(transparent)]
-    Generate(#[from] refrain::engine::GenerateError),
+    Generate(#[from] refrain::GenerateError),
     /// The predictor could not be made or written.
     #[error(transparent)]
-    Predictor(#[from] refrain::pruning::PredictorError),
+    Predictor(#[from] refrain::PredictorError),
     /// There is too little text to learn from.
     #[error("the text has {given} positions to learn from, {needed} are needed")]
     TooFewPositions {
@@ -93,8 +93,8 @@ pub enum Error {
     Usage(String),
 }
 
-impl From<refrain::engine::SessionError> for Error {
-    fn from(error: refrain::engine::SessionError) -> Self {
+impl From<refrain::SessionError> for Error {
+    fn from(error: refrain::SessionError) -> Self {
         Self::Generate(error.into())
     }
 }

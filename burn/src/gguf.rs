@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::path::Path;
 
-use refrain::kernels::{BlockType, quantize};
-use refrain::model::gguf::{GgufArray, GgufValue, GgufWriter};
+use refrain::internals::kernels::{BlockType, quantize};
+use refrain::internals::model::gguf::{GgufArray, GgufValue, GgufWriter};
 use serde_json::Value;
 use tokenizers::Tokenizer;
 

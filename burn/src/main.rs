@@ -7,9 +7,7 @@ use std::str::FromStr;
 use std::{env, fs};
 
 use burn::tensor::Device;
-use refrain::engine::EngineError;
-use refrain::model::Checkpoint;
-use refrain::pruning::Predictor;
+use refrain::{Checkpoint, EngineError, Predictor};
 use refrain_burn::distill::predictor::{self, PredictorRecipe};
 use refrain_burn::distill::{Recorder, text};
 use refrain_burn::model::ModelShape;

@@ -3,10 +3,10 @@
 mod common;
 
 use burn::tensor::Device;
-use refrain::draft::CostProfile;
-use refrain::engine::{DraftModelOptions, Drafting, Engine, EngineOptions, GenerateOptions, SessionOptions};
-use refrain::model::Checkpoint;
-use refrain::token::TokenId;
+use refrain::internals::draft::CostProfile;
+use refrain::{
+    Checkpoint, DraftModelOptions, Drafting, Engine, EngineOptions, GenerateOptions, SessionOptions, TokenId,
+};
 use refrain_burn::distill::draft::{self, DraftLoss, DraftRecipe};
 use refrain_burn::distill::{Passage, Recorder};
 use refrain_burn::export::{weights, write_folder};

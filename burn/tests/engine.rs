@@ -3,13 +3,8 @@
 mod common;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use refrain::draft::CostProfile;
-use refrain::engine::{Engine, EngineOptions, SessionOptions};
-use refrain::kernels::KvType;
-use refrain::model::Checkpoint;
-use refrain::model::weights::Quantize;
-use refrain::token::TokenId;
-use refrain::tokenizer::SpecialTokens;
+use refrain::internals::draft::CostProfile;
+use refrain::{Checkpoint, Engine, EngineOptions, KvType, Quantize, SessionOptions, SpecialTokens, TokenId};
 use refrain_burn::export::{read_folder, write_folder};
 use refrain_burn::model::{Llama, Positions};
 use refrain_burn::world::document::{Chat, prompt};
@@ -92,7 +87,7 @@ fn the_gguf_file_is_the_same_model_up_to_rounding() -> Result<(), Error> {
 
 #[test]
 fn the_engine_renders_the_chats_of_the_training_text() -> Result<(), Error> {
-    use refrain::tokenizer::{Message, Role};
+    use refrain::{Message, Role};
     let (device, tokenizer) = (Device::default(), common::tokenizer());
     let folder = tempfile::tempdir()?;
     write_folder(&Llama::init(&common::shape(), 5, &device), &tokenizer, folder.path())?;

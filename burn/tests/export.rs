@@ -4,7 +4,7 @@ mod common;
 
 use burn::tensor::Device;
 use half::bf16;
-use refrain::model::gguf::GgufFile;
+use refrain::internals::model::gguf::GgufFile;
 use refrain_burn::export::{read_folder, weights, write_folder};
 use refrain_burn::model::Llama;
 use refrain_burn::{Error, gguf};

@@ -3,11 +3,8 @@
 mod common;
 
 use burn::tensor::Device;
-use refrain::draft::CostProfile;
-use refrain::engine::{Engine, EngineOptions, GenerateOptions, SessionOptions};
-use refrain::model::Checkpoint;
-use refrain::pruning::Predictor;
-use refrain::token::TokenId;
+use refrain::internals::draft::CostProfile;
+use refrain::{Checkpoint, Engine, EngineOptions, GenerateOptions, Predictor, SessionOptions, TokenId};
 use refrain_burn::Error;
 use refrain_burn::distill::predictor::{self, PredictorRecipe};
 use refrain_burn::distill::{Passage, Recorder, text};

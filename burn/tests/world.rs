@@ -1,6 +1,6 @@
 //! The generator: the same text from the same seed, facts in the notes, answers from the facts.
 
-use refrain::task::Task;
+use refrain::Task;
 use refrain_burn::evaluate;
 use refrain_burn::rng::Rng;
 use refrain_burn::world::document::{MESSAGE_END, MESSAGE_START};

@@ -1,7 +1,6 @@
 //! One answer: generated, shown as it grows, and ended by Ctrl-C where the user wants it to end.
 
-use refrain::engine::{Event, FinishReason, GenerateOptions, Session, Summary};
-use refrain::token::TokenId;
+use refrain::{Event, FinishReason, GenerateOptions, Session, Summary, TokenId};
 
 use crate::failure::{Exit, Failure};
 use crate::interrupt::Interrupt;
@@ -47,7 +46,7 @@ pub(crate) fn answer(
             }
             Event::Done(summary) => {
                 text.push_str(&summary.text);
-                out.token(&summary.text, refrain::engine::Origin::Target)?;
+                out.token(&summary.text, refrain::Origin::Target)?;
                 out.end_line()?;
                 return Ok(Answer { text, tokens, summary });
             }

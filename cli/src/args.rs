@@ -14,9 +14,7 @@ mod train;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use refrain::engine::EngineOptions;
-use refrain::model::{Checkpoint, ModelConfig};
-use refrain::task::Task;
+use refrain::{Checkpoint, EngineOptions, ModelConfig, Task};
 
 use crate::load::draft_model_options;
 
@@ -158,7 +156,7 @@ pub(crate) enum StatsFormat {
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
-    use refrain::engine::{GenerateOptions, SessionOptions};
+    use refrain::{GenerateOptions, SessionOptions};
 
     use super::*;
 

@@ -3,11 +3,8 @@
 use std::io::Write as _;
 use std::path::Path;
 
-use refrain::draft::{CostProfile, VERIFY_ROWS_MAX};
-use refrain::engine::{DraftModelOptions, EngineOptions, SessionOptions};
-use refrain::model::Checkpoint;
-use refrain::pruning::PruningConfig;
-use refrain::tokenizer::Tokenizer;
+use refrain::internals::draft::{CostProfile, VERIFY_ROWS_MAX};
+use refrain::{Checkpoint, DraftModelOptions, EngineOptions, PruningConfig, SessionOptions, Tokenizer};
 use refrain_bench::replay::Wanted;
 use refrain_bench::report::html::TracedRow;
 use refrain_bench::report::{self, Plot, Report};
@@ -362,7 +359,7 @@ pub(crate) fn open_tokenizer(path: Option<&Path>) -> Result<(Tokenizer, String),
         return Ok((tokenizer, name));
     }
     let checkpoint: Checkpoint = load::checkpoint(path)?;
-    let tokenizer = checkpoint.tokenizer().map_err(refrain::engine::EngineError::from)?;
+    let tokenizer = checkpoint.tokenizer().map_err(refrain::EngineError::from)?;
     Ok((tokenizer, checkpoint.name().to_owned()))
 }
 

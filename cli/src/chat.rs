@@ -2,8 +2,7 @@
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
-use refrain::engine::{Engine, Session};
-use refrain::tokenizer::Role;
+use refrain::{Engine, Role, Session};
 
 use crate::answer::{Answer, answer};
 use crate::args::{ChatArgs, StatsFormat};

@@ -6,13 +6,12 @@ use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
 use clap::error::ErrorKind;
-use refrain::engine::{EngineError, GenerateError, ProfileError, SessionError};
-use refrain::model::graphs::{GraphsError, LayersProblem};
-use refrain::model::streamed::StreamedError;
-use refrain::model::transformer::ForwardError;
-use refrain::model::weights::WeightsError;
-use refrain::pruning::PredictorError;
-use refrain::verify::SamplingError;
+use refrain::internals::model::graphs::{GraphsError, LayersProblem};
+use refrain::internals::model::streamed::StreamedError;
+use refrain::internals::model::weights::WeightsError;
+use refrain::{
+    EngineError, ForwardError, GenerateError, PredictorError, ProfileError, SamplingError, SessionError,
+};
 use refrain_index::{HistoryError, IndexError, ReadError};
 
 /// How the program ends.

@@ -3,11 +3,10 @@
 use std::time::Instant;
 
 use indicatif::HumanBytes;
-use refrain::engine::{Engine, EngineError, EngineOptions};
-use refrain::model::Checkpoint;
-use refrain::model::graphs::{GraphsError, GraphsSummary, write_graphs};
-use refrain::model::weights::LoadOptions;
-use refrain::schedule::{SwitchTimes, TimesError};
+use refrain::internals::model::graphs::{GraphsError, GraphsSummary, write_graphs};
+use refrain::internals::model::weights::LoadOptions;
+use refrain::internals::schedule::{SwitchTimes, TimesError};
+use refrain::{Checkpoint, Engine, EngineError, EngineOptions};
 use refrain_bench::graphs::{self, GraphsBenchError};
 use serde::Serialize;
 
@@ -143,7 +142,7 @@ struct Report {
 
 impl Report {
     fn new(args: &GraphsArgs, summary: &GraphsSummary, seconds: f64, times: Option<SwitchTimes>) -> Self {
-        let sum = |times: &SwitchTimes, of: fn(&refrain::schedule::BlockTimes) -> f64| {
+        let sum = |times: &SwitchTimes, of: fn(&refrain::internals::schedule::BlockTimes) -> f64| {
             times.blocks.iter().map(of).sum::<f64>() / 1e3
         };
         Self {

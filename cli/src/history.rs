@@ -3,8 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use refrain::engine::{Drafting, Engine, Session, SessionOptions};
-use refrain::token::TokenId;
+use refrain::{Drafting, Engine, Session, SessionOptions, TokenId};
 use refrain_index::history::{HistoryError, HistoryKey, HistoryLog, HistoryOptions, RecordId, Recovered};
 
 use crate::args::{FolderArgs, ForgetArgs, HistoryArgs, HistoryCommand, HistoryCommandArgs};

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use refrain::engine::CancelHandle;
+use refrain::CancelHandle;
 
 use crate::failure::{Exit, Failure};
 

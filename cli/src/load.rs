@@ -2,9 +2,7 @@
 
 use std::path::Path;
 
-use refrain::engine::{DraftModelOptions, Engine, EngineOptions};
-use refrain::model::Checkpoint;
-use refrain::pruning::Predictor;
+use refrain::{Checkpoint, DraftModelOptions, Engine, EngineOptions, Predictor};
 
 use crate::args::{ComputeArgs, DraftModelArg, PruningArg};
 use crate::failure::Failure;
@@ -28,9 +26,7 @@ static EMBEDDED_PREDICTOR: &[u8] =
 /// Opens the checkpoint at `path`; without a path, the embedded one.
 pub(crate) fn checkpoint(path: Option<&Path>) -> Result<Checkpoint, Failure> {
     match path {
-        Some(path) => {
-            Checkpoint::open(path).map_err(|error| refrain::engine::EngineError::from(error).into())
-        }
+        Some(path) => Checkpoint::open(path).map_err(|error| refrain::EngineError::from(error).into()),
         None => embedded(),
     }
 }
@@ -97,7 +93,7 @@ fn embedded_draft_model() -> Result<Checkpoint, Failure> {
 #[cfg(feature = "embedded-model")]
 fn embedded_checkpoint(bytes: &'static [u8], name: &str) -> Result<Checkpoint, Failure> {
     Checkpoint::from_gguf_bytes(std::borrow::Cow::Borrowed(bytes), name)
-        .map_err(|error| refrain::engine::EngineError::from(error).into())
+        .map_err(|error| refrain::EngineError::from(error).into())
 }
 
 #[cfg(not(feature = "embedded-model"))]

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use indicatif::HumanBytes;
-use refrain::engine::EngineError;
-use refrain::model::packed::{MAGIC, PackSummary, WritePackedError, pack as pack_checkpoint};
-use refrain::model::weights::LoadOptions;
+use refrain::EngineError;
+use refrain::internals::model::packed::{MAGIC, PackSummary, WritePackedError, pack as pack_checkpoint};
+use refrain::internals::model::weights::LoadOptions;
 use serde::Serialize;
 
 use crate::args::PackArgs;

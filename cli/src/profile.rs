@@ -7,9 +7,9 @@ use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use plotters::prelude::*;
-use refrain::draft::CostProfile;
-use refrain::engine::profile::PassCost;
-use refrain::engine::{EngineOptions, MachineProfile, ProfileError, ProfileOptions, Session};
+use refrain::internals::draft::CostProfile;
+use refrain::internals::engine::profile::PassCost;
+use refrain::{EngineOptions, MachineProfile, ProfileError, ProfileOptions, Session};
 
 use crate::args::ProfileArgs;
 use crate::failure::{Exit, Failure};

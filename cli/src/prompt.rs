@@ -4,9 +4,7 @@ use std::fs::File;
 use std::io::{self, IsTerminal, Read};
 use std::path::Path;
 
-use refrain::engine::{Engine, Session};
-use refrain::task::{PromptPassage, Task};
-use refrain::tokenizer::SpecialTokens;
+use refrain::{Engine, PromptPassage, Session, SpecialTokens, Task};
 
 use crate::args::{RunArgs, TaskArgs};
 use crate::context::{Chosen, Notes, PassageSource, whole_text};

@@ -1,7 +1,6 @@
 //! `refrain run`: one request, one answer.
 
-use refrain::engine::{Engine, Session, SessionError};
-use refrain::tokenizer::{Role, SpecialTokens};
+use refrain::{Engine, Role, Session, SessionError, SpecialTokens};
 
 use crate::answer::answer;
 use crate::args::{RunArgs, StatsFormat};

@@ -4,11 +4,9 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use refrain::engine::{Engine, EngineOptions, Score, Session, SessionOptions};
-use refrain::kernels::KvType;
-use refrain::model::weights::Quantize;
-use refrain::token::TokenId;
-use refrain::tokenizer::SpecialTokens;
+use refrain::{
+    Engine, EngineOptions, KvType, Quantize, Score, Session, SessionOptions, SpecialTokens, TokenId,
+};
 use serde::Serialize;
 
 use crate::args::{ScoreArgs, ScoreInput, WeightsArg};
@@ -51,7 +49,7 @@ pub(crate) fn score(args: &ScoreArgs, interrupt: &Interrupt) -> Result<Exit, Fai
 
 /// Nothing is drafted while scoring, so nothing is measured for it.
 fn without_costs(options: EngineOptions) -> EngineOptions {
-    let costs = refrain::draft::CostProfile::from_measurements(&[(1, 1.0)]);
+    let costs = refrain::internals::draft::CostProfile::from_measurements(&[(1, 1.0)]);
     EngineOptions { cost_profile: Some(costs), ..options }
 }
 

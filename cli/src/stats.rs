@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use refrain::draft::{Computed, Rejections};
-use refrain::engine::{
-    Engine, FinishReason, LossyStats, Origin, PolicyStats, PruningStats, Stats, StreamingStats, Summary,
+use refrain::{
+    Computed, Engine, FinishReason, LossyStats, Origin, PolicyStats, PruningStats, Rejections, Stats,
+    StreamingStats, Summary,
 };
 use serde::Serialize;
 

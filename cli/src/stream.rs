@@ -61,9 +61,7 @@ fn replay(args: &BenchStreamArgs) -> Result<Exit, Failure> {
     let draft = args.draft.as_ref().map(load::draft_checkpoint).transpose()?;
     let (tokenizer, tokenizer_name) = match &args.tokenizer {
         Some(path) => open_tokenizer(Some(path))?,
-        None => {
-            (checkpoint.tokenizer().map_err(refrain::engine::EngineError::from)?, "the model's".to_owned())
-        }
+        None => (checkpoint.tokenizer().map_err(refrain::EngineError::from)?, "the model's".to_owned()),
     };
     check_vocabulary(&tokenizer_name, tokenizer.vocab_size(), checkpoint.config().vocab_size)?;
     let rows = rows::encode(&rows::read(&args.replay)?, &tokenizer, n_threads(args.threads))?;

@@ -5,8 +5,7 @@ use std::io::{self, IsTerminal, Write};
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
-use refrain::draft::SourceKind;
-use refrain::engine::Origin;
+use refrain::{Origin, SourceKind};
 
 use crate::args::Color;
 

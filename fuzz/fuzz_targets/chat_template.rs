@@ -2,7 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use refrain::tokenizer::{ChatTemplate, Message, Role, SpecialTexts};
+use refrain::{Message, Role};
+use refrain::internals::tokenizer::{ChatTemplate, SpecialTexts};
 
 fuzz_target!(|source: &str| {
     let Ok(template) = ChatTemplate::new(source.to_owned()) else { return };

@@ -2,9 +2,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use refrain::model::checkpoint::{Checkpoint, WeightId};
-use refrain::model::gguf::GgufFile;
-use refrain::tokenizer::{SpecialTokens, Tokenizer};
+use refrain::{Checkpoint, SpecialTokens, Tokenizer};
+use refrain::internals::model::checkpoint::WeightId;
+use refrain::internals::model::gguf::GgufFile;
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(file) = GgufFile::from_bytes(bytes.to_vec().into(), "fuzz.gguf") else { return };

@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use refrain::draft::{Candidates, DraftSource};
-use refrain::token::TokenId;
+use refrain::{Candidates, DraftSource, TokenId};
 use refrain_index::{HistoryKey, HistoryLog, HistoryOptions, SyncPolicy};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 

@@ -2,10 +2,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use refrain::model::Model;
-use refrain::model::checkpoint::Checkpoint;
-use refrain::model::packed::{FORMAT_VERSION, MAGIC, PAGE_BYTES, PackedFile};
-use refrain::model::weights::LoadOptions;
+use refrain::Checkpoint;
+use refrain::internals::model::Model;
+use refrain::internals::model::packed::{FORMAT_VERSION, MAGIC, PAGE_BYTES, PackedFile};
+use refrain::internals::model::weights::LoadOptions;
 use xxhash_rust::xxh3::Xxh3;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -33,7 +33,7 @@ fn whole(json: &[u8], data: &[u8]) -> Vec<u8> {
     let file_len = data_start + data.len().next_multiple_of(page);
     let mut bytes = MAGIC.to_vec();
     bytes.extend(FORMAT_VERSION.to_le_bytes());
-    bytes.extend(refrain::kernels::PANEL_LAYOUT_VERSION.to_le_bytes());
+    bytes.extend(refrain::internals::kernels::PANEL_LAYOUT_VERSION.to_le_bytes());
     bytes.extend((json.len() as u64).to_le_bytes());
     bytes.extend((file_len as u64).to_le_bytes());
     bytes.extend([0; 8]);

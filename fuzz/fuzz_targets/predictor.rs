@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use refrain::pruning::Predictor;
+use refrain::Predictor;
 use xxhash_rust::xxh3::Xxh3;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
-use refrain::draft::VERIFY_ROWS_MAX;
-use refrain::engine::MachineProfile;
+use refrain::MachineProfile;
+use refrain::internals::draft::VERIFY_ROWS_MAX;
 
 fuzz_target!(|bytes: &[u8]| {
     let path = Path::new("fuzz.profile.json");

@@ -2,8 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use refrain::model::hf::{SafetensorsFile, ShardIndex, parse_config};
-use refrain::model::source::Source;
+use refrain::internals::model::hf::{SafetensorsFile, ShardIndex, parse_config};
+use refrain::internals::model::source::Source;
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((choice, bytes)) = bytes.split_first() else { return };

@@ -5,7 +5,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use refrain::tokenizer::{SpecialTokens, Tokenizer};
+use refrain::{SpecialTokens, Tokenizer};
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(input) = std::str::from_utf8(bytes) else { return };

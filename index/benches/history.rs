@@ -12,8 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use refrain::draft::{Candidates, Cursor, DraftSource};
-use refrain::token::TokenId;
+use refrain::{Candidates, Cursor, DraftSource, TokenId};
 use refrain_index::{HistoryKey, HistoryLog, HistoryLogSource, HistoryOptions, SyncPolicy};
 
 const KEY: HistoryKey = HistoryKey { tokenizer: 10, model: 1 };

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use refrain::draft::{Anchor, Candidates, Cursor, DraftSource, OrderConfig, SourceKind};
-use refrain::token::TokenId;
+use refrain::internals::draft::OrderConfig;
+use refrain::{Anchor, Candidates, Cursor, DraftSource, SourceKind, TokenId};
 use refrain_index::{
     HistoryError, HistoryKey, HistoryLog, HistoryLogSource, HistoryOptions, RecordId, SyncPolicy,
 };

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use refrain::token::TokenId;
+use refrain::TokenId;
 use refrain_index::{HistoryError, HistoryKey, HistoryLog, HistoryOptions, SyncPolicy};
 
 const KEY: HistoryKey = HistoryKey { tokenizer: 7, model: 8 };

@@ -2,12 +2,10 @@
 
 use std::path::Path;
 
-use refrain::engine::{
-    Drafting, Engine, EngineOptions, Event, GenerateOptions, Session, SessionOptions, Stats,
+use refrain::{
+    Drafting, Engine, EngineOptions, Event, GenerateOptions, Role, Sampling, Session, SessionOptions, Stats,
+    TokenId,
 };
-use refrain::token::TokenId;
-use refrain::tokenizer::Role;
-use refrain::verify::Sampling;
 use refrain_index::{HistoryKey, HistoryLog, HistoryOptions, SyncPolicy};
 
 const PROMPTS: [&str; 3] = [

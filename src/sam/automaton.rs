@@ -59,7 +59,7 @@ pub struct FullError {
 /// A suffix automaton of one or more token sequences, extended token by token.
 ///
 /// ```
-/// use refrain::sam::SuffixAutomaton;
+/// use refrain::internals::sam::SuffixAutomaton;
 ///
 /// let mut automaton = SuffixAutomaton::new();
 /// automaton.extend_all(&[7, 8, 9, 5, 7, 8])?;
@@ -67,7 +67,7 @@ pub struct FullError {
 /// assert_eq!(seen_before.len(), 2);
 /// let next: Vec<u32> = automaton.successors(seen_before).map(|s| s.token).collect();
 /// assert_eq!(next, [9]);
-/// # Ok::<(), refrain::sam::FullError>(())
+/// # Ok::<(), refrain::internals::sam::FullError>(())
 /// ```
 ///
 /// `Clone` copies the whole automaton, as a forked session needs.

@@ -7,18 +7,14 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use refrain::draft::{CostProfile, DraftSource};
-use refrain::engine::{
-    Drafting, Engine, EngineOptions, Event, FinishReason, GenerateError, GenerateOptions, Origin, Session,
-    SessionOptions, Stats,
+use refrain::internals::draft::CostProfile;
+use refrain::internals::kernels::{BlockType, quantize};
+use refrain::internals::model::gguf::{GgufArray, GgufValue, GgufWriter};
+use refrain::{
+    Checkpoint, DraftSource, Drafting, Engine, EngineOptions, Event, FinishReason, ForwardError,
+    GenerateError, GenerateOptions, LogitsProcessor, Origin, Quantize, Sampling, Session, SessionOptions,
+    Stats, TokenId,
 };
-use refrain::kernels::{BlockType, quantize};
-use refrain::model::Checkpoint;
-use refrain::model::gguf::{GgufArray, GgufValue, GgufWriter};
-use refrain::model::transformer::ForwardError;
-use refrain::model::weights::Quantize;
-use refrain::token::TokenId;
-use refrain::verify::{LogitsProcessor, Sampling};
 
 /// A small generator of numbers for test data (SplitMix64).
 pub struct Rng(pub u64);

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use refrain::model::checkpoint::Checkpoint;
+use refrain::Checkpoint;
 use serde_json::{Value, json};
 
 /// What a folder is to hold; tests change it before they write it.

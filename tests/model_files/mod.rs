@@ -6,9 +6,10 @@ pub mod hf;
 use std::fmt::{Debug, Display};
 use std::path::{Path, PathBuf};
 
-use refrain::kernels::BlockType;
-use refrain::model::checkpoint::{Checkpoint, LayerWeight, WeightId};
-use refrain::model::gguf::{GgmlType, GgufValue, GgufWriter};
+use refrain::Checkpoint;
+use refrain::internals::kernels::BlockType;
+use refrain::internals::model::checkpoint::{LayerWeight, WeightId};
+use refrain::internals::model::gguf::{GgmlType, GgufValue, GgufWriter};
 
 /// The folder of a golden model, or `None` (with a line that says so) where the golden models are not on this machine.
 /// They are looked for in `$REFRAIN_GOLDEN`, else in `../shared/golden` beside the repository.

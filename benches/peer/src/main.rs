@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use files::{Mix, Shape};
 use machine::Machine;
-use refrain::model::gguf::GgufFile;
+use refrain::internals::model::gguf::GgufFile;
 use run::{MemoryOf, Options};
 
 /// Refrain beside llama.cpp on the same GGUF files.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use refrain::tokenizer::SpecialTokens;
+use refrain::SpecialTokens;
 use serde::Serialize;
 
 use crate::agreement::Agreement;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use refrain::model::gguf::{GgufError, GgufFile};
+use refrain::internals::model::gguf::{GgufError, GgufFile};
 use serde::Serialize;
 
 /// The work of one row.
@@ -45,8 +45,8 @@ impl Weights {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use refrain::kernels::BlockType;
-    use refrain::model::gguf::GgufWriter;
+    use refrain::internals::kernels::BlockType;
+    use refrain::internals::model::gguf::GgufWriter;
 
     fn weights_of(tensors: &[(&str, BlockType, &[u64])]) -> Weights {
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -9,8 +9,8 @@ use std::path::Path;
 
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use refrain::model::gguf::GgufFile;
-use refrain::tokenizer::Tokenizer;
+use refrain::Tokenizer;
+use refrain::internals::model::gguf::GgufFile;
 
 use super::record::{Record, TOP};
 use super::text::Passage;

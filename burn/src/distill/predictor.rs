@@ -14,9 +14,8 @@ use burn::module::{Module, Param};
 use burn::optim::{AdamWConfig, GradientsParams};
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Device, Tensor};
-use refrain::model::packed::ModelIdentity;
-use refrain::pruning::{PredictorParts, SHADOW_POOL_MAX, f16};
-use refrain::token::TokenId;
+use refrain::internals::pruning::{PredictorParts, SHADOW_POOL_MAX, f16};
+use refrain::{ModelIdentity, TokenId};
 
 use super::record::{Record, TOP};
 use super::{indices, kl_sum, matrix, rate_share};

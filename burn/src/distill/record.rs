@@ -1,8 +1,7 @@
 //! What a target says about passages: recorded once, learnt from many times.
 
-use refrain::draft::CostProfile;
-use refrain::engine::{Engine, EngineOptions, SessionOptions};
-use refrain::model::Checkpoint;
+use refrain::internals::draft::CostProfile;
+use refrain::{Checkpoint, Engine, EngineOptions, SessionOptions};
 
 use super::text::Passage;
 use crate::Error;

@@ -7,8 +7,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use refrain::token::TokenId;
-use refrain::tokenizer::{Message, Role, SpecialTokens, Tokenizer};
+use refrain::{Message, Role, SpecialTokens, TokenId, Tokenizer};
 use serde::Deserialize;
 
 use crate::Error;

@@ -4,7 +4,7 @@ use super::document::{Chat, Question};
 use super::lexicon::Lexicon;
 use super::note::{Fact, Note, kinds};
 use super::template::{capitalised, fill, joined, sentence};
-use refrain::task::{PromptPassage, Task};
+use refrain::{PromptPassage, Task};
 
 /// How much context the questions come with.
 #[derive(Debug, Clone, Copy)]

@@ -5,7 +5,7 @@ use super::document::Chat;
 use super::lexicon::Lexicon;
 use super::note::Note;
 use super::template::{fill, sentence};
-use refrain::task::{PromptPassage, Task};
+use refrain::{PromptPassage, Task};
 
 const GREETINGS: &str = "[Hi|Hello|Dear|Good morning]";
 const CLOSINGS: &str = "[Best regards|Best|Kind regards|Thanks|See you|Cheers]";

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use refrain::task::Task;
+use refrain::Task;
 use serde::Serialize;
 
 use super::answer;

@@ -5,7 +5,7 @@ use super::document::Chat;
 use super::lexicon::Lexicon;
 use super::note::Note;
 use super::template::{fill, joined, sentence};
-use refrain::task::Task;
+use refrain::Task;
 
 /// Two or three sentences on a note.
 fn sentences(words: &mut Lexicon, note: &Note, facts: usize) -> String {

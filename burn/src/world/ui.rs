@@ -3,7 +3,7 @@
 use super::document::Chat;
 use super::lexicon::Lexicon;
 use super::template::fill;
-use refrain::task::{PromptPassage, Task};
+use refrain::{PromptPassage, Task};
 
 /// What a goal looks for and what to do with it.
 struct Step {

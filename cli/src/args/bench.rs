@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use refrain::engine::ProjectionMode;
-use refrain::pruning::PruningConfig;
+use refrain::PruningConfig;
+use refrain::internals::engine::ProjectionMode;
 use refrain_bench::{Sources, Strategy};
 
 use super::draft::{DraftModelArg, PruningArg};

@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
-use refrain::engine::{Drafting, SessionOptions};
-use refrain::pruning::PruningConfig;
+use refrain::{Drafting, PruningConfig, SessionOptions};
 use refrain_bench::Strategy;
 
 use crate::failure::Failure;

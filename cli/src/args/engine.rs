@@ -3,10 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use refrain::engine::EngineOptions;
-use refrain::kernels::{IsaKind, KvType};
-use refrain::model::graphs::Switching;
-use refrain::model::weights::{PackedAccess, Quantize};
+use refrain::internals::model::graphs::Switching;
+use refrain::{EngineOptions, IsaKind, KvType, PackedAccess, Quantize};
 
 use super::streaming::StreamingArgs;
 

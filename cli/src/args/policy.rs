@@ -1,7 +1,7 @@
 //! The options that say when and how much is drafted, and what the device is like.
 
 use clap::{Args, ValueEnum};
-use refrain::engine::{
+use refrain::{
     Acceptance, AcceptanceFloor, DraftPolicy, DraftRows, Engine, MemoryPressure, PidConfig, SkipRules,
     ThermalState,
 };

@@ -1,9 +1,7 @@
 //! The options of sampling.
 
 use clap::Args;
-use refrain::engine::GenerateOptions;
-use refrain::token::TokenId;
-use refrain::verify::Sampling;
+use refrain::{GenerateOptions, Sampling, TokenId};
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Sampling")]

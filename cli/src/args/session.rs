@@ -1,8 +1,7 @@
 //! The options of a session: what drafts, and how long the text may be.
 
 use clap::{Args, ValueEnum};
-use refrain::draft::ReuseConfig;
-use refrain::engine::{Calibration, SessionOptions};
+use refrain::{Calibration, ReuseConfig, SessionOptions};
 
 use super::draft::DraftArgs;
 use super::engine::KvArg;

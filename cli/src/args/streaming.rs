@@ -1,7 +1,7 @@
 //! The options of a model that is larger than memory.
 
 use clap::Args;
-use refrain::stream::{Pinned, StreamOptions};
+use refrain::{Pinned, StreamOptions};
 
 /// How much of a model stays in memory.
 #[derive(Debug, Args)]

@@ -4,14 +4,12 @@ use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::Path;
 
-use refrain::kernels::PANEL_LAYOUT_VERSION;
-use refrain::model::Checkpoint;
-use refrain::model::checkpoint::LoadError;
-use refrain::model::gguf::{GgufArray, GgufError, GgufFile, GgufValue};
-use refrain::model::hf::{HfError, HfFolder, SafetensorsError, SafetensorsFile};
-use refrain::model::packed::{FORMAT_VERSION, MAGIC, PackedFile, PackedFileError, PackedTensor};
-use refrain::schedule::GraphKind;
-use refrain::tokenizer::Tokenizer;
+use refrain::internals::kernels::PANEL_LAYOUT_VERSION;
+use refrain::internals::model::gguf::{GgufArray, GgufError, GgufFile, GgufValue};
+use refrain::internals::model::hf::{HfError, HfFolder, SafetensorsError, SafetensorsFile};
+use refrain::internals::model::packed::{FORMAT_VERSION, MAGIC, PackedFile, PackedFileError, PackedTensor};
+use refrain::internals::schedule::GraphKind;
+use refrain::{Checkpoint, LoadError, Tokenizer};
 
 use super::report::{Report, TensorReport};
 use crate::failure::Failure;

@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use refrain::model::checkpoint::LoadError;
-use refrain::model::{Checkpoint, ModelConfig};
-use refrain::tokenizer::{Tokenizer, TokenizerError};
+use refrain::{Checkpoint, LoadError, ModelConfig, Tokenizer, TokenizerError};
 use serde::Serialize;
 
 /// A container and its contents.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-use refrain::token::TokenId;
+use refrain::TokenId;
 
 use super::testing::{Crash, Fails, MemDisk};
 use super::{HistoryError, HistoryKey, HistoryLog, HistoryOptions, RecordId, SyncPolicy};
@@ -316,7 +316,7 @@ fn a_repair_drops_what_is_damaged_and_nothing_else() {
 
 #[test]
 fn a_page_that_goes_bad_silences_its_segment_and_no_other() {
-    use refrain::draft::DraftSource;
+    use refrain::DraftSource;
     let disk = MemDisk::default();
     small_store(&disk);
     disk.crash(Crash::KeepsAll);
@@ -332,7 +332,7 @@ fn a_page_that_goes_bad_silences_its_segment_and_no_other() {
     for i in 0..22 {
         let mut anchors = Vec::new();
         source.anchors(&tokens(i), &mut anchors);
-        let mut candidates = refrain::draft::Candidates::with_limit(64);
+        let mut candidates = refrain::Candidates::with_limit(64);
         source.expand(&anchors.iter().map(|anchor| anchor.cursor).collect::<Vec<_>>(), &mut candidates);
     }
     let stats = log.stats();

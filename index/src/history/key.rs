@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use refrain::engine::Engine;
+use refrain::Engine;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::HistoryError;
@@ -11,9 +11,9 @@ use super::HistoryError;
 /// Whose history it is: token ids of one tokenizer, responses of one model.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct HistoryKey {
-    /// The tokenizer's [fingerprint](refrain::tokenizer::Tokenizer::fingerprint).
+    /// The tokenizer's [fingerprint](refrain::Tokenizer::fingerprint).
     pub tokenizer: u64,
-    /// The model's [identity](refrain::engine::Engine::model_identity).
+    /// The model's [identity](refrain::Engine::model_identity).
     pub model: u128,
 }
 

@@ -16,7 +16,7 @@
 
 use std::path::{Path, PathBuf};
 
-use refrain::token::TokenId;
+use refrain::TokenId;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::disk::{Disk, DiskFile, put_file};

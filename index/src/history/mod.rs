@@ -1,7 +1,7 @@
 //! History that lasts: the responses of earlier runs in a folder, and drafts from them.
 //!
 //! ```no_run
-//! use refrain::engine::{Engine, EngineOptions, SessionOptions};
+//! use refrain::{Engine, EngineOptions, SessionOptions};
 //! use refrain_index::{HistoryKey, HistoryLog, HistoryOptions};
 //!
 //! let engine = Engine::open("model.gguf".as_ref(), EngineOptions::default())?;
@@ -10,7 +10,7 @@
 //! let mut session = engine.session(SessionOptions { history: false, ..SessionOptions::default() })?;
 //! session.add_source(Box::new(history.source("mail")))?;
 //! // … generate, and when the response is finished:
-//! let response: Vec<refrain::token::TokenId> = Vec::new();
+//! let response: Vec<refrain::TokenId> = Vec::new();
 //! history.append("mail", &response)?;
 //! history.maintain()?; // when there is time
 //! # Ok::<(), Box<dyn std::error::Error>>(())

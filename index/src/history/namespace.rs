@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use refrain::sam::SuffixAutomaton;
-use refrain::token::TokenId;
+use refrain::TokenId;
+use refrain::internals::sam::SuffixAutomaton;
 
 use super::HistoryError;
 use super::cache::PageCache;

@@ -7,8 +7,8 @@
 
 use std::ops::Range;
 
-use refrain::draft::{Cursor, ORDER_SUCCESSORS_MAX, OrderSuccessor, SuffixOrders};
-use refrain::token::TokenId;
+use refrain::internals::draft::{ORDER_SUCCESSORS_MAX, OrderSuccessor, SuffixOrders};
+use refrain::{Cursor, TokenId};
 
 use super::cache::PageCache;
 use super::segment::{Fault, Segment, Symbol};

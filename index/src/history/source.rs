@@ -3,12 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use refrain::draft::{
-    Anchor, AutomatonOrders, Candidates, Cursor, DraftSource, OrderConfig, SourceKind, StepOutcome,
-    most_frequent, propose_orders,
-};
-use refrain::sam::{Match, SuffixAutomaton};
-use refrain::token::TokenId;
+use refrain::internals::draft::{AutomatonOrders, OrderConfig, most_frequent, propose_orders};
+use refrain::internals::sam::{Match, SuffixAutomaton};
+use refrain::{Anchor, Candidates, Cursor, DraftSource, SourceKind, StepOutcome, TokenId};
 
 use super::cache::PageCache;
 use super::namespace::Namespace;

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::SystemTime;
 
-use refrain::draft::OrderConfig;
-use refrain::token::TokenId;
+use refrain::TokenId;
+use refrain::internals::draft::OrderConfig;
 
 use super::cache::PageCache;
 use super::disk::{Disk, RealDisk};

@@ -1,8 +1,8 @@
 //! Writes GGUF version 3: first everything is declared, then the data streams out in the declared order.
 //!
 //! ```
-//! use refrain::kernels::BlockType;
-//! use refrain::model::gguf::{GgufFile, GgufWriter};
+//! use refrain::internals::kernels::BlockType;
+//! use refrain::internals::model::gguf::{GgufFile, GgufWriter};
 //!
 //! let mut writer = GgufWriter::new();
 //! writer.metadata("general.architecture", "llama");

@@ -3,13 +3,11 @@
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use refrain::engine::SessionOptions;
-use refrain::kernels::{Kernels, KvType, Pool};
-use refrain::model::transformer::{Compute, PassEnd};
-use refrain::model::weights::LoadOptions;
-use refrain::model::{Batch, Checkpoint, KvCache, Model, Workspace};
-use refrain::token::TokenId;
-use refrain::tokenizer::Tokenizer;
+use refrain::{Checkpoint, KvType, SessionOptions, TokenId, Tokenizer};
+use refrain::internals::kernels::{Kernels, Pool};
+use refrain::internals::model::{Batch, KvCache, Model, Workspace};
+use refrain::internals::model::transformer::{Compute, PassEnd};
+use refrain::internals::model::weights::LoadOptions;
 
 use super::{Engine, Logits, Result};
 

@@ -2,7 +2,7 @@
 //! for, and the mean is zero (by scales of random sign, or by the block's minimum), so that activations stay bounded.
 
 use half::f16;
-use refrain::kernels::BlockType;
+use refrain::internals::kernels::BlockType;
 
 use crate::random::Random;
 
@@ -97,7 +97,7 @@ fn put(block: &mut [u8], at: usize, value: f16) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use refrain::kernels::dequantize;
+    use refrain::internals::kernels::dequantize;
 
     #[test]
     fn values_have_the_spread_asked_for_and_no_mean() {

@@ -1,6 +1,6 @@
 //! Which tensor has which type, as llama.cpp's quantiser chooses (`llama_tensor_get_type` in `src/llama-quant.cpp`).
 
-use refrain::kernels::BlockType;
+use refrain::internals::kernels::BlockType;
 
 use super::shape::{Role, Tensor};
 

@@ -1,6 +1,6 @@
 //! The dimensions of published models, and the tensors that follow from them.
 
-use refrain::model::gguf::GgufWriter;
+use refrain::internals::model::gguf::GgufWriter;
 
 /// A model whose dimensions are known here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-use refrain::kernels::BlockType;
-use refrain::model::gguf::{GgufFile, GgufWriter};
+use refrain::internals::kernels::BlockType;
+use refrain::internals::model::gguf::{GgufFile, GgufWriter};
 
 use super::blocks::push_random;
 use super::mix::Mix;
@@ -117,11 +117,11 @@ fn char_of_byte(byte: u8) -> char {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use refrain::kernels::{Kernels, KvType, Pool};
-    use refrain::model::transformer::{Compute, PassEnd};
-    use refrain::model::weights::LoadOptions;
-    use refrain::model::{Batch, Checkpoint, KvCache, Model, Workspace};
-    use refrain::token::TokenId;
+    use refrain::{Checkpoint, KvType, TokenId};
+    use refrain::internals::kernels::{Kernels, Pool};
+    use refrain::internals::model::{Batch, KvCache, Model, Workspace};
+    use refrain::internals::model::transformer::{Compute, PassEnd};
+    use refrain::internals::model::weights::LoadOptions;
 
     /// Small dimensions of each family, so that the test is quick; rows of 256 let every type occur.
     fn small(architecture: &'static str) -> Shape {

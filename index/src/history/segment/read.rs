@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use refrain::token::TokenId;
+use refrain::TokenId;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::layout::{Header, Layout, Section};

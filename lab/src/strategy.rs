@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use refrain::draft::Baseline;
-use refrain::draft_model::ModelRule;
+use refrain::internals::draft::Baseline;
+use refrain::internals::draft_model::ModelRule;
 use thiserror::Error;
 
 /// What drafts.

@@ -5,14 +5,13 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
-use refrain::draft::testing::{AlwaysRight, AlwaysWrong};
-use refrain::draft::{
-    BuilderConfig, ContextSource, DraftSource, DraftTree, Evidence, HistoryStore, NodeIdx, NodeSet,
-    OrderConfig, PassagesSource, Prior, ReliabilityConfig, ReliabilityTable, ResumeSource, StepLimits,
-    StepOutcome, TreeBuilder,
+use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong};
+use refrain::internals::draft::{
+    BuilderConfig, ContextSource, Evidence, NodeSet, OrderConfig, PassagesSource, Prior, ReliabilityConfig,
+    ReliabilityTable, ResumeSource, StepLimits, TreeBuilder,
 };
-use refrain::token::TokenId;
-use refrain::verify::{Walk, walk};
+use refrain::internals::verify::{Walk, walk};
+use refrain::{DraftSource, DraftTree, HistoryStore, NodeIdx, StepOutcome, TokenId};
 
 use crate::costs::Costs;
 use crate::rows::TokenRow;

@@ -11,16 +11,14 @@ use std::io;
 use std::path::Path;
 use std::time::Instant;
 
-use refrain::draft::CostProfile;
-use refrain::draft::testing::AlwaysRight;
-use refrain::engine::{
-    Drafting, Engine, EngineError, EngineOptions, GenerateError, GenerateOptions, Session, SessionError,
-    SessionOptions,
+use refrain::internals::draft::CostProfile;
+use refrain::internals::draft::testing::AlwaysRight;
+use refrain::internals::model::streamed::{BLOCK_BYTES, N_READS, StreamMemory};
+use refrain::internals::stream::{Flow, sequential_read};
+use refrain::{
+    Checkpoint, Drafting, Engine, EngineError, EngineOptions, GenerateError, GenerateOptions, Pinned,
+    Session, SessionError, SessionOptions, StreamOptions, TokenId,
 };
-use refrain::model::Checkpoint;
-use refrain::model::streamed::{BLOCK_BYTES, N_READS, StreamMemory};
-use refrain::stream::{Flow, Pinned, StreamOptions, sequential_read};
-use refrain::token::TokenId;
 use serde::Serialize;
 use thiserror::Error;
 

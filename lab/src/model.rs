@@ -6,13 +6,12 @@
 //! Each strategy has what it has in a replay without a model: history of the row's session, and passages. Those that weigh their
 //! claims have a reliability table each.
 
-use refrain::draft::testing::{AlwaysRight, AlwaysWrong};
-use refrain::draft::{DraftSource, PassagesSource, ReliabilityTable};
-use refrain::engine::{
-    Calibration, Drafting, Engine, GenerateError, GenerateOptions, SessionOptions, StageTimes, Stats,
+use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong};
+use refrain::internals::draft::{PassagesSource, ReliabilityTable};
+use refrain::{
+    Calibration, DraftSource, Drafting, Engine, GenerateError, GenerateOptions, LogitsProcessor,
+    SessionOptions, StageTimes, Stats, TokenId,
 };
-use refrain::token::TokenId;
-use refrain::verify::LogitsProcessor;
 
 use crate::rows::TokenRow;
 use crate::strategy::{Sources, Strategy};

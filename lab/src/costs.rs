@@ -5,8 +5,8 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use refrain::draft::CostProfile;
-use refrain::engine::{MachineProfile, SessionOptions, profile::ProfileError};
+use refrain::internals::draft::CostProfile;
+use refrain::{MachineProfile, ProfileError, SessionOptions};
 use thiserror::Error;
 
 /// The longest list of pairs that is read, in bytes.

@@ -2,11 +2,10 @@
 
 use std::path::Path;
 
-use refrain::engine::{Engine, EngineOptions};
-use refrain::model::Checkpoint;
-use refrain::model::graphs::write_graphs;
-use refrain::model::weights::LoadOptions;
-use refrain::schedule::SwitchTimes;
+use refrain::internals::model::graphs::write_graphs;
+use refrain::internals::model::weights::LoadOptions;
+use refrain::internals::schedule::SwitchTimes;
+use refrain::{Checkpoint, Engine, EngineOptions};
 use refrain_bench::graphs::{GraphsBenchError, measured, simulated, write};
 
 fn fixture(name: &str) -> std::path::PathBuf {

@@ -7,15 +7,12 @@
 
 use std::borrow::Cow;
 
-use refrain::draft::{Baseline, Rejections, ReliabilityTable};
-use refrain::draft_model::ModelRule;
-use refrain::engine::{
-    Calibration, Drafting, Engine, GenerateError, GenerateOptions, PruningStats, RowStats, Session,
-    SessionError, SessionOptions, Stats,
+use refrain::internals::draft::{Baseline, ReliabilityTable};
+use refrain::internals::draft_model::ModelRule;
+use refrain::{
+    Calibration, Drafting, Engine, GenerateError, GenerateOptions, PruningConfig, PruningStats, Rejections,
+    Role, RowStats, Session, SessionError, SessionOptions, SpecialTokens, Stats, TokenId,
 };
-use refrain::pruning::PruningConfig;
-use refrain::token::TokenId;
-use refrain::tokenizer::{Role, SpecialTokens};
 use thiserror::Error;
 
 use crate::rows::Row;

@@ -8,14 +8,15 @@ use std::fmt::Write as _;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use refrain::kernels::{Kernels, KvType, Pool};
-use refrain::model::kv_cache::KvCacheError;
-use refrain::model::packed::ModelIdentity;
-use refrain::model::transformer::{Compute, ForwardError, PassEnd};
-use refrain::model::weights::{LoadOptions, WeightsError};
-use refrain::model::{Batch, Checkpoint, Interlude, KvCache, Model, ModelConfig, Workspace};
-use refrain::pruning::{Predictor, PredictorError, PredictorParts, PredictorScratch, f16};
-use refrain::token::TokenId;
+use refrain::internals::kernels::{Kernels, Pool};
+use refrain::internals::model::kv_cache::KvCacheError;
+use refrain::internals::model::transformer::{Compute, PassEnd};
+use refrain::internals::model::weights::{LoadOptions, WeightsError};
+use refrain::internals::model::{Batch, Interlude, KvCache, Model, Workspace};
+use refrain::internals::pruning::{PredictorParts, PredictorScratch, f16};
+use refrain::{
+    Checkpoint, ForwardError, KvType, ModelConfig, ModelIdentity, Predictor, PredictorError, TokenId,
+};
 use serde::Serialize;
 use thiserror::Error;
 

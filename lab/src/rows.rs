@@ -17,8 +17,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use refrain::token::TokenId;
-use refrain::tokenizer::{SpecialTokens, Tokenizer, TokenizerError};
+use refrain::{SpecialTokens, TokenId, Tokenizer, TokenizerError};
 use serde::Deserialize;
 use thiserror::Error;
 

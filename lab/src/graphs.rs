@@ -3,13 +3,12 @@
 use std::fmt::Write as _;
 use std::time::Instant;
 
-use refrain::engine::{Drafting, Engine, GenerateError, SessionError, SessionOptions};
-use refrain::model::graphs::{GraphMemory, LayersError, StaticGraphs, Switching};
-use refrain::schedule::exact::exact;
-use refrain::schedule::{
+use refrain::internals::model::graphs::{GraphMemory, LayersError, StaticGraphs, Switching};
+use refrain::internals::schedule::exact::exact;
+use refrain::internals::schedule::{
     GraphKind, Plan, Prefill, SwitchTimes, asynchronous, progressive, simulate, synchronous,
 };
-use refrain::token::TokenId;
+use refrain::{Drafting, Engine, GenerateError, SessionError, SessionOptions, TokenId};
 use serde::Serialize;
 use thiserror::Error;
 

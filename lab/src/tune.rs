@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use refrain::draft::{BuilderConfig, Evidence, OrderConfig, Prior, PriorFit, ReliabilityConfig};
+use refrain::internals::draft::{BuilderConfig, Evidence, OrderConfig, Prior, PriorFit, ReliabilityConfig};
 
 use crate::replay::{Constants, Lane, Setting, Wanted};
 use crate::report::HARD_NEGATIVE;

@@ -8,9 +8,10 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use refrain::engine::{DraftModelOptions, Engine, EngineError, EngineOptions, GenerateError, SessionOptions};
-use refrain::model::Checkpoint;
-use refrain::stream::{Pinned, StreamOptions};
+use refrain::{
+    Checkpoint, DraftModelOptions, Engine, EngineError, EngineOptions, GenerateError, Pinned, SessionOptions,
+    StreamOptions,
+};
 use serde::Serialize;
 use thiserror::Error;
 
@@ -199,7 +200,7 @@ pub fn write(conditions: &[String], cells: &[SweepCell]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use refrain::token::TokenId;
+    use refrain::TokenId;
 
     fn row(task: &str, n_tokens: usize) -> TokenRow {
         TokenRow {

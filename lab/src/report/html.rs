@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use refrain::tokenizer::Tokenizer;
+use refrain::Tokenizer;
 
 use super::plots::Plot;
 use crate::replay::TracedStep;

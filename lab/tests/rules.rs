@@ -3,9 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use refrain::draft::Baseline;
-use refrain::token::TokenId;
-use refrain::tokenizer::Tokenizer;
+use refrain::internals::draft::Baseline;
+use refrain::{TokenId, Tokenizer};
 use refrain_bench::replay::Wanted;
 use refrain_bench::{Constants, Costs, Lane, Setting, Sources, Strategy, Tally, TokenRow, rows};
 
@@ -170,7 +169,7 @@ fn rules_are_their_scan_on_recorded_rows() {
         println!("skipped: no folder shared/replay in or above {}", root.display());
         return;
     };
-    let fixture = refrain::model::Checkpoint::open(&root.join("../fixtures/target.gguf")).unwrap();
+    let fixture = refrain::Checkpoint::open(&root.join("../fixtures/target.gguf")).unwrap();
     let tokenizer: Tokenizer = fixture.tokenizer().unwrap();
     let mut n_rows = 0;
     for task in ["summary", "rag", "ui", "reply", "chat"] {

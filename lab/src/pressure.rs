@@ -11,14 +11,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use refrain::engine::{
-    Calibration, Engine, EngineError, EngineOptions, GenerateError, GenerateOptions, MemoryPressure, Session,
-    SessionError, SessionOptions,
+use refrain::internals::model::streamed::StreamMemory;
+use refrain::{
+    Calibration, Checkpoint, Engine, EngineError, EngineOptions, GenerateError, GenerateOptions,
+    MemoryPressure, Pinned, Session, SessionError, SessionOptions, StreamOptions, TokenId,
 };
-use refrain::model::Checkpoint;
-use refrain::model::streamed::StreamMemory;
-use refrain::stream::{Pinned, StreamOptions};
-use refrain::token::TokenId;
 use serde::Serialize;
 use thiserror::Error;
 
