@@ -18,15 +18,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut session = engine.session(SessionOptions::default())?;
     session.append_text("Everything about the trip to Bergholm.", SpecialTokens::AsText)?;
 
-    // Any thread may hold the handle: a button, a battery monitor, a timer.
-    let handle = session.cancel_handle();
-    let timer = thread::spawn(move || {
-        thread::sleep(Duration::from_millis(100));
-        handle.cancel();
-    });
-
     // Without an end token the output would fill the context.
     let endless = GenerateOptions { max_tokens: usize::MAX, ignore_eos: true, ..GenerateOptions::default() };
+    // Any thread may hold the token: a button, a battery monitor, a timer. It stops this generation and no other.
+    let cancel = endless.cancel.clone();
+    let timer = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(100));
+        cancel.cancel();
+    });
+
     for event in session.generate(endless)? {
         if let Event::Done(summary) = event? {
             println!("{:?} after {} tokens", summary.finish, summary.stats.tokens);

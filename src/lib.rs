@@ -2,12 +2,14 @@
 // Without the feature, what only this project's own crates use is neither reachable nor used.
 #![cfg_attr(not(feature = "internals"), allow(unreachable_pub, dead_code, unused_imports))]
 
+mod cancel;
 mod draft;
 mod draft_model;
 mod engine;
 mod kernels;
 mod mapping;
 mod model;
+mod profile;
 mod pruning;
 mod replace;
 mod sam;
@@ -18,25 +20,28 @@ mod token;
 mod tokenizer;
 mod verify;
 
+pub use cancel::CancelToken;
 pub use draft::{
     Anchor, Candidate, Candidates, Computed, Cursor, DraftSource, DraftTree, HistoryStore, NodeIdx,
-    Rejections, ReuseConfig, SourceKind, StepOutcome, Successor, SuccessorLists,
+    Rejections, ReuseConfig, SourceKind, StepOutcome, Successor, SuccessorLists, VERIFY_ROWS_MAX,
 };
 pub use draft_model::DraftModel;
 pub use engine::{
-    Acceptance, AcceptanceFloor, Calibration, CancelHandle, DraftModelOptions, DraftPolicy, DraftRows,
-    Drafting, DraftingOffStats, Engine, EngineError, EngineOptions, Event, FinishReason, GenerateError,
-    GenerateOptions, Generation, LogitsReceiver, LossyStats, MachineProfile, MemoryPressure, Origin,
-    PidConfig, PolicyStats, ProfileError, ProfileMismatch, ProfileOptions, PruningStats, RowStats, Score,
-    Session, SessionError, SessionOptions, SkipRules, SourceStats, StageTimes, Stats, StreamingStats,
+    Acceptance, AcceptanceFloor, CONTEXT_LEN_DEFAULT_MAX, Calibration, DraftModelOptions, DraftPolicy,
+    DraftRows, Drafting, DraftingOffStats, Engine, EngineError, EngineOptions, Event, FinishReason,
+    GenerateError, GenerateOptions, Generation, LogitsReceiver, LossyStats, MemoryPressure, Origin,
+    OwnedGeneration, PidConfig, PolicyStats, PruningStats, RefusedGeneration, RowStats, STOP_BYTES_MAX,
+    Score, Session, SessionError, SessionOptions, SkipRules, SourceStats, StageTimes, Stats, StreamingStats,
     Summary, ThermalState, TokenEvent,
 };
 pub use kernels::{IsaKind, KvType};
+pub use model::PREFILL_CHUNK_MAX;
 pub use model::checkpoint::{Checkpoint, LoadError};
 pub use model::config::ModelConfig;
 pub use model::packed::ModelIdentity;
 pub use model::transformer::ForwardError;
 pub use model::weights::{PackedAccess, Quantize};
+pub use profile::{MachineProfile, ProfileError, ProfileMismatch, ProfileOptions};
 pub use pruning::{Predictor, PredictorError, PruningConfig};
 pub use stream::{Pinned, StreamOptions};
 pub use task::{PromptPassage, Task, UnknownTask};
@@ -59,6 +64,7 @@ pub mod internals {
         engine,
         kernels,
         model,
+        profile,
         pruning,
         sam,
         schedule,

@@ -14,9 +14,9 @@ use refrain::internals::model::transformer::{Compute, PassEnd};
 use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::model::{Batch, KvCache, Model, Workspace};
 use refrain::{
-    Anchor, Calibration, Candidates, Checkpoint, Cursor, DraftSource, Engine, EngineOptions, GenerateOptions,
-    KvType, Quantize, Sampling, Session, SessionOptions, SourceKind, StepOutcome, Successor, SuccessorLists,
-    TokenId,
+    Anchor, Calibration, CancelToken, Candidates, Checkpoint, Cursor, DraftSource, Engine, EngineOptions,
+    GenerateOptions, KvType, Quantize, Sampling, Session, SessionOptions, SourceKind, StepOutcome, Successor,
+    SuccessorLists, TokenId,
 };
 
 /// Keeps what it is told, and drafts nothing.
@@ -94,7 +94,7 @@ fn expected(engine: &Engine, tokens: &[TokenId]) -> Vec<Vec<(u32, f32)>> {
         all.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
         lists.push(all);
     };
-    session.score(Some(&mut list)).unwrap();
+    session.score(&CancelToken::new(), Some(&mut list)).unwrap();
     lists
 }
 
@@ -150,7 +150,7 @@ fn what_is_kept_is_still_true() {
 
     // Prefilled, and truncated before any source has seen the tokens.
     session.append_tokens(&prompt(7, 30)).unwrap();
-    session.prefill(|_, _| {}).unwrap();
+    session.prefill(&CancelToken::new(), |_, _| {}).unwrap();
     session.truncate(100).unwrap();
     session.append_tokens(&prompt(8, 20)).unwrap();
     generate(&mut session, 12);

@@ -191,8 +191,11 @@ fn sessions_that_go_on() {
             let taken = run_in(&mut session, options, 5);
             assert_eq!(taken.tokens, fresh(&tokens).tokens[..5]);
             // A wish to stop that comes before anything was computed.
-            session.cancel_handle().cancel();
-            let nothing = run_tokens(&mut session, sampling);
+            let cancelled = GenerateOptions {
+                cancel: cancelled_token(),
+                ..GenerateOptions { ignore_eos: true, ..options(sampling) }
+            };
+            let nothing = run_in(&mut session, cancelled, usize::MAX);
             assert!(nothing.tokens.is_empty());
             let tokens = session.tokens().to_vec();
             run_tokens(&mut session, sampling).assert_equal(&fresh(&tokens), "after a cancellation");

@@ -12,8 +12,8 @@ use refrain::internals::draft::testing::AlwaysRight;
 use refrain::internals::kernels::BlockType;
 use refrain::internals::model::gguf::{GgufArray, GgufValue, GgufWriter};
 use refrain::{
-    Checkpoint, DraftSource, Engine, EngineOptions, GenerateOptions, KvType, Quantize, SessionOptions,
-    TokenId,
+    CancelToken, Checkpoint, DraftSource, Engine, EngineOptions, GenerateOptions, KvType, Quantize,
+    SessionOptions, TokenId,
 };
 use safetensors::{Dtype, SafeTensors};
 
@@ -67,7 +67,7 @@ fn logits(engine: &Engine, prompt: &[TokenId], prefill_chunk: usize) -> Vec<f32>
     let mut session = engine.session(options).unwrap();
     session.append_tokens(prompt).unwrap();
     let mut logits = Vec::new();
-    session.score(Some(&mut |row: &[f32]| logits.extend_from_slice(row))).unwrap();
+    session.score(&CancelToken::new(), Some(&mut |row: &[f32]| logits.extend_from_slice(row))).unwrap();
     logits
 }
 

@@ -8,7 +8,7 @@ use refrain::internals::kernels::BlockType;
 use refrain::internals::model::graphs::{Switching, write_graphs};
 use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::schedule::GraphKind;
-use refrain::{Checkpoint, Engine, EngineOptions, Quantize};
+use refrain::{CancelToken, Checkpoint, Engine, EngineOptions, Quantize};
 
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
@@ -41,7 +41,7 @@ fn a_change_of_graphs_allocates_no_second_graph() {
             session.append_tokens(&prompt(1, 100)).unwrap();
             ALLOCATOR.reset_peak_usage();
             let current = ALLOCATOR.current_usage();
-            session.prefill(|_, _| {}).unwrap();
+            session.prefill(&CancelToken::new(), |_, _| {}).unwrap();
             graphs.wait().unwrap();
             let more = ALLOCATOR.peak_usage() - current;
             assert!(!is_measured || more < block_bytes / 4, "{more} bytes more, blocks of {block_bytes}");

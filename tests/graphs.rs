@@ -13,8 +13,8 @@ use refrain::internals::model::packed::{PackedFileError, WritePackedError, pack}
 use refrain::internals::model::weights::{LoadOptions, WeightsError};
 use refrain::internals::schedule::{GraphKind, Load, Plan, Prefill, SwitchTimes, simulate};
 use refrain::{
-    Checkpoint, Engine, EngineError, EngineOptions, ForwardError, GenerateError, GenerateOptions, LoadError,
-    Quantize, Sampling, SessionOptions, TokenId,
+    CancelToken, Checkpoint, Engine, EngineError, EngineOptions, ForwardError, GenerateError,
+    GenerateOptions, LoadError, Quantize, Sampling, SessionOptions, TokenId,
 };
 use tempfile::TempDir;
 
@@ -171,7 +171,9 @@ fn the_logits_of_a_text_are_the_same() {
         let mut session = engine.session(plain()).unwrap();
         session.append_tokens(&prompt(8, 45)).unwrap();
         let mut bits = Vec::new();
-        session.score(Some(&mut |row: &[f32]| bits.extend(row.iter().map(|x| x.to_bits())))).unwrap();
+        session
+            .score(&CancelToken::new(), Some(&mut |row: &[f32]| bits.extend(row.iter().map(|x| x.to_bits()))))
+            .unwrap();
         bits
     };
     assert_eq!(score(&engine(&path, tiny, Switching::Progressive)), score(&tiny.engine(1)));

@@ -11,8 +11,8 @@ use common::{EOS, Run, Tiny, plain, prompt, run, samplings};
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong, Endless, Random};
 use refrain::internals::kernels::{BlockType, Kernels};
 use refrain::{
-    Calibration, DraftSource, Engine, GenerateOptions, IsaKind, KvType, PromptPassage, ReuseConfig, Role,
-    Sampling, SessionOptions, SourceKind, Task, TokenId,
+    Calibration, CancelToken, DraftSource, Engine, GenerateOptions, IsaKind, KvType, PromptPassage,
+    ReuseConfig, Role, Sampling, SessionOptions, SourceKind, Task, TokenId,
 };
 
 const MAX_TOKENS: usize = 24;
@@ -324,8 +324,9 @@ fn scores_do_not_depend_on_chunks() {
         let mut session = engine.session(SessionOptions { prefill_chunk, ..plain() }).unwrap();
         session.append_tokens(&prompt).unwrap();
         let mut bits = Vec::new();
-        let score =
-            session.score(Some(&mut |row: &[f32]| bits.extend(row.iter().map(|x| x.to_bits())))).unwrap();
+        let score = session
+            .score(&CancelToken::new(), Some(&mut |row: &[f32]| bits.extend(row.iter().map(|x| x.to_bits()))))
+            .unwrap();
         assert_eq!(score.log_probabilities.len(), prompt.len() - 1);
         assert!(score.perplexity.is_finite() && !prompt.contains(&EOS));
         (score, bits)

@@ -15,7 +15,7 @@ use refrain::internals::model::packed::{
 };
 use refrain::internals::model::weights::LoadOptions;
 use refrain::{
-    Checkpoint, Engine, EngineOptions, KvType, LoadError, Message, PackedAccess, Quantize, Role,
+    CancelToken, Checkpoint, Engine, EngineOptions, KvType, LoadError, Message, PackedAccess, Quantize, Role,
     SessionOptions, SpecialTokens, TokenId,
 };
 use tempfile::TempDir;
@@ -49,7 +49,9 @@ fn logits(engine: &Engine) -> Vec<u32> {
     let mut session = engine.session(options).unwrap();
     session.append_tokens(&tokens).unwrap();
     let mut logits = Vec::new();
-    session.score(Some(&mut |row: &[f32]| logits.extend(row.iter().map(|x| x.to_bits())))).unwrap();
+    session
+        .score(&CancelToken::new(), Some(&mut |row: &[f32]| logits.extend(row.iter().map(|x| x.to_bits()))))
+        .unwrap();
     assert!(logits.iter().any(|&bits| bits != logits[0]), "logits that say nothing");
     assert!(logits.iter().all(|&bits| f32::from_bits(bits).is_finite()), "logits that are no numbers");
     logits

@@ -10,9 +10,9 @@ use refrain::internals::draft::Baseline;
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong, Random};
 use refrain::internals::draft_model::ModelRule;
 use refrain::{
-    Acceptance, AcceptanceFloor, Calibration, Checkpoint, DraftPolicy, DraftRows, DraftSource, Drafting,
-    Engine, GenerateOptions, MemoryPressure, PidConfig, ReuseConfig, Sampling, SessionError, SessionOptions,
-    SkipRules, SourceKind, Stats, ThermalState, TokenId,
+    Acceptance, AcceptanceFloor, Calibration, CancelToken, Checkpoint, DraftPolicy, DraftRows, DraftSource,
+    Drafting, Engine, GenerateOptions, MemoryPressure, PidConfig, ReuseConfig, Sampling, SessionError,
+    SessionOptions, SkipRules, SourceKind, Stats, ThermalState, TokenId,
 };
 
 const MAX_TOKENS: usize = 40;
@@ -322,7 +322,7 @@ fn forks_under_pressure() {
         engine.set_memory_pressure(pressure);
         let mut session = engine.session(full_session()).unwrap();
         session.append_tokens(&prompt(3, 70)).unwrap();
-        session.prefill(|_, _| {}).unwrap();
+        session.prefill(&CancelToken::new(), |_, _| {}).unwrap();
         let mut fork = session.fork().unwrap();
         run_in(&mut fork, options(&Sampling::default()), usize::MAX).assert_equal(&reference, "fork");
         engine.set_memory_pressure(MemoryPressure::Normal);

@@ -13,9 +13,10 @@ use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::pruning::{PredictorField, PredictorParts, Safeguards, f16};
 use refrain::{
-    Calibration, Checkpoint, DraftModelOptions, DraftSource, Drafting, Engine, EngineOptions, ForwardError,
-    GenerateError, GenerateOptions, KvType, ModelIdentity, Pinned, Predictor, PredictorError, PromptPassage,
-    PruningConfig, Quantize, Role, Sampling, SessionError, SessionOptions, StreamOptions, Task, TokenId,
+    Calibration, CancelToken, Checkpoint, DraftModelOptions, DraftSource, Drafting, Engine, EngineOptions,
+    ForwardError, GenerateError, GenerateOptions, KvType, ModelIdentity, Pinned, Predictor, PredictorError,
+    PromptPassage, PruningConfig, Quantize, Role, Sampling, SessionError, SessionOptions, StreamOptions,
+    Task, TokenId,
 };
 
 /// A predictor that knows nothing; the larger `scale`, the surer it is. Huge ones overflow.
@@ -238,8 +239,8 @@ fn sessions_that_go_on() {
         run_in(&mut fork, options(sampling), usize::MAX).assert_equal(&fresh(&tokens), "fork");
         session.truncate(30).unwrap();
         run_in(&mut session, options(sampling), 5);
-        session.cancel_handle().cancel();
-        assert!(run_in(&mut session, options(sampling), usize::MAX).tokens.is_empty());
+        let cancelled = GenerateOptions { cancel: cancelled_token(), ..options(sampling) };
+        assert!(run_in(&mut session, cancelled, usize::MAX).tokens.is_empty());
         let tokens = session.tokens().to_vec();
         run_in(&mut session, options(sampling), usize::MAX).assert_equal(&fresh(&tokens), "cancelled");
     }
@@ -310,7 +311,7 @@ fn what_does_not_fit_the_model_is_refused() {
     assert!(matches!(graphs.set_predictor(predictor), Err(PredictorError::StaticGraphs)));
     let mut session = graphs.session(SessionOptions::default()).unwrap();
     session.append_tokens(&prompt(1, 9)).unwrap();
-    let error = session.trace(1, &mut |_| {}).unwrap_err();
+    let error = session.trace(&CancelToken::new(), 1, &mut |_| {}).unwrap_err();
     assert!(matches!(error, GenerateError::Forward(ForwardError::Undivided)), "{error}");
 }
 
@@ -323,7 +324,7 @@ fn a_trace_has_the_logits_of_a_score_and_the_hidden_states_of_a_layer() {
         session.append_tokens(&prompt[..n_tokens]).unwrap();
         let (mut hidden, mut logits, mut positions) = (Vec::new(), Vec::new(), Vec::new());
         session
-            .trace(layer_idx, &mut |traced| {
+            .trace(&CancelToken::new(), layer_idx, &mut |traced| {
                 positions.push(traced.position);
                 hidden.extend_from_slice(traced.hidden);
                 logits.extend_from_slice(traced.logits);
@@ -336,7 +337,7 @@ fn a_trace_has_the_logits_of_a_score_and_the_hidden_states_of_a_layer() {
     let mut session = engine.session(plain()).unwrap();
     session.append_tokens(&prompt).unwrap();
     let mut scored = Vec::new();
-    session.score(Some(&mut |row: &[f32]| scored.extend_from_slice(row))).unwrap();
+    session.score(&CancelToken::new(), Some(&mut |row: &[f32]| scored.extend_from_slice(row))).unwrap();
     for layer_idx in 0..3 {
         let (hidden, logits) = trace(layer_idx, 256, prompt.len());
         assert_eq!(logits, scored);
@@ -353,7 +354,7 @@ fn a_trace_has_the_logits_of_a_score_and_the_hidden_states_of_a_layer() {
             assert_eq!(row(a) == row(b), prompt[a] == prompt[b]);
         }
     }
-    let error = session.trace(3, &mut |_| {}).unwrap_err();
+    let error = session.trace(&CancelToken::new(), 3, &mut |_| {}).unwrap_err();
     let GenerateError::Session(SessionError::OutOfRange { given: 3, max: 2, .. }) = error else {
         panic!("{error}")
     };

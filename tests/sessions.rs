@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use common::{Tiny, plain, prompt, run_in};
 use refrain::internals::draft::testing::AlwaysRight;
 use refrain::{
-    CancelHandle, Drafting, Engine, Event, FinishReason, GenerateError, GenerateOptions, LogitsProcessor,
+    CancelToken, Drafting, Engine, Event, FinishReason, GenerateError, GenerateOptions, LogitsProcessor,
     Role, SamplingError, Session, SessionError, SessionOptions, SpecialTokens, TokenId,
 };
 
@@ -30,7 +30,7 @@ fn drafted(engine: &Engine, prompt: &[TokenId], known: &[TokenId]) -> Session {
 }
 
 /// Cancels when the target is asked for the token at a position: in the middle of a step.
-struct CancelAt(usize, CancelHandle);
+struct CancelAt(usize, CancelToken);
 
 impl LogitsProcessor for CancelAt {
     fn process(&mut self, tokens: &[TokenId], _logits: &mut [f32]) {
@@ -58,9 +58,9 @@ fn a_cancelled_prefill_keeps_its_chunks_and_goes_on() {
     let expected = known(&engine, &prompt, 10);
     let mut session = engine.session(SessionOptions { prefill_chunk: 8, ..plain() }).unwrap();
     session.append_tokens(&prompt).unwrap();
-    let cancel = session.cancel_handle();
+    let cancel = CancelToken::new();
     let mut done = 0;
-    let cancelled = session.prefill(|n, _| {
+    let cancelled = session.prefill(&cancel, |n, _| {
         done = n;
         if n >= 40 {
             cancel.cancel();
@@ -78,14 +78,15 @@ fn a_cancel_from_another_thread_stops_a_long_prefill() {
     let engine = Tiny { n_layers: 4, ..Tiny::default() }.engine(1);
     let mut session = engine.session(plain()).unwrap();
     session.append_tokens(&prompt(1, 500)).unwrap();
-    let cancel = session.cancel_handle();
+    let options = options(5);
+    let cancel = options.cancel.clone();
     let canceller = std::thread::spawn(move || cancel.cancel());
     canceller.join().unwrap();
-    let events = common::events(&mut session, options(5));
+    let events = common::events(&mut session, options);
     let [Event::Done(summary)] = &events[..] else { panic!("{events:?}") };
     assert_eq!((summary.finish, summary.stats.tokens), (FinishReason::Cancelled, 0));
     assert_eq!(
-        common::run_in(&mut session, options(5), usize::MAX).tokens.len(),
+        common::run_in(&mut session, crate::options(5), usize::MAX).tokens.len(),
         5,
         "and the session is usable"
     );
@@ -97,12 +98,10 @@ fn a_cancel_during_a_step_comes_after_its_tokens() {
     let prompt = prompt(2, 30);
     let expected = known(&engine, &prompt, 200);
     let mut session = drafted(&engine, &prompt, &expected);
-    let processor = CancelAt(prompt.len() + 3, session.cancel_handle());
-    let run = run_in(
-        &mut session,
-        GenerateOptions { processors: vec![Box::new(processor)], ..options(200) },
-        usize::MAX,
-    );
+    let cancel = CancelToken::new();
+    let processor = CancelAt(prompt.len() + 3, cancel.clone());
+    let options = GenerateOptions { processors: vec![Box::new(processor)], cancel, ..options(200) };
+    let run = run_in(&mut session, options, usize::MAX);
     assert_eq!(run.finish, FinishReason::Cancelled);
     assert!(run.tokens.len() > 3 && run.tokens.len() < 200);
     assert_eq!(run.tokens, expected[..run.tokens.len()]);
@@ -114,13 +113,14 @@ fn a_cancel_that_comes_too_late_does_not_stop_the_next_generation() {
     let engine = Tiny::default().engine(1);
     let prompt = prompt(3, 30);
     let mut session = drafted(&engine, &prompt, &known(&engine, &prompt, 8));
-    let processor = CancelAt(prompt.len() + 7, session.cancel_handle());
-    let first = run_in(
-        &mut session,
-        GenerateOptions { processors: vec![Box::new(processor)], ..options(8) },
-        usize::MAX,
-    );
+    let cancel = CancelToken::new();
+    let processor = CancelAt(prompt.len() + 7, cancel.clone());
+    let late =
+        GenerateOptions { processors: vec![Box::new(processor)], cancel: cancel.clone(), ..options(8) };
+    let first = run_in(&mut session, late, usize::MAX);
     assert_eq!((first.finish, first.tokens.len()), (FinishReason::MaxTokens, 8));
+    // A tap on Stop just after the answer has ended.
+    cancel.cancel();
     let second = run_in(&mut session, options(4), usize::MAX);
     assert_eq!((second.finish, second.tokens.len()), (FinishReason::MaxTokens, 4));
 }
@@ -214,8 +214,8 @@ fn turns_can_be_taken_back() {
 
     // The first question is cancelled while it is read, taken back, and another one asked.
     session.append_turn(Role::User, "first question").unwrap();
-    session.cancel_handle().cancel();
-    assert_eq!(answer(&mut session), []);
+    let cancelled = GenerateOptions { cancel: common::cancelled_token(), ..options(6) };
+    assert_eq!(run_in(&mut session, cancelled, usize::MAX).tokens, []);
     assert_eq!(session.pop_turn().unwrap().content, "first question");
     assert!(session.tokens().is_empty());
     session.append_turn(Role::User, "second question").unwrap();
@@ -224,7 +224,7 @@ fn turns_can_be_taken_back() {
 
     // A later one is taken back as well: its tokens go, the conversation stays.
     session.append_turn(Role::User, "third question").unwrap();
-    session.prefill(|_, _| {}).unwrap();
+    session.prefill(&CancelToken::new(), |_, _| {}).unwrap();
     assert!(session.tokens().len() > answered);
     session.pop_turn().unwrap();
     assert_eq!(session.tokens().len(), answered);

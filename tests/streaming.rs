@@ -16,9 +16,9 @@ use refrain::internals::model::streamed::StreamedError;
 use refrain::internals::model::weights::{LoadOptions, WeightsError};
 use refrain::internals::stream::{DIRECT_ALIGN, ReadAt, ReadMode, WrapReader};
 use refrain::{
-    AcceptanceFloor, Calibration, Checkpoint, DraftModelOptions, DraftPolicy, DraftRows, Engine, EngineError,
-    EngineOptions, GenerateOptions, MemoryPressure, PidConfig, Pinned, Predictor, Quantize, ReuseConfig,
-    Sampling, SessionOptions, StreamOptions, TokenId,
+    AcceptanceFloor, Calibration, CancelToken, Checkpoint, DraftModelOptions, DraftPolicy, DraftRows, Engine,
+    EngineError, EngineOptions, GenerateOptions, MemoryPressure, PidConfig, Pinned, Predictor, Quantize,
+    ReuseConfig, Sampling, SessionOptions, StreamOptions, TokenId,
 };
 use tempfile::TempDir;
 
@@ -116,7 +116,9 @@ fn the_logits_of_a_text_are_the_same() {
         let mut session = engine.session(plain()).unwrap();
         session.append_tokens(&prompt(8, 45)).unwrap();
         let mut bits = Vec::new();
-        session.score(Some(&mut |row: &[f32]| bits.extend(row.iter().map(|x| x.to_bits())))).unwrap();
+        session
+            .score(&CancelToken::new(), Some(&mut |row: &[f32]| bits.extend(row.iter().map(|x| x.to_bits()))))
+            .unwrap();
         bits
     };
     let expected = score(&tiny.engine(1));
@@ -352,15 +354,16 @@ fn a_slow_disk_sets_the_pace_and_nobody_waits_for_it_to_stop() {
     let streaming = run.stats.streaming.unwrap();
     assert!(streaming.bandwidth < 1.1 * bandwidth as f64, "{streaming:?}");
 
-    let (handle, (sender, receiver)) = (session.cancel_handle(), mpsc::channel());
+    let (cancel, (sender, receiver)) = (CancelToken::new(), mpsc::channel());
+    let options = GenerateOptions { cancel: cancel.clone(), ..GenerateOptions::default() };
     let waiting = std::thread::spawn(move || {
-        let run = run_in(&mut session, GenerateOptions::default(), usize::MAX);
+        let run = run_in(&mut session, options, usize::MAX);
         sender.send(Instant::now()).unwrap();
         (run, session)
     });
     std::thread::sleep(Duration::from_millis(100));
     let asked = Instant::now();
-    handle.cancel();
+    cancel.cancel();
     let waited = receiver.recv().unwrap() - asked;
     assert!(waited.as_secs_f64() < pass_s, "stopped after {waited:?}");
     let (_, session) = waiting.join().unwrap();

@@ -19,7 +19,7 @@ use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::stream::{DIRECT_ALIGN, ReadAt, ReadMode, WrapReader};
 use refrain::{
-    Checkpoint, DraftModelOptions, Engine, EngineOptions, Event, ForwardError, GenerateError,
+    CancelToken, Checkpoint, DraftModelOptions, Engine, EngineOptions, Event, ForwardError, GenerateError,
     GenerateOptions, Pinned, Quantize, Session, SessionOptions, StreamOptions, TokenId,
 };
 use tempfile::TempDir;
@@ -354,7 +354,7 @@ fn a_disk_that_hangs_is_an_error_and_may_come_back() {
     let engine = engine(&path, streaming);
     let mut session = session(&engine, false);
     session.append_tokens(&expected.prompt).unwrap();
-    session.prefill(|_, _| {}).unwrap();
+    session.prefill(&CancelToken::new(), |_, _| {}).unwrap();
     let logits = LogitsRecorder::default();
     hangs.store(true, Ordering::Relaxed);
     // What the ring holds already gives a token or two.

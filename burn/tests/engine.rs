@@ -4,7 +4,9 @@ mod common;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use refrain::internals::draft::CostProfile;
-use refrain::{Checkpoint, Engine, EngineOptions, KvType, Quantize, SessionOptions, SpecialTokens, TokenId};
+use refrain::{
+    CancelToken, Checkpoint, Engine, EngineOptions, KvType, Quantize, SessionOptions, SpecialTokens, TokenId,
+};
 use refrain_burn::export::{read_folder, write_folder};
 use refrain_burn::model::{Llama, Positions};
 use refrain_burn::world::document::{Chat, prompt};
@@ -26,7 +28,9 @@ fn engine_logits(engine: &Engine, ids: &[u32]) -> Vec<f32> {
     let ids: Vec<TokenId> = ids.iter().map(|id| TokenId(*id)).collect();
     session.append_tokens(&ids).expect("the tokens fit");
     let mut logits = Vec::new();
-    session.score(Some(&mut |row: &[f32]| logits.extend_from_slice(row))).expect("the tokens are scored");
+    session
+        .score(&CancelToken::new(), Some(&mut |row: &[f32]| logits.extend_from_slice(row)))
+        .expect("the tokens are scored");
     logits
 }
 

@@ -30,7 +30,7 @@ pub(crate) fn answer(
     out: &mut AnswerStream,
     interrupt: &Interrupt,
 ) -> Result<Answer, Failure> {
-    let _cancelling = interrupt.cancels(session.cancel_handle());
+    let _cancelling = interrupt.cancels(options.cancel.clone());
     let mut generation = session.generate(options)?;
     {
         let progress = Progress::tokens("reading");

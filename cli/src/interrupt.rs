@@ -2,15 +2,15 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use refrain::CancelHandle;
+use refrain::CancelToken;
 
 use crate::failure::{Exit, Failure};
 
 /// What Ctrl-C acts on now.
 #[derive(Default)]
 struct Target {
-    /// The running answer's handle.
-    cancel: Option<CancelHandle>,
+    /// Stops the running answer.
+    cancel: Option<CancelToken>,
     /// Whether the user has asked for it to end.
     pressed: bool,
 }
@@ -29,17 +29,17 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// Until the guard is dropped, Ctrl-C cancels through `handle`; a second one ends the program.
-    pub(crate) fn cancels(&self, handle: CancelHandle) -> Cancelling<'_> {
-        *self.target() = Target { cancel: Some(handle), pressed: false };
+    /// Until the guard is dropped, Ctrl-C cancels through `token`; a second one ends the program.
+    pub(crate) fn cancels(&self, token: CancelToken) -> Cancelling<'_> {
+        *self.target() = Target { cancel: Some(token), pressed: false };
         Cancelling(self)
     }
 
     fn press(&self) {
         let mut target = self.target();
         match &target.cancel {
-            Some(handle) if !target.pressed => {
-                handle.cancel();
+            Some(token) if !target.pressed => {
+                token.cancel();
                 target.pressed = true;
             }
             _ => std::process::exit(Exit::Interrupted as i32),

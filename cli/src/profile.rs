@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use plotters::prelude::*;
 use refrain::internals::draft::CostProfile;
-use refrain::internals::engine::profile::PassCost;
+use refrain::internals::profile::PassCost;
 use refrain::{EngineOptions, MachineProfile, ProfileError, ProfileOptions, Session};
 
 use crate::args::ProfileArgs;

@@ -5,7 +5,8 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use refrain::{
-    Engine, EngineOptions, KvType, Quantize, Score, Session, SessionOptions, SpecialTokens, TokenId,
+    CancelToken, Engine, EngineOptions, KvType, Quantize, Score, Session, SessionOptions, SpecialTokens,
+    TokenId,
 };
 use serde::Serialize;
 
@@ -32,10 +33,11 @@ pub(crate) fn score(args: &ScoreArgs, interrupt: &Interrupt) -> Result<Exit, Fai
     let kv_type = if widens { KvType::F32 } else { args.kv.kv_type() };
     let mut session = scored_session(&engine, text.as_deref(), &args.input.tokens, kv_type)?;
 
-    let _cancelling = interrupt.cancels(session.cancel_handle());
+    let cancel = CancelToken::new();
+    let _cancelling = interrupt.cancels(cancel.clone());
     let score = match &args.logits {
-        Some(path) => score_with_logits(&engine, &mut session, path)?,
-        None => session.score(None)?,
+        Some(path) => score_with_logits(&engine, &mut session, &cancel, path)?,
+        None => session.score(&cancel, None)?,
     };
     let tokens = session.tokens();
     let mut out = AnswerStream::stdout();
@@ -90,7 +92,12 @@ fn scored_session(
 }
 
 /// Scores, and writes each position's logits as they come: all of them together may outgrow the memory.
-fn score_with_logits(engine: &Engine, session: &mut Session, path: &Path) -> Result<Score, Failure> {
+fn score_with_logits(
+    engine: &Engine,
+    session: &mut Session,
+    cancel: &CancelToken,
+    path: &Path,
+) -> Result<Score, Failure> {
     let cannot = |error: std::io::Error| {
         Failure::new(
             Exit::Failed,
@@ -103,11 +110,14 @@ fn score_with_logits(engine: &Engine, session: &mut Session, path: &Path) -> Res
         let mut file = BufWriter::new(File::create(&partial).map_err(cannot)?);
         file.write_all(&logits_header(session.tokens().len(), engine.config().vocab_size)).map_err(cannot)?;
         let mut written = Ok(());
-        let score = session.score(Some(&mut |logits: &[f32]| {
-            if written.is_ok() {
-                written = logits.iter().try_for_each(|logit| file.write_all(&logit.to_le_bytes()));
-            }
-        }))?;
+        let score = session.score(
+            cancel,
+            Some(&mut |logits: &[f32]| {
+                if written.is_ok() {
+                    written = logits.iter().try_for_each(|logit| file.write_all(&logit.to_le_bytes()));
+                }
+            }),
+        )?;
         written.and_then(|()| file.flush()).map_err(cannot)?;
         fs::rename(&partial, path).map_err(cannot)?;
         Ok(score)

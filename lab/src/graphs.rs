@@ -8,7 +8,7 @@ use refrain::internals::schedule::exact::exact;
 use refrain::internals::schedule::{
     GraphKind, Plan, Prefill, SwitchTimes, asynchronous, progressive, simulate, synchronous,
 };
-use refrain::{Drafting, Engine, GenerateError, SessionError, SessionOptions, TokenId};
+use refrain::{CancelToken, Drafting, Engine, GenerateError, SessionError, SessionOptions, TokenId};
 use serde::Serialize;
 use thiserror::Error;
 
@@ -149,7 +149,7 @@ pub fn measured(
         session.truncate(0)?;
         session.append_tokens(&tokens)?;
         let start = Instant::now();
-        session.prefill(|_, _| {})?;
+        session.prefill(&CancelToken::new(), |_, _| {})?;
         let computed_ms = start.elapsed().as_secs_f64() * 1e3;
         graphs.wait()?;
         let total_ms = start.elapsed().as_secs_f64() * 1e3;

@@ -1,7 +1,6 @@
 //! Walking one recorded response.
 
 use std::convert::Infallible;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -262,12 +261,12 @@ impl<'a> Lane<'a> {
 /// Walks the tree along the recorded tokens, as the verifier does, and returns how many are committed.
 fn follow(tree: &DraftTree, rest: &[TokenId], path: &mut Walk) -> usize {
     let mut n_new = 0;
-    let choose = |node: NodeIdx| Ok::<_, Infallible>(rest[tree.depths()[node.index()] as usize]);
-    let emit = |_, _| {
+    let choose = |_, chosen: &[TokenId]| Ok::<_, Infallible>(rest[chosen.len()]);
+    let is_end = |_| {
         n_new += 1;
-        if n_new < rest.len() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        n_new == rest.len()
     };
-    match walk(tree, NodeSet::ALL, path, choose, emit) {
+    match walk(tree, NodeSet::ALL, path, choose, is_end) {
         Ok(()) => n_new,
         Err(never) => match never {},
     }

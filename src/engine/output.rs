@@ -1,96 +1,71 @@
 //! From tokens to text: complete UTF-8, stop strings, and the end of the output.
 //!
-//! Works token by token, as plain decoding would; the walk asks after each token whether the output has ended, so an end
-//! inside a draft falls on the same token and the same byte.
+//! A [`Scanner`] takes token after token, as plain decoding would. The walk scans with a copy, so that an end inside a draft
+//! falls on the same token and the same byte; the commit stage makes that copy the output's own.
 
-use serde::Serialize;
-
+use crate::engine::event::FinishReason;
 use crate::token::TokenId;
 use crate::tokenizer::{Tokenizer, Utf8Stream};
 
-/// Why a generation ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum FinishReason {
-    /// The model gave an end token.
-    EndToken,
-    /// A stop string or stop token came.
-    Stop,
-    /// `max_tokens` are there.
-    MaxTokens,
-    /// The session's context is full.
-    ContextFull,
-    /// The app cancelled. Where no token had been taken, a conversation has no answer turn, and its last turn is the user's.
-    Cancelled,
-}
-
 /// The limits of one output.
-pub(crate) struct OutputLimits {
-    pub(crate) stop: Vec<String>,
-    pub(crate) stop_tokens: Vec<TokenId>,
-    pub(crate) end_tokens: Vec<TokenId>,
-    pub(crate) max_tokens: usize,
+#[derive(Debug)]
+pub(super) struct OutputLimits {
+    pub(super) stop: Vec<String>,
+    pub(super) stop_tokens: Vec<TokenId>,
+    pub(super) end_tokens: Vec<TokenId>,
+    pub(super) max_tokens: usize,
     /// Output tokens that the context has room for.
-    pub(crate) context_tokens: usize,
+    pub(super) context_tokens: usize,
 }
 
-/// The output of one generation as it grows.
-pub(crate) struct Output {
-    limits: OutputLimits,
+impl OutputLimits {
+    fn reached(&self, n_tokens: usize) -> Option<FinishReason> {
+        if n_tokens >= self.max_tokens {
+            Some(FinishReason::MaxTokens)
+        } else if n_tokens >= self.context_tokens {
+            Some(FinishReason::ContextFull)
+        } else {
+            None
+        }
+    }
+}
+
+/// Where an output stands: bytes of an incomplete character, text that may become a stop string, and whether it has ended.
+#[derive(Debug, Clone)]
+pub(super) struct Scanner {
     utf8: Utf8Stream,
     /// Complete text that may become a stop string.
     held: String,
-    text: String,
     n_tokens: usize,
     finish: Option<FinishReason>,
 }
 
-impl Output {
-    pub(crate) fn new(limits: OutputLimits) -> Self {
-        let mut output = Self {
-            limits,
-            utf8: Utf8Stream::new(),
-            held: String::new(),
-            text: String::new(),
-            n_tokens: 0,
-            finish: None,
-        };
-        output.finish = output.out_of_room();
-        output
+impl Scanner {
+    fn new(limits: &OutputLimits) -> Self {
+        let finish = limits.reached(0);
+        Self { utf8: Utf8Stream::new(), held: String::new(), n_tokens: 0, finish }
     }
 
-    /// Forgets all tokens; the limits stay.
-    pub(crate) fn restart(&mut self) {
-        self.utf8 = Utf8Stream::new();
-        self.held.clear();
-        self.text.clear();
-        self.n_tokens = 0;
-        self.finish = self.out_of_room();
-    }
-
-    /// Takes one token; returns the text that it releases.
-    pub(crate) fn push(&mut self, tokenizer: &Tokenizer, token: TokenId) -> String {
+    /// Takes one token; returns the text that becomes final with it.
+    pub(super) fn push(&mut self, limits: &OutputLimits, tokenizer: &Tokenizer, token: TokenId) -> String {
         self.n_tokens += 1;
-        let released = self.take(tokenizer, token);
+        let released = self.take(limits, tokenizer, token);
         if self.finish.is_none() {
-            self.finish = self.out_of_room();
+            self.finish = limits.reached(self.n_tokens);
         }
-        let released = match self.finish {
+        match self.finish {
             // Text held back for a stop string that did not come belongs to the output.
             Some(FinishReason::Stop) | None => released,
             Some(_) => released + &self.drain(),
-        };
-        self.text.push_str(&released);
-        released
+        }
     }
 
-    fn take(&mut self, tokenizer: &Tokenizer, token: TokenId) -> String {
-        if self.limits.end_tokens.contains(&token) {
+    fn take(&mut self, limits: &OutputLimits, tokenizer: &Tokenizer, token: TokenId) -> String {
+        if limits.end_tokens.contains(&token) {
             self.finish = Some(FinishReason::EndToken);
             return String::new();
         }
-        if self.limits.stop_tokens.contains(&token) {
+        if limits.stop_tokens.contains(&token) {
             let released = self.drain();
             self.finish = Some(FinishReason::Stop);
             return released;
@@ -99,12 +74,12 @@ impl Output {
             let bytes = tokenizer.token_bytes(token).unwrap_or_default();
             self.held.push_str(self.utf8.push(bytes));
         }
-        if let Some(start) = self.limits.stop.iter().filter_map(|s| self.held.find(s.as_str())).min() {
+        if let Some(start) = limits.stop.iter().filter_map(|s| self.held.find(s.as_str())).min() {
             self.held.truncate(start);
             self.finish = Some(FinishReason::Stop);
             return std::mem::take(&mut self.held);
         }
-        let keep = self.limits.stop.iter().map(|s| overlap(&self.held, s)).max().unwrap_or(0);
+        let keep = limits.stop.iter().map(|s| overlap(&self.held, s)).max().unwrap_or(0);
         let held = self.held.split_off(self.held.len() - keep);
         std::mem::replace(&mut self.held, held)
     }
@@ -116,39 +91,63 @@ impl Output {
         text
     }
 
-    fn out_of_room(&self) -> Option<FinishReason> {
-        if self.n_tokens >= self.limits.max_tokens {
-            Some(FinishReason::MaxTokens)
-        } else if self.n_tokens >= self.limits.context_tokens {
-            Some(FinishReason::ContextFull)
-        } else {
-            None
-        }
+    /// Why the output has ended, if it has.
+    pub(super) fn finish(&self) -> Option<FinishReason> {
+        self.finish
+    }
+}
+
+/// The output of one generation: the committed tokens' scanner, and the text of the tokens that the app has taken.
+#[derive(Debug)]
+pub(super) struct Output {
+    pub(super) limits: OutputLimits,
+    pub(super) scanner: Scanner,
+    text: String,
+}
+
+impl Output {
+    pub(super) fn new(limits: OutputLimits) -> Self {
+        Self { scanner: Scanner::new(&limits), limits, text: String::new() }
+    }
+
+    /// The app has taken a token with this text.
+    pub(super) fn take(&mut self, text: &str) {
+        self.text.push_str(text);
+    }
+
+    /// Only the tokens in `kept` remain; the text stays.
+    pub(super) fn rewind(&mut self, tokenizer: &Tokenizer, kept: &[TokenId]) {
+        let mut scanner = Scanner::new(&self.limits);
+        kept.iter().for_each(|&token| drop(scanner.push(&self.limits, tokenizer, token)));
+        self.scanner = scanner;
     }
 
     /// Ends the output from outside; returns the text that was held back.
-    pub(crate) fn cancel(&mut self) -> String {
-        self.finish = Some(FinishReason::Cancelled);
-        let released = self.drain();
+    pub(super) fn cancel(&mut self) -> String {
+        self.scanner.finish = Some(FinishReason::Cancelled);
+        let released = self.scanner.drain();
         self.text.push_str(&released);
         released
     }
 
-    pub(crate) fn finish(&self) -> Option<FinishReason> {
-        self.finish
+    /// Why the output has ended, if it has.
+    pub(super) fn finish(&self) -> Option<FinishReason> {
+        self.scanner.finish
     }
 
-    pub(crate) fn text(&self) -> &str {
+    /// The text of the tokens that the app has taken.
+    pub(super) fn text(&self) -> &str {
         &self.text
     }
 
-    pub(crate) fn n_tokens(&self) -> usize {
-        self.n_tokens
+    /// Committed output tokens.
+    pub(super) fn n_tokens(&self) -> usize {
+        self.scanner.n_tokens
     }
 
     /// Tokens that may still come.
-    pub(crate) fn remaining(&self) -> usize {
-        self.limits.max_tokens.min(self.limits.context_tokens).saturating_sub(self.n_tokens)
+    pub(super) fn remaining(&self) -> usize {
+        self.limits.max_tokens.min(self.limits.context_tokens).saturating_sub(self.n_tokens())
     }
 }
 

@@ -8,8 +8,8 @@
 //! later would cost, times the probability that the walk comes to it.
 
 use crate::draft::{CostProfile, DraftTree, NodeIdx, NodeSet};
-use crate::engine::Shared;
 use crate::engine::options::ProjectionMode;
+use crate::engine::shared::Shared;
 use crate::engine::stats::Stopwatch;
 use crate::model::Workspace;
 use crate::model::transformer::ForwardError;

@@ -9,8 +9,8 @@
 //! are projected onto the shortlist too.
 
 use crate::draft::{DraftSource, DraftTree, NodeIdx, NodeSet, SUCCESSORS_MAX, Successor, SuccessorLists};
-use crate::engine::Shared;
 use crate::engine::options::Calibration;
+use crate::engine::shared::Shared;
 use crate::kernels::{self, BlockType, PackError};
 use crate::model::transformer::ForwardError;
 use crate::model::{Model, ModelConfig, Shortlist, Workspace};

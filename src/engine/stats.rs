@@ -269,20 +269,13 @@ impl Stats {
         per_second(self.prefilled_tokens, self.time_us.prefill)
     }
 
-    pub(crate) fn count_step(&mut self, n_tokens: usize) {
+    /// A step ends of which the app has taken `n_tokens` tokens.
+    pub(super) fn count_step(&mut self, n_tokens: usize) {
         self.steps += 1;
-        self.tokens += n_tokens;
         if self.acceptance_lengths.len() <= n_tokens {
             self.acceptance_lengths.resize(n_tokens + 1, 0);
         }
         self.acceptance_lengths[n_tokens] += 1;
-    }
-
-    /// The last `n_untaken` tokens of a step of `n_tokens` were rolled back. What the sources had right stays counted.
-    pub(crate) fn take_back(&mut self, n_tokens: usize, n_untaken: usize) {
-        self.tokens -= n_untaken;
-        self.acceptance_lengths[n_tokens] -= 1;
-        self.acceptance_lengths[n_tokens - n_untaken] += 1;
     }
 }
 
@@ -316,11 +309,11 @@ mod tests {
     fn acceptance_length_counts_the_bonus_token() {
         let mut stats = Stats::default();
         assert_eq!(stats.acceptance_length(), 0.0);
-        [1, 4, 1].into_iter().for_each(|n| stats.count_step(n));
+        for n_tokens in [1, 4, 1] {
+            stats.tokens += n_tokens;
+            stats.count_step(n_tokens);
+        }
         assert_eq!(stats.acceptance_lengths, [0, 2, 0, 0, 1]);
         assert_eq!((stats.steps, stats.tokens, stats.acceptance_length()), (3, 6, 2.0));
-        stats.take_back(4, 3);
-        assert_eq!(stats.acceptance_lengths, [0, 3, 0, 0, 0]);
-        assert_eq!(stats.tokens, 3);
     }
 }

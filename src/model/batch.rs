@@ -7,6 +7,9 @@
 use crate::kernels::Visible;
 use crate::token::TokenId;
 
+/// The longest prefill chunk, in tokens: its activations must stay small beside the weights.
+pub const PREFILL_CHUNK_MAX: usize = 8192;
+
 /// The rows of one forward pass. Its buffers are kept between passes.
 ///
 /// # Invariants

@@ -25,7 +25,7 @@ pub mod transformer;
 pub mod weights;
 
 pub use crate::stream::ReadMode;
-pub use batch::Batch;
+pub use batch::{Batch, PREFILL_CHUNK_MAX};
 pub use checkpoint::Checkpoint;
 pub use config::ModelConfig;
 pub use kv_cache::KvCache;

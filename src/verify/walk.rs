@@ -1,51 +1,66 @@
 //! The walk: the target's own choices, followed through the draft tree.
 
-use std::ops::ControlFlow;
-
 use crate::draft::{DraftTree, NodeIdx, NodeSet};
 use crate::token::TokenId;
 
-/// What a walk has gone through. Its buffers are kept between steps.
+/// The visited nodes and chosen tokens of a walk. The buffers are kept between steps.
 #[derive(Debug, Default)]
 pub struct Walk {
     path: Vec<NodeIdx>,
+    tokens: Vec<TokenId>,
+    /// The verified node that carries the last token.
+    last: Option<NodeIdx>,
 }
 
 impl Walk {
-    /// Visited nodes, the root first: the rows to commit.
-    ///
-    /// The token chosen at the last of them is the newest committed token and not in the KV cache: the bonus token, or a
-    /// token at which the output ended.
+    /// Visited nodes, the root first: the rows to commit. Shape `[tokens().len()]`, or one more if the walk failed at the last
+    /// of them.
     pub fn path(&self) -> &[NodeIdx] {
         &self.path
     }
+
+    /// The token chosen at each visited node. The last one is not in the KV cache: it is the bonus token, or a drafted token
+    /// at which the output ended.
+    pub fn tokens(&self) -> &[TokenId] {
+        &self.tokens
+    }
+
+    /// The verified node that had drafted the token of index `i`; `None` for the bonus token.
+    pub fn drafted(&self, i: usize) -> Option<NodeIdx> {
+        self.path.get(i + 1).copied().or(self.last).filter(|_| i < self.tokens.len())
+    }
 }
 
-/// Follows the target's choices from the root of `tree` through the nodes in `verified`: those whose rows went through the whole
-/// target. The root is one.
+/// Follows the target's choices from the root of `tree` through the nodes in `verified`: those whose rows went through the
+/// whole target. The root is one.
 ///
-/// At each visited node `choose` gives the target's token, and `emit` takes it, with the verified node that carries it
-/// as a draft (`None`: the bonus token). The walk goes on to that node unless `emit` breaks: the output has ended there.
+/// At each visited node `choose` returns the target's token, given the node and the tokens chosen before it; `is_end` takes
+/// the token and returns whether the output ends with it. The walk goes on to the verified child that carries the token.
 ///
 /// # Errors
-/// The first error of `choose`. The path then holds the nodes visited so far, of which all but the last have been emitted.
+/// The first error of `choose`. The last visited node then has no token.
 pub fn walk<E>(
     tree: &DraftTree,
     verified: NodeSet,
     walk: &mut Walk,
-    mut choose: impl FnMut(NodeIdx) -> Result<TokenId, E>,
-    mut emit: impl FnMut(TokenId, Option<NodeIdx>) -> ControlFlow<()>,
+    mut choose: impl FnMut(NodeIdx, &[TokenId]) -> Result<TokenId, E>,
+    mut is_end: impl FnMut(TokenId) -> bool,
 ) -> Result<(), E> {
-    walk.path.clear();
-    let mut node = Some(NodeIdx::ROOT);
-    while let Some(visited) = node {
-        walk.path.push(visited);
-        let token = choose(visited)?;
-        let child = tree.child(visited, token).filter(|&child| verified.contains(child));
-        node = match emit(token, child) {
-            ControlFlow::Continue(()) => child,
-            ControlFlow::Break(()) => None,
-        };
+    let Walk { path, tokens, last } = walk;
+    path.clear();
+    tokens.clear();
+    *last = None;
+    let mut next = Some(NodeIdx::ROOT);
+    while let Some(node) = next {
+        path.push(node);
+        let token = choose(node, tokens)?;
+        tokens.push(token);
+        let is_last = is_end(token);
+        let child = tree.child(node, token).filter(|&child| verified.contains(child));
+        next = child.filter(|_| !is_last);
+        if next.is_none() {
+            *last = child;
+        }
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use refrain::internals::draft::CostProfile;
 use refrain::internals::kernels::{BlockType, quantize};
 use refrain::internals::model::gguf::{GgufArray, GgufValue, GgufWriter};
 use refrain::{
-    Checkpoint, DraftSource, Drafting, Engine, EngineOptions, Event, FinishReason, ForwardError,
+    CancelToken, Checkpoint, DraftSource, Drafting, Engine, EngineOptions, Event, FinishReason, ForwardError,
     GenerateError, GenerateOptions, LogitsProcessor, Origin, Quantize, Sampling, Session, SessionOptions,
     Stats, TokenId,
 };
@@ -316,6 +316,13 @@ pub fn samplings() -> [Sampling; 2] {
     [Sampling::default(), sampled]
 }
 
+/// A token that is cancelled before the work starts.
+pub fn cancelled_token() -> CancelToken {
+    let cancel = CancelToken::new();
+    cancel.cancel();
+    cancel
+}
+
 /// Long and short turns, each after a prefill that was cancelled and with a fork behind it: `session` says what `reference` says.
 pub fn assert_turns_agree(
     session: &mut Session,
@@ -328,8 +335,7 @@ pub fn assert_turns_agree(
         for session in [&mut *session, &mut *reference] {
             session.append_tokens(&tokens).unwrap();
         }
-        session.cancel_handle().cancel();
-        let cancelled = session.prefill(|_, _| {});
+        let cancelled = session.prefill(&cancelled_token(), |_, _| {});
         assert!(matches!(cancelled, Err(GenerateError::Forward(ForwardError::Cancelled))));
         let expected = run_in(reference, options(), usize::MAX);
         let mut fork = session.fork().unwrap();

@@ -1,7 +1,7 @@
 //! What a target says about passages: recorded once, learnt from many times.
 
 use refrain::internals::draft::CostProfile;
-use refrain::{Checkpoint, Engine, EngineOptions, SessionOptions};
+use refrain::{CancelToken, Checkpoint, Engine, EngineOptions, SessionOptions};
 
 use super::text::Passage;
 use crate::Error;
@@ -110,7 +110,7 @@ impl Recorder {
             session.truncate(0)?;
             session.append_tokens(&passage.tokens)?;
             let learnt = passage.first_learnt..passage.tokens.len() - 1;
-            session.trace(layer_idx.unwrap_or(0), &mut |traced| {
+            session.trace(&CancelToken::new(), layer_idx.unwrap_or(0), &mut |traced| {
                 if !learnt.contains(&traced.position) || record.len() >= n_max {
                     return;
                 }

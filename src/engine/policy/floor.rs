@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::options::AcceptanceFloor;
+use crate::engine::options::AcceptanceFloor;
 
 /// [`AcceptanceFloor`] at work.
 #[derive(Debug, Clone)]

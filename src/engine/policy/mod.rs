@@ -13,13 +13,12 @@
 
 mod device;
 mod floor;
-mod options;
 mod pid;
 
 pub(crate) use device::{Device, PressureReport};
 pub use device::{MemoryPressure, ThermalState};
-pub use options::{Acceptance, AcceptanceFloor, DraftPolicy, DraftRows, LOSSY_ROWS, PidConfig, SkipRules};
 
+use crate::engine::options::{DraftPolicy, DraftRows, SkipRules};
 use crate::engine::stats::{DraftingOffStats, PolicyStats};
 use crate::stream::available_bytes;
 use floor::Floor;
@@ -78,6 +77,12 @@ pub(super) struct Request {
 }
 
 impl Policy {
+    /// The policy between generations: no step drafts.
+    pub(super) fn disabled() -> Self {
+        let request = Request { drafts: false, n_tokens_max: 0, temperature: 0.0 };
+        Self::new(&DraftPolicy::default(), DraftRows::Auto, &request)
+    }
+
     /// `config` is checked. `rows` stands in for `config.rows`, where that is not to weigh costs.
     pub(super) fn new(config: &DraftPolicy, rows: DraftRows, request: &Request) -> Self {
         let SkipRules { tokens_min, temperature_max, available_bytes_min } = config.skip;
@@ -180,6 +185,7 @@ impl Skip {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::options::AcceptanceFloor;
 
     const COOL: (ThermalState, MemoryPressure) = (ThermalState::Nominal, MemoryPressure::Normal);
 

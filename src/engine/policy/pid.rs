@@ -1,6 +1,6 @@
 //! The number of drafted rows, controlled by acceptance.
 
-use super::options::PidConfig;
+use crate::engine::options::PidConfig;
 
 /// A running controller; [`PidConfig`] has the equation.
 #[derive(Debug, Clone)]

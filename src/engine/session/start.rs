@@ -1,24 +1,21 @@
-//! How a session starts: what its options become on this machine and model, which are refused, and what drafts for it.
+//! How a session starts: its options settled for this machine and model, and its draft sources.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
-use super::{Session, SessionError};
+use super::check::check_options;
+use super::{Conversation, DraftingState, Session, TargetState};
 use crate::draft::{
-    BuilderConfig, CalibrationSource, ContextSource, DraftSource, DraftTree, NodeSet, ResumeSource,
-    ReuseConfig, ReuseSource, TreeBuilder,
+    BuilderConfig, CalibrationSource, ContextSource, DraftSource, ResumeSource, ReuseSource, VERIFY_ROWS_MAX,
 };
 use crate::draft_model::DraftModelSource;
-use crate::engine::Shared;
-use crate::engine::options::{
-    Calibration, Drafting, PREFILL_CHUNK_MAX, SessionOptions, TARGET_READ_STEP_US_MIN, VERIFY_ROWS_MAX,
-};
-use crate::engine::policy::{DraftRows, PressureReport};
+use crate::engine::error::SessionError;
+use crate::engine::options::{Calibration, DraftRows, Drafting, SessionOptions, TARGET_READ_STEP_US_MIN};
+use crate::engine::policy::PressureReport;
 use crate::engine::reader::Reader;
+use crate::engine::shared::Shared;
+use crate::model::PREFILL_CHUNK_MAX;
 use crate::model::graphs::StaticGraphs;
-use crate::model::{Batch, KvCache, Workspace};
-use crate::pruning::{Pruner, PruningConfig, SHADOW_POOL_MAX};
-use crate::verify::Walk;
+use crate::pruning::Pruner;
 
 impl Session {
     pub(in crate::engine) fn new(shared: Arc<Shared>, options: SessionOptions) -> Result<Self, SessionError> {
@@ -27,39 +24,15 @@ impl Session {
         let context_len = options.context_len(config);
         check_options(&options, context_len, config.context_len)?;
         let options = with_settled_calibration(&shared, options);
-        let rows_max = options.rows_max();
-        // The scratch slots of a verification batch come behind a full context.
-        let kv = KvCache::new(config, options.kv_type, context_len + rows_max)?;
-        let Drafters { mut sources, reader, bounds } = Drafters::new(&shared, &options, context_len)?;
-        let builder = TreeBuilder::with_table(bounds, shared.reliability().clone());
+        let Drafters { sources, reader, bounds } = Drafters::new(&shared, &options, context_len)?;
         let pruner = options.pruning.zip(shared.predictor());
         let pruner = pruner.map(|(config, predictor)| Pruner::new(predictor, config));
-        let cancel = Arc::new(AtomicBool::new(false));
-        sources.iter_mut().for_each(|source| source.watch(&cancel));
-        Ok(Self {
-            workspace: Workspace::new(config),
-            context_len,
-            tokens: Vec::new(),
-            kv,
-            batch: Batch::new(),
-            walk: Walk::default(),
-            sources,
-            builder,
-            tree: DraftTree::default(),
-            verified: NodeSet::ALL,
-            pruner,
-            primed: 0,
-            reader,
-            calibrated: 0,
-            calibrate_us: 0.0,
-            cancel,
-            pressure: PressureReport::default(),
-            messages: Vec::new(),
-            synced: true,
-            answered_len: 0,
-            options,
-            shared,
-        })
+        // The scratch slots of a verification batch come behind a full context.
+        let n_slots = context_len + options.rows_max();
+        let target = TargetState::new(&shared, options.kv_type, n_slots, pruner, reader)?;
+        let drafting = DraftingState::new(sources, bounds, shared.reliability().clone());
+        let (conversation, pressure) = (Conversation::new(context_len), PressureReport::default());
+        Ok(Self { shared, options, conversation, target, drafting, pressure })
     }
 }
 
@@ -128,22 +101,6 @@ fn own_sources(
     Ok(sources)
 }
 
-fn check_options(
-    options: &SessionOptions,
-    context_len: usize,
-    context_len_max: usize,
-) -> Result<(), SessionError> {
-    options.policy.check()?;
-    options.acceptance.check()?;
-    check("context_len", context_len, 2, context_len_max)?;
-    check("verify_rows_max", options.verify_rows_max, 1, VERIFY_ROWS_MAX)?;
-    check("prefill_chunk", options.prefill_chunk, 1, PREFILL_CHUNK_MAX)?;
-    check("projection_rows", options.projection_rows, 1, VERIFY_ROWS_MAX)?;
-    options.reuse.map_or(Ok(()), check_reuse)?;
-    options.pruning.map_or(Ok(()), check_pruning)?;
-    check_verify_lens(&options.verify_lens, options.verify_rows_max)
-}
-
 /// [`Calibration::Auto`] becomes what pays on this machine.
 fn with_settled_calibration(shared: &Shared, mut options: SessionOptions) -> SessionOptions {
     if options.calibration == Calibration::Auto {
@@ -168,39 +125,4 @@ fn fitted_to_graphs(shared: &Shared, mut options: SessionOptions) -> SessionOpti
         options.verify_lens = lens.collect();
     }
     options
-}
-
-fn check_reuse(config: ReuseConfig) -> Result<(), SessionError> {
-    check("reuse.lifetime", config.lifetime as usize, 1, u32::MAX as usize)?;
-    check("reuse.tokens_max", config.tokens_max as usize, 1, ReuseConfig::TOKENS_MAX as usize)?;
-    if (0.0..=1.0).contains(&config.threshold) {
-        Ok(())
-    } else {
-        Err(SessionError::ReuseThreshold { given: config.threshold })
-    }
-}
-
-fn check_verify_lens(lens: &[usize], verify_rows_max: usize) -> Result<(), SessionError> {
-    let rises = lens.windows(2).all(|pair| pair[0] < pair[1]) && lens.first() != Some(&0);
-    let reaches = lens.last().is_none_or(|&last| (verify_rows_max..=VERIFY_ROWS_MAX).contains(&last));
-    if rises && reaches { Ok(()) } else { Err(SessionError::VerifyLens) }
-}
-
-fn check_pruning(config: PruningConfig) -> Result<(), SessionError> {
-    check("pruning.shadow_tokens", config.shadow_tokens, 0, SHADOW_POOL_MAX)?;
-    let saved_min = config.safeguards.map_or(0.0, |safeguards| safeguards.saved_min);
-    for (option, given) in [("pruning.threshold", config.threshold), ("pruning.saved_min", saved_min)] {
-        if !(0.0..=1.0).contains(&given) {
-            return Err(SessionError::PruningShare { option, given });
-        }
-    }
-    Ok(())
-}
-
-fn check(option: &'static str, given: usize, min: usize, max: usize) -> Result<(), SessionError> {
-    if (min..=max).contains(&given) {
-        Ok(())
-    } else {
-        Err(SessionError::OutOfRange { option, given, min, max })
-    }
 }

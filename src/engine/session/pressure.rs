@@ -1,9 +1,10 @@
-//! What a session does when others need memory: it gives back what can be made again, and keeps its KV cache.
+//! Memory pressure: a session releases buffers that can be rebuilt, and keeps its KV cache.
 
+use super::Session;
 use crate::draft::SourceKind;
+use crate::engine::options::Drafting;
 use crate::engine::policy::MemoryPressure;
 use crate::engine::reader::Reader;
-use crate::engine::session::Session;
 use crate::model::Workspace;
 
 impl Session {
@@ -14,14 +15,14 @@ impl Session {
     }
 
     /// Whether the sources have been emptied and are not to be asked: memory pressure is critical.
-    pub(super) fn is_dormant(&self) -> bool {
+    pub(in crate::engine) fn is_dormant(&self) -> bool {
         self.pressure.level == MemoryPressure::Critical
     }
 
     /// Releases or restores what the newest report asks for; `false` where that was done already, or there is nothing to do.
     ///
     /// Between passes only: hidden states are lost.
-    pub(super) fn answer_pressure(&mut self) -> bool {
+    pub(in crate::engine) fn answer_pressure(&mut self) -> bool {
         let report = self.shared.device.pressure();
         if report == self.pressure {
             return false;
@@ -35,7 +36,7 @@ impl Session {
             }
             MemoryPressure::Critical => {
                 self.release(|_| true);
-                self.primed = 0;
+                self.drafting.primed = 0;
             }
         }
         if before == MemoryPressure::Critical {
@@ -44,23 +45,29 @@ impl Session {
         true
     }
 
-    /// Gives back the scratch memory, what calibration and reuse project with, and the sources of some kinds.
+    /// Releases the scratch memory, the matrix that calibration and reuse project with, and the sources of some kinds.
     fn release(&mut self, is_released: impl Fn(SourceKind) -> bool) {
-        self.workspace = Workspace::new(self.shared.model.config());
-        self.reader = None;
-        self.calibrated = 0;
-        let released = self.sources.iter_mut().filter(|source| is_released(source.kind()));
-        released.for_each(|source| source.release());
+        self.target.workspace = Workspace::new(self.shared.model.config());
+        self.target.reader = None;
+        self.drafting.calibrated = 0;
+        self.drafting.guarded(|drafting| {
+            let released = drafting.sources.iter_mut().filter(|source| is_released(source.kind()));
+            released.for_each(|source| source.release());
+        });
     }
 
-    /// Calibration goes on from here; what it knew of the text before is not computed again. Where there is no memory for it, it stays
-    /// off.
+    /// Calibration and reuse resume with the next rows; positions before them are not read again. If there is no memory for
+    /// them, they stay off.
     fn restore_reader(&mut self) {
-        let (options, model) = (&self.options, &self.shared.model);
-        self.reader = Reader::new(options.calibration, options.reuse.is_some(), model).ok().flatten();
-        if let Some(reader) = &mut self.reader {
-            reader.extend(model, &self.tokens);
-            reader.extend_frequent(model, &mut self.sources);
+        let Self { shared, options, conversation, target, drafting, .. } = self;
+        if options.drafting != Drafting::Auto {
+            return; // Such a session has never had a reader.
+        }
+        target.reader =
+            Reader::new(options.calibration, options.reuse.is_some(), &shared.model).ok().flatten();
+        if let Some(reader) = &mut target.reader {
+            reader.extend(&shared.model, &conversation.tokens);
+            drafting.guarded(|drafting| reader.extend_frequent(&shared.model, &mut drafting.sources));
         }
     }
 }

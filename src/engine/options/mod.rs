@@ -1,22 +1,26 @@
-//! What an app can choose: when an engine is loaded, when a session starts, and for each generation.
+//! Options of an engine, a session and a generation.
+//!
+//! Options are plain values and import no other part of the engine; ranges are checked where a session or a generation
+//! starts.
+
+mod policy;
 
 use serde::{Deserialize, Serialize};
 
-use super::generation::STREAMED_WAVE_BYTES;
-use super::policy::{Acceptance, DraftPolicy};
-use super::profile::MachineProfile;
-use super::reader::Reader;
-pub use crate::draft::VERIFY_ROWS_MAX;
+use crate::cancel::CancelToken;
 use crate::draft::{Baseline, CostProfile, ReuseConfig};
-use crate::draft_model::{DraftModelSource, ModelRule};
+use crate::draft_model::ModelRule;
 use crate::kernels::{IsaKind, KvType};
+use crate::model::ModelConfig;
 use crate::model::graphs::Switching;
 use crate::model::weights::{PackedAccess, Quantize};
-use crate::model::{Checkpoint, KvCache, ModelConfig, Workspace};
+use crate::profile::{MachineProfile, kv_type_name};
 use crate::pruning::PruningConfig;
 use crate::stream::StreamOptions;
 use crate::token::TokenId;
 use crate::verify::{LogitsProcessor, Sampling};
+
+pub use policy::{Acceptance, AcceptanceFloor, DraftPolicy, DraftRows, LOSSY_ROWS, PidConfig, SkipRules};
 
 /// Options of an [`Engine`](crate::engine::Engine). None of them but `quantize` changes a bit of the output.
 #[derive(Debug, Clone, Default)]
@@ -57,20 +61,6 @@ pub struct DraftModelOptions {
     pub packed_access: PackedAccess,
     /// What a pass costs by its rows; `None`: measured while loading.
     pub cost_profile: Option<CostProfile>,
-}
-
-impl DraftModelOptions {
-    /// Bytes that the draft model in `checkpoint` takes, about, with what one such session computes by it. Where the target is streamed within
-    /// a budget they are to be [reserved](crate::stream::StreamOptions::reserved_bytes), for the target is loaded first.
-    pub fn memory_bytes(&self, checkpoint: &Checkpoint, session: &SessionOptions) -> u64 {
-        let (config, context_len) =
-            (checkpoint.config(), session.context_len.unwrap_or(CONTEXT_LEN_DEFAULT_MAX));
-        let session_bytes = match session.drafting {
-            Drafting::ModelRule(rule) => rule.bytes(config, context_len, session.rows_max()),
-            _ => DraftModelSource::bytes(config, context_len),
-        };
-        self.quantize.weights_bytes(checkpoint).saturating_add(session_bytes)
-    }
 }
 
 /// Whether a session drafts.
@@ -161,12 +151,12 @@ pub struct SessionOptions {
     pub namespace: String,
     /// Whether to draft from, and add to, the history of the namespace.
     pub history: bool,
-    /// Rows of a verification batch at most, the root included, 1..=[`VERIFY_ROWS_MAX`].
+    /// Rows of a verification batch at most, the root included, 1..=[`VERIFY_ROWS_MAX`](crate::VERIFY_ROWS_MAX).
     pub verify_rows_max: usize,
     /// Batch lengths that a static-shape backend has compiled, rising; batches are padded to the next of them. Empty (the
     /// default): every length, without padding, or of static graphs whole calls.
     pub verify_lens: Vec<usize>,
-    /// Prompt tokens per forward pass, 1..=[`PREFILL_CHUNK_MAX`]; with static graphs, the rows of a prefill graph. A cancelled
+    /// Prompt tokens per forward pass, 1..=[`PREFILL_CHUNK_MAX`](crate::PREFILL_CHUNK_MAX); with static graphs, the rows of a prefill graph. A cancelled
     /// prefill keeps the chunks that are done.
     pub prefill_chunk: usize,
     /// Which rows are projected onto the vocabulary.
@@ -178,9 +168,6 @@ pub struct SessionOptions {
 /// The context that a session gets when it does not ask for one, in tokens: a KV cache of a 1.5 B model stays near 100 MB.
 pub const CONTEXT_LEN_DEFAULT_MAX: usize = 4096;
 
-/// The longest prefill chunk, in tokens: its activations must stay small beside the weights.
-pub const PREFILL_CHUNK_MAX: usize = 8192;
-
 impl SessionOptions {
     /// The length of the context for a model of this configuration.
     pub fn context_len(&self, config: &ModelConfig) -> usize {
@@ -190,22 +177,6 @@ impl SessionOptions {
     /// Rows of the longest verification batch.
     pub(crate) fn rows_max(&self) -> usize {
         self.verify_lens.last().copied().unwrap_or(0).max(self.verify_rows_max)
-    }
-
-    /// Bytes that a session takes with a model of this configuration, about: the KV cache of a full context, a pass, the logits of a wave, and
-    /// the rows that [`calibration`](Self::calibration) and [`reuse`](Self::reuse) project onto. Where the model is streamed within a
-    /// budget they are to be [reserved](crate::stream::StreamOptions::reserved_bytes) for each session at a time.
-    pub fn memory_bytes(&self, config: &ModelConfig) -> u64 {
-        let n_slots = self.context_len(config).saturating_add(self.rows_max()) as u64;
-        let kv_bytes = KvCache::bytes_per_slot(config, self.kv_type).saturating_mul(n_slots);
-        let row_bytes = (config.vocab_size as u64).saturating_mul(size_of::<f32>() as u64);
-        let logits_bytes =
-            row_bytes.saturating_mul(self.projection_rows as u64).max(STREAMED_WAVE_BYTES as u64);
-        let reads = self.calibration != Calibration::Off || self.reuse.is_some();
-        kv_bytes
-            .saturating_add(Workspace::bytes(config, self.prefill_chunk.max(self.rows_max())))
-            .saturating_add(logits_bytes)
-            .saturating_add(if reads { Reader::bytes(config) } else { 0 })
     }
 }
 
@@ -232,27 +203,6 @@ impl Default for SessionOptions {
     }
 }
 
-pub(super) mod kv_type_name {
-    //! `KvType` by its name: `kernels` does not know serde.
-    use super::KvType;
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub(in crate::engine) fn serialize<S: Serializer>(
-        kv_type: &KvType,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(kv_type.name())
-    }
-
-    pub(in crate::engine) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<KvType, D::Error> {
-        let name = String::deserialize(deserializer)?;
-        let found = KvType::ALL.into_iter().find(|kv_type| kv_type.name() == name);
-        found.ok_or_else(|| D::Error::unknown_variant(&name, &["f16", "f32", "q8_0"]))
-    }
-}
-
 /// Options of one generation.
 pub struct GenerateOptions {
     /// Output tokens at most.
@@ -268,6 +218,9 @@ pub struct GenerateOptions {
     pub ignore_eos: bool,
     /// Applied to the logits in this order, before bias and penalties.
     pub processors: Vec<Box<dyn LogitsProcessor>>,
+    /// Stops this generation. Clone the token before the generation starts, or take it from
+    /// [`Generation::cancel_token`](crate::Generation::cancel_token).
+    pub cancel: CancelToken,
 }
 
 /// The longest stop string, in bytes: text that may become one is held back.
@@ -282,6 +235,7 @@ impl Default for GenerateOptions {
             stop_tokens: Vec::new(),
             ignore_eos: false,
             processors: Vec::new(),
+            cancel: CancelToken::new(),
         }
     }
 }

@@ -3,6 +3,7 @@
 //! An engine measures a short [`CostProfile`] whenever it is loaded. A [`MachineProfile`] takes longer, knows that rows cost
 //! more behind a long context, and saves that second of loading.
 
+mod cpu;
 mod measure;
 
 use std::fs;
@@ -12,15 +13,30 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::cpu::cpu_name;
-use super::options::kv_type_name;
 use crate::draft::CostProfile;
 use crate::kernels::KvType;
 use crate::model::transformer::{Compute, ForwardError};
 use crate::model::{Model, ModelConfig, kv_cache::KvCacheError};
 use crate::replace::{ReplaceError, replace_file};
 
+pub(crate) use cpu::cpu_name;
 pub use measure::ProfileOptions;
+
+pub(crate) mod kv_type_name {
+    //! `KvType` by its name: `kernels` does not know serde.
+    use super::KvType;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(crate) fn serialize<S: Serializer>(kv_type: &KvType, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(kv_type.name())
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<KvType, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        let found = KvType::ALL.into_iter().find(|kv_type| kv_type.name() == name);
+        found.ok_or_else(|| D::Error::unknown_variant(&name, &["f16", "f32", "q8_0"]))
+    }
+}
 
 /// The format that this version writes and reads.
 const VERSION: u32 = 2;

@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use super::super::options::PREFILL_CHUNK_MAX;
 use super::{MachineProfile, PassCost, ProfileError, ProfileKey, US_MAX, VERSION};
 use crate::draft::VERIFY_ROWS_MAX;
 use crate::kernels::KvType;
 use crate::model::transformer::{Compute, ForwardError, PassEnd};
-use crate::model::{Batch, KvCache, Model, ModelConfig, Workspace, kv_cache::KvCacheError};
+use crate::model::{
+    Batch, KvCache, Model, ModelConfig, PREFILL_CHUNK_MAX, Workspace, kv_cache::KvCacheError,
+};
 use crate::token::TokenId;
 
 /// What to measure.
@@ -40,7 +41,7 @@ impl Default for ProfileOptions {
 }
 
 impl MachineProfile {
-    pub(in crate::engine) fn measure(
+    pub(crate) fn measure(
         model: &Model,
         compute: Compute<'_>,
         options: &ProfileOptions,

@@ -1,12 +1,14 @@
-//! A text run through the model once more, for what the model makes of it: scores, and hidden states half-way.
+//! A second run of a text through the model: log-probabilities of its tokens, and hidden states of a middle layer.
 
 use serde::Serialize;
 
-use crate::engine::generation::GenerateError;
-use crate::engine::session::{Session, SessionError};
+use super::Session;
+use crate::cancel::CancelToken;
+use crate::engine::error::{GenerateError, SessionError};
 use crate::kernels;
 use crate::model::Interlude;
 use crate::model::transformer::{Compute, PassEnd};
+use crate::token::TokenId;
 
 /// Receives the logits of one position, `[vocab_size]`.
 pub type LogitsReceiver<'a> = &'a mut dyn FnMut(&[f32]);
@@ -38,10 +40,14 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::prefill`].
-    pub fn score(&mut self, mut logits: Option<LogitsReceiver<'_>>) -> Result<Score, GenerateError> {
+    pub fn score(
+        &mut self,
+        cancel: &CancelToken,
+        mut logits: Option<LogitsReceiver<'_>>,
+    ) -> Result<Score, GenerateError> {
         let kernels = self.shared.kernels;
         let mut log_probabilities = Vec::new();
-        self.run_again(None, |tokens, position, _, logit_row| {
+        self.run_again(cancel, None, |tokens, position, _, logit_row| {
             if let Some(receive) = &mut logits {
                 receive(logit_row);
             }
@@ -65,6 +71,7 @@ impl Session {
     /// static graphs.
     pub fn trace(
         &mut self,
+        cancel: &CancelToken,
         layer_idx: usize,
         receive: &mut dyn FnMut(Traced<'_>),
     ) -> Result<(), GenerateError> {
@@ -74,7 +81,7 @@ impl Session {
             return Err(SessionError::OutOfRange { option, given: layer_idx, min: 0, max }.into());
         }
         let mut copied = Copied { layer_idx, hidden: Vec::new() };
-        self.run_again(Some(&mut copied), |_, position, hidden, logits| {
+        self.run_again(cancel, Some(&mut copied), |_, position, hidden, logits| {
             receive(Traced { position, hidden, logits });
         })
     }
@@ -82,34 +89,33 @@ impl Session {
     /// Calls `receive` with (tokens, position, copied hidden state or nothing, logits).
     fn run_again(
         &mut self,
+        cancel: &CancelToken,
         mut copied: Option<&mut Copied>,
-        mut receive: impl FnMut(&[crate::token::TokenId], usize, &[f32], &[f32]),
+        mut receive: impl FnMut(&[TokenId], usize, &[f32], &[f32]),
     ) -> Result<(), GenerateError> {
-        self.sync_chat()?;
-        self.kv.truncate(0);
-        let (vocab_size, hidden_dim) =
-            (self.shared.model.config().vocab_size, self.shared.model.config().hidden_dim);
+        self.encode_turns()?;
+        let Self { shared, options, conversation, target, .. } = self;
+        let tokens = &conversation.tokens;
+        target.kv.truncate(0);
+        let (vocab_size, hidden_dim) = (shared.model.config().vocab_size, shared.model.config().hidden_dim);
         let mut projected = Vec::new();
-        while self.kv.len() < self.tokens.len() {
-            let done = self.kv.len();
-            let end = self.tokens.len().min(done + self.options.prefill_chunk);
-            self.batch.set_chain(done, &self.tokens[done..end]);
-            self.forward_through(
-                PassEnd::Hidden,
-                copied.as_deref_mut().map(|copied| copied as &mut dyn Interlude),
-            )?;
+        while target.kv.len() < tokens.len() {
+            let done = target.kv.len();
+            let end = tokens.len().min(done + options.prefill_chunk);
+            let interlude = copied.as_deref_mut().map(|copied| copied as &mut dyn Interlude);
+            target.forward_chain(shared, &tokens[done..end], PassEnd::Hidden, interlude, cancel)?;
             let rows: Vec<u32> = (0..(end - done) as u32).collect();
             // A few rows at a time: the logits of a whole chunk would outgrow the model.
-            for rows in rows.chunks(self.options.projection_rows) {
-                self.shared.model.logits(self.shared.compute(), &mut self.workspace, rows, &mut projected)?;
+            for rows in rows.chunks(options.projection_rows) {
+                shared.model.logits(shared.compute(), &mut target.workspace, rows, &mut projected)?;
                 for (&row, logits) in rows.iter().zip(projected.chunks_exact(vocab_size)) {
                     let start = row as usize * hidden_dim;
                     let hidden =
                         copied.as_ref().map_or(&[][..], |copied| &copied.hidden[start..start + hidden_dim]);
-                    receive(&self.tokens, done + row as usize, hidden, logits);
+                    receive(tokens, done + row as usize, hidden, logits);
                 }
             }
-            self.kv.commit_all(&self.batch);
+            target.kv.commit_all(&target.batch);
         }
         Ok(())
     }

@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 
 use crate::draft::VERIFY_ROWS_MAX;
-use crate::engine::session::SessionError;
 
 /// When a session drafts, and how many rows. None of it changes a bit of the output.
 ///
@@ -168,65 +167,5 @@ impl Acceptance {
     /// Whether the output may differ from that of plain decoding.
     pub fn is_lossy(self) -> bool {
         self != Self::Strict
-    }
-}
-
-impl DraftPolicy {
-    /// # Errors
-    /// The first option that is out of its range.
-    pub(in crate::engine) fn check(&self) -> Result<(), SessionError> {
-        match self.rows {
-            DraftRows::Auto => {}
-            DraftRows::Fixed(k) => count("policy.rows", k, 1, DraftRows::MAX)?,
-            DraftRows::Pid(pid) => pid.check()?,
-        }
-        if let Some(floor) = self.floor {
-            count("policy.floor.window", floor.window, 1, AcceptanceFloor::STEPS_MAX)?;
-            count("policy.floor.pause", floor.pause, 1, AcceptanceFloor::STEPS_MAX)?;
-            number("policy.floor.rate_min", floor.rate_min, 0.0, 1.0)?;
-        }
-        self.skip.temperature_max.map_or(Ok(()), |max| number("policy.skip.temperature_max", max, 0.0, 100.0))
-    }
-}
-
-impl PidConfig {
-    fn check(&self) -> Result<(), SessionError> {
-        number("policy.rows.set_point", self.set_point, 0.0, 1.0)?;
-        for (option, gain) in [
-            ("policy.rows.proportional", self.proportional),
-            ("policy.rows.integral", self.integral),
-            ("policy.rows.derivative", self.derivative),
-        ] {
-            number(option, gain, 0.0, Self::GAIN_MAX)?;
-        }
-        count("policy.rows.rows_max", self.rows_max, 1, DraftRows::MAX)?;
-        count("policy.rows.rows_min", self.rows_min, 1, self.rows_max)?;
-        count("policy.rows.rows_start", self.rows_start, self.rows_min, self.rows_max)
-    }
-}
-
-impl Acceptance {
-    /// # Errors
-    /// The probability is none.
-    pub(in crate::engine) fn check(self) -> Result<(), SessionError> {
-        match self {
-            Acceptance::Strict => Ok(()),
-            Acceptance::LossyTopP(top_p) => number("acceptance.lossy_top_p", top_p, f32::MIN_POSITIVE, 1.0),
-        }
-    }
-}
-
-fn count(option: &'static str, given: usize, min: usize, max: usize) -> Result<(), SessionError> {
-    match (min..=max).contains(&given) {
-        true => Ok(()),
-        false => Err(SessionError::OutOfRange { option, given, min, max }),
-    }
-}
-
-/// Not a number is outside of every range.
-fn number(option: &'static str, given: f32, min: f32, max: f32) -> Result<(), SessionError> {
-    match (min..=max).contains(&given) {
-        true => Ok(()),
-        false => Err(SessionError::NumberOutOfRange { option, given, min, max }),
     }
 }

@@ -1,0 +1,44 @@
+//! Memory that a session and a draft model take, for budgets of streamed targets.
+
+use crate::draft_model::DraftModelSource;
+use crate::engine::options::{
+    CONTEXT_LEN_DEFAULT_MAX, Calibration, DraftModelOptions, Drafting, SessionOptions,
+};
+use crate::engine::reader::Reader;
+use crate::model::{Checkpoint, KvCache, ModelConfig, Workspace};
+
+/// Bytes that the logits of one wave may take while the output matrix is streamed.
+pub(super) const STREAMED_WAVE_BYTES: usize = 8 << 20;
+
+impl SessionOptions {
+    /// Estimated bytes of one session with a model of this configuration: the KV cache of a full context, the activations of
+    /// a pass, the logits of a wave, and the rows that [`calibration`](Self::calibration) and [`reuse`](Self::reuse) project
+    /// onto. An app that streams the model within a budget [reserves](crate::StreamOptions::reserved_bytes) them for each
+    /// concurrent session.
+    pub fn memory_bytes(&self, config: &ModelConfig) -> u64 {
+        let n_slots = self.context_len(config).saturating_add(self.rows_max()) as u64;
+        let kv_bytes = KvCache::bytes_per_slot(config, self.kv_type).saturating_mul(n_slots);
+        let row_bytes = (config.vocab_size as u64).saturating_mul(size_of::<f32>() as u64);
+        let logits_bytes =
+            row_bytes.saturating_mul(self.projection_rows as u64).max(STREAMED_WAVE_BYTES as u64);
+        let reads = self.calibration != Calibration::Off || self.reuse.is_some();
+        kv_bytes
+            .saturating_add(Workspace::bytes(config, self.prefill_chunk.max(self.rows_max())))
+            .saturating_add(logits_bytes)
+            .saturating_add(if reads { Reader::bytes(config) } else { 0 })
+    }
+}
+
+impl DraftModelOptions {
+    /// Estimated bytes of the draft model in `checkpoint` and of one session's state for it. The target is loaded first, so
+    /// an app that streams the target within a budget [reserves](crate::StreamOptions::reserved_bytes) them.
+    pub fn memory_bytes(&self, checkpoint: &Checkpoint, session: &SessionOptions) -> u64 {
+        let config = checkpoint.config();
+        let context_len = session.context_len.unwrap_or(CONTEXT_LEN_DEFAULT_MAX);
+        let session_bytes = match session.drafting {
+            Drafting::ModelRule(rule) => rule.bytes(config, context_len, session.rows_max()),
+            _ => DraftModelSource::bytes(config, context_len),
+        };
+        self.quantize.weights_bytes(checkpoint).saturating_add(session_bytes)
+    }
+}

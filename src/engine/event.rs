@@ -1,0 +1,71 @@
+//! What a generation yields.
+
+use serde::Serialize;
+
+use crate::draft::SourceKind;
+use crate::engine::stats::Stats;
+use crate::token::TokenId;
+
+/// What a generation yields.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+#[allow(clippy::large_enum_variant, reason = "events are taken one by one, and the large one ends them")]
+pub enum Event {
+    /// A token of the output.
+    Token(TokenEvent),
+    /// The output has ended; nothing follows.
+    Done(Summary),
+}
+
+/// One token of the output.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TokenEvent {
+    /// The token.
+    pub id: TokenId,
+    /// The text that became final with the token: complete characters only, and no text that may still turn out to be part
+    /// of a stop string. Often the token's own text, sometimes empty, sometimes the text of several tokens.
+    pub text: String,
+    /// Where the token came from.
+    pub origin: Origin,
+}
+
+/// Where a token came from. The target model chose every token; the origin names the source that had proposed it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Origin {
+    /// No source: the target's own next token.
+    Target,
+    /// A draft source.
+    Draft(SourceKind),
+}
+
+/// How a generation ended.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Summary {
+    /// Why it ended.
+    pub finish: FinishReason,
+    /// Held-back text that belongs to the output: the start of a possible stop string, or of a character. Empty unless the
+    /// generation was cancelled.
+    pub text: String,
+    /// Counts and times.
+    pub stats: Stats,
+}
+
+/// Why a generation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum FinishReason {
+    /// The model gave an end token.
+    EndToken,
+    /// A stop string or stop token came.
+    Stop,
+    /// The output has `max_tokens` tokens.
+    MaxTokens,
+    /// The session's context is full.
+    ContextFull,
+    /// The app cancelled. If no token had been taken, the conversation has no answer turn, and its last turn is the user's.
+    Cancelled,
+}

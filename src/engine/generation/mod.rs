@@ -1,0 +1,324 @@
+//! One output: the decoding loop, as an iterator of events.
+
+mod start;
+
+use std::borrow::BorrowMut;
+use std::fmt;
+use std::ops::ControlFlow;
+
+use thiserror::Error;
+
+use crate::cancel::CancelToken;
+use crate::draft::CostCorrection;
+use crate::engine::error::GenerateError;
+use crate::engine::event::{Event, FinishReason, Summary, TokenEvent};
+use crate::engine::options::{DraftRows, GenerateOptions};
+use crate::engine::run::Run;
+use crate::engine::session::Session;
+use crate::engine::stats::{Stats, Stopwatch, StreamingStats};
+use crate::engine::step::step;
+use crate::model::transformer::ForwardError;
+
+/// A running generation: an iterator of [`Event`]s that ends after [`Event::Done`] or an error.
+///
+/// `S` is how the generation holds its session: [`Session::generate`] borrows it (`&mut Session`),
+/// [`Session::into_generation`] owns it ([`OwnedGeneration`]), and [`into_session`](OwnedGeneration::into_session) returns
+/// it. Both are `Send`.
+///
+/// Tokens are committed to the session step by step. A generation that is dropped, or cancelled, leaves the session with
+/// the tokens whose events were taken, as plain decoding would. If a draft source or a logits processor panics, the
+/// generation yields nothing more, and the session goes on in the same way.
+pub struct Generation<S: BorrowMut<Session> = Session> {
+    /// Present until [`OwnedGeneration::into_session`] takes it.
+    session: Option<S>,
+    run: Run,
+    progress: Progress,
+}
+
+/// A generation that owns its session: `Send + 'static`, for a struct, another thread, or a foreign caller.
+pub type OwnedGeneration = Generation<Session>;
+
+/// How far a generation has come.
+enum Progress {
+    /// The prompt is not prefilled.
+    Prompt,
+    /// Steps follow.
+    Steps,
+    /// A prefill or step is under way, or has panicked.
+    Working,
+    /// Once the committed tokens are taken, this error is the last item.
+    Failed(GenerateError),
+    /// Once the committed tokens are taken, this summary is the last item.
+    Done(Box<Summary>),
+    /// The last item was taken.
+    Ended,
+}
+
+/// A generation could not start: the session, and why.
+#[derive(Debug, Error)]
+#[error("{error}")]
+pub struct RefusedGeneration {
+    /// The session, as [`Session::generate`] would have left it.
+    pub session: Box<Session>,
+    /// Why the generation could not start.
+    #[source]
+    pub error: GenerateError,
+}
+
+impl Session {
+    /// Starts to generate; the output comes from the iterator.
+    ///
+    /// # Errors
+    /// Options out of range, or an empty prompt: the session is as it was. Turns that the template cannot encode or that do
+    /// not fit: the newest turn is removed, so that a shorter one can take its place.
+    pub fn generate(&mut self, options: GenerateOptions) -> Result<Generation<&mut Session>, GenerateError> {
+        let run = start::start(self, options)?;
+        Ok(Generation { session: Some(self), run, progress: Progress::Prompt })
+    }
+
+    /// As [`generate`](Self::generate), with a generation that owns this session.
+    ///
+    /// # Errors
+    /// As [`generate`](Self::generate), with the session in the error.
+    #[allow(clippy::result_large_err, reason = "the generation that it stands for is larger")]
+    pub fn into_generation(mut self, options: GenerateOptions) -> Result<OwnedGeneration, RefusedGeneration> {
+        match start::start(&mut self, options) {
+            Ok(run) => Ok(Generation { session: Some(self), run, progress: Progress::Prompt }),
+            Err(error) => Err(RefusedGeneration { session: Box::new(self), error }),
+        }
+    }
+}
+
+impl<S: BorrowMut<Session>> Generation<S> {
+    /// The callback form: calls `on_token` for each token until the output ends or the callback breaks, which cancels.
+    ///
+    /// # Errors
+    /// As the iterator's items.
+    pub fn run(
+        mut self,
+        mut on_token: impl FnMut(&TokenEvent) -> ControlFlow<()>,
+    ) -> Result<Summary, GenerateError> {
+        loop {
+            match self.next() {
+                Some(Ok(Event::Token(token))) => {
+                    if on_token(&token).is_break() {
+                        self.stop();
+                    }
+                }
+                Some(Ok(Event::Done(summary))) => return Ok(summary),
+                Some(Err(error)) => return Err(error),
+                None => return Err(GenerateError::Ended),
+            }
+        }
+    }
+
+    /// The text of the tokens whose events were taken.
+    pub fn text(&self) -> &str {
+        self.run.output.text()
+    }
+
+    /// Statistics so far. Tokens, and what was accepted, are those of the events that were taken.
+    pub fn stats(&self) -> &Stats {
+        &self.run.stats
+    }
+
+    /// A token that cancels this generation, from any thread, and no other.
+    pub fn cancel_token(&self) -> CancelToken {
+        self.run.cancel.clone()
+    }
+
+    /// Prefills the prompt now rather than with the first event, calling `progress` with (tokens done, tokens to do) after
+    /// each chunk. Does nothing once the prompt is prefilled.
+    ///
+    /// # Errors
+    /// As [`Session::prefill`]. After an error that is no cancellation, a further call continues behind the finished chunks.
+    pub fn prefill(&mut self, progress: impl FnMut(usize, usize)) -> Result<(), GenerateError> {
+        if !matches!(self.progress, Progress::Prompt) {
+            return Ok(());
+        }
+        let Self { session, run, .. } = self;
+        let session = session.as_mut().expect("the session is here").borrow_mut();
+        let mut watch = Stopwatch::start();
+        let mut calibrate_us = 0.0;
+        self.progress = Progress::Working;
+        let prefilled = session.prefill_tokens(&run.cancel, progress, &mut calibrate_us);
+        self.progress = Progress::Prompt;
+        run.flows[1] = session.shared.flow();
+        let time_us = &mut run.stats.time_us;
+        watch.lap(&mut time_us.prefill);
+        time_us.calibrate += calibrate_us;
+        time_us.prefill -= calibrate_us;
+        prefilled?;
+        self.progress = Progress::Working;
+        session.prime();
+        self.progress = Progress::Steps;
+        watch.lap(&mut run.stats.time_us.prime);
+        Ok(())
+    }
+
+    /// Runs the next step, or ends the output if it is complete.
+    fn advance(&mut self) {
+        let result = match self.progress {
+            Progress::Prompt => self.prefill(|_, _| {}),
+            Progress::Steps if self.run.output.finish().is_some() => return self.finish(String::new()),
+            Progress::Steps => {
+                let Self { session, run, .. } = self;
+                let session = session.as_mut().expect("the session is here").borrow_mut();
+                self.progress = Progress::Working;
+                let result = step(session, run);
+                self.progress = Progress::Steps;
+                result
+            }
+            // A panic has ended the generation.
+            _ => return self.abandon(),
+        };
+        match result {
+            Ok(()) => {}
+            Err(GenerateError::Forward(ForwardError::Cancelled)) => self.stop(),
+            Err(error) => self.progress = Progress::Failed(error),
+        }
+    }
+
+    /// Ends the output before its own end, with the tokens that the app has taken.
+    fn stop(&mut self) {
+        if self.run.events.is_empty() && self.run.output.finish().is_some() {
+            return; // The output has ended by itself, with the token taken last.
+        }
+        self.forget_untaken();
+        let held = self.run.output.cancel();
+        self.finish(held);
+    }
+
+    /// Rolls back the tokens whose events were not taken, so that the session holds what the app has seen, as it would
+    /// after plain decoding.
+    fn forget_untaken(&mut self) {
+        let Self { session, run, .. } = self;
+        if run.events.is_empty() {
+            return;
+        }
+        let session = session.as_mut().expect("the session is here").borrow_mut();
+        run.count_step();
+        let n_kept = session.conversation.tokens.len() - run.events.len();
+        run.events.clear();
+        session.truncate_tokens(n_kept);
+        run.output.rewind(&session.shared.tokenizer, &session.conversation.tokens[run.prompt_len..]);
+    }
+
+    /// The output is complete: learns from it, and makes the summary the last item.
+    fn finish(&mut self, held: String) {
+        let Self { session, run, .. } = self;
+        let session = session.as_mut().expect("the session is here").borrow_mut();
+        let finish = run.output.finish().unwrap_or(FinishReason::Cancelled);
+        run.stats.rejections = run.rejections.finish();
+        for (stats, source) in run.stats.sources.iter_mut().zip(&session.drafting.sources) {
+            let before = stats.computed.take();
+            stats.computed = source.computed().map(|all| match &before {
+                Some(before) => all.since(before),
+                None => all,
+            });
+        }
+        let [start, prefilled] = run.flows;
+        let streaming = |streamed| StreamingStats::new(streamed, start, prefilled, run.stats.tokens);
+        run.stats.streaming = session.shared.model.streamed().map(streaming);
+        close(session, run);
+        let summary = Summary { finish, text: held, stats: run.stats.clone() };
+        self.progress = Progress::Done(Box::new(summary));
+    }
+
+    /// The generation ends without a summary: dropped early, or after an error or a panic.
+    fn abandon(&mut self) {
+        self.forget_untaken();
+        let Self { session, run, .. } = self;
+        let session = session.as_mut().expect("the session is here").borrow_mut();
+        if run.output.finish().is_none() {
+            run.output.cancel();
+        }
+        close(session, run);
+        self.progress = Progress::Ended;
+    }
+}
+
+impl OwnedGeneration {
+    /// Ends the generation where the app has taken its tokens, and returns the session.
+    pub fn into_session(mut self) -> Session {
+        self.end_early();
+        self.session.take().expect("the session is taken once")
+    }
+}
+
+impl<S: BorrowMut<Session>> Generation<S> {
+    fn end_early(&mut self) {
+        if !matches!(self.progress, Progress::Done(_) | Progress::Ended) {
+            self.abandon();
+        }
+    }
+}
+
+/// Learns from the generation, and keeps its output in history and conversation.
+fn close(session: &mut Session, run: &Run) {
+    let drafting = &session.drafting;
+    let learnt = drafting.costs.clone().with_batch_lens(&[]);
+    let weighs_costs = session.options.policy.rows == DraftRows::Auto && run.stats.lossy.is_none();
+    match session.profile() {
+        // Batches that were cut down tell nothing of whole ones.
+        _ if session.target.prunes() => {}
+        _ if !weighs_costs => {}
+        Some(profile) => {
+            // The context has grown: what that costs is in the profile, and no news about the device.
+            let measured = profile.costs(session.conversation.tokens.len(), session.options.projection_rows);
+            *session.shared.correction() = CostCorrection::between(&measured, &learnt);
+        }
+        None => *session.shared.costs() = learnt,
+    }
+    if run.stats.lossy.is_none() {
+        *session.shared.reliability() = session.drafting.builder.table().clone();
+    }
+    if run.output.n_tokens() > 0 {
+        if session.options.history {
+            let output = &session.conversation.tokens[run.prompt_len..];
+            session.shared.history.append(&session.options.namespace, output);
+        }
+        session.conversation.finish_turn(run.output.text());
+    }
+}
+
+impl<S: BorrowMut<Session>> Iterator for Generation<S> {
+    type Item = Result<Event, GenerateError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(token) = self.run.take_token() {
+                return Some(Ok(Event::Token(token)));
+            }
+            match std::mem::replace(&mut self.progress, Progress::Ended) {
+                Progress::Ended => return None,
+                Progress::Done(summary) => return Some(Ok(Event::Done(*summary))),
+                Progress::Failed(error) => {
+                    self.abandon();
+                    return Some(Err(error));
+                }
+                progress => {
+                    self.progress = progress;
+                    self.advance();
+                }
+            }
+        }
+    }
+}
+
+impl<S: BorrowMut<Session>> Drop for Generation<S> {
+    fn drop(&mut self) {
+        if self.session.is_some() {
+            self.end_early();
+        }
+    }
+}
+
+impl<S: BorrowMut<Session>> fmt::Debug for Generation<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Generation")
+            .field("text", &self.text())
+            .field("n_tokens", &self.run.stats.tokens)
+            .finish_non_exhaustive()
+    }
+}

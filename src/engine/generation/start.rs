@@ -1,0 +1,125 @@
+//! How a generation starts: options checked, and everything that it learns from and counts with set up.
+
+use crate::draft::{CostProfile, RejectionCounter, ReliabilityTable};
+use crate::engine::budget::STREAMED_WAVE_BYTES;
+use crate::engine::error::GenerateError;
+use crate::engine::options::{
+    Acceptance, DraftRows, Drafting, GenerateOptions, LOSSY_ROWS, STOP_BYTES_MAX, SessionOptions,
+};
+use crate::engine::output::{Output, OutputLimits};
+use crate::engine::policy::{Policy, Request};
+use crate::engine::projection::Projection;
+use crate::engine::run::{Run, WalkScratch};
+use crate::engine::session::Session;
+use crate::engine::stats::{LossyStats, PruningStats, SourceStats, Stats};
+use crate::model::Model;
+use crate::verify::Sampler;
+
+/// Checks the options, encodes the turns, and prepares the session's drafting.
+pub(super) fn start(session: &mut Session, options: GenerateOptions) -> Result<Run, GenerateError> {
+    let GenerateOptions { max_tokens, sampling, stop, stop_tokens, ignore_eos, processors, cancel } = options;
+    let vocab_size = session.shared.model.config().vocab_size;
+    sampling.check(vocab_size)?;
+    if let Some(stop) = stop.iter().find(|s| s.is_empty() || s.len() > STOP_BYTES_MAX) {
+        return Err(GenerateError::StopLength { given: stop.len(), max: STOP_BYTES_MAX });
+    }
+    session.encode_turns()?;
+    let prompt_len = session.conversation.tokens.len();
+    if prompt_len == 0 {
+        return Err(GenerateError::EmptyPrompt);
+    }
+    let end_tokens = if ignore_eos { Vec::new() } else { session.shared.tokenizer.eos().to_vec() };
+    let context_tokens = session.conversation.context_len - prompt_len;
+    let output = Output::new(OutputLimits { stop, stop_tokens, end_tokens, max_tokens, context_tokens });
+    let request = Request {
+        drafts: session.options.drafting != Drafting::Off,
+        n_tokens_max: output.remaining(),
+        temperature: sampling.temperature,
+    };
+    begin_drafting(session, &request, prompt_len, &cancel);
+    let Session { shared, options, .. } = session;
+    let projection_costs = shared.projection_costs.clone();
+    let wave_rows_max = wave_rows_max(&shared.model, options);
+    Ok(Run {
+        cancel,
+        sampler: Sampler::new(shared.kernels, sampling),
+        processors,
+        output,
+        projection: Projection::new(options.projection, wave_rows_max, projection_costs, vocab_size),
+        stats: stats(session, prompt_len),
+        rejections: RejectionCounter::default(),
+        events: std::collections::VecDeque::new(),
+        n_taken: 0,
+        prompt_len,
+        flows: [session.shared.flow(); 2],
+        scratch: WalkScratch::default(),
+    })
+}
+
+/// Lets drafting start from what earlier generations have learnt, with this generation's policy.
+fn begin_drafting(
+    session: &mut Session,
+    request: &Request,
+    prompt_len: usize,
+    cancel: &crate::cancel::CancelToken,
+) {
+    let is_lossy = session.options.acceptance.is_lossy();
+    // With lossy acceptance drafts decide, and so must not depend on what other generations have learnt.
+    session.drafting.builder.set_table(match is_lossy {
+        true => ReliabilityTable::new(),
+        false => session.shared.reliability().clone(),
+    });
+    let costs = match session.profile() {
+        Some(profile) => {
+            let costs = profile.costs(prompt_len, session.options.projection_rows);
+            costs.corrected(&session.shared.correction())
+        }
+        None => session.shared.costs().clone(),
+    };
+    let rows = match session.options.policy.rows {
+        DraftRows::Auto if is_lossy => DraftRows::Fixed(LOSSY_ROWS),
+        rows => rows,
+    };
+    let costs = match rows {
+        DraftRows::Auto => costs,
+        // Every row that the policy allows is worth it. The time of a step is still weighed against that of a draft model.
+        _ if is_lossy => CostProfile::free_rows(1.0),
+        _ => CostProfile::free_rows(costs.verify_us(1, 1)).with_hidden_of(&costs),
+    };
+    let costs = costs.with_batch_lens(&session.options.verify_lens);
+    let policy = Policy::new(&session.options.policy, rows, request);
+    session.drafting.begin(policy, costs, cancel);
+}
+
+/// Statistics of a generation that has not begun.
+fn stats(session: &Session, prompt_len: usize) -> Stats {
+    let sources = session.drafting.sources.iter().map(|source| SourceStats {
+        kind: source.kind(),
+        name: source.name().to_owned(),
+        drafted: 0,
+        accepted: 0,
+        // Until the end: the counts of earlier generations.
+        computed: source.computed(),
+    });
+    let cached_tokens = session.target.kv.len().min(prompt_len - 1);
+    Stats {
+        prompt_tokens: prompt_len,
+        cached_tokens,
+        prefilled_tokens: prompt_len - 1 - cached_tokens,
+        sources: sources.collect(),
+        pruning: session.target.prunes().then(PruningStats::default),
+        lossy: match session.options.acceptance {
+            Acceptance::Strict => None,
+            Acceptance::LossyTopP(top_p) => Some(LossyStats { top_p, replaced: 0 }),
+        },
+        ..Stats::default()
+    }
+}
+
+/// Rows of a wave at most. If each wave reads the output matrix from flash, one wave takes all rows of a step.
+fn wave_rows_max(model: &Model, options: &SessionOptions) -> usize {
+    match model.is_head_streamed() {
+        true => options.projection_rows.max(STREAMED_WAVE_BYTES / (4 * model.config().vocab_size)),
+        false => options.projection_rows,
+    }
+}

@@ -1,0 +1,294 @@
+//! [`Engine`]: a loaded model, shared by threads.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use crate::draft::{CostCorrection, CostProfile, HistoryStore, ReliabilityTable};
+use crate::draft_model::{DraftModel, vocabulary};
+use crate::engine::cores;
+use crate::engine::error::{EngineError, SessionError};
+use crate::engine::measure::{graph_costs, measure_costs, measure_projection, set_times, times_label};
+use crate::engine::options::{DraftModelOptions, EngineOptions, SessionOptions};
+use crate::engine::policy::{Device, MemoryPressure, ThermalState};
+use crate::engine::session::Session;
+use crate::engine::shared::Shared;
+use crate::kernels::{IsaKind, Kernels, Pool};
+use crate::model::graphs::{GraphsError, StaticGraphs};
+use crate::model::packed::ModelIdentity;
+use crate::model::streamed::Streamed;
+use crate::model::transformer::Compute;
+use crate::model::weights::LoadOptions;
+use crate::model::{Checkpoint, Model, ModelConfig};
+use crate::profile::{MachineProfile, ProfileError, ProfileKey, ProfileOptions};
+use crate::pruning::{Predictor, PredictorError};
+use crate::schedule::SwitchTimes;
+use crate::tokenizer::Tokenizer;
+
+/// A loaded model with its tokenizer, threads, cost profile and history. Cloning shares all of it.
+#[derive(Clone)]
+pub struct Engine {
+    shared: Arc<Shared>,
+}
+
+/// Threads at most; no phone or laptop has more cores.
+const THREADS_MAX: usize = 256;
+
+impl Engine {
+    /// Loads the checkpoint at `path`: a GGUF file, a Hugging Face folder, a packed file, or a folder of static graphs.
+    pub fn open(path: impl AsRef<Path>, options: EngineOptions) -> Result<Self, EngineError> {
+        Self::load(&Checkpoint::open(path.as_ref())?, options, None)
+    }
+
+    /// Loads an opened checkpoint; `progress` is called with (bytes read, bytes to read) after each tensor.
+    ///
+    /// Unless a cost profile is given, the forward pass is measured for batch lengths of 1 to 64 rows, as many as fit a
+    /// second, but two in any case; of a streamed model, two. Of static graphs, loads and calls are measured instead, unless the folder holds times of
+    /// this machine.
+    pub fn load(
+        checkpoint: &Checkpoint,
+        options: EngineOptions,
+        progress: Option<&dyn Fn(u64, u64)>,
+    ) -> Result<Self, EngineError> {
+        let kernels = match options.isa {
+            None => Kernels::detect(),
+            Some(isa) => Kernels::with_isa(isa).ok_or(EngineError::Isa { isa })?,
+        };
+        let n_threads = options.n_threads.unwrap_or_else(|| cores::n_performance_cores().min(THREADS_MAX));
+        if n_threads == 0 || n_threads > THREADS_MAX {
+            return Err(EngineError::Threads { given: n_threads, max: THREADS_MAX });
+        }
+        let tokenizer = checkpoint.tokenizer()?;
+        let EngineOptions { quantize, packed_access, graph_memory_max, ref streaming, .. } = options;
+        let streaming = streaming.as_ref();
+        let load = LoadOptions { quantize, packed_access, graph_memory_max, streaming, progress };
+        let model = Model::load(checkpoint, load)?;
+        let pool = Pool::try_new(n_threads).map_err(|source| EngineError::Spawn { n_threads, source })?;
+        let pool = Arc::new(pool);
+        let compute = Compute { kernels, pool: &pool };
+        if let Some(graphs) = model.graphs() {
+            graphs.set_switching(options.graph_switching);
+            set_times(graphs, checkpoint, &model, compute)?;
+        }
+        let profile = options.profile.filter(|_| options.cost_profile.is_none());
+        let profile_mismatch = profile.as_ref().and_then(|profile| {
+            let here = ProfileKey::new(&model, compute, profile.key().kv_type);
+            profile.key().mismatch(&here)
+        });
+        let profile = profile.filter(|_| profile_mismatch.is_none());
+        let projection_costs = match &profile {
+            Some(profile) => profile.projection_costs(),
+            // A pass would read weights from flash; waves are as long as they may be.
+            None if model.graphs().is_some() || model.streamed().is_some() => CostProfile::free_rows(1.0),
+            None => measure_projection(&model, compute)?,
+        };
+        let costs = match (options.cost_profile, &profile) {
+            (Some(costs), _) => costs,
+            (None, Some(profile)) => profile.costs(0, SessionOptions::default().projection_rows),
+            (None, None) => match model.graphs().and_then(StaticGraphs::times) {
+                Some(times) => graph_costs(&times),
+                None => measure_costs(&model, compute)?,
+            },
+        };
+        let shared = Shared {
+            model,
+            tokenizer,
+            kernels,
+            pool,
+            draft_model: Mutex::new(None),
+            predictor: Mutex::new(None),
+            costs: Mutex::new(costs),
+            projection_costs,
+            profile,
+            correction: Mutex::new(CostCorrection::none()),
+            profile_mismatch,
+            history: Arc::new(match options.history_tokens_max {
+                None => HistoryStore::new(),
+                Some(n_tokens) => HistoryStore::with_tokens_max(n_tokens),
+            }),
+            reliability: Mutex::new(ReliabilityTable::new()),
+            device: Device::default(),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Starts a conversation.
+    ///
+    /// # Errors
+    /// [`SessionError`] when an option is out of range or the KV cache cannot be allocated.
+    pub fn session(&self, options: SessionOptions) -> Result<Session, SessionError> {
+        Session::new(Arc::clone(&self.shared), options)
+    }
+
+    /// Loads a smaller model that drafts for sessions started from now on, in place of an earlier one; `progress` as in
+    /// [`Engine::load`]. It runs on the engine's threads, and what its passes cost is measured unless the options say.
+    ///
+    /// It is one source among others: the builder asks it when that pays, and it never changes the output.
+    ///
+    /// # Errors
+    /// [`EngineError`], but for options of the engine itself; sessions go on as before.
+    pub fn set_draft_model(
+        &self,
+        checkpoint: &Checkpoint,
+        options: DraftModelOptions,
+        progress: Option<&dyn Fn(u64, u64)>,
+    ) -> Result<(), EngineError> {
+        let DraftModelOptions { quantize, packed_access, cost_profile } = options;
+        let name = checkpoint.name();
+        if checkpoint.graphs().is_some() {
+            return Err(EngineError::DraftGraphs { name: name.to_owned() });
+        }
+        vocabulary::check(self.tokenizer(), &checkpoint.tokenizer()?)
+            .map_err(|mismatch| EngineError::DraftVocabulary { name: name.to_owned(), mismatch })?;
+        let load = LoadOptions { quantize, packed_access, graph_memory_max: None, streaming: None, progress };
+        let model = Model::load(checkpoint, load)?;
+        let costs = match cost_profile {
+            Some(costs) => costs,
+            None => measure_costs(&model, self.shared.compute())?,
+        };
+        let (kernels, pool) = (self.shared.kernels, Arc::clone(&self.shared.pool));
+        *self.shared.draft_model_slot() = Some(Arc::new(DraftModel::new(name, model, kernels, pool, costs)));
+        Ok(())
+    }
+
+    /// The model that drafts, if there is one.
+    pub fn draft_model(&self) -> Option<Arc<DraftModel>> {
+        self.shared.draft_model()
+    }
+
+    /// Lets sessions that are started from now on prune their drafts half-way through the model, by what this predictor says of
+    /// them, in place of an earlier one. It never changes the output.
+    ///
+    /// # Errors
+    /// [`PredictorError`]: it was trained for another model, or this one's layers are static graphs; sessions go on as before.
+    pub fn set_predictor(&self, predictor: Predictor) -> Result<(), PredictorError> {
+        predictor.check_model(&self.shared.model)?;
+        *self.shared.predictor_slot() = Some(Arc::new(predictor));
+        Ok(())
+    }
+
+    /// What sessions prune with, if anything.
+    pub fn predictor(&self) -> Option<Arc<Predictor>> {
+        self.shared.predictor()
+    }
+
+    /// The model's dimensions.
+    pub fn config(&self) -> &ModelConfig {
+        self.shared.model.config()
+    }
+
+    /// The model's tokenizer.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.shared.tokenizer
+    }
+
+    /// Earlier responses of this process, by namespace.
+    pub fn history(&self) -> &HistoryStore {
+        &self.shared.history
+    }
+
+    /// What drafts have been worth so far, on which generations build.
+    pub fn reliability(&self) -> ReliabilityTable {
+        self.shared.reliability().clone()
+    }
+
+    /// Lets the next generations build on another table: what was learnt in another run, or nothing.
+    pub fn set_reliability(&self, table: ReliabilityTable) {
+        *self.shared.reliability() = table;
+    }
+
+    /// The app reports how hot the device is; from any thread. Threads are bounded at once, drafts from each session's next step.
+    /// The output stays the same, bit for bit; [`ThermalState`] says what is bounded.
+    pub fn set_thermal_state(&self, state: ThermalState) {
+        self.shared.device.set_thermal(state);
+        self.shared.pool.limit(state.n_threads(self.shared.pool.n_threads()));
+    }
+
+    /// What was reported last.
+    pub fn thermal_state(&self) -> ThermalState {
+        self.shared.device.thermal()
+    }
+
+    /// The app reports that others need memory, or no longer do; from any thread. [`MemoryPressure`] says what is released.
+    ///
+    /// Sessions release at their next step or prefill, and again after every call of this; one that is idle does so with
+    /// [`Session::release_memory`]. Pinned layers of a streamed model are released at once, or, where a pass is under way, before
+    /// the next one; when the pressure is gone they are kept again as they come by. The KV cache stays, and the output is the
+    /// same, bit for bit.
+    pub fn set_memory_pressure(&self, level: MemoryPressure) {
+        self.shared.device.set_pressure(level);
+        if let Some(streamed) = self.shared.model.streamed() {
+            streamed.set_lean(level == MemoryPressure::Critical);
+        }
+    }
+
+    /// What was reported last.
+    pub fn memory_pressure(&self) -> MemoryPressure {
+        self.shared.device.pressure().level
+    }
+
+    /// What a verification batch costs, as measured so far; with a stored profile, at the start of a context.
+    pub fn cost_profile(&self) -> CostProfile {
+        match &self.shared.profile {
+            Some(profile) => {
+                let costs = profile.costs(0, SessionOptions::default().projection_rows);
+                costs.corrected(&self.shared.correction())
+            }
+            None => self.shared.costs().clone(),
+        }
+    }
+
+    /// The stored profile that generations start from, if one was given and fits.
+    pub fn profile(&self) -> Option<&MachineProfile> {
+        self.shared.profile.as_ref()
+    }
+
+    /// Measures what steps cost here; `progress` is called with (entries done, entries to do). Takes some seconds to a minute,
+    /// during which nothing else should run.
+    ///
+    /// # Errors
+    /// [`ProfileError::KvCache`]: there is no memory for a cache of the longest context;
+    /// [`ProfileError::NothingToMeasure`]: a list of the options has no usable entry.
+    pub fn measure_profile(
+        &self,
+        options: &ProfileOptions,
+        progress: impl FnMut(usize, usize),
+    ) -> Result<MachineProfile, ProfileError> {
+        MachineProfile::measure(&self.shared.model, self.shared.compute(), options, progress)
+    }
+
+    /// The model's layers as static graphs, where it is kept so.
+    pub fn graphs(&self) -> Option<&StaticGraphs> {
+        self.shared.model.graphs()
+    }
+
+    /// The weights on their way from flash, where the model is streamed.
+    pub fn streamed(&self) -> Option<&Streamed> {
+        self.shared.model.streamed()
+    }
+
+    /// Measures what loads and calls of static graphs take, each `rounds` times, and plans with it from now on; `None` where
+    /// the model is not kept so. Nothing else should run meanwhile.
+    ///
+    /// # Errors
+    /// [`GraphsError`]; the times are as they were.
+    pub fn measure_graphs(&self, rounds: usize) -> Result<Option<SwitchTimes>, GraphsError> {
+        let Some(graphs) = self.graphs() else { return Ok(None) };
+        let compute = self.shared.compute();
+        graphs.measure(&self.shared.model, compute, times_label(compute), rounds).map(Some)
+    }
+
+    /// What measurements of this model are kept under; see [`Model::identity`].
+    pub fn model_identity(&self) -> ModelIdentity {
+        self.shared.model.identity()
+    }
+
+    /// Bytes of the weights, those of a mapped file included; of a streamed model, those that stay in memory and the ring.
+    pub fn memory_usage(&self) -> usize {
+        self.shared.model.memory_usage()
+    }
+
+    /// Instruction set and thread count of the forward pass.
+    pub fn compute(&self) -> (IsaKind, usize) {
+        (self.shared.kernels.isa(), self.shared.pool.n_threads())
+    }
+}

@@ -1,0 +1,73 @@
+//! State of one running generation.
+
+use std::collections::VecDeque;
+
+use crate::cancel::CancelToken;
+use crate::draft::RejectionCounter;
+use crate::engine::event::TokenEvent;
+use crate::engine::output::Output;
+use crate::engine::projection::Projection;
+use crate::engine::stats::Stats;
+use crate::stream::Flow;
+use crate::token::TokenId;
+use crate::verify::{LogitsProcessor, Sampler, Walk};
+
+/// A generation, without the session that it runs on.
+pub(super) struct Run {
+    pub(super) cancel: CancelToken,
+    pub(super) sampler: Sampler,
+    pub(super) processors: Vec<Box<dyn LogitsProcessor>>,
+    pub(super) output: Output,
+    pub(super) projection: Projection,
+    pub(super) stats: Stats,
+    pub(super) rejections: RejectionCounter,
+    /// Committed tokens whose events the app has not taken.
+    pub(super) events: VecDeque<CommittedToken>,
+    /// Tokens of the newest step that the app has taken.
+    pub(super) n_taken: usize,
+    pub(super) prompt_len: usize,
+    /// Flash traffic when the generation began, and when its prompt was prefilled.
+    pub(super) flows: [Flow; 2],
+    /// Buffers of the walk.
+    pub(super) scratch: WalkScratch,
+}
+
+/// A committed token on its way to the app.
+pub(super) struct CommittedToken {
+    pub(super) event: TokenEvent,
+    /// The source that had drafted it, as an index into [`Stats::sources`].
+    pub(super) source: Option<usize>,
+}
+
+/// Buffers of the walk, kept between steps.
+#[derive(Default)]
+pub(super) struct WalkScratch {
+    /// The committed text, and the path behind it.
+    pub(super) text: Vec<TokenId>,
+    pub(super) walk: Walk,
+    /// The text that becomes final with each token of the path.
+    pub(super) pieces: Vec<String>,
+}
+
+impl Run {
+    /// The app takes the next token, if one is committed; counts it.
+    pub(super) fn take_token(&mut self) -> Option<TokenEvent> {
+        let CommittedToken { event, source } = self.events.pop_front()?;
+        self.output.take(&event.text);
+        self.n_taken += 1;
+        self.stats.tokens += 1;
+        if let Some(source) = source {
+            self.stats.sources[source].accepted += 1;
+        }
+        if self.events.is_empty() {
+            self.count_step();
+        }
+        Some(event)
+    }
+
+    /// The newest step ends: no more of its tokens will be taken.
+    pub(super) fn count_step(&mut self) {
+        let n_taken = std::mem::take(&mut self.n_taken);
+        self.stats.count_step(n_taken);
+    }
+}

@@ -1,0 +1,106 @@
+//! Ranges of a session's options.
+
+use crate::draft::{ReuseConfig, VERIFY_ROWS_MAX};
+use crate::engine::error::SessionError;
+use crate::engine::options::{
+    Acceptance, AcceptanceFloor, DraftPolicy, DraftRows, PidConfig, SessionOptions,
+};
+use crate::model::PREFILL_CHUNK_MAX;
+use crate::pruning::{PruningConfig, SHADOW_POOL_MAX};
+
+/// Checks every option of a session.
+///
+/// # Errors
+/// The first option that is out of its range.
+pub(super) fn check_options(
+    options: &SessionOptions,
+    context_len: usize,
+    context_len_max: usize,
+) -> Result<(), SessionError> {
+    check_policy(&options.policy)?;
+    check_acceptance(options.acceptance)?;
+    count("context_len", context_len, 2, context_len_max)?;
+    count("verify_rows_max", options.verify_rows_max, 1, VERIFY_ROWS_MAX)?;
+    count("prefill_chunk", options.prefill_chunk, 1, PREFILL_CHUNK_MAX)?;
+    count("projection_rows", options.projection_rows, 1, VERIFY_ROWS_MAX)?;
+    options.reuse.map_or(Ok(()), check_reuse)?;
+    options.pruning.map_or(Ok(()), check_pruning)?;
+    check_verify_lens(&options.verify_lens, options.verify_rows_max)
+}
+
+fn check_reuse(config: ReuseConfig) -> Result<(), SessionError> {
+    count("reuse.lifetime", config.lifetime as usize, 1, u32::MAX as usize)?;
+    count("reuse.tokens_max", config.tokens_max as usize, 1, ReuseConfig::TOKENS_MAX as usize)?;
+    if (0.0..=1.0).contains(&config.threshold) {
+        Ok(())
+    } else {
+        Err(SessionError::ReuseThreshold { given: config.threshold })
+    }
+}
+
+fn check_verify_lens(lens: &[usize], verify_rows_max: usize) -> Result<(), SessionError> {
+    let rises = lens.windows(2).all(|pair| pair[0] < pair[1]) && lens.first() != Some(&0);
+    let reaches = lens.last().is_none_or(|&last| (verify_rows_max..=VERIFY_ROWS_MAX).contains(&last));
+    if rises && reaches { Ok(()) } else { Err(SessionError::VerifyLens) }
+}
+
+fn check_pruning(config: PruningConfig) -> Result<(), SessionError> {
+    count("pruning.shadow_tokens", config.shadow_tokens, 0, SHADOW_POOL_MAX)?;
+    let saved_min = config.safeguards.map_or(0.0, |safeguards| safeguards.saved_min);
+    for (option, given) in [("pruning.threshold", config.threshold), ("pruning.saved_min", saved_min)] {
+        if !(0.0..=1.0).contains(&given) {
+            return Err(SessionError::PruningShare { option, given });
+        }
+    }
+    Ok(())
+}
+
+fn check_policy(policy: &DraftPolicy) -> Result<(), SessionError> {
+    match policy.rows {
+        DraftRows::Auto => {}
+        DraftRows::Fixed(k) => count("policy.rows", k, 1, DraftRows::MAX)?,
+        DraftRows::Pid(pid) => check_pid(pid)?,
+    }
+    if let Some(floor) = policy.floor {
+        count("policy.floor.window", floor.window, 1, AcceptanceFloor::STEPS_MAX)?;
+        count("policy.floor.pause", floor.pause, 1, AcceptanceFloor::STEPS_MAX)?;
+        number("policy.floor.rate_min", floor.rate_min, 0.0, 1.0)?;
+    }
+    policy.skip.temperature_max.map_or(Ok(()), |max| number("policy.skip.temperature_max", max, 0.0, 100.0))
+}
+
+fn check_pid(pid: PidConfig) -> Result<(), SessionError> {
+    number("policy.rows.set_point", pid.set_point, 0.0, 1.0)?;
+    for (option, gain) in [
+        ("policy.rows.proportional", pid.proportional),
+        ("policy.rows.integral", pid.integral),
+        ("policy.rows.derivative", pid.derivative),
+    ] {
+        number(option, gain, 0.0, PidConfig::GAIN_MAX)?;
+    }
+    count("policy.rows.rows_max", pid.rows_max, 1, DraftRows::MAX)?;
+    count("policy.rows.rows_min", pid.rows_min, 1, pid.rows_max)?;
+    count("policy.rows.rows_start", pid.rows_start, pid.rows_min, pid.rows_max)
+}
+
+fn check_acceptance(acceptance: Acceptance) -> Result<(), SessionError> {
+    match acceptance {
+        Acceptance::Strict => Ok(()),
+        Acceptance::LossyTopP(top_p) => number("acceptance.lossy_top_p", top_p, f32::MIN_POSITIVE, 1.0),
+    }
+}
+
+fn count(option: &'static str, given: usize, min: usize, max: usize) -> Result<(), SessionError> {
+    match (min..=max).contains(&given) {
+        true => Ok(()),
+        false => Err(SessionError::OutOfRange { option, given, min, max }),
+    }
+}
+
+/// NaN is outside of every range.
+fn number(option: &'static str, given: f32, min: f32, max: f32) -> Result<(), SessionError> {
+    match (min..=max).contains(&given) {
+        true => Ok(()),
+        false => Err(SessionError::NumberOutOfRange { option, given, min, max }),
+    }
+}

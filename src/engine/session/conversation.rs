@@ -1,0 +1,119 @@
+//! The conversation part of a session: its turns, and the tokens that stand for them.
+
+use crate::engine::error::SessionError;
+use crate::model::ModelConfig;
+use crate::token::TokenId;
+use crate::tokenizer::{Message, Role, Tokenizer, TokenizerError};
+
+/// Turns or plain text, as tokens.
+#[derive(Debug, Clone)]
+pub(in crate::engine) struct Conversation {
+    /// Committed tokens: prompt and output.
+    pub(in crate::engine) tokens: Vec<TokenId>,
+    /// Tokens that the session can hold.
+    pub(in crate::engine) context_len: usize,
+    messages: Vec<Message>,
+    /// Whether the tokens stand for `messages`.
+    is_encoded: bool,
+    /// Tokens up to the end of the newest answer; 0 if unknown.
+    answered_len: usize,
+}
+
+impl Conversation {
+    pub(super) fn new(context_len: usize) -> Self {
+        Self { tokens: Vec::new(), context_len, messages: Vec::new(), is_encoded: true, answered_len: 0 }
+    }
+
+    /// The turns so far, answers included.
+    pub(super) fn messages(&self) -> &[Message] {
+        &self.messages
+    }
+
+    /// Adds a turn.
+    ///
+    /// # Errors
+    /// [`SessionError::Mixed`]: the session holds plain text.
+    pub(super) fn push_turn(&mut self, message: Message) -> Result<(), SessionError> {
+        if self.messages.is_empty() && !self.tokens.is_empty() {
+            return Err(SessionError::Mixed);
+        }
+        self.messages.push(message);
+        self.is_encoded = false;
+        Ok(())
+    }
+
+    /// Removes the newest turn. Returns it with the number of tokens that stay valid.
+    pub(super) fn pop_turn(&mut self) -> Option<(Message, usize)> {
+        let popped = self.messages.pop()?;
+        let mut n_kept = self.tokens.len();
+        if popped.role == Role::Assistant {
+            // Encoding the turns again finds the tokens before the answer.
+            self.answered_len = 0;
+        } else {
+            n_kept = self.answered_len;
+        }
+        self.is_encoded = self.messages.is_empty();
+        Some((popped, if self.is_encoded { 0 } else { n_kept }))
+    }
+
+    /// Keeps the answer as a turn.
+    pub(in crate::engine) fn finish_turn(&mut self, text: &str) {
+        if !self.messages.is_empty() {
+            self.messages.push(Message::new(Role::Assistant, text));
+            self.answered_len = self.tokens.len();
+            self.is_encoded = false;
+        }
+    }
+
+    /// Checks that plain tokens may follow.
+    ///
+    /// # Errors
+    /// [`SessionError::Mixed`]: the session holds turns.
+    pub(super) fn check_plain(&self) -> Result<(), SessionError> {
+        if self.messages.is_empty() { Ok(()) } else { Err(SessionError::Mixed) }
+    }
+
+    /// Checks that `tokens` may follow the first `n_kept` tokens.
+    ///
+    /// # Errors
+    /// [`SessionError::TokenOutOfRange`], [`SessionError::ContextOverflow`].
+    pub(super) fn check_tokens(
+        &self,
+        config: &ModelConfig,
+        n_kept: usize,
+        tokens: &[TokenId],
+    ) -> Result<(), SessionError> {
+        let vocab_size = config.vocab_size;
+        if let Some(token) = tokens.iter().find(|t| t.index() >= vocab_size) {
+            return Err(SessionError::TokenOutOfRange { token: token.0, vocab_size });
+        }
+        let (n_tokens, context_len) = (n_kept.saturating_add(tokens.len()), self.context_len);
+        if n_tokens > context_len {
+            return Err(SessionError::ContextOverflow { n_tokens, context_len });
+        }
+        Ok(())
+    }
+
+    /// Encodes the turns; `None` if the tokens stand for them already.
+    pub(super) fn encode(&self, tokenizer: &Tokenizer) -> Result<Option<Vec<TokenId>>, TokenizerError> {
+        match (self.is_encoded, self.messages.is_empty()) {
+            (true, _) => Ok(None),
+            (false, true) => Ok(Some(Vec::new())),
+            (false, false) => tokenizer.encode_chat(&self.messages, true).map(Some),
+        }
+    }
+
+    /// The turns could not be encoded or do not fit: removes the newest one.
+    pub(super) fn drop_failed_turn(&mut self) {
+        self.messages.pop();
+        // The tokens are those of an earlier encoding, which a later one compares itself with.
+        self.is_encoded = self.messages.is_empty() && self.tokens.is_empty();
+    }
+
+    /// Replaces the tokens from `n_kept` on: they now stand for the turns.
+    pub(super) fn set_encoded(&mut self, n_kept: usize, tokens: &[TokenId]) {
+        self.tokens.truncate(n_kept);
+        self.tokens.extend_from_slice(&tokens[n_kept..]);
+        self.is_encoded = true;
+    }
+}

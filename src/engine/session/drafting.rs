@@ -1,0 +1,87 @@
+//! The drafting part of a session: its sources, the tree builder, and the policy of the running generation.
+
+use crate::cancel::CancelToken;
+use crate::draft::{BuilderConfig, CostProfile, DraftSource, DraftTree, ReliabilityTable, TreeBuilder};
+use crate::engine::policy::Policy;
+use crate::token::TokenId;
+
+/// State of drafting for one session.
+pub(in crate::engine) struct DraftingState {
+    pub(in crate::engine) sources: Vec<Box<dyn DraftSource>>,
+    pub(in crate::engine) builder: TreeBuilder,
+    pub(in crate::engine) policy: Policy,
+    /// Row costs, as the running generation has learnt them.
+    pub(in crate::engine) costs: CostProfile,
+    /// The newest step's draft.
+    pub(in crate::engine) tree: DraftTree,
+    /// Tokens that the sources have seen.
+    pub(in crate::engine) primed: usize,
+    /// Positions whose successors the sources have received.
+    pub(in crate::engine) calibrated: usize,
+    /// Whether a call of a source has begun and not ended: the source panicked, so its state is unknown.
+    is_disturbed: bool,
+}
+
+impl DraftingState {
+    pub(super) fn new(
+        sources: Vec<Box<dyn DraftSource>>,
+        bounds: BuilderConfig,
+        table: ReliabilityTable,
+    ) -> Self {
+        Self {
+            sources,
+            builder: TreeBuilder::with_table(bounds, table),
+            policy: Policy::disabled(),
+            costs: CostProfile::free_rows(1.0),
+            tree: DraftTree::default(),
+            primed: 0,
+            calibrated: 0,
+            is_disturbed: false,
+        }
+    }
+
+    /// A generation begins: long work of the sources stops with `cancel`.
+    pub(in crate::engine) fn begin(&mut self, policy: Policy, costs: CostProfile, cancel: &CancelToken) {
+        self.policy = policy;
+        self.costs = costs;
+        self.sources.iter_mut().for_each(|source| source.watch(cancel.flag()));
+    }
+
+    /// Runs `work` on the sources; if it panics, every source starts again before it is asked next.
+    pub(in crate::engine) fn guarded<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
+        self.is_disturbed = true;
+        let result = work(self);
+        self.is_disturbed = false;
+        result
+    }
+
+    /// Lets the sources see the committed tokens that they have not seen yet.
+    pub(in crate::engine) fn prime(&mut self, tokens: &[TokenId]) {
+        if self.is_disturbed {
+            self.guarded(|drafting| drafting.sources.iter_mut().for_each(|source| source.reset()));
+            (self.primed, self.calibrated) = (0, 0);
+        }
+        if self.primed < tokens.len() {
+            self.guarded(|drafting| drafting.sources.iter_mut().for_each(|source| source.prime(tokens)));
+            self.primed = tokens.len();
+        }
+    }
+
+    /// The committed text was truncated to `len` tokens. Automata cannot go back: their sources start again, and are primed
+    /// before the next step.
+    pub(in crate::engine) fn truncate(&mut self, len: usize) {
+        if self.is_disturbed {
+            return; // The sources start again anyway; a second panic, while the first one unwinds, would abort.
+        }
+        if len < self.primed.max(self.calibrated) {
+            self.guarded(|drafting| drafting.sources.iter_mut().for_each(|source| source.truncate(len)));
+            self.primed = 0;
+            self.calibrated = self.calibrated.min(len);
+        }
+    }
+
+    /// Bytes that drafting holds for this session.
+    pub(super) fn memory_usage(&self) -> usize {
+        self.builder.memory_usage() + self.sources.iter().map(|source| source.memory_usage()).sum::<usize>()
+    }
+}

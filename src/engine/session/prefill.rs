@@ -1,0 +1,82 @@
+//! Prefill: the prompt's tokens into the KV cache, chunk by chunk.
+
+use super::Session;
+use crate::cancel::CancelToken;
+use crate::engine::error::GenerateError;
+use crate::engine::stats::Stopwatch;
+use crate::model::transformer::{ForwardError, PassEnd};
+
+impl Session {
+    /// Prefills everything but the newest token, calling `progress` with (tokens done, tokens to do) after each chunk.
+    ///
+    /// [`Session::generate`] prefills by itself; an earlier call hides the time behind the user's typing.
+    ///
+    /// # Errors
+    /// [`GenerateError::Session`]: the turns cannot be encoded or do not fit; the newest turn is removed.
+    /// [`GenerateError::Forward`]: a pass failed or was cancelled; finished chunks stay, and a later call continues behind
+    /// them.
+    pub fn prefill(
+        &mut self,
+        cancel: &CancelToken,
+        progress: impl FnMut(usize, usize),
+    ) -> Result<(), GenerateError> {
+        self.encode_turns()?;
+        self.prefill_tokens(cancel, progress, &mut 0.0)
+    }
+
+    /// As [`prefill`](Self::prefill), of turns that are encoded; adds the time of calibration to `calibrate_us`.
+    pub(in crate::engine) fn prefill_tokens(
+        &mut self,
+        cancel: &CancelToken,
+        mut progress: impl FnMut(usize, usize),
+        calibrate_us: &mut f64,
+    ) -> Result<(), GenerateError> {
+        self.answer_pressure();
+        let Self { shared, options, conversation, target, drafting, .. } = self;
+        let tokens = &conversation.tokens;
+        let end = tokens.len().saturating_sub(1);
+        let start = target.kv.len().min(end);
+        // The newest token is the root of the next batch, so its slot must be free.
+        target.kv.truncate(end);
+        if let Some(reader) = &mut target.reader {
+            reader.extend(&shared.model, tokens);
+            drafting.guarded(|drafting| reader.extend_frequent(&shared.model, &mut drafting.sources));
+        }
+        let pass_end = match &target.reader {
+            Some(reader) if reader.reads_prefill() => PassEnd::Hidden,
+            _ => PassEnd::KeysAndValues,
+        };
+        if let Some(graphs) = shared.model.graphs() {
+            graphs.expect_prefill(start, end - start, options.prefill_chunk);
+        }
+        while self.target.kv.len() < end {
+            let done = self.target.kv.len();
+            let chunk_end = end.min(done + self.options.prefill_chunk);
+            let chunk = &self.conversation.tokens[done..chunk_end];
+            self.target.forward_chain(&self.shared, chunk, pass_end, None, cancel)?;
+            self.target.kv.commit_all(&self.target.batch);
+            if pass_end == PassEnd::Hidden {
+                let mut watch = Stopwatch::start();
+                self.calibrate_chunk(done)?;
+                watch.lap(calibrate_us);
+            }
+            progress(chunk_end - start, end - start);
+        }
+        Ok(())
+    }
+
+    /// Hands the successors of the chunk at position `first` to the sources, while its hidden states are there.
+    ///
+    /// # Errors
+    /// A streamed output matrix could not be read: the chunk's successors are unknown, and its tokens are committed.
+    fn calibrate_chunk(&mut self, first: usize) -> Result<(), ForwardError> {
+        let Self { shared, target, drafting, .. } = self;
+        let Some(reader) = &mut target.reader else { return Ok(()) };
+        let lists = reader.list_batch(shared, &mut target.workspace, target.batch.len())?;
+        drafting.guarded(|drafting| {
+            drafting.sources.iter_mut().for_each(|source| source.calibrate(first, lists));
+        });
+        drafting.calibrated = drafting.calibrated.max(first + lists.len());
+        Ok(())
+    }
+}

@@ -1,0 +1,92 @@
+//! The target part of a session: its KV cache, and the passes that fill it.
+
+use crate::cancel::CancelToken;
+use crate::draft::{DraftTree, NodeSet};
+use crate::engine::error::SessionError;
+use crate::engine::reader::Reader;
+use crate::engine::shared::Shared;
+use crate::kernels::KvType;
+use crate::model::transformer::{ForwardError, PassEnd};
+use crate::model::{Batch, Interlude, KvCache, Workspace};
+use crate::pruning::{Pruned, Pruner};
+use crate::token::TokenId;
+
+/// State of the target model for one session.
+pub(in crate::engine) struct TargetState {
+    pub(in crate::engine) kv: KvCache,
+    pub(in crate::engine) workspace: Workspace,
+    pub(in crate::engine) batch: Batch,
+    /// Cuts verification batches down, if the engine has a predictor.
+    pruner: Option<Pruner>,
+    /// Reads the target's rows for the sources that draft from them.
+    pub(in crate::engine) reader: Option<Reader>,
+}
+
+/// A verification batch after its pass.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::engine) struct Verified {
+    /// Nodes whose rows went through the whole target.
+    pub(in crate::engine) nodes: NodeSet,
+    /// The decision of the predictor; `None` if nothing was to be pruned.
+    pub(in crate::engine) pruned: Option<Pruned>,
+}
+
+impl TargetState {
+    /// A KV cache of `n_slots` slots and empty buffers.
+    ///
+    /// # Errors
+    /// There is no memory for the KV cache.
+    pub(super) fn new(
+        shared: &Shared,
+        kv_type: KvType,
+        n_slots: usize,
+        pruner: Option<Pruner>,
+        reader: Option<Reader>,
+    ) -> Result<Self, SessionError> {
+        let config = shared.model.config();
+        let kv = KvCache::new(config, kv_type, n_slots)?;
+        Ok(Self { kv, workspace: Workspace::new(config), batch: Batch::new(), pruner, reader })
+    }
+
+    /// Whether verification batches are cut down.
+    pub(in crate::engine) fn prunes(&self) -> bool {
+        self.pruner.is_some()
+    }
+
+    /// Runs `tokens` behind the cached ones, up to `end`. The KV cache holds them after
+    /// [`commit_all`](KvCache::commit_all).
+    pub(super) fn forward_chain(
+        &mut self,
+        shared: &Shared,
+        tokens: &[TokenId],
+        end: PassEnd,
+        interlude: Option<&mut dyn Interlude>,
+        cancel: &CancelToken,
+    ) -> Result<(), ForwardError> {
+        let Self { kv, workspace, batch, .. } = self;
+        batch.set_chain(kv.len(), tokens);
+        shared.model.forward_through(shared.compute(), batch, kv, workspace, end, interlude, cancel.flag())
+    }
+
+    /// Runs the rows of `tree`, padded to `n_rows`, behind the cached tokens, up to their final hidden states.
+    ///
+    /// # Errors
+    /// [`ForwardError`]; committed tokens and their keys and values are as they were.
+    pub(in crate::engine) fn verify(
+        &mut self,
+        shared: &Shared,
+        tree: &DraftTree,
+        n_rows: usize,
+        batch_lens: &[usize],
+        cancel: &CancelToken,
+    ) -> Result<Verified, ForwardError> {
+        let Self { kv, workspace, batch, pruner, .. } = self;
+        batch.set_tree(kv.len(), tree.tokens(), tree.parents(), n_rows);
+        let mut pass = pruner.as_mut().and_then(|pruner| pruner.pass(tree, batch_lens));
+        let interlude = pass.as_mut().map(|pass| pass as &mut dyn Interlude);
+        let (compute, end) = (shared.compute(), PassEnd::Hidden);
+        shared.model.forward_through(compute, batch, kv, workspace, end, interlude, cancel.flag())?;
+        let pruned = pass.and_then(|pass| pass.pruned());
+        Ok(Verified { nodes: pruned.map_or(NodeSet::ALL, |pruned| pruned.kept), pruned })
+    }
+}

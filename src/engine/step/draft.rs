@@ -1,0 +1,27 @@
+//! The draft tree of the step.
+
+use super::decide::Decision;
+use crate::engine::session::{DraftingState, Session};
+
+/// The step's draft; its tree is in [`DraftingState::tree`].
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Drafted {
+    /// Rows of the verification batch, padding included.
+    pub(super) n_rows: usize,
+    /// Draft tokens that the builder has weighed.
+    pub(super) n_considered: usize,
+}
+
+/// Builds the tree behind the newest committed token. A tree of the root alone is plain decoding.
+pub(super) fn draft(session: &mut Session, decision: &Decision) -> Drafted {
+    let tokens = &session.conversation.tokens;
+    match decision.limits() {
+        Some(limits) => session.drafting.guarded(|drafting| {
+            let DraftingState { sources, builder, costs, tree, .. } = drafting;
+            builder.build(sources, tokens, limits, costs, tree);
+        }),
+        None => session.drafting.tree.start(tokens[tokens.len() - 1]),
+    }
+    let DraftingState { builder, costs, tree, .. } = &session.drafting;
+    Drafted { n_rows: costs.batch_len(tree.len()), n_considered: builder.n_considered() }
+}

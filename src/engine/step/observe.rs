@@ -1,0 +1,101 @@
+//! Learning from the step: sources, reliability, costs, policy and statistics. Changes nothing else.
+
+use super::decide::Decision;
+use super::draft::Drafted;
+use super::overlap::StepFlows;
+use crate::draft::{NodeIdx, StepOutcome};
+use crate::engine::reader::Reader;
+use crate::engine::run::Run;
+use crate::engine::session::{DraftingState, Session, TargetState, Verified};
+use crate::model::streamed::Streamed;
+
+/// What the stages of the step have returned.
+pub(super) struct Step {
+    pub(super) decision: Decision,
+    pub(super) drafted: Drafted,
+    pub(super) verified: Verified,
+    pub(super) n_replaced: usize,
+    /// Time of the forward pass, in µs.
+    pub(super) forward_us: f64,
+    pub(super) flows: StepFlows,
+}
+
+/// Lets every learner see the committed step.
+pub(super) fn observe(session: &mut Session, run: &mut Run, step: &Step) {
+    observe_costs(session, run, step);
+    read_rows(session, run, step);
+    count(session, run, step);
+    let is_dormant = session.is_dormant();
+    let Session { conversation, target, drafting, .. } = session;
+    let (tokens, walk) = (&conversation.tokens, &run.scratch.walk);
+    let confidence = target.reader.as_ref().map_or(&[][..], Reader::confidence);
+    drafting.guarded(|drafting| {
+        let DraftingState { sources, builder, tree, primed, .. } = drafting;
+        let (accepted, new_tokens) = (&walk.path()[1..], walk.tokens());
+        let outcome = StepOutcome { tree, accepted, new_tokens, confidence };
+        run.rejections.observe(&outcome);
+        if !is_dormant {
+            builder.observe(sources, tokens, &outcome);
+            *primed = tokens.len();
+        }
+    });
+}
+
+/// Costs learn the time of the batch, and how much drafting its reads could have hidden.
+fn observe_costs(session: &mut Session, run: &Run, step: &Step) {
+    let Session { shared, drafting, .. } = session;
+    // Choosing tokens costs the same in plain decoding, and is no part of the batch.
+    let batch_us = step.forward_us + run.projection.time_us() + step.flows.read_us();
+    let ring_bytes = shared.model.streamed().map_or(0, Streamed::ring_bytes);
+    drafting.costs.observe(step.drafted.n_rows, drafting.tree.n_leaves(), batch_us as f32);
+    drafting.costs.observe_hidden(step.flows.hidden_us(ring_bytes) as f32);
+}
+
+/// Hands the target's distributions at the step's rows to the sources, while the hidden states are there.
+fn read_rows(session: &mut Session, run: &Run, step: &Step) {
+    let Session { shared, conversation, target, drafting, .. } = session;
+    let TargetState { reader: Some(reader), workspace, .. } = target else { return };
+    let (tokens, path) = (&conversation.tokens, run.scratch.walk.path());
+    // The root was the newest token before the step.
+    let first = tokens.len() - path.len() - 1;
+    let lists = reader.visited();
+    drafting.guarded(|drafting| {
+        drafting.sources.iter_mut().for_each(|source| source.calibrate(first, lists));
+    });
+    drafting.calibrated = first + lists.len();
+    reader.extend(&shared.model, &tokens[first + 1..]);
+    reader.judge(shared, workspace, &drafting.tree, step.verified.nodes, path);
+}
+
+/// Counts the step's rows and decisions. (Tokens are counted when the app takes them.)
+fn count(session: &mut Session, run: &mut Run, step: &Step) {
+    let DraftingState { tree, policy, .. } = &mut session.drafting;
+    let Run { stats, output, projection, scratch, .. } = run;
+    let (walk, n_rows) = (&scratch.walk, step.drafted.n_rows);
+    let (n_visited, n_new) = (walk.path().len(), walk.tokens().len());
+    if let Some(pruning) = stats.pruning.as_mut().filter(|_| tree.len() > 1) {
+        let named = tree.child(walk.path()[n_visited - 1], walk.tokens()[n_new - 1]);
+        let is_cut_short = named.is_some_and(|node| !step.verified.nodes.contains(node));
+        pruning.count_step(n_rows, step.verified.pruned);
+        pruning.cut_short += usize::from(is_cut_short);
+    }
+    for source in (1..tree.len()).filter_map(|node| tree.source(NodeIdx(node as u32))) {
+        stats.sources[source].drafted += 1;
+    }
+    stats.rows.valid += n_visited;
+    stats.rows.wasted += tree.len() - n_visited;
+    stats.rows.padded += n_rows - tree.len();
+    stats.rows.projected += projection.n_projected();
+    if let Some(lossy) = &mut stats.lossy {
+        lossy.replaced += step.n_replaced;
+    }
+    policy.observe(step.decision.rows, (tree.len() - 1, n_visited - 1), &mut stats.policy);
+    if tree.len() == 1 {
+        *(match step.decision.rows {
+            Err(skip) => skip.counter(&mut stats.drafting_off),
+            Ok(_) if output.remaining() + n_new <= 1 => &mut stats.drafting_off.output_end,
+            Ok(_) if step.drafted.n_considered > 0 => &mut stats.drafting_off.not_worth,
+            Ok(_) => &mut stats.drafting_off.no_candidate,
+        }) += 1;
+    }
+}

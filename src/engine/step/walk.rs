@@ -1,0 +1,69 @@
+//! The walk: the target's own choices, followed through the draft tree.
+
+use crate::engine::error::GenerateError;
+use crate::engine::output::Scanner;
+use crate::engine::run::{Run, WalkScratch};
+use crate::engine::session::{Session, Verified};
+use crate::engine::stats::LossyStats;
+use crate::verify;
+
+/// The walk of one step. Visited nodes, chosen tokens and their texts are in [`Run::scratch`].
+pub(super) struct Walked {
+    /// Where the output stands behind the last chosen token.
+    pub(super) scanner: Scanner,
+    /// Tokens that lossy acceptance took in place of the target's choice.
+    pub(super) n_replaced: usize,
+    /// The last visited node has no token: its logits could not be computed, or the sampler found none.
+    pub(super) failure: Option<GenerateError>,
+}
+
+/// Chooses a token at each visited node, from that node's own logits and with its path as the text, until no drafted token
+/// is chosen, or the output ends.
+///
+/// Changes nothing but scratch buffers, and the list of visited rows that calibration takes from the projected logits.
+pub(super) fn walk(session: &mut Session, run: &mut Run, verified: Verified) -> Walked {
+    let Session { shared, conversation, target, drafting, .. } = session;
+    let tree = &drafting.tree;
+    let Run { sampler, processors, output, projection, stats, scratch, .. } = run;
+    let WalkScratch { text, walk, pieces } = scratch;
+    let (limits, mut scanner) = (&output.limits, output.scanner.clone());
+    let lossy_top_p = stats.lossy.map(|LossyStats { top_p, .. }| top_p);
+    let (workspace, mut reader) = (&mut target.workspace, target.reader.as_mut());
+    let mut n_replaced = 0;
+
+    // An earlier walk that panicked may have left more than the committed text.
+    text.truncate(conversation.tokens.len());
+    text.extend_from_slice(&conversation.tokens[text.len()..]);
+    let n_committed = text.len();
+    pieces.clear();
+    projection.clear();
+    if let Some(reader) = &mut reader {
+        reader.start_walk();
+    }
+    let result = verify::walk(
+        tree,
+        verified.nodes,
+        walk,
+        |node, chosen| {
+            text.extend_from_slice(&chosen[text.len() - n_committed..]);
+            let logits = projection.logits(shared, workspace, tree, verified.nodes, node)?;
+            if let Some(reader) = &mut reader {
+                reader.list_visited(shared, logits);
+            }
+            processors.iter_mut().for_each(|processor| processor.process(text, logits));
+            let Some(top_p) = lossy_top_p else {
+                return sampler.choose(text, logits).map_err(GenerateError::from);
+            };
+            let drafted = tree.children(node).filter(|&child| verified.nodes.contains(child));
+            let drafted = drafted.map(|child| tree.token(child));
+            let choice = sampler.choose_or_accept(text, logits, drafted, top_p)?;
+            n_replaced += usize::from(choice.is_replaced);
+            Ok(choice.token)
+        },
+        |token| {
+            pieces.push(scanner.push(limits, &shared.tokenizer, token));
+            scanner.finish().is_some()
+        },
+    );
+    Walked { scanner, n_replaced, failure: result.err() }
+}
