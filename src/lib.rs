@@ -14,6 +14,7 @@ mod pruning;
 mod replace;
 mod sam;
 mod schedule;
+mod setters;
 mod stream;
 mod task;
 mod token;

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Run, Tiny, fixtures, plain, prompt, run_in, samplings};
+use common::{Run, Tiny, cancelled_token, fixtures, plain, prompt, run_in, samplings};
 use refrain::internals::draft::CostProfile;
 use refrain::internals::draft_model::{ModelRule, VocabularyMismatch};
 use refrain::internals::engine::ProjectionMode;
@@ -191,10 +191,7 @@ fn sessions_that_go_on() {
             let taken = run_in(&mut session, options, 5);
             assert_eq!(taken.tokens, fresh(&tokens).tokens[..5]);
             // A wish to stop that comes before anything was computed.
-            let cancelled = GenerateOptions {
-                cancel: cancelled_token(),
-                ..GenerateOptions { ignore_eos: true, ..options(sampling) }
-            };
+            let cancelled = GenerateOptions { cancel: cancelled_token(), ..GenerateOptions::default() };
             let nothing = run_in(&mut session, cancelled, usize::MAX);
             assert!(nothing.tokens.is_empty());
             let tokens = session.tokens().to_vec();

@@ -4,7 +4,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{Rng, Run, Tiny, fixtures, plain, prompt, run, run_in, samplings};
+use common::{Rng, Run, Tiny, cancelled_token, fixtures, plain, prompt, run, run_in, samplings};
 use refrain::internals::draft::CostProfile;
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong, Random};
 use refrain::internals::engine::ProjectionMode;

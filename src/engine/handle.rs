@@ -1,5 +1,6 @@
 //! [`Engine`]: a loaded model, shared by threads.
 
+use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -32,6 +33,17 @@ pub struct Engine {
 
 /// Threads at most; no phone or laptop has more cores.
 const THREADS_MAX: usize = 256;
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (isa, n_threads) = self.compute();
+        f.debug_struct("Engine")
+            .field("config", self.config())
+            .field("isa", &isa)
+            .field("n_threads", &n_threads)
+            .finish_non_exhaustive()
+    }
+}
 
 impl Engine {
     /// Loads the checkpoint at `path`: a GGUF file, a Hugging Face folder, a packed file, or a folder of static graphs.

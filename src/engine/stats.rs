@@ -11,6 +11,7 @@ use crate::stream::{Flow, ReadMode};
 
 /// Statistics of one generation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct Stats {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
@@ -49,6 +50,7 @@ pub struct Stats {
 
 /// What a generation read from flash.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct StreamingStats {
     /// How the file was read.
     pub read_mode: ReadMode,
@@ -84,6 +86,7 @@ impl StreamingStats {
 
 /// What one source drafted.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct SourceStats {
     /// Its kind.
     pub kind: SourceKind,
@@ -101,6 +104,7 @@ pub struct SourceStats {
 /// Rows of the verification batches: `valid + wasted + padded` in all. (CoordGen and sd.npu call what is padded
 /// underutilised.)
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct RowStats {
     /// Roots and accepted draft tokens: rows whose logits gave a token.
     pub valid: usize,
@@ -131,6 +135,7 @@ impl std::ops::AddAssign for RowStats {
 /// How drafts were pruned. (How many tokens would have been accepted of what was left behind, nobody knows: `refrain bench ablate`
 /// compares.)
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct PruningStats {
     /// Steps whose batch was cut down.
     pub pruned_steps: usize,
@@ -176,6 +181,7 @@ impl std::ops::AddAssign for PruningStats {
 
 /// Steps that drafted nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct DraftingOffStats {
     /// Drafting is off by option.
     pub disabled: usize,
@@ -201,6 +207,7 @@ pub struct DraftingOffStats {
 
 /// What the policy has done besides turning drafting off.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct PolicyStats {
     /// Steps that could have drafted more rows but for heat.
     pub heat_limited: usize,
@@ -217,6 +224,7 @@ pub struct PolicyStats {
 
 /// What lossy acceptance has done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct LossyStats {
     /// The probability that a nucleus has.
     pub top_p: f32,
@@ -226,6 +234,7 @@ pub struct LossyStats {
 
 /// Microseconds per stage.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct StageTimes {
     /// The prompt's forward passes.
     pub prefill: f64,

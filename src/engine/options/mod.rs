@@ -5,6 +5,8 @@
 
 mod policy;
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::cancel::CancelToken;
@@ -16,6 +18,7 @@ use crate::model::graphs::Switching;
 use crate::model::weights::{PackedAccess, Quantize};
 use crate::profile::{MachineProfile, kv_type_name};
 use crate::pruning::PruningConfig;
+use crate::setters::setters;
 use crate::stream::StreamOptions;
 use crate::token::TokenId;
 use crate::verify::{LogitsProcessor, Sampling};
@@ -24,6 +27,7 @@ pub use policy::{Acceptance, AcceptanceFloor, DraftPolicy, DraftRows, LOSSY_ROWS
 
 /// Options of an [`Engine`](crate::engine::Engine). None of them but `quantize` changes a bit of the output.
 #[derive(Debug, Clone, Default)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct EngineOptions {
     /// Threads of the forward pass, the caller's included; `None`: the physical performance cores that the process may use.
     pub n_threads: Option<usize>,
@@ -52,8 +56,22 @@ pub struct EngineOptions {
     pub history_tokens_max: Option<u32>,
 }
 
+setters!(EngineOptions {
+    with_n_threads: n_threads: Option<usize>,
+    with_isa: isa: Option<IsaKind>,
+    with_quantize: quantize: Quantize,
+    with_packed_access: packed_access: PackedAccess,
+    with_cost_profile: cost_profile: Option<CostProfile>,
+    with_profile: profile: Option<MachineProfile>,
+    with_graph_memory_max: graph_memory_max: Option<u64>,
+    with_graph_switching: graph_switching: Switching,
+    with_streaming: streaming: Option<StreamOptions>,
+    with_history_tokens_max: history_tokens_max: Option<u32>,
+});
+
 /// Options of a draft model. None of them changes a bit of the output.
 #[derive(Debug, Clone, Default)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct DraftModelOptions {
     /// What the matrices become while loading.
     pub quantize: Quantize,
@@ -62,6 +80,12 @@ pub struct DraftModelOptions {
     /// What a pass costs by its rows; `None`: measured while loading.
     pub cost_profile: Option<CostProfile>,
 }
+
+setters!(DraftModelOptions {
+    with_quantize: quantize: Quantize,
+    with_packed_access: packed_access: PackedAccess,
+    with_cost_profile: cost_profile: Option<CostProfile>,
+});
 
 /// Whether a session drafts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -126,6 +150,7 @@ pub enum ProjectionMode {
 /// `acceptance` and, where the output ends for want of room, `context_len`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct SessionOptions {
     /// Tokens of prompt and output together; `None`: what the model was trained for, at most
     /// [`CONTEXT_LEN_DEFAULT_MAX`].
@@ -164,6 +189,25 @@ pub struct SessionOptions {
     /// Rows of a wave of [`ProjectionMode::OnDemand`] at most; of a streamed output matrix more, as far as their logits take 8 MiB.
     pub projection_rows: usize,
 }
+
+setters!(SessionOptions {
+    with_context_len: context_len: Option<usize>,
+    with_kv_type: kv_type: KvType,
+    with_drafting: drafting: Drafting,
+    with_policy: policy: DraftPolicy,
+    with_acceptance: acceptance: Acceptance,
+    with_draft_model: draft_model: bool,
+    with_calibration: calibration: Calibration,
+    with_reuse: reuse: Option<ReuseConfig>,
+    with_pruning: pruning: Option<PruningConfig>,
+    with_namespace: namespace: String,
+    with_history: history: bool,
+    with_verify_rows_max: verify_rows_max: usize,
+    with_verify_lens: verify_lens: Vec<usize>,
+    with_prefill_chunk: prefill_chunk: usize,
+    with_projection: projection: ProjectionMode,
+    with_projection_rows: projection_rows: usize,
+});
 
 /// The context that a session gets when it does not ask for one, in tokens: a KV cache of a 1.5 B model stays near 100 MB.
 pub const CONTEXT_LEN_DEFAULT_MAX: usize = 4096;
@@ -204,6 +248,7 @@ impl Default for SessionOptions {
 }
 
 /// Options of one generation.
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct GenerateOptions {
     /// Output tokens at most.
     pub max_tokens: usize,
@@ -223,6 +268,16 @@ pub struct GenerateOptions {
     pub cancel: CancelToken,
 }
 
+setters!(GenerateOptions {
+    with_max_tokens: max_tokens: usize,
+    with_sampling: sampling: Sampling,
+    with_stop: stop: Vec<String>,
+    with_stop_tokens: stop_tokens: Vec<TokenId>,
+    with_ignore_eos: ignore_eos: bool,
+    with_processors: processors: Vec<Box<dyn LogitsProcessor>>,
+    with_cancel: cancel: CancelToken,
+});
+
 /// The longest stop string, in bytes: text that may become one is held back.
 pub const STOP_BYTES_MAX: usize = 1024;
 
@@ -237,5 +292,20 @@ impl Default for GenerateOptions {
             processors: Vec::new(),
             cancel: CancelToken::new(),
         }
+    }
+}
+
+impl fmt::Debug for GenerateOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { max_tokens, sampling, stop, stop_tokens, ignore_eos, processors, cancel } = self;
+        f.debug_struct("GenerateOptions")
+            .field("max_tokens", max_tokens)
+            .field("sampling", sampling)
+            .field("stop", stop)
+            .field("stop_tokens", stop_tokens)
+            .field("ignore_eos", ignore_eos)
+            .field("n_processors", &processors.len())
+            .field("cancel", cancel)
+            .finish()
     }
 }

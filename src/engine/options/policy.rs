@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::draft::VERIFY_ROWS_MAX;
+use crate::setters::setters;
 
 /// When a session drafts, and how many rows. None of it changes a bit of the output.
 ///
@@ -10,6 +11,7 @@ use crate::draft::VERIFY_ROWS_MAX;
 /// [`Engine::set_memory_pressure`](crate::engine::Engine::set_memory_pressure)) bounds whatever is chosen here.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct DraftPolicy {
     /// How many rows a step drafts.
     pub rows: DraftRows,
@@ -19,6 +21,12 @@ pub struct DraftPolicy {
     /// Which generations do not draft at all.
     pub skip: SkipRules,
 }
+
+setters!(DraftPolicy {
+    with_rows: rows: DraftRows,
+    with_floor: floor: Option<AcceptanceFloor>,
+    with_skip: skip: SkipRules,
+});
 
 /// How many rows a step drafts, the root not counted: the *k* of speculative decoding.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
@@ -53,6 +61,7 @@ impl DraftRows {
 /// "Integrator windup and how to avoid it", American Control Conference 1989).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct PidConfig {
     /// Accepted drafted rows ÷ drafted rows that is aimed at, 0..=1. Default 0.6: the last row of a draft then comes true about
     /// as often as not, where one more costs what it brings if a row costs half a step.
@@ -70,6 +79,16 @@ pub struct PidConfig {
     /// Rows at most, up to [`DraftRows::MAX`]. Default 15: with the root, a batch of 16.
     pub rows_max: usize,
 }
+
+setters!(PidConfig {
+    with_set_point: set_point: f32,
+    with_proportional: proportional: f32,
+    with_integral: integral: f32,
+    with_derivative: derivative: f32,
+    with_rows_start: rows_start: usize,
+    with_rows_min: rows_min: usize,
+    with_rows_max: rows_max: usize,
+});
 
 impl PidConfig {
     /// The weight of the newest step in the acceptance rate: of a rate over some three steps, which is as long as one
@@ -102,6 +121,7 @@ impl Default for PidConfig {
 /// passes sets the pause back. A decision always takes a whole window, so the policy cannot swing from step to step.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct AcceptanceFloor {
     /// Steps that drafted, over which acceptance is counted, 1..=[`AcceptanceFloor::STEPS_MAX`]. Default 16.
     pub window: usize,
@@ -111,6 +131,12 @@ pub struct AcceptanceFloor {
     /// Plain steps before drafting is tried again, 1..=[`AcceptanceFloor::STEPS_MAX`]. Default 32.
     pub pause: usize,
 }
+
+setters!(AcceptanceFloor {
+    with_window: window: usize,
+    with_rate_min: rate_min: f32,
+    with_pause: pause: usize,
+});
 
 impl AcceptanceFloor {
     /// Steps of a window or a pause at most.
@@ -128,6 +154,7 @@ impl Default for AcceptanceFloor {
 /// Generations that decode plainly from their first token to their last. All rules are off by default.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct SkipRules {
     /// Those that may give fewer tokens than this, by `max_tokens` and the room in the context.
     pub tokens_min: usize,
@@ -138,6 +165,12 @@ pub struct SkipRules {
     /// system does not say, the rule does not apply.
     pub available_bytes_min: u64,
 }
+
+setters!(SkipRules {
+    with_tokens_min: tokens_min: usize,
+    with_temperature_max: temperature_max: Option<f32>,
+    with_available_bytes_min: available_bytes_min: u64,
+});
 
 /// Which tokens the target accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]

@@ -15,6 +15,7 @@ pub type LogitsReceiver<'a> = &'a mut dyn FnMut(&[f32]);
 
 /// How likely the model finds each token of a text.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct Score {
     /// Natural logarithm of each token's probability, from the second token on.
     pub log_probabilities: Vec<f64>,
@@ -24,6 +25,7 @@ pub struct Score {
 
 /// What the model makes of one position of a text: see [`Session::trace`].
 #[derive(Debug, Clone, Copy)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct Traced<'a> {
     /// The position, from 0.
     pub position: usize,

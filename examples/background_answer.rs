@@ -1,0 +1,66 @@
+//! Keeps a running answer in a struct, drives it from a worker thread, and goes on with the session afterwards.
+//!
+//! ```sh
+//! cargo run --release --example background_answer
+//! ```
+
+use std::error::Error;
+use std::path::Path;
+use std::sync::mpsc::{self, Receiver};
+use std::thread::{self, JoinHandle};
+
+use refrain::{
+    CancelToken, Engine, EngineOptions, Event, GenerateOptions, PromptPassage, Role, Session, SessionOptions, Task,
+};
+
+/// An answer on its way to the screen.
+struct Answer {
+    pieces: Receiver<String>,
+    cancel: CancelToken,
+    worker: JoinHandle<Session>,
+}
+
+impl Answer {
+    /// Starts to answer. The worker owns the session until the answer has ended.
+    fn start(session: Session, max_tokens: usize) -> Result<Self, Box<dyn Error>> {
+        let options = GenerateOptions::default().with_max_tokens(max_tokens);
+        let mut generation = session.into_generation(options)?;
+        let cancel = generation.cancel_token();
+        let (sender, pieces) = mpsc::channel();
+        let worker = thread::spawn(move || {
+            for event in &mut generation {
+                match event {
+                    Ok(Event::Token(token)) if sender.send(token.text).is_ok() => {}
+                    // The answer has ended, or nobody reads it any more.
+                    _ => break,
+                }
+            }
+            generation.into_session()
+        });
+        Ok(Self { pieces, cancel, worker })
+    }
+
+    /// Stops the answer, if it still runs, and returns the session for the next question.
+    fn finish(self) -> Session {
+        self.cancel.cancel();
+        self.worker.join().expect("the worker does not panic")
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/target.gguf");
+    let engine = Engine::open(model, EngineOptions::default())?;
+    let mut session = engine.session(SessionOptions::default())?;
+    let note = PromptPassage { title: "Trip to Aniarda", text: "Nadia and Tomas come along. The train leaves at 08:15." };
+    session.append_turn(Role::User, Task::Answer.user_message(&[note], "Who comes along?"))?;
+
+    let answer = Answer::start(session, 40)?;
+    for piece in &answer.pieces {
+        print!("{piece}");
+    }
+    println!();
+
+    let session = answer.finish();
+    println!("the session holds {} turns and {} tokens", session.turns().len(), session.tokens().len());
+    Ok(())
+}

@@ -1,0 +1,310 @@
+//! Generations that own their session, and generations whose processors or sources panic.
+
+mod common;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread;
+
+use common::{Tiny, plain, prompt, run_in};
+use refrain::internals::draft::testing::AlwaysRight;
+use refrain::{
+    Anchor, Candidates, Cursor, DraftSource, Drafting, Engine, Event, FinishReason, GenerateError,
+    GenerateOptions, LogitsProcessor, OwnedGeneration, Role, Session, SessionError, SessionOptions,
+    SourceKind, StepOutcome, TokenId,
+};
+
+fn options(max_tokens: usize) -> GenerateOptions {
+    GenerateOptions { max_tokens, ignore_eos: true, ..GenerateOptions::default() }
+}
+
+fn known(engine: &Engine, prompt: &[TokenId], n: usize) -> Vec<TokenId> {
+    common::run(engine, plain(), Vec::new(), prompt, options(n)).tokens
+}
+
+/// A session whose drafts are all right, so that steps commit many tokens.
+fn drafted(engine: &Engine, prompt: &[TokenId], known: &[TokenId]) -> Session {
+    let base = SessionOptions { drafting: Drafting::OwnSources, history: false, ..SessionOptions::default() };
+    let mut session = engine.session(base).unwrap();
+    session.add_source(Box::new(AlwaysRight::new(prompt.len(), known.to_vec()))).unwrap();
+    session.append_tokens(prompt).unwrap();
+    session
+}
+
+fn token(item: Option<Result<Event, GenerateError>>) -> TokenId {
+    match item {
+        Some(Ok(Event::Token(token))) => token.id,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn an_owned_generation_is_sent_stored_and_gives_its_session_back() {
+    fn assert_owned<T: Send + 'static>(_: &T) {}
+    struct Screen {
+        answer: Option<OwnedGeneration>,
+    }
+    let engine = Tiny::default().engine(2);
+    let prompt = prompt(1, 40);
+    let expected = known(&engine, &prompt, 30);
+    let generation = drafted(&engine, &prompt, &expected).into_generation(options(20)).unwrap();
+    assert_owned(&generation);
+    let mut screen = Screen { answer: Some(generation) };
+    let first = token(screen.answer.as_mut().unwrap().next());
+    let worker = thread::spawn(move || {
+        let mut tokens = vec![first];
+        let mut generation = screen.answer.take().unwrap();
+        for item in &mut generation {
+            match item.unwrap() {
+                Event::Token(token) => tokens.push(token.id),
+                Event::Done(summary) => assert_eq!(summary.finish, FinishReason::MaxTokens),
+                other => panic!("{other:?}"),
+            }
+        }
+        (tokens, generation.into_session())
+    });
+    let (tokens, mut session) = worker.join().unwrap();
+    assert_eq!(tokens, expected[..20]);
+    assert_eq!(session.tokens()[prompt.len()..], expected[..20]);
+    assert_eq!(run_in(&mut session, options(10), usize::MAX).tokens, expected[20..], "and goes on");
+}
+
+#[test]
+fn an_owned_generation_that_is_left_early_holds_the_tokens_that_were_taken() {
+    let engine = Tiny::default().engine(1);
+    let prompt = prompt(2, 40);
+    let expected = known(&engine, &prompt, 30);
+    for taken in 0..14 {
+        let mut generation = drafted(&engine, &prompt, &expected).into_generation(options(30)).unwrap();
+        for &id in &expected[..taken] {
+            assert_eq!(token(generation.next()), id);
+        }
+        assert_eq!(generation.stats().tokens, taken);
+        let accepted: usize = generation.stats().sources.iter().map(|source| source.accepted).sum();
+        assert!(accepted <= taken);
+        let mut session = generation.into_session();
+        assert_eq!(session.tokens()[prompt.len()..], expected[..taken]);
+        assert_eq!(run_in(&mut session, options(30 - taken), usize::MAX).tokens, expected[taken..]);
+    }
+}
+
+#[test]
+fn text_and_statistics_are_those_of_the_tokens_that_were_taken() {
+    let engine = Tiny::default().engine(1);
+    let prompt = prompt(3, 40);
+    let expected = known(&engine, &prompt, 30);
+    let mut session = drafted(&engine, &prompt, &expected);
+    let mut generation = session.generate(options(30)).unwrap();
+    let mut text = String::new();
+    assert_eq!((generation.text(), generation.stats().tokens), ("", 0));
+    for n in 1..=20 {
+        let Some(Ok(Event::Token(token))) = generation.next() else { panic!("a token") };
+        text.push_str(&token.text);
+        assert_eq!(generation.text(), text);
+        let stats = generation.stats();
+        assert_eq!(stats.tokens, n);
+        assert!(stats.sources[0].accepted <= n && stats.sources[0].accepted <= stats.sources[0].drafted);
+    }
+}
+
+#[test]
+fn a_refused_generation_gives_its_session_back() {
+    let engine = Tiny::default().engine(1);
+    let session = engine.session(plain()).unwrap();
+    let refused = session.into_generation(options(1)).unwrap_err();
+    assert!(matches!(refused.error, GenerateError::EmptyPrompt));
+    let mut session = *refused.session;
+    session.append_tokens(&prompt(1, 9)).unwrap();
+    assert_eq!(run_in(&mut session, options(3), usize::MAX).tokens.len(), 3);
+}
+
+#[test]
+fn a_cancel_token_stops_its_own_generation_alone() {
+    let engine = Tiny::default().engine(1);
+    let mut session = engine.session(plain()).unwrap();
+    session.append_tokens(&prompt(4, 20)).unwrap();
+    let mut first = session.generate(options(50)).unwrap();
+    let cancel = first.cancel_token();
+    token(first.next());
+    cancel.cancel();
+    let done = first.find_map(|item| match item.unwrap() {
+        Event::Done(summary) => Some(summary.finish),
+        _ => None,
+    });
+    assert_eq!(done, Some(FinishReason::Cancelled));
+    drop(first);
+    cancel.cancel();
+    assert_eq!(run_in(&mut session, options(7), usize::MAX).finish, FinishReason::MaxTokens);
+}
+
+/// Panics when the target is asked for the token at a position.
+struct PanicsAt(usize);
+
+impl LogitsProcessor for PanicsAt {
+    fn process(&mut self, tokens: &[TokenId], _: &mut [f32]) {
+        assert_ne!(tokens.len(), self.0, "as the test wants it");
+    }
+}
+
+/// A processor that panics at any visited node, of the first step or a later one: the panic unwinds, the tokens before
+/// the step stay, and the session goes on with the text of plain decoding.
+#[test]
+fn a_processor_that_panics_unwinds_and_leaves_a_usable_session() {
+    let engine = Tiny::default().engine(2);
+    let prompt = prompt(5, 40);
+    let expected = known(&engine, &prompt, 30);
+    for place in 0..12 {
+        let mut session = drafted(&engine, &prompt, &expected);
+        let processors: Vec<Box<dyn LogitsProcessor>> = vec![Box::new(PanicsAt(prompt.len() + place))];
+        let mut generation = session.generate(GenerateOptions { processors, ..options(30) }).unwrap();
+        let mut tokens = Vec::new();
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            loop {
+                tokens.push(token(generation.next()));
+            }
+        }));
+        assert!(panicked.is_err());
+        assert!(generation.next().is_none(), "a generation that panicked has ended");
+        drop(generation);
+        assert_eq!(tokens, expected[..tokens.len()]);
+        assert!(tokens.len() <= place);
+        assert_eq!(session.tokens()[prompt.len()..], tokens);
+        let rest = run_in(&mut session, options(30 - tokens.len()), usize::MAX);
+        assert_eq!(rest.tokens, expected[tokens.len()..]);
+
+        // The same while the generation is dropped by the panic itself.
+        let mut session = drafted(&engine, &prompt, &expected);
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            let processors: Vec<Box<dyn LogitsProcessor>> = vec![Box::new(PanicsAt(prompt.len() + place))];
+            run_in(&mut session, GenerateOptions { processors, ..options(30) }, usize::MAX)
+        }));
+        assert!(panicked.is_err());
+        let taken = session.tokens().len() - prompt.len();
+        assert_eq!(run_in(&mut session, options(30 - taken), usize::MAX).tokens, expected[taken..]);
+    }
+}
+
+/// Where a [`Fragile`] source panics.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Place {
+    Prime,
+    Anchors,
+    Expand,
+    Observe,
+}
+
+/// A source that drafts right, and panics once.
+struct Fragile {
+    inner: AlwaysRight,
+    place: Place,
+    calls_left: u32,
+    /// Set by a panic and cleared by a reset: a source is not called in between.
+    is_broken: bool,
+}
+
+impl Fragile {
+    fn call(&mut self, place: Place) {
+        assert!(!self.is_broken, "{place:?} on a source that has panicked");
+        if place == self.place {
+            self.calls_left = self.calls_left.wrapping_sub(1);
+            if self.calls_left == 0 {
+                self.is_broken = true;
+                panic!("as the test wants it");
+            }
+        }
+    }
+}
+
+impl DraftSource for Fragile {
+    fn kind(&self) -> SourceKind {
+        SourceKind::Other
+    }
+
+    fn name(&self) -> &str {
+        "fragile"
+    }
+
+    fn prime(&mut self, committed: &[TokenId]) {
+        self.call(Place::Prime);
+        self.inner.prime(committed);
+    }
+
+    fn reset(&mut self) {
+        self.is_broken = false;
+        self.inner.reset();
+    }
+
+    fn anchors(&mut self, committed: &[TokenId], out: &mut Vec<Anchor>) {
+        self.call(Place::Anchors);
+        self.inner.anchors(committed, out);
+    }
+
+    fn expand(&mut self, frontier: &[Cursor], out: &mut Candidates) {
+        self.call(Place::Expand);
+        self.inner.expand(frontier, out);
+    }
+
+    fn observe(&mut self, committed: &[TokenId], step: &StepOutcome<'_>) {
+        self.call(Place::Observe);
+        self.inner.observe(committed, step);
+    }
+
+    fn memory_usage(&self) -> usize {
+        self.inner.memory_usage()
+    }
+
+    fn fork(&self) -> Box<dyn DraftSource> {
+        self.inner.fork()
+    }
+}
+
+#[test]
+fn a_source_that_panics_unwinds_and_starts_again() {
+    let engine = Tiny::default().engine(1);
+    let prompt = prompt(6, 40);
+    let expected = known(&engine, &prompt, 30);
+    // Batches of a few rows: the generation takes several steps.
+    let base = SessionOptions {
+        drafting: Drafting::OwnSources,
+        history: false,
+        verify_rows_max: 5,
+        ..SessionOptions::default()
+    };
+    for place in [Place::Prime, Place::Anchors, Place::Expand, Place::Observe] {
+        for calls_left in 1..=if place == Place::Prime { 1 } else { 3 } {
+            let mut session = engine.session(base.clone()).unwrap();
+            session.append_tokens(&prompt).unwrap();
+            let inner = AlwaysRight::new(prompt.len(), expected.clone());
+            // Adding a source primes it.
+            let calls_left = calls_left + u32::from(place == Place::Prime);
+            session.add_source(Box::new(Fragile { inner, place, calls_left, is_broken: false })).unwrap();
+            let panicked = catch_unwind(AssertUnwindSafe(|| run_in(&mut session, options(30), usize::MAX)));
+            assert!(panicked.is_err(), "{place:?}");
+            let taken = session.tokens().len() - prompt.len();
+            assert_eq!(session.tokens()[prompt.len()..], expected[..taken]);
+            let rest = run_in(&mut session, options(30 - taken), usize::MAX);
+            assert_eq!(rest.tokens, expected[taken..], "{place:?}");
+            assert!(rest.stats.sources[0].accepted > 0, "{place:?}: the source drafts again");
+        }
+    }
+}
+
+#[test]
+fn a_turn_that_does_not_fit_is_not_left_behind() {
+    let engine = Tiny::default().engine(1);
+    let base = SessionOptions { context_len: Some(60), ..plain() };
+    let mut session = engine.session(base.clone()).unwrap();
+    session.append_turn(Role::User, "a short one").unwrap();
+    run_in(&mut session, options(4), usize::MAX);
+    let turns = session.turns().len();
+    session.append_turn(Role::User, "far too long ".repeat(20)).unwrap();
+    let error = session.generate(options(4)).err();
+    assert!(matches!(error, Some(GenerateError::Session(SessionError::ContextOverflow { .. }))), "{error:?}");
+    assert_eq!(session.turns().len(), turns);
+    session.append_turn(Role::User, "short").unwrap();
+    let found = run_in(&mut session, options(4), usize::MAX).tokens;
+    let mut fresh = engine.session(base).unwrap();
+    for turn in &session.turns()[..session.turns().len() - 1] {
+        fresh.append_turn(turn.role, turn.content.clone()).unwrap();
+    }
+    assert_eq!(found, run_in(&mut fresh, options(4), usize::MAX).tokens);
+}
