@@ -2,26 +2,23 @@
 
 mod model_files;
 
-use model_files::{Gguf, golden};
+use model_files::{GOLDEN, Gguf, golden};
 use refrain::internals::kernels::BlockType;
 use refrain::internals::model::checkpoint::{LayerWeight, WeightId};
 use refrain::internals::model::config::{Architecture, RopeScaling};
 use refrain::{Checkpoint, Message, Role, SpecialTokens};
 
-fn open(name: &str) -> Option<Checkpoint> {
-    golden(name).map(|path| Checkpoint::open(&path).unwrap())
+fn open(name: &str) -> Checkpoint {
+    Checkpoint::open(&golden(name)).unwrap()
 }
 
 #[test]
 fn llama_has_llama3_scaling_and_a_tied_head() {
-    let Some(checkpoint) = open("llama") else { return };
+    let checkpoint = open("llama");
     let config = checkpoint.config();
     assert_eq!(config.architecture, Architecture::Llama);
     assert_eq!((config.n_layers, config.hidden_dim, config.n_heads, config.n_kv_heads), (3, 64, 4, 2));
-    assert_eq!(
-        (config.head_dim, config.ffn_dim, config.vocab_size, config.context_len),
-        (16, 160, 512, 4096)
-    );
+    assert_eq!((config.head_dim, config.ffn_dim, config.vocab_size, config.context_len), (16, 96, 384, 2048));
     assert_eq!(config.rope.theta, 500_000.0);
     let scaling = RopeScaling::Llama3 {
         factor: 32.0,
@@ -37,7 +34,7 @@ fn llama_has_llama3_scaling_and_a_tied_head() {
 
 #[test]
 fn qwen2_has_biases() {
-    let Some(checkpoint) = open("qwen2") else { return };
+    let checkpoint = open("qwen2");
     assert_eq!(checkpoint.config().architecture, Architecture::Qwen2);
     assert!(checkpoint.config().tied_head && checkpoint.config().qkv_bias);
     let bias = checkpoint.tensor(WeightId::Layer(2, LayerWeight::KBias)).unwrap();
@@ -47,13 +44,13 @@ fn qwen2_has_biases() {
 
 #[test]
 fn qwen3_has_qk_norms_and_an_untied_head() {
-    let Some(checkpoint) = open("qwen3") else { return };
+    let checkpoint = open("qwen3");
     let config = checkpoint.config();
     assert_eq!((config.head_dim, config.hidden_dim / config.n_heads), (32, 16));
     assert!(!config.tied_head);
     let head = checkpoint.tensor(WeightId::Head).unwrap();
-    assert_eq!((head.n_rows, head.n_cols, head.qk_interleaved), (512, 64, false));
-    assert_eq!(checkpoint.read(WeightId::Head).unwrap().len(), 512 * 64 * 2);
+    assert_eq!((head.n_rows, head.n_cols, head.qk_interleaved), (384, 64, false));
+    assert_eq!(checkpoint.read(WeightId::Head).unwrap().len(), 384 * 64 * 2);
     let norm = checkpoint.tensor(WeightId::Layer(0, LayerWeight::QNorm)).unwrap();
     assert_eq!((norm.n_rows, norm.n_cols), (1, 32));
     assert!(checkpoint.tensor(WeightId::Layer(3, LayerWeight::Q)).is_none());
@@ -61,7 +58,7 @@ fn qwen3_has_qk_norms_and_an_untied_head() {
 
 #[test]
 fn a_file_inside_the_folder_opens_the_folder() {
-    let Some(path) = golden("llama") else { return };
+    let path = golden("llama");
     for file in ["model.safetensors", "config.json"] {
         assert_eq!(Checkpoint::open(&path.join(file)).unwrap().config().n_layers, 3);
     }
@@ -69,9 +66,9 @@ fn a_file_inside_the_folder_opens_the_folder() {
 
 #[test]
 fn text_makes_the_round_trip() {
-    let Some(checkpoint) = open("llama") else { return };
+    let checkpoint = open("llama");
     let tokenizer = checkpoint.tokenizer().unwrap();
-    assert_eq!(tokenizer.vocab_size(), 512);
+    assert_eq!(tokenizer.vocab_size(), 384);
     let texts =
         ["", "hello", "The time is 10:45.", "naïve café — 日本語 🦀🇸🇪\n\n  \ttabs", "a\r\nb\u{0}c", "   "];
     for text in texts {
@@ -84,10 +81,10 @@ fn text_makes_the_round_trip() {
 
 #[test]
 fn control_tokens_come_from_parsed_text_only() {
-    let Some(checkpoint) = open("qwen2") else { return };
+    let checkpoint = open("qwen2");
     let tokenizer = checkpoint.tokenizer().unwrap();
     let end = tokenizer.token_id("<|im_end|>").unwrap();
-    assert_eq!(end.0, 511);
+    assert_eq!(end.0, 383);
     assert!(tokenizer.is_special(end));
     assert_eq!(tokenizer.token_bytes(end), Some(&b"<|im_end|>"[..]));
     assert_eq!(tokenizer.eos()[0], end);
@@ -103,7 +100,7 @@ fn control_tokens_come_from_parsed_text_only() {
 
 #[test]
 fn a_message_cannot_end_its_own_turn() {
-    let Some(checkpoint) = open("qwen2") else { return };
+    let checkpoint = open("qwen2");
     let tokenizer = checkpoint.tokenizer().unwrap();
     let honest = [Message::new(Role::User, "hi")];
     let by_hand = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n";
@@ -119,16 +116,11 @@ fn a_message_cannot_end_its_own_turn() {
 
 #[test]
 fn a_golden_model_as_gguf_is_the_same_model() {
-    for name in ["llama", "qwen2", "qwen3"] {
-        let Some(path) = golden(name) else { return };
+    for name in GOLDEN {
+        let path = golden(name);
         let folder = Checkpoint::open(&path).unwrap();
-        let mut gguf = Gguf::from_golden(&path);
-        if name == "llama" {
-            // ggml's converter writes the llama3 rule as one divisor per frequency.
-            gguf.add_tensor("rope_freqs.weight", BlockType::F32, &[8]);
-            gguf.tensors.last_mut().unwrap().3 = [1f32; 8].iter().flat_map(|f| f.to_le_bytes()).collect();
-        }
-        let gguf = Checkpoint::from_gguf_bytes(gguf.bytes().into(), "golden.gguf").unwrap();
+        let gguf = Gguf::from_golden(&path).bytes();
+        let gguf = Checkpoint::from_gguf_bytes(gguf.into(), "golden.gguf").unwrap();
         let (a, b) = (folder.config(), gguf.config());
         assert_eq!((a.architecture, a.n_layers, a.hidden_dim), (b.architecture, b.n_layers, b.hidden_dim));
         assert_eq!((a.n_heads, a.n_kv_heads, a.head_dim), (b.n_heads, b.n_kv_heads, b.head_dim));

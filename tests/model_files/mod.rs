@@ -1,4 +1,4 @@
-//! Small models made in memory, and the golden models where they are on this machine.
+//! Small models made in memory, and the golden models of `tests/golden`.
 #![allow(dead_code, unreachable_pub)]
 
 pub mod hf;
@@ -11,17 +11,14 @@ use refrain::internals::kernels::BlockType;
 use refrain::internals::model::checkpoint::{LayerWeight, WeightId};
 use refrain::internals::model::gguf::{GgmlType, GgufValue, GgufWriter};
 
-/// The folder of a golden model, or `None` (with a line that says so) where the golden models are not on this machine.
-/// They are looked for in `$REFRAIN_GOLDEN`, else in `../shared/golden` beside the repository.
-pub fn golden(name: &str) -> Option<PathBuf> {
-    let folder = std::env::var_os("REFRAIN_GOLDEN")
-        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared/golden"), PathBuf::from);
-    let path = folder.join(name);
-    if !path.is_dir() {
-        eprintln!("skipped: no golden model at {}", path.display());
-        return None;
-    }
-    Some(path)
+/// The architectures with a golden model.
+pub const GOLDEN: [&str; 3] = ["llama", "qwen2", "qwen3"];
+
+/// The folder of a golden model: a Hugging Face checkpoint and `golden.safetensors`, written by `tools/make-goldens`.
+pub fn golden(architecture: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(architecture);
+    assert!(path.is_dir(), "no golden model at {} (tools/make-goldens writes it)", path.display());
+    path
 }
 
 /// Asserts an error's variant by the beginning of its `Debug` form, and that its message is one line with these parts.
@@ -143,7 +140,7 @@ impl Gguf {
         out.finish().unwrap()
     }
 
-    /// A golden Hugging Face folder as GGUF would hold it, tokenizer included: what ggml's converter writes.
+    /// A golden Hugging Face folder in GGUF as ggml's converter writes it, tokenizer included.
     pub fn from_golden(path: &Path) -> Self {
         let checkpoint = Checkpoint::open(path).unwrap();
         let config = checkpoint.config();
@@ -168,6 +165,14 @@ impl Gguf {
         gguf.set(&format!("{arch}.rope.freq_base"), config.rope.theta as f32);
         gguf.add_golden_tokenizer(path);
         gguf.add_golden_weights(&checkpoint);
+        let json: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(path.join("config.json")).unwrap()).unwrap();
+        let rope = &json["rope_parameters"];
+        if rope["rope_type"] == "llama3" {
+            let factors = llama3_factors(rope, config.head_dim);
+            gguf.add_tensor("rope_freqs.weight", BlockType::F32, &[config.head_dim as u64 / 2]);
+            gguf.tensors.last_mut().unwrap().3 = factors.iter().flat_map(|f| f.to_le_bytes()).collect();
+        }
         gguf
     }
 
@@ -212,8 +217,13 @@ impl Gguf {
                 data = interleave_rows(&data, n_heads, config.head_dim);
             }
             let (cols, rows) = (info.n_cols as u64, info.n_rows as u64);
-            let dims = if info.n_rows == 1 { vec![cols] } else { vec![cols, rows] };
-            self.tensors.push((name, info.ty.into(), dims, data));
+            if info.n_rows == 1 {
+                // Converters keep vectors in f32; the golden files have bf16.
+                let wide = data.chunks_exact(2).flat_map(|b| [0, 0, b[0], b[1]]).collect();
+                self.tensors.push((name, BlockType::F32.into(), vec![cols], wide));
+            } else {
+                self.tensors.push((name, info.ty.into(), vec![cols, rows], data));
+            }
         }
     }
 
@@ -238,11 +248,33 @@ impl Gguf {
         self.set("tokenizer.ggml.tokens", tokens.iter().map(|t| t.1.clone()).collect::<Vec<_>>());
         self.set("tokenizer.ggml.token_type", tokens.iter().map(|t| t.2).collect::<Vec<_>>());
         self.set("tokenizer.ggml.merges", merges);
-        self.set("tokenizer.ggml.eos_token_id", 511u32);
+        self.set("tokenizer.ggml.eos_token_id", 383u32);
         let text = std::fs::read_to_string(path.join("tokenizer_config.json")).unwrap();
         let json: serde_json::Value = serde_json::from_str(&text).unwrap();
         self.set("tokenizer.chat_template", json["chat_template"].as_str().unwrap());
     }
+}
+
+/// The divisor of each frequency under llama3 scaling, as converters store it.
+fn llama3_factors(rope: &serde_json::Value, head_dim: usize) -> Vec<f32> {
+    let get = |key: &str| rope[key].as_f64().unwrap();
+    let (theta, factor, low, high) =
+        (get("rope_theta"), get("factor"), get("low_freq_factor"), get("high_freq_factor"));
+    let original = get("original_max_position_embeddings");
+    (0..head_dim / 2)
+        .map(|i| {
+            let wave_len = 2.0 * std::f64::consts::PI * theta.powf(2.0 * i as f64 / head_dim as f64);
+            let divisor = if wave_len < original / high {
+                1.0
+            } else if wave_len > original / low {
+                factor
+            } else {
+                let smooth = (original / wave_len - low) / (high - low);
+                1.0 / ((1.0 - smooth) / factor + smooth)
+            };
+            divisor as f32
+        })
+        .collect()
 }
 
 /// The byte-level alphabet: the character that stands for each byte.
