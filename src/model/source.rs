@@ -9,6 +9,8 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
+use crate::stream::{DirectFile, read_exact_at};
+
 /// One readable, immutable range of bytes with a name for messages.
 #[derive(Debug)]
 pub struct Source {
@@ -42,7 +44,16 @@ impl Source {
         Self { name: name.to_owned(), len: bytes.len() as u64, data: Data::Bytes(bytes) }
     }
 
-    /// The path, or the name given to [`Source::from_bytes`].
+    /// A handle of its own to the same file, for direct reads; `None` where the bytes are in memory.
+    ///
+    /// # Errors
+    /// The system gives no second handle.
+    pub(crate) fn reopen_direct(&self) -> Option<io::Result<DirectFile>> {
+        self.as_file().map(DirectFile::reopen)
+    }
+
+    /// The path as it is shown, or the name given to [`Source::from_bytes`]. For messages: a path that is not UTF-8 cannot be opened
+    /// by it.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -76,7 +87,7 @@ impl Source {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "range is past the end of the file"));
         };
         match &self.data {
-            Data::File(file) => read_file_at(file, offset, out),
+            Data::File(file) => read_exact_at(file, offset, out),
             // `end <= len`, and `len` is the length of a slice: both casts are exact.
             Data::Bytes(bytes) => {
                 out.copy_from_slice(&bytes[offset as usize..end as usize]);
@@ -100,37 +111,6 @@ impl Source {
         self.read_exact_at(offset, &mut out)?;
         Ok(out)
     }
-}
-
-#[cfg(unix)]
-fn read_file_at(file: &File, offset: u64, out: &mut [u8]) -> io::Result<()> {
-    use std::os::unix::fs::FileExt;
-    file.read_exact_at(out, offset)
-}
-
-/// Windows has no read that leaves the cursor alone in one call; `seek_read` takes the offset, which is all we need.
-#[cfg(windows)]
-fn read_file_at(file: &File, mut offset: u64, mut out: &mut [u8]) -> io::Result<()> {
-    use std::os::windows::fs::FileExt;
-    while !out.is_empty() {
-        match file.seek_read(out, offset) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(n) => {
-                offset += n as u64;
-                out = &mut out[n..];
-            }
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(())
-}
-
-#[cfg(not(any(unix, windows)))]
-fn read_file_at(mut file: &File, offset: u64, out: &mut [u8]) -> io::Result<()> {
-    use std::io::{Read, Seek, SeekFrom};
-    file.seek(SeekFrom::Start(offset))?;
-    file.read_exact(out)
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 
 use std::fs::File;
 use std::io;
-use std::path::Path;
 
 use serde::Serialize;
 
@@ -133,13 +132,18 @@ pub(crate) struct DirectFile {
 }
 
 impl DirectFile {
-    /// Opens a file for direct reads, or the next best that the system and the disk allow.
-    pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        if let Some(file) = open_direct(path) {
+    /// Opens `file` a second time for direct reads, or for the next best that the system and the disk allow.
+    ///
+    /// The path is not used: the bytes are those of `file` also after it was renamed, replaced or deleted.
+    ///
+    /// # Errors
+    /// The system gives no second handle.
+    pub(crate) fn reopen(file: &File) -> io::Result<Self> {
+        if let Some(file) = reopen_direct(file) {
             return Ok(Self { file, mode: ReadMode::Direct });
         }
         let mode = if CAN_DROP_CACHE { ReadMode::DropCache } else { ReadMode::Cached };
-        Ok(Self { file: File::open(path)?, mode })
+        Ok(Self { file: file.try_clone()?, mode })
     }
 }
 
@@ -159,6 +163,25 @@ impl ReadAt for DirectFile {
     fn direct_file(&self) -> Option<&File> {
         (self.mode == ReadMode::Direct).then_some(&self.file)
     }
+}
+
+/// Fills `out` from `offset`, through the page cache.
+///
+/// # Errors
+/// [`io::ErrorKind::UnexpectedEof`] where the file ends before, else the system's; `out` is then unspecified.
+pub(crate) fn read_exact_at(file: &File, mut offset: u64, mut out: &mut [u8]) -> io::Result<()> {
+    while !out.is_empty() {
+        match read_once(file, offset, out) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(n_bytes) => {
+                offset += n_bytes as u64;
+                out = &mut out[n_bytes..];
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 #[cfg(unix)]
@@ -190,22 +213,32 @@ const CAN_DROP_CACHE: bool = true;
 const CAN_DROP_CACHE: bool = false;
 
 /// `None` where the system or the file system refuses, at once or with the first read.
+///
+/// A handle made by `dup` shares its flags with the first one, whose reads are not aligned; opening the entry in `/proc/self/fd` gives
+/// a handle with flags of its own, by the file and not by its name.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-fn open_direct(path: &Path) -> Option<File> {
+fn reopen_direct(file: &File) -> Option<File> {
     use std::fs::OpenOptions;
-    use std::os::unix::fs::OpenOptionsExt;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
     use crate::kernels::PageBuf;
 
-    let direct = rustix::fs::OFlags::DIRECT.bits() as i32;
-    let file = OpenOptions::new().read(true).custom_flags(direct).open(path).ok()?;
+    let flags = rustix::fs::OFlags::DIRECT.bits() as i32;
+    let entry = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let direct = OpenOptions::new().read(true).custom_flags(flags).open(entry).ok()?;
+    // A folder that only looks like /proc names other files.
+    let identity = |file: &File| file.metadata().ok().map(|meta| (meta.dev(), meta.ino()));
+    if identity(file)? != identity(&direct)? {
+        return None;
+    }
     let mut page = PageBuf::zeroed(DIRECT_ALIGN).ok()?;
-    read_once(&file, 0, page.bytes_mut()).ok()?;
-    Some(file)
+    read_once(&direct, 0, page.bytes_mut()).ok()?;
+    Some(direct)
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn open_direct(_path: &Path) -> Option<File> {
+fn reopen_direct(_file: &File) -> Option<File> {
     None
 }
 
@@ -232,7 +265,7 @@ mod tests {
         let path = dir.path().join("weights");
         let bytes: Vec<u8> = (0..5 << 20).map(|i: u32| (i / 7) as u8).collect();
         std::fs::write(&path, &bytes).unwrap();
-        let opened = DirectFile::open(&path).unwrap();
+        let opened = DirectFile::reopen(&File::open(&path).unwrap()).unwrap();
         let others = [ReadMode::DropCache, ReadMode::Cached];
         let others = others.map(|mode| DirectFile { file: File::open(&path).unwrap(), mode });
         for file in others.iter().chain([&opened]) {
@@ -243,7 +276,28 @@ mod tests {
             let (offset, error) = read_full(file, 0, longer.bytes_mut()).unwrap_err();
             assert_eq!((offset, error.kind()), (5 << 20, io::ErrorKind::UnexpectedEof), "{:?}", file.mode());
         }
-        assert!(DirectFile::open(&dir.path().join("missing")).is_err());
+    }
+
+    #[test]
+    fn a_second_handle_reads_the_first_ones_file_whatever_its_name_is_now() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("weights");
+        std::fs::write(&path, vec![1; 2 * DIRECT_ALIGN]).unwrap();
+        let file = File::open(&path).unwrap();
+        let usual_mode = DirectFile::reopen(&file).unwrap().mode();
+        std::fs::write(dir.path().join("others"), vec![2; 2 * DIRECT_ALIGN]).unwrap();
+        std::fs::rename(dir.path().join("others"), &path).unwrap();
+        let reopened = DirectFile::reopen(&file).unwrap();
+        assert_eq!(reopened.mode(), usual_mode);
+        let mut out = PageBuf::zeroed(2 * DIRECT_ALIGN).unwrap();
+        read_full(&reopened, 0, out.bytes_mut()).unwrap();
+        assert!(out.bytes().iter().all(|&byte| byte == 1));
+        // The first handle's reads need no alignment.
+        let mut odd = [0; 5];
+        read_exact_at(&file, 3, &mut odd).unwrap();
+        assert_eq!(odd, [1; 5]);
+        let end = read_exact_at(&file, 2 * DIRECT_ALIGN as u64 - 4, &mut odd).unwrap_err();
+        assert_eq!(end.kind(), io::ErrorKind::UnexpectedEof);
     }
 
     /// Answers each read by what the function makes of (number of the read, offset, length).

@@ -36,7 +36,7 @@ pub use options::{Pinned, StreamOptions, WrapReader};
 pub use resident::{available_bytes, resident_bytes};
 pub use sequential::sequential_read;
 
-pub(crate) use file::{DirectFile, read_full};
+pub(crate) use file::{DirectFile, read_exact_at, read_full};
 pub(crate) use meter::Meter;
 pub(crate) use queue::Extent;
 pub(crate) use ring::{Lease, Ring, RingOptions, TakeError, read_aside};

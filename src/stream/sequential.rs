@@ -1,5 +1,6 @@
 //! What a disk gives when nothing else is wanted of it: the measure of streaming.
 
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -30,9 +31,10 @@ pub fn sequential_read(
     options: &StreamOptions,
 ) -> io::Result<(u64, Duration)> {
     assert!(block_len > 0 && block_len.is_multiple_of(DIRECT_ALIGN), "blocks of {block_len}");
-    let file = options.reader(Arc::new(DirectFile::open(path)?));
-    let len = std::fs::metadata(path)?.len();
+    let file = File::open(path)?;
+    let len = file.metadata()?.len();
     let len = len - len % DIRECT_ALIGN as u64;
+    let file = options.reader(Arc::new(DirectFile::reopen(&file)?));
     let n_reads = n_reads.max(1);
     let extent_len = PageBuf::huge_len((block_len * n_reads) as u64);
     let extents: Vec<Extent> = (0..len)

@@ -19,6 +19,7 @@ use crate::model::checkpoint::layout::gguf_name;
 use crate::model::config::ModelConfig;
 use crate::model::gguf::GgufFile;
 use crate::model::source::Source;
+use crate::stream::DirectFile;
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
 /// How much of a section is read at once while it is verified.
@@ -137,7 +138,7 @@ impl PackedFile {
         })
     }
 
-    /// The path, or the name given to [`PackedFile::from_bytes`].
+    /// The path as it is shown, or the name given to [`PackedFile::from_bytes`].
     pub fn file(&self) -> &str {
         self.source.name()
     }
@@ -250,9 +251,12 @@ impl PackedFile {
         Ok(files.collect())
     }
 
-    /// Whether it is a file, rather than bytes in memory.
-    pub(crate) fn is_on_disk(&self) -> bool {
-        self.source.as_file().is_some()
+    /// A handle of its own to the file whose header was checked, for direct reads; `None` where it is in memory.
+    ///
+    /// # Errors
+    /// The system gives no second handle.
+    pub(crate) fn reopen_direct(&self) -> Option<std::io::Result<DirectFile>> {
+        self.source.reopen_direct()
     }
 
     /// Maps the file; `None` where it is in memory already and cannot be.

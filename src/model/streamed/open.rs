@@ -1,6 +1,5 @@
 //! Setting up a streamed model: what is pinned is read, the rest becomes extents of a ring.
 
-use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
@@ -13,8 +12,7 @@ use crate::model::layers::{LayersError, SectionTensors, vectors_bytes};
 use crate::model::packed::{PackedFile, PackedSection, PackedTensor, Part};
 use crate::model::weights::{TensorSource, Weights};
 use crate::stream::{
-    DirectFile, Extent, Meter, ReadAt, ReadFailure, Ring, RingOptions, StreamOptions, Turns, read_full,
-    resident_bytes,
+    Extent, Meter, ReadAt, ReadFailure, Ring, RingOptions, StreamOptions, Turns, read_full, resident_bytes,
 };
 
 /// See [`Streamed::open`].
@@ -24,10 +22,9 @@ pub(super) fn open(
     progress: Option<&dyn Fn(u64, u64)>,
 ) -> Result<(Streamed, Weights), StreamedError> {
     let name = file.file().to_owned();
-    if !file.is_on_disk() {
+    let Some(direct) = file.reopen_direct() else {
         return Err(StreamedError::InMemory { file: name });
-    }
-    let direct = DirectFile::open(Path::new(&name));
+    };
     let direct = direct.map_err(|source| StreamedError::Io { file: name, source })?;
     let taken = resident_bytes().unwrap_or(0).saturating_add(options.reserved_bytes);
     let plan = Plan::new(&sizes(file), options.pinned, taken)?;

@@ -135,7 +135,8 @@ mod tests {
 
     /// A ring that reads through io_uring, and what it has read; `None`, with the reason, where there is none.
     fn ring(path: &Path) -> Option<(Ring, Arc<Meter>)> {
-        let (file, meter) = (DirectFile::open(path).unwrap(), Arc::new(Meter::default()));
+        let (file, meter) =
+            (DirectFile::reopen(&std::fs::File::open(path).unwrap()).unwrap(), Arc::new(Meter::default()));
         let mode = file.mode();
         let options = RingOptions { block_len: PAGE, n_reads: 4, stall_max: Duration::from_secs(30) };
         let buffers = (0..3).map(|_| PageBuf::zeroed(5 * PAGE).unwrap()).collect();
