@@ -12,6 +12,9 @@
 //! - *The same operations.* A fused multiply-add is fused everywhere, and `exp` is ours. Every algorithm is written once, over
 //!   the small vector trait of `simd.rs`; `scalar.rs` is its portable implementation and the oracle of the others.
 //!
+//! The habits hold in the floating-point environment that IEEE 754 makes the default. [`FloatEnv`] sets it: for the pool's sections by
+//! itself, elsewhere the callers do.
+//!
 //! Bits are promised for numbers; where a result is NaN, every instruction set gives NaN, but not the same payload.
 //!
 //! This is the only part of the crate, besides file mapping and io_uring, with `unsafe`. It knows slices, not models.
@@ -27,6 +30,7 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod block;
+mod float_env;
 mod gather;
 mod kv;
 mod layout;
@@ -50,6 +54,7 @@ pub use activations::{ActivationForm, Activations};
 pub use aligned::AllocError;
 pub use attention::{AttentionScratch, AttentionShape, Visible, attention};
 pub use block::BlockType;
+pub use float_env::FloatEnv;
 pub use kv::{KvLayer, KvType};
 pub use layout::PANEL_LAYOUT_VERSION;
 pub(crate) use layout::PANEL_ROWS;

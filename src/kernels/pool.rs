@@ -6,6 +6,8 @@
 //! then chunks of the others' parts. A slow core, or one that the system has taken away, so costs its share and no more, and
 //! nobody waits for a worker that has not yet come. No result depends on who computes it.
 //!
+//! Sections compute in the default [floating-point environment](FloatEnv), whatever the caller's is.
+//!
 //! One section at a time: `run` from several threads is serialised. A section started *inside* a section runs on the
 //! thread that asks for it, since waiting for the workers there would be waiting for itself.
 
@@ -17,6 +19,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+
+use super::float_env::FloatEnv;
 
 /// How often a waiting thread looks before it gives up its core: about 30 µs here, some times the gap between two parallel
 /// sections of a step, and far below the time between two requests.
@@ -150,6 +154,7 @@ impl Pool {
         if n_items == 0 {
             return;
         }
+        let _env = FloatEnv::ieee();
         if self.shared.n_threads == 1
             || self.shared.n_active.load(Relaxed) == 1
             || n_items <= tile
@@ -178,7 +183,12 @@ impl Pool {
     ) {
         /// In bytes of weights read, or operations of that order: a few µs, what starting a section costs at worst.
         const WORK_MIN: usize = 32 * 1024;
-        if work < WORK_MIN && n_items > 0 { f(0, 0..n_items) } else { self.run_tiled(n_items, tile, f) }
+        if work < WORK_MIN && n_items > 0 {
+            let _env = FloatEnv::ieee();
+            f(0, 0..n_items);
+        } else {
+            self.run_tiled(n_items, tile, f);
+        }
     }
 
     /// Calls `f(row, out_row)` for every row of `out`, rows of `row_len` numbers.
@@ -253,6 +263,8 @@ impl Shared {
     }
 
     fn work(&self, worker: usize) {
+        // A thread inherits the environment of the one that starts it.
+        let _env = FloatEnv::ieee();
         let mut seen = 0;
         while let Some(number) = self.enter(worker, seen) {
             seen = number;

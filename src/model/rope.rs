@@ -6,6 +6,7 @@
 //! The frequencies and angles are rounded to f32 where the reference implementation rounds them; sine and cosine come
 //! from `libm`, so the table has the same bits on every platform.
 
+use crate::kernels::FloatEnv;
 use crate::model::config::{RopeConfig, RopeScaling};
 
 /// Rotations of the first positions, `[n_positions, head_dim / 2]` each for cosine and sine; grown on demand.
@@ -19,11 +20,13 @@ pub struct RopeTable {
 impl RopeTable {
     /// A table without rows for heads of `head_dim` elements.
     pub fn new(config: &RopeConfig, head_dim: usize) -> Self {
+        let _env = FloatEnv::ieee();
         Self { inverse_frequencies: inverse_frequencies(config, head_dim), cos: Vec::new(), sin: Vec::new() }
     }
 
     /// Makes rows for all positions below `n_positions`.
     pub fn grow(&mut self, n_positions: usize) {
+        let _env = FloatEnv::ieee();
         let half = self.inverse_frequencies.len();
         for position in self.cos.len() / half..n_positions {
             for &frequency in &self.inverse_frequencies {

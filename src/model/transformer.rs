@@ -13,7 +13,8 @@
 //! ```
 //!
 //! A row's arithmetic never depends on the other rows (the kernels see to it), so chunking, batching and padding leave
-//! every bit as it is.
+//! every bit as it is. Neither does it depend on the caller's rounding or flushing of subnormal numbers: loading, passes and
+//! projections set the default [environment](FloatEnv).
 
 mod feed;
 mod head;
@@ -24,8 +25,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use thiserror::Error;
 
 use crate::kernels::{
-    self, ActivationForm, Activations, AttentionScratch, AttentionShape, Kernels, KvLayer, MatMul, Pool,
-    Visible,
+    self, ActivationForm, Activations, AttentionScratch, AttentionShape, FloatEnv, Kernels, KvLayer, MatMul,
+    Pool, Visible,
 };
 use crate::model::batch::Batch;
 use crate::model::checkpoint::Checkpoint;
@@ -318,6 +319,7 @@ impl Model {
         interlude: Option<&mut dyn Interlude>,
         cancel: &AtomicBool,
     ) -> Result<(), ForwardError> {
+        let _env = FloatEnv::ieee();
         self.check(batch, kv)?;
         if interlude.is_some() && self.graphs.is_some() {
             return Err(ForwardError::Undivided);

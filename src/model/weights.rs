@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use crate::kernels::{AllocError, BlockType, PackError, PackedMatrix, dequantize, quantize};
+use crate::kernels::{AllocError, BlockType, FloatEnv, PackError, PackedMatrix, dequantize, quantize};
 use crate::mapping::Mapping;
 use crate::model::checkpoint::{Checkpoint, LayerWeight, LoadError, TensorInfo, WeightId};
 use crate::model::config::ModelConfig;
@@ -340,6 +340,7 @@ impl TensorSource for Loader<'_> {
     }
 
     fn matrix(&mut self, id: WeightId) -> Result<PackedMatrix, WeightsError> {
+        let _env = FloatEnv::ieee();
         let info = self.info(id)?;
         if let Some(file) = self.checkpoint.packed() {
             let matrix = file.matrix(id, self.mapping.as_ref()).map_err(LoadError::from)?;
@@ -362,6 +363,7 @@ impl TensorSource for Loader<'_> {
     }
 
     fn vector(&mut self, id: WeightId) -> Result<Vec<f32>, WeightsError> {
+        let _env = FloatEnv::ieee();
         let info = self.info(id)?;
         if let Some(file) = self.checkpoint.packed() {
             let values = file.vector(id).map_err(LoadError::from)?;
