@@ -329,8 +329,9 @@ impl<'s> Generation<'s> {
 
     /// Follows the target's choices; each is committed as a token at once, so that the next one is made with it.
     fn walk(&mut self) -> Result<(), GenerateError> {
-        let Session { shared, tokens, workspace, sources, tree, verified, walk: path, reader, .. } =
-            &mut *self.session;
+        let Session {
+            shared, tokens, workspace, sources, tree, verified, walk: path, reader, cancel, ..
+        } = &mut *self.session;
         let (tree, verified) = (&*tree, *verified);
         let lossy = &mut self.stats.lossy;
         self.projection.clear();
@@ -345,7 +346,7 @@ impl<'s> Generation<'s> {
             path,
             |node| {
                 let tokens = tokens.borrow();
-                let logits = self.projection.logits(shared, workspace, tree, verified, node)?;
+                let logits = self.projection.logits(shared, workspace, tree, verified, node, cancel)?;
                 if let Some(reader) = reader {
                     reader.list_visited(shared, logits);
                 }

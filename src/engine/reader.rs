@@ -8,6 +8,8 @@
 //! *Reuse* wants to know how likely the target finds the rejected tokens of a draft. Their rows' hidden states are there; they
 //! are projected onto the shortlist too.
 
+use std::sync::atomic::AtomicBool;
+
 use crate::draft::{DraftSource, DraftTree, NodeIdx, NodeSet, SUCCESSORS_MAX, Successor, SuccessorLists};
 use crate::engine::Shared;
 use crate::engine::options::Calibration;
@@ -117,12 +119,13 @@ impl Reader {
     /// Lists the successors of the `n_rows` rows of the last batch.
     ///
     /// # Errors
-    /// As [`Model::logits`].
+    /// As [`Model::logits_with_cancel`].
     pub(super) fn list_batch(
         &mut self,
         shared: &Shared,
         workspace: &mut Workspace,
         n_rows: usize,
+        cancel: &AtomicBool,
     ) -> Result<&SuccessorLists, ForwardError> {
         self.lists.clear();
         let width = self.listed().map_or(shared.model.config().vocab_size, |list| list.tokens().len());
@@ -134,7 +137,9 @@ impl Reader {
             let shortlist = self.shortlist.as_ref().filter(|_| self.calibration == Calibration::InContext);
             match shortlist {
                 Some(list) => model.shortlist_logits(compute, workspace, &self.rows, list, &mut self.logits),
-                None => model.logits(compute, workspace, &self.rows, &mut self.logits)?,
+                None => {
+                    model.logits_with_cancel(compute, workspace, &self.rows, &mut self.logits, cancel)?;
+                }
             }
             for logits in self.logits.chunks_exact(width) {
                 let tokens = shortlist.map(Shortlist::tokens);

@@ -52,11 +52,15 @@ impl Session {
     /// Tells the sources the successors of the chunk that stands at `first`, while its hidden states are there.
     ///
     /// # Errors
-    /// A streamed output matrix could not be read: the chunk's successors are not known, and its tokens are committed.
+    /// A streamed output matrix could not be read, or the session was cancelled meanwhile: the chunk's successors are not known, and its tokens are committed.
     fn calibrate_chunk(&mut self, first: usize) -> Result<(), ForwardError> {
         let Some(reader) = &mut self.reader else { return Ok(()) };
         let mut watch = Stopwatch::start();
-        let lists = reader.list_batch(&self.shared, &mut self.workspace, self.batch.len())?;
+        let lists = reader.list_batch(&self.shared, &mut self.workspace, self.batch.len(), &self.cancel);
+        if matches!(lists, Err(ForwardError::Cancelled)) {
+            self.cancel.store(false, Ordering::Relaxed);
+        }
+        let lists = lists?;
         self.sources.iter_mut().for_each(|source| source.calibrate(first, lists));
         self.calibrated = self.calibrated.max(first + lists.len());
         watch.lap(&mut self.calibrate_us);

@@ -47,9 +47,6 @@ pub const BLOCK_BYTES: usize = 1 << 20;
 /// the more there are, the more seldom. A wrong guess of what comes next costs as many (`benches/RESULTS.md`).
 pub const N_READS: usize = 24;
 
-/// A pass that cannot be cancelled.
-static NEVER: AtomicBool = AtomicBool::new(false);
-
 /// The weights of a streamed model, where they are and on their way.
 pub struct Streamed {
     file: String,
@@ -254,26 +251,29 @@ impl Streamed {
     /// Calls `f` with one piece of the streamed output matrix after the other, and the row where each begins.
     ///
     /// # Errors
-    /// [`LayersError`]; `f` was not called for that piece and those behind it.
+    /// [`ForwardError::Layers`], and [`ForwardError::Cancelled`] where `cancel` is set before a piece is there; `f` was not called for
+    /// that piece and those behind it.
     pub(in crate::model) fn for_each_piece(
         &self,
+        cancel: &AtomicBool,
         mut f: impl FnMut(usize, &PackedMatrix),
-    ) -> Result<(), LayersError> {
-        let _turn = self.turns.wait(&NEVER);
+    ) -> Result<(), ForwardError> {
+        let _turn = self.turns.wait(cancel).ok_or(ForwardError::Cancelled)?;
         for piece in &self.head {
-            let lease = match self.take(piece.extent_idx, &NEVER) {
-                Ok(lease) => lease,
-                Err(TakeError::Failed(failure)) => return Err(self.error(failure)),
-                Err(TakeError::Cancelled) => unreachable!("nobody cancels"),
-            };
+            let lease = self.take(piece.extent_idx, cancel)?;
             let matrix = piece.matrix(lease.pages());
             f(piece.first_row, &matrix);
         }
         Ok(())
     }
 
-    fn take(&self, extent_idx: usize, cancel: &AtomicBool) -> Result<Lease, TakeError> {
-        self.ring.as_ref().expect("what is streamed has a ring").take(extent_idx, cancel)
+    /// Waits for an extent. `cancel` is read before, and every few milliseconds.
+    fn take(&self, extent_idx: usize, cancel: &AtomicBool) -> Result<Lease, ForwardError> {
+        let ring = self.ring.as_ref().expect("what is streamed has a ring");
+        ring.take(extent_idx, cancel).map_err(|error| match error {
+            TakeError::Cancelled => ForwardError::Cancelled,
+            TakeError::Failed(failure) => ForwardError::Layers(self.error(failure)),
+        })
     }
 
     fn error(&self, failure: ReadFailure) -> LayersError {
@@ -298,18 +298,15 @@ impl Pass<'_> {
         if let Some(layer) = &*home.pinned() {
             return Ok(PassLayer::Pinned(Arc::clone(layer)));
         }
-        match self.streamed.take(layer_idx, cancel) {
-            Ok(lease) => Ok(match self.pin_again(layer_idx, &lease) {
-                Some(layer) => PassLayer::Pinned(layer),
-                None => {
-                    let sections = std::slice::from_ref(&home.section);
-                    let layer = SectionTensors { sections, pages: lease.pages() }.layer(layer_idx);
-                    PassLayer::Streamed { layer, _lease: lease }
-                }
-            }),
-            Err(TakeError::Cancelled) => Err(ForwardError::Cancelled),
-            Err(TakeError::Failed(failure)) => Err(ForwardError::Layers(self.streamed.error(failure))),
-        }
+        let lease = self.streamed.take(layer_idx, cancel)?;
+        Ok(match self.pin_again(layer_idx, &lease) {
+            Some(layer) => PassLayer::Pinned(layer),
+            None => {
+                let sections = std::slice::from_ref(&home.section);
+                let layer = SectionTensors { sections, pages: lease.pages() }.layer(layer_idx);
+                PassLayer::Streamed { layer, _lease: lease }
+            }
+        })
     }
 
     /// Keeps a layer that was given up, where it is to stay in memory and there is some.
