@@ -1,5 +1,5 @@
-//! Files that are read past the page cache: weights that are read again and again must not push out what the app needs, and
-//! a read must cost what the flash takes.
+//! Files that are read past the page cache. Weights that are read in every pass must not evict the pages that the app needs, and the
+//! time of a read must be that of the flash.
 
 use std::fs::File;
 use std::io;
@@ -10,13 +10,13 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReadMode {
-    /// Straight from the disk into the buffer (`O_DIRECT`), many at a time through the system's queue (io_uring).
+    /// From the disk into the buffer (`O_DIRECT`), many reads at a time through io_uring.
     Queued,
-    /// Straight from the disk into the buffer (`O_DIRECT`), one by each of several threads.
+    /// From the disk into the buffer (`O_DIRECT`), one read at a time in each of several threads.
     Direct,
-    /// Through the page cache, which is told to drop what was read.
+    /// Through the page cache. The pages are dropped after each read.
     DropCache,
-    /// Through the page cache, which keeps what it likes: the system has neither of the others.
+    /// Through the page cache, on systems without the other modes.
     Cached,
 }
 
@@ -31,41 +31,42 @@ impl std::fmt::Display for ReadMode {
     }
 }
 
-/// What offsets, lengths and buffers of direct reads are multiples of.
+/// The alignment of offsets, lengths and buffers of direct reads, in bytes.
 pub const DIRECT_ALIGN: usize = 4096;
 
-/// A file as the threads that stream see it, or something that stands for one: a slower disk, or one that fails.
+/// A file that weights are streamed from, or a stand-in for one: a slower disk, or a disk that fails.
 pub trait ReadAt: Send + Sync {
-    /// Reads into `out` from `offset`, as much as comes at once, and returns how much that was: 0 only where the file ends.
+    /// Reads into `out` from `offset` once, and returns the number of bytes read: 0 only at the end of the file.
     ///
-    /// `offset`, the length of `out` and where it begins in memory are multiples of [`DIRECT_ALIGN`].
+    /// `offset`, the length of `out` and the address of `out` are multiples of [`DIRECT_ALIGN`].
     ///
     /// # Errors
-    /// The system's; [`io::ErrorKind::Interrupted`] is tried again. `out` is then unspecified.
+    /// The error of the system; `out` is then unspecified. The caller repeats the read after [`io::ErrorKind::Interrupted`].
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<usize>;
 
     /// How the file is read.
     fn mode(&self) -> ReadMode;
 
-    /// The file whose bytes [`read_at`](Self::read_at) gives as they are, open for direct reads: whoever has many reads under way
-    /// may then ask the system for them. `None`, unless it says otherwise: every read goes through `read_at`.
+    /// The file that [`read_at`](Self::read_at) reads without changing its bytes, open for direct reads. If there is one, the ring may
+    /// read it through io_uring instead. By default `None`: every read goes through `read_at`.
     fn direct_file(&self) -> Option<&File> {
         None
     }
 }
 
-/// Bytes that one read asks for: enough for full bandwidth, and little enough that a read that fails says where.
+/// The most bytes of one read: enough for full bandwidth, and few enough to locate a failure.
 pub(super) const READ_BYTES_MAX: usize = 4 << 20;
 
-/// Reads that bring nothing, one after another, until a read is given up: interrupted, or shorter than [`DIRECT_ALIGN`].
+/// A read is given up after so many consecutive answers without progress: interrupted, or shorter than [`DIRECT_ALIGN`].
 const FRUITLESS_MAX: usize = 64;
 
-/// Fills `out` from `offset`. A read that was interrupted is repeated, one that was short is continued from the last multiple of
-/// [`DIRECT_ALIGN`] that it reached.
+/// Fills `out` from `offset`. Interrupted reads are repeated. Short reads are continued from the last multiple of [`DIRECT_ALIGN`] that
+/// they reached.
 ///
 /// # Errors
-/// [`io::ErrorKind::UnexpectedEof`] where the file ends before, [`io::ErrorKind::InvalidData`] where the reader claims more than
-/// was asked for, else the system's; with the offset of the read that failed. `out` is then unspecified.
+/// The offset of the failed read, and its error: [`io::ErrorKind::UnexpectedEof`] if the file is too short,
+/// [`io::ErrorKind::InvalidData`] if the reader reports more bytes than were requested, else the error of the system. `out` is then
+/// unspecified.
 pub(crate) fn read_full(file: &dyn ReadAt, offset: u64, out: &mut [u8]) -> Result<(), (u64, io::Error)> {
     debug_assert!(offset.is_multiple_of(DIRECT_ALIGN as u64) && out.len().is_multiple_of(DIRECT_ALIGN));
     let mut progress = Progress::new(out.len());
@@ -78,21 +79,21 @@ pub(crate) fn read_full(file: &dyn ReadAt, offset: u64, out: &mut [u8]) -> Resul
     Ok(())
 }
 
-/// How far a read has come, and what follows from each of the system's answers.
+/// The progress of a read over several answers of the system.
 pub(super) struct Progress {
     len: usize,
     done: usize,
-    /// Answers in a row that brought nothing.
+    /// Consecutive answers without progress.
     n_fruitless: usize,
 }
 
 impl Progress {
-    /// Nothing of `len` bytes.
+    /// No bytes of `len` read.
     pub(super) fn new(len: usize) -> Self {
         Self { len, done: 0, n_fruitless: 0 }
     }
 
-    /// Bytes that are there: a multiple of [`DIRECT_ALIGN`], unless all are.
+    /// Bytes read so far: a multiple of [`DIRECT_ALIGN`], or all.
     pub(super) fn done(&self) -> usize {
         self.done
     }
@@ -101,10 +102,10 @@ impl Progress {
         self.done == self.len
     }
 
-    /// The answer to a read of the `asked` bytes behind those that are there.
+    /// Records the answer to a read of the next `asked` bytes.
     ///
     /// # Errors
-    /// As [`read_full`]: the read is given up.
+    /// As [`read_full`]: the read failed for good.
     pub(super) fn advance(&mut self, asked: usize, answer: io::Result<usize>) -> io::Result<()> {
         let advanced = match answer {
             Ok(n_bytes) if n_bytes == asked => asked,
@@ -116,7 +117,7 @@ impl Progress {
         };
         self.n_fruitless = if advanced == 0 { self.n_fruitless + 1 } else { 0 };
         if self.n_fruitless > FRUITLESS_MAX {
-            // A file that ends within a page gives the same few bytes again and again.
+            // A file that ends within a page returns the same few bytes each time.
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         self.done += advanced;
@@ -200,7 +201,7 @@ fn read_once(file: &File, offset: u64, out: &mut [u8]) -> io::Result<usize> {
 fn read_once(mut file: &File, offset: u64, out: &mut [u8]) -> io::Result<usize> {
     use std::io::{Read, Seek, SeekFrom};
     use std::sync::{Mutex, PoisonError};
-    // The cursor is the file's, and threads share it.
+    // Threads share the cursor of the file.
     static CURSOR: Mutex<()> = Mutex::new(());
     let _cursor = CURSOR.lock().unwrap_or_else(PoisonError::into_inner);
     file.seek(SeekFrom::Start(offset))?;
@@ -242,7 +243,7 @@ fn reopen_direct(_file: &File) -> Option<File> {
     None
 }
 
-/// Advice: where it is not taken, the cache stays as it is.
+/// Only advice: the system may ignore it.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn drop_cache(file: &File, offset: u64, len: u64) {
     let len = std::num::NonZeroU64::new(len);
