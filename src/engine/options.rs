@@ -178,6 +178,10 @@ pub struct SessionOptions {
 /// The context that a session gets when it does not ask for one, in tokens: a KV cache of a 1.5 B model stays near 100 MB.
 pub const CONTEXT_LEN_DEFAULT_MAX: usize = 4096;
 
+/// Bytes that draft sources keep of a token of the context, at most: states and edges of the automata, and calibrated successors.
+/// Measured over random and repetitive texts (`tests/session_memory.rs`).
+const DRAFT_TOKEN_BYTES: u64 = 400;
+
 /// The longest prefill chunk, in tokens: its activations must stay small beside the weights.
 pub const PREFILL_CHUNK_MAX: usize = 8192;
 
@@ -192,19 +196,24 @@ impl SessionOptions {
         self.verify_lens.last().copied().unwrap_or(0).max(self.verify_rows_max)
     }
 
-    /// Bytes that a session takes with a model of this configuration, about: the KV cache of a full context, a pass, the logits of a wave, and
-    /// the rows that [`calibration`](Self::calibration) and [`reuse`](Self::reuse) project onto. Where the model is streamed within a
+    /// Bytes that a session takes at most with a model of this configuration: the KV cache of a full context, passes with their rotations
+    /// and attention scores, logits, the texts that it drafts from, and the rows that [`calibration`](Self::calibration) and
+    /// [`reuse`](Self::reuse) project onto. Sources that the app adds, and history, are not among them, and of a vocabulary that is
+    /// not in 8 bits or fewer the rows take more. Where the model is streamed within a
     /// budget they are to be [reserved](crate::stream::StreamOptions::reserved_bytes) for each session at a time.
     pub fn memory_bytes(&self, config: &ModelConfig) -> u64 {
-        let n_slots = self.context_len(config).saturating_add(self.rows_max()) as u64;
-        let kv_bytes = KvCache::bytes_per_slot(config, self.kv_type).saturating_mul(n_slots);
+        let n_slots = self.context_len(config).saturating_add(self.rows_max());
+        let kv_bytes = KvCache::bytes_per_slot(config, self.kv_type).saturating_mul(n_slots as u64);
         let row_bytes = (config.vocab_size as u64).saturating_mul(size_of::<f32>() as u64);
         let logits_bytes =
             row_bytes.saturating_mul(self.projection_rows as u64).max(STREAMED_WAVE_BYTES as u64);
         let reads = self.calibration != Calibration::Off || self.reuse.is_some();
+        let drafts = self.drafting != Drafting::Off;
         kv_bytes
-            .saturating_add(Workspace::bytes(config, self.prefill_chunk.max(self.rows_max())))
-            .saturating_add(logits_bytes)
+            .saturating_add(Workspace::bytes(config, self.prefill_chunk.max(self.rows_max()), n_slots))
+            // Of the wave, and of a piece of a streamed output matrix.
+            .saturating_add(2 * logits_bytes)
+            .saturating_add(if drafts { DRAFT_TOKEN_BYTES.saturating_mul(n_slots as u64) } else { 0 })
             .saturating_add(if reads { Reader::bytes(config) } else { 0 })
     }
 }

@@ -68,7 +68,7 @@ impl Block {
     }
 }
 
-/// Activations `[n_rows, n_cols]`. The buffers are kept and grow to the largest size seen.
+/// Activations `[n_rows, n_cols]`. The buffers are kept and grow to the largest size seen, exactly.
 #[derive(Default)]
 pub struct Activations {
     n_rows: usize,
@@ -103,11 +103,13 @@ impl Activations {
         (self.n_rows, self.n_cols, self.form) = (n_rows, n_cols, Some(form));
         if form.has(ActivationForm::F32) {
             self.floats.clear();
+            self.floats.reserve_exact(x.len());
             self.floats.extend_from_slice(x);
         }
         if form.has(ActivationForm::Int8) {
             assert!(n_cols.is_multiple_of(32), "{n_cols} columns are not whole blocks of 32");
             let n_blocks = n_cols / 32;
+            self.blocks.reserve_exact((n_rows * n_blocks).saturating_sub(self.blocks.len()));
             self.blocks.resize(n_rows * n_blocks, Block::default());
             let blocks = SharedMut::new(&mut self.blocks);
             pool.run_sized(x.len(), n_rows, 1, &|_, rows| {

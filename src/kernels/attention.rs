@@ -81,16 +81,29 @@ impl AttentionScratch {
         Self::default()
     }
 
+    /// The most bytes that attention of batches of `n_rows` rows takes with `n_slots` slots and so many threads.
+    pub(crate) fn bytes(n_threads: usize, n_slots: usize, n_rows: usize, head_dim: usize) -> u64 {
+        let scores_len = TILE.saturating_mul(n_slots.next_multiple_of(LANES)).saturating_add(n_rows);
+        let blocks_bytes = TILE * head_dim.div_ceil(32) * size_of::<Block>();
+        let worker_bytes = scores_len.saturating_mul(size_of::<f32>()).saturating_add(blocks_bytes);
+        (worker_bytes as u64).saturating_mul(n_threads as u64)
+    }
+
     /// Memory held.
     pub fn size_bytes(&self) -> usize {
         self.scores.capacity() * size_of::<f32>() + self.queries.capacity() * size_of::<Block>()
     }
 }
 
-/// The first `len` elements; doubles a buffer that is too short, so that a growing context seldom allocates.
-fn reserve<T: Clone + Default>(buf: &mut Vec<T>, len: usize) -> &mut [T] {
+/// The first `len` elements, of any value; doubles a buffer that is too short, so that a growing context seldom allocates, but not
+/// beyond `len_max`, which is at least `len`.
+fn reserve<T: Clone + Default>(buf: &mut Vec<T>, len: usize, len_max: usize) -> &mut [T] {
     if buf.len() < len {
-        buf.resize(len.max(2 * buf.len()), T::default());
+        let grown = len.max((2 * buf.len()).min(len_max));
+        // Freed first: nothing of it is used again.
+        *buf = Vec::new();
+        buf.reserve_exact(grown);
+        buf.resize(grown, T::default());
     }
     &mut buf[..len]
 }
@@ -145,9 +158,15 @@ pub fn attention(
     let n_tiles = n_queries.div_ceil(tile_len);
     let scores_stride = slots_max.next_multiple_of(LANES);
     let scores_len = TILE * scores_stride + extra_max;
+    let scores_len_max = TILE * kv.n_slots().next_multiple_of(LANES) + extra_max;
     let blocks_len = if kv.kv_type() == KvType::Q8_0 { TILE * head_dim / 32 } else { 0 };
-    let scores = SharedMut::new(reserve(&mut scratch.scores, pool.n_threads() * scores_len));
-    let blocks = SharedMut::new(reserve(&mut scratch.queries, pool.n_threads() * blocks_len));
+    let scores = SharedMut::new(reserve(
+        &mut scratch.scores,
+        pool.n_threads() * scores_len,
+        pool.n_threads() * scores_len_max,
+    ));
+    let blocks_len_all = pool.n_threads() * blocks_len;
+    let blocks = SharedMut::new(reserve(&mut scratch.queries, blocks_len_all, blocks_len_all));
     let out = SharedMut::new(out);
     pool.run_sized(seen * n_heads * head_dim, n_kv_heads * n_tiles, 1, &|worker, items| {
         // SAFETY: each worker has its own part, and the scratch outlives the section.

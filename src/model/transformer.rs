@@ -111,6 +111,9 @@ pub enum ForwardError {
     Cancelled,
 }
 
+/// Rows that are projected at a time, at most but for options that ask for more: what drafting reads of a prefill chunk.
+const GATHERED_ROWS: usize = 64;
+
 /// The buffers of a pass, grown to the largest batch seen and then reused: a decoding step allocates nothing.
 pub struct Workspace {
     rope: RopeTable,
@@ -167,18 +170,27 @@ impl Workspace {
         }
     }
 
-    /// Bytes that a pass over `n_rows` rows takes, about: its buffers, and the widest rows rounded to 8 bits. What attention and the
-    /// rotary table take beside is a small part of it.
-    pub fn bytes(config: &ModelConfig, n_rows: usize) -> u64 {
+    /// The most bytes that passes over up to `n_rows` rows take with a KV cache of `n_slots` slots: buffers of rows, the widest rows in
+    /// both of the forms that matrices read, rotations of every position, and attention scores for as many threads as the process has
+    /// processors. Logits are not among them.
+    pub fn bytes(config: &ModelConfig, n_rows: usize, n_slots: usize) -> u64 {
         let (q_dim, kv_dim) = (config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim);
-        let values = 3 * config.hidden_dim + 2 * q_dim + 2 * kv_dim + 2 * config.ffn_dim;
-        let rounded = 2 * config.ffn_dim.max(config.hidden_dim).max(q_dim);
-        ((4 * values + rounded) as u64).saturating_mul(n_rows as u64)
+        let values = 4 * config.hidden_dim + 2 * q_dim + 2 * kv_dim + 2 * config.ffn_dim;
+        // Four bytes as f32, and two as blocks of 64 bytes for 32 values.
+        let prepared = 6 * config.ffn_dim.max(config.hidden_dim).max(q_dim);
+        let rows_bytes = ((4 * values + prepared) as u64).saturating_mul(n_rows as u64);
+        let gathered_bytes = (4 * config.hidden_dim * GATHERED_ROWS) as u64;
+        let n_threads = std::thread::available_parallelism().map_or(1, usize::from);
+        rows_bytes
+            .saturating_add(gathered_bytes)
+            .saturating_add(RopeTable::bytes(config.head_dim, n_slots))
+            .saturating_add(AttentionScratch::bytes(n_threads, n_slots, n_rows, config.head_dim))
     }
 
     /// Puts the final hidden states of some rows one behind the other.
     fn gather(&mut self, rows: &[u32], hidden_dim: usize) {
         self.gathered.clear();
+        self.gathered.reserve_exact(rows.len() * hidden_dim);
         for &row in rows {
             let start = row as usize * hidden_dim;
             self.gathered.extend_from_slice(&self.x[start..start + hidden_dim]);
@@ -198,9 +210,19 @@ impl Workspace {
             (&mut self.gate, config.ffn_dim),
             (&mut self.up, config.ffn_dim),
         ] {
-            buffer.resize(n_rows * row_len, 0.0);
+            resize_exact(buffer, n_rows * row_len);
         }
     }
+}
+
+/// Makes `buffer` `len` long. It has no more room than the longest that it was, and where it grows, its values are lost.
+fn resize_exact(buffer: &mut Vec<f32>, len: usize) {
+    if buffer.capacity() < len {
+        // Freed first, so that both are never there at once.
+        *buffer = Vec::new();
+        buffer.reserve_exact(len);
+    }
+    buffer.resize(len, 0.0);
 }
 
 impl Model {

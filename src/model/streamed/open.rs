@@ -204,10 +204,14 @@ fn place(file: &PackedFile, id: WeightId) -> (&PackedTensor, u64) {
 
 fn sizes(file: &PackedFile) -> Sizes {
     let tied = file.config().tied_head;
-    let mut sizes = Sizes { layers: Vec::new(), head: 0, embedding: None, head_panel: 0 };
+    let (layers, copies) = (Vec::new(), Vec::new());
+    let mut sizes = Sizes { layers, copies, head: 0, embedding: None, head_panel: 0 };
     for section in file.sections() {
         match section.part {
-            Part::Layer(_) => sizes.layers.push(section.len),
+            Part::Layer(_) => {
+                sizes.layers.push(section.len);
+                sizes.copies.push(vectors_bytes(std::slice::from_ref(section)));
+            }
             Part::Embedding if tied => sizes.head = section.len,
             Part::Embedding => sizes.embedding = Some(section.len),
             Part::Output if !tied => sizes.head = section.len,

@@ -8,6 +8,8 @@ use crate::stream::{DIRECT_ALIGN, Pinned};
 #[derive(Debug, Clone)]
 pub(super) struct Sizes {
     pub(super) layers: Vec<u64>,
+    /// Norms and biases of each layer: copied out of it where it is pinned, while its section stays as it is.
+    pub(super) copies: Vec<u64>,
     /// The output matrix; where it is tied, that is the embedding.
     pub(super) head: u64,
     /// The embedding; `None`: it is the output matrix.
@@ -39,7 +41,7 @@ const RING_BYTES_FREE: u64 = 16 << 20;
 
 impl Sizes {
     fn total(&self) -> u64 {
-        self.layers.iter().sum::<u64>() + self.head + self.embedding.unwrap_or(0)
+        self.layers.iter().chain(&self.copies).sum::<u64>() + self.head + self.embedding.unwrap_or(0)
     }
 
     /// Long enough for every layer, and for a piece of the output matrix that may begin and end within a page; in huge pages to
@@ -98,7 +100,8 @@ impl Plan {
         let head = take(sizes.head);
         let n_layers = sizes.layers.len();
         let bytes = |layers: &[bool]| -> u64 {
-            sizes.layers.iter().zip(layers).filter(|(_, pinned)| **pinned).map(|(bytes, _)| bytes).sum()
+            let all = sizes.layers.iter().zip(&sizes.copies).zip(layers);
+            all.filter(|(_, pinned)| **pinned).map(|((section, copies), _)| section + copies).sum()
         };
         let mut layers = vec![false; n_layers];
         for n_pinned in (1..=n_layers).rev() {
@@ -133,9 +136,12 @@ mod tests {
     use super::*;
 
     const MIB: u64 = 1 << 20;
+    const LAYER: u64 = 24 * MIB;
+    const COPIES: u64 = 12 << 10;
 
     fn sizes(n_layers: usize, embedding: Option<u64>) -> Sizes {
-        Sizes { layers: vec![24 * MIB; n_layers], head: 120 * MIB, embedding, head_panel: 16 << 10 }
+        let (layers, copies) = (vec![LAYER; n_layers], vec![COPIES; n_layers]);
+        Sizes { layers, copies, head: 120 * MIB, embedding, head_panel: 16 << 10 }
     }
 
     fn ring_bytes(plan: &Plan) -> u64 {
@@ -175,12 +181,12 @@ mod tests {
             for limit in (60..1000).step_by(7).map(|mib| mib * MIB) {
                 let taken = 10 * MIB;
                 let plan = Plan::new(&sizes, Pinned::Memory(limit), taken).unwrap();
-                let mut used = n_pinned(&plan) as u64 * 24 * MIB + ring_bytes(&plan);
+                let mut used = n_pinned(&plan) as u64 * (LAYER + COPIES) + ring_bytes(&plan);
                 used += if plan.head { 120 * MIB } else { 0 };
                 used += if plan.embedding { embedding.unwrap_or(0) } else { 0 };
                 assert!(used + taken <= limit, "{used} of {limit}");
                 let is_full = plan.layers.iter().all(|pinned| *pinned);
-                assert!(is_full || limit - taken - used < 24 * MIB, "{used} of {limit}: {plan:?}");
+                assert!(is_full || limit - taken - used < LAYER + COPIES, "{used} of {limit}: {plan:?}");
                 assert!(embedding.is_some() || plan.embedding == plan.head, "a tied matrix is one");
             }
         }
@@ -203,14 +209,16 @@ mod tests {
 
     #[test]
     fn a_small_model_streams_with_no_budget_at_all() {
-        let sizes = Sizes { layers: vec![MIB / 2; 6], head: 300 << 10, embedding: None, head_panel: 5 << 10 };
+        let (layers, copies) = (vec![MIB / 2; 6], vec![0; 6]);
+        let sizes = Sizes { layers, copies, head: 300 << 10, embedding: None, head_panel: 5 << 10 };
         let plan = Plan::new(&sizes, Pinned::Memory(0), 50 * MIB).unwrap();
         assert_eq!((n_pinned(&plan), plan.head, plan.n_slots), (0, false, 3));
     }
 
     #[test]
     fn a_buffer_holds_a_panel_wherever_its_pages_begin() {
-        let sizes = Sizes { layers: vec![4096], head: 64 << 10, embedding: None, head_panel: 16 << 10 };
+        let (layers, copies) = (vec![4096], vec![0]);
+        let sizes = Sizes { layers, copies, head: 64 << 10, embedding: None, head_panel: 16 << 10 };
         assert_eq!(Plan::new(&sizes, Pinned::Layers(0), 0).unwrap().slot_len, (16 << 10) + 8192);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use super::{Compute, ForwardError, Model, Workspace, project};
+use super::{Compute, ForwardError, Model, Workspace, project, resize_exact};
 use crate::kernels::{FloatEnv, MatMul, PackError, PackedMatrix};
 use crate::model::shortlist::Shortlist;
 use crate::model::streamed::Streamed;
@@ -121,7 +121,7 @@ impl Model {
         out: &mut Vec<f32>,
     ) {
         ws.gather(rows, self.config.hidden_dim);
-        out.resize(rows.len() * w.n_rows(), 0.0);
+        resize_exact(out, rows.len() * w.n_rows());
         let jobs = &mut [MatMul { w, out }];
         project(compute, &mut ws.activations, &ws.gathered, self.config.hidden_dim, jobs);
     }
@@ -138,10 +138,10 @@ impl Model {
     ) -> Result<(), ForwardError> {
         let vocab_size = self.config.vocab_size;
         ws.gather(rows, self.config.hidden_dim);
-        out.resize(rows.len() * vocab_size, 0.0);
+        resize_exact(out, rows.len() * vocab_size);
         let Workspace { activations, gathered, piece, .. } = ws;
         streamed.for_each_piece(cancel, |first, w| {
-            piece.resize(rows.len() * w.n_rows(), 0.0);
+            resize_exact(piece, rows.len() * w.n_rows());
             // A token's sum is its own, so the pieces have the bits of the whole.
             project(compute, activations, gathered, self.config.hidden_dim, &mut [MatMul { w, out: piece }]);
             for (to, from) in out.chunks_exact_mut(vocab_size).zip(piece.chunks_exact(w.n_rows())) {
