@@ -30,6 +30,7 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod block;
+mod cores;
 mod float_env;
 mod gather;
 mod kv;
@@ -54,6 +55,7 @@ pub use activations::{ActivationForm, Activations};
 pub use aligned::AllocError;
 pub use attention::{AttentionScratch, AttentionShape, Visible, attention};
 pub use block::BlockType;
+pub(crate) use cores::performance_cores;
 pub use float_env::FloatEnv;
 pub use kv::{KvLayer, KvType};
 pub use layout::PANEL_LAYOUT_VERSION;
