@@ -57,13 +57,15 @@ impl Quantize {
 /// How the weights of a packed file come into memory. Other containers are always read and packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PackedAccess {
-    /// Mapped: there at once, whatever the size, read from the disk where they are first used, and shared with other
-    /// processes. The file must stay as it is while the model lives: where another program shortens it, or the disk fails to
-    /// give a page when it is first used, the process ends (SIGBUS).
+    /// The file is mapped. Loading takes no time, pages are read from the disk when they are first used, and processes share them.
+    ///
+    /// No program may write to the file or shorten it while the model lives: that is undefined behaviour in Rust's model of memory. In
+    /// practice the output is wrong, or the process ends with SIGBUS. Replace a model by writing a new file and renaming it, as
+    /// [`pack`](crate::model::packed::pack) does. The process also ends with SIGBUS if the disk cannot read a page.
     #[default]
     Map,
-    /// Read into memory of its own: takes as long as the disk does, and what the disk cannot give is a typed error.
-    /// Afterwards nothing depends on the file, and the weights lie in huge pages where the system has them.
+    /// The file is read into memory of the process. Loading takes as long as the disk does, and a disk error is a typed error. Afterwards
+    /// nothing depends on the file, and the weights lie in huge pages where the system has them.
     Read,
 }
 
