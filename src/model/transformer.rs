@@ -36,7 +36,7 @@ use crate::model::kv_cache::KvCache;
 use crate::model::layers::LayersError;
 use crate::model::packed::{ModelIdentity, identity_of_weights};
 use crate::model::rope::RopeTable;
-use crate::model::rows::{Going, Interlude, Rows};
+use crate::model::rows::{ActiveRows, Interlude, Rows};
 use crate::model::streamed::{Streamed, StreamedError};
 use crate::model::weights::{Layer, LoadOptions, Quantize, Weights, WeightsError};
 use crate::stream::StreamOptions;
@@ -120,7 +120,7 @@ pub struct Workspace {
     activations: Activations,
     attention: AttentionScratch,
     /// Empty between passes: kept for its memory.
-    going: Going<'static>,
+    active: ActiveRows<'static>,
     /// Residual stream, `[n_rows, hidden_dim]`; after a pass to [`PassEnd::Hidden`], the normed final hidden states.
     x: Vec<f32>,
     /// Of a pass through static graphs, whose calls have `x` for their own rows: `[n_rows, hidden_dim]`.
@@ -154,7 +154,7 @@ impl Workspace {
             rope: RopeTable::new(&config.rope, config.head_dim),
             activations: Activations::new(),
             attention: AttentionScratch::new(),
-            going: Going::default(),
+            active: ActiveRows::default(),
             x: Vec::new(),
             residual: Vec::new(),
             normed: Vec::new(),
@@ -350,27 +350,27 @@ impl Model {
         ws.resize(config, batch.len());
         ws.rope.grow(batch.positions().iter().map(|&p| p as usize + 1).max().unwrap_or(0));
         self.embed(batch.tokens(), &mut ws.x)?;
-        let mut going = Going::all(batch, std::mem::take(&mut ws.going));
+        let mut active = ActiveRows::all(batch, std::mem::take(&mut ws.active));
         let result = match (&self.graphs, &self.streamed) {
             (None, None) => {
                 let layer = |layer_idx: usize| Ok(std::slice::from_ref(&self.weights.layers[layer_idx]));
-                self.run_each(compute, layer, &mut going, kv, ws, end, interlude, cancel)
+                self.run_each(compute, layer, &mut active, kv, ws, end, interlude, cancel)
             }
-            (Some(graphs), _) => self.run_graphs(compute, graphs, &going.rows(), kv, ws, end, cancel),
+            (Some(graphs), _) => self.run_graphs(compute, graphs, &active.rows(), kv, ws, end, cancel),
             (None, Some(streamed)) => match streamed.pass(cancel) {
                 None => Err(ForwardError::Cancelled),
                 Some(pass) => {
                     let layer = |layer_idx: usize| pass.layer(layer_idx, cancel);
-                    self.run_each(compute, layer, &mut going, kv, ws, end, interlude, cancel)
+                    self.run_each(compute, layer, &mut active, kv, ws, end, interlude, cancel)
                 }
             },
         };
         if result.is_ok() && end == PassEnd::Hidden {
             norm_rows(compute, &ws.x, &self.weights.output_norm, config.norm_eps, &mut ws.normed);
             std::mem::swap(&mut ws.x, &mut ws.normed);
-            going.put_back(&mut ws.x, config.hidden_dim);
+            active.put_back(&mut ws.x, config.hidden_dim);
         }
-        ws.going = going.recycled();
+        ws.active = active.recycled();
         result
     }
 

@@ -51,7 +51,7 @@ pub struct Streamed {
     reader: Arc<dyn ReadAt>,
     meter: Arc<Meter>,
     /// The extent of a layer has the number of the layer.
-    layers: Vec<Home>,
+    layers: Vec<StreamedLayer>,
     /// The pieces of the output matrix; empty if it is pinned.
     head: Vec<Piece>,
     /// Reads rows of the output matrix, if it is streamed.
@@ -70,8 +70,8 @@ pub struct Streamed {
     is_lean: AtomicBool,
 }
 
-/// A layer: its section of the file, and its weights while it is pinned.
-struct Home {
+/// A layer of a streamed model: its section of the file, and its weights while it is pinned.
+struct StreamedLayer {
     section: PackedSection,
     /// Whether the plan pins it.
     is_planned: bool,
@@ -79,7 +79,7 @@ struct Home {
     pinned: Mutex<Option<Arc<Layer>>>,
 }
 
-impl Home {
+impl StreamedLayer {
     fn pinned(&self) -> MutexGuard<'_, Option<Arc<Layer>>> {
         // A panic leaves the old value or the new one.
         self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
@@ -293,15 +293,15 @@ impl Pass<'_> {
         if cancel.load(Ordering::Relaxed) {
             return Err(ForwardError::Cancelled);
         }
-        let home = &self.streamed.layers[layer_idx];
-        if let Some(layer) = &*home.pinned() {
+        let entry = &self.streamed.layers[layer_idx];
+        if let Some(layer) = &*entry.pinned() {
             return Ok(PassLayer::Pinned(Arc::clone(layer)));
         }
         let lease = self.streamed.take(layer_idx, cancel)?;
         Ok(match self.pin_again(layer_idx, &lease) {
             Some(layer) => PassLayer::Pinned(layer),
             None => {
-                let sections = std::slice::from_ref(&home.section);
+                let sections = std::slice::from_ref(&entry.section);
                 let layer = SectionTensors { sections, pages: lease.pages() }.layer(layer_idx);
                 PassLayer::Streamed { layer, _lease: lease }
             }
@@ -310,16 +310,16 @@ impl Pass<'_> {
 
     /// Copies a released layer into memory again, if the plan pins it, there is no pressure, and memory can be allocated.
     fn pin_again(&self, layer_idx: usize, lease: &Lease) -> Option<Arc<Layer>> {
-        let home = &self.streamed.layers[layer_idx];
-        if !home.is_planned || self.streamed.is_lean.load(Ordering::Relaxed) {
+        let entry = &self.streamed.layers[layer_idx];
+        if !entry.is_planned || self.streamed.is_lean.load(Ordering::Relaxed) {
             return None;
         }
-        let len = home.section.len as usize;
+        let len = entry.section.len as usize;
         let mut pages = PageBuf::zeroed(len).ok()?;
         pages.bytes_mut().copy_from_slice(&lease.pages().bytes()[..len]);
-        let sections = std::slice::from_ref(&home.section);
+        let sections = std::slice::from_ref(&entry.section);
         let layer = Arc::new(SectionTensors { sections, pages: &Arc::new(pages) }.layer(layer_idx));
-        *home.pinned() = Some(Arc::clone(&layer));
+        *entry.pinned() = Some(Arc::clone(&layer));
         self.streamed.ring.iter().for_each(|ring| ring.skip(layer_idx));
         Some(layer)
     }

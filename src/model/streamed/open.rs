@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use super::plan::{Plan, Sizes};
 use super::rows::RowReader;
-use super::{BLOCK_BYTES, Home, N_READS, Streamed, StreamedError, head};
+use super::{BLOCK_BYTES, N_READS, Streamed, StreamedError, StreamedLayer, head};
 use crate::kernels::{PANEL_ROWS, PackedMatrix, PageBuf};
 use crate::model::checkpoint::WeightId;
 use crate::model::layers::{LayersError, SectionTensors, vectors_bytes};
@@ -58,7 +58,7 @@ impl Opening<'_> {
         let head_rows = self.rows(head_id(tied), self.plan.head)?;
         let embedding_rows = self.rows(WeightId::Embedding, self.plan.embedding)?;
         let is_read =
-            |extent_idx: usize| !layers.get(extent_idx).is_some_and(|layer: &Home| layer.is_planned);
+            |extent_idx: usize| !layers.get(extent_idx).is_some_and(|layer: &StreamedLayer| layer.is_planned);
         let read = extents.iter().enumerate().filter(|(extent_idx, _)| is_read(*extent_idx));
         let pass_bytes = read.map(|(_, extent)| extent.len as u64).sum();
         let ring = if pass_bytes > 0 { Some(self.ring(extents, options)?) } else { None };
@@ -90,7 +90,7 @@ impl Opening<'_> {
         &self,
         extents: &mut Vec<Extent>,
         pinned: &mut PinnedBytes,
-    ) -> Result<Vec<Home>, StreamedError> {
+    ) -> Result<Vec<StreamedLayer>, StreamedError> {
         let mut layers = Vec::with_capacity(self.plan.layers.len());
         for section in self.file.sections() {
             let Part::Layer(layer_idx) = section.part else { continue };
@@ -101,7 +101,7 @@ impl Opening<'_> {
                 let sections = std::slice::from_ref(section);
                 layer = Some(Arc::new(SectionTensors { sections, pages: &pages }.layer(layer_idx)));
             }
-            layers.push(Home { section: section.clone(), is_planned, pinned: Mutex::new(layer) });
+            layers.push(StreamedLayer { section: section.clone(), is_planned, pinned: Mutex::new(layer) });
             // A buffer of this length is or will be allocated, so it is a usize. Pinned layers have one for when they are not.
             extents.push(Extent { offset: section.offset, len: section.len as usize });
         }
