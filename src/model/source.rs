@@ -1,8 +1,8 @@
-//! Where the bytes of a model file come from: a file read by position, or bytes that the program owns.
+//! The bytes of a model file: read from a file by position, or held in memory.
 //!
-//! Positioned reads are the default because a mapped file that is truncated underneath kills the process, and a flash
-//! fault becomes an ordinary error here. Every range is checked against the length seen at open before anything is
-//! allocated, so a length from outside never decides an allocation on its own.
+//! Model files are read and not mapped, so that a truncated file or a failing disk is a typed error and not a signal. Every range is
+//! checked against the length of the file before memory is allocated for it. The file is opened once and stays open: its name may be taken
+//! by another file meanwhile.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -26,7 +26,7 @@ enum Data {
 }
 
 impl Source {
-    /// Opens a file for positioned reads; its length is taken once, here.
+    /// Opens a file for positioned reads. Its length is read once.
     ///
     /// # Errors
     /// The error of the operating system; [`io::ErrorKind::InvalidInput`] where `path` is not a regular file.
@@ -39,21 +39,21 @@ impl Source {
         Ok(Self { name: path.display().to_string(), len: meta.len(), data: Data::File(file) })
     }
 
-    /// Wraps bytes that are in memory already (an embedded fixture).
+    /// Wraps bytes in memory (an embedded fixture).
     pub fn from_bytes(bytes: Cow<'static, [u8]>, name: &str) -> Self {
         Self { name: name.to_owned(), len: bytes.len() as u64, data: Data::Bytes(bytes) }
     }
 
-    /// A handle of its own to the same file, for direct reads; `None` where the bytes are in memory.
+    /// A second handle to the same file, for direct reads; `None` if the bytes are in memory.
     ///
     /// # Errors
-    /// The system gives no second handle.
+    /// The system refuses a second handle.
     pub(crate) fn reopen_direct(&self) -> Option<io::Result<DirectFile>> {
         self.as_file().map(DirectFile::reopen)
     }
 
-    /// The path as it is shown, or the name given to [`Source::from_bytes`]. For messages: a path that is not UTF-8 cannot be opened
-    /// by it.
+    /// The path in printable form, or the name given to [`Source::from_bytes`]. For messages only: a path that is not UTF-8 differs from
+    /// its printable form.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -63,7 +63,7 @@ impl Source {
         self.len
     }
 
-    /// The file; `None` where the bytes are in memory.
+    /// The file; `None` if the bytes are in memory.
     pub(crate) fn as_file(&self) -> Option<&File> {
         match &self.data {
             Data::File(file) => Some(file),

@@ -1,4 +1,4 @@
-//! Setting up a streamed model: what is pinned is read, the rest becomes extents of a ring.
+//! Setting up a streamed model: pinned weights are read, all others become extents of a ring.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
@@ -32,7 +32,7 @@ pub(super) fn open(
     Opening { file, plan, reader, meter: Arc::default(), progress }.open(options)
 }
 
-/// A model that is being set up.
+/// A streamed model while it is set up.
 struct Opening<'a> {
     file: &'a PackedFile,
     plan: Plan,
@@ -102,13 +102,14 @@ impl Opening<'_> {
                 layer = Some(Arc::new(SectionTensors { sections, pages: &pages }.layer(layer_idx)));
             }
             layers.push(StreamedLayer { section: section.clone(), is_planned, pinned: Mutex::new(layer) });
-            // A buffer of this length is or will be allocated, so it is a usize. Pinned layers have one for when they are not.
+            // A buffer of this length is allocated now or later, so the length fits in usize. Pinned layers have an extent too, for the
+            // time after they were released.
             extents.push(Extent { offset: section.offset, len: section.len as usize });
         }
         Ok(layers)
     }
 
-    /// What is pinned of embedding and output matrix, and the norm before it.
+    /// Reads the output norm, and embedding and output matrix if they are pinned.
     fn ends(&self, pinned: &mut PinnedBytes) -> Result<Weights, StreamedError> {
         let (mut embedding, mut head) = (None, None);
         for section in self.file.sections().iter().filter(|section| self.is_pinned(section)) {
@@ -139,7 +140,7 @@ impl Opening<'_> {
         Ring::new(file, meter, extents, buffers, options).map_err(StreamedError::Spawn)
     }
 
-    /// Reads a section that stays in memory.
+    /// Reads a pinned section.
     fn read(&self, section: &PackedSection, pinned: &mut PinnedBytes) -> Result<Arc<PageBuf>, StreamedError> {
         let len = usize::try_from(section.len).unwrap_or(usize::MAX);
         let mut pages = PageBuf::zeroed(len)?;
@@ -182,11 +183,11 @@ impl Opening<'_> {
     }
 }
 
-/// Bytes of what stays in memory.
+/// Bytes of pinned sections.
 struct PinnedBytes {
     done: u64,
     total: u64,
-    /// Of norms and biases, which are copied out of it.
+    /// Copies of norms and biases.
     vectors: u64,
 }
 
@@ -194,7 +195,7 @@ fn head_id(tied: bool) -> WeightId {
     if tied { WeightId::Embedding } else { WeightId::Head }
 }
 
-/// A tensor of the file, and where it begins.
+/// A tensor of the file, and its offset in the file.
 fn place(file: &PackedFile, id: WeightId) -> (&PackedTensor, u64) {
     let of_section = |section: &'_ PackedSection| section.tensors.iter().position(|tensor| tensor.id == id);
     let found = file.sections().iter().find_map(|section| Some((section, of_section(section)?)));

@@ -1,42 +1,42 @@
-//! What stays in memory and what is streamed, from sizes alone.
+//! Decides, from sizes alone, which weights are pinned and which are streamed.
 
 use super::StreamedError;
 use crate::kernels::PageBuf;
 use crate::stream::{DIRECT_ALIGN, Pinned};
 
-/// Sizes of a packed model's sections, in bytes.
+/// Sizes of the sections of a packed model, in bytes.
 #[derive(Debug, Clone)]
 pub(super) struct Sizes {
     pub(super) layers: Vec<u64>,
-    /// Norms and biases of each layer: copied out of it where it is pinned, while its section stays as it is.
+    /// Norms and biases of each layer. A pinned layer holds a copy of them beside its section.
     pub(super) copies: Vec<u64>,
-    /// The output matrix; where it is tied, that is the embedding.
+    /// The output matrix, or the embedding if they are tied.
     pub(super) head: u64,
-    /// The embedding; `None`: it is the output matrix.
+    /// The embedding; `None` if it is tied to the output matrix.
     pub(super) embedding: Option<u64>,
-    /// A panel of the output matrix: its smallest piece.
+    /// One panel of the output matrix, which is its smallest piece.
     pub(super) head_panel: u64,
 }
 
-/// What is pinned, and the ring for the rest.
+/// Which weights are pinned, and the size of the ring for the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// Of each layer.
+    /// Whether each layer is pinned.
     pub(super) layers: Vec<bool>,
     pub(super) head: bool,
     pub(super) embedding: bool,
-    /// Bytes of a buffer; of no buffers, 0.
+    /// Bytes of a buffer; 0 without a ring.
     pub(super) slot_len: u64,
     pub(super) n_slots: usize,
 }
 
-/// Buffers of a ring at least: one to compute with, one to read into.
+/// The fewest buffers of a ring: one to compute with, one to read into.
 pub(super) const SLOTS_MIN: usize = 2;
 
-/// Buffers where memory allows: reads then go on while drafting, projection and sampling take their time between two passes.
+/// The buffers of a ring if memory allows: with a third one, reading continues during drafting, projection and sampling.
 const SLOTS: usize = 3;
 
-/// What a ring may take beyond any budget. Far less than a process holds beside its weights, and enough for small models.
+/// Bytes that a ring may take beyond any budget: far less than a process holds beside its weights, and enough for small models.
 const RING_BYTES_FREE: u64 = 16 << 20;
 
 impl Sizes {
@@ -44,8 +44,8 @@ impl Sizes {
         self.layers.iter().chain(&self.copies).sum::<u64>() + self.head + self.embedding.unwrap_or(0)
     }
 
-    /// Long enough for every layer, and for a piece of the output matrix that may begin and end within a page; in huge pages to
-    /// the end, since the end of a layer takes a disk three times as long in small ones.
+    /// The length of a buffer: room for every layer, and for a panel of the output matrix that begins and ends within a page. It is
+    /// rounded up to whole huge pages, since a disk took three times as long to read the end of a layer into small pages.
     fn slot_len(&self) -> u64 {
         let layer = self.layers.iter().copied().max().unwrap_or(0);
         let piece = (self.head_panel + 2 * DIRECT_ALIGN as u64).next_multiple_of(DIRECT_ALIGN as u64);
@@ -54,7 +54,7 @@ impl Sizes {
 }
 
 impl Plan {
-    /// `taken`: what of a budget is not left for weights.
+    /// `taken`: bytes of the budget that are not available for weights.
     ///
     /// # Errors
     /// [`StreamedError::MemoryLimit`].
@@ -88,7 +88,7 @@ impl Plan {
         if ring(SLOTS_MIN) > left.max(RING_BYTES_FREE) {
             return Err(StreamedError::MemoryLimit { needed: ring(SLOTS_MIN), limit, taken });
         }
-        // A third buffer is worth less than a pinned layer where there is hardly room for either.
+        // If memory is scarce, a pinned layer is worth more than a third buffer.
         let n_slots = if ring(SLOTS) <= (left / 4).max(RING_BYTES_FREE) { SLOTS } else { SLOTS_MIN };
         left = left.saturating_sub(ring(n_slots));
         let mut take = |bytes: u64| {
@@ -96,7 +96,7 @@ impl Plan {
             left -= if fits { bytes } else { 0 };
             fits
         };
-        // Every pass reads it whole, as a layer, and drafting may ask for it again.
+        // First the output matrix: every pass reads all of it, like a layer, and drafting may read it again.
         let head = take(sizes.head);
         let n_layers = sizes.layers.len();
         let bytes = |layers: &[bool]| -> u64 {
@@ -113,20 +113,20 @@ impl Plan {
         }
         let embedding = match sizes.embedding {
             None => head,
-            // A pass needs a few rows of it.
+            // Last the embedding: a pass reads only a few of its rows.
             Some(bytes) => take(bytes),
         };
         Ok(Self { layers, head, embedding, slot_len, n_slots })
     }
 
-    /// What a buffer takes of memory.
+    /// Bytes of memory of a buffer.
     pub(super) fn slot_bytes(&self) -> u64 {
         PageBuf::size_bytes(self.slot_len)
     }
 }
 
-/// `n_pinned` of `n_layers`, as evenly as can be: while pinned layers are computed the ring fills up, and in a long run of
-/// them flash would rest.
+/// Selects `n_pinned` of `n_layers` layers as evenly as possible. During a long run of pinned layers the ring would fill up and the disk
+/// would become idle.
 fn spread(n_layers: usize, n_pinned: usize) -> Vec<bool> {
     (0..n_layers).map(|i| (i + 1) * n_pinned / n_layers > i * n_pinned / n_layers).collect()
 }
