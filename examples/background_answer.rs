@@ -10,7 +10,8 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread::{self, JoinHandle};
 
 use refrain::{
-    CancelToken, Engine, EngineOptions, Event, GenerateOptions, PromptPassage, Role, Session, SessionOptions, Task,
+    CancelToken, Engine, EngineOptions, Event, GenerateOptions, PromptPassage, Role, Session, SessionOptions,
+    Task,
 };
 
 /// An answer on its way to the screen.
@@ -51,7 +52,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/target.gguf");
     let engine = Engine::open(model, EngineOptions::default())?;
     let mut session = engine.session(SessionOptions::default())?;
-    let note = PromptPassage { title: "Trip to Aniarda", text: "Nadia and Tomas come along. The train leaves at 08:15." };
+    let note = PromptPassage {
+        title: "Trip to Aniarda",
+        text: "Nadia and Tomas come along. The train leaves at 08:15.",
+    };
     session.append_turn(Role::User, Task::Answer.user_message(&[note], "Who comes along?"))?;
 
     let answer = Answer::start(session, 40)?;

@@ -1,12 +1,17 @@
-//! A file mapped into memory, read only: the one place with `unsafe` besides the kernels and io_uring.
+//! A file mapped into memory, read only.
 //!
-//! Only packed model files are mapped. They are the app's own, and immutable by contract: they are written under another
-//! name and renamed, so a new version is a new file and the old one lives as long as it is mapped. What the contract
-//! guards against: a file that is shortened under the mapping ends the process (SIGBUS), and one that is overwritten gives
-//! other numbers. No lock is taken; an advisory lock binds only programs that ask for it, and none of ours writes in place.
+//! **Undefined behaviour.** The mapping is handed out as `&[u8]`, and Rust requires that such bytes never change. If any process writes to
+//! the file or shortens it while it is mapped, the behaviour is undefined. In practice an overwritten file gives other numbers, and
+//! access to a page that the file no longer has ends the process with SIGBUS. No check can rule this out: an advisory lock binds only
+//! programs that ask for it, and a mapping that is private to the process still shows later writes to pages that it has not copied.
 //!
-//! No contract guards against a disk that fails: a page that cannot be read when it is first used ends the process the same
-//! way. Who must outlive that reads the file into memory, where it is an error like any other.
+//! So only packed model files are mapped, and their contract is that they are never changed: Refrain writes a new file under another
+//! name and renames it, which leaves the old file as it is for as long as it is mapped. An app that cannot keep other programs from
+//! changing its model files in place must read them into memory
+//! ([`PackedAccess::Read`](crate::model::weights::PackedAccess::Read)).
+//!
+//! **Disk errors.** If the disk cannot read a page when it is first used, the process ends with SIGBUS too. A process that must survive
+//! disk errors should read the file into memory, where they are typed errors.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -21,12 +26,20 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// Maps the whole of `file`, which must stay as it is while the mapping lives (see the module).
+    /// Maps the whole of `file`.
+    ///
+    /// The function is safe to call only by the contract of packed files, which the user of [`PackedAccess::Map`] accepts: nobody writes
+    /// to the file or shortens it while the mapping lives. Otherwise the behaviour is undefined (see the module).
+    ///
+    /// # Errors
+    /// The system refuses the mapping.
+    ///
+    /// [`PackedAccess::Map`]: crate::model::weights::PackedAccess::Map
     pub(crate) fn new(file: &File) -> io::Result<Self> {
-        // SAFETY: the bytes are read as plain numbers, whatever they are, and nothing that was checked before is taken from
-        // them. That nobody writes to the file is the contract of packed files; who cannot keep it reads them into memory.
+        // SAFETY: the file does not change while it is mapped, by the contract of packed files; Rust cannot check it. The code that reads
+        // the bytes accepts every value of them, and takes no length or offset from them.
         let map = unsafe { Mmap::map(file)? };
-        // The first pass reads everything once, in order of the layers. Linux reads ahead its usual window and returns.
+        // The first pass reads the whole file in order. With this advice Linux starts to read ahead and returns at once.
         #[cfg(unix)]
         let _ = map.advise(memmap2::Advice::WillNeed);
         Ok(Self { map })

@@ -256,6 +256,22 @@ fn a_split_model_equals_the_whole() {
     }
 }
 
+/// File names need not be UTF-8 where the system has others.
+#[cfg(target_os = "linux")]
+#[test]
+fn parts_are_found_by_names_that_are_not_utf8() {
+    use std::os::unix::ffi::OsStrExt;
+    let (dir, _) = split_files(3, |_, _| {});
+    let odd_path = |no| {
+        let name = [b"t\xffny-\xfe", part_name(no, 3).as_bytes()].concat();
+        dir.path().join(std::ffi::OsStr::from_bytes(&name))
+    };
+    (0..3).for_each(|no| std::fs::rename(dir.path().join(part_name(no, 3)), odd_path(no)).unwrap());
+    for no in 0..3 {
+        assert_eq!(GgufFile::open(&odd_path(no)).unwrap().part_names().count(), 3);
+    }
+}
+
 #[test]
 fn split_models_that_do_not_fit_together() {
     #[track_caller]

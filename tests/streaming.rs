@@ -4,7 +4,7 @@
 mod common;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -17,8 +17,8 @@ use refrain::internals::model::weights::{LoadOptions, WeightsError};
 use refrain::internals::stream::{DIRECT_ALIGN, ReadAt, ReadMode, WrapReader};
 use refrain::{
     AcceptanceFloor, Calibration, CancelToken, Checkpoint, DraftModelOptions, DraftPolicy, DraftRows, Engine,
-    EngineError, EngineOptions, GenerateOptions, MemoryPressure, PidConfig, Pinned, Predictor, Quantize,
-    ReuseConfig, Sampling, SessionOptions, StreamOptions, TokenId,
+    EngineError, EngineOptions, FinishReason, GenerateOptions, MemoryPressure, PidConfig, Pinned, Predictor,
+    Quantize, ReuseConfig, Sampling, SessionOptions, StreamOptions, TokenId,
 };
 use tempfile::TempDir;
 
@@ -371,6 +371,83 @@ fn a_slow_disk_sets_the_pace_and_nobody_waits_for_it_to_stop() {
     let asked = Instant::now();
     drop(engine);
     assert!(asked.elapsed().as_secs_f64() < pass_s, "gone after {:?}", asked.elapsed());
+}
+
+/// Reads of the output matrix wait until the gate is open, and say that they do.
+struct GatedHead {
+    inner: Arc<dyn ReadAt>,
+    head: std::ops::Range<u64>,
+    is_open: Arc<AtomicBool>,
+    n_waiting: Arc<AtomicU64>,
+}
+
+impl ReadAt for GatedHead {
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> std::io::Result<usize> {
+        if self.head.contains(&offset) {
+            self.n_waiting.fetch_add(1, Ordering::SeqCst);
+            while !self.is_open.load(Ordering::SeqCst) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        self.inner.read_at(offset, out)
+    }
+
+    fn mode(&self) -> ReadMode {
+        ReadMode::Cached
+    }
+}
+
+#[test]
+fn a_streamed_output_matrix_is_cancelled_within_a_piece() {
+    let tiny = Tiny { n_layers: 3, ..Tiny::default() };
+    let prompt = prompt(6, 40);
+    let reference = reference(tiny, &prompt, &Sampling::default());
+    let (_dir, path) = packed(tiny);
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let output = checkpoint.packed().unwrap().sections().last().unwrap();
+    let head = output.offset..output.offset + output.len;
+    for (i, session) in sessions().into_iter().enumerate() {
+        let (is_open, n_waiting) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU64::new(0)));
+        let gate = (head.clone(), Arc::clone(&is_open), Arc::clone(&n_waiting));
+        let wrap = WrapReader::new(move |inner| {
+            let (head, is_open, n_waiting) = gate.clone();
+            Arc::new(GatedHead { inner, head, is_open, n_waiting })
+        });
+        let streaming = StreamOptions { wrap: Some(wrap), ..StreamOptions::new(Pinned::Layers(1)) };
+        let engine = try_engine(&path, tiny, 2, streaming).unwrap();
+        let mut session = engine.session(session).unwrap();
+        session.append_tokens(&prompt).unwrap();
+        is_open.store(false, Ordering::SeqCst);
+        n_waiting.store(0, Ordering::SeqCst);
+        let handle = session.cancel_handle();
+        let run = std::thread::scope(|scope| {
+            let decodes = scope.spawn(|| {
+                let run = run_in(&mut session, options(&Sampling::default()), usize::MAX);
+                (session, run)
+            });
+            while n_waiting.load(Ordering::SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            // The pass is about to wait for the output matrix, or does.
+            std::thread::sleep(Duration::from_millis(50));
+            handle.cancel();
+            let start = Instant::now();
+            while !decodes.is_finished() && start.elapsed() < Duration::from_secs(10) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let stopped = decodes.is_finished();
+            is_open.store(true, Ordering::SeqCst);
+            assert!(stopped, "session {i} waits for a disk that gives nothing");
+            decodes.join().unwrap()
+        });
+        let (mut session, cancelled) = run;
+        assert_eq!((cancelled.finish, cancelled.tokens.len()), (FinishReason::Cancelled, 0), "session {i}");
+        assert_eq!(session.tokens(), prompt, "session {i}");
+        // Nothing was left behind.
+        let run = run_in(&mut session, options(&Sampling::default()), usize::MAX);
+        assert_eq!((&run.tokens, run.text()), (&reference.tokens, reference.text()), "session {i}");
+        assert!(run.logits == reference.logits, "session {i}");
+    }
 }
 
 fn refused(opened: Result<Engine, EngineError>) -> StreamedError {

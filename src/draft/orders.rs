@@ -16,7 +16,7 @@
 
 use super::fitted;
 use super::source::{Candidate, Candidates, Cursor};
-use crate::sam::{Match, Successor, SuffixAutomaton};
+use crate::sam::{Match, SuffixAutomaton, Transition};
 use crate::token::TokenId;
 
 /// How the suffix orders of a match become candidates. The defaults were fitted to recorded responses.
@@ -203,8 +203,8 @@ impl<F: FnMut(Match) -> Cursor> SuffixOrders for AutomatonOrders<'_, F> {
     }
 }
 
-impl From<Successor> for OrderSuccessor<Match> {
-    fn from(Successor { token, next, count, last_end }: Successor) -> Self {
+impl From<Transition> for OrderSuccessor<Match> {
+    fn from(Transition { token, next, count, last_end }: Transition) -> Self {
         OrderSuccessor { token, count, last_end, next }
     }
 }

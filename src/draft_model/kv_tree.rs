@@ -107,7 +107,7 @@ impl KvTree {
         let logits = (config.vocab_size as u64).saturating_mul(size_of::<f32>() as u64 * n_nodes_max as u64);
         KvCache::bytes_per_slot(config, KvType::F16)
             .saturating_mul(n_slots)
-            .saturating_add(Workspace::bytes(config, CHUNK))
+            .saturating_add(Workspace::bytes(config, CHUNK, n_slots as usize))
             .saturating_add(logits)
     }
 

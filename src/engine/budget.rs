@@ -10,21 +10,29 @@ use crate::model::{Checkpoint, KvCache, ModelConfig, Workspace};
 /// Bytes that the logits of one wave may take while the output matrix is streamed.
 pub(super) const STREAMED_WAVE_BYTES: usize = 8 << 20;
 
+/// Bytes that draft sources keep per token of the context, at most: states and edges of the automata, and calibrated
+/// successors. Measured over random and repetitive texts (`tests/session_memory.rs`).
+const DRAFT_TOKEN_BYTES: u64 = 400;
+
 impl SessionOptions {
-    /// Estimated bytes of one session with a model of this configuration: the KV cache of a full context, the activations of
-    /// a pass, the logits of a wave, and the rows that [`calibration`](Self::calibration) and [`reuse`](Self::reuse) project
-    /// onto. An app that streams the model within a budget [reserves](crate::StreamOptions::reserved_bytes) them for each
-    /// concurrent session.
+    /// Upper bound of one session's bytes with a model of this configuration: the KV cache of a full context, the activations,
+    /// rotations and attention scores of a pass, logits, draft sources, and the rows that [`calibration`](Self::calibration)
+    /// and [`reuse`](Self::reuse) project onto. Sources that the app adds, and history, come on top, and so does the excess
+    /// of a vocabulary whose rows have more than 8 bits. An app that streams the model within a budget
+    /// [reserves](field@crate::StreamOptions::reserved_bytes) them for each concurrent session.
     pub fn memory_bytes(&self, config: &ModelConfig) -> u64 {
-        let n_slots = self.context_len(config).saturating_add(self.rows_max()) as u64;
-        let kv_bytes = KvCache::bytes_per_slot(config, self.kv_type).saturating_mul(n_slots);
+        let n_slots = self.context_len(config).saturating_add(self.rows_max());
+        let kv_bytes = KvCache::bytes_per_slot(config, self.kv_type).saturating_mul(n_slots as u64);
         let row_bytes = (config.vocab_size as u64).saturating_mul(size_of::<f32>() as u64);
         let logits_bytes =
             row_bytes.saturating_mul(self.projection_rows as u64).max(STREAMED_WAVE_BYTES as u64);
         let reads = self.calibration != Calibration::Off || self.reuse.is_some();
+        let drafts = self.drafting != Drafting::Off;
         kv_bytes
-            .saturating_add(Workspace::bytes(config, self.prefill_chunk.max(self.rows_max())))
-            .saturating_add(logits_bytes)
+            .saturating_add(Workspace::bytes(config, self.prefill_chunk.max(self.rows_max()), n_slots))
+            // Of the wave, and of a piece of a streamed output matrix.
+            .saturating_add(2 * logits_bytes)
+            .saturating_add(if drafts { DRAFT_TOKEN_BYTES.saturating_mul(n_slots as u64) } else { 0 })
             .saturating_add(if reads { Reader::bytes(config) } else { 0 })
     }
 }

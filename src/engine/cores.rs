@@ -1,10 +1,13 @@
 //! How many threads the forward pass gets where nobody says: one for each physical performance core.
 //!
 //! A second thread on a core has no multipliers of its own, and a small core in a section of a parallel loop takes others' turns
-//! on the memory for little of the work. Where the system does not tell cores apart, every processor counts.
+//! on the memory for little of the work. Linux and Android say in files which is which, Apple's systems and Windows when they are
+//! asked. Where the system does not tell cores apart, every processor counts.
 
 use std::collections::BTreeSet;
 use std::path::Path;
+
+use crate::kernels;
 
 /// Processors that a list from the system may name.
 const CPUS_MAX: usize = 4096;
@@ -13,7 +16,8 @@ const CPUS_MAX: usize = 4096;
 pub(super) fn n_performance_cores() -> usize {
     let available = std::thread::available_parallelism().map_or(1, usize::from);
     // The container's share of time is in `available` only, the processors that the process is bound to in both.
-    performance_cores(Path::new("/")).map_or(available, |n| n.min(available)).max(1)
+    let n_cores = performance_cores(Path::new("/")).or_else(kernels::performance_cores);
+    n_cores.map_or(available, |n| n.min(available)).max(1)
 }
 
 /// What Linux and Android say under `root`; `None` elsewhere.
@@ -23,11 +27,18 @@ fn performance_cores(root: &Path) -> Option<usize> {
     let allowed = cpu_list(status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?)?;
     // Hybrid x86 names its performance cores; ARM gives each processor a capacity, the fastest one's being 1024.
     let named = read("sys/devices/cpu_core/cpus").and_then(|list| cpu_list(&list));
+    let stated = |cpu: usize| -> Option<u64> {
+        read(&format!("sys/devices/system/cpu/cpu{cpu}/cpu_capacity"))?.trim().parse().ok()
+    };
+    // Kernels of older phones state none.
+    let little = match named.is_none() && allowed.iter().all(|&cpu| stated(cpu).is_none()) {
+        true => read("proc/cpuinfo").map(|text| little_cores(&text)).unwrap_or_default(),
+        false => BTreeSet::new(),
+    };
     let capacity = |cpu: usize| match &named {
         Some(named) => u64::from(named.contains(&cpu)),
-        None => read(&format!("sys/devices/system/cpu/cpu{cpu}/cpu_capacity"))
-            .and_then(|text| text.trim().parse().ok())
-            .unwrap_or(1),
+        None if little.contains(&cpu) => CAPACITY_LITTLE,
+        None => stated(cpu).unwrap_or(CAPACITY_MAX),
     };
     let capacities: Vec<(usize, u64)> = allowed.iter().map(|&cpu| (cpu, capacity(cpu))).collect();
     let largest = capacities.iter().map(|&(_, capacity)| capacity).max()?;
@@ -41,6 +52,37 @@ fn performance_cores(root: &Path) -> Option<usize> {
         })
         .collect();
     Some(cores.len())
+}
+
+/// What the fastest processor's capacity is on ARM, and about what a small one's is beside it.
+const CAPACITY_MAX: u64 = 1024;
+const CAPACITY_LITTLE: u64 = 256;
+
+/// Makers and parts of the small cores of ARM systems, as `/proc/cpuinfo` has them: Cortex-A53, A35, A55, A510 and A520, and what
+/// Qualcomm made of the first three.
+const LITTLE_PARTS: [(&str, &str); 8] = [
+    ("0x41", "0xd03"),
+    ("0x41", "0xd04"),
+    ("0x41", "0xd05"),
+    ("0x41", "0xd46"),
+    ("0x41", "0xd80"),
+    ("0x51", "0x801"),
+    ("0x51", "0x803"),
+    ("0x51", "0x805"),
+];
+
+/// The processors that are small cores, by the table of processors in `/proc/cpuinfo`.
+fn little_cores(cpuinfo: &str) -> BTreeSet<usize> {
+    let (mut little, mut cpu, mut maker) = (BTreeSet::new(), None, "");
+    for (key, value) in cpuinfo.lines().filter_map(|line| line.split_once(':')) {
+        match (key.trim(), value.trim()) {
+            ("processor", value) => cpu = value.parse::<usize>().ok().filter(|&cpu| cpu < CPUS_MAX),
+            ("CPU implementer", value) => maker = value,
+            ("CPU part", part) if LITTLE_PARTS.contains(&(maker, part)) => little.extend(cpu),
+            _ => {}
+        }
+    }
+    little
 }
 
 /// The processors of a list like `0-3,8`.
@@ -101,6 +143,31 @@ mod tests {
         files.pop();
         files.push((STATUS, "Cpus_allowed_list:\t0,2-3\n"));
         assert_eq!(performance_cores(machine(&files).path()), Some(3));
+    }
+
+    /// A kernel that states no capacities: 4 × Cortex-A55 and 4 × Cortex-A78.
+    #[test]
+    fn small_cores_are_known_by_their_parts() {
+        let processor = |cpu: usize, part: &str| {
+            format!(
+                "processor\t: {cpu}\nBogoMIPS\t: 26.00\nCPU implementer\t: 0x41\nCPU architecture: 8\n\
+                 CPU variant\t: 0x2\nCPU part\t: {part}\nCPU revision\t: 0\n\n"
+            )
+        };
+        let phone: String =
+            (0..8).map(|cpu| processor(cpu, if cpu < 4 { "0xd05" } else { "0xd41" })).collect();
+        let small: String = (0..8).map(|cpu| processor(cpu, "0xd03")).collect();
+        let status = (STATUS, "Cpus_allowed_list:\t0-7\n");
+        for (text, expected) in
+            [(phone.as_str(), 4), (&small, 8), ("", 8), ("processor: x\nCPU part: 0xd05\n", 8)]
+        {
+            let root = machine(&[status, ("proc/cpuinfo", text)]);
+            assert_eq!(performance_cores(root.path()), Some(expected), "{text}");
+        }
+        // Capacities say more than parts.
+        let stated = "sys/devices/system/cpu/cpu0/cpu_capacity";
+        let root = machine(&[status, ("proc/cpuinfo", &phone), (stated, "1024\n")]);
+        assert_eq!(performance_cores(root.path()), Some(8));
     }
 
     #[test]

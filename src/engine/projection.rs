@@ -7,6 +7,8 @@
 //! rather than at one knee, so each is weighed: a row joins where what it adds to the wave is less than what projecting it
 //! later would cost, times the probability that the walk comes to it.
 
+use std::sync::atomic::AtomicBool;
+
 use crate::draft::{CostProfile, DraftTree, NodeIdx, NodeSet};
 use crate::engine::options::ProjectionMode;
 use crate::engine::shared::Shared;
@@ -69,7 +71,7 @@ impl Projection {
     /// The logits of `node`, for the caller to change; it is in `verified`, outside which no row is projected.
     ///
     /// # Errors
-    /// A streamed output matrix could not be read: the call may be repeated.
+    /// A streamed output matrix could not be read, or `cancel` was set while it was: the call may be repeated.
     pub(super) fn logits(
         &mut self,
         shared: &Shared,
@@ -77,14 +79,16 @@ impl Projection {
         tree: &DraftTree,
         verified: NodeSet,
         node: NodeIdx,
+        cancel: &AtomicBool,
     ) -> Result<&mut [f32], ForwardError> {
         let place = match self.rows.iter().position(|&row| row == node.0) {
             Some(place) => place,
             None => {
                 self.plan_wave(tree, verified, node);
                 let mut watch = Stopwatch::start();
+                let (compute, rows) = (shared.compute(), &self.rows);
                 let projected =
-                    shared.model.logits(shared.compute(), workspace, &self.rows, &mut self.logits);
+                    shared.model.logits_with_cancel(compute, workspace, rows, &mut self.logits, cancel);
                 if projected.is_err() {
                     // What the buffer holds is nobody's.
                     self.rows.clear();

@@ -8,6 +8,8 @@
 //! *Reuse* wants to know how likely the target finds the rejected tokens of a draft. Their rows' hidden states are there; they
 //! are projected onto the shortlist too.
 
+use std::sync::atomic::AtomicBool;
+
 use crate::draft::{DraftSource, DraftTree, NodeIdx, NodeSet, SUCCESSORS_MAX, Successor, SuccessorLists};
 use crate::engine::options::Calibration;
 use crate::engine::shared::Shared;
@@ -30,6 +32,9 @@ const SHORTLIST_TOKENS_MAX: usize = 4096;
 /// Logits held at a time, in numbers: 1 MiB stays in a core's cache. A row of a whole vocabulary may take more.
 const LOGITS_MAX: usize = 1 << 18;
 
+/// Rows that are listed at a time at least, whatever the vocabulary: each call reads the output matrix.
+const LIST_ROWS_MIN: usize = 4;
+
 /// Rows of rejected tokens that are projected in a step at most, the likeliest first: as many as cost little more than one.
 const JUDGED_ROWS_MAX: usize = 8;
 
@@ -50,10 +55,12 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// Bytes that it takes, about: a shortlist of 8-bit rows, and the logits.
+    /// Bytes that it takes, about: a shortlist of 8-bit rows with the place of each token, and the logits.
     pub(super) fn bytes(config: &ModelConfig) -> u64 {
         let row_bytes = BlockType::Q8_0.row_bytes(config.hidden_dim as u64).unwrap_or(0);
-        row_bytes.saturating_mul(SHORTLIST_TOKENS_MAX as u64) + (LOGITS_MAX * size_of::<f32>()) as u64
+        let logits = LOGITS_MAX.max(LIST_ROWS_MIN * config.vocab_size);
+        let places = config.vocab_size + SHORTLIST_TOKENS_MAX;
+        row_bytes.saturating_mul(SHORTLIST_TOKENS_MAX as u64) + ((logits + places) * size_of::<f32>()) as u64
     }
 
     /// `None` where there is nothing to read.
@@ -117,16 +124,17 @@ impl Reader {
     /// Lists the successors of the `n_rows` rows of the last batch.
     ///
     /// # Errors
-    /// As [`Model::logits`].
+    /// As [`Model::logits_with_cancel`].
     pub(super) fn list_batch(
         &mut self,
         shared: &Shared,
         workspace: &mut Workspace,
         n_rows: usize,
+        cancel: &AtomicBool,
     ) -> Result<&SuccessorLists, ForwardError> {
         self.lists.clear();
         let width = self.listed().map_or(shared.model.config().vocab_size, |list| list.tokens().len());
-        let slice = (LOGITS_MAX / width.max(1)).clamp(4, 64);
+        let slice = (LOGITS_MAX / width.max(1)).clamp(LIST_ROWS_MIN, 64);
         for first in (0..n_rows).step_by(slice) {
             self.rows.clear();
             self.rows.extend(first as u32..n_rows.min(first + slice) as u32);
@@ -134,7 +142,9 @@ impl Reader {
             let shortlist = self.shortlist.as_ref().filter(|_| self.calibration == Calibration::InContext);
             match shortlist {
                 Some(list) => model.shortlist_logits(compute, workspace, &self.rows, list, &mut self.logits),
-                None => model.logits(compute, workspace, &self.rows, &mut self.logits)?,
+                None => {
+                    model.logits_with_cancel(compute, workspace, &self.rows, &mut self.logits, cancel)?;
+                }
             }
             for logits in self.logits.chunks_exact(width) {
                 let tokens = shortlist.map(Shortlist::tokens);

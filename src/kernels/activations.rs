@@ -1,17 +1,17 @@
-//! Rows of activations in the forms that the matmul kernels read, prepared once and used by several matrices.
+//! Activations in the forms that the matmul kernels read: prepared once, used by several matrices.
 
 use super::Kernels;
 use super::pool::{Pool, SharedMut};
 use super::simd::{LANES, Simd, Work};
 
-/// What a matrix wants its activations to be.
+/// The form of activations that a matrix is multiplied with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum ActivationForm {
-    /// As they are: float matrices.
+    /// As f32, for float matrices.
     F32,
-    /// Blocks of 32 rounded to 8 bits: integer matrices.
+    /// Blocks of 32 values rounded to 8 bits, for integer matrices.
     Int8,
-    /// Both, where matrices of both kinds read the same rows.
+    /// Both forms, for rows that are multiplied with matrices of both kinds.
     Both,
 }
 
@@ -28,27 +28,27 @@ impl ActivationForm {
 
 /// 32 activations as `scale · q`, `q` in −127..=127.
 ///
-/// `scale = amax / 127` and `q = x · (1 / scale)`, to nearest, ties to even. A block of zeros (or of numbers so small that
-/// `1 / scale` overflows) has scale 0. A block with a NaN or an infinity has scale NaN, and so has every output that reads it:
-/// a broken model is seen at once, and the same on every instruction set.
+/// `scale = amax / 127` and `q = x · (1 / scale)`, to nearest, ties to even. A block of zeros, or of numbers so small that `1 / scale`
+/// overflows, has scale 0. A block with a NaN or an infinity has scale NaN, and so all outputs that use it are NaN, on every instruction
+/// set.
 ///
-/// One cache line, everything in it an operand that the kernel broadcasts as it stands.
+/// A block is one cache line of operands that the kernels broadcast.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[repr(C, align(64))]
 pub(super) struct Block {
     /// Eight groups of four signed bytes, the first in the low bits.
     pub(super) q: [i32; 8],
     pub(super) scale: f32,
-    /// `scale · Σ q`, what a format's minimum is multiplied with.
+    /// `scale · Σ q`: the factor of a format's minimum.
     pub(super) scaled_sum: f32,
-    /// −8, −16 and −128 times Σ q: where the dot product of a format with this bias starts.
+    /// −8, −16 and −128 times Σ q: the initial value of the dot product of a format with this bias.
     pub(super) starts: [i32; 3],
     /// −32 times the sums of the first and of the last 16 `q`.
     pub(super) split_starts: [i32; 2],
 }
 
 impl Block {
-    /// Where the dot product with codes of bias `bias` starts.
+    /// The initial value of the dot product with codes of bias `bias`.
     #[inline(always)]
     pub(super) fn start(&self, bias: i32) -> i32 {
         match bias {
@@ -60,7 +60,7 @@ impl Block {
         }
     }
 
-    /// The same for columns `16 · half ..`, for a format whose scales change there.
+    /// The initial value for columns `16 · half ..`, for formats with a scale per 16 columns.
     #[inline(always)]
     pub(super) fn split_start(&self, bias: i32, half: usize) -> i32 {
         debug_assert_eq!(bias, 32, "the only split format");
@@ -68,7 +68,7 @@ impl Block {
     }
 }
 
-/// Activations `[n_rows, n_cols]`. The buffers are kept and grow to the largest size seen.
+/// Activations `[n_rows, n_cols]`. The buffers are kept and grow to the largest size seen, exactly.
 #[derive(Default)]
 pub struct Activations {
     n_rows: usize,
@@ -86,7 +86,7 @@ impl Activations {
         Self::default()
     }
 
-    /// Takes over the rows `x`, `[n_rows, n_cols]`. No allocation once the buffers have had this size.
+    /// Prepares the rows `x`, `[n_rows, n_cols]`. Does not allocate once the buffers have had this size.
     ///
     /// # Panics
     /// If `x` has another length, or the form has 8-bit blocks and `n_cols` is not a multiple of 32.
@@ -103,11 +103,13 @@ impl Activations {
         (self.n_rows, self.n_cols, self.form) = (n_rows, n_cols, Some(form));
         if form.has(ActivationForm::F32) {
             self.floats.clear();
+            self.floats.reserve_exact(x.len());
             self.floats.extend_from_slice(x);
         }
         if form.has(ActivationForm::Int8) {
             assert!(n_cols.is_multiple_of(32), "{n_cols} columns are not whole blocks of 32");
             let n_blocks = n_cols / 32;
+            self.blocks.reserve_exact((n_rows * n_blocks).saturating_sub(self.blocks.len()));
             self.blocks.resize(n_rows * n_blocks, Block::default());
             let blocks = SharedMut::new(&mut self.blocks);
             pool.run_sized(x.len(), n_rows, 1, &|_, rows| {
@@ -129,7 +131,7 @@ impl Activations {
         self.n_cols
     }
 
-    /// Whether the rows are there in the given form.
+    /// Whether the rows are prepared in the given form.
     pub fn has(&self, form: ActivationForm) -> bool {
         self.form.is_some_and(|own| own.has(form))
     }

@@ -1,4 +1,4 @@
-//! Zeroed memory on cache-line boundaries, allocated fallibly: models and KV caches are the large allocations of a device.
+//! Zeroed memory on cache-line boundaries. Allocation is fallible, since weights and KV caches are large beside a device's memory.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
@@ -11,7 +11,7 @@ use super::pages::HugePages;
 pub(super) struct Line(pub(super) [u8; 64]);
 
 impl Line {
-    /// The line as halves of 16 half-precision numbers (their bits).
+    /// The line as two halves of 16 half-precision numbers (their bits).
     pub(super) fn halves(&self) -> &[[u16; 16]; 2] {
         // SAFETY: same size, the line is aligned for u16, and any bits are a valid u16.
         unsafe { &*(self as *const Line).cast() }
@@ -59,12 +59,12 @@ impl Line {
     }
 }
 
-/// The memory for a buffer could not be had.
+/// A buffer could not be allocated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("could not allocate {bytes} bytes")]
 #[non_exhaustive]
 pub struct AllocError {
-    /// How much was asked for; saturated where the size itself overflows.
+    /// Its size in bytes; saturated if the size overflows.
     pub bytes: usize,
 }
 
@@ -72,7 +72,7 @@ pub struct AllocError {
 pub(super) struct AlignedBuf {
     ptr: NonNull<Line>,
     n_lines: usize,
-    /// What owns the memory; `None`: the allocator, or nothing where there are no lines.
+    /// The huge pages that own the memory; `None` if the allocator owns it, or if there are no lines.
     pages: Option<HugePages>,
 }
 
@@ -82,7 +82,7 @@ unsafe impl Send for AlignedBuf {}
 unsafe impl Sync for AlignedBuf {}
 
 impl AlignedBuf {
-    /// For a buffer that is used from end to end: a large one lies in huge pages where the system has them.
+    /// A buffer that is read as a whole: a large one uses huge pages where the system has them.
     pub(super) fn zeroed_huge(n_lines: usize) -> Result<Self, AllocError> {
         match HugePages::zeroed(n_lines.saturating_mul(64)) {
             Some(mut pages) => Ok(AlignedBuf { ptr: pages.start().cast(), n_lines, pages: Some(pages) }),
@@ -90,7 +90,7 @@ impl AlignedBuf {
         }
     }
 
-    /// For a buffer that is filled little by little: what was not yet touched takes no memory.
+    /// A buffer that is filled gradually: untouched pages take no memory.
     pub(super) fn zeroed(n_lines: usize) -> Result<Self, AllocError> {
         let bytes = n_lines.saturating_mul(64);
         if n_lines == 0 {

@@ -1,8 +1,8 @@
 //! Attention of a batch of rows over one layer's KV cache, under a tree attention mask.
 //!
-//! A row sees `prefix_len` slots and then the `extra` slots of its ancestors, in this order: that of their *logical positions*.
-//! The arithmetic knows positions only, so a row gives the same bits whether its ancestors' keys lie in draft slots or have
-//! moved into the prefix. What a row may not see enters nothing of it: each lane is a slot of its own.
+//! A row sees the slots `0..prefix_len` and then the `extra` slots of its ancestors, in the order of their *logical positions*. The
+//! arithmetic depends on positions only, so a row has the same bits whether its ancestors' keys are in draft slots or have been committed
+//! to the prefix. Masked slots do not enter a row's result, since each lane is one slot.
 //!
 //! ```text
 //! score[p] = (fma(q[i], key[p][i], ·) over i in order) · 1/√head_dim            keys in 8 bits: as a Q8_0 matrix row
@@ -10,9 +10,9 @@
 //! out[i]   = (fma(e[p], value[p][i], ·) over p in order) · (1 / sum)            values in 8 bits: fma(e[p] · scale, code, ·)
 //! ```
 //!
-//! Work is split in tiles of up to `TILE` queries that share a KV head (the query heads of a GQA group, and neighbouring rows):
-//! each key is loaded once for the tile, and each value as far as all see it. Scores are computed for whole panels of 16
-//! slots; what a row does not see is left aside.
+//! The work is split into tiles of up to `TILE` queries that share a KV head: the query heads of a GQA group, and neighbouring rows. A tile
+//! loads each key once, and each value that all of its rows see once. Scores are computed for whole panels of 16 slots; those of masked
+//! slots are ignored.
 
 mod keys;
 mod values;
@@ -30,10 +30,10 @@ use super::simd::{LANES, Simd, Work};
 use keys::{FloatKeys, IntKeys, KeyPanels, score_panels};
 use values::{ValueElement, Weighted};
 
-/// What a row may see: slots `0..prefix_len`, then the `extra` slots, in order of logical position (ancestors, then itself).
+/// The slots that a row sees, in order of logical position: `0..prefix_len`, then `extra` (its ancestors, then itself).
 #[derive(Clone, Copy, Debug)]
 pub struct Visible<'a> {
-    /// How many slots of the committed prefix (all of it, in a verification batch).
+    /// Slots of the committed prefix; in a verification batch, all of them.
     pub prefix_len: usize,
     /// Slots after the prefix, in order of position.
     pub extra: &'a [u32],
@@ -44,7 +44,7 @@ impl Visible<'_> {
         self.prefix_len + self.extra.len()
     }
 
-    /// The slots that are seen, and perhaps others between them.
+    /// A range that contains all visible slots.
     fn slots(&self) -> Range<usize> {
         let first = self.extra.iter().min().map_or(0, |&slot| slot as usize);
         let end = self.extra.iter().max().map_or(0, |&slot| slot as usize + 1);
@@ -68,7 +68,7 @@ pub struct AttentionShape {
     pub head_dim: usize,
 }
 
-/// Working memory of [`attention`]: per worker, one tile's scores and rounded queries. Grows with the context, in large steps.
+/// Scratch memory of [`attention`]: the scores and rounded queries of one tile per worker. Grows with the context.
 #[derive(Default)]
 pub struct AttentionScratch {
     scores: Vec<f32>,
@@ -81,16 +81,29 @@ impl AttentionScratch {
         Self::default()
     }
 
+    /// The most bytes that attention of batches of `n_rows` rows takes with `n_slots` slots and so many threads.
+    pub(crate) fn bytes(n_threads: usize, n_slots: usize, n_rows: usize, head_dim: usize) -> u64 {
+        let scores_len = TILE.saturating_mul(n_slots.next_multiple_of(LANES)).saturating_add(n_rows);
+        let blocks_bytes = TILE * head_dim.div_ceil(32) * size_of::<Block>();
+        let worker_bytes = scores_len.saturating_mul(size_of::<f32>()).saturating_add(blocks_bytes);
+        (worker_bytes as u64).saturating_mul(n_threads as u64)
+    }
+
     /// Memory held.
     pub fn size_bytes(&self) -> usize {
         self.scores.capacity() * size_of::<f32>() + self.queries.capacity() * size_of::<Block>()
     }
 }
 
-/// The first `len` elements; doubles a buffer that is too short, so that a growing context seldom allocates.
-fn reserve<T: Clone + Default>(buf: &mut Vec<T>, len: usize) -> &mut [T] {
+/// The first `len` elements, of any value; doubles a buffer that is too short, so that a growing context seldom allocates, but not
+/// beyond `len_max`, which is at least `len`.
+fn reserve<T: Clone + Default>(buf: &mut Vec<T>, len: usize, len_max: usize) -> &mut [T] {
     if buf.len() < len {
-        buf.resize(len.max(2 * buf.len()), T::default());
+        let grown = len.max((2 * buf.len()).min(len_max));
+        // Freed first: nothing of it is used again.
+        *buf = Vec::new();
+        buf.reserve_exact(grown);
+        buf.resize(grown, T::default());
     }
     &mut buf[..len]
 }
@@ -98,13 +111,13 @@ fn reserve<T: Clone + Default>(buf: &mut Vec<T>, len: usize) -> &mut [T] {
 /// Queries of a tile at most: with 2 panels of keys each, 16 accumulators, half of the widest machine's vector registers.
 const TILE: usize = 8;
 
-/// `out = softmax(q · keyᵀ / √head_dim) · value` over what each row may see (Vaswani et al. 2017, eq. 1).
+/// `out = softmax(q · keyᵀ / √head_dim) · value` over the slots that each row sees (Vaswani et al. 2017, eq. 1).
 ///
 /// # Shapes
-/// `q` and `out` are `[n_rows, n_heads, head_dim]`; `visible` has one entry per row. A row that sees nothing gives zeros.
+/// `q` and `out` are `[n_rows, n_heads, head_dim]`; `visible` has one entry per row. The output of a row that sees no slot is zero.
 ///
 /// # Panics
-/// If a shape does not fit the layer, or a row may see a slot that does not exist.
+/// If a shape does not fit the layer, or a row sees a slot that does not exist.
 #[allow(clippy::too_many_arguments)]
 pub fn attention(
     k: Kernels,
@@ -137,7 +150,7 @@ pub fn attention(
     }
     let group = n_heads / n_kv_heads;
     let n_queries = visible.len() * group;
-    // Where there are fewer tiles than threads, smaller ones: who computes a query does not change it.
+    // Smaller tiles if there are fewer tiles than threads. Results do not depend on the tile.
     let mut tile_len = TILE;
     while tile_len > 1 && n_kv_heads * n_queries.div_ceil(tile_len) < pool.n_threads() {
         tile_len = tile_len.div_ceil(2);
@@ -145,9 +158,15 @@ pub fn attention(
     let n_tiles = n_queries.div_ceil(tile_len);
     let scores_stride = slots_max.next_multiple_of(LANES);
     let scores_len = TILE * scores_stride + extra_max;
+    let scores_len_max = TILE * kv.n_slots().next_multiple_of(LANES) + extra_max;
     let blocks_len = if kv.kv_type() == KvType::Q8_0 { TILE * head_dim / 32 } else { 0 };
-    let scores = SharedMut::new(reserve(&mut scratch.scores, pool.n_threads() * scores_len));
-    let blocks = SharedMut::new(reserve(&mut scratch.queries, pool.n_threads() * blocks_len));
+    let scores = SharedMut::new(reserve(
+        &mut scratch.scores,
+        pool.n_threads() * scores_len,
+        pool.n_threads() * scores_len_max,
+    ));
+    let blocks_len_all = pool.n_threads() * blocks_len;
+    let blocks = SharedMut::new(reserve(&mut scratch.queries, blocks_len_all, blocks_len_all));
     let out = SharedMut::new(out);
     pool.run_sized(seen * n_heads * head_dim, n_kv_heads * n_tiles, 1, &|worker, items| {
         // SAFETY: each worker has its own part, and the scratch outlives the section.

@@ -1,7 +1,7 @@
 //! Rows of a packed matrix, gathered into a small one.
 //!
-//! A product with the gathered matrix gives the bits that the whole one gives for these rows: a lane's sum depends on its own
-//! weights only, and a row is copied as it lies, lane to lane.
+//! A product with the gathered matrix has the bits of the product with the whole matrix, since the sum of a lane depends on its own weights
+//! only, and rows are copied lane by lane without change.
 
 use super::aligned::{AlignedBuf, Line};
 use super::block::BlockType;
@@ -21,17 +21,17 @@ enum Lanes {
 }
 
 impl PackedMatrix {
-    /// A matrix of no rows, of this type and these columns, with room for `n_rows_max`. Room that is not used takes no memory.
+    /// An empty matrix of the same type and columns, with room for `n_rows_max` rows. Unused room takes no memory.
     ///
     /// # Errors
-    /// [`PackError::Alloc`]: there is no room.
+    /// [`PackError::Alloc`].
     pub fn empty_like(&self, n_rows_max: usize) -> Result<Self, PackError> {
         let n_lines = self.panel_lines.saturating_mul(n_rows_max.div_ceil(PANEL_ROWS));
         let data = Panels::Owned(AlignedBuf::zeroed(n_lines)?);
         Ok(PackedMatrix { n_rows: 0, data, ..*self })
     }
 
-    /// Appends row `row` of `from`; `false` where there is no room.
+    /// Appends row `row` of `from`; `false` if there is no room.
     ///
     /// # Panics
     /// If `from` has no such row, or another type or other columns, or `self` is mapped.

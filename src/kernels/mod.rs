@@ -1,8 +1,7 @@
 //! Arithmetic over slices: weight matrices, attention and row-wise functions, and the threads that run them.
 //!
-//! Everything here keeps one promise: **an output value depends on its own inputs and on nothing else**, not on the number
-//! of rows in the call, the tile a row falls in, the thread, or the instruction set. Speculative decoding is bit for bit
-//! the same as plain decoding because of it. Three habits give the promise:
+//! The module guarantees: **an output value depends on its own inputs only**, not on the number of rows in the call, the tile of a row,
+//! the thread, or the instruction set. This makes speculative decoding bitwise equal to plain decoding. Three rules give the guarantee:
 //!
 //! - *Lane = output row.* Matrices are packed in panels of 16 rows ([`PackedMatrix`]), so a vector lane owns one output and
 //!   sums it in column order: there is no horizontal sum whose shape could depend on the vector width. Keys lie in such
@@ -12,9 +11,12 @@
 //! - *The same operations.* A fused multiply-add is fused everywhere, and `exp` is ours. Every algorithm is written once, over
 //!   the small vector trait of `simd.rs`; `scalar.rs` is its portable implementation and the oracle of the others.
 //!
-//! Bits are promised for numbers; where a result is NaN, every instruction set gives NaN, but not the same payload.
+//! The guarantee holds in the default floating-point environment of IEEE 754, which [`FloatEnv`] sets. The pool sets it for its sections;
+//! code that computes outside of a section sets it itself.
 //!
-//! This is the only part of the crate, besides file mapping and io_uring, with `unsafe`. It knows slices, not models.
+//! The guarantee is for numbers. If a result is NaN, it is NaN on every instruction set, but payloads may differ.
+//!
+//! `unsafe` is allowed only here, in file mapping, and in io_uring. The module handles slices and depends on no other part of the crate.
 #![allow(unsafe_code)]
 // Indices are lanes, rows of a tile and columns, which several arrays share.
 #![allow(clippy::needless_range_loop)]
@@ -27,6 +29,8 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod block;
+mod cores;
+mod float_env;
 mod gather;
 mod kv;
 mod layout;
@@ -50,6 +54,8 @@ pub use activations::{ActivationForm, Activations};
 pub use aligned::AllocError;
 pub use attention::{AttentionScratch, AttentionShape, Visible, attention};
 pub use block::BlockType;
+pub(crate) use cores::performance_cores;
+pub use float_env::FloatEnv;
 pub use kv::{KvLayer, KvType};
 pub use layout::PANEL_LAYOUT_VERSION;
 pub(crate) use layout::PANEL_ROWS;
@@ -71,20 +77,20 @@ pub enum IsaKind {
     Scalar,
     /// x86-64 with AVX2, FMA and F16C.
     Avx2,
-    /// The same with AVX-VNNI.
+    /// AVX2 with AVX-VNNI.
     AvxVnni,
     /// x86-64 with AVX-512 F, BW, VL, DQ and VNNI.
     Avx512,
     /// AArch64 with NEON.
     Neon,
-    /// The same with dot products (ARMv8.2).
+    /// NEON with dot products (ARMv8.2).
     NeonDot,
-    /// The same with products of small matrices of bytes (ARMv8.6).
+    /// NEON with matrix products of bytes (ARMv8.6).
     NeonI8mm,
 }
 
 impl IsaKind {
-    /// All kinds, of each architecture the slowest first, whether or not this machine has them.
+    /// All kinds, slowest first within each architecture, whether or not this machine supports them.
     pub const ALL: [IsaKind; 7] = [
         IsaKind::Scalar,
         IsaKind::Avx2,
@@ -115,9 +121,9 @@ impl std::fmt::Display for IsaKind {
     }
 }
 
-/// The right to use an instruction set: a value exists only where the CPU was seen to have it.
+/// An instruction set that this CPU supports: the constructors check it.
 ///
-/// All choices give the same bits; they differ in speed only.
+/// All instruction sets give the same bits; they differ in speed only.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernels(Choice);
 
@@ -145,7 +151,7 @@ impl Kernels {
         fastest.unwrap_or(Kernels(Choice::Scalar(scalar::Scalar)))
     }
 
-    /// A given instruction set, or `None` where this CPU lacks it.
+    /// The given instruction set; `None` if this CPU does not support it.
     pub fn with_isa(isa: IsaKind) -> Option<Self> {
         match isa {
             IsaKind::Scalar => Some(Kernels(Choice::Scalar(scalar::Scalar))),
@@ -165,7 +171,7 @@ impl Kernels {
         }
     }
 
-    /// Which instruction set this value stands for.
+    /// The instruction set.
     pub fn isa(self) -> IsaKind {
         match self.0 {
             Choice::Scalar(_) => IsaKind::Scalar,
@@ -189,7 +195,7 @@ impl Kernels {
         IsaKind::ALL.into_iter().filter_map(Self::with_isa).collect()
     }
 
-    /// Runs work that is written over the vector trait, compiled for this instruction set.
+    /// Runs `work` compiled for this instruction set.
     fn run<W: Work>(self, work: W) -> W::Output {
         match self.0 {
             Choice::Scalar(isa) => work.run(isa),

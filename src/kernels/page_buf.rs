@@ -1,4 +1,4 @@
-//! Memory that direct reads fill: it begins on a page, and threads may fill parts of it at the same time.
+//! Page-aligned memory for direct reads. Threads may fill parts of it concurrently.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::aligned::{AlignedBuf, AllocError, Line};
 use super::pages::HUGE_PAGE_BYTES;
 
-/// Zeroed bytes that begin on a page: direct reads fill them, and packed matrices are views of them.
+/// Zeroed, page-aligned bytes: filled by direct reads, and viewed by packed matrices.
 pub(crate) struct PageBuf {
     buf: AlignedBuf,
     /// Lines before the first page.
@@ -14,25 +14,25 @@ pub(crate) struct PageBuf {
     len: usize,
 }
 
-/// What direct reads ask of the memory that they fill, on every common disk.
+/// The alignment that direct reads require of memory, on every common disk.
 const PAGE_BYTES: usize = 4096;
 
 impl PageBuf {
     /// `len` zeroed bytes.
     pub(crate) fn zeroed(len: usize) -> Result<Self, AllocError> {
-        // A page more than asked for, so that one begins early enough.
+        // One page more than requested, so that an aligned start fits.
         let buf = AlignedBuf::zeroed_huge(len.div_ceil(64).saturating_add(PAGE_BYTES / 64))?;
         let skipped = buf.lines().as_ptr().cast::<u8>().align_offset(PAGE_BYTES) / 64;
         Ok(PageBuf { buf, skipped, len })
     }
 
-    /// What a buffer of `len` bytes takes of memory.
+    /// Bytes of memory of a buffer of `len` bytes.
     pub(crate) fn size_bytes(len: u64) -> u64 {
         len.next_multiple_of(64) + PAGE_BYTES as u64
     }
 
-    /// The least length from `len` on that huge pages hold to the end; `len` where that is less than one. What is beyond the last
-    /// whole one lies in small pages, and a direct read into those is in pieces of 4 KiB.
+    /// `len` rounded up to whole huge pages; `len` itself if it is less than one. Bytes behind the last whole huge page are in small pages,
+    /// which the kernel fills in pieces of 4 KiB.
     pub(crate) fn huge_len(len: u64) -> u64 {
         let huge_page = HUGE_PAGE_BYTES as u64;
         if len < huge_page { len } else { len.next_multiple_of(huge_page) }
@@ -50,8 +50,8 @@ impl PageBuf {
         &mut Line::bytes_of_mut(&mut self.buf.lines_mut()[self.skipped..])[..self.len]
     }
 
-    /// The first `len` bytes in blocks of `block_len`, the last one perhaps shorter, each owned by itself, until
-    /// [`PageBlock::join`] has all of them again. Where `len` is 0 there is one block of no bytes.
+    /// Splits the first `len` bytes into independently owned blocks of `block_len`; the last one may be shorter. [`PageBlock::join`] gives
+    /// the buffer back. If `len` is 0 there is one empty block.
     ///
     /// # Panics
     /// If the buffer is shorter, or `block_len` is 0.
@@ -69,11 +69,11 @@ impl PageBuf {
     }
 }
 
-/// A part of a [`PageBuf`] that nobody else can touch.
+/// An exclusively owned part of a [`PageBuf`].
 ///
 /// # Invariants
-/// - The blocks of a buffer do not overlap, and while there is one, nobody reads or writes the buffer but through its blocks.
-/// - `ptr..ptr + len` is inside of the buffer that `pages` keeps alive.
+/// - The blocks of a buffer do not overlap. While a block exists, the buffer is accessed through its blocks only.
+/// - `ptr..ptr + len` is inside the buffer that `pages` keeps alive.
 pub(crate) struct PageBlock {
     pages: Arc<PageBuf>,
     ptr: NonNull<u8>,
@@ -85,7 +85,7 @@ pub(crate) struct PageBlock {
 unsafe impl Send for PageBlock {}
 
 impl PageBlock {
-    /// Where the block begins in its buffer.
+    /// The offset of the block in its buffer.
     pub(crate) fn start(&self) -> usize {
         self.start
     }
@@ -95,10 +95,10 @@ impl PageBlock {
         unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
     }
 
-    /// The buffer, from all of its blocks.
+    /// Joins all blocks of a buffer.
     ///
     /// # Panics
-    /// If one of them is missing.
+    /// If a block is missing.
     pub(crate) fn join(blocks: Vec<PageBlock>) -> PageBuf {
         let pages = blocks.first().map(|block| Arc::clone(&block.pages)).expect("a buffer has a block");
         drop(blocks);

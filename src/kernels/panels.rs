@@ -1,4 +1,4 @@
-//! Where the panels of a packed matrix lie: in memory of their own, in a mapped file, or among what was read with them.
+//! The memory of a packed matrix: its own, a mapped file, or a buffer that was read as a whole.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use super::aligned::{AlignedBuf, Line};
 use super::page_buf::PageBuf;
 use crate::mapping::Mapping;
 
-/// The lines of a packed matrix, immutable once they are filled.
+/// The lines of a packed matrix; immutable once they are filled.
 pub(super) enum Panels {
     Owned(AlignedBuf),
     Mapped {

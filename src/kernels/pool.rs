@@ -1,13 +1,15 @@
-//! The threads of the forward pass: persistent workers that share out a section's items and steal what others leave.
+//! The threads of the forward pass: persistent workers that share the items of a parallel section and steal from each other.
 //!
-//! A decode step runs some hundred short parallel sections, so a section must start in about a microsecond: workers spin for
-//! a moment after each one, and park when nothing comes, so that an idle engine burns no CPU. Each worker has a contiguous part
-//! of the items, the same in every step, which keeps its part of the weights in its own cache; it takes it in chunks, and
-//! then chunks of the others' parts. A slow core, or one that the system has taken away, so costs its share and no more, and
-//! nobody waits for a worker that has not yet come. No result depends on who computes it.
+//! A decoding step runs some hundred short parallel sections, so a section must start in about a microsecond. Workers spin for a short
+//! time after each section and then park, so that an idle engine uses no CPU time. Each worker owns a contiguous part of the items, the
+//! same part in every step, so that its part of the weights stays in its cache. It computes its part in chunks, and then chunks of other
+//! workers' parts. So a slow or preempted core delays a section by at most one chunk, and a section does not wait for a worker that has
+//! not entered it. Results do not depend on the worker that computes them.
 //!
-//! One section at a time: `run` from several threads is serialised. A section started *inside* a section runs on the
-//! thread that asks for it, since waiting for the workers there would be waiting for itself.
+//! Sections compute in the default [floating-point environment](FloatEnv), whatever the caller's is.
+//!
+//! Sections of one pool run one at a time: calls of `run` from several threads are serialised. A section started *inside* a section runs
+//! on its calling thread alone, since waiting for the workers would be a deadlock.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -18,13 +20,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-/// How often a waiting thread looks before it gives up its core: about 30 µs here, some times the gap between two parallel
-/// sections of a step, and far below the time between two requests.
+use super::float_env::FloatEnv;
+
+/// Iterations of a spinning thread before it parks: about 30 µs on the development machine, several times the gap between two sections of
+/// a step, and far less than the time between two requests.
 const SPINS: usize = 1000;
 
 type Section<'a> = dyn Fn(usize, Range<usize>) + Sync + 'a;
 
-/// A fixed set of threads that run parallel sections; the thread that calls takes part as worker 0.
+/// A fixed set of threads that run parallel sections. The calling thread takes part as worker 0.
 pub struct Pool {
     shared: Arc<Shared>,
     /// Held while a section runs.
@@ -34,31 +38,31 @@ pub struct Pool {
 
 struct Shared {
     n_threads: usize,
-    /// Number of the section, whether it is `OPEN`, and how many workers are in it.
+    /// The number of the section, whether it is `OPEN`, and the number of workers in it.
     state: AtomicU64,
     stop: AtomicBool,
-    /// Workers below this number take part; the others sleep.
+    /// Workers with lower numbers take part; the others sleep.
     n_active: AtomicUsize,
-    /// Written by the thread that holds the gate while the section is closed and empty, read by the workers in it.
+    /// Written by the thread that holds the gate, while the section is closed and empty. Read by the workers in the section.
     job: Mutex<Job>,
-    /// For each worker's part of the items: the next one. Reset as `job` is written.
+    /// The next item of each worker's part. Reset together with `job`.
     cursors: Vec<Cursor>,
-    /// Workers that sleep or are about to.
+    /// The number of workers that sleep or are about to.
     sleepers: AtomicUsize,
     sleep_lock: Mutex<()>,
     wake: Condvar,
-    /// For workers that do not take part: the limit has changed. With `sleep_lock`.
+    /// Signals a change of `n_active` to workers that do not take part. Used with `sleep_lock`.
     limit_changed: Condvar,
     /// The first panic of a section's workers.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-/// In `state`: workers may still enter.
+/// The bit of `state` that allows workers to enter the section.
 const OPEN: u64 = 1 << 31;
-/// In `state`: where the section's number begins. Below `OPEN` the workers are counted.
+/// The lowest bit of the section's number in `state`. The bits below `OPEN` count the workers in the section.
 const NUMBER_SHIFT: u32 = 32;
 
-/// A line of its own: neighbours on one line would slow each other down.
+/// On a cache line of its own, against false sharing.
 #[repr(align(64))]
 struct Cursor(AtomicUsize);
 
@@ -72,7 +76,8 @@ struct Job {
     section: &'static Section<'static>,
 }
 
-/// Chunks of a worker's part, as far as tiles allow: enough for the others to take over half of what a core that was lost had.
+/// The number of chunks in a worker's part, unless tiles are larger: enough for other workers to take over most of the part of a preempted
+/// core.
 const CHUNKS: usize = 8;
 
 thread_local! {
@@ -89,10 +94,10 @@ impl Pool {
         Self::try_new(n_threads).expect("the system gives threads")
     }
 
-    /// As [`Pool::new`], for where the system may refuse a thread.
+    /// As [`Pool::new`], with an error if the system refuses a thread.
     ///
     /// # Errors
-    /// What the system said; the threads that were started have ended.
+    /// The error of the system; the threads that were started have ended.
     ///
     /// # Panics
     /// If `n_threads` is zero.
@@ -125,22 +130,22 @@ impl Pool {
         self.shared.n_threads
     }
 
-    /// Lets so many threads take part from the next section on, the caller always among them; the others sleep until the limit
-    /// allows them again. May be called from any thread. No result depends on it.
+    /// Limits the threads of later sections to `n_threads`, at least the caller. The other workers sleep until the limit is raised. May be
+    /// called from any thread. Results do not depend on it.
     pub fn limit(&self, n_threads: usize) {
         self.shared.n_active.store(n_threads.max(1), SeqCst);
         drop(lock(&self.shared.sleep_lock));
         self.shared.limit_changed.notify_all();
     }
 
-    /// Calls `f(worker, range)` on the workers, several times each, the ranges together being `0..n_items`, each item once; returns
-    /// when all are done. No two calls with the same `worker` run at the same time.
+    /// Calls `f(worker, range)` on the workers, perhaps several times on each, with disjoint ranges that together cover `0..n_items`.
+    /// Returns when all calls have returned. Calls with the same `worker` never run concurrently.
     ///
-    /// May be called from several threads (one section runs at a time), and from inside a section (it then runs on the
-    /// calling thread, as worker 0 of its own section).
+    /// May be called from several threads; sections run one at a time. A call from inside a section runs on the calling thread, as worker
+    /// 0.
     ///
     /// # Panics
-    /// Raises the panic of a worker again, once all have stopped. The pool stays usable.
+    /// If `f` panics, with one of the panics, after all workers have left the section. The pool stays usable.
     pub fn run(&self, n_items: usize, f: &(dyn Fn(usize, Range<usize>) + Sync)) {
         self.run_tiled(n_items, 1, f);
     }
@@ -150,6 +155,7 @@ impl Pool {
         if n_items == 0 {
             return;
         }
+        let _env = FloatEnv::ieee();
         if self.shared.n_threads == 1
             || self.shared.n_active.load(Relaxed) == 1
             || n_items <= tile
@@ -168,7 +174,7 @@ impl Pool {
         }
     }
 
-    /// `run_tiled`, without waking anyone where the whole work is `work` < a threshold: no result depends on who computes it.
+    /// As `run_tiled`, on the calling thread alone if `work` is below a threshold.
     pub(super) fn run_sized(
         &self,
         work: usize,
@@ -176,9 +182,14 @@ impl Pool {
         tile: usize,
         f: &(dyn Fn(usize, Range<usize>) + Sync),
     ) {
-        /// In bytes of weights read, or operations of that order: a few µs, what starting a section costs at worst.
+        /// Bytes of weights, or as many operations: a few µs, the most that starting a section costs.
         const WORK_MIN: usize = 32 * 1024;
-        if work < WORK_MIN && n_items > 0 { f(0, 0..n_items) } else { self.run_tiled(n_items, tile, f) }
+        if work < WORK_MIN && n_items > 0 {
+            let _env = FloatEnv::ieee();
+            f(0, 0..n_items);
+        } else {
+            self.run_tiled(n_items, tile, f);
+        }
     }
 
     /// Calls `f(row, out_row)` for every row of `out`, rows of `row_len` numbers.
@@ -208,7 +219,7 @@ impl Drop for Pool {
         drop(lock(&self.shared.sleep_lock));
         self.shared.limit_changed.notify_all();
         for handle in self.handles.drain(..) {
-            // Workers catch the panics of sections, so there is nothing to report here.
+            // Workers catch the panics of sections, so `join` reports none.
             let _ = handle.join();
         }
     }
@@ -230,41 +241,42 @@ impl Shared {
         job
     }
 
-    /// A new state: spinning workers see it, sleeping ones are woken.
+    /// Sets a new state and wakes sleeping workers.
     fn announce(&self, state: u64) {
         self.state.store(state, SeqCst);
-        // A worker counts itself in `sleepers` before it looks at `state` for the last time: either it sees the new one, or
-        // it is counted here.
+        // A worker increments `sleepers` before it reads `state` for the last time. So it reads the new state, or it is counted here.
         if self.sleepers.load(SeqCst) > 0 {
             drop(lock(&self.sleep_lock));
             self.wake.notify_all();
         }
     }
 
-    /// Lets nobody enter any more and waits for those inside.
+    /// Closes the section to further workers and waits until all have left.
     fn close(&self) {
         self.state.fetch_and(!OPEN, Relaxed);
         let mut spins = 0;
         while self.state.load(Acquire) & (OPEN - 1) > 0 {
             spins += 1;
-            // A worker that lost its core needs ours more than we do.
+            // A preempted worker may need this core.
             if spins < SPINS { std::hint::spin_loop() } else { thread::yield_now() }
         }
     }
 
     fn work(&self, worker: usize) {
+        // A thread inherits the environment of the one that starts it.
+        let _env = FloatEnv::ieee();
         let mut seen = 0;
         while let Some(number) = self.enter(worker, seen) {
             seen = number;
             let job = *lock(&self.job);
-            // The limit may have come while this worker was about to enter.
+            // The limit may have been lowered while this worker was entering.
             let taken =
                 if worker < self.n_active.load(Relaxed) { self.take_part(job, worker) } else { Ok(()) };
             if let Err(panic) = taken {
                 let mut first = lock(&self.panic);
                 match &mut *first {
                     None => *first = Some(panic),
-                    // Not dropped: a payload whose drop panics would keep this worker from leaving the section.
+                    // Leaked: if dropping the payload panicked, this worker would never leave the section.
                     Some(_) => std::mem::forget(panic),
                 }
             }
@@ -272,7 +284,7 @@ impl Shared {
         }
     }
 
-    /// Enters the next open section that is not number `seen`, and returns its number; `None` when the pool ends.
+    /// Waits for an open section other than number `seen`, enters it, and returns its number; `None` when the pool is dropped.
     fn enter(&self, worker: usize, seen: u64) -> Option<u64> {
         let mut spins = 0;
         loop {
@@ -300,7 +312,7 @@ impl Shared {
         }
     }
 
-    /// Sleeps until the section is no longer number `seen`. (A worker that spins has either been in `seen` or found it closed.)
+    /// Sleeps until there is a section other than number `seen`. (The worker has been in `seen`, or found it closed.)
     fn sleep(&self, seen: u64) {
         let mut guard = lock(&self.sleep_lock);
         self.sleepers.fetch_add(1, SeqCst);
@@ -310,7 +322,7 @@ impl Shared {
         self.sleepers.fetch_sub(1, SeqCst);
     }
 
-    /// Sleeps while the worker is beyond the limit. Its part of a section is computed by the others.
+    /// Sleeps while the worker's number is not below the limit. The other workers compute its part.
     fn rest(&self, worker: usize) {
         let mut guard = lock(&self.sleep_lock);
         while worker >= self.n_active.load(SeqCst) && !self.stop.load(SeqCst) {
@@ -318,7 +330,7 @@ impl Shared {
         }
     }
 
-    /// Computes chunks of the worker's own part, then of the others', until none is left.
+    /// Computes chunks of the worker's own part, then of the other parts, until none are left.
     fn take_part(&self, job: Job, worker: usize) -> thread::Result<()> {
         IN_SECTION.set(true);
         let result = catch_unwind(AssertUnwindSafe(|| {
@@ -339,7 +351,7 @@ impl Shared {
 }
 
 impl Job {
-    /// The items that a worker begins with: contiguous, sizes differ by at most a tile.
+    /// The part of a worker: contiguous; sizes of parts differ by at most a tile.
     fn part(&self, n_threads: usize, worker: usize) -> Range<usize> {
         let n_tiles = self.n_items.div_ceil(self.tile);
         let (each, more) = (n_tiles / n_threads, n_tiles % n_threads);
@@ -349,7 +361,7 @@ impl Job {
     }
 }
 
-/// Locks whatever a panic left behind: no lock here guards anything that a panic can leave half done.
+/// Locks a mutex and ignores poisoning: every value is written at once, so a panic leaves no partial state.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -13,6 +13,7 @@
 //! | a row takes the values that only its neighbour sees | `attention::masked_slots_enter_no_result` |
 
 mod attention;
+mod float_env;
 mod gather;
 mod matmul;
 mod panels;

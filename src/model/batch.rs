@@ -1,8 +1,7 @@
 //! The rows of one forward pass: tokens, positions, and what each row may see.
 //!
-//! Prefill chunks, single decoding steps and verification batches are the same thing here: rows that stand after the
-//! committed prefix of `base` tokens and are linked to their parents. A chain is a tree in which every parent is the row
-//! before. Row `i` is written to cache slot `base + i`.
+//! Prefill chunks, plain decoding steps and verification batches have the same form: rows behind a committed prefix of `base` tokens, each
+//! with a parent. In a chain, the parent of each row is the row before it. Row `i` is written to cache slot `base + i`.
 
 use crate::kernels::Visible;
 use crate::token::TokenId;
@@ -13,8 +12,8 @@ pub const PREFILL_CHUNK_MAX: usize = 8192;
 /// The rows of one forward pass. Its buffers are kept between passes.
 ///
 /// # Invariants
-/// - all per-row vectors have `len()` entries;
-/// - a row sees the slots `0..prefix_len` and then its `extra` slots, in order of logical position, itself last.
+/// - All per-row vectors have `len()` entries.
+/// - A row sees the slots `0..prefix_len` and then its `extra` slots, in order of logical position, its own slot last.
 #[derive(Debug, Default, Clone)]
 pub struct Batch {
     base: usize,
@@ -61,12 +60,12 @@ impl Batch {
 
     /// Fills the batch with a token tree after `base` committed tokens, followed by padding up to `n_rows` rows.
     ///
-    /// `parents[0]` is ignored (row 0 is the root, the newest committed token); `parents[i] < i` otherwise. Ancestors
-    /// that stand in the cache one after another from the root on are taken into the row's prefix, so a chain costs
-    /// what a chain costs, and the order of the sums is that of the committed sequence in every case.
+    /// `parents[0]` is ignored (row 0 is the root, the newest committed token); `parents[i] < i` otherwise. Ancestors in consecutive slots
+    /// from the root on become part of the row's prefix, so a chain is as cheap as in [`set_chain`](Self::set_chain). The order of the
+    /// sums is always that of the committed sequence.
     ///
     /// # Panics
-    /// When the slices differ in length, a parent does not come before its child, or `n_rows < tokens.len()`.
+    /// If the slices differ in length, a parent does not come before its child, or `n_rows < tokens.len()`.
     pub fn set_tree(&mut self, base: usize, tokens: &[TokenId], parents: &[u32], n_rows: usize) {
         assert_eq!(tokens.len(), parents.len(), "one parent per row");
         assert!(tokens.len() <= n_rows, "{} rows do not fit a batch of {n_rows}", tokens.len());
@@ -80,7 +79,7 @@ impl Batch {
             self.seen.push(seen);
         }
         for row in tokens.len()..n_rows {
-            // A padding row sees itself alone, so its arithmetic is finite, and nothing reads what it computes.
+            // A padding row sees only itself, so that its arithmetic is finite. Its results are never read.
             let extra_start = self.extra.len();
             self.extra.push((base + row) as u32);
             self.tokens.push(TokenId(0));
@@ -90,12 +89,11 @@ impl Batch {
         self.n_padding = n_rows - tokens.len();
     }
 
-    /// Fills the batch with rows that go on from nodes of a tree whose keys and values stand in the cache already, behind a
-    /// prefix of `prefix_len` tokens, or from earlier rows: `ancestors` calls its argument with the slots of a row's ancestors
-    /// behind the prefix, from the top down. Row `i` is written to slot `base + i`.
+    /// Fills the batch with children of earlier rows, or of tree nodes whose keys and values are already in the cache behind a prefix of
+    /// `prefix_len` tokens. `ancestors` appends to its argument the slots of a row's ancestors behind the prefix, from the top down. Row `i`
+    /// is written to slot `base + i`.
     ///
-    /// What a row sees, and so every bit of what it gives, is what [`set_tree`](Self::set_tree) would have it see in one batch
-    /// with its ancestors.
+    /// A row sees the same positions, and so has the same bits, as in a batch of [`set_tree`](Self::set_tree) with its ancestors.
     pub fn set_leaves(
         &mut self,
         prefix_len: usize,
@@ -109,7 +107,7 @@ impl Batch {
             ancestors(row, &mut self.extra);
             self.extra.push((base + row) as u32);
             let n_below = self.extra.len() - start;
-            // Slots that go on where the prefix ends belong to it.
+            // Slots that continue the prefix become part of it.
             let straight =
                 (prefix_len as u32..).zip(&self.extra[start..]).take_while(|(a, b)| a == *b).count();
             self.tokens.push(token);
@@ -122,7 +120,7 @@ impl Batch {
         }
     }
 
-    /// What `row` sees below `parent`: everything that the parent sees, and itself.
+    /// The visible slots of `row` below `parent`: those of the parent, and its own.
     fn seen_below(&mut self, parent: Option<usize>, row: usize) -> Seen {
         let slot = self.base + row;
         let Some(parent) = parent else { return Seen::prefix(slot + 1) };
@@ -160,7 +158,7 @@ impl Batch {
         self.tokens.is_empty()
     }
 
-    /// Rows without a token; they stand at the end.
+    /// Rows without a token, at the end of the batch.
     pub fn n_padding(&self) -> usize {
         self.n_padding
     }
@@ -175,7 +173,7 @@ impl Batch {
         &self.positions
     }
 
-    /// What a row may see.
+    /// The slots that a row sees.
     pub fn visible(&self, row: usize) -> Visible<'_> {
         let Seen { prefix_len, extra_start, extra_len } = self.seen[row];
         Visible { prefix_len, extra: &self.extra[extra_start..extra_start + extra_len] }

@@ -5,8 +5,8 @@
 //!         committed prefix   │ the batch at hand    │ free
 //! ```
 //!
-//! A session sizes it for its context and a verification batch together, so that a batch of any shape fits behind any prefix; the slots
-//! behind the prefix are written anew by every step. Nothing wraps around: a sliding window would change the output.
+//! A session allocates slots for its context and for its longest verification batch, so that any batch fits behind any prefix. Every step
+//! overwrites the slots behind the prefix. The cache does not wrap around, since a sliding window would change the output.
 
 use thiserror::Error;
 
@@ -17,9 +17,8 @@ use crate::model::config::ModelConfig;
 /// Keys and values of every layer, `[n_layers]` of `[n_kv_heads, n_slots, head_dim]`.
 ///
 /// # Invariants
-/// - the slots `0..len()` hold the committed prefix in order of position;
-/// - the slots after it are scratch for one batch: written by a forward pass, then kept by [`KvCache::commit`] or
-///   forgotten by the next pass.
+/// - The slots `0..len()` hold the committed prefix in order of position.
+/// - The slots after it are scratch memory for one batch: a forward pass writes them, and [`KvCache::commit`] keeps some of them.
 pub struct KvCache {
     layers: Vec<KvLayer>,
     len: usize,
@@ -27,11 +26,11 @@ pub struct KvCache {
     kv_type: KvType,
 }
 
-/// Why a cache could not be made.
+/// Why a cache could not be allocated.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KvCacheError {
-    /// The size does not fit the address space or was refused by the allocator.
+    /// The size exceeds the address space or was refused by the allocator.
     #[error(
         "a KV cache of {n_slots} slots needs {bytes} bytes, which could not be allocated; ask for a shorter context"
     )]
@@ -57,8 +56,8 @@ impl KvCache {
     /// A cache of `n_slots` slots, all free.
     ///
     /// # Errors
-    /// [`KvCacheError::TooLarge`] when the memory cannot be had, [`KvCacheError::HeadDim`] when the type does not fit the
-    /// model; nothing stays allocated.
+    /// [`KvCacheError::TooLarge`] if the allocation fails, [`KvCacheError::HeadDim`] if the type cannot hold the model's heads; nothing
+    /// stays allocated.
     pub fn new(config: &ModelConfig, kv_type: KvType, n_slots: usize) -> Result<Self, KvCacheError> {
         if !kv_type.holds(config.head_dim) {
             return Err(KvCacheError::HeadDim { kv_type, head_dim: config.head_dim });
@@ -109,24 +108,24 @@ impl KvCache {
         &mut self.layers[layer_idx]
     }
 
-    /// Writes `row`, `[n_kv_heads, head_dim]`, as key and value to every slot. To the system, memory that was never written
-    /// is one page of zeros that costs nothing to read, so whoever measures writes first.
+    /// Writes `row`, `[n_kv_heads, head_dim]`, as key and value to every slot. For measurements: memory that was never written is one shared
+    /// page of zeros, which is read faster.
     pub(crate) fn fill(&mut self, kernels: Kernels, row: &[f32]) {
         for layer in &mut self.layers {
             (0..self.n_slots).for_each(|slot| layer.write(kernels, slot, row, row));
         }
     }
 
-    /// Commits the rows `path` of the last batch, closing the gaps between them; all other rows are rolled back.
+    /// Commits the rows `path` of the last batch and closes the gaps between them. All other rows are rolled back.
     ///
-    /// `path` gives row indices of that batch, strictly rising, the root first. With `0, 1, …` nothing moves.
+    /// `path` gives row indices of that batch, strictly rising, the root first. The path `0, 1, …` moves nothing.
     ///
     /// # Panics
-    /// When `path` does not rise or runs past the slots.
+    /// If `path` does not rise or exceeds the slots.
     pub fn commit(&mut self, path: impl IntoIterator<Item = usize>) {
         let base = self.len;
         for (depth, row) in path.into_iter().enumerate() {
-            // A rising path never writes a slot that it has still to read.
+            // The path rises, so no slot is overwritten before it is copied.
             assert!(
                 row >= depth && base + row < self.n_slots,
                 "row {row} at depth {depth} after {base} slots"
@@ -147,10 +146,10 @@ impl KvCache {
         self.len = end;
     }
 
-    /// Takes over the committed prefix of a cache of the same model.
+    /// Copies the committed prefix of a cache of the same model.
     ///
     /// # Panics
-    /// When it does not fit.
+    /// If it does not fit.
     pub fn copy_from(&mut self, other: &Self) {
         for (layer, from) in self.layers.iter_mut().zip(&other.layers) {
             layer.copy_prefix(from, other.len);
@@ -158,7 +157,7 @@ impl KvCache {
         self.len = other.len;
     }
 
-    /// Forgets everything from position `len` on.
+    /// Rolls back to the first `len` tokens.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }

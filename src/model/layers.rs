@@ -1,4 +1,4 @@
-//! Layers made from bytes of a packed file that were read into memory, and why they could not be.
+//! Layers over sections of a packed file that were read into memory, and the errors of reading them.
 
 use std::io;
 use std::sync::Arc;
@@ -11,50 +11,50 @@ use crate::model::packed::{PackedSection, PackedTensor};
 use crate::model::weights::{Layer, TensorSource};
 use crate::stream::ReadFailure;
 
-/// Weights that a pass needs could not be brought into memory. The next pass tries again.
+/// Weights could not be read for a pass. The next pass reads again.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{file}: {problem}")]
 pub struct LayersError {
-    /// The file that holds them.
+    /// The file.
     pub file: String,
-    /// What went wrong.
+    /// The problem.
     pub problem: LayersProblem,
 }
 
-/// What went wrong with a file of layers.
+/// Why weights could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum LayersProblem {
     /// A read failed.
     #[error("cannot read at offset {offset}: {message}")]
     Read {
-        /// Where the read began.
+        /// The offset of the read.
         offset: u64,
-        /// The kind of the system's error; [`io::ErrorKind::UnexpectedEof`] where the file has become shorter.
+        /// The kind of the error; [`io::ErrorKind::UnexpectedEof`] if the file was shortened.
         kind: io::ErrorKind,
-        /// What the system said.
+        /// The message of the system.
         message: String,
     },
-    /// The disk gave nothing for too long.
+    /// No read ended within the limit.
     #[error("the weights at offset {offset} do not come: no read has ended for {limit_ms} ms")]
     Stalled {
-        /// Where the weights begin that are waited for.
+        /// The offset of the weights in the file.
         offset: u64,
         /// The limit, in milliseconds.
         limit_ms: u64,
     },
-    /// The bytes are not those that were written.
+    /// The bytes do not match their checksum.
     #[error(
         "section `{section}` at offset {offset} is damaged: its checksum is {stated:016x}, its bytes give {computed:016x}"
     )]
     Checksum {
         /// The section.
         section: String,
-        /// Where it begins.
+        /// Its offset in the file.
         offset: u64,
-        /// As stated.
+        /// The checksum of the header.
         stated: u64,
-        /// Of the bytes that were read.
+        /// The checksum of the bytes.
         computed: u64,
     },
 }
@@ -70,21 +70,20 @@ impl From<ReadFailure> for LayersProblem {
     }
 }
 
-/// The tensors of sections that lie in memory as they lie in the file, one behind the other: matrices as views, norms and biases
-/// copied.
+/// The tensors of consecutive sections in a buffer: matrices are views of the buffer, norms and biases are copies.
 ///
-/// The sections' header was held against the hyper-parameters when the file was opened, so shapes and types fit.
+/// Opening the file has checked shapes and types against the hyper-parameters.
 pub(in crate::model) struct SectionTensors<'a> {
     pub(in crate::model) sections: &'a [PackedSection],
-    /// The first section begins where these do; there may be more behind the last one.
+    /// The buffer. It begins with the first section, and may be longer than all of them.
     pub(in crate::model) pages: &'a Arc<PageBuf>,
 }
 
 impl SectionTensors<'_> {
-    /// A layer of the sections.
+    /// A layer.
     ///
     /// # Panics
-    /// If they have none of its tensors.
+    /// If the sections lack its tensors.
     pub(in crate::model) fn layer(&mut self, layer_idx: usize) -> Layer {
         match Layer::build(layer_idx, self) {
             Ok(layer) => layer,
@@ -92,7 +91,7 @@ impl SectionTensors<'_> {
         }
     }
 
-    /// A tensor, and where it begins in memory.
+    /// A tensor, and its offset in the buffer.
     fn find(&self, id: WeightId) -> Option<(&PackedTensor, usize)> {
         let start = self.sections.first()?.offset;
         let in_section =
@@ -128,7 +127,7 @@ impl TensorSource for SectionTensors<'_> {
     }
 }
 
-/// Bytes of norms and biases of the sections: they are copied out of what was read.
+/// Bytes of the norms and biases of sections, which are copied from the buffer.
 pub(in crate::model) fn vectors_bytes(sections: &[PackedSection]) -> u64 {
     let tensors = sections.iter().flat_map(|section| &section.tensors);
     tensors.filter(|tensor| tensor.shape.len() == 1).map(|tensor| tensor.len).sum()

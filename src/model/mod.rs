@@ -1,11 +1,14 @@
 //! Model files, weights and the forward pass.
 //!
-//! Reading order: [`config`] (what a transformer is made of), [`source`], [`gguf`] and [`hf`] (the two
-//! containers and how they are read), [`packed`] (files of
-//! packed weights), [`checkpoint`] (one view over all), [`weights`] (packed for the kernels), [`batch`], [`kv_cache`] and [`rope`] (what a forward
-//! pass works on), [`transformer`] (the pass itself, with a look between two layers where one is wanted: [`Interlude`]), [`shortlist`] (the output rows of some tokens only), [`graphs`] (a model
-//! whose layers come from flash in blocks of fixed batch lengths), [`streamed`] (a model larger than memory, read from flash in every
-//! pass).
+//! Reading order:
+//! - [`config`]: hyper-parameters;
+//! - [`source`], [`gguf`], [`hf`], [`packed`]: the containers, and [`checkpoint`], one interface to all of them;
+//! - [`weights`]: weights in memory, packed for the kernels;
+//! - [`batch`], [`kv_cache`], [`rope`]: the inputs and the state of a forward pass;
+//! - [`transformer`]: the forward pass, with an optional hook between two layers ([`Interlude`]);
+//! - [`shortlist`]: projections onto some tokens only;
+//! - [`graphs`]: models whose layers are loaded from flash in blocks of fixed batch lengths;
+//! - [`streamed`]: models larger than memory, whose weights are read from flash in every pass.
 
 pub mod batch;
 pub mod checkpoint;

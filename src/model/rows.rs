@@ -1,25 +1,26 @@
-//! The rows of a pass on their way through the layers, and a look at them between two layers.
+//! The rows of a pass, and the hook that inspects and drops rows between two layers.
 
 use crate::kernels::Visible;
 use crate::model::batch::Batch;
 use crate::model::transformer::Compute;
 
-/// Looks at the rows of a pass before one of the layers, and says which of them go on.
+/// A hook that inspects the rows of a pass before one of the layers and may drop some of them.
 pub trait Interlude {
-    /// The layer before which the rows are looked at, counted from 0. Where the model has no such layer they are not.
+    /// The layer before which [`look`](Self::look) is called, counted from 0. It is not called if the model has no such layer.
     fn layer_idx(&self) -> usize;
 
-    /// Receives the residual stream, `[n_rows, hidden_dim]`. `kept` holds the numbers of all rows; those that are taken out go
-    /// no further: the layers from here on neither compute nor write anything for them.
+    /// Receives the residual stream, `[n_rows, hidden_dim]`, and the numbers of all rows in `kept`. Rows removed from `kept` are dropped:
+    /// the remaining layers neither compute nor write anything for them.
     ///
-    /// What is left must rise, and with a row all rows of the batch that it sees must be left; padding may be taken out.
+    /// The remaining numbers must be strictly rising. If a row is kept, every row of the batch that it sees must be kept; padding may be
+    /// removed.
     fn look(&mut self, compute: Compute<'_>, hidden: &[f32], kept: &mut Vec<u32>);
 }
 
-/// The rows that a pass, or one call of a static graph, takes through layers.
+/// The rows that a pass, or one call of a static graph, computes.
 #[derive(Clone, Copy)]
 pub(super) struct Rows<'a> {
-    /// The cache slot of each row; rows behind them are padding of a static graph.
+    /// The cache slot of each row. Rows behind the last slot are padding of a static graph.
     pub(super) slots: &'a [u32],
     /// `[n_rows]`
     pub(super) positions: &'a [u32],
@@ -27,58 +28,58 @@ pub(super) struct Rows<'a> {
     pub(super) visible: &'a [Visible<'a>],
 }
 
-/// The rows that a pass still takes on. Between passes the vectors are empty, kept for their memory.
+/// The rows that a pass still computes. Between passes the vectors are empty, and only their memory is kept.
 #[derive(Default)]
-pub(super) struct Going<'a> {
+pub(super) struct ActiveRows<'a> {
     base: usize,
     slots: Vec<u32>,
     positions: Vec<u32>,
     visible: Vec<Visible<'a>>,
-    /// Their numbers in the batch.
+    /// Numbers of the active rows in the batch.
     kept: Vec<u32>,
-    /// Whether each row of the batch goes on; filled when some do not.
-    goes_on: Vec<bool>,
+    /// Whether each row of the batch is active; filled when rows are dropped.
+    is_active: Vec<bool>,
     n_rows: usize,
 }
 
-impl<'a> Going<'a> {
-    /// All rows of `batch`, in the memory of an earlier pass.
-    pub(super) fn all(batch: &'a Batch, memory: Going<'_>) -> Self {
-        let mut going = memory.recycled();
-        (going.base, going.n_rows) = (batch.base(), batch.len());
-        going.slots.extend((batch.base()..).map(|slot| slot as u32).take(batch.len()));
-        going.positions.extend_from_slice(batch.positions());
-        going.visible.extend((0..batch.len()).map(|row| batch.visible(row)));
-        going.kept.extend(0..batch.len() as u32);
-        going
+impl<'a> ActiveRows<'a> {
+    /// All rows of `batch`; reuses the memory of an earlier pass.
+    pub(super) fn all(batch: &'a Batch, memory: ActiveRows<'_>) -> Self {
+        let mut active = memory.recycled();
+        (active.base, active.n_rows) = (batch.base(), batch.len());
+        active.slots.extend((batch.base()..).map(|slot| slot as u32).take(batch.len()));
+        active.positions.extend_from_slice(batch.positions());
+        active.visible.extend((0..batch.len()).map(|row| batch.visible(row)));
+        active.kept.extend(0..batch.len() as u32);
+        active
     }
 
-    /// The same vectors without their rows, for another lifetime.
-    pub(super) fn recycled<'b>(self) -> Going<'b> {
-        let Going { mut slots, mut positions, mut visible, mut kept, mut goes_on, .. } = self;
+    /// The emptied vectors, with another lifetime.
+    pub(super) fn recycled<'b>(self) -> ActiveRows<'b> {
+        let ActiveRows { mut slots, mut positions, mut visible, mut kept, mut is_active, .. } = self;
         slots.clear();
         positions.clear();
         kept.clear();
-        goes_on.clear();
+        is_active.clear();
         visible.clear();
-        // The collection is in place.
+        // An empty vector is collected in place.
         let visible = visible.into_iter().map(|_| unreachable!("the vector is empty")).collect();
-        Going { base: 0, slots, positions, visible, kept, goes_on, n_rows: 0 }
+        ActiveRows { base: 0, slots, positions, visible, kept, is_active, n_rows: 0 }
     }
 
     pub(super) fn rows(&self) -> Rows<'_> {
         Rows { slots: &self.slots, positions: &self.positions, visible: &self.visible }
     }
 
-    /// How many rows go on.
+    /// The number of active rows.
     pub(super) fn len(&self) -> usize {
         self.kept.len()
     }
 
-    /// Lets `interlude` look at the residual stream `x`, `[len(), hidden_dim]`, and closes up the rows that go on.
+    /// Calls `interlude` with the residual stream `x`, `[len(), hidden_dim]`, and closes the gaps of the dropped rows.
     ///
     /// # Panics
-    /// The interlude breaks its contract.
+    /// If the interlude breaks its contract.
     pub(super) fn look(
         &mut self,
         interlude: &mut dyn Interlude,
@@ -92,7 +93,7 @@ impl<'a> Going<'a> {
             return;
         }
         self.check();
-        // Rising numbers: nothing is overwritten that is still to be moved.
+        // The numbers rise, so no row is overwritten before it is moved.
         for (to, &from) in self.kept.iter().enumerate() {
             let from = from as usize;
             self.slots[to] = self.slots[from];
@@ -106,24 +107,24 @@ impl<'a> Going<'a> {
         x.truncate(self.kept.len() * hidden_dim);
     }
 
-    /// A row that saw one which was left behind would read keys and values that no layer has written.
+    /// Panics if an active row sees a dropped one: it would read keys and values that no layer has written.
     fn check(&mut self) {
-        self.goes_on.clear();
-        self.goes_on.resize(self.n_rows, false);
+        self.is_active.clear();
+        self.is_active.resize(self.n_rows, false);
         let mut next = 0;
         for &row in &self.kept {
             assert!(row >= next && (row as usize) < self.n_rows, "row {row} of {} kept rows", self.n_rows);
             next = row + 1;
-            self.goes_on[row as usize] = true;
+            self.is_active[row as usize] = true;
             let Visible { prefix_len, extra } = self.visible[row as usize];
             let seen = (self.base..prefix_len).chain(extra.iter().map(|&slot| slot as usize));
-            let left = seen.filter(|&slot| slot >= self.base).find(|&slot| !self.goes_on[slot - self.base]);
+            let left = seen.filter(|&slot| slot >= self.base).find(|&slot| !self.is_active[slot - self.base]);
             assert!(left.is_none(), "row {row} is kept and sees slot {left:?}, whose row is not");
         }
     }
 
-    /// Puts the rows of `x`, `[len(), hidden_dim]`, back to their places in the batch. What stands in the places of rows that
-    /// were left behind is not a number: nothing computed from it could pass for a result.
+    /// Moves the rows of `x`, `[len(), hidden_dim]`, back to their positions in the batch. Dropped rows become NaN, so that nothing computed
+    /// from them looks like a result.
     pub(super) fn put_back(&self, x: &mut Vec<f32>, hidden_dim: usize) {
         if self.len() == self.n_rows {
             return;
@@ -166,14 +167,14 @@ mod tests {
 
     fn look(kept: &'static [u32]) -> (Vec<u32>, Vec<u32>, Vec<f32>, Vec<f32>) {
         let batch = batch();
-        let mut going = Going::all(&batch, Going::default());
+        let mut active = ActiveRows::all(&batch, ActiveRows::default());
         let pool = crate::kernels::Pool::new(1);
         let compute = Compute { kernels: crate::kernels::Kernels::detect(), pool: &pool };
         let mut x: Vec<f32> = (0..12).map(|i| i as f32).collect();
-        going.look(&mut Keeps(kept), compute, &mut x, 2);
+        active.look(&mut Keeps(kept), compute, &mut x, 2);
         let closed_up = x.clone();
-        going.put_back(&mut x, 2);
-        (going.slots.clone(), going.positions.clone(), closed_up, x)
+        active.put_back(&mut x, 2);
+        (active.slots.clone(), active.positions.clone(), closed_up, x)
     }
 
     #[test]
@@ -191,7 +192,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "row 3 is kept and sees slot Some(8)")]
-    fn a_row_goes_on_with_its_ancestors_only() {
+    fn a_row_is_active_with_its_ancestors_only() {
         look(&[0, 3]);
     }
 }

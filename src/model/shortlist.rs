@@ -1,15 +1,15 @@
-//! The output rows of some tokens, so that a hidden state is projected onto these tokens only.
+//! A shortlist: the rows of the output matrix of some tokens, so that hidden states are projected onto these tokens only.
 //!
-//! Of a vocabulary of 150 000 tokens a context has some hundred, and a whole projection of each of its positions would cost as
-//! much as a fifth of the prefill. The rows of the tokens that matter are copied into a matrix of their own, which lies in the
-//! cache of a core: about a thousand rows of 850 bytes at the shape of a 1.5 B model in Q4_0.
+//! A context contains some hundred different tokens of a vocabulary of 150 000, and projecting each of its positions onto the whole
+//! vocabulary would add a fifth to the time of the prefill. The rows of the relevant tokens are copied into a small matrix that fits a
+//! core's cache: about a thousand rows of 850 bytes for a 1.5 B model in Q4_0.
 
 use crate::kernels::{PackError, PackedMatrix};
 use crate::token::TokenId;
 
 /// Some tokens and their rows of the output matrix.
 ///
-/// Made, extended and used through [`Model`](crate::model::Model). Bounded by the room that it was made with.
+/// [`Model`](crate::model::Model) creates, extends and uses it. Its capacity is fixed when it is created.
 pub struct Shortlist {
     /// `[tokens.len(), hidden_dim]`
     matrix: PackedMatrix,
@@ -23,7 +23,7 @@ pub struct Shortlist {
 const NO_ROW: u32 = u32::MAX;
 
 impl Shortlist {
-    /// `like`: of the type and the columns of the output matrix.
+    /// `like`: a matrix of the type and the columns of the output matrix.
     pub(in crate::model) fn new(
         like: &PackedMatrix,
         vocab_size: usize,
@@ -38,7 +38,7 @@ impl Shortlist {
         })
     }
 
-    /// Adds what is not there yet of `tokens`, while there is room; `push_row` appends a token's row to the matrix, unless it
+    /// Adds the new ones of `tokens`, in order, while there is room. `push_row` appends a token's row to the matrix, and returns `false` if it
     /// cannot.
     pub(in crate::model) fn extend(
         &mut self,
@@ -66,12 +66,12 @@ impl Shortlist {
         &self.tokens
     }
 
-    /// Where the logits have this token.
+    /// The index of a token in the logits; `None` if it is not on the list.
     pub fn row(&self, token: TokenId) -> Option<usize> {
         self.rows.get(token.index()).filter(|&&row| row != NO_ROW).map(|&row| row as usize)
     }
 
-    /// Bytes on the heap, those that are kept as room included.
+    /// Bytes on the heap, unused capacity included.
     pub fn memory_usage(&self) -> usize {
         self.matrix.size_bytes() + 4 * (self.rows.capacity() + self.tokens.capacity())
     }

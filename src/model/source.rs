@@ -1,13 +1,15 @@
-//! Where the bytes of a model file come from: a file read by position, or bytes that the program owns.
+//! The bytes of a model file: read from a file by position, or held in memory.
 //!
-//! Positioned reads are the default because a mapped file that is truncated underneath kills the process, and a flash
-//! fault becomes an ordinary error here. Every range is checked against the length seen at open before anything is
-//! allocated, so a length from outside never decides an allocation on its own.
+//! Model files are read and not mapped, so that a truncated file or a failing disk is a typed error and not a signal. Every range is
+//! checked against the length of the file before memory is allocated for it. The file is opened once and stays open: its name may be taken
+//! by another file meanwhile.
 
 use std::borrow::Cow;
 use std::fs::File;
 use std::io;
 use std::path::Path;
+
+use crate::stream::{DirectFile, read_exact_at};
 
 /// One readable, immutable range of bytes with a name for messages.
 #[derive(Debug)]
@@ -24,7 +26,7 @@ enum Data {
 }
 
 impl Source {
-    /// Opens a file for positioned reads; its length is taken once, here.
+    /// Opens a file for positioned reads. Its length is read once.
     ///
     /// # Errors
     /// The error of the operating system; [`io::ErrorKind::InvalidInput`] where `path` is not a regular file.
@@ -37,12 +39,21 @@ impl Source {
         Ok(Self { name: path.display().to_string(), len: meta.len(), data: Data::File(file) })
     }
 
-    /// Wraps bytes that are in memory already (an embedded fixture).
+    /// Wraps bytes in memory (an embedded fixture).
     pub fn from_bytes(bytes: Cow<'static, [u8]>, name: &str) -> Self {
         Self { name: name.to_owned(), len: bytes.len() as u64, data: Data::Bytes(bytes) }
     }
 
-    /// The path, or the name given to [`Source::from_bytes`].
+    /// A second handle to the same file, for direct reads; `None` if the bytes are in memory.
+    ///
+    /// # Errors
+    /// The system refuses a second handle.
+    pub(crate) fn reopen_direct(&self) -> Option<io::Result<DirectFile>> {
+        self.as_file().map(DirectFile::reopen)
+    }
+
+    /// The path in printable form, or the name given to [`Source::from_bytes`]. For messages only: a path that is not UTF-8 differs from
+    /// its printable form.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -52,7 +63,7 @@ impl Source {
         self.len
     }
 
-    /// The file; `None` where the bytes are in memory.
+    /// The file; `None` if the bytes are in memory.
     pub(crate) fn as_file(&self) -> Option<&File> {
         match &self.data {
             Data::File(file) => Some(file),
@@ -76,7 +87,7 @@ impl Source {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "range is past the end of the file"));
         };
         match &self.data {
-            Data::File(file) => read_file_at(file, offset, out),
+            Data::File(file) => read_exact_at(file, offset, out),
             // `end <= len`, and `len` is the length of a slice: both casts are exact.
             Data::Bytes(bytes) => {
                 out.copy_from_slice(&bytes[offset as usize..end as usize]);
@@ -100,37 +111,6 @@ impl Source {
         self.read_exact_at(offset, &mut out)?;
         Ok(out)
     }
-}
-
-#[cfg(unix)]
-fn read_file_at(file: &File, offset: u64, out: &mut [u8]) -> io::Result<()> {
-    use std::os::unix::fs::FileExt;
-    file.read_exact_at(out, offset)
-}
-
-/// Windows has no read that leaves the cursor alone in one call; `seek_read` takes the offset, which is all we need.
-#[cfg(windows)]
-fn read_file_at(file: &File, mut offset: u64, mut out: &mut [u8]) -> io::Result<()> {
-    use std::os::windows::fs::FileExt;
-    while !out.is_empty() {
-        match file.seek_read(out, offset) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(n) => {
-                offset += n as u64;
-                out = &mut out[n..];
-            }
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(())
-}
-
-#[cfg(not(any(unix, windows)))]
-fn read_file_at(mut file: &File, offset: u64, out: &mut [u8]) -> io::Result<()> {
-    use std::io::{Read, Seek, SeekFrom};
-    file.seek(SeekFrom::Start(offset))?;
-    file.read_exact(out)
 }
 
 #[cfg(test)]

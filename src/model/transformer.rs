@@ -13,7 +13,8 @@
 //! ```
 //!
 //! A row's arithmetic never depends on the other rows (the kernels see to it), so chunking, batching and padding leave
-//! every bit as it is.
+//! every bit as it is. Neither does it depend on the caller's rounding or flushing of subnormal numbers: loading, passes and
+//! projections set the default [environment](FloatEnv).
 
 mod feed;
 mod head;
@@ -24,8 +25,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use thiserror::Error;
 
 use crate::kernels::{
-    self, ActivationForm, Activations, AttentionScratch, AttentionShape, Kernels, KvLayer, MatMul, Pool,
-    Visible,
+    self, ActivationForm, Activations, AttentionScratch, AttentionShape, FloatEnv, Kernels, KvLayer, MatMul,
+    Pool, Visible,
 };
 use crate::model::batch::Batch;
 use crate::model::checkpoint::Checkpoint;
@@ -35,7 +36,7 @@ use crate::model::kv_cache::KvCache;
 use crate::model::layers::LayersError;
 use crate::model::packed::{ModelIdentity, identity_of_weights};
 use crate::model::rope::RopeTable;
-use crate::model::rows::{Going, Interlude, Rows};
+use crate::model::rows::{ActiveRows, Interlude, Rows};
 use crate::model::streamed::{Streamed, StreamedError};
 use crate::model::weights::{Layer, LoadOptions, Quantize, Weights, WeightsError};
 use crate::stream::StreamOptions;
@@ -110,13 +111,16 @@ pub enum ForwardError {
     Cancelled,
 }
 
+/// Rows that are projected at a time, at most but for options that ask for more: what drafting reads of a prefill chunk.
+const GATHERED_ROWS: usize = 64;
+
 /// The buffers of a pass, grown to the largest batch seen and then reused: a decoding step allocates nothing.
 pub struct Workspace {
     rope: RopeTable,
     activations: Activations,
     attention: AttentionScratch,
     /// Empty between passes: kept for its memory.
-    going: Going<'static>,
+    active: ActiveRows<'static>,
     /// Residual stream, `[n_rows, hidden_dim]`; after a pass to [`PassEnd::Hidden`], the normed final hidden states.
     x: Vec<f32>,
     /// Of a pass through static graphs, whose calls have `x` for their own rows: `[n_rows, hidden_dim]`.
@@ -150,7 +154,7 @@ impl Workspace {
             rope: RopeTable::new(&config.rope, config.head_dim),
             activations: Activations::new(),
             attention: AttentionScratch::new(),
-            going: Going::default(),
+            active: ActiveRows::default(),
             x: Vec::new(),
             residual: Vec::new(),
             normed: Vec::new(),
@@ -166,18 +170,27 @@ impl Workspace {
         }
     }
 
-    /// Bytes that a pass over `n_rows` rows takes, about: its buffers, and the widest rows rounded to 8 bits. What attention and the
-    /// rotary table take beside is a small part of it.
-    pub fn bytes(config: &ModelConfig, n_rows: usize) -> u64 {
+    /// The most bytes that passes over up to `n_rows` rows take with a KV cache of `n_slots` slots: buffers of rows, the widest rows in
+    /// both of the forms that matrices read, rotations of every position, and attention scores for as many threads as the process has
+    /// processors. Logits are not among them.
+    pub fn bytes(config: &ModelConfig, n_rows: usize, n_slots: usize) -> u64 {
         let (q_dim, kv_dim) = (config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim);
-        let values = 3 * config.hidden_dim + 2 * q_dim + 2 * kv_dim + 2 * config.ffn_dim;
-        let rounded = 2 * config.ffn_dim.max(config.hidden_dim).max(q_dim);
-        ((4 * values + rounded) as u64).saturating_mul(n_rows as u64)
+        let values = 4 * config.hidden_dim + 2 * q_dim + 2 * kv_dim + 2 * config.ffn_dim;
+        // Four bytes as f32, and two as blocks of 64 bytes for 32 values.
+        let prepared = 6 * config.ffn_dim.max(config.hidden_dim).max(q_dim);
+        let rows_bytes = ((4 * values + prepared) as u64).saturating_mul(n_rows as u64);
+        let gathered_bytes = (4 * config.hidden_dim * GATHERED_ROWS) as u64;
+        let n_threads = std::thread::available_parallelism().map_or(1, usize::from);
+        rows_bytes
+            .saturating_add(gathered_bytes)
+            .saturating_add(RopeTable::bytes(config.head_dim, n_slots))
+            .saturating_add(AttentionScratch::bytes(n_threads, n_slots, n_rows, config.head_dim))
     }
 
     /// Puts the final hidden states of some rows one behind the other.
     fn gather(&mut self, rows: &[u32], hidden_dim: usize) {
         self.gathered.clear();
+        self.gathered.reserve_exact(rows.len() * hidden_dim);
         for &row in rows {
             let start = row as usize * hidden_dim;
             self.gathered.extend_from_slice(&self.x[start..start + hidden_dim]);
@@ -197,9 +210,19 @@ impl Workspace {
             (&mut self.gate, config.ffn_dim),
             (&mut self.up, config.ffn_dim),
         ] {
-            buffer.resize(n_rows * row_len, 0.0);
+            resize_exact(buffer, n_rows * row_len);
         }
     }
+}
+
+/// Makes `buffer` `len` long. It has no more room than the longest that it was, and where it grows, its values are lost.
+fn resize_exact(buffer: &mut Vec<f32>, len: usize) {
+    if buffer.capacity() < len {
+        // Freed first, so that both are never there at once.
+        *buffer = Vec::new();
+        buffer.reserve_exact(len);
+    }
+    buffer.resize(len, 0.0);
 }
 
 impl Model {
@@ -318,6 +341,7 @@ impl Model {
         interlude: Option<&mut dyn Interlude>,
         cancel: &AtomicBool,
     ) -> Result<(), ForwardError> {
+        let _env = FloatEnv::ieee();
         self.check(batch, kv)?;
         if interlude.is_some() && self.graphs.is_some() {
             return Err(ForwardError::Undivided);
@@ -326,27 +350,27 @@ impl Model {
         ws.resize(config, batch.len());
         ws.rope.grow(batch.positions().iter().map(|&p| p as usize + 1).max().unwrap_or(0));
         self.embed(batch.tokens(), &mut ws.x)?;
-        let mut going = Going::all(batch, std::mem::take(&mut ws.going));
+        let mut active = ActiveRows::all(batch, std::mem::take(&mut ws.active));
         let result = match (&self.graphs, &self.streamed) {
             (None, None) => {
                 let layer = |layer_idx: usize| Ok(std::slice::from_ref(&self.weights.layers[layer_idx]));
-                self.run_each(compute, layer, &mut going, kv, ws, end, interlude, cancel)
+                self.run_each(compute, layer, &mut active, kv, ws, end, interlude, cancel)
             }
-            (Some(graphs), _) => self.run_graphs(compute, graphs, &going.rows(), kv, ws, end, cancel),
+            (Some(graphs), _) => self.run_graphs(compute, graphs, &active.rows(), kv, ws, end, cancel),
             (None, Some(streamed)) => match streamed.pass(cancel) {
                 None => Err(ForwardError::Cancelled),
                 Some(pass) => {
                     let layer = |layer_idx: usize| pass.layer(layer_idx, cancel);
-                    self.run_each(compute, layer, &mut going, kv, ws, end, interlude, cancel)
+                    self.run_each(compute, layer, &mut active, kv, ws, end, interlude, cancel)
                 }
             },
         };
         if result.is_ok() && end == PassEnd::Hidden {
             norm_rows(compute, &ws.x, &self.weights.output_norm, config.norm_eps, &mut ws.normed);
             std::mem::swap(&mut ws.x, &mut ws.normed);
-            going.put_back(&mut ws.x, config.hidden_dim);
+            active.put_back(&mut ws.x, config.hidden_dim);
         }
-        ws.going = going.recycled();
+        ws.active = active.recycled();
         result
     }
 

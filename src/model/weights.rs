@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use crate::kernels::{AllocError, BlockType, PackError, PackedMatrix, dequantize, quantize};
+use crate::kernels::{AllocError, BlockType, FloatEnv, PackError, PackedMatrix, dequantize, quantize};
 use crate::mapping::Mapping;
 use crate::model::checkpoint::{Checkpoint, LayerWeight, LoadError, TensorInfo, WeightId};
 use crate::model::config::ModelConfig;
@@ -12,17 +12,17 @@ use crate::model::graphs::{GraphFolder, GraphsError};
 use crate::model::streamed::StreamedError;
 use crate::stream::StreamOptions;
 
-/// What the matrices become while they are loaded. Norms and biases are always f32.
+/// The element types of matrices in memory. Norms and biases are always f32.
 ///
-/// A packed file has its types already: it is loaded as it was packed, or widened by [`Quantize::F32`].
+/// The types of a packed file are fixed: it is loaded as it was packed, or widened by [`Quantize::F32`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Quantize {
-    /// Float matrices become Q8_0 (8.5 bits a weight); matrices that are quantised in the file stay as they are.
+    /// Float matrices become Q8_0 (8.5 bits a weight). Quantised matrices keep their type.
     #[default]
     Q8_0,
-    /// Float matrices become Q4_0 (4.5 bits a weight); matrices that are quantised in the file stay as they are.
+    /// Float matrices become Q4_0 (4.5 bits a weight). Quantised matrices keep their type.
     Q4_0,
-    /// Every matrix keeps the type that it has in the file.
+    /// Every matrix keeps the type of the file.
     Keep,
     /// Every matrix is widened to f32: four bytes a weight, for checks against a reference.
     F32,
@@ -31,7 +31,7 @@ pub enum Quantize {
 impl Quantize {
     /// The type that a matrix of this type in the file becomes.
     fn target_type(self, info: &TensorInfo, is_packed: bool) -> BlockType {
-        // What is packed already stays as it is, or is widened.
+        // Packed matrices keep their type, or are widened.
         let is_float = info.ty.block_len() == 1 && !is_packed;
         let wanted = match self {
             Quantize::F32 => return BlockType::F32,
@@ -39,11 +39,11 @@ impl Quantize {
             Quantize::Q4_0 if is_float => BlockType::Q4_0,
             _ => info.ty,
         };
-        // A row that is no whole number of blocks stays as it is (as llama.cpp does).
+        // A matrix whose rows are no whole number of blocks keeps its type (as in llama.cpp).
         if info.n_cols.is_multiple_of(wanted.block_len()) { wanted } else { info.ty }
     }
 
-    /// Bytes that the weights of a checkpoint take in memory once they are loaded like this, those of a mapped file included.
+    /// Bytes of the weights of a checkpoint when they are loaded with this option, those of a mapped file included.
     pub fn weights_bytes(self, checkpoint: &Checkpoint) -> u64 {
         let is_packed = checkpoint.packed().is_some();
         let bytes = |info: &TensorInfo| match info.n_rows {
@@ -57,24 +57,26 @@ impl Quantize {
 /// How the weights of a packed file come into memory. Other containers are always read and packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PackedAccess {
-    /// Mapped: there at once, whatever the size, read from the disk where they are first used, and shared with other
-    /// processes. The file must stay as it is while the model lives: where another program shortens it, or the disk fails to
-    /// give a page when it is first used, the process ends (SIGBUS).
+    /// The file is mapped. Loading takes no time, pages are read from the disk when they are first used, and processes share them.
+    ///
+    /// No program may write to the file or shorten it while the model lives: that is undefined behaviour in Rust's model of memory. In
+    /// practice the output is wrong, or the process ends with SIGBUS. Replace a model by writing a new file and renaming it, as
+    /// [`pack`](crate::model::packed::pack) does. The process also ends with SIGBUS if the disk cannot read a page.
     #[default]
     Map,
-    /// Read into memory of its own: takes as long as the disk does, and what the disk cannot give is a typed error.
-    /// Afterwards nothing depends on the file, and the weights lie in huge pages where the system has them.
+    /// The file is read into memory of the process. Loading takes as long as the disk does, and a disk error is a typed error. Afterwards
+    /// nothing depends on the file, and the weights lie in huge pages where the system has them.
     Read,
 }
 
 /// How a checkpoint is loaded.
 #[derive(Clone, Copy, Default)]
 pub struct LoadOptions<'a> {
-    /// What the matrices become.
+    /// The types of matrices in memory.
     pub quantize: Quantize,
     /// How the weights of a packed file come into memory.
     pub packed_access: PackedAccess,
-    /// Bytes of weights that a model of static graphs may hold at a time; `None`: what it needs.
+    /// The most bytes of weights that a model of static graphs holds at a time; `None`: as many as it needs.
     pub graph_memory_max: Option<u64>,
     /// How a packed file is streamed; `None`: all weights are in memory.
     pub streaming: Option<&'a StreamOptions>,
@@ -140,12 +142,12 @@ pub struct Layer {
     pub(crate) down: PackedMatrix,
 }
 
-/// Who gives the tensors that a layer is built from.
+/// A source of the tensors of a layer.
 pub(in crate::model) trait TensorSource {
-    /// Why a tensor could not be had.
+    /// Why a tensor could not be read.
     type Error;
 
-    /// Whether there is such a tensor.
+    /// Whether the model has the tensor.
     fn has(&self, id: WeightId) -> bool;
     /// A matrix, packed.
     fn matrix(&mut self, id: WeightId) -> Result<PackedMatrix, Self::Error>;
@@ -185,25 +187,25 @@ impl Layer {
 
 /// All weights of a model that are in memory.
 pub struct Weights {
-    /// `[vocab_size, hidden_dim]`; `None` where its rows are read when they are needed.
+    /// `[vocab_size, hidden_dim]`; `None` if it is streamed.
     pub(crate) embedding: Option<PackedMatrix>,
-    /// Empty where the layers are static graphs, or streamed.
+    /// Empty if the layers are static graphs or streamed.
     pub(crate) layers: Vec<Layer>,
     /// `[hidden_dim]`
     pub(crate) output_norm: Vec<f32>,
-    /// `[vocab_size, hidden_dim]`; `None`: tied to the embedding, or streamed.
+    /// `[vocab_size, hidden_dim]`; `None` if it is tied to the embedding, or streamed.
     pub(crate) head: Option<PackedMatrix>,
 }
 
 impl Weights {
     /// Reads and packs every tensor of `checkpoint`.
     ///
-    /// Beside the packed weights, at most one tensor is held in its file form at a time.
+    /// At most one tensor at a time is in memory in its file form, beside the packed weights.
     pub fn load(checkpoint: &Checkpoint, options: LoadOptions<'_>) -> Result<Self, WeightsError> {
         Loader::new(checkpoint, options)?.load()
     }
 
-    /// Reads what is not a layer of a model that is kept as graphs.
+    /// Reads all weights of a folder of static graphs except the layers.
     pub(in crate::model) fn load_ends(folder: &GraphFolder) -> Result<Self, GraphsError> {
         let file = folder.ends();
         let embedding = Some(file.matrix(WeightId::Embedding, None)?);
@@ -215,7 +217,7 @@ impl Weights {
         Ok(Weights { embedding, layers: Vec::new(), output_norm, head })
     }
 
-    /// The tensor of a role, where the model has it.
+    /// The tensor of a role; `None` if the model has none.
     pub(crate) fn tensor(&self, id: WeightId) -> Option<StoredTensor<'_>> {
         use LayerWeight::*;
         use StoredTensor::{Matrix, Vector};
@@ -265,12 +267,12 @@ pub(crate) enum StoredTensor<'a> {
     Vector(&'a [f32]),
 }
 
-/// Reads a checkpoint's tensors one by one, in the form that the options ask for.
+/// Reads the tensors of a checkpoint one by one, converted as the options require.
 pub(in crate::model) struct Loader<'a> {
     checkpoint: &'a Checkpoint,
     config: &'a ModelConfig,
     options: LoadOptions<'a>,
-    /// Of a packed file whose matrices are views of it.
+    /// The mapping of a packed file, if its matrices are views.
     mapping: Option<Arc<Mapping>>,
     read_bytes: u64,
     total_bytes: u64,
@@ -318,7 +320,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// A packed matrix as it is, or as f32 where the options ask for that.
+    /// A packed matrix, widened to f32 if the options require it.
     fn widened(&self, matrix: PackedMatrix, tensor: &str) -> Result<PackedMatrix, WeightsError> {
         if self.options.quantize != Quantize::F32 || matrix.block_type() == BlockType::F32 {
             return Ok(matrix);
@@ -340,6 +342,7 @@ impl TensorSource for Loader<'_> {
     }
 
     fn matrix(&mut self, id: WeightId) -> Result<PackedMatrix, WeightsError> {
+        let _env = FloatEnv::ieee();
         let info = self.info(id)?;
         if let Some(file) = self.checkpoint.packed() {
             let matrix = file.matrix(id, self.mapping.as_ref()).map_err(LoadError::from)?;
@@ -362,6 +365,7 @@ impl TensorSource for Loader<'_> {
     }
 
     fn vector(&mut self, id: WeightId) -> Result<Vec<f32>, WeightsError> {
+        let _env = FloatEnv::ieee();
         let info = self.info(id)?;
         if let Some(file) = self.checkpoint.packed() {
             let values = file.vector(id).map_err(LoadError::from)?;
@@ -379,7 +383,7 @@ impl TensorSource for Loader<'_> {
     }
 }
 
-/// Row by row from the file's type to `target`.
+/// Converts a matrix row by row from the file's type to `target`.
 fn convert(info: &TensorInfo, target: BlockType, bytes: &[u8]) -> Result<Vec<u8>, PackError> {
     let n_bytes =
         target.row_bytes(info.n_cols as u64).and_then(|bytes| bytes.checked_mul(info.n_rows as u64));
@@ -394,8 +398,7 @@ fn convert(info: &TensorInfo, target: BlockType, bytes: &[u8]) -> Result<Vec<u8>
     Ok(out)
 }
 
-/// Where a GGUF llama file keeps the row that stands at `row` in half-split order: its converter interleaves the two
-/// halves of each head's rows.
+/// The row of a GGUF llama file that is row `row` in half-split order. The converter to GGUF interleaves the two halves of each head's rows.
 fn interleaved_row(row: usize, head_dim: usize) -> usize {
     let (head, within) = (row / head_dim, row % head_dim);
     let half = head_dim / 2;

@@ -40,16 +40,16 @@ impl Match {
     }
 }
 
-/// A token that has followed a substring.
+/// A transition of the automaton: a token that has followed a substring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Successor {
+pub struct Transition {
     /// The token.
     pub token: u32,
-    /// The substring with the token appended.
+    /// The cursor of the substring with the token appended.
     pub next: Match,
-    /// How often that occurred (see [`SuffixAutomaton::count`]).
+    /// Occurrences of that substring (see [`SuffixAutomaton::count`]).
     pub count: u32,
-    /// Where that ended most recently (see [`SuffixAutomaton::last_end`]).
+    /// End of its most recent occurrence (see [`SuffixAutomaton::last_end`]).
     pub last_end: u32,
 }
 
@@ -124,10 +124,10 @@ impl SuffixAutomaton {
 
     /// Tokens that have followed `m`: all of them where they are at most 16, else the 16 most frequent (of equally
     /// frequent ones, the most recent), in no particular order. The order is the same in every run.
-    pub fn successors(&self, m: Match) -> impl Iterator<Item = Successor> + '_ {
+    pub fn successors(&self, m: Match) -> impl Iterator<Item = Transition> + '_ {
         self.best_edges(m.state).iter().map(move |edge| {
             let state = self.state(edge.target);
-            Successor {
+            Transition {
                 token: edge.token,
                 next: Match { state: edge.target, len: m.len + 1 },
                 count: state.count,

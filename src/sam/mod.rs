@@ -21,4 +21,4 @@ mod naive;
 mod tests;
 
 pub use automaton::{FullError, SuffixAutomaton};
-pub use cursor::{Match, Successor};
+pub use cursor::{Match, Transition};

@@ -1,9 +1,8 @@
-//! Files that are read past the page cache: weights that are read again and again must not push out what the app needs, and
-//! a read must cost what the flash takes.
+//! Files that are read past the page cache. Weights that are read in every pass must not evict the pages that the app needs, and the
+//! time of a read must be that of the flash.
 
 use std::fs::File;
 use std::io;
-use std::path::Path;
 
 use serde::Serialize;
 
@@ -11,13 +10,13 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReadMode {
-    /// Straight from the disk into the buffer (`O_DIRECT`), many at a time through the system's queue (io_uring).
+    /// From the disk into the buffer (`O_DIRECT`), many reads at a time through io_uring.
     Queued,
-    /// Straight from the disk into the buffer (`O_DIRECT`), one by each of several threads.
+    /// From the disk into the buffer (`O_DIRECT`), one read at a time in each of several threads.
     Direct,
-    /// Through the page cache, which is told to drop what was read.
+    /// Through the page cache. The pages are dropped after each read.
     DropCache,
-    /// Through the page cache, which keeps what it likes: the system has neither of the others.
+    /// Through the page cache, on systems without the other modes.
     Cached,
 }
 
@@ -32,41 +31,42 @@ impl std::fmt::Display for ReadMode {
     }
 }
 
-/// What offsets, lengths and buffers of direct reads are multiples of.
+/// The alignment of offsets, lengths and buffers of direct reads, in bytes.
 pub const DIRECT_ALIGN: usize = 4096;
 
-/// A file as the threads that stream see it, or something that stands for one: a slower disk, or one that fails.
+/// A file that weights are streamed from, or a stand-in for one: a slower disk, or a disk that fails.
 pub trait ReadAt: Send + Sync {
-    /// Reads into `out` from `offset`, as much as comes at once, and returns how much that was: 0 only where the file ends.
+    /// Reads into `out` from `offset` once, and returns the number of bytes read: 0 only at the end of the file.
     ///
-    /// `offset`, the length of `out` and where it begins in memory are multiples of [`DIRECT_ALIGN`].
+    /// `offset`, the length of `out` and the address of `out` are multiples of [`DIRECT_ALIGN`].
     ///
     /// # Errors
-    /// The system's; [`io::ErrorKind::Interrupted`] is tried again. `out` is then unspecified.
+    /// The error of the system; `out` is then unspecified. The caller repeats the read after [`io::ErrorKind::Interrupted`].
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<usize>;
 
     /// How the file is read.
     fn mode(&self) -> ReadMode;
 
-    /// The file whose bytes [`read_at`](Self::read_at) gives as they are, open for direct reads: whoever has many reads under way
-    /// may then ask the system for them. `None`, unless it says otherwise: every read goes through `read_at`.
+    /// The file that [`read_at`](Self::read_at) reads without changing its bytes, open for direct reads. If there is one, the ring may
+    /// read it through io_uring instead. By default `None`: every read goes through `read_at`.
     fn direct_file(&self) -> Option<&File> {
         None
     }
 }
 
-/// Bytes that one read asks for: enough for full bandwidth, and little enough that a read that fails says where.
+/// The most bytes of one read: enough for full bandwidth, and few enough to locate a failure.
 pub(super) const READ_BYTES_MAX: usize = 4 << 20;
 
-/// Reads that bring nothing, one after another, until a read is given up: interrupted, or shorter than [`DIRECT_ALIGN`].
+/// A read is given up after so many consecutive answers without progress: interrupted, or shorter than [`DIRECT_ALIGN`].
 const FRUITLESS_MAX: usize = 64;
 
-/// Fills `out` from `offset`. A read that was interrupted is repeated, one that was short is continued from the last multiple of
-/// [`DIRECT_ALIGN`] that it reached.
+/// Fills `out` from `offset`. Interrupted reads are repeated. Short reads are continued from the last multiple of [`DIRECT_ALIGN`] that
+/// they reached.
 ///
 /// # Errors
-/// [`io::ErrorKind::UnexpectedEof`] where the file ends before, [`io::ErrorKind::InvalidData`] where the reader claims more than
-/// was asked for, else the system's; with the offset of the read that failed. `out` is then unspecified.
+/// The offset of the failed read, and its error: [`io::ErrorKind::UnexpectedEof`] if the file is too short,
+/// [`io::ErrorKind::InvalidData`] if the reader reports more bytes than were requested, else the error of the system. `out` is then
+/// unspecified.
 pub(crate) fn read_full(file: &dyn ReadAt, offset: u64, out: &mut [u8]) -> Result<(), (u64, io::Error)> {
     debug_assert!(offset.is_multiple_of(DIRECT_ALIGN as u64) && out.len().is_multiple_of(DIRECT_ALIGN));
     let mut progress = Progress::new(out.len());
@@ -79,21 +79,21 @@ pub(crate) fn read_full(file: &dyn ReadAt, offset: u64, out: &mut [u8]) -> Resul
     Ok(())
 }
 
-/// How far a read has come, and what follows from each of the system's answers.
+/// The progress of a read over several answers of the system.
 pub(super) struct Progress {
     len: usize,
     done: usize,
-    /// Answers in a row that brought nothing.
+    /// Consecutive answers without progress.
     n_fruitless: usize,
 }
 
 impl Progress {
-    /// Nothing of `len` bytes.
+    /// No bytes of `len` read.
     pub(super) fn new(len: usize) -> Self {
         Self { len, done: 0, n_fruitless: 0 }
     }
 
-    /// Bytes that are there: a multiple of [`DIRECT_ALIGN`], unless all are.
+    /// Bytes read so far: a multiple of [`DIRECT_ALIGN`], or all.
     pub(super) fn done(&self) -> usize {
         self.done
     }
@@ -102,10 +102,10 @@ impl Progress {
         self.done == self.len
     }
 
-    /// The answer to a read of the `asked` bytes behind those that are there.
+    /// Records the answer to a read of the next `asked` bytes.
     ///
     /// # Errors
-    /// As [`read_full`]: the read is given up.
+    /// As [`read_full`]: the read failed for good.
     pub(super) fn advance(&mut self, asked: usize, answer: io::Result<usize>) -> io::Result<()> {
         let advanced = match answer {
             Ok(n_bytes) if n_bytes == asked => asked,
@@ -117,7 +117,7 @@ impl Progress {
         };
         self.n_fruitless = if advanced == 0 { self.n_fruitless + 1 } else { 0 };
         if self.n_fruitless > FRUITLESS_MAX {
-            // A file that ends within a page gives the same few bytes again and again.
+            // A file that ends within a page returns the same few bytes each time.
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         self.done += advanced;
@@ -133,13 +133,18 @@ pub(crate) struct DirectFile {
 }
 
 impl DirectFile {
-    /// Opens a file for direct reads, or the next best that the system and the disk allow.
-    pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        if let Some(file) = open_direct(path) {
+    /// Opens `file` a second time for direct reads, or for the next best that the system and the disk allow.
+    ///
+    /// The path is not used: the bytes are those of `file` also after it was renamed, replaced or deleted.
+    ///
+    /// # Errors
+    /// The system gives no second handle.
+    pub(crate) fn reopen(file: &File) -> io::Result<Self> {
+        if let Some(file) = reopen_direct(file) {
             return Ok(Self { file, mode: ReadMode::Direct });
         }
         let mode = if CAN_DROP_CACHE { ReadMode::DropCache } else { ReadMode::Cached };
-        Ok(Self { file: File::open(path)?, mode })
+        Ok(Self { file: file.try_clone()?, mode })
     }
 }
 
@@ -161,6 +166,25 @@ impl ReadAt for DirectFile {
     }
 }
 
+/// Fills `out` from `offset`, through the page cache.
+///
+/// # Errors
+/// [`io::ErrorKind::UnexpectedEof`] where the file ends before, else the system's; `out` is then unspecified.
+pub(crate) fn read_exact_at(file: &File, mut offset: u64, mut out: &mut [u8]) -> io::Result<()> {
+    while !out.is_empty() {
+        match read_once(file, offset, out) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(n_bytes) => {
+                offset += n_bytes as u64;
+                out = &mut out[n_bytes..];
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
 #[cfg(unix)]
 fn read_once(file: &File, offset: u64, out: &mut [u8]) -> io::Result<usize> {
     use std::os::unix::fs::FileExt;
@@ -177,7 +201,7 @@ fn read_once(file: &File, offset: u64, out: &mut [u8]) -> io::Result<usize> {
 fn read_once(mut file: &File, offset: u64, out: &mut [u8]) -> io::Result<usize> {
     use std::io::{Read, Seek, SeekFrom};
     use std::sync::{Mutex, PoisonError};
-    // The cursor is the file's, and threads share it.
+    // Threads share the cursor of the file.
     static CURSOR: Mutex<()> = Mutex::new(());
     let _cursor = CURSOR.lock().unwrap_or_else(PoisonError::into_inner);
     file.seek(SeekFrom::Start(offset))?;
@@ -190,26 +214,36 @@ const CAN_DROP_CACHE: bool = true;
 const CAN_DROP_CACHE: bool = false;
 
 /// `None` where the system or the file system refuses, at once or with the first read.
+///
+/// A handle made by `dup` shares its flags with the first one, whose reads are not aligned; opening the entry in `/proc/self/fd` gives
+/// a handle with flags of its own, by the file and not by its name.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-fn open_direct(path: &Path) -> Option<File> {
+fn reopen_direct(file: &File) -> Option<File> {
     use std::fs::OpenOptions;
-    use std::os::unix::fs::OpenOptionsExt;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
     use crate::kernels::PageBuf;
 
-    let direct = rustix::fs::OFlags::DIRECT.bits() as i32;
-    let file = OpenOptions::new().read(true).custom_flags(direct).open(path).ok()?;
+    let flags = rustix::fs::OFlags::DIRECT.bits() as i32;
+    let entry = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let direct = OpenOptions::new().read(true).custom_flags(flags).open(entry).ok()?;
+    // A folder that only looks like /proc names other files.
+    let identity = |file: &File| file.metadata().ok().map(|meta| (meta.dev(), meta.ino()));
+    if identity(file)? != identity(&direct)? {
+        return None;
+    }
     let mut page = PageBuf::zeroed(DIRECT_ALIGN).ok()?;
-    read_once(&file, 0, page.bytes_mut()).ok()?;
-    Some(file)
+    read_once(&direct, 0, page.bytes_mut()).ok()?;
+    Some(direct)
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn open_direct(_path: &Path) -> Option<File> {
+fn reopen_direct(_file: &File) -> Option<File> {
     None
 }
 
-/// Advice: where it is not taken, the cache stays as it is.
+/// Only advice: the system may ignore it.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn drop_cache(file: &File, offset: u64, len: u64) {
     let len = std::num::NonZeroU64::new(len);
@@ -232,7 +266,7 @@ mod tests {
         let path = dir.path().join("weights");
         let bytes: Vec<u8> = (0..5 << 20).map(|i: u32| (i / 7) as u8).collect();
         std::fs::write(&path, &bytes).unwrap();
-        let opened = DirectFile::open(&path).unwrap();
+        let opened = DirectFile::reopen(&File::open(&path).unwrap()).unwrap();
         let others = [ReadMode::DropCache, ReadMode::Cached];
         let others = others.map(|mode| DirectFile { file: File::open(&path).unwrap(), mode });
         for file in others.iter().chain([&opened]) {
@@ -243,7 +277,28 @@ mod tests {
             let (offset, error) = read_full(file, 0, longer.bytes_mut()).unwrap_err();
             assert_eq!((offset, error.kind()), (5 << 20, io::ErrorKind::UnexpectedEof), "{:?}", file.mode());
         }
-        assert!(DirectFile::open(&dir.path().join("missing")).is_err());
+    }
+
+    #[test]
+    fn a_second_handle_reads_the_first_ones_file_whatever_its_name_is_now() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("weights");
+        std::fs::write(&path, vec![1; 2 * DIRECT_ALIGN]).unwrap();
+        let file = File::open(&path).unwrap();
+        let usual_mode = DirectFile::reopen(&file).unwrap().mode();
+        std::fs::write(dir.path().join("others"), vec![2; 2 * DIRECT_ALIGN]).unwrap();
+        std::fs::rename(dir.path().join("others"), &path).unwrap();
+        let reopened = DirectFile::reopen(&file).unwrap();
+        assert_eq!(reopened.mode(), usual_mode);
+        let mut out = PageBuf::zeroed(2 * DIRECT_ALIGN).unwrap();
+        read_full(&reopened, 0, out.bytes_mut()).unwrap();
+        assert!(out.bytes().iter().all(|&byte| byte == 1));
+        // The first handle's reads need no alignment.
+        let mut odd = [0; 5];
+        read_exact_at(&file, 3, &mut odd).unwrap();
+        assert_eq!(odd, [1; 5]);
+        let end = read_exact_at(&file, 2 * DIRECT_ALIGN as u64 - 4, &mut odd).unwrap_err();
+        assert_eq!(end.kind(), io::ErrorKind::UnexpectedEof);
     }
 
     /// Answers each read by what the function makes of (number of the read, offset, length).

@@ -1,16 +1,16 @@
-//! What flows from flash, and how long passes wait for it.
+//! Counters of streaming: bytes read from flash, and the time that passes wait for them.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-/// What was read, and what waited for it. Of an engine: what several sessions do at the same time is counted together.
+/// Counters of the reads of an engine. Concurrent sessions share them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Flow {
     /// Bytes read.
     pub read_bytes: u64,
-    /// Of these, bytes that were read ahead and not used, because something else was wanted next.
+    /// Bytes of these that were read ahead and dropped unused.
     pub dropped_bytes: u64,
     /// Time in which at least one read was under way, in µs.
     pub read_us: f64,
@@ -19,17 +19,17 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// Bytes per second while something was being read; 0 where nothing was.
+    /// Bytes per second of the time with reads under way; 0 if there were none.
     pub fn bandwidth(&self) -> f64 {
         if self.read_us > 0.0 { self.read_bytes as f64 * 1e6 / self.read_us } else { 0.0 }
     }
 
-    /// The share of the reading that computation went on beside, 0 to 1; 0 where nothing was read.
+    /// The share of the reading time in which no pass waited, 0 to 1; 0 if nothing was read.
     pub fn overlap(&self) -> f64 {
         if self.read_us > 0.0 { (1.0 - self.stall_us / self.read_us).clamp(0.0, 1.0) } else { 0.0 }
     }
 
-    /// What has flowed since `earlier`.
+    /// The difference to an earlier state.
     pub fn since(&self, earlier: &Flow) -> Flow {
         Flow {
             read_bytes: self.read_bytes - earlier.read_bytes,
@@ -61,7 +61,7 @@ impl Meter {
         state.busy_since.get_or_insert_with(Instant::now);
     }
 
-    /// `n_bytes`: what it brought.
+    /// A read ended with `n_bytes` bytes.
     pub(super) fn read_ends(&self, n_bytes: usize) {
         let mut state = self.lock();
         state.flow.read_bytes += n_bytes as u64;
@@ -81,7 +81,7 @@ impl Meter {
         self.lock().flow.stall_us += us(time);
     }
 
-    /// What has flowed so far.
+    /// The counters so far.
     pub(crate) fn flow(&self) -> Flow {
         let state = self.lock();
         let running = state.busy_since.map_or(0.0, |since| us(since.elapsed()));

@@ -1,10 +1,10 @@
 //! Weights on their way from flash: reads past the page cache into a ring of buffers, ahead of the computation.
 //!
-//! A model that is larger than memory decodes as fast as its disk reads, if the disk never rests. So a *ring* of two or three
-//! buffers, each as long as a layer, is filled with reads of a block each (`O_DIRECT` where the system has it), many at a time: by
-//! a few threads through io_uring, or by as many threads with a positioned read each. While a pass computes with one buffer, the next
-//! layers are read into the others, and behind the last layer the ring goes on with the first one of the next step. It knows extents
-//! of a file and not what they mean; [`model::streamed`](crate::model::streamed) makes layers of them.
+//! The disk limits the speed of a model that is larger than memory, so the disk must never be idle. A *ring* of two or three buffers,
+//! each as long as a layer, is filled by many concurrent reads of one block each (`O_DIRECT` where the system has it). A few threads
+//! issue them through io_uring; without io_uring, one thread per read does. While a pass computes with one buffer, the next layers are
+//! read into the others. After the last layer, the ring continues with the first layer of the next step. The ring handles extents of a
+//! file; [`model::streamed`](crate::model::streamed) builds layers from them.
 //!
 //! ```text
 //! reads     4a 4b 4c 5a 5b 5c 6a …               blocks of extents 4, 5, 6
@@ -12,10 +12,10 @@
 //! pass      computes 3, gives it back, takes 4   or waits: that is a stall
 //! ```
 //!
-//! Which extent comes next is learnt: behind each one the one that followed it last time. A guess that was wrong (the prompt
-//! ends, another session's turn comes, a pass is cancelled) costs the reads that were made ahead.
+//! The ring predicts the next extent: it expects after each extent the one that followed it last time. A wrong prediction (the prompt
+//! ends, another session gets its turn, a pass is cancelled) wastes the reads that were made ahead.
 //!
-//! A read that fails is an error of the pass that wanted it and of no other; the next pass reads again.
+//! A failed read fails the pass that waits for it and no other pass. The next pass reads again.
 
 mod file;
 mod meter;
@@ -36,7 +36,7 @@ pub use options::{Pinned, StreamOptions, WrapReader};
 pub use resident::{available_bytes, resident_bytes};
 pub use sequential::sequential_read;
 
-pub(crate) use file::{DirectFile, read_full};
+pub(crate) use file::{DirectFile, read_exact_at, read_full};
 pub(crate) use meter::Meter;
 pub(crate) use queue::Extent;
 pub(crate) use ring::{Lease, Ring, RingOptions, TakeError, read_aside};
@@ -47,7 +47,7 @@ pub(crate) use turn::{Turn, Turns};
 pub(crate) enum ReadFailure {
     /// A read failed.
     Read { offset: u64, kind: std::io::ErrorKind, message: String },
-    /// No read ended for as long as this.
+    /// No read ended within this time.
     Stalled { offset: u64, limit: Duration },
 }
 

@@ -1,4 +1,4 @@
-//! What an app chooses about streaming. None of it changes a bit of the output.
+//! Options of streaming. None of them changes a bit of the output.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,46 +10,47 @@ use super::slowed::Slowed;
 /// How much of a model stays in memory; the rest is read from the file in every pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pinned {
-    /// As much as fits when the process is to hold so many bytes. What it holds already is taken off first
-    /// ([`resident_bytes`](super::resident_bytes)), then what is [reserved](StreamOptions::reserved_bytes), then the ring; of the
-    /// rest the output matrix is pinned, then layers, then the embedding, of which a pass needs a few rows.
+    /// A budget for the whole process, in bytes. Memory that the process already holds
+    /// ([`resident_bytes`](super::resident_bytes)), [reserved memory](StreamOptions::reserved_bytes) and the ring are subtracted first.
+    /// The rest pins the output matrix, then layers, then the embedding, of which a pass reads only a few rows.
     ///
-    /// A ring of up to 16 MiB is had with any budget, so that a small model streams with a budget of 0.
+    /// A ring of up to 16 MiB is allocated with any budget, so a small model can be streamed with a budget of 0.
     Memory(u64),
-    /// So many layers, or all that there are; with all of them embedding and output matrix too, with fewer neither.
+    /// A number of layers. If it is at least the number of layers of the model, embedding and output matrix are pinned too, otherwise
+    /// neither of them.
     Layers(usize),
 }
 
 /// How a packed file is streamed.
 #[derive(Debug, Clone)]
 pub struct StreamOptions {
-    /// What stays in memory.
+    /// The weights that stay in memory.
     pub pinned: Pinned,
-    /// Bytes of the budget that are left for what comes later: sessions ([`SessionOptions::memory_bytes`]), and a draft model
+    /// Bytes of the budget that are left for later allocations: sessions ([`SessionOptions::memory_bytes`]) and a draft model
     /// ([`DraftModelOptions::memory_bytes`]).
     ///
     /// [`SessionOptions::memory_bytes`]: crate::engine::SessionOptions::memory_bytes
     /// [`DraftModelOptions::memory_bytes`]: crate::engine::DraftModelOptions::memory_bytes
     pub reserved_bytes: u64,
-    /// Models a disk that reads no more than so many bytes per second.
+    /// Simulates a disk of this bandwidth, in bytes per second.
     pub bandwidth_max: Option<u64>,
-    /// How long no read may end while a pass waits for the ring; then the pass fails. Single rows of an embedding are read by
-    /// the pass itself, as long as the system takes for them.
+    /// A pass fails if it waits for the ring and no read ends within this time. The limit does not apply to single rows of an embedding,
+    /// which the pass reads itself.
     pub stall_max: Duration,
-    /// What stands between the file and who reads it.
+    /// The app's own reader between the file and the ring, if any.
     pub wrap: Option<WrapReader>,
 }
 
 impl StreamOptions {
-    /// How long a disk may take for a read by default: longer than one that spins up or repeats a bad sector.
+    /// The default of [`stall_max`](Self::stall_max): longer than a disk takes to spin up or to retry a bad sector.
     pub const STALL_MAX: Duration = Duration::from_secs(60);
 
-    /// Streams with this in memory.
+    /// The default options with these weights in memory.
     pub fn new(pinned: Pinned) -> Self {
         Self { pinned, reserved_bytes: 0, bandwidth_max: None, stall_max: Self::STALL_MAX, wrap: None }
     }
 
-    /// The file as these options want it read.
+    /// `file` behind the wrapper and the simulated bandwidth of these options.
     pub(crate) fn reader(&self, file: Arc<dyn ReadAt>) -> Arc<dyn ReadAt> {
         let file = match &self.wrap {
             Some(wrap) => (wrap.0)(file),
@@ -62,14 +63,14 @@ impl StreamOptions {
     }
 }
 
-/// Puts a reader of the app's own in front of the file: one that counts, decrypts, or fails on purpose.
+/// Wraps the file into a reader of the app's own: to count reads, to decrypt, or to fail on purpose.
 #[derive(Clone)]
 pub struct WrapReader(Arc<Wrap>);
 
 type Wrap = dyn Fn(Arc<dyn ReadAt>) -> Arc<dyn ReadAt> + Send + Sync;
 
 impl WrapReader {
-    /// `wrap` is given the file when a model is loaded, and returns what is read instead.
+    /// When a model is loaded, `wrap` receives its file and returns the reader to use.
     pub fn new(wrap: impl Fn(Arc<dyn ReadAt>) -> Arc<dyn ReadAt> + Send + Sync + 'static) -> Self {
         Self(Arc::new(wrap))
     }

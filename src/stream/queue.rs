@@ -1,12 +1,11 @@
-//! What the ring holds and reads next: no threads, no clock, no file.
+//! The state of a ring: its buffers, the extents in them, and the blocks to read next. No threads, no clock, no file.
 
 use std::collections::VecDeque;
 
 use super::ReadFailure;
 use crate::kernels::{PageBlock, PageBuf};
 
-/// A range of the file that is read at once and used at once; both numbers are multiples of
-/// [`DIRECT_ALIGN`](super::DIRECT_ALIGN).
+/// A range of the file that is read and used as a whole. Both numbers are multiples of [`DIRECT_ALIGN`](super::DIRECT_ALIGN).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Extent {
     pub(crate) offset: u64,
@@ -15,49 +14,49 @@ pub(crate) struct Extent {
 
 /// The buffers of a ring, and the extents in them.
 ///
-/// Extents are fetched in the order in which they are expected to be used: behind each one the one that followed it last
-/// time. What turns out otherwise costs the reads that were made ahead, and nothing else.
+/// Extents are fetched in the order of their expected use: after each extent, the one that followed it last time. A wrong prediction
+/// wastes the reads that were made ahead and has no other effect.
 ///
 /// # Invariants
-/// - A buffer is free, or with a fetch, or lent to who computes with it; `n_buffers` counts them all.
-/// - `queue` is in the order of use; if something is wanted, it is at the front, or has not found a buffer yet.
+/// - A buffer is free, or belongs to a fetch, or is leased to a pass; `n_buffers` counts all of them.
+/// - `queue` is in the order of expected use. The wanted extent is at its front, or waits for a free buffer.
 pub(super) struct Queue {
     extents: Vec<Extent>,
     block_len: usize,
     free: Vec<PageBuf>,
     n_buffers: usize,
-    /// Buffers beyond this are given up when they are next free.
+    /// Buffers beyond this number are freed when they are next unused.
     n_buffers_max: usize,
     queue: VecDeque<Fetch>,
-    /// Fetches that are not wanted any more, of which blocks are being read.
+    /// Cancelled fetches with blocks that are still being read.
     dropped: Vec<Fetch>,
     /// The extent that followed each one last time.
     next: Vec<usize>,
-    /// The extent that was taken last.
+    /// The extent that was leased last.
     taken: Option<usize>,
-    /// The extent that somebody waits for.
+    /// The extent that a pass waits for.
     wanted: Option<usize>,
     n_fetches: u64,
     /// Bytes that were read and not used.
     pub(super) dropped_bytes: usize,
 }
 
-/// An extent on its way into a buffer.
+/// The reads of one extent into a buffer.
 struct Fetch {
     id: u64,
     extent_idx: usize,
-    /// Blocks that nobody reads yet, the last one first.
+    /// Blocks whose reads have not begun, in reverse order.
     todo: Vec<PageBlock>,
-    /// Blocks that nobody reads any more.
+    /// Blocks whose reads have ended.
     done: Vec<PageBlock>,
     n_blocks: usize,
     n_read_bytes: usize,
     failure: Option<ReadFailure>,
-    /// Whether its reads may have begun before the present wish for it.
+    /// Whether reads may have begun before the extent was wanted.
     is_ahead: bool,
 }
 
-/// A block to read, and whose it is.
+/// A block to read, with the id of its fetch.
 pub(super) struct Work {
     id: u64,
     pub(super) offset: u64,
@@ -69,7 +68,7 @@ impl Fetch {
         self.done.len() == self.n_blocks
     }
 
-    /// Reads no more of it.
+    /// Cancels the reads that have not begun.
     fn stop(&mut self) {
         self.done.append(&mut self.todo);
     }
@@ -95,8 +94,8 @@ impl Queue {
         }
     }
 
-    /// Somebody waits for an extent: what was expected to come before it is dropped. Returns whether there is something new
-    /// to read.
+    /// Declares that a pass waits for an extent, and cancels the fetches that were expected before it. Returns whether there are new
+    /// blocks to read.
     pub(super) fn want(&mut self, extent_idx: usize) -> bool {
         let is_news = self.wanted.replace(extent_idx) != Some(extent_idx);
         let n_early = self.queue.iter().position(|fetch| fetch.extent_idx == extent_idx);
@@ -110,8 +109,8 @@ impl Queue {
         self.plan()
     }
 
-    /// What fails and was begun ahead of the wish for it, perhaps long ago, is read again before anybody is told: whoever waits
-    /// hears of reads that began while he waited. Returns whether there was something to forget.
+    /// If the wanted extent has failed and its reads may have begun before it was wanted, drops it, so that it is read again. So a pass
+    /// gets only failures of reads that began while it waited. Returns whether a failure was dropped.
     fn forget_old_failure(&mut self) -> bool {
         let is_wanted = |fetch: &Fetch| self.wanted == Some(fetch.extent_idx);
         let is_old = |fetch: &Fetch| is_wanted(fetch) && fetch.is_ahead && fetch.failure.is_some();
@@ -122,7 +121,7 @@ impl Queue {
         forgets
     }
 
-    /// The wanted extent, when it is there or has failed.
+    /// The wanted extent, once it is complete or has failed.
     pub(super) fn take(&mut self) -> Option<Result<PageBuf, ReadFailure>> {
         let wanted = self.wanted?;
         let front = self.queue.front()?;
@@ -134,7 +133,7 @@ impl Queue {
         let pages = PageBlock::join(fetch.done);
         if let Some(failure) = fetch.failure {
             self.add_free(pages);
-            // Nothing is expected any more, until something is wanted.
+            // No reads ahead until an extent is wanted.
             self.taken = None;
             self.drop_all();
             return Some(Err(failure));
@@ -145,30 +144,31 @@ impl Queue {
         Some(Ok(pages))
     }
 
-    /// Nobody waits any more.
+    /// The pass no longer waits.
     pub(super) fn give_up(&mut self) {
         self.wanted = None;
     }
 
-    /// A buffer comes back. Returns whether there is something new to read.
+    /// Takes a leased buffer back. Returns whether there are new blocks to read.
     pub(super) fn give_back(&mut self, pages: PageBuf) -> bool {
         self.add_free(pages);
         self.plan()
     }
 
-    /// Buffers, wherever they are.
+    /// All buffers: free, being filled, and leased.
     pub(super) fn n_buffers(&self) -> usize {
         self.n_buffers
     }
 
-    /// Keeps `n_max` buffers, two at least: free ones go at once, then those with what is needed last, the others as they come free.
+    /// Reduces the ring to `n_max` buffers, at least two: frees unused ones now, then those of the extents that are expected last, then
+    /// others as they become unused.
     pub(super) fn shrink(&mut self, n_max: usize) {
         assert!(n_max >= 2, "{n_max} buffers");
         self.n_buffers_max = n_max;
         while self.n_buffers > n_max && self.free.pop().is_some() {
             self.n_buffers -= 1;
         }
-        // What is dropped while it is being read comes free later.
+        // A cancelled fetch frees its buffer when its reads have ended.
         while self.n_buffers > n_max + self.dropped.len()
             && let Some(fetch) = self.queue.pop_back()
         {
@@ -176,7 +176,7 @@ impl Queue {
         }
     }
 
-    /// Takes more buffers. Returns whether there is something new to read.
+    /// Adds buffers. Returns whether there are new blocks to read.
     pub(super) fn grow(&mut self, buffers: Vec<PageBuf>) -> bool {
         self.n_buffers += buffers.len();
         self.n_buffers_max = self.n_buffers_max.max(self.n_buffers);
@@ -184,13 +184,13 @@ impl Queue {
         self.plan()
     }
 
-    /// An extent is not expected any more, until it is wanted.
+    /// Stops reading an extent ahead, until it is wanted.
     pub(super) fn skip(&mut self, extent_idx: usize) {
         let behind = self.next[extent_idx];
         self.next.iter_mut().filter(|next| **next == extent_idx).for_each(|next| *next = behind);
     }
 
-    /// Every extent is expected behind the one before it.
+    /// Resets the predictions: each extent is expected after the one before it in the file.
     pub(super) fn expect_all(&mut self) {
         let n_extents = self.next.len();
         self.next = (0..n_extents).map(|i| (i + 1) % n_extents).collect();
@@ -204,7 +204,7 @@ impl Queue {
         Some(Work { id: fetch.id, offset, block })
     }
 
-    /// A block was read, or could not be. Returns whether its extent is complete now, or a buffer free.
+    /// Records the end of a block's read. Returns whether an extent was completed, or a buffer became free.
     pub(super) fn done(&mut self, work: Work, result: Result<(), ReadFailure>) -> bool {
         let Work { id, block, .. } = work;
         if let Some(fetch) = self.queue.iter_mut().find(|fetch| fetch.id == id) {
@@ -229,7 +229,7 @@ impl Queue {
         }
     }
 
-    /// Fetches into every free buffer what comes next. Returns whether there was one.
+    /// Starts a fetch of the next expected extent for every free buffer. Returns whether there was a free buffer.
     fn plan(&mut self) -> bool {
         let mut is_new = false;
         while !self.free.is_empty() {
@@ -310,7 +310,7 @@ mod tests {
         Queue::new(extents.collect(), buffers, PAGE)
     }
 
-    /// Reads all there is to read; returns the pages of the file in order.
+    /// Completes all reads; returns the pages of the file in order.
     fn read_all(queue: &mut Queue) -> Vec<u64> {
         let mut pages = Vec::new();
         while let Some(work) = queue.work() {
@@ -454,7 +454,7 @@ mod tests {
             assert!(queue.take().is_none());
             let again = queue.work().unwrap();
             assert_eq!(again.offset, 2 * PAGE as u64);
-            // Now somebody has waited all the time.
+            // This read began while the extent was wanted.
             queue.done(again, Err(failure.clone()));
             assert!(matches!(queue.take(), Some(Err(told)) if told == failure));
             take(&mut queue, 1);
@@ -462,7 +462,7 @@ mod tests {
         }
     }
 
-    /// Who went away and comes back does not hear of a read that was made for the first wish.
+    /// A pass that gave up and waits again does not get the failure of a read that began before.
     #[test]
     fn a_failure_is_told_to_who_waited_when_the_read_began() {
         let failure = ReadFailure::Stalled { offset: 0, limit: std::time::Duration::ZERO };

@@ -1,20 +1,20 @@
-//! What the process holds in memory, and what the system has left, as the system counts it.
+//! Memory that the process holds, and memory that the system has available, as the system reports them.
 
-/// Bytes of memory that the process holds now, without what the page cache could give up; `None` where the system does not say.
+/// Bytes of memory that the process holds now, without pages that the page cache could drop; `None` if the system does not report it.
 ///
-/// Linux: anonymous memory, which weights in memory are and mapped files are not (`RssAnon` of `/proc/self/status`).
+/// On Linux this is anonymous memory (`RssAnon` of `/proc/self/status`). Weights in memory are part of it, mapped files are not.
 pub fn resident_bytes() -> Option<u64> {
     field(&std::fs::read_to_string("/proc/self/status").ok()?, "RssAnon:")
 }
 
-/// Bytes of memory that programs can have before the system has to write any out; `None` where it does not say.
+/// Bytes of memory that programs can allocate before the system swaps; `None` if the system does not report it.
 ///
-/// Linux and Android: `MemAvailable` of `/proc/meminfo`. A limit on a group of processes is not in it.
+/// On Linux and Android this is `MemAvailable` of `/proc/meminfo`, which ignores limits of control groups.
 pub fn available_bytes() -> Option<u64> {
     field(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")
 }
 
-/// The line that begins so, in bytes.
+/// The value of the line that begins with `name`, in bytes.
 fn field(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

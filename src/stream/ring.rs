@@ -1,4 +1,4 @@
-//! The threads that read, and those that wait for them.
+//! A ring: the threads that read extents, and the passes that wait for them.
 
 mod queued;
 
@@ -21,16 +21,16 @@ use crate::kernels::PageBuf;
 pub(crate) struct RingOptions {
     /// Bytes of a read; a multiple of [`DIRECT_ALIGN`](super::DIRECT_ALIGN).
     pub(crate) block_len: usize,
-    /// Reads at a time.
+    /// Concurrent reads.
     pub(crate) n_reads: usize,
-    /// How long no read may end while somebody waits.
+    /// A wait fails if no read ends within this time.
     pub(crate) stall_max: Duration,
 }
 
-/// Extents of a file on their way through a few buffers.
+/// A few buffers through which the extents of a file are streamed.
 ///
-/// Nothing is read before something is wanted; then reading goes on ahead, over the end of the extents to their beginning, until
-/// every buffer is full. So it rests when nobody takes anything.
+/// Reading begins when the first extent is wanted. From then on the ring reads ahead, cyclically over all extents, until every buffer
+/// is full. So it is idle while no pass takes an extent.
 pub(crate) struct Ring {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -43,39 +43,39 @@ struct Shared {
     options: RingOptions,
     extents: Vec<Extent>,
     state: Mutex<State>,
-    /// An extent is complete, or a buffer free.
+    /// Signals that an extent is complete or a buffer free.
     arrived: Condvar,
-    /// There is something to read, or nothing ever again.
+    /// Signals that there are blocks to read, or that the ring is closed.
     work: Condvar,
 }
 
 struct State {
     queue: Queue,
-    /// When the last read ended.
+    /// The end of the newest read.
     read_at: Instant,
     closed: bool,
 }
 
-/// Why there is no extent.
+/// Why [`Ring::take`] returned no extent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TakeError {
     Cancelled,
     Failed(ReadFailure),
 }
 
-/// An extent in memory. The ring has its buffer again when this is dropped, and with it whatever views were made of it before.
+/// An extent in memory. Dropping it returns the buffer to the ring; all views of the buffer must be dropped before.
 pub(crate) struct Lease {
     shared: Arc<Shared>,
     pages: Option<Arc<PageBuf>>,
 }
 
 impl Ring {
-    /// Starts the threads; nothing is read.
+    /// Starts the threads. Nothing is read yet.
     ///
-    /// `buffers` are at least two, each as long as the longest extent.
+    /// There must be at least two `buffers`, each as long as the longest extent.
     ///
     /// # Errors
-    /// The system gave no thread.
+    /// A thread could not be started.
     pub(crate) fn new(
         file: Arc<dyn ReadAt>,
         meter: Arc<Meter>,
@@ -101,34 +101,34 @@ impl Ring {
         Ok(ring)
     }
 
-    /// How it reads.
+    /// How the file is read.
     pub(crate) fn mode(&self) -> ReadMode {
         self.mode
     }
 
-    /// Buffers that the ring has now.
+    /// The number of buffers now.
     pub(crate) fn n_buffers(&self) -> usize {
         self.shared.lock().queue.n_buffers()
     }
 
-    /// Keeps so many buffers, two at least: now, or as soon as reads under way have ended and what is lent comes back.
+    /// Reduces the ring to so many buffers, at least two: now, or as soon as reads have ended and leases have been returned.
     pub(crate) fn shrink(&self, n_buffers: usize) {
         self.shared.lock().queue.shrink(n_buffers);
     }
 
-    /// Takes more buffers, each as long as the longest extent.
+    /// Adds buffers, each as long as the longest extent.
     pub(crate) fn grow(&self, buffers: Vec<PageBuf>) {
         if self.shared.lock().queue.grow(buffers) {
             self.shared.work.notify_all();
         }
     }
 
-    /// An extent is not read ahead any more, until it is wanted.
+    /// Stops reading an extent ahead, until it is wanted.
     pub(crate) fn skip(&self, extent_idx: usize) {
         self.shared.lock().queue.skip(extent_idx);
     }
 
-    /// Every extent is read ahead behind the one before it.
+    /// Resets the predictions: each extent is read ahead after the one before it in the file.
     pub(crate) fn expect_all(&self) {
         self.shared.lock().queue.expect_all();
     }
@@ -136,7 +136,7 @@ impl Ring {
     /// Waits for an extent.
     ///
     /// # Errors
-    /// [`TakeError`]; the next call tries again.
+    /// [`TakeError`]; the next call reads again.
     pub(crate) fn take(&self, extent_idx: usize, cancel: &AtomicBool) -> Result<Lease, TakeError> {
         let (shared, start) = (&self.shared, Instant::now());
         let mut state = shared.lock();
@@ -170,12 +170,12 @@ impl Ring {
 }
 
 impl Drop for Ring {
-    /// Waits for the reads that are under way, of one block each.
+    /// Waits for the reads under way, of one block each.
     fn drop(&mut self) {
         self.shared.lock().closed = true;
         self.shared.work.notify_all();
         for thread in self.threads.drain(..) {
-            // It panics by a bug only, and has said so already.
+            // A panic would be a bug, and the panic hook has reported it.
             let _ = thread.join();
         }
     }
@@ -187,11 +187,11 @@ fn spawn(read: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic inside would be a bug of the queue; who comes next may as well go on with what it left.
+        // A panic while the lock was held would be a bug of the queue. Its state is still usable.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads blocks until the ring is dropped.
+    /// Reads blocks until the ring is closed.
     fn read(&self) {
         let mut state = self.lock();
         while !state.closed {
@@ -214,7 +214,7 @@ impl Shared {
         self.meter.read_starts();
         let (offset, bytes) = (work.offset, work.block.bytes_mut());
         let n_bytes = bytes.len();
-        // The reader may be the app's own.
+        // The app may have supplied the reader.
         let read = catch_unwind(AssertUnwindSafe(|| read_full(&*self.file, offset, bytes)));
         let read = read.unwrap_or_else(|_| Err((offset, std::io::Error::other("the reader panicked"))));
         self.meter.read_ends(if read.is_ok() { n_bytes } else { 0 });
@@ -222,7 +222,7 @@ impl Shared {
     }
 }
 
-/// Reads on the thread of who wants it, beside the ring: what is too small to be streamed.
+/// Reads on the calling thread, without the ring: for reads that are too small to be streamed.
 ///
 /// # Errors
 /// [`ReadFailure::Read`]; `out` is then unspecified.
@@ -241,7 +241,7 @@ pub(crate) fn read_aside(
 }
 
 impl Lease {
-    /// The extent's bytes, and behind them what the buffer held before.
+    /// The buffer. It begins with the bytes of the extent; the bytes behind them are unspecified.
     pub(crate) fn pages(&self) -> &Arc<PageBuf> {
         self.pages.as_ref().expect("there until dropped")
     }
@@ -270,7 +270,7 @@ mod tests {
     const PAGE: usize = 4096;
     static NEVER: AtomicBool = AtomicBool::new(false);
 
-    /// A file whose bytes follow from their place; `read` sees (number of the read, offset).
+    /// A file whose bytes are a function of their offsets; the function receives (number of the read, offset).
     struct Made<F>(F, AtomicUsize);
 
     impl<F: Fn(usize, u64) -> io::Result<()> + Send + Sync> ReadAt for Made<F> {
@@ -337,7 +337,7 @@ mod tests {
         std::thread::sleep(Duration::from_millis(20));
         assert_eq!(meter.flow().read_bytes, 0);
         (0..5).for_each(|extent_idx| check(&ring, extent_idx));
-        // The ring fills up, and rests.
+        // The ring fills up and becomes idle.
         let full = |flow: super::super::Flow| flow.read_bytes;
         let mut before = u64::MAX;
         while full(meter.flow()) != before {

@@ -1,5 +1,6 @@
-//! What a disk gives when nothing else is wanted of it: the measure of streaming.
+//! The bandwidth of a disk under sequential reads: the upper bound of streaming.
 
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,15 +12,15 @@ use super::options::StreamOptions;
 use super::{Extent, Meter, ReadFailure, Ring, RingOptions, TakeError};
 use crate::kernels::PageBuf;
 
-/// Buffers: one is read into while another is given back, and the third keeps the disk from waiting for that.
+/// One buffer is filled while another is returned. The third keeps the disk busy meanwhile.
 const N_BUFFERS: usize = 3;
 
-/// Reads a file once from its beginning to its last whole page through a ring, as layers are: `n_reads` reads of `block_len` bytes
-/// at a time, in order. Returns the bytes read and the time it took.
+/// Reads a file once up to its last whole page through a ring, as layers are read: in order, `n_reads` reads of `block_len` bytes at a
+/// time. Returns the bytes read and the time.
 ///
 /// # Errors
-/// The system's; [`io::ErrorKind::OutOfMemory`] where there is no memory for the buffers, and [`io::ErrorKind::TimedOut`] where no
-/// read ends for as long as the options allow.
+/// [`io::ErrorKind::OutOfMemory`] if the buffers cannot be allocated, [`io::ErrorKind::TimedOut`] if no read ends within
+/// [`StreamOptions::stall_max`], else the error of the system.
 ///
 /// # Panics
 /// If `block_len` is 0 or no multiple of [`DIRECT_ALIGN`].
@@ -30,9 +31,10 @@ pub fn sequential_read(
     options: &StreamOptions,
 ) -> io::Result<(u64, Duration)> {
     assert!(block_len > 0 && block_len.is_multiple_of(DIRECT_ALIGN), "blocks of {block_len}");
-    let file = options.reader(Arc::new(DirectFile::open(path)?));
-    let len = std::fs::metadata(path)?.len();
+    let file = File::open(path)?;
+    let len = file.metadata()?.len();
     let len = len - len % DIRECT_ALIGN as u64;
+    let file = options.reader(Arc::new(DirectFile::reopen(&file)?));
     let n_reads = n_reads.max(1);
     let extent_len = PageBuf::huge_len((block_len * n_reads) as u64);
     let extents: Vec<Extent> = (0..len)
@@ -42,7 +44,7 @@ pub fn sequential_read(
     let n_extents = extents.len();
     let buffers = (0..N_BUFFERS).map(|_| PageBuf::zeroed(extent_len as usize)).collect::<Result<_, _>>();
     let mut buffers: Vec<PageBuf> = buffers.map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
-    // The system gives memory when it is first written to, which the disk must not wait for: a model's buffers were in use before.
+    // The system allocates pages when they are first written. Touch them now, so that the measurement does not include that time.
     buffers.iter_mut().for_each(|buffer| buffer.bytes_mut().fill(1));
     let options = RingOptions { block_len, n_reads, stall_max: options.stall_max };
     let ring = Ring::new(file, Arc::new(Meter::default()), extents, buffers, options)?;
@@ -50,7 +52,7 @@ pub fn sequential_read(
     let start = Instant::now();
     for i in 0..n_extents {
         ring.take(i, &never).map_err(failure)?;
-        // Behind the last one it would begin again.
+        // Otherwise the ring would start again after the last extent.
         ring.skip(i);
     }
     Ok((len, start.elapsed()))

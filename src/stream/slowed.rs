@@ -1,4 +1,4 @@
-//! A disk that is slower than the one at hand, to see what streaming does on another device.
+//! A simulated slower disk, for measurements of streaming on other devices.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use super::file::{ReadAt, ReadMode};
 
-/// Models a read bandwidth: reads queue up behind each other as on a disk with one channel, whatever thread they come from, and
-/// end no earlier than that disk would end them. A read that takes longer by itself is not slowed further.
+/// Simulates a read bandwidth. Reads of all threads queue up as on a disk with one channel, and none ends earlier than on that disk. A
+/// read that takes longer by itself is not delayed further.
 ///
-/// What is modelled is the bandwidth alone: no latency, and nothing of what a phone's processor would take.
+/// Only the bandwidth is simulated: neither the latency of a disk nor the time of a phone's processor.
 pub(super) struct Slowed {
     inner: Arc<dyn ReadAt>,
     bytes_per_s: f64,
-    /// When the modelled disk is done with what it was asked for so far.
+    /// The time at which the simulated disk has completed all reads so far.
     free_at: Mutex<Option<Instant>>,
 }
 
@@ -22,7 +22,7 @@ impl Slowed {
         Self { inner, bytes_per_s: bytes_per_s.max(1) as f64, free_at: Mutex::new(None) }
     }
 
-    /// Takes `n_bytes` of the disk's time; returns when it is done with them.
+    /// Queues a read of `n_bytes` at the simulated disk; returns the time of its completion.
     fn book(&self, now: Instant, n_bytes: usize) -> Instant {
         let mut free_at = self.free_at.lock().unwrap_or_else(PoisonError::into_inner);
         let start = free_at.map_or(now, |free_at| free_at.max(now));

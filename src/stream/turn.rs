@@ -1,14 +1,13 @@
-//! Turns: what only one can do at a time, in the order in which they came.
+//! A fair lock: threads get their turn in the order of their arrival.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How often somebody who waits looks whether he is cancelled.
+/// The interval at which a waiting thread reads its cancel flag.
 pub(super) const CANCEL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Tickets. A mutex would do, but for its order: a thread that comes back at once would take it again and again, and a pass
-/// takes long enough that the others would notice.
+/// A ticket lock. A mutex is not fair: a thread that locks it again at once would starve the others, since a pass takes long.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     state: Mutex<Tickets>,
@@ -18,9 +17,9 @@ pub(crate) struct Turns {
 #[derive(Debug, Default)]
 struct Tickets {
     next: u64,
-    /// Whose turn it is.
+    /// The ticket that has the turn.
     served: u64,
-    /// Tickets of those who went away while they waited.
+    /// Tickets of threads that were cancelled while they waited.
     given_up: Vec<u64>,
 }
 
@@ -34,12 +33,12 @@ impl Tickets {
     }
 }
 
-/// The turn, until it is dropped.
+/// A turn. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Turn<'a>(&'a Turns);
 
 impl Turns {
-    /// Waits for its turn; `None` where it was cancelled before.
+    /// Waits for a turn; `None` if `cancel` is set before.
     pub(crate) fn wait(&self, cancel: &AtomicBool) -> Option<Turn<'_>> {
         let mut state = self.lock();
         let ticket = state.next;
@@ -55,7 +54,7 @@ impl Turns {
         Some(Turn(self))
     }
 
-    /// The turn, where nobody has it or waits for it.
+    /// A turn, if no other thread has one or waits for one.
     pub(crate) fn try_now(&self) -> Option<Turn<'_>> {
         let mut state = self.lock();
         (state.served == state.next).then(|| {

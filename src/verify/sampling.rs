@@ -9,7 +9,7 @@ use std::cmp::Ordering;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::kernels::{self, Kernels};
+use crate::kernels::{self, FloatEnv, Kernels};
 use crate::token::TokenId;
 use crate::verify::random::uniform;
 
@@ -175,6 +175,7 @@ impl Sampler {
     /// # Errors
     /// [`SamplingError::NoCandidate`].
     pub fn choose(&mut self, tokens: &[TokenId], logits: &mut [f32]) -> Result<TokenId, SamplingError> {
+        let _env = FloatEnv::ieee();
         self.choose_from(tokens, logits).map(|(token, _)| token)
     }
 
@@ -191,6 +192,7 @@ impl Sampler {
         drafted: impl Iterator<Item = TokenId> + Clone,
         top_p: f32,
     ) -> Result<Choice, SamplingError> {
+        let _env = FloatEnv::ieee();
         let (own, chosen) = self.choose_from(tokens, logits)?;
         let nobody_drafted = drafted.clone().next().is_none();
         if nobody_drafted || matches!(chosen, Chosen::Forced) || drafted.clone().any(|token| token == own) {

@@ -57,7 +57,7 @@ impl Session {
             self.target.kv.commit_all(&self.target.batch);
             if pass_end == PassEnd::Hidden {
                 let mut watch = Stopwatch::start();
-                self.calibrate_chunk(done)?;
+                self.calibrate_chunk(done, cancel)?;
                 watch.lap(calibrate_us);
             }
             progress(chunk_end - start, end - start);
@@ -68,11 +68,12 @@ impl Session {
     /// Hands the successors of the chunk at position `first` to the sources, while its hidden states are there.
     ///
     /// # Errors
-    /// A streamed output matrix could not be read: the chunk's successors are unknown, and its tokens are committed.
-    fn calibrate_chunk(&mut self, first: usize) -> Result<(), ForwardError> {
+    /// A streamed output matrix could not be read, or `cancel` was set meanwhile: the chunk's successors are unknown, and its
+    /// tokens are committed.
+    fn calibrate_chunk(&mut self, first: usize, cancel: &CancelToken) -> Result<(), ForwardError> {
         let Self { shared, target, drafting, .. } = self;
         let Some(reader) = &mut target.reader else { return Ok(()) };
-        let lists = reader.list_batch(shared, &mut target.workspace, target.batch.len())?;
+        let lists = reader.list_batch(shared, &mut target.workspace, target.batch.len(), cancel.flag())?;
         drafting.guarded(|drafting| {
             drafting.sources.iter_mut().for_each(|source| source.calibrate(first, lists));
         });

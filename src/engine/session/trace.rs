@@ -109,7 +109,13 @@ impl Session {
             let rows: Vec<u32> = (0..(end - done) as u32).collect();
             // A few rows at a time: the logits of a whole chunk would outgrow the model.
             for rows in rows.chunks(options.projection_rows) {
-                shared.model.logits(shared.compute(), &mut target.workspace, rows, &mut projected)?;
+                shared.model.logits_with_cancel(
+                    shared.compute(),
+                    &mut target.workspace,
+                    rows,
+                    &mut projected,
+                    cancel.flag(),
+                )?;
                 for (&row, logits) in rows.iter().zip(projected.chunks_exact(vocab_size)) {
                     let start = row as usize * hidden_dim;
                     let hidden =

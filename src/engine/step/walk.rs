@@ -24,7 +24,7 @@ pub(super) struct Walked {
 pub(super) fn walk(session: &mut Session, run: &mut Run, verified: Verified) -> Walked {
     let Session { shared, conversation, target, drafting, .. } = session;
     let tree = &drafting.tree;
-    let Run { sampler, processors, output, projection, stats, scratch, .. } = run;
+    let Run { sampler, processors, output, projection, stats, scratch, cancel, .. } = run;
     let WalkScratch { text, walk, pieces } = scratch;
     let (limits, mut scanner) = (&output.limits, output.scanner.clone());
     let lossy_top_p = stats.lossy.map(|LossyStats { top_p, .. }| top_p);
@@ -46,7 +46,7 @@ pub(super) fn walk(session: &mut Session, run: &mut Run, verified: Verified) -> 
         walk,
         |node, chosen| {
             text.extend_from_slice(&chosen[text.len() - n_committed..]);
-            let logits = projection.logits(shared, workspace, tree, verified.nodes, node)?;
+            let logits = projection.logits(shared, workspace, tree, verified.nodes, node, cancel.flag())?;
             if let Some(reader) = &mut reader {
                 reader.list_visited(shared, logits);
             }

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use thiserror::Error;
 
-use crate::kernels::BlockType;
+use crate::kernels::{BlockType, FloatEnv};
 use crate::model::config::{ConfigError, ModelConfig};
 use crate::model::gguf::{GgufError, GgufFile};
 use crate::model::graphs::{GraphFolder, GraphsError};
@@ -222,6 +222,7 @@ impl Checkpoint {
     /// # Errors
     /// [`LoadError`]; nothing stays open.
     pub fn open(path: &Path) -> Result<Self, LoadError> {
+        let _env = FloatEnv::ieee();
         open::open(path)
     }
 
@@ -230,6 +231,7 @@ impl Checkpoint {
     /// # Errors
     /// As [`Checkpoint::open`].
     pub fn from_gguf_bytes(bytes: Cow<'static, [u8]>, name: &str) -> Result<Self, LoadError> {
+        let _env = FloatEnv::ieee();
         open::from_gguf(GgufFile::from_bytes(bytes, name)?)
     }
 
@@ -238,6 +240,7 @@ impl Checkpoint {
     /// # Errors
     /// As [`Checkpoint::open`].
     pub fn from_packed_bytes(bytes: Cow<'static, [u8]>, name: &str) -> Result<Self, LoadError> {
+        let _env = FloatEnv::ieee();
         open::from_packed(PackedFile::from_bytes(bytes, name)?)
     }
 

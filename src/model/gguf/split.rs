@@ -3,6 +3,7 @@
 //! Every part is a GGUF file with `split.no` (from 0), `split.count` and `split.tensors.count` (of all parts together);
 //! the first part holds the model's metadata.
 
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use super::GgufError;
@@ -52,7 +53,7 @@ impl SplitPart {
         for i in 0..self.count {
             let part = match given.take_if(|_| i == no) {
                 Some(part) => part,
-                None => open(&part_path(path, &prefix, i, self.count))?,
+                None => open(&part_path(path, prefix, i, self.count))?,
             };
             expect(&part, "split.no", number(&part, "split.no")?.unwrap_or(0), i)?;
             expect(&part, "split.count", number(&part, "split.count")?.unwrap_or(1), self.count)?;
@@ -90,17 +91,34 @@ fn expect(part: &Part, field: &'static str, found: u64, expected: u64) -> Result
 }
 
 /// The prefix of a part's file name and its number from 0, if the name has the right form for `count` parts.
-fn split_name(path: &Path, count: u64) -> Option<(String, u64)> {
-    let name = path.file_name()?.to_str()?;
-    let rest = name.strip_suffix(&format!("-of-{count:05}.gguf"))?;
-    let (prefix, no) = rest.rsplit_once('-')?;
-    if no.len() < 5 || !no.bytes().all(|b| b.is_ascii_digit()) {
+fn split_name(path: &Path, count: u64) -> Option<(&OsStr, u64)> {
+    let name = path.file_name()?;
+    let bytes = name.as_encoded_bytes().strip_suffix(format!("-of-{count:05}.gguf").as_bytes())?;
+    let dash = bytes.iter().rposition(|&byte| byte == b'-')?;
+    let digits = &bytes[dash + 1..];
+    if digits.len() < 5 || !digits.iter().all(u8::is_ascii_digit) {
         return None;
     }
-    let no: u64 = no.parse().ok()?;
-    (1..=count).contains(&no).then(|| (prefix.to_owned(), no - 1))
+    let no: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    let no = no.checked_sub(1).filter(|&no| no < count)?;
+    Some((first_bytes(name, dash)?, no))
 }
 
-fn part_path(path: &Path, prefix: &str, no: u64, count: u64) -> PathBuf {
-    path.with_file_name(format!("{prefix}-{:05}-of-{count:05}.gguf", no + 1))
+/// The first `n` bytes of a file name, which end before an ASCII character.
+#[cfg(unix)]
+fn first_bytes(name: &OsStr, n: usize) -> Option<&OsStr> {
+    use std::os::unix::ffi::OsStrExt;
+    Some(OsStr::from_bytes(&name.as_bytes()[..n]))
+}
+
+/// The first `n` bytes of a file name, which end before an ASCII character. Only names in Unicode can be cut without `unsafe`.
+#[cfg(not(unix))]
+fn first_bytes(name: &OsStr, n: usize) -> Option<&OsStr> {
+    Some(OsStr::new(&name.to_str()?[..n]))
+}
+
+fn part_path(path: &Path, prefix: &OsStr, no: u64, count: u64) -> PathBuf {
+    let mut name = OsString::from(prefix);
+    name.push(format!("-{:05}-of-{count:05}.gguf", no + 1));
+    path.with_file_name(name)
 }

@@ -1,7 +1,6 @@
 //! The file of one graph, read into a block's memory.
 
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64;
@@ -45,7 +44,7 @@ pub(super) struct GraphFile {
 impl GraphFile {
     pub(super) fn open(file: &PackedFile, layers: Range<usize>) -> Result<Self, GraphsError> {
         let name = file.file().to_owned();
-        let direct = DirectFile::open(Path::new(&name));
+        let direct = file.reopen_direct().expect("the graphs of a folder are files");
         let direct = direct.map_err(|source| GraphsError::Io { file: name.clone(), source })?;
         let sections = file.sections().to_vec();
         let start = sections.first().map_or(0, |section| section.offset);

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::slots::{Slot, Slots, Taken, WorkKind};
+use super::slots::{LoadJob, Slot, Slots, WorkKind};
 
 /// Loads what is asked for, one graph at a time, until the target is dropped.
 pub(super) fn run(slots: &Slots) {
     let mut state = slots.lock();
     loop {
-        let Taken { block_idx, graph, pages } = match state.take() {
-            Ok(Some(taken)) => taken,
+        let LoadJob { block_idx, graph, pages } = match state.take() {
+            Ok(Some(job)) => job,
             Ok(None) => {
                 state = slots.wait(state, None);
                 continue;

@@ -120,8 +120,8 @@ pub(super) struct Schedule {
     pub(super) n_computed: usize,
 }
 
-/// A load that the thread has taken over.
-pub(super) struct Taken {
+/// A load that the loading thread has started.
+pub(super) struct LoadJob {
     pub(super) block_idx: usize,
     pub(super) graph: GraphKind,
     pub(super) pages: PageBuf,
@@ -204,15 +204,18 @@ impl State {
         }
     }
 
-    /// The next load, taken over by the thread; `Err` once the target is dropped.
-    pub(super) fn take(&mut self) -> Result<Option<Taken>, Closed> {
+    /// Starts the next load; `None` if there is none.
+    ///
+    /// # Errors
+    /// The target was dropped.
+    pub(super) fn take(&mut self) -> Result<Option<LoadJob>, Closed> {
         if self.closed {
             return Err(Closed);
         }
         let Some(block_idx) = self.queue.pop_front() else { return Ok(None) };
         let graph = self.slots[block_idx].graph().expect("a queued slot has a graph");
         match std::mem::replace(&mut self.slots[block_idx], Slot::Loading { graph }) {
-            Slot::Queued { graph, pages } => Ok(Some(Taken { block_idx, graph, pages })),
+            Slot::Queued { graph, pages } => Ok(Some(LoadJob { block_idx, graph, pages })),
             _ => unreachable!("what is in the queue is queued"),
         }
     }

@@ -1,4 +1,4 @@
-//! A packed file, opened: its header checked, its weights read or mapped on demand.
+//! An open packed file with a checked header. Weights are read or mapped on demand.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -19,12 +19,13 @@ use crate::model::checkpoint::layout::gguf_name;
 use crate::model::config::ModelConfig;
 use crate::model::gguf::GgufFile;
 use crate::model::source::Source;
+use crate::stream::DirectFile;
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
-/// How much of a section is read at once while it is verified.
+/// Bytes of a section that are read at a time during verification.
 const WINDOW_BYTES: u64 = 1 << 20;
 
-/// An open packed file. Holds the header only: about 300 bytes per tensor.
+/// An open packed file. Only the header is in memory: about 300 bytes per tensor.
 #[derive(Debug)]
 pub struct PackedFile {
     source: Source,
@@ -32,28 +33,28 @@ pub struct PackedFile {
     packed_by: String,
     config: ModelConfig,
     identity: ModelIdentity,
-    /// Of a file that holds a part of a model only.
+    /// The part of the model that the file holds; `None` for a whole model.
     piece: Option<Piece>,
-    /// Where the data begins, in the file.
+    /// The offset of the data in the file.
     data_start: u64,
     tokenizer: TokenizerJson,
     sections: Vec<PackedSection>,
-    /// Section and place in its table.
+    /// Section, and index in the section's table.
     tensors: HashMap<WeightId, (usize, usize)>,
 }
 
-/// A section of weights: contiguous, on a page, to be read at once.
+/// A section of weights: contiguous and page-aligned, so that one read returns it.
 #[derive(Clone, Debug)]
 pub struct PackedSection {
-    /// What it holds.
+    /// Its content.
     pub part: Part,
-    /// Where it begins in the file; a multiple of [`PAGE_BYTES`].
+    /// Its offset in the file; a multiple of [`PAGE_BYTES`].
     pub offset: u64,
     /// Its length, padding included; a multiple of [`PAGE_BYTES`].
     pub len: u64,
     /// XXH3 of those bytes.
     pub checksum: u64,
-    /// Its tensors in order.
+    /// Its tensors, in the order of the file.
     pub tensors: Vec<PackedTensor>,
 }
 
@@ -64,18 +65,18 @@ pub struct PackedTensor {
     pub id: WeightId,
     /// Its name, as GGUF files have it.
     pub name: String,
-    /// The type that was packed; F32 of a vector.
+    /// Its element type; F32 for a vector.
     pub ty: BlockType,
     /// `[rows, columns]`, or `[length]` of a vector.
     pub shape: Vec<u64>,
-    /// Where it begins in the section; a multiple of 64.
+    /// Its offset in the section; a multiple of 64.
     pub offset: u64,
     /// Its length without padding.
     pub len: u64,
 }
 
 impl PackedFile {
-    /// Opens a packed file: reads the header, verifies it, and checks every place in it. The weights are not read.
+    /// Opens a packed file: reads and verifies the header, and checks every offset and length in it. The weights are not read.
     ///
     /// # Errors
     /// [`PackedFileError`]; nothing stays open.
@@ -84,7 +85,7 @@ impl PackedFile {
         Self::from_source(Source::open(path).map_err(io)?)
     }
 
-    /// Reads a packed file that is in memory; `name` stands for it in messages. Its weights are copied, not mapped.
+    /// Reads a packed file in memory; messages call it `name`. Its weights are copied, not mapped.
     ///
     /// # Errors
     /// As [`PackedFile::open`].
@@ -137,7 +138,7 @@ impl PackedFile {
         })
     }
 
-    /// The path, or the name given to [`PackedFile::from_bytes`].
+    /// The path in printable form, or the name given to [`PackedFile::from_bytes`].
     pub fn file(&self) -> &str {
         self.source.name()
     }
@@ -157,12 +158,12 @@ impl PackedFile {
         &self.config
     }
 
-    /// The model's identity, from the header's checksums; of a piece, that of the whole model as the header states it.
+    /// The model's identity, computed from the checksums of the header. The header of a piece states the identity of the whole model.
     pub fn identity(&self) -> ModelIdentity {
         self.identity
     }
 
-    /// Which part of its model the file holds; `None`: all of it.
+    /// The part of the model that the file holds; `None` for a whole model.
     pub fn piece(&self) -> Option<&Piece> {
         self.piece.as_ref()
     }
@@ -177,7 +178,7 @@ impl PackedFile {
         &self.sections
     }
 
-    /// The tensor of a role, where the model has it.
+    /// The tensor of a role; `None` if the model has none.
     pub fn tensor(&self, id: WeightId) -> Option<&PackedTensor> {
         let &(section, tensor) = self.tensors.get(&id)?;
         Some(&self.sections[section].tensors[tensor])
@@ -186,7 +187,7 @@ impl PackedFile {
     /// Reads every section and compares it with its checksum; `progress` is called with (bytes read, bytes to read).
     ///
     /// # Errors
-    /// [`PackedFileError::SectionChecksum`] for the first section that is damaged; [`PackedFileError::Io`].
+    /// [`PackedFileError::SectionChecksum`] for the first damaged section, [`PackedFileError::Io`].
     pub fn verify(&self, progress: Option<&dyn Fn(u64, u64)>) -> Result<(), PackedFileError> {
         let total = self.source.len() - self.data_start;
         let (mut done, mut window) = (0, Vec::new());
@@ -211,10 +212,10 @@ impl PackedFile {
         Ok(())
     }
 
-    /// Builds the tokenizer from the source's own files, after verifying their checksum.
+    /// Builds the tokenizer from the packed tokenizer files, after verifying their checksum.
     ///
     /// # Errors
-    /// [`TokenizerError`], as for the source; [`TokenizerError::Packed`] where the section is damaged.
+    /// [`TokenizerError`], as for the packed model; [`TokenizerError::Packed`] if the section is damaged.
     pub fn tokenizer(&self) -> Result<Tokenizer, TokenizerError> {
         let files = self.tokenizer_files()?;
         let names: Vec<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
@@ -242,7 +243,7 @@ impl PackedFile {
         self.check_sum("tokenizer", self.data_start, checksum.0, computed)?;
         let mut rest = bytes.as_slice();
         let files = files.iter().map(|file| {
-            // The lengths were held against the section's, which is in memory.
+            // Opening has checked that the lengths add up to the section's, which is in memory.
             let (bytes, after) = rest.split_at(file.len as usize);
             rest = after;
             (file.name.clone(), bytes.to_vec())
@@ -250,18 +251,21 @@ impl PackedFile {
         Ok(files.collect())
     }
 
-    /// Whether it is a file, rather than bytes in memory.
-    pub(crate) fn is_on_disk(&self) -> bool {
-        self.source.as_file().is_some()
+    /// A second handle to the file whose header was checked, for direct reads; `None` if it is in memory.
+    ///
+    /// # Errors
+    /// The system refuses a second handle.
+    pub(crate) fn reopen_direct(&self) -> Option<std::io::Result<DirectFile>> {
+        self.source.reopen_direct()
     }
 
-    /// Maps the file; `None` where it is in memory already and cannot be.
+    /// Maps the file; `None` if it is in memory.
     pub(crate) fn map(&self) -> Result<Option<Arc<Mapping>>, PackedFileError> {
         let Some(file) = self.source.as_file() else { return Ok(None) };
         let mapping = Mapping::new(file);
         let mapping =
             mapping.map_err(|source| PackedFileError::Map { file: self.file().to_owned(), source })?;
-        // Shortened since it was opened: what is left of it is not the file that was checked.
+        // The file was shortened after its header was checked.
         let (needed, left) = (self.file_bytes(), mapping.bytes().len() as u64);
         if left < needed {
             let (file, field) = (self.file().to_owned(), "data".to_owned());
@@ -270,7 +274,7 @@ impl PackedFile {
         Ok(Some(Arc::new(mapping)))
     }
 
-    /// The matrix of a role: a view of `mapping`, or a copy where there is none.
+    /// The matrix of a role: a view of `mapping`, or a copy if there is none.
     ///
     /// # Panics
     /// If the model has no such matrix.
@@ -337,7 +341,7 @@ impl PackedFile {
     }
 }
 
-/// Why panels could not be read.
+/// An error while panels are read.
 enum ReadPanels {
     Io(std::io::Error),
     Pack(PackError),
@@ -360,7 +364,7 @@ impl PackedSection {
     }
 }
 
-/// Holds names and shapes against the hyper-parameters; returns the matrices' types.
+/// Checks names and shapes against the hyper-parameters; returns the types of the tensors.
 fn types(
     file: &str,
     config: &ModelConfig,
@@ -397,7 +401,7 @@ fn types(
     Ok(types)
 }
 
-/// Holds the places that the header states against those that follow from types and shapes.
+/// Checks the offsets and lengths of the header against those that follow from types and shapes.
 fn check_section(file: &str, stated: &SectionJson, planned: &PlannedSection) -> Result<(), PackedFileError> {
     let section = || format!("section `{}`", stated.name);
     check_offset(file, &section(), stated.offset, planned.offset)?;

@@ -1,4 +1,4 @@
-//! The output matrix in pieces that fit the ring's buffers.
+//! The output matrix, cut into pieces that fit the ring's buffers.
 
 use std::sync::Arc;
 
@@ -6,11 +6,11 @@ use crate::kernels::{BlockType, PANEL_ROWS, PackedMatrix, PageBuf};
 use crate::model::packed::PackedTensor;
 use crate::stream::{DIRECT_ALIGN, Extent};
 
-/// Some panels of the output matrix.
+/// Consecutive panels of the output matrix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) extent_idx: usize,
-    /// Where the panels begin in their extent: a matrix begins on a line, an extent on a page.
+    /// The offset of the panels in their extent. (A matrix begins on a line, an extent on a page.)
     start: usize,
     ty: BlockType,
     pub(super) first_row: usize,
@@ -19,7 +19,7 @@ pub(super) struct Piece {
 }
 
 impl Piece {
-    /// The piece as a matrix, in the memory that its extent was read into.
+    /// The piece as a matrix over the buffer of its extent.
     pub(super) fn matrix(&self, pages: &Arc<PageBuf>) -> PackedMatrix {
         let matrix =
             PackedMatrix::from_pages(self.ty, self.n_rows, self.n_cols, Arc::clone(pages), self.start);
@@ -27,9 +27,10 @@ impl Piece {
     }
 }
 
-/// Cuts a matrix that begins at `start` of the file into as few and as equal pieces as fit `slot_len`, and adds their extents.
+/// Cuts the matrix at offset `start` of the file into the fewest pieces that fit `slot_len`, of nearly equal length, and appends their
+/// extents.
 ///
-/// A buffer has room for a panel and two pages at least.
+/// `slot_len` must be at least a panel and two pages.
 pub(super) fn pieces(
     tensor: &PackedTensor,
     start: u64,
@@ -37,7 +38,7 @@ pub(super) fn pieces(
     extents: &mut Vec<Extent>,
 ) -> Vec<Piece> {
     let page = DIRECT_ALIGN as u64;
-    // Held against the hyper-parameters' limits, which fit in usize.
+    // Checked against the limits of the hyper-parameters, which fit in usize.
     let (n_rows, n_cols) = (tensor.shape[0] as usize, tensor.shape[1] as usize);
     let n_panels = n_rows.div_ceil(PANEL_ROWS);
     let panel_bytes = tensor.len / n_panels as u64;

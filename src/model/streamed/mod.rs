@@ -1,18 +1,16 @@
-//! A packed model whose weights are read from flash in every pass, but for those that stay in memory.
+//! A packed model whose weights are read from flash in every pass, except for pinned weights, which stay in memory.
 //!
-//! A pass takes one layer after the other: a pinned one is there, a streamed one is a lease of the
-//! [ring](crate::stream), which is given back when the layer has computed. The output matrix is streamed in pieces that fit the
-//! ring's buffers, panel by panel, behind the last layer; of the embedding the rows of a batch are read. Norms and biases lie
-//! among the matrices and come with them. What is computed, and in which order, is the same as with the model in memory, so every
-//! bit of it is.
+//! A pass computes one layer after another. A pinned layer is in memory. A streamed layer is leased from the [ring](crate::stream), and
+//! the lease ends when the layer has been computed. The output matrix follows the last layer, in pieces of whole panels that fit the
+//! ring's buffers. Of the embedding, a pass reads the rows of its tokens. Norms and biases are stored with the matrices of their layer.
+//! The operations and their order are those of a model in memory, so all bits are equal.
 //!
-//! Passes take turns, in the order in which they come: the ring has room for one. Between two passes pinned layers may be given up,
-//! when others need the memory ([`Engine::set_memory_pressure`](crate::engine::Engine::set_memory_pressure)); afterwards they are
-//! kept again when they next come through the ring.
+//! Passes take turns in the order of their arrival, since the ring has room for one pass. Between two passes, pinned layers can be
+//! released under memory pressure ([`Engine::set_memory_pressure`](crate::engine::Engine::set_memory_pressure)). When the pressure has
+//! ended, they are pinned again as they come through the ring.
 //!
-//! **What is not checked.** A packed file's checksums cover whole sections; comparing them at every pass would read all weights
-//! twice. As with a mapped file, `refrain inspect --verify` compares them. A read that fails is an error; wrong bytes are wrong
-//! numbers.
+//! **Not checked.** Checksums of a packed file cover whole sections, and comparing them in every pass would read all weights twice. As
+//! for a mapped file, `refrain inspect --verify` compares them. A failed read is an error; damaged bytes give wrong numbers.
 
 mod error;
 mod head;
@@ -40,57 +38,54 @@ use head::Piece;
 use plan::{Plan, SLOTS_MIN};
 use rows::RowReader;
 
-/// Bytes of a read. Longer ones are no faster on the disks that were measured (`benches/RESULTS.md`), and cancel later.
+/// Bytes of a read. Longer reads were no faster on the measured disks (`benches/RESULTS.md`), and delay cancellation.
 pub const BLOCK_BYTES: usize = 1 << 20;
 
-/// Reads at a time. The disk may rest between telling that reads have ended and being asked for more, above all while a layer computes:
-/// the more there are, the more seldom. A wrong guess of what comes next costs as many (`benches/RESULTS.md`).
+/// Concurrent reads. The disk is idle between the end of its last read and the next request, above all while a layer computes; more
+/// concurrent reads make that rarer. A wrong prediction of the next extent wastes as many reads (`benches/RESULTS.md`).
 pub const N_READS: usize = 24;
 
-/// A pass that cannot be cancelled.
-static NEVER: AtomicBool = AtomicBool::new(false);
-
-/// The weights of a streamed model, where they are and on their way.
+/// The weights of a streamed model: pinned in memory, or read through a ring.
 pub struct Streamed {
     file: String,
     reader: Arc<dyn ReadAt>,
     meter: Arc<Meter>,
-    /// A layer's extent has its number.
-    layers: Vec<Home>,
-    /// The output matrix; empty where it is pinned.
+    /// The extent of a layer has the number of the layer.
+    layers: Vec<StreamedLayer>,
+    /// The pieces of the output matrix; empty if it is pinned.
     head: Vec<Piece>,
-    /// Rows of the output matrix, where it is not pinned.
+    /// Reads rows of the output matrix, if it is streamed.
     head_rows: Option<RowReader>,
-    /// Rows of the embedding, where it is not pinned.
+    /// Reads rows of the embedding, if it is streamed.
     embedding_rows: Option<RowReader>,
-    /// Not there where everything is pinned.
+    /// `None` if everything is pinned.
     ring: Option<Ring>,
     turns: Turns,
     plan: Plan,
-    /// What is pinned of embedding and output matrix, in bytes.
+    /// Pinned bytes of embedding and output matrix.
     ends_bytes: u64,
     pass_bytes: u64,
-    /// Whether pinned layers are to be given up, and whether they have been: changed with the turn.
+    /// Whether pinned layers should be released, and whether they have been. The second is written with the turn only.
     lean_wanted: AtomicBool,
     is_lean: AtomicBool,
 }
 
-/// Where a layer is.
-struct Home {
+/// A layer of a streamed model: its section of the file, and its weights while it is pinned.
+struct StreamedLayer {
     section: PackedSection,
-    /// Whether it is to stay in memory.
+    /// Whether the plan pins it.
     is_planned: bool,
-    /// The layer, while it does. Locked for a moment.
+    /// The weights, while they are in memory.
     pinned: Mutex<Option<Arc<Layer>>>,
 }
 
-impl Home {
+impl StreamedLayer {
     fn pinned(&self) -> MutexGuard<'_, Option<Arc<Layer>>> {
-        // It is replaced as a whole.
+        // A panic leaves the old value or the new one.
         self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What it takes of memory when it is pinned: norms and biases are copied out of it.
+    /// Bytes of the layer when it is pinned: its section, and copies of its norms and biases.
     fn pinned_bytes(&self) -> u64 {
         self.section.len + vectors_bytes(std::slice::from_ref(&self.section))
     }
@@ -99,15 +94,15 @@ impl Home {
 /// Memory for weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct StreamMemory {
-    /// What stays in memory, in bytes.
+    /// Bytes of pinned weights.
     pub pinned_bytes: u64,
-    /// The ring's buffers, in bytes.
+    /// Bytes of the ring's buffers.
     pub ring_bytes: u64,
-    /// Layers that stay in memory.
+    /// The number of pinned layers.
     pub n_pinned_layers: usize,
-    /// Whether the output matrix does.
+    /// Whether the output matrix is pinned.
     pub head_pinned: bool,
-    /// Whether the embedding does.
+    /// Whether the embedding is pinned.
     pub embedding_pinned: bool,
 }
 
@@ -118,11 +113,11 @@ impl StreamMemory {
     }
 }
 
-/// A layer, for as long as a pass computes with it.
+/// A layer while a pass computes with it.
 #[allow(clippy::large_enum_variant, reason = "there is one at a time")]
 pub(in crate::model) enum PassLayer {
     Pinned(Arc<Layer>),
-    /// The views first: the ring has its buffer back when they are gone.
+    /// The views are dropped before the lease that returns their buffer.
     Streamed {
         layer: Layer,
         _lease: Lease,
@@ -138,16 +133,16 @@ impl AsRef<[Layer]> for PassLayer {
     }
 }
 
-/// A pass over the streamed weights. While it lives there is no other.
+/// A pass over the streamed weights. Only one exists at a time.
 pub(in crate::model) struct Pass<'a> {
     streamed: &'a Streamed,
     _turn: Turn<'a>,
 }
 
 impl Streamed {
-    /// Reads what stays in memory and starts the ring's threads; `progress` is called with (bytes read, bytes to read).
+    /// Reads the pinned weights and starts the ring's threads; `progress` is called with (bytes read, bytes to read).
     ///
-    /// The [`Weights`] that come with it hold what is pinned but the layers.
+    /// The returned [`Weights`] hold all pinned weights except the layers.
     ///
     /// # Errors
     /// [`StreamedError`].
@@ -164,7 +159,7 @@ impl Streamed {
         self.ring.as_ref().map_or(self.reader.mode(), Ring::mode)
     }
 
-    /// What has been read and waited for since the model was loaded.
+    /// Bytes read and time waited since the model was loaded.
     pub fn flow(&self) -> Flow {
         self.meter.flow()
     }
@@ -188,8 +183,9 @@ impl Streamed {
         self.ring.as_ref().map_or(0, |ring| self.plan.slot_bytes() * ring.n_buffers() as u64)
     }
 
-    /// Gives up the pinned layers and all of the ring but two buffers, or keeps them again as they come by; from any thread. Where a
-    /// pass is under way, this happens before the next one. A model that is pinned as a whole stays so: it has no ring.
+    /// Releases the pinned layers and all but two buffers of the ring, or lets layers be pinned again as they come through the ring. May
+    /// be called from any thread; if a pass is under way, the change takes effect before the next one. A model that is pinned as a whole
+    /// has no ring and is not changed.
     pub(crate) fn set_lean(&self, is_lean: bool) {
         self.lean_wanted.store(is_lean, Ordering::Relaxed);
         if let Some(_turn) = self.turns.try_now() {
@@ -197,7 +193,7 @@ impl Streamed {
         }
     }
 
-    /// Does what was wanted last. The caller has the turn.
+    /// Applies the newest `lean_wanted`. The caller must have the turn.
     fn settle(&self) {
         let wanted = self.lean_wanted.load(Ordering::Relaxed);
         let Some(ring) =
@@ -212,24 +208,24 @@ impl Streamed {
             return;
         }
         let n_missing = self.plan.n_slots.saturating_sub(ring.n_buffers());
-        // Where there is no memory for them, two will do.
+        // Two buffers are enough if there is no memory for more.
         let buffers = (0..n_missing).map_while(|_| PageBuf::zeroed(self.plan.slot_len as usize).ok());
         ring.grow(buffers.collect());
     }
 
-    /// Bytes that are read for each pass and its projection while everything is pinned that is to be.
+    /// Bytes that a pass and its projection read while all planned layers are pinned.
     pub fn pass_bytes(&self) -> u64 {
         self.pass_bytes
     }
 
-    /// Begins a pass when its turn has come; `None` where it was cancelled before.
+    /// Waits for the turn and begins a pass; `None` if `cancel` is set before.
     pub(in crate::model) fn pass(&self, cancel: &AtomicBool) -> Option<Pass<'_>> {
         let turn = self.turns.wait(cancel)?;
         self.settle();
         Some(Pass { streamed: self, _turn: turn })
     }
 
-    /// The embedding of tokens, `[tokens.len(), hidden_dim]`; `None` where the embedding is pinned.
+    /// Reads the embedding of tokens into `out`, `[tokens.len(), hidden_dim]`; `None` if the embedding is pinned.
     pub(in crate::model) fn embed(
         &self,
         tokens: &[TokenId],
@@ -240,40 +236,43 @@ impl Streamed {
         Some(read.map_err(|failure| self.error(failure)))
     }
 
-    /// A matrix like the output matrix, with no rows but room for `n_rows_max`; `None` where that is pinned.
+    /// A matrix of the output matrix's type and columns without rows; `None` if the output matrix is pinned.
     pub(in crate::model) fn empty_head(&self) -> Option<Result<PackedMatrix, PackError>> {
         self.head_rows.as_ref().map(RowReader::empty)
     }
 
-    /// Appends a row of the streamed output matrix; `false` where there is no room or it cannot be read.
+    /// Appends a row of the streamed output matrix to `to`; `false` if there is no room or the row cannot be read.
     pub(in crate::model) fn push_head_row(&self, to: &mut PackedMatrix, row: usize) -> bool {
         let rows = self.head_rows.as_ref().expect("the output matrix is streamed");
         rows.with_row(row, |panel, lane| to.push_row_of(panel, lane)).unwrap_or(false)
     }
 
-    /// Calls `f` with one piece of the streamed output matrix after the other, and the row where each begins.
+    /// Calls `f` with each piece of the streamed output matrix in order, and the number of the piece's first row.
     ///
     /// # Errors
-    /// [`LayersError`]; `f` was not called for that piece and those behind it.
+    /// [`ForwardError::Layers`] if a piece cannot be read, [`ForwardError::Cancelled`] if `cancel` is set before a piece is in memory; `f`
+    /// was not called for this piece and later ones.
     pub(in crate::model) fn for_each_piece(
         &self,
+        cancel: &AtomicBool,
         mut f: impl FnMut(usize, &PackedMatrix),
-    ) -> Result<(), LayersError> {
-        let _turn = self.turns.wait(&NEVER);
+    ) -> Result<(), ForwardError> {
+        let _turn = self.turns.wait(cancel).ok_or(ForwardError::Cancelled)?;
         for piece in &self.head {
-            let lease = match self.take(piece.extent_idx, &NEVER) {
-                Ok(lease) => lease,
-                Err(TakeError::Failed(failure)) => return Err(self.error(failure)),
-                Err(TakeError::Cancelled) => unreachable!("nobody cancels"),
-            };
+            let lease = self.take(piece.extent_idx, cancel)?;
             let matrix = piece.matrix(lease.pages());
             f(piece.first_row, &matrix);
         }
         Ok(())
     }
 
-    fn take(&self, extent_idx: usize, cancel: &AtomicBool) -> Result<Lease, TakeError> {
-        self.ring.as_ref().expect("what is streamed has a ring").take(extent_idx, cancel)
+    /// Waits for an extent; reads `cancel` before and every few milliseconds.
+    fn take(&self, extent_idx: usize, cancel: &AtomicBool) -> Result<Lease, ForwardError> {
+        let ring = self.ring.as_ref().expect("what is streamed has a ring");
+        ring.take(extent_idx, cancel).map_err(|error| match error {
+            TakeError::Cancelled => ForwardError::Cancelled,
+            TakeError::Failed(failure) => ForwardError::Layers(self.error(failure)),
+        })
     }
 
     fn error(&self, failure: ReadFailure) -> LayersError {
@@ -282,10 +281,10 @@ impl Streamed {
 }
 
 impl Pass<'_> {
-    /// A layer, once it is there.
+    /// Waits for a layer.
     ///
     /// # Errors
-    /// [`ForwardError::Layers`]: it could not be read; the next pass tries again. [`ForwardError::Cancelled`].
+    /// [`ForwardError::Layers`] if it could not be read (the next pass reads again), [`ForwardError::Cancelled`].
     pub(in crate::model) fn layer(
         &self,
         layer_idx: usize,
@@ -294,36 +293,33 @@ impl Pass<'_> {
         if cancel.load(Ordering::Relaxed) {
             return Err(ForwardError::Cancelled);
         }
-        let home = &self.streamed.layers[layer_idx];
-        if let Some(layer) = &*home.pinned() {
+        let entry = &self.streamed.layers[layer_idx];
+        if let Some(layer) = &*entry.pinned() {
             return Ok(PassLayer::Pinned(Arc::clone(layer)));
         }
-        match self.streamed.take(layer_idx, cancel) {
-            Ok(lease) => Ok(match self.pin_again(layer_idx, &lease) {
-                Some(layer) => PassLayer::Pinned(layer),
-                None => {
-                    let sections = std::slice::from_ref(&home.section);
-                    let layer = SectionTensors { sections, pages: lease.pages() }.layer(layer_idx);
-                    PassLayer::Streamed { layer, _lease: lease }
-                }
-            }),
-            Err(TakeError::Cancelled) => Err(ForwardError::Cancelled),
-            Err(TakeError::Failed(failure)) => Err(ForwardError::Layers(self.streamed.error(failure))),
-        }
+        let lease = self.streamed.take(layer_idx, cancel)?;
+        Ok(match self.pin_again(layer_idx, &lease) {
+            Some(layer) => PassLayer::Pinned(layer),
+            None => {
+                let sections = std::slice::from_ref(&entry.section);
+                let layer = SectionTensors { sections, pages: lease.pages() }.layer(layer_idx);
+                PassLayer::Streamed { layer, _lease: lease }
+            }
+        })
     }
 
-    /// Keeps a layer that was given up, where it is to stay in memory and there is some.
+    /// Copies a released layer into memory again, if the plan pins it, there is no pressure, and memory can be allocated.
     fn pin_again(&self, layer_idx: usize, lease: &Lease) -> Option<Arc<Layer>> {
-        let home = &self.streamed.layers[layer_idx];
-        if !home.is_planned || self.streamed.is_lean.load(Ordering::Relaxed) {
+        let entry = &self.streamed.layers[layer_idx];
+        if !entry.is_planned || self.streamed.is_lean.load(Ordering::Relaxed) {
             return None;
         }
-        let len = home.section.len as usize;
+        let len = entry.section.len as usize;
         let mut pages = PageBuf::zeroed(len).ok()?;
         pages.bytes_mut().copy_from_slice(&lease.pages().bytes()[..len]);
-        let sections = std::slice::from_ref(&home.section);
+        let sections = std::slice::from_ref(&entry.section);
         let layer = Arc::new(SectionTensors { sections, pages: &Arc::new(pages) }.layer(layer_idx));
-        *home.pinned() = Some(Arc::clone(&layer));
+        *entry.pinned() = Some(Arc::clone(&layer));
         self.streamed.ring.iter().for_each(|ring| ring.skip(layer_idx));
         Some(layer)
     }

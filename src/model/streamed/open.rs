@@ -1,20 +1,18 @@
-//! Setting up a streamed model: what is pinned is read, the rest becomes extents of a ring.
+//! Setting up a streamed model: pinned weights are read, all others become extents of a ring.
 
-use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use super::plan::{Plan, Sizes};
 use super::rows::RowReader;
-use super::{BLOCK_BYTES, Home, N_READS, Streamed, StreamedError, head};
+use super::{BLOCK_BYTES, N_READS, Streamed, StreamedError, StreamedLayer, head};
 use crate::kernels::{PANEL_ROWS, PackedMatrix, PageBuf};
 use crate::model::checkpoint::WeightId;
 use crate::model::layers::{LayersError, SectionTensors, vectors_bytes};
 use crate::model::packed::{PackedFile, PackedSection, PackedTensor, Part};
 use crate::model::weights::{TensorSource, Weights};
 use crate::stream::{
-    DirectFile, Extent, Meter, ReadAt, ReadFailure, Ring, RingOptions, StreamOptions, Turns, read_full,
-    resident_bytes,
+    Extent, Meter, ReadAt, ReadFailure, Ring, RingOptions, StreamOptions, Turns, read_full, resident_bytes,
 };
 
 /// See [`Streamed::open`].
@@ -24,10 +22,9 @@ pub(super) fn open(
     progress: Option<&dyn Fn(u64, u64)>,
 ) -> Result<(Streamed, Weights), StreamedError> {
     let name = file.file().to_owned();
-    if !file.is_on_disk() {
+    let Some(direct) = file.reopen_direct() else {
         return Err(StreamedError::InMemory { file: name });
-    }
-    let direct = DirectFile::open(Path::new(&name));
+    };
     let direct = direct.map_err(|source| StreamedError::Io { file: name, source })?;
     let taken = resident_bytes().unwrap_or(0).saturating_add(options.reserved_bytes);
     let plan = Plan::new(&sizes(file), options.pinned, taken)?;
@@ -35,7 +32,7 @@ pub(super) fn open(
     Opening { file, plan, reader, meter: Arc::default(), progress }.open(options)
 }
 
-/// A model that is being set up.
+/// A streamed model while it is set up.
 struct Opening<'a> {
     file: &'a PackedFile,
     plan: Plan,
@@ -61,7 +58,7 @@ impl Opening<'_> {
         let head_rows = self.rows(head_id(tied), self.plan.head)?;
         let embedding_rows = self.rows(WeightId::Embedding, self.plan.embedding)?;
         let is_read =
-            |extent_idx: usize| !layers.get(extent_idx).is_some_and(|layer: &Home| layer.is_planned);
+            |extent_idx: usize| !layers.get(extent_idx).is_some_and(|layer: &StreamedLayer| layer.is_planned);
         let read = extents.iter().enumerate().filter(|(extent_idx, _)| is_read(*extent_idx));
         let pass_bytes = read.map(|(_, extent)| extent.len as u64).sum();
         let ring = if pass_bytes > 0 { Some(self.ring(extents, options)?) } else { None };
@@ -93,7 +90,7 @@ impl Opening<'_> {
         &self,
         extents: &mut Vec<Extent>,
         pinned: &mut PinnedBytes,
-    ) -> Result<Vec<Home>, StreamedError> {
+    ) -> Result<Vec<StreamedLayer>, StreamedError> {
         let mut layers = Vec::with_capacity(self.plan.layers.len());
         for section in self.file.sections() {
             let Part::Layer(layer_idx) = section.part else { continue };
@@ -104,14 +101,15 @@ impl Opening<'_> {
                 let sections = std::slice::from_ref(section);
                 layer = Some(Arc::new(SectionTensors { sections, pages: &pages }.layer(layer_idx)));
             }
-            layers.push(Home { section: section.clone(), is_planned, pinned: Mutex::new(layer) });
-            // A buffer of this length is or will be allocated, so it is a usize. Pinned layers have one for when they are not.
+            layers.push(StreamedLayer { section: section.clone(), is_planned, pinned: Mutex::new(layer) });
+            // A buffer of this length is allocated now or later, so the length fits in usize. Pinned layers have an extent too, for the
+            // time after they were released.
             extents.push(Extent { offset: section.offset, len: section.len as usize });
         }
         Ok(layers)
     }
 
-    /// What is pinned of embedding and output matrix, and the norm before it.
+    /// Reads the output norm, and embedding and output matrix if they are pinned.
     fn ends(&self, pinned: &mut PinnedBytes) -> Result<Weights, StreamedError> {
         let (mut embedding, mut head) = (None, None);
         for section in self.file.sections().iter().filter(|section| self.is_pinned(section)) {
@@ -142,7 +140,7 @@ impl Opening<'_> {
         Ring::new(file, meter, extents, buffers, options).map_err(StreamedError::Spawn)
     }
 
-    /// Reads a section that stays in memory.
+    /// Reads a pinned section.
     fn read(&self, section: &PackedSection, pinned: &mut PinnedBytes) -> Result<Arc<PageBuf>, StreamedError> {
         let len = usize::try_from(section.len).unwrap_or(usize::MAX);
         let mut pages = PageBuf::zeroed(len)?;
@@ -185,11 +183,11 @@ impl Opening<'_> {
     }
 }
 
-/// Bytes of what stays in memory.
+/// Bytes of pinned sections.
 struct PinnedBytes {
     done: u64,
     total: u64,
-    /// Of norms and biases, which are copied out of it.
+    /// Copies of norms and biases.
     vectors: u64,
 }
 
@@ -197,7 +195,7 @@ fn head_id(tied: bool) -> WeightId {
     if tied { WeightId::Embedding } else { WeightId::Head }
 }
 
-/// A tensor of the file, and where it begins.
+/// A tensor of the file, and its offset in the file.
 fn place(file: &PackedFile, id: WeightId) -> (&PackedTensor, u64) {
     let of_section = |section: &'_ PackedSection| section.tensors.iter().position(|tensor| tensor.id == id);
     let found = file.sections().iter().find_map(|section| Some((section, of_section(section)?)));
@@ -207,10 +205,14 @@ fn place(file: &PackedFile, id: WeightId) -> (&PackedTensor, u64) {
 
 fn sizes(file: &PackedFile) -> Sizes {
     let tied = file.config().tied_head;
-    let mut sizes = Sizes { layers: Vec::new(), head: 0, embedding: None, head_panel: 0 };
+    let (layers, copies) = (Vec::new(), Vec::new());
+    let mut sizes = Sizes { layers, copies, head: 0, embedding: None, head_panel: 0 };
     for section in file.sections() {
         match section.part {
-            Part::Layer(_) => sizes.layers.push(section.len),
+            Part::Layer(_) => {
+                sizes.layers.push(section.len);
+                sizes.copies.push(vectors_bytes(std::slice::from_ref(section)));
+            }
             Part::Embedding if tied => sizes.head = section.len,
             Part::Embedding => sizes.embedding = Some(section.len),
             Part::Output if !tied => sizes.head = section.len,

@@ -1,49 +1,51 @@
-//! What stays in memory and what is streamed, from sizes alone.
+//! Decides, from sizes alone, which weights are pinned and which are streamed.
 
 use super::StreamedError;
 use crate::kernels::PageBuf;
 use crate::stream::{DIRECT_ALIGN, Pinned};
 
-/// Sizes of a packed model's sections, in bytes.
+/// Sizes of the sections of a packed model, in bytes.
 #[derive(Debug, Clone)]
 pub(super) struct Sizes {
     pub(super) layers: Vec<u64>,
-    /// The output matrix; where it is tied, that is the embedding.
+    /// Norms and biases of each layer. A pinned layer holds a copy of them beside its section.
+    pub(super) copies: Vec<u64>,
+    /// The output matrix, or the embedding if they are tied.
     pub(super) head: u64,
-    /// The embedding; `None`: it is the output matrix.
+    /// The embedding; `None` if it is tied to the output matrix.
     pub(super) embedding: Option<u64>,
-    /// A panel of the output matrix: its smallest piece.
+    /// One panel of the output matrix, which is its smallest piece.
     pub(super) head_panel: u64,
 }
 
-/// What is pinned, and the ring for the rest.
+/// Which weights are pinned, and the size of the ring for the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// Of each layer.
+    /// Whether each layer is pinned.
     pub(super) layers: Vec<bool>,
     pub(super) head: bool,
     pub(super) embedding: bool,
-    /// Bytes of a buffer; of no buffers, 0.
+    /// Bytes of a buffer; 0 without a ring.
     pub(super) slot_len: u64,
     pub(super) n_slots: usize,
 }
 
-/// Buffers of a ring at least: one to compute with, one to read into.
+/// The fewest buffers of a ring: one to compute with, one to read into.
 pub(super) const SLOTS_MIN: usize = 2;
 
-/// Buffers where memory allows: reads then go on while drafting, projection and sampling take their time between two passes.
+/// The buffers of a ring if memory allows: with a third one, reading continues during drafting, projection and sampling.
 const SLOTS: usize = 3;
 
-/// What a ring may take beyond any budget. Far less than a process holds beside its weights, and enough for small models.
+/// Bytes that a ring may take beyond any budget: far less than a process holds beside its weights, and enough for small models.
 const RING_BYTES_FREE: u64 = 16 << 20;
 
 impl Sizes {
     fn total(&self) -> u64 {
-        self.layers.iter().sum::<u64>() + self.head + self.embedding.unwrap_or(0)
+        self.layers.iter().chain(&self.copies).sum::<u64>() + self.head + self.embedding.unwrap_or(0)
     }
 
-    /// Long enough for every layer, and for a piece of the output matrix that may begin and end within a page; in huge pages to
-    /// the end, since the end of a layer takes a disk three times as long in small ones.
+    /// The length of a buffer: room for every layer, and for a panel of the output matrix that begins and ends within a page. It is
+    /// rounded up to whole huge pages, since a disk took three times as long to read the end of a layer into small pages.
     fn slot_len(&self) -> u64 {
         let layer = self.layers.iter().copied().max().unwrap_or(0);
         let piece = (self.head_panel + 2 * DIRECT_ALIGN as u64).next_multiple_of(DIRECT_ALIGN as u64);
@@ -52,7 +54,7 @@ impl Sizes {
 }
 
 impl Plan {
-    /// `taken`: what of a budget is not left for weights.
+    /// `taken`: bytes of the budget that are not available for weights.
     ///
     /// # Errors
     /// [`StreamedError::MemoryLimit`].
@@ -86,7 +88,7 @@ impl Plan {
         if ring(SLOTS_MIN) > left.max(RING_BYTES_FREE) {
             return Err(StreamedError::MemoryLimit { needed: ring(SLOTS_MIN), limit, taken });
         }
-        // A third buffer is worth less than a pinned layer where there is hardly room for either.
+        // If memory is scarce, a pinned layer is worth more than a third buffer.
         let n_slots = if ring(SLOTS) <= (left / 4).max(RING_BYTES_FREE) { SLOTS } else { SLOTS_MIN };
         left = left.saturating_sub(ring(n_slots));
         let mut take = |bytes: u64| {
@@ -94,11 +96,12 @@ impl Plan {
             left -= if fits { bytes } else { 0 };
             fits
         };
-        // Every pass reads it whole, as a layer, and drafting may ask for it again.
+        // First the output matrix: every pass reads all of it, like a layer, and drafting may read it again.
         let head = take(sizes.head);
         let n_layers = sizes.layers.len();
         let bytes = |layers: &[bool]| -> u64 {
-            sizes.layers.iter().zip(layers).filter(|(_, pinned)| **pinned).map(|(bytes, _)| bytes).sum()
+            let all = sizes.layers.iter().zip(&sizes.copies).zip(layers);
+            all.filter(|(_, pinned)| **pinned).map(|((section, copies), _)| section + copies).sum()
         };
         let mut layers = vec![false; n_layers];
         for n_pinned in (1..=n_layers).rev() {
@@ -110,20 +113,20 @@ impl Plan {
         }
         let embedding = match sizes.embedding {
             None => head,
-            // A pass needs a few rows of it.
+            // Last the embedding: a pass reads only a few of its rows.
             Some(bytes) => take(bytes),
         };
         Ok(Self { layers, head, embedding, slot_len, n_slots })
     }
 
-    /// What a buffer takes of memory.
+    /// Bytes of memory of a buffer.
     pub(super) fn slot_bytes(&self) -> u64 {
         PageBuf::size_bytes(self.slot_len)
     }
 }
 
-/// `n_pinned` of `n_layers`, as evenly as can be: while pinned layers are computed the ring fills up, and in a long run of
-/// them flash would rest.
+/// Selects `n_pinned` of `n_layers` layers as evenly as possible. During a long run of pinned layers the ring would fill up and the disk
+/// would become idle.
 fn spread(n_layers: usize, n_pinned: usize) -> Vec<bool> {
     (0..n_layers).map(|i| (i + 1) * n_pinned / n_layers > i * n_pinned / n_layers).collect()
 }
@@ -133,9 +136,12 @@ mod tests {
     use super::*;
 
     const MIB: u64 = 1 << 20;
+    const LAYER: u64 = 24 * MIB;
+    const COPIES: u64 = 12 << 10;
 
     fn sizes(n_layers: usize, embedding: Option<u64>) -> Sizes {
-        Sizes { layers: vec![24 * MIB; n_layers], head: 120 * MIB, embedding, head_panel: 16 << 10 }
+        let (layers, copies) = (vec![LAYER; n_layers], vec![COPIES; n_layers]);
+        Sizes { layers, copies, head: 120 * MIB, embedding, head_panel: 16 << 10 }
     }
 
     fn ring_bytes(plan: &Plan) -> u64 {
@@ -175,12 +181,12 @@ mod tests {
             for limit in (60..1000).step_by(7).map(|mib| mib * MIB) {
                 let taken = 10 * MIB;
                 let plan = Plan::new(&sizes, Pinned::Memory(limit), taken).unwrap();
-                let mut used = n_pinned(&plan) as u64 * 24 * MIB + ring_bytes(&plan);
+                let mut used = n_pinned(&plan) as u64 * (LAYER + COPIES) + ring_bytes(&plan);
                 used += if plan.head { 120 * MIB } else { 0 };
                 used += if plan.embedding { embedding.unwrap_or(0) } else { 0 };
                 assert!(used + taken <= limit, "{used} of {limit}");
                 let is_full = plan.layers.iter().all(|pinned| *pinned);
-                assert!(is_full || limit - taken - used < 24 * MIB, "{used} of {limit}: {plan:?}");
+                assert!(is_full || limit - taken - used < LAYER + COPIES, "{used} of {limit}: {plan:?}");
                 assert!(embedding.is_some() || plan.embedding == plan.head, "a tied matrix is one");
             }
         }
@@ -203,14 +209,16 @@ mod tests {
 
     #[test]
     fn a_small_model_streams_with_no_budget_at_all() {
-        let sizes = Sizes { layers: vec![MIB / 2; 6], head: 300 << 10, embedding: None, head_panel: 5 << 10 };
+        let (layers, copies) = (vec![MIB / 2; 6], vec![0; 6]);
+        let sizes = Sizes { layers, copies, head: 300 << 10, embedding: None, head_panel: 5 << 10 };
         let plan = Plan::new(&sizes, Pinned::Memory(0), 50 * MIB).unwrap();
         assert_eq!((n_pinned(&plan), plan.head, plan.n_slots), (0, false, 3));
     }
 
     #[test]
     fn a_buffer_holds_a_panel_wherever_its_pages_begin() {
-        let sizes = Sizes { layers: vec![4096], head: 64 << 10, embedding: None, head_panel: 16 << 10 };
+        let (layers, copies) = (vec![4096], vec![0]);
+        let sizes = Sizes { layers, copies, head: 64 << 10, embedding: None, head_panel: 16 << 10 };
         assert_eq!(Plan::new(&sizes, Pinned::Layers(0), 0).unwrap().slot_len, (16 << 10) + 8192);
     }
 }

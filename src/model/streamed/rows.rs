@@ -1,5 +1,4 @@
-//! Single rows of a matrix that lies in the file: those of the embedding that a batch needs, and of the output matrix for
-//! shortlists.
+//! Reads single rows of a streamed matrix: of the embedding for the tokens of a batch, and of the output matrix for shortlists.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -7,35 +6,35 @@ use crate::kernels::{AllocError, BlockType, PANEL_ROWS, PackError, PackedMatrix,
 use crate::model::packed::PackedTensor;
 use crate::stream::{DIRECT_ALIGN, Meter, ReadAt, ReadFailure, read_aside};
 
-/// Reads rows, a panel of 16 at a time: rows are interleaved within it.
+/// Reads rows by panels of 16, since the rows of a panel are interleaved.
 pub(super) struct RowReader {
     file: Arc<dyn ReadAt>,
     meter: Arc<Meter>,
     ty: BlockType,
     n_rows: usize,
     n_cols: usize,
-    /// Where the matrix begins in the file.
+    /// The offset of the matrix in the file.
     start: u64,
     panel_bytes: usize,
     panel: Mutex<Panel>,
 }
 
-/// The panel that was read last.
+/// The newest panel.
 struct Panel {
     idx: Option<usize>,
-    /// Room for a panel and the rest of its first and last page.
+    /// Room for a panel, and for the rest of its first and last page.
     pages: Arc<PageBuf>,
 }
 
 impl RowReader {
-    /// `start`: where `tensor` begins in the file.
+    /// `start`: the offset of `tensor` in the file.
     pub(super) fn new(
         file: Arc<dyn ReadAt>,
         meter: Arc<Meter>,
         tensor: &PackedTensor,
         start: u64,
     ) -> Result<Self, AllocError> {
-        // Held against the hyper-parameters' limits, which fit in usize.
+        // Checked against the limits of the hyper-parameters, which fit in usize.
         let (ty, n_rows, n_cols) = (tensor.ty, tensor.shape[0] as usize, tensor.shape[1] as usize);
         let panel_bytes = (tensor.len / n_rows.div_ceil(PANEL_ROWS) as u64) as usize;
         let pages =
@@ -44,7 +43,7 @@ impl RowReader {
         Ok(Self { file, meter, ty, n_rows, n_cols, start, panel_bytes, panel })
     }
 
-    /// A matrix without rows, of this type and these columns.
+    /// A matrix of the same type and columns without rows.
     pub(super) fn empty(&self) -> Result<PackedMatrix, PackError> {
         PackedMatrix::from_panels(self.ty, 0, self.n_cols, |_| Ok(()))
     }
@@ -70,7 +69,7 @@ impl RowReader {
         Ok(())
     }
 
-    /// Calls `f` with a matrix of the panel that has `row`, and the row's place in it.
+    /// Calls `f` with the panel that contains `row`, and the row's number in it.
     ///
     /// # Errors
     /// [`ReadFailure`]; `f` was not called.
@@ -102,7 +101,7 @@ impl RowReader {
     }
 
     fn lock(&self) -> MutexGuard<'_, Panel> {
-        // `idx` is set last, so a panic has left no panel or a whole one.
+        // `idx` is set last, so after a panic there is no panel or a complete one.
         self.panel.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

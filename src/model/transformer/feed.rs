@@ -6,7 +6,7 @@ use super::{Compute, ForwardError, Model, PassEnd, Workspace};
 use crate::kernels::Visible;
 use crate::model::graphs::StaticGraphs;
 use crate::model::kv_cache::KvCache;
-use crate::model::rows::{Going, Interlude, Rows};
+use crate::model::rows::{ActiveRows, Interlude, Rows};
 use crate::model::weights::Layer;
 
 impl Model {
@@ -16,7 +16,7 @@ impl Model {
         &self,
         compute: Compute<'_>,
         layer: impl Fn(usize) -> Result<L, ForwardError>,
-        going: &mut Going<'_>,
+        active: &mut ActiveRows<'_>,
         kv: &mut KvCache,
         ws: &mut Workspace,
         end: PassEnd,
@@ -26,11 +26,11 @@ impl Model {
         for layer_idx in 0..self.config.n_layers {
             // Beside the layer's own read, where it is streamed.
             if let Some(interlude) = interlude.take_if(|interlude| interlude.layer_idx() == layer_idx) {
-                going.look(interlude, compute, &mut ws.x, self.config.hidden_dim);
-                ws.resize(&self.config, going.len());
+                active.look(interlude, compute, &mut ws.x, self.config.hidden_dim);
+                ws.resize(&self.config, active.len());
             }
             let layer = layer(layer_idx)?;
-            self.run_layers(compute, layer_idx, layer.as_ref(), &going.rows(), kv, ws, end, cancel)?;
+            self.run_layers(compute, layer_idx, layer.as_ref(), &active.rows(), kv, ws, end, cancel)?;
         }
         Ok(())
     }

@@ -1,8 +1,9 @@
 //! The output projection: onto the vocabulary, from memory or in pieces from flash, and onto the tokens of a shortlist.
 
-use super::{Compute, ForwardError, Model, Workspace, project};
-use crate::kernels::{MatMul, PackError, PackedMatrix};
-use crate::model::layers::LayersError;
+use std::sync::atomic::AtomicBool;
+
+use super::{Compute, ForwardError, Model, Workspace, project, resize_exact};
+use crate::kernels::{FloatEnv, MatMul, PackError, PackedMatrix};
 use crate::model::shortlist::Shortlist;
 use crate::model::streamed::Streamed;
 use crate::token::TokenId;
@@ -25,9 +26,32 @@ impl Model {
         rows: &[u32],
         out: &mut Vec<f32>,
     ) -> Result<(), ForwardError> {
+        static NEVER: AtomicBool = AtomicBool::new(false);
+        self.logits_with_cancel(compute, workspace, rows, out, &NEVER)
+    }
+
+    /// As [`Model::logits`]; where the output matrix is streamed, `cancel` is read before each of its pieces and while one is waited
+    /// for.
+    ///
+    /// # Errors
+    /// As [`Model::logits`], and [`ForwardError::Cancelled`] with the same state left behind.
+    ///
+    /// # Panics
+    /// When a row was not in the last batch.
+    pub fn logits_with_cancel(
+        &self,
+        compute: Compute<'_>,
+        workspace: &mut Workspace,
+        rows: &[u32],
+        out: &mut Vec<f32>,
+        cancel: &AtomicBool,
+    ) -> Result<(), ForwardError> {
+        let _env = FloatEnv::ieee();
         match (self.head(), &self.streamed) {
             (Some(head), _) => self.project_rows(compute, workspace, rows, head, out),
-            (None, Some(streamed)) => self.project_pieces(compute, workspace, rows, streamed, out)?,
+            (None, Some(streamed)) => {
+                self.project_pieces(compute, workspace, rows, streamed, out, cancel)?;
+            }
             (None, None) => self.project_rows(compute, workspace, rows, self.head_in_memory(), out),
         }
         Ok(())
@@ -53,6 +77,7 @@ impl Model {
         shortlist: &Shortlist,
         out: &mut Vec<f32>,
     ) {
+        let _env = FloatEnv::ieee();
         self.project_rows(compute, workspace, rows, shortlist.matrix(), out);
     }
 
@@ -96,7 +121,7 @@ impl Model {
         out: &mut Vec<f32>,
     ) {
         ws.gather(rows, self.config.hidden_dim);
-        out.resize(rows.len() * w.n_rows(), 0.0);
+        resize_exact(out, rows.len() * w.n_rows());
         let jobs = &mut [MatMul { w, out }];
         project(compute, &mut ws.activations, &ws.gathered, self.config.hidden_dim, jobs);
     }
@@ -109,13 +134,14 @@ impl Model {
         rows: &[u32],
         streamed: &Streamed,
         out: &mut Vec<f32>,
-    ) -> Result<(), LayersError> {
+        cancel: &AtomicBool,
+    ) -> Result<(), ForwardError> {
         let vocab_size = self.config.vocab_size;
         ws.gather(rows, self.config.hidden_dim);
-        out.resize(rows.len() * vocab_size, 0.0);
+        resize_exact(out, rows.len() * vocab_size);
         let Workspace { activations, gathered, piece, .. } = ws;
-        streamed.for_each_piece(|first, w| {
-            piece.resize(rows.len() * w.n_rows(), 0.0);
+        streamed.for_each_piece(cancel, |first, w| {
+            resize_exact(piece, rows.len() * w.n_rows());
             // A token's sum is its own, so the pieces have the bits of the whole.
             project(compute, activations, gathered, self.config.hidden_dim, &mut [MatMul { w, out: piece }]);
             for (to, from) in out.chunks_exact_mut(vocab_size).zip(piece.chunks_exact(w.n_rows())) {

@@ -1,4 +1,4 @@
-//! A few threads that keep the reads of a ring under way through io_uring.
+//! Threads that read for a ring through io_uring.
 
 use std::fs::File;
 use std::io;
@@ -10,15 +10,14 @@ use std::time::Instant;
 use super::{Shared, State, spawn};
 use crate::stream::uring::{Ended, RETRY_INTERVAL, Uring};
 
-/// Threads, with a queue each that has its share of the reads: when one is late for its turn on a busy processor, another one keeps
-/// the disk busy.
+/// Threads, each with a queue for its share of the reads. If a busy processor delays one thread, the others keep the disk busy.
 const N_QUEUES: usize = 4;
 
-/// Starts threads, adds them to `threads`, and returns how many reads they make together: none where reads have to go through the
-/// reader, or `new` makes no queue because the system has no io_uring for this process; fewer than asked for where it has none left.
+/// Starts threads, adds them to `threads`, and returns the number of their concurrent reads. It is 0 if the reader has no direct file or
+/// the system refuses io_uring to this process, and less than requested if the system refuses some of the queues.
 ///
 /// # Errors
-/// The system gave no thread; those that were started are in `threads`.
+/// A thread could not be started; those that were are in `threads`.
 pub(super) fn start(
     shared: &Arc<Shared>,
     new: fn(File, usize) -> io::Result<Uring>,
@@ -35,14 +34,14 @@ pub(super) fn start(
         let (started, is_started) = sync_channel(1);
         let thread = spawn(move || {
             let uring = new(file, n_own);
-            // Who starts the thread waits for this.
+            // The starting thread waits for this.
             let _ = started.send(uring.is_ok());
             if let Ok(uring) = uring {
                 shared.read_queued(uring);
             }
         })?;
         if !is_started.recv().unwrap_or(false) {
-            // It panics by a bug only, and has said so already.
+            // A panic would be a bug, and the panic hook has reported it.
             let _ = thread.join();
             break;
         }
@@ -53,7 +52,7 @@ pub(super) fn start(
 }
 
 impl Shared {
-    /// Reads blocks until the ring is dropped; then those that are under way to their end.
+    /// Reads blocks until the ring is closed, then completes the reads under way.
     fn read_queued(&self, mut uring: Uring) {
         let mut ended: Vec<Ended> = Vec::new();
         let mut state = self.lock();
@@ -74,7 +73,7 @@ impl Shared {
             }
             drop(state);
             if uring.wait(&mut ended).is_err() {
-                // Whoever waits for the ring hears of it when this does not pass.
+                // If the error persists, the waiting pass fails after `stall_max`.
                 std::thread::sleep(RETRY_INTERVAL);
             }
             state = self.lock();
@@ -135,7 +134,8 @@ mod tests {
 
     /// A ring that reads through io_uring, and what it has read; `None`, with the reason, where there is none.
     fn ring(path: &Path) -> Option<(Ring, Arc<Meter>)> {
-        let (file, meter) = (DirectFile::open(path).unwrap(), Arc::new(Meter::default()));
+        let (file, meter) =
+            (DirectFile::reopen(&std::fs::File::open(path).unwrap()).unwrap(), Arc::new(Meter::default()));
         let mode = file.mode();
         let options = RingOptions { block_len: PAGE, n_reads: 4, stall_max: Duration::from_secs(30) };
         let buffers = (0..3).map(|_| PageBuf::zeroed(5 * PAGE).unwrap()).collect();

@@ -1,4 +1,4 @@
-//! Where there is no io_uring there is no queue: reads are the threads' own.
+//! Systems without io_uring: no queue can be made, so threads read by themselves.
 
 use std::convert::Infallible;
 use std::fs::File;
@@ -7,7 +7,7 @@ use std::io;
 use super::Ended;
 use crate::stream::queue::Work;
 
-/// A queue that there is none of.
+/// A queue that cannot exist.
 pub(in crate::stream) struct Uring(Infallible);
 
 impl Uring {

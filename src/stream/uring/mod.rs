@@ -1,4 +1,4 @@
-//! A queue of reads that one thread has under way: io_uring, where the system has it.
+//! A queue of concurrent reads of one thread: io_uring, where the system has it.
 
 // The processors that the crate `io-uring` is built for; `Cargo.toml` has the same condition.
 #[cfg_attr(
@@ -22,8 +22,8 @@ use super::queue::Work;
 
 pub(super) use system::Uring;
 
-/// How long to leave the system alone that could not take a read, or be waited on, for want of memory.
+/// The delay before a refused submission or wait is tried again; the system refuses them for lack of memory.
 pub(super) const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
-/// A block that was read, or could not be.
+/// A block whose read has ended, with its result.
 pub(super) type Ended = (Work, Result<(), ReadFailure>);

@@ -1,7 +1,7 @@
-//! Reads through io_uring: a thread has several of them under way, and is woken once for those that ended together.
+//! Reads through io_uring: one thread has several reads under way, and is woken once for all that ended together.
 //!
-//! This is the one place of the file reading with `unsafe`: the system writes into a block's memory behind the compiler's back.
-//! So a block whose read is under way is owned here, where nobody touches it, and comes out when its read has ended.
+//! This is the only `unsafe` code of the file reading. The kernel writes into the memory of a block asynchronously, so the queue owns
+//! every block whose read is under way, and returns it when the read has ended.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -18,7 +18,7 @@ use crate::stream::queue::Work;
 /// A queue of reads of one file.
 ///
 /// # Invariants
-/// - The system writes only into blocks of `under_way`, and their memory stays where it is until their read has ended.
+/// - The kernel writes only into blocks of `under_way`, and the memory of these blocks is not moved or freed until their read has ended.
 pub(in crate::stream) struct Uring {
     queue: IoUring,
     file: File,
@@ -30,22 +30,22 @@ pub(in crate::stream) struct Uring {
 struct Read {
     work: Work,
     progress: Progress,
-    /// Bytes that the system was asked for last.
+    /// Bytes of the newest request.
     asked: usize,
 }
 
-/// How often a system is waited on that refuses it when the queue ends.
+/// The most attempts to wait for the remaining reads when the queue is dropped.
 const N_RETRIES: usize = 1000;
 
 impl Uring {
-    /// A queue for `n_reads` at a time. The thread that calls is the one that uses it.
+    /// A queue for `n_reads` concurrent reads. Only the calling thread may use it.
     ///
     /// # Errors
-    /// The system's: it has no such queue (Linux before 5.6), or does not let this process have one.
+    /// The error of the system: it has no io_uring (Linux before 5.6), or denies it to this process.
     pub(in crate::stream) fn new(file: File, n_reads: usize) -> io::Result<Self> {
         assert!(n_reads > 0, "a queue for no reads");
         let n_entries = u32::try_from(n_reads).unwrap_or(u32::MAX);
-        // One thread asks, and takes answers when it asks for them: no interrupts for each. Linux before 6.1 does not know it.
+        // One thread submits and polls for completions, so the kernel need not interrupt it. Linux has these flags since 6.1.
         let for_one_thread = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(n_entries);
         let queue = for_one_thread.or_else(|_| IoUring::new(n_entries))?;
         let mut known = Probe::new();
@@ -64,7 +64,7 @@ impl Uring {
         self.n_under_way == 0
     }
 
-    /// Takes a block to read. The system hears of it with the next [`wait`](Self::wait).
+    /// Adds a read. It is submitted by the next [`wait`](Self::wait).
     ///
     /// # Panics
     /// If the queue is full.
@@ -76,10 +76,10 @@ impl Uring {
         self.ask(at);
     }
 
-    /// Waits until a read ends, and moves all that have to `ended`. Reads that were short or interrupted go on.
+    /// Waits until a read ends, and moves all reads that have ended to `ended`. Short and interrupted reads are continued.
     ///
     /// # Errors
-    /// The system's, which may pass; reads that it has heard of are still under way. What has ended is in `ended` all the same.
+    /// The error of the system, perhaps temporary. Submitted reads are still under way, and reads that have ended are in `ended`.
     pub(in crate::stream) fn wait(&mut self, ended: &mut Vec<Ended>) -> io::Result<()> {
         let n_before = ended.len();
         while self.n_under_way > 0 && ended.len() == n_before {
@@ -93,7 +93,7 @@ impl Uring {
         Ok(())
     }
 
-    /// Waits for all reads; `false` where the system refuses to be waited on.
+    /// Waits for all reads; `false` if the system keeps refusing to wait.
     fn drain(&mut self) -> bool {
         let mut ended = Vec::new();
         for _ in 0..N_RETRIES {
@@ -112,7 +112,7 @@ impl Uring {
             let at = answer.user_data() as usize;
             let read = self.under_way[at].as_mut().expect("an answer belongs to a read");
             let offset = read.work.offset + read.progress.done() as u64;
-            // Lengths below 2 GiB, or an error's number with a minus.
+            // A length below 2 GiB, or a negated error number.
             let answer = match answer.result() {
                 n_bytes if n_bytes >= 0 => Ok(n_bytes as usize),
                 error => Err(io::Error::from_raw_os_error(error.wrapping_neg())),
@@ -130,7 +130,7 @@ impl Uring {
         }
     }
 
-    /// Asks the system for what a read still lacks.
+    /// Requests the remaining bytes of a read.
     fn ask(&mut self, at: usize) {
         let read = self.under_way[at].as_mut().expect("the read is under way");
         let offset = read.work.offset + read.progress.done() as u64;

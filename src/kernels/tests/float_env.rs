@@ -1,0 +1,116 @@
+//! The bits of a result do not depend on the floating-point environment of the thread that asks for it.
+
+use std::hint::black_box;
+use std::sync::Mutex;
+
+use crate::draft::CostProfile;
+use crate::engine::{Engine, EngineOptions, GenerateOptions, SessionOptions};
+use crate::kernels::float_env::testing::{current, on_odd_thread};
+use crate::kernels::{FloatEnv, Pool};
+use crate::verify::Sampling;
+
+/// Bits that differ where subnormal numbers are flushed, read as zero, or quotients are rounded towards zero.
+#[inline(never)]
+fn probe() -> [u32; 3] {
+    let flushed = black_box(f32::MIN_POSITIVE) * black_box(0.5);
+    let read_as_zero = black_box(f32::from_bits(1)) * black_box(2f32.powi(30));
+    let rounded = black_box(2.0f32) / black_box(3.0);
+    [flushed.to_bits(), read_as_zero.to_bits(), rounded.to_bits()]
+}
+
+#[test]
+fn the_default_is_set_and_the_callers_restored() {
+    let default = current();
+    let probed = probe();
+    drop(FloatEnv::ieee());
+    assert_eq!((current(), probe()), (default, probed), "a thread that has the default keeps it");
+    let ran = on_odd_thread(|| {
+        let odd = current();
+        assert_ne!(odd, default);
+        let outer = FloatEnv::ieee();
+        assert_eq!((current(), probe()), (default, probed));
+        let inner = FloatEnv::ieee();
+        assert_eq!(probe(), probed);
+        drop(inner);
+        assert_eq!((current(), probe()), (default, probed), "the outer one is still there");
+        drop(outer);
+        assert_eq!(current(), odd);
+    });
+    if ran.is_none() {
+        println!("skipped: the environment cannot be changed here");
+    }
+}
+
+#[test]
+fn an_environment_is_restored_by_a_panic_too() {
+    on_odd_thread(|| {
+        let odd = current();
+        let panicked = std::panic::catch_unwind(|| {
+            let _env = FloatEnv::ieee();
+            panic!("planted");
+        });
+        assert!(panicked.is_err());
+        assert_eq!(current(), odd);
+    });
+}
+
+/// Workers inherit the environment of the thread that starts them.
+#[test]
+fn every_thread_of_a_section_computes_in_the_default() {
+    let probed = probe();
+    for n_threads in [1, 2, 3] {
+        on_odd_thread(|| {
+            let pool = Pool::new(n_threads);
+            let seen = Mutex::new(Vec::new());
+            let note = |worker: usize, range: std::ops::Range<usize>| {
+                // Long enough that every worker comes.
+                std::thread::sleep(std::time::Duration::from_millis(2 * range.len() as u64));
+                seen.lock().unwrap().push((worker, probe()));
+            };
+            pool.run(24, &note);
+            pool.run_sized(1, 2, 1, &note);
+            let seen = seen.into_inner().unwrap();
+            assert!(seen.iter().all(|&(_, bits)| bits == probed), "{n_threads} threads: {seen:x?}");
+            assert!((0..n_threads).all(|worker| seen.iter().any(|&(other, _)| other == worker)));
+        });
+    }
+}
+
+/// Loading (which rounds to 8 bits), the tables of rotations, prefill, verification and sampling.
+#[test]
+fn an_engine_on_an_odd_thread_gives_the_same_bits() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/target.gguf");
+    let answer = |n_threads: usize| {
+        let cost_profile = Some(CostProfile::free_rows(100.0));
+        let options = EngineOptions { n_threads: Some(n_threads), cost_profile, ..EngineOptions::default() };
+        let engine = Engine::open(&path, options).unwrap();
+        let mut bits = Vec::new();
+        let mut session = engine.session(SessionOptions::default()).unwrap();
+        let text = "The harbour office moves to Quay 7. The harbour office moves to";
+        session.append_text(text, crate::tokenizer::SpecialTokens::AsText).unwrap();
+        session
+            .score(
+                &crate::CancelToken::new(),
+                Some(&mut |row: &[f32]| bits.extend(row.iter().map(|x| x.to_bits()))),
+            )
+            .unwrap();
+        let sampling =
+            Sampling { temperature: 1.3, top_p: 0.9, presence_penalty: 0.3, ..Sampling::default() };
+        let mut texts = Vec::new();
+        for sampling in [Sampling::default(), sampling] {
+            let mut session = engine.session(SessionOptions::default()).unwrap();
+            session.append_text(text, crate::tokenizer::SpecialTokens::AsText).unwrap();
+            let options =
+                GenerateOptions { max_tokens: 24, ignore_eos: true, sampling, ..GenerateOptions::default() };
+            session.generate(options).unwrap().run(|_| std::ops::ControlFlow::Continue(())).unwrap();
+            texts.push(session.tokens().to_vec());
+        }
+        (bits, texts)
+    };
+    let expected = answer(1);
+    for n_threads in [1, 2] {
+        if let Some(found) = on_odd_thread(|| answer(n_threads)) {
+            assert!(found == expected, "{n_threads} threads");
+        }
+    }
+}

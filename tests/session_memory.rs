@@ -1,0 +1,64 @@
+//! What a session takes is no more than its options say: counted by the allocator itself.
+
+mod common;
+
+use common::{Rng, Tiny, plain, prompt};
+use peak_alloc::PeakAlloc;
+use refrain::{Calibration, CancelToken, GenerateOptions, ReuseConfig, SessionOptions, TokenId};
+
+#[global_allocator]
+static ALLOCATOR: PeakAlloc = PeakAlloc;
+
+/// Long contexts with wide heads, so that rotations and attention scores are a large part of all; little else.
+const TINY: Tiny = Tiny { hidden_dim: 32, n_layers: 1, head_dim: 128, context_len: 12_000, ..DEFAULT };
+const DEFAULT: Tiny = Tiny {
+    hidden_dim: 64,
+    n_layers: 2,
+    head_dim: 16,
+    context_len: 512,
+    ty: refrain::internals::kernels::BlockType::F32,
+    seed: 1,
+};
+
+/// Text in which every four tokens are new, and text of few words.
+fn texts(n: usize) -> [Vec<TokenId>; 2] {
+    let mut rng = Rng(9);
+    [(0..n).map(|_| TokenId(rng.below(256) as u32)).collect(), prompt(2, n)]
+}
+
+#[test]
+fn a_session_stays_within_what_its_options_say() {
+    let engine = TINY.engine(2);
+    let config = engine.config();
+    let drafting = SessionOptions {
+        history: false,
+        calibration: Calibration::Full,
+        reuse: Some(ReuseConfig::default()),
+        ..SessionOptions::default()
+    };
+    for (i, options) in [plain(), drafting].into_iter().enumerate() {
+        let options = SessionOptions { context_len: Some(12_000), ..options };
+        let stated = options.memory_bytes(config) as usize;
+        for (j, text) in texts(11_900).into_iter().enumerate() {
+            ALLOCATOR.reset_peak_usage();
+            let before = ALLOCATOR.current_usage();
+            let mut session = engine.session(options.clone()).unwrap();
+            // In turns, so that buffers grow more than once.
+            for part in text.chunks(2_500) {
+                session.append_tokens(part).unwrap();
+                session.prefill(&CancelToken::new(), |_, _| {}).unwrap();
+            }
+            let options = GenerateOptions { max_tokens: 64, ignore_eos: true, ..GenerateOptions::default() };
+            session.generate(options).unwrap().run(|_| std::ops::ControlFlow::Continue(())).unwrap();
+            let peak = ALLOCATOR.peak_usage() - before;
+            let drafts = session.draft_memory_usage();
+            println!("session {i}, text {j}: peak {peak} of {stated}, drafts {drafts}");
+            assert!(peak <= stated, "session {i}, text {j}: a peak of {peak} bytes, {stated} stated");
+            // It is no mere upper bound: what is not taken is the logits of a large vocabulary.
+            assert!(
+                peak + (26 << 20) > stated,
+                "session {i}, text {j}: a peak of {peak} bytes, {stated} stated"
+            );
+        }
+    }
+}
