@@ -30,10 +30,9 @@ impl Answer {
         let (sender, pieces) = mpsc::channel();
         let worker = thread::spawn(move || {
             for event in &mut generation {
-                match event {
-                    Ok(Event::Token(token)) if sender.send(token.text).is_ok() => {}
-                    // The answer has ended, or nobody reads it any more.
-                    _ => break,
+                let Ok(Event::Token(token)) = event else { break };
+                if sender.send(token.text).is_err() {
+                    break; // The screen is closed.
                 }
             }
             generation.into_session()
