@@ -118,7 +118,7 @@ fn the_bits_do_not_depend_on_when_blocks_change() {
         let times = graphs.times().unwrap();
         simulate(&times, &prefill, &[GraphKind::Prefill; 3], &plan).unwrap();
         graphs.load_all(GraphKind::Prefill).unwrap();
-        graphs.set_switching(Switching::Given(plan));
+        graphs.set_plan(plan);
         graphs.start_trace();
         let run = run(&engine, plain(), Vec::new(), &prompt, options(&Sampling::default()));
         run.assert_equal(&reference, &format!("{picks:?}"));

@@ -419,10 +419,12 @@ fn a_streamed_output_matrix_is_cancelled_within_a_piece() {
         session.append_tokens(&prompt).unwrap();
         is_open.store(false, Ordering::SeqCst);
         n_waiting.store(0, Ordering::SeqCst);
-        let handle = session.cancel_handle();
+        let options = || options(&Sampling::default());
+        let stopped = options();
+        let cancel = stopped.cancel.clone();
         let run = std::thread::scope(|scope| {
             let decodes = scope.spawn(|| {
-                let run = run_in(&mut session, options(&Sampling::default()), usize::MAX);
+                let run = run_in(&mut session, stopped, usize::MAX);
                 (session, run)
             });
             while n_waiting.load(Ordering::SeqCst) == 0 {
@@ -430,7 +432,7 @@ fn a_streamed_output_matrix_is_cancelled_within_a_piece() {
             }
             // The pass is about to wait for the output matrix, or does.
             std::thread::sleep(Duration::from_millis(50));
-            handle.cancel();
+            cancel.cancel();
             let start = Instant::now();
             while !decodes.is_finished() && start.elapsed() < Duration::from_secs(10) {
                 std::thread::sleep(Duration::from_millis(1));
@@ -444,7 +446,7 @@ fn a_streamed_output_matrix_is_cancelled_within_a_piece() {
         assert_eq!((cancelled.finish, cancelled.tokens.len()), (FinishReason::Cancelled, 0), "session {i}");
         assert_eq!(session.tokens(), prompt, "session {i}");
         // Nothing was left behind.
-        let run = run_in(&mut session, options(&Sampling::default()), usize::MAX);
+        let run = run_in(&mut session, options(), usize::MAX);
         assert_eq!((&run.tokens, run.text()), (&reference.tokens, reference.text()), "session {i}");
         assert!(run.logits == reference.logits, "session {i}");
     }

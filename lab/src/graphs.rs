@@ -140,12 +140,12 @@ pub fn measured(
     for run in 0..n_runs {
         let (name, plan) = &plans[run % plans.len()];
         graphs.load_all(GraphKind::Prefill)?;
-        graphs.set_switching(match *name {
-            "synchronous" => Switching::Synchronous,
-            "asynchronous" => Switching::Asynchronous,
-            "progressive" => Switching::Progressive,
-            _ => Switching::Given(plan.clone()),
-        });
+        match *name {
+            "synchronous" => graphs.set_switching(Switching::Synchronous),
+            "asynchronous" => graphs.set_switching(Switching::Asynchronous),
+            "progressive" => graphs.set_switching(Switching::Progressive),
+            _ => graphs.set_plan(plan.clone()),
+        }
         session.truncate(0)?;
         session.append_tokens(&tokens)?;
         let start = Instant::now();

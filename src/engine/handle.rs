@@ -13,6 +13,7 @@ use crate::engine::options::{DraftModelOptions, EngineOptions, SessionOptions};
 use crate::engine::policy::{Device, MemoryPressure, ThermalState};
 use crate::engine::session::Session;
 use crate::engine::shared::Shared;
+use crate::face::internals;
 use crate::kernels::{IsaKind, Kernels, Pool};
 use crate::model::graphs::{GraphsError, StaticGraphs};
 use crate::model::packed::ModelIdentity;
@@ -162,9 +163,11 @@ impl Engine {
         Ok(())
     }
 
-    /// The model that drafts, if there is one.
-    pub fn draft_model(&self) -> Option<Arc<DraftModel>> {
-        self.shared.draft_model()
+    internals! {
+        /// The model that drafts, if there is one.
+        fn draft_model(&self) -> Option<Arc<DraftModel>> {
+            self.shared.draft_model()
+        }
     }
 
     /// Lets sessions that are started from now on prune their drafts half-way through the model, by what this predictor says of
@@ -268,30 +271,32 @@ impl Engine {
         MachineProfile::measure(&self.shared.model, self.shared.compute(), options, progress)
     }
 
-    /// The model's layers as static graphs, where it is kept so.
-    pub fn graphs(&self) -> Option<&StaticGraphs> {
-        self.shared.model.graphs()
-    }
+    internals! {
+        /// The model's layers as static graphs, where it is kept so.
+        fn graphs(&self) -> Option<&StaticGraphs> {
+            self.shared.model.graphs()
+        }
 
-    /// The weights on their way from flash, where the model is streamed.
-    pub fn streamed(&self) -> Option<&Streamed> {
-        self.shared.model.streamed()
-    }
+        /// The weights on their way from flash, where the model is streamed.
+        fn streamed(&self) -> Option<&Streamed> {
+            self.shared.model.streamed()
+        }
 
-    /// Measures what loads and calls of static graphs take, each `rounds` times, and plans with it from now on; `None` where
-    /// the model is not kept so. Nothing else should run meanwhile.
-    ///
-    /// # Errors
-    /// [`GraphsError`]; the times are as they were.
-    pub fn measure_graphs(&self, rounds: usize) -> Result<Option<SwitchTimes>, GraphsError> {
-        let Some(graphs) = self.graphs() else { return Ok(None) };
-        let compute = self.shared.compute();
-        graphs.measure(&self.shared.model, compute, times_label(compute), rounds).map(Some)
-    }
+        /// Measures what loads and calls of static graphs take, each `rounds` times, and plans with it from now on; `None` where
+        /// the model is not kept so. Nothing else should run meanwhile.
+        ///
+        /// # Errors
+        /// [`GraphsError`]; the times are as they were.
+        fn measure_graphs(&self, rounds: usize) -> Result<Option<SwitchTimes>, GraphsError> {
+            let Some(graphs) = self.graphs() else { return Ok(None) };
+            let compute = self.shared.compute();
+            graphs.measure(&self.shared.model, compute, times_label(compute), rounds).map(Some)
+        }
 
-    /// What measurements of this model are kept under; see [`Model::identity`].
-    pub fn model_identity(&self) -> ModelIdentity {
-        self.shared.model.identity()
+        /// What measurements of this model are kept under; see [`Model::identity`].
+        fn model_identity(&self) -> ModelIdentity {
+            self.shared.model.identity()
+        }
     }
 
     /// Bytes of the weights, those of a mapped file included; of a streamed model, those that stay in memory and the ring.

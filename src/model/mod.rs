@@ -17,7 +17,7 @@ pub mod gguf;
 pub mod graphs;
 pub mod hf;
 pub mod kv_cache;
-mod layers;
+pub mod layers;
 pub mod packed;
 pub mod rope;
 mod rows;

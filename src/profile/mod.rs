@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::draft::CostProfile;
+use crate::face::internals;
 use crate::kernels::KvType;
 use crate::model::transformer::{Compute, ForwardError};
 use crate::model::{Model, ModelConfig, kv_cache::KvCacheError};
@@ -245,42 +246,44 @@ impl ProfileKey {
 }
 
 impl MachineProfile {
-    /// What it was measured on.
-    pub fn key(&self) -> &ProfileKey {
-        &self.key
-    }
+    internals! {
+        /// What it was measured on.
+        fn key(&self) -> &ProfileKey {
+            &self.key
+        }
 
-    /// Passes to the final hidden states, ascending by context, then by rows.
-    pub fn verify(&self) -> &[PassCost] {
-        &self.verify
-    }
+        /// Passes to the final hidden states, ascending by context, then by rows.
+        fn verify(&self) -> &[PassCost] {
+            &self.verify
+        }
 
-    /// The output projection, ascending by rows.
-    pub fn projection(&self) -> &[PassCost] {
-        &self.projection
-    }
+        /// The output projection, ascending by rows.
+        fn projection(&self) -> &[PassCost] {
+            &self.projection
+        }
 
-    /// Prefill chunks, ascending by rows.
-    pub fn prefill(&self) -> &[PassCost] {
-        &self.prefill
-    }
+        /// Prefill chunks, ascending by rows.
+        fn prefill(&self) -> &[PassCost] {
+            &self.prefill
+        }
 
-    /// The cost of a step behind `context` tokens when `projection_rows` rows are projected at a time: linear between the
-    /// measured contexts, and the last one's beyond it.
-    pub fn costs(&self, context: usize, projection_rows: usize) -> CostProfile {
-        let above = self.verify.iter().map(|cost| cost.context).find(|&c| c >= context);
-        let right = above.or(self.verify.last().map(|cost| cost.context)).unwrap_or(0);
-        let left = self.verify.iter().map(|cost| cost.context).rfind(|&c| c <= context).unwrap_or(right);
-        let weight = if right > left { (context - left) as f32 / (right - left) as f32 } else { 0.0 };
-        let at = |context: usize| self.verify.iter().filter(move |cost| cost.context == context);
-        let measurements: Vec<(usize, f32)> = at(left)
-            .zip(at(right))
-            .map(|(from, to)| {
-                let us = from.us + weight * (to.us - from.us);
-                (from.rows, us + self.projection_us(from.rows.min(projection_rows)))
-            })
-            .collect();
-        CostProfile::from_measurements(&measurements)
+        /// The cost of a step behind `context` tokens when `projection_rows` rows are projected at a time: linear between the
+        /// measured contexts, and the last one's beyond it.
+        fn costs(&self, context: usize, projection_rows: usize) -> CostProfile {
+            let above = self.verify.iter().map(|cost| cost.context).find(|&c| c >= context);
+            let right = above.or(self.verify.last().map(|cost| cost.context)).unwrap_or(0);
+            let left = self.verify.iter().map(|cost| cost.context).rfind(|&c| c <= context).unwrap_or(right);
+            let weight = if right > left { (context - left) as f32 / (right - left) as f32 } else { 0.0 };
+            let at = |context: usize| self.verify.iter().filter(move |cost| cost.context == context);
+            let measurements: Vec<(usize, f32)> = at(left)
+                .zip(at(right))
+                .map(|(from, to)| {
+                    let us = from.us + weight * (to.us - from.us);
+                    (from.rows, us + self.projection_us(from.rows.min(projection_rows)))
+                })
+                .collect();
+            CostProfile::from_measurements(&measurements)
+        }
     }
 
     /// What projecting rows onto the vocabulary costs.

@@ -12,6 +12,7 @@
 use half::f16;
 
 use super::error::{PredictorError, PredictorField};
+use crate::face::internals;
 use crate::kernels::{self, ActivationForm, Activations, BlockType, MatMul, PackError, PackedMatrix};
 use crate::model::Model;
 use crate::model::packed::ModelIdentity;
@@ -69,13 +70,15 @@ pub struct PredictorScratch {
 }
 
 impl Predictor {
-    /// A predictor of these parts.
-    ///
-    /// # Errors
-    /// [`PredictorError::Parts`], [`PredictorError::OutOfRange`], [`PredictorError::NotFinite`],
-    /// [`PredictorError::PoolOrder`]: they do not fit together; [`PredictorError::Memory`].
-    pub fn new(parts: PredictorParts) -> Result<Self, PredictorError> {
-        Self::named(parts, "predictor")
+    internals! {
+        /// A predictor of these parts.
+        ///
+        /// # Errors
+        /// [`PredictorError::Parts`], [`PredictorError::OutOfRange`], [`PredictorError::NotFinite`],
+        /// [`PredictorError::PoolOrder`]: they do not fit together; [`PredictorError::Memory`].
+        fn new(parts: PredictorParts) -> Result<Self, PredictorError> {
+            Self::named(parts, "predictor")
+        }
     }
 
     pub(super) fn named(parts: PredictorParts, file: &str) -> Result<Self, PredictorError> {
@@ -93,9 +96,11 @@ impl Predictor {
         Ok(Self { parts, down, pool, ones })
     }
 
-    /// What it is made of.
-    pub fn parts(&self) -> &PredictorParts {
-        &self.parts
+    internals! {
+        /// What it is made of.
+        fn parts(&self) -> &PredictorParts {
+            &self.parts
+        }
     }
 
     /// Bytes of the weights.
@@ -130,49 +135,51 @@ impl Predictor {
         Ok(())
     }
 
-    /// Takes hidden states `[n_rows, hidden_dim]` into `scratch`, and with `with_pool` scores the shadow pool for each.
-    ///
-    /// # Panics
-    /// `hidden` is not whole rows.
-    pub fn set_rows(
-        &self,
-        compute: Compute<'_>,
-        hidden: &[f32],
-        with_pool: bool,
-        scratch: &mut PredictorScratch,
-    ) {
-        let PredictorParts { hidden_dim, rank, .. } = self.parts;
-        assert!(
-            hidden.len().is_multiple_of(hidden_dim),
-            "{} values are not rows of {hidden_dim}",
-            hidden.len()
-        );
-        let n_rows = hidden.len() / hidden_dim;
-        let PredictorScratch { activations, normed, z, pool } = scratch;
-        normed.resize(hidden.len(), 0.0);
-        for (out, x) in normed.chunks_exact_mut(hidden_dim).zip(hidden.chunks_exact(hidden_dim)) {
-            kernels::rms_norm(compute.kernels, x, &self.ones, NORM_EPS, out);
-        }
-        z.resize(n_rows * rank, 0.0);
-        pool.resize(if with_pool { n_rows * self.parts.shadow_pool.len() } else { 0 }, 0.0);
-        let mut apply = |x: &[f32], n_cols: usize, w: &PackedMatrix, out: &mut [f32]| {
-            if out.is_empty() {
-                return;
+    internals! {
+        /// Takes hidden states `[n_rows, hidden_dim]` into `scratch`, and with `with_pool` scores the shadow pool for each.
+        ///
+        /// # Panics
+        /// `hidden` is not whole rows.
+        fn set_rows(
+            &self,
+            compute: Compute<'_>,
+            hidden: &[f32],
+            with_pool: bool,
+            scratch: &mut PredictorScratch,
+        ) {
+            let PredictorParts { hidden_dim, rank, .. } = self.parts;
+            assert!(
+                hidden.len().is_multiple_of(hidden_dim),
+                "{} values are not rows of {hidden_dim}",
+                hidden.len()
+            );
+            let n_rows = hidden.len() / hidden_dim;
+            let PredictorScratch { activations, normed, z, pool } = scratch;
+            normed.resize(hidden.len(), 0.0);
+            for (out, x) in normed.chunks_exact_mut(hidden_dim).zip(hidden.chunks_exact(hidden_dim)) {
+                kernels::rms_norm(compute.kernels, x, &self.ones, NORM_EPS, out);
             }
-            activations.set(compute.kernels, compute.pool, x, n_rows, n_cols, ActivationForm::F32);
-            kernels::matmul(compute.kernels, compute.pool, activations, &mut [MatMul { w, out }]);
-        };
-        apply(normed, hidden_dim, &self.down, z);
-        apply(z, rank, &self.pool, pool);
-    }
+            z.resize(n_rows * rank, 0.0);
+            pool.resize(if with_pool { n_rows * self.parts.shadow_pool.len() } else { 0 }, 0.0);
+            let mut apply = |x: &[f32], n_cols: usize, w: &PackedMatrix, out: &mut [f32]| {
+                if out.is_empty() {
+                    return;
+                }
+                activations.set(compute.kernels, compute.pool, x, n_rows, n_cols, ActivationForm::F32);
+                kernels::matmul(compute.kernels, compute.pool, activations, &mut [MatMul { w, out }]);
+            };
+            apply(normed, hidden_dim, &self.down, z);
+            apply(z, rank, &self.pool, pool);
+        }
 
-    /// The score of a token after row `row` of [`set_rows`](Self::set_rows).
-    ///
-    /// # Panics
-    /// There is no such row or no such token.
-    pub fn score(&self, scratch: &PredictorScratch, row: usize, token: TokenId) -> f32 {
-        let z = &scratch.z[row * self.parts.rank..(row + 1) * self.parts.rank];
-        up_row(&self.parts, token).iter().zip(z).map(|(up, z)| up.to_f32() * z).sum()
+        /// The score of a token after row `row` of [`set_rows`](Self::set_rows).
+        ///
+        /// # Panics
+        /// There is no such row or no such token.
+        fn score(&self, scratch: &PredictorScratch, row: usize, token: TokenId) -> f32 {
+            let z = &scratch.z[row * self.parts.rank..(row + 1) * self.parts.rank];
+            up_row(&self.parts, token).iter().zip(z).map(|(up, z)| up.to_f32() * z).sum()
+        }
     }
 
     /// The scores of the shadow pool after row `row`, in the pool's order.

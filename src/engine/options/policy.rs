@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::draft::VERIFY_ROWS_MAX;
-use crate::setters::setters;
+use crate::face::setters;
 
 /// When a session drafts, and how many rows. None of it changes a bit of the output.
 ///

@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::Session;
 use crate::cancel::CancelToken;
 use crate::engine::error::{GenerateError, SessionError};
+use crate::face::internals;
 use crate::kernels;
 use crate::model::Interlude;
 use crate::model::transformer::{Compute, PassEnd};
@@ -62,30 +63,32 @@ impl Session {
         Ok(Score { perplexity: (-mean).exp(), log_probabilities })
     }
 
-    /// Gives what the model makes of each of the session's tokens, in order: the hidden state before layer `layer_idx` (counted from
-    /// 0, which is the embedding) and the final logits.
-    ///
-    /// The tokens are run again from the first, in prefill chunks; afterwards the KV cache holds them. They are those that
-    /// [`Session::generate`] would go on from, the beginning of an answer included.
-    ///
-    /// # Errors
-    /// [`SessionError::OutOfRange`]: there is no such layer; as [`Session::prefill`]; `ForwardError::Undivided` where the layers are
-    /// static graphs.
-    pub fn trace(
-        &mut self,
-        cancel: &CancelToken,
-        layer_idx: usize,
-        receive: &mut dyn FnMut(Traced<'_>),
-    ) -> Result<(), GenerateError> {
-        let max = self.shared.model.config().n_layers - 1;
-        if layer_idx > max {
-            let option = "layer_idx";
-            return Err(SessionError::OutOfRange { option, given: layer_idx, min: 0, max }.into());
+    internals! {
+        /// Gives what the model makes of each of the session's tokens, in order: the hidden state before layer `layer_idx` (counted from
+        /// 0, which is the embedding) and the final logits.
+        ///
+        /// The tokens are run again from the first, in prefill chunks; afterwards the KV cache holds them. They are those that
+        /// [`Session::generate`] would go on from, the beginning of an answer included.
+        ///
+        /// # Errors
+        /// [`SessionError::OutOfRange`]: there is no such layer; as [`Session::prefill`]; `ForwardError::Undivided` where the layers are
+        /// static graphs.
+        fn trace(
+            &mut self,
+            cancel: &CancelToken,
+            layer_idx: usize,
+            receive: &mut dyn FnMut(Traced<'_>),
+        ) -> Result<(), GenerateError> {
+            let max = self.shared.model.config().n_layers - 1;
+            if layer_idx > max {
+                let option = "layer_idx";
+                return Err(SessionError::OutOfRange { option, given: layer_idx, min: 0, max }.into());
+            }
+            let mut copied = Copied { layer_idx, hidden: Vec::new() };
+            self.run_again(cancel, Some(&mut copied), |_, position, hidden, logits| {
+                receive(Traced { position, hidden, logits });
+            })
         }
-        let mut copied = Copied { layer_idx, hidden: Vec::new() };
-        self.run_again(cancel, Some(&mut copied), |_, position, hidden, logits| {
-            receive(Traced { position, hidden, logits });
-        })
     }
 
     /// Calls `receive` with (tokens, position, copied hidden state or nothing, logits).

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use thiserror::Error;
 
+use crate::face::internals;
 use crate::kernels::{BlockType, FloatEnv};
 use crate::model::config::{ConfigError, ModelConfig};
 use crate::model::gguf::{GgufError, GgufFile};
@@ -244,19 +245,21 @@ impl Checkpoint {
         open::from_packed(PackedFile::from_bytes(bytes, name)?)
     }
 
-    /// The packed file, where the model is one.
-    pub fn packed(&self) -> Option<&PackedFile> {
-        match &self.container {
-            Container::Packed(file) => Some(file),
-            _ => None,
+    internals! {
+        /// The packed file, where the model is one.
+        fn packed(&self) -> Option<&PackedFile> {
+            match &self.container {
+                Container::Packed(file) => Some(file),
+                _ => None,
+            }
         }
-    }
 
-    /// The folder of static graphs, where the model is one.
-    pub fn graphs(&self) -> Option<&GraphFolder> {
-        match &self.container {
-            Container::Graphs(folder) => Some(folder),
-            _ => None,
+        /// The folder of static graphs, where the model is one.
+        fn graphs(&self) -> Option<&GraphFolder> {
+            match &self.container {
+                Container::Graphs(folder) => Some(folder),
+                _ => None,
+            }
         }
     }
 
@@ -274,9 +277,11 @@ impl Checkpoint {
         &self.name
     }
 
-    /// The tensor of a role; `None` where the architecture has none (a tied head, say).
-    pub fn tensor(&self, id: WeightId) -> Option<&TensorInfo> {
-        self.weights.get(&id)
+    internals! {
+        /// The tensor of a role; `None` where the architecture has none (a tied head, say).
+        fn tensor(&self, id: WeightId) -> Option<&TensorInfo> {
+            self.weights.get(&id)
+        }
     }
 
     /// All tensors that have a role, in no order.
@@ -298,22 +303,24 @@ impl Checkpoint {
         self.weights.values().filter_map(bytes).sum()
     }
 
-    /// Reads a tensor's bytes: row-major, in the type that [`TensorInfo::ty`] names, by positioned reads.
-    ///
-    /// # Errors
-    /// [`LoadError::NoSuchWeight`], [`LoadError::PackedTensor`] where the model is packed, or the container's read error.
-    pub fn read(&self, id: WeightId) -> Result<Vec<u8>, LoadError> {
-        let no_such = || LoadError::NoSuchWeight { file: self.name.clone(), id };
-        let info = self.weights.get(&id).ok_or_else(no_such)?;
-        match &self.container {
-            Container::Gguf(file) => Ok(file.read(file.tensor(&info.name).ok_or_else(no_such)?)?),
-            Container::Hf(folder) => {
-                let (shard, tensor) = folder.tensor(&info.name).ok_or_else(no_such)?;
-                Ok(shard.read(tensor)?)
-            }
-            Container::Packed(_) | Container::Graphs(_) => {
-                let (file, tensor) = (self.name.clone(), info.name.clone());
-                Err(LoadError::PackedTensor { file, tensor })
+    internals! {
+        /// Reads a tensor's bytes: row-major, in the type that [`TensorInfo::ty`] names, by positioned reads.
+        ///
+        /// # Errors
+        /// [`LoadError::NoSuchWeight`], [`LoadError::PackedTensor`] where the model is packed, or the container's read error.
+        fn read(&self, id: WeightId) -> Result<Vec<u8>, LoadError> {
+            let no_such = || LoadError::NoSuchWeight { file: self.name.clone(), id };
+            let info = self.weights.get(&id).ok_or_else(no_such)?;
+            match &self.container {
+                Container::Gguf(file) => Ok(file.read(file.tensor(&info.name).ok_or_else(no_such)?)?),
+                Container::Hf(folder) => {
+                    let (shard, tensor) = folder.tensor(&info.name).ok_or_else(no_such)?;
+                    Ok(shard.read(tensor)?)
+                }
+                Container::Packed(_) | Container::Graphs(_) => {
+                    let (file, tensor) = (self.name.clone(), info.name.clone());
+                    Err(LoadError::PackedTensor { file, tensor })
+                }
             }
         }
     }

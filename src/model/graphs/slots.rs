@@ -13,7 +13,8 @@ use crate::kernels::PageBuf;
 use crate::schedule::{GraphKind, Plan, SwitchTimes};
 
 /// When the blocks change from prefill graphs to verify graphs. None of it changes a bit of the output.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Switching {
     /// As [`progressive`](crate::schedule::progressive) plans it from the target's times.
     #[default]
@@ -22,9 +23,6 @@ pub enum Switching {
     Asynchronous,
     /// All blocks when the prefill is over.
     Synchronous,
-    /// By this plan, where the prefill has as many chunks and the blocks hold the graphs that it was made for; otherwise blocks
-    /// change when the first verification batch comes.
-    Given(Plan),
 }
 
 /// What was done, when. For measurements: of a trace the first 16384 entries are kept.
@@ -69,6 +67,8 @@ pub(super) struct State {
     queue: VecDeque<usize>,
     pub(super) schedule: Option<Schedule>,
     pub(super) switching: Switching,
+    /// A plan that takes the place of `switching`.
+    pub(super) given: Option<Plan>,
     pub(super) times: Option<Arc<SwitchTimes>>,
     pub(super) memory: GraphMemory,
     pub(super) n_loads: u64,
@@ -134,6 +134,7 @@ impl Slots {
             queue: VecDeque::new(),
             schedule: None,
             switching: Switching::default(),
+            given: None,
             times: None,
             memory,
             n_loads: 0,

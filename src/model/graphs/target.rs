@@ -12,7 +12,9 @@ use super::{GraphsError, LayersError, loader};
 use crate::kernels::PageBuf;
 use crate::model::packed::Piece;
 use crate::model::transformer::PassEnd;
-use crate::schedule::{GraphKind, Prefill, SwitchTimes, asynchronous, progressive, simulate, synchronous};
+use crate::schedule::{
+    GraphKind, Plan, Prefill, SwitchTimes, asynchronous, progressive, simulate, synchronous,
+};
 use crate::stream::ReadMode;
 
 /// The layers of a model as static graphs, of which each block holds one at a time.
@@ -88,7 +90,14 @@ impl StaticGraphs {
 
     /// From the next prefill on, blocks change as `switching` says.
     pub fn set_switching(&self, switching: Switching) {
-        self.slots.lock().switching = switching;
+        let mut state = self.slots.lock();
+        (state.switching, state.given) = (switching, None);
+    }
+
+    /// From the next prefill on, blocks change by `plan`, if the prefill has as many chunks and the blocks hold the graphs that
+    /// the plan was made for. Otherwise they change when the first verification batch comes.
+    pub fn set_plan(&self, plan: Plan) {
+        self.slots.lock().given = Some(plan);
     }
 
     /// The times that plans are made from, once they are measured or given.
@@ -166,17 +175,15 @@ impl StaticGraphs {
         }
         let prefill = Prefill::new(context, n_rows, chunk_len);
         let initial: Vec<GraphKind> = state.slots.iter().filter_map(Slot::graph).collect();
-        let plan = match (&state.switching, &state.times) {
-            (Switching::Progressive, Some(times)) => progressive(times, &prefill, &initial),
-            (Switching::Synchronous, _) => synchronous(&prefill, &initial),
-            (Switching::Given(plan), Some(times)) => match simulate(times, &prefill, &initial, plan) {
+        let plan = match (&state.given, state.switching, &state.times) {
+            (Some(plan), _, Some(times)) => match simulate(times, &prefill, &initial, plan) {
                 Ok(_) => plan.clone(),
-                Err(_) => Default::default(),
+                Err(_) => Plan::default(),
             },
+            (None, Switching::Progressive, Some(times)) => progressive(times, &prefill, &initial),
+            (None, Switching::Synchronous, _) => synchronous(&prefill, &initial),
             // Without times there is nothing to plan with.
-            (Switching::Asynchronous | Switching::Progressive | Switching::Given(_), _) => {
-                asynchronous(&prefill, &initial)
-            }
+            _ => asynchronous(&prefill, &initial),
         };
         state.schedule = Some(Schedule { plan, next: 0, n_computed: 0 });
         state.advance();
