@@ -12,8 +12,8 @@ use refrain::internals::kernels::{BlockType, quantize};
 use refrain::internals::model::gguf::{GgufArray, GgufValue, GgufWriter};
 use refrain::{
     CancelToken, Checkpoint, DraftSource, Drafting, Engine, EngineOptions, Event, FinishReason, ForwardError,
-    GenerateError, GenerateOptions, LogitsProcessor, Origin, Quantize, Sampling, Session, SessionOptions,
-    Stats, TokenId,
+    GenerateError, GenerateOptions, IsaKind, LogitsProcessor, Origin, Quantize, Sampling, Session,
+    SessionOptions, Stats, TokenId,
 };
 
 /// A small generator of numbers for test data (SplitMix64).
@@ -151,6 +151,7 @@ impl Tiny {
 
     pub fn options(self) -> EngineOptions {
         EngineOptions {
+            isa: isa(),
             quantize: Quantize::Keep,
             // Rows are free, so the builder drafts all that it may.
             cost_profile: Some(CostProfile::free_rows(100.0)),
@@ -162,6 +163,13 @@ impl Tiny {
         let checkpoint = Checkpoint::from_gguf_bytes(self.gguf().into(), "tiny").expect("a valid model");
         Engine::load(&checkpoint, options, None).expect("a loadable model")
     }
+}
+
+/// The instruction set named by `REFRAIN_TEST_ISA`; without it, engines choose the fastest of this machine.
+fn isa() -> Option<IsaKind> {
+    let name = std::env::var("REFRAIN_TEST_ISA").ok()?;
+    let named = IsaKind::ALL.into_iter().find(|isa| isa.name() == name);
+    Some(named.unwrap_or_else(|| panic!("REFRAIN_TEST_ISA: no instruction set is called {name}")))
 }
 
 /// A GGUF file in memory, with the data of its tensors in the order declared.
@@ -358,8 +366,8 @@ pub fn fixtures() -> &'static Path {
 
 /// The fixture target. Batches cost the same at every length, so the builder drafts all that it may.
 pub fn fixture_engine() -> Engine {
-    let options =
-        EngineOptions { cost_profile: Some(CostProfile::free_rows(100.0)), ..EngineOptions::default() };
+    let cost_profile = Some(CostProfile::free_rows(100.0));
+    let options = EngineOptions { isa: isa(), cost_profile, ..EngineOptions::default() };
     Engine::open(&fixtures().join("target.gguf"), options).expect("the fixture model")
 }
 
