@@ -24,6 +24,9 @@ const INBOX: &str = ".inbox";
 /// Processes that hand in at the same moment may exceed it by one each.
 pub(super) const HAND_INS_MAX: usize = 512;
 
+/// Tokens that are read at a time, of responses of any length: 64 MiB. The others wait until these are taken in.
+const READ_TOKENS_MAX: usize = 1 << 24;
+
 /// Attempts to hand in: a writer that starts removes unfinished files, for it cannot tell them from those of a crash.
 const ATTEMPTS: usize = 3;
 
@@ -98,14 +101,20 @@ impl Inbox<'_> {
 
     /// Reads what was handed in, and changes nothing. A file that goes meanwhile was taken in.
     pub(super) fn read(&self) -> Result<HandIns, HistoryError> {
-        let mut found = HandIns::default();
+        let (mut found, mut n_tokens) = (HandIns::default(), 0);
         for name in self.names()?.unwrap_or_default() {
             let Some((namespace, number)) = parse(&name) else { continue };
             let path = self.path().join(&name);
             match read_hand_in(self.disk, &path, self.place(&namespace, number)) {
-                Ok(record) => found.by_namespace.entry(namespace).or_default().push((record, path)),
+                Ok(record) => {
+                    n_tokens += record.tokens.len();
+                    found.by_namespace.entry(namespace).or_default().push((record, path));
+                }
                 Err(HistoryError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => found.left_out.push(LeftOut::of(error)?),
+            }
+            if n_tokens > READ_TOKENS_MAX {
+                break;
             }
         }
         found.by_namespace.values_mut().for_each(|records| records.sort_by_key(|(record, _)| record.id));

@@ -210,9 +210,9 @@ impl HistoryLog {
             Role::HandIn => {
                 let record = Record { id: shared.next_id(), tokens: response.into() };
                 let id = record.id;
+                let here = shared.ensure_read_namespace(namespace)?;
                 shared.inbox().put(namespace, &record)?;
-                let namespace = shared.ensure_read_namespace(namespace)?;
-                let mut namespace = write(&namespace);
+                let mut namespace = write(&here);
                 namespace.push(record);
                 let is_long = namespace.n_live_tokens() > 2 * max as usize;
                 drop(namespace);

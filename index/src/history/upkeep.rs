@@ -29,9 +29,11 @@ pub(super) fn maintain(
         match merge(context, namespace) {
             Ok(true) => {}
             Ok(false) => return Ok(renewed),
-            // A segment whose damage was found now. Written anew, it is merged the next time round.
-            Err(HistoryError::Damaged { .. }) => renewed.extend(renew(context, namespace)?),
-            Err(error) => return Err(error),
+            // Damage of a segment that was found now: written anew, it is merged the next time round.
+            Err(error) => match renew(context, namespace)? {
+                more if more.is_empty() => return Err(error),
+                more => renewed.extend(more),
+            },
         }
     }
 }
