@@ -236,10 +236,13 @@ impl From<IndexError> for Failure {
 impl From<HistoryError> for Failure {
     fn from(error: HistoryError) -> Self {
         let advice = match error {
-            HistoryError::InUse { .. } => "wait for it to end; `run` and `chat` go without by --no-history",
+            HistoryError::InUse { .. } => {
+                "one process at a time forgets and repairs: wait for the other to end"
+            }
             HistoryError::Damaged { .. } => {
                 "`refrain history repair` drops what is damaged, and nothing else"
             }
+            HistoryError::ReadOnly { .. } => "check the permissions of the folder",
             HistoryError::NoSuchRecord { .. } => "`refrain history list` shows them",
             _ => "name another folder with --history",
         };

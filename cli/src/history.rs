@@ -1,10 +1,13 @@
 //! The history that lasts: kept by `run` and `chat`, shown and forgotten by `refrain history`.
 
+use std::cell::RefCell;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use refrain::{Drafting, Engine, Session, SessionOptions, TokenId};
-use refrain_index::history::{HistoryError, HistoryKey, HistoryLog, HistoryOptions, RecordId, Recovered};
+use refrain_index::history::{
+    Access, HistoryError, HistoryKey, HistoryLog, HistoryOptions, LeftOut, LeftOutReason, RecordId,
+};
 
 use crate::args::{FolderArgs, ForgetArgs, HistoryArgs, HistoryCommand, HistoryCommandArgs};
 use crate::failure::{Exit, Failure};
@@ -15,22 +18,26 @@ use crate::terminal::{AnswerStream, note, visible};
 pub(crate) struct History {
     log: Option<HistoryLog>,
     namespace: &'static str,
+    /// What the user was told is left out.
+    noted: RefCell<Vec<LeftOut>>,
 }
 
 impl History {
-    /// Opens the history of the engine's model. The folder that a user names must be usable; without the default one an answer
-    /// is as good, so what is wrong with it is a note.
+    /// Opens the history of the engine's model. A folder that a user names must be one that can be read; without the default
+    /// one an answer is as good, so that a failure is a note. Damage, and another process that writes, are notes too.
     pub(crate) fn open(
         args: &HistoryArgs,
         engine: &Engine,
         namespace: &'static str,
     ) -> Result<Self, Failure> {
+        let open =
+            |folder: &Path| HistoryLog::open(folder, HistoryKey::of(engine), HistoryOptions::default());
         let log = match (&args.history, default_folder()) {
             _ if args.no_history => None,
-            (Some(folder), _) => Some(open(folder, engine)?),
+            (Some(folder), _) => Some(open(folder)?),
             (None, Some(folder)) => {
                 let is_new = !folder.exists();
-                let opened = open(&folder, engine).map_err(Failure::from);
+                let opened = open(&folder).map_err(Failure::from);
                 if let Err(failure) = &opened {
                     note(&visible(&format!("answers are not kept: {}", failure.line())));
                 } else if is_new {
@@ -43,7 +50,25 @@ impl History {
             }
             (None, None) => None,
         };
-        Ok(Self { log, namespace })
+        match log.as_ref().map(HistoryLog::access) {
+            Some(Access::HandIn) => note("another process writes the history: answers are handed in to it"),
+            Some(Access::Read { reason }) => note(&visible(&format!("answers are not kept: {reason}"))),
+            _ => {}
+        }
+        let history = Self { log, namespace, noted: RefCell::default() };
+        history.note_left_out();
+        Ok(history)
+    }
+
+    /// Says what is left out and was not said before.
+    fn note_left_out(&self) {
+        let Some(log) = &self.log else { return };
+        let mut noted = self.noted.borrow_mut();
+        let is_noted =
+            |of: &LeftOut| noted.iter().any(|noted| (&noted.path, noted.offset) == (&of.path, of.offset));
+        let new: Vec<LeftOut> = log.left_out().into_iter().filter(|left_out| !is_noted(left_out)).collect();
+        note_all(&new);
+        noted.extend(new);
     }
 
     /// Starts a session that drafts from the history.
@@ -61,29 +86,25 @@ impl History {
     /// Keeps an answer. The user has it already, so a failure is a note.
     pub(crate) fn keep(&self, answer: &[TokenId]) {
         let Some(log) = self.log.as_ref().filter(|_| !answer.is_empty()) else { return };
-        let kept = log.append(self.namespace, answer).and_then(|_| log.maintain());
-        if let Err(error) = kept {
+        // A folder that is only read was noted when it was opened; it may be writable again.
+        let kept = match log.append(self.namespace, answer) {
+            Err(HistoryError::ReadOnly { .. }) => Ok(()),
+            kept => kept.map(drop),
+        };
+        if let Err(error) = kept.and_then(|()| log.maintain()) {
             note(&visible(&format!("the answer may not be kept: {error}")));
         }
+        self.note_left_out();
     }
 }
 
-/// Opens a model's history and says what a crash has left of it.
-fn open(folder: &Path, engine: &Engine) -> Result<HistoryLog, HistoryError> {
-    let log = HistoryLog::open(folder, HistoryKey::of(engine), HistoryOptions::default())?;
-    note_all(log.recovered());
-    Ok(log)
-}
-
-fn note_all(recovered: &[Recovered]) {
-    for recovered in recovered {
-        let what = if recovered.torn { "an answer that was cut short by a crash" } else { "damage" };
-        note(&visible(&format!(
-            "dropped {} bytes at {} of {}: {what}",
-            recovered.bytes,
-            recovered.offset,
-            recovered.path.display()
-        )));
+/// Says what the history goes on without.
+fn note_all(left_out: &[LeftOut]) {
+    for left_out in left_out {
+        note(&visible(&format!("left out of the history: {left_out}")));
+    }
+    if left_out.iter().any(|left_out| matches!(left_out.reason, LeftOutReason::Damaged(_))) {
+        note("everything else is used; `refrain history repair` removes what is damaged");
     }
 }
 
@@ -111,19 +132,19 @@ pub(crate) fn history(args: &HistoryCommandArgs) -> Result<Exit, Failure> {
 }
 
 /// The histories of all models in a folder.
-fn open_all(folder: &FolderArgs, options: &HistoryOptions) -> Result<Vec<HistoryLog>, Failure> {
+fn open_all(folder: &FolderArgs) -> Result<Vec<HistoryLog>, Failure> {
     let folder = folder.history.clone().or_else(default_folder);
     let folder =
         folder.ok_or_else(|| Failure::usage("there is no default folder", "name one with --history"))?;
     let keys = HistoryLog::keys(&folder)?;
-    let logs = keys.into_iter().map(|key| HistoryLog::open(&folder, key, options.clone()));
+    let logs = keys.into_iter().map(|key| HistoryLog::open(&folder, key, HistoryOptions::default()));
     Ok(logs.collect::<Result<_, _>>()?)
 }
 
 fn list(folder: &FolderArgs) -> Result<Exit, Failure> {
     let mut out = AnswerStream::stdout();
-    for log in open_all(folder, &HistoryOptions::default())? {
-        note_all(log.recovered());
+    for log in open_all(folder)? {
+        note_all(&log.left_out());
         for info in log.list() {
             let time = utc(info.record.0 / 1_000_000);
             let (record, n_tokens, model) = (info.record, info.n_tokens, short(&log));
@@ -136,8 +157,7 @@ fn list(folder: &FolderArgs) -> Result<Exit, Failure> {
 
 fn stats(folder: &FolderArgs) -> Result<Exit, Failure> {
     let mut out = AnswerStream::stdout();
-    for log in open_all(folder, &HistoryOptions::default())? {
-        note_all(log.recovered());
+    for log in open_all(folder)? {
         for namespace in log.stats().namespaces {
             out.line(&format!(
                 "{}  {:<10}  {} answers, {} tokens, {:.1} MB in a log and {} segments",
@@ -149,13 +169,15 @@ fn stats(folder: &FolderArgs) -> Result<Exit, Failure> {
                 namespace.n_segments,
             ))?;
         }
-        log.verify()?;
+        // What it finds is left out from then on.
+        let _ = log.verify();
+        note_all(&log.left_out());
     }
     Ok(Exit::Done)
 }
 
 fn forget(args: &ForgetArgs) -> Result<Exit, Failure> {
-    let logs = open_all(&args.folder, &HistoryOptions::default())?;
+    let logs = open_all(&args.folder)?;
     for &record in &args.records {
         let mut is_found = false;
         // Numbers are times: two models rarely share one, and then either answer may be meant.
@@ -175,15 +197,20 @@ fn forget(args: &ForgetArgs) -> Result<Exit, Failure> {
         for name in names.filter(|name| args.all || args.namespace.contains(name)) {
             log.forget_namespace(&name)?;
         }
+        let is_whole_file =
+            |left_out: &LeftOut| left_out.aside.is_none() && left_out.reason != LeftOutReason::Torn;
+        for left_out in log.left_out().into_iter().filter(is_whole_file) {
+            note(&visible(&format!("not read, and may hold what is forgotten: {left_out}")));
+        }
     }
     Ok(Exit::Done)
 }
 
 fn repair(folder: &FolderArgs) -> Result<Exit, Failure> {
-    let options = HistoryOptions { repair: true, ..HistoryOptions::default() };
-    for log in open_all(folder, &options)? {
-        note_all(log.recovered());
-        note_all(&log.repair()?);
+    for log in open_all(folder)? {
+        for dropped in log.repair()? {
+            note(&visible(&format!("dropped {dropped}")));
+        }
     }
     Ok(Exit::Done)
 }

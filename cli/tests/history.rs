@@ -2,7 +2,9 @@
 
 mod support;
 
+use std::io::{Read, Write};
 use std::path::Path;
+use std::process::{Child, Stdio};
 
 use refrain_index::history::{HistoryLog, HistoryOptions};
 use serde_json::Value;
@@ -76,32 +78,96 @@ fn what_is_forgotten_is_not_drafted_from() {
     assert!(forget(&[]).refused(2).contains("required"));
 }
 
-#[test]
-fn a_history_in_use_is_refused_at_once() {
-    let folder = tempfile::tempdir().unwrap();
-    report(run(folder.path(), &[]));
-    let key = HistoryLog::keys(folder.path()).unwrap()[0];
-    let _held = HistoryLog::open(folder.path(), key, HistoryOptions::default()).unwrap();
-    assert!(run(folder.path(), &[]).refused(3).contains("in use"));
-    assert!(refrain(&["history", "list", "--history", arg(folder.path())]).refused(3).contains("in use"));
+/// A chat that runs, with one answer given, and writes the history; it ends with its standard input.
+fn chat(folder: &Path) -> Child {
+    let args = ["chat", "--max-tokens", "8", "--stats", "off", "--history", arg(folder)];
+    let mut child = command(&args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
+    writeln!(child.stdin.as_mut().expect("piped"), "Hello.").expect("it reads");
+    // Something of the answer: the history is open then.
+    let stdout = child.stdout.as_mut().expect("piped");
+    stdout.read_exact(&mut [0]).expect("an answer");
+    child
 }
 
 #[test]
-fn damage_is_named_and_repaired() {
+fn a_second_program_drafts_and_hands_its_answers_in() {
     let folder = tempfile::tempdir().unwrap();
-    report(run(folder.path(), &[]));
+    let first = report(run(folder.path(), &[]));
+    let mut chat = chat(folder.path());
+    for _ in 0..2 {
+        let ran = run(folder.path(), &[]);
+        assert!(ran.stderr.contains("answers are handed in"), "{}", ran.stderr);
+        let second = report(ran);
+        assert_eq!(second["text"], first["text"]);
+        assert!(history(&second) > 0, "{second}");
+    }
+    let runs = |listed: Vec<String>| listed.iter().filter(|line| line.contains("  run ")).count();
+    assert_eq!(runs(list(folder.path())), 3);
+    // What changes other files waits for the one that writes.
+    let forget = refrain(&["history", "forget", "--all", "--history", arg(folder.path())]);
+    assert!(forget.refused(3).contains("in use"));
+    drop(chat.stdin.take());
+    chat.wait_with_output().expect("ends");
+    assert_eq!(runs(list(folder.path())), 3, "taken in");
+    refrain(&["history", "forget", "--all", "--history", arg(folder.path())]).done();
+    assert_eq!(list(folder.path()), Vec::<String>::new());
+}
+
+#[test]
+fn a_second_program_shares_the_default_folder_too() {
+    let home = tempfile::tempdir().unwrap();
+    let run = || {
+        let args = ["run", "--max-tokens", "8", "--stats", "off", REQUEST];
+        let output =
+            command(&args).env("HOME", home.path()).env("LOCALAPPDATA", home.path()).output().unwrap();
+        assert!(output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    run();
+    let folder =
+        [".local/share/refrain/history", "refrain/history", "Library/Application Support/refrain/history"]
+            .map(|place| home.path().join(place));
+    let folder = folder.into_iter().find(|folder| folder.exists()).expect("a default folder");
+    let key = HistoryLog::keys(&folder).unwrap()[0];
+    let held = HistoryLog::open(&folder, key, HistoryOptions::default()).unwrap();
+    assert!(run().contains("answers are handed in"));
+    held.maintain().unwrap();
+    assert_eq!(held.list().len(), 2);
+}
+
+#[test]
+fn damage_is_left_out_with_a_notice_until_it_is_repaired() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = report(run(folder.path(), &[]));
     report(run(folder.path(), &[]));
     let key = HistoryLog::keys(folder.path()).unwrap()[0];
     let log = folder.path().join(key.to_string()).join("run/log-1");
     let mut bytes = std::fs::read(&log).unwrap();
     bytes[100] ^= 1;
-    std::fs::write(&log, bytes).unwrap();
-    let message = run(folder.path(), &[]).refused(3);
-    assert!(message.contains("log-1` is damaged at byte 64") && message.contains("repair"), "{message}");
+    std::fs::write(&log, &bytes).unwrap();
+    let ran = run(folder.path(), &[]);
+    let message = &ran.stderr;
+    assert!(message.contains("log-1`, byte 64") && message.contains("history repair"), "{message}");
+    let report = report(ran);
+    assert_eq!(report["text"], first["text"]);
+    assert!(history(&report) > 0, "the other answer drafts: {report}");
+    assert_eq!(list(folder.path()).len(), 2);
+    // Nothing is gone before it is asked for.
+    let aside = log.with_file_name("damaged.log-1");
+    assert_eq!(std::fs::read(&aside).unwrap(), bytes);
     let repaired = refrain(&["history", "repair", "--history", arg(folder.path())]);
     assert!(repaired.stderr.contains("dropped"), "{}", repaired.stderr);
     repaired.done();
-    assert_eq!(list(folder.path()).len(), 1);
+    assert!(!aside.exists());
+    assert_eq!(list(folder.path()).len(), 2);
+}
+
+#[test]
+fn a_folder_that_is_none_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, "mine").unwrap();
+    assert!(run(&file, &[]).refused(3).contains("--history"));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! A log or a segment of a history: as it is, and with its checksums made right, so that what stands in it is reached.
 //!
 //! The first byte says which of the two, and whether the rest is the file, or numbers to write over one that is sound. It takes the
-//! file's place in a folder that is whole otherwise. Whatever it is, the folder opens or is refused, drafts, and can be repaired.
+//! file's place in a folder that is whole otherwise. Whatever it is, the folder opens, drafts, and can be repaired.
 #![no_main]
 
 use std::fs;
@@ -10,6 +10,7 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use refrain::{Candidates, DraftSource, TokenId};
+use refrain_index::history::Access;
 use refrain_index::{HistoryKey, HistoryLog, HistoryOptions, SyncPolicy};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
@@ -27,7 +28,7 @@ struct Folder {
 impl Folder {
     fn new() -> Self {
         let path = std::env::temp_dir().join(format!("refrain-fuzz-history-{}", std::process::id()));
-        let log = HistoryLog::open(&path, KEY, options(false)).expect("a new folder");
+        let log = HistoryLog::open(&path, KEY, options()).expect("a new folder");
         for i in 0..4u32 {
             log.append("a", &response(i)).expect("appends");
         }
@@ -71,8 +72,8 @@ fn edited(whole: &[u8], edits: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn options(repair: bool) -> HistoryOptions {
-    HistoryOptions { sync: SyncPolicy::Never, live_tokens_max: 16, repair, ..HistoryOptions::default() }
+fn options() -> HistoryOptions {
+    HistoryOptions { sync: SyncPolicy::Never, live_tokens_max: 16, ..HistoryOptions::default() }
 }
 
 fn response(i: u32) -> Vec<TokenId> {
@@ -80,11 +81,10 @@ fn response(i: u32) -> Vec<TokenId> {
 }
 
 fn use_folder() {
-    match HistoryLog::open(&FOLDER.path, KEY, options(false)) {
-        Ok(log) => use_log(&log),
-        // Of a newer version, or from elsewhere: that is not for a repair to drop.
-        Err(_) => drop(HistoryLog::open(&FOLDER.path, KEY, options(true)).map(|log| use_log(&log))),
-    }
+    // Whatever the file is, it is left out, and the rest of the folder is used.
+    let log = HistoryLog::open(&FOLDER.path, KEY, options()).expect("opens");
+    assert!(matches!(log.access(), Access::Write), "{:?}", log.access());
+    use_log(&log);
 }
 
 fn use_log(log: &HistoryLog) {

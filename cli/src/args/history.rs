@@ -31,7 +31,7 @@ pub(crate) enum HistoryCommand {
     Stats(FolderArgs),
     /// Remove answers from the disk.
     Forget(ForgetArgs),
-    /// Drop what is damaged, and nothing else, so that the history can be opened again.
+    /// Remove what is damaged, and nothing else. Damaged files do no harm: they are left out and set aside.
     Repair(FolderArgs),
 }
 

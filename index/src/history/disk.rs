@@ -1,10 +1,11 @@
 //! What the history asks of a file system: few operations, so that tests can let each of them fail.
 
 use std::any::Any;
+use std::ffi::OsString;
 use std::fmt;
 use std::fs::{self, File, TryLockError};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use super::HistoryError;
@@ -17,8 +18,10 @@ pub(super) trait Disk: fmt::Debug + Send + Sync {
     fn create_dir(&self, path: &Path) -> io::Result<()>;
     /// Names in a folder, in any order; those that are not text are left out.
     fn list(&self, path: &Path) -> io::Result<Vec<String>>;
-    /// Opens a file that is there, to read and write.
+    /// Opens an existing file for reading.
     fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
+    /// Opens an existing file for reading and writing.
+    fn open_to_write(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
     /// Creates an empty file, in place of one that is there.
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
     /// Renames a file; one of the new name is replaced.
@@ -49,6 +52,27 @@ pub(super) trait DiskFile: fmt::Debug + Send + Sync {
 
 /// Ends of names that are written and then renamed; what a crash leaves of them is removed.
 pub(super) const PARTIAL: &str = ".partial";
+
+/// Removes a file, if it is there.
+pub(super) fn remove(disk: &dyn Disk, path: &Path) -> Result<(), HistoryError> {
+    match disk.remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error("remove", path)(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Start of the names of damaged files that were set aside. No file of the history has a name with this start.
+pub(super) const ASIDE: &str = "damaged.";
+
+/// Gives a damaged file a name under which no part of the history reads it. The folder is not synced: after a crash the file
+/// may have its old name, and is found damaged again.
+pub(super) fn set_aside(disk: &dyn Disk, path: &Path) -> Result<PathBuf, HistoryError> {
+    let mut name = OsString::from(ASIDE);
+    name.push(path.file_name().expect("files of the store have names"));
+    let aside = path.with_file_name(name);
+    disk.rename(path, &aside).map_err(io_error("set aside", path))?;
+    Ok(aside)
+}
 
 /// Puts a whole file at `path`, durably, or leaves things as they were (but for a file that ends in [`PARTIAL`], where even
 /// removing fails). Only where the folder's sync fails, the file has its name already.
@@ -94,6 +118,10 @@ impl Disk for RealDisk {
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        Ok(Box::new(File::open(path)?))
+    }
+
+    fn open_to_write(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
         Ok(Box::new(File::options().read(true).write(true).open(path)?))
     }
 

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use thiserror::Error;
 
@@ -19,11 +20,27 @@ pub enum HistoryError {
         /// What the system said.
         source: io::Error,
     },
-    /// Another process has the history of this model open.
+    /// Another process writes the history of this model, so this one cannot forget or repair.
     #[error("`{}` is in use by another process", path.display())]
     InUse {
         /// The folder.
         path: PathBuf,
+    },
+    /// The history was opened for reading only.
+    #[error("`{}` is only read: {reason}", path.display())]
+    ReadOnly {
+        /// The folder.
+        path: PathBuf,
+        /// Why it cannot be written.
+        reason: Arc<HistoryError>,
+    },
+    /// The responses that other processes have handed in reach their limit; the next writer takes them in.
+    #[error("`{}` holds {max} responses that wait for the writer, and takes no more", path.display())]
+    InboxFull {
+        /// The folder of the hand-ins.
+        path: PathBuf,
+        /// The limit.
+        max: usize,
     },
     /// A write, a sync or a removal has failed earlier, so that what the files hold is not known: nothing more is changed until
     /// the history is opened again.

@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use refrain::TokenId;
+use refrain::{DraftSource, TokenId};
 
+use super::disk::Disk;
 use super::testing::{Crash, Fails, MemDisk};
-use super::{HistoryError, HistoryKey, HistoryLog, HistoryOptions, RecordId, SyncPolicy};
+use super::{
+    Access, HistoryError, HistoryKey, HistoryLog, HistoryOptions, LeftOutReason, RecordId, SyncPolicy,
+};
 
 const KEY: HistoryKey = HistoryKey { tokenizer: 1, model: 2 };
 
@@ -36,6 +39,8 @@ struct Known {
 
 impl Known {
     fn append(&mut self, log: &HistoryLog, namespace: &str, tokens: Vec<TokenId>) {
+        // Longer than a µs: two processes that draw an id in the same one are a test of their own.
+        std::thread::sleep(std::time::Duration::from_micros(2));
         match log.append(namespace, &tokens) {
             Ok(id) => drop(self.held.insert(id, (namespace.to_owned(), tokens))),
             // An append that fails leaves no record: also not after a reopen. But a crash in the midst of it may.
@@ -251,13 +256,15 @@ fn every_bit_of_a_small_store_is_covered() {
     check_bits(1);
 }
 
-/// Flips every bit of the logs and of the segments' headers, and every `step`-th of the rest.
+/// Flips every bit of the logs and of the segments' headers, and every `step`-th of the rest. Each time the store opens for
+/// writing, says what it leaves out, has every other response, drafts from it, and deletes nothing.
 fn check_bits(step: usize) {
     let disk = MemDisk::default();
     let known = small_store(&disk);
     disk.crash(Crash::KeepsAll);
-    for path in disk.paths() {
-        let whole = disk.contents(&path);
+    let files: Vec<(PathBuf, Vec<u8>)> =
+        disk.paths().into_iter().map(|path| (path.clone(), disk.contents(&path))).collect();
+    for (path, whole) in &files {
         let is_log = path.file_name().unwrap().to_str().unwrap().starts_with("log-");
         for bit in 0..whole.len() * 8 {
             if !is_log && bit >= 72 * 8 && bit % step != 0 {
@@ -265,21 +272,47 @@ fn check_bits(step: usize) {
             }
             let mut flipped = whole.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
-            disk.put(&path, &flipped);
-            let case = format!("{}, bit {bit}", path.display());
-            let found = open(&disk, options(SyncPolicy::Always)).and_then(|log| {
-                let is_torn =
-                    log.recovered().iter().any(|recovered| recovered.torn && recovered.path == path);
-                log.verify().map(|()| assert!(is_torn, "{case}: not noticed"))
-            });
-            if let Err(error) = found {
-                let HistoryError::Damaged { path: named, .. } = &error else { panic!("{case}: {error}") };
-                assert_eq!(*named, path, "{case}");
-            }
+            let disk = MemDisk::default();
+            disk.create_dir(path.parent().unwrap()).unwrap();
+            files.iter().for_each(|(other, bytes)| disk.put(other, bytes));
+            disk.put(path, &flipped);
+            check_damaged(&disk, &known, path, &flipped, &format!("{}, bit {bit}", path.display()));
         }
-        disk.put(&path, &whole);
     }
     known.check(&open(&disk, options(SyncPolicy::Always)).unwrap(), false, "whole again");
+}
+
+fn check_damaged(disk: &MemDisk, known: &Known, path: &Path, bytes: &[u8], case: &str) {
+    let is_kept = || disk.paths().iter().any(|path| disk.contents(path) == bytes);
+    let log = open(disk, options(SyncPolicy::Always)).unwrap_or_else(|error| panic!("{case}: {error}"));
+    assert!(matches!(log.access(), Access::Write), "{case}: {:?}", log.access());
+    // Damage of a page is noticed when the page is read.
+    let found = log.verify();
+    assert!(log.left_out().iter().any(|left_out| left_out.path == path), "{case}: not noticed, {found:?}");
+    assert!(is_kept(), "{case}: the damaged file is gone");
+    log.maintain().unwrap();
+    assert!(is_kept(), "{case}: the damaged file is gone after a merge");
+    log.verify().unwrap_or_else(|error| panic!("{case}: {error}"));
+    let listed = log.list();
+    for info in &listed {
+        assert_eq!(log.tokens(info.record).unwrap().as_ref(), Some(&known.held[&info.record].1), "{case}");
+    }
+    let is_segment = path.file_name().unwrap().to_str().unwrap().starts_with("segment-");
+    let n_lost = known.held.len() - listed.len();
+    let n_in_file = if is_segment { known.held.len() - 1 } else { 1 };
+    assert!(n_lost <= n_in_file, "{case}: {n_lost} responses are lost");
+    let mut source = log.source("a");
+    for info in &listed {
+        source.reset();
+        let text = &known.held[&info.record].1;
+        let mut anchors = Vec::new();
+        source.anchors(text, &mut anchors);
+        assert!(anchors.first().is_some_and(|anchor| anchor.match_len >= 3), "{case}: {anchors:?}");
+    }
+    drop((source, log));
+    // The notice is given once, and nothing else is lost.
+    let log = open(disk, options(SyncPolicy::Always)).unwrap();
+    assert_eq!((log.left_out(), log.list()), (vec![], listed), "{case}");
 }
 
 #[test]
@@ -293,12 +326,16 @@ fn a_repair_drops_what_is_damaged_and_nothing_else() {
         // In the header of a log and a segment alike.
         flipped[9] ^= 4;
         disk.put(&path, &flipped);
-        let error = open(&disk, options(SyncPolicy::Always)).unwrap_err();
-        assert!(matches!(error, HistoryError::Damaged { offset: 0, .. }), "{error}");
-        let repair = HistoryOptions { repair: true, ..options(SyncPolicy::Always) };
-        let log = open(&disk, repair).unwrap();
-        assert_eq!(log.recovered().len(), 1, "{:?}", log.recovered());
-        assert_eq!(log.recovered()[0].path, path);
+        let log = open(&disk, options(SyncPolicy::Always)).unwrap();
+        let [left_out] = &log.left_out()[..] else { panic!("{:?}", log.left_out()) };
+        assert_eq!((&left_out.path, left_out.offset), (&path, 0));
+        assert_eq!(left_out.reason, LeftOutReason::Damaged("the header's checksum"));
+        let aside = left_out.aside.clone().unwrap();
+        assert_eq!(disk.contents(&aside), flipped);
+        let dropped = log.repair().unwrap();
+        assert_eq!((dropped.len(), &dropped[0].path), (1, &path), "{dropped:?}");
+        assert!(!disk.paths().contains(&aside));
+        assert_eq!(log.repair().unwrap(), []);
         let is_log = path.file_name().unwrap().to_str().unwrap().starts_with("log-");
         let n_lost = known.held.len() - log.list().len();
         assert_eq!(n_lost == 0, is_log, "the records of a log say where they belong");
@@ -306,28 +343,27 @@ fn a_repair_drops_what_is_damaged_and_nothing_else() {
             assert_eq!(log.tokens(info.record).unwrap().as_ref(), Some(&known.held[&info.record].1));
         }
         drop(log);
-        let log =
-            open(&disk, options(SyncPolicy::Always)).unwrap_or_else(|error| panic!("repaired: {error}"));
-        assert!(log.recovered().is_empty());
+        let log = open(&disk, options(SyncPolicy::Always)).unwrap();
+        assert_eq!(log.left_out(), []);
         drop(log);
         disk.put(&path, &whole);
     }
 }
 
-#[test]
-fn a_page_that_goes_bad_silences_its_segment_and_no_other() {
-    use refrain::DraftSource;
-    let disk = MemDisk::default();
-    small_store(&disk);
+/// A store with a segment of which a page is damaged that drafts read, and the path of the segment.
+fn with_bad_page(disk: &MemDisk) -> (Known, PathBuf) {
+    let known = small_store(disk);
     disk.crash(Crash::KeepsAll);
-    let is_segment =
-        |path: &&std::path::PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with("segment-");
+    let is_segment = |path: &&PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with("segment-");
     let path = disk.paths().iter().find(is_segment).unwrap().clone();
     let mut bytes = disk.contents(&path);
     // Behind the header and the text, which drafts do not read.
     bytes[2 * 4096] ^= 1;
     disk.put(&path, &bytes);
-    let log = open(&disk, options(SyncPolicy::Always)).unwrap();
+    (known, path)
+}
+
+fn draft_all(log: &HistoryLog) {
     let mut source = log.source("a");
     for i in 0..22 {
         let mut anchors = Vec::new();
@@ -335,14 +371,35 @@ fn a_page_that_goes_bad_silences_its_segment_and_no_other() {
         let mut candidates = refrain::Candidates::with_limit(64);
         source.expand(&anchors.iter().map(|anchor| anchor.cursor).collect::<Vec<_>>(), &mut candidates);
     }
-    let stats = log.stats();
-    assert!(
-        matches!(&stats.namespaces[0].damaged[..], [HistoryError::Damaged { path: named, offset: 8192, .. }] if *named == path),
-        "{stats:?}"
-    );
-    // The others are merged without it.
+}
+
+#[test]
+fn a_page_that_goes_bad_silences_its_segment_until_it_is_written_anew() {
+    let disk = MemDisk::default();
+    let (known, path) = with_bad_page(&disk);
+    let log = open(&disk, options(SyncPolicy::Always)).unwrap();
+    // Another process reads the same, and can only tell.
+    let reader = open(&disk, options(SyncPolicy::Always)).unwrap();
+    for log in [&log, &reader] {
+        draft_all(log);
+        let stats = log.stats();
+        assert!(
+            matches!(&stats.namespaces[0].damaged[..], [HistoryError::Damaged { path: named, offset: 8192, .. }] if *named == path),
+            "{stats:?}"
+        );
+        let [left_out] = &log.left_out()[..] else { panic!("{:?}", log.left_out()) };
+        assert_eq!((&left_out.path, left_out.offset, &left_out.aside), (&path, 8192, &None));
+    }
     log.maintain().unwrap();
-    assert_eq!(log.stats().namespaces[0].damaged.len(), 1);
+    assert_eq!(log.stats().namespaces[0].damaged.len(), 0);
+    let [left_out] = &log.left_out()[..] else { panic!("{:?}", log.left_out()) };
+    assert!(disk.paths().contains(left_out.aside.as_ref().unwrap()));
+    // The page held no tokens, so that no response is lost.
+    known.check(&log, false, "written anew");
+    log.verify().unwrap();
+    reader.maintain().unwrap();
+    known.check(&reader, false, "read again");
+    assert_eq!(reader.left_out(), []);
 }
 
 #[test]
@@ -367,6 +424,7 @@ fn a_repair_keeps_the_responses_that_can_be_read() {
         let log = open(&disk, options(SyncPolicy::Always)).unwrap();
         let dropped = log.repair().unwrap();
         assert_eq!((dropped[0].offset, dropped[0].bytes, dropped.len()), (page as u64 * 4096, 4096, 1));
+        assert!(!disk.paths().iter().any(|path| disk.contents(path) == bytes), "dropped for good");
         log.verify().unwrap();
         assert_eq!(log.repair().unwrap(), []);
         let n_left = log.list().len() - 1;
@@ -379,6 +437,26 @@ fn a_repair_keeps_the_responses_that_can_be_read() {
             }
         }
     }
+}
+
+#[test]
+fn files_that_are_not_for_this_program_are_left_where_they_are() {
+    let disk = MemDisk::default();
+    let known = small_store(&disk);
+    disk.crash(Crash::KeepsAll);
+    // A file of another number: none of this place, and none of this program's to touch.
+    let path = disk.paths().remove(0);
+    let bytes = disk.contents(&path);
+    let kind = path.file_name().unwrap().to_str().unwrap().split('-').next().unwrap().to_owned();
+    let foreign = path.with_file_name(format!("{kind}-900"));
+    disk.put(&foreign, &bytes);
+    let log = open(&disk, options(SyncPolicy::Always)).unwrap();
+    let [left_out] = &log.left_out()[..] else { panic!("{:?}", log.left_out()) };
+    assert_eq!((&left_out.path, &left_out.reason), (&foreign, &LeftOutReason::Misplaced));
+    known.check(&log, false, "beside a foreign file");
+    assert_eq!(log.repair().unwrap(), []);
+    assert_eq!(disk.contents(&foreign), bytes);
+    log.append("a", &tokens(3)).unwrap();
 }
 
 #[test]
@@ -396,16 +474,180 @@ fn there_is_an_end_to_namespaces() {
 }
 
 #[test]
-fn a_second_store_is_refused_while_the_first_is_open() {
+fn one_writes_and_the_others_hand_in() {
     let disk = MemDisk::default();
-    let log = open(&disk, options(SyncPolicy::Always)).unwrap();
-    assert!(matches!(open(&disk, options(SyncPolicy::Always)), Err(HistoryError::InUse { .. })));
-    let source = log.source("a");
-    drop(log);
-    // A source holds the store open.
-    assert!(matches!(open(&disk, options(SyncPolicy::Always)), Err(HistoryError::InUse { .. })));
+    let writer = open(&disk, options(SyncPolicy::Always)).unwrap();
+    let mut known = Known::default();
+    known.append(&writer, "a", tokens(1));
+    let guests = [(); 2].map(|()| open(&disk, options(SyncPolicy::Always)).unwrap());
+    for (i, guest) in (2..).zip(&guests) {
+        assert!(matches!(guest.access(), Access::HandIn));
+        guest.refresh().unwrap();
+        known.check(guest, false, "what the others have appended");
+        known.append(guest, "a", tokens(i));
+        known.append(guest, "new", tokens(i));
+        known.check(guest, false, "its own are seen at once");
+        let held = known.held.keys().next().copied().unwrap();
+        assert!(matches!(guest.forget(held), Err(HistoryError::InUse { .. })));
+        assert!(matches!(guest.forget_namespace("a"), Err(HistoryError::InUse { .. })));
+        assert!(matches!(guest.repair(), Err(HistoryError::InUse { .. })));
+    }
+    assert_eq!((known.n_failed, writer.list().len()), (0, 1));
+    // Enough to freeze and merge while guests read.
+    (10..40).for_each(|i| known.append(&writer, "a", tokens(i)));
+    writer.maintain().unwrap();
+    known.check(&writer, false, "taken in");
+    writer.maintain().unwrap();
+    known.check(&writer, false, "once");
+    for guest in &guests {
+        guest.refresh().unwrap();
+        assert!(matches!(guest.access(), Access::HandIn));
+        known.check(guest, false, "refreshed");
+    }
+    let source = writer.source("a");
+    drop(writer);
+    guests[0].refresh().unwrap();
+    assert!(matches!(guests[0].access(), Access::HandIn), "a source holds the store open");
     drop(source);
-    open(&disk, options(SyncPolicy::Always)).unwrap();
+    known.append(&guests[1], "a", tokens(50));
+    guests[0].refresh().unwrap();
+    assert!(matches!(guests[0].access(), Access::Write));
+    known.check(&guests[0], false, "by the new writer");
+    guests[1].maintain().unwrap();
+    assert!(matches!(guests[1].access(), Access::HandIn));
+    known.check(&guests[1], false, "by the other");
+}
+
+/// Two processes, whose disk fails at every operation: a writer that freezes and merges, and one that hands in.
+fn scenario_of_two(disk: &MemDisk, known: &mut Known) {
+    let Ok(writer) = open(disk, options(SyncPolicy::Always)) else { return };
+    let Ok(guest) = open(disk, options(SyncPolicy::Always)) else { return };
+    for i in 0..12 {
+        known.append(&writer, "a", tokens(i));
+        known.append(&guest, if i % 3 == 0 { "b" } else { "a" }, tokens(40 + i));
+        if i % 4 == 3 {
+            known.n_failed += usize::from(writer.maintain().is_err());
+            known.n_failed += usize::from(guest.maintain().is_err());
+        }
+    }
+    let held = known.held.keys().nth(3).copied();
+    held.into_iter().for_each(|id| known.forget(&writer, id));
+    known.append(&guest, "b", tokens(60));
+    let newest = known.held.keys().last().copied();
+    newest.into_iter().for_each(|id| known.forget(&writer, id));
+    drop(writer);
+    known.append(&guest, "b", tokens(61));
+    known.n_failed += usize::from(guest.maintain().is_err());
+    known.append(&guest, "b", tokens(62));
+}
+
+#[test]
+fn a_crash_at_every_operation_of_two_processes_loses_nothing() {
+    let disk = MemDisk::default();
+    let mut known = Known::default();
+    scenario_of_two(&disk, &mut known);
+    assert_eq!((known.n_failed, known.held.len(), known.forgotten.len()), (0, 25, 2));
+    known.check(&open(&disk, options(SyncPolicy::Always)).unwrap(), false, "without faults");
+    for at in 0..disk.n_ops() {
+        for crash in [Some(Crash::KeepsAll), Some(Crash::LosesUnsynced), Some(Crash::Tears), None] {
+            let case = format!("{crash:?} at operation {at}");
+            let disk = MemDisk::default();
+            disk.fail(Some(if crash.is_some() { Fails::From(at) } else { Fails::Once(at) }));
+            let mut known = Known::default();
+            scenario_of_two(&disk, &mut known);
+            match crash {
+                Some(crash) => disk.crash(crash),
+                None => disk.fail(None),
+            }
+            let log =
+                open(&disk, options(SyncPolicy::Always)).unwrap_or_else(|error| panic!("{case}: {error}"));
+            assert!(matches!(log.access(), Access::Write), "{case}: {:?}", log.access());
+            // A hand-in that failed at its last step, or that the crash fell into, may be there.
+            known.check(&log, true, &case);
+            assert!(log.list().len() <= known.held.len() + known.unsure.len() + 1, "{case}");
+            assert!(log.left_out().iter().all(|left_out| left_out.reason == LeftOutReason::Torn), "{case}");
+            log.maintain().unwrap_or_else(|error| panic!("{case}: {error}"));
+            known.check(&log, true, &case);
+        }
+    }
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_is_read() {
+    let disk = MemDisk::default();
+    let known = small_store(&disk);
+    disk.crash(Crash::KeepsAll);
+    let segment = disk.paths().into_iter().find(|path| path.to_str().unwrap().contains("segment-")).unwrap();
+    disk.set_read_only();
+    let log = open(&disk, options(SyncPolicy::Always)).unwrap();
+    assert!(matches!(log.access(), Access::Read { .. }));
+    known.check(&log, false, "read only");
+    let mut anchors = Vec::new();
+    refrain::DraftSource::anchors(&mut log.source("a"), &tokens(4), &mut anchors);
+    assert!(anchors[0].match_len >= 3, "it drafts");
+    let refused = log.append("a", &tokens(1)).unwrap_err();
+    let HistoryError::ReadOnly { reason, .. } = refused else { panic!("{refused}") };
+    assert!(matches!(&*reason, HistoryError::Io { action: "create", .. }), "{reason}");
+    assert!(matches!(log.forget(RecordId(1)), Err(HistoryError::ReadOnly { .. })));
+    log.maintain().unwrap();
+    drop(log);
+    // Damage is told, and nothing is changed.
+    let mut bytes = disk.contents(&segment);
+    bytes[9] ^= 4;
+    disk.put(&segment, &bytes);
+    let log = open(&disk, options(SyncPolicy::Always)).unwrap();
+    assert!(log.left_out()[0].path == segment && log.left_out()[0].aside.is_none(), "{:?}", log.left_out());
+    assert!(!log.list().is_empty());
+}
+
+#[test]
+fn a_full_disk_refuses_a_hand_in_and_keeps_the_others() {
+    let disk = MemDisk::default();
+    let writer = open(&disk, options(SyncPolicy::Always)).unwrap();
+    let guest = open(&disk, options(SyncPolicy::Always)).unwrap();
+    let mut known = Known::default();
+    known.append(&guest, "a", tokens(1));
+    for room in 0..110 {
+        disk.set_bytes_max(disk.used_bytes() + room);
+        let n_before = disk.paths().len();
+        match guest.append("a", &tokens(2)) {
+            Ok(id) => drop(known.held.insert(id, ("a".into(), tokens(2)))),
+            Err(HistoryError::Io { source, .. }) => {
+                assert_eq!((source.kind(), disk.paths().len()), (io::ErrorKind::StorageFull, n_before));
+            }
+            Err(error) => panic!("{error}"),
+        }
+        disk.set_bytes_max(usize::MAX);
+    }
+    assert!((2..60).contains(&known.held.len()), "{}", known.held.len());
+    known.check(&guest, false, "full");
+    writer.maintain().unwrap();
+    known.check(&writer, false, "taken in");
+}
+
+#[test]
+fn a_response_with_the_id_of_another_is_kept_too() {
+    let disk = MemDisk::default();
+    let writer = open(&disk, options(SyncPolicy::Always)).unwrap();
+    let folder = Path::new("history").join(KEY.to_string());
+    let inbox = super::inbox::Inbox { disk: &disk, folder: &folder, key: KEY };
+    for frozen in [false, true] {
+        let id = writer.append("a", &tokens(1)).unwrap();
+        if frozen {
+            writer.append("a", &[TokenId(3); 15]).unwrap();
+        }
+        let n_before = writer.list().len();
+        // Another process drew the same id in the same µs; and one more copy of the writer's own is none.
+        for tokens in [tokens(2), tokens(1), tokens(2)] {
+            inbox.put("a", &super::log::Record { id, tokens: tokens.into() }).unwrap();
+        }
+        writer.maintain().unwrap();
+        assert_eq!(writer.tokens(id).unwrap(), Some(tokens(1)));
+        let others =
+            writer.list().into_iter().filter(|info| writer.tokens(info.record).unwrap() == Some(tokens(2)));
+        assert!(others.count() >= 1 && writer.list().len() > n_before, "frozen: {frozen}");
+        assert_eq!(inbox.read().unwrap().by_namespace.len(), 0);
+    }
 }
 
 #[test]
@@ -441,6 +683,52 @@ fn what_is_forgotten_is_in_no_file() {
             assert_eq!(holds(&disk), 0, "{n_later}");
             disk.crash(Crash::LosesUnsynced);
             assert_eq!(holds(&disk), 0, "{n_later}, after a loss of power");
+        }
+    }
+}
+
+#[test]
+fn what_is_forgotten_is_in_no_hand_in_and_in_no_file_that_was_set_aside() {
+    let secret: Vec<TokenId> = (0..6).map(|i| TokenId(0xdead_0000 + i)).collect();
+    let holds = |disk: &MemDisk| {
+        let is_in =
+            |bytes: &[u8]| bytes.windows(4).any(|window| window[2..] == [0xad, 0xde] && window[1] == 0);
+        disk.paths().iter().filter(|path| is_in(&disk.contents(path))).count()
+    };
+    for whole_namespace in [false, true] {
+        for damaged in [false, true] {
+            let disk = MemDisk::default();
+            let mut writer = open(&disk, options(SyncPolicy::Always)).unwrap();
+            let guest = open(&disk, options(SyncPolicy::Always)).unwrap();
+            let id = guest.append("a", &secret).unwrap();
+            assert_eq!(holds(&disk), 1);
+            if damaged {
+                // In a log, beside a record that goes bad.
+                writer.maintain().unwrap();
+                writer.append("a", &tokens(1)).unwrap();
+                drop(writer);
+                let is_log = |path: &PathBuf| path.to_str().unwrap().contains("log-");
+                let path = disk.paths().into_iter().find(is_log).unwrap();
+                let mut bytes = disk.contents(&path);
+                *bytes.last_mut().unwrap() ^= 1;
+                disk.put(&path, &bytes);
+                writer = open(&disk, options(SyncPolicy::Always)).unwrap();
+                assert_eq!((writer.left_out().len(), holds(&disk)), (1, 2), "in the log and aside");
+            }
+            if whole_namespace {
+                assert!(writer.forget_namespace("a").unwrap());
+                assert!(!writer.forget_namespace("a").unwrap());
+            } else {
+                writer.forget(id).unwrap();
+            }
+            assert_eq!(holds(&disk), 0);
+            // A reader has it until it reads again.
+            assert_eq!(guest.tokens(id).unwrap(), Some(secret.clone()));
+            guest.refresh().unwrap();
+            assert_eq!(guest.tokens(id).unwrap(), None);
+            writer.maintain().unwrap();
+            disk.crash(Crash::LosesUnsynced);
+            assert_eq!(holds(&disk), 0);
         }
     }
 }

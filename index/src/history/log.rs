@@ -11,8 +11,8 @@
 //! too: a record that was copied from elsewhere is not taken for one of this log. Ids rise. The head's own sum says whether
 //! its length may be believed.
 //!
-//! What cannot be a record and is followed by none is what a crash has left of the last append: the *torn tail*. What
-//! cannot be one and is followed by others is damage.
+//! An incomplete record at the end of the file is what a crash has left of the last append: the *torn tail*. It is cut off
+//! before the next append. Any other bytes that are no record are damage: no byte of such a file is changed or removed.
 
 use std::path::{Path, PathBuf};
 
@@ -67,13 +67,16 @@ pub(super) struct Log {
 /// What a log was found to hold.
 #[derive(Debug)]
 pub(super) struct Scan {
+    pub(super) path: PathBuf,
     pub(super) records: Vec<Record>,
     /// The number of the log that this one stands for.
     pub(super) replaces: u64,
-    /// Bytes of the torn tail that was cut off, and where.
+    /// Where the records end that can be read.
+    pub(super) end: u64,
+    /// A torn tail: where, and its bytes.
     pub(super) torn: Option<(u64, u64)>,
-    /// Damaged places that were passed over, each with its length.
-    pub(super) damaged: Vec<(u64, u64)>,
+    /// Damaged places that were passed over: where, their bytes, and what is wrong.
+    pub(super) damaged: Vec<(u64, u64, &'static str)>,
 }
 
 /// Why an append failed.
@@ -93,57 +96,23 @@ impl Log {
         replaces: u64,
         records: &[Record],
     ) -> Result<Self, HistoryError> {
-        let mut bytes = header(place, replaces);
-        records.iter().for_each(|record| encode(record, place.seed(), &mut bytes));
+        let bytes = encode_log(place, replaces, records);
         let path = FileKind::Log.path(folder, place.number);
         let file = put_file(disk, &path, |file| file.write_at(&bytes, 0))?;
         let len = bytes.len() as u64;
         Ok(Log { file, path, place, len, synced_len: len, n_unsynced: 0 })
     }
 
-    /// Opens a log and reads it; a torn tail is cut off. Damage is an error, or with `repair` passed over and reported.
-    pub(super) fn open(
-        disk: &dyn Disk,
-        folder: &Path,
-        place: Place,
-        repair: bool,
-    ) -> Result<(Self, Scan), HistoryError> {
-        let path = FileKind::Log.path(folder, place.number);
-        let file = disk.open(&path).map_err(io_error("open", &path))?;
-        let bytes = read_all(&*file, &path)?;
-        let damaged = |offset: u64, what| HistoryError::Damaged { path: path.clone(), offset, what };
-        let mut scan = Scan { records: Vec::new(), replaces: 0, torn: None, damaged: Vec::new() };
-        match read_header(&bytes, place, &path) {
-            Ok(replaces) => scan.replaces = replaces,
-            // The records say by themselves where they belong.
-            Err(HistoryError::Damaged { .. }) if repair => scan.damaged.push((0, HEADER_BYTES as u64)),
-            Err(error) => return Err(error),
-        }
-        let mut end = bytes.len().min(HEADER_BYTES);
-        while end < bytes.len() {
-            let newest = scan.records.last().map(|record| record.id);
-            if let Some((record, next)) = decode(&bytes, end, place.seed(), newest) {
-                scan.records.push(record);
-                end = next;
-                continue;
-            }
-            let later = (end + 4..bytes.len()).step_by(4);
-            match later.into_iter().find(|&at| decode(&bytes, at, place.seed(), newest).is_some()) {
-                Some(at) if repair => {
-                    scan.damaged.push((end as u64, (at - end) as u64));
-                    end = at;
-                }
-                Some(_) => return Err(damaged(end as u64, "a record's checksum")),
-                None => break,
-            }
-        }
-        if end < bytes.len() {
-            scan.torn = Some((end as u64, (bytes.len() - end) as u64));
-            let cut = file.set_len(end as u64).and_then(|()| file.sync());
+    /// Opens a log for appending that was read and holds no damage; its torn tail is cut off.
+    pub(super) fn resume(disk: &dyn Disk, place: Place, scan: &Scan) -> Result<Self, HistoryError> {
+        debug_assert!(scan.damaged.is_empty(), "{:?}", scan.damaged);
+        let (path, len) = (scan.path.clone(), scan.end);
+        let file = disk.open_to_write(&path).map_err(io_error("open", &path))?;
+        if scan.torn.is_some() {
+            let cut = file.set_len(len).and_then(|()| file.sync());
             cut.map_err(io_error("cut off the torn tail of", &path))?;
         }
-        let len = end as u64;
-        Ok((Log { file, path, place, len, synced_len: len, n_unsynced: 0 }, scan))
+        Ok(Log { file, path, place, len, synced_len: len, n_unsynced: 0 })
     }
 
     /// Appends a record, as durably as `policy` says. An error leaves the log without it.
@@ -195,6 +164,51 @@ impl Log {
     }
 }
 
+/// Reads a log, and changes nothing. Damage is passed over and listed: the records say by themselves where they belong.
+///
+/// # Errors
+/// The file cannot be read, is longer than any log, has another version or belongs elsewhere.
+pub(super) fn read_log(disk: &dyn Disk, path: PathBuf, place: Place) -> Result<Scan, HistoryError> {
+    let file = disk.open(&path).map_err(io_error("open", &path))?;
+    let bytes = read_all(&*file, &path)?;
+    let mut scan = Scan { path, records: Vec::new(), replaces: 0, end: 0, torn: None, damaged: Vec::new() };
+    let mut end = bytes.len().min(HEADER_BYTES);
+    match read_header(&bytes, place, &scan.path) {
+        Ok(replaces) => scan.replaces = replaces,
+        Err(HistoryError::Damaged { what, .. }) => scan.damaged.push((0, end as u64, what)),
+        Err(error) => return Err(error),
+    }
+    while end < bytes.len() {
+        let newest = scan.records.last().map(|record| record.id);
+        if let Some((record, next)) = decode(&bytes, end, place.seed(), newest) {
+            scan.records.push(record);
+            end = next;
+            continue;
+        }
+        let mut later = (end + 4..bytes.len()).step_by(4);
+        let next = later.find(|&at| decode(&bytes, at, place.seed(), newest).is_some());
+        if next.is_none() && is_cut_short(&bytes[end..], place.seed()) {
+            scan.torn = Some((end as u64, (bytes.len() - end) as u64));
+            break;
+        }
+        let next = next.unwrap_or(bytes.len());
+        scan.damaged.push((end as u64, (next - end) as u64, "a record's checksum"));
+        end = next;
+    }
+    scan.end = end as u64;
+    Ok(scan)
+}
+
+/// Whether the end of a log can only be what a crash has left of an append: less than a head, less than the record that the
+/// head announces, or zeros of a file that has grown before its contents were written.
+fn is_cut_short(tail: &[u8], seed: u64) -> bool {
+    let Some(head) = tail.get(..HEAD_BYTES) else { return true };
+    let (n_tokens, sum, id, body_sum) = (u32_at(head, 0), u32_at(head, 4), u64_at(head, 8), u64_at(head, 16));
+    let is_head = sum == head_sum(n_tokens, id, body_sum, seed);
+    is_head && HEAD_BYTES as u64 + u64::from(n_tokens) * 4 > tail.len() as u64
+        || tail.iter().all(|&byte| byte == 0)
+}
+
 fn read_all(file: &dyn DiskFile, path: &Path) -> Result<Vec<u8>, HistoryError> {
     let bytes = file.len().map_err(io_error("read", path))?;
     if bytes > LOG_BYTES_MAX {
@@ -203,6 +217,13 @@ fn read_all(file: &dyn DiskFile, path: &Path) -> Result<Vec<u8>, HistoryError> {
     let mut contents = vec![0; bytes as usize];
     file.read_at(&mut contents, 0).map_err(io_error("read", path))?;
     Ok(contents)
+}
+
+/// A whole log.
+pub(super) fn encode_log(place: Place, replaces: u64, records: &[Record]) -> Vec<u8> {
+    let mut bytes = header(place, replaces);
+    records.iter().for_each(|record| encode(record, place.seed(), &mut bytes));
+    bytes
 }
 
 fn header(place: Place, replaces: u64) -> Vec<u8> {
@@ -309,14 +330,18 @@ mod tests {
         (disk, bytes)
     }
 
-    fn open(disk: &MemDisk, repair: bool) -> Result<Scan, HistoryError> {
-        Log::open(disk, Path::new("ns"), PLACE, repair).map(|(_, scan)| scan)
+    fn path() -> PathBuf {
+        FileKind::Log.path(Path::new("ns"), 1)
+    }
+
+    fn read(disk: &MemDisk) -> Result<Scan, HistoryError> {
+        read_log(disk, path(), PLACE)
     }
 
     #[test]
     fn what_was_written_is_read() {
         let (disk, _) = written();
-        let scan = open(&disk, false).unwrap();
+        let scan = read(&disk).unwrap();
         assert_eq!(scan.records, records());
         assert_eq!((scan.torn, scan.damaged), (None, vec![]));
     }
@@ -324,53 +349,56 @@ mod tests {
     #[test]
     fn every_prefix_gives_its_whole_records() {
         let (disk, bytes) = written();
-        let path = FileKind::Log.path(Path::new("ns"), 1);
         let mut seen = Vec::new();
         for len in HEADER_BYTES..=bytes.len() {
             for filler in [None, Some(0), Some(0xff)] {
-                // A file's new end may hold anything before what was written to it is durable.
+                // A file's new end may hold anything before its contents are durable.
                 let mut torn = bytes[..len].to_vec();
                 torn.resize(if filler.is_some() { bytes.len() } else { len }, filler.unwrap_or(0));
-                disk.put(&path, &torn);
-                let scan = open(&disk, false).unwrap();
+                disk.put(&path(), &torn);
+                let scan = read(&disk).unwrap();
                 assert!(records().starts_with(&scan.records), "{len}");
                 let whole: usize = scan.records.iter().map(|r| HEAD_BYTES + 4 * r.tokens.len()).sum();
-                assert_eq!(disk.contents(&path), torn[..HEADER_BYTES + whole], "the tail is cut off");
-                assert_eq!(scan.torn.is_some(), torn.len() > HEADER_BYTES + whole);
+                let is_whole = torn.len() == HEADER_BYTES + whole;
+                // Of a full length with other contents nobody can say whether a crash or damage is the reason.
+                let is_torn = match filler {
+                    None => scan.torn.is_some(),
+                    Some(_) => scan.torn.is_some() || scan.damaged.len() == 1,
+                };
+                assert_eq!(is_torn, !is_whole, "{len}, {filler:?}: {scan:?}");
                 seen.push(scan.records.len());
+                let is_damaged = !scan.damaged.is_empty();
+                if !is_damaged {
+                    Log::resume(&disk, PLACE, &scan).unwrap();
+                }
+                let kept = if is_damaged { &torn[..] } else { &torn[..HEADER_BYTES + whole] };
+                assert_eq!(disk.contents(&path()), kept, "only a torn tail is cut off");
             }
         }
         assert_eq!((seen.first(), seen.last()), (Some(&0), Some(&records().len())));
         for len in 0..HEADER_BYTES {
-            disk.put(&path, &bytes[..len]);
-            assert!(matches!(open(&disk, false), Err(HistoryError::Damaged { offset: 0, .. })), "{len}");
+            disk.put(&path(), &bytes[..len]);
+            let scan = read(&disk).unwrap();
+            assert_eq!(
+                (scan.damaged, scan.records.len()),
+                (vec![(0, len as u64, "the header's checksum")], 0)
+            );
         }
     }
 
     #[test]
     fn every_bit_is_covered() {
         let (disk, bytes) = written();
-        let path = FileKind::Log.path(Path::new("ns"), 1);
-        let newest = bytes.len() - HEAD_BYTES - 4 * 20;
         for bit in 0..bytes.len() * 8 {
             let mut flipped = bytes.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
-            disk.put(&path, &flipped);
-            match open(&disk, false) {
-                // The newest record cannot be told from what a crash has left of it.
-                Ok(scan) => {
-                    assert!(bit / 8 >= newest && scan.torn.is_some(), "bit {bit}");
-                    assert_eq!(scan.records, records()[..3]);
-                }
-                Err(HistoryError::Damaged { offset, .. }) => {
-                    assert!(offset <= bit as u64 / 8, "bit {bit} found at {offset}");
-                    let scan = open(&disk, true).unwrap();
-                    let n_lost = records().len() - scan.records.len();
-                    assert_eq!(n_lost, usize::from(bit / 8 >= HEADER_BYTES), "no other record is lost");
-                    assert_eq!(scan.damaged.len(), 1);
-                }
-                Err(error) => panic!("bit {bit}: {error}"),
-            }
+            disk.put(&path(), &flipped);
+            let scan = read(&disk).unwrap();
+            let n_lost = records().len() - scan.records.len();
+            assert_eq!(n_lost, usize::from(bit / 8 >= HEADER_BYTES), "bit {bit}: no other record is lost");
+            let [(offset, n_bytes, _)] = scan.damaged[..] else { panic!("bit {bit}: {scan:?}") };
+            assert!((offset..offset + n_bytes).contains(&(bit as u64 / 8)), "bit {bit} found at {offset}");
+            assert_eq!(scan.torn, None, "bit {bit}");
         }
     }
 
@@ -382,12 +410,13 @@ mod tests {
         let log = Log::create(&disk, folder, other, 0, &records()).unwrap();
         let foreign = disk.contents(log.path());
         disk.put(
-            &FileKind::Log.path(folder, 1),
+            &path(),
             &[&bytes[..HEADER_BYTES], &foreign[HEADER_BYTES..], &bytes[HEADER_BYTES..]].concat(),
         );
-        assert!(matches!(open(&disk, false), Err(HistoryError::Damaged { offset: 64, .. })));
-        disk.put(&FileKind::Log.path(folder, 1), &foreign);
-        assert!(matches!(open(&disk, false), Err(HistoryError::Misplaced { .. })));
+        let scan = read(&disk).unwrap();
+        assert_eq!((scan.records, scan.damaged.len(), scan.damaged[0].0), (records(), 1, 64));
+        disk.put(&path(), &foreign);
+        assert!(matches!(read(&disk), Err(HistoryError::Misplaced { .. })));
     }
 
     #[test]
@@ -396,17 +425,14 @@ mod tests {
         let mut header = bytes[..HEADER_BYTES - 8].to_vec();
         header[8] = 2;
         let sum = xxh3_64(&header).to_le_bytes();
-        disk.put(
-            &FileKind::Log.path(Path::new("ns"), 1),
-            &[&header[..], &sum, &bytes[HEADER_BYTES..]].concat(),
-        );
-        assert!(matches!(open(&disk, false), Err(HistoryError::Version { given: 2, .. })));
+        disk.put(&path(), &[&header[..], &sum, &bytes[HEADER_BYTES..]].concat());
+        assert!(matches!(read(&disk), Err(HistoryError::Version { given: 2, .. })));
     }
 
     #[test]
     fn a_full_disk_costs_the_record_and_nothing_else() {
         let (disk, bytes) = written();
-        let (mut log, _) = Log::open(&disk, Path::new("ns"), PLACE, false).unwrap();
+        let mut log = Log::resume(&disk, PLACE, &read(&disk).unwrap()).unwrap();
         disk.set_bytes_max(disk.used_bytes() + 40);
         let failed = log.append(&record(10, 0..100), SyncPolicy::Always).unwrap_err();
         assert!(!failed.stops, "{:?}", failed.error);
@@ -414,6 +440,6 @@ mod tests {
         disk.set_bytes_max(usize::MAX);
         log.append(&record(11, 0..3), SyncPolicy::Always).unwrap();
         disk.crash(Crash::LosesUnsynced);
-        assert_eq!(open(&disk, false).unwrap().records.len(), 5);
+        assert_eq!(read(&disk).unwrap().records.len(), 5);
     }
 }

@@ -1,6 +1,7 @@
 //! A namespace: a log that grows and segments that do not, and the changes of files that keep them whole.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,11 +11,11 @@ use refrain::internals::sam::SuffixAutomaton;
 
 use super::HistoryError;
 use super::cache::PageCache;
-use super::disk::{Disk, PARTIAL};
+use super::disk::{ASIDE, Disk, PARTIAL, remove, set_aside};
 use super::error::io_error;
 use super::key::{FileKind, RecordId};
-use super::log::{Log, Place, Record};
-use super::report::Recovered;
+use super::log::{Log, Place, Record, Scan, read_log};
+use super::report::{LeftOut, LeftOutReason};
 use super::segment::{Segment, write_segment};
 use super::store::Context;
 use super::upkeep::shrink;
@@ -23,10 +24,13 @@ use super::upkeep::shrink;
 pub(super) struct Namespace {
     folder: PathBuf,
     owner: u64,
-    log: Log,
-    /// What the log holds.
+    /// `None` where another process writes.
+    log: Option<Log>,
+    /// What the log holds; where another process writes, also what was handed in and not taken in yet.
     live: Vec<Record>,
     n_live_tokens: usize,
+    /// Bytes of logs that are only read.
+    read_bytes: u64,
     /// Of what the log holds; made when the namespace first drafts.
     automaton: OnceLock<SuffixAutomaton>,
     /// Oldest first.
@@ -38,70 +42,85 @@ pub(super) struct Namespace {
     pub(super) n_moves: u64,
 }
 
+/// Attempts of a reader to find the same files before and after it has opened them.
+const READ_ATTEMPTS: usize = 32;
+
 impl Namespace {
-    /// Opens the namespace of a folder, and removes what a crash has left over. What was cut off or, with
-    /// [`repair`](super::HistoryOptions::repair), dropped goes to `recovered`.
+    /// Opens the namespace of a folder for writing: removes what a crash has left over and sets damaged files aside, after the
+    /// responses of damaged logs that can be read are in a new one. What is not used goes to `left_out`.
+    ///
+    /// # Errors
+    /// The folder cannot be read or written.
     pub(super) fn open(
         context: &Context,
         folder: PathBuf,
         owner: u64,
-        recovered: &mut Vec<Recovered>,
+        left_out: &mut Vec<LeftOut>,
     ) -> Result<Self, HistoryError> {
-        let disk = context.disk();
-        let repair = context.options.repair;
-        let (mut logs, mut segments, mut replaced) = (Vec::new(), Vec::new(), BTreeSet::new());
-        let (mut newest, mut paths, mut is_whole) = (0, Vec::new(), true);
-        for name in disk.list(&folder).map_err(io_error("read", &folder))? {
-            if name.ends_with(PARTIAL) {
-                remove(disk, &folder.join(&name))?;
+        let mut found = Found::read(context, &folder, owner)?;
+        let number = found.newest + 1;
+        let settled = settle(context.disk(), &folder, Place { owner, number }, &mut found);
+        let (log, live) = settled.inspect_err(|_| context.close(found.segments.drain(..)))?;
+        left_out.append(&mut found.left_out);
+        let mut namespace = Self::new(folder, owner, live, found.segments);
+        (namespace.log, namespace.next_number) = (Some(log), AtomicU64::new(number + 1));
+        Ok(namespace)
+    }
+
+    /// Opens the namespace of a folder for reading, with the responses that were handed in and not taken in yet. Changes no
+    /// file. A folder that is not there is empty.
+    ///
+    /// The writer may replace files meanwhile. So the folder is listed again afterwards, and read again where another file is
+    /// in it. Each file is whole, so that also after the last attempt only responses can be missing, until the next time.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub(super) fn open_to_read(
+        context: &Context,
+        folder: PathBuf,
+        owner: u64,
+        handed_in: Vec<Record>,
+        left_out: &mut Vec<LeftOut>,
+    ) -> Result<Self, HistoryError> {
+        let mut attempt = 1;
+        let mut found = loop {
+            let mut found = Found::read(context, &folder, owner)?;
+            if attempt == READ_ATTEMPTS || found.is_still_there(context.disk(), &folder) {
+                break found;
             }
-            let Some((kind, number)) = FileKind::parse(&name) else { continue };
-            newest = newest.max(number);
-            paths.push((number, kind.path(&folder, number)));
-            let place = Place { owner, number };
-            match kind {
-                FileKind::Log => {
-                    let (log, scan) = Log::open(disk, &folder, place, repair)?;
-                    replaced.insert(scan.replaces);
-                    is_whole &= scan.damaged.is_empty();
-                    recovered.extend(Recovered::of_scan(log.path(), &scan));
-                    logs.push((log, scan.records));
-                }
-                FileKind::Segment => match open_segment(context, &folder, place) {
-                    Ok(segment) => {
-                        replaced.extend(segment.replaces());
-                        segments.push(segment);
-                    }
-                    Err(HistoryError::Damaged { path, offset, .. }) if repair => {
-                        recovered.push(Recovered::remove_segment(disk, path, offset)?);
-                    }
-                    Err(error) => return Err(error),
-                },
-            }
-        }
-        logs.retain(|(log, _)| !replaced.contains(&log.number()));
-        let (stale, mut segments): (Vec<_>, Vec<_>) =
-            segments.into_iter().partition(|segment: &Segment| replaced.contains(&segment.number()));
-        segments.sort_by_key(|segment| segment.records().first().map(|record| record.id));
-        stale.into_iter().for_each(|segment| segment.close(&mut context.cache()));
-        for (_, path) in paths.iter().filter(|(number, _)| replaced.contains(number)) {
-            remove(disk, path)?;
-        }
-        // Above all that are there, and so above what they replace.
-        let next_number = newest + 1;
-        let (log, live) = settle_logs(disk, &folder, Place { owner, number: next_number }, logs, is_whole)?;
-        Ok(Namespace {
+            context.close(found.segments.drain(..));
+            attempt += 1;
+        };
+        // An append may be going on: an incomplete one is nothing to report.
+        found.left_out.retain(|left_out| left_out.reason != LeftOutReason::Torn);
+        left_out.append(&mut found.left_out);
+        let read_bytes = found.logs.iter().map(|(_, scan)| scan.end).sum();
+        let mut live = handed_in;
+        live.retain(|record| found.segments.iter().all(|segment| !segment.holds(record.id)));
+        live.extend(found.logs.into_iter().flat_map(|(_, scan)| scan.records));
+        sort(&mut live);
+        Ok(Namespace { read_bytes, ..Self::new(folder, owner, live, found.segments) })
+    }
+
+    /// A namespace that has no file yet, where another process writes.
+    pub(super) fn new_to_read(folder: PathBuf, owner: u64) -> Self {
+        Self::new(folder, owner, Vec::new(), Vec::new())
+    }
+
+    fn new(folder: PathBuf, owner: u64, live: Vec<Record>, segments: Vec<Segment>) -> Self {
+        Namespace {
             n_live_tokens: live.iter().map(|record| record.tokens.len()).sum(),
             folder,
             owner,
-            log,
+            log: None,
             live,
+            read_bytes: 0,
             automaton: OnceLock::new(),
             segments,
-            next_number: AtomicU64::new(next_number + 1),
+            next_number: AtomicU64::new(0),
             n_appends: 0,
             n_moves: 0,
-        })
+        }
     }
 
     pub(super) fn folder(&self) -> &Path {
@@ -120,12 +139,14 @@ impl Namespace {
         &self.segments
     }
 
+    /// The log of a namespace that this process writes.
     pub(super) fn log(&mut self) -> &mut Log {
-        &mut self.log
+        self.log.as_mut().expect("only the writer comes here")
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        self.log.bytes() + self.segments.iter().map(Segment::bytes).sum::<u64>()
+        let log_bytes = self.log.as_ref().map_or(self.read_bytes, Log::bytes);
+        log_bytes + self.segments.iter().map(Segment::bytes).sum::<u64>()
     }
 
     /// The automaton over what the log holds. The first call builds it: about 0.2 µs per token.
@@ -144,6 +165,31 @@ impl Namespace {
             + self.segments.iter().map(Segment::memory_usage).sum::<usize>()
     }
 
+    /// The id of the newest response.
+    pub(super) fn newest_id(&self) -> u64 {
+        let frozen = self.segments.iter().filter_map(|segment| segment.records().last());
+        let newest = frozen.map(|record| record.id).chain(self.live.iter().map(|record| record.id)).max();
+        newest.map_or(0, |id| id.0)
+    }
+
+    pub(super) fn holds(&self, id: RecordId) -> bool {
+        self.live.iter().any(|record| record.id == id)
+            || self.segments.iter().any(|segment| segment.holds(id))
+    }
+
+    /// The tokens of a response; `None` where there is none of that id.
+    ///
+    /// # Errors
+    /// The segment that holds it cannot be read.
+    pub(super) fn tokens(&self, id: RecordId) -> Result<Option<Box<[TokenId]>>, HistoryError> {
+        if let Some(found) = self.live.iter().find(|found| found.id == id) {
+            return Ok(Some(found.tokens.clone()));
+        }
+        let Some(segment) = self.segments.iter().find(|segment| segment.holds(id)) else { return Ok(None) };
+        let found = segment.read_records(|record| record == id)?;
+        Ok(found.into_iter().next().map(|found| found.tokens))
+    }
+
     /// Where a new file goes.
     pub(super) fn next_place(&self) -> Place {
         Place { owner: self.owner, number: self.next_number.fetch_add(1, Ordering::Relaxed) }
@@ -157,19 +203,69 @@ impl Namespace {
         if self.n_live_tokens + record.tokens.len() > context.options.live_tokens_max as usize {
             self.seal(context)?;
         }
-        if let Err(failed) = self.log.append(&record, context.options.sync) {
+        if let Err(failed) = self.log().append(&record, context.options.sync) {
             if failed.stops {
                 context.stop();
             }
             return Err(failed.error);
         }
+        self.push(record);
+        Ok(())
+    }
+
+    /// Adds a response that is on the disk: in the log, or handed in.
+    pub(super) fn push(&mut self, record: Record) {
         if let Some(automaton) = self.automaton.get_mut() {
             extend(automaton, &record.tokens);
         }
         self.n_live_tokens += record.tokens.len();
         self.live.push(record);
         self.n_appends += 1;
-        Ok(())
+    }
+
+    /// Takes in responses that other processes have handed in, oldest first, durably. One that is in the namespace already was
+    /// taken in by a call that a crash cut short. Where another response has its id it gets one from `next_id`.
+    ///
+    /// # Errors
+    /// Some of them may be taken in, each wholly or not at all.
+    pub(super) fn take_in(
+        &mut self,
+        context: &Context,
+        handed_in: Vec<Record>,
+        next_id: impl Fn() -> RecordId,
+    ) -> Result<(), HistoryError> {
+        let (mut taken, mut n_taken_tokens) = (Vec::<Record>::new(), 0);
+        for mut record in handed_in {
+            let same = taken.iter().find(|taken| taken.id == record.id).map(|taken| taken.tokens.clone());
+            // A damaged segment does not say: then both are kept.
+            let same = same.or_else(|| self.tokens(record.id).unwrap_or_default());
+            if same.as_ref() == Some(&record.tokens) {
+                continue;
+            }
+            if same.is_some() || self.holds(record.id) {
+                record.id = next_id();
+            }
+            let n_tokens = record.tokens.len();
+            let n_held = self.n_live_tokens + n_taken_tokens;
+            if n_held > 0 && n_held + n_tokens > context.options.live_tokens_max as usize {
+                self.add_to_log(context, std::mem::take(&mut taken))?;
+                self.seal(context)?;
+                n_taken_tokens = 0;
+            }
+            n_taken_tokens += n_tokens;
+            taken.push(record);
+        }
+        self.add_to_log(context, taken)
+    }
+
+    /// Writes the log anew with more responses: ids rise in a log, and theirs may be older than its newest.
+    fn add_to_log(&mut self, context: &Context, added: Vec<Record>) -> Result<(), HistoryError> {
+        if added.is_empty() {
+            return Ok(());
+        }
+        let mut records = [&self.live[..], &added].concat();
+        sort(&mut records);
+        self.rewrite_log(context, records)
     }
 
     /// Freezes the log into a segment and starts another one.
@@ -180,7 +276,7 @@ impl Namespace {
         if self.live.is_empty() {
             return Ok(());
         }
-        let replaces = [self.log.number()];
+        let replaces = [self.log().number()];
         let segment = put_segment(context, &self.folder, self.next_place(), &replaces, &self.live)?;
         // From here on the log counts for nothing, so it must not be appended to where it stays.
         let (disk, place) = (context.disk(), self.next_place());
@@ -201,8 +297,8 @@ impl Namespace {
 
     /// Puts another log in place of this one, with what it holds; the old file goes.
     fn take_log(&mut self, context: &Context, log: Log, live: Vec<Record>) -> Result<(), HistoryError> {
-        let old = self.log.path().to_owned();
-        (self.log, self.live) = (log, live);
+        let old = self.log().path().to_owned();
+        (self.log, self.live) = (Some(log), live);
         self.n_live_tokens = self.live.iter().map(|record| record.tokens.len()).sum();
         self.automaton = OnceLock::new();
         self.n_moves += 1;
@@ -251,30 +347,82 @@ impl Namespace {
         if kept.len() == self.live.len() {
             return Ok(false);
         }
-        let (disk, place) = (context.disk(), self.next_place());
-        let log = Log::create(disk, &self.folder, place, self.log.number(), &kept).inspect_err(|_| {
-            context.undo(&self.folder, &[FileKind::Log.path(&self.folder, place.number)]);
-        })?;
-        self.take_log(context, log, kept)?;
+        self.rewrite_log(context, kept)?;
         Ok(true)
     }
 
-    /// Removes a record from the file that holds it; `false` where none does.
+    fn rewrite_log(&mut self, context: &Context, records: Vec<Record>) -> Result<(), HistoryError> {
+        let (disk, place) = (context.disk(), self.next_place());
+        let replaces = self.log().number();
+        let log = Log::create(disk, &self.folder, place, replaces, &records).inspect_err(|_| {
+            context.undo(&self.folder, &[FileKind::Log.path(&self.folder, place.number)]);
+        })?;
+        self.take_log(context, log, records)
+    }
+
+    /// Removes a record from the file that holds it; `false` where none does. A damaged segment that holds it is written anew
+    /// with what can be read, and files that were set aside, which may hold it too, are removed first.
     pub(super) fn forget(&mut self, context: &Context, id: RecordId) -> Result<bool, HistoryError> {
+        if !self.holds(id) {
+            return Ok(false);
+        }
+        self.remove_aside(context)?;
         if self.filter_log(context, |record| record.id != id)? {
             return Ok(true);
         }
-        let holds =
-            |segment: &&Segment| segment.records().binary_search_by_key(&id, |record| record.id).is_ok();
-        let Some(segment) = self.segments.iter().find(holds) else { return Ok(false) };
+        let Some(segment) = self.segments.iter().find(|segment| segment.holds(id)) else { return Ok(false) };
         let number = segment.number();
-        let kept = segment.read_records(|record| record != id)?;
-        let by = match kept.is_empty() {
-            true => None,
-            false => Some(put_segment(context, &self.folder, self.next_place(), &[number], &kept)?),
+        let kept = match segment.read_records(|record| record != id) {
+            Err(HistoryError::Damaged { .. }) => {
+                segment.salvage().0.into_iter().filter(|record| record.id != id).collect()
+            }
+            kept => kept?,
         };
+        let by = self.put_in_place_of(context, number, &kept)?;
         self.replace_segments(context, &[number], by)?;
         Ok(true)
+    }
+
+    /// Writes a damaged segment anew without what is damaged, and sets its file aside. `false` where it holds none.
+    pub(super) fn renew(&mut self, context: &Context, number: u64) -> Result<Option<LeftOut>, HistoryError> {
+        let Some(segment) = self.segments.iter().find(|segment| segment.number() == number) else {
+            return Ok(None);
+        };
+        let Some(HistoryError::Damaged { path, offset, what }) = segment.fault() else { return Ok(None) };
+        let (records, bytes) = segment.salvage();
+        let used_at = segment.used_at();
+        let by = self.put_in_place_of(context, number, &records)?;
+        if let Some(by) = &by {
+            by.set_used_at(context.disk(), used_at);
+        }
+        let aside = set_aside(context.disk(), &path).inspect_err(|_| context.stop())?;
+        self.replace_segments(context, &[number], by)?;
+        Ok(Some(LeftOut { aside: Some(aside), ..LeftOut::damaged(&path, offset, bytes, what) }))
+    }
+
+    fn put_in_place_of(
+        &self,
+        context: &Context,
+        number: u64,
+        records: &[Record],
+    ) -> Result<Option<Segment>, HistoryError> {
+        if records.is_empty() {
+            return Ok(None);
+        }
+        put_segment(context, &self.folder, self.next_place(), &[number], records).map(Some)
+    }
+
+    /// Removes the files that were set aside, and returns them.
+    pub(super) fn remove_aside(&self, context: &Context) -> Result<Vec<PathBuf>, HistoryError> {
+        let disk = context.disk();
+        let names = disk.list(&self.folder).map_err(io_error("read", &self.folder))?;
+        let paths: Vec<PathBuf> =
+            names.iter().filter(|name| name.starts_with(ASIDE)).map(|name| self.folder.join(name)).collect();
+        paths.iter().try_for_each(|path| remove(disk, path))?;
+        if !paths.is_empty() {
+            disk.sync_dir(&self.folder).map_err(io_error("sync", &self.folder))?;
+        }
+        Ok(paths)
     }
 
     /// Gives the pages in the cache back.
@@ -312,32 +460,137 @@ fn open_segment(context: &Context, folder: &Path, place: Place) -> Result<Segmen
     Segment::open(context.disk(), folder, place, &mut context.cache())
 }
 
-/// Removes a file, if it is there.
-fn remove(disk: &dyn Disk, path: &Path) -> Result<(), HistoryError> {
-    match disk.remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(io_error("remove", path)(error)),
-        _ => Ok(()),
+/// The files of a namespace, as they were found. Those that others replace are not opened.
+#[derive(Default)]
+struct Found {
+    logs: Vec<(Place, Scan)>,
+    segments: Vec<Segment>,
+    left_out: Vec<LeftOut>,
+    /// Files that others stand for, and those that were not finished.
+    stale: Vec<PathBuf>,
+    /// The largest number of a file, also of one that is left out.
+    newest: u64,
+    /// Names of logs and segments.
+    names: BTreeSet<String>,
+    /// Whether a file that was listed was not there any more.
+    is_changed: bool,
+}
+
+impl Found {
+    /// Reads the logs, and opens the segments, of a folder; changes nothing.
+    fn read(context: &Context, folder: &Path, owner: u64) -> Result<Self, HistoryError> {
+        let disk = context.disk();
+        let mut found = Found::default();
+        let names = match disk.list(folder) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(found),
+            names => names.map_err(io_error("read", folder))?,
+        };
+        let (mut replaced, mut paths) = (BTreeSet::new(), Vec::new());
+        for name in names {
+            if name.ends_with(PARTIAL) {
+                found.stale.push(folder.join(&name));
+            }
+            // Numbers of files that were set aside are not given again.
+            let Some((kind, number)) = FileKind::parse(name.strip_prefix(ASIDE).unwrap_or(&name)) else {
+                continue;
+            };
+            found.newest = found.newest.max(number);
+            if name.starts_with(ASIDE) {
+                continue;
+            }
+            let (place, path) = (Place { owner, number }, folder.join(&name));
+            found.names.insert(name);
+            paths.push((number, path.clone()));
+            let opened = match kind {
+                FileKind::Log => read_log(disk, path, place).map(|scan| {
+                    replaced.insert(scan.replaces);
+                    found.logs.push((place, scan));
+                }),
+                FileKind::Segment => open_segment(context, folder, place).map(|segment| {
+                    replaced.extend(segment.replaces());
+                    found.segments.push(segment);
+                }),
+            };
+            match opened {
+                Err(HistoryError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
+                    found.is_changed = true;
+                }
+                Err(error) => found.left_out.push(LeftOut::of(error)?),
+                Ok(()) => {}
+            }
+        }
+        let stale = paths.into_iter().filter(|(number, _)| replaced.contains(number)).map(|(_, path)| path);
+        found.stale.extend(stale);
+        found.logs.retain(|(place, _)| !replaced.contains(&place.number));
+        context.close(found.segments.extract_if(.., |segment| replaced.contains(&segment.number())));
+        found.segments.sort_by_key(|segment| segment.records().first().map(|record| record.id));
+        found.left_out.retain(|left_out| !found.stale.contains(&left_out.path));
+        for (_, scan) in &found.logs {
+            let damaged = scan.damaged.iter();
+            found
+                .left_out
+                .extend(damaged.map(|&(at, bytes, what)| LeftOut::damaged(&scan.path, at, bytes, what)));
+            found.left_out.extend(scan.torn.map(|torn| LeftOut::torn(&scan.path, torn)));
+        }
+        Ok(found)
+    }
+
+    /// Whether the folder holds the files that were opened, and no others.
+    fn is_still_there(&self, disk: &dyn Disk, folder: &Path) -> bool {
+        let names = disk.list(folder).unwrap_or_default();
+        let names = names.into_iter().filter(|name| FileKind::parse(name).is_some());
+        !self.is_changed && names.collect::<BTreeSet<_>>() == self.names
     }
 }
 
-/// The one log of a namespace. There is none where a crash came between a segment and the log after it, and there are
-/// several where a damaged one does not say what it replaces: their records are put together. One that was damaged is written
-/// anew.
-fn settle_logs(
+/// Puts the files of a namespace in order for its writer. Returns its one log with what that holds: there is none where a crash
+/// came between a segment and the log after it, and several where a damaged one does not say what it replaces. Then, or where
+/// one is damaged, all their records are put together in a new one.
+fn settle(
     disk: &dyn Disk,
     folder: &Path,
     place: Place,
-    mut logs: Vec<(Log, Vec<Record>)>,
-    is_whole: bool,
+    found: &mut Found,
 ) -> Result<(Log, Vec<Record>), HistoryError> {
-    if logs.len() == 1 && is_whole {
-        return Ok(logs.remove(0));
+    found.stale.iter().try_for_each(|path| remove(disk, path))?;
+    let is_damaged = |scan: &Scan| !scan.damaged.is_empty();
+    let settled = match &mut found.logs[..] {
+        [(place, scan)] if !is_damaged(scan) => {
+            let log = Log::resume(disk, *place, scan)?;
+            (log, std::mem::take(&mut scan.records))
+        }
+        logs => {
+            let taken = logs.iter_mut().flat_map(|(_, scan)| std::mem::take(&mut scan.records));
+            let mut records: Vec<Record> = taken.collect();
+            sort(&mut records);
+            let log = Log::create(disk, folder, place, 0, &records)?;
+            for (_, scan) in logs.iter().filter(|(_, scan)| !is_damaged(scan)) {
+                remove(disk, &scan.path)?;
+            }
+            (log, records)
+        }
+    };
+    let mut is_changed = !found.stale.is_empty() || found.logs.len() > 1;
+    let mut aside: BTreeMap<&Path, PathBuf> = BTreeMap::new();
+    for left_out in found.left_out.iter_mut().filter(|left_out| left_out.is_damage()) {
+        // Several places of one file may be damaged.
+        let known = aside.get(left_out.path.as_path()).cloned();
+        let path = match known {
+            Some(path) => path,
+            None => set_aside(disk, &left_out.path)?,
+        };
+        is_changed = true;
+        left_out.aside = Some(path.clone());
+        aside.insert(&left_out.path, path);
     }
-    let mut records: Vec<Record> = logs.iter_mut().flat_map(|(_, records)| std::mem::take(records)).collect();
+    if is_changed {
+        disk.sync_dir(folder).map_err(io_error("sync", folder))?;
+    }
+    Ok(settled)
+}
+
+/// Puts records in the order of their ids, each once.
+fn sort(records: &mut Vec<Record>) {
     records.sort_by_key(|record| record.id);
     records.dedup_by_key(|record| record.id);
-    let log = Log::create(disk, folder, place, 0, &records)?;
-    logs.iter().try_for_each(|(old, _)| remove(disk, old.path()))?;
-    disk.sync_dir(folder).map_err(io_error("sync", folder))?;
-    Ok((log, records))
 }

@@ -36,9 +36,6 @@ pub struct HistoryOptions {
     pub age_max: Option<Duration>,
     /// Memory for pages of segments, of all namespaces together; at least 256 KiB are used.
     pub cache_bytes: usize,
-    /// Goes on where files are damaged, without what was there: it is dropped for good, and reported by
-    /// [`HistoryLog::recovered`](super::HistoryLog::recovered).
-    pub repair: bool,
 }
 
 impl Default for HistoryOptions {
@@ -52,7 +49,6 @@ impl Default for HistoryOptions {
             age_max: None,
             // With the automaton and the tables, 10 M tokens stay below 64 MiB.
             cache_bytes: 48 << 20,
-            repair: false,
         }
     }
 }

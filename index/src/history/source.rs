@@ -20,7 +20,8 @@ use super::store::{Shared, SharedNamespace, read};
 ///
 /// Reads under a lock that only changes of the namespace hold for writing. When the history has changed the newest tokens
 /// of the text are matched again, so matches are exact up to [`Self::REMATCH_LEN`] tokens. What other sessions append is
-/// seen at once; drafts then depend on timing, output never does.
+/// seen at once, what other processes append by [`HistoryLog::refresh`](super::HistoryLog::refresh); drafts then depend on
+/// timing, output never does.
 #[derive(Debug)]
 pub struct HistoryLogSource {
     shared: Arc<Shared>,

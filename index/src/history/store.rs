@@ -1,7 +1,8 @@
-//! The store: namespaces of responses in a folder, open in one process.
+//! The store: namespaces of responses in a folder, written by one process and read by any number.
 
 use std::any::Any;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -11,15 +12,17 @@ use refrain::TokenId;
 use refrain::internals::draft::OrderConfig;
 
 use super::cache::PageCache;
-use super::disk::{Disk, RealDisk};
+use super::disk::{Disk, RealDisk, remove};
 use super::error::{HistoryError, io_error};
+use super::inbox::Inbox;
 use super::key::{HistoryKey, RecordId, check_namespace, decode_namespace, encode_namespace};
 use super::log::Record;
 use super::namespace::Namespace;
 use super::options::HistoryOptions;
-use super::report::{HistoryStats, NamespaceStats, RecordInfo, Recovered};
+use super::report::{HistoryStats, LeftOut, NamespaceStats, RecordInfo};
+use super::segment::Segment;
 use super::source::HistoryLogSource;
-use super::upkeep::{maintain, repair};
+use super::upkeep::{maintain, note_use, renew};
 
 /// What the parts of a store share.
 #[derive(Debug)]
@@ -38,20 +41,59 @@ pub(super) struct Shared {
     pub(super) context: Context,
     key: HistoryKey,
     folder: PathBuf,
-    namespaces: Mutex<BTreeMap<String, SharedNamespace>>,
+    namespaces: Mutex<Namespaces>,
     /// Counts namespaces that have come or gone: a source looks its own up again when the number has changed.
     pub(super) n_changes: AtomicU64,
     newest_id: AtomicU64,
-    recovered: Vec<Recovered>,
+    /// What was left out when the folder was last read, and since.
+    left_out: Mutex<Vec<LeftOut>>,
+    role: RwLock<Role>,
     /// Held by what changes files of more than one log: merges, forgetting.
     upkeep: Mutex<()>,
-    _lock: Box<dyn Any + Send + Sync>,
+}
+
+/// What this process does with the folder.
+#[derive(Debug)]
+enum Role {
+    /// Holds the lock until it is dropped.
+    Write {
+        _lock: Box<dyn Any + Send + Sync>,
+    },
+    HandIn,
+    Read {
+        reason: Arc<HistoryError>,
+    },
+}
+
+/// What a process may do with the folder of a [`HistoryLog`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Access {
+    /// It is the one that writes: appends go to the log.
+    Write,
+    /// Another process writes: appends are handed in, and the writer takes them into the log.
+    HandIn,
+    /// The folder cannot be written: appends are refused.
+    Read {
+        /// Why.
+        reason: Arc<HistoryError>,
+    },
+}
+
+type Namespaces = BTreeMap<String, SharedNamespace>;
+
+/// A folder that was read.
+struct Loaded {
+    namespaces: Namespaces,
+    left_out: Vec<LeftOut>,
+    newest_id: u64,
 }
 
 /// Earlier responses of one model by namespace (an app, a user, a task), in a folder.
 ///
-/// Cloning shares it. Threads may append, draft and maintain at the same time; a merge holds up nobody. The [module](crate::history)
-/// says what is promised about crashes and damage.
+/// Cloning shares it. Threads may append, draft and maintain at the same time; a merge holds up nobody. Processes may have the
+/// same folder open: one writes, the others read and hand in ([`access`](Self::access)). The [module](crate::history) says what
+/// is promised about crashes, damage and other processes.
 #[derive(Clone, Debug)]
 pub struct HistoryLog {
     shared: Arc<Shared>,
@@ -61,12 +103,16 @@ impl HistoryLog {
     /// Namespaces at most.
     pub const NAMESPACES_MAX: usize = 1024;
 
-    /// Opens the history of a model in `folder`, which is created where it is not there; histories of other models in it are
-    /// left alone.
+    /// Opens the history of a model in `folder`, which is created if it is not there. Histories of other models in it are left
+    /// alone.
+    ///
+    /// The first process to open it writes; while that process (or another `HistoryLog` of this one) has it open, and where the
+    /// folder cannot be written, it is opened for reading: [`access`](Self::access) says which. Files and responses that are
+    /// damaged or cannot be read are left out ([`left_out`](Self::left_out)). The writer sets damaged files aside under names
+    /// that begin with `damaged.`; nothing of them is removed before [`repair`](Self::repair) or a [`forget`](Self::forget).
     ///
     /// # Errors
-    /// [`HistoryError::InUse`] at once where another process (or another `HistoryLog`) has it open. Damage that is found now
-    /// is an error too, unless [`HistoryOptions::repair`] is set: then what is damaged is dropped, and nothing else.
+    /// An option is out of its range, the folder can neither be created nor read, or it holds too many namespaces.
     pub fn open(folder: &Path, key: HistoryKey, options: HistoryOptions) -> Result<Self, HistoryError> {
         Self::open_on(Box::new(RealDisk), folder, key, options)
     }
@@ -79,47 +125,28 @@ impl HistoryLog {
     ) -> Result<Self, HistoryError> {
         options.check()?;
         let folder = folder.join(key.to_string());
-        disk.create_dir(&folder).map_err(io_error("create", &folder))?;
-        let lock_path = folder.join(LOCK);
-        let lock = disk.lock(&lock_path).map_err(io_error("lock", &lock_path))?;
-        let lock = lock.ok_or_else(|| HistoryError::InUse { path: folder.clone() })?;
         let cache = Mutex::new(PageCache::new(options.cache_bytes));
         let context = Context { disk, options, cache, stopped: AtomicBool::new(false) };
-        let (mut namespaces, mut recovered) = (BTreeMap::new(), Vec::new());
-        for name in context.disk().list(&folder).map_err(io_error("read", &folder))? {
-            let Some(name) = decode_namespace(&name) else { continue };
-            let path = folder.join(encode_namespace(&name));
-            if context.disk().list(&path).map_err(io_error("read", &path))?.is_empty() {
-                // Forgotten, or not yet begun.
-                let _ = context.disk().remove_dir(&path);
-                continue;
-            }
-            if namespaces.len() >= Self::NAMESPACES_MAX {
-                return Err(HistoryError::TooManyNamespaces { max: Self::NAMESPACES_MAX });
-            }
-            let namespace = Namespace::open(&context, path, key.owner(&name), &mut recovered)?;
-            namespaces.insert(name, Arc::new(RwLock::new(namespace)));
-        }
-        let newest = |namespace: &SharedNamespace| newest_id(&read(namespace));
-        let newest_id = namespaces.values().map(newest).max().unwrap_or(0);
+        let (role, loaded) = enter(&context, &folder, key)?;
         let shared = Shared {
             context,
             key,
             folder,
-            namespaces: Mutex::new(namespaces),
+            namespaces: Mutex::new(loaded.namespaces),
             n_changes: AtomicU64::new(0),
-            newest_id: AtomicU64::new(newest_id),
-            recovered,
+            newest_id: AtomicU64::new(loaded.newest_id),
+            left_out: Mutex::new(loaded.left_out),
+            role: RwLock::new(role),
             upkeep: Mutex::new(()),
-            _lock: lock,
         };
+        shared.start();
         Ok(HistoryLog { shared: Arc::new(shared) })
     }
 
     /// The keys of the histories in a folder, ascending. A folder that is not there has none.
     pub fn keys(folder: &Path) -> Result<Vec<HistoryKey>, HistoryError> {
         let names = match RealDisk.list(folder) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
             names => names.map_err(io_error("read", folder))?,
         };
         let mut keys: Vec<HistoryKey> = names.iter().filter_map(|name| HistoryKey::parse(name)).collect();
@@ -132,17 +159,35 @@ impl HistoryLog {
         self.shared.key
     }
 
-    /// What was found when the history was opened, and dropped.
-    pub fn recovered(&self) -> &[Recovered] {
-        &self.shared.recovered
+    /// What this process may do with the folder. [`refresh`](Self::refresh) may change it.
+    pub fn access(&self) -> Access {
+        match &*read(&self.shared.role) {
+            Role::Write { .. } => Access::Write,
+            Role::HandIn => Access::HandIn,
+            Role::Read { reason } => Access::Read { reason: Arc::clone(reason) },
+        }
+    }
+
+    /// The parts of the folder that are not used: those found when it was read, and segments in which a draft or a merge has
+    /// found damage since. (Pages that nothing has read are not known: [`verify`](Self::verify).)
+    pub fn left_out(&self) -> Vec<LeftOut> {
+        let mut left_out = self.shared.left_out().clone();
+        for (_, namespace) in self.shared.all() {
+            let namespace = read(&namespace);
+            let faults = namespace.segments().iter().filter_map(|segment| segment.fault());
+            left_out.extend(faults.filter_map(|fault| LeftOut::of(fault).ok()));
+        }
+        left_out
     }
 
     /// Appends a finished response to a namespace, which is there from its first response on. When this returns, the response
-    /// is as durable as [`HistoryOptions::sync`] says, and sources draft from it.
+    /// is as durable as [`HistoryOptions::sync`] says (always durable where it is handed in), and sources draft from it. A
+    /// response that is handed in gets another id when it is taken in, if a second process drew the same id in the same µs.
     ///
     /// # Errors
     /// The history is without the response. [`HistoryError::Io`]: the disk is full, say; it may be tried again. After a failed
-    /// sync every later change is [`HistoryError::Stopped`] until the history is opened again.
+    /// sync every later change is [`HistoryError::Stopped`] until the history is opened again. [`HistoryError::ReadOnly`]: the
+    /// folder cannot be written. [`HistoryError::InboxFull`]: too many responses wait for the writer.
     pub fn append(&self, namespace: &str, response: &[TokenId]) -> Result<RecordId, HistoryError> {
         check_namespace(namespace)?;
         let shared = &self.shared;
@@ -151,53 +196,103 @@ impl HistoryLog {
         if response.len() > max as usize {
             return Err(HistoryError::RecordTooLong { n_tokens: response.len(), max });
         }
-        let namespace = shared.ensure_namespace(namespace)?;
-        let mut namespace = write(&namespace);
-        // Within the lock: ids rise from record to record of a log.
-        let id = shared.next_id();
-        namespace.append(&shared.context, Record { id, tokens: response.into() })?;
-        Ok(id)
+        // Held until the response is in: no refresh comes in between.
+        let role = read(&shared.role);
+        match &*role {
+            Role::Write { .. } => {
+                let namespace = shared.ensure_namespace(namespace)?;
+                let mut namespace = write(&namespace);
+                // Within the lock: ids rise from record to record of a log.
+                let id = shared.next_id();
+                namespace.append(&shared.context, Record { id, tokens: response.into() })?;
+                Ok(id)
+            }
+            Role::HandIn => {
+                let record = Record { id: shared.next_id(), tokens: response.into() };
+                let id = record.id;
+                let here = shared.ensure_read_namespace(namespace)?;
+                shared.inbox().put(namespace, &record)?;
+                let mut namespace = write(&here);
+                namespace.push(record);
+                let is_long = namespace.n_live_tokens() > 2 * max as usize;
+                drop(namespace);
+                drop(role);
+                if is_long {
+                    // The writer has frozen most of it. The response is safe, so that a failure is the next one's to report.
+                    let _ = self.refresh();
+                }
+                Ok(id)
+            }
+            Role::Read { reason } => Err(shared.read_only(reason)),
+        }
     }
 
-    /// Makes every append so far durable.
+    /// Reads the folder again where another process writes it, and becomes the writer where none does any more. Then sources
+    /// see what was appended, merged or forgotten since the folder was last read. The writer itself has nothing to read.
+    ///
+    /// # Errors
+    /// The folder cannot be read; everything is as it was.
+    pub fn refresh(&self) -> Result<(), HistoryError> {
+        let _upkeep = self.shared.upkeep();
+        self.shared.refresh()
+    }
+
+    /// Makes every append so far durable. What was handed in is durable already.
     ///
     /// # Errors
     /// The history has stopped.
     pub fn sync(&self) -> Result<(), HistoryError> {
         self.shared.context.check_running()?;
+        let role = read(&self.shared.role);
+        if !matches!(*role, Role::Write { .. }) {
+            return Ok(());
+        }
         for (_, namespace) in self.shared.all() {
             write(&namespace).log().sync().inspect_err(|_| self.shared.context.stop())?;
         }
         Ok(())
     }
 
-    /// Removes a response from every file.
+    /// Removes a response from every file, handed in or in the log. Files of its namespace that were set aside as damaged may
+    /// hold it too, and are removed with it; damaged parts of the segment that holds it are dropped. Files that were left out
+    /// for another reason (a newer version, unreadable) are not touched.
+    ///
+    /// Another process that has the history open drafts from the response until its next [`refresh`](Self::refresh),
+    /// [`maintain`](Self::maintain) or open.
     ///
     /// # Errors
-    /// [`HistoryError::NoSuchRecord`]. After another error the response may still be in a file; to forget it may be tried
-    /// again.
+    /// [`HistoryError::NoSuchRecord`]; [`HistoryError::InUse`] and [`HistoryError::ReadOnly`] where this process does not write.
+    /// After another error the response may still be in a file; to forget it may be tried again.
     pub fn forget(&self, record: RecordId) -> Result<(), HistoryError> {
         let _upkeep = self.shared.upkeep();
         self.shared.context.check_running()?;
-        for (_, namespace) in self.shared.all() {
-            if write(&namespace).forget(&self.shared.context, record)? {
+        self.shared.check_writes()?;
+        self.shared.take_in()?;
+        for (name, namespace) in self.shared.all() {
+            let mut namespace = write(&namespace);
+            if namespace.holds(record) {
+                self.shared.inbox().forget(Some(&name), false)?;
+                namespace.forget(&self.shared.context, record)?;
                 return Ok(());
             }
         }
         Err(HistoryError::NoSuchRecord { record: record.0 })
     }
 
-    /// Removes a namespace with all its files; `false` where there is none. Sources of it find it empty from the next step
-    /// on, and see what is appended later.
+    /// Removes a namespace with all its files, hand-ins and files that were set aside; `false` where there is none. Sources of it
+    /// find it empty from the next step on, those of other processes from their next [`refresh`](Self::refresh) on, and see what
+    /// is appended later.
     ///
     /// # Errors
-    /// Files of the namespace may still be there, and it drafts from them again when the next response is appended or the
+    /// [`HistoryError::InUse`] and [`HistoryError::ReadOnly`] where this process does not write. After another error files of the namespace may still be there, and it drafts from them again when the next response is appended or the
     /// history is opened; to forget it may be tried again.
     pub fn forget_namespace(&self, namespace: &str) -> Result<bool, HistoryError> {
         let _upkeep = self.shared.upkeep();
         let shared = &self.shared;
         shared.context.check_running()?;
         check_namespace(namespace)?;
+        shared.check_writes()?;
+        let handed_in = shared.inbox().forget(Some(namespace), true)?;
         // Nobody finds or makes the namespace while its files go.
         let mut namespaces = shared.lock();
         let found = namespaces.remove(namespace);
@@ -207,7 +302,7 @@ impl HistoryLog {
         }
         // Also where it is not known: an earlier call may have failed half-way.
         let removed = remove_files(shared.context.disk(), &shared.folder.join(encode_namespace(namespace)))?;
-        Ok(found.is_some() || removed)
+        Ok(found.is_some() || removed || !handed_in.is_empty())
     }
 
     /// All responses, by namespace and then by age, oldest first.
@@ -219,7 +314,10 @@ impl HistoryLog {
             let frozen = frozen.map(|record| (record.id, record.n_tokens));
             let live = namespace.live().iter().map(|record| (record.id, record.tokens.len() as u32));
             let info = |(record, n_tokens)| RecordInfo { record, namespace: name.clone(), n_tokens };
+            let from = infos.len();
             infos.extend(frozen.chain(live).map(info));
+            // Responses that were handed in may be older than those frozen before them.
+            infos[from..].sort_by_key(|info| info.record);
         }
         infos
     }
@@ -230,15 +328,8 @@ impl HistoryLog {
     /// The segment that holds it cannot be read.
     pub fn tokens(&self, record: RecordId) -> Result<Option<Vec<TokenId>>, HistoryError> {
         for (_, namespace) in self.shared.all() {
-            let namespace = read(&namespace);
-            if let Some(found) = namespace.live().iter().find(|found| found.id == record) {
-                return Ok(Some(found.tokens.to_vec()));
-            }
-            for segment in namespace.segments() {
-                if segment.records().binary_search_by_key(&record, |found| found.id).is_ok() {
-                    let found = segment.read_records(|id| id == record)?;
-                    return Ok(found.into_iter().next().map(|found| found.tokens.into_vec()));
-                }
+            if let Some(tokens) = read(&namespace).tokens(record)? {
+                return Ok(Some(tokens.into_vec()));
             }
         }
         Ok(None)
@@ -267,31 +358,52 @@ impl HistoryLog {
         HistoryStats { namespaces, memory_bytes }
     }
 
-    /// Reads every page of every segment and compares it with its checksum. (Logs and tables were compared when the history
-    /// was opened.)
+    /// Reads every page of every segment, up to the first damaged one, and compares it with its checksum. (Logs and tables were
+    /// compared when the history was opened.) Damage is in [`left_out`](Self::left_out) from then on.
     ///
     /// # Errors
     /// The first damage that is found.
     pub fn verify(&self) -> Result<(), HistoryError> {
+        let mut verified = Ok(());
         for (_, namespace) in self.shared.all() {
-            read(&namespace).segments().iter().try_for_each(|segment| segment.verify())?;
+            let namespace = read(&namespace);
+            verified =
+                namespace.segments().iter().map(|segment| segment.verify()).fold(verified, Result::and);
         }
-        Ok(())
+        verified
     }
 
-    /// Reads every page as [`verify`](Self::verify) does, and writes segments with damage anew: without the responses whose
-    /// tokens are damaged, and with every other one. Returns what was dropped. (Damage that keeps a history from being opened
-    /// is dropped by [`HistoryOptions::repair`].)
+    /// Removes what is damaged, for good, and nothing else: reads every page as [`verify`](Self::verify) does, writes segments
+    /// with damage anew (without the responses whose tokens are damaged, and with every other one), and removes the files that
+    /// were set aside. Returns what was removed.
     ///
     /// # Errors
-    /// A segment could not be written; what was damaged still is.
-    pub fn repair(&self) -> Result<Vec<Recovered>, HistoryError> {
+    /// [`HistoryError::InUse`] and [`HistoryError::ReadOnly`] where this process does not write. After another error what was
+    /// damaged may still be there.
+    pub fn repair(&self) -> Result<Vec<LeftOut>, HistoryError> {
         let _upkeep = self.shared.upkeep();
-        self.shared.context.check_running()?;
+        let context = &self.shared.context;
+        context.check_running()?;
+        self.shared.check_writes()?;
         let mut dropped = Vec::new();
         for (_, namespace) in self.shared.all() {
-            dropped.extend(repair(&self.shared.context, &namespace)?);
+            // Damage that a page holds is known once the page was read.
+            read(&namespace).segments().iter().for_each(|segment| drop(segment.verify()));
+            dropped.extend(renew(context, &namespace)?);
         }
+        let mut removed = self.shared.inbox().forget(None, false)?;
+        for (_, namespace) in self.shared.all() {
+            removed.extend(read(&namespace).remove_aside(context)?);
+        }
+        // What was set aside earlier is known by the file alone, unless this process has done it.
+        let mut known = self.shared.left_out();
+        dropped.extend(known.extract_if(.., |left_out| left_out.is_damage() && left_out.aside.is_some()));
+        for path in removed {
+            if dropped.iter().all(|left_out| left_out.aside.as_ref() != Some(&path)) {
+                dropped.push(LeftOut::damaged(&path, 0, 0, "set aside earlier"));
+            }
+        }
+        dropped.iter_mut().for_each(|left_out| left_out.aside = None);
         Ok(dropped)
     }
 
@@ -309,8 +421,10 @@ impl HistoryLog {
         HistoryLogSource::new(Arc::clone(&self.shared), namespace, config)
     }
 
-    /// Merges segments, and drops what is over the limits of age and size: to be called when there is time, as after a
-    /// response. Usually there is nothing to do. Drafts and appends go on meanwhile.
+    /// To be called when there is time, as after a response. The writer takes in what other processes have handed in, writes
+    /// segments anew in which damage was found (the damaged file is set aside), merges segments, and drops what is over the
+    /// limits of age and size. Any other process [refreshes](Self::refresh). Usually there is nothing to do. Drafts and appends
+    /// go on meanwhile.
     ///
     /// # Errors
     /// What was not done is done the next time.
@@ -318,13 +432,23 @@ impl HistoryLog {
         let _upkeep = self.shared.upkeep();
         self.shared.context.check_running()?;
         let now = now_us();
+        if !matches!(self.access(), Access::Write) {
+            for (_, namespace) in self.shared.all() {
+                note_use(&self.shared.context, &read(&namespace), now);
+            }
+            self.shared.refresh()?;
+        }
+        if !matches!(self.access(), Access::Write) {
+            return Ok(());
+        }
+        let taken_in = self.shared.take_in();
         // What is wrong with one namespace is not the others' matter; the first failure is reported.
-        let done = self
-            .shared
-            .all()
-            .into_iter()
-            .map(|(_, namespace)| maintain(&self.shared.context, &namespace, now));
-        done.fold(Ok(()), Result::and)
+        let done = self.shared.all().into_iter().map(|(_, namespace)| {
+            let renewed = maintain(&self.shared.context, &namespace, now)?;
+            self.shared.left_out().extend(renewed);
+            Ok(())
+        });
+        done.fold(taken_in, Result::and)
     }
 }
 
@@ -333,7 +457,7 @@ impl Shared {
         self.lock().get(namespace).map(Arc::clone)
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, SharedNamespace>> {
+    fn lock(&self) -> MutexGuard<'_, Namespaces> {
         self.namespaces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -345,7 +469,91 @@ impl Shared {
         self.lock().iter().map(|(name, namespace)| (name.clone(), Arc::clone(namespace))).collect()
     }
 
+    fn left_out(&self) -> MutexGuard<'_, Vec<LeftOut>> {
+        self.left_out.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn inbox(&self) -> Inbox<'_> {
+        Inbox { disk: self.context.disk(), folder: &self.folder, key: self.key }
+    }
+
+    fn read_only(&self, reason: &Arc<HistoryError>) -> HistoryError {
+        HistoryError::ReadOnly { path: self.folder.clone(), reason: Arc::clone(reason) }
+    }
+
+    fn check_writes(&self) -> Result<(), HistoryError> {
+        match &*read(&self.role) {
+            Role::Write { .. } => Ok(()),
+            Role::HandIn => Err(HistoryError::InUse { path: self.folder.clone() }),
+            Role::Read { reason } => Err(self.read_only(reason)),
+        }
+    }
+
+    /// Takes responses that were handed in into the logs. The writer alone does.
+    fn take_in(&self) -> Result<(), HistoryError> {
+        let inbox = self.inbox();
+        let mut found = inbox.read()?;
+        for (name, records) in found.by_namespace {
+            let (records, paths): (Vec<Record>, Vec<PathBuf>) = records.into_iter().unzip();
+            if let Some(newest) = records.last() {
+                self.newest_id.fetch_max(newest.id.0, Ordering::Relaxed);
+            }
+            let namespace = self.ensure_namespace(&name)?;
+            write(&namespace).take_in(&self.context, records, || self.next_id())?;
+            inbox.remove(paths)?;
+        }
+        inbox.set_aside(&mut found.left_out)?;
+        let mut left_out = self.left_out();
+        found.left_out.retain(|found| !left_out.contains(found));
+        left_out.append(&mut found.left_out);
+        Ok(())
+    }
+
+    fn refresh(&self) -> Result<(), HistoryError> {
+        let mut role = write(&self.role);
+        if matches!(*role, Role::Write { .. }) {
+            return Ok(());
+        }
+        let (new_role, loaded) = enter(&self.context, &self.folder, self.key)?;
+        let mut namespaces = self.lock();
+        let old = std::mem::replace(&mut *namespaces, loaded.namespaces);
+        drop(namespaces);
+        // Sources look their namespaces up again; the cursors that they hold are void.
+        self.n_changes.fetch_add(1, Ordering::Release);
+        old.into_values().for_each(|namespace| write(&namespace).close(&mut self.context.cache()));
+        *self.left_out() = loaded.left_out;
+        self.newest_id.fetch_max(loaded.newest_id, Ordering::Relaxed);
+        *role = new_role;
+        drop(role);
+        self.start();
+        Ok(())
+    }
+
+    /// What a writer does first. What cannot be taken in now stays where it is; `maintain` tries again and reports.
+    fn start(&self) {
+        if self.check_writes().is_ok() {
+            let _ = self.take_in();
+        }
+    }
+
+    fn ensure_read_namespace(&self, name: &str) -> Result<SharedNamespace, HistoryError> {
+        self.ensure(name, |folder| Ok(Namespace::new_to_read(folder, self.key.owner(name))))
+    }
+
     fn ensure_namespace(&self, name: &str) -> Result<SharedNamespace, HistoryError> {
+        self.ensure(name, |folder| {
+            let disk = self.context.disk();
+            disk.create_dir(&folder).map_err(io_error("create", &folder))?;
+            disk.sync_dir(&self.folder).map_err(io_error("sync", &self.folder))?;
+            Namespace::open(&self.context, folder, self.key.owner(name), &mut self.left_out())
+        })
+    }
+
+    fn ensure(
+        &self,
+        name: &str,
+        open: impl FnOnce(PathBuf) -> Result<Namespace, HistoryError>,
+    ) -> Result<SharedNamespace, HistoryError> {
         let mut namespaces = self.lock();
         if let Some(namespace) = namespaces.get(name) {
             return Ok(Arc::clone(namespace));
@@ -353,12 +561,7 @@ impl Shared {
         if namespaces.len() >= HistoryLog::NAMESPACES_MAX {
             return Err(HistoryError::TooManyNamespaces { max: HistoryLog::NAMESPACES_MAX });
         }
-        let folder = self.folder.join(encode_namespace(name));
-        let disk = self.context.disk();
-        disk.create_dir(&folder).map_err(io_error("create", &folder))?;
-        disk.sync_dir(&self.folder).map_err(io_error("sync", &self.folder))?;
-        let namespace = Namespace::open(&self.context, folder, self.key.owner(name), &mut Vec::new())?;
-        let namespace = Arc::new(RwLock::new(namespace));
+        let namespace = Arc::new(RwLock::new(open(self.folder.join(encode_namespace(name)))?));
         namespaces.insert(name.to_owned(), Arc::clone(&namespace));
         self.n_changes.fetch_add(1, Ordering::Release);
         Ok(namespace)
@@ -384,6 +587,11 @@ impl Context {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(super) fn close(&self, segments: impl IntoIterator<Item = Segment>) {
+        let mut cache = self.cache();
+        segments.into_iter().for_each(|segment| segment.close(&mut cache));
+    }
+
     pub(super) fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
     }
@@ -396,7 +604,7 @@ impl Context {
     /// stops: which files count is settled when it is opened again.
     pub(super) fn undo(&self, folder: &Path, paths: &[PathBuf]) {
         let removed = paths.iter().try_for_each(|path| match self.disk.remove_file(path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         });
         if removed.and_then(|()| self.disk.sync_dir(folder)).is_err() {
@@ -408,26 +616,112 @@ impl Context {
 /// The file that is locked lies beside the namespaces; none of their folders has a dot in its name.
 const LOCK: &str = ".lock";
 
+/// Reads a model's folder as its writer where no other process is, and for reading otherwise.
+fn enter(context: &Context, folder: &Path, key: HistoryKey) -> Result<(Role, Loaded), HistoryError> {
+    let role = match lock_to_write(context.disk(), folder) {
+        Ok(Some(lock)) => match load_to_write(context, folder, key) {
+            Ok(loaded) => return Ok((Role::Write { _lock: lock }, loaded)),
+            // The disk is full, say: then its responses can still be read.
+            Err(reason) => Role::Read { reason: Arc::new(reason) },
+        },
+        Ok(None) => Role::HandIn,
+        Err(reason) => Role::Read { reason: Arc::new(reason) },
+    };
+    match (load_to_read(context, folder, key), role) {
+        (Ok(loaded), role) => Ok((role, loaded)),
+        (Err(_), Role::Read { reason }) => Err(Arc::into_inner(reason).expect("shared with nobody yet")),
+        (Err(error), _) => Err(error),
+    }
+}
+
+fn lock_to_write(disk: &dyn Disk, folder: &Path) -> Result<Option<Box<dyn Any + Send + Sync>>, HistoryError> {
+    disk.create_dir(folder).map_err(io_error("create", folder))?;
+    let path = folder.join(LOCK);
+    disk.lock(&path).map_err(io_error("lock", &path))
+}
+
+fn load_to_write(context: &Context, folder: &Path, key: HistoryKey) -> Result<Loaded, HistoryError> {
+    let disk = context.disk();
+    let inbox = Inbox { disk, folder, key };
+    inbox.remove_unfinished()?;
+    load(context, disk.list(folder).map_err(io_error("read", folder))?, |name, left_out| {
+        let path = folder.join(encode_namespace(name));
+        if disk.list(&path).map_err(io_error("read", &path))?.is_empty() {
+            // Forgotten, or not yet begun.
+            let _ = disk.remove_dir(&path);
+            return Ok(None);
+        }
+        Namespace::open(context, path, key.owner(name), left_out).map(Some)
+    })
+}
+
+fn load_to_read(context: &Context, folder: &Path, key: HistoryKey) -> Result<Loaded, HistoryError> {
+    let disk = context.disk();
+    let names = match disk.list(folder) {
+        // A model without answers, in a folder of histories.
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let parent = folder.parent().expect("a model's folder lies in another");
+            disk.list(parent).map_err(io_error("read", parent))?;
+            Vec::new()
+        }
+        names => names.map_err(io_error("read", folder))?,
+    };
+    // Before the logs: a response that the writer takes in meanwhile is found in both, and counted once.
+    let mut handed_in = Inbox { disk, folder, key }.read()?;
+    let more: Vec<String> = handed_in.by_namespace.keys().map(|name| encode_namespace(name)).collect();
+    let names = names.into_iter().chain(more).collect::<BTreeSet<_>>();
+    let mut loaded = load(context, names, |name, left_out| {
+        let records = handed_in.by_namespace.remove(name).unwrap_or_default();
+        let records = records.into_iter().map(|(record, _)| record).collect();
+        let path = folder.join(encode_namespace(name));
+        Namespace::open_to_read(context, path, key.owner(name), records, left_out).map(Some)
+    })?;
+    loaded.left_out.append(&mut handed_in.left_out);
+    Ok(loaded)
+}
+
+/// Opens the namespaces of the folders that are some.
+fn load(
+    context: &Context,
+    names: impl IntoIterator<Item = String>,
+    mut open: impl FnMut(&str, &mut Vec<LeftOut>) -> Result<Option<Namespace>, HistoryError>,
+) -> Result<Loaded, HistoryError> {
+    let (mut namespaces, mut left_out, mut newest) = (Namespaces::new(), Vec::new(), 0);
+    let open_all = || {
+        for name in names.into_iter().filter_map(|name| decode_namespace(&name)) {
+            if namespaces.len() >= HistoryLog::NAMESPACES_MAX {
+                return Err(HistoryError::TooManyNamespaces { max: HistoryLog::NAMESPACES_MAX });
+            }
+            if let Some(namespace) = open(&name, &mut left_out)? {
+                newest = newest.max(namespace.newest_id());
+                namespaces.insert(name, Arc::new(RwLock::new(namespace)));
+            }
+        }
+        Ok(())
+    };
+    match open_all() {
+        Ok(()) => Ok(Loaded { namespaces, left_out, newest_id: newest }),
+        Err(error) => {
+            namespaces.into_values().for_each(|namespace| write(&namespace).close(&mut context.cache()));
+            Err(error)
+        }
+    }
+}
+
 /// Removes a folder with its files, durably; `false` where there is none.
 fn remove_files(disk: &dyn Disk, folder: &Path) -> Result<bool, HistoryError> {
     let names = match disk.list(folder) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
         names => names.map_err(io_error("read", folder))?,
     };
     for name in &names {
         let path = folder.join(name);
-        disk.remove_file(&path).map_err(io_error("remove", &path))?;
+        remove(disk, &path)?;
     }
     disk.sync_dir(folder).map_err(io_error("sync", folder))?;
     // Without files it is no namespace, whether or not the system lets it go.
     let _ = disk.remove_dir(folder);
     Ok(!names.is_empty())
-}
-
-fn newest_id(namespace: &Namespace) -> u64 {
-    let frozen = namespace.segments().last().and_then(|segment| segment.records().last());
-    let frozen = frozen.map_or(0, |record| record.id.0);
-    namespace.live().last().map_or(0, |record| record.id.0).max(frozen)
 }
 
 fn now_us() -> u64 {
@@ -436,10 +730,10 @@ fn now_us() -> u64 {
 }
 
 /// A panic elsewhere while a namespace was locked leaves its files whole; its memory is behind them at worst.
-pub(super) fn read(namespace: &RwLock<Namespace>) -> RwLockReadGuard<'_, Namespace> {
-    namespace.read().unwrap_or_else(PoisonError::into_inner)
+pub(super) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub(super) fn write(namespace: &RwLock<Namespace>) -> RwLockWriteGuard<'_, Namespace> {
-    namespace.write().unwrap_or_else(PoisonError::into_inner)
+pub(super) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
 }

@@ -34,6 +34,7 @@ struct State {
     used_at: BTreeMap<PathBuf, u64>,
     bytes_max: Option<usize>,
     locked: Arc<AtomicBool>,
+    is_read_only: bool,
     /// Operations that change something, so far, and the ones that fail.
     n_ops: usize,
     fails: Option<Fails>,
@@ -65,6 +66,11 @@ impl MemDisk {
 
     pub(super) fn n_ops(&self) -> usize {
         self.lock_state().n_ops
+    }
+
+    /// Refuses every change from now on, as a folder without write permission does.
+    pub(super) fn set_read_only(&self) {
+        self.lock_state().is_read_only = true;
     }
 
     pub(super) fn set_bytes_max(&self, bytes_max: usize) {
@@ -119,6 +125,9 @@ impl State {
     fn op(&mut self) -> io::Result<()> {
         let op = self.n_ops;
         self.n_ops += 1;
+        if self.is_read_only {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
         let fails = match self.fails {
             Some(Fails::Once(at)) => op == at,
             Some(Fails::From(at)) => op >= at,
@@ -163,6 +172,13 @@ impl Disk for MemDisk {
     fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
         let file = self.lock_state().find(path)?;
         Ok(Box::new(MemFile { disk: self.clone(), file }))
+    }
+
+    fn open_to_write(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        if self.lock_state().is_read_only {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        self.open(path)
     }
 
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {

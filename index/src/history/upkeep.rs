@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::HistoryError;
 use super::namespace::{Namespace, put_segment};
 use super::options::HistoryOptions;
-use super::report::Recovered;
+use super::report::LeftOut;
 use super::segment::Segment;
 use super::store::{Context, SharedNamespace, read, write};
 
@@ -15,13 +15,32 @@ const MERGE_WIDTH: usize = 4;
 /// With more segments, neighbours of different sizes are merged too: every one of them is searched.
 const SEGMENTS_MAX: usize = 16;
 
-/// Does what is due; `now` in µs from 1970.
-pub(super) fn maintain(context: &Context, namespace: &SharedNamespace, now: u64) -> Result<(), HistoryError> {
-    read(namespace).segments().iter().for_each(|segment| segment.note_use(context.disk(), now / 1_000_000));
+/// Does what is due; `now` in µs from 1970. Returns damaged segments that were set aside.
+pub(super) fn maintain(
+    context: &Context,
+    namespace: &SharedNamespace,
+    now: u64,
+) -> Result<Vec<LeftOut>, HistoryError> {
+    note_use(context, &read(namespace), now);
+    let mut renewed = renew(context, namespace)?;
     expire(context, namespace, now)?;
     shrink(context, &mut write(namespace))?;
-    while merge(context, namespace)? {}
-    Ok(())
+    loop {
+        match merge(context, namespace) {
+            Ok(true) => {}
+            Ok(false) => return Ok(renewed),
+            // Damage of a segment that was found now: written anew, it is merged the next time round.
+            Err(error) => match renew(context, namespace)? {
+                more if more.is_empty() => return Err(error),
+                more => renewed.extend(more),
+            },
+        }
+    }
+}
+
+/// Notes in the files when a draft last came from them.
+pub(super) fn note_use(context: &Context, namespace: &Namespace, now: u64) {
+    namespace.segments().iter().for_each(|segment| segment.note_use(context.disk(), now / 1_000_000));
 }
 
 /// Drops what is older than the options allow.
@@ -63,6 +82,9 @@ fn merge(context: &Context, namespace: &SharedNamespace) -> Result<bool, History
     for part in parts {
         records.extend(part.read_records(|_| true)?);
     }
+    // Responses that were handed in may be older than those frozen before them.
+    records.sort_by_key(|record| record.id);
+    records.dedup_by_key(|record| record.id);
     let (folder, place) = (here.folder().to_owned(), here.next_place());
     drop(here);
     let merged = put_segment(context, &folder, place, &numbers, &records)?;
@@ -71,26 +93,13 @@ fn merge(context: &Context, namespace: &SharedNamespace) -> Result<bool, History
     Ok(true)
 }
 
-/// Writes segments with damage anew, without what is damaged.
-pub(super) fn repair(context: &Context, namespace: &SharedNamespace) -> Result<Vec<Recovered>, HistoryError> {
+/// Writes segments in which damage was found anew, without what is damaged, and sets their files aside.
+pub(super) fn renew(context: &Context, namespace: &SharedNamespace) -> Result<Vec<LeftOut>, HistoryError> {
     let mut namespace = write(namespace);
-    let mut dropped = Vec::new();
-    let numbers: Vec<u64> = namespace.segments().iter().map(Segment::number).collect();
-    for number in numbers {
-        let segment = namespace.segments().iter().find(|segment| segment.number() == number);
-        let segment = segment.expect("only others were replaced");
-        let Err(HistoryError::Damaged { path, offset, .. }) = segment.verify() else { continue };
-        let (records, bytes) = segment.salvage();
-        let by = match records.is_empty() {
-            true => None,
-            false => {
-                Some(put_segment(context, namespace.folder(), namespace.next_place(), &[number], &records)?)
-            }
-        };
-        namespace.replace_segments(context, &[number], by)?;
-        dropped.push(Recovered { path, offset, bytes, torn: false });
-    }
-    Ok(dropped)
+    let faulty = namespace.segments().iter().filter(|segment| segment.is_faulty());
+    let numbers: Vec<u64> = faulty.map(Segment::number).collect();
+    let renewed = numbers.into_iter().map(|number| namespace.renew(context, number));
+    renewed.filter_map(Result::transpose).collect()
 }
 
 /// The neighbours to merge: of one size class; or, where there are too many segments, the smallest.

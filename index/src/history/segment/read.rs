@@ -123,6 +123,10 @@ impl Segment {
         &self.records
     }
 
+    pub(in crate::history) fn holds(&self, id: RecordId) -> bool {
+        self.records.binary_search_by_key(&id, |record| record.id).is_ok()
+    }
+
     /// Tokens of all records.
     pub(in crate::history) fn n_tokens(&self) -> u32 {
         self.header.n_prefixes()
