@@ -1,4 +1,4 @@
-//! Puts a whole file in place of another, or a whole folder where there was none, or leaves things as they were.
+//! Atomic replacement of a file, and atomic creation of a folder.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What was being done when the system refused.
+/// A failed operation, with its path.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} `{}`: {source}", path.display())]
 pub(crate) struct ReplaceError {
@@ -15,14 +15,15 @@ pub(crate) struct ReplaceError {
     pub(crate) source: io::Error,
 }
 
-/// Names tried for the new file. Only a killed process of the same number leaves one behind, so the first is nearly always free.
+/// The most names tried for the new file. A name is taken only if a process with the same id was killed before, so the first is nearly
+/// always free.
 const NAMES_MAX: usize = 64;
 
 /// Writes a file under another name in the same folder, syncs it, and renames it to `path`.
 ///
-/// When anything fails, whatever was at `path` is still there and the other file is gone; only where the folder cannot be
-/// synced, after everything else, the new file has its name already. (A process that is killed leaves the other file
-/// behind, named `.NAME.….partial`.) The other file is a new one: no link and no file of that name is written through.
+/// If an operation fails, the file at `path` is unchanged and the new file is removed. The only exception is the final sync of the folder:
+/// if it fails, the new file has been renamed already. A killed process leaves the new file behind, named `.NAME.….partial`. The new file is
+/// created exclusively, so no existing file or link is written through.
 pub(crate) fn replace_file<T, E: From<ReplaceError>>(
     path: &Path,
     write: impl FnOnce(&mut File) -> Result<T, E>,
@@ -40,10 +41,10 @@ pub(crate) fn replace_file<T, E: From<ReplaceError>>(
     Ok(done)
 }
 
-/// Fills a folder under another name, and renames it to `path`, where nothing may be but an empty folder. The files in it are
-/// synced by whoever writes them.
+/// Creates a folder under another name, lets `write` fill it, and renames it to `path`. `path` must not exist or be an empty folder. `write`
+/// must sync the files.
 ///
-/// When anything fails, nothing is at `path` that was not there before, and the other folder is gone.
+/// If an operation fails, `path` is unchanged and the new folder is removed.
 pub(crate) fn create_folder<T, E: From<ReplaceError>>(
     path: &Path,
     write: impl FnOnce(&Path) -> Result<T, E>,
@@ -62,7 +63,7 @@ pub(crate) fn create_folder<T, E: From<ReplaceError>>(
     Ok(done)
 }
 
-/// Names are on the disk once their folder is.
+/// Syncs a folder, which makes renames in it durable.
 #[cfg(unix)]
 fn sync_folder(folder: &Path) -> Result<(), ReplaceError> {
     let synced = File::open(folder).and_then(|folder| folder.sync_all());
@@ -74,7 +75,7 @@ fn sync_folder(_folder: &Path) -> Result<(), ReplaceError> {
     Ok(())
 }
 
-/// A file or folder that this call has created: removed when the guard goes; after the rename there is none.
+/// Removes the new file or folder when it is dropped. After the rename it no longer exists.
 struct Partial {
     path: PathBuf,
     is_folder: bool,
@@ -82,7 +83,7 @@ struct Partial {
 
 impl Drop for Partial {
     fn drop(&mut self) {
-        // Best effort: the failure that is reported is the one that came first.
+        // Best effort: the caller gets the first error.
         let _ = match self.is_folder {
             true => fs::remove_dir_all(&self.path),
             false => fs::remove_file(&self.path),
@@ -90,7 +91,7 @@ impl Drop for Partial {
     }
 }
 
-/// Creates a file under a name that is free.
+/// Creates a file under an unused name.
 fn create_partial(path: &Path) -> Result<(File, Partial), ReplaceError> {
     let mut n_tried = 0;
     loop {
@@ -104,7 +105,7 @@ fn create_partial(path: &Path) -> Result<(File, Partial), ReplaceError> {
     }
 }
 
-/// Names that this process has tried.
+/// The number of names that this process has tried.
 static CALLS: AtomicU64 = AtomicU64::new(0);
 
 /// A name that no other process and no other call uses.

@@ -9,11 +9,11 @@
 use crate::kernels::FloatEnv;
 use crate::model::config::{RopeConfig, RopeScaling};
 
-/// Positions that a table grows by. Doubling it would leave up to half of a long context's table unused; steps of this size copy a
-/// table of 32 k positions 32 times, about 10 ms in all.
+/// A table grows by this number of positions. Doubling would leave up to half of the memory unused. Growing a table to 32 k positions in
+/// these steps copies it 32 times, about 10 ms in total.
 const GROWTH_POSITIONS: usize = 1024;
 
-/// Rotations of the first positions, `[n_positions, head_dim / 2]` each for cosine and sine; grown on demand.
+/// Cosines and sines of the first positions, `[n_positions, head_dim / 2]` each. The table grows on demand.
 #[derive(Debug, Clone)]
 pub struct RopeTable {
     inverse_frequencies: Vec<f32>,
@@ -22,19 +22,19 @@ pub struct RopeTable {
 }
 
 impl RopeTable {
-    /// A table without rows for heads of `head_dim` elements.
+    /// An empty table for heads of `head_dim` elements.
     pub fn new(config: &RopeConfig, head_dim: usize) -> Self {
         let _env = FloatEnv::ieee();
         Self { inverse_frequencies: inverse_frequencies(config, head_dim), cos: Vec::new(), sin: Vec::new() }
     }
 
-    /// The most bytes that tables for `n_positions` positions take: both of them, and the old one of the two while it grows.
+    /// The most bytes of a table of `n_positions` positions: cosines, sines, and the old copy of one of them while it grows.
     pub(crate) fn bytes(head_dim: usize, n_positions: usize) -> u64 {
         let row_bytes = (head_dim / 2 * size_of::<f32>()) as u64;
         row_bytes.saturating_mul(3 * n_positions.next_multiple_of(GROWTH_POSITIONS) as u64)
     }
 
-    /// Makes rows for all positions below `n_positions`.
+    /// Computes the rows of all positions below `n_positions`.
     pub fn grow(&mut self, n_positions: usize) {
         let _env = FloatEnv::ieee();
         let half = self.inverse_frequencies.len();
@@ -56,7 +56,7 @@ impl RopeTable {
     /// `(cos, sin)` of one position, `[head_dim / 2]` each.
     ///
     /// # Panics
-    /// When the table was not grown to the position.
+    /// If the table was not grown to the position.
     pub fn row(&self, position: usize) -> (&[f32], &[f32]) {
         let half = self.inverse_frequencies.len();
         let range = position * half..(position + 1) * half;
@@ -64,7 +64,7 @@ impl RopeTable {
     }
 }
 
-/// `θ^(-2i/head_dim)` for each pair, divided as the checkpoint asks.
+/// `θ^(-2i/head_dim)` for each pair, scaled as the checkpoint states.
 fn inverse_frequencies(config: &RopeConfig, head_dim: usize) -> Vec<f32> {
     let half = head_dim / 2;
     let plain = (0..half).map(|i| {

@@ -1,6 +1,6 @@
-//! The forward pass: rows in, final hidden states out; logits per row on request.
+//! The forward pass: from the rows of a batch to final hidden states, and to the logits of selected rows.
 //!
-//! One code path serves prefill, decoding and verification. For every row, with `n` rows in a batch:
+//! Prefill, decoding and verification share one code path. For every row of a batch:
 //!
 //! ```text
 //! x = embedding[token]                                        [hidden_dim]
@@ -12,9 +12,9 @@
 //! hidden = rms_norm(x);  logits = head·hidden
 //! ```
 //!
-//! A row's arithmetic never depends on the other rows (the kernels see to it), so chunking, batching and padding leave
-//! every bit as it is. Neither does it depend on the caller's rounding or flushing of subnormal numbers: loading, passes and
-//! projections set the default [environment](FloatEnv).
+//! The kernels guarantee that a row's arithmetic does not depend on the other rows, so chunking, batching and padding do not affect its
+//! bits. Loading, passes and projections set the default [floating-point environment](FloatEnv), so the caller's rounding mode and
+//! flush-to-zero setting do not affect them either.
 
 mod feed;
 mod head;
@@ -46,7 +46,7 @@ use crate::token::TokenId;
 pub struct Model {
     config: ModelConfig,
     weights: Weights,
-    /// Who holds the layers where they are not among the weights: at most one of the two.
+    /// The layers, if they are static graphs.
     graphs: Option<StaticGraphs>,
     streamed: Option<Streamed>,
     identity: OnceLock<ModelIdentity>,
@@ -61,16 +61,16 @@ pub struct Compute<'a> {
     pub pool: &'a Pool,
 }
 
-/// How far a pass goes.
+/// The last operation of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PassEnd {
-    /// To the final hidden states.
+    /// The final hidden states.
     Hidden,
-    /// To the last layer's keys and values: all that a prefill chunk leaves behind.
+    /// The keys and values of the last layer: all that a prefill chunk needs.
     KeysAndValues,
 }
 
-/// Why a forward pass stopped. Committed KV entries are unchanged in every case; the rows of the batch are not committed.
+/// Why a forward pass stopped. In every case committed KV entries are unchanged, and the rows of the batch are not committed.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ForwardError {
@@ -100,30 +100,30 @@ pub enum ForwardError {
         /// Entries of the embedding.
         vocab_size: usize,
     },
-    /// Layers that are not kept in memory could not be read; the next pass tries again.
+    /// Streamed layers could not be read. The next pass reads again.
     #[error(transparent)]
     Layers(#[from] LayersError),
-    /// The rows were to be looked at between layers that are one graph; nothing was read or written.
+    /// An [`Interlude`] was given for a model of static graphs; nothing was read or written.
     #[error("static graphs compute whole blocks of layers: rows cannot be looked at between them")]
     Undivided,
-    /// The caller asked to stop.
+    /// The cancel flag was set.
     #[error("cancelled")]
     Cancelled,
 }
 
-/// Rows that are projected at a time, at most but for options that ask for more: what drafting reads of a prefill chunk.
+/// The most rows that are projected at a time with default options: those that calibration reads of a prefill chunk.
 const GATHERED_ROWS: usize = 64;
 
-/// The buffers of a pass, grown to the largest batch seen and then reused: a decoding step allocates nothing.
+/// The buffers of a pass. They grow to the largest batch and are reused, so that a decoding step allocates nothing.
 pub struct Workspace {
     rope: RopeTable,
     activations: Activations,
     attention: AttentionScratch,
-    /// Empty between passes: kept for its memory.
+    /// Empty between passes; only its memory is kept.
     active: ActiveRows<'static>,
     /// Residual stream, `[n_rows, hidden_dim]`; after a pass to [`PassEnd::Hidden`], the normed final hidden states.
     x: Vec<f32>,
-    /// Of a pass through static graphs, whose calls have `x` for their own rows: `[n_rows, hidden_dim]`.
+    /// Residual stream of a pass through static graphs, `[n_rows, hidden_dim]`. There `x` holds the rows of one call.
     residual: Vec<f32>,
     /// `[n_rows, hidden_dim]`
     normed: Vec<f32>,
@@ -141,7 +141,7 @@ pub struct Workspace {
     gate: Vec<f32>,
     /// `[n_rows, ffn_dim]`
     up: Vec<f32>,
-    /// `[n_gathered, hidden_dim]`: the rows that [`Model::logits`] was asked for.
+    /// `[n_gathered, hidden_dim]`: the rows of a projection.
     gathered: Vec<f32>,
     /// `[n_gathered, tokens of a piece]`: logits of a piece of a streamed output matrix.
     piece: Vec<f32>,
@@ -170,9 +170,9 @@ impl Workspace {
         }
     }
 
-    /// The most bytes that passes over up to `n_rows` rows take with a KV cache of `n_slots` slots: buffers of rows, the widest rows in
-    /// both of the forms that matrices read, rotations of every position, and attention scores for as many threads as the process has
-    /// processors. Logits are not among them.
+    /// The most bytes of a workspace for passes over up to `n_rows` rows with a KV cache of `n_slots` slots: the buffers of rows, the widest
+    /// rows in both forms of activations, the rotations of all positions, and attention scores for as many threads as the process has
+    /// processors. Logits are not included.
     pub fn bytes(config: &ModelConfig, n_rows: usize, n_slots: usize) -> u64 {
         let (q_dim, kv_dim) = (config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim);
         let values = 4 * config.hidden_dim + 2 * q_dim + 2 * kv_dim + 2 * config.ffn_dim;
@@ -187,7 +187,7 @@ impl Workspace {
             .saturating_add(AttentionScratch::bytes(n_threads, n_slots, n_rows, config.head_dim))
     }
 
-    /// Puts the final hidden states of some rows one behind the other.
+    /// Copies the final hidden states of `rows` to `gathered`.
     fn gather(&mut self, rows: &[u32], hidden_dim: usize) {
         self.gathered.clear();
         self.gathered.reserve_exact(rows.len() * hidden_dim);
@@ -215,10 +215,10 @@ impl Workspace {
     }
 }
 
-/// Makes `buffer` `len` long. It has no more room than the longest that it was, and where it grows, its values are lost.
+/// Resizes `buffer` to `len` without spare capacity. If it grows, its values are lost.
 fn resize_exact(buffer: &mut Vec<f32>, len: usize) {
     if buffer.capacity() < len {
-        // Freed first, so that both are never there at once.
+        // Freed first, so that both buffers never exist at once.
         *buffer = Vec::new();
         buffer.reserve_exact(len);
     }
@@ -236,7 +236,7 @@ impl Model {
         }
         let weights = Weights::load(checkpoint, options)?;
         let identity = OnceLock::new();
-        // The file's identity is that of its weights as they are there.
+        // The header states the identity of the packed weights, which are not those widened to f32.
         if let Some(file) = checkpoint.packed().filter(|_| options.quantize != Quantize::F32) {
             identity.get_or_init(|| file.identity());
         }
@@ -269,19 +269,20 @@ impl Model {
         Ok(Self { config, weights, graphs: Some(graphs), streamed: None, identity })
     }
 
-    /// The layers as static graphs, where the model is kept so.
+    /// The layers as static graphs, if the model is one of static graphs.
     pub fn graphs(&self) -> Option<&StaticGraphs> {
         self.graphs.as_ref()
     }
 
-    /// The weights on their way from flash, where the model is streamed.
+    /// The streamed weights, if the model is streamed.
     pub fn streamed(&self) -> Option<&Streamed> {
         self.streamed.as_ref()
     }
 
-    /// What measurements of this model are kept under: equal for equal weights, packed ahead of time or while loading.
+    /// The identity of the model, the key of its measurements. It is equal for equal weights, whether they were packed ahead of time or while
+    /// loading.
     ///
-    /// A packed file states it. For other containers the first call reads all weights once: about 0.1 s for a gigabyte.
+    /// The header of a packed file states it. For other containers the first call reads all weights: about 0.1 s for a gigabyte.
     pub fn identity(&self) -> ModelIdentity {
         *self.identity.get_or_init(|| identity_of_weights(&self.config, &self.weights))
     }
@@ -291,8 +292,8 @@ impl Model {
         &self.config
     }
 
-    /// Bytes of the weights, those of a mapped file included; of static graphs and of a streamed model, what may be in memory at
-    /// a time.
+    /// Bytes of the weights, those of a mapped file included. For static graphs and streamed models, the bytes that are in memory at a
+    /// time.
     pub fn memory_usage(&self) -> usize {
         match (&self.graphs, &self.streamed) {
             (Some(graphs), _) => graphs.memory().used_bytes as usize,
@@ -303,11 +304,11 @@ impl Model {
 
     /// Runs `batch` after the committed prefix of `kv`.
     ///
-    /// Afterwards the keys and values of every row stand in the slots behind the prefix, not yet committed, and (with
-    /// [`PassEnd::Hidden`]) `workspace` holds the final hidden states for [`Model::logits`].
+    /// Afterwards the slots behind the prefix hold the keys and values of every row, not yet committed. With [`PassEnd::Hidden`],
+    /// `workspace` holds the final hidden states for [`Model::logits`].
     ///
     /// # Errors
-    /// See [`ForwardError`]; `cancel` is looked at before every layer.
+    /// [`ForwardError`]; `cancel` is read before every layer.
     pub fn forward(
         &self,
         compute: Compute<'_>,
@@ -320,16 +321,16 @@ impl Model {
         self.forward_through(compute, batch, kv, workspace, end, None, cancel)
     }
 
-    /// As [`Model::forward`], with a look at the rows before one of the layers ([`Interlude`]).
+    /// As [`Model::forward`], with a hook before one of the layers ([`Interlude`]).
     ///
-    /// Rows that the interlude takes out go no further. Their cells of the KV cache are not written from that layer on, and their
-    /// final hidden states are not numbers. The bits of the others are those that a pass without the interlude gives.
+    /// The remaining layers do not compute rows that the interlude drops. From that layer on their keys and values are not written, and their
+    /// final hidden states are NaN. All other rows have the same bits as in a pass without the interlude.
     ///
     /// # Errors
-    /// As [`Model::forward`]; [`ForwardError::Undivided`] where the layers are static graphs.
+    /// As [`Model::forward`]; [`ForwardError::Undivided`] if the layers are static graphs.
     ///
     /// # Panics
-    /// The interlude keeps a row and not every row that it sees.
+    /// If the interlude keeps a row and drops one that it sees.
     #[allow(clippy::too_many_arguments, reason = "the arguments of one pass")]
     pub fn forward_through(
         &self,
@@ -374,7 +375,7 @@ impl Model {
         result
     }
 
-    /// The embedding of each token, `[tokens.len(), hidden_dim]`.
+    /// Writes the embedding of each token to `x`, `[tokens.len(), hidden_dim]`.
     fn embed(&self, tokens: &[TokenId], x: &mut [f32]) -> Result<(), LayersError> {
         if let Some(read) = self.streamed.as_ref().and_then(|streamed| streamed.embed(tokens, x)) {
             return read;
@@ -386,7 +387,7 @@ impl Model {
         Ok(())
     }
 
-    /// Runs `rows` through consecutive layers, of which the first is the model's layer `first_layer`.
+    /// Runs `rows` through consecutive layers. The first one is layer `first_layer` of the model.
     #[allow(clippy::too_many_arguments, reason = "the arguments of one pass")]
     fn run_layers(
         &self,
@@ -539,8 +540,8 @@ impl Model {
     }
 }
 
-/// Multiplies rows of activations `[n_rows, n_cols]` with several matrices, preparing the activations once in the forms
-/// that the matrices ask for (a file may mix float and block types within a layer).
+/// Multiplies rows of activations `[n_rows, n_cols]` with several matrices. The activations are prepared once, in all forms that the
+/// matrices need (a file may mix float and block types within a layer).
 fn project(
     compute: Compute<'_>,
     activations: &mut Activations,
@@ -560,7 +561,7 @@ fn norm_rows(compute: Compute<'_>, x: &[f32], weight: &[f32], eps: f32, out: &mu
     });
 }
 
-/// Values below which waking the workers costs more than a row-wise kernel: about 2 µs of one core.
+/// With fewer values, waking the workers takes longer than a row-wise kernel: about 2 µs on one core.
 const PARALLEL_VALUES_MIN: usize = 16 * 1024;
 
 fn for_rows(compute: Compute<'_>, out: &mut [f32], row_len: usize, f: &(dyn Fn(usize, &mut [f32]) + Sync)) {

@@ -61,7 +61,7 @@ pub enum PackedAccess {
     ///
     /// No program may write to the file or shorten it while the model lives: that is undefined behaviour in Rust's model of memory. In
     /// practice the output is wrong, or the process ends with SIGBUS. Replace a model by writing a new file and renaming it, as
-    /// [`pack`](crate::model::packed::pack) does. The process also ends with SIGBUS if the disk cannot read a page.
+    /// `refrain pack` does. The process also ends with SIGBUS if the disk cannot read a page.
     #[default]
     Map,
     /// The file is read into memory of the process. Loading takes as long as the disk does, and a disk error is a typed error. Afterwards

@@ -11,21 +11,19 @@
 //!   walk the suffix links from cur, at most WALK_MAX of them: count += 1, last_end ← position
 //! ```
 //!
-//! A new sequence starts at the root again (a generalised automaton), so a match never spans two sequences and no
-//! separator token is needed.
+//! A new sequence starts at the root (a generalised automaton), so a match never spans two sequences, and no separator token is needed.
 //!
-//! Cost sketch: a state is 32 bytes and there are at most 2n − 1 of them; text of people and models needs about 1.5 per
-//! token. With the blocks of `edges` that is some 60 bytes per token: 8 k tokens of context fit in half a megabyte.
+//! Cost sketch: a state has 32 bytes, and there are at most 2n − 1 states. Natural text needs about 1.5 states per token. With the blocks of
+//! `edges` this is about 60 bytes per token: 8 k tokens of context take half a megabyte.
 
 use super::cursor::Match;
 use super::edges::{Edge, EdgePool, EdgeSet};
 
 /// Suffix links followed per token to keep counts and positions.
 ///
-/// Ordinary text has chains of about ten links, so its counts are exact. A text that repeats itself for long has
-/// chains as long as the repetition; there, what is further than this from the newest end keeps a count that is a
-/// lower bound and a position that is older than the true one. That bounds `extend` at the price of understating the
-/// *short* suffixes of a *long* match, which drafting asks last.
+/// Chains of suffix links have about ten links in ordinary text, so its counts are exact. In a long repetition, chains are as long as the
+/// repetition. States beyond this limit keep a count that is a lower bound, and a position that is older than the true one. The limit bounds
+/// the time of `extend`. Its cost is that *short* suffixes of a *long* match are undercounted, and drafting uses those last.
 const WALK_MAX: usize = 64;
 
 const ROOT: u32 = Match::EMPTY.state;
@@ -48,7 +46,7 @@ pub(super) struct State {
 const ROOT_STATE: State =
     State { len: 0, link: ROOT, count: 0, first_end: 0, last_end: 0, edges: EdgeSet::NONE };
 
-/// The automaton holds as many tokens as it may: nothing was added, and it can still be read.
+/// The automaton has reached its bound. Nothing was added, and it can still be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the suffix automaton is full: {max_tokens} tokens")]
 pub struct FullError {
@@ -77,7 +75,7 @@ pub struct SuffixAutomaton {
     edges: EdgePool,
     /// State of the whole current sequence.
     last: u32,
-    /// Whether `last` was made for the newest token, so that the sequence up to here was never seen before.
+    /// Whether `last` was created for the newest token, so that the sequence up to here has not occurred before.
     last_is_new: bool,
     n_tokens: u32,
     max_tokens: u32,
@@ -150,8 +148,8 @@ impl SuffixAutomaton {
         self.last_is_new = false;
     }
 
-    /// Forgets everything and keeps the memory for the next text. A suffix automaton cannot shrink by a few tokens:
-    /// after a truncation, clear it and extend it again.
+    /// Removes all tokens and keeps the memory. Tokens cannot be removed from the end: after a truncation, clear the automaton and extend it
+    /// again.
     pub fn clear(&mut self) {
         self.states.truncate(1);
         self.states[0] = ROOT_STATE;
@@ -271,7 +269,7 @@ impl SuffixAutomaton {
         }
     }
 
-    /// Tells states with many edges, among the suffixes that `token` has just followed, that it did.
+    /// Updates the hot lists of the suffixes that `token` has just followed.
     fn touch_edges(&mut self, before: u32, token: u32) {
         let mut suffix = before;
         for _ in 0..WALK_MAX {

@@ -4,10 +4,9 @@ use super::SuffixAutomaton;
 
 /// A substring's place in a [`SuffixAutomaton`]: the state that accepts it, and its length.
 ///
-/// A plain value: many cursors walk one automaton, and a cursor outlives every later
-/// [`extend`](SuffixAutomaton::extend). It belongs to the automaton that gave it; after
-/// [`clear`](SuffixAutomaton::clear), or with another automaton, it means nothing (it may panic, or stand for
-/// another substring).
+/// A cursor is a plain value. Many cursors can walk one automaton, and a cursor stays valid after [`extend`](SuffixAutomaton::extend). It
+/// is valid only for the automaton that returned it: after [`clear`](SuffixAutomaton::clear), or with another automaton, methods may panic or
+/// use another substring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Match {
     pub(super) state: u32,
@@ -54,12 +53,12 @@ pub struct Transition {
 }
 
 impl SuffixAutomaton {
-    /// The place of `m` with `token` appended; `None` where that never occurred. O(1).
+    /// The cursor of `m` with `token` appended; `None` if that substring has not occurred. O(1).
     pub fn advance(&self, m: Match, token: u32) -> Option<Match> {
         self.target(m.state, token).map(|state| Match { state, len: m.len + 1 })
     }
 
-    /// Matches a running text: the longest suffix of (`m`, then `token`) that occurs. Amortised O(1) over a text.
+    /// Matches a text token by token: returns the longest suffix of `m` with `token` appended that occurs. Amortised O(1) over a text.
     pub fn follow(&self, m: Match, token: u32) -> Match {
         let mut m = self.renew(m);
         loop {
@@ -73,7 +72,7 @@ impl SuffixAutomaton {
         }
     }
 
-    /// The longest suffix of `m` that has occurred in more places than `m`, by one suffix link; `None` for the empty one.
+    /// The longest suffix of `m` that occurs more often than `m`, by one suffix link; `None` for the empty substring.
     pub fn shorter(&self, m: Match) -> Option<Match> {
         (m.state != Match::EMPTY.state).then(|| {
             let state = self.state(m.state).link;
@@ -81,8 +80,7 @@ impl SuffixAutomaton {
         })
     }
 
-    /// Brings a cursor up to date after [`extend`](Self::extend): a state may have been split since, and a short match
-    /// then belongs to the new part. Usually O(1).
+    /// Updates a cursor after [`extend`](Self::extend): if its state has been split, a short match belongs to the new state. Usually O(1).
     pub fn renew(&self, mut m: Match) -> Match {
         while m.state != Match::EMPTY.state {
             let link = self.state(m.state).link;
@@ -94,7 +92,7 @@ impl SuffixAutomaton {
         m
     }
 
-    /// How often the matched substring occurs: exact up to the cap of the suffix-link walk, a lower bound beyond it.
+    /// The number of occurrences of the matched substring: exact up to the limit of the suffix-link walk, a lower bound beyond it.
     pub fn count(&self, m: Match) -> u32 {
         self.state(m.state).count
     }

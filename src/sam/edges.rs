@@ -6,8 +6,8 @@
 //! - up to [`LINEAR_MAX`] edges: an unordered block in the pool, scanned linearly (two cache lines at most);
 //! - more: a *hot list* of the [`LINEAR_MAX`] most frequent edges followed by an open-addressing table of all of them.
 //!
-//! So lookup and insertion are O(1) whatever the degree, and the best successors of a state with thousands are read
-//! without a scan. Blocks double as they fill; outgrown blocks go to free lists and are used again.
+//! So lookup and insertion are O(1) for any degree, and the most frequent successors of a state with thousands of edges are read without a
+//! scan. Blocks double as they fill; outgrown blocks go to free lists and are reused.
 //!
 //! Invariants: tokens of a set are distinct; the form depends on the number of edges alone; a hot list holds distinct
 //! edges of its set's table with the same targets.
@@ -115,7 +115,7 @@ impl EdgePool {
         set.len += 1;
     }
 
-    /// Points an existing edge elsewhere.
+    /// Changes the target of an existing edge.
     pub(super) fn redirect(&mut self, set: &mut EdgeSet, edge: Edge) {
         match set.len() {
             1 => set.first = edge,
@@ -140,8 +140,8 @@ impl EdgePool {
         EdgeSet { len: set.len, first: Edge { token: 0, target: offset as u32 } }
     }
 
-    /// Tells the hot list that `token` was seen again; `count` gives the occurrences behind a target. The token enters
-    /// in place of the rarest edge unless that one is more frequent; so of equally frequent ones the newest stay.
+    /// Updates the hot list after an occurrence of `token`; `count` returns the occurrences of a target state. The edge replaces the rarest
+    /// edge of the list unless that one is more frequent. So the newest of equally frequent edges stay.
     pub(super) fn touch(&mut self, set: &EdgeSet, token: u32, count: impl Fn(u32) -> u32) {
         if set.len() <= LINEAR_MAX || self.hot(set).iter().any(|edge| edge.token == token) {
             return;
@@ -204,7 +204,7 @@ impl EdgePool {
         set.first = Edge { token: 0, target: offset as u32 };
     }
 
-    /// Enters the `len` edges of the block at `old` into the table of the block at `new`.
+    /// Inserts the `len` edges of the block at `old` into the table of the block at `new`.
     fn fill_table(&mut self, old: usize, len: usize, new: usize) {
         let old = match len {
             LINEAR_MAX => old..old + len,

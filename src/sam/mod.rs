@@ -1,9 +1,8 @@
 //! Suffix automata over token ids.
 //!
-//! A suffix automaton is the smallest automaton that accepts every substring of a text (Blumer et al. 1985). Here the
-//! text is a token sequence, tokens are plain `u32` numbers, and the automaton is built *online*: after every token it
-//! knows every place where the text's newest suffix has stood before, and what came next there. That is all that
-//! drafting from context needs.
+//! A suffix automaton is the smallest automaton that accepts every substring of a text (Blumer et al. 1985). Here the text is a sequence of
+//! tokens, which are plain `u32` numbers, and the automaton is built *online*. After every token it gives the longest suffix of the text that
+//! has occurred before, and the tokens that followed it. Drafting from context needs no more.
 //!
 //! - [`SuffixAutomaton`] is the data: [`extend`](SuffixAutomaton::extend) in amortised constant time.
 //! - [`Match`] is a cursor: a substring's place in the automaton. Many cursors walk one automaton, and they stay valid

@@ -1,18 +1,18 @@
-//! The best plan of all, by trying them: the judge of the greedy one where there are few.
+//! Finds the best plan by exhaustive search, as a reference for the greedy plan on small instances.
 //!
-//! A plan changes each block once, after some chunk or before the first, and does the loads in some order: with `b` blocks
-//! and `c` chunks that is (c + 1)ᵇ · b! plans. Whatever a plan waits, no chunk is computed before its own work is done, so a
-//! choice of chunks whose work alone takes longer than the best plan so far is not followed further.
+//! A plan changes each block once, before the first chunk or after one of the chunks, and orders the loads: (c + 1)ᵇ · b! plans for `b`
+//! blocks and `c` chunks. The computation alone is a lower bound of a plan's time, so choices of chunks whose computation takes longer than
+//! the best plan so far are pruned.
 
 use super::plan::{Load, Plan};
 use super::simulate::simulate;
 use super::times::{GraphKind, Prefill, SwitchTimes};
 
-/// Plans that are tried at most: about a second.
+/// The most plans that are tried: about a second.
 const PLANS_MAX: u64 = 500_000;
 
-/// The plan that takes the least time from prefill graphs in every block to verify graphs in every block, with its time
-/// in µs; `None` where there are too many plans to try.
+/// The fastest plan from prefill graphs in every block to verify graphs in every block, with its time in µs; `None` if there are too many
+/// plans.
 pub fn exact(times: &SwitchTimes, prefill: &Prefill) -> Option<(Plan, f64)> {
     let (n_blocks, n_chunks) = (times.blocks.len(), prefill.chunks.len());
     let n_choices = (n_chunks as u64 + 1).checked_pow(n_blocks as u32)?;
@@ -53,7 +53,7 @@ impl Search<'_> {
         if left.is_empty() {
             let plan = Plan { loads: ordered.clone() };
             let initial = vec![GraphKind::Prefill; self.times.blocks.len()];
-            // Many orders wait for themselves; those are no plans.
+            // Many orders deadlock; the simulation refuses them.
             if let Ok(timeline) = simulate(self.times, self.prefill, &initial, &plan)
                 && timeline.total_us < self.best.1
             {
@@ -68,7 +68,7 @@ impl Search<'_> {
         }
     }
 
-    /// The work of the blocks that are chosen, and the lesser of both graphs of the others.
+    /// A lower bound: the computation of the chosen blocks, and the faster graph of each other block.
     fn least_us(&self, loads: &[Load]) -> f64 {
         let mut us = 0.0;
         for (chunk_idx, (context, rows)) in self.prefill.with_contexts().enumerate() {

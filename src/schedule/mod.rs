@@ -1,15 +1,14 @@
-//! Progressive graph scheduling (CoordGen §3.2): which graph of which block of layers is in memory, and when that changes.
+//! Progressive graph scheduling (CoordGen §3.2): decides when each block of layers changes its graph.
 //!
-//! A static-shape backend holds one graph per block: one for prefill chunks (say 256 rows), or one for verification batches
-//! (say 32). Before the first verification batch every block must have changed from one to the other, and a change means to
-//! read the block's weights again. A block that has changed early computes its part of a prefill chunk in several short
-//! calls, with the same result; so the graphs can be read while other blocks compute. What is left to decide is when each
-//! block changes: too late, and the reads that remain have nothing to hide behind; too early, and short calls cost more than
-//! they hide.
+//! A static-shape backend holds one graph per block: a graph for prefill chunks (256 rows, say) or one for verification batches (32, say).
+//! Before the first verification batch every block must change from the one to the other, and each change reads the block's weights again.
+//! A block that changes early computes its part of a prefill chunk in several short calls, with the same result. So a graph can be read
+//! while other blocks compute. If blocks change too late, no computation hides the remaining reads. If they change too early, the short
+//! calls cost more time than they hide.
 //!
-//! This module decides that from times alone ([`SwitchTimes`], measured or given): it knows no files and no models. A
-//! [`Plan`] is a list of loads; [`plan`] makes them, greedily or as baselines; [`exact`] searches all of them where they are
-//! few; [`simulate()`] says how long a prefill takes by a plan.
+//! The module depends on times only ([`SwitchTimes`], measured or given), not on files or models. A [`Plan`] is a list of loads. [`plan`]
+//! makes plans, greedily or as baselines; [`exact`] finds the best plan of small instances; [`simulate()`] computes the time of a prefill
+//! under a plan.
 
 pub mod exact;
 pub mod plan;

@@ -1,46 +1,46 @@
-//! Plans: which loads a prefill starts, and when.
+//! Plans: the loads of a prefill, and the time at which each starts.
 
 use std::ops::Range;
 
 use super::simulate::simulate;
 use super::times::{GraphKind, Prefill, SwitchTimes};
 
-/// A graph that is loaded in place of its block's other one.
+/// A load: the graph that replaces the block's other one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Load {
     /// The block.
     pub block: usize,
-    /// The graph that it gets.
+    /// The graph to load.
     pub graph: GraphKind,
-    /// The chunk after whose computation in this block the load may start; `None`: before the first.
+    /// The load may start when the block has computed this chunk; `None`: before the first chunk.
     pub after: Option<usize>,
 }
 
 impl Load {
-    /// How many parts (a chunk in a block) of a prefill are computed before the load may start.
+    /// The number of parts (a chunk in a block) that a prefill must have computed before the load may start.
     pub(crate) fn starts_at(&self, n_blocks: usize) -> usize {
         self.after.map_or(0, |chunk| chunk * n_blocks + self.block + 1)
     }
 }
 
-/// Loads in the order in which they are done, one at a time.
+/// Loads in order. They run one at a time.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Plan {
     /// The loads.
     pub loads: Vec<Load>,
 }
 
-/// Synchronous switching: whatever is not a verify graph is loaded when the prefill is over.
+/// Synchronous switching: after the prefill, the verify graph of every block that holds another one is loaded.
 pub fn synchronous(prefill: &Prefill, initial: &[GraphKind]) -> Plan {
-    // Nothing computes after the last block's last part, so a load that waits for it hides behind nothing.
+    // No computation follows the last part of the last block, so a load that waits for it is not hidden.
     let mut plan = asynchronous(prefill, initial);
     let last = initial.len().wrapping_sub(1);
     plan.loads.sort_by_key(|load| load.block != last);
     plan
 }
 
-/// Naive asynchronous switching: each block's verify graph is loaded as soon as the block has computed its last chunk, beside
-/// the computation of the blocks after it.
+/// Naive asynchronous switching: each block's verify graph is loaded when the block has computed its last chunk, while the following blocks
+/// compute.
 pub fn asynchronous(prefill: &Prefill, initial: &[GraphKind]) -> Plan {
     let after = prefill.chunks.len().checked_sub(1);
     let blocks = (0..initial.len()).filter(|&block| initial[block] != GraphKind::Verify);
@@ -49,32 +49,31 @@ pub fn asynchronous(prefill: &Prefill, initial: &[GraphKind]) -> Plan {
 
 /// Progressive switching, planned greedily.
 ///
-/// After a block has computed its part of a chunk, its verify graph is loaded, and the next block to change is the first
-/// one behind the fewest following blocks whose computation hides that load (CoordGen eqs. 1 and 2):
+/// When a block has computed its part of a chunk, its verify graph is loaded. The next block to change follows the fewest blocks whose
+/// computation hides that load (CoordGen eqs. 1 and 2):
 ///
 /// ```text
 /// next(i) = i + min { k : compute(i + 1) + … + compute(i + k) ≥ load(i) }
 /// ```
 ///
-/// where blocks that have changed already compute in short calls. Blocks that have not changed before the last chunk change
-/// right behind it. The earlier this begins, the more blocks have changed in time, and the more is computed in short calls;
-/// so beginnings are tried in the simulation, and the best is taken. Of a short prompt some blocks may as well change before
-/// they compute anything. Where blocks hold verify graphs at first (another request came before), loading their prefill
-/// graphs is weighed against staying with them.
+/// where blocks that have changed already compute in short calls. Blocks that have not changed before the last chunk change directly after
+/// it. With an earlier beginning more blocks change in time, but more parts are computed in short calls. So several beginnings are
+/// simulated, and the best one is kept. In a short prompt some blocks may change before they compute anything. If blocks hold verify graphs
+/// at first (after an earlier request), plans that load their prefill graphs are compared with plans that keep them.
 pub fn progressive(times: &SwitchTimes, prefill: &Prefill, initial: &[GraphKind]) -> Plan {
     let (n_blocks, n_chunks) = (initial.len(), prefill.chunks.len());
     let parts = PartTimes::new(times, prefill);
     let mut best = (f64::INFINITY, Plan::default());
     let mut consider = |loads: Vec<Load>| {
         let plan = Plan { loads };
-        // A plan made here can be followed; if not, it is not taken.
+        // Plans made here are valid; an invalid one would be skipped.
         if let Ok(timeline) = simulate(times, prefill, initial, &plan)
             && timeline.total_us < best.0
         {
             best = (timeline.total_us, plan);
         }
     };
-    // Where loads and computation slow each other down badly, this may be the best.
+    // Synchronous switching may be best if loads and computation slow each other down very much.
     consider(synchronous(prefill, initial).loads);
     let prepared: Vec<Load> = (0..n_blocks)
         .filter(|&block| initial[block] == GraphKind::Verify)
@@ -102,14 +101,14 @@ pub fn progressive(times: &SwitchTimes, prefill: &Prefill, initial: &[GraphKind]
     best.1
 }
 
-/// Beginnings that are tried, the last ones: more than any device needs, and planning stays far below a chunk's time.
+/// The number of beginnings that are tried, counted from the end: more than any device needs. Planning takes far less time than a chunk.
 const BEGINNINGS_MAX: usize = 512;
-/// Longer prompts gain nothing by blocks that change before they compute.
+/// In prompts of more chunks no block changes before it computes: that would gain nothing.
 const AT_ONCE_CHUNKS_MAX: usize = 2;
-/// With more blocks there would be too many choices of those that do.
+/// With more blocks no block changes before it computes: there would be too many choices.
 const AT_ONCE_BLOCKS_MAX: usize = 32;
 
-/// The greedy rule, beginning with the part `begin`; the blocks `at_once` change before they compute anything.
+/// The greedy rule from the part `begin` on. The blocks `at_once` change before they compute anything.
 fn greedy(
     times: &SwitchTimes,
     parts: &PartTimes,
@@ -120,7 +119,7 @@ fn greedy(
     let n_blocks = initial.len();
     let mut graphs = initial.to_vec();
     let mut loads = Vec::new();
-    // Load time that the parts computed since have not hidden yet.
+    // Load time that is not yet hidden by computation.
     let mut unhidden_us = 0.0f64;
     let mut change = |graphs: &mut [GraphKind], unhidden_us: &mut f64, block: usize, after| {
         if graphs[block] == GraphKind::Prefill {
@@ -141,7 +140,7 @@ fn greedy(
     loads
 }
 
-/// What each part of a prefill takes with either graph, µs.
+/// The time of each part of a prefill with either graph, µs.
 struct PartTimes {
     /// By part, then by graph.
     us: Vec<[f64; 2]>,

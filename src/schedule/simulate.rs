@@ -1,45 +1,45 @@
-//! How long a prefill takes by a plan: two machines, one that computes and one that loads, from event to event.
+//! Event simulation of a prefill under a plan, with one machine that computes and one that loads.
 //!
-//! Computing goes through the blocks of each chunk in order. Loads are done in the plan's order, one at a time; each waits
-//! until its block has computed the chunk that the plan names, and from then on the block has no graph until the load is
-//! done. While both are at work each is slowed down as [`SwitchTimes`] says.
+//! The computation passes through the blocks of each chunk in order. Loads run one at a time in the plan's order. A load waits until its
+//! block has computed the chunk that the plan names; from then on the block has no graph until the load has ended. While both machines
+//! work, each is slower by its factor in [`SwitchTimes`].
 
 use thiserror::Error;
 
 use super::plan::{Load, Plan};
 use super::times::{GraphKind, Prefill, SwitchTimes};
 
-/// What a simulated prefill takes, in µs.
+/// The times of a simulated prefill, in µs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Timeline {
-    /// Until every chunk is computed and every load done.
+    /// Until all chunks are computed and all loads have ended.
     pub total_us: f64,
-    /// Until every chunk is computed.
+    /// Until all chunks are computed.
     pub computed_us: f64,
-    /// How long computation had to wait for loads before that.
+    /// The time in which the computation waited for loads.
     pub stalled_us: f64,
-    /// What the computation takes by itself, with the graphs that the plan gives it.
+    /// The time of the computation alone, with the graphs of the plan.
     pub work_us: f64,
 }
 
-/// Why a plan is none.
+/// Why a plan is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// A load names a block or a chunk that there is not.
+    /// A load names a block or a chunk that does not exist.
     #[error(
         "load {load_idx} names block {block} after chunk {after:?}; there are {n_blocks} blocks and {n_chunks} chunks"
     )]
     OutOfRange {
         /// Its place in the plan.
         load_idx: usize,
-        /// The block that it names.
+        /// The block.
         block: usize,
-        /// The chunk that it names.
+        /// The chunk.
         after: Option<usize>,
-        /// Blocks there are.
+        /// The number of blocks.
         n_blocks: usize,
-        /// Chunks there are.
+        /// The number of chunks.
         n_chunks: usize,
     },
     /// A load does not come after the one of the same block before it.
@@ -50,7 +50,7 @@ pub enum PlanError {
         /// The block.
         block: usize,
     },
-    /// Computation waits for a load, which waits for a load that waits for the computation.
+    /// A deadlock: the computation waits for a load that waits, behind another load, for the computation.
     #[error("load {load_idx} waits for computation that waits for it")]
     Deadlock {
         /// Its place in the plan.
@@ -58,13 +58,13 @@ pub enum PlanError {
     },
 }
 
-/// Follows `plan` through `prefill`, the blocks beginning with the graphs `initial`.
+/// Simulates `prefill` under `plan`. The blocks hold the graphs `initial` at first.
 ///
 /// # Errors
-/// [`PlanError`]: the plan cannot be followed.
+/// [`PlanError`] if the plan is not valid.
 ///
 /// # Panics
-/// If there are not as many initial graphs as blocks.
+/// If the number of initial graphs is not the number of blocks.
 pub fn simulate(
     times: &SwitchTimes,
     prefill: &Prefill,
@@ -74,7 +74,7 @@ pub fn simulate(
     let work = Work::new(times, prefill, initial, plan)?;
     let (n_parts, n_loads) = (work.parts.len(), plan.loads.len());
     let (mut now, mut computed_us, mut stalled_us) = (0.0, 0.0, 0.0);
-    // What is at work, and what is left of it when it works alone.
+    // The current work of each machine, and its remaining time without slowdown.
     let (mut part_idx, mut load_idx) = (0, 0);
     let mut part_left = work.parts.first().map_or(0.0, |part| part.us);
     let mut load_left = plan.loads.first().map_or(0.0, |load| work.load_us(load));
@@ -117,14 +117,14 @@ pub fn simulate(
 /// A block's part of a chunk.
 struct PlannedPart {
     us: f64,
-    /// How many loads of the plan must be done before.
+    /// The number of loads of the plan that must have ended before.
     loads_before: usize,
 }
 
-/// What there is to do, and what waits for what.
+/// All parts and loads, and their dependencies.
 struct Work<'a> {
     times: &'a SwitchTimes,
-    /// Chunk after chunk, in each block after block.
+    /// Ordered by chunk, then by block.
     parts: Vec<PlannedPart>,
 }
 
@@ -137,7 +137,7 @@ impl<'a> Work<'a> {
     ) -> Result<Self, PlanError> {
         let (n_blocks, n_chunks) = (times.blocks.len(), prefill.chunks.len());
         assert_eq!(initial.len(), n_blocks, "an initial graph for each block");
-        // Of each block its loads in order, with their places in the plan.
+        // The loads of each block in order, with their indices in the plan.
         let mut loads_of: Vec<Vec<(usize, &Load)>> = vec![Vec::new(); n_blocks];
         for (load_idx, load) in plan.loads.iter().enumerate() {
             let Load { block, after, .. } = *load;
@@ -162,7 +162,7 @@ impl<'a> Work<'a> {
         Ok(Self { times, parts })
     }
 
-    /// Parts that must be computed before the load may start.
+    /// The number of parts that must be computed before the load may start.
     fn starts_at(&self, load: &Load) -> usize {
         load.starts_at(self.times.blocks.len())
     }

@@ -1,4 +1,4 @@
-//! What loading and computing take, per block and graph: measured by a warm-up, or given in a file.
+//! Times of loads and calls per block and graph: measured by a warm-up, or read from a file.
 
 use std::fmt;
 use std::io::Read;
@@ -9,11 +9,11 @@ use thiserror::Error;
 
 /// The format that this version writes and reads.
 const VERSION: u32 = 1;
-/// The largest file that is read as times.
+/// The largest accepted file of times, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Blocks at most: no published model has more layers.
+/// The most blocks: no published model has more layers.
 const BLOCKS_MAX: usize = 512;
-/// Rows of a graph at most: its activations must stay small beside the weights.
+/// The most rows of a graph: its activations must stay small beside the weights.
 pub const GRAPH_ROWS_MAX: usize = 8192;
 /// The longest time, in µs: an hour, so that sums of times stay numbers.
 const US_MAX: f64 = 3.6e9;
@@ -53,11 +53,11 @@ impl fmt::Display for GraphKind {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GraphTimes {
-    /// From the request to load the graph until it can compute.
+    /// From the request of a load until the graph can compute.
     pub load_us: f64,
-    /// One call, with all its rows, at the start of a context.
+    /// One call of all rows at the start of a context.
     pub compute_us: f64,
-    /// What a call takes longer for each token before it.
+    /// The additional time of a call per token of context.
     #[serde(default)]
     pub compute_us_per_token: f64,
 }
@@ -87,16 +87,16 @@ impl BlockTimes {
 #[serde(deny_unknown_fields)]
 pub struct SwitchTimes {
     version: u32,
-    /// Which device and model, and whether the times were measured or made up.
+    /// The device and the model, and whether the times were measured or assumed.
     pub label: String,
     /// Rows of the prefill graphs.
     pub prefill_len: usize,
     /// Rows of the verify graphs.
     pub verify_len: usize,
-    /// How many times as long computation takes while a graph is loaded; at least 1.
+    /// The factor by which computation is slower during a load; at least 1.
     #[serde(default = "one")]
     pub compute_beside_load: f64,
-    /// How many times as long a load takes while something is computed; at least 1.
+    /// The factor by which a load is slower during computation; at least 1.
     #[serde(default = "one")]
     pub load_beside_compute: f64,
     /// The blocks in the order in which they compute.
@@ -107,7 +107,7 @@ fn one() -> f64 {
     1.0
 }
 
-/// Why times cannot be used.
+/// Why times were refused.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TimesError {
@@ -116,10 +116,10 @@ pub enum TimesError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// The file is longer than any list of times.
+    /// The file exceeds the size limit.
     #[error("{}: more than {limit} bytes", path.display())]
     TooLarge {
         /// The file.
@@ -127,10 +127,10 @@ pub enum TimesError {
         /// The limit.
         limit: u64,
     },
-    /// The text is no list of times.
+    /// The text is not valid JSON of times.
     #[error("{0}")]
     Json(serde_json::Error),
-    /// A version that this program does not know.
+    /// An unknown version of the format.
     #[error("version {given} of graph times, this program reads {VERSION}")]
     Version {
         /// The version.
@@ -139,7 +139,7 @@ pub enum TimesError {
     /// A number is outside its range.
     #[error("{field} is {given}, outside {min}..={max}")]
     OutOfRange {
-        /// Which.
+        /// Its name.
         field: String,
         /// Its value.
         given: f64,
@@ -195,7 +195,7 @@ impl SwitchTimes {
         serde_json::to_string_pretty(self).expect("numbers and a text have a JSON form")
     }
 
-    /// Holds every number against its range.
+    /// Checks every number against its range.
     ///
     /// # Errors
     /// [`TimesError::Version`], [`TimesError::OutOfRange`].
@@ -234,7 +234,7 @@ impl SwitchTimes {
         }
     }
 
-    /// What a block's part of a chunk takes, µs: as many calls as the rows need, each with all the rows of its graph.
+    /// The time of a block's part of a chunk, µs: as many calls as the rows need, each over all rows of its graph.
     pub fn chunk_us(&self, block_idx: usize, graph: GraphKind, context: usize, rows: usize) -> f64 {
         let (times, len) = (self.blocks[block_idx].of(graph), self.graph_len(graph));
         let n_calls = rows.div_ceil(len) as f64;
@@ -254,7 +254,7 @@ pub struct Prefill {
 }
 
 impl Prefill {
-    /// `n_rows` rows in chunks of `chunk_len`, the last one perhaps shorter.
+    /// `n_rows` rows in chunks of `chunk_len`; the last one may be shorter.
     ///
     /// # Panics
     /// If `chunk_len` is 0.
@@ -263,7 +263,7 @@ impl Prefill {
         Self { context, chunks: chunks.collect() }
     }
 
-    /// Each chunk with the tokens before it.
+    /// The rows of each chunk, and the tokens before it.
     pub(super) fn with_contexts(&self) -> impl Iterator<Item = (usize, usize)> {
         self.chunks.iter().scan(self.context, |context, &rows| {
             let before = *context;

@@ -77,7 +77,7 @@ pub struct TensorInfo {
     pub n_rows: usize,
     /// Columns; the length of a vector.
     pub n_cols: usize,
-    /// The rows of each Q or K head are in the pair order of GGUF's llama files (0, d/2, 1, d/2+1, …), not in halves.
+    /// Whether the rows of each Q or K head are in the pair order of GGUF's llama files (0, d/2, 1, d/2+1, …), not in halves.
     pub qk_interleaved: bool,
 }
 
@@ -90,7 +90,7 @@ pub enum LoadError {
     NotAModel {
         /// The path given.
         path: String,
-        /// What was found there.
+        /// The reason.
         reason: &'static str,
     },
     /// The GGUF container.
@@ -116,7 +116,7 @@ pub enum LoadError {
         /// The tensor.
         tensor: String,
     },
-    /// A tensor that the architecture does not have; leaving it out would change the model.
+    /// A tensor that the architecture does not have. Ignoring it would change the model.
     #[error("{file}: tensor `{tensor}` does not belong to a {architecture} model")]
     UnexpectedTensor {
         /// The file.
@@ -148,7 +148,7 @@ pub enum LoadError {
         /// The name of its type.
         ty: String,
     },
-    /// A row is no whole number of blocks.
+    /// A row is not a whole number of blocks.
     #[error(
         "{file}: tensor `{tensor}`: {n_cols} columns are no multiple of the {block_len} in a block of {ty}"
     )]
@@ -164,7 +164,7 @@ pub enum LoadError {
         /// The name of its type.
         ty: &'static str,
     },
-    /// The role was asked for and this model has no such tensor.
+    /// The model has no tensor of the requested role.
     #[error("{file}: the model has no tensor for {id:?}")]
     NoSuchWeight {
         /// The file.
@@ -172,7 +172,7 @@ pub enum LoadError {
         /// The role.
         id: WeightId,
     },
-    /// Rows were asked for, and a packed file holds panels.
+    /// The rows of a packed matrix were requested; a packed file holds panels.
     #[error("{file}: tensor `{tensor}` is packed; its rows are in the file that it was packed from")]
     PackedTensor {
         /// The file.
@@ -196,7 +196,8 @@ impl From<SafetensorsError> for LoadError {
 
 /// A model on disk (or in memory) whose hyper-parameters and tensor table have been checked; weights are read on demand.
 ///
-/// Holds the container's tables only: a few hundred bytes per tensor and, for GGUF, the metadata with the vocabulary.
+/// Only the tables of the container are in memory: a few hundred bytes per tensor and, for GGUF, the metadata with the vocabulary. The
+/// files stay open, and weights are read through their handles: renaming, replacing or deleting a file does not affect the checkpoint.
 #[derive(Debug)]
 pub struct Checkpoint {
     container: Container,
@@ -217,8 +218,8 @@ impl Checkpoint {
     /// Opens a `.gguf` file (any part of a split one), a Hugging Face folder or a file inside such a folder, a packed
     /// file, or a folder of static graphs.
     ///
-    /// Everything is checked here: each tensor of the architecture is there, has the right shape and a readable type,
-    /// and lies inside its file; a tensor that the architecture does not know is refused too.
+    /// Opening checks that every tensor of the architecture exists, has the right shape and a readable type, and is inside its file. Tensors
+    /// that the architecture does not have are refused.
     ///
     /// # Errors
     /// [`LoadError`]; nothing stays open.
@@ -227,7 +228,7 @@ impl Checkpoint {
         open::open(path)
     }
 
-    /// Reads a GGUF model from memory (an embedded fixture); `name` stands for it in messages.
+    /// Reads a GGUF model from memory (an embedded fixture); messages call it `name`.
     ///
     /// # Errors
     /// As [`Checkpoint::open`].
@@ -236,7 +237,7 @@ impl Checkpoint {
         open::from_gguf(GgufFile::from_bytes(bytes, name)?)
     }
 
-    /// Reads a packed model from memory; `name` stands for it in messages.
+    /// Reads a packed model from memory; messages call it `name`.
     ///
     /// # Errors
     /// As [`Checkpoint::open`].
@@ -246,7 +247,7 @@ impl Checkpoint {
     }
 
     internals! {
-        /// The packed file, where the model is one.
+        /// The packed file, if the model is one.
         fn packed(&self) -> Option<&PackedFile> {
             match &self.container {
                 Container::Packed(file) => Some(file),
@@ -254,7 +255,7 @@ impl Checkpoint {
             }
         }
 
-        /// The folder of static graphs, where the model is one.
+        /// The folder of static graphs, if the model is one.
         fn graphs(&self) -> Option<&GraphFolder> {
             match &self.container {
                 Container::Graphs(folder) => Some(folder),
@@ -272,19 +273,19 @@ impl Checkpoint {
         &self.config
     }
 
-    /// The model's own name where the file has one, else the name of the file or folder.
+    /// The model's name from its metadata, or else the name of the file or folder.
     pub fn name(&self) -> &str {
         &self.name
     }
 
     internals! {
-        /// The tensor of a role; `None` where the architecture has none (a tied head, say).
+        /// The tensor of a role; `None` if the model has none (a tied head, for example).
         fn tensor(&self, id: WeightId) -> Option<&TensorInfo> {
             self.weights.get(&id)
         }
     }
 
-    /// All tensors that have a role, in no order.
+    /// All tensors that have a role, in no particular order.
     pub(crate) fn tensors(&self) -> impl Iterator<Item = &TensorInfo> {
         self.weights.values()
     }
@@ -304,10 +305,10 @@ impl Checkpoint {
     }
 
     internals! {
-        /// Reads a tensor's bytes: row-major, in the type that [`TensorInfo::ty`] names, by positioned reads.
+        /// Reads the bytes of a tensor: row-major elements of type [`TensorInfo::ty`].
         ///
         /// # Errors
-        /// [`LoadError::NoSuchWeight`], [`LoadError::PackedTensor`] where the model is packed, or the container's read error.
+        /// [`LoadError::NoSuchWeight`], [`LoadError::PackedTensor`] if the model is packed, or the read error of the container.
         fn read(&self, id: WeightId) -> Result<Vec<u8>, LoadError> {
             let no_such = || LoadError::NoSuchWeight { file: self.name.clone(), id };
             let info = self.weights.get(&id).ok_or_else(no_such)?;
@@ -325,10 +326,10 @@ impl Checkpoint {
         }
     }
 
-    /// Builds the tokenizer that comes with the model, chat template included.
+    /// Builds the tokenizer of the model, with its chat template.
     ///
     /// # Errors
-    /// [`TokenizerError`]: missing, malformed, of an unsupported kind, or with ids past [`ModelConfig::vocab_size`].
+    /// [`TokenizerError`] if it is missing, malformed, of an unsupported kind, or has ids beyond [`ModelConfig::vocab_size`].
     pub fn tokenizer(&self) -> Result<Tokenizer, TokenizerError> {
         let tokenizer = match &self.container {
             Container::Gguf(file) => Tokenizer::from_gguf(file)?,

@@ -1,4 +1,4 @@
-//! Opens a container and holds its tensor table against what the architecture needs.
+//! Opens a container and checks its tensor table against the architecture.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -41,7 +41,7 @@ pub(super) fn open(path: &Path) -> Result<Checkpoint, LoadError> {
     }
 }
 
-/// By content, or by name where the content is too short or damaged: the reader then says what is wrong.
+/// Detects a format by content, or by name if the content is too short or damaged, so that the reader reports the damage.
 fn is_kind(path: &Path, magic: &[u8], extension: &str) -> bool {
     let mut found = vec![0; magic.len()];
     let by_content =
@@ -76,7 +76,7 @@ pub(super) fn from_gguf(file: GgufFile) -> Result<Checkpoint, LoadError> {
     Ok(Checkpoint { name, container: Container::Gguf(file), config, weights })
 }
 
-/// The tensor table of a packed file was held against the architecture when the file was opened.
+/// Opening a packed file has checked its tensor table against the architecture.
 pub(super) fn from_packed(file: PackedFile) -> Result<Checkpoint, LoadError> {
     if file.piece().is_some() {
         let reason = "one file of a model that is kept as graphs; name their folder";

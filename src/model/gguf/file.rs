@@ -29,9 +29,9 @@ pub struct GgufTensor {
     pub len: Option<u64>,
 }
 
-/// A checked GGUF model. Any architecture and any element type can be opened; loading weights is another matter.
+/// A checked GGUF model. Any architecture and any element type can be opened, also those whose weights cannot be loaded.
 ///
-/// Every tensor's bytes are inside its file, aligned, and shared with no other; no key and no tensor occurs twice.
+/// The bytes of every tensor are inside its file, aligned, and overlap no other tensor. Keys and tensor names are unique.
 #[derive(Debug)]
 pub struct GgufFile {
     parts: Vec<Source>,
@@ -43,7 +43,7 @@ pub struct GgufFile {
 }
 
 impl GgufFile {
-    /// Opens a file. Of a split model any part may be named: the others are found beside it, by their names.
+    /// Opens a file. For a split model, `path` may name any part; the others are found in the same folder by their names.
     ///
     /// # Errors
     /// [`GgufError`]; nothing stays open.
@@ -55,7 +55,7 @@ impl GgufFile {
         Self::from_parts(split.open_all(path, first, |path| read_part(open_source(path)?))?)
     }
 
-    /// Reads a model from bytes in memory; `name` stands for it in messages.
+    /// Reads a model from bytes in memory; messages call it `name`.
     ///
     /// # Errors
     /// As [`GgufFile::open`], and [`GgufError::SplitInMemory`].
@@ -82,7 +82,7 @@ impl GgufFile {
                 tensors.push(tensor);
             }
             sources.push(part.source);
-            // The first part's metadata describes the model; the others repeat the split fields only.
+            // The metadata of the first part describes the model; the other parts only repeat the split fields.
             first.get_or_insert((part.version, part.metadata));
         }
         let (version, metadata) = first.unwrap_or_default();
@@ -130,7 +130,7 @@ impl GgufFile {
         self.parts.get(tensor.part).map_or("", Source::name)
     }
 
-    /// Reads the bytes of one of this model's tensors; of an unknown element type, none.
+    /// Reads the bytes of a tensor of this model; no bytes if its element type is unknown.
     ///
     /// # Errors
     /// [`GgufError::Io`].

@@ -26,7 +26,7 @@ const ALIGNMENT: u64 = 32;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum GgufWriteError {
-    /// The output failed; what was written so far is not a GGUF file.
+    /// A write failed. The bytes written so far are not a GGUF file.
     #[error("cannot write the GGUF file: {0}")]
     Io(#[from] io::Error),
     /// A declared tensor has no whole number of blocks, an unknown type, or a size over 64 bits.
@@ -63,7 +63,7 @@ pub enum GgufWriteError {
     },
 }
 
-/// Collects what the header says.
+/// Collects the metadata and the tensor table.
 #[derive(Debug, Default, Clone)]
 pub struct GgufWriter {
     metadata: Vec<(String, GgufValue)>,

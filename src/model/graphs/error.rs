@@ -1,4 +1,4 @@
-//! Why graphs could not be set up.
+//! Errors of opening static graphs.
 
 use std::io;
 
@@ -15,19 +15,19 @@ pub enum GraphsError {
     /// One of its files was refused or could not be read.
     #[error(transparent)]
     Packed(#[from] PackedFileError),
-    /// A file belongs to another model, or stands in the place of another file.
+    /// A file belongs to another model, or has the name of another file.
     #[error("{file}: {field} is {found}, expected {expected}")]
     Foreign {
         /// The file.
         file: String,
-        /// What differs.
+        /// The field that differs.
         field: &'static str,
-        /// In this file.
+        /// Its value in this file.
         found: String,
-        /// Where it would belong.
+        /// The expected value.
         expected: String,
     },
-    /// A file could not be opened a second time, for direct reads.
+    /// The system refused a second handle to a file, for direct reads.
     #[error("{file}: cannot read: {source}")]
     Io {
         /// The file.
@@ -35,27 +35,27 @@ pub enum GraphsError {
         /// The system's error.
         source: io::Error,
     },
-    /// One graph per block, embedding and head need more than they may have. Nothing was loaded.
+    /// One graph per block, embedding and head exceed the limit of memory. Nothing was loaded.
     #[error("one graph per block, embedding and head need {needed} bytes of memory, the limit is {limit}")]
     MemoryLimit {
-        /// What they need.
+        /// The bytes that they need.
         needed: u64,
-        /// What they may have.
+        /// The limit.
         limit: u64,
     },
-    /// There is no memory.
+    /// An allocation failed.
     #[error(transparent)]
     Alloc(#[from] AllocError),
-    /// The thread that loads could not be started.
+    /// The loading thread could not be started.
     #[error("the loading thread could not be started: {0}")]
     Spawn(io::Error),
-    /// Graphs have the types that they were written with.
+    /// The element types of graphs are fixed when they are written.
     #[error("{file}: graphs cannot be widened to f32; load the model that they were made from")]
     Widened {
         /// The folder.
         file: String,
     },
-    /// A graph could not be loaded while times were measured.
+    /// A graph could not be loaded during the measurement of times.
     #[error(transparent)]
     Layers(#[from] LayersError),
 }

@@ -12,17 +12,17 @@ use crate::model::packed::{PackedFile, PackedSection};
 use crate::model::weights::Layer;
 use crate::stream::{DirectFile, ReadAt, ReadFailure, ReadMode, read_full};
 
-/// The layers of a block, in the memory that they were read into.
+/// The layers of a block, as views of the memory that the graph was read into.
 pub(super) struct BlockLayers {
     pub(super) layers: Vec<Layer>,
     pages: Arc<PageBuf>,
 }
 
 impl BlockLayers {
-    /// The memory, for the next graph.
+    /// Returns the memory, for the next graph.
     ///
     /// # Panics
-    /// If somebody else still holds the layers.
+    /// If a pass still holds the layers.
     pub(super) fn into_pages(block: Arc<Self>) -> PageBuf {
         let block = Arc::into_inner(block).expect("nobody computes with layers that are given up");
         drop(block.layers);
@@ -30,11 +30,11 @@ impl BlockLayers {
     }
 }
 
-/// A graph's file, open for direct reads. Its header was checked when the folder was opened.
+/// The file of a graph, open for direct reads. Its header was checked when the folder was opened.
 pub(super) struct GraphFile {
     name: String,
     direct: DirectFile,
-    /// Where the sections begin in the file; they follow each other.
+    /// The offset of the first section. The sections are contiguous.
     start: u64,
     len: u64,
     layers: Range<usize>,
@@ -56,22 +56,22 @@ impl GraphFile {
         self.direct.mode()
     }
 
-    /// Bytes that a load reads, and that the block's memory must have.
+    /// Bytes that a load reads, which is the least size of the block's memory.
     pub(super) fn len(&self) -> u64 {
         self.len
     }
 
-    /// Bytes of norms and biases, which are copied out of that memory.
+    /// Bytes of norms and biases, which are copied from that memory.
     pub(super) fn vectors_bytes(&self) -> u64 {
         vectors_bytes(&self.sections)
     }
 
-    /// Reads the graph into `pages`, which are at least as long, and compares it with its checksums.
+    /// Reads the graph into `pages` and verifies its checksums. `pages` must be at least [`len`](Self::len) bytes long.
     ///
     /// # Errors
-    /// The memory, and why there is no graph in it.
+    /// The memory, and the error.
     pub(super) fn load(&self, mut pages: PageBuf) -> Result<BlockLayers, Box<(PageBuf, LayersError)>> {
-        // The block's memory was allocated with this length, so it is a usize.
+        // The block's memory was allocated with this length, so it fits in usize.
         let bytes = &mut pages.bytes_mut()[..self.len as usize];
         let read =
             read_full(&self.direct, self.start, bytes).map_err(|failed| ReadFailure::from(failed).into());

@@ -1,4 +1,4 @@
-//! A folder of graphs, opened: every header checked, alone and against the others. No weights are read.
+//! An open folder of graphs. Every header is checked, alone and against the others; no weights are read.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use crate::model::packed::{ModelIdentity, PackedFile, Piece};
 use crate::replace::{ReplaceError, replace_file};
 use crate::schedule::{GraphKind, SwitchTimes, TimesError};
 
-/// The file with everything but the layers, by which a folder of graphs is known.
+/// The file with everything except the layers. A folder with such a file is a folder of graphs.
 pub(in crate::model) const ENDS: &str = "graphs.refrain";
 /// Measured times.
 const TIMES: &str = "times.json";
@@ -24,7 +24,7 @@ pub struct GraphFolder {
     path: PathBuf,
     ends: PackedFile,
     piece: Piece,
-    /// Of each block, in the order of [`GraphKind::ALL`].
+    /// The graphs of each block, in the order of [`GraphKind::ALL`].
     graphs: Vec<[PackedFile; 2]>,
 }
 
@@ -82,12 +82,12 @@ impl GraphFolder {
     /// The file of a graph.
     ///
     /// # Panics
-    /// If there is no such block.
+    /// If the block does not exist.
     pub fn graph(&self, block_idx: usize, graph: GraphKind) -> &PackedFile {
         &self.graphs[block_idx][graph as usize]
     }
 
-    /// All files: first the one without layers, then the graphs of each block.
+    /// All files: the one without layers, then the graphs of each block.
     pub fn files(&self) -> impl Iterator<Item = &PackedFile> {
         std::iter::once(&self.ends).chain(self.graphs.iter().flatten())
     }
@@ -95,7 +95,7 @@ impl GraphFolder {
     /// The times that were stored in the folder, if any.
     ///
     /// # Errors
-    /// [`TimesError`]: the file is there and holds no times.
+    /// [`TimesError`] if there is a file that cannot be parsed.
     pub fn times(&self) -> Result<Option<SwitchTimes>, TimesError> {
         match SwitchTimes::read(&self.path.join(TIMES)) {
             Ok(times) => Ok(Some(times)),
@@ -107,7 +107,7 @@ impl GraphFolder {
     /// Stores times in the folder, for [`GraphFolder::times`]; returns their file.
     ///
     /// # Errors
-    /// [`TimesError::Io`]; times that were there before are unchanged.
+    /// [`TimesError::Io`]; stored times are unchanged.
     pub fn store_times(&self, times: &SwitchTimes) -> Result<PathBuf, TimesError> {
         let path = self.path.join(TIMES);
         let written = replace_file(&path, |file| {
@@ -120,7 +120,7 @@ impl GraphFolder {
     }
 }
 
-/// Whether `file` is the graph that it should be, of the same model, cut in the same way.
+/// Checks that `file` is the expected graph of the same model, cut into the same blocks.
 fn check(
     file: &PackedFile,
     ends: &PackedFile,

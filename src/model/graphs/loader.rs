@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::slots::{LoadJob, Slot, Slots, WorkKind};
 
-/// Loads what is asked for, one graph at a time, until the target is dropped.
+/// Loads queued graphs, one at a time, until the target is dropped.
 pub(super) fn run(slots: &Slots) {
     let mut state = slots.lock();
     loop {

@@ -1,4 +1,4 @@
-//! The account of a target's memory: nothing is allocated for weights that was not taken from it before.
+//! Accounting of a target's memory for weights. Memory is reserved here before it is allocated.
 
 use serde::Serialize;
 
@@ -7,11 +7,11 @@ use super::GraphsError;
 /// Memory for the weights of a model of static graphs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct GraphMemory {
-    /// What may be held at a time, in bytes.
+    /// The limit, in bytes.
     pub limit_bytes: u64,
-    /// What is held: embedding, norm and head, and of each block room for one graph.
+    /// Bytes held: embedding, norm and head, and one graph per block.
     pub used_bytes: u64,
-    /// The most that was held.
+    /// The most bytes held so far.
     pub peak_bytes: u64,
 }
 
@@ -20,10 +20,10 @@ impl GraphMemory {
         Self { limit_bytes, used_bytes: 0, peak_bytes: 0 }
     }
 
-    /// Takes memory, before it is allocated.
+    /// Reserves memory, before it is allocated.
     ///
     /// # Errors
-    /// [`GraphsError::MemoryLimit`]; nothing is taken.
+    /// [`GraphsError::MemoryLimit`]; nothing is reserved.
     pub(super) fn take(&mut self, bytes: u64) -> Result<(), GraphsError> {
         let needed = self.used_bytes.saturating_add(bytes);
         if needed > self.limit_bytes {

@@ -1,28 +1,27 @@
-//! A model as static graphs: blocks of layers that compute batches of one length only, and are read from flash.
+//! Static graphs: blocks of layers that compute batches of one fixed length, loaded from flash.
 //!
-//! This is the contract of a backend with static shapes, such as an NPU, over the CPU's kernels. A model is cut into blocks of
-//! consecutive layers. Each block has two *graphs*: one for prefill chunks (say 256 rows), one for verification batches (say
-//! 32). A graph computes all of its rows at every call, padding those that have no token; a longer batch takes several calls.
-//! Embedding, final norm and head stay in memory; of each block at most one graph does, so memory is bounded by the blocks
-//! and not by the graphs, and a change of graph means to read its file again, on a thread beside the computation. Which
-//! block changes when is planned by [`schedule`](crate::schedule).
+//! The module implements the contract of a backend with static shapes, such as an NPU, with the CPU's kernels. A model is cut into blocks
+//! of consecutive layers. Each block has two *graphs*: one for prefill chunks (256 rows, say) and one for verification batches (32, say).
+//! Each call of a graph computes all of its rows; rows without a token are padding. A longer batch takes several calls. Embedding, final
+//! norm and head stay in memory, and at most one graph per block does, so the blocks and not the graphs bound the memory. To change the
+//! graph of a block, a thread reads the other graph's file while passes compute. [`schedule`](crate::schedule) plans these changes.
 //!
-//! A folder of graphs holds [packed files](crate::model::packed) of a piece each, so that one run of reads brings a graph:
+//! A folder of graphs holds [packed files](crate::model::packed), one piece each, so that one sequence of reads loads a graph:
 //!
 //! ```text
 //! graphs.refrain               tokenizer, embedding, output norm, head
 //! block-000-prefill.refrain    the layers of block 0
 //! block-000-verify.refrain     the same layers
 //! block-001-prefill.refrain    …
-//! times.json                   what loads and calls take where they were measured (not needed)
+//! times.json                   measured times of loads and calls (optional)
 //! ```
 //!
-//! Every header names the model, the blocks and both lengths; a file that does not belong to the others is refused. A file's
-//! weights are compared with their checksums whenever they are read. Here both files of a block hold the same weights,
-//! since the CPU's kernels take any number of rows; for a compiler of true graphs they would differ.
+//! Every header states the model, the blocks and both lengths, and a file that does not match the others is refused. The checksums of
+//! weights are verified at every load. Both files of a block hold the same weights, since the CPU's kernels accept any number of rows;
+//! those of a graph compiler would differ.
 //!
-//! Batch lengths, blocks and changes of graph leave every bit of the output as it is: a row's arithmetic does not depend on the
-//! rows beside it, and a row sees only rows before it.
+//! Batch lengths, blocks and graph changes do not affect the bits of the output: the arithmetic of a row does not depend on the other rows,
+//! and a row sees only rows before it.
 
 mod error;
 mod file;

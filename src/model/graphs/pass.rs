@@ -1,4 +1,4 @@
-//! A pass over the blocks: it takes each block's layers when it comes to it, and waits where they are not there yet.
+//! A pass over the blocks: it waits for the layers of each block, computes them, and releases them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard};
@@ -10,10 +10,10 @@ use crate::model::transformer::{ForwardError, PassEnd};
 use crate::model::weights::Layer;
 use crate::schedule::GraphKind;
 
-/// How often a pass that waits looks whether it is cancelled.
+/// The interval at which a waiting pass reads its cancel flag.
 const CANCEL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// One forward pass. While it lives no other pass runs: the blocks' memory is theirs alone.
+/// One forward pass. Only one exists at a time.
 pub(in crate::model) struct Pass<'a> {
     slots: &'a Slots,
     graph_lens: [usize; 2],
@@ -22,11 +22,11 @@ pub(in crate::model) struct Pass<'a> {
     is_finished: bool,
 }
 
-/// The layers of a block, for as long as this pass computes them.
+/// The layers of a block while this pass computes them.
 pub(in crate::model) struct Block {
     layers: Arc<BlockLayers>,
     graph: GraphKind,
-    /// Rows of a call: no more, and no fewer.
+    /// The exact number of rows of a call.
     pub(in crate::model) batch_len: usize,
     started: Instant,
 }
@@ -38,7 +38,7 @@ impl Block {
 }
 
 impl<'a> Pass<'a> {
-    /// A pass to the final hidden states is the end of a prefill: blocks that have not changed yet are told to.
+    /// Begins a pass. A pass to the final hidden states ends a prefill, so it requests the graph changes that remain.
     pub(super) fn new(
         slots: &'a Slots,
         graph_lens: [usize; 2],
@@ -58,10 +58,10 @@ impl<'a> Pass<'a> {
         Self { slots, graph_lens, end, _turn: turn, is_finished: false }
     }
 
-    /// The layers of a block, once they are there.
+    /// Waits for the layers of a block.
     ///
     /// # Errors
-    /// [`ForwardError::Layers`]: they could not be read; the next pass tries again. [`ForwardError::Cancelled`].
+    /// [`ForwardError::Layers`] if they could not be read (the next pass reads again), [`ForwardError::Cancelled`].
     pub(in crate::model) fn block(
         &self,
         block_idx: usize,
@@ -96,7 +96,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// The block has computed its part; its graph may be changed from now on.
+    /// Declares that the block has been computed, so that its graph may be changed.
     pub(in crate::model) fn computed(&self, block_idx: usize, block: Block) {
         let Block { layers, graph, started, .. } = block;
         let ended = Instant::now();
@@ -110,7 +110,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// All blocks have computed.
+    /// Declares that all blocks have been computed.
     pub(in crate::model) fn finish(mut self) {
         self.is_finished = true;
     }
@@ -119,7 +119,7 @@ impl<'a> Pass<'a> {
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
         if !self.is_finished {
-            // The chunk will be computed again, from its first block; the plan does not know of that.
+            // The chunk will be computed again from its first block, so the plan no longer fits.
             self.slots.lock().schedule = None;
         }
     }

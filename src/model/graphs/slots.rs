@@ -1,4 +1,4 @@
-//! What each block holds, what is to be loaded, and by which plan: the state that passes and the loading thread share.
+//! The state that passes and the loading thread share: the content of each block, the queue of loads, and the plan.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,20 +12,20 @@ use super::memory::GraphMemory;
 use crate::kernels::PageBuf;
 use crate::schedule::{GraphKind, Plan, SwitchTimes};
 
-/// When the blocks change from prefill graphs to verify graphs. None of it changes a bit of the output.
+/// When the blocks change from prefill graphs to verify graphs. It does not affect the bits of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Switching {
-    /// As [`progressive`](crate::schedule::progressive) plans it from the target's times.
+    /// By the plan of [`progressive`](crate::schedule::progressive), from the target's times.
     #[default]
     Progressive,
-    /// Each block as soon as it has computed the last chunk.
+    /// Each block after its last chunk.
     Asynchronous,
-    /// All blocks when the prefill is over.
+    /// All blocks after the prefill.
     Synchronous,
 }
 
-/// What was done, when. For measurements: of a trace the first 16384 entries are kept.
+/// An entry of a trace, for measurements. A trace keeps its first 16384 entries.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct TracedWork {
     /// Whether a graph was loaded or computed.
@@ -34,13 +34,13 @@ pub struct TracedWork {
     pub block: usize,
     /// The graph.
     pub graph: GraphKind,
-    /// When it began, in µs since the trace was started.
+    /// Its start, in µs since the start of the trace.
     pub start_us: f64,
-    /// When it ended.
+    /// Its end.
     pub end_us: f64,
 }
 
-/// What can be traced.
+/// Kinds of traced work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkKind {
@@ -53,9 +53,9 @@ pub enum WorkKind {
 /// The longest trace: a prompt of 100 k tokens through 24 blocks.
 pub(super) const TRACE_MAX: usize = 1 << 14;
 
-/// What passes and the loading thread share.
+/// The state that passes and the loading thread share.
 pub(super) struct Slots {
-    /// Of each block, in the order of [`GraphKind::ALL`].
+    /// The graphs of each block, in the order of [`GraphKind::ALL`].
     pub(super) files: Vec<[GraphFile; 2]>,
     state: Mutex<State>,
     changed: Condvar,
@@ -77,7 +77,7 @@ pub(super) struct State {
     closed: bool,
 }
 
-/// What a block holds. Its memory is always at one place: with the layers, in the slot, or with the loading thread.
+/// The content of a block. The memory of the block belongs to the layers, to the slot, or to the loading thread.
 pub(super) enum Slot {
     Ready {
         graph: GraphKind,
@@ -90,7 +90,7 @@ pub(super) enum Slot {
     Loading {
         graph: GraphKind,
     },
-    /// Nothing usable, and why, until somebody has been told.
+    /// No graph, and the error of the last load until it has been returned.
     Empty {
         pages: PageBuf,
         error: Option<LayersError>,
@@ -98,7 +98,7 @@ pub(super) enum Slot {
 }
 
 impl Slot {
-    /// The graph that the block has or is about to have.
+    /// The graph that the block holds or loads.
     pub(super) fn graph(&self) -> Option<GraphKind> {
         match *self {
             Slot::Ready { graph, .. } | Slot::Queued { graph, .. } | Slot::Loading { graph } => Some(graph),
@@ -111,12 +111,12 @@ impl Slot {
     }
 }
 
-/// A plan, and how far the prefill has come.
+/// A plan, and the progress of its prefill.
 pub(super) struct Schedule {
     pub(super) plan: Plan,
     /// The next load to start.
     pub(super) next: usize,
-    /// Parts (a chunk in a block) that are computed.
+    /// Computed parts. (A part is a chunk in a block.)
     pub(super) n_computed: usize,
 }
 
@@ -146,11 +146,11 @@ impl Slots {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        // Every change is one assignment, so a panic elsewhere leaves nothing half done.
+        // Every change is one assignment, so a panic leaves no partial change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a change, at most `at_most` where that is given.
+    /// Waits for a change, or until the timeout `at_most`.
     pub(super) fn wait<'a>(
         &self,
         state: MutexGuard<'a, State>,
@@ -162,12 +162,12 @@ impl Slots {
         }
     }
 
-    /// Wakes whoever waits; to be called after a change.
+    /// Wakes all waiting threads. Must be called after a change.
     pub(super) fn notify(&self) {
         self.changed.notify_all();
     }
 
-    /// Waits until nothing is being loaded.
+    /// Waits until all loads have ended.
     pub(super) fn settled(&self) -> MutexGuard<'_, State> {
         let mut state = self.lock();
         while !state.slots.iter().all(Slot::is_settled) {
@@ -178,7 +178,7 @@ impl Slots {
 }
 
 impl State {
-    /// Gives up what the block holds and asks for a graph. Does nothing while it is being loaded.
+    /// Drops the block's graph and queues a load. Does nothing if a load is queued or running.
     pub(super) fn request(&mut self, block_idx: usize, graph: GraphKind) {
         let slot = &mut self.slots[block_idx];
         if !slot.is_settled() {
@@ -193,7 +193,7 @@ impl State {
         self.queue.push_back(block_idx);
     }
 
-    /// Starts the loads of the plan whose turn has come.
+    /// Queues the loads of the plan that are due.
     pub(super) fn advance(&mut self) {
         let n_blocks = self.slots.len();
         while let Some(schedule) = &mut self.schedule
@@ -246,5 +246,5 @@ impl State {
     }
 }
 
-/// The target is gone, and its thread ends.
+/// The target was dropped.
 pub(super) struct Closed;

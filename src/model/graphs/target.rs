@@ -1,4 +1,4 @@
-//! The blocks of a model as static graphs: their memory, their files, the thread that loads them.
+//! A model of static graphs: the memory and the files of its blocks, and the loading thread.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -17,9 +17,9 @@ use crate::schedule::{
 };
 use crate::stream::ReadMode;
 
-/// The layers of a model as static graphs, of which each block holds one at a time.
+/// The layers of a model as static graphs. Each block holds one graph at a time.
 ///
-/// Passes take turns: like the device that it stands for, a target computes one batch at a time.
+/// Passes run one at a time, as on the device that this stands for.
 pub struct StaticGraphs {
     piece: Piece,
     slots: Arc<Slots>,
@@ -31,7 +31,7 @@ pub struct StaticGraphs {
 impl StaticGraphs {
     /// Allocates memory for one graph per block and starts the loading thread; nothing is loaded.
     ///
-    /// Embedding, norm and head are counted here too, and loaded by the caller.
+    /// Embedding, norm and head are included in the accounting; the caller loads them.
     ///
     /// # Errors
     /// [`GraphsError::MemoryLimit`] before anything is allocated; [`GraphsError`] otherwise.
@@ -63,32 +63,32 @@ impl StaticGraphs {
         &self.piece
     }
 
-    /// How files are read: the first one's way, which is that of all in a folder.
+    /// How files are read: the mode of the first file, which all files of a folder share.
     pub fn read_mode(&self) -> ReadMode {
         self.slots.files[0][0].read_mode()
     }
 
-    /// Bytes that loading this graph of every block reads.
+    /// Bytes of this graph of all blocks.
     pub fn graphs_bytes(&self, graph: GraphKind) -> u64 {
         self.slots.files.iter().map(|graphs| graphs[graph as usize].len()).sum()
     }
 
-    /// The memory for weights: what it may be, what it is, and the most that it was.
+    /// The memory for weights: limit, current use and peak.
     pub fn memory(&self) -> GraphMemory {
         self.slots.lock().memory
     }
 
-    /// Graphs loaded since the model was opened.
+    /// The number of loads since the model was opened.
     pub fn n_loads(&self) -> u64 {
         self.slots.lock().n_loads
     }
 
-    /// What each block holds or is about to hold; `None`: nothing yet, or nothing since a load failed.
+    /// The graph that each block holds or loads; `None` before the first load, and after a failed one.
     pub fn graphs(&self) -> Vec<Option<GraphKind>> {
         self.slots.lock().slots.iter().map(Slot::graph).collect()
     }
 
-    /// From the next prefill on, blocks change as `switching` says.
+    /// Sets the switching policy from the next prefill on.
     pub fn set_switching(&self, switching: Switching) {
         let mut state = self.slots.lock();
         (state.switching, state.given) = (switching, None);
@@ -100,30 +100,30 @@ impl StaticGraphs {
         self.slots.lock().given = Some(plan);
     }
 
-    /// The times that plans are made from, once they are measured or given.
+    /// The times that plans are made from, if they were measured or given.
     pub fn times(&self) -> Option<Arc<SwitchTimes>> {
         self.slots.lock().times.clone()
     }
 
-    /// From the next prefill on, plans are made from these times.
+    /// Sets the times that plans are made from, from the next prefill on.
     ///
     /// # Panics
-    /// If they are not of as many blocks, or of other lengths.
+    /// If their number of blocks or their lengths differ from the model's.
     pub fn set_times(&self, times: SwitchTimes) {
         assert!(self.fits(&times), "times of {} blocks", times.blocks.len());
         self.slots.lock().times = Some(Arc::new(times));
     }
 
-    /// Whether these are times of as many blocks and the same lengths.
+    /// Whether the times have the model's number of blocks and lengths.
     pub fn fits(&self, times: &SwitchTimes) -> bool {
         times.blocks.len() == self.piece.blocks.len()
             && GraphKind::ALL.iter().all(|&graph| times.graph_len(graph) == self.piece.graph_len(graph))
     }
 
-    /// Loads this graph of every block that does not hold it, and waits for all of them.
+    /// Loads this graph of every block that does not hold it, and waits for all loads.
     ///
     /// # Errors
-    /// The first load that failed; the others were tried all the same.
+    /// The first failed load; the others were tried too.
     pub fn load_all(&self, graph: GraphKind) -> Result<(), LayersError> {
         let _turn = self.turn();
         let mut state = self.slots.settled();
@@ -138,10 +138,10 @@ impl StaticGraphs {
         self.wait()
     }
 
-    /// Waits until nothing is being loaded.
+    /// Waits until all loads have ended.
     ///
     /// # Errors
-    /// The first load that failed and that no pass has told of; later calls do not tell of it again.
+    /// The first failed load that no pass has returned. It is returned once.
     pub fn wait(&self) -> Result<(), LayersError> {
         let mut state = self.slots.settled();
         let errors = state.slots.iter_mut().filter_map(|slot| match slot {
@@ -151,12 +151,12 @@ impl StaticGraphs {
         errors.reduce(|first, _| first).map_or(Ok(()), Err)
     }
 
-    /// Forgets what was traced, and starts again from 0 µs.
+    /// Clears the trace and restarts it at 0 µs.
     pub fn start_trace(&self) {
         self.slots.lock().start_trace();
     }
 
-    /// What was loaded and computed since the trace was started.
+    /// The loads and calls since the start of the trace.
     pub fn trace(&self) -> Vec<TracedWork> {
         self.slots.lock().trace.clone()
     }
@@ -182,7 +182,7 @@ impl StaticGraphs {
             },
             (None, Switching::Progressive, Some(times)) => progressive(times, &prefill, &initial),
             (None, Switching::Synchronous, _) => synchronous(&prefill, &initial),
-            // Without times there is nothing to plan with.
+            // A plan needs times.
             _ => asynchronous(&prefill, &initial),
         };
         state.schedule = Some(Schedule { plan, next: 0, n_computed: 0 });
@@ -190,7 +190,7 @@ impl StaticGraphs {
         self.slots.notify();
     }
 
-    /// Begins a pass, when the one before it has ended.
+    /// Waits for the end of the current pass, and begins a new one.
     pub(in crate::model) fn pass(&self, end: PassEnd) -> Pass<'_> {
         let graph_lens = GraphKind::ALL.map(|graph| self.piece.graph_len(graph));
         Pass::new(&self.slots, graph_lens, self.turn(), end)
@@ -201,7 +201,7 @@ impl StaticGraphs {
     }
 
     fn turn(&self) -> MutexGuard<'_, ()> {
-        // A pass that panicked has left nothing but its place in the plan, which its guard took back.
+        // The guard of a pass that panicked has dropped its plan, so the state is consistent.
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -211,23 +211,23 @@ impl Drop for StaticGraphs {
         self.slots.lock().close();
         self.slots.notify();
         if let Some(loader) = self.loader.take() {
-            // It panics by a bug only, and has said so already.
+            // A panic would be a bug, and the panic hook has reported it.
             let _ = loader.join();
         }
     }
 }
 
-/// What embedding, norm and head take of memory.
+/// Bytes of embedding, norm and head.
 fn ends_bytes(folder: &GraphFolder) -> u64 {
     folder.ends().sections().iter().flat_map(|section| &section.tensors).map(|tensor| tensor.len).sum()
 }
 
-/// Room for either graph of a block.
+/// Bytes of the larger graph of a block.
 fn room(graphs: &[GraphFile; 2]) -> u64 {
     graphs[0].len().max(graphs[1].len())
 }
 
-/// What a block takes of memory with either graph.
+/// Bytes of a block: room for either graph, and copies of norms and biases.
 fn block_bytes(graphs: &[GraphFile; 2]) -> u64 {
     PageBuf::size_bytes(room(graphs)) + graphs[0].vectors_bytes().max(graphs[1].vectors_bytes())
 }

@@ -1,4 +1,4 @@
-//! Measures what loads and calls take: by doing both, apart and beside each other.
+//! Measures the times of loads and calls, separately and concurrently.
 
 use std::sync::atomic::AtomicBool;
 
@@ -10,19 +10,19 @@ use crate::model::{Batch, KvCache, Workspace};
 use crate::schedule::{BlockTimes, GraphKind, GraphTimes, SwitchTimes};
 use crate::token::TokenId;
 
-/// The longer context at which calls are measured, in tokens: prompts of a few thousand tokens lie about it.
+/// The longer of the two contexts at which calls are measured, in tokens: within the range of prompts of a few thousand tokens.
 const CONTEXT: usize = 1024;
 
-/// Limits for the slowdowns: beyond them something else was going on.
+/// Limits of plausible slowdowns. Values beyond them come from other load on the machine.
 const SLOWDOWNS: std::ops::RangeInclusive<f64> = 1.0..=10.0;
 
 impl StaticGraphs {
-    /// Measures the times that plans are made from, under the name `label`, and keeps them.
+    /// Measures the times that plans are made from, and sets them under the name `label`.
     ///
-    /// Every graph is loaded and called; of `rounds` the median is taken. Afterwards every block holds its prefill graph.
+    /// Every graph is loaded and called `rounds` times; the result is the median. Afterwards every block holds its prefill graph.
     ///
     /// # Errors
-    /// [`GraphsError::Layers`]: a graph could not be loaded; [`GraphsError::Alloc`]: no memory for a KV cache.
+    /// [`GraphsError::Layers`] if a graph cannot be loaded, [`GraphsError::Alloc`] if a KV cache cannot be allocated.
     pub(crate) fn measure(
         &self,
         model: &Model,
@@ -31,7 +31,7 @@ impl StaticGraphs {
         rounds: usize,
     ) -> Result<SwitchTimes, GraphsError> {
         let mut probe = Probe::new(self, model, compute)?;
-        // The first loads touch the memory for the first time, and are no measure of the next ones.
+        // The first loads touch fresh memory and are slower than later ones.
         self.load_all(GraphKind::Prefill)?;
         let mut loads = [const { Vec::new() }; 2];
         let (mut excess_us, mut overlap_us) = ([0.0; 2], [0.0; 2]);
@@ -82,7 +82,7 @@ impl StaticGraphs {
     }
 }
 
-/// Runs passes over a cache of its own.
+/// Runs passes over its own KV cache.
 struct Probe<'a> {
     graphs: &'a StaticGraphs,
     model: &'a Model,
@@ -102,7 +102,7 @@ impl<'a> Probe<'a> {
             let bytes = KvCache::bytes_per_slot(config, KvType::F16).saturating_mul((context + rows) as u64);
             crate::kernels::AllocError { bytes: usize::try_from(bytes).unwrap_or(usize::MAX) }
         })?;
-        // Memory that was never written costs nothing to read.
+        // Memory that was never written is read faster.
         kv.fill(compute.kernels, &vec![0.5; config.n_kv_heads * config.head_dim]);
         Ok(Self { graphs, model, compute, kv, workspace: Workspace::new(config), context })
     }

@@ -10,12 +10,12 @@ use crate::model::weights::LoadOptions;
 use crate::replace::create_folder;
 use crate::schedule::{GRAPH_ROWS_MAX, GraphKind};
 
-/// What was written.
+/// A summary of the written files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GraphsSummary {
     /// Blocks of layers.
     pub n_blocks: usize,
-    /// Files.
+    /// The number of files.
     pub n_files: usize,
     /// Bytes of all files.
     pub file_bytes: u64,
@@ -25,12 +25,12 @@ pub struct GraphsSummary {
     pub identity: ModelIdentity,
 }
 
-/// Writes `checkpoint` as graphs of `n_blocks` blocks into a new folder, which appears there whole or not at all; of blocks
-/// that cannot be equal the first are a layer longer. The weights become what [`LoadOptions::quantize`] says; of a packed
-/// file they stay as they are.
+/// Writes `checkpoint` as static graphs of `n_blocks` blocks into a new folder, which appears complete or not at all. If the layers cannot
+/// be split equally, the first blocks are one layer longer. [`LoadOptions::quantize`] decides the types of the weights; weights of a packed
+/// file keep theirs.
 ///
 /// # Errors
-/// [`WritePackedError`]; where there is something at `path` already, it is left as it is.
+/// [`WritePackedError`]; whatever exists at `path` is unchanged.
 pub fn write_graphs(
     checkpoint: &Checkpoint,
     path: &Path,
@@ -75,7 +75,7 @@ pub fn write_graphs(
     })
 }
 
-/// Layers in blocks, as equal as can be.
+/// Splits layers into blocks of nearly equal length.
 fn cut(n_layers: usize, n_blocks: usize) -> Vec<Range<usize>> {
     let start = |block_idx: usize| block_idx * (n_layers / n_blocks) + block_idx.min(n_layers % n_blocks);
     (0..n_blocks).map(|block_idx| start(block_idx)..start(block_idx + 1)).collect()

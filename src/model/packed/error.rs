@@ -66,7 +66,7 @@ pub enum PackedFileError {
     Truncated {
         /// The file.
         file: String,
-        /// What ends too early.
+        /// The field that is incomplete.
         field: String,
         /// Where it begins.
         offset: u64,
@@ -75,7 +75,7 @@ pub enum PackedFileError {
         /// Bytes there are.
         left: u64,
     },
-    /// The file is longer than it says.
+    /// The file is longer than its header states.
     #[error("{file}: {len} bytes, the file length at offset 24 is {stated}")]
     FileLength {
         /// The file.
@@ -92,14 +92,14 @@ pub enum PackedFileError {
         file: String,
         /// What is too long.
         field: &'static str,
-        /// Where the length stands.
+        /// The offset of the length in the file.
         offset: u64,
         /// The length.
         value: u64,
         /// The limit.
         limit: u64,
     },
-    /// The bytes before the data are not those that were written.
+    /// The bytes before the data do not match their checksum.
     #[error(
         "{file}: the header is damaged: its checksum at offset 32 is {stated:016x}, its bytes give {computed:016x}"
     )]
@@ -111,7 +111,7 @@ pub enum PackedFileError {
         /// Of the bytes that are there.
         computed: u64,
     },
-    /// The bytes of a section are not those that were written.
+    /// The bytes of a section do not match their checksum.
     #[error(
         "{file}: section `{section}` at offset {offset} is damaged: its checksum is {stated:016x}, its bytes give \
          {computed:016x}"
@@ -128,7 +128,7 @@ pub enum PackedFileError {
         /// Of the bytes that are there.
         computed: u64,
     },
-    /// The header is not the JSON it should be.
+    /// The header is not valid JSON, or lacks a field.
     #[error("{file}: the header at offset 40 is not valid: {reason}")]
     Header {
         /// The file.
@@ -139,7 +139,7 @@ pub enum PackedFileError {
     /// The hyper-parameters.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A name (of a section, a tensor, a tokenizer's file) other than the one that belongs there.
+    /// An unexpected name of a section, a tensor, or a tokenizer file.
     #[error("{file}: {field} is `{found}`, expected `{expected}`")]
     Name {
         /// The file.
@@ -148,10 +148,10 @@ pub enum PackedFileError {
         field: String,
         /// The name found.
         found: String,
-        /// The name that belongs there.
+        /// The expected name.
         expected: String,
     },
-    /// A table of another length than the hyper-parameters ask for.
+    /// A table does not have the length that follows from the hyper-parameters.
     #[error("{file}: {field} has {found} entries, expected {expected}")]
     Count {
         /// The file.
@@ -185,7 +185,7 @@ pub enum PackedFileError {
         /// The shape from the hyper-parameters.
         expected: Vec<u64>,
     },
-    /// An offset other than the one that the parts before it give: a gap, an overlap, a place outside the file.
+    /// An offset does not follow from the lengths before it: a gap, an overlap, or an offset outside the file.
     #[error("{file}: the offset of {field} is {found}, expected {expected}")]
     Offset {
         /// The file.
@@ -197,34 +197,34 @@ pub enum PackedFileError {
         /// The offset it should have.
         expected: u64,
     },
-    /// A length other than the one that type and shape give.
+    /// A length does not follow from type and shape.
     #[error("{file}: the length of {field} is {found}, expected {expected}")]
     Length {
         /// The file.
         file: String,
-        /// What is that long.
+        /// The object of this length.
         field: String,
         /// The length in the header.
         found: u64,
         /// The length it should have.
         expected: u64,
     },
-    /// The shapes add up to more than 64 bits of bytes.
+    /// The total size exceeds 64 bits.
     #[error("{file}: the sizes of the tensors overflow")]
     SizeOverflow {
         /// The file.
         file: String,
     },
-    /// A number of a piece of a model is not one that its model allows.
+    /// A number in the header of a piece is not possible for its model.
     #[error("{file}: {field} is {found}, expected {expected}")]
     Piece {
         /// The file.
         file: String,
         /// Where in the header.
         field: String,
-        /// What stands there.
+        /// The value found.
         found: String,
-        /// What may stand there.
+        /// The values allowed.
         expected: String,
     },
     /// A tokenizer's file is not UTF-8.
@@ -237,7 +237,7 @@ pub enum PackedFileError {
         /// The first bad byte.
         offset: usize,
     },
-    /// A row is no whole number of blocks, or there is no memory.
+    /// A row is not a whole number of blocks, or an allocation failed.
     #[error("{file}: tensor `{tensor}`: {source}")]
     Pack {
         /// The file.

@@ -13,7 +13,7 @@ use crate::schedule::GraphKind;
 
 /// Where the JSON begins.
 pub(super) const PRELUDE_BYTES: usize = 40;
-/// Where the checksum stands in the prelude; it covers everything else before the data.
+/// The offset of the checksum in the prelude. It covers all other bytes before the data.
 const CHECKSUM_AT: usize = 32;
 
 /// What the JSON holds.
@@ -44,7 +44,7 @@ pub(super) struct PieceJson {
     pub(super) prefill_len: usize,
     /// Rows of the verify graphs.
     pub(super) verify_len: usize,
-    /// Which graph; none: what is not a layer.
+    /// The graph; absent for the file without layers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) graph: Option<GraphJson>,
 }
@@ -271,7 +271,7 @@ impl Header {
     }
 }
 
-/// Checks what comes before the checksum can be computed; returns the length of the JSON.
+/// Checks the fields that are needed to compute the checksum; returns the length of the JSON.
 fn read_prelude(source: &Source) -> Result<u64, PackedFileError> {
     let file = || source.name().to_owned();
     let mut prelude = [0; PRELUDE_BYTES];

@@ -1,4 +1,4 @@
-//! The identity of a model: what measurements and caches beside it are kept under.
+//! The identity of a model: the key of its measurements and caches.
 
 use std::fmt;
 
@@ -43,7 +43,7 @@ impl fmt::Display for ModelIdentity {
 impl std::str::FromStr for ModelIdentity {
     type Err = std::num::ParseIntError;
 
-    /// From what is shown: hexadecimal digits.
+    /// Parses the hexadecimal digits of [`Display`](fmt::Display).
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         u128::from_str_radix(text, 16).map(Self)
     }

@@ -51,7 +51,7 @@ impl Piece {
     }
 }
 
-/// Holds what the header states against the hyper-parameters.
+/// Checks the header of a piece against the hyper-parameters.
 pub(super) fn check(file: &str, config: &ModelConfig, json: &PieceJson) -> Result<Piece, PackedFileError> {
     let error = |field: String, found: String, expected: String| {
         Err(PackedFileError::Piece { file: file.to_owned(), field, found, expected })

@@ -1,5 +1,5 @@
-//! Where everything stands in a packed file, from hyper-parameters and element types alone. The writer follows the plan, and
-//! the reader accepts nothing else.
+//! The layout of a packed file, computed from hyper-parameters and element types alone. The writer follows this plan, and the reader
+//! accepts no other layout.
 
 use std::fmt;
 use std::ops::Range;
@@ -41,11 +41,11 @@ impl fmt::Display for Part {
     }
 }
 
-/// What a file holds of its model.
+/// The part of a model that a file holds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Scope {
     All,
-    /// Everything but the layers.
+    /// Everything except the layers.
     Ends,
     /// Some of the layers.
     Layers(Range<usize>),
@@ -61,7 +61,7 @@ impl Scope {
     }
 }
 
-/// The parts that a file holds, in their order, each with its tensors in order.
+/// The parts of a file in order, each with its tensors in order.
 pub(super) fn parts(config: &ModelConfig, scope: &Scope) -> Vec<(Part, Vec<Slot>)> {
     let mut parts = vec![(Part::Embedding, Vec::new())];
     parts.extend((0..config.n_layers).map(|layer_idx| (Part::Layer(layer_idx), Vec::new())));
@@ -86,7 +86,7 @@ pub(super) struct PlannedTensor {
     pub(super) ty: BlockType,
     /// `[rows, columns]`, or `[length]` of a vector.
     pub(super) shape: Vec<u64>,
-    /// From the section's beginning.
+    /// From the start of the section.
     pub(super) offset: u64,
     /// Without padding.
     pub(super) len: u64,
@@ -96,14 +96,14 @@ pub(super) struct PlannedTensor {
 #[derive(Clone, Debug)]
 pub(super) struct PlannedSection {
     pub(super) part: Part,
-    /// From the beginning of the data.
+    /// From the start of the data.
     pub(super) offset: u64,
     /// Padding included.
     pub(super) len: u64,
     pub(super) tensors: Vec<PlannedTensor>,
 }
 
-/// Places the sections behind a tokenizer of `start` bytes; `None` where sizes overflow or a row is no whole number of blocks.
+/// Lays out the sections behind a tokenizer of `start` bytes; `None` if sizes overflow or a row is not a whole number of blocks.
 pub(super) fn plan(
     config: &ModelConfig,
     scope: &Scope,

@@ -16,11 +16,11 @@ use crate::model::gguf::GgufWriteError;
 use crate::model::weights::{LoadOptions, Loader, TensorSource, WeightsError};
 use crate::replace::{ReplaceError, replace_file};
 
-/// Why a model could not be packed. Nothing is left at the new name; what was there before still is.
+/// Why a model could not be packed. A file that existed at the path is unchanged, and no partial file remains.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum WritePackedError {
-    /// The model is packed already; what it was packed from is needed.
+    /// The model is packed already. Packing needs the original model.
     #[error("{file}: packed already; pack the GGUF file or the folder that it came from")]
     AlreadyPacked {
         /// The file.
@@ -103,13 +103,13 @@ pub struct PackSummary {
     pub identity: ModelIdentity,
 }
 
-/// Packs `checkpoint` into the file `path`, which appears there whole or not at all; a file that was there is replaced.
+/// Packs `checkpoint` into the file `path`. The file appears complete or not at all, and replaces an existing one.
 ///
-/// The weights become what [`LoadOptions::quantize`] says, exactly as when the checkpoint is loaded. Held in memory are at
-/// most one tensor in both forms, and the tokenizer's files.
+/// [`LoadOptions::quantize`] decides the types of the weights, as when the checkpoint is loaded. Memory holds at most one tensor in both
+/// forms, and the tokenizer's files.
 ///
 /// # Errors
-/// [`WritePackedError`]; what was at `path` is unchanged.
+/// [`WritePackedError`]; an existing file at `path` is unchanged.
 pub fn pack(
     checkpoint: &Checkpoint,
     path: &Path,
@@ -130,7 +130,7 @@ struct Packing<'a> {
 }
 
 impl<'a> Packing<'a> {
-    /// Plans the file; of the weights, nothing is read yet.
+    /// Plans the file. No weights are read yet.
     fn new(checkpoint: &'a Checkpoint, options: LoadOptions<'a>) -> Result<Self, WritePackedError> {
         if cfg!(target_endian = "big") {
             return Err(WritePackedError::BigEndianHost);

@@ -1,4 +1,4 @@
-//! How a pass comes by its layers: one after the other, from memory or from flash; or by the blocks of static graphs.
+//! Runs a pass through its layers: one by one, from memory or from flash, or through the blocks of static graphs.
 
 use std::sync::atomic::AtomicBool;
 
@@ -10,7 +10,7 @@ use crate::model::rows::{ActiveRows, Interlude, Rows};
 use crate::model::weights::Layer;
 
 impl Model {
-    /// Runs the rows through all layers, which `layer` gives one after the other, with a look at them on the way.
+    /// Runs the rows through all layers, which `layer` returns one by one, and calls the interlude before its layer.
     #[allow(clippy::too_many_arguments, reason = "the arguments of one pass")]
     pub(super) fn run_each<L: AsRef<[Layer]>>(
         &self,
@@ -24,7 +24,7 @@ impl Model {
         cancel: &AtomicBool,
     ) -> Result<(), ForwardError> {
         for layer_idx in 0..self.config.n_layers {
-            // Beside the layer's own read, where it is streamed.
+            // A streamed layer is being read meanwhile.
             if let Some(interlude) = interlude.take_if(|interlude| interlude.layer_idx() == layer_idx) {
                 active.look(interlude, compute, &mut ws.x, self.config.hidden_dim);
                 ws.resize(&self.config, active.len());
@@ -35,12 +35,10 @@ impl Model {
         Ok(())
     }
 
-    /// Runs `rows` through blocks of static graphs: through each block in calls of the length that its graph has, the last one
-    /// filled up with padding.
+    /// Runs `rows` through blocks of static graphs: through each block in calls of its graph's length. The last call is padded.
     ///
-    /// A row sees rows before it only, and those of earlier calls have written their keys and values in every layer of the
-    /// block, so calls change nothing. A padding row sees the batch's first row, so that its arithmetic is finite, and writes
-    /// nothing.
+    /// A row sees only rows before it. Rows of earlier calls have written their keys and values in every layer of the block, so the split
+    /// into calls does not affect bits. A padding row sees the first row of the batch, so that its arithmetic is finite, and writes nothing.
     #[allow(clippy::too_many_arguments, reason = "the arguments of one pass")]
     pub(super) fn run_graphs(
         &self,

@@ -1,4 +1,4 @@
-//! The output projection: onto the vocabulary, from memory or in pieces from flash, and onto the tokens of a shortlist.
+//! The output projection: onto the vocabulary (from memory, or in pieces from flash), and onto the tokens of a shortlist.
 
 use std::sync::atomic::AtomicBool;
 
@@ -14,11 +14,11 @@ impl Model {
     /// `out` becomes `[rows.len(), vocab_size]`.
     ///
     /// # Errors
-    /// [`ForwardError::Layers`]: the output matrix is streamed and could not be read. `out` is then unspecified; the hidden
-    /// states are as they were, so the call may be repeated.
+    /// [`ForwardError::Layers`] if the output matrix is streamed and cannot be read. `out` is then unspecified; the hidden states are
+    /// unchanged, so the call may be repeated.
     ///
     /// # Panics
-    /// When a row was not in the last batch.
+    /// If a row was not in the last batch.
     pub fn logits(
         &self,
         compute: Compute<'_>,
@@ -30,14 +30,14 @@ impl Model {
         self.logits_with_cancel(compute, workspace, rows, out, &NEVER)
     }
 
-    /// As [`Model::logits`]; where the output matrix is streamed, `cancel` is read before each of its pieces and while one is waited
-    /// for.
+    /// As [`Model::logits`], with cancellation: if the output matrix is streamed, `cancel` is read before each piece and every few
+    /// milliseconds while a pass waits for one.
     ///
     /// # Errors
     /// As [`Model::logits`], and [`ForwardError::Cancelled`] with the same state left behind.
     ///
     /// # Panics
-    /// When a row was not in the last batch.
+    /// If a row was not in the last batch.
     pub fn logits_with_cancel(
         &self,
         compute: Compute<'_>,
@@ -57,18 +57,18 @@ impl Model {
         Ok(())
     }
 
-    /// The output matrix, where it is in memory.
+    /// The output matrix, if it is in memory.
     fn head(&self) -> Option<&PackedMatrix> {
         if self.config.tied_head { self.weights.embedding.as_ref() } else { self.weights.head.as_ref() }
     }
 
-    /// Projects the final hidden states of some rows of the last batch onto the tokens of a shortlist: the bits that
-    /// [`Model::logits`] gives for these tokens.
+    /// Projects the final hidden states of some rows of the last batch onto the tokens of a shortlist. The logits have the same bits as
+    /// those of [`Model::logits`].
     ///
     /// `out` becomes `[rows.len(), shortlist.tokens().len()]`.
     ///
     /// # Panics
-    /// When a row was not in the last batch, or the shortlist is another model's.
+    /// If a row was not in the last batch, or the shortlist belongs to another model.
     pub fn shortlist_logits(
         &self,
         compute: Compute<'_>,
@@ -81,10 +81,10 @@ impl Model {
         self.project_rows(compute, workspace, rows, shortlist.matrix(), out);
     }
 
-    /// A shortlist without tokens, with room for `n_tokens_max` of them (or the whole vocabulary).
+    /// An empty shortlist with room for `n_tokens_max` tokens, at most the vocabulary.
     ///
     /// # Errors
-    /// [`PackError::Alloc`]: there is no room.
+    /// [`PackError::Alloc`].
     pub fn shortlist(&self, n_tokens_max: usize) -> Result<Shortlist, PackError> {
         let vocab_size = self.config.vocab_size;
         match self.streamed.as_ref().and_then(Streamed::empty_head) {
@@ -93,8 +93,8 @@ impl Model {
         }
     }
 
-    /// Adds the tokens that the shortlist does not have yet, in their order, while there is room. Of a streamed output matrix
-    /// their rows are read, and one that cannot be is left out until it is asked for again.
+    /// Adds the new ones of `tokens` to the shortlist, in order, while there is room. If the output matrix is streamed, their rows are read;
+    /// a token whose row cannot be read is skipped.
     pub fn extend_shortlist(&self, shortlist: &mut Shortlist, tokens: impl IntoIterator<Item = TokenId>) {
         match (self.head(), &self.streamed) {
             (None, Some(streamed)) => shortlist.extend(|to, row| streamed.push_head_row(to, row), tokens),
@@ -102,7 +102,7 @@ impl Model {
         }
     }
 
-    /// Whether the output matrix is read from flash whenever rows are projected.
+    /// Whether every projection reads the output matrix from flash.
     pub(crate) fn is_head_streamed(&self) -> bool {
         self.streamed.is_some() && self.head().is_none()
     }
@@ -126,7 +126,7 @@ impl Model {
         project(compute, &mut ws.activations, &ws.gathered, self.config.hidden_dim, jobs);
     }
 
-    /// As [`Model::project_rows`], with the output matrix coming in pieces; `out` becomes `[rows.len(), vocab_size]`.
+    /// As [`Model::project_rows`], with a streamed output matrix; `out` becomes `[rows.len(), vocab_size]`.
     fn project_pieces(
         &self,
         compute: Compute<'_>,
@@ -142,7 +142,7 @@ impl Model {
         let Workspace { activations, gathered, piece, .. } = ws;
         streamed.for_each_piece(cancel, |first, w| {
             resize_exact(piece, rows.len() * w.n_rows());
-            // A token's sum is its own, so the pieces have the bits of the whole.
+            // Each token has its own sum, so the pieces have the bits of the whole matrix.
             project(compute, activations, gathered, self.config.hidden_dim, &mut [MatMul { w, out: piece }]);
             for (to, from) in out.chunks_exact_mut(vocab_size).zip(piece.chunks_exact(w.n_rows())) {
                 to[first..first + w.n_rows()].copy_from_slice(from);
