@@ -26,7 +26,7 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
-/// The numbers of [`PredictorParts::up`].
+/// The numbers of `PredictorParts::up`.
 pub use half::f16;
 
 pub use error::{PredictorError, PredictorField};
