@@ -96,9 +96,11 @@ impl Found {
     }
 }
 
-/// Puts the files of a namespace in order for its writer. Returns its one log with what that holds: there is none where a crash
-/// came between a segment and the log after it, and several where a damaged one does not say what it replaces. Then, or where
-/// one is damaged, all their records are put together in a new one.
+/// Puts the files of a namespace in order for its writer, and returns its one log with the records of the log.
+///
+/// After a crash between a segment and the log that follows it, the folder has no log; with a damaged log that does not say which
+/// one it replaces, it may have several. In these cases, and if a log is damaged, a new log gets the records of all. Damaged
+/// files are set aside, the others are removed.
 pub(super) fn settle(
     disk: &dyn Disk,
     folder: &Path,
