@@ -1,9 +1,9 @@
 //! Responses that a process hands in while another one writes the history.
 //!
-//! Each is a file of its own in the folder `.inbox`, `NAMESPACE.NUMBER`: a log of one record, whose random number keeps the
-//! names of processes apart. The file gets its name when its contents are durable, and nobody writes to it afterwards, so the
-//! writer reads only whole files. It takes a response into the namespace's log before it removes the file; after a crash in
-//! between the record's id says that the response is in the log already.
+//! Each response is a file of its own in the folder `.inbox`, `NAMESPACE.NUMBER`: a log of one record. The number is random, so
+//! that two processes never choose the same name. The file gets its name when its contents are durable and never changes
+//! afterwards, so the writer reads only whole files. The writer adds a response to the namespace's log before it removes the
+//! file. After a crash in between, the record's id shows that the log already holds the response.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -27,10 +27,10 @@ pub(super) const HAND_INS_MAX: usize = 512;
 /// Tokens that are read at a time, of responses of any length: 64 MiB. The others wait until these are taken in.
 const READ_TOKENS_MAX: usize = 1 << 24;
 
-/// Attempts to hand in: a writer that starts removes unfinished files, for it cannot tell them from those of a crash.
+/// Attempts to hand in. A starting writer removes unfinished files, because it cannot tell them from leftovers of a crash.
 const ATTEMPTS: usize = 3;
 
-/// What other processes have handed in.
+/// Responses from other processes.
 #[derive(Default, Debug)]
 pub(super) struct HandIns {
     /// By namespace, each with its file; oldest first.
@@ -99,7 +99,7 @@ impl Inbox<'_> {
         }
     }
 
-    /// Reads what was handed in, and changes nothing. A file that goes meanwhile was taken in.
+    /// Reads what was handed in, and changes nothing. A file that disappears meanwhile was taken in.
     pub(super) fn read(&self) -> Result<HandIns, HistoryError> {
         let (mut found, mut n_tokens) = (HandIns::default(), 0);
         for name in self.names()?.unwrap_or_default() {
@@ -127,7 +127,7 @@ impl Inbox<'_> {
         self.sync()
     }
 
-    /// Removes what processes have left of hand-ins that they did not finish.
+    /// Removes unfinished hand-ins.
     pub(super) fn remove_unfinished(&self) -> Result<(), HistoryError> {
         let names = self.names()?.unwrap_or_default();
         let unfinished = names.iter().filter(|name| name.ends_with(PARTIAL));
@@ -142,8 +142,8 @@ impl Inbox<'_> {
         Ok(())
     }
 
-    /// Removes the hand-ins of a namespace that were set aside (of every one without a name), and with `sound` all others of it
-    /// too. Returns how many.
+    /// Removes the hand-ins of a namespace that were set aside (`None`: of all namespaces); with `sound` also its other hand-ins.
+    /// Returns the removed files.
     pub(super) fn forget(&self, namespace: Option<&str>, sound: bool) -> Result<Vec<PathBuf>, HistoryError> {
         let mut removed = Vec::new();
         for name in self.names()?.unwrap_or_default() {

@@ -360,7 +360,7 @@ mod tests {
                 assert!(records().starts_with(&scan.records), "{len}");
                 let whole: usize = scan.records.iter().map(|r| HEAD_BYTES + 4 * r.tokens.len()).sum();
                 let is_whole = torn.len() == HEADER_BYTES + whole;
-                // Of a full length with other contents nobody can say whether a crash or damage is the reason.
+                // A full length with other contents may come from a crash or from damage.
                 let is_torn = match filler {
                     None => scan.torn.is_some(),
                     Some(_) => scan.torn.is_some() || scan.damaged.len() == 1,

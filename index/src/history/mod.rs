@@ -29,45 +29,49 @@
 //!       damaged.…               a damaged file that was set aside
 //! ```
 //!
-//! Numbers rise within a namespace, and a file names the numbers that it *replaces*. So every change of several files is
-//! one rename: whatever is replaced by a file that is there is left over, and removed when the folder is opened. A file
-//! is written under another name, synced, and renamed; only a log is written to afterwards, at its end.
+//! Numbers rise within a namespace, and a file names the numbers that it *replaces*. So every change of several files is one
+//! rename: a replaced file that is still there is a leftover, and the writer removes it when it opens the folder. A file is
+//! written under another name, synced, and renamed. Only a log is written to afterwards, at its end.
 //!
 //! # Processes
 //!
-//! Any number of processes read a folder at the same time. The first one to open it takes the system's lock of `.lock`, and
-//! writes; the lock ends with the process, however that ends. The others *hand in*: [`HistoryLog::append`] writes the response
-//! durably to a file of its own in `.inbox`, and the writer takes it into its log when it opens the folder or
-//! [maintains](HistoryLog::maintain) it. Where nobody writes any more, the next process to open or
-//! [refresh](HistoryLog::refresh) the folder becomes the writer. A process that cannot write the folder reads it, and
-//! its appends are refused ([`HistoryLog::access`]).
+//! Any number of processes read a folder at the same time. The first process to open it takes the system's lock of `.lock` and
+//! writes; the system releases the lock when the process ends, for whatever reason. The other processes *hand in*:
+//! [`HistoryLog::append`] writes the response durably to a file of its own in `.inbox`, and the writer moves it to its log at
+//! its next open or [`HistoryLog::maintain`]. After the writer has ended, the next process to open or
+//! [refresh](HistoryLog::refresh) the folder becomes the writer. A process without permission to write the folder reads it, and
+//! its appends are refused. [`HistoryLog::access`] tells the three cases apart.
 //!
-//! A reader has what the folder held when it last read it, with its own responses. The writer may freeze, merge and forget
-//! meanwhile: on Unix the reader's open files keep their contents after they are removed. On Windows files are opened so that
-//! they can be removed while they are open; on file systems that keep the name until the last reader has closed the file, a
-//! process that opens the folder meanwhile leaves the file out, as one that cannot be read. A response that the writer forgets
-//! can be drafted by a reader until its next [`HistoryLog::refresh`] or [`HistoryLog::maintain`].
+//! A reader has the contents of the folder at the time of its last read, and its own responses. The writer may freeze, merge and
+//! forget meanwhile:
 //!
-//! # What is promised
+//! - On Unix the open files of a reader keep their contents after the writer has removed them.
+//! - On Windows all files are opened so that they can be removed while they are open. Some file systems keep the name until the
+//!   last reader has closed the file; a process that opens the folder meanwhile leaves that file out as unreadable.
+//! - A reader may draft a forgotten response until its next [`HistoryLog::refresh`] or [`HistoryLog::maintain`].
 //!
-//! - [`HistoryLog::append`] returns when the response is as safe as the [`SyncPolicy`] says, in the log or handed in. What a
-//!   crash leaves of a later one is cut off by the next writer.
-//! - Every byte is covered by a checksum that is compared before the byte is used. What is damaged is left out, with its file,
-//!   place and reason ([`HistoryLog::left_out`]), and everything else is used. In the pages of a segment damage is found when a
-//!   draft or a merge first needs the page (or by [`HistoryLog::verify`]); that segment drafts no more until
-//!   [`HistoryLog::maintain`] has written its sound responses anew.
-//! - Nothing damaged is deleted unasked: the writer sets such files aside under another name. [`HistoryLog::repair`] removes them.
-//! - What was [forgotten](HistoryLog::forget) is in no file that the store can read, nor in one of its namespace that was set
-//!   aside (the disk may still hold freed blocks).
+//! # Guarantees
+//!
+//! - [`HistoryLog::append`] returns when the response is as durable as the [`SyncPolicy`] says, in the log or handed in. The next
+//!   writer cuts off an append that a crash has interrupted.
+//! - A checksum covers every byte, and is compared before the byte is used. Damaged parts are left out, each with its file, offset
+//!   and reason ([`HistoryLog::left_out`]); the rest of the folder is used. Damage in a page of a segment is found when a draft or
+//!   a merge first reads the page (or by [`HistoryLog::verify`]). The segment then drafts no more until [`HistoryLog::maintain`]
+//!   has written its sound responses to a new one.
+//! - The writer sets damaged files aside under another name. Only [`HistoryLog::repair`] and forgetting remove them.
+//! - A [forgotten](HistoryLog::forget) response is in no file that the store can read, and in no file of its namespace that was
+//!   set aside. (The disk may still hold freed blocks.)
 //! - Memory: the tokens of each namespace's log (and their automaton, once it drafts), the tables of its segments (about a
-//!   byte per 6 tokens), and [`HistoryOptions::cache_bytes`] for everything else. Segments are read page by page. `.inbox` holds
-//!   512 responses at most.
+//!   byte per 6 tokens), and [`HistoryOptions::cache_bytes`] for everything else. Segments are read page by page.
+//! - `.inbox` holds 512 responses at most.
 
+mod access;
 mod cache;
 mod disk;
 mod error;
 #[cfg(test)]
 mod faults;
+mod files;
 mod inbox;
 mod key;
 mod log;
@@ -83,9 +87,10 @@ mod store;
 mod testing;
 mod upkeep;
 
+pub use access::Access;
 pub use error::HistoryError;
 pub use key::{HistoryKey, NAMESPACE_BYTES_MAX, RecordId};
 pub use options::{HistoryOptions, SyncPolicy};
 pub use report::{HistoryStats, LeftOut, LeftOutReason, NamespaceStats, RecordInfo};
 pub use source::HistoryLogSource;
-pub use store::{Access, HistoryLog};
+pub use store::HistoryLog;

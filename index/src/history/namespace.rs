@@ -1,7 +1,5 @@
 //! A namespace: a log that grows and segments that do not, and the changes of files that keep them whole.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,10 +9,11 @@ use refrain::internals::sam::SuffixAutomaton;
 
 use super::HistoryError;
 use super::cache::PageCache;
-use super::disk::{ASIDE, Disk, PARTIAL, remove, set_aside};
+use super::disk::{ASIDE, remove, set_aside};
 use super::error::io_error;
+use super::files::{Found, open_segment, settle, sort};
 use super::key::{FileKind, RecordId};
-use super::log::{Log, Place, Record, Scan, read_log};
+use super::log::{Log, Place, Record};
 use super::report::{LeftOut, LeftOutReason};
 use super::segment::{Segment, write_segment};
 use super::store::Context;
@@ -24,9 +23,9 @@ use super::upkeep::shrink;
 pub(super) struct Namespace {
     folder: PathBuf,
     owner: u64,
-    /// `None` where another process writes.
+    /// `None` if another process writes.
     log: Option<Log>,
-    /// What the log holds; where another process writes, also what was handed in and not taken in yet.
+    /// The records of the log. If another process writes: also those handed in and not taken in yet.
     live: Vec<Record>,
     n_live_tokens: usize,
     /// Bytes of logs that are only read.
@@ -47,7 +46,7 @@ const READ_ATTEMPTS: usize = 32;
 
 impl Namespace {
     /// Opens the namespace of a folder for writing: removes what a crash has left over and sets damaged files aside, after the
-    /// responses of damaged logs that can be read are in a new one. What is not used goes to `left_out`.
+    /// responses of damaged logs that can be read are in a new one. Unused parts are added to `left_out`.
     ///
     /// # Errors
     /// The folder cannot be read or written.
@@ -91,7 +90,7 @@ impl Namespace {
             context.close(found.segments.drain(..));
             attempt += 1;
         };
-        // An append may be going on: an incomplete one is nothing to report.
+        // The writer may be in the middle of an append, so an incomplete record is not reported.
         found.left_out.retain(|left_out| left_out.reason != LeftOutReason::Torn);
         left_out.append(&mut found.left_out);
         let read_bytes = found.logs.iter().map(|(_, scan)| scan.end).sum();
@@ -224,7 +223,7 @@ impl Namespace {
     }
 
     /// Takes in responses that other processes have handed in, oldest first, durably. One that is in the namespace already was
-    /// taken in by a call that a crash cut short. Where another response has its id it gets one from `next_id`.
+    /// taken in by a call that a crash interrupted. If another response has its id, it gets a new one from `next_id`.
     ///
     /// # Errors
     /// Some of them may be taken in, each wholly or not at all.
@@ -237,7 +236,7 @@ impl Namespace {
         let (mut taken, mut n_taken_tokens) = (Vec::<Record>::new(), 0);
         for mut record in handed_in {
             let same = taken.iter().find(|taken| taken.id == record.id).map(|taken| taken.tokens.clone());
-            // A damaged segment does not say: then both are kept.
+            // If a damaged segment has the id, its tokens cannot be compared, and both responses are kept.
             let same = same.or_else(|| self.tokens(record.id).unwrap_or_default());
             if same.as_ref() == Some(&record.tokens) {
                 continue;
@@ -454,143 +453,4 @@ fn extend(automaton: &mut SuffixAutomaton, tokens: &[TokenId]) {
     for token in tokens {
         automaton.extend(token.0).expect("a log is shorter than any automaton's bound");
     }
-}
-
-fn open_segment(context: &Context, folder: &Path, place: Place) -> Result<Segment, HistoryError> {
-    Segment::open(context.disk(), folder, place, &mut context.cache())
-}
-
-/// The files of a namespace, as they were found. Those that others replace are not opened.
-#[derive(Default)]
-struct Found {
-    logs: Vec<(Place, Scan)>,
-    segments: Vec<Segment>,
-    left_out: Vec<LeftOut>,
-    /// Files that others stand for, and those that were not finished.
-    stale: Vec<PathBuf>,
-    /// The largest number of a file, also of one that is left out.
-    newest: u64,
-    /// Names of logs and segments.
-    names: BTreeSet<String>,
-    /// Whether a file that was listed was not there any more.
-    is_changed: bool,
-}
-
-impl Found {
-    /// Reads the logs, and opens the segments, of a folder; changes nothing.
-    fn read(context: &Context, folder: &Path, owner: u64) -> Result<Self, HistoryError> {
-        let disk = context.disk();
-        let mut found = Found::default();
-        let names = match disk.list(folder) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(found),
-            names => names.map_err(io_error("read", folder))?,
-        };
-        let (mut replaced, mut paths) = (BTreeSet::new(), Vec::new());
-        for name in names {
-            if name.ends_with(PARTIAL) {
-                found.stale.push(folder.join(&name));
-            }
-            // Numbers of files that were set aside are not given again.
-            let Some((kind, number)) = FileKind::parse(name.strip_prefix(ASIDE).unwrap_or(&name)) else {
-                continue;
-            };
-            found.newest = found.newest.max(number);
-            if name.starts_with(ASIDE) {
-                continue;
-            }
-            let (place, path) = (Place { owner, number }, folder.join(&name));
-            found.names.insert(name);
-            paths.push((number, path.clone()));
-            let opened = match kind {
-                FileKind::Log => read_log(disk, path, place).map(|scan| {
-                    replaced.insert(scan.replaces);
-                    found.logs.push((place, scan));
-                }),
-                FileKind::Segment => open_segment(context, folder, place).map(|segment| {
-                    replaced.extend(segment.replaces());
-                    found.segments.push(segment);
-                }),
-            };
-            match opened {
-                Err(HistoryError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
-                    found.is_changed = true;
-                }
-                Err(error) => found.left_out.push(LeftOut::of(error)?),
-                Ok(()) => {}
-            }
-        }
-        let stale = paths.into_iter().filter(|(number, _)| replaced.contains(number)).map(|(_, path)| path);
-        found.stale.extend(stale);
-        found.logs.retain(|(place, _)| !replaced.contains(&place.number));
-        context.close(found.segments.extract_if(.., |segment| replaced.contains(&segment.number())));
-        found.segments.sort_by_key(|segment| segment.records().first().map(|record| record.id));
-        found.left_out.retain(|left_out| !found.stale.contains(&left_out.path));
-        for (_, scan) in &found.logs {
-            let damaged = scan.damaged.iter();
-            found
-                .left_out
-                .extend(damaged.map(|&(at, bytes, what)| LeftOut::damaged(&scan.path, at, bytes, what)));
-            found.left_out.extend(scan.torn.map(|torn| LeftOut::torn(&scan.path, torn)));
-        }
-        Ok(found)
-    }
-
-    /// Whether the folder holds the files that were opened, and no others.
-    fn is_still_there(&self, disk: &dyn Disk, folder: &Path) -> bool {
-        let names = disk.list(folder).unwrap_or_default();
-        let names = names.into_iter().filter(|name| FileKind::parse(name).is_some());
-        !self.is_changed && names.collect::<BTreeSet<_>>() == self.names
-    }
-}
-
-/// Puts the files of a namespace in order for its writer. Returns its one log with what that holds: there is none where a crash
-/// came between a segment and the log after it, and several where a damaged one does not say what it replaces. Then, or where
-/// one is damaged, all their records are put together in a new one.
-fn settle(
-    disk: &dyn Disk,
-    folder: &Path,
-    place: Place,
-    found: &mut Found,
-) -> Result<(Log, Vec<Record>), HistoryError> {
-    found.stale.iter().try_for_each(|path| remove(disk, path))?;
-    let is_damaged = |scan: &Scan| !scan.damaged.is_empty();
-    let settled = match &mut found.logs[..] {
-        [(place, scan)] if !is_damaged(scan) => {
-            let log = Log::resume(disk, *place, scan)?;
-            (log, std::mem::take(&mut scan.records))
-        }
-        logs => {
-            let taken = logs.iter_mut().flat_map(|(_, scan)| std::mem::take(&mut scan.records));
-            let mut records: Vec<Record> = taken.collect();
-            sort(&mut records);
-            let log = Log::create(disk, folder, place, 0, &records)?;
-            for (_, scan) in logs.iter().filter(|(_, scan)| !is_damaged(scan)) {
-                remove(disk, &scan.path)?;
-            }
-            (log, records)
-        }
-    };
-    let mut is_changed = !found.stale.is_empty() || found.logs.len() > 1;
-    let mut aside: BTreeMap<&Path, PathBuf> = BTreeMap::new();
-    for left_out in found.left_out.iter_mut().filter(|left_out| left_out.is_damage()) {
-        // Several places of one file may be damaged.
-        let known = aside.get(left_out.path.as_path()).cloned();
-        let path = match known {
-            Some(path) => path,
-            None => set_aside(disk, &left_out.path)?,
-        };
-        is_changed = true;
-        left_out.aside = Some(path.clone());
-        aside.insert(&left_out.path, path);
-    }
-    if is_changed {
-        disk.sync_dir(folder).map_err(io_error("sync", folder))?;
-    }
-    Ok(settled)
-}
-
-/// Puts records in the order of their ids, each once.
-fn sort(records: &mut Vec<Record>) {
-    records.sort_by_key(|record| record.id);
-    records.dedup_by_key(|record| record.id);
 }

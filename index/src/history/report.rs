@@ -28,8 +28,8 @@ pub struct LeftOut {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum LeftOutReason {
-    /// An append that a crash cut short. No one was told that it is kept, and the writer cuts it off.
-    #[error("an append that a crash cut short")]
+    /// An append that a crash interrupted before it was acknowledged. The writer cuts it off.
+    #[error("an append that a crash interrupted")]
     Torn,
     /// The bytes are not what was written.
     #[error("damaged: {0}")]

@@ -1,7 +1,6 @@
 //! The store: namespaces of responses in a folder, written by one process and read by any number.
 
-use std::any::Any;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,11 +10,12 @@ use std::time::SystemTime;
 use refrain::TokenId;
 use refrain::internals::draft::OrderConfig;
 
+use super::access::{Access, Role, enter};
 use super::cache::PageCache;
 use super::disk::{Disk, RealDisk, remove};
 use super::error::{HistoryError, io_error};
 use super::inbox::Inbox;
-use super::key::{HistoryKey, RecordId, check_namespace, decode_namespace, encode_namespace};
+use super::key::{HistoryKey, RecordId, check_namespace, encode_namespace};
 use super::log::Record;
 use super::namespace::Namespace;
 use super::options::HistoryOptions;
@@ -45,49 +45,14 @@ pub(super) struct Shared {
     /// Counts namespaces that have come or gone: a source looks its own up again when the number has changed.
     pub(super) n_changes: AtomicU64,
     newest_id: AtomicU64,
-    /// What was left out when the folder was last read, and since.
+    /// The parts left out when the folder was last read, and since.
     left_out: Mutex<Vec<LeftOut>>,
     role: RwLock<Role>,
     /// Held by what changes files of more than one log: merges, forgetting.
     upkeep: Mutex<()>,
 }
 
-/// What this process does with the folder.
-#[derive(Debug)]
-enum Role {
-    /// Holds the lock until it is dropped.
-    Write {
-        _lock: Box<dyn Any + Send + Sync>,
-    },
-    HandIn,
-    Read {
-        reason: Arc<HistoryError>,
-    },
-}
-
-/// What a process may do with the folder of a [`HistoryLog`].
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum Access {
-    /// It is the one that writes: appends go to the log.
-    Write,
-    /// Another process writes: appends are handed in, and the writer takes them into the log.
-    HandIn,
-    /// The folder cannot be written: appends are refused.
-    Read {
-        /// Why.
-        reason: Arc<HistoryError>,
-    },
-}
-
-type Namespaces = BTreeMap<String, SharedNamespace>;
-
-/// A folder that was read.
-struct Loaded {
-    namespaces: Namespaces,
-    left_out: Vec<LeftOut>,
-    newest_id: u64,
-}
+pub(super) type Namespaces = BTreeMap<String, SharedNamespace>;
 
 /// Earlier responses of one model by namespace (an app, a user, a task), in a folder.
 ///
@@ -159,7 +124,7 @@ impl HistoryLog {
         self.shared.key
     }
 
-    /// What this process may do with the folder. [`refresh`](Self::refresh) may change it.
+    /// The role of this process. [`refresh`](Self::refresh) may change it.
     pub fn access(&self) -> Access {
         match &*read(&self.shared.role) {
             Role::Write { .. } => Access::Write,
@@ -237,7 +202,7 @@ impl HistoryLog {
         self.shared.refresh()
     }
 
-    /// Makes every append so far durable. What was handed in is durable already.
+    /// Makes every append so far durable. Handed-in responses already are.
     ///
     /// # Errors
     /// The history has stopped.
@@ -395,7 +360,7 @@ impl HistoryLog {
         for (_, namespace) in self.shared.all() {
             removed.extend(read(&namespace).remove_aside(context)?);
         }
-        // What was set aside earlier is known by the file alone, unless this process has done it.
+        // Of files that an earlier process has set aside only the name is known.
         let mut known = self.shared.left_out();
         dropped.extend(known.extract_if(.., |left_out| left_out.is_damage() && left_out.aside.is_some()));
         for path in removed {
@@ -529,7 +494,7 @@ impl Shared {
         Ok(())
     }
 
-    /// What a writer does first. What cannot be taken in now stays where it is; `maintain` tries again and reports.
+    /// The first work of a writer. Hand-ins that cannot be taken in now stay where they are; `maintain` tries again and reports.
     fn start(&self) {
         if self.check_writes().is_ok() {
             let _ = self.take_in();
@@ -609,101 +574,6 @@ impl Context {
         });
         if removed.and_then(|()| self.disk.sync_dir(folder)).is_err() {
             self.stop();
-        }
-    }
-}
-
-/// The file that is locked lies beside the namespaces; none of their folders has a dot in its name.
-const LOCK: &str = ".lock";
-
-/// Reads a model's folder as its writer where no other process is, and for reading otherwise.
-fn enter(context: &Context, folder: &Path, key: HistoryKey) -> Result<(Role, Loaded), HistoryError> {
-    let role = match lock_to_write(context.disk(), folder) {
-        Ok(Some(lock)) => match load_to_write(context, folder, key) {
-            Ok(loaded) => return Ok((Role::Write { _lock: lock }, loaded)),
-            // The disk is full, say: then its responses can still be read.
-            Err(reason) => Role::Read { reason: Arc::new(reason) },
-        },
-        Ok(None) => Role::HandIn,
-        Err(reason) => Role::Read { reason: Arc::new(reason) },
-    };
-    match (load_to_read(context, folder, key), role) {
-        (Ok(loaded), role) => Ok((role, loaded)),
-        (Err(_), Role::Read { reason }) => Err(Arc::into_inner(reason).expect("shared with nobody yet")),
-        (Err(error), _) => Err(error),
-    }
-}
-
-fn lock_to_write(disk: &dyn Disk, folder: &Path) -> Result<Option<Box<dyn Any + Send + Sync>>, HistoryError> {
-    disk.create_dir(folder).map_err(io_error("create", folder))?;
-    let path = folder.join(LOCK);
-    disk.lock(&path).map_err(io_error("lock", &path))
-}
-
-fn load_to_write(context: &Context, folder: &Path, key: HistoryKey) -> Result<Loaded, HistoryError> {
-    let disk = context.disk();
-    let inbox = Inbox { disk, folder, key };
-    inbox.remove_unfinished()?;
-    load(context, disk.list(folder).map_err(io_error("read", folder))?, |name, left_out| {
-        let path = folder.join(encode_namespace(name));
-        if disk.list(&path).map_err(io_error("read", &path))?.is_empty() {
-            // Forgotten, or not yet begun.
-            let _ = disk.remove_dir(&path);
-            return Ok(None);
-        }
-        Namespace::open(context, path, key.owner(name), left_out).map(Some)
-    })
-}
-
-fn load_to_read(context: &Context, folder: &Path, key: HistoryKey) -> Result<Loaded, HistoryError> {
-    let disk = context.disk();
-    let names = match disk.list(folder) {
-        // A model without answers, in a folder of histories.
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            let parent = folder.parent().expect("a model's folder lies in another");
-            disk.list(parent).map_err(io_error("read", parent))?;
-            Vec::new()
-        }
-        names => names.map_err(io_error("read", folder))?,
-    };
-    // Before the logs: a response that the writer takes in meanwhile is found in both, and counted once.
-    let mut handed_in = Inbox { disk, folder, key }.read()?;
-    let more: Vec<String> = handed_in.by_namespace.keys().map(|name| encode_namespace(name)).collect();
-    let names = names.into_iter().chain(more).collect::<BTreeSet<_>>();
-    let mut loaded = load(context, names, |name, left_out| {
-        let records = handed_in.by_namespace.remove(name).unwrap_or_default();
-        let records = records.into_iter().map(|(record, _)| record).collect();
-        let path = folder.join(encode_namespace(name));
-        Namespace::open_to_read(context, path, key.owner(name), records, left_out).map(Some)
-    })?;
-    loaded.left_out.append(&mut handed_in.left_out);
-    Ok(loaded)
-}
-
-/// Opens the namespaces of the folders that are some.
-fn load(
-    context: &Context,
-    names: impl IntoIterator<Item = String>,
-    mut open: impl FnMut(&str, &mut Vec<LeftOut>) -> Result<Option<Namespace>, HistoryError>,
-) -> Result<Loaded, HistoryError> {
-    let (mut namespaces, mut left_out, mut newest) = (Namespaces::new(), Vec::new(), 0);
-    let open_all = || {
-        for name in names.into_iter().filter_map(|name| decode_namespace(&name)) {
-            if namespaces.len() >= HistoryLog::NAMESPACES_MAX {
-                return Err(HistoryError::TooManyNamespaces { max: HistoryLog::NAMESPACES_MAX });
-            }
-            if let Some(namespace) = open(&name, &mut left_out)? {
-                newest = newest.max(namespace.newest_id());
-                namespaces.insert(name, Arc::new(RwLock::new(namespace)));
-            }
-        }
-        Ok(())
-    };
-    match open_all() {
-        Ok(()) => Ok(Loaded { namespaces, left_out, newest_id: newest }),
-        Err(error) => {
-            namespaces.into_values().for_each(|namespace| write(&namespace).close(&mut context.cache()));
-            Err(error)
         }
     }
 }

@@ -1,0 +1,149 @@
+//! The role of a process in a folder (writer, hand-in or reader), and the contents of the folder as it enters.
+
+use std::any::Any;
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::sync::{Arc, RwLock};
+
+use super::disk::Disk;
+use super::error::{HistoryError, io_error};
+use super::inbox::Inbox;
+use super::key::{HistoryKey, decode_namespace, encode_namespace};
+use super::namespace::Namespace;
+use super::report::LeftOut;
+use super::store::{Context, HistoryLog, Namespaces, write};
+
+/// The role of this process.
+#[derive(Debug)]
+pub(super) enum Role {
+    /// Holds the lock until it is dropped.
+    Write {
+        _lock: Box<dyn Any + Send + Sync>,
+    },
+    HandIn,
+    Read {
+        reason: Arc<HistoryError>,
+    },
+}
+
+/// The role of a process in the folder of a [`HistoryLog`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Access {
+    /// It is the one that writes: appends go to the log.
+    Write,
+    /// Another process writes: appends are handed in, and the writer takes them into the log.
+    HandIn,
+    /// The folder cannot be written: appends are refused.
+    Read {
+        /// Why.
+        reason: Arc<HistoryError>,
+    },
+}
+
+/// A folder that was read.
+pub(super) struct Loaded {
+    pub(super) namespaces: Namespaces,
+    pub(super) left_out: Vec<LeftOut>,
+    pub(super) newest_id: u64,
+}
+
+/// The file that is locked lies beside the namespaces; none of their folders has a dot in its name.
+const LOCK: &str = ".lock";
+
+/// Reads a model's folder as its writer if no other process is, and for reading otherwise.
+pub(super) fn enter(
+    context: &Context,
+    folder: &Path,
+    key: HistoryKey,
+) -> Result<(Role, Loaded), HistoryError> {
+    let role = match lock_to_write(context.disk(), folder) {
+        Ok(Some(lock)) => match load_to_write(context, folder, key) {
+            Ok(loaded) => return Ok((Role::Write { _lock: lock }, loaded)),
+            // For example on a full disk. Its responses can still be read.
+            Err(reason) => Role::Read { reason: Arc::new(reason) },
+        },
+        Ok(None) => Role::HandIn,
+        Err(reason) => Role::Read { reason: Arc::new(reason) },
+    };
+    match (load_to_read(context, folder, key), role) {
+        (Ok(loaded), role) => Ok((role, loaded)),
+        (Err(_), Role::Read { reason }) => Err(Arc::into_inner(reason).expect("not shared yet")),
+        (Err(error), _) => Err(error),
+    }
+}
+
+fn lock_to_write(disk: &dyn Disk, folder: &Path) -> Result<Option<Box<dyn Any + Send + Sync>>, HistoryError> {
+    disk.create_dir(folder).map_err(io_error("create", folder))?;
+    let path = folder.join(LOCK);
+    disk.lock(&path).map_err(io_error("lock", &path))
+}
+
+fn load_to_write(context: &Context, folder: &Path, key: HistoryKey) -> Result<Loaded, HistoryError> {
+    let disk = context.disk();
+    let inbox = Inbox { disk, folder, key };
+    inbox.remove_unfinished()?;
+    load(context, disk.list(folder).map_err(io_error("read", folder))?, |name, left_out| {
+        let path = folder.join(encode_namespace(name));
+        if disk.list(&path).map_err(io_error("read", &path))?.is_empty() {
+            // Forgotten, or not yet begun.
+            let _ = disk.remove_dir(&path);
+            return Ok(None);
+        }
+        Namespace::open(context, path, key.owner(name), left_out).map(Some)
+    })
+}
+
+fn load_to_read(context: &Context, folder: &Path, key: HistoryKey) -> Result<Loaded, HistoryError> {
+    let disk = context.disk();
+    let names = match disk.list(folder) {
+        // A model without answers, in a folder of histories.
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let parent = folder.parent().expect("a model's folder lies in another");
+            disk.list(parent).map_err(io_error("read", parent))?;
+            Vec::new()
+        }
+        names => names.map_err(io_error("read", folder))?,
+    };
+    // Before the logs: a response that the writer takes in meanwhile is found in both, and counted once.
+    let mut handed_in = Inbox { disk, folder, key }.read()?;
+    let more: Vec<String> = handed_in.by_namespace.keys().map(|name| encode_namespace(name)).collect();
+    let names = names.into_iter().chain(more).collect::<BTreeSet<_>>();
+    let mut loaded = load(context, names, |name, left_out| {
+        let records = handed_in.by_namespace.remove(name).unwrap_or_default();
+        let records = records.into_iter().map(|(record, _)| record).collect();
+        let path = folder.join(encode_namespace(name));
+        Namespace::open_to_read(context, path, key.owner(name), records, left_out).map(Some)
+    })?;
+    loaded.left_out.append(&mut handed_in.left_out);
+    Ok(loaded)
+}
+
+/// Opens the namespaces of the folders that are some.
+fn load(
+    context: &Context,
+    names: impl IntoIterator<Item = String>,
+    mut open: impl FnMut(&str, &mut Vec<LeftOut>) -> Result<Option<Namespace>, HistoryError>,
+) -> Result<Loaded, HistoryError> {
+    let (mut namespaces, mut left_out, mut newest) = (Namespaces::new(), Vec::new(), 0);
+    let open_all = || {
+        for name in names.into_iter().filter_map(|name| decode_namespace(&name)) {
+            if namespaces.len() >= HistoryLog::NAMESPACES_MAX {
+                return Err(HistoryError::TooManyNamespaces { max: HistoryLog::NAMESPACES_MAX });
+            }
+            if let Some(namespace) = open(&name, &mut left_out)? {
+                newest = newest.max(namespace.newest_id());
+                namespaces.insert(name, Arc::new(RwLock::new(namespace)));
+            }
+        }
+        Ok(())
+    };
+    match open_all() {
+        Ok(()) => Ok(Loaded { namespaces, left_out, newest_id: newest }),
+        Err(error) => {
+            namespaces.into_values().for_each(|namespace| write(&namespace).close(&mut context.cache()));
+            Err(error)
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! The files of a namespace as a process finds them, and how the writer puts them in order.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use super::HistoryError;
+use super::disk::{ASIDE, Disk, PARTIAL, remove, set_aside};
+use super::error::io_error;
+use super::key::FileKind;
+use super::log::{Log, Place, Record, Scan, read_log};
+use super::report::LeftOut;
+use super::segment::Segment;
+use super::store::Context;
+
+/// The files of a namespace, as they were found. Those that others replace are not opened.
+#[derive(Default)]
+pub(super) struct Found {
+    pub(super) logs: Vec<(Place, Scan)>,
+    pub(super) segments: Vec<Segment>,
+    pub(super) left_out: Vec<LeftOut>,
+    /// Files that others stand for, and those that were not finished.
+    stale: Vec<PathBuf>,
+    /// The largest number of a file, also of one that is left out.
+    pub(super) newest: u64,
+    /// Names of logs and segments.
+    names: BTreeSet<String>,
+    /// Whether a file that was listed was not there any more.
+    is_changed: bool,
+}
+
+impl Found {
+    /// Reads the logs, and opens the segments, of a folder; changes nothing.
+    pub(super) fn read(context: &Context, folder: &Path, owner: u64) -> Result<Self, HistoryError> {
+        let disk = context.disk();
+        let mut found = Found::default();
+        let names = match disk.list(folder) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(found),
+            names => names.map_err(io_error("read", folder))?,
+        };
+        let (mut replaced, mut paths) = (BTreeSet::new(), Vec::new());
+        for name in names {
+            if name.ends_with(PARTIAL) {
+                found.stale.push(folder.join(&name));
+            }
+            // Numbers of files that were set aside are not given again.
+            let Some((kind, number)) = FileKind::parse(name.strip_prefix(ASIDE).unwrap_or(&name)) else {
+                continue;
+            };
+            found.newest = found.newest.max(number);
+            if name.starts_with(ASIDE) {
+                continue;
+            }
+            let (place, path) = (Place { owner, number }, folder.join(&name));
+            found.names.insert(name);
+            paths.push((number, path.clone()));
+            let opened = match kind {
+                FileKind::Log => read_log(disk, path, place).map(|scan| {
+                    replaced.insert(scan.replaces);
+                    found.logs.push((place, scan));
+                }),
+                FileKind::Segment => open_segment(context, folder, place).map(|segment| {
+                    replaced.extend(segment.replaces());
+                    found.segments.push(segment);
+                }),
+            };
+            match opened {
+                Err(HistoryError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
+                    found.is_changed = true;
+                }
+                Err(error) => found.left_out.push(LeftOut::of(error)?),
+                Ok(()) => {}
+            }
+        }
+        let stale = paths.into_iter().filter(|(number, _)| replaced.contains(number)).map(|(_, path)| path);
+        found.stale.extend(stale);
+        found.logs.retain(|(place, _)| !replaced.contains(&place.number));
+        context.close(found.segments.extract_if(.., |segment| replaced.contains(&segment.number())));
+        found.segments.sort_by_key(|segment| segment.records().first().map(|record| record.id));
+        found.left_out.retain(|left_out| !found.stale.contains(&left_out.path));
+        for (_, scan) in &found.logs {
+            let damaged = scan.damaged.iter();
+            found
+                .left_out
+                .extend(damaged.map(|&(at, bytes, what)| LeftOut::damaged(&scan.path, at, bytes, what)));
+            found.left_out.extend(scan.torn.map(|torn| LeftOut::torn(&scan.path, torn)));
+        }
+        Ok(found)
+    }
+
+    /// Whether the folder holds the files that were opened, and no others.
+    pub(super) fn is_still_there(&self, disk: &dyn Disk, folder: &Path) -> bool {
+        let names = disk.list(folder).unwrap_or_default();
+        let names = names.into_iter().filter(|name| FileKind::parse(name).is_some());
+        !self.is_changed && names.collect::<BTreeSet<_>>() == self.names
+    }
+}
+
+/// Puts the files of a namespace in order for its writer, and returns its one log with the records of the log.
+///
+/// After a crash between a segment and the log that follows it, the folder has no log; with a damaged log that does not say which
+/// one it replaces, it may have several. In these cases, and if a log is damaged, a new log gets the records of all. Damaged
+/// files are set aside, the others are removed.
+pub(super) fn settle(
+    disk: &dyn Disk,
+    folder: &Path,
+    place: Place,
+    found: &mut Found,
+) -> Result<(Log, Vec<Record>), HistoryError> {
+    found.stale.iter().try_for_each(|path| remove(disk, path))?;
+    let is_damaged = |scan: &Scan| !scan.damaged.is_empty();
+    let settled = match &mut found.logs[..] {
+        [(place, scan)] if !is_damaged(scan) => {
+            let log = Log::resume(disk, *place, scan)?;
+            (log, std::mem::take(&mut scan.records))
+        }
+        logs => {
+            let taken = logs.iter_mut().flat_map(|(_, scan)| std::mem::take(&mut scan.records));
+            let mut records: Vec<Record> = taken.collect();
+            sort(&mut records);
+            let log = Log::create(disk, folder, place, 0, &records)?;
+            for (_, scan) in logs.iter().filter(|(_, scan)| !is_damaged(scan)) {
+                remove(disk, &scan.path)?;
+            }
+            (log, records)
+        }
+    };
+    let mut is_changed = !found.stale.is_empty() || found.logs.len() > 1;
+    let mut aside: BTreeMap<&Path, PathBuf> = BTreeMap::new();
+    for left_out in found.left_out.iter_mut().filter(|left_out| left_out.is_damage()) {
+        // Several places of one file may be damaged.
+        let known = aside.get(left_out.path.as_path()).cloned();
+        let path = match known {
+            Some(path) => path,
+            None => set_aside(disk, &left_out.path)?,
+        };
+        is_changed = true;
+        left_out.aside = Some(path.clone());
+        aside.insert(&left_out.path, path);
+    }
+    if is_changed {
+        disk.sync_dir(folder).map_err(io_error("sync", folder))?;
+    }
+    Ok(settled)
+}
+
+/// Puts records in the order of their ids, each once.
+pub(super) fn sort(records: &mut Vec<Record>) {
+    records.sort_by_key(|record| record.id);
+    records.dedup_by_key(|record| record.id);
+}
+
+pub(super) fn open_segment(context: &Context, folder: &Path, place: Place) -> Result<Segment, HistoryError> {
+    Segment::open(context.disk(), folder, place, &mut context.cache())
+}
