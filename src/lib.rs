@@ -52,6 +52,8 @@ pub use draft::{
     Anchor, Candidate, Candidates, Computed, CostProfile, Cursor, DraftSource, DraftTree, HistoryStore,
     NodeIdx, Rejections, ReuseConfig, SourceKind, StepOutcome, Successor, SuccessorLists, VERIFY_ROWS_MAX,
 };
+#[cfg(feature = "stream")]
+pub use engine::EventStream;
 pub use engine::{
     Acceptance, AcceptanceFloor, CONTEXT_LEN_DEFAULT_MAX, Calibration, DraftModelOptions, DraftPolicy,
     DraftRows, Drafting, DraftingOffStats, Engine, EngineError, EngineOptions, Event, FinishReason,

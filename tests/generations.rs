@@ -3,14 +3,19 @@
 mod common;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::thread;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+
+use futures_core::Stream;
 
 use common::{Tiny, plain, prompt, run_in};
 use refrain::internals::draft::testing::AlwaysRight;
 use refrain::{
-    Anchor, Candidates, Cursor, DraftSource, Drafting, Engine, Event, FinishReason, GenerateError,
-    GenerateOptions, LogitsProcessor, OwnedGeneration, Role, Session, SessionError, SessionOptions,
-    SourceKind, StepOutcome, TokenId,
+    Anchor, Candidates, Cursor, DraftSource, Drafting, Engine, Event, EventStream, FinishReason,
+    GenerateError, GenerateOptions, LogitsProcessor, OwnedGeneration, Role, Session, SessionError,
+    SessionOptions, SourceKind, StepOutcome, TokenId,
 };
 
 fn options(max_tokens: usize) -> GenerateOptions {
@@ -307,4 +312,62 @@ fn a_turn_that_does_not_fit_is_not_left_behind() {
         fresh.append_turn(turn.role, turn.content.clone()).unwrap();
     }
     assert_eq!(found, run_in(&mut fresh, options(4), usize::MAX).tokens);
+}
+
+/// Wakes a thread that waits for a stream.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// The stream's next event, as an executor would wait for it.
+fn wait(stream: &mut EventStream) -> Option<Result<Event, GenerateError>> {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    loop {
+        match Pin::new(&mut *stream).poll_next(&mut Context::from_waker(&waker)) {
+            Poll::Ready(item) => return item,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+#[test]
+fn a_stream_yields_the_events_and_gives_the_session_back() {
+    let engine = Tiny::default().engine(1);
+    let prompt = prompt(7, 40);
+    let expected = known(&engine, &prompt, 30);
+    let generation = drafted(&engine, &prompt, &expected).into_generation(options(20)).unwrap();
+    let mut stream = generation.into_stream().unwrap();
+    for &id in &expected[..20] {
+        assert_eq!(token(wait(&mut stream)), id);
+    }
+    assert!(matches!(wait(&mut stream), Some(Ok(Event::Done(_)))));
+    assert!(wait(&mut stream).is_none());
+    assert!(wait(&mut stream).is_none(), "an ended stream stays so");
+    let mut session = stream.into_session();
+    assert_eq!(run_in(&mut session, options(10), usize::MAX).tokens, expected[20..]);
+
+    // Left early: nothing is computed that was not asked for.
+    let generation = drafted(&engine, &prompt, &expected).into_generation(options(20)).unwrap();
+    let mut stream = generation.into_stream().unwrap();
+    for &id in &expected[..3] {
+        assert_eq!(token(wait(&mut stream)), id);
+    }
+    assert_eq!(stream.into_session().tokens()[prompt.len()..], expected[..3]);
+}
+
+#[test]
+fn a_stream_whose_worker_panics_ends() {
+    let engine = Tiny::default().engine(1);
+    let mut session = engine.session(plain()).unwrap();
+    session.append_tokens(&prompt(8, 20)).unwrap();
+    let processors: Vec<Box<dyn LogitsProcessor>> = vec![Box::new(PanicsAt(22))];
+    let generation = session.into_generation(GenerateOptions { processors, ..options(9) }).unwrap();
+    let mut stream = generation.into_stream().unwrap();
+    let n_tokens = std::iter::from_fn(|| wait(&mut stream)).filter(Result::is_ok).count();
+    assert_eq!(n_tokens, 2);
+    assert!(catch_unwind(AssertUnwindSafe(|| stream.into_session())).is_err());
 }

@@ -309,3 +309,20 @@ impl Engine {
         (self.shared.kernels.isa(), self.shared.pool.n_threads())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn costs_of_batches_that_are_given_say_nothing_of_the_projection() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/target.gguf");
+        let given = CostProfile::free_rows(1.0);
+        let engine =
+            Engine::open(path, EngineOptions::default().with_n_threads(1).with_cost_profile(given)).unwrap();
+        let costs = &engine.shared.projection_costs;
+        // A megabyte of weights, multiplied once and eight times.
+        assert!(costs.verify_us(1, 1) > 2.0, "{costs:?}");
+        assert!(costs.verify_us(8, 1) > costs.verify_us(1, 1), "{costs:?}");
+    }
+}

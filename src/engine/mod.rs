@@ -26,6 +26,8 @@ mod step;
 
 pub use error::{EngineError, GenerateError, SessionError};
 pub use event::{Event, FinishReason, Origin, Summary, TokenEvent};
+#[cfg(feature = "stream")]
+pub use generation::EventStream;
 pub use generation::{Generation, OwnedGeneration, RefusedGeneration};
 pub use handle::Engine;
 pub use options::{

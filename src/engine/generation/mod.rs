@@ -1,6 +1,8 @@
 //! One output: the decoding loop, as an iterator of events.
 
 mod start;
+#[cfg(feature = "stream")]
+mod stream;
 
 use std::borrow::BorrowMut;
 use std::fmt;
@@ -18,6 +20,9 @@ use crate::engine::session::Session;
 use crate::engine::stats::{Stats, Stopwatch, StreamingStats};
 use crate::engine::step::step;
 use crate::model::transformer::ForwardError;
+
+#[cfg(feature = "stream")]
+pub use stream::EventStream;
 
 /// A running generation: an iterator of [`Event`]s that ends after [`Event::Done`] or an error.
 ///

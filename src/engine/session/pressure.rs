@@ -71,3 +71,29 @@ impl Session {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::engine::handle::Engine;
+    use crate::engine::options::{Calibration, Drafting, EngineOptions, SessionOptions};
+    use crate::engine::policy::MemoryPressure;
+
+    #[test]
+    fn a_session_that_does_not_draft_gets_no_reader_after_memory_pressure() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/target.gguf");
+        let engine = Engine::open(path, EngineOptions::default().with_n_threads(1)).unwrap();
+        for (drafting, reads) in
+            [(Drafting::Off, false), (Drafting::OwnSources, false), (Drafting::Auto, true)]
+        {
+            let options =
+                SessionOptions { drafting, calibration: Calibration::InContext, ..SessionOptions::default() };
+            let mut session = engine.session(options).unwrap();
+            assert_eq!(session.target.reader.is_some(), reads, "{drafting:?}");
+            for level in [MemoryPressure::Warning, MemoryPressure::Normal] {
+                engine.set_memory_pressure(level);
+                session.release_memory();
+            }
+            assert_eq!(session.target.reader.is_some(), reads, "{drafting:?}, after memory pressure");
+        }
+    }
+}

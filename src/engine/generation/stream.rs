@@ -1,0 +1,146 @@
+//! A generation as an asynchronous stream (feature `stream`).
+//!
+//! A step computes for milliseconds and longer, so it must not run inside `poll_next`: a worker thread runs it, one event at a
+//! time, when the stream is polled.
+
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::thread::{self, JoinHandle};
+
+use futures_core::Stream;
+
+use super::OwnedGeneration;
+use crate::cancel::CancelToken;
+use crate::engine::error::GenerateError;
+use crate::engine::event::Event;
+use crate::engine::session::Session;
+
+/// The events of a generation as a [`Stream`], computed by a thread of its own; made by [`OwnedGeneration::into_stream`].
+///
+/// The worker computes when the stream is polled and no further ahead than one event. Dropping the stream cancels the
+/// generation.
+#[derive(Debug)]
+pub struct EventStream {
+    exchange: Arc<Exchange>,
+    cancel: CancelToken,
+    /// Present until [`into_session`](Self::into_session) takes it.
+    worker: Option<JoinHandle<Session>>,
+}
+
+#[derive(Debug, Default)]
+struct Exchange {
+    state: Mutex<State>,
+    /// The worker waits here until an event is wanted or the stream is gone.
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    is_wanted: bool,
+    is_closed: bool,
+    /// The worker has stopped: after the last event, or by a panic.
+    has_ended: bool,
+    event: Option<Result<Event, GenerateError>>,
+    waker: Option<Waker>,
+}
+
+impl Exchange {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the stream to want an event; `false` if it is gone.
+    fn is_wanted(&self) -> bool {
+        let waits = |state: &mut State| !state.is_wanted && !state.is_closed;
+        let mut state = self.changed.wait_while(self.lock(), waits).unwrap_or_else(PoisonError::into_inner);
+        state.is_wanted = false;
+        !state.is_closed
+    }
+
+    /// Changes the state for the stream, and wakes it.
+    fn tell(&self, change: impl FnOnce(&mut State)) {
+        let waker = {
+            let mut state = self.lock();
+            change(&mut state);
+            state.waker.take()
+        };
+        waker.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Tells the stream when the worker has stopped, however it stops.
+struct Ending(Arc<Exchange>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.tell(|state| state.has_ended = true);
+    }
+}
+
+impl OwnedGeneration {
+    /// Moves the generation to a thread of its own, whose events the stream yields. (Feature `stream`.)
+    ///
+    /// # Errors
+    /// The system starts no thread; the generation is lost.
+    pub fn into_stream(mut self) -> std::io::Result<EventStream> {
+        let (exchange, cancel) = (Arc::new(Exchange::default()), self.cancel_token());
+        let ending = Ending(Arc::clone(&exchange));
+        let worker = thread::Builder::new().name("refrain-stream".to_owned()).spawn(move || {
+            while ending.0.is_wanted() {
+                let Some(event) = self.next() else { break };
+                ending.0.tell(|state| state.event = Some(event));
+            }
+            self.into_session()
+        })?;
+        Ok(EventStream { exchange, cancel, worker: Some(worker) })
+    }
+}
+
+impl EventStream {
+    /// A token that cancels this generation.
+    pub fn cancel_token(&self) -> CancelToken {
+        self.cancel.clone()
+    }
+
+    /// Ends the generation and returns the session, which holds the tokens of the events that the worker has computed: those
+    /// yielded, and at most one more. Blocks until the worker has stopped, at the next layer at the latest.
+    ///
+    /// # Panics
+    /// A draft source or a logits processor has panicked: the panic goes on here.
+    pub fn into_session(mut self) -> Session {
+        self.close();
+        let worker = self.worker.take().expect("the session is taken once");
+        worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+
+    fn close(&self) {
+        self.cancel.cancel();
+        self.exchange.lock().is_closed = true;
+        self.exchange.changed.notify_one();
+    }
+}
+
+impl Stream for EventStream {
+    type Item = Result<Event, GenerateError>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let mut state = self.exchange.lock();
+        if let Some(event) = state.event.take() {
+            return Poll::Ready(Some(event));
+        }
+        if state.has_ended {
+            return Poll::Ready(None);
+        }
+        state.waker = Some(context.waker().clone());
+        state.is_wanted = true;
+        self.exchange.changed.notify_one();
+        Poll::Pending
+    }
+}
+
+impl Drop for EventStream {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
