@@ -42,7 +42,7 @@ pub use stream::{Pinned, StreamOptions};
 pub use task::{PromptPassage, Task, UnknownTask};
 pub use token::TokenId;
 pub use tokenizer::{Message, Role, SpecialTokens, Tokenizer, TokenizerError};
-pub use verify::{LogitsProcessor, Sampling, SamplingError};
+pub use verify::{DryOptions, LogitsProcessor, Sampling, SamplingError};
 
 /// The parts behind the face, for this project's own crates: the search index, the benchmarks, training and the program.
 ///

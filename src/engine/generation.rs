@@ -25,7 +25,7 @@ use crate::model::transformer::ForwardError;
 use crate::pruning::Pruned;
 use crate::stream::Flow;
 use crate::token::TokenId;
-use crate::verify::{LogitsProcessor, Sampler, SamplingError, walk};
+use crate::verify::{Breakers, LogitsProcessor, Sampler, SamplingError, walk};
 
 /// What a generation yields.
 #[derive(Debug, Clone, PartialEq)]
@@ -68,6 +68,9 @@ pub struct Summary {
     /// Text that had been held back, because it might have become a stop string or a character, and belongs to the output;
     /// empty unless the generation was cancelled.
     pub text: String,
+    /// The seed that keyed the random numbers: the one that was asked for, or the one that was drawn. The same seed repeats the output.
+    /// `None` where the temperature is 0.
+    pub seed: Option<u64>,
     /// What it took.
     pub stats: Stats,
 }
@@ -108,6 +111,7 @@ pub enum GenerateError {
 pub struct Generation<'s> {
     session: &'s mut Session,
     sampler: Sampler,
+    seed: Option<u64>,
     processors: Vec<Box<dyn LogitsProcessor>>,
     output: Output,
     projection: Projection,
@@ -126,7 +130,7 @@ pub struct Generation<'s> {
 }
 
 impl<'s> Generation<'s> {
-    pub(super) fn new(session: &'s mut Session, options: GenerateOptions) -> Result<Self, GenerateError> {
+    pub(super) fn new(session: &'s mut Session, mut options: GenerateOptions) -> Result<Self, GenerateError> {
         let vocab_size = session.shared.model.config().vocab_size;
         options.sampling.check(vocab_size)?;
         if session.tokens().is_empty() {
@@ -194,8 +198,11 @@ impl<'s> Generation<'s> {
             temperature: options.sampling.temperature,
         };
         let policy = Policy::new(&session.options.policy, rows, &request);
+        let seed = options.sampling.resolve_seed();
+        let breakers = Breakers::of(&session.shared.tokenizer, &options.sampling.dry);
         Ok(Self {
-            sampler: Sampler::new(session.shared.kernels, options.sampling),
+            sampler: Sampler::new(session.shared.kernels, options.sampling, breakers, prompt_len),
+            seed,
             processors: options.processors,
             output,
             projection: Projection::new(
@@ -483,7 +490,8 @@ impl<'s> Generation<'s> {
         let streaming = |streamed| StreamingStats::new(streamed, start, prefilled, self.stats.tokens);
         self.stats.streaming = self.session.shared.model.streamed().map(streaming);
         self.close();
-        let summary = Summary { finish, text: held_text, stats: std::mem::take(&mut self.stats) };
+        let stats = std::mem::take(&mut self.stats);
+        let summary = Summary { finish, text: held_text, seed: self.seed, stats };
         self.events.push_back(Event::Done(summary));
     }
 

@@ -10,5 +10,5 @@ pub mod random;
 pub mod sampling;
 pub mod walk;
 
-pub use sampling::{Choice, LogitsProcessor, Sampler, Sampling, SamplingError};
+pub use sampling::{Breakers, Choice, DryOptions, LogitsProcessor, Sampler, Sampling, SamplingError};
 pub use walk::{Walk, walk};
