@@ -32,6 +32,7 @@ pub use engine::{
     Summary, ThermalState, TokenEvent,
 };
 pub use kernels::{IsaKind, KvType};
+pub use model::GenerationDefaults;
 pub use model::checkpoint::{Checkpoint, LoadError};
 pub use model::config::ModelConfig;
 pub use model::packed::ModelIdentity;

@@ -19,7 +19,9 @@ use crate::model::packed::ModelIdentity;
 use crate::model::streamed::Streamed;
 use crate::model::transformer::{Compute, ForwardError, PassEnd};
 use crate::model::weights::{LoadOptions, WeightsError};
-use crate::model::{Batch, Checkpoint, KvCache, Model, ModelConfig, Workspace, kv_cache::KvCacheError};
+use crate::model::{
+    Batch, Checkpoint, GenerationDefaults, KvCache, Model, ModelConfig, Workspace, kv_cache::KvCacheError,
+};
 use crate::pruning::{Predictor, PredictorError};
 use crate::schedule::{GraphKind, SwitchTimes};
 use crate::stream::Flow;
@@ -72,6 +74,7 @@ pub struct Engine {
 pub(crate) struct Shared {
     pub(crate) model: Model,
     pub(crate) tokenizer: Tokenizer,
+    generation_defaults: GenerationDefaults,
     pub(crate) kernels: Kernels,
     pub(crate) pool: Arc<Pool>,
     /// What sessions that are started from now on draft with, besides their texts.
@@ -182,7 +185,7 @@ impl Engine {
         if n_threads == 0 || n_threads > THREADS_MAX {
             return Err(EngineError::Threads { given: n_threads, max: THREADS_MAX });
         }
-        let tokenizer = checkpoint.tokenizer()?;
+        let (tokenizer, generation_defaults) = checkpoint.tokenizer_and_defaults()?;
         let EngineOptions { quantize, packed_access, graph_memory_max, ref streaming, .. } = options;
         let streaming = streaming.as_ref();
         let load = LoadOptions { quantize, packed_access, graph_memory_max, streaming, progress };
@@ -221,6 +224,7 @@ impl Engine {
         let shared = Shared {
             model,
             tokenizer,
+            generation_defaults,
             kernels,
             pool,
             draft_model: Mutex::new(None),
@@ -308,6 +312,11 @@ impl Engine {
     /// The model's tokenizer.
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.shared.tokenizer
+    }
+
+    /// The options of generation that the model's authors state: see [`Sampling::with_model_defaults`](crate::verify::Sampling::with_model_defaults).
+    pub fn generation_defaults(&self) -> &GenerationDefaults {
+        &self.shared.generation_defaults
     }
 
     /// Earlier responses of this process, by namespace.

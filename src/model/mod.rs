@@ -10,6 +10,7 @@
 pub mod batch;
 pub mod checkpoint;
 pub mod config;
+mod generation_defaults;
 pub mod gguf;
 pub mod graphs;
 pub mod hf;
@@ -28,6 +29,7 @@ pub use crate::stream::ReadMode;
 pub use batch::Batch;
 pub use checkpoint::Checkpoint;
 pub use config::ModelConfig;
+pub use generation_defaults::GenerationDefaults;
 pub use kv_cache::KvCache;
 pub use rows::Interlude;
 pub use shortlist::Shortlist;

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::dry::DryOptions;
 use super::error::SamplingError;
+use crate::model::GenerationDefaults;
 use crate::token::TokenId;
 
 /// How the next token is chosen.
@@ -95,6 +96,35 @@ impl Sampling {
         Some(*self.seed.get_or_insert_with(draw_seed))
     }
 
+    /// These options with those that a model states in place of them. Where the model states how to sample (a temperature or a filter), its
+    /// filters replace all filters here; `do_sample: false` asks for temperature 0.
+    ///
+    /// ```
+    /// # use refrain::{Engine, EngineOptions, GenerateOptions, Sampling};
+    /// # fn run(engine: &Engine) {
+    /// let sampling = Sampling::default().with_model_defaults(engine.generation_defaults());
+    /// let options = GenerateOptions { sampling, ..GenerateOptions::default() };
+    /// # }
+    /// ```
+    pub fn with_model_defaults(self, stated: &GenerationDefaults) -> Self {
+        let GenerationDefaults { do_sample, temperature, top_k, top_p, min_p, .. } = *stated;
+        let mut sampling = self;
+        let states_filter = top_k.is_some() || top_p.is_some() || min_p.is_some();
+        if temperature.is_some() || states_filter || do_sample == Some(true) {
+            let neutral = Self::default();
+            sampling.temperature = temperature.unwrap_or(1.0);
+            sampling.top_k = top_k.unwrap_or(neutral.top_k);
+            sampling.top_p = top_p.unwrap_or(neutral.top_p);
+            sampling.min_p = min_p.unwrap_or(neutral.min_p);
+        }
+        if do_sample == Some(false) {
+            sampling.temperature = 0.0;
+        }
+        sampling.repetition_penalty = stated.repetition_penalty.unwrap_or(sampling.repetition_penalty);
+        sampling.penalty_window = stated.penalty_window.unwrap_or(sampling.penalty_window);
+        sampling
+    }
+
     pub(super) fn has_window_penalties(&self) -> bool {
         self.repetition_penalty != 1.0 || self.frequency_penalty != 0.0 || self.presence_penalty != 0.0
     }
@@ -135,6 +165,22 @@ mod tests {
         assert_eq!(breakers(vec!["x".repeat(257)]), "dry.breakers");
         let far = Sampling { logit_bias: vec![(TokenId(2), 0.0)], ..base };
         assert_eq!(far.check(2), Err(SamplingError::BiasOutOfVocabulary { token: 2, vocab_size: 2 }));
+    }
+
+    #[test]
+    fn what_a_model_states_replaces_filters_as_a_whole() {
+        let base = Sampling { temperature: 0.7, top_p: 0.9, min_p: 0.05, ..Sampling::default() };
+        let none = GenerationDefaults::default();
+        assert_eq!(base.clone().with_model_defaults(&none), base);
+        let stated = GenerationDefaults { temperature: Some(0.6), top_k: Some(20), ..none.clone() };
+        let expected = Sampling { temperature: 0.6, top_k: 20, top_p: 1.0, min_p: 0.0, ..base.clone() };
+        assert_eq!(base.clone().with_model_defaults(&stated), expected);
+        let sampled = GenerationDefaults { do_sample: Some(true), ..none.clone() };
+        assert_eq!(Sampling::default().with_model_defaults(&sampled).temperature, 1.0);
+        let greedy = GenerationDefaults { do_sample: Some(false), temperature: Some(0.6), ..none.clone() };
+        assert_eq!(base.clone().with_model_defaults(&greedy).temperature, 0.0);
+        let penalty = GenerationDefaults { repetition_penalty: Some(1.1), ..none };
+        assert_eq!(base.clone().with_model_defaults(&penalty), Sampling { repetition_penalty: 1.1, ..base });
     }
 
     #[test]
