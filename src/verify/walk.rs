@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use crate::draft::{DraftTree, NodeIdx, NodeSet};
 use crate::token::TokenId;
 
-/// What a walk has gone through. Its buffers are kept between steps.
+/// The nodes that a walk visited. Its buffers are reused between steps.
 #[derive(Debug, Default)]
 pub struct Walk {
     path: Vec<NodeIdx>,
@@ -25,7 +25,7 @@ impl Walk {
 /// target. The root is one.
 ///
 /// At each visited node `choose` gives the target's token, and `emit` takes it, with the verified node that carries it
-/// as a draft (`None`: the bonus token). The walk goes on to that node unless `emit` breaks: the output has ended there.
+/// as a draft (`None`: the bonus token). The walk continues at that node unless `emit` breaks, because the output has ended.
 ///
 /// # Errors
 /// The first error of `choose`. The path then holds the nodes visited so far, of which all but the last have been emitted.

@@ -160,7 +160,7 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
 pub(super) struct Dry {
     breakers: Breakers,
     prompt_len: usize,
-    /// What [`suffix_matches`] finds.
+    /// The match lengths of [`suffix_matches`].
     matches: Vec<u32>,
     /// The longest match before an occurrence of each token; 0 except during a call.
     longest: Vec<u32>,
@@ -180,7 +180,7 @@ impl Dry {
         }
         let first = if options.output_only { self.prompt_len.min(tokens.len()) } else { 0 };
         let window = &tokens[first.max(tokens.len().saturating_sub(options.window))..];
-        // A match has the same tokens as the end of the text, so the end of the text says how far a match can go.
+        // A match equals the end of the text, so the tokens after the text's last breaker bound its length.
         let len_max = window.iter().rev().take_while(|&&token| !self.breakers.breaks(token)).count();
         if len_max < options.allowed_length {
             return;
