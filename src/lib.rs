@@ -63,7 +63,6 @@ pub use engine::{
     ThermalState, TokenEvent,
 };
 pub use kernels::{IsaKind, KvType};
-pub use model::PREFILL_CHUNK_MAX;
 pub use model::checkpoint::{Checkpoint, LoadError};
 pub use model::config::{Architecture, ModelConfig, RopeConfig, RopeScaling};
 pub use model::graphs::Switching;
@@ -71,13 +70,14 @@ pub use model::packed::ModelIdentity;
 pub use model::streamed::StreamMemory;
 pub use model::transformer::ForwardError;
 pub use model::weights::{PackedAccess, Quantize};
+pub use model::{GenerationDefaults, PREFILL_CHUNK_MAX};
 pub use profile::{MachineProfile, ProfileError, ProfileMismatch, ProfileOptions};
 pub use pruning::{Predictor, PredictorError, PruningConfig, Safeguards};
 pub use stream::{Flow, Pinned, ReadAt, ReadMode, StreamOptions, WrapReader};
 pub use task::{PromptPassage, Task, UnknownTask};
 pub use token::TokenId;
 pub use tokenizer::{Message, Role, SpecialTokens, Tokenizer, TokenizerError};
-pub use verify::{LogitsProcessor, Sampling, SamplingError};
+pub use verify::{DryOptions, LogitsProcessor, Sampling, SamplingError};
 
 /// Details of errors: the types inside the variants of the errors at the root.
 pub mod error {

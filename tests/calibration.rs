@@ -77,7 +77,7 @@ fn session(engine: &Engine, calibration: Calibration, prefill_chunk: usize) -> (
 }
 
 fn generate(session: &mut Session, max_tokens: usize) -> Vec<TokenId> {
-    let sampling = Sampling { temperature: 0.8, seed: 4, ..Sampling::default() };
+    let sampling = Sampling { temperature: 0.8, seed: Some(4), ..Sampling::default() };
     let options = GenerateOptions { max_tokens, sampling, ignore_eos: true, ..GenerateOptions::default() };
     common::run_in(session, options, usize::MAX).tokens
 }

@@ -104,7 +104,7 @@ impl Case {
         let forced = forced.iter().map(|&(place, token)| (self.prompt.len() + place, token)).collect();
         GenerateOptions {
             max_tokens: MAX_TOKENS,
-            sampling: Sampling { temperature: 0.8, seed: 4, ..Sampling::default() },
+            sampling: Sampling { temperature: 0.8, seed: Some(4), ..Sampling::default() },
             stop: stop.iter().map(|s| (*s).to_owned()).collect(),
             processors: vec![Box::new(ForceAt(forced))],
             ..GenerateOptions::default()

@@ -11,8 +11,8 @@ use common::{EOS, Run, Tiny, plain, prompt, run, samplings};
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong, Endless, Random};
 use refrain::internals::kernels::{BlockType, Kernels};
 use refrain::{
-    Calibration, CancelToken, DraftSource, Engine, GenerateOptions, IsaKind, KvType, PromptPassage,
-    ReuseConfig, Role, Sampling, SessionOptions, SourceKind, Task, TokenId,
+    Calibration, CancelToken, DraftSource, DryOptions, Engine, GenerateOptions, IsaKind, KvType,
+    PromptPassage, ReuseConfig, Role, Sampling, SessionOptions, SourceKind, Task, TokenId,
 };
 
 const MAX_TOKENS: usize = 24;
@@ -132,6 +132,36 @@ fn q4_0_weights() {
 #[test]
 fn q4_k_weights() {
     check_all(Tiny { ty: BlockType::Q4K, hidden_dim: 256, n_layers: 1, ..Tiny::default() });
+}
+
+/// DRY looks at the text of the whole path, so drafts that repeat it are where a wrong text would show.
+#[test]
+fn dry_penalises_inside_drafts_as_in_plain_decoding() {
+    let prompt = prompt(5, 70);
+    let engine = Tiny::default().engine(2);
+    for sampling in samplings() {
+        // Six tokens only, so that every text repeats sequences.
+        let others = (0..common::VOCAB_SIZE as u32).filter(|id| !(97..103).contains(id));
+        let logit_bias = others.map(|id| (TokenId(id), f32::NEG_INFINITY)).collect();
+        let sampling = Sampling { logit_bias, ..sampling };
+        let dry = DryOptions { multiplier: 0.8, window: 60, ..DryOptions::default() };
+        let penalised = Sampling { dry, ..sampling.clone() };
+        let reference = run(&engine, plain(), Vec::new(), &prompt, options(&penalised));
+        let without = run(&engine, plain(), Vec::new(), &prompt, options(&sampling));
+        assert_ne!(reference.tokens, without.tokens, "the penalty changes this text");
+        engine.history().append("known", &reference.tokens);
+        let mut accepted = 0;
+        for drafts in ALL_DRAFTS {
+            for verify_rows_max in [2, 4, 16, 32] {
+                let base = SessionOptions { verify_rows_max, ..SessionOptions::default() };
+                let sources = drafts.sources(&prompt, &reference.tokens);
+                let run = run(&engine, drafts.session(base), sources, &prompt, options(&penalised));
+                run.assert_equal(&reference, &format!("{drafts:?} rows {verify_rows_max} {penalised:?}"));
+                accepted += run.stats.sources.iter().map(|s| s.accepted).sum::<usize>();
+            }
+        }
+        assert!(accepted > 50, "only {accepted} draft tokens were accepted: the test would prove little");
+    }
 }
 
 /// A static-shape backend pads its batches; padding rows are computed and change nothing.

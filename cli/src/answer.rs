@@ -1,4 +1,4 @@
-//! One answer: generated, shown as it grows, and ended by Ctrl-C where the user wants it to end.
+//! One answer: generated, streamed to the output, and cancelled by Ctrl-C.
 
 use refrain::{Event, FinishReason, GenerateOptions, Session, Summary, TokenId};
 
@@ -7,7 +7,7 @@ use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::terminal::AnswerStream;
 
-/// An answer that was given, perhaps not to its end.
+/// An answer; an incomplete one if it was cancelled.
 pub(crate) struct Answer {
     pub(crate) text: String,
     pub(crate) tokens: Vec<TokenId>,
@@ -23,7 +23,7 @@ impl Answer {
     }
 }
 
-/// Generates an answer to what the session holds and streams it to `out`.
+/// Generates an answer to the session's last turn and streams it to `out`.
 pub(crate) fn answer(
     session: &mut Session,
     options: GenerateOptions,
@@ -33,7 +33,7 @@ pub(crate) fn answer(
     let _cancelling = interrupt.cancels(options.cancel.clone());
     let mut generation = session.generate(options)?;
     {
-        let progress = Progress::tokens("reading");
+        let progress = Progress::tokens("prefill");
         generation.prefill(|done, total| progress.set(done as u64, total as u64))?;
     }
     let (mut text, mut tokens) = (String::new(), Vec::new());

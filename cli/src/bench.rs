@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::Path;
 
 use refrain::internals::draft::{CostProfile, VERIFY_ROWS_MAX};
-use refrain::{Checkpoint, DraftModelOptions, EngineOptions, PruningConfig, SessionOptions, Tokenizer};
+use refrain::{DraftModelOptions, EngineOptions, PruningConfig, SessionOptions, Tokenizer};
 use refrain_bench::replay::Wanted;
 use refrain_bench::report::html::TracedRow;
 use refrain_bench::report::{self, Plot, Report};
@@ -17,8 +17,9 @@ use crate::args::{
     AblateArgs, BenchArgs, BenchCommand, HalfArg, ReplayArgs, RowsArgs, TuneArgs, needs_draft_model,
 };
 use crate::failure::{Exit, Failure};
-use crate::load;
+use crate::load::{self, check_vocabulary, n_threads, open_tokenizer};
 use crate::progress::Progress;
+use crate::setup;
 
 pub(crate) fn bench(args: &BenchArgs) -> Result<Exit, Failure> {
     match &args.command {
@@ -136,15 +137,6 @@ fn replay_model(args: &ReplayArgs, path: &Path) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// Every id of the tokenizer must be one of the model's.
-pub(crate) fn check_vocabulary(name: &str, given: usize, limit: usize) -> Result<(), Failure> {
-    if given <= limit {
-        return Ok(());
-    }
-    let advice = "name a tokenizer with no more tokens than the model, or leave --tokenizer away";
-    Err(Failure::usage(format!("{name}: {given} tokens, the model has {limit}"), advice))
-}
-
 fn strategies(args: &ReplayArgs) -> Vec<Strategy> {
     match (&args.strategy, &args.draft) {
         (given, _) if !given.is_empty() => given.clone(),
@@ -153,7 +145,7 @@ fn strategies(args: &ReplayArgs) -> Vec<Strategy> {
     }
 }
 
-/// Lets the model answer the rows with one part of drafting more at a time.
+/// Answers the rows with one part of drafting added at a time.
 fn ablate(args: &AblateArgs) -> Result<Exit, Failure> {
     check_rows(args.rows)?;
     let mut rows = rows::read(&args.files)?;
@@ -166,7 +158,7 @@ fn ablate(args: &AblateArgs) -> Result<Exit, Failure> {
         });
     }
     let checkpoint = load::checkpoint(args.model.model.as_deref())?;
-    let mut options = args.model.engine_options();
+    let mut options = setup::engine_options(&args.model);
     if args.free_rows {
         options.cost_profile = Some(CostProfile::free_rows(1.0));
     }
@@ -295,7 +287,7 @@ fn settings(args: &ReplayArgs, costs: &Costs) -> Result<Vec<Setting>, Failure> {
     Ok(settings)
 }
 
-/// Rows in tokens, and what made them.
+/// Encoded rows, and their tokenizer.
 struct RowSet {
     rows: Vec<TokenRow>,
     vocab_size: usize,
@@ -346,25 +338,6 @@ impl RowSet {
             format!("tokenizer: {} ({} tokens)", self.tokenizer_name, self.vocab_size),
         ]
     }
-}
-
-/// The tokenizer of a `tokenizer.json`, a GGUF file or a folder; without a path, the embedded model's.
-pub(crate) fn open_tokenizer(path: Option<&Path>) -> Result<(Tokenizer, String), Failure> {
-    if let Some(path) = path.filter(|path| path.extension().is_some_and(|extension| extension == "json")) {
-        let name = path.display().to_string();
-        let advice = "name a tokenizer.json, a GGUF file or a folder";
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| Failure::input(format!("{name}: {error}"), advice))?;
-        let tokenizer = Tokenizer::from_json(&text, &name).map_err(|error| Failure::input(error, advice))?;
-        return Ok((tokenizer, name));
-    }
-    let checkpoint: Checkpoint = load::checkpoint(path)?;
-    let tokenizer = checkpoint.tokenizer().map_err(refrain::EngineError::from)?;
-    Ok((tokenizer, checkpoint.name().to_owned()))
-}
-
-pub(crate) fn n_threads(asked: Option<usize>) -> usize {
-    asked.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).clamp(1, 256)
 }
 
 impl From<CostsError> for Failure {

@@ -1,8 +1,8 @@
-//! `refrain chat`: turns from standard input, answers that draft from the conversation and from earlier answers.
+//! `refrain chat`: a conversation. Turns come from standard input; answers draft from the conversation and from earlier answers.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
-use refrain::{Engine, Role, Session};
+use refrain::{Engine, GenerateOptions, Role, Sampling, Session};
 
 use crate::answer::{Answer, answer};
 use crate::args::{ChatArgs, StatsFormat};
@@ -10,46 +10,36 @@ use crate::context::PassageSource;
 use crate::failure::{Exit, Failure, print_error};
 use crate::history::History;
 use crate::interrupt::Interrupt;
-use crate::prompt::{Composer, Request, prompt_room};
+use crate::prompt::{Composed, Composer, Request, prompt_room};
+use crate::setup::{self, Setup};
 use crate::terminal::{AnswerStream, note, print_legend};
-use crate::{load, profile, stats};
+use crate::{profile, sampling, stats};
 
-const HELP: &str = "/reset forgets the conversation · /stats shows the last answer's statistics · /exit or Ctrl-D ends · \
+const HELP: &str = "/reset starts a new conversation · /stats shows the last answer's statistics · /exit or Ctrl-D ends the program · \
                     Ctrl-C ends an answer";
 
-/// Whose history: conversations draft from conversations.
+/// The history's namespace: conversations draft from conversations.
 const NAMESPACE: &str = "chat";
 
-/// Longest line that is taken as a turn, in bytes; a pipe without line ends must not fill the memory.
+/// Longest turn, in bytes. The bound keeps a pipe without line ends from filling the memory.
 const LINE_BYTES_MAX: u64 = 1 << 20;
 
 pub(crate) fn chat(args: &ChatArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
     let composer = Composer::new(&args.task)?;
-    let draft_model = args.common.session.drafts.model()?;
-    let checkpoint = load::checkpoint(args.common.model.model.as_deref())?;
-    // What the target is to leave room for in a memory budget comes first.
-    let draft = draft_model.map(load::draft_checkpoint).transpose()?;
-    let predictor = args.common.session.drafts.pruning.as_ref().map(load::predictor).transpose()?;
-    let options = args.common.engine_options(checkpoint.config(), draft.as_ref());
-    let engine = load::engine(&checkpoint, options)?;
-    if engine.tokenizer().chat_template().is_none() {
-        let problem = format!("`{}` has no usable chat template", checkpoint.name());
+    let setup = setup::open(&args.common)?;
+    if !setup.has_chat_template()? {
+        let problem = format!("`{}` has no chat template", setup.checkpoint.name());
         return Err(Failure::input(problem, "`refrain run --raw` continues plain text"));
     }
-    if let Some(draft) = draft {
-        load::draft_model(&engine, &draft, load::draft_model_options(&args.common.model.compute))?;
-    }
-    if let Some(predictor) = predictor {
-        engine.set_predictor(predictor)?;
-    }
-    args.common.session.policy.report_device(&engine);
+    let Setup { checkpoint, engine } = &setup;
     let mut chat = Chat {
         args,
         interrupt,
         composer,
-        history: History::open(&args.common.history, &engine, NAMESPACE)?,
-        engine: &engine,
+        history: History::open(&args.common.history, engine, NAMESPACE)?,
+        engine,
         model: checkpoint.name(),
+        sampling: sampling::for_chat(engine, args.common.model.model.is_none()),
         shown: Vec::new(),
         last: None,
     };
@@ -58,10 +48,8 @@ pub(crate) fn chat(args: &ChatArgs, interrupt: &Interrupt) -> Result<Exit, Failu
     let mut out = AnswerStream::stdout();
     let is_interactive = io::stdin().is_terminal();
     if is_interactive {
+        note(&sampling::describe(&chat.options().sampling));
         note(HELP);
-    }
-    if out.is_colored() {
-        print_legend(&session.source_kinds());
     }
 
     let mut exit = Exit::Done;
@@ -80,12 +68,12 @@ pub(crate) fn chat(args: &ChatArgs, interrupt: &Interrupt) -> Result<Exit, Failu
                 Ok(()) => {}
                 Err(failure) if failure.exit() == Exit::Done => return Err(failure),
                 Err(failure) if failure.exit() == Exit::Interrupted => {
-                    note("cancelled before the answer began")
+                    note("cancelled during the prefill: the turn was removed")
                 }
                 Err(failure) => {
-                    // The conversation goes on without this turn; a script learns of it from the exit code.
+                    // The conversation continues without this turn. The exit code reports the failure to scripts.
                     print_error(&failure.line());
-                    note("the turn is taken back; /reset forgets the conversation");
+                    note("the turn was removed; /reset starts a new conversation");
                     exit = failure.exit();
                 }
             },
@@ -101,14 +89,16 @@ struct Chat<'a> {
     engine: &'a Engine,
     history: History,
     model: &'a str,
-    /// Passages that stand in the conversation.
+    /// The options that apply where the command line gives none.
+    sampling: Sampling,
+    /// Passages that the conversation already contains.
     shown: Vec<PassageSource>,
     /// The newest answer, for `/stats`.
-    last: Option<(Answer, Vec<PassageSource>)>,
+    last: Option<(Answer, Composed)>,
 }
 
 impl Chat<'_> {
-    /// A conversation without turns. The history of earlier ones drafts for it.
+    /// A conversation without turns.
     fn new_session(&self) -> Result<Session, Failure> {
         let options = self.args.common.session.session_options(NAMESPACE);
         let mut session = self.history.session(self.engine, options)?;
@@ -118,15 +108,19 @@ impl Chat<'_> {
         Ok(session)
     }
 
-    /// One turn and its answer. A turn that cannot be answered is taken back.
+    fn options(&self) -> GenerateOptions {
+        self.args.common.sampling.generate_options(self.sampling.clone())
+    }
+
+    /// One turn and its answer. A turn that fails is removed from the conversation.
     fn turn(&mut self, session: &mut Session, text: &str, out: &mut AnswerStream) -> Result<(), Failure> {
-        let options = self.args.common.sampling.generate_options();
         let request = Request { text: text.to_owned(), material: None };
-        let room = prompt_room(session, options.max_tokens);
+        let (max_tokens, system) = (self.args.common.sampling.max_tokens, self.args.task.system.as_deref());
+        let room = prompt_room(self.engine, session, max_tokens, system)?;
         let composed = self.composer.compose(self.engine, &request, &self.shown, room)?;
         let n_turns = session.turns().len();
-        session.append_turn(Role::User, composed.message)?;
-        let answer = match answer(session, options, out, self.interrupt) {
+        session.append_turn(Role::User, composed.message.as_str())?;
+        let answer = match answer(session, self.options(), out, self.interrupt) {
             Ok(answer) => answer,
             Err(failure) => {
                 while session.turns().len() > n_turns {
@@ -136,25 +130,27 @@ impl Chat<'_> {
             }
         };
         self.history.keep(&answer.tokens);
-        // Cancelled before it began: there is no answer turn, and the question must not stay without one.
+        // Cancelled before the first token: the session has no answer turn, so the question is removed too.
         if session.turns().len() == n_turns + 1 {
             session.pop_turn();
         }
         match self.args.common.stats {
             StatsFormat::Text => stats::print_brief(&answer),
-            StatsFormat::Json => {
-                out.line(&stats::json(self.engine, self.model, &answer, &composed.sources))?
-            }
+            StatsFormat::Json => out.line(&stats::json(self.engine, self.model, &answer, &composed))?,
             StatsFormat::Off => {}
         }
+        let is_first = self.last.is_none();
+        if is_first && out.is_colored() && self.args.common.stats != StatsFormat::Off {
+            print_legend(&session.source_kinds());
+        }
         self.shown.extend(composed.sources.iter().cloned());
-        self.last = Some((answer, composed.sources));
+        self.last = Some((answer, composed));
         Ok(())
     }
 
     fn print_last(&self) {
         match &self.last {
-            Some((answer, sources)) => stats::print(answer, sources),
+            Some((answer, composed)) => stats::print(answer, &composed.sources),
             None => note("there is no answer yet"),
         }
     }

@@ -1,7 +1,7 @@
-//! The notes of a request: read, split, and chosen by what is asked.
+//! The notes of a request: read, split into passages, and searched.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use refrain_index::{Document, Passage, PassageIndex, ReadLimits, SkipReason, read_documents, split};
 use serde::Serialize;
@@ -9,30 +9,41 @@ use serde::Serialize;
 use crate::failure::Failure;
 use crate::terminal::{note, visible};
 
-/// A folder's notes, ready to be asked.
+/// The passages of all notes, with their search index.
 pub(crate) struct Notes {
     index: PassageIndex,
 }
 
-/// Where a passage of the prompt came from, for the statistics.
+/// The place of a passage in the notes, for the statistics.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct PassageSource {
-    path: String,
+    #[serde(serialize_with = "as_text")]
+    path: PathBuf,
     line: usize,
     title: String,
-    /// BM25; absent where the passage was not searched for.
+    /// BM25; absent if the passage was not found by a search.
     score: Option<f32>,
 }
 
 impl PassageSource {
     pub(crate) fn is_same_place(&self, other: &Self) -> bool {
-        (&self.path, self.line) == (&other.path, other.line)
+        self.place() == other.place()
     }
+
+    /// The file, and the line in it.
+    pub(crate) fn place(&self) -> (&Path, usize) {
+        (&self.path, self.line)
+    }
+}
+
+/// A path in JSON: a name that is not UTF-8 is shown with replacement characters.
+pub(crate) fn as_text<S: serde::Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&path.display())
 }
 
 impl fmt::Display for PassageSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = format!("{}:{} {}", self.path, self.line, self.title);
+        let place = format!("{}:{} {}", self.path.display(), self.line, self.title);
         f.write_str(&visible(&place))?;
         self.score.map_or(Ok(()), |score| write!(f, " (score {score:.2})"))
     }
@@ -49,19 +60,19 @@ pub(crate) struct Chosen {
 impl Chosen {
     fn new(passage: &Passage, score: Option<f32>) -> Self {
         let Passage { path, line, title, text } = passage.clone();
-        let source = PassageSource { path: path.display().to_string(), line, title: title.clone(), score };
+        let source = PassageSource { path, line, title: title.clone(), score };
         Self { title, text, source }
     }
 }
 
 impl Notes {
-    /// Reads the notes at `paths`, telling what was left out.
+    /// Reads the notes at `paths`. A notice names each file that was skipped.
     pub(crate) fn read(paths: &[PathBuf]) -> Result<Self, Failure> {
         let found = read_documents(paths, &ReadLimits::default())?;
-        // Hidden files and pictures are not what a user means by notes; the rest might be missed.
+        // Hidden files and pictures are skipped without a notice: users do not expect them to be read.
         let unexpected = |reason: &SkipReason| !matches!(reason, SkipReason::Hidden | SkipReason::NotANote);
         for skipped in found.skipped.iter().filter(|skipped| unexpected(&skipped.reason)) {
-            note(&format!("skipped {}: {}", skipped.path.display(), skipped.reason));
+            note(&visible(&format!("skipped {}: {}", skipped.path.display(), skipped.reason)));
         }
         let passages: Vec<Passage> = found.documents.iter().flat_map(split).collect();
         if !paths.is_empty() && passages.is_empty() {
@@ -75,29 +86,29 @@ impl Notes {
         self.index.passages().is_empty()
     }
 
-    /// The `limit` passages that share most with the request, best first. Where none shares a word, the first ones: a
-    /// request may well speak of "these notes" only.
+    /// The `limit` passages that match the request best, best first. If no passage shares a word with it, the first ones: a request may
+    /// name "these notes" only.
     pub(crate) fn search(&self, request: &str, limit: usize) -> Result<Vec<Chosen>, Failure> {
         let hits = self.index.search(request, limit)?;
         if hits.is_empty() && !self.is_empty() {
-            note("no note shares a word with the request: the first ones are shown to the model");
+            note("no passage shares a word with the request: the prompt shows the first ones");
             return Ok(self.index.passages().iter().take(limit).map(|p| Chosen::new(p, None)).collect());
         }
         Ok(hits.iter().map(|hit| Chosen::new(hit.passage, Some(hit.score))).collect())
     }
 
-    /// Everything, in order; passages that were cut from one section are joined again.
+    /// All passages in file order. Passages of one section are joined.
     pub(crate) fn whole(&self) -> Vec<Chosen> {
         join(self.index.passages())
     }
 }
 
-/// All of a text that is not a note of a folder, such as the mail to reply to.
-pub(crate) fn whole_text(name: &str, text: &str) -> Vec<Chosen> {
+/// The passages of a text that came with the request, such as the mail to reply to.
+pub(crate) fn whole_text(name: impl Into<PathBuf>, text: &str) -> Vec<Chosen> {
     let document = Document::new(name, text);
     let mut chosen = join(&split(&document));
     if !text.trim_start().starts_with('#') {
-        // A file name that stands for standard input or a mail is no title.
+        // The name of standard input or of a mail file is no title.
         chosen.iter_mut().for_each(|passage| passage.title.clear());
     }
     chosen
@@ -106,9 +117,8 @@ pub(crate) fn whole_text(name: &str, text: &str) -> Vec<Chosen> {
 fn join(passages: &[Passage]) -> Vec<Chosen> {
     let mut joined: Vec<Chosen> = Vec::new();
     for passage in passages {
-        let path = passage.path.display().to_string();
         match joined.last_mut() {
-            Some(last) if last.source.path == path && last.title == passage.title => {
+            Some(last) if last.source.path == passage.path && last.title == passage.title => {
                 last.text.push_str("\n\n");
                 last.text.push_str(&passage.text);
             }

@@ -1,4 +1,4 @@
-//! What went wrong, in one line that says what to do, and the exit code.
+//! Errors as the user sees them: one line with the problem and advice, and an exit code.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -14,18 +14,18 @@ use refrain::{
 };
 use refrain_index::{HistoryError, IndexError, ReadError};
 
-/// How the program ends.
+/// The exit code of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// What was asked for was done.
+    /// Success.
     Done = 0,
-    /// Something failed at run time.
+    /// A failure at run time.
     Failed = 1,
-    /// The command line asks for something that does not exist.
+    /// An unusable command line.
     Usage = 2,
-    /// A model, note or prompt cannot be used.
+    /// An unusable model, note or prompt.
     Input = 3,
-    /// Ctrl-C: 128 + SIGINT, as shells count it.
+    /// Ctrl-C: 128 + SIGINT, as in shells.
     Interrupted = 130,
 }
 
@@ -35,7 +35,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// An error as the user sees it; without a message, an end that needs no words.
+/// An error as the user sees it. An empty message ends the program silently.
 #[derive(Debug)]
 pub(crate) struct Failure {
     exit: Exit,
@@ -47,7 +47,7 @@ impl Failure {
         Self { exit, message: message.into() }
     }
 
-    /// Something outside, such as a file, cannot be used.
+    /// A file or another input cannot be used.
     pub(crate) fn input(problem: impl Display, advice: &str) -> Self {
         Self::new(Exit::Input, format!("{problem} ({advice})"))
     }
@@ -74,13 +74,13 @@ impl Failure {
     }
 }
 
-/// Prints a one-line error. Where standard error is gone there is nobody left to tell.
+/// Prints a one-line error. A failure to write it is ignored.
 pub(crate) fn print_error(line: &str) {
     let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
     let _ = writeln!(anstream::stderr(), "{red}error:{red:#} {}", crate::terminal::visible(line));
 }
 
-/// Prints help and version as asked for, and everything else that clap finds as one line.
+/// Prints help and version in full, and clap's errors as one line.
 pub(crate) fn report_usage(error: &clap::Error) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
@@ -100,7 +100,7 @@ pub(crate) fn report_usage(error: &clap::Error) -> ExitCode {
 }
 
 impl From<io::Error> for Failure {
-    /// Standard output failed. A reader that has seen enough (`refrain … | head -1`) is no error.
+    /// Standard output failed. A closed pipe (`refrain … | head -1`) is no error.
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Self::new(Exit::Done, ""),
@@ -112,40 +112,38 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// For files that can be opened and not be read.
-const DISK_ADVICE: &str = "check the disk; `refrain inspect --verify` reads all of a packed file";
+/// Advice for files that open but cannot be read.
+const DISK_ADVICE: &str = "check the disk; `refrain inspect --verify` verifies a packed file";
 
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Self {
         match error {
             EngineError::Weights(WeightsError::Graphs(GraphsError::MemoryLimit { .. })) => {
-                Self::usage(error, "give more with --graph-memory, or leave it out")
+                Self::usage(error, "raise --graph-memory, or omit it")
             }
             EngineError::Weights(WeightsError::Streamed(ref streamed)) => {
                 let advice = match streamed {
                     StreamedError::NotPacked { .. } | StreamedError::InMemory { .. } => {
-                        "`refrain pack MODEL model.refrain` packs it, then name that file"
+                        "pack it with `refrain pack MODEL model.refrain` and name that file"
                     }
-                    StreamedError::Widened { .. } => "widen the model that it was packed from, in memory",
-                    StreamedError::MemoryLimit { .. } => {
-                        "give more with --memory, or a shorter context with --ctx"
-                    }
+                    StreamedError::Widened { .. } => "use the model that it was packed from, in memory",
+                    StreamedError::MemoryLimit { .. } => "raise --memory, or lower --ctx",
                     _ => return Self::input(error, DISK_ADVICE),
                 };
                 Self::usage(error, advice)
             }
-            EngineError::Graphs(_) => Self::input(error, "`refrain graphs` writes the folder again"),
+            EngineError::Graphs(_) => Self::input(error, "write the folder again with `refrain graphs`"),
             EngineError::Forward(_) => Self::input(error, DISK_ADVICE),
             EngineError::DraftVocabulary { .. } => {
-                Self::input(error, "name a smaller model of the target's family")
+                Self::input(error, "name a draft model with the target's vocabulary")
             }
             EngineError::Load(_)
             | EngineError::Weights(_)
             | EngineError::Tokenizer(_)
             | EngineError::DraftGraphs { .. } => {
-                Self::input(error, "`refrain inspect` shows what the model holds")
+                Self::input(error, "`refrain inspect` shows the model's contents")
             }
-            EngineError::Isa { .. } => Self::usage(error, "leave out --isa"),
+            EngineError::Isa { .. } => Self::usage(error, "omit --isa"),
             EngineError::Threads { .. } => Self::usage(error, "choose another --threads"),
             _ => Self::new(Exit::Failed, error.to_string()),
         }
@@ -157,10 +155,10 @@ impl From<PredictorError> for Failure {
         match error {
             PredictorError::Replace { .. } => Self::input(error, "name another file with --out"),
             PredictorError::StaticGraphs => {
-                Self::usage(error, "leave out --pruning, or name the model that the graphs were made of")
+                Self::usage(error, "omit --pruning, or name the model that the graphs were made from")
             }
             PredictorError::Memory { .. } => Self::new(Exit::Failed, error.to_string()),
-            _ => Self::input(error, "`refrain train predictor` makes one for a model"),
+            _ => Self::input(error, "train a predictor for this model with `refrain train predictor`"),
         }
     }
 }
@@ -184,10 +182,12 @@ impl From<SessionError> for Failure {
             | SessionError::ReuseThreshold { .. }
             | SessionError::PruningShare { .. }
             | SessionError::VerifyLens => Self::usage(error, "choose a value in the range"),
-            SessionError::LossyDraftModel => Self::usage(error, "leave out --lossy-top-p"),
+            SessionError::LossyDraftModel => Self::usage(error, "omit --lossy-top-p"),
             SessionError::ContextOverflow { .. } => Self::input(error, "--ctx N sets the context"),
             SessionError::TokenOutOfRange { .. } => Self::input(error, "use token ids of this model"),
-            SessionError::Tokenizer(_) => Self::input(error, "--raw goes without the chat template"),
+            SessionError::Tokenizer(_) => {
+                Self::input(error, "`refrain run --raw` does not use the chat template")
+            }
             _ => Self::new(Exit::Failed, error.to_string()),
         }
     }
@@ -200,15 +200,19 @@ impl From<GenerateError> for Failure {
             GenerateError::Forward(ForwardError::Cancelled) => Self::new(Exit::Interrupted, ""),
             GenerateError::Forward(ForwardError::Layers(error)) => match error.problem {
                 LayersProblem::Checksum { .. } => {
-                    Self::input(error, "`refrain graphs` writes the folder again")
+                    Self::input(error, "write the folder again with `refrain graphs`")
                 }
                 _ => Self::input(error, DISK_ADVICE),
             },
             GenerateError::EmptyPrompt => Self::usage(error, "give a PROMPT, --file, or pipe one in"),
             GenerateError::StopLength { .. } => Self::usage(error, "choose another --stop"),
             GenerateError::Sampling(SamplingError::NoCandidate { .. }) => {
-                Self::new(Exit::Failed, format!("{error} (loosen --logit-bias)"))
+                Self::new(Exit::Failed, format!("{error} (relax --logit-bias)"))
             }
+            GenerateError::Sampling(SamplingError::InfiniteLogit { .. }) => Self::new(
+                Exit::Failed,
+                format!("{error} (the model computes no usable logits: try --kv f32)"),
+            ),
             GenerateError::Sampling(_) => Self::usage(error, "choose a value in the range"),
             _ => Self::new(Exit::Failed, error.to_string()),
         }

@@ -1,4 +1,4 @@
-//! `refrain graphs`: a model cut into static graphs; and `refrain bench graphs`: what changing them adds to a prefill.
+//! `refrain graphs` splits a model into static graphs; `refrain bench graphs` measures the time that switching them adds to a prefill.
 
 use std::time::Instant;
 
@@ -16,16 +16,16 @@ use crate::progress::Progress;
 use crate::terminal::{AnswerStream, visible};
 use crate::{load, pack};
 
-/// How often each load and call is measured for the times that are stored.
+/// Measurements of each load and call for the stored times.
 const ROUNDS: usize = 3;
 
 pub(crate) fn graphs(args: &GraphsArgs) -> Result<Exit, Failure> {
     if args.out.exists() {
-        let problem = format!("`{}` is there already", args.out.display());
-        return Err(Failure::usage(problem, "name another folder, or remove it first"));
+        let problem = format!("`{}` exists", args.out.display());
+        return Err(Failure::usage(problem, "name another folder, or remove this one"));
     }
     let checkpoint = load::checkpoint(Some(&args.model))?;
-    // A model without a tokenizer can be cut, and not be run: better said before the work.
+    // A model without a usable tokenizer could be split but not run: it is refused before the work.
     let tokenizer = checkpoint.tokenizer();
     tokenizer.map_err(EngineError::from)?;
     let start = Instant::now();
@@ -51,13 +51,13 @@ pub(crate) fn graphs(args: &GraphsArgs) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// Measures loads and calls and keeps them in the folder, so that opening it need not.
+/// Measures loads and calls and stores the times in the folder, so that loading does not measure them.
 fn store_times(args: &GraphsArgs) -> Result<SwitchTimes, Failure> {
     let checkpoint = load::checkpoint(Some(&args.out))?;
     let engine = load::engine(&checkpoint, args.compute.engine_options())?;
     let times = engine.measure_graphs(ROUNDS)?;
     let (Some(folder), Some(times)) = (checkpoint.graphs(), times) else {
-        return Err(Failure::new(Exit::Failed, "what was written is no folder of graphs"));
+        return Err(Failure::new(Exit::Failed, "the written folder does not open as a folder of graphs"));
     };
     folder.store_times(&times)?;
     Ok(times)
@@ -88,12 +88,12 @@ pub(crate) fn bench(args: &BenchGraphsArgs) -> Result<Exit, Failure> {
         out.line(&visible(line))?;
     }
     if let Some(peak) = peak_memory() {
-        out.line(&format!("peak of the process's memory: {}", HumanBytes(peak)))?;
+        out.line(&format!("peak memory of the process: {}", HumanBytes(peak)))?;
     }
     Ok(Exit::Done)
 }
 
-/// The most memory that the process has held, in bytes, as Linux counts it.
+/// The peak resident memory of the process in bytes, on Linux.
 fn peak_memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
@@ -116,7 +116,7 @@ impl From<TimesError> for Failure {
 impl From<GraphsBenchError> for Failure {
     fn from(error: GraphsBenchError) -> Self {
         match error {
-            GraphsBenchError::NoGraphs => Self::usage(error, "`refrain graphs MODEL FOLDER` makes them"),
+            GraphsBenchError::NoGraphs => Self::usage(error, "make them with `refrain graphs MODEL FOLDER`"),
             GraphsBenchError::Session(error) => error.into(),
             GraphsBenchError::Generate(error) => error.into(),
             _ => Self::new(Exit::Failed, error.to_string()),
@@ -124,7 +124,7 @@ impl From<GraphsBenchError> for Failure {
     }
 }
 
-/// What was done.
+/// The result, for people and programs.
 #[derive(Serialize)]
 struct Report {
     path: String,

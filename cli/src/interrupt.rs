@@ -1,4 +1,4 @@
-//! Ctrl-C: ends the answer that is being generated and keeps what is there; where nothing is, ends the program.
+//! Ctrl-C: cancels the running answer and keeps its tokens; without a running answer, ends the program.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -6,12 +6,12 @@ use refrain::CancelToken;
 
 use crate::failure::{Exit, Failure};
 
-/// What Ctrl-C acts on now.
+/// The target of Ctrl-C.
 #[derive(Default)]
 struct Target {
     /// Stops the running answer.
     cancel: Option<CancelToken>,
-    /// Whether the user has asked for it to end.
+    /// Whether Ctrl-C was pressed during this answer.
     pressed: bool,
 }
 
@@ -20,12 +20,13 @@ struct Target {
 pub(crate) struct Interrupt(Arc<Mutex<Target>>);
 
 impl Interrupt {
-    /// Takes Ctrl-C over for the rest of the program.
+    /// Installs the handler for the rest of the program.
     pub(crate) fn install() -> Result<Self, Failure> {
         let interrupt = Self::default();
         let handler = interrupt.clone();
-        ctrlc::set_handler(move || handler.press())
-            .map_err(|error| Failure::new(Exit::Failed, format!("cannot take over Ctrl-C: {error}")))?;
+        ctrlc::set_handler(move || handler.press()).map_err(|error| {
+            Failure::new(Exit::Failed, format!("cannot install the handler of Ctrl-C: {error}"))
+        })?;
         Ok(interrupt)
     }
 
@@ -51,7 +52,7 @@ impl Interrupt {
     }
 }
 
-/// While it lives, Ctrl-C ends an answer.
+/// Until it is dropped, Ctrl-C cancels an answer.
 pub(crate) struct Cancelling<'a>(&'a Interrupt);
 
 impl Drop for Cancelling<'_> {

@@ -1,24 +1,24 @@
-//! Opens the model that the user named, or the one inside the program.
+//! Opens the models that the user named, or those inside the program.
 
 use std::path::Path;
 
-use refrain::{Checkpoint, DraftModelOptions, Engine, EngineOptions, Predictor};
+use refrain::{Checkpoint, DraftModelOptions, Engine, EngineOptions, Predictor, Tokenizer};
 
 use crate::args::{ComputeArgs, DraftModelArg, PruningArg};
 use crate::failure::Failure;
 use crate::progress::Progress;
 
-/// The small model that is inside the program, and its name in messages.
+/// The small model inside the program.
 #[cfg(feature = "embedded-model")]
 pub(crate) static EMBEDDED_MODEL: &[u8] =
     include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/target.gguf"));
 
-/// The small model that drafts for it.
+/// Its draft model.
 #[cfg(feature = "embedded-model")]
 static EMBEDDED_DRAFT_MODEL: &[u8] =
     include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/draft.gguf"));
 
-/// What prunes its drafts.
+/// Its predictor.
 #[cfg(feature = "embedded-model")]
 static EMBEDDED_PREDICTOR: &[u8] =
     include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/target.predictor"));
@@ -37,7 +37,7 @@ pub(crate) fn engine(checkpoint: &Checkpoint, options: EngineOptions) -> Result<
     Ok(Engine::load(checkpoint, options, Some(&|done, total| progress.set(done, total)))?)
 }
 
-/// Loads the draft model and gives it to the engine, with progress.
+/// Loads the draft model of the engine, with progress.
 pub(crate) fn draft_model(
     engine: &Engine,
     checkpoint: &Checkpoint,
@@ -63,7 +63,7 @@ fn embedded_predictor() -> Result<Predictor, Failure> {
 
 #[cfg(not(feature = "embedded-model"))]
 fn embedded_predictor() -> Result<Predictor, Failure> {
-    Err(Failure::usage("this program was built without a model inside", "name a predictor by its path"))
+    Err(Failure::usage("this program was built without an embedded model", "name a predictor by its path"))
 }
 
 /// Opens a draft model.
@@ -74,7 +74,7 @@ pub(crate) fn draft_checkpoint(model: &DraftModelArg) -> Result<Checkpoint, Fail
     }
 }
 
-/// The options of a draft model beside a target with these.
+/// The options of a draft model, from those of its target.
 pub(crate) fn draft_model_options(compute: &ComputeArgs) -> DraftModelOptions {
     let EngineOptions { quantize, packed_access, .. } = compute.engine_options();
     DraftModelOptions { quantize, packed_access, cost_profile: None }
@@ -98,10 +98,38 @@ fn embedded_checkpoint(bytes: &'static [u8], name: &str) -> Result<Checkpoint, F
 
 #[cfg(not(feature = "embedded-model"))]
 fn embedded_draft_model() -> Result<Checkpoint, Failure> {
-    Err(Failure::usage("this program was built without a model inside", "name a draft model by its path"))
+    Err(Failure::usage("this program was built without an embedded model", "name a draft model by its path"))
 }
 
 #[cfg(not(feature = "embedded-model"))]
 fn embedded() -> Result<Checkpoint, Failure> {
-    Err(Failure::usage("this program was built without a model inside", "name one with --model"))
+    Err(Failure::usage("this program was built without an embedded model", "name one with --model"))
+}
+
+/// The tokenizer of a `tokenizer.json`, a GGUF file or a folder; without a path, the embedded model's.
+pub(crate) fn open_tokenizer(path: Option<&Path>) -> Result<(Tokenizer, String), Failure> {
+    if let Some(path) = path.filter(|path| path.extension().is_some_and(|extension| extension == "json")) {
+        let name = path.display().to_string();
+        let advice = "name a tokenizer.json, a GGUF file or a folder";
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| Failure::input(format!("{name}: {error}"), advice))?;
+        let tokenizer = Tokenizer::from_json(&text, &name).map_err(|error| Failure::input(error, advice))?;
+        return Ok((tokenizer, name));
+    }
+    let checkpoint = checkpoint(path)?;
+    let tokenizer = checkpoint.tokenizer().map_err(refrain::EngineError::from)?;
+    Ok((tokenizer, checkpoint.name().to_owned()))
+}
+
+pub(crate) fn n_threads(asked: Option<usize>) -> usize {
+    asked.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).clamp(1, 256)
+}
+
+/// Checks that the model has every id of the tokenizer.
+pub(crate) fn check_vocabulary(name: &str, given: usize, limit: usize) -> Result<(), Failure> {
+    if given <= limit {
+        return Ok(());
+    }
+    let advice = "name a tokenizer with no more tokens than the model, or omit --tokenizer";
+    Err(Failure::usage(format!("{name}: {given} tokens, the model has {limit}"), advice))
 }

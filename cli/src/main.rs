@@ -1,9 +1,9 @@
 //! The program `refrain`: a thin client of the library.
 //!
-//! One module per command ([`run`], [`chat`], [`inspect`], [`score`], [`bench`], [`history`], [`profile`], [`pack`], [`graphs`], [`stream`], [`pruning`], [`train`]), and beside
-//! them what they share: the options
-//! ([`args`]), the prompt ([`prompt`], [`context`]), loading ([`load`]), and what the user sees ([`answer`], [`stats`],
-//! [`terminal`], [`progress`], [`failure`]).
+//! One module per command ([`run`], [`chat`], [`inspect`], [`score`], [`bench`], [`history`], [`profile`], [`pack`], [`graphs`],
+//! [`stream`], [`pruning`], [`train`]). The commands share the options ([`args`]), the prompt ([`prompt`], [`context`], [`fit`]), the
+//! sampling defaults ([`sampling`]), loading ([`load`], [`setup`]), and the output ([`answer`], [`stats`], [`terminal`], [`progress`],
+//! [`failure`]).
 
 mod answer;
 mod args;
@@ -11,6 +11,7 @@ mod bench;
 mod chat;
 mod context;
 mod failure;
+mod fit;
 mod graphs;
 mod history;
 mod inspect;
@@ -22,7 +23,9 @@ mod progress;
 mod prompt;
 mod pruning;
 mod run;
+mod sampling;
 mod score;
+mod setup;
 mod stats;
 mod stream;
 mod terminal;
@@ -41,7 +44,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return failure::report_usage(&error),
     };
-    terminal::set_color(cli.color);
+    terminal::set_color(cli.color.choice());
     match dispatch(&cli.command) {
         Ok(exit) => exit.into(),
         Err(failure) => failure.report(),

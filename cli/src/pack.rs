@@ -20,7 +20,7 @@ use crate::terminal::{AnswerStream, visible};
 pub(crate) fn pack(args: &PackArgs) -> Result<Exit, Failure> {
     refuse_to_replace(&args.out)?;
     let checkpoint = load::checkpoint(Some(&args.model))?;
-    // A model without a tokenizer can be packed, and not be run: better said before the work.
+    // A model without a usable tokenizer could be packed but not run: it is refused before the work.
     let tokenizer = checkpoint.tokenizer();
     tokenizer.map_err(EngineError::from)?;
     let source_bytes = checkpoint.weights_bytes();
@@ -41,15 +41,15 @@ pub(crate) fn pack(args: &PackArgs) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// A packed file may be replaced; anything else at that place is more likely a slip, such as the arguments in the wrong order.
+/// Refuses to replace anything but a packed file: another file is more likely a mistake, such as arguments in the wrong order.
 fn refuse_to_replace(out: &Path) -> Result<(), Failure> {
     let problem = match begins_with_magic(out) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Ok(true) => return Ok(()),
-        Ok(false) => format!("`{}` is there and is no packed file", out.display()),
-        Err(error) => format!("`{}` is there and cannot be read: {error}", out.display()),
+        Ok(false) => format!("`{}` exists and is not a packed file", out.display()),
+        Err(error) => format!("`{}` exists and cannot be read: {error}", out.display()),
     };
-    Err(Failure::usage(problem, "name another place, or remove it first"))
+    Err(Failure::usage(problem, "name another file, or remove this one"))
 }
 
 fn begins_with_magic(path: &Path) -> io::Result<bool> {
@@ -69,7 +69,7 @@ pub(crate) fn failure(error: WritePackedError) -> Failure {
     }
 }
 
-/// What was done.
+/// The result, for people and programs.
 #[derive(Serialize)]
 struct Report {
     path: String,

@@ -1,4 +1,4 @@
-//! `refrain profile`: what steps of a model cost on this machine, as a table, as a plot, and for the program to use.
+//! `refrain profile`: the cost of a model's passes on this machine, as a table, a plot, and a file that `run` and `chat` use.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -23,7 +23,7 @@ pub(crate) fn profile(args: &ProfileArgs) -> Result<Exit, Failure> {
         refuse_to_replace(path)?;
     }
     let checkpoint = load::checkpoint(args.model.as_deref())?;
-    // The measurement that loading would make is what is about to be done properly.
+    // Loading skips its own short measurement, because a longer one follows.
     let options =
         EngineOptions { cost_profile: Some(CostProfile::free_rows(1.0)), ..args.compute.engine_options() };
     let engine = load::engine(&checkpoint, options)?;
@@ -47,15 +47,15 @@ pub(crate) fn profile(args: &ProfileArgs) -> Result<Exit, Failure> {
             plot(&profile, &svg)?;
             note(&format!("written: {} and {}", path.display(), svg.display()));
         }
-        None => note("not written: name a file with --out"),
+        None => note("not written; name a file with --out"),
     }
     Ok(Exit::Done)
 }
 
-/// A profile and its plot may be replaced; anything else at those places is more likely a slip, such as the model's own name.
+/// Refuses to replace anything but a profile and its plot: another file is more likely a mistake, such as the model's own name.
 fn refuse_to_replace(path: &Path) -> Result<(), Failure> {
     if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("svg")) {
-        let problem = format!("`{}` is where the plot of the profile would go", path.display());
+        let problem = format!("`{}` is the name of the profile's plot", path.display());
         return Err(Failure::usage(problem, "name a file that does not end in .svg"));
     }
     let is_profile = match MachineProfile::read(path) {
@@ -70,21 +70,21 @@ fn refuse_to_replace(path: &Path) -> Result<(), Failure> {
     };
     for (path, is_ours, what) in [(path, is_profile, "profile"), (svg.as_path(), is_plot, "plot of one")] {
         if !is_ours {
-            let problem = format!("`{}` is there and is no {what}", path.display());
-            return Err(Failure::usage(problem, "name another place with --out, or remove it first"));
+            let problem = format!("`{}` exists and is not a {what}", path.display());
+            return Err(Failure::usage(problem, "name another file with --out, or remove this one"));
         }
     }
     Ok(())
 }
 
-/// Whether a file is a plot of a profile: their title stands near the beginning.
+/// Whether a file is a plot of a profile, by its title.
 fn has_caption(svg: &Path) -> io::Result<bool> {
     let mut start = Vec::new();
     File::open(svg)?.take(1 << 16).read_to_end(&mut start)?;
     Ok(String::from_utf8_lossy(&start).contains(CAPTION))
 }
 
-/// Where a model's profile is kept: `MODEL.profile.json` beside a file, `refrain.profile.json` in a folder.
+/// The path of a model's profile: `MODEL.profile.json` beside a file, `refrain.profile.json` in a folder.
 pub(crate) fn beside(model: &Path) -> PathBuf {
     if model.is_dir() {
         return model.join("refrain.profile.json");
@@ -94,7 +94,7 @@ pub(crate) fn beside(model: &Path) -> PathBuf {
     model.with_file_name(name)
 }
 
-/// The stored profile of a model, if there is one; one that cannot be used is left aside with a note.
+/// The stored profile of a model, if there is one. An unusable one is ignored with a notice.
 pub(crate) fn stored(model: Option<&Path>) -> Option<MachineProfile> {
     let path = beside(model?);
     if !path.exists() {
@@ -103,17 +103,17 @@ pub(crate) fn stored(model: Option<&Path>) -> Option<MachineProfile> {
     match MachineProfile::read(&path) {
         Ok(profile) => Some(profile),
         Err(error) => {
-            note(&format!("the stored profile is left aside: {error}"));
+            note(&format!("the stored profile is not used: {error}"));
             None
         }
     }
 }
 
-/// Says why a session does not use the profile that is stored beside its model.
+/// Prints the reason if a session does not use the profile beside its model.
 pub(crate) fn note_mismatch(session: &Session) {
     if let Some(mismatch) = session.profile_mismatch() {
         note(&visible(&format!(
-            "the stored profile is left aside: {mismatch}; `refrain profile` measures anew"
+            "the stored profile is not used: {mismatch}; `refrain profile` measures again"
         )));
     }
 }
@@ -162,7 +162,7 @@ fn plot(profile: &MachineProfile, path: &Path) -> Result<(), Failure> {
     written.map_err(|error| Failure::new(Exit::Failed, format!("{}: {error}", path.display())))
 }
 
-/// The plot's title, by which it is known again.
+/// The plot's title, which identifies plots of profiles.
 const CAPTION: &str = "Cost of a verification batch";
 
 fn draw(profile: &MachineProfile, svg: &mut String) -> Result<(), Box<dyn std::error::Error>> {

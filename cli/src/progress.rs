@@ -1,13 +1,13 @@
-//! Progress bars on standard error. Where that is no terminal, nothing is drawn.
+//! Progress bars on standard error; hidden if it is not a terminal.
 
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Nothing is drawn for work that is done sooner: a bar that flashes by is noise.
+/// Shorter work draws no bar.
 const QUIET: Duration = Duration::from_millis(300);
 
-/// A bar for a piece of work whose size is known once it has begun.
+/// The bar of one piece of work.
 pub(crate) struct Progress {
     bar: ProgressBar,
     since: std::time::Instant,

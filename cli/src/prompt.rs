@@ -1,56 +1,62 @@
-//! From the command line to the words that the model reads.
+//! The prompt: read from the command line, laid out for the task, and fitted to the context.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use refrain::{Engine, PromptPassage, Session, SpecialTokens, Task};
 
 use crate::args::{RunArgs, TaskArgs};
 use crate::context::{Chosen, Notes, PassageSource, whole_text};
 use crate::failure::Failure;
-use crate::terminal::note;
+use crate::fit::{Fitted, LeftOut, fit};
+use crate::terminal::{note, visible};
+
+/// Output tokens at most, unless --max-tokens says otherwise.
+pub(crate) const MAX_TOKENS_DEFAULT: usize = 512;
+
+/// Places that a notice names; the rest is counted.
+const PLACES_MAX: usize = 5;
 
 /// Longest prompt or text that is read, in bytes: the same bound as a note's.
 const INPUT_BYTES_MAX: u64 = 4 << 20;
 
-/// Allowance for the chat template around a message. Published ones take 10 to 60, with their default system turn.
+/// Allowance for the chat template around a message. Published templates take 10 to 60 tokens, with their default system turn.
 const TEMPLATE_TOKENS: usize = 64;
 
-/// What the user asks, and the text that came with it.
+/// The user's request, and the text that came with it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Request {
-    /// The user's own words; may be empty where there is material.
+    /// The request; may be empty if there is material.
     pub(crate) text: String,
-    /// A text to work on: its name and itself.
-    pub(crate) material: Option<(String, String)>,
+    /// The text to work on: its file and its contents.
+    pub(crate) material: Option<(PathBuf, String)>,
 }
 
 impl Request {
     /// Reads the request from argument, file or standard input.
     ///
-    /// A task that works on a text (all but `answer`) takes a text from file or standard input as its material; with a
-    /// PROMPT beside it, every task does.
+    /// All tasks except `answer` use the text of a file or of standard input as material. With a PROMPT, every task does.
     pub(crate) fn read(args: &RunArgs, task: Option<Task>) -> Result<Self, Failure> {
         let prompt = args.prompt.as_deref().filter(|&prompt| prompt != "-");
         let reads_stdin = args.prompt.as_deref() == Some("-");
         let file = match (&args.file, prompt) {
             (Some(_), _) if reads_stdin => {
-                return Err(Failure::usage("both `-` and --file name the request", "give one of them"));
+                return Err(Failure::usage("`-` and --file both name the request", "give one of them"));
             }
-            (Some(path), _) => Some((path.display().to_string(), read_input(path)?)),
+            (Some(path), _) => Some((path.clone(), read_input(path)?)),
             (None, None) if reads_stdin || !io::stdin().is_terminal() => {
-                Some(("-".to_owned(), read_input(Path::new("-"))?))
+                Some((PathBuf::from("-"), read_input(Path::new("-"))?))
             }
             (None, _) => None,
         };
         match (prompt, file, task) {
             (Some(_), Some(_), None) => {
-                Err(Failure::usage("a PROMPT and a --file without a task", "add --task, or give one of them"))
+                Err(Failure::usage("PROMPT and --file need a task", "add --task, or omit one of them"))
             }
             (Some(prompt), material, _) => Ok(Self { text: prompt.to_owned(), material }),
             (None, Some((_, text)), None | Some(Task::Answer)) => Ok(Self { text, material: None }),
-            // An empty pipe (a script's /dev/null) is no material.
+            // An empty pipe, such as /dev/null in scripts, is no material.
             (None, material, _) => Ok(Self {
                 text: String::new(),
                 material: material.filter(|(_, text)| !text.trim().is_empty()),
@@ -79,10 +85,10 @@ pub(crate) fn read_input(path: &Path) -> Result<String, Failure> {
         return Err(Failure::input(problem, "give a shorter text"));
     }
     String::from_utf8(bytes)
-        .map_err(|_| Failure::input(format!("`{}` is not UTF-8 text", path.display()), "convert it first"))
+        .map_err(|_| Failure::input(format!("`{}` is not UTF-8 text", path.display()), "convert it to UTF-8"))
 }
 
-/// Lays out user messages: the task, the passages chosen from the notes, the request.
+/// Lays out user messages: the task, the passages of the notes, the request.
 pub(crate) struct Composer {
     task: Option<Task>,
     notes: Notes,
@@ -95,6 +101,8 @@ pub(crate) struct Composed {
     pub(crate) message: String,
     /// Where its passages came from, in their order.
     pub(crate) sources: Vec<PassageSource>,
+    /// The passages, or parts of them, that did not fit.
+    pub(crate) left_out: Vec<LeftOut>,
 }
 
 impl Composer {
@@ -106,10 +114,11 @@ impl Composer {
 
     /// The message for a request, of at most `tokens_max` tokens.
     ///
-    /// The text that came with the request is in it whole. Of the notes, `answer` and `reply` take the passages that fit
-    /// the request best, and leave out the last of them where room is short; `ui` and `summarize` take all, but that
-    /// `summarize` falls back to passages where there is a request to choose them by. What is needed and does not fit is
-    /// refused. Passages in `shown` stand in the conversation already; where there are no others, the request is enough.
+    /// The text that came with the request is shown first, then notes. `answer` and `reply` show the passages that match the request
+    /// best; `ui` and `summarize` show all notes in the order of their files, except that `summarize` with a request falls back to the
+    /// best passages where all do not fit. Passages that do not fit are cut or left out with a notice; an error is returned only
+    /// if not even the start of one fits. Passages in `shown` are in the conversation already; if there are no others, the message
+    /// is the request alone.
     pub(crate) fn compose(
         &self,
         engine: &Engine,
@@ -123,44 +132,68 @@ impl Composer {
             }
             return Ok(Composed::plain(request));
         };
-        let (name, material) = request.material.as_ref().map_or(("", ""), |(name, text)| (name, text));
+        let no_material = (PathBuf::new(), String::new());
+        let (name, material) = request.material.as_ref().unwrap_or(&no_material);
+        let layout = Layout { engine, task, request: &request.text, tokens_max };
+        let material_passages = whole_text(name, material);
         let query = format!("{}\n{material}", request.text);
-        let layout =
-            Layout { engine, task, request: &request.text, material: whole_text(name, material), tokens_max };
         let takes_all = matches!(task, Task::Summarize | Task::Ui) || query.trim().is_empty();
         if takes_all {
-            let all = without(self.notes.whole(), shown);
-            if all.is_empty() && !shown.is_empty() {
+            let notes = without(self.notes.whole(), shown);
+            if notes.is_empty() && !shown.is_empty() {
                 return Ok(Composed::plain(request));
             }
-            if layout.material.is_empty() && all.is_empty() && request.text.trim().is_empty() {
+            if material_passages.is_empty() && notes.is_empty() && request.text.trim().is_empty() {
                 return Err(Failure::usage(
                     format!("nothing to {}", verb(task)),
                     "give a PROMPT, --file or --context",
                 ));
             }
+            let composed = layout.compose(&[&material_passages[..], &notes].concat(), shown)?;
             let can_choose = task == Task::Summarize && !request.text.trim().is_empty();
-            match layout.compose(&all)? {
-                Fit::Fits(composed) => return Ok(composed),
-                Fit::TooLong { n_tokens } if !can_choose => return Err(too_long(n_tokens, tokens_max)),
-                Fit::TooLong { .. } => {
-                    note("the notes do not fit the context: passages are chosen by the request")
-                }
+            if composed.left_out.is_empty() || !can_choose || notes.is_empty() {
+                return Ok(composed.notified(tokens_max));
             }
+            note("the notes do not fit the context: the passages that match the request best are shown");
         }
         let best = without(self.notes.search(&query, self.n_passages)?, shown);
         if best.is_empty() && !shown.is_empty() {
             return Ok(Composed::plain(request));
         }
-        layout.compose_best(&best)
+        let composed = layout.compose(&[material_passages, best].concat(), shown)?;
+        Ok(composed.notified(tokens_max))
     }
 }
 
 impl Composed {
     /// The user's own words.
     fn plain(request: &Request) -> Self {
-        Self { message: request.text.clone(), sources: Vec::new() }
+        Self { message: request.text.clone(), sources: Vec::new(), left_out: Vec::new() }
     }
+
+    /// Prints a notice of the passages that were left out.
+    fn notified(self, tokens_max: usize) -> Self {
+        if !self.left_out.is_empty() {
+            note(&visible(&notice(&self.left_out, tokens_max)));
+        }
+        self
+    }
+}
+
+fn notice(left_out: &[LeftOut], tokens_max: usize) -> String {
+    let place = |left: &LeftOut| {
+        let start = if left.start_shown { "the rest of " } else { "" };
+        format!("{start}{}:{} ({} tokens)", left.path.display(), left.line, left.tokens)
+    };
+    let mut places: Vec<String> = left_out.iter().take(PLACES_MAX).map(place).collect();
+    if left_out.len() > PLACES_MAX {
+        places.push(format!("{} more passages", left_out.len() - PLACES_MAX));
+    }
+    let n_tokens: usize = left_out.iter().map(|left| left.tokens).sum();
+    format!(
+        "left out, because the context has room for {tokens_max} tokens: {}; {n_tokens} tokens in all (--ctx N sets the context)",
+        places.join(", ")
+    )
 }
 
 fn without(mut chosen: Vec<Chosen>, shown: &[PassageSource]) -> Vec<Chosen> {
@@ -168,12 +201,31 @@ fn without(mut chosen: Vec<Chosen>, shown: &[PassageSource]) -> Vec<Chosen> {
     chosen
 }
 
-/// Tokens of the context that the next message may take: what the output needs stays free, but for at most a quarter of
-/// the context (an output is seldom as long as it may be), and some for the chat template.
-pub(crate) fn prompt_room(session: &Session, max_tokens: usize) -> usize {
+/// Tokens of the context that the next message may take. `max_tokens` of the output stay free, of the default as many as a quarter of the
+/// context holds and of a number that the user gave as many as half of it holds; and some for the chat template and the system turn.
+pub(crate) fn prompt_room(
+    engine: &Engine,
+    session: &Session,
+    max_tokens: Option<usize>,
+    system: Option<&str>,
+) -> Result<usize, Failure> {
     let context_len = session.context_len();
-    let kept_free = max_tokens.min(context_len / 4) + TEMPLATE_TOKENS.min(context_len / 8);
-    (context_len - kept_free).saturating_sub(session.tokens().len())
+    let n_output = match max_tokens {
+        Some(given) => given.min(context_len / 2),
+        None => MAX_TOKENS_DEFAULT.min(context_len / 4),
+    };
+    // A system turn is encoded with the first message.
+    let n_system = match system {
+        Some(system) if session.tokens().is_empty() => count_tokens(engine, system)?,
+        _ => 0,
+    };
+    let n_template = TEMPLATE_TOKENS.min(context_len / 8);
+    Ok(context_len.saturating_sub(n_output + n_template + n_system + session.tokens().len()))
+}
+
+fn count_tokens(engine: &Engine, text: &str) -> Result<usize, Failure> {
+    let tokens = engine.tokenizer().encode(text, SpecialTokens::AsText);
+    Ok(tokens.map_err(|error| Failure::input(error, "give a shorter text"))?.len())
 }
 
 /// The task that the options ask for.
@@ -190,60 +242,75 @@ fn verb(task: Task) -> &'static str {
     }
 }
 
-/// What stays the same while passages are tried.
+/// The parts of a message that do not depend on the passages.
 struct Layout<'a> {
     engine: &'a Engine,
     task: Task,
     request: &'a str,
-    material: Vec<Chosen>,
     tokens_max: usize,
 }
 
-enum Fit {
-    Fits(Composed),
-    TooLong { n_tokens: usize },
-}
-
 impl Layout<'_> {
-    fn compose(&self, notes: &[Chosen]) -> Result<Fit, Failure> {
-        let passages = || self.material.iter().chain(notes);
-        let shown: Vec<_> = passages().map(|p| PromptPassage { title: &p.title, text: &p.text }).collect();
-        let message = self.task.user_message(&shown, self.request);
-        let tokens = self.engine.tokenizer().encode(&message, SpecialTokens::AsText);
-        let n_tokens = tokens.map_err(|error| Failure::input(error, "give a shorter text"))?.len();
-        if n_tokens > self.tokens_max {
-            return Ok(Fit::TooLong { n_tokens });
+    /// The message with as many of the passages as fit.
+    fn compose(&self, passages: &[Chosen], shown: &[PassageSource]) -> Result<Composed, Failure> {
+        let count = |text: &str| count_tokens(self.engine, text);
+        let n_bare = count(&self.message(&[]))?;
+        if n_bare > self.tokens_max {
+            return Err(self.too_long(n_bare));
         }
-        Ok(Fit::Fits(Composed {
-            message,
-            sources: passages().map(|passage| passage.source.clone()).collect(),
-        }))
+        let mut room = self.tokens_max - n_bare;
+        loop {
+            let Fitted { shown: fitting, left_out, .. } = fit(passages, room, &count)?;
+            if fitting.is_empty() && !left_out.is_empty() && shown.is_empty() {
+                let problem = format!("the context has room for {room} tokens of notes, too few for any");
+                return Err(Failure::input(
+                    problem,
+                    "raise --ctx, lower --max-tokens, or ask in fewer words",
+                ));
+            }
+            let message = self.message(&fitting);
+            let n_tokens = count(&message)?;
+            if n_tokens <= self.tokens_max || fitting.is_empty() {
+                let sources = fitting.into_iter().map(|passage| passage.source).collect();
+                return Ok(Composed { message, sources, left_out });
+            }
+            // Passages have a few tokens more together than apart: at least one less is tried.
+            room = room.saturating_sub(n_tokens - self.tokens_max);
+        }
     }
 
-    /// As many of the passages, best first, as fit.
-    fn compose_best(&self, notes: &[Chosen]) -> Result<Composed, Failure> {
-        for n_notes in (0..=notes.len()).rev() {
-            match self.compose(&notes[..n_notes])? {
-                Fit::Fits(composed) => {
-                    let n_dropped = notes.len() - n_notes;
-                    if n_dropped > 0 {
-                        let room = self.tokens_max;
-                        note(&format!(
-                            "{n_dropped} of {} passages left out: room for {room} tokens",
-                            notes.len()
-                        ));
-                    }
-                    return Ok(composed);
-                }
-                Fit::TooLong { n_tokens } if n_notes == 0 => return Err(too_long(n_tokens, self.tokens_max)),
-                Fit::TooLong { .. } => {}
-            }
-        }
-        unreachable!("the last round has no passages and returns")
+    fn message(&self, passages: &[Chosen]) -> String {
+        let shown: Vec<_> =
+            passages.iter().map(|p| PromptPassage { title: &p.title, text: &p.text }).collect();
+        self.task.user_message(&shown, self.request)
+    }
+
+    fn too_long(&self, n_tokens: usize) -> Failure {
+        let room = self.tokens_max;
+        let problem = format!("the request has {n_tokens} tokens, and the context has room for {room}");
+        Failure::input(problem, "raise --ctx, lower --max-tokens, or ask in fewer words")
     }
 }
 
-fn too_long(n_tokens: usize, tokens_max: usize) -> Failure {
-    let problem = format!("the prompt has {n_tokens} tokens, and the context has room for {tokens_max}");
-    Failure::input(problem, "raise --ctx, lower --max-tokens, or give less text")
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_notice_names_the_first_places_and_counts_the_others() {
+        let left = |line| LeftOut {
+            path: "a.md".into(),
+            line,
+            title: String::new(),
+            tokens: 10,
+            start_shown: line == 1,
+        };
+        let some = notice(&[left(1), left(2)], 700);
+        assert!(
+            some.contains("room for 700 tokens: the rest of a.md:1 (10 tokens), a.md:2 (10 tokens); 20"),
+            "{some}"
+        );
+        let many: Vec<LeftOut> = (1..=9).map(left).collect();
+        assert!(notice(&many, 700).contains("4 more passages; 90 tokens in all"), "{}", notice(&many, 700));
+    }
 }

@@ -1,4 +1,4 @@
-//! `refrain bench pruning`: what cutting batches down half-way saves at a model's true shape.
+//! `refrain bench pruning`: the time that pruning batches half-way saves at a model's shape.
 
 use refrain_bench::pruning::{self, PruningBench, PruningBenchError};
 
@@ -37,7 +37,7 @@ pub(crate) fn bench(args: &BenchPruningArgs) -> Result<Exit, Failure> {
         return Ok(Exit::Done);
     }
     out.line(&format!(
-        "{}: cut down before layer {layer_idx} of {}, context {}, rank {}, {} threads; medians of {} passes",
+        "{}: pruned before layer {layer_idx} of {}, context {}, rank {}, {} threads; medians of {} passes",
         checkpoint.name(),
         config.n_layers,
         args.context,

@@ -1,6 +1,6 @@
 //! `refrain run`: one request, one answer.
 
-use refrain::{Engine, Role, Session, SessionError, SpecialTokens};
+use refrain::{Role, Session, SessionError, SpecialTokens};
 
 use crate::answer::answer;
 use crate::args::{RunArgs, StatsFormat};
@@ -8,71 +8,66 @@ use crate::failure::{Exit, Failure};
 use crate::history::History;
 use crate::interrupt::Interrupt;
 use crate::prompt::{Composer, Request, prompt_room, task};
+use crate::setup::{self, Setup};
 use crate::terminal::{AnswerStream, note, print_legend};
-use crate::{load, profile, stats};
+use crate::{profile, sampling, stats};
 
 pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
-    // What is cheap to refuse is refused before a model is loaded.
-    let request = Request::read(args, task(&args.task))?;
+    // Requests and notes are checked before a model is loaded.
+    let task = task(&args.task);
+    let request = Request::read(args, task)?;
     let composer = Composer::new(&args.task)?;
-    let draft_model = args.common.session.drafts.model()?;
 
-    let checkpoint = load::checkpoint(args.common.model.model.as_deref())?;
-    // What the target is to leave room for in a memory budget comes first.
-    let draft = draft_model.map(load::draft_checkpoint).transpose()?;
-    let predictor = args.common.session.drafts.pruning.as_ref().map(load::predictor).transpose()?;
-    let options = args.common.engine_options(checkpoint.config(), draft.as_ref());
-    let engine = load::engine(&checkpoint, options)?;
-    if let Some(draft) = draft {
-        load::draft_model(&engine, &draft, load::draft_model_options(&args.common.model.compute))?;
-    }
-    if let Some(predictor) = predictor {
-        engine.set_predictor(predictor)?;
-    }
-    args.common.session.policy.report_device(&engine);
-    let namespace = task(&args.task).map_or("run", |task| task.name());
-    let history = History::open(&args.common.history, &engine, namespace)?;
-    let mut session = history.session(&engine, args.common.session.session_options(namespace))?;
+    let setup = setup::open(&args.common)?;
+    let has_template = !args.raw && setup.has_chat_template()?;
+    let Setup { checkpoint, engine } = &setup;
+    let namespace = task.map_or("run", |task| task.name());
+    let history = History::open(&args.common.history, engine, namespace)?;
+    let mut session = history.session(engine, args.common.session.session_options(namespace))?;
     profile::note_mismatch(&session);
-    let options = args.common.sampling.generate_options();
+    let options = args.common.sampling.generate_options(sampling::for_run(engine, task));
 
-    let composed = composer.compose(&engine, &request, &[], prompt_room(&session, options.max_tokens))?;
-    if args.raw {
-        session.append_text(&composed.message, SpecialTokens::AsText)?;
+    let system = args.task.system.as_deref();
+    let room = prompt_room(engine, &session, args.common.sampling.max_tokens, system)?;
+    let composed = composer.compose(engine, &request, &[], room)?;
+    if has_template {
+        append_turns(&mut session, system, &composed.message)?;
     } else {
-        append_message(&engine, &mut session, args.task.system.as_deref(), &composed.message)?;
+        append_plain(&mut session, args.raw, system, &composed.message)?;
     }
 
     let mut out = AnswerStream::stdout();
-    if out.is_colored() {
-        print_legend(&session.source_kinds());
-    }
     let answer = answer(&mut session, options, &mut out, interrupt)?;
     history.keep(&answer.tokens);
     match args.common.stats {
         StatsFormat::Text => stats::print(&answer, &composed.sources),
-        StatsFormat::Json => {
-            out.line(&stats::json(&engine, checkpoint.name(), &answer, &composed.sources))?
-        }
+        StatsFormat::Json => out.line(&stats::json(engine, checkpoint.name(), &answer, &composed))?,
         StatsFormat::Off => {}
+    }
+    if out.is_colored() && args.common.stats != StatsFormat::Off {
+        print_legend(&session.source_kinds());
     }
     Ok(answer.exit())
 }
 
-/// Puts the message into the session by the model's chat template, or as plain text where it has none.
-fn append_message(
-    engine: &Engine,
-    session: &mut Session,
-    system: Option<&str>,
-    message: &str,
-) -> Result<(), SessionError> {
-    if engine.tokenizer().chat_template().is_none() {
-        note("the model has no chat template: it continues the prompt as plain text");
-        let text = system.map_or_else(|| message.to_owned(), |system| format!("{system}\n\n{message}"));
-        return session.append_text(&text, SpecialTokens::AsText);
-    }
+/// The message as a turn of the model's chat template.
+fn append_turns(session: &mut Session, system: Option<&str>, message: &str) -> Result<(), SessionError> {
     if let Some(system) = system {
         session.append_turn(Role::System, system)?;
     }
     session.append_turn(Role::User, message)
+}
+
+/// The message as plain text that the model continues: as asked for, or because the model has no chat template.
+fn append_plain(
+    session: &mut Session,
+    is_asked_for: bool,
+    system: Option<&str>,
+    message: &str,
+) -> Result<(), SessionError> {
+    if !is_asked_for {
+        note("the model has no chat template: it continues the prompt as plain text");
+    }
+    let text = system.map_or_else(|| message.to_owned(), |system| format!("{system}\n\n{message}"));
+    session.append_text(&text, SpecialTokens::AsText)
 }

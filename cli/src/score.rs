@@ -1,4 +1,4 @@
-//! `refrain score`: how likely a model finds a text, and the logits behind it.
+//! `refrain score`: the log-probabilities of a text, its perplexity, and the logits.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -49,7 +49,7 @@ pub(crate) fn score(args: &ScoreArgs, interrupt: &Interrupt) -> Result<Exit, Fai
     Ok(Exit::Done)
 }
 
-/// Nothing is drafted while scoring, so nothing is measured for it.
+/// Skips the cost measurement of loading, because scoring does not draft.
 fn without_costs(options: EngineOptions) -> EngineOptions {
     let costs = refrain::internals::draft::CostProfile::from_measurements(&[(1, 1.0)]);
     EngineOptions { cost_profile: Some(costs), ..options }
@@ -62,7 +62,7 @@ fn input_text(input: &ScoreInput) -> Result<Option<String>, Failure> {
     }
 }
 
-/// A session that holds the text or the tokens, and just enough room for them.
+/// A session with the text or the tokens, and a context of exactly their length.
 fn scored_session(
     engine: &Engine,
     text: Option<&str>,
@@ -78,8 +78,8 @@ fn scored_session(
     }
     let (n_tokens, n_tokens_max) = (tokens.len(), engine.config().context_len);
     if n_tokens < 2 {
-        let problem = format!("the text has {n_tokens} tokens, and the first has no probability");
-        return Err(Failure::input(problem, "give at least two"));
+        let problem = format!("the text has {n_tokens} tokens, and the first token has no probability");
+        return Err(Failure::input(problem, "give at least two tokens"));
     }
     if n_tokens > n_tokens_max {
         let problem = format!("the text has {n_tokens} tokens, and the model's context {n_tokens_max}");
@@ -91,7 +91,7 @@ fn scored_session(
     Ok(session)
 }
 
-/// Scores, and writes each position's logits as they come: all of them together may outgrow the memory.
+/// Scores, and writes the logits of each position as they are computed: together they may exceed the memory.
 fn score_with_logits(
     engine: &Engine,
     session: &mut Session,
@@ -104,7 +104,7 @@ fn score_with_logits(
             format!("cannot write `{}`: {error} (check the folder and the disk)", path.display()),
         )
     };
-    // A file that is there is whole: it is written under another name first.
+    // Written under another name and renamed at the end, so that an existing file is always complete.
     let partial = partial_path(path);
     let result = (|| {
         let mut file = BufWriter::new(File::create(&partial).map_err(cannot)?);
@@ -123,7 +123,7 @@ fn score_with_logits(
         Ok(score)
     })();
     if result.is_err() {
-        // Best effort: the failure that is reported is the one that came first.
+        // Best effort: the first failure is the one that is reported.
         let _ = fs::remove_file(&partial);
     }
     result

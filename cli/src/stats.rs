@@ -1,4 +1,4 @@
-//! The statistics of an answer, as text for people and as JSON for programs.
+//! The statistics of an answer, as text and as JSON.
 
 use std::fmt::Write as _;
 
@@ -10,6 +10,8 @@ use serde::Serialize;
 
 use crate::answer::Answer;
 use crate::context::PassageSource;
+use crate::fit::LeftOut;
+use crate::prompt::Composed;
 use crate::terminal::{note, origin_style};
 
 /// Widest bar of the histogram, in characters: histogram lines stay within 60.
@@ -33,15 +35,17 @@ pub(crate) fn print_brief(answer: &Answer) {
 }
 
 /// Everything about an answer, as one line of JSON.
-pub(crate) fn json(engine: &Engine, model: &str, answer: &Answer, passages: &[PassageSource]) -> String {
+pub(crate) fn json(engine: &Engine, model: &str, answer: &Answer, composed: &Composed) -> String {
     #[derive(Serialize)]
     struct Report<'a> {
         model: &'a str,
         isa: String,
         threads: usize,
         passages: &'a [PassageSource],
+        left_out: &'a [LeftOut],
         text: &'a str,
         finish: FinishReason,
+        seed: Option<u64>,
         acceptance_length_mean: f64,
         prefill_tokens_per_s: f64,
         decode_tokens_per_s: f64,
@@ -53,9 +57,11 @@ pub(crate) fn json(engine: &Engine, model: &str, answer: &Answer, passages: &[Pa
         model,
         isa: format!("{isa:?}").to_lowercase(),
         threads,
-        passages,
+        passages: &composed.sources,
+        left_out: &composed.left_out,
         text: &answer.text,
         finish: answer.summary.finish,
+        seed: answer.summary.seed,
         acceptance_length_mean: stats.acceptance_length(),
         prefill_tokens_per_s: stats.prefill_tokens_per_s(),
         decode_tokens_per_s: stats.decode_tokens_per_s(),
@@ -81,9 +87,10 @@ fn write_summary(out: &mut String, summary: &Summary) -> std::fmt::Result {
         FinishReason::Cancelled => "Ctrl-C",
         _ => "another limit",
     };
+    let seed = summary.seed.map_or_else(String::new, |seed| format!(" · seed {seed}"));
     writeln!(
         out,
-        "{} tokens in {} steps · {:.2} tokens per step · {:.1} tokens/s · ended by {finish}",
+        "{} tokens in {} steps · {:.2} tokens per step · {:.1} tokens/s · ended by {finish}{seed}",
         stats.tokens,
         stats.steps,
         stats.acceptance_length(),
@@ -119,12 +126,12 @@ fn write_details(out: &mut String, stats: &Stats) -> std::fmt::Result {
     write_rejections(out, &stats.rejections)?;
     let reasons = [
         (off.disabled, "drafting is off"),
-        (off.output_end, "the output was about to end"),
-        (off.no_candidate, "nothing to draft from"),
-        (off.not_worth, "not worth its cost"),
-        (off.short_output, "too short an answer"),
-        (off.high_temperature, "too high a temperature"),
-        (off.low_memory, "too little memory on the system"),
+        (off.output_end, "one token from the end of the output"),
+        (off.no_candidate, "no candidate"),
+        (off.not_worth, "cost above the expected gain"),
+        (off.short_output, "answer too short"),
+        (off.high_temperature, "temperature too high"),
+        (off.low_memory, "too little memory available"),
         (off.below_floor, "acceptance below the floor"),
         (off.memory_pressure, "memory pressure"),
         (off.heat, "heat"),
@@ -136,11 +143,14 @@ fn write_details(out: &mut String, stats: &Stats) -> std::fmt::Result {
     }
     write_policy(out, &stats.policy)?;
     if let Some(LossyStats { top_p, replaced }) = stats.lossy {
-        writeln!(out, "LOSSY     {replaced} tokens are not the model's choice, but in its top-p {top_p}")?;
+        writeln!(
+            out,
+            "LOSSY     {replaced} tokens are draft tokens from the top-p {top_p} nucleus instead of the target's choice"
+        )?;
     }
     writeln!(
         out,
-        "prefill   {:.1} ms for {} tokens ({} more from the cache), {:.1} tokens/s; calibration {:.1} ms, sources learn them in {:.1} ms",
+        "prefill   {:.1} ms for {} tokens ({} more cached), {:.1} tokens/s; calibration {:.1} ms, draft sources {:.1} ms",
         time.prefill / 1e3,
         stats.prefilled_tokens,
         stats.cached_tokens,
@@ -160,11 +170,11 @@ fn write_details(out: &mut String, stats: &Stats) -> std::fmt::Result {
     stats.streaming.as_ref().map_or(Ok(()), |streaming| write_streaming(out, streaming))
 }
 
-/// What went on half-way.
+/// The rows that pruning kept.
 fn write_pruning(out: &mut String, pruning: &PruningStats, n_steps: usize) -> std::fmt::Result {
     writeln!(
         out,
-        "pruning   {} of {} rows went on{}: {} steps pruned, {} left whole, {} cut short; predictor {:.0} µs per step",
+        "pruning   {} of {} rows kept{}: {} steps pruned, {} not pruned, {} accepted less than without; predictor {:.0} µs per step",
         pruning.rows_kept,
         pruning.rows_before,
         percent(pruning.rows_kept, pruning.rows_before),
@@ -175,25 +185,25 @@ fn write_pruning(out: &mut String, pruning: &PruningStats, n_steps: usize) -> st
     )
 }
 
-/// What bounded the drafts that there were.
+/// The limits on drafts.
 fn write_policy(out: &mut String, policy: &PolicyStats) -> std::fmt::Result {
     let PolicyStats { heat_limited, memory_limited, memory_reports, floor_falls, rows_allowed } = policy;
     let counts = [
         (*heat_limited, "steps bounded by heat"),
         (*memory_limited, "steps bounded by memory pressure"),
-        (*memory_reports, "times memory was given back or taken up again"),
-        (*floor_falls, "times acceptance fell below the floor"),
+        (*memory_reports, "changes of memory pressure"),
+        (*floor_falls, "pauses by the acceptance floor"),
     ];
     let counts = counts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}"));
     let steps: usize = rows_allowed.iter().sum();
     let rows: usize = rows_allowed.iter().enumerate().map(|(rows, n_steps)| rows * n_steps).sum();
     let mean =
-        (steps > 0).then(|| format!("{:.1} rows a step at most, on average", rows as f64 / steps as f64));
+        (steps > 0).then(|| format!("a limit of {:.1} rows per step on average", rows as f64 / steps as f64));
     let parts: Vec<String> = counts.chain(mean).collect();
     if parts.is_empty() { Ok(()) } else { writeln!(out, "policy    {}", parts.join(", ")) }
 }
 
-/// What came from flash.
+/// The reads from flash.
 fn write_streaming(out: &mut String, streaming: &StreamingStats) -> std::fmt::Result {
     let StreamingStats { read_mode, memory, prefill, decode, bytes_per_token, bandwidth, overlap } =
         streaming;
@@ -201,50 +211,50 @@ fn write_streaming(out: &mut String, streaming: &StreamingStats) -> std::fmt::Re
         [memory.pinned_bytes as f64, memory.ring_bytes as f64, *bytes_per_token, *bandwidth].map(|b| b / 1e6);
     writeln!(
         out,
-        "memory    {pinned:.1} MB of weights stay ({} layers{}{}), {ring:.1} MB of buffers for the others",
+        "memory    {pinned:.1} MB of pinned weights ({} layers{}{}), {ring:.1} MB of buffers for the other layers",
         memory.n_pinned_layers,
         if memory.head_pinned { ", output matrix" } else { "" },
         if memory.embedding_pinned { ", embedding" } else { "" },
     )?;
     writeln!(
         out,
-        "flash     {per_token:.1} MB per token at {bandwidth:.0} MB/s by {read_mode}; waited {:.1} ms, {:.0} % of the reading overlapped",
+        "flash     {per_token:.1} MB per token at {bandwidth:.0} MB/s by {read_mode}; waited {:.1} ms, {:.0} % of the reads overlapped",
         decode.stall_us / 1e3,
         100.0 * overlap,
     )?;
     let [in_prefill, dropped] =
         [prefill.read_bytes, prefill.dropped_bytes + decode.dropped_bytes].map(|bytes| bytes as f64 / 1e6);
-    writeln!(out, "          {in_prefill:.1} MB in the prefill; {dropped:.1} MB read ahead and not used")
+    writeln!(out, "          {in_prefill:.1} MB in the prefill; {dropped:.1} MB read ahead and dropped")
 }
 
-/// What drafting with a model took, and why it ended, where it did.
+/// The cost of a draft source that computes, and the reason if it stopped drafting.
 fn write_computed(out: &mut String, computed: &Computed) -> std::fmt::Result {
     let Computed { passes, rows, time_us, off } = computed;
     writeln!(out, "          {passes} passes over {rows} rows in {:.1} ms", time_us / 1e3)?;
     match off {
-        Some(reason) => writeln!(out, "          it does not draft: {reason}"),
+        Some(reason) => writeln!(out, "          stopped drafting: {reason}"),
         None => Ok(()),
     }
 }
 
-/// Why drafts were left: what the answer went on with, beside the draft.
+/// Rejected drafts by the difference between draft and answer.
 fn write_rejections(out: &mut String, why: &Rejections) -> std::fmt::Result {
     let reasons = [
         (why.missing, "lacked a token"),
-        (why.synonym, "had another word"),
-        (why.redundant, "had tokens too many"),
-        (why.other, "went elsewhere"),
+        (why.synonym, "differed in one word"),
+        (why.redundant, "had extra tokens"),
+        (why.other, "differed otherwise"),
     ];
     let reasons = reasons.iter().filter(|(n_drafts, _)| *n_drafts > 0);
     let reasons: Vec<_> = reasons.map(|(n_drafts, reason)| format!("{n_drafts} {reason}")).collect();
-    if reasons.is_empty() { Ok(()) } else { writeln!(out, "left      drafts: {}", reasons.join(", ")) }
+    if reasons.is_empty() { Ok(()) } else { writeln!(out, "rejected  drafts: {}", reasons.join(", ")) }
 }
 
 /// Steps by acceptance length, one line for each length that occurred.
 fn write_histogram(out: &mut String, n_steps_by_len: &[usize]) -> std::fmt::Result {
     let most = n_steps_by_len.iter().copied().max().unwrap_or(0);
     for (len, &n_steps) in n_steps_by_len.iter().enumerate().filter(|(_, n_steps)| **n_steps > 0) {
-        // Rounded up, so that what occurred is seen.
+        // Rounded up, so that no bar is empty.
         let bar = "█".repeat((n_steps * BAR_WIDTH_MAX).div_ceil(most));
         writeln!(out, "steps of {len:>2} {bar} {n_steps}")?;
     }

@@ -1,5 +1,5 @@
-//! `refrain bench stream`: how near decoding from flash comes to the bandwidth of the disk, and what drafting is worth there; and
-//! `refrain bench pressure`: the memory that it takes.
+//! `refrain bench stream` compares streaming with the bandwidth of the disk and measures drafting there; `refrain bench pressure` checks
+//! its memory budget.
 
 use std::time::Duration;
 
@@ -9,9 +9,8 @@ use refrain_bench::sweep::{self, Sweep, SweepError};
 use refrain_bench::{Strategy, rows};
 
 use crate::args::{BenchPressureArgs, BenchStreamArgs, needs_draft_model};
-use crate::bench::{check_vocabulary, n_threads, open_tokenizer};
 use crate::failure::{Exit, Failure};
-use crate::load;
+use crate::load::{self, check_vocabulary, n_threads, open_tokenizer};
 use crate::progress::Progress;
 use crate::terminal::{AnswerStream, visible};
 
@@ -111,7 +110,7 @@ pub(crate) fn pressure(args: &BenchPressureArgs) -> Result<Exit, Failure> {
         return Ok(Exit::Done);
     }
     let held = format!("the process held {} bytes with a budget of {}", report.peak_bytes, report.budget);
-    Err(Failure::input(held, "64 MiB more than the budget are allowed"))
+    Err(Failure::input(held, "at most 64 MiB more than the budget are allowed"))
 }
 
 impl From<StreamBenchError> for Failure {
@@ -142,8 +141,8 @@ impl From<PressureBenchError> for Failure {
             PressureBenchError::Engine(error) => error.into(),
             PressureBenchError::Session(error) => error.into(),
             PressureBenchError::Generate(error) => error.into(),
-            PressureBenchError::NotStreamed { .. } => Self::usage(error, "give less with --memory"),
-            _ => Self::input(error, "this should not happen"),
+            PressureBenchError::NotStreamed { .. } => Self::usage(error, "lower --memory"),
+            _ => Self::input(error, "this is a fault of Refrain: please report it"),
         }
     }
 }

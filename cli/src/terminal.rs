@@ -1,4 +1,4 @@
-//! The answer on standard output: raw bytes into a pipe, coloured and harmless on a terminal.
+//! The answer on standard output: raw bytes into a pipe; on a terminal coloured, with control characters made visible.
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
@@ -7,15 +7,8 @@ use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use refrain::{Origin, SourceKind};
 
-use crate::args::Color;
-
 /// Applies `--color` to everything that is printed from now on.
-pub(crate) fn set_color(color: Color) {
-    let choice = match color {
-        Color::Auto => ColorChoice::Auto,
-        Color::Always => ColorChoice::Always,
-        Color::Never => ColorChoice::Never,
-    };
+pub(crate) fn set_color(choice: ColorChoice) {
     choice.write_global();
 }
 
@@ -23,7 +16,7 @@ pub(crate) fn set_color(color: Color) {
 pub(crate) struct AnswerStream {
     out: Box<dyn Write>,
     colored: bool,
-    /// Whether a terminal reads the text, so that control characters in it must not act.
+    /// Whether control characters are made visible, because a terminal reads the text.
     guarded: bool,
     at_line_start: bool,
 }
@@ -32,7 +25,7 @@ impl AnswerStream {
     pub(crate) fn stdout() -> Self {
         let choice = AutoStream::choice(&io::stdout());
         let colored = choice != ColorChoice::Never;
-        // The colour filter would also drop escape sequences that the model wrote; a pipe gets the text bit for bit.
+        // The colour filter would also drop escape sequences of the answer; a pipe receives the text unchanged.
         let out: Box<dyn Write> =
             if colored { Box::new(AutoStream::new(io::stdout(), choice)) } else { Box::new(io::stdout()) };
         Self { out, colored, guarded: colored || io::stdout().is_terminal(), at_line_start: true }
@@ -75,7 +68,7 @@ impl AnswerStream {
     }
 }
 
-/// The colour of a token by who proposed it; the target's own tokens are plain.
+/// The colour of a token by its draft source; tokens that no source drafted are plain. The only place that maps sources to colours.
 pub(crate) fn origin_style(origin: Origin) -> Style {
     match origin {
         Origin::Target => Style::new(),
@@ -96,24 +89,24 @@ fn source_color(kind: SourceKind) -> AnsiColor {
     }
 }
 
-/// One line that says what the colours mean.
+/// The legend of the colours: one line on standard error.
 pub(crate) fn print_legend(kinds: &[SourceKind]) {
     let drafted = kinds.iter().map(|&kind| {
         let style = origin_style(Origin::Draft(kind));
         format!("{style}{}{style:#}", kind.name())
     });
-    let shown: Vec<_> = std::iter::once("the model itself".to_owned()).chain(drafted).collect();
-    note(&format!("token from: {}", shown.join(" · ")));
+    let shown: Vec<_> = std::iter::once("not drafted".to_owned()).chain(drafted).collect();
+    note(&format!("colours   draft source of a token: {}", shown.join(" · ")));
 }
 
-/// A remark of the program on standard error, dimmed. Where that is closed, a remark is not worth failing for.
+/// A notice of the program on standard error, dimmed. A failure to write it is ignored.
 pub(crate) fn note(text: &str) {
     let dim = Style::new().dimmed();
     let _ = writeln!(anstream::stderr(), "{dim}{text}{dim:#}");
 }
 
-/// `text` with control characters replaced by visible signs, but for line ends and tabs: model files, notes and models
-/// are outside data, and must not move the cursor or rename the window.
+/// `text` with control characters other than line ends and tabs replaced by visible signs. Model files, notes and answers are outside
+/// data, which must not move the cursor or rename the window.
 pub(crate) fn visible(text: &str) -> Cow<'_, str> {
     let acts = |c: char| c.is_control() && c != '\n' && c != '\t';
     if !text.contains(acts) {

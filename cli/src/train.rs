@@ -1,6 +1,6 @@
-//! `refrain train`: learns from what a model says of the user's own text.
+//! `refrain train`: trains a predictor or a draft model from a target's predictions on the user's text.
 //!
-//! Training needs burn, which takes minutes to compile: it is in programs that are built with the feature `train`.
+//! Training needs burn, which takes minutes to compile, so it is behind the feature `train`.
 
 use crate::args::TrainArgs;
 use crate::failure::{Exit, Failure};
@@ -46,7 +46,7 @@ mod with_burn {
             return Err(Failure::usage(problem, "choose a layer of the model"));
         }
         let record = {
-            let progress = Progress::steps("asking the model");
+            let progress = Progress::steps("recording the target");
             let report = |done, total| progress.set(done as u64, total as u64);
             recorder.record(&passages, Some(layer_idx), args.text.positions, report)?
         };
@@ -66,7 +66,7 @@ mod with_burn {
                 }
             })?;
         println!(
-            "held out: at {} positions the first choice is the model's in {:.1} %; divergence {:.3} nats",
+            "held out: {} positions, {:.1} % with the target's first choice; divergence {:.3} nats",
             held_out.n_positions,
             100.0 * held_out.agreement,
             held_out.kl
@@ -100,7 +100,7 @@ mod with_burn {
             seed: args.text.seed,
         };
         let record = {
-            let progress = Progress::steps("asking the model");
+            let progress = Progress::steps("recording the target");
             let report = |done, total| progress.set(done as u64, total as u64);
             recorder.record(&passages, None, args.text.positions, report)?
         };
@@ -112,7 +112,7 @@ mod with_burn {
             }
         })?;
         println!(
-            "held out: at {} positions the first choice is the target's in {:.1} %; divergence {:.3} nats",
+            "held out: {} positions, {:.1} % with the target's first choice; divergence {:.3} nats",
             held_out.n_positions,
             100.0 * held_out.agreement,
             held_out.kl
@@ -122,7 +122,7 @@ mod with_burn {
         Ok(Exit::Done)
     }
 
-    /// The model, and the text in its tokens.
+    /// The target, and the passages of the text.
     fn read(model: &std::path::Path, args: &TextArgs) -> Result<(Recorder, Vec<Passage>), Failure> {
         let checkpoint = load::checkpoint(Some(model))?;
         let recorder = Recorder::open(&checkpoint, args.threads)?;

@@ -70,6 +70,28 @@ fn commands_are_obeyed() {
 }
 
 #[test]
+fn a_named_model_is_sampled_and_greedy_on_request() {
+    let model = repository("fixtures/target.gguf");
+    let seeds = |args: &[&str]| -> Vec<Value> {
+        let reports = reports(&[&["--model", arg(&model)], args].concat(), "hello\n/reset\nhello\n");
+        reports.iter().map(|report| report["seed"].clone()).collect()
+    };
+    let drawn = seeds(&[]);
+    assert!(drawn.iter().all(Value::is_u64) && drawn[0] != drawn[1], "a seed for each answer: {drawn:?}");
+    assert!(seeds(&["--temp", "0"]).iter().all(Value::is_null), "greedy");
+    assert!(reports(&[], "hello\n")[0]["seed"].is_null(), "the model inside the program is greedy");
+}
+
+#[test]
+fn the_legend_is_printed_once_and_only_with_colours() {
+    let legends =
+        |args: &[&str]| chat(args, "hello\nhello\n").stderr.matches("draft source of a token").count();
+    assert_eq!(legends(&["--color", "always"]), 1);
+    assert_eq!(legends(&[]), 0);
+    assert_eq!(legends(&["--color", "always", "--stats", "off"]), 0);
+}
+
+#[test]
 fn a_turn_that_does_not_fit_is_taken_back() {
     let long = "word ".repeat(5000);
     let ran = chat(&["--stats", "off", "--ctx", "200"], &format!("{long}\nhello\n"));

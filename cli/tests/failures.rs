@@ -4,15 +4,17 @@ mod support;
 
 use std::fs;
 
-use support::{arg, refrain, refrain_with};
+use support::{arg, refrain, refrain_with, repository};
 
 const USAGE: i32 = 2;
 const INPUT: i32 = 3;
 
 #[test]
 fn usage_errors_end_with_2() {
-    let cases: [(&[&str], &str); 14] = [
+    let cases: [(&[&str], &str); 16] = [
         (&["sing"], "sing"),
+        (&["run", "--dry-multiplier", "101", "hi"], "dry.multiplier"),
+        (&["run", "--dry-base", "2", "hi"], "--dry-multiplier"),
         (&["run", "--tempo", "1", "hi"], "--tempo"),
         (&["run", "--temp", "-1", "hi"], "temp"),
         (&["run", "--temp", "hot", "hi"], "hot"),
@@ -61,16 +63,35 @@ fn input_errors_end_with_3() {
 }
 
 #[test]
-fn a_text_that_does_not_fit_is_refused_with_both_numbers() {
-    let folder = tempfile::tempdir().unwrap();
-    let note = folder.path().join("long.md");
-    fs::write(&note, "A long note. ".repeat(2000)).unwrap();
-    let message = refrain(&["run", "--task", "summarize", "--context", arg(&note)]).refused(INPUT);
-    assert!(message.contains("tokens") && message.contains("--ctx"), "{message}");
-    // Without a task there is nothing to lay out, and the session refuses.
+fn a_request_that_does_not_fit_is_refused_with_both_numbers() {
     let long = "word ".repeat(5000);
+    let note = repository("fixtures/notes/project-preambon.md");
+    let args = ["run", "--task", "reply", "--context", arg(&note), long.as_str()];
+    let message = refrain(&args).refused(INPUT);
+    assert!(message.contains("the request has") && message.contains("--ctx"), "{message}");
+    // Notes of which not even the start fits.
+    let tight = ["run", "--ctx", "24", "--task", "summarize", "--context", arg(&note)];
+    let message = refrain(&tight).refused(INPUT);
+    assert!(message.contains("room for") && message.contains("--ctx"), "{message}");
+    // Without a task there is nothing to lay out, and the session refuses.
     let message = refrain_with(&["run", "-"], long.as_bytes()).refused(INPUT);
     assert!(message.contains("context"), "{message}");
+}
+
+#[test]
+fn a_chat_template_that_does_not_parse_is_refused_with_its_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("model.gguf");
+    let mut bytes = fs::read(repository("fixtures/target.gguf")).unwrap();
+    let at = bytes.windows(6).position(|part| part == b"{% for").expect("a template");
+    bytes[at + 3..at + 6].copy_from_slice(b"fro");
+    fs::write(&model, bytes).unwrap();
+    for command in [&["run", "hi"][..], &["chat"]] {
+        let message = refrain(&[command, &["--model", arg(&model)]].concat()).refused(INPUT);
+        assert!(message.contains("line 1") && message.contains("--raw"), "{message}");
+    }
+    let raw = ["run", "--raw", "--max-tokens", "4", "--model", arg(&model), "hi"];
+    refrain(&raw).done();
 }
 
 #[test]

@@ -26,7 +26,7 @@ fn gguf(version: u32, pairs: &[(&str, &str)]) -> Vec<u8> {
 fn a_model_is_shown_as_text_and_as_json() {
     let model = model();
     let text = refrain(&["inspect", arg(&model)]).done();
-    assert!(text.contains("GGUF v3") && text.contains("nothing: this model can be run"), "{text}");
+    assert!(text.contains("GGUF v3") && text.contains("nothing: this model runs"), "{text}");
     let json: Value = serde_json::from_str(&refrain(&["inspect", "--json", arg(&model)]).done()).unwrap();
     assert_eq!(json["architecture"], "llama");
     assert_eq!(json["unsupported"], Value::Array(Vec::new()));
@@ -54,7 +54,7 @@ fn bytes_without_a_token_are_named() {
     let file = folder.path().join("without.gguf");
     fs::write(&file, bytes).unwrap();
     let text = refrain(&["inspect", arg(&file)]).done();
-    assert!(text.contains("no tokens for the bytes 04") && text.contains("can be run"), "{text}");
+    assert!(text.contains("no tokens for the bytes 04") && text.contains("this model runs"), "{text}");
     let json: Value = serde_json::from_str(&refrain(&["inspect", "--json", arg(&file)]).done()).unwrap();
     assert_eq!(json["tokenizer"]["missing_bytes"], serde_json::json!([4]));
 }

@@ -42,7 +42,7 @@ fn a_profile_is_measured_shown_stored_and_used() {
     other_kv.done();
     fs::write(&path, "{").unwrap();
     let left_aside = refrain(&args);
-    assert!(left_aside.stderr.contains("the stored profile is left aside"), "{}", left_aside.stderr);
+    assert!(left_aside.stderr.contains("the stored profile is not used"), "{}", left_aside.stderr);
     assert_eq!(left_aside.done(), with_profile, "a profile changes no token");
 }
 

@@ -90,8 +90,13 @@ fn a_pipe_gets_plain_text_and_a_terminal_colours() {
     assert!(!plain.stdout.contains('\x1b') && !plain.stderr.contains('\x1b'));
     assert!(plain.stderr.contains("tokens per step"), "statistics by default: {}", plain.stderr);
 
+    assert!(!plain.stderr.contains("colours"), "a legend of no colours: {}", plain.stderr);
+
     let colored = refrain(&[&args[..], &["--color", "always"]].concat());
-    assert!(colored.stderr.contains("token from: "), "a legend: {}", colored.stderr);
+    assert_eq!(colored.stderr.matches("draft source of a token").count(), 1, "{}", colored.stderr);
+    assert!(colored.stderr.contains("\x1b[32mcontext\x1b"), "the legend is coloured: {:?}", colored.stderr);
+    let silent = refrain(&[&args[..], &["--color", "always", "--stats", "off"]].concat());
+    assert!(!silent.stderr.contains("colours"), "no statistics, no legend: {}", silent.stderr);
     assert!(colored.stdout.contains("\x1b[32m"), "green for the context: {:?}", colored.stdout);
     assert_eq!(without_colors(&colored.stdout), plain.stdout);
 
@@ -99,6 +104,108 @@ fn a_pipe_gets_plain_text_and_a_terminal_colours() {
     assert!(forced.stdout.contains(&0x1b));
     let refused = command(&args).env("CLICOLOR_FORCE", "1").env("NO_COLOR", "1").output().unwrap();
     assert!(!refused.stdout.contains(&0x1b));
+}
+
+#[test]
+fn notes_that_do_not_fit_are_left_out_with_a_notice() {
+    // All notes have several times the tokens of the context.
+    for args in [
+        &["--task", "summarize", "--context", &notes(), "--ctx", "200"][..],
+        &["--task", "ui", "--context", &notes(), "--ctx", "200", "Reply"],
+        &["--task", "answer", "--context", &notes(), "--ctx", "200", "--passages", "14", QUESTION],
+        &["--task", "reply", "--context", &notes(), "--ctx", "200", "--passages", "14", "Accept."],
+    ] {
+        let mut all = vec!["run", "--stats", "json", "--max-tokens", "30"];
+        all.extend(args);
+        let ran = refrain(&all);
+        assert!(ran.stderr.contains("left out, because the context has room for"), "{}", ran.stderr);
+        let stdout = ran.done();
+        let (_, json) = stdout.trim_end().rsplit_once('\n').expect("text, then one line of JSON");
+        let report: Value = serde_json::from_str(json).expect("JSON");
+        let list = |name: &str| report[name].as_array().unwrap().clone();
+        assert!(!list("passages").is_empty() && !list("left_out").is_empty(), "{report}");
+        assert!(list("left_out").iter().all(|left| left["tokens"].as_u64().unwrap() > 0), "{report}");
+        assert_ne!(report["finish"], "context_full", "the answer has its room: {report}");
+    }
+}
+
+#[test]
+fn summaries_show_notes_in_the_order_of_their_files() {
+    let ran = refrain(&[
+        "run",
+        "--task",
+        "summarize",
+        "--context",
+        &notes(),
+        "--stats",
+        "json",
+        "--max-tokens",
+        "8",
+    ]);
+    let stdout = ran.done();
+    let (_, json) = stdout.trim_end().rsplit_once('\n').expect("text, then one line of JSON");
+    let report: Value = serde_json::from_str(json).expect("JSON");
+    let paths = |name: &str| -> Vec<String> {
+        let list = report[name].as_array().unwrap().iter();
+        list.map(|place| place["path"].as_str().unwrap().to_owned()).collect()
+    };
+    let all = [paths("passages"), paths("left_out")].concat();
+    assert!(all.is_sorted() && all.len() >= 14, "{all:?}");
+}
+
+#[test]
+fn a_long_line_is_cut_at_a_word() {
+    let folder = tempfile::tempdir().unwrap();
+    let note = folder.path().join("long.md");
+    std::fs::write(&note, "A long note. ".repeat(2000)).unwrap();
+    let ran = refrain(&["run", "--task", "summarize", "--context", arg(&note), "--max-tokens", "8"]);
+    assert!(ran.stderr.contains("the rest of "), "{}", ran.stderr);
+    ran.done();
+}
+
+#[test]
+fn a_drawn_seed_is_reported_and_repeats_the_answer() {
+    let sampled = ["--temp", "1.5", "--max-tokens", "24", "--ignore-eos", "Tell me about the garden."];
+    let (first, report) = run_json(&sampled);
+    let seed = report["seed"].as_u64().expect("a seed").to_string();
+    assert_eq!(run_json(&[&sampled[..], &["--seed", &seed]].concat()).0, first);
+    let others = [0, 1].map(|_| run_json(&sampled).0);
+    assert!(others.iter().any(|other| *other != first), "without a seed another answer");
+    let shown = refrain(&[&["run", "--seed", "41"], &sampled[..]].concat());
+    assert!(shown.stderr.contains("seed 41"), "{}", shown.stderr);
+    let (_, greedy) = run_json(&["--max-tokens", "4", "hello"]);
+    assert!(greedy["seed"].is_null(), "{greedy}");
+}
+
+#[test]
+fn dry_changes_repetitions_and_is_the_same_inside_drafts() {
+    let args = ["--max-tokens", "60", "--ignore-eos", "--dry-multiplier", "2", "again and again and again"];
+    let (plain, _) = run_json(&[&args[..], &["--draft", "off"]].concat());
+    let (drafted, _) = run_json(&args);
+    assert_eq!(drafted, plain);
+    let (without, _) = run_json(&["--max-tokens", "60", "--ignore-eos", "again and again and again"]);
+    assert_ne!(without, plain);
+}
+
+#[cfg(unix)]
+#[test]
+fn names_need_not_be_utf_8() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &[u8]| folder.path().join(OsStr::from_bytes(name));
+    let (note, request, model) = (path(b"n\xffte.md"), path(b"r\xff.txt"), path(b"m\xff.gguf"));
+    std::fs::copy(repository("fixtures/notes/project-preambon.md"), &note).unwrap();
+    std::fs::write(&request, QUESTION).unwrap();
+    std::fs::copy(repository("fixtures/target.gguf"), &model).unwrap();
+    std::fs::copy(repository("fixtures/draft.gguf"), path(b"d\xff.gguf")).unwrap();
+    std::fs::copy(repository("fixtures/target.predictor"), path(b"p\xff")).unwrap();
+    let mut program = command(&["run", "--stats", "json", "--max-tokens", "4", "--context"]);
+    program.arg(&note).arg("--file").arg(&request).arg("--model").arg(&model);
+    program.arg("--draft").arg(path(b"d\xff.gguf")).arg("--pruning").arg(path(b"p\xff"));
+    let output = program.stdin(std::process::Stdio::null()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 fn without_colors(text: &str) -> String {

@@ -21,7 +21,7 @@ fn engine() -> Engine {
 }
 
 fn samplings() -> [Sampling; 2] {
-    [Sampling::default(), Sampling { temperature: 0.8, top_p: 0.95, seed: 5, ..Sampling::default() }]
+    [Sampling::default(), Sampling { temperature: 0.8, top_p: 0.95, seed: Some(5), ..Sampling::default() }]
 }
 
 fn plain() -> SessionOptions {

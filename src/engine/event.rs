@@ -49,6 +49,9 @@ pub struct Summary {
     /// Held-back text that belongs to the output: the start of a possible stop string, or of a character. Empty unless the
     /// generation was cancelled.
     pub text: String,
+    /// The seed of the random numbers: the given one, or the drawn one. The same seed repeats the output. `None` at
+    /// temperature 0.
+    pub seed: Option<u64>,
     /// Counts and times.
     pub stats: Stats,
 }

@@ -20,7 +20,7 @@ use crate::model::packed::ModelIdentity;
 use crate::model::streamed::Streamed;
 use crate::model::transformer::Compute;
 use crate::model::weights::LoadOptions;
-use crate::model::{Checkpoint, Model, ModelConfig};
+use crate::model::{Checkpoint, GenerationDefaults, Model, ModelConfig};
 use crate::profile::{MachineProfile, ProfileError, ProfileKey, ProfileOptions};
 use crate::pruning::{Predictor, PredictorError};
 use crate::schedule::SwitchTimes;
@@ -70,7 +70,7 @@ impl Engine {
         if n_threads == 0 || n_threads > THREADS_MAX {
             return Err(EngineError::Threads { given: n_threads, max: THREADS_MAX });
         }
-        let tokenizer = checkpoint.tokenizer()?;
+        let (tokenizer, generation_defaults) = checkpoint.tokenizer_and_defaults()?;
         let EngineOptions { quantize, packed_access, graph_memory_max, ref streaming, .. } = options;
         let streaming = streaming.as_ref();
         let load = LoadOptions { quantize, packed_access, graph_memory_max, streaming, progress };
@@ -105,6 +105,7 @@ impl Engine {
         let shared = Shared {
             model,
             tokenizer,
+            generation_defaults,
             kernels,
             pool,
             draft_model: Mutex::new(None),
@@ -194,6 +195,12 @@ impl Engine {
     /// The model's tokenizer.
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.shared.tokenizer
+    }
+
+    /// The options of generation that the model's authors state: see
+    /// [`Sampling::with_model_defaults`](crate::Sampling::with_model_defaults).
+    pub fn generation_defaults(&self) -> &GenerationDefaults {
+        &self.shared.generation_defaults
     }
 
     /// Earlier responses of this process, by namespace.

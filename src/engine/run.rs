@@ -16,6 +16,8 @@ use crate::verify::{LogitsProcessor, Sampler, Walk};
 pub(super) struct Run {
     pub(super) cancel: CancelToken,
     pub(super) sampler: Sampler,
+    /// The seed of the random numbers; `None` at temperature 0.
+    pub(super) seed: Option<u64>,
     pub(super) processors: Vec<Box<dyn LogitsProcessor>>,
     pub(super) output: Output,
     pub(super) projection: Projection,

@@ -6,9 +6,9 @@ use crate::draft::{CostCorrection, CostProfile, HistoryStore, ReliabilityTable};
 use crate::draft_model::DraftModel;
 use crate::engine::policy::Device;
 use crate::kernels::{Kernels, Pool};
-use crate::model::Model;
 use crate::model::streamed::Streamed;
 use crate::model::transformer::Compute;
+use crate::model::{GenerationDefaults, Model};
 use crate::profile::{MachineProfile, ProfileMismatch};
 use crate::pruning::Predictor;
 use crate::stream::Flow;
@@ -18,6 +18,7 @@ use crate::tokenizer::Tokenizer;
 pub(crate) struct Shared {
     pub(crate) model: Model,
     pub(crate) tokenizer: Tokenizer,
+    pub(super) generation_defaults: GenerationDefaults,
     pub(crate) kernels: Kernels,
     pub(crate) pool: Arc<Pool>,
     /// What sessions that are started from now on draft with, besides their texts.

@@ -13,6 +13,7 @@
 pub mod batch;
 pub mod checkpoint;
 pub mod config;
+mod generation_defaults;
 pub mod gguf;
 pub mod graphs;
 pub mod hf;
@@ -31,6 +32,7 @@ pub use crate::stream::ReadMode;
 pub use batch::{Batch, PREFILL_CHUNK_MAX};
 pub use checkpoint::Checkpoint;
 pub use config::ModelConfig;
+pub use generation_defaults::GenerationDefaults;
 pub use kv_cache::KvCache;
 pub use rows::Interlude;
 pub use shortlist::Shortlist;

@@ -318,7 +318,7 @@ pub fn samplings() -> [Sampling; 2] {
         presence_penalty: 0.1,
         penalty_window: 16,
         logit_bias: vec![(TokenId(101), 0.5)],
-        seed: 11,
+        seed: Some(11),
         ..Sampling::default()
     };
     [Sampling::default(), sampled]

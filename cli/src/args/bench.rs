@@ -20,31 +20,29 @@ pub(crate) struct BenchArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
-    /// Replay recorded responses, as if the model had said them, and count what drafts get right.
+    /// Replay recorded responses as the output of a model, and count the accepted draft tokens.
     ///
-    /// A row is a JSON object on a line of its own, with `id`, `task`, `prompt` and `response`, and perhaps `subtask`,
-    /// `context` (a string or a list: the passages) and `session` (rows of one follow one another: earlier responses are
-    /// history).
+    /// A row is a JSON object on one line with `id`, `task`, `prompt` and `response`. Optional fields are `subtask`, `context` (the
+    /// passages: a string or a list) and `session` (rows of one session follow one another, and earlier responses are history).
     Replay(ReplayArgs),
-    /// Let a model answer with one part of drafting more at a time: what history, calibration and reuse are worth.
+    /// Measure the parts of drafting one by one: a model answers with history, calibration and reuse added in turn.
     ///
     /// Rows are those of `replay`; the prompt is the user's message, and the response is not used. `fixtures/rows.jsonl` of the
-    /// repository has rows for the model inside this program. With --draft the parts are those of drafting with a model:
-    /// retrieval, the draft model, both, and the published rules that draft with one. With --pruning they are those of pruning, over
-    /// what the texts draft, and --draft if it is given.
+    /// repository has rows for the model inside this program. With --draft the arms are retrieval, the draft model, both, and the
+    /// published rules that use a draft model. With --pruning the arms are those of pruning, with --draft if it is given.
     Ablate(AblateArgs),
-    /// What cutting verification batches down half-way saves at a model's true shape; its weights may be random.
+    /// Measure the time that pruning verification batches half-way saves at a model's shape. The weights may be random.
     Pruning(BenchPruningArgs),
-    /// Fit the reliability table and the constants of drafting to the even rows, and report on the odd ones.
+    /// Fit the reliability table and the constants of drafting to the even rows, and evaluate them on the odd rows.
     Tune(TuneArgs),
-    /// What changing static graphs adds to a prefill: synchronous, asynchronous and progressive switching, measured on a
-    /// folder of graphs and simulated, or simulated from given times.
+    /// Measure the time that switching static graphs adds to a prefill: synchronous, asynchronous and progressive switching, on a
+    /// folder of graphs or simulated from given times.
     Graphs(BenchGraphsArgs),
-    /// How near streaming comes to the bandwidth of the disk: decoding without drafts at several shares of pinned layers, in turns
-    /// with plain sequential reads of the same file. With --replay: what drafting is worth there.
+    /// Compare streaming with the bandwidth of the disk: plain decoding at several shares of pinned layers, alternating with sequential
+    /// reads of the same file. With --replay, measure drafting there.
     Stream(BenchStreamArgs),
-    /// Decode from flash at a memory budget while memory is asked back again and again; fails where the process held more than the
-    /// budget and 64 MiB, or an answer was not the same.
+    /// Decode from flash at a memory budget under repeated memory pressure. Fails if the process holds more than the budget and 64 MiB,
+    /// or if an answer changes.
     Pressure(BenchPressureArgs),
 }
 
@@ -52,16 +50,16 @@ pub(crate) enum BenchCommand {
 pub(crate) struct BenchPressureArgs {
     /// A packed file, larger than the budget.
     pub(crate) model: PathBuf,
-    /// Bytes that the process is to hold.
+    /// Memory budget of the process.
     #[arg(long, value_name = "BYTES", value_parser = super::streaming::bytes, default_value = "1GiB")]
     pub(crate) memory: u64,
-    /// How long, in seconds.
+    /// Duration in seconds.
     #[arg(long, value_name = "N", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) seconds: u64,
-    /// Reports of memory pressure in that time.
+    /// Number of memory pressure reports in that time.
     #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) reports: u32,
-    /// Tokens of an answer.
+    /// Tokens per answer.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) tokens: u32,
     /// Threads of the forward pass [default: the physical performance cores].
@@ -74,15 +72,15 @@ pub(crate) struct BenchPressureArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct BenchPruningArgs {
-    /// A GGUF file, a Hugging Face folder, or a packed file. Nothing else should run meanwhile.
+    /// A GGUF file, a Hugging Face folder, or a packed file. Nothing else should run during the measurement.
     pub(crate) model: PathBuf,
     /// Rows of the batches.
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [8, 16, 32, 64], value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) rows: Vec<u32>,
-    /// Rows that go on, in percent.
+    /// Share of rows that are kept, in percent.
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) kept: u32,
-    /// The layer before which batches are cut down [default: the middle one].
+    /// The layer before which batches are pruned [default: the middle one].
     #[arg(long, value_name = "N")]
     pub(crate) layer: Option<usize>,
     /// Rank of the predictor.
@@ -91,10 +89,10 @@ pub(crate) struct BenchPruningArgs {
     /// Tokens of the predictor's shadow pool.
     #[arg(long, value_name = "N", default_value_t = 1024)]
     pub(crate) shadow_pool: usize,
-    /// Tokens before the batch.
+    /// Context length before the batch.
     #[arg(long, value_name = "N", default_value_t = 512)]
     pub(crate) context: usize,
-    /// Passes of each kind; the median counts.
+    /// Number of passes of each kind; the median is reported.
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
     /// Threads of the forward pass [default: the cores of this machine].
@@ -107,41 +105,41 @@ pub(crate) struct BenchPruningArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct BenchStreamArgs {
-    /// A packed file. Nothing else should run meanwhile.
+    /// A packed file. Nothing else should run during the measurement.
     pub(crate) model: PathBuf,
     /// Shares of the layers that stay in memory, in percent.
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [0, 25, 50, 75, 100], value_parser = clap::value_parser!(u32).range(0..=100))]
     pub(crate) pinned: Vec<u32>,
-    /// Tokens that are decoded at each share in a round, 2 or more.
+    /// Tokens decoded at each share in a round, 2 or more.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(2..=10_000))]
     pub(crate) tokens: u32,
-    /// Rows of the verification batch whose cost is measured beside that of one row.
+    /// Rows of the verification batch that is compared with a single row.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(2..=64))]
     pub(crate) rows: u32,
-    /// Rounds; the median counts.
+    /// Number of rounds; the median is reported.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
-    /// Model a slower disk, of so many bytes per second; the sequential reads go through it as well.
+    /// Limit all reads to BYTES per second, to model a slower disk.
     #[arg(long, value_name = "BYTES", value_parser = super::streaming::bytes)]
     pub(crate) flash_bandwidth: Option<u64>,
-    /// Replay these rows (JSON Lines) instead, at each share of pinned layers and each of --lengths, by each of --strategy beside
-    /// plain decoding.
+    /// Replay these rows (JSON Lines) instead, for each share of pinned layers, each of --lengths and each of --strategy, against plain
+    /// decoding.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub(crate) replay: Vec<PathBuf>,
-    /// With --replay: output tokens; rows with fewer are left out of that length [default: whole responses].
+    /// With --replay: numbers of output tokens; shorter responses are left out [default: whole responses].
     #[arg(long, value_name = "N,…", value_delimiter = ',', requires = "replay", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) lengths: Vec<u32>,
-    /// With --replay: what drafts; see `bench replay` [default: refrain; with --draft also retrieval, draft-model, chain:8 and
+    /// With --replay: drafting strategies, as in `bench replay` [default: refrain; with --draft also retrieval, draft-model, chain:8 and
     /// edgellm].
     #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "replay")]
     pub(crate) strategy: Vec<Strategy>,
-    /// With --replay: a smaller model that drafts, with the same vocabulary; `fixture`: the one inside this program.
+    /// With --replay: a draft model with the same vocabulary; `fixture` is the one inside this program.
     #[arg(long, value_name = "fixture|PATH", requires = "replay")]
     pub(crate) draft: Option<DraftModelArg>,
     /// With --replay: a tokenizer.json, a GGUF file or a Hugging Face folder [default: the model's].
     #[arg(long, value_name = "PATH", requires = "replay")]
     pub(crate) tokenizer: Option<PathBuf>,
-    /// With --replay: rows of each task at each length at most.
+    /// With --replay: maximum number of rows of each task at each length.
     #[arg(long, value_name = "N", default_value_t = 2, requires = "replay")]
     pub(crate) task_rows: usize,
     /// Threads of the forward pass [default: the physical performance cores].
@@ -154,15 +152,15 @@ pub(crate) struct BenchStreamArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct BenchGraphsArgs {
-    /// A folder that `refrain graphs` has written. Nothing else should run meanwhile.
+    /// A folder written by `refrain graphs`. Nothing else should run during the measurement.
     pub(crate) folder: Option<PathBuf>,
-    /// Simulate from the times in this file (JSON, as in a folder's times.json) instead.
+    /// Simulate from the times in this file (JSON, as a folder's times.json) instead.
     #[arg(long, value_name = "FILE", conflicts_with = "folder")]
     pub(crate) times: Option<PathBuf>,
-    /// Prompt tokens that are prefilled.
+    /// Length of the prompt in tokens.
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) tokens: u32,
-    /// Measured runs of each way.
+    /// Number of measured runs of each way of switching.
     #[arg(long, value_name = "N", default_value_t = 9)]
     pub(crate) rounds: usize,
     /// Threads of the forward pass [default: the physical performance cores].
@@ -177,39 +175,38 @@ pub(crate) struct BenchGraphsArgs {
 pub(crate) struct ReplayArgs {
     #[command(flatten)]
     pub(crate) rows_args: RowsArgs,
-    /// What drafts: refrain, plain, pld, sam, sam-recycle, sam-only, suffix, recycle, always-right, always-wrong; with --draft
-    /// also retrieval and draft-model (one half of refrain), chain:N, specinfer, opt-tree, edgellm [default: all; with --draft
-    /// those that concern it].
+    /// Drafting strategies: refrain, plain, pld, sam, sam-recycle, sam-only, suffix, recycle, always-right, always-wrong; with --draft
+    /// also retrieval and draft-model (one half of refrain), chain:N, specinfer, opt-tree, edgellm [default: all; with --draft those
+    /// that use a draft model].
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) strategy: Vec<Strategy>,
-    /// What may be drafted from: prompt, history (and earlier responses of the session), passages (both, and the
-    /// passages as a source of their own).
+    /// Texts to draft from: prompt; history (prompt and earlier responses of the session); passages (both, and the passages as a source
+    /// of their own).
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "passages")]
     pub(crate) sources: Vec<Sources>,
-    /// Rows of a verification batch at most.
+    /// Maximum rows of a verification batch.
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [8, 16, 32])]
     pub(crate) rows: Vec<usize>,
-    /// What a batch costs: what `refrain profile` has written, or a JSON list of [rows, microseconds]. Without it rows are
-    /// free.
+    /// Cost of a verification batch: a file written by `refrain profile`, or a JSON list of [rows, microseconds] [default: rows are
+    /// free].
     #[arg(long, value_name = "FILE")]
     pub(crate) profile: Option<PathBuf>,
-    /// Forget after every row what drafts were worth.
+    /// Reset the reliability table after every row.
     #[arg(long)]
     pub(crate) fresh: bool,
-    /// Run this model: everything is computed and timed, while the walk follows the recorded tokens. Rows that do not fit
-    /// its context are left out; of --rows and --sources the first values count. Rows become tokens by the model's own
-    /// tokenizer, or by --tokenizer where it has none worth the name.
+    /// Run this model: everything is computed and timed, but the walk follows the recorded tokens. Rows that do not fit the context are
+    /// left out. Only the first values of --rows and --sources are used. Rows are encoded by the model's tokenizer, or by --tokenizer.
     #[arg(long, value_name = "PATH", conflicts_with_all = ["profile", "fresh"])]
     pub(crate) model: Option<PathBuf>,
-    /// With --model: a smaller model that drafts, with the same vocabulary; `fixture`: the one inside this program.
+    /// With --model: a draft model with the same vocabulary; `fixture` is the one inside this program.
     #[arg(long, value_name = "fixture|PATH", requires = "model")]
     pub(crate) draft: Option<DraftModelArg>,
-    /// With --model: which rows of a batch are projected onto the vocabulary.
+    /// With --model: the rows of a batch that are projected onto the vocabulary.
     #[arg(long, value_enum, default_value_t = ProjectionArg::OnDemand, requires = "model")]
     pub(crate) projection: ProjectionArg,
     #[command(flatten)]
     pub(crate) streaming: StreamingArgs,
-    /// With --model: rows of each subtask at most.
+    /// With --model: maximum number of rows of each subtask.
     #[arg(long, value_name = "N", default_value_t = 5, requires = "model")]
     pub(crate) model_rows: usize,
     /// Also write every cell as a line of CSV.
@@ -218,19 +215,19 @@ pub(crate) struct ReplayArgs {
     /// Also write the plots, as SVG files, into this folder.
     #[arg(long, value_name = "FOLDER")]
     pub(crate) plots: Option<PathBuf>,
-    /// Also write one page with all of it, and with rows coloured by who drafted each token.
+    /// Also write an HTML page with tables, plots, and rows whose tokens are coloured by draft source.
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
-    /// Rows of each subtask on that page.
+    /// Rows of each subtask on the HTML page.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) html_rows: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ProjectionArg {
-    /// Those that the walk asks for, in waves.
+    /// The rows that the walk visits, in waves.
     OnDemand,
-    /// All of them.
+    /// All rows.
     Eager,
 }
 
@@ -242,7 +239,7 @@ impl ProjectionArg {
         }
     }
 
-    /// How a report says it.
+    /// The adverb of the report.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::OnDemand => "on demand",
@@ -258,29 +255,29 @@ pub(crate) struct AblateArgs {
     pub(crate) files: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
-    /// A smaller model that drafts, with the same vocabulary; `fixture`: the one for the model inside this program.
+    /// A draft model with the same vocabulary; `fixture` is the one inside this program.
     #[arg(long, value_name = "fixture|PATH")]
     pub(crate) draft: Option<DraftModelArg>,
-    /// Prune by this predictor, or by `fixture`, the one for the model inside this program.
+    /// Prune by this predictor; `fixture` is the one inside this program.
     #[arg(long, value_name = "fixture|PATH")]
     pub(crate) pruning: Option<PruningArg>,
-    /// With --pruning: nodes of at least this chance go on.
+    /// With --pruning: nodes with at least this predicted probability are kept.
     #[arg(long, value_name = "P", default_value_t = PruningConfig::default().threshold, requires = "pruning")]
     pub(crate) pruning_threshold: f32,
-    /// Rows of a verification batch at most.
+    /// Maximum rows of a verification batch.
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub(crate) rows: usize,
-    /// Fill every batch, as if rows cost nothing: acceptance lengths then do not depend on the machine. Without it each step
-    /// drafts what pays here.
+    /// Fill every batch as if rows were free, so that acceptance lengths do not depend on the machine [default: draft by the measured
+    /// cost of rows].
     #[arg(long)]
     pub(crate) free_rows: bool,
-    /// Output tokens of an answer at most.
+    /// Maximum number of output tokens.
     #[arg(long, value_name = "N", default_value_t = 160)]
     pub(crate) max_tokens: usize,
-    /// Rows of each task at most [default: all].
+    /// Maximum number of rows of each task [default: all].
     #[arg(long, value_name = "N")]
     pub(crate) task_rows: Option<usize>,
-    /// What is kept of rejected drafts.
+    /// The reuse of rejected drafts.
     #[command(flatten)]
     pub(crate) reuse: ReuseArgs,
 }
@@ -292,8 +289,8 @@ pub(crate) struct TuneArgs {
     /// Rows of a verification batch while fitting.
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub(crate) rows: usize,
-    /// What a batch costs: what `refrain profile` has written, or a JSON list of [rows, microseconds]. Without it rows are
-    /// free.
+    /// Cost of a verification batch: a file written by `refrain profile`, or a JSON list of [rows, microseconds] [default: rows are
+    /// free].
     #[arg(long, value_name = "FILE")]
     pub(crate) profile: Option<PathBuf>,
     /// Write the fitted constants as Rust, for `src/draft/fitted.rs`.
@@ -310,7 +307,7 @@ pub(crate) struct RowsArgs {
     /// A tokenizer.json, a GGUF file or a Hugging Face folder [default: the model inside this program].
     #[arg(long, value_name = "PATH")]
     pub(crate) tokenizer: Option<PathBuf>,
-    /// Rows to measure; the others are history only.
+    /// The measured rows; the others are history only.
     #[arg(long, value_enum, default_value_t = HalfArg::All)]
     pub(crate) half: HalfArg,
     /// Threads [default: the cores of this machine].
@@ -320,7 +317,10 @@ pub(crate) struct RowsArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum HalfArg {
+    /// Every row.
     All,
+    /// Rows with even numbers.
     Even,
+    /// Rows with odd numbers.
     Odd,
 }

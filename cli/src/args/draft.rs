@@ -1,8 +1,7 @@
-//! The options that say what drafts.
+//! The options that choose the draft sources.
 
-use std::convert::Infallible;
+use std::ffi::OsString;
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use clap::Args;
 use refrain::{Drafting, PruningConfig, SessionOptions};
@@ -13,21 +12,20 @@ use crate::failure::Failure;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Session")]
 pub(crate) struct DraftArgs {
-    /// What drafts besides the text: `auto` (nothing, and drafts wherever it pays), `off` (plain decoding), or the path of a
-    /// smaller model with the same vocabulary, which drafts too where that pays; `fixture` is the one for the model inside this
-    /// program. Never changes the output.
-    #[arg(long, value_name = "auto|off|fixture|PATH", default_value = "auto", value_parser = parse_draft)]
+    /// Drafting: `auto` (from text, wherever it saves time), `off` (plain decoding), or the path of a draft model with the same
+    /// vocabulary, which drafts in addition; `fixture` is the draft model for the model inside this program. Never changes the output.
+    #[arg(long, value_name = "auto|off|fixture|PATH", default_value = "auto")]
     pub(crate) draft: DraftArg,
-    /// What drafts instead: retrieval or draft-model (one half of refrain), plain, or a published rule to compare with: pld, sam,
+    /// The drafting strategy: refrain; one half of it (retrieval, draft-model); plain; or a published rule for comparison: pld, sam,
     /// sam-recycle, sam-only, suffix, recycle, and with a draft model chain:N, specinfer, opt-tree, edgellm. Never changes the
     /// output.
     #[arg(long, value_name = "NAME", default_value_t = Strategy::Refrain, value_parser = parse_strategy)]
     pub(crate) strategy: Strategy,
-    /// Prune drafts half-way through the model by what this predictor says of them: a file of `refrain train predictor`, or
+    /// Prune verification batches half-way through the layers by this predictor: a file written by `refrain train predictor`, or
     /// `fixture` for the model inside this program. Never changes the output.
     #[arg(long, value_name = "fixture|PATH")]
     pub(crate) pruning: Option<PruningArg>,
-    /// With --pruning: drafts that have at least this chance go on.
+    /// With --pruning: nodes with at least this predicted probability are kept.
     #[arg(long, value_name = "P", default_value_t = PruningConfig::default().threshold, requires = "pruning")]
     pub(crate) pruning_threshold: f32,
 }
@@ -41,22 +39,20 @@ pub(crate) enum PruningArg {
     Path(PathBuf),
 }
 
-impl FromStr for PruningArg {
-    type Err = Infallible;
-
-    fn from_str(name: &str) -> Result<Self, Infallible> {
-        Ok(if name == "fixture" { Self::Fixture } else { Self::Path(name.into()) })
+impl From<OsString> for PruningArg {
+    fn from(name: OsString) -> Self {
+        if name == "fixture" { Self::Fixture } else { Self::Path(name.into()) }
     }
 }
 
-/// What `--draft` asks for.
+/// The value of `--draft`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum DraftArg {
-    /// The text.
+    /// Drafting from text.
     Auto,
-    /// Nothing.
+    /// Plain decoding.
     Off,
-    /// The text and a model.
+    /// Drafting from text and with a model.
     Model(DraftModelArg),
 }
 
@@ -69,23 +65,23 @@ pub(crate) enum DraftModelArg {
     Path(PathBuf),
 }
 
-impl FromStr for DraftModelArg {
-    type Err = Infallible;
-
-    fn from_str(name: &str) -> Result<Self, Infallible> {
-        Ok(if name == "fixture" { Self::Fixture } else { Self::Path(name.into()) })
+impl From<OsString> for DraftModelArg {
+    fn from(name: OsString) -> Self {
+        if name == "fixture" { Self::Fixture } else { Self::Path(name.into()) }
     }
 }
 
-fn parse_draft(name: &str) -> Result<DraftArg, Infallible> {
-    match name {
-        "auto" => Ok(DraftArg::Auto),
-        "off" => Ok(DraftArg::Off),
-        _ => name.parse().map(DraftArg::Model),
+impl From<OsString> for DraftArg {
+    fn from(name: OsString) -> Self {
+        match name.to_str() {
+            Some("auto") => Self::Auto,
+            Some("off") => Self::Off,
+            _ => Self::Model(name.into()),
+        }
     }
 }
 
-/// The controls know the response in advance, which only a replay can.
+/// The controls need the response in advance, which only a replay has.
 fn parse_strategy(name: &str) -> Result<Strategy, String> {
     match name.parse() {
         Ok(Strategy::AlwaysRight | Strategy::AlwaysWrong) => Err(format!("`{name}` is for `refrain bench`")),
@@ -111,7 +107,7 @@ impl DraftArgs {
         }
     }
 
-    /// `options` with what drafts.
+    /// `options` with the draft sources asked for.
     pub(super) fn apply(&self, options: SessionOptions) -> SessionOptions {
         let drafting = match (&self.draft, self.strategy) {
             (DraftArg::Off, _) | (_, Strategy::Plain) => Drafting::Off,

@@ -20,25 +20,23 @@ pub(crate) struct ModelArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ComputeArgs {
-    /// What float matrices become while loading; matrices that are quantised in the file, and packed files, stay as they
-    /// are.
+    /// Quantisation of float matrices while loading. Matrices that are quantised in the file, and packed files, are not changed.
     #[arg(long, value_enum, default_value_t = QuantizeArg::Q8_0)]
     pub(crate) quantize: QuantizeArg,
-    /// Read a packed file into memory instead of mapping it: a disk that fails is then an error message, and not the end of
-    /// the program. Never changes the output.
+    /// Read a packed file into memory instead of mapping it, so that a disk error is reported instead of ending the program. Never
+    /// changes the output.
     #[arg(long)]
     pub(crate) no_map: bool,
     /// Threads of the forward pass [default: the physical performance cores].
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<usize>,
-    /// Instruction set of the kernels [default: the widest that this CPU has]. Never changes the output.
+    /// Instruction set of the kernels [default: the widest of this CPU]. Never changes the output.
     #[arg(long, value_name = "ISA", value_parser = isa)]
     pub(crate) isa: Option<IsaKind>,
-    /// Of a folder of static graphs: bytes of weights in memory at a time. Less than needed is an error [default: what is
-    /// needed].
+    /// Static graphs: bytes of weights in memory at a time; too few are an error [default: as many as needed].
     #[arg(long, value_name = "BYTES")]
     pub(crate) graph_memory: Option<u64>,
-    /// Of a folder of static graphs: when blocks change from prefill to verify graphs. Never changes the output.
+    /// Static graphs: when blocks change from prefill to verify graphs. Never changes the output.
     #[arg(long, value_enum, default_value_t = SwitchingArg::Progressive)]
     pub(crate) graph_switching: SwitchingArg,
     #[command(flatten)]
@@ -47,11 +45,11 @@ pub(crate) struct ComputeArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SwitchingArg {
-    /// As planned from measured times, beside the computation of other blocks.
+    /// By a plan from measured times, while other blocks compute.
     Progressive,
-    /// Each block as soon as it has computed the last chunk.
+    /// Each block as soon as it has computed the last chunk of the prompt.
     Asynchronous,
-    /// All blocks when the prefill is over.
+    /// All blocks at the end of the prefill.
     Synchronous,
 }
 
@@ -61,16 +59,6 @@ impl SwitchingArg {
             Self::Progressive => Switching::Progressive,
             Self::Asynchronous => Switching::Asynchronous,
             Self::Synchronous => Switching::Synchronous,
-        }
-    }
-}
-
-impl ModelArgs {
-    /// The options of the engine, with the profile that is kept beside the model.
-    pub(crate) fn engine_options(&self) -> EngineOptions {
-        EngineOptions {
-            profile: crate::profile::stored(self.model.as_deref()),
-            ..self.compute.engine_options()
         }
     }
 }
@@ -92,10 +80,13 @@ impl ComputeArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum QuantizeArg {
+    /// 8.5 bits per weight.
     #[value(name = "q8_0")]
     Q8_0,
+    /// 4.5 bits per weight.
     #[value(name = "q4_0")]
     Q4_0,
+    /// As in the file.
     None,
 }
 
@@ -118,7 +109,9 @@ impl QuantizeArg {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum KvArg {
+    /// 2 bytes per element.
     F16,
+    /// 4 bytes per element.
     F32,
     /// About half the memory of f16; the output may differ from it.
     #[value(name = "q8_0")]

@@ -10,10 +10,10 @@ use super::engine::{ComputeArgs, KvArg, QuantizeArg};
 pub(crate) struct ProfileArgs {
     /// A GGUF file, a Hugging Face folder, or a packed file. Without it: the small model inside this program.
     pub(crate) model: Option<PathBuf>,
-    /// Where the profile goes, with a plot of it beside [default: beside the model, where `run` and `chat` look for it].
+    /// The profile file; a plot is written beside it [default: beside the model, where `run` and `chat` read it].
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
-    /// Tokens before the batch, besides 0; at most what the model was trained for, less a batch.
+    /// Context lengths before the batch, besides 0; at most the training context less a batch.
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "0,1024,4096")]
     pub(crate) contexts: Vec<usize>,
     /// Element type of the KV cache.
@@ -27,7 +27,7 @@ pub(crate) struct ProfileArgs {
 pub(crate) struct InspectArgs {
     /// A GGUF file, a safetensors file, a Hugging Face folder, or a packed file. Without it: the model inside this program.
     pub(crate) path: Option<PathBuf>,
-    /// Read all of a packed file and compare it with its checksums. (Loading verifies the header only.)
+    /// Verify the checksums of a packed file, which reads all of it. (Loading verifies the header only.)
     #[arg(long)]
     pub(crate) verify: bool,
     /// One JSON object instead of text.
@@ -39,9 +39,9 @@ pub(crate) struct InspectArgs {
 pub(crate) struct PackArgs {
     /// A GGUF file or a Hugging Face folder.
     pub(crate) model: PathBuf,
-    /// The packed file; `.refrain` by custom. A packed file of that name is replaced.
+    /// The packed file, usually named `.refrain`. An existing packed file is replaced.
     pub(crate) out: PathBuf,
-    /// What float matrices become; matrices that are quantised in the file stay as they are.
+    /// Quantisation of float matrices. Matrices that are quantised in the file are not changed.
     #[arg(long, value_enum, default_value_t = QuantizeArg::Q8_0)]
     pub(crate) quantize: QuantizeArg,
     /// One JSON object instead of text.
@@ -53,9 +53,9 @@ pub(crate) struct PackArgs {
 pub(crate) struct GraphsArgs {
     /// A GGUF file, a Hugging Face folder, or a packed file.
     pub(crate) model: PathBuf,
-    /// The folder of graphs, which must not be there yet.
+    /// The folder of graphs, which must not exist.
     pub(crate) out: PathBuf,
-    /// Blocks of layers; one graph of each is in memory at a time.
+    /// Number of blocks of layers; one graph of each block is in memory at a time.
     #[arg(long, value_name = "N", default_value_t = 6)]
     pub(crate) blocks: usize,
     /// Rows of the prefill graphs.
@@ -64,7 +64,7 @@ pub(crate) struct GraphsArgs {
     /// Rows of the verify graphs.
     #[arg(long, value_name = "N", default_value_t = 32)]
     pub(crate) verify: usize,
-    /// Do not measure loads and calls; whoever opens the folder does then.
+    /// Do not measure load and call times; each start that uses the folder measures them instead.
     #[arg(long)]
     pub(crate) no_times: bool,
     /// One JSON object instead of text.
@@ -80,7 +80,7 @@ pub(crate) struct ScoreArgs {
     pub(crate) model: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) input: ScoreInput,
-    /// Also write the logits of every position: f32 `[tokens, vocab]`, named `logits`.
+    /// Also write the logits of every position: a tensor `logits`, f32 `[tokens, vocab]`.
     #[arg(long, value_name = "OUT.safetensors")]
     pub(crate) logits: Option<PathBuf>,
     /// `f32` widens all weights and the KV cache, for checks against a reference.
@@ -99,18 +99,19 @@ pub(crate) struct ScoreArgs {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct ScoreInput {
-    /// The text of a file (`-`: standard input).
+    /// Score the text of a file (`-`: standard input).
     #[arg(long, value_name = "TEXT")]
     pub(crate) file: Option<PathBuf>,
-    /// The text itself.
+    /// Score this text.
     #[arg(long, value_name = "T")]
     pub(crate) text: Option<String>,
-    /// Token ids, taken as they are.
+    /// Score these token ids.
     #[arg(long, value_name = "1,2,3", value_delimiter = ',')]
     pub(crate) tokens: Vec<u32>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum WeightsArg {
+    /// 4 bytes per weight.
     F32,
 }

@@ -1,18 +1,18 @@
-//! The options of the history that lasts.
+//! The options of the history store.
 
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-/// Whether answers are kept, and where: shared by run and chat.
+/// The history options that run and chat share.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "History")]
 pub(crate) struct HistoryArgs {
-    /// Keep answers in this folder, and draft from those of earlier runs of the model [default: `refrain/history` in the
-    /// user's data folder]. Never changes the output.
+    /// Store answers in this folder, and draft from the stored answers of the same model [default: `refrain/history` in the user's
+    /// data folder]. Never changes the output.
     #[arg(long, value_name = "DIR", conflicts_with = "no_history")]
     pub(crate) history: Option<PathBuf>,
-    /// Keep no answers on the disk, and draft from none of earlier runs.
+    /// Neither store answers nor draft from stored ones.
     #[arg(long)]
     pub(crate) no_history: bool,
 }
@@ -25,11 +25,11 @@ pub(crate) struct HistoryCommandArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum HistoryCommand {
-    /// Show the answers that are kept: number, time, tokens, namespace, model.
+    /// List the stored answers: number, time, tokens, namespace, model.
     List(FolderArgs),
-    /// Show how much is kept, by model and namespace.
+    /// Show the size of the history by model and namespace.
     Stats(FolderArgs),
-    /// Remove answers from the disk.
+    /// Delete answers.
     Forget(ForgetArgs),
     /// Remove what is damaged, and nothing else. Damaged files do no harm: they are left out and set aside.
     Repair(FolderArgs),
@@ -44,7 +44,7 @@ pub(crate) struct FolderArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ForgetArgs {
-    /// Numbers of answers, as `list` shows them.
+    /// Numbers of the answers, from `list`.
     #[arg(required_unless_present_any = ["namespace", "all"])]
     pub(crate) records: Vec<u64>,
     /// All answers of a namespace (`run`, `chat`, or a task), of every model. May be repeated.

@@ -1,4 +1,4 @@
-//! The options that say when and how much is drafted, and what the device is like.
+//! The drafting policy, and the state of the device.
 
 use clap::{Args, ValueEnum};
 use refrain::{
@@ -11,42 +11,42 @@ use super::streaming::bytes;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Policy")]
 pub(crate) struct PolicyArgs {
-    /// Rows that a step drafts: `auto` (as many as pay), a number (that many), or `pid` (as many as keep the acceptance rate at
+    /// Draft rows of a step: `auto` (by their measured cost), a number, or `pid` (a controller keeps the acceptance rate at
     /// --pid-acceptance). Never changes the output.
     #[arg(long, value_name = "auto|N|pid", default_value = "auto", value_parser = parse_rows)]
     pub(crate) draft_rows: RowsArg,
-    /// With --draft-rows pid: the acceptance rate that is aimed at.
+    /// With --draft-rows pid: the target acceptance rate.
     #[arg(long, value_name = "RATE", default_value_t = PidConfig::default().set_point)]
     pub(crate) pid_acceptance: f32,
     /// With --draft-rows pid: the proportional, integral and derivative gains, in rows [default: 4,1,1].
     #[arg(long, value_name = "P,I,D", value_parser = parse_gains)]
     pub(crate) pid_gains: Option<Gains>,
-    /// Decode plainly for a while where fewer than this share of the drafted tokens come true. Never changes the output.
+    /// Pause drafting while the acceptance rate is below RATE. Never changes the output.
     #[arg(long, value_name = "RATE")]
     pub(crate) acceptance_floor: Option<f32>,
-    /// With --acceptance-floor: steps over which the share is counted.
+    /// With --acceptance-floor: steps over which the rate is measured.
     #[arg(long, value_name = "N", default_value_t = AcceptanceFloor::default().window)]
     pub(crate) floor_window: usize,
-    /// With --acceptance-floor: plain steps before drafting is tried again; more after each time that it fails.
+    /// With --acceptance-floor: plain steps before drafting resumes; the pause grows after each failure.
     #[arg(long, value_name = "N", default_value_t = AcceptanceFloor::default().pause)]
     pub(crate) floor_pause: usize,
-    /// Do not draft where the answer may have fewer tokens than this. Never changes the output.
+    /// Do not draft if the answer may have fewer than N tokens. Never changes the output.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) draft_min_tokens: usize,
-    /// Do not draft at a higher --temp than this. Never changes the output.
+    /// Do not draft at temperatures above T. Never changes the output.
     #[arg(long, value_name = "T")]
     pub(crate) draft_max_temp: Option<f32>,
-    /// Do not draft while the system has less memory available than this. Never changes the output.
+    /// Do not draft while the system has less than BYTES of memory available. Never changes the output.
     #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "0")]
     pub(crate) draft_min_memory: u64,
-    /// Act as on a device that is so hot: fewer rows and threads. Never changes the output.
+    /// Simulate a thermal state, which reduces rows and threads. Never changes the output.
     #[arg(long, value_enum, default_value_t = HeatArg::Nominal)]
     pub(crate) heat: HeatArg,
-    /// Act as on a device where others need memory: what can be made again is given back. Never changes the output.
+    /// Simulate memory pressure, which frees caches that can be rebuilt. Never changes the output.
     #[arg(long, value_enum, default_value_t = PressureArg::Normal)]
     pub(crate) memory_pressure: PressureArg,
-    /// LOSSY: accept a drafted token that the model did not choose, if it is among the most likely ones that reach this
-    /// probability together. The answer is not that of plain decoding; the statistics say so.
+    /// LOSSY: accept a draft token that the target did not choose if it is in the target's top-p nucleus of P. The output differs from
+    /// plain decoding, and the statistics say so.
     #[arg(long, value_name = "P")]
     pub(crate) lossy_top_p: Option<f32>,
 }
@@ -80,14 +80,14 @@ pub(crate) struct Gains([f32; 3]);
 fn parse_gains(text: &str) -> Result<Gains, String> {
     let gains: Result<Vec<f32>, _> = text.split(',').map(|gain| gain.trim().parse()).collect();
     let gains = gains.ok().and_then(|gains| gains.try_into().ok());
-    gains.map(Gains).ok_or_else(|| "three numbers, such as 4,1,1".to_owned())
+    gains.map(Gains).ok_or_else(|| "give three numbers, such as 4,1,1".to_owned())
 }
 
 fn parse_rows(text: &str) -> Result<RowsArg, String> {
     match text {
         "auto" => Ok(RowsArg::Auto),
         "pid" => Ok(RowsArg::Pid),
-        _ => text.parse().map(RowsArg::Fixed).map_err(|_| "auto, pid, or a number of rows".to_owned()),
+        _ => text.parse().map(RowsArg::Fixed).map_err(|_| "give auto, pid, or a number of rows".to_owned()),
     }
 }
 
@@ -129,7 +129,7 @@ impl PolicyArgs {
         self.lossy_top_p.map_or(Acceptance::Strict, Acceptance::LossyTopP)
     }
 
-    /// Tells the engine what the device is said to be like.
+    /// Reports the simulated state of the device to the engine.
     pub(crate) fn report_device(&self, engine: &Engine) {
         engine.set_thermal_state(match self.heat {
             HeatArg::Nominal => ThermalState::Nominal,

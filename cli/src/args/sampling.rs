@@ -1,68 +1,113 @@
 //! The options of sampling.
 
 use clap::Args;
-use refrain::{GenerateOptions, Sampling, TokenId};
+use refrain::{DryOptions, GenerateOptions, Sampling, TokenId};
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingArgs {
-    /// Output tokens at most.
-    #[arg(long, value_name = "N", default_value_t = 512)]
-    pub(crate) max_tokens: usize,
-    /// Keys the random numbers: the same seed gives the same text.
-    #[arg(long, default_value_t = 0)]
-    pub(crate) seed: u64,
-    /// 0 takes the most likely token; larger values vary more.
-    #[arg(long, value_name = "T", default_value_t = 0.0, allow_negative_numbers = true)]
-    pub(crate) temp: f32,
-    /// Keep this many of the most likely tokens; 0 keeps all.
-    #[arg(long, value_name = "K", default_value_t = 0)]
-    pub(crate) top_k: usize,
-    /// Keep the most likely tokens that reach this probability together.
-    #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true)]
-    pub(crate) top_p: f32,
-    /// Drop tokens less likely than this share of the most likely one.
-    #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true)]
-    pub(crate) min_p: f32,
-    /// Make tokens that were seen less likely, by division; 1 is off.
-    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
-    pub(crate) repeat_penalty: f32,
-    /// Subtract from tokens that were seen; 0 is off.
+    /// Maximum number of output tokens [default: 512].
+    #[arg(long, value_name = "N")]
+    pub(crate) max_tokens: Option<usize>,
+    /// Temperature; 0 decodes greedily [default: as the model states, else 0 for `run` and 0.7 for `chat`].
+    #[arg(long, value_name = "T", allow_negative_numbers = true)]
+    pub(crate) temp: Option<f32>,
+    /// Seed of the random numbers: the same seed repeats the answer [default: a new one for each answer; the statistics show it].
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// Keep the K most likely tokens; 0 keeps all [default: as the model states, else 0].
+    #[arg(long, value_name = "K")]
+    pub(crate) top_k: Option<usize>,
+    /// Keep the most likely tokens whose probabilities add up to P [default: as the model states, else 1 for `run` and 0.9 for
+    /// `chat`].
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    pub(crate) top_p: Option<f32>,
+    /// Drop tokens with less than P times the probability of the most likely token [default: as the model states, else 0].
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    pub(crate) min_p: Option<f32>,
+    /// Repetition penalty of the last 64 tokens: divides positive logits, multiplies negative ones; 1 is off [default: as the model
+    /// states, else 1].
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub(crate) repeat_penalty: Option<f32>,
+    /// Subtract X once from the logit of each of the last 64 tokens; 0 is off.
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     pub(crate) presence_penalty: f32,
-    /// Subtract from tokens for each time they were seen; 0 is off.
+    /// Subtract X from a token's logit for each of its occurrences in the last 64 tokens; 0 is off.
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     pub(crate) frequency_penalty: f32,
-    /// Add to a token's logit; `-inf` forbids it. May be repeated.
+    /// DRY: penalty of a token that continues a repeated sequence; 0 is off, 0.8 is common [default: 0 for `run`; in `chat`, 0.8 for
+    /// sequences of 8 or more tokens of the answer].
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub(crate) dry_multiplier: Option<f32>,
+    /// DRY: factor of the penalty for each further token of the sequence.
+    #[arg(
+        long,
+        value_name = "X",
+        default_value_t = 1.75,
+        allow_negative_numbers = true,
+        requires = "dry_multiplier"
+    )]
+    pub(crate) dry_base: f32,
+    /// DRY: length of the shortest sequence that is penalised, in tokens.
+    #[arg(long, value_name = "N", default_value_t = 2, requires = "dry_multiplier")]
+    pub(crate) dry_allowed_length: usize,
+    /// DRY: number of newest tokens that are searched for repetitions.
+    #[arg(long, value_name = "N", default_value_t = 4096, requires = "dry_multiplier")]
+    pub(crate) dry_penalty_last_n: usize,
+    /// DRY: text that no repeated sequence extends over; `\n` is a line end, `none` clears the list. May be repeated [default: `\n`, `:`,
+    /// `"` and `*`].
+    #[arg(long, value_name = "TEXT", requires = "dry_multiplier")]
+    pub(crate) dry_sequence_breaker: Vec<String>,
+    /// Add V to the logit of token ID; `-inf` forbids the token. May be repeated.
     #[arg(long, value_name = "ID=V", value_parser = parse_logit_bias)]
     pub(crate) logit_bias: Vec<(TokenId, f32)>,
-    /// End before this text. May be repeated.
+    /// End the answer before this text. May be repeated.
     #[arg(long, value_name = "TEXT")]
     pub(crate) stop: Vec<String>,
-    /// Go on after the model's end token.
+    /// Continue after the model's end token.
     #[arg(long)]
     pub(crate) ignore_eos: bool,
 }
 
 impl SamplingArgs {
-    pub(crate) fn generate_options(&self) -> GenerateOptions {
+    /// The options, with `defaults` where the command line gives none. `--temp 0` asks for greedy decoding, to which no default applies.
+    pub(crate) fn generate_options(&self, defaults: Sampling) -> GenerateOptions {
+        let defaults = if self.temp == Some(0.0) { Sampling::default() } else { defaults };
+        let options = GenerateOptions::default();
         GenerateOptions {
-            max_tokens: self.max_tokens,
+            max_tokens: self.max_tokens.unwrap_or(options.max_tokens),
             sampling: Sampling {
-                temperature: self.temp,
-                top_k: self.top_k,
-                top_p: self.top_p,
-                min_p: self.min_p,
-                repetition_penalty: self.repeat_penalty,
+                temperature: self.temp.unwrap_or(defaults.temperature),
+                top_k: self.top_k.unwrap_or(defaults.top_k),
+                top_p: self.top_p.unwrap_or(defaults.top_p),
+                min_p: self.min_p.unwrap_or(defaults.min_p),
+                repetition_penalty: self.repeat_penalty.unwrap_or(defaults.repetition_penalty),
                 frequency_penalty: self.frequency_penalty,
                 presence_penalty: self.presence_penalty,
+                dry: self.dry_multiplier.map_or(defaults.dry, |multiplier| self.dry(multiplier)),
                 logit_bias: self.logit_bias.clone(),
                 seed: self.seed,
-                ..Sampling::default()
+                penalty_window: defaults.penalty_window,
             },
             stop: self.stop.clone(),
             ignore_eos: self.ignore_eos,
-            ..GenerateOptions::default()
+            ..options
+        }
+    }
+
+    fn dry(&self, multiplier: f32) -> DryOptions {
+        let given = self.dry_sequence_breaker.iter();
+        let breakers = match given.len() {
+            0 => DryOptions::default().breakers,
+            _ => given.filter(|text| *text != "none").map(|text| text.replace("\\n", "\n")).collect(),
+        };
+        DryOptions {
+            multiplier,
+            base: self.dry_base,
+            allowed_length: self.dry_allowed_length,
+            window: self.dry_penalty_last_n,
+            breakers,
+            ..DryOptions::default()
         }
     }
 }
@@ -76,7 +121,44 @@ fn parse_logit_bias(text: &str) -> Result<(TokenId, f32), String> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        sampling: SamplingArgs,
+    }
+
+    fn options(line: &str, defaults: Sampling) -> Sampling {
+        let words = std::iter::once("refrain").chain(line.split_whitespace());
+        Line::parse_from(words).sampling.generate_options(defaults).sampling
+    }
+
+    #[test]
+    fn the_command_line_comes_before_the_defaults() {
+        let defaults = Sampling { temperature: 0.7, top_p: 0.9, top_k: 20, ..Sampling::default() };
+        assert_eq!(options("", defaults.clone()), defaults);
+        let given = options("--top-p 0.5 --seed 7", defaults.clone());
+        assert_eq!(given, Sampling { top_p: 0.5, seed: Some(7), ..defaults.clone() });
+        assert_eq!(options("--temp 0", defaults), Sampling::default());
+    }
+
+    #[test]
+    fn the_options_of_dry_are_those_of_the_library_unless_given() {
+        let dry = options("--dry-multiplier 0.8", Sampling::default()).dry;
+        assert_eq!(dry, DryOptions { multiplier: 0.8, ..DryOptions::default() });
+        let line = "--dry-multiplier 1 --dry-base 2 --dry-allowed-length 3 --dry-penalty-last-n 100";
+        let dry = options(
+            &format!("{line} --dry-sequence-breaker none --dry-sequence-breaker \\n"),
+            Sampling::default(),
+        )
+        .dry;
+        assert_eq!((dry.base, dry.allowed_length, dry.window), (2.0, 3, 100));
+        assert_eq!(dry.breakers, ["\n"]);
+        assert!(Line::try_parse_from(["refrain", "--dry-base", "2"]).is_err(), "it would do nothing");
+    }
 
     #[test]
     fn logit_bias_names_a_token_and_a_number() {

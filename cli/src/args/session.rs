@@ -1,4 +1,4 @@
-//! The options of a session: what drafts, and how long the text may be.
+//! The options of a session: draft sources, context, batches.
 
 use clap::{Args, ValueEnum};
 use refrain::{Calibration, ReuseConfig, SessionOptions};
@@ -12,28 +12,27 @@ use super::policy::PolicyArgs;
 pub(crate) struct SessionArgs {
     #[command(flatten)]
     pub(crate) drafts: DraftArgs,
-    /// Whether what the model would say after each token of the text drafts too, and how much of its vocabulary is looked at.
-    /// Never changes the output.
+    /// Calibration: draft also from the target's own predictions after each token of the context. Never changes the output.
     #[arg(long, value_enum, default_value_t = CalibrationArg::Auto)]
     pub(crate) calibration: CalibrationArg,
-    /// Do not draft again what the model still finds likely of rejected drafts. Never changes the output.
+    /// Do not reuse rejected draft tokens that the target still finds likely. Never changes the output.
     #[arg(long)]
     pub(crate) no_reuse: bool,
     #[command(flatten)]
     pub(crate) reuse_args: ReuseArgs,
-    /// Tokens of prompt and output together [default: what the model was trained for, at most 4096].
+    /// Context length: tokens of prompt and output together [default: the training context, at most 4096].
     #[arg(long, value_name = "N")]
     pub(crate) ctx: Option<usize>,
     /// Element type of the KV cache.
     #[arg(long, value_enum, default_value_t = KvArg::F16)]
     pub(crate) kv: KvArg,
-    /// Rows of a verification batch at most. Never changes the output.
+    /// Maximum rows of a verification batch. Never changes the output.
     #[arg(long, value_name = "N", conflicts_with = "verify_len")]
     pub(crate) verify_rows: Option<usize>,
-    /// Pad every verification batch to this many rows, as a static-shape backend needs. Never changes the output.
+    /// Pad every verification batch to N rows, as backends with static shapes require. Never changes the output.
     #[arg(long, value_name = "N")]
     pub(crate) verify_len: Option<usize>,
-    /// Prompt tokens per forward pass. Never changes the output.
+    /// Prompt tokens per prefill pass. Never changes the output.
     #[arg(long, value_name = "N")]
     pub(crate) prefill_chunk: Option<usize>,
     #[command(flatten)]
@@ -41,12 +40,12 @@ pub(crate) struct SessionArgs {
 }
 
 impl SessionArgs {
-    /// Rows of a verification batch at most.
+    /// Maximum rows of a verification batch.
     pub(crate) fn verify_rows_max(&self) -> usize {
         self.verify_len.or(self.verify_rows).unwrap_or(SessionOptions::default().verify_rows_max)
     }
 
-    /// Prompt tokens of a pass.
+    /// Prompt tokens per prefill pass.
     pub(crate) fn prefill_chunk(&self) -> usize {
         self.prefill_chunk.unwrap_or(SessionOptions::default().prefill_chunk)
     }
@@ -71,15 +70,15 @@ impl SessionArgs {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum CalibrationArg {
-    /// In context, and reuse with it, unless the model is so fast that looking costs more than it saves.
+    /// `in-context` with reuse, unless the model is so fast that calibration costs more time than it saves.
     Auto,
-    /// It does not.
+    /// No calibration.
     Off,
-    /// After each token of the answer only, which costs nothing while the prompt is read.
+    /// After the tokens of the answer only, which costs nothing during the prefill.
     Output,
-    /// The tokens of the prompt and the most frequent ones.
+    /// Over the tokens of the context and the most frequent tokens of the vocabulary.
     InContext,
-    /// All of it: what the papers do, and many times slower.
+    /// Over the whole vocabulary, as in the papers; many times slower.
     Full,
 }
 
@@ -95,16 +94,16 @@ impl CalibrationArg {
     }
 }
 
-/// What is kept of rejected drafts, and for how long. Never changes the output.
+/// The reuse of rejected drafts. Never changes the output.
 #[derive(Debug, Args)]
 pub(crate) struct ReuseArgs {
-    /// Probability that the model must give each token of a rejected draft to draft it again.
+    /// Reuse: least probability of each token of a rejected draft.
     #[arg(long, value_name = "P", default_value_t = ReuseConfig::default().threshold)]
     pub(crate) reuse_threshold: f32,
-    /// Steps in which it may be drafted again.
+    /// Reuse: steps for which a rejected draft is kept.
     #[arg(long, value_name = "N", default_value_t = ReuseConfig::default().lifetime)]
     pub(crate) reuse_steps: u32,
-    /// Tokens kept at most.
+    /// Reuse: maximum number of tokens that are kept.
     #[arg(long, value_name = "N", default_value_t = ReuseConfig::default().tokens_max)]
     pub(crate) reuse_tokens: u32,
 }

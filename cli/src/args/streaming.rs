@@ -3,29 +3,29 @@
 use clap::Args;
 use refrain::{Pinned, StreamOptions};
 
-/// How much of a model stays in memory.
+/// The layers that stay in memory.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Streaming")]
 pub(crate) struct StreamingArgs {
-    /// Stream a packed model from flash and keep the process within so many bytes (512MiB, 1GiB, 2000000000; 64 MiB more at
-    /// most): as many layers stay in memory as fit beside the KV cache. Never changes the output.
+    /// Stream a packed model from flash within a memory budget (512MiB, 1GiB, 2000000000), which the process exceeds by 64 MiB at
+    /// most: as many layers stay in memory as fit beside the KV cache. Never changes the output.
     #[arg(long, value_name = "BYTES", value_parser = bytes, conflicts_with = "pinned_layers")]
     pub(crate) memory: Option<u64>,
-    /// Stream a packed model from flash and keep so many of its layers in memory. Never changes the output.
+    /// Stream a packed model from flash with N of its layers in memory. Never changes the output.
     #[arg(long, value_name = "N")]
     pub(crate) pinned_layers: Option<usize>,
-    /// Model a slower disk, of so many bytes per second.
+    /// Limit reads to BYTES per second, to model a slower disk.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub(crate) flash_bandwidth: Option<u64>,
 }
 
 impl StreamingArgs {
-    /// `None`: all weights are in memory.
+    /// `None` keeps all weights in memory.
     pub(crate) fn stream_options(&self) -> Option<StreamOptions> {
         let pinned = match (self.memory, self.pinned_layers, self.flash_bandwidth) {
             (Some(bytes), _, _) => Pinned::Memory(bytes),
             (None, Some(n_layers), _) => Pinned::Layers(n_layers),
-            // A disk is modelled to be read from.
+            // A read limit without a number of layers streams all of them.
             (None, None, Some(_)) => Pinned::Layers(0),
             (None, None, None) => return None,
         };
@@ -33,7 +33,7 @@ impl StreamingArgs {
     }
 }
 
-/// A number of bytes: digits, and perhaps a unit. `k`, `M` and `G` are decimal; `Ki`, `Mi` and `Gi` binary; a `B` may follow.
+/// A number of bytes: digits and an optional unit. `k`, `M` and `G` are decimal; `Ki`, `Mi` and `Gi` binary; a `B` may follow.
 pub(super) fn bytes(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -47,7 +47,7 @@ pub(super) fn bytes(text: &str) -> Result<u64, String> {
         "Gi" | "GI" | "gi" => 1u64 << 30,
         _ => return Err("units are kB, MB, GB, KiB, MiB and GiB".to_owned()),
     };
-    let number: u64 = number.parse().map_err(|_| "a number of bytes, such as 512MiB".to_owned())?;
+    let number: u64 = number.parse().map_err(|_| "give a number of bytes, such as 512MiB".to_owned())?;
     number.checked_mul(factor).ok_or_else(|| "too many bytes".to_owned())
 }
 

@@ -1,4 +1,4 @@
-//! Opens whatever container a path leads to.
+//! Opens the container at a path, of any supported kind.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -18,14 +18,14 @@ use crate::progress::Progress;
 /// Longest metadata value that is shown in full, in characters. Vocabularies and templates are longer.
 const VALUE_CHARS_MAX: usize = 72;
 
-const ADVICE: &str = "the file is damaged or something else; fetch it again";
+const ADVICE: &str = "the file is damaged or of another format; download it again";
 
-/// Reports what is at `path`; with `verify`, after holding all of a packed file against its checksums.
+/// Reports the container at `path`; with `verify`, after verifying the checksums of a packed file.
 pub(super) fn open(path: Option<&Path>, verify: bool) -> Result<Report, Failure> {
     let magic = path.filter(|path| !path.is_dir()).map(magic).transpose()?.unwrap_or_default();
     let is_packed = magic == MAGIC || path.is_some_and(|path| extension(path) == "refrain");
     if verify && !is_packed {
-        return Err(Failure::usage("only packed files have checksums", "leave out --verify"));
+        return Err(Failure::usage("only packed files have checksums", "omit --verify"));
     }
     let Some(path) = path else {
         return embedded();
@@ -55,7 +55,7 @@ pub(super) fn open(path: Option<&Path>, verify: bool) -> Result<Report, Failure>
     }
 }
 
-/// What the file begins with; zeros where it is too short, so that its name decides which reader refuses it.
+/// The first bytes of the file, padded with zeros if it is shorter; its extension then chooses the reader.
 fn magic(path: &Path) -> Result<[u8; 8], Failure> {
     let (mut magic, mut n_bytes) = ([0; 8], 0);
     let read = File::open(path).and_then(|mut file| {
@@ -73,7 +73,7 @@ fn magic(path: &Path) -> Result<[u8; 8], Failure> {
     Ok(magic)
 }
 
-/// In small letters; empty where there is none.
+/// The extension in lower case; empty if there is none.
 fn extension(path: &Path) -> String {
     path.extension().and_then(|extension| extension.to_str()).unwrap_or_default().to_ascii_lowercase()
 }
@@ -87,7 +87,7 @@ fn embedded() -> Result<Report, Failure> {
 
 #[cfg(not(feature = "embedded-model"))]
 fn embedded() -> Result<Report, Failure> {
-    Err(Failure::usage("this program was built without a model inside", "name a file or folder"))
+    Err(Failure::usage("this program was built without an embedded model", "name a file or folder"))
 }
 
 fn gguf_file(path: &Path) -> Result<Report, Failure> {
@@ -137,7 +137,7 @@ fn shown(value: &GgufValue) -> String {
         value => match (value.as_u64(), value.as_f64()) {
             (Some(number), _) => number.to_string(),
             (None, Some(number)) => number.to_string(),
-            // What is left are negative integers.
+            // Only negative integers remain.
             (None, None) => format!("{value:?}"),
         },
     }
@@ -261,9 +261,9 @@ fn malformed_gguf(error: GgufError) -> Failure {
 fn malformed_packed(error: PackedFileError) -> Failure {
     let advice = match error {
         PackedFileError::Version { .. } | PackedFileError::PanelLayout { .. } => {
-            "`refrain pack` makes it anew"
+            "pack the model again with `refrain pack`"
         }
-        _ => "the file is damaged or something else; pack the model again",
+        _ => "the file is damaged or of another format; pack the model again",
     };
     Failure::input(error, advice)
 }

@@ -1,6 +1,6 @@
-//! `refrain inspect`: what a model file or folder holds, and what of it cannot be used.
+//! `refrain inspect`: the contents of a model file or folder, and the parts that are not supported.
 //!
-//! Any well-formed container is shown, whatever is in it; a malformed one is refused, as loading would refuse it.
+//! Any well-formed container is shown, also an unsupported one. A malformed container is refused, as by loading.
 
 mod container;
 mod report;
@@ -55,10 +55,10 @@ impl Display for Report {
                     writeln!(f, "              no tokens for the bytes {}", bytes.join(" "))?;
                 }
             }
-            None => writeln!(f, "tokenizer     none that can be used")?,
+            None => writeln!(f, "tokenizer     no usable one")?,
         }
         match self.unsupported.is_empty() {
-            true => writeln!(f, "unsupported   nothing: this model can be run")?,
+            true => writeln!(f, "unsupported   nothing: this model runs")?,
             false => {
                 self.unsupported.iter().try_for_each(|problem| writeln!(f, "unsupported   {problem}"))?
             }

@@ -1,4 +1,4 @@
-//! What is known of a model, whatever its container.
+//! The report on a model, in one form for all containers.
 
 use std::collections::BTreeMap;
 
@@ -74,7 +74,7 @@ pub(super) struct TokenizerReport {
 }
 
 impl Report {
-    /// Takes the tensors and adds up what they are.
+    /// Stores the tensors and computes the totals by type.
     pub(super) fn set_tensors(&mut self, tensors: Vec<TensorReport>) {
         let mut types: BTreeMap<&str, TypeTotal> = BTreeMap::new();
         for tensor in &tensors {
@@ -97,7 +97,7 @@ impl Report {
         self.tensors = tensors;
     }
 
-    /// Adds what loading says of the model.
+    /// Adds the result of loading the checkpoint.
     pub(super) fn set_checkpoint(&mut self, opened: Result<Checkpoint, LoadError>) {
         match opened {
             Ok(checkpoint) => {
@@ -108,7 +108,7 @@ impl Report {
         }
     }
 
-    /// Adds what the tokenizer is like.
+    /// Adds the tokenizer's properties.
     pub(super) fn set_tokenizer(&mut self, built: Result<Tokenizer, TokenizerError>) {
         match built {
             Ok(tokenizer) => {

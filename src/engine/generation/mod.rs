@@ -226,7 +226,7 @@ impl<S: BorrowMut<Session>> Generation<S> {
         let streaming = |streamed| StreamingStats::new(streamed, start, prefilled, run.stats.tokens);
         run.stats.streaming = session.shared.model.streamed().map(streaming);
         close(session, run);
-        let summary = Summary { finish, text: held, stats: run.stats.clone() };
+        let summary = Summary { finish, text: held, seed: run.seed, stats: run.stats.clone() };
         self.progress = Progress::Done(Box::new(summary));
     }
 

@@ -13,11 +13,12 @@ use crate::engine::run::{Run, WalkScratch};
 use crate::engine::session::Session;
 use crate::engine::stats::{LossyStats, PruningStats, SourceStats, Stats};
 use crate::model::Model;
-use crate::verify::Sampler;
+use crate::verify::{Breakers, Sampler};
 
 /// Checks the options, encodes the turns, and prepares the session's drafting.
 pub(super) fn start(session: &mut Session, options: GenerateOptions) -> Result<Run, GenerateError> {
-    let GenerateOptions { max_tokens, sampling, stop, stop_tokens, ignore_eos, processors, cancel } = options;
+    let GenerateOptions { max_tokens, mut sampling, stop, stop_tokens, ignore_eos, processors, cancel } =
+        options;
     let vocab_size = session.shared.model.config().vocab_size;
     sampling.check(vocab_size)?;
     if let Some(stop) = stop.iter().find(|s| s.is_empty() || s.len() > STOP_BYTES_MAX) {
@@ -36,13 +37,16 @@ pub(super) fn start(session: &mut Session, options: GenerateOptions) -> Result<R
         n_tokens_max: output.remaining(),
         temperature: sampling.temperature,
     };
+    let seed = sampling.resolve_seed();
     begin_drafting(session, &request, prompt_len, &cancel);
     let Session { shared, options, .. } = session;
+    let breakers = Breakers::of(&shared.tokenizer, &sampling.dry);
     let projection_costs = shared.projection_costs.clone();
     let wave_rows_max = wave_rows_max(&shared.model, options);
     Ok(Run {
         cancel,
-        sampler: Sampler::new(shared.kernels, sampling),
+        sampler: Sampler::new(shared.kernels, sampling, breakers, prompt_len),
+        seed,
         processors,
         output,
         projection: Projection::new(options.projection, wave_rows_max, projection_costs, vocab_size),

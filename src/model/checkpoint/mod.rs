@@ -12,6 +12,7 @@ use thiserror::Error;
 use crate::face::internals;
 use crate::kernels::{BlockType, FloatEnv};
 use crate::model::config::{ConfigError, ModelConfig};
+use crate::model::generation_defaults::{GENERATION_CONFIG, GenerationDefaults};
 use crate::model::gguf::{GgufError, GgufFile};
 use crate::model::graphs::{GraphFolder, GraphsError};
 use crate::model::hf::{HfError, HfFolder, SafetensorsError};
@@ -331,11 +332,21 @@ impl Checkpoint {
     /// # Errors
     /// [`TokenizerError`] if it is missing, malformed, of an unsupported kind, or has ids beyond [`ModelConfig::vocab_size`].
     pub fn tokenizer(&self) -> Result<Tokenizer, TokenizerError> {
-        let tokenizer = match &self.container {
-            Container::Gguf(file) => Tokenizer::from_gguf(file)?,
-            Container::Hf(folder) => Tokenizer::from_hf_folder(folder)?,
-            Container::Packed(file) => file.tokenizer()?,
-            Container::Graphs(folder) => folder.ends().tokenizer()?,
+        self.tokenizer_and_defaults().map(|(tokenizer, _)| tokenizer)
+    }
+
+    /// The tokenizer, and the options of generation that the model states. One call, because a packed file reads the same section for
+    /// both.
+    pub(crate) fn tokenizer_and_defaults(&self) -> Result<(Tokenizer, GenerationDefaults), TokenizerError> {
+        let (tokenizer, defaults) = match &self.container {
+            Container::Gguf(file) => (Tokenizer::from_gguf(file)?, GenerationDefaults::from_gguf(file)),
+            Container::Hf(folder) => {
+                let config = folder.text(GENERATION_CONFIG)?;
+                let defaults = config.as_deref().map(GenerationDefaults::from_json).unwrap_or_default();
+                (Tokenizer::from_hf_folder(folder)?, defaults)
+            }
+            Container::Packed(file) => file.tokenizer_and_defaults()?,
+            Container::Graphs(folder) => folder.ends().tokenizer_and_defaults()?,
         };
         if tokenizer.vocab_size() > self.config.vocab_size {
             return Err(TokenizerError::VocabTooLarge {
@@ -344,6 +355,6 @@ impl Checkpoint {
                 model: self.config.vocab_size,
             });
         }
-        Ok(tokenizer)
+        Ok((tokenizer, defaults))
     }
 }

@@ -17,6 +17,7 @@ use crate::mapping::Mapping;
 use crate::model::checkpoint::WeightId;
 use crate::model::checkpoint::layout::gguf_name;
 use crate::model::config::ModelConfig;
+use crate::model::generation_defaults::{GENERATION_CONFIG, GenerationDefaults};
 use crate::model::gguf::GgufFile;
 use crate::model::source::Source;
 use crate::stream::DirectFile;
@@ -217,14 +218,22 @@ impl PackedFile {
     /// # Errors
     /// [`TokenizerError`], as for the packed model; [`TokenizerError::Packed`] if the section is damaged.
     pub fn tokenizer(&self) -> Result<Tokenizer, TokenizerError> {
+        self.tokenizer_and_defaults().map(|(tokenizer, _)| tokenizer)
+    }
+
+    /// The tokenizer, and the options of generation that the source states.
+    pub(in crate::model) fn tokenizer_and_defaults(
+        &self,
+    ) -> Result<(Tokenizer, GenerationDefaults), TokenizerError> {
         let files = self.tokenizer_files()?;
         let names: Vec<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
         if tokenizer::is_gguf(&names) {
             let bytes = files.into_iter().next().map(|(_, bytes)| bytes).unwrap_or_default();
             let gguf = GgufFile::from_bytes(bytes.into(), self.file());
-            return Tokenizer::from_gguf(&gguf.map_err(|source| TokenizerError::PackedGguf { source })?);
+            let gguf = gguf.map_err(|source| TokenizerError::PackedGguf { source })?;
+            return Ok((Tokenizer::from_gguf(&gguf)?, GenerationDefaults::from_gguf(&gguf)));
         }
-        Tokenizer::from_folder_files(self.file(), &|name| {
+        let text_of = |name: &str| {
             let Some((_, bytes)) = files.iter().find(|(found, _)| found == name) else { return Ok(None) };
             match std::str::from_utf8(bytes) {
                 Ok(text) => Ok(Some(text.to_owned())),
@@ -233,7 +242,10 @@ impl PackedFile {
                     Err(PackedFileError::NotUtf8 { file, part, offset: e.valid_up_to() }.into())
                 }
             }
-        })
+        };
+        let tokenizer = Tokenizer::from_folder_files(self.file(), &text_of)?;
+        let config = text_of(GENERATION_CONFIG)?;
+        Ok((tokenizer, config.as_deref().map(GenerationDefaults::from_json).unwrap_or_default()))
     }
 
     pub(super) fn tokenizer_files(&self) -> Result<tokenizer::Files, PackedFileError> {

@@ -1,0 +1,79 @@
+//! The sampling options that apply where the command line gives none.
+
+use refrain::{DryOptions, Engine, GenerationDefaults, Sampling, Task};
+
+use crate::terminal::{note, visible};
+
+/// For an answer of `run`: those that the model states, else greedy decoding. Tasks are greedy, so that they can be repeated.
+pub(crate) fn for_run(engine: &Engine, task: Option<Task>) -> Sampling {
+    match task {
+        Some(_) => Sampling::default(),
+        None => Sampling::default().with_model_defaults(stated(engine)),
+    }
+}
+
+/// For a conversation: those that the model states, else those that conversations commonly use. The model inside this program is made for
+/// reproducible examples and decodes greedily.
+pub(crate) fn for_chat(engine: &Engine, is_embedded: bool) -> Sampling {
+    match is_embedded {
+        true => Sampling::default(),
+        false => conversational().with_model_defaults(stated(engine)),
+    }
+}
+
+/// Small models that decode greedily repeat one sentence without end. Most published chat models state a temperature near 0.7 and a top-p
+/// near 0.9; DRY ends the loops that remain. It looks at the answer only and from 8 tokens on, so that quoting from notes and
+/// common phrases cost nothing.
+fn conversational() -> Sampling {
+    let dry = DryOptions {
+        multiplier: 0.8,
+        allowed_length: 8,
+        output_only: true,
+        breakers: Vec::new(),
+        ..DryOptions::default()
+    };
+    Sampling { temperature: 0.7, top_p: 0.9, dry, ..Sampling::default() }
+}
+
+/// The options that the model states. A notice names each value that cannot be used.
+fn stated(engine: &Engine) -> &GenerationDefaults {
+    let stated = engine.generation_defaults();
+    for reason in &stated.left_aside {
+        note(&visible(&format!("a sampling option of the model is left aside: {reason}")));
+    }
+    stated
+}
+
+/// The options in a few words, for the first line of a conversation.
+pub(crate) fn describe(sampling: &Sampling) -> String {
+    if sampling.temperature == 0.0 {
+        return "greedy decoding".to_owned();
+    }
+    let mut parts = vec![format!("temperature {}", sampling.temperature)];
+    let neutral = Sampling::default();
+    let mut add = |name: &str, value: f64, neutral: f64| {
+        if value != neutral {
+            parts.push(format!("{name} {value}"));
+        }
+    };
+    let short = |value: f32| (f64::from(value) * 1e4).round() / 1e4;
+    add("top-k", sampling.top_k as f64, neutral.top_k as f64);
+    add("top-p", short(sampling.top_p), short(neutral.top_p));
+    add("min-p", short(sampling.min_p), short(neutral.min_p));
+    add("repetition penalty", short(sampling.repetition_penalty), short(neutral.repetition_penalty));
+    add("DRY", short(sampling.dry.multiplier), 0.0);
+    format!("sampling with {}; --temp 0 decodes greedily", parts.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_described_where_they_differ() {
+        assert_eq!(describe(&Sampling::default()), "greedy decoding");
+        let text = describe(&conversational());
+        assert_eq!(text, "sampling with temperature 0.7, top-p 0.9, DRY 0.8; --temp 0 decodes greedily");
+        assert_eq!(conversational().check(10), Ok(()));
+    }
+}

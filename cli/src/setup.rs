@@ -1,0 +1,67 @@
+//! Opens the models of `run` and `chat`: the target, the draft model, the predictor that prunes.
+
+use refrain::{Checkpoint, Engine, EngineOptions, ModelConfig};
+
+use crate::args::{CommonArgs, ModelArgs};
+use crate::failure::Failure;
+use crate::{load, profile};
+
+/// A loaded model and the checkpoint that it came from.
+pub(crate) struct Setup {
+    pub(crate) checkpoint: Checkpoint,
+    pub(crate) engine: Engine,
+}
+
+/// Loads the models that the options name.
+pub(crate) fn open(args: &CommonArgs) -> Result<Setup, Failure> {
+    let draft_model = args.session.drafts.model()?;
+    let checkpoint = load::checkpoint(args.model.model.as_deref())?;
+    // A memory budget of the target leaves room for the draft model, so the draft model is opened first.
+    let draft = draft_model.map(load::draft_checkpoint).transpose()?;
+    let predictor = args.session.drafts.pruning.as_ref().map(load::predictor).transpose()?;
+    let options = options_beside(args, checkpoint.config(), draft.as_ref());
+    let engine = load::engine(&checkpoint, options)?;
+    if let Some(draft) = draft {
+        load::draft_model(&engine, &draft, load::draft_model_options(&args.model.compute))?;
+    }
+    if let Some(predictor) = predictor {
+        engine.set_predictor(predictor)?;
+    }
+    args.session.policy.report_device(&engine);
+    Ok(Setup { checkpoint, engine })
+}
+
+/// The options of an engine, with the profile that is kept beside the model.
+pub(crate) fn engine_options(args: &ModelArgs) -> EngineOptions {
+    EngineOptions { profile: profile::stored(args.model.as_deref()), ..args.compute.engine_options() }
+}
+
+/// The options for a model of this configuration: a memory budget leaves room for the session and for a draft model.
+fn options_beside(args: &CommonArgs, config: &ModelConfig, draft: Option<&Checkpoint>) -> EngineOptions {
+    let mut options = engine_options(&args.model);
+    if let Some(streaming) = &mut options.streaming {
+        let session = args.session.session_options("");
+        let draft_bytes =
+            |draft| load::draft_model_options(&args.model.compute).memory_bytes(draft, &session);
+        streaming.reserved_bytes = session.memory_bytes(config).saturating_add(draft.map_or(0, draft_bytes));
+    }
+    options
+}
+
+impl Setup {
+    /// Whether the model has a chat template.
+    ///
+    /// # Errors
+    /// It has one that does not parse.
+    pub(crate) fn has_chat_template(&self) -> Result<bool, Failure> {
+        let tokenizer = self.engine.tokenizer();
+        match tokenizer.chat_template_error() {
+            Some(error) => {
+                let problem =
+                    format!("the chat template of `{}` cannot be used: {error}", self.checkpoint.name());
+                Err(Failure::input(problem, "`refrain run --raw` does not use it"))
+            }
+            None => Ok(tokenizer.chat_template().is_some()),
+        }
+    }
+}

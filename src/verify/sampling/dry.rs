@@ -1,0 +1,339 @@
+//! DRY: a penalty on continuing a sequence that already stands in the text.
+//!
+//! The definition is that of text-generation-webui, which llama.cpp follows ("don't repeat yourself", p-e-w 2024). For each token `v` of
+//! the window, let `L(v)` be the length of the longest suffix of the text that also stands directly before an occurrence of `v` in the
+//! window. Where `L(v) ≥ allowed_length`, the logit of `v` loses `multiplier · base^(L(v) − allowed_length)`. A match never extends over
+//! a sequence breaker.
+//!
+//! Three deviations. `output_only` leaves the prompt out of the window. Control tokens always break a sequence and are never penalised:
+//! otherwise each turn of a conversation makes the end token of the next one less likely. The penalty is at most [`PENALTY_MAX`], so that
+//! long matches stay finite.
+//!
+//! The lengths of all matches come from one pass of the Z algorithm (Gusfield 1997, section 1.4) over the reversed window: O(window)
+//! for each visited node, whatever the text. The result is a function of the text and the logits, so it is exact inside drafts.
+
+use serde::{Deserialize, Serialize};
+
+use super::error::SamplingError;
+use crate::token::TokenId;
+use crate::tokenizer::{SpecialTokens, Tokenizer};
+
+/// Breaker strings at most. Published lists have 4 to 20.
+const BREAKERS_MAX: usize = 64;
+
+/// Longest breaker string, in bytes.
+const BREAKER_BYTES_MAX: usize = 256;
+
+/// The largest penalty: far beyond any logit, and far from the largest f32.
+const PENALTY_MAX: f64 = 1e30;
+
+/// The options of DRY. The defaults are those of llama.cpp and text-generation-webui: switched off by `multiplier` 0, which is usually set
+/// to 0.8.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DryOptions {
+    /// The penalty of a match of `allowed_length` tokens, 0..=100; 0 (the default) switches DRY off.
+    pub multiplier: f32,
+    /// The factor for each further token of the match, 1..=10; 1.75 by default.
+    pub base: f32,
+    /// The shortest match that is penalised, in tokens, 1 or more; 2 by default.
+    pub allowed_length: usize,
+    /// How many of the newest tokens, prompt included, are searched for repetitions; 4096 by default, the engine's default context.
+    pub window: usize,
+    /// Whether only tokens of the output are searched, so that copying from the prompt costs nothing; false by default.
+    pub output_only: bool,
+    /// Texts that no match extends over: tokens that contain one. Where no token contains a text, the last token of its encoding counts.
+    /// By default a line end, `:`, `"` and `*`. At most 64, of 1 to 256 bytes each.
+    pub breakers: Vec<String>,
+}
+
+impl Default for DryOptions {
+    fn default() -> Self {
+        Self {
+            multiplier: 0.0,
+            base: 1.75,
+            allowed_length: 2,
+            window: 4096,
+            output_only: false,
+            breakers: ["\n", ":", "\"", "*"].map(str::to_owned).into(),
+        }
+    }
+}
+
+impl DryOptions {
+    /// Whether there is anything to penalise.
+    pub fn is_on(&self) -> bool {
+        self.multiplier != 0.0
+    }
+
+    pub(super) fn check(&self) -> Result<(), SamplingError> {
+        let lengths = self.breakers.iter().map(String::len);
+        let bad_length = lengths.clone().find(|len| !(1..=BREAKER_BYTES_MAX).contains(len));
+        let checks = [
+            (
+                "dry.multiplier",
+                f64::from(self.multiplier),
+                "0..=100",
+                (0.0..=100.0).contains(&self.multiplier),
+            ),
+            ("dry.base", f64::from(self.base), "1..=10", (1.0..=10.0).contains(&self.base)),
+            ("dry.allowed_length", self.allowed_length as f64, "1 or more", self.allowed_length > 0),
+            ("dry.breakers", self.breakers.len() as f64, "0..=64 texts", self.breakers.len() <= BREAKERS_MAX),
+            (
+                "dry.breakers",
+                bad_length.unwrap_or_default() as f64,
+                "1..=256 bytes a text",
+                bad_length.is_none(),
+            ),
+        ];
+        match checks.into_iter().find(|&(_, _, _, is_ok)| !is_ok) {
+            Some((option, given, range, _)) => Err(SamplingError::OutOfRange { option, given, range }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// How a token is treated by DRY: at the token's index, with [`BREAKS`] and [`EXEMPT`] as bits.
+#[derive(Debug, Default)]
+pub struct Breakers(Vec<u8>);
+
+/// No match extends over the token.
+const BREAKS: u8 = 1;
+
+/// The token is not penalised.
+const EXEMPT: u8 = 2;
+
+impl Breakers {
+    /// The breakers of a vocabulary: one byte for each token, made in one pass over the tokens' texts. Empty where DRY is off.
+    pub fn of(tokenizer: &Tokenizer, options: &DryOptions) -> Self {
+        if !options.is_on() {
+            return Self::default();
+        }
+        let mut flags = vec![0u8; tokenizer.vocab_size()];
+        let mut is_found = vec![false; options.breakers.len()];
+        for (id, flag) in (0u32..).zip(&mut flags) {
+            let token = TokenId(id);
+            if tokenizer.is_special(token) {
+                *flag = BREAKS | EXEMPT;
+                continue;
+            }
+            let text = tokenizer.token_bytes(token).unwrap_or_default();
+            for (breaker, is_found) in options.breakers.iter().zip(&mut is_found) {
+                if contains(text, breaker.as_bytes()) {
+                    *flag = BREAKS;
+                    *is_found = true;
+                }
+            }
+        }
+        for (breaker, _) in options.breakers.iter().zip(is_found).filter(|(_, is_found)| !is_found) {
+            let encoded = tokenizer.encode(breaker, SpecialTokens::AsText).unwrap_or_default();
+            if let Some(flag) = encoded.last().and_then(|last| flags.get_mut(last.index())) {
+                *flag |= BREAKS;
+            }
+        }
+        Self(flags)
+    }
+
+    fn breaks(&self, token: TokenId) -> bool {
+        self.has(token, BREAKS)
+    }
+
+    fn is_exempt(&self, token: TokenId) -> bool {
+        self.has(token, EXEMPT)
+    }
+
+    fn has(&self, token: TokenId, bit: u8) -> bool {
+        self.0.get(token.index()).is_some_and(|flags| flags & bit != 0)
+    }
+}
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    match part {
+        [] => false,
+        [byte] => text.contains(byte),
+        _ => text.windows(part.len()).any(|window| window == part),
+    }
+}
+
+/// Applies DRY; holds its scratch memory, 8 bytes for each token of the window and 4 for each of the vocabulary.
+#[derive(Default)]
+pub(super) struct Dry {
+    breakers: Breakers,
+    prompt_len: usize,
+    /// The match lengths of [`suffix_matches`].
+    matches: Vec<u32>,
+    /// The longest match before an occurrence of each token; 0 except during a call.
+    longest: Vec<u32>,
+    /// The tokens with a match.
+    matched: Vec<u32>,
+}
+
+impl Dry {
+    pub(super) fn new(breakers: Breakers, prompt_len: usize) -> Self {
+        Self { breakers, prompt_len, ..Self::default() }
+    }
+
+    /// Lowers the logits `[vocab_size]` of tokens that would continue a repeated sequence of `tokens`.
+    pub(super) fn apply(&mut self, options: &DryOptions, tokens: &[TokenId], logits: &mut [f32]) {
+        if !options.is_on() {
+            return;
+        }
+        let first = if options.output_only { self.prompt_len.min(tokens.len()) } else { 0 };
+        let window = &tokens[first.max(tokens.len().saturating_sub(options.window))..];
+        // A match equals the end of the text, so the tokens after the text's last breaker bound its length.
+        let len_max = window.iter().rev().take_while(|&&token| !self.breakers.breaks(token)).count();
+        if len_max < options.allowed_length {
+            return;
+        }
+        suffix_matches(window, &mut self.matches);
+        self.longest.resize(logits.len(), 0);
+        for distance in 1..window.len() {
+            // The token after the match that ends `distance` tokens before the end.
+            let next = window[window.len() - distance];
+            let len = self.matches[distance].min(len_max as u32);
+            // A text from outside may hold tokens past the vocabulary.
+            let Some(longest) = self.longest.get_mut(next.index()) else { continue };
+            if len as usize >= options.allowed_length && !self.breakers.is_exempt(next) {
+                if *longest == 0 {
+                    self.matched.push(next.0);
+                }
+                *longest = len.max(*longest);
+            }
+        }
+        for token in self.matched.drain(..) {
+            let token = token as usize;
+            let len = std::mem::take(&mut self.longest[token]);
+            logits[token] -= penalty(options, len as usize) as f32;
+        }
+    }
+}
+
+/// `multiplier · base^(len − allowed_length)`, at most [`PENALTY_MAX`]; from `libm`, so with the same bits on every platform.
+fn penalty(options: &DryOptions, len: usize) -> f64 {
+    let excess = (len - options.allowed_length) as f64;
+    (f64::from(options.multiplier) * libm::pow(f64::from(options.base), excess)).min(PENALTY_MAX)
+}
+
+/// At `i`: the length of the longest common suffix of the window and of the window without its newest `i` tokens (the Z function of the
+/// reversed window); 0 at 0.
+fn suffix_matches(window: &[TokenId], lens: &mut Vec<u32>) {
+    let n = window.len();
+    let from_end = |i: usize| window[n - 1 - i];
+    lens.clear();
+    lens.resize(n, 0);
+    // `start..end` is the match that reaches farthest.
+    let (mut start, mut end) = (0, 0);
+    for i in 1..n {
+        let mut len = if i < end { (lens[i - start] as usize).min(end - i) } else { 0 };
+        while i + len < n && from_end(len) == from_end(i + len) {
+            len += 1;
+        }
+        lens[i] = len as u32;
+        if i + len > end {
+            (start, end) = (i, i + len);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// `L(v)` by comparing at every occurrence of `v`.
+    fn naive(options: &DryOptions, breaks: &[bool], tokens: &[TokenId], logits: &mut [f32]) {
+        let window = &tokens[tokens.len().saturating_sub(options.window)..];
+        let n = window.len();
+        for (v, logit) in logits.iter_mut().enumerate() {
+            let mut longest = 0;
+            for i in (0..n).filter(|&i| window[i].index() == v) {
+                let pairs = window[..i].iter().rev().zip(window.iter().rev());
+                let same = pairs.take_while(|(a, b)| a == b && !breaks[a.index()]);
+                longest = longest.max(same.count());
+            }
+            if longest >= options.allowed_length {
+                let excess = (longest - options.allowed_length) as f64;
+                let penalty = f64::from(options.multiplier) * f64::from(options.base).powf(excess);
+                *logit -= penalty.min(1e30) as f32;
+            }
+        }
+    }
+
+    fn apply(options: &DryOptions, flags: &[u8], tokens: &[u32], n_logits: usize) -> Vec<f32> {
+        let tokens: Vec<TokenId> = tokens.iter().map(|&token| TokenId(token)).collect();
+        let mut logits = vec![0.0; n_logits];
+        Dry::new(Breakers(flags.to_vec()), 4).apply(options, &tokens, &mut logits);
+        logits
+    }
+
+    fn on(allowed_length: usize) -> DryOptions {
+        DryOptions { multiplier: 0.8, allowed_length, ..DryOptions::default() }
+    }
+
+    #[test]
+    fn the_token_that_continues_a_repetition_is_penalised() {
+        // 1 2 3 was followed by 4; a match of three tokens is one more than allowed.
+        assert_eq!(apply(&on(2), &[], &[1, 2, 3, 4, 1, 2, 3], 6), [0.0, 0.0, 0.0, 0.0, -0.8 * 1.75, 0.0]);
+        assert_eq!(apply(&on(4), &[], &[1, 2, 3, 4, 1, 2, 3], 6), [0.0; 6], "a match shorter than allowed");
+        // The longest of several matches counts.
+        assert_eq!(
+            apply(&on(1), &[], &[5, 3, 4, 2, 3, 4, 2, 3], 6)[4],
+            (-0.8f64 * 1.75 * 1.75 * 1.75) as f32
+        );
+        assert_eq!(apply(&DryOptions::default(), &[], &[1, 1, 1, 1], 2), [0.0; 2], "off");
+        let output_only = DryOptions { output_only: true, ..on(2) };
+        assert_eq!(apply(&output_only, &[], &[1, 2, 3, 4, 1, 2, 3], 6), [0.0; 6], "the prompt has 4 tokens");
+        assert_eq!(apply(&output_only, &[], &[1, 2, 3, 4, 2, 3, 1, 2, 3], 6)[1], -0.8);
+        let short = DryOptions { window: 5, ..on(2) };
+        assert_eq!(
+            apply(&short, &[], &[1, 2, 3, 4, 1, 2, 3], 6),
+            [0.0; 6],
+            "the repetition has left the window"
+        );
+    }
+
+    #[test]
+    fn breakers_end_matches_and_control_tokens_are_exempt() {
+        let mut flags = [0u8; 6];
+        flags[2] = BREAKS;
+        assert_eq!(apply(&on(2), &flags, &[1, 2, 3, 4, 1, 2, 3], 6), [0.0; 6]);
+        assert_eq!(
+            apply(&on(1), &flags, &[1, 2, 3, 4, 1, 2, 3], 6)[4],
+            -0.8,
+            "what follows the breaker counts"
+        );
+        let mut flags = [0u8; 6];
+        flags[4] = BREAKS | EXEMPT;
+        assert_eq!(apply(&on(2), &flags, &[1, 2, 3, 4, 1, 2, 3], 6), [0.0; 6]);
+    }
+
+    #[test]
+    fn long_matches_and_tokens_past_the_vocabulary_stay_finite() {
+        let logits = apply(&on(2), &[], &[7; 4000], 8);
+        assert_eq!(logits[7], -1e30);
+        assert_eq!(apply(&on(2), &[], &[9; 40], 8), [0.0; 8]);
+        assert_eq!(apply(&on(2), &[], &[], 8), [0.0; 8]);
+    }
+
+    proptest! {
+        #[test]
+        fn the_penalty_is_that_of_the_definition(
+            tokens in proptest::collection::vec(0u32..5, 0..120),
+            breaks in proptest::collection::vec(proptest::bool::weighted(0.15), 5),
+            allowed_length in 1usize..6,
+            window in 0usize..140,
+            base in 1.0f32..2.0,
+        ) {
+            let options = DryOptions { multiplier: 0.8, base, allowed_length, window, ..DryOptions::default() };
+            let flags: Vec<u8> = breaks.iter().map(|&breaks| u8::from(breaks) * BREAKS).collect();
+            let mut expected = vec![0.0; 5];
+            let ids: Vec<TokenId> = tokens.iter().map(|&token| TokenId(token)).collect();
+            naive(&options, &breaks, &ids, &mut expected);
+            let found = apply(&options, &flags, &tokens, 5);
+            for (found, expected) in found.iter().zip(&expected) {
+                // The platform's power and libm's may differ in the last bit.
+                prop_assert!((found - expected).abs() <= expected.abs() * 1e-6, "{found} for {expected}");
+            }
+        }
+    }
+}

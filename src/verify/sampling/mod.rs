@@ -1,0 +1,374 @@
+//! One token from one row of logits.
+//!
+//! The order is fixed: processors, logit bias, window penalties, DRY, temperature, top-k, top-p, min-p, draw. Ties are broken by the
+//! lower token id everywhere, and sums run in a fixed order, so the choice is a function of the logits, the text before
+//! it, the seed and the position.
+
+mod candidates;
+mod dry;
+mod error;
+mod options;
+mod penalties;
+
+use crate::kernels::{self, FloatEnv, Kernels};
+use crate::token::TokenId;
+use crate::verify::random::uniform;
+use candidates::{Candidates, draw};
+use dry::Dry;
+use penalties::Penalties;
+
+pub use dry::{Breakers, DryOptions};
+pub use error::SamplingError;
+pub use options::Sampling;
+
+/// Changes logits before a token is chosen: grammar masks, custom biases, observers.
+///
+/// Called once for each visited node, in order of position, with the text that plain decoding would have there. To keep
+/// the output independent of drafting, the result must be a function of the arguments alone. A logit of +∞ ends the generation with
+/// [`SamplingError::InfiniteLogit`]; to force a token, forbid all others.
+pub trait LogitsProcessor: Send {
+    /// `tokens`: the prompt and all output before this token; `logits`: `[vocab_size]`.
+    fn process(&mut self, tokens: &[TokenId], logits: &mut [f32]);
+}
+
+/// A sampler with its scratch memory.
+pub struct Sampler {
+    kernels: Kernels,
+    config: Sampling,
+    penalties: Penalties,
+    dry: Dry,
+    candidates: Candidates,
+}
+
+/// Where the probabilities of a choice stand afterwards.
+#[derive(Debug, Clone, Copy)]
+enum Chosen {
+    /// Nowhere yet: the logits are as they were.
+    Greedy,
+    /// In the logits.
+    Whole,
+    /// In the candidates.
+    Kept,
+}
+
+/// A token that the target accepts, by its own choice or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Choice {
+    /// The token.
+    pub token: TokenId,
+    /// Whether the target chose another one.
+    pub is_replaced: bool,
+}
+
+impl Sampler {
+    /// A sampler for checked options and an output that begins after `prompt_len` tokens. Without a seed it samples with seed 0: see
+    /// [`Sampling::resolve_seed`].
+    pub fn new(kernels: Kernels, config: Sampling, breakers: Breakers, prompt_len: usize) -> Self {
+        Self {
+            kernels,
+            config,
+            penalties: Penalties::default(),
+            dry: Dry::new(breakers, prompt_len),
+            candidates: Candidates::default(),
+        }
+    }
+
+    /// Chooses the token that follows `tokens` from `logits` `[vocab_size]`, which are changed in place.
+    ///
+    /// # Errors
+    /// [`SamplingError::NoCandidate`], [`SamplingError::InfiniteLogit`].
+    pub fn choose(&mut self, tokens: &[TokenId], logits: &mut [f32]) -> Result<TokenId, SamplingError> {
+        let _env = FloatEnv::ieee();
+        self.choose_from(tokens, logits).map(|(token, _)| token)
+    }
+
+    /// **Lossy.** As [`choose`](Self::choose), but where none of `drafted` is that token, the first of them that lies in the nucleus
+    /// of `top_p` takes its place: a token, not dropped by the options, whose likelier ones have less than `top_p` together. (The
+    /// token that reaches `top_p` is in it. Where the temperature is 0 the probabilities are those at 1.)
+    ///
+    /// # Errors
+    /// As [`choose`](Self::choose).
+    pub fn choose_or_accept(
+        &mut self,
+        tokens: &[TokenId],
+        logits: &mut [f32],
+        drafted: impl Iterator<Item = TokenId> + Clone,
+        top_p: f32,
+    ) -> Result<Choice, SamplingError> {
+        let _env = FloatEnv::ieee();
+        let (own, chosen) = self.choose_from(tokens, logits)?;
+        let is_undrafted = drafted.clone().next().is_none();
+        if is_undrafted || drafted.clone().any(|token| token == own) {
+            return Ok(Choice { token: own, is_replaced: false });
+        }
+        if matches!(chosen, Chosen::Greedy) {
+            logits.iter_mut().filter(|logit| logit.is_nan()).for_each(|logit| *logit = f32::NEG_INFINITY);
+            kernels::softmax(self.kernels, logits);
+        }
+        let in_nucleus = |&token: &TokenId| match chosen {
+            Chosen::Kept => self.candidates.is_in_nucleus(token, top_p),
+            Chosen::Greedy | Chosen::Whole => is_in_nucleus(logits, token, top_p),
+        };
+        let token = drafted.clone().find(in_nucleus);
+        Ok(Choice { token: token.unwrap_or(own), is_replaced: token.is_some() })
+    }
+
+    /// The choice, and where its probabilities are.
+    fn choose_from(
+        &mut self,
+        tokens: &[TokenId],
+        logits: &mut [f32],
+    ) -> Result<(TokenId, Chosen), SamplingError> {
+        let config = &self.config;
+        for &(token, bias) in &config.logit_bias {
+            logits[token.index()] += bias;
+        }
+        self.penalties.apply(config, tokens, logits);
+        self.dry.apply(&config.dry, tokens, logits);
+        let position = tokens.len();
+        let best = kernels::argmax(self.kernels, logits);
+        let max = logits[best];
+        if max.is_nan() || max == f32::NEG_INFINITY {
+            return Err(SamplingError::NoCandidate { position });
+        }
+        if max == f32::INFINITY {
+            return Err(SamplingError::InfiniteLogit { token: best as u32, position });
+        }
+        if config.temperature == 0.0 {
+            return Ok((TokenId(best as u32), Chosen::Greedy));
+        }
+        for logit in logits.iter_mut() {
+            let scaled = (*logit - max) / config.temperature;
+            *logit = if scaled.is_nan() { f32::NEG_INFINITY } else { scaled };
+        }
+        let u = uniform(config.seed.unwrap_or_default(), position as u64);
+        if self.candidates.keep(self.kernels, config, logits) {
+            return Ok((self.candidates.draw(u), Chosen::Kept));
+        }
+        kernels::softmax(self.kernels, logits);
+        Ok((draw(logits.iter().copied().zip(0..), u), Chosen::Whole))
+    }
+}
+
+/// Whether the tokens that are likelier than `token` have less than `top_p` together.
+fn is_in_nucleus(probabilities: &[f32], token: TokenId, top_p: f32) -> bool {
+    let Some(&own) = probabilities.get(token.index()) else { return false };
+    let likelier = |&(id, &p): &(u32, &f32)| p > own || (p == own && id < token.0);
+    let before: f64 = (0u32..).zip(probabilities).filter(likelier).map(|(_, &p)| f64::from(p)).sum();
+    own > 0.0 && before < f64::from(top_p)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choose(config: Sampling, tokens: &[TokenId], logits: &[f32]) -> Result<TokenId, SamplingError> {
+        config.check(logits.len())?;
+        Sampler::new(Kernels::detect(), config, Breakers::default(), 0).choose(tokens, &mut logits.to_vec())
+    }
+
+    /// A nucleus by sorting everything.
+    fn naive_nucleus(probabilities: &[f32], top_p: f32) -> Vec<usize> {
+        let mut tokens: Vec<usize> = (0..probabilities.len()).collect();
+        tokens.sort_by(|&a, &b| probabilities[b].total_cmp(&probabilities[a]).then(a.cmp(&b)));
+        let mut sum = 0.0;
+        let in_it = tokens.into_iter().take_while(|&token| {
+            let before = sum;
+            sum += f64::from(probabilities[token]);
+            before < f64::from(top_p)
+        });
+        in_it.collect()
+    }
+
+    fn accept(config: &Sampling, logits: &[f32], drafted: &[u32], top_p: f32) -> Choice {
+        let mut sampler = Sampler::new(Kernels::detect(), config.clone(), Breakers::default(), 0);
+        let drafted = drafted.iter().map(|&token| TokenId(token));
+        sampler.choose_or_accept(&[], &mut logits.to_vec(), drafted, top_p).unwrap()
+    }
+
+    #[test]
+    fn what_is_accepted_lies_in_the_nucleus() {
+        let logits: Vec<f32> = (0..40u32).map(|i| ((i * 17) % 40) as f32 / 8.0).collect();
+        let mut probabilities = logits.clone();
+        kernels::softmax(Kernels::detect(), &mut probabilities);
+        let greedy = Sampling::default();
+        for top_p in [0.05, 0.3, 0.7, 0.95, 1.0] {
+            let nucleus = naive_nucleus(&probabilities, top_p);
+            for token in 0..40u32 {
+                let Choice { token: accepted, is_replaced } = accept(&greedy, &logits, &[token], top_p);
+                let in_it = nucleus.contains(&(token as usize));
+                assert_eq!(accepted.index() == token as usize, in_it, "{token} at {top_p}");
+                assert_eq!(is_replaced, in_it && token as usize != nucleus[0]);
+            }
+        }
+    }
+
+    #[test]
+    fn the_own_choice_comes_first_and_then_the_first_draft() {
+        let (greedy, logits) = (Sampling::default(), [3.0, 2.9, 2.8, -50.0]);
+        let token = |drafted: &[u32]| accept(&greedy, &logits, drafted, 0.9).token.0;
+        assert_eq!(
+            [token(&[]), token(&[2, 1, 0]), token(&[2, 1]), token(&[3, 1]), token(&[3, 99])],
+            [0, 0, 2, 1, 0]
+        );
+        assert_eq!(
+            accept(&greedy, &[1.0, f32::NEG_INFINITY, f32::NAN], &[2, 1], 1.0).token.0,
+            0,
+            "a token that is forbidden"
+        );
+    }
+
+    #[test]
+    fn what_the_options_drop_is_never_accepted() {
+        let logits = [3.0, 2.9, 2.8, 2.7];
+        let with =
+            |top_k, top_p, min_p| Sampling { temperature: 1.0, top_k, top_p, min_p, ..Sampling::default() };
+        for config in [with(2, 1.0, 0.0), with(0, 0.5, 0.0), with(0, 1.0, 0.88)] {
+            for seed in 0..20 {
+                let config = Sampling { seed: Some(seed), ..config.clone() };
+                let accepted = accept(&config, &logits, &[3, 2], 1.0);
+                assert!(accepted.token.0 < 2 && !accepted.is_replaced, "{config:?}");
+                assert_eq!(accept(&config, &logits, &[1], 1.0).token.0, 1);
+            }
+        }
+        // Without a filter the probabilities are those of the temperature.
+        let hot = Sampling { temperature: 50.0, ..Sampling::default() };
+        let cold = Sampling { temperature: 0.02, ..hot.clone() };
+        assert_eq!(accept(&hot, &logits, &[3], 0.9).token.0, 3);
+        assert_eq!(accept(&cold, &logits, &[3], 0.9).token.0, 0);
+    }
+
+    /// How often each token is chosen over many seeds.
+    fn frequencies(config: Sampling, logits: &[f32]) -> Vec<f64> {
+        let n = 20_000u64;
+        let mut counts = vec![0.0; logits.len()];
+        let mut sampler = Sampler::new(Kernels::detect(), config, Breakers::default(), 0);
+        for seed in 0..n {
+            sampler.config.seed = Some(seed);
+            counts[sampler.choose(&[], &mut logits.to_vec()).unwrap().index()] += 1.0 / n as f64;
+        }
+        counts
+    }
+
+    /// The distribution by the definition, in f64, sorting everything.
+    fn reference(config: &Sampling, logits: &[f32]) -> Vec<f64> {
+        let t = f64::from(config.temperature);
+        let mut order: Vec<usize> = (0..logits.len()).collect();
+        order.sort_by(|&a, &b| logits[b].partial_cmp(&logits[a]).unwrap().then(a.cmp(&b)));
+        let max = f64::from(logits[order[0]]);
+        let weight = |i: usize| ((f64::from(logits[i]) - max) / t).exp();
+        if config.top_k > 0 {
+            order.truncate(config.top_k);
+        }
+        let z: f64 = order.iter().map(|&i| weight(i)).sum();
+        let mut kept = Vec::new();
+        let mut sum = 0.0;
+        for &i in &order {
+            if !kept.is_empty() && (sum >= f64::from(config.top_p) || weight(i) < f64::from(config.min_p)) {
+                break;
+            }
+            sum += weight(i) / z;
+            kept.push(i);
+        }
+        let z: f64 = kept.iter().map(|&i| weight(i)).sum();
+        let mut p = vec![0.0; logits.len()];
+        kept.iter().for_each(|&i| p[i] = weight(i) / z);
+        p
+    }
+
+    #[test]
+    fn the_distribution_is_the_one_asked_for() {
+        let logits = [1.0, 3.0, 2.5, -1.0, 2.5, 0.0, -4.0];
+        let base = Sampling { temperature: 1.3, ..Sampling::default() };
+        for config in [
+            base.clone(),
+            Sampling { top_k: 3, ..base.clone() },
+            Sampling { top_p: 0.8, ..base.clone() },
+            Sampling { min_p: 0.3, ..base.clone() },
+            Sampling { top_k: 5, top_p: 0.9, min_p: 0.1, ..base.clone() },
+        ] {
+            let expected = reference(&config, &logits);
+            for (i, (seen, p)) in frequencies(config.clone(), &logits).iter().zip(&expected).enumerate() {
+                // Five standard deviations of 20,000 draws.
+                let tolerance = 5.0 * (p * (1.0 - p) / 20_000.0).sqrt();
+                assert!((seen - p).abs() <= tolerance, "{config:?}: token {i}: {seen} for {p}");
+            }
+        }
+    }
+
+    #[test]
+    fn greedy_takes_the_lowest_id_of_a_tie() {
+        assert_eq!(choose(Sampling::default(), &[], &[0.0, 7.0, 7.0, 1.0]), Ok(TokenId(1)));
+    }
+
+    #[test]
+    fn penalties_count_the_window_alone() {
+        let tokens = [TokenId(2), TokenId(0), TokenId(1), TokenId(1)];
+        let logits = [1.0, 1.5, 1.4, 0.0];
+        let config = |frequency, presence, penalty_window| Sampling {
+            frequency_penalty: frequency,
+            presence_penalty: presence,
+            penalty_window,
+            ..Sampling::default()
+        };
+        assert_eq!(choose(config(0.0, 0.0, 4), &tokens, &logits), Ok(TokenId(1)));
+        assert_eq!(choose(config(0.3, 0.0, 4), &tokens, &logits), Ok(TokenId(2)), "1.5 - 2·0.3 < 1.4 - 0.3");
+        assert_eq!(choose(config(0.0, 2.0, 4), &tokens, &logits), Ok(TokenId(3)));
+        assert_eq!(choose(config(0.0, 2.0, 2), &tokens, &logits), Ok(TokenId(2)));
+        let repetition = Sampling { repetition_penalty: 2.0, penalty_window: 2, ..Sampling::default() };
+        assert_eq!(choose(repetition, &tokens, &logits), Ok(TokenId(2)));
+    }
+
+    #[test]
+    fn nan_is_never_chosen_and_infinity_is_an_error() {
+        let base = Sampling { temperature: 0.7, ..Sampling::default() };
+        let configs = [
+            base.clone(),
+            Sampling { top_k: 2, ..base.clone() },
+            Sampling { top_p: 0.9, ..base.clone() },
+            Sampling { min_p: 0.1, ..base.clone() },
+            Sampling::default(),
+        ];
+        for config in configs {
+            for seed in 0..50 {
+                let config = Sampling { seed: Some(seed), ..config.clone() };
+                let chosen = choose(config.clone(), &[], &[f32::NAN, 1.0, f32::NAN, 0.5]).unwrap();
+                assert!(chosen == TokenId(1) || chosen == TokenId(3), "{config:?}: {chosen}");
+                let text = [TokenId(0); 3];
+                let infinite = choose(config.clone(), &text, &[5.0, f32::NAN, f32::INFINITY, f32::INFINITY]);
+                assert_eq!(
+                    infinite,
+                    Err(SamplingError::InfiniteLogit { token: 2, position: 3 }),
+                    "{config:?}"
+                );
+                let none = choose(config.clone(), &[], &[f32::NAN, f32::NEG_INFINITY]);
+                assert_eq!(none, Err(SamplingError::NoCandidate { position: 0 }), "{config:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn bias_can_forbid_and_force() {
+        let bias =
+            |token, value| Sampling { logit_bias: vec![(TokenId(token), value)], ..Sampling::default() };
+        assert_eq!(choose(bias(1, f32::NEG_INFINITY), &[], &[0.0, 9.0, 1.0]), Ok(TokenId(2)));
+        assert_eq!(choose(bias(0, 100.0), &[], &[0.0, 9.0, 1.0]), Ok(TokenId(0)));
+    }
+
+    #[test]
+    fn rows_without_a_candidate_are_named() {
+        for logits in [[f32::NEG_INFINITY; 2], [f32::NAN; 2]] {
+            let found = choose(Sampling::default(), &[], &logits);
+            assert_eq!(found, Err(SamplingError::NoCandidate { position: 0 }));
+        }
+    }
+
+    #[test]
+    fn dry_and_penalties_are_applied_before_the_choice() {
+        let tokens: Vec<TokenId> = [1, 2, 3, 1, 2].map(TokenId).into();
+        let logits = [0.0, 0.0, 0.0, 5.0, 4.5];
+        assert_eq!(choose(Sampling::default(), &tokens, &logits), Ok(TokenId(3)));
+        let dry = DryOptions { multiplier: 0.8, ..DryOptions::default() };
+        assert_eq!(choose(Sampling { dry, ..Sampling::default() }, &tokens, &logits), Ok(TokenId(4)));
+    }
+}
