@@ -19,8 +19,9 @@ mod tokenizer;
 mod verify;
 
 pub use draft::{
-    Anchor, Candidate, Candidates, Computed, Cursor, DraftSource, DraftTree, HistoryStore, NodeIdx,
-    Rejections, ReuseConfig, SourceKind, StepOutcome, Successor, SuccessorLists,
+    Anchor, Candidate, Candidates, Computed, ComputingSource, Cursor, DraftSource, DraftTree, EvidenceClass,
+    HistoryStore, Learned, LearnedError, NodeIdx, Rejections, ReuseConfig, SourceName, StepOutcome,
+    Successor, SuccessorLists, TargetListener,
 };
 pub use draft_model::DraftModel;
 pub use engine::{

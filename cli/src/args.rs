@@ -138,7 +138,12 @@ impl CommonArgs {
         let mut options = self.model.engine_options();
         if let Some(streaming) = &mut options.streaming {
             let session = self.session.session_options("");
-            let draft_bytes = |draft| draft_model_options(&self.model.compute).memory_bytes(draft, &session);
+            let draft_bytes = |draft: &Checkpoint| {
+                let rule_bytes = self.session.drafts.strategy.rule_bytes(draft.config(), &session);
+                draft_model_options(&self.model.compute)
+                    .memory_bytes(draft, &session)
+                    .saturating_add(rule_bytes)
+            };
             streaming.reserved_bytes =
                 session.memory_bytes(config).saturating_add(draft.map_or(0, draft_bytes));
         }

@@ -61,7 +61,7 @@ pub(crate) fn chat(args: &ChatArgs, interrupt: &Interrupt) -> Result<Exit, Failu
         note(HELP);
     }
     if out.is_colored() {
-        print_legend(&session.source_kinds());
+        print_legend(&session.source_names());
     }
 
     let mut exit = Exit::Done;
@@ -111,7 +111,8 @@ impl Chat<'_> {
     /// A conversation without turns. The history of earlier ones drafts for it.
     fn new_session(&self) -> Result<Session, Failure> {
         let options = self.args.common.session.session_options(NAMESPACE);
-        let mut session = self.history.session(self.engine, options)?;
+        let mut session = self.history.session(self.engine, options.clone())?;
+        self.args.common.session.drafts.strategy.add_rule(self.engine, &mut session, &options)?;
         if let Some(system) = &self.args.task.system {
             session.append_turn(Role::System, system.as_str())?;
         }

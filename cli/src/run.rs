@@ -32,7 +32,9 @@ pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     args.common.session.policy.report_device(&engine);
     let namespace = task(&args.task).map_or("run", |task| task.name());
     let history = History::open(&args.common.history, &engine, namespace)?;
-    let mut session = history.session(&engine, args.common.session.session_options(namespace))?;
+    let session_options = args.common.session.session_options(namespace);
+    let mut session = history.session(&engine, session_options.clone())?;
+    args.common.session.drafts.strategy.add_rule(&engine, &mut session, &session_options)?;
     profile::note_mismatch(&session);
     let options = args.common.sampling.generate_options();
 
@@ -45,7 +47,7 @@ pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<Exit, Failure
 
     let mut out = AnswerStream::stdout();
     if out.is_colored() {
-        print_legend(&session.source_kinds());
+        print_legend(&session.source_names());
     }
     let answer = answer(&mut session, options, &mut out, interrupt)?;
     history.keep(&answer.tokens);

@@ -8,8 +8,8 @@ use serde::Serialize;
 use thiserror::Error;
 
 use crate::draft::{
-    CostCorrection, CostProfile, NodeIdx, RejectionCounter, ReliabilityTable, SourceKind, StepLimits,
-    StepOutcome,
+    CostCorrection, CostProfile, Learned, NodeIdx, RejectionCounter, ReliabilityTable, SourceName,
+    StepLimits, StepOutcome,
 };
 use crate::engine::options::{Drafting, GenerateOptions, STOP_BYTES_MAX, SessionOptions};
 use crate::engine::output::{FinishReason, Output, OutputLimits};
@@ -51,13 +51,13 @@ pub struct TokenEvent {
 }
 
 /// Where a token came from. The target model chose it in every case; this says who had proposed it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {
     /// Nobody: the target's own next token.
     Target,
-    /// A draft source.
-    Draft(SourceKind),
+    /// The draft source of this name.
+    Draft(SourceName),
 }
 
 /// How a generation ended.
@@ -112,6 +112,8 @@ pub struct Generation<'s> {
     output: Output,
     projection: Projection,
     costs: CostProfile,
+    /// What drafting had learnt when the generation began.
+    learned: Learned,
     policy: Policy,
     stats: Stats,
     rejections: RejectionCounter,
@@ -144,13 +146,13 @@ impl<'s> Generation<'s> {
             max_tokens: options.max_tokens,
             context_tokens: session.context_len - prompt_len,
         });
-        let sources = session.sources.iter().map(|source| SourceStats {
-            kind: source.kind(),
-            name: source.name().to_owned(),
+        let sources = session.sources.iter_mut().map(|source| SourceStats {
+            name: source.name().into(),
+            evidence: source.evidence(),
             drafted: 0,
             accepted: 0,
             // Until the end: what was computed before.
-            computed: source.computed(),
+            computed: source.computing().map(|source| source.computed()),
         });
         let stats = Stats {
             prompt_tokens: prompt_len,
@@ -166,17 +168,21 @@ impl<'s> Generation<'s> {
         };
         let is_lossy = session.options.acceptance.is_lossy();
         // With lossy acceptance drafts decide, and so must not depend on what other generations have learnt.
+        let learned = session.shared.learned().start();
         session.builder.set_table(match is_lossy {
             true => ReliabilityTable::new(),
-            false => session.shared.reliability().clone(),
+            false => learned.reliability().clone(),
         });
+        session.builder.set_times(learned.times().clone());
         let costs = match session.profile() {
             Some(profile) => {
                 let costs = profile.costs(prompt_len, session.options.projection_rows);
-                costs.corrected(&session.shared.correction())
+                costs.corrected(learned.correction())
             }
-            None => session.shared.costs().clone(),
+            None => learned.costs().clone(),
         };
+        let draft_us = learned.times().us_per_node(session.sources.iter().map(|source| source.name()));
+        let costs = costs.with_draft_us_per_node(draft_us);
         let rows = match session.options.policy.rows {
             DraftRows::Auto if is_lossy => DraftRows::Fixed(LOSSY_ROWS),
             rows => rows,
@@ -205,6 +211,7 @@ impl<'s> Generation<'s> {
                 vocab_size,
             ),
             costs,
+            learned,
             policy,
             stats,
             rejections: RejectionCounter::default(),
@@ -329,8 +336,9 @@ impl<'s> Generation<'s> {
 
     /// Follows the target's choices; each is committed as a token at once, so that the next one is made with it.
     fn walk(&mut self) -> Result<(), GenerateError> {
-        let Session { shared, tokens, workspace, sources, tree, verified, walk: path, reader, .. } =
+        let Session { shared, tokens, workspace, tree, verified, walk: path, reader, .. } =
             &mut *self.session;
+        let names = &self.stats.sources;
         let (tree, verified) = (&*tree, *verified);
         let lossy = &mut self.stats.lossy;
         self.projection.clear();
@@ -363,7 +371,8 @@ impl<'s> Generation<'s> {
                 tokens.borrow_mut().push(token);
                 let text = self.output.push(&shared.tokenizer, token);
                 let source = node.and_then(|node| tree.source(node));
-                let origin = source.map_or(Origin::Target, |source| Origin::Draft(sources[source].kind()));
+                let origin =
+                    source.map_or(Origin::Target, |source| Origin::Draft(names[source].name.clone()));
                 self.events.push_back(Event::Token(TokenEvent { id: token, text, origin }));
                 match self.output.finish() {
                     Some(_) => ControlFlow::Break(()),
@@ -382,7 +391,8 @@ impl<'s> Generation<'s> {
         // The root was the newest token before the step.
         let first = tokens.len() - path.len() - 1;
         let lists = reader.visited();
-        sources.iter_mut().for_each(|source| source.calibrate(first, lists));
+        let listeners = sources.iter_mut().filter_map(|source| source.target_listener());
+        listeners.for_each(|source| source.calibrate(first, lists));
         *calibrated = first + lists.len();
         reader.extend(&shared.model, &tokens[first + 1..]);
         reader.judge(shared, workspace, tree, *verified, path);
@@ -472,9 +482,9 @@ impl<'s> Generation<'s> {
         self.ended = true;
         let finish = self.output.finish().unwrap_or(FinishReason::Cancelled);
         self.stats.rejections = self.rejections.finish();
-        for (stats, source) in self.stats.sources.iter_mut().zip(&self.session.sources) {
+        for (stats, source) in self.stats.sources.iter_mut().zip(&mut self.session.sources) {
             let before = stats.computed.take();
-            stats.computed = source.computed().map(|all| match &before {
+            stats.computed = source.computing().map(|source| source.computed()).map(|all| match &before {
                 Some(before) => all.since(before),
                 None => all,
             });
@@ -492,20 +502,20 @@ impl<'s> Generation<'s> {
         // A wish to stop that came too late must not stop the next generation.
         session.cancel.store(false, Ordering::Relaxed);
         let learnt = self.costs.clone().with_batch_lens(&[]);
-        let weighs_costs = session.options.policy.rows == DraftRows::Auto && self.stats.lossy.is_none();
-        match session.profile() {
-            // Batches that were cut down tell nothing of whole ones.
-            _ if session.prunes() => {}
-            _ if !weighs_costs => {}
-            Some(profile) => {
-                // The context has grown: what that costs is in the profile, and no news about the device.
-                let measured = profile.costs(session.tokens.len(), session.options.projection_rows);
-                *session.shared.correction() = CostCorrection::between(&measured, &learnt);
-            }
-            None => *session.shared.costs() = learnt,
-        }
         if self.stats.lossy.is_none() {
-            *session.shared.reliability() = session.builder.table().clone();
+            let weighs_costs = session.options.policy.rows == DraftRows::Auto;
+            let theirs = self.learned.clone().with_drafting(session.builder.table(), session.builder.times());
+            let theirs = match session.profile() {
+                // Batches that were cut down tell nothing of whole ones.
+                _ if session.prunes() || !weighs_costs => theirs,
+                Some(profile) => {
+                    // The context has grown: what that costs is in the profile, and no news about the device.
+                    let measured = profile.costs(session.tokens.len(), session.options.projection_rows);
+                    theirs.with_correction(CostCorrection::between(&measured, &learnt), self.stats.steps)
+                }
+                None => theirs.with_costs(learnt, self.stats.steps),
+            };
+            session.shared.learned().merge(&self.learned, &theirs);
         }
         if self.output.n_tokens() > 0 {
             if session.options.history {

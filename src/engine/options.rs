@@ -7,8 +7,8 @@ use super::policy::{Acceptance, DraftPolicy};
 use super::profile::MachineProfile;
 use super::reader::Reader;
 pub use crate::draft::VERIFY_ROWS_MAX;
-use crate::draft::{Baseline, CostProfile, ReuseConfig};
-use crate::draft_model::{DraftModelSource, ModelRule};
+use crate::draft::{CostProfile, ReuseConfig};
+use crate::draft_model::DraftModelSource;
 use crate::kernels::{IsaKind, KvType};
 use crate::model::graphs::Switching;
 use crate::model::weights::{PackedAccess, Quantize};
@@ -66,7 +66,7 @@ impl DraftModelOptions {
         let (config, context_len) =
             (checkpoint.config(), session.context_len.unwrap_or(CONTEXT_LEN_DEFAULT_MAX));
         let session_bytes = match session.drafting {
-            Drafting::ModelRule(rule) => rule.bytes(config, context_len, session.rows_max()),
+            Drafting::AsClaimed => 0,
             _ => DraftModelSource::bytes(config, context_len),
         };
         self.quantize.weights_bytes(checkpoint).saturating_add(session_bytes)
@@ -84,12 +84,9 @@ pub enum Drafting {
     DraftModel,
     /// As `Auto`, with none but the sources that the app adds.
     OwnSources,
-    /// As `OwnSources`, and whatever they draft is verified: for sources that plan whole trees.
+    /// As `OwnSources`, and all that they draft is verified: for sources that plan whole trees. Where such a source drafts with a
+    /// model, its memory is not part of [`DraftModelOptions::memory_bytes`].
     AsClaimed,
-    /// A published rule, for comparison: it alone drafts, from the session's own text, and whatever it drafts is verified.
-    Baseline(Baseline),
-    /// As `Baseline`, a rule that drafts with the draft model.
-    ModelRule(ModelRule),
     /// Plain decoding.
     Off,
 }

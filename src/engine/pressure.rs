@@ -1,6 +1,6 @@
 //! What a session does when others need memory: it gives back what can be made again, and keeps its KV cache.
 
-use crate::draft::SourceKind;
+use crate::draft::EvidenceClass;
 use crate::engine::policy::MemoryPressure;
 use crate::engine::reader::Reader;
 use crate::engine::session::Session;
@@ -30,9 +30,7 @@ impl Session {
         match report.level {
             MemoryPressure::Normal if before == MemoryPressure::Normal => return false,
             MemoryPressure::Normal => self.restore_reader(),
-            MemoryPressure::Warning => {
-                self.release(|kind| matches!(kind, SourceKind::Calibration | SourceKind::Reuse))
-            }
+            MemoryPressure::Warning => self.release(EvidenceClass::is_of_target),
             MemoryPressure::Critical => {
                 self.release(|_| true);
                 self.primed = 0;
@@ -44,12 +42,12 @@ impl Session {
         true
     }
 
-    /// Gives back the scratch memory, what calibration and reuse project with, and the sources of some kinds.
-    fn release(&mut self, is_released: impl Fn(SourceKind) -> bool) {
+    /// Gives back the scratch memory, what calibration and reuse project with, and the sources of some classes.
+    fn release(&mut self, is_released: impl Fn(EvidenceClass) -> bool) {
         self.workspace = Workspace::new(self.shared.model.config());
         self.reader = None;
         self.calibrated = 0;
-        let released = self.sources.iter_mut().filter(|source| is_released(source.kind()));
+        let released = self.sources.iter_mut().filter(|source| is_released(source.evidence()));
         released.for_each(|source| source.release());
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::draft::{Computed, Rejections, SourceKind};
+use crate::draft::{Computed, EvidenceClass, Rejections, SourceName};
 use crate::model::streamed::{StreamMemory, Streamed};
 use crate::pruning::Pruned;
 use crate::stream::{Flow, ReadMode};
@@ -85,10 +85,10 @@ impl StreamingStats {
 /// What one source drafted.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SourceStats {
-    /// Its kind.
-    pub kind: SourceKind,
     /// Its name.
-    pub name: String,
+    pub name: SourceName,
+    /// The class of its claims.
+    pub evidence: EvidenceClass,
     /// Draft tokens that went into verification batches.
     pub drafted: usize,
     /// Draft tokens that the target agreed with.

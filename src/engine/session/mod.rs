@@ -7,7 +7,7 @@ mod start;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::draft::{DraftSource, DraftTree, NodeSet, SOURCES_MAX, SourceKind, TreeBuilder};
+use crate::draft::{DraftSource, DraftTree, NodeSet, SOURCES_MAX, SourceName, TreeBuilder};
 use crate::engine::Shared;
 use crate::engine::generation::{GenerateError, Generation};
 use crate::engine::options::{GenerateOptions, SessionOptions};
@@ -162,21 +162,27 @@ impl Session {
     /// Adds a draft source of the app's own. It changes speed, never output; with [`Drafting::Off`](crate::engine::Drafting::Off) it is not asked.
     ///
     /// # Errors
-    /// [`SessionError::TooManySources`].
+    /// [`SessionError::TooManySources`]; [`SessionError::DuplicateSource`]: the session has a source of this name. The session is
+    /// as it was.
     pub fn add_source(&mut self, mut source: Box<dyn DraftSource>) -> Result<(), SessionError> {
         if self.sources.len() >= SOURCES_MAX {
             return Err(SessionError::TooManySources { max: SOURCES_MAX });
         }
-        source.watch(&self.cancel);
+        if self.sources.iter().any(|held| held.name() == source.name()) {
+            return Err(SessionError::DuplicateSource { name: source.name().into() });
+        }
+        if let Some(source) = source.computing() {
+            source.watch(&self.cancel);
+        }
         source.reset();
         source.prime(&self.tokens[..self.primed]);
         self.sources.push(source);
         Ok(())
     }
 
-    /// The kinds of the session's draft sources, in their order; empty where it does not draft.
-    pub fn source_kinds(&self) -> Vec<SourceKind> {
-        self.sources.iter().map(|source| source.kind()).collect()
+    /// The names of the session's draft sources, in their order; empty where it does not draft.
+    pub fn source_names(&self) -> Vec<SourceName> {
+        self.sources.iter().map(|source| source.name().into()).collect()
     }
 
     /// Why generations of this session do not start from the profile that the engine was given, where that is so.
@@ -231,7 +237,7 @@ impl Session {
         fork.tokens.clone_from(&self.tokens);
         fork.kv.copy_from(&self.kv);
         fork.sources = self.sources.iter().map(|source| source.fork()).collect();
-        fork.sources.iter_mut().for_each(|source| source.watch(&fork.cancel));
+        fork.sources.iter_mut().filter_map(|s| s.computing()).for_each(|s| s.watch(&fork.cancel));
         fork.primed = self.primed;
         fork.calibrated = self.calibrated;
         fork.messages.clone_from(&self.messages);

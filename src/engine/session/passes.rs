@@ -57,7 +57,8 @@ impl Session {
         let Some(reader) = &mut self.reader else { return Ok(()) };
         let mut watch = Stopwatch::start();
         let lists = reader.list_batch(&self.shared, &mut self.workspace, self.batch.len())?;
-        self.sources.iter_mut().for_each(|source| source.calibrate(first, lists));
+        let listeners = self.sources.iter_mut().filter_map(|source| source.target_listener());
+        listeners.for_each(|source| source.calibrate(first, lists));
         self.calibrated = self.calibrated.max(first + lists.len());
         watch.lap(&mut self.calibrate_us);
         Ok(())

@@ -31,11 +31,11 @@ impl Session {
         // The scratch slots of a verification batch come behind a full context.
         let kv = KvCache::new(config, options.kv_type, context_len + rows_max)?;
         let Drafters { mut sources, reader, bounds } = Drafters::new(&shared, &options, context_len)?;
-        let builder = TreeBuilder::with_table(bounds, shared.reliability().clone());
+        let builder = TreeBuilder::new(bounds);
         let pruner = options.pruning.zip(shared.predictor());
         let pruner = pruner.map(|(config, predictor)| Pruner::new(predictor, config));
         let cancel = Arc::new(AtomicBool::new(false));
-        sources.iter_mut().for_each(|source| source.watch(&cancel));
+        sources.iter_mut().filter_map(|s| s.computing()).for_each(|s| s.watch(&cancel));
         Ok(Self {
             workspace: Workspace::new(config),
             context_len,
@@ -88,10 +88,6 @@ impl Drafters {
             Drafting::DraftModel => {
                 (vec![Box::new(DraftModelSource::new(&of_model()?, context_len)?)], weighed)
             }
-            Drafting::ModelRule(rule) => {
-                (vec![rule.source(&of_model()?, context_len, max_rows)?], as_claimed)
-            }
-            Drafting::Baseline(baseline) => (vec![baseline.source(max_rows, &[])], as_claimed),
             Drafting::AsClaimed => (Vec::new(), as_claimed),
             Drafting::OwnSources | Drafting::Off => (Vec::new(), weighed),
         };
@@ -148,7 +144,8 @@ fn check_options(
 fn with_settled_calibration(shared: &Shared, mut options: SessionOptions) -> SessionOptions {
     if options.calibration == Calibration::Auto {
         // Lossy acceptance must not depend on what a clock has measured.
-        let pays = !options.acceptance.is_lossy() && shared.costs().step_us(1, 1) >= TARGET_READ_STEP_US_MIN;
+        let pays = !options.acceptance.is_lossy()
+            && shared.learned().costs().step_us(1, 1) >= TARGET_READ_STEP_US_MIN;
         options.calibration = if pays { Calibration::InContext } else { Calibration::Off };
         options.reuse = options.reuse.filter(|_| pays);
     }
