@@ -10,6 +10,7 @@ use crate::context::PassageSource;
 use crate::failure::{Exit, Failure, print_error};
 use crate::history::History;
 use crate::interrupt::Interrupt;
+use crate::learned::LearnedFile;
 use crate::prompt::{Composer, Request, prompt_room};
 use crate::terminal::{AnswerStream, note, print_legend};
 use crate::{load, profile, stats};
@@ -43,6 +44,7 @@ pub(crate) fn chat(args: &ChatArgs, interrupt: &Interrupt) -> Result<Exit, Failu
         engine.set_predictor(predictor)?;
     }
     args.common.session.policy.report_device(&engine);
+    let learned = LearnedFile::open(args.common.model.model.as_deref(), &engine);
     let mut chat = Chat {
         args,
         interrupt,
@@ -91,6 +93,7 @@ pub(crate) fn chat(args: &ChatArgs, interrupt: &Interrupt) -> Result<Exit, Failu
             },
         }
     }
+    learned.keep(&engine);
     Ok(if is_interactive { Exit::Done } else { exit })
 }
 

@@ -2,7 +2,7 @@
 //!
 //! One module per command ([`run`], [`chat`], [`inspect`], [`score`], [`bench`], [`history`], [`profile`], [`pack`], [`graphs`], [`stream`], [`pruning`], [`train`]), and beside
 //! them what they share: the options
-//! ([`args`]), the prompt ([`prompt`], [`context`]), loading ([`load`]), and what the user sees ([`answer`], [`stats`],
+//! ([`args`]), the prompt ([`prompt`], [`context`]), loading ([`load`], [`learned`]), and what the user sees ([`answer`], [`stats`],
 //! [`terminal`], [`progress`], [`failure`]).
 
 mod answer;
@@ -15,6 +15,7 @@ mod graphs;
 mod history;
 mod inspect;
 mod interrupt;
+mod learned;
 mod load;
 mod pack;
 mod profile;

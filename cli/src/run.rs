@@ -7,6 +7,7 @@ use crate::args::{RunArgs, StatsFormat};
 use crate::failure::{Exit, Failure};
 use crate::history::History;
 use crate::interrupt::Interrupt;
+use crate::learned::LearnedFile;
 use crate::prompt::{Composer, Request, prompt_room, task};
 use crate::terminal::{AnswerStream, note, print_legend};
 use crate::{load, profile, stats};
@@ -30,6 +31,7 @@ pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<Exit, Failure
         engine.set_predictor(predictor)?;
     }
     args.common.session.policy.report_device(&engine);
+    let learned = LearnedFile::open(args.common.model.model.as_deref(), &engine);
     let namespace = task(&args.task).map_or("run", |task| task.name());
     let history = History::open(&args.common.history, &engine, namespace)?;
     let session_options = args.common.session.session_options(namespace);
@@ -51,6 +53,7 @@ pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     }
     let answer = answer(&mut session, options, &mut out, interrupt)?;
     history.keep(&answer.tokens);
+    learned.keep(&engine);
     match args.common.stats {
         StatsFormat::Text => stats::print(&answer, &composed.sources),
         StatsFormat::Json => {
