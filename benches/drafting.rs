@@ -156,7 +156,9 @@ impl Session {
         let mut before = successors.clone();
         before.truncate(context_len);
         for source in &mut sources {
-            source.calibrate(0, &before);
+            if let Some(source) = source.target_listener() {
+                source.calibrate(0, &before);
+            }
             source.prime(&text[..context_len]);
         }
         Session {
@@ -183,7 +185,9 @@ impl Session {
             before.truncate(self.start);
             self.sources.iter_mut().for_each(|source| {
                 source.reset();
-                source.calibrate(0, &before);
+                if let Some(source) = source.target_listener() {
+                    source.calibrate(0, &before);
+                }
                 source.prime(&self.text[..self.start]);
             });
         }
@@ -206,7 +210,8 @@ impl Session {
             for position in *position - 1..*position + n {
                 visited.push(&successors.list(position).collect::<Vec<_>>());
             }
-            sources.iter_mut().for_each(|source| source.calibrate(*position - 1, &visited));
+            let listeners = sources.iter_mut().filter_map(|source| source.target_listener());
+            listeners.for_each(|source| source.calibrate(*position - 1, &visited));
             confidence.extend(tree.reach().iter().map(|reach| 0.5 + 0.5 * reach));
         }
         *position += n + 1;

@@ -11,8 +11,8 @@ use std::error::Error;
 use std::path::Path;
 
 use refrain::{
-    Anchor, Candidate, Candidates, Cursor, DraftSource, Engine, EngineOptions, Event, GenerateOptions, Role,
-    SessionOptions, SourceKind, SpecialTokens, Stats, StepOutcome, TokenId, Tokenizer,
+    Anchor, Candidate, Candidates, Cursor, DraftSource, Engine, EngineOptions, Event, EvidenceClass,
+    GenerateOptions, Role, SessionOptions, SpecialTokens, Stats, StepOutcome, TokenId, Tokenizer,
 };
 
 const PHRASES: [&str; 3] = [
@@ -77,12 +77,12 @@ impl PhraseBook {
 }
 
 impl DraftSource for PhraseBook {
-    fn kind(&self) -> SourceKind {
-        SourceKind::Other
-    }
-
     fn name(&self) -> &str {
         "phrase book"
+    }
+
+    fn evidence(&self) -> EvidenceClass {
+        EvidenceClass::Plain
     }
 
     /// Every phrase whose beginning the text ends with.

@@ -49,8 +49,9 @@ mod verify;
 
 pub use cancel::CancelToken;
 pub use draft::{
-    Anchor, Candidate, Candidates, Computed, CostProfile, Cursor, DraftSource, DraftTree, HistoryStore,
-    NodeIdx, Rejections, ReuseConfig, SourceKind, StepOutcome, Successor, SuccessorLists, VERIFY_ROWS_MAX,
+    Anchor, Candidate, Candidates, Computed, ComputingSource, CostProfile, Cursor, DraftSource, DraftTree,
+    EvidenceClass, HistoryStore, Learned, LearnedError, NodeIdx, Rejections, ReuseConfig, SourceName,
+    StepOutcome, Successor, SuccessorLists, TargetListener, VERIFY_ROWS_MAX,
 };
 #[cfg(feature = "stream")]
 pub use engine::EventStream;

@@ -15,8 +15,8 @@ use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::model::{Batch, KvCache, Model, Workspace};
 use refrain::{
     Anchor, Calibration, CancelToken, Candidates, Checkpoint, Cursor, DraftSource, Engine, EngineOptions,
-    GenerateOptions, KvType, Quantize, Sampling, Session, SessionOptions, SourceKind, StepOutcome, Successor,
-    SuccessorLists, TokenId,
+    EvidenceClass, GenerateOptions, KvType, Quantize, Sampling, Session, SessionOptions, StepOutcome,
+    Successor, SuccessorLists, TargetListener, TokenId,
 };
 
 /// Keeps what it is told, and drafts nothing.
@@ -30,13 +30,23 @@ impl Listener {
     }
 }
 
-impl DraftSource for Listener {
-    fn kind(&self) -> SourceKind {
-        SourceKind::Other
+impl TargetListener for Listener {
+    fn calibrate(&mut self, first: usize, lists: &SuccessorLists) {
+        self.0.lock().unwrap().write(first, lists);
     }
+}
 
+impl DraftSource for Listener {
     fn name(&self) -> &str {
         "listener"
+    }
+
+    fn evidence(&self) -> EvidenceClass {
+        EvidenceClass::Plain
+    }
+
+    fn target_listener(&mut self) -> Option<&mut dyn TargetListener> {
+        Some(self)
     }
 
     fn prime(&mut self, _committed: &[TokenId]) {}
@@ -47,10 +57,6 @@ impl DraftSource for Listener {
 
     fn truncate(&mut self, len: usize) {
         self.0.lock().unwrap().truncate(len);
-    }
-
-    fn calibrate(&mut self, first: usize, lists: &SuccessorLists) {
-        self.0.lock().unwrap().write(first, lists);
     }
 
     fn anchors(&mut self, _committed: &[TokenId], _out: &mut Vec<Anchor>) {}
@@ -195,9 +201,9 @@ fn automatic_calibration_asks_what_a_step_costs() {
         session.append_tokens(&prompt(5, 60)).unwrap();
         let run = common::run_in(&mut session, GenerateOptions::default(), 4);
         assert_eq!(listener.lists().iter().any(|list| !list.is_empty()), is_on, "{step_us} µs a step");
-        let kinds: Vec<SourceKind> = run.stats.sources.iter().map(|source| source.kind).collect();
-        for kind in [SourceKind::Calibration, SourceKind::Reuse] {
-            assert_eq!(kinds.contains(&kind), is_on, "{kinds:?}");
+        let names: Vec<&str> = run.stats.sources.iter().map(|source| source.name.as_str()).collect();
+        for name in ["calibration", "reuse"] {
+            assert_eq!(names.contains(&name), is_on, "{names:?}");
         }
     }
 }

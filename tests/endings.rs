@@ -5,8 +5,8 @@ mod common;
 
 use common::{EOS, ForceAt, Run, Tiny, plain, prompt, run, run_in};
 use refrain::{
-    Anchor, Candidate, Candidates, Cursor, DraftSource, Drafting, Engine, FinishReason, GenerateOptions,
-    Sampling, Session, SessionOptions, SourceKind, StepOutcome, TokenId,
+    Anchor, Candidate, Candidates, Cursor, DraftSource, Drafting, Engine, EvidenceClass, FinishReason,
+    GenerateOptions, Sampling, Session, SessionOptions, StepOutcome, TokenId,
 };
 
 /// Drafts a set number of right tokens and then a wrong one, step after step.
@@ -28,12 +28,12 @@ impl Scripted {
 }
 
 impl DraftSource for Scripted {
-    fn kind(&self) -> SourceKind {
-        SourceKind::Other
-    }
-
     fn name(&self) -> &str {
         "scripted"
+    }
+
+    fn evidence(&self) -> EvidenceClass {
+        EvidenceClass::Plain
     }
 
     fn prime(&mut self, _tokens: &[TokenId]) {}

@@ -13,9 +13,9 @@ use futures_core::Stream;
 use common::{Tiny, plain, prompt, run_in};
 use refrain::internals::draft::testing::AlwaysRight;
 use refrain::{
-    Anchor, Candidates, Cursor, DraftSource, Drafting, Engine, Event, EventStream, FinishReason,
-    GenerateError, GenerateOptions, LogitsProcessor, OwnedGeneration, Role, Session, SessionError,
-    SessionOptions, SourceKind, StepOutcome, TokenId,
+    Anchor, Candidates, Cursor, DraftSource, Drafting, Engine, Event, EventStream, EvidenceClass,
+    FinishReason, GenerateError, GenerateOptions, LogitsProcessor, OwnedGeneration, Role, Session,
+    SessionError, SessionOptions, StepOutcome, TokenId,
 };
 
 fn options(max_tokens: usize) -> GenerateOptions {
@@ -220,8 +220,8 @@ impl Fragile {
 }
 
 impl DraftSource for Fragile {
-    fn kind(&self) -> SourceKind {
-        SourceKind::Other
+    fn evidence(&self) -> EvidenceClass {
+        EvidenceClass::Plain
     }
 
     fn name(&self) -> &str {

@@ -12,7 +12,7 @@ use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong, Endless, Rand
 use refrain::internals::kernels::{BlockType, Kernels};
 use refrain::{
     Calibration, CancelToken, DraftSource, DryOptions, Engine, GenerateOptions, IsaKind, KvType,
-    PromptPassage, ReuseConfig, Role, Sampling, SessionOptions, SourceKind, Task, TokenId,
+    PromptPassage, ReuseConfig, Role, Sampling, SessionOptions, Task, TokenId,
 };
 
 const MAX_TOKENS: usize = 24;
@@ -218,11 +218,11 @@ fn calibration_and_reuse() {
                         conversation(&engine, session, &notes[2 * i..], sampling).iter().zip(&reference)
                     {
                         run.assert_equal(reference, &case);
-                        let kinds = [SourceKind::Calibration, SourceKind::Reuse];
+                        let names = ["calibration", "reuse"];
                         for source in &run.stats.sources {
-                            if let Some(kind) = kinds.iter().position(|&kind| kind == source.kind) {
-                                drafted[kind] += source.drafted;
-                                accepted[kind] += source.accepted;
+                            if let Some(at) = names.iter().position(|&name| source.name == name) {
+                                drafted[at] += source.drafted;
+                                accepted[at] += source.accepted;
                             }
                         }
                         check_rejections(run, &case);

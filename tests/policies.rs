@@ -6,13 +6,11 @@ mod common;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use common::{Rng, Run, Tiny, plain, prompt, run, run_in, samplings};
-use refrain::internals::draft::Baseline;
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong, Random};
-use refrain::internals::draft_model::ModelRule;
 use refrain::{
     Acceptance, AcceptanceFloor, Calibration, CancelToken, Checkpoint, DraftPolicy, DraftRows, DraftSource,
     Drafting, Engine, GenerateOptions, MemoryPressure, PidConfig, ReuseConfig, Sampling, SessionError,
-    SessionOptions, SkipRules, SourceKind, Stats, ThermalState, TokenId,
+    SessionOptions, SkipRules, Stats, ThermalState, TokenId,
 };
 
 const MAX_TOKENS: usize = 40;
@@ -284,8 +282,7 @@ fn reports_between_tokens_change_nothing() {
             engine.set_memory_pressure(MemoryPressure::Normal);
             // The sources have found back: the text drafts again.
             let after = run_in(&mut session, long(), usize::MAX);
-            let context =
-                after.stats.sources.iter().find(|source| source.kind == SourceKind::Context).unwrap();
+            let context = after.stats.sources.iter().find(|source| source.name == "context").unwrap();
             assert!(context.drafted > 0, "{:?}", after.stats.sources);
         }
     }
@@ -442,14 +439,5 @@ fn lossy_acceptance_takes_no_source_that_weighs_times() {
     let (_, engine) = full_engine();
     let session = SessionOptions { drafting: Drafting::DraftModel, ..lossy(0.5) };
     assert!(matches!(engine.session(session).err(), Some(SessionError::LossyDraftModel)));
-    let kinds = engine.session(lossy(0.5)).unwrap().source_kinds();
-    assert_eq!(kinds, [SourceKind::Context, SourceKind::Resume]);
-    for drafting in [Drafting::ModelRule(ModelRule::Chain(4)), Drafting::Baseline(Baseline::Pld)] {
-        let prompt = prompt(3, 70);
-        let runs = [0, 1].map(|_| {
-            let session = SessionOptions { drafting, ..lossy(0.9) };
-            run(&engine, session, Vec::new(), &prompt, options(&Sampling::default())).tokens
-        });
-        assert_eq!(runs[0], runs[1], "{drafting:?}");
-    }
+    assert_eq!(engine.session(lossy(0.5)).unwrap().source_names(), ["context", "resume"]);
 }

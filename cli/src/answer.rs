@@ -42,11 +42,11 @@ pub(crate) fn answer(
             Event::Token(token) => {
                 text.push_str(&token.text);
                 tokens.push(token.id);
-                out.token(&token.text, token.origin)?;
+                out.token(&token.text, &token.origin)?;
             }
             Event::Done(summary) => {
                 text.push_str(&summary.text);
-                out.token(&summary.text, refrain::Origin::Target)?;
+                out.token(&summary.text, &refrain::Origin::Target)?;
                 out.end_line()?;
                 return Ok(Answer { text, tokens, summary });
             }

@@ -31,7 +31,7 @@ pub(crate) fn chat(args: &ChatArgs, interrupt: &Interrupt) -> Result<Exit, Failu
         let problem = format!("`{}` has no chat template", setup.checkpoint.name());
         return Err(Failure::input(problem, "`refrain run --raw` continues plain text"));
     }
-    let Setup { checkpoint, engine } = &setup;
+    let Setup { checkpoint, engine, learned } = &setup;
     let mut chat = Chat {
         args,
         interrupt,
@@ -79,6 +79,7 @@ pub(crate) fn chat(args: &ChatArgs, interrupt: &Interrupt) -> Result<Exit, Failu
             },
         }
     }
+    learned.keep(engine);
     Ok(if is_interactive { Exit::Done } else { exit })
 }
 
@@ -101,7 +102,8 @@ impl Chat<'_> {
     /// A conversation without turns.
     fn new_session(&self) -> Result<Session, Failure> {
         let options = self.args.common.session.session_options(NAMESPACE);
-        let mut session = self.history.session(self.engine, options)?;
+        let mut session = self.history.session(self.engine, options.clone())?;
+        self.args.common.session.drafts.strategy.add_rule(self.engine, &mut session, &options)?;
         if let Some(system) = &self.args.task.system {
             session.append_turn(Role::System, system.as_str())?;
         }
@@ -141,7 +143,7 @@ impl Chat<'_> {
         }
         let is_first = self.last.is_none();
         if is_first && out.is_colored() && self.args.common.stats != StatsFormat::Off {
-            print_legend(&session.source_kinds());
+            print_legend(&session.source_names());
         }
         self.shown.extend(composed.sources.iter().cloned());
         self.last = Some((answer, composed));

@@ -2,7 +2,7 @@
 //!
 //! One module per command ([`run`], [`chat`], [`inspect`], [`score`], [`bench`], [`history`], [`profile`], [`pack`], [`graphs`],
 //! [`stream`], [`pruning`], [`train`]). The commands share the options ([`args`]), the prompt ([`prompt`], [`context`], [`fit`]), the
-//! sampling defaults ([`sampling`]), loading ([`load`], [`setup`]), and the output ([`answer`], [`stats`], [`terminal`], [`progress`],
+//! sampling defaults ([`sampling`]), loading ([`load`], [`setup`], [`learned`]), and the output ([`answer`], [`stats`], [`terminal`], [`progress`],
 //! [`failure`]).
 
 mod answer;
@@ -16,6 +16,7 @@ mod graphs;
 mod history;
 mod inspect;
 mod interrupt;
+mod learned;
 mod load;
 mod pack;
 mod profile;

@@ -20,10 +20,12 @@ pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<Exit, Failure
 
     let setup = setup::open(&args.common)?;
     let has_template = !args.raw && setup.has_chat_template()?;
-    let Setup { checkpoint, engine } = &setup;
+    let Setup { checkpoint, engine, learned } = &setup;
     let namespace = task.map_or("run", |task| task.name());
     let history = History::open(&args.common.history, engine, namespace)?;
-    let mut session = history.session(engine, args.common.session.session_options(namespace))?;
+    let session_options = args.common.session.session_options(namespace);
+    let mut session = history.session(engine, session_options.clone())?;
+    args.common.session.drafts.strategy.add_rule(engine, &mut session, &session_options)?;
     profile::note_mismatch(&session);
     let options = args.common.sampling.generate_options(sampling::for_run(engine, task));
 
@@ -39,13 +41,14 @@ pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     let mut out = AnswerStream::stdout();
     let answer = answer(&mut session, options, &mut out, interrupt)?;
     history.keep(&answer.tokens);
+    learned.keep(engine);
     match args.common.stats {
         StatsFormat::Text => stats::print(&answer, &composed.sources),
         StatsFormat::Json => out.line(&stats::json(engine, checkpoint.name(), &answer, &composed))?,
         StatsFormat::Off => {}
     }
     if out.is_colored() && args.common.stats != StatsFormat::Off {
-        print_legend(&session.source_kinds());
+        print_legend(&session.source_names());
     }
     Ok(answer.exit())
 }

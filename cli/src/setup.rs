@@ -4,12 +4,15 @@ use refrain::{Checkpoint, Engine, EngineOptions, ModelConfig};
 
 use crate::args::{CommonArgs, ModelArgs};
 use crate::failure::Failure;
+use crate::learned::LearnedFile;
 use crate::{load, profile};
 
 /// A loaded model and the checkpoint that it came from.
 pub(crate) struct Setup {
     pub(crate) checkpoint: Checkpoint,
     pub(crate) engine: Engine,
+    /// Where the run keeps the learnt values of drafting.
+    pub(crate) learned: LearnedFile,
 }
 
 /// Loads the models that the options name.
@@ -28,7 +31,8 @@ pub(crate) fn open(args: &CommonArgs) -> Result<Setup, Failure> {
         engine.set_predictor(predictor)?;
     }
     args.session.policy.report_device(&engine);
-    Ok(Setup { checkpoint, engine })
+    let learned = LearnedFile::open(args.model.model.as_deref(), &engine);
+    Ok(Setup { checkpoint, engine, learned })
 }
 
 /// The options of an engine, with the profile that is kept beside the model.
@@ -41,8 +45,11 @@ fn options_beside(args: &CommonArgs, config: &ModelConfig, draft: Option<&Checkp
     let mut options = engine_options(&args.model);
     if let Some(streaming) = &mut options.streaming {
         let session = args.session.session_options("");
-        let draft_bytes =
-            |draft| load::draft_model_options(&args.model.compute).memory_bytes(draft, &session);
+        let draft_bytes = |draft: &Checkpoint| {
+            let rule_bytes = args.session.drafts.strategy.rule_bytes(draft.config(), &session);
+            let model_bytes = load::draft_model_options(&args.model.compute).memory_bytes(draft, &session);
+            model_bytes.saturating_add(rule_bytes)
+        };
         streaming.reserved_bytes = session.memory_bytes(config).saturating_add(draft.map_or(0, draft_bytes));
     }
     options

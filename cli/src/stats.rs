@@ -101,7 +101,7 @@ fn write_summary(out: &mut String, summary: &Summary) -> std::fmt::Result {
 fn write_details(out: &mut String, stats: &Stats) -> std::fmt::Result {
     write_histogram(out, &stats.acceptance_lengths)?;
     for source in &stats.sources {
-        let style = origin_style(Origin::Draft(source.kind));
+        let style = origin_style(&Origin::Draft(source.name.clone()));
         let share = percent(source.accepted, source.drafted);
         writeln!(
             out,

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
-use refrain::{Origin, SourceKind};
+use refrain::{Origin, SourceName};
 
 /// Applies `--color` to everything that is printed from now on.
 pub(crate) fn set_color(choice: ColorChoice) {
@@ -36,7 +36,7 @@ impl AnswerStream {
     }
 
     /// Writes the text of a token in the colour of its origin, at once.
-    pub(crate) fn token(&mut self, text: &str, origin: Origin) -> io::Result<()> {
+    pub(crate) fn token(&mut self, text: &str, origin: &Origin) -> io::Result<()> {
         let Some(last) = text.chars().last() else {
             return Ok(());
         };
@@ -68,32 +68,32 @@ impl AnswerStream {
     }
 }
 
-/// The colour of a token by its draft source; tokens that no source drafted are plain. The only place that maps sources to colours.
-pub(crate) fn origin_style(origin: Origin) -> Style {
+/// The colour of a token by who proposed it; the target's own tokens are plain.
+pub(crate) fn origin_style(origin: &Origin) -> Style {
     match origin {
         Origin::Target => Style::new(),
-        Origin::Draft(kind) => Style::new().fg_color(Some(source_color(kind).into())),
+        Origin::Draft(name) => Style::new().fg_color(Some(source_color(name.as_str()).into())),
     }
 }
 
-fn source_color(kind: SourceKind) -> AnsiColor {
-    match kind {
-        SourceKind::Context => AnsiColor::Green,
-        SourceKind::History => AnsiColor::Blue,
-        SourceKind::Passages => AnsiColor::Cyan,
-        SourceKind::Calibration => AnsiColor::Magenta,
-        SourceKind::Reuse => AnsiColor::Yellow,
-        SourceKind::DraftModel => AnsiColor::BrightMagenta,
-        SourceKind::Resume => AnsiColor::BrightGreen,
+fn source_color(name: &str) -> AnsiColor {
+    match name {
+        "context" => AnsiColor::Green,
+        "history" => AnsiColor::Blue,
+        "passages" => AnsiColor::Cyan,
+        "calibration" => AnsiColor::Magenta,
+        "reuse" => AnsiColor::Yellow,
+        "draft_model" => AnsiColor::BrightMagenta,
+        "resume" => AnsiColor::BrightGreen,
         _ => AnsiColor::BrightYellow,
     }
 }
 
-/// The legend of the colours: one line on standard error.
-pub(crate) fn print_legend(kinds: &[SourceKind]) {
-    let drafted = kinds.iter().map(|&kind| {
-        let style = origin_style(Origin::Draft(kind));
-        format!("{style}{}{style:#}", kind.name())
+/// One line that says what the colours mean.
+pub(crate) fn print_legend(names: &[SourceName]) {
+    let drafted = names.iter().map(|name| {
+        let style = origin_style(&Origin::Draft(name.clone()));
+        format!("{style}{name}{style:#}")
     });
     let shown: Vec<_> = std::iter::once("not drafted".to_owned()).chain(drafted).collect();
     note(&format!("colours   draft source of a token: {}", shown.join(" · ")));

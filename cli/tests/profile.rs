@@ -40,6 +40,18 @@ fn a_profile_is_measured_shown_stored_and_used() {
     let other_kv = refrain(&[&args[..], &["--kv", "f32"]].concat());
     assert!(other_kv.stderr.contains("KV type f16, here it is f32"), "{}", other_kv.stderr);
     other_kv.done();
+    // What drafting learns is kept beside the profile.
+    let learned = folder.path().join("m.gguf.learned");
+    let first = fs::read(&learned).unwrap();
+    assert!(first.starts_with(b"refrain-learned 1 "));
+    assert_eq!(refrain(&args).done(), with_profile, "learnt values change no token");
+    assert!(fs::read(&learned).unwrap() != first, "the next run adds to it");
+    fs::write(&learned, "damaged").unwrap();
+    let damaged = refrain(&args);
+    assert!(damaged.stderr.contains("learnt is left aside"), "{}", damaged.stderr);
+    assert_eq!(damaged.done(), with_profile);
+    assert_eq!(fs::read(&learned).unwrap(), b"damaged", "nothing is deleted unasked");
+
     fs::write(&path, "{").unwrap();
     let left_aside = refrain(&args);
     assert!(left_aside.stderr.contains("the stored profile is not used"), "{}", left_aside.stderr);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use refrain::internals::draft::OrderConfig;
-use refrain::{Anchor, Candidates, Cursor, DraftSource, SourceKind, TokenId};
+use refrain::{Anchor, Candidates, Cursor, DraftSource, EvidenceClass, TokenId};
 use refrain_index::history::LeftOutReason;
 use refrain_index::{
     HistoryError, HistoryKey, HistoryLog, HistoryLogSource, HistoryOptions, RecordId, SyncPolicy,
@@ -203,7 +203,7 @@ fn a_source_follows_its_namespace_as_it_changes() {
     let folder = tempfile::tempdir().expect("a folder");
     let log = open(folder.path());
     let mut source = log.source("a");
-    assert_eq!((source.kind(), source.name()), (SourceKind::History, "history"));
+    assert_eq!((source.name(), source.evidence()), ("history", EvidenceClass::TextMatch));
     let text = tokens(0..12);
     let longest =
         |source: &mut HistoryLogSource| anchors(source, &text).first().map_or(0, |anchor| anchor.match_len);

@@ -7,8 +7,7 @@
 
 use std::borrow::Cow;
 
-use refrain::internals::draft::{Baseline, ReliabilityTable};
-use refrain::internals::draft_model::ModelRule;
+use refrain::internals::draft::ReliabilityTable;
 use refrain::{
     Calibration, Drafting, Engine, GenerateError, GenerateOptions, PruningConfig, PruningStats, Rejections,
     Role, RowStats, Session, SessionError, SessionOptions, SpecialTokens, Stats, TokenId,
@@ -16,6 +15,8 @@ use refrain::{
 use thiserror::Error;
 
 use crate::rows::Row;
+use crate::rules::{Baseline, ModelRule};
+use crate::strategy::Strategy;
 
 /// What drafts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -130,13 +131,21 @@ impl Arm {
         })
     }
 
+    /// The published rule that alone drafts, if one does.
+    fn rule(self) -> Option<Strategy> {
+        match self {
+            Arm::Sam => Some(Strategy::Baseline(Baseline::Sam)),
+            Arm::ModelRule(rule) => Some(Strategy::ModelRule(rule)),
+            _ => None,
+        }
+    }
+
     fn session(self, options: &SessionOptions, task: &str) -> SessionOptions {
         SessionOptions {
             drafting: match self {
                 Arm::Plain => Drafting::Off,
-                Arm::Sam => Drafting::Baseline(Baseline::Sam),
+                Arm::Sam | Arm::ModelRule(_) => Drafting::AsClaimed,
                 Arm::DraftModel => Drafting::DraftModel,
-                Arm::ModelRule(rule) => Drafting::ModelRule(rule),
                 _ => Drafting::Auto,
             },
             history: !matches!(
@@ -279,7 +288,7 @@ impl Cell {
         self.pruning += stats.pruning.unwrap_or_default();
         self.rejections += stats.rejections;
         for source in &stats.sources {
-            self.add_source(&source.name, source.drafted, source.accepted);
+            self.add_source(source.name.as_str(), source.drafted, source.accepted);
             if let Some(computed) = &source.computed {
                 self.n_passes += computed.passes;
                 self.passes_us += computed.time_us;
@@ -408,7 +417,7 @@ fn answer_row(
     let mut plain = Vec::new();
     for (arm, table) in ablation.arms.clone().into_iter().zip(tables) {
         engine.set_reliability(table.clone());
-        let answered = answer(engine, row, arm.session(options, &row.task), max_tokens)
+        let answered = answer(engine, row, (arm, arm.session(options, &row.task)), max_tokens)
             .map_err(|source| AblateError::Generate { id: row.id.clone(), source: Box::new(source) })?;
         let Some(Answer { tokens, stats, memory_bytes }) = answered else {
             ablation.n_too_long += 1;
@@ -435,10 +444,13 @@ struct Answer {
 fn answer(
     engine: &Engine,
     row: &Row,
-    options: SessionOptions,
+    (arm, options): (Arm, SessionOptions),
     max_tokens: usize,
 ) -> Result<Option<Answer>, GenerateError> {
-    let mut session: Session = engine.session(options)?;
+    let mut session: Session = engine.session(options.clone())?;
+    if let Some(rule) = arm.rule() {
+        rule.add_rule(engine, &mut session, &options)?;
+    }
     let appended = match engine.tokenizer().chat_template() {
         Some(_) => session.append_turn(Role::User, row.prompt.as_str()),
         None => session.append_text(&row.prompt, SpecialTokens::AsText),

@@ -12,6 +12,7 @@
 //! tree builder, the same walk and the same statistics as in the engine.
 //!
 //! - [`rows`] reads the files; its documentation is the format.
+//! - [`rules`] has the published drafting rules, with and without a draft model.
 //! - [`strategy`] names what drafts: Refrain, the published rules, and the two controls that bound them all.
 //! - [`costs`] says what verification batches cost.
 //! - [`replay`] walks one row; [`run()`] goes over whole files on several threads; [`tally`] is what comes out.
@@ -34,6 +35,7 @@ pub mod pruning;
 pub mod replay;
 pub mod report;
 pub mod rows;
+pub mod rules;
 pub mod run;
 pub mod strategy;
 pub mod stream;

@@ -9,8 +9,8 @@
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong};
 use refrain::internals::draft::{PassagesSource, ReliabilityTable};
 use refrain::{
-    Calibration, DraftSource, Drafting, Engine, GenerateError, GenerateOptions, LogitsProcessor,
-    SessionOptions, StageTimes, Stats, TokenId,
+    Calibration, DraftSource, Engine, GenerateError, GenerateOptions, LogitsProcessor, SessionOptions,
+    StageTimes, Stats, TokenId,
 };
 
 use crate::rows::TokenRow;
@@ -246,13 +246,7 @@ fn decode(
     let has_history = retrieves && sources != Sources::Prompt && row.session.is_some();
     let mut session = engine.session(SessionOptions {
         context_len: Some(context_len),
-        drafting: match strategy {
-            Strategy::Refrain | Strategy::Retrieval => Drafting::Auto,
-            Strategy::DraftModel => Drafting::DraftModel,
-            Strategy::ModelRule(rule) => Drafting::ModelRule(rule),
-            Strategy::Plain => Drafting::Off,
-            Strategy::Baseline(_) | Strategy::AlwaysRight | Strategy::AlwaysWrong => Drafting::AsClaimed,
-        },
+        drafting: strategy.drafting(),
         draft_model: strategy == Strategy::Refrain,
         // Each learns its answers, once.
         namespace: format!("{strategy} {}", row.session.as_deref().unwrap_or_default()),
@@ -262,6 +256,9 @@ fn decode(
         reuse: None,
         ..options.clone()
     })?;
+    if let Strategy::ModelRule(_) = strategy {
+        strategy.add_rule(engine, &mut session, options)?;
+    }
     for source in own_sources(row, strategy, sources, options.verify_rows_max, &earlier.responses) {
         session.add_source(source)?;
     }

@@ -3,9 +3,11 @@
 use std::fmt;
 use std::str::FromStr;
 
-use refrain::internals::draft::Baseline;
-use refrain::internals::draft_model::ModelRule;
+use refrain::internals::engine::CONTEXT_LEN_DEFAULT_MAX;
+use refrain::{Drafting, Engine, ModelConfig, Session, SessionError, SessionOptions};
 use thiserror::Error;
+
+use crate::rules::{Baseline, ModelRule};
 
 /// What drafts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -52,6 +54,52 @@ impl Strategy {
     /// Whether Refrain is to be better than this one.
     pub fn is_rival(self) -> bool {
         matches!(self, Strategy::Baseline(_) | Strategy::ModelRule(_))
+    }
+
+    /// The sources that a session of this strategy has by itself. A rule's own comes with [`add_rule`](Self::add_rule).
+    pub fn drafting(self) -> Drafting {
+        match self {
+            Strategy::Refrain | Strategy::Retrieval => Drafting::Auto,
+            Strategy::DraftModel => Drafting::DraftModel,
+            Strategy::Plain => Drafting::Off,
+            Strategy::Baseline(_)
+            | Strategy::ModelRule(_)
+            | Strategy::AlwaysRight
+            | Strategy::AlwaysWrong => Drafting::AsClaimed,
+        }
+    }
+
+    /// Adds the source of a rule to a session that was started with `options` and [`drafting`](Self::drafting). The session is left
+    /// as it is where the strategy is no rule.
+    ///
+    /// # Errors
+    /// The rule drafts with a model and the engine has none, or there is no memory for its keys and values.
+    pub fn add_rule(
+        self,
+        engine: &Engine,
+        session: &mut Session,
+        options: &SessionOptions,
+    ) -> Result<(), SessionError> {
+        let max_rows = options.verify_rows_max;
+        session.add_source(match self {
+            Strategy::Baseline(baseline) => baseline.source(max_rows, &[]),
+            Strategy::ModelRule(rule) => {
+                let model = engine.draft_model().ok_or(SessionError::NoDraftModel)?;
+                rule.source(&model, session.context_len(), max_rows)?
+            }
+            _ => return Ok(()),
+        })
+    }
+
+    /// Bytes that the rule's source takes at most beside the weights of its draft model; 0 for what is no rule with a model.
+    pub fn rule_bytes(self, draft: &ModelConfig, options: &SessionOptions) -> u64 {
+        match self {
+            Strategy::ModelRule(rule) => {
+                let context_len = options.context_len.unwrap_or(CONTEXT_LEN_DEFAULT_MAX);
+                rule.bytes(draft, context_len, options.verify_rows_max)
+            }
+            _ => 0,
+        }
     }
 
     /// Whether there must be a draft model.

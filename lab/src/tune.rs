@@ -173,9 +173,7 @@ pub fn to_rust(constants: &Constants, comment: &str) -> String {
         "//! Fitted constants, written by `refrain bench tune`.
 //!
 {comment}
-use super::orders::OrderConfig;
-use super::prior::Permille;
-use super::reliability::ReliabilityConfig;
+use super::constants::{{OrderConfig, Permille, ReliabilityConfig}};
 
 #[rustfmt::skip]
 pub(super) const ORDERS: OrderConfig = OrderConfig {{

@@ -3,9 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
-use refrain::internals::draft::Baseline;
 use refrain::{TokenId, Tokenizer};
 use refrain_bench::replay::Wanted;
+use refrain_bench::rules::Baseline;
 use refrain_bench::{Constants, Costs, Lane, Setting, Sources, Strategy, Tally, TokenRow, rows};
 
 /// Steps of a walk that drafts by scanning: how many tokens each committed.

@@ -12,7 +12,8 @@
 
 use serde::Serialize;
 
-use super::{DraftTree, NodeIdx, StepOutcome};
+use super::source::StepOutcome;
+use super::tree::{DraftTree, NodeIdx};
 use crate::token::TokenId;
 
 /// Tokens that the target may leave out.
@@ -154,7 +155,7 @@ fn first_child(tree: &DraftTree, node: NodeIdx) -> Option<NodeIdx> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::prior;
+    use super::super::evidence;
     use super::*;
 
     const ALL: [Alignment; 4] =
@@ -164,9 +165,9 @@ mod tests {
     fn each_alignment_has_a_bucket_of_the_prior() {
         let claims = ALL.map(Alignment::claim);
         for claim in claims {
-            let bucket = prior::probability_bucket(claim);
-            assert!((prior::bucket_probability(bucket) - claim).abs() < 1e-6);
-            let same = claims.iter().filter(|&&other| prior::probability_bucket(other) == bucket);
+            let bucket = evidence::probability_bucket(claim);
+            assert!((evidence::bucket_probability(bucket) - claim).abs() < 1e-6);
+            let same = claims.iter().filter(|&&other| evidence::probability_bucket(other) == bucket);
             assert_eq!(same.count(), 1, "{claim}");
         }
     }

@@ -21,7 +21,8 @@
 
 use std::collections::HashMap;
 
-use super::source::{Anchor, Candidate, Candidates, Cursor, DraftSource, SourceKind, StepOutcome};
+use super::evidence::EvidenceClass;
+use super::source::{Anchor, Candidate, Candidates, Cursor, DraftSource, StepOutcome, TargetListener};
 use super::successors::{Successor, SuccessorLists};
 use crate::token::TokenId;
 
@@ -165,13 +166,25 @@ fn decode(cursor: Cursor) -> (Place, Option<usize>) {
     (place, (cursor.0 >> 32).checked_sub(1).map(|n| n as usize))
 }
 
-impl DraftSource for CalibrationSource {
-    fn kind(&self) -> SourceKind {
-        SourceKind::Calibration
+impl TargetListener for CalibrationSource {
+    fn calibrate(&mut self, first: usize, lists: &SuccessorLists) {
+        if first < TOKENS_MAX {
+            self.lists.write(first, lists);
+        }
     }
+}
 
+impl DraftSource for CalibrationSource {
     fn name(&self) -> &str {
         "calibration"
+    }
+
+    fn evidence(&self) -> EvidenceClass {
+        EvidenceClass::TargetRows
+    }
+
+    fn target_listener(&mut self) -> Option<&mut dyn TargetListener> {
+        Some(self)
     }
 
     fn prime(&mut self, committed: &[TokenId]) {
@@ -199,12 +212,6 @@ impl DraftSource for CalibrationSource {
                 // `NONE` stands for a token that is gone.
                 self.newest.insert(token, earlier);
             }
-        }
-    }
-
-    fn calibrate(&mut self, first: usize, lists: &SuccessorLists) {
-        if first < TOKENS_MAX {
-            self.lists.write(first, lists);
         }
     }
 

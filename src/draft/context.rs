@@ -1,7 +1,9 @@
 //! The source *context*: prompt and output of the session.
 
-use super::orders::{self, OrderConfig};
-use super::source::{Anchor, Candidates, Cursor, DraftSource, SourceKind, StepOutcome};
+use super::constants::OrderConfig;
+use super::evidence::EvidenceClass;
+use super::orders;
+use super::source::{Anchor, Candidates, Cursor, DraftSource, StepOutcome};
 use crate::sam::SuffixAutomaton;
 use crate::token::TokenId;
 
@@ -61,12 +63,12 @@ impl Default for ContextSource {
 }
 
 impl DraftSource for ContextSource {
-    fn kind(&self) -> SourceKind {
-        SourceKind::Context
-    }
-
     fn name(&self) -> &str {
         "context"
+    }
+
+    fn evidence(&self) -> EvidenceClass {
+        EvidenceClass::TextMatch
     }
 
     fn prime(&mut self, committed: &[TokenId]) {

@@ -3,9 +3,7 @@
 //! 3523 rows; tokenizer: GPT-2's tokenizer.json (50257 tokens)
 //! The even rows of each subtask, 16 rows a batch.
 
-use super::orders::OrderConfig;
-use super::prior::Permille;
-use super::reliability::ReliabilityConfig;
+use super::constants::{OrderConfig, Permille, ReliabilityConfig};
 
 #[rustfmt::skip]
 pub(super) const ORDERS: OrderConfig = OrderConfig {

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use super::orders::{self, OrderConfig};
-use super::source::{Anchor, Candidates, Cursor, DraftSource, SourceKind, StepOutcome, most_frequent};
+use super::constants::OrderConfig;
+use super::evidence::EvidenceClass;
+use super::orders;
+use super::source::{Anchor, Candidates, Cursor, DraftSource, StepOutcome, most_frequent};
 use crate::sam::{Match, SuffixAutomaton};
 use crate::token::TokenId;
 
@@ -303,12 +305,12 @@ fn tag(generation: u16, automaton: usize) -> u16 {
 }
 
 impl DraftSource for HistorySource {
-    fn kind(&self) -> SourceKind {
-        SourceKind::History
-    }
-
     fn name(&self) -> &str {
         "history"
+    }
+
+    fn evidence(&self) -> EvidenceClass {
+        EvidenceClass::TextMatch
     }
 
     fn prime(&mut self, _committed: &[TokenId]) {} // `anchors` catches up

@@ -2,6 +2,12 @@
 
 use super::fitted;
 
+/// Rows of the longest verification batch, the root included.
+pub const VERIFY_ROWS_MAX: usize = 64;
+
+/// Draft sources that a tree is built from at most.
+pub const SOURCES_MAX: usize = u8::MAX as usize - 1;
+
 /// Bounds and constants of a [`TreeBuilder`](super::TreeBuilder). Defaults without a number here were fitted to recorded
 /// responses.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -49,8 +55,7 @@ impl BuilderConfig {
         }
     }
 
-    /// The builder of a source that plans whole trees of up to `max_rows` rows, such as a
-    /// [`Baseline`](super::Baseline): whatever it proposes is the tree.
+    /// The builder of a source that plans whole trees of up to `max_rows` rows, such as a published rule: its proposal is the tree.
     pub fn as_claimed(vocab_size: usize, max_rows: usize) -> Self {
         BuilderConfig {
             max_rows,

@@ -1,6 +1,6 @@
 //! A set of nodes of one draft tree: a bit for each.
 
-use super::cost::VERIFY_ROWS_MAX;
+use super::limits::VERIFY_ROWS_MAX;
 use super::tree::NodeIdx;
 
 /// Some nodes of a draft tree.

@@ -14,24 +14,11 @@
 //! A node's cursor is its longest match alone: the shorter orders are its suffix links, and the match of a child, where
 //! the longest order does not have its token, is a shorter order's successor, just as if the text had gone on so.
 
+use super::constants::OrderConfig;
 use super::fitted;
 use super::source::{Candidate, Candidates, Cursor};
 use crate::sam::{Match, SuffixAutomaton, Transition};
 use crate::token::TokenId;
-
-/// How the suffix orders of a match become candidates. The defaults were fitted to recorded responses.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct OrderConfig {
-    /// The shortest suffix that may propose. What follows a single token, and the most frequent tokens of the text, which
-    /// follow the empty suffix, are weak evidence, but fill free rows well.
-    pub match_len_min: u32,
-    /// Candidates per cursor at most.
-    pub n_candidates_max: usize,
-    /// Suffix links followed per cursor at most, orders without a new token included.
-    pub n_links_max: usize,
-    /// Weight of the most recent successor against the counts, 0 to 1.
-    pub recency_weight: f32,
-}
 
 impl Default for OrderConfig {
     fn default() -> Self {

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use super::orders::{self, OrderConfig};
-use super::source::{Anchor, Candidates, Cursor, DraftSource, SourceKind, StepOutcome};
+use super::constants::OrderConfig;
+use super::evidence::EvidenceClass;
+use super::orders;
+use super::source::{Anchor, Candidates, Cursor, DraftSource, StepOutcome};
 use crate::sam::{Match, SuffixAutomaton};
 use crate::token::TokenId;
 
@@ -55,12 +57,12 @@ impl PassagesSource {
 }
 
 impl DraftSource for PassagesSource {
-    fn kind(&self) -> SourceKind {
-        SourceKind::Passages
-    }
-
     fn name(&self) -> &str {
         "passages"
+    }
+
+    fn evidence(&self) -> EvidenceClass {
+        EvidenceClass::TextMatch
     }
 
     fn prime(&mut self, committed: &[TokenId]) {

@@ -12,19 +12,12 @@
 //! length alone, as the target of the fixtures was seen to keep them (`refrain bench ablate fixtures/rows.jsonl --free-rows`,
 //! with `--draft fixture` for what a draft model's word makes of them).
 
-use super::SourceKind;
+use super::constants::Permille;
+use super::evidence::{
+    Agreement, COUNTS, Evidence, EvidenceClass, MATCH_LENS, PROBABILITIES, PROBABILITY_BOUNDS,
+    bucket_probability, count_bucket, match_len_bucket, probability_bucket,
+};
 use super::fitted;
-use super::reliability::{Agreement, Evidence};
-
-/// Shape `[match length, probability, count]`, in thousandths.
-pub(super) type Permille = [[[u16; COUNTS]; PROBABILITIES]; MATCH_LENS];
-
-impl SourceKind {
-    /// Whether claims of the kind come from matches of text.
-    pub(super) fn matches_text(self) -> bool {
-        table_of(self, (), ()).is_some()
-    }
-}
 
 /// How often a claim comes true before anything was learnt in a session.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -33,11 +26,11 @@ pub struct Prior {
     resumed: Permille,
 }
 
-/// Which table a kind of source has, if any: the claims of the others count as they are.
-fn table_of<T>(kind: SourceKind, matched: T, resumed: T) -> Option<T> {
-    match kind {
-        SourceKind::Context | SourceKind::History | SourceKind::Passages => Some(matched),
-        SourceKind::Resume => Some(resumed),
+/// Which table a class has, if any: the claims of the others count as they are.
+fn table_of<T>(class: EvidenceClass, matched: T, resumed: T) -> Option<T> {
+    match class {
+        EvidenceClass::TextMatch => Some(matched),
+        EvidenceClass::ResumedCopy => Some(resumed),
         _ => None,
     }
 }
@@ -46,20 +39,19 @@ impl Prior {
     /// The prior that ships.
     pub const SHIPPED: Prior = Prior { matched: fitted::MATCHED_PERMILLE, resumed: fitted::RESUMED_PERMILLE };
 
-    /// The share of such claims that came true; of kinds that do not match text
-    /// the claim itself. `probability` of the evidence
-    /// is 0 to 1.
+    /// The share of such claims that came true; of classes that do not match text the claim itself. `probability` of the
+    /// evidence is 0 to 1.
     ///
     /// Within a bucket the share grows with the square root of the claim: between "as claimed" and "all alike", as measured.
     pub(super) fn probability(&self, evidence: &Evidence) -> f32 {
         let Evidence { probability, match_len, count, .. } = *evidence;
         let agreed = usize::from(matches!(evidence.agreement, Agreement::Text | Agreement::Model));
-        let Some(table) = table_of(evidence.kind, &self.matched, &self.resumed) else {
+        let Some(table) = table_of(evidence.class, &self.matched, &self.resumed) else {
             let (calibrated, reused) = (&CALIBRATED[agreed], &REUSED[agreed]);
-            return match evidence.kind {
-                SourceKind::Calibration => calibrated[match_len_bucket(match_len)] * probability,
-                SourceKind::Reuse => reused[match_len_bucket(match_len)],
-                SourceKind::DraftModel if evidence.agreement == Agreement::Text => {
+            return match evidence.class {
+                EvidenceClass::TargetRows => calibrated[match_len_bucket(match_len)] * probability,
+                EvidenceClass::RejectedSegment => reused[match_len_bucket(match_len)],
+                EvidenceClass::DraftModel if evidence.agreement == Agreement::Text => {
                     let odds = AGREED_ODDS[match_len_bucket(match_len)] * probability;
                     odds / (odds + 1.0 - probability)
                 }
@@ -75,8 +67,13 @@ impl Prior {
 
 impl Prior {
     /// The most that [`probability`](Self::probability) gives for a claim of these buckets, whatever its count.
-    pub(super) fn probability_max(&self, kind: SourceKind, match_len_bucket: usize, bucket: usize) -> f32 {
-        let Some(table) = table_of(kind, &self.matched, &self.resumed) else { return 1.0 };
+    pub(super) fn probability_max(
+        &self,
+        class: EvidenceClass,
+        match_len_bucket: usize,
+        bucket: usize,
+    ) -> f32 {
+        let Some(table) = table_of(class, &self.matched, &self.resumed) else { return 1.0 };
         let permille = table[match_len_bucket][bucket].iter().copied().max().unwrap_or(0);
         let above = PROBABILITY_BOUNDS.get(bucket).copied().unwrap_or(1.0);
         f32::from(permille) / 1000.0 * (above / bucket_probability(bucket)).sqrt()
@@ -124,9 +121,9 @@ impl Default for Cells {
 }
 
 impl PriorFit {
-    /// Counts a claim, where its kind has a table.
+    /// Counts a claim, where its class has a table.
     pub fn add(&mut self, evidence: &Evidence, hit: bool, weight: f64) {
-        if let Some(cells) = table_of(evidence.kind, &mut self.matched, &mut self.resumed) {
+        if let Some(cells) = table_of(evidence.class, &mut self.matched, &mut self.resumed) {
             cells.add(evidence, hit, weight);
         }
     }
@@ -192,77 +189,37 @@ fn to_rust(name: &str, what: &str, table: &Permille) -> String {
     out + "];\n"
 }
 
-/// Buckets of match lengths.
-pub(super) const MATCH_LENS: usize = 9;
-/// Buckets of raw probabilities.
-pub(super) const PROBABILITIES: usize = 10;
-
-pub(super) fn match_len_bucket(match_len: u32) -> usize {
-    match match_len {
-        0..=4 => match_len as usize,
-        5..=6 => 5,
-        7..=9 => 6,
-        10..=16 => 7,
-        _ => 8,
-    }
-}
-
-/// Upper bounds of the buckets of raw probabilities but the last.
-const PROBABILITY_BOUNDS: [f32; PROBABILITIES - 1] = [0.01, 0.03, 0.06, 0.12, 0.2, 0.3, 0.45, 0.6, 0.8];
-
-pub(super) fn probability_bucket(probability: f32) -> usize {
-    PROBABILITY_BOUNDS.partition_point(|&bound| bound <= probability)
-}
-
-/// Buckets of counts.
-pub(super) const COUNTS: usize = 4;
-
-pub(super) fn count_bucket(count: u32) -> usize {
-    match count {
-        0..=1 => 0,
-        2 => 1,
-        3..=4 => 2,
-        _ => 3,
-    }
-}
-
-/// The middle of a bucket.
-pub(super) fn bucket_probability(bucket: usize) -> f32 {
-    let below = if bucket == 0 { 0.0 } else { PROBABILITY_BOUNDS[bucket - 1] };
-    0.5 * (below + PROBABILITY_BOUNDS.get(bucket).copied().unwrap_or(1.0))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn claim(kind: SourceKind, probability: f32, match_len: u32) -> Evidence {
-        Evidence { kind, probability, match_len, count: 2, depth: 1, agreement: Agreement::Unknown }
+    fn claim(class: EvidenceClass, probability: f32, match_len: u32) -> Evidence {
+        Evidence { class, probability, match_len, count: 2, depth: 1, agreement: Agreement::Unknown }
     }
 
     #[test]
     fn a_fit_gives_back_the_shares_that_it_saw() {
-        use SourceKind::{Context, History, Resume};
+        use EvidenceClass::{ResumedCopy, TextMatch};
         let mut fit = PriorFit::default();
         for i in 0..10_000 {
-            fit.add(&claim(Context, 0.5, 3), i % 4 == 0, 1.0);
-            fit.add(&claim(History, 0.5, 30), i % 4 != 0, 1.0);
-            fit.add(&claim(Resume, 0.5, 3), i % 10 == 0, 1.0);
+            fit.add(&claim(TextMatch, 0.5, 3), i % 4 == 0, 1.0);
+            fit.add(&claim(TextMatch, 0.5, 30), i % 4 != 0, 1.0);
+            fit.add(&claim(ResumedCopy, 0.5, 3), i % 10 == 0, 1.0);
         }
         let (prior, middle) = (fit.prior(), bucket_probability(probability_bucket(0.5)));
-        let worth = |kind, match_len| prior.probability(&claim(kind, middle, match_len));
-        assert!((worth(Context, 3) - 0.25).abs() < 0.01);
-        assert!((worth(Context, 30) - 0.75).abs() < 0.01);
-        assert!((worth(Resume, 3) - 0.1).abs() < 0.01);
-        let unseen = prior.probability(&claim(Context, 0.4, 1));
+        let worth = |class, match_len| prior.probability(&claim(class, middle, match_len));
+        assert!((worth(TextMatch, 3) - 0.25).abs() < 0.01);
+        assert!((worth(TextMatch, 30) - 0.75).abs() < 0.01);
+        assert!((worth(ResumedCopy, 3) - 0.1).abs() < 0.01);
+        let unseen = prior.probability(&claim(TextMatch, 0.4, 1));
         assert!((0.1..0.5).contains(&unseen), "what was not seen leans on its claim: {unseen}");
     }
 
     #[test]
-    fn claims_of_other_kinds_count_as_they_are() {
+    fn claims_of_other_classes_count_as_they_are() {
         let mut fit = PriorFit::default();
-        (0..100).for_each(|_| fit.add(&claim(SourceKind::DraftModel, 0.5, 3), true, 1.0));
+        (0..100).for_each(|_| fit.add(&claim(EvidenceClass::DraftModel, 0.5, 3), true, 1.0));
         assert_eq!(fit.prior(), PriorFit::default().prior());
-        assert_eq!(fit.prior().probability(&claim(SourceKind::DraftModel, 0.3, 3)), 0.3);
+        assert_eq!(fit.prior().probability(&claim(EvidenceClass::DraftModel, 0.3, 3)), 0.3);
     }
 }

@@ -1,53 +1,24 @@
-//! How often claims like this one have come true.
+//! How often claims like this one have come true, source by source.
 
 use std::borrow::Cow;
 
-use super::SourceKind;
+use serde::{Deserialize, Serialize};
+
+use super::constants::ReliabilityConfig;
+use super::evidence::{
+    Agreement, DEPTHS, Evidence, EvidenceClass, MATCH_LENS, PROBABILITIES, depth_bucket, match_len_bucket,
+    probability_bucket,
+};
 use super::fitted;
-use super::prior::{self, Prior};
-
-/// What a source claims for one candidate.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Evidence {
-    /// Kind of the source.
-    pub kind: SourceKind,
-    /// The source's own probability.
-    pub probability: f32,
-    /// Tokens before the candidate that agree.
-    pub match_len: u32,
-    /// Times it was seen.
-    pub count: u32,
-    /// Depth of the candidate in the tree; a child of the root has depth 1.
-    pub depth: u32,
-    /// What others say of the token.
-    pub agreement: Agreement,
-}
-
-/// What others say of the token that a source claims, where that tells claims apart.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Agreement {
-    /// Nobody was heard who matters.
-    #[default]
-    Unknown,
-    /// Matches of text claim it too. Noted for calibration, reuse and draft models: most of their tokens are those of the
-    /// text, and what these come to says little about the others.
-    Text,
-    /// A draft model claims it too.
-    Model,
-    /// A draft model was asked and claims others.
-    NotModel,
-}
-
-impl Agreement {
-    /// How many there are.
-    pub(super) const COUNT: usize = 4;
-}
+use super::limits::SOURCES_MAX;
+use super::name::SourceName;
+use super::prior::Prior;
 
 /// The reliability table: from evidence to the probability that the target chooses the token.
 ///
-/// A claim's probability starts at a prior (a function of probability, match length and count, fitted to recorded
-/// responses: `prior.rs`; the claim itself for sources that do not match text) and is corrected by what was seen in the
-/// claim's cell, source kind × match length × probability × depth × what others say of the token:
+/// A claim's probability starts at the prior of its class (a function of probability, match length and count, fitted to
+/// recorded responses: `prior.rs`; the claim itself for classes that do not match text) and is corrected by the record of the
+/// claim's cell, source name × match length × probability × depth × what other sources say of the token:
 ///
 /// ```text
 /// p = prior · (κ + hits) / (κ + expected)          expected = Σ prior over the cell's claims
@@ -57,55 +28,87 @@ impl Agreement {
 /// prior by a factor, so that differences *within* a cell remain.
 ///
 /// Every claim under a *visited* node is evidence, whether or not it got into the tree: the committed token tells if
-/// it was right. So a table goes on learning while nothing is drafted, a source that was useless and becomes useful
-/// is noticed at once, and no exploration is needed. What is old fades: a cell's sums are halved once they are large.
+/// it was right. So a table goes on learning while nothing is drafted, and a source that was useless and becomes useful
+/// is noticed at once. Old evidence fades: a cell's sums are halved once they are large. A claim that the builder withholds,
+/// because it reaches less than `reach_min`, is not judged; every 256 steps the sums of cells with withheld claims and no
+/// judged ones are halved, so that the claims return towards their prior and are judged again.
 ///
-/// `update` and `probability` are O(1); the table is about 70 KB whatever happens.
+/// `update` and `probability` are O(1). A source takes 13 KB; a table holds at most [`SOURCES_MAX`] sources, and a further one
+/// replaces the one with the least evidence.
 #[derive(Clone, Debug)]
 pub struct ReliabilityTable {
-    /// Shape `[agreement, kind, match length, probability, depth]`.
-    cells: Vec<Cell>,
-    /// How often the likeliest claim of a kind came true, whatever it said.
-    firsts: [Cell; SourceKind::COUNT],
+    sources: Vec<SourceRecord>,
     prior: Cow<'static, Prior>,
-    /// The most that the prior gives. Shape `[kind, match length, probability]`.
+    /// The most that the prior gives to a match of text. Shape `[text class, match length, probability]`.
     prior_max: Vec<f32>,
     config: ReliabilityConfig,
 }
 
-/// How fast a [`ReliabilityTable`] learns and forgets. The default was fitted to recorded responses.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct ReliabilityConfig {
-    /// Weight of the prior (κ), in expected hits: small, so that a task that copies is known after a few steps.
-    pub prior_hits: f32,
-    /// A cell remembers about this many expected hits (or hits), so that it follows a change of text.
-    pub hits_max: f32,
+/// Where a table keeps the record of a source.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SourceSlot(u8);
+
+/// The record of one source.
+#[derive(Clone, Debug)]
+struct SourceRecord {
+    name: SourceName,
+    class: EvidenceClass,
+    /// Shape `[agreement, match length, probability, depth]`.
+    cells: Vec<Cell>,
+    /// Cells whose claims were judged since the last sweep.
+    judged: CellSet,
+    /// Cells with withheld claims since the last sweep.
+    withheld: CellSet,
+    /// Steps since the last sweep.
+    n_steps: u32,
+    /// How often the likeliest claim of the source came true, whatever its probability.
+    first: Cell,
 }
 
-impl Default for ReliabilityConfig {
-    fn default() -> Self {
-        fitted::RELIABILITY
-    }
-}
-
-#[derive(Clone, Copy, Debug, Default)]
+/// The sums of judged claims.
+#[derive(Clone, Copy, Debug, PartialEq)]
 struct Cell {
     hits: f32,
     expected: f32,
+    /// The share of the sums that has not faded, since the generation started or, outside of one, since the engine was loaded.
+    kept: f32,
+}
+
+/// A record as it is stored: the cells that are not empty, by rising index.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct StoredRecord {
+    name: SourceName,
+    class: EvidenceClass,
+    /// Index, hits, expected hits.
+    cells: Vec<(u16, f32, f32)>,
+    /// Hits, expected hits.
+    first: (f32, f32),
 }
 
 /// No token is certain, none impossible.
 const PROBABILITY_MIN: f32 = 1e-4;
 const PROBABILITY_MAX: f32 = 0.995;
 
-const DEPTHS: usize = 3;
+/// Cells of a source.
+const N_CELLS: usize = Agreement::COUNT * MATCH_LENS * PROBABILITIES * DEPTHS;
 
-/// How often a draft model's likeliest token is the target's, before anything was seen, …
+/// Steps between two sweeps: some generations. From the 128 expected hits that a cell remembers at most, a claim that never came
+/// true is back at a third of its prior after four sweeps.
+const SWEEP_STEPS: u32 = 256;
+
+/// How often the likeliest claim of a source that computes is the target's token, before any was judged, …
 const FIRST_HIT: f32 = 0.7;
 /// … and how many claims that opinion counts as.
 const FIRST_CLAIMS: f32 = 4.0;
 /// What remains of the claims seen after a step without one: half after 88 steps.
 const FIRST_AGEING: f32 = 127.0 / 128.0;
+
+impl Default for ReliabilityConfig {
+    fn default() -> Self {
+        fitted::RELIABILITY
+    }
+}
 
 impl Default for ReliabilityTable {
     fn default() -> Self {
@@ -126,39 +129,87 @@ impl ReliabilityTable {
     }
 
     fn with_cow(prior: Cow<'static, Prior>, config: ReliabilityConfig) -> Self {
-        let n_cells =
-            Agreement::COUNT * SourceKind::COUNT * prior::MATCH_LENS * prior::PROBABILITIES * DEPTHS;
-        let prior_max = SourceKind::ALL.into_iter().flat_map(|kind| {
+        let classes = [EvidenceClass::TextMatch, EvidenceClass::ResumedCopy];
+        let prior_max = classes.into_iter().flat_map(|class| {
             let prior = &prior;
-            (0..prior::MATCH_LENS).flat_map(move |len| {
-                let most = move |bucket| prior.probability_max(kind, len, bucket);
-                (0..prior::PROBABILITIES).map(most).map(|p| p.clamp(PROBABILITY_MIN, PROBABILITY_MAX))
+            (0..MATCH_LENS).flat_map(move |len| {
+                let most = move |bucket| prior.probability_max(class, len, bucket);
+                (0..PROBABILITIES).map(most).map(|p| p.clamp(PROBABILITY_MIN, PROBABILITY_MAX))
             })
         });
         let prior_max = prior_max.collect();
-        let firsts = [Cell::default(); SourceKind::COUNT];
-        ReliabilityTable { cells: vec![Cell::default(); n_cells], firsts, prior, prior_max, config }
+        ReliabilityTable { sources: Vec::new(), prior, prior_max, config }
     }
 
-    /// Probability that the target chooses the token.
-    pub fn probability(&self, evidence: &Evidence) -> f32 {
-        self.corrected(self.prior(evidence), &self.cells[cell_index(evidence)])
+    /// Where the source of this name and class is kept; it gets a record where it has none.
+    pub fn slot(&mut self, name: &str, class: EvidenceClass) -> SourceSlot {
+        let mut slots = Vec::new();
+        self.bind(std::iter::once((name, class)), &mut slots);
+        slots[0]
     }
 
-    /// What claims of a kind can be worth now.
-    pub(super) fn caps(&self, kind: SourceKind) -> Caps {
-        let mut caps = Caps::NONE;
-        if !kind.matches_text() {
-            return caps;
+    /// Finds the slots of the sources that draft together, [`SOURCES_MAX`] at most. `slots` holds the result of an earlier call, or
+    /// nothing; where the sources are the same, nothing is searched for.
+    pub(super) fn bind<'a>(
+        &mut self,
+        sources: impl Iterator<Item = (&'a str, EvidenceClass)> + Clone,
+        slots: &mut Vec<SourceSlot>,
+    ) {
+        let mut n = 0;
+        for (name, class) in sources.clone() {
+            let held = slots.get(n).and_then(|slot| self.sources.get(usize::from(slot.0)));
+            if !held.is_some_and(|record| record.is_of(name, class)) {
+                let found = self.sources.iter().position(|record| record.is_of(name, class));
+                let at = found.unwrap_or_else(|| self.insert(name, class, sources.clone()));
+                slots.truncate(n);
+                slots.push(SourceSlot(at as u8));
+            }
+            n += 1;
         }
-        let by_len = kind.index() * prior::MATCH_LENS;
+        slots.truncate(n);
+    }
+
+    /// Adds an empty record; at the bound it replaces the one with the least evidence that is not `in_use`.
+    fn insert<'a>(
+        &mut self,
+        name: &str,
+        class: EvidenceClass,
+        in_use: impl Iterator<Item = (&'a str, EvidenceClass)> + Clone,
+    ) -> usize {
+        let record = SourceRecord::new(name.into(), class);
+        if self.sources.len() < SOURCES_MAX {
+            self.sources.push(record);
+            return self.sources.len() - 1;
+        }
+        let is_used = |held: &SourceRecord| in_use.clone().any(|(name, class)| held.is_of(name, class));
+        let unused = self.sources.iter().enumerate().filter(|(_, held)| !is_used(held));
+        let least = unused.min_by(|a, b| a.1.n_judged().total_cmp(&b.1.n_judged()));
+        let at = least.expect("fewer sources draft together than a table holds").0;
+        self.sources[at] = record;
+        at
+    }
+
+    /// Probability that the target chooses the token that a source claims.
+    pub fn probability(&self, slot: SourceSlot, evidence: &Evidence) -> f32 {
+        self.corrected(self.prior(evidence), &self.record(slot).cells[cell_index(evidence)])
+    }
+
+    /// The most that claims of a source can be worth now.
+    pub(super) fn caps(&self, slot: SourceSlot) -> Caps {
+        let mut caps = Caps::NONE;
+        let record = self.record(slot);
+        let by_class = match record.class {
+            EvidenceClass::TextMatch => 0,
+            EvidenceClass::ResumedCopy => MATCH_LENS,
+            _ => return caps,
+        };
         let mut so_far = [PROBABILITY_MIN; DEPTHS];
-        for len in 0..prior::MATCH_LENS {
-            for at in 0..prior::PROBABILITIES {
-                let row = (by_len + len) * prior::PROBABILITIES + at;
-                let cells = &self.cells[row * DEPTHS..][..DEPTHS];
+        for len in 0..MATCH_LENS {
+            for at in 0..PROBABILITIES {
+                let prior_max = self.prior_max[(by_class + len) * PROBABILITIES + at];
+                let cells = &record.cells[(len * PROBABILITIES + at) * DEPTHS..][..DEPTHS];
                 for (cap, cell) in so_far.iter_mut().zip(cells) {
-                    *cap = cap.max(self.corrected(self.prior_max[row], cell));
+                    *cap = cap.max(self.corrected(prior_max, cell));
                 }
             }
             caps.0[len] = so_far;
@@ -166,51 +217,126 @@ impl ReliabilityTable {
         caps
     }
 
-    /// A prior after what was seen in its cell.
+    /// A prior after the claims of its cell.
     fn corrected(&self, prior: f32, cell: &Cell) -> f32 {
         let prior_hits = self.config.prior_hits;
         let factor = (prior_hits + cell.hits) / (prior_hits + cell.expected);
         (prior * factor).clamp(PROBABILITY_MIN, PROBABILITY_MAX)
     }
 
-    /// Learns whether the target chose the token.
-    pub fn update(&mut self, evidence: &Evidence, hit: bool) {
+    /// Learns whether the target chose the token that a source claimed.
+    pub fn update(&mut self, slot: SourceSlot, evidence: &Evidence, hit: bool) {
         let expected = self.prior(evidence);
-        let cell = &mut self.cells[cell_index(evidence)];
-        cell.expected += expected;
-        cell.hits += f32::from(u8::from(hit));
-        if cell.expected.max(cell.hits) > self.config.hits_max {
-            cell.expected *= 0.5;
-            cell.hits *= 0.5;
+        let hits_max = self.config.hits_max;
+        let record = self.record_mut(slot);
+        let at = cell_index(evidence);
+        record.judged.insert(at);
+        record.cells[at].add(hit, expected, hits_max);
+    }
+
+    /// Notes that a claim was left out of the draft's candidates for its low probability, so that it is not judged.
+    #[inline]
+    pub(super) fn withhold(&mut self, slot: SourceSlot, evidence: &Evidence) {
+        self.record_mut(slot).withheld.insert(cell_index(evidence));
+    }
+
+    /// A step of a source has ended. From time to time, cells with withheld claims and no judged ones fade.
+    pub(super) fn end_step(&mut self, slot: SourceSlot) {
+        let record = self.record_mut(slot);
+        record.n_steps += 1;
+        if record.n_steps >= SWEEP_STEPS {
+            record.sweep();
         }
     }
 
-    /// How often the likeliest claim of sources of this kind comes true, before it is known: what asking them is worth.
-    pub(super) fn first_hit(&self, kind: SourceKind) -> f32 {
-        let cell = &self.firsts[kind.index()];
+    /// How often the likeliest claim of a source that computes comes true, before it is known: what asking it is worth.
+    pub(super) fn first_hit(&self, slot: SourceSlot) -> f32 {
+        let cell = &self.record(slot).first;
         (FIRST_CLAIMS * FIRST_HIT + cell.hits) / (FIRST_CLAIMS + cell.expected)
     }
 
     /// Learns whether the likeliest claim of a source that was asked came true.
-    pub(super) fn update_first(&mut self, kind: SourceKind, hit: bool) {
-        let cell = &mut self.firsts[kind.index()];
-        cell.expected += 1.0;
-        cell.hits += f32::from(u8::from(hit));
-        if cell.expected > self.config.hits_max {
-            *cell = Cell { hits: 0.5 * cell.hits, expected: 0.5 * cell.expected };
-        }
+    pub(super) fn update_first(&mut self, slot: SourceSlot, hit: bool) {
+        let hits_max = self.config.hits_max;
+        self.record_mut(slot).first.add(hit, 1.0, hits_max);
     }
 
-    /// A step went by in which sources of this kind were not asked: what is known of them ages, so that they are asked again
-    /// some day.
-    pub(super) fn age_first(&mut self, kind: SourceKind) {
-        let cell = &mut self.firsts[kind.index()];
-        *cell = Cell { hits: FIRST_AGEING * cell.hits, expected: FIRST_AGEING * cell.expected };
+    /// A step went by in which a source that computes was not asked: its first hits fade, so that it is asked again.
+    pub(super) fn age_first(&mut self, slot: SourceSlot) {
+        self.record_mut(slot).first.fade(FIRST_AGEING);
     }
 
     /// Bytes on the heap.
     pub fn memory_usage(&self) -> usize {
-        self.cells.capacity() * size_of::<Cell>() + self.prior_max.capacity() * size_of::<f32>()
+        let of_record = size_of::<SourceRecord>() + N_CELLS * size_of::<Cell>();
+        self.sources.len() * of_record + self.prior_max.capacity() * size_of::<f32>()
+    }
+
+    /// The names of the sources with a record.
+    pub fn source_names(&self) -> impl Iterator<Item = &SourceName> {
+        self.sources.iter().map(|record| &record.name)
+    }
+
+    /// The table at the start of a generation: evidence is told apart from what is added from now on.
+    pub(super) fn started(mut self) -> Self {
+        for record in &mut self.sources {
+            record.first.kept = 1.0;
+            record.cells.iter_mut().for_each(|cell| cell.kept = 1.0);
+        }
+        self
+    }
+
+    /// Adds the evidence that a generation added to `base`, from which it [started](Self::started), to become `theirs`. Where nothing
+    /// else was added meanwhile, the result is `theirs`.
+    pub(super) fn merge(&mut self, base: &ReliabilityTable, theirs: &ReliabilityTable) {
+        let in_use = theirs.sources.iter().map(|record| (record.name.as_str(), record.class));
+        let mut slots = Vec::new();
+        self.bind(in_use, &mut slots);
+        let hits_max = self.config.hits_max;
+        for (slot, theirs) in slots.into_iter().zip(&theirs.sources) {
+            let base = base.sources.iter().find(|record| record.is_of(theirs.name.as_str(), theirs.class));
+            let record = self.record_mut(slot);
+            let base_of = |at: usize| base.map_or(Cell::EMPTY, |base| base.cells[at]);
+            for (at, (cell, &theirs)) in record.cells.iter_mut().zip(&theirs.cells).enumerate() {
+                *cell = cell.merged(base_of(at), theirs, hits_max);
+            }
+            let base_first = base.map_or(Cell::EMPTY, |base| base.first);
+            record.first = record.first.merged(base_first, theirs.first, hits_max);
+            record.judged = theirs.judged;
+            record.withheld = theirs.withheld;
+            record.n_steps = theirs.n_steps;
+        }
+    }
+
+    /// What is stored of the table. The prior is a part of the program.
+    pub(super) fn to_stored(&self) -> Vec<StoredRecord> {
+        self.sources.iter().map(SourceRecord::to_stored).collect()
+    }
+
+    /// A table with the prior that ships and stored records.
+    ///
+    /// # Errors
+    /// The reason why the records are not those of a table.
+    pub(super) fn from_stored(records: Vec<StoredRecord>) -> Result<Self, &'static str> {
+        let mut table = Self::new();
+        if records.len() > SOURCES_MAX {
+            return Err("there are too many sources");
+        }
+        for record in records {
+            if table.sources.iter().any(|held| held.is_of(record.name.as_str(), record.class)) {
+                return Err("a source is there twice");
+            }
+            table.sources.push(SourceRecord::from_stored(record, table.config.hits_max)?);
+        }
+        Ok(table)
+    }
+
+    fn record(&self, slot: SourceSlot) -> &SourceRecord {
+        &self.sources[usize::from(slot.0)]
+    }
+
+    fn record_mut(&mut self, slot: SourceSlot) -> &mut SourceRecord {
+        &mut self.sources[usize::from(slot.0)]
     }
 
     /// What the claim is worth before anything was seen.
@@ -221,35 +347,157 @@ impl ReliabilityTable {
     }
 }
 
-/// The most that a kind's claims can be worth, whatever their probability and count, up to a match length. Shape `[match
+impl SourceRecord {
+    fn new(name: SourceName, class: EvidenceClass) -> Self {
+        SourceRecord {
+            name,
+            class,
+            cells: vec![Cell::EMPTY; N_CELLS],
+            judged: CellSet::EMPTY,
+            withheld: CellSet::EMPTY,
+            n_steps: 0,
+            first: Cell::EMPTY,
+        }
+    }
+
+    fn is_of(&self, name: &str, class: EvidenceClass) -> bool {
+        self.name == *name && self.class == class
+    }
+
+    /// Claims that were judged, about.
+    fn n_judged(&self) -> f32 {
+        self.cells.iter().map(|cell| cell.expected).sum()
+    }
+
+    fn sweep(&mut self) {
+        for (at, cell) in self.cells.iter_mut().enumerate() {
+            if self.withheld.contains(at) && !self.judged.contains(at) {
+                cell.fade(0.5);
+            }
+        }
+        (self.judged, self.withheld, self.n_steps) = (CellSet::EMPTY, CellSet::EMPTY, 0);
+    }
+
+    fn to_stored(&self) -> StoredRecord {
+        let seen = self.cells.iter().enumerate().filter(|(_, cell)| !cell.is_empty());
+        StoredRecord {
+            name: self.name.clone(),
+            class: self.class,
+            cells: seen.map(|(at, cell)| (at as u16, cell.hits, cell.expected)).collect(),
+            first: (self.first.hits, self.first.expected),
+        }
+    }
+
+    fn from_stored(stored: StoredRecord, hits_max: f32) -> Result<Self, &'static str> {
+        let StoredRecord { name, class, cells, first } = stored;
+        if name.as_str().is_empty() || name.as_str().len() > NAME_BYTES_MAX {
+            return Err("a source has no name, or too long a one");
+        }
+        let mut record = Self::new(name, class);
+        record.first = Cell::checked(first, hits_max)?;
+        if !cells.is_sorted_by(|a, b| a.0 < b.0) {
+            return Err("the cells of a source do not rise");
+        }
+        for (at, hits, expected) in cells {
+            let cell = record.cells.get_mut(usize::from(at)).ok_or("a source has too many cells")?;
+            *cell = Cell::checked((hits, expected), hits_max)?;
+        }
+        Ok(record)
+    }
+}
+
+/// The longest name of a stored source, in bytes.
+const NAME_BYTES_MAX: usize = 256;
+
+impl Cell {
+    const EMPTY: Cell = Cell { hits: 0.0, expected: 0.0, kept: 1.0 };
+
+    /// A cell with these sums of hits and expected hits.
+    fn checked((hits, expected): (f32, f32), hits_max: f32) -> Result<Self, &'static str> {
+        // Not a number is in no range.
+        let is_sum = |sum: f32| (0.0..=hits_max).contains(&sum);
+        match is_sum(hits) && is_sum(expected) {
+            true => Ok(Cell { hits, expected, kept: 1.0 }),
+            false => Err("sums of hits are not in their range"),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        (self.hits, self.expected) == (0.0, 0.0)
+    }
+
+    fn add(&mut self, hit: bool, expected: f32, hits_max: f32) {
+        self.expected += expected;
+        self.hits += f32::from(u8::from(hit));
+        self.bound(hits_max);
+    }
+
+    fn fade(&mut self, factor: f32) {
+        self.hits *= factor;
+        self.expected *= factor;
+        self.kept *= factor;
+    }
+
+    fn bound(&mut self, hits_max: f32) {
+        if self.expected.max(self.hits) > hits_max {
+            self.fade(0.5);
+        }
+    }
+
+    /// This cell with the evidence that turned `base` into `theirs`, whose `kept` counts from there. What faded for them fades here
+    /// too, so that `kept` goes on counting from where it does here.
+    fn merged(self, base: Cell, theirs: Cell, hits_max: f32) -> Cell {
+        let kept = theirs.kept;
+        if (self.hits, self.expected) == (base.hits, base.expected) {
+            return Cell { kept: self.kept * kept, ..theirs };
+        }
+        let add = |mine: f32, base: f32, theirs: f32| mine * kept + (theirs - base * kept).max(0.0);
+        let mut merged = Cell {
+            hits: add(self.hits, base.hits, theirs.hits),
+            expected: add(self.expected, base.expected, theirs.expected),
+            kept: self.kept * kept,
+        };
+        merged.bound(hits_max);
+        merged
+    }
+}
+
+/// A set of cells of a source.
+#[derive(Clone, Copy, Debug)]
+struct CellSet([u64; N_CELLS.div_ceil(64)]);
+
+impl CellSet {
+    const EMPTY: CellSet = CellSet([0; N_CELLS.div_ceil(64)]);
+
+    fn insert(&mut self, at: usize) {
+        self.0[at / 64] |= 1 << (at % 64);
+    }
+
+    fn contains(&self, at: usize) -> bool {
+        self.0[at / 64] & (1 << (at % 64)) != 0
+    }
+}
+
+/// The most that claims of a source can be worth, whatever their probability and count, up to a match length. Shape `[match
 /// length, depth]`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Caps([[f32; DEPTHS]; prior::MATCH_LENS]);
+pub(super) struct Caps([[f32; DEPTHS]; MATCH_LENS]);
 
 impl Caps {
     /// For claims of which nothing is known.
-    pub(super) const NONE: Caps = Caps([[1.0; DEPTHS]; prior::MATCH_LENS]);
+    pub(super) const NONE: Caps = Caps([[1.0; DEPTHS]; MATCH_LENS]);
 
     /// The most that a claim can be worth whose match is one token longer than this one's, or shorter.
     pub(super) fn after(&self, claim: &Evidence) -> f32 {
         let match_len = claim.match_len.saturating_add(1);
-        self.0[prior::match_len_bucket(match_len)][depth_bucket(claim.depth.saturating_add(1))]
-    }
-}
-
-fn depth_bucket(depth: u32) -> usize {
-    match depth {
-        0..=1 => 0,
-        2..=5 => 1,
-        _ => DEPTHS - 1,
+        self.0[match_len_bucket(match_len)][depth_bucket(claim.depth.saturating_add(1))]
     }
 }
 
 fn cell_index(evidence: &Evidence) -> usize {
-    let depth = depth_bucket(evidence.depth);
-    let kind = evidence.agreement as usize * SourceKind::COUNT + evidence.kind.index();
-    let by_kind = kind * prior::MATCH_LENS + prior::match_len_bucket(evidence.match_len);
-    (by_kind * prior::PROBABILITIES + prior::probability_bucket(evidence.probability)) * DEPTHS + depth
+    let by_len = evidence.agreement as usize * MATCH_LENS + match_len_bucket(evidence.match_len);
+    (by_len * PROBABILITIES + probability_bucket(evidence.probability)) * DEPTHS
+        + depth_bucket(evidence.depth)
 }
 
 #[cfg(test)]
@@ -257,7 +505,7 @@ mod tests {
     use super::*;
 
     const CLAIM: Evidence = Evidence {
-        kind: SourceKind::Context,
+        class: EvidenceClass::TextMatch,
         probability: 0.6,
         match_len: 4,
         count: 3,
@@ -265,50 +513,85 @@ mod tests {
         agreement: Agreement::Unknown,
     };
 
-    fn after(n: usize, hit: impl Fn(usize) -> bool) -> ReliabilityTable {
+    /// A table, and the slot of the source whose claims it has judged.
+    fn after(n: usize, hit: impl Fn(usize) -> bool) -> (ReliabilityTable, SourceSlot) {
         let mut table = ReliabilityTable::new();
-        (0..n).for_each(|i| table.update(&CLAIM, hit(i)));
-        table
+        let slot = table.slot("context", EvidenceClass::TextMatch);
+        (0..n).for_each(|i| table.update(slot, &CLAIM, hit(i)));
+        (table, slot)
+    }
+
+    fn worth((table, slot): &(ReliabilityTable, SourceSlot)) -> f32 {
+        table.probability(*slot, &CLAIM)
     }
 
     #[test]
     fn learns_what_comes_true() {
-        let prior = ReliabilityTable::new().probability(&CLAIM);
+        let prior = worth(&after(0, |_| false));
         assert!((0.05..0.95).contains(&prior));
-        assert!(after(400, |_| false).probability(&CLAIM) < 0.15 * prior);
-        assert!(after(400, |_| true).probability(&CLAIM) > 0.9);
-        let half = after(4000, |i| i % 2 == 0).probability(&CLAIM);
+        assert!(worth(&after(400, |_| false)) < 0.15 * prior);
+        assert!(worth(&after(400, |_| true)) > 0.9);
+        let half = worth(&after(4000, |i| i % 2 == 0));
         assert!((0.4..0.6).contains(&half), "{half}");
     }
 
     #[test]
     fn forgets_what_is_no_longer_so() {
-        let mut table = after(10_000, |_| false);
-        (0..300).for_each(|_| table.update(&CLAIM, true));
-        assert!(table.probability(&CLAIM) > 0.7, "{}", table.probability(&CLAIM));
+        let (mut table, slot) = after(10_000, |_| false);
+        (0..300).for_each(|_| table.update(slot, &CLAIM, true));
+        assert!(table.probability(slot, &CLAIM) > 0.7, "{}", table.probability(slot, &CLAIM));
     }
 
     #[test]
-    fn other_claims_keep_their_prior() {
-        let table = after(400, |_| false);
+    fn other_claims_and_other_sources_keep_their_prior() {
+        let (mut table, slot) = after(400, |_| false);
+        let (fresh, fresh_slot) = after(0, |_| false);
         for other in [
-            Evidence { kind: SourceKind::History, ..CLAIM },
             Evidence { match_len: 40, ..CLAIM },
             Evidence { probability: 0.05, ..CLAIM },
             Evidence { depth: 9, ..CLAIM },
+            Evidence { agreement: Agreement::Model, ..CLAIM },
         ] {
-            assert_eq!(table.probability(&other), ReliabilityTable::new().probability(&other));
+            assert_eq!(table.probability(slot, &other), fresh.probability(fresh_slot, &other));
         }
+        let history = table.slot("history", EvidenceClass::TextMatch);
+        assert_ne!(history, slot);
+        assert_eq!(table.probability(history, &CLAIM), fresh.probability(fresh_slot, &CLAIM));
+        let same_name = table.slot("context", EvidenceClass::Plain);
+        assert!(same_name != slot && same_name != history, "another class is another source");
+        assert_eq!(table.slot("context", EvidenceClass::TextMatch), slot);
+    }
+
+    #[test]
+    fn a_full_table_gives_up_the_source_with_the_least_evidence() {
+        let (mut table, slot) = after(100, |_| true);
+        let name = |i: usize| format!("source {i}");
+        for i in 0..SOURCES_MAX - 1 {
+            let slot = table.slot(&name(i), EvidenceClass::Plain);
+            if i != 7 {
+                table.update(slot, &CLAIM, true);
+            }
+        }
+        assert_eq!(table.source_names().count(), SOURCES_MAX);
+        let added = table.slot("one more", EvidenceClass::Plain);
+        assert_eq!(table.source_names().count(), SOURCES_MAX);
+        assert!(table.source_names().all(|held| *held != name(7).as_str()));
+        assert_eq!(table.slot("context", EvidenceClass::TextMatch), slot);
+        assert_eq!(table.slot("one more", EvidenceClass::Plain), added);
+        let held = table.slot(&name(0), EvidenceClass::Plain);
+        assert_eq!(table.slot(&name(0), EvidenceClass::Plain), held);
     }
 
     #[test]
     fn no_claim_is_worth_more_than_its_cap() {
-        let mut table = after(400, |i| i % 3 == 0);
+        let (mut table, slot) = after(400, |i| i % 3 == 0);
+        let slots = EvidenceClass::ALL.map(|class| table.slot("context", class));
         for i in 0..3000_u32 {
-            let kind = SourceKind::ALL[i as usize % SourceKind::COUNT];
+            let class = EvidenceClass::ALL[i as usize % EvidenceClass::ALL.len()];
+            let slot = slots[i as usize % slots.len()];
             let probability = (i * 37 % 101) as f32 / 100.0;
             let evidence = Evidence {
-                kind,
+                class,
                 probability,
                 match_len: i % 23,
                 count: i % 7,
@@ -320,44 +603,127 @@ mod tests {
                 depth: i % 9 - u32::from(i % 9 > 0),
                 ..evidence
             };
-            let cap = table.caps(kind).after(&before);
-            assert!(
-                table.probability(&evidence) <= cap,
-                "{evidence:?}: {} > {cap}",
-                table.probability(&evidence)
-            );
-            table.update(&evidence, i % 5 < 2);
+            let cap = table.caps(slot).after(&before);
+            let probability = table.probability(slot, &evidence);
+            assert!(probability <= cap, "{evidence:?}: {probability} > {cap}");
+            table.update(slot, &evidence, i % 5 < 2);
         }
         let short = Evidence { match_len: 0, ..CLAIM };
-        assert!(
-            ReliabilityTable::new().caps(SourceKind::Context).after(&short) < 0.8,
-            "a cap says something"
-        );
+        let (fresh, _) = (after(0, |_| false).0, slot);
+        assert!(fresh.caps(slot).after(&short) < 0.8, "a cap says something");
     }
 
     #[test]
-    fn a_kind_whose_first_claims_fail_is_worth_asking_again_some_day() {
-        let kind = SourceKind::DraftModel;
+    fn a_source_whose_first_claims_fail_is_worth_asking_again_some_day() {
         let mut table = ReliabilityTable::new();
-        let start = table.first_hit(kind);
-        (0..50).for_each(|_| table.update_first(kind, false));
-        assert!(table.first_hit(kind) < 0.1 * start);
-        assert_eq!(table.first_hit(SourceKind::Context), start);
-        (0..1000).for_each(|_| table.age_first(kind));
-        assert!(table.first_hit(kind) > 0.9 * start);
-        (0..1000).for_each(|_| table.update_first(kind, true));
-        assert!(table.first_hit(kind) > 0.95);
+        let slot = table.slot("draft_model", EvidenceClass::DraftModel);
+        let other = table.slot("server", EvidenceClass::Plain);
+        let start = table.first_hit(slot);
+        (0..50).for_each(|_| table.update_first(slot, false));
+        assert!(table.first_hit(slot) < 0.1 * start);
+        assert_eq!(table.first_hit(other), start);
+        (0..1000).for_each(|_| table.age_first(slot));
+        assert!(table.first_hit(slot) > 0.9 * start);
+        (0..1000).for_each(|_| table.update_first(slot, true));
+        assert!(table.first_hit(slot) > 0.95);
+    }
+
+    #[test]
+    fn withheld_claims_return_to_their_prior_and_judged_ones_do_not() {
+        let prior = worth(&after(0, |_| false));
+        let (mut table, slot) = after(400, |_| false);
+        let least = table.probability(slot, &CLAIM);
+        let end_steps = |table: &mut ReliabilityTable, is_withheld: bool, is_judged: bool| {
+            for step in 0..8 * SWEEP_STEPS {
+                if is_withheld {
+                    table.withhold(slot, &CLAIM);
+                }
+                if is_judged && step % 50 == 0 {
+                    table.update(slot, &CLAIM, false);
+                }
+                table.end_step(slot);
+            }
+            table.probability(slot, &CLAIM)
+        };
+        assert_eq!(end_steps(&mut table.clone(), false, false), least, "nobody claimed it");
+        // Its sums are between the bound and half of it.
+        assert!(end_steps(&mut table.clone(), true, true) < 2.5 * least);
+        let again = end_steps(&mut table, true, false);
+        assert!(again > 0.8 * prior, "{least} → {again}, the prior is {prior}");
+    }
+
+    #[test]
+    fn two_generations_at_a_time_both_count() {
+        let (mut shared, slot) = after(20, |i| i % 2 == 0);
+        let base = shared.clone().started();
+        let (mut one, mut other) = (base.clone(), base.clone());
+        (0..30).for_each(|_| one.update(slot, &CLAIM, true));
+        let long = Evidence { match_len: 40, ..CLAIM };
+        (0..30).for_each(|_| other.update(slot, &CLAIM, true));
+        (0..30).for_each(|_| other.update(slot, &long, false));
+        shared.merge(&base, &one);
+        assert_eq!(
+            shared.probability(slot, &CLAIM),
+            one.probability(slot, &CLAIM),
+            "the first is taken over"
+        );
+        shared.merge(&base, &other);
+        assert_eq!(shared.probability(slot, &long), other.probability(slot, &long));
+        let cell = &shared.record(slot).cells[cell_index(&CLAIM)];
+        assert_eq!(cell.hits, 10.0 + 30.0 + 30.0);
+    }
+
+    #[test]
+    fn what_faded_in_one_generation_does_not_take_from_another() {
+        let (mut shared, slot) = after(100, |_| true);
+        let base = shared.clone().started();
+        let (mut one, mut other) = (base.clone(), base.clone());
+        (0..300).for_each(|_| one.update(slot, &CLAIM, false));
+        (0..5).for_each(|_| other.update(slot, &CLAIM, true));
+        shared.merge(&base, &other);
+        shared.merge(&base, &one);
+        let cell = &shared.record(slot).cells[cell_index(&CLAIM)];
+        let alone = &one.record(slot).cells[cell_index(&CLAIM)];
+        assert!(cell.hits >= alone.hits && cell.expected >= 0.5 * alone.expected, "{cell:?} {alone:?}");
+        assert!(shared.probability(slot, &CLAIM) < 0.5, "three hundred claims failed");
+    }
+
+    #[test]
+    fn stored_records_read_back_and_bad_ones_are_refused() {
+        let (mut table, slot) = after(300, |i| i % 3 == 0);
+        table.update_first(slot, true);
+        let stored = table.to_stored();
+        let again = ReliabilityTable::from_stored(stored.clone()).unwrap();
+        assert_eq!(again.to_stored(), stored);
+        assert_eq!(again.probability(slot, &CLAIM), table.probability(slot, &CLAIM));
+        let refused = |change: &dyn Fn(&mut StoredRecord)| {
+            let mut record = stored[0].clone();
+            change(&mut record);
+            ReliabilityTable::from_stored(vec![record]).unwrap_err()
+        };
+        for bad in [f32::NAN, f32::INFINITY, -1.0, 1e9] {
+            assert!(refused(&|record| record.cells[0].1 = bad).contains("range"));
+            assert!(refused(&|record| record.cells[0].2 = bad).contains("range"));
+            assert!(refused(&|record| record.first = (bad, 0.0)).contains("range"));
+        }
+        assert!(refused(&|record| record.cells[0].0 = N_CELLS as u16).contains("too many cells"));
+        assert!(refused(&|record| record.cells.push(record.cells[0])).contains("rise"));
+        assert!(refused(&|record| record.name = "".into()).contains("name"));
+        let twice = vec![stored[0].clone(), stored[0].clone()];
+        assert!(ReliabilityTable::from_stored(twice).unwrap_err().contains("twice"));
+        let many = vec![stored[0].clone(); SOURCES_MAX + 1];
+        assert!(ReliabilityTable::from_stored(many).unwrap_err().contains("too many"));
     }
 
     #[test]
     fn takes_any_number() {
-        let mut table = ReliabilityTable::new();
+        let (mut table, slot) = after(0, |_| false);
         for probability in [f32::NAN, f32::INFINITY, -1.0, 0.0, 1.0, 7.0] {
             for extreme in [0, 1, u32::MAX] {
                 let evidence =
                     Evidence { probability, match_len: extreme, count: extreme, depth: extreme, ..CLAIM };
-                table.update(&evidence, true);
-                let p = table.probability(&evidence);
+                table.update(slot, &evidence, true);
+                let p = table.probability(slot, &evidence);
                 assert!((PROBABILITY_MIN..=PROBABILITY_MAX).contains(&p), "{evidence:?}: {p}");
             }
         }

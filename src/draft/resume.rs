@@ -16,7 +16,8 @@
 use std::collections::HashMap;
 
 use super::alignment::{Alignment, REDUNDANT_MAX};
-use super::source::{Anchor, Candidate, Candidates, Cursor, DraftSource, SourceKind, StepOutcome};
+use super::evidence::EvidenceClass;
+use super::source::{Anchor, Candidate, Candidates, Cursor, DraftSource, StepOutcome};
 use crate::token::TokenId;
 
 /// Tokens that must agree before a text counts as being copied.
@@ -157,12 +158,12 @@ impl Place {
 }
 
 impl DraftSource for ResumeSource {
-    fn kind(&self) -> SourceKind {
-        SourceKind::Resume
-    }
-
     fn name(&self) -> &str {
         "resume"
+    }
+
+    fn evidence(&self) -> EvidenceClass {
+        EvidenceClass::ResumedCopy
     }
 
     fn prime(&mut self, committed: &[TokenId]) {

@@ -15,8 +15,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::alignment::Alignment;
-use super::source::{Anchor, Candidate, Candidates, Cursor, DraftSource, SourceKind, StepOutcome};
-use super::{DraftTree, NodeIdx};
+use super::evidence::EvidenceClass;
+use super::source::{Anchor, Candidate, Candidates, Cursor, DraftSource, StepOutcome};
+use super::tree::{DraftTree, NodeIdx};
 use crate::token::TokenId;
 
 /// What is kept of rejected drafts, and for how long.
@@ -187,12 +188,12 @@ impl Place {
 }
 
 impl DraftSource for ReuseSource {
-    fn kind(&self) -> SourceKind {
-        SourceKind::Reuse
-    }
-
     fn name(&self) -> &str {
         "reuse"
+    }
+
+    fn evidence(&self) -> EvidenceClass {
+        EvidenceClass::RejectedSegment
     }
 
     fn prime(&mut self, _committed: &[TokenId]) {

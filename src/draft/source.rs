@@ -6,67 +6,10 @@ use std::sync::atomic::AtomicBool;
 
 use serde::Serialize;
 
-use super::{DraftTree, NodeIdx, SuccessorLists};
+use super::evidence::EvidenceClass;
+use super::successors::SuccessorLists;
+use super::tree::{DraftTree, NodeIdx};
 use crate::token::TokenId;
-
-/// What kind of source speaks: each kind earns its own reliability.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum SourceKind {
-    /// Prompt and output of this session.
-    Context,
-    /// Earlier responses.
-    History,
-    /// Retrieved passages.
-    Passages,
-    /// The target's own distributions over the context, from prefill.
-    Calibration,
-    /// Rejected segments of earlier drafts.
-    Reuse,
-    /// A smaller neural model.
-    DraftModel,
-    /// The place in the session's text that the output was copying.
-    Resume,
-    /// Anything else.
-    Other,
-}
-
-impl SourceKind {
-    /// Every kind, by index.
-    pub(super) const ALL: [SourceKind; 8] = [
-        SourceKind::Context,
-        SourceKind::History,
-        SourceKind::Passages,
-        SourceKind::Calibration,
-        SourceKind::Reuse,
-        SourceKind::DraftModel,
-        SourceKind::Resume,
-        SourceKind::Other,
-    ];
-
-    /// How many kinds there are.
-    pub(super) const COUNT: usize = Self::ALL.len();
-
-    /// The kind as an index into per-kind tables.
-    pub fn index(self) -> usize {
-        self as usize
-    }
-
-    /// The kind's name in statistics.
-    pub fn name(self) -> &'static str {
-        match self {
-            SourceKind::Context => "context",
-            SourceKind::History => "history",
-            SourceKind::Passages => "passages",
-            SourceKind::Calibration => "calibration",
-            SourceKind::Reuse => "reuse",
-            SourceKind::DraftModel => "draft_model",
-            SourceKind::Resume => "resume",
-            SourceKind::Other => "other",
-        }
-    }
-}
 
 /// Where a source stands for one tree node, in the source's own encoding. Valid until the source's next `anchors`,
 /// `observe`, `prime` or `reset`.
@@ -176,12 +119,12 @@ pub struct Computed {
 }
 
 impl Computed {
-    /// What was computed since `earlier`.
+    /// The work since `earlier`; none where the source has begun to count anew in between.
     pub fn since(self, earlier: &Computed) -> Computed {
         Computed {
-            passes: self.passes - earlier.passes,
-            rows: self.rows - earlier.rows,
-            time_us: self.time_us - earlier.time_us,
+            passes: self.passes.saturating_sub(earlier.passes),
+            rows: self.rows.saturating_sub(earlier.rows),
+            time_us: (self.time_us - earlier.time_us).max(0.0),
             off: self.off,
         }
     }
@@ -197,41 +140,48 @@ impl Computed {
 /// truncate → prime                        after a truncation
 /// ```
 ///
-/// A source must be deterministic: the same calls give the same candidates. It bounds its own memory and says how.
+/// What only some sources do is in optional traits, which a source hands out: [`ComputingSource`] and [`TargetListener`].
+///
+/// A source must be deterministic: the same calls give the same candidates. It bounds its own memory and documents the bound.
 pub trait DraftSource: Send {
-    /// What kind of source this is.
-    fn kind(&self) -> SourceKind;
-
-    /// A name for statistics, unique among the sources of a session.
+    /// A name, unique among the sources of a session and the same in every session: how often the source was right is learnt under
+    /// it.
     fn name(&self) -> &str;
 
-    /// Text was committed outside of a decoding step: the prompt, or the next turn. `committed` is everything
-    /// committed so far; what the source knows already is its beginning.
+    /// What the source's claims rest on.
+    fn evidence(&self) -> EvidenceClass;
+
+    /// The source as one that computes; `None` (the default) for a source that only looks up.
+    fn computing(&mut self) -> Option<&mut dyn ComputingSource> {
+        None
+    }
+
+    /// The source as a listener to the target's rows; `None` (the default) for a source that has no use for them.
+    fn target_listener(&mut self) -> Option<&mut dyn TargetListener> {
+        None
+    }
+
+    /// Text was committed outside of a decoding step: the prompt, or the next turn. `committed` is all committed text; the
+    /// part that the source has read is its beginning.
     fn prime(&mut self, committed: &[TokenId]);
 
     /// Forgets the committed text. A [`prime`](Self::prime) with another one follows.
     fn reset(&mut self);
 
-    /// As [`reset`](Self::reset), and gives back the memory of what the source can learn again, as far as it has any.
+    /// As [`reset`](Self::reset), and frees the memory of everything that the source can learn again.
     fn release(&mut self) {
         self.reset();
     }
 
-    /// The committed text was truncated to its first `len` tokens. A [`prime`](Self::prime) with what is left follows: a
-    /// source that cannot go back starts again.
+    /// The committed text was truncated to its first `len` tokens. A [`prime`](Self::prime) with the rest follows. The
+    /// default resets the source.
     fn truncate(&mut self, len: usize) {
         let _ = len;
         self.reset();
     }
 
-    /// The target's likely successors of the tokens at positions `first..` of the committed text, which the source may not
-    /// have seen yet. They hold until the text is truncated before them. Most sources have no use for them.
-    fn calibrate(&mut self, first: usize, lists: &SuccessorLists) {
-        let _ = (first, lists);
-    }
-
-    /// Tokens that the source has seen most often in outputs, at most `n_max`: calibration looks at these besides the tokens
-    /// of the session. Asked once per prefill. Most sources know none that the session does not.
+    /// The tokens that the source has seen most often in outputs, at most `n_max`, none by default. Calibration looks at them besides
+    /// the tokens of the session. Called once per prefill.
     fn frequent_tokens(&mut self, n_max: usize) -> Vec<TokenId> {
         let _ = n_max;
         Vec::new()
@@ -243,41 +193,59 @@ pub trait DraftSource: Send {
     /// Likely next tokens of each cursor, likeliest first. `out` comes empty.
     fn expand(&mut self, frontier: &[Cursor], out: &mut Candidates);
 
-    /// Where the source stands after a token that others claim at this cursor, and it does not. `None` (the default) where it
-    /// has nothing to say there: what looks up has said all that it knows.
+    /// A step ended and its tokens became final; `committed` is all committed text, those tokens included.
+    fn observe(&mut self, committed: &[TokenId], step: &StepOutcome<'_>);
+
+    /// Bytes on the heap that this source owns; shared memory is reported by its owner.
+    fn memory_usage(&self) -> usize;
+
+    /// A source in the same position for a fork of the session.
+    fn fork(&self) -> Box<dyn DraftSource>;
+}
+
+/// A source whose expansions take computation, such as a draft model.
+pub trait ComputingSource {
+    /// Where the source stands after a token that others claim at this cursor, and it does not. `None` (the default): the source
+    /// proposes nothing below that token.
     fn advance(&mut self, cursor: Cursor, token: TokenId) -> Option<Cursor> {
         let _ = (cursor, token);
         None
     }
 
-    /// Expected time of [`expand`](Self::expand) for these cursors together, in µs, beyond that of a lookup. 0 (the default)
-    /// where expanding is a lookup: then the source is always asked. Where it is more, the builder asks when it pays.
+    /// Expected time of [`DraftSource::expand`] for these cursors together, in µs, beyond that of a lookup. Where it is 0 (the
+    /// default) the source is always asked; where it is more, the builder asks when it pays.
     fn expansion_us(&self, frontier: &[Cursor]) -> f32 {
         let _ = frontier;
         0.0
     }
 
-    /// Computes what these cursors expand to, together; expanding them is a lookup afterwards.
+    /// Computes the expansions of these cursors together; expanding them is a lookup afterwards.
     fn prepare(&mut self, frontier: &[Cursor]) {
         let _ = frontier;
     }
 
-    /// Long work of this source ends soon after `cancel` is set; what it was for is done when it is next needed.
-    fn watch(&mut self, cancel: &Arc<AtomicBool>) {
-        let _ = cancel;
+    /// Long work of this source ends soon after `cancel` is set, and is done when its result is next needed.
+    fn watch(&mut self, cancel: &Arc<AtomicBool>);
+
+    /// The work of the source so far.
+    fn computed(&self) -> Computed;
+}
+
+/// A source that learns from the target's rows.
+pub trait TargetListener {
+    /// The target's likely successors of the tokens at positions `first..` of the committed text, which the source may not
+    /// have read yet. They hold until the text is truncated before them.
+    fn calibrate(&mut self, first: usize, lists: &SuccessorLists);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_that_counts_anew_has_computed_nothing_since() {
+        let computed = |n: usize| Computed { passes: n, rows: 2 * n, time_us: 3.0 * n as f64, off: None };
+        assert_eq!(computed(7).since(&computed(5)), computed(2));
+        assert_eq!(computed(1).since(&computed(5)), computed(0));
     }
-
-    /// What the source has computed so far; `None` where it only looks up.
-    fn computed(&self) -> Option<Computed> {
-        None
-    }
-
-    /// A step ended and its tokens became final; `committed` is everything committed so far, those included.
-    fn observe(&mut self, committed: &[TokenId], step: &StepOutcome<'_>);
-
-    /// Bytes on the heap that this source holds for itself (what it shares with others is reported there).
-    fn memory_usage(&self) -> usize;
-
-    /// A source in the same position for a fork of the session.
-    fn fork(&self) -> Box<dyn DraftSource>;
 }

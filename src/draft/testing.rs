@@ -3,18 +3,19 @@
 //! They are real sources: the builder, the verifier and the statistics treat them as any other. Output must not
 //! depend on them; speed may.
 
-use super::source::{Anchor, Candidate, Candidates, Cursor, DraftSource, SourceKind, StepOutcome};
+use super::evidence::EvidenceClass;
+use super::source::{Anchor, Candidate, Candidates, Cursor, DraftSource, StepOutcome};
 use crate::token::TokenId;
 
 /// Implements what the sources of this module share: no text of their own, and a fork that is a clone.
 macro_rules! stateless_source {
     ($name:literal) => {
-        fn kind(&self) -> SourceKind {
-            SourceKind::Other
-        }
-
         fn name(&self) -> &str {
             $name
+        }
+
+        fn evidence(&self) -> EvidenceClass {
+            EvidenceClass::Plain
         }
 
         fn prime(&mut self, _committed: &[TokenId]) {}

@@ -19,7 +19,7 @@ const OWED_UNASKED_MAX: usize = CHUNK;
 
 /// A [`KvTree`], and why it is not used, where it is not: an error turns drafting off and is told, and never reaches the
 /// output.
-pub(super) struct Drafter {
+pub struct Drafter {
     /// Not there where there was no memory for it.
     tree: Option<KvTree>,
     /// Why it has stopped for good.
@@ -30,7 +30,7 @@ pub(super) struct Drafter {
 
 impl Drafter {
     /// A drafter without text: see [`KvTree::new`].
-    pub(super) fn new(
+    pub fn new(
         model: &Arc<DraftModel>,
         context_len: usize,
         n_likely: usize,
@@ -41,13 +41,13 @@ impl Drafter {
     }
 
     /// The tree, where it can be used: it has not failed, and its text fits and is not empty.
-    pub(super) fn tree(&self) -> Option<&KvTree> {
+    pub fn tree(&self) -> Option<&KvTree> {
         let fits = |tree: &&KvTree| (1..=tree.text_len_max()).contains(&tree.text_len());
         self.tree.as_ref().filter(|_| self.failed.is_none()).filter(fits)
     }
 
     /// Does something with the tree; `None` where it cannot be used or fails.
-    pub(super) fn with<T>(&mut self, work: impl FnOnce(&mut KvTree) -> Result<T, ForwardError>) -> Option<T> {
+    pub fn with<T>(&mut self, work: impl FnOnce(&mut KvTree) -> Result<T, ForwardError>) -> Option<T> {
         self.tree()?;
         match work(self.tree.as_mut()?) {
             Ok(value) => Some(value),
@@ -61,7 +61,7 @@ impl Drafter {
     }
 
     /// Takes over the committed text.
-    pub(super) fn follow(&mut self, committed: &[TokenId]) {
+    pub fn follow(&mut self, committed: &[TokenId]) {
         if let Some(tree) = &mut self.tree {
             tree.follow(committed);
         }
@@ -69,13 +69,13 @@ impl Drafter {
 
     /// Takes over the committed text, and reads it where more of it is unread than the next draft should cost. Where no draft was asked
     /// for since text was read last, that is more.
-    pub(super) fn keep_up(&mut self, committed: &[TokenId]) {
+    pub fn keep_up(&mut self, committed: &[TokenId]) {
         let n_max = if self.was_asked { OWED_MAX } else { OWED_UNASKED_MAX };
         self.read(committed, n_max);
     }
 
     /// Takes over text that a draft follows on, and reads it where more of it is unread than the draft should cost.
-    pub(super) fn prime(&mut self, committed: &[TokenId]) {
+    pub fn prime(&mut self, committed: &[TokenId]) {
         self.read(committed, OWED_MAX);
     }
 
@@ -87,32 +87,35 @@ impl Drafter {
     }
 
     /// Computes the root for a draft.
-    pub(super) fn compute_root(&mut self) {
+    pub fn compute_root(&mut self) {
         self.was_asked = true;
         self.with(KvTree::compute_root);
     }
 
-    pub(super) fn truncate(&mut self, len: usize) {
+    /// Forgets the text from position `len` on.
+    pub fn truncate(&mut self, len: usize) {
         if let Some(tree) = &mut self.tree {
             tree.truncate(len);
         }
     }
 
     /// Forgets the text and gives the memory back.
-    pub(super) fn release(&mut self) {
+    pub fn release(&mut self) {
         self.was_asked = false;
         if let Some(tree) = &mut self.tree {
             tree.release();
         }
     }
 
-    pub(super) fn watch(&mut self, cancel: &Arc<AtomicBool>) {
+    /// Passes end soon after `cancel` is set.
+    pub fn watch(&mut self, cancel: &Arc<AtomicBool>) {
         if let Some(tree) = &mut self.tree {
             tree.watch(cancel);
         }
     }
 
-    pub(super) fn computed(&self) -> Computed {
+    /// The work so far, and why there is none any more, where that is so.
+    pub fn computed(&self) -> Computed {
         let mut computed = self.tree.as_ref().map(|tree| tree.computed().clone()).unwrap_or_default();
         computed.off = self.failed.clone().or_else(|| {
             let tree = self.tree.as_ref().filter(|tree| tree.text_len() > tree.text_len_max())?;
@@ -122,7 +125,8 @@ impl Drafter {
         computed
     }
 
-    pub(super) fn memory_usage(&self) -> usize {
+    /// Bytes on the heap, without the weights.
+    pub fn memory_usage(&self) -> usize {
         self.tree.as_ref().map_or(0, KvTree::memory_usage)
     }
 }

@@ -28,13 +28,15 @@ use crate::token::TokenId;
 pub(super) const CHUNK: usize = 256;
 
 /// The root in lists of nodes.
-pub(super) const ROOT: u32 = 0;
+pub const ROOT: u32 = 0;
 
 /// A successor that the draft model finds likely.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Likely {
-    pub(super) token: TokenId,
-    pub(super) probability: f32,
+pub struct Likely {
+    /// The token.
+    pub token: TokenId,
+    /// Its probability by the draft model.
+    pub probability: f32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +50,7 @@ struct Node {
 /// # Invariants
 /// - the cache holds `text[..n_read]`, and behind it the nodes but the root;
 /// - `nodes` is empty, or node 0 is the last of `text[..n_read]` and `n_read == text.len()`.
-pub(super) struct KvTree {
+pub struct KvTree {
     model: Arc<DraftModel>,
     kv: KvCache,
     workspace: Workspace,
@@ -75,7 +77,7 @@ pub(super) struct KvTree {
 impl KvTree {
     /// An empty tree for texts of up to `context_len` tokens, or as many as the draft model was trained for, that keeps the
     /// `n_likely` likeliest successors of each node and computes up to `n_nodes_max` nodes behind a text.
-    pub(super) fn new(
+    pub fn new(
         model: Arc<DraftModel>,
         context_len: usize,
         n_likely: usize,
@@ -102,7 +104,7 @@ impl KvTree {
     }
 
     /// Bytes of a tree like that at most, without the weights.
-    pub(super) fn bytes(config: &ModelConfig, context_len: usize, n_nodes_max: usize) -> u64 {
+    pub fn bytes(config: &ModelConfig, context_len: usize, n_nodes_max: usize) -> u64 {
         let n_slots = context_len.min(config.context_len).saturating_add(n_nodes_max) as u64;
         let logits = (config.vocab_size as u64).saturating_mul(size_of::<f32>() as u64 * n_nodes_max as u64);
         KvCache::bytes_per_slot(config, KvType::F16)
@@ -112,7 +114,7 @@ impl KvTree {
     }
 
     /// A tree of its own with the same text, without nodes.
-    pub(super) fn fork(&self) -> Result<Self, KvCacheError> {
+    pub fn fork(&self) -> Result<Self, KvCacheError> {
         let Self { text_len_max, n_likely, n_nodes_max, .. } = *self;
         let mut fork = Self::new(Arc::clone(&self.model), text_len_max, n_likely, n_nodes_max)?;
         fork.kv.copy_from(&self.kv);
@@ -122,13 +124,14 @@ impl KvTree {
         Ok(fork)
     }
 
-    pub(super) fn watch(&mut self, cancel: &Arc<AtomicBool>) {
+    /// Passes end soon after `cancel` is set.
+    pub fn watch(&mut self, cancel: &Arc<AtomicBool>) {
         self.cancel = Arc::clone(cancel);
     }
 
     /// Takes over the committed text: of the nodes, those that it went through become text, the others are rolled back.
     /// Computes nothing.
-    pub(super) fn follow(&mut self, committed: &[TokenId]) {
+    pub fn follow(&mut self, committed: &[TokenId]) {
         let common = self.text.iter().zip(committed).take_while(|(a, b)| a == b).count();
         if common == self.text.len() && common == committed.len() {
             return;
@@ -145,7 +148,7 @@ impl KvTree {
 
     /// Forgets the text and gives the memory back: that of keys and values is new, and takes none until it is written. Where the
     /// system refuses that, the old is kept.
-    pub(super) fn release(&mut self) {
+    pub fn release(&mut self) {
         self.truncate(0);
         if let Ok(kv) = KvCache::new(self.model.config(), self.kv.kv_type(), self.kv.n_slots()) {
             self.kv = kv;
@@ -155,7 +158,7 @@ impl KvTree {
     }
 
     /// Forgets the text from position `len` on, and the nodes behind it.
-    pub(super) fn truncate(&mut self, len: usize) {
+    pub fn truncate(&mut self, len: usize) {
         self.text.truncate(len);
         if len < self.n_read {
             self.n_read = len;
@@ -197,17 +200,17 @@ impl KvTree {
     }
 
     /// Tokens of the text.
-    pub(super) fn text_len(&self) -> usize {
+    pub fn text_len(&self) -> usize {
         self.text.len()
     }
 
     /// Tokens of text that fit.
-    pub(super) fn text_len_max(&self) -> usize {
+    pub fn text_len_max(&self) -> usize {
         self.text_len_max
     }
 
     /// Rows that computing the root takes; 0 where it is there.
-    pub(super) fn n_owed(&self) -> usize {
+    pub fn n_owed(&self) -> usize {
         match self.nodes.is_empty() {
             true => (self.text.len() - self.n_read).max(1),
             false => 0,
@@ -215,12 +218,12 @@ impl KvTree {
     }
 
     /// Nodes that are there, the root counted.
-    pub(super) fn n_nodes(&self) -> u32 {
+    pub fn n_nodes(&self) -> u32 {
         self.nodes.len() as u32
     }
 
     /// Nodes that may still be computed behind this text.
-    pub(super) fn room(&self) -> usize {
+    pub fn room(&self) -> usize {
         self.n_nodes_max - self.nodes.len().saturating_sub(1)
     }
 
@@ -228,7 +231,7 @@ impl KvTree {
     ///
     /// # Errors
     /// [`ForwardError`]; what was read before stays.
-    pub(super) fn read(&mut self) -> Result<(), ForwardError> {
+    pub fn read(&mut self) -> Result<(), ForwardError> {
         while self.n_read + 1 < self.text.len() {
             let end = (self.text.len() - 1).min(self.n_read + CHUNK);
             let started = Instant::now();
@@ -247,7 +250,7 @@ impl KvTree {
     ///
     /// # Panics
     /// The text is empty.
-    pub(super) fn compute_root(&mut self) -> Result<(), ForwardError> {
+    pub fn compute_root(&mut self) -> Result<(), ForwardError> {
         assert!(!self.text.is_empty(), "a root is the newest token of a text");
         if !self.nodes.is_empty() {
             return Ok(());
@@ -272,7 +275,7 @@ impl KvTree {
     ///
     /// # Panics
     /// A parent is not there and does not come before, or there is no [room](Self::room).
-    pub(super) fn compute(&mut self, wanted: &[(u32, TokenId)]) -> Result<u32, ForwardError> {
+    pub fn compute(&mut self, wanted: &[(u32, TokenId)]) -> Result<u32, ForwardError> {
         assert!(wanted.len() <= self.room(), "{} nodes where {} fit", wanted.len(), self.room());
         let first = self.nodes.len() as u32;
         let tokens: Vec<TokenId> = wanted.iter().map(|&(_, token)| token).collect();
@@ -295,31 +298,34 @@ impl KvTree {
     }
 
     /// The computed child of `node` that carries `token`.
-    pub(super) fn child(&self, node: u32, token: TokenId) -> Option<u32> {
+    pub fn child(&self, node: u32, token: TokenId) -> Option<u32> {
         let below = self.nodes.iter().enumerate().skip(node as usize + 1);
         let mut found = below.filter(|(_, child)| child.parent == node && child.token == token);
         found.next().map(|(index, _)| index as u32)
     }
 
     /// The likely successors of a node, likeliest first.
-    pub(super) fn likely(&self, node: u32) -> &[Likely] {
+    pub fn likely(&self, node: u32) -> &[Likely] {
         let (start, end) = self.nodes[node as usize].likely;
         &self.likely[start as usize..end as usize]
     }
 
     /// Expected time of a pass over `n_rows` rows, in µs. The rows of a pass are siblings and cousins in any case, so that its leaves
     /// tell nothing of their own: it is taken for a chain, here and in [`run_nodes`](Self::run_nodes).
-    pub(super) fn pass_us(&self, n_rows: usize) -> f32 {
+    pub fn pass_us(&self, n_rows: usize) -> f32 {
         self.model.costs().verify_us(n_rows, 1)
     }
 
-    pub(super) fn computed(&self) -> &Computed {
+    /// The passes so far.
+    pub fn computed(&self) -> &Computed {
         &self.computed
     }
 
     /// Bytes on the heap, without the weights.
-    pub(super) fn memory_usage(&self) -> usize {
+    pub fn memory_usage(&self) -> usize {
         self.kv.memory_usage()
+            + self.workspace.memory_usage()
+            + self.batch.memory_usage()
             + self.logits.capacity() * size_of::<f32>()
             + self.text.capacity() * size_of::<TokenId>()
             + self.nodes.capacity() * size_of::<Node>()
@@ -370,6 +376,9 @@ impl KvTree {
 
 /// Appends the `n` likeliest tokens, likeliest first; ties go to the lower number, and what is no number is left out.
 fn push_likely(k: Kernels, logits: &[f32], n: usize, out: &mut Vec<Likely>) {
+    if n == 0 {
+        return;
+    }
     let start = out.len();
     for (i, &logit) in (0u32..).zip(logits) {
         let held = &out[start..];
@@ -411,6 +420,7 @@ mod tests {
         let total: f32 = [1.0f32, 3.0, 2.0, 3.0, 0.0].iter().map(|x| x.exp()).sum();
         assert!((found[0].1 - 3.0f32.exp() / total).abs() < 1e-6);
         assert_eq!(tokens(&likely(&[1.0, 2.0], 8)), [1, 0]);
+        assert_eq!(likely(&[1.0, 3.0, 2.0], 0), [], "none are asked for, in a batch of one row");
         assert_eq!(likely(&[f32::NAN, 1.0], 2), []);
         assert_eq!(likely(&[f32::NEG_INFINITY; 3], 2), []);
         assert_eq!(tokens(&likely(&[f32::NEG_INFINITY, 0.0], 2)), [1]);

@@ -3,13 +3,13 @@
 //! ```text
 //! DraftModel (weights, shared) ◄── KvTree (one session's keys and values: text, and the nodes computed behind it)
 //!                                    ▲                ▲
-//!                     DraftModelSource (cursors)   rules (published ways of drafting with a model)
+//!                     DraftModelSource (cursors)   published rules (crate `refrain-bench`)
 //! ```
 //!
 //! - [`DraftModel`] is a checkpoint that was found to have the target's [vocabulary](VocabularyMismatch).
 //! - The source competes in the tree builder with the sources that look up; what a pass costs was measured, and the
 //!   builder asks when that pays (Lever, arXiv 2605.16786, eqs. 4 and 6).
-//! - A [`ModelRule`] is a published rule that drafts with a model, to compare with.
+//! - [`Drafter`] and [`KvTree`] are the building blocks of published rules that draft with a model, to compare with.
 //!
 //! What a node says is a function of the text and its path, bit for bit. Which nodes are computed depends on measured times, as
 //! the size of a tree does. The draft model decides nothing about the output. Where it fails, it stops drafting and says why
@@ -17,7 +17,6 @@
 
 mod drafter;
 mod kv_tree;
-mod rules;
 mod source;
 #[cfg(test)]
 mod tests;
@@ -30,7 +29,8 @@ use crate::kernels::{Kernels, Pool};
 use crate::model::transformer::Compute;
 use crate::model::{Model, ModelConfig};
 
-pub use rules::{ModelRule, UnknownModelRule};
+pub use drafter::Drafter;
+pub use kv_tree::{KvTree, Likely, ROOT};
 pub(crate) use source::DraftModelSource;
 pub use vocabulary::VocabularyMismatch;
 

@@ -6,7 +6,9 @@ use std::sync::atomic::AtomicBool;
 use super::DraftModel;
 use super::drafter::Drafter;
 use super::kv_tree::{KvTree, ROOT};
-use crate::draft::{Anchor, Candidate, Candidates, Computed, Cursor, DraftSource, SourceKind, StepOutcome};
+use crate::draft::{
+    Anchor, Candidate, Candidates, Computed, ComputingSource, Cursor, DraftSource, EvidenceClass, StepOutcome,
+};
 use crate::model::ModelConfig;
 use crate::model::kv_cache::KvCacheError;
 use crate::token::TokenId;
@@ -109,39 +111,7 @@ fn decode(Cursor(bits): Cursor) -> (u32, TokenId) {
     ((bits >> 32) as u32, TokenId(bits as u32))
 }
 
-impl DraftSource for DraftModelSource {
-    fn kind(&self) -> SourceKind {
-        SourceKind::DraftModel
-    }
-
-    fn name(&self) -> &str {
-        "draft_model"
-    }
-
-    fn prime(&mut self, committed: &[TokenId]) {
-        self.drafter.prime(committed);
-    }
-
-    fn reset(&mut self) {
-        self.drafter.truncate(0);
-    }
-
-    fn release(&mut self) {
-        self.drafter.release();
-    }
-
-    fn truncate(&mut self, len: usize) {
-        self.drafter.truncate(len);
-    }
-
-    fn anchors(&mut self, committed: &[TokenId], out: &mut Vec<Anchor>) {
-        self.drafter.keep_up(committed);
-        self.unseen.clear();
-        if self.drafter.tree().is_some() {
-            out.push(Anchor { cursor: ROOT_CURSOR, match_len: 1 });
-        }
-    }
-
+impl ComputingSource for DraftModelSource {
     fn advance(&mut self, cursor: Cursor, token: TokenId) -> Option<Cursor> {
         if cursor == ROOT_CURSOR {
             return Some(encode((ROOT, token)));
@@ -176,6 +146,52 @@ impl DraftSource for DraftModelSource {
         }
     }
 
+    fn watch(&mut self, cancel: &Arc<AtomicBool>) {
+        self.drafter.watch(cancel);
+    }
+
+    fn computed(&self) -> Computed {
+        self.drafter.computed()
+    }
+}
+
+impl DraftSource for DraftModelSource {
+    fn name(&self) -> &str {
+        "draft_model"
+    }
+
+    fn evidence(&self) -> EvidenceClass {
+        EvidenceClass::DraftModel
+    }
+
+    fn computing(&mut self) -> Option<&mut dyn ComputingSource> {
+        Some(self)
+    }
+
+    fn prime(&mut self, committed: &[TokenId]) {
+        self.drafter.prime(committed);
+    }
+
+    fn reset(&mut self) {
+        self.drafter.truncate(0);
+    }
+
+    fn release(&mut self) {
+        self.drafter.release();
+    }
+
+    fn truncate(&mut self, len: usize) {
+        self.drafter.truncate(len);
+    }
+
+    fn anchors(&mut self, committed: &[TokenId], out: &mut Vec<Anchor>) {
+        self.drafter.keep_up(committed);
+        self.unseen.clear();
+        if self.drafter.tree().is_some() {
+            out.push(Anchor { cursor: ROOT_CURSOR, match_len: 1 });
+        }
+    }
+
     fn expand(&mut self, frontier: &[Cursor], out: &mut Candidates) {
         self.prepare(frontier);
         let Some(tree) = self.drafter.tree() else { return };
@@ -192,14 +208,6 @@ impl DraftSource for DraftModelSource {
                 });
             }
         }
-    }
-
-    fn watch(&mut self, cancel: &Arc<AtomicBool>) {
-        self.drafter.watch(cancel);
-    }
-
-    fn computed(&self) -> Option<Computed> {
-        Some(self.drafter.computed())
     }
 
     fn observe(&mut self, committed: &[TokenId], _step: &StepOutcome<'_>) {

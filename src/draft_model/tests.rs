@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::drafter::Drafter;
 use super::kv_tree::{KvTree, Likely, ROOT};
 use super::*;
-use crate::draft::{Candidates, Cursor, DraftSource};
+use crate::draft::{Candidates, ComputingSource, Cursor, DraftSource};
 use crate::model::Checkpoint;
 use crate::model::weights::LoadOptions;
 use crate::token::TokenId;
@@ -185,12 +185,12 @@ fn cursors_of_one_pass_are_cheaper_than_passes_of_their_own() {
     assert!(below.len() > 4);
     let (one, four) = (source.expansion_us(&below[..1]), source.expansion_us(&below[..4]));
     assert!(one < four && four < 4.0 * one, "{one} {four}");
-    let passes = source.computed().unwrap().passes;
+    let passes = source.computed().passes;
     source.prepare(&below[..4]);
     assert_eq!(source.expansion_us(&below[..4]), 0.0);
     candidates.clear();
     source.expand(&below[..4], &mut candidates);
-    assert_eq!(source.computed().unwrap().passes, passes + 1);
+    assert_eq!(source.computed().passes, passes + 1);
     assert!(candidates.as_slice().iter().any(|candidate| candidate.parent == 3));
 }
 
@@ -206,7 +206,7 @@ fn a_path_that_others_claim_is_computed_in_one_pass() {
     assert_eq!(path.iter().fold(anchors[0].cursor, |at, &token| source.advance(at, token).unwrap()), end);
     let mut candidates = Candidates::with_limit(100);
     source.expand(&[end], &mut candidates);
-    assert_eq!(source.computed().unwrap().passes, 2, "the root, and the path");
+    assert_eq!(source.computed().passes, 2, "the root, and the path");
     assert_eq!(source.expansion_us(&[end]), 0.0);
     let whole: Vec<TokenId> = text.into_iter().chain(path).collect();
     let expected: Vec<Likely> = from_scratch(&model(), &whole);
@@ -225,12 +225,12 @@ fn an_error_turns_drafting_off_and_is_told() {
     let mut anchors = Vec::new();
     source.anchors(&outside, &mut anchors);
     source.prepare(&[anchors[0].cursor]);
-    let off = source.computed().unwrap().off.expect("a reason");
+    let off = source.computed().off.expect("a reason");
     assert!(off.contains("1048576"), "{off}");
     anchors.clear();
     source.anchors(&[TokenId(5)], &mut anchors);
     assert!(anchors.is_empty());
-    assert!(source.fork().computed().unwrap().off.is_some());
+    assert!(source.fork().computing().unwrap().computed().off.is_some());
 }
 
 #[test]
@@ -240,17 +240,17 @@ fn a_text_that_is_too_long_is_not_drafted_from_until_it_is_short_again() {
     let mut anchors = Vec::new();
     source.anchors(&text, &mut anchors);
     assert!(anchors.is_empty());
-    assert!(source.computed().unwrap().off.unwrap().contains("context of 8"));
+    assert!(source.computed().off.unwrap().contains("context of 8"));
     source.truncate(8);
     source.anchors(&text[..8], &mut anchors);
-    assert_eq!((anchors.len(), source.computed().unwrap().off), (1, None));
+    assert_eq!((anchors.len(), source.computed().off), (1, None));
 }
 
 #[test]
 fn who_is_not_asked_keeps_up_in_long_strides() {
     let text: Vec<TokenId> = (0..700).map(|i| TokenId(i * 7 % 500)).collect();
     let mut source = DraftModelSource::new(&model(), 1024).unwrap();
-    let n_passes = |source: &DraftModelSource| source.computed().unwrap().passes;
+    let n_passes = |source: &DraftModelSource| source.computed().passes;
     let mut anchors = Vec::new();
     // Returns where it read, and what a draft would have cost at each length.
     let mut follow = |source: &mut DraftModelSource, lens: std::ops::Range<usize>| {
@@ -319,4 +319,18 @@ fn a_cancelled_pass_drafts_nothing_and_is_made_later() {
     let mut candidates = Candidates::with_limit(100);
     source.expand(&[anchors[0].cursor, below], &mut candidates);
     assert!(candidates.as_slice().is_empty());
+}
+
+#[test]
+fn the_buffers_of_passes_are_counted() {
+    let model = model();
+    let mut tree = tree(&model);
+    let before = tree.memory_usage();
+    tree.follow(&[TokenId(5); 40]);
+    tree.compute_root().unwrap();
+    let config = model.config();
+    // Two buffers of the feed-forward part are the widest of a pass.
+    let least = 40 * 2 * config.ffn_dim * size_of::<f32>();
+    let logits = config.vocab_size * size_of::<f32>();
+    assert!(tree.memory_usage() >= before + logits + least, "{before} {}", tree.memory_usage());
 }

@@ -44,7 +44,7 @@ impl DraftModelOptions {
         let config = checkpoint.config();
         let context_len = session.context_len.unwrap_or(CONTEXT_LEN_DEFAULT_MAX);
         let session_bytes = match session.drafting {
-            Drafting::ModelRule(rule) => rule.bytes(config, context_len, session.rows_max()),
+            Drafting::AsClaimed => 0,
             _ => DraftModelSource::bytes(config, context_len),
         };
         self.quantize.weights_bytes(checkpoint).saturating_add(session_bytes)

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::draft::VERIFY_ROWS_MAX;
+use crate::draft::{SourceName, VERIFY_ROWS_MAX};
 use crate::draft_model::VocabularyMismatch;
 use crate::kernels::{IsaKind, PackError};
 use crate::model::checkpoint::LoadError;
@@ -103,7 +103,7 @@ pub enum SessionError {
     },
     /// Lossy acceptance makes the output depend on the drafts, and [`Drafting::DraftModel`](crate::Drafting::DraftModel) drafts as a clock says.
     #[error(
-        "with lossy acceptance a draft model drafts by a published rule only; choose one, or strict acceptance"
+        "with lossy acceptance no draft model drafts, since the time of its passes decides when it is asked; choose strict acceptance"
     )]
     LossyDraftModel,
     /// The compiled batch lengths do not rise from 1.
@@ -153,6 +153,12 @@ pub enum SessionError {
     TooManySources {
         /// The limit.
         max: usize,
+    },
+    /// The session has a draft source of this name: reliability and statistics are kept by name.
+    #[error("the session has a draft source named `{name}` already; give each source a name of its own")]
+    DuplicateSource {
+        /// The name.
+        name: SourceName,
     },
     /// A token is not in the vocabulary.
     #[error("token {token} is outside the vocabulary of {vocab_size} tokens")]

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::draft::SourceKind;
+use crate::draft::SourceName;
 use crate::engine::stats::Stats;
 use crate::token::TokenId;
 
@@ -31,13 +31,13 @@ pub struct TokenEvent {
 }
 
 /// Where a token came from. The target model chose every token; the origin names the source that had proposed it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {
     /// No source: the target's own next token.
     Target,
-    /// A draft source.
-    Draft(SourceKind),
+    /// The draft source of this name.
+    Draft(SourceName),
 }
 
 /// How a generation ended.

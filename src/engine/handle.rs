@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use crate::draft::{CostCorrection, CostProfile, HistoryStore, ReliabilityTable};
+use crate::draft::{CostProfile, HistoryStore, Learned, LearnedError, LearnedKey, ReliabilityTable};
 use crate::draft_model::{DraftModel, vocabulary};
 use crate::engine::cores;
 use crate::engine::error::{EngineError, SessionError};
@@ -21,7 +21,7 @@ use crate::model::streamed::Streamed;
 use crate::model::transformer::Compute;
 use crate::model::weights::LoadOptions;
 use crate::model::{Checkpoint, GenerationDefaults, Model, ModelConfig};
-use crate::profile::{MachineProfile, ProfileError, ProfileKey, ProfileOptions};
+use crate::profile::{MachineProfile, ProfileError, ProfileKey, ProfileOptions, cpu_name};
 use crate::pruning::{Predictor, PredictorError};
 use crate::schedule::SwitchTimes;
 use crate::tokenizer::Tokenizer;
@@ -110,16 +110,14 @@ impl Engine {
             pool,
             draft_model: Mutex::new(None),
             predictor: Mutex::new(None),
-            costs: Mutex::new(costs),
+            learned: Mutex::new(Learned::new(costs)),
             projection_costs,
             profile,
-            correction: Mutex::new(CostCorrection::none()),
             profile_mismatch,
             history: Arc::new(match options.history_tokens_max {
                 None => HistoryStore::new(),
                 Some(n_tokens) => HistoryStore::with_tokens_max(n_tokens),
             }),
-            reliability: Mutex::new(ReliabilityTable::new()),
             device: Device::default(),
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -208,14 +206,74 @@ impl Engine {
         &self.shared.history
     }
 
-    /// What drafts have been worth so far, on which generations build.
-    pub fn reliability(&self) -> ReliabilityTable {
-        self.shared.reliability().clone()
+    /// What drafting has learnt so far. Generations that run are not included: each adds its part at its end.
+    pub fn learned(&self) -> Learned {
+        self.shared.learned().clone()
     }
 
-    /// Lets the next generations build on another table: what was learnt in another run, or nothing.
+    /// Lets the next generations start from another value. A generation that runs adds its part to it at its end.
+    pub fn set_learned(&self, learned: Learned) {
+        *self.shared.learned() = learned;
+    }
+
+    /// Saves what drafting has learnt, for [`load_learned`](Self::load_learned) in another run.
+    ///
+    /// # Errors
+    /// [`LearnedError`]: the file could not be written; one that was there before is unchanged.
+    pub fn save_learned(&self, path: impl AsRef<Path>) -> Result<(), LearnedError> {
+        self.learned().save(path.as_ref(), &self.learned_key())
+    }
+
+    /// Adds what drafting has learnt since `base` to a file of learnt values, which other processes may have written meanwhile; a file
+    /// that is not there is created.
+    ///
+    /// # Errors
+    /// [`LearnedError`]: there is a file that cannot be read, or the new one could not be written. The file is unchanged.
+    pub fn merge_learned(&self, path: impl AsRef<Path>, base: &Learned) -> Result<(), LearnedError> {
+        let path = path.as_ref();
+        let mut learned = self.learned();
+        match Learned::load(path, &self.learned_key(), base) {
+            Ok(stored) => {
+                let ours = std::mem::replace(&mut learned, stored.learned);
+                learned.merge(base, &ours);
+            }
+            Err(LearnedError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        learned.save(path, &self.learned_key())
+    }
+
+    /// Goes on with what drafting has learnt in another run; `false` where that ran on another machine, or with other threads or
+    /// memory: then the costs that were measured here stay, and the reliability of sources is taken over.
+    ///
+    /// # Errors
+    /// [`LearnedError`]: the file cannot be read, is damaged, or is of another model. Nothing is changed.
+    pub fn load_learned(&self, path: impl AsRef<Path>) -> Result<bool, LearnedError> {
+        let loaded = Learned::load(path.as_ref(), &self.learned_key(), &self.learned())?;
+        self.set_learned(loaded.learned);
+        Ok(!loaded.is_of_other_machine)
+    }
+
+    /// What learnt values hold for.
+    fn learned_key(&self) -> LearnedKey {
+        let (isa, n_threads) = self.compute();
+        LearnedKey {
+            model: self.model_identity().to_string(),
+            cpu: cpu_name(),
+            isa: isa.name().to_owned(),
+            n_threads,
+            weights_bytes: self.memory_usage(),
+        }
+    }
+
+    /// How reliable each source was so far.
+    pub fn reliability(&self) -> ReliabilityTable {
+        self.shared.learned().reliability().clone()
+    }
+
+    /// Lets the next generations build on another table.
     pub fn set_reliability(&self, table: ReliabilityTable) {
-        *self.shared.reliability() = table;
+        self.shared.learned().set_reliability(table);
     }
 
     /// The app reports how hot the device is; from any thread. Threads are bounded at once, drafts from each session's next step.
@@ -253,9 +311,9 @@ impl Engine {
         match &self.shared.profile {
             Some(profile) => {
                 let costs = profile.costs(0, SessionOptions::default().projection_rows);
-                costs.corrected(&self.shared.correction())
+                costs.corrected(self.shared.learned().correction())
             }
-            None => self.shared.costs().clone(),
+            None => self.shared.learned().costs().clone(),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::cancel::CancelToken;
-use crate::draft::RejectionCounter;
+use crate::draft::{Learned, RejectionCounter};
 use crate::engine::event::TokenEvent;
 use crate::engine::output::Output;
 use crate::engine::projection::Projection;
@@ -21,6 +21,8 @@ pub(super) struct Run {
     pub(super) processors: Vec<Box<dyn LogitsProcessor>>,
     pub(super) output: Output,
     pub(super) projection: Projection,
+    /// The learnt values that the generation started from.
+    pub(super) learned: Learned,
     pub(super) stats: Stats,
     pub(super) rejections: RejectionCounter,
     /// Committed tokens whose events the app has not taken.

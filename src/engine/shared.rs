@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::draft::{CostCorrection, CostProfile, HistoryStore, ReliabilityTable};
+use crate::draft::{CostProfile, HistoryStore, Learned};
 use crate::draft_model::DraftModel;
 use crate::engine::policy::Device;
 use crate::kernels::{Kernels, Pool};
@@ -25,19 +25,15 @@ pub(crate) struct Shared {
     pub(super) draft_model: Mutex<Option<Arc<DraftModel>>>,
     /// What sessions that are started from now on prune with.
     pub(super) predictor: Mutex<Option<Arc<Predictor>>>,
-    /// Generations without a stored profile start from it and give back what they have measured.
-    pub(crate) costs: Mutex<CostProfile>,
+    /// Generations start from a copy and merge what they have learnt.
+    pub(super) learned: Mutex<Learned>,
     /// What projecting rows onto the vocabulary costs.
     pub(crate) projection_costs: CostProfile,
     /// Where there is one, each generation with its type of KV cache starts from what it says of its context.
     pub(crate) profile: Option<MachineProfile>,
-    /// What the generations with that profile have found it to be wrong by; the last to end is kept.
-    pub(crate) correction: Mutex<CostCorrection>,
     /// Why the profile that was given is not used.
     pub(crate) profile_mismatch: Option<ProfileMismatch>,
     pub(crate) history: Arc<HistoryStore>,
-    /// Which drafts were accepted: as `costs`, and of generations that run at the same time the last to end is kept.
-    pub(crate) reliability: Mutex<ReliabilityTable>,
     /// What the app has reported of the device.
     pub(crate) device: Device,
 }
@@ -68,16 +64,8 @@ impl Shared {
         self.model.streamed().map(Streamed::flow).unwrap_or_default()
     }
 
-    pub(crate) fn costs(&self) -> MutexGuard<'_, CostProfile> {
-        // The profile is replaced as a whole, so a panic elsewhere cannot have left half of one.
-        self.costs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn correction(&self) -> MutexGuard<'_, CostCorrection> {
-        self.correction.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn reliability(&self) -> MutexGuard<'_, ReliabilityTable> {
-        self.reliability.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn learned(&self) -> MutexGuard<'_, Learned> {
+        // Each change leaves a whole value, so a panic elsewhere cannot have left half of one.
+        self.learned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

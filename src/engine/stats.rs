@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::draft::{Computed, Rejections, SourceKind};
+use crate::draft::{Computed, EvidenceClass, Rejections, SourceName};
 use crate::model::streamed::{StreamMemory, Streamed};
 use crate::pruning::Pruned;
 use crate::stream::{Flow, ReadMode};
@@ -88,10 +88,10 @@ impl StreamingStats {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct SourceStats {
-    /// Its kind.
-    pub kind: SourceKind,
     /// Its name.
-    pub name: String,
+    pub name: SourceName,
+    /// The class of its claims.
+    pub evidence: EvidenceClass,
     /// Draft tokens that went into verification batches.
     pub drafted: usize,
     /// Draft tokens that the target agreed with.

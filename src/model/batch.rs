@@ -48,6 +48,13 @@ impl Batch {
         Self::default()
     }
 
+    /// Bytes on the heap.
+    pub fn memory_usage(&self) -> usize {
+        self.tokens.capacity() * size_of::<TokenId>()
+            + (self.positions.capacity() + self.extra.capacity()) * size_of::<u32>()
+            + self.seen.capacity() * size_of::<Seen>()
+    }
+
     /// Fills the batch with `tokens` in sequence after `base` committed tokens (prefill, plain decoding).
     pub fn set_chain(&mut self, base: usize, tokens: &[TokenId]) {
         self.clear(base);

@@ -213,6 +213,14 @@ impl Workspace {
             resize_exact(buffer, n_rows * row_len);
         }
     }
+
+    /// Bytes on the heap of the rows' buffers. The rotary table, the scratch of attention and the rows rounded to 8 bits are not
+    /// counted.
+    pub fn memory_usage(&self) -> usize {
+        let Self { x, residual, normed, q, k, v, attended, projected, gate, up, gathered, piece, .. } = self;
+        let buffers = [x, residual, normed, q, k, v, attended, projected, gate, up, gathered, piece];
+        buffers.into_iter().map(|buffer| buffer.capacity() * size_of::<f32>()).sum()
+    }
 }
 
 /// Resizes `buffer` to `len` without spare capacity. If it grows, its values are lost.

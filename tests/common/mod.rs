@@ -272,7 +272,7 @@ pub fn run_in(session: &mut Session, mut options: GenerateOptions, take: usize) 
         .run(|event| {
             tokens.push(event.id);
             texts.push(event.text.clone());
-            origins.push(event.origin);
+            origins.push(event.origin.clone());
             if tokens.len() < take { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })
         .expect("a generation");
@@ -361,7 +361,12 @@ pub fn events(session: &mut Session, options: GenerateOptions) -> Vec<Event> {
 
 /// The folder of the fixture models and the sample notes.
 pub fn fixtures() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures"))
+    // The tests of `lab` use this module too.
+    let [here, above] = [
+        concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures"),
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures"),
+    ];
+    Path::new(if Path::new(here).exists() { here } else { above })
 }
 
 /// The fixture target. Batches cost the same at every length, so the builder drafts all that it may.

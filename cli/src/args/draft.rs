@@ -110,11 +110,8 @@ impl DraftArgs {
     /// `options` with the draft sources asked for.
     pub(super) fn apply(&self, options: SessionOptions) -> SessionOptions {
         let drafting = match (&self.draft, self.strategy) {
-            (DraftArg::Off, _) | (_, Strategy::Plain) => Drafting::Off,
-            (_, Strategy::Baseline(baseline)) => Drafting::Baseline(baseline),
-            (_, Strategy::ModelRule(rule)) => Drafting::ModelRule(rule),
-            (_, Strategy::DraftModel) => Drafting::DraftModel,
-            _ => Drafting::Auto,
+            (DraftArg::Off, _) => Drafting::Off,
+            (_, strategy) => strategy.drafting(),
         };
         let pruning = PruningConfig { threshold: self.pruning_threshold, ..PruningConfig::default() };
         SessionOptions {

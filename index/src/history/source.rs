@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use refrain::internals::draft::{AutomatonOrders, OrderConfig, most_frequent, propose_orders};
 use refrain::internals::sam::{Match, SuffixAutomaton};
-use refrain::{Anchor, Candidates, Cursor, DraftSource, SourceKind, StepOutcome, TokenId};
+use refrain::{Anchor, Candidates, Cursor, DraftSource, EvidenceClass, StepOutcome, TokenId};
 
 use super::cache::PageCache;
 use super::namespace::Namespace;
@@ -268,12 +268,12 @@ fn push(nodes: &mut Vec<Node>, generation: u16, node: Node) -> Cursor {
 }
 
 impl DraftSource for HistoryLogSource {
-    fn kind(&self) -> SourceKind {
-        SourceKind::History
-    }
-
     fn name(&self) -> &str {
         "history"
+    }
+
+    fn evidence(&self) -> EvidenceClass {
+        EvidenceClass::TextMatch
     }
 
     fn prime(&mut self, _committed: &[TokenId]) {} // `anchors` catches up

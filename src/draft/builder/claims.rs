@@ -1,38 +1,23 @@
 //! What the sources claim under a node, and what remains of it: children, each with one probability.
 
+use std::time::Instant;
+
 use super::TreeBuilder;
-use crate::draft::Weighing;
-use crate::draft::reliability::{Agreement, Evidence};
-use crate::draft::source::{Cursor, DraftSource, SourceKind};
-use crate::token::TokenId;
+use super::claim::{Child, Claim};
+use crate::draft::evidence::{Agreement, Evidence, EvidenceClass};
+use crate::draft::limits::Weighing;
+use crate::draft::source::DraftSource;
 
-/// A source's claim about a token under an expanded node.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Claim {
-    pub(super) token: TokenId,
-    pub(super) source: u8,
-    /// The claim's probability after the reliability table.
-    pub(super) probability: f32,
-    pub(super) evidence: Evidence,
-    pub(super) next: Cursor,
-}
-
-/// A token under the node being expanded, and the claims that agree on it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Child {
-    pub(super) token: TokenId,
-    pub(super) probability: f32,
-    pub(super) source: u8,
-    pub(super) claims: (u32, u32),
-}
-
-/// How much more a claim of calibration or reuse may be worth once matches of text agree with it: by the priors up to 4.3 times.
+/// How much more a claim of the target's rows or of a rejected segment may be worth once matches of text agree with it: by the priors
+/// up to 4.3 times.
 const AGREED_RISE_MAX: f32 = 5.0;
 
 impl TreeBuilder {
-    /// Takes down what a source claims at the cursors of `scratch.frontier`, below a node with this reach. What would be below the
-    /// least reach is left out: most claims are, and sorting them takes longer than finding them.
+    /// Collects the claims of a source at the cursors of `scratch.frontier`, below a node with this reach. Claims below the
+    /// least reach are withheld: most are, and sorting them takes longer than finding them.
     pub(super) fn claim(&mut self, index: u8, source: &mut dyn DraftSource, (depth, reach): (u32, f32)) {
+        let started = self.is_timed.then(Instant::now);
+        let (class, slot) = (source.evidence(), self.slots.get(usize::from(index)).copied());
         self.scratch.candidates.clear();
         source.expand(&self.scratch.frontier, &mut self.scratch.candidates);
         for candidate in self.scratch.candidates.as_slice() {
@@ -40,53 +25,62 @@ impl TreeBuilder {
                 continue;
             }
             let evidence = Evidence {
-                kind: source.kind(),
+                class,
                 probability: candidate.probability,
                 match_len: candidate.match_len,
                 count: candidate.count,
                 depth,
                 agreement: Agreement::Unknown,
             };
-            let probability = match self.config.weighing {
-                Weighing::Learned => self.table.probability(&evidence),
-                Weighing::AsClaimed => evidence.probability.clamp(0.0, 1.0),
+            // Sources have slots where claims are weighed.
+            let probability = match slot {
+                Some(slot) => self.table.probability(slot, &evidence),
+                None => evidence.probability.clamp(0.0, 1.0),
             };
-            let rise = if is_of_target(evidence.kind) { AGREED_RISE_MAX } else { 1.0 };
+            let rise = if class.is_of_target() { AGREED_RISE_MAX } else { 1.0 };
             let most = (rise * probability).min(1.0);
             if reach * most >= self.config.reach_min {
                 let (token, next) = (candidate.token, candidate.next);
                 self.claims.push(Claim { token, source: index, probability, evidence, next });
+            } else if let Some(slot) = slot {
+                self.table.withhold(slot, &evidence);
             }
+        }
+        if let Some(started) = started {
+            self.source_us[usize::from(index)] += started.elapsed().as_secs_f32() * 1e6;
         }
     }
 
     /// Weighs the claims about which others have something to say anew; they are sorted by token.
     fn note_agreement(&mut self, first_claim: usize) {
-        let claims = &mut self.claims[first_claim..];
-        let was_asked = claims.iter().any(|claim| is_of_model(claim.evidence.kind));
+        let Self { table, slots, claims, .. } = self;
+        let probability =
+            |claim: &Claim| table.probability(slots[usize::from(claim.source)], &claim.evidence);
+        let claims = &mut claims[first_claim..];
+        let was_asked = claims.iter().any(is_of_model);
         for group in claims.chunk_by_mut(|a, b| a.token == b.token) {
-            let of_text = group.iter().filter(|claim| claim.evidence.kind.matches_text());
+            let of_text = group.iter().filter(|claim| claim.evidence.class.matches_text());
             let text = of_text.map(|claim| claim.evidence.match_len).max();
             let mut model = None;
-            for claim in group.iter_mut().filter(|claim| is_of_model(claim.evidence.kind)) {
+            for claim in group.iter_mut().filter(|claim| is_of_model(claim)) {
                 claim.evidence.agreement = if text.is_some() { Agreement::Text } else { Agreement::Unknown };
                 claim.evidence.match_len = text.unwrap_or(0);
-                claim.probability = self.table.probability(&claim.evidence);
+                claim.probability = probability(claim);
                 model = Some(claim.probability);
             }
-            for claim in group.iter_mut().filter(|claim| !is_of_model(claim.evidence.kind)) {
+            for claim in group.iter_mut().filter(|claim| !is_of_model(claim)) {
                 let before = claim.evidence.agreement;
                 claim.evidence.agreement = match (model, text) {
                     (Some(_), _) => Agreement::Model,
                     (None, _) if was_asked => Agreement::NotModel,
-                    (None, Some(_)) if is_of_target(claim.evidence.kind) => Agreement::Text,
+                    (None, Some(_)) if claim.evidence.class.is_of_target() => Agreement::Text,
                     (None, _) => Agreement::Unknown,
                 };
                 if let Some(probability) = model {
                     // The model's claim, which knows of the match, speaks for both.
                     claim.probability = probability;
                 } else if claim.evidence.agreement != before {
-                    claim.probability = self.table.probability(&claim.evidence);
+                    claim.probability = probability(claim);
                 }
             }
         }
@@ -102,7 +96,7 @@ impl TreeBuilder {
             let by_token = a.token.cmp(&b.token).then(a.source.cmp(&b.source));
             by_token.then(b.probability.total_cmp(&a.probability)).then(a.next.0.cmp(&b.next.0))
         });
-        if (self.hears_target || self.hears_model) && self.config.weighing == Weighing::Learned {
+        if self.has_rows && self.config.weighing == Weighing::Learned {
             self.note_agreement(first_claim);
         }
         let children = &mut self.scratch.children;
@@ -123,19 +117,13 @@ impl TreeBuilder {
             start = end;
         }
         children.sort_unstable_by(|a, b| b.probability.total_cmp(&a.probability).then(a.token.cmp(&b.token)));
-        share(children, self.hears_target || self.hears_model);
+        share(children, self.has_rows);
         children.truncate(self.config.n_children_max);
     }
 }
 
-/// Whether a kind's claims are what the target has said elsewhere.
-pub(super) fn is_of_target(kind: SourceKind) -> bool {
-    matches!(kind, SourceKind::Calibration | SourceKind::Reuse)
-}
-
-/// Whether a kind's claims are a smaller model's.
-pub(super) fn is_of_model(kind: SourceKind) -> bool {
-    kind == SourceKind::DraftModel
+fn is_of_model(claim: &Claim) -> bool {
+    claim.evidence.class == EvidenceClass::DraftModel
 }
 
 /// Scales the children's probabilities where they exceed 1 together: alike, where matches of text claim them. What the

@@ -1,10 +1,14 @@
 //! Asking the sources what comes below a node.
 
-use super::claims::Child;
+use std::time::Instant;
+
+use super::claim::Child;
 use super::frontier::{Found, Ranked};
 use super::{CURSORS_MAX, Scratch, TreeBuilder};
-use crate::draft::source::DraftSource;
-use crate::draft::{CostProfile, NodeIdx, Weighing};
+use crate::draft::cost::CostProfile;
+use crate::draft::limits::Weighing;
+use crate::draft::source::{ComputingSource, DraftSource};
+use crate::draft::tree::NodeIdx;
 
 /// Nodes that a source computes in one pass at most.
 const GROUP_MAX: usize = 8;
@@ -44,7 +48,7 @@ impl TreeBuilder {
                 let cursors = of_source.iter().take(CURSORS_MAX);
                 self.cursors.extend(cursors.map(|claim| (claim.source, claim.next)));
             }
-            let cap = if self.hears_model && self.advance(sources, cursors, child) { 1.0 } else { cap };
+            let cap = if self.advance(sources, cursors, child) { 1.0 } else { cap };
             self.frontier.push(Ranked { reach, found: self.found.len() as u32, node: None });
             self.found.push(Found {
                 token: child.token,
@@ -64,10 +68,11 @@ impl TreeBuilder {
         let mut goes_on = false;
         for at in cursors.0..cursors.1 {
             let (index, cursor) = self.cursors[at as usize];
-            if claims.iter().any(|claim| claim.source == index) {
+            if !self.computes[usize::from(index)] || claims.iter().any(|claim| claim.source == index) {
                 continue;
             }
-            if let Some(next) = sources[usize::from(index)].advance(cursor, child.token) {
+            let computing = sources[usize::from(index)].computing();
+            if let Some(next) = computing.and_then(|source| source.advance(cursor, child.token)) {
                 self.cursors.push((index, next));
                 goes_on = true;
             }
@@ -88,7 +93,8 @@ impl TreeBuilder {
             let group = &self.cursors[start as usize..(start + n) as usize];
             self.scratch.frontier.extend(group.iter().map(|&(_, cursor)| cursor));
             let source = &mut sources[usize::from(index)];
-            if weighs && source.expansion_us(&self.scratch.frontier) > 0.0 {
+            let expansion_us = |source: &mut dyn ComputingSource| source.expansion_us(&self.scratch.frontier);
+            if weighs && source.computing().is_some_and(|source| expansion_us(source) > 0.0) {
                 waits = true;
             } else {
                 self.claim(index, source.as_mut(), below);
@@ -114,18 +120,21 @@ impl TreeBuilder {
         for at in cursors.0..cursors.1 {
             let (index, cursor) = self.cursors[at as usize];
             let source = &mut sources[usize::from(index)];
-            let alone_us = source.expansion_us(&[cursor]);
+            let Some(computing) = source.computing() else { continue };
+            let alone_us = computing.expansion_us(&[cursor]);
             if alone_us <= 0.0 {
                 continue; // it looks up, and has been asked
             }
-            let first_hit = self.table.first_hit(source.kind());
+            let first_hit = self.table.first_hit(self.slots[usize::from(index)]);
             let alone = reach * (1.0 - known) * first_hit;
             self.scratch.frontier.clear();
             self.scratch.frontier.push(cursor);
             self.find_waiting(index, max_depth);
-            let (gain, us) = self.join_waiting(source.as_ref(), (alone, alone_us), first_hit);
+            let (gain, us) = self.join_waiting(computing, (alone, alone_us), first_hit);
             if self.growth.pays(gain, us, costs) {
-                source.prepare(&self.scratch.frontier);
+                let started = self.is_timed.then(Instant::now);
+                computing.prepare(&self.scratch.frontier);
+                self.passes_us += started.map_or(0.0, |started| started.elapsed().as_secs_f32() * 1e6);
                 self.growth.spend(us, costs);
                 self.scratch.frontier.truncate(1);
                 self.claim(index, source.as_mut(), (depth + 1, reach));
@@ -156,7 +165,7 @@ impl TreeBuilder {
     /// Adds waiting nodes to the pass in `scratch.frontier` while they make its gain per µs larger, and returns its gain and µs.
     fn join_waiting(
         &mut self,
-        source: &dyn DraftSource,
+        source: &dyn ComputingSource,
         (mut gain, mut us): (f32, f32),
         first_hit: f32,
     ) -> (f32, f32) {

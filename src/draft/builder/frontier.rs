@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use crate::draft::NodeIdx;
+use crate::draft::tree::NodeIdx;
 use crate::token::TokenId;
 
 /// A node that some source proposed.

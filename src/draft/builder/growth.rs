@@ -1,6 +1,6 @@
 //! Gain and cost of a tree as it grows.
 
-use crate::draft::CostProfile;
+use crate::draft::cost::CostProfile;
 
 /// A tree as it was with some number of rows.
 #[derive(Clone, Copy, Debug)]

@@ -1,55 +1,61 @@
 //! What became of claims: which of them the target confirmed.
 
 use super::TreeBuilder;
-use super::claims::Claim;
-use crate::draft::NodeIdx;
-use crate::draft::reliability::Evidence;
-use crate::draft::source::{DraftSource, SourceKind, StepOutcome};
+use super::claim::Claim;
+use crate::draft::evidence::Evidence;
+use crate::draft::source::StepOutcome;
+use crate::draft::tree::NodeIdx;
 use crate::token::TokenId;
 
 impl TreeBuilder {
     /// What [`observe`](Self::observe) learns, or would learn, from a step of the newest tree: each claim under a visited
     /// node, and whether the target chose its token. For fitting the table that ships.
-    pub fn claims_seen(&self, outcome: &StepOutcome<'_>, sink: impl FnMut(&Evidence, bool)) {
-        for_judged(&self.claims, &self.claims_of, outcome, sink);
+    pub fn claims_seen(&self, outcome: &StepOutcome<'_>, mut sink: impl FnMut(&Evidence, bool)) {
+        for_each_judged(&self.claims, &self.claims_of, outcome, |claim, hit| sink(&claim.evidence, hit));
     }
 
     /// Every claim under a visited node is evidence: the committed token shows if it was right.
     pub(super) fn learn(&mut self, outcome: &StepOutcome<'_>) {
-        let TreeBuilder { table, claims, claims_of, .. } = self;
-        for_judged(claims, claims_of, outcome, |evidence, hit| table.update(evidence, hit));
-        for_visited(claims, claims_of, outcome, |claims, chosen| {
-            let of_model = claims.iter().filter(|claim| claim.evidence.kind == SourceKind::DraftModel);
-            let first = of_model.reduce(|first, claim| {
-                if claim.evidence.probability > first.evidence.probability { claim } else { first }
-            });
-            if let Some(first) = first {
-                table.update_first(first.evidence.kind, first.token == chosen);
-            }
+        let TreeBuilder { table, claims, claims_of, slots, computes, .. } = self;
+        for_each_judged(claims, claims_of, outcome, |claim, hit| {
+            table.update(slots[usize::from(claim.source)], &claim.evidence, hit);
         });
+        for (index, _) in computes.iter().enumerate().filter(|(_, computes)| **computes) {
+            for_visited(claims, claims_of, outcome, |claims, chosen| {
+                let of_source = claims.iter().filter(|claim| usize::from(claim.source) == index);
+                let first = of_source.reduce(|first, claim| {
+                    if claim.evidence.probability > first.evidence.probability { claim } else { first }
+                });
+                if let Some(first) = first {
+                    table.update_first(slots[index], first.token == chosen);
+                }
+            });
+        }
     }
 
-    /// What is known of kinds that compute ages where none of them was asked.
-    pub(super) fn age(&mut self, sources: &[Box<dyn DraftSource>]) {
-        let kind = SourceKind::DraftModel;
-        let was_asked = self.claims.iter().any(|claim| claim.evidence.kind == kind);
-        if !was_asked && sources.iter().any(|source| source.kind() == kind) {
-            self.table.age_first(kind);
+    /// The first hits of a source that computes age in a step that did not ask it, and withheld claims in every step.
+    pub(super) fn age(&mut self) {
+        let TreeBuilder { table, claims, slots, computes, .. } = self;
+        for (index, (&slot, &computes)) in slots.iter().zip(&*computes).enumerate() {
+            if computes && !claims.iter().any(|claim| usize::from(claim.source) == index) {
+                table.age_first(slot);
+            }
+            table.end_step(slot);
         }
     }
 }
 
 /// Calls `judged` with every claim under the visited nodes, and whether the target chose its token.
-fn for_judged(
+fn for_each_judged(
     claims: &[Claim],
     claims_of: &[(u32, u32)],
     outcome: &StepOutcome<'_>,
-    mut judged: impl FnMut(&Evidence, bool),
+    mut judged: impl FnMut(&Claim, bool),
 ) {
     for_visited(claims, claims_of, outcome, |claims, chosen| {
         // Sorted by token and source: of a source's claims about one token, the strongest is the first.
         for same in claims.chunk_by(|a, b| (a.token, a.source) == (b.token, b.source)) {
-            judged(&same[0].evidence, same[0].token == chosen);
+            judged(&same[0], same[0].token == chosen);
         }
     });
 }

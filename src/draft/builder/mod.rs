@@ -18,13 +18,14 @@
 //! costs what its rows and its leaves do (eq. 4): a node that goes on with a path adds a row, a new branch adds a leaf too. So
 //! leaves decide how large a tree gets, and not which of all trees of that size it is, which is the one with the highest gain.
 //!
-//! Sources that look up are asked at every node. One that computes ([`DraftSource::expansion_us`]: a draft model) is asked by
+//! Sources that look up are asked at every node. One that computes ([`ComputingSource::expansion_us`]: a draft model) is asked by
 //! eq. 6 itself: a pass of `t` µs at a node v, of whose children the other sources know a share of the probability already, is
 //! expected to gain `r(v) · (1 − known) · p̂`, with p̂ how often its likeliest claim comes true, and is made if that beats
 //! gain/cost. Nodes that wait in the frontier join the pass while they make its gain per µs larger: so passes are serial while
 //! one node stands out, and grouped when several good ones wait. What passes take enters the cost of every size alike, less
 //! where it is hidden behind reads of a streamed target ([`CostProfile::added_us`]).
 
+mod claim;
 mod claims;
 mod expand;
 mod frontier;
@@ -34,20 +35,28 @@ mod judged;
 mod tests;
 
 use std::collections::BinaryHeap;
+use std::time::Instant;
 
-use self::claims::{Child, Claim, is_of_model, is_of_target};
+use self::claim::{Child, Claim};
 use self::frontier::{Found, Ranked};
 use self::growth::{Growth, Size};
-use super::reliability::{Caps, ReliabilityTable};
-use super::source::{Anchor, Candidates, Cursor, DraftSource, StepOutcome};
-use super::{BuilderConfig, CostProfile, DraftTree, NodeIdx, StepLimits, Weighing};
+use super::cost::CostProfile;
+use super::draft_times::DraftTimes;
+use super::evidence::EvidenceClass;
+use super::limits::{BuilderConfig, SOURCES_MAX, StepLimits, Weighing};
+use super::reliability::{Caps, ReliabilityTable, SourceSlot};
+use super::source::{Anchor, Candidate, Candidates, Cursor, DraftSource, StepOutcome};
+use super::tree::{DraftTree, NodeIdx};
 use crate::token::TokenId;
 
-/// Draft sources that a tree is built from at most: [`TreeBuilder::build`] panics with more.
-pub const SOURCES_MAX: usize = u8::MAX as usize - 1;
+#[cfg(doc)]
+use super::source::ComputingSource;
 
 /// Cursors of one source at one node at most.
 const CURSORS_MAX: usize = 8;
+
+/// One build of so many is timed: reading the clock around each call of a source takes some µs.
+const TIMED_EVERY: u64 = 8;
 
 /// Builds the draft tree of each step from all sources, and learns from what became of it.
 ///
@@ -58,6 +67,7 @@ const CURSORS_MAX: usize = 8;
 pub struct TreeBuilder {
     config: BuilderConfig,
     table: ReliabilityTable,
+    times: DraftTimes,
     n_builds: u64,
     /// Nodes found in this build, in order of discovery; node 0 is the root.
     found: Vec<Found>,
@@ -70,10 +80,18 @@ pub struct TreeBuilder {
     claims_of: Vec<(u32, u32)>,
     /// Of each source: what its claims can be worth in this build.
     caps: Vec<Caps>,
-    /// Whether some source knows what the target has said elsewhere.
-    hears_target: bool,
-    /// Whether some source is a draft model.
-    hears_model: bool,
+    /// Of each source: its record in the table. Empty where claims are not weighed.
+    slots: Vec<SourceSlot>,
+    /// Of each source: whether it computes.
+    computes: Vec<bool>,
+    /// Whether the claims of some source come from rows of the target or of a draft model.
+    has_rows: bool,
+    /// Whether this build is timed.
+    is_timed: bool,
+    /// Of each source: its time in this build, where that is timed. µs
+    source_us: Vec<f32>,
+    /// The time of passes in this build, where that is timed. µs
+    passes_us: f32,
     growth: Growth,
     scratch: Scratch,
 }
@@ -100,6 +118,7 @@ impl TreeBuilder {
         TreeBuilder {
             config,
             table,
+            times: DraftTimes::new(),
             n_builds: 0,
             found: Vec::new(),
             frontier: BinaryHeap::new(),
@@ -107,8 +126,12 @@ impl TreeBuilder {
             claims: Vec::new(),
             claims_of: Vec::new(),
             caps: Vec::new(),
-            hears_target: false,
-            hears_model: false,
+            slots: Vec::new(),
+            computes: Vec::new(),
+            has_rows: false,
+            is_timed: false,
+            source_us: Vec::new(),
+            passes_us: 0.0,
             growth: Growth::default(),
             scratch: Scratch {
                 anchors: Vec::new(),
@@ -135,6 +158,16 @@ impl TreeBuilder {
         self.table = table;
     }
 
+    /// The time that drafting took so far.
+    pub fn times(&self) -> &DraftTimes {
+        &self.times
+    }
+
+    /// Goes on with the times that another builder has measured.
+    pub fn set_times(&mut self, times: DraftTimes) {
+        self.times = times;
+    }
+
     /// Builds the tree of the next step into `tree`: its root is the last of `committed`.
     ///
     /// # Panics
@@ -156,6 +189,7 @@ impl TreeBuilder {
         self.n_builds += 1;
         tree.set_id(self.n_builds);
         self.growth.start(costs, self.config.margin, max_rows);
+        let started = self.is_timed.then(Instant::now);
         self.expand(sources, 0, NodeIdx::ROOT, max_depth, costs);
 
         let weighs = self.config.weighing == Weighing::Learned;
@@ -175,6 +209,9 @@ impl TreeBuilder {
             self.growth.push(reach, tree.n_leaves(), costs);
             self.frontier.push(Ranked { reach: reach * cap, found, node: Some(node) });
         }
+        if let Some(started) = started {
+            self.learn_times(sources, started.elapsed().as_secs_f32() * 1e6);
+        }
         if weighs {
             tree.truncate(self.growth.best_rows);
         }
@@ -190,7 +227,7 @@ impl TreeBuilder {
     ) {
         if self.config.weighing == Weighing::Learned && outcome.tree.id() == self.n_builds {
             self.learn(outcome);
-            self.age(sources);
+            self.age();
         }
         for source in sources {
             source.observe(committed, outcome);
@@ -206,10 +243,23 @@ impl TreeBuilder {
             + self.claims.capacity() * size_of::<Claim>()
             + self.claims_of.capacity() * size_of::<(u32, u32)>()
             + self.caps.capacity() * size_of::<Caps>()
+            + self.slots.capacity() * size_of::<SourceSlot>()
+            + self.computes.capacity()
+            + self.source_us.capacity() * size_of::<f32>()
             + self.growth.sizes.capacity() * size_of::<Size>()
             + self.scratch.children.capacity() * size_of::<Child>()
             + self.scratch.waiting.capacity() * size_of::<(Ranked, Cursor)>()
-            + self.config.n_candidates_max * size_of::<super::Candidate>()
+            + self.config.n_candidates_max * size_of::<Candidate>()
+    }
+
+    /// Learns from a timed build, which took `us`, how long each source and the builder itself take for a node.
+    fn learn_times(&mut self, sources: &[Box<dyn DraftSource>], us: f32) {
+        let n_nodes = self.claims_of.len() as f32;
+        for (source, us) in sources.iter().zip(&self.source_us) {
+            self.times.observe_source(source.name(), us / n_nodes);
+        }
+        let own_us = us - self.passes_us - self.source_us.iter().sum::<f32>();
+        self.times.observe_builder(own_us.max(0.0) / n_nodes);
     }
 
     /// The root as the only found node, with the cursors of all anchors.
@@ -225,13 +275,26 @@ impl TreeBuilder {
             let anchors = self.scratch.anchors.iter().take(CURSORS_MAX);
             self.cursors.extend(anchors.map(|anchor| (index as u8, anchor.cursor)));
         }
+        let weighs = self.config.weighing == Weighing::Learned;
+        if weighs {
+            let named = sources.iter().map(|source| (source.name(), source.evidence()));
+            self.table.bind(named, &mut self.slots);
+        } else {
+            self.slots.clear();
+        }
         self.caps.clear();
-        self.caps.extend(sources.iter().map(|source| match self.config.weighing {
-            Weighing::Learned => self.table.caps(source.kind()),
-            Weighing::AsClaimed => Caps::NONE,
-        }));
-        self.hears_target = sources.iter().any(|source| is_of_target(source.kind()));
-        self.hears_model = sources.iter().any(|source| is_of_model(source.kind()));
+        self.caps.extend(self.slots.iter().map(|&slot| self.table.caps(slot)));
+        self.caps.resize(sources.len(), Caps::NONE);
+        self.computes.clear();
+        self.computes.extend(sources.iter_mut().map(|source| source.computing().is_some()));
+        self.has_rows = sources.iter().any(|source| {
+            let class = source.evidence();
+            class.is_of_target() || class == EvidenceClass::DraftModel
+        });
+        self.is_timed = weighs && self.n_builds.is_multiple_of(TIMED_EVERY);
+        self.passes_us = 0.0;
+        self.source_us.clear();
+        self.source_us.resize(sources.len(), 0.0);
         let cursors = (0, self.cursors.len() as u32);
         let parent = NodeIdx::ROOT;
         let root = Found { token: root, parent, depth: 0, reach: 1.0, source: u8::MAX, cursors, cap: 1.0 };

@@ -14,6 +14,21 @@ const HIDDEN_PRICE: f32 = 0.5;
 const RATE: f32 = 1.0 / 4.0;
 
 impl HiddenTime {
+    /// Steps hide drafting of `us`, on average.
+    pub(super) fn of(us: f32) -> Self {
+        Self { us }
+    }
+
+    /// The drafting that steps hide on average, in µs.
+    pub(super) fn us(self) -> f32 {
+        self.us
+    }
+
+    /// The mean of both, with this weight of `theirs`.
+    pub(super) fn blended(self, theirs: Self, weight: f32) -> Self {
+        Self { us: self.us + weight * (theirs.us - self.us) }
+    }
+
     /// What drafting for `draft_us` is taken to add to a step: the part that is not hidden, and a share of the other.
     pub(super) fn added_us(self, draft_us: f32) -> f32 {
         draft_us - (1.0 - HIDDEN_PRICE) * draft_us.min(self.us)

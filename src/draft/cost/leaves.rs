@@ -15,7 +15,9 @@
 //! It is a cost per leaf that is kept, so that what one shape teaches holds for its neighbours as it is. Costs are in steps of one
 //! row: heat, which makes everything slower, leaves them alone.
 
-use super::VERIFY_ROWS_MAX;
+use serde::{Deserialize, Serialize};
+
+use crate::draft::limits::VERIFY_ROWS_MAX;
 
 /// Classes of rows, and of leaves: 1, 2, 4, … [`VERIFY_ROWS_MAX`].
 pub(super) const N_CLASSES: usize = VERIFY_ROWS_MAX.ilog2() as usize + 1;
@@ -69,7 +71,71 @@ struct Cell {
     n_seen: u8,
 }
 
+/// Leaf costs as they are stored: the shapes that were seen.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct StoredLeaves {
+    cells: Vec<StoredCell>,
+    n_straight: u8,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StoredCell {
+    row_class: u8,
+    leaf_class: u8,
+    per_leaf: f32,
+    n_seen: u8,
+}
+
 impl LeafCosts {
+    /// The shapes of both, each by the number of steps that had it.
+    pub(super) fn blend(&mut self, theirs: &LeafCosts) {
+        let cells = self.cells.as_flattened_mut().iter_mut();
+        for (mine, theirs) in cells.zip(theirs.cells.as_flattened()) {
+            let n = f32::from(mine.n_seen) + f32::from(theirs.n_seen);
+            if n > 0.0 {
+                mine.per_leaf += f32::from(theirs.n_seen) / n * (theirs.per_leaf - mine.per_leaf);
+                mine.n_seen = mine.n_seen.max(theirs.n_seen);
+            }
+        }
+        self.n_straight = self.n_straight.min(theirs.n_straight);
+        self.fill_added();
+    }
+
+    pub(super) fn to_stored(&self) -> StoredLeaves {
+        let mut cells = Vec::new();
+        for (row_class, of_rows) in (0u8..).zip(&self.cells) {
+            for (leaf_class, &Cell { per_leaf, n_seen }) in (0u8..).zip(of_rows) {
+                if n_seen > 0 {
+                    cells.push(StoredCell { row_class, leaf_class, per_leaf, n_seen });
+                }
+            }
+        }
+        StoredLeaves { cells, n_straight: self.n_straight }
+    }
+
+    /// # Errors
+    /// The reason why these are no costs of leaves.
+    pub(super) fn from_stored(stored: &StoredLeaves) -> Result<Self, &'static str> {
+        let mut costs = Self::unknown();
+        if stored.n_straight >= FADING_STEPS || stored.cells.len() > N_CLASSES * N_CLASSES {
+            return Err("there are too many shapes, or steps without leaves");
+        }
+        for &StoredCell { row_class, leaf_class, per_leaf, n_seen } in &stored.cells {
+            let of_rows = costs.cells.get_mut(usize::from(row_class));
+            let cell = of_rows.and_then(|of_rows| of_rows.get_mut(usize::from(leaf_class)));
+            let cell = cell.ok_or("a shape has too many rows or leaves")?;
+            if !(-PER_LEAF_MAX..=PER_LEAF_MAX).contains(&per_leaf) {
+                return Err("the price of a leaf is not in its range");
+            }
+            *cell = Cell { per_leaf, n_seen };
+        }
+        costs.n_straight = stored.n_straight;
+        costs.fill_added();
+        Ok(costs)
+    }
+
     /// Nothing was seen.
     pub(super) fn unknown() -> Self {
         let mut costs = LeafCosts { cells: Default::default(), added: Default::default(), n_straight: 0 };

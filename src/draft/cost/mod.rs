@@ -2,14 +2,14 @@
 
 mod hidden;
 mod leaves;
+pub(super) mod stored;
 #[cfg(test)]
 mod tests;
 
 use self::hidden::HiddenTime;
 use self::leaves::{LeafCosts, N_CLASSES, place};
-
-/// Rows of the longest verification batch, the root included.
-pub const VERIFY_ROWS_MAX: usize = 64;
+use super::draft_times::DRAFT_US_PER_NODE;
+use super::limits::VERIFY_ROWS_MAX;
 
 /// The time of a verification step by the rows and the leaves of its tree, and of drafting.
 ///
@@ -80,8 +80,6 @@ const LOG_SURPRISE_MAX: f32 = 0.3;
 /// Times that are taken in, µs: a larger one is a fault of a clock, and sums of these stay finite.
 const US_MIN: f32 = 1e-6;
 const US_MAX: f32 = 1e30;
-/// Cost of asking the automata for one tree node, µs, in cold caches; in warm ones it is a third (`benches/drafting.rs`).
-const DRAFT_US_PER_NODE: f32 = 1.5;
 
 /// By how much the steps of a device have turned out slower or faster than measured ahead, by batch length: heat, a battery
 /// that saves, another program. And what leaves and drafts cost, which is not measured ahead.
@@ -185,9 +183,12 @@ impl CostProfile {
         self
     }
 
-    /// The same profile with another cost of asking the sources for one tree node, in µs.
+    /// The same profile with another cost of asking the sources for one tree node, in µs. Where rows are
+    /// [free](Self::free_rows), drafting stays so too.
     pub fn with_draft_us_per_node(mut self, us: f32) -> Self {
-        self.draft_us_per_node = us.max(0.0);
+        if !self.free_rows && us.is_finite() {
+            self.draft_us_per_node = us.max(0.0);
+        }
         self
     }
 

@@ -215,9 +215,9 @@ impl<S: BorrowMut<Session>> Generation<S> {
         let session = session.as_mut().expect("the session is here").borrow_mut();
         let finish = run.output.finish().unwrap_or(FinishReason::Cancelled);
         run.stats.rejections = run.rejections.finish();
-        for (stats, source) in run.stats.sources.iter_mut().zip(&session.drafting.sources) {
+        for (stats, source) in run.stats.sources.iter_mut().zip(&mut session.drafting.sources) {
             let before = stats.computed.take();
-            stats.computed = source.computed().map(|all| match &before {
+            stats.computed = source.computing().map(|source| source.computed()).map(|all| match &before {
                 Some(before) => all.since(before),
                 None => all,
             });
@@ -261,22 +261,22 @@ impl<S: BorrowMut<Session>> Generation<S> {
 
 /// Learns from the generation, and keeps its output in history and conversation.
 fn close(session: &mut Session, run: &Run) {
-    let drafting = &session.drafting;
-    let learnt = drafting.costs.clone().with_batch_lens(&[]);
-    let weighs_costs = session.options.policy.rows == DraftRows::Auto && run.stats.lossy.is_none();
-    match session.profile() {
-        // Batches that were cut down tell nothing of whole ones.
-        _ if session.target.prunes() => {}
-        _ if !weighs_costs => {}
-        Some(profile) => {
-            // The context has grown: what that costs is in the profile, and no news about the device.
-            let measured = profile.costs(session.conversation.tokens.len(), session.options.projection_rows);
-            *session.shared.correction() = CostCorrection::between(&measured, &learnt);
-        }
-        None => *session.shared.costs() = learnt,
-    }
+    // Lossy acceptance does not learn: its drafts decide the output.
     if run.stats.lossy.is_none() {
-        *session.shared.reliability() = session.drafting.builder.table().clone();
+        let Session { shared, options, conversation, target, drafting, .. } = &*session;
+        let costs = drafting.costs.clone().with_batch_lens(&[]);
+        let learned = run.learned.clone().with_drafting(drafting.builder.table(), drafting.builder.times());
+        let learned = match session.profile() {
+            // Batches that were cut down tell nothing of whole ones, and fixed numbers of rows are not weighed.
+            _ if target.prunes() || options.policy.rows != DraftRows::Auto => learned,
+            Some(profile) => {
+                // The context has grown: the profile knows that cost, and it is no news about the device.
+                let measured = profile.costs(conversation.tokens.len(), options.projection_rows);
+                learned.with_correction(CostCorrection::between(&measured, &costs), run.stats.steps)
+            }
+            None => learned.with_costs(costs, run.stats.steps),
+        };
+        shared.learned().merge(&run.learned, &learned);
     }
     if run.output.n_tokens() > 0 {
         if session.options.history {

@@ -1,6 +1,7 @@
 //! How a generation starts: options checked, and everything that it learns from and counts with set up.
 
-use crate::draft::{CostProfile, RejectionCounter, ReliabilityTable};
+use crate::cancel::CancelToken;
+use crate::draft::{CostProfile, Learned, RejectionCounter, ReliabilityTable};
 use crate::engine::budget::STREAMED_WAVE_BYTES;
 use crate::engine::error::GenerateError;
 use crate::engine::options::{
@@ -38,7 +39,7 @@ pub(super) fn start(session: &mut Session, options: GenerateOptions) -> Result<R
         temperature: sampling.temperature,
     };
     let seed = sampling.resolve_seed();
-    begin_drafting(session, &request, prompt_len, &cancel);
+    let learned = begin_drafting(session, &request, prompt_len, &cancel);
     let Session { shared, options, .. } = session;
     let breakers = Breakers::of(&shared.tokenizer, &sampling.dry);
     let projection_costs = shared.projection_costs.clone();
@@ -49,6 +50,7 @@ pub(super) fn start(session: &mut Session, options: GenerateOptions) -> Result<R
         seed,
         processors,
         output,
+        learned,
         projection: Projection::new(options.projection, wave_rows_max, projection_costs, vocab_size),
         stats: stats(session, prompt_len),
         rejections: RejectionCounter::default(),
@@ -60,26 +62,30 @@ pub(super) fn start(session: &mut Session, options: GenerateOptions) -> Result<R
     })
 }
 
-/// Lets drafting start from what earlier generations have learnt, with this generation's policy.
+/// Lets drafting start from the learnt values of earlier generations, with this generation's policy. Returns those values.
 fn begin_drafting(
     session: &mut Session,
     request: &Request,
     prompt_len: usize,
-    cancel: &crate::cancel::CancelToken,
-) {
+    cancel: &CancelToken,
+) -> Learned {
     let is_lossy = session.options.acceptance.is_lossy();
     // With lossy acceptance drafts decide, and so must not depend on what other generations have learnt.
+    let learned = session.shared.learned().start();
     session.drafting.builder.set_table(match is_lossy {
         true => ReliabilityTable::new(),
-        false => session.shared.reliability().clone(),
+        false => learned.reliability().clone(),
     });
+    session.drafting.builder.set_times(learned.times().clone());
     let costs = match session.profile() {
         Some(profile) => {
             let costs = profile.costs(prompt_len, session.options.projection_rows);
-            costs.corrected(&session.shared.correction())
+            costs.corrected(learned.correction())
         }
-        None => session.shared.costs().clone(),
+        None => learned.costs().clone(),
     };
+    let names = session.drafting.sources.iter().map(|source| source.name());
+    let costs = costs.with_draft_us_per_node(learned.times().us_per_node(names));
     let rows = match session.options.policy.rows {
         DraftRows::Auto if is_lossy => DraftRows::Fixed(LOSSY_ROWS),
         rows => rows,
@@ -93,17 +99,18 @@ fn begin_drafting(
     let costs = costs.with_batch_lens(&session.options.verify_lens);
     let policy = Policy::new(&session.options.policy, rows, request);
     session.drafting.begin(policy, costs, cancel);
+    learned
 }
 
 /// Statistics of a generation that has not begun.
-fn stats(session: &Session, prompt_len: usize) -> Stats {
-    let sources = session.drafting.sources.iter().map(|source| SourceStats {
-        kind: source.kind(),
-        name: source.name().to_owned(),
+fn stats(session: &mut Session, prompt_len: usize) -> Stats {
+    let sources = session.drafting.sources.iter_mut().map(|source| SourceStats {
+        name: source.name().into(),
+        evidence: source.evidence(),
         drafted: 0,
         accepted: 0,
         // Until the end: the counts of earlier generations.
-        computed: source.computed(),
+        computed: source.computing().map(|source| source.computed()),
     });
     let cached_tokens = session.target.kv.len().min(prompt_len - 1);
     Stats {

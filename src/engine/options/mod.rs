@@ -10,8 +10,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::cancel::CancelToken;
-use crate::draft::{Baseline, CostProfile, ReuseConfig};
-use crate::draft_model::ModelRule;
+use crate::draft::{CostProfile, ReuseConfig};
 use crate::face::setters;
 use crate::kernels::{IsaKind, KvType};
 use crate::model::ModelConfig;
@@ -98,12 +97,9 @@ pub enum Drafting {
     DraftModel,
     /// As `Auto`, with none but the sources that the app adds.
     OwnSources,
-    /// As `OwnSources`, and whatever they draft is verified: for sources that plan whole trees.
+    /// As `OwnSources`, and all that they draft is verified: for sources that plan whole trees. If such a source drafts with a
+    /// model, its memory is not part of [`DraftModelOptions::memory_bytes`].
     AsClaimed,
-    /// A published rule, for comparison: it alone drafts, from the session's own text, and whatever it drafts is verified.
-    Baseline(Baseline),
-    /// As `Baseline`, a rule that drafts with the draft model.
-    ModelRule(ModelRule),
     /// Plain decoding.
     Off,
 }

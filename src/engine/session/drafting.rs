@@ -1,7 +1,7 @@
 //! The drafting part of a session: its sources, the tree builder, and the policy of the running generation.
 
 use crate::cancel::CancelToken;
-use crate::draft::{BuilderConfig, CostProfile, DraftSource, DraftTree, ReliabilityTable, TreeBuilder};
+use crate::draft::{BuilderConfig, CostProfile, DraftSource, DraftTree, TreeBuilder};
 use crate::engine::policy::Policy;
 use crate::token::TokenId;
 
@@ -23,14 +23,10 @@ pub(in crate::engine) struct DraftingState {
 }
 
 impl DraftingState {
-    pub(super) fn new(
-        sources: Vec<Box<dyn DraftSource>>,
-        bounds: BuilderConfig,
-        table: ReliabilityTable,
-    ) -> Self {
+    pub(super) fn new(sources: Vec<Box<dyn DraftSource>>, bounds: BuilderConfig) -> Self {
         Self {
             sources,
-            builder: TreeBuilder::with_table(bounds, table),
+            builder: TreeBuilder::new(bounds),
             policy: Policy::disabled(),
             costs: CostProfile::free_rows(1.0),
             tree: DraftTree::default(),
@@ -44,7 +40,8 @@ impl DraftingState {
     pub(in crate::engine) fn begin(&mut self, policy: Policy, costs: CostProfile, cancel: &CancelToken) {
         self.policy = policy;
         self.costs = costs;
-        self.sources.iter_mut().for_each(|source| source.watch(cancel.flag()));
+        let computing = self.sources.iter_mut().filter_map(|source| source.computing());
+        computing.for_each(|source| source.watch(cancel.flag()));
     }
 
     /// Runs `work` on the sources; if it panics, every source starts again before it is asked next.

@@ -12,7 +12,7 @@ mod trace;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::draft::{DraftSource, SOURCES_MAX, SourceKind};
+use crate::draft::{DraftSource, SOURCES_MAX, SourceName};
 use crate::engine::error::SessionError;
 use crate::engine::options::SessionOptions;
 use crate::engine::policy::{MemoryPressure, PressureReport};
@@ -50,7 +50,7 @@ impl fmt::Debug for Session {
             .field("n_tokens", &conversation.tokens.len())
             .field("n_cached_tokens", &target.kv.len())
             .field("context_len", &conversation.context_len)
-            .field("sources", &self.source_kinds())
+            .field("sources", &self.source_names())
             .finish_non_exhaustive()
     }
 }
@@ -117,11 +117,15 @@ impl Session {
     /// Adds a draft source of the app's own. It changes speed, never output; with [`Drafting::Off`](crate::engine::Drafting::Off) it is not asked.
     ///
     /// # Errors
-    /// [`SessionError::TooManySources`].
+    /// [`SessionError::TooManySources`]; [`SessionError::DuplicateSource`]: the session has a source of this name. The session is
+    /// as it was.
     pub fn add_source(&mut self, mut source: Box<dyn DraftSource>) -> Result<(), SessionError> {
         let drafting = &mut self.drafting;
         if drafting.sources.len() >= SOURCES_MAX {
             return Err(SessionError::TooManySources { max: SOURCES_MAX });
+        }
+        if drafting.sources.iter().any(|held| held.name() == source.name()) {
+            return Err(SessionError::DuplicateSource { name: source.name().into() });
         }
         source.reset();
         source.prime(&self.conversation.tokens[..drafting.primed]);
@@ -129,9 +133,9 @@ impl Session {
         Ok(())
     }
 
-    /// The kinds of the session's draft sources, in their order; empty where it does not draft.
-    pub fn source_kinds(&self) -> Vec<SourceKind> {
-        self.drafting.sources.iter().map(|source| source.kind()).collect()
+    /// The names of the session's draft sources, in their order; empty if it does not draft.
+    pub fn source_names(&self) -> Vec<SourceName> {
+        self.drafting.sources.iter().map(|source| source.name().into()).collect()
     }
 
     /// Why generations of this session do not start from the profile that the engine was given, where that is so.

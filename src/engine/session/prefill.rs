@@ -75,7 +75,8 @@ impl Session {
         let Some(reader) = &mut target.reader else { return Ok(()) };
         let lists = reader.list_batch(shared, &mut target.workspace, target.batch.len(), cancel.flag())?;
         drafting.guarded(|drafting| {
-            drafting.sources.iter_mut().for_each(|source| source.calibrate(first, lists));
+            let listeners = drafting.sources.iter_mut().filter_map(|source| source.target_listener());
+            listeners.for_each(|source| source.calibrate(first, lists));
         });
         drafting.calibrated = drafting.calibrated.max(first + lists.len());
         Ok(())

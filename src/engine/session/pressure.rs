@@ -1,7 +1,7 @@
 //! Memory pressure: a session releases buffers that can be rebuilt, and keeps its KV cache.
 
 use super::Session;
-use crate::draft::SourceKind;
+use crate::draft::EvidenceClass;
 use crate::engine::options::Drafting;
 use crate::engine::policy::MemoryPressure;
 use crate::engine::reader::Reader;
@@ -31,9 +31,7 @@ impl Session {
         match report.level {
             MemoryPressure::Normal if before == MemoryPressure::Normal => return false,
             MemoryPressure::Normal => self.restore_reader(),
-            MemoryPressure::Warning => {
-                self.release(|kind| matches!(kind, SourceKind::Calibration | SourceKind::Reuse))
-            }
+            MemoryPressure::Warning => self.release(EvidenceClass::is_of_target),
             MemoryPressure::Critical => {
                 self.release(|_| true);
                 self.drafting.primed = 0;
@@ -45,13 +43,13 @@ impl Session {
         true
     }
 
-    /// Releases the scratch memory, the matrix that calibration and reuse project with, and the sources of some kinds.
-    fn release(&mut self, is_released: impl Fn(SourceKind) -> bool) {
+    /// Releases the scratch memory, the matrix that calibration and reuse project with, and the sources of some classes.
+    fn release(&mut self, is_released: impl Fn(EvidenceClass) -> bool) {
         self.target.workspace = Workspace::new(self.shared.model.config());
         self.target.reader = None;
         self.drafting.calibrated = 0;
         self.drafting.guarded(|drafting| {
-            let released = drafting.sources.iter_mut().filter(|source| is_released(source.kind()));
+            let released = drafting.sources.iter_mut().filter(|source| is_released(source.evidence()));
             released.for_each(|source| source.release());
         });
     }

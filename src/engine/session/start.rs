@@ -30,7 +30,7 @@ impl Session {
         // The scratch slots of a verification batch come behind a full context.
         let n_slots = context_len + options.rows_max();
         let target = TargetState::new(&shared, options.kv_type, n_slots, pruner, reader)?;
-        let drafting = DraftingState::new(sources, bounds, shared.reliability().clone());
+        let drafting = DraftingState::new(sources, bounds);
         let (conversation, pressure) = (Conversation::new(context_len), PressureReport::default());
         Ok(Self { shared, options, conversation, target, drafting, pressure })
     }
@@ -61,10 +61,6 @@ impl Drafters {
             Drafting::DraftModel => {
                 (vec![Box::new(DraftModelSource::new(&of_model()?, context_len)?)], weighed)
             }
-            Drafting::ModelRule(rule) => {
-                (vec![rule.source(&of_model()?, context_len, max_rows)?], as_claimed)
-            }
-            Drafting::Baseline(baseline) => (vec![baseline.source(max_rows, &[])], as_claimed),
             Drafting::AsClaimed => (Vec::new(), as_claimed),
             Drafting::OwnSources | Drafting::Off => (Vec::new(), weighed),
         };
@@ -105,7 +101,8 @@ fn own_sources(
 fn with_settled_calibration(shared: &Shared, mut options: SessionOptions) -> SessionOptions {
     if options.calibration == Calibration::Auto {
         // Lossy acceptance must not depend on what a clock has measured.
-        let pays = !options.acceptance.is_lossy() && shared.costs().step_us(1, 1) >= TARGET_READ_STEP_US_MIN;
+        let pays = !options.acceptance.is_lossy()
+            && shared.learned().costs().step_us(1, 1) >= TARGET_READ_STEP_US_MIN;
         options.calibration = if pays { Calibration::InContext } else { Calibration::Off };
         options.reuse = options.reuse.filter(|_| pays);
     }

@@ -60,7 +60,8 @@ fn read_rows(session: &mut Session, run: &Run, step: &Step) {
     let first = tokens.len() - path.len() - 1;
     let lists = reader.visited();
     drafting.guarded(|drafting| {
-        drafting.sources.iter_mut().for_each(|source| source.calibrate(first, lists));
+        let listeners = drafting.sources.iter_mut().filter_map(|source| source.target_listener());
+        listeners.for_each(|source| source.calibrate(first, lists));
     });
     drafting.calibrated = first + lists.len();
     reader.extend(&shared.model, &tokens[first + 1..]);

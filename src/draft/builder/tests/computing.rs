@@ -1,6 +1,7 @@
 //! Sources that compute: when they are asked, and what their word is worth beside that of text.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use super::{build, builder};
@@ -26,24 +27,7 @@ impl Computing {
     }
 }
 
-impl DraftSource for Computing {
-    fn kind(&self) -> SourceKind {
-        SourceKind::DraftModel
-    }
-
-    fn name(&self) -> &str {
-        "computing"
-    }
-
-    fn prime(&mut self, _committed: &[TokenId]) {}
-
-    fn reset(&mut self) {}
-
-    fn anchors(&mut self, _committed: &[TokenId], out: &mut Vec<Anchor>) {
-        self.ready.clear();
-        out.push(Anchor { cursor: Cursor(0), match_len: 1 });
-    }
-
+impl ComputingSource for Computing {
     fn advance(&mut self, cursor: Cursor, token: TokenId) -> Option<Cursor> {
         Some(Cursor(cursor.0.wrapping_mul(8).wrapping_add(u64::from(token.0) + 1)))
     }
@@ -61,6 +45,35 @@ impl DraftSource for Computing {
         if self.ready.len() > n_before {
             self.passes.lock().unwrap().push(self.ready.len() - n_before);
         }
+    }
+
+    fn watch(&mut self, _cancel: &Arc<AtomicBool>) {}
+
+    fn computed(&self) -> Computed {
+        Computed { passes: self.passes.lock().unwrap().len(), ..Computed::default() }
+    }
+}
+
+impl DraftSource for Computing {
+    fn name(&self) -> &str {
+        "computing"
+    }
+
+    fn evidence(&self) -> EvidenceClass {
+        EvidenceClass::DraftModel
+    }
+
+    fn computing(&mut self) -> Option<&mut dyn ComputingSource> {
+        Some(self)
+    }
+
+    fn prime(&mut self, _committed: &[TokenId]) {}
+
+    fn reset(&mut self) {}
+
+    fn anchors(&mut self, _committed: &[TokenId], out: &mut Vec<Anchor>) {
+        self.ready.clear();
+        out.push(Anchor { cursor: Cursor(0), match_len: 1 });
     }
 
     fn expand(&mut self, frontier: &[Cursor], out: &mut Candidates) {

@@ -114,9 +114,11 @@ fn a_source_that_is_always_wrong_is_soon_left_alone() {
 fn a_source_that_becomes_right_is_noticed_while_nothing_is_drafted() {
     let (wrong, right) = (varied(200, 3), varied(400, 7));
     let mut builder = builder();
-    let mut sources: Vec<Box<dyn DraftSource>> = vec![Box::new(AlwaysWrong::new(1, wrong.clone()))];
+    // One source by its name, whose reliability is learnt.
+    let turned = |source: Box<dyn DraftSource>| Box::new(Named("turned", source)) as Box<dyn DraftSource>;
+    let mut sources = [turned(Box::new(AlwaysWrong::new(1, wrong.clone())))];
     replay(&mut builder, &mut sources, &[TokenId(1)], &wrong, &steep_costs());
-    let mut sources: Vec<Box<dyn DraftSource>> = vec![Box::new(AlwaysRight::new(1, right.clone()))];
+    let mut sources = [turned(Box::new(AlwaysRight::new(1, right.clone())))];
     let rows = replay(&mut builder, &mut sources, &[TokenId(1)], &right, &flat_costs());
     assert!(rows[0] == 1 || rows[0] < 32);
     assert!(rows.len() < 200, "{} steps", rows.len());
@@ -210,6 +212,8 @@ fn all_nodes(
     committed: &[TokenId],
     depth: u32,
 ) -> Vec<(f32, Vec<u32>)> {
+    let mut table = builder.table().clone();
+    let slot = table.slot(source.name(), source.evidence());
     let mut anchors = Vec::new();
     source.anchors(committed, &mut anchors);
     let mut level = vec![(1.0f32, anchors.iter().map(|a| a.cursor).collect::<Vec<_>>(), Vec::new())];
@@ -223,14 +227,14 @@ fn all_nodes(
             let mut claims: Vec<(u32, f32, Cursor)> = Vec::new();
             for c in out.as_slice().iter().filter(|c| c.token.0 < VOCAB_SIZE) {
                 let evidence = Evidence {
-                    kind: source.kind(),
+                    class: source.evidence(),
                     probability: c.probability,
                     match_len: c.match_len,
                     count: c.count,
                     depth,
                     agreement: Agreement::Unknown,
                 };
-                let p = builder.table().probability(&evidence);
+                let p = table.probability(slot, &evidence);
                 if reach * p >= builder_config().reach_min {
                     claims.push((c.token.0, p, c.next));
                 }
@@ -393,4 +397,133 @@ fn as_many_sources_as_allowed_are_asked() {
     let mut builder = builder();
     let too_many = std::panic::AssertUnwindSafe(|| build(&mut builder, &mut sources, &response[..1]));
     assert!(std::panic::catch_unwind(too_many).is_err());
+}
+
+/// Another source under a name of its own.
+struct Named(&'static str, Box<dyn DraftSource>);
+
+impl DraftSource for Named {
+    fn name(&self) -> &str {
+        self.0
+    }
+
+    fn evidence(&self) -> EvidenceClass {
+        self.1.evidence()
+    }
+
+    fn prime(&mut self, committed: &[TokenId]) {
+        self.1.prime(committed);
+    }
+
+    fn reset(&mut self) {
+        self.1.reset();
+    }
+
+    fn anchors(&mut self, committed: &[TokenId], out: &mut Vec<Anchor>) {
+        self.1.anchors(committed, out);
+    }
+
+    fn expand(&mut self, frontier: &[Cursor], out: &mut Candidates) {
+        self.1.expand(frontier, out);
+    }
+
+    fn observe(&mut self, committed: &[TokenId], step: &StepOutcome<'_>) {
+        self.1.observe(committed, step);
+    }
+
+    fn memory_usage(&self) -> usize {
+        self.1.memory_usage()
+    }
+
+    fn fork(&self) -> Box<dyn DraftSource> {
+        Box::new(Named(self.0, self.1.fork()))
+    }
+}
+
+/// A source that failed under another name does not stand in for it.
+#[test]
+fn reliability_is_learnt_by_name() {
+    let (wrong, right) = (varied(200, 3), varied(64, 7));
+    let rows = |first: &'static str| {
+        let mut builder = builder();
+        let mut sources =
+            [Box::new(Named(first, Box::new(AlwaysWrong::new(1, wrong.clone())))) as Box<dyn DraftSource>];
+        replay(&mut builder, &mut sources, &[TokenId(1)], &wrong, &flat_costs());
+        let right = AlwaysRight::new(1, right.clone());
+        let mut sources = [Box::new(Named("new", Box::new(right))) as Box<dyn DraftSource>];
+        build(&mut builder, &mut sources, &[TokenId(1)]).len()
+    };
+    assert_eq!(rows("old"), 32);
+    assert!(rows("new") < 32);
+}
+
+/// Claims one token after any text, with a low probability.
+#[derive(Clone)]
+struct Unlikely(TokenId);
+
+impl DraftSource for Unlikely {
+    fn name(&self) -> &str {
+        "unlikely"
+    }
+
+    fn evidence(&self) -> EvidenceClass {
+        EvidenceClass::Plain
+    }
+
+    fn prime(&mut self, _committed: &[TokenId]) {}
+
+    fn reset(&mut self) {}
+
+    fn anchors(&mut self, _committed: &[TokenId], out: &mut Vec<Anchor>) {
+        out.push(Anchor { cursor: Cursor(0), match_len: 1 });
+    }
+
+    fn expand(&mut self, _frontier: &[Cursor], out: &mut Candidates) {
+        let (token, next) = (self.0, Cursor(0));
+        out.push(Candidate { parent: 0, token, probability: 0.05, match_len: 1, count: 1, next });
+    }
+
+    fn observe(&mut self, _committed: &[TokenId], _step: &StepOutcome<'_>) {}
+
+    fn memory_usage(&self) -> usize {
+        0
+    }
+
+    fn fork(&self) -> Box<dyn DraftSource> {
+        Box::new(self.clone())
+    }
+}
+
+/// A claim that failed until it reaches less than `reach_min` is withheld, and so is not judged; it comes true later.
+#[test]
+fn a_claim_below_the_least_reach_earns_its_way_back() {
+    let (right, wrong) = (TokenId(7), TokenId(8));
+    let mut sources: Vec<Box<dyn DraftSource>> = vec![Box::new(Unlikely(right))];
+    let mut builder = builder();
+    // One step; returns whether the claim was judged.
+    let mut step = |said: TokenId| {
+        let tree = build(&mut builder, &mut sources, &[TokenId(1)]);
+        let outcome = StepOutcome { tree: &tree, accepted: &[], new_tokens: &[said], confidence: &[] };
+        let mut is_judged = false;
+        builder.claims_seen(&outcome, |_, _| is_judged = true);
+        builder.observe(&mut sources, &[TokenId(1), said], &outcome);
+        is_judged
+    };
+    let n_fails = (0..10_000).take_while(|_| step(wrong)).count();
+    assert!(n_fails < 10_000, "it is withheld some day");
+    let n_withheld = (0..10_000).take_while(|_| !step(right)).count();
+    assert!(n_withheld < 2_000, "after {n_withheld} steps without it");
+    let n_judged = (0..500).filter(|_| step(right)).count();
+    assert!(n_judged >= 499, "{n_judged}");
+    let mut table = builder.table().clone();
+    let slot = table.slot("unlikely", EvidenceClass::Plain);
+    let claim = Evidence {
+        class: EvidenceClass::Plain,
+        probability: 0.05,
+        match_len: 1,
+        count: 1,
+        depth: 1,
+        agreement: Agreement::Unknown,
+    };
+    assert!(table.probability(slot, &claim) > 0.5);
 }

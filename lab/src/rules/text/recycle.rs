@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::{Plan, Rule};
-use crate::token::TokenId;
+use crate::rules::source::{Plan, Rule};
+use refrain::TokenId;
 
 /// Successors kept per token.
 const N_SUCCESSORS: usize = 8;
@@ -64,10 +64,10 @@ impl Rule for Recycle {
         for path in by_subtree() {
             let Some((&rank, above)) = path.split_last() else { continue };
             let Some(&(_, parent)) = planned.iter().find(|(path, _)| *path == above) else { continue };
-            let token = if parent == 0 { root } else { plan.nodes[parent].token };
+            let token = if parent == 0 { root } else { plan.token(parent) };
             let next = self.successors.get(&token).map_or(NONE, |list| list[usize::from(rank)]);
             if next != NONE {
-                let reach = plan.nodes[parent].reach / f32::from(rank + 2);
+                let reach = plan.reach(parent) / f32::from(rank + 2);
                 match plan.push(parent, next, reach) {
                     Some(node) => planned.push((path, node)),
                     None => return,

@@ -1,15 +1,18 @@
 //! A draft model: it drafts, and the output is that of plain decoding, bit for bit.
 
+#[path = "../../tests/common/mod.rs"]
 mod common;
 
 use common::{Run, Tiny, cancelled_token, fixtures, plain, prompt, run_in, samplings};
 use refrain::internals::draft::CostProfile;
-use refrain::internals::draft_model::{ModelRule, VocabularyMismatch};
+use refrain::internals::draft_model::VocabularyMismatch;
 use refrain::internals::engine::ProjectionMode;
 use refrain::{
-    Checkpoint, DraftModelOptions, Drafting, Engine, EngineError, EngineOptions, GenerateOptions,
-    PromptPassage, Role, Sampling, Session, SessionError, SessionOptions, SourceKind, Task,
+    Checkpoint, DraftModelOptions, Drafting, Engine, EngineError, EngineOptions, EvidenceClass,
+    GenerateOptions, PromptPassage, Role, Sampling, Session, SessionError, SessionOptions, Task,
 };
+use refrain_bench::Strategy;
+use refrain_bench::rules::ModelRule;
 
 const MAX_TOKENS: usize = 32;
 
@@ -37,7 +40,10 @@ fn pair(n_threads: usize) -> Engine {
 
 /// Two turns about two notes.
 fn conversation(engine: &Engine, session: SessionOptions, sampling: &Sampling) -> Vec<Run> {
-    let mut session = engine.session(session).expect("valid options");
+    converse(engine.session(session).expect("valid options"), sampling)
+}
+
+fn converse(mut session: Session, sampling: &Sampling) -> Vec<Run> {
     let notes = common::notes();
     let mut answer = |note: &str, request: &str| {
         let message = Task::Summarize.user_message(&[PromptPassage { title: "", text: note }], request);
@@ -48,10 +54,18 @@ fn conversation(engine: &Engine, session: SessionOptions, sampling: &Sampling) -
 }
 
 /// Every way of drafting with the model.
-fn draftings() -> Vec<Drafting> {
+fn strategies() -> Vec<Strategy> {
     let rules = ModelRule::ALL.into_iter().chain([ModelRule::Chain(1), ModelRule::Chain(63)]);
-    let all = [Drafting::Auto, Drafting::DraftModel].into_iter();
-    all.chain(rules.map(Drafting::ModelRule)).collect()
+    let all = [Strategy::Refrain, Strategy::DraftModel].into_iter();
+    all.chain(rules.map(Strategy::ModelRule)).collect()
+}
+
+/// A session that drafts by a strategy.
+fn start(engine: &Engine, strategy: Strategy, options: SessionOptions) -> Result<Session, SessionError> {
+    let options = SessionOptions { drafting: strategy.drafting(), ..options };
+    let mut session = engine.session(options.clone())?;
+    strategy.add_rule(engine, &mut session, &options)?;
+    Ok(session)
 }
 
 #[test]
@@ -59,12 +73,11 @@ fn changes_no_bit_of_the_output() {
     let engines = [1, 2, 3].map(pair);
     for sampling in &samplings() {
         let reference = conversation(&engines[0], plain(), sampling);
-        for drafting in draftings() {
+        for strategy in strategies() {
             let mut accepted = 0;
             let shapes = [(2, vec![]), (5, vec![]), (16, vec![]), (32, vec![]), (12, vec![1, 4, 16])];
             for (i, (verify_rows_max, verify_lens)) in shapes.into_iter().enumerate() {
                 let session = SessionOptions {
-                    drafting,
                     verify_rows_max,
                     verify_lens,
                     prefill_chunk: [7, 64, 512][i % 3],
@@ -73,21 +86,21 @@ fn changes_no_bit_of_the_output() {
                     history: i % 2 == 0,
                     ..SessionOptions::default()
                 };
-                let case = format!("{drafting:?} rows {verify_rows_max} {sampling:?}");
-                let runs = conversation(&engines[i % 3], session, sampling);
+                let case = format!("{strategy} rows {verify_rows_max} {sampling:?}");
+                let runs = converse(start(&engines[i % 3], strategy, session).unwrap(), sampling);
                 for (run, reference) in runs.iter().zip(&reference) {
                     run.assert_equal(reference, &case);
                     let model = run.stats.sources.last().expect("the draft model is the last source");
-                    assert_eq!(model.kind, SourceKind::DraftModel, "{case}");
+                    assert_eq!(model.evidence, EvidenceClass::DraftModel, "{case}");
                     let computed = model.computed.as_ref().expect("it computes");
                     assert_eq!(computed.off, None, "{case}");
                     assert!(computed.rows >= computed.passes, "{case}");
-                    assert!(drafting == Drafting::Auto || computed.passes > 0, "{case}");
+                    assert!(strategy == Strategy::Refrain || computed.passes > 0, "{case}");
                     accepted += model.accepted;
                 }
             }
             // Else the comparison would prove little.
-            assert!(accepted > 20, "{drafting:?}: {accepted} accepted");
+            assert!(accepted > 20, "{strategy}: {accepted} accepted");
         }
     }
 }
@@ -163,14 +176,13 @@ fn sessions_that_go_on() {
     let engine = pair(2);
     let prompt = prompt(7, 50);
     for sampling in &samplings() {
-        for drafting in draftings() {
-            let drafts = || SessionOptions { drafting, ..SessionOptions::default() };
+        for strategy in strategies() {
             let fresh = |tokens: &[_]| {
                 let mut session = engine.session(plain()).unwrap();
                 session.append_tokens(tokens).unwrap();
                 run_tokens(&mut session, sampling)
             };
-            let mut session = engine.session(drafts()).unwrap();
+            let mut session = start(&engine, strategy, SessionOptions::default()).unwrap();
             session.append_tokens(&prompt).unwrap();
             run_tokens(&mut session, sampling).assert_equal(&fresh(&prompt), "first");
 
@@ -205,12 +217,12 @@ fn sessions_side_by_side() {
     let engine = pair(2);
     let reference = conversation(&engine, plain(), &samplings()[1]);
     std::thread::scope(|scope| {
-        for drafting in [Drafting::Auto, Drafting::DraftModel, Drafting::ModelRule(ModelRule::OptTree)] {
+        let opt_tree = Strategy::ModelRule(ModelRule::OptTree);
+        for strategy in [Strategy::Refrain, Strategy::DraftModel, opt_tree] {
             let (engine, reference) = (engine.clone(), &reference);
             scope.spawn(move || {
-                let session = SessionOptions { drafting, ..SessionOptions::default() };
-                for (run, reference) in conversation(&engine, session, &samplings()[1]).iter().zip(reference)
-                {
+                let session = start(&engine, strategy, SessionOptions::default()).unwrap();
+                for (run, reference) in converse(session, &samplings()[1]).iter().zip(reference) {
                     run.assert_equal(reference, "side by side");
                 }
             });
@@ -254,9 +266,9 @@ fn another_vocabulary_is_refused_with_the_first_difference() {
 #[test]
 fn a_session_that_needs_a_draft_model_says_so() {
     let engine = Tiny::default().engine(1);
-    for drafting in draftings().into_iter().filter(|&drafting| drafting != Drafting::Auto) {
-        let session = engine.session(SessionOptions { drafting, ..SessionOptions::default() });
-        assert!(matches!(session, Err(SessionError::NoDraftModel)), "{drafting:?}");
+    for strategy in strategies().into_iter().filter(|&strategy| strategy != Strategy::Refrain) {
+        let session = start(&engine, strategy, SessionOptions::default());
+        assert!(matches!(session, Err(SessionError::NoDraftModel)), "{strategy}");
     }
 }
 
@@ -268,14 +280,16 @@ fn a_full_draft_model_stops_drafting() {
     let draft = Checkpoint::from_gguf_bytes(short.gguf().into(), "short").unwrap();
     target.set_draft_model(&draft, cheap(), None).unwrap();
     let prompt = prompt(3, 50);
-    for drafting in draftings() {
+    for strategy in strategies() {
         let options = || GenerateOptions { max_tokens: 40, ignore_eos: true, ..GenerateOptions::default() };
         let expected = common::run(&target, plain(), Vec::new(), &prompt, options());
-        let session = SessionOptions { drafting, history: false, ..SessionOptions::default() };
-        let run = common::run(&target, session, Vec::new(), &prompt, options());
-        run.assert_equal(&expected, &format!("{drafting:?}"));
+        let session = SessionOptions { history: false, ..SessionOptions::default() };
+        let mut session = start(&target, strategy, session).unwrap();
+        session.append_tokens(&prompt).unwrap();
+        let run = run_in(&mut session, options(), usize::MAX);
+        run.assert_equal(&expected, &strategy.to_string());
         let computed = run.stats.sources.last().unwrap().computed.as_ref().unwrap();
         let off = computed.off.as_ref().expect("a reason");
-        assert!(off.contains("context of 64") && computed.passes > 0, "{drafting:?}: {off}");
+        assert!(off.contains("context of 64") && computed.passes > 0, "{strategy}: {off}");
     }
 }

@@ -1,9 +1,10 @@
 //! SAM-Decoding: the dynamic and the static automaton.
 
+use super::corpus::Corpus;
 use super::corpus::Earlier;
 use super::recycle::Recycle;
-use super::{Corpus, Plan, Rule};
-use crate::token::TokenId;
+use crate::rules::source::{Plan, Rule};
+use refrain::TokenId;
 
 /// The shortest match that drafts, as published.
 pub(super) const THRESHOLD: usize = 5;

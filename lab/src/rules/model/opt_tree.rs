@@ -10,10 +10,10 @@
 //!
 //! The newest layer is not looked at until the next one is computed, as in the authors' code.
 
-use super::{KvTree, Plan, Planner};
-use crate::draft_model::kv_tree::ROOT;
-use crate::model::transformer::ForwardError;
-use crate::token::TokenId;
+use super::planner::Planner;
+use crate::rules::source::Plan;
+use refrain::internals::draft_model::{KvTree, Likely, ROOT};
+use refrain::{ForwardError, TokenId};
 
 /// Nodes of a tree and of each layer: `--nodes` of the authors' evaluation.
 pub(super) const NODES_MAX: usize = 60;
@@ -74,7 +74,7 @@ fn successors(
     parent: Option<usize>,
     reach: f32,
 ) -> impl Iterator<Item = Path> + '_ {
-    let path = move |likely: &crate::draft_model::kv_tree::Likely| Path {
+    let path = move |likely: &Likely| Path {
         token: likely.token,
         parent,
         parent_node: node,

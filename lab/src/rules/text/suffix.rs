@@ -3,10 +3,11 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
+use super::corpus::Corpus;
 use super::corpus::Earlier;
-use super::{Corpus, Plan, Rule};
-use crate::sam::{Match, SuffixAutomaton};
-use crate::token::TokenId;
+use crate::rules::source::{Plan, Rule};
+use refrain::TokenId;
+use refrain::internals::sam::{Match, SuffixAutomaton};
 
 /// Tokens drafted per matched token.
 const FACTOR: usize = 1;
@@ -39,11 +40,11 @@ impl Rule for Suffix {
     }
 
     fn plan(&mut self, _committed: &[TokenId], plan: &mut Plan) {
-        let mut best = Scored::new(plan.n_max);
+        let mut best = Scored::new(plan.n_max());
         let own = self.own.automaton();
         best.consider_suffixes(own, own.suffix_match());
         best.consider_suffixes(self.earlier.corpus().automaton(), self.earlier.matched());
-        std::mem::swap(&mut plan.nodes, &mut best.plan.nodes);
+        std::mem::swap(plan, &mut best.plan);
     }
 
     fn memory_usage(&self) -> usize {

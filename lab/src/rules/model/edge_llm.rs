@@ -1,9 +1,9 @@
 //! Branch navigation and pacing of LLMCad and EdgeLLM: the most confident branch goes on, until none is confident enough.
 
-use super::{KvTree, Plan, Planner};
-use crate::draft::StepOutcome;
-use crate::draft_model::kv_tree::{Likely, ROOT};
-use crate::model::transformer::ForwardError;
+use super::planner::Planner;
+use crate::rules::source::Plan;
+use refrain::internals::draft_model::{KvTree, Likely, ROOT};
+use refrain::{ForwardError, StepOutcome};
 
 /// Branches that may start at a node.
 pub(super) const BRANCHES: usize = 3;

@@ -1,9 +1,9 @@
 //! SpecInfer's expansion-based tree: so many successors of each node, layer by layer.
 
-use super::{KvTree, Plan, Planner};
-use crate::draft_model::kv_tree::ROOT;
-use crate::model::transformer::ForwardError;
-use crate::token::TokenId;
+use super::planner::Planner;
+use crate::rules::source::Plan;
+use refrain::internals::draft_model::{KvTree, ROOT};
+use refrain::{ForwardError, TokenId};
 
 /// Successors of each node of a layer, as published.
 const WIDTHS: [usize; 8] = [1, 1, 3, 1, 1, 1, 1, 1];

@@ -1,8 +1,9 @@
 //! A chain: the draft model's likeliest token, and so on.
 
-use super::{KvTree, Plan, Planner};
-use crate::draft_model::kv_tree::ROOT;
-use crate::model::transformer::ForwardError;
+use super::planner::Planner;
+use crate::rules::source::Plan;
+use refrain::ForwardError;
+use refrain::internals::draft_model::{KvTree, ROOT};
 
 #[derive(Clone)]
 pub(super) struct Chain {

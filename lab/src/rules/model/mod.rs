@@ -1,4 +1,4 @@
-//! Published rules that draft with a model, as baselines behind the same verifier.
+//! Published rules that draft with a model.
 //!
 //! | rule | what it drafts | source | where this one differs |
 //! | --- | --- | --- | --- |
@@ -7,29 +7,26 @@
 //! | [`OptTree`](ModelRule::OptTree) | layers of the `n` likeliest paths; the best `n` nodes of all layers, which promise the most accepted tokens, until a layer adds less than 0.5 to the promise; 60 nodes and 10 layers at most | OPT-Tree, arXiv 2406.17276, and the constants of its evaluation | `n` is what the batch holds, where that is less than 60; as `Chain` |
 //! | [`EdgeLlm`](ModelRule::EdgeLlm) | the branch with the highest confidence (product of the probabilities) gets the next pass, one node at a time, until that confidence is below a threshold; the threshold is halved where everything was accepted, and raised by the share that was not | LLMCad, arXiv 2309.04255, and its journal version EdgeLLM: threshold 0.01 at first | nothing is generated while the target verifies, since both would share the same cores; as `Chain` |
 //!
-//! A rule plans its whole tree when it is asked for anchors, as those that look up do
-//! ([`Baseline`](crate::draft::Baseline)). All keep within the rows of the batch and the draft model's context.
+//! All keep within the rows of the batch and the draft model's context.
 
 mod chain;
 mod edge_llm;
 mod opt_tree;
+mod planner;
 mod spec_infer;
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
+use refrain::internals::draft::VERIFY_ROWS_MAX;
+use refrain::internals::draft_model::DraftModel;
+use refrain::internals::draft_model::{Drafter, KvTree};
+use refrain::internals::model::kv_cache::KvCacheError;
+use refrain::{DraftSource, ModelConfig};
 use serde::{Deserialize, Serialize};
 
-use super::DraftModel;
-use super::drafter::Drafter;
-use super::kv_tree::KvTree;
-use crate::draft::{Computed, DraftSource, Plan, Rule, RuleSource, SourceKind, StepOutcome, VERIFY_ROWS_MAX};
-use crate::model::ModelConfig;
-use crate::model::kv_cache::KvCacheError;
-use crate::model::transformer::ForwardError;
-use crate::token::TokenId;
+use self::planner::boxed;
 
 /// A published rule that drafts with a model.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -66,7 +63,7 @@ impl ModelRule {
     }
 
     /// Bytes of a source of this rule at most, without the model's weights.
-    pub(crate) fn bytes(self, config: &ModelConfig, context_len: usize, max_rows: usize) -> u64 {
+    pub fn bytes(self, config: &ModelConfig, context_len: usize, max_rows: usize) -> u64 {
         KvTree::bytes(config, context_len, self.n_nodes_max(max_rows))
     }
 
@@ -74,7 +71,7 @@ impl ModelRule {
     ///
     /// # Errors
     /// There is no memory for the draft model's keys and values.
-    pub(crate) fn source(
+    pub fn source(
         self,
         model: &Arc<DraftModel>,
         context_len: usize,
@@ -133,68 +130,6 @@ impl FromStr for ModelRule {
         };
         let fixed = || Self::ALL[1..].iter().copied().find(|rule| rule.to_string() == name);
         chain().or_else(fixed).ok_or_else(|| UnknownModelRule { name: name.to_owned() })
-    }
-}
-
-/// How a rule makes a tree of what the draft model says.
-trait Planner: Clone + Send + 'static {
-    /// Plans the draft; the root of `tree` is computed. `plan` comes empty.
-    fn plan(&mut self, tree: &mut KvTree, plan: &mut Plan) -> Result<(), ForwardError>;
-
-    /// Learns what became of the newest draft.
-    fn learn(&mut self, step: &StepOutcome<'_>) {
-        let _ = step;
-    }
-}
-
-/// A planner with its draft model.
-#[derive(Clone)]
-struct Planned<P> {
-    drafter: Drafter,
-    planner: P,
-}
-
-fn boxed<P: Planner>(rule: ModelRule, n_max: usize, drafter: Drafter, planner: P) -> Box<dyn DraftSource> {
-    RuleSource::boxed(rule, n_max, Planned { drafter, planner })
-}
-
-impl<P: Planner> Rule for Planned<P> {
-    const KIND: SourceKind = SourceKind::DraftModel;
-
-    fn read(&mut self, committed: &[TokenId]) {
-        self.drafter.prime(committed);
-    }
-
-    fn reset(&mut self) {
-        self.drafter.truncate(0);
-    }
-
-    fn release(&mut self) {
-        self.drafter.release();
-    }
-
-    fn plan(&mut self, _committed: &[TokenId], plan: &mut Plan) {
-        let Self { drafter, planner } = self;
-        drafter.with(|tree| {
-            tree.compute_root()?;
-            planner.plan(tree, plan)
-        });
-    }
-
-    fn learn(&mut self, step: &StepOutcome<'_>) {
-        self.planner.learn(step);
-    }
-
-    fn watch(&mut self, cancel: &Arc<AtomicBool>) {
-        self.drafter.watch(cancel);
-    }
-
-    fn computed(&self) -> Option<Computed> {
-        Some(self.drafter.computed())
-    }
-
-    fn memory_usage(&self) -> usize {
-        self.drafter.memory_usage()
     }
 }
 

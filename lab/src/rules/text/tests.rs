@@ -3,7 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::draft::{BuilderConfig, CostProfile, DraftTree, NodeIdx, StepLimits, TreeBuilder};
+use refrain::internals::draft::{BuilderConfig, CostProfile, StepLimits, TreeBuilder};
+use refrain::{Candidates, Cursor, DraftTree, NodeIdx};
 
 fn tokens(ids: &[u32]) -> Vec<TokenId> {
     ids.iter().copied().map(TokenId).collect()

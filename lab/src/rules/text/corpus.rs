@@ -1,7 +1,7 @@
 //! Text with an automaton over it: what two of the rules read.
 
-use crate::sam::{Match, SuffixAutomaton};
-use crate::token::TokenId;
+use refrain::TokenId;
+use refrain::internals::sam::{Match, SuffixAutomaton};
 
 /// Tokens that a corpus holds at most: about 70 MB.
 const TOKENS_MAX: u32 = 1 << 20;

@@ -1,7 +1,7 @@
 //! Prompt lookup decoding.
 
-use super::{Plan, Rule};
-use crate::token::TokenId;
+use crate::rules::source::{Plan, Rule};
+use refrain::TokenId;
 
 /// The longest n-gram looked up, and then all shorter ones.
 pub(super) const NGRAM_MAX: usize = 3;

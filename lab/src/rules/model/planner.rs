@@ -1,0 +1,77 @@
+//! What the rules that draft with a model share.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use refrain::internals::draft_model::{Drafter, KvTree};
+use refrain::{Computed, DraftSource, EvidenceClass, ForwardError, StepOutcome, TokenId};
+
+use crate::rules::source::{Plan, Rule, RuleSource};
+
+/// How a rule makes a tree of what the draft model says.
+pub(super) trait Planner: Clone + Send + 'static {
+    /// Plans the draft; the root of `tree` is computed. `plan` comes empty.
+    fn plan(&mut self, tree: &mut KvTree, plan: &mut Plan) -> Result<(), ForwardError>;
+
+    /// Learns what became of the newest draft.
+    fn learn(&mut self, step: &StepOutcome<'_>) {
+        let _ = step;
+    }
+}
+
+/// A planner with its draft model.
+#[derive(Clone)]
+struct Planned<P> {
+    drafter: Drafter,
+    planner: P,
+}
+
+pub(super) fn boxed<P: Planner>(
+    rule: impl fmt::Display,
+    n_max: usize,
+    drafter: Drafter,
+    planner: P,
+) -> Box<dyn DraftSource> {
+    RuleSource::boxed(rule, n_max, Planned { drafter, planner })
+}
+
+impl<P: Planner> Rule for Planned<P> {
+    const EVIDENCE: EvidenceClass = EvidenceClass::DraftModel;
+
+    fn read(&mut self, committed: &[TokenId]) {
+        self.drafter.prime(committed);
+    }
+
+    fn reset(&mut self) {
+        self.drafter.truncate(0);
+    }
+
+    fn release(&mut self) {
+        self.drafter.release();
+    }
+
+    fn plan(&mut self, _committed: &[TokenId], plan: &mut Plan) {
+        let Self { drafter, planner } = self;
+        drafter.with(|tree| {
+            tree.compute_root()?;
+            planner.plan(tree, plan)
+        });
+    }
+
+    fn learn(&mut self, step: &StepOutcome<'_>) {
+        self.planner.learn(step);
+    }
+
+    fn watch(&mut self, cancel: &Arc<AtomicBool>) {
+        self.drafter.watch(cancel);
+    }
+
+    fn computed(&self) -> Option<Computed> {
+        Some(self.drafter.computed())
+    }
+
+    fn memory_usage(&self) -> usize {
+        self.drafter.memory_usage()
+    }
+}

@@ -1,0 +1,222 @@
+//! A published rule as a draft source.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use refrain::{
+    Anchor, Candidate, Candidates, Computed, ComputingSource, Cursor, DraftSource, EvidenceClass,
+    StepOutcome, TokenId,
+};
+
+/// What a rule is to the source that hands its plans over.
+pub(crate) trait Rule: Clone + Send + 'static {
+    /// The class of the rule's claims.
+    const EVIDENCE: EvidenceClass = EvidenceClass::Plain;
+
+    /// Reads what was committed since the last time; `committed` is everything, and was not shortened.
+    fn read(&mut self, committed: &[TokenId]);
+
+    /// Forgets the session's text.
+    fn reset(&mut self);
+
+    /// As [`DraftSource::release`].
+    fn release(&mut self) {
+        self.reset();
+    }
+
+    /// Plans the draft after `committed`, all of which was read. `plan` comes empty.
+    fn plan(&mut self, committed: &[TokenId], plan: &mut Plan);
+
+    /// Learns what became of the newest draft.
+    fn learn(&mut self, step: &StepOutcome<'_>) {
+        let _ = step;
+    }
+
+    /// As [`ComputingSource::watch`].
+    fn watch(&mut self, cancel: &Arc<AtomicBool>) {
+        let _ = cancel;
+    }
+
+    /// As [`ComputingSource::computed`]; `None` for a rule that looks up.
+    fn computed(&self) -> Option<Computed> {
+        None
+    }
+
+    /// Bytes on the heap.
+    fn memory_usage(&self) -> usize;
+}
+
+/// A planned tree: parents before children, node 0 the root.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    nodes: Vec<Planned>,
+    /// Nodes below the root at most.
+    n_max: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Planned {
+    parent: u32,
+    token: TokenId,
+    /// The rule's own probability that the walk comes here.
+    reach: f32,
+}
+
+impl Plan {
+    /// An empty plan of up to `n_max` nodes below the root.
+    pub(crate) fn new(n_max: usize) -> Self {
+        Plan { nodes: Vec::with_capacity(n_max + 1), n_max }
+    }
+
+    /// Leaves the root alone.
+    pub(crate) fn clear(&mut self) {
+        self.nodes.clear();
+        self.nodes.push(Planned { parent: 0, token: TokenId(0), reach: 1.0 });
+    }
+
+    /// Nodes below the root.
+    pub(crate) fn len(&self) -> usize {
+        self.nodes.len() - 1
+    }
+
+    /// Nodes below the root at most.
+    pub(crate) fn n_max(&self) -> usize {
+        self.n_max
+    }
+
+    /// Appends a node and returns its index; `None` where the plan is full.
+    pub(crate) fn push(&mut self, parent: usize, token: TokenId, reach: f32) -> Option<usize> {
+        (self.len() < self.n_max).then(|| {
+            self.nodes.push(Planned { parent: parent as u32, token, reach });
+            self.nodes.len() - 1
+        })
+    }
+
+    /// The token of a node.
+    pub(crate) fn token(&self, node: usize) -> TokenId {
+        self.nodes[node].token
+    }
+
+    /// The rule's own probability that the walk comes to a node.
+    pub(crate) fn reach(&self, node: usize) -> f32 {
+        self.nodes[node].reach
+    }
+
+    /// Appends a path below the root.
+    pub(crate) fn push_path(&mut self, tokens: &[TokenId]) {
+        let mut parent = Some(0);
+        for &token in tokens {
+            let Some(node) = parent else { return };
+            parent = self.push(node, token, 1.0);
+        }
+    }
+}
+
+/// A rule as a draft source. A cursor is the index of a planned node.
+#[derive(Clone)]
+pub(crate) struct RuleSource<R> {
+    name: String,
+    rule: R,
+    plan: Plan,
+    n_read: usize,
+}
+
+impl<R: Rule> RuleSource<R> {
+    /// The source of `rule`, for drafts of `n_max` tokens.
+    pub(crate) fn boxed(name: impl fmt::Display, n_max: usize, rule: R) -> Box<dyn DraftSource> {
+        Box::new(RuleSource { name: name.to_string(), rule, plan: Plan::new(n_max), n_read: 0 })
+    }
+
+    fn read(&mut self, committed: &[TokenId]) {
+        if committed.len() < self.n_read {
+            self.reset(); // shortened without notice
+        }
+        self.rule.read(committed);
+        self.n_read = committed.len();
+    }
+}
+
+/// A rule plans its whole tree when it is asked for anchors, and so is always asked.
+impl<R: Rule> ComputingSource for RuleSource<R> {
+    fn watch(&mut self, cancel: &Arc<AtomicBool>) {
+        self.rule.watch(cancel);
+    }
+
+    fn computed(&self) -> Computed {
+        self.rule.computed().unwrap_or_default()
+    }
+}
+
+impl<R: Rule> DraftSource for RuleSource<R> {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn evidence(&self) -> EvidenceClass {
+        R::EVIDENCE
+    }
+
+    fn computing(&mut self) -> Option<&mut dyn ComputingSource> {
+        match self.rule.computed() {
+            Some(_) => Some(self),
+            None => None,
+        }
+    }
+
+    fn prime(&mut self, committed: &[TokenId]) {
+        self.read(committed);
+    }
+
+    fn reset(&mut self) {
+        self.rule.reset();
+        self.n_read = 0;
+    }
+
+    fn release(&mut self) {
+        self.rule.release();
+        self.n_read = 0;
+    }
+
+    fn anchors(&mut self, committed: &[TokenId], out: &mut Vec<Anchor>) {
+        self.read(committed);
+        self.plan.clear();
+        self.rule.plan(committed, &mut self.plan);
+        if self.plan.len() > 0 {
+            out.push(Anchor { cursor: Cursor(0), match_len: 1 });
+        }
+    }
+
+    fn expand(&mut self, frontier: &[Cursor], out: &mut Candidates) {
+        for (index, cursor) in frontier.iter().enumerate() {
+            let parent = cursor.0 as usize;
+            let Some(&Planned { reach, .. }) = self.plan.nodes.get(parent) else { continue };
+            // A parent stands before its children.
+            for (i, node) in self.plan.nodes.iter().enumerate().skip(parent + 1) {
+                if node.parent as usize == parent {
+                    out.push(Candidate {
+                        parent: index as u32,
+                        token: node.token,
+                        probability: node.reach / reach,
+                        match_len: 1,
+                        count: 1,
+                        next: Cursor(i as u64),
+                    });
+                }
+            }
+        }
+    }
+
+    fn observe(&mut self, committed: &[TokenId], step: &StepOutcome<'_>) {
+        self.rule.learn(step);
+        self.read(committed);
+    }
+
+    fn memory_usage(&self) -> usize {
+        self.rule.memory_usage() + self.plan.nodes.capacity() * size_of::<Planned>()
+    }
+
+    fn fork(&self) -> Box<dyn DraftSource> {
+        Box::new(self.clone())
+    }
+}

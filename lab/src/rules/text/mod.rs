@@ -1,0 +1,111 @@
+//! Published rules that draft from text.
+//!
+//! | rule | what it drafts | source | where this one differs |
+//! | --- | --- | --- | --- |
+//! | [`Pld`](Baseline::Pld) | a path: what followed the first occurrence of the last 3 tokens (then 2, then 1), 10 tokens | prompt lookup decoding (Saxena 2023), as in Hugging Face transformers | none |
+//! | [`Sam`](Baseline::Sam) | a path: what followed the first occurrence of the longest suffix, 40 tokens; the session's own text unless a match in earlier text is more than 5 longer; from a match of 5 on | SAM-Decoding, arXiv 2411.10666 | below 5 it drafts nothing, where the paper asks an auxiliary drafter |
+//! | [`SamRecycle`](Baseline::SamRecycle) | as `Sam`; where that drafts nothing, as `Recycle` | the paper's SAM-Decoding\[T\] | as `Recycle` |
+//! | [`SamOnly`](Baseline::SamOnly) | as `Sam`, from a match of 1 on | the authors' evaluation without auxiliary drafter | none |
+//! | [`Suffix`](Baseline::Suffix) | a best-first tree over counts, one token per matched token, paths of at least 0.1; of all match lengths, and of the session's own and earlier text, the one with the highest sum of probabilities | SuffixDecoding, arXiv 2411.04975; its repository's depth of 64 | none |
+//! | [`Recycle`](Baseline::Recycle) | a fixed tree over an adjacency list of 8 likely successors per token | Token Recycling, arXiv 2408.08696, tree 2.2.2 | the list holds the successors *seen*, the newest first, where the paper stores the target's 8 most likely ones: no draft source sees logits. Of the tree's 80 nodes those with the largest subtrees are kept |
+//!
+//! All rules keep within `max_rows` of the batch, and read 2²⁰ tokens of text.
+
+mod corpus;
+mod pld;
+mod recycle;
+mod sam;
+mod suffix;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::str::FromStr;
+
+use refrain::{DraftSource, TokenId};
+use serde::{Deserialize, Serialize};
+
+use super::source::RuleSource;
+
+/// A published drafting rule.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Baseline {
+    /// Prompt lookup decoding.
+    Pld,
+    /// SAM-Decoding without auxiliary drafter, from its published match length on.
+    Sam,
+    /// SAM-Decoding with Token Recycling as its auxiliary drafter.
+    SamRecycle,
+    /// SAM-Decoding without auxiliary drafter, from any match on.
+    SamOnly,
+    /// SuffixDecoding.
+    Suffix,
+    /// Token Recycling of the tokens that were seen.
+    Recycle,
+}
+
+impl Baseline {
+    /// All rules.
+    pub const ALL: [Baseline; 6] = [
+        Baseline::Pld,
+        Baseline::Sam,
+        Baseline::SamRecycle,
+        Baseline::SamOnly,
+        Baseline::Suffix,
+        Baseline::Recycle,
+    ];
+
+    /// The rule's name in options and statistics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Baseline::Pld => "pld",
+            Baseline::Sam => "sam",
+            Baseline::SamRecycle => "sam-recycle",
+            Baseline::SamOnly => "sam-only",
+            Baseline::Suffix => "suffix",
+            Baseline::Recycle => "recycle",
+        }
+    }
+
+    /// The rule as a draft source, for trees of at most `max_rows` rows. `earlier` are texts from before the session
+    /// (the static part of `Sam`, the global tree of `Suffix`, a first reading for `Recycle`; `Pld` has no use for them).
+    pub fn source(self, max_rows: usize, earlier: &[&[TokenId]]) -> Box<dyn DraftSource> {
+        let n_max = max_rows.max(1) - 1;
+        match self {
+            Baseline::Pld => RuleSource::boxed(self, n_max, pld::Pld),
+            Baseline::Sam => RuleSource::boxed(self, n_max, sam::Sam::new(earlier, sam::THRESHOLD)),
+            Baseline::SamRecycle => {
+                let sam = sam::Sam::new(earlier, sam::THRESHOLD);
+                RuleSource::boxed(self, n_max, sam::SamRecycle::new(sam, recycle::Recycle::new(earlier)))
+            }
+            Baseline::SamOnly => RuleSource::boxed(self, n_max, sam::Sam::new(earlier, 1)),
+            Baseline::Suffix => RuleSource::boxed(self, n_max, suffix::Suffix::new(earlier)),
+            Baseline::Recycle => RuleSource::boxed(self, n_max, recycle::Recycle::new(earlier)),
+        }
+    }
+}
+
+impl fmt::Display for Baseline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// No baseline has this name.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("`{name}` is no baseline: pld, sam, sam-recycle, sam-only, suffix or recycle")]
+pub struct UnknownBaseline {
+    /// What was asked for.
+    pub name: String,
+}
+
+impl FromStr for Baseline {
+    type Err = UnknownBaseline;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let found = Baseline::ALL.into_iter().find(|baseline| baseline.name() == name);
+        found.ok_or_else(|| UnknownBaseline { name: name.to_owned() })
+    }
+}

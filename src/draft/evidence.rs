@@ -1,0 +1,135 @@
+//! A source's claim about one token, and how claims are told apart: by class, by bucket, and by what other sources say.
+
+use serde::{Deserialize, Serialize};
+
+/// What the claims of a source rest on. The class decides the prior of a claim and how claims of several sources about one
+/// token are combined; what a source has been worth is learnt per source name.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum EvidenceClass {
+    /// The text before the token occurred earlier, and the token followed. The probability is its share of the occurrences,
+    /// the count their number.
+    TextMatch,
+    /// The token stands where copied text goes on after an edit. The probability stands for the alignment, the match length for the
+    /// tokens that agreed since the edit, the count for those before it.
+    ResumedCopy,
+    /// The target gave the token this probability after the same text elsewhere.
+    TargetRows,
+    /// The token belongs to a rejected segment of an earlier draft.
+    RejectedSegment,
+    /// A smaller model gives the token this probability.
+    DraftModel,
+    /// The probability is the source's own estimate, taken as it is.
+    Plain,
+}
+
+impl EvidenceClass {
+    /// Every class.
+    #[cfg(test)]
+    pub(super) const ALL: [EvidenceClass; 6] = [
+        EvidenceClass::TextMatch,
+        EvidenceClass::ResumedCopy,
+        EvidenceClass::TargetRows,
+        EvidenceClass::RejectedSegment,
+        EvidenceClass::DraftModel,
+        EvidenceClass::Plain,
+    ];
+
+    /// Whether claims of the class come from matches of text.
+    pub(super) fn matches_text(self) -> bool {
+        matches!(self, EvidenceClass::TextMatch | EvidenceClass::ResumedCopy)
+    }
+
+    /// Whether claims of the class come from rows of the target at other positions.
+    pub(crate) fn is_of_target(self) -> bool {
+        matches!(self, EvidenceClass::TargetRows | EvidenceClass::RejectedSegment)
+    }
+}
+
+/// What a source claims for one candidate.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Evidence {
+    /// What the claim rests on.
+    pub class: EvidenceClass,
+    /// The source's own probability.
+    pub probability: f32,
+    /// Tokens before the candidate that agree.
+    pub match_len: u32,
+    /// Times it was seen.
+    pub count: u32,
+    /// Depth of the candidate in the tree; a child of the root has depth 1.
+    pub depth: u32,
+    /// What other sources say of the token.
+    pub agreement: Agreement,
+}
+
+/// What other sources say of the token that a source claims, where that tells claims apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Agreement {
+    /// No source of a class that matters was asked.
+    #[default]
+    Unknown,
+    /// Matches of text claim it too. Noted for the target's rows, rejected segments and draft models: most of their tokens are
+    /// those of the text, and their success says little about the other tokens.
+    Text,
+    /// A draft model claims it too.
+    Model,
+    /// A draft model was asked and claims other tokens.
+    NotModel,
+}
+
+impl Agreement {
+    /// How many there are.
+    pub(super) const COUNT: usize = 4;
+}
+
+/// Buckets of match lengths.
+pub(super) const MATCH_LENS: usize = 9;
+/// Buckets of raw probabilities.
+pub(super) const PROBABILITIES: usize = 10;
+/// Buckets of counts.
+pub(super) const COUNTS: usize = 4;
+/// Buckets of depths.
+pub(super) const DEPTHS: usize = 3;
+
+pub(super) fn match_len_bucket(match_len: u32) -> usize {
+    match match_len {
+        0..=4 => match_len as usize,
+        5..=6 => 5,
+        7..=9 => 6,
+        10..=16 => 7,
+        _ => 8,
+    }
+}
+
+/// Upper bounds of the buckets of raw probabilities but the last.
+pub(super) const PROBABILITY_BOUNDS: [f32; PROBABILITIES - 1] =
+    [0.01, 0.03, 0.06, 0.12, 0.2, 0.3, 0.45, 0.6, 0.8];
+
+pub(super) fn probability_bucket(probability: f32) -> usize {
+    PROBABILITY_BOUNDS.partition_point(|&bound| bound <= probability)
+}
+
+pub(super) fn count_bucket(count: u32) -> usize {
+    match count {
+        0..=1 => 0,
+        2 => 1,
+        3..=4 => 2,
+        _ => 3,
+    }
+}
+
+pub(super) fn depth_bucket(depth: u32) -> usize {
+    match depth {
+        0..=1 => 0,
+        2..=5 => 1,
+        _ => DEPTHS - 1,
+    }
+}
+
+/// The middle of a bucket.
+pub(super) fn bucket_probability(bucket: usize) -> f32 {
+    let below = if bucket == 0 { 0.0 } else { PROBABILITY_BOUNDS[bucket - 1] };
+    0.5 * (below + PROBABILITY_BOUNDS.get(bucket).copied().unwrap_or(1.0))
+}
