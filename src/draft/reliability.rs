@@ -94,7 +94,7 @@ const PROBABILITY_MAX: f32 = 0.995;
 const N_CELLS: usize = Agreement::COUNT * MATCH_LENS * PROBABILITIES * DEPTHS;
 
 /// Steps between two sweeps: some generations. From the 128 expected hits that a cell remembers at most, a claim that never came
-/// true is back at a third of its prior after four sweeps.
+/// true is back at a quarter of its prior after four sweeps.
 const SWEEP_STEPS: u32 = 256;
 
 /// How often the likeliest claim of a source that computes is the target's token, before any was judged, …
@@ -634,7 +634,7 @@ mod tests {
         let (mut table, slot) = after(400, |_| false);
         let least = table.probability(slot, &CLAIM);
         let end_steps = |table: &mut ReliabilityTable, is_withheld: bool, is_judged: bool| {
-            for step in 0..8 * SWEEP_STEPS {
+            for step in 0..12 * SWEEP_STEPS {
                 if is_withheld {
                     table.withhold(slot, &CLAIM);
                 }
