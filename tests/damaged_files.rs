@@ -241,12 +241,12 @@ const PROFILE: &str = r#"{"version": 2, "key": {"cpu": "A CPU", "isa": "scalar",
     "projection": [{"context": 0, "rows": 1, "us": 10.0}, {"context": 0, "rows": 8, "us": 40.0}],
     "prefill": [{"context": 0, "rows": 64, "us": 900.0}]}"#;
 
-/// First inputs for the fuzz targets, written where `cargo fuzz` looks for them.
+/// Writes the seed inputs of the fuzz targets, `fuzz/seeds`, which are in the repository.
 #[test]
-#[ignore = "writes into fuzz/corpus; run it before fuzzing"]
+#[ignore = "writes into fuzz/seeds; run it when a format changes"]
 fn write_fuzz_seeds() {
     let write = |target: &str, name: &str, bytes: &[u8]| {
-        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds").join(target);
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::write(folder.join(name), bytes).unwrap();
     };
@@ -281,4 +281,8 @@ fn write_fuzz_seeds() {
     write("chat_template", "template", TEMPLATE.as_bytes());
     write("profile", "two-contexts", PROFILE.as_bytes());
     write("predictor", "small", &PREDICTOR);
+    // The target has sound files of its own: the first byte chooses one, and whether the rest replaces it or edits it.
+    for (kind, name) in ["segment", "log", "edited-segment", "edited-log"].into_iter().enumerate() {
+        write("history", name, &[&[kind as u8], &[0, 0, 0, 0, 0, 0, 7, 1, 255, 255, 255, 255][..]].concat());
+    }
 }
