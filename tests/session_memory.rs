@@ -1,4 +1,4 @@
-//! What a session takes is no more than its options say: counted by the allocator itself.
+//! A session allocates no more than [`SessionOptions::memory_bytes`] states, as counted by the allocator.
 
 mod common;
 
@@ -20,11 +20,11 @@ const DEFAULT: Tiny = Tiny {
     seed: 1,
 };
 
-/// What is stated of logits: a wave of 8 MiB, and as much for a piece of a streamed output matrix. A model in memory with a vocabulary
-/// of 257 tokens takes a few kilobytes of it.
+/// The stated bytes of logits: a wave of 8 MiB, and as much for a piece of a streamed output matrix. A model in memory with a vocabulary of
+/// 257 tokens uses a few kilobytes of them.
 const STATED_LOGITS: usize = 16 << 20;
 
-/// Text in which every four tokens are new, and text of few words.
+/// Random text, and text of few words.
 fn texts(n: usize) -> [Vec<TokenId>; 2] {
     let mut rng = Rng(9);
     [(0..n).map(|_| TokenId(rng.below(256) as u32)).collect(), prompt(2, n)]
@@ -58,7 +58,7 @@ fn a_session_stays_within_what_its_options_say() {
             let drafts = session.draft_memory_usage();
             println!("session {i}, text {j}: peak {peak} of {stated}, drafts {drafts}");
             assert!(peak <= stated, "session {i}, text {j}: a peak of {peak} bytes, {stated} stated");
-            // No more than that: the statement follows what is taken.
+            // The statement is no loose bound.
             assert!(
                 peak + (8 << 20) > stated,
                 "session {i}, text {j}: a peak of {peak} bytes, {stated} stated"

@@ -1,6 +1,6 @@
 //! Keys and values of one layer.
 //!
-//! Attention reads them in two ways, and each has the layout that suits it:
+//! Attention reads keys and values in different ways, so their layouts differ:
 //!
 //! ```text
 //! keys    panels of 16 slots, as a weight matrix with a row per slot (`layout.rs`): a lane is a slot, so scores need
@@ -21,7 +21,7 @@ use super::simd::{LANES, Simd, Work};
 /// Element type of a KV cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum KvType {
-    /// Half precision, rounded to nearest: half the memory and half the reading.
+    /// Half precision, rounded to nearest: half the memory and bandwidth of F32.
     F16,
     /// Single precision.
     F32,
@@ -176,14 +176,14 @@ impl KvLayer {
         }
     }
 
-    /// Copies the first `n_slots` slots of a layer of the same shape, but for its number of slots: a fork, or a larger cache.
+    /// Copies the first `n_slots` slots of a layer of the same shape, whose number of slots may differ: a fork, or a larger cache.
     ///
     /// # Panics
     /// If the shapes differ, or either layer has fewer slots.
     pub fn copy_prefix(&mut self, from: &KvLayer, n_slots: usize) {
         assert!(n_slots <= self.n_slots && n_slots <= from.n_slots, "{n_slots} slots");
         assert_eq!((self.ty, self.n_kv_heads, self.head_dim), (from.ty, from.n_kv_heads, from.head_dim));
-        // The last panel may bring slots along that nobody has committed; nobody reads them either.
+        // The last panel may contain slots that are not committed; they are never read.
         let n_lines = n_slots.div_ceil(PANEL_ROWS) * self.key_panel_lines;
         for head in 0..self.n_kv_heads {
             let (to, start) = (self.key_line(head, 0), from.key_line(head, 0));
@@ -249,7 +249,7 @@ impl KvLayer {
         }
     }
 
-    /// What belongs to one lane of a line.
+    /// The bytes of one lane of a line.
     fn lane_of(&self, from: Line, line: usize, lane: usize) -> [u16; 2] {
         let halves = from.halves();
         if self.in_halves(line) {

@@ -1,7 +1,7 @@
-//! How a panel of 16 rows is laid out in memory, and what each layout gives the matmul kernel.
+//! The layout of panels of 16 rows in memory, and the scales that each layout provides to the matmul kernel.
 //!
-//! A panel holds 16 rows of a matrix, lane `i` of every vector being row `i` of the panel. Along the columns it is a sequence
-//! of *units*, each a whole number of 64-byte lines, so that one sequential stream feeds the kernel:
+//! A panel holds 16 rows of a matrix; lane `i` of every vector is row `i` of the panel. Along the columns it is a sequence of *units*, each a
+//! whole number of 64-byte lines, so that the kernel reads one sequential stream:
 //!
 //! ```text
 //! unit  = code lines of its blocks (32 columns each), then its scale lines
@@ -12,8 +12,8 @@
 //! codes, 6 bits: the same as 4 bits, then a line for groups 0..4 and one for 4..8, the upper bits of one in bits 2(g%4)..
 //! ```
 //!
-//! A code has the bits of its format and no more, so a matrix takes what its file takes, and no bytes make a code that the
-//! format does not have.
+//! Codes have exactly the bits of their format. So a packed matrix is as large as in its file, and every byte sequence is a sequence of
+//! valid codes.
 //!
 //! | layout | source types | unit | scale lines | bits per weight |
 //! | --- | --- | --- | --- | --- |
@@ -28,8 +28,8 @@ use super::aligned::Line;
 use super::block::BlockType;
 use super::simd::Simd;
 
-/// Names the layout of packed matrices. Files that hold them are refused under another number, so every change of a layout
-/// that has been released takes the next one (a test notices the change).
+/// The version of the panel layouts. Packed files with another version are refused, so every change of a released layout must increase it. (A
+/// test detects changes.)
 pub const PANEL_LAYOUT_VERSION: u32 = 1;
 
 /// Rows of a panel: the lanes of a vector.
@@ -49,7 +49,7 @@ pub(super) struct Scales<S: Simd> {
 pub(super) trait IntLayout {
     /// Bits of a code: 4, 5, 6 or 8.
     const BITS: usize;
-    /// What is subtracted from codes.
+    /// The bias that is subtracted from codes.
     const BIAS: i32;
     /// Blocks of 32 columns per unit.
     const UNIT_BLOCKS: usize;

@@ -1,4 +1,4 @@
-//! Activations times a packed matrix: where nearly all the time of a forward pass goes.
+//! Products of activations and packed matrices, which take nearly all the time of a forward pass.
 //!
 //! One kernel per kind of weights computes a *tile*: one or two panels (16 outputs each, one lane each) of 1 to 4 activation
 //! rows. The order of each output's sum is the oracle of this module, and no tile shape changes it:
@@ -34,7 +34,7 @@ pub struct MatMul<'a> {
     pub out: &'a mut [f32],
 }
 
-/// Panels that a worker takes at a time: what the widest tile spans.
+/// Panels that a worker takes at a time: those of the widest tile.
 const TILE_PANELS: usize = 2;
 
 /// Jobs of one call: q, k, v is three.
@@ -42,8 +42,8 @@ const JOBS_MAX: usize = 8;
 
 /// Multiplies the activations with each matrix, in one parallel section.
 ///
-/// The split is by panels, all jobs counted through; activations must have been [set](Activations::set) in the form that each
-/// matrix [wants](PackedMatrix::activation_form).
+/// The work is split by the panels of all jobs. The activations must have been [set](Activations::set) in the
+/// [form](PackedMatrix::activation_form) of each matrix.
 ///
 /// # Panics
 /// If a shape or a form does not fit, or there are more than 8 jobs.
@@ -128,7 +128,7 @@ impl Panels<'_> {
     fn int_rows<S: Simd, L: IntLayout, const P: usize>(&self, s: S, panel: usize) -> usize {
         let n_rows = self.x.n_rows();
         let next = self.next(panel + P, P);
-        // A row tile asks for its share.
+        // Each row tile prefetches its share.
         let share = next.len().div_ceil(n_rows.div_ceil(S::INT_TILE_ROWS));
         let mut shares = next.chunks(share.max(1));
         let mut row = 0;
@@ -232,14 +232,14 @@ impl Panels<'_> {
     }
 }
 
-/// What comes after the lines at hand, to be asked for while these are multiplied.
+/// The lines of the next panels, which are prefetched while the current ones are multiplied.
 ///
-/// Tiles after the first find their panels in a cache and leave the memory idle, unless each asks for its share of what comes
-/// next: then a few rows cost the longer of reading and multiplying, not their sum. Lines are asked for in the order in which they
-/// lie, which the memory likes best (one row of Q4_0, two threads of a Zen 5: 43 GB/s with a stream for each panel, 49 with one).
+/// The tiles after the first one find their panels in a cache, and the memory would be idle meanwhile. If each tile prefetches its share of the
+/// next panels, a few rows take the longer of reading and multiplying, not their sum. Lines are prefetched in the order of their addresses,
+/// which is fastest (one row of Q4_0, two threads of a Zen 5: 43 GB/s with a stream per panel, 49 GB/s with one stream).
 pub(super) struct Ahead<'a> {
     lines: &'a [Line],
-    /// Lines asked for in a unit of work.
+    /// Lines prefetched per unit of work.
     per_unit: usize,
 }
 
@@ -327,7 +327,7 @@ fn int_block<S: Simd, L: IntLayout, const P: usize, const R: usize>(
     for r in 0..R {
         starts[r] = a[r].start(bias);
     }
-    // Groups that share a line one after the other: it is loaded once.
+    // Groups that share a line follow each other, so the line is loaded once.
     let dots = dot_groups::<S, L, P, R, 8>(s, blocks, [0, 4, 1, 5, 2, 6, 3, 7], &a, starts);
     for p in 0..P {
         let scales = L::scales(s, &units[p][scale_lines..], b);

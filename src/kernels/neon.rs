@@ -17,7 +17,7 @@ pub(super) const DOT: u8 = 1;
 /// And products of small matrices (ARMv8.6 i8mm).
 pub(super) const I8MM: u8 = 2;
 
-/// Proof that the CPU has NEON and what `LEVEL` names: `new` is the only way to a value.
+/// Proof that the CPU has NEON and the extension that `LEVEL` names: `new`, the only constructor, checks it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Neon<const LEVEL: u8>(());
 

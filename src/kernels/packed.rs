@@ -1,4 +1,4 @@
-//! A weight matrix in the layout the kernels read.
+//! A weight matrix in the layout of the kernels.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use crate::mapping::Mapping;
 
 /// A weight matrix `[n_rows, n_cols]`, packed in panels of 16 interleaved rows (the layouts are in `layout.rs`).
 ///
-/// Packing loses nothing: [`PackedMatrix::dequantize_row`] gives the bits that [`dequantize`] gives for the file's row. Rows
-/// past the last full panel are padded with zeros, columns to the layout's unit.
+/// Packing is lossless: [`PackedMatrix::dequantize_row`] returns the same bits as [`dequantize`] for the row of the file. Rows behind the last
+/// full panel are padded with zeros, and columns are padded to the unit of the layout.
 pub struct PackedMatrix {
     pub(super) ty: BlockType,
     pub(super) n_rows: usize,
@@ -33,7 +33,7 @@ pub enum PackError {
     PartialBlock {
         /// The element type.
         ty: BlockType,
-        /// The columns asked for.
+        /// The number of columns.
         n_cols: usize,
     },
     /// The bytes do not match the shape.
@@ -41,16 +41,16 @@ pub enum PackError {
     WrongLength {
         /// The element type.
         ty: BlockType,
-        /// Rows asked for.
+        /// The number of rows.
         n_rows: usize,
-        /// Columns asked for.
+        /// The number of columns.
         n_cols: usize,
         /// Bytes that the shape needs; saturated where that overflows.
         expected: u64,
-        /// Bytes that were given.
+        /// Bytes given.
         given: usize,
     },
-    /// No memory.
+    /// An allocation failed.
     #[error(transparent)]
     Alloc(#[from] AllocError),
 }
@@ -62,10 +62,10 @@ impl PackedMatrix {
     /// file format reorders.
     ///
     /// # Errors
-    /// [`PackError`]: the shape, the type and the bytes do not fit together, or memory is short.
+    /// [`PackError`] if shape, type and bytes do not match, or an allocation fails.
     ///
     /// # Panics
-    /// If `row_map` gives a row that does not exist.
+    /// If `row_map` returns a row that does not exist.
     pub fn pack(
         ty: BlockType,
         n_rows: usize,
@@ -95,11 +95,10 @@ impl PackedMatrix {
         Ok(PackedMatrix { ty, n_rows, n_cols, panel_lines, data: Panels::Owned(data) })
     }
 
-    /// The same weights as f32, exactly: the bits that [`PackedMatrix::dequantize_row`] gives. Beside the new matrix, one row
-    /// is held.
+    /// The same weights as f32, with the bits of [`PackedMatrix::dequantize_row`]. Needs memory for the new matrix and one row.
     ///
     /// # Errors
-    /// [`PackError::Alloc`]: there is no memory for four bytes a weight.
+    /// [`PackError::Alloc`].
     pub fn widened(&self) -> Result<Self, PackError> {
         let n_lines = Self::n_lines(BlockType::F32, self.n_rows, self.n_cols)?;
         let mut data = AlignedBuf::zeroed_huge(n_lines)?;
@@ -115,20 +114,20 @@ impl PackedMatrix {
         Ok(Self::over(BlockType::F32, self.n_rows, self.n_cols, Panels::Owned(data)))
     }
 
-    /// Bytes of a packed matrix of this shape; `None` where the columns are no whole number of blocks, or on overflow.
+    /// Bytes of a packed matrix of this shape; `None` if the columns are not a whole number of blocks, or on overflow.
     pub fn packed_bytes(ty: BlockType, n_rows: usize, n_cols: usize) -> Option<u64> {
         ty.row_bytes(n_cols as u64)?;
         let lines = (panel_lines(ty, n_cols)? as u64).checked_mul(n_rows.div_ceil(PANEL_ROWS) as u64)?;
         lines.checked_mul(64)
     }
 
-    /// A matrix whose panels `fill` writes, as [`PackedMatrix::panel_bytes`] gave them: [`PackedMatrix::packed_bytes`] of
-    /// them, zeroed before.
+    /// A matrix whose panels `fill` writes, in the form of [`PackedMatrix::panel_bytes`]. `fill` receives
+    /// [`packed_bytes`](PackedMatrix::packed_bytes) zeroed bytes.
     ///
-    /// Any bytes make a matrix, of which every instruction set gives the same bits.
+    /// Any bytes are valid, and give the same bits on every instruction set.
     ///
     /// # Errors
-    /// What `fill` returns; a [`PackError`] where the shape has no size or memory is short.
+    /// The error of `fill`; a [`PackError`] if the shape is not valid or an allocation fails.
     pub fn from_panels<E: From<PackError>>(
         ty: BlockType,
         n_rows: usize,
@@ -141,7 +140,7 @@ impl PackedMatrix {
         Ok(Self::over(ty, n_rows, n_cols, Panels::Owned(data)))
     }
 
-    /// A matrix whose panels lie in a mapped file, from byte `start` on.
+    /// A matrix over panels in a mapped file, from byte `start` on.
     ///
     /// # Panics
     /// If `start` is no multiple of 64 or the file ends before the panels do.
@@ -159,7 +158,7 @@ impl PackedMatrix {
         Ok(Self::over(ty, n_rows, n_cols, Panels::Mapped { mapping, start, n_lines }))
     }
 
-    /// A matrix whose panels lie among other bytes, from byte `start` on.
+    /// A matrix over panels in a buffer, from byte `start` on.
     ///
     /// # Panics
     /// If `start` is no multiple of 64 or the bytes end before the panels do.
@@ -191,7 +190,7 @@ impl PackedMatrix {
         PackedMatrix { ty, n_rows, n_cols, panel_lines, data }
     }
 
-    /// The panels as they lie in memory: what a packed file holds. Numbers in them have this machine's byte order.
+    /// The bytes of the panels, as packed files store them. Numbers are in the byte order of this machine.
     pub fn panel_bytes(&self) -> &[u8] {
         Line::bytes_of(self.data.lines())
     }
@@ -221,7 +220,7 @@ impl PackedMatrix {
         if self.ty.is_float() { ActivationForm::F32 } else { ActivationForm::Int8 }
     }
 
-    /// One row as numbers (an embedding, say): the bits that [`dequantize`] gives for it.
+    /// Dequantises one row (an embedding, for example), with the bits of [`dequantize`].
     ///
     /// # Panics
     /// If there is no such row, or `out` is not `n_cols` long.
@@ -302,7 +301,7 @@ fn pack_codes(ty: BlockType, info: LayoutInfo, src: &[u8], panel: &mut [Line], l
     }
 }
 
-/// The line of the block and the bit where the bits of a group's codes above the fourth begin; `None` where there are none.
+/// The line of the block, and the first bit in it, of the upper bits (above the fourth) of a group's codes; `None` if codes have four bits.
 fn upper_bits(info: LayoutInfo, group: usize) -> Option<(usize, usize)> {
     match info.bits {
         5 => Some((4, group)),
@@ -336,7 +335,7 @@ fn unpack_codes(ty: BlockType, info: LayoutInfo, panel: &[Line], lane: usize, ou
     }
 }
 
-/// Writes what `IntLayout::scales` of the type's layout reads.
+/// Writes the scales in the form that `IntLayout::scales` of the type's layout reads.
 fn pack_scales(unpacked: &Unpacked, lines: &mut [Line], first: usize, lane: usize) {
     match unpacked.ty {
         BlockType::Q8_0 | BlockType::Q5_0 | BlockType::Q4_0 => {

@@ -1,4 +1,4 @@
-//! The portable instruction set, and the oracle: what each vector operation means, lane by lane.
+//! The portable instruction set. It defines each vector operation lane by lane, and is the oracle of all others.
 //!
 //! No `unsafe`, no intrinsics. The vector implementations are compared with this one bit for bit.
 

@@ -32,7 +32,7 @@ pub(super) fn score_panels<S: Simd, K: KeyPanels, const N: usize, const C: usize
     C
 }
 
-/// How keys are held, and what their dot products are.
+/// The representation of keys, and their dot products with queries.
 pub(super) trait KeyPanels {
     /// An element of a query in the form that the keys are multiplied with.
     type Query: Copy;

@@ -77,7 +77,7 @@ impl<E: ValueElement, const N: usize> Weighted<'_, E, N> {
                 acc[n][c] = s.load_partial(chunk_of(self.outs[n], chunk + c), 0.0);
             }
         }
-        // The first chunks bring what the others will read as well, a pass before it is needed.
+        // The first chunks also load the lines of the others, one pass ahead.
         let (start, end) = (positions.start * self.n_chunks, positions.end * self.n_chunks);
         let next = if chunk == 0 { &self.values[end..self.values.len().min(2 * end - start)] } else { &[] };
         let mut next = next.chunks(self.n_chunks);
@@ -103,7 +103,7 @@ impl<E: ValueElement, const N: usize> Weighted<'_, E, N> {
         C
     }
 
-    /// Adds what query `n` alone sees to one chunk of its output, and divides by the sum of the weights.
+    /// Adds the values that only query `n` sees to one chunk of its output, and divides by the sum of the weights.
     #[inline(always)]
     pub(super) fn finish<S: Simd>(&mut self, s: S, n: usize, chunk: usize) {
         let mut acc = [s.load_partial(chunk_of(self.outs[n], chunk), 0.0)];

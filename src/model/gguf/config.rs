@@ -93,7 +93,7 @@ fn vocab_size(keys: &Keys<'_>) -> Result<usize, ConfigError> {
     }
 }
 
-/// The context, cut to the sliding window where there is one: inside it, full attention is the same function.
+/// The context length, at most the sliding window if there is one: within the window, full attention is the same function.
 fn context_len(keys: &Keys<'_>) -> Result<usize, ConfigError> {
     let context_len = keys.required_count("context_length")?;
     match keys.count("attention.sliding_window")? {

@@ -50,7 +50,7 @@ impl GgmlType {
         self.known().map(|&(_, _, len, bytes)| (len, bytes))
     }
 
-    /// The type that kernels read, where there is one.
+    /// The type of the kernels; `None` if they do not support it.
     pub fn block_type(self) -> Option<BlockType> {
         Some(match self.0 {
             0 => BlockType::F32,

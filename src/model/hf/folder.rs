@@ -95,7 +95,7 @@ impl HfFolder {
         Some((shard, shard.tensors().get(tensor_idx)?))
     }
 
-    /// Reads a text file of the folder; `None` where there is none.
+    /// Reads a text file of the folder; `None` if it does not exist.
     ///
     /// # Errors
     /// [`HfError::Io`], [`HfError::TooLarge`] over [`JSON_BYTES_MAX`], [`HfError::NotUtf8`].
@@ -104,7 +104,7 @@ impl HfFolder {
     }
 }
 
-/// Reads a text file, or `None` where there is none; the limit holds even if the file grows while it is read.
+/// Reads a text file; `None` if it does not exist. The limit holds even if the file grows while it is read.
 fn read_text(path: &Path, limit: u64) -> Result<Option<String>, HfError> {
     let file = || path.display().to_string();
     let io = |source| HfError::Io { file: file(), source };

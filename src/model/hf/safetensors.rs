@@ -31,7 +31,7 @@ impl Dtype {
         &self.0
     }
 
-    /// The type that kernels read, where there is one.
+    /// The type of the kernels; `None` if they do not support it.
     pub fn block_type(&self) -> Option<BlockType> {
         match self.0.as_str() {
             "F32" => Some(BlockType::F32),
@@ -180,7 +180,7 @@ fn check_tensors(
                     }
                 }
             }
-            // An element type of a later version: listed, never loaded, so its size is what the offsets say.
+            // An element type of a later version is listed and never loaded, so the offsets define its size.
             None => end.saturating_sub(begin),
         };
         if end.checked_sub(begin) != Some(needed) {
