@@ -24,6 +24,7 @@ use vocab::{Scheme, TokenKind, Vocab};
 pub use chat::{Message, Role};
 pub use error::TokenizerError;
 pub(crate) use hf::FOLDER_FILES;
+pub use json_steps::GROWTH_MAX;
 pub use pipeline::MERGES_MAX;
 pub use template::{
     ChatTemplate, SpecialTexts, TEMPLATE_BYTES_MAX, TEMPLATE_FUEL, TEMPLATE_OUTPUT_BYTES_MAX, TemplateError,
@@ -36,6 +37,16 @@ pub use vocab::{ID_GAPS_MAX, TOKEN_BYTES_MAX};
 pub const TEXT_BYTES_MAX: usize = 4 << 20;
 /// Most control and user-defined tokens accepted.
 pub const ADDED_TOKENS_MAX: usize = 1 << 16;
+/// Longest control or user-defined token accepted, in bytes (published: about 90, a run of spaces or newlines). The automaton
+/// that finds them takes about 70 bytes a byte of them (measured).
+pub const ADDED_TOKEN_BYTES_MAX: usize = 1 << 10;
+/// Most bytes accepted in all control and user-defined tokens together: building the automaton takes about 3 µs a byte
+/// (measured on tokens of 1000 bytes).
+pub const ADDED_TOKENS_BYTES_MAX: usize = 1 << 20;
+/// Memory that a tokenizer takes while it is built, as a multiple of its files' bytes, beyond [`FILE_MEMORY_SLACK`].
+pub const FILE_MEMORY_MULTIPLE: usize = 64;
+/// Memory that a tokenizer takes while it is built, in bytes, however small its files are.
+pub const FILE_MEMORY_SLACK: usize = 64 << 20;
 
 /// Tokens that end a turn or a text in published models, whether or not the file lists them as such.
 const END_TOKENS: [&str; 5] = ["<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>"];
@@ -50,6 +61,9 @@ pub enum SpecialTokens {
 }
 
 /// A model's tokenizer: immutable, shared by threads.
+///
+/// Building one from files of n bytes takes at most [`FILE_MEMORY_MULTIPLE`] × n + [`FILE_MEMORY_SLACK`] bytes of memory, whatever
+/// the files hold; a vocabulary that would need more is refused before the memory is allocated.
 ///
 /// Holds the vocabulary three times (texts to ids in the encoder and here, bytes of all tokens): about 30 MB for
 /// 150 000 tokens. The encoder keeps a cache of up to 10 000 short pieces per thread.
@@ -106,6 +120,16 @@ impl Tokenizer {
 
     fn build(spec: Spec) -> Result<Self, TokenizerError> {
         let file = spec.parts.file.clone();
+        if let Some(token) = spec.parts.added.iter().find(|token| token.content.len() > ADDED_TOKEN_BYTES_MAX)
+        {
+            let (value, limit) = (token.content.len(), ADDED_TOKEN_BYTES_MAX);
+            return Err(TokenizerError::OverLimit { file, field: "bytes of an added token", value, limit });
+        }
+        let added_bytes: usize = spec.parts.added.iter().map(|token| token.content.len()).sum();
+        if added_bytes > ADDED_TOKENS_BYTES_MAX {
+            let (value, limit) = (added_bytes, ADDED_TOKENS_BYTES_MAX);
+            return Err(TokenizerError::OverLimit { file, field: "bytes of all added tokens", value, limit });
+        }
         let vocab = Vocab::new(&file, spec.scheme, spec.tokens)?;
         let missing_bytes =
             vocab::missing_bytes(spec.scheme, spec.parts.options.byte_fallback, &spec.parts.ordinary)
