@@ -41,7 +41,10 @@ pub use pruning::{Predictor, PredictorError, PruningConfig};
 pub use stream::{Pinned, StreamOptions};
 pub use task::{PromptPassage, Task, UnknownTask};
 pub use token::TokenId;
-pub use tokenizer::{Message, Role, SpecialTokens, Tokenizer, TokenizerError};
+pub use tokenizer::{
+    ChatDate, ChatOptions, Message, ReasoningMarkers, ReasoningSplitter, ReservedVariable, Role,
+    SpecialTokens, TemplateError, TextKind, Tokenizer, TokenizerError,
+};
 pub use verify::{LogitsProcessor, Sampling, SamplingError};
 
 /// The parts behind the face, for this project's own crates: the search index, the benchmarks, training and the program.

@@ -15,7 +15,7 @@ use refrain::internals::model::packed::{
 };
 use refrain::internals::model::weights::LoadOptions;
 use refrain::{
-    Checkpoint, Engine, EngineOptions, KvType, LoadError, Message, PackedAccess, Quantize, Role,
+    ChatOptions, Checkpoint, Engine, EngineOptions, KvType, LoadError, Message, PackedAccess, Quantize, Role,
     SessionOptions, SpecialTokens, TokenId,
 };
 use tempfile::TempDir;
@@ -265,7 +265,10 @@ fn tokenizers_and_templates_come_along() {
             }
         }
         let chat = [Message::new(Role::User, "abc?")];
-        let (a, b) = (a.encode_chat(&chat, true), b.encode_chat(&chat, true));
+        let (a, b) = (
+            a.encode_chat(&chat, &ChatOptions::default(), true),
+            b.encode_chat(&chat, &ChatOptions::default(), true),
+        );
         assert_eq!(a.is_ok(), case != "sentence piece");
         assert_eq!(a.ok(), b.ok(), "{case}");
     }

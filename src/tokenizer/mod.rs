@@ -1,13 +1,16 @@
 //! Text to tokens and back, and chat templates.
 
 mod chat;
+mod date;
 mod error;
 mod gguf;
 mod hf;
+mod jinja;
 mod json;
 mod json_steps;
 mod pipeline;
 mod pre;
+mod reasoning;
 mod spm;
 mod template;
 mod utf8;
@@ -21,13 +24,16 @@ use crate::token::TokenId;
 use pipeline::{Pipeline, PipelineParts};
 use vocab::{Scheme, TokenKind, Vocab};
 
-pub use chat::{Message, Role};
+pub use chat::{ChatOptions, Message, ReservedVariable, Role};
+pub use date::ChatDate;
 pub use error::TokenizerError;
 pub(crate) use hf::FOLDER_FILES;
 pub use json_steps::GROWTH_MAX;
 pub use pipeline::MERGES_MAX;
+pub use reasoning::{ReasoningMarkers, ReasoningSplitter, TextKind};
 pub use template::{
-    ChatTemplate, SpecialTexts, TEMPLATE_BYTES_MAX, TEMPLATE_FUEL, TEMPLATE_OUTPUT_BYTES_MAX, TemplateError,
+    ChatTemplate, SpecialTexts, TEMPLATE_BYTES_MAX, TEMPLATE_FUEL, TEMPLATE_MEMORY_BYTES_MAX,
+    TEMPLATE_MEMORY_MULTIPLE, TEMPLATE_OUTPUT_BYTES_MAX, TemplateError,
 };
 pub use utf8::Utf8Stream;
 pub use vocab::{ID_GAPS_MAX, TOKEN_BYTES_MAX};
@@ -81,6 +87,7 @@ pub struct Tokenizer {
     controls: Vec<String>,
     control_starts: Vec<char>,
     template: Option<Result<ChatTemplate, TemplateError>>,
+    reasoning: Option<ReasoningMarkers>,
     fingerprint: u64,
 }
 
@@ -154,6 +161,7 @@ impl Tokenizer {
             String::from_utf8_lossy(bytes).into_owned()
         };
         let special_texts = SpecialTexts { bos: text_of(spec.bos), eos: text_of(eos.first().copied()) };
+        let reasoning = ReasoningMarkers::find(|text| vocab.id(text).is_some(), spec.template.as_deref());
         let fingerprint = vocab.fingerprint();
         let mut control_starts: Vec<char> = controls.iter().filter_map(|text| text.chars().next()).collect();
         control_starts.sort_unstable();
@@ -171,6 +179,7 @@ impl Tokenizer {
             controls,
             control_starts,
             template: spec.template.map(ChatTemplate::new),
+            reasoning,
             fingerprint,
         })
     }
@@ -254,12 +263,14 @@ impl Tokenizer {
         &self.special_texts
     }
 
-    /// The model's chat template; `None` where it has none or where the template does not compile.
+    /// The model's chat template; `None` where it has none, and where [`Tokenizer::chat_template_error`] says why it cannot be
+    /// parsed.
     pub fn chat_template(&self) -> Option<&ChatTemplate> {
         self.template.as_ref()?.as_ref().ok()
     }
 
-    /// Why the model's chat template does not compile.
+    /// Why the model's chat template cannot be parsed, with the line; `None` where the model has none or where it can be. The
+    /// tokenizer encodes plain text all the same, and [`Tokenizer::encode_chat`] returns this error.
     pub fn chat_template_error(&self) -> Option<&TemplateError> {
         self.template.as_ref()?.as_ref().err()
     }

@@ -17,7 +17,7 @@ use crate::engine::reader::Reader;
 use crate::model::{Batch, KvCache, Workspace};
 use crate::pruning::Pruner;
 use crate::token::TokenId;
-use crate::tokenizer::{Message, Role, SpecialTokens};
+use crate::tokenizer::{ChatDate, ChatOptions, Message, Role, SpecialTokens};
 use crate::verify::Walk;
 
 pub use error::SessionError;
@@ -57,6 +57,7 @@ pub struct Session {
     /// The report of memory pressure that was answered last.
     pub(super) pressure: PressureReport,
     messages: Vec<Message>,
+    chat: ChatOptions,
     /// Whether the tokens stand for `messages`.
     synced: bool,
     /// Tokens up to the end of the newest answer; 0 where that is not known.
@@ -80,12 +81,32 @@ impl Session {
     /// # Errors
     /// [`SessionError::Mixed`] in a session of plain text.
     pub fn append_turn(&mut self, role: Role, content: impl Into<String>) -> Result<(), SessionError> {
+        self.append_message(Message::new(role, content))
+    }
+
+    /// Adds a turn with fields beside its role and content: tool calls, a tool's answer, reasoning.
+    ///
+    /// # Errors
+    /// [`SessionError::Mixed`] in a session of plain text.
+    pub fn append_message(&mut self, message: Message) -> Result<(), SessionError> {
         if self.messages.is_empty() && !self.tokens.is_empty() {
             return Err(SessionError::Mixed);
         }
-        self.messages.push(Message::new(role, content));
+        self.messages.push(message);
         self.synced = false;
         Ok(())
+    }
+
+    /// Sets what the model's chat template is given beside the turns: from the next answer on, for all turns. Unless the
+    /// options have a date, the session keeps that of its first answer, so that the tokens of a conversation do not change
+    /// at midnight.
+    pub fn set_chat_options(&mut self, options: ChatOptions) {
+        let date = self.chat.date();
+        self.chat = match (options.date(), date) {
+            (None, Some(date)) => options.with_date(date),
+            _ => options,
+        };
+        self.synced = self.messages.is_empty();
     }
 
     /// Takes back the newest turn, if there is one, with its tokens.
@@ -235,6 +256,7 @@ impl Session {
         fork.primed = self.primed;
         fork.calibrated = self.calibrated;
         fork.messages.clone_from(&self.messages);
+        fork.chat.clone_from(&self.chat);
         fork.synced = self.synced;
         fork.answered_len = self.answered_len;
         // What this session has released is not there in the fork either; else the fork answers the report anew.
@@ -271,9 +293,12 @@ impl Session {
         if self.synced {
             return Ok(());
         }
+        if self.chat.date().is_none() {
+            self.chat = std::mem::take(&mut self.chat).with_date(ChatDate::now());
+        }
         let tokens = match self.messages.is_empty() {
             true => Vec::new(),
-            false => self.shared.tokenizer.encode_chat(&self.messages, true)?,
+            false => self.shared.tokenizer.encode_chat(&self.messages, &self.chat, true)?,
         };
         self.check_tokens(0, &tokens)?;
         let shared_len = self.tokens.iter().zip(&tokens).take_while(|(old, new)| old == new).count();

@@ -55,6 +55,7 @@ impl Session {
             cancel,
             pressure: PressureReport::default(),
             messages: Vec::new(),
+            chat: crate::tokenizer::ChatOptions::default(),
             synced: true,
             answered_len: 0,
             options,
