@@ -180,7 +180,8 @@ impl ReasoningSplitter {
 
     /// Ends the output: what was held back is no marker.
     pub fn finish(&mut self, out: &mut Vec<(TextKind, String)>) {
-        emit(&mut self.held, self.kind(), out);
+        let kind = self.kind();
+        emit(&mut self.held, kind, out);
     }
 }
 

@@ -686,6 +686,10 @@ impl<'t> Eval<'t> {
         for node in &args.positional {
             out.positional.push(self.eval(node)?);
         }
+        if let Some(node) = &args.spread {
+            let items = self.eval(node)?;
+            out.positional.extend(at(node.line, items.items(&self.meter))?);
+        }
         for (name, node) in &args.named {
             out.named.push((name, self.eval(node)?));
         }

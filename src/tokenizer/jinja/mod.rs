@@ -10,7 +10,7 @@
 //! [`lexer`] cuts the source into tokens, [`parser`] makes a tree of them, [`eval`] walks the tree over [`value`]s. What a template
 //! writes equals Jinja 3.1 with the options that Hugging Face sets: `trim_blocks`, `lstrip_blocks`, `loop_controls`, `{% generation
 //! %}`, and `tojson` without escapes. Left out, with an error that names it: `include`, `import`, `extends`, `block`,
-//! recursive loops, `*args` and `**kwargs`.
+//! recursive loops, `**kwargs`.
 
 mod eval;
 mod filters;

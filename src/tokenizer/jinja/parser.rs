@@ -86,6 +86,8 @@ pub(super) struct Filter {
 #[derive(Debug, Default)]
 pub(super) struct Args {
     pub(super) positional: Vec<Node>,
+    /// `*list`, after the others.
+    pub(super) spread: Option<Box<Node>>,
     pub(super) named: Vec<(String, Node)>,
 }
 
@@ -759,8 +761,12 @@ impl Parser {
                 }
             }
             is_first = false;
-            if matches!(self.peek(), Token::Op("*" | "**")) {
-                return self.error("`*args` and `**kwargs` are not supported");
+            if matches!(self.peek(), Token::Op("**")) {
+                return self.error("`**kwargs` is not supported");
+            }
+            if args.spread.is_none() && self.skip_op("*") {
+                args.spread = Some(Box::new(self.expr()?));
+                continue;
             }
             let is_named = matches!(self.peek(), Token::Name(_))
                 && matches!(self.tokens.get(self.at + 1), Some((Token::Op("="), _)));
@@ -768,7 +774,7 @@ impl Parser {
                 let name = self.name("a name")?;
                 self.at += 1;
                 args.named.push((name, self.expr()?));
-            } else if args.named.is_empty() {
+            } else if args.named.is_empty() && args.spread.is_none() {
                 args.positional.push(self.expr()?);
             } else {
                 return self.error("a positional argument after a named one");
@@ -821,8 +827,8 @@ impl Parser {
             Token::Op("(") => {
                 self.at += 1;
                 let args = self.args()?;
-                if !args.named.is_empty() {
-                    return self.error("a test takes no named arguments");
+                if !args.named.is_empty() || args.spread.is_some() {
+                    return self.error("a test takes positional arguments only");
                 }
                 args.positional
             }
@@ -845,7 +851,8 @@ impl Parser {
 impl Args {
     fn depth(&self) -> u32 {
         let named = self.named.iter().map(|(_, node)| node.depth);
-        self.positional.iter().map(|node| node.depth).chain(named).max().unwrap_or(0)
+        let spread = self.spread.iter().map(|node| node.depth);
+        self.positional.iter().map(|node| node.depth).chain(spread).chain(named).max().unwrap_or(0)
     }
 }
 
