@@ -295,7 +295,7 @@ fn deep_nesting_is_refused_on_a_small_stack() {
         let n = 100_000;
         refused(format!("{{{{ {}1{} }}}}", "(".repeat(n), ")".repeat(n)));
         refused(format!("{{{{ {}1{} }}}}", "[".repeat(n), "]".repeat(n)));
-        refused(format!("{{{{ {}1 }}}}", "{1:".repeat(60_000)));
+        refused(format!("{{{{ {}1{} }}}}", "{1:".repeat(60_000), "}".repeat(60_000)));
         refused(format!("{{{{ {}1 }}}}", "-".repeat(n)));
         refused(format!("{{{{ {}1 }}}}", "not ".repeat(60_000)));
         refused(format!("{{{{ x{} }}}}", ".a".repeat(n)));

@@ -13,14 +13,15 @@ use super::jinja::{self, Bounds, ErrorKind, Value};
 /// Longest template source accepted (published: about 30 kB).
 pub const TEMPLATE_BYTES_MAX: usize = 256 << 10;
 /// Steps that a template may run: evaluated parts of expressions, statements, 64 bytes read or written. A message takes about
-/// 150 in a template like Qwen3's (measured), so this is enough for a conversation of some 50 000 messages.
-pub const TEMPLATE_FUEL: u64 = 8_000_000;
-/// Bytes that the values of one rendering may take together, of a short conversation. Nothing is paid back when a value is
-/// dropped, so this bounds the memory at any time.
-pub const TEMPLATE_MEMORY_BYTES_MAX: u64 = 32 << 20;
+/// 75 in a template like Qwen3's (measured), so this is enough for a conversation of some 50 000 messages.
+pub const TEMPLATE_FUEL: u64 = 4_000_000;
+/// Bytes that the values of one rendering may take together, of a short conversation, beside the output. Nothing is paid back
+/// when a value is dropped, so this bounds the memory at any time.
+pub const TEMPLATE_MEMORY_BYTES_MAX: u64 = 24 << 20;
 /// Bytes that the values may take for each byte of the conversation and its options, beyond [`TEMPLATE_MEMORY_BYTES_MAX`].
-/// A template like Qwen3's takes about 15 (measured), of which the output takes 4.
-pub const TEMPLATE_MEMORY_MULTIPLE: u64 = 32;
+/// A template like Qwen3's takes 1 for each byte, and 575 for each message (measured); one that cuts and joins every text anew at
+/// each step takes several.
+pub const TEMPLATE_MEMORY_MULTIPLE: u64 = 16;
 /// Longest output of a template.
 pub const TEMPLATE_OUTPUT_BYTES_MAX: usize = 2 * super::TEXT_BYTES_MAX;
 

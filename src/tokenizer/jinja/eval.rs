@@ -180,10 +180,16 @@ impl<'t> Eval<'t> {
     fn emit(&mut self, line: u32, text: &str) -> Result<()> {
         let is_output = self.out.len() == 1;
         let Some(out) = self.out.last_mut() else { return Ok(()) };
-        if is_output && text.len() > self.output_max - out.len() {
+        if !is_output {
+            return at(line, push(out, text, &self.meter));
+        }
+        // The output has a bound of its own.
+        if text.len() > self.output_max - out.len() {
             return at(line, Err(ErrorKind::Output));
         }
-        at(line, push(out, text, &self.meter))
+        at(line, self.meter.work(text.len()))?;
+        out.push_str(text);
+        Ok(())
     }
 
     fn capture(&mut self, body: &'t [Stmt]) -> Result<Value> {
@@ -223,6 +229,7 @@ impl<'t> Eval<'t> {
         let looped = Rc::new(Loop { over, len, index: Cell::new(0), depth: self.loops });
         self.loops += 1;
         for index in 0..len {
+            at(line, self.meter.work(0))?;
             looped.index.set(index);
             let item = match &looped.over {
                 Value::List(list) => list.items[index].clone(),

@@ -97,10 +97,9 @@ fn string(meter: &Meter, text: &str, name: &str, args: &mut Taken<'_>) -> Outcom
         // A character in another case takes at most three times its bytes.
         _ => meter.text(text.len().saturating_mul(3))?,
     }
-    let list = |parts: Vec<&str>| {
-        meter.list(parts.len().saturating_mul(6))?;
-        Value::list(parts.into_iter().map(Value::text).collect())
-    };
+    // A part takes a slot, its own allocation and, while the text is cut, another slot.
+    let pay = |n_parts: usize| meter.list(n_parts.saturating_mul(8));
+    let list = |parts: Vec<&str>| Value::list(parts.into_iter().map(Value::text).collect());
     Ok(Some(match name {
         "strip" | "lstrip" | "rstrip" => {
             let chars = args.text("chars")?;
@@ -152,6 +151,12 @@ fn string(meter: &Meter, text: &str, name: &str, args: &mut Taken<'_>) -> Outcom
             let separator = args.text("sep")?;
             let max = args.int("maxsplit")?.unwrap_or(-1);
             let max = usize::try_from(max).unwrap_or(usize::MAX);
+            let n_cuts = match separator.as_ref().and_then(Value::as_str) {
+                Some("") => 0,
+                Some(separator) => text.matches(separator).count(),
+                None => text.split_whitespace().count(),
+            };
+            pay(n_cuts.min(max) + 1)?;
             let parts = match separator.as_ref().and_then(Value::as_str) {
                 Some("") => return Err(ErrorKind::Value("`split` at an empty separator".to_owned())),
                 Some(separator) if name == "split" => text.splitn(max.saturating_add(1), separator).collect(),
@@ -166,6 +171,7 @@ fn string(meter: &Meter, text: &str, name: &str, args: &mut Taken<'_>) -> Outcom
         }
         "splitlines" => {
             let keep = args.flag("keepends");
+            pay(text.matches('\n').count() + 1)?;
             let lines = text.split_inclusive('\n');
             list(lines.map(|line| if keep { line } else { line.trim_end_matches(['\n', '\r']) }).collect())?
         }
@@ -174,6 +180,7 @@ fn string(meter: &Meter, text: &str, name: &str, args: &mut Taken<'_>) -> Outcom
             let separator = separator.as_str().unwrap_or_default();
             let cut =
                 if name == "partition" { text.split_once(separator) } else { text.rsplit_once(separator) };
+            pay(3)?;
             list(match (cut, name) {
                 (Some((before, after)), _) => vec![before, separator, after],
                 (None, "partition") => vec![text, "", ""],

@@ -108,7 +108,10 @@ fn statements() {
             "10",
         ),
         ("{% set x %}a{{ 1 }}{% endset %}{{ x }}{% set p, q = 1, 2 %}{{ p + q }}", "a13"),
-        ("{% macro m(x, y='d') %}[{{ x }}{{ y }}]{% endmacro %}{{ m(1) }}{{ m(1, y=2) }}{{ m(*[3, 4]) }}", "[1d][12][34]"),
+        (
+            "{% macro m(x, y='d') %}[{{ x }}{{ y }}]{% endmacro %}{{ m(1) }}{{ m(1, y=2) }}{{ m(*[3, 4]) }}",
+            "[1d][12][34]",
+        ),
         (
             "{% macro w() %}<{{ caller('c') }}>{% endmacro %}{% set o = 'o' %}{% call(x) w() %}{{ x }}{{ o }}{% endcall %}",
             "<co>",
