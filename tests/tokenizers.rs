@@ -463,3 +463,33 @@ fn no_field_of_a_chat_spells_a_control_token() {
         assert_eq!((n_controls, text.matches("<|im_end|>").count()), (2, 2), "{text}");
     }
 }
+
+#[test]
+fn an_answers_first_space_is_not_doubled_in_history() {
+    let mut gguf = spm_gguf();
+    gguf.set("tokenizer.chat_template", "{% for m in messages %}<s>{{ m.content }}</s>{% endfor %}");
+    let tokenizer = from_gguf(&gguf).unwrap();
+    let answer = ["▁the", "re"].map(|piece| tokenizer.token_id(piece).unwrap());
+    let text: String = answer
+        .iter()
+        .map(|&id| String::from_utf8_lossy(tokenizer.token_bytes(id).unwrap()).into_owned())
+        .collect();
+    assert_eq!(text, " there");
+    let encoded = |text: &str| {
+        let turns = [Message::new(Role::User, "in"), Message::new(Role::Assistant, text)];
+        tokenizer.encode_chat(&turns, &ChatOptions::default(), false).unwrap()
+    };
+    let spaces = |ids: &[TokenId]| {
+        let bytes = ids[3..]
+            .iter()
+            .filter(|&&id| !tokenizer.is_special(id))
+            .flat_map(|&id| tokenizer.token_bytes(id).unwrap());
+        String::from_utf8_lossy(&bytes.copied().collect::<Vec<u8>>()).into_owned()
+    };
+    assert_eq!(spaces(&encoded(&text)), "  there", "the tokenizer puts a space before each text");
+    assert_eq!(spaces(&encoded(tokenizer.answer_text(&text).unwrap())), " there");
+    assert_eq!(tokenizer.answer_text("there").unwrap(), "there");
+    // Where no space is put before a text, none is taken away.
+    let no_prefix = from_gguf(spm_gguf().set("tokenizer.ggml.add_space_prefix", false)).unwrap();
+    assert_eq!(no_prefix.answer_text(" there").unwrap(), " there");
+}

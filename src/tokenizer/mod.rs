@@ -243,6 +243,20 @@ impl Tokenizer {
         }
     }
 
+    /// An answer's text as a turn of a conversation: without its first space, where encoding a turn puts one before it.
+    ///
+    /// A llama-style sentence-piece tokenizer writes a space before every text, also before one that follows a control token. A model
+    /// that answers there begins with that space, and kept in the turn it would be doubled when the conversation is encoded again.
+    ///
+    /// # Errors
+    /// What [`Tokenizer::encode`] returns.
+    pub fn answer_text<'a>(&self, text: &'a str) -> Result<&'a str, TokenizerError> {
+        let Some(rest) = text.strip_prefix(' ').filter(|_| self.strips_first_space) else { return Ok(text) };
+        // `Metaspace` may put the space before the first text alone.
+        let is_put_inside = self.pipeline.encode_as_text_inside("a")? == self.pipeline.encode_as_text("a")?;
+        Ok(if is_put_inside { rest } else { text })
+    }
+
     /// The token that begins a text, where there is one.
     pub fn bos(&self) -> Option<TokenId> {
         self.bos

@@ -320,6 +320,7 @@ impl Session {
     /// Keeps the answer as a turn of the conversation.
     pub(super) fn finish_turn(&mut self, text: &str) {
         if !self.messages.is_empty() {
+            let text = self.shared.tokenizer.answer_text(text).unwrap_or(text);
             self.messages.push(Message::new(Role::Assistant, text));
             self.answered_len = self.tokens.len();
             self.synced = false;
