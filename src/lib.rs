@@ -77,7 +77,10 @@ pub use pruning::{Predictor, PredictorError, PruningConfig, Safeguards};
 pub use stream::{Flow, Pinned, ReadAt, ReadMode, StreamOptions, WrapReader};
 pub use task::{PromptPassage, Task, UnknownTask};
 pub use token::TokenId;
-pub use tokenizer::{Message, Role, SpecialTokens, Tokenizer, TokenizerError};
+pub use tokenizer::{
+    ChatDate, ChatOptions, Message, ReasoningMarkers, ReasoningSplitter, Role, SpecialTokens, TextKind,
+    Tokenizer, TokenizerError,
+};
 pub use verify::{DryOptions, LogitsProcessor, Sampling, SamplingError};
 
 /// Details of errors: the types inside the variants of the errors at the root.
@@ -95,7 +98,7 @@ pub mod error {
     pub use crate::model::streamed::StreamedError;
     pub use crate::model::weights::WeightsError;
     pub use crate::pruning::PredictorField;
-    pub use crate::tokenizer::TemplateError;
+    pub use crate::tokenizer::{ReservedVariable, TemplateError};
 }
 
 /// The parts behind the face, for this project's own crates: the search index, the benchmarks, training and the program.

@@ -84,6 +84,14 @@ fn tokenizer_json_that_is_refused() {
         "OverLimit",
         &["pattern"],
     );
+    let double = json!({"type": "Replace", "pattern": {"String": "a"}, "content": "aa"});
+    let doubled = json!({"type": "Sequence", "normalizers": vec![double; 30]});
+    json_refused(|j| j["normalizer"] = doubled.clone(), "OverLimit", &["growth", "32", "limit is 16"]);
+    json_refused(
+        |j| j["normalizer"] = json!({"type": "Prepend", "prepend": "x".repeat(1 << 20)}),
+        "OverLimit",
+        &["growth"],
+    );
     json_refused(|j| j["model"]["vocab"]["x9"] = 70_000.into(), "OverLimit", &["token id", "65798"]);
     json_refused(
         |j| j["model"]["vocab"]["x".repeat(70_000)] = 261.into(),

@@ -3,7 +3,8 @@
 use refrain::internals::tokenizer::{
     ChatTemplate, SpecialTexts, TEMPLATE_BYTES_MAX, TEMPLATE_FUEL, TemplateError,
 };
-use refrain::{Message, Role};
+use refrain::{ChatDate, ChatOptions, Message, Role};
+use serde_json::json;
 
 fn conversation() -> Vec<Message> {
     vec![
@@ -20,7 +21,21 @@ fn special() -> SpecialTexts {
 
 #[track_caller]
 fn render(source: &str, messages: &[Message], prompt: bool) -> Result<String, TemplateError> {
-    ChatTemplate::new(source.to_owned()).unwrap().render(messages, prompt, &special())
+    render_with(source, messages, &ChatOptions::default().with_date(date()), prompt)
+}
+
+#[track_caller]
+fn render_with(
+    source: &str,
+    messages: &[Message],
+    options: &ChatOptions,
+    prompt: bool,
+) -> Result<String, TemplateError> {
+    ChatTemplate::new(source.to_owned()).unwrap().render(messages, options, prompt, &special())
+}
+
+fn date() -> ChatDate {
+    ChatDate::from_ymd(2024, 7, 26).unwrap()
 }
 
 /// In the manner of Llama 3.2: variables that may be defined, the date, namespaces, `trim`, a system message taken off.
@@ -185,7 +200,7 @@ fn python_methods_loop_controls_and_json() {
     assert_eq!(render(source, &messages, true).unwrap(), "system;user;");
     let source = r#"{{ {"b": [1, 2.5, none], "a": "<é>"} | tojson }}"#;
     let text = render(source, &messages, true).unwrap();
-    assert!(text.contains("\"b\": [1, 2.5, null]") && text.contains("\"a\": \"<é>\""), "{text}");
+    assert_eq!(text, r#"{"b": [1, 2.5, null], "a": "<é>"}"#);
     let text = render("{{ [1] | tojson(indent=2) }}", &messages, true).unwrap();
     assert_eq!(text, "[\n  1\n]");
     assert_eq!(render("{{ '<b>' }}", &messages, true).unwrap(), "<b>");
@@ -211,12 +226,25 @@ fn templates_that_do_not_compile() {
     assert_variant(&refused("a\nb\n{% for %}".to_owned()), "Syntax", &["line 3"]);
     assert_variant(&refused("{{ x | nothing_like_it( }}".to_owned()), "Syntax", &["line 1"]);
     assert_variant(&refused("{{".repeat(1000)), "Syntax", &[]);
+    assert_variant(&refused("x".repeat(TEMPLATE_BYTES_MAX + 1)), "TooLong", &["262145", "262144"]);
     assert_variant(
-        &refused(format!("{{{{ {}1{} }}}}", "(".repeat(10_000), ")".repeat(10_000))),
+        &refused("a\n{{ x | shout }}".to_owned()),
         "Syntax",
-        &[],
+        &["line 2", "unknown filter `shout`"],
     );
-    assert_variant(&refused("x".repeat(TEMPLATE_BYTES_MAX + 1)), "TooLong", &["1048577", "1048576"]);
+    assert_variant(&refused("{{ x is loud }}".to_owned()), "Syntax", &["unknown test `loud`"]);
+    assert_variant(
+        &refused("{% include 'passwords' %}".to_owned()),
+        "Syntax",
+        &["`include` is not supported"],
+    );
+    assert_variant(
+        &refused("{% if x %}\n\n{% endfor %}".to_owned()),
+        "Syntax",
+        &["line 3", "unknown tag `endfor`"],
+    );
+    assert_variant(&refused("{{ 'a }}".to_owned()), "Syntax", &["a string without an end"]);
+    assert_variant(&refused("{% break %}".to_owned()), "Syntax", &["outside a loop"]);
 }
 
 #[test]
@@ -225,7 +253,8 @@ fn templates_that_fail_while_they_run() {
     assert_variant(&failed("\n{{ messages[9].content }}"), "Render", &["line 2"]);
     assert_variant(&failed("{{ 1 / 0 }}"), "Render", &["line 1"]);
     assert_variant(&failed("{{ nothing() }}"), "Render", &["nothing"]);
-    assert_variant(&failed("{% include 'passwords' %}"), "Render", &[]);
+    assert_variant(&failed("{{ nothing.at.all }}"), "Render", &["`nothing` is undefined"]);
+    assert_variant(&failed("\n{{ 'a' + nothing }}"), "Render", &["line 2", "`nothing` is undefined"]);
     assert_variant(&failed("{{ messages[0].content.nothing() }}"), "Render", &[]);
     assert_variant(
         &failed(
@@ -236,14 +265,128 @@ fn templates_that_fail_while_they_run() {
     );
     let nested =
         "{% set ns = namespace(x=[]) %}{% for i in range(99999) %}{% set ns.x = [ns.x] %}{% endfor %}done";
-    assert_eq!(render(nested, &conversation(), true).unwrap(), "done");
-    let inner = "{% for j in range(99) %}{% set ns.x = [ns.x] %}{% endfor %}";
-    let nested = nested.replace("{% set ns.x = [ns.x] %}", inner);
-    assert_variant(&failed(&nested), "OutOfFuel", &[]);
+    assert_variant(&failed(nested), "Render", &["values are nested deeper than 64"]);
+    assert_variant(
+        &failed("{% set ns = namespace() %}{% set ns.me = ns %}"),
+        "Render",
+        &["a namespace cannot be stored"],
+    );
     let endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}";
     assert_variant(&failed(endless), "OutOfFuel", &[&TEMPLATE_FUEL.to_string()]);
     let flood = "{% for a in range(99999) %}{{ 'x' * 10000 }}{% endfor %}";
     assert_variant(&failed(flood), "OutputTooLong", &["8388608"]);
     let deep = "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}";
-    assert_variant(&failed(deep), "Render", &[]);
+    assert_variant(&failed(deep), "Render", &["nested deeper"]);
+}
+
+/// A thread with the stack that tests have.
+fn on_a_small_stack(run: impl FnOnce() + Send) {
+    std::thread::scope(|scope| {
+        std::thread::Builder::new().stack_size(2 << 20).spawn_scoped(scope, run).unwrap().join().unwrap();
+    });
+}
+
+#[test]
+fn deep_nesting_is_refused_on_a_small_stack() {
+    on_a_small_stack(|| {
+        let refused = |source: String| {
+            assert_variant(&ChatTemplate::new(source).unwrap_err(), "Syntax", &["nested deeper"])
+        };
+        let n = 100_000;
+        refused(format!("{{{{ {}1{} }}}}", "(".repeat(n), ")".repeat(n)));
+        refused(format!("{{{{ {}1{} }}}}", "[".repeat(n), "]".repeat(n)));
+        refused(format!("{{{{ {}1{} }}}}", "{1:".repeat(60_000), "}".repeat(60_000)));
+        refused(format!("{{{{ {}1 }}}}", "-".repeat(n)));
+        refused(format!("{{{{ {}1 }}}}", "not ".repeat(60_000)));
+        refused(format!("{{{{ x{} }}}}", ".a".repeat(n)));
+        refused(format!("{{{{ x{} }}}}", "|e".repeat(n)));
+        refused(format!("{{{{ 1{} }}}}", "+1".repeat(n)));
+        refused(format!("{{{{ {}1 }}}}", "1 if 1 else ".repeat(20_000)));
+        refused("{%if 1%}".repeat(30_000));
+        refused("{%for x in y%}".repeat(18_000));
+        refused("{%macro m()%}".repeat(18_000));
+        refused("{%set x%}".repeat(28_000));
+        // As deep as is accepted, in every way at once, and a macro that calls itself there.
+        let parens = format!("{}x{}", "(".repeat(40), ")".repeat(40));
+        let chain = format!("{parens}{}", " ~ x".repeat(90));
+        let blocks = 28;
+        let source = format!(
+            "{{% set x = 'a' %}}{{% macro m() %}}{}{{{{ {chain} ~ m() }}}}{}{{% endmacro %}}{{{{ m() }}}}",
+            "{% if 1 %}".repeat(blocks),
+            "{% endif %}".repeat(blocks)
+        );
+        assert_variant(&render(&source, &conversation(), true).unwrap_err(), "Render", &["nested deeper"]);
+    });
+}
+
+// Options
+
+#[test]
+fn thinking_tools_documents_and_variables_reach_the_template() {
+    let source = "{{ enable_thinking is defined }} {{ tools }} {{ documents }}{% if enable_thinking is false %} no{% endif %}";
+    assert_eq!(render(source, &[], true).unwrap(), "False None None");
+    let tool =
+        json!({"type": "function", "function": {"name": "clock", "description": "é", "arguments": {}}});
+    let options = ChatOptions::default()
+        .with_enable_thinking(false)
+        .with_tools(vec![tool])
+        .with_documents(vec![json!({"title": "T", "text": "x"})])
+        .with_variable("style", json!(["short", 1, 2.5, null, true]))
+        .unwrap();
+    let source = "{{ tools[0] | tojson }} {{ documents[0].title }} {{ style }} {{ enable_thinking }}";
+    assert_eq!(
+        render_with(source, &[], &options, true).unwrap(),
+        "{\"type\": \"function\", \"function\": {\"name\": \"clock\", \"description\": \"é\", \"arguments\": {}}} T \
+         ['short', 1, 2.5, None, True] False",
+        "keys keep their order"
+    );
+    for name in ["messages", "tools", "bos_token", "add_generation_prompt", "strftime_now", "enable_thinking"]
+    {
+        let error = ChatOptions::default().with_variable(name, json!(1)).unwrap_err();
+        assert_eq!(error.name, name);
+        assert!(error.to_string().contains("reserved"));
+    }
+}
+
+#[test]
+fn the_date_is_the_clocks_unless_it_is_set() {
+    let source = "{{ strftime_now('%Y-%m-%d') }} {{ date_string }}";
+    assert_eq!(render(source, &[], true).unwrap(), "2024-07-26 26 Jul 2024");
+    let today = || render_with("{{ strftime_now('%F') }}", &[], &ChatOptions::default(), true).unwrap();
+    let (before, clock) =
+        (today(), std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap());
+    let expected = ChatOptions::default().with_date(ChatDate::from_unix(clock.as_secs() as i64));
+    let expected = render_with("{{ strftime_now('%F') }}", &[], &expected, true).unwrap();
+    assert!(expected == before || expected == today(), "{expected}, {before}");
+    let own = ChatOptions::default().with_variable("date_string", json!("today")).unwrap();
+    assert_eq!(render_with("{{ date_string }}", &[], &own, true).unwrap(), "today");
+}
+
+#[test]
+fn roles_and_fields_of_messages_reach_the_template() {
+    let call = json!({"type": "function", "function": {"name": "clock", "arguments": {"zone": "UTC"}}});
+    let messages = [
+        Message::new(Role::Developer, "d"),
+        Message::new(Role::Assistant, "").with_reasoning_content("hm").with_tool_calls(vec![call]),
+        Message::new(Role::Tool, "ten").with_tool_call_id("c1").with_name("clock"),
+    ];
+    let source = "{% for m in messages %}[{{ m.role }}|{{ m.content }}|{{ m.reasoning_content }}|{{ m.tool_call_id }}|{{ m.name }}|\
+        {%- for call in m.tool_calls %}{{ call.function.name }}({{ call.function.arguments | tojson }}){% endfor %}]{% endfor %}";
+    let rest = "[assistant||hm|||clock({\"zone\": \"UTC\"})][tool|ten||c1|clock|]";
+    // A template that does not know developers gets system messages.
+    assert_eq!(render(source, &messages, true).unwrap(), format!("[system|d||||]{rest}"));
+    let knows = format!("{source}{{# developer #}}");
+    assert_eq!(render(&knows, &messages, true).unwrap(), format!("[developer|d||||]{rest}"));
+    assert_eq!(
+        render("{{ 'name' in messages[0] }} {{ messages[0].name is defined }}", &messages, true).unwrap(),
+        "False False"
+    );
+}
+
+#[test]
+fn generation_blocks_are_written_like_any_text() {
+    let source = "{% for m in messages %}\n{% if m.role == 'assistant' %}\n{% generation %}{{ m.content }}!{% endgeneration %}\n\
+        {% else %}\n{{ m.content }}\n{% endif %}\n{% endfor %}";
+    let messages = [Message::new(Role::User, "a"), Message::new(Role::Assistant, "b")];
+    assert_eq!(render(source, &messages, true).unwrap(), "a\nb!");
 }

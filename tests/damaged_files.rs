@@ -19,7 +19,8 @@ use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::pruning::PredictorParts;
 use refrain::internals::tokenizer::{ChatTemplate, SpecialTexts};
 use refrain::{
-    Checkpoint, MachineProfile, Message, ModelIdentity, Predictor, Role, SpecialTokens, TokenId, Tokenizer,
+    ChatOptions, Checkpoint, MachineProfile, Message, ModelIdentity, Predictor, Role, SpecialTokens, TokenId,
+    Tokenizer,
 };
 
 #[global_allocator]
@@ -199,7 +200,7 @@ proptest! {
     fn template(bytes in damaged(TEMPLATE.as_bytes().to_vec(), usize::MAX)) {
         within(64 << 20, || {
             let Ok(template) = ChatTemplate::new(String::from_utf8_lossy(&bytes).into_owned()) else { return };
-            let _ = template.render(&[Message::new(Role::User, "hi")], true, &SpecialTexts::default());
+            let _ = template.render(&[Message::new(Role::User, "hi")], &ChatOptions::default(), true, &SpecialTexts::default());
         });
     }
 }

@@ -15,8 +15,8 @@ use refrain::internals::model::packed::{
 };
 use refrain::internals::model::weights::LoadOptions;
 use refrain::{
-    CancelToken, Checkpoint, Engine, EngineOptions, KvType, LoadError, Message, PackedAccess, Quantize, Role,
-    SessionOptions, SpecialTokens, TokenId,
+    CancelToken, ChatOptions, Checkpoint, Engine, EngineOptions, KvType, LoadError, Message, PackedAccess,
+    Quantize, Role, SessionOptions, SpecialTokens, TokenId,
 };
 use tempfile::TempDir;
 use xxhash_rust::xxh3::Xxh3;
@@ -267,7 +267,10 @@ fn tokenizers_and_templates_come_along() {
             }
         }
         let chat = [Message::new(Role::User, "abc?")];
-        let (a, b) = (a.encode_chat(&chat, true), b.encode_chat(&chat, true));
+        let (a, b) = (
+            a.encode_chat(&chat, &ChatOptions::default(), true),
+            b.encode_chat(&chat, &ChatOptions::default(), true),
+        );
         assert_eq!(a.is_ok(), case != "sentence piece");
         assert_eq!(a.ok(), b.ok(), "{case}");
     }

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use refrain::{Message, Role};
+use refrain::{ChatOptions, Message, Role};
 use refrain::internals::tokenizer::{ChatTemplate, SpecialTexts};
 
 fuzz_target!(|source: &str| {
@@ -14,5 +14,5 @@ fuzz_target!(|source: &str| {
         Message::new(Role::User, "Where?"),
     ];
     let special = SpecialTexts { bos: "<s>".to_owned(), eos: "</s>".to_owned() };
-    let _ = template.render(&messages, true, &special);
+    let _ = template.render(&messages, &ChatOptions::default(), true, &special);
 });

@@ -5,6 +5,7 @@ use serde::Serialize;
 use crate::draft::SourceName;
 use crate::engine::stats::Stats;
 use crate::token::TokenId;
+use crate::tokenizer::TextKind;
 
 /// What a generation yields.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,6 +27,9 @@ pub struct TokenEvent {
     /// The text that became final with the token: complete characters only, and no text that may still turn out to be part
     /// of a stop string. Often the token's own text, sometimes empty, sometimes the text of several tokens.
     pub text: String,
+    /// The same text, split into reasoning and answer, without the markers between them. Text that may be part of a marker
+    /// comes with a later token, or with the summary. For a model without reasoning all text is answer.
+    pub segments: Vec<(TextKind, String)>,
     /// Where the token came from.
     pub origin: Origin,
 }
@@ -49,6 +53,8 @@ pub struct Summary {
     /// Held-back text that belongs to the output: the start of a possible stop string, or of a character. Empty unless the
     /// generation was cancelled.
     pub text: String,
+    /// The rest of the output as [`TokenEvent::segments`] has it.
+    pub segments: Vec<(TextKind, String)>,
     /// The seed of the random numbers: the given one, or the drawn one. The same seed repeats the output. `None` at
     /// temperature 0.
     pub seed: Option<u64>,

@@ -10,6 +10,7 @@ use crate::engine::projection::Projection;
 use crate::engine::stats::Stats;
 use crate::stream::Flow;
 use crate::token::TokenId;
+use crate::tokenizer::{ReasoningSplitter, Tokenizer};
 use crate::verify::{LogitsProcessor, Sampler, Walk};
 
 /// A generation, without the session that it runs on.
@@ -20,6 +21,8 @@ pub(super) struct Run {
     pub(super) seed: Option<u64>,
     pub(super) processors: Vec<Box<dyn LogitsProcessor>>,
     pub(super) output: Output,
+    /// Splits the text of the taken tokens.
+    pub(super) reasoning: ReasoningSplitter,
     pub(super) projection: Projection,
     /// The learnt values that the generation started from.
     pub(super) learned: Learned,
@@ -54,9 +57,14 @@ pub(super) struct WalkScratch {
 }
 
 impl Run {
-    /// The app takes the next token, if one is committed; counts it.
-    pub(super) fn take_token(&mut self) -> Option<TokenEvent> {
-        let CommittedToken { event, source } = self.events.pop_front()?;
+    /// The app takes the next token, if one is committed: counts it, and tells reasoning from answer.
+    pub(super) fn take_token(&mut self, tokenizer: &Tokenizer) -> Option<TokenEvent> {
+        let CommittedToken { mut event, source } = self.events.pop_front()?;
+        if tokenizer.is_special(event.id) {
+            let token = String::from_utf8_lossy(tokenizer.token_bytes(event.id).unwrap_or_default());
+            self.reasoning.push_control(&token, &mut event.segments);
+        }
+        self.reasoning.push(&event.text, &mut event.segments);
         self.output.take(&event.text);
         self.n_taken += 1;
         self.stats.tokens += 1;

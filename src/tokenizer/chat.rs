@@ -3,21 +3,35 @@
 //! A template writes control tokens and messages into one text. If a message contains the letters `<|im_end|>`, that
 //! text cannot be told from a real end of turn. So before rendering, every control token's text inside a message is
 //! broken by a mark (a Unicode noncharacter that occurs nowhere in the conversation); the rendered text is split at the
-//! control tokens that are left, the marks are taken out, and what lies between is encoded as plain text.
+//! control tokens that are left, the marks are taken out, and what lies between is encoded as plain text. The same is done to
+//! every other text that the app hands over (names, tool calls, tools, documents, variables), and to a text that ends with the
+//! beginning of a control token, which the next one could complete.
 
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use thiserror::Error;
+
+use super::date::ChatDate;
 use super::pipeline::Piece;
 use super::{TEXT_BYTES_MAX, Tokenizer, TokenizerError};
 use crate::token::TokenId;
 
 /// Who speaks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum Role {
     /// Instructions to the model.
     System,
+    /// Instructions by the app's developer, where a model tells them from the system's; templates that do not get them as
+    /// [`Role::System`].
+    Developer,
     /// The person.
     User,
     /// The model.
     Assistant,
+    /// The result of a tool call.
+    Tool,
 }
 
 impl Role {
@@ -25,25 +39,236 @@ impl Role {
     pub fn name(self) -> &'static str {
         match self {
             Self::System => "system",
+            Self::Developer => "developer",
             Self::User => "user",
             Self::Assistant => "assistant",
+            Self::Tool => "tool",
         }
     }
 }
 
-/// One turn of a conversation.
+/// One turn of a conversation. Templates see the fields that are set, under their names here.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Message {
     /// Who speaks.
     pub role: Role,
     /// What they say.
     pub content: String,
+    /// The model's reasoning before its answer. Templates decide which turns show it.
+    pub reasoning_content: Option<String>,
+    /// The tools that the model calls, in the form that the model's template expects: most often `{"type": "function",
+    /// "function": {"name": …, "arguments": {…}}}`.
+    pub tool_calls: Vec<Value>,
+    /// The call that a message of [`Role::Tool`] answers.
+    pub tool_call_id: Option<String>,
+    /// The tool's or the speaker's name.
+    pub name: Option<String>,
 }
 
 impl Message {
     /// A message.
     pub fn new(role: Role, content: impl Into<String>) -> Self {
-        Self { role, content: content.into() }
+        Self {
+            role,
+            content: content.into(),
+            reasoning_content: None,
+            tool_calls: Vec::new(),
+            tool_call_id: None,
+            name: None,
+        }
+    }
+
+    /// With the model's reasoning before its answer.
+    pub fn with_reasoning_content(mut self, reasoning: impl Into<String>) -> Self {
+        self.reasoning_content = Some(reasoning.into());
+        self
+    }
+
+    /// With the tools that the model calls.
+    pub fn with_tool_calls(mut self, tool_calls: Vec<Value>) -> Self {
+        self.tool_calls = tool_calls;
+        self
+    }
+
+    /// With the id of the call that the message answers.
+    pub fn with_tool_call_id(mut self, id: impl Into<String>) -> Self {
+        self.tool_call_id = Some(id.into());
+        self
+    }
+
+    /// With a name.
+    pub fn with_name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Calls `see` with every text of the message, keys of tool calls included.
+    pub(super) fn each_text(&self, see: &mut dyn FnMut(&str)) {
+        see(&self.content);
+        [&self.reasoning_content, &self.tool_call_id, &self.name]
+            .into_iter()
+            .flatten()
+            .for_each(|text| see(text));
+        self.tool_calls.iter().for_each(|call| each_json_text(call, see));
+    }
+
+    fn map_texts(&self, map: &dyn Fn(&str) -> String) -> Self {
+        let optional = |text: &Option<String>| text.as_deref().map(map);
+        Self {
+            role: self.role,
+            content: map(&self.content),
+            reasoning_content: optional(&self.reasoning_content),
+            tool_calls: self.tool_calls.iter().map(|call| map_json_texts(call, map)).collect(),
+            tool_call_id: optional(&self.tool_call_id),
+            name: optional(&self.name),
+        }
+    }
+}
+
+/// What a chat template is given beside the conversation.
+#[derive(Clone, PartialEq, Debug, Default)]
+#[non_exhaustive]
+pub struct ChatOptions {
+    enable_thinking: Option<bool>,
+    tools: Vec<Value>,
+    documents: Vec<Value>,
+    variables: BTreeMap<String, Value>,
+    date: Option<ChatDate>,
+}
+
+/// A variable's name that [`ChatOptions::with_variable`] does not take.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("the template variable `{name}` is reserved")]
+pub struct ReservedVariable {
+    /// The name.
+    pub name: String,
+}
+
+/// Names that templates find defined otherwise.
+const RESERVED: [&str; 16] = [
+    "messages",
+    "tools",
+    "documents",
+    "enable_thinking",
+    "add_generation_prompt",
+    "bos_token",
+    "eos_token",
+    "raise_exception",
+    "strftime_now",
+    "range",
+    "namespace",
+    "dict",
+    "loop",
+    "caller",
+    "self",
+    "super",
+];
+
+impl ChatOptions {
+    /// Says to the template whether the model is to reason before it answers (`enable_thinking`). Undefined unless set.
+    pub fn with_enable_thinking(mut self, enable: bool) -> Self {
+        self.enable_thinking = Some(enable);
+        self
+    }
+
+    /// The tools that the model may call (`tools`), most often JSON schemas of functions; `none` unless set.
+    pub fn with_tools(mut self, tools: Vec<Value>) -> Self {
+        self.tools = tools;
+        self
+    }
+
+    /// Documents to answer from (`documents`), for templates that have a form for them; `none` unless set.
+    pub fn with_documents(mut self, documents: Vec<Value>) -> Self {
+        self.documents = documents;
+        self
+    }
+
+    /// A further variable of the template. `date_string` may be given too, in place of the date's own form.
+    ///
+    /// # Errors
+    /// [`ReservedVariable`]: templates find the name defined otherwise; the options are lost.
+    pub fn with_variable(mut self, name: impl Into<String>, value: Value) -> Result<Self, ReservedVariable> {
+        let name = name.into();
+        if RESERVED.contains(&name.as_str()) {
+            return Err(ReservedVariable { name });
+        }
+        self.variables.insert(name, value);
+        Ok(self)
+    }
+
+    /// The date that `strftime_now` writes and `date_string` (`26 Jul 2024`) holds, for prompts that can be repeated. Unless set,
+    /// it is the system clock's date in UTC, taken once in a session.
+    pub fn with_date(mut self, date: ChatDate) -> Self {
+        self.date = Some(date);
+        self
+    }
+
+    /// What [`ChatOptions::with_enable_thinking`] set.
+    pub fn enable_thinking(&self) -> Option<bool> {
+        self.enable_thinking
+    }
+
+    /// What [`ChatOptions::with_tools`] set.
+    pub fn tools(&self) -> &[Value] {
+        &self.tools
+    }
+
+    /// What [`ChatOptions::with_documents`] set.
+    pub fn documents(&self) -> &[Value] {
+        &self.documents
+    }
+
+    /// What [`ChatOptions::with_variable`] set.
+    pub fn variables(&self) -> &BTreeMap<String, Value> {
+        &self.variables
+    }
+
+    /// What [`ChatOptions::with_date`] set.
+    pub fn date(&self) -> Option<ChatDate> {
+        self.date
+    }
+
+    /// Calls `see` with every text, keys included.
+    pub(super) fn each_text(&self, see: &mut dyn FnMut(&str)) {
+        self.tools.iter().chain(&self.documents).for_each(|value| each_json_text(value, see));
+        self.variables.values().for_each(|value| each_json_text(value, see));
+    }
+
+    fn map_texts(&self, map: &dyn Fn(&str) -> String) -> Self {
+        let all = |values: &[Value]| values.iter().map(|value| map_json_texts(value, map)).collect();
+        let variables = self.variables.iter();
+        Self {
+            enable_thinking: self.enable_thinking,
+            tools: all(&self.tools),
+            documents: all(&self.documents),
+            variables: variables.map(|(name, value)| (name.clone(), map_json_texts(value, map))).collect(),
+            date: self.date,
+        }
+    }
+}
+
+fn each_json_text(value: &Value, see: &mut dyn FnMut(&str)) {
+    match value {
+        Value::String(text) => see(text),
+        Value::Array(items) => items.iter().for_each(|item| each_json_text(item, see)),
+        Value::Object(entries) => entries.iter().for_each(|(key, value)| {
+            see(key);
+            each_json_text(value, see);
+        }),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+fn map_json_texts(value: &Value, map: &dyn Fn(&str) -> String) -> Value {
+    match value {
+        Value::String(text) => Value::String(map(text)),
+        Value::Array(items) => Value::Array(items.iter().map(|item| map_json_texts(item, map)).collect()),
+        Value::Object(entries) => {
+            let entries = entries.iter();
+            Value::Object(entries.map(|(key, value)| (map(key), map_json_texts(value, map))).collect())
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
     }
 }
 
@@ -52,14 +277,16 @@ const MARKS: std::ops::RangeInclusive<char> = '\u{FDD0}'..='\u{FDEF}';
 
 impl Tokenizer {
     /// Renders a conversation with the model's chat template and encodes it. Control tokens come from the template
-    /// alone: their texts inside a message are encoded as letters.
+    /// alone: their texts inside a message, or inside anything that the options hold, are encoded as letters.
     ///
     /// # Errors
-    /// [`TokenizerError::NoChatTemplate`], [`TokenizerError::Template`], [`TokenizerError::TextTooLong`], and what
+    /// [`TokenizerError::NoChatTemplate`]; [`TokenizerError::Template`], for a template that could not be parsed
+    /// ([`TemplateError::Syntax`](super::TemplateError::Syntax)) as for one that fails; [`TokenizerError::TextTooLong`], and what
     /// [`Tokenizer::encode`] returns.
     pub fn encode_chat(
         &self,
         messages: &[Message],
+        options: &ChatOptions,
         add_generation_prompt: bool,
     ) -> Result<Vec<TokenId>, TokenizerError> {
         let template = match &self.template {
@@ -67,20 +294,27 @@ impl Tokenizer {
             Some(Err(e)) => return Err(e.clone().into()),
             Some(Ok(template)) => template,
         };
-        let total: usize = messages.iter().map(|m| m.content.len()).sum();
+        let mut total = 0;
+        let mut used = [false; 32];
+        let mut see = |text: &str| {
+            total += text.len();
+            let marks = text.chars().filter(|c| MARKS.contains(c));
+            marks.for_each(|c| used[(u32::from(c) - u32::from(*MARKS.start())) as usize] = true);
+        };
+        messages.iter().for_each(|message| message.each_text(&mut see));
+        options.each_text(&mut see);
         if total > TEXT_BYTES_MAX {
             return Err(TokenizerError::TextTooLong { len: total, limit: TEXT_BYTES_MAX });
         }
-        let Some(mark) = MARKS.clone().find(|&mark| !messages.iter().any(|m| m.content.contains(mark)))
-        else {
+        let Some(mark) = MARKS.zip(used).find_map(|(mark, is_used)| (!is_used).then_some(mark)) else {
             let reason = "a message uses every Unicode noncharacter from U+FDD0 to U+FDEF".to_owned();
             return Err(TokenizerError::Library { file: self.pipeline.file().to_owned(), reason });
         };
-        let marked: Vec<Message> = messages
-            .iter()
-            .map(|m| Message { role: m.role, content: self.break_control_tokens(&m.content, mark) })
-            .collect();
-        let text = template.render(&marked, add_generation_prompt, &self.special_texts)?;
+        let break_controls = |text: &str| self.break_control_tokens(text, mark);
+        let marked: Vec<Message> =
+            messages.iter().map(|message| message.map_texts(&break_controls)).collect();
+        let options = options.map_texts(&break_controls);
+        let text = template.render(&marked, &options, add_generation_prompt, &self.special_texts)?;
         if text.len() > TEXT_BYTES_MAX {
             return Err(TokenizerError::TextTooLong { len: text.len(), limit: TEXT_BYTES_MAX });
         }
@@ -100,7 +334,7 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// Puts the mark after the first character of every control token's text.
+    /// Puts the mark after the first character of every control token's text, and of a control token's beginning at the end.
     fn break_control_tokens(&self, text: &str, mark: char) -> String {
         let mut out = String::with_capacity(text.len());
         let mut rest = text;
@@ -108,7 +342,8 @@ impl Tokenizer {
         while let Some(c) = rest.chars().next() {
             out.push(c);
             let may_start = self.control_starts.contains(&c);
-            if may_start && self.controls.iter().any(|control| rest.starts_with(control.as_str())) {
+            let begins = |control: &String| rest.starts_with(control.as_str()) || control.starts_with(rest);
+            if may_start && self.controls.iter().any(begins) {
                 out.push(mark);
             }
             rest = &rest[c.len_utf8()..];

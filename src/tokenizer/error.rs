@@ -99,6 +99,19 @@ pub enum TokenizerError {
         /// As it stands there.
         merge: String,
     },
+    /// The merges that scored pieces imply (every split of a piece into two pieces) would take more memory than the file
+    /// warrants.
+    #[error(
+        "{file}: the merges made from `tokenizer.ggml.scores` take over {bytes} bytes, the limit for a vocabulary of this size is {limit}"
+    )]
+    MergesTooLarge {
+        /// The file.
+        file: String,
+        /// Bytes counted when the limit was passed.
+        bytes: u64,
+        /// The limit, in bytes.
+        limit: u64,
+    },
     /// A byte of ordinary text that no token stands for: text with it could not be encoded.
     #[error("{file}: no token stands for byte {byte:#04x}")]
     MissingByte {

@@ -109,7 +109,11 @@ fn sentence_piece(
         .iter()
         .map(|(text, id)| (text.as_str(), scores.get(*id as usize).copied().unwrap_or(0.0)))
         .collect();
-    let merges = spm::merges(&pieces);
+    let merges = spm::merges(&pieces).map_err(|e| TokenizerError::MergesTooLarge {
+        file: keys.file(),
+        bytes: e.bytes,
+        limit: e.limit,
+    })?;
     if merges.len() > MERGES_MAX {
         return Err(keys.over_limit("merges made from scores", merges.len(), MERGES_MAX));
     }

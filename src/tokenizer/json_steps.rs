@@ -11,6 +11,9 @@ const STEP_DEPTH_MAX: usize = 4;
 const STEPS_MAX: usize = 64;
 /// Longest pattern accepted in a step, in bytes.
 const PATTERN_BYTES_MAX: usize = 16 << 10;
+/// Most that the replacements of all steps together may lengthen a text: the product of what each writes for one byte. (A
+/// space that becomes `▁` counts 3.) Without a limit, 30 steps that each double a letter fill the memory.
+pub const GROWTH_MAX: usize = 16;
 
 const NORMALIZERS: [&str; 10] =
     ["Sequence", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Prepend", "Replace", "Strip", "StripAccents"];
@@ -18,13 +21,19 @@ const PRE_TOKENIZERS: [&str; 8] =
     ["Sequence", "ByteLevel", "Split", "Digits", "Metaspace", "Punctuation", "Whitespace", "WhitespaceSplit"];
 
 /// What the steps of a tokenizer are made of.
-#[derive(Default)]
 pub(super) struct Steps {
     count: usize,
+    growth: usize,
     /// Bytes become letters of the byte-level alphabet.
     pub(super) byte_level: bool,
     /// Spaces become `▁`.
     pub(super) metaspace: bool,
+}
+
+impl Default for Steps {
+    fn default() -> Self {
+        Self { count: 0, growth: 1, byte_level: false, metaspace: false }
+    }
 }
 
 impl Steps {
@@ -78,6 +87,10 @@ impl Steps {
         if pattern > PATTERN_BYTES_MAX {
             return Err(over_limit("bytes of a pattern", pattern, PATTERN_BYTES_MAX));
         }
+        self.growth = self.growth.saturating_mul(growth(step));
+        if self.growth > GROWTH_MAX {
+            return Err(over_limit("growth of a text by replacements", self.growth, GROWTH_MAX));
+        }
         self.byte_level |= kind == "ByteLevel";
         let writes_metaspace =
             |key: &str| step.get(key).and_then(Value::as_str).is_some_and(|s| s.contains('\u{2581}'));
@@ -91,6 +104,17 @@ impl Steps {
         }
         Ok(())
     }
+}
+
+/// Bytes that a step writes for one byte of text, at most. (Of a text that it puts in front once, all count.)
+fn growth(step: &Value) -> usize {
+    let len_of = |key: &str| step.get(key).and_then(Value::as_str).map_or(0, str::len);
+    let replaced = match step.get("pattern").and_then(|pattern| pattern.get("String")?.as_str()) {
+        Some(pattern) if !pattern.is_empty() => len_of("content").div_ceil(pattern.len()),
+        // An expression may match one letter, or nothing at all.
+        _ => len_of("content"),
+    };
+    replaced.max(len_of("prepend")).max(len_of("replacement")).max(1)
 }
 
 /// The token that a template post-processor puts first, if it is a special one.

@@ -1,13 +1,16 @@
 //! Text to tokens and back, and chat templates.
 
 mod chat;
+mod date;
 mod error;
 mod gguf;
 mod hf;
+mod jinja;
 mod json;
 mod json_steps;
 mod pipeline;
 mod pre;
+mod reasoning;
 mod spm;
 mod template;
 mod utf8;
@@ -21,12 +24,16 @@ use crate::token::TokenId;
 use pipeline::{Pipeline, PipelineParts};
 use vocab::{Scheme, TokenKind, Vocab};
 
-pub use chat::{Message, Role};
+pub use chat::{ChatOptions, Message, ReservedVariable, Role};
+pub use date::ChatDate;
 pub use error::TokenizerError;
 pub(crate) use hf::FOLDER_FILES;
+pub use json_steps::GROWTH_MAX;
 pub use pipeline::MERGES_MAX;
+pub use reasoning::{ReasoningMarkers, ReasoningSplitter, TextKind};
 pub use template::{
-    ChatTemplate, SpecialTexts, TEMPLATE_BYTES_MAX, TEMPLATE_FUEL, TEMPLATE_OUTPUT_BYTES_MAX, TemplateError,
+    ChatTemplate, SpecialTexts, TEMPLATE_BYTES_MAX, TEMPLATE_FUEL, TEMPLATE_MEMORY_BYTES_MAX,
+    TEMPLATE_MEMORY_MULTIPLE, TEMPLATE_OUTPUT_BYTES_MAX, TemplateError,
 };
 pub use utf8::Utf8Stream;
 pub use vocab::{ID_GAPS_MAX, TOKEN_BYTES_MAX};
@@ -36,6 +43,16 @@ pub use vocab::{ID_GAPS_MAX, TOKEN_BYTES_MAX};
 pub const TEXT_BYTES_MAX: usize = 4 << 20;
 /// Most control and user-defined tokens accepted.
 pub const ADDED_TOKENS_MAX: usize = 1 << 16;
+/// Longest control or user-defined token accepted, in bytes (published: about 90, a run of spaces or newlines). The automaton
+/// that finds them takes about 70 bytes a byte of them (measured).
+pub const ADDED_TOKEN_BYTES_MAX: usize = 1 << 10;
+/// Most bytes accepted in all control and user-defined tokens together: building the automaton takes about 3 µs a byte
+/// (measured on tokens of 1000 bytes).
+pub const ADDED_TOKENS_BYTES_MAX: usize = 1 << 20;
+/// Memory that a tokenizer takes while it is built, as a multiple of its files' bytes, beyond [`FILE_MEMORY_SLACK`].
+pub const FILE_MEMORY_MULTIPLE: usize = 64;
+/// Memory that a tokenizer takes while it is built, in bytes, however small its files are.
+pub const FILE_MEMORY_SLACK: usize = 64 << 20;
 
 /// Tokens that end a turn or a text in published models, whether or not the file lists them as such.
 const END_TOKENS: [&str; 5] = ["<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>"];
@@ -50,6 +67,9 @@ pub enum SpecialTokens {
 }
 
 /// A model's tokenizer: immutable, shared by threads.
+///
+/// Building one from files of n bytes takes at most [`FILE_MEMORY_MULTIPLE`] × n + [`FILE_MEMORY_SLACK`] bytes of memory, whatever
+/// the files hold; a vocabulary that would need more is refused before the memory is allocated.
 ///
 /// Holds the vocabulary three times (texts to ids in the encoder and here, bytes of all tokens): about 30 MB for
 /// 150 000 tokens. The encoder keeps a cache of up to 10 000 short pieces per thread.
@@ -67,6 +87,7 @@ pub struct Tokenizer {
     controls: Vec<String>,
     control_starts: Vec<char>,
     template: Option<Result<ChatTemplate, TemplateError>>,
+    reasoning: Option<ReasoningMarkers>,
     fingerprint: u64,
 }
 
@@ -106,6 +127,16 @@ impl Tokenizer {
 
     fn build(spec: Spec) -> Result<Self, TokenizerError> {
         let file = spec.parts.file.clone();
+        if let Some(token) = spec.parts.added.iter().find(|token| token.content.len() > ADDED_TOKEN_BYTES_MAX)
+        {
+            let (value, limit) = (token.content.len(), ADDED_TOKEN_BYTES_MAX);
+            return Err(TokenizerError::OverLimit { file, field: "bytes of an added token", value, limit });
+        }
+        let added_bytes: usize = spec.parts.added.iter().map(|token| token.content.len()).sum();
+        if added_bytes > ADDED_TOKENS_BYTES_MAX {
+            let (value, limit) = (added_bytes, ADDED_TOKENS_BYTES_MAX);
+            return Err(TokenizerError::OverLimit { file, field: "bytes of all added tokens", value, limit });
+        }
         let vocab = Vocab::new(&file, spec.scheme, spec.tokens)?;
         let missing_bytes =
             vocab::missing_bytes(spec.scheme, spec.parts.options.byte_fallback, &spec.parts.ordinary)
@@ -130,6 +161,7 @@ impl Tokenizer {
             String::from_utf8_lossy(bytes).into_owned()
         };
         let special_texts = SpecialTexts { bos: text_of(spec.bos), eos: text_of(eos.first().copied()) };
+        let reasoning = ReasoningMarkers::find(|text| vocab.id(text).is_some(), spec.template.as_deref());
         let fingerprint = vocab.fingerprint();
         let mut control_starts: Vec<char> = controls.iter().filter_map(|text| text.chars().next()).collect();
         control_starts.sort_unstable();
@@ -147,6 +179,7 @@ impl Tokenizer {
             controls,
             control_starts,
             template: spec.template.map(ChatTemplate::new),
+            reasoning,
             fingerprint,
         })
     }
@@ -210,6 +243,20 @@ impl Tokenizer {
         }
     }
 
+    /// An answer's text as a turn of a conversation: without its first space, where encoding a turn puts one before it.
+    ///
+    /// A llama-style sentence-piece tokenizer writes a space before every text, also before one that follows a control token. A model
+    /// that answers there begins with that space, and kept in the turn it would be doubled when the conversation is encoded again.
+    ///
+    /// # Errors
+    /// What [`Tokenizer::encode`] returns.
+    pub fn answer_text<'a>(&self, text: &'a str) -> Result<&'a str, TokenizerError> {
+        let Some(rest) = text.strip_prefix(' ').filter(|_| self.strips_first_space) else { return Ok(text) };
+        // `Metaspace` may put the space before the first text alone.
+        let is_put_inside = self.pipeline.encode_as_text_inside("a")? == self.pipeline.encode_as_text("a")?;
+        Ok(if is_put_inside { rest } else { text })
+    }
+
     /// The token that begins a text, where there is one.
     pub fn bos(&self) -> Option<TokenId> {
         self.bos
@@ -230,12 +277,14 @@ impl Tokenizer {
         &self.special_texts
     }
 
-    /// The model's chat template; `None` where it has none or where the template does not compile.
+    /// The model's chat template; `None` where it has none, and where [`Tokenizer::chat_template_error`] says why it cannot be
+    /// parsed.
     pub fn chat_template(&self) -> Option<&ChatTemplate> {
         self.template.as_ref()?.as_ref().ok()
     }
 
-    /// Why the model's chat template does not compile.
+    /// Why the model's chat template cannot be parsed, with the line; `None` where the model has none or where it can be. The
+    /// tokenizer encodes plain text all the same, and [`Tokenizer::encode_chat`] returns this error.
     pub fn chat_template_error(&self) -> Option<&TemplateError> {
         self.template.as_ref()?.as_ref().err()
     }

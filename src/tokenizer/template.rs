@@ -1,42 +1,33 @@
-//! Chat templates: the Jinja programs that come with checkpoints, run with bounded work and bounded output.
+//! Chat templates: the Jinja programs that come with checkpoints, run with bounded work, memory and output.
 //!
-//! A template comes with a model file, so it is outside data. It sees the conversation and nothing else (no files, no
-//! environment, no clock), its work is counted (`fuel`), its output is cut off at a limit, and it runs on a thread of its
-//! own whose stack is deep enough for the most deeply nested value that so much work can build. What is *not* bounded is
-//! the memory of strings inside a template: one that doubles a string forty times runs out of memory. The library bounds
-//! repetition (`*`), but joining (`~`, `+`) is an instruction of its own, neither a filter nor a function that could be
-//! replaced, and it takes one unit of fuel whatever it makes, so there is no place to stop it.
+//! A template comes with a model file, so it is outside data. It sees the conversation and the options that go with it, and
+//! nothing else: no files, no environment, of the clock only a date that can be set. [`jinja`](super::jinja) bounds its steps and
+//! the bytes of all values that it makes.
 
-use std::io;
-
-use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Value};
-use minijinja::{Environment, Error, ErrorKind, context};
-use serde::Serialize;
 use thiserror::Error as ThisError;
 
-use super::Message;
+use super::chat::{ChatOptions, Message, Role};
+use super::date::ChatDate;
+use super::jinja::{self, Bounds, ErrorKind, Value};
 
-/// Longest template source accepted (published: about 10 kB).
-pub const TEMPLATE_BYTES_MAX: usize = 1 << 20;
-/// Instructions a template may run. A message takes about 65 in a template like Qwen3's (measured), so this is enough for
-/// a conversation of some 15 000 messages.
-pub const TEMPLATE_FUEL: u64 = 1_000_000;
+/// Longest template source accepted (published: about 30 kB).
+pub const TEMPLATE_BYTES_MAX: usize = 256 << 10;
+/// Steps that a template may run: evaluated parts of expressions, statements, 64 bytes read or written. A message takes about
+/// 75 in a template like Qwen3's (measured), so this is enough for a conversation of some 50 000 messages.
+pub const TEMPLATE_FUEL: u64 = 4_000_000;
+/// Bytes that the values of one rendering may take together, of a short conversation, beside the output. Nothing is paid back
+/// when a value is dropped, so this bounds the memory at any time.
+pub const TEMPLATE_MEMORY_BYTES_MAX: u64 = 24 << 20;
+/// Bytes that the values may take for each byte of the conversation and its options, beyond [`TEMPLATE_MEMORY_BYTES_MAX`].
+/// A template like Qwen3's takes 1 for each byte, and 575 for each message (measured); one that cuts and joins every text anew at
+/// each step takes several.
+pub const TEMPLATE_MEMORY_MULTIPLE: u64 = 16;
 /// Longest output of a template.
 pub const TEMPLATE_OUTPUT_BYTES_MAX: usize = 2 * super::TEXT_BYTES_MAX;
 
-/// The date that `strftime_now` gives, whatever the day: a prompt is a function of its conversation, so equal input
-/// gives equal output tomorrow. It is the day that Llama 3's own template falls back to. An application that wants the
-/// model to know the date says it in a message.
-const DATE: Date = Date { year: 2024, month: 7, day: 26, weekday: 5 };
-
 const NAME: &str = "chat_template";
 
-/// A value nested once per six instructions is dropped by recursion, at under 100 bytes of stack a level (measured: two
-/// megabytes hold 20 000 levels but not 100 000). The stack is reserved, not used.
-const STACK_BYTES: usize = 64 << 20;
-
-/// Why a template could not be compiled or rendered.
+/// Why a template could not be parsed or rendered.
 #[derive(Debug, Clone, PartialEq, Eq, ThisError)]
 #[non_exhaustive]
 pub enum TemplateError {
@@ -50,12 +41,12 @@ pub enum TemplateError {
         /// The limit.
         limit: usize,
     },
-    /// The source is no valid template.
+    /// The source is no valid template, is nested too deeply, or uses a construct that is not supported.
     #[error("{name}, line {line}: {reason}")]
     Syntax {
         /// The template.
         name: String,
-        /// The line.
+        /// The line, from 1.
         line: usize,
         /// What is wrong there.
         reason: String,
@@ -65,7 +56,7 @@ pub enum TemplateError {
     Render {
         /// The template.
         name: String,
-        /// The line.
+        /// The line, from 1.
         line: usize,
         /// What went wrong there.
         reason: String,
@@ -75,30 +66,30 @@ pub enum TemplateError {
     Raised {
         /// The template.
         name: String,
-        /// The line.
+        /// The line, from 1.
         line: usize,
         /// The template's own words.
         reason: String,
     },
-    /// The template ran more than [`TEMPLATE_FUEL`] instructions.
-    #[error("{name}, line {line}: stopped after {limit} instructions")]
+    /// The template ran more than [`TEMPLATE_FUEL`] steps.
+    #[error("{name}, line {line}: stopped after {limit} steps")]
     OutOfFuel {
         /// The template.
         name: String,
-        /// The line.
+        /// The line, from 1.
         line: usize,
         /// The limit.
         limit: u64,
     },
-    /// The template library panicked, or no thread could be had for it.
-    ///
-    /// The process's panic hook has run by then: by default it prints the panic to standard error.
-    #[error("{name}: the template library failed: {reason}")]
-    Failed {
+    /// The template's values took more than [`TEMPLATE_MEMORY_BYTES_MAX`] and [`TEMPLATE_MEMORY_MULTIPLE`] times the conversation.
+    #[error("{name}, line {line}: stopped after making {limit} bytes of values")]
+    OutOfMemory {
         /// The template.
         name: String,
-        /// The panic's message.
-        reason: String,
+        /// The line, from 1.
+        line: usize,
+        /// The limit, in bytes.
+        limit: u64,
     },
     /// The template wrote more than [`TEMPLATE_OUTPUT_BYTES_MAX`].
     #[error("{name}: the output is over the limit of {limit} bytes")]
@@ -119,16 +110,17 @@ pub struct SpecialTexts {
     pub eos: String,
 }
 
-/// A compiled chat template; immutable, shared by threads.
+/// A parsed chat template; immutable, shared by threads.
 #[derive(Debug)]
 pub struct ChatTemplate {
-    environment: Environment<'static>,
+    template: jinja::Template,
     source: String,
+    knows_developer: bool,
 }
 
 impl ChatTemplate {
-    /// Compiles a template as Hugging Face does: blocks are trimmed, Python's string methods and `tojson` work, and
-    /// `raise_exception` and `strftime_now` (of a fixed date, 26 July 2024) exist.
+    /// Parses a template as Hugging Face does: blocks are trimmed, Python's string methods and `tojson` work, `{% generation %}`
+    /// blocks are written like any others, and `raise_exception` and `strftime_now` exist.
     ///
     /// # Errors
     /// [`TemplateError::TooLong`], [`TemplateError::Syntax`].
@@ -137,21 +129,9 @@ impl ChatTemplate {
             let (len, limit) = (source.len(), TEMPLATE_BYTES_MAX);
             return Err(TemplateError::TooLong { name: NAME.to_owned(), len, limit });
         }
-        isolated(|| Self::compile(source))
-    }
-
-    fn compile(source: String) -> Result<Self, TemplateError> {
-        let mut environment = Environment::new();
-        let mut syntax = SyntaxConfig::builder();
-        let syntax = syntax.trim_blocks(true).lstrip_blocks(true).build();
-        environment.set_syntax(syntax.map_err(|e| syntax_error(&e))?);
-        environment.set_fuel(Some(TEMPLATE_FUEL));
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        environment.add_function("raise_exception", raise_exception);
-        environment.add_function("strftime_now", |format: &str| DATE.format(format));
-        environment.add_filter("tojson", tojson);
-        environment.add_template_owned(NAME, source.clone()).map_err(|e| syntax_error(&e))?;
-        Ok(Self { environment, source })
+        let template = jinja::parse(&source).map_err(|e| template_error(*e, 0))?;
+        let knows_developer = source.contains(Role::Developer.name());
+        Ok(Self { template, source, knows_developer })
     }
 
     /// The template's source.
@@ -161,6 +141,8 @@ impl ChatTemplate {
 
     /// Renders a conversation; with `add_generation_prompt` the text ends where the model is to answer.
     ///
+    /// A template that does not contain the word `developer` gets such messages with the role `system`.
+    ///
     /// Encode the result with [`super::Tokenizer::encode_chat`]'s care: a message may spell control tokens.
     ///
     /// # Errors
@@ -168,206 +150,93 @@ impl ChatTemplate {
     pub fn render(
         &self,
         messages: &[Message],
+        options: &ChatOptions,
         add_generation_prompt: bool,
         special: &SpecialTexts,
     ) -> Result<String, TemplateError> {
-        isolated(|| self.run(messages, add_generation_prompt, special))
+        let mut input_bytes = 0;
+        messages.iter().for_each(|message| message.each_text(&mut |text| input_bytes += text.len()));
+        options.each_text(&mut |text| input_bytes += text.len());
+        let multiple = TEMPLATE_MEMORY_MULTIPLE.saturating_mul(input_bytes as u64);
+        let bounds = Bounds {
+            fuel: TEMPLATE_FUEL,
+            bytes: TEMPLATE_MEMORY_BYTES_MAX.saturating_add(multiple),
+            output: TEMPLATE_OUTPUT_BYTES_MAX,
+        };
+        let error = |e| template_error(e, bounds.bytes);
+        let at_start = |kind| error(jinja::Error { line: 1, kind });
+        let date = options.date().unwrap_or_else(ChatDate::now);
+        let mut variables = self.variables(messages, options).map_err(at_start)?;
+        variables.extend([
+            ("add_generation_prompt", Value::Bool(add_generation_prompt)),
+            ("bos_token", Value::text(special.bos.as_str())),
+            ("eos_token", Value::text(special.eos.as_str())),
+        ]);
+        if !options.variables().contains_key("date_string") {
+            variables.push(("date_string", Value::text(date.format("%d %b %Y"))));
+        }
+        jinja::render(&self.template, variables, &|format| date.format(format), &bounds)
+            .map_err(|e| error(*e))
     }
 
-    fn run(
+    fn variables<'o>(
         &self,
         messages: &[Message],
-        add_generation_prompt: bool,
-        special: &SpecialTexts,
-    ) -> Result<String, TemplateError> {
-        let messages: Vec<Value> =
-            messages.iter().map(|m| context! { role => m.role.name(), content => &m.content }).collect();
-        let context = context! {
-            messages,
-            add_generation_prompt,
-            bos_token => &special.bos,
-            eos_token => &special.eos,
-            tools => (),
-            documents => (),
+        options: &'o ChatOptions,
+    ) -> Result<Vec<(&'o str, Value)>, ErrorKind> {
+        let list = |values: &[serde_json::Value]| match values {
+            [] => Ok(Value::None),
+            values => Value::list(values.iter().map(Value::from_json).collect::<Result<_, _>>()?),
         };
-        let mut out = LimitedOutput { bytes: Vec::new(), is_over: false };
-        let result = self.environment.get_template(NAME).and_then(|template| {
-            template.render_captured_to(context, &mut out)?;
-            Ok(())
-        });
-        if out.is_over {
-            return Err(TemplateError::OutputTooLong {
-                name: NAME.to_owned(),
-                limit: TEMPLATE_OUTPUT_BYTES_MAX,
-            });
-        }
-        result.map_err(|e| render_error(&e))?;
-        // A template writes strings, so the output is UTF-8; lossy conversion costs nothing then.
-        Ok(String::from_utf8(out.bytes)
-            .unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
-    }
-}
-
-/// Runs library code on a thread with a deep stack; a panic becomes an error. (Not with `panic = "abort"`.)
-fn isolated<T: Send>(run: impl FnOnce() -> Result<T, TemplateError> + Send) -> Result<T, TemplateError> {
-    let failed = |reason: String| TemplateError::Failed { name: NAME.to_owned(), reason };
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().name(NAME.to_owned()).stack_size(STACK_BYTES);
-        let thread = thread.spawn_scoped(scope, run).map_err(|e| failed(format!("no thread: {e}")))?;
-        thread.join().unwrap_or_else(|panic| Err(failed(super::pipeline::panic_message(&*panic))))
-    })
-}
-
-fn syntax_error(error: &Error) -> TemplateError {
-    TemplateError::Syntax { name: NAME.to_owned(), line: error.line().unwrap_or(0), reason: reason(error) }
-}
-
-fn render_error(error: &Error) -> TemplateError {
-    let (name, line) = (NAME.to_owned(), error.line().unwrap_or(0));
-    match error.kind() {
-        ErrorKind::OutOfFuel => TemplateError::OutOfFuel { name, line, limit: TEMPLATE_FUEL },
-        _ => match error.detail().and_then(|detail| detail.strip_prefix(RAISED)) {
-            Some(reason) => TemplateError::Raised { name, line, reason: reason.to_owned() },
-            None => TemplateError::Render { name, line, reason: reason(error) },
-        },
-    }
-}
-
-fn reason(error: &Error) -> String {
-    match error.detail() {
-        Some(detail) => format!("{}: {detail}", error.kind()),
-        None => error.kind().to_string(),
-    }
-}
-
-/// Marks the errors that a template raises itself.
-const RAISED: &str = "raise_exception: ";
-
-fn raise_exception(message: &str) -> Result<Value, Error> {
-    Err(Error::new(ErrorKind::InvalidOperation, format!("{RAISED}{message}")))
-}
-
-/// `json.dumps` with `ensure_ascii=False`, as Hugging Face's own filter: spaces after `,` and `:`, nothing escaped for
-/// HTML.
-fn tojson(value: &Value, kwargs: Kwargs) -> Result<Value, Error> {
-    let indent: Option<usize> = kwargs.get("indent")?;
-    for ignored in ["ensure_ascii", "sort_keys", "separators"] {
-        kwargs.get::<Option<Value>>(ignored)?;
-    }
-    kwargs.assert_all_used()?;
-    let bad = |e: serde_json::Error| Error::new(ErrorKind::BadSerialization, e.to_string());
-    let mut out = Vec::new();
-    match indent {
-        None => {
-            value.serialize(&mut serde_json::Serializer::with_formatter(&mut out, PythonJson)).map_err(bad)?
-        }
-        Some(indent) => {
-            let spaces = " ".repeat(indent.min(16));
-            let formatter = serde_json::ser::PrettyFormatter::with_indent(spaces.as_bytes());
-            value.serialize(&mut serde_json::Serializer::with_formatter(&mut out, formatter)).map_err(bad)?;
-        }
-    }
-    Ok(Value::from_safe_string(String::from_utf8_lossy(&out).into_owned()))
-}
-
-/// Python's separators.
-struct PythonJson;
-
-impl serde_json::ser::Formatter for PythonJson {
-    fn begin_array_value<W: ?Sized + io::Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { out.write_all(b", ") }
-    }
-
-    fn begin_object_key<W: ?Sized + io::Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { out.write_all(b", ") }
-    }
-
-    fn begin_object_value<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
-        out.write_all(b": ")
-    }
-}
-
-struct LimitedOutput {
-    bytes: Vec<u8>,
-    is_over: bool,
-}
-
-impl io::Write for LimitedOutput {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if bytes.len() > TEMPLATE_OUTPUT_BYTES_MAX - self.bytes.len() {
-            self.is_over = true;
-            return Err(io::Error::other("output limit"));
-        }
-        self.bytes.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-struct Date {
-    year: u32,
-    month: usize,
-    day: u32,
-    weekday: usize,
-}
-
-impl Date {
-    /// The directives that templates use; others are left as they stand.
-    fn format(&self, format: &str) -> String {
-        const MONTHS: [&str; 12] = [
-            "January",
-            "February",
-            "March",
-            "April",
-            "May",
-            "June",
-            "July",
-            "August",
-            "September",
-            "October",
-            "November",
-            "December",
+        let messages = messages.iter().map(|message| self.message(message)).collect::<Result<_, _>>()?;
+        let mut variables = vec![
+            ("messages", Value::list(messages)?),
+            ("tools", list(options.tools())?),
+            ("documents", list(options.documents())?),
         ];
-        const DAYS: [&str; 7] =
-            ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
-        let mut out = String::new();
-        let mut chars = format.chars();
-        while let Some(c) = chars.next() {
-            if c != '%' {
-                out.push(c);
-                continue;
-            }
-            match chars.next() {
-                Some('Y') => out.push_str(&self.year.to_string()),
-                Some('m') => out.push_str(&format!("{:02}", self.month)),
-                Some('d') => out.push_str(&format!("{:02}", self.day)),
-                Some('b') => out.push_str(&MONTHS[self.month - 1][..3]),
-                Some('B') => out.push_str(MONTHS[self.month - 1]),
-                Some('a') => out.push_str(&DAYS[self.weekday][..3]),
-                Some('A') => out.push_str(DAYS[self.weekday]),
-                Some('H' | 'M' | 'S') => out.push_str("00"),
-                Some('%') => out.push('%'),
-                Some(other) => out.extend(['%', other]),
-                None => out.push('%'),
-            }
+        if let Some(enable_thinking) = options.enable_thinking() {
+            variables.push(("enable_thinking", Value::Bool(enable_thinking)));
         }
-        out
+        for (name, value) in options.variables() {
+            variables.push((name, Value::from_json(value)?));
+        }
+        Ok(variables)
+    }
+
+    fn message(&self, message: &Message) -> Result<Value, ErrorKind> {
+        let role = match message.role {
+            Role::Developer if !self.knows_developer => Role::System,
+            role => role,
+        };
+        let key = |name: &str| Value::text(name);
+        let mut entries = vec![
+            (key("role"), Value::text(role.name())),
+            (key("content"), Value::text(message.content.as_str())),
+        ];
+        let texts = [
+            ("reasoning_content", &message.reasoning_content),
+            ("tool_call_id", &message.tool_call_id),
+            ("name", &message.name),
+        ];
+        for (name, text) in texts {
+            entries.extend(text.as_ref().map(|text| (key(name), Value::text(text.as_str()))));
+        }
+        if !message.tool_calls.is_empty() {
+            let calls = message.tool_calls.iter().map(Value::from_json).collect::<Result<_, _>>()?;
+            entries.push((key("tool_calls"), Value::list(calls)?));
+        }
+        Value::dict(entries)
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_panic_in_the_library_becomes_an_error() {
-        let failed = isolated::<()>(|| panic!("with {} words", 3)).unwrap_err();
-        assert_eq!(
-            failed,
-            TemplateError::Failed { name: NAME.to_owned(), reason: "with 3 words".to_owned() }
-        );
+fn template_error(error: jinja::Error, memory_limit: u64) -> TemplateError {
+    let (name, line) = (NAME.to_owned(), error.line as usize);
+    match error.kind {
+        ErrorKind::Syntax(reason) => TemplateError::Syntax { name, line, reason },
+        ErrorKind::Value(reason) => TemplateError::Render { name, line, reason },
+        ErrorKind::Raised(reason) => TemplateError::Raised { name, line, reason },
+        ErrorKind::Fuel => TemplateError::OutOfFuel { name, line, limit: TEMPLATE_FUEL },
+        ErrorKind::Memory => TemplateError::OutOfMemory { name, line, limit: memory_limit },
+        ErrorKind::Output => TemplateError::OutputTooLong { name, limit: TEMPLATE_OUTPUT_BYTES_MAX },
     }
 }

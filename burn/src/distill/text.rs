@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use refrain::{Message, Role, SpecialTokens, TokenId, Tokenizer};
+use refrain::{ChatOptions, Message, Role, SpecialTokens, TokenId, Tokenizer};
 use serde::Deserialize;
 
 use crate::Error;
@@ -77,7 +77,9 @@ pub fn of_row(
     len_max: usize,
 ) -> Result<Option<Passage>, Error> {
     let mut tokens = match tokenizer.chat_template() {
-        Some(_) => tokenizer.encode_chat(&[Message::new(Role::User, prompt)], true)?,
+        Some(_) => {
+            tokenizer.encode_chat(&[Message::new(Role::User, prompt)], &ChatOptions::default(), true)?
+        }
         None => tokenizer.encode(prompt, SpecialTokens::AsText)?,
     };
     let Some(first_learnt) = tokens.len().checked_sub(1) else { return Ok(None) };

@@ -226,7 +226,10 @@ impl<S: BorrowMut<Session>> Generation<S> {
         let streaming = |streamed| StreamingStats::new(streamed, start, prefilled, run.stats.tokens);
         run.stats.streaming = session.shared.model.streamed().map(streaming);
         close(session, run);
-        let summary = Summary { finish, text: held, seed: run.seed, stats: run.stats.clone() };
+        let mut segments = Vec::new();
+        run.reasoning.push(&held, &mut segments);
+        run.reasoning.finish(&mut segments);
+        let summary = Summary { finish, text: held, segments, seed: run.seed, stats: run.stats.clone() };
         self.progress = Progress::Done(Box::new(summary));
     }
 
@@ -283,7 +286,7 @@ fn close(session: &mut Session, run: &Run) {
             let output = &session.conversation.tokens[run.prompt_len..];
             session.shared.history.append(&session.options.namespace, output);
         }
-        session.conversation.finish_turn(run.output.text());
+        session.conversation.finish_turn(&session.shared.tokenizer, run.output.text());
     }
 }
 
@@ -292,7 +295,9 @@ impl<S: BorrowMut<Session>> Iterator for Generation<S> {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            if let Some(token) = self.run.take_token() {
+            let Self { session, run, .. } = self;
+            let session = session.as_mut().expect("the session is here").borrow_mut();
+            if let Some(token) = run.take_token(&session.shared.tokenizer) {
                 return Some(Ok(Event::Token(token)));
             }
             match std::mem::replace(&mut self.progress, Progress::Ended) {

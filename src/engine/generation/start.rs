@@ -42,6 +42,7 @@ pub(super) fn start(session: &mut Session, options: GenerateOptions) -> Result<R
     let learned = begin_drafting(session, &request, prompt_len, &cancel);
     let Session { shared, options, .. } = session;
     let breakers = Breakers::of(&shared.tokenizer, &sampling.dry);
+    let reasoning = shared.tokenizer.reasoning_splitter(&session.conversation.tokens);
     let projection_costs = shared.projection_costs.clone();
     let wave_rows_max = wave_rows_max(&shared.model, options);
     Ok(Run {
@@ -50,6 +51,7 @@ pub(super) fn start(session: &mut Session, options: GenerateOptions) -> Result<R
         seed,
         processors,
         output,
+        reasoning,
         learned,
         projection: Projection::new(options.projection, wave_rows_max, projection_costs, vocab_size),
         stats: stats(session, prompt_len),

@@ -3,7 +3,7 @@
 use crate::engine::error::SessionError;
 use crate::model::ModelConfig;
 use crate::token::TokenId;
-use crate::tokenizer::{Message, Role, Tokenizer, TokenizerError};
+use crate::tokenizer::{ChatDate, ChatOptions, Message, Role, Tokenizer, TokenizerError};
 
 /// Turns or plain text, as tokens.
 #[derive(Debug, Clone)]
@@ -13,6 +13,7 @@ pub(in crate::engine) struct Conversation {
     /// Tokens that the session can hold.
     pub(in crate::engine) context_len: usize,
     messages: Vec<Message>,
+    chat: ChatOptions,
     /// Whether the tokens stand for `messages`.
     is_encoded: bool,
     /// Tokens up to the end of the newest answer; 0 if unknown.
@@ -21,7 +22,8 @@ pub(in crate::engine) struct Conversation {
 
 impl Conversation {
     pub(super) fn new(context_len: usize) -> Self {
-        Self { tokens: Vec::new(), context_len, messages: Vec::new(), is_encoded: true, answered_len: 0 }
+        let (tokens, messages, chat) = (Vec::new(), Vec::new(), ChatOptions::default());
+        Self { tokens, context_len, messages, chat, is_encoded: true, answered_len: 0 }
     }
 
     /// The turns so far, answers included.
@@ -42,6 +44,15 @@ impl Conversation {
         Ok(())
     }
 
+    /// Sets the chat template's options. Unless they have a date, the date of the first answer stays.
+    pub(super) fn set_chat_options(&mut self, options: ChatOptions) {
+        self.chat = match (options.date(), self.chat.date()) {
+            (None, Some(date)) => options.with_date(date),
+            _ => options,
+        };
+        self.is_encoded = self.messages.is_empty();
+    }
+
     /// Removes the newest turn. Returns it with the number of tokens that stay valid.
     pub(super) fn pop_turn(&mut self) -> Option<(Message, usize)> {
         let popped = self.messages.pop()?;
@@ -57,8 +68,9 @@ impl Conversation {
     }
 
     /// Keeps the answer as a turn.
-    pub(in crate::engine) fn finish_turn(&mut self, text: &str) {
+    pub(in crate::engine) fn finish_turn(&mut self, tokenizer: &Tokenizer, text: &str) {
         if !self.messages.is_empty() {
+            let text = tokenizer.answer_text(text).unwrap_or(text);
             self.messages.push(Message::new(Role::Assistant, text));
             self.answered_len = self.tokens.len();
             self.is_encoded = false;
@@ -95,11 +107,14 @@ impl Conversation {
     }
 
     /// Encodes the turns; `None` if the tokens stand for them already.
-    pub(super) fn encode(&self, tokenizer: &Tokenizer) -> Result<Option<Vec<TokenId>>, TokenizerError> {
+    pub(super) fn encode(&mut self, tokenizer: &Tokenizer) -> Result<Option<Vec<TokenId>>, TokenizerError> {
+        if !self.is_encoded && self.chat.date().is_none() {
+            self.chat = std::mem::take(&mut self.chat).with_date(ChatDate::now());
+        }
         match (self.is_encoded, self.messages.is_empty()) {
             (true, _) => Ok(None),
             (false, true) => Ok(Some(Vec::new())),
-            (false, false) => tokenizer.encode_chat(&self.messages, true).map(Some),
+            (false, false) => tokenizer.encode_chat(&self.messages, &self.chat, true).map(Some),
         }
     }
 

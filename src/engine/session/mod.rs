@@ -20,7 +20,7 @@ use crate::engine::reader::Reader;
 use crate::engine::shared::Shared;
 use crate::profile::{MachineProfile, ProfileMismatch};
 use crate::token::TokenId;
-use crate::tokenizer::{Message, Role, SpecialTokens};
+use crate::tokenizer::{ChatOptions, Message, Role, SpecialTokens};
 
 pub(in crate::engine) use conversation::Conversation;
 pub(in crate::engine) use drafting::DraftingState;
@@ -61,7 +61,22 @@ impl Session {
     /// # Errors
     /// [`SessionError::Mixed`] in a session of plain text.
     pub fn append_turn(&mut self, role: Role, content: impl Into<String>) -> Result<(), SessionError> {
-        self.conversation.push_turn(Message::new(role, content))
+        self.append_message(Message::new(role, content))
+    }
+
+    /// Adds a turn with fields beside its role and content: tool calls, a tool's answer, reasoning.
+    ///
+    /// # Errors
+    /// [`SessionError::Mixed`] in a session of plain text.
+    pub fn append_message(&mut self, message: Message) -> Result<(), SessionError> {
+        self.conversation.push_turn(message)
+    }
+
+    /// Sets the variables that the model's chat template gets beside the turns: from the next answer on, for all turns. Unless
+    /// the options have a date, the session keeps the date of its first answer, so that the tokens of a conversation do not
+    /// change at midnight.
+    pub fn set_chat_options(&mut self, options: ChatOptions) {
+        self.conversation.set_chat_options(options);
     }
 
     /// Takes back the newest turn, if there is one, with its tokens.

@@ -18,6 +18,9 @@ pub(super) fn commit(session: &mut Session, run: &mut Run, walked: &mut Walked) 
     for (i, (&id, text)) in walk.tokens().iter().zip(pieces.drain(..)).enumerate() {
         let source = walk.drafted(i).and_then(|node| drafting.tree.source(node));
         let origin = source.map_or(Origin::Target, |source| Origin::Draft(sources[source].name.clone()));
-        run.events.push_back(CommittedToken { event: TokenEvent { id, text, origin }, source });
+        run.events.push_back(CommittedToken {
+            event: TokenEvent { id, text, segments: Vec::new(), origin },
+            source,
+        });
     }
 }

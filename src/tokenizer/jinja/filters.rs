@@ -1,0 +1,694 @@
+//! Filters and tests.
+
+use std::cmp::Ordering;
+
+use super::eval::{Arguments, Eval};
+use super::json::{self, Style};
+use super::value::{Meter, Outcome, Value, push};
+use super::{ErrorKind, methods};
+
+pub(super) const FILTERS: [&str; 44] = [
+    "abs",
+    "attr",
+    "batch",
+    "capitalize",
+    "count",
+    "d",
+    "default",
+    "dictsort",
+    "e",
+    "escape",
+    "first",
+    "float",
+    "groupby",
+    "indent",
+    "int",
+    "items",
+    "join",
+    "last",
+    "length",
+    "list",
+    "lower",
+    "map",
+    "max",
+    "min",
+    "reject",
+    "rejectattr",
+    "replace",
+    "reverse",
+    "round",
+    "safe",
+    "select",
+    "selectattr",
+    "slice",
+    "sort",
+    "string",
+    "sum",
+    "title",
+    "tojson",
+    "trim",
+    "unique",
+    "upper",
+    "wordcount",
+    "format",
+    "truncate",
+];
+
+pub(super) const TESTS: [&str; 36] = [
+    "None",
+    "True",
+    "False",
+    "boolean",
+    "callable",
+    "defined",
+    "divisibleby",
+    "eq",
+    "equalto",
+    "escaped",
+    "even",
+    "false",
+    "filter",
+    "float",
+    "ge",
+    "greaterthan",
+    "gt",
+    "in",
+    "integer",
+    "iterable",
+    "le",
+    "lessthan",
+    "lower",
+    "lt",
+    "mapping",
+    "ne",
+    "none",
+    "number",
+    "odd",
+    "sameas",
+    "sequence",
+    "string",
+    "test",
+    "true",
+    "undefined",
+    "upper",
+];
+
+fn refused<T>(reason: impl Into<String>) -> Outcome<T> {
+    Err(ErrorKind::Value(reason.into()))
+}
+
+/// Arguments taken one by one, by place or by name.
+pub(super) struct Taken<'t> {
+    function: &'t str,
+    positional: std::vec::IntoIter<Value>,
+    named: Vec<(&'t str, Value)>,
+}
+
+impl<'t> Taken<'t> {
+    pub(super) fn new(function: &'t str, args: Arguments<'t>) -> Self {
+        Self { function, positional: args.positional.into_iter(), named: args.named }
+    }
+
+    /// The next positional argument, or the one of this name.
+    pub(super) fn value(&mut self, name: &str) -> Option<Value> {
+        self.positional.next().or_else(|| self.named(name))
+    }
+
+    pub(super) fn named(&mut self, name: &str) -> Option<Value> {
+        let at = self.named.iter().position(|(have, _)| *have == name)?;
+        Some(self.named.swap_remove(at).1)
+    }
+
+    pub(super) fn required(&mut self, name: &str) -> Outcome<Value> {
+        match self.value(name) {
+            Some(value) => Ok(value),
+            None => refused(format!("`{}` needs the argument `{name}`", self.function)),
+        }
+    }
+
+    pub(super) fn text(&mut self, name: &str) -> Outcome<Option<Value>> {
+        match self.value(name) {
+            None | Some(Value::None) => Ok(None),
+            Some(value @ Value::Str(_)) => Ok(Some(value)),
+            Some(other) => refused(format!("`{}`: `{name}` is a {}", self.function, other.type_name())),
+        }
+    }
+
+    pub(super) fn int(&mut self, name: &str) -> Outcome<Option<i64>> {
+        match self.value(name) {
+            None | Some(Value::None) => Ok(None),
+            Some(value) => match value.as_int() {
+                Some(n) => Ok(Some(n)),
+                None => refused(format!("`{}`: `{name}` is a {}", self.function, value.type_name())),
+            },
+        }
+    }
+
+    pub(super) fn flag(&mut self, name: &str) -> bool {
+        self.value(name).is_some_and(|value| value.is_true())
+    }
+
+    pub(super) fn finish(mut self) -> Outcome<()> {
+        match (self.positional.next(), self.named.first()) {
+            (None, None) => Ok(()),
+            (_, Some((name, _))) => refused(format!("`{}` takes no argument `{name}`", self.function)),
+            (Some(_), None) => refused(format!("too many arguments for `{}`", self.function)),
+        }
+    }
+
+    fn rest(self) -> (Vec<Value>, Vec<(&'t str, Value)>) {
+        (self.positional.collect(), self.named)
+    }
+}
+
+pub(super) fn apply<'t>(
+    eval: &mut Eval<'t>,
+    name: &'t str,
+    value: Value,
+    args: Arguments<'t>,
+) -> Outcome<Value> {
+    let mut args = Taken::new(name, args);
+    match name {
+        "map" => return map(eval, &value, args),
+        "select" | "reject" => {
+            let test = args.text("test")?;
+            let (rest, _) = args.rest();
+            return select(eval, &value, None, test.as_ref(), &rest, name == "select");
+        }
+        "selectattr" | "rejectattr" => {
+            let attribute = args.required("attribute")?;
+            let test = args.text("test")?;
+            let (rest, _) = args.rest();
+            return select(eval, &value, Some(&attribute), test.as_ref(), &rest, name == "selectattr");
+        }
+        _ => {}
+    }
+    let result = by_name(eval, name, value, &mut args)?;
+    args.finish()?;
+    Ok(result)
+}
+
+fn by_name<'t>(eval: &mut Eval<'t>, name: &'t str, value: Value, args: &mut Taken<'t>) -> Outcome<Value> {
+    match name {
+        "default" | "d" => {
+            let other = args.value("default_value").unwrap_or_else(|| Value::text(""));
+            let if_false = args.flag("boolean");
+            let is_missing = matches!(value, Value::Undefined) || (if_false && !value.is_true());
+            Ok(if is_missing { other } else { value })
+        }
+        "length" | "count" => match value.len(&eval.meter)? {
+            Some(len) => Ok(Value::Int(len as i64)),
+            None => refused(format!("a {} has no length", value.type_name())),
+        },
+        "first" => eval.item_at(&sequence(eval, value)?, 0),
+        "last" => eval.item_at(&sequence(eval, value)?, -1),
+        "list" => Value::list(value.items(&eval.meter)?),
+        "items" => match value {
+            Value::Undefined => Value::list(Vec::new()),
+            Value::Dict(_) => methods::pairs(&eval.meter, &value),
+            other => refused(format!("`items` of a {}", other.type_name())),
+        },
+        "dictsort" => dictsort(eval, &value, args),
+        "join" => {
+            let separator = args.value("d").map(|d| d.to_text(&eval.meter)).transpose()?;
+            let attribute = args.value("attribute");
+            let mut out = String::new();
+            for (i, item) in value.items(&eval.meter)?.iter().enumerate() {
+                if let Some(separator) = separator.as_ref().filter(|_| i > 0) {
+                    push(&mut out, separator, &eval.meter)?;
+                }
+                match &attribute {
+                    Some(attribute) => path(eval, item, attribute)?.write(&mut out, &eval.meter)?,
+                    None => item.write(&mut out, &eval.meter)?,
+                }
+            }
+            Ok(Value::text(out))
+        }
+        "tojson" => tojson(eval, &value, args),
+        "string" => Ok(Value::Str(value.to_text(&eval.meter)?)),
+        "safe" => Ok(value),
+        "abs" => match value.as_int().and_then(i64::checked_abs) {
+            Some(n) => Ok(Value::Int(n)),
+            None => number(&value, "abs").map(|n| Value::Float(n.abs())),
+        },
+        "int" => {
+            let default = args.int("default")?.unwrap_or(0);
+            let parsed = match &value {
+                Value::Str(text) => {
+                    eval.meter.work(text.len())?;
+                    let text = text.trim();
+                    text.parse().ok().or_else(|| text.parse::<f64>().ok().map(|n| n as i64))
+                }
+                other => other.as_int().or_else(|| other.as_float().map(|n| n as i64)),
+            };
+            Ok(Value::Int(parsed.unwrap_or(default)))
+        }
+        "float" => {
+            let default = args.value("default").and_then(|value| value.as_float()).unwrap_or(0.0);
+            let parsed = match &value {
+                Value::Str(text) => {
+                    eval.meter.work(text.len())?;
+                    text.trim().parse().ok()
+                }
+                other => other.as_float(),
+            };
+            Ok(Value::Float(parsed.unwrap_or(default)))
+        }
+        "round" => {
+            let n = number(&value, "round")?;
+            let factor = 10f64.powi(args.int("precision")?.unwrap_or(0).clamp(-300, 300) as i32);
+            let method = args.text("method")?;
+            let scaled = n * factor;
+            let rounded = match method.as_ref().and_then(Value::as_str) {
+                None | Some("common") => scaled.round_ties_even(),
+                Some("ceil") => scaled.ceil(),
+                Some("floor") => scaled.floor(),
+                Some(other) => {
+                    return refused(format!("`round` has no method `{}`", super::parser::shortened(other)));
+                }
+            };
+            Ok(Value::Float(rounded / factor))
+        }
+        "sum" => {
+            let attribute = args.value("attribute");
+            let mut sum = args.value("start").unwrap_or(Value::Int(0));
+            for item in value.items(&eval.meter)? {
+                let item = match &attribute {
+                    Some(attribute) => path(eval, &item, attribute)?,
+                    None => item,
+                };
+                let whole = sum.as_int().zip(item.as_int());
+                sum = match whole {
+                    Some((a, b)) => {
+                        Value::Int(a.checked_add(b).ok_or(ErrorKind::Value("`sum` is out of range".into()))?)
+                    }
+                    None => Value::Float(number(&sum, "sum")? + number(&item, "sum")?),
+                };
+            }
+            Ok(sum)
+        }
+        "min" | "max" => {
+            let mut best: Option<Value> = None;
+            for item in value.items(&eval.meter)? {
+                let wanted = if name == "min" { Ordering::Less } else { Ordering::Greater };
+                let is_better = match &best {
+                    Some(best) => item.compare(best, &eval.meter)? == wanted,
+                    None => true,
+                };
+                if is_better {
+                    best = Some(item);
+                }
+            }
+            Ok(best.unwrap_or(Value::Undefined))
+        }
+        "sort" => {
+            let reverse = args.flag("reverse");
+            let case_sensitive = args.flag("case_sensitive");
+            let attribute = args.value("attribute");
+            let mut keyed = Vec::new();
+            for item in value.items(&eval.meter)? {
+                keyed.push((sort_key(eval, &item, attribute.as_ref(), case_sensitive)?, item));
+            }
+            Value::list(sorted(&eval.meter, keyed, reverse)?)
+        }
+        "unique" => {
+            let case_sensitive = args.flag("case_sensitive");
+            let attribute = args.value("attribute");
+            let (mut keys, mut kept): (Vec<Value>, Vec<Value>) = (Vec::new(), Vec::new());
+            for item in value.items(&eval.meter)? {
+                let key = sort_key(eval, &item, attribute.as_ref(), case_sensitive)?;
+                let mut is_new = true;
+                for have in &keys {
+                    if have.equals(&key, &eval.meter)? {
+                        is_new = false;
+                        break;
+                    }
+                }
+                if is_new {
+                    keys.push(key);
+                    kept.push(item);
+                }
+            }
+            Value::list(kept)
+        }
+        "groupby" => {
+            let attribute = args.required("attribute")?;
+            let mut keyed = Vec::new();
+            for item in value.items(&eval.meter)? {
+                keyed.push((path(eval, &item, &attribute)?, item));
+            }
+            let items = sorted(&eval.meter, keyed, false)?;
+            let mut groups: Vec<(Value, Vec<Value>)> = Vec::new();
+            for item in items {
+                let key = path(eval, &item, &attribute)?;
+                match groups.last_mut() {
+                    Some((have, items)) if have.equals(&key, &eval.meter)? => items.push(item),
+                    _ => groups.push((key, vec![item])),
+                }
+            }
+            eval.meter.list(groups.len().saturating_mul(8))?;
+            let groups = groups.into_iter().map(|(key, items)| Value::list(vec![key, Value::list(items)?]));
+            Value::list(groups.collect::<Outcome<_>>()?)
+        }
+        "reverse" => match value {
+            Value::Str(text) => {
+                eval.meter.text(text.len())?;
+                Ok(Value::text(text.chars().rev().collect::<String>()))
+            }
+            other => {
+                let mut items = other.items(&eval.meter)?;
+                items.reverse();
+                Value::list(items)
+            }
+        },
+        "batch" | "slice" => {
+            let n = args.int(if name == "batch" { "linecount" } else { "slices" })?.unwrap_or(0);
+            let Ok(n) = usize::try_from(n) else { return refused(format!("`{name}` of a negative number")) };
+            if n == 0 {
+                return refused(format!("`{name}` of 0"));
+            }
+            let fill = args.value("fill_with");
+            let items = value.items(&eval.meter)?;
+            let (len, mut at, mut rows) = (items.len(), 0, Vec::new());
+            let n_rows = if name == "batch" { len.div_ceil(n) } else { n };
+            eval.meter.list(n_rows.saturating_mul(8).saturating_add(2 * len).saturating_add(n))?;
+            for row in 0..n_rows {
+                let size =
+                    if name == "batch" { n.min(len - at) } else { len / n + usize::from(row < len % n) };
+                let mut items = items[at..at + size].to_vec();
+                at += size;
+                if let Some(fill) = &fill {
+                    let wanted = if name == "batch" { n } else { len.div_ceil(n) };
+                    items.resize(wanted.max(items.len()), fill.clone());
+                }
+                rows.push(Value::list(items)?);
+            }
+            Value::list(rows)
+        }
+        "attr" => {
+            let name = args.required("name")?;
+            Ok(name.as_str().map_or(Ok(Value::Undefined), |name| eval.attr_of(&value, name))?)
+        }
+        "escape" | "e" => {
+            let text = value.to_text(&eval.meter)?;
+            eval.meter.text(text.len().saturating_mul(5))?;
+            let mut out = String::new();
+            for c in text.chars() {
+                match c {
+                    '&' => out.push_str("&amp;"),
+                    '<' => out.push_str("&lt;"),
+                    '>' => out.push_str("&gt;"),
+                    '"' => out.push_str("&#34;"),
+                    '\'' => out.push_str("&#39;"),
+                    c => out.push(c),
+                }
+            }
+            Ok(Value::text(out))
+        }
+        "indent" => {
+            let width = args.value("width").unwrap_or(Value::Int(4));
+            let (first, blank) = (args.flag("first"), args.flag("blank"));
+            let indent = match (&width, width.as_int()) {
+                (Value::Str(text), _) => text.to_string(),
+                (_, Some(n)) if (0..=1000).contains(&n) => " ".repeat(n as usize),
+                _ => return refused("`indent` by neither a text nor a number up to 1000"),
+            };
+            let text = value.to_text(&eval.meter)?;
+            let mut out = String::new();
+            for (i, line) in text.split('\n').enumerate() {
+                push(&mut out, if i > 0 { "\n" } else { "" }, &eval.meter)?;
+                if (i > 0 || first) && (blank || !line.is_empty()) {
+                    push(&mut out, &indent, &eval.meter)?;
+                }
+                push(&mut out, line, &eval.meter)?;
+            }
+            Ok(Value::text(out))
+        }
+        "truncate" => {
+            let length = args.int("length")?.unwrap_or(255).max(0) as usize;
+            let kill = args.flag("killwords");
+            let end = args.value("end").unwrap_or_else(|| Value::text("...")).to_text(&eval.meter)?;
+            let leeway = args.int("leeway")?.unwrap_or(5).max(0) as usize;
+            let text = value.to_text(&eval.meter)?;
+            eval.meter.text(text.len().saturating_add(end.len()))?;
+            if text.chars().count() <= length.saturating_add(leeway) {
+                return Ok(Value::Str(text));
+            }
+            let cut: String = text.chars().take(length.saturating_sub(end.chars().count())).collect();
+            let kept =
+                if kill { &cut } else { cut.rsplit_once(' ').map_or(cut.as_str(), |(before, _)| before) };
+            Ok(Value::text(format!("{kept}{end}")))
+        }
+        "wordcount" => {
+            let text = value.to_text(&eval.meter)?;
+            eval.meter.work(text.len())?;
+            let words =
+                text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty());
+            Ok(Value::Int(words.count() as i64))
+        }
+        "trim" => {
+            let chars = args.text("chars")?.map_or_else(Vec::new, |chars| vec![chars]);
+            text_method(eval, &value, "strip", chars)
+        }
+        "replace" => {
+            let mut given = vec![args.required("old")?, args.required("new")?];
+            given.extend(args.value("count"));
+            text_method(eval, &value, "replace", given)
+        }
+        "upper" | "lower" | "title" | "capitalize" => text_method(eval, &value, name, Vec::new()),
+        other => refused(format!("the filter `{other}` is not supported")),
+    }
+}
+
+/// A filter that is a method of strings, for any value.
+fn text_method(eval: &Eval<'_>, value: &Value, method: &str, positional: Vec<Value>) -> Outcome<Value> {
+    let text = Value::Str(value.to_text(&eval.meter)?);
+    methods::call(&eval.meter, &text, method, Arguments { positional, named: Vec::new() })
+}
+
+fn sequence(eval: &Eval<'_>, value: Value) -> Outcome<Value> {
+    match value {
+        Value::Str(_) | Value::List(_) | Value::Range(_) => Ok(value),
+        other => Value::list(other.items(&eval.meter)?),
+    }
+}
+
+fn number(value: &Value, filter: &str) -> Outcome<f64> {
+    match value.as_float() {
+        Some(n) => Ok(n),
+        None => refused(format!("`{filter}` of a {}", value.type_name())),
+    }
+}
+
+/// What an attribute written `a.b.0` leads to.
+fn path(eval: &Eval<'_>, value: &Value, attribute: &Value) -> Outcome<Value> {
+    if let Some(index) = attribute.as_int() {
+        return eval.item_at(value, index);
+    }
+    let Some(names) = attribute.as_str() else { return refused("an attribute is a text or a number") };
+    let mut value = value.clone();
+    for name in names.split('.') {
+        value = match name.parse() {
+            Ok(index) => eval.item_at(&value, index)?,
+            Err(_) => eval.attr_of(&value, name)?,
+        };
+    }
+    Ok(value)
+}
+
+fn map<'t>(eval: &mut Eval<'t>, value: &Value, mut args: Taken<'t>) -> Outcome<Value> {
+    let items = value.items(&eval.meter)?;
+    let attribute = args.named("attribute");
+    if let Some(attribute) = attribute {
+        let default = args.named("default");
+        args.finish()?;
+        let mut out = Vec::with_capacity(items.len());
+        for item in items {
+            let found = path(eval, &item, &attribute)?;
+            out.push(match (&default, found) {
+                (Some(default), Value::Undefined) => default.clone(),
+                (_, found) => found,
+            });
+        }
+        return Value::list(out);
+    }
+    let filter = args.required("filter")?;
+    let known = FILTERS.into_iter().find(|name| Some(*name) == filter.as_str());
+    let Some(name) =
+        known.filter(|name| !["map", "select", "reject", "selectattr", "rejectattr"].contains(name))
+    else {
+        return refused("`map` of an unknown filter");
+    };
+    let (positional, named) = args.rest();
+    let mut out = Vec::with_capacity(items.len());
+    for item in items {
+        eval.meter.list(positional.len() + 2 * named.len())?;
+        let mut args = Taken::new(name, Arguments { positional: positional.clone(), named: named.clone() });
+        out.push(by_name(eval, name, item, &mut args)?);
+        args.finish()?;
+    }
+    Value::list(out)
+}
+
+fn select(
+    eval: &mut Eval<'_>,
+    value: &Value,
+    attribute: Option<&Value>,
+    name: Option<&Value>,
+    args: &[Value],
+    wanted: bool,
+) -> Outcome<Value> {
+    let mut kept = Vec::new();
+    for item in value.items(&eval.meter)? {
+        let subject = match attribute {
+            Some(attribute) => path(eval, &item, attribute)?,
+            None => item.clone(),
+        };
+        let passed = match name.and_then(Value::as_str) {
+            Some(name) => test(eval, name, &subject, args)?,
+            None => subject.is_true(),
+        };
+        if passed == wanted {
+            kept.push(item);
+        }
+    }
+    Value::list(kept)
+}
+
+fn sort_key(
+    eval: &Eval<'_>,
+    item: &Value,
+    attribute: Option<&Value>,
+    case_sensitive: bool,
+) -> Outcome<Value> {
+    let key = match attribute {
+        Some(attribute) => path(eval, item, attribute)?,
+        None => item.clone(),
+    };
+    match &key {
+        Value::Str(text) if !case_sensitive => {
+            eval.meter.text(text.len().saturating_mul(3))?;
+            Ok(Value::text(text.to_lowercase()))
+        }
+        _ => Ok(key),
+    }
+}
+
+/// Items in the order of their keys; equal ones stay as they stood.
+fn sorted(meter: &Meter, mut keyed: Vec<(Value, Value)>, reverse: bool) -> Outcome<Vec<Value>> {
+    meter.list(4 * keyed.len())?;
+    let mut failed = None;
+    keyed.sort_by(|a, b| {
+        if failed.is_some() {
+            return Ordering::Equal;
+        }
+        let order = a.0.compare(&b.0, meter).unwrap_or_else(|e| {
+            failed = Some(e);
+            Ordering::Equal
+        });
+        if reverse { order.reverse() } else { order }
+    });
+    match failed {
+        Some(e) => Err(e),
+        None => Ok(keyed.into_iter().map(|(_, item)| item).collect()),
+    }
+}
+
+fn dictsort(eval: &Eval<'_>, value: &Value, args: &mut Taken<'_>) -> Outcome<Value> {
+    let case_sensitive = args.flag("case_sensitive");
+    let by = args.text("by")?;
+    let reverse = args.flag("reverse");
+    let by_value = by.as_ref().and_then(Value::as_str) == Some("value");
+    let pairs = methods::pairs(&eval.meter, value)?;
+    let mut keyed = Vec::new();
+    for pair in pairs.items(&eval.meter)? {
+        let key = eval.item_at(&pair, i64::from(by_value))?;
+        keyed.push((sort_key(eval, &key, None, case_sensitive)?, pair));
+    }
+    Value::list(sorted(&eval.meter, keyed, reverse)?)
+}
+
+/// `json.dumps` with `ensure_ascii=False` unless it is asked for, as Hugging Face's own filter.
+fn tojson(eval: &Eval<'_>, value: &Value, args: &mut Taken<'_>) -> Outcome<Value> {
+    let ascii = args.flag("ensure_ascii");
+    let indent = args.int("indent")?.map(|n| n.clamp(0, 16) as usize);
+    let separators = args.value("separators");
+    let sort_keys = args.flag("sort_keys");
+    let separators = match separators {
+        None | Some(Value::None) => (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned()),
+        Some(pair) => {
+            let mut texts = Vec::new();
+            for item in pair.items(&eval.meter)? {
+                texts.push(item.to_text(&eval.meter)?.to_string());
+            }
+            match <[String; 2]>::try_from(texts) {
+                Ok([item, key]) => (item, key),
+                Err(_) => return refused("`separators` are two texts"),
+            }
+        }
+    };
+    let mut out = String::new();
+    json::write(value, &Style { indent, separators, sort_keys, ascii }, &mut out, &eval.meter)?;
+    Ok(Value::text(out))
+}
+
+pub(super) fn test(eval: &Eval<'_>, name: &str, value: &Value, args: &[Value]) -> Outcome<bool> {
+    let meter = &eval.meter;
+    let arg = || match args {
+        [arg] => Ok(arg),
+        _ => refused(format!("the test `{name}` takes one argument")),
+    };
+    let int = || match value.as_int() {
+        Some(n) => Ok(n),
+        None => refused(format!("the test `{name}` of a {}", value.type_name())),
+    };
+    Ok(match name {
+        "defined" => !matches!(value, Value::Undefined),
+        "undefined" => matches!(value, Value::Undefined),
+        "none" | "None" => matches!(value, Value::None),
+        "boolean" => matches!(value, Value::Bool(_)),
+        "true" | "True" => matches!(value, Value::Bool(true)),
+        "false" | "False" => matches!(value, Value::Bool(false)),
+        "integer" => matches!(value, Value::Int(_)),
+        "float" => matches!(value, Value::Float(_)),
+        "number" => matches!(value, Value::Int(_) | Value::Float(_) | Value::Bool(_)),
+        "string" => matches!(value, Value::Str(_)),
+        "mapping" => matches!(value, Value::Dict(_)),
+        "sequence" => {
+            matches!(
+                value,
+                Value::Str(_) | Value::List(_) | Value::Dict(_) | Value::Range(_) | Value::Undefined
+            )
+        }
+        "iterable" => value.len(meter)?.is_some(),
+        "callable" => matches!(value, Value::Builtin(_)),
+        "odd" => int()?.rem_euclid(2) == 1,
+        "even" => int()?.rem_euclid(2) == 0,
+        "divisibleby" => match arg()?.as_int() {
+            Some(n) if n != 0 => int()?.checked_rem(n).unwrap_or(0) == 0,
+            _ => return refused("`divisibleby` needs a number other than 0"),
+        },
+        "lower" | "upper" => {
+            let text = value.to_text(meter)?;
+            meter.work(text.len())?;
+            let mut letters = text.chars().filter(|c| c.is_lowercase() || c.is_uppercase()).peekable();
+            letters.peek().is_some()
+                && letters.all(|c| if name == "lower" { c.is_lowercase() } else { c.is_uppercase() })
+        }
+        "eq" | "equalto" | "==" => value.equals(arg()?, meter)?,
+        "ne" | "!=" => !value.equals(arg()?, meter)?,
+        "lt" | "lessthan" | "<" => value.compare(arg()?, meter)?.is_lt(),
+        "le" | "<=" => value.compare(arg()?, meter)?.is_le(),
+        "gt" | "greaterthan" | ">" => value.compare(arg()?, meter)?.is_gt(),
+        "ge" | ">=" => value.compare(arg()?, meter)?.is_ge(),
+        "in" => value.is_in(arg()?, meter)?,
+        "sameas" => {
+            let other = arg()?;
+            std::mem::discriminant(value) == std::mem::discriminant(other) && value.equals(other, meter)?
+        }
+        "filter" => value.as_str().is_some_and(|name| FILTERS.contains(&name)),
+        "test" => value.as_str().is_some_and(|name| TESTS.contains(&name)),
+        "escaped" => false,
+        other => return refused(format!("unknown test `{}`", super::parser::shortened(other))),
+    })
+}

@@ -1,0 +1,502 @@
+//! Values of templates, and how Python writes and compares them.
+
+use std::cell::{Cell, RefCell};
+use std::cmp::Ordering;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::ErrorKind;
+
+/// What an operation on values returns; the evaluator adds the line.
+pub(super) type Outcome<T> = Result<T, ErrorKind>;
+
+/// Deepest nesting of lists and mappings accepted; they are compared, written and dropped by recursion.
+const VALUE_DEPTH_MAX: u32 = 64;
+/// Bytes of a slot in a list, and of a value's own allocation with its counts.
+const SLOT_BYTES: usize = 16;
+const HEAD_BYTES: usize = 64;
+/// Bytes written or read for one step of fuel.
+const BYTES_PER_STEP: usize = 64;
+
+#[derive(Debug, Clone)]
+pub(in crate::tokenizer) enum Value {
+    Undefined,
+    None,
+    Bool(bool),
+    Int(i64),
+    Float(f64),
+    Str(Arc<String>),
+    List(Rc<List>),
+    Dict(Rc<Dict>),
+    Range(Rc<Range>),
+    Namespace(Rc<Namespace>),
+    Loop(Rc<Loop>),
+    Builtin(Builtin),
+}
+
+/// Functions of every template, and what `macro` and `call` define.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(in crate::tokenizer) enum Builtin {
+    Range,
+    Namespace,
+    Dict,
+    Raise,
+    StrftimeNow,
+    Macro(u32),
+    Caller(u32),
+}
+
+#[derive(Debug)]
+pub(in crate::tokenizer) struct List {
+    pub(super) items: Vec<Value>,
+    depth: u32,
+}
+
+/// A mapping in the order of its making.
+#[derive(Debug)]
+pub(in crate::tokenizer) struct Dict {
+    pub(super) entries: Vec<(Value, Value)>,
+    depth: u32,
+}
+
+#[derive(Debug, PartialEq)]
+pub(in crate::tokenizer) struct Range {
+    pub(super) start: i64,
+    pub(super) step: i64,
+    pub(super) len: usize,
+}
+
+/// The one thing that a template can change.
+#[derive(Debug, Default)]
+pub(in crate::tokenizer) struct Namespace {
+    pub(super) entries: RefCell<Vec<(String, Value)>>,
+}
+
+/// The variable `loop`.
+#[derive(Debug)]
+pub(in crate::tokenizer) struct Loop {
+    pub(super) over: Value,
+    pub(super) len: usize,
+    pub(super) index: Cell<usize>,
+    pub(super) depth: usize,
+}
+
+/// Steps and bytes that are left.
+#[derive(Debug)]
+pub(super) struct Meter {
+    fuel: Cell<u64>,
+    bytes: Cell<u64>,
+}
+
+impl Meter {
+    pub(super) fn new(fuel: u64, bytes: u64) -> Self {
+        Self { fuel: Cell::new(fuel), bytes: Cell::new(bytes) }
+    }
+
+    /// Pays for one step that reads `n` bytes.
+    pub(super) fn work(&self, n: usize) -> Outcome<()> {
+        let steps = 1 + (n / BYTES_PER_STEP) as u64;
+        self.fuel.set(self.fuel.get().checked_sub(steps).ok_or(ErrorKind::Fuel)?);
+        Ok(())
+    }
+
+    /// Pays for `n` bytes, before they are allocated.
+    pub(super) fn allocate(&self, n: usize) -> Outcome<()> {
+        self.bytes.set(self.bytes.get().checked_sub(n as u64).ok_or(ErrorKind::Memory)?);
+        self.work(n)
+    }
+
+    /// Pays for a text of `len` bytes to be made.
+    pub(super) fn text(&self, len: usize) -> Outcome<()> {
+        self.allocate(len.saturating_add(HEAD_BYTES))
+    }
+
+    /// Pays for `n` times `len` bytes.
+    pub(super) fn repeated(&self, len: usize, n: usize) -> Outcome<()> {
+        self.text(len.checked_mul(n).ok_or(ErrorKind::Memory)?)
+    }
+
+    /// Pays for a list of `len` slots to be made. (Twice, as lists grow by doubling.)
+    pub(super) fn list(&self, len: usize) -> Outcome<()> {
+        self.allocate(len.saturating_mul(2 * SLOT_BYTES).saturating_add(HEAD_BYTES))
+    }
+}
+
+fn bounded_depth<'v>(values: impl Iterator<Item = &'v Value>) -> Outcome<u32> {
+    let mut depth = 0;
+    for value in values {
+        depth = depth.max(match value {
+            Value::List(list) => list.depth,
+            Value::Dict(dict) => dict.depth,
+            Value::Namespace(_) | Value::Loop(_) => {
+                let reason = format!("a {} cannot be stored in another value", value.type_name());
+                return Err(ErrorKind::Value(reason));
+            }
+            _ => 0,
+        });
+    }
+    if depth >= VALUE_DEPTH_MAX {
+        return Err(ErrorKind::Value(format!("values are nested deeper than {VALUE_DEPTH_MAX}")));
+    }
+    Ok(depth + 1)
+}
+
+impl Value {
+    pub(in crate::tokenizer) fn text(text: impl Into<String>) -> Self {
+        Self::Str(Arc::new(text.into()))
+    }
+
+    /// A list; pay for it first.
+    pub(in crate::tokenizer) fn list(items: Vec<Self>) -> Outcome<Self> {
+        let depth = bounded_depth(items.iter())?;
+        Ok(Self::List(Rc::new(List { items, depth })))
+    }
+
+    /// A mapping whose keys are distinct; pay for it first.
+    pub(in crate::tokenizer) fn dict(entries: Vec<(Self, Self)>) -> Outcome<Self> {
+        let depth = bounded_depth(entries.iter().map(|(_, value)| value))?;
+        Ok(Self::Dict(Rc::new(Dict { entries, depth })))
+    }
+
+    /// Whether a namespace may hold the value: not where it could come to hold itself.
+    pub(super) fn check_storable(&self) -> Outcome<()> {
+        bounded_depth(std::iter::once(self)).map(|_| ())
+    }
+
+    /// The value of a JSON text's tree.
+    pub(in crate::tokenizer) fn from_json(json: &serde_json::Value) -> Outcome<Self> {
+        use serde_json::Value as Json;
+        Ok(match json {
+            Json::Null => Self::None,
+            Json::Bool(value) => Self::Bool(*value),
+            Json::Number(n) => match n.as_i64() {
+                Some(n) => Self::Int(n),
+                None => Self::Float(n.as_f64().unwrap_or(f64::NAN)),
+            },
+            Json::String(text) => Self::text(text.as_str()),
+            Json::Array(items) => Self::list(items.iter().map(Self::from_json).collect::<Outcome<_>>()?)?,
+            Json::Object(entries) => {
+                let entries = entries.iter();
+                let entries =
+                    entries.map(|(key, value)| Ok((Self::text(key.as_str()), Self::from_json(value)?)));
+                Self::dict(entries.collect::<Outcome<_>>()?)?
+            }
+        })
+    }
+
+    pub(super) fn type_name(&self) -> &'static str {
+        match self {
+            Self::Undefined => "undefined value",
+            Self::None => "none",
+            Self::Bool(_) => "boolean",
+            Self::Int(_) | Self::Float(_) => "number",
+            Self::Str(_) => "string",
+            Self::List(_) => "list",
+            Self::Dict(_) => "mapping",
+            Self::Range(_) => "range",
+            Self::Namespace(_) => "namespace",
+            Self::Loop(_) => "loop",
+            Self::Builtin(_) => "function",
+        }
+    }
+
+    pub(super) fn is_true(&self) -> bool {
+        match self {
+            Self::Undefined | Self::None => false,
+            Self::Bool(value) => *value,
+            Self::Int(n) => *n != 0,
+            Self::Float(n) => *n != 0.0,
+            Self::Str(text) => !text.is_empty(),
+            Self::List(list) => !list.items.is_empty(),
+            Self::Dict(dict) => !dict.entries.is_empty(),
+            Self::Range(range) => range.len > 0,
+            Self::Namespace(_) | Self::Loop(_) | Self::Builtin(_) => true,
+        }
+    }
+
+    pub(super) fn as_str(&self) -> Option<&str> {
+        match self {
+            Self::Str(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// Whole numbers, `true` and `false` among them.
+    pub(super) fn as_int(&self) -> Option<i64> {
+        match self {
+            Self::Int(n) => Some(*n),
+            Self::Bool(value) => Some((*value).into()),
+            _ => None,
+        }
+    }
+
+    pub(super) fn as_float(&self) -> Option<f64> {
+        match self {
+            Self::Float(n) => Some(*n),
+            _ => self.as_int().map(|n| n as f64),
+        }
+    }
+
+    /// The number of characters or items.
+    pub(super) fn len(&self, meter: &Meter) -> Outcome<Option<usize>> {
+        Ok(Some(match self {
+            Self::Undefined => 0,
+            Self::Str(text) => {
+                meter.work(text.len())?;
+                text.chars().count()
+            }
+            Self::List(list) => list.items.len(),
+            Self::Dict(dict) => dict.entries.len(),
+            Self::Range(range) => range.len,
+            Self::Loop(looped) => looped.len,
+            _ => return Ok(None),
+        }))
+    }
+
+    /// The items to go over: of a string its characters, of a mapping its keys.
+    pub(super) fn items(&self, meter: &Meter) -> Outcome<Vec<Self>> {
+        let len = self.len(meter)?;
+        let Some(len) = len else {
+            return Err(ErrorKind::Value(format!("a {} has no items", self.type_name())));
+        };
+        meter.list(len)?;
+        Ok(match self {
+            Self::Str(text) => {
+                meter.allocate(len.saturating_mul(HEAD_BYTES))?;
+                text.chars().map(Self::text).collect()
+            }
+            Self::List(list) => list.items.clone(),
+            Self::Dict(dict) => dict.entries.iter().map(|(key, _)| key.clone()).collect(),
+            Self::Range(range) => (0..range.len).map(|i| range.get(i)).collect(),
+            Self::Loop(looped) => looped.over.items(meter)?,
+            _ => Vec::new(),
+        })
+    }
+
+    /// The value of a mapping's key.
+    pub(super) fn get(&self, key: &Self, meter: &Meter) -> Outcome<Option<Self>> {
+        let Self::Dict(dict) = self else { return Ok(None) };
+        for (have, value) in &dict.entries {
+            if have.equals(key, meter)? {
+                return Ok(Some(value.clone()));
+            }
+        }
+        Ok(None)
+    }
+
+    pub(super) fn equals(&self, other: &Self, meter: &Meter) -> Outcome<bool> {
+        Ok(match (self, other) {
+            (Self::Undefined, Self::Undefined) | (Self::None, Self::None) => true,
+            (Self::Str(a), Self::Str(b)) => {
+                meter.work(if a.len() == b.len() { a.len() } else { 0 })?;
+                a == b
+            }
+            (Self::List(a), Self::List(b)) => {
+                if a.items.len() != b.items.len() {
+                    return Ok(false);
+                }
+                for (a, b) in a.items.iter().zip(&b.items) {
+                    if !a.equals(b, meter)? {
+                        return Ok(false);
+                    }
+                }
+                true
+            }
+            (Self::Dict(a), Self::Dict(b)) => {
+                if a.entries.len() != b.entries.len() {
+                    return Ok(false);
+                }
+                for (key, value) in &a.entries {
+                    match other.get(key, meter)? {
+                        Some(found) if found.equals(value, meter)? => {}
+                        _ => return Ok(false),
+                    }
+                }
+                true
+            }
+            (Self::Range(a), Self::Range(b)) => a == b,
+            (Self::Namespace(a), Self::Namespace(b)) => Rc::ptr_eq(a, b),
+            (Self::Loop(a), Self::Loop(b)) => Rc::ptr_eq(a, b),
+            (Self::Builtin(a), Self::Builtin(b)) => a == b,
+            _ => {
+                meter.work(0)?;
+                match (self.as_int(), other.as_int()) {
+                    (Some(a), Some(b)) => a == b,
+                    _ => matches!((self.as_float(), other.as_float()), (Some(a), Some(b)) if a == b),
+                }
+            }
+        })
+    }
+
+    pub(super) fn compare(&self, other: &Self, meter: &Meter) -> Outcome<Ordering> {
+        let unordered = || {
+            let (a, b) = (self.type_name(), other.type_name());
+            ErrorKind::Value(format!("a {a} cannot be compared with a {b}"))
+        };
+        match (self, other) {
+            (Self::Str(a), Self::Str(b)) => {
+                meter.work(a.len().min(b.len()))?;
+                Ok(a.cmp(b))
+            }
+            (Self::List(a), Self::List(b)) => {
+                for (a, b) in a.items.iter().zip(&b.items) {
+                    if !a.equals(b, meter)? {
+                        return a.compare(b, meter);
+                    }
+                }
+                Ok(a.items.len().cmp(&b.items.len()))
+            }
+            _ => {
+                meter.work(0)?;
+                match (self.as_int(), other.as_int()) {
+                    (Some(a), Some(b)) => Ok(a.cmp(&b)),
+                    _ => {
+                        let numbers = self.as_float().zip(other.as_float());
+                        numbers.and_then(|(a, b)| a.partial_cmp(&b)).ok_or_else(unordered)
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether `self` is in `container`.
+    pub(super) fn is_in(&self, container: &Self, meter: &Meter) -> Outcome<bool> {
+        match (container, self) {
+            (Self::Str(text), Self::Str(part)) => {
+                meter.work(text.len())?;
+                Ok(text.contains(part.as_str()))
+            }
+            (Self::Dict(_), _) => Ok(container.get(self, meter)?.is_some()),
+            (Self::Range(range), _) => Ok(self.as_int().is_some_and(|n| range.contains(n))),
+            (Self::List(list), _) => {
+                for item in &list.items {
+                    if item.equals(self, meter)? {
+                        return Ok(true);
+                    }
+                }
+                Ok(false)
+            }
+            (Self::Undefined, _) => Ok(false),
+            _ => {
+                let (part, whole) = (self.type_name(), container.type_name());
+                Err(ErrorKind::Value(format!("cannot look for a {part} in a {whole}")))
+            }
+        }
+    }
+
+    /// Python's `str`, at the end of `out`.
+    pub(super) fn write(&self, out: &mut String, meter: &Meter) -> Outcome<()> {
+        match self {
+            Self::Undefined => Ok(()),
+            Self::Str(text) => push(out, text, meter),
+            _ => self.write_repr(out, meter),
+        }
+    }
+
+    /// Python's `repr`.
+    fn write_repr(&self, out: &mut String, meter: &Meter) -> Outcome<()> {
+        match self {
+            Self::Undefined => push(out, "Undefined", meter),
+            Self::None => push(out, "None", meter),
+            Self::Bool(value) => push(out, if *value { "True" } else { "False" }, meter),
+            Self::Int(n) => push(out, &n.to_string(), meter),
+            Self::Float(n) => push(out, &float_text(*n), meter),
+            Self::Str(text) => {
+                // Every character may become four.
+                meter.text(text.len().saturating_mul(4))?;
+                write_quoted(out, text);
+                Ok(())
+            }
+            Self::List(list) => {
+                push(out, "[", meter)?;
+                for (i, item) in list.items.iter().enumerate() {
+                    push(out, if i > 0 { ", " } else { "" }, meter)?;
+                    item.write_repr(out, meter)?;
+                }
+                push(out, "]", meter)
+            }
+            Self::Dict(dict) => {
+                push(out, "{", meter)?;
+                for (i, (key, value)) in dict.entries.iter().enumerate() {
+                    push(out, if i > 0 { ", " } else { "" }, meter)?;
+                    key.write_repr(out, meter)?;
+                    push(out, ": ", meter)?;
+                    value.write_repr(out, meter)?;
+                }
+                push(out, "}", meter)
+            }
+            Self::Range(range) => {
+                let end = range.start.saturating_add(range.step.saturating_mul(range.len as i64));
+                push(out, &format!("range({}, {end})", range.start), meter)
+            }
+            Self::Namespace(_) | Self::Loop(_) | Self::Builtin(_) => {
+                push(out, &format!("<{}>", self.type_name()), meter)
+            }
+        }
+    }
+
+    /// Python's `str` as a text of its own.
+    pub(super) fn to_text(&self, meter: &Meter) -> Outcome<Arc<String>> {
+        if let Self::Str(text) = self {
+            return Ok(Arc::clone(text));
+        }
+        let mut out = String::new();
+        self.write(&mut out, meter)?;
+        Ok(Arc::new(out))
+    }
+}
+
+impl Range {
+    pub(super) fn get(&self, index: usize) -> Value {
+        Value::Int(self.start.saturating_add(self.step.saturating_mul(index as i64)))
+    }
+
+    fn contains(&self, n: i64) -> bool {
+        let from_start = i128::from(n) - i128::from(self.start);
+        let step = i128::from(self.step);
+        from_start % step == 0 && (0..self.len as i128).contains(&(from_start / step))
+    }
+}
+
+/// Appends a text. A string that grows by doubling holds up to twice its length, and as much again while it is copied.
+pub(super) fn push(out: &mut String, text: &str, meter: &Meter) -> Outcome<()> {
+    meter.allocate(text.len().saturating_mul(4))?;
+    out.push_str(text);
+    Ok(())
+}
+
+/// Python's `repr` of a float.
+pub(super) fn float_text(n: f64) -> String {
+    if n.is_nan() {
+        return "nan".to_owned();
+    }
+    if n.is_infinite() {
+        return if n > 0.0 { "inf" } else { "-inf" }.to_owned();
+    }
+    let text = format!("{n:e}");
+    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    if (-4..16).contains(&exponent) {
+        // `{:?}` writes exponents from 1e16 and below 1e-5.
+        return format!("{n:?}");
+    }
+    let sign = if exponent < 0 { '-' } else { '+' };
+    format!("{digits}e{sign}{:02}", exponent.abs())
+}
+
+fn write_quoted(out: &mut String, text: &str) {
+    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
+    out.push(quote);
+    for c in text.chars() {
+        match c {
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\\' => out.push_str("\\\\"),
+            c if c == quote => out.extend(['\\', c]),
+            c if c.is_ascii_control() => out.push_str(&format!("\\x{:02x}", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out.push(quote);
+}

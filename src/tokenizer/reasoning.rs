@@ -1,0 +1,310 @@
+//! Reasoning told apart from the answer, as the text arrives.
+//!
+//! A reasoning model writes its thoughts between two markers before it answers. Some vocabularies have the markers as ordinary
+//! text or user-defined tokens, which reach the output as text; in others they are control tokens, which do not. Both are
+//! taken here.
+
+use serde::Serialize;
+
+use super::Tokenizer;
+use crate::token::TokenId;
+
+/// Whether a text is the model's reasoning or its answer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum TextKind {
+    /// Thoughts before the answer.
+    Reasoning,
+    /// The answer.
+    Answer,
+}
+
+/// The markers around a model's reasoning.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ReasoningMarkers {
+    /// Begins the reasoning.
+    pub open: String,
+    /// Ends it.
+    pub close: String,
+}
+
+/// Pairs of published models.
+const MARKERS: [(&str, &str); 5] = [
+    ("<think>", "</think>"),
+    ("<thinking>", "</thinking>"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("[THINK]", "[/THINK]"),
+    ("<seed:think>", "</seed:think>"),
+];
+
+impl ReasoningMarkers {
+    /// The pair that a vocabulary has as tokens, else the one that the template writes.
+    pub(super) fn find(is_token: impl Fn(&str) -> bool, template: Option<&str>) -> Option<Self> {
+        let in_vocab = MARKERS.into_iter().find(|(open, close)| is_token(open) && is_token(close));
+        let in_template = |template: &str| {
+            MARKERS.into_iter().find(|(open, close)| template.contains(open) && template.contains(close))
+        };
+        let (open, close) = in_vocab.or_else(|| template.and_then(in_template))?;
+        Some(Self { open: open.to_owned(), close: close.to_owned() })
+    }
+}
+
+impl Tokenizer {
+    /// The markers around the model's reasoning: a known pair that the vocabulary has as tokens, else one that the chat template
+    /// writes; `None` for a model that does not reason.
+    pub fn reasoning_markers(&self) -> Option<&ReasoningMarkers> {
+        self.reasoning.as_ref()
+    }
+
+    /// A splitter for the answer to a prompt of these tokens, of which the last few are looked at: where the prompt ends with an
+    /// open marker, the answer begins with reasoning.
+    pub fn reasoning_splitter(&self, prompt: &[TokenId]) -> ReasoningSplitter {
+        let Some(markers) = &self.reasoning else { return ReasoningSplitter::new(None, "") };
+        // A token stands for a byte at least, and white space may follow the marker.
+        let n_tokens = markers.open.len() + 8;
+        let tail: Vec<u8> = prompt[prompt.len().saturating_sub(n_tokens)..]
+            .iter()
+            .flat_map(|&token| self.token_bytes(token).unwrap_or_default())
+            .copied()
+            .collect();
+        ReasoningSplitter::new(Some(markers.clone()), &String::from_utf8_lossy(&tail))
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// White space so far, so that the opening marker may still come.
+    Start,
+    Reasoning,
+    Answer,
+}
+
+/// Splits an output into reasoning and answer as it arrives. The markers themselves are left out; all other text is kept,
+/// in order.
+///
+/// Reasoning begins with the prompt, or with the opening marker where nothing but white space comes before it (which counts as
+/// reasoning then); it ends with the first closing marker. An opening marker later in an answer is text, since an answer may speak of
+/// markers, except where it is a control token, which no text can spell.
+///
+/// ```
+/// # use refrain::internals::tokenizer::{ReasoningMarkers, ReasoningSplitter, TextKind};
+/// let markers = ReasoningMarkers { open: "<think>".to_owned(), close: "</think>".to_owned() };
+/// let mut splitter = ReasoningSplitter::new(Some(markers), "");
+/// let mut out = Vec::new();
+/// for piece in ["<th", "ink>Ten", " or one?</thi", "nk>At ten."] {
+///     splitter.push(piece, &mut out);
+/// }
+/// splitter.finish(&mut out);
+/// let text = |kind| out.iter().filter(|(k, _)| *k == kind).map(|(_, text)| text.as_str()).collect::<String>();
+/// assert_eq!((text(TextKind::Reasoning).as_str(), text(TextKind::Answer).as_str()), ("Ten or one?", "At ten."));
+/// ```
+#[derive(Clone, Debug)]
+pub struct ReasoningSplitter {
+    markers: Option<ReasoningMarkers>,
+    state: State,
+    /// Text that may be part of a marker; shorter than one, but for white space before the opening one.
+    held: String,
+}
+
+/// Longest white space held back before an opening marker, in bytes; an answer that begins with more is an answer.
+const SPACE_BYTES_MAX: usize = 64;
+
+impl ReasoningSplitter {
+    /// A splitter for a model with these markers after a prompt that ends with `prompt_end`. Without markers all text is answer.
+    pub fn new(markers: Option<ReasoningMarkers>, prompt_end: &str) -> Self {
+        let state = match &markers {
+            None => State::Answer,
+            Some(markers) if prompt_end.trim_end().ends_with(&markers.open) => State::Reasoning,
+            Some(_) => State::Start,
+        };
+        Self { markers, state, held: String::new() }
+    }
+
+    /// The kind of the text that comes next, as far as it is known.
+    pub fn kind(&self) -> TextKind {
+        if self.state == State::Reasoning { TextKind::Reasoning } else { TextKind::Answer }
+    }
+
+    /// Takes the next text; appends what is certain to `out`. No segment is empty.
+    pub fn push(&mut self, piece: &str, out: &mut Vec<(TextKind, String)>) {
+        self.held.push_str(piece);
+        let Some(markers) = &self.markers else { return emit(&mut self.held, TextKind::Answer, out) };
+        if self.state == State::Start {
+            let text = self.held.trim_start();
+            let n_spaces = self.held.len() - text.len();
+            if text.starts_with(&markers.open) {
+                let after = text[markers.open.len()..].to_owned();
+                self.held.truncate(n_spaces);
+                emit(&mut self.held, TextKind::Reasoning, out);
+                self.held = after;
+                self.state = State::Reasoning;
+            } else if !markers.open.starts_with(text) || n_spaces > SPACE_BYTES_MAX {
+                self.state = State::Answer;
+            } else {
+                return;
+            }
+        }
+        if self.state == State::Reasoning {
+            match self.held.find(&markers.close) {
+                Some(at) => {
+                    let after = self.held[at + markers.close.len()..].to_owned();
+                    self.held.truncate(at);
+                    emit(&mut self.held, TextKind::Reasoning, out);
+                    self.held = after;
+                    self.state = State::Answer;
+                }
+                None => {
+                    let n_held = partial(&self.held, &markers.close);
+                    let held = self.held.split_off(self.held.len() - n_held);
+                    emit(&mut self.held, TextKind::Reasoning, out);
+                    self.held = held;
+                }
+            }
+        }
+        if self.state == State::Answer {
+            emit(&mut self.held, TextKind::Answer, out);
+        }
+    }
+
+    /// Takes a control token, by its text. Markers change the kind of what follows; other control tokens do nothing.
+    pub fn push_control(&mut self, token: &str, out: &mut Vec<(TextKind, String)>) {
+        let Some(markers) = &self.markers else { return };
+        let next = match token {
+            _ if token == markers.open => State::Reasoning,
+            _ if token == markers.close => State::Answer,
+            _ => return,
+        };
+        // White space before the marker goes with the reasoning.
+        let kind = if next == State::Reasoning { TextKind::Reasoning } else { self.kind() };
+        emit(&mut self.held, kind, out);
+        self.state = next;
+    }
+
+    /// Ends the output: what was held back is no marker.
+    pub fn finish(&mut self, out: &mut Vec<(TextKind, String)>) {
+        let kind = self.kind();
+        emit(&mut self.held, kind, out);
+    }
+}
+
+fn emit(text: &mut String, kind: TextKind, out: &mut Vec<(TextKind, String)>) {
+    if !text.is_empty() {
+        out.push((kind, std::mem::take(text)));
+    }
+}
+
+/// Bytes at the end of a text that begin a marker without completing it.
+fn partial(text: &str, marker: &str) -> usize {
+    let longest = marker.len().saturating_sub(1).min(text.len());
+    let fits = |n: &usize| marker.is_char_boundary(*n) && text.ends_with(&marker[..*n]);
+    (1..=longest).rev().find(fits).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn markers() -> ReasoningMarkers {
+        ReasoningMarkers { open: "<think>".to_owned(), close: "</think>".to_owned() }
+    }
+
+    /// The texts of both kinds.
+    fn split(pieces: &[&str], prompt_end: &str) -> (String, String) {
+        let mut splitter = ReasoningSplitter::new(Some(markers()), prompt_end);
+        let mut out = Vec::new();
+        for piece in pieces {
+            splitter.push(piece, &mut out);
+            assert!(splitter.held.len() < SPACE_BYTES_MAX + "</think>".len());
+        }
+        splitter.finish(&mut out);
+        joined(&out)
+    }
+
+    fn joined(out: &[(TextKind, String)]) -> (String, String) {
+        assert!(out.iter().all(|(_, text)| !text.is_empty()));
+        let text = |kind| out.iter().filter(|(k, _)| *k == kind).map(|(_, text)| text.as_str()).collect();
+        (text(TextKind::Reasoning), text(TextKind::Answer))
+    }
+
+    /// The whole text at once.
+    fn split_by_definition(text: &str, prompt_end: &str) -> (String, String) {
+        let inside = match text.trim_start().strip_prefix("<think>") {
+            _ if prompt_end.trim_end().ends_with("<think>") => text.to_owned(),
+            Some(inside) => text[..text.len() - text.trim_start().len()].to_owned() + inside,
+            None => return (String::new(), text.to_owned()),
+        };
+        match inside.split_once("</think>") {
+            Some((reasoning, answer)) => (reasoning.to_owned(), answer.to_owned()),
+            None => (inside, String::new()),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_pieces_split_as_the_whole(
+            parts in prop::collection::vec(prop_oneof![
+                Just("<think>"), Just("</think>"), Just("<"), Just("</"), Just("think>"), Just("é"), Just(" \n"), Just("a<t"),
+            ], 0..10),
+            cuts in prop::collection::vec(0usize..60, 0..8),
+            prompt_end in prop_oneof![Just(""), Just("assistant\n"), Just("<think>\n"), Just("<think>\n\n</think>\n\n")],
+        ) {
+            let text = parts.concat();
+            let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(text.len())).collect();
+            cuts.retain(|&cut| text.is_char_boundary(cut));
+            cuts.extend([0, text.len()]);
+            cuts.sort_unstable();
+            let pieces: Vec<&str> = cuts.windows(2).map(|w| &text[w[0]..w[1]]).collect();
+            prop_assert_eq!(split(&pieces, prompt_end), split_by_definition(&text, prompt_end));
+        }
+    }
+
+    #[test]
+    fn text_is_held_back_only_while_it_may_be_a_marker() {
+        let mut splitter = ReasoningSplitter::new(Some(markers()), "");
+        let mut out = Vec::new();
+        let mut push = |piece: &str| {
+            out.clear();
+            splitter.push(piece, &mut out);
+            out.clone()
+        };
+        assert_eq!(push(" <thi"), []);
+        assert_eq!(push("nk>a</"), [(TextKind::Reasoning, " ".into()), (TextKind::Reasoning, "a".into())]);
+        assert_eq!(push("b"), [(TextKind::Reasoning, "</b".into())]);
+        assert_eq!(push("</think>\n\n<think>"), [(TextKind::Answer, "\n\n<think>".into())]);
+        let spaces = " ".repeat(SPACE_BYTES_MAX + 1);
+        assert_eq!(split(&[&spaces, "<think>x"], ""), (String::new(), spaces + "<think>x"));
+    }
+
+    #[test]
+    fn control_tokens_mark_too() {
+        let mut splitter = ReasoningSplitter::new(Some(markers()), "");
+        let mut out = Vec::new();
+        splitter.push("\n", &mut out);
+        splitter.push_control("<think>", &mut out);
+        splitter.push("hm</", &mut out);
+        splitter.push_control("<|im_end|>", &mut out);
+        splitter.push_control("</think>", &mut out);
+        splitter.push("At ten.", &mut out);
+        splitter.push_control("<think>", &mut out);
+        splitter.push("again", &mut out);
+        splitter.finish(&mut out);
+        assert_eq!(joined(&out), ("\nhm</again".to_owned(), "At ten.".to_owned()));
+        let mut none = ReasoningSplitter::new(None, "<think>");
+        out.clear();
+        none.push_control("<think>", &mut out);
+        none.push("<think>a", &mut out);
+        assert_eq!(out, [(TextKind::Answer, "<think>a".to_owned())]);
+    }
+
+    #[test]
+    fn markers_come_from_the_vocabulary_or_the_template() {
+        let find =
+            |tokens: &[&str], template| ReasoningMarkers::find(|text| tokens.contains(&text), template);
+        assert_eq!(find(&["<think>", "</think>"], None), Some(markers()));
+        assert_eq!(find(&["<think>"], Some("{{ m }}")), None);
+        assert_eq!(find(&[], Some("<think>{{ m }}</think>")), Some(markers()));
+        assert_eq!(find(&["[THINK]", "[/THINK]"], Some("<think></think>")).unwrap().open, "[THINK]");
+    }
+}
