@@ -24,7 +24,7 @@ mod value;
 
 pub(super) use eval::{Bounds, render};
 pub(super) use parser::{Template, parse};
-pub(super) use value::{Builtin, Value};
+pub(super) use value::Value;
 
 /// Why a template cannot be parsed or evaluated, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
