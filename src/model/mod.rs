@@ -1,14 +1,14 @@
 //! Model files, weights and the forward pass.
 //!
 //! Reading order:
-//! - [`config`]: hyper-parameters;
-//! - [`source`], [`gguf`], [`hf`], [`packed`]: the containers, and [`checkpoint`], one interface to all of them;
-//! - [`weights`]: weights in memory, packed for the kernels;
-//! - [`batch`], [`kv_cache`], [`rope`]: the inputs and the state of a forward pass;
-//! - [`transformer`]: the forward pass, with an optional hook between two layers ([`Interlude`]);
-//! - [`shortlist`]: projections onto some tokens only;
-//! - [`graphs`]: models whose layers are loaded from flash in blocks of fixed batch lengths;
-//! - [`streamed`]: models larger than memory, whose weights are read from flash in every pass.
+//! - hyper-parameters: [`config`];
+//! - the containers: [`source`], [`gguf`], [`hf`], [`packed`], and one interface to all of them, [`checkpoint`];
+//! - weights in memory, packed for the kernels: [`weights`];
+//! - the inputs and the state of a forward pass: [`batch`], [`kv_cache`], [`rope`];
+//! - the forward pass, with an optional hook between two layers ([`Interlude`]): [`transformer`];
+//! - projections onto some tokens only: [`shortlist`];
+//! - models whose layers are loaded from flash in blocks of fixed batch lengths: [`graphs`];
+//! - models larger than memory, whose weights are read from flash in every pass: [`streamed`].
 
 pub mod batch;
 pub mod checkpoint;
