@@ -22,12 +22,12 @@ pub(crate) fn for_chat(engine: &Engine, is_embedded: bool) -> Sampling {
 }
 
 /// Small models that decode greedily repeat one sentence without end. Most published chat models state a temperature near 0.7 and a top-p
-/// near 0.9; DRY ends the loops that remain. It looks at the answer only and from 8 tokens on, so that quoting from notes and
+/// near 0.9; DRY ends the loops that remain. It looks at the answer only and from 4 tokens on, so that quoting from notes and
 /// common phrases cost nothing.
 fn conversational() -> Sampling {
     let dry = DryOptions {
         multiplier: 0.8,
-        allowed_length: 8,
+        allowed_length: 4,
         output_only: true,
         breakers: Vec::new(),
         ..DryOptions::default()

@@ -64,13 +64,13 @@ fn input_errors_end_with_3() {
 
 #[test]
 fn a_request_that_does_not_fit_is_refused_with_both_numbers() {
-    let long = "word ".repeat(5000);
+    let long = "Preambon ".repeat(5000);
     let note = repository("fixtures/notes/project-preambon.md");
     let args = ["run", "--task", "reply", "--context", arg(&note), long.as_str()];
     let message = refrain(&args).refused(INPUT);
     assert!(message.contains("the request has") && message.contains("--ctx"), "{message}");
     // Notes of which not even the start fits.
-    let tight = ["run", "--ctx", "24", "--task", "summarize", "--context", arg(&note)];
+    let tight = ["run", "--ctx", "16", "--task", "summarize", "--context", arg(&note)];
     let message = refrain(&tight).refused(INPUT);
     assert!(message.contains("room for") && message.contains("--ctx"), "{message}");
     // Without a task there is nothing to lay out, and the session refuses.

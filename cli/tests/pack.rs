@@ -46,7 +46,7 @@ fn a_packed_model_works_wherever_its_source_does() {
     assert!(packed["metadata"].to_string().contains("all verified"));
     assert!(!inspect(arg(&out), &[])["metadata"].to_string().contains("verified"));
     let text = refrain(&["inspect", arg(&out)]).done();
-    assert!(text.contains("nothing: this model can be run") && text.contains("identity"), "{text}");
+    assert!(text.contains("nothing: this model runs") && text.contains("identity"), "{text}");
 }
 
 #[test]

@@ -36,7 +36,7 @@ pub(crate) struct SamplingArgs {
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     pub(crate) frequency_penalty: f32,
     /// DRY: penalty of a token that continues a repeated sequence; 0 is off, 0.8 is common [default: 0 for `run`; in `chat`, 0.8 for
-    /// sequences of 8 or more tokens of the answer].
+    /// sequences of 4 or more tokens of the answer].
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     pub(crate) dry_multiplier: Option<f32>,
     /// DRY: factor of the penalty for each further token of the sequence.
