@@ -35,7 +35,7 @@ fn the_same_answer_again_is_drafted_from_history() {
     let steps = |report: &Value| report["stats"]["steps"].as_u64().unwrap();
     let history = |report: &Value| {
         let sources = report["stats"]["sources"].as_array().unwrap();
-        sources.iter().find(|source| source["kind"] == "history").unwrap()["accepted"].as_u64().unwrap()
+        sources.iter().find(|source| source["name"] == "history").unwrap()["accepted"].as_u64().unwrap()
     };
     assert!(history(&reports[1]) > 0 && steps(&reports[1]) < steps(&reports[0]), "{reports:?}");
 }

@@ -23,7 +23,7 @@ fn a_draft_model_changes_no_answer_and_is_in_the_statistics() {
             let (text, report) = answer(&["--draft", draft, "--strategy", strategy]);
             assert_eq!(text, plain, "{strategy}");
             let sources = report["stats"]["sources"].as_array().unwrap();
-            let model = sources.iter().find(|source| source["kind"] == "draft_model").unwrap();
+            let model = sources.iter().find(|source| source["evidence"] == "draft_model").unwrap();
             let computed = &model["computed"];
             assert!(computed["passes"].as_u64() <= computed["rows"].as_u64(), "{model}");
             assert!(computed["off"].is_null(), "{model}");

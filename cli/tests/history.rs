@@ -28,7 +28,7 @@ fn history(report: &Value) -> u64 {
     let sources = report["stats"]["sources"].as_array().expect("sources");
     sources
         .iter()
-        .find(|source| source["kind"] == "history")
+        .find(|source| source["name"] == "history")
         .map_or(0, |source| source["accepted"].as_u64().unwrap())
 }
 
