@@ -201,8 +201,7 @@ fn calibration_and_reuse() {
     let (mut drafted, mut accepted) = ([0; 2], [0; 2]);
     for (i, sampling) in samplings().iter().enumerate() {
         let reference = conversation(&engine, plain(), &notes[2 * i..], sampling);
-        for calibration in [Calibration::Off, Calibration::Output, Calibration::InContext, Calibration::Full]
-        {
+        for calibration in [Calibration::Off, Calibration::InContext, Calibration::Full] {
             for reuse in std::iter::once(None).chain(reuses) {
                 for (verify_rows_max, verify_lens) in [(4, vec![]), (16, vec![]), (16, vec![1, 5, 16])] {
                     let session = SessionOptions {

@@ -7,7 +7,6 @@ use std::path::Path;
 use common::{Rng, Run, Tiny, cancelled_token, fixtures, plain, prompt, run, run_in, samplings};
 use refrain::internals::draft::CostProfile;
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong, Random};
-use refrain::internals::engine::ProjectionMode;
 use refrain::internals::model::graphs::write_graphs;
 use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
@@ -117,7 +116,7 @@ fn check(engine: &Engine, tiny: Tiny) {
                         pruning: Some(config),
                         verify_rows_max,
                         verify_lens,
-                        projection: [ProjectionMode::OnDemand, ProjectionMode::Eager][i % 2],
+                        projection_rows: [8, 64][i % 2],
                         calibration: [Calibration::InContext, Calibration::Off][i / 2],
                         history: false,
                         ..SessionOptions::default()

@@ -19,7 +19,7 @@ use refrain::Task;
 
 pub(crate) use bench::{
     AblateArgs, BenchArgs, BenchCommand, BenchGraphsArgs, BenchPressureArgs, BenchPruningArgs,
-    BenchStreamArgs, HalfArg, ReplayArgs, RowsArgs, TuneArgs,
+    BenchStreamArgs, HalfArg, ProjectionArg, ReplayArgs, RowsArgs, TuneArgs,
 };
 pub(crate) use draft::{DraftModelArg, PruningArg, needs_draft_model};
 pub(crate) use engine::{ComputeArgs, ModelArgs};

@@ -14,7 +14,8 @@ use refrain_bench::{
 };
 
 use crate::args::{
-    AblateArgs, BenchArgs, BenchCommand, HalfArg, ReplayArgs, RowsArgs, TuneArgs, needs_draft_model,
+    AblateArgs, BenchArgs, BenchCommand, HalfArg, ProjectionArg, ReplayArgs, RowsArgs, TuneArgs,
+    needs_draft_model,
 };
 use crate::failure::{Exit, Failure};
 use crate::load::{self, check_vocabulary, n_threads, open_tokenizer};
@@ -102,11 +103,10 @@ fn replay_model(args: &ReplayArgs, path: &Path) -> Result<Exit, Failure> {
     let (Some(&max_rows), Some(&sources)) = (args.rows.first(), args.sources.first()) else {
         return Err(Failure::usage("--rows and --sources are empty", "name a value for each"));
     };
-    let session = SessionOptions {
-        verify_rows_max: max_rows,
-        projection: args.projection.mode(),
-        ..SessionOptions::default()
-    };
+    let mut session = SessionOptions { verify_rows_max: max_rows, ..SessionOptions::default() };
+    if args.projection == ProjectionArg::Eager {
+        refrain_bench::model::project_eagerly(&engine, &mut session);
+    }
     let timings = {
         let progress = Progress::tokens("replaying");
         let rows = measured.into_iter();

@@ -29,8 +29,6 @@ pub enum Arm {
     Context,
     /// Those, and earlier answers of the task.
     History,
-    /// Those, and calibration of the output.
-    Output,
     /// The same with calibration of prompt and output by the tokens of the context.
     InContext,
     /// The same with calibration by the whole vocabulary.
@@ -75,12 +73,11 @@ impl Pruning {
 
 impl Arm {
     /// The arms that need no draft model, in the order of reports.
-    pub const TEXT: [Arm; 9] = [
+    pub const TEXT: [Arm; 8] = [
         Arm::Plain,
         Arm::Sam,
         Arm::Context,
         Arm::History,
-        Arm::Output,
         Arm::InContext,
         Arm::Full,
         Arm::ReuseAlone,
@@ -116,7 +113,6 @@ impl Arm {
             Arm::Sam => "sam",
             Arm::Context => "context",
             Arm::History => "+ history",
-            Arm::Output => "+ calibration of the output",
             Arm::InContext => "+ calibration in context",
             Arm::Full => "+ calibration in full",
             Arm::ReuseAlone => "+ history + reuse",
@@ -159,7 +155,6 @@ impl Arm {
             },
             namespace: format!("{} {task}", self.name()),
             calibration: match self {
-                Arm::Output => Calibration::Output,
                 Arm::InContext | Arm::Reuse => Calibration::InContext,
                 Arm::Full => Calibration::Full,
                 _ => Calibration::Off,

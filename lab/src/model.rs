@@ -7,14 +7,20 @@
 //! claims have a reliability table each.
 
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong};
-use refrain::internals::draft::{PassagesSource, ReliabilityTable};
+use refrain::internals::draft::{CostProfile, PassagesSource, ReliabilityTable};
 use refrain::{
     Calibration, DraftSource, Engine, GenerateError, GenerateOptions, LogitsProcessor, SessionOptions,
-    StageTimes, Stats, TokenId,
+    StageTimes, Stats, TokenId, VERIFY_ROWS_MAX,
 };
 
 use crate::rows::TokenRow;
 use crate::strategy::{Sources, Strategy};
+
+/// Projects all rows of a step at once, as other engines do: for comparison with projection on demand.
+pub fn project_eagerly(engine: &Engine, options: &mut SessionOptions) {
+    engine.set_projection_costs(CostProfile::free_rows(1.0));
+    options.projection_rows = VERIFY_ROWS_MAX;
+}
 
 /// Makes the recorded tokens the most likely ones.
 struct Recorded {

@@ -6,12 +6,12 @@ mod common;
 use common::{Run, Tiny, cancelled_token, fixtures, plain, prompt, run_in, samplings};
 use refrain::internals::draft::CostProfile;
 use refrain::internals::draft_model::VocabularyMismatch;
-use refrain::internals::engine::ProjectionMode;
 use refrain::{
     Checkpoint, DraftModelOptions, Drafting, Engine, EngineError, EngineOptions, EvidenceClass,
     GenerateOptions, PromptPassage, Role, Sampling, Session, SessionError, SessionOptions, Task,
 };
 use refrain_bench::Strategy;
+use refrain_bench::model::project_eagerly;
 use refrain_bench::rules::ModelRule;
 
 const MAX_TOKENS: usize = 32;
@@ -81,8 +81,7 @@ fn changes_no_bit_of_the_output() {
                     verify_rows_max,
                     verify_lens,
                     prefill_chunk: [7, 64, 512][i % 3],
-                    projection: [ProjectionMode::OnDemand, ProjectionMode::Eager][i % 2],
-                    projection_rows: [8, 3, 1][i % 3],
+                    projection_rows: [8, 3, 1, 64][i % 4],
                     history: i % 2 == 0,
                     ..SessionOptions::default()
                 };
@@ -142,21 +141,23 @@ fn run_tokens(session: &mut Session, sampling: &Sampling) -> Run {
 /// Which rows are projected changes nothing but their number.
 #[test]
 fn projection_on_demand_and_eager_projection_give_the_same_bits() {
-    let engine = pair(2);
+    let (engine, eager_engine) = (pair(2), pair(2));
     for sampling in &samplings() {
-        let run = |projection: ProjectionMode, projection_rows: usize| {
-            let session = SessionOptions {
-                projection,
-                projection_rows,
-                history: false,
-                draft_model: false,
-                ..SessionOptions::default()
-            };
-            conversation(&engine, session, sampling)
+        let run = |engine: &Engine, mut session: SessionOptions, is_eager: bool| {
+            if is_eager {
+                project_eagerly(engine, &mut session);
+            }
+            conversation(engine, session, sampling)
         };
-        let eager = run(ProjectionMode::Eager, 8);
+        let session = |projection_rows: usize| SessionOptions {
+            projection_rows,
+            history: false,
+            draft_model: false,
+            ..SessionOptions::default()
+        };
+        let eager = run(&eager_engine, session(8), true);
         for projection_rows in [1, 2, 8, 64] {
-            let on_demand = run(ProjectionMode::OnDemand, projection_rows);
+            let on_demand = run(&engine, session(projection_rows), false);
             for (on_demand, eager) in on_demand.iter().zip(&eager) {
                 on_demand.assert_equal(eager, &format!("waves of {projection_rows}"));
                 let (some, all) = (on_demand.stats.rows, eager.stats.rows);

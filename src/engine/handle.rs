@@ -111,7 +111,7 @@ impl Engine {
             draft_model: Mutex::new(None),
             predictor: Mutex::new(None),
             learned: Mutex::new(Learned::new(costs)),
-            projection_costs,
+            projection_costs: Mutex::new(projection_costs),
             profile,
             profile_mismatch,
             history: Arc::new(match options.history_tokens_max {
@@ -358,6 +358,12 @@ impl Engine {
             graphs.measure(&self.shared.model, compute, times_label(compute), rounds).map(Some)
         }
 
+        /// Replaces the measured costs of projection for later generations. With free rows each wave takes all rows of a step,
+        /// as far as [`SessionOptions::projection_rows`] allows: eager projection, for comparison.
+        fn set_projection_costs(&self, costs: CostProfile) {
+            *self.shared.projection_costs() = costs;
+        }
+
         /// What measurements of this model are kept under; see [`Model::identity`].
         fn model_identity(&self) -> ModelIdentity {
             self.shared.model.identity()
@@ -385,7 +391,7 @@ mod tests {
         let given = CostProfile::free_rows(1.0);
         let engine =
             Engine::open(path, EngineOptions::default().with_n_threads(1).with_cost_profile(given)).unwrap();
-        let costs = &engine.shared.projection_costs;
+        let costs = engine.shared.projection_costs();
         // A megabyte of weights, multiplied once and eight times.
         assert!(costs.verify_us(1, 1) > 2.0, "{costs:?}");
         assert!(costs.verify_us(8, 1) > costs.verify_us(1, 1), "{costs:?}");

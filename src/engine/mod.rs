@@ -32,8 +32,8 @@ pub use generation::{Generation, OwnedGeneration, RefusedGeneration};
 pub use handle::Engine;
 pub use options::{
     Acceptance, AcceptanceFloor, CONTEXT_LEN_DEFAULT_MAX, Calibration, DraftModelOptions, DraftPolicy,
-    DraftRows, Drafting, EngineOptions, GenerateOptions, LOSSY_ROWS, PidConfig, ProjectionMode,
-    STOP_BYTES_MAX, SessionOptions, SkipRules, TARGET_READ_STEP_US_MIN,
+    DraftRows, Drafting, EngineOptions, GenerateOptions, LOSSY_ROWS, PidConfig, STOP_BYTES_MAX,
+    SessionOptions, SkipRules, TARGET_READ_STEP_US_MIN,
 };
 pub use policy::{MemoryPressure, ThermalState};
 pub use session::{LogitsReceiver, Score, Session, Traced};

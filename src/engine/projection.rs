@@ -10,7 +10,6 @@
 use std::sync::atomic::AtomicBool;
 
 use crate::draft::{CostProfile, DraftTree, NodeIdx, NodeSet};
-use crate::engine::options::ProjectionMode;
 use crate::engine::shared::Shared;
 use crate::engine::stats::Stopwatch;
 use crate::model::Workspace;
@@ -18,7 +17,6 @@ use crate::model::transformer::ForwardError;
 
 /// The projected rows of a step.
 pub(super) struct Projection {
-    mode: ProjectionMode,
     wave_rows_max: usize,
     /// What projecting costs by rows.
     costs: CostProfile,
@@ -35,14 +33,9 @@ pub(super) struct Projection {
 
 impl Projection {
     /// Waves of up to `wave_rows_max` rows, whose costs are `costs`.
-    pub(super) fn new(
-        mode: ProjectionMode,
-        wave_rows_max: usize,
-        costs: CostProfile,
-        vocab_size: usize,
-    ) -> Self {
+    pub(super) fn new(wave_rows_max: usize, costs: CostProfile, vocab_size: usize) -> Self {
         let (rows, logits) = (Vec::new(), Vec::new());
-        Self { mode, wave_rows_max, costs, vocab_size, rows, n_projected: 0, time_us: 0.0, logits }
+        Self { wave_rows_max, costs, vocab_size, rows, n_projected: 0, time_us: 0.0, logits }
     }
 
     /// A step begins.
@@ -96,8 +89,7 @@ impl Projection {
                 projected?;
                 watch.lap(&mut self.time_us);
                 self.n_projected += self.rows.len();
-                // On demand the node is the wave's first row, eagerly the root is.
-                self.rows.iter().position(|&row| row == node.0).expect("the wave is for this node")
+                0 // The wave begins at this node.
             }
         };
         Ok(&mut self.logits[place * self.vocab_size..(place + 1) * self.vocab_size])
@@ -106,10 +98,6 @@ impl Projection {
     /// The rows of the wave that begins at `node`.
     fn plan_wave(&mut self, tree: &DraftTree, verified: NodeSet, node: NodeIdx) {
         self.rows.clear();
-        if self.mode == ProjectionMode::Eager {
-            self.rows.extend(verified.nodes(tree.len()).map(|node| node.0));
-            return;
-        }
         self.rows.push(node.0);
         let (reach, alone_us) = (tree.reach()[node.index()], self.costs.verify_us(1, 1));
         // Parents stand before their children.
@@ -144,8 +132,8 @@ mod tests {
         tree
     }
 
-    fn wave(mode: ProjectionMode, max: usize, costs: &[(usize, f32)], node: u32) -> Vec<u32> {
-        let mut projection = Projection::new(mode, max, CostProfile::from_measurements(costs), 8);
+    fn wave(max: usize, costs: &[(usize, f32)], node: u32) -> Vec<u32> {
+        let mut projection = Projection::new(max, CostProfile::from_measurements(costs), 8);
         projection.plan_wave(&tree(), NodeSet::ALL, NodeIdx(node));
         projection.rows
     }
@@ -154,36 +142,26 @@ mod tests {
     fn rows_that_were_left_behind_are_not_projected() {
         let mut verified = NodeSet::ROOT;
         [1, 4].into_iter().for_each(|node| verified.insert(NodeIdx(node)));
-        for (mode, expected) in
-            [(ProjectionMode::OnDemand, vec![0, 1, 4]), (ProjectionMode::Eager, vec![0, 1, 4])]
-        {
-            let mut projection = Projection::new(mode, 8, CostProfile::free_rows(1.0), 8);
-            projection.plan_wave(&tree(), verified, NodeIdx::ROOT);
-            assert_eq!(projection.rows, expected, "{mode:?}");
-        }
+        let mut projection = Projection::new(8, CostProfile::free_rows(1.0), 8);
+        projection.plan_wave(&tree(), verified, NodeIdx::ROOT);
+        assert_eq!(projection.rows, [0, 1, 4]);
     }
 
     #[test]
     fn a_wave_takes_the_rows_along_that_are_worth_it() {
-        let on_demand = |max, costs: &[(usize, f32)], node| wave(ProjectionMode::OnDemand, max, costs, node);
         let free = [(1, 10.0), (8, 10.0)];
-        assert_eq!(on_demand(8, &free, 0), [0, 1, 2, 3, 4]);
-        assert_eq!(on_demand(8, &free, 2), [2, 3], "what is below");
-        assert_eq!(on_demand(2, &free, 0), [0, 1]);
-        assert_eq!(on_demand(8, &free, 4), [4]);
+        assert_eq!(wave(8, &free, 0), [0, 1, 2, 3, 4]);
+        assert_eq!(wave(8, &free, 2), [2, 3], "what is below");
+        assert_eq!(wave(2, &free, 0), [0, 1]);
+        assert_eq!(wave(8, &free, 4), [4]);
         // A row more costs half a row alone: worth it at 0.9 and 0.8, not at 0.2.
         let half = [(1, 10.0), (2, 15.0), (8, 45.0)];
-        assert_eq!(on_demand(8, &half, 0), [0, 1, 2]);
+        assert_eq!(wave(8, &half, 0), [0, 1, 2]);
         // From the node before it, it is reached in a quarter of the cases.
-        assert_eq!(on_demand(8, &half, 2), [2]);
+        assert_eq!(wave(8, &half, 2), [2]);
         let quarter = [(1, 10.0), (2, 12.0), (8, 24.0)];
-        assert_eq!(on_demand(8, &quarter, 2), [2, 3]);
+        assert_eq!(wave(8, &quarter, 2), [2, 3]);
         // Rows that share nothing are projected when they are visited.
-        assert_eq!(on_demand(8, &[(1, 10.0), (2, 20.0), (8, 80.0)], 0), [0]);
-    }
-
-    #[test]
-    fn eager_projection_takes_every_row() {
-        assert_eq!(wave(ProjectionMode::Eager, 2, &[(1, 10.0)], 0), [0, 1, 2, 3, 4]);
+        assert_eq!(wave(8, &[(1, 10.0), (2, 20.0), (8, 80.0)], 0), [0]);
     }
 }

@@ -76,7 +76,7 @@ impl Reader {
             return Ok(None);
         }
         let mut shortlist = None;
-        if matches!(calibration, Calibration::Output | Calibration::InContext) || reuse {
+        if calibration == Calibration::InContext || reuse {
             let list = shortlist.insert(model.shortlist(SHORTLIST_TOKENS_MAX)?);
             let n_frequent = FREQUENT_TOKENS.min(model.config().vocab_size);
             model.extend_shortlist(list, (0..n_frequent as u32).map(TokenId));
@@ -162,7 +162,7 @@ impl Reader {
     /// Lists the successors of the next visited node, whose logits `[vocab_size]` are at hand.
     pub(super) fn list_visited(&mut self, shared: &Shared, logits: &[f32]) {
         match (self.calibration, &self.shortlist) {
-            (Calibration::Output | Calibration::InContext, Some(shortlist)) => {
+            (Calibration::InContext, Some(shortlist)) => {
                 self.logits.clear();
                 self.logits.extend(shortlist.tokens().iter().map(|token| logits[token.index()]));
                 push_likeliest(shared.kernels, &self.logits, Some(shortlist.tokens()), &mut self.lists);

@@ -28,7 +28,7 @@ pub(crate) struct Shared {
     /// Generations start from a copy and merge what they have learnt.
     pub(super) learned: Mutex<Learned>,
     /// What projecting rows onto the vocabulary costs.
-    pub(crate) projection_costs: CostProfile,
+    pub(super) projection_costs: Mutex<CostProfile>,
     /// Where there is one, each generation with its type of KV cache starts from what it says of its context.
     pub(crate) profile: Option<MachineProfile>,
     /// Why the profile that was given is not used.
@@ -67,5 +67,9 @@ impl Shared {
     pub(crate) fn learned(&self) -> MutexGuard<'_, Learned> {
         // Each change leaves a whole value, so a panic elsewhere cannot have left half of one.
         self.learned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn projection_costs(&self) -> MutexGuard<'_, CostProfile> {
+        self.projection_costs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use refrain::PruningConfig;
-use refrain::internals::engine::ProjectionMode;
 use refrain_bench::{Sources, Strategy};
 
 use super::draft::{DraftModelArg, PruningArg};
@@ -232,13 +231,6 @@ pub(crate) enum ProjectionArg {
 }
 
 impl ProjectionArg {
-    pub(crate) fn mode(self) -> ProjectionMode {
-        match self {
-            Self::OnDemand => ProjectionMode::OnDemand,
-            Self::Eager => ProjectionMode::Eager,
-        }
-    }
-
     /// The adverb of the report.
     pub(crate) fn text(self) -> &'static str {
         match self {

@@ -74,8 +74,6 @@ pub(crate) enum CalibrationArg {
     Auto,
     /// No calibration.
     Off,
-    /// After the tokens of the answer only, which costs nothing during the prefill.
-    Output,
     /// Over the tokens of the context and the most frequent tokens of the vocabulary.
     InContext,
     /// Over the whole vocabulary, as in the papers; many times slower.
@@ -87,7 +85,6 @@ impl CalibrationArg {
         match self {
             Self::Auto => Calibration::Auto,
             Self::Off => Calibration::Off,
-            Self::Output => Calibration::Output,
             Self::InContext => Calibration::InContext,
             Self::Full => Calibration::Full,
         }

@@ -101,15 +101,13 @@ fn write_draft_model_means(out: &mut String, ablation: &Ablation) -> std::fmt::R
 /// The geometric mean over the tasks, and how much of the whole vocabulary's gain the context's tokens keep.
 fn write_means(out: &mut String, ablation: &Ablation) -> std::fmt::Result {
     let mean = |arm: Arm, over: Arm| mean(ablation, arm, over, Cell::acceptance_length);
-    let [output, in_context, full] =
-        [Arm::Output, Arm::InContext, Arm::Full].map(|arm| mean(arm, Arm::History) - 1.0);
+    let [in_context, full] = [Arm::InContext, Arm::Full].map(|arm| mean(arm, Arm::History) - 1.0);
     writeln!(
         out,
         "\nGeometric mean over the tasks: calibration and reuse {:.3} × `sam`, {:.3} × history alone. Calibration over history: \
-         of the output {:+.1} %, in context {:+.1} %, in full {:+.1} %{}.",
+         in context {:+.1} %, in full {:+.1} %{}.",
         mean(Arm::Reuse, Arm::Sam),
         mean(Arm::Reuse, Arm::History),
-        100.0 * output,
         100.0 * in_context,
         100.0 * full,
         if full > 0.0 {

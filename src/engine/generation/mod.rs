@@ -19,6 +19,7 @@ use crate::engine::run::Run;
 use crate::engine::session::Session;
 use crate::engine::stats::{Stats, Stopwatch, StreamingStats};
 use crate::engine::step::step;
+use crate::kernels::FloatEnv;
 use crate::model::transformer::ForwardError;
 
 #[cfg(feature = "stream")]
@@ -163,6 +164,8 @@ impl<S: BorrowMut<Session>> Generation<S> {
 
     /// Runs the next step, or ends the output if it is complete.
     fn advance(&mut self) {
+        // With lossy acceptance drafts enter the output, so they too are computed in the default environment.
+        let _env = FloatEnv::ieee();
         let result = match self.progress {
             Progress::Prompt => self.prefill(|_, _| {}),
             Progress::Steps if self.run.output.finish().is_some() => return self.finish(String::new()),

@@ -43,7 +43,7 @@ pub(super) fn start(session: &mut Session, options: GenerateOptions) -> Result<R
     let Session { shared, options, .. } = session;
     let breakers = Breakers::of(&shared.tokenizer, &sampling.dry);
     let reasoning = shared.tokenizer.reasoning_splitter(&session.conversation.tokens);
-    let projection_costs = shared.projection_costs.clone();
+    let projection_costs = shared.projection_costs().clone();
     let wave_rows_max = wave_rows_max(&shared.model, options);
     Ok(Run {
         cancel,
@@ -53,7 +53,7 @@ pub(super) fn start(session: &mut Session, options: GenerateOptions) -> Result<R
         output,
         reasoning,
         learned,
-        projection: Projection::new(options.projection, wave_rows_max, projection_costs, vocab_size),
+        projection: Projection::new(wave_rows_max, projection_costs, vocab_size),
         stats: stats(session, prompt_len),
         rejections: RejectionCounter::default(),
         events: std::collections::VecDeque::new(),

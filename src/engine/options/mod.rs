@@ -118,9 +118,6 @@ pub enum Calibration {
     Auto,
     /// They do not.
     Off,
-    /// Those of the output alone, onto the tokens of the context and the most frequent ones of the vocabulary: their rows are
-    /// computed anyway, and the prompt costs nothing.
-    Output,
     /// Those of the prompt and the output, onto the same tokens.
     InContext,
     /// Onto the whole vocabulary.
@@ -130,17 +127,6 @@ pub enum Calibration {
 /// Below this time of a plain step, in µs, calibration and reuse cost more than they save: some 20 µs a step, for a twentieth
 /// fewer steps.
 pub const TARGET_READ_STEP_US_MIN: f32 = 500.0;
-
-/// Which rows of a verification batch are projected onto the vocabulary.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ProjectionMode {
-    /// Those that the walk asks for, in waves of the likeliest rows, as far as that is measured to pay.
-    #[default]
-    OnDemand,
-    /// All at once, as other engines do: for comparison.
-    Eager,
-}
 
 /// Options of a [`Session`](crate::engine::Session). None of them changes a bit of the output, but for `kv_type`, a lossy
 /// `acceptance` and, where the output ends for want of room, `context_len`.
@@ -180,9 +166,7 @@ pub struct SessionOptions {
     /// Prompt tokens per forward pass, 1..=[`PREFILL_CHUNK_MAX`](crate::PREFILL_CHUNK_MAX); with static graphs, the rows of a prefill graph. A cancelled
     /// prefill keeps the chunks that are done.
     pub prefill_chunk: usize,
-    /// Which rows are projected onto the vocabulary.
-    pub projection: ProjectionMode,
-    /// Rows of a wave of [`ProjectionMode::OnDemand`] at most; of a streamed output matrix more, as far as their logits take 8 MiB.
+    /// Rows that are projected onto the vocabulary at a time, at most. A streamed output matrix takes more, up to 8 MiB of logits.
     pub projection_rows: usize,
 }
 
@@ -201,7 +185,6 @@ setters!(SessionOptions {
     with_verify_rows_max: verify_rows_max: usize,
     with_verify_lens: verify_lens: Vec<usize>,
     with_prefill_chunk: prefill_chunk: usize,
-    with_projection: projection: ProjectionMode,
     with_projection_rows: projection_rows: usize,
 });
 
@@ -237,7 +220,6 @@ impl Default for SessionOptions {
             verify_rows_max: 32,
             verify_lens: Vec::new(),
             prefill_chunk: 256,
-            projection: ProjectionMode::default(),
             projection_rows: 8,
         }
     }
