@@ -43,7 +43,7 @@ struct Request<'a> {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
-    let engine = Engine::open(&fixtures.join("target.gguf"), EngineOptions::default())?;
+    let engine = Engine::open(fixtures.join("target.gguf"), EngineOptions::default())?;
     let notes = read_notes(&fixtures.join("notes"))?;
     let (isa, n_threads) = engine.compute();
     println!("fixture target, {isa}, {n_threads} threads, greedy, {} notes, {ROUNDS} rounds", notes.len());

@@ -5,7 +5,8 @@ mod common;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use refrain::internals::draft::CostProfile;
 use refrain::{
-    CancelToken, Checkpoint, Engine, EngineOptions, KvType, Quantize, SessionOptions, SpecialTokens, TokenId,
+    CancelToken, ChatOptions, Checkpoint, Engine, EngineOptions, KvType, Quantize, SessionOptions,
+    SpecialTokens, TokenId,
 };
 use refrain_burn::export::{read_folder, write_folder};
 use refrain_burn::model::{Llama, Positions};
@@ -103,7 +104,8 @@ fn the_engine_renders_the_chats_of_the_training_text() -> Result<(), Error> {
         Message::new(Role::User, "Where?"),
     ];
     let texts = engine.tokenizer().special_texts();
-    let rendered = template.render(&messages, true, texts).expect("the template renders");
+    let rendered =
+        template.render(&messages, &ChatOptions::default(), true, texts).expect("the template renders");
     let first = Chat::single("Who leads it?".to_owned(), "Tarrin Oskvale.".to_owned()).document().text();
     assert_eq!(rendered, format!("{first}{}", prompt("Where?")));
     Ok(())

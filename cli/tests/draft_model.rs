@@ -33,7 +33,8 @@ fn a_draft_model_changes_no_answer_and_is_in_the_statistics() {
     }
     let (text, report) = answer(&["--draft", "fixture", "--strategy", "retrieval"]);
     assert_eq!(text, plain);
-    let kinds: Vec<_> = report["stats"]["sources"].as_array().unwrap().iter().map(|s| &s["kind"]).collect();
+    let kinds: Vec<_> =
+        report["stats"]["sources"].as_array().unwrap().iter().map(|s| &s["evidence"]).collect();
     assert!(!kinds.contains(&&"draft_model".into()), "{kinds:?}");
 }
 

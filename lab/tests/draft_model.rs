@@ -32,7 +32,7 @@ fn pair(n_threads: usize) -> Engine {
         cost_profile: Some(CostProfile::free_rows(100.0)),
         ..EngineOptions::default()
     };
-    let engine = Engine::open(&fixtures().join("target.gguf"), options).expect("the fixture model");
+    let engine = Engine::open(fixtures().join("target.gguf"), options).expect("the fixture model");
     let draft = Checkpoint::open(&fixtures().join("draft.gguf")).expect("the fixture draft model");
     engine.set_draft_model(&draft, cheap(), None).expect("the same vocabulary");
     engine
@@ -245,7 +245,7 @@ fn another_vocabulary_is_refused_with_the_first_difference() {
         }
     };
     let fixture = Engine::open(
-        &fixtures().join("target.gguf"),
+        fixtures().join("target.gguf"),
         EngineOptions { cost_profile: Some(CostProfile::free_rows(1.0)), ..EngineOptions::default() },
     );
     let fixture = fixture.unwrap();

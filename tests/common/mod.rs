@@ -373,7 +373,7 @@ pub fn fixtures() -> &'static Path {
 pub fn fixture_engine() -> Engine {
     let cost_profile = Some(CostProfile::free_rows(100.0));
     let options = EngineOptions { isa: isa(), cost_profile, ..EngineOptions::default() };
-    Engine::open(&fixtures().join("target.gguf"), options).expect("the fixture model")
+    Engine::open(fixtures().join("target.gguf"), options).expect("the fixture model")
 }
 
 /// The sample notes, in the order of their file names.
