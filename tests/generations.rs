@@ -13,9 +13,9 @@ use futures_core::Stream;
 use common::{Tiny, plain, prompt, run_in};
 use refrain::internals::draft::testing::AlwaysRight;
 use refrain::{
-    Anchor, Candidates, Cursor, DraftSource, Drafting, Engine, Event, EventStream, EvidenceClass,
-    FinishReason, GenerateError, GenerateOptions, LogitsProcessor, OwnedGeneration, Role, Session,
-    SessionError, SessionOptions, StepOutcome, TokenId,
+    Anchor, Calibration, CancelToken, Candidates, Cursor, DraftSource, Drafting, Engine, Event, EventStream,
+    EvidenceClass, FinishReason, GenerateError, GenerateOptions, LogitsProcessor, OwnedGeneration, Role,
+    Session, SessionError, SessionOptions, StepOutcome, TokenId,
 };
 
 fn options(max_tokens: usize) -> GenerateOptions {
@@ -267,28 +267,35 @@ fn a_source_that_panics_unwinds_and_starts_again() {
     let engine = Tiny::default().engine(1);
     let prompt = prompt(6, 40);
     let expected = known(&engine, &prompt, 30);
-    // Batches of a few rows: the generation takes several steps.
-    let base = SessionOptions {
-        drafting: Drafting::OwnSources,
-        history: false,
-        verify_rows_max: 5,
-        ..SessionOptions::default()
-    };
-    for place in [Place::Prime, Place::Anchors, Place::Expand, Place::Observe] {
-        for calls_left in 1..=if place == Place::Prime { 1 } else { 3 } {
-            let mut session = engine.session(base.clone()).unwrap();
-            session.append_tokens(&prompt).unwrap();
-            let inner = AlwaysRight::new(prompt.len(), expected.clone());
-            // Adding a source primes it.
-            let calls_left = calls_left + u32::from(place == Place::Prime);
-            session.add_source(Box::new(Fragile { inner, place, calls_left, is_broken: false })).unwrap();
-            let panicked = catch_unwind(AssertUnwindSafe(|| run_in(&mut session, options(30), usize::MAX)));
-            assert!(panicked.is_err(), "{place:?}");
-            let taken = session.tokens().len() - prompt.len();
-            assert_eq!(session.tokens()[prompt.len()..], expected[..taken]);
-            let rest = run_in(&mut session, options(30 - taken), usize::MAX);
-            assert_eq!(rest.tokens, expected[taken..], "{place:?}");
-            assert!(rest.stats.sources[0].accepted > 0, "{place:?}: the source drafts again");
+    for (drafting, calibration) in
+        [(Drafting::OwnSources, Calibration::Off), (Drafting::Auto, Calibration::InContext)]
+    {
+        // Batches of a few rows: the generation takes several steps. With calibration a prefill calls the sources too.
+        let base = SessionOptions {
+            drafting,
+            calibration,
+            history: false,
+            verify_rows_max: 5,
+            ..SessionOptions::default()
+        };
+        for place in [Place::Prime, Place::Anchors, Place::Expand, Place::Observe] {
+            for calls_left in 1..=if place == Place::Prime { 1 } else { 3 } {
+                let mut session = engine.session(base.clone()).unwrap();
+                session.append_tokens(&prompt).unwrap();
+                let inner = AlwaysRight::new(prompt.len(), expected.clone());
+                // Adding a source primes it.
+                let calls_left = calls_left + u32::from(place == Place::Prime);
+                session.add_source(Box::new(Fragile { inner, place, calls_left, is_broken: false })).unwrap();
+                let panicked =
+                    catch_unwind(AssertUnwindSafe(|| run_in(&mut session, options(30), usize::MAX)));
+                assert!(panicked.is_err(), "{place:?}");
+                let taken = session.tokens().len() - prompt.len();
+                assert_eq!(session.tokens()[prompt.len()..], expected[..taken]);
+                let rest = run_in(&mut session, options(30 - taken), usize::MAX);
+                assert_eq!(rest.tokens, expected[taken..], "{place:?}");
+                let accepted: usize = rest.stats.sources.iter().map(|source| source.accepted).sum();
+                assert!(accepted > 0, "{place:?}: the session drafts again");
+            }
         }
     }
 }
@@ -312,6 +319,31 @@ fn a_turn_that_does_not_fit_is_not_left_behind() {
         fresh.append_turn(turn.role, turn.content.clone()).unwrap();
     }
     assert_eq!(found, run_in(&mut fresh, options(4), usize::MAX).tokens);
+}
+
+#[test]
+fn an_answer_is_not_taken_for_a_failed_turn() {
+    let engine = Tiny::default().engine(1);
+    // The answer fills the context, so that the turns with a prompt for another answer do not fit.
+    let base = SessionOptions { context_len: Some(40), ..plain() };
+    let mut session = engine.session(base).unwrap();
+    session.append_turn(Role::User, "one").unwrap();
+    assert_eq!(run_in(&mut session, options(100), usize::MAX).finish, FinishReason::ContextFull);
+    let turns = session.turns().to_vec();
+    assert_eq!(turns.len(), 2);
+    assert!(session.prefill(&CancelToken::new(), |_, _| {}).is_err());
+    assert_eq!(session.turns(), turns, "the answer is still there");
+}
+
+#[test]
+fn a_first_turn_that_fails_leaves_a_session_without_turns() {
+    let engine = Tiny::default().engine(1);
+    let mut session = engine.session(SessionOptions { context_len: Some(60), ..plain() }).unwrap();
+    session.append_turn(Role::User, "far too long ".repeat(20)).unwrap();
+    assert!(session.generate(options(4)).is_err());
+    assert!(session.turns().is_empty() && session.tokens().is_empty());
+    session.append_turn(Role::User, "short").unwrap();
+    assert_eq!(run_in(&mut session, options(4), usize::MAX).tokens.len(), 4);
 }
 
 /// Wakes a thread that waits for a stream.
@@ -357,6 +389,26 @@ fn a_stream_yields_the_events_and_gives_the_session_back() {
         assert_eq!(token(wait(&mut stream)), id);
     }
     assert_eq!(stream.into_session().tokens()[prompt.len()..], expected[..3]);
+}
+
+/// A task that is polled without having been woken, as by another branch of a `select`, loses no event.
+#[test]
+fn a_stream_that_is_polled_too_often_loses_nothing() {
+    let engine = Tiny::default().engine(1);
+    let prompt = prompt(9, 40);
+    let expected = known(&engine, &prompt, 60);
+    let generation = drafted(&engine, &prompt, &expected).into_generation(options(60)).unwrap();
+    let mut stream = generation.into_stream().unwrap();
+    let mut tokens = Vec::new();
+    let finish = loop {
+        match Pin::new(&mut stream).poll_next(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Some(Ok(Event::Token(token)))) => tokens.push(token.id),
+            Poll::Ready(Some(Ok(Event::Done(summary)))) => break summary.finish,
+            Poll::Ready(other) => panic!("{other:?}"),
+            Poll::Pending => thread::yield_now(),
+        }
+    };
+    assert_eq!((finish, tokens), (FinishReason::MaxTokens, expected));
 }
 
 #[test]

@@ -8,6 +8,7 @@ use super::constants::OrderConfig;
 use super::evidence::EvidenceClass;
 use super::orders;
 use super::source::{Anchor, Candidates, Cursor, DraftSource, StepOutcome, most_frequent};
+use crate::face::internals;
 use crate::sam::{Match, SuffixAutomaton};
 use crate::token::TokenId;
 
@@ -125,14 +126,16 @@ impl HistoryStore {
         self.lock().entries.values().map(|entry| read(&entry.namespace).memory_usage()).sum()
     }
 
-    /// A draft source that reads a namespace, also one that is not there yet.
-    pub fn source(self: &Arc<Self>, namespace: &str) -> HistorySource {
-        self.source_with_config(namespace, OrderConfig::default())
-    }
+    internals! {
+        /// A draft source that reads a namespace, also one that is not there yet.
+        fn source(self: &Arc<Self>, namespace: &str) -> HistorySource {
+            self.source_with_config(namespace, OrderConfig::default())
+        }
 
-    /// A [`source`](Self::source) with other constants.
-    pub fn source_with_config(self: &Arc<Self>, namespace: &str, config: OrderConfig) -> HistorySource {
-        HistorySource::new(Arc::clone(self), namespace, config)
+        /// A [`source`](Self::source) with other constants.
+        fn source_with_config(self: &Arc<Self>, namespace: &str, config: OrderConfig) -> HistorySource {
+            HistorySource::new(Arc::clone(self), namespace, config)
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, NamespaceMap> {

@@ -25,6 +25,7 @@ use super::cost::{CostCorrection, CostProfile};
 use super::draft_times::{DraftTimes, Mean};
 use super::name::SourceName;
 use super::reliability::{ReliabilityTable, StoredRecord};
+use crate::face::internals;
 use crate::replace::{ReplaceError, replace_file};
 
 /// The format that this version writes and reads.
@@ -185,19 +186,21 @@ impl Learned {
         }
     }
 
-    /// How often the claims of each source came true.
-    pub fn reliability(&self) -> &ReliabilityTable {
-        &self.reliability
-    }
+    internals! {
+        /// How often the claims of each source came true.
+        fn reliability(&self) -> &ReliabilityTable {
+            &self.reliability
+        }
 
-    /// Replaces the reliability of all sources.
-    pub fn set_reliability(&mut self, table: ReliabilityTable) {
-        self.reliability = table;
-    }
+        /// Replaces the reliability of all sources.
+        fn set_reliability(&mut self, table: ReliabilityTable) {
+            self.reliability = table;
+        }
 
-    /// How long drafting takes.
-    pub fn times(&self) -> &DraftTimes {
-        &self.times
+        /// How long drafting takes.
+        fn times(&self) -> &DraftTimes {
+            &self.times
+        }
     }
 
     /// What steps cost, where no stored profile says so.
@@ -243,45 +246,47 @@ impl Learned {
         self.correction.merge(&base.correction, &theirs.correction, CostCorrection::blend);
     }
 
-    /// Writes the file, in place of one that may be there already, whole or not at all.
-    ///
-    /// # Errors
-    /// [`LearnedError::Io`], [`LearnedError::Replace`]; the old file is unchanged.
-    pub fn save(&self, path: &Path, key: &LearnedKey) -> Result<(), LearnedError> {
-        let (builder_us, source_us) = self.times.to_stored();
-        let stored = Stored {
-            key: key.clone(),
-            reliability: self.reliability.to_stored(),
-            builder_us,
-            source_us: source_us.to_vec(),
-            costs: self.costs.costs.to_stored(),
-            costs_steps: self.costs.n_steps,
-            correction: self.correction.costs.to_stored(),
-            correction_steps: self.correction.n_steps,
-        };
-        let json = serde_json::to_vec(&stored)
-            .map_err(|source| LearnedError::Json { path: path.to_owned(), source })?;
-        replace_file(path, |file| {
-            let written = writeln!(file, "{MAGIC} {VERSION} {:016x}", xxh3_64(&json));
-            let written = written.and_then(|()| file.write_all(&json));
-            written.map_err(|source| LearnedError::Io { path: path.to_owned(), source })
-        })
-    }
-
-    /// Reads a file. Times that were learnt on another machine are left out: `fresh` has those that were measured here.
-    ///
-    /// # Errors
-    /// [`LearnedError`]: the file cannot be read, is damaged, or was written with another model.
-    pub fn load(path: &Path, key: &LearnedKey, fresh: &Learned) -> Result<Loaded, LearnedError> {
-        let io = |source| LearnedError::Io { path: path.to_owned(), source };
-        let file = File::open(path).map_err(io)?;
-        let bytes = file.metadata().map_err(io)?.len();
-        if bytes > FILE_BYTES_MAX {
-            return Err(LearnedError::TooLarge { path: path.to_owned(), bytes });
+    internals! {
+        /// Writes the file, in place of one that may be there already, whole or not at all.
+        ///
+        /// # Errors
+        /// [`LearnedError::Io`], [`LearnedError::Replace`]; the old file is unchanged.
+        fn save(&self, path: &Path, key: &LearnedKey) -> Result<(), LearnedError> {
+            let (builder_us, source_us) = self.times.to_stored();
+            let stored = Stored {
+                key: key.clone(),
+                reliability: self.reliability.to_stored(),
+                builder_us,
+                source_us: source_us.to_vec(),
+                costs: self.costs.costs.to_stored(),
+                costs_steps: self.costs.n_steps,
+                correction: self.correction.costs.to_stored(),
+                correction_steps: self.correction.n_steps,
+            };
+            let json = serde_json::to_vec(&stored)
+                .map_err(|source| LearnedError::Json { path: path.to_owned(), source })?;
+            replace_file(path, |file| {
+                let written = writeln!(file, "{MAGIC} {VERSION} {:016x}", xxh3_64(&json));
+                let written = written.and_then(|()| file.write_all(&json));
+                written.map_err(|source| LearnedError::Io { path: path.to_owned(), source })
+            })
         }
-        let mut content = Vec::new();
-        file.take(FILE_BYTES_MAX).read_to_end(&mut content).map_err(io)?;
-        Self::parse(&content, path, key, fresh)
+
+        /// Reads a file. Times that were learnt on another machine are left out: `fresh` has those that were measured here.
+        ///
+        /// # Errors
+        /// [`LearnedError`]: the file cannot be read, is damaged, or was written with another model.
+        fn load(path: &Path, key: &LearnedKey, fresh: &Learned) -> Result<Loaded, LearnedError> {
+            let io = |source| LearnedError::Io { path: path.to_owned(), source };
+            let file = File::open(path).map_err(io)?;
+            let bytes = file.metadata().map_err(io)?.len();
+            if bytes > FILE_BYTES_MAX {
+                return Err(LearnedError::TooLarge { path: path.to_owned(), bytes });
+            }
+            let mut content = Vec::new();
+            file.take(FILE_BYTES_MAX).read_to_end(&mut content).map_err(io)?;
+            Self::parse(&content, path, key, fresh)
+        }
     }
 
     /// Reads the content of a file; `path` stands for it in messages.

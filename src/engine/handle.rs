@@ -266,14 +266,16 @@ impl Engine {
         }
     }
 
-    /// How reliable each source was so far.
-    pub fn reliability(&self) -> ReliabilityTable {
-        self.shared.learned().reliability().clone()
-    }
+    internals! {
+        /// How reliable each source was so far.
+        fn reliability(&self) -> ReliabilityTable {
+            self.shared.learned().reliability().clone()
+        }
 
-    /// Lets the next generations build on another table.
-    pub fn set_reliability(&self, table: ReliabilityTable) {
-        self.shared.learned().set_reliability(table);
+        /// Lets the next generations build on another table.
+        fn set_reliability(&self, table: ReliabilityTable) {
+            self.shared.learned().set_reliability(table);
+        }
     }
 
     /// The app reports how hot the device is; from any thread. Threads are bounded at once, drafts from each session's next step.

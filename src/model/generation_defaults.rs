@@ -7,6 +7,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::face::internals;
 use crate::model::gguf::GgufFile;
 
 /// The options of generation that a checkpoint states; `None` where it does not. The values are within the ranges that
@@ -64,23 +65,25 @@ impl GenerationDefaults {
         defaults
     }
 
-    /// Reads the metadata under `general.sampling.`, which converters fill from `generation_config.json`.
-    pub fn from_gguf(file: &GgufFile) -> Self {
-        let number = |name: &str| {
-            let key = format!("general.sampling.{name}");
-            let value = file.get(&key)?;
-            let number = value.as_f64().or(value.as_u64().map(|number| number as f64));
-            Some((key, number))
-        };
-        let mut defaults = Self::default();
-        defaults.temperature = defaults.real(number("temp"), |t| (0.0..=100.0).contains(&t));
-        defaults.top_k = defaults.count(number("top_k"));
-        defaults.top_p = defaults.real(number("top_p"), |p| p > 0.0 && p <= 1.0);
-        defaults.min_p = defaults.real(number("min_p"), |p| (0.0..=1.0).contains(&p));
-        defaults.repetition_penalty =
-            defaults.real(number("penalty_repeat"), |r| (0.01..=100.0).contains(&r));
-        defaults.penalty_window = defaults.count(number("penalty_last_n"));
-        defaults
+    internals! {
+        /// Reads the metadata under `general.sampling.`, which converters fill from `generation_config.json`.
+        fn from_gguf(file: &GgufFile) -> Self {
+            let number = |name: &str| {
+                let key = format!("general.sampling.{name}");
+                let value = file.get(&key)?;
+                let number = value.as_f64().or(value.as_u64().map(|number| number as f64));
+                Some((key, number))
+            };
+            let mut defaults = Self::default();
+            defaults.temperature = defaults.real(number("temp"), |t| (0.0..=100.0).contains(&t));
+            defaults.top_k = defaults.count(number("top_k"));
+            defaults.top_p = defaults.real(number("top_p"), |p| p > 0.0 && p <= 1.0);
+            defaults.min_p = defaults.real(number("min_p"), |p| (0.0..=1.0).contains(&p));
+            defaults.repetition_penalty =
+                defaults.real(number("penalty_repeat"), |r| (0.01..=100.0).contains(&r));
+            defaults.penalty_window = defaults.count(number("penalty_last_n"));
+            defaults
+        }
     }
 
     /// A stated number, if it is in its range as an `f32`.

@@ -18,6 +18,7 @@ mod vocab;
 
 use std::collections::HashMap;
 
+use crate::face::internals;
 use crate::model::gguf::GgufFile;
 use crate::model::hf::HfFolder;
 use crate::token::TokenId;
@@ -92,13 +93,20 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Builds the tokenizer of a Hugging Face folder: `tokenizer.json`, with `tokenizer_config.json`,
-    /// `generation_config.json` and `chat_template.jinja` where they exist.
-    ///
-    /// # Errors
-    /// [`TokenizerError`].
-    pub fn from_hf_folder(folder: &HfFolder) -> Result<Self, TokenizerError> {
-        hf::from_folder(folder)
+    /// Whether the model has a chat template. (One that does not parse counts: encoding a turn reports it.)
+    pub fn has_chat_template(&self) -> bool {
+        self.template.is_some() || self.chat_template_error().is_some()
+    }
+
+    internals! {
+        /// Builds the tokenizer of a Hugging Face folder: `tokenizer.json`, with `tokenizer_config.json`,
+        /// `generation_config.json` and `chat_template.jinja` where they exist.
+        ///
+        /// # Errors
+        /// [`TokenizerError`].
+        fn from_hf_folder(folder: &HfFolder) -> Result<Self, TokenizerError> {
+            hf::from_folder(folder)
+        }
     }
 
     /// As [`Tokenizer::from_hf_folder`], from texts by file name, of which a packed file has those of [`FOLDER_FILES`].
@@ -117,12 +125,14 @@ impl Tokenizer {
         hf::from_json(text, file, &hf::Extras::default())
     }
 
-    /// Builds the tokenizer that a GGUF model's metadata describes.
-    ///
-    /// # Errors
-    /// [`TokenizerError`].
-    pub fn from_gguf(file: &GgufFile) -> Result<Self, TokenizerError> {
-        gguf::from_gguf(file)
+    internals! {
+        /// Builds the tokenizer that a GGUF model's metadata describes.
+        ///
+        /// # Errors
+        /// [`TokenizerError`].
+        fn from_gguf(file: &GgufFile) -> Result<Self, TokenizerError> {
+            gguf::from_gguf(file)
+        }
     }
 
     fn build(spec: Spec) -> Result<Self, TokenizerError> {
@@ -272,15 +282,17 @@ impl Tokenizer {
         &self.eos
     }
 
-    /// The texts of BOS and EOS, as chat templates use them; empty where there is none.
-    pub fn special_texts(&self) -> &SpecialTexts {
-        &self.special_texts
-    }
+    internals! {
+        /// The texts of BOS and EOS, as chat templates use them; empty where there is none.
+        fn special_texts(&self) -> &SpecialTexts {
+            &self.special_texts
+        }
 
-    /// The model's chat template; `None` where it has none, and where [`Tokenizer::chat_template_error`] says why it cannot be
-    /// parsed.
-    pub fn chat_template(&self) -> Option<&ChatTemplate> {
-        self.template.as_ref()?.as_ref().ok()
+        /// The model's chat template; `None` where it has none, and where [`Tokenizer::chat_template_error`] says why it cannot be
+        /// parsed.
+        fn chat_template(&self) -> Option<&ChatTemplate> {
+            self.template.as_ref()?.as_ref().ok()
+        }
     }
 
     /// Why the model's chat template cannot be parsed, with the line; `None` where the model has none or where it can be. The

@@ -177,8 +177,7 @@ impl<S: BorrowMut<Session>> Generation<S> {
                 self.progress = Progress::Steps;
                 result
             }
-            // A panic has ended the generation.
-            _ => return self.abandon(),
+            _ => return,
         };
         match result {
             Ok(()) => {}
@@ -297,6 +296,9 @@ impl<S: BorrowMut<Session>> Iterator for Generation<S> {
     type Item = Result<Event, GenerateError>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        if matches!(self.progress, Progress::Working) {
+            self.abandon(); // A panic has ended the generation; tokens that were not taken are forgotten.
+        }
         loop {
             let Self { session, run, .. } = self;
             let session = session.as_mut().expect("the session is here").borrow_mut();

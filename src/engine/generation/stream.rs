@@ -53,8 +53,7 @@ impl Exchange {
     /// Waits for the stream to want an event; `false` if it is gone.
     fn is_wanted(&self) -> bool {
         let waits = |state: &mut State| !state.is_wanted && !state.is_closed;
-        let mut state = self.changed.wait_while(self.lock(), waits).unwrap_or_else(PoisonError::into_inner);
-        state.is_wanted = false;
+        let state = self.changed.wait_while(self.lock(), waits).unwrap_or_else(PoisonError::into_inner);
         !state.is_closed
     }
 
@@ -89,7 +88,10 @@ impl OwnedGeneration {
         let worker = thread::Builder::new().name("refrain-stream".to_owned()).spawn(move || {
             while ending.0.is_wanted() {
                 let Some(event) = self.next() else { break };
-                ending.0.tell(|state| state.event = Some(event));
+                ending.0.tell(|state| {
+                    // The task may have been polled again meanwhile: this event answers all polls so far.
+                    (state.event, state.is_wanted) = (Some(event), false);
+                });
             }
             self.into_session()
         })?;

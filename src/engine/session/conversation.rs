@@ -14,6 +14,8 @@ pub(in crate::engine) struct Conversation {
     pub(in crate::engine) context_len: usize,
     messages: Vec<Message>,
     chat: ChatOptions,
+    /// Turns that were encoded, or committed as an answer.
+    n_settled: usize,
     /// Whether the tokens stand for `messages`.
     is_encoded: bool,
     /// Tokens up to the end of the newest answer; 0 if unknown.
@@ -23,7 +25,7 @@ pub(in crate::engine) struct Conversation {
 impl Conversation {
     pub(super) fn new(context_len: usize) -> Self {
         let (tokens, messages, chat) = (Vec::new(), Vec::new(), ChatOptions::default());
-        Self { tokens, context_len, messages, chat, is_encoded: true, answered_len: 0 }
+        Self { tokens, context_len, messages, chat, n_settled: 0, is_encoded: true, answered_len: 0 }
     }
 
     /// The turns so far, answers included.
@@ -56,6 +58,7 @@ impl Conversation {
     /// Removes the newest turn. Returns it with the number of tokens that stay valid.
     pub(super) fn pop_turn(&mut self) -> Option<(Message, usize)> {
         let popped = self.messages.pop()?;
+        self.n_settled = self.n_settled.min(self.messages.len());
         let mut n_kept = self.tokens.len();
         if popped.role == Role::Assistant {
             // Encoding the turns again finds the tokens before the answer.
@@ -72,6 +75,7 @@ impl Conversation {
         if !self.messages.is_empty() {
             let text = tokenizer.answer_text(text).unwrap_or(text);
             self.messages.push(Message::new(Role::Assistant, text));
+            self.n_settled = self.messages.len();
             self.answered_len = self.tokens.len();
             self.is_encoded = false;
         }
@@ -118,17 +122,20 @@ impl Conversation {
         }
     }
 
-    /// The turns could not be encoded or do not fit: removes the newest one.
+    /// The turns could not be encoded or do not fit: removes the newest one, if it was appended since they were encoded last.
     pub(super) fn drop_failed_turn(&mut self) {
-        self.messages.pop();
+        if self.messages.len() > self.n_settled {
+            self.messages.pop();
+        }
         // The tokens are those of an earlier encoding, which a later one compares itself with.
-        self.is_encoded = self.messages.is_empty() && self.tokens.is_empty();
+        self.is_encoded = self.messages.is_empty();
     }
 
     /// Replaces the tokens from `n_kept` on: they now stand for the turns.
     pub(super) fn set_encoded(&mut self, n_kept: usize, tokens: &[TokenId]) {
         self.tokens.truncate(n_kept);
         self.tokens.extend_from_slice(&tokens[n_kept..]);
+        self.n_settled = self.messages.len();
         self.is_encoded = true;
     }
 }

@@ -19,7 +19,7 @@ pub(in crate::engine) struct DraftingState {
     /// Positions whose successors the sources have received.
     pub(in crate::engine) calibrated: usize,
     /// Whether a call of a source has begun and not ended: the source panicked, so its state is unknown.
-    is_disturbed: bool,
+    pub(super) is_disturbed: bool,
 }
 
 impl DraftingState {
@@ -46,17 +46,18 @@ impl DraftingState {
 
     /// Runs `work` on the sources; if it panics, every source starts again before it is asked next.
     pub(in crate::engine) fn guarded<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
-        self.is_disturbed = true;
+        // Only `prime` clears the mark of an earlier panic.
+        let was_disturbed = std::mem::replace(&mut self.is_disturbed, true);
         let result = work(self);
-        self.is_disturbed = false;
+        self.is_disturbed = was_disturbed;
         result
     }
 
     /// Lets the sources see the committed tokens that they have not seen yet.
     pub(in crate::engine) fn prime(&mut self, tokens: &[TokenId]) {
         if self.is_disturbed {
-            self.guarded(|drafting| drafting.sources.iter_mut().for_each(|source| source.reset()));
-            (self.primed, self.calibrated) = (0, 0);
+            self.sources.iter_mut().for_each(|source| source.reset());
+            (self.primed, self.calibrated, self.is_disturbed) = (0, 0, false);
         }
         if self.primed < tokens.len() {
             self.guarded(|drafting| drafting.sources.iter_mut().for_each(|source| source.prime(tokens)));
@@ -68,7 +69,9 @@ impl DraftingState {
     /// before the next step.
     pub(in crate::engine) fn truncate(&mut self, len: usize) {
         if self.is_disturbed {
-            return; // The sources start again anyway; a second panic, while the first one unwinds, would abort.
+            // The sources start again anyway. A second panic, while the first one unwinds, would abort.
+            (self.primed, self.calibrated) = (0, self.calibrated.min(len));
+            return;
         }
         if len < self.primed.max(self.calibrated) {
             self.guarded(|drafting| drafting.sources.iter_mut().for_each(|source| source.truncate(len)));

@@ -196,6 +196,7 @@ impl Session {
         fork.drafting.sources = self.drafting.sources.iter().map(|source| source.fork()).collect();
         fork.drafting.primed = self.drafting.primed;
         fork.drafting.calibrated = self.drafting.calibrated;
+        fork.drafting.is_disturbed = self.drafting.is_disturbed;
         // The fork lacks the memory that this session has released; at normal pressure it acts on the next report itself.
         if self.pressure.level != MemoryPressure::Normal {
             fork.pressure = self.pressure;
@@ -225,7 +226,8 @@ impl Session {
     /// Encodes the turns, keeping as much of the KV cache as the new tokens share with the old ones.
     ///
     /// # Errors
-    /// The template fails, or the tokens do not fit: the newest turn is removed, and the rest is as it was.
+    /// The template fails, or the tokens do not fit: the newest turn is removed if it was appended since the turns were encoded
+    /// last, and the rest is as it was.
     pub(super) fn encode_turns(&mut self) -> Result<(), SessionError> {
         let config = self.shared.model.config();
         let encoded = self.conversation.encode(&self.shared.tokenizer).map_err(SessionError::from);
@@ -238,6 +240,9 @@ impl Session {
             Ok(None) => return Ok(()),
             Err(error) => {
                 self.conversation.drop_failed_turn();
+                if self.conversation.messages().is_empty() {
+                    self.truncate_tokens(0);
+                }
                 return Err(error);
             }
         };

@@ -6,7 +6,7 @@ use super::Session;
 use crate::cancel::CancelToken;
 use crate::engine::error::{GenerateError, SessionError};
 use crate::face::internals;
-use crate::kernels;
+use crate::kernels::{self, FloatEnv};
 use crate::model::Interlude;
 use crate::model::transformer::{Compute, PassEnd};
 use crate::token::TokenId;
@@ -55,10 +55,12 @@ impl Session {
                 receive(logit_row);
             }
             if let Some(next) = tokens.get(position + 1) {
+                let _env = FloatEnv::ieee();
                 let total = kernels::log_sum_exp(kernels, logit_row);
                 log_probabilities.push(f64::from(logit_row[next.index()]) - f64::from(total));
             }
         })?;
+        let _env = FloatEnv::ieee();
         let mean = log_probabilities.iter().sum::<f64>() / log_probabilities.len().max(1) as f64;
         Ok(Score { perplexity: (-mean).exp(), log_probabilities })
     }
