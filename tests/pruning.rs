@@ -173,7 +173,7 @@ fn every_type_of_kv_cache() {
 /// The fixture pair.
 fn pair() -> Engine {
     let engine = common::fixture_engine();
-    let draft = Checkpoint::open(&fixtures().join("draft.gguf")).unwrap();
+    let draft = Checkpoint::open(fixtures().join("draft.gguf")).unwrap();
     let cheap = DraftModelOptions {
         cost_profile: Some(CostProfile::free_rows(0.01)),
         ..DraftModelOptions::default()

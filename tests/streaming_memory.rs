@@ -75,7 +75,7 @@ fn check(test: &str, budgets: &[u64], drafts: &str) {
 
 /// Decodes from flash, with drafts and without, and prints the most that the process has held.
 fn decode(model: &Path, budget: u64, drafts: bool) {
-    let draft = drafts.then(|| Checkpoint::open(&model.with_file_name("draft.gguf")).unwrap());
+    let draft = drafts.then(|| Checkpoint::open(model.with_file_name("draft.gguf")).unwrap());
     let keep = DraftModelOptions { quantize: Quantize::Keep, ..DraftModelOptions::default() };
     let session = SessionOptions::default();
     let draft_bytes = draft.as_ref().map_or(0, |draft| keep.memory_bytes(draft, &session));

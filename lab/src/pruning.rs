@@ -262,7 +262,7 @@ mod tests {
             n_rounds: 2,
             n_threads: 1,
         };
-        let costs = measure(&Checkpoint::open(path.as_ref()).unwrap(), &bench, |_, _| {}).unwrap();
+        let costs = measure(&Checkpoint::open(path).unwrap(), &bench, |_, _| {}).unwrap();
         assert_eq!(costs.iter().map(|cost| (cost.n_rows, cost.n_kept)).collect::<Vec<_>>(), [(1, 1), (8, 4)]);
         assert!(costs.iter().all(|cost| cost.whole_ms > 0.0 && cost.pruned_ms > cost.predictor_ms));
         assert_eq!(write(&costs).lines().count(), 4);

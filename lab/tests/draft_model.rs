@@ -33,7 +33,7 @@ fn pair(n_threads: usize) -> Engine {
         ..EngineOptions::default()
     };
     let engine = Engine::open(fixtures().join("target.gguf"), options).expect("the fixture model");
-    let draft = Checkpoint::open(&fixtures().join("draft.gguf")).expect("the fixture draft model");
+    let draft = Checkpoint::open(fixtures().join("draft.gguf")).expect("the fixture draft model");
     engine.set_draft_model(&draft, cheap(), None).expect("the same vocabulary");
     engine
 }
@@ -123,7 +123,7 @@ fn retrieval_and_draft_model_agree_in_one_tree() {
 #[test]
 fn a_draft_model_that_costs_too_much_is_not_asked() {
     let engine = pair(1);
-    let draft = Checkpoint::open(&fixtures().join("draft.gguf")).unwrap();
+    let draft = Checkpoint::open(fixtures().join("draft.gguf")).unwrap();
     let dear = DraftModelOptions { cost_profile: Some(CostProfile::free_rows(1e6)), ..cheap() };
     engine.set_draft_model(&draft, dear, None).unwrap();
     let session = SessionOptions { drafting: Drafting::DraftModel, ..SessionOptions::default() };

@@ -30,7 +30,7 @@ fn given_times_are_simulated() {
 fn a_model_of_graphs_is_measured() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("graphs");
-    let source = Checkpoint::open(&fixture("target.gguf")).unwrap();
+    let source = Checkpoint::open(fixture("target.gguf")).unwrap();
     write_graphs(&source, &path, 2, 32, 8, LoadOptions::default()).unwrap();
     let engine = Engine::open(&path, EngineOptions::default()).unwrap();
     let report = measured(&engine, 96, 2, |_, _| {}).unwrap();

@@ -20,7 +20,7 @@ const CONTEXT_LEN: usize = 64;
 /// The fixture draft model; its passes cost 10 µs and 1 µs for each row.
 fn model() -> Arc<DraftModel> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/draft.gguf");
-    let checkpoint = Checkpoint::open(path.as_ref()).expect("the fixture");
+    let checkpoint = Checkpoint::open(path).expect("the fixture");
     let model = Model::load(&checkpoint, LoadOptions::default()).expect("the fixture");
     let costs = CostProfile::from_measurements(&[(1, 11.0), (64, 74.0)]);
     Arc::new(DraftModel::new("draft", model, Kernels::detect(), Arc::new(Pool::new(1)), costs))

@@ -212,8 +212,7 @@ mod tests {
     #[test]
     fn every_slot_that_is_measured_over_was_written() {
         let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/target.gguf");
-        let model =
-            Model::load(&Checkpoint::open(fixture.as_ref()).unwrap(), LoadOptions::default()).unwrap();
+        let model = Model::load(&Checkpoint::open(fixture).unwrap(), LoadOptions::default()).unwrap();
         let (pool, n_slots) = (Pool::try_new(1).unwrap(), 40);
         let compute = Compute { kernels: Kernels::detect(), pool: &pool };
         let options = ProfileOptions { entry_time: Duration::ZERO, ..ProfileOptions::default() };

@@ -303,7 +303,8 @@ impl MachineProfile {
     ///
     /// # Errors
     /// [`ProfileError`]: the file cannot be read, is too long, or is no profile of this version.
-    pub fn read(path: &Path) -> Result<Self, ProfileError> {
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, ProfileError> {
+        let path = path.as_ref();
         let io = |source| ProfileError::Io { path: path.to_owned(), source };
         let file = fs::File::open(path).map_err(io)?;
         let bytes = file.metadata().map_err(io)?.len();
@@ -352,7 +353,8 @@ impl MachineProfile {
     ///
     /// # Errors
     /// [`ProfileError::Io`], [`ProfileError::Replace`]; the old file is unchanged.
-    pub fn write(&self, path: &Path) -> Result<(), ProfileError> {
+    pub fn write(&self, path: impl AsRef<Path>) -> Result<(), ProfileError> {
+        let path = path.as_ref();
         replace_file(path, |file| {
             let written = serde_json::to_writer_pretty(&mut *file, self).map_err(std::io::Error::from);
             let written = written.and_then(|()| file.write_all(b"\n"));

@@ -47,7 +47,8 @@ impl Predictor {
     ///
     /// # Errors
     /// [`PredictorError`].
-    pub fn read(path: &Path) -> Result<Self, PredictorError> {
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, PredictorError> {
+        let path = path.as_ref();
         let name = path.display().to_string();
         let io = |source| PredictorError::Io { file: path.display().to_string(), source };
         let mut file = File::open(path).map_err(io)?;
@@ -109,7 +110,8 @@ impl Predictor {
     ///
     /// # Errors
     /// [`PredictorError::Replace`], [`PredictorError::Io`]; a file that was there is as it was.
-    pub fn write(&self, path: &Path) -> Result<(), PredictorError> {
+    pub fn write(&self, path: impl AsRef<Path>) -> Result<(), PredictorError> {
+        let path = path.as_ref();
         let io = |source| PredictorError::Io { file: path.display().to_string(), source };
         replace_file(path, |file| file.write_all(&self.to_bytes()).map_err(io))
     }

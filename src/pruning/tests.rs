@@ -68,7 +68,7 @@ impl<'m> Poisoned<'m> {
 
 fn fixture() -> Model {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/target.gguf");
-    Model::load(&Checkpoint::open(path.as_ref()).expect("the fixture"), LoadOptions::default()).unwrap()
+    Model::load(&Checkpoint::open(path).expect("the fixture"), LoadOptions::default()).unwrap()
 }
 
 proptest! {

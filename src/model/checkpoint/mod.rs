@@ -224,7 +224,8 @@ impl Checkpoint {
     ///
     /// # Errors
     /// [`LoadError`]; nothing stays open.
-    pub fn open(path: &Path) -> Result<Self, LoadError> {
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, LoadError> {
+        let path = path.as_ref();
         let _env = FloatEnv::ieee();
         open::open(path)
     }

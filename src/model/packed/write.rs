@@ -326,7 +326,7 @@ mod tests {
     #[test]
     fn a_full_disk_is_an_error_wherever_it_comes() {
         let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/target.gguf");
-        let checkpoint = Checkpoint::open(fixture.as_ref()).unwrap();
+        let checkpoint = Checkpoint::open(fixture).unwrap();
         let write = |room: u64| {
             let out = SmallDisk { room, data: io::Cursor::new(Vec::new()) };
             let packing = Packing::new(&checkpoint, LoadOptions::default()).unwrap();
