@@ -1,11 +1,12 @@
-//! Projection on demand: logits of the rows that the walk asks for, in waves.
+//! Projection on demand: the rows that the walk visits are projected onto the vocabulary in waves.
 //!
-//! The output matrix is the largest of a small model. A wave reads it once: for the node that the walk stands at, and for those
-//! below it that are worth taking along, the likeliest first. The next wave starts where the walk has left the rows of this one.
+//! The output matrix is the largest matrix of a small model. One wave reads it once: for the node that the
+//! walk has reached, and for the likeliest nodes below it that pay. If the walk leaves the rows of this wave,
+//! the next wave starts at the reached node.
 //!
-//! Lever takes as many rows along as cost no more than one. Here the costs are measured, and rows rise in price by steps
-//! rather than at one knee, so each is weighed: a row joins where what it adds to the wave is less than what projecting it
-//! later would cost, times the probability that the walk comes to it.
+//! Lever projects as many rows per wave as cost no more than one row. Here the costs are measured, and they
+//! rise in several steps rather than at one knee. A row therefore joins a wave if its added cost is less than
+//! the cost of projecting it later times the probability that the walk reaches it.
 
 use std::sync::atomic::AtomicBool;
 
@@ -20,10 +21,10 @@ use crate::model::transformer::ForwardError;
 pub(super) struct Projection {
     mode: ProjectionMode,
     wave_rows_max: usize,
-    /// What projecting costs by rows.
+    /// Cost of projection by rows.
     costs: CostProfile,
     vocab_size: usize,
-    /// Rows of the newest wave; the walk never comes back to an earlier one.
+    /// Rows of the newest wave; the walk never returns to an earlier wave.
     rows: Vec<u32>,
     /// Rows of all waves of the step.
     n_projected: usize,
@@ -34,7 +35,7 @@ pub(super) struct Projection {
 }
 
 impl Projection {
-    /// Waves of up to `wave_rows_max` rows, whose costs are `costs`.
+    /// Waves have at most `wave_rows_max` rows and the measured `costs`.
     pub(super) fn new(
         mode: ProjectionMode,
         wave_rows_max: usize,
@@ -45,33 +46,34 @@ impl Projection {
         Self { mode, wave_rows_max, costs, vocab_size, rows, n_projected: 0, time_us: 0.0, logits }
     }
 
-    /// A step begins.
+    /// Starts a step.
     pub(super) fn clear(&mut self) {
         self.rows.clear();
         self.n_projected = 0;
         self.time_us = 0.0;
     }
 
-    /// Gives the memory of the logits back, between steps.
+    /// Frees the memory of the logits, between steps.
     pub(super) fn release(&mut self) {
         self.clear();
         self.logits = Vec::new();
     }
 
-    /// Rows of the step so far.
+    /// Rows projected in this step so far.
     pub(super) fn n_projected(&self) -> usize {
         self.n_projected
     }
 
-    /// Time of the step so far, in µs.
+    /// Time of projection in this step so far, in µs.
     pub(super) fn time_us(&self) -> f64 {
         self.time_us
     }
 
-    /// The logits of `node`, for the caller to change; it is in `verified`, outside which no row is projected.
+    /// Returns the logits of `node`; the caller may modify them. `node` must be in `verified`, because only
+    /// verified rows are projected.
     ///
     /// # Errors
-    /// A streamed output matrix could not be read, or `cancel` was set while it was: the call may be repeated.
+    /// A streamed output matrix could not be read, or `cancel` was set meanwhile: the call may be repeated.
     pub(super) fn logits(
         &mut self,
         shared: &Shared,
@@ -90,20 +92,20 @@ impl Projection {
                 let projected =
                     shared.model.logits_with_cancel(compute, workspace, rows, &mut self.logits, cancel);
                 if projected.is_err() {
-                    // What the buffer holds is nobody's.
+                    // The content of the buffer is undefined.
                     self.rows.clear();
                 }
                 projected?;
                 watch.lap(&mut self.time_us);
                 self.n_projected += self.rows.len();
-                // On demand the node is the wave's first row, eagerly the root is.
+                // On demand, the first row of the wave is the node; eagerly, it is the root.
                 self.rows.iter().position(|&row| row == node.0).expect("the wave is for this node")
             }
         };
         Ok(&mut self.logits[place * self.vocab_size..(place + 1) * self.vocab_size])
     }
 
-    /// The rows of the wave that begins at `node`.
+    /// Chooses the rows of the wave that begins at `node`.
     fn plan_wave(&mut self, tree: &DraftTree, verified: NodeSet, node: NodeIdx) {
         self.rows.clear();
         if self.mode == ProjectionMode::Eager {
@@ -112,7 +114,7 @@ impl Projection {
         }
         self.rows.push(node.0);
         let (reach, alone_us) = (tree.reach()[node.index()], self.costs.verify_us(1, 1));
-        // Parents stand before their children.
+        // Parents precede their children.
         for row in node.0 + 1..tree.len() as u32 {
             let n_rows = self.rows.len();
             if n_rows >= self.wave_rows_max {
@@ -134,7 +136,7 @@ mod tests {
     use super::*;
     use crate::token::TokenId;
 
-    /// A root with the path 1, 2, 3 and the leaf 4, of these reaches.
+    /// A root with the path 1, 2, 3 and the leaf 4, with the given reach probabilities.
     fn tree() -> DraftTree {
         let mut tree = DraftTree::new(TokenId(0));
         let first = tree.push(NodeIdx::ROOT, TokenId(1), 0.9, 0);
@@ -171,14 +173,15 @@ mod tests {
         assert_eq!(on_demand(8, &free, 2), [2, 3], "what is below");
         assert_eq!(on_demand(2, &free, 0), [0, 1]);
         assert_eq!(on_demand(8, &free, 4), [4]);
-        // A row more costs half a row alone: worth it at 0.9 and 0.8, not at 0.2.
+        // An additional row costs half as much as a wave of one row: it pays at probabilities 0.9 and 0.8,
+        // not at 0.2.
         let half = [(1, 10.0), (2, 15.0), (8, 45.0)];
         assert_eq!(on_demand(8, &half, 0), [0, 1, 2]);
-        // From the node before it, it is reached in a quarter of the cases.
+        // Node 2 leads to node 3 in a quarter of the cases.
         assert_eq!(on_demand(8, &half, 2), [2]);
         let quarter = [(1, 10.0), (2, 12.0), (8, 24.0)];
         assert_eq!(on_demand(8, &quarter, 2), [2, 3]);
-        // Rows that share nothing are projected when they are visited.
+        // If rows share no cost, each is projected when it is visited.
         assert_eq!(on_demand(8, &[(1, 10.0), (2, 20.0), (8, 80.0)], 0), [0]);
     }
 

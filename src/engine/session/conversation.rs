@@ -1,4 +1,4 @@
-//! The conversation part of a session: its turns, and the tokens that stand for them.
+//! The conversation part of a session: its turns and their tokens.
 
 use crate::engine::error::SessionError;
 use crate::model::ModelConfig;
@@ -14,7 +14,7 @@ pub(in crate::engine) struct Conversation {
     pub(in crate::engine) context_len: usize,
     messages: Vec<Message>,
     chat: ChatOptions,
-    /// Whether the tokens stand for `messages`.
+    /// Whether `tokens` is the encoding of `messages`.
     is_encoded: bool,
     /// Tokens up to the end of the newest answer; 0 if unknown.
     answered_len: usize,
@@ -44,7 +44,7 @@ impl Conversation {
         Ok(())
     }
 
-    /// Sets the chat template's options. Unless they have a date, the date of the first answer stays.
+    /// Sets the chat template's options. If they contain no date, the date of the first answer is kept.
     pub(super) fn set_chat_options(&mut self, options: ChatOptions) {
         self.chat = match (options.date(), self.chat.date()) {
             (None, Some(date)) => options.with_date(date),
@@ -53,12 +53,12 @@ impl Conversation {
         self.is_encoded = self.messages.is_empty();
     }
 
-    /// Removes the newest turn. Returns it with the number of tokens that stay valid.
+    /// Removes the newest turn. Returns the turn and the number of tokens that stay valid.
     pub(super) fn pop_turn(&mut self) -> Option<(Message, usize)> {
         let popped = self.messages.pop()?;
         let mut n_kept = self.tokens.len();
         if popped.role == Role::Assistant {
-            // Encoding the turns again finds the tokens before the answer.
+            // The next encoding finds the tokens before the answer.
             self.answered_len = 0;
         } else {
             n_kept = self.answered_len;
@@ -106,7 +106,7 @@ impl Conversation {
         Ok(())
     }
 
-    /// Encodes the turns; `None` if the tokens stand for them already.
+    /// Encodes the turns; `None` if the tokens are already their encoding.
     pub(super) fn encode(&mut self, tokenizer: &Tokenizer) -> Result<Option<Vec<TokenId>>, TokenizerError> {
         if !self.is_encoded && self.chat.date().is_none() {
             self.chat = std::mem::take(&mut self.chat).with_date(ChatDate::now());
@@ -118,14 +118,14 @@ impl Conversation {
         }
     }
 
-    /// The turns could not be encoded or do not fit: removes the newest one.
+    /// Removes the newest turn after its encoding failed or did not fit.
     pub(super) fn drop_failed_turn(&mut self) {
         self.messages.pop();
-        // The tokens are those of an earlier encoding, which a later one compares itself with.
+        // The tokens belong to an earlier encoding. The next encoding is compared with them.
         self.is_encoded = self.messages.is_empty() && self.tokens.is_empty();
     }
 
-    /// Replaces the tokens from `n_kept` on: they now stand for the turns.
+    /// Replaces the tokens from `n_kept` on with the encoding of the turns.
     pub(super) fn set_encoded(&mut self, n_kept: usize, tokens: &[TokenId]) {
         self.tokens.truncate(n_kept);
         self.tokens.extend_from_slice(&tokens[n_kept..]);
