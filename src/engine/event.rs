@@ -34,8 +34,7 @@ pub struct TokenEvent {
     pub origin: Origin,
 }
 
-/// The origin of a token. The target model chose every token; the origin names the source that had proposed
-/// it.
+/// The origin of a token. The target model chose every token; the origin names the source that proposed it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {

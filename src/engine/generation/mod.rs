@@ -96,7 +96,8 @@ impl Session {
 }
 
 impl<S: BorrowMut<Session>> Generation<S> {
-    /// The callback form: calls `on_token` for each token until the output ends or the callback breaks, which cancels.
+    /// The callback form: calls `on_token` for each token until the output ends, or cancels if the callback
+    /// breaks.
     ///
     /// # Errors
     /// As the iterator's items.
@@ -123,18 +124,18 @@ impl<S: BorrowMut<Session>> Generation<S> {
         self.run.output.text()
     }
 
-    /// Statistics so far. Tokens, and what was accepted, are those of the events that were taken.
+    /// Statistics so far. Token and acceptance counts include only the tokens whose events were taken.
     pub fn stats(&self) -> &Stats {
         &self.run.stats
     }
 
-    /// A token that cancels this generation, from any thread, and no other.
+    /// A token that cancels this generation only, from any thread.
     pub fn cancel_token(&self) -> CancelToken {
         self.run.cancel.clone()
     }
 
-    /// Prefills the prompt now rather than with the first event, calling `progress` with (tokens done, tokens to do) after
-    /// each chunk. Does nothing once the prompt is prefilled.
+    /// Prefills the prompt now instead of at the first event, and calls `progress` with (tokens done, tokens
+    /// to do) after each chunk. Does nothing if the prompt is already prefilled.
     ///
     /// # Errors
     /// As [`Session::prefill`]. After any error except a cancellation, a further call continues after the
