@@ -213,7 +213,8 @@ fn write(namespace: &RwLock<Namespace>) -> RwLockWriteGuard<'_, Namespace> {
     namespace.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Drafts from earlier responses: follows the committed text through the automata of a [`HistoryStore`]'s namespace.
+/// Drafts from earlier responses: follows the committed text through the automata of a [`HistoryStore`]'s
+/// namespace.
 ///
 /// Reads under a lock that is held for writing only at a response's end, in this or another session. When the
 /// history has grown, the newest tokens of the text are matched again, so matches are exact up to

@@ -150,7 +150,8 @@ impl DraftSource for Random {
     }
 }
 
-/// Proposes more tokens than any bound allows, each with probability 0.99, under every node and at every depth.
+/// Proposes more tokens than any bound allows, each with probability 0.99, under every node and at every
+/// depth.
 #[derive(Clone, Debug)]
 pub struct Endless {
     vocab_size: u32,

@@ -197,7 +197,8 @@ pub enum GenerateError {
     /// The generation has already yielded its last event.
     #[error("the generation has ended")]
     Ended,
-    /// The forward pass failed. (A cancelled generation ends with [`FinishReason::Cancelled`](crate::FinishReason::Cancelled) instead.)
+    /// The forward pass failed. (A cancelled generation ends with
+    /// [`FinishReason::Cancelled`](crate::FinishReason::Cancelled) instead.)
     #[error(transparent)]
     Forward(#[from] ForwardError),
 }

@@ -24,11 +24,13 @@ pub enum Event {
 pub struct TokenEvent {
     /// The token.
     pub id: TokenId,
-    /// The text that became final with the token: complete characters only, and no text that may still turn out to be part
-    /// of a stop string. Often the token's own text, sometimes empty, sometimes the text of several tokens.
+    /// The text that became final with the token: complete characters only, and no text that may still turn
+    /// out to be part of a stop string. Often the token's own text, sometimes empty, sometimes the text of
+    /// several tokens.
     pub text: String,
-    /// The same text, split into reasoning and answer, without the markers between them. Text that may be part of a marker
-    /// comes with a later token, or with the summary. For a model without reasoning all text is answer.
+    /// The same text, split into reasoning and answer, without the markers between them. Text that may be
+    /// part of a marker comes with a later token, or with the summary. For a model without reasoning all text
+    /// is answer.
     pub segments: Vec<(TextKind, String)>,
     /// Where the token came from.
     pub origin: Origin,

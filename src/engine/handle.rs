@@ -47,7 +47,8 @@ impl fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// Loads the checkpoint at `path`: a GGUF file, a Hugging Face folder, a packed file, or a folder of static graphs.
+    /// Loads the checkpoint at `path`: a GGUF file, a Hugging Face folder, a packed file, or a folder of
+    /// static graphs.
     pub fn open(path: impl AsRef<Path>, options: EngineOptions) -> Result<Self, EngineError> {
         Self::load(&Checkpoint::open(path.as_ref())?, options, None)
     }

@@ -99,7 +99,8 @@ impl Scanner {
     }
 }
 
-/// The output of one generation: the committed tokens' scanner, and the text of the tokens that the app has taken.
+/// The output of one generation: the committed tokens' scanner, and the text of the tokens that the app has
+/// taken.
 #[derive(Debug)]
 pub(super) struct Output {
     pub(super) limits: OutputLimits,

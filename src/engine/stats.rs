@@ -17,7 +17,8 @@ pub struct Stats {
     pub prompt_tokens: usize,
     /// Prompt tokens that were in the KV cache already.
     pub cached_tokens: usize,
-    /// Prompt tokens that were run through the model before the first step: all but the cached ones and the newest.
+    /// Prompt tokens that were run through the model before the first step: all but the cached ones and the
+    /// newest.
     pub prefilled_tokens: usize,
     /// Output tokens, end token included.
     pub tokens: usize,

@@ -76,7 +76,8 @@ impl Pruner {
     /// Fills `chances` with the probability that the walk reaches each node of `tree`. `hidden` are the
     /// hidden states of the tree's rows.
     ///
-    /// A child's share is `exp(s) / (Σ siblings exp(s) + Σ shadows exp(s))` (Lever, eq. 11); it is multiplied along the path.
+    /// A child's share is `exp(s) / (Σ siblings exp(s) + Σ shadows exp(s))` (Lever, eq. 11); it is multiplied
+    /// along the path.
     fn rate(&mut self, compute: Compute<'_>, tree: &DraftTree, hidden: &[f32]) {
         let hidden_dim = self.predictor.parts().hidden_dim;
         self.parents.clear();

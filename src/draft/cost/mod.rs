@@ -230,7 +230,8 @@ impl CostProfile {
         (of_rows[class] + weight * (of_rows[class + 1] - of_rows[class])) * self.row_us
     }
 
-    /// Expected time of a step whose tree has `rows` rows and `leaves` leaves: `t_draft + t_verify` (Lever, eq. 4).
+    /// Expected time of a step whose tree has `rows` rows and `leaves` leaves: `t_draft + t_verify` (Lever,
+    /// eq. 4).
     #[inline]
     pub fn step_us(&self, rows: usize, leaves: usize) -> f32 {
         self.chain_step_us(rows) + self.leaves_us(rows, leaves)

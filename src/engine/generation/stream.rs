@@ -16,7 +16,8 @@ use crate::engine::error::GenerateError;
 use crate::engine::event::Event;
 use crate::engine::session::Session;
 
-/// The events of a generation as a [`Stream`], computed by a thread of its own; made by [`OwnedGeneration::into_stream`].
+/// The events of a generation as a [`Stream`], computed by a thread of its own; made by
+/// [`OwnedGeneration::into_stream`].
 ///
 /// The worker computes only when the stream is polled, and at most one event ahead. Dropping the stream
 /// cancels the generation.

@@ -30,8 +30,9 @@ pub use trace::{LogitsReceiver, Score, Traced};
 /// One conversation.
 ///
 /// # Invariants
-/// - `target.kv.len() <= conversation.tokens.len()`, and the KV cache holds exactly the tokens before that length;
-/// between steps of a generation the KV cache lacks only the newest token, which is the next root.
+/// - `target.kv.len() <= conversation.tokens.len()`, and the KV cache holds exactly the tokens before that
+///   length;
+/// - between steps of a generation the KV cache lacks only the newest token, which is the next root.
 pub struct Session {
     pub(super) shared: Arc<Shared>,
     pub(super) options: SessionOptions,
@@ -91,7 +92,8 @@ impl Session {
         self.conversation.messages()
     }
 
-    /// Adds plain text; the control tokens of the vocabulary are recognised only with [`SpecialTokens::Parse`].
+    /// Adds plain text; the control tokens of the vocabulary are recognised only with
+    /// [`SpecialTokens::Parse`].
     ///
     /// # Errors
     /// The text cannot be encoded or does not fit; the session is unchanged.

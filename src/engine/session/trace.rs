@@ -37,7 +37,8 @@ pub struct Traced<'a> {
 }
 
 impl Session {
-    /// Scores the session's tokens; `logits`, if given, receives each position's logits `[vocab_size]` in order.
+    /// Scores the session's tokens; `logits`, if given, receives each position's logits `[vocab_size]` in
+    /// order.
     ///
     /// The tokens are recomputed from the first, in prefill chunks; afterwards the KV cache holds them.
     ///
