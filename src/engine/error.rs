@@ -27,13 +27,13 @@ pub enum EngineError {
     /// The tokenizer could not be built.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    /// The CPU does not have the instruction set asked for.
+    /// The CPU does not support the requested instruction set.
     #[error("this CPU does not have the instruction set {isa:?}")]
     Isa {
         /// The requested instruction set.
         isa: IsaKind,
     },
-    /// The thread count is not usable.
+    /// The thread count is out of range.
     #[error("{given} threads are outside 1..={max}")]
     Threads {
         /// The requested number of threads.
@@ -41,7 +41,7 @@ pub enum EngineError {
         /// The limit.
         max: usize,
     },
-    /// The system gave fewer threads than asked for.
+    /// The system started fewer threads than requested.
     #[error("{n_threads} threads could not be started: {source}")]
     Spawn {
         /// The requested number of threads.
@@ -52,7 +52,7 @@ pub enum EngineError {
     /// The times of static graphs could not be measured.
     #[error(transparent)]
     Graphs(#[from] GraphsError),
-    /// There was no memory for the cost measurement.
+    /// The memory for the cost measurement could not be allocated.
     #[error(transparent)]
     KvCache(#[from] KvCacheError),
     /// Streamed weights could not be read for the cost measurement.
@@ -67,7 +67,7 @@ pub enum EngineError {
         mismatch: VocabularyMismatch,
     },
     /// Static graphs run batches of fixed lengths, and a draft model runs single rows.
-    #[error("`{name}` is a folder of static graphs, which cannot draft; name the model that it was made of")]
+    #[error("`{name}` is a folder of static graphs and cannot draft; give the model that it was made from")]
     DraftGraphs {
         /// The folder.
         name: String,
@@ -105,13 +105,13 @@ pub enum SessionError {
     /// Lossy acceptance makes the output depend on the drafts, and the drafts of
     /// [`Drafting::DraftModel`](crate::Drafting::DraftModel) depend on measured times.
     #[error(
-        "with lossy acceptance no draft model drafts, since the time of its passes decides when it is asked; choose strict acceptance"
+        "lossy acceptance excludes the draft model, because measured times decide when it runs; choose strict acceptance"
     )]
     LossyDraftModel,
     /// The compiled batch lengths do not rise from 1.
     #[error("verify_lens must rise, with values in 1..={VERIFY_ROWS_MAX}, and reach verify_rows_max")]
     VerifyLens,
-    /// There is no memory for the KV cache.
+    /// The memory for the KV cache could not be allocated.
     #[error(transparent)]
     KvCache(#[from] KvCacheError),
     /// The shortlist of calibration and reuse could not be allocated.
@@ -152,13 +152,13 @@ pub enum SessionError {
         context_len: usize,
     },
     /// There are too many draft sources.
-    #[error("a session takes {max} draft sources at most")]
+    #[error("a session can have at most {max} draft sources")]
     TooManySources {
         /// The limit.
         max: usize,
     },
     /// The session already has a draft source of this name: reliability and statistics are keyed by name.
-    #[error("the session has a draft source named `{name}` already; give each source a name of its own")]
+    #[error("the session already has a draft source named `{name}`; give each source a unique name")]
     DuplicateSource {
         /// The name.
         name: SourceName,

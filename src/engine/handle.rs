@@ -138,6 +138,7 @@ impl Engine {
     /// pass costs are measured unless the options contain them.
     ///
     /// It is one draft source among others: the builder runs it only if it pays. It never changes the output.
+    ///
     /// # Errors
     /// [`EngineError`], except for options of the engine itself; existing sessions are unchanged.
     pub fn set_draft_model(
@@ -173,6 +174,7 @@ impl Engine {
 
     /// Sets the predictor that prunes the drafts of sessions started from now on at a middle layer, and
     /// replaces an earlier predictor. It never changes the output.
+    ///
     /// # Errors
     /// [`PredictorError`]: the predictor was trained for another model, or this model's layers are static
     /// graphs. Existing sessions are unchanged.

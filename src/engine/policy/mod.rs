@@ -9,7 +9,7 @@
 //!
 //! A policy bounds drafting and never decides acceptance, so no policy changes the output. The statistics
 //! count every decision with its reason. Fixed and controlled row counts are the methods of earlier work on
-//! phones; the tree builder does not need them, and they serve as baselines.
+//! phones; the tree builder ([`DraftRows::Auto`]) does not need them, and they serve as baselines.
 
 mod device;
 mod floor;
