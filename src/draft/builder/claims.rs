@@ -91,7 +91,8 @@ impl TreeBuilder {
     /// Merges the claims from `first_claim` on into children, best first.
     ///
     /// Claims for one token usually come from the same text, so they are not independent: the strongest
-    /// counts. (A noisy-or of the claims changed acceptance with context and history by less than 0.1 %.)
+    /// counts. (With a noisy-or of the claims, acceptance with context and history was the same to three
+    /// digits.)
     pub(super) fn agree(&mut self, first_claim: usize) {
         // An unstable sort with a complete key, because a stable sort allocates.
         self.claims[first_claim..].sort_unstable_by(|a, b| {

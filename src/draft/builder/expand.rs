@@ -63,7 +63,7 @@ impl TreeBuilder {
     }
 
     /// Advances the computing sources with a cursor at this node that do not claim this child. Returns `true`
-    /// if one of them has a cursor there.
+    /// if one of them has a cursor below it.
     fn advance(&mut self, sources: &mut [Box<dyn DraftSource>], cursors: (u32, u32), child: Child) -> bool {
         let claims = &self.claims[child.claims.0 as usize..child.claims.1 as usize];
         let mut goes_on = false;

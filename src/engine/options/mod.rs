@@ -114,8 +114,8 @@ pub enum Drafting {
 /// onto.
 ///
 /// Calibration of the prompt computes the last layer for every row of the prompt. Without calibration a
-/// prefill computes only the keys and values of this layer. Prefill therefore takes longer by about `1 ÷
-/// n_layers`.
+/// prefill computes only the keys and values of this layer. The extra time of prefill is about the time of
+/// one layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Calibration {

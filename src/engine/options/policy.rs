@@ -64,7 +64,7 @@ impl DraftRows {
 #[serde(default, deny_unknown_fields)]
 #[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct PidConfig {
-    /// The target acceptance rate (accepted ÷ drafted rows), 0..=1. Default 0.6: the last row of a draft is
+    /// The acceptance rate to hold (accepted ÷ drafted rows), 0..=1. Default 0.6: the last row of a draft is
     /// then accepted about half of the time. One more row gains as much as it costs if a row costs half a
     /// step.
     pub set_point: f32,
@@ -119,11 +119,11 @@ impl Default for PidConfig {
 
 /// Falls back to plain decoding if drafts are seldom accepted, and retries later.
 ///
-/// If fewer than `rate_min` of the rows drafted in the last `window` drafting steps were accepted, `pause`
-/// steps decode plainly. After a pause, drafting is on probation for a whole window. Each failed probation
-/// doubles the pause, up to [`AcceptanceFloor::PAUSE_FACTOR_MAX`] times `pause`, so undraftable text costs a
-/// vanishing share of drafts. A passed probation resets the pause. Every decision covers a whole window, so
-/// the policy cannot oscillate from step to step.
+/// If the acceptance rate over the last `window` drafting steps is below `rate_min`, `pause` steps decode
+/// plainly. After a pause, drafting is on probation for a whole window. Each failed probation doubles the
+/// pause, up to [`AcceptanceFloor::PAUSE_FACTOR_MAX`] times `pause`, so undraftable text costs a vanishing
+/// share of drafts. A passed probation resets the pause. Every decision covers a whole window, so the policy
+/// cannot oscillate from step to step.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[cfg_attr(not(feature = "internals"), non_exhaustive)]
