@@ -2,8 +2,8 @@
 
 use super::evidence::{COUNTS, MATCH_LENS, PROBABILITIES};
 
-/// Shares in thousandths, by match length, probability and count. Shape `[MATCH_LENS, PROBABILITIES,
-/// COUNTS]`.
+/// Shares in thousandths, by match length, probability and count. Shape
+/// `[MATCH_LENS, PROBABILITIES, COUNTS]`.
 pub(super) type Permille = [[[u16; COUNTS]; PROBABILITIES]; MATCH_LENS];
 
 /// Parameters of candidates from the suffix orders of a match. The defaults were fitted to recorded

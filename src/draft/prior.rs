@@ -10,8 +10,9 @@
 //! agreed since the departure as match length, and the tokens before it as count.
 //!
 //! Claims of calibration, of reuse and of draft models come from a model's rows, which no recording contains.
-//! Their priors depend on the match length only, as measured with the target of the fixtures (`refrain bench
-//! ablate fixtures/rows.jsonl --free-rows`, with `--draft fixture` for the agreement with a draft model).
+//! Their priors depend on the match length only, as measured with the target of the fixtures
+//! (`refrain bench ablate fixtures/rows.jsonl --free-rows`, with `--draft fixture` for the agreement with a
+//! draft model).
 
 use super::constants::Permille;
 use super::evidence::{
@@ -96,8 +97,8 @@ const CALIBRATED: [[f32; MATCH_LENS]; 2] =
     [[0.22; MATCH_LENS], [0.5, 0.5, 0.8, 0.82, 0.82, 0.82, 0.82, 0.9, 0.95]];
 
 /// Share of correct tokens in rejected segments at any alignment, by bucket of match lengths: low at the
-/// root, where no token agrees yet, and high once the output has entered a segment. Shape `[whether text
-/// agrees, match length]`.
+/// root, where no token agrees yet, and high once the output has entered a segment. Shape
+/// `[whether text agrees, match length]`.
 const REUSED: [[f32; MATCH_LENS]; 2] =
     [[0.015, 0.5, 0.8, 0.85, 0.85, 0.85, 0.85, 0.85, 0.85], [0.04, 0.75, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9]];
 

@@ -483,8 +483,8 @@ impl CellSet {
     }
 }
 
-/// Upper bounds of a source's claims of any probability and count, up to a match length. Shape `[match
-/// length, depth]`.
+/// Upper bounds of a source's claims of any probability and count, up to a match length. Shape
+/// `[match length, depth]`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Caps([[f32; DEPTHS]; MATCH_LENS]);
 

@@ -43,8 +43,8 @@ pub(crate) use pruner::{Pruned, Pruner};
 #[serde(default, deny_unknown_fields)]
 pub struct PruningConfig {
     /// Minimum chance of a kept node, 0 to 1. Default 0.01: on the fixture target, a fifth to a third of the
-    /// rows are kept, and a hundredth of the accepted tokens is lost; at 0.05 a thirtieth is lost (`refrain
-    /// bench ablate --pruning`).
+    /// rows are kept, and a hundredth of the accepted tokens is lost; at 0.05 a thirtieth is lost
+    /// (`refrain bench ablate --pruning`).
     pub threshold: f32,
     /// Maximum shadow tokens: likely tokens that were not drafted and share the probability with the draft
     /// tokens.
