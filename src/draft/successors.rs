@@ -13,8 +13,8 @@ pub struct Successor {
 
 /// Lists of likely successors of consecutive positions, likeliest first.
 ///
-/// A list has at most [`SUCCESSORS_MAX`] entries and takes 40 bytes: probabilities are rounded to steps of 6
-/// %, which is finer than any use requires.
+/// A list has at most [`SUCCESSORS_MAX`] entries and takes 40 bytes: probabilities are rounded to steps of
+/// 6 %, which is finer than any use requires.
 #[derive(Clone, Debug, Default)]
 pub struct SuccessorLists {
     /// `[len, SUCCESSORS_MAX]`; unused entries of a list are `NONE`.

@@ -221,8 +221,8 @@ impl CostProfile {
         }
     }
 
-    /// The part of [`verify_us`](Self::verify_us) added by leaves. It rises with rows and with leaves, from
-    /// 0.
+    /// The part of [`verify_us`](Self::verify_us) added by leaves. It rises with rows and with
+    /// leaves, and one leaf adds nothing.
     pub(super) fn leaves_us(&self, rows: usize, leaves: usize) -> f32 {
         let rows = rows.max(1);
         let (class, weight) = place(leaves.min(rows));
