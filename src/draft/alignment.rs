@@ -1,13 +1,13 @@
-//! How a draft that the target has left lines up with what it said instead.
+//! Alignment of a rejected draft with the tokens that the target chose instead.
 //!
-//! With `d` the tokens of the draft from where it was left, and `t` those that the target said (CoordGen, arXiv 2510.15312,
-//! section 3.4 and Table 2):
+//! `d` are the tokens of the draft from the first rejected one on, and `t` the tokens of the target
+//! (CoordGen, arXiv 2510.15312, section 3.4 and Table 2):
 //!
 //! ```text
 //! draft       … d₁ d₂ d₃ d₄ …
 //! missing     … t₁ d₁ d₂ d₃ …      the draft lacked a token
 //! synonym     … t₁ d₂ d₃ d₄ …      the target took another one
-//! redundant   … d₃ d₄ …            the draft had tokens that the target leaves out: t₁ = d₃
+//! redundant   … d₃ d₄ …            the draft had tokens that the target skips: t₁ = d₃
 //! ```
 
 use serde::Serialize;
@@ -16,25 +16,25 @@ use super::source::StepOutcome;
 use super::tree::{DraftTree, NodeIdx};
 use crate::token::TokenId;
 
-/// Tokens that the target may leave out.
+/// Maximum tokens that the target may skip.
 pub(super) const REDUNDANT_MAX: usize = 6;
 
-/// How a text that is being followed lines up with the output.
+/// Alignment of a followed text with the output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Alignment {
-    /// The output has not left it.
+    /// The output has not departed from the text.
     Straight,
-    /// The target took another token.
+    /// The target chose another token.
     Synonym,
-    /// It lacked a token that the target put in.
+    /// The target inserted a token that the text lacks.
     Missing,
-    /// It had tokens that the target left out.
+    /// The target skipped tokens of the text.
     Redundant,
 }
 
 impl Alignment {
-    /// The raw claim of a place: it stands for the alignment, and the prior knows what that is worth. Each is the middle of
-    /// a bucket of the prior.
+    /// The raw claim of a place: it encodes the alignment, and the prior contains its probability. Each value
+    /// is the middle of a bucket of the prior.
     pub(super) fn claim(self) -> f32 {
         match self {
             Alignment::Straight => 0.9,
@@ -54,7 +54,7 @@ impl Alignment {
         }
     }
 
-    /// What [`to_bits`](Self::to_bits) gave; other bits are ignored.
+    /// Decodes the result of [`to_bits`](Self::to_bits); other bits are ignored.
     pub(super) fn from_bits(bits: u64) -> Self {
         match bits & 3 {
             0 => Alignment::Straight,
@@ -65,21 +65,21 @@ impl Alignment {
     }
 }
 
-/// Why drafts were left: how many lined up again in each way.
+/// Rejected drafts by their later alignment with the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Rejections {
     /// The draft lacked one token.
     pub missing: usize,
-    /// The target took another token.
+    /// The target chose another token.
     pub synonym: usize,
-    /// The draft had tokens, six at most, that the target left out.
+    /// The draft had tokens, at most six, that the target skipped.
     pub redundant: usize,
-    /// None of these.
+    /// No alignment.
     pub other: usize,
 }
 
 impl Rejections {
-    /// All of them.
+    /// The number of all rejected drafts.
     pub fn total(&self) -> usize {
         self.missing + self.synonym + self.redundant + self.other
     }
@@ -94,16 +94,17 @@ impl std::ops::AddAssign for Rejections {
     }
 }
 
-/// Counts why the likeliest draft of each step was left.
+/// Counts the alignments of the likeliest draft of each step.
 #[derive(Clone, Debug, Default)]
 pub struct RejectionCounter {
-    /// The likeliest draft tokens from where the newest draft was left, until it is known why; empty: nothing is open.
+    /// The likeliest draft tokens from the first rejected one of the newest draft, until its alignment is
+    /// known; empty if none is open.
     rejected: Vec<TokenId>,
     counts: Rejections,
 }
 
 impl RejectionCounter {
-    /// Learns how a step went on.
+    /// Observes a step.
     pub fn observe(&mut self, step: &StepOutcome<'_>) {
         if let (Some(&said), false) = (step.new_tokens.first(), self.rejected.is_empty()) {
             let next = self.rejected.get(1);
@@ -116,7 +117,7 @@ impl RejectionCounter {
             }) += 1;
         }
         self.leave(step);
-        // Where the draft was left for a token that it has further on, nothing more is needed.
+        // If the chosen token occurs further on in the draft, the alignment is known.
         let is_redundant = |said| self.rejected.iter().skip(1).any(|token| token == said);
         if step.new_tokens.last().is_some_and(is_redundant) {
             self.counts.redundant += 1;
@@ -124,14 +125,14 @@ impl RejectionCounter {
         }
     }
 
-    /// The counts; a draft whose step was the last one is among the others.
+    /// The counts; a draft rejected in the last step counts as other.
     pub fn finish(&mut self) -> Rejections {
         self.counts.other += usize::from(!self.rejected.is_empty());
         self.rejected.clear();
         self.counts
     }
 
-    /// Takes down the likeliest tokens under the last node that the walk visited, unless it ended with one of them.
+    /// Stores the likeliest tokens below the last visited node, unless the last token is among its children.
     fn leave(&mut self, step: &StepOutcome<'_>) {
         self.rejected.clear();
         let mut node = step.accepted.last().copied().unwrap_or(NodeIdx::ROOT);
@@ -179,8 +180,8 @@ mod tests {
         }
     }
 
-    /// The counts after one step that drafted `draft` as a chain, of which `said` begins with `n_accepted` tokens; what is said
-    /// after that step comes one token a step, without drafts.
+    /// The counts after one step that drafts `draft` as a chain and accepts the first `n_accepted` tokens of
+    /// `said`. The later tokens of `said` are committed one per step, without drafts.
     fn counts(draft: &str, n_accepted: usize, said: &str) -> [usize; 4] {
         let token = |c: char| TokenId(c as u32);
         let said: Vec<TokenId> = said.chars().map(token).collect();

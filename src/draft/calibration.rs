@@ -1,8 +1,10 @@
-//! The source *calibration*: the context in the target's own words (CoordGen, arXiv 2510.15312, section 3.3).
+//! The source *calibration*: a token tree from the target's own predictions over the context (CoordGen, arXiv
+//! 2510.15312, section 3.3).
 //!
-//! While the prompt is prefilled, the target's distribution after every position of it is one projection away. Of each
-//! position the engine keeps the likeliest [successors](super::SuccessorLists): not what the text says next, but what the
-//! target would. The tree follows them through the text:
+//! During prefill, one projection yields the target's distribution after each position of the prompt. The
+//! engine keeps the likeliest [successors](super::SuccessorLists) of each position. They are the target's
+//! predictions, which may differ from the text's next token. The tree follows the successors through the
+//! text:
 //!
 //! ```text
 //! output      … Clinton ▏
@@ -11,13 +13,13 @@
 //! draft       Clinton → arrived → in …
 //! ```
 //!
-//! A cursor is a position of the text whose tokens agree with the path for some length. Its children are the position's
-//! successors; a child goes on at the occurrences of its token, those whose preceding tokens agree longest first. A successor
-//! that does not occur in the text is a leaf. The rows that verification computes are positions too, so the output calibrates
-//! what comes after it.
+//! A cursor is a position of the text whose preceding tokens agree with the path over some length. Its
+//! children are the position's successors. A child continues at the occurrences of its token, those with the
+//! longest agreement of preceding tokens first. A successor that does not occur in the text is a leaf. The
+//! rows that verification computes are positions too, so the output calibrates its own continuation.
 //!
-//! Per node of the tree [`OCCURRENCES_MAX`] occurrences are compared and [`FOLLOWED_MAX`] lists read, so the search is bounded
-//! by the builder's rows.
+//! Per node of the tree, at most [`OCCURRENCES_MAX`] occurrences are compared and [`FOLLOWED_MAX`] lists are
+//! read, so the builder's rows bound the search.
 
 use std::collections::HashMap;
 
@@ -26,37 +28,39 @@ use super::source::{Anchor, Candidate, Candidates, Cursor, DraftSource, StepOutc
 use super::successors::{Successor, SuccessorLists};
 use crate::token::TokenId;
 
-/// Occurrences of a token that are compared, newest first.
+/// Maximum occurrences of a token that are compared, newest first.
 const OCCURRENCES_MAX: usize = 16;
-/// Positions whose successors a node has at most.
+/// Maximum positions whose successors a node has.
 const FOLLOWED_MAX: usize = 3;
-/// Tokens that are compared before an occurrence: beyond it no evidence distinguishes them.
+/// Maximum tokens compared before an occurrence: a longer agreement is no stronger evidence.
 const AGREED_MAX: u32 = 24;
-/// Tokens of the text that are read: a cursor has 24 bits for a position.
+/// Maximum tokens of the text: a cursor has 24 bits for a position.
 const TOKENS_MAX: usize = 1 << 24;
 /// No position.
 const NONE: u32 = u32::MAX;
 
-/// A position of the text, and how many tokens up to it agree with the path.
+/// A position of the text, and the number of tokens up to it that agree with the path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Place {
     position: u32,
     agreed: u32,
 }
 
-/// Drafts from the target's own successors of the context's positions.
+/// Drafts from the target's successors at the positions of the context.
 ///
-/// Holds 48 bytes for each committed token and an entry for each different one; the session's context is its bound.
+/// Holds 48 bytes for each committed token and an entry for each distinct one; the session's context length
+/// is the bound.
 #[derive(Clone, Debug, Default)]
 pub struct CalibrationSource {
     text: Vec<TokenId>,
-    /// The position before with the same token, or `NONE`. Shape of `text`.
+    /// The previous position with the same token, or `NONE`. Shape of `text`.
     earlier: Vec<u32>,
-    /// Where each token stands last. Looked up only, never iterated over.
+    /// The last position of each token. Only looked up, never iterated over.
     newest: HashMap<TokenId, u32>,
-    /// By position; may know positions that `text` does not have yet, and lack the newest.
+    /// Successors by position; may include positions that are not yet in `text`, and lack the newest.
     lists: SuccessorLists,
-    /// The places of the newest step, best first: one that goes on agreeing is never lost among many occurrences.
+    /// The places of the newest step, best first: a place that keeps agreeing is never lost among many
+    /// occurrences.
     places: Vec<Place>,
 }
 
@@ -68,7 +72,7 @@ impl CalibrationSource {
 
     fn read(&mut self, committed: &[TokenId]) {
         if committed.len() < self.text.len() {
-            self.truncate(committed.len()); // shortened without notice
+            self.truncate(committed.len()); // truncated without a call of `truncate`
         }
         for &token in committed.iter().take(TOKENS_MAX).skip(self.text.len()) {
             let position = self.text.len() as u32;
@@ -79,7 +83,7 @@ impl CalibrationSource {
         }
     }
 
-    /// Moves the places on by a token; those where the text said another one end.
+    /// Advances the places by a token; drops the places whose text has another token.
     fn go_on(&mut self, token: TokenId) {
         let text = &self.text;
         self.places.retain_mut(|place| {
@@ -89,7 +93,7 @@ impl CalibrationSource {
         });
     }
 
-    /// Adds a place unless it is known, in order of agreement and then of recency, and keeps the best.
+    /// Inserts a new place in order of agreement, then of recency, and keeps the best.
     fn insert(places: &mut [Option<Place>; FOLLOWED_MAX], place: Place) {
         if places.iter().flatten().any(|held| held.position == place.position) {
             return;
@@ -104,17 +108,17 @@ impl CalibrationSource {
         }
     }
 
-    /// Tokens before `position` that agree with those before `other`, at most `max`.
+    /// Number of tokens before `position` that agree with those before `other`, at most `max`.
     fn agreement(&self, position: u32, other: u32, max: u32) -> u32 {
         let before = |end: u32| self.text[..end as usize].iter().rev().take(max as usize);
         before(position).zip(before(other)).take_while(|(a, b)| a == b).count() as u32
     }
 
-    /// The best occurrences of `token` with successors, after a path that agrees with the text up to `from` for `agreed`
-    /// tokens.
+    /// The best occurrences of `token` that have successors, after a path whose last `from.agreed` tokens
+    /// agree with the text up to `from.position`.
     fn occurrences(&self, token: TokenId, from: Place) -> [Option<Place>; FOLLOWED_MAX] {
         let mut best = [None; FOLLOWED_MAX];
-        // Where the text itself goes on with the token, it agrees longest.
+        // The text's own continuation, if it is the token, has the longest agreement.
         let straight = from.position + 1;
         if self.text.get(straight as usize) == Some(&token) && self.has_list(straight) {
             Self::insert(&mut best, Place { position: straight, agreed: from.agreed + 1 });
@@ -144,7 +148,7 @@ impl CalibrationSource {
                 token,
                 probability: log_probability.exp(),
                 match_len: place.agreed,
-                // Twice the evidence where the text itself says so.
+                // The count is 2 if the text continues with the token too.
                 count: 1 + u32::from(text_goes_on == Some(&token)),
                 next: encode(place, Some(n)),
             };
@@ -155,7 +159,7 @@ impl CalibrationSource {
     }
 }
 
-/// A place, or what follows its `n`th successor, as a cursor.
+/// Encodes a place, or the place after its `n`th successor, as a cursor.
 fn encode(place: Place, successor: Option<usize>) -> Cursor {
     let n = successor.map_or(0, |n| n as u64 + 1);
     Cursor(u64::from(place.position) | u64::from(place.agreed) << 24 | n << 32)
@@ -209,7 +213,7 @@ impl DraftSource for CalibrationSource {
         while self.text.len() > len {
             let (token, earlier) = (self.text.pop(), self.earlier.pop());
             if let (Some(token), Some(earlier)) = (token, earlier) {
-                // `NONE` stands for a token that is gone.
+                // `NONE` means that the token no longer occurs.
                 self.newest.insert(token, earlier);
             }
         }
@@ -272,7 +276,7 @@ impl DraftSource for CalibrationSource {
 mod tests {
     use super::*;
 
-    /// A source that has read `text`, with these successors: (position, tokens with percentages).
+    /// A source with `text` and these successors: (position, tokens with percentages).
     fn source(text: &str, lists: &[(usize, &[(char, u8)])]) -> CalibrationSource {
         let mut source = CalibrationSource::new();
         for &(position, list) in lists {
@@ -296,7 +300,7 @@ mod tests {
         text.chars().map(|c| TokenId(c as u32)).collect()
     }
 
-    /// What is proposed at these cursors: (token, match length, cursor).
+    /// The proposals at these cursors: (token, match length, cursor).
     fn expand(source: &mut CalibrationSource, frontier: &[Cursor]) -> Vec<(char, u32, Cursor)> {
         let mut candidates = Candidates::with_limit(100);
         source.expand(frontier, &mut candidates);
@@ -317,7 +321,7 @@ mod tests {
 
     #[test]
     fn the_targets_words_come_before_the_texts() {
-        // After "ab" the text says "c", the target would say "x" or "c".
+        // After "ab" the text continues with "c", the target predicts "x" or "c".
         let mut source = source("zabcd-ab", &[(2, &[('x', 70), ('c', 20)]), (3, &[('e', 50)])]);
         let frontier = anchors(&mut source);
         let found = expand(&mut source, &frontier);
@@ -336,7 +340,7 @@ mod tests {
         let frontier = anchors(&mut source);
         let found = expand(&mut source, &frontier);
         assert_eq!(draft(&found)[0], ('x', 1));
-        // "ax" stands at 4..=5, "x" alone at 1.
+        // "ax" is at 4..=5, "x" alone at 1.
         assert_eq!(draft(&expand(&mut source, &[found[0].2])), [('2', 2), ('1', 1)]);
     }
 
@@ -352,7 +356,7 @@ mod tests {
             anchors(&mut source);
         }
         let frontier = anchors(&mut source);
-        // "h" stands in 40 newer places, none of which has successors.
+        // "h" occurs at 40 newer positions, all without successors.
         assert_eq!(draft(&expand(&mut source, &frontier)), [('i', 8)]);
     }
 

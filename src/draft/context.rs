@@ -7,21 +7,21 @@ use super::source::{Anchor, Candidates, Cursor, DraftSource, StepOutcome};
 use crate::sam::SuffixAutomaton;
 use crate::token::TokenId;
 
-/// Drafts from the session's own text, prompt and output, by a suffix automaton over it.
+/// Drafts from the session's own text, prompt and output, with a suffix automaton over it.
 ///
-/// The match is read from the automaton itself (the link of its last state), so a step costs one `extend` per new token
-/// and one expansion per tree node. At the bound on its tokens the source forgets the older half: it builds the
-/// automaton anew from the newest half, a pause of about 0.2 µs per kept token.
+/// The match is read from the automaton itself (the link of its last state), so a step costs one `extend` per
+/// new token and one expansion per tree node. At its token bound the source drops the older half: it rebuilds
+/// the automaton from the newest half, which takes about 0.2 µs per kept token.
 #[derive(Clone, Debug)]
 pub struct ContextSource {
     automaton: SuffixAutomaton,
     config: OrderConfig,
-    /// How many of the committed tokens were read, forgotten ones included.
+    /// Number of committed tokens that were read, including dropped ones.
     n_read: usize,
 }
 
 impl ContextSource {
-    /// Tokens that a source holds at most unless told otherwise: about 60 MB.
+    /// Default maximum tokens of a source: about 60 MB.
     pub const MAX_TOKENS: u32 = 1 << 20;
 
     /// A source without text, bounded by [`MAX_TOKENS`](Self::MAX_TOKENS).
@@ -34,10 +34,10 @@ impl ContextSource {
         ContextSource { automaton: SuffixAutomaton::with_max_tokens(max_tokens.max(2)), config, n_read: 0 }
     }
 
-    /// Reads what was committed since the last time.
+    /// Reads the tokens committed since the last call.
     fn read(&mut self, committed: &[TokenId]) {
         if committed.len() < self.n_read {
-            self.reset(); // truncated without notice: read it all again
+            self.reset(); // truncated without a call of `truncate`: read everything again
         }
         let keep = self.automaton.max_tokens() as usize / 2;
         if committed.len() - self.n_read > keep {

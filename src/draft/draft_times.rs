@@ -1,24 +1,24 @@
-//! How long drafting takes, as measured: each source's lookups and the builder's own work, per node of a tree.
+//! Measured times of drafting: each source's lookups and the builder's own work, per node of a tree.
 
 use serde::{Deserialize, Serialize};
 
 use super::limits::SOURCES_MAX;
 use super::name::SourceName;
 
-/// Cost of one node with all sources before any build was timed, µs: the automata in cold caches; in warm ones it is a third
-/// (`benches/drafting.rs`).
+/// Cost of one node with all sources before any build was timed, µs. Measured for automata in cold caches; in
+/// warm caches it is a third (`benches/drafting.rs`).
 pub(super) const DRAFT_US_PER_NODE: f32 = 1.5;
 
 /// Cost of one node with one source that was not timed yet, µs: a share of the above.
 const SOURCE_US: f32 = 0.3;
 
-/// Times that are taken in, µs per node: a longer one is an interruption.
+/// Maximum time, µs per node: a longer time is an interruption.
 const US_MAX: f32 = 1e4;
 
-/// A time counts as at most so many times the mean, once the mean is known.
+/// Maximum ratio of a time to the known mean; larger times are clamped.
 const OUTLIER: f32 = 4.0;
 
-/// How much a timed build enters the mean at least.
+/// Minimum weight of a timed build in the mean.
 const RATE: f32 = 1.0 / 16.0;
 
 /// The mean time per node of each source, by name, and of the builder itself.
@@ -38,7 +38,7 @@ pub(super) struct Mean {
 }
 
 impl DraftTimes {
-    /// Nothing was timed.
+    /// Times without a measurement.
     pub fn new() -> Self {
         Self::default()
     }
@@ -52,24 +52,24 @@ impl DraftTimes {
         self.builder.us + sources.map(of_source).sum::<f32>()
     }
 
-    /// The mean time of a source, in µs per node, where it was timed.
+    /// The mean time of a source, in µs per node, if it was timed.
     pub fn source_us(&self, name: &str) -> Option<f32> {
         self.of(name).map(|mean| mean.us)
     }
 
-    /// Learns the builder's own time in a timed build, in µs per node.
+    /// Adds the builder's own time in a timed build, in µs per node.
     pub(super) fn observe_builder(&mut self, us: f32) {
         self.builder.observe(us);
     }
 
-    /// Learns the time of a source in a timed build, in µs per node.
+    /// Adds the time of a source in a timed build, in µs per node.
     pub(super) fn observe_source(&mut self, name: &str, us: f32) {
         let at = self.sources.iter().position(|(held, _)| *held == *name);
         let at = at.unwrap_or_else(|| self.insert(name.into(), Mean::default()));
         self.sources[at].1.observe(us);
     }
 
-    /// Adds the timed builds that turned `base` into `theirs`, each with the same weight.
+    /// Adds the timed builds between `base` and `theirs`, each with the same weight.
     pub(super) fn merge(&mut self, base: &Self, theirs: &Self) {
         self.builder = self.builder.merged(base.builder, theirs.builder);
         for (name, theirs) in &theirs.sources {
@@ -81,13 +81,13 @@ impl DraftTimes {
         }
     }
 
-    /// What is stored: the builder's mean, and that of each source.
+    /// The stored form: the builder's mean, and the mean of each source.
     pub(super) fn to_stored(&self) -> (Mean, &[(SourceName, Mean)]) {
         (self.builder, &self.sources)
     }
 
     /// # Errors
-    /// The reason why these are no times.
+    /// The reason why the times are invalid.
     pub(super) fn from_stored(builder: Mean, sources: Vec<(SourceName, Mean)>) -> Result<Self, &'static str> {
         let is_mean = |mean: &Mean| (0.0..=US_MAX).contains(&mean.us);
         if sources.len() > SOURCES_MAX {

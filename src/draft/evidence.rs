@@ -1,18 +1,19 @@
-//! A source's claim about one token, and how claims are told apart: by class, by bucket, and by what other sources say.
+//! A source's claim about one token, and the features that distinguish claims: class, buckets, and agreement
+//! of other sources.
 
 use serde::{Deserialize, Serialize};
 
-/// What the claims of a source rest on. The class decides the prior of a claim and how claims of several sources about one
-/// token are combined; what a source has been worth is learnt per source name.
+/// The kind of evidence behind a source's claims. The class selects the prior of a claim and the rule that
+/// combines claims of several sources about one token. The measured reliability is stored per source name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum EvidenceClass {
-    /// The text before the token occurred earlier, and the token followed. The probability is its share of the occurrences,
-    /// the count their number.
+    /// The text before the token occurred earlier, followed by the token. The probability is the token's
+    /// share of the occurrences, the count their number.
     TextMatch,
-    /// The token stands where copied text goes on after an edit. The probability stands for the alignment, the match length for the
-    /// tokens that agreed since the edit, the count for those before it.
+    /// The token continues copied text after an edit. The probability encodes the alignment, the match length
+    /// is the number of tokens that agreed since the edit, the count the number before it.
     ResumedCopy,
     /// The target gave the token this probability after the same text elsewhere.
     TargetRows,
@@ -20,7 +21,7 @@ pub enum EvidenceClass {
     RejectedSegment,
     /// A smaller model gives the token this probability.
     DraftModel,
-    /// The probability is the source's own estimate, taken as it is.
+    /// The probability is the source's own estimate, used unchanged.
     Plain,
 }
 
@@ -36,7 +37,7 @@ impl EvidenceClass {
         EvidenceClass::Plain,
     ];
 
-    /// Whether claims of the class come from matches of text.
+    /// Whether claims of the class are matches of text.
     pub(super) fn matches_text(self) -> bool {
         matches!(self, EvidenceClass::TextMatch | EvidenceClass::ResumedCopy)
     }
@@ -47,40 +48,41 @@ impl EvidenceClass {
     }
 }
 
-/// What a source claims for one candidate.
+/// A source's claim about one candidate.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Evidence {
-    /// What the claim rests on.
+    /// The kind of evidence.
     pub class: EvidenceClass,
     /// The source's own probability.
     pub probability: f32,
-    /// Tokens before the candidate that agree.
+    /// Number of preceding tokens that agree.
     pub match_len: u32,
-    /// Times it was seen.
+    /// Number of observations.
     pub count: u32,
     /// Depth of the candidate in the tree; a child of the root has depth 1.
     pub depth: u32,
-    /// What other sources say of the token.
+    /// Agreement of other sources about the token.
     pub agreement: Agreement,
 }
 
-/// What other sources say of the token that a source claims, where that tells claims apart.
+/// Agreement of other sources with a claim, as far as it changes the claim's probability.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Agreement {
-    /// No source of a class that matters was asked.
+    /// No source of a relevant class was queried.
     #[default]
     Unknown,
-    /// Matches of text claim it too. Noted for the target's rows, rejected segments and draft models: most of their tokens are
-    /// those of the text, and their success says little about the other tokens.
+    /// Matches of text claim the token too. Recorded for claims of the target's rows, rejected segments and
+    /// draft models: most of their tokens are those of the text, and the success of these tokens says little
+    /// about the others.
     Text,
     /// A draft model claims it too.
     Model,
-    /// A draft model was asked and claims other tokens.
+    /// A draft model was queried and claims other tokens.
     NotModel,
 }
 
 impl Agreement {
-    /// How many there are.
+    /// Number of variants.
     pub(super) const COUNT: usize = 4;
 }
 
@@ -103,7 +105,7 @@ pub(super) fn match_len_bucket(match_len: u32) -> usize {
     }
 }
 
-/// Upper bounds of the buckets of raw probabilities but the last.
+/// Upper bounds of the buckets of raw probabilities, except the last.
 pub(super) const PROBABILITY_BOUNDS: [f32; PROBABILITIES - 1] =
     [0.01, 0.03, 0.06, 0.12, 0.2, 0.3, 0.45, 0.6, 0.8];
 

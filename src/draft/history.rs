@@ -1,4 +1,4 @@
-//! The source *history*: earlier responses, of this session and of others.
+//! The source *history*: earlier responses, of this session and of other sessions.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,19 +14,21 @@ use crate::token::TokenId;
 
 /// Earlier responses by namespace (an account, an app, a task), shared by the threads of a process.
 ///
-/// In memory only; what a namespace holds is never seen from another. A namespace keeps two automata, the *young* one,
-/// which grows, and the *old* one, which does not: once the young one holds half of the namespace's bound it becomes
-/// the old one, and what was old is forgotten. So a namespace holds at least the newest half of its bound, and no
-/// response ever waits for a rebuild. Responses are separate sequences: no draft runs from one into another.
+/// In memory only; a namespace never returns tokens of another. A namespace keeps two automata: the *young*
+/// one grows, the *old* one is fixed. When the young automaton holds half of the namespace's bound, it
+/// becomes the old one, and the previous old one is dropped. A namespace therefore holds at least the newest
+/// half of its bound, and no response waits for a rebuild. Responses are separate sequences: no draft crosses
+/// from one into another.
 ///
-/// A namespace is there from its first response on. At most [`NAMESPACES_MAX`](Self::NAMESPACES_MAX) are kept: one more
-/// drops the one to which nothing was appended for the longest time. So the store holds at most that many times the
-/// bound of one, and a program with many namespaces wants a small bound for each.
+/// A namespace is created by its first response. At most [`NAMESPACES_MAX`](Self::NAMESPACES_MAX) are kept: a
+/// further one replaces the namespace with the oldest append. The store is therefore bounded by that number
+/// times the bound of one namespace, and a program with many namespaces should set a small bound for each.
 #[derive(Debug)]
 pub struct HistoryStore {
     map: Mutex<NamespaceMap>,
     tokens_max: u32,
-    /// Counts namespaces that have come or gone: a source looks its own up again when the number has changed.
+    /// Number of added and removed namespaces: a source looks its namespace up again when the number has
+    /// changed.
     n_changes: AtomicU64,
 }
 
@@ -48,9 +50,9 @@ struct Entry {
 struct Namespace {
     /// `[young, old]`.
     automata: [SuffixAutomaton; 2],
-    /// Counts changes of any kind: a reader's matches are up to date at an equal number only.
+    /// Number of changes of any kind: a reader's matches are valid only at an equal number.
     version: u64,
-    /// Counts what moves or drops automata: cursors of another generation are void.
+    /// Number of moves or drops of automata: cursors of another generation are invalid.
     generation: u16,
 }
 
@@ -61,10 +63,10 @@ impl Default for HistoryStore {
 }
 
 impl HistoryStore {
-    /// Tokens that a namespace holds at most unless told otherwise: about 60 MB.
+    /// Default maximum tokens of a namespace: about 60 MB.
     pub const TOKENS_MAX: u32 = 1 << 20;
 
-    /// Namespaces that a store holds at most.
+    /// Maximum namespaces of a store.
     pub const NAMESPACES_MAX: usize = 1024;
 
     /// An empty store with the default bound per namespace.
@@ -72,13 +74,14 @@ impl HistoryStore {
         Self::with_tokens_max(Self::TOKENS_MAX)
     }
 
-    /// An empty store whose namespaces hold at most `tokens_max` tokens each (at least 2).
+    /// An empty store with at most `tokens_max` tokens (at least 2) per namespace.
     pub fn with_tokens_max(tokens_max: u32) -> Self {
         HistoryStore { map: Mutex::default(), tokens_max: tokens_max.max(2), n_changes: AtomicU64::new(0) }
     }
 
-    /// Adds a finished response. Of one longer than half the bound, the end is kept; an empty one changes nothing.
-    /// Amortised O(tokens), and O([`NAMESPACES_MAX`](Self::NAMESPACES_MAX)) where a namespace is dropped for a new one.
+    /// Adds a finished response. If it is longer than half the bound, only its end is kept; an empty response
+    /// changes nothing. Amortised O(tokens), plus O([`NAMESPACES_MAX`](Self::NAMESPACES_MAX)) if a namespace
+    /// is replaced.
     pub fn append(&self, namespace: &str, response: &[TokenId]) {
         if response.is_empty() {
             return;
@@ -98,25 +101,25 @@ impl HistoryStore {
         namespace.version += 1;
     }
 
-    /// Forgets a namespace. Sessions that read it find it empty from the next step on, and see what is appended later.
+    /// Removes a namespace. Its sessions find it empty from the next step on, and see later responses.
     pub fn forget(&self, namespace: &str) {
         let removed = self.lock().entries.remove(namespace);
         self.retire(removed);
     }
 
-    /// Forgets all namespaces.
+    /// Removes all namespaces.
     pub fn clear(&self) {
         let removed = std::mem::take(&mut self.lock().entries);
         self.retire(removed.into_values());
     }
 
-    /// Tokens that a namespace holds.
+    /// Number of tokens in a namespace.
     pub fn n_tokens(&self, namespace: &str) -> usize {
         let namespace = self.find(namespace);
         namespace.map_or(0, |namespace| read(&namespace).automata.iter().map(SuffixAutomaton::len).sum())
     }
 
-    /// Namespaces that hold a response.
+    /// Number of namespaces.
     pub fn n_namespaces(&self) -> usize {
         self.lock().entries.len()
     }
@@ -146,7 +149,7 @@ impl HistoryStore {
         self.lock().entries.get(name).map(|entry| Arc::clone(&entry.namespace))
     }
 
-    /// The namespace to append to.
+    /// Returns the namespace for an append, and creates it if needed.
     fn ensure_namespace(&self, name: &str) -> Arc<RwLock<Namespace>> {
         let mut map = self.lock();
         map.n_appends += 1;
@@ -170,7 +173,7 @@ impl HistoryStore {
         namespace
     }
 
-    /// After the map has changed: empties what has left it, for a source or an append may hold it still.
+    /// Empties removed namespaces, because a source or an append may still hold them.
     fn retire(&self, removed: impl IntoIterator<Item = Entry>) {
         self.n_changes.fetch_add(1, Ordering::Release);
         removed.into_iter().for_each(|entry| write(&entry.namespace).clear());
@@ -184,7 +187,7 @@ impl Namespace {
         self.automata[0].clear();
     }
 
-    /// Gives the memory back too: what a user asked to forget is not kept around.
+    /// Also frees the memory, because the user asked to remove the data.
     fn clear(&mut self) {
         self.void_matches();
         for automaton in &mut self.automata {
@@ -192,7 +195,8 @@ impl Namespace {
         }
     }
 
-    /// Comes before any change that states do not survive, so that a panic half-way leaves no match of theirs valid.
+    /// Invalidates all matches. Called before a change that invalidates states, so that a panic half-way
+    /// leaves no valid match.
     fn void_matches(&mut self) {
         self.generation = self.generation.wrapping_add(1);
         self.version += 1;
@@ -203,7 +207,7 @@ impl Namespace {
     }
 }
 
-/// A panic elsewhere while a namespace was locked leaves at worst a response half added, which drafts as well.
+/// Locks for reading. A panic elsewhere leaves at worst a partial response, which is still usable for drafts.
 fn read(namespace: &RwLock<Namespace>) -> RwLockReadGuard<'_, Namespace> {
     namespace.read().unwrap_or_else(PoisonError::into_inner)
 }
@@ -212,29 +216,31 @@ fn write(namespace: &RwLock<Namespace>) -> RwLockWriteGuard<'_, Namespace> {
     namespace.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Drafts from earlier responses: follows the committed text through the automata of a [`HistoryStore`]'s namespace.
+/// Drafts from earlier responses: follows the committed text through the automata of a [`HistoryStore`]'s
+/// namespace.
 ///
-/// Reads under a lock that only a response's end, in this or another session, holds for writing. When the history has
-/// grown the newest tokens of the text are matched again, so matches are exact up to [`Self::REMATCH_LEN`] tokens.
-/// Two sessions that share a namespace see each other's responses as they finish; their drafts then depend on timing,
-/// their output never does.
+/// Reads under a lock that is held for writing only at a response's end, in this or another session. When the
+/// history has grown, the newest tokens of the text are matched again, so matches are exact up to
+/// [`Self::REMATCH_LEN`] tokens. Two sessions of one namespace see each other's responses as they finish.
+/// Their drafts then depend on timing, but their output does not.
 #[derive(Clone, Debug)]
 pub struct HistorySource {
     store: Arc<HistoryStore>,
     name: Arc<str>,
-    /// What the store had by the name when it had changed `n_changes` times.
+    /// The namespace as of `n_changes` changes of the store.
     namespace: Option<Arc<RwLock<Namespace>>>,
     n_changes: u64,
     config: OrderConfig,
     /// The running match in each automaton.
     matches: [Match; 2],
-    /// Version of the namespace that the matches belong to, and how many committed tokens they have followed.
+    /// Version of the namespace for which the matches are valid, and the number of committed tokens that they
+    /// have followed.
     version: u64,
     n_followed: usize,
 }
 
 impl HistorySource {
-    /// Tokens of the committed text that are matched again after the history has changed, and at a start.
+    /// Number of committed tokens that are matched again at the start and after a change of the history.
     pub const REMATCH_LEN: usize = 64;
 
     fn new(store: Arc<HistoryStore>, name: &str, config: OrderConfig) -> Self {
@@ -243,7 +249,7 @@ impl HistorySource {
             name: name.into(),
             namespace: None,
             n_changes: u64::MAX,
-            // The most frequent tokens are the session's own to propose.
+            // The empty suffix is excluded: only the session's own sources propose its most frequent tokens.
             config: OrderConfig { match_len_min: config.match_len_min.max(1), ..config },
             matches: [Match::EMPTY; 2],
             version: u64::MAX,
@@ -251,21 +257,21 @@ impl HistorySource {
         }
     }
 
-    /// Looks the namespace up again where namespaces have come or gone.
+    /// Looks the namespace up again if namespaces were added or removed.
     fn find_namespace(&mut self) {
-        // Read before the look-up: a change in between is found the next time.
+        // Read before the look-up: a concurrent change is found by the next call.
         let n_changes = self.store.n_changes.load(Ordering::Acquire);
         if n_changes != self.n_changes {
             let found = self.store.find(&self.name);
             if found.as_ref().map(Arc::as_ptr) != self.namespace.as_ref().map(Arc::as_ptr) {
-                self.version = u64::MAX; // the matches are another's
+                self.version = u64::MAX; // the matches belong to another namespace
             }
             (self.namespace, self.n_changes) = (found, n_changes);
         }
     }
 
-    /// Brings the matches up to the end of the committed text, and returns the generation that they belong to: read under
-    /// the same lock, for by the next one the automata may be others.
+    /// Advances the matches to the end of the committed text. Returns the generation, read under the same
+    /// lock, because the automata may change before the next lock.
     fn follow(&mut self, committed: &[TokenId]) -> u16 {
         self.find_namespace();
         let Some(namespace) = &self.namespace else {
@@ -290,7 +296,8 @@ impl HistorySource {
         namespace.generation
     }
 
-    /// The matches, longest first, as cursors of the generation that [`follow`](Self::follow) has returned.
+    /// Pushes the matches, longest first, as cursors of the generation that [`follow`](Self::follow)
+    /// returned.
     fn push_anchors(&self, generation: u16, out: &mut Vec<Anchor>) {
         for (automaton, m) in self.matches.iter().enumerate() {
             if m.len() >= self.config.match_len_min as usize {
@@ -302,7 +309,7 @@ impl HistorySource {
     }
 }
 
-/// Which automaton a cursor belongs to is its generation's lowest bit.
+/// The tag of a cursor: the lowest bit selects the automaton.
 fn tag(generation: u16, automaton: usize) -> u16 {
     generation << 1 | automaton as u16
 }
@@ -316,7 +323,7 @@ impl DraftSource for HistorySource {
         EvidenceClass::TextMatch
     }
 
-    fn prime(&mut self, _committed: &[TokenId]) {} // `anchors` catches up
+    fn prime(&mut self, _committed: &[TokenId]) {} // `anchors` reads the text
 
     fn reset(&mut self) {
         self.version = u64::MAX;
@@ -352,7 +359,7 @@ impl DraftSource for HistorySource {
     }
 
     fn memory_usage(&self) -> usize {
-        0 // the store reports what is shared
+        0 // the store reports shared memory
     }
 
     fn fork(&self) -> Box<dyn DraftSource> {
@@ -390,7 +397,7 @@ mod tests {
         assert_eq!(expand(&mut source, &anchors), 0);
     }
 
-    /// As after a panic between a rotation and the end of what it made room for.
+    /// The state after a panic between a rotation and the following append.
     #[test]
     fn a_rotation_alone_voids_the_matches() {
         let store = Arc::new(HistoryStore::new());

@@ -1,16 +1,17 @@
-//! What drafting learns, as one value: it goes from generation to generation, and from run to run.
+//! The learned state of drafting, as one value that is passed between generations and between runs.
 //!
 //! ```text
 //! engine ──start──► generation: table, times, costs ──merge(base, theirs)──► engine ──save──► file ──load──► the next run
 //! ```
 //!
-//! A generation starts from a copy and adds its evidence to the engine's value at its end, so that of generations that run at
-//! the same time each counts.
+//! A generation starts from a copy and merges its evidence into the engine's value at its end. Concurrent
+//! generations therefore all count.
 //!
 //! # File
-//! A line `refrain-learned VERSION CHECKSUM`, then JSON; the checksum is XXH3-64 of the JSON, in hexadecimal digits. The JSON names
-//! the model and the machine. The reliability of sources holds for a model on any machine, times hold for one machine: a file of
-//! another machine gives the former alone, and one of another model nothing.
+//! A line `refrain-learned VERSION CHECKSUM`, then JSON; the checksum is XXH3-64 of the JSON, in hexadecimal
+//! digits. The JSON names the model and the machine. The reliability of sources is valid for a model on any
+//! machine; times are valid for one machine. From a file of another machine only the reliability is loaded. A
+//! file of another model is an error.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -28,15 +29,16 @@ use super::reliability::{ReliabilityTable, StoredRecord};
 use crate::face::internals;
 use crate::replace::{ReplaceError, replace_file};
 
-/// The format that this version writes and reads.
+/// The format version of this program.
 const VERSION: u32 = 1;
 
-/// The largest file that is read: a full table takes less.
+/// Maximum size of a file; a full table takes less.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// What drafting has learnt: how reliable each source is, how long drafting takes, and what verification steps cost.
+/// The learned state of drafting: reliability of each source, times of drafting, and costs of verification
+/// steps.
 ///
-/// Memory: 13 KB for each source name, of which there are 254 at most, and 20 KB.
+/// Memory: 20 KB, and 13 KB per source name (at most 254).
 #[derive(Clone, Debug)]
 pub struct Learned {
     reliability: ReliabilityTable,
@@ -45,14 +47,14 @@ pub struct Learned {
     correction: Counted<CostCorrection>,
 }
 
-/// Costs, and the steps that they were learnt from.
+/// Costs, and the number of steps that they were learned from.
 #[derive(Clone, Debug)]
 struct Counted<T> {
     costs: T,
     n_steps: u64,
 }
 
-/// What a [`Learned`] holds for: times for one machine, reliability for one model.
+/// The scope of a [`Learned`]: times are valid for one machine, reliability for one model.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LearnedKey {
@@ -64,20 +66,20 @@ pub struct LearnedKey {
     pub isa: String,
     /// Threads of the forward pass.
     pub n_threads: usize,
-    /// Bytes of the weights in memory: a model that is streamed takes other times.
+    /// Bytes of the weights in memory: a streamed model has other times.
     pub weights_bytes: usize,
 }
 
-/// A file was read.
+/// The result of reading a file.
 #[derive(Debug)]
 pub struct Loaded {
-    /// Its content, as far as it holds here; times that do not are those of the `fresh` value.
+    /// The valid part of the file's content; times of another machine are replaced by those of `fresh`.
     pub learned: Learned,
-    /// Whether the times are of another machine, and were left out.
+    /// Whether the times belong to another machine and were left out.
     pub is_of_other_machine: bool,
 }
 
-/// Why a file of learnt values could not be read or written. A file that was there before is unchanged.
+/// A file of learned values could not be read or written. An existing file is unchanged.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LearnedError {
@@ -86,7 +88,7 @@ pub enum LearnedError {
     Io {
         /// The file.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
     /// The new file could not be created, synced or renamed.
@@ -96,10 +98,10 @@ pub enum LearnedError {
         action: &'static str,
         /// Its file.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
-    /// The file is longer than any that is written.
+    /// The file is longer than any valid file.
     #[error("{}: {bytes} bytes exceed the {FILE_BYTES_MAX} of learnt values", path.display())]
     TooLarge {
         /// The file.
@@ -107,13 +109,13 @@ pub enum LearnedError {
         /// Its length.
         bytes: u64,
     },
-    /// The first line is not that of learnt values.
+    /// The first line is not that of a file of learned values.
     #[error("{}: not a file of learnt values", path.display())]
     NotLearned {
         /// The file.
         path: PathBuf,
     },
-    /// The file has a version that this program does not read.
+    /// The program does not support the file's version.
     #[error("{}: version {given} of learnt values, this program reads {VERSION}", path.display())]
     Version {
         /// The file.
@@ -128,15 +130,15 @@ pub enum LearnedError {
         path: PathBuf,
         /// The checksum in the file.
         stated: u64,
-        /// That of the content.
+        /// The checksum of the content.
         found: u64,
     },
-    /// The content is not of the stated form.
+    /// The content is not valid JSON of the expected structure.
     #[error("{}: {source}", path.display())]
     Json {
         /// The file.
         path: PathBuf,
-        /// The fault, with line and column.
+        /// The JSON error, with line and column.
         source: serde_json::Error,
     },
     /// A value is outside its range.
@@ -146,10 +148,10 @@ pub enum LearnedError {
         path: PathBuf,
         /// The part of the content.
         field: &'static str,
-        /// The fault.
+        /// The reason.
         reason: &'static str,
     },
-    /// The values were learnt with another model.
+    /// The values belong to another model.
     #[error("{}: learnt with the model {learnt}, here it is {here}", path.display())]
     OtherModel {
         /// The file.
@@ -176,7 +178,7 @@ struct Stored {
 }
 
 impl Learned {
-    /// Nothing was learnt; steps cost what was measured.
+    /// A state without evidence, with the measured step costs.
     pub fn new(measured: CostProfile) -> Self {
         Learned {
             reliability: ReliabilityTable::new(),
@@ -203,42 +205,44 @@ impl Learned {
         }
     }
 
-    /// What steps cost, where no stored profile says so.
+    /// Costs of steps, used if there is no stored profile.
     pub fn costs(&self) -> &CostProfile {
         &self.costs.costs
     }
 
-    /// By how much a stored profile was found to be wrong.
+    /// The learned correction of a stored profile.
     pub(crate) fn correction(&self) -> &CostCorrection {
         &self.correction.costs
     }
 
-    /// The value that a generation starts from, and later passes as `base` to [`merge`](Self::merge).
+    /// The value that a generation starts from. The generation later passes it as `base` to
+    /// [`merge`](Self::merge).
     pub(crate) fn start(&self) -> Self {
         Self { reliability: self.reliability.clone().started(), ..self.clone() }
     }
 
-    /// Takes over the reliability and the draft times of a generation.
+    /// Replaces the reliability and the draft times by those of a generation.
     pub(crate) fn with_drafting(mut self, reliability: &ReliabilityTable, times: &DraftTimes) -> Self {
         (self.reliability, self.times) = (reliability.clone(), times.clone());
         self
     }
 
-    /// Takes over the costs that a generation has learnt from `n_steps` steps.
+    /// Replaces the costs by those that a generation learned from `n_steps` steps.
     pub(crate) fn with_costs(mut self, costs: CostProfile, n_steps: usize) -> Self {
         self.costs = Counted { costs, n_steps: self.costs.n_steps.saturating_add(n_steps as u64) };
         self
     }
 
-    /// Takes over the correction of a stored profile that a generation has learnt from `n_steps` steps.
+    /// Replaces the correction of a stored profile by the correction that a generation learned from `n_steps`
+    /// steps.
     pub(crate) fn with_correction(mut self, correction: CostCorrection, n_steps: usize) -> Self {
         let n_steps = self.correction.n_steps.saturating_add(n_steps as u64);
         self.correction = Counted { costs: correction, n_steps };
         self
     }
 
-    /// Adds the evidence that turned `base` into `theirs`: claims are added up, and times and costs averaged by the number of steps. Where
-    /// nothing was added since `base`, the result is `theirs`.
+    /// Adds the evidence between `base` and `theirs`: claims are summed, times and costs are averaged by the
+    /// number of steps. If nothing was added since `base`, the result equals `theirs`.
     pub fn merge(&mut self, base: &Learned, theirs: &Learned) {
         self.reliability.merge(&base.reliability, &theirs.reliability);
         self.times.merge(&base.times, &theirs.times);
@@ -289,7 +293,7 @@ impl Learned {
         }
     }
 
-    /// Reads the content of a file; `path` stands for it in messages.
+    /// Parses the content of a file; `path` is used in error messages.
     fn parse(content: &[u8], path: &Path, key: &LearnedKey, fresh: &Learned) -> Result<Loaded, LearnedError> {
         let path = || path.to_owned();
         let not_learned = || LearnedError::NotLearned { path: path() };
@@ -325,7 +329,7 @@ impl Learned {
         if !is_of_other_machine {
             learned.times = times;
             learned.correction = Counted { costs: correction, n_steps: stored.correction_steps };
-            // Costs by decree stay.
+            // Free costs are fixed and stay.
             if !learned.costs.costs.is_free() && !costs.is_free() {
                 learned.costs = Counted { costs, n_steps: stored.costs_steps };
             }
@@ -337,7 +341,7 @@ impl Learned {
 /// The first word of a file.
 const MAGIC: &str = "refrain-learned";
 
-/// The first line takes fewer bytes.
+/// Maximum bytes of the first line.
 const LINE_BYTES_MAX: usize = 128;
 
 impl From<ReplaceError> for LearnedError {
@@ -392,7 +396,7 @@ mod tests {
         }
     }
 
-    /// A value with something learnt in each of its parts.
+    /// A value with evidence in each of its parts.
     fn learned() -> Learned {
         let fresh = Learned::new(measured());
         let (mut table, mut times, mut costs) = (ReliabilityTable::new(), DraftTimes::new(), measured());
@@ -409,7 +413,7 @@ mod tests {
         fresh.with_drafting(&table, &times).with_costs(costs, 50).with_correction(correction, 7)
     }
 
-    /// The content of a file of this value.
+    /// The content of a file with this value.
     fn content(learned: &Learned, key: &LearnedKey) -> Vec<u8> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("learned");
@@ -455,7 +459,7 @@ mod tests {
         assert!(matches!(parse(&newer), Err(LearnedError::Version { given: 9, .. })));
     }
 
-    /// A file with a right checksum, whose JSON is changed.
+    /// Loads a file with a changed JSON and a correct checksum.
     fn changed(change: impl Fn(&mut serde_json::Value)) -> Result<Loaded, LearnedError> {
         let good = content(&learned(), &key());
         let start = good.iter().position(|&byte| byte == b'\n').unwrap() + 1;
@@ -484,7 +488,7 @@ mod tests {
         assert_eq!(field(&|json| json["costs"]["leaves"]["cells"][0]["per_leaf"] = 7.into()), "costs");
         assert_eq!(field(&|json| json["correction"]["log_factors"][3] = 100.into()), "correction");
         assert_eq!(field(&|json| json["correction"]["log_factors"] = serde_json::json!([0.0])), "correction");
-        // Beyond the range of its type, or no number.
+        // A value beyond the range of its type, or not a number.
         for odd in [serde_json::json!(null), serde_json::json!("1")] {
             let odd = |json: &mut serde_json::Value| json["costs"]["knots"][0]["log_us"] = odd.clone();
             assert!(matches!(changed(odd), Err(LearnedError::Json { .. })));
@@ -539,7 +543,7 @@ mod tests {
         let us = shared.costs().verify_us(8, 1);
         let [slow, fast] = [&slow, &fast].map(|learned| learned.costs().verify_us(8, 1));
         assert!((us.ln() - 0.5 * (slow.ln() + fast.ln())).abs() < 0.02, "{us} of {slow} and {fast}");
-        // One that has learnt nothing changes nothing.
+        // Merging a value without evidence changes nothing.
         let before = content(&shared, &key());
         shared.merge(&base, &base);
         assert_eq!(content(&shared, &key()), before);

@@ -1,42 +1,43 @@
-//! Bounds of draft trees: for good, and for one step.
+//! Bounds of draft trees: permanent bounds, and bounds of one step.
 
 use super::fitted;
 
 /// Rows of the longest verification batch, the root included.
 pub const VERIFY_ROWS_MAX: usize = 64;
 
-/// Draft sources that a tree is built from at most.
+/// Maximum draft sources of a tree.
 pub const SOURCES_MAX: usize = u8::MAX as usize - 1;
 
-/// Bounds and constants of a [`TreeBuilder`](super::TreeBuilder). Defaults without a number here were fitted to recorded
-/// responses.
+/// Bounds and constants of a [`TreeBuilder`](super::TreeBuilder). Defaults without a stated value were fitted
+/// to recorded responses.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct BuilderConfig {
-    /// Rows of a tree at most, the root included. Default 32: beyond it a CPU's verification is bound by arithmetic, and
-    /// the replayed responses gain little.
+    /// Maximum rows of a tree, including the root. Default 32: above it a CPU's verification is bound by
+    /// arithmetic, and the replayed responses gain little.
     pub max_rows: usize,
-    /// Depth of a node at most. Default 64.
+    /// Maximum depth of a node. Default 64.
     pub max_depth: usize,
-    /// Tokens at or above this number are dropped.
+    /// Number of tokens; candidates with this id or above are dropped.
     pub vocab_size: usize,
-    /// Candidates taken from one source per node at most.
+    /// Maximum candidates from one source per node.
     pub n_candidates_max: usize,
-    /// Children considered per node at most, best first.
+    /// Maximum children considered per node, best first.
     pub n_children_max: usize,
-    /// Nodes below this reach are not considered.
+    /// Minimum reach of a considered node.
     pub reach_min: f32,
-    /// By how much a draft must beat plain decoding to be worth it.
+    /// Required advantage of a draft over plain decoding.
     pub margin: f32,
     /// Whether claims are weighed. Default [`Weighing::Learned`].
     pub weighing: Weighing,
 }
 
-/// What the builder makes of the sources' claims.
+/// How the builder weighs the sources' claims.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Weighing {
-    /// They pass through the reliability table, and the nodes that pay by the cost profile are kept.
+    /// Claims pass through the reliability table, and the builder keeps the nodes that pay by the cost
+    /// profile.
     Learned,
-    /// They are taken as they are, and every node is kept: for rules that weigh by themselves.
+    /// Claims are used unchanged, and every node is kept: for sources that weigh their claims themselves.
     AsClaimed,
 }
 
@@ -55,7 +56,8 @@ impl BuilderConfig {
         }
     }
 
-    /// The builder of a source that plans whole trees of up to `max_rows` rows, such as a published rule: its proposal is the tree.
+    /// The configuration for a source that plans whole trees of up to `max_rows` rows, such as a published
+    /// method: its proposal is the tree.
     pub fn as_claimed(vocab_size: usize, max_rows: usize) -> Self {
         BuilderConfig {
             max_rows,
@@ -68,16 +70,16 @@ impl BuilderConfig {
     }
 }
 
-/// Bounds of one step, within those of the configuration.
+/// Bounds of one step, in addition to those of the configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StepLimits {
-    /// Rows at most, the root included: what the backend and the KV cache have room for. 0 counts as 1.
+    /// Maximum rows, including the root, by the room in the backend and the KV cache. 0 counts as 1.
     pub max_rows: usize,
-    /// Depth of a node at most: what is left of the context and of the output.
+    /// Maximum depth of a node, by the room in the context and the output.
     pub max_depth: usize,
 }
 
 impl StepLimits {
-    /// No bounds but the configuration's.
+    /// Only the configuration's bounds.
     pub const NONE: StepLimits = StepLimits { max_rows: usize::MAX, max_depth: usize::MAX };
 }

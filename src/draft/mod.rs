@@ -8,16 +8,18 @@
 //!                     └────── observe ───────────┴──── StepOutcome ◄──┘
 //! ```
 //!
-//! - A [`DraftSource`] hands over cursors, not drafts: where it stands for one tree node, and what may come next there.
-//! - The [`TreeBuilder`] asks all sources at once and keeps the nodes that pay, the empty draft included.
-//! - The [`ReliabilityTable`] turns a source's claim into the acceptance that such claims have met.
-//! - The [`CostProfile`] says what a verification batch costs, as measured.
-//! - [`ContextSource`], [`ResumeSource`], [`PassagesSource`] and [`HistorySource`] draft from text; [`CalibrationSource`] and
-//!   [`ReuseSource`] from what the target's own rows say; [`testing`] has the extreme sources.
+//! - A [`DraftSource`] returns cursors, not drafts: its state at one tree node, and the candidate tokens
+//!   there.
+//! - The [`TreeBuilder`] queries all sources together and keeps the nodes that pay; it may keep none.
+//! - The [`ReliabilityTable`] converts a source's claim into the measured acceptance rate of such claims.
+//! - The [`CostProfile`] contains the measured cost of verification batches.
+//! - [`ContextSource`], [`ResumeSource`], [`PassagesSource`] and [`HistorySource`] draft from text.
+//!   [`CalibrationSource`] and [`ReuseSource`] draft from the target's own probabilities. [`testing`]
+//!   contains extreme sources.
 //!
-//! Invariants: drafts are deterministic (no clock, no random number, no iteration over a hash map), so that sampling
-//! with keyed randomness stays exact; nothing here sees logits or how wide they are; `build` and `observe` allocate
-//! nothing once their buffers have grown to size.
+//! Invariants: drafts are deterministic (no clock, no random number, no iteration over a hash map), so
+//! sampling with keyed randomness stays exact. This module never uses logits or their width. `build` and
+//! `observe` allocate nothing once their buffers have reached their final size.
 
 mod alignment;
 mod builder;

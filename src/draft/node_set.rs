@@ -1,4 +1,4 @@
-//! A set of nodes of one draft tree: a bit for each.
+//! A set of nodes of one draft tree, as a bit mask.
 
 use super::limits::VERIFY_ROWS_MAX;
 use super::tree::NodeIdx;
@@ -7,19 +7,19 @@ use super::tree::NodeIdx;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NodeSet(u64);
 
-// A tree has no more nodes than a verification batch has rows.
+// A tree has at most as many nodes as a verification batch has rows.
 const _: () = assert!(VERIFY_ROWS_MAX <= u64::BITS as usize);
 
 impl NodeSet {
-    /// Every node, of whatever tree.
+    /// Every node of any tree.
     pub const ALL: NodeSet = NodeSet(u64::MAX);
 
-    /// The root alone.
+    /// Only the root.
     pub const ROOT: NodeSet = NodeSet(1);
 
     /// Whether the node is in the set.
     pub fn contains(self, node: NodeIdx) -> bool {
-        // A tree that no engine verifies may be larger, and is whole.
+        // Trees outside an engine may exceed the mask; they use `ALL`.
         self == Self::ALL || (node.index() < u64::BITS as usize && self.0 >> node.0 & 1 == 1)
     }
 
@@ -32,12 +32,12 @@ impl NodeSet {
         self.0 |= 1 << node.0;
     }
 
-    /// How many of the first `n_nodes` nodes are in the set.
+    /// Number of the first `n_nodes` nodes that are in the set.
     pub fn count(self, n_nodes: usize) -> usize {
         self.nodes(n_nodes).count()
     }
 
-    /// Those of the first `n_nodes` nodes that are in the set, in order.
+    /// Iterates over the nodes of the set among the first `n_nodes`, in order.
     pub fn nodes(self, n_nodes: usize) -> impl Iterator<Item = NodeIdx> {
         (0..n_nodes as u32).map(NodeIdx).filter(move |&node| self.contains(node))
     }

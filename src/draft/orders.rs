@@ -1,18 +1,21 @@
-//! From a match in a suffix automaton to candidates: all suffix orders at once.
+//! Converts a match in a suffix automaton to candidates from all suffix orders at once.
 //!
-//! The longest match knows best, but where it is wrong a shorter suffix, which occurs in more places, often is right.
-//! So the candidates of a cursor are collected along its suffix links, each token at the longest order that has seen
-//! it, as in prediction by partial matching (PPM, Cleary and Witten 1984), method C with exclusion:
+//! The longest match is the strongest evidence, but if it is wrong, a shorter suffix with more occurrences is
+//! often right. The candidates of a cursor are therefore collected along its suffix links. Each token is
+//! counted at the longest order with an occurrence, as in prediction by partial matching (PPM, Cleary and
+//! Witten 1984), method C with exclusion:
 //!
 //! ```text
 //! p(c | order) = (n_c / N mixed with recency) · N / (N + d) · Π escape of the longer orders,   escape = d / (N + d)
 //! ```
 //!
-//! with `n_c` the occurrences of `c` after the order's suffix, `N` their sum and `d` their number, tokens of longer
-//! orders left out. This is the raw probability; the reliability table knows what it is worth at each match length.
+//! `n_c` is the number of occurrences of `c` after the order's suffix, `N` their sum and `d` the number of
+//! distinct tokens, without the tokens of longer orders. This is the raw probability; the reliability table
+//! corrects it by match length.
 //!
-//! A node's cursor is its longest match alone: the shorter orders are its suffix links, and the match of a child, where
-//! the longest order does not have its token, is a shorter order's successor, just as if the text had gone on so.
+//! A node's cursor is only its longest match: the shorter orders are its suffix links. If the longest order
+//! lacks a child's token, the child's match is the successor of a shorter order, as if the text had continued
+//! so.
 
 use super::constants::OrderConfig;
 use super::fitted;
@@ -26,70 +29,73 @@ impl Default for OrderConfig {
     }
 }
 
-/// Matches longer than this are stored as this length in a cursor: no evidence distinguishes them.
+/// Maximum match length in a cursor: longer matches are no stronger evidence.
 const CURSOR_LEN_MAX: u32 = u16::MAX as u32;
 
-/// A match and the generation of its automaton as a cursor.
+/// Encodes a match and the generation of its automaton as a cursor.
 pub(super) fn encode(m: Match, generation: u16) -> Cursor {
     let (state, len) = m.to_parts();
     Cursor(u64::from(state) | u64::from(len.min(CURSOR_LEN_MAX)) << 32 | u64::from(generation) << 48)
 }
 
-/// The match and the generation of a cursor.
+/// Decodes the match and the generation of a cursor.
 pub(super) fn decode(cursor: Cursor) -> (Match, u16) {
     let len = (cursor.0 >> 32) as u32 & CURSOR_LEN_MAX;
     (Match::from_parts(cursor.0 as u32, len), (cursor.0 >> 48) as u16)
 }
 
-/// The suffixes of a match in some text, and what has followed each of them: the evidence that [`propose_orders`] weighs.
+/// The suffixes of a match in a text, and the successors of each suffix: the evidence that [`propose_orders`]
+/// weighs.
 ///
-/// An order is one of the suffixes. Implementations are deterministic.
+/// An order is one suffix. Implementations are deterministic.
 pub trait SuffixOrders {
-    /// A suffix's place.
+    /// A reference to a suffix.
     type Order: Copy;
-    /// What [`cursor`](Self::cursor) needs to know of a successor.
+    /// The data that [`cursor`](Self::cursor) needs about a successor.
     type Next: Copy + Default;
 
-    /// Tokens of the suffix.
+    /// Length of the suffix, in tokens.
     fn match_len(&self, order: Self::Order) -> u32;
 
-    /// How often the suffix occurs.
+    /// Number of occurrences of the suffix.
     fn count(&self, order: Self::Order) -> u32;
 
-    /// How many different tokens have followed it. An implementation that looks at samples of a frequent suffix gives those that
-    /// it has seen, and counts occurrences in the samples alone.
+    /// Number of distinct successors. An implementation that samples a frequent suffix returns the number in
+    /// its samples, and counts occurrences only in the samples.
     fn n_successors(&mut self, order: Self::Order) -> usize;
 
-    /// Hands over the tokens that have followed it, the most frequent ones where there are more than
-    /// [`ORDER_SUCCESSORS_MAX`]; what comes after so many is left out.
+    /// Calls `each` with the successors; if there are more than [`ORDER_SUCCESSORS_MAX`], with the most
+    /// frequent ones. Further calls are ignored.
     fn successors(&mut self, order: Self::Order, each: impl FnMut(OrderSuccessor<Self::Next>));
 
-    /// The longest suffix that occurs in more places.
+    /// The longest proper suffix with more occurrences.
     fn shorter(&mut self, order: Self::Order) -> Option<Self::Order>;
 
-    /// A cursor for the suffix with a successor appended. Called for the successors that become candidates.
+    /// A cursor for the suffix with the successor appended. Called only for successors that become
+    /// candidates.
     fn cursor(&mut self, order: Self::Order, next: Self::Next) -> Cursor;
 }
 
-/// Successors of one order that are looked at.
+/// Maximum successors considered per order.
 pub const ORDER_SUCCESSORS_MAX: usize = 16;
 
-/// A token that has followed a suffix.
+/// A successor of a suffix.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct OrderSuccessor<N> {
     /// The token.
     pub token: u32,
-    /// How often it has followed.
+    /// Number of occurrences after the suffix.
     pub count: u32,
     /// Position of its most recent occurrence, in any numbering that grows with time.
     pub last_end: u32,
-    /// What the order's text needs to go on from there.
+    /// Data of the order's text for continuing after the token.
     pub next: N,
 }
 
 /// Pushes the likely next tokens after `m`, likeliest first within each order, longest order first.
 ///
-/// `parent` and `generation` are passed on. Cost: at most `n_links_max` states with 16 successors each.
+/// `parent` and `generation` are copied to the candidates. Cost: at most `n_links_max` states with 16
+/// successors each.
 pub(super) fn propose(
     automaton: &SuffixAutomaton,
     m: Match,
@@ -101,11 +107,11 @@ pub(super) fn propose(
     propose_orders(&mut orders, automaton.renew(m), config, parent, out);
 }
 
-/// Pushes the likely next tokens after the suffix `longest` and the shorter ones: likeliest first within each order, longest
-/// order first.
+/// Pushes the likely next tokens after the suffix `longest` and its shorter suffixes: likeliest first within
+/// each order, longest order first.
 ///
-/// `parent` is the index of the cursor in the frontier, and passed on. Cost: at most `n_links_max` orders with
-/// [`ORDER_SUCCESSORS_MAX`] successors each.
+/// `parent` is the index of the cursor in the frontier and is copied to the candidates. Cost: at most
+/// `n_links_max` orders with [`ORDER_SUCCESSORS_MAX`] successors each.
 pub fn propose_orders<O: SuffixOrders>(
     orders: &mut O,
     longest: O::Order,
@@ -119,7 +125,8 @@ pub fn propose_orders<O: SuffixOrders>(
     let mut n_successors = 0;
     for _ in 0..config.n_links_max {
         let Some(m) = order.filter(|m| orders.match_len(*m) >= config.match_len_min) else { return };
-        // A suffix has every successor that the longer match has, so an equal number means no new one.
+        // A shorter suffix has every successor of the longer match, so an equal number means no new
+        // successor.
         let n_here = orders.n_successors(m);
         if n_here > n_successors {
             n_successors = n_here;
@@ -155,7 +162,7 @@ pub struct AutomatonOrders<'a, F> {
 }
 
 impl<'a, F: FnMut(Match) -> Cursor> AutomatonOrders<'a, F> {
-    /// `cursor` makes the cursor of a candidate from its match.
+    /// `cursor` creates a candidate's cursor from its match.
     pub fn new(automaton: &'a SuffixAutomaton, cursor: F) -> Self {
         AutomatonOrders { automaton, cursor }
     }
@@ -196,7 +203,7 @@ impl From<Transition> for OrderSuccessor<Match> {
     }
 }
 
-/// Successors of one order that no longer order has, most frequent and then most recent first.
+/// Successors of one order that no longer order has: most frequent first, then most recent.
 struct NewSuccessors<N> {
     items: [OrderSuccessor<N>; ORDER_SUCCESSORS_MAX],
     len: usize,
@@ -228,8 +235,8 @@ impl<N: Copy + Default> NewSuccessors<N> {
         found
     }
 
-    /// `n_successors` and `count` are the order's. Where it has more successors than are looked at, the others count as
-    /// events too.
+    /// `n_successors` and `count` belong to the order. If the order has more successors than are considered,
+    /// the others count as events too.
     fn total(&self, n_successors: usize, count: u32) -> Total {
         let mut events: u32 = self.as_slice().iter().map(|s| s.count).sum();
         let mut n_distinct = self.len;

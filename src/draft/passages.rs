@@ -1,4 +1,4 @@
-//! The source *passages*: the retrieved texts, apart from the prompt that shows them.
+//! The source *passages*: retrieved texts, separate from the prompt that contains them.
 
 use std::sync::Arc;
 
@@ -9,11 +9,12 @@ use super::source::{Anchor, Candidates, Cursor, DraftSource, StepOutcome};
 use crate::sam::{Match, SuffixAutomaton};
 use crate::token::TokenId;
 
-/// Drafts from passages: texts of which no draft runs from one into another, with statistics of their own.
+/// Drafts from passages. No draft crosses from one passage into another, and the source has its own
+/// reliability record.
 ///
-/// A passage that stands in the prompt is in [`ContextSource`](super::ContextSource) too; here it competes without the
-/// instructions and the conversation around it, and may also be one that the prompt had no room for. The automaton is
-/// built once and shared by forks.
+/// A passage in the prompt is part of [`ContextSource`](super::ContextSource) too. Here it is separate from
+/// the instructions and the conversation, and it may be a passage that did not fit into the prompt. The
+/// automaton is built once and shared by forks.
 #[derive(Clone, Debug)]
 pub struct PassagesSource {
     automaton: Arc<SuffixAutomaton>,
@@ -23,7 +24,7 @@ pub struct PassagesSource {
 }
 
 impl PassagesSource {
-    /// Tokens of all passages at most: what comes later is left out. About 60 MB.
+    /// Maximum tokens of all passages; later tokens are left out. About 60 MB.
     pub const TOKENS_MAX: u32 = 1 << 20;
 
     /// A source of these passages.
@@ -40,14 +41,14 @@ impl PassagesSource {
                 break;
             }
         }
-        // The most frequent tokens are the session's own to propose.
+        // The empty suffix is excluded: only the session's own sources propose its most frequent tokens.
         let config = OrderConfig { match_len_min: config.match_len_min.max(1), ..config };
         PassagesSource { automaton: Arc::new(automaton), config, matched: Match::EMPTY, n_followed: 0 }
     }
 
     fn follow(&mut self, committed: &[TokenId]) {
         if committed.len() < self.n_followed {
-            self.reset(); // shortened without notice
+            self.reset(); // truncated without a call of `truncate`
         }
         for token in &committed[self.n_followed..] {
             self.matched = self.automaton.follow(self.matched, token.0);

@@ -1,16 +1,18 @@
 //! The prior of the reliability table, for sources that match text.
 //!
-//! A suffix source's raw probability is a count's share; what that is worth depends on how long the match is and how often
-//! it was seen. A prior is the share of such claims that came true when recorded responses were replayed. The one that ships
-//! (`fitted.rs`) is written by `refrain bench tune`, which fits on the even rows of a collection and reports on the odd
-//! ones, every subtask with the same weight.
+//! A suffix source's raw probability is a share of counts. Its real accuracy depends on the match length and
+//! the count. A prior is the share of such claims that were correct when recorded responses were replayed.
+//! The built-in prior (`fitted.rs`) is written by `refrain bench tune`, which fits on the even rows of a
+//! collection and reports on the odd rows, with equal weight for every subtask.
 //!
-//! It has two tables: one for the automata's claims, and one for those of [`ResumeSource`](super::ResumeSource), whose raw
-//! probability stands for the alignment, match length for the tokens that agreed since, and count for those before.
+//! It has two tables: one for claims of the automata, and one for claims of
+//! [`ResumeSource`](super::ResumeSource). The latter encode the alignment as raw probability, the tokens that
+//! agreed since the departure as match length, and the tokens before it as count.
 //!
-//! The claims of calibration, of reuse and of draft models come from a model's rows, which no recording has; theirs are by match
-//! length alone, as the target of the fixtures was seen to keep them (`refrain bench ablate fixtures/rows.jsonl --free-rows`,
-//! with `--draft fixture` for what a draft model's word makes of them).
+//! Claims of calibration, of reuse and of draft models come from a model's rows, which no recording contains.
+//! Their priors depend on the match length only, as measured with the target of the fixtures
+//! (`refrain bench ablate fixtures/rows.jsonl --free-rows`, with `--draft fixture` for the agreement with a
+//! draft model).
 
 use super::constants::Permille;
 use super::evidence::{
@@ -19,14 +21,14 @@ use super::evidence::{
 };
 use super::fitted;
 
-/// How often a claim comes true before anything was learnt in a session.
+/// The share of claims that are correct before anything was learned in a session.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Prior {
     matched: Permille,
     resumed: Permille,
 }
 
-/// Which table a class has, if any: the claims of the others count as they are.
+/// The table of a class; `None` for classes whose claims are used unchanged.
 fn table_of<T>(class: EvidenceClass, matched: T, resumed: T) -> Option<T> {
     match class {
         EvidenceClass::TextMatch => Some(matched),
@@ -36,13 +38,14 @@ fn table_of<T>(class: EvidenceClass, matched: T, resumed: T) -> Option<T> {
 }
 
 impl Prior {
-    /// The prior that ships.
+    /// The built-in prior.
     pub const SHIPPED: Prior = Prior { matched: fitted::MATCHED_PERMILLE, resumed: fitted::RESUMED_PERMILLE };
 
-    /// The share of such claims that came true; of classes that do not match text the claim itself. `probability` of the
-    /// evidence is 0 to 1.
+    /// The share of such claims that were correct; for classes that do not match text, the claim itself.
+    /// `probability` of the evidence is 0 to 1.
     ///
-    /// Within a bucket the share grows with the square root of the claim: between "as claimed" and "all alike", as measured.
+    /// Within a bucket the share grows with the square root of the claim. The measured dependence lies
+    /// between proportional and constant.
     pub(super) fn probability(&self, evidence: &Evidence) -> f32 {
         let Evidence { probability, match_len, count, .. } = *evidence;
         let agreed = usize::from(matches!(evidence.agreement, Agreement::Text | Agreement::Model));
@@ -66,7 +69,7 @@ impl Prior {
 }
 
 impl Prior {
-    /// The most that [`probability`](Self::probability) gives for a claim of these buckets, whatever its count.
+    /// Upper bound of [`probability`](Self::probability) for a claim of these buckets, whatever its count.
     pub(super) fn probability_max(
         &self,
         class: EvidenceClass,
@@ -80,38 +83,39 @@ impl Prior {
     }
 }
 
-/// What a match of text is worth where a draft model claims other tokens, as a factor.
+/// Factor on a text match if a draft model claims other tokens.
 const NOT_OF_MODEL: f32 = 0.03;
 
-/// What a draft model's claim gains where text agrees, as a factor of its odds, by bucket of match lengths. Much of what text knows
-/// the model has read, too.
+/// Factor on the odds of a draft model's claim if text agrees, by bucket of match lengths. The factor is
+/// small because the model has read most of the same text.
 const AGREED_ODDS: [f32; MATCH_LENS] = [1.0, 1.3, 1.3, 2.5, 2.5, 2.5, 3.3, 3.3, 8.0];
 
-/// What the target says elsewhere, as a share of the probability that it gave there, by bucket of match lengths. What text agrees
-/// with comes true nearly as often as it says; what only the target's rows say, a fifth of it, however long the match. Shape
+/// Factor on the probability that the target gave at another position, by bucket of match lengths. If text
+/// agrees, the claim is nearly calibrated; without text, only a fifth is correct at any match length. Shape
 /// `[whether text agrees, match length]`.
 const CALIBRATED: [[f32; MATCH_LENS]; 2] =
     [[0.22; MATCH_LENS], [0.5, 0.5, 0.8, 0.82, 0.82, 0.82, 0.82, 0.9, 0.95]];
 
-/// Share of the tokens of rejected segments that came true, by bucket of match lengths, whatever the alignment: hardly any at
-/// the root, where nothing agrees yet; once the output is in a segment, most of it. Shape `[whether text agrees, match length]`.
+/// Share of correct tokens in rejected segments at any alignment, by bucket of match lengths: low at the
+/// root, where no token agrees yet, and high once the output has entered a segment. Shape
+/// `[whether text agrees, match length]`.
 const REUSED: [[f32; MATCH_LENS]; 2] =
     [[0.015, 0.5, 0.8, 0.85, 0.85, 0.85, 0.85, 0.85, 0.85], [0.04, 0.75, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9]];
 
-/// Counts claims and makes a [`Prior`] of them.
+/// Counts claims and fits a [`Prior`] to them.
 #[derive(Clone, Debug, Default)]
 pub struct PriorFit {
     matched: Cells,
     resumed: Cells,
 }
 
-/// Claims that came true and claims, weighted. Shape `[match length, probability, count]`.
+/// Correct claims and all claims, weighted. Shape `[match length, probability, count]`.
 #[derive(Clone, Debug)]
 struct Cells(Vec<(f64, f64)>);
 
-/// Claims of each cell that are taken from the cell's own probability: a cell that was hardly seen leans towards it.
+/// Weight of a cell's own probability, in claims: cells with few observations lean towards it.
 const PSEUDO_CLAIMS: f64 = 3.0;
-/// What such a claim is worth: claims that were seen a few times only come true a little less often than they say.
+/// Factor on that probability: rarely seen claims are correct a little less often than claimed.
 const PSEUDO_WORTH: f64 = 0.75;
 
 impl Default for Cells {
@@ -121,20 +125,20 @@ impl Default for Cells {
 }
 
 impl PriorFit {
-    /// Counts a claim, where its class has a table.
+    /// Counts a claim, if its class has a table.
     pub fn add(&mut self, evidence: &Evidence, hit: bool, weight: f64) {
         if let Some(cells) = table_of(evidence.class, &mut self.matched, &mut self.resumed) {
             cells.add(evidence, hit, weight);
         }
     }
 
-    /// Adds what was counted elsewhere.
+    /// Adds the counts of another fit.
     pub fn merge(&mut self, other: &PriorFit) {
         self.matched.merge(&other.matched);
         self.resumed.merge(&other.resumed);
     }
 
-    /// The prior of the claims so far.
+    /// The prior fitted to the claims so far.
     pub fn prior(&self) -> Prior {
         Prior { matched: self.matched.permille(), resumed: self.resumed.permille() }
     }
@@ -170,7 +174,7 @@ impl Cells {
 }
 
 impl Prior {
-    /// The tables as Rust, for `fitted.rs`.
+    /// The tables as Rust source, for `fitted.rs`.
     pub fn to_rust(&self) -> String {
         let matched = to_rust("MATCHED", "the automata's claims", &self.matched);
         let resumed = to_rust("RESUMED", "the claims to go on where a text was left", &self.resumed);

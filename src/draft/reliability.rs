@@ -1,4 +1,4 @@
-//! How often claims like this one have come true, source by source.
+//! The measured acceptance rate of claims, by source.
 
 use std::borrow::Cow;
 
@@ -16,35 +16,37 @@ use super::prior::Prior;
 
 /// The reliability table: from evidence to the probability that the target chooses the token.
 ///
-/// A claim's probability starts at the prior of its class (a function of probability, match length and count, fitted to
-/// recorded responses: `prior.rs`; the claim itself for classes that do not match text) and is corrected by the record of the
-/// claim's cell, source name × match length × probability × depth × what other sources say of the token:
+/// A claim's probability starts at the prior of its class. The prior is a function of probability, match
+/// length and count, fitted to recorded responses (`prior.rs`); for classes that do not match text it is the
+/// claim itself. The prior is then corrected by the record of the claim's cell: source name × match length ×
+/// probability × depth × agreement of other sources:
 ///
 /// ```text
 /// p = prior · (κ + hits) / (κ + expected)          expected = Σ prior over the cell's claims
 /// ```
 ///
-/// This is the posterior mean of a rate with a Gamma(κ, κ) prior: shrinkage like a Beta prior's, but it corrects the
-/// prior by a factor, so that differences *within* a cell remain.
+/// This is the posterior mean of a rate with a Gamma(κ, κ) prior. It shrinks like a Beta prior, but it
+/// corrects the prior by a factor, so differences *within* a cell remain.
 ///
-/// Every claim under a *visited* node is evidence, whether or not it got into the tree: the committed token tells if
-/// it was right. So a table goes on learning while nothing is drafted, and a source that was useless and becomes useful
-/// is noticed at once. Old evidence fades: a cell's sums are halved once they are large. A claim that the builder withholds,
-/// because it reaches less than `reach_min`, is not judged; every 256 steps the sums of cells with withheld claims and no
-/// judged ones are halved, so that the claims return towards their prior and are judged again.
+/// Every claim under a *visited* node is evidence, even if its token is not in the tree: the committed token
+/// decides whether the claim was right. A table therefore learns even while nothing is drafted, and a source
+/// that becomes useful is noticed at once. Old evidence fades: a cell's sums are halved when they exceed a
+/// bound. A claim withheld by the builder, because its reach is below `reach_min`, is not judged. Every 256
+/// steps the sums of cells with withheld claims and no judged claims are halved, so these claims return
+/// towards their prior and are judged again.
 ///
-/// `update` and `probability` are O(1). A source takes 13 KB; a table holds at most [`SOURCES_MAX`] sources, and a further one
-/// replaces the one with the least evidence.
+/// `update` and `probability` are O(1). A source takes 13 KB. A table holds at most [`SOURCES_MAX`] sources;
+/// a further source replaces the source with the least evidence.
 #[derive(Clone, Debug)]
 pub struct ReliabilityTable {
     sources: Vec<SourceRecord>,
     prior: Cow<'static, Prior>,
-    /// The most that the prior gives to a match of text. Shape `[text class, match length, probability]`.
+    /// Upper bound of the prior of a text match. Shape `[text class, match length, probability]`.
     prior_max: Vec<f32>,
     config: ReliabilityConfig,
 }
 
-/// Where a table keeps the record of a source.
+/// The place of a source's record in a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SourceSlot(u8);
 
@@ -61,7 +63,7 @@ struct SourceRecord {
     withheld: CellSet,
     /// Steps since the last sweep.
     n_steps: u32,
-    /// How often the likeliest claim of the source came true, whatever its probability.
+    /// Hits of the source's likeliest claim at each node, whatever its probability.
     first: Cell,
 }
 
@@ -70,11 +72,12 @@ struct SourceRecord {
 struct Cell {
     hits: f32,
     expected: f32,
-    /// The share of the sums that has not faded, since the generation started or, outside of one, since the engine was loaded.
+    /// Share of the sums that has not faded since the start of the generation or, outside a generation, since
+    /// the engine was loaded.
     kept: f32,
 }
 
-/// A record as it is stored: the cells that are not empty, by rising index.
+/// A record as stored: its non-empty cells, in order of rising index.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct StoredRecord {
@@ -86,22 +89,22 @@ pub(super) struct StoredRecord {
     first: (f32, f32),
 }
 
-/// No token is certain, none impossible.
+/// Bounds of a probability: no token is certain, none impossible.
 const PROBABILITY_MIN: f32 = 1e-4;
 const PROBABILITY_MAX: f32 = 0.995;
 
 /// Cells of a source.
 const N_CELLS: usize = Agreement::COUNT * MATCH_LENS * PROBABILITIES * DEPTHS;
 
-/// Steps between two sweeps: some generations. From the 128 expected hits that a cell remembers at most, a claim that never came
-/// true is back at a quarter of its prior after four sweeps.
+/// Steps between two sweeps: several generations. A cell remembers at most 128 expected hits; from there,
+/// claims without a hit return to a quarter of their prior in four sweeps.
 const SWEEP_STEPS: u32 = 256;
 
-/// How often the likeliest claim of a source that computes is the target's token, before any was judged, …
+/// Hit rate assumed for the likeliest claim of a source that computes, before any claim was judged, …
 const FIRST_HIT: f32 = 0.7;
-/// … and how many claims that opinion counts as.
+/// … and its weight, in claims.
 const FIRST_CLAIMS: f32 = 4.0;
-/// What remains of the claims seen after a step without one: half after 88 steps.
+/// Factor on the weight of observed claims in a step without one: half after 88 steps.
 const FIRST_AGEING: f32 = 127.0 / 128.0;
 
 impl Default for ReliabilityConfig {
@@ -117,13 +120,13 @@ impl Default for ReliabilityTable {
 }
 
 impl ReliabilityTable {
-    /// The table as it ships: priors only.
+    /// The built-in table: priors without evidence.
     pub fn new() -> Self {
         static SHIPPED: Prior = Prior::SHIPPED;
         Self::with_cow(Cow::Borrowed(&SHIPPED), fitted::RELIABILITY)
     }
 
-    /// A table that starts from another prior, or learns at another pace.
+    /// A table with another prior or another rate of learning.
     pub fn with_prior(prior: Prior, config: ReliabilityConfig) -> Self {
         Self::with_cow(Cow::Owned(prior), config)
     }
@@ -141,15 +144,15 @@ impl ReliabilityTable {
         ReliabilityTable { sources: Vec::new(), prior, prior_max, config }
     }
 
-    /// Where the source of this name and class is kept; it gets a record where it has none.
+    /// Returns the slot of the source of this name and class; adds a record if there is none.
     pub fn slot(&mut self, name: &str, class: EvidenceClass) -> SourceSlot {
         let mut slots = Vec::new();
         self.bind(std::iter::once((name, class)), &mut slots);
         slots[0]
     }
 
-    /// Finds the slots of the sources that draft together, [`SOURCES_MAX`] at most. `slots` holds the result of an earlier call, or
-    /// nothing; where the sources are the same, nothing is searched for.
+    /// Finds the slots of the sources of one session, at most [`SOURCES_MAX`]. `slots` holds the result of an
+    /// earlier call, or is empty. If the sources are unchanged, nothing is searched.
     pub(super) fn bind<'a>(
         &mut self,
         sources: impl Iterator<Item = (&'a str, EvidenceClass)> + Clone,
@@ -169,7 +172,7 @@ impl ReliabilityTable {
         slots.truncate(n);
     }
 
-    /// Adds an empty record; at the bound it replaces the one with the least evidence that is not `in_use`.
+    /// Adds an empty record. A full table replaces the record with the least evidence that is not `in_use`.
     fn insert<'a>(
         &mut self,
         name: &str,
@@ -189,12 +192,12 @@ impl ReliabilityTable {
         at
     }
 
-    /// Probability that the target chooses the token that a source claims.
+    /// Probability that the target chooses the token of this claim.
     pub fn probability(&self, slot: SourceSlot, evidence: &Evidence) -> f32 {
         self.corrected(self.prior(evidence), &self.record(slot).cells[cell_index(evidence)])
     }
 
-    /// The most that claims of a source can be worth now.
+    /// Current upper bounds of a source's claims.
     pub(super) fn caps(&self, slot: SourceSlot) -> Caps {
         let mut caps = Caps::NONE;
         let record = self.record(slot);
@@ -217,14 +220,14 @@ impl ReliabilityTable {
         caps
     }
 
-    /// A prior after the claims of its cell.
+    /// A prior, corrected by the claims of its cell.
     fn corrected(&self, prior: f32, cell: &Cell) -> f32 {
         let prior_hits = self.config.prior_hits;
         let factor = (prior_hits + cell.hits) / (prior_hits + cell.expected);
         (prior * factor).clamp(PROBABILITY_MIN, PROBABILITY_MAX)
     }
 
-    /// Learns whether the target chose the token that a source claimed.
+    /// Updates the record with a judged claim: `hit` if the target chose its token.
     pub fn update(&mut self, slot: SourceSlot, evidence: &Evidence, hit: bool) {
         let expected = self.prior(evidence);
         let hits_max = self.config.hits_max;
@@ -234,13 +237,14 @@ impl ReliabilityTable {
         record.cells[at].add(hit, expected, hits_max);
     }
 
-    /// Notes that a claim was left out of the draft's candidates for its low probability, so that it is not judged.
+    /// Records a claim withheld by the builder for its low probability; it is not judged.
     #[inline]
     pub(super) fn withhold(&mut self, slot: SourceSlot, evidence: &Evidence) {
         self.record_mut(slot).withheld.insert(cell_index(evidence));
     }
 
-    /// A step of a source has ended. From time to time, cells with withheld claims and no judged ones fade.
+    /// Ends a step of a source. Every [`SWEEP_STEPS`] steps, cells with withheld claims and no judged claims
+    /// fade.
     pub(super) fn end_step(&mut self, slot: SourceSlot) {
         let record = self.record_mut(slot);
         record.n_steps += 1;
@@ -249,19 +253,20 @@ impl ReliabilityTable {
         }
     }
 
-    /// How often the likeliest claim of a source that computes comes true, before it is known: what asking it is worth.
+    /// Hit rate of the likeliest claim of a source that computes, known before the source is expanded.
     pub(super) fn first_hit(&self, slot: SourceSlot) -> f32 {
         let cell = &self.record(slot).first;
         (FIRST_CLAIMS * FIRST_HIT + cell.hits) / (FIRST_CLAIMS + cell.expected)
     }
 
-    /// Learns whether the likeliest claim of a source that was asked came true.
+    /// Updates the hit rate of the likeliest claim of an expanded source.
     pub(super) fn update_first(&mut self, slot: SourceSlot, hit: bool) {
         let hits_max = self.config.hits_max;
         self.record_mut(slot).first.add(hit, 1.0, hits_max);
     }
 
-    /// A step went by in which a source that computes was not asked: its first hits fade, so that it is asked again.
+    /// Ages the first-hit rate of a computing source in a step without its expansion, so that the source is
+    /// tried again.
     pub(super) fn age_first(&mut self, slot: SourceSlot) {
         self.record_mut(slot).first.fade(FIRST_AGEING);
     }
@@ -277,7 +282,7 @@ impl ReliabilityTable {
         self.sources.iter().map(|record| &record.name)
     }
 
-    /// The table at the start of a generation: evidence is told apart from what is added from now on.
+    /// The table at the start of a generation: later evidence is counted separately.
     pub(super) fn started(mut self) -> Self {
         for record in &mut self.sources {
             record.first.kept = 1.0;
@@ -286,8 +291,8 @@ impl ReliabilityTable {
         self
     }
 
-    /// Adds the evidence that a generation added to `base`, from which it [started](Self::started), to become `theirs`. Where nothing
-    /// else was added meanwhile, the result is `theirs`.
+    /// Adds the evidence of a generation that [started](Self::started) from `base` and ended with `theirs`.
+    /// If nothing else was added meanwhile, the result equals `theirs`.
     pub(super) fn merge(&mut self, base: &ReliabilityTable, theirs: &ReliabilityTable) {
         let in_use = theirs.sources.iter().map(|record| (record.name.as_str(), record.class));
         let mut slots = Vec::new();
@@ -308,15 +313,15 @@ impl ReliabilityTable {
         }
     }
 
-    /// What is stored of the table. The prior is a part of the program.
+    /// The stored form of the table. The prior is part of the program.
     pub(super) fn to_stored(&self) -> Vec<StoredRecord> {
         self.sources.iter().map(SourceRecord::to_stored).collect()
     }
 
-    /// A table with the prior that ships and stored records.
+    /// A table with the built-in prior and stored records.
     ///
     /// # Errors
-    /// The reason why the records are not those of a table.
+    /// The reason why the records are invalid.
     pub(super) fn from_stored(records: Vec<StoredRecord>) -> Result<Self, &'static str> {
         let mut table = Self::new();
         if records.len() > SOURCES_MAX {
@@ -339,7 +344,7 @@ impl ReliabilityTable {
         &mut self.sources[usize::from(slot.0)]
     }
 
-    /// What the claim is worth before anything was seen.
+    /// The claim's probability before any evidence.
     fn prior(&self, evidence: &Evidence) -> f32 {
         let probability =
             if evidence.probability.is_nan() { 0.0 } else { evidence.probability.clamp(0.0, 1.0) };
@@ -364,7 +369,7 @@ impl SourceRecord {
         self.name == *name && self.class == class
     }
 
-    /// Claims that were judged, about.
+    /// Approximate number of judged claims.
     fn n_judged(&self) -> f32 {
         self.cells.iter().map(|cell| cell.expected).sum()
     }
@@ -406,15 +411,15 @@ impl SourceRecord {
     }
 }
 
-/// The longest name of a stored source, in bytes.
+/// Maximum bytes of a stored source name.
 const NAME_BYTES_MAX: usize = 256;
 
 impl Cell {
     const EMPTY: Cell = Cell { hits: 0.0, expected: 0.0, kept: 1.0 };
 
-    /// A cell with these sums of hits and expected hits.
+    /// A cell with the given sums of hits and expected hits.
     fn checked((hits, expected): (f32, f32), hits_max: f32) -> Result<Self, &'static str> {
-        // Not a number is in no range.
+        // NaN is in no range.
         let is_sum = |sum: f32| (0.0..=hits_max).contains(&sum);
         match is_sum(hits) && is_sum(expected) {
             true => Ok(Cell { hits, expected, kept: 1.0 }),
@@ -444,8 +449,8 @@ impl Cell {
         }
     }
 
-    /// This cell with the evidence that turned `base` into `theirs`, whose `kept` counts from there. What faded for them fades here
-    /// too, so that `kept` goes on counting from where it does here.
+    /// This cell plus the evidence between `base` and `theirs`, whose `kept` counts from `base`. Fading
+    /// between `base` and `theirs` is applied here too, so that this cell's `kept` stays correct.
     fn merged(self, base: Cell, theirs: Cell, hits_max: f32) -> Cell {
         let kept = theirs.kept;
         if (self.hits, self.expected) == (base.hits, base.expected) {
@@ -478,16 +483,16 @@ impl CellSet {
     }
 }
 
-/// The most that claims of a source can be worth, whatever their probability and count, up to a match length. Shape `[match
-/// length, depth]`.
+/// Upper bounds of a source's claims of any probability and count, up to a match length. Shape
+/// `[match length, depth]`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Caps([[f32; DEPTHS]; MATCH_LENS]);
 
 impl Caps {
-    /// For claims of which nothing is known.
+    /// Bounds for claims without a record.
     pub(super) const NONE: Caps = Caps([[1.0; DEPTHS]; MATCH_LENS]);
 
-    /// The most that a claim can be worth whose match is one token longer than this one's, or shorter.
+    /// Upper bound of a claim whose match is at most one token longer than this claim's.
     pub(super) fn after(&self, claim: &Evidence) -> f32 {
         let match_len = claim.match_len.saturating_add(1);
         self.0[match_len_bucket(match_len)][depth_bucket(claim.depth.saturating_add(1))]
@@ -513,7 +518,7 @@ mod tests {
         agreement: Agreement::Unknown,
     };
 
-    /// A table, and the slot of the source whose claims it has judged.
+    /// A table after `n` judged claims, and the slot of their source.
     fn after(n: usize, hit: impl Fn(usize) -> bool) -> (ReliabilityTable, SourceSlot) {
         let mut table = ReliabilityTable::new();
         let slot = table.slot("context", EvidenceClass::TextMatch);
@@ -646,7 +651,7 @@ mod tests {
             table.probability(slot, &CLAIM)
         };
         assert_eq!(end_steps(&mut table.clone(), false, false), least, "nobody claimed it");
-        // Its sums are between the bound and half of it.
+        // The cell's sums are between the bound and half of it.
         assert!(end_steps(&mut table.clone(), true, true) < 2.5 * least);
         let again = end_steps(&mut table, true, false);
         assert!(again > 0.8 * prior, "{least} → {again}, the prior is {prior}");

@@ -1,17 +1,17 @@
-//! The source *resume*: goes on where the text was being copied, after the target has left it.
+//! The source *resume*: continues a copied passage after the target has departed from it.
 //!
-//! A target that copies a passage departs from it in places: it takes another word (a synonym), puts one in, or leaves
-//! some out. An automaton then falls back to a match of one or two common tokens, which stand in many places; but the
-//! place that was being copied is known. With `d` the token that stood there and `t` the one that came:
+//! A target that copies a passage sometimes departs from it: it substitutes a word (a synonym), inserts one,
+//! or omits some. An automaton then falls back to a match of one or two common tokens with many occurrences,
+//! although the copied position is known. Let `d` be the token at that position and `t` the committed token:
 //!
 //! ```text
 //! text      … a b c d e f g …
 //! output    … a b c t              synonym: e follows     missing: d follows     redundant (t = f): g follows
 //! ```
 //!
-//! Each of the three is a *place* with an own claim; further tokens confirm one of them or drop it. CoordGen lines up rejected
-//! drafts in these ways (`alignment.rs`, and [`ReuseSource`](super::ReuseSource) for drafts from anywhere); here the whole text
-//! is at hand, so a place holds for as long as the output agrees with it.
+//! Each of the three is a *place* with its own claim; further tokens confirm or drop it. CoordGen aligns
+//! rejected drafts in these ways (`alignment.rs`, and [`ReuseSource`](super::ReuseSource) for drafts from
+//! anywhere). Here the whole text is available, so a place stays valid as long as the output agrees with it.
 
 use std::collections::HashMap;
 
@@ -20,39 +20,40 @@ use super::evidence::EvidenceClass;
 use super::source::{Anchor, Candidate, Candidates, Cursor, DraftSource, StepOutcome};
 use crate::token::TokenId;
 
-/// Tokens that must agree before a text counts as being copied.
+/// Number of tokens that must agree before a text counts as copied.
 const GRAM: usize = 3;
-/// Places followed at a time.
+/// Maximum places followed at a time.
 const PLACES_MAX: usize = 4;
-/// Tokens after a departure within which a place must be confirmed.
+/// Number of tokens after a departure within which a place must be confirmed.
 const UNCONFIRMED_MAX: u32 = 3;
 
-/// A position of the text that may be what comes next.
+/// A position of the text that may continue the output.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     next: u32,
-    /// Tokens that agreed before the newest departure.
+    /// Number of tokens that agreed before the newest departure.
     before: u32,
-    /// Tokens that have agreed since.
+    /// Number of tokens that have agreed since.
     since: u32,
-    /// Tokens that have disagreed since the newest agreement.
+    /// Number of tokens that have disagreed since the newest agreement.
     missed: u32,
     alignment: Alignment,
 }
 
-/// Drafts from the session's own text at the places where the output was copying it.
+/// Drafts from the session's own text at the places that the output was copying.
 ///
-/// Holds the newest 2²⁰ tokens at most and 16 bytes for each of their trigrams; beyond that it forgets the older half.
+/// Holds at most the newest 2²⁰ tokens and 16 bytes for each of their trigrams. At the bound it drops the
+/// older half.
 #[derive(Clone, Debug, Default)]
 pub struct ResumeSource {
     text: Vec<TokenId>,
-    /// Where each trigram ended most recently. Looked up only, never iterated over.
+    /// The newest end position of each trigram. Only looked up, never iterated over.
     grams: HashMap<[u32; GRAM], u32>,
     /// Best first.
     places: Vec<Place>,
-    /// Its memory is that of the next `places`.
+    /// The buffer of the next `places`.
     spare: Vec<Place>,
-    /// Committed tokens that were read, forgotten ones included.
+    /// Number of committed tokens that were read, including dropped ones.
     n_read: usize,
 }
 
@@ -96,7 +97,7 @@ impl ResumeSource {
         }
     }
 
-    /// Confirms or departs from each place.
+    /// Updates each place with a token: the place agrees or departs.
     fn follow(&mut self, token: TokenId) {
         let before = std::mem::take(&mut self.places);
         let mut kept = std::mem::take(&mut self.spare);
@@ -105,7 +106,7 @@ impl ResumeSource {
         for &place in before.iter().filter(agrees) {
             kept.push(Place { next: place.next + 1, since: place.since + 1, missed: 0, ..place });
         }
-        // A place that agrees makes the ones that do not worthless, unless it is new itself.
+        // An established place that agrees replaces all places that disagree.
         if kept.iter().all(|place| place.since < GRAM as u32) {
             for &place in before.iter().filter(|place| !agrees(place)) {
                 self.depart(place, token, &mut kept);
@@ -115,10 +116,10 @@ impl ResumeSource {
         (self.places, self.spare) = (kept, before);
     }
 
-    /// The places that a departure leaves.
+    /// Adds the candidate places after a departure.
     fn depart(&self, place: Place, token: TokenId, kept: &mut Vec<Place>) {
         if place.since == 0 {
-            // A guess that was not confirmed yet waits a little longer, in step with the output.
+            // An unconfirmed place is kept for a few tokens and moves along with the output.
             if place.missed + 1 < UNCONFIRMED_MAX {
                 let step = u32::from(place.alignment == Alignment::Synonym);
                 push(kept, Place { next: place.next + step, missed: place.missed + 1, ..place });
@@ -143,7 +144,7 @@ fn push(places: &mut Vec<Place>, place: Place) {
 }
 
 impl Place {
-    /// The place as a cursor, moved on by `n` tokens.
+    /// The place as a cursor, advanced by `n` tokens.
     fn cursor(self, n: u32) -> Cursor {
         let before = u64::from(self.before.min(1023));
         let since = u64::from((self.since + n).min(1023));

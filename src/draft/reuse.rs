@@ -1,16 +1,18 @@
-//! The source *reuse*: what the target still finds likely of a draft that it has left (CoordGen, arXiv 2510.15312, section
-//! 3.4).
+//! The source *reuse*: the segments of rejected drafts that the target still finds likely (CoordGen, arXiv
+//! 2510.15312, section 3.4).
 //!
-//! A draft is cut off at the first token that the target does not choose, though its rest may be what comes next. The rows of
-//! that rest were computed, so the target's own opinion of them is known. Kept is, by equation 3, the longest contiguous
-//! segment of the rejected draft whose tokens each have at least the threshold's probability:
+//! A draft is cut off at the first token that the target does not choose, although its rest may still follow.
+//! The rows of the rest were computed, so the target's probabilities of its tokens are available. Equation 3
+//! selects the longest contiguous segment of the rejected draft whose tokens each have at least the
+//! threshold's probability:
 //!
 //! ```text
 //! S = argmax |d_i … d_j|   with   p(d_k | path to d_{k−1}) ≥ threshold   for all k in i..=j
 //! ```
 //!
-//! In the next steps it is placed at the root: where the output has come upon one of its tokens it goes on from there; else as
-//! if the draft had lacked a token, or the target had taken another one (`alignment.rs`).
+//! The next steps place the segment at the root. If the output has reached one of its tokens, the segment
+//! continues from there. Otherwise the source assumes that the draft lacked a token, or that the target chose
+//! another token instead (`alignment.rs`).
 
 use serde::{Deserialize, Serialize};
 
@@ -20,15 +22,16 @@ use super::source::{Anchor, Candidate, Candidates, Cursor, DraftSource, StepOutc
 use super::tree::{DraftTree, NodeIdx};
 use crate::token::TokenId;
 
-/// What is kept of rejected drafts, and for how long.
+/// The segments of rejected drafts that are kept, and their lifetime.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ReuseConfig {
-    /// The probability that the target must give each token of a segment, 0 to 1.
+    /// Minimum target probability of each token of a segment, 0 to 1.
     pub threshold: f32,
-    /// Steps in which a segment may draft, at least 1.
+    /// Steps in which a segment may draft, 1 or more.
     pub lifetime: u32,
-    /// Tokens of all segments together, 1..=[`TOKENS_MAX`](Self::TOKENS_MAX): the oldest go first. Default 32, as in the paper.
+    /// Maximum tokens of all segments together, 1..=[`TOKENS_MAX`](Self::TOKENS_MAX); the oldest segments are
+    /// dropped first. Default 32, as in the paper.
     pub tokens_max: u32,
 }
 
@@ -39,11 +42,11 @@ impl Default for ReuseConfig {
 }
 
 impl ReuseConfig {
-    /// The largest [`tokens_max`](Self::tokens_max): cursors have 8 bits for it.
+    /// Maximum of [`tokens_max`](Self::tokens_max): cursors have 8 bits for it.
     pub const TOKENS_MAX: u32 = 255;
 }
 
-/// A segment of one token says nothing of what follows it.
+/// Minimum length of a segment: one token has no continuation.
 const SEGMENT_LEN_MIN: u32 = 2;
 
 /// Drafts from segments of rejected drafts.
@@ -52,40 +55,40 @@ const SEGMENT_LEN_MIN: u32 = 2;
 #[derive(Clone, Debug)]
 pub struct ReuseSource {
     config: ReuseConfig,
-    /// Of all segments, oldest first.
+    /// Tokens of all segments, oldest first.
     tokens: Vec<TokenId>,
     segments: Vec<Segment>,
-    /// Likely rejected tokens up to each node of the newest tree. Shape `[tree.len()]`.
+    /// Number of consecutive likely rejected tokens up to each node of the newest tree. Shape `[tree.len()]`.
     lens: Vec<u32>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Segment {
     len: u32,
-    /// Where its first token stood in the draft: 1 is the first token that was rejected. Not positive where it hung
-    /// beside an accepted token.
+    /// Place of its first token in the draft: 1 is the first rejected token. Zero or negative if the segment
+    /// branched off beside an accepted token.
     depth: i32,
-    /// Steps since.
+    /// Steps since the rejection.
     age: u32,
-    /// Tokens that the target has said since, the one that it took instead included.
+    /// Tokens that the target has committed since, including the token that replaced the rejected one.
     said: u32,
 }
 
-/// A token of a segment that may come next.
+/// A candidate position in a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Place {
-    /// In `tokens`.
+    /// Index of the next token in `tokens`.
     next: u32,
-    /// Where the segment ends in `tokens`.
+    /// End of the segment in `tokens`.
     end: u32,
     alignment: Alignment,
-    /// Tokens before it that agree with the output.
+    /// Number of preceding tokens that agree with the output.
     agreed: u32,
     age: u32,
 }
 
 impl ReuseSource {
-    /// A source without segments; values beyond the bounds of the configuration count as the bounds.
+    /// A source without segments; configuration values beyond the bounds are clamped.
     pub fn new(config: ReuseConfig) -> Self {
         let config = ReuseConfig {
             lifetime: config.lifetime.max(1),
@@ -111,7 +114,8 @@ impl ReuseSource {
         self.tokens.drain(..oldest.len as usize);
     }
 
-    /// The last node of the longest likely segment of the rejected draft, and its length; of equals the likeliest.
+    /// Returns the last node and the length of the longest likely segment of the rejected draft; ties go to
+    /// the likeliest.
     fn longest(&mut self, step: &StepOutcome<'_>) -> Option<(NodeIdx, u32)> {
         let StepOutcome { tree, accepted, confidence, .. } = *step;
         self.lens.clear();
@@ -145,7 +149,7 @@ impl ReuseSource {
         self.segments.push(Segment { len: kept, depth, age: 0, said: 1 });
     }
 
-    /// Where the segment that begins at `start` may go on after `committed`.
+    /// Calls `found` with the candidate positions after `committed` of the segment that begins at `start`.
     fn places(&self, segment: &Segment, start: u32, committed: &[TokenId], mut found: impl FnMut(Place)) {
         let Segment { len, depth, age, said } = *segment;
         let tokens = &self.tokens[start as usize..(start + len) as usize];
@@ -154,7 +158,7 @@ impl ReuseSource {
             let pairs = tokens[..n].iter().rev().zip(committed.iter().rev());
             pairs.take_while(|(a, b)| a == b).count() as u32
         };
-        // The longest agreement, and of equals the last: the output has gone so far.
+        // The longest agreement; ties go to the last position, which the output has reached.
         let (agreed, n) = (1..=tokens.len()).map(|n| (agreement(n), n as u32)).max().unwrap_or((0, 0));
         if agreed > 0 {
             found(Place { next: start + n, end, alignment: Alignment::Straight, agreed, age });
@@ -162,7 +166,7 @@ impl ReuseSource {
         }
         let place = |index: i32, alignment| match u32::try_from(index) {
             Ok(index) => Place { next: start + index, end, alignment, agreed: 0, age },
-            // What stood between was left out.
+            // The target skipped the tokens in between.
             Err(_) => Place { next: start, end, alignment: Alignment::Redundant, agreed: 0, age },
         };
         let synonym = place(said as i32 + 1 - depth, Alignment::Synonym);
@@ -197,7 +201,7 @@ impl DraftSource for ReuseSource {
     }
 
     fn prime(&mut self, _committed: &[TokenId]) {
-        // Another turn has begun; what was rejected in the last one is no longer near.
+        // A new turn has begun; rejected segments of the last turn are no longer relevant.
         self.reset();
     }
 
@@ -269,7 +273,8 @@ mod tests {
         text.chars().map(token).collect()
     }
 
-    /// A step that drafts `draft` as a chain with these confidences in percent, accepts `n_accepted` and says `bonus`.
+    /// A step that drafts `draft` as a chain with these probabilities in percent, accepts `n_accepted` tokens
+    /// and commits `bonus`.
     fn reject(source: &mut ReuseSource, draft: &str, percent: &[u8], n_accepted: usize, bonus: char) {
         let mut tree = DraftTree::new(token('^'));
         let mut nodes = vec![NodeIdx::ROOT];
@@ -285,12 +290,12 @@ mod tests {
             .observe(&[], &StepOutcome { tree: &tree, accepted, new_tokens: &said, confidence: &confidence });
     }
 
-    /// A step that drafts nothing.
+    /// A step without a draft.
     fn say(source: &mut ReuseSource, said: char) {
         reject(source, "", &[], 0, said);
     }
 
-    /// What is proposed after `committed`, each place drawn out to the end of its segment, best match first.
+    /// The proposals after `committed`: each position extended to the end of its segment, best match first.
     fn drafts(source: &mut ReuseSource, committed: &str) -> Vec<String> {
         let mut anchors = Vec::new();
         source.anchors(&tokens(committed), &mut anchors);

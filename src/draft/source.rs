@@ -1,4 +1,4 @@
-//! What a draft source is.
+//! The interface of draft sources.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,39 +11,39 @@ use super::successors::SuccessorLists;
 use super::tree::{DraftTree, NodeIdx};
 use crate::token::TokenId;
 
-/// Where a source stands for one tree node, in the source's own encoding. Valid until the source's next `anchors`,
-/// `observe`, `prime` or `reset`.
+/// The state of a source at one tree node, in the source's own encoding. Valid until the source's next
+/// `anchors`, `observe`, `prime` or `reset`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cursor(pub u64);
 
 /// A cursor that matches the end of the committed tokens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Anchor {
-    /// Where the source stands.
+    /// The source's state at the end of the committed tokens.
     pub cursor: Cursor,
-    /// How many trailing committed tokens the source recognised.
+    /// Number of trailing committed tokens that the source recognised.
     pub match_len: u32,
 }
 
-/// A token that may come next at a cursor, with the evidence for it.
+/// A candidate for the next token at a cursor, with its evidence.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Candidate {
     /// Index of the cursor in the frontier given to [`DraftSource::expand`].
     pub parent: u32,
-    /// The token. Any number: the builder drops what lies outside the vocabulary.
+    /// The token. The builder drops tokens outside the vocabulary.
     pub token: TokenId,
-    /// The source's own estimate that the token comes next, 0 to 1. The builder passes it through the reliability table.
+    /// The source's own probability of the token, 0 to 1. The builder corrects it with the reliability table.
     pub probability: f32,
-    /// How many tokens before this one agree with what the estimate rests on.
+    /// Number of preceding tokens that agree with the evidence.
     pub match_len: u32,
-    /// How many times this was seen: the evidence behind the estimate.
+    /// Number of observations behind the probability.
     pub count: u32,
-    /// Where the source stands after the token.
+    /// The source's state after the token.
     pub next: Cursor,
 }
 
-/// Candidates of one call of [`DraftSource::expand`], bounded: what is pushed past the bound is dropped, so a source
-/// pushes its best first.
+/// Candidates of one call of [`DraftSource::expand`]. The list is bounded and drops later candidates, so a
+/// source pushes its best candidates first.
 #[derive(Debug)]
 pub struct Candidates {
     items: Vec<Candidate>,
@@ -51,12 +51,12 @@ pub struct Candidates {
 }
 
 impl Candidates {
-    /// An empty list that takes up to `n_max` candidates.
+    /// An empty list of at most `n_max` candidates.
     pub fn with_limit(n_max: usize) -> Self {
         Candidates { items: Vec::with_capacity(n_max), n_max }
     }
 
-    /// Adds a candidate; `false` where the list is full, and whatever follows would be dropped too.
+    /// Adds a candidate. Returns `false` if the list is full; later candidates would be dropped too.
     pub fn push(&mut self, candidate: Candidate) -> bool {
         let fits = self.items.len() < self.n_max;
         if fits {
@@ -81,21 +81,23 @@ impl Candidates {
     }
 }
 
-/// What became of a tree: the end of one step.
+/// The result of one step for its tree.
 #[derive(Clone, Copy, Debug)]
 pub struct StepOutcome<'a> {
     /// The tree that was verified.
     pub tree: &'a DraftTree,
     /// The accepted nodes below the root, in order: a path that starts at a child of the root.
     pub accepted: &'a [NodeIdx],
-    /// The tokens that the step committed: those of `accepted`, then the bonus token. Fewer where the output ended.
+    /// The tokens that the step committed: the accepted tokens, then the bonus token. Fewer if the output
+    /// ended.
     pub new_tokens: &'a [TokenId],
-    /// The probability that the target gives each node's token after the node's parent, not a number where it was not computed.
-    /// Shape `[tree.len()]`; empty where none was.
+    /// The target's probability of each node's token given the node's parent, NaN if it was not computed.
+    /// Shape `[tree.len()]`; empty if no probability was computed.
     pub confidence: &'a [f32],
 }
 
-/// Adds up the counts of each token: the tokens with the most, at most `n_max`, and of equal ones the lowest first.
+/// Sums the counts per token and returns the at most `n_max` tokens with the highest sums; ties go to the
+/// lower token id.
 pub fn most_frequent(counts: impl Iterator<Item = (u32, u32)>, n_max: usize) -> Vec<TokenId> {
     let mut sums = BTreeMap::<u32, u64>::new();
     counts.for_each(|(token, count)| *sums.entry(token).or_default() += u64::from(count));
@@ -105,21 +107,21 @@ pub fn most_frequent(counts: impl Iterator<Item = (u32, u32)>, n_max: usize) -> 
     tokens.into_iter().take(n_max).map(|(_, token)| TokenId(token)).collect()
 }
 
-/// What a source has computed so far, where it computes.
+/// The total computation of a source that runs a model.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Computed {
-    /// Forward passes of a draft model, those that read the text included.
+    /// Forward passes of a draft model, including those over the text.
     pub passes: usize,
     /// Rows of these passes.
     pub rows: usize,
     /// Their time, in µs.
     pub time_us: f64,
-    /// Why the source does not draft, where it does not.
+    /// The reason why the source does not draft, if it does not.
     pub off: Option<String>,
 }
 
 impl Computed {
-    /// The work since `earlier`; none where the source has begun to count anew in between.
+    /// The computation since `earlier`; zero if the counters restarted in between.
     pub fn since(self, earlier: &Computed) -> Computed {
         Computed {
             passes: self.passes.saturating_sub(earlier.passes),
@@ -130,111 +132,116 @@ impl Computed {
     }
 }
 
-/// Something that proposes tokens without running the target.
+/// Proposes tokens without running the target.
 ///
-/// A source hands over [`Cursor`]s: the tree builder asks it to [`expand`](Self::expand) those that are worth it, in
-/// one tree together with every other source's. The call order of a session:
+/// A source returns [`Cursor`]s. The tree builder calls [`expand`](Self::expand) for the promising cursors of
+/// all sources and merges the candidates into one tree. The call order of a session:
 ///
 /// ```text
 /// calibrate* → prime(prompt) → { anchors → (prepare | expand | advance)* → calibrate → observe }* → calibrate* → prime(next turn) → …
 /// truncate → prime                        after a truncation
 /// ```
 ///
-/// What only some sources do is in optional traits, which a source hands out: [`ComputingSource`] and [`TargetListener`].
+/// Optional capabilities are separate traits: [`ComputingSource`] and [`TargetListener`].
 ///
-/// A source must be deterministic: the same calls give the same candidates. It bounds its own memory and documents the bound.
+/// A source must be deterministic: the same calls return the same candidates. It bounds its own memory and
+/// documents the bound.
 pub trait DraftSource: Send {
-    /// A name, unique among the sources of a session and the same in every session: how often the source was right is learnt under
-    /// it.
+    /// A name, unique among the sources of a session and equal in every session: the reliability of the
+    /// source is stored under it.
     fn name(&self) -> &str;
 
-    /// What the source's claims rest on.
+    /// The kind of evidence behind the source's claims.
     fn evidence(&self) -> EvidenceClass;
 
-    /// The source as one that computes; `None` (the default) for a source that only looks up.
+    /// The source as a [`ComputingSource`]; `None` (the default) if its expansions are lookups.
     fn computing(&mut self) -> Option<&mut dyn ComputingSource> {
         None
     }
 
-    /// The source as a listener to the target's rows; `None` (the default) for a source that has no use for them.
+    /// The source as a [`TargetListener`]; `None` (the default) if it does not use the target's rows.
     fn target_listener(&mut self) -> Option<&mut dyn TargetListener> {
         None
     }
 
-    /// Text was committed outside of a decoding step: the prompt, or the next turn. `committed` is all committed text; the
-    /// part that the source has read is its beginning.
+    /// Observes text committed outside of a decoding step: the prompt, or the next turn. `committed` is the
+    /// whole committed text; it begins with the text that the source has already observed.
     fn prime(&mut self, committed: &[TokenId]);
 
-    /// Forgets the committed text. A [`prime`](Self::prime) with another one follows.
+    /// Removes the committed text. A [`prime`](Self::prime) with another text follows.
     fn reset(&mut self);
 
-    /// As [`reset`](Self::reset), and frees the memory of everything that the source can learn again.
+    /// As [`reset`](Self::reset), and frees the memory of all rebuildable state.
     fn release(&mut self) {
         self.reset();
     }
 
-    /// The committed text was truncated to its first `len` tokens. A [`prime`](Self::prime) with the rest follows. The
-    /// default resets the source.
+    /// Truncates the committed text to its first `len` tokens. A [`prime`](Self::prime) with the rest
+    /// follows. The default resets the source.
     fn truncate(&mut self, len: usize) {
         let _ = len;
         self.reset();
     }
 
-    /// The tokens that the source has seen most often in outputs, at most `n_max`, none by default. Calibration looks at them besides
-    /// the tokens of the session. Called once per prefill.
+    /// The tokens that occurred most often in outputs, at most `n_max`; none by default. Calibration projects
+    /// onto them in addition to the session's tokens. Called once per prefill.
     fn frequent_tokens(&mut self, n_max: usize) -> Vec<TokenId> {
         let _ = n_max;
         Vec::new()
     }
 
-    /// Cursors that match the end of the committed tokens, longest match first. `out` comes empty.
+    /// Appends the cursors that match the end of the committed tokens, longest match first. `out` is empty on
+    /// entry.
     fn anchors(&mut self, committed: &[TokenId], out: &mut Vec<Anchor>);
 
-    /// Likely next tokens of each cursor, likeliest first. `out` comes empty.
+    /// Pushes the likely next tokens of each cursor, likeliest first. `out` is empty on entry.
     fn expand(&mut self, frontier: &[Cursor], out: &mut Candidates);
 
-    /// A step ended and its tokens became final; `committed` is all committed text, those tokens included.
+    /// Observes a finished step; `committed` is the whole committed text, including the step's tokens.
     fn observe(&mut self, committed: &[TokenId], step: &StepOutcome<'_>);
 
-    /// Bytes on the heap that this source owns; shared memory is reported by its owner.
+    /// Bytes on the heap owned by this source; shared memory is reported by its owner.
     fn memory_usage(&self) -> usize;
 
-    /// A source in the same position for a fork of the session.
+    /// A copy of the source for a fork of the session.
     fn fork(&self) -> Box<dyn DraftSource>;
 }
 
-/// A source whose expansions take computation, such as a draft model.
+/// A source that runs a model to expand cursors, such as a draft model.
 pub trait ComputingSource {
-    /// Where the source stands after a token that others claim at this cursor, and it does not. `None` (the default): the source
-    /// proposes nothing below that token.
+    /// The cursor after a token that another source proposed and this one did not. `None` (the default): the
+    /// source proposes nothing below that token.
     fn advance(&mut self, cursor: Cursor, token: TokenId) -> Option<Cursor> {
         let _ = (cursor, token);
         None
     }
 
-    /// Expected time of [`DraftSource::expand`] for these cursors together, in µs, beyond that of a lookup. Where it is 0 (the
-    /// default) the source is always asked; where it is more, the builder asks when it pays.
+    /// Expected time of [`DraftSource::expand`] for these cursors together, in µs, beyond the time of a
+    /// lookup. If it is 0 (the default), the source is always expanded. Otherwise the builder expands it only
+    /// if that pays.
     fn expansion_us(&self, frontier: &[Cursor]) -> f32 {
         let _ = frontier;
         0.0
     }
 
-    /// Computes the expansions of these cursors together; expanding them is a lookup afterwards.
+    /// Computes the expansions of these cursors in one pass; expanding them is a lookup afterwards.
     fn prepare(&mut self, frontier: &[Cursor]) {
         let _ = frontier;
     }
 
-    /// Long work of this source ends soon after `cancel` is set, and is done when its result is next needed.
+    /// Sets the cancel flag. A long computation stops soon after `cancel` is set, and is completed when its
+    /// result is next needed.
     fn watch(&mut self, cancel: &Arc<AtomicBool>);
 
-    /// The work of the source so far.
+    /// The computation of the source so far.
     fn computed(&self) -> Computed;
 }
 
 /// A source that learns from the target's rows.
 pub trait TargetListener {
-    /// The target's likely successors of the tokens at positions `first..` of the committed text, which the source may not
-    /// have read yet. They hold until the text is truncated before them.
+    /// Observes the target's likely successors of the tokens at positions `first..` of the committed text.
+    /// The source may not have observed these tokens yet. The lists are valid until the text is truncated
+    /// before them.
     fn calibrate(&mut self, first: usize, lists: &SuccessorLists);
 }
 

@@ -1,4 +1,4 @@
-//! The sources, each by itself.
+//! Tests of each source alone.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ fn tokens(ids: &[u32]) -> Vec<TokenId> {
     ids.iter().copied().map(TokenId).collect()
 }
 
-/// What the source proposes after `committed`, best first, as (token, match length).
+/// The proposals after `committed`, best first, as (token, match length).
 fn proposals(source: &mut dyn DraftSource, committed: &[TokenId]) -> Vec<(u32, u32)> {
     let mut anchors = Vec::new();
     source.anchors(committed, &mut anchors);
@@ -33,7 +33,7 @@ fn observe(source: &mut dyn DraftSource, committed: &[TokenId]) {
     source.observe(committed, &StepOutcome { tree: &tree, accepted: &[], new_tokens: &[], confidence: &[] });
 }
 
-/// A context source that proposes after a match only.
+/// A context source that proposes only after a match.
 fn matching() -> ContextSource {
     ContextSource::with_config(OrderConfig { match_len_min: 1, ..OrderConfig::default() }, 1000)
 }

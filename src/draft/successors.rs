@@ -1,8 +1,8 @@
-//! What the target finds likely after a position: a few tokens with their probabilities, held compactly.
+//! The target's likely successors of a position: a few tokens with their probabilities, stored compactly.
 
 use crate::token::TokenId;
 
-/// A token that may come next, and the natural logarithm of the probability that the target gives it.
+/// A likely next token, and the natural logarithm of its target probability.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Successor {
     /// The token.
@@ -11,22 +11,22 @@ pub struct Successor {
     pub log_probability: f32,
 }
 
-/// Lists of likely successors, one for each of consecutive positions, likeliest first.
+/// Lists of likely successors of consecutive positions, likeliest first.
 ///
-/// A list has [`SUCCESSORS_MAX`] entries at most and takes 40 bytes: probabilities are kept in steps of 6 %, which is finer than
-/// any use of them.
+/// A list has at most [`SUCCESSORS_MAX`] entries and takes 40 bytes: probabilities are rounded to steps of
+/// 6 %, which is finer than any use requires.
 #[derive(Clone, Debug, Default)]
 pub struct SuccessorLists {
-    /// `[len, SUCCESSORS_MAX]`; behind the last entry of a list stands `NONE`.
+    /// `[len, SUCCESSORS_MAX]`; unused entries of a list are `NONE`.
     tokens: Vec<u32>,
     /// −log-probability in sixteenths. Shape as `tokens`.
     sixteenths: Vec<u8>,
 }
 
-/// Successors of a position at most.
+/// Maximum successors of a position.
 pub const SUCCESSORS_MAX: usize = 8;
 
-/// No token of any vocabulary.
+/// Not a token of any vocabulary.
 const NONE: u32 = u32::MAX;
 
 impl SuccessorLists {
@@ -35,7 +35,7 @@ impl SuccessorLists {
         Self::default()
     }
 
-    /// Positions, those with an empty list included.
+    /// Number of positions, including those with an empty list.
     pub fn len(&self) -> usize {
         self.tokens.len() / SUCCESSORS_MAX
     }
@@ -45,7 +45,7 @@ impl SuccessorLists {
         self.tokens.is_empty()
     }
 
-    /// Forgets all positions.
+    /// Removes all positions.
     pub fn clear(&mut self) {
         self.truncate(0);
     }
@@ -56,7 +56,7 @@ impl SuccessorLists {
         self.sixteenths.truncate(len.saturating_mul(SUCCESSORS_MAX));
     }
 
-    /// Appends the list of one more position; what exceeds [`SUCCESSORS_MAX`] is left out.
+    /// Appends the list of the next position; entries beyond [`SUCCESSORS_MAX`] are dropped.
     pub fn push(&mut self, list: &[Successor]) {
         for i in 0..SUCCESSORS_MAX {
             let successor = list.get(i);
@@ -65,7 +65,7 @@ impl SuccessorLists {
         }
     }
 
-    /// The list of a position, empty where there is none.
+    /// The list of a position; empty if the position is unknown.
     pub fn list(&self, position: usize) -> impl ExactSizeIterator<Item = Successor> + '_ {
         let range = self.range(position);
         let tokens = &self.tokens[range.clone()];
@@ -82,7 +82,8 @@ impl SuccessorLists {
         self.list(position).nth(n)
     }
 
-    /// Puts `lists` at the positions from `first` on; positions between the end and `first` get empty lists.
+    /// Writes `lists` at the positions from `first` on; positions between the end and `first` get empty
+    /// lists.
     pub fn write(&mut self, first: usize, lists: &SuccessorLists) {
         while self.len() < first {
             self.push(&[]);
@@ -105,7 +106,7 @@ impl SuccessorLists {
     }
 }
 
-/// A log-probability as it is kept: e⁻¹⁶ and less are alike, and so is what is not a number.
+/// The stored form of a log-probability: values of −16 and less are equal, and so is NaN.
 fn sixteenths(log_probability: f32) -> u8 {
     (-16.0 * log_probability).round().min(255.0) as u8
 }

@@ -1,13 +1,13 @@
-//! Sources at the extremes, for tests and for benches of the overhead.
+//! Extreme sources, for tests and for benches of the overhead.
 //!
-//! They are real sources: the builder, the verifier and the statistics treat them as any other. Output must not
-//! depend on them; speed may.
+//! The builder, the verifier and the statistics treat them like any other source. The output must not depend
+//! on them; the speed may.
 
 use super::evidence::EvidenceClass;
 use super::source::{Anchor, Candidate, Candidates, Cursor, DraftSource, StepOutcome};
 use crate::token::TokenId;
 
-/// Implements what the sources of this module share: no text of their own, and a fork that is a clone.
+/// Implements the common methods of these sources: no text of their own, and a fork that is a clone.
 macro_rules! stateless_source {
     ($name:literal) => {
         fn name(&self) -> &str {
@@ -34,12 +34,12 @@ macro_rules! stateless_source {
     };
 }
 
-/// A candidate that claims to be sure.
+/// A candidate with probability 0.99.
 fn sure(parent: usize, token: TokenId, next: Cursor) -> Candidate {
     Candidate { parent: parent as u32, token, probability: 0.99, match_len: 32, count: 1, next }
 }
 
-/// Knows the output and proposes it, as one path: the upper limit of any draft.
+/// Proposes the known output as one path: the upper limit of any draft.
 #[derive(Clone, Debug)]
 pub struct AlwaysRight {
     prompt_len: usize,
@@ -47,7 +47,7 @@ pub struct AlwaysRight {
 }
 
 impl AlwaysRight {
-    /// `output` is what the target will say after `prompt_len` tokens.
+    /// `output` are the target's tokens after `prompt_len` tokens.
     pub fn new(prompt_len: usize, output: Vec<TokenId>) -> Self {
         AlwaysRight { prompt_len, output }
     }
@@ -71,14 +71,14 @@ impl DraftSource for AlwaysRight {
     }
 }
 
-/// Knows the output and proposes something else, surely, at every position: the floor of any draft.
+/// Proposes a wrong token with probability 0.99 at every position: the lower limit of any draft.
 #[derive(Clone, Debug)]
 pub struct AlwaysWrong {
     knows: AlwaysRight,
 }
 
 impl AlwaysWrong {
-    /// `output` is what the target will say after `prompt_len` tokens.
+    /// `output` are the target's tokens after `prompt_len` tokens.
     pub fn new(prompt_len: usize, output: Vec<TokenId>) -> Self {
         AlwaysWrong { knows: AlwaysRight::new(prompt_len, output) }
     }
@@ -94,15 +94,15 @@ impl DraftSource for AlwaysWrong {
     fn expand(&mut self, frontier: &[Cursor], out: &mut Candidates) {
         for (parent, cursor) in frontier.iter().enumerate() {
             let right = self.knows.output.get(cursor.0 as usize).copied().unwrap_or_default();
-            // Another token that every vocabulary of two has.
+            // Another token, which exists in every vocabulary of at least two.
             let wrong = TokenId(u32::from(right.0 == 0));
             out.push(sure(parent, wrong, Cursor(cursor.0 + 1)));
         }
     }
 }
 
-/// Proposes anything: random tokens with random claims, some of them outside the vocabulary, some twice under one node.
-/// Deterministic for a seed: what it says at a cursor depends on the cursor alone.
+/// Proposes random tokens with random probabilities, some outside the vocabulary, some twice under one node.
+/// Deterministic for a seed: the proposals at a cursor depend only on the cursor.
 #[derive(Clone, Debug)]
 pub struct Random {
     seed: u64,
@@ -136,7 +136,7 @@ impl DraftSource for Random {
                     2 => 0, // the same token again and again
                     _ => (hash >> 20) as u32 % self.vocab_size,
                 };
-                let probability = (hash >> 8) as u8 as f32 / 200.0; // up to 1.27: claims more than there is
+                let probability = (hash >> 8) as u8 as f32 / 200.0; // up to 1.27: more than a probability
                 out.push(Candidate {
                     parent: parent as u32,
                     token: TokenId(token),
@@ -150,7 +150,8 @@ impl DraftSource for Random {
     }
 }
 
-/// Never ends: claims, surely, more tokens under every node than any bound allows, at every depth.
+/// Proposes more tokens than any bound allows, each with probability 0.99, under every node and at every
+/// depth.
 #[derive(Clone, Debug)]
 pub struct Endless {
     vocab_size: u32,

@@ -26,9 +26,9 @@ impl fmt::Display for NodeIdx {
 
 /// A draft with branches. Node 0 is the root, the last committed token; every other node is a draft token.
 ///
-/// Invariants ([`check_integrity`](Self::check_integrity)): a parent stands before its children; siblings carry
-/// different tokens; depth is the parent's plus one; reach is at most the parent's. The builder inserts nodes in order
-/// of falling reach, so every prefix of the arrays is a tree as well, and the best one of its size.
+/// Invariants ([`check_integrity`](Self::check_integrity)): a parent precedes its children; siblings have
+/// different tokens; depth is the parent's plus one; reach is at most the parent's. The builder inserts nodes
+/// in order of falling reach, so every prefix of the arrays is a tree too, and the best tree of its size.
 ///
 /// All arrays have the shape `[len]`. Bounded by the builder's `max_rows`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -38,23 +38,23 @@ pub struct DraftTree {
     depths: Vec<u32>,
     reach: Vec<f32>,
     sources: Vec<u8>,
-    /// Of each prefix: entry `i` is of the first `i + 1` nodes.
+    /// Number of leaves of each prefix: entry `i` belongs to the first `i + 1` nodes.
     leaves: Vec<u32>,
     id: u64,
 }
 
-/// The source of the root, which no source proposed.
+/// The source index of the root.
 const NO_SOURCE: u8 = u8::MAX;
 
 impl DraftTree {
-    /// An empty draft: the root alone. A step that verifies it is plain decoding.
+    /// An empty draft: only the root. Its verification is plain decoding.
     pub fn new(root: TokenId) -> Self {
         let mut tree = DraftTree::default();
         tree.start(root);
         tree
     }
 
-    /// Forgets all nodes and starts with another root.
+    /// Removes all nodes and sets another root.
     pub fn start(&mut self, root: TokenId) {
         self.truncate(0);
         self.id = 0;
@@ -84,7 +84,7 @@ impl DraftTree {
     }
 
     fn insert(&mut self, token: TokenId, parent: u32, depth: u32, reach: f32, source: u8) {
-        // The first child takes its parent's place among the leaves; the root alone is one.
+        // The first child replaces its parent among the leaves; a lone root is one leaf.
         let branches = self.parents.get(1..).is_some_and(|parents| parents.contains(&parent));
         let leaves = self.leaves.last().map_or(1, |leaves| leaves + u32::from(branches));
         self.leaves.push(leaves);
@@ -95,18 +95,18 @@ impl DraftTree {
         self.sources.push(source);
     }
 
-    /// Number of nodes, the root included: the rows of the verification batch.
+    /// Number of nodes, including the root: the rows of the verification batch.
     #[expect(clippy::len_without_is_empty, reason = "a tree has at least its root; see `is_empty_draft`")]
     pub fn len(&self) -> usize {
         self.tokens.len()
     }
 
-    /// Whether there is nothing but the root.
+    /// Whether the tree has only the root.
     pub fn is_empty_draft(&self) -> bool {
         self.len() <= 1
     }
 
-    /// Number of nodes without children: 1 for a chain, and for the root alone.
+    /// Number of nodes without children: 1 for a chain, and for a lone root.
     pub fn n_leaves(&self) -> usize {
         self.leaves.last().map_or(0, |&leaves| leaves as usize)
     }
@@ -116,7 +116,7 @@ impl DraftTree {
         &self.tokens
     }
 
-    /// Parents of all nodes; `parents()[i] < i` but for the root, whose parent is itself.
+    /// Parents of all nodes; `parents()[i] < i`, except that the root is its own parent.
     pub fn parents(&self) -> &[u32] {
         &self.parents
     }
@@ -126,7 +126,7 @@ impl DraftTree {
         &self.depths
     }
 
-    /// Estimated probability of each node that the walk reaches it; the root's is 1.
+    /// Estimated probability that the walk reaches each node; the root's is 1.
     pub fn reach(&self) -> &[f32] {
         &self.reach
     }
@@ -141,14 +141,14 @@ impl DraftTree {
         (node != NodeIdx::ROOT).then(|| NodeIdx(self.parents[node.index()]))
     }
 
-    /// Index of the source that proposed the node (in the order given to the builder); `None` for the root. Where
-    /// several agreed it is the one whose claim counted most.
+    /// Index of the source that proposed the node, in the order given to the builder; `None` for the root. If
+    /// several sources agreed, the source with the strongest claim.
     pub fn source(&self, node: NodeIdx) -> Option<usize> {
         let source = self.sources[node.index()];
         (source != NO_SOURCE).then_some(usize::from(source))
     }
 
-    /// The child of `node` that carries `token`. O(nodes after `node`).
+    /// The child of `node` with `token`. O(nodes after `node`).
     pub fn child(&self, node: NodeIdx, token: TokenId) -> Option<NodeIdx> {
         self.children(node).find(|&child| self.token(child) == token)
     }
@@ -164,7 +164,7 @@ impl DraftTree {
         self.reach.iter().sum()
     }
 
-    /// Number of the build that made this tree, 0 if none did: lets the builder know its own tree again.
+    /// Number of the build that made this tree, 0 if none: identifies the builder's own tree.
     pub(super) fn id(&self) -> u64 {
         self.id
     }
@@ -173,7 +173,7 @@ impl DraftTree {
         self.id = id;
     }
 
-    /// Panics unless the invariants hold: for tests, after any operation.
+    /// Panics if an invariant is violated: for tests, after any operation.
     pub fn check_integrity(&self) {
         let len = self.len();
         assert!(len > 0, "a tree has a root");

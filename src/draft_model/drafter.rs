@@ -1,4 +1,4 @@
-//! A draft model at work for one session: what the source and the published rules share.
+//! A draft model's state for one session, shared by the source and the published methods.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -10,21 +10,22 @@ use crate::model::kv_cache::KvCacheError;
 use crate::model::transformer::ForwardError;
 use crate::token::TokenId;
 
-/// Tokens of text that are left unread until the next draft, while drafts are asked for. More are read together beforehand, which
-/// costs little more than a few rows: so what the next draft costs has a bound.
+/// Maximum unread text tokens before a draft, while drafts are requested. A longer text is prefilled
+/// beforehand in one pass, which costs little more than a few rows. The cost of the next draft is therefore
+/// bounded.
 const OWED_MAX: usize = 32;
 
-/// The same while nobody asks: as many as one pass reads.
+/// The same while no draft is requested: the tokens of one pass.
 const OWED_UNASKED_MAX: usize = CHUNK;
 
-/// A [`KvTree`], and why it is not used, where it is not: an error turns drafting off and is told, and never reaches the
-/// output.
+/// A [`KvTree`], or the reason why it is unusable. An error turns drafting off, is reported, and never
+/// affects the output.
 pub struct Drafter {
-    /// Not there where there was no memory for it.
+    /// `None` if its memory could not be allocated.
     tree: Option<KvTree>,
-    /// Why it has stopped for good.
+    /// The error that turned drafting off.
     failed: Option<String>,
-    /// Whether a draft was asked for since text was read ahead of one.
+    /// Whether a draft was requested since the last prefill.
     was_asked: bool,
 }
 
@@ -40,18 +41,18 @@ impl Drafter {
         Ok(Self { tree: Some(tree), failed: None, was_asked: false })
     }
 
-    /// The tree, where it can be used: it has not failed, and its text fits and is not empty.
+    /// The tree, if it is usable: no error has occurred, and its text is not empty and fits.
     pub fn tree(&self) -> Option<&KvTree> {
         let fits = |tree: &&KvTree| (1..=tree.text_len_max()).contains(&tree.text_len());
         self.tree.as_ref().filter(|_| self.failed.is_none()).filter(fits)
     }
 
-    /// Does something with the tree; `None` where it cannot be used or fails.
+    /// Runs `work` on the tree; `None` if the tree is unusable or `work` fails.
     pub fn with<T>(&mut self, work: impl FnOnce(&mut KvTree) -> Result<T, ForwardError>) -> Option<T> {
         self.tree()?;
         match work(self.tree.as_mut()?) {
             Ok(value) => Some(value),
-            // The app's wish; the target's own pass will meet it.
+            // The app cancelled; the target's own pass will report it.
             Err(ForwardError::Cancelled) => None,
             Err(error) => {
                 self.failed = Some(error.to_string());
@@ -60,21 +61,21 @@ impl Drafter {
         }
     }
 
-    /// Takes over the committed text.
+    /// Updates the committed text without computing.
     pub fn follow(&mut self, committed: &[TokenId]) {
         if let Some(tree) = &mut self.tree {
             tree.follow(committed);
         }
     }
 
-    /// Takes over the committed text, and reads it where more of it is unread than the next draft should cost. Where no draft was asked
-    /// for since text was read last, that is more.
+    /// Updates the committed text, and prefills it if more than 32 tokens are unread. If no draft was
+    /// requested since the last prefill, the limit is one pass.
     pub fn keep_up(&mut self, committed: &[TokenId]) {
         let n_max = if self.was_asked { OWED_MAX } else { OWED_UNASKED_MAX };
         self.read(committed, n_max);
     }
 
-    /// Takes over text that a draft follows on, and reads it where more of it is unread than the draft should cost.
+    /// Updates the text before a draft, and prefills it if more than 32 tokens are unread.
     pub fn prime(&mut self, committed: &[TokenId]) {
         self.read(committed, OWED_MAX);
     }
@@ -92,14 +93,14 @@ impl Drafter {
         self.with(KvTree::compute_root);
     }
 
-    /// Forgets the text from position `len` on.
+    /// Removes the text from position `len` on.
     pub fn truncate(&mut self, len: usize) {
         if let Some(tree) = &mut self.tree {
             tree.truncate(len);
         }
     }
 
-    /// Forgets the text and gives the memory back.
+    /// Removes the text and frees the memory.
     pub fn release(&mut self) {
         self.was_asked = false;
         if let Some(tree) = &mut self.tree {
@@ -107,14 +108,14 @@ impl Drafter {
         }
     }
 
-    /// Passes end soon after `cancel` is set.
+    /// Sets the cancel flag; a pass ends soon after `cancel` is set.
     pub fn watch(&mut self, cancel: &Arc<AtomicBool>) {
         if let Some(tree) = &mut self.tree {
             tree.watch(cancel);
         }
     }
 
-    /// The work so far, and why there is none any more, where that is so.
+    /// The computation so far, and the reason why drafting is off, if it is.
     pub fn computed(&self) -> Computed {
         let mut computed = self.tree.as_ref().map(|tree| tree.computed().clone()).unwrap_or_default();
         computed.off = self.failed.clone().or_else(|| {
@@ -131,7 +132,7 @@ impl Drafter {
     }
 }
 
-/// A copy for a fork of the session; where there is no memory for it, it does not draft.
+/// A copy for a fork of the session. If its memory cannot be allocated, the copy does not draft.
 impl Clone for Drafter {
     fn clone(&self) -> Self {
         let (tree, failed) = match self.tree.as_ref().map(KvTree::fork) {

@@ -1,4 +1,4 @@
-//! The draft model's keys and values for one session: the committed text, and a tree of nodes behind it.
+//! The draft model's keys and values for one session: the committed text, followed by a tree of nodes.
 //!
 //! ```text
 //! slots   0 …………… n_read−1 │ n_read ……………………… n_slots−1
@@ -6,11 +6,11 @@
 //!                     root ─┘ (node 0: the newest token of the text)
 //! ```
 //!
-//! A node is a token whose row was computed: its likely successors are known. A pass computes some nodes whose parents are
-//! there; each sees the text and its own ancestors, so what it gives is what a plain pass over its path gives, bit for bit.
-//! When tokens are committed, the path that carries them is closed up behind the text, and the other nodes are rolled back
-//! ([`KvCache::commit`], as after a verification). What the target committed without the draft model is computed when the
-//! root is next wanted.
+//! A node is a token with a computed row: its likely successors are known. A pass computes nodes whose
+//! parents are computed. Each node attends to the text and its own ancestors, so its result equals that of a
+//! plain pass over its path, bit for bit. When tokens are committed, their path is moved to the end of the
+//! text, and the other nodes are rolled back ([`KvCache::commit`], as after a verification). Tokens that the
+//! target committed without a computed node are computed with the next root.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -24,13 +24,13 @@ use crate::model::transformer::{ForwardError, PassEnd};
 use crate::model::{Batch, KvCache, ModelConfig, Workspace};
 use crate::token::TokenId;
 
-/// Tokens of the text that are read in one pass.
+/// Maximum text tokens of one pass.
 pub(super) const CHUNK: usize = 256;
 
-/// The root in lists of nodes.
+/// The number of the root.
 pub const ROOT: u32 = 0;
 
-/// A successor that the draft model finds likely.
+/// A likely successor by the draft model.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Likely {
     /// The token.
@@ -43,12 +43,12 @@ pub struct Likely {
 struct Node {
     token: TokenId,
     parent: u32,
-    /// The node's part of `likely`.
+    /// The node's range in `likely`.
     likely: (u32, u32),
 }
 
 /// # Invariants
-/// - the cache holds `text[..n_read]`, and behind it the nodes but the root;
+/// - the cache holds `text[..n_read]`, followed by all nodes except the root;
 /// - `nodes` is empty, or node 0 is the last of `text[..n_read]` and `n_read == text.len()`.
 pub struct KvTree {
     model: Arc<DraftModel>,
@@ -62,21 +62,22 @@ pub struct KvTree {
     /// Tokens of the text in the cache.
     n_read: usize,
     nodes: Vec<Node>,
-    /// Successors of all nodes; a node's are contiguous, likeliest first.
+    /// Successors of all nodes; the successors of a node are contiguous, likeliest first.
     likely: Vec<Likely>,
-    /// Successors kept of a node.
+    /// Number of successors kept per node.
     n_likely: usize,
-    /// Tokens of text that fit.
+    /// Maximum tokens of text.
     text_len_max: usize,
-    /// Nodes computed behind a text at most, the root not counted.
+    /// Maximum nodes computed after a text, not counting the root.
     n_nodes_max: usize,
     cancel: Arc<AtomicBool>,
     computed: Computed,
 }
 
 impl KvTree {
-    /// An empty tree for texts of up to `context_len` tokens, or as many as the draft model was trained for, that keeps the
-    /// `n_likely` likeliest successors of each node and computes up to `n_nodes_max` nodes behind a text.
+    /// An empty tree. It holds texts of up to `context_len` tokens or the draft model's trained context
+    /// length, keeps the `n_likely` likeliest successors of each node, and computes up to `n_nodes_max` nodes
+    /// after a text.
     pub fn new(
         model: Arc<DraftModel>,
         context_len: usize,
@@ -103,7 +104,7 @@ impl KvTree {
         })
     }
 
-    /// Bytes of a tree like that at most, without the weights.
+    /// Maximum bytes of such a tree, without the weights.
     pub fn bytes(config: &ModelConfig, context_len: usize, n_nodes_max: usize) -> u64 {
         let n_slots = context_len.min(config.context_len).saturating_add(n_nodes_max) as u64;
         let logits = (config.vocab_size as u64).saturating_mul(size_of::<f32>() as u64 * n_nodes_max as u64);
@@ -113,7 +114,7 @@ impl KvTree {
             .saturating_add(logits)
     }
 
-    /// A tree of its own with the same text, without nodes.
+    /// An independent tree with the same text, without nodes.
     pub fn fork(&self) -> Result<Self, KvCacheError> {
         let Self { text_len_max, n_likely, n_nodes_max, .. } = *self;
         let mut fork = Self::new(Arc::clone(&self.model), text_len_max, n_likely, n_nodes_max)?;
@@ -124,13 +125,13 @@ impl KvTree {
         Ok(fork)
     }
 
-    /// Passes end soon after `cancel` is set.
+    /// Sets the cancel flag; a pass ends soon after `cancel` is set.
     pub fn watch(&mut self, cancel: &Arc<AtomicBool>) {
         self.cancel = Arc::clone(cancel);
     }
 
-    /// Takes over the committed text: of the nodes, those that it went through become text, the others are rolled back.
-    /// Computes nothing.
+    /// Updates the committed text: the nodes on its path become text, the others are rolled back. Computes
+    /// nothing.
     pub fn follow(&mut self, committed: &[TokenId]) {
         let common = self.text.iter().zip(committed).take_while(|(a, b)| a == b).count();
         if common == self.text.len() && common == committed.len() {
@@ -146,8 +147,8 @@ impl KvTree {
         }
     }
 
-    /// Forgets the text and gives the memory back: that of keys and values is new, and takes none until it is written. Where the
-    /// system refuses that, the old is kept.
+    /// Removes the text and frees the memory: the keys and values are allocated anew, which takes no memory
+    /// until they are written. If the allocation fails, the old memory is kept.
     pub fn release(&mut self) {
         self.truncate(0);
         if let Ok(kv) = KvCache::new(self.model.config(), self.kv.kv_type(), self.kv.n_slots()) {
@@ -157,7 +158,7 @@ impl KvTree {
         (self.logits, self.likely) = (Vec::new(), Vec::new());
     }
 
-    /// Forgets the text from position `len` on, and the nodes behind it.
+    /// Removes the text from position `len` on, and all nodes.
     pub fn truncate(&mut self, len: usize) {
         self.text.truncate(len);
         if len < self.n_read {
@@ -166,7 +167,7 @@ impl KvTree {
         }
     }
 
-    /// The nodes that carry the new tokens of the text become text.
+    /// Converts the nodes of the new text tokens to text.
     fn keep_path(&mut self) {
         let (mut path, mut node) = (Vec::new(), ROOT);
         for &token in &self.text[self.n_read..] {
@@ -175,7 +176,7 @@ impl KvTree {
             node = child;
         }
         self.kv.truncate(self.n_read);
-        // Node 1 stands in the first slot behind the text.
+        // Node 1 is in the first slot after the text.
         self.kv.commit(path.iter().map(|&child| child as usize - 1));
         self.n_read += path.len();
         match self.n_read == self.text.len() {
@@ -184,7 +185,7 @@ impl KvTree {
         }
     }
 
-    /// Makes the only node of `node`, whose row is the newest of the text.
+    /// Keeps only `node`, whose row is the newest of the text, as the root.
     fn make_root(&mut self, node: u32) {
         let Node { token, likely: (start, end), .. } = self.nodes[node as usize];
         self.likely.truncate(end as usize);
@@ -199,17 +200,17 @@ impl KvTree {
         self.likely.clear();
     }
 
-    /// Tokens of the text.
+    /// Number of tokens of the text.
     pub fn text_len(&self) -> usize {
         self.text.len()
     }
 
-    /// Tokens of text that fit.
+    /// Maximum tokens of text.
     pub fn text_len_max(&self) -> usize {
         self.text_len_max
     }
 
-    /// Rows that computing the root takes; 0 where it is there.
+    /// Number of rows needed to compute the root; 0 if it is computed.
     pub fn n_owed(&self) -> usize {
         match self.nodes.is_empty() {
             true => (self.text.len() - self.n_read).max(1),
@@ -217,20 +218,20 @@ impl KvTree {
         }
     }
 
-    /// Nodes that are there, the root counted.
+    /// Number of computed nodes, including the root.
     pub fn n_nodes(&self) -> u32 {
         self.nodes.len() as u32
     }
 
-    /// Nodes that may still be computed behind this text.
+    /// Number of nodes that may still be computed after this text.
     pub fn room(&self) -> usize {
         self.n_nodes_max - self.nodes.len().saturating_sub(1)
     }
 
-    /// Reads the text but for its newest token.
+    /// Computes the text except its newest token.
     ///
     /// # Errors
-    /// [`ForwardError`]; what was read before stays.
+    /// [`ForwardError`]; text computed before stays.
     pub fn read(&mut self) -> Result<(), ForwardError> {
         while self.n_read + 1 < self.text.len() {
             let end = (self.text.len() - 1).min(self.n_read + CHUNK);
@@ -243,10 +244,10 @@ impl KvTree {
         Ok(())
     }
 
-    /// Computes the root, where it is not there: the newest token, after what was not read before it.
+    /// Computes the root, if needed: the newest token, after the unread text before it.
     ///
     /// # Errors
-    /// [`ForwardError`]; what was read before stays.
+    /// [`ForwardError`]; text computed before stays.
     ///
     /// # Panics
     /// The text is empty.
@@ -255,7 +256,7 @@ impl KvTree {
         if !self.nodes.is_empty() {
             return Ok(());
         }
-        // After a truncation the newest token's row is in the cache, and its successors are not known.
+        // After a truncation the cache contains the newest token's row, but its successors are unknown.
         self.n_read = self.n_read.min(self.text.len() - 1);
         self.kv.truncate(self.n_read);
         if self.text.len() - self.n_read > CHUNK {
@@ -267,14 +268,14 @@ impl KvTree {
         Ok(())
     }
 
-    /// Computes nodes in one pass, each a parent and its token, and returns the first one's number; the others follow it. A
-    /// parent is there, or is an earlier one of them.
+    /// Computes nodes in one pass, each given by its parent and its token. Returns the number of the first;
+    /// the others follow consecutively. A parent is a computed node or an earlier entry of `wanted`.
     ///
     /// # Errors
-    /// [`ForwardError`]; the nodes are as they were.
+    /// [`ForwardError`]; the nodes are unchanged.
     ///
     /// # Panics
-    /// A parent is not there and does not come before, or there is no [room](Self::room).
+    /// A parent is neither computed nor an earlier entry, or there is no [room](Self::room).
     pub fn compute(&mut self, wanted: &[(u32, TokenId)]) -> Result<u32, ForwardError> {
         assert!(wanted.len() <= self.room(), "{} nodes where {} fit", wanted.len(), self.room());
         let first = self.nodes.len() as u32;
@@ -297,7 +298,7 @@ impl KvTree {
         Ok(first)
     }
 
-    /// The computed child of `node` that carries `token`.
+    /// The computed child of `node` with `token`.
     pub fn child(&self, node: u32, token: TokenId) -> Option<u32> {
         let below = self.nodes.iter().enumerate().skip(node as usize + 1);
         let mut found = below.filter(|(_, child)| child.parent == node && child.token == token);
@@ -310,13 +311,14 @@ impl KvTree {
         &self.likely[start as usize..end as usize]
     }
 
-    /// Expected time of a pass over `n_rows` rows, in µs. The rows of a pass are siblings and cousins in any case, so that its leaves
-    /// tell nothing of their own: it is taken for a chain, here and in [`run_nodes`](Self::run_nodes).
+    /// Expected time of a pass over `n_rows` rows, in µs. The rows of a pass are usually siblings and
+    /// cousins, so their number of leaves adds no information: the pass counts as a chain, here and in
+    /// [`run_nodes`](Self::run_nodes).
     pub fn pass_us(&self, n_rows: usize) -> f32 {
         self.model.costs().verify_us(n_rows, 1)
     }
 
-    /// The passes so far.
+    /// Counts and times of the passes so far.
     pub fn computed(&self) -> &Computed {
         &self.computed
     }
@@ -332,7 +334,7 @@ impl KvTree {
             + self.likely.capacity() * size_of::<Likely>()
     }
 
-    /// Runs the batch and puts its rows behind what is in the cache.
+    /// Runs the batch and appends its rows to the cache.
     fn forward(&mut self, end: PassEnd) -> Result<(), ForwardError> {
         let Self { model, batch, kv, workspace, cancel, .. } = self;
         model.model.forward(model.compute(), batch, kv, workspace, end, cancel)?;
@@ -346,7 +348,8 @@ impl KvTree {
         self.computed.time_us += us;
     }
 
-    /// Runs the batch, whose last rows are `nodes`, and appends these; the cost profile learns what it took.
+    /// Runs the batch and appends `nodes`, which are its last rows; the cost profile learns the measured
+    /// time.
     fn run_nodes(&mut self, nodes: &[(u32, TokenId)]) -> Result<(), ForwardError> {
         let started = Instant::now();
         self.forward(PassEnd::Hidden)?;
@@ -363,7 +366,7 @@ impl KvTree {
         Ok(())
     }
 
-    /// Appends nodes whose logits are the newest.
+    /// Appends nodes from the newest logits.
     fn push_nodes(&mut self, nodes: &[(u32, TokenId)]) {
         let vocab_size = self.model.config().vocab_size;
         for (&(parent, token), logits) in nodes.iter().zip(self.logits.chunks_exact(vocab_size)) {
@@ -374,7 +377,8 @@ impl KvTree {
     }
 }
 
-/// Appends the `n` likeliest tokens, likeliest first; ties go to the lower number, and what is no number is left out.
+/// Appends the `n` likeliest tokens, likeliest first; ties go to the lower token id, and NaN logits are left
+/// out.
 fn push_likely(k: Kernels, logits: &[f32], n: usize, out: &mut Vec<Likely>) {
     if n == 0 {
         return;
@@ -382,7 +386,7 @@ fn push_likely(k: Kernels, logits: &[f32], n: usize, out: &mut Vec<Likely>) {
     let start = out.len();
     for (i, &logit) in (0u32..).zip(logits) {
         let held = &out[start..];
-        // The field holds the logit until all are known.
+        // The field holds the logit until all successors are known.
         let passes = logit > f32::NEG_INFINITY && held.last().is_none_or(|last| logit > last.probability);
         if passes || (held.len() < n && logit > f32::NEG_INFINITY) {
             let at = start + held.partition_point(|held| held.probability >= logit);
@@ -396,7 +400,7 @@ fn push_likely(k: Kernels, logits: &[f32], n: usize, out: &mut Vec<Likely>) {
     for likely in &mut out[start..] {
         likely.probability = kernels::exp(likely.probability - total);
     }
-    // A total that is no number makes no claim.
+    // If the sum is NaN, nothing is appended.
     if out[start..].iter().any(|likely| likely.probability.is_nan()) {
         out.truncate(start);
     }

@@ -6,14 +6,15 @@
 //!                     DraftModelSource (cursors)   published rules (crate `refrain-bench`)
 //! ```
 //!
-//! - [`DraftModel`] is a checkpoint that was found to have the target's [vocabulary](VocabularyMismatch).
-//! - The source competes in the tree builder with the sources that look up; what a pass costs was measured, and the
-//!   builder asks when that pays (Lever, arXiv 2605.16786, eqs. 4 and 6).
-//! - [`Drafter`] and [`KvTree`] are the building blocks of published rules that draft with a model, to compare with.
+//! - [`DraftModel`] is a checkpoint with the target's [vocabulary](VocabularyMismatch).
+//! - The source competes in the tree builder with the sources that look up. The cost of a pass is measured,
+//!   and the builder runs a pass if it pays (Lever, arXiv 2605.16786, eqs. 4 and 6).
+//! - [`Drafter`] and [`KvTree`] are also the building blocks of published methods with a draft model, for
+//!   comparison.
 //!
-//! What a node says is a function of the text and its path, bit for bit. Which nodes are computed depends on measured times, as
-//! the size of a tree does. The draft model decides nothing about the output. Where it fails, it stops drafting and says why
-//! ([`Computed::off`](crate::draft::Computed::off)).
+//! The probabilities of a node are a function of the text and its path, bit for bit. The set of computed
+//! nodes depends on measured times, like the size of a tree. The draft model never changes the output. After
+//! an error it stops drafting and reports the reason ([`Computed::off`](crate::draft::Computed::off)).
 
 mod drafter;
 mod kv_tree;
@@ -34,13 +35,13 @@ pub use kv_tree::{KvTree, Likely, ROOT};
 pub(crate) use source::DraftModelSource;
 pub use vocabulary::VocabularyMismatch;
 
-/// A small model that drafts, loaded: immutable but for what its passes are found to cost, and shared by sessions.
+/// A loaded draft model: immutable except for the measured costs of its passes, and shared by sessions.
 pub struct DraftModel {
     name: String,
     model: Model,
     kernels: Kernels,
     pool: Arc<Pool>,
-    /// What a pass costs by its rows, corrected with each one.
+    /// Cost of a pass by its rows, corrected after each pass.
     costs: Mutex<CostProfile>,
 }
 
@@ -65,12 +66,12 @@ impl DraftModel {
         self.model.config()
     }
 
-    /// Bytes of the weights, those of a mapped file included.
+    /// Bytes of the weights, including those of a mapped file.
     pub fn memory_usage(&self) -> usize {
         self.model.memory_usage()
     }
 
-    /// What a pass costs by its rows, as measured so far.
+    /// Cost of a pass by its rows, as measured so far.
     pub fn cost_profile(&self) -> CostProfile {
         self.costs().clone()
     }
@@ -80,7 +81,7 @@ impl DraftModel {
     }
 
     fn costs(&self) -> std::sync::MutexGuard<'_, CostProfile> {
-        // Each change leaves a whole profile, so a panic elsewhere cannot have left half of one.
+        // Every change replaces the whole profile, so a panic elsewhere cannot leave a partial one.
         self.costs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! The source *draft model*: what a smaller model would say next.
+//! The source *draft model*: the likely next tokens of a smaller model.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -13,34 +13,35 @@ use crate::model::ModelConfig;
 use crate::model::kv_cache::KvCacheError;
 use crate::token::TokenId;
 
-/// Successors of a node that are proposed: the set of candidates has this size whatever the distribution (Lever), and what
-/// each is worth is for the reliability table to say.
+/// Number of proposed successors of a node. It is fixed at any distribution (Lever); the reliability table
+/// weighs each successor.
 const CANDIDATES: usize = 8;
 
-/// Nodes computed behind a text at most: twice the rows of the longest verification batch, since some are computed beside
-/// others and never drafted.
+/// Maximum nodes computed after a text: twice the rows of the longest verification batch, because some nodes
+/// are computed in a group and never drafted.
 const NODES_MAX: usize = 128;
 
 /// Drafts with a smaller model.
 ///
-/// A cursor is a parent and a token: a node of the model's [`KvTree`], or one that is not computed yet, and so may its parent be,
-/// where others have claimed the tokens. Expanding computes what is not there, in one pass for all cursors; which cursors are
-/// worth a pass is the builder's to say. Holds the keys and values of the session's text and of the nodes, and a row of logits
-/// for each node of a pass.
+/// A cursor is a parent and a token. It denotes a node of the model's [`KvTree`] or a node that is not
+/// computed yet; its parent may not be computed either, if other sources proposed the tokens. Expanding
+/// computes the missing nodes, in one pass for all cursors. The builder decides which cursors are worth a
+/// pass. The source holds the keys and values of the session's text and of the nodes, and a row of logits for
+/// each node of a pass.
 pub(crate) struct DraftModelSource {
     drafter: Drafter,
-    /// Parents that are not computed, at first: their own parents, and their tokens. A parent is a node of the tree, or one
-    /// of these, from [`UNSEEN`] on.
+    /// Parents that were not computed when first used: their own parents, and their tokens. A parent is a
+    /// node of the tree, or an entry of this list, numbered from [`UNSEEN`] on.
     unseen: Vec<(u32, TokenId)>,
 }
 
 /// The cursor of the newest token of the text.
 const ROOT_CURSOR: Cursor = Cursor(u64::MAX);
 
-/// The first of the parents that were not computed.
+/// The number of the first entry of `unseen`.
 const UNSEEN: u32 = 1 << 31;
 
-/// Parents that are not computed in one draft at most: as many as a tree has rows go on from one another.
+/// Maximum entries of `unseen` in one draft: eight times the rows of the longest verification batch.
 const UNSEEN_MAX: usize = 4 * NODES_MAX;
 
 impl DraftModelSource {
@@ -52,13 +53,14 @@ impl DraftModelSource {
         Ok(Self { drafter: Drafter::new(model, context_len, CANDIDATES, NODES_MAX)?, unseen: Vec::new() })
     }
 
-    /// Bytes of a source like that at most, without the model's weights.
+    /// Maximum bytes of such a source, without the model's weights.
     pub(crate) fn bytes(config: &ModelConfig, context_len: usize) -> u64 {
         KvTree::bytes(config, context_len, NODES_MAX)
     }
 
-    /// The cursor's node, where it is computed or among the nodes that follow those of the tree; with nothing of its path in
-    /// either, puts what is missing behind `wanted`, as far as there is room.
+    /// Returns the node of `cursor`: its number in the tree, or its future number after `wanted` is computed.
+    /// Appends the missing ancestors and the node itself to `wanted`. Returns `None` if the tree has no room
+    /// for them.
     fn want(&self, tree: &KvTree, cursor: Cursor, wanted: &mut Vec<(u32, TokenId)>) -> Option<u32> {
         if cursor == ROOT_CURSOR {
             return Some(ROOT);
@@ -80,7 +82,7 @@ impl DraftModelSource {
         Some(tree.n_nodes().max(1) + at? as u32)
     }
 
-    /// The cursor's node, where it is computed.
+    /// The cursor's node, if it is computed.
     fn node(&self, tree: &KvTree, cursor: Cursor) -> Option<u32> {
         if cursor == ROOT_CURSOR {
             return (tree.n_owed() == 0).then_some(ROOT);
@@ -93,7 +95,7 @@ impl DraftModelSource {
         tree.child(parent, token)
     }
 
-    /// What has to be computed for these cursors.
+    /// The nodes that must be computed for these cursors.
     fn missing(&self, tree: &KvTree, frontier: &[Cursor]) -> Vec<(u32, TokenId)> {
         let mut wanted = Vec::new();
         for &cursor in frontier {
@@ -120,7 +122,7 @@ impl ComputingSource for DraftModelSource {
             return Some(encode((node, token)));
         }
         let parent = decode(cursor);
-        // The newest: all children of a node come one after another.
+        // From the newest on, because all children of a node are proposed consecutively.
         let at = self.unseen.iter().rposition(|&unseen| unseen == parent).or_else(|| {
             (self.unseen.len() < UNSEEN_MAX).then(|| {
                 self.unseen.push(parent);
@@ -137,7 +139,7 @@ impl ComputingSource for DraftModelSource {
     }
 
     fn prepare(&mut self, frontier: &[Cursor]) {
-        // The root first: whatever is wanted goes on from it.
+        // The root first, because every other node depends on it.
         self.drafter.compute_root();
         let Some(tree) = self.drafter.tree().filter(|tree| tree.n_owed() == 0) else { return };
         let wanted = self.missing(tree, frontier);

@@ -1,4 +1,4 @@
-//! The tree of keys and values against plain passes over the same tokens, and drafters that fail.
+//! The tree of keys and values, compared with plain passes over the same tokens, and drafters with errors.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,7 +30,7 @@ fn tree(model: &Arc<DraftModel>) -> KvTree {
     KvTree::new(Arc::clone(model), CONTEXT_LEN, N_LIKELY, N_NODES_MAX).expect("memory")
 }
 
-/// What the model finds likely after `text`, from a plain pass over it.
+/// The model's likely successors of `text`, from a plain pass over it.
 fn from_scratch(model: &Arc<DraftModel>, text: &[TokenId]) -> Vec<Likely> {
     let mut tree = tree(model);
     tree.follow(text);
@@ -38,18 +38,18 @@ fn from_scratch(model: &Arc<DraftModel>, text: &[TokenId]) -> Vec<Likely> {
     tree.likely(ROOT).to_vec()
 }
 
-/// What a session may do to a tree.
+/// An operation of a session on a tree.
 #[derive(Clone, Debug)]
 enum Op {
-    /// Computes nodes: each below one that is there or comes before it (by an index into them), with a likely successor or
-    /// another token.
+    /// Computes nodes, each below a computed node or an earlier entry (by an index into them), with a likely
+    /// successor or another token.
     Compute(Vec<(prop::sample::Index, usize)>),
-    /// Commits a computed path of at most so many nodes, and then a token.
+    /// Commits a computed path of at most this many nodes, followed by a token.
     Commit(usize, u32),
-    /// Commits tokens that were never drafted.
+    /// Commits tokens that were not drafted.
     Append(Vec<u32>),
     Truncate(prop::sample::Index),
-    /// Takes the fork and drops the original.
+    /// Continues with the fork and drops the original.
     Fork,
 }
 
@@ -106,7 +106,7 @@ proptest! {
                     }
                 }
                 Op::Commit(n, token) => {
-                    // The newest path is the one most likely to be long.
+                    // The newest path is the likeliest to be long.
                     let path = paths.last().map_or(&[][..], |path| &path[..n.min(path.len())]);
                     text.extend_from_slice(path);
                     text.push(TokenId(token));
@@ -156,12 +156,12 @@ fn a_committed_path_is_not_computed_again() {
     let node = tree.compute(&[(ROOT, next)]).unwrap();
     let after = tree.likely(node)[0].token;
     let rows = tree.computed().rows;
-    // The path, and nothing beyond it: the root is there.
+    // Exactly the path: the root is computed.
     text.push(next);
     tree.follow(&text);
     assert_eq!(tree.n_owed(), 0);
     assert_eq!(tree.likely(ROOT)[0].token, after);
-    // A token beyond it is one row.
+    // One more token is one row.
     text.push(after);
     tree.follow(&text);
     tree.compute_root().unwrap();
@@ -213,7 +213,7 @@ fn a_path_that_others_claim_is_computed_in_one_pass() {
     for (found, expected) in candidates.as_slice().iter().zip(expected) {
         assert_eq!((found.token, found.probability), (expected.token, expected.probability));
     }
-    // What is committed of it need not be computed again.
+    // Committed nodes need not be computed again.
     source.anchors(&whole[..4], &mut anchors);
     assert_eq!(source.expansion_us(&[anchors[1].cursor]), 0.0);
 }
@@ -252,7 +252,7 @@ fn who_is_not_asked_keeps_up_in_long_strides() {
     let mut source = DraftModelSource::new(&model(), 1024).unwrap();
     let n_passes = |source: &DraftModelSource| source.computed().passes;
     let mut anchors = Vec::new();
-    // Returns where it read, and what a draft would have cost at each length.
+    // Returns the lengths at which the text was prefilled, and the cost of a draft at each length.
     let mut follow = |source: &mut DraftModelSource, lens: std::ops::Range<usize>| {
         let (mut read_at, mut costs) = (Vec::new(), Vec::new());
         for len in lens {
@@ -272,7 +272,7 @@ fn who_is_not_asked_keeps_up_in_long_strides() {
         let asked = expanded(&mut source, &text[..len]);
         assert_eq!(asked[..N_LIKELY], from_scratch_of(&text[..len], 1024), "{len}");
     }
-    // Now that it was asked it does not fall so far behind, once.
+    // After a request for a draft, the next prefill comes earlier.
     assert_eq!(follow(&mut source, 601..660).0, [633]);
     assert!(follow(&mut source, 660..700).0.is_empty());
     source.release();
@@ -280,7 +280,7 @@ fn who_is_not_asked_keeps_up_in_long_strides() {
     assert_eq!(expanded(&mut source, &text[..300])[..N_LIKELY], from_scratch_of(&text[..300], 1024));
 }
 
-/// The tokens that a source claims after `text`.
+/// The tokens proposed after `text`.
 fn expanded(source: &mut DraftModelSource, text: &[TokenId]) -> Vec<TokenId> {
     let (mut anchors, mut candidates) = (Vec::new(), Candidates::with_limit(100));
     source.anchors(text, &mut anchors);
@@ -288,7 +288,7 @@ fn expanded(source: &mut DraftModelSource, text: &[TokenId]) -> Vec<TokenId> {
     candidates.as_slice().iter().map(|candidate| candidate.token).collect()
 }
 
-/// What the model finds likely after `text`, read token by token.
+/// The model's likely successors of `text`, read token by token.
 fn from_scratch_of(text: &[TokenId], context_len: usize) -> Vec<TokenId> {
     let mut tree = KvTree::new(model(), context_len, N_LIKELY, N_NODES_MAX).expect("memory");
     for len in 1..=text.len() {
@@ -329,7 +329,7 @@ fn the_buffers_of_passes_are_counted() {
     tree.follow(&[TokenId(5); 40]);
     tree.compute_root().unwrap();
     let config = model.config();
-    // Two buffers of the feed-forward part are the widest of a pass.
+    // Two buffers of the feed-forward layer are the largest of a pass.
     let least = 40 * 2 * config.ffn_dim * size_of::<f32>();
     let logits = config.vocab_size * size_of::<f32>();
     assert!(tree.memory_usage() >= before + logits + least, "{before} {}", tree.memory_usage());

@@ -1,4 +1,4 @@
-//! Whether two models speak of the same tokens.
+//! Compares the vocabularies of two models.
 
 use thiserror::Error;
 
@@ -9,7 +9,7 @@ use crate::tokenizer::Tokenizer;
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum VocabularyMismatch {
-    /// One has more tokens.
+    /// The number of tokens differs.
     #[error("its vocabulary has {draft} tokens, the target's {target}")]
     Size {
         /// Tokens of the target's vocabulary.
@@ -17,21 +17,23 @@ pub enum VocabularyMismatch {
         /// Tokens of the draft model's.
         draft: usize,
     },
-    /// A number stands for different text.
+    /// A token id has another text.
     #[error("its token {id} is {draft}, the target's is {target}")]
     Entry {
-        /// The number.
+        /// The token id.
         id: u32,
-        /// What it stands for to the target, quoted and escaped.
+        /// Its text in the target's vocabulary, quoted and escaped.
         target: String,
-        /// What it stands for to the draft model.
+        /// Its text in the draft model's vocabulary.
         draft: String,
     },
 }
 
-/// Compares the vocabularies token by token: their number, then what each stands for and whether it is a control token.
+/// Compares the vocabularies token by token: their size, then each token's text and whether it is a control
+/// token.
 ///
-/// The models' own vocabularies may be padded beyond it, each as it likes: rows without a token are never drafted.
+/// The models' output rows may be padded beyond the vocabulary, each differently: rows without a token are
+/// never drafted.
 pub(crate) fn check(target: &Tokenizer, draft: &Tokenizer) -> Result<(), VocabularyMismatch> {
     let sizes = (target.vocab_size(), draft.vocab_size());
     if sizes.0 != sizes.1 {
@@ -50,7 +52,7 @@ pub(crate) fn check(target: &Tokenizer, draft: &Tokenizer) -> Result<(), Vocabul
     Ok(())
 }
 
-/// Characters of a token that a message shows.
+/// Maximum characters of a token in a message.
 const SHOWN_MAX: usize = 40;
 
 fn shown((bytes, is_control): &(Option<Vec<u8>>, bool)) -> String {

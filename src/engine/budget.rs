@@ -1,4 +1,4 @@
-//! Memory that a session and a draft model take, for budgets of streamed targets.
+//! Memory of a session and a draft model, for budgets of streamed targets.
 
 use crate::draft_model::DraftModelSource;
 use crate::engine::options::{
@@ -7,19 +7,19 @@ use crate::engine::options::{
 use crate::engine::reader::Reader;
 use crate::model::{Checkpoint, KvCache, ModelConfig, Workspace};
 
-/// Bytes that the logits of one wave may take while the output matrix is streamed.
+/// Maximum bytes of one wave's logits if the output matrix is streamed.
 pub(super) const STREAMED_WAVE_BYTES: usize = 8 << 20;
 
-/// Bytes that draft sources keep per token of the context, at most: states and edges of the automata, and calibrated
+/// Maximum bytes of the draft sources per context token: states and edges of the automata, and calibrated
 /// successors. Measured over random and repetitive texts (`tests/session_memory.rs`).
 const DRAFT_TOKEN_BYTES: u64 = 400;
 
 impl SessionOptions {
-    /// Upper bound of one session's bytes with a model of this configuration: the KV cache of a full context, the activations,
-    /// rotations and attention scores of a pass, logits, draft sources, and the rows that [`calibration`](Self::calibration)
-    /// and [`reuse`](Self::reuse) project onto. Sources that the app adds, and history, come on top, and so does the excess
-    /// of a vocabulary whose rows have more than 8 bits. An app that streams the model within a budget
-    /// [reserves](field@crate::StreamOptions::reserved_bytes) them for each concurrent session.
+    /// Upper bound of one session's bytes with a model of this configuration: the KV cache of a full context,
+    /// the activations, rotations and attention scores of a pass, logits, draft sources, and the projection
+    /// rows of [`calibration`](Self::calibration) and [`reuse`](Self::reuse). Not included: sources of the
+    /// app, history, and vocabulary rows of more than 8 bits. An app that streams the model within a budget
+    /// [reserves](field@crate::StreamOptions::reserved_bytes) this amount per concurrent session.
     pub fn memory_bytes(&self, config: &ModelConfig) -> u64 {
         let n_slots = self.context_len(config).saturating_add(self.rows_max());
         let kv_bytes = KvCache::bytes_per_slot(config, self.kv_type).saturating_mul(n_slots as u64);
@@ -30,7 +30,7 @@ impl SessionOptions {
         let drafts = self.drafting != Drafting::Off;
         kv_bytes
             .saturating_add(Workspace::bytes(config, self.prefill_chunk.max(self.rows_max()), n_slots))
-            // Of the wave, and of a piece of a streamed output matrix.
+            // Logits of the wave, and of a piece of a streamed output matrix.
             .saturating_add(2 * logits_bytes)
             .saturating_add(if drafts { DRAFT_TOKEN_BYTES.saturating_mul(n_slots as u64) } else { 0 })
             .saturating_add(if reads { Reader::bytes(config) } else { 0 })
@@ -38,8 +38,9 @@ impl SessionOptions {
 }
 
 impl DraftModelOptions {
-    /// Estimated bytes of the draft model in `checkpoint` and of one session's state for it. The target is loaded first, so
-    /// an app that streams the target within a budget [reserves](crate::StreamOptions::reserved_bytes) them.
+    /// Estimated bytes of the draft model in `checkpoint` and of one session's state for it. The target is
+    /// loaded first, so an app that streams the target within a budget
+    /// [reserves](crate::StreamOptions::reserved_bytes) them.
     pub fn memory_bytes(&self, checkpoint: &Checkpoint, session: &SessionOptions) -> u64 {
         let config = checkpoint.config();
         let context_len = session.context_len.unwrap_or(CONTEXT_LEN_DEFAULT_MAX);

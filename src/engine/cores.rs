@@ -1,36 +1,36 @@
-//! How many threads the forward pass gets where nobody says: one for each physical performance core.
+//! Default number of threads of the forward pass: one per physical performance core.
 //!
-//! A second thread on a core has no multipliers of its own, and a small core in a section of a parallel loop takes others' turns
-//! on the memory for little of the work. Linux and Android say in files which is which, Apple's systems and Windows when they are
-//! asked. Where the system does not tell cores apart, every processor counts.
+//! A second thread on a core has no multipliers of its own. A small core takes memory turns from the other
+//! cores and does little of the work. Linux and Android describe the cores in files; Apple's systems and
+//! Windows have queries. If the system does not distinguish cores, every processor counts.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::kernels;
 
-/// Processors that a list from the system may name.
+/// Maximum processors in a list from the system.
 const CPUS_MAX: usize = 4096;
 
 /// Physical performance cores that this process may use; at least 1.
 pub(super) fn n_performance_cores() -> usize {
     let available = std::thread::available_parallelism().map_or(1, usize::from);
-    // The container's share of time is in `available` only, the processors that the process is bound to in both.
+    // Only `available` includes the container's CPU share; both include the processor affinity.
     let n_cores = performance_cores(Path::new("/")).or_else(kernels::performance_cores);
     n_cores.map_or(available, |n| n.min(available)).max(1)
 }
 
-/// What Linux and Android say under `root`; `None` elsewhere.
+/// The count from the files of Linux and Android under `root`; `None` on other systems.
 fn performance_cores(root: &Path) -> Option<usize> {
     let read = |path: &str| std::fs::read_to_string(root.join(path)).ok();
     let status = read("proc/self/status")?;
     let allowed = cpu_list(status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?)?;
-    // Hybrid x86 names its performance cores; ARM gives each processor a capacity, the fastest one's being 1024.
+    // Hybrid x86 lists its performance cores. ARM gives each processor a capacity; the fastest has 1024.
     let named = read("sys/devices/cpu_core/cpus").and_then(|list| cpu_list(&list));
     let stated = |cpu: usize| -> Option<u64> {
         read(&format!("sys/devices/system/cpu/cpu{cpu}/cpu_capacity"))?.trim().parse().ok()
     };
-    // Kernels of older phones state none.
+    // Kernels of older phones report no capacities.
     let little = match named.is_none() && allowed.iter().all(|&cpu| stated(cpu).is_none()) {
         true => read("proc/cpuinfo").map(|text| little_cores(&text)).unwrap_or_default(),
         false => BTreeSet::new(),
@@ -42,7 +42,8 @@ fn performance_cores(root: &Path) -> Option<usize> {
     };
     let capacities: Vec<(usize, u64)> = allowed.iter().map(|&cpu| (cpu, capacity(cpu))).collect();
     let largest = capacities.iter().map(|&(_, capacity)| capacity).max()?;
-    // A phone's middle cores have three quarters of the largest capacity and more, its small ones a quarter to a third.
+    // A phone's middle cores have at least three quarters of the largest capacity, its small cores a quarter
+    // to a third.
     let fast = capacities.into_iter().filter(|&(_, capacity)| capacity.saturating_mul(2) >= largest);
     let cores: BTreeSet<usize> = fast
         .map(|(cpu, _)| {
@@ -54,12 +55,12 @@ fn performance_cores(root: &Path) -> Option<usize> {
     Some(cores.len())
 }
 
-/// What the fastest processor's capacity is on ARM, and about what a small one's is beside it.
+/// Capacity of the fastest processor on ARM; a small core is assumed to have about a quarter.
 const CAPACITY_MAX: u64 = 1024;
 const CAPACITY_LITTLE: u64 = 256;
 
-/// Makers and parts of the small cores of ARM systems, as `/proc/cpuinfo` has them: Cortex-A53, A35, A55, A510 and A520, and what
-/// Qualcomm made of the first three.
+/// Implementers and parts of small ARM cores, as in `/proc/cpuinfo`: Cortex-A53, A35, A55, A510 and A520, and
+/// Qualcomm's versions of the first three.
 const LITTLE_PARTS: [(&str, &str); 8] = [
     ("0x41", "0xd03"),
     ("0x41", "0xd04"),
@@ -71,7 +72,7 @@ const LITTLE_PARTS: [(&str, &str); 8] = [
     ("0x51", "0x805"),
 ];
 
-/// The processors that are small cores, by the table of processors in `/proc/cpuinfo`.
+/// The small cores, from the text of `/proc/cpuinfo`.
 fn little_cores(cpuinfo: &str) -> BTreeSet<usize> {
     let (mut little, mut cpu, mut maker) = (BTreeSet::new(), None, "");
     for (key, value) in cpuinfo.lines().filter_map(|line| line.split_once(':')) {
@@ -85,7 +86,7 @@ fn little_cores(cpuinfo: &str) -> BTreeSet<usize> {
     little
 }
 
-/// The processors of a list like `0-3,8`.
+/// Parses a processor list like `0-3,8`.
 fn cpu_list(text: &str) -> Option<BTreeSet<usize>> {
     let mut cpus = BTreeSet::new();
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {
@@ -103,7 +104,7 @@ fn cpu_list(text: &str) -> Option<BTreeSet<usize>> {
 mod tests {
     use super::*;
 
-    /// A machine with the given files.
+    /// A file system root with the given files.
     fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         for (path, text) in files {
@@ -139,13 +140,13 @@ mod tests {
             names.iter().zip(capacities).map(|(name, capacity)| (name.as_str(), capacity)).collect();
         files.push((STATUS, "Cpus_allowed_list:\t0-7\n"));
         assert_eq!(performance_cores(machine(&files).path()), Some(4));
-        // Bound to small cores only, it has those.
+        // If the process may run only on small cores, they count.
         files.pop();
         files.push((STATUS, "Cpus_allowed_list:\t0,2-3\n"));
         assert_eq!(performance_cores(machine(&files).path()), Some(3));
     }
 
-    /// A kernel that states no capacities: 4 × Cortex-A55 and 4 × Cortex-A78.
+    /// A kernel without capacities: 4 × Cortex-A55 and 4 × Cortex-A78.
     #[test]
     fn small_cores_are_known_by_their_parts() {
         let processor = |cpu: usize, part: &str| {
@@ -164,7 +165,7 @@ mod tests {
             let root = machine(&[status, ("proc/cpuinfo", text)]);
             assert_eq!(performance_cores(root.path()), Some(expected), "{text}");
         }
-        // Capacities say more than parts.
+        // Capacities take precedence over parts.
         let stated = "sys/devices/system/cpu/cpu0/cpu_capacity";
         let root = machine(&[status, ("proc/cpuinfo", &phone), (stated, "1024\n")]);
         assert_eq!(performance_cores(root.path()), Some(8));

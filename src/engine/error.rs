@@ -1,4 +1,5 @@
-//! Why an engine could not be loaded, a session not started or changed, a generation not started or continued.
+//! Errors of loading an engine, of starting or changing a session, and of starting or continuing a
+//! generation.
 
 use thiserror::Error;
 
@@ -13,7 +14,7 @@ use crate::model::weights::WeightsError;
 use crate::tokenizer::TokenizerError;
 use crate::verify::SamplingError;
 
-/// Why an engine, or its draft model, could not be loaded.
+/// An engine or its draft model could not be loaded.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum EngineError {
@@ -26,38 +27,38 @@ pub enum EngineError {
     /// The tokenizer could not be built.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    /// The CPU does not have the instruction set asked for.
+    /// The CPU does not support the requested instruction set.
     #[error("this CPU does not have the instruction set {isa:?}")]
     Isa {
-        /// What was asked for.
+        /// The requested instruction set.
         isa: IsaKind,
     },
-    /// The thread count is not usable.
+    /// The thread count is out of range.
     #[error("{given} threads are outside 1..={max}")]
     Threads {
-        /// What was asked for.
+        /// The requested number of threads.
         given: usize,
         /// The limit.
         max: usize,
     },
-    /// The system gave fewer threads than asked for.
+    /// The system started fewer threads than requested.
     #[error("{n_threads} threads could not be started: {source}")]
     Spawn {
-        /// What was asked for.
+        /// The requested number of threads.
         n_threads: usize,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The times of static graphs could not be measured.
     #[error(transparent)]
     Graphs(#[from] GraphsError),
-    /// There was no memory for the cost measurement.
+    /// The memory for the cost measurement could not be allocated.
     #[error(transparent)]
     KvCache(#[from] KvCacheError),
     /// Streamed weights could not be read for the cost measurement.
     #[error(transparent)]
     Forward(#[from] ForwardError),
-    /// A draft model's tokens are not the target's.
+    /// The draft model's vocabulary differs from the target's.
     #[error("`{name}` cannot draft: {mismatch}")]
     DraftVocabulary {
         /// The checkpoint.
@@ -66,14 +67,14 @@ pub enum EngineError {
         mismatch: VocabularyMismatch,
     },
     /// Static graphs run batches of fixed lengths, and a draft model runs single rows.
-    #[error("`{name}` is a folder of static graphs, which cannot draft; name the model that it was made of")]
+    #[error("`{name}` is a folder of static graphs and cannot draft; give the model that it was made from")]
     DraftGraphs {
         /// The folder.
         name: String,
     },
 }
 
-/// Why a session could not be started or changed.
+/// A session could not be started or changed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SessionError {
@@ -101,27 +102,28 @@ pub enum SessionError {
         /// The largest allowed value.
         max: f32,
     },
-    /// Lossy acceptance makes the output depend on the drafts, and [`Drafting::DraftModel`](crate::Drafting::DraftModel) drafts as a clock says.
+    /// Lossy acceptance makes the output depend on the drafts, and the drafts of
+    /// [`Drafting::DraftModel`](crate::Drafting::DraftModel) depend on measured times.
     #[error(
-        "with lossy acceptance no draft model drafts, since the time of its passes decides when it is asked; choose strict acceptance"
+        "lossy acceptance excludes the draft model, because measured times decide when it runs; choose strict acceptance"
     )]
     LossyDraftModel,
     /// The compiled batch lengths do not rise from 1.
     #[error("verify_lens must rise, with values in 1..={VERIFY_ROWS_MAX}, and reach verify_rows_max")]
     VerifyLens,
-    /// There is no memory for the KV cache.
+    /// The memory for the KV cache could not be allocated.
     #[error(transparent)]
     KvCache(#[from] KvCacheError),
-    /// There is no memory for what calibration and reuse project with.
+    /// The shortlist of calibration and reuse could not be allocated.
     #[error(transparent)]
     Shortlist(#[from] PackError),
-    /// The threshold of reuse is no probability.
+    /// The threshold of reuse is not a probability.
     #[error("the threshold of reuse is {given}, outside 0..=1")]
     ReuseThreshold {
         /// Its value.
         given: f32,
     },
-    /// A share of pruning is none.
+    /// A share of pruning is outside 0..=1.
     #[error("{option} is {given}, outside 0..=1")]
     PruningShare {
         /// The option.
@@ -129,13 +131,14 @@ pub enum SessionError {
         /// Its value.
         given: f32,
     },
-    /// The session is to draft with a model, and the engine has none.
+    /// The session requires a draft model, but none is loaded.
     #[error("there is no draft model; load one before the session starts")]
     NoDraftModel,
-    /// The text could not be turned into tokens.
+    /// The text could not be encoded.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    /// The session holds a conversation, which plain text or tokens cannot be added to, or the other way round.
+    /// The session holds a conversation and cannot take plain text or tokens, or it holds plain text and
+    /// cannot take turns.
     #[error("a session holds either turns of a conversation or plain text; start another session")]
     Mixed,
     /// The tokens do not fit.
@@ -143,19 +146,19 @@ pub enum SessionError {
         "{n_tokens} tokens exceed the context of {context_len}; shorten the text or ask for a longer context"
     )]
     ContextOverflow {
-        /// Tokens that the session would hold.
+        /// Tokens that the session would have.
         n_tokens: usize,
         /// The session's limit.
         context_len: usize,
     },
     /// There are too many draft sources.
-    #[error("a session takes {max} draft sources at most")]
+    #[error("a session can have at most {max} draft sources")]
     TooManySources {
         /// The limit.
         max: usize,
     },
-    /// The session has a draft source of this name: reliability and statistics are kept by name.
-    #[error("the session has a draft source named `{name}` already; give each source a name of its own")]
+    /// The session already has a draft source of this name: reliability and statistics are keyed by name.
+    #[error("the session already has a draft source named `{name}`; give each source a unique name")]
     DuplicateSource {
         /// The name.
         name: SourceName,
@@ -170,7 +173,7 @@ pub enum SessionError {
     },
 }
 
-/// Why a generation could not start or go on. The session keeps what is committed and can be used again.
+/// A generation could not start or continue. The session keeps the committed tokens and stays usable.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum GenerateError {
@@ -185,16 +188,17 @@ pub enum GenerateError {
         /// The limit.
         max: usize,
     },
-    /// The sampling options are not usable, or no token could be chosen.
+    /// The sampling options are invalid, or no token could be chosen.
     #[error(transparent)]
     Sampling(#[from] SamplingError),
     /// The turns could not be encoded or do not fit.
     #[error(transparent)]
     Session(#[from] SessionError),
-    /// The generation has yielded its last event already.
+    /// The generation has already yielded its last event.
     #[error("the generation has ended")]
     Ended,
-    /// The forward pass failed. (A cancelled generation ends with [`FinishReason::Cancelled`](crate::FinishReason::Cancelled) instead.)
+    /// The forward pass failed. (A cancelled generation ends with
+    /// [`FinishReason::Cancelled`](crate::FinishReason::Cancelled) instead.)
     #[error(transparent)]
     Forward(#[from] ForwardError),
 }

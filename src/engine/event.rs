@@ -1,4 +1,4 @@
-//! What a generation yields.
+//! Events of a generation.
 
 use serde::Serialize;
 
@@ -7,7 +7,7 @@ use crate::engine::stats::Stats;
 use crate::token::TokenId;
 use crate::tokenizer::TextKind;
 
-/// What a generation yields.
+/// An event of a generation.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 #[allow(clippy::large_enum_variant, reason = "events are taken one by one, and the large one ends them")]
@@ -24,17 +24,19 @@ pub enum Event {
 pub struct TokenEvent {
     /// The token.
     pub id: TokenId,
-    /// The text that became final with the token: complete characters only, and no text that may still turn out to be part
-    /// of a stop string. Often the token's own text, sometimes empty, sometimes the text of several tokens.
+    /// The text that became final with the token: complete characters only, and no text that may still turn
+    /// out to be part of a stop string. Often the token's own text, sometimes empty, sometimes the text of
+    /// several tokens.
     pub text: String,
-    /// The same text, split into reasoning and answer, without the markers between them. Text that may be part of a marker
-    /// comes with a later token, or with the summary. For a model without reasoning all text is answer.
+    /// The same text, split into reasoning and answer, without the markers between them. Text that may be
+    /// part of a marker comes with a later token, or with the summary. For a model without reasoning all text
+    /// is answer.
     pub segments: Vec<(TextKind, String)>,
     /// Where the token came from.
     pub origin: Origin,
 }
 
-/// Where a token came from. The target model chose every token; the origin names the source that had proposed it.
+/// The origin of a token. The target model chose every token; the origin names the source that proposed it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {
@@ -50,12 +52,12 @@ pub enum Origin {
 pub struct Summary {
     /// Why it ended.
     pub finish: FinishReason,
-    /// Held-back text that belongs to the output: the start of a possible stop string, or of a character. Empty unless the
-    /// generation was cancelled.
+    /// Held-back text that belongs to the output: the start of a possible stop string, or of a character.
+    /// Empty unless the generation was cancelled.
     pub text: String,
-    /// The rest of the output as [`TokenEvent::segments`] has it.
+    /// The rest of the output, split as in [`TokenEvent::segments`].
     pub segments: Vec<(TextKind, String)>,
-    /// The seed of the random numbers: the given one, or the drawn one. The same seed repeats the output. `None` at
+    /// The seed of the random numbers, given or drawn. The same seed repeats the output. `None` at
     /// temperature 0.
     pub seed: Option<u64>,
     /// Counts and times.
@@ -67,14 +69,15 @@ pub struct Summary {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum FinishReason {
-    /// The model gave an end token.
+    /// The model output an end token.
     EndToken,
-    /// A stop string or stop token came.
+    /// The output contained a stop string or a stop token.
     Stop,
     /// The output has `max_tokens` tokens.
     MaxTokens,
     /// The session's context is full.
     ContextFull,
-    /// The app cancelled. If no token had been taken, the conversation has no answer turn, and its last turn is the user's.
+    /// The app cancelled. If it had taken no token, the conversation has no answer turn and ends with the
+    /// user's turn.
     Cancelled,
 }

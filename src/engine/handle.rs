@@ -26,13 +26,13 @@ use crate::pruning::{Predictor, PredictorError};
 use crate::schedule::SwitchTimes;
 use crate::tokenizer::Tokenizer;
 
-/// A loaded model with its tokenizer, threads, cost profile and history. Cloning shares all of it.
+/// A loaded model with its tokenizer, threads, cost profile and history. Clones share all of them.
 #[derive(Clone)]
 pub struct Engine {
     shared: Arc<Shared>,
 }
 
-/// Threads at most; no phone or laptop has more cores.
+/// Maximum threads; no phone or laptop has more cores.
 const THREADS_MAX: usize = 256;
 
 impl fmt::Debug for Engine {
@@ -47,16 +47,18 @@ impl fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// Loads the checkpoint at `path`: a GGUF file, a Hugging Face folder, a packed file, or a folder of static graphs.
+    /// Loads the checkpoint at `path`: a GGUF file, a Hugging Face folder, a packed file, or a folder of
+    /// static graphs.
     pub fn open(path: impl AsRef<Path>, options: EngineOptions) -> Result<Self, EngineError> {
         Self::load(&Checkpoint::open(path)?, options, None)
     }
 
     /// Loads an opened checkpoint; `progress` is called with (bytes read, bytes to read) after each tensor.
     ///
-    /// Unless a cost profile is given, the forward pass is measured for batch lengths of 1 to 64 rows, as many as fit a
-    /// second, but two in any case; of a streamed model, two. Of static graphs, loads and calls are measured instead, unless the folder holds times of
-    /// this machine.
+    /// Unless a cost profile is given, loading measures the forward pass for batch lengths of 1 to 64 rows.
+    /// The measurement stops after one second, but covers at least two lengths. A streamed model is measured
+    /// for two lengths. A model of static graphs measures its loads and calls instead, unless its folder
+    /// holds times of this machine.
     pub fn load(
         checkpoint: &Checkpoint,
         options: EngineOptions,
@@ -90,7 +92,7 @@ impl Engine {
         let profile = profile.filter(|_| profile_mismatch.is_none());
         let projection_costs = match &profile {
             Some(profile) => profile.projection_costs(),
-            // A pass would read weights from flash; waves are as long as they may be.
+            // A measurement would read weights from flash. Free rows make waves as long as allowed.
             None if model.graphs().is_some() || model.streamed().is_some() => CostProfile::free_rows(1.0),
             None => measure_projection(&model, compute)?,
         };
@@ -131,13 +133,14 @@ impl Engine {
         Session::new(Arc::clone(&self.shared), options)
     }
 
-    /// Loads a smaller model that drafts for sessions started from now on, in place of an earlier one; `progress` as in
-    /// [`Engine::load`]. It runs on the engine's threads, and what its passes cost is measured unless the options say.
+    /// Loads a smaller model that drafts for sessions started from now on, and replaces an earlier draft
+    /// model. `progress` is called as in [`Engine::load`]. The draft model runs on the engine's threads. Its
+    /// pass costs are measured unless the options contain them.
     ///
-    /// It is one source among others: the builder asks it when that pays, and it never changes the output.
+    /// It is one draft source among others: the builder runs it only if it pays. It never changes the output.
     ///
     /// # Errors
-    /// [`EngineError`], but for options of the engine itself; sessions go on as before.
+    /// [`EngineError`], except for options of the engine itself; existing sessions are unchanged.
     pub fn set_draft_model(
         &self,
         checkpoint: &Checkpoint,
@@ -163,24 +166,25 @@ impl Engine {
     }
 
     internals! {
-        /// The model that drafts, if there is one.
+        /// The draft model, if one is loaded.
         fn draft_model(&self) -> Option<Arc<DraftModel>> {
             self.shared.draft_model()
         }
     }
 
-    /// Lets sessions that are started from now on prune their drafts half-way through the model, by what this predictor says of
-    /// them, in place of an earlier one. It never changes the output.
+    /// Sets the predictor that prunes the drafts of sessions started from now on at a middle layer, and
+    /// replaces an earlier predictor. It never changes the output.
     ///
     /// # Errors
-    /// [`PredictorError`]: it was trained for another model, or this one's layers are static graphs; sessions go on as before.
+    /// [`PredictorError`]: the predictor was trained for another model, or this model's layers are static
+    /// graphs. Existing sessions are unchanged.
     pub fn set_predictor(&self, predictor: Predictor) -> Result<(), PredictorError> {
         predictor.check_model(&self.shared.model)?;
         *self.shared.predictor_slot() = Some(Arc::new(predictor));
         Ok(())
     }
 
-    /// What sessions prune with, if anything.
+    /// The predictor that new sessions prune with, if one is set.
     pub fn predictor(&self) -> Option<Arc<Predictor>> {
         self.shared.predictor()
     }
@@ -195,7 +199,7 @@ impl Engine {
         &self.shared.tokenizer
     }
 
-    /// The options of generation that the model's authors state: see
+    /// Generation options that the model's authors recommend: see
     /// [`Sampling::with_model_defaults`](crate::Sampling::with_model_defaults).
     pub fn generation_defaults(&self) -> &GenerationDefaults {
         &self.shared.generation_defaults
@@ -206,29 +210,32 @@ impl Engine {
         &self.shared.history
     }
 
-    /// What drafting has learnt so far. Generations that run are not included: each adds its part at its end.
+    /// The learned drafting state so far. A running generation is not included: it merges its part when it
+    /// ends.
     pub fn learned(&self) -> Learned {
         self.shared.learned().clone()
     }
 
-    /// Lets the next generations start from another value. A generation that runs adds its part to it at its end.
+    /// Replaces the learned drafting state for later generations. A running generation merges its part when
+    /// it ends.
     pub fn set_learned(&self, learned: Learned) {
         *self.shared.learned() = learned;
     }
 
-    /// Saves what drafting has learnt, for [`load_learned`](Self::load_learned) in another run.
+    /// Saves the learned drafting state to a file for [`load_learned`](Self::load_learned).
     ///
     /// # Errors
-    /// [`LearnedError`]: the file could not be written; one that was there before is unchanged.
+    /// [`LearnedError`]: the file could not be written; an existing file is unchanged.
     pub fn save_learned(&self, path: impl AsRef<Path>) -> Result<(), LearnedError> {
         self.learned().save(path.as_ref(), &self.learned_key())
     }
 
-    /// Adds what drafting has learnt since `base` to a file of learnt values, which other processes may have written meanwhile; a file
-    /// that is not there is created.
+    /// Adds the drafting state learned since `base` to a file, which other processes may have changed
+    /// meanwhile. Creates the file if it does not exist.
     ///
     /// # Errors
-    /// [`LearnedError`]: there is a file that cannot be read, or the new one could not be written. The file is unchanged.
+    /// [`LearnedError`]: an existing file cannot be read, or the new file could not be written. The file is
+    /// unchanged.
     pub fn merge_learned(&self, path: impl AsRef<Path>, base: &Learned) -> Result<(), LearnedError> {
         let path = path.as_ref();
         let mut learned = self.learned();
@@ -243,18 +250,20 @@ impl Engine {
         learned.save(path, &self.learned_key())
     }
 
-    /// Goes on with what drafting has learnt in another run; `false` where that ran on another machine, or with other threads or
-    /// memory: then the costs that were measured here stay, and the reliability of sources is taken over.
+    /// Continues with the learned drafting state of another run. Returns `false` if that run used another
+    /// machine, thread count or memory setting: then only the reliability of sources is loaded, and the costs
+    /// measured here stay.
     ///
     /// # Errors
-    /// [`LearnedError`]: the file cannot be read, is damaged, or is of another model. Nothing is changed.
+    /// [`LearnedError`]: the file cannot be read, is damaged, or belongs to another model. Nothing is
+    /// changed.
     pub fn load_learned(&self, path: impl AsRef<Path>) -> Result<bool, LearnedError> {
         let loaded = Learned::load(path.as_ref(), &self.learned_key(), &self.learned())?;
         self.set_learned(loaded.learned);
         Ok(!loaded.is_of_other_machine)
     }
 
-    /// What learnt values hold for.
+    /// The model and machine that the learned state is valid for.
     fn learned_key(&self) -> LearnedKey {
         let (isa, n_threads) = self.compute();
         LearnedKey {
@@ -278,24 +287,24 @@ impl Engine {
         }
     }
 
-    /// The app reports how hot the device is; from any thread. Threads are bounded at once, drafts from each session's next step.
-    /// The output stays the same, bit for bit; [`ThermalState`] says what is bounded.
+    /// Sets the device's thermal state; callable from any thread. Threads are bounded at once, drafts from
+    /// each session's next step. [`ThermalState`] lists the bounds. The output is unchanged, bit for bit.
     pub fn set_thermal_state(&self, state: ThermalState) {
         self.shared.device.set_thermal(state);
         self.shared.pool.limit(state.n_threads(self.shared.pool.n_threads()));
     }
 
-    /// What was reported last.
+    /// The thermal state set last.
     pub fn thermal_state(&self) -> ThermalState {
         self.shared.device.thermal()
     }
 
-    /// The app reports that others need memory, or no longer do; from any thread. [`MemoryPressure`] says what is released.
+    /// Sets the memory pressure; callable from any thread. [`MemoryPressure`] lists the released buffers.
     ///
-    /// Sessions release at their next step or prefill, and again after every call of this; one that is idle does so with
-    /// [`Session::release_memory`]. Pinned layers of a streamed model are released at once, or, where a pass is under way, before
-    /// the next one; when the pressure is gone they are kept again as they come by. The KV cache stays, and the output is the
-    /// same, bit for bit.
+    /// Every call makes each session release memory again, at its next step or prefill. An idle session
+    /// releases memory with [`Session::release_memory`]. A streamed model releases its pinned layers at once,
+    /// or after the current pass. When the pressure ends, later passes pin the layers again as they read
+    /// them. The KV cache stays, and the output is unchanged, bit for bit.
     pub fn set_memory_pressure(&self, level: MemoryPressure) {
         self.shared.device.set_pressure(level);
         if let Some(streamed) = self.shared.model.streamed() {
@@ -303,12 +312,12 @@ impl Engine {
         }
     }
 
-    /// What was reported last.
+    /// The memory pressure set last.
     pub fn memory_pressure(&self) -> MemoryPressure {
         self.shared.device.pressure().level
     }
 
-    /// What a verification batch costs, as measured so far; with a stored profile, at the start of a context.
+    /// Cost of a verification batch, as learned so far; with a stored profile, for an empty context.
     pub fn cost_profile(&self) -> CostProfile {
         match &self.shared.profile {
             Some(profile) => {
@@ -319,13 +328,13 @@ impl Engine {
         }
     }
 
-    /// The stored profile that generations start from, if one was given and fits.
+    /// The stored profile that generations start from, if one was given and matches this machine.
     pub fn profile(&self) -> Option<&MachineProfile> {
         self.shared.profile.as_ref()
     }
 
-    /// Measures what steps cost here; `progress` is called with (entries done, entries to do). Takes some seconds to a minute,
-    /// during which nothing else should run.
+    /// Measures step costs on this machine; `progress` is called with (entries done, entries to do). Takes a
+    /// few seconds to a minute. Nothing else should run meanwhile.
     ///
     /// # Errors
     /// [`ProfileError::KvCache`]: there is no memory for a cache of the longest context;
@@ -339,21 +348,21 @@ impl Engine {
     }
 
     internals! {
-        /// The model's layers as static graphs, where it is kept so.
+        /// The model's layers as static graphs, if the model consists of static graphs.
         fn graphs(&self) -> Option<&StaticGraphs> {
             self.shared.model.graphs()
         }
 
-        /// The weights on their way from flash, where the model is streamed.
+        /// The streamed weights, if the model is streamed.
         fn streamed(&self) -> Option<&Streamed> {
             self.shared.model.streamed()
         }
 
-        /// Measures what loads and calls of static graphs take, each `rounds` times, and plans with it from now on; `None` where
-        /// the model is not kept so. Nothing else should run meanwhile.
+        /// Measures loads and calls of static graphs `rounds` times each, and uses these times for planning
+        /// from now on. `None` if the model has no static graphs. Nothing else should run meanwhile.
         ///
         /// # Errors
-        /// [`GraphsError`]; the times are as they were.
+        /// [`GraphsError`]; the previous times are kept.
         fn measure_graphs(&self, rounds: usize) -> Result<Option<SwitchTimes>, GraphsError> {
             let Some(graphs) = self.graphs() else { return Ok(None) };
             let compute = self.shared.compute();
@@ -372,7 +381,8 @@ impl Engine {
         }
     }
 
-    /// Bytes of the weights, those of a mapped file included; of a streamed model, those that stay in memory and the ring.
+    /// Bytes of the weights, including those of a mapped file. For a streamed model: the weights that stay in
+    /// memory, and the ring.
     pub fn memory_usage(&self) -> usize {
         self.shared.model.memory_usage()
     }

@@ -1,4 +1,4 @@
-//! Measuring row costs while an engine is loaded.
+//! Measures row costs while an engine is loaded.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -13,13 +13,13 @@ use crate::profile::cpu_name;
 use crate::schedule::{GraphKind, SwitchTimes};
 use crate::token::TokenId;
 
-/// Whose times these are: another machine, another instruction set and other threads take other times.
+/// The label of stored times. Another machine, instruction set or thread count has other times.
 pub(super) fn times_label(compute: Compute<'_>) -> String {
     let (isa, n_threads) = (compute.kernels.isa().name(), compute.pool.n_threads());
     format!("measured: {}, {isa}, {n_threads} threads", cpu_name())
 }
 
-/// Gives the graphs the times that their folder holds, or measures them.
+/// Sets the graphs' times: those stored in their folder, or new measurements.
 pub(super) fn set_times(
     graphs: &StaticGraphs,
     checkpoint: &Checkpoint,
@@ -27,7 +27,7 @@ pub(super) fn set_times(
     compute: Compute<'_>,
 ) -> Result<(), GraphsError> {
     let label = times_label(compute);
-    // Times that cannot be read are as good as none: they are measured again.
+    // Unreadable stored times are measured again.
     let stored = checkpoint.graphs().and_then(|folder| folder.times().ok().flatten());
     match stored.filter(|times| times.label == label && graphs.fits(times)) {
         Some(times) => graphs.set_times(times),
@@ -36,7 +36,7 @@ pub(super) fn set_times(
     Ok(())
 }
 
-/// What a batch costs in verify graphs: as much as all calls that it takes. The projection is learnt from steps.
+/// Cost of a batch in verify graphs: the sum of its calls. The projection cost is learned from steps.
 pub(super) fn graph_costs(times: &SwitchTimes) -> CostProfile {
     let us: f64 = times.blocks.iter().map(|block| block.of(GraphKind::Verify).compute_us).sum();
     let calls = [1, 2].map(|n_calls| (n_calls * times.verify_len, n_calls as f32 * us as f32));
@@ -46,18 +46,18 @@ pub(super) fn graph_costs(times: &SwitchTimes) -> CostProfile {
 /// Batch lengths measured while loading. The builder interpolates between them.
 const COST_ROWS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 
-/// Time for the measurement, after which the remaining lengths are extrapolated: loading must stay short.
+/// Maximum seconds of the measurement; the remaining lengths are extrapolated, so that loading stays short.
 const COST_BUDGET_S: f64 = 1.0;
 
-/// Lengths measured in any case: a slope needs two.
+/// Minimum number of lengths measured: a slope needs two.
 const COST_LENGTHS_MIN: usize = 2;
 
-/// Batch lengths measured of a streamed model, whose passes take long and vary as its disk does: a slope between one row and two
-/// would be noise.
+/// Batch lengths measured for a streamed model. Its passes are long and vary with the disk, so a slope
+/// between one row and two rows would be noise.
 const COST_ROWS_STREAMED: [usize; 2] = [1, 32];
 
-/// Measures forward pass and projection at a short context: the least of three runs each, the first one warming up; one
-/// run each where a run takes longer than the time for all.
+/// Measures forward pass and projection at a short context: the minimum of three runs per length, the first
+/// as warm-up. One run per length if a run exceeds the time for all.
 pub(super) fn measure_costs(model: &Model, compute: Compute<'_>) -> Result<CostProfile, EngineError> {
     let longest = COST_ROWS[COST_ROWS.len() - 1];
     let mut kv = KvCache::new(model.config(), KvType::F16, longest)?;
@@ -73,7 +73,7 @@ pub(super) fn measure_costs(model: &Model, compute: Compute<'_>) -> Result<CostP
         Ok(start.elapsed().as_secs_f32() * 1e6)
     };
     if model.streamed().is_some() {
-        // The ring learns its order, and memory is touched for the first time.
+        // The first pass fixes the ring's order and touches the memory.
         run(1)?;
         let measured = COST_ROWS_STREAMED.map(|n_rows| run(n_rows).map(|us| (n_rows, us)));
         return Ok(CostProfile::from_measurements(&measured.into_iter().collect::<Result<Vec<_>, _>>()?));
@@ -94,10 +94,10 @@ pub(super) fn measure_costs(model: &Model, compute: Compute<'_>) -> Result<CostP
     Ok(CostProfile::from_measurements(&measured))
 }
 
-/// Numbers of rows whose projection is measured: waves are no longer unless a session asks for it.
+/// Rows of the measured projections: waves are no longer than this unless a session requests it.
 const PROJECTION_ROWS: [usize; 4] = [1, 2, 4, 8];
 
-/// Measures the projection of some rows: the least of a few runs each, the first one warming up.
+/// Measures the projection of a few row counts: the minimum of a few runs each, the first as warm-up.
 pub(super) fn measure_projection(model: &Model, compute: Compute<'_>) -> Result<CostProfile, EngineError> {
     let longest = PROJECTION_ROWS[PROJECTION_ROWS.len() - 1];
     let mut kv = KvCache::new(model.config(), KvType::F16, longest)?;

@@ -1,10 +1,12 @@
 //! The engine: one loaded model, shared by threads, and the conversations it holds.
 //!
-//! [`Engine`] → [`Session`] (one conversation, with its KV cache and draft sources) → [`Generation`] (one output, as an
-//! iterator of [`Event`]s). [`step`] is one decoding step: decide → draft → verify → walk → commit → observe.
+//! [`Engine`] → [`Session`] (one conversation, with its KV cache and draft sources) → [`Generation`] (one
+//! output, as an iterator of [`Event`]s). [`step`] is one decoding step: decide → draft → verify → walk →
+//! commit → observe.
 //!
-//! Files import downwards only: `options`, `error`, `event`, `output` and `stats` know no other file of the engine;
-//! `shared`, `policy` and `reader` build on them, then `session`, `step`, `generation`, and `handle` (the [`Engine`]).
+//! Files import downwards only: `options`, `error`, `event`, `output` and `stats` import no other file of the
+//! engine; `shared`, `policy` and `reader` build on them, then `session`, `step`, `generation`, and `handle`
+//! (the [`Engine`]).
 
 mod budget;
 mod cores;

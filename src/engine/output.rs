@@ -1,7 +1,8 @@
-//! From tokens to text: complete UTF-8, stop strings, and the end of the output.
+//! Converts tokens to text: complete UTF-8, stop strings, and the end of the output.
 //!
-//! A [`Scanner`] takes token after token, as plain decoding would. The walk scans with a copy, so that an end inside a draft
-//! falls on the same token and the same byte; the commit stage makes that copy the output's own.
+//! A [`Scanner`] processes one token at a time, as in plain decoding. The walk scans with a copy, so an end
+//! inside a draft falls on the same token and the same byte. The commit stage replaces the output's scanner
+//! by that copy.
 
 use crate::engine::event::FinishReason;
 use crate::token::TokenId;
@@ -14,7 +15,7 @@ pub(super) struct OutputLimits {
     pub(super) stop_tokens: Vec<TokenId>,
     pub(super) end_tokens: Vec<TokenId>,
     pub(super) max_tokens: usize,
-    /// Output tokens that the context has room for.
+    /// Maximum output tokens that fit into the context.
     pub(super) context_tokens: usize,
 }
 
@@ -30,7 +31,8 @@ impl OutputLimits {
     }
 }
 
-/// Where an output stands: bytes of an incomplete character, text that may become a stop string, and whether it has ended.
+/// State of an output: bytes of an incomplete character, text that may become a stop string, and the reason
+/// of its end.
 #[derive(Debug, Clone)]
 pub(super) struct Scanner {
     utf8: Utf8Stream,
@@ -46,7 +48,7 @@ impl Scanner {
         Self { utf8: Utf8Stream::new(), held: String::new(), n_tokens: 0, finish }
     }
 
-    /// Takes one token; returns the text that becomes final with it.
+    /// Processes one token; returns the text that becomes final with it.
     pub(super) fn push(&mut self, limits: &OutputLimits, tokenizer: &Tokenizer, token: TokenId) -> String {
         self.n_tokens += 1;
         let released = self.take(limits, tokenizer, token);
@@ -54,7 +56,7 @@ impl Scanner {
             self.finish = limits.reached(self.n_tokens);
         }
         match self.finish {
-            // Text held back for a stop string that did not come belongs to the output.
+            // Text held back for a stop string that did not complete belongs to the output.
             Some(FinishReason::Stop) | None => released,
             Some(_) => released + &self.drain(),
         }
@@ -84,7 +86,7 @@ impl Scanner {
         std::mem::replace(&mut self.held, held)
     }
 
-    /// Everything held back, an incomplete character as U+FFFD.
+    /// Returns all held-back text; an incomplete character becomes U+FFFD.
     fn drain(&mut self) -> String {
         let mut text = std::mem::take(&mut self.held);
         text.push_str(self.utf8.finish());
@@ -97,7 +99,8 @@ impl Scanner {
     }
 }
 
-/// The output of one generation: the committed tokens' scanner, and the text of the tokens that the app has taken.
+/// The output of one generation: the committed tokens' scanner, and the text of the tokens that the app has
+/// taken.
 #[derive(Debug)]
 pub(super) struct Output {
     pub(super) limits: OutputLimits,
@@ -110,19 +113,19 @@ impl Output {
         Self { scanner: Scanner::new(&limits), limits, text: String::new() }
     }
 
-    /// The app has taken a token with this text.
+    /// Records the text of a token that the app has taken.
     pub(super) fn take(&mut self, text: &str) {
         self.text.push_str(text);
     }
 
-    /// Only the tokens in `kept` remain; the text stays.
+    /// Rewinds to the tokens in `kept`; the text stays.
     pub(super) fn rewind(&mut self, tokenizer: &Tokenizer, kept: &[TokenId]) {
         let mut scanner = Scanner::new(&self.limits);
         kept.iter().for_each(|&token| drop(scanner.push(&self.limits, tokenizer, token)));
         self.scanner = scanner;
     }
 
-    /// Ends the output from outside; returns the text that was held back.
+    /// Cancels the output; returns the held-back text.
     pub(super) fn cancel(&mut self) -> String {
         self.scanner.finish = Some(FinishReason::Cancelled);
         let released = self.scanner.drain();
@@ -145,13 +148,13 @@ impl Output {
         self.scanner.n_tokens
     }
 
-    /// Tokens that may still come.
+    /// Maximum further tokens.
     pub(super) fn remaining(&self) -> usize {
         self.limits.max_tokens.min(self.limits.context_tokens).saturating_sub(self.n_tokens())
     }
 }
 
-/// The length of the longest end of `text` that a `stop` string starts with.
+/// Length of the longest suffix of `text` that is a prefix of `stop`.
 fn overlap(text: &str, stop: &str) -> usize {
     let longest = text.len().min(stop.len().saturating_sub(1));
     (1..=longest)

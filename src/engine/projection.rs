@@ -1,11 +1,12 @@
-//! Projection on demand: logits of the rows that the walk asks for, in waves.
+//! Projection on demand: the rows that the walk visits are projected onto the vocabulary in waves.
 //!
-//! The output matrix is the largest of a small model. A wave reads it once: for the node that the walk stands at, and for those
-//! below it that are worth taking along, the likeliest first. The next wave starts where the walk has left the rows of this one.
+//! The output matrix is the largest matrix of a small model. One wave reads it once: for the node that the
+//! walk has reached, and for the likeliest nodes below it that pay. If the walk leaves the rows of this wave,
+//! the next wave starts at the reached node.
 //!
-//! Lever takes as many rows along as cost no more than one. Here the costs are measured, and rows rise in price by steps
-//! rather than at one knee, so each is weighed: a row joins where what it adds to the wave is less than what projecting it
-//! later would cost, times the probability that the walk comes to it.
+//! Lever projects as many rows per wave as cost no more than one row. Here the costs are measured, and they
+//! rise in several steps rather than at one knee. A row therefore joins a wave if its added cost is less than
+//! the cost of projecting it later times the probability that the walk reaches it.
 
 use std::sync::atomic::AtomicBool;
 
@@ -18,10 +19,10 @@ use crate::model::transformer::ForwardError;
 /// The projected rows of a step.
 pub(super) struct Projection {
     wave_rows_max: usize,
-    /// What projecting costs by rows.
+    /// Cost of projection by rows.
     costs: CostProfile,
     vocab_size: usize,
-    /// Rows of the newest wave; the walk never comes back to an earlier one.
+    /// Rows of the newest wave; the walk never returns to an earlier wave.
     rows: Vec<u32>,
     /// Rows of all waves of the step.
     n_projected: usize,
@@ -38,33 +39,34 @@ impl Projection {
         Self { wave_rows_max, costs, vocab_size, rows, n_projected: 0, time_us: 0.0, logits }
     }
 
-    /// A step begins.
+    /// Starts a step.
     pub(super) fn clear(&mut self) {
         self.rows.clear();
         self.n_projected = 0;
         self.time_us = 0.0;
     }
 
-    /// Gives the memory of the logits back, between steps.
+    /// Frees the memory of the logits, between steps.
     pub(super) fn release(&mut self) {
         self.clear();
         self.logits = Vec::new();
     }
 
-    /// Rows of the step so far.
+    /// Rows projected in this step so far.
     pub(super) fn n_projected(&self) -> usize {
         self.n_projected
     }
 
-    /// Time of the step so far, in µs.
+    /// Time of projection in this step so far, in µs.
     pub(super) fn time_us(&self) -> f64 {
         self.time_us
     }
 
-    /// The logits of `node`, for the caller to change; it is in `verified`, outside which no row is projected.
+    /// Returns the logits of `node`; the caller may modify them. `node` must be in `verified`, because only
+    /// verified rows are projected.
     ///
     /// # Errors
-    /// A streamed output matrix could not be read, or `cancel` was set while it was: the call may be repeated.
+    /// A streamed output matrix could not be read, or `cancel` was set meanwhile: the call may be repeated.
     pub(super) fn logits(
         &mut self,
         shared: &Shared,
@@ -83,7 +85,7 @@ impl Projection {
                 let projected =
                     shared.model.logits_with_cancel(compute, workspace, rows, &mut self.logits, cancel);
                 if projected.is_err() {
-                    // What the buffer holds is nobody's.
+                    // The content of the buffer is undefined.
                     self.rows.clear();
                 }
                 projected?;
@@ -95,12 +97,12 @@ impl Projection {
         Ok(&mut self.logits[place * self.vocab_size..(place + 1) * self.vocab_size])
     }
 
-    /// The rows of the wave that begins at `node`.
+    /// Chooses the rows of the wave that begins at `node`.
     fn plan_wave(&mut self, tree: &DraftTree, verified: NodeSet, node: NodeIdx) {
         self.rows.clear();
         self.rows.push(node.0);
         let (reach, alone_us) = (tree.reach()[node.index()], self.costs.verify_us(1, 1));
-        // Parents stand before their children.
+        // Parents precede their children.
         for row in node.0 + 1..tree.len() as u32 {
             let n_rows = self.rows.len();
             if n_rows >= self.wave_rows_max {
@@ -122,7 +124,7 @@ mod tests {
     use super::*;
     use crate::token::TokenId;
 
-    /// A root with the path 1, 2, 3 and the leaf 4, of these reaches.
+    /// A root with the path 1, 2, 3 and the leaf 4, with the given reach probabilities.
     fn tree() -> DraftTree {
         let mut tree = DraftTree::new(TokenId(0));
         let first = tree.push(NodeIdx::ROOT, TokenId(1), 0.9, 0);

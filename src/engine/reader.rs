@@ -1,12 +1,14 @@
-//! What the target's rows say beyond the tokens that it chooses, in the few numbers that drafting learns from.
+//! Projects the target's rows for calibration and reuse.
 //!
-//! *Calibration* wants the likely successors of every context position. Prefill ends with the hidden states of a chunk's rows; they are projected a few at a time, and what remains of each is a
-//! [list](SuccessorLists) of 40 bytes. With [`Calibration::InContext`] a row is projected onto a [`Shortlist`]: the tokens of
-//! the context, the most frequent ones of earlier outputs, and the first ones of the vocabulary. A successor outside it would have no continuation in the tree. The rows
-//! that the walk visits have their logits already.
+//! *Calibration* needs the likely successors of every context position. Prefill ends with the hidden states
+//! of a chunk's rows. They are projected a few rows at a time, and each row is reduced to a
+//! [list](SuccessorLists) of 40 bytes. With [`Calibration::InContext`] a row is projected onto a
+//! [`Shortlist`]: the tokens of the context, the most frequent tokens of earlier outputs, and the first
+//! tokens of the vocabulary. A successor outside the shortlist would have no continuation in the draft tree.
+//! Rows that the walk visits are already projected.
 //!
-//! *Reuse* wants to know how likely the target finds the rejected tokens of a draft. Their rows' hidden states are there; they
-//! are projected onto the shortlist too.
+//! *Reuse* needs the probability that the target gives to the rejected tokens of a draft. The hidden states
+//! of their rows are still in memory and are projected onto the shortlist too.
 
 use std::sync::atomic::AtomicBool;
 
@@ -18,44 +20,46 @@ use crate::model::transformer::ForwardError;
 use crate::model::{Model, ModelConfig, Shortlist, Workspace};
 use crate::token::TokenId;
 
-/// Tokens that are on a shortlist in any case: those with the lowest numbers. A byte-level vocabulary begins with the bytes and
-/// goes on with its merges, the most frequent first.
+/// Number of lowest token ids that every shortlist contains. A byte-level vocabulary lists the bytes first,
+/// then its merges from the most frequent on.
 const FREQUENT_TOKENS: usize = 512;
 
-/// Tokens that a source may add to a shortlist: what the outputs of a task have in common are some hundred.
+/// Maximum tokens that a source may add to a shortlist: outputs of one task share several hundred tokens.
 const FREQUENT_OUTPUT_TOKENS_MAX: usize = 512;
 
-/// Tokens of a shortlist at most, the frequent ones included: 4 MB at the shape of a 1.5 B model in Q4_0, and more different
-/// tokens than a context of 8 k has in the texts that were looked at.
+/// Maximum tokens of a shortlist, including the frequent tokens: 4 MB at the shape of a 1.5 B model in Q4_0.
+/// The examined texts contain fewer distinct tokens in a context of 8 k.
 const SHORTLIST_TOKENS_MAX: usize = 4096;
 
-/// Logits held at a time, in numbers: 1 MiB stays in a core's cache. A row of a whole vocabulary may take more.
+/// Maximum number of logits held at a time: 1 MiB stays in a core's cache. One row of a whole vocabulary may
+/// exceed it.
 const LOGITS_MAX: usize = 1 << 18;
 
-/// Rows that are listed at a time at least, whatever the vocabulary: each call reads the output matrix.
+/// Minimum rows listed per call, whatever the vocabulary: each call reads the output matrix.
 const LIST_ROWS_MIN: usize = 4;
 
-/// Rows of rejected tokens that are projected in a step at most, the likeliest first: as many as cost little more than one.
+/// Maximum rows of rejected tokens projected per step, the likeliest first: this many rows cost little more
+/// than one.
 const JUDGED_ROWS_MAX: usize = 8;
 
-/// Projects rows and keeps what drafting learns from them.
+/// Projects rows and keeps the results that draft sources learn from.
 pub(super) struct Reader {
     calibration: Calibration,
     reuse: bool,
-    /// Not there with [`Calibration::Full`] alone.
+    /// `None` only with [`Calibration::Full`].
     shortlist: Option<Shortlist>,
-    /// Rows of the slice at hand.
+    /// Rows of the current chunk of work.
     rows: Vec<u32>,
     /// `[rows, tokens]`
     logits: Vec<f32>,
     /// Lists of the newest prefill chunk, or of the nodes that the walk has visited.
     lists: SuccessorLists,
-    /// Of the newest tree's nodes; empty where no segment was rejected. `[tree.len()]`
+    /// Target probabilities of the newest tree's nodes; empty if no segment was rejected. `[tree.len()]`
     confidence: Vec<f32>,
 }
 
 impl Reader {
-    /// Bytes that it takes, about: a shortlist of 8-bit rows with the place of each token, and the logits.
+    /// Approximate bytes of a reader: a shortlist of 8-bit rows with the place of each token, and the logits.
     pub(super) fn bytes(config: &ModelConfig) -> u64 {
         let row_bytes = BlockType::Q8_0.row_bytes(config.hidden_dim as u64).unwrap_or(0);
         let logits = LOGITS_MAX.max(LIST_ROWS_MIN * config.vocab_size);
@@ -63,10 +67,10 @@ impl Reader {
         row_bytes.saturating_mul(SHORTLIST_TOKENS_MAX as u64) + ((logits + places) * size_of::<f32>()) as u64
     }
 
-    /// `None` where there is nothing to read.
+    /// Returns `None` if neither calibration nor reuse needs a reader.
     ///
     /// # Errors
-    /// There is no memory for a shortlist.
+    /// The memory for a shortlist cannot be allocated.
     pub(super) fn new(
         calibration: Calibration,
         reuse: bool,
@@ -92,31 +96,32 @@ impl Reader {
         }))
     }
 
-    /// Whether the rows of a prefill are read, so that their hidden states are wanted.
+    /// Whether the rows of a prefill are read, so that prefill must compute their hidden states.
     pub(super) fn reads_prefill(&self) -> bool {
         matches!(self.calibration, Calibration::InContext | Calibration::Full)
     }
 
-    /// Puts the tokens of the text on the shortlist, the newest first where there is no room for all.
+    /// Adds the tokens of the text to the shortlist; if space is short, the newest first.
     pub(super) fn extend(&mut self, model: &Model, tokens: &[TokenId]) {
         if let Some(shortlist) = &mut self.shortlist {
             model.extend_shortlist(shortlist, tokens.iter().rev().copied());
         }
     }
 
-    /// Puts the tokens that outputs had most often on the shortlist: answers have phrases of their own, which no context has.
+    /// Adds the most frequent tokens of earlier outputs to the shortlist, because answers use phrases that no
+    /// context contains.
     pub(super) fn extend_frequent(&mut self, model: &Model, sources: &mut [Box<dyn DraftSource>]) {
         let Some(shortlist) = &mut self.shortlist else { return };
         let vocab_size = model.config().vocab_size;
         for source in sources {
             let tokens = source.frequent_tokens(FREQUENT_OUTPUT_TOKENS_MAX).into_iter();
-            // What a source says is nobody's promise.
+            // A source may return tokens outside the vocabulary.
             let known = tokens.filter(|token| token.index() < vocab_size);
             model.extend_shortlist(shortlist, known.take(FREQUENT_OUTPUT_TOKENS_MAX));
         }
     }
 
-    /// The tokens that successors are listed of; `None`: the whole vocabulary.
+    /// The candidate successor tokens; `None`: the whole vocabulary.
     fn listed(&self) -> Option<&Shortlist> {
         self.shortlist.as_ref().filter(|_| self.calibration == Calibration::InContext)
     }
@@ -154,12 +159,12 @@ impl Reader {
         Ok(&self.lists)
     }
 
-    /// A walk begins.
+    /// Starts a walk.
     pub(super) fn start_walk(&mut self) {
         self.lists.clear();
     }
 
-    /// Lists the successors of the next visited node, whose logits `[vocab_size]` are at hand.
+    /// Lists the successors of the next visited node from its logits `[vocab_size]`.
     pub(super) fn list_visited(&mut self, shared: &Shared, logits: &[f32]) {
         match (self.calibration, &self.shortlist) {
             (Calibration::InContext, Some(shortlist)) => {
@@ -172,16 +177,17 @@ impl Reader {
         }
     }
 
-    /// The lists of the nodes that the walk has visited, in order.
+    /// The lists of the visited nodes, in order of the walk.
     pub(super) fn visited(&self) -> &SuccessorLists {
         &self.lists
     }
 
-    /// Computes the probability that the target gives each rejected token of `tree` after its parent, as a share of the shortlist; not
-    /// a number for the others, and for tokens whose parent is not among the rows that are worth projecting. Empty where
-    /// nothing longer than a token was rejected.
+    /// Computes the target's probability of each rejected token of `tree` given its parent, normalised over
+    /// the shortlist. Other tokens, and tokens whose parent's row is not projected, get NaN. The result is
+    /// empty if every rejected segment is a single token.
     ///
-    /// The rows of the batch must be those of the tree, of which `verified` went through all layers and `path` was visited.
+    /// The last batch must hold the rows of `tree`. `verified` are the nodes that passed all layers, and
+    /// `path` are the visited nodes.
     pub(super) fn judge(
         &mut self,
         shared: &Shared,
@@ -200,7 +206,7 @@ impl Reader {
                 self.rows.push(parent);
             }
         }
-        // A single token is no segment.
+        // A single token is not a segment.
         let has_segment = self.rows.iter().any(|&parent| !visited(parent));
         let Some(shortlist) = self.shortlist.as_mut().filter(|_| self.reuse && has_segment) else { return };
         shared.model.extend_shortlist(shortlist, tree.tokens()[1..].iter().copied());
@@ -217,7 +223,7 @@ impl Reader {
         }
     }
 
-    /// What [`judge`](Self::judge) has found last.
+    /// The result of the last [`judge`](Self::judge).
     pub(super) fn confidence(&self) -> &[f32] {
         &self.confidence
     }
@@ -230,18 +236,19 @@ impl Reader {
     }
 }
 
-/// Successors less likely than this are not kept: by the bounds of the builder they would never be drafted.
+/// Minimum log-probability of a kept successor: by the bounds of the builder, less likely successors are
+/// never drafted.
 const LOG_PROBABILITY_MIN: f32 = -7.0;
 
-/// Lists the likeliest of `tokens` (`None`: of the whole vocabulary), by their logits. A probability is a share among these
-/// tokens.
+/// Lists the likeliest of `tokens` (`None`: of the whole vocabulary) by their logits. Probabilities are
+/// normalised over these tokens.
 fn push_likeliest(
     k: kernels::Kernels,
     logits: &[f32],
     tokens: Option<&[TokenId]>,
     lists: &mut SuccessorLists,
 ) {
-    // Best first; ties go to the lower index, since a later one must be larger to pass.
+    // Best first. Ties keep the lower index, because a later token must have a larger logit.
     let mut best = [(f32::NEG_INFINITY, 0usize); SUCCESSORS_MAX];
     for (i, &logit) in logits.iter().enumerate() {
         if logit > best[SUCCESSORS_MAX - 1].0 {
@@ -255,7 +262,7 @@ fn push_likeliest(
     let mut n = 0;
     for (logit, i) in best {
         let log_probability = logit - total;
-        // Not a number where a logit is none: then nothing is listed.
+        // NaN if a logit is NaN: then nothing is listed.
         if log_probability >= LOG_PROBABILITY_MIN {
             successors[n] = Successor { token: tokens.map_or(TokenId(i as u32), |t| t[i]), log_probability };
             n += 1;

@@ -13,7 +13,7 @@ use crate::token::TokenId;
 use crate::tokenizer::{ReasoningSplitter, Tokenizer};
 use crate::verify::{LogitsProcessor, Sampler, Walk};
 
-/// A generation, without the session that it runs on.
+/// A generation without its session.
 pub(super) struct Run {
     pub(super) cancel: CancelToken,
     pub(super) sampler: Sampler,
@@ -24,7 +24,7 @@ pub(super) struct Run {
     /// Splits the text of the taken tokens.
     pub(super) reasoning: ReasoningSplitter,
     pub(super) projection: Projection,
-    /// The learnt values that the generation started from.
+    /// The learned state at the start of the generation.
     pub(super) learned: Learned,
     pub(super) stats: Stats,
     pub(super) rejections: RejectionCounter,
@@ -33,7 +33,7 @@ pub(super) struct Run {
     /// Tokens of the newest step that the app has taken.
     pub(super) n_taken: usize,
     pub(super) prompt_len: usize,
-    /// Flash traffic when the generation began, and when its prompt was prefilled.
+    /// Flash traffic at the start of the generation, and at the end of its prefill.
     pub(super) flows: [Flow; 2],
     /// Buffers of the walk.
     pub(super) scratch: WalkScratch,
@@ -42,14 +42,14 @@ pub(super) struct Run {
 /// A committed token on its way to the app.
 pub(super) struct CommittedToken {
     pub(super) event: TokenEvent,
-    /// The source that had drafted it, as an index into [`Stats::sources`].
+    /// The source that drafted the token, as an index into [`Stats::sources`].
     pub(super) source: Option<usize>,
 }
 
 /// Buffers of the walk, kept between steps.
 #[derive(Default)]
 pub(super) struct WalkScratch {
-    /// The committed text, and the path behind it.
+    /// The committed text, followed by the path.
     pub(super) text: Vec<TokenId>,
     pub(super) walk: Walk,
     /// The text that becomes final with each token of the path.
@@ -57,7 +57,7 @@ pub(super) struct WalkScratch {
 }
 
 impl Run {
-    /// The app takes the next token, if one is committed: counts it, and tells reasoning from answer.
+    /// Takes the next committed token, if any: counts it and classifies its text as reasoning or answer.
     pub(super) fn take_token(&mut self, tokenizer: &Tokenizer) -> Option<TokenEvent> {
         let CommittedToken { mut event, source } = self.events.pop_front()?;
         if tokenizer.is_special(event.id) {
@@ -77,7 +77,7 @@ impl Run {
         Some(event)
     }
 
-    /// The newest step ends: no more of its tokens will be taken.
+    /// Counts the newest step; no more of its tokens will be taken.
     pub(super) fn count_step(&mut self) {
         let n_taken = std::mem::take(&mut self.n_taken);
         self.stats.count_step(n_taken);

@@ -21,20 +21,20 @@ pub(crate) struct Shared {
     pub(super) generation_defaults: GenerationDefaults,
     pub(crate) kernels: Kernels,
     pub(crate) pool: Arc<Pool>,
-    /// What sessions that are started from now on draft with, besides their texts.
+    /// The draft model of sessions started from now on.
     pub(super) draft_model: Mutex<Option<Arc<DraftModel>>>,
-    /// What sessions that are started from now on prune with.
+    /// The predictor of sessions started from now on.
     pub(super) predictor: Mutex<Option<Arc<Predictor>>>,
-    /// Generations start from a copy and merge what they have learnt.
+    /// Generations start from a copy and merge their learned values at their end.
     pub(super) learned: Mutex<Learned>,
     /// What projecting rows onto the vocabulary costs.
     pub(super) projection_costs: Mutex<CostProfile>,
     /// Where there is one, each generation with its type of KV cache starts from what it says of its context.
     pub(crate) profile: Option<MachineProfile>,
-    /// Why the profile that was given is not used.
+    /// Why the given profile is ignored.
     pub(crate) profile_mismatch: Option<ProfileMismatch>,
     pub(crate) history: Arc<HistoryStore>,
-    /// What the app has reported of the device.
+    /// The device state that the app reported.
     pub(crate) device: Device,
 }
 
@@ -59,13 +59,13 @@ impl Shared {
         self.predictor.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What has flowed from flash so far: nothing where the model is not streamed.
+    /// Flash traffic so far; zero if the model is not streamed.
     pub(crate) fn flow(&self) -> Flow {
         self.model.streamed().map(Streamed::flow).unwrap_or_default()
     }
 
     pub(crate) fn learned(&self) -> MutexGuard<'_, Learned> {
-        // Each change leaves a whole value, so a panic elsewhere cannot have left half of one.
+        // Every change replaces the whole value, so a panic elsewhere cannot leave a partial one.
         self.learned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -1,4 +1,4 @@
-//! What a generation did: counts, times, and why it did not draft.
+//! Statistics of a generation: counts, times, and the reasons for plain steps.
 
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ pub struct Stats {
     pub prompt_tokens: usize,
     /// Prompt tokens that were in the KV cache already.
     pub cached_tokens: usize,
-    /// Prompt tokens that were run through the model before the first step: all but the cached ones and the newest.
+    /// Prompt tokens that were run through the model before the first step: all but the cached ones and the
+    /// newest.
     pub prefilled_tokens: usize,
     /// Output tokens, end token included.
     pub tokens: usize,
@@ -29,26 +30,26 @@ pub struct Stats {
     pub sources: Vec<SourceStats>,
     /// Rows of the verification batches.
     pub rows: RowStats,
-    /// How the drafts that the target left lined up with what it said instead.
+    /// How rejected drafts align with the tokens that the target chose instead.
     pub rejections: Rejections,
-    /// What went on half-way through the target, where drafts are pruned.
+    /// Counts and times of pruning, if drafts are pruned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pruning: Option<PruningStats>,
     /// Steps that drafted nothing, with the reason.
     pub drafting_off: DraftingOffStats,
-    /// What else the policy has done.
+    /// Other decisions of the policy.
     pub policy: PolicyStats,
-    /// Present in every generation whose acceptance is lossy ([`Acceptance`](crate::engine::Acceptance)), and in no other.
+    /// Present if and only if acceptance is lossy ([`Acceptance`](crate::engine::Acceptance)).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lossy: Option<LossyStats>,
-    /// Where the time went, in microseconds.
+    /// Time per stage, in microseconds.
     pub time_us: StageTimes,
-    /// What came from flash, where the model is streamed.
+    /// Flash traffic, if the model is streamed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub streaming: Option<StreamingStats>,
 }
 
-/// What a generation read from flash.
+/// Flash traffic of a generation.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct StreamingStats {
@@ -56,20 +57,21 @@ pub struct StreamingStats {
     pub read_mode: ReadMode,
     /// The memory for weights.
     pub memory: StreamMemory,
-    /// While the prompt was prefilled.
+    /// Traffic during prefill.
     pub prefill: Flow,
-    /// From then on.
+    /// Traffic during decoding.
     pub decode: Flow,
-    /// Bytes read for an output token.
+    /// Flash bytes read per output token.
     pub bytes_per_token: f64,
-    /// Bytes per second while something was read, decoding.
+    /// Bytes per second while a read was in progress, during decoding.
     pub bandwidth: f64,
-    /// The share of the reading that computation went on beside, decoding; 0 to 1.
+    /// Share of the read time that overlapped computation during decoding, 0 to 1.
     pub overlap: f64,
 }
 
 impl StreamingStats {
-    /// Of a generation that began at `start`, ended its prefill at `prefilled`, and has now given `n_tokens`.
+    /// Traffic of a generation that began at `start`, ended its prefill at `prefilled` and has output
+    /// `n_tokens` so far.
     pub(crate) fn new(streamed: &Streamed, start: Flow, prefilled: Flow, n_tokens: usize) -> Self {
         let decode = streamed.flow().since(&prefilled);
         Self {
@@ -84,7 +86,7 @@ impl StreamingStats {
     }
 }
 
-/// What one source drafted.
+/// Statistics of one draft source.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct SourceStats {
@@ -92,17 +94,17 @@ pub struct SourceStats {
     pub name: SourceName,
     /// The class of its claims.
     pub evidence: EvidenceClass,
-    /// Draft tokens that went into verification batches.
+    /// Draft tokens in verification batches.
     pub drafted: usize,
-    /// Draft tokens that the target agreed with.
+    /// Draft tokens that the target accepted.
     pub accepted: usize,
-    /// What it computed for that, where it computes.
+    /// The source's own computation, if it runs a model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub computed: Option<Computed>,
 }
 
-/// Rows of the verification batches: `valid + wasted + padded` in all. (CoordGen and sd.npu call what is padded
-/// underutilised.)
+/// Rows of the verification batches: `valid + wasted + padded` in total. (CoordGen and sd.npu call padded
+/// rows underutilised.)
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct RowStats {
@@ -132,27 +134,27 @@ impl std::ops::AddAssign for RowStats {
     }
 }
 
-/// How drafts were pruned. (How many tokens would have been accepted of what was left behind, nobody knows: `refrain bench ablate`
-/// compares.)
+/// Statistics of pruning. The accepted tokens lost by pruning cannot be counted in one run;
+/// `refrain bench ablate` compares runs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 #[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct PruningStats {
-    /// Steps whose batch was cut down.
+    /// Steps whose batch was pruned.
     pub pruned_steps: usize,
-    /// Steps in which everything went on: too little would have been saved.
+    /// Steps whose batch was not pruned, because too few rows would have been dropped.
     pub whole_steps: usize,
-    /// Rows of these steps' batches, padding included.
+    /// Rows of these batches before pruning, including padding.
     pub rows_before: usize,
-    /// Of them, rows that went through the layers behind the predictor's.
+    /// Rows that passed the layers above the predictor's.
     pub rows_kept: usize,
-    /// Steps that ended at a draft token which was right and had been left behind.
+    /// Steps whose walk ended at a draft token that the target chose but pruning dropped.
     pub cut_short: usize,
-    /// Time of the predictor, in µs: a part of the forward passes'.
+    /// Time of the predictor, in µs: a part of the forward pass.
     pub time_us: f64,
 }
 
 impl PruningStats {
-    /// The share of the rows that went on, 0 to 1; 1 where there were none.
+    /// Share of the rows that were kept, 0 to 1; 1 if there were no rows.
     pub fn kept_share(&self) -> f64 {
         if self.rows_before == 0 { 1.0 } else { self.rows_kept as f64 / self.rows_before as f64 }
     }
@@ -185,17 +187,17 @@ impl std::ops::AddAssign for PruningStats {
 pub struct DraftingOffStats {
     /// Drafting is off by option.
     pub disabled: usize,
-    /// The output could not have become longer than one token.
+    /// The output could have at most one more token.
     pub output_end: usize,
-    /// No source had a continuation.
+    /// No source proposed a continuation.
     pub no_candidate: usize,
-    /// Drafts would have cost more than they promised.
+    /// Every draft cost more than its expected gain.
     pub not_worth: usize,
-    /// The generation may give too few tokens ([`SkipRules`](crate::engine::SkipRules)).
+    /// The generation can output too few tokens ([`SkipRules`](crate::engine::SkipRules)).
     pub short_output: usize,
-    /// The temperature is too high (the same).
+    /// The temperature is too high ([`SkipRules`](crate::engine::SkipRules)).
     pub high_temperature: usize,
-    /// The system has too little memory (the same).
+    /// The system has too little available memory ([`SkipRules`](crate::engine::SkipRules)).
     pub low_memory: usize,
     /// Acceptance was below the floor ([`AcceptanceFloor`](crate::engine::AcceptanceFloor)).
     pub below_floor: usize,
@@ -205,28 +207,29 @@ pub struct DraftingOffStats {
     pub heat: usize,
 }
 
-/// What the policy has done besides turning drafting off.
+/// Decisions of the policy besides turning drafting off.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct PolicyStats {
-    /// Steps that could have drafted more rows but for heat.
+    /// Steps whose number of draft rows was limited by heat.
     pub heat_limited: usize,
-    /// Steps that could have drafted more rows but for memory pressure.
+    /// Steps whose number of draft rows was limited by memory pressure.
     pub memory_limited: usize,
-    /// Reports of memory pressure that were answered, each at the beginning of a step; what a prefill answers is not counted.
+    /// Memory pressure reports handled at the beginning of a step; reports handled by a prefill are not
+    /// counted.
     pub memory_reports: usize,
-    /// How often acceptance fell below the floor.
+    /// Number of times that acceptance fell below the floor.
     pub floor_falls: usize,
-    /// With a fixed or controlled number of rows, steps by how many they might draft: entry `i` counts those of `i`, the root
-    /// not counted.
+    /// With a fixed or controlled number of rows: steps by their allowed draft rows. Entry `i` counts the
+    /// steps with at most `i` rows, the root not counted.
     pub rows_allowed: Vec<usize>,
 }
 
-/// What lossy acceptance has done.
+/// Statistics of lossy acceptance.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 #[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct LossyStats {
-    /// The probability that a nucleus has.
+    /// The probability mass of a nucleus.
     pub top_p: f32,
     /// Tokens of the output that the target did not choose.
     pub replaced: usize,
@@ -238,10 +241,10 @@ pub struct LossyStats {
 pub struct StageTimes {
     /// The prompt's forward passes.
     pub prefill: f64,
-    /// The prompt's positions are projected and their likeliest successors kept. The last layer of the rows, which a prefill
-    /// without calibration leaves out, counts as prefill.
+    /// Projecting the prompt's rows and listing their likeliest successors. The last layer of these rows,
+    /// which prefill skips without calibration, counts as prefill.
     pub calibrate: f64,
-    /// Sources learn the prompt.
+    /// Passing the prompt to the sources.
     pub prime: f64,
     /// Building draft trees.
     pub draft: f64,
@@ -249,9 +252,9 @@ pub struct StageTimes {
     pub forward: f64,
     /// Projection, sampling, and the walk.
     pub walk: f64,
-    /// Closing up the KV cache.
+    /// Compacting the KV cache.
     pub commit: f64,
-    /// Sources, reliability and costs learn from the step.
+    /// Updating sources, reliability and costs.
     pub observe: f64,
 }
 
@@ -273,12 +276,12 @@ impl Stats {
         per_second(self.tokens, self.time_us.decode())
     }
 
-    /// Prompt tokens per second of prefill; 0 where there was nothing to prefill.
+    /// Prompt tokens per second of prefill; 0 if nothing was prefilled.
     pub fn prefill_tokens_per_s(&self) -> f64 {
         per_second(self.prefilled_tokens, self.time_us.prefill)
     }
 
-    /// A step ends of which the app has taken `n_tokens` tokens.
+    /// Counts a finished step; the app has taken `n_tokens` of its tokens.
     pub(super) fn count_step(&mut self, n_tokens: usize) {
         self.steps += 1;
         if self.acceptance_lengths.len() <= n_tokens {
@@ -292,7 +295,7 @@ fn per_second(count: usize, us: f64) -> f64 {
     if us > 0.0 { count as f64 * 1e6 / us } else { 0.0 }
 }
 
-/// Splits a step's time into stages.
+/// Measures the stages of a step.
 pub(crate) struct Stopwatch(std::time::Instant);
 
 impl Stopwatch {

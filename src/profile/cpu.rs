@@ -1,16 +1,16 @@
-//! The CPU's name: what a measurement of time belongs to.
+//! The CPU's name, as part of the key of time measurements.
 
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
 
-/// What is read of `/proc/cpuinfo` at most; a processor takes about 1.5 kB.
+/// Maximum bytes read of `/proc/cpuinfo`; one processor takes about 1.5 kB.
 const CPUINFO_BYTES_MAX: u64 = 1 << 20;
 
-/// Characters of a name at most.
+/// Maximum characters of a name.
 const NAME_CHARS_MAX: usize = 200;
 
-/// The model's name; where the system does not say it, the architecture and the system.
+/// The CPU's model name; if the system does not report it, the architecture and the system.
 pub(crate) fn cpu_name() -> String {
     let name = brand().or_else(|| {
         let mut text = String::new();
@@ -20,12 +20,12 @@ pub(crate) fn cpu_name() -> String {
     name.unwrap_or_else(|| format!("{} on {}", std::env::consts::ARCH, std::env::consts::OS))
 }
 
-/// What an x86 processor says of itself, whatever the system.
+/// The name from the x86 `cpuid` instruction, on any system.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 fn brand() -> Option<String> {
     use std::arch::x86_64::__cpuid;
 
-    /// Says which is the last of the extended leaves; the three after it hold the name, 16 bytes each.
+    /// Returns the number of the last extended leaf. Leaves 2 to 4 after it contain the name, 16 bytes each.
     const EXTENDED: u32 = 0x8000_0000;
     let last = __cpuid(EXTENDED).eax;
     if last < EXTENDED + 4 {
@@ -42,7 +42,7 @@ fn brand() -> Option<String> {
     None
 }
 
-/// The names in Linux's table of processors. On ARM each has the numbers of its maker and of its kind.
+/// The names in Linux's `/proc/cpuinfo`. On ARM a name consists of the implementer and part numbers.
 fn name_in_cpuinfo(text: &str) -> Option<String> {
     let values = |key: &str| {
         let lines = text.lines().filter_map(|line| line.split_once(':'));
@@ -56,7 +56,7 @@ fn name_in_cpuinfo(text: &str) -> Option<String> {
     joined(all.iter().map(String::as_str), ", ")
 }
 
-/// `None` where there is no part.
+/// `None` if there are no parts.
 fn joined<'a>(parts: impl Iterator<Item = &'a str>, separator: &str) -> Option<String> {
     let name = parts.collect::<Vec<_>>().join(separator);
     (!name.is_empty()).then(|| name.chars().take(NAME_CHARS_MAX).collect())

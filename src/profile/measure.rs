@@ -1,4 +1,4 @@
-//! Measuring a profile: which passes are run, and how their time is taken.
+//! Measures a profile: chooses the passes and times them.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;
@@ -13,18 +13,19 @@ use crate::model::{
 };
 use crate::token::TokenId;
 
-/// What to measure.
+/// The passes to measure.
 #[derive(Debug, Clone)]
 pub struct ProfileOptions {
-    /// Contexts besides 0; longer ones than the model was trained for become the longest that leaves room for a batch.
+    /// Contexts besides 0. Longer contexts than the trained one become the longest context with room for a
+    /// batch.
     pub contexts: Vec<usize>,
-    /// Numbers of rows; those outside 1..=[`VERIFY_ROWS_MAX`] are left out.
+    /// Numbers of rows; values outside 1..=[`VERIFY_ROWS_MAX`] are ignored.
     pub rows: Vec<usize>,
-    /// Lengths of prefill chunks; longer ones than the model was trained for become that long.
+    /// Lengths of prefill chunks; longer lengths than the trained context become that length.
     pub prefill: Vec<usize>,
     /// Element type of the KV cache.
     pub kv_type: KvType,
-    /// Time for each entry; at least two runs are made.
+    /// Time per entry; at least two runs are made.
     pub entry_time: Duration,
 }
 
@@ -78,19 +79,19 @@ impl MachineProfile {
     }
 }
 
-/// What is measured of a model, from what was asked for.
+/// The passes to measure for a model, from the options.
 #[derive(Debug)]
 struct Plan {
     contexts: Vec<usize>,
     rows: Vec<usize>,
     prefill: Vec<usize>,
-    /// Of the KV cache: enough for each pass.
+    /// Slots of the KV cache: enough for each pass.
     n_slots: usize,
 }
 
 impl Plan {
     fn new(options: &ProfileOptions, trained_len: usize) -> Result<Self, ProfileError> {
-        // The longest batch behind the longest context is inside of what the model was trained for.
+        // The longest batch after the longest context is within the trained context length.
         let context_max = trained_len.saturating_sub(VERIFY_ROWS_MAX);
         let contexts = ascending(options.contexts.iter().map(|&context| context.min(context_max)).chain([0]));
         let rows =
@@ -105,13 +106,13 @@ impl Plan {
     }
 }
 
-/// Ascending, once each.
+/// Sorts in ascending order and removes duplicates.
 fn ascending(values: impl Iterator<Item = usize>) -> Vec<usize> {
     values.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// Runs passes over a cache whose every slot has been written: what they cost does not depend on the values, but reading
-/// memory that nobody has written costs nothing.
+/// Runs passes over a cache with every slot written. The cost of a pass does not depend on the values, but
+/// reading memory that was never written costs nothing.
 struct Probe<'a> {
     model: &'a Model,
     compute: Compute<'a>,
@@ -165,7 +166,7 @@ impl<'a> Probe<'a> {
     }
 }
 
-/// The least of the runs that fit `time`, of two at least: the first one warms up.
+/// The minimum time of the runs within `time`, and of at least two runs: the first run is the warm-up.
 fn least_us(time: Duration, mut run: impl FnMut() -> Result<(), ForwardError>) -> Result<f32, ForwardError> {
     let start = Instant::now();
     let mut least = f32::INFINITY;
@@ -192,7 +193,7 @@ mod tests {
         assert_eq!(plan(4096).contexts, [0, 1024, 4096 - VERIFY_ROWS_MAX]);
         assert_eq!(plan(100_000).contexts, [0, 1024, 4096]);
         assert_eq!((plan(300).contexts, plan(300).prefill), (vec![0, 236], vec![64, 128, 256, 300]));
-        // Fewer tokens than the longest batch: every row is measured all the same.
+        // The trained context is shorter than the longest batch: every number of rows is measured anyway.
         let Plan { contexts, rows, prefill, n_slots } = plan(32);
         assert_eq!((contexts, rows.last(), prefill, n_slots), (vec![0], Some(&64), vec![32], 64));
         let options = ProfileOptions { contexts: Vec::new(), ..ProfileOptions::default() };
@@ -217,7 +218,7 @@ mod tests {
         let compute = Compute { kernels: Kernels::detect(), pool: &pool };
         let options = ProfileOptions { entry_time: Duration::ZERO, ..ProfileOptions::default() };
         let mut probe = Probe::new(&model, compute, &options, n_slots).unwrap();
-        // What one row gives behind a context tells a slot of zeros from a written one.
+        // The logits of one row after a context distinguish a slot of zeros from a written one.
         let logits = |probe: &mut Probe, context: usize| {
             probe.pass(context, 1, PassEnd::Hidden).unwrap();
             model.logits(compute, &mut probe.workspace, &[0], &mut probe.logits).unwrap();

@@ -1,7 +1,8 @@
-//! What steps cost on this machine, by rows and context: measured once, stored beside the model.
+//! The costs of steps on this machine, by rows and context: measured once, stored beside the model.
 //!
-//! An engine measures a short [`CostProfile`] whenever it is loaded. A [`MachineProfile`] takes longer, knows that rows cost
-//! more behind a long context, and saves that second of loading.
+//! An engine measures a short [`CostProfile`] whenever it is loaded. A [`MachineProfile`] takes longer to
+//! measure, includes the higher cost of rows after a long context, and saves the second of measurement at
+//! every load.
 
 mod cpu;
 mod measure;
@@ -24,7 +25,7 @@ pub(crate) use cpu::cpu_name;
 pub use measure::ProfileOptions;
 
 pub(crate) mod kv_type_name {
-    //! `KvType` by its name: `kernels` does not know serde.
+    //! `KvType` as its name, because `kernels` does not depend on serde.
     use super::KvType;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
@@ -39,19 +40,20 @@ pub(crate) mod kv_type_name {
     }
 }
 
-/// The format that this version writes and reads.
+/// The format version of this program.
 const VERSION: u32 = 2;
 
-/// The largest file that is read as a profile.
+/// Maximum size of a profile file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Entries of each list at most.
+/// Maximum entries of each list.
 const ENTRIES_MAX: usize = 4096;
 
-/// The longest time of a pass, in µs: an hour, so that sums of times stay numbers.
+/// Maximum time of a pass, in µs: an hour, so that sums of times stay finite.
 const US_MAX: f32 = 3.6e9;
 
-/// What decides the cost of a pass, besides its rows and its context. Weights of the same shape and size cost the same.
+/// The key of a profile: everything that affects the cost of a pass, besides its rows and its context.
+/// Weights of the same shape and size cost the same.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProfileKey {
@@ -61,7 +63,7 @@ pub struct ProfileKey {
     pub isa: String,
     /// Threads of the forward pass.
     pub n_threads: usize,
-    /// Layers, and the widths of each.
+    /// Number of layers.
     pub n_layers: usize,
     /// Width of the residual stream.
     pub hidden_dim: usize,
@@ -77,24 +79,26 @@ pub struct ProfileKey {
     pub vocab_size: usize,
     /// Bytes of the packed weights.
     pub weights_bytes: usize,
-    /// Element type of the KV cache. Sessions have their own: it is compared when one of them generates.
+    /// Element type of the KV cache. Each session chooses its own type, so it is compared when a generation
+    /// starts.
     #[serde(with = "kv_type_name")]
     pub kv_type: KvType,
 }
 
-/// Why a stored profile is left aside: it does not tell what steps cost here.
+/// The first difference between the key of a stored profile and this machine, model or session: the profile
+/// is ignored.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("it was measured with {field} {measured}, here it is {here}")]
 pub struct ProfileMismatch {
-    /// What differs.
+    /// Name of the differing field.
     pub field: &'static str,
-    /// What it was measured with.
+    /// Its value in the profile.
     pub measured: String,
-    /// What it is here.
+    /// Its value here.
     pub here: String,
 }
 
-/// A measured time.
+/// The measured time of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PassCost {
@@ -102,47 +106,48 @@ pub struct PassCost {
     pub context: usize,
     /// Rows of the pass.
     pub rows: usize,
-    /// The least of several runs, µs.
+    /// The minimum of several runs, µs.
     pub us: f32,
 }
 
-/// What steps cost on one machine for one model shape.
+/// The costs of steps on one machine for one model shape.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MachineProfile {
     version: u32,
     key: ProfileKey,
-    /// To the final hidden states; every context with the same numbers of rows, ascending by context, then by rows.
+    /// Passes to the final hidden states; the same numbers of rows for every context; ascending by context,
+    /// then by rows.
     verify: Vec<PassCost>,
-    /// Hidden states onto the vocabulary, ascending by rows; the context is 0.
+    /// Projections of hidden states onto the vocabulary, ascending by rows; the context is 0.
     projection: Vec<PassCost>,
-    /// Chunks without hidden states, ascending by rows; the context is 0.
+    /// Prefill chunks without hidden states, ascending by rows; the context is 0.
     prefill: Vec<PassCost>,
 }
 
-/// Why a profile could not be read, written, or used.
+/// A profile could not be read, written, or used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ProfileError {
-    /// The file could not be read or written; a file that was there before is unchanged.
+    /// The file could not be read or written; an existing file is unchanged.
     #[error("{path}: {source}")]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The new file could not be created, synced or renamed; a file that was there before is unchanged.
+    /// The new file could not be created, synced or renamed; an existing file is unchanged.
     #[error("cannot {action} `{}`: {source}", path.display())]
     Replace {
-        /// What was tried.
+        /// The failed action.
         action: &'static str,
-        /// With which file.
+        /// Its file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The file is longer than any profile.
+    /// The file is longer than any valid profile.
     #[error("{path}: {bytes} bytes exceed the {FILE_BYTES_MAX} of a profile")]
     TooLarge {
         /// The file.
@@ -150,15 +155,15 @@ pub enum ProfileError {
         /// Its length.
         bytes: u64,
     },
-    /// The file is no profile.
+    /// The file is not a valid profile.
     #[error("{path}: {source}")]
     Json {
         /// The file.
         path: PathBuf,
-        /// What is wrong, with line and column.
+        /// The JSON error, with line and column.
         source: serde_json::Error,
     },
-    /// The file has a version that this one does not know.
+    /// The file has an unsupported version.
     #[error("{path}: version {given} of a profile, this program reads {VERSION}; measure it again")]
     Version {
         /// The file.
@@ -166,26 +171,26 @@ pub enum ProfileError {
         /// Its version.
         given: u32,
     },
-    /// A list does not hold what it must.
+    /// A list has invalid content.
     #[error("{path}: `{field}`: {reason}")]
     Field {
         /// The file.
         path: PathBuf,
         /// The list.
         field: &'static str,
-        /// What is wrong with it.
+        /// The reason.
         reason: &'static str,
     },
-    /// Nothing of what was asked for can be measured.
+    /// No requested entry can be measured.
     #[error("there is nothing to measure: `{option}` has no usable entry")]
     NothingToMeasure {
         /// The option.
         option: &'static str,
     },
-    /// There was no memory for the measurement.
+    /// The memory for the measurement could not be allocated.
     #[error(transparent)]
     KvCache(#[from] KvCacheError),
-    /// Weights that are not kept in memory could not be read.
+    /// Streamed weights could not be read.
     #[error(transparent)]
     Forward(#[from] ForwardError),
 }
@@ -216,7 +221,7 @@ impl ProfileKey {
         }
     }
 
-    /// The first thing that differs from `here`, the type of the KV cache aside.
+    /// The first difference from `here`, except the type of the KV cache.
     pub(super) fn mismatch(&self, here: &Self) -> Option<ProfileMismatch> {
         let fields = |key: &Self| {
             [
@@ -238,7 +243,7 @@ impl ProfileKey {
         Some(ProfileMismatch { field, measured, here })
     }
 
-    /// The same for the type of the KV cache.
+    /// The difference in the type of the KV cache, if any.
     pub(super) fn kv_mismatch(&self, kv_type: KvType) -> Option<ProfileMismatch> {
         let [measured, here] = [self.kv_type, kv_type].map(|kv_type| kv_type.to_string());
         (self.kv_type != kv_type).then_some(ProfileMismatch { field: "KV type", measured, here })
@@ -247,7 +252,7 @@ impl ProfileKey {
 
 impl MachineProfile {
     internals! {
-        /// What it was measured on.
+        /// The key of the profile.
         fn key(&self) -> &ProfileKey {
             &self.key
         }
@@ -267,8 +272,8 @@ impl MachineProfile {
             &self.prefill
         }
 
-        /// The cost of a step behind `context` tokens when `projection_rows` rows are projected at a time: linear between the
-        /// measured contexts, and the last one's beyond it.
+        /// The cost of a step after `context` tokens, with `projection_rows` rows projected at a time. Linear
+        /// between the measured contexts, constant after the last one.
         fn costs(&self, context: usize, projection_rows: usize) -> CostProfile {
             let above = self.verify.iter().map(|cost| cost.context).find(|&c| c >= context);
             let right = above.or(self.verify.last().map(|cost| cost.context)).unwrap_or(0);
@@ -286,14 +291,14 @@ impl MachineProfile {
         }
     }
 
-    /// What projecting rows onto the vocabulary costs.
+    /// Cost of projecting rows onto the vocabulary.
     pub(super) fn projection_costs(&self) -> CostProfile {
         let measurements: Vec<(usize, f32)> =
             self.projection.iter().map(|cost| (cost.rows, cost.us)).collect();
         CostProfile::from_measurements(&measurements)
     }
 
-    /// Time of projecting `rows` rows: that of the next number measured.
+    /// Time of projecting `rows` rows: the time of the next measured number of rows.
     fn projection_us(&self, rows: usize) -> f32 {
         let next = self.projection.iter().find(|cost| cost.rows >= rows).or(self.projection.last());
         next.map_or(0.0, |cost| cost.us)
@@ -316,16 +321,16 @@ impl MachineProfile {
         Self::parse(&text, path)
     }
 
-    /// Reads a profile that is in memory; `path` stands for it in messages.
+    /// Parses a profile in memory; `path` is used in error messages.
     ///
     /// # Errors
-    /// [`ProfileError`]: the text is too long, or no profile of this version.
+    /// [`ProfileError`]: the text is too long, or not a profile of this version.
     pub fn parse(text: &[u8], path: &Path) -> Result<Self, ProfileError> {
         if text.len() as u64 > FILE_BYTES_MAX {
             return Err(ProfileError::TooLarge { path: path.to_owned(), bytes: text.len() as u64 });
         }
         let json = |source| ProfileError::Json { path: path.to_owned(), source };
-        // An object: for a struct, serde would take a list as well.
+        // Parsed as an object, because serde would also accept a list for a struct.
         let object: serde_json::Map<String, serde_json::Value> =
             serde_json::from_slice(text).map_err(json)?;
         let version = object.get("version").unwrap_or(&serde_json::Value::Null);
@@ -349,7 +354,7 @@ impl MachineProfile {
         Ok(profile)
     }
 
-    /// Writes the profile, in place of a file that may be there already, whole or not at all.
+    /// Writes the profile atomically; an existing file is replaced.
     ///
     /// # Errors
     /// [`ProfileError::Io`], [`ProfileError::Replace`]; the old file is unchanged.
@@ -363,7 +368,7 @@ impl MachineProfile {
     }
 }
 
-/// What every list of a profile keeps to.
+/// Checks the rules of every list of a profile.
 fn check(list: &[PassCost]) -> Result<(), &'static str> {
     if list.is_empty() {
         return Err("it is empty");
@@ -371,7 +376,7 @@ fn check(list: &[PassCost]) -> Result<(), &'static str> {
     if list.len() > ENTRIES_MAX {
         return Err("it has too many entries");
     }
-    // Not a number is in no range.
+    // NaN is in no range.
     if list.iter().any(|cost| cost.rows == 0 || !(f32::MIN_POSITIVE..=US_MAX).contains(&cost.us)) {
         return Err("rows and times must be positive numbers, and no time over an hour");
     }
@@ -420,7 +425,7 @@ mod tests {
             assert!((costs.verify_us(1, 1) - one).abs() < 0.1, "{context}: {}", costs.verify_us(1, 1));
             assert!((costs.verify_us(8, 1) - eight).abs() < 0.1, "{context}: {}", costs.verify_us(8, 1));
         }
-        // One row projected at a time.
+        // One row is projected at a time.
         assert!((profile.costs(0, 1).verify_us(8, 1) - 210.0).abs() < 0.1);
     }
 
@@ -483,7 +488,7 @@ mod tests {
         assert_eq!(told(&|key| key.n_threads = 7), "it was measured with threads 7, here it is 2");
         assert!(told(&|key| key.isa = "avx2".to_owned()).contains("instruction set avx2"));
         assert!(told(&|key| key.weights_bytes = 1).contains("bytes of weights 1,"));
-        // The KV cache is a session's own.
+        // The KV cache type belongs to the session.
         let other_kv = ProfileKey { kv_type: KvType::Q8_0, ..here.clone() };
         assert_eq!(other_kv.mismatch(&here), None);
         let mismatch = here.kv_mismatch(KvType::Q8_0).unwrap();

@@ -1,4 +1,4 @@
-//! Why a predictor file was refused, or does not fit a model.
+//! Errors of reading, writing or using a predictor.
 
 use thiserror::Error;
 
@@ -6,7 +6,7 @@ use crate::kernels::PackError;
 use crate::model::packed::ModelIdentity;
 use crate::replace::ReplaceError;
 
-/// Why a predictor could not be read, written or used. A file that was there before is unchanged.
+/// A predictor could not be read, written or used. An existing file is unchanged.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PredictorError {
@@ -21,14 +21,14 @@ pub enum PredictorError {
     /// The new file could not be created, synced or renamed.
     #[error("cannot {action} `{}`: {source}", path.display())]
     Replace {
-        /// What was tried.
+        /// The failed action.
         action: &'static str,
-        /// With which file.
+        /// Its file.
         path: std::path::PathBuf,
         /// The system's error.
         source: std::io::Error,
     },
-    /// Not a predictor file.
+    /// The file is not a predictor file.
     #[error("{file}: not a predictor file (begins with {found:02x?})")]
     Magic {
         /// The file.
@@ -36,24 +36,24 @@ pub enum PredictorError {
         /// Its first bytes.
         found: Vec<u8>,
     },
-    /// Another version of the format.
+    /// The file has an unsupported format version.
     #[error("{file}: format version {version} at offset 8 is not supported (supported: {supported})")]
     Version {
         /// The file.
         file: String,
         /// Its version.
         version: u32,
-        /// The version that is read.
+        /// The supported version.
         supported: u32,
     },
-    /// A number outside its range.
+    /// A number is outside its range.
     #[error("{file}: {field} at offset {offset} is {value}, outside {min}..={max}")]
     OutOfRange {
         /// The file.
         file: String,
-        /// What it counts.
+        /// Name of the field.
         field: &'static str,
-        /// Where it stands.
+        /// Its offset in the file, in bytes.
         offset: u64,
         /// The number.
         value: u64,
@@ -62,26 +62,26 @@ pub enum PredictorError {
         /// The largest allowed value.
         max: u64,
     },
-    /// The file is shorter or longer than its header says.
+    /// The length of the file differs from the length by its header.
     #[error("{file}: {len} bytes, the header gives {expected}")]
     Length {
         /// The file.
         file: String,
         /// Its length.
         len: u64,
-        /// The length it should have.
+        /// The length by its header.
         expected: u64,
     },
-    /// The bytes are not those that were written.
+    /// The bytes do not match the checksum.
     #[error(
         "{file}: the file is damaged: its checksum at offset 48 is {stated:016x}, its bytes give {computed:016x}"
     )]
     Checksum {
         /// The file.
         file: String,
-        /// As stated.
+        /// The checksum in the file.
         stated: u64,
-        /// Of the bytes that are there.
+        /// The checksum of the bytes.
         computed: u64,
     },
     /// A weight is infinite or not a number.
@@ -89,70 +89,70 @@ pub enum PredictorError {
     NotFinite {
         /// The file.
         file: String,
-        /// Which of the factors.
+        /// The matrix.
         field: &'static str,
-        /// Where it stands.
+        /// Its offset in the file, in bytes.
         offset: u64,
         /// The weight.
         value: f32,
     },
-    /// The shadow pool does not rise.
+    /// The tokens of the shadow pool are not in rising order.
     #[error("{file}: token {token} of the shadow pool at offset {offset} does not follow {before}")]
     PoolOrder {
         /// The file.
         file: String,
-        /// Where it stands.
+        /// Its offset in the file, in bytes.
         offset: u64,
         /// The token.
         token: u32,
-        /// The one before it.
+        /// The previous token.
         before: u32,
     },
-    /// There is no memory for its weights.
+    /// The memory for the weights could not be allocated.
     #[error("{file}: {source}")]
     Memory {
         /// The file.
         file: String,
-        /// What was refused.
+        /// The failed allocation.
         source: PackError,
     },
-    /// Parts that do not fit together, from a program.
+    /// Parts given by a program do not fit together.
     #[error("`{field}` has {given} entries, its shape gives {expected}")]
     Parts {
-        /// Which part.
+        /// Name of the part.
         field: &'static str,
-        /// Its entries.
+        /// Its number of entries.
         given: usize,
-        /// What the other parts need.
+        /// The number of entries by the shapes of the other parts.
         expected: usize,
     },
-    /// It was trained for another model.
+    /// The predictor was trained for another model.
     #[error("the predictor was trained for model {trained_for}, this is model {model}")]
     OtherModel {
-        /// The model that it was trained for.
+        /// The model that the predictor was trained for.
         trained_for: ModelIdentity,
         /// The engine's model.
         model: ModelIdentity,
     },
-    /// It does not fit the model that it names.
+    /// The predictor's dimensions differ from those of its model.
     #[error("the predictor's {field} is {predictor}, the model's {model}")]
     Shape {
-        /// What differs.
+        /// The differing dimension.
         field: PredictorField,
-        /// The predictor's.
+        /// The predictor's value.
         predictor: usize,
-        /// The model's; of layers, the last one that rows can be looked at before.
+        /// The model's value; for the layer, the last layer that a predictor can precede.
         model: usize,
     },
-    /// Static graphs compute blocks of layers with fixed batch lengths.
+    /// Static graphs run blocks of layers with fixed batch lengths, so nothing can be pruned.
     #[error("static graphs compute whole blocks of layers, so nothing can be pruned between them")]
     StaticGraphs,
 }
 
-/// What a predictor and a model have in common.
+/// A dimension that a predictor and its model share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PredictorField {
-    /// The layer before which rows are looked at.
+    /// The layer before which rows are scored.
     Layer,
     /// The width of the residual stream.
     HiddenDim,

@@ -3,15 +3,15 @@
 //! ```text
 //! offset  0  magic `RFRNPRED`
 //!         8  u32 format version
-//!        12  u32 layer before which rows are looked at
+//!         12  u32 layer before which rows are scored
 //!        16  u128 identity of the model
 //!        32  u32 hidden width, u32 rank, u32 entries of the vocabulary, u32 tokens of the shadow pool
 //!        48  u64 XXH3 of every other byte
 //!        56  f32 [rank, hidden width], then f16 [vocabulary, rank], then u32 [pool], rising
 //! ```
 //!
-//! The header gives the length of the file, which is compared before anything is allocated. A file is written under another
-//! name and renamed.
+//! The header determines the length of the file, which is checked before any allocation. A file is written
+//! under another name and then renamed.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -29,17 +29,17 @@ use crate::token::TokenId;
 /// The first bytes of a predictor file.
 pub const MAGIC: [u8; 8] = *b"RFRNPRED";
 
-/// The version that this program writes and reads.
+/// The format version of this program.
 pub const FORMAT_VERSION: u32 = 1;
 
 const HEADER_LEN: usize = 56;
 const CHECKSUM: std::ops::Range<usize> = 48..56;
 
-/// Layers and widths of any model, as of model files.
+/// Maximum layers and widths of a model, as for model files.
 const LAYERS_MAX: u64 = 1024;
 const HIDDEN_DIM_MAX: u64 = 1 << 16;
 const VOCAB_SIZE_MAX: u64 = 1 << 22;
-/// A map of higher rank is not small beside the model any more.
+/// Maximum rank; with a higher rank the predictor would not be small compared with the model.
 const RANK_MAX: u64 = 1024;
 
 impl Predictor {
@@ -60,7 +60,7 @@ impl Predictor {
         Self::from_bytes(&bytes, &name)
     }
 
-    /// Reads a predictor that is in memory; `name` stands for it in messages.
+    /// Reads a predictor from memory; `name` is used in error messages.
     ///
     /// # Errors
     /// [`PredictorError`].
@@ -106,7 +106,7 @@ impl Predictor {
         bytes
     }
 
-    /// Writes the file, in place of one that is there.
+    /// Writes the file atomically; an existing file is replaced.
     ///
     /// # Errors
     /// [`PredictorError::Replace`], [`PredictorError::Io`]; a file that was there is as it was.
@@ -117,7 +117,7 @@ impl Predictor {
     }
 }
 
-/// The numbers before the weights, within their limits.
+/// The checked numbers before the weights.
 struct Header {
     model: ModelIdentity,
     layer_idx: usize,
@@ -128,7 +128,7 @@ struct Header {
 }
 
 impl Header {
-    /// Of a file of `len` bytes, whose first ones are `bytes`.
+    /// Parses the header at the beginning of `bytes`, for a file of `len` bytes.
     fn parse(bytes: &[u8], len: u64, name: &str) -> Result<Self, PredictorError> {
         let file = || name.to_owned();
         if !bytes.starts_with(&MAGIC) {
@@ -176,7 +176,7 @@ impl Header {
         Ok(())
     }
 
-    /// Within their limits the numbers multiply to less than 2⁴⁰.
+    /// Within their limits, the product of the numbers is less than 2⁴⁰.
     fn file_len(&self) -> u64 {
         let [hidden_dim, rank, vocab_size, n_pool] =
             [self.hidden_dim, self.rank, self.vocab_size, self.n_pool].map(|number| number as u64);
@@ -184,8 +184,8 @@ impl Header {
     }
 }
 
-/// Whether the parts make a predictor: shapes, finite weights, a pool that rises within the vocabulary. Offsets are those that
-/// they have in a file.
+/// Checks the parts of a predictor: shapes, finite weights, and a rising pool within the vocabulary. Reported
+/// offsets are those in a file.
 pub(super) fn check(parts: &PredictorParts, name: &str) -> Result<(), PredictorError> {
     let PredictorParts { layer_idx, hidden_dim, rank, vocab_size, .. } = *parts;
     let n_pool = parts.shadow_pool.len();

@@ -1,27 +1,29 @@
-//! The keep set: which nodes of a tree go on.
+//! The keep set: the nodes of a tree that pass the remaining layers.
 //!
-//! In this order: the nodes whose chance is good enough, with their ancestors; the beginning of the backbone; the best children
-//! of the root; the best of the others up to the least size. A compiled batch length is filled up with the best of what is left,
-//! since rows inside a stair are free. If that leaves too little out, nothing is.
+//! Nodes are chosen in this order: nodes with a sufficient chance and their ancestors; the first nodes of the
+//! backbone; the best children of the root; the best other nodes up to `rows_min`. The set is then extended
+//! to a compiled batch length with the best remaining nodes, because the padding rows would cost the same. If
+//! too few rows would be dropped (`saved_min`), none are.
 
 use super::Safeguards;
 use crate::draft::{DraftTree, NodeIdx, NodeSet};
 
-/// What decides a keep set besides the tree and its chances.
+/// The rules of a keep set.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct KeepRules<'a> {
-    /// Nodes of at least this chance are kept.
+    /// Minimum chance of a kept node.
     pub threshold: f32,
-    /// What is kept in any case.
+    /// Nodes that are always kept.
     pub safeguards: Option<Safeguards>,
-    /// Batch lengths that the backend has, rising; empty: any.
+    /// Batch lengths of the backend, rising; empty: any length.
     pub batch_lens: &'a [usize],
 }
 
-/// The nodes of `tree` that go on; [`NodeSet::ALL`] where too few would be left out. With a node its ancestors are kept.
+/// The kept nodes of `tree`; [`NodeSet::ALL`] if too few would be dropped. The ancestors of a kept node are
+/// kept.
 ///
-/// `chances` are the probabilities that the walk comes to each node, by the predictor: `[tree.len()]`, falling along every path.
-/// Cost: O(n²) for n nodes, of which there are 64 at most.
+/// `chances` are the predictor's probabilities that the walk reaches each node: `[tree.len()]`, falling along
+/// every path. Cost: O(n²) for n nodes, with n ≤ 64.
 pub fn select(tree: &DraftTree, chances: &[f32], rules: &KeepRules<'_>) -> NodeSet {
     let n_nodes = tree.len();
     assert_eq!(chances.len(), n_nodes, "a chance for each node");
@@ -41,12 +43,12 @@ pub fn select(tree: &DraftTree, chances: &[f32], rules: &KeepRules<'_>) -> NodeS
     if len > most || len >= n_nodes { NodeSet::ALL } else { kept }
 }
 
-/// The batch length that takes `n_rows` rows.
+/// The smallest batch length that holds `n_rows` rows.
 pub(super) fn batch_len(n_rows: usize, batch_lens: &[usize]) -> usize {
     batch_lens.iter().copied().find(|&len| len >= n_rows).unwrap_or(n_rows)
 }
 
-/// Rows that may go on where a share of `n_rows` must be saved.
+/// Maximum kept rows if the share `saved_min` of `n_rows` must be dropped.
 pub(super) fn rows_max(n_rows: usize, saved_min: f32) -> usize {
     (n_rows as f32 * (1.0 - saved_min)).floor() as usize
 }
@@ -54,7 +56,7 @@ pub(super) fn rows_max(n_rows: usize, saved_min: f32) -> usize {
 fn keep_safe(tree: &DraftTree, chances: &[f32], safeguards: &Safeguards, kept: &mut NodeSet) {
     let mut node = NodeIdx::ROOT;
     for _ in 0..safeguards.backbone_len {
-        // Siblings stand in order of falling reach.
+        // Siblings are in order of falling reach.
         let Some(child) = tree.children(node).next() else { break };
         kept.insert(child);
         node = child;
@@ -71,7 +73,7 @@ fn keep_safe(tree: &DraftTree, chances: &[f32], safeguards: &Safeguards, kept: &
     grow(tree, chances, safeguards.rows_min, kept);
 }
 
-/// Adds the best nodes whose parents are kept until there are `len`.
+/// Adds the best nodes with kept parents until `len` nodes are kept.
 fn grow(tree: &DraftTree, chances: &[f32], len: usize, kept: &mut NodeSet) {
     let n_nodes = tree.len();
     for _ in kept.count(n_nodes)..len.min(n_nodes) {
@@ -105,7 +107,7 @@ mod tests {
     use super::*;
     use crate::token::TokenId;
 
-    /// The same, over sets and sorted lists.
+    /// The same with sets and sorted lists.
     fn obvious(tree: &DraftTree, chances: &[f32], rules: &KeepRules<'_>) -> BTreeSet<usize> {
         let n_nodes = tree.len();
         let parent = |node: usize| tree.parents()[node] as usize;
@@ -154,7 +156,7 @@ mod tests {
         for (i, (&parent, &share)) in parents.iter().zip(shares).enumerate() {
             let reach = tree.reach()[parent] * 0.9;
             tree.push(NodeIdx(parent as u32), TokenId(i as u32), reach, 0);
-            // Few different values, so that there are ties.
+            // Few distinct values, so ties occur.
             chances.push(chances[parent] * f32::from(share % 5) / 4.0);
         }
         (tree, chances)

@@ -1,20 +1,23 @@
-//! Pruning: nodes of a draft tree that look wrong half-way through the target go no further (Lever, arXiv 2605.16786).
+//! Pruning: unlikely nodes of a draft tree are dropped at a middle layer of the target (Lever, arXiv
+//! 2605.16786).
 //!
 //! ```text
 //! layers 0..m over all rows ──► hidden states ──► Predictor: scores of children and shadow candidates
 //!                                                     │ chance of each node, multiplied along its path
-//! layers m.. over the kept rows ◄── keep set ◄────────┘ ancestors, backbone, breadth at the root, least size
+//! layers m.. over the kept rows ◄── keep set ◄────────┘ ancestors, backbone, breadth at the root, minimum size
 //! ```
 //!
-//! - A [`Predictor`] is a linear map from a middle layer's hidden state to scores of tokens, of low rank, in a file that names the
-//!   model it was trained for (`refrain train predictor`).
-//! - A node's chance is its share among its siblings *and* some likely tokens that were not drafted: without such shadow
-//!   candidates a lone child would be certain of itself (Lever, eq. 11).
-//! - The keep set ([`select`]) has the nodes whose chance is good enough, and safeguards; where it saves too little the
-//!   whole batch goes on.
+//! - A [`Predictor`] is a low-rank linear map from a middle layer's hidden state to scores of tokens. Its
+//!   file names the model that it was trained for (`refrain train predictor`).
+//! - A node's chance is its share of the probability among its siblings *and* several likely tokens that were
+//!   not drafted. Without such shadow candidates an only child would always have the chance 1 (Lever, eq.
+//!   11).
+//! - The keep set ([`select`]) contains the nodes with a sufficient chance, and safeguards. If it drops too
+//!   few rows, the whole batch is kept.
 //!
-//! A row that is pruned is a draft that nobody verifies: it can only shorten what is accepted. What the target says comes from
-//! rows that went through all layers, and those see none but such rows, so no bit of the output depends on a predictor.
+//! A pruned row is a draft token without verification, so pruning can only reduce the number of accepted
+//! tokens. The target's choices come from rows that passed all layers, and these rows attend only to such
+//! rows. A predictor therefore never changes the output.
 
 mod error;
 mod file;
@@ -26,7 +29,7 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
-/// The numbers of `PredictorParts::up`.
+/// The element type of `PredictorParts::up`.
 pub use half::f16;
 
 pub use error::{PredictorError, PredictorField};
@@ -35,30 +38,32 @@ pub use keep::{KeepRules, select};
 pub use predictor::{Predictor, PredictorParts, PredictorScratch, SHADOW_POOL_MAX};
 pub(crate) use pruner::{Pruned, Pruner};
 
-/// How drafts are pruned. None of it changes a bit of the output.
+/// How drafts are pruned. No value changes the output.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PruningConfig {
-    /// Nodes whose chance is at least this are kept, 0 to 1. Default 0.01: on the fixture target a fifth to a third of the rows go on and a
-    /// hundredth of what is accepted is lost; at 0.05 a thirtieth (`refrain bench ablate --pruning`).
+    /// Minimum chance of a kept node, 0 to 1. Default 0.01: on the fixture target, a fifth to a third of the
+    /// rows are kept, and a hundredth of the accepted tokens is lost; at 0.05 a thirtieth is lost
+    /// (`refrain bench ablate --pruning`).
     pub threshold: f32,
-    /// Likely tokens besides those drafted that share a node's chances, at most.
+    /// Maximum shadow tokens: likely tokens that were not drafted and share the probability with the draft
+    /// tokens.
     pub shadow_tokens: usize,
-    /// What is kept whatever the predictor says; `None`: nothing but what passes the threshold, for comparison.
+    /// Nodes that are kept at any score. `None`: only nodes above the threshold are kept, for comparison.
     pub safeguards: Option<Safeguards>,
 }
 
-/// What pruning keeps besides the nodes that look good.
+/// The nodes that pruning always keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Safeguards {
-    /// Nodes of the backbone, the path that the draft itself finds likeliest, that are kept below the root.
+    /// Number of kept nodes of the backbone below the root. The backbone is the draft's own likeliest path.
     pub backbone_len: usize,
-    /// Children of the root that are kept, those with the best chances.
+    /// Minimum number of kept children of the root, those with the best chances.
     pub root_breadth: usize,
-    /// Rows that are kept at least, the root included.
+    /// Minimum number of kept rows, including the root.
     pub rows_min: usize,
-    /// Share of the rows that must be left out, or else all go on: 0 to 1.
+    /// Minimum share of the rows that must be dropped, 0 to 1; otherwise no row is dropped.
     pub saved_min: f32,
 }
 

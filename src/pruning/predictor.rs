@@ -1,13 +1,13 @@
-//! The early-exit predictor: a linear map from a middle layer's hidden state to scores of tokens, of low rank.
+//! The early-exit predictor: a low-rank linear map from a middle layer's hidden state to scores of tokens.
 //!
 //! ```text
 //! z        = down · x/rms(x)          [rank]          (Lever, arXiv 2605.16786, eq. 7, with W = up · down)
-//! score(t) = up[t] · z                for the tokens that are asked for
+//! score(t) = up[t] · z                for the requested tokens
 //! ```
 //!
-//! A whole `[vocab_size, hidden_dim]` map would be as large as the output matrix. Of rank 64 it takes a twenty-fourth of that at the
-//! shape of a 1.5 B model, and only the rows of the tokens in question are read: those drafted, and a pool of frequent tokens from which
-//! the shadow candidates come.
+//! A full `[vocab_size, hidden_dim]` map would be as large as the output matrix. At rank 64 the map takes a
+//! twenty-fourth of it at the shape of a 1.5 B model. Only the rows of the relevant tokens are read: the
+//! draft tokens, and a pool of frequent tokens for the shadow candidates.
 
 use half::f16;
 
@@ -19,18 +19,19 @@ use crate::model::packed::ModelIdentity;
 use crate::model::transformer::Compute;
 use crate::token::TokenId;
 
-/// Tokens of the shadow pool at most: scoring them for a row then takes a hundredth of a row of the smallest models.
+/// Maximum tokens of the shadow pool: scoring them for a row then takes a hundredth of a row's time in the
+/// smallest models.
 pub const SHADOW_POOL_MAX: usize = 4096;
 
 /// Added to the mean square of a hidden state, as in the norms of the models.
 const NORM_EPS: f32 = 1e-6;
 
-/// What a predictor is made of: see [`Predictor`].
+/// The parts of a predictor: see [`Predictor`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct PredictorParts {
-    /// The model that it was trained for.
+    /// The model that the predictor was trained for.
     pub model: ModelIdentity,
-    /// The layer before which rows are looked at, 1 or more.
+    /// The layer before which rows are scored, 1 or more.
     pub layer_idx: usize,
     /// Width of the residual stream.
     pub hidden_dim: usize,
@@ -42,22 +43,22 @@ pub struct PredictorParts {
     pub down: Vec<f32>,
     /// `[vocab_size, rank]`
     pub up: Vec<f16>,
-    /// Tokens that shadow candidates are taken from, rising: the most frequent ones of the training text.
+    /// Tokens of the shadow candidates, rising: the most frequent tokens of the training text.
     pub shadow_pool: Vec<TokenId>,
 }
 
 /// A linear map from a middle layer's hidden state to scores of tokens: immutable, shared by sessions.
 pub struct Predictor {
     parts: PredictorParts,
-    /// As in the parts, for the kernels. `[rank, hidden_dim]`
+    /// `parts.down`, packed for the kernels. `[rank, hidden_dim]`
     down: PackedMatrix,
     /// The pool's rows of `up`. `[shadow_pool.len(), rank]`
     pool: PackedMatrix,
-    /// `[hidden_dim]`: the norm has no weights of its own, they are in `down`.
+    /// All ones, `[hidden_dim]`: the weights of the norm are part of `down`.
     ones: Vec<f32>,
 }
 
-/// Working memory of a predictor's user.
+/// Working memory of one user of a predictor.
 #[derive(Default)]
 pub struct PredictorScratch {
     activations: Activations,
@@ -71,11 +72,11 @@ pub struct PredictorScratch {
 
 impl Predictor {
     internals! {
-        /// A predictor of these parts.
+        /// A predictor with these parts.
         ///
         /// # Errors
         /// [`PredictorError::Parts`], [`PredictorError::OutOfRange`], [`PredictorError::NotFinite`],
-        /// [`PredictorError::PoolOrder`]: they do not fit together; [`PredictorError::Memory`].
+        /// [`PredictorError::PoolOrder`]: the parts do not fit together; [`PredictorError::Memory`].
         fn new(parts: PredictorParts) -> Result<Self, PredictorError> {
             Self::named(parts, "predictor")
         }
@@ -97,7 +98,7 @@ impl Predictor {
     }
 
     internals! {
-        /// What it is made of.
+        /// The parts of the predictor.
         fn parts(&self) -> &PredictorParts {
             &self.parts
         }
@@ -113,7 +114,7 @@ impl Predictor {
             + size_of_val(&self.ones[..])
     }
 
-    /// Whether it can prune drafts of `model`.
+    /// Checks that the predictor can prune drafts of `model`.
     pub(crate) fn check_model(&self, model: &Model) -> Result<(), PredictorError> {
         let (parts, config) = (&self.parts, model.config());
         if model.graphs().is_some() {
@@ -136,10 +137,11 @@ impl Predictor {
     }
 
     internals! {
-        /// Takes hidden states `[n_rows, hidden_dim]` into `scratch`, and with `with_pool` scores the shadow pool for each.
+        /// Maps hidden states `[n_rows, hidden_dim]` into `scratch`. With `with_pool`, also scores the shadow
+        /// pool for each row.
         ///
         /// # Panics
-        /// `hidden` is not whole rows.
+        /// `hidden` is not a whole number of rows.
         fn set_rows(
             &self,
             compute: Compute<'_>,
@@ -175,7 +177,7 @@ impl Predictor {
         /// The score of a token after row `row` of [`set_rows`](Self::set_rows).
         ///
         /// # Panics
-        /// There is no such row or no such token.
+        /// The row or the token does not exist.
         fn score(&self, scratch: &PredictorScratch, row: usize, token: TokenId) -> f32 {
             let z = &scratch.z[row * self.parts.rank..(row + 1) * self.parts.rank];
             up_row(&self.parts, token).iter().zip(z).map(|(up, z)| up.to_f32() * z).sum()

@@ -1,4 +1,4 @@
-//! One session's pruning: chances of a tree's nodes, from the hidden states half-way.
+//! Pruning of one session: computes the chances of a tree's nodes from the hidden states of a middle layer.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,28 +16,28 @@ pub(crate) struct Pruner {
     predictor: Arc<Predictor>,
     config: PruningConfig,
     scratch: PredictorScratch,
-    /// Nodes with children, and so rows that are scored. Its hidden states follow one another in `hidden`.
+    /// Nodes with children: their rows are scored. Their hidden states are contiguous in `hidden`.
     parents: Vec<NodeIdx>,
     /// `[parents.len(), hidden_dim]`
     hidden: Vec<f32>,
     /// The best scores of the shadow pool after one node, best first.
     shadows: Vec<f32>,
-    /// Of the newest tree. `[tree.len()]`
+    /// Chances in the newest tree. `[tree.len()]`
     chances: Vec<f32>,
 }
 
-/// What became of a batch half-way.
+/// The pruning decision for a batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Pruned {
-    /// The nodes that went on.
+    /// The kept nodes.
     pub(crate) kept: NodeSet,
-    /// Rows that went on, padding included.
+    /// Number of kept rows, including padding.
     pub(crate) n_rows: usize,
     /// Time of scoring, in µs.
     pub(crate) time_us: f64,
 }
 
-/// A pass over one tree, with the decision that is made on the way.
+/// A pass over one tree, with the pruning decision at its middle layer.
 pub(crate) struct TreePass<'a> {
     pruner: &'a mut Pruner,
     tree: &'a DraftTree,
@@ -58,7 +58,7 @@ impl Pruner {
         }
     }
 
-    /// The pass over `tree`; `None` where so few rows are nothing to save on.
+    /// The pass over `tree`; `None` if the tree has too few rows for pruning to pay.
     pub(crate) fn pass<'a>(
         &'a mut self,
         tree: &'a DraftTree,
@@ -66,16 +66,18 @@ impl Pruner {
     ) -> Option<TreePass<'a>> {
         let rows_min = self.config.safeguards.map_or(1, |safeguards| {
             let least = safeguards.rows_min.max(1);
-            // Where even the least would save too little.
+            // Never prunes if even the minimum number of kept rows drops too few.
             if least > keep::rows_max(tree.len(), safeguards.saved_min) { usize::MAX } else { least }
         });
         let worth_it = tree.len() > keep::batch_len(rows_min, batch_lens);
         worth_it.then_some(TreePass { pruner: self, tree, batch_lens, pruned: None })
     }
 
-    /// Fills `chances`: the probability that the walk comes to each node of `tree`, whose rows' hidden states are `hidden`.
+    /// Fills `chances` with the probability that the walk reaches each node of `tree`. `hidden` are the
+    /// hidden states of the tree's rows.
     ///
-    /// A child's share is `exp(s) / (Σ siblings exp(s) + Σ shadows exp(s))` (Lever, eq. 11); it is multiplied along the path.
+    /// A child's share is `exp(s) / (Σ siblings exp(s) + Σ shadows exp(s))` (Lever, eq. 11); it is multiplied
+    /// along the path.
     fn rate(&mut self, compute: Compute<'_>, tree: &DraftTree, hidden: &[f32]) {
         let hidden_dim = self.predictor.parts().hidden_dim;
         self.parents.clear();
@@ -96,7 +98,7 @@ impl Pruner {
         }
     }
 
-    /// A parent stands before its children, so its own chance is there already.
+    /// A parent precedes its children, so its own chance is already computed.
     fn rate_children(&mut self, tree: &DraftTree, row: usize) {
         let (predictor, scratch, parent) = (&*self.predictor, &self.scratch, self.parents[row]);
         let mut max = f32::NEG_INFINITY;
@@ -118,13 +120,13 @@ impl Pruner {
         let of_parent = self.chances[parent.index()];
         for child in tree.children(parent) {
             let share = (self.chances[child.index()] - max).exp() / total;
-            // Scores that have overflowed say nothing, and nothing is a chance of 0.
+            // Overflowed scores carry no information; they count as a chance of 0.
             self.chances[child.index()] = if share.is_finite() { of_parent * share } else { 0.0 };
         }
     }
 }
 
-/// The `n_max` best scores of the tokens that are not `drafted`, best first.
+/// Appends the `n_max` best scores of the tokens that are not `drafted`, best first.
 fn push_best<'a>(
     best: &mut Vec<f32>,
     n_max: usize,
@@ -143,7 +145,7 @@ fn push_best<'a>(
 }
 
 impl TreePass<'_> {
-    /// What was decided; `None` where the pass did not come so far.
+    /// The decision; `None` if the pass did not reach the middle layer.
     pub(crate) fn pruned(&self) -> Option<Pruned> {
         self.pruned
     }
@@ -161,7 +163,7 @@ impl Interlude for TreePass<'_> {
         let rules = KeepRules { threshold, safeguards, batch_lens: self.batch_lens };
         let kept = select(self.tree, &self.pruner.chances, &rules);
         if kept != NodeSet::ALL {
-            // Padding stands behind the tree, and as much of it goes on as fills the batch.
+            // Padding rows follow the tree; enough of them are kept to fill the batch.
             let n_nodes = kept.count(self.tree.len());
             let n_padding = keep::batch_len(n_nodes, self.batch_lens) - n_nodes;
             let first_padding = self.tree.len() as u32;

@@ -1,4 +1,4 @@
-//! Cells of the KV cache that no row has written are never read.
+//! Cells of the KV cache without written values are never read.
 
 use std::sync::atomic::AtomicBool;
 
@@ -28,7 +28,7 @@ impl Interlude for Keeps<'_> {
     }
 }
 
-/// A model with a cache whose every cell is no number, and with it a text.
+/// A model, a text, and a cache with NaN in every cell.
 struct Poisoned<'m> {
     model: &'m Model,
     pool: &'m Pool,
@@ -74,8 +74,8 @@ fn fixture() -> Model {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// The kept rows of a batch, and a step after one of their paths, have the bits of a pass over all rows in a cache that held
-    /// something else.
+    /// The kept rows of a batch, and a step after one of their paths, have the same bits as a pass over all
+    /// rows in a cache with other content.
     #[test]
     fn what_was_not_written_is_not_read(
         picks in proptest::collection::vec(any::<proptest::sample::Index>(), 1..20),
@@ -87,7 +87,7 @@ proptest! {
     ) {
         let (model, pool) = (fixture(), Pool::new(2));
         let text: Vec<TokenId> = (0..30).map(|i| TokenId(300 + i * 7 % 60)).collect();
-        // In 8 bits a cell that is no number is a block of scale NaN, and its codes are zeros.
+        // In 8 bits a NaN cell is a block with scale NaN and zero codes.
         let mut whole = Poisoned::new(&model, &pool, kv_type, 0.25, &text);
         let mut cut = Poisoned::new(&model, &pool, kv_type, f32::NAN, &text);
         let (mut parents, mut kept) = (vec![0u32], vec![0u32]);
@@ -120,7 +120,7 @@ proptest! {
         for poisoned in [&mut whole, &mut cut] {
             poisoned.kv.commit(path.iter().copied());
             let base = poisoned.kv.len();
-            // Two branches, so that slots of rows which were left behind are visited again, or stand between.
+            // Two branches, so that slots of dropped rows are reused or lie between kept rows.
             poisoned.batch.set_tree(base, &[7, 8, 9, 10].map(TokenId), &[0, 0, 0, 1], 4);
             poisoned.forward(None);
         }

@@ -9,7 +9,7 @@ use crate::token::TokenId;
 pub(super) struct Claim {
     pub(super) token: TokenId,
     pub(super) source: u8,
-    /// The claim's probability after the reliability table.
+    /// The probability after correction by the reliability table.
     pub(super) probability: f32,
     pub(super) evidence: Evidence,
     pub(super) next: Cursor,

@@ -1,4 +1,4 @@
-//! What the sources claim under a node, and what remains of it: children, each with one probability.
+//! Collects the sources' claims under a node and merges them into children, each with one probability.
 
 use std::time::Instant;
 
@@ -8,13 +8,14 @@ use crate::draft::evidence::{Agreement, Evidence, EvidenceClass};
 use crate::draft::limits::Weighing;
 use crate::draft::source::DraftSource;
 
-/// How much more a claim of the target's rows or of a rejected segment may be worth once matches of text agree with it: by the priors
-/// up to 4.3 times.
+/// Bound on the factor by which agreement with text raises a claim of the target's rows or of a rejected
+/// segment. The largest factor of the priors is 4.3.
 const AGREED_RISE_MAX: f32 = 5.0;
 
 impl TreeBuilder {
-    /// Collects the claims of a source at the cursors of `scratch.frontier`, below a node with this reach. Claims below the
-    /// least reach are withheld: most are, and sorting them takes longer than finding them.
+    /// Collects the claims of a source at the cursors of `scratch.frontier`, below a node with the given
+    /// reach. Claims below `reach_min` are withheld: they are the majority, and sorting them takes longer
+    /// than finding them.
     pub(super) fn claim(&mut self, index: u8, source: &mut dyn DraftSource, (depth, reach): (u32, f32)) {
         let started = self.is_timed.then(Instant::now);
         let (class, slot) = (source.evidence(), self.slots.get(usize::from(index)).copied());
@@ -32,7 +33,7 @@ impl TreeBuilder {
                 depth,
                 agreement: Agreement::Unknown,
             };
-            // Sources have slots where claims are weighed.
+            // Sources have slots only if claims are weighed.
             let probability = match slot {
                 Some(slot) => self.table.probability(slot, &evidence),
                 None => evidence.probability.clamp(0.0, 1.0),
@@ -51,7 +52,8 @@ impl TreeBuilder {
         }
     }
 
-    /// Weighs the claims about which others have something to say anew; they are sorted by token.
+    /// Recomputes the probability of claims whose token other sources claim too. The claims are sorted by
+    /// token.
     fn note_agreement(&mut self, first_claim: usize) {
         let Self { table, slots, claims, .. } = self;
         let probability =
@@ -77,7 +79,7 @@ impl TreeBuilder {
                     (None, _) => Agreement::Unknown,
                 };
                 if let Some(probability) = model {
-                    // The model's claim, which knows of the match, speaks for both.
+                    // The model's claim includes the text match, so it is used for both.
                     claim.probability = probability;
                 } else if claim.evidence.agreement != before {
                     claim.probability = probability(claim);
@@ -88,10 +90,11 @@ impl TreeBuilder {
 
     /// Merges the claims from `first_claim` on into children, best first.
     ///
-    /// Claims for one token come from the same text more often than not, so they are no independent witnesses: the
-    /// strongest counts. (Their noisy-or was tried: acceptance with context and history was the same to three digits.)
+    /// Claims for one token usually come from the same text, so they are not independent: the strongest
+    /// counts. (With a noisy-or of the claims, acceptance with context and history was the same to three
+    /// digits.)
     pub(super) fn agree(&mut self, first_claim: usize) {
-        // Unstable, with a complete key: a stable sort would allocate.
+        // An unstable sort with a complete key, because a stable sort allocates.
         self.claims[first_claim..].sort_unstable_by(|a, b| {
             let by_token = a.token.cmp(&b.token).then(a.source.cmp(&b.source));
             by_token.then(b.probability.total_cmp(&a.probability)).then(a.next.0.cmp(&b.next.0))
@@ -126,9 +129,10 @@ fn is_of_model(claim: &Claim) -> bool {
     claim.evidence.class == EvidenceClass::DraftModel
 }
 
-/// Scales the children's probabilities where they exceed 1 together: alike, where matches of text claim them. What the
-/// target has said elsewhere, or a draft model says, adds many weak claims to a strong one, which would cut a long copy short
-/// token by token; there the odds share the whole, so that what is nearly certain stays so.
+/// Scales the children's probabilities to a sum of 1 if they exceed it. Claims of text matches are scaled
+/// proportionally. Claims of the target's rows or of a draft model add many weak claims to a strong one, and
+/// proportional scaling would cut a long copy short. They are therefore limited to their share of the total
+/// odds, so a nearly certain child stays nearly certain.
 fn share(children: &mut [Child], by_odds: bool) {
     let total: f32 = children.iter().map(|child| child.probability).sum();
     if total <= 1.0 {

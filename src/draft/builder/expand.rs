@@ -1,4 +1,4 @@
-//! Asking the sources what comes below a node.
+//! Expands a node: collects its children from the sources.
 
 use std::time::Instant;
 
@@ -10,11 +10,11 @@ use crate::draft::limits::Weighing;
 use crate::draft::source::{ComputingSource, DraftSource};
 use crate::draft::tree::NodeIdx;
 
-/// Nodes that a source computes in one pass at most.
+/// Maximum nodes that a source computes in one pass.
 const GROUP_MAX: usize = 8;
 
 impl TreeBuilder {
-    /// Asks the sources for the children of a node that has just entered the tree.
+    /// Expands a node that has just entered the tree.
     pub(super) fn expand(
         &mut self,
         sources: &mut [Box<dyn DraftSource>],
@@ -62,7 +62,8 @@ impl TreeBuilder {
         }
     }
 
-    /// Lets the sources that stand at a node (its cursors) and do not claim this child go on to it; `true` where one does.
+    /// Advances the computing sources with a cursor at this node that do not claim this child. Returns `true`
+    /// if one of them has a cursor below it.
     fn advance(&mut self, sources: &mut [Box<dyn DraftSource>], cursors: (u32, u32), child: Child) -> bool {
         let claims = &self.claims[child.claims.0 as usize..child.claims.1 as usize];
         let mut goes_on = false;
@@ -80,7 +81,8 @@ impl TreeBuilder {
         goes_on
     }
 
-    /// Collects what the sources claim at the cursors of a node with this reach; `true` where one that computes was left out.
+    /// Collects the claims of the sources at a node's cursors, for a node of the given depth and reach.
+    /// Returns `true` if a source that computes was left out.
     fn ask(&mut self, sources: &mut [Box<dyn DraftSource>], cursors: (u32, u32), below: (u32, f32)) -> bool {
         let weighs = self.config.weighing == Weighing::Learned;
         let mut waits = false;
@@ -104,8 +106,8 @@ impl TreeBuilder {
         waits
     }
 
-    /// Asks the sources that compute at a node, where that pays; `scratch.children` is what the others know of it. `true` where
-    /// one was asked.
+    /// Expands a node with the sources that compute, if that pays. `scratch.children` holds the children from
+    /// the other sources. Returns `true` if a source was expanded.
     fn ask_computing(
         &mut self,
         sources: &mut [Box<dyn DraftSource>],
@@ -114,7 +116,7 @@ impl TreeBuilder {
         costs: &CostProfile,
     ) -> bool {
         let Found { depth, reach, cursors, .. } = self.found[found];
-        // Best first. Many weak claims may add up to 1 and still leave open which of them is right.
+        // The best child only: the sum of many weak claims may reach 1 although none of them is likely.
         let known = self.scratch.children.first().map_or(0.0, |child| child.probability);
         let mut asked = false;
         for at in cursors.0..cursors.1 {
@@ -123,7 +125,7 @@ impl TreeBuilder {
             let Some(computing) = source.computing() else { continue };
             let alone_us = computing.expansion_us(&[cursor]);
             if alone_us <= 0.0 {
-                continue; // it looks up, and has been asked
+                continue; // a lookup, already expanded
             }
             let first_hit = self.table.first_hit(self.slots[usize::from(index)]);
             let alone = reach * (1.0 - known) * first_hit;
@@ -144,13 +146,13 @@ impl TreeBuilder {
         asked
     }
 
-    /// Lists the frontier nodes that wait for this source alone, highest reach first.
+    /// Lists the frontier nodes that wait for this source only, highest reach first.
     fn find_waiting(&mut self, index: u8, max_depth: u32) {
         let Self { found, frontier, cursors, scratch, .. } = self;
         scratch.waiting.clear();
         for &ranked in frontier.iter() {
             let Found { depth, reach, cursors: (start, end), .. } = found[ranked.found as usize];
-            // Where others go on too, they are asked first.
+            // If other sources have cursors there too, they are expanded first.
             if let [(of, cursor)] = cursors[start as usize..end as usize]
                 && of == index
                 && depth < max_depth
@@ -162,7 +164,8 @@ impl TreeBuilder {
         scratch.waiting.truncate(GROUP_MAX - 1);
     }
 
-    /// Adds waiting nodes to the pass in `scratch.frontier` while they make its gain per µs larger, and returns its gain and µs.
+    /// Adds waiting nodes to the pass in `scratch.frontier` while they raise its gain per µs. Returns the
+    /// gain and the µs of the pass.
     fn join_waiting(
         &mut self,
         source: &dyn ComputingSource,
@@ -174,7 +177,7 @@ impl TreeBuilder {
             frontier.push(cursor);
             let (more_gain, more_us) = (gain + reach * first_hit, source.expansion_us(frontier));
             if more_us <= us {
-                continue; // it is computed already, and joins for nothing
+                continue; // already computed: joins at no cost
             }
             if more_gain / more_us < gain / us {
                 frontier.pop();

@@ -1,32 +1,32 @@
-//! The nodes that sources have proposed, and the order in which they come up.
+//! The nodes proposed by sources, and their order of expansion.
 
 use std::cmp::Ordering;
 
 use crate::draft::tree::NodeIdx;
 use crate::token::TokenId;
 
-/// A node that some source proposed.
+/// A proposed node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Found {
     pub(super) token: TokenId,
-    /// Index in the tree of the node's parent, which is there already.
+    /// Index in the tree of the node's parent, which is already in the tree.
     pub(super) parent: NodeIdx,
     pub(super) depth: u32,
     pub(super) reach: f32,
     pub(super) source: u8,
-    /// The node's part of `cursors`.
+    /// The node's range in `cursors`.
     pub(super) cursors: (u32, u32),
-    /// The most that a child's probability can be.
+    /// Upper bound of a child's probability.
     pub(super) cap: f32,
 }
 
-/// A found node in the frontier: highest reach first, then first found first.
+/// A node in the frontier. Order: highest reach first, then first found first.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Ranked {
-    /// The node's reach; of a node in the tree the most that a child's can be.
+    /// The node's reach; for a node in the tree, the upper bound of its children's reach.
     pub(super) reach: f32,
     pub(super) found: u32,
-    /// Where it is in the tree, if it is, and its children are to be asked for.
+    /// The node's index if it is in the tree and waits for its expansion.
     pub(super) node: Option<NodeIdx>,
 }
 

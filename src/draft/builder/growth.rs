@@ -2,7 +2,7 @@
 
 use crate::draft::cost::CostProfile;
 
-/// A tree as it was with some number of rows.
+/// Gain and leaves of the tree at one number of rows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Size {
     /// Expected tokens.
@@ -10,14 +10,14 @@ pub(super) struct Size {
     leaves: usize,
 }
 
-/// How the tree has grown, and its best size so far.
+/// The growth of the tree, and its best size so far.
 #[derive(Debug, Default)]
 pub(super) struct Growth {
-    /// The tree by its rows: entry `i` is of the first `i + 1`.
+    /// Entry `i` describes the first `i + 1` rows of the tree.
     pub(super) sizes: Vec<Size>,
-    /// Time of the passes that sources have made for this tree, in µs: it is spent, whatever the size.
+    /// Time of the passes made for this tree, in µs. It is spent at every size.
     spent_us: f32,
-    /// By how much a draft must beat plain decoding.
+    /// Required advantage of a draft over plain decoding.
     margin: f32,
     max_rows: usize,
     pub(super) best_rows: usize,
@@ -26,7 +26,7 @@ pub(super) struct Growth {
 }
 
 impl Growth {
-    /// Plain decoding, with the head start that a draft has to beat.
+    /// Starts with plain decoding, raised by the margin that a draft must exceed.
     pub(super) fn start(&mut self, costs: &CostProfile, margin: f32, max_rows: usize) {
         self.sizes.clear();
         self.sizes.push(Size { gain: 1.0, leaves: 1 });
@@ -40,8 +40,8 @@ impl Growth {
         gain / (costs.step_us(rows, leaves) + costs.added_us(self.spent_us))
     }
 
-    /// The tree has another row, and this many leaves by now: one more than before where the row is a new branch, as many where
-    /// it goes on with a path.
+    /// Adds a row. `leaves` is the new number of leaves: unchanged if the row extends a path, one more if it
+    /// starts a branch.
     pub(super) fn push(&mut self, reach: f32, leaves: usize, costs: &CostProfile) {
         self.sizes.push(Size { gain: self.last().gain + reach, leaves });
         self.consider(self.sizes.len(), costs);
@@ -54,7 +54,7 @@ impl Growth {
         }
     }
 
-    /// A pass was made.
+    /// Adds the time of a pass.
     pub(super) fn spend(&mut self, us: f32, costs: &CostProfile) {
         self.spent_us += us;
         (self.best_rows, self.best_rate) = (1, self.rate(1, costs));
@@ -65,18 +65,20 @@ impl Growth {
         self.sizes[self.sizes.len() - 1]
     }
 
-    /// Whether a pass of `us` that is expected to gain so much, on one row more that goes on with a path, beats the best size
-    /// (Lever, eq. 6).
+    /// Whether a pass of `us` with the expected gain beats the best size (Lever, eq. 6). The pass adds one
+    /// row that extends a path.
     pub(super) fn pays(&self, gain: f32, us: f32, costs: &CostProfile) -> bool {
         let best = self.sizes[self.best_rows - 1];
         let more_us = costs.step_us(self.best_rows + 1, best.leaves) + costs.added_us(self.spent_us + us);
         self.best_rows < self.max_rows && (best.gain + gain) / more_us > self.best_rate
     }
 
-    /// Whether any larger tree could beat the best: no further node is reached more often than `reach`, and none takes leaves away.
+    /// Whether a larger tree can beat the best size: every further node has at most this `reach`, and no node
+    /// removes leaves.
     pub(super) fn can_improve(&self, reach: f32, costs: &CostProfile) -> bool {
         let (Size { gain, leaves }, rows) = (self.last(), self.sizes.len());
-        // More rows make leaves no cheaper. (What leaves add is looked up once: this loop is most of what a cost profile is asked.)
+        // Leaves never get cheaper with more rows. Their cost is looked up once, because this loop makes most
+        // of the look-ups in the cost profile.
         let other_us = costs.leaves_us(rows, leaves) + costs.added_us(self.spent_us);
         (rows + 1..=self.max_rows).any(|more| {
             let gain_max = gain + reach * (more - rows) as f32;

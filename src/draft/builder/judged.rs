@@ -1,4 +1,4 @@
-//! What became of claims: which of them the target confirmed.
+//! Evaluates claims: finds the claims that the target confirmed.
 
 use super::TreeBuilder;
 use super::claim::Claim;
@@ -8,13 +8,14 @@ use crate::draft::tree::NodeIdx;
 use crate::token::TokenId;
 
 impl TreeBuilder {
-    /// What [`observe`](Self::observe) learns, or would learn, from a step of the newest tree: each claim under a visited
-    /// node, and whether the target chose its token. For fitting the table that ships.
+    /// Calls `sink` with the same evidence that [`observe`](Self::observe) learns from after a step of the
+    /// newest tree: each claim under a visited node, and whether the target chose its token. For fitting the
+    /// built-in table.
     pub fn claims_seen(&self, outcome: &StepOutcome<'_>, mut sink: impl FnMut(&Evidence, bool)) {
         for_each_judged(&self.claims, &self.claims_of, outcome, |claim, hit| sink(&claim.evidence, hit));
     }
 
-    /// Every claim under a visited node is evidence: the committed token shows if it was right.
+    /// Learns from every claim under a visited node: the committed token decides whether the claim was right.
     pub(super) fn learn(&mut self, outcome: &StepOutcome<'_>) {
         let TreeBuilder { table, claims, claims_of, slots, computes, .. } = self;
         for_each_judged(claims, claims_of, outcome, |claim, hit| {
@@ -33,7 +34,8 @@ impl TreeBuilder {
         }
     }
 
-    /// The first hits of a source that computes age in a step that did not ask it, and withheld claims in every step.
+    /// Ages the first-hit rate of a computing source in steps without its expansion, and withheld claims in
+    /// every step.
     pub(super) fn age(&mut self) {
         let TreeBuilder { table, claims, slots, computes, .. } = self;
         for (index, (&slot, &computes)) in slots.iter().zip(&*computes).enumerate() {
@@ -53,7 +55,7 @@ fn for_each_judged(
     mut judged: impl FnMut(&Claim, bool),
 ) {
     for_visited(claims, claims_of, outcome, |claims, chosen| {
-        // Sorted by token and source: of a source's claims about one token, the strongest is the first.
+        // Sorted by token and source; the first of a source's claims about one token is the strongest.
         for same in claims.chunk_by(|a, b| (a.token, a.source) == (b.token, b.source)) {
             judged(&same[0], same[0].token == chosen);
         }

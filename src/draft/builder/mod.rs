@@ -4,26 +4,29 @@
 //! frontier ← {root};  T ← {}
 //! while T has room:
 //!   v ← frontier node with the highest reach r(v);  T ← T + v
-//!   ask every source that has a cursor at v;  frontier ← frontier + children,  r(child) = r(v) · p(child)
-//!     (as late as the order allows: when r(v) · the most that p can be comes up)
-//!   ask a source that computes only where that pays, and for several frontier nodes at once where that is cheaper
+//!   expand every source with a cursor at v;  frontier ← frontier + children,  r(child) = r(v) · p(child)
+//!     (as late as the order allows: when r(v) · max p comes up)
+//!   expand a computing source only if that pays, and for several frontier nodes at once if that is cheaper
 //!   stop when no larger tree can pay
 //! keep the prefix of T with the highest gain/cost
 //! ```
 //!
-//! Since p ≤ 1 a child's reach is at most its parent's, so nodes come out in order of falling reach, and the first m of
-//! them are the tree of m nodes with the highest gain `1 + Σ r`. Lever stops at the first node that lowers gain/cost
-//! (eq. 6); with a staircase of batch lengths that is a local optimum. Evaluating every prefix costs nothing more and
-//! finds the best size of all, fills the free rows of a stair, and lets `{root}` compete: that is plain decoding. A prefix
-//! costs what its rows and its leaves do (eq. 4): a node that goes on with a path adds a row, a new branch adds a leaf too. So
-//! leaves decide how large a tree gets, and not which of all trees of that size it is, which is the one with the highest gain.
+//! Since p ≤ 1, a child's reach is at most its parent's. Nodes therefore come out in order of falling reach,
+//! and the first m nodes are the tree of m nodes with the highest gain `1 + Σ r`. Lever stops at the first
+//! node that lowers gain/cost (eq. 6); with a staircase of batch lengths that is a local optimum. Evaluating
+//! every prefix costs nothing more, finds the global optimum, fills the free rows of a stair, and includes
+//! `{root}`, which is plain decoding. A prefix costs the sum of its rows and its leaves (eq. 4): a node that
+//! extends a path adds a row, a new branch adds a leaf too. Leaves therefore influence the size of the tree.
+//! Among trees of one size, the tree with the highest gain is chosen.
 //!
-//! Sources that look up are asked at every node. One that computes ([`ComputingSource::expansion_us`]: a draft model) is asked by
-//! eq. 6 itself: a pass of `t` µs at a node v, of whose children the other sources know a share of the probability already, is
-//! expected to gain `r(v) · (1 − known) · p̂`, with p̂ how often its likeliest claim comes true, and is made if that beats
-//! gain/cost. Nodes that wait in the frontier join the pass while they make its gain per µs larger: so passes are serial while
-//! one node stands out, and grouped when several good ones wait. What passes take enters the cost of every size alike, less
-//! where it is hidden behind reads of a streamed target ([`CostProfile::added_us`]).
+//! Sources that look up are expanded at every node. A source that computes
+//! ([`ComputingSource::expansion_us`]: a draft model) is expanded by eq. 6 itself. Let a pass take `t` µs at
+//! a node v, and let `known` be the probability of v's likeliest child from the other sources. The expected
+//! gain is `r(v) · (1 − known) · p̂`, with p̂ the hit rate of the source's likeliest claim. The pass is made
+//! if this gain beats gain/cost. Nodes that wait in the frontier join the pass while they raise its gain per
+//! µs. Passes are therefore serial while one node stands out, and grouped if several good nodes wait. The
+//! time of passes is added to the cost of every size alike. The part hidden behind reads of a streamed target
+//! counts less ([`CostProfile::added_us`]).
 
 mod claim;
 mod claims;
@@ -52,17 +55,17 @@ use crate::token::TokenId;
 #[cfg(doc)]
 use super::source::ComputingSource;
 
-/// Cursors of one source at one node at most.
+/// Maximum cursors of one source at one node.
 const CURSORS_MAX: usize = 8;
 
-/// One build of so many is timed: reading the clock around each call of a source takes some µs.
+/// One of this many builds is timed: reading the clock around each call of a source takes several µs.
 const TIMED_EVERY: u64 = 8;
 
-/// Builds the draft tree of each step from all sources, and learns from what became of it.
+/// Builds the draft tree of each step from all sources, and learns from the step's result.
 ///
-/// Deterministic: equal calls give equal trees; ties go to the node that was found first, then to the lower token.
-/// Cost: at most `max_rows` nodes are expanded, each with one call per source. No allocation once warm. Memory: below
-/// 1 MB at the default bounds.
+/// Deterministic: equal calls give equal trees; ties go to the node found first, then to the lower token.
+/// Cost: at most `max_rows` nodes are expanded, each with one call per source. No allocation once warm.
+/// Memory: below 1 MB at the default bounds.
 #[derive(Debug)]
 pub struct TreeBuilder {
     config: BuilderConfig,
@@ -72,25 +75,26 @@ pub struct TreeBuilder {
     /// Nodes found in this build, in order of discovery; node 0 is the root.
     found: Vec<Found>,
     frontier: BinaryHeap<Ranked>,
-    /// Cursors of all found nodes; a node's are contiguous and grouped by source.
+    /// Cursors of all found nodes; the cursors of a node are contiguous and grouped by source.
     cursors: Vec<(u8, Cursor)>,
-    /// Claims under all expanded nodes; a node's are contiguous.
+    /// Claims under all expanded nodes; the claims of a node are contiguous.
     claims: Vec<Claim>,
-    /// For each node of the tree: the claims about its children, none where nobody was asked. Shape `[tree.len()]`.
+    /// For each node of the tree: the range of the claims about its children, empty if no source was queried.
+    /// Shape `[tree.len()]`.
     claims_of: Vec<(u32, u32)>,
-    /// Of each source: what its claims can be worth in this build.
+    /// For each source: upper bounds of its claims in this build.
     caps: Vec<Caps>,
-    /// Of each source: its record in the table. Empty where claims are not weighed.
+    /// For each source: the slot of its record in the table. Empty if claims are not weighed.
     slots: Vec<SourceSlot>,
-    /// Of each source: whether it computes.
+    /// For each source: whether it computes.
     computes: Vec<bool>,
-    /// Whether the claims of some source come from rows of the target or of a draft model.
+    /// Whether a source's claims come from rows of the target or of a draft model.
     has_rows: bool,
     /// Whether this build is timed.
     is_timed: bool,
-    /// Of each source: its time in this build, where that is timed. µs
+    /// For each source: its time in this build, if the build is timed. µs
     source_us: Vec<f32>,
-    /// The time of passes in this build, where that is timed. µs
+    /// Time of passes in this build, if the build is timed. µs
     passes_us: f32,
     growth: Growth,
     scratch: Scratch,
@@ -107,12 +111,12 @@ struct Scratch {
 }
 
 impl TreeBuilder {
-    /// A builder with the reliability table that ships.
+    /// A builder with the built-in reliability table.
     pub fn new(config: BuilderConfig) -> Self {
         Self::with_table(config, ReliabilityTable::new())
     }
 
-    /// A builder that goes on with what another one has learned.
+    /// A builder with a reliability table learned by another builder.
     pub fn with_table(config: BuilderConfig, table: ReliabilityTable) -> Self {
         let config = BuilderConfig { max_rows: config.max_rows.max(1), ..config };
         TreeBuilder {
@@ -143,32 +147,32 @@ impl TreeBuilder {
         }
     }
 
-    /// What was learned so far.
+    /// The reliability table learned so far.
     pub fn table(&self) -> &ReliabilityTable {
         &self.table
     }
 
-    /// How many draft tokens the newest build has weighed, whether or not they paid.
+    /// Number of draft tokens that the newest build considered, including those that did not pay.
     pub fn n_considered(&self) -> usize {
         self.found.len().saturating_sub(1)
     }
 
-    /// Goes on with what another builder has learned.
+    /// Continues with a reliability table learned by another builder.
     pub fn set_table(&mut self, table: ReliabilityTable) {
         self.table = table;
     }
 
-    /// The time that drafting took so far.
+    /// The measured times of drafting.
     pub fn times(&self) -> &DraftTimes {
         &self.times
     }
 
-    /// Goes on with the times that another builder has measured.
+    /// Continues with the times measured by another builder.
     pub fn set_times(&mut self, times: DraftTimes) {
         self.times = times;
     }
 
-    /// Builds the tree of the next step into `tree`: its root is the last of `committed`.
+    /// Builds the tree of the next step into `tree`; the root is the last of `committed`.
     ///
     /// # Panics
     /// `committed` is empty, or there are more than [`SOURCES_MAX`] sources.
@@ -217,8 +221,8 @@ impl TreeBuilder {
         }
     }
 
-    /// Learns from a step, and lets every source learn: `committed` is everything committed so far, the step's tokens
-    /// included.
+    /// Learns from a finished step and passes it to every source; `committed` is the whole committed text,
+    /// including the step's tokens.
     pub fn observe(
         &mut self,
         sources: &mut [Box<dyn DraftSource>],
@@ -234,7 +238,7 @@ impl TreeBuilder {
         }
     }
 
-    /// Bytes on the heap; the sources are left out.
+    /// Bytes on the heap, without the sources.
     pub fn memory_usage(&self) -> usize {
         self.table.memory_usage()
             + self.found.capacity() * size_of::<Found>()
@@ -252,7 +256,7 @@ impl TreeBuilder {
             + self.config.n_candidates_max * size_of::<Candidate>()
     }
 
-    /// Learns from a timed build, which took `us`, how long each source and the builder itself take for a node.
+    /// Learns the time per node of each source and of the builder itself from a timed build of `us`.
     fn learn_times(&mut self, sources: &[Box<dyn DraftSource>], us: f32) {
         let n_nodes = self.claims_of.len() as f32;
         for (source, us) in sources.iter().zip(&self.source_us) {
@@ -262,7 +266,7 @@ impl TreeBuilder {
         self.times.observe_builder(own_us.max(0.0) / n_nodes);
     }
 
-    /// The root as the only found node, with the cursors of all anchors.
+    /// Starts a build: the root is the only found node and has the cursors of all anchors.
     fn start(&mut self, sources: &mut [Box<dyn DraftSource>], committed: &[TokenId], root: TokenId) {
         self.found.clear();
         self.frontier.clear();

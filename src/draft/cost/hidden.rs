@@ -1,40 +1,42 @@
-//! Drafting while a disk reads.
+//! Drafting time hidden behind flash reads.
 
-/// How much drafting a step has for nothing. Between two passes over a streamed model the disk goes on until its ring of buffers is
-/// full, and for what it has read by then the next pass need not wait. A draft model that takes no longer delays nothing.
+/// Mean drafting time per step that delays nothing. Between two passes over a streamed model, the disk reads
+/// until the ring of buffers is full, and the next pass does not wait for these layers. A draft model that
+/// finishes in this time does not delay the step.
 #[derive(Clone, Copy, Default, Debug, PartialEq)]
 pub(super) struct HiddenTime {
     us: f32,
 }
 
-/// What hidden drafting is taken to cost nevertheless: power from the battery, and reads that wait for a processor. With less a draft
-/// model is asked about much that text knows.
+/// Price of hidden drafting time: it uses battery power, and reads wait for a processor. With a lower price
+/// the draft model is run for many tokens that text predicts as well.
 const HIDDEN_PRICE: f32 = 0.5;
-/// How much a step enters the mean.
+/// Weight of a step in the mean.
 const RATE: f32 = 1.0 / 4.0;
 
 impl HiddenTime {
-    /// Steps hide drafting of `us`, on average.
+    /// A mean hidden time of `us`.
     pub(super) fn of(us: f32) -> Self {
         Self { us }
     }
 
-    /// The drafting that steps hide on average, in µs.
+    /// The mean drafting time that a step hides, in µs.
     pub(super) fn us(self) -> f32 {
         self.us
     }
 
-    /// The mean of both, with this weight of `theirs`.
+    /// The mean of both, with the given weight of `theirs`.
     pub(super) fn blended(self, theirs: Self, weight: f32) -> Self {
         Self { us: self.us + weight * (theirs.us - self.us) }
     }
 
-    /// What drafting for `draft_us` is taken to add to a step: the part that is not hidden, and a share of the other.
+    /// Time that drafting for `draft_us` adds to a step: the part that is not hidden, and a share of the
+    /// hidden part.
     pub(super) fn added_us(self, draft_us: f32) -> f32 {
         draft_us - (1.0 - HIDDEN_PRICE) * draft_us.min(self.us)
     }
 
-    /// A step could have hidden drafting of `us`.
+    /// Observes a step that could have hidden drafting of `us`.
     pub(super) fn observe(&mut self, us: f32) {
         self.us += RATE * (us - self.us);
     }

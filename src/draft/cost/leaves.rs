@@ -1,19 +1,21 @@
-//! What the leaves of a tree add to the cost of verifying it, learnt shape by shape.
+//! Cost that the leaves of a tree add to its verification, learned per shape.
 //!
-//! A step costs `t_verify(rows, leaves)` (Lever, eq. 4). What is measured ahead is chains, which have one leaf. What further
-//! leaves add is learnt from the trees that are verified, over a grid of shapes, in powers of two of rows and of leaves:
+//! A step costs `t_verify(rows, leaves)` (Lever, eq. 4). The measurement at load time covers chains, which
+//! have one leaf. The cost of further leaves is learned from verified trees, over a grid of shapes in powers
+//! of two of rows and of leaves:
 //!
 //! ```text
 //! added(shape) = (leaves − 1) · (max(per_leaf(shape), 0) + UNSEEN_PER_LEAF / (1 + evidence(shape)))
 //!     evidence = Σ n(s) · w(distance to s)              over the shapes s that were seen, n(s) times; w(0) = 1
-//!     per_leaf = what its own steps say                 of a shape that was seen
-//!              = Σ n(s) · w · per_leaf(s) / evidence    of any other, and no less than the nearest one's
+//!     per_leaf = from its own steps                     of a shape that was seen
+//!              = Σ n(s) · w · per_leaf(s) / evidence    of any other, and at least the nearest shape's
 //! ```
 //!
-//! What is added is levelled, so that it rises with rows and with leaves, and interpolated between the shapes of the grid.
+//! The added cost is smoothed so that it rises with rows and with leaves, and interpolated between the shapes
+//! of the grid.
 //!
-//! It is a cost per leaf that is kept, so that what one shape teaches holds for its neighbours as it is. Costs are in steps of one
-//! row: heat, which makes everything slower, leaves them alone.
+//! The grid stores a cost per leaf, so the value learned for one shape is valid for its neighbours too. Costs
+//! are in units of a one-row step, so heat, which slows everything, does not change them.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,25 +24,25 @@ use crate::draft::limits::VERIFY_ROWS_MAX;
 /// Classes of rows, and of leaves: 1, 2, 4, … [`VERIFY_ROWS_MAX`].
 pub(super) const N_CLASSES: usize = VERIFY_ROWS_MAX.ilog2() as usize + 1;
 
-/// What a leaf of a shape is taken to add where nothing is known of its like, in steps of one row. Measured (`benches/RESULTS.md`) it
-/// is −0.2 to 3 % by shape, without a rule. On replayed responses, by the measured profile of a 1.5B
-/// model, a thousandth takes 0.3 % of the drafted rows and none of the speed.
+/// Assumed cost of a leaf if no similar shape was seen, in one-row steps. Measured (`benches/RESULTS.md`), it
+/// is −0.2 to 3 % depending on the shape, without a clear rule. On replayed responses, with the measured
+/// profile of a 1.5B model, a thousandth reduces the drafted rows by 0.3 % and does not change the speed.
 const UNSEEN_PER_LEAF: f32 = 1.0 / 1024.0;
 
-/// A leaf costs a step of its own at most: its path would be as well off in a batch by itself.
+/// Maximum cost of a leaf, in one-row steps: a path would cost no more in a batch of its own.
 const PER_LEAF_MAX: f32 = 1.0;
 
-/// How much of a surprise is taken as the price of leaves: half of what a whole error moves everything (`GLOBAL_RATE`), since the
-/// two are one as long as steps are alike. By simulation prices settle within some hundred steps.
+/// Share of an unexpected time that is attributed to leaves: half of `GLOBAL_RATE`, because the two cannot be
+/// separated while steps are alike. In simulation the costs converge within several hundred steps.
 const RATE: f32 = 1.0 / 16.0;
 
-/// After so many steps in a row without leaves …
+/// After this many consecutive steps with one leaf …
 const FADING_STEPS: u8 = 64;
-/// … prices fade by this share: where leaves had come to look too dear to be tried again, nothing else would tell that they are
-/// not.
+/// … costs fade by this share. Leaves that were estimated too expensive are otherwise never drafted again, so
+/// their cost would never be corrected.
 const FADING: f32 = 1.0 / 4.0;
 
-/// What a step says of a shape so many classes away, against one of that shape: a quarter of it with each class.
+/// Weight of a step for a shape this many classes away: a quarter per class.
 const NEARNESS: [f32; 2 * N_CLASSES] = {
     let mut nearness = [1.0; 2 * N_CLASSES];
     let mut distance = 1;
@@ -51,27 +53,28 @@ const NEARNESS: [f32; 2 * N_CLASSES] = {
     nearness
 };
 
-/// The costs of leaves by shape. Size: 600 bytes.
+/// Costs of leaves by shape. Size: 600 bytes.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct LeafCosts {
-    /// By class of rows, then of leaves. A single leaf adds nothing: of the first column nothing is seen.
+    /// By class of rows, then of leaves. A single leaf adds nothing, so the first column stays empty.
     cells: [[Cell; N_CLASSES]; N_CLASSES],
-    /// What the leaves of each shape add, in steps of one row: none in the first column, rising with rows and with leaves.
+    /// Added cost of each shape, in one-row steps: zero in the first column, rising with rows and with
+    /// leaves.
     added: [[f32; N_CLASSES]; N_CLASSES],
-    /// Steps since the last one with leaves, or since prices faded.
+    /// Steps since the last step with several leaves, or since costs faded.
     n_straight: u8,
 }
 
-/// What is known of a shape.
+/// The evidence for a shape.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
 struct Cell {
-    /// What a leaf adds, in steps of one row. May be negative, so that noise cancels out.
+    /// Cost of a leaf, in one-row steps. May be negative, so that noise averages out.
     per_leaf: f32,
-    /// Steps in which the shape was seen.
+    /// Number of steps with this shape.
     n_seen: u8,
 }
 
-/// Leaf costs as they are stored: the shapes that were seen.
+/// Leaf costs as stored: only the observed shapes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct StoredLeaves {
@@ -89,7 +92,7 @@ struct StoredCell {
 }
 
 impl LeafCosts {
-    /// The shapes of both, each by the number of steps that had it.
+    /// Averages the shapes of both, weighted by their numbers of steps.
     pub(super) fn blend(&mut self, theirs: &LeafCosts) {
         let cells = self.cells.as_flattened_mut().iter_mut();
         for (mine, theirs) in cells.zip(theirs.cells.as_flattened()) {
@@ -116,7 +119,7 @@ impl LeafCosts {
     }
 
     /// # Errors
-    /// The reason why these are no costs of leaves.
+    /// The reason why the costs are invalid.
     pub(super) fn from_stored(stored: &StoredLeaves) -> Result<Self, &'static str> {
         let mut costs = Self::unknown();
         if stored.n_straight >= FADING_STEPS || stored.cells.len() > N_CLASSES * N_CLASSES {
@@ -136,29 +139,30 @@ impl LeafCosts {
         Ok(costs)
     }
 
-    /// Nothing was seen.
+    /// Costs without evidence.
     pub(super) fn unknown() -> Self {
         let mut costs = LeafCosts { cells: Default::default(), added: Default::default(), n_straight: 0 };
         costs.fill_added();
         costs
     }
 
-    /// What `leaves` leaves add to a batch of `rows` rows, in steps of one row.
+    /// Cost that `leaves` leaves add to a batch of `rows` rows, in one-row steps.
     pub(super) fn added(&self, rows: usize, leaves: usize) -> f32 {
         let (class, weight) = place(leaves);
         let added = self.added_by_class(rows);
         added[class] + weight * (added[class + 1] - added[class])
     }
 
-    /// What 1, 2, 4, … leaves add to a batch of `rows` rows, in steps of one row. Rows beyond the classes add no more.
+    /// Cost that 1, 2, 4, … leaves add to a batch of `rows` rows, in one-row steps. Constant for rows beyond
+    /// the largest class.
     pub(super) fn added_by_class(&self, rows: usize) -> [f32; N_CLASSES] {
         let (class, weight) = place(rows);
         let (fewer, more) = (&self.added[class], &self.added[class + 1]);
         std::array::from_fn(|leaf_class| fewer[leaf_class] + weight * (more[leaf_class] - fewer[leaf_class]))
     }
 
-    /// Learns from a step of this shape that took `surprise` one-row steps longer than the steps before it had let expect; `true`
-    /// where that changes what leaves add.
+    /// Learns from a step of this shape. `surprise` is its excess over the time expected from the steps
+    /// before it, in one-row steps. Returns `true` if the costs of leaves changed.
     pub(super) fn observe(&mut self, rows: usize, leaves: usize, surprise: f32) -> bool {
         if leaves < 2 {
             self.n_straight += 1;
@@ -180,8 +184,8 @@ impl LeafCosts {
         true
     }
 
-    /// Works out what leaves add: the mean of the two tightest monotone envelopes (the most of all smaller shapes, the least of
-    /// all larger ones), which levels noise.
+    /// Computes the added costs: the mean of the two tightest monotone envelopes (the maximum over smaller
+    /// shapes, the minimum over larger ones), which smooths noise.
     fn fill_added(&mut self) {
         let seen = Seen::new(&self.cells);
         let mut most = [[0.0; N_CLASSES]; N_CLASSES];
@@ -192,7 +196,8 @@ impl LeafCosts {
                 let price = per_leaf.max(0.0) + UNSEEN_PER_LEAF / (1.0 + evidence);
                 *added = ((1 << leaf_class) - 1) as f32 * price;
             }
-            // No batch has more leaves than rows: what is there only ends the way to the last that has, and raises nothing.
+            // No batch has more leaves than rows. These cells only end the interpolation to the last possible
+            // shape, and raise nothing.
             beyond.fill(possible[row_class]);
         }
         let mut least = most;
@@ -212,7 +217,7 @@ impl LeafCosts {
     }
 }
 
-/// The shapes that were seen, with their classes of rows and of leaves.
+/// The observed shapes, with their classes of rows and of leaves.
 struct Seen {
     shapes: [(usize, usize, Cell); N_CLASSES * N_CLASSES],
     n: usize,
@@ -230,7 +235,7 @@ impl Seen {
         seen
     }
 
-    /// What a leaf adds to a shape as far as is known, and the evidence: the steps that were seen, by nearness.
+    /// Estimated cost of a leaf of a shape, and the evidence: the observed steps, weighted by nearness.
     fn estimate(&self, row_class: usize, leaf_class: usize) -> (f32, f32) {
         let (mut evidence, mut sum) = (0.0, 0.0);
         let (mut nearest, mut distance_min) = (0.0, usize::MAX);
@@ -248,7 +253,8 @@ impl Seen {
     }
 }
 
-/// The class at or below a number of rows or of leaves, but not the last one, and how far the number is on the way to the next.
+/// The class of a number of rows or of leaves (at most the last but one), and the fraction of the way to the
+/// next class.
 #[inline]
 pub(super) fn place(n: usize) -> (usize, f32) {
     let n = n.clamp(1, VERIFY_ROWS_MAX);

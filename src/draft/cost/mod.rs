@@ -1,4 +1,4 @@
-//! What a step costs, as measured.
+//! Measured costs of a step.
 
 mod hidden;
 mod leaves;
@@ -11,78 +11,83 @@ use self::leaves::{LeafCosts, N_CLASSES, place};
 use super::draft_times::DRAFT_US_PER_NODE;
 use super::limits::VERIFY_ROWS_MAX;
 
-/// The time of a verification step by the rows and the leaves of its tree, and of drafting.
+/// The time of a verification step by the rows and leaves of its tree, and the time of drafting.
 ///
-/// Measured when the model is loaded, never a formula: where memory bandwidth binds, more rows are nearly free; where
-/// arithmetic binds, each costs. Between measured rows the time is interpolated, beyond them continued with the last
-/// slope, or in proportion to the rows where one number of them only was measured. A larger batch is never cheaper
-/// (noise in the measurements is levelled by a monotone envelope). A backend with compiled batch lengths makes the
-/// profile a staircase: see [`with_batch_lens`](Self::with_batch_lens).
+/// The profile is measured when the model is loaded, never computed by a formula: if memory bandwidth is the
+/// limit, more rows are nearly free; if arithmetic is the limit, every row costs. Between measured rows the
+/// time is interpolated. Beyond them it continues with the last slope, or in proportion to the rows if only
+/// one number of rows was measured. A larger batch is never cheaper: a monotone envelope smooths noise in the
+/// measurements. For a backend with compiled batch lengths the profile is a staircase: see
+/// [`with_batch_lens`](Self::with_batch_lens).
 ///
-/// Later measurements correct it slowly ([`observe`](Self::observe)): the cost grows with the context and with heat.
-/// What was not measured near a number of rows is learnt from the steps that have it.
+/// Later measurements correct it slowly ([`observe`](Self::observe)), because the cost grows with the context
+/// and with heat. Costs of row counts far from any measured count are learned from steps.
 ///
-/// What is measured are chains. What the leaves of other trees add is learnt from steps alone, per leaf and over a small grid of
-/// shapes; where neither a shape nor its like was seen, a leaf counts as a thousandth of a step of one row, which shrinks as
-/// steps show otherwise. More leaves are never cheaper: a tree that is would do no worse for being taken for a chain.
+/// The measurements cover only chains. The cost of further leaves is learned only from steps, per leaf and
+/// over a small grid of shapes. If neither a shape nor a similar one was observed, a leaf counts as a
+/// thousandth of a one-row step. This assumption fades as steps are observed. More leaves are never cheaper:
+/// a cheaper tree would be treated as a chain anyway.
 ///
 /// Size: about 4 kB, whatever was measured.
 #[derive(Clone, Debug)]
 pub struct CostProfile {
-    /// Ascending by rows, the first `n_knots` in use: one for each number of rows up to `VERIFY_ROWS_MAX` at most, and one
-    /// larger.
+    /// Ascending by rows; the first `n_knots` are in use. At most one for each number of rows up to
+    /// `VERIFY_ROWS_MAX`, and one larger.
     knots: [Knot; VERIFY_ROWS_MAX + 1],
     n_knots: usize,
-    /// Whether every batch costs the same, by decree.
+    /// Whether every batch costs the same, by construction.
     free_rows: bool,
-    /// Batch lengths of the backend, ascending; empty where it takes any.
+    /// Batch lengths of the backend, ascending; empty if it accepts any length.
     batch_lens: Vec<usize>,
-    /// What leaves add.
+    /// Cost of leaves.
     leaves: LeafCosts,
-    /// Mean error of the newest steps, as a logarithm. What they all have in common is not the price of leaves, so that is learnt
-    /// from what sets a step apart from them.
+    /// Mean error of the newest steps, as a logarithm. A common error of all steps is not the cost of leaves,
+    /// so leaf costs are learned from the deviation from this mean.
     recent_error: Option<f32>,
     /// `verify_us` of 1 ..= `VERIFY_ROWS_MAX` rows with one leaf.
     table: [f32; VERIFY_ROWS_MAX],
-    /// What 1, 2, 4, … leaves add to each, in steps of one row, and how long such a step takes.
+    /// Cost that 1, 2, 4, … leaves add to each number of rows, in one-row steps, and the µs of a one-row
+    /// step.
     added: [[f32; N_CLASSES]; VERIFY_ROWS_MAX],
     row_us: f32,
     draft_us_per_node: f32,
-    /// How much drafting delays nothing.
+    /// Mean drafting time that delays nothing.
     hidden: HiddenTime,
 }
 
-/// A number of rows whose time is known.
+/// A number of rows with a known time.
 #[derive(Clone, Copy, Default, Debug)]
 struct Knot {
     rows: usize,
     /// Logarithm of the time in µs.
     log_us: f32,
-    /// Steps from which the knot still learns fast.
+    /// Remaining steps in which the knot learns fast.
     n_young: u8,
 }
 
-/// How much of an unexpected time is taken as a change of everything (heat, a longer context) …
+/// Share of an unexpected time attributed to a common change (heat, a longer context) …
 const GLOBAL_RATE: f32 = 1.0 / 8.0;
-/// … and how much as one of this batch length alone. Slow, so that noise does not bend the profile's shape.
+/// … and to this batch length only. Slow, so that noise does not distort the profile's shape.
 const LOCAL_RATE: f32 = 1.0 / 64.0;
-/// A knot that was put where none was near starts from a guess, so it learns this fast …
+/// A knot added at a distance from all others starts from a guess, so it learns at this rate …
 const YOUNG_RATE: f32 = 1.0 / 2.0;
-/// … for this many steps, from which nothing else is learnt: together enough for a guess that was wrong by 16×.
+/// … for this many steps, from which nothing else is learned: enough to correct a guess that is wrong by 16×.
 const N_YOUNG: u8 = 8;
-/// How much a step enters the mean error of the newest ones: enough to follow a longer context, which every step shows.
+/// Weight of a step in the mean error of the newest steps: enough to follow a longer context, which affects
+/// every step.
 const RECENT_RATE: f32 = 1.0 / 4.0;
-/// Times off by more than e^0.7 ≈ 2× count as 2×: a step that the system interrupted teaches little.
+/// Times that differ by more than e^0.7 ≈ 2× count as 2×: an interrupted step carries little information.
 const LOG_ERROR_MAX: f32 = 0.7;
-/// … and next to the steps before it one teaches the price of leaves as much as if it were off by 1.35×: in simulation with an
-/// interruption in fifty steps free leaves then look free, where they would else seem to take a tenth of a step.
+/// … and the deviation from the preceding steps counts at most 1.35× for the cost of leaves. In a simulation
+/// with one interruption in fifty steps, free leaves are then estimated as free; without this bound, as a
+/// tenth of a step.
 const LOG_SURPRISE_MAX: f32 = 0.3;
-/// Times that are taken in, µs: a larger one is a fault of a clock, and sums of these stay finite.
+/// Range of accepted times, µs: a larger time is a clock error, and sums within the range stay finite.
 const US_MIN: f32 = 1e-6;
 const US_MAX: f32 = 1e30;
 
-/// By how much the steps of a device have turned out slower or faster than measured ahead, by batch length: heat, a battery
-/// that saves, another program. And what leaves and drafts cost, which is not measured ahead.
+/// Learned ratio of this device's step times to the stored profile, by batch length: heat, a battery saver,
+/// another program. Also contains the costs of leaves and drafts, which the stored profile lacks.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CostCorrection {
     /// Logarithms of factors, by rows.
@@ -91,17 +96,17 @@ pub(crate) struct CostCorrection {
     hidden: HiddenTime,
 }
 
-/// Factors beyond e^2.8 ≈ 16× are no state of the device that was measured.
+/// Maximum log-factor: factors beyond e^2.8 ≈ 16× do not belong to the measured device.
 const LOG_CORRECTION_MAX: f32 = 2.8;
 
 impl CostCorrection {
-    /// Nothing learnt.
+    /// A correction without evidence.
     pub(crate) fn none() -> Self {
         let (leaves, hidden) = (LeafCosts::unknown(), HiddenTime::default());
         Self { log_factors: [0.0; VERIFY_ROWS_MAX], leaves, hidden }
     }
 
-    /// What turns `measured` into `learnt`, both without padding of their batches.
+    /// The correction that converts `measured` to `learnt`, both without padding of their batches.
     pub(crate) fn between(measured: &CostProfile, learnt: &CostProfile) -> Self {
         let log_factors = std::array::from_fn(|i| {
             let factor = learnt.interpolate(i + 1) / measured.interpolate(i + 1);
@@ -112,9 +117,9 @@ impl CostCorrection {
 }
 
 impl CostProfile {
-    /// A profile from measured pairs of rows and µs, of chains; several of the same rows are averaged, zero rows are left out, and of
-    /// more than [`VERIFY_ROWS_MAX`] rows the fewest are kept, for the slope. With no usable pair at all rows are
-    /// [free](Self::free_rows).
+    /// A profile from measured pairs of rows and µs, of chains. Several times for the same rows are averaged;
+    /// zero rows are ignored. Of the row counts above [`VERIFY_ROWS_MAX`] the smallest is kept, for the
+    /// slope. Without a usable pair, all rows are [free](Self::free_rows).
     pub fn from_measurements(measurements: &[(usize, f32)]) -> Self {
         let mut pairs: Vec<(usize, f32)> = measurements
             .iter()
@@ -139,9 +144,9 @@ impl CostProfile {
         profile
     }
 
-    /// A profile by which a step takes `us` whatever its rows, and drafting no time: every draft pays. It stays so,
-    /// whatever is observed. For tests and benchmarks that want full trees, the same ones in every run, and for an engine
-    /// that only scores, so that nothing is measured.
+    /// A profile in which every step takes `us` at any number of rows, and drafting takes no time: every
+    /// draft pays. Observations do not change it. For tests and benchmarks with full and reproducible trees,
+    /// and for an engine that only scores, so that nothing is measured.
     pub fn free_rows(us: f32) -> Self {
         let us = if us.is_finite() && us > 0.0 { us.clamp(US_MIN, US_MAX) } else { 1.0 };
         let mut knots = [Knot::default(); VERIFY_ROWS_MAX + 1];
@@ -161,7 +166,8 @@ impl CostProfile {
         }
     }
 
-    /// The same profile for a backend that runs these batch lengths only: a batch costs what the next length that holds it does.
+    /// The same profile for a backend with these batch lengths only: a batch costs as much as the next length
+    /// that holds it.
     pub fn with_batch_lens(mut self, batch_lens: &[usize]) -> Self {
         self.batch_lens = batch_lens.iter().copied().filter(|&len| len > 0).collect();
         self.batch_lens.sort_unstable();
@@ -170,7 +176,7 @@ impl CostProfile {
         self
     }
 
-    /// The same profile with its times corrected, and with what is known of leaves and of drafting.
+    /// The same profile with its times corrected, and with the learned costs of leaves and drafting.
     pub(crate) fn corrected(mut self, correction: &CostCorrection) -> Self {
         let CostCorrection { log_factors, leaves, hidden } = correction;
         (self.leaves, self.hidden) = (leaves.clone(), *hidden);
@@ -183,8 +189,8 @@ impl CostProfile {
         self
     }
 
-    /// The same profile with another cost of asking the sources for one tree node, in µs. Where rows are
-    /// [free](Self::free_rows), drafting stays so too.
+    /// The same profile with another time for querying the sources at one tree node, in µs. If rows are
+    /// [free](Self::free_rows), drafting stays free too.
     pub fn with_draft_us_per_node(mut self, us: f32) -> Self {
         if !self.free_rows && us.is_finite() {
             self.draft_us_per_node = us.max(0.0);
@@ -192,20 +198,21 @@ impl CostProfile {
         self
     }
 
-    /// The batch length that a draft of `rows` rows is padded to: itself where the backend takes any.
+    /// The padded batch length of a draft of `rows` rows: `rows` itself if the backend accepts any length.
     pub fn batch_len(&self, rows: usize) -> usize {
         let next = self.batch_lens.partition_point(|&len| len < rows);
         self.batch_lens.get(next).copied().unwrap_or(rows)
     }
 
-    /// Expected time of verifying a tree of `rows` rows, `leaves` of which have no children, in µs (Lever, eq. 4: `t_verify`). A
-    /// chain has one leaf, and so has the root alone. It rises with rows and with leaves, and is a number above 0.
+    /// Expected time of verifying a tree of `rows` rows with `leaves` leaves, in µs (Lever, eq. 4:
+    /// `t_verify`). A chain has one leaf, and so has a lone root. The time rises with rows and with leaves
+    /// and is positive.
     #[inline]
     pub fn verify_us(&self, rows: usize, leaves: usize) -> f32 {
         self.chain_us(rows) + self.leaves_us(rows, leaves)
     }
 
-    /// The part of [`verify_us`](Self::verify_us) that a chain takes as well.
+    /// The part of [`verify_us`](Self::verify_us) of a chain with the same rows.
     fn chain_us(&self, rows: usize) -> f32 {
         let rows = rows.max(1);
         match self.table.get(rows - 1) {
@@ -214,7 +221,8 @@ impl CostProfile {
         }
     }
 
-    /// The part of [`verify_us`](Self::verify_us) that is due to leaves. It rises with rows and with leaves, from 0.
+    /// The part of [`verify_us`](Self::verify_us) added by leaves. It rises with rows and with
+    /// leaves, and one leaf adds nothing.
     pub(super) fn leaves_us(&self, rows: usize, leaves: usize) -> f32 {
         let rows = rows.max(1);
         let (class, weight) = place(leaves.min(rows));
@@ -222,21 +230,23 @@ impl CostProfile {
         (of_rows[class] + weight * (of_rows[class + 1] - of_rows[class])) * self.row_us
     }
 
-    /// Expected time of a step whose tree has `rows` rows and `leaves` leaves: `t_draft + t_verify` (Lever, eq. 4).
+    /// Expected time of a step whose tree has `rows` rows and `leaves` leaves: `t_draft + t_verify` (Lever,
+    /// eq. 4).
     #[inline]
     pub fn step_us(&self, rows: usize, leaves: usize) -> f32 {
         self.chain_step_us(rows) + self.leaves_us(rows, leaves)
     }
 
-    /// The part of [`step_us`](Self::step_us) that a step with a chain takes as well.
+    /// The part of [`step_us`](Self::step_us) of a chain with the same rows.
     pub(super) fn chain_step_us(&self, rows: usize) -> f32 {
         self.draft_us_per_node * (rows.max(1) - 1) as f32 + self.chain_us(rows)
     }
 
-    /// Learns from a measured step, whose tree had `rows` rows and `leaves` leaves: how everything has changed, and a little of
-    /// the cost of rows and of leaves; more of it where nothing was measured within a factor of two of these rows. The rows that
-    /// the tree is padded to are added here; they are no leaves, since nothing is computed from what they see. Cost: about 1 µs,
-    /// and 2 µs where the tree branches; allocates nothing.
+    /// Learns from a measured step whose tree had `rows` rows and `leaves` leaves. It updates the common
+    /// factor strongly, and the costs of these rows and leaves slightly. The update is stronger if no time
+    /// was measured within a factor of two of these rows. Padding rows are added here; they are not leaves,
+    /// because nothing is computed from their attention. Cost: about 1 µs, and 2 µs if the tree branches;
+    /// allocates nothing.
     pub fn observe(&mut self, rows: usize, leaves: usize, us: f32) {
         if rows == 0 || self.free_rows || !us.is_finite() || us <= 0.0 {
             return;
@@ -272,28 +282,28 @@ impl CostProfile {
         self.fill_table();
     }
 
-    /// What passes of a draft model that take `draft_us` together are taken to add to a step, in µs: the part beyond what is hidden
-    /// behind the reads of a streamed target ([`observe_hidden`](Self::observe_hidden)), and half of the hidden part.
+    /// Time that draft model passes of `draft_us` in total add to a step, in µs: the part beyond the reads of
+    /// a streamed target ([`observe_hidden`](Self::observe_hidden)), and half of the hidden part.
     pub fn added_us(&self, draft_us: f32) -> f32 {
         self.hidden.added_us(draft_us)
     }
 
-    /// Learns from a step that drafting of `us` would not have delayed it, whether or not so much was drafted. The time that
-    /// [`observe`](Self::observe) is told is then the one of a step without drafting. Ignored where rows are
-    /// [free](Self::free_rows).
+    /// Observes that drafting of `us` would not have delayed a step, whether or not the step drafted so long.
+    /// The time passed to [`observe`](Self::observe) must then be that of a step without drafting. Ignored if
+    /// rows are [free](Self::free_rows).
     pub fn observe_hidden(&mut self, us: f32) {
         if !self.free_rows && us.is_finite() {
             self.hidden.observe(us.clamp(0.0, US_MAX));
         }
     }
 
-    /// The same profile with as much drafting hidden as by another one.
+    /// The same profile with the hidden drafting time of another.
     pub(crate) fn with_hidden_of(mut self, other: &CostProfile) -> Self {
         self.hidden = other.hidden;
         self
     }
 
-    /// Puts a knot at `rows`, on the line as it is, where there is none within a factor of two.
+    /// Adds a knot at `rows`, with the interpolated time, if there is none within a factor of two.
     fn ensure_knot_near(&mut self, rows: usize) {
         let is_near = |knot: &Knot| knot.rows < 2 * rows && rows < knot.rows.saturating_mul(2);
         if self.free_rows || rows > VERIFY_ROWS_MAX || self.knots().iter().any(is_near) {
@@ -301,7 +311,7 @@ impl CostProfile {
         }
         let knot = Knot { rows, log_us: self.interpolate(rows).ln(), n_young: N_YOUNG };
         let at = self.knots().partition_point(|knot| knot.rows < rows);
-        // There is room: no two knots have the same rows.
+        // The array has room, because no two knots have the same rows.
         self.n_knots += 1;
         self.knots[at..self.n_knots].rotate_right(1);
         self.knots[at] = knot;
@@ -311,7 +321,7 @@ impl CostProfile {
         &self.knots[..self.n_knots]
     }
 
-    /// The knots around `rows` and the weight of the right one: all of it beyond the last knot.
+    /// The knots around `rows` and the weight of the right one; beyond the last knot the weight is 1.
     fn neighbours(&self, rows: usize) -> (usize, usize, f32) {
         let knots = self.knots();
         let right = knots.partition_point(|knot| knot.rows < rows).min(knots.len() - 1);
@@ -328,16 +338,16 @@ impl CostProfile {
         self.interpolate_by(rows, |knot| self.knots[knot].log_us.exp())
     }
 
-    /// The same, where the time of a knot is `us` of its index.
+    /// As [`interpolate`](Self::interpolate), with the time of the knot with index `i` given by `us(i)`.
     fn interpolate_by(&self, rows: usize, us: impl Fn(usize) -> f32) -> f32 {
         let last = self.n_knots - 1;
         let rows_last = self.knots[last].rows;
         if rows <= rows_last {
             let (left, right, weight) = self.neighbours(rows);
-            // Not `from + weight * (to - from)`, which rounds to 0 where `to` is the smallest part of `from`.
+            // Not `from + weight * (to - from)`, which rounds to 0 if `to` is tiny relative to `from`.
             return us(left) * (1.0 - weight) + us(right) * weight;
         }
-        // Beyond the last knot: the slope of the last two, or time in proportion where there is one only.
+        // Beyond the last knot: the slope of the last two, or proportional time if there is only one.
         let slope = match last.checked_sub(1) {
             _ if self.free_rows => 0.0,
             Some(before) => (us(last) - us(before)) / (rows_last - self.knots[before].rows) as f32,
@@ -346,10 +356,10 @@ impl CostProfile {
         (us(last) + slope.max(0.0) * (rows - rows_last) as f32).min(US_MAX)
     }
 
-    /// Fills the table of chains: the mean of the two tightest monotone envelopes (the running maximum from the left, the running
-    /// minimum from the right).
+    /// Fills the table of chains: the mean of the two tightest monotone envelopes (the running maximum from
+    /// the left, the running minimum from the right).
     fn fill_table(&mut self) {
-        // Powers take longest, and there are fewer knots than rows.
+        // Powers take most of the time, and there are fewer knots than rows.
         let mut knots_us = [0.0; VERIFY_ROWS_MAX + 1];
         knots_us.iter_mut().zip(self.knots()).for_each(|(us, knot)| *us = knot.log_us.exp());
         let interpolate = |rows: usize| self.interpolate_by(rows, |knot| knots_us[knot]);
@@ -367,7 +377,7 @@ impl CostProfile {
         }
     }
 
-    /// Fills the table of what leaves add, which rises with rows and with leaves by itself.
+    /// Fills the table of added leaf costs, which already rise with rows and with leaves.
     fn fill_added(&mut self) {
         if !self.free_rows {
             self.added = std::array::from_fn(|i| self.leaves.added_by_class(self.batch_len(i + 1)));

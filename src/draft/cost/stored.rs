@@ -7,7 +7,7 @@ use super::leaves::{LeafCosts, StoredLeaves};
 use super::{CostCorrection, CostProfile, Knot, LOG_CORRECTION_MAX, LOG_ERROR_MAX, US_MAX, US_MIN};
 use crate::draft::limits::VERIFY_ROWS_MAX;
 
-/// A [`CostProfile`] as it is stored: without the batch lengths, which are the backend's.
+/// A [`CostProfile`] as stored: without the batch lengths, which belong to the backend.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::draft) struct StoredCosts {
@@ -26,7 +26,7 @@ struct StoredKnot {
     n_young: u8,
 }
 
-/// A [`CostCorrection`] as it is stored.
+/// A [`CostCorrection`] as stored.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::draft) struct StoredCorrection {
@@ -36,12 +36,12 @@ pub(in crate::draft) struct StoredCorrection {
 }
 
 impl CostProfile {
-    /// Whether every batch costs the same, by decree.
+    /// Whether every batch costs the same, by construction.
     pub(in crate::draft) fn is_free(&self) -> bool {
         self.free_rows
     }
 
-    /// Moves to `theirs` by `weight`, 0 to 1: a mean over the times' logarithms.
+    /// Moves towards `theirs` by `weight`, 0 to 1: a mean of the times' logarithms.
     pub(in crate::draft) fn blend(&mut self, theirs: &CostProfile, weight: f32) {
         if self.free_rows || theirs.free_rows {
             return;
@@ -49,7 +49,7 @@ impl CostProfile {
         let mut rows: Vec<usize> = self.knots().iter().chain(theirs.knots()).map(|knot| knot.rows).collect();
         rows.sort_unstable();
         rows.dedup();
-        // Both have grown from the same measurements, so only one number of rows is beyond the table.
+        // Both stem from the same measurements, so only one number of rows is beyond the table.
         rows.truncate(self.knots.len());
         let mean = |rows: usize| {
             let [mine, theirs] = [&*self, theirs].map(|profile| profile.interpolate(rows).ln());
@@ -82,7 +82,7 @@ impl CostProfile {
     }
 
     /// # Errors
-    /// The reason why these are no costs.
+    /// The reason why the costs are invalid.
     pub(in crate::draft) fn from_stored(stored: StoredCosts) -> Result<Self, &'static str> {
         let StoredCosts { knots, free_rows, leaves, recent_error, hidden_us } = stored;
         let mut profile = CostProfile::from_measurements(&[(1, 1.0)]);
@@ -90,7 +90,7 @@ impl CostProfile {
             return Err("there are no times, or too many");
         }
         let rises = knots.is_sorted_by(|a, b| a.rows < b.rows);
-        // One number of rows beyond the table is for the slope.
+        // One number of rows beyond the table is allowed, for the slope.
         let fits =
             knots[0].rows > 0 && knots[..knots.len() - 1].iter().all(|knot| knot.rows <= VERIFY_ROWS_MAX);
         if !rises || !fits {
@@ -100,7 +100,7 @@ impl CostProfile {
         if !knots.iter().all(|knot| is_time(knot.log_us)) {
             return Err("a time is not in its range");
         }
-        // Errors are sums of fractions of bounded ones.
+        // Errors are sums of fractions of bounded errors.
         if recent_error.is_some_and(|error| !(-LOG_ERROR_MAX..=LOG_ERROR_MAX).contains(&error)) {
             return Err("the error of recent steps is not in its range");
         }
@@ -135,7 +135,7 @@ impl CostCorrection {
     }
 
     /// # Errors
-    /// The reason why this is no correction.
+    /// The reason why the correction is invalid.
     pub(in crate::draft) fn from_stored(stored: StoredCorrection) -> Result<Self, &'static str> {
         let StoredCorrection { log_factors, leaves, hidden_us } = stored;
         let log_factors: [f32; VERIFY_ROWS_MAX] =

@@ -1,4 +1,4 @@
-//! The cost profile: what was measured, what steps teach, and what neither tells.
+//! The cost profile: measured costs, costs learned from steps, and costs without evidence.
 
 use proptest::prelude::*;
 
@@ -125,7 +125,7 @@ fn what_was_learnt_of_one_measurement_corrects_another() {
     let short = CostProfile::from_measurements(&measured);
     let long = CostProfile::from_measurements(&measured.map(|(rows, us)| (rows, 3.0 * us)));
     let mut learnt = short.clone();
-    // Few rows cost twice as much by now, many rows four times.
+    // Few rows cost twice as much after this change, many rows four times.
     for _ in 0..2000 {
         learnt.observe(1, 1, 200.0);
         learnt.observe(64, 1, 3600.0);
@@ -134,7 +134,7 @@ fn what_was_learnt_of_one_measurement_corrects_another() {
     let corrected = long.clone().corrected(&correction);
     assert!((560.0..700.0).contains(&corrected.verify_us(1, 1)), "{}", corrected.verify_us(1, 1));
     assert!((9300.0..11300.0).contains(&corrected.verify_us(64, 1)), "{}", corrected.verify_us(64, 1));
-    // Where nothing is observed, nothing drifts.
+    // Without observations nothing drifts.
     let again = CostCorrection::between(&long, &corrected);
     for (a, b) in again.log_factors.iter().zip(&correction.log_factors) {
         assert!((a - b).abs() < 0.05, "{a} {b}");
@@ -172,7 +172,7 @@ fn many_rows_cost_no_more_to_hold() {
     assert!(started.elapsed().as_secs() < 5);
 }
 
-/// What a chain costs on the devices below.
+/// Cost of a chain on the devices below.
 fn chain_us(rows: usize) -> f32 {
     970.0 + 30.0 * rows as f32
 }
@@ -181,19 +181,19 @@ fn measured_chains() -> CostProfile {
     CostProfile::from_measurements(&[1, 2, 4, 8, 16, 32, 64].map(|rows| (rows, chain_us(rows))))
 }
 
-/// Shapes as a builder makes them: nothing drafted, a path, a tree.
+/// Shapes of a builder: nothing drafted, a path, a tree.
 const SHAPES: [(usize, usize); 9] =
     [(1, 1), (12, 3), (6, 1), (30, 10), (1, 1), (9, 4), (20, 1), (17, 8), (4, 2)];
 
-/// Steps of these shapes in turn, on a device where a leaf adds `per_leaf` one-row steps and everything takes `heat` times as
-/// long.
+/// Runs steps of these shapes in turn, on a device with a leaf cost of `per_leaf` one-row steps and all times
+/// multiplied by `heat`.
 fn run(costs: &mut CostProfile, n_steps: usize, per_leaf: f32, heat: f32) {
     for (rows, leaves) in SHAPES.into_iter().cycle().take(n_steps) {
         costs.observe(rows, leaves, true_us(rows, leaves, per_leaf, heat));
     }
 }
 
-/// The same on a device where every step is off by up to 10 %, and one in fifty was interrupted.
+/// The same with an error of up to 10 % in every step, and one interruption in fifty steps.
 fn run_with_noise(costs: &mut CostProfile, n_steps: usize, per_leaf: f32, heat: f32) {
     let mut x = 1u64;
     for step in 0..n_steps {
@@ -209,7 +209,7 @@ fn true_us(rows: usize, leaves: usize, per_leaf: f32, heat: f32) -> f32 {
     heat * (chain_us(rows) + per_leaf * chain_us(1) * (leaves - 1) as f32)
 }
 
-/// What a profile takes a leaf of this shape to add, in steps of one row.
+/// The profile's cost of a leaf of this shape, in one-row steps.
 fn price(costs: &CostProfile, rows: usize, leaves: usize) -> f32 {
     let added_us = costs.verify_us(rows, leaves) - costs.verify_us(rows, 1);
     added_us / (costs.verify_us(1, 1) * (leaves - 1) as f32)
@@ -223,7 +223,7 @@ fn what_leaves_cost_is_learnt() {
         run_with_noise(&mut noisy, 1500, per_leaf, 1.0);
         for (rows, leaves) in SHAPES.into_iter().chain([(12, 6), (32, 16), (8, 2), (24, 12)]) {
             for (costs, error_max) in [(&quiet, 0.03), (&noisy, 0.16)] {
-                // In steps of one row: the newest interruptions are in all times alike.
+                // In one-row steps: the newest interruptions affect all times alike.
                 let learnt = costs.verify_us(rows, leaves) / costs.verify_us(1, 1);
                 let ratio = learnt / true_us(rows, leaves, per_leaf, 1.0) * chain_us(1);
                 assert!(
@@ -324,7 +324,7 @@ fn a_length_that_takes_next_to_nothing_beside_another_takes_something() {
     assert!(costs.verify_us(1, 0) > 0.0);
 }
 
-/// Any rows, leaves and time, those that make no sense included.
+/// Any rows, leaves and time, including invalid ones.
 fn any_step() -> impl Strategy<Value = (usize, usize, f32)> {
     let count = || prop_oneof![0usize..70, Just(usize::MAX), any::<usize>()];
     (count(), count(), prop_oneof![1.0f32..1e6, any::<f32>(), Just(f32::MAX), Just(f32::MIN_POSITIVE)])
@@ -344,7 +344,7 @@ proptest! {
         for (rows, leaves, us) in steps {
             costs.observe(rows, leaves, us);
         }
-        // Rounding may take a few units in the last place.
+        // Rounding may change the last few units in the last place.
         let rises = |less: f32, more: f32| less <= more * (1.0 + 1e-5);
         for rows in (1..=70).chain([1000, usize::MAX - 1]) {
             for leaves in (0..rows.min(70)).chain([rows, usize::MAX - 1]) {

@@ -27,13 +27,14 @@ pub use stream::EventStream;
 
 /// A running generation: an iterator of [`Event`]s that ends after [`Event::Done`] or an error.
 ///
-/// `S` is how the generation holds its session: [`Session::generate`] borrows it (`&mut Session`),
-/// [`Session::into_generation`] owns it ([`OwnedGeneration`]), and [`into_session`](OwnedGeneration::into_session) returns
-/// it. Both are `Send`.
+/// `S` is the session handle: [`Session::generate`] borrows the session (`&mut Session`),
+/// [`Session::into_generation`] owns it ([`OwnedGeneration`]), and
+/// [`into_session`](OwnedGeneration::into_session) returns it. Both are `Send`.
 ///
-/// Tokens are committed to the session step by step. A generation that is dropped, or cancelled, leaves the session with
-/// the tokens whose events were taken, as plain decoding would. If a draft source or a logits processor panics, the
-/// generation yields nothing more, and the session goes on in the same way.
+/// Tokens are committed to the session step by step. After a generation is dropped or cancelled, the session
+/// contains exactly the tokens whose events were taken, as after plain decoding. If a draft source or a
+/// logits processor panics, the generation yields nothing more, and the session stays usable in the same
+/// state.
 pub struct Generation<S: BorrowMut<Session> = Session> {
     /// Present until [`OwnedGeneration::into_session`] takes it.
     session: Option<S>,
@@ -44,27 +45,27 @@ pub struct Generation<S: BorrowMut<Session> = Session> {
 /// A generation that owns its session: `Send + 'static`, for a struct, another thread, or a foreign caller.
 pub type OwnedGeneration = Generation<Session>;
 
-/// How far a generation has come.
+/// Progress of a generation.
 enum Progress {
-    /// The prompt is not prefilled.
+    /// The prompt is not yet prefilled.
     Prompt,
     /// Steps follow.
     Steps,
-    /// A prefill or step is under way, or has panicked.
+    /// A prefill or step is running, or has panicked.
     Working,
-    /// Once the committed tokens are taken, this error is the last item.
+    /// The last item is this error, after the committed tokens are taken.
     Failed(GenerateError),
-    /// Once the committed tokens are taken, this summary is the last item.
+    /// The last item is this summary, after the committed tokens are taken.
     Done(Box<Summary>),
     /// The last item was taken.
     Ended,
 }
 
-/// A generation could not start: the session, and why.
+/// A generation could not start; contains the session and the error.
 #[derive(Debug, Error)]
 #[error("{error}")]
 pub struct RefusedGeneration {
-    /// The session, as [`Session::generate`] would have left it.
+    /// The session, in the same state as after a failed [`Session::generate`].
     pub session: Box<Session>,
     /// Why the generation could not start.
     #[source]
@@ -72,11 +73,11 @@ pub struct RefusedGeneration {
 }
 
 impl Session {
-    /// Starts to generate; the output comes from the iterator.
+    /// Starts a generation; the iterator yields its output.
     ///
     /// # Errors
-    /// Options out of range, or an empty prompt: the session is as it was. Turns that the template cannot encode or that do
-    /// not fit: the newest turn is removed, so that a shorter one can take its place.
+    /// Options out of range, or an empty prompt: the session is unchanged. Turns that the template cannot
+    /// encode or that do not fit: the newest turn is removed, so a shorter one can replace it.
     pub fn generate(&mut self, options: GenerateOptions) -> Result<Generation<&mut Session>, GenerateError> {
         let run = start::start(self, options)?;
         Ok(Generation { session: Some(self), run, progress: Progress::Prompt })
@@ -96,7 +97,8 @@ impl Session {
 }
 
 impl<S: BorrowMut<Session>> Generation<S> {
-    /// The callback form: calls `on_token` for each token until the output ends or the callback breaks, which cancels.
+    /// The callback form: calls `on_token` for each token until the output ends, or cancels if the callback
+    /// breaks.
     ///
     /// # Errors
     /// As the iterator's items.
@@ -123,21 +125,22 @@ impl<S: BorrowMut<Session>> Generation<S> {
         self.run.output.text()
     }
 
-    /// Statistics so far. Tokens, and what was accepted, are those of the events that were taken.
+    /// Statistics so far. Token and acceptance counts include only the tokens whose events were taken.
     pub fn stats(&self) -> &Stats {
         &self.run.stats
     }
 
-    /// A token that cancels this generation, from any thread, and no other.
+    /// A token that cancels this generation only, from any thread.
     pub fn cancel_token(&self) -> CancelToken {
         self.run.cancel.clone()
     }
 
-    /// Prefills the prompt now rather than with the first event, calling `progress` with (tokens done, tokens to do) after
-    /// each chunk. Does nothing once the prompt is prefilled.
+    /// Prefills the prompt now instead of at the first event, and calls `progress` with (tokens done, tokens
+    /// to do) after each chunk. Does nothing if the prompt is already prefilled.
     ///
     /// # Errors
-    /// As [`Session::prefill`]. After an error that is no cancellation, a further call continues behind the finished chunks.
+    /// As [`Session::prefill`]. After any error except a cancellation, a further call continues after the
+    /// finished chunks.
     pub fn prefill(&mut self, progress: impl FnMut(usize, usize)) -> Result<(), GenerateError> {
         if !matches!(self.progress, Progress::Prompt) {
             return Ok(());
@@ -186,17 +189,17 @@ impl<S: BorrowMut<Session>> Generation<S> {
         }
     }
 
-    /// Ends the output before its own end, with the tokens that the app has taken.
+    /// Ends the output early; the session keeps the tokens that the app has taken.
     fn stop(&mut self) {
         if self.run.events.is_empty() && self.run.output.finish().is_some() {
-            return; // The output has ended by itself, with the token taken last.
+            return; // The output ended with the token taken last.
         }
         self.forget_untaken();
         let held = self.run.output.cancel();
         self.finish(held);
     }
 
-    /// Rolls back the tokens whose events were not taken, so that the session holds what the app has seen, as it would
+    /// Rolls back the tokens whose events were not taken. The session then holds exactly the taken tokens, as
     /// after plain decoding.
     fn forget_untaken(&mut self) {
         let Self { session, run, .. } = self;
@@ -211,7 +214,7 @@ impl<S: BorrowMut<Session>> Generation<S> {
         run.output.rewind(&session.shared.tokenizer, &session.conversation.tokens[run.prompt_len..]);
     }
 
-    /// The output is complete: learns from it, and makes the summary the last item.
+    /// Completes the output: updates the learned state and makes the summary the last item.
     fn finish(&mut self, held: String) {
         let Self { session, run, .. } = self;
         let session = session.as_mut().expect("the session is here").borrow_mut();
@@ -235,7 +238,7 @@ impl<S: BorrowMut<Session>> Generation<S> {
         self.progress = Progress::Done(Box::new(summary));
     }
 
-    /// The generation ends without a summary: dropped early, or after an error or a panic.
+    /// Ends the generation without a summary: it was dropped early, or an error or panic occurred.
     fn abandon(&mut self) {
         self.forget_untaken();
         let Self { session, run, .. } = self;
@@ -249,7 +252,7 @@ impl<S: BorrowMut<Session>> Generation<S> {
 }
 
 impl OwnedGeneration {
-    /// Ends the generation where the app has taken its tokens, and returns the session.
+    /// Ends the generation after the last taken token and returns the session.
     pub fn into_session(mut self) -> Session {
         self.end_early();
         self.session.take().expect("the session is taken once")
@@ -264,18 +267,19 @@ impl<S: BorrowMut<Session>> Generation<S> {
     }
 }
 
-/// Learns from the generation, and keeps its output in history and conversation.
+/// Updates the learned state, and adds the output to history and conversation.
 fn close(session: &mut Session, run: &Run) {
-    // Lossy acceptance does not learn: its drafts decide the output.
+    // Lossy acceptance does not learn, because its output depends on its drafts.
     if run.stats.lossy.is_none() {
         let Session { shared, options, conversation, target, drafting, .. } = &*session;
         let costs = drafting.costs.clone().with_batch_lens(&[]);
         let learned = run.learned.clone().with_drafting(drafting.builder.table(), drafting.builder.times());
         let learned = match session.profile() {
-            // Batches that were cut down tell nothing of whole ones, and fixed numbers of rows are not weighed.
+            // Pruned batches say nothing about whole ones, and fixed numbers of rows do not use costs.
             _ if target.prunes() || options.policy.rows != DraftRows::Auto => learned,
             Some(profile) => {
-                // The context has grown: the profile knows that cost, and it is no news about the device.
+                // The context has grown. The profile predicts the resulting cost, so it is not a change of
+                // the device.
                 let measured = profile.costs(conversation.tokens.len(), options.projection_rows);
                 learned.with_correction(CostCorrection::between(&measured, &costs), run.stats.steps)
             }

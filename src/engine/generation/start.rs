@@ -1,4 +1,4 @@
-//! How a generation starts: options checked, and everything that it learns from and counts with set up.
+//! Generation start: checks the options and sets up drafting, sampling and statistics.
 
 use crate::cancel::CancelToken;
 use crate::draft::{CostProfile, Learned, RejectionCounter, ReliabilityTable};
@@ -64,7 +64,8 @@ pub(super) fn start(session: &mut Session, options: GenerateOptions) -> Result<R
     })
 }
 
-/// Lets drafting start from the learnt values of earlier generations, with this generation's policy. Returns those values.
+/// Starts drafting from the learned state of earlier generations, with this generation's policy. Returns that
+/// state.
 fn begin_drafting(
     session: &mut Session,
     request: &Request,
@@ -72,7 +73,7 @@ fn begin_drafting(
     cancel: &CancelToken,
 ) -> Learned {
     let is_lossy = session.options.acceptance.is_lossy();
-    // With lossy acceptance drafts decide, and so must not depend on what other generations have learnt.
+    // With lossy acceptance the output depends on the drafts, so they must not depend on other generations.
     let learned = session.shared.learned().start();
     session.drafting.builder.set_table(match is_lossy {
         true => ReliabilityTable::new(),
@@ -94,7 +95,8 @@ fn begin_drafting(
     };
     let costs = match rows {
         DraftRows::Auto => costs,
-        // Every row that the policy allows is worth it. The time of a step is still weighed against that of a draft model.
+        // Rows are free, so every allowed row pays. A draft model's time is still weighed against the time of
+        // a step.
         _ if is_lossy => CostProfile::free_rows(1.0),
         _ => CostProfile::free_rows(costs.verify_us(1, 1)).with_hidden_of(&costs),
     };
@@ -104,14 +106,14 @@ fn begin_drafting(
     learned
 }
 
-/// Statistics of a generation that has not begun.
+/// Statistics of a generation that has not started.
 fn stats(session: &mut Session, prompt_len: usize) -> Stats {
     let sources = session.drafting.sources.iter_mut().map(|source| SourceStats {
         name: source.name().into(),
         evidence: source.evidence(),
         drafted: 0,
         accepted: 0,
-        // Until the end: the counts of earlier generations.
+        // Holds the counts of earlier generations until the end.
         computed: source.computing().map(|source| source.computed()),
     });
     let cached_tokens = session.target.kv.len().min(prompt_len - 1);
@@ -129,7 +131,8 @@ fn stats(session: &mut Session, prompt_len: usize) -> Stats {
     }
 }
 
-/// Rows of a wave at most. If each wave reads the output matrix from flash, one wave takes all rows of a step.
+/// Maximum rows of a wave. If each wave reads the output matrix from flash, one wave takes all rows of a
+/// step.
 fn wave_rows_max(model: &Model, options: &SessionOptions) -> usize {
     match model.is_head_streamed() {
         true => options.projection_rows.max(STREAMED_WAVE_BYTES / (4 * model.config().vocab_size)),

@@ -1,7 +1,7 @@
 //! A generation as an asynchronous stream (feature `stream`).
 //!
-//! A step computes for milliseconds and longer, so it must not run inside `poll_next`: a worker thread runs it, one event at a
-//! time, when the stream is polled.
+//! A step computes for milliseconds or longer, so it must not run inside `poll_next`. A worker thread
+//! computes one event each time the stream is polled.
 
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -16,10 +16,11 @@ use crate::engine::error::GenerateError;
 use crate::engine::event::Event;
 use crate::engine::session::Session;
 
-/// The events of a generation as a [`Stream`], computed by a thread of its own; made by [`OwnedGeneration::into_stream`].
+/// The events of a generation as a [`Stream`], computed by a thread of its own; made by
+/// [`OwnedGeneration::into_stream`].
 ///
-/// The worker computes when the stream is polled and no further ahead than one event. Dropping the stream cancels the
-/// generation.
+/// The worker computes only when the stream is polled, and at most one event ahead. Dropping the stream
+/// cancels the generation.
 #[derive(Debug)]
 pub struct EventStream {
     exchange: Arc<Exchange>,
@@ -31,7 +32,7 @@ pub struct EventStream {
 #[derive(Debug, Default)]
 struct Exchange {
     state: Mutex<State>,
-    /// The worker waits here until an event is wanted or the stream is gone.
+    /// The worker waits on this until an event is requested or the stream is dropped.
     changed: Condvar,
 }
 
@@ -50,14 +51,14 @@ impl Exchange {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the stream to want an event; `false` if it is gone.
+    /// Waits until the stream requests an event; `false` if the stream was dropped.
     fn is_wanted(&self) -> bool {
         let waits = |state: &mut State| !state.is_wanted && !state.is_closed;
         let state = self.changed.wait_while(self.lock(), waits).unwrap_or_else(PoisonError::into_inner);
         !state.is_closed
     }
 
-    /// Changes the state for the stream, and wakes it.
+    /// Changes the shared state and wakes the stream.
     fn tell(&self, change: impl FnOnce(&mut State)) {
         let waker = {
             let mut state = self.lock();
@@ -68,7 +69,7 @@ impl Exchange {
     }
 }
 
-/// Tells the stream when the worker has stopped, however it stops.
+/// Marks the worker as stopped when dropped, also during a panic.
 struct Ending(Arc<Exchange>);
 
 impl Drop for Ending {
@@ -78,10 +79,10 @@ impl Drop for Ending {
 }
 
 impl OwnedGeneration {
-    /// Moves the generation to a thread of its own, whose events the stream yields. (Feature `stream`.)
+    /// Moves the generation to a worker thread and returns its events as a stream. (Feature `stream`.)
     ///
     /// # Errors
-    /// The system starts no thread; the generation is lost.
+    /// The system cannot start a thread; the generation is lost.
     pub fn into_stream(mut self) -> std::io::Result<EventStream> {
         let (exchange, cancel) = (Arc::new(Exchange::default()), self.cancel_token());
         let ending = Ending(Arc::clone(&exchange));
@@ -105,11 +106,12 @@ impl EventStream {
         self.cancel.clone()
     }
 
-    /// Ends the generation and returns the session, which holds the tokens of the events that the worker has computed: those
-    /// yielded, and at most one more. Blocks until the worker has stopped, at the next layer at the latest.
+    /// Ends the generation and returns the session. The session contains the tokens of the computed events:
+    /// the yielded events and at most one more. Blocks until the worker has stopped, which takes at most one
+    /// layer.
     ///
     /// # Panics
-    /// A draft source or a logits processor has panicked: the panic goes on here.
+    /// Resumes the panic of a draft source or a logits processor.
     pub fn into_session(mut self) -> Session {
         self.close();
         let worker = self.worker.take().expect("the session is taken once");

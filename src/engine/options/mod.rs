@@ -1,7 +1,7 @@
 //! Options of an engine, a session and a generation.
 //!
-//! Options are plain values and import no other part of the engine; ranges are checked where a session or a generation
-//! starts.
+//! Options are plain values and import no other part of the engine. Their ranges are checked when a session
+//! or a generation starts.
 
 mod policy;
 
@@ -24,34 +24,39 @@ use crate::verify::{LogitsProcessor, Sampling};
 
 pub use policy::{Acceptance, AcceptanceFloor, DraftPolicy, DraftRows, LOSSY_ROWS, PidConfig, SkipRules};
 
-/// Options of an [`Engine`](crate::engine::Engine). None of them but `quantize` changes a bit of the output.
+/// Options of an [`Engine`](crate::engine::Engine). `quantize` is the only option that changes the output.
 #[derive(Debug, Clone, Default)]
 #[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct EngineOptions {
-    /// Threads of the forward pass, the caller's included; `None`: the physical performance cores that the process may use.
+    /// Threads of the forward pass, including the caller's. `None`: one per physical performance core that
+    /// the process may use.
     pub n_threads: Option<usize>,
-    /// Instruction set of the kernels; `None`: the widest that the CPU has.
+    /// Instruction set of the kernels. `None`: the widest that the CPU supports.
     pub isa: Option<IsaKind>,
-    /// What the matrices become while loading.
+    /// Block format of the weight matrices after loading.
     pub quantize: Quantize,
-    /// How the weights of a packed file come into memory.
+    /// How the weights of a packed file are loaded into memory.
     pub packed_access: PackedAccess,
-    /// What a verification batch costs; `None`: measured while loading, unless `profile` fits.
+    /// Cost of a verification batch by its rows. `None`: measured while loading, unless `profile` matches
+    /// this machine.
     pub cost_profile: Option<CostProfile>,
-    /// What steps cost by rows and context, as [`Engine::measure_profile`](crate::engine::Engine::measure_profile) found. It
-    /// is left aside where it was measured on another CPU, for another shape, instruction set or number of threads, or for
-    /// another type of KV cache than a session's: [`Session::profile_mismatch`](crate::engine::Session::profile_mismatch)
-    /// says so.
+    /// Step costs by rows and context length, from
+    /// [`Engine::measure_profile`](crate::engine::Engine::measure_profile). The profile is ignored if it was
+    /// measured on another CPU, model shape, instruction set or number of threads, or with another KV cache
+    /// type than the session's. [`Session::profile_mismatch`](crate::engine::Session::profile_mismatch)
+    /// reports the mismatch.
     pub profile: Option<MachineProfile>,
-    /// Bytes of weights that a model of static graphs may hold at a time; `None`: what it needs, which is embedding, head and
-    /// one graph per block. Less is refused when the model is opened.
+    /// Maximum bytes of weights that a model of static graphs holds at a time. `None`: the minimum, which is
+    /// the embedding, the head and one graph per block. Opening the model fails if the limit is below this
+    /// minimum.
     pub graph_memory_max: Option<u64>,
-    /// When static graphs are changed.
+    /// When the loaded static graphs are switched between prefill and verification.
     pub graph_switching: Switching,
-    /// Keeps only a part of a packed file's weights in memory and streams the others from flash in every pass, ahead of the
-    /// computation; `None`: all are in memory. Then `packed_access` says nothing.
+    /// Keeps only a part of a packed file's weights in memory. Every pass streams the others from flash ahead
+    /// of the computation, and `packed_access` is ignored. `None`: all weights are in memory.
     pub streaming: Option<StreamOptions>,
-    /// Tokens of history kept per namespace; `None`: [`HistoryStore::TOKENS_MAX`](crate::draft::HistoryStore::TOKENS_MAX).
+    /// Maximum history tokens per namespace. `None`:
+    /// [`HistoryStore::TOKENS_MAX`](crate::draft::HistoryStore::TOKENS_MAX).
     pub history_tokens_max: Option<u32>,
 }
 
@@ -68,15 +73,15 @@ setters!(EngineOptions {
     with_history_tokens_max: history_tokens_max: Option<u32>,
 });
 
-/// Options of a draft model. None of them changes a bit of the output.
+/// Options of a draft model. No option changes the output.
 #[derive(Debug, Clone, Default)]
 #[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct DraftModelOptions {
-    /// What the matrices become while loading.
+    /// Block format of the weight matrices after loading.
     pub quantize: Quantize,
-    /// How the weights of a packed file come into memory.
+    /// How the weights of a packed file are loaded into memory.
     pub packed_access: PackedAccess,
-    /// What a pass costs by its rows; `None`: measured while loading.
+    /// Cost of a draft model pass by its rows. `None`: measured while loading.
     pub cost_profile: Option<CostProfile>,
 }
 
@@ -86,46 +91,48 @@ setters!(DraftModelOptions {
     with_cost_profile: cost_profile: Option<CostProfile>,
 });
 
-/// Whether a session drafts.
+/// Whether a session drafts, and from which draft sources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Drafting {
-    /// The tree builder decides at every step; an empty draft is one of its choices.
+    /// All draft sources. The tree builder decides at every step and may choose an empty draft.
     #[default]
     Auto,
-    /// As `Auto`, with none but the draft model and the sources that the app adds.
+    /// As `Auto`, but only the draft model and the app's own sources propose tokens.
     DraftModel,
-    /// As `Auto`, with none but the sources that the app adds.
+    /// As `Auto`, but only the app's own sources propose tokens.
     OwnSources,
-    /// As `OwnSources`, and all that they draft is verified: for sources that plan whole trees. If such a source drafts with a
-    /// model, its memory is not part of [`DraftModelOptions::memory_bytes`].
+    /// As `OwnSources`, but every proposed token is verified. This suits sources that plan whole trees. If
+    /// such a source runs a model, its memory is not part of [`DraftModelOptions::memory_bytes`].
     AsClaimed,
     /// Plain decoding.
     Off,
 }
 
-/// Whether the target's own distributions over the context draft ([`CalibrationSource`](crate::draft::CalibrationSource)), and
-/// onto how many tokens they are projected.
+/// Whether the target's own distributions over the context are a draft source
+/// ([`CalibrationSource`](crate::draft::CalibrationSource)), and the set of tokens that they are projected
+/// onto.
 ///
-/// For the rows of the prompt the last layer is computed, of which only keys and values are needed otherwise: a prefill takes
-/// longer by about one part in as many as the model has layers.
+/// Calibration of the prompt computes the last layer for every row of the prompt. Without calibration a
+/// prefill computes only the keys and values of this layer. The extra time of prefill is about the time of
+/// one layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Calibration {
-    /// [`InContext`](Self::InContext) where a step of the model takes [`TARGET_READ_STEP_US_MIN`] or longer; else `Off`, and
-    /// [`SessionOptions::reuse`] is off too.
+    /// [`InContext`](Self::InContext) if a plain decoding step takes [`TARGET_READ_STEP_US_MIN`] or longer.
+    /// Otherwise `Off`, and [`SessionOptions::reuse`] is off too.
     #[default]
     Auto,
-    /// They do not.
+    /// No calibration.
     Off,
     /// Those of the prompt and the output, onto the same tokens.
     InContext,
-    /// Onto the whole vocabulary.
+    /// The distributions of prompt and output, projected onto the whole vocabulary.
     Full,
 }
 
-/// Below this time of a plain step, in µs, calibration and reuse cost more than they save: some 20 µs a step, for a twentieth
-/// fewer steps.
+/// Minimum time of a plain decoding step, in µs, for which calibration and reuse pay. They cost about 20 µs
+/// per step and save about 5 % of the steps.
 pub const TARGET_READ_STEP_US_MIN: f32 = 500.0;
 
 /// Options of a [`Session`](crate::engine::Session). None of them changes a bit of the output, but for `kv_type`, a lossy
@@ -134,37 +141,40 @@ pub const TARGET_READ_STEP_US_MIN: f32 = 500.0;
 #[serde(default, deny_unknown_fields)]
 #[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct SessionOptions {
-    /// Tokens of prompt and output together; `None`: what the model was trained for, at most
+    /// Maximum tokens of prompt and output together. `None`: the model's trained context length, at most
     /// [`CONTEXT_LEN_DEFAULT_MAX`].
     pub context_len: Option<usize>,
     /// Element type of the KV cache.
     #[serde(with = "kv_type_name")]
     pub kv_type: KvType,
-    /// Whether to draft.
+    /// Whether the session drafts, and from which draft sources.
     pub drafting: Drafting,
-    /// When, and how many rows.
+    /// When the session drafts, and how many rows.
     pub policy: DraftPolicy,
-    /// Which tokens are accepted: the target's own, unless asked for otherwise.
+    /// The acceptance rule. Default: strict, which accepts only the target's own choices.
     pub acceptance: Acceptance,
-    /// Whether the engine's draft model drafts, where it has one, with [`Drafting::Auto`].
+    /// With [`Drafting::Auto`]: whether the engine's draft model, if one is loaded, is a draft source.
     pub draft_model: bool,
-    /// Whether the target's distributions over the context draft, with [`Drafting::Auto`].
+    /// With [`Drafting::Auto`]: whether the target's distributions over the context are a draft source.
     pub calibration: Calibration,
-    /// What is kept of rejected drafts, with [`Drafting::Auto`]; `None`: nothing.
+    /// With [`Drafting::Auto`]: reuse of rejected draft segments. `None`: nothing is kept.
     pub reuse: Option<ReuseConfig>,
-    /// How drafts are pruned half-way through the target, where the engine has a predictor; `None`: they are not.
+    /// How verification batches are pruned at a middle layer, if the engine has a predictor. `None`: no
+    /// pruning.
     pub pruning: Option<PruningConfig>,
-    /// Whose history drafts for this session and learns from it: an app, a user, a task.
+    /// The namespace of the history, such as an app, a user or a task. The session drafts from this namespace
+    /// and adds its output to it.
     pub namespace: String,
-    /// Whether to draft from, and add to, the history of the namespace.
+    /// Whether the session drafts from, and adds to, the history of the namespace.
     pub history: bool,
-    /// Rows of a verification batch at most, the root included, 1..=[`VERIFY_ROWS_MAX`](crate::VERIFY_ROWS_MAX).
+    /// Maximum rows of a verification batch, including the root:
+    /// 1..=[`VERIFY_ROWS_MAX`](crate::VERIFY_ROWS_MAX).
     pub verify_rows_max: usize,
-    /// Batch lengths that a static-shape backend has compiled, rising; batches are padded to the next of them. Empty (the
-    /// default): every length, without padding, or of static graphs whole calls.
+    /// Batch lengths that a static-shape backend has compiled, in rising order. Batches are padded to the
+    /// next length. Empty (the default): no padding, except that static graphs run whole calls.
     pub verify_lens: Vec<usize>,
-    /// Prompt tokens per forward pass, 1..=[`PREFILL_CHUNK_MAX`](crate::PREFILL_CHUNK_MAX); with static graphs, the rows of a prefill graph. A cancelled
-    /// prefill keeps the chunks that are done.
+    /// Prompt tokens per forward pass, 1..=[`PREFILL_CHUNK_MAX`](crate::PREFILL_CHUNK_MAX). Static graphs use
+    /// the rows of a prefill graph. A cancelled prefill keeps its finished chunks.
     pub prefill_chunk: usize,
     /// Rows that are projected onto the vocabulary at a time, at most. A streamed output matrix takes more, up to 8 MiB of logits.
     pub projection_rows: usize,
@@ -188,11 +198,11 @@ setters!(SessionOptions {
     with_projection_rows: projection_rows: usize,
 });
 
-/// The context that a session gets when it does not ask for one, in tokens: a KV cache of a 1.5 B model stays near 100 MB.
+/// Maximum default context length, in tokens. It bounds the KV cache of a 1.5 B model to about 100 MB.
 pub const CONTEXT_LEN_DEFAULT_MAX: usize = 4096;
 
 impl SessionOptions {
-    /// The length of the context for a model of this configuration.
+    /// The context length for a model of this configuration, in tokens.
     pub fn context_len(&self, config: &ModelConfig) -> usize {
         self.context_len.unwrap_or_else(|| config.context_len.min(CONTEXT_LEN_DEFAULT_MAX))
     }
@@ -228,16 +238,17 @@ impl Default for SessionOptions {
 /// Options of one generation.
 #[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct GenerateOptions {
-    /// Output tokens at most.
+    /// Maximum output tokens.
     pub max_tokens: usize,
     /// How each token is chosen.
     pub sampling: Sampling,
-    /// The output ends before the first of these strings. The session's tokens go on to the one that completed the string:
-    /// in plain text, truncate before generating further. None may be empty; each at most [`STOP_BYTES_MAX`] long.
+    /// Stop strings: the output ends before the first occurrence of one of them. The session's tokens include
+    /// the token that completes the string. In plain text, truncate the session before the next generation.
+    /// Each string has 1 to [`STOP_BYTES_MAX`] bytes.
     pub stop: Vec<String>,
-    /// The output ends at these tokens too, besides the end tokens of the model.
+    /// Token ids that end the output, besides the model's end tokens.
     pub stop_tokens: Vec<TokenId>,
-    /// Whether to go on after the model's end tokens.
+    /// Whether generation continues after the model's end tokens.
     pub ignore_eos: bool,
     /// Applied to the logits in this order, before bias and penalties.
     pub processors: Vec<Box<dyn LogitsProcessor>>,
@@ -256,7 +267,7 @@ setters!(GenerateOptions {
     with_cancel: cancel: CancelToken,
 });
 
-/// The longest stop string, in bytes: text that may become one is held back.
+/// Maximum bytes of a stop string. Text that may become a stop string is held back.
 pub const STOP_BYTES_MAX: usize = 1024;
 
 impl Default for GenerateOptions {

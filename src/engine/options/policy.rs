@@ -1,24 +1,24 @@
-//! What an app chooses about when and how much a session drafts.
+//! The app's choice of when a session drafts, how many rows, and which drafted tokens are accepted.
 
 use serde::{Deserialize, Serialize};
 
 use crate::draft::VERIFY_ROWS_MAX;
 use crate::face::setters;
 
-/// When a session drafts, and how many rows. None of it changes a bit of the output.
+/// When a session drafts, and how many rows. No value changes the output.
 ///
-/// What the device reports ([`Engine::set_thermal_state`](crate::engine::Engine::set_thermal_state),
-/// [`Engine::set_memory_pressure`](crate::engine::Engine::set_memory_pressure)) bounds whatever is chosen here.
+/// The device state ([`Engine::set_thermal_state`](crate::engine::Engine::set_thermal_state),
+/// [`Engine::set_memory_pressure`](crate::engine::Engine::set_memory_pressure)) bounds every choice.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct DraftPolicy {
-    /// How many rows a step drafts.
+    /// Number of rows per step.
     pub rows: DraftRows,
-    /// Below which acceptance a session decodes plainly for a while; `None` (the default): what does not pay is left to
-    /// [`DraftRows::Auto`], which knows the costs too.
+    /// Acceptance rate below which a session decodes plainly for a while. `None` (the default):
+    /// [`DraftRows::Auto`] alone decides, from gains and costs.
     pub floor: Option<AcceptanceFloor>,
-    /// Which generations do not draft at all.
+    /// Generations that never draft.
     pub skip: SkipRules,
 }
 
@@ -28,55 +28,59 @@ setters!(DraftPolicy {
     with_skip: skip: SkipRules,
 });
 
-/// How many rows a step drafts, the root not counted: the *k* of speculative decoding.
+/// Number of draft rows per step, without the root: the *k* of speculative decoding.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DraftRows {
-    /// As many as pay: the tree builder weighs gain against measured cost.
+    /// The tree builder weighs the gain of each row against its measured cost.
     #[default]
     Auto,
-    /// The likeliest `k`, whatever they cost, 1..=[`DraftRows::MAX`]; fewer where the sources know no more. For comparison.
+    /// The likeliest `k` rows at any cost, 1..=[`DraftRows::MAX`]; fewer if the sources propose fewer. For
+    /// comparison.
     Fixed(usize),
-    /// As many as keep the acceptance rate at a set point. For comparison.
+    /// A controller holds the acceptance rate at a set point. For comparison.
     Pid(PidConfig),
 }
 
 impl DraftRows {
-    /// Rows that a step can draft.
+    /// Maximum draft rows of a step.
     pub const MAX: usize = VERIFY_ROWS_MAX - 1;
 }
 
-/// A controller of the number of drafted rows: proportional, integral, derivative.
+/// A proportional-integral-derivative controller of the number of draft rows.
 ///
-/// With the error `e = acceptance rate − set point`, where the rate is that of the steps that drafted, the newest weighing
-/// [`PidConfig::SMOOTHING`]:
+/// The error is `e = acceptance rate − set point`. The acceptance rate is an exponential mean over the steps
+/// that drafted, and [`PidConfig::SMOOTHING`] is the weight of the newest step:
 ///
 /// ```text
 /// k = clamp(k₀ + proportional·e + integral·Σe + derivative·Δe, rows_min, rows_max), rounded
 /// ```
 ///
-/// A positive error says that drafts come true more often than asked for, so they grow; their later tokens come true less often,
-/// which closes the loop. *Anti-windup* is conditional integration: while `k` is at a bound and the error pushes further, nothing is
-/// integrated, so that the controller leaves the bound with the first error of the other sign (K. J. Åström and L. Rundqwist,
-/// "Integrator windup and how to avoid it", American Control Conference 1989).
+/// A positive error lengthens the drafts. Later draft tokens are accepted less often, which closes the loop.
+/// *Anti-windup* is conditional integration: while `k` is at a bound and the error pushes further, nothing is
+/// integrated, so the controller leaves the bound at the first error of the other sign (K. J. Åström and L.
+/// Rundqwist, "Integrator windup and how to avoid it", American Control Conference 1989).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct PidConfig {
-    /// Accepted drafted rows ÷ drafted rows that is aimed at, 0..=1. Default 0.6: the last row of a draft then comes true about
-    /// as often as not, where one more costs what it brings if a row costs half a step.
+    /// The acceptance rate to hold (accepted ÷ drafted rows), 0..=1. Default 0.6: the last row of a draft is
+    /// then accepted about half of the time. One more row gains as much as it costs if a row costs half a
+    /// step.
     pub set_point: f32,
-    /// Rows per unit of the error. Default 4: a draft that was wholly right where 0.6 was aimed at grows by 1.6 rows at once.
+    /// Rows per unit of the error. Default 4: a fully accepted draft at the set point 0.6 adds 1.6 rows at
+    /// once.
     pub proportional: f32,
-    /// Rows per unit of the error and step. Default 1: such steps add 0.4 rows each for good.
+    /// Rows per unit of the error and step. Default 1: a fully accepted draft adds 0.4 rows permanently.
     pub integral: f32,
-    /// Rows per unit by which the error has changed. Default 1, a quarter of the proportional gain: one bad step is noise.
+    /// Rows per unit of change of the error. Default 1, a quarter of the proportional gain, because a single
+    /// bad step is noise.
     pub derivative: f32,
-    /// Rows in the first step. Default 4.
+    /// Rows of the first step. Default 4.
     pub rows_start: usize,
-    /// Rows at least, 1 or more: without a draft there is nothing to measure. Default 1.
+    /// Minimum rows, 1 or more: without a draft there is no acceptance rate to measure. Default 1.
     pub rows_min: usize,
-    /// Rows at most, up to [`DraftRows::MAX`]. Default 15: with the root, a batch of 16.
+    /// Maximum rows, up to [`DraftRows::MAX`]. Default 15: with the root, a batch of 16.
     pub rows_max: usize,
 }
 
@@ -91,11 +95,11 @@ setters!(PidConfig {
 });
 
 impl PidConfig {
-    /// The weight of the newest step in the acceptance rate: of a rate over some three steps, which is as long as one
-    /// sentence's part goes in one manner.
+    /// Weight of the newest step in the acceptance rate. The mean then covers about three steps, the length
+    /// of a passage of uniform text.
     pub const SMOOTHING: f32 = 0.3;
 
-    /// Gains beyond this are no control.
+    /// Maximum absolute gain; larger gains make the controller unstable.
     pub const GAIN_MAX: f32 = 1000.0;
 }
 
@@ -113,22 +117,23 @@ impl Default for PidConfig {
     }
 }
 
-/// Falls back to plain decoding where drafts are seldom right, and tries again later.
+/// Falls back to plain decoding if drafts are seldom accepted, and retries later.
 ///
-/// After `window` steps that drafted with fewer accepted than `rate_min` of the drafted rows, `pause` steps decode plainly. Then
-/// drafting is on probation: a whole window again. Each probation that fails doubles the pause, up to
-/// [`AcceptanceFloor::PAUSE_FACTOR_MAX`] times, so that a text that cannot be drafted costs a vanishing share of drafts; one that
-/// passes sets the pause back. A decision always takes a whole window, so the policy cannot swing from step to step.
+/// If the acceptance rate over the last `window` drafting steps is below `rate_min`, `pause` steps decode
+/// plainly. After a pause, drafting is on probation for a whole window. Each failed probation doubles the
+/// pause, up to [`AcceptanceFloor::PAUSE_FACTOR_MAX`] times `pause`, so undraftable text costs a vanishing
+/// share of drafts. A passed probation resets the pause. Every decision covers a whole window, so the policy
+/// cannot oscillate from step to step.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct AcceptanceFloor {
-    /// Steps that drafted, over which acceptance is counted, 1..=[`AcceptanceFloor::STEPS_MAX`]. Default 16.
+    /// Drafting steps per measurement of the acceptance rate, 1..=[`AcceptanceFloor::STEPS_MAX`]. Default 16.
     pub window: usize,
-    /// Accepted drafted rows ÷ drafted rows, 0..=1. Default 0.05: a tree of 32 rows of which two are accepted still pays
-    /// where rows are nearly free.
+    /// Minimum acceptance rate (accepted ÷ drafted rows), 0..=1. Default 0.05: a tree of 32 rows with two
+    /// accepted rows still pays if rows are nearly free.
     pub rate_min: f32,
-    /// Plain steps before drafting is tried again, 1..=[`AcceptanceFloor::STEPS_MAX`]. Default 32.
+    /// Plain steps before drafting is retried, 1..=[`AcceptanceFloor::STEPS_MAX`]. Default 32.
     pub pause: usize,
 }
 
@@ -139,9 +144,9 @@ setters!(AcceptanceFloor {
 });
 
 impl AcceptanceFloor {
-    /// Steps of a window or a pause at most.
+    /// Maximum steps of a window or a pause.
     pub const STEPS_MAX: usize = 1 << 16;
-    /// By how much failing probations lengthen the pause at most.
+    /// Maximum factor by which failed probations lengthen the pause.
     pub const PAUSE_FACTOR_MAX: usize = 16;
 }
 
@@ -151,18 +156,19 @@ impl Default for AcceptanceFloor {
     }
 }
 
-/// Generations that decode plainly from their first token to their last. All rules are off by default.
+/// Rules for generations that decode plainly from their first token to their last. All rules are off by
+/// default.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct SkipRules {
-    /// Those that may give fewer tokens than this, by `max_tokens` and the room in the context.
+    /// Skips generations that can output fewer tokens than this, by `max_tokens` and the room in the context.
     pub tokens_min: usize,
-    /// Those that sample at a higher temperature than this, 0..=100.
+    /// Skips generations that sample at a higher temperature than this, 0..=100.
     pub temperature_max: Option<f32>,
-    /// Those that begin while the system has less memory available than this, in bytes
-    /// ([`available_bytes`](crate::stream::available_bytes)); looked at again every 32 steps, in both directions. Where the
-    /// system does not say, the rule does not apply.
+    /// Skips drafting while the system has less available memory than this, in bytes
+    /// ([`available_bytes`](crate::stream::available_bytes)). Checked at the start and every 32 steps, so
+    /// drafting can also resume. Ignored if the system does not report its available memory.
     pub available_bytes_min: u64,
 }
 
@@ -172,28 +178,31 @@ setters!(SkipRules {
     with_available_bytes_min: available_bytes_min: u64,
 });
 
-/// Which tokens the target accepts.
+/// The acceptance rule for draft tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Acceptance {
-    /// The one that it chooses itself: the output is that of plain decoding, bit for bit.
+    /// Accepts only the target's own choice: the output equals plain decoding, bit for bit.
     #[default]
     Strict,
-    /// **Lossy.** Also a drafted token that the target did not choose, if it is in the target's nucleus: among the fewest most
-    /// likely tokens whose probabilities reach this value together (0..=1, not 0), after processors, bias, penalties and
-    /// temperature (1 where the temperature is 0), and never one that `top_k`, `top_p` or `min_p` would have dropped. Of
-    /// several such drafted tokens the first in the tree is taken.
+    /// **Lossy.** Also accepts a draft token that the target did not choose, if the token is in the target's
+    /// nucleus. The nucleus is the smallest set of most likely tokens whose probabilities sum to at least
+    /// this value (above 0, at most 1). Probabilities are taken after processors, bias, penalties and
+    /// temperature (1 if the temperature is 0). Tokens that `top_k`, `top_p` or `min_p` drop are never
+    /// accepted. If several draft tokens qualify, the first in the tree is accepted.
     ///
-    /// The output is **not** that of plain decoding, and depends on what drafts. It still is a function of the model, the prompt,
-    /// the options, the seed and what drafts from (the texts, and history, where that is on), since nothing that reads a
-    /// clock takes part: rows count as free ([`DraftRows::Auto`] drafts [`LOSSY_ROWS`] of them), generations start from the
-    /// reliability table that ships, [`Calibration::Auto`](crate::engine::Calibration::Auto) is off, and with
-    /// [`Drafting::Auto`](crate::engine::Drafting::Auto) a draft model does not draft. Heat and memory pressure do change it,
-    /// since they change drafts. [`Stats::lossy`](crate::engine::Stats::lossy) says so in every generation.
+    /// The output **differs** from plain decoding and depends on the drafts. It is still a function of the
+    /// model, the prompt, the options, the seed and the text of the draft sources (including history, if on),
+    /// because no measured time influences it: rows count as free ([`DraftRows::Auto`] drafts [`LOSSY_ROWS`]
+    /// of them), generations start from the built-in reliability table,
+    /// [`Calibration::Auto`](crate::engine::Calibration::Auto) is off, and with
+    /// [`Drafting::Auto`](crate::engine::Drafting::Auto) the draft model is off. Heat and memory pressure
+    /// change the drafts and therefore the output. [`Stats::lossy`](crate::engine::Stats::lossy) reports
+    /// lossy acceptance in every generation.
     LossyTopP(f32),
 }
 
-/// Rows that [`DraftRows::Auto`] drafts with [`Acceptance::LossyTopP`]: their costs, which a clock measures, do not enter.
+/// Rows that [`DraftRows::Auto`] drafts with [`Acceptance::LossyTopP`], which ignores measured costs.
 pub const LOSSY_ROWS: usize = 8;
 
 impl Acceptance {

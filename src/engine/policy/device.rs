@@ -1,28 +1,30 @@
-//! What the device reports: heat, and memory that others need.
+//! Device state: heat, and memory pressure.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-/// How hot the device is, in the words of iOS (`ProcessInfo.ThermalState`). None of it changes a bit of the output.
+/// Thermal state of the device, with the levels of iOS (`ProcessInfo.ThermalState`). No state changes the
+/// output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ThermalState {
-    /// As it should be: nothing is bounded. Android: `THERMAL_STATUS_NONE`, `LIGHT`.
+    /// Normal: nothing is bounded. Android: `THERMAL_STATUS_NONE`, `LIGHT`.
     #[default]
     Nominal,
-    /// Getting warm: a step drafts 15 rows at most. Android: `MODERATE`.
+    /// Slightly warm: a step drafts at most 15 rows. Android: `MODERATE`.
     Fair,
-    /// Hot: 7 rows at most, on half of the threads, rounded up. Android: `SEVERE`.
+    /// Hot: a step drafts at most 7 rows, and half of the threads compute, rounded up. Android: `SEVERE`.
     Serious,
-    /// The system is about to take measures of its own: no drafts, one thread. Android: `CRITICAL`, `EMERGENCY`, `SHUTDOWN`.
+    /// The system is about to throttle: no drafts, one thread. Android: `CRITICAL`, `EMERGENCY`, `SHUTDOWN`.
     Critical,
 }
 
 impl ThermalState {
     const ALL: [Self; 4] = [Self::Nominal, Self::Fair, Self::Serious, Self::Critical];
 
-    /// The state of an Android status (`PowerManager.THERMAL_STATUS_*`, 0 to 6). What is not known counts as the nearest.
+    /// The state of an Android status (`PowerManager.THERMAL_STATUS_*`, 0 to 6). Unknown values count as the
+    /// nearest known value.
     pub fn from_android(status: i32) -> Self {
         match status {
             ..=1 => Self::Nominal,
@@ -32,18 +34,18 @@ impl ThermalState {
         }
     }
 
-    /// Rows that a step may draft, the root not counted.
+    /// Maximum draft rows of a step, without the root.
     pub fn draft_rows_max(self) -> usize {
         match self {
             Self::Nominal => usize::MAX,
-            // With the root, whole batches of 16 and of 8.
+            // With the root: whole batches of 16 and of 8 rows.
             Self::Fair => 15,
             Self::Serious => 7,
             Self::Critical => 0,
         }
     }
 
-    /// Of `n_threads`, those that compute.
+    /// Number of computing threads, of `n_threads`.
     pub fn n_threads(self, n_threads: usize) -> usize {
         match self {
             Self::Nominal | Self::Fair => n_threads,
@@ -53,21 +55,21 @@ impl ThermalState {
     }
 }
 
-/// How much memory others need, in the words of iOS (`DISPATCH_MEMORYPRESSURE_*`). None of it changes a bit of the output, and the KV
-/// cache stays, so that a session goes on where it is.
+/// Memory pressure on the device, with the levels of iOS (`DISPATCH_MEMORYPRESSURE_*`). No level changes the
+/// output. The KV cache stays, so a session continues at its position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryPressure {
-    /// There is enough. What was released comes back as it is needed. Android: below `TRIM_MEMORY_RUNNING_LOW`.
+    /// Memory suffices. Released buffers are rebuilt when needed. Android: below `TRIM_MEMORY_RUNNING_LOW`.
     #[default]
     Normal,
-    /// Releases calibration with its shortlist, kept segments of rejected drafts, and scratch memory; until it is normal again, the
-    /// first two are not made anew, and a step drafts 7 rows at most. Android: `TRIM_MEMORY_RUNNING_LOW`, and while the app is
-    /// not seen `UI_HIDDEN` and `BACKGROUND`.
+    /// Releases calibration with its shortlist, kept segments of rejected drafts, and scratch memory. Until
+    /// pressure is normal again, calibration and segments are not rebuilt, and a step drafts at most 7 rows.
+    /// Android: `TRIM_MEMORY_RUNNING_LOW`; for an invisible app `UI_HIDDEN` and `BACKGROUND`.
     Warning,
-    /// Also releases the automata and the draft model's keys and values, so that nothing is drafted until it is better; of a
-    /// streamed model also the pinned layers, and all of the ring but two buffers. Android: `TRIM_MEMORY_RUNNING_CRITICAL`,
-    /// `MODERATE`, `COMPLETE`.
+    /// Also releases the automata and the draft model's keys and values, so nothing is drafted until pressure
+    /// falls. A streamed model also releases its pinned layers and all ring buffers except two. Android:
+    /// `TRIM_MEMORY_RUNNING_CRITICAL`, `MODERATE`, `COMPLETE`.
     Critical,
 }
 
@@ -78,13 +80,15 @@ impl MemoryPressure {
     pub fn from_android(level: i32) -> Self {
         match level {
             ..10 => Self::Normal,
-            // RUNNING_LOW; UI_HIDDEN and BACKGROUND come to apps that are not seen, and ask for less than MODERATE does.
+            // RUNNING_LOW; Android sends UI_HIDDEN and BACKGROUND to invisible apps, and they are less urgent
+            // than MODERATE.
             10..15 | 20..60 => Self::Warning,
             15..20 | 60.. => Self::Critical,
         }
     }
 
-    /// The level of a source of iOS (`DISPATCH_MEMORYPRESSURE_NORMAL`, `WARN`, `CRITICAL`: 1, 2, 4), the highest one set.
+    /// The highest level set in an iOS flag word (`DISPATCH_MEMORYPRESSURE_NORMAL`, `WARN`, `CRITICAL`: 1, 2,
+    /// 4).
     pub fn from_ios(flags: u64) -> Self {
         match flags {
             _ if flags & 4 != 0 => Self::Critical,
@@ -93,7 +97,7 @@ impl MemoryPressure {
         }
     }
 
-    /// Rows that a step may draft, the root not counted.
+    /// Maximum draft rows of a step, without the root.
     pub fn draft_rows_max(self) -> usize {
         match self {
             Self::Normal => usize::MAX,
@@ -103,11 +107,12 @@ impl MemoryPressure {
     }
 }
 
-/// What was reported last, for every session of an engine to see at its next step.
+/// The newest reports. Every session of an engine reads them at its next step.
 #[derive(Debug, Default)]
 pub(crate) struct Device {
     thermal: AtomicU8,
-    /// The number of the call, and in the lowest byte its level: each call asks sessions to release again.
+    /// The call count, with the level in the lowest byte. Each call makes sessions release again, even at an
+    /// unchanged level.
     pressure: AtomicU64,
 }
 
@@ -129,7 +134,7 @@ impl Device {
 
     pub(crate) fn set_pressure(&self, level: MemoryPressure) {
         let next = |bits: u64| Some(((bits >> 8) + 1) << 8 | level as u64);
-        // The function never declines.
+        // `next` always returns `Some`.
         let _ = self.pressure.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
     }
 

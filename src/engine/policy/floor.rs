@@ -1,27 +1,27 @@
-//! Falling back to plain decoding where drafts are seldom right.
+//! Fallback to plain decoding if drafts are seldom accepted.
 
 use std::collections::VecDeque;
 
 use crate::engine::options::AcceptanceFloor;
 
-/// [`AcceptanceFloor`] at work.
+/// State of an [`AcceptanceFloor`].
 #[derive(Debug, Clone)]
 pub(super) struct Floor {
     config: AcceptanceFloor,
-    /// (drafted, accepted) of the last steps that drafted; a window at most.
+    /// (drafted, accepted) of the last steps that drafted; at most one window.
     steps: VecDeque<(usize, usize)>,
     drafted: usize,
     accepted: usize,
-    /// Plain steps that are still to come.
+    /// Remaining plain steps of the pause.
     paused: usize,
-    /// The length of the next pause, in `config.pause`.
+    /// Length of the next pause, in multiples of `config.pause`.
     pause_factor: usize,
-    /// Whether the window at hand began after a pause.
+    /// Whether the current window began after a pause.
     on_probation: bool,
 }
 
 impl Floor {
-    /// `config` is checked.
+    /// `config` must have been checked.
     pub(super) fn new(config: AcceptanceFloor) -> Self {
         Self {
             config,
@@ -34,12 +34,12 @@ impl Floor {
         }
     }
 
-    /// Whether the next step is to decode plainly.
+    /// Whether the next step decodes plainly.
     pub(super) fn is_paused(&self) -> bool {
         self.paused > 0
     }
 
-    /// A step is over; `true` where acceptance has just fallen below the floor.
+    /// Observes a finished step; returns `true` if acceptance has just fallen below the floor.
     pub(super) fn observe(&mut self, drafted: usize, accepted: usize) -> bool {
         if self.paused > 0 {
             self.paused -= 1;
@@ -86,7 +86,8 @@ mod tests {
         Floor::new(AcceptanceFloor { window: 4, rate_min: 0.25, pause: 8 })
     }
 
-    /// The lengths of the stretches with and without drafts, in turn, while each draft of 4 rows has `accepted(step)`.
+    /// The lengths of the alternating stretches with and without drafts, if each draft of 4 rows has
+    /// `accepted(step)` accepted rows.
     fn stretches(floor: &mut Floor, n_steps: usize, accepted: impl Fn(usize) -> usize) -> Vec<usize> {
         let mut lens = vec![0];
         let mut paused = false;
@@ -116,7 +117,7 @@ mod tests {
     #[test]
     fn drafts_at_the_floor_go_on() {
         assert_eq!(stretches(&mut floor(), 500, |_| 1), [500]);
-        // One of four steps has all of its rows right: 4 of 16.
+        // In one of four steps all rows are accepted: 4 of 16.
         assert_eq!(stretches(&mut floor(), 500, |step| if step % 4 == 0 { 4 } else { 0 }), [500]);
     }
 
@@ -128,7 +129,7 @@ mod tests {
         assert_eq!(stretches(&mut floor, 50, |_| 2), [50], "one good window");
         assert_eq!(stretches(&mut floor, 20, |_| 0)[1], 8, "and the pause is as short as at first");
         let mut once = self::floor();
-        // A single bad step among good ones is no reason.
+        // A single bad step among good ones does not pause.
         assert_eq!(stretches(&mut once, 200, |step| if step % 4 == 1 { 0 } else { 2 }), [200]);
     }
 

@@ -1,15 +1,15 @@
-//! When a step drafts, and how many rows: what the app has chosen ([`DraftPolicy`]), what the generation is like, and what the
-//! device reports, put together before each step.
+//! Decides before each step whether to draft and how many rows, from the app's choice ([`DraftPolicy`]), the
+//! properties of the generation, and the device state.
 //!
 //! ```text
 //! skip rules ── acceptance floor ── heat, memory pressure ──► no draft, with its reason
 //!                                           │
-//! k: auto, fixed, PID ── min ───────────────┴──► so many rows at most
+//! k: auto, fixed, PID ── min ───────────────┴──► maximum rows
 //! ```
 //!
-//! A policy says how much may be drafted and never what is accepted, so none changes a bit of the output. Every decision is in the
-//! statistics with its reason. The policies other than [`DraftRows::Auto`] are those of drafting on phones with a fixed or a
-//! controlled number of tokens; the tree builder does not need them, and is compared with them.
+//! A policy bounds drafting and never decides acceptance, so no policy changes the output. The statistics
+//! count every decision with its reason. Fixed and controlled row counts are the methods of earlier work on
+//! phones; the tree builder ([`DraftRows::Auto`]) does not need them, and they serve as baselines.
 
 mod device;
 mod floor;
@@ -24,7 +24,7 @@ use crate::stream::available_bytes;
 use floor::Floor;
 use pid::Pid;
 
-/// Steps after which the memory that is available is looked at again: asking the system takes some 20 µs.
+/// Steps between two queries of available memory; a query of the system takes about 20 µs.
 const AVAILABLE_STEPS: usize = 32;
 
 /// The policy of one generation.
@@ -32,16 +32,16 @@ pub(super) struct Policy {
     /// A reason that holds for the whole generation.
     skip: Option<Skip>,
     available_bytes_min: u64,
-    /// Whether there was too little when it was looked at last.
+    /// Whether available memory was too low at the last query.
     is_low: bool,
     rows: Rows,
     floor: Option<Floor>,
     n_steps: usize,
-    /// The bound that the newest step had.
+    /// The bound that limited the newest step.
     bound: Option<Bound>,
 }
 
-/// How many rows, as it runs.
+/// State of the chosen number of rows.
 enum Rows {
     Auto,
     Fixed(usize),
@@ -60,18 +60,18 @@ pub(super) enum Skip {
     Heat,
 }
 
-/// What has bounded a draft below what the policy's `k` allows.
+/// The reason for fewer rows than the policy's `k`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Bound {
     Heat,
     Memory,
 }
 
-/// What the policy wants to know of a generation.
+/// The properties of a generation that the policy depends on.
 pub(super) struct Request {
     /// Whether the session drafts at all.
     pub(super) drafts: bool,
-    /// Tokens that it may give.
+    /// Maximum tokens that the generation can output.
     pub(super) n_tokens_max: usize,
     pub(super) temperature: f32,
 }
@@ -83,7 +83,7 @@ impl Policy {
         Self::new(&DraftPolicy::default(), DraftRows::Auto, &request)
     }
 
-    /// `config` is checked. `rows` stands in for `config.rows`, where that is not to weigh costs.
+    /// `config` must have been checked. `rows` replaces `config.rows` if costs are not to be weighed.
     pub(super) fn new(config: &DraftPolicy, rows: DraftRows, request: &Request) -> Self {
         let SkipRules { tokens_min, temperature_max, available_bytes_min } = config.skip;
         let skip = if !request.drafts {
@@ -104,7 +104,7 @@ impl Policy {
         Self { skip, available_bytes_min, is_low: false, rows, floor, n_steps: 0, bound: None }
     }
 
-    /// Rows that the next step may draft, the root not counted, or why it may not.
+    /// Maximum draft rows of the next step, without the root, or the reason for no draft.
     pub(super) fn decide(&mut self, thermal: ThermalState, pressure: MemoryPressure) -> Result<usize, Skip> {
         if self.available_bytes_min > 0 && self.n_steps.is_multiple_of(AVAILABLE_STEPS) {
             self.is_low = available_bytes().is_some_and(|bytes| bytes < self.available_bytes_min);
@@ -127,7 +127,7 @@ impl Policy {
         Ok(rows)
     }
 
-    /// A reason of this step alone.
+    /// A reason that holds for this step only.
     fn passing_skip(&self, by_heat: usize, by_memory: usize) -> Option<Skip> {
         let reasons = [
             (by_memory == 0, Skip::MemoryPressure),
@@ -138,14 +138,14 @@ impl Policy {
         reasons.into_iter().find(|(holds, _)| *holds).map(|(_, skip)| skip)
     }
 
-    /// The step that was decided on is over: controllers learn from it, and it is counted.
+    /// Observes and counts the finished step; the controllers learn from it.
     pub(super) fn observe(
         &mut self,
         decided: Result<usize, Skip>,
         (drafted, accepted): (usize, usize),
         stats: &mut PolicyStats,
     ) {
-        // What was skipped for another reason is no plain step of a pause.
+        // A step skipped for another reason does not count as a plain step of a pause.
         let counts = matches!(decided, Ok(_) | Err(Skip::BelowFloor));
         if let Some(floor) = self.floor.as_mut().filter(|_| counts) {
             stats.floor_falls += usize::from(floor.observe(drafted, accepted));
@@ -168,7 +168,7 @@ impl Policy {
 }
 
 impl Skip {
-    /// Where the reason is counted.
+    /// The counter of this reason.
     pub(super) fn counter(self, off: &mut DraftingOffStats) -> &mut usize {
         match self {
             Skip::Disabled => &mut off.disabled,

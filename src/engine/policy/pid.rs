@@ -8,7 +8,7 @@ pub(super) struct Pid {
     config: PidConfig,
     /// Acceptance rate, smoothed; `None` before the first draft.
     rate: Option<f32>,
-    /// `Σe`, of the errors that were integrated.
+    /// `Σe`, over the integrated errors.
     integrated: f32,
     /// The error of the last step that drafted.
     error: f32,
@@ -17,17 +17,18 @@ pub(super) struct Pid {
 }
 
 impl Pid {
-    /// `config` is checked.
+    /// `config` must have been checked.
     pub(super) fn new(config: PidConfig) -> Self {
         Self { config, rate: None, integrated: 0.0, error: 0.0, rows: config.rows_start as f32 }
     }
 
-    /// Rows that the next step may draft.
+    /// Maximum draft rows of the next step.
     pub(super) fn rows(&self) -> usize {
         self.rows.round() as usize
     }
 
-    /// A step drafted `drafted` rows, of which `accepted` came true; a step without a draft says nothing.
+    /// Observes a step with `drafted` draft rows and `accepted` accepted rows. A step without a draft is
+    /// ignored.
     pub(super) fn observe(&mut self, drafted: usize, accepted: usize) {
         if drafted == 0 {
             return;
@@ -36,7 +37,7 @@ impl Pid {
         let newest = accepted as f32 / drafted as f32;
         let rate = self.rate.map_or(newest, |rate| rate + PidConfig::SMOOTHING * (newest - rate));
         let error = rate - set_point;
-        // The first error has not changed from any.
+        // The first error has no predecessor.
         let change = if self.rate.is_some() { error - self.error } else { 0.0 };
         (self.rate, self.error) = (Some(rate), error);
         let free = |integrated: f32| {
@@ -61,7 +62,7 @@ mod tests {
         Pid::new(PidConfig::default())
     }
 
-    /// Steps until the number of rows is this, at most 1000.
+    /// Steps until the controller reaches `rows`, at most 1000.
     fn steps_to(pid: &mut Pid, rows: usize, mut rate: impl FnMut(usize) -> f32) -> usize {
         let steps = (0..1000).take_while(|_| {
             let k = pid.rows();
@@ -101,10 +102,11 @@ mod tests {
         }
     }
 
-    /// Where each further row comes true less often, the controller settles where the rate is the set point.
+    /// If acceptance falls with each further row, the controller settles at the number of rows whose rate is
+    /// the set point.
     #[test]
     fn the_set_point_is_reached_and_held() {
-        // Of a chain whose tokens come true with 0.9 each, k rows have (0.9 + … + 0.9^k) / k accepted.
+        // Accepted share of a chain of k tokens, each accepted with probability 0.9: (0.9 + … + 0.9^k) / k.
         let chain = |k: usize| (1..=k).map(|i| 0.9f32.powi(i as i32)).sum::<f32>() / k as f32;
         let settled = (1..=15).min_by(|&a, &b| (chain(a) - 0.6).abs().total_cmp(&(chain(b) - 0.6).abs()));
         let mut pid = pid();

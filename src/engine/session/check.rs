@@ -97,7 +97,7 @@ fn count(option: &'static str, given: usize, min: usize, max: usize) -> Result<(
     }
 }
 
-/// NaN is outside of every range.
+/// Rejects NaN too.
 fn number(option: &'static str, given: f32, min: f32, max: f32) -> Result<(), SessionError> {
     match (min..=max).contains(&given) {
         true => Ok(()),

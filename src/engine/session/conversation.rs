@@ -1,4 +1,4 @@
-//! The conversation part of a session: its turns, and the tokens that stand for them.
+//! The conversation part of a session: its turns and their tokens.
 
 use crate::engine::error::SessionError;
 use crate::model::ModelConfig;
@@ -46,7 +46,7 @@ impl Conversation {
         Ok(())
     }
 
-    /// Sets the chat template's options. Unless they have a date, the date of the first answer stays.
+    /// Sets the chat template's options. If they contain no date, the date of the first answer is kept.
     pub(super) fn set_chat_options(&mut self, options: ChatOptions) {
         self.chat = match (options.date(), self.chat.date()) {
             (None, Some(date)) => options.with_date(date),
@@ -55,13 +55,13 @@ impl Conversation {
         self.is_encoded = self.messages.is_empty();
     }
 
-    /// Removes the newest turn. Returns it with the number of tokens that stay valid.
+    /// Removes the newest turn. Returns the turn and the number of tokens that stay valid.
     pub(super) fn pop_turn(&mut self) -> Option<(Message, usize)> {
         let popped = self.messages.pop()?;
         self.n_settled = self.n_settled.min(self.messages.len());
         let mut n_kept = self.tokens.len();
         if popped.role == Role::Assistant {
-            // Encoding the turns again finds the tokens before the answer.
+            // The next encoding finds the tokens before the answer.
             self.answered_len = 0;
         } else {
             n_kept = self.answered_len;
@@ -110,7 +110,7 @@ impl Conversation {
         Ok(())
     }
 
-    /// Encodes the turns; `None` if the tokens stand for them already.
+    /// Encodes the turns; `None` if the tokens are already their encoding.
     pub(super) fn encode(&mut self, tokenizer: &Tokenizer) -> Result<Option<Vec<TokenId>>, TokenizerError> {
         if !self.is_encoded && self.chat.date().is_none() {
             self.chat = std::mem::take(&mut self.chat).with_date(ChatDate::now());
@@ -131,7 +131,7 @@ impl Conversation {
         self.is_encoded = self.messages.is_empty();
     }
 
-    /// Replaces the tokens from `n_kept` on: they now stand for the turns.
+    /// Replaces the tokens from `n_kept` on with the encoding of the turns.
     pub(super) fn set_encoded(&mut self, n_kept: usize, tokens: &[TokenId]) {
         self.tokens.truncate(n_kept);
         self.tokens.extend_from_slice(&tokens[n_kept..]);

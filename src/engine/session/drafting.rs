@@ -10,13 +10,13 @@ pub(in crate::engine) struct DraftingState {
     pub(in crate::engine) sources: Vec<Box<dyn DraftSource>>,
     pub(in crate::engine) builder: TreeBuilder,
     pub(in crate::engine) policy: Policy,
-    /// Row costs, as the running generation has learnt them.
+    /// Row costs, as learned by the running generation.
     pub(in crate::engine) costs: CostProfile,
     /// The newest step's draft.
     pub(in crate::engine) tree: DraftTree,
-    /// Tokens that the sources have seen.
+    /// Number of committed tokens that the sources have observed.
     pub(in crate::engine) primed: usize,
-    /// Positions whose successors the sources have received.
+    /// Number of positions whose successor lists the sources have received.
     pub(in crate::engine) calibrated: usize,
     /// Whether a call of a source has begun and not ended: the source panicked, so its state is unknown.
     pub(super) is_disturbed: bool,
@@ -36,7 +36,7 @@ impl DraftingState {
         }
     }
 
-    /// A generation begins: long work of the sources stops with `cancel`.
+    /// Prepares a generation: `cancel` stops long computations of the sources.
     pub(in crate::engine) fn begin(&mut self, policy: Policy, costs: CostProfile, cancel: &CancelToken) {
         self.policy = policy;
         self.costs = costs;
@@ -44,7 +44,7 @@ impl DraftingState {
         computing.for_each(|source| source.watch(cancel.flag()));
     }
 
-    /// Runs `work` on the sources; if it panics, every source starts again before it is asked next.
+    /// Runs `work` on the sources. If it panics, every source restarts before its next call.
     pub(in crate::engine) fn guarded<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
         // Only `prime` clears the mark of an earlier panic.
         let was_disturbed = std::mem::replace(&mut self.is_disturbed, true);
@@ -53,7 +53,7 @@ impl DraftingState {
         result
     }
 
-    /// Lets the sources see the committed tokens that they have not seen yet.
+    /// Passes the committed tokens that the sources have not observed to them.
     pub(in crate::engine) fn prime(&mut self, tokens: &[TokenId]) {
         if self.is_disturbed {
             self.sources.iter_mut().for_each(|source| source.reset());
@@ -65,8 +65,8 @@ impl DraftingState {
         }
     }
 
-    /// The committed text was truncated to `len` tokens. Automata cannot go back: their sources start again, and are primed
-    /// before the next step.
+    /// Removes the committed tokens from `len` on. Automata cannot remove tokens, so their sources restart
+    /// and are primed before the next step.
     pub(in crate::engine) fn truncate(&mut self, len: usize) {
         if self.is_disturbed {
             // The sources start again anyway. A second panic, while the first one unwinds, would abort.
@@ -80,7 +80,7 @@ impl DraftingState {
         }
     }
 
-    /// Bytes that drafting holds for this session.
+    /// Bytes of this session's drafting state.
     pub(super) fn memory_usage(&self) -> usize {
         self.builder.memory_usage() + self.sources.iter().map(|source| source.memory_usage()).sum::<usize>()
     }

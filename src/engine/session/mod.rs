@@ -30,15 +30,16 @@ pub use trace::{LogitsReceiver, Score, Traced};
 /// One conversation.
 ///
 /// # Invariants
-/// - `target.kv.len() <= conversation.tokens.len()`, and the KV cache holds exactly the tokens before that length;
-/// - between steps of a generation the KV cache lacks the newest token alone, which is the next root.
+/// - `target.kv.len() <= conversation.tokens.len()`, and the KV cache holds exactly the tokens before that
+///   length;
+/// - between steps of a generation the KV cache lacks only the newest token, which is the next root.
 pub struct Session {
     pub(super) shared: Arc<Shared>,
     pub(super) options: SessionOptions,
     pub(super) conversation: Conversation,
     pub(super) target: TargetState,
     pub(super) drafting: DraftingState,
-    /// The newest report of memory pressure that this session has acted on.
+    /// The newest memory pressure report that this session has handled.
     pub(super) pressure: PressureReport,
 }
 
@@ -64,7 +65,7 @@ impl Session {
         self.append_message(Message::new(role, content))
     }
 
-    /// Adds a turn with fields beside its role and content: tool calls, a tool's answer, reasoning.
+    /// Adds a turn with fields besides its role and content: tool calls, a tool's answer, reasoning.
     ///
     /// # Errors
     /// [`SessionError::Mixed`] in a session of plain text.
@@ -72,14 +73,14 @@ impl Session {
         self.conversation.push_turn(message)
     }
 
-    /// Sets the variables that the model's chat template gets beside the turns: from the next answer on, for all turns. Unless
-    /// the options have a date, the session keeps the date of its first answer, so that the tokens of a conversation do not
-    /// change at midnight.
+    /// Sets the variables of the model's chat template besides the turns: from the next answer on, for all
+    /// turns. If the options contain no date, the session keeps the date of its first answer, so the tokens
+    /// of a conversation do not change at midnight.
     pub fn set_chat_options(&mut self, options: ChatOptions) {
         self.conversation.set_chat_options(options);
     }
 
-    /// Takes back the newest turn, if there is one, with its tokens.
+    /// Removes the newest turn, if there is one, with its tokens.
     pub fn pop_turn(&mut self) -> Option<Message> {
         let (popped, n_kept) = self.conversation.pop_turn()?;
         self.truncate_tokens(n_kept);
@@ -91,10 +92,11 @@ impl Session {
         self.conversation.messages()
     }
 
-    /// Adds plain text; the control tokens of the vocabulary are recognised only with [`SpecialTokens::Parse`].
+    /// Adds plain text; the control tokens of the vocabulary are recognised only with
+    /// [`SpecialTokens::Parse`].
     ///
     /// # Errors
-    /// The text cannot be encoded or does not fit; the session is as it was.
+    /// The text cannot be encoded or does not fit; the session is unchanged.
     pub fn append_text(&mut self, text: &str, special: SpecialTokens) -> Result<(), SessionError> {
         let tokenizer = &self.shared.tokenizer;
         let mut tokens = tokenizer.encode(text, special)?;
@@ -110,7 +112,7 @@ impl Session {
     /// Adds tokens as they are.
     ///
     /// # Errors
-    /// A token is outside the vocabulary, or they do not fit; the session is as it was.
+    /// A token is outside the vocabulary, or the tokens do not fit; the session is unchanged.
     pub fn append_tokens(&mut self, tokens: &[TokenId]) -> Result<(), SessionError> {
         self.conversation.check_plain()?;
         let n_tokens = self.conversation.tokens.len();
@@ -129,11 +131,12 @@ impl Session {
         self.conversation.context_len
     }
 
-    /// Adds a draft source of the app's own. It changes speed, never output; with [`Drafting::Off`](crate::engine::Drafting::Off) it is not asked.
+    /// Adds a draft source of the app. It never changes the output. With
+    /// [`Drafting::Off`](crate::engine::Drafting::Off) it is never called.
     ///
     /// # Errors
-    /// [`SessionError::TooManySources`]; [`SessionError::DuplicateSource`]: the session has a source of this name. The session is
-    /// as it was.
+    /// [`SessionError::TooManySources`]; [`SessionError::DuplicateSource`]: the session has a source of this
+    /// name. The session is unchanged.
     pub fn add_source(&mut self, mut source: Box<dyn DraftSource>) -> Result<(), SessionError> {
         let drafting = &mut self.drafting;
         if drafting.sources.len() >= SOURCES_MAX {
@@ -153,20 +156,20 @@ impl Session {
         self.drafting.sources.iter().map(|source| source.name().into()).collect()
     }
 
-    /// Why generations of this session do not start from the profile that the engine was given, where that is so.
+    /// Why this session ignores the engine's stored profile; `None` if it uses the profile or none was given.
     pub fn profile_mismatch(&self) -> Option<ProfileMismatch> {
         let profile = self.shared.profile.as_ref();
         let kv_mismatch = profile.and_then(|profile| profile.key().kv_mismatch(self.options.kv_type));
         kv_mismatch.or_else(|| self.shared.profile_mismatch.clone())
     }
 
-    /// The stored profile, where it is of use here.
+    /// The stored profile, if it matches this session.
     pub(super) fn profile(&self) -> Option<&MachineProfile> {
         let kv_type = self.options.kv_type;
         self.shared.profile.as_ref().filter(|profile| profile.key().kv_type == kv_type)
     }
 
-    /// Forgets all tokens of a plain-text session from position `len` on.
+    /// Removes all tokens of a plain-text session from position `len` on.
     ///
     /// # Errors
     /// [`SessionError::Mixed`] in a conversation, which [`Session::pop_turn`] shortens.
@@ -176,7 +179,7 @@ impl Session {
         Ok(())
     }
 
-    /// Removes the tokens from `len` on from all three parts.
+    /// Removes the tokens from `len` on from conversation, target state and drafting state.
     pub(super) fn truncate_tokens(&mut self, len: usize) {
         if len < self.conversation.tokens.len() {
             self.conversation.tokens.truncate(len);
@@ -185,7 +188,7 @@ impl Session {
         self.drafting.truncate(len);
     }
 
-    /// A second session that goes on from the same state, on its own.
+    /// A second, independent session with a copy of this session's state.
     ///
     /// # Errors
     /// There is no memory for another KV cache.
@@ -210,20 +213,21 @@ impl Session {
         self.target.kv.memory_usage() + self.draft_memory_usage()
     }
 
-    /// Bytes of drafting: the sources, the tree builder, and the matrix that calibration projects with. The
-    /// [`HistoryStore`](crate::HistoryStore) reports its own.
+    /// Bytes of drafting: the sources, the tree builder, and the projection matrix of calibration. The
+    /// [`HistoryStore`](crate::HistoryStore) reports its own bytes.
     pub fn draft_memory_usage(&self) -> usize {
         self.drafting.memory_usage() + self.target.reader.as_ref().map_or(0, Reader::memory_usage)
     }
 
-    /// Lets the sources see the tokens that they have not seen yet; while memory pressure is critical they see nothing.
+    /// Passes new committed tokens to the sources. While memory pressure is critical, the sources receive
+    /// nothing.
     pub(super) fn prime(&mut self) {
         if !self.is_dormant() {
             self.drafting.prime(&self.conversation.tokens);
         }
     }
 
-    /// Encodes the turns, keeping as much of the KV cache as the new tokens share with the old ones.
+    /// Encodes the turns and keeps the KV cache of the longest common prefix of new and old tokens.
     ///
     /// # Errors
     /// The template fails, or the tokens do not fit: the newest turn is removed if it was appended since the turns were encoded

@@ -1,4 +1,4 @@
-//! Prefill: the prompt's tokens into the KV cache, chunk by chunk.
+//! Prefill: computes the KV cache entries of the prompt, chunk by chunk.
 
 use super::Session;
 use crate::cancel::CancelToken;
@@ -7,14 +7,15 @@ use crate::engine::stats::Stopwatch;
 use crate::model::transformer::{ForwardError, PassEnd};
 
 impl Session {
-    /// Prefills everything but the newest token, calling `progress` with (tokens done, tokens to do) after each chunk.
+    /// Prefills all tokens except the newest, and calls `progress` with (tokens done, tokens to do) after
+    /// each chunk.
     ///
-    /// [`Session::generate`] prefills by itself; an earlier call hides the time behind the user's typing.
+    /// [`Session::generate`] prefills automatically. An earlier call overlaps prefill with the user's typing.
     ///
     /// # Errors
     /// [`GenerateError::Session`]: the turns cannot be encoded or do not fit; the newest turn is removed.
-    /// [`GenerateError::Forward`]: a pass failed or was cancelled; finished chunks stay, and a later call continues behind
-    /// them.
+    /// [`GenerateError::Forward`]: a pass failed or was cancelled; finished chunks stay, and a later call
+    /// continues after them.
     pub fn prefill(
         &mut self,
         cancel: &CancelToken,
@@ -24,7 +25,7 @@ impl Session {
         self.prefill_tokens(cancel, progress, &mut 0.0)
     }
 
-    /// As [`prefill`](Self::prefill), of turns that are encoded; adds the time of calibration to `calibrate_us`.
+    /// As [`prefill`](Self::prefill), for encoded turns. Adds the time of calibration to `calibrate_us`.
     pub(in crate::engine) fn prefill_tokens(
         &mut self,
         cancel: &CancelToken,
@@ -65,11 +66,12 @@ impl Session {
         Ok(())
     }
 
-    /// Hands the successors of the chunk at position `first` to the sources, while its hidden states are there.
+    /// Passes the successor lists of the chunk at position `first` to the sources, while its hidden states
+    /// are valid.
     ///
     /// # Errors
-    /// A streamed output matrix could not be read, or `cancel` was set meanwhile: the chunk's successors are unknown, and its
-    /// tokens are committed.
+    /// A streamed output matrix could not be read, or `cancel` was set meanwhile: the chunk's tokens are
+    /// committed, but their successor lists are missing.
     fn calibrate_chunk(&mut self, first: usize, cancel: &CancelToken) -> Result<(), ForwardError> {
         let Self { shared, target, drafting, .. } = self;
         let Some(reader) = &mut target.reader else { return Ok(()) };

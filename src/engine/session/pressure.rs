@@ -8,20 +8,21 @@ use crate::engine::reader::Reader;
 use crate::model::Workspace;
 
 impl Session {
-    /// Answers the newest report of memory pressure now, rather than with the next step; see
-    /// [`Engine::set_memory_pressure`](crate::engine::Engine::set_memory_pressure). For a session that is idle.
+    /// Handles the newest memory pressure report now instead of at the next step; see
+    /// [`Engine::set_memory_pressure`](crate::engine::Engine::set_memory_pressure). For idle sessions.
     pub fn release_memory(&mut self) {
         self.answer_pressure();
     }
 
-    /// Whether the sources have been emptied and are not to be asked: memory pressure is critical.
+    /// Whether the sources are empty and must not be called: memory pressure is critical.
     pub(in crate::engine) fn is_dormant(&self) -> bool {
         self.pressure.level == MemoryPressure::Critical
     }
 
-    /// Releases or restores what the newest report asks for; `false` where that was done already, or there is nothing to do.
+    /// Releases or restores buffers as the newest report demands. Returns `false` if the report was handled
+    /// before or nothing changes.
     ///
-    /// Between passes only: hidden states are lost.
+    /// Valid only between passes, because hidden states are lost.
     pub(in crate::engine) fn answer_pressure(&mut self) -> bool {
         let report = self.shared.device.pressure();
         if report == self.pressure {
@@ -43,7 +44,8 @@ impl Session {
         true
     }
 
-    /// Releases the scratch memory, the matrix that calibration and reuse project with, and the sources of some classes.
+    /// Releases scratch memory, the projection matrix of calibration and reuse, and the sources of the
+    /// classes selected by `is_released`.
     fn release(&mut self, is_released: impl Fn(EvidenceClass) -> bool) {
         self.target.workspace = Workspace::new(self.shared.model.config());
         self.target.reader = None;
@@ -54,12 +56,12 @@ impl Session {
         });
     }
 
-    /// Calibration and reuse resume with the next rows; positions before them are not read again. If there is no memory for
-    /// them, they stay off.
+    /// Resumes calibration and reuse with the next rows; earlier positions are not recomputed. If memory is
+    /// insufficient, both stay off.
     fn restore_reader(&mut self) {
         let Self { shared, options, conversation, target, drafting, .. } = self;
         if options.drafting != Drafting::Auto {
-            return; // Such a session has never had a reader.
+            return; // The session never had a reader.
         }
         target.reader =
             Reader::new(options.calibration, options.reuse.is_some(), &shared.model).ok().flatten();

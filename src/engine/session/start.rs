@@ -1,4 +1,4 @@
-//! How a session starts: its options settled for this machine and model, and its draft sources.
+//! Session start: settles the options for this machine and model, and creates the draft sources.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ impl Session {
         let Drafters { sources, reader, bounds } = Drafters::new(&shared, &options, context_len)?;
         let pruner = options.pruning.zip(shared.predictor());
         let pruner = pruner.map(|(config, predictor)| Pruner::new(predictor, config));
-        // The scratch slots of a verification batch come behind a full context.
+        // A full context is followed by the scratch slots of a verification batch.
         let n_slots = context_len + options.rows_max();
         let target = TargetState::new(&shared, options.kv_type, n_slots, pruner, reader)?;
         let drafting = DraftingState::new(sources, bounds);
@@ -36,7 +36,7 @@ impl Session {
     }
 }
 
-/// What drafts for a session, and how its trees are built.
+/// The draft sources of a session, and the bounds of its tree builder.
 struct Drafters {
     sources: Vec<Box<dyn DraftSource>>,
     reader: Option<Reader>,
@@ -65,7 +65,7 @@ impl Drafters {
             Drafting::OwnSources | Drafting::Off => (Vec::new(), weighed),
         };
         if options.policy.rows != DraftRows::Auto || is_lossy {
-            // As many rows as the policy says, whatever they are worth.
+            // Drafts as many rows as the policy allows, whatever their value.
             (bounds.margin, bounds.reach_min) = (0.0, 0.0);
         }
         Ok(Drafters { sources, reader, bounds })
@@ -89,7 +89,8 @@ fn own_sources(
     if let Some(config) = options.reuse {
         sources.push(Box::new(ReuseSource::new(config)));
     }
-    // When it is asked depends on what its passes take, and lossy acceptance must not.
+    // Measured pass times decide when the draft model runs. Lossy acceptance must not depend on measured
+    // times.
     let draft_model = shared.draft_model().filter(|_| options.draft_model && !options.acceptance.is_lossy());
     if let Some(model) = draft_model {
         sources.push(Box::new(DraftModelSource::new(&model, context_len)?));
@@ -97,10 +98,10 @@ fn own_sources(
     Ok(sources)
 }
 
-/// [`Calibration::Auto`] becomes what pays on this machine.
+/// Resolves [`Calibration::Auto`] by the measured step time.
 fn with_settled_calibration(shared: &Shared, mut options: SessionOptions) -> SessionOptions {
     if options.calibration == Calibration::Auto {
-        // Lossy acceptance must not depend on what a clock has measured.
+        // Lossy acceptance must not depend on measured times.
         let pays = !options.acceptance.is_lossy()
             && shared.learned().costs().step_us(1, 1) >= TARGET_READ_STEP_US_MIN;
         options.calibration = if pays { Calibration::InContext } else { Calibration::Off };
@@ -109,10 +110,11 @@ fn with_settled_calibration(shared: &Shared, mut options: SessionOptions) -> Ses
     options
 }
 
-/// Static graphs compute whole calls, so chunks are as long as prefill graphs, and batches fill verify graphs.
+/// Fits chunks to the rows of prefill graphs and batches to the rows of verify graphs, because static graphs
+/// run whole calls.
 fn fitted_to_graphs(shared: &Shared, mut options: SessionOptions) -> SessionOptions {
     let Some(piece) = shared.model.graphs().map(StaticGraphs::piece) else { return options };
-    // What is out of range stays so, and is refused.
+    // Values out of range are left unchanged and rejected later.
     if (1..=PREFILL_CHUNK_MAX).contains(&options.prefill_chunk) {
         options.prefill_chunk = piece.prefill_len;
     }

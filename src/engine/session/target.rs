@@ -1,4 +1,4 @@
-//! The target part of a session: its KV cache, and the passes that fill it.
+//! The target part of a session: its KV cache, and the forward passes that extend it.
 
 use crate::cancel::CancelToken;
 use crate::draft::{DraftTree, NodeSet};
@@ -16,18 +16,18 @@ pub(in crate::engine) struct TargetState {
     pub(in crate::engine) kv: KvCache,
     pub(in crate::engine) workspace: Workspace,
     pub(in crate::engine) batch: Batch,
-    /// Cuts verification batches down, if the engine has a predictor.
+    /// Prunes verification batches, if the engine has a predictor.
     pruner: Option<Pruner>,
-    /// Reads the target's rows for the sources that draft from them.
+    /// Projects the target's rows for calibration and reuse.
     pub(in crate::engine) reader: Option<Reader>,
 }
 
 /// A verification batch after its pass.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::engine) struct Verified {
-    /// Nodes whose rows went through the whole target.
+    /// Nodes whose rows passed all layers of the target.
     pub(in crate::engine) nodes: NodeSet,
-    /// The decision of the predictor; `None` if nothing was to be pruned.
+    /// The predictor's decision; `None` if pruning was not considered.
     pub(in crate::engine) pruned: Option<Pruned>,
 }
 
@@ -48,13 +48,13 @@ impl TargetState {
         Ok(Self { kv, workspace: Workspace::new(config), batch: Batch::new(), pruner, reader })
     }
 
-    /// Whether verification batches are cut down.
+    /// Whether verification batches are pruned.
     pub(in crate::engine) fn prunes(&self) -> bool {
         self.pruner.is_some()
     }
 
-    /// Runs `tokens` behind the cached ones, up to `end`. The KV cache holds them after
-    /// [`commit_all`](KvCache::commit_all).
+    /// Runs `tokens` after the cached tokens, up to `end`. [`commit_all`](KvCache::commit_all) adds them to
+    /// the KV cache.
     pub(super) fn forward_chain(
         &mut self,
         shared: &Shared,
@@ -68,10 +68,10 @@ impl TargetState {
         shared.model.forward_through(shared.compute(), batch, kv, workspace, end, interlude, cancel.flag())
     }
 
-    /// Runs the rows of `tree`, padded to `n_rows`, behind the cached tokens, up to their final hidden states.
+    /// Runs the rows of `tree`, padded to `n_rows`, after the cached tokens, up to their final hidden states.
     ///
     /// # Errors
-    /// [`ForwardError`]; committed tokens and their keys and values are as they were.
+    /// [`ForwardError`]; committed tokens and their keys and values are unchanged.
     pub(in crate::engine) fn verify(
         &mut self,
         shared: &Shared,

@@ -1,4 +1,4 @@
-//! A second run of a text through the model: log-probabilities of its tokens, and hidden states of a middle layer.
+//! Recomputes a text: log-probabilities of its tokens, and hidden states of a middle layer.
 
 use serde::Serialize;
 
@@ -24,22 +24,23 @@ pub struct Score {
     pub perplexity: f64,
 }
 
-/// What the model makes of one position of a text: see [`Session::trace`].
+/// The model's results at one position of a text: see [`Session::trace`].
 #[derive(Debug, Clone, Copy)]
 #[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct Traced<'a> {
     /// The position, from 0.
     pub position: usize,
-    /// The residual stream before the layer that was asked for, `[hidden_dim]`.
+    /// The residual stream before the requested layer, `[hidden_dim]`.
     pub hidden: &'a [f32],
     /// The logits for the next token, `[vocab_size]`.
     pub logits: &'a [f32],
 }
 
 impl Session {
-    /// Scores the session's tokens; `logits`, if given, receives each position's logits `[vocab_size]` in order.
+    /// Scores the session's tokens; `logits`, if given, receives each position's logits `[vocab_size]` in
+    /// order.
     ///
-    /// The tokens are run again from the first, in prefill chunks; afterwards the KV cache holds them.
+    /// The tokens are recomputed from the first, in prefill chunks; afterwards the KV cache holds them.
     ///
     /// # Errors
     /// As [`Session::prefill`].
@@ -66,15 +67,16 @@ impl Session {
     }
 
     internals! {
-        /// Gives what the model makes of each of the session's tokens, in order: the hidden state before layer `layer_idx` (counted from
-        /// 0, which is the embedding) and the final logits.
+        /// Calls `receive` for each token of the session, in order, with the hidden state before layer
+        /// `layer_idx` (layer 0: the embedding) and the final logits.
         ///
-        /// The tokens are run again from the first, in prefill chunks; afterwards the KV cache holds them. They are those that
-        /// [`Session::generate`] would go on from, the beginning of an answer included.
+        /// The tokens are recomputed from the first, in prefill chunks; afterwards the KV cache holds them.
+        /// They are the tokens that [`Session::generate`] would continue, including the beginning of an
+        /// answer.
         ///
         /// # Errors
-        /// [`SessionError::OutOfRange`]: there is no such layer; as [`Session::prefill`]; `ForwardError::Undivided` where the layers are
-        /// static graphs.
+        /// [`SessionError::OutOfRange`]: the layer does not exist; `ForwardError::Undivided`: the layers are
+        /// static graphs; otherwise as [`Session::prefill`].
         fn trace(
             &mut self,
             cancel: &CancelToken,
@@ -93,7 +95,7 @@ impl Session {
         }
     }
 
-    /// Calls `receive` with (tokens, position, copied hidden state or nothing, logits).
+    /// Calls `receive` with (tokens, position, copied hidden state or an empty slice, logits).
     fn run_again(
         &mut self,
         cancel: &CancelToken,
@@ -112,7 +114,7 @@ impl Session {
             let interlude = copied.as_deref_mut().map(|copied| copied as &mut dyn Interlude);
             target.forward_chain(shared, &tokens[done..end], PassEnd::Hidden, interlude, cancel)?;
             let rows: Vec<u32> = (0..(end - done) as u32).collect();
-            // A few rows at a time: the logits of a whole chunk would outgrow the model.
+            // A few rows at a time: the logits of a whole chunk would take more memory than the model.
             for rows in rows.chunks(options.projection_rows) {
                 shared.model.logits_with_cancel(
                     shared.compute(),
@@ -134,10 +136,10 @@ impl Session {
     }
 }
 
-/// Copies the rows on their way.
+/// Copies the rows between two layers.
 struct Copied {
     layer_idx: usize,
-    /// Of the newest pass, `[n_rows, hidden_dim]`.
+    /// Rows of the newest pass, `[n_rows, hidden_dim]`.
     hidden: Vec<f32>,
 }
 

@@ -5,8 +5,8 @@ use crate::engine::event::{Origin, TokenEvent};
 use crate::engine::run::{CommittedToken, Run};
 use crate::engine::session::Session;
 
-/// Makes the walk's tokens final: closes the KV cache up along the accepted path and drops the other rows, appends the
-/// tokens, and queues their events.
+/// Makes the walk's tokens final: closes the KV cache up along the accepted path and drops the other rows,
+/// appends the tokens, and queues their events.
 ///
 /// A visited node without a token (the walk failed there) is not committed.
 pub(super) fn commit(session: &mut Session, run: &mut Run, walked: &mut Walked) {

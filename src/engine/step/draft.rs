@@ -8,11 +8,11 @@ use crate::engine::session::{DraftingState, Session};
 pub(super) struct Drafted {
     /// Rows of the verification batch, padding included.
     pub(super) n_rows: usize,
-    /// Draft tokens that the builder has weighed.
+    /// Draft tokens that the builder has considered.
     pub(super) n_considered: usize,
 }
 
-/// Builds the tree behind the newest committed token. A tree of the root alone is plain decoding.
+/// Builds the draft tree from the newest committed token. A tree of only the root is plain decoding.
 pub(super) fn draft(session: &mut Session, decision: &Decision) -> Drafted {
     let tokens = &session.conversation.tokens;
     match decision.limits() {

@@ -33,10 +33,10 @@ use overlap::StepFlows;
 use verify::verify;
 use walk::{Walked, walk};
 
-/// Runs one step: commits one token or more, whose events are in `run.events` afterwards.
+/// Runs one step: commits at least one token and queues their events in `run.events`.
 ///
 /// # Errors
-/// A pass failed, or the sampler found no token. Tokens that were chosen before are committed.
+/// A pass failed, or the sampler found no token. Tokens chosen before the failure are committed.
 pub(super) fn step(session: &mut Session, run: &mut Run) -> Result<(), GenerateError> {
     let mut watch = Stopwatch::start();
     if session.answer_pressure() {

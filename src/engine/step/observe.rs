@@ -9,7 +9,7 @@ use crate::engine::run::Run;
 use crate::engine::session::{DraftingState, Session, TargetState, Verified};
 use crate::model::streamed::Streamed;
 
-/// What the stages of the step have returned.
+/// The results of the step's stages.
 pub(super) struct Step {
     pub(super) decision: Decision,
     pub(super) drafted: Drafted,
@@ -20,7 +20,7 @@ pub(super) struct Step {
     pub(super) flows: StepFlows,
 }
 
-/// Lets every learner see the committed step.
+/// Passes the committed step to every learner.
 pub(super) fn observe(session: &mut Session, run: &mut Run, step: &Step) {
     observe_costs(session, run, step);
     read_rows(session, run, step);
@@ -41,17 +41,17 @@ pub(super) fn observe(session: &mut Session, run: &mut Run, step: &Step) {
     });
 }
 
-/// Costs learn the time of the batch, and how much drafting its reads could have hidden.
+/// Updates the costs with the time of the batch and the drafting time that its reads could have hidden.
 fn observe_costs(session: &mut Session, run: &Run, step: &Step) {
     let Session { shared, drafting, .. } = session;
-    // Choosing tokens costs the same in plain decoding, and is no part of the batch.
+    // Plain decoding chooses tokens at the same cost, so this time is not part of the batch.
     let batch_us = step.forward_us + run.projection.time_us() + step.flows.read_us();
     let ring_bytes = shared.model.streamed().map_or(0, Streamed::ring_bytes);
     drafting.costs.observe(step.drafted.n_rows, drafting.tree.n_leaves(), batch_us as f32);
     drafting.costs.observe_hidden(step.flows.hidden_us(ring_bytes) as f32);
 }
 
-/// Hands the target's distributions at the step's rows to the sources, while the hidden states are there.
+/// Passes the target's distributions at the step's rows to the sources, while the hidden states are valid.
 fn read_rows(session: &mut Session, run: &Run, step: &Step) {
     let Session { shared, conversation, target, drafting, .. } = session;
     let TargetState { reader: Some(reader), workspace, .. } = target else { return };
@@ -68,7 +68,7 @@ fn read_rows(session: &mut Session, run: &Run, step: &Step) {
     reader.judge(shared, workspace, &drafting.tree, step.verified.nodes, path);
 }
 
-/// Counts the step's rows and decisions. (Tokens are counted when the app takes them.)
+/// Counts the step's rows and decisions. Tokens are counted when the app takes them.
 fn count(session: &mut Session, run: &mut Run, step: &Step) {
     let DraftingState { tree, policy, .. } = &mut session.drafting;
     let Run { stats, output, projection, scratch, .. } = run;

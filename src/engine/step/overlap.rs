@@ -1,9 +1,9 @@
-//! A step of a streamed model as its disk sees it: what is read while the step drafts.
+//! Overlap of drafting and flash reads in one step of a streamed model.
 
 use crate::stream::Flow;
 
-/// What had flowed when a step began to draft, when it had its draft, and when its batch was through. Nothing flows where the model
-/// is not streamed.
+/// Flash traffic at the start of drafting, at the end of drafting, and at the end of the batch. Zero if the
+/// model is not streamed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StepFlows {
     pub(super) began: Flow,
@@ -12,13 +12,13 @@ pub(super) struct StepFlows {
 }
 
 impl StepFlows {
-    /// Time of reads beside drafting, in µs: without drafting the batch would have waited for them.
+    /// Read time during drafting, in µs. Without drafting, the batch would have waited for these reads.
     pub(super) fn read_us(&self) -> f64 {
         self.drafted.since(&self.began).read_us
     }
 
-    /// Time of drafting that would not have delayed the step, in µs: as long as the batch would have waited otherwise, and as the
-    /// ring's buffers take to fill.
+    /// Drafting time that does not delay the step, in µs. It is bounded by the wait of the batch without
+    /// drafting and by the time to fill the ring's buffers.
     pub(super) fn hidden_us(&self, ring_bytes: u64) -> f64 {
         let bandwidth = self.ended.bandwidth();
         if bandwidth <= 0.0 {
@@ -33,7 +33,8 @@ impl StepFlows {
 mod tests {
     use super::*;
 
-    /// 1 MB/ms all the time; (µs of reads, µs of stalls) before drafting, behind it, and behind the batch.
+    /// Three flows at 1 MB/ms: (µs of reads, µs of stalls) before drafting, after drafting and after the
+    /// batch.
     fn flows(times: [(f64, f64); 3]) -> StepFlows {
         let [began, drafted, ended] = times.map(|(read_us, stall_us)| Flow {
             read_bytes: (read_us * 1e3) as u64,
@@ -47,16 +48,16 @@ mod tests {
     #[test]
     fn drafting_is_hidden_as_long_as_the_batch_would_wait_and_the_ring_has_room() {
         let ring_bytes = 30_000_000; // 30 ms
-        // 5 ms of drafting beside 5 ms of reads, and the batch has still waited for 12 ms.
+        // 5 ms of drafting during 5 ms of reads, and the batch still waited 12 ms.
         let waits = flows([(1e6, 3e5), (1.005e6, 3e5), (1.1e6, 3.12e5)]);
         assert_eq!((waits.read_us(), waits.hidden_us(ring_bytes)), (5e3, 17e3));
         // The same without drafting.
         let plain = flows([(1e6, 3e5), (1e6, 3e5), (1.1e6, 3.17e5)]);
         assert_eq!((plain.read_us(), plain.hidden_us(ring_bytes)), (0.0, 17e3));
-        // A disk so slow that the ring is full before.
+        // Drafting lasts until the ring is full.
         let slow = flows([(1e6, 3e5), (1.03e6, 3e5), (2e6, 1.2e6)]);
         assert_eq!((slow.read_us(), slow.hidden_us(ring_bytes)), (3e4, 3e4));
-        // The ring was full, and the batch has waited for nothing.
+        // The ring was full, and the batch did not wait.
         let computes = flows([(1e6, 3e5), (1e6, 3e5), (1.1e6, 3e5)]);
         assert_eq!((computes.read_us(), computes.hidden_us(ring_bytes)), (0.0, 0.0));
     }

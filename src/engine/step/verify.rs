@@ -1,4 +1,4 @@
-//! The verification batch, through the target.
+//! Runs the verification batch through the target.
 
 use super::draft::Drafted;
 use crate::cancel::CancelToken;

@@ -1,4 +1,4 @@
-//! The walk: the target's own choices, followed through the draft tree.
+//! The walk: follows the target's own choices through the draft tree.
 
 use crate::engine::error::GenerateError;
 use crate::engine::output::Scanner;
@@ -9,18 +9,18 @@ use crate::verify;
 
 /// The walk of one step. Visited nodes, chosen tokens and their texts are in [`Run::scratch`].
 pub(super) struct Walked {
-    /// Where the output stands behind the last chosen token.
+    /// The output's scanner after the last chosen token.
     pub(super) scanner: Scanner,
-    /// Tokens that lossy acceptance took in place of the target's choice.
+    /// Tokens that lossy acceptance accepted instead of the target's choice.
     pub(super) n_replaced: usize,
     /// The last visited node has no token: its logits could not be computed, or the sampler found none.
     pub(super) failure: Option<GenerateError>,
 }
 
-/// Chooses a token at each visited node, from that node's own logits and with its path as the text, until no drafted token
-/// is chosen, or the output ends.
+/// Chooses a token at each visited node from the node's own logits, with its path as the text. The walk ends
+/// if the chosen token is not a draft token below the node, or if the output ends.
 ///
-/// Changes nothing but scratch buffers, and the list of visited rows that calibration takes from the projected logits.
+/// Changes only scratch buffers and calibration's list of visited rows.
 pub(super) fn walk(session: &mut Session, run: &mut Run, verified: Verified) -> Walked {
     let Session { shared, conversation, target, drafting, .. } = session;
     let tree = &drafting.tree;
@@ -31,7 +31,7 @@ pub(super) fn walk(session: &mut Session, run: &mut Run, verified: Verified) -> 
     let (workspace, mut reader) = (&mut target.workspace, target.reader.as_mut());
     let mut n_replaced = 0;
 
-    // An earlier walk that panicked may have left more than the committed text.
+    // A walk that panicked may have left more tokens than the committed text.
     text.truncate(conversation.tokens.len());
     text.extend_from_slice(&conversation.tokens[text.len()..]);
     let n_committed = text.len();

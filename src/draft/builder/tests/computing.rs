@@ -1,4 +1,4 @@
-//! Sources that compute: when they are asked, and what their word is worth beside that of text.
+//! Sources that compute: when they are expanded, and how their claims combine with text.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;
@@ -9,8 +9,8 @@ use crate::draft::testing::AlwaysRight;
 use crate::draft::*;
 use crate::token::TokenId;
 
-/// A source that computes: at each node the same tokens with the same probabilities. A pass takes `pass_us` and `row_us` for
-/// each node, and is taken down with its number of nodes.
+/// A source that computes: at each node the same tokens with the same probabilities. A pass takes `pass_us`,
+/// plus `row_us` for each node, and is recorded with its number of nodes.
 #[derive(Clone)]
 struct Computing {
     probabilities: Vec<f32>,
@@ -120,7 +120,7 @@ fn a_source_that_computes_is_asked_where_a_pass_pays() {
 
 #[test]
 fn what_passes_take_is_a_cost_of_the_tree() {
-    // Where one answer is all but worthless, the pass is made once, and plain decoding remains.
+    // If the likeliest claim is nearly worthless, one pass is made, and plain decoding remains.
     let (passes, rows) = passes(Computing::new(&[0.001], 2000.0, 0.0), Vec::new());
     assert_eq!((passes, rows), (vec![1], 1));
 }
@@ -145,10 +145,10 @@ fn passes_that_delay_nothing_are_made_for_less() {
 
 #[test]
 fn passes_are_serial_while_narrow_and_grouped_when_several_good_nodes_wait() {
-    // Rows of a pass are nearly free, and four children are as good as each other.
+    // Rows of a pass are nearly free, and the four children are equally likely.
     let (grouped, _) = passes(Computing::new(&[0.24; 4], 500.0, 10.0), Vec::new());
     assert_eq!(grouped[..2], [1, 4], "{grouped:?}");
-    // One child stands out, and each row of a pass costs what a pass costs.
+    // One child is much likelier, and each row of a pass costs as much as a pass.
     let (serial, _) = passes(Computing::new(&[0.8, 0.1, 0.05], 0.0, 500.0), Vec::new());
     assert!(serial.len() > 2 && serial.iter().all(|&n| n == 1), "{serial:?}");
 }
@@ -161,7 +161,7 @@ fn a_source_that_computes_is_not_asked_what_others_know() {
     assert!(passes.is_empty() && rows > 8, "{passes:?} {rows}");
 }
 
-/// What the tokens of [`tree_with_history`] are behind: a match so long that text is sure.
+/// The context of the tokens of [`tree_with_history`]: a match so long that text is nearly certain.
 const KNOWN: [u32; 12] = [30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 1];
 
 /// A history in which 2, 3, 4, 5 follows [`KNOWN`], in 20 responses.
@@ -174,7 +174,7 @@ fn history(committed: &[TokenId]) -> Box<dyn DraftSource> {
     Box::new(source)
 }
 
-/// The tree of both behind the last tokens of [`KNOWN`], where a step takes 1 µs.
+/// The tree of both sources after the last `n_known` tokens of [`KNOWN`]; a step takes 1 µs.
 fn tree_with_history(n_known: usize, probabilities: &[f32], pass_us: f32) -> DraftTree {
     let committed = &KNOWN.map(TokenId)[KNOWN.len() - n_known..];
     let mut sources: Vec<Box<dyn DraftSource>> = vec![history(committed)];
@@ -205,7 +205,8 @@ fn text_that_a_draft_model_contradicts_is_worth_little() {
 fn a_draft_model_goes_on_where_text_ends() {
     let deepest = |tree: &DraftTree| tree.depths().iter().copied().max();
     assert_eq!(deepest(&tree_with_history(12, &[], 0.0)), Some(4));
-    // What text is sure of is not worth a pass, so it gets there by following what text claims.
+    // Tokens that text predicts with certainty are not worth a pass, so the source reaches its node by
+    // following the text's claims.
     let tree = tree_with_history(12, &[0.3], 0.08);
     let mut node = NodeIdx::ROOT;
     for token in [2, 3, 4, 5, 0] {

@@ -1,4 +1,4 @@
-//! The builder: against the obvious implementation, and against sources of every kind that looks up.
+//! The builder, compared with the obvious implementation, and with sources of every kind that looks up.
 
 mod computing;
 
@@ -40,7 +40,7 @@ fn build(
     tree
 }
 
-/// Steps until `target` is said, walking as the engine does; returns the rows of each step's tree.
+/// Runs steps until `target` is complete, with the engine's walk; returns the rows of each step's tree.
 fn replay(
     builder: &mut TreeBuilder,
     sources: &mut [Box<dyn DraftSource>],
@@ -114,7 +114,7 @@ fn a_source_that_is_always_wrong_is_soon_left_alone() {
 fn a_source_that_becomes_right_is_noticed_while_nothing_is_drafted() {
     let (wrong, right) = (varied(200, 3), varied(400, 7));
     let mut builder = builder();
-    // One source by its name, whose reliability is learnt.
+    // One source name, whose reliability is learned.
     let turned = |source: Box<dyn DraftSource>| Box::new(Named("turned", source)) as Box<dyn DraftSource>;
     let mut sources = [turned(Box::new(AlwaysWrong::new(1, wrong.clone())))];
     replay(&mut builder, &mut sources, &[TokenId(1)], &wrong, &steep_costs());
@@ -190,7 +190,7 @@ fn a_tree_that_the_builder_did_not_make_teaches_nothing() {
     assert_eq!(first.reach(), again.reach());
 }
 
-/// All sources at their worst, together.
+/// All sources at their worst, combined.
 fn any_sources(seed: u64) -> Vec<Box<dyn DraftSource>> {
     let mut sources: Vec<Box<dyn DraftSource>> = vec![Box::new(Random::new(seed, VOCAB_SIZE))];
     if seed.is_multiple_of(2) {
@@ -205,7 +205,8 @@ fn any_sources(seed: u64) -> Vec<Box<dyn DraftSource>> {
     sources
 }
 
-/// The obvious implementation: all nodes that the sources can propose, down to a depth, as (reach, path), highest reach first.
+/// The obvious implementation: all nodes that the sources can propose, down to a depth, as (reach, path),
+/// highest reach first.
 fn all_nodes(
     builder: &TreeBuilder,
     source: &mut dyn DraftSource,
@@ -261,7 +262,7 @@ fn all_nodes(
     nodes
 }
 
-/// Leaves of the tree of these paths, by looking for a child of each.
+/// Number of leaves of the tree of these paths, by searching a child of each.
 fn n_leaves(nodes: &[(f32, Vec<u32>)]) -> usize {
     let is_leaf = |path: &[u32]| {
         !nodes.iter().any(|(_, other)| other.split_last().is_some_and(|(_, above)| above == path))
@@ -269,7 +270,7 @@ fn n_leaves(nodes: &[(f32, Vec<u32>)]) -> usize {
     nodes.iter().filter(|(_, path)| is_leaf(path)).count().max(1)
 }
 
-/// `costs` on a device that has shown what leaves add: a fifth of a step of one row, each.
+/// `costs` after observing that each leaf costs a fifth of a one-row step.
 fn with_dear_leaves(mut costs: CostProfile) -> CostProfile {
     let row_us = costs.verify_us(1, 1);
     let chains = costs.clone();
@@ -399,7 +400,7 @@ fn as_many_sources_as_allowed_are_asked() {
     assert!(std::panic::catch_unwind(too_many).is_err());
 }
 
-/// Another source under a name of its own.
+/// A source under another name.
 struct Named(&'static str, Box<dyn DraftSource>);
 
 impl DraftSource for Named {
@@ -440,7 +441,7 @@ impl DraftSource for Named {
     }
 }
 
-/// A source that failed under another name does not stand in for it.
+/// A source that was unreliable under another name does not affect this one.
 #[test]
 fn reliability_is_learnt_by_name() {
     let (wrong, right) = (varied(200, 3), varied(64, 7));
@@ -457,7 +458,7 @@ fn reliability_is_learnt_by_name() {
     assert!(rows("new") < 32);
 }
 
-/// Claims one token after any text, with a low probability.
+/// Proposes one token after any text, with a low probability.
 #[derive(Clone)]
 struct Unlikely(TokenId);
 
@@ -494,7 +495,8 @@ impl DraftSource for Unlikely {
     }
 }
 
-/// A claim that failed until it reaches less than `reach_min` is withheld, and so is not judged; it comes true later.
+/// A claim that failed until its reach is below `reach_min` is withheld and therefore not judged; it is right
+/// later.
 #[test]
 fn a_claim_below_the_least_reach_earns_its_way_back() {
     let (right, wrong) = (TokenId(7), TokenId(8));
