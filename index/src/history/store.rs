@@ -203,7 +203,6 @@ impl HistoryLog {
     ///
     /// # Errors
     /// The folder cannot be read. Nothing has changed.
-    /// The folder cannot be read; everything is as it was.
     pub fn refresh(&self) -> Result<(), HistoryError> {
         let _upkeep = self.shared.upkeep();
         self.shared.refresh()
