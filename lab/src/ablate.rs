@@ -383,7 +383,6 @@ impl Ablation {
 ///
 /// # Panics
 /// The first arm is not plain decoding.
-/// The first arm is not plain decoding.
 pub fn ablate(
     engine: &Engine,
     rows: &[Row],

@@ -3,7 +3,6 @@
 //! The time of a pass depends on the number of pruned rows, not on the rows themselves. So the weights may be random:
 //! half-way, a predictor of random weights is computed, and then a given share of the rows continues. Whole and
 //! pruned passes alternate, so other load on the machine affects both equally. The median of each is reported.
-//! those that are cut down take turns, so that what else the machine does meets both; the median of each counts.
 
 use std::fmt::Write as _;
 use std::sync::atomic::AtomicBool;
