@@ -27,7 +27,7 @@ pub enum HistoryError {
         path: PathBuf,
     },
     /// The history was opened for reading only.
-    #[error("`{}` is only read: {reason}", path.display())]
+    #[error("`{}` is open for reading only: {reason}", path.display())]
     ReadOnly {
         /// The folder.
         path: PathBuf,
@@ -36,7 +36,7 @@ pub enum HistoryError {
     },
     /// The number of responses handed in by other processes has reached its limit. The next writer moves them to its
     /// logs.
-    #[error("`{}` holds {max} responses that wait for the writer, and takes no more", path.display())]
+    #[error("`{}` is full: {max} responses wait for the writer", path.display())]
     InboxFull {
         /// The folder of the hand-ins.
         path: PathBuf,
@@ -112,7 +112,7 @@ pub enum HistoryError {
         max: usize,
     },
     /// There are too many namespaces.
-    #[error("the history has {max} namespaces, and takes no more")]
+    #[error("the history has reached the limit of {max} namespaces")]
     TooManyNamespaces {
         /// The limit.
         max: usize,

@@ -29,13 +29,13 @@ pub struct LeftOut {
 #[non_exhaustive]
 pub enum LeftOutReason {
     /// An append was interrupted by a crash before it was acknowledged. The writer cuts it off.
-    #[error("an append that a crash interrupted")]
+    #[error("an append interrupted by a crash")]
     Torn,
     /// The bytes differ from the written ones.
     #[error("damaged: {0}")]
     Damaged(&'static str),
     /// The file belongs to another model, namespace or number.
-    #[error("a file of another place")]
+    #[error("a file of another model, namespace or number")]
     Misplaced,
     /// The version of the file is not supported.
     #[error("version {given} of the format, this program reads {known}")]
