@@ -160,7 +160,7 @@ impl fmt::Display for Sources {
 
 /// The name is unknown.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error("`{given}` is none of {known}")]
+#[error("`{given}` is not one of {known}")]
 pub struct UnknownName {
     /// The given name.
     pub given: String,

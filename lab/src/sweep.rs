@@ -74,7 +74,7 @@ pub enum SweepError {
     #[error(transparent)]
     Generate(#[from] GenerateError),
     /// A strategy drafts with a model, but there is no draft model.
-    #[error("{0} drafts with a model")]
+    #[error("{0} requires a draft model")]
     NoDraftModel(Strategy),
 }
 

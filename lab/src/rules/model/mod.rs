@@ -114,7 +114,7 @@ impl fmt::Display for ModelRule {
 
 /// The name is not one of a rule that drafts with a model.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("`{name}` is no rule: chain:1 to chain:{}, specinfer, opt-tree or edgellm", ModelRule::CHAIN_MAX)]
+#[error("`{name}` is not one of chain:1 to chain:{}, specinfer, opt-tree and edgellm", ModelRule::CHAIN_MAX)]
 pub struct UnknownModelRule {
     /// The given name.
     pub name: String,

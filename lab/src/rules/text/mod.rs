@@ -95,7 +95,7 @@ impl fmt::Display for Baseline {
 
 /// The name is not one of a baseline.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("`{name}` is no baseline: pld, sam, sam-recycle, sam-only, suffix or recycle")]
+#[error("`{name}` is not one of pld, sam, sam-recycle, sam-only, suffix and recycle")]
 pub struct UnknownBaseline {
     /// The given name.
     pub name: String,
