@@ -1,11 +1,11 @@
-//! A document: the text of one file, with the title that its passages carry.
+//! A document: the text of one file, and the title for its passages.
 
 use std::path::{Path, PathBuf};
 
 /// The text of one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Document {
-    /// Where the text comes from, as the caller named it (a folder's path joined with the file's).
+    /// The origin of the text, as the caller named it (a folder's path joined with the file's).
     pub path: PathBuf,
     /// The first heading of level one, else the file name without its extension.
     pub title: String,
@@ -14,7 +14,7 @@ pub struct Document {
 }
 
 impl Document {
-    /// A document from a file's text. Line ends become `\n`; a byte order mark is dropped.
+    /// Builds a document from a file's text. Line ends become `\n`; a byte order mark is dropped.
     pub fn new(path: impl Into<PathBuf>, text: &str) -> Self {
         let path = path.into();
         let text = text.strip_prefix('\u{feff}').unwrap_or(text).replace("\r\n", "\n");
@@ -31,7 +31,7 @@ pub(crate) fn heading(line: &str) -> Option<(usize, &str)> {
     is_heading.then(|| (level, unmarked.trim().trim_end_matches('#').trim_end()))
 }
 
-/// Whether a line opens or closes a fenced code block, in which `#` starts a comment and not a heading.
+/// Whether a line opens or closes a fenced code block. Inside such a block, `#` starts a comment, not a heading.
 pub(crate) fn is_fence(line: &str) -> bool {
     let line = line.trim_start();
     line.starts_with("```") || line.starts_with("~~~")

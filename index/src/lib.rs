@@ -1,5 +1,5 @@
-//! What the device keeps: passages of the user's notes, found again by what a request asks, and the responses of earlier
-//! runs, drafted from ([`history`]).
+//! On-device retrieval: passages of the user's notes for a request, and drafts from the responses of earlier runs
+//! ([`history`]).
 //!
 //! ```
 //! use refrain_index::{Document, PassageIndex, split};
@@ -11,11 +11,11 @@
 //! # Ok::<(), refrain_index::IndexError>(())
 //! ```
 //!
-//! In reading order: [`read_documents`] collects the text of files and folders, [`split`] cuts a document into
+//! In reading order: [`read_documents`] collects the text of files and folders, [`split`] divides a document into
 //! [`Passage`]s of bounded length, [`PassageIndex`] ranks them for a request.
 //!
-//! The search knows text and positions in files, the history token ids and bytes; neither knows a model. The library
-//! `refrain` does not depend on this crate, so that an app with its own search compiles none of it.
+//! The search uses text and positions in files; the history uses token ids and bytes. Neither uses a model. The
+//! library `refrain` does not depend on this crate, so an app with its own search compiles none of it.
 
 mod document;
 pub mod history;

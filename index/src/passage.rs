@@ -1,20 +1,20 @@
-//! Passages: pieces of a document that are short enough to stand in a prompt.
+//! Passages: pieces of a document, short enough for a prompt.
 //!
-//! A passage never crosses a heading. Under one heading, whole paragraphs are packed together while they fit; a paragraph
-//! that does not fit alone is cut between sentences, a sentence that does not fit between words, a word that does not fit
-//! between characters. A passage is a slice of the document's text, so quoting it quotes the note.
+//! A passage never crosses a heading. Under one heading, whole paragraphs are packed together while they fit. A
+//! paragraph that is too long is divided between sentences, a sentence between words, and a word between characters.
+//! A passage is a slice of the document's text, so a quotation of a passage is a quotation of the note.
 
 use std::ops::Range;
 use std::path::PathBuf;
 
 use crate::document::{Document, heading, is_fence};
 
-/// Longest passage, in words. About 160 tokens of English: several fit a small model's context together, and one holds a
-/// paragraph of ordinary prose whole.
+/// Maximum length of a passage, in words. About 160 tokens of English: several passages fit a small model's context
+/// together, and one contains a whole paragraph of ordinary prose.
 pub const PASSAGE_WORDS_MAX: usize = 120;
 
-/// Bytes of text that count as one word where a "word" is longer: scripts without spaces, links, encoded data. English
-/// words with their space are about six bytes, so that this bounds a passage at some three times the usual length.
+/// Bytes of text that count as one word if a "word" is longer: scripts without spaces, links, encoded data. English
+/// words with their space have about six bytes, so this limits a passage to about three times the usual length.
 const WORD_BYTES_MAX: usize = 16;
 
 /// A piece of a document.
@@ -24,15 +24,15 @@ pub struct Passage {
     pub path: PathBuf,
     /// Line of the document on which the passage starts, from 1.
     pub line: usize,
-    /// The document's title, with the heading above the passage where it has another.
+    /// The document's title, followed by the heading above the passage if it is different.
     pub title: String,
     /// The text, without white space around it; never empty.
     pub text: String,
 }
 
-/// Cuts a document into passages of at most [`PASSAGE_WORDS_MAX`] words, in the order of the text.
+/// Splits a document into passages of at most [`PASSAGE_WORDS_MAX`] words, in the order of the text.
 ///
-/// Headings become titles and are in no passage's text; everything else that is not white space is in exactly one.
+/// Headings become titles and are in no passage's text. All other text except white space is in exactly one passage.
 pub fn split(document: &Document) -> Vec<Passage> {
     let text = document.text.as_str();
     let mut passages = Vec::new();
@@ -101,8 +101,8 @@ fn pack(text: &str, body: Range<usize>) -> Vec<Range<usize>> {
     packed
 }
 
-/// The largest units of at most [`PASSAGE_WORDS_MAX`] words: paragraphs, else sentences, else runs of words, else of
-/// characters. All trimmed, none empty.
+/// The largest units of at most [`PASSAGE_WORDS_MAX`] words: paragraphs, else sentences, else runs of words, else
+/// runs of characters. All are trimmed; none is empty.
 fn pieces(text: &str, body: Range<usize>) -> Vec<Range<usize>> {
     let mut pieces = Vec::new();
     for paragraph in paragraphs(text, body) {
@@ -149,7 +149,7 @@ fn paragraphs(text: &str, range: Range<usize>) -> Vec<Range<usize>> {
     paragraphs.into_iter().map(|paragraph| trim(text, paragraph)).collect()
 }
 
-/// Pieces of a paragraph that end with a sentence mark (and closing quotes or brackets after it) or with a line.
+/// Parts of a paragraph that end with a sentence mark (and closing quotes or brackets after it) or with a line end.
 fn sentences(text: &str, range: Range<usize>) -> Vec<Range<usize>> {
     let mut sentences = Vec::new();
     let mut start = range.start;
@@ -169,7 +169,7 @@ fn sentences(text: &str, range: Range<usize>) -> Vec<Range<usize>> {
     sentences.into_iter().map(|sentence| trim(text, sentence)).filter(|s| !s.is_empty()).collect()
 }
 
-/// Words of a sentence, the longest cut between characters so that each part counts as at most one passage.
+/// Words of a sentence. Long words are divided between characters, so that each part counts as at most one passage.
 fn word_parts(text: &str, range: Range<usize>) -> Vec<Range<usize>> {
     let part_bytes_max = PASSAGE_WORDS_MAX * WORD_BYTES_MAX;
     let mut parts = Vec::new();

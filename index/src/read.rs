@@ -1,8 +1,8 @@
 //! Reads the documents of files and folders, in a fixed order and within stated limits.
 //!
-//! A file that the caller names must be readable text, or it is an error: leaving it out would answer from less than was
-//! asked for. In a folder, what is not a note is skipped and reported. Links are followed; every file and folder is read
-//! once, however many names lead to it, so that a loop of links ends.
+//! If a file named by the caller is not readable text, that is an error: without it, an answer would use less than
+//! the caller requested. In a folder, other files than notes are skipped and reported. Links are followed. Every file
+//! and folder is read once, under its first name, so a loop of links ends.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -11,17 +11,18 @@ use std::path::{Path, PathBuf};
 
 use crate::document::Document;
 
-/// File name extensions that are read in folders.
+/// File name extensions of notes in folders.
 const NOTE_EXTENSIONS: [&str; 3] = ["md", "markdown", "txt"];
 
-/// Bounds of what is read into memory.
+/// Limits on the data read into memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadLimits {
-    /// Longest file, in bytes. Default 4 MiB: some 700,000 words, more than a book.
+    /// Maximum length of a file, in bytes. Default 4 MiB: about 700,000 words, more than a book.
     pub file_bytes_max: u64,
-    /// All files together, in bytes. Default 64 MiB; the index in memory takes about as much again.
+    /// Maximum length of all files together, in bytes. Default 64 MiB; the index needs about the same memory again.
     pub total_bytes_max: u64,
-    /// Files and folders looked at. Default 100,000, so that naming the root of a disk by mistake ends soon.
+    /// Maximum number of visited files and folders. Default 100,000, so that reading the root of a disk by mistake
+    /// ends soon.
     pub n_entries_max: usize,
 }
 
@@ -31,52 +32,52 @@ impl Default for ReadLimits {
     }
 }
 
-/// What was read.
+/// The result of reading.
 #[derive(Debug, Default)]
 pub struct Documents {
     /// The texts: in the order of the paths given, a folder's files sorted by path.
     pub documents: Vec<Document>,
-    /// What a folder held that was not read.
+    /// Skipped files and folders.
     pub skipped: Vec<Skipped>,
 }
 
-/// Something in a folder that was not read.
+/// A skipped file or folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Skipped {
     /// The file or folder.
     pub path: PathBuf,
-    /// Why.
+    /// The reason.
     pub reason: SkipReason,
 }
 
-/// Why something in a folder was not read.
+/// The reason why a file or folder was skipped.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SkipReason {
     /// Its name starts with a dot.
     #[error("hidden")]
     Hidden,
-    /// Its extension is none of those that notes have.
+    /// Its extension is not one of a note.
     #[error("not a .md or .txt file")]
     NotANote,
-    /// It holds bytes that are not text.
+    /// It is not text.
     #[error("not UTF-8 text")]
     NotText,
-    /// It is longer than one file may be.
+    /// It exceeds the maximum length of a file.
     #[error("longer than {limit} bytes")]
     TooLong {
         /// The limit.
         limit: u64,
     },
-    /// It was read under another name.
+    /// It was already read under another name.
     #[error("already read under another name")]
     AlreadyRead,
-    /// A broken link, or no right to read it.
+    /// It is a broken link, or permission to read it is missing.
     #[error("cannot be read: {0}")]
     Unreadable(io::ErrorKind),
 }
 
-/// Why reading stopped.
+/// The error that ended reading.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
@@ -94,7 +95,7 @@ pub enum ReadError {
         /// The path as given.
         path: PathBuf,
     },
-    /// A named file is longer than one file may be.
+    /// A named file exceeds the maximum length of a file.
     #[error("`{}` is longer than {limit} bytes", path.display())]
     FileTooLong {
         /// The path as given.
@@ -102,28 +103,28 @@ pub enum ReadError {
         /// The limit.
         limit: u64,
     },
-    /// All texts together are longer than they may be.
+    /// All texts together exceed their limit.
     #[error("the files up to `{}` are longer than {limit} bytes together", path.display())]
     TotalTooLong {
-        /// The file that did not fit any more.
+        /// The first file that did not fit.
         path: PathBuf,
         /// The limit.
         limit: u64,
     },
-    /// The folders hold more entries than may be looked at.
+    /// The folders contain more entries than the limit.
     #[error("more than {limit} files and folders up to `{}`", path.display())]
     TooManyEntries {
-        /// The folder that was being read.
+        /// The folder being read.
         path: PathBuf,
         /// The limit.
         limit: usize,
     },
 }
 
-/// Reads every file named, and every note in every folder named and in the folders below it.
+/// Reads every named file, and every note in every named folder and its subfolders.
 ///
 /// # Errors
-/// [`ReadError`], naming the file or folder and the limit; nothing is returned then.
+/// [`ReadError`] with the file or folder and the limit. No text is returned.
 pub fn read_documents<P: AsRef<Path>>(paths: &[P], limits: &ReadLimits) -> Result<Documents, ReadError> {
     let mut reader =
         Reader { limits, total_bytes: 0, n_entries: 0, seen: HashSet::new(), found: Documents::default() };
@@ -137,13 +138,13 @@ struct Reader<'a> {
     limits: &'a ReadLimits,
     total_bytes: u64,
     n_entries: usize,
-    /// Canonical paths of the files and folders taken.
+    /// Canonical paths of the visited files and folders.
     seen: HashSet<PathBuf>,
     found: Documents,
 }
 
 impl Reader<'_> {
-    /// A path that the caller named: whatever is wrong with it is an error.
+    /// Reads a path named by the caller. Every failure is an error.
     fn read_named(&mut self, path: &Path) -> Result<(), ReadError> {
         let io_error = |source| ReadError::Io { path: path.to_owned(), source };
         if fs::metadata(path).map_err(io_error)?.is_dir() {
@@ -165,8 +166,8 @@ impl Reader<'_> {
         }
     }
 
-    /// A folder and those below it, by a stack of paths rather than by recursion: a chain of folders may be deeper than
-    /// the call stack. What is wrong below the named folder is skipped and reported.
+    /// Reads a folder and its subfolders with a stack of paths instead of recursion, because a chain of folders may
+    /// be deeper than the call stack. Failures below the named folder are skipped and reported.
     fn read_folders(&mut self, named: &Path) -> Result<(), FolderError> {
         let mut waiting = vec![named.to_owned()];
         while let Some(path) = waiting.pop() {
@@ -188,7 +189,7 @@ impl Reader<'_> {
                 self.skip(&path, SkipReason::AlreadyRead);
             } else {
                 match self.entries(&path) {
-                    // The stack gives back the last entry first.
+                    // The stack returns the last entry first.
                     Ok(entries) => waiting.extend(entries.into_iter().rev()),
                     Err(FolderError::Entry(error)) if path != named => {
                         self.skip(&path, SkipReason::Unreadable(error.kind()));
@@ -200,7 +201,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Entries of one folder in the order of their names, hidden ones left out.
+    /// Entries of one folder in the order of their names, without hidden ones.
     fn entries(&mut self, folder: &Path) -> Result<Vec<PathBuf>, FolderError> {
         let mut entries = Vec::new();
         for entry in fs::read_dir(folder).map_err(FolderError::Entry)? {
@@ -258,17 +259,17 @@ impl Reader<'_> {
         self.found.skipped.push(Skipped { path: path.to_owned(), reason });
     }
 
-    /// Notes the place that a path leads to; false if it was noted before. A path that cannot be resolved is new: reading
-    /// it will say what is wrong.
+    /// Stores the canonical path. Returns false if it was stored before. A path that cannot be resolved counts as
+    /// new: reading it gives the error.
     fn is_new(&mut self, path: &Path) -> bool {
         fs::canonicalize(path).map_or(true, |place| self.seen.insert(place))
     }
 }
 
 enum FolderError {
-    /// The folder itself.
+    /// The folder itself cannot be read.
     Entry(io::Error),
-    /// A limit: reading ends.
+    /// A limit is exceeded, so reading ends.
     Limit(ReadError),
 }
 
@@ -284,14 +285,14 @@ impl From<io::Error> for Unread {
     }
 }
 
-/// The text of one file. Reads one byte past the limit at most, so a pipe or a file that grows is bounded as well.
+/// The text of one file. Reads at most one byte beyond the limit, so a pipe or a growing file is limited as well.
 fn read_text(path: &Path, bytes_max: u64) -> Result<String, Unread> {
     let mut bytes = Vec::new();
     File::open(path)?.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > bytes_max {
         return Err(Unread::TooLong);
     }
-    // A text with a NUL is binary data whose bytes happen to be valid UTF-8.
+    // A text with a NUL is binary data that happens to be valid UTF-8.
     match String::from_utf8(bytes) {
         Ok(text) if !text.contains('\0') => Ok(text),
         _ => Err(Unread::NotText),

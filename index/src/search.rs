@@ -1,7 +1,8 @@
 //! Ranks passages for a request by BM25 (Robertson and Zaragoza 2009), with tantivy's inverted index in memory.
 //!
-//! A request is the user's own words and not a query language: it is cut into words as the passages were, and every word
-//! is an optional term on the text and on the title. The sum of the terms' scores orders the passages.
+//! A request is plain text, not a query language. It is divided into words in the same way as the passages, and every
+//! word is an optional term on the text and on the title. The sum of the terms' scores determines the order of the
+//! passages.
 
 use std::collections::HashSet;
 
@@ -18,29 +19,29 @@ use tantivy::{Index, IndexReader, ReloadPolicy, TantivyDocument, Term};
 use crate::passage::Passage;
 use crate::stop_words::STOP_WORDS;
 
-/// Words of a request that are searched for; the rest of a longer one is ignored. A mail that is being answered has about
-/// 200 different words, and each costs two posting lists.
+/// Maximum number of words searched for; the rest of a longer request is ignored. A mail to be answered has about 200
+/// different words, and each costs two posting lists.
 const QUERY_WORDS_MAX: usize = 512;
 
-/// Memory that the index may take while it is built, in bytes. An allowance, not a size; tantivy's least is 15 MB.
+/// Maximum memory for building the index, in bytes. A budget, not a size; tantivy's minimum is 15 MB.
 const BUILD_BYTES: usize = 50_000_000;
 
-/// Name under which the index knows how text is cut into words.
+/// The name of the index's text analyzer.
 const TOKENIZER: &str = "words";
 
-/// Longest word of the index, in bytes: tantivy's own choice for text. Links and encoded data are longer.
+/// Maximum length of a word in the index, in bytes: tantivy's own value for text. Links and encoded data are longer.
 const WORD_BYTES_MAX: usize = 40;
 
-/// Passages with an index over their words.
+/// Passages with an index of their words.
 pub struct PassageIndex {
-    /// A passage's place here is its document number in the index, which has one segment in the order of insertion.
+    /// A passage's position is its document number in the index, which has one segment in the order of insertion.
     passages: Vec<Passage>,
     reader: IndexReader,
     title: Field,
     text: Field,
 }
 
-/// A passage that a search found.
+/// A passage found by a search.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Hit<'a> {
     /// The passage.
@@ -49,8 +50,8 @@ pub struct Hit<'a> {
     pub score: f32,
 }
 
-/// A failure inside the index. The index is in memory and its input is text of bounded size, so that what remains is
-/// memory running out or a bug.
+/// An error inside the index. The index is in memory and its input is text of bounded size, so the remaining causes
+/// are a lack of memory and bugs.
 #[derive(Debug, thiserror::Error)]
 #[error("the passage index failed: {0}")]
 pub struct IndexError(#[from] tantivy::TantivyError);
@@ -71,8 +72,8 @@ impl PassageIndex {
 
         let tokenizers = TokenizerManager::new();
         tokenizers.register(TOKENIZER, analyzer(&[]));
-        // One segment, written by this thread: the document numbers, and with them the order of equal scores, are the
-        // passages' own, and no writer threads are left waiting.
+        // One segment, written by this thread. Document numbers, and so the order of equal scores, then follow the
+        // passages. No writer threads stay alive.
         let mut writer = Index::builder()
             .schema(schema.build())
             .tokenizers(tokenizers)
@@ -92,8 +93,8 @@ impl PassageIndex {
         &self.passages
     }
 
-    /// The passages that share words with a request, best first, at most `limit`; of equal scores, the earlier passage
-    /// first. Any text is a valid request; one without words finds nothing.
+    /// The passages that share words with a request, best first, at most `limit`. For equal scores, the earlier
+    /// passage comes first. Any text is a valid request. A request without words finds nothing.
     ///
     /// # Errors
     /// [`IndexError`] if the index cannot be read.
@@ -110,7 +111,7 @@ impl PassageIndex {
             })
         });
         let query = BooleanQuery::new(terms.collect());
-        // The collector reserves room for `limit` hits at once.
+        // The collector allocates memory for `limit` hits at once.
         let limit = limit.min(self.passages.len());
         let found = self.reader.searcher().search(&query, &TopDocs::with_limit(limit).order_by_score())?;
         Ok(found
@@ -120,7 +121,7 @@ impl PassageIndex {
     }
 }
 
-/// The different words of a request, as the index holds them; stop words only if there are no others.
+/// The distinct words of a request in the form of the index. Stop words are included only if there are no others.
 fn request_words(request: &str) -> Vec<String> {
     let words = distinct_words(analyzer(&STOP_WORDS), request);
     if words.is_empty() { distinct_words(analyzer(&[]), request) } else { words }
@@ -139,7 +140,7 @@ fn distinct_words(mut analyzer: TextAnalyzer, text: &str) -> Vec<String> {
     words
 }
 
-/// Cuts text into lower-case English word stems without accents.
+/// Converts text into lower-case English word stems without accents.
 fn analyzer(stop_words: &[&str]) -> TextAnalyzer {
     TextAnalyzer::builder(SimpleTokenizer::default())
         .filter(RemoveLongFilter::limit(WORD_BYTES_MAX))

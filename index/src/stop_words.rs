@@ -1,9 +1,10 @@
-//! Words too common to say what a request is about.
+//! Words that are too common to identify the subject of a request.
 
-/// Frequent English function words, the auxiliaries of questions, and what an apostrophe leaves of a word; lower case.
+/// Frequent English function words, the auxiliaries of questions, and the parts of words with an apostrophe; lower
+/// case.
 ///
-/// BM25 already gives a word in every passage almost no weight; in a folder of few notes it cannot know yet which words
-/// those are. Kept short: leaving out a word that meant something loses more than keeping one that does not.
+/// BM25 gives almost no weight to a word that is in every passage. With few notes, it cannot identify these words.
+/// The list is short: removing a meaningful word costs more than keeping a meaningless one.
 pub(crate) const STOP_WORDS: [&str; 57] = [
     "a", "about", "an", "and", "are", "as", "at", "be", "by", "can", "d", "did", "do", "does", "for", "from",
     "had", "has", "have", "how", "i", "in", "is", "it", "its", "ll", "me", "my", "of", "on", "or", "our",

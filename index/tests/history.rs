@@ -1,5 +1,5 @@
-//! The history on a real disk: what was appended is there after a reopen, what was forgotten is not, and drafts are what a
-//! scan of the responses finds.
+//! The history on a real disk: appended responses are there after a reopen, forgotten ones are not, and drafts equal
+//! the result of a scan of the responses.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,7 +15,7 @@ use refrain_index::{
 
 const KEY: HistoryKey = HistoryKey { tokenizer: 3, model: 4 };
 
-/// Logs so short that a few responses fill them; the disk is not waited for.
+/// Short logs, so that a few responses fill them, and no waiting for the disk.
 fn small() -> HistoryOptions {
     HistoryOptions {
         sync: SyncPolicy::Never,
@@ -29,7 +29,7 @@ fn open(folder: &Path) -> HistoryLog {
     HistoryLog::open(folder, KEY, small()).expect("opens")
 }
 
-/// A source that goes down to single tokens.
+/// A source that also drafts from matches of a single token.
 fn source(log: &HistoryLog, namespace: &str) -> HistoryLogSource {
     log.source_with_config(namespace, OrderConfig::default())
 }
@@ -56,7 +56,7 @@ fn check(log: &HistoryLog, model: &Model) {
     assert_eq!(n_tokens, expected.iter().map(|record| u64::from(record.2)).sum::<u64>());
 }
 
-/// The longest end of `text` that stands in a response of the namespace.
+/// The length of the longest suffix of `text` that occurs in a response of the namespace.
 fn longest_match(model: &Model, namespace: &str, text: &[TokenId]) -> usize {
     let newest = &text[text.len() - text.len().min(HistoryLogSource::REMATCH_LEN)..];
     let stands = |len: &usize| {
@@ -83,7 +83,7 @@ fn anchors(source: &mut HistoryLogSource, text: &[TokenId]) -> Vec<Anchor> {
     anchors
 }
 
-/// Follows a text token by token and compares what is matched and proposed with the responses.
+/// Follows a text token by token and compares matches and candidates with the responses.
 fn check_drafts(source: &mut HistoryLogSource, model: &Model, namespace: &str, text: &[TokenId]) {
     for end in 1..=text.len() {
         let text = &text[..end];
@@ -94,7 +94,8 @@ fn check_drafts(source: &mut HistoryLogSource, model: &Model, namespace: &str, t
     }
 }
 
-/// Every candidate, and those below it, has followed in some response what it says it has followed.
+/// Checks that each candidate and its descendants follow the matched tokens in the responses at least as often as
+/// claimed.
 fn check_candidates(
     source: &mut HistoryLogSource,
     anchors: &[Anchor],
@@ -214,7 +215,7 @@ fn a_source_follows_its_namespace_as_it_changes() {
     assert_eq!(longest(&mut source), 6, "another namespace is not seen");
     log.append("a", &tokens(3..12)).unwrap();
     assert_eq!(longest(&mut source), 9);
-    // Freezes the first two.
+    // Freezes the first two responses.
     log.append("a", &tokens(100..130)).unwrap();
     assert_eq!(log.stats().namespaces[0].n_segments, 1);
     assert_eq!(longest(&mut source), 9);
@@ -277,14 +278,14 @@ fn limits_of_age_and_size_are_kept() {
     let ids: Vec<RecordId> =
         (0..60).map(|i| log.append("a", &tokens(i * 100..i * 100 + 15)).unwrap()).collect();
     drop(log);
-    // Nothing was used lately.
+    // No segment was used recently.
     for entry in std::fs::read_dir(folder.path().join(KEY.to_string()).join("a")).unwrap() {
         let file = std::fs::File::options().write(true).open(entry.unwrap().path()).unwrap();
         file.set_modified(std::time::SystemTime::now() - Duration::from_secs(3600)).unwrap();
     }
     let options = HistoryOptions { tokens_max: 300, ..small() };
     let log = HistoryLog::open(folder.path(), KEY, options.clone()).unwrap();
-    // What the first segment holds is in use; so a later one goes.
+    // The first segment is in use, so a later one is dropped.
     let mut source = log.source("a");
     assert_eq!(anchors(&mut source, &tokens(0..8))[0].match_len, 8);
     drop(source);
@@ -332,7 +333,7 @@ fn histories_of_different_models_lie_side_by_side() {
     log.append("a", &tokens(0..4)).unwrap();
     assert_eq!(beside.list(), []);
     assert_eq!(HistoryLog::keys(folder.path()).unwrap(), [KEY, other]);
-    // A file that was copied from one model to the other is left out.
+    // A file copied from one model to the other is left out.
     beside.append("a", &tokens(0..4)).unwrap();
     drop((log, beside));
     let place = |key: HistoryKey| folder.path().join(key.to_string()).join("a/log-1");

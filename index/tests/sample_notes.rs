@@ -1,4 +1,4 @@
-//! The sample notes and the questions about them: each question finds the note that answers it.
+//! The sample notes and questions about them: the search for each question finds the note with the answer.
 
 use std::fs;
 use std::path::Path;

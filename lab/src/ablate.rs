@@ -1,9 +1,9 @@
-//! What each part of drafting is worth: the same requests answered by one model with one part more at a time.
+//! Ablation of drafting: one model answers the same requests with different parts of drafting.
 //!
-//! Unlike a replay, the model says what it would say: calibration and reuse draft from the target's own rows, so no recorded
-//! response can stand in for it. All arms answer a row one after another in the same process, so that whatever else the machine
-//! does meets them alike. Each arm has a reliability table and a history of its own, and its answer is compared with that of
-//! plain decoding.
+//! Unlike in a replay, the model generates its own answers. Calibration and reuse draft from the target's own rows,
+//! so a recorded response cannot replace the target. For each row, all arms answer one after another in the same
+//! process, so other load on the machine affects all of them equally. Each arm has a reliability table and a history
+//! of its own. Its answer is compared with that of plain decoding.
 
 use std::borrow::Cow;
 
@@ -18,20 +18,20 @@ use crate::rows::Row;
 use crate::rules::{Baseline, ModelRule};
 use crate::strategy::Strategy;
 
-/// What drafts.
+/// The draft sources of an arm.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Arm {
-    /// Nothing: plain decoding.
+    /// None: plain decoding.
     Plain,
     /// The rule of SAM-Decoding, over prompt and output.
     Sam,
     /// Prompt and output.
     Context,
-    /// Those, and earlier answers of the task.
+    /// Prompt, output, and earlier answers of the task.
     History,
     /// The same with calibration of prompt and output by the tokens of the context.
     InContext,
-    /// The same with calibration by the whole vocabulary.
+    /// As `History`, with calibration of prompt and output by the whole vocabulary.
     Full,
     /// History and reuse, without calibration.
     ReuseAlone,
@@ -43,20 +43,20 @@ pub enum Arm {
     WithDraftModel,
     /// A published rule that drafts with the draft model.
     ModelRule(ModelRule),
-    /// Prompt, output, earlier answers of the task, and the draft model where there is one; pruned, or not.
+    /// Prompt, output, earlier answers of the task, and the draft model if there is one, with or without pruning.
     Pruning(Pruning),
 }
 
-/// How drafts are pruned half-way through the target.
+/// The pruning of drafts half-way through the target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pruning {
-    /// Not at all.
+    /// No pruning.
     Off,
     /// As configured.
     On,
-    /// The same, with siblings alone sharing a node's chances.
+    /// As configured, but only siblings share a node's probability.
     NoShadows,
-    /// The same, with nothing kept but what passes the threshold.
+    /// As configured, but only rows above the threshold are kept.
     NoSafeguards,
 }
 
@@ -97,7 +97,7 @@ impl Arm {
         Arm::ModelRule(ModelRule::ALL[3]),
     ];
 
-    /// Drafts as they are, and pruned with and without the parts of pruning, in the order of reports.
+    /// Whole drafts, and drafts pruned with and without the parts of pruning, in the order of reports.
     pub const PRUNING: [Arm; 5] = [
         Arm::Plain,
         Arm::Pruning(Pruning::Off),
@@ -127,7 +127,7 @@ impl Arm {
         })
     }
 
-    /// The published rule that alone drafts, if one does.
+    /// The published rule of the arm, if it is one.
     fn rule(self) -> Option<Strategy> {
         match self {
             Arm::Sam => Some(Strategy::Baseline(Baseline::Sam)),
@@ -165,19 +165,19 @@ impl Arm {
     }
 }
 
-/// Why an ablation ended early.
+/// An ablation failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum AblateError {
-    /// The model failed, or a request does not fit it.
+    /// The model failed, or a request does not fit its context.
     #[error("row {id}: {source}")]
     Generate {
         /// The row.
         id: String,
-        /// What went wrong.
+        /// The error.
         source: Box<GenerateError>,
     },
-    /// Drafting changed an answer, which it never must.
+    /// Drafting has changed an answer. This is a bug.
     #[error("row {id}: the answer with `{arm}` differs from that of plain decoding")]
     Differs {
         /// The row.
@@ -187,44 +187,44 @@ pub enum AblateError {
     },
 }
 
-/// What one task took with one arm.
+/// The measurements of one task with one arm.
 #[derive(Clone, Debug)]
 pub struct Cell {
     /// The task.
     pub task: String,
-    /// What drafted.
+    /// The arm.
     pub arm: Arm,
-    /// Rows answered.
+    /// Number of answered rows.
     pub n_rows: usize,
-    /// Tokens of the answers.
+    /// Number of tokens of the answers.
     pub n_tokens: usize,
-    /// Steps.
+    /// Number of steps.
     pub n_steps: usize,
-    /// Prompt tokens run through the model.
+    /// Number of prefilled prompt tokens.
     pub n_prefilled: usize,
     /// Time of decoding, in µs.
     pub decode_us: f64,
-    /// Time of decoding that went into drafting and learning, in µs.
+    /// Part of it for drafting and learning, in µs.
     pub draft_us: f64,
-    /// Time of prefill, calibration's last layer included and its projections left out, in µs.
+    /// Time of prefill, including calibration's last layer and without its projections, in µs.
     pub prefill_us: f64,
     /// Time of calibration's projections, in µs.
     pub calibrate_us: f64,
     /// Time of the forward passes, in µs.
     pub forward_us: f64,
-    /// Rows of the verification batches.
+    /// Number of rows of the verification batches, by kind.
     pub rows: RowStats,
-    /// How they were cut down.
+    /// Pruning of these batches.
     pub pruning: PruningStats,
-    /// Why drafts were left.
+    /// Number of rejected drafts by reason.
     pub rejections: Rejections,
     /// Per source: its name, tokens drafted, tokens accepted.
     pub sources: Vec<(String, usize, usize)>,
-    /// Passes of the draft model.
+    /// Number of passes of the draft model.
     pub n_passes: usize,
-    /// Their time, that for the prompt included, in µs.
+    /// Time of these passes, including those over the prompt, in µs.
     pub passes_us: f64,
-    /// Most bytes that drafting held at the end of a row.
+    /// Largest memory of drafting at the end of a row, in bytes.
     pub memory_bytes_max: usize,
 }
 
@@ -252,12 +252,12 @@ impl Cell {
         }
     }
 
-    /// Tokens committed per step, the bonus token included; 1 where there was no step.
+    /// Tokens committed per step, including the bonus token; 1 without steps.
     pub fn acceptance_length(&self) -> f64 {
         if self.n_steps == 0 { 1.0 } else { self.n_tokens as f64 / self.n_steps as f64 }
     }
 
-    /// Draft tokens accepted per step; 0 where there was no step.
+    /// Draft tokens accepted per step; 0 without steps.
     pub fn accepted_per_step(&self) -> f64 {
         self.acceptance_length() - 1.0
     }
@@ -322,14 +322,14 @@ impl Cell {
     }
 }
 
-/// What was measured.
+/// The result of an ablation.
 #[derive(Clone, Debug, Default)]
 pub struct Ablation {
     /// The arms, in order.
     pub arms: Vec<Arm>,
     /// By task and arm, in the order of the rows and of the arms.
     pub cells: Vec<Cell>,
-    /// Rows left out because they do not fit the model's context.
+    /// Number of skipped rows, which do not fit the model's context.
     pub n_too_long: usize,
 }
 
@@ -346,7 +346,7 @@ impl Ablation {
         self.cells.iter().find(|cell| cell.task == task && cell.arm == arm)
     }
 
-    /// All tasks of an arm together.
+    /// The sum over all tasks of an arm.
     pub fn total(&self, arm: Arm) -> Cell {
         let mut total = Cell::new("all", arm);
         self.cells.iter().filter(|cell| cell.arm == arm).for_each(|cell| total.add_cell(cell));
@@ -356,7 +356,7 @@ impl Ablation {
     fn cell_mut(&mut self, task: &str, arm: Arm) -> &mut Cell {
         let index = self.cells.iter().position(|cell| cell.task == task && cell.arm == arm);
         let index = index.unwrap_or_else(|| {
-            // A task's cells stand together, wherever its rows do.
+            // The cells of a task are adjacent, also if its rows are not.
             let end =
                 self.cells.iter().rposition(|cell| cell.task == task).map_or(self.cells.len(), |at| at + 1);
             self.cells.insert(end, Cell::new(task, arm));
@@ -366,11 +366,12 @@ impl Ablation {
     }
 }
 
-/// Answers every row with every arm, greedily; plain decoding is the first. A row's prompt is the user's message, laid out by the model's chat template
-/// where it has one; its response is not used. `progress` is called with (rows done, rows to do).
+/// Answers every row with every arm, greedily. The first arm is plain decoding. The prompt of a row becomes the
+/// user's message, in the model's chat template if there is one. The row's response is not used. Calls `progress`
+/// with (rows done, rows to do).
 ///
-/// `options` gives the sessions' bounds; what drafts is the arms'. What the engine had learnt of reliability is as before
-/// afterwards; its history keeps what was answered, under namespaces of this module's own.
+/// `options` gives the sessions' limits; the arms give the draft sources. The engine's learnt reliability is restored
+/// afterwards. Its history keeps the answers, in namespaces of this module.
 ///
 /// # Errors
 /// [`AblateError`].
@@ -435,7 +436,7 @@ struct Answer {
     memory_bytes: usize,
 }
 
-/// `None` where the row does not fit the session's context.
+/// `None` if the row does not fit the session's context.
 fn answer(
     engine: &Engine,
     row: &Row,

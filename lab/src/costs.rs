@@ -1,4 +1,4 @@
-//! What verification batches cost in a replay without a model.
+//! The costs of verification batches in a replay without a model.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -9,65 +9,65 @@ use refrain::internals::draft::CostProfile;
 use refrain::{MachineProfile, ProfileError, SessionOptions};
 use thiserror::Error;
 
-/// The longest list of pairs that is read, in bytes.
+/// Maximum length of a list of pairs, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// What batches cost.
+/// The costs of batches.
 #[derive(Clone, Debug)]
 pub enum Costs {
-    /// The same behind every context.
+    /// Independent of the context length.
     Fixed(Box<CostProfile>),
-    /// As measured on a machine: more behind a longer context.
+    /// As measured on a machine: higher for longer contexts.
     Machine(Arc<MachineProfile>),
 }
 
-/// Why a file gives no costs.
+/// A file contains no costs.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CostsError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{path}: {source}", path = path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// It is longer than any list of pairs.
+    /// The file exceeds the maximum length.
     #[error("{path}: longer than {FILE_BYTES_MAX} bytes", path = path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
     },
-    /// It starts as a list, but is none of pairs.
+    /// The file starts as a list, but it is not a list of pairs.
     #[error("{path}: {source}", path = path.display())]
     Json {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         source: serde_json::Error,
     },
-    /// The list has no pair of positive numbers.
+    /// The list contains no pair of positive numbers.
     #[error("{path}: no measurement", path = path.display())]
     Empty {
         /// The file.
         path: PathBuf,
     },
-    /// It is no profile either.
+    /// The file is neither a list nor a profile.
     #[error(transparent)]
     Profile(#[from] ProfileError),
 }
 
 impl Costs {
-    /// Rows cost nothing: what is compared is drafting alone.
+    /// Rows are free: only drafting is compared.
     pub fn free() -> Self {
         Costs::Fixed(Box::new(CostProfile::free_rows(1.0)))
     }
 
-    /// Reads what `refrain profile` has written, or a JSON list of pairs `[rows, microseconds]`.
+    /// Reads a profile of `refrain profile`, or a JSON list of pairs `[rows, microseconds]`.
     ///
     /// # Errors
-    /// [`CostsError`]: the file is neither.
+    /// [`CostsError`].
     pub fn read(path: &Path) -> Result<Self, CostsError> {
         let io = |source| CostsError::Io { path: path.to_owned(), source };
         let mut text = Vec::new();
@@ -86,7 +86,7 @@ impl Costs {
         Ok(Costs::Fixed(Box::new(CostProfile::from_measurements(&pairs))))
     }
 
-    /// What batches cost behind `context` tokens, as the engine reckons it.
+    /// The costs of batches after `context` tokens, computed as in the engine.
     pub fn behind(&self, context: usize) -> CostProfile {
         match self {
             Costs::Fixed(costs) => (**costs).clone(),
@@ -94,7 +94,7 @@ impl Costs {
         }
     }
 
-    /// Whether a longer context costs more.
+    /// Whether the costs depend on the context length.
     pub fn knows_contexts(&self) -> bool {
         matches!(self, Costs::Machine(_))
     }

@@ -1,4 +1,5 @@
-//! What changing graphs adds to a prefill: measured on a model of static graphs, simulated from its times or from given ones.
+//! Measures the cost of graph changes during a prefill, on a model of static graphs, and simulates it from measured
+//! or given times.
 
 use std::fmt::Write as _;
 use std::time::Instant;
@@ -12,37 +13,37 @@ use refrain::{CancelToken, Drafting, Engine, GenerateError, SessionError, Sessio
 use serde::Serialize;
 use thiserror::Error;
 
-/// What each way of changing graphs takes for one prefill.
+/// The times of a prefill with each method of changing graphs.
 #[derive(Debug, Clone, Serialize)]
 pub struct GraphsReport {
-    /// Whose times.
+    /// The origin of the times.
     pub label: String,
-    /// Rows of the prefill.
+    /// Number of rows of the prefill.
     pub n_rows: usize,
-    /// Rows of its chunks.
+    /// Number of rows of a chunk.
     pub chunk_len: usize,
-    /// Blocks of layers.
+    /// Number of blocks of layers.
     pub n_blocks: usize,
-    /// The prefill in prefill graphs, without any change; simulated, ms.
+    /// The prefill with prefill graphs only; simulated, ms.
     pub prefill_simulated_ms: f64,
-    /// The same, measured: the median of the synchronous runs before they change anything, ms.
+    /// The same, measured: the median of the synchronous runs up to the first change, ms.
     pub prefill_measured_ms: Option<f64>,
-    /// Each way.
+    /// Each method.
     pub ways: Vec<Way>,
-    /// The memory for weights, where a model ran.
+    /// The memory for weights, if a model was run.
     pub memory: Option<GraphMemory>,
 }
 
-/// A way of changing graphs.
+/// A method of changing graphs.
 #[derive(Debug, Clone, Serialize)]
 pub struct Way {
     /// Its name.
     pub name: &'static str,
-    /// Blocks that change before the last chunk.
+    /// Number of blocks that change before the last chunk.
     pub n_early: usize,
-    /// Until the prompt is prefilled and every block has its verify graph; simulated, ms.
+    /// Time until the prompt is prefilled and every block has its verify graph; simulated, ms.
     pub simulated_ms: f64,
-    /// The same, measured: every round, ascending, ms.
+    /// The same, measured, for all rounds, ascending, ms.
     pub measured_ms: Vec<f64>,
 }
 
@@ -53,7 +54,7 @@ impl Way {
     }
 }
 
-/// Why nothing was measured.
+/// The measurement failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum GraphsBenchError {
@@ -71,7 +72,8 @@ pub enum GraphsBenchError {
     Layers(#[from] LayersError),
 }
 
-/// The ways, from the times of a prefill that begins with prefill graphs. The best of all is there where it can be found.
+/// The plans for a prefill that begins with prefill graphs, from its times. Includes the optimal plan if it can be
+/// computed.
 fn plans(times: &SwitchTimes, prefill: &Prefill) -> Vec<(&'static str, Plan)> {
     let initial = vec![GraphKind::Prefill; times.blocks.len()];
     let mut plans = vec![
@@ -110,7 +112,7 @@ pub fn simulated(times: &SwitchTimes, n_rows: usize) -> GraphsReport {
     }
 }
 
-/// Runs the prefill of `n_rows` rows `rounds` times in each way, the ways taking turns, and simulates it from the engine's
+/// Runs the prefill of `n_rows` rows `rounds` times with each method in turn, and simulates it from the engine's
 /// times. Each run begins with prefill graphs in every block and ends when every block has its verify graph.
 ///
 /// # Errors
@@ -153,7 +155,7 @@ pub fn measured(
         let computed_ms = start.elapsed().as_secs_f64() * 1e3;
         graphs.wait()?;
         let total_ms = start.elapsed().as_secs_f64() * 1e3;
-        // The first round touches memory for the first time.
+        // The first round includes page faults.
         if run >= plans.len() {
             report.ways[run % plans.len()].measured_ms.push(total_ms);
             if *name == "synchronous" {
@@ -169,7 +171,7 @@ pub fn measured(
     Ok(report)
 }
 
-/// Of ascending values.
+/// The median of ascending values.
 fn median(values: &[f64]) -> Option<f64> {
     let (low, high) = (values.get(values.len().checked_sub(1)? / 2)?, values.get(values.len() / 2)?);
     Some((low + high) / 2.0)
@@ -219,7 +221,7 @@ pub fn write(report: &GraphsReport) -> String {
     out
 }
 
-/// How the graphs are read, for the head of a report.
+/// The source of the graphs, for the report's heading.
 pub fn conditions(graphs: &StaticGraphs) -> String {
     let bytes = graphs.graphs_bytes(GraphKind::Verify) as f64;
     let us: f64 =

@@ -6,23 +6,23 @@
 //!                            the recorded response stands in for the target
 //! ```
 //!
-//! A row is a prompt and a response that some model or person gave to it. Replaying walks through the response as if the
-//! target had said it: each step drafts, the walk of the verifier follows the recorded tokens, and what was accepted is
-//! counted. So drafters are compared on real text without running a model, and every [`Strategy`] goes through the same
-//! tree builder, the same walk and the same statistics as in the engine.
+//! A row is a prompt and a recorded response from a model or a person. A replay walks through the response as if the
+//! target had generated it: each step drafts, the verifier's walk follows the recorded tokens, and the accepted
+//! tokens are counted. So drafters are compared on real text without running a model, and every [`Strategy`] uses the
+//! same tree builder, the same walk and the same statistics as the engine.
 //!
-//! - [`rows`] reads the files; its documentation is the format.
-//! - [`rules`] has the published drafting rules, with and without a draft model.
-//! - [`strategy`] names what drafts: Refrain, the published rules, and the two controls that bound them all.
-//! - [`costs`] says what verification batches cost.
-//! - [`replay`] walks one row; [`run()`] goes over whole files on several threads; [`tally`] is what comes out.
-//! - [`model`] replays through a model, where everything is computed and time is real.
-//! - [`ablate`](mod@ablate) lets a model answer with one part of drafting more at a time.
-//! - [`graphs`] measures something else: what changing static graphs adds to a prefill.
-//! - [`pruning`] measures what cutting a batch down half-way saves at a model's true shape.
-//! - [`stream`] measures how near a streamed model comes to the bandwidth of its disk.
-//! - [`sweep`] replays through a streamed model, at several shares of pinned layers and lengths of the output.
-//! - [`pressure`] decodes at a memory budget while memory is asked back.
+//! - [`rows`] reads the files and documents their format.
+//! - [`rules`] contains the published drafting rules, with and without a draft model.
+//! - [`strategy`] lists the strategies: Refrain, the published rules, and two controls as lower and upper bound.
+//! - [`costs`] gives the costs of verification batches.
+//! - [`replay`] replays one row; [`run()`] replays whole files on several threads; [`tally`] contains the counts.
+//! - [`model`] replays through a model: everything is computed, and times are real.
+//! - [`ablate`](mod@ablate) measures the parts of drafting with a model that generates its own answers.
+//! - [`graphs`] measures the cost of changes of static graphs during a prefill.
+//! - [`pruning`] measures the time saved by pruning a batch half-way, at a model's true shape.
+//! - [`stream`] compares a streamed model's speed with the bandwidth of its disk.
+//! - [`sweep`] replays through a streamed model, with several shares of pinned layers and output lengths.
+//! - [`pressure`] decodes within a memory budget under memory pressure.
 //! - [`tune`] fits the reliability prior and the builder's constants to one half of the rows.
 //! - [`report`] writes tables, CSV, plots and a page.
 

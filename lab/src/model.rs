@@ -1,10 +1,10 @@
-//! Replay through a model: everything is computed and time is real, but the walk follows the recorded tokens.
+//! Replay through a model: everything is computed and times are real, but the walk follows the recorded tokens.
 //!
-//! At every visited node the recorded token's logit is set above all others before the greedy choice, so that a model of
-//! random weights, or one that would have said something else, decodes the recorded response at its true speed. Strategies
-//! are timed row by row beside plain decoding in the same process: what else the machine does meets all of them alike.
-//! Each strategy has what it has in a replay without a model: history of the row's session, and passages. Those that weigh their
-//! claims have a reliability table each.
+//! At every visited node, the recorded token's logit is raised above all others before the greedy choice. So any
+//! model, also one of random weights, decodes the recorded response at its true speed. For each row, all strategies
+//! and plain decoding are timed in the same process, so other load on the machine affects all of them equally. Each
+//! strategy has the same sources as in a replay without a model: history of the row's session, and passages. Each
+//! strategy that weighs its claims has a reliability table of its own.
 
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong};
 use refrain::internals::draft::{CostProfile, PassagesSource, ReliabilityTable};
@@ -37,26 +37,26 @@ impl LogitsProcessor for Recorded {
     }
 }
 
-/// What one subtask took by one strategy.
+/// The measurements of one subtask with one strategy.
 #[derive(Clone, Debug)]
 pub struct Timing {
     /// The task.
     pub task: String,
     /// The subtask.
     pub subtask: String,
-    /// What drafted.
+    /// The strategy.
     pub strategy: Strategy,
-    /// Rows decoded.
+    /// Number of decoded rows.
     pub n_rows: usize,
-    /// Tokens committed.
+    /// Number of committed tokens.
     pub n_tokens: usize,
-    /// Steps.
+    /// Number of steps.
     pub n_steps: usize,
-    /// Passes of the draft model; those over the prompt count.
+    /// Number of passes of the draft model, including those over the prompt.
     pub n_passes: usize,
-    /// Where the time of decoding went, in µs; prefill, the draft model's included, is left out.
+    /// Time of decoding by stage, in µs, without prefill (also without the draft model's).
     pub stages: StageTimes,
-    /// Time of the same rows in plain decoding, in µs.
+    /// Time of plain decoding of the same rows, in µs.
     pub plain_us: f64,
 }
 
@@ -80,7 +80,7 @@ impl Timing {
         self.stages.decode()
     }
 
-    /// Tokens committed per step, the bonus token included; 1 where there was no step.
+    /// Tokens committed per step, including the bonus token; 1 without steps.
     pub fn acceptance_length(&self) -> f64 {
         if self.n_steps == 0 { 1.0 } else { self.n_tokens as f64 / self.n_steps as f64 }
     }
@@ -134,16 +134,17 @@ impl Timing {
     }
 }
 
-/// What was timed, and how many rows were left out because they do not fit the model's context.
+/// The timings, and the number of skipped rows, which do not fit the model's context.
 #[derive(Clone, Debug, Default)]
 pub struct Timings {
     /// By task, subtask and strategy, in the order of the rows.
     pub timings: Vec<Timing>,
-    /// Rows that do not fit.
+    /// Number of skipped rows.
     pub n_too_long: usize,
 }
 
-/// Decodes every row plainly and then by each strategy. `options` gives the sessions' bounds; what drafts is the strategies'. `progress` is called with (rows done, rows to do).
+/// Decodes every row plainly and then with each strategy. `options` gives the sessions' limits; the strategies give
+/// the draft sources. Calls `progress` with (rows done, rows to do).
 ///
 /// # Errors
 /// The model fails, or an option is out of its range.
@@ -181,7 +182,7 @@ pub fn replay<'a>(
     Ok(all)
 }
 
-/// What was answered before in the session of the newest row.
+/// The earlier answers of the newest row's session.
 #[derive(Default)]
 struct Earlier<'a> {
     session: Option<&'a str>,
@@ -212,7 +213,7 @@ impl Timings {
         &mut self.timings[index]
     }
 
-    /// All subtasks of each strategy together, in the order of the strategies' first rows.
+    /// The sum over all subtasks of each strategy, in the order of the strategies' first rows.
     pub fn by_strategy(&self) -> Vec<Timing> {
         let mut totals: Vec<Timing> = Vec::new();
         for timing in &self.timings {
@@ -226,7 +227,7 @@ impl Timings {
         totals
     }
 
-    /// Speed over plain decoding of a task's rows by a strategy; 1 where there are none.
+    /// Speed of a strategy over plain decoding of a task's rows; 1 without rows.
     pub fn task_speed_up(&self, task: &str, strategy: Strategy) -> f64 {
         let mut total = Timing::new(task, "", strategy);
         let of_task = self.timings.iter().filter(|timing| timing.task == task && timing.strategy == strategy);
@@ -235,7 +236,7 @@ impl Timings {
     }
 }
 
-/// Decodes one row; `None` where it does not fit the context.
+/// Decodes one row. `None` if it does not fit the context.
 fn decode(
     engine: &Engine,
     row: &TokenRow,
@@ -254,10 +255,10 @@ fn decode(
         context_len: Some(context_len),
         drafting: strategy.drafting(),
         draft_model: strategy == Strategy::Refrain,
-        // Each learns its answers, once.
+        // Each strategy learns its answers once.
         namespace: format!("{strategy} {}", row.session.as_deref().unwrap_or_default()),
         history: has_history,
-        // What this model would say is not what was recorded.
+        // The model's own answer would differ from the recorded one.
         calibration: Calibration::Off,
         reuse: None,
         ..options.clone()

@@ -1,9 +1,10 @@
-//! Decoding at a memory budget while memory is asked back again and again: does the process stay within its budget, and the output
-//! what it is?
+//! Decodes within a memory budget under repeated memory pressure. Tests whether the process stays within its budget
+//! and whether the output stays the same.
 //!
-//! A streamed model decodes the same answer over and over, and another thread reports memory pressure at even intervals, worse and
-//! better in turn. Every answer is compared with the first one, before any report; the most that the process has held is the system's
-//! number, so the program's own pages and what loading took are in it.
+//! A streamed model decodes the same answer again and again. Another thread reports memory pressure at even
+//! intervals, alternately rising and falling. Every answer is compared with the first one, which precedes all
+//! reports. The peak memory is the system's number, so it includes the program's own pages and the memory for
+//! loading.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -19,54 +20,54 @@ use refrain::{
 use serde::Serialize;
 use thiserror::Error;
 
-/// What to do.
+/// The parameters.
 #[derive(Debug, Clone)]
 pub struct PressureBench {
-    /// Bytes that the process is to hold.
+    /// Memory budget of the process, in bytes.
     pub budget: u64,
-    /// How long.
+    /// Duration.
     pub time: Duration,
-    /// Reports in that time.
+    /// Number of reports in that time.
     pub n_reports: usize,
-    /// Tokens of an answer.
+    /// Number of tokens of an answer.
     pub n_tokens: usize,
-    /// Threads of the forward pass.
+    /// Number of threads of the forward pass.
     pub n_threads: Option<usize>,
 }
 
-/// What the process may hold beside its budget: the program itself, its stacks, and what the allocator keeps.
+/// Memory outside the budget: the program itself, its stacks, and the allocator's reserve.
 pub const ALLOWANCE: u64 = 64 << 20;
 
-/// What came of it.
+/// The result.
 #[derive(Debug, Clone, Serialize)]
 pub struct PressureReport {
     /// The model.
     pub model: String,
-    /// Bytes of its file.
+    /// Length of its file, in bytes.
     pub file_bytes: u64,
-    /// Bytes that the process was to hold.
+    /// The memory budget, in bytes.
     pub budget: u64,
-    /// The most that it has held (`VmHWM`), in bytes.
+    /// Peak memory of the process (`VmHWM`), in bytes.
     pub peak_bytes: u64,
-    /// Whether that is within the budget and [`ALLOWANCE`].
+    /// Whether the peak is within the budget plus [`ALLOWANCE`].
     pub is_within: bool,
-    /// The memory for weights, while there was no pressure.
+    /// The memory for weights without pressure.
     pub memory: StreamMemory,
     /// Seconds from the first report to the end.
     pub seconds: f64,
-    /// Reports made.
+    /// Number of reports.
     pub n_reports: usize,
-    /// Reports that steps have answered; several between two steps are answered once.
+    /// Number of reports answered by steps. Several reports between two steps count once.
     pub n_answered: usize,
-    /// Answers compared with the first one, the last of them perhaps in part.
+    /// Number of answers compared with the first one. The last may be incomplete.
     pub n_answers: usize,
-    /// Tokens of these.
+    /// Number of tokens of these answers.
     pub n_tokens: usize,
-    /// The least layers that were in memory when a report had been made, and the most.
+    /// The smallest and the largest number of pinned layers after a report.
     pub n_pinned_layers: (usize, usize),
 }
 
-/// Why there is no result.
+/// The measurement failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PressureBenchError {
@@ -79,7 +80,7 @@ pub enum PressureBenchError {
     /// Decoding failed.
     #[error(transparent)]
     Generate(#[from] GenerateError),
-    /// The model fits the budget, or is not streamed.
+    /// The whole model fits the budget, or it is not streamed.
     #[error("{model}: nothing is streamed with a budget of {budget} bytes")]
     NotStreamed {
         /// The model.
@@ -92,22 +93,22 @@ pub enum PressureBenchError {
     Differs {
         /// The answer.
         n_answer: usize,
-        /// The place in it.
+        /// The index of the token.
         place: usize,
-        /// What it has there.
+        /// The token of this answer.
         found: u32,
-        /// What the first one has.
+        /// The token of the first answer.
         expected: u32,
     },
-    /// The system does not say what the process holds.
+    /// The system does not report the memory of the process.
     #[error("this system does not say how much memory the process has held (VmHWM of /proc/self/status)")]
     NoPeak,
 }
 
-/// The prompt, in tokens: long enough for calibration, and a small part of the time.
+/// The length of the prompt in tokens: enough for calibration, and a small part of the time.
 const PROMPT_LEN: usize = 64;
 
-/// Decodes from the packed file at `path`; `progress` is called with (seconds done, seconds to do).
+/// Runs the packed file at `path`. Calls `progress` with (seconds done, seconds to do).
 ///
 /// # Errors
 /// [`PressureBenchError`].
@@ -180,7 +181,7 @@ fn session_options(bench: &PressureBench) -> SessionOptions {
     }
 }
 
-/// The model within the budget, with room for the session.
+/// Opens the model within the budget, with memory left for the session.
 fn load(
     checkpoint: &Checkpoint,
     bench: &PressureBench,
@@ -193,7 +194,7 @@ fn load(
     Ok(Engine::load(checkpoint, options, None)?)
 }
 
-/// The answer to the prompt again, as far as it comes by `end`, and how many reports were answered meanwhile.
+/// Decodes the answer again until `end`. Returns its tokens and the number of reports answered meanwhile.
 fn answer(
     session: &mut Session,
     n_tokens: usize,
@@ -209,7 +210,8 @@ fn answer(
     Ok((tokens, summary.stats.policy.memory_reports))
 }
 
-/// Reports at even intervals, until all reports are made or `stopped` hangs up; returns the least and the most pinned layers.
+/// Reports at even intervals, until all reports are made or the sender of `stopped` is dropped. Returns the smallest
+/// and the largest number of pinned layers.
 fn report(
     engine: &Engine,
     bench: &PressureBench,
@@ -226,7 +228,7 @@ fn report(
         n_made.fetch_add(1, Ordering::Relaxed);
         let next = start + interval * (i as u32 + 1);
         let waited = stopped.recv_timeout(next.saturating_duration_since(Instant::now()));
-        // Looked at just before the next report, when this one has been answered if steps are that short.
+        // Read just before the next report. If steps are short enough, this report has been answered.
         let n_pinned = engine.streamed().map_or(0, |streamed| streamed.memory().n_pinned_layers);
         (least, most) = (least.min(n_pinned), most.max(n_pinned));
         if waited == Err(mpsc::RecvTimeoutError::Disconnected) {
@@ -236,7 +238,7 @@ fn report(
     (least, most)
 }
 
-/// The largest resident set so far, all pages counted.
+/// The peak resident set, including shared pages.
 fn peak_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

@@ -1,8 +1,8 @@
-//! What pruning saves in a verification batch, at a model's true shape.
+//! Measures the time saved by pruning a verification batch, at a model's true shape.
 //!
-//! Whose rows are pruned does not change what a pass costs, only how many there are. So the weights may be random: half-way, a
-//! predictor of random weights is asked as it would be, and then a given share of the rows goes on. Passes over whole batches and over
-//! those that are cut down take turns, so that what else the machine does meets both; the median of each counts.
+//! The time of a pass depends on the number of pruned rows, not on the rows themselves. So the weights may be random:
+//! half-way, a predictor of random weights is computed, and then a given share of the rows continues. Whole and
+//! pruned passes alternate, so other load on the machine affects both equally. The median of each is reported.
 
 use std::fmt::Write as _;
 use std::sync::atomic::AtomicBool;
@@ -20,53 +20,53 @@ use refrain::{
 use serde::Serialize;
 use thiserror::Error;
 
-/// What to measure.
+/// The parameters.
 #[derive(Debug, Clone)]
 pub struct PruningBench {
-    /// Rows of the batches.
+    /// Number of rows of the batches.
     pub n_rows: Vec<usize>,
-    /// Share of the rows that goes on, 0 to 1.
+    /// Share of the kept rows, 0 to 1.
     pub kept: f64,
-    /// The layer before which they are cut down.
+    /// The layer before which rows are dropped.
     pub layer_idx: usize,
     /// Rank of the predictor.
     pub rank: usize,
-    /// Tokens of its shadow pool.
+    /// Number of tokens of its shadow pool.
     pub shadow_pool: usize,
-    /// Tokens before the batch.
+    /// Number of tokens before the batch.
     pub context: usize,
-    /// Passes of each kind.
+    /// Number of passes of each kind.
     pub n_rounds: usize,
-    /// Threads.
+    /// Number of threads.
     pub n_threads: usize,
 }
 
-/// What was measured with batches of one length.
+/// The measurements with batches of one length.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct PruningCost {
-    /// Rows of the batch.
+    /// Number of rows of the batch.
     pub n_rows: usize,
-    /// Rows that went on.
+    /// Number of kept rows.
     pub n_kept: usize,
     /// Time of a pass over all rows, in ms.
     pub whole_ms: f64,
-    /// Time of a pass that was cut down, the predictor included, in ms.
+    /// Time of a pruned pass, including the predictor, in ms.
     pub pruned_ms: f64,
     /// Time of the predictor, in ms.
     pub predictor_ms: f64,
 }
 
-/// Why nothing was measured.
+/// The measurement failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PruningBenchError {
     /// The model could not be loaded.
     #[error(transparent)]
     Weights(#[from] WeightsError),
-    /// The predictor could not be made.
+    /// The predictor could not be built.
     #[error(transparent)]
     Predictor(#[from] PredictorError),
-    /// There is no memory for the KV cache.
+    /// The memory for the KV cache could not be allocated.
     #[error(transparent)]
     KvCache(#[from] KvCacheError),
     /// A pass failed.
@@ -74,7 +74,7 @@ pub enum PruningBenchError {
     Forward(#[from] ForwardError),
 }
 
-/// Measures the model of `checkpoint`; `progress` is called with (lengths done, lengths to do).
+/// Measures the model of `checkpoint`. Calls `progress` with (lengths done, lengths to do).
 ///
 /// # Errors
 /// [`PruningBenchError`].
@@ -104,7 +104,7 @@ pub fn measure(
     Ok(costs)
 }
 
-/// Every weight is 1: arithmetic takes as long whatever the numbers are.
+/// Every weight is 1: the time of arithmetic does not depend on the numbers.
 fn random_parts(config: &ModelConfig, bench: &PruningBench) -> PredictorParts {
     let (hidden_dim, vocab_size) = (config.hidden_dim, config.vocab_size);
     let rank = bench.rank.clamp(1, hidden_dim);
@@ -130,7 +130,7 @@ struct Passes<'m> {
     scratch: PredictorScratch,
 }
 
-/// Asks the predictor for what a tree needs, then keeps the first rows.
+/// Computes the predictor for a tree, then keeps the first rows.
 struct Cut<'a> {
     predictor: &'a Predictor,
     scratch: &'a mut PredictorScratch,
@@ -145,7 +145,7 @@ impl Interlude for Cut<'_> {
 
     fn look(&mut self, compute: Compute<'_>, hidden: &[f32], kept: &mut Vec<u32>) {
         let start = Instant::now();
-        // The rows of the first half are parents, of two children each.
+        // The rows of the first half are parents of two children each.
         let (n_rows, hidden_dim) = (kept.len(), self.predictor.parts().hidden_dim);
         let n_parents = n_rows / 2;
         self.predictor.set_rows(compute, &hidden[..n_parents * hidden_dim], true, self.scratch);
@@ -170,7 +170,7 @@ impl Passes<'_> {
         Ok(())
     }
 
-    /// A tree in which every node has two children, as far as there are rows.
+    /// Measures a tree in which every node has two children, until the rows are used up.
     fn measure(&mut self, bench: &PruningBench, n_rows: usize) -> Result<PruningCost, ForwardError> {
         let n_kept = ((n_rows as f64 * bench.kept).round() as usize).clamp(1, n_rows);
         let tokens: Vec<TokenId> = (0..n_rows as u32).map(TokenId).collect();

@@ -1,4 +1,4 @@
-//! Walking one recorded response.
+//! The replay of one recorded response.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -17,33 +17,33 @@ use crate::rows::TokenRow;
 use crate::strategy::{Sources, Strategy};
 use crate::tally::Tally;
 
-/// What is measured: one column of a report.
+/// The setting of a measurement: one column of a report.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// What drafts.
+    /// The strategy.
     pub strategy: Strategy,
-    /// From what.
+    /// Its sources.
     pub sources: Sources,
-    /// Rows of a verification batch at most.
+    /// Maximum number of rows of a verification batch.
     pub max_rows: usize,
-    /// What a batch costs: [`Strategy::Refrain`] weighs by it.
+    /// The costs of batches, used by [`Strategy::Refrain`] to weigh candidates.
     pub costs: Costs,
     /// Constants of [`Strategy::Refrain`].
     pub constants: Constants,
-    /// Whether every row starts with the reliability table that ships, instead of what the rows before it have taught.
+    /// Whether every row starts with the shipped reliability table, instead of the table learnt from earlier rows.
     pub fresh: bool,
 }
 
-/// Constants of Refrain's own drafting; the default is what ships.
+/// Constants of Refrain's own drafting. The defaults are the shipped ones.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Constants {
-    /// Of the automata's candidates.
+    /// Constants of the automata's candidates.
     pub orders: OrderConfig,
-    /// Of the builder; the number of rows and the vocabulary come from the setting.
+    /// Constants of the builder. The setting gives the number of rows and the vocabulary.
     pub builder: BuilderConfig,
-    /// What claims are worth before anything was learnt.
+    /// The prior of the reliability table.
     pub prior: Prior,
-    /// How fast it is learnt what they are worth.
+    /// The learning rate of the reliability table.
     pub reliability: ReliabilityConfig,
 }
 
@@ -67,28 +67,28 @@ impl Constants {
 /// A step of a traced row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TracedStep {
-    /// The committed tokens, each with the name of the source that had drafted it; `None`: the bonus token.
+    /// The committed tokens, each with the name of its draft source; `None` for the bonus token.
     pub tokens: Vec<(TokenId, Option<String>)>,
-    /// Paths of the tree that the response did not take, from where they left it.
+    /// The rejected paths of the tree, each from its first rejected token.
     pub rejected: Vec<Vec<TokenId>>,
 }
 
-/// Rows one after the other, by one setting: what was learnt in one is there in the next, as in a running engine.
+/// Replays rows in order with one setting. Learnt state is kept from row to row, as in a running engine.
 pub struct Lane<'a> {
     setting: &'a Setting,
     vocab_size: usize,
     table: ReliabilityTable,
     session: Option<String>,
-    /// Responses of the session: for Refrain in the history store, for the rules as they are.
+    /// Responses of the session: in the history store for Refrain, unchanged for the rules.
     history: Arc<HistoryStore>,
     earlier: Vec<Vec<TokenId>>,
     walk: Walk,
 }
 
-/// Called with each claim under a visited node, and whether the response confirmed it.
+/// Called with each claim at a visited node, and whether the response confirmed it.
 pub type Judge<'a> = &'a mut dyn FnMut(&Evidence, bool);
 
-/// What is wanted of a row besides its counts.
+/// Optional outputs of a replay besides the counts.
 #[derive(Default)]
 pub struct Wanted<'a> {
     /// The steps, in order.
@@ -97,11 +97,11 @@ pub struct Wanted<'a> {
     pub judge: Option<Judge<'a>>,
 }
 
-/// The namespace of the history store: a store holds one session.
+/// The namespace in the history store. A store contains one session.
 const NAMESPACE: &str = "session";
 
 impl<'a> Lane<'a> {
-    /// A lane before its first row. `vocab_size`: tokens of all rows are below it.
+    /// A lane before its first row. The tokens of all rows are below `vocab_size`.
     pub fn new(setting: &'a Setting, vocab_size: usize) -> Self {
         Lane {
             setting,
@@ -147,7 +147,7 @@ impl<'a> Lane<'a> {
             us += started.elapsed();
 
             tally.draft_us.push(us.as_secs_f32() * 1e6);
-            // What was measured are chains; what the builder sets aside for shapes that nobody has seen is no time.
+            // The measured batches are chains. The builder's reserve for unknown shapes is not part of the time.
             tally.verify_us += f64::from(costs.verify_us(tree.len(), 1));
             tally.plain_us += f64::from(costs.verify_us(1, 1)) * new_tokens.len() as f64;
             self.count(&tree, new_tokens, &sources, tally);
@@ -164,13 +164,13 @@ impl<'a> Lane<'a> {
         self.leave(row);
     }
 
-    /// Lets the row's response become history without replaying it.
+    /// Adds the row's response to the history without replaying it.
     pub fn skip(&mut self, row: &TokenRow) {
         self.enter(row);
         self.leave(row);
     }
 
-    /// Forgets the history of another session; a row without one stands alone.
+    /// Clears the history if the session changes or the row has no session.
     fn enter(&mut self, row: &TokenRow) {
         if row.session.is_none() || row.session != self.session {
             self.session.clone_from(&row.session);
@@ -191,7 +191,7 @@ impl<'a> Lane<'a> {
     fn limits(&self, rest: &[TokenId]) -> StepLimits {
         match self.setting.strategy {
             Strategy::Plain => StepLimits { max_rows: 1, max_depth: 0 },
-            // As in the engine: the last token is the bonus token, so no draft is longer.
+            // As in the engine: the last token is the bonus token, so a draft is at most one token shorter.
             _ => StepLimits { max_rows: self.setting.max_rows, max_depth: rest.len() - 1 },
         }
     }
@@ -211,7 +211,7 @@ impl<'a> Lane<'a> {
         let Setting { strategy, sources, max_rows, constants, .. } = self.setting;
         let prompt_len = row.prompt.len();
         match strategy {
-            // Without a model, nothing drafts with one.
+            // In a replay without a model, no source drafts with a model.
             Strategy::Plain | Strategy::DraftModel | Strategy::ModelRule(_) => Vec::new(),
             Strategy::AlwaysRight => vec![Box::new(AlwaysRight::new(prompt_len, row.response.clone()))],
             Strategy::AlwaysWrong => vec![Box::new(AlwaysWrong::new(prompt_len, row.response.clone()))],
@@ -258,7 +258,7 @@ impl<'a> Lane<'a> {
     }
 }
 
-/// Walks the tree along the recorded tokens, as the verifier does, and returns how many are committed.
+/// Follows the recorded tokens in the tree, as the verifier does. Returns the number of committed tokens.
 fn follow(tree: &DraftTree, rest: &[TokenId], path: &mut Walk) -> usize {
     let mut n_new = 0;
     let choose = |_, chosen: &[TokenId]| Ok::<_, Infallible>(rest[chosen.len()]);

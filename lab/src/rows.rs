@@ -1,16 +1,16 @@
 //! Recorded rows: their files and their tokens.
 //!
-//! A file holds one JSON object per line; empty lines are skipped, fields that are not named here are ignored.
+//! A file contains one JSON object per line. Empty lines are skipped, and unknown fields are ignored.
 //!
 //! | field | type | |
 //! | --- | --- | --- |
-//! | `id` | string | names the row in reports |
-//! | `task` | string | what is asked for; reports group by it |
-//! | `subtask` | string, optional | where in the task the row comes from; reports have a line for each |
-//! | `prompt` | string | the whole input, context included |
+//! | `id` | string | the row's name in reports |
+//! | `task` | string | the kind of request; reports group by it |
+//! | `subtask` | string, optional | the row's origin within the task; reports have a line for each |
+//! | `prompt` | string | the whole input, including the context |
 //! | `context` | string or list of strings, optional | the retrieved part of the prompt: the passages |
 //! | `response` | string | the text to replay |
-//! | `session` | string, optional | rows that name the same session follow one another in order, and what was answered in the earlier ones may draft the later ones |
+//! | `session` | string, optional | rows of the same session follow one another in order, and earlier answers may draft later ones |
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,23 +21,23 @@ use refrain::{SpecialTokens, TokenId, Tokenizer, TokenizerError};
 use serde::Deserialize;
 use thiserror::Error;
 
-/// Bytes of a line at most: four times the longest text that a tokenizer takes.
+/// Maximum length of a line, in bytes: four times the longest text for a tokenizer.
 pub const LINE_BYTES_MAX: u64 = 16 << 20;
 
-/// Rows of all files at most.
+/// Maximum number of rows in all files.
 pub const ROWS_MAX: usize = 1 << 20;
 
 /// One recorded row.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Row {
-    /// Names the row.
+    /// The row's name.
     pub id: String,
-    /// What is asked for.
+    /// The kind of request.
     pub task: String,
-    /// Where in the task the row comes from.
+    /// The row's origin within the task.
     #[serde(default)]
     pub subtask: String,
-    /// The conversation or run that the row belongs to.
+    /// The conversation or run of the row.
     #[serde(default)]
     pub session: Option<String>,
     /// The whole input.
@@ -52,15 +52,15 @@ pub struct Row {
 /// One row in tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenRow {
-    /// The row's place in its subtask: the halves of a collection are the even and the odd rows of each.
+    /// The row's index in its subtask. The halves of a collection are the even and the odd rows of each subtask.
     pub index: usize,
-    /// Names the row.
+    /// The row's name.
     pub id: String,
-    /// What is asked for.
+    /// The kind of request.
     pub task: String,
-    /// Where in the task the row comes from.
+    /// The row's origin within the task.
     pub subtask: String,
-    /// The conversation or run that the row belongs to.
+    /// The conversation or run of the row.
     pub session: Option<String>,
     /// The whole input; at least one token.
     pub prompt: Vec<TokenId>,
@@ -70,7 +70,7 @@ pub struct TokenRow {
     pub response: Vec<TokenId>,
 }
 
-/// Why rows could not be read.
+/// Rows could not be read.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RowsError {
@@ -79,17 +79,17 @@ pub enum RowsError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// A line is no row.
+    /// A line is not a valid row.
     #[error("{path}, line {line}: {source}", path = path.display())]
     Line {
         /// The file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The reason.
         source: serde_json::Error,
     },
     /// A line is too long.
@@ -117,10 +117,10 @@ pub enum RowsError {
     Tokenizer {
         /// The row.
         id: String,
-        /// What is wrong.
+        /// The reason.
         source: Box<TokenizerError>,
     },
-    /// There is nothing to draft from.
+    /// The prompt is empty, so there is no text to draft from.
     #[error("row {id} has an empty prompt")]
     EmptyPrompt {
         /// The row.
@@ -131,7 +131,7 @@ pub enum RowsError {
 /// Reads the rows of all files, in order.
 ///
 /// # Errors
-/// The first file or line that cannot be used.
+/// The error of the first invalid file or line.
 pub fn read(paths: &[PathBuf]) -> Result<Vec<Row>, RowsError> {
     let mut rows = Vec::new();
     for path in paths {
@@ -166,10 +166,10 @@ fn read_file(path: &Path, rows: &mut Vec<Row>) -> Result<(), RowsError> {
     Ok(())
 }
 
-/// Encodes rows on `n_threads` threads. Prompt and response are encoded apart, as a prompt and an output are.
+/// Encodes rows on `n_threads` threads. Prompt and response are encoded separately, as in the engine.
 ///
 /// # Errors
-/// The first row that cannot be encoded or has no prompt.
+/// The error of the first row that cannot be encoded or has no prompt.
 pub fn encode(rows: &[Row], tokenizer: &Tokenizer, n_threads: usize) -> Result<Vec<TokenRow>, RowsError> {
     let places = places(rows);
     let part_len = rows.len().div_ceil(n_threads.max(1)).max(1);
@@ -191,7 +191,7 @@ pub fn encode(rows: &[Row], tokenizer: &Tokenizer, n_threads: usize) -> Result<V
     })
 }
 
-/// Each row's place in its subtask.
+/// The index of each row in its subtask.
 fn places(rows: &[Row]) -> Vec<usize> {
     let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     let mut places = Vec::with_capacity(rows.len());

@@ -1,4 +1,4 @@
-//! Whole collections, on several threads.
+//! Replays whole collections on several threads.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -8,15 +8,15 @@ use crate::replay::{Lane, Setting, Wanted};
 use crate::rows::TokenRow;
 use crate::tally::Tally;
 
-/// Which rows are measured. The others still become history.
+/// The rows to measure. The other rows are only added to the history.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Half {
     /// Every row.
     #[default]
     All,
-    /// Rows 0, 2, …: those that constants are fitted to.
+    /// Rows 0, 2, …, for fitting constants.
     Even,
-    /// Rows 1, 3, …: those that fitted constants are reported on.
+    /// Rows 1, 3, …, for reports on fitted constants.
     Odd,
 }
 
@@ -40,7 +40,7 @@ pub struct Measurement {
     pub subtask: String,
     /// Index of the setting.
     pub setting: usize,
-    /// What was counted.
+    /// The counts.
     pub tally: Tally,
 }
 
@@ -56,7 +56,7 @@ pub fn by_subtask(rows: &[TokenRow]) -> BTreeMap<(&str, &str), Vec<&TokenRow>> {
 /// Replays all rows by every setting on `n_threads` threads.
 ///
 /// A subtask is one lane: its rows follow one another, so results do not depend on the number of threads (times do).
-/// Sorted by task, subtask and setting.
+/// The result is sorted by task, subtask and setting.
 pub fn run(
     rows: &[TokenRow],
     half: Half,
@@ -69,7 +69,7 @@ pub fn run(
         .iter()
         .flat_map(|subtask| (0..settings.len()).map(move |setting| (subtask, setting)))
         .collect();
-    // The longest first, so that no thread is left alone with one at the end.
+    // The longest first, so that no long subtask remains for one thread at the end.
     let n_tokens =
         |rows: &[&TokenRow]| rows.iter().map(|row| row.prompt.len() + 10 * row.response.len()).sum::<usize>();
     jobs.sort_by_cached_key(|((_, rows), _)| std::cmp::Reverse(n_tokens(rows)));

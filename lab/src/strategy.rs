@@ -1,4 +1,4 @@
-//! What drafts, and from what.
+//! Drafting strategies and their sources.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,29 +9,29 @@ use thiserror::Error;
 
 use crate::rules::{Baseline, ModelRule};
 
-/// What drafts.
+/// A drafting strategy.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Strategy {
     /// Refrain's own tree builder over all its sources.
     Refrain,
-    /// Nothing: plain decoding.
+    /// No drafts: plain decoding.
     Plain,
-    /// The same without the draft model, where there is one.
+    /// As `Refrain`, without the draft model.
     Retrieval,
-    /// The same with nothing but the draft model.
+    /// As `Refrain`, with the draft model alone.
     DraftModel,
     /// A published rule.
     Baseline(Baseline),
     /// A published rule that drafts with the draft model.
     ModelRule(ModelRule),
-    /// Control: knows the response. No drafter can do better.
+    /// Control: drafts the recorded response. No drafter can be better.
     AlwaysRight,
-    /// Control: drafts full batches of which no token is right. What drafting costs when it gains nothing.
+    /// Control: drafts full batches without a right token. Measures the cost of drafting without gain.
     AlwaysWrong,
 }
 
 impl Strategy {
-    /// All strategies that need no draft model, in the order of reports.
+    /// All strategies without a draft model, in the order of reports.
     pub fn all() -> Vec<Strategy> {
         let baselines = Baseline::ALL.into_iter().map(Strategy::Baseline);
         let first = [Strategy::Refrain, Strategy::Plain].into_iter();
@@ -45,18 +45,18 @@ impl Strategy {
         first.into_iter().chain(rules).collect()
     }
 
-    /// Refrain, its halves, and the rules that are compared where the target comes from flash, in the order of reports.
+    /// Refrain, its two halves, and the rules for comparison with a target on flash, in the order of reports.
     pub fn streamed() -> Vec<Strategy> {
         let rules = [ModelRule::Chain(8), ModelRule::EdgeLlm].map(Strategy::ModelRule);
         [Strategy::Refrain, Strategy::Retrieval, Strategy::DraftModel].into_iter().chain(rules).collect()
     }
 
-    /// Whether Refrain is to be better than this one.
+    /// Whether the strategy is a competitor of Refrain in reports.
     pub fn is_rival(self) -> bool {
         matches!(self, Strategy::Baseline(_) | Strategy::ModelRule(_))
     }
 
-    /// The sources that a session of this strategy has by itself. A rule's own comes with [`add_rule`](Self::add_rule).
+    /// The built-in sources of this strategy's session. [`add_rule`](Self::add_rule) adds those of a rule.
     pub fn drafting(self) -> Drafting {
         match self {
             Strategy::Refrain | Strategy::Retrieval => Drafting::Auto,
@@ -69,11 +69,12 @@ impl Strategy {
         }
     }
 
-    /// Adds the source of a rule to a session that was started with `options` and [`drafting`](Self::drafting). The session is left
-    /// as it is where the strategy is no rule.
+    /// Adds a rule's source to a session that was started with `options` and [`drafting`](Self::drafting). Has no
+    /// effect if the strategy is not a rule.
     ///
     /// # Errors
-    /// The rule drafts with a model and the engine has none, or there is no memory for its keys and values.
+    /// The rule drafts with a model and the engine has none, or the memory for its keys and values could not be
+    /// allocated.
     pub fn add_rule(
         self,
         engine: &Engine,
@@ -91,7 +92,8 @@ impl Strategy {
         })
     }
 
-    /// Bytes that the rule's source takes at most beside the weights of its draft model; 0 for what is no rule with a model.
+    /// Maximum memory of the rule's source in bytes, without the weights of its draft model. 0 for strategies other
+    /// than rules with a model.
     pub fn rule_bytes(self, draft: &ModelConfig, options: &SessionOptions) -> u64 {
         match self {
             Strategy::ModelRule(rule) => {
@@ -102,7 +104,7 @@ impl Strategy {
         }
     }
 
-    /// Whether there must be a draft model.
+    /// Whether the strategy requires a draft model.
     pub fn needs_draft_model(self) -> bool {
         matches!(self, Strategy::DraftModel | Strategy::ModelRule(_))
     }
@@ -124,19 +126,20 @@ impl fmt::Display for Strategy {
     }
 }
 
-/// Texts that a strategy may draft from, besides prompt and output.
+/// Additional texts for drafting, besides prompt and output.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Sources {
     /// None.
     Prompt,
     /// Earlier responses of the row's session.
     History,
-    /// Those, and the passages as a source of their own (for Refrain; to the rules passages are part of the prompt).
+    /// Earlier responses, and the passages as a separate source (for Refrain; for the rules, passages are part of the
+    /// prompt).
     Passages,
 }
 
 impl Sources {
-    /// All, each with what the one before has.
+    /// All variants; each includes the previous one.
     pub const ALL: [Sources; 3] = [Sources::Prompt, Sources::History, Sources::Passages];
 
     /// The name in options and reports.
@@ -155,13 +158,13 @@ impl fmt::Display for Sources {
     }
 }
 
-/// There is nothing by this name.
+/// The name is unknown.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error("`{given}` is none of {known}")]
+#[error("`{given}` is not one of {known}")]
 pub struct UnknownName {
-    /// What was asked for.
+    /// The given name.
     pub given: String,
-    /// What there is.
+    /// The known names.
     pub known: String,
 }
 
@@ -175,7 +178,7 @@ impl FromStr for Strategy {
     type Err = UnknownName;
 
     fn from_str(name: &str) -> Result<Self, UnknownName> {
-        // A chain has any length; the list has one.
+        // A chain may have any length; the list contains one.
         if let Ok(rule) = name.parse() {
             return Ok(Strategy::ModelRule(rule));
         }

@@ -1,10 +1,11 @@
-//! How near decoding from flash comes to the bandwidth of the disk.
+//! Compares the speed of decoding from flash with the bandwidth of the disk.
 //!
-//! A streamed model decodes as fast as its disk reads, if the disk never rests. So each measured stretch of decoding stands between
-//! two sequential reads of the same file, in blocks of the same size and as many at a time, and is compared with the mean of
-//! both: what else the machine does meets all three. Counted are the bytes that have arrived when the stretch ends.
+//! If the disk is never idle, a streamed model decodes as fast as its disk reads. So each measured period of decoding
+//! lies between two sequential reads of the same file, with the same block size and the same number of concurrent
+//! reads. It is compared with the mean of both, so other load on the machine affects all three. The bytes that have
+//! arrived at the end of the period are counted.
 //!
-//! A second stretch verifies batches of more rows, whose drafts are all wrong: the difference is what rows cost.
+//! A second period verifies larger batches, and all their drafts are wrong. The difference is the cost of rows.
 
 use std::fmt::Write as _;
 use std::io;
@@ -22,73 +23,73 @@ use refrain::{
 use serde::Serialize;
 use thiserror::Error;
 
-/// What to measure.
+/// The parameters.
 #[derive(Debug, Clone)]
 pub struct StreamBench {
-    /// Shares of the layers that stay in memory, in percent.
+    /// Shares of the pinned layers, in percent.
     pub pinned: Vec<u32>,
-    /// Tokens of a stretch.
+    /// Number of tokens of a period.
     pub n_tokens: usize,
-    /// Rows of the larger batches.
+    /// Number of rows of the larger batches.
     pub n_rows: usize,
-    /// Rounds, of one stretch of each kind at each share.
+    /// Number of rounds, with one period of each kind at each share.
     pub n_rounds: usize,
-    /// Models a slower disk, of so many bytes per second.
+    /// If set, simulates a slower disk with this bandwidth in bytes per second.
     pub bandwidth_max: Option<u64>,
-    /// Threads of the forward pass.
+    /// Number of threads of the forward pass.
     pub n_threads: Option<usize>,
 }
 
-/// How decoding from flash compares with reading.
+/// The result: decoding from flash compared with reading.
 #[derive(Debug, Clone, Serialize)]
 pub struct StreamReport {
     /// The model.
     pub model: String,
-    /// How its file is read.
+    /// The method of reading its file.
     pub read_mode: String,
-    /// Bytes of a read.
+    /// Bytes per read.
     pub block_bytes: usize,
-    /// Reads at a time.
+    /// Number of concurrent reads.
     pub n_reads: usize,
-    /// A modelled disk's bytes per second.
+    /// Bandwidth of the simulated disk in bytes per second.
     pub bandwidth_max: Option<u64>,
-    /// Threads of the forward pass.
+    /// Number of threads of the forward pass.
     pub n_threads: usize,
-    /// Rows of the larger batches.
+    /// Number of rows of the larger batches.
     pub n_rows: usize,
     /// Each share.
     pub shares: Vec<Share>,
 }
 
-/// What was measured with a share of the layers in memory.
+/// The measurements with one share of pinned layers.
 #[derive(Debug, Clone, Serialize)]
 pub struct Share {
     /// The share, in percent.
     pub pinned_percent: u32,
     /// The memory for weights.
     pub memory: StreamMemory,
-    /// Bytes that a token needs from flash.
+    /// Bytes read from flash per token.
     pub pass_bytes: u64,
     /// Each round.
     pub rounds: Vec<Round>,
 }
 
-/// One stretch of decoding, and one of larger batches.
+/// One period of decoding, and one of larger batches.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Round {
     /// Bytes per second of the sequential reads before and after.
     pub sequential: f64,
-    /// Bytes per second that arrived while decoding.
+    /// Bytes per second that arrived during decoding.
     pub arrived: f64,
-    /// Of the decoding, the share in which nothing but reading went on.
+    /// Share of the time of decoding during which only reading was in progress.
     pub stalled: f64,
-    /// Milliseconds of a token.
+    /// Milliseconds per token.
     pub token_ms: f64,
-    /// Milliseconds of a step of more rows.
+    /// Milliseconds per step of the larger batches.
     pub batch_ms: f64,
 }
 
-/// Why nothing was measured.
+/// The measurement failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum StreamBenchError {
@@ -101,7 +102,7 @@ pub enum StreamBenchError {
     /// Decoding failed.
     #[error(transparent)]
     Generate(#[from] GenerateError),
-    /// The file could not be read from beginning to end.
+    /// The file could not be read completely.
     #[error("{path}: {source}")]
     Read {
         /// The file.
@@ -112,7 +113,7 @@ pub enum StreamBenchError {
 }
 
 impl Share {
-    /// The median of the rounds by some measure.
+    /// The median of a value over the rounds.
     pub fn median(&self, of: impl Fn(&Round) -> f64) -> f64 {
         let mut values: Vec<f64> = self.rounds.iter().map(of).collect();
         values.sort_by(f64::total_cmp);
@@ -122,13 +123,13 @@ impl Share {
         }
     }
 
-    /// Whether anything comes from flash at all.
+    /// Whether any weights are read from flash.
     pub fn streams(&self) -> bool {
         self.pass_bytes > 0
     }
 }
 
-/// Measures the packed file at `path`; `progress` is called with (stretches done, stretches to do).
+/// Measures the packed file at `path`. Calls `progress` with (periods done, periods to do).
 ///
 /// # Errors
 /// [`StreamBenchError`].
@@ -161,7 +162,7 @@ pub fn measure(
                 &checkpoint,
                 EngineOptions {
                     n_threads: bench.n_threads,
-                    // Every draft is verified whatever it costs, so nothing is measured for it.
+                    // Every draft is verified at any cost, so no costs are measured for it.
                     cost_profile: Some(CostProfile::free_rows(1.0)),
                     streaming: Some(options.clone()),
                     ..EngineOptions::default()
@@ -198,13 +199,14 @@ fn measure_round(
         Ok::<_, StreamBenchError>((n_bytes as f64, time.as_secs_f64()))
     };
     let mut plain = session(engine, Drafting::Off, bench)?;
-    // Memory is touched for the first time, and the ring learns its order.
+    // The first steps include page faults, and the ring learns its order.
     decode(engine, &mut plain, 2)?;
     let before = sequential()?;
     let stretch = decode(engine, &mut plain, bench.n_tokens)?;
     let after = sequential()?;
     let mut batches = session(engine, Drafting::AsClaimed, bench)?;
-    // Certain of its draft, and wrong about it: the target says this token no more often than any other.
+    // The source claims certainty, but its draft is wrong: the target chooses this token no more often than any
+    // other.
     let drafted = vec![TokenId(1); CONTEXT_LEN];
     batches.add_source(Box::new(AlwaysRight::new(PROMPT_LEN, drafted)))?;
     decode(engine, &mut batches, 1)?;
@@ -218,7 +220,7 @@ fn measure_round(
     })
 }
 
-/// Tokens of a session at most: a long context would cost time of its own.
+/// Maximum tokens of a session: a longer context would add time of its own.
 const CONTEXT_LEN: usize = 512;
 
 const PROMPT_LEN: usize = 8;

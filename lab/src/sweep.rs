@@ -1,9 +1,10 @@
-//! What drafting is worth when the target comes from flash: recorded responses replayed through a streamed model, at several shares
-//! of pinned layers and several lengths of the output (Lever, Tables 6 and 7).
+//! The gain of drafting with a target on flash. Recorded responses are replayed through a streamed model, with
+//! several shares of pinned layers and several output lengths (Lever, Tables 6 and 7).
 //!
-//! Plain decoding of the same rows in the same run is the measure: with nothing pinned that is Lever's Flash-AR. Rows whose response
-//! is shorter than a length are left out of it, so the lengths are of different rows; each line says how many there are. What was
-//! answered to earlier rows of a session, or of the task where a row has no session, is there to draft from.
+//! The baseline is plain decoding of the same rows in the same run; with nothing pinned, it is Lever's Flash-AR. A
+//! length uses only rows whose response is long enough, so different lengths use different rows; each line contains
+//! their number. Earlier answers of the session are available for drafting, or those of the task if a row has no
+//! session.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -20,26 +21,26 @@ use crate::rows::TokenRow;
 use crate::strategy::{Sources, Strategy};
 use crate::tally::geometric_mean;
 
-/// What to measure.
+/// The parameters.
 #[derive(Debug, Clone)]
 pub struct Sweep {
-    /// Shares of the layers that stay in memory, in percent.
+    /// Shares of the pinned layers, in percent.
     pub pinned: Vec<u32>,
     /// Output tokens; `None`: whole responses.
     pub lengths: Vec<Option<usize>>,
-    /// What drafts.
+    /// The strategies.
     pub strategies: Vec<Strategy>,
-    /// Rows of each task at each length at most.
+    /// Maximum number of rows of each task at each length.
     pub n_rows: usize,
-    /// Rows of a verification batch at most.
+    /// Maximum number of rows of a verification batch.
     pub verify_rows_max: usize,
-    /// Models a slower disk, of so many bytes per second.
+    /// If set, simulates a slower disk with this bandwidth in bytes per second.
     pub bandwidth_max: Option<u64>,
-    /// Threads of the forward pass.
+    /// Number of threads of the forward pass.
     pub n_threads: Option<usize>,
 }
 
-/// A strategy at a share and a length.
+/// The result of a strategy at one share and one length.
 #[derive(Debug, Clone, Serialize)]
 pub struct SweepCell {
     /// The share of pinned layers, in percent.
@@ -48,13 +49,13 @@ pub struct SweepCell {
     pub n_tokens: Option<usize>,
     /// The strategy's name.
     pub strategy: String,
-    /// Rows replayed.
+    /// Number of replayed rows.
     pub n_rows: usize,
-    /// Tokens per step, the bonus token included.
+    /// Tokens per step, including the bonus token.
     pub acceptance_length: f64,
-    /// Passes of the draft model per step, those over the prompt included.
+    /// Passes of the draft model per step, including those over the prompt.
     pub passes_per_step: f64,
-    /// Milliseconds of a step.
+    /// Milliseconds per step.
     pub step_ms: f64,
     /// Tokens per second of decoding.
     pub tokens_per_s: f64,
@@ -62,7 +63,7 @@ pub struct SweepCell {
     pub speed_up: f64,
 }
 
-/// Why there is no table.
+/// The measurement failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SweepError {
@@ -72,12 +73,12 @@ pub enum SweepError {
     /// The replay failed.
     #[error(transparent)]
     Generate(#[from] GenerateError),
-    /// A strategy drafts with a model, and there is none.
-    #[error("{0} drafts with a model")]
+    /// A strategy drafts with a model, but there is no draft model.
+    #[error("{0} requires a draft model")]
     NoDraftModel(Strategy),
 }
 
-/// Replays `rows` through the packed file at `path`; `progress` is called with (cells done, cells to do).
+/// Replays `rows` through the packed file at `path`. Calls `progress` with (cells done, cells to do).
 ///
 /// # Errors
 /// [`SweepError`].
@@ -99,7 +100,7 @@ pub fn measure(
     for (n_shares, &percent) in sweep.pinned.iter().enumerate() {
         for (n_lengths, &n_tokens) in sweep.lengths.iter().enumerate() {
             progress(n_shares * sweep.lengths.len() + n_lengths, n_cells);
-            // One that knows no answer yet.
+            // A new engine without learnt state.
             let engine = load(&checkpoint, draft, sweep, percent)?;
             let rows = cut(rows, n_tokens, sweep.n_rows);
             let timings =
@@ -128,8 +129,8 @@ fn load(
     Ok(engine)
 }
 
-/// The first `n_max` rows of each task that have so many tokens, cut to that length. Each has a session, its own or one of its task's, and
-/// those of one follow one another.
+/// The first `n_max` rows of each task with at least this number of tokens, cut to that length. Each row belongs to
+/// its own session or to that of its task. The rows of a session are adjacent.
 fn cut(rows: &[TokenRow], n_tokens: Option<usize>, n_max: usize) -> Vec<TokenRow> {
     let mut taken: std::collections::BTreeMap<&str, usize> = std::collections::BTreeMap::new();
     let long_enough = rows.iter().filter(|row| row.response.len() >= n_tokens.unwrap_or(1));

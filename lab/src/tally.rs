@@ -1,45 +1,45 @@
-//! What a replay counts.
+//! The counts of a replay.
 
 use std::collections::BTreeMap;
 
 /// Counts over the steps of some rows.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// Rows replayed.
+    /// Number of replayed rows.
     pub n_rows: usize,
-    /// Tokens committed.
+    /// Number of committed tokens.
     pub n_tokens: usize,
-    /// Steps.
+    /// Number of steps.
     pub n_steps: usize,
     /// Steps by acceptance length: entry `i` counts the steps that committed `i` tokens.
     pub steps_by_len: Vec<usize>,
-    /// Steps with an empty draft.
+    /// Number of steps with an empty draft.
     pub n_empty: usize,
-    /// Rows of all verification batches.
+    /// Number of rows of all verification batches.
     pub n_batch_rows: usize,
     /// Per source of drafts: tokens drafted and accepted.
     pub sources: BTreeMap<String, Drafted>,
-    /// Time of each step to build the draft and to learn from its outcome, in µs.
+    /// Time of each step for building the draft and learning from its outcome, in µs.
     pub draft_us: Vec<f32>,
-    /// Time of all verification batches by the cost profile, in µs.
+    /// Time of all verification batches according to the cost profile, in µs.
     pub verify_us: f64,
-    /// Time of the same tokens in plain decoding by the cost profile, in µs.
+    /// Time of plain decoding of the same tokens according to the cost profile, in µs.
     pub plain_us: f64,
-    /// Most memory that builder and sources held at the end of a row, in bytes; shared history included.
+    /// Largest memory of builder and sources at the end of a row, in bytes, including shared history.
     pub memory_bytes_max: usize,
 }
 
 /// Tokens drafted and accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drafted {
-    /// Draft tokens verified.
+    /// Verified draft tokens.
     pub drafted: usize,
-    /// Draft tokens that the response confirmed.
+    /// Draft tokens confirmed by the response.
     pub accepted: usize,
 }
 
 impl Tally {
-    /// Counts a step that committed `n_tokens`.
+    /// Adds a step that committed `n_tokens`.
     pub fn count_step(&mut self, n_tokens: usize) {
         self.n_steps += 1;
         self.n_tokens += n_tokens;
@@ -49,7 +49,7 @@ impl Tally {
         self.steps_by_len[n_tokens] += 1;
     }
 
-    /// Adds what was counted elsewhere.
+    /// Adds the counts of another tally.
     pub fn add(&mut self, other: &Tally) {
         self.n_rows += other.n_rows;
         self.n_tokens += other.n_tokens;
@@ -71,29 +71,30 @@ impl Tally {
         self.memory_bytes_max = self.memory_bytes_max.max(other.memory_bytes_max);
     }
 
-    /// Tokens committed per step, the bonus token included; 1 where there was no step.
+    /// Tokens committed per step, including the bonus token; 1 without steps.
     pub fn acceptance_length(&self) -> f64 {
         if self.n_steps == 0 { 1.0 } else { self.n_tokens as f64 / self.n_steps as f64 }
     }
 
-    /// Share of steps that drafted nothing.
+    /// Share of steps without a draft.
     pub fn empty_share(&self) -> f64 {
         if self.n_steps == 0 { 0.0 } else { self.n_empty as f64 / self.n_steps as f64 }
     }
 
-    /// Rows of a verification batch, on average.
+    /// Mean number of rows of a verification batch.
     pub fn rows_per_step(&self) -> f64 {
         if self.n_steps == 0 { 0.0 } else { self.n_batch_rows as f64 / self.n_steps as f64 }
     }
 
-    /// Speed over plain decoding by the cost profile, with the measured time of drafting where `with_drafting`.
+    /// Speed over plain decoding according to the cost profile. `with_drafting` includes the measured time of
+    /// drafting.
     pub fn speed_up(&self, with_drafting: bool) -> f64 {
         let draft_us = self.draft_us.iter().map(|&us| f64::from(us)).sum::<f64>();
         let us = self.verify_us + if with_drafting { draft_us } else { 0.0 };
         if us > 0.0 { self.plain_us / us } else { 1.0 }
     }
 
-    /// The time below which a share `q` of the steps drafted, in µs; 0 where there was no step.
+    /// The `q` quantile of the time of drafting per step, in µs; 0 without steps.
     pub fn draft_us_quantile(&self, q: f64) -> f32 {
         let mut sorted = self.draft_us.clone();
         let Some(last) = sorted.len().checked_sub(1) else { return 0.0 };
@@ -102,7 +103,7 @@ impl Tally {
     }
 }
 
-/// The geometric mean; 1 of nothing.
+/// The geometric mean; 1 without values.
 pub fn geometric_mean(values: impl IntoIterator<Item = f64>) -> f64 {
     let (mut sum, mut n) = (0.0, 0);
     for value in values {

@@ -1,10 +1,12 @@
-//! Fits what ships to recorded rows: the reliability prior, and the constants of the automata and the builder.
+//! Fits the shipped constants to recorded rows: the reliability prior, and the constants of the automata and the
+//! builder.
 //!
-//! The prior is fitted to the even rows, every subtask with the same weight, by the claims that the shipped constants make
-//! there. Then each constant in turn takes another value where that is worth more on the even rows (coordinate descent, one
-//! round). Worth is speed over plain decoding by the cost profile; where rows are free that is tokens per step, and what only
-//! a cost profile can tell (the margin) stays as it is. What comes out is reported on the odd rows, which took no part, and
-//! [`to_rust`] writes it as the constants that ship.
+//! The prior is fitted to the even rows, with equal weight of every subtask, by the claims made with the shipped
+//! constants. Then each constant in turn is set to another value if that has a higher score on the even rows
+//! (coordinate descent, one round). The score is the speed over plain decoding according to the cost profile. If rows
+//! are free, it is tokens per step, and the margin is not changed, because it has an effect only with costs. The
+//! result is evaluated on the odd rows, which are not used for fitting. [`to_rust`] writes it as the shipped
+//! constants.
 
 use std::fmt;
 use std::sync::Mutex;
@@ -23,17 +25,17 @@ use crate::tally::{Tally, geometric_mean};
 pub struct Tuned {
     /// The constants.
     pub constants: Constants,
-    /// What was tried, in order.
+    /// The trials, in order.
     pub trials: Vec<Trial>,
 }
 
-/// One set of constants and what it gave on the even rows.
+/// A set of constants and its score on the even rows.
 #[derive(Clone, Debug)]
 pub struct Trial {
-    /// What differs from the best so far.
+    /// The difference to the best constants so far.
     pub change: String,
-    /// Geometric mean over the subtasks of the speed over plain decoding, drafting itself left out: tokens per step where
-    /// rows are free.
+    /// Geometric mean over the subtasks of the speed over plain decoding, without the time of drafting. If rows are
+    /// free, this is the mean of tokens per step.
     pub worth: f64,
 }
 
@@ -46,7 +48,7 @@ impl fmt::Display for Trial {
 /// One change of one constant.
 type Change = (&'static str, f32, fn(&mut Constants, f32));
 
-/// What is tried, in this order.
+/// The tried changes, in this order.
 #[rustfmt::skip]
 const CHANGES: &[Change] = &[
     ("orders.match_len_min", 1.0, |c, v| c.orders.match_len_min = v as u32),
@@ -70,10 +72,10 @@ const CHANGES: &[Change] = &[
     ("builder.margin", 0.02, |c, v| c.builder.margin = v),
 ];
 
-/// A change must gain this much, as a factor: below it the even rows are fitted and nothing else.
+/// Minimum gain of a change, as a factor. Smaller gains would only overfit the even rows.
 const GAIN_MIN: f64 = 1.0005;
 
-/// Fits on the even rows by `setting`, whose constants are the start; `progress` is called with each trial.
+/// Fits on the even rows with `setting`. Its constants are the start. Calls `progress` with each trial.
 pub fn tune(
     rows: &[TokenRow],
     setting: &Setting,
@@ -115,7 +117,7 @@ pub fn tune(
     Tuned { constants: current, trials }
 }
 
-/// The prior of the claims that are made on the even rows.
+/// The prior of the claims made on the even rows.
 pub fn fit_prior(rows: &[TokenRow], setting: &Setting, vocab_size: usize, n_threads: usize) -> Prior {
     let subtasks: Vec<Vec<&TokenRow>> = by_subtask(rows).into_values().collect();
     let next = AtomicUsize::new(0);
@@ -140,7 +142,7 @@ pub fn fit_prior(rows: &[TokenRow], setting: &Setting, vocab_size: usize, n_thre
     total.prior()
 }
 
-/// What all subtasks weigh alike, in claims' worth of tokens.
+/// The equal weight of all subtasks, in tokens.
 const SUBTASK_WEIGHT: f64 = 1e4;
 
 fn fit_subtask(rows: &[&TokenRow], setting: &Setting, vocab_size: usize) -> PriorFit {
@@ -162,7 +164,7 @@ fn fit_subtask(rows: &[&TokenRow], setting: &Setting, vocab_size: usize) -> Prio
     fit
 }
 
-/// The constants as `src/draft/fitted.rs`, for the next build; `comment` says what they were fitted to.
+/// The constants as the source of `src/draft/fitted.rs`, for the next build. `comment` describes the data of the fit.
 pub fn to_rust(constants: &Constants, comment: &str) -> String {
     let Constants { orders, builder, prior, reliability } = constants;
     let OrderConfig { match_len_min, n_candidates_max, n_links_max, recency_weight } = orders;

@@ -1,11 +1,12 @@
-//! A conversation to tokens, so that no message can steer the model.
+//! Renders and encodes a conversation. No message can insert a control token.
 //!
-//! A template writes control tokens and messages into one text. If a message contains the letters `<|im_end|>`, that
-//! text cannot be told from a real end of turn. So before rendering, every control token's text inside a message is
-//! broken by a mark (a Unicode noncharacter that occurs nowhere in the conversation); the rendered text is split at the
-//! control tokens that are left, the marks are taken out, and what lies between is encoded as plain text. The same is done to
-//! every other text that the app hands over (names, tool calls, tools, documents, variables), and to a text that ends with the
-//! beginning of a control token, which the next one could complete.
+//! A template writes control tokens and messages into one text. In that text, the letters `<|im_end|>` of a message
+//! look like a real end of turn. Before rendering, the text of every control token inside a message is therefore
+//! broken by a mark: a Unicode noncharacter that occurs nowhere in the conversation. The rendered text is split at
+//! the remaining control tokens, the marks are removed, and the parts between are encoded as plain text.
+//!
+//! All other texts of the app are marked in the same way: names, tool calls, tools, documents and variables. A text
+//! that ends with the beginning of a control token is marked too, because the next text could complete the token.
 
 use std::collections::BTreeMap;
 
@@ -17,16 +18,15 @@ use super::pipeline::Piece;
 use super::{TEXT_BYTES_MAX, Tokenizer, TokenizerError};
 use crate::token::TokenId;
 
-/// Who speaks.
+/// The author of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Role {
     /// Instructions to the model.
     System,
-    /// Instructions by the app's developer, where a model tells them from the system's; templates that do not get them as
-    /// [`Role::System`].
+    /// Instructions by the app's developer. If the template has no such role, they become [`Role::System`].
     Developer,
-    /// The person.
+    /// The user.
     User,
     /// The model.
     Assistant,
@@ -47,22 +47,22 @@ impl Role {
     }
 }
 
-/// One turn of a conversation. Templates see the fields that are set, under their names here.
+/// One turn of a conversation. Templates see each field that is set, under its name here.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Message {
-    /// Who speaks.
+    /// The author.
     pub role: Role,
-    /// What they say.
+    /// The text.
     pub content: String,
-    /// The model's reasoning before its answer. Templates decide which turns show it.
+    /// The model's reasoning before its answer. The template decides which turns show it.
     pub reasoning_content: Option<String>,
-    /// The tools that the model calls, in the form that the model's template expects: most often `{"type": "function",
-    /// "function": {"name": …, "arguments": {…}}}`.
+    /// The tool calls of the model, in the form that the model's template expects. Most templates expect
+    /// `{"type": "function", "function": {"name": …, "arguments": {…}}}`.
     pub tool_calls: Vec<Value>,
-    /// The call that a message of [`Role::Tool`] answers.
+    /// The id of the call that a message of [`Role::Tool`] answers.
     pub tool_call_id: Option<String>,
-    /// The tool's or the speaker's name.
+    /// The name of the tool or the author.
     pub name: Option<String>,
 }
 
@@ -79,31 +79,31 @@ impl Message {
         }
     }
 
-    /// With the model's reasoning before its answer.
+    /// Sets the model's reasoning before its answer.
     pub fn with_reasoning_content(mut self, reasoning: impl Into<String>) -> Self {
         self.reasoning_content = Some(reasoning.into());
         self
     }
 
-    /// With the tools that the model calls.
+    /// Sets the tool calls of the model.
     pub fn with_tool_calls(mut self, tool_calls: Vec<Value>) -> Self {
         self.tool_calls = tool_calls;
         self
     }
 
-    /// With the id of the call that the message answers.
+    /// Sets the id of the call that the message answers.
     pub fn with_tool_call_id(mut self, id: impl Into<String>) -> Self {
         self.tool_call_id = Some(id.into());
         self
     }
 
-    /// With a name.
+    /// Sets the name.
     pub fn with_name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// Calls `see` with every text of the message, keys of tool calls included.
+    /// Calls `see` with every text of the message, including the keys of tool calls.
     pub(super) fn each_text(&self, see: &mut dyn FnMut(&str)) {
         see(&self.content);
         [&self.reasoning_content, &self.tool_call_id, &self.name]
@@ -126,7 +126,7 @@ impl Message {
     }
 }
 
-/// What a chat template is given beside the conversation.
+/// The inputs of a chat template beside the conversation.
 #[derive(Clone, PartialEq, Debug, Default)]
 #[non_exhaustive]
 pub struct ChatOptions {
@@ -137,7 +137,7 @@ pub struct ChatOptions {
     date: Option<ChatDate>,
 }
 
-/// A variable's name that [`ChatOptions::with_variable`] does not take.
+/// A name that [`ChatOptions::with_variable`] refuses.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("the template variable `{name}` is reserved")]
 pub struct ReservedVariable {
@@ -145,7 +145,7 @@ pub struct ReservedVariable {
     pub name: String,
 }
 
-/// Names that templates find defined otherwise.
+/// Names with a fixed meaning in templates.
 const RESERVED: [&str; 16] = [
     "messages",
     "tools",
@@ -166,28 +166,29 @@ const RESERVED: [&str; 16] = [
 ];
 
 impl ChatOptions {
-    /// Says to the template whether the model is to reason before it answers (`enable_thinking`). Undefined unless set.
+    /// Sets `enable_thinking`, which switches the model's reasoning on or off in many templates. Undefined by
+    /// default.
     pub fn with_enable_thinking(mut self, enable: bool) -> Self {
         self.enable_thinking = Some(enable);
         self
     }
 
-    /// The tools that the model may call (`tools`), most often JSON schemas of functions; `none` unless set.
+    /// The tools that the model may call (`tools`), most often JSON schemas of functions. `none` by default.
     pub fn with_tools(mut self, tools: Vec<Value>) -> Self {
         self.tools = tools;
         self
     }
 
-    /// Documents to answer from (`documents`), for templates that have a form for them; `none` unless set.
+    /// Documents to answer from (`documents`), for templates that support them. `none` by default.
     pub fn with_documents(mut self, documents: Vec<Value>) -> Self {
         self.documents = documents;
         self
     }
 
-    /// A further variable of the template. `date_string` may be given too, in place of the date's own form.
+    /// A further variable of the template. `date_string` is accepted too and replaces the date's default form.
     ///
     /// # Errors
-    /// [`ReservedVariable`]: templates find the name defined otherwise; the options are lost.
+    /// [`ReservedVariable`]: the name has a fixed meaning in templates. The options are dropped.
     pub fn with_variable(mut self, name: impl Into<String>, value: Value) -> Result<Self, ReservedVariable> {
         let name = name.into();
         if RESERVED.contains(&name.as_str()) {
@@ -197,39 +198,39 @@ impl ChatOptions {
         Ok(self)
     }
 
-    /// The date that `strftime_now` writes and `date_string` (`26 Jul 2024`) holds, for prompts that can be repeated. Unless set,
-    /// it is the system clock's date in UTC, taken once in a session.
+    /// The date for `strftime_now` and `date_string` (`26 Jul 2024`). Set it for reproducible prompts. By default, it
+    /// is the system clock's date in UTC, read once per session.
     pub fn with_date(mut self, date: ChatDate) -> Self {
         self.date = Some(date);
         self
     }
 
-    /// What [`ChatOptions::with_enable_thinking`] set.
+    /// The value of [`ChatOptions::with_enable_thinking`].
     pub fn enable_thinking(&self) -> Option<bool> {
         self.enable_thinking
     }
 
-    /// What [`ChatOptions::with_tools`] set.
+    /// The value of [`ChatOptions::with_tools`].
     pub fn tools(&self) -> &[Value] {
         &self.tools
     }
 
-    /// What [`ChatOptions::with_documents`] set.
+    /// The value of [`ChatOptions::with_documents`].
     pub fn documents(&self) -> &[Value] {
         &self.documents
     }
 
-    /// What [`ChatOptions::with_variable`] set.
+    /// The values of [`ChatOptions::with_variable`].
     pub fn variables(&self) -> &BTreeMap<String, Value> {
         &self.variables
     }
 
-    /// What [`ChatOptions::with_date`] set.
+    /// The value of [`ChatOptions::with_date`].
     pub fn date(&self) -> Option<ChatDate> {
         self.date
     }
 
-    /// Calls `see` with every text, keys included.
+    /// Calls `see` with every text, including keys.
     pub(super) fn each_text(&self, see: &mut dyn FnMut(&str)) {
         self.tools.iter().chain(&self.documents).for_each(|value| each_json_text(value, see));
         self.variables.values().for_each(|value| each_json_text(value, see));
@@ -272,17 +273,18 @@ fn map_json_texts(value: &Value, map: &dyn Fn(&str) -> String) -> Value {
     }
 }
 
-/// The noncharacters that may serve as the mark.
+/// The noncharacters that can serve as the mark.
 const MARKS: std::ops::RangeInclusive<char> = '\u{FDD0}'..='\u{FDEF}';
 
 impl Tokenizer {
     /// Renders a conversation with the model's chat template and encodes it. Control tokens come from the template
-    /// alone: their texts inside a message, or inside anything that the options hold, are encoded as letters.
+    /// alone. The texts of control tokens inside a message or an option are encoded as letters.
     ///
     /// # Errors
-    /// [`TokenizerError::NoChatTemplate`]; [`TokenizerError::Template`], for a template that could not be parsed
-    /// ([`TemplateError::Syntax`](super::TemplateError::Syntax)) as for one that fails; [`TokenizerError::TextTooLong`], and what
-    /// [`Tokenizer::encode`] returns.
+    /// - [`TokenizerError::NoChatTemplate`]
+    /// - [`TokenizerError::Template`]: the template could not be parsed
+    ///   ([`TemplateError::Syntax`](super::TemplateError::Syntax)), or it failed.
+    /// - [`TokenizerError::TextTooLong`], and the errors of [`Tokenizer::encode`].
     pub fn encode_chat(
         &self,
         messages: &[Message],
@@ -334,11 +336,12 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// Puts the mark after the first character of every control token's text, and of a control token's beginning at the end.
+    /// Inserts the mark after the first character of every control token's text, and of a control token's beginning
+    /// at the end of the text.
     fn break_control_tokens(&self, text: &str, mark: char) -> String {
         let mut out = String::with_capacity(text.len());
         let mut rest = text;
-        // The mark goes in wherever a control token's text begins, so overlapping ones are all broken.
+        // Each start of a control token gets a mark, so overlapping control tokens are all broken.
         while let Some(c) = rest.chars().next() {
             out.push(c);
             let may_start = self.control_starts.contains(&c);

@@ -1,8 +1,8 @@
-//! The date and time that chat templates show.
+//! The date and time in chat templates.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A day and a time of day, without a time zone: what `strftime_now` writes and `date_string` holds.
+/// A date and a time of day without a time zone, for `strftime_now` and `date_string`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChatDate {
     year: i64,
@@ -10,7 +10,7 @@ pub struct ChatDate {
     month: usize,
     /// From 1.
     day: u32,
-    /// From 0, which is Sunday.
+    /// From 0 (Sunday).
     weekday: usize,
     seconds: u32,
 }
@@ -31,21 +31,21 @@ const MONTHS: [&str; 12] = [
     "December",
 ];
 const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
-/// Seconds of the years 0 to 9999 from 1970, which is as far as four digits go.
+/// The range of four-digit years, 0 to 9999, in seconds since 1970.
 const SECONDS_MIN: i64 = -62_167_219_200;
 const SECONDS_MAX: i64 = 253_402_300_799;
 
 impl ChatDate {
-    /// The system clock's time in UTC. An app that knows the user's time zone adds its offset to the seconds and calls
+    /// The system clock's time in UTC. For local time, add the time zone's offset to the seconds and call
     /// [`ChatDate::from_unix`].
     pub fn now() -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        // A clock before 1970 is wrong anyway.
+        // A clock before 1970 is wrong, so its exact value does not matter.
         Self::from_unix(since.map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(i64::MAX)))
     }
 
-    /// The time that is `seconds` after midnight of 1 January 1970. Times before the year 0 or after 9999 become the first or the
-    /// last second of those years.
+    /// The time `seconds` after midnight of 1 January 1970. Times outside the years 0 to 9999 are clamped to the
+    /// first or last second of that range.
     pub fn from_unix(seconds: i64) -> Self {
         let seconds = seconds.clamp(SECONDS_MIN, SECONDS_MAX);
         let days = seconds.div_euclid(SECONDS_PER_DAY);
@@ -60,12 +60,12 @@ impl ChatDate {
         }
     }
 
-    /// Midnight of a day; `None` where the calendar has no such day.
+    /// Midnight of a day. `None` if the calendar has no such day.
     pub fn from_ymd(year: i64, month: u32, day: u32) -> Option<Self> {
         if !(0..=9999).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
             return None;
         }
-        // The first of March and of each later month in days after 1 March: 30.6 days a month, rounded.
+        // Days from 1 March to the first day of each later month: 30.6 days a month, rounded.
         let years = if month <= 2 { year - 1 } else { year };
         let shifted = i64::from((month + 9) % 12);
         let day_of_year = (153 * shifted + 2) / 5 + i64::from(day) - 1;
@@ -75,7 +75,7 @@ impl ChatDate {
         (date.month + 1 == month as usize && date.day == day).then_some(date)
     }
 
-    /// Python's `strftime` with its English names; directives that it does not know stand as they are.
+    /// Python's `strftime` with English names. Unknown directives are written unchanged.
     pub(super) fn format(&self, format: &str) -> String {
         let (hour, minute, second) = (self.seconds / 3600, self.seconds / 60 % 60, self.seconds % 60);
         let (month, weekday) = (MONTHS[self.month], DAYS[self.weekday]);
@@ -118,11 +118,11 @@ impl ChatDate {
 
 /// Days from 1 March of the year 0 to 1 January 1970.
 const DAYS_TO_EPOCH: i64 = 719_468;
-/// Days of 400 years, after which the calendar repeats.
+/// Days of 400 years, the period of the calendar.
 const DAYS_PER_ERA: i64 = 146_097;
 
-/// Year, month and day of a day counted from 1 January 1970, in the Gregorian calendar. Years are taken to begin in March, so
-/// that the leap day comes last.
+/// Year, month and day in the Gregorian calendar, for a day counted from 1 January 1970. Years begin in March here,
+/// so the leap day is the last day of a year.
 fn civil_from_days(days: i64) -> (i64, i64, i64) {
     let days = days + DAYS_TO_EPOCH;
     let (era, day_of_era) = (days.div_euclid(DAYS_PER_ERA), days.rem_euclid(DAYS_PER_ERA));

@@ -1,4 +1,4 @@
-//! Why a tokenizer or a text was refused.
+//! The errors of loading a tokenizer and of encoding.
 
 use thiserror::Error;
 
@@ -7,16 +7,16 @@ use crate::model::gguf::GgufError;
 use crate::model::hf::HfError;
 use crate::model::packed::PackedFileError;
 
-/// Why a tokenizer could not be built, or a text not encoded.
+/// A tokenizer could not be built, or a text could not be encoded.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TokenizerError {
-    /// The model comes without a tokenizer.
+    /// The model has no tokenizer.
     #[error("{file}: no tokenizer: {missing} is missing")]
     Missing {
         /// The file or folder.
         file: String,
-        /// What is missing.
+        /// The missing part.
         missing: String,
     },
     /// A file of the folder could not be read.
@@ -25,21 +25,21 @@ pub enum TokenizerError {
     /// The tokenizer's section of a packed file could not be read.
     #[error(transparent)]
     Packed(#[from] PackedFileError),
-    /// The GGUF metadata inside a packed file.
+    /// The GGUF metadata inside a packed file is invalid.
     #[error("tokenizer of {source}")]
     PackedGguf {
-        /// What is wrong with it.
+        /// The reason.
         source: GgufError,
     },
-    /// A file is not JSON, or not of the form it should have (names given twice included).
+    /// A file is not JSON or has the wrong structure, for example a duplicate name.
     #[error("{file}: not a valid tokenizer file: {reason}")]
     Json {
         /// The file.
         file: String,
-        /// What the parser says.
+        /// The parser's message.
         reason: String,
     },
-    /// A kind of tokenizer, or a step of it, that is not implemented.
+    /// The kind of tokenizer, or one of its steps, is not supported.
     #[error("{file}: {field} `{name}` is not supported")]
     Unsupported {
         /// The file.
@@ -56,32 +56,32 @@ pub enum TokenizerError {
         file: String,
         /// The field.
         field: String,
-        /// The type it should have.
+        /// The expected type.
         expected: &'static str,
     },
-    /// More or longer of something than the limit.
+    /// A count or length exceeds its limit.
     #[error("{file}: {field} is {value}, the limit is {limit}")]
     OverLimit {
         /// The file.
         file: String,
-        /// What.
+        /// The counted thing.
         field: &'static str,
         /// The value.
         value: usize,
         /// The limit.
         limit: usize,
     },
-    /// Two tokens with one id, or two ids for one text.
+    /// Two tokens have the same id, or one text has two ids.
     #[error("{file}: token {token:?} with id {id}: the text or the id is taken by another token")]
     DuplicateToken {
         /// The file.
         file: String,
         /// The second token's text.
         token: String,
-        /// Its id.
+        /// The second token's id.
         id: u32,
     },
-    /// A token without text.
+    /// A token has no text.
     #[error("{file}: the token with id {id} has no text")]
     EmptyToken {
         /// The file.
@@ -89,30 +89,30 @@ pub enum TokenizerError {
         /// Its id.
         id: u32,
     },
-    /// A merge is not two texts, or one of the texts (or their sum) is no token.
+    /// A merge is not a pair of texts, or one of the texts (or their concatenation) is not a token.
     #[error("{file}: merge {index} ({merge:?}) does not join two tokens to a token")]
     Merge {
         /// The file.
         file: String,
-        /// Its place in the list, from 0.
+        /// Its index in the list, from 0.
         index: usize,
-        /// As it stands there.
+        /// The merge as written in the file.
         merge: String,
     },
-    /// The merges that scored pieces imply (every split of a piece into two pieces) would take more memory than the file
-    /// warrants.
+    /// The merges implied by the scores (every split of a piece into two pieces) exceed the memory allowed for a file
+    /// of this size.
     #[error(
         "{file}: the merges made from `tokenizer.ggml.scores` take over {bytes} bytes, the limit for a vocabulary of this size is {limit}"
     )]
     MergesTooLarge {
         /// The file.
         file: String,
-        /// Bytes counted when the limit was passed.
+        /// Bytes counted when the limit was exceeded.
         bytes: u64,
         /// The limit, in bytes.
         limit: u64,
     },
-    /// A byte of ordinary text that no token stands for: text with it could not be encoded.
+    /// No token stands for a byte of ordinary text, so some texts could not be encoded.
     #[error("{file}: no token stands for byte {byte:#04x}")]
     MissingByte {
         /// The file.
@@ -120,7 +120,7 @@ pub enum TokenizerError {
         /// The byte.
         byte: u8,
     },
-    /// An id that names no token.
+    /// An id has no token.
     #[error("{file}: {field} is {id}, the vocabulary has {vocab_size} entries")]
     IdOutOfRange {
         /// The file.
@@ -129,27 +129,27 @@ pub enum TokenizerError {
         field: &'static str,
         /// The id.
         id: u64,
-        /// Entries of the vocabulary.
+        /// Size of the vocabulary.
         vocab_size: usize,
     },
-    /// Lists that should be equally long are not.
+    /// The length of a list differs from the size of the vocabulary.
     #[error("{file}: `{field}` has {found} entries, the vocabulary has {expected}")]
     WrongCount {
         /// The file.
         file: String,
         /// The list.
         field: &'static str,
-        /// Its entries.
+        /// Its length.
         found: usize,
-        /// Entries of the vocabulary.
+        /// Size of the vocabulary.
         expected: usize,
     },
-    /// The tokenizer knows more tokens than the model has rows in its embedding.
+    /// The tokenizer has more tokens than the model's embedding has rows.
     #[error("{file}: the tokenizer has {tokenizer} tokens, the model's vocabulary only {model}")]
     VocabTooLarge {
         /// The model.
         file: String,
-        /// Tokens of the tokenizer.
+        /// Number of tokens.
         tokenizer: usize,
         /// Rows of the embedding.
         model: usize,
@@ -162,23 +162,23 @@ pub enum TokenizerError {
         /// The limit.
         limit: usize,
     },
-    /// A chat was to be rendered and the model has no chat template.
+    /// A chat cannot be rendered because the model has no chat template.
     #[error("the model has no chat template; pass plain text")]
     NoChatTemplate,
     /// The chat template failed.
     #[error(transparent)]
     Template(#[from] TemplateError),
-    /// The `tokenizers` library reported an error.
+    /// The `tokenizers` library returned an error.
     #[error("{file}: {reason}")]
     Library {
         /// The tokenizer's file.
         file: String,
-        /// What it says.
+        /// The library's message.
         reason: String,
     },
-    /// The `tokenizers` library panicked on this tokenizer or text; the tokenizer itself stays usable.
+    /// The `tokenizers` library panicked on this tokenizer or text. The tokenizer stays usable.
     ///
-    /// The process's panic hook has run by then: by default it prints the panic to standard error.
+    /// The process's panic hook has already run. The default hook prints the panic to standard error.
     #[error("{file}: the tokenizer library failed: {reason}")]
     Panicked {
         /// The tokenizer's file.

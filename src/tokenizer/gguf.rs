@@ -117,7 +117,8 @@ fn sentence_piece(
     if merges.len() > MERGES_MAX {
         return Err(keys.over_limit("merges made from scores", merges.len(), MERGES_MAX));
     }
-    // With a piece for every byte the unknown token is never produced, but the encoder wants it in its table.
+    // If there is a piece for every byte, the encoder never produces the unknown token. The library still requires it
+    // in its table.
     let unk = types.iter().position(|&ty| ty == UNKNOWN).and_then(|i| tokens.get(i));
     if let Some((id, text, _)) = unk {
         ordinary.push((text.clone(), *id));
@@ -208,7 +209,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// The default template: `tokenizer.chat_template`, a text. (Further ones have keys of their own.)
+    /// The default template: `tokenizer.chat_template`, a text. (Other templates have keys of their own.)
     fn template(&self) -> Result<Option<String>, TokenizerError> {
         let field = "tokenizer.chat_template";
         match self.gguf.get(field) {

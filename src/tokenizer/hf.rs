@@ -1,4 +1,4 @@
-//! The tokenizer's files of a Hugging Face folder.
+//! The tokenizer files of a Hugging Face folder.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use super::{Spec, Tokenizer, TokenizerError, ids_of};
 use crate::model::hf::HfFolder;
 use crate::token::TokenId;
 
-/// Every file of a folder that is read here.
+/// All files that this module reads.
 pub(crate) const FOLDER_FILES: [&str; 5] = [
     "tokenizer.json",
     "tokenizer_config.json",
@@ -19,7 +19,7 @@ pub(crate) const FOLDER_FILES: [&str; 5] = [
     "chat_template.jinja",
 ];
 
-/// What the files beside `tokenizer.json` say.
+/// The content of the files beside `tokenizer.json`.
 #[derive(Default)]
 pub(super) struct Extras {
     bos_token: Option<String>,
@@ -33,7 +33,7 @@ pub(super) fn from_folder(folder: &HfFolder) -> Result<Tokenizer, TokenizerError
     from_files(&folder.path().display().to_string(), &|name| Ok(folder.text(name)?))
 }
 
-/// From the texts of [`FOLDER_FILES`]; `place` is where they come from, for messages.
+/// Reads the texts of [`FOLDER_FILES`]. Error messages name `place` as their origin.
 pub(super) fn from_files(
     place: &str,
     text_of: &dyn Fn(&str) -> Result<Option<String>, TokenizerError>,
@@ -47,7 +47,7 @@ pub(super) fn from_files(
     if let Some(config) = text_of("tokenizer_config.json")? {
         extras.read_tokenizer_config(&config, &name("tokenizer_config.json"))?;
     }
-    // The list for generation first; the model's own configuration is what older folders have.
+    // The list of `generation_config.json` comes first; older folders have it only in the model's `config.json`.
     for file in ["generation_config.json", "config.json"] {
         if let Some(config) = text_of(file)? {
             extras.read_eos_ids(&config, &name(file))?;
@@ -98,7 +98,7 @@ impl Extras {
         let token = |field: &str| match config.get(field) {
             None | Some(Value::Null) => Ok(None),
             Some(Value::String(text)) => Ok(Some(text.clone())),
-            // The longer form, an added token with its options.
+            // The longer form: an added token with its options.
             Some(Value::Object(token)) => match token.get("content").and_then(Value::as_str) {
                 Some(text) => Ok(Some(text.to_owned())),
                 None => Err(wrong(field, "a token's text")),

@@ -1,8 +1,8 @@
 //! Reads `tokenizer.json`.
 //!
-//! The file is parsed here into plain lists, checked, and only then handed to the `tokenizers` library in pieces: its
-//! own reader panics on some files, keeps the last of two equal keys, and gives added tokens other ids than the file
-//! says where the two disagree.
+//! The file is parsed here into plain lists and checked. Only then are its parts passed to the `tokenizers` library.
+//! The library's own reader is not used for three reasons: it panics on some files, it keeps the last of two equal
+//! keys, and it assigns other ids to added tokens if the file contradicts itself.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -17,12 +17,12 @@ use super::pipeline::{BpeOptions, MERGES_MAX, PipelineParts, guarded};
 use super::vocab::{Scheme, TokenKind};
 use super::{ADDED_TOKENS_MAX, TokenizerError};
 
-/// What a `tokenizer.json` says, checked.
+/// The checked content of a `tokenizer.json`.
 pub(super) struct ParsedJson {
     pub(super) scheme: Scheme,
     pub(super) tokens: Vec<(u32, String, TokenKind)>,
     pub(super) parts: PipelineParts,
-    /// The first token that the post-processor puts before a text.
+    /// The first token that the post-processor inserts before a text.
     pub(super) first_token: Option<String>,
 }
 
@@ -34,7 +34,7 @@ pub(super) fn parse(text: &str, file: &str) -> Result<ParsedJson, TokenizerError
         field,
         name: name.to_owned(),
     };
-    // The type first: the models' forms differ, and "unsupported" says more than "invalid".
+    // Checks the type first: other types have other fields, and "unsupported" is more helpful than "invalid".
     let probe: Probe = serde_json::from_str(text).map_err(json_error)?;
     if let Some(kind) = probe.model.kind.as_deref().filter(|&kind| kind != "BPE") {
         return Err(unsupported("tokenizer model", kind));
@@ -120,7 +120,7 @@ fn parse_merges(file: &str, merges: Vec<MergeJson>) -> Result<Vec<(String, Strin
     Ok(out)
 }
 
-/// A merge written as `left right`; the older form, in which no token can hold a space.
+/// A merge written as `left right`, the older form. No token in it can contain a space.
 pub(super) fn split_merge(
     file: &str,
     index: usize,
@@ -134,11 +134,11 @@ pub(super) fn split_merge(
     }
 }
 
-/// The vocabulary and the added tokens, put together.
+/// The vocabulary combined with the added tokens.
 struct Joined {
     /// All tokens.
     tokens: Vec<(u32, String, TokenKind)>,
-    /// Those that the encoder may produce.
+    /// The tokens that the encoder may produce.
     ordinary: Vec<(String, u32)>,
 }
 
@@ -159,8 +159,8 @@ fn join_tokens(
             return Err(duplicate(&token.content, token.id));
         }
     }
-    // The encoder's table leaves control tokens out, or text could spell them. One that merges build up was an ordinary
-    // token first and has to stay; published vocabularies have none.
+    // Control tokens are left out of the encoder's table, so that text cannot spell them. A control token built by
+    // merges was an ordinary token first and must stay. Published vocabularies have none.
     let mut needed: HashSet<String> = merges
         .iter()
         .flat_map(|(left, right)| [left.clone(), right.clone(), format!("{left}{right}")])
@@ -259,7 +259,7 @@ enum MergeJson {
     Pair(String, String),
 }
 
-/// The vocabulary as a list, so that a text given twice is seen.
+/// The vocabulary as a list, so that a duplicate text is detected.
 struct VocabJson(Vec<(String, u32)>);
 
 impl<'de> Deserialize<'de> for VocabJson {

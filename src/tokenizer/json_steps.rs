@@ -1,18 +1,19 @@
-//! The steps that a `tokenizer.json` lists, checked before the `tokenizers` library sees them: their types, number,
-//! nesting, and the length of their patterns.
+//! Checks the steps of a `tokenizer.json` before the `tokenizers` library receives them: types, number, nesting, and
+//! the length of patterns.
 
 use serde_json::Value;
 
 use super::TokenizerError;
 
-/// Deepest nesting of sequences of steps accepted.
+/// Maximum nesting of step sequences.
 const STEP_DEPTH_MAX: usize = 4;
-/// Most steps accepted in a normalizer or pre-tokenizer.
+/// Maximum number of steps in a normalizer or pre-tokenizer.
 const STEPS_MAX: usize = 64;
-/// Longest pattern accepted in a step, in bytes.
+/// Maximum length of a step's pattern, in bytes.
 const PATTERN_BYTES_MAX: usize = 16 << 10;
-/// Most that the replacements of all steps together may lengthen a text: the product of what each writes for one byte. (A
-/// space that becomes `▁` counts 3.) Without a limit, 30 steps that each double a letter fill the memory.
+/// Maximum growth of a text by the replacements of all steps: the product of each step's output bytes for one input
+/// byte. (A space replaced by `▁` counts 3.) Without a limit, 30 steps that each double a letter would fill the
+/// memory.
 pub const GROWTH_MAX: usize = 16;
 
 const NORMALIZERS: [&str; 10] =
@@ -20,11 +21,11 @@ const NORMALIZERS: [&str; 10] =
 const PRE_TOKENIZERS: [&str; 8] =
     ["Sequence", "ByteLevel", "Split", "Digits", "Metaspace", "Punctuation", "Whitespace", "WhitespaceSplit"];
 
-/// What the steps of a tokenizer are made of.
+/// The kind of a tokenizer's steps.
 pub(super) struct Steps {
     count: usize,
     growth: usize,
-    /// Bytes become letters of the byte-level alphabet.
+    /// Bytes become characters of the byte-level alphabet.
     pub(super) byte_level: bool,
     /// Spaces become `▁`.
     pub(super) metaspace: bool,
@@ -106,18 +107,18 @@ impl Steps {
     }
 }
 
-/// Bytes that a step writes for one byte of text, at most. (Of a text that it puts in front once, all count.)
+/// Maximum output bytes of a step for one byte of text. (For a text that is prepended once, all its bytes count.)
 fn growth(step: &Value) -> usize {
     let len_of = |key: &str| step.get(key).and_then(Value::as_str).map_or(0, str::len);
     let replaced = match step.get("pattern").and_then(|pattern| pattern.get("String")?.as_str()) {
         Some(pattern) if !pattern.is_empty() => len_of("content").div_ceil(pattern.len()),
-        // An expression may match one letter, or nothing at all.
+        // A pattern may match one letter, or nothing at all.
         _ => len_of("content"),
     };
     replaced.max(len_of("prepend")).max(len_of("replacement")).max(1)
 }
 
-/// The token that a template post-processor puts first, if it is a special one.
+/// The token that a template post-processor inserts first, if it is a special token.
 pub(super) fn first_token(processor: &Value, depth: usize) -> Option<String> {
     if depth > STEP_DEPTH_MAX {
         return None;
@@ -132,8 +133,8 @@ pub(super) fn first_token(processor: &Value, depth: usize) -> Option<String> {
     }
 }
 
-/// The same pre-tokenizer for a piece that does not begin the text: the space that `Metaspace` puts before the first
-/// word, and only there, is left out. (The nesting has been checked.)
+/// The same pre-tokenizer for a piece that is not the beginning of the text. `Metaspace` inserts a space before the
+/// first word only, so that space is left out. (The nesting has been checked.)
 pub(super) fn without_first_space(mut step: Value) -> Value {
     if step.get("prepend_scheme").and_then(Value::as_str) == Some("first") {
         step["prepend_scheme"] = "never".into();

@@ -39,41 +39,41 @@ pub use template::{
 pub use utf8::Utf8Stream;
 pub use vocab::{ID_GAPS_MAX, TOKEN_BYTES_MAX};
 
-/// Longest text that [`Tokenizer::encode`] takes, in bytes: about a million tokens. Encoding needs about 140 bytes of
-/// memory per byte of text (measured), so this also bounds a call to about 600 MB.
+/// Maximum length of a text for [`Tokenizer::encode`], in bytes: about a million tokens. Encoding needs about 140
+/// bytes of memory per byte of text (measured), so this also limits a call to about 600 MB.
 pub const TEXT_BYTES_MAX: usize = 4 << 20;
-/// Most control and user-defined tokens accepted.
+/// Maximum number of control and user-defined tokens.
 pub const ADDED_TOKENS_MAX: usize = 1 << 16;
-/// Longest control or user-defined token accepted, in bytes (published: about 90, a run of spaces or newlines). The automaton
-/// that finds them takes about 70 bytes a byte of them (measured).
+/// Maximum length of a control or user-defined token, in bytes (published: about 90, a run of spaces or newlines).
+/// The automaton that finds these tokens needs about 70 bytes of memory per byte of their text (measured).
 pub const ADDED_TOKEN_BYTES_MAX: usize = 1 << 10;
-/// Most bytes accepted in all control and user-defined tokens together: building the automaton takes about 3 µs a byte
-/// (measured on tokens of 1000 bytes).
+/// Maximum total length of all control and user-defined tokens, in bytes. Building the automaton takes about 3 µs per
+/// byte (measured on tokens of 1000 bytes).
 pub const ADDED_TOKENS_BYTES_MAX: usize = 1 << 20;
-/// Memory that a tokenizer takes while it is built, as a multiple of its files' bytes, beyond [`FILE_MEMORY_SLACK`].
+/// Memory needed to build a tokenizer, as a multiple of its files' bytes, in addition to [`FILE_MEMORY_SLACK`].
 pub const FILE_MEMORY_MULTIPLE: usize = 64;
-/// Memory that a tokenizer takes while it is built, in bytes, however small its files are.
+/// Memory needed to build a tokenizer from the smallest files, in bytes.
 pub const FILE_MEMORY_SLACK: usize = 64 << 20;
 
-/// Tokens that end a turn or a text in published models, whether or not the file lists them as such.
+/// Tokens that end a turn or a text in published models, even if the file does not list them as such.
 const END_TOKENS: [&str; 5] = ["<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>"];
 
-/// Whether a text may name control tokens.
+/// Whether the text of a control token is encoded as that token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SpecialTokens {
-    /// `<|im_end|>` and its like are the control tokens they spell: for text that the program itself put together.
+    /// Text such as `<|im_end|>` becomes the control token. For text that the program itself has composed.
     Parse,
-    /// They are letters like any others: for everything that comes from a user, a file or the web.
+    /// Text such as `<|im_end|>` is encoded as letters. For all input from users, files and the web.
     AsText,
 }
 
 /// A model's tokenizer: immutable, shared by threads.
 ///
-/// Building one from files of n bytes takes at most [`FILE_MEMORY_MULTIPLE`] × n + [`FILE_MEMORY_SLACK`] bytes of memory, whatever
-/// the files hold; a vocabulary that would need more is refused before the memory is allocated.
+/// Building one from files of n bytes takes at most [`FILE_MEMORY_MULTIPLE`] × n + [`FILE_MEMORY_SLACK`] bytes of
+/// memory, for any content. A vocabulary that needs more is refused before the memory is allocated.
 ///
-/// Holds the vocabulary three times (texts to ids in the encoder and here, bytes of all tokens): about 30 MB for
-/// 150 000 tokens. The encoder keeps a cache of up to 10 000 short pieces per thread.
+/// Holds the vocabulary three times (texts to ids in the encoder and here, bytes of all tokens): about 30 MB for 150
+/// 000 tokens. The encoder keeps a cache of up to 10 000 short pieces per thread.
 pub struct Tokenizer {
     pipeline: Pipeline,
     vocab: Vocab,
@@ -84,7 +84,7 @@ pub struct Tokenizer {
     adds_bos: bool,
     eos: Vec<TokenId>,
     special_texts: SpecialTexts,
-    /// Texts of all control tokens, and the characters they begin with.
+    /// Texts of all control tokens, and their first characters.
     controls: Vec<String>,
     control_starts: Vec<char>,
     template: Option<Result<ChatTemplate, TemplateError>>,
@@ -109,7 +109,8 @@ impl Tokenizer {
         }
     }
 
-    /// As [`Tokenizer::from_hf_folder`], from texts by file name, of which a packed file has those of [`FOLDER_FILES`].
+    /// As [`Tokenizer::from_hf_folder`], from texts by file name. A packed file contains the texts of
+    /// [`FOLDER_FILES`].
     pub(crate) fn from_folder_files(
         place: &str,
         text: &dyn Fn(&str) -> Result<Option<String>, TokenizerError>,
@@ -117,7 +118,7 @@ impl Tokenizer {
         hf::from_files(place, text)
     }
 
-    /// Builds the tokenizer from the text of a `tokenizer.json` alone; `file` is for messages.
+    /// Builds the tokenizer from the text of a `tokenizer.json` alone. Error messages name `file`.
     ///
     /// # Errors
     /// [`TokenizerError`].
@@ -194,11 +195,11 @@ impl Tokenizer {
         })
     }
 
-    /// Encodes a text. No BOS is put before it: see [`Tokenizer::adds_bos`].
+    /// Encodes a text. No BOS is inserted: see [`Tokenizer::adds_bos`].
     ///
     /// # Errors
-    /// [`TokenizerError::TextTooLong`] over [`TEXT_BYTES_MAX`]; [`TokenizerError::Library`] or
-    /// [`TokenizerError::Panicked`] where the library fails on this text.
+    /// - [`TokenizerError::TextTooLong`]: the text is longer than [`TEXT_BYTES_MAX`].
+    /// - [`TokenizerError::Library`], [`TokenizerError::Panicked`]: the library failed on this text.
     pub fn encode(&self, text: &str, special: SpecialTokens) -> Result<Vec<TokenId>, TokenizerError> {
         if text.len() > TEXT_BYTES_MAX {
             return Err(TokenizerError::TextTooLong { len: text.len(), limit: TEXT_BYTES_MAX });
@@ -209,36 +210,38 @@ impl Tokenizer {
         }
     }
 
-    /// One more than the largest token id. The model's own vocabulary may be padded beyond it.
+    /// The largest token id plus one. The model's own vocabulary may be padded beyond it.
     pub fn vocab_size(&self) -> usize {
         self.vocab.len()
     }
 
-    /// Bytes that no token of a byte-level vocabulary stands for, in order; most vocabularies have none. They are control characters, or
-    /// begin characters that are not assigned. [`Tokenizer::encode`] leaves them out (of such a character the other bytes stay): the
-    /// model was trained on text without them.
+    /// Bytes without a token in a byte-level vocabulary, in ascending order. Most vocabularies have none. Such bytes
+    /// are control characters, or the first bytes of unassigned characters. [`Tokenizer::encode`] drops them, and
+    /// keeps the other bytes of such a character: the model was trained on text without them.
     pub fn missing_bytes(&self) -> &[u8] {
         &self.missing_bytes
     }
 
-    /// The bytes that a token stands for, of a control token its own text; `None` where the id names no token.
+    /// The bytes that a token stands for. For a control token, the bytes of its own text. `None` if the id has no
+    /// token.
     pub fn token_bytes(&self, id: TokenId) -> Option<&[u8]> {
         self.vocab.bytes(id)
     }
 
-    /// The token spelled exactly so in the vocabulary.
+    /// The token with exactly this text in the vocabulary.
     pub fn token_id(&self, text: &str) -> Option<TokenId> {
         self.vocab.id(text)
     }
 
-    /// Whether a token steers the model instead of standing for text.
+    /// Whether a token is a control token, which stands for no text.
     pub fn is_special(&self, id: TokenId) -> bool {
         self.vocab.kind(id) == Some(TokenKind::Control)
     }
 
-    /// The text of tokens, control tokens left out, invalid UTF-8 replaced.
+    /// The text of tokens. Control tokens are left out, and invalid UTF-8 is replaced.
     ///
-    /// Of a tokenizer that puts a space before every text (llama-style sentence piece) that first space is taken away.
+    /// A llama-style sentence-piece tokenizer inserts a space before every text. This method removes that first
+    /// space.
     pub fn decode(&self, ids: &[TokenId]) -> String {
         let mut bytes = Vec::new();
         for &id in ids {
@@ -253,31 +256,33 @@ impl Tokenizer {
         }
     }
 
-    /// An answer's text as a turn of a conversation: without its first space, where encoding a turn puts one before it.
+    /// The text of an answer for use as a turn of a conversation. If encoding a turn inserts a space before it, the
+    /// answer's first space is removed.
     ///
-    /// A llama-style sentence-piece tokenizer writes a space before every text, also before one that follows a control token. A model
-    /// that answers there begins with that space, and kept in the turn it would be doubled when the conversation is encoded again.
+    /// A llama-style sentence-piece tokenizer inserts a space before every text, also after a control token. A
+    /// model's answer therefore begins with a space. Without this method, encoding the conversation again would
+    /// double that space.
     ///
     /// # Errors
-    /// What [`Tokenizer::encode`] returns.
+    /// The errors of [`Tokenizer::encode`].
     pub fn answer_text<'a>(&self, text: &'a str) -> Result<&'a str, TokenizerError> {
         let Some(rest) = text.strip_prefix(' ').filter(|_| self.strips_first_space) else { return Ok(text) };
-        // `Metaspace` may put the space before the first text alone.
+        // `Metaspace` may be configured to insert the space before the first text only.
         let is_put_inside = self.pipeline.encode_as_text_inside("a")? == self.pipeline.encode_as_text("a")?;
         Ok(if is_put_inside { rest } else { text })
     }
 
-    /// The token that begins a text, where there is one.
+    /// The token that begins a text, if there is one.
     pub fn bos(&self) -> Option<TokenId> {
         self.bos
     }
 
-    /// Whether a plain prompt begins with [`Tokenizer::bos`]. A chat template writes its own.
+    /// Whether a plain prompt begins with [`Tokenizer::bos`]. Chat templates write BOS themselves.
     pub fn adds_bos(&self) -> bool {
         self.adds_bos
     }
 
-    /// All tokens that end a generation; the first is the one that the files name.
+    /// All tokens that end a generation. The first is the one named by the files.
     pub fn eos(&self) -> &[TokenId] {
         &self.eos
     }
@@ -295,14 +300,14 @@ impl Tokenizer {
         }
     }
 
-    /// Why the model's chat template cannot be parsed, with the line; `None` where the model has none or where it can be. The
-    /// tokenizer encodes plain text all the same, and [`Tokenizer::encode_chat`] returns this error.
+    /// The parse error of the model's chat template, with the line. `None` if the template is valid or does not
+    /// exist. Despite this error the tokenizer encodes plain text; [`Tokenizer::encode_chat`] returns the error.
     pub fn chat_template_error(&self) -> Option<&TemplateError> {
         self.template.as_ref()?.as_ref().err()
     }
 
-    /// A number that is equal for equal vocabularies (ids, bytes, control tokens), whatever container they came in.
-    /// Token ids may be exchanged between tokenizers of one fingerprint.
+    /// A hash of the vocabulary (ids, bytes, control tokens). It does not depend on the container format. Tokenizers
+    /// with equal fingerprints can exchange token ids.
     pub fn fingerprint(&self) -> u64 {
         self.fingerprint
     }
@@ -319,7 +324,7 @@ impl std::fmt::Debug for Tokenizer {
     }
 }
 
-/// Everything a tokenizer is built from, whichever container it came in.
+/// The inputs of a tokenizer, independent of the container format.
 struct Spec {
     parts: PipelineParts,
     scheme: Scheme,
@@ -331,7 +336,7 @@ struct Spec {
     template: Option<String>,
 }
 
-/// Ids by text, of a list of tokens.
+/// Maps the text of each token in a list to its id.
 fn ids_of(tokens: &[(u32, String, TokenKind)]) -> HashMap<&str, u32> {
     tokens.iter().map(|(id, text, _)| (text.as_str(), *id)).collect()
 }

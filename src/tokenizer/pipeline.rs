@@ -1,9 +1,9 @@
-//! Text to token ids: the steps of the `tokenizers` library, put together here.
+//! Text to token ids: the steps of the `tokenizers` library, composed here.
 //!
-//! The library's own `Tokenizer` is not used: it would put control tokens into the same table as ordinary ones (so that
-//! plain text could spell them), needs a second copy of everything to encode text with and without control tokens, and
-//! builds an encoding with offsets that nobody reads. Its parts panic on some vocabularies, so what goes in is checked
-//! first, and every call runs under a guard.
+//! The library's own `Tokenizer` is not used, for three reasons. It puts control tokens into the same table as
+//! ordinary tokens, so plain text could spell them. It needs a second copy of everything to encode text with and
+//! without control tokens. It builds an encoding with offsets that have no use here. Parts of the library panic on
+//! some vocabularies, so input is checked first, and every call is guarded.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -20,10 +20,10 @@ use super::TokenizerError;
 use super::vocab::{Scheme, Vocab};
 use crate::token::TokenId;
 
-/// Most merges accepted (published: about 500 000).
+/// Maximum number of merges (published: about 500 000).
 pub const MERGES_MAX: usize = 1 << 22;
 
-/// Settings of the byte-pair encoder that files state.
+/// Settings of the byte-pair encoder from the files.
 #[derive(Debug, Default)]
 pub(super) struct BpeOptions {
     pub(super) unk_token: Option<String>,
@@ -32,7 +32,7 @@ pub(super) struct BpeOptions {
     pub(super) ignore_merges: bool,
 }
 
-/// What a pipeline is built from.
+/// The inputs of a pipeline.
 pub(super) struct PipelineParts {
     pub(super) file: String,
     /// Tokens that the encoder may produce: text and id.
@@ -41,9 +41,9 @@ pub(super) struct PipelineParts {
     pub(super) options: BpeOptions,
     pub(super) normalizer: Option<NormalizerWrapper>,
     pub(super) pre_tokenizer: Option<PreTokenizerWrapper>,
-    /// The same for a piece that follows a control token.
+    /// The pre-tokenizer for a piece that follows a control token.
     pub(super) pre_tokenizer_inside: Option<PreTokenizerWrapper>,
-    /// Tokens matched literally, control tokens (`special`) among them.
+    /// Tokens matched literally, including control tokens (`special`).
     pub(super) added: Vec<AddedToken>,
 }
 
@@ -53,9 +53,9 @@ pub(super) struct Pipeline {
     pre_tokenizer: Option<PreTokenizerWrapper>,
     pre_tokenizer_inside: Option<PreTokenizerWrapper>,
     bpe: BPE,
-    /// Matches control tokens and user-defined ones.
+    /// Matches control tokens and user-defined tokens.
     parse: AddedVocabulary,
-    /// Matches user-defined ones only.
+    /// Matches user-defined tokens only.
     as_text: AddedVocabulary,
     /// Matches control tokens only.
     controls: AddedVocabulary,
@@ -80,8 +80,8 @@ impl Pipeline {
                 .byte_fallback(options.byte_fallback)
                 .ignore_merges(options.ignore_merges)
                 .vocab_and_merges(ordinary, merges);
-            // A byte-level vocabulary has a token for every byte that counts. What stands for the others may be a control token, which
-            // no text must be able to spell.
+            // A byte-level vocabulary has a token for every byte of real text. The character of another byte may be
+            // the text of a control token, which no text may spell.
             if let Some(unk_token) = options.unk_token.filter(|_| scheme == Scheme::SentencePiece) {
                 builder = builder.unk_token(unk_token);
             }
@@ -104,12 +104,12 @@ impl Pipeline {
         })?
     }
 
-    /// The tokenizer's file, for messages.
+    /// The tokenizer's file, for error messages.
     pub(super) fn file(&self) -> &str {
         &self.file
     }
 
-    /// Splits a text at control tokens and at nothing else.
+    /// Splits a text at control tokens only.
     pub(super) fn split_at_controls(&self, text: &str) -> Result<Vec<Piece>, TokenizerError> {
         guarded(&self.file, || {
             let pieces = self.controls.extract_and_normalize::<NormalizerWrapper>(None, text);
@@ -123,17 +123,17 @@ impl Pipeline {
         })
     }
 
-    /// Encodes a text in which control tokens count.
+    /// Encodes a text whose control tokens become their ids.
     pub(super) fn encode_parsed(&self, text: &str) -> Result<Vec<TokenId>, TokenizerError> {
         self.encode(text, &self.parse, self.pre_tokenizer.as_ref())
     }
 
-    /// Encodes a text in which control tokens are letters like any others.
+    /// Encodes a text whose control tokens are encoded as letters.
     pub(super) fn encode_as_text(&self, text: &str) -> Result<Vec<TokenId>, TokenizerError> {
         self.encode(text, &self.as_text, self.pre_tokenizer.as_ref())
     }
 
-    /// As [`Pipeline::encode_as_text`], of a piece that follows a control token.
+    /// As [`Pipeline::encode_as_text`], for a piece that follows a control token.
     pub(super) fn encode_as_text_inside(&self, text: &str) -> Result<Vec<TokenId>, TokenizerError> {
         self.encode(text, &self.as_text, self.pre_tokenizer_inside.as_ref())
     }
@@ -161,13 +161,13 @@ impl Pipeline {
     }
 }
 
-/// A part of a text that control tokens divide.
+/// A part of a text between control tokens, or a control token.
 pub(super) enum Piece {
     Control(TokenId),
     Text(String),
 }
 
-/// Each merge must join two ordinary tokens to an ordinary token; the library's builder indexes on that assumption.
+/// Each merge must join two ordinary tokens to an ordinary token: the library's builder indexes on that assumption.
 fn check_merges(
     file: &str,
     merges: &[(String, String)],
@@ -189,20 +189,21 @@ fn check_merges(
     Ok(())
 }
 
-/// Runs library code; a panic becomes an error. (Not where the program is built with `panic = "abort"`.)
+/// Runs library code and converts a panic into an error. (Has no effect if the program is built with
+/// `panic = "abort"`.)
 pub(super) fn guarded<T>(file: &str, run: impl FnOnce() -> T) -> Result<T, TokenizerError> {
-    // Nothing that `run` changes outlives a panic: it builds new values, and the encoder's cache is never half written.
+    // A panic leaves no partial change: `run` builds new values, and the encoder's cache is never half written.
     catch_unwind(AssertUnwindSafe(run))
         .map_err(|panic| TokenizerError::Panicked { file: file.to_owned(), reason: panic_message(&*panic) })
 }
 
-/// The words of a panic.
+/// The message of a panic.
 pub(super) fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message").to_owned()
 }
 
-/// A model that knows ids and nothing else: what [`AddedVocabulary`] asks for.
+/// A model that only maps ids, as [`AddedVocabulary`] requires.
 struct Ids<'a>(&'a HashMap<String, u32>);
 
 impl Model for Ids<'_> {

@@ -1,8 +1,8 @@
 //! The pre-tokenizers that GGUF files name (`tokenizer.ggml.pre`).
 //!
-//! Each is the list of expressions that llama.cpp applies for the name (`src/llama-vocab.cpp`), which are those of the
-//! families' own `tokenizer.json`; every expression splits what the one before it left, then bytes become letters of
-//! the byte-level alphabet.
+//! Each pre-tokenizer is the list of regular expressions that llama.cpp uses for the name (`src/llama-vocab.cpp`).
+//! They equal the expressions in the model families' own `tokenizer.json`. Every expression splits the pieces of the
+//! previous one. Then bytes become characters of the byte-level alphabet.
 
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
@@ -16,17 +16,17 @@ const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// How a named family splits text.
+/// The splitting rules of a family.
 pub(super) struct Family {
     pub(super) pre_tokenizer: PreTokenizerWrapper,
     pub(super) normalizer: Option<NormalizerWrapper>,
-    /// A piece that is a token is taken whole, whatever the merges say.
+    /// A piece that is a token is not split further, regardless of the merges.
     pub(super) ignore_merges: bool,
-    /// The prompt begins with BOS unless the file says otherwise.
+    /// The prompt begins with BOS, unless the file states otherwise.
     pub(super) adds_bos: bool,
 }
 
-/// The family that `tokenizer.ggml.pre` names; a missing name means `default`.
+/// The family named by `tokenizer.ggml.pre`. A missing name means `default`.
 pub(super) fn family(file: &str, name: &str) -> Result<Family, TokenizerError> {
     let (patterns, ignore_merges, adds_bos): (&[&str], bool, bool) = match name {
         "llama3" | "llama-v3" | "llama-bpe" => (&[LLAMA3], true, true),
@@ -47,8 +47,8 @@ pub(super) fn family(file: &str, name: &str) -> Result<Family, TokenizerError> {
         steps.push(PreTokenizerWrapper::Split(split));
     }
     steps.push(PreTokenizerWrapper::ByteLevel(ByteLevel::new(false, false, false)));
-    // Qwen's own tokenizer composes characters first; llama.cpp leaves that out, and so the two differ on text that is
-    // not in NFC. The model was trained behind its own tokenizer, so that is what is followed.
+    // Qwen's own tokenizer first normalizes to NFC; llama.cpp does not. The two differ on text that is not in NFC.
+    // The model was trained with its own tokenizer, so this code normalizes too.
     let normalizer = (name == "qwen2").then(|| NormalizerWrapper::NFC(normalizers::unicode::NFC));
     Ok(Family {
         pre_tokenizer: PreTokenizerWrapper::Sequence(Sequence::new(steps)),

@@ -1,8 +1,8 @@
-//! Reasoning told apart from the answer, as the text arrives.
+//! Separates the model's reasoning from its answer while the text arrives.
 //!
-//! A reasoning model writes its thoughts between two markers before it answers. Some vocabularies have the markers as ordinary
-//! text or user-defined tokens, which reach the output as text; in others they are control tokens, which do not. Both are
-//! taken here.
+//! A reasoning model writes its reasoning between two markers before it answers. In some vocabularies the markers are
+//! ordinary text or user-defined tokens, which reach the output as text. In others they are control tokens, which do
+//! not. This module handles both.
 
 use serde::Serialize;
 
@@ -15,7 +15,7 @@ use crate::token::TokenId;
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum TextKind {
-    /// Thoughts before the answer.
+    /// Reasoning before the answer.
     Reasoning,
     /// The answer.
     Answer,
@@ -30,7 +30,7 @@ pub struct ReasoningMarkers {
     pub close: String,
 }
 
-/// Pairs of published models.
+/// The markers of published models.
 const MARKERS: [(&str, &str); 5] = [
     ("<think>", "</think>"),
     ("<thinking>", "</thinking>"),
@@ -40,7 +40,7 @@ const MARKERS: [(&str, &str); 5] = [
 ];
 
 impl ReasoningMarkers {
-    /// The pair that a vocabulary has as tokens, else the one that the template writes.
+    /// The pair whose markers are tokens of the vocabulary, else the pair written by the template.
     pub(super) fn find(is_token: impl Fn(&str) -> bool, template: Option<&str>) -> Option<Self> {
         let in_vocab = MARKERS.into_iter().find(|(open, close)| is_token(open) && is_token(close));
         let in_template = |template: &str| {
@@ -77,18 +77,19 @@ impl Tokenizer {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// White space so far, so that the opening marker may still come.
+    /// Only white space so far: the opening marker may still follow.
     Start,
     Reasoning,
     Answer,
 }
 
-/// Splits an output into reasoning and answer as it arrives. The markers themselves are left out; all other text is kept,
-/// in order.
+/// Splits an output into reasoning and answer as it arrives. The markers are removed; all other text is kept, in
+/// order.
 ///
-/// Reasoning begins with the prompt, or with the opening marker where nothing but white space comes before it (which counts as
-/// reasoning then); it ends with the first closing marker. An opening marker later in an answer is text, since an answer may speak of
-/// markers, except where it is a control token, which no text can spell.
+/// Reasoning begins at the start of the output if the prompt ends with an opening marker. Otherwise it begins with an
+/// opening marker that follows nothing but white space; that white space counts as reasoning. Reasoning ends with the
+/// first closing marker. An opening marker later in an answer is text, because an answer may mention markers. A
+/// control token is the exception: text cannot spell it, so it always begins reasoning.
 ///
 /// ```
 /// # use refrain::internals::tokenizer::{ReasoningMarkers, ReasoningSplitter, TextKind};
@@ -106,15 +107,17 @@ enum State {
 pub struct ReasoningSplitter {
     markers: Option<ReasoningMarkers>,
     state: State,
-    /// Text that may be part of a marker; shorter than one, but for white space before the opening one.
+    /// Text held back because it may be part of a marker. Shorter than a marker, except for leading white space.
     held: String,
 }
 
-/// Longest white space held back before an opening marker, in bytes; an answer that begins with more is an answer.
+/// Maximum length of white space held back before an opening marker, in bytes. After more white space, the output is
+/// an answer.
 const SPACE_BYTES_MAX: usize = 64;
 
 impl ReasoningSplitter {
-    /// A splitter for a model with these markers after a prompt that ends with `prompt_end`. Without markers all text is answer.
+    /// A splitter for a model with these markers, after a prompt that ends with `prompt_end`. Without markers, all
+    /// text is answer.
     pub fn new(markers: Option<ReasoningMarkers>, prompt_end: &str) -> Self {
         let state = match &markers {
             None => State::Answer,
@@ -124,12 +127,12 @@ impl ReasoningSplitter {
         Self { markers, state, held: String::new() }
     }
 
-    /// The kind of the text that comes next, as far as it is known.
+    /// The kind of the next text, as far as it is determined.
     pub fn kind(&self) -> TextKind {
         if self.state == State::Reasoning { TextKind::Reasoning } else { TextKind::Answer }
     }
 
-    /// Takes the next text; appends what is certain to `out`. No segment is empty.
+    /// Accepts the next text and appends the determined segments to `out`. No segment is empty.
     pub fn push(&mut self, piece: &str, out: &mut Vec<(TextKind, String)>) {
         self.held.push_str(piece);
         let Some(markers) = &self.markers else { return emit(&mut self.held, TextKind::Answer, out) };
@@ -170,7 +173,8 @@ impl ReasoningSplitter {
         }
     }
 
-    /// Takes a control token, by its text. Markers change the kind of what follows; other control tokens do nothing.
+    /// Accepts a control token by its text. Markers change the kind of the following text; other control tokens have
+    /// no effect.
     pub fn push_control(&mut self, token: &str, out: &mut Vec<(TextKind, String)>) {
         let Some(markers) = &self.markers else { return };
         let next = match token {
@@ -178,13 +182,13 @@ impl ReasoningSplitter {
             _ if token == markers.close => State::Answer,
             _ => return,
         };
-        // White space before the marker goes with the reasoning.
+        // White space before the marker counts as reasoning.
         let kind = if next == State::Reasoning { TextKind::Reasoning } else { self.kind() };
         emit(&mut self.held, kind, out);
         self.state = next;
     }
 
-    /// Ends the output: what was held back is no marker.
+    /// Ends the output. Text held back is not a marker.
     pub fn finish(&mut self, out: &mut Vec<(TextKind, String)>) {
         let kind = self.kind();
         emit(&mut self.held, kind, out);
@@ -197,7 +201,7 @@ fn emit(text: &mut String, kind: TextKind, out: &mut Vec<(TextKind, String)>) {
     }
 }
 
-/// Bytes at the end of a text that begin a marker without completing it.
+/// Length of the longest suffix of a text that begins a marker without completing it, in bytes.
 fn partial(text: &str, marker: &str) -> usize {
     let longest = marker.len().saturating_sub(1).min(text.len());
     let fits = |n: &usize| marker.is_char_boundary(*n) && text.ends_with(&marker[..*n]);

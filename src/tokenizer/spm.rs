@@ -1,38 +1,38 @@
 //! Sentence-piece scores as byte-pair merges.
 //!
-//! A llama-style vocabulary gives each piece a score: the pair whose joined piece has the highest score is merged first.
-//! So every way to split a piece into two pieces is a merge, ranked by the score of the whole (the conversion of
-//! Hugging Face's `SentencePieceExtractor`). Among equal scores the longer left part goes first, then the longer right.
+//! A llama-style vocabulary gives each piece a score. Among all adjacent pairs, the pair whose joined piece has the
+//! highest score is merged first. So every split of a piece into two pieces is a merge, ranked by the score of the
+//! whole piece (as in Hugging Face's `SentencePieceExtractor`). For equal scores, the longer left part comes first,
+//! then the longer right.
 //!
-//! The splits of a piece are found without looking up its parts: the pieces that begin a piece are a chain of prefixes,
-//! the pieces that end it a chain of suffixes, and a split is a prefix and a suffix whose lengths add up. Two sorts give
-//! both chains, so the time is that of sorting, whatever the pieces are. Their number is another matter: the pieces `a`,
-//! `aa`, … have a split at every character, and the merges of such a vocabulary hold the square of its text. They are
-//! counted before any is stored.
+//! The splits of a piece are found without looking up its parts. The pieces that begin a piece form a chain of
+//! prefixes, and the pieces that end it form a chain of suffixes. A split is a prefix and a suffix whose lengths add
+//! up to the piece's length. Two sorts give both chains, so the time is that of sorting. The number of merges can be
+//! quadratic: the pieces `a`, `aa`, … have a split at every character. So merges are counted before any is stored.
 
-/// Bytes that one merge takes beside its text: two strings in the list, and its entry in the encoder's table.
+/// Bytes of one merge beside its text: two strings in the list, and its entry in the encoder's table.
 const MERGE_BYTES: u64 = 128;
-/// Bytes of merges accepted for each byte of pieces in the file. Published vocabularies have 2 to 5 merges a piece of about
-/// 7 letters, which [`merges`] counts as at most 18 bytes a byte.
+/// Maximum bytes of merges per byte of pieces in the file. Published vocabularies have 2 to 5 merges per piece of
+/// about 7 letters, which [`merges`] counts as at most 18 bytes per byte.
 const MERGES_PER_FILE_BYTE: u64 = 32;
 /// A piece's length, score and type in the file.
 const PIECE_BYTES: u64 = 16;
-/// Bytes of merges accepted in any vocabulary, so that a small one may hold long runs of spaces.
+/// Bytes of merges allowed in any vocabulary, so that a small one may contain long runs of spaces.
 const MERGES_BYTES_FREE: u64 = 1 << 20;
 
-/// The merges of a vocabulary would take more memory than its file warrants.
+/// The merges of a vocabulary exceed the memory allowed for its file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TooManyMerges {
-    /// Bytes counted when the limit was passed.
+    /// Bytes counted when the limit was exceeded.
     pub(super) bytes: u64,
-    /// The limit: 32 times the bytes that the pieces have in the file, and one MiB.
+    /// The limit: 32 times the bytes of the pieces in the file, plus one MiB.
     pub(super) limit: u64,
 }
 
-/// All merges of a vocabulary of pieces with scores, best first.
+/// All merges of a vocabulary of scored pieces, best first.
 ///
 /// # Errors
-/// [`TooManyMerges`]; nothing was allocated for them.
+/// [`TooManyMerges`]: no memory was allocated for the merges.
 pub(super) fn merges(pieces: &[(&str, f32)]) -> Result<Vec<(String, String)>, TooManyMerges> {
     let file_bytes: u64 = pieces.iter().map(|(text, _)| text.len() as u64 + PIECE_BYTES).sum();
     let limit = MERGES_BYTES_FREE + MERGES_PER_FILE_BYTE.saturating_mul(file_bytes);
@@ -64,7 +64,7 @@ pub(super) fn merges(pieces: &[(&str, f32)]) -> Result<Vec<(String, String)>, To
 /// No piece: the end of a chain.
 const NONE: u32 = u32::MAX;
 
-/// For each piece, the longest other piece that begins it and the longest that ends it.
+/// For each piece, its longest proper prefix and its longest proper suffix among the pieces.
 struct Chains {
     prefix: Vec<u32>,
     suffix: Vec<u32>,
@@ -81,8 +81,8 @@ impl Chains {
         Self { prefix, suffix }
     }
 
-    /// Calls `cut` with every length of a left part that is a piece while the rest is one too, longest first; returns how
-    /// many there are. `suffixes` is scratch space.
+    /// Calls `cut` with the length of every left part, longest first, if both the left part and the rest are pieces.
+    /// Returns the number of calls. `suffixes` is scratch space.
     fn cuts(
         &self,
         pieces: &[(&str, f32)],
@@ -100,7 +100,7 @@ impl Chains {
         }
         let mut n_cuts = 0;
         at = index;
-        // Left parts grow shorter along the chain, so right parts grow longer: the end of the list comes first.
+        // Left parts get shorter along the chain, so right parts get longer: the end of the list comes first.
         while let Some(next) = follow(&self.prefix, at) {
             at = next as usize;
             let left = pieces[at].0.len();
@@ -116,7 +116,7 @@ impl Chains {
     }
 }
 
-/// In an order in which a text follows its parts: for each text, the longest different one that is a part of it.
+/// `order` sorts each text after its parts. For each text, returns the longest different text that is a part of it.
 fn chain<'a>(
     order: &[u32],
     text: impl Fn(u32) -> &'a str,
@@ -129,7 +129,7 @@ fn chain<'a>(
             parts.pop();
         }
         match parts.last() {
-            // The same text a second time; the vocabulary is refused for it later.
+            // A duplicate text. The vocabulary is refused for it later.
             Some(&part) if text(part).len() == text(index).len() => {
                 parents[index as usize] = parents[part as usize];
             }
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(merges(&[]), Ok(vec![]));
     }
 
-    /// Every cut of every piece, looked up.
+    /// Every split of every piece, by lookup.
     fn merges_by_definition(pieces: &[(&str, f32)]) -> Vec<(String, String)> {
         let known: HashSet<&str> = pieces.iter().map(|(text, _)| *text).collect();
         let mut merges = Vec::new();
@@ -203,7 +203,7 @@ mod tests {
         let refused = merges(&pieces).unwrap_err();
         assert_eq!(refused.limit, (1 << 20) + 32 * pieces.iter().map(|p| p.0.len() as u64 + 16).sum::<u64>());
         assert!(refused.bytes > refused.limit && refused.bytes < 2 * refused.limit, "{refused:?}");
-        // Runs as long as published vocabularies have them.
+        // Runs of the length found in published vocabularies.
         assert_eq!(merges(&pieces[..64]).map(|merges| merges.len()), Ok(64 * 63 / 2));
     }
 }

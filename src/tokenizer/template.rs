@@ -1,8 +1,8 @@
-//! Chat templates: the Jinja programs that come with checkpoints, run with bounded work, memory and output.
+//! Chat templates: Jinja programs from checkpoints, run with bounded work, memory and output.
 //!
-//! A template comes with a model file, so it is outside data. It sees the conversation and the options that go with it, and
-//! nothing else: no files, no environment, of the clock only a date that can be set. [`jinja`](super::jinja) bounds its steps and
-//! the bytes of all values that it makes.
+//! A template comes with a model file, so it is untrusted input. It sees the conversation and its options only: no
+//! files and no environment. From the clock it sees one date, which can be set. [`jinja`](super::jinja) limits its
+//! steps and the total bytes of its values.
 
 use thiserror::Error as ThisError;
 
@@ -10,24 +10,24 @@ use super::chat::{ChatOptions, Message, Role};
 use super::date::ChatDate;
 use super::jinja::{self, Bounds, ErrorKind, Value};
 
-/// Longest template source accepted (published: about 30 kB).
+/// Maximum length of a template's source, in bytes (published: about 30 kB).
 pub const TEMPLATE_BYTES_MAX: usize = 256 << 10;
-/// Steps that a template may run: evaluated parts of expressions, statements, 64 bytes read or written. A message takes about
-/// 75 in a template like Qwen3's (measured), so this is enough for a conversation of some 50 000 messages.
+/// Maximum number of steps: evaluated parts of expressions, statements, 64 bytes read or written. A message takes
+/// about 75 steps in a template like Qwen3's (measured), so the limit allows a conversation of about 50 000 messages.
 pub const TEMPLATE_FUEL: u64 = 4_000_000;
-/// Bytes that the values of one rendering may take together, of a short conversation, beside the output. Nothing is paid back
-/// when a value is dropped, so this bounds the memory at any time.
+/// Maximum total bytes of all values in one rendering, for a short conversation and without the output. Bytes of
+/// dropped values are not subtracted, so this also limits the memory at any time.
 pub const TEMPLATE_MEMORY_BYTES_MAX: u64 = 24 << 20;
-/// Bytes that the values may take for each byte of the conversation and its options, beyond [`TEMPLATE_MEMORY_BYTES_MAX`].
-/// A template like Qwen3's takes 1 for each byte, and 575 for each message (measured); one that cuts and joins every text anew at
-/// each step takes several.
+/// Additional bytes of values for each byte of the conversation and its options, beyond
+/// [`TEMPLATE_MEMORY_BYTES_MAX`]. A template like Qwen3's needs 1 per byte, and 575 per message (measured). A
+/// template that cuts and joins every text again at each step needs several.
 pub const TEMPLATE_MEMORY_MULTIPLE: u64 = 16;
-/// Longest output of a template.
+/// Maximum length of a template's output.
 pub const TEMPLATE_OUTPUT_BYTES_MAX: usize = 2 * super::TEXT_BYTES_MAX;
 
 const NAME: &str = "chat_template";
 
-/// Why a template could not be parsed or rendered.
+/// A template could not be parsed or rendered.
 #[derive(Debug, Clone, PartialEq, Eq, ThisError)]
 #[non_exhaustive]
 pub enum TemplateError {
@@ -36,29 +36,29 @@ pub enum TemplateError {
     TooLong {
         /// The template.
         name: String,
-        /// Length of its source.
+        /// Its length.
         len: usize,
         /// The limit.
         limit: usize,
     },
-    /// The source is no valid template, is nested too deeply, or uses a construct that is not supported.
+    /// The source is not a valid template, is nested too deeply, or uses an unsupported construct.
     #[error("{name}, line {line}: {reason}")]
     Syntax {
         /// The template.
         name: String,
         /// The line, from 1.
         line: usize,
-        /// What is wrong there.
+        /// The reason.
         reason: String,
     },
-    /// Rendering failed; the template refers to something that does not exist, say.
+    /// Rendering failed, for example because the template refers to an undefined value.
     #[error("{name}, line {line}: {reason}")]
     Render {
         /// The template.
         name: String,
         /// The line, from 1.
         line: usize,
-        /// What went wrong there.
+        /// The reason.
         reason: String,
     },
     /// The template refused the conversation with `raise_exception`.
@@ -68,7 +68,7 @@ pub enum TemplateError {
         name: String,
         /// The line, from 1.
         line: usize,
-        /// The template's own words.
+        /// The template's message.
         reason: String,
     },
     /// The template ran more than [`TEMPLATE_FUEL`] steps.
@@ -81,7 +81,8 @@ pub enum TemplateError {
         /// The limit.
         limit: u64,
     },
-    /// The template's values took more than [`TEMPLATE_MEMORY_BYTES_MAX`] and [`TEMPLATE_MEMORY_MULTIPLE`] times the conversation.
+    /// The template's values exceeded [`TEMPLATE_MEMORY_BYTES_MAX`] plus [`TEMPLATE_MEMORY_MULTIPLE`] times the
+    /// conversation.
     #[error("{name}, line {line}: stopped after making {limit} bytes of values")]
     OutOfMemory {
         /// The template.
@@ -101,7 +102,7 @@ pub enum TemplateError {
     },
 }
 
-/// Texts of the tokens that begin and end a text; empty where there is none.
+/// Texts of the tokens that begin and end a text; empty if the token does not exist.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SpecialTexts {
     /// `bos_token` in templates.
@@ -119,8 +120,8 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// Parses a template as Hugging Face does: blocks are trimmed, Python's string methods and `tojson` work, `{% generation %}`
-    /// blocks are written like any others, and `raise_exception` and `strftime_now` exist.
+    /// Parses a template with Hugging Face's settings: blocks are trimmed, Python's string methods and `tojson` work,
+    /// `{% generation %}` blocks are written like any others, and `raise_exception` and `strftime_now` exist.
     ///
     /// # Errors
     /// [`TemplateError::TooLong`], [`TemplateError::Syntax`].
@@ -139,14 +140,14 @@ impl ChatTemplate {
         &self.source
     }
 
-    /// Renders a conversation; with `add_generation_prompt` the text ends where the model is to answer.
+    /// Renders a conversation. With `add_generation_prompt`, the text ends at the start of the model's answer.
     ///
-    /// A template that does not contain the word `developer` gets such messages with the role `system`.
+    /// If the template does not contain the word `developer`, messages of that role get the role `system`.
     ///
-    /// Encode the result with [`super::Tokenizer::encode_chat`]'s care: a message may spell control tokens.
+    /// A message may spell control tokens, so encode the result as [`super::Tokenizer::encode_chat`] does.
     ///
     /// # Errors
-    /// [`TemplateError`]: every variant but `TooLong` and `Syntax`. The template stays usable.
+    /// [`TemplateError`]: every variant except `TooLong` and `Syntax`. The template stays usable.
     pub fn render(
         &self,
         messages: &[Message],

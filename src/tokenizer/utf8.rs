@@ -1,9 +1,9 @@
-//! Text from bytes that arrive in pieces: a token may end inside a character.
+//! Text from a stream of bytes. A token may end inside a character.
 
 /// Turns a stream of bytes into complete UTF-8.
 ///
-/// However the bytes are split, the pieces joined equal [`String::from_utf8_lossy`] of all bytes joined: each maximal
-/// invalid sequence becomes one U+FFFD. At most three bytes wait for the rest of their character.
+/// For any split of the bytes, the joined results equal [`String::from_utf8_lossy`] of the joined bytes: each maximal
+/// invalid sequence becomes one U+FFFD. At most three bytes are pending.
 ///
 /// ```
 /// use refrain::internals::tokenizer::Utf8Stream;
@@ -15,18 +15,18 @@
 /// ```
 #[derive(Debug, Default, Clone)]
 pub struct Utf8Stream {
-    /// An incomplete character: a prefix of some valid one.
+    /// An incomplete character: a proper prefix of a valid one.
     pending: Vec<u8>,
     out: String,
 }
 
 impl Utf8Stream {
-    /// A stream with nothing waiting.
+    /// An empty stream.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes the next bytes and returns the text that is complete now.
+    /// Appends bytes and returns the text that is complete now.
     pub fn push(&mut self, bytes: &[u8]) -> &str {
         self.out.clear();
         self.pending.extend_from_slice(bytes);
@@ -40,7 +40,8 @@ impl Utf8Stream {
                 }
                 Err(e) => {
                     let (valid, after) = rest.split_at(e.valid_up_to());
-                    // Valid by the error's own account; lossy conversion avoids a second path that could fail.
+                    // The error states that these bytes are valid. Lossy conversion avoids a second path that could
+                    // fail.
                     self.out.push_str(&String::from_utf8_lossy(valid));
                     match e.error_len() {
                         Some(len) => {
@@ -60,7 +61,7 @@ impl Utf8Stream {
         &self.out
     }
 
-    /// Ends the stream: an incomplete character becomes U+FFFD. The stream can be used again.
+    /// Ends the stream. An incomplete character becomes U+FFFD. The stream can be used again.
     pub fn finish(&mut self) -> &str {
         self.out.clear();
         if !self.pending.is_empty() {
@@ -70,7 +71,7 @@ impl Utf8Stream {
         &self.out
     }
 
-    /// Whether part of a character is waiting.
+    /// Whether part of a character is pending.
     pub fn is_pending(&self) -> bool {
         !self.pending.is_empty()
     }
@@ -105,7 +106,7 @@ mod tests {
         assert_eq!(stream.finish(), "");
     }
 
-    /// Bytes that are often near the edges of UTF-8, so that short sequences hit every rule.
+    /// Bytes near the limits of UTF-8 are frequent here, so short sequences reach every rule.
     fn awkward_byte() -> impl Strategy<Value = u8> {
         prop_oneof![
             Just(b'a'),

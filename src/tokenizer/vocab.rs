@@ -1,7 +1,7 @@
 //! The bytes that each token stands for.
 //!
-//! Two schemes exist. *Byte level* (GPT-2 and after) writes each byte as one printable character; *sentence piece* writes
-//! plain UTF-8 with `▁` for a space, and `<0x0A>` for a byte that no piece covers.
+//! Two schemes exist. *Byte level* (GPT-2 and later) writes each byte as one printable character. *Sentence piece*
+//! writes plain UTF-8 with `▁` for a space, and `<0x0A>` for a byte without a piece.
 
 use std::collections::HashMap;
 
@@ -9,44 +9,44 @@ use super::TokenizerError;
 use crate::model::config::VOCAB_SIZE_MAX;
 use crate::token::TokenId;
 
-/// Longest token text accepted, in bytes.
+/// Maximum length of a token's text, in bytes.
 pub const TOKEN_BYTES_MAX: usize = 64 << 10;
-/// Most ids without a token accepted: tables have a line per id, so one token with a large id would cost as much as a
-/// whole vocabulary.
+/// Maximum number of ids without a token. Tables have an entry per id, so one token with a large id would cost as
+/// much as a whole vocabulary.
 pub const ID_GAPS_MAX: usize = 1 << 16;
 
-/// How texts of ordinary tokens write bytes.
+/// The byte encoding of ordinary tokens' texts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Scheme {
     ByteLevel,
     SentencePiece,
 }
 
-/// What a token is for.
+/// The role of a token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum TokenKind {
-    /// Made by the tokenizer from text.
+    /// Produced from text by the encoder.
     Normal,
-    /// Steers the model; never made from plain text.
+    /// Controls the model; never produced from plain text.
     Control,
-    /// Matched literally before anything else, in any text.
+    /// Matched literally before all other tokens, in any text.
     UserDefined,
-    /// Fills the vocabulary; stands for nothing.
+    /// A placeholder; stands for nothing.
     Unused,
 }
 
 /// All tokens of a model.
 #[derive(Debug, Default)]
 pub(super) struct Vocab {
-    /// Bytes of all tokens, one after another.
+    /// Concatenated bytes of all tokens.
     bytes: Vec<u8>,
-    /// Per id: the end of its bytes, its kind; `None` where the id has no token.
+    /// Per id: the end of its bytes and its kind; `None` if the id has no token.
     entries: Vec<Option<(usize, usize, TokenKind)>>,
     ids: HashMap<String, u32>,
 }
 
 impl Vocab {
-    /// Builds the table; texts and ids must be distinct.
+    /// Builds the table. Texts and ids must be distinct.
     pub(super) fn new(
         file: &str,
         scheme: Scheme,
@@ -102,7 +102,7 @@ impl Vocab {
         Ok(())
     }
 
-    /// One more than the largest id.
+    /// The largest id plus one.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
@@ -126,7 +126,7 @@ impl Vocab {
         self.entries.get(id.index()).copied().flatten().map(|(_, _, kind)| kind)
     }
 
-    /// FNV-1a over id, kind and bytes of every token that stands for something.
+    /// FNV-1a over id, kind and bytes of every token except placeholders.
     pub(super) fn fingerprint(&self) -> u64 {
         let mut hash = 0xcbf2_9ce4_8422_2325u64;
         let mut eat = |bytes: &[u8]| {
@@ -198,16 +198,18 @@ fn occurs_in_utf8(byte: u8) -> bool {
     !matches!(byte, 0xc0 | 0xc1 | 0xf5..=0xff)
 }
 
-/// Whether a byte occurs only in what people do not write: control characters, and characters from U+40000 to U+BFFFF, none of which
-/// is assigned. A vocabulary that was trained without tokens for all bytes has those that its text had.
+/// Whether a byte occurs only in rare text: control characters, and the unassigned characters from U+40000 to
+/// U+BFFFF. A vocabulary trained without a token for every byte has tokens only for the bytes of its training text.
 fn is_rare(byte: u8) -> bool {
     matches!(byte, 0..=0x08 | 0x0b | 0x0c | 0x0e..=0x1f | 0x7f | 0xf1 | 0xf2)
 }
 
-/// Bytes of UTF-8 text that no ordinary token stands for, where each of them needs one: all rare.
+/// The bytes of UTF-8 text without an ordinary token, for a vocabulary in which each byte needs one. All of them are
+/// rare.
 ///
 /// # Errors
-/// One that text cannot do without ([`is_rare`]); of a vocabulary with pieces `<0xNN>`, any.
+/// The first byte without a token that is not rare ([`is_rare`]). With pieces `<0xNN>`, the first byte without a
+/// token.
 pub(super) fn missing_bytes(
     scheme: Scheme,
     byte_fallback: bool,

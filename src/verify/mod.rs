@@ -1,10 +1,11 @@
 //! Verification: the target model's choices along a draft tree.
 //!
-//! [`walk()`] follows the target's own choices through the tree; [`sampling`] makes one choice from one row of logits;
-//! [`random`] keys its randomness by (seed, position). Together with row-independent kernels this makes speculation
-//! exact: the token at each visited node is chosen from that node's own logits, with that node's path as the text, so
-//! it is the token that plain decoding chooses there. (The only exception is
-//! [`Acceptance::LossyTopP`](crate::engine::Acceptance::LossyTopP), which an app has to ask for.)
+//! [`walk()`] follows the target's own choices through the tree. [`sampling`] chooses one token from one row of
+//! logits. [`random`] derives the randomness from (seed, position).
+//!
+//! Together with row-independent kernels, this makes speculation exact. The token at each visited node is chosen from
+//! that node's own logits, with that node's path as the text, so it equals the token of plain decoding. (The only
+//! exception is [`Acceptance::LossyTopP`](crate::engine::Acceptance::LossyTopP), an option that is off by default.)
 
 pub mod random;
 pub mod sampling;

@@ -1,12 +1,12 @@
 //! Random numbers keyed by (seed, position).
 //!
-//! A counter would tie a token's randomness to how many numbers were drawn before it, and so to the shape of the drafts.
-//! Here the number for a token depends on the seed and on the token's position in the sequence alone.
+//! With a counter, a token's randomness would depend on the number of earlier draws, and so on the shape of the
+//! drafts. Here it depends only on the seed and on the token's position in the sequence.
 
 /// The uniform number in `[0, 1)` for the token at `position` under `seed`.
 ///
-/// Two rounds of the SplitMix64 finaliser (Steele, Lea and Flood 2014) over the seed and the position; the top 53 bits
-/// make the number.
+/// Two rounds of the SplitMix64 finaliser (Steele, Lea and Flood 2014) over the seed and the position. The top 53
+/// bits are the number.
 pub fn uniform(seed: u64, position: u64) -> f64 {
     const GOLDEN_GAMMA: u64 = 0x9E37_79B9_7F4A_7C15;
     let keyed = mix(seed.wrapping_add(GOLDEN_GAMMA)) ^ position.wrapping_mul(GOLDEN_GAMMA);
@@ -33,7 +33,8 @@ mod tests {
                 assert!((0.0..1.0).contains(&u));
                 buckets[(u * 16.0) as usize] += 1;
             }
-            // χ² with 15 degrees of freedom: 37.7 is the 0.1 % point; the numbers are fixed, so the test is too.
+            // χ² with 15 degrees of freedom: 37.7 is the 0.1 % point. The numbers are fixed, so the test is
+            // deterministic.
             let expected = n as f64 / 16.0;
             let chi2: f64 = buckets.iter().map(|&b| (f64::from(b) - expected).powi(2) / expected).sum();
             assert!(chi2 < 37.7, "{chi2} {buckets:?}");

@@ -1,9 +1,9 @@
-//! The walk: the target's own choices, followed through the draft tree.
+//! The walk: follows the target's own choices through the draft tree.
 
 use crate::draft::{DraftTree, NodeIdx, NodeSet};
 use crate::token::TokenId;
 
-/// The visited nodes and chosen tokens of a walk. The buffers are kept between steps.
+/// The visited nodes and chosen tokens of a walk. The buffers are reused between steps.
 #[derive(Debug, Default)]
 pub struct Walk {
     path: Vec<NodeIdx>,
@@ -13,29 +13,30 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// Visited nodes, the root first: the rows to commit. Shape `[tokens().len()]`, or one more if the walk failed at the last
-    /// of them.
+    /// Visited nodes, root first: the rows to commit. Shape `[tokens().len()]`, or one more if the walk failed at the
+    /// last node.
     pub fn path(&self) -> &[NodeIdx] {
         &self.path
     }
 
-    /// The token chosen at each visited node. The last one is not in the KV cache: it is the bonus token, or a drafted token
-    /// at which the output ended.
+    /// The token chosen at each visited node. The last one is not in the KV cache: it is the bonus token, or a
+    /// drafted token that ended the output.
     pub fn tokens(&self) -> &[TokenId] {
         &self.tokens
     }
 
-    /// The verified node that had drafted the token of index `i`; `None` for the bonus token.
+    /// The verified node whose drafted token equals token `i`; `None` for the bonus token.
     pub fn drafted(&self, i: usize) -> Option<NodeIdx> {
         self.path.get(i + 1).copied().or(self.last).filter(|_| i < self.tokens.len())
     }
 }
 
-/// Follows the target's choices from the root of `tree` through the nodes in `verified`: those whose rows went through the
-/// whole target. The root is one.
+/// Follows the target's choices from the root of `tree` through the nodes in `verified`, whose rows passed through
+/// the whole target. `verified` contains the root.
 ///
-/// At each visited node `choose` returns the target's token, given the node and the tokens chosen before it; `is_end` takes
-/// the token and returns whether the output ends with it. The walk goes on to the verified child that carries the token.
+/// At each visited node, `choose` receives the node and the tokens chosen so far, and returns the target's token.
+/// `is_end` receives the token and returns whether it ends the output. The walk continues at the verified child with
+/// that token.
 ///
 /// # Errors
 /// The first error of `choose`. The last visited node then has no token.

@@ -1,4 +1,4 @@
-//! The role of a process in a folder (writer, hand-in or reader), and the contents of the folder as it enters.
+//! The role of a process in a folder (writer, hand-in or reader), and the contents of the folder on opening.
 
 use std::any::Any;
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ use super::store::{Context, HistoryLog, Namespaces, write};
 /// The role of this process.
 #[derive(Debug)]
 pub(super) enum Role {
-    /// Holds the lock until it is dropped.
+    /// The lock is released on drop.
     Write {
         _lock: Box<dyn Any + Send + Sync>,
     },
@@ -31,28 +31,28 @@ pub(super) enum Role {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Access {
-    /// It is the one that writes: appends go to the log.
+    /// This process writes: appends go to the log.
     Write,
-    /// Another process writes: appends are handed in, and the writer takes them into the log.
+    /// Another process writes: appends are handed in, and the writer moves them to the log.
     HandIn,
     /// The folder cannot be written: appends are refused.
     Read {
-        /// Why.
+        /// The reason.
         reason: Arc<HistoryError>,
     },
 }
 
-/// A folder that was read.
+/// The contents of a folder.
 pub(super) struct Loaded {
     pub(super) namespaces: Namespaces,
     pub(super) left_out: Vec<LeftOut>,
     pub(super) newest_id: u64,
 }
 
-/// The file that is locked lies beside the namespaces; none of their folders has a dot in its name.
+/// The lock file lies beside the namespaces. Folder names of namespaces contain no dot.
 const LOCK: &str = ".lock";
 
-/// Reads a model's folder as its writer if no other process is, and for reading otherwise.
+/// Opens a model's folder as its writer, or for reading if another process is the writer.
 pub(super) fn enter(
     context: &Context,
     folder: &Path,
@@ -61,7 +61,7 @@ pub(super) fn enter(
     let role = match lock_to_write(context.disk(), folder) {
         Ok(Some(lock)) => match load_to_write(context, folder, key) {
             Ok(loaded) => return Ok((Role::Write { _lock: lock }, loaded)),
-            // For example on a full disk. Its responses can still be read.
+            // For example on a full disk. The responses can still be read.
             Err(reason) => Role::Read { reason: Arc::new(reason) },
         },
         Ok(None) => Role::HandIn,
@@ -87,7 +87,7 @@ fn load_to_write(context: &Context, folder: &Path, key: HistoryKey) -> Result<Lo
     load(context, disk.list(folder).map_err(io_error("read", folder))?, |name, left_out| {
         let path = folder.join(encode_namespace(name));
         if disk.list(&path).map_err(io_error("read", &path))?.is_empty() {
-            // Forgotten, or not yet begun.
+            // The namespace was removed, or has no file yet.
             let _ = disk.remove_dir(&path);
             return Ok(None);
         }
@@ -106,7 +106,7 @@ fn load_to_read(context: &Context, folder: &Path, key: HistoryKey) -> Result<Loa
         }
         names => names.map_err(io_error("read", folder))?,
     };
-    // Before the logs: a response that the writer takes in meanwhile is found in both, and counted once.
+    // Read before the logs: a response that the writer moves meanwhile is then found twice and counted once.
     let mut handed_in = Inbox { disk, folder, key }.read()?;
     let more: Vec<String> = handed_in.by_namespace.keys().map(|name| encode_namespace(name)).collect();
     let names = names.into_iter().chain(more).collect::<BTreeSet<_>>();
@@ -120,7 +120,7 @@ fn load_to_read(context: &Context, folder: &Path, key: HistoryKey) -> Result<Loa
     Ok(loaded)
 }
 
-/// Opens the namespaces of the folders that are some.
+/// Opens each folder whose name is a namespace's.
 fn load(
     context: &Context,
     names: impl IntoIterator<Item = String>,

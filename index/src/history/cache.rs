@@ -1,26 +1,26 @@
-//! Pages of segments in memory: the ones used lately, in a fixed amount of it.
+//! A page cache of segments with a fixed amount of memory.
 //!
-//! A page is chosen to go by the clock: the hand passes over pages that were used since it last came by.
+//! Pages are evicted by the clock algorithm: the hand skips pages used since its last pass.
 
-/// Bytes of a page: what the system reads at a time, and what a checksum covers.
+/// Bytes of a page: the system's unit of reading, and the unit of a checksum.
 pub(super) const PAGE_BYTES: usize = 4096;
 
-/// Pages at least, so that a search does not throw out what it reads.
+/// Minimum number of pages, so that a search does not evict its own pages.
 const PAGES_MIN: usize = 64;
 
-/// Pages that are allocated together.
+/// Number of pages per allocation.
 const CHUNK_PAGES: usize = 64;
 
 const ABSENT: u32 = u32::MAX;
 
 #[derive(Debug)]
 pub(super) struct PageCache {
-    /// `[slots, PAGE_BYTES]`, in chunks of [`CHUNK_PAGES`]: as one piece it would grow by doubling, past its bound.
+    /// `[slots, PAGE_BYTES]`, in chunks of [`CHUNK_PAGES`]. One vector would exceed the limit when it doubles.
     chunks: Vec<Box<[u8]>>,
     slots: Vec<Slot>,
     n_slots_max: usize,
     hand: usize,
-    /// Of each file: the slot of each of its pages.
+    /// Per file: the slot of each of its pages.
     files: Vec<Vec<u32>>,
     free_files: Vec<u32>,
     free_slots: Vec<u32>,
@@ -33,7 +33,7 @@ struct Slot {
     used: bool,
 }
 
-/// A file's place in the cache. Every file that is added must be removed.
+/// The index of a file in the cache. Every added file must be removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct CachedFile(u32);
 
@@ -74,7 +74,7 @@ impl PageCache {
         self.free_files.push(file.0);
     }
 
-    /// A page of a file; `load` fills it where it is not there, and where that fails it stays away.
+    /// A page of a file. `load` fills it if it is not in the cache. After an error, the page is not in the cache.
     pub(super) fn page<E>(
         &mut self,
         file: CachedFile,
@@ -92,7 +92,7 @@ impl PageCache {
             self.free_slots.push(slot);
             return Err(error);
         }
-        // Used only when it is asked for again: what is read once goes before what is read often.
+        // Counts as used from the second access on: pages read once are evicted before pages read often.
         self.slots[slot as usize] = Slot { file: file.0, page, used: false };
         self.files[file.0 as usize][page as usize] = slot;
         Ok(self.slot_bytes(slot))
@@ -103,7 +103,7 @@ impl PageCache {
         &self.chunks[chunk][at..at + PAGE_BYTES]
     }
 
-    /// A slot that no page is in.
+    /// A slot without a page.
     fn take_slot(&mut self) -> u32 {
         if let Some(slot) = self.free_slots.pop() {
             return slot;
@@ -133,7 +133,7 @@ impl PageCache {
     }
 }
 
-/// Chunk of a slot, and where in it.
+/// The chunk of a slot, and the offset in it.
 fn place(slot: u32) -> (usize, usize) {
     (slot as usize / CHUNK_PAGES, slot as usize % CHUNK_PAGES * PAGE_BYTES)
 }
@@ -152,7 +152,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is asked for in whatever order, each page holds its own bytes, and memory keeps its bound.
+        /// For any order of accesses, each page holds its own bytes, and memory stays within its limit.
         #[test]
         fn a_page_is_its_own(asked in proptest::collection::vec((0..3usize, 0..100u32, 0..50u8), 0..600)) {
             let mut cache = PageCache::new(0);

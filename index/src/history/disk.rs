@@ -1,4 +1,4 @@
-//! What the history asks of a file system: few operations, so that tests can let each of them fail.
+//! The file system interface of the history: few operations, so that tests can make each of them fail.
 
 use std::any::Any;
 use std::ffi::OsString;
@@ -13,47 +13,47 @@ use super::error::io_error;
 
 /// A file system.
 pub(super) trait Disk: fmt::Debug + Send + Sync {
-    /// Creates a folder and those above it; one that is there is fine. What it holds is the user's own: nobody else may
-    /// read it, where the system knows of that.
+    /// Creates a folder and its parents, if they do not exist. On systems with permissions, only the owner may access
+    /// it.
     fn create_dir(&self, path: &Path) -> io::Result<()>;
-    /// Names in a folder, in any order; those that are not text are left out.
+    /// Names in a folder, in any order, without those that are not valid text.
     fn list(&self, path: &Path) -> io::Result<Vec<String>>;
     /// Opens an existing file for reading.
     fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
     /// Opens an existing file for reading and writing.
     fn open_to_write(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
-    /// Creates an empty file, in place of one that is there.
+    /// Creates an empty file; replaces an existing one.
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
-    /// Renames a file; one of the new name is replaced.
+    /// Renames a file; replaces an existing one.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     fn remove_file(&self, path: &Path) -> io::Result<()>;
     fn remove_dir(&self, path: &Path) -> io::Result<()>;
-    /// Makes the names in a folder durable.
+    /// Makes the entries of a folder durable.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
-    /// Locks the file against other processes until the value is dropped; `None` where one has it.
+    /// Locks the file against other processes until the value is dropped. `None` if another process holds the lock.
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Any + Send + Sync>>>;
-    /// When a file was last used or written, in s from 1970.
+    /// The time of a file's last use or write, in s since 1970.
     fn used_at(&self, path: &Path) -> io::Result<u64>;
-    /// Notes that a file was used. Not worth an error.
+    /// Stores the time of a file's use. Errors are ignored.
     fn set_used_at(&self, path: &Path, seconds: u64);
 }
 
 /// An open file.
 pub(super) trait DiskFile: fmt::Debug + Send + Sync {
     fn len(&self) -> io::Result<u64>;
-    /// Reads all of `bytes`; an end before that is an error.
+    /// Reads `bytes.len()` bytes; an earlier end of file is an error.
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()>;
-    /// Writes all of `bytes`. After an error some of them may have been written.
+    /// Writes all of `bytes`. After an error, a part of them may have been written.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
     fn set_len(&self, len: u64) -> io::Result<()>;
-    /// Makes what was written durable.
+    /// Makes all writes durable.
     fn sync(&self) -> io::Result<()>;
 }
 
-/// Ends of names that are written and then renamed; what a crash leaves of them is removed.
+/// Suffix of files that are being written and will be renamed. The writer removes those left by a crash.
 pub(super) const PARTIAL: &str = ".partial";
 
-/// Removes a file, if it is there.
+/// Removes a file, if it exists.
 pub(super) fn remove(disk: &dyn Disk, path: &Path) -> Result<(), HistoryError> {
     match disk.remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error("remove", path)(error)),
@@ -61,11 +61,11 @@ pub(super) fn remove(disk: &dyn Disk, path: &Path) -> Result<(), HistoryError> {
     }
 }
 
-/// Start of the names of damaged files that were set aside. No file of the history has a name with this start.
+/// Prefix of the names of damaged files that were set aside. No other file of the history has this prefix.
 pub(super) const ASIDE: &str = "damaged.";
 
-/// Gives a damaged file a name under which no part of the history reads it. The folder is not synced: after a crash the file
-/// may have its old name, and is found damaged again.
+/// Renames a damaged file, so that no part of the history reads it. The folder is not synced: after a crash the file
+/// may have its old name, and its damage is detected again.
 pub(super) fn set_aside(disk: &dyn Disk, path: &Path) -> Result<PathBuf, HistoryError> {
     let mut name = OsString::from(ASIDE);
     name.push(path.file_name().expect("files of the store have names"));
@@ -74,8 +74,8 @@ pub(super) fn set_aside(disk: &dyn Disk, path: &Path) -> Result<PathBuf, History
     Ok(aside)
 }
 
-/// Puts a whole file at `path`, durably, or leaves things as they were (but for a file that ends in [`PARTIAL`], where even
-/// removing fails). Only where the folder's sync fails, the file has its name already.
+/// Writes a whole file at `path`, durably. After an error, the old state is kept, with two exceptions: a file ending
+/// in [`PARTIAL`] may remain if its removal fails too, and the new file is in place if only the folder's sync failed.
 pub(super) fn put_file(
     disk: &dyn Disk,
     path: &Path,
@@ -90,7 +90,7 @@ pub(super) fn put_file(
     let renamed = synced.and_then(|()| disk.rename(&partial, path).map_err(io_error("rename to", path)));
     if let Err(error) = renamed {
         drop(file);
-        // The failure that is reported is the one that came first.
+        // Reports the first failure.
         let _ = disk.remove_file(&partial);
         return Err(error);
     }
@@ -99,7 +99,7 @@ pub(super) fn put_file(
     Ok(file)
 }
 
-/// The system's own.
+/// The system's file system.
 #[derive(Debug)]
 pub(super) struct RealDisk;
 
@@ -142,7 +142,7 @@ impl Disk for RealDisk {
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        // Elsewhere a folder cannot be opened as a file, and names are durable without.
+        // Other systems cannot open a folder as a file, and their names are durable without a sync.
         if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }
     }
 

@@ -1,4 +1,4 @@
-//! Why the history could not be opened, read or written.
+//! The errors of the history.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,18 +6,18 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-/// Why the history could not be opened, read or written. Unless a variant says otherwise, nothing has changed.
+/// The history could not be opened, read or written. Unless a variant states otherwise, nothing has changed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum HistoryError {
-    /// The system refused.
+    /// An operation of the file system failed.
     #[error("cannot {action} `{}`: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// With which file or folder.
+        /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// Another process writes the history of this model, so this one cannot forget or repair.
@@ -27,52 +27,53 @@ pub enum HistoryError {
         path: PathBuf,
     },
     /// The history was opened for reading only.
-    #[error("`{}` is only read: {reason}", path.display())]
+    #[error("`{}` is open for reading only: {reason}", path.display())]
     ReadOnly {
         /// The folder.
         path: PathBuf,
-        /// Why it cannot be written.
+        /// The reason.
         reason: Arc<HistoryError>,
     },
-    /// The responses that other processes have handed in reach their limit; the next writer takes them in.
-    #[error("`{}` holds {max} responses that wait for the writer, and takes no more", path.display())]
+    /// The number of responses handed in by other processes has reached its limit. The next writer moves them to its
+    /// logs.
+    #[error("`{}` is full: {max} responses wait for the writer", path.display())]
     InboxFull {
         /// The folder of the hand-ins.
         path: PathBuf,
         /// The limit.
         max: usize,
     },
-    /// A write, a sync or a removal has failed earlier, so that what the files hold is not known: nothing more is changed until
-    /// the history is opened again.
+    /// An earlier write, sync or removal failed, so the contents of the files are unknown. No change is possible
+    /// until the history is opened again.
     #[error("the history has stopped after an earlier failure to write; open it again")]
     Stopped,
-    /// The bytes at a place are not what was written.
+    /// The bytes of a file differ from the written ones.
     #[error("`{}` is damaged at byte {offset}: {what}", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Where in it.
+        /// The offset.
         offset: u64,
-        /// What is wrong there.
+        /// The kind of damage.
         what: &'static str,
     },
-    /// A whole file of another history, model or namespace lies here.
+    /// The file belongs to another history, model or namespace.
     #[error("`{}` belongs to another place (model, namespace or number)", path.display())]
     Misplaced {
         /// The file.
         path: PathBuf,
     },
-    /// The file has a version that this one does not know.
+    /// The version of the file is not supported.
     #[error("`{}` has version {given} of the history's format, this program reads {known}", path.display())]
     Version {
         /// The file.
         path: PathBuf,
         /// Its version.
         given: u32,
-        /// The version that is known.
+        /// The supported version.
         known: u32,
     },
-    /// The file is longer than any that the history writes.
+    /// The file is longer than any valid file of the history.
     #[error("`{}`: {bytes} bytes exceed the limit of {max}", path.display())]
     TooLarge {
         /// The file.
@@ -94,15 +95,15 @@ pub enum HistoryError {
         /// The largest allowed value.
         max: u64,
     },
-    /// A response is longer than the log of a namespace may get.
+    /// A response is longer than the limit of a namespace's log.
     #[error("a response of {n_tokens} tokens exceeds the limit of {max}")]
     RecordTooLong {
-        /// Its tokens.
+        /// Length of the response in tokens.
         n_tokens: usize,
         /// The limit: [`HistoryOptions::live_tokens_max`](super::HistoryOptions::live_tokens_max).
         max: u32,
     },
-    /// A namespace has no name, or too long a one.
+    /// The name of a namespace is empty or too long.
     #[error("a namespace's name has {bytes} bytes, outside 1..={max}")]
     NamespaceName {
         /// Its length.
@@ -111,12 +112,12 @@ pub enum HistoryError {
         max: usize,
     },
     /// There are too many namespaces.
-    #[error("the history has {max} namespaces, and takes no more")]
+    #[error("the history has reached the limit of {max} namespaces")]
     TooManyNamespaces {
         /// The limit.
         max: usize,
     },
-    /// There is no such record.
+    /// The record does not exist.
     #[error("there is no record {record}")]
     NoSuchRecord {
         /// Its id.
@@ -124,7 +125,7 @@ pub enum HistoryError {
     },
 }
 
-/// An action on a path, for errors of the system.
+/// Makes a [`HistoryError::Io`] of an action on a path.
 pub(super) fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> HistoryError {
     let path = path.to_owned();
     move |source| HistoryError::Io { action, path, source }

@@ -1,4 +1,4 @@
-//! The store on a disk that fails: at every operation, in every way, nothing that was promised is lost.
+//! The store on a failing disk: for every operation and every failure, no acknowledged response is lost.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,7 +14,7 @@ use super::{
 
 const KEY: HistoryKey = HistoryKey { tokenizer: 1, model: 2 };
 
-/// Small enough that a few responses are frozen, and a few more merged.
+/// Small limits, so that a few responses are frozen and a few more are merged.
 fn options(sync: SyncPolicy) -> HistoryOptions {
     HistoryOptions { sync, live_tokens_max: 16, segment_tokens_max: 200, ..HistoryOptions::default() }
 }
@@ -25,25 +25,25 @@ fn open(disk: &MemDisk, options: HistoryOptions) -> Result<HistoryLog, HistoryEr
 
 type Records = BTreeMap<RecordId, (String, Vec<TokenId>)>;
 
-/// What a caller knows that the store must hold.
+/// The expected contents of the store.
 #[derive(Default, Debug)]
 struct Known {
-    /// Appended, for sure.
+    /// Append acknowledged.
     held: Records,
-    /// Appended or forgotten by a call that failed or did not return: there or not.
+    /// The call to append or forget failed or did not return: the record may be there.
     unsure: Records,
-    /// Forgotten, for sure.
+    /// Forgetting acknowledged.
     forgotten: Vec<RecordId>,
     n_failed: usize,
 }
 
 impl Known {
     fn append(&mut self, log: &HistoryLog, namespace: &str, tokens: Vec<TokenId>) {
-        // Longer than a µs: two processes that draw an id in the same one are a test of their own.
+        // More than 1 µs: a separate test covers two processes with equal ids.
         std::thread::sleep(std::time::Duration::from_micros(2));
         match log.append(namespace, &tokens) {
             Ok(id) => drop(self.held.insert(id, (namespace.to_owned(), tokens))),
-            // An append that fails leaves no record: also not after a reopen. But a crash in the midst of it may.
+            // A failed append leaves no record, also after a reopen. A crash during the append may leave one.
             Err(_) => self.n_failed += 1,
         }
     }
@@ -72,7 +72,7 @@ impl Known {
         }
     }
 
-    /// What is listed is what is known, and its tokens are there.
+    /// The list and the tokens match the expected contents.
     fn check(&self, log: &HistoryLog, may_hold_more: bool, case: &str) {
         let listed: BTreeMap<RecordId, String> =
             log.list().into_iter().map(|info| (info.record, info.namespace)).collect();
@@ -92,7 +92,7 @@ fn tokens(i: u32) -> Vec<TokenId> {
     (0..3 + i % 5).map(|j| TokenId((i * 7 + j * j) % 11)).collect()
 }
 
-/// Everything that changes files: appends, freezing, merging, forgetting from log and segment, a namespace that goes.
+/// All changes of files: append, freeze, merge, forget from log and segment, remove a namespace.
 fn scenario(log: &HistoryLog, known: &mut Known) {
     for i in 0..10 {
         known.append(log, if i % 4 == 3 { "b" } else { "a" }, tokens(i));
@@ -112,7 +112,7 @@ fn scenario(log: &HistoryLog, known: &mut Known) {
     known.n_failed += usize::from(log.maintain().is_err());
 }
 
-/// The operations of the whole scenario without a fault.
+/// The number of operations of the whole scenario without a fault.
 fn n_ops(sync: SyncPolicy) -> usize {
     let disk = MemDisk::default();
     let log = open(&disk, options(sync)).unwrap();
@@ -142,11 +142,11 @@ fn a_crash_at_every_operation_loses_nothing_that_was_acknowledged() {
                 }
                 disk.crash(crash);
                 let log = open(&disk, options(sync)).unwrap_or_else(|error| panic!("{case}: {error}"));
-                // The append that the crash fell into may be there.
+                // The interrupted append may be there.
                 known.check(&log, true, &case);
                 assert!(log.list().len() <= known.held.len() + known.unsure.len() + 1, "{case}");
                 log.verify().unwrap();
-                // And it goes on, and finds the same again.
+                // The store accepts further appends, and finds the same again.
                 known.append(&log, "a", tokens(1));
                 log.maintain().unwrap();
                 drop(log);
@@ -167,14 +167,14 @@ fn an_error_at_every_operation_is_reported_and_survived() {
             match open(&disk, options(sync)) {
                 Ok(log) => {
                     scenario(&log, &mut known);
-                    // Without a reopen everything is as the answers said, the stopped store included.
+                    // Without a reopen, the contents match the results of all calls, also if the store has stopped.
                     known.check(&log, false, &case);
                 }
                 Err(error) => assert!(matches!(error, HistoryError::Io { .. }), "{case}: {error}"),
             }
             disk.fail(None);
             let log = open(&disk, options(sync)).unwrap_or_else(|error| panic!("{case}: {error}"));
-            // With Every, a failed sync takes back what was not durable yet.
+            // With `Every`, a failed sync removes the records that were not durable yet.
             if sync == SyncPolicy::Always {
                 known.check(&log, false, &case);
             }
@@ -209,7 +209,7 @@ fn a_full_disk_is_an_error_until_there_is_room() {
     let log = open(&disk, options(SyncPolicy::Always)).unwrap();
     let mut known = Known::default();
     let (mut i, mut n_full) = (0, 0);
-    // Little by little, so that every kind of write meets the end of the disk.
+    // Capacity grows in small steps, so that every kind of write reaches the end of the disk.
     for room in (0..500_000).step_by(1777) {
         disk.set_bytes_max(room);
         let full = |error: &HistoryError| match error {
@@ -256,8 +256,9 @@ fn every_bit_of_a_small_store_is_covered() {
     check_bits(1);
 }
 
-/// Flips every bit of the logs and of the segments' headers, and every `step`-th of the rest. Each time the store opens for
-/// writing, says what it leaves out, has every other response, drafts from it, and deletes nothing.
+/// Flips every bit of the logs and of the segments' headers, and every `step`-th bit of the rest. After each flip,
+/// the store opens for writing, reports the damaged parts, has every other response, drafts from it, and deletes
+/// nothing.
 fn check_bits(step: usize) {
     let disk = MemDisk::default();
     let known = small_store(&disk);
@@ -286,7 +287,7 @@ fn check_damaged(disk: &MemDisk, known: &Known, path: &Path, bytes: &[u8], case:
     let is_kept = || disk.paths().iter().any(|path| disk.contents(path) == bytes);
     let log = open(disk, options(SyncPolicy::Always)).unwrap_or_else(|error| panic!("{case}: {error}"));
     assert!(matches!(log.access(), Access::Write), "{case}: {:?}", log.access());
-    // Damage of a page is noticed when the page is read.
+    // Damage of a page is detected when the page is read.
     let found = log.verify();
     assert!(log.left_out().iter().any(|left_out| left_out.path == path), "{case}: not noticed, {found:?}");
     assert!(is_kept(), "{case}: the damaged file is gone");
@@ -310,7 +311,7 @@ fn check_damaged(disk: &MemDisk, known: &Known, path: &Path, bytes: &[u8], case:
         assert!(anchors.first().is_some_and(|anchor| anchor.match_len >= 3), "{case}: {anchors:?}");
     }
     drop((source, log));
-    // The notice is given once, and nothing else is lost.
+    // The notice appears once, and nothing else is lost.
     let log = open(disk, options(SyncPolicy::Always)).unwrap();
     assert_eq!((log.left_out(), log.list()), (vec![], listed), "{case}");
 }
@@ -323,7 +324,7 @@ fn a_repair_drops_what_is_damaged_and_nothing_else() {
     for path in disk.paths() {
         let whole = disk.contents(&path);
         let mut flipped = whole.clone();
-        // In the header of a log and a segment alike.
+        // Offset in the header of both logs and segments.
         flipped[9] ^= 4;
         disk.put(&path, &flipped);
         let log = open(&disk, options(SyncPolicy::Always)).unwrap();
@@ -350,14 +351,14 @@ fn a_repair_drops_what_is_damaged_and_nothing_else() {
     }
 }
 
-/// A store with a segment of which a page is damaged that drafts read, and the path of the segment.
+/// A store whose segment has a damaged page that drafts read, and the path of the segment.
 fn with_bad_page(disk: &MemDisk) -> (Known, PathBuf) {
     let known = small_store(disk);
     disk.crash(Crash::KeepsAll);
     let is_segment = |path: &&PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with("segment-");
     let path = disk.paths().iter().find(is_segment).unwrap().clone();
     let mut bytes = disk.contents(&path);
-    // Behind the header and the text, which drafts do not read.
+    // Beyond the header and the text, because drafts do not read the text.
     bytes[2 * 4096] ^= 1;
     disk.put(&path, &bytes);
     (known, path)
@@ -378,7 +379,7 @@ fn a_page_that_goes_bad_silences_its_segment_until_it_is_written_anew() {
     let disk = MemDisk::default();
     let (known, path) = with_bad_page(&disk);
     let log = open(&disk, options(SyncPolicy::Always)).unwrap();
-    // Another process reads the same, and can only tell.
+    // Another process detects the same damage but cannot repair it.
     let reader = open(&disk, options(SyncPolicy::Always)).unwrap();
     for log in [&log, &reader] {
         draft_all(log);
@@ -394,7 +395,7 @@ fn a_page_that_goes_bad_silences_its_segment_until_it_is_written_anew() {
     assert_eq!(log.stats().namespaces[0].damaged.len(), 0);
     let [left_out] = &log.left_out()[..] else { panic!("{:?}", log.left_out()) };
     assert!(disk.paths().contains(left_out.aside.as_ref().unwrap()));
-    // The page held no tokens, so that no response is lost.
+    // The page contained no tokens, so no response is lost.
     known.check(&log, false, "written anew");
     log.verify().unwrap();
     reader.maintain().unwrap();
@@ -411,7 +412,7 @@ fn a_repair_keeps_the_responses_that_can_be_read() {
         let log =
             open(&disk, HistoryOptions { live_tokens_max: 1 << 12, ..options(SyncPolicy::Always) }).unwrap();
         let mut known = Known::default();
-        // Two pages of text in the segment, with the boundary inside a response.
+        // Two pages of text in the segment; the boundary is inside a response.
         (0..21).for_each(|i| known.append(&log, "a", (0..150).map(|j| TokenId(i * j % 300)).collect()));
         (0..7).for_each(|_| known.append(&log, "a", tokens(2)));
         let n_before = known.held.len();
@@ -428,7 +429,8 @@ fn a_repair_keeps_the_responses_that_can_be_read() {
         log.verify().unwrap();
         assert_eq!(log.repair().unwrap(), []);
         let n_left = log.list().len() - 1;
-        // 2048 symbols a page, 151 a response: pages of the text cost their own, the array's cost none.
+        // 2048 symbols per page, 151 per response. Damaged pages of the text lose their responses; other pages lose
+        // none.
         let n_lost = [0, 14, 7 + 8, 0][page];
         assert_eq!(n_before - n_left, n_lost, "page {page}");
         for info in log.list() {
@@ -444,7 +446,7 @@ fn files_that_are_not_for_this_program_are_left_where_they_are() {
     let disk = MemDisk::default();
     let known = small_store(&disk);
     disk.crash(Crash::KeepsAll);
-    // A file of another number: none of this place, and none of this program's to touch.
+    // A file with another number. It does not belong here, so it must not be changed.
     let path = disk.paths().remove(0);
     let bytes = disk.contents(&path);
     let kind = path.file_name().unwrap().to_str().unwrap().split('-').next().unwrap().to_owned();
@@ -493,7 +495,7 @@ fn one_writes_and_the_others_hand_in() {
         assert!(matches!(guest.repair(), Err(HistoryError::InUse { .. })));
     }
     assert_eq!((known.n_failed, writer.list().len()), (0, 1));
-    // Enough to freeze and merge while guests read.
+    // Enough appends to freeze and merge while other processes read.
     (10..40).for_each(|i| known.append(&writer, "a", tokens(i)));
     writer.maintain().unwrap();
     known.check(&writer, false, "taken in");
@@ -518,7 +520,7 @@ fn one_writes_and_the_others_hand_in() {
     known.check(&guests[1], false, "by the other");
 }
 
-/// Two processes, whose disk fails at every operation: a writer that freezes and merges, and one that hands in.
+/// Two processes on a disk that fails at every operation: a writer that freezes and merges, and one that hands in.
 fn scenario_of_two(disk: &MemDisk, known: &mut Known) {
     let Ok(writer) = open(disk, options(SyncPolicy::Always)) else { return };
     let Ok(guest) = open(disk, options(SyncPolicy::Always)) else { return };
@@ -562,7 +564,7 @@ fn a_crash_at_every_operation_of_two_processes_loses_nothing() {
             let log =
                 open(&disk, options(SyncPolicy::Always)).unwrap_or_else(|error| panic!("{case}: {error}"));
             assert!(matches!(log.access(), Access::Write), "{case}: {:?}", log.access());
-            // A hand-in that failed at its last step, or that the crash fell into, may be there.
+            // A hand-in that failed at its last step, or that a crash interrupted, may be there.
             known.check(&log, true, &case);
             assert!(log.list().len() <= known.held.len() + known.unsure.len() + 1, "{case}");
             assert!(log.left_out().iter().all(|left_out| left_out.reason == LeftOutReason::Torn), "{case}");
@@ -591,7 +593,7 @@ fn a_folder_that_cannot_be_written_is_read() {
     assert!(matches!(log.forget(RecordId(1)), Err(HistoryError::ReadOnly { .. })));
     log.maintain().unwrap();
     drop(log);
-    // Damage is told, and nothing is changed.
+    // Damage is reported, and nothing is changed.
     let mut bytes = disk.contents(&segment);
     bytes[9] ^= 4;
     disk.put(&segment, &bytes);
@@ -637,7 +639,7 @@ fn a_response_with_the_id_of_another_is_kept_too() {
             writer.append("a", &[TokenId(3); 15]).unwrap();
         }
         let n_before = writer.list().len();
-        // Another process drew the same id in the same µs; and one more copy of the writer's own is none.
+        // Another process used the same id in the same µs. A copy of the writer's own record is not added.
         for tokens in [tokens(2), tokens(1), tokens(2)] {
             inbox.put("a", &super::log::Record { id, tokens: tokens.into() }).unwrap();
         }
@@ -658,7 +660,7 @@ fn what_is_forgotten_is_in_no_file() {
             |bytes: &[u8]| bytes.windows(4).any(|window| window[2..] == [0xad, 0xde] && window[1] == 0);
         disk.paths().iter().filter(|path| is_in(&disk.contents(path))).count()
     };
-    // In the log, in a segment, in a merged one.
+    // In the log, in a segment, in a merged segment.
     for n_later in [0, 4, 30] {
         for whole_namespace in [false, true] {
             let disk = MemDisk::default();
@@ -703,7 +705,7 @@ fn what_is_forgotten_is_in_no_hand_in_and_in_no_file_that_was_set_aside() {
             let id = guest.append("a", &secret).unwrap();
             assert_eq!(holds(&disk), 1);
             if damaged {
-                // In a log, beside a record that goes bad.
+                // In a log with another, damaged record.
                 writer.maintain().unwrap();
                 writer.append("a", &tokens(1)).unwrap();
                 drop(writer);
@@ -722,7 +724,7 @@ fn what_is_forgotten_is_in_no_hand_in_and_in_no_file_that_was_set_aside() {
                 writer.forget(id).unwrap();
             }
             assert_eq!(holds(&disk), 0);
-            // A reader has it until it reads again.
+            // A reader keeps it until its next refresh.
             assert_eq!(guest.tokens(id).unwrap(), Some(secret.clone()));
             guest.refresh().unwrap();
             assert_eq!(guest.tokens(id).unwrap(), None);

@@ -1,4 +1,4 @@
-//! The files of a namespace as a process finds them, and how the writer puts them in order.
+//! Reads the files of a namespace, and puts them in order for the writer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
@@ -13,24 +13,24 @@ use super::report::LeftOut;
 use super::segment::Segment;
 use super::store::Context;
 
-/// The files of a namespace, as they were found. Those that others replace are not opened.
+/// The files of a namespace. Replaced files are not opened.
 #[derive(Default)]
 pub(super) struct Found {
     pub(super) logs: Vec<(Place, Scan)>,
     pub(super) segments: Vec<Segment>,
     pub(super) left_out: Vec<LeftOut>,
-    /// Files that others stand for, and those that were not finished.
+    /// Replaced files and unfinished files.
     stale: Vec<PathBuf>,
-    /// The largest number of a file, also of one that is left out.
+    /// The largest number of a file, including unused files.
     pub(super) newest: u64,
     /// Names of logs and segments.
     names: BTreeSet<String>,
-    /// Whether a file that was listed was not there any more.
+    /// Whether a listed file had disappeared when it was opened.
     is_changed: bool,
 }
 
 impl Found {
-    /// Reads the logs, and opens the segments, of a folder; changes nothing.
+    /// Reads the logs and opens the segments of a folder. Changes nothing.
     pub(super) fn read(context: &Context, folder: &Path, owner: u64) -> Result<Self, HistoryError> {
         let disk = context.disk();
         let mut found = Found::default();
@@ -43,7 +43,7 @@ impl Found {
             if name.ends_with(PARTIAL) {
                 found.stale.push(folder.join(&name));
             }
-            // Numbers of files that were set aside are not given again.
+            // The numbers of files set aside are not reused.
             let Some((kind, number)) = FileKind::parse(name.strip_prefix(ASIDE).unwrap_or(&name)) else {
                 continue;
             };
@@ -88,7 +88,7 @@ impl Found {
         Ok(found)
     }
 
-    /// Whether the folder holds the files that were opened, and no others.
+    /// Whether the folder contains exactly the opened files.
     pub(super) fn is_still_there(&self, disk: &dyn Disk, folder: &Path) -> bool {
         let names = disk.list(folder).unwrap_or_default();
         let names = names.into_iter().filter(|name| FileKind::parse(name).is_some());
@@ -96,11 +96,11 @@ impl Found {
     }
 }
 
-/// Puts the files of a namespace in order for its writer, and returns its one log with the records of the log.
+/// Puts the files of a namespace in order for its writer. Returns its one log and the log's records.
 ///
-/// After a crash between a segment and the log that follows it, the folder has no log; with a damaged log that does not say which
-/// one it replaces, it may have several. In these cases, and if a log is damaged, a new log gets the records of all. Damaged
-/// files are set aside, the others are removed.
+/// After a crash between a segment and the log that follows it, the folder has no log. It may have several logs if a
+/// damaged header hides the number of the replaced log. In these cases, and if a log is damaged, a new log receives
+/// all records. Damaged files are set aside; the others are removed.
 pub(super) fn settle(
     disk: &dyn Disk,
     folder: &Path,
@@ -128,7 +128,7 @@ pub(super) fn settle(
     let mut is_changed = !found.stale.is_empty() || found.logs.len() > 1;
     let mut aside: BTreeMap<&Path, PathBuf> = BTreeMap::new();
     for left_out in found.left_out.iter_mut().filter(|left_out| left_out.is_damage()) {
-        // Several places of one file may be damaged.
+        // One file may have several damaged places.
         let known = aside.get(left_out.path.as_path()).cloned();
         let path = match known {
             Some(path) => path,
@@ -144,7 +144,7 @@ pub(super) fn settle(
     Ok(settled)
 }
 
-/// Puts records in the order of their ids, each once.
+/// Sorts records by id and removes duplicates.
 pub(super) fn sort(records: &mut Vec<Record>) {
     records.sort_by_key(|record| record.id);
     records.dedup_by_key(|record| record.id);

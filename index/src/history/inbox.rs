@@ -1,9 +1,10 @@
 //! Responses that a process hands in while another one writes the history.
 //!
-//! Each response is a file of its own in the folder `.inbox`, `NAMESPACE.NUMBER`: a log of one record. The number is random, so
-//! that two processes never choose the same name. The file gets its name when its contents are durable and never changes
-//! afterwards, so the writer reads only whole files. The writer adds a response to the namespace's log before it removes the
-//! file. After a crash in between, the record's id shows that the log already holds the response.
+//! Each response is a file of its own, a log of one record, in the folder `.inbox`. Its name is `NAMESPACE.NUMBER`;
+//! the number is random, so that two processes never choose the same name. The file is renamed to this name when its
+//! contents are durable, and never changes afterwards, so the writer reads only complete files. The writer appends a
+//! response to the namespace's log before it removes the file. After a crash in between, the record's id shows that
+//! the log already contains the response.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -17,17 +18,18 @@ use super::key::{HistoryKey, decode_namespace, encode_namespace};
 use super::log::{Place, Record, encode_log, read_log};
 use super::report::LeftOut;
 
-/// The folder, beside the namespaces; none of their names has a dot in it.
+/// The folder, beside the namespaces. Folder names of namespaces contain no dot.
 const INBOX: &str = ".inbox";
 
-/// Hand-ins at most, of all namespaces together, damaged ones included: more than a day of answers, and read in some ms.
-/// Processes that hand in at the same moment may exceed it by one each.
+/// Maximum number of hand-ins, over all namespaces and including damaged ones: more than a day of answers, read in
+/// some ms. Each process that hands in at the same moment may exceed the limit by one.
 pub(super) const HAND_INS_MAX: usize = 512;
 
-/// Tokens that are read at a time, of responses of any length: 64 MiB. The others wait until these are taken in.
+/// Maximum number of tokens read at a time (64 MiB), for responses of any length. The other responses wait for the
+/// next time.
 const READ_TOKENS_MAX: usize = 1 << 24;
 
-/// Attempts to hand in. A starting writer removes unfinished files, because it cannot tell them from leftovers of a crash.
+/// Attempts to hand in. A starting writer removes unfinished files, because they look like leftovers of a crash.
 const ATTEMPTS: usize = 3;
 
 /// Responses from other processes.
@@ -67,7 +69,7 @@ impl Inbox<'_> {
     /// Hands a response in, durably.
     ///
     /// # Errors
-    /// The response is not handed in.
+    /// The response was not handed in.
     pub(super) fn put(&self, namespace: &str, record: &Record) -> Result<(), HistoryError> {
         let inbox = self.path();
         let names = match self.names()? {
@@ -93,13 +95,13 @@ impl Inbox<'_> {
             let path = inbox.join(file_name(namespace, number));
             match put_file(self.disk, &path, |file| file.write_at(&bytes, 0)) {
                 Err(error) if is_gone(&error) && attempt < ATTEMPTS => attempt += 1,
-                // Without its folder's sync the file may have its name already.
+                // If the sync of the folder failed, the file may already have its name.
                 put => return put.map(drop).inspect_err(|_| drop(self.disk.remove_file(&path))),
             }
         }
     }
 
-    /// Reads what was handed in, and changes nothing. A file that disappears meanwhile was taken in.
+    /// Reads the hand-ins. Changes nothing. A file that disappears meanwhile has been moved to the log.
     pub(super) fn read(&self) -> Result<HandIns, HistoryError> {
         let (mut found, mut n_tokens) = (HandIns::default(), 0);
         for name in self.names()?.unwrap_or_default() {
@@ -121,7 +123,7 @@ impl Inbox<'_> {
         Ok(found)
     }
 
-    /// Removes hand-ins that were taken in.
+    /// Removes hand-ins after their responses are in the log.
     pub(super) fn remove(&self, paths: impl IntoIterator<Item = PathBuf>) -> Result<(), HistoryError> {
         paths.into_iter().try_for_each(|path| remove(self.disk, &path))?;
         self.sync()
@@ -142,8 +144,8 @@ impl Inbox<'_> {
         Ok(())
     }
 
-    /// Removes the hand-ins of a namespace that were set aside (`None`: of all namespaces); with `sound` also its other hand-ins.
-    /// Returns the removed files.
+    /// Removes the hand-ins of a namespace that were set aside (`None`: of all namespaces). With `sound`, also
+    /// removes its other hand-ins. Returns the removed files.
     pub(super) fn forget(&self, namespace: Option<&str>, sound: bool) -> Result<Vec<PathBuf>, HistoryError> {
         let mut removed = Vec::new();
         for name in self.names()?.unwrap_or_default() {
@@ -167,7 +169,7 @@ impl Inbox<'_> {
     }
 }
 
-/// The one record of a hand-in.
+/// The record of a hand-in.
 fn read_hand_in(disk: &dyn Disk, path: &Path, place: Place) -> Result<Record, HistoryError> {
     let mut scan = read_log(disk, path.to_owned(), place)?;
     let damaged = |offset, what| HistoryError::Damaged { path: path.to_owned(), offset, what };
@@ -183,7 +185,7 @@ fn file_name(namespace: &str, number: u64) -> String {
     format!("{}.{number:016x}", encode_namespace(namespace))
 }
 
-/// Namespace and number of a hand-in by its name.
+/// Parses the name of a hand-in: namespace and number.
 fn parse(name: &str) -> Option<(String, u64)> {
     let (namespace, number) = name.split_once('.')?;
     let (namespace, number) = (decode_namespace(namespace)?, u64::from_str_radix(number, 16).ok()?);

@@ -1,4 +1,4 @@
-//! Names: of a model's history, of namespaces and records, and of the files that hold them.
+//! Names of histories, namespaces, records and files.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::HistoryError;
 
-/// Whose history it is: token ids of one tokenizer, responses of one model.
+/// Identifies a history: the tokenizer of its token ids, and the model of its responses.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct HistoryKey {
     /// The tokenizer's [fingerprint](refrain::Tokenizer::fingerprint).
@@ -18,13 +18,13 @@ pub struct HistoryKey {
 }
 
 impl HistoryKey {
-    /// The key of an engine's model. The first call for a model that is not packed reads its weights once.
+    /// The key of an engine's model. For a model that is not packed, the first call reads its weights once.
     pub fn of(engine: &Engine) -> Self {
         let model = engine.model_identity().to_bits();
         HistoryKey { tokenizer: engine.tokenizer().fingerprint(), model }
     }
 
-    /// The key that a folder is named after.
+    /// The key in the name of a folder; `None` for other names.
     pub(super) fn parse(name: &str) -> Option<Self> {
         let (tokenizer, model) = name.split_once('-')?;
         let tokenizer = u64::from_str_radix(tokenizer, 16).ok()?;
@@ -32,7 +32,7 @@ impl HistoryKey {
         (key.to_string() == name).then_some(key)
     }
 
-    /// What binds a file to its place: the key, the namespace, and what kind of file it is.
+    /// The hash of the key and the namespace. It ties a file to its place.
     pub(super) fn owner(&self, namespace: &str) -> u64 {
         let mut bytes = Vec::with_capacity(24 + namespace.len());
         bytes.extend_from_slice(&self.tokenizer.to_le_bytes());
@@ -48,7 +48,7 @@ impl fmt::Display for HistoryKey {
     }
 }
 
-/// A response in the history: µs from 1970 to its append, made unique, so that ids rise and none comes twice.
+/// The id of a response: the time of its append in µs since 1970, made unique. Ids ascend.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RecordId(pub u64);
 
@@ -58,7 +58,7 @@ impl fmt::Display for RecordId {
     }
 }
 
-/// Bytes of a namespace's name at most: three times as many are a folder's name on every file system.
+/// Maximum length of a namespace's name, in bytes. Every file system accepts folder names of three times this length.
 pub const NAMESPACE_BYTES_MAX: usize = 64;
 
 pub(super) fn check_namespace(name: &str) -> Result<(), HistoryError> {
@@ -68,8 +68,8 @@ pub(super) fn check_namespace(name: &str) -> Result<(), HistoryError> {
     }
 }
 
-/// The folder's name: lower-case letters, digits, `-` and `_` stand for themselves, every other byte as `%XX`. So no name
-/// leads out of the folder, and two names differ also where the file system ignores case.
+/// The folder name of a namespace. Lower-case letters, digits, `-` and `_` are unchanged; every other byte becomes
+/// `%XX`. So no name leads out of the folder, and two names differ even on a file system that ignores case.
 pub(super) fn encode_namespace(name: &str) -> String {
     let mut encoded = String::new();
     for &byte in name.as_bytes() {
@@ -81,7 +81,7 @@ pub(super) fn encode_namespace(name: &str) -> String {
     encoded
 }
 
-/// The namespace that a folder is named after.
+/// The namespace of a folder name; `None` for other names.
 pub(super) fn decode_namespace(folder: &str) -> Option<String> {
     let mut bytes = Vec::new();
     let mut rest = folder.as_bytes();
@@ -114,7 +114,7 @@ impl FileKind {
         }
     }
 
-    /// Kind and number of a file by its name.
+    /// Kind and number of a file name; `None` for other names.
     pub(super) fn parse(name: &str) -> Option<(Self, u64)> {
         let (kind, number) = name.split_once('-')?;
         let number: u64 = number.parse().ok()?;

@@ -1,4 +1,4 @@
-//! The log of a namespace: its newest responses, one after the other.
+//! The log of a namespace: its newest responses in order of their appends.
 //!
 //! All numbers are little-endian.
 //!
@@ -7,12 +7,12 @@
 //! record             tokens u32 · sum of this head u32 · id u64 · sum of the tokens u64 · tokens u32 each
 //! ```
 //!
-//! Both sums of a record are seeded by owner (model and namespace) and number of the log, and that of the tokens by the id
-//! too: a record that was copied from elsewhere is not taken for one of this log. Ids rise. The head's own sum says whether
-//! its length may be believed.
+//! Both sums of a record are seeded by the owner (model and namespace) and the number of the log. The sum of the
+//! tokens is also seeded by the id. A record copied from another log is therefore detected. Ids ascend. The sum of
+//! the head protects the length.
 //!
-//! An incomplete record at the end of the file is what a crash has left of the last append: the *torn tail*. It is cut off
-//! before the next append. Any other bytes that are no record are damage: no byte of such a file is changed or removed.
+//! An incomplete record at the end of the file is the result of a crash during the last append: the *torn tail*. It
+//! is cut off before the next append. Any other invalid bytes are damage: such a file is never changed or removed.
 
 use std::path::{Path, PathBuf};
 
@@ -29,7 +29,7 @@ const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 64;
 const HEAD_BYTES: usize = 24;
 
-/// The longest log that is read: far above what any bound on its tokens gives.
+/// Maximum length of a readable log: far above any limit of its tokens.
 const LOG_BYTES_MAX: u64 = 1 << 28;
 
 /// A response with its id.
@@ -39,7 +39,7 @@ pub(super) struct Record {
     pub(super) tokens: Box<[TokenId]>,
 }
 
-/// Where a file belongs: which history and namespace, and its number there.
+/// The place of a file: its history and namespace, and its number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Place {
     pub(super) owner: u64,
@@ -52,38 +52,38 @@ impl Place {
     }
 }
 
-/// A log that is open for appending.
+/// A log opened for appending.
 #[derive(Debug)]
 pub(super) struct Log {
     file: Box<dyn DiskFile>,
     path: PathBuf,
     place: Place,
-    /// Bytes of whole records, and how many of them are durable.
+    /// Bytes of complete records, and the durable part of them.
     len: u64,
     synced_len: u64,
     n_unsynced: u32,
 }
 
-/// What a log was found to hold.
+/// The contents of a log.
 #[derive(Debug)]
 pub(super) struct Scan {
     pub(super) path: PathBuf,
     pub(super) records: Vec<Record>,
-    /// The number of the log that this one stands for.
+    /// The number of the replaced log.
     pub(super) replaces: u64,
-    /// Where the records end that can be read.
+    /// The offset of the end of the readable records.
     pub(super) end: u64,
-    /// A torn tail: where, and its bytes.
+    /// The torn tail: offset and bytes.
     pub(super) torn: Option<(u64, u64)>,
-    /// Damaged places that were passed over: where, their bytes, and what is wrong.
+    /// Damaged places: offset, bytes and kind of damage.
     pub(super) damaged: Vec<(u64, u64, &'static str)>,
 }
 
-/// Why an append failed.
+/// The error of an append.
 #[derive(Debug)]
 pub(super) struct AppendError {
     pub(super) error: HistoryError,
-    /// Whether what the file holds is not known any more.
+    /// Whether the contents of the file are now unknown.
     pub(super) stops: bool,
 }
 
@@ -103,7 +103,7 @@ impl Log {
         Ok(Log { file, path, place, len, synced_len: len, n_unsynced: 0 })
     }
 
-    /// Opens a log for appending that was read and holds no damage; its torn tail is cut off.
+    /// Opens a log without damage for appending, after it was read. The torn tail is cut off.
     pub(super) fn resume(disk: &dyn Disk, place: Place, scan: &Scan) -> Result<Self, HistoryError> {
         debug_assert!(scan.damaged.is_empty(), "{:?}", scan.damaged);
         let (path, len) = (scan.path.clone(), scan.end);
@@ -115,12 +115,12 @@ impl Log {
         Ok(Log { file, path, place, len, synced_len: len, n_unsynced: 0 })
     }
 
-    /// Appends a record, as durably as `policy` says. An error leaves the log without it.
+    /// Appends a record, durable according to `policy`. After an error the log does not contain it.
     pub(super) fn append(&mut self, record: &Record, policy: SyncPolicy) -> Result<(), AppendError> {
         let mut bytes = Vec::new();
         encode(record, self.place.seed(), &mut bytes);
         if let Err(source) = self.file.write_at(&bytes, self.len) {
-            // A full disk is not the end: without the part that was written, everything is as before.
+            // A full disk is not fatal: the written part is cut off, and the old state is restored.
             let stops = self.file.set_len(self.len).is_err();
             return Err(AppendError { error: io_error("append to", &self.path)(source), stops });
         }
@@ -137,8 +137,9 @@ impl Log {
         Ok(())
     }
 
-    /// Makes all records durable. After an error the log must not be written again: which of the unsynced records are on the
-    /// disk is not known, and the system may hold them as clean. They are cut off, so that no later open takes them for safe.
+    /// Makes all records durable. After an error the log must not be written again. It is then unknown which unsynced
+    /// records are on the disk, and the system may have marked them as clean. They are cut off, so that no later open
+    /// trusts them.
     pub(super) fn sync(&mut self) -> Result<(), HistoryError> {
         if self.synced_len == self.len {
             return Ok(());
@@ -164,10 +165,10 @@ impl Log {
     }
 }
 
-/// Reads a log, and changes nothing. Damage is passed over and listed: the records say by themselves where they belong.
+/// Reads a log. Changes nothing. Damage is skipped and listed: sums identify the records behind it.
 ///
 /// # Errors
-/// The file cannot be read, is longer than any log, has another version or belongs elsewhere.
+/// The file cannot be read, is longer than any valid log, has another version or belongs elsewhere.
 pub(super) fn read_log(disk: &dyn Disk, path: PathBuf, place: Place) -> Result<Scan, HistoryError> {
     let file = disk.open(&path).map_err(io_error("open", &path))?;
     let bytes = read_all(&*file, &path)?;
@@ -199,8 +200,8 @@ pub(super) fn read_log(disk: &dyn Disk, path: PathBuf, place: Place) -> Result<S
     Ok(scan)
 }
 
-/// Whether the end of a log can only be what a crash has left of an append: less than a head, less than the record that the
-/// head announces, or zeros of a file that has grown before its contents were written.
+/// Whether the end of a log is the result of a crash during an append. The end is then shorter than a head, shorter
+/// than the length in its head, or all zeros (the file grew before its contents were written).
 fn is_cut_short(tail: &[u8], seed: u64) -> bool {
     let Some(head) = tail.get(..HEAD_BYTES) else { return true };
     let (n_tokens, sum, id, body_sum) = (u32_at(head, 0), u32_at(head, 4), u64_at(head, 8), u64_at(head, 16));
@@ -238,7 +239,7 @@ fn header(place: Place, replaces: u64) -> Vec<u8> {
     bytes
 }
 
-/// Checks a header and returns what the log replaces.
+/// Checks a header and returns the number of the replaced log.
 fn read_header(bytes: &[u8], place: Place, path: &Path) -> Result<u64, HistoryError> {
     let path = || path.to_owned();
     let what = "the header's checksum";
@@ -277,7 +278,7 @@ fn head_sum(n_tokens: u32, id: u64, body_sum: u64, seed: u64) -> u32 {
     xxh3_64_with_seed(&head, seed) as u32
 }
 
-/// The record at `at` and where it ends, if there is one that is newer than `newest`.
+/// The record at `at` and the offset of its end, if it is valid and newer than `newest`.
 fn decode(bytes: &[u8], at: usize, seed: u64, newest: Option<RecordId>) -> Option<(Record, usize)> {
     let head = bytes.get(at..)?.get(..HEAD_BYTES)?;
     let (n_tokens, sum, id, body_sum) = (u32_at(head, 0), u32_at(head, 4), u64_at(head, 8), u64_at(head, 16));
@@ -352,7 +353,7 @@ mod tests {
         let mut seen = Vec::new();
         for len in HEADER_BYTES..=bytes.len() {
             for filler in [None, Some(0), Some(0xff)] {
-                // A file's new end may hold anything before its contents are durable.
+                // The new end of a file may contain any bytes before its contents are durable.
                 let mut torn = bytes[..len].to_vec();
                 torn.resize(if filler.is_some() { bytes.len() } else { len }, filler.unwrap_or(0));
                 disk.put(&path(), &torn);
@@ -360,7 +361,7 @@ mod tests {
                 assert!(records().starts_with(&scan.records), "{len}");
                 let whole: usize = scan.records.iter().map(|r| HEAD_BYTES + 4 * r.tokens.len()).sum();
                 let is_whole = torn.len() == HEADER_BYTES + whole;
-                // A full length with other contents may come from a crash or from damage.
+                // The full length with other contents may come from a crash or from damage.
                 let is_torn = match filler {
                     None => scan.torn.is_some(),
                     Some(_) => scan.torn.is_some() || scan.damaged.len() == 1,

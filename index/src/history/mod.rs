@@ -1,4 +1,4 @@
-//! History that lasts: the responses of earlier runs in a folder, and drafts from them.
+//! A persistent history: the responses of earlier runs in a folder, and drafts from them.
 //!
 //! ```no_run
 //! use refrain::{Engine, EngineOptions, SessionOptions};
@@ -29,41 +29,44 @@
 //!       damaged.…               a damaged file that was set aside
 //! ```
 //!
-//! Numbers rise within a namespace, and a file names the numbers that it *replaces*. So every change of several files is one
-//! rename: a replaced file that is still there is a leftover, and the writer removes it when it opens the folder. A file is
-//! written under another name, synced, and renamed. Only a log is written to afterwards, at its end.
+//! Numbers ascend within a namespace, and a file contains the numbers of the files that it *replaces*. So every
+//! change of several files is one rename. A replaced file that still exists is a leftover, and the writer removes it
+//! when it opens the folder. A file is written under another name, synced, and renamed. Afterwards, only logs are
+//! written, at their end.
 //!
 //! # Processes
 //!
-//! Any number of processes read a folder at the same time. The first process to open it takes the system's lock of `.lock` and
-//! writes; the system releases the lock when the process ends, for whatever reason. The other processes *hand in*:
-//! [`HistoryLog::append`] writes the response durably to a file of its own in `.inbox`, and the writer moves it to its log at
-//! its next open or [`HistoryLog::maintain`]. After the writer has ended, the next process to open or
-//! [refresh](HistoryLog::refresh) the folder becomes the writer. A process without permission to write the folder reads it, and
-//! its appends are refused. [`HistoryLog::access`] tells the three cases apart.
+//! Any number of processes can read a folder at the same time. The first process to open it takes the system's lock
+//! of `.lock` and writes. The system releases the lock when the process ends for any reason. The other processes
+//! *hand in*: [`HistoryLog::append`] writes the response durably to a file of its own in `.inbox`, and the writer
+//! moves it to its log at its next open or [`HistoryLog::maintain`]. After the writer has ended, the next process to
+//! open or [refresh](HistoryLog::refresh) the folder becomes the writer. A process without permission to write reads
+//! the folder, and its appends are refused. [`HistoryLog::access`] returns the role of this process.
 //!
-//! A reader has the contents of the folder at the time of its last read, and its own responses. The writer may freeze, merge and
-//! forget meanwhile:
+//! A reader has the contents of the folder at the time of its last read, and its own responses. The writer may
+//! freeze, merge and forget meanwhile:
 //!
-//! - On Unix the open files of a reader keep their contents after the writer has removed them.
-//! - On Windows all files are opened so that they can be removed while they are open. Some file systems keep the name until the
-//!   last reader has closed the file; a process that opens the folder meanwhile leaves that file out as unreadable.
+//! - On Unix, open files of a reader keep their contents after the writer has removed them.
+//! - On Windows, all files are opened so that they can be removed while they are open. Some file systems keep the
+//!   name until the last reader has closed the file. A process that opens the folder meanwhile reports that file as
+//!   unreadable.
 //! - A reader may draft a forgotten response until its next [`HistoryLog::refresh`] or [`HistoryLog::maintain`].
 //!
 //! # Guarantees
 //!
-//! - [`HistoryLog::append`] returns when the response is as durable as the [`SyncPolicy`] says, in the log or handed in. The next
-//!   writer cuts off an append that a crash has interrupted.
-//! - A checksum covers every byte, and is compared before the byte is used. Damaged parts are left out, each with its file, offset
-//!   and reason ([`HistoryLog::left_out`]); the rest of the folder is used. Damage in a page of a segment is found when a draft or
-//!   a merge first reads the page (or by [`HistoryLog::verify`]). The segment then drafts no more until [`HistoryLog::maintain`]
-//!   has written its sound responses to a new one.
+//! - When [`HistoryLog::append`] returns, the response is in the log or handed in, and is durable according to the
+//!   [`SyncPolicy`]. The next writer cuts off an append that was interrupted by a crash.
+//! - A checksum covers every byte, and is compared before the byte is used. Damaged parts are left out, each with its
+//!   file, offset and reason ([`HistoryLog::left_out`]); the rest of the folder is used. Damage in a page of a
+//!   segment is detected when a draft or a merge first reads the page (or by [`HistoryLog::verify`]). The segment
+//!   then provides no drafts until [`HistoryLog::maintain`] has written its sound responses to a new one.
 //! - The writer sets damaged files aside under another name. Only [`HistoryLog::repair`] and forgetting remove them.
-//! - A [forgotten](HistoryLog::forget) response is in no file that the store can read, and in no file of its namespace that was
-//!   set aside. (The disk may still hold freed blocks.)
-//! - Memory: the tokens of each namespace's log (and their automaton, once it drafts), the tables of its segments (about a
-//!   byte per 6 tokens), and [`HistoryOptions::cache_bytes`] for everything else. Segments are read page by page.
-//! - `.inbox` holds 512 responses at most.
+//! - A [forgotten](HistoryLog::forget) response is in no readable file of the store, and in no file of its namespace
+//!   that was set aside. (The disk may still hold freed blocks.)
+//! - Memory: the tokens of each namespace's log (and their automaton, after the first draft), the tables of its
+//!   segments (about a byte per 6 tokens), and [`HistoryOptions::cache_bytes`] for everything else. Segments are read
+//!   page by page.
+//! - `.inbox` contains 512 responses at most.
 
 mod access;
 mod cache;

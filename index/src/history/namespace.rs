@@ -1,4 +1,4 @@
-//! A namespace: a log that grows and segments that do not, and the changes of files that keep them whole.
+//! A namespace: a growing log and immutable segments, and the crash-safe changes of their files.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -25,28 +25,28 @@ pub(super) struct Namespace {
     owner: u64,
     /// `None` if another process writes.
     log: Option<Log>,
-    /// The records of the log. If another process writes: also those handed in and not taken in yet.
+    /// The records of the log. If another process writes: also the responses that are still handed in.
     live: Vec<Record>,
     n_live_tokens: usize,
-    /// Bytes of logs that are only read.
+    /// Bytes of the logs, if this process only reads them.
     read_bytes: u64,
-    /// Of what the log holds; made when the namespace first drafts.
+    /// The automaton of the log's records; built for the first draft.
     automaton: OnceLock<SuffixAutomaton>,
     /// Oldest first.
     segments: Vec<Segment>,
     next_number: AtomicU64,
-    /// Counts appends: a reader's match in the automaton may be longer at another number.
+    /// Counts appends. After a change, a reader may find a longer match in the automaton.
     pub(super) n_appends: u64,
-    /// Counts what moves or drops responses: cursors and matches of another number are void.
+    /// Counts changes that move or drop responses. After a change, older cursors and matches are invalid.
     pub(super) n_moves: u64,
 }
 
-/// Attempts of a reader to find the same files before and after it has opened them.
+/// Attempts of a reader to find the same files before and after opening them.
 const READ_ATTEMPTS: usize = 32;
 
 impl Namespace {
-    /// Opens the namespace of a folder for writing: removes what a crash has left over and sets damaged files aside, after the
-    /// responses of damaged logs that can be read are in a new one. Unused parts are added to `left_out`.
+    /// Opens a namespace's folder for writing. The readable responses of damaged logs are first written to a new log.
+    /// Then leftovers of a crash are removed and damaged files are set aside. Unused parts are added to `left_out`.
     ///
     /// # Errors
     /// The folder cannot be read or written.
@@ -66,11 +66,12 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// Opens the namespace of a folder for reading, with the responses that were handed in and not taken in yet. Changes no
-    /// file. A folder that is not there is empty.
+    /// Opens a namespace's folder for reading, including responses that are still handed in. Changes no file. A
+    /// folder that does not exist is empty.
     ///
-    /// The writer may replace files meanwhile. So the folder is listed again afterwards, and read again where another file is
-    /// in it. Each file is whole, so that also after the last attempt only responses can be missing, until the next time.
+    /// The writer may replace files meanwhile. So the folder is listed again afterwards, and read again if its files
+    /// have changed. Each file is complete, so after the last attempt responses can only be missing, until the next
+    /// read.
     ///
     /// # Errors
     /// The folder cannot be read.
@@ -90,7 +91,7 @@ impl Namespace {
             context.close(found.segments.drain(..));
             attempt += 1;
         };
-        // The writer may be in the middle of an append, so an incomplete record is not reported.
+        // The writer may be appending, so an incomplete record is not reported.
         found.left_out.retain(|left_out| left_out.reason != LeftOutReason::Torn);
         left_out.append(&mut found.left_out);
         let read_bytes = found.logs.iter().map(|(_, scan)| scan.end).sum();
@@ -101,7 +102,7 @@ impl Namespace {
         Ok(Namespace { read_bytes, ..Self::new(folder, owner, live, found.segments) })
     }
 
-    /// A namespace that has no file yet, where another process writes.
+    /// A namespace without files, for a process that does not write.
     pub(super) fn new_to_read(folder: PathBuf, owner: u64) -> Self {
         Self::new(folder, owner, Vec::new(), Vec::new())
     }
@@ -138,7 +139,7 @@ impl Namespace {
         &self.segments
     }
 
-    /// The log of a namespace that this process writes.
+    /// The log of a namespace. Only for the writer.
     pub(super) fn log(&mut self) -> &mut Log {
         self.log.as_mut().expect("only the writer comes here")
     }
@@ -148,7 +149,7 @@ impl Namespace {
         log_bytes + self.segments.iter().map(Segment::bytes).sum::<u64>()
     }
 
-    /// The automaton over what the log holds. The first call builds it: about 0.2 µs per token.
+    /// The automaton of the log's records. The first call builds it: about 0.2 µs per token.
     pub(super) fn automaton(&self) -> &SuffixAutomaton {
         self.automaton.get_or_init(|| {
             let mut automaton = SuffixAutomaton::new();
@@ -176,10 +177,10 @@ impl Namespace {
             || self.segments.iter().any(|segment| segment.holds(id))
     }
 
-    /// The tokens of a response; `None` where there is none of that id.
+    /// The tokens of a response. `None` if the id does not exist.
     ///
     /// # Errors
-    /// The segment that holds it cannot be read.
+    /// The segment that contains it cannot be read.
     pub(super) fn tokens(&self, id: RecordId) -> Result<Option<Box<[TokenId]>>, HistoryError> {
         if let Some(found) = self.live.iter().find(|found| found.id == id) {
             return Ok(Some(found.tokens.clone()));
@@ -189,12 +190,12 @@ impl Namespace {
         Ok(found.into_iter().next().map(|found| found.tokens))
     }
 
-    /// Where a new file goes.
+    /// The place of a new file.
     pub(super) fn next_place(&self) -> Place {
         Place { owner: self.owner, number: self.next_number.fetch_add(1, Ordering::Relaxed) }
     }
 
-    /// Appends a record; the log is frozen before that where it would outgrow its bound.
+    /// Appends a record. If the log would exceed its limit, it is frozen first.
     ///
     /// # Errors
     /// Nothing was appended.
@@ -212,7 +213,7 @@ impl Namespace {
         Ok(())
     }
 
-    /// Adds a response that is on the disk: in the log, or handed in.
+    /// Adds a response that is already on the disk, in the log or handed in.
     pub(super) fn push(&mut self, record: Record) {
         if let Some(automaton) = self.automaton.get_mut() {
             extend(automaton, &record.tokens);
@@ -222,11 +223,12 @@ impl Namespace {
         self.n_appends += 1;
     }
 
-    /// Takes in responses that other processes have handed in, oldest first, durably. One that is in the namespace already was
-    /// taken in by a call that a crash interrupted. If another response has its id, it gets a new one from `next_id`.
+    /// Moves responses that other processes have handed in to the log, oldest first, durably. A response that is
+    /// already there comes from a call interrupted by a crash. If another response has its id, it gets a new one from
+    /// `next_id`.
     ///
     /// # Errors
-    /// Some of them may be taken in, each wholly or not at all.
+    /// Some of them may have been moved, each completely or not at all.
     pub(super) fn take_in(
         &mut self,
         context: &Context,
@@ -236,7 +238,7 @@ impl Namespace {
         let (mut taken, mut n_taken_tokens) = (Vec::<Record>::new(), 0);
         for mut record in handed_in {
             let same = taken.iter().find(|taken| taken.id == record.id).map(|taken| taken.tokens.clone());
-            // If a damaged segment has the id, its tokens cannot be compared, and both responses are kept.
+            // If a damaged segment contains the id, its tokens cannot be compared, and both responses are kept.
             let same = same.or_else(|| self.tokens(record.id).unwrap_or_default());
             if same.as_ref() == Some(&record.tokens) {
                 continue;
@@ -257,7 +259,7 @@ impl Namespace {
         self.add_to_log(context, taken)
     }
 
-    /// Writes the log anew with more responses: ids rise in a log, and theirs may be older than its newest.
+    /// Rewrites the log with more responses. Ids ascend in a log, and the new ids may be older than the newest one.
     fn add_to_log(&mut self, context: &Context, added: Vec<Record>) -> Result<(), HistoryError> {
         if added.is_empty() {
             return Ok(());
@@ -267,17 +269,17 @@ impl Namespace {
         self.rewrite_log(context, records)
     }
 
-    /// Freezes the log into a segment and starts another one.
+    /// Freezes the log into a segment and starts another log.
     ///
     /// # Errors
-    /// The log goes on as it was, unless the store has stopped.
+    /// The old log stays in use, unless the store has stopped.
     fn seal(&mut self, context: &Context) -> Result<(), HistoryError> {
         if self.live.is_empty() {
             return Ok(());
         }
         let replaces = [self.log().number()];
         let segment = put_segment(context, &self.folder, self.next_place(), &replaces, &self.live)?;
-        // From here on the log counts for nothing, so it must not be appended to where it stays.
+        // The segment replaces the log from here on. If the old log remains, it must not be appended to.
         let (disk, place) = (context.disk(), self.next_place());
         let log = match Log::create(disk, &self.folder, place, replaces[0], &[]) {
             Ok(log) => log,
@@ -290,11 +292,11 @@ impl Namespace {
         };
         self.segments.push(segment);
         self.take_log(context, log, Vec::new())?;
-        // Also where nobody ever maintains the store, it has a bound.
+        // Enforces the size limit even if `maintain` is never called.
         shrink(context, self)
     }
 
-    /// Puts another log in place of this one, with what it holds; the old file goes.
+    /// Replaces the log and its records; removes the old file.
     fn take_log(&mut self, context: &Context, log: Log, live: Vec<Record>) -> Result<(), HistoryError> {
         let old = self.log().path().to_owned();
         (self.log, self.live) = (Some(log), live);
@@ -304,8 +306,8 @@ impl Namespace {
         self.remove_replaced(context, &[old])
     }
 
-    /// Removes files that others stand for. While they are there, what stands for them must be too: so after an error nothing
-    /// is changed until they are removed by a reopen.
+    /// Removes replaced files. As long as one exists, its replacement must exist too. So after an error the store
+    /// stops, and the next open removes them.
     fn remove_replaced(&self, context: &Context, paths: &[PathBuf]) -> Result<(), HistoryError> {
         let disk = context.disk();
         let removed = paths.iter().try_for_each(|path| remove(disk, path));
@@ -314,10 +316,10 @@ impl Namespace {
         synced.inspect_err(|_| context.stop())
     }
 
-    /// Puts a segment in place of others, or nothing; their files go.
+    /// Replaces segments by one segment or by nothing, and removes their files.
     ///
     /// # Errors
-    /// The change is made, but a file could not be removed; the store has stopped.
+    /// The change was made, but a file could not be removed. The store has stopped.
     pub(super) fn replace_segments(
         &mut self,
         context: &Context,
@@ -359,8 +361,8 @@ impl Namespace {
         self.take_log(context, log, records)
     }
 
-    /// Removes a record from the file that holds it; `false` where none does. A damaged segment that holds it is written anew
-    /// with what can be read, and files that were set aside, which may hold it too, are removed first.
+    /// Removes a record from its file. `false` if no file contains it. If a damaged segment contains it, the readable
+    /// rest of the segment is rewritten. Files that were set aside may contain it too, so they are removed first.
     pub(super) fn forget(&mut self, context: &Context, id: RecordId) -> Result<bool, HistoryError> {
         if !self.holds(id) {
             return Ok(false);
@@ -382,7 +384,7 @@ impl Namespace {
         Ok(true)
     }
 
-    /// Writes a damaged segment anew without what is damaged, and sets its file aside. `false` where it holds none.
+    /// Rewrites a damaged segment without its damaged parts, and sets its file aside. `None` if it has no damage.
     pub(super) fn renew(&mut self, context: &Context, number: u64) -> Result<Option<LeftOut>, HistoryError> {
         let Some(segment) = self.segments.iter().find(|segment| segment.number() == number) else {
             return Ok(None);
@@ -411,7 +413,7 @@ impl Namespace {
         put_segment(context, &self.folder, self.next_place(), &[number], records).map(Some)
     }
 
-    /// Removes the files that were set aside, and returns them.
+    /// Removes the files that were set aside. Returns their paths.
     pub(super) fn remove_aside(&self, context: &Context) -> Result<Vec<PathBuf>, HistoryError> {
         let disk = context.disk();
         let names = disk.list(&self.folder).map_err(io_error("read", &self.folder))?;
@@ -424,7 +426,7 @@ impl Namespace {
         Ok(paths)
     }
 
-    /// Gives the pages in the cache back.
+    /// Drops the contents and frees the pages in the cache.
     pub(super) fn close(&mut self, cache: &mut PageCache) {
         self.n_moves += 1;
         self.segments.drain(..).for_each(|segment| segment.close(cache));
@@ -434,7 +436,7 @@ impl Namespace {
     }
 }
 
-/// Writes a segment and opens it. After an error there is none, unless the store has stopped.
+/// Writes a segment and opens it. After an error the segment does not exist, unless the store has stopped.
 pub(super) fn put_segment(
     context: &Context,
     folder: &Path,

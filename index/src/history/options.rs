@@ -1,40 +1,42 @@
-//! What an app can choose about its history.
+//! The options of a history.
 
 use std::time::Duration;
 
 use super::HistoryError;
 
-/// When an append is durable.
+/// The durability of appends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SyncPolicy {
-    /// When it returns: a crash of the process or the machine loses nothing that was appended.
+    /// Each append is durable when it returns. A crash of the process or the machine loses no appended response.
     #[default]
     Always,
-    /// With every so many appends to a namespace, and by [`HistoryLog::sync`](super::HistoryLog::sync). A crash of the machine loses at most the
-    /// newest so many; one of the process alone loses nothing.
+    /// Appends to a namespace become durable in groups of this number, and by
+    /// [`HistoryLog::sync`](super::HistoryLog::sync). A crash of the machine loses at most this number of newest
+    /// responses. A crash of the process alone loses nothing.
     Every(u32),
-    /// By [`HistoryLog::sync`](super::HistoryLog::sync), and when the system sees fit. A crash of the process alone loses nothing.
+    /// Appends become durable by [`HistoryLog::sync`](super::HistoryLog::sync), or at a time chosen by the system. A
+    /// crash of the process alone loses nothing.
     Never,
 }
 
 /// Options of a [`HistoryLog`](super::HistoryLog).
 #[derive(Clone, Debug)]
 pub struct HistoryOptions {
-    /// When an append is durable.
+    /// The durability of appends.
     pub sync: SyncPolicy,
-    /// Tokens that the log of a namespace holds before it is frozen, 16..=2²⁴; also the longest response. A log costs 64 bytes
-    /// of memory per token.
+    /// Maximum tokens in the log of a namespace before it is frozen, 16..=2²⁴; also the length of the longest
+    /// response. A log needs 64 bytes of memory per token.
     pub live_tokens_max: u32,
-    /// Tokens of a segment that segments are still merged into, up to 2²⁸. Fewer and larger segments are searched faster;
-    /// merging takes 30 bytes of memory per token while it lasts.
+    /// Maximum tokens of a merged segment, up to 2²⁸. Fewer and larger segments are searched faster. During a merge,
+    /// 30 bytes of memory per token are needed.
     pub segment_tokens_max: u32,
-    /// Tokens of a namespace: with more, whole segments are dropped, the one first that has not drafted for longest. On the disk
-    /// a token takes 12 bytes, 16 where more than 65,535 different ones occur.
+    /// Maximum tokens of a namespace. Above it, whole segments are dropped, least recently used first. On the disk a
+    /// token takes 12 bytes, or 16 if the segment contains more than 65,535 distinct tokens.
     pub tokens_max: u64,
-    /// Responses older than this are dropped by [`HistoryLog::maintain`](super::HistoryLog::maintain): from the log one by one, of a segment when its
-    /// newest is. `None`: none are.
+    /// Maximum age of a response. [`HistoryLog::maintain`](super::HistoryLog::maintain) drops older responses from
+    /// the log one by one. It drops a segment if its newest response is older. `None`: no limit.
     pub age_max: Option<Duration>,
-    /// Memory for pages of segments, of all namespaces together; at least 256 KiB are used.
+    /// Memory for pages of segments, for all namespaces together; at least 256 KiB.
     pub cache_bytes: usize,
 }
 
@@ -42,7 +44,7 @@ impl Default for HistoryOptions {
     fn default() -> Self {
         HistoryOptions {
             sync: SyncPolicy::Always,
-            // The automaton takes 4 MB, and a response hardly waits for the freezing.
+            // The automaton takes 4 MB, and freezing delays a response only slightly.
             live_tokens_max: 1 << 16,
             segment_tokens_max: 1 << 22,
             tokens_max: 1 << 24,

@@ -1,4 +1,4 @@
-//! What a history says about itself.
+//! Reports of a history about its contents and unused parts.
 
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
@@ -12,40 +12,40 @@ use super::key::RecordId;
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct LeftOut {
-    /// The file, under the name that it had when the part was found.
+    /// The file, under its name at the time of detection.
     pub path: PathBuf,
-    /// Where in it.
+    /// The offset.
     pub offset: u64,
-    /// Bytes that are not used; 0 where they cannot be counted.
+    /// Number of unused bytes; 0 if it is unknown.
     pub bytes: u64,
-    /// Why.
+    /// The reason.
     pub reason: LeftOutReason,
-    /// The new name of a damaged file that was set aside; its responses that can be read are kept in another file.
+    /// The new name of a damaged file that was set aside. Its readable responses are kept in another file.
     pub aside: Option<PathBuf>,
 }
 
-/// Why a part of the folder is not used.
+/// The reason why a part of the folder is not used.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum LeftOutReason {
-    /// An append that a crash interrupted before it was acknowledged. The writer cuts it off.
-    #[error("an append that a crash interrupted")]
+    /// An append was interrupted by a crash before it was acknowledged. The writer cuts it off.
+    #[error("an append interrupted by a crash")]
     Torn,
-    /// The bytes are not what was written.
+    /// The bytes differ from the written ones.
     #[error("damaged: {0}")]
     Damaged(&'static str),
     /// The file belongs to another model, namespace or number.
-    #[error("a file of another place")]
+    #[error("a file of another model, namespace or number")]
     Misplaced,
-    /// The file has a version that this program does not know.
+    /// The version of the file is not supported.
     #[error("version {given} of the format, this program reads {known}")]
     Version {
         /// Its version.
         given: u32,
-        /// The version that is known.
+        /// The supported version.
         known: u32,
     },
-    /// The file is longer than any that the history writes.
+    /// The file is longer than any valid file of the history.
     #[error("{bytes} bytes exceed the limit of {max}")]
     TooLarge {
         /// Its length.
@@ -53,7 +53,7 @@ pub enum LeftOutReason {
         /// The limit.
         max: u64,
     },
-    /// The system does not let it be read.
+    /// The file cannot be read.
     #[error("it cannot be read: {0}")]
     Io(io::ErrorKind),
 }
@@ -75,7 +75,7 @@ impl fmt::Display for LeftOut {
 /// A response in the history.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RecordInfo {
-    /// Its id, which is also when it was appended: µs from 1970.
+    /// Its id: the time of its append in µs since 1970.
     pub record: RecordId,
     /// Its namespace.
     pub namespace: String,
@@ -83,26 +83,26 @@ pub struct RecordInfo {
     pub n_tokens: u32,
 }
 
-/// What a namespace holds.
+/// Statistics of a namespace.
 #[derive(Debug)]
 pub struct NamespaceStats {
     /// Its name.
     pub namespace: String,
-    /// Responses.
+    /// Number of responses.
     pub n_records: u64,
-    /// Their tokens.
+    /// Number of tokens.
     pub n_tokens: u64,
-    /// Those of them that are still in the log.
+    /// Tokens that are still in the log.
     pub n_live_tokens: u64,
-    /// Segments.
+    /// Number of segments.
     pub n_segments: usize,
     /// Bytes of all its files.
     pub bytes: u64,
-    /// Segments that draft no more, each with what is wrong.
+    /// Damaged segments, which provide no drafts, each with its error.
     pub damaged: Vec<HistoryError>,
 }
 
-/// What the history holds.
+/// Statistics of the history.
 #[derive(Debug)]
 pub struct HistoryStats {
     /// By name.
@@ -128,7 +128,7 @@ impl LeftOut {
         matches!(self.reason, LeftOutReason::Damaged(_))
     }
 
-    /// The file that an error is about; other errors are given back.
+    /// The file of an error about one file. Other errors are returned unchanged.
     pub(super) fn of(error: HistoryError) -> Result<Self, HistoryError> {
         let whole = |path, bytes, reason| Ok(LeftOut { path, offset: 0, bytes, reason, aside: None });
         match error {

@@ -1,9 +1,10 @@
 //! Searches a segment: intervals of its prefixes that narrow token by token.
 //!
-//! The text that is followed has a *chain* of orders: for each of its last tokens, two, three, …, the interval of the prefixes
-//! that end with them. A new token leads from every interval to one of prefixes that end with that token, and adds one for
-//! itself alone. An order that occurs as often as the next longer one occurs in the very same places, also after every later
-//! token, and is left out: so a chain has the orders that a suffix automaton's links would give, a handful of them.
+//! The followed text has a *chain* of orders: for each number of last tokens, the interval of the prefixes that end
+//! with them. A new token maps every interval to one of prefixes that end with that token, and adds an order for the
+//! token alone. If an order occurs as often as the next longer one, both occur at the same places, also after every
+//! later token. The shorter order is then left out. A chain has the orders that a suffix automaton's links would
+//! give, a handful of them.
 
 use std::ops::Range;
 
@@ -13,24 +14,24 @@ use refrain::{Cursor, TokenId};
 use super::cache::PageCache;
 use super::segment::{Fault, Segment, Symbol};
 
-/// Some last tokens of a text: the prefixes at the places `[from, to)` end with them. Never empty.
+/// Some last tokens of a text. The prefixes at the places `[from, to)` end with them. Never empty.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Order {
-    /// How many tokens.
+    /// Number of tokens.
     pub(super) len: u32,
     from: u32,
     to: u32,
 }
 
-/// Orders of a chain at most; the longest are kept, and the last place is for the single token.
+/// Maximum number of orders in a chain. The longest are kept, and the last entry is for the single token.
 const CHAIN_MAX: usize = 16;
 
-/// Places of an order that are looked at for what follows it. Of an order with more, which is weak evidence for any successor,
-/// samples of [`SAMPLE_PLACES`] side by side are, spread evenly over all that comes before it; it then counts as if it occurred
-/// in these places alone.
+/// Maximum number of places searched for the successors of an order. An order with more places is weak evidence for
+/// any successor. Of such an order, evenly spread samples of [`SAMPLE_PLACES`] adjacent places are searched, and its
+/// count is then this number of places.
 const PLACES_MAX: u32 = 128;
 
-/// A cache line of where the prefixes end.
+/// A cache line of the section `ends`.
 const SAMPLE_PLACES: u32 = 16;
 
 impl Order {
@@ -38,7 +39,7 @@ impl Order {
         self.to - self.from
     }
 
-    /// The places that are looked at, [`PLACES_MAX`] together at most.
+    /// The searched places, at most [`PLACES_MAX`] in total.
     fn samples(self) -> impl Iterator<Item = Range<u32>> {
         let is_whole = self.count() <= PLACES_MAX;
         let n_samples = if is_whole { 1 } else { PLACES_MAX / SAMPLE_PLACES };
@@ -51,14 +52,14 @@ impl Order {
     }
 }
 
-/// A segment, and the pages of it.
+/// A segment and its page cache.
 pub(super) struct Search<'a> {
     pub(super) segment: &'a Segment,
     pub(super) cache: &'a mut PageCache,
 }
 
 impl Search<'_> {
-    /// Replaces a chain by that of the text with `token` appended.
+    /// Replaces the chain of a text by the chain of the text with `token` appended.
     pub(super) fn follow(&mut self, chain: &mut Vec<Order>, token: TokenId) {
         match self.segment.symbol(token) {
             None => chain.clear(),
@@ -94,13 +95,13 @@ impl Search<'_> {
     }
 }
 
-/// A symbol that follows an order.
+/// A successor of an order.
 #[derive(Clone, Copy, Default, Debug)]
 struct Run {
     symbol: Symbol,
-    /// Among the places that were looked at.
+    /// Its count among the searched places.
     count: u32,
-    /// Where the newest of these prefixes ends.
+    /// The end of the newest of these prefixes.
     last_end: u32,
 }
 
@@ -108,24 +109,24 @@ struct Run {
 pub(super) struct SegmentOrders<'a, 'c, F> {
     search: Search<'a>,
     chain: &'c [Order],
-    /// What follows the order that was asked for last.
+    /// The successors of the last queried order.
     runs: &'c mut Runs,
-    /// Makes a cursor: the orders from this one on, and the symbol that follows them.
+    /// Makes a cursor from the index of an order and its successor.
     cursor: F,
 }
 
-/// Scratch: what follows one order.
+/// Scratch memory: the successors of one order.
 #[derive(Debug)]
 pub(super) struct Runs {
     of: Option<usize>,
     runs: Vec<Run>,
-    /// By a symbol's hash, with linear probing: one more than the run's index, or 0.
+    /// By a symbol's hash, with linear probing: the run's index plus one, or 0.
     slots: [u8; N_SLOTS],
-    /// The run of each place that was looked at, or [`NO_RUN`].
+    /// The run of each searched place, or [`NO_RUN`].
     run_of: [u8; PLACES_MAX as usize],
 }
 
-/// Twice as many as there can be runs.
+/// Twice the maximum number of runs.
 const N_SLOTS: usize = 2 * PLACES_MAX as usize;
 
 const NO_RUN: u8 = u8::MAX;
@@ -204,7 +205,7 @@ impl<'a, 'c, F: FnMut(usize, TokenId) -> Cursor> SegmentOrders<'a, 'c, F> {
 }
 
 impl<F: FnMut(usize, TokenId) -> Cursor> SuffixOrders for SegmentOrders<'_, '_, F> {
-    /// Its place in the chain.
+    /// The index in the chain.
     type Order = usize;
     type Next = TokenId;
 
@@ -212,12 +213,12 @@ impl<F: FnMut(usize, TokenId) -> Cursor> SuffixOrders for SegmentOrders<'_, '_, 
         self.chain[order].len
     }
 
-    /// The places that are looked at.
+    /// The number of searched places.
     fn count(&self, order: usize) -> u32 {
         self.chain[order].count().min(PLACES_MAX)
     }
 
-    /// Those among the places that are looked at.
+    /// The number of successors at the searched places.
     fn n_successors(&mut self, order: usize) -> usize {
         self.find_runs(order);
         self.runs.runs.len()

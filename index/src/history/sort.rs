@@ -1,15 +1,15 @@
 //! Suffix arrays of numbers, by induced sorting (SA-IS).
 //!
-//! Nong, Zhang, Chan 2009, in the form of AtCoder's library: the suffixes that start a run of smaller-to-larger (*LMS*) are
-//! sorted first, by recursion over the names of the pieces between them, and put all others into their places in two
-//! sweeps. Linear time; 13 bytes per number, and half of that again for each level of the recursion.
+//! Nong, Zhang, Chan 2009, in the form of AtCoder's library. The suffixes at the start of an S-type run (*LMS*) are
+//! sorted first, by recursion over the names of the pieces between them. Two sweeps then insert all other suffixes.
+//! Linear time; 13 bytes per number, and half of that again for each level of the recursion.
 
-/// Marks a place that is not filled yet; texts are shorter than this.
+/// Marks an empty entry; texts are shorter than this.
 const EMPTY: u32 = u32::MAX;
 
-/// Start positions of all suffixes of `text`, in order; a suffix that is a prefix of another comes first.
+/// Start positions of all suffixes of `text`, in order. A suffix that is a prefix of another comes first.
 ///
-/// `max` is the largest number of the text: time and memory are linear in it too.
+/// `max` is the largest number of the text. Time and memory are linear in it too.
 pub(super) fn suffix_array(text: &[u32], max: u32) -> Vec<u32> {
     assert!(text.len() < EMPTY as usize, "{} numbers are too many", text.len());
     match text.len() {
@@ -36,7 +36,7 @@ struct Sorter<'a> {
     text: &'a [u32],
     /// Whether the suffix is smaller than the one after it (S-type).
     rises: Vec<bool>,
-    /// Where the falling suffixes of each number begin in the array, and where the rising ones do.
+    /// The start in the array of the L-type suffixes of each number, and of the S-type suffixes.
     falling_starts: Vec<u32>,
     rising_starts: Vec<u32>,
     array: Vec<u32>,
@@ -65,7 +65,7 @@ impl<'a> Sorter<'a> {
         Sorter { text, rises, falling_starts: n_falling, rising_starts: n_rising, array: vec![EMPTY; n] }
     }
 
-    /// Fills the array from the LMS suffixes: in order where `lms` is, else in order of their pieces.
+    /// Fills the array from the LMS suffixes, sorted completely or by their pieces, according to `lms`.
     fn induce(&mut self, lms: &[u32]) {
         let Sorter { text, rises, falling_starts, rising_starts, array } = self;
         let n = text.len();
@@ -90,7 +90,7 @@ impl<'a> Sorter<'a> {
                 put(array, i - 1);
             }
         }
-        // Rising suffixes of a number fill their part from its end, which is where the next number begins.
+        // S-type suffixes of a number fill their part from its end, the start of the next number.
         let mut ends = places;
         let n_numbers = ends.len();
         for (number, end) in ends.iter_mut().enumerate() {
@@ -107,8 +107,8 @@ impl<'a> Sorter<'a> {
     }
 }
 
-/// Names the pieces between LMS positions by their order: equal pieces get equal names. Returns the names in order of the
-/// text, and the largest.
+/// Names the pieces between LMS positions by their order: equal pieces get equal names. Returns the names in order of
+/// the text, and the largest.
 fn name_pieces(sorter: &Sorter<'_>, lms: &[u32]) -> (Vec<u32>, u32) {
     let text = sorter.text;
     let mut rank_of = vec![EMPTY; text.len()];
@@ -117,7 +117,7 @@ fn name_pieces(sorter: &Sorter<'_>, lms: &[u32]) -> (Vec<u32>, u32) {
     }
     let piece = |rank: u32| {
         let start = lms[rank as usize] as usize;
-        // The next piece's first number belongs to this one too.
+        // The first number of the next piece belongs to this piece too.
         let end = lms.get(rank as usize + 1).map_or(text.len(), |&next| next as usize + 1);
         (&text[start..end], end == text.len())
     };
@@ -126,7 +126,7 @@ fn name_pieces(sorter: &Sorter<'_>, lms: &[u32]) -> (Vec<u32>, u32) {
     let mut before: Option<u32> = None;
     for rank in sorter.array.iter().map(|&i| rank_of[i as usize]).filter(|&rank| rank != EMPTY) {
         if let Some(before) = before {
-            // The last piece ends with the text, before any other that begins alike.
+            // The last piece ends with the text, so it comes before any other piece with the same beginning.
             let ((a, a_is_last), (b, b_is_last)) = (piece(before), piece(rank));
             name += u32::from(a != b || a_is_last || b_is_last);
         }

@@ -1,4 +1,4 @@
-//! The source *history*, from a folder: follows the committed text through a namespace's log and segments.
+//! The draft source *history* from a folder: follows the committed text through a namespace's log and segments.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,38 +15,38 @@ use super::store::{Shared, SharedNamespace, read};
 
 /// Drafts from a namespace of a [`HistoryLog`](super::HistoryLog).
 ///
-/// Each of its parts, the log and the segments, drafts by itself; tokens on which they agree share a node of the tree. A
-/// damaged segment drafts no more, silently: [`HistoryLog::stats`](super::HistoryLog::stats) names it.
+/// The log and each segment draft separately; tokens on which they agree share a node of the tree. A damaged segment
+/// provides no drafts and no error: [`HistoryLog::stats`](super::HistoryLog::stats) reports it.
 ///
-/// Reads under a lock that only changes of the namespace hold for writing. When the history has changed the newest tokens
-/// of the text are matched again, so matches are exact up to [`Self::REMATCH_LEN`] tokens. What other sessions append is
-/// seen at once, what other processes append by [`HistoryLog::refresh`](super::HistoryLog::refresh); drafts then depend on
-/// timing, output never does.
+/// Reads take a shared lock; only changes of the namespace take it exclusively. After a change of the history, the
+/// newest tokens of the text are matched again, so matches are exact up to [`Self::REMATCH_LEN`] tokens. Appends of
+/// other sessions are visible at once, those of other processes after
+/// [`HistoryLog::refresh`](super::HistoryLog::refresh). Drafts then depend on timing; output never does.
 #[derive(Debug)]
 pub struct HistoryLogSource {
     shared: Arc<Shared>,
     name: Arc<str>,
     config: OrderConfig,
-    /// What the store had by the name when it had changed `n_changes` times.
+    /// The namespace of this name after `n_changes` changes of the store.
     namespace: Option<SharedNamespace>,
     n_changes: u64,
-    /// How many committed tokens the matches have followed, and at which state of the namespace.
+    /// Number of committed tokens matched so far, and the state of the namespace at that time.
     n_followed: usize,
     n_appends: u64,
     n_moves: u64,
     live: Match,
-    /// Of each segment.
+    /// Per segment.
     chains: Vec<Vec<Order>>,
     tree: Tree,
 }
 
-/// The places that cursors of one step stand for.
+/// The nodes of one step's cursors.
 #[derive(Default, Debug)]
 struct Tree {
-    /// Cursors of another step are void.
+    /// Cursors of another step are invalid.
     generation: u16,
     nodes: Vec<Node>,
-    /// Chains of the nodes, one after the other.
+    /// Concatenated chains of the nodes.
     orders: Vec<Order>,
     chain: Vec<Order>,
     runs: Runs,
@@ -61,7 +61,7 @@ enum Node {
         from: u32,
         to: u32,
     },
-    /// The same with a token appended: worked out when somebody asks what comes next.
+    /// The same with a token appended. Its chain is computed on the first query.
     Appended {
         segment: u32,
         from: u32,
@@ -70,21 +70,22 @@ enum Node {
     },
 }
 
-/// Parts that are asked for drafts at a time: those with the longest matches. Each one more costs as much again.
+/// Maximum number of parts that draft at a time; the longest matches come first. Each further part adds the same cost
+/// again.
 const ANCHORS_MAX: usize = 2;
 
-/// From a match of this length on a segment counts as used: shorter ones are everywhere.
+/// A segment with a match of at least this length counts as used. Shorter matches occur in every segment.
 const USE_LEN_MIN: u32 = 4;
 
 impl HistoryLogSource {
-    /// Tokens of the committed text that are matched again after the history has changed, and at a start.
+    /// Number of committed tokens that are matched again at a start and after a change of the history.
     pub const REMATCH_LEN: usize = 64;
 
     pub(super) fn new(shared: Arc<Shared>, name: &str, config: OrderConfig) -> Self {
         HistoryLogSource {
             shared,
             name: name.into(),
-            // The most frequent tokens are the session's own to propose.
+            // The session's own sources propose the most frequent tokens.
             config: OrderConfig { match_len_min: config.match_len_min.max(1), ..config },
             namespace: None,
             n_changes: u64::MAX,
@@ -97,9 +98,9 @@ impl HistoryLogSource {
         }
     }
 
-    /// Looks the namespace up again where namespaces have come or gone.
+    /// Looks up the namespace again after a namespace was added or removed.
     fn find_namespace(&mut self) {
-        // Read before the look-up: a change in between is found the next time.
+        // Read before the lookup: a change in between is detected the next time.
         let n_changes = self.shared.n_changes.load(Ordering::Acquire);
         if n_changes != self.n_changes {
             self.namespace = self.shared.find(&self.name);
@@ -114,7 +115,7 @@ impl HistoryLogSource {
         self.chains.clear();
     }
 
-    /// Brings the matches up to the end of the committed text.
+    /// Advances the matches to the end of the committed text.
     fn follow(&mut self, committed: &[TokenId]) {
         self.find_namespace();
         let Some(namespace) = self.namespace.clone() else { return };
@@ -177,7 +178,7 @@ impl HistoryLogSource {
             let node = self.tree.frozen(i as u32, chain);
             out.push(Anchor { cursor: self.tree.push(node), match_len: longest.len });
         }
-        // Of equally long ones the log comes first, and then what is older.
+        // For equal match lengths, the log comes first, then older segments.
         out.sort_by_key(|anchor| std::cmp::Reverse(anchor.match_len));
         out.truncate(ANCHORS_MAX);
     }
@@ -201,7 +202,7 @@ impl Tree {
         Node::Frozen { segment, from, to: self.orders.len() as u32 }
     }
 
-    /// The index and the node of a cursor, if it is of this step.
+    /// The index and the node of a cursor, if the cursor belongs to this step.
     fn node(&self, cursor: Cursor) -> Option<(usize, Node)> {
         let index = cursor.0 as u32 as usize;
         let is_current = (cursor.0 >> 48) as u16 == self.generation;
@@ -244,7 +245,7 @@ impl Tree {
         }
     }
 
-    /// Works out the chain of a node where that was not done yet.
+    /// Computes the chain of a node, if it is missing.
     fn work_out(&mut self, segment: &Segment, cache: &mut PageCache, node: usize) {
         let Node::Appended { segment: number, from, to, token } = self.nodes[node] else { return };
         let mut chain = std::mem::take(&mut self.chain);
@@ -321,7 +322,7 @@ impl DraftSource for HistoryLogSource {
         self.follow(committed);
     }
 
-    /// The store reports what is shared.
+    /// The store reports the shared memory.
     fn memory_usage(&self) -> usize {
         let chains: usize = self.chains.iter().map(|chain| chain.capacity() * size_of::<Order>()).sum();
         chains + self.chains.capacity() * size_of::<Vec<Order>>() + self.tree.memory_usage()

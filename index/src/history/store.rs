@@ -24,7 +24,7 @@ use super::segment::Segment;
 use super::source::HistoryLogSource;
 use super::upkeep::{maintain, note_use, renew};
 
-/// What the parts of a store share.
+/// The data shared by all parts of a store.
 #[derive(Debug)]
 pub(super) struct Context {
     disk: Box<dyn Disk>,
@@ -33,7 +33,7 @@ pub(super) struct Context {
     stopped: AtomicBool,
 }
 
-/// A namespace that sources may hold while it is forgotten.
+/// A namespace. Sources may keep a reference while it is being removed.
 pub(super) type SharedNamespace = Arc<RwLock<Namespace>>;
 
 #[derive(Debug)]
@@ -42,42 +42,43 @@ pub(super) struct Shared {
     key: HistoryKey,
     folder: PathBuf,
     namespaces: Mutex<Namespaces>,
-    /// Counts namespaces that have come or gone: a source looks its own up again when the number has changed.
+    /// Counts added and removed namespaces. After a change, a source looks up its namespace again.
     pub(super) n_changes: AtomicU64,
     newest_id: AtomicU64,
-    /// The parts left out when the folder was last read, and since.
+    /// The parts left out when the folder was last read, and those found since.
     left_out: Mutex<Vec<LeftOut>>,
     role: RwLock<Role>,
-    /// Held by what changes files of more than one log: merges, forgetting.
+    /// Held during changes of files other than one log: merges, forgetting.
     upkeep: Mutex<()>,
 }
 
 pub(super) type Namespaces = BTreeMap<String, SharedNamespace>;
 
-/// Earlier responses of one model by namespace (an app, a user, a task), in a folder.
+/// Earlier responses of one model in a folder, by namespace (an app, a user, a task).
 ///
-/// Cloning shares it. Threads may append, draft and maintain at the same time; a merge holds up nobody. Processes may have the
-/// same folder open: one writes, the others read and hand in ([`access`](Self::access)). The [module](crate::history) says what
-/// is promised about crashes, damage and other processes.
+/// Clones share the history. Threads may append, draft and maintain at the same time; a merge does not block them.
+/// Several processes may open the same folder: one writes, the others read and hand in ([`access`](Self::access)).
+/// The [module](crate::history) describes the guarantees about crashes, damage and other processes.
 #[derive(Clone, Debug)]
 pub struct HistoryLog {
     shared: Arc<Shared>,
 }
 
 impl HistoryLog {
-    /// Namespaces at most.
+    /// Maximum number of namespaces.
     pub const NAMESPACES_MAX: usize = 1024;
 
-    /// Opens the history of a model in `folder`, which is created if it is not there. Histories of other models in it are left
-    /// alone.
+    /// Opens the history of a model in `folder`. The folder is created if it does not exist. Histories of other
+    /// models in it are not changed.
     ///
-    /// The first process to open it writes; while that process (or another `HistoryLog` of this one) has it open, and where the
-    /// folder cannot be written, it is opened for reading: [`access`](Self::access) says which. Files and responses that are
-    /// damaged or cannot be read are left out ([`left_out`](Self::left_out)). The writer sets damaged files aside under names
-    /// that begin with `damaged.`; nothing of them is removed before [`repair`](Self::repair) or a [`forget`](Self::forget).
+    /// The first process to open it writes. As long as that process (or another `HistoryLog` of this one) has it
+    /// open, or if the folder cannot be written, it is opened for reading. [`access`](Self::access) returns the role.
+    /// Damaged and unreadable files and responses are left out ([`left_out`](Self::left_out)). The writer sets
+    /// damaged files aside under names that begin with `damaged.`; only [`repair`](Self::repair) and
+    /// [`forget`](Self::forget) remove them.
     ///
     /// # Errors
-    /// An option is out of its range, the folder can neither be created nor read, or it holds too many namespaces.
+    /// An option is out of its range, the folder can neither be created nor read, or it contains too many namespaces.
     pub fn open(folder: &Path, key: HistoryKey, options: HistoryOptions) -> Result<Self, HistoryError> {
         Self::open_on(Box::new(RealDisk), folder, key, options)
     }
@@ -108,7 +109,7 @@ impl HistoryLog {
         Ok(HistoryLog { shared: Arc::new(shared) })
     }
 
-    /// The keys of the histories in a folder, ascending. A folder that is not there has none.
+    /// The keys of the histories in a folder, ascending. Empty if the folder does not exist.
     pub fn keys(folder: &Path) -> Result<Vec<HistoryKey>, HistoryError> {
         let names = match RealDisk.list(folder) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -119,7 +120,7 @@ impl HistoryLog {
         Ok(keys)
     }
 
-    /// Whose history this is.
+    /// The key of this history.
     pub fn key(&self) -> HistoryKey {
         self.shared.key
     }
@@ -133,8 +134,8 @@ impl HistoryLog {
         }
     }
 
-    /// The parts of the folder that are not used: those found when it was read, and segments in which a draft or a merge has
-    /// found damage since. (Pages that nothing has read are not known: [`verify`](Self::verify).)
+    /// The unused parts of the folder: those found when it was read, and segments in which a draft or a merge has
+    /// found damage since. (Damage in pages that were never read is not included: call [`verify`](Self::verify).)
     pub fn left_out(&self) -> Vec<LeftOut> {
         let mut left_out = self.shared.left_out().clone();
         for (_, namespace) in self.shared.all() {
@@ -145,14 +146,18 @@ impl HistoryLog {
         left_out
     }
 
-    /// Appends a finished response to a namespace, which is there from its first response on. When this returns, the response
-    /// is as durable as [`HistoryOptions::sync`] says (always durable where it is handed in), and sources draft from it. A
-    /// response that is handed in gets another id when it is taken in, if a second process drew the same id in the same µs.
+    /// Appends a finished response to a namespace, which is created by its first response. After the return, the
+    /// response is durable according to [`HistoryOptions::sync`] (always, if it is handed in), and sources draft from
+    /// it. A response that is handed in gets another id in the log if another process has used the same id in the
+    /// same µs.
     ///
     /// # Errors
-    /// The history is without the response. [`HistoryError::Io`]: the disk is full, say; it may be tried again. After a failed
-    /// sync every later change is [`HistoryError::Stopped`] until the history is opened again. [`HistoryError::ReadOnly`]: the
-    /// folder cannot be written. [`HistoryError::InboxFull`]: too many responses wait for the writer.
+    /// The response was not appended.
+    ///
+    /// - [`HistoryError::Io`]: for example, the disk is full. The call may be retried. After a failed sync, every
+    ///   later change returns [`HistoryError::Stopped`] until the history is opened again.
+    /// - [`HistoryError::ReadOnly`]: the folder cannot be written.
+    /// - [`HistoryError::InboxFull`]: too many responses wait for the writer.
     pub fn append(&self, namespace: &str, response: &[TokenId]) -> Result<RecordId, HistoryError> {
         check_namespace(namespace)?;
         let shared = &self.shared;
@@ -161,13 +166,13 @@ impl HistoryLog {
         if response.len() > max as usize {
             return Err(HistoryError::RecordTooLong { n_tokens: response.len(), max });
         }
-        // Held until the response is in: no refresh comes in between.
+        // Held until the response is appended, so that no refresh runs in between.
         let role = read(&shared.role);
         match &*role {
             Role::Write { .. } => {
                 let namespace = shared.ensure_namespace(namespace)?;
                 let mut namespace = write(&namespace);
-                // Within the lock: ids rise from record to record of a log.
+                // Under the lock: ids ascend from record to record of a log.
                 let id = shared.next_id();
                 namespace.append(&shared.context, Record { id, tokens: response.into() })?;
                 Ok(id)
@@ -183,7 +188,8 @@ impl HistoryLog {
                 drop(namespace);
                 drop(role);
                 if is_long {
-                    // The writer has frozen most of it. The response is safe, so that a failure is the next one's to report.
+                    // The writer has frozen most of it. The response is safe, so a failure is left to the next
+                    // refresh.
                     let _ = self.refresh();
                 }
                 Ok(id)
@@ -192,17 +198,17 @@ impl HistoryLog {
         }
     }
 
-    /// Reads the folder again where another process writes it, and becomes the writer where none does any more. Then sources
-    /// see what was appended, merged or forgotten since the folder was last read. The writer itself has nothing to read.
+    /// Reads the folder again if another process writes it, and becomes the writer if there is none. Sources then see
+    /// all changes since the folder was last read. Has no effect in the writer.
     ///
     /// # Errors
-    /// The folder cannot be read; everything is as it was.
+    /// The folder cannot be read. Nothing has changed.
     pub fn refresh(&self) -> Result<(), HistoryError> {
         let _upkeep = self.shared.upkeep();
         self.shared.refresh()
     }
 
-    /// Makes every append so far durable. Handed-in responses already are.
+    /// Makes all appends so far durable. Handed-in responses are already durable.
     ///
     /// # Errors
     /// The history has stopped.
@@ -218,16 +224,18 @@ impl HistoryLog {
         Ok(())
     }
 
-    /// Removes a response from every file, handed in or in the log. Files of its namespace that were set aside as damaged may
-    /// hold it too, and are removed with it; damaged parts of the segment that holds it are dropped. Files that were left out
-    /// for another reason (a newer version, unreadable) are not touched.
+    /// Removes a response from every file: log, segment or hand-in. Files of its namespace that were set aside as
+    /// damaged may contain it too, so they are removed as well. Damaged parts of its segment are dropped. Files left
+    /// out for another reason (a newer version, unreadable) are not changed.
     ///
-    /// Another process that has the history open drafts from the response until its next [`refresh`](Self::refresh),
-    /// [`maintain`](Self::maintain) or open.
+    /// Another process that has the history open may draft from the response until its next
+    /// [`refresh`](Self::refresh), [`maintain`](Self::maintain) or open.
     ///
     /// # Errors
-    /// [`HistoryError::NoSuchRecord`]; [`HistoryError::InUse`] and [`HistoryError::ReadOnly`] where this process does not write.
-    /// After another error the response may still be in a file; to forget it may be tried again.
+    /// - [`HistoryError::NoSuchRecord`]
+    /// - [`HistoryError::InUse`], [`HistoryError::ReadOnly`]: this process does not write.
+    ///
+    /// After another error the response may still be in a file. The call may be retried.
     pub fn forget(&self, record: RecordId) -> Result<(), HistoryError> {
         let _upkeep = self.shared.upkeep();
         self.shared.context.check_running()?;
@@ -244,13 +252,15 @@ impl HistoryLog {
         Err(HistoryError::NoSuchRecord { record: record.0 })
     }
 
-    /// Removes a namespace with all its files, hand-ins and files that were set aside; `false` where there is none. Sources of it
-    /// find it empty from the next step on, those of other processes from their next [`refresh`](Self::refresh) on, and see what
-    /// is appended later.
+    /// Removes a namespace with all its files, hand-ins and files that were set aside. `false` if it does not exist.
+    /// Its sources find it empty from the next step on, those of other processes after their next
+    /// [`refresh`](Self::refresh). Responses appended later are visible to them.
     ///
     /// # Errors
-    /// [`HistoryError::InUse`] and [`HistoryError::ReadOnly`] where this process does not write. After another error files of the namespace may still be there, and it drafts from them again when the next response is appended or the
-    /// history is opened; to forget it may be tried again.
+    /// [`HistoryError::InUse`], [`HistoryError::ReadOnly`]: this process does not write.
+    ///
+    /// After another error, files of the namespace may remain. It drafts from them again when the next response is
+    /// appended or the history is opened. The call may be retried.
     pub fn forget_namespace(&self, namespace: &str) -> Result<bool, HistoryError> {
         let _upkeep = self.shared.upkeep();
         let shared = &self.shared;
@@ -258,14 +268,14 @@ impl HistoryLog {
         check_namespace(namespace)?;
         shared.check_writes()?;
         let handed_in = shared.inbox().forget(Some(namespace), true)?;
-        // Nobody finds or makes the namespace while its files go.
+        // The lock keeps others from finding or creating the namespace during the removal.
         let mut namespaces = shared.lock();
         let found = namespaces.remove(namespace);
         if let Some(found) = &found {
             write(found).close(&mut shared.context.cache());
             shared.n_changes.fetch_add(1, Ordering::Release);
         }
-        // Also where it is not known: an earlier call may have failed half-way.
+        // Also for an unknown namespace: an earlier call may have failed half-way.
         let removed = remove_files(shared.context.disk(), &shared.folder.join(encode_namespace(namespace)))?;
         Ok(found.is_some() || removed || !handed_in.is_empty())
     }
@@ -281,16 +291,16 @@ impl HistoryLog {
             let info = |(record, n_tokens)| RecordInfo { record, namespace: name.clone(), n_tokens };
             let from = infos.len();
             infos.extend(frozen.chain(live).map(info));
-            // Responses that were handed in may be older than those frozen before them.
+            // Handed-in responses may be older than those frozen before them.
             infos[from..].sort_by_key(|info| info.record);
         }
         infos
     }
 
-    /// The tokens of a response; `None` where there is none of that id.
+    /// The tokens of a response. `None` if the id does not exist.
     ///
     /// # Errors
-    /// The segment that holds it cannot be read.
+    /// The segment that contains it cannot be read.
     pub fn tokens(&self, record: RecordId) -> Result<Option<Vec<TokenId>>, HistoryError> {
         for (_, namespace) in self.shared.all() {
             if let Some(tokens) = read(&namespace).tokens(record)? {
@@ -300,7 +310,7 @@ impl HistoryLog {
         Ok(None)
     }
 
-    /// What the history holds.
+    /// Statistics of the history.
     pub fn stats(&self) -> HistoryStats {
         let mut memory_bytes = self.shared.context.cache().memory_usage();
         let stats = |(name, namespace): (String, SharedNamespace)| {
@@ -323,11 +333,11 @@ impl HistoryLog {
         HistoryStats { namespaces, memory_bytes }
     }
 
-    /// Reads every page of every segment, up to the first damaged one, and compares it with its checksum. (Logs and tables were
-    /// compared when the history was opened.) Damage is in [`left_out`](Self::left_out) from then on.
+    /// Reads the pages of every segment, up to its first damaged page, and compares them with their checksums. (Logs
+    /// and tables were compared when the history was opened.) [`left_out`](Self::left_out) then includes the damage.
     ///
     /// # Errors
-    /// The first damage that is found.
+    /// The first damage found.
     pub fn verify(&self) -> Result<(), HistoryError> {
         let mut verified = Ok(());
         for (_, namespace) in self.shared.all() {
@@ -338,13 +348,13 @@ impl HistoryLog {
         verified
     }
 
-    /// Removes what is damaged, for good, and nothing else: reads every page as [`verify`](Self::verify) does, writes segments
-    /// with damage anew (without the responses whose tokens are damaged, and with every other one), and removes the files that
-    /// were set aside. Returns what was removed.
+    /// Permanently removes damaged data, and nothing else. Reads every page as [`verify`](Self::verify) does,
+    /// rewrites damaged segments (only the responses with damaged tokens are lost), and removes the files that were
+    /// set aside. Returns the removed parts.
     ///
     /// # Errors
-    /// [`HistoryError::InUse`] and [`HistoryError::ReadOnly`] where this process does not write. After another error what was
-    /// damaged may still be there.
+    /// [`HistoryError::InUse`], [`HistoryError::ReadOnly`]: this process does not write. After another error, damaged
+    /// data may remain.
     pub fn repair(&self) -> Result<Vec<LeftOut>, HistoryError> {
         let _upkeep = self.shared.upkeep();
         let context = &self.shared.context;
@@ -352,7 +362,7 @@ impl HistoryLog {
         self.shared.check_writes()?;
         let mut dropped = Vec::new();
         for (_, namespace) in self.shared.all() {
-            // Damage that a page holds is known once the page was read.
+            // Damage in a page is known after the page was read.
             read(&namespace).segments().iter().for_each(|segment| drop(segment.verify()));
             dropped.extend(renew(context, &namespace)?);
         }
@@ -360,7 +370,7 @@ impl HistoryLog {
         for (_, namespace) in self.shared.all() {
             removed.extend(read(&namespace).remove_aside(context)?);
         }
-        // Of files that an earlier process has set aside only the name is known.
+        // Of files set aside by an earlier process, only the name is known.
         let mut known = self.shared.left_out();
         dropped.extend(known.extract_if(.., |left_out| left_out.is_damage() && left_out.aside.is_some()));
         for path in removed {
@@ -372,10 +382,10 @@ impl HistoryLog {
         Ok(dropped)
     }
 
-    /// A draft source that reads a namespace, also one that is not there yet.
+    /// A draft source that reads a namespace. The namespace may be created later.
     ///
-    /// It asks for less than the sources of a session do, because each order is read from the disk: what follows a single
-    /// token, in thousands of places, the session's own text knows better.
+    /// Its limits are lower than those of a session's own sources, because each order is read from the disk. The
+    /// successors of a single token, at thousands of places, are better predicted by the session's own text.
     pub fn source(&self, namespace: &str) -> HistoryLogSource {
         let config = OrderConfig { match_len_min: 2, n_candidates_max: 12, ..OrderConfig::default() };
         self.source_with_config(namespace, config)
@@ -386,13 +396,13 @@ impl HistoryLog {
         HistoryLogSource::new(Arc::clone(&self.shared), namespace, config)
     }
 
-    /// To be called when there is time, as after a response. The writer takes in what other processes have handed in, writes
-    /// segments anew in which damage was found (the damaged file is set aside), merges segments, and drops what is over the
-    /// limits of age and size. Any other process [refreshes](Self::refresh). Usually there is nothing to do. Drafts and appends
-    /// go on meanwhile.
+    /// Background work, to be called when there is time, for example after a response. The writer moves handed-in
+    /// responses to its logs, rewrites damaged segments (the damaged file is set aside), merges segments, and drops
+    /// responses over the limits of age and size. Any other process [refreshes](Self::refresh). Usually there is
+    /// nothing to do. Drafts and appends continue meanwhile.
     ///
     /// # Errors
-    /// What was not done is done the next time.
+    /// Unfinished work is repeated the next time.
     pub fn maintain(&self) -> Result<(), HistoryError> {
         let _upkeep = self.shared.upkeep();
         self.shared.context.check_running()?;
@@ -407,7 +417,7 @@ impl HistoryLog {
             return Ok(());
         }
         let taken_in = self.shared.take_in();
-        // What is wrong with one namespace is not the others' matter; the first failure is reported.
+        // An error in one namespace does not stop the others. The first error is reported.
         let done = self.shared.all().into_iter().map(|(_, namespace)| {
             let renewed = maintain(&self.shared.context, &namespace, now)?;
             self.shared.left_out().extend(renewed);
@@ -454,7 +464,7 @@ impl Shared {
         }
     }
 
-    /// Takes responses that were handed in into the logs. The writer alone does.
+    /// Moves handed-in responses to the logs. Only for the writer.
     fn take_in(&self) -> Result<(), HistoryError> {
         let inbox = self.inbox();
         let mut found = inbox.read()?;
@@ -483,7 +493,7 @@ impl Shared {
         let mut namespaces = self.lock();
         let old = std::mem::replace(&mut *namespaces, loaded.namespaces);
         drop(namespaces);
-        // Sources look their namespaces up again; the cursors that they hold are void.
+        // Sources look up their namespaces again; their old cursors are invalid.
         self.n_changes.fetch_add(1, Ordering::Release);
         old.into_values().for_each(|namespace| write(&namespace).close(&mut self.context.cache()));
         *self.left_out() = loaded.left_out;
@@ -494,7 +504,8 @@ impl Shared {
         Ok(())
     }
 
-    /// The first work of a writer. Hand-ins that cannot be taken in now stay where they are; `maintain` tries again and reports.
+    /// The first work of a writer. If hand-ins cannot be moved now, they stay, and `maintain` retries and reports
+    /// errors.
     fn start(&self) {
         if self.check_writes().is_ok() {
             let _ = self.take_in();
@@ -532,7 +543,7 @@ impl Shared {
         Ok(namespace)
     }
 
-    /// Now, or just after the newest one.
+    /// The current time, or the newest id plus one.
     fn next_id(&self) -> RecordId {
         let now = now_us();
         let next = |newest: u64| now.max(newest.saturating_add(1));
@@ -547,7 +558,7 @@ impl Context {
         &*self.disk
     }
 
-    /// Only pages are in it, each whole or not there, so a panic elsewhere does no harm.
+    /// The cache contains only pages, each complete or absent, so a panic in another thread does no harm.
     pub(super) fn cache(&self) -> MutexGuard<'_, PageCache> {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -565,8 +576,8 @@ impl Context {
         if self.stopped.load(Ordering::Relaxed) { Err(HistoryError::Stopped) } else { Ok(()) }
     }
 
-    /// Takes back files that must not count, after what was to follow them has failed. Where that fails too, the store
-    /// stops: which files count is settled when it is opened again.
+    /// Removes files that must not count after a later step has failed. If the removal fails too, the store stops,
+    /// and the next open decides which files count.
     pub(super) fn undo(&self, folder: &Path, paths: &[PathBuf]) {
         let removed = paths.iter().try_for_each(|path| match self.disk.remove_file(path) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
@@ -578,7 +589,7 @@ impl Context {
     }
 }
 
-/// Removes a folder with its files, durably; `false` where there is none.
+/// Removes a folder with its files, durably. `false` if it does not exist.
 fn remove_files(disk: &dyn Disk, folder: &Path) -> Result<bool, HistoryError> {
     let names = match disk.list(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
@@ -589,7 +600,7 @@ fn remove_files(disk: &dyn Disk, folder: &Path) -> Result<bool, HistoryError> {
         remove(disk, &path)?;
     }
     disk.sync_dir(folder).map_err(io_error("sync", folder))?;
-    // Without files it is no namespace, whether or not the system lets it go.
+    // A folder without files is not a namespace, so a failure to remove it does not matter.
     let _ = disk.remove_dir(folder);
     Ok(!names.is_empty())
 }
@@ -599,7 +610,8 @@ fn now_us() -> u64 {
     now.map_or(0, |now| u64::try_from(now.as_micros()).unwrap_or(u64::MAX))
 }
 
-/// A panic elsewhere while a namespace was locked leaves its files whole; its memory is behind them at worst.
+/// A panic in another thread during a change of a namespace leaves its files complete. At worst, the data in memory
+/// is older than the files.
 pub(super) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
     lock.read().unwrap_or_else(PoisonError::into_inner)
 }

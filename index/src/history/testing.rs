@@ -1,4 +1,4 @@
-//! A disk in memory that fails where it is told to, and loses on a crash what was not synced.
+//! A disk in memory that fails at chosen operations, and loses unsynced data in a crash.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -9,14 +9,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::disk::{Disk, DiskFile};
 
-/// What a crash leaves.
+/// The effect of a crash.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Crash {
-    /// The process was killed: the system has everything that was written.
+    /// The process was killed: all writes are kept.
     KeepsAll,
-    /// The power failed: what was not synced, names included, is gone.
+    /// The power failed: unsynced contents and names are lost.
     LosesUnsynced,
-    /// The power failed, and of the unsynced contents of each file one half had been written.
+    /// The power failed, and one half of each file's unsynced contents was written.
     Tears,
 }
 
@@ -35,7 +35,7 @@ struct State {
     bytes_max: Option<usize>,
     locked: Arc<AtomicBool>,
     is_read_only: bool,
-    /// Operations that change something, so far, and the ones that fail.
+    /// Number of changing operations so far, and the failing ones.
     n_ops: usize,
     fails: Option<Fails>,
 }
@@ -48,9 +48,9 @@ struct Contents {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fails {
-    /// The operation of this number.
+    /// Only the operation of this number.
     Once(usize),
-    /// That one and all after it, as where the process or the machine ends.
+    /// This operation and all later ones, as after the end of the process or the machine.
     From(usize),
 }
 
@@ -81,7 +81,7 @@ impl MemDisk {
         self.lock_state().used_bytes()
     }
 
-    /// What the next process finds.
+    /// Simulates a crash: keeps only the contents visible to the next process.
     pub(super) fn crash(&self, crash: Crash) {
         let mut state = self.lock_state();
         let State { files, names, durable_names, fails, locked, .. } = &mut *state;
@@ -121,7 +121,7 @@ impl MemDisk {
 }
 
 impl State {
-    /// Counts an operation that changes something; `Err` where it fails.
+    /// Counts a changing operation. `Err` if it fails.
     fn op(&mut self) -> io::Result<()> {
         let op = self.n_ops;
         self.n_ops += 1;

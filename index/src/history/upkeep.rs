@@ -1,4 +1,4 @@
-//! What keeps a namespace small and fast: old responses go, and small segments become large ones.
+//! Background work on a namespace: drops old responses and merges small segments.
 
 use std::ops::Range;
 
@@ -9,13 +9,14 @@ use super::report::LeftOut;
 use super::segment::Segment;
 use super::store::{Context, SharedNamespace, read, write};
 
-/// Neighbours of one size that are merged: each response is written again once for each fourfold of the size.
+/// Number of adjacent segments of one size class in a merge. Each response is rewritten once per fourfold of the
+/// size.
 const MERGE_WIDTH: usize = 4;
 
-/// With more segments, neighbours of different sizes are merged too: every one of them is searched.
+/// Above this number, segments of different sizes are merged too, because a search visits every segment.
 const SEGMENTS_MAX: usize = 16;
 
-/// Does what is due; `now` in µs from 1970. Returns damaged segments that were set aside.
+/// Runs all due work. `now` is in µs since 1970. Returns damaged segments that were set aside.
 pub(super) fn maintain(
     context: &Context,
     namespace: &SharedNamespace,
@@ -29,7 +30,7 @@ pub(super) fn maintain(
         match merge(context, namespace) {
             Ok(true) => {}
             Ok(false) => return Ok(renewed),
-            // Damage of a segment that was found now: written anew, it is merged the next time round.
+            // The merge has found damage in a segment. It is rewritten now and merged in the next round.
             Err(error) => match renew(context, namespace)? {
                 more if more.is_empty() => return Err(error),
                 more => renewed.extend(more),
@@ -38,12 +39,12 @@ pub(super) fn maintain(
     }
 }
 
-/// Notes in the files when a draft last came from them.
+/// Stores the times of the last drafts in the files.
 pub(super) fn note_use(context: &Context, namespace: &Namespace, now: u64) {
     namespace.segments().iter().for_each(|segment| segment.note_use(context.disk(), now / 1_000_000));
 }
 
-/// Drops what is older than the options allow.
+/// Drops responses above the maximum age.
 fn expire(context: &Context, namespace: &SharedNamespace, now: u64) -> Result<(), HistoryError> {
     let Some(age_max) = context.options.age_max else { return Ok(()) };
     let oldest = now.saturating_sub(u64::try_from(age_max.as_micros()).unwrap_or(u64::MAX));
@@ -59,7 +60,7 @@ pub(super) fn shrink(context: &Context, namespace: &mut Namespace) -> Result<(),
     let mut n_tokens = namespace.n_live_tokens() as u64;
     n_tokens += namespace.segments().iter().map(|segment| u64::from(segment.n_tokens())).sum::<u64>();
     let mut by_use: Vec<&Segment> = namespace.segments().iter().collect();
-    // Of equally unused ones the oldest goes first: the sort is stable.
+    // Among equally unused segments, the oldest is dropped first: the sort is stable.
     by_use.sort_by_key(|segment| segment.used_at());
     let mut dropped = Vec::new();
     for segment in by_use {
@@ -71,7 +72,7 @@ pub(super) fn shrink(context: &Context, namespace: &mut Namespace) -> Result<(),
     if dropped.is_empty() { Ok(()) } else { namespace.replace_segments(context, &dropped, None) }
 }
 
-/// Merges once, if that is due. Nobody waits but for the reading and the exchange: the sorting goes on beside them.
+/// Merges once, if a merge is due. Only the reading and the exchange hold the lock; the sorting runs without it.
 fn merge(context: &Context, namespace: &SharedNamespace) -> Result<bool, HistoryError> {
     let here = read(namespace);
     let Some(range) = choose_merge(here.segments(), &context.options) else { return Ok(false) };
@@ -82,7 +83,7 @@ fn merge(context: &Context, namespace: &SharedNamespace) -> Result<bool, History
     for part in parts {
         records.extend(part.read_records(|_| true)?);
     }
-    // Responses that were handed in may be older than those frozen before them.
+    // Handed-in responses may be older than those frozen before them.
     records.sort_by_key(|record| record.id);
     records.dedup_by_key(|record| record.id);
     let (folder, place) = (here.folder().to_owned(), here.next_place());
@@ -93,7 +94,7 @@ fn merge(context: &Context, namespace: &SharedNamespace) -> Result<bool, History
     Ok(true)
 }
 
-/// Writes segments in which damage was found anew, without what is damaged, and sets their files aside.
+/// Rewrites damaged segments without their damaged parts, and sets their files aside.
 pub(super) fn renew(context: &Context, namespace: &SharedNamespace) -> Result<Vec<LeftOut>, HistoryError> {
     let mut namespace = write(namespace);
     let faulty = namespace.segments().iter().filter(|segment| segment.is_faulty());
@@ -102,7 +103,7 @@ pub(super) fn renew(context: &Context, namespace: &SharedNamespace) -> Result<Ve
     renewed.filter_map(Result::transpose).collect()
 }
 
-/// The neighbours to merge: of one size class; or, where there are too many segments, the smallest.
+/// The adjacent segments to merge: of one size class, or the smallest if there are too many segments.
 fn choose_merge(segments: &[Segment], options: &HistoryOptions) -> Option<Range<usize>> {
     let windows = segments.windows(MERGE_WIDTH).enumerate();
     let fitting = windows.filter_map(|(start, window)| {
@@ -118,7 +119,7 @@ fn choose_merge(segments: &[Segment], options: &HistoryOptions) -> Option<Range<
     Some(start..start + MERGE_WIDTH)
 }
 
-/// How many fourfolds of a log: a log is frozen between half of its bound and the whole.
+/// The size in fourfolds of a log. A log is frozen between half of its limit and the whole.
 fn size_class(n_tokens: u32, live_tokens_max: u32) -> u32 {
     (n_tokens / (live_tokens_max / 2)).max(1).ilog2() / 2
 }

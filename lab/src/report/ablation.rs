@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use crate::ablate::{Ablation, Arm, Cell, Pruning};
 use crate::tally::geometric_mean;
 
-/// The tables, as Markdown: acceptance length and speed by task and arm, what each source drafted, why drafts were left, and
-/// what it cost.
+/// The tables as Markdown: acceptance length and speed by task and arm, drafts of each source, rejections by reason,
+/// and costs.
 pub fn write(conditions: &[String], ablation: &Ablation) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
@@ -47,7 +47,7 @@ fn write_all(out: &mut String, conditions: &[String], ablation: &Ablation) -> st
     write_costs(out, &totals)
 }
 
-/// A line per task and one for all, a column per arm.
+/// A line per task and one for all tasks, a column per arm.
 fn write_by_task(
     out: &mut String,
     ablation: &Ablation,
@@ -78,7 +78,7 @@ fn write_line(
     writeln!(out, "| {name} | {} | {} | {} |", first.n_rows, first.n_tokens, values.join(" | "))
 }
 
-/// Geometric mean over the tasks of `value` of one arm, as a share of another's.
+/// Geometric mean over the tasks of one arm's `value`, relative to another arm's.
 fn mean(ablation: &Ablation, arm: Arm, over: Arm, value: impl Fn(&Cell) -> f64) -> f64 {
     geometric_mean(ablation.tasks().into_iter().filter_map(|task| {
         let (cell, base) = (ablation.cell(task, arm)?, ablation.cell(task, over)?);
@@ -86,7 +86,7 @@ fn mean(ablation: &Ablation, arm: Arm, over: Arm, value: impl Fn(&Cell) -> f64) 
     }))
 }
 
-/// What the draft model adds to retrieval, and retrieval to it, in tokens per step and in speed.
+/// The gain of both together over each alone, in tokens per step and in speed.
 fn write_draft_model_means(out: &mut String, ablation: &Ablation) -> std::fmt::Result {
     writeln!(out, "\nRetrieval and draft model together, geometric mean over the tasks\n")?;
     writeln!(out, "| over | tokens per step | tokens per second |\n| --- | ---: | ---: |")?;
@@ -98,7 +98,7 @@ fn write_draft_model_means(out: &mut String, ablation: &Ablation) -> std::fmt::R
     Ok(())
 }
 
-/// The geometric mean over the tasks, and how much of the whole vocabulary's gain the context's tokens keep.
+/// The geometric mean over the tasks, and the share of the whole vocabulary's gain reached with the context's tokens.
 fn write_means(out: &mut String, ablation: &Ablation) -> std::fmt::Result {
     let mean = |arm: Arm, over: Arm| mean(ablation, arm, over, Cell::acceptance_length);
     let [in_context, full] = [Arm::InContext, Arm::Full].map(|arm| mean(arm, Arm::History) - 1.0);
@@ -118,7 +118,7 @@ fn write_means(out: &mut String, ablation: &Ablation) -> std::fmt::Result {
     )
 }
 
-/// What pruning leaves of rows and of accepted tokens, each step beside one with whole drafts.
+/// The rows and accepted tokens left after pruning, compared with whole drafts.
 fn write_pruning(out: &mut String, totals: &[Cell], whole: &Cell) -> std::fmt::Result {
     writeln!(out, "\nPruning\n")?;
     writeln!(

@@ -1,4 +1,4 @@
-//! The cells of a report, one line each, as CSV.
+//! The cells of a report as CSV, one line each.
 
 use std::fmt::Write as _;
 
@@ -7,8 +7,8 @@ use super::Report;
 const HEADER: &str = "task,subtask,strategy,sources,max_rows,rows,tokens,steps,acceptance_length,empty_share,rows_per_step,\
 speed_up_verify,speed_up,draft_us_median,draft_us_p99,memory_bytes,drafted,accepted,by_source,steps_by_len";
 
-/// All cells. `by_source` is a list of `name:drafted:accepted`, `steps_by_len` one of how many steps committed 0, 1, 2, …
-/// tokens.
+/// All cells. `by_source` is a list of `name:drafted:accepted`. `steps_by_len` is the list of the numbers of steps
+/// that committed 0, 1, 2, … tokens.
 pub fn write(report: &Report<'_>) -> String {
     let mut out = format!("{HEADER}\n");
     for cell in report.measurements {
@@ -48,7 +48,7 @@ pub fn write(report: &Report<'_>) -> String {
     out
 }
 
-/// A field as it must stand where it holds commas, quotes or line ends.
+/// Quotes a field if it contains commas, quotes or line ends.
 pub(super) fn quoted(field: &str) -> String {
     match field.contains([',', '"', '\n', '\r']) {
         true => format!("\"{}\"", field.replace('"', "\"\"")),

@@ -1,4 +1,4 @@
-//! A report as one page that needs nothing else: tables, plots, and rows coloured by who drafted each token.
+//! A report as one self-contained page: tables, plots, and rows whose tokens are coloured by draft source.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use refrain::Tokenizer;
 use super::plots::Plot;
 use crate::replay::TracedStep;
 
-/// A row to be shown token by token.
+/// A row for the token-by-token view.
 #[derive(Clone, Debug)]
 pub struct TracedRow {
     /// The row's name and subtask.
@@ -36,7 +36,7 @@ pre span{border-radius:2px}
 z-index:1;background:#222;color:#fff;padding:.5rem .7rem;white-space:pre-wrap;font:.8rem/1.4 monospace;max-height:45vh;overflow:hidden;border-radius:4px}
 ";
 
-/// The page. `tables` are the tables in Markdown, as [`markdown`](super::markdown) writes them.
+/// Builds the page. `tables` are the tables in Markdown, as written by [`markdown`](super::markdown).
 pub fn write(title: &str, tables: &str, plots: &[Plot], rows: &[TracedRow], tokenizer: &Tokenizer) -> String {
     let mut out = String::new();
     let _ = write_page(&mut out, title, tables, plots, rows, tokenizer); // writing to a string cannot fail
@@ -66,7 +66,7 @@ fn write_page(
     writeln!(out, "</html>")
 }
 
-/// The Markdown that reports consist of: headings, lists, tables and paragraphs.
+/// Renders the Markdown subset of reports: headings, lists, tables and paragraphs.
 fn write_tables(out: &mut String, markdown: &str) -> std::fmt::Result {
     let mut lines = markdown.lines().peekable();
     while let Some(line) = lines.next() {
@@ -136,7 +136,7 @@ fn write_step(
         let rejected = escaped(&rejected.join("\n")).replace('\n', "&#10;");
         write!(out, "<span class=\"r\" tabindex=\"0\" data-r=\"{rejected}\">")?;
     }
-    // Tokens of one origin together: a character may be made of several.
+    // Adjacent tokens of one source are joined, because a character may consist of several tokens.
     for run in step.tokens.chunk_by(|a, b| a.1 == b.1) {
         let tokens: Vec<_> = run.iter().map(|token| token.0).collect();
         let text = escaped(&tokenizer.decode(&tokens));
@@ -156,7 +156,7 @@ fn write_step(
     Ok(())
 }
 
-/// Text that cannot become markup: rows are outside data.
+/// Escapes text: rows are untrusted input.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

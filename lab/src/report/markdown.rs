@@ -122,7 +122,7 @@ fn percent(part: usize, whole: usize) -> f64 {
     100.0 * part as f64 / whole.max(1) as f64
 }
 
-/// Steps that committed 1, 2, 3–4, 5–8, 9–16 and more tokens.
+/// Numbers of steps that committed 1, 2, 3–4, 5–8, 9–16 and more tokens.
 pub(super) fn by_bucket(tally: &Tally) -> [usize; 6] {
     let mut buckets = [0; 6];
     for (len, &n_steps) in tally.steps_by_len.iter().enumerate().skip(1) {

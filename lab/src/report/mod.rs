@@ -1,4 +1,4 @@
-//! What was measured, for people and for programs.
+//! Reports of measurements, as tables, plots and CSV.
 
 pub mod ablation;
 pub mod csv;
@@ -14,10 +14,10 @@ use crate::run::Measurement;
 use crate::strategy::{Sources, Strategy};
 use crate::tally::{Tally, geometric_mean};
 
-/// A finished measurement with what it was made of.
+/// A finished measurement with its conditions.
 #[derive(Clone, Copy, Debug)]
 pub struct Report<'a> {
-    /// How it was measured: command, rows, tokenizer, machine. One line each.
+    /// The conditions: command, rows, tokenizer, machine. One line each.
     pub conditions: &'a [String],
     /// The columns.
     pub settings: &'a [Setting],
@@ -25,7 +25,7 @@ pub struct Report<'a> {
     pub measurements: &'a [Measurement],
 }
 
-/// The task without context, which is left out of means: nothing can be drafted from what is not there.
+/// The task without context. It is left out of means, because it offers no text to draft from.
 pub const HARD_NEGATIVE: &str = "chat";
 
 impl<'a> Report<'a> {
@@ -44,14 +44,14 @@ impl<'a> Report<'a> {
         found.map(|m| &m.tally)
     }
 
-    /// All cells of a setting together.
+    /// The sum over all cells of a setting.
     pub fn total(&self, setting: usize) -> Tally {
         let mut total = Tally::default();
         self.measurements.iter().filter(|m| m.setting == setting).for_each(|m| total.add(&m.tally));
         total
     }
 
-    /// All cells of a setting and a task together.
+    /// The sum over all cells of a setting and a task.
     pub fn task_total(&self, task: &str, setting: usize) -> Tally {
         let mut total = Tally::default();
         let of_task = self.measurements.iter().filter(|m| m.setting == setting && m.task == task);
@@ -66,7 +66,7 @@ impl<'a> Report<'a> {
         tasks
     }
 
-    /// Settings that differ by strategy only, together: (sources, rows) and the indices of the settings.
+    /// Groups of settings that differ only by strategy: (sources, rows) and the indices of the settings.
     pub fn groups(&self) -> Vec<((Sources, usize), Vec<usize>)> {
         let mut groups: Vec<((Sources, usize), Vec<usize>)> = Vec::new();
         for (index, setting) in self.settings.iter().enumerate() {
@@ -79,13 +79,14 @@ impl<'a> Report<'a> {
         groups
     }
 
-    /// Whether rows cost anything in a setting.
+    /// Whether rows have a cost in a setting.
     pub fn is_weighed(&self, setting: usize) -> bool {
         let costs = self.settings[setting].costs.behind(0);
         costs.verify_us(self.settings[setting].max_rows, 1) > costs.verify_us(1, 1)
     }
 
-    /// `value` of Refrain's cell over the best value among the rival rules of a group; `None` where one side is missing.
+    /// `value` of Refrain's cell divided by the best value of the rival rules in a group. `None` if either side is
+    /// missing.
     pub fn ratio(
         &self,
         subtask: (&str, &str),
@@ -100,8 +101,8 @@ impl<'a> Report<'a> {
         Some(ours / of(&Strategy::is_rival)?)
     }
 
-    /// Geometric mean over the subtasks, the hard negative left out, of a setting's speed over plain decoding, drafting left
-    /// out: of its tokens per step where rows are free.
+    /// Geometric mean over the subtasks, without the hard negative, of a setting's speed over plain decoding, without
+    /// the time of drafting. If rows are free, this is the mean of tokens per step.
     pub fn mean_speed_up(&self, setting: usize) -> f64 {
         let cells = self.measurements.iter().filter(|m| m.setting == setting && m.task != HARD_NEGATIVE);
         geometric_mean(cells.map(|m| m.tally.speed_up(false)))

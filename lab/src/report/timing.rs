@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::csv::quoted;
 use crate::model::Timings;
 
-/// The table, as Markdown: a line per subtask and strategy, then one per strategy for all together.
+/// The table as Markdown: a line per subtask and strategy, then a line per strategy for all subtasks.
 pub fn write(conditions: &[String], timings: &Timings) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.

@@ -1,8 +1,8 @@
 //! Published drafting rules, with and without a draft model, as draft sources behind Refrain's verifier.
 //!
-//! A rule plans its whole tree when it is asked for anchors and hands the plan over node by node, so that the tree builder,
-//! the engine and the statistics treat it as any source. In a session with `Drafting::AsClaimed` the builder keeps the plan as it
-//! is. [`Strategy`](crate::Strategy) starts such sessions.
+//! A rule plans its whole tree when the builder requests anchors, and then returns the plan node by node. So the tree
+//! builder, the engine and the statistics treat it like any source. In a session with `Drafting::AsClaimed`, the
+//! builder keeps the plan unchanged. [`Strategy`](crate::Strategy) starts such sessions.
 
 pub mod model;
 mod source;

@@ -9,15 +9,15 @@ use refrain::{
     StepOutcome, TokenId,
 };
 
-/// What a rule is to the source that hands its plans over.
+/// A rule, for use by a [`RuleSource`].
 pub(crate) trait Rule: Clone + Send + 'static {
     /// The class of the rule's claims.
     const EVIDENCE: EvidenceClass = EvidenceClass::Plain;
 
-    /// Reads what was committed since the last time; `committed` is everything, and was not shortened.
+    /// Reads the newly committed tokens. `committed` is the whole text, which has not been shortened.
     fn read(&mut self, committed: &[TokenId]);
 
-    /// Forgets the session's text.
+    /// Clears the session's text.
     fn reset(&mut self);
 
     /// As [`DraftSource::release`].
@@ -25,10 +25,10 @@ pub(crate) trait Rule: Clone + Send + 'static {
         self.reset();
     }
 
-    /// Plans the draft after `committed`, all of which was read. `plan` comes empty.
+    /// Plans the draft after `committed`, which was read completely. `plan` is empty.
     fn plan(&mut self, committed: &[TokenId], plan: &mut Plan);
 
-    /// Learns what became of the newest draft.
+    /// Learns from the outcome of the newest draft.
     fn learn(&mut self, step: &StepOutcome<'_>) {
         let _ = step;
     }
@@ -38,7 +38,7 @@ pub(crate) trait Rule: Clone + Send + 'static {
         let _ = cancel;
     }
 
-    /// As [`ComputingSource::computed`]; `None` for a rule that looks up.
+    /// As [`ComputingSource::computed`]; `None` for a rule without a model.
     fn computed(&self) -> Option<Computed> {
         None
     }
@@ -51,7 +51,7 @@ pub(crate) trait Rule: Clone + Send + 'static {
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     nodes: Vec<Planned>,
-    /// Nodes below the root at most.
+    /// Maximum number of nodes below the root.
     n_max: usize,
 }
 
@@ -59,33 +59,33 @@ pub(crate) struct Plan {
 struct Planned {
     parent: u32,
     token: TokenId,
-    /// The rule's own probability that the walk comes here.
+    /// The rule's own probability that the walk reaches this node.
     reach: f32,
 }
 
 impl Plan {
-    /// An empty plan of up to `n_max` nodes below the root.
+    /// An empty plan for at most `n_max` nodes below the root.
     pub(crate) fn new(n_max: usize) -> Self {
         Plan { nodes: Vec::with_capacity(n_max + 1), n_max }
     }
 
-    /// Leaves the root alone.
+    /// Removes all nodes except the root.
     pub(crate) fn clear(&mut self) {
         self.nodes.clear();
         self.nodes.push(Planned { parent: 0, token: TokenId(0), reach: 1.0 });
     }
 
-    /// Nodes below the root.
+    /// Number of nodes below the root.
     pub(crate) fn len(&self) -> usize {
         self.nodes.len() - 1
     }
 
-    /// Nodes below the root at most.
+    /// Maximum number of nodes below the root.
     pub(crate) fn n_max(&self) -> usize {
         self.n_max
     }
 
-    /// Appends a node and returns its index; `None` where the plan is full.
+    /// Appends a node and returns its index. `None` if the plan is full.
     pub(crate) fn push(&mut self, parent: usize, token: TokenId, reach: f32) -> Option<usize> {
         (self.len() < self.n_max).then(|| {
             self.nodes.push(Planned { parent: parent as u32, token, reach });
@@ -98,7 +98,7 @@ impl Plan {
         self.nodes[node].token
     }
 
-    /// The rule's own probability that the walk comes to a node.
+    /// The rule's own probability that the walk reaches a node.
     pub(crate) fn reach(&self, node: usize) -> f32 {
         self.nodes[node].reach
     }
@@ -123,7 +123,7 @@ pub(crate) struct RuleSource<R> {
 }
 
 impl<R: Rule> RuleSource<R> {
-    /// The source of `rule`, for drafts of `n_max` tokens.
+    /// The source of `rule`, for drafts of at most `n_max` tokens.
     pub(crate) fn boxed(name: impl fmt::Display, n_max: usize, rule: R) -> Box<dyn DraftSource> {
         Box::new(RuleSource { name: name.to_string(), rule, plan: Plan::new(n_max), n_read: 0 })
     }
@@ -137,7 +137,7 @@ impl<R: Rule> RuleSource<R> {
     }
 }
 
-/// A rule plans its whole tree when it is asked for anchors, and so is always asked.
+/// A rule plans its whole tree when anchors are requested, so it is always queried.
 impl<R: Rule> ComputingSource for RuleSource<R> {
     fn watch(&mut self, cancel: &Arc<AtomicBool>) {
         self.rule.watch(cancel);
@@ -191,7 +191,7 @@ impl<R: Rule> DraftSource for RuleSource<R> {
         for (index, cursor) in frontier.iter().enumerate() {
             let parent = cursor.0 as usize;
             let Some(&Planned { reach, .. }) = self.plan.nodes.get(parent) else { continue };
-            // A parent stands before its children.
+            // A parent precedes its children.
             for (i, node) in self.plan.nodes.iter().enumerate().skip(parent + 1) {
                 if node.parent as usize == parent {
                     out.push(Candidate {

@@ -1,4 +1,4 @@
-//! Walks the tree of a template.
+//! Evaluates a template's syntax tree.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -8,11 +8,11 @@ use super::parser::{Args, Const, Filter, For, Kind, Macro, Node, Param, Stmt, St
 use super::value::{Builtin, Loop, Meter, Namespace, Outcome, Range, Value, push};
 use super::{Error, ErrorKind, Result, filters, methods};
 
-/// Deepest nesting of evaluations: of blocks, expressions and macros together. A level takes up to 3 kB of stack without
+/// Maximum nesting of evaluations: blocks, expressions and macros together. A level needs up to 3 kB of stack without
 /// optimisation.
 const EVAL_DEPTH_MAX: u32 = 220;
 
-/// What an evaluation may take.
+/// The limits of an evaluation.
 pub(in crate::tokenizer) struct Bounds {
     /// Steps: a part of an expression, a statement, 64 bytes read or written.
     pub(in crate::tokenizer) fuel: u64,
@@ -22,7 +22,7 @@ pub(in crate::tokenizer) struct Bounds {
     pub(in crate::tokenizer) output: usize,
 }
 
-/// Evaluates a template. `variables` are those that it sees, `date` what `strftime_now` gives for a format.
+/// Evaluates a template. `variables` are the template's inputs; `strftime_now` formats `date`.
 pub(in crate::tokenizer) fn render(
     template: &Template,
     variables: Vec<(&str, Value)>,
@@ -52,18 +52,18 @@ pub(super) struct Eval<'t> {
     pub(super) meter: Meter,
     output_max: usize,
     date: &'t dyn Fn(&str) -> String,
-    /// Variables: those given, those of the template's own level, then of each open block.
+    /// Variables: the inputs, the template's own scope, then one frame per open block.
     frames: Vec<Frame<'t>>,
-    /// The first frame of the macro that runs.
+    /// The first frame of the running macro.
     floor: usize,
     callers: Vec<Caller<'t>>,
-    /// The output, then the texts that blocks of open `set`, `filter` and macros write.
+    /// The output, then the texts of open `set`, `filter` and macro blocks.
     out: Vec<String>,
     depth: u32,
     loops: usize,
 }
 
-/// The body of a `call` block, with the place that it stands in.
+/// The body of a `call` block, with its place in the frames.
 #[derive(Clone, Copy)]
 struct Caller<'t> {
     params: &'t [Param],
@@ -183,7 +183,7 @@ impl<'t> Eval<'t> {
         if !is_output {
             return at(line, push(out, text, &self.meter));
         }
-        // The output has a bound of its own.
+        // The output has a limit of its own.
         if text.len() > self.output_max - out.len() {
             return at(line, Err(ErrorKind::Output));
         }
@@ -246,7 +246,7 @@ impl<'t> Eval<'t> {
         Ok(())
     }
 
-    /// One name takes the value, several its items.
+    /// One name receives the value; several names receive its items.
     fn targets(&self, line: u32, names: &'t [String], value: Value) -> Result<Frame<'t>> {
         if let [name] = names {
             return Ok(vec![(name, value)]);
@@ -428,7 +428,7 @@ impl<'t> Eval<'t> {
         }
     }
 
-    /// A mapping; of equal keys the last counts.
+    /// A mapping. The last of equal keys counts.
     pub(super) fn dict(&self, entries: Vec<(Value, Value)>) -> Outcome<Value> {
         self.meter.list(2 * entries.len())?;
         let mut out: Vec<(Value, Value)> = Vec::with_capacity(entries.len());
@@ -458,7 +458,7 @@ impl<'t> Eval<'t> {
         at(line, self.attr_of(value, name))
     }
 
-    /// An attribute or a key; undefined where there is none.
+    /// An attribute or a key; undefined if it does not exist.
     pub(super) fn attr_of(&self, value: &Value, name: &str) -> Outcome<Value> {
         Ok(match value {
             Value::Dict(dict) => {
@@ -512,7 +512,7 @@ impl<'t> Eval<'t> {
         }
     }
 
-    /// The item or character at an index, counted from the end where it is negative.
+    /// The item or character at an index. A negative index counts from the end.
     pub(super) fn item_at(&self, value: &Value, index: i64) -> Outcome<Value> {
         let len = value.len(&self.meter)?.unwrap_or(0) as i64;
         let index = if index < 0 { index.saturating_add(len) } else { index };
@@ -553,7 +553,8 @@ impl<'t> Eval<'t> {
         if step == 0 {
             return Err(ErrorKind::Value("a slice with step 0".to_owned()));
         }
-        // Python's rule: bounds are counted from the end where negative, and clamped to what a step can reach.
+        // Python's rule: negative bounds count from the end, and bounds are clamped to the range that a step can
+        // reach.
         let (low, high) = if step > 0 { (0, len) } else { (-1, len - 1) };
         let bound = |bound: Option<i64>, default: i64| match bound {
             None => default,
@@ -657,7 +658,7 @@ impl<'t> Eval<'t> {
                     "*" => whole(a.checked_mul(b)),
                     "/" | "//" | "%" if b == 0 => Err(zero()),
                     "/" => Ok(Value::Float(a as f64 / b as f64)),
-                    // Rounded down, as Python does.
+                    // Rounded down, as in Python.
                     "//" => whole(
                         a.checked_div_euclid(b)
                             .map(|n| if b < 0 && a.rem_euclid(b) != 0 { n - 1 } else { n }),
@@ -796,7 +797,7 @@ impl<'t> Eval<'t> {
                 Err(ErrorKind::Raised(message.to_text(&self.meter)?.chars().take(1000).collect()))
             }
             (Builtin::StrftimeNow, [Value::Str(format)]) => {
-                // A directive of two letters becomes at most 40.
+                // A directive of two letters expands to at most 40.
                 self.meter.repeated(format.len(), 20)?;
                 Ok(Value::text((self.date)(format)))
             }
@@ -818,7 +819,7 @@ impl<'t> Eval<'t> {
         caller: Option<Caller<'t>>,
     ) -> Result<Value> {
         let Macro { name, params, body } = &self.template.macros[index as usize];
-        // A macro sees the template's own level, not the blocks around the call.
+        // A macro sees the template's own scope, not the blocks around the call.
         let floor = std::mem::replace(&mut self.floor, self.frames.len());
         let loops = std::mem::take(&mut self.loops);
         let frame = self.bind(line, name, params, args);
@@ -839,7 +840,7 @@ impl<'t> Eval<'t> {
         result
     }
 
-    /// The body of a `call` block, in the place that it stands in.
+    /// Runs the body of a `call` block in its own place in the frames.
     fn call_caller(&mut self, line: u32, index: u32, args: Arguments<'t>) -> Result<Value> {
         let caller = self.callers.get(index as usize).copied();
         let Some(caller) = caller.filter(|caller| caller.n_frames <= self.frames.len()) else {
@@ -856,7 +857,7 @@ impl<'t> Eval<'t> {
         result
     }
 
-    /// Parameters with their arguments, or their defaults.
+    /// Parameters with their arguments or defaults.
     fn bind(&mut self, line: u32, name: &str, params: &'t [Param], args: Arguments<'t>) -> Result<Frame<'t>> {
         if args.positional.len() > params.len() {
             return fail(
@@ -884,7 +885,7 @@ impl<'t> Eval<'t> {
     }
 }
 
-/// An expression's name in messages.
+/// The name of an expression in error messages.
 fn describe(node: &Node) -> String {
     match &node.kind {
         Kind::Name(name) => format!("`{name}`"),

@@ -97,7 +97,7 @@ fn refused<T>(reason: impl Into<String>) -> Outcome<T> {
     Err(ErrorKind::Value(reason.into()))
 }
 
-/// Arguments taken one by one, by place or by name.
+/// Arguments read one by one, by position or by name.
 pub(super) struct Taken<'t> {
     function: &'t str,
     positional: std::vec::IntoIter<Value>,
@@ -109,7 +109,7 @@ impl<'t> Taken<'t> {
         Self { function, positional: args.positional.into_iter(), named: args.named }
     }
 
-    /// The next positional argument, or the one of this name.
+    /// The next positional argument, or the argument of this name.
     pub(super) fn value(&mut self, name: &str) -> Option<Value> {
         self.positional.next().or_else(|| self.named(name))
     }
@@ -460,7 +460,7 @@ fn by_name<'t>(eval: &mut Eval<'t>, name: &'t str, value: Value, args: &mut Take
     }
 }
 
-/// A filter that is a method of strings, for any value.
+/// A filter that calls a string method, for any value.
 fn text_method(eval: &Eval<'_>, value: &Value, method: &str, positional: Vec<Value>) -> Outcome<Value> {
     let text = Value::Str(value.to_text(&eval.meter)?);
     methods::call(&eval.meter, &text, method, Arguments { positional, named: Vec::new() })
@@ -480,7 +480,7 @@ fn number(value: &Value, filter: &str) -> Outcome<f64> {
     }
 }
 
-/// What an attribute written `a.b.0` leads to.
+/// The value of an attribute path such as `a.b.0`.
 fn path(eval: &Eval<'_>, value: &Value, attribute: &Value) -> Outcome<Value> {
     if let Some(index) = attribute.as_int() {
         return eval.item_at(value, index);
@@ -574,7 +574,7 @@ fn sort_key(
     }
 }
 
-/// Items in the order of their keys; equal ones stay as they stood.
+/// Items sorted by key; the sort is stable.
 fn sorted(meter: &Meter, mut keyed: Vec<(Value, Value)>, reverse: bool) -> Outcome<Vec<Value>> {
     meter.list(4 * keyed.len())?;
     let mut failed = None;
@@ -608,7 +608,7 @@ fn dictsort(eval: &Eval<'_>, value: &Value, args: &mut Taken<'_>) -> Outcome<Val
     Value::list(sorted(&eval.meter, keyed, reverse)?)
 }
 
-/// `json.dumps` with `ensure_ascii=False` unless it is asked for, as Hugging Face's own filter.
+/// `json.dumps` with `ensure_ascii=False` by default, as in Hugging Face's own filter.
 fn tojson(eval: &Eval<'_>, value: &Value, args: &mut Taken<'_>) -> Outcome<Value> {
     let ascii = args.flag("ensure_ascii");
     let indent = args.int("indent")?.map(|n| n.clamp(0, 16) as usize);

@@ -1,15 +1,15 @@
-//! `json.dumps` as templates use it: `ensure_ascii` off, Python's separators.
+//! `json.dumps` for templates: `ensure_ascii` off, Python's separators.
 
 use super::ErrorKind;
 use super::value::{Meter, Outcome, Value, float_text, push};
 
-/// How a value is written.
+/// The format of the output.
 pub(super) struct Style {
     pub(super) indent: Option<usize>,
-    /// Between items, between key and value.
+    /// Separators between items, and between key and value.
     pub(super) separators: (String, String),
     pub(super) sort_keys: bool,
-    /// Letters outside ASCII become escapes.
+    /// Whether characters outside ASCII are escaped.
     pub(super) ascii: bool,
 }
 
@@ -92,7 +92,7 @@ fn key_text(key: &Value, meter: &Meter) -> Outcome<String> {
 }
 
 fn write_string(text: &str, ascii: bool, out: &mut String, meter: &Meter) -> Outcome<()> {
-    // Every byte may become an escape of six.
+    // Each byte may become an escape of six bytes.
     meter.text(text.len().saturating_mul(6))?;
     out.push('"');
     for c in text.chars() {

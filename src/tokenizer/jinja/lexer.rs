@@ -1,4 +1,4 @@
-//! Source to tokens, with Jinja's rules for the white space around tags.
+//! Splits a source into tokens, with Jinja's rules for the white space around tags.
 
 use super::{Error, ErrorKind, Result};
 
@@ -24,15 +24,15 @@ pub(super) enum Token {
     End,
 }
 
-/// Longer operators first.
+/// Longer operators come first.
 const OPERATORS: [&str; 27] = [
     "**", "//", "==", "!=", "<=", ">=", "+", "-", "*", "/", "%", "~", "<", ">", "=", ".", ",", ":", "|", "(",
     ")", "[", "]", "{", "}", "!", ";",
 ];
 
-/// All tokens with their lines, [`Token::End`] last.
+/// All tokens with their lines; the last is [`Token::End`].
 pub(super) fn tokens(source: &str) -> Result<Vec<(Token, u32)>> {
-    // As Jinja reads a source: one kind of line end, and the last one dropped.
+    // As in Jinja: line ends are unified, and the last one is dropped.
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
     let source = source.strip_suffix('\n').unwrap_or(&source);
     let mut lexer = Lexer { rest: source, line: 1, at_line_start: true, out: Vec::new() };
@@ -46,7 +46,7 @@ pub(super) fn tokens(source: &str) -> Result<Vec<(Token, u32)>> {
 struct Lexer<'s> {
     rest: &'s str,
     line: u32,
-    /// Whether the tag before `rest` took the end of its line with it.
+    /// Whether the tag before `rest` consumed the end of its line.
     at_line_start: bool,
     out: Vec<(Token, u32)>,
 }
@@ -62,7 +62,7 @@ impl Lexer<'_> {
         self.rest = rest;
     }
 
-    /// Text up to the next tag, and the tag.
+    /// Reads text up to the next tag, and the tag.
     fn text(&mut self) -> Result<()> {
         let tag = self
             .rest
@@ -104,14 +104,14 @@ impl Lexer<'_> {
         }
     }
 
-    /// `lstrip_blocks`: a tag that begins its line takes the indent with it.
+    /// `lstrip_blocks`: a tag at the beginning of its line removes the indent before it.
     fn without_indent<'t>(&self, text: &'t str) -> &'t str {
         let line = text.rfind('\n').map_or(0, |at| at + 1);
         let begins_line = line > 0 || self.at_line_start;
         if begins_line && text[line..].trim().is_empty() { &text[..line] } else { text }
     }
 
-    /// The white space after a tag: all of it, or (`trim_blocks`) one line end.
+    /// The length of the white space after a tag: all of it, or one line end (`trim_blocks`).
     fn after_tag(&mut self, strips: bool, trims: bool) {
         let n = match () {
             () if strips => self.rest.len() - self.rest.trim_start().len(),
@@ -129,7 +129,7 @@ impl Lexer<'_> {
         rest.starts_with("%}") || rest.starts_with("-%}") || rest.starts_with("+%}")
     }
 
-    /// After `{%` of a `raw` block: all up to `{% endraw %}` is text.
+    /// Reads the text of a `raw` block, up to `{% endraw %}`.
     fn raw(&mut self) -> Result<()> {
         let begin = self.rest.find("%}").unwrap_or(0);
         let strips = self.rest[..begin].ends_with('-');
@@ -152,7 +152,7 @@ impl Lexer<'_> {
         Ok(())
     }
 
-    /// What stands between the two ends of a tag.
+    /// Reads the content of a tag.
     fn tag(&mut self, begin: Token, end: Token) -> Result<()> {
         let is_block = end == Token::BlockEnd;
         let close = if is_block { "%}" } else { "}}" };
@@ -162,7 +162,7 @@ impl Lexer<'_> {
             self.advance(self.rest.len() - self.rest.trim_start().len());
             let strips = self.rest.starts_with('-') && self.rest[1..].starts_with(close);
             let keeps = is_block && self.rest.starts_with('+') && self.rest[1..].starts_with(close);
-            // `}}` may end two mappings.
+            // `}}` may also end two mappings.
             if strips || keeps || (self.rest.starts_with(close) && brackets == 0) {
                 self.out.push((end, self.line));
                 self.advance(close.len() + usize::from(strips || keeps));
@@ -231,7 +231,7 @@ impl Lexer<'_> {
         Ok(token)
     }
 
-    /// A string with Python's escapes.
+    /// Reads a string with Python's escapes.
     fn string(&mut self, quote: char) -> Result<Token> {
         let mut out = String::new();
         let mut chars = self.rest.char_indices().skip(1);

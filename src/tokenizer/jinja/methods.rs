@@ -1,4 +1,4 @@
-//! Python's methods of strings, mappings and lists, without those that change the object.
+//! Python's methods of strings, mappings and lists. Methods that change the object are left out.
 
 use super::ErrorKind;
 use super::eval::Arguments;
@@ -48,7 +48,7 @@ pub(super) fn call(meter: &Meter, value: &Value, name: &str, args: Arguments<'_>
     Ok(result)
 }
 
-/// Keys and values of a mapping as a list of pairs.
+/// Keys and values of a mapping, as a list of pairs.
 pub(super) fn pairs(meter: &Meter, value: &Value) -> Outcome<Value> {
     let Value::Dict(dict) = value else {
         return Err(ErrorKind::Value(format!("a {} has no items", value.type_name())));
@@ -77,7 +77,7 @@ fn dict(meter: &Meter, value: &Value, name: &str, args: &mut Taken<'_>) -> Outco
     }))
 }
 
-/// Characters that `strip` and its kin take away.
+/// The characters removed by `strip`, `lstrip` and `rstrip`.
 fn strips<'a>(chars: Option<&'a Value>) -> impl Fn(char) -> bool + 'a {
     move |c| match chars.and_then(Value::as_str) {
         Some(chars) => chars.contains(c),
@@ -94,10 +94,10 @@ fn string(meter: &Meter, text: &str, name: &str, args: &mut Taken<'_>) -> Outcom
         | "removesuffix" => {
             meter.text(text.len())?;
         }
-        // A character in another case takes at most three times its bytes.
+        // A character in another case needs at most three times its bytes.
         _ => meter.text(text.len().saturating_mul(3))?,
     }
-    // A part takes a slot, its own allocation and, while the text is cut, another slot.
+    // A part needs a slot, its own allocation and, during the split, another slot.
     let pay = |n_parts: usize| meter.list(n_parts.saturating_mul(8));
     let list = |parts: Vec<&str>| Value::list(parts.into_iter().map(Value::text).collect());
     Ok(Some(match name {
@@ -255,7 +255,7 @@ fn string(meter: &Meter, text: &str, name: &str, args: &mut Taken<'_>) -> Outcom
     }))
 }
 
-/// Words between white space, at most `max` cuts, counted from the end for `rsplit`.
+/// Words separated by white space, with at most `max` splits. `rsplit` counts splits from the end.
 fn split_at_spaces(text: &str, max: usize, from_end: bool) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut rest = text.trim();

@@ -1,16 +1,16 @@
-//! The part of Jinja that chat templates are written in, evaluated with bounded work and bounded memory.
+//! The part of Jinja that chat templates use, evaluated with bounded work and bounded memory.
 //!
-//! A template is outside data, and its language can double a string in a loop. So each step of the evaluator takes fuel, each
-//! value that it makes is paid for by its size *before* it is allocated, and nothing is paid back: the sum bounds the memory
-//! of the whole evaluation, and the time with it. (A general engine offers no such place: joining strings is an instruction
-//! inside it, and what an instruction makes is not counted.) Lists, mappings and strings are immutable, as in Hugging Face's
-//! sandbox; only a `namespace` is assigned to, and it cannot hold itself. Nesting is bounded in the source, in values, and in
-//! the evaluation, so that a thread with a small stack is enough.
+//! A template is untrusted input, and its language can double a string in a loop. So each step of the evaluator
+//! consumes fuel, and each new value is charged by its size *before* it is allocated. Charges are never refunded:
+//! their sum bounds the memory of the whole evaluation, and its time. (A general template engine cannot do this: it
+//! does not count the bytes allocated inside one instruction.) Lists, mappings and strings are immutable, as in
+//! Hugging Face's sandbox. Only a `namespace` can be assigned to, and it cannot contain itself. Nesting is limited in
+//! the source, in values and in the evaluation, so a thread with a small stack is enough.
 //!
-//! [`lexer`] cuts the source into tokens, [`parser`] makes a tree of them, [`eval`] walks the tree over [`value`]s. What a template
-//! writes equals Jinja 3.1 with the options that Hugging Face sets: `trim_blocks`, `lstrip_blocks`, `loop_controls`, `{% generation
-//! %}`, and `tojson` without escapes. Left out, with an error that names it: `include`, `import`, `extends`, `block`,
-//! recursive loops, `**kwargs`.
+//! [`lexer`] splits the source into tokens, [`parser`] builds a tree from them, and [`eval`] evaluates the tree to
+//! [`value`]s. The output equals that of Jinja 3.1 with Hugging Face's options: `trim_blocks`, `lstrip_blocks`,
+//! `loop_controls`, `{% generation %}`, and `tojson` without escapes. These features are not supported and give an
+//! error with their name: `include`, `import`, `extends`, `block`, recursive loops, `**kwargs`.
 
 mod eval;
 mod filters;
@@ -26,7 +26,7 @@ pub(super) use eval::{Bounds, render};
 pub(super) use parser::{Template, parse};
 pub(super) use value::Value;
 
-/// Why a template cannot be parsed or evaluated, and where.
+/// An error of parsing or evaluation, with its line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Error {
     /// The line, from 1.
@@ -36,17 +36,17 @@ pub(super) struct Error {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ErrorKind {
-    /// The source is no template.
+    /// The source is not a valid template.
     Syntax(String),
-    /// A value has not what an expression asks of it.
+    /// A value does not support an operation of the template.
     Value(String),
     /// The template called `raise_exception`.
     Raised(String),
-    /// The steps are used up.
+    /// The limit of steps is reached.
     Fuel,
-    /// The bytes are used up.
+    /// The limit of bytes is reached.
     Memory,
-    /// The output is longer than its limit.
+    /// The limit of the output is reached.
     Output,
 }
 

@@ -1,15 +1,15 @@
-//! Tokens to a tree.
+//! Builds a tree from tokens.
 
 use std::sync::Arc;
 
 use super::lexer::{Token, tokens};
 use super::{Error, ErrorKind, Result, filters};
 
-/// Deepest nesting of expressions accepted, a chain of `n` operators counting `n` (published: about 20).
+/// Maximum nesting of expressions. A chain of `n` operators counts `n` (published: about 20).
 const EXPR_DEPTH_MAX: u32 = 100;
-/// Deepest nesting of brackets and prefixes accepted while parsing, which is by recursion.
+/// Maximum nesting of brackets and prefixes, because the parser is recursive.
 const BRACKET_DEPTH_MAX: u32 = 48;
-/// Deepest nesting of blocks accepted (published: about 12).
+/// Maximum nesting of blocks (published: about 12).
 const BLOCK_DEPTH_MAX: u32 = 32;
 
 /// A parsed template.
@@ -50,11 +50,11 @@ pub(super) enum StmtKind {
     SetBlock(Target, Vec<Filter>, Vec<Stmt>),
     /// `{% filter upper %}…{% endfilter %}`.
     FilterBlock(Vec<Filter>, Vec<Stmt>),
-    /// An index into the template's macros.
+    /// The index of a macro of the template.
     Macro(usize),
-    /// The call, the parameters of `caller`, its body.
+    /// The call, the parameters of `caller`, and the body.
     Call(Node, Vec<Param>, Vec<Stmt>),
-    /// Variables of a scope of its own, and its body: `with`, `generation`.
+    /// Variables of a new scope, and its body: `with`, `generation`.
     Scope(Vec<(String, Node)>, Vec<Stmt>),
     Break,
     Continue,
@@ -86,7 +86,7 @@ pub(super) struct Filter {
 #[derive(Debug, Default)]
 pub(super) struct Args {
     pub(super) positional: Vec<Node>,
-    /// `*list`, after the others.
+    /// `*list`, after the other arguments.
     pub(super) spread: Option<Box<Node>>,
     pub(super) named: Vec<(String, Node)>,
 }
@@ -120,7 +120,7 @@ pub(super) enum Kind {
     Slice(Box<Node>, [Option<Box<Node>>; 3]),
     Call(Box<Node>, Args),
     Filter(Box<Node>, Box<Filter>),
-    /// Negated, the test's name, its arguments.
+    /// Negation, the test's name, its arguments.
     Test(Box<Node>, bool, String, Vec<Node>),
     Not(Box<Node>),
     Negate(Box<Node>),
@@ -128,9 +128,9 @@ pub(super) enum Kind {
     And(Box<Node>, Box<Node>),
     Or(Box<Node>, Box<Node>),
     Binary(&'static str, Box<Node>, Box<Node>),
-    /// `a < b <= c`: the first operand, then operators with theirs.
+    /// `a < b <= c`: the first operand, then each operator with its operand.
     Compare(Box<Node>, Vec<(&'static str, Node)>),
-    /// Condition, value, value otherwise.
+    /// Condition, value, alternative.
     Conditional(Box<Node>, Box<Node>, Option<Box<Node>>),
 }
 
@@ -148,7 +148,7 @@ struct Parser {
     /// Nested calls of [`Parser::expr`] and [`Parser::unary`].
     nested: u32,
     blocks: u32,
-    /// Loops around the present place, in the present macro.
+    /// Loops around the current position, in the current macro.
     loops: u32,
     macros: Vec<Macro>,
 }
@@ -238,7 +238,7 @@ impl Parser {
 
     // Statements
 
-    /// Statements up to a tag with one of `ends`, whose name is the next token then; all of them where `ends` is empty.
+    /// Statements up to a tag named in `ends`. Its name is then the next token. With an empty `ends`, all statements.
     fn body(&mut self, ends: &[&str]) -> Result<Vec<Stmt>> {
         if self.blocks > BLOCK_DEPTH_MAX {
             return self.error(format!("blocks are nested deeper than {BLOCK_DEPTH_MAX}"));
@@ -281,7 +281,7 @@ impl Parser {
     fn body_to(&mut self, end: &str) -> Result<Vec<Stmt>> {
         let body = self.body(&[end])?;
         self.at += 1;
-        // `endmacro` and its like may repeat the name.
+        // `endmacro` and similar tags may repeat the name.
         if end == "endmacro" && matches!(self.peek(), Token::Name(_)) {
             self.at += 1;
         }
@@ -388,7 +388,7 @@ impl Parser {
         Ok(StmtKind::For(Box::new(For { targets, over, condition, body, otherwise })))
     }
 
-    /// One name or several, in brackets or not.
+    /// One or several names, with or without brackets.
     fn names(&mut self) -> Result<Vec<String>> {
         let bracket = self.skip_op("(");
         let mut names = vec![self.name("a name")?];
@@ -474,14 +474,14 @@ impl Parser {
         self.node(line, depth, kind(Box::new(inner)))
     }
 
-    /// One expression, or several with commas: a list.
+    /// One expression, or a list of several separated by commas.
     fn tuple(&mut self) -> Result<Node> {
         let line = self.line();
         let first = self.expr()?;
         self.rest_of_tuple(line, first, Self::expr)
     }
 
-    /// As [`Parser::tuple`], where `if` begins a condition of the tag.
+    /// As [`Parser::tuple`], but an `if` is not part of the expression: it begins a condition of the tag.
     fn tuple_without_condition(&mut self) -> Result<Node> {
         let line = self.line();
         let first = self.or()?;
@@ -512,7 +512,7 @@ impl Parser {
         self.node(line, depth, Kind::List(items))
     }
 
-    /// Counts one level of nesting around `parse`, so that the parser's own stack is bounded.
+    /// Counts one level of nesting around `parse`, to limit the parser's stack.
     fn nest<T>(&mut self, parse: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         if self.nested >= BRACKET_DEPTH_MAX {
             return self.error(format!("brackets are nested deeper than {BRACKET_DEPTH_MAX}"));
@@ -856,7 +856,7 @@ impl Args {
     }
 }
 
-/// A name or text from the source, short enough for a message of one line.
+/// A name or text from the source, shortened for a one-line message.
 pub(super) fn shortened(text: &str) -> String {
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(40).collect();
     if line.len() < text.len() { line + "…" } else { line }

@@ -16,7 +16,7 @@ fn is(source: &str, expected: &str) {
     assert_eq!(render_with(source, variables).as_deref(), Ok(expected), "{source}");
 }
 
-/// What Jinja 3.1 gives, checked against it by `tools/tokenizer-goldens`; here are the cases to read.
+/// The output of Jinja 3.1. `tools/tokenizer-goldens` checks these cases against it.
 #[test]
 fn expressions() {
     for (source, expected) in [

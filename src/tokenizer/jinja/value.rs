@@ -1,4 +1,4 @@
-//! Values of templates, and how Python writes and compares them.
+//! Values of templates, and Python's rules to write and compare them.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Ordering;
@@ -7,15 +7,15 @@ use std::sync::Arc;
 
 use super::ErrorKind;
 
-/// What an operation on values returns; the evaluator adds the line.
+/// The result of an operation on values. The evaluator adds the line.
 pub(super) type Outcome<T> = Result<T, ErrorKind>;
 
-/// Deepest nesting of lists and mappings accepted; they are compared, written and dropped by recursion.
+/// Maximum nesting of lists and mappings, because comparing, writing and dropping them is recursive.
 const VALUE_DEPTH_MAX: u32 = 64;
-/// Bytes of a slot in a list, and of a value's own allocation with its counts.
+/// Bytes of a slot in a list, and of a value's own allocation with its reference counts.
 const SLOT_BYTES: usize = 16;
 const HEAD_BYTES: usize = 64;
-/// Bytes written or read for one step of fuel.
+/// Bytes written or read per step of fuel.
 const BYTES_PER_STEP: usize = 64;
 
 #[derive(Debug, Clone)]
@@ -34,7 +34,7 @@ pub(in crate::tokenizer) enum Value {
     Builtin(Builtin),
 }
 
-/// Functions of every template, and what `macro` and `call` define.
+/// Built-in functions of every template, and the functions of `macro` and `call`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::tokenizer) enum Builtin {
     Range,
@@ -52,7 +52,7 @@ pub(in crate::tokenizer) struct List {
     depth: u32,
 }
 
-/// A mapping in the order of its making.
+/// A mapping in order of insertion.
 #[derive(Debug)]
 pub(in crate::tokenizer) struct Dict {
     pub(super) entries: Vec<(Value, Value)>,
@@ -66,7 +66,7 @@ pub(in crate::tokenizer) struct Range {
     pub(super) len: usize,
 }
 
-/// The one thing that a template can change.
+/// The only mutable object of a template.
 #[derive(Debug, Default)]
 pub(in crate::tokenizer) struct Namespace {
     pub(super) entries: RefCell<Vec<(String, Value)>>,
@@ -81,7 +81,7 @@ pub(in crate::tokenizer) struct Loop {
     pub(super) depth: usize,
 }
 
-/// Steps and bytes that are left.
+/// The remaining steps and bytes.
 #[derive(Debug)]
 pub(super) struct Meter {
     fuel: Cell<u64>,
@@ -93,30 +93,30 @@ impl Meter {
         Self { fuel: Cell::new(fuel), bytes: Cell::new(bytes) }
     }
 
-    /// Pays for one step that reads `n` bytes.
+    /// Charges one step that reads `n` bytes.
     pub(super) fn work(&self, n: usize) -> Outcome<()> {
         let steps = 1 + (n / BYTES_PER_STEP) as u64;
         self.fuel.set(self.fuel.get().checked_sub(steps).ok_or(ErrorKind::Fuel)?);
         Ok(())
     }
 
-    /// Pays for `n` bytes, before they are allocated.
+    /// Charges `n` bytes. Called before they are allocated.
     pub(super) fn allocate(&self, n: usize) -> Outcome<()> {
         self.bytes.set(self.bytes.get().checked_sub(n as u64).ok_or(ErrorKind::Memory)?);
         self.work(n)
     }
 
-    /// Pays for a text of `len` bytes to be made.
+    /// Charges a new text of `len` bytes.
     pub(super) fn text(&self, len: usize) -> Outcome<()> {
         self.allocate(len.saturating_add(HEAD_BYTES))
     }
 
-    /// Pays for `n` times `len` bytes.
+    /// Charges `n` times `len` bytes.
     pub(super) fn repeated(&self, len: usize, n: usize) -> Outcome<()> {
         self.text(len.checked_mul(n).ok_or(ErrorKind::Memory)?)
     }
 
-    /// Pays for a list of `len` slots to be made. (Twice, as lists grow by doubling.)
+    /// Charges a new list of `len` slots. (Twice the bytes, as lists grow by doubling.)
     pub(super) fn list(&self, len: usize) -> Outcome<()> {
         self.allocate(len.saturating_mul(2 * SLOT_BYTES).saturating_add(HEAD_BYTES))
     }
@@ -146,24 +146,24 @@ impl Value {
         Self::Str(Arc::new(text.into()))
     }
 
-    /// A list; pay for it first.
+    /// A list. The caller charges it first.
     pub(in crate::tokenizer) fn list(items: Vec<Self>) -> Outcome<Self> {
         let depth = bounded_depth(items.iter())?;
         Ok(Self::List(Rc::new(List { items, depth })))
     }
 
-    /// A mapping whose keys are distinct; pay for it first.
+    /// A mapping with distinct keys. The caller charges it first.
     pub(in crate::tokenizer) fn dict(entries: Vec<(Self, Self)>) -> Outcome<Self> {
         let depth = bounded_depth(entries.iter().map(|(_, value)| value))?;
         Ok(Self::Dict(Rc::new(Dict { entries, depth })))
     }
 
-    /// Whether a namespace may hold the value: not where it could come to hold itself.
+    /// Whether a namespace may contain the value. A value that could make it contain itself is refused.
     pub(super) fn check_storable(&self) -> Outcome<()> {
         bounded_depth(std::iter::once(self)).map(|_| ())
     }
 
-    /// The value of a JSON text's tree.
+    /// Converts a JSON value.
     pub(in crate::tokenizer) fn from_json(json: &serde_json::Value) -> Outcome<Self> {
         use serde_json::Value as Json;
         Ok(match json {
@@ -221,7 +221,7 @@ impl Value {
         }
     }
 
-    /// Whole numbers, `true` and `false` among them.
+    /// Integers, including `true` and `false`.
     pub(super) fn as_int(&self) -> Option<i64> {
         match self {
             Self::Int(n) => Some(*n),
@@ -253,7 +253,7 @@ impl Value {
         }))
     }
 
-    /// The items to go over: of a string its characters, of a mapping its keys.
+    /// The items of an iteration: the characters of a string, the keys of a mapping.
     pub(super) fn items(&self, meter: &Meter) -> Outcome<Vec<Self>> {
         let len = self.len(meter)?;
         let Some(len) = len else {
@@ -273,7 +273,7 @@ impl Value {
         })
     }
 
-    /// The value of a mapping's key.
+    /// The value of a key in a mapping.
     pub(super) fn get(&self, key: &Self, meter: &Meter) -> Outcome<Option<Self>> {
         let Self::Dict(dict) = self else { return Ok(None) };
         for (have, value) in &dict.entries {
@@ -384,7 +384,7 @@ impl Value {
         }
     }
 
-    /// Python's `str`, at the end of `out`.
+    /// Appends Python's `str` to `out`.
     pub(super) fn write(&self, out: &mut String, meter: &Meter) -> Outcome<()> {
         match self {
             Self::Undefined => Ok(()),
@@ -393,7 +393,7 @@ impl Value {
         }
     }
 
-    /// Python's `repr`.
+    /// Appends Python's `repr` to `out`.
     fn write_repr(&self, out: &mut String, meter: &Meter) -> Outcome<()> {
         match self {
             Self::Undefined => push(out, "Undefined", meter),
@@ -402,7 +402,7 @@ impl Value {
             Self::Int(n) => push(out, &n.to_string(), meter),
             Self::Float(n) => push(out, &float_text(*n), meter),
             Self::Str(text) => {
-                // Every character may become four.
+                // Each character may become four.
                 meter.text(text.len().saturating_mul(4))?;
                 write_quoted(out, text);
                 Ok(())
@@ -435,7 +435,7 @@ impl Value {
         }
     }
 
-    /// Python's `str` as a text of its own.
+    /// Python's `str` as a new text.
     pub(super) fn to_text(&self, meter: &Meter) -> Outcome<Arc<String>> {
         if let Self::Str(text) = self {
             return Ok(Arc::clone(text));
@@ -458,7 +458,8 @@ impl Range {
     }
 }
 
-/// Appends a text. A string that grows by doubling holds up to twice its length, and as much again while it is copied.
+/// Appends a text. A string that grows by doubling has a capacity of up to twice its length, and needs the same again
+/// during the copy.
 pub(super) fn push(out: &mut String, text: &str, meter: &Meter) -> Outcome<()> {
     meter.allocate(text.len().saturating_mul(4))?;
     out.push_str(text);
@@ -477,7 +478,7 @@ pub(super) fn float_text(n: f64) -> String {
     let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
     if (-4..16).contains(&exponent) {
-        // `{:?}` writes exponents from 1e16 and below 1e-5.
+        // `{:?}` writes an exponent from 1e16 and below 1e-5.
         return format!("{n:?}");
     }
     let sign = if exponent < 0 { '-' } else { '+' };

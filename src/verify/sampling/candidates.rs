@@ -1,4 +1,4 @@
-//! The tokens that top-k, top-p and min-p leave, and the draw from them.
+//! The candidates after top-k, top-p and min-p, and the draw from them.
 
 use std::cmp::Ordering;
 
@@ -6,7 +6,7 @@ use super::options::Sampling;
 use crate::kernels::{self, Kernels};
 use crate::token::TokenId;
 
-/// The candidates of one choice, most likely first. The memory is kept between choices.
+/// The candidates of one choice, most likely first. The memory is reused between choices.
 #[derive(Default)]
 pub(super) struct Candidates {
     /// (scaled logit or probability, token).
@@ -15,8 +15,9 @@ pub(super) struct Candidates {
 }
 
 impl Candidates {
-    /// Keeps the candidates of `scaled` logits `[vocab_size]`, the largest of which is 0, by the filters of `config`; at least one. Where
-    /// no filter is on, keeps nothing and returns false. The logits may be overwritten.
+    /// Filters the `scaled` logits `[vocab_size]` by `config` and stores the remaining candidates, at least one. The
+    /// largest scaled logit is 0. If no filter is on, stores nothing and returns false. The logits may be
+    /// overwritten.
     pub(super) fn keep(&mut self, kernels: Kernels, config: &Sampling, scaled: &mut [f32]) -> bool {
         if config.top_k > 0 && config.top_k < scaled.len() {
             self.keep_top_k(kernels, config.top_k, scaled);
@@ -34,14 +35,14 @@ impl Candidates {
         draw(self.kept.iter().copied(), u)
     }
 
-    /// Whether `token` is kept, and the likelier tokens have less than `top_p` of the kept probability together.
+    /// Whether `token` is a candidate, and the total probability of the likelier candidates is below `top_p`.
     pub(super) fn is_in_nucleus(&self, token: TokenId, top_p: f32) -> bool {
         let Some(at) = self.kept.iter().position(|&(_, id)| id == token.0) else { return false };
         let sum = |kept: &[(f32, u32)]| kept.iter().map(|c| f64::from(c.0)).sum::<f64>();
         self.kept[at].0 > 0.0 && sum(&self.kept[..at]) < f64::from(top_p) * sum(&self.kept)
     }
 
-    /// The `k` largest scaled logits, sorted, with their probabilities among themselves.
+    /// The `k` largest scaled logits, sorted, with probabilities normalized over these `k`.
     fn keep_top_k(&mut self, kernels: Kernels, k: usize, scaled: &[f32]) {
         self.kept.clear();
         self.kept.extend(scaled.iter().copied().zip(0u32..));
@@ -60,8 +61,9 @@ impl Candidates {
 
     /// Every token that top-p and min-p can keep, sorted, with probabilities.
     ///
-    /// Sorting a whole vocabulary takes longer than a step of a small model. Tokens below the floor of min-p are dropped before sorting,
-    /// and the tail is only taken in when the likelier tokens do not reach `top_p`. The outcome is that of sorting everything.
+    /// Sorting a whole vocabulary takes longer than a step of a small model. So tokens below the floor of min-p are
+    /// dropped before sorting, and the tail is sorted only if the likelier tokens do not reach `top_p`. The result
+    /// equals that of sorting all tokens.
     fn keep_likely(&mut self, kernels: Kernels, config: &Sampling, scaled: &mut [f32]) {
         kernels::softmax(kernels, scaled);
         let min_p_floor = config.min_p * scaled[kernels::argmax(kernels, scaled)];
@@ -70,7 +72,8 @@ impl Candidates {
             let can_stay = |c: &(f32, u32)| c.0 > floor && c.0 >= min_p_floor;
             self.kept.extend(scaled.iter().copied().zip(0u32..).filter(can_stay));
             let sum: f64 = self.kept.iter().map(|c| f64::from(c.0)).sum();
-            // The margin keeps the order of this sum from deciding; the cut itself is made over the sorted candidates.
+            // This sum runs in another order than the final one. The margin covers the difference; the cut is made
+            // over the sorted candidates.
             let reaches_top_p = sum > f64::from(config.top_p) + 1e-6;
             if reaches_top_p || floor < min_p_floor {
                 break;
@@ -79,7 +82,7 @@ impl Candidates {
         self.kept.sort_unstable_by(most_likely_first);
     }
 
-    /// How many of the sorted candidates survive top-p and min-p; at least one.
+    /// The number of sorted candidates that top-p and min-p keep; at least one.
     fn nucleus_len(&self, config: &Sampling) -> usize {
         let floor = config.min_p * self.kept[0].0;
         let mut sum = 0.0f64;
@@ -98,7 +101,7 @@ fn most_likely_first(a: &(f32, u32), b: &(f32, u32)) -> Ordering {
     b.0.partial_cmp(&a.0).unwrap_or(Ordering::Equal).then(a.1.cmp(&b.1))
 }
 
-/// Inverse transform over probabilities in the order given (they need not sum to one).
+/// Inverse transform sampling over probabilities in the given order (they need not sum to one).
 pub(super) fn draw(candidates: impl Iterator<Item = (f32, u32)> + Clone, u: f64) -> TokenId {
     let total: f64 = candidates.clone().map(|c| f64::from(c.0)).sum();
     let threshold = u * total;
@@ -121,7 +124,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Sorts everything, then cuts.
+    /// The reference: sorts all tokens, then cuts.
     fn naive(config: &Sampling, scaled: &[f32]) -> Vec<(f32, u32)> {
         let mut probabilities = scaled.to_vec();
         kernels::softmax(Kernels::detect(), &mut probabilities);

@@ -1,16 +1,20 @@
-//! DRY: a penalty on continuing a sequence that already stands in the text.
+//! DRY: a penalty on continuing a sequence that already occurs in the text.
 //!
-//! The definition is that of text-generation-webui, which llama.cpp follows ("don't repeat yourself", p-e-w 2024). For each token `v` of
-//! the window, let `L(v)` be the length of the longest suffix of the text that also stands directly before an occurrence of `v` in the
-//! window. Where `L(v) ≥ allowed_length`, the logit of `v` loses `multiplier · base^(L(v) − allowed_length)`. A match never extends over
-//! a sequence breaker.
+//! The definition is that of text-generation-webui, which llama.cpp follows ("don't repeat yourself", p-e-w 2024).
+//! For each token `v` of the window, let `L(v)` be the length of the longest suffix of the text that also occurs
+//! directly before an occurrence of `v` in the window. If `L(v) ≥ allowed_length`, the logit of `v` is reduced by
+//! `multiplier · base^(L(v) − allowed_length)`. A match never extends over a sequence breaker.
 //!
-//! Three deviations. `output_only` leaves the prompt out of the window. Control tokens always break a sequence and are never penalised:
-//! otherwise each turn of a conversation makes the end token of the next one less likely. The penalty is at most [`PENALTY_MAX`], so that
-//! long matches stay finite.
+//! There are three deviations:
 //!
-//! The lengths of all matches come from one pass of the Z algorithm (Gusfield 1997, section 1.4) over the reversed window: O(window)
-//! for each visited node, whatever the text. The result is a function of the text and the logits, so it is exact inside drafts.
+//! - `output_only` excludes the prompt from the window.
+//! - Control tokens always break a sequence and are never penalised. Otherwise each turn of a conversation would make
+//!   the end token of the next turn less likely.
+//! - The penalty is at most [`PENALTY_MAX`], so that long matches stay finite.
+//!
+//! The lengths of all matches come from one pass of the Z algorithm (Gusfield 1997, section 1.4) over the reversed
+//! window: O(window) per visited node for any text. The result is a function of the text and the logits, so drafting
+//! does not change it.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,17 +22,17 @@ use super::error::SamplingError;
 use crate::token::TokenId;
 use crate::tokenizer::{SpecialTokens, Tokenizer};
 
-/// Breaker strings at most. Published lists have 4 to 20.
+/// Maximum number of breaker strings. Published lists have 4 to 20.
 const BREAKERS_MAX: usize = 64;
 
-/// Longest breaker string, in bytes.
+/// Maximum length of a breaker string, in bytes.
 const BREAKER_BYTES_MAX: usize = 256;
 
-/// The largest penalty: far beyond any logit, and far from the largest f32.
+/// The largest penalty: far above any logit, and far below the largest f32.
 const PENALTY_MAX: f64 = 1e30;
 
-/// The options of DRY. The defaults are those of llama.cpp and text-generation-webui: switched off by `multiplier` 0, which is usually set
-/// to 0.8.
+/// The options of DRY. The defaults are those of llama.cpp and text-generation-webui: `multiplier` 0 switches DRY
+/// off. A usual value is 0.8.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DryOptions {
@@ -36,14 +40,17 @@ pub struct DryOptions {
     pub multiplier: f32,
     /// The factor for each further token of the match, 1..=10; 1.75 by default.
     pub base: f32,
-    /// The shortest match that is penalised, in tokens, 1 or more; 2 by default.
+    /// The length of the shortest penalised match, in tokens, 1 or more; 2 by default.
     pub allowed_length: usize,
-    /// How many of the newest tokens, prompt included, are searched for repetitions; 4096 by default, the engine's default context.
+    /// The number of newest tokens, prompt included, that are searched for repetitions. The default 4096 is the
+    /// engine's default context.
     pub window: usize,
-    /// Whether only tokens of the output are searched, so that copying from the prompt costs nothing; false by default.
+    /// Whether only tokens of the output are searched, so that copying from the prompt is not penalised; false by
+    /// default.
     pub output_only: bool,
-    /// Texts that no match extends over: tokens that contain one. Where no token contains a text, the last token of its encoding counts.
-    /// By default a line end, `:`, `"` and `*`. At most 64, of 1 to 256 bytes each.
+    /// Sequence breakers: no match extends over a token that contains one of these texts. If no token contains a
+    /// text, the last token of its encoding is the breaker. The defaults are a line end, `:`, `"` and `*`. At most 64
+    /// texts of 1 to 256 bytes each.
     pub breakers: Vec<String>,
 }
 
@@ -61,7 +68,7 @@ impl Default for DryOptions {
 }
 
 impl DryOptions {
-    /// Whether there is anything to penalise.
+    /// Whether DRY is on.
     pub fn is_on(&self) -> bool {
         self.multiplier != 0.0
     }
@@ -93,7 +100,7 @@ impl DryOptions {
     }
 }
 
-/// How a token is treated by DRY: at the token's index, with [`BREAKS`] and [`EXEMPT`] as bits.
+/// The treatment of each token, by token id: the bits [`BREAKS`] and [`EXEMPT`].
 #[derive(Debug, Default)]
 pub struct Breakers(Vec<u8>);
 
@@ -104,7 +111,8 @@ const BREAKS: u8 = 1;
 const EXEMPT: u8 = 2;
 
 impl Breakers {
-    /// The breakers of a vocabulary: one byte for each token, made in one pass over the tokens' texts. Empty where DRY is off.
+    /// The breakers of a vocabulary: one byte per token, computed in one pass over the tokens' texts. Empty if DRY is
+    /// off.
     pub fn of(tokenizer: &Tokenizer, options: &DryOptions) -> Self {
         if !options.is_on() {
             return Self::default();
@@ -155,14 +163,14 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
     }
 }
 
-/// Applies DRY; holds its scratch memory, 8 bytes for each token of the window and 4 for each of the vocabulary.
+/// Applies DRY. Its scratch memory is 8 bytes per token of the window and 4 per token of the vocabulary.
 #[derive(Default)]
 pub(super) struct Dry {
     breakers: Breakers,
     prompt_len: usize,
     /// The match lengths of [`suffix_matches`].
     matches: Vec<u32>,
-    /// The longest match before an occurrence of each token; 0 except during a call.
+    /// For each token, the longest match before one of its occurrences; 0 except during a call.
     longest: Vec<u32>,
     /// The tokens with a match.
     matched: Vec<u32>,
@@ -180,7 +188,7 @@ impl Dry {
         }
         let first = if options.output_only { self.prompt_len.min(tokens.len()) } else { 0 };
         let window = &tokens[first.max(tokens.len().saturating_sub(options.window))..];
-        // A match equals the end of the text, so the tokens after the text's last breaker bound its length.
+        // A match equals a suffix of the text, so the text's last breaker limits its length.
         let len_max = window.iter().rev().take_while(|&&token| !self.breakers.breaks(token)).count();
         if len_max < options.allowed_length {
             return;
@@ -188,10 +196,10 @@ impl Dry {
         suffix_matches(window, &mut self.matches);
         self.longest.resize(logits.len(), 0);
         for distance in 1..window.len() {
-            // The token after the match that ends `distance` tokens before the end.
+            // The token that follows the match; the match ends `distance` tokens before the end of the text.
             let next = window[window.len() - distance];
             let len = self.matches[distance].min(len_max as u32);
-            // A text from outside may hold tokens past the vocabulary.
+            // A text from outside may contain tokens beyond the vocabulary.
             let Some(longest) = self.longest.get_mut(next.index()) else { continue };
             if len as usize >= options.allowed_length && !self.breakers.is_exempt(next) {
                 if *longest == 0 {
@@ -208,20 +216,20 @@ impl Dry {
     }
 }
 
-/// `multiplier · base^(len − allowed_length)`, at most [`PENALTY_MAX`]; from `libm`, so with the same bits on every platform.
+/// `multiplier · base^(len − allowed_length)`, at most [`PENALTY_MAX`]. `libm` gives the same bits on every platform.
 fn penalty(options: &DryOptions, len: usize) -> f64 {
     let excess = (len - options.allowed_length) as f64;
     (f64::from(options.multiplier) * libm::pow(f64::from(options.base), excess)).min(PENALTY_MAX)
 }
 
-/// At `i`: the length of the longest common suffix of the window and of the window without its newest `i` tokens (the Z function of the
-/// reversed window); 0 at 0.
+/// At `i`: the length of the longest common suffix of the window and of the window without its newest `i` tokens.
+/// This is the Z function of the reversed window, with 0 at 0.
 fn suffix_matches(window: &[TokenId], lens: &mut Vec<u32>) {
     let n = window.len();
     let from_end = |i: usize| window[n - 1 - i];
     lens.clear();
     lens.resize(n, 0);
-    // `start..end` is the match that reaches farthest.
+    // `start..end` is the match with the largest end so far.
     let (mut start, mut end) = (0, 0);
     for i in 1..n {
         let mut len = if i < end { (lens[i - start] as usize).min(end - i) } else { 0 };
@@ -240,7 +248,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// `L(v)` by comparing at every occurrence of `v`.
+    /// The reference: computes `L(v)` by comparing at every occurrence of `v`.
     fn naive(options: &DryOptions, breaks: &[bool], tokens: &[TokenId], logits: &mut [f32]) {
         let window = &tokens[tokens.len().saturating_sub(options.window)..];
         let n = window.len();
@@ -272,7 +280,7 @@ mod tests {
 
     #[test]
     fn the_token_that_continues_a_repetition_is_penalised() {
-        // 1 2 3 was followed by 4; a match of three tokens is one more than allowed.
+        // 4 followed 1 2 3. A match of three tokens is one longer than allowed.
         assert_eq!(apply(&on(2), &[], &[1, 2, 3, 4, 1, 2, 3], 6), [0.0, 0.0, 0.0, 0.0, -0.8 * 1.75, 0.0]);
         assert_eq!(apply(&on(4), &[], &[1, 2, 3, 4, 1, 2, 3], 6), [0.0; 6], "a match shorter than allowed");
         // The longest of several matches counts.

@@ -1,8 +1,8 @@
-//! The error of sampling.
+//! The errors of sampling.
 
 use thiserror::Error;
 
-/// Why a token could not be chosen, or an option was refused.
+/// A token could not be chosen, or an option was refused.
 #[derive(Debug, Error, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum SamplingError {
@@ -13,7 +13,7 @@ pub enum SamplingError {
         option: &'static str,
         /// Its value.
         given: f64,
-        /// The values that it may have.
+        /// The allowed values.
         range: &'static str,
     },
     /// A logit bias names a token that the model does not have.
@@ -21,7 +21,7 @@ pub enum SamplingError {
     BiasOutOfVocabulary {
         /// The token.
         token: u32,
-        /// Tokens of the vocabulary.
+        /// Size of the vocabulary.
         vocab_size: usize,
     },
     /// Every token is forbidden by bias or processors, or no logit is a number.

@@ -1,8 +1,8 @@
-//! One token from one row of logits.
+//! Chooses one token from one row of logits.
 //!
-//! The order is fixed: processors, logit bias, window penalties, DRY, temperature, top-k, top-p, min-p, draw. Ties are broken by the
-//! lower token id everywhere, and sums run in a fixed order, so the choice is a function of the logits, the text before
-//! it, the seed and the position.
+//! The order is fixed: processors, logit bias, window penalties, DRY, temperature, top-k, top-p, min-p, draw. The
+//! lower token id wins every tie, and sums run in a fixed order. So the choice is a function of the logits, the text
+//! before it, the seed and the position.
 
 mod candidates;
 mod dry;
@@ -23,9 +23,9 @@ pub use options::Sampling;
 
 /// Changes logits before a token is chosen: grammar masks, custom biases, observers.
 ///
-/// Called once for each visited node, in order of position, with the text that plain decoding would have there. To keep
-/// the output independent of drafting, the result must be a function of the arguments alone. A logit of +∞ ends the generation with
-/// [`SamplingError::InfiniteLogit`]; to force a token, forbid all others.
+/// Called once for each visited node, in order of position, with the text that plain decoding would have there. The
+/// result must be a function of the arguments alone; otherwise the output would depend on drafting. A logit of +∞
+/// ends the generation with [`SamplingError::InfiniteLogit`]. To force a token, forbid all others.
 pub trait LogitsProcessor: Send {
     /// `tokens`: the prompt and all output before this token; `logits`: `[vocab_size]`.
     fn process(&mut self, tokens: &[TokenId], logits: &mut [f32]);
@@ -40,10 +40,10 @@ pub struct Sampler {
     candidates: Candidates,
 }
 
-/// Where the probabilities of a choice stand afterwards.
+/// The location of the probabilities after a choice.
 #[derive(Debug, Clone, Copy)]
 enum Chosen {
-    /// Nowhere yet: the logits are as they were.
+    /// Not computed: the logits are unchanged.
     Greedy,
     /// In the logits.
     Whole,
@@ -51,18 +51,18 @@ enum Chosen {
     Kept,
 }
 
-/// A token that the target accepts, by its own choice or not.
+/// A token that the target accepts: its own choice, or a drafted token of the nucleus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Choice {
     /// The token.
     pub token: TokenId,
-    /// Whether the target chose another one.
+    /// Whether the token differs from the target's own choice.
     pub is_replaced: bool,
 }
 
 impl Sampler {
-    /// A sampler for checked options and an output that begins after `prompt_len` tokens. Without a seed it samples with seed 0: see
-    /// [`Sampling::resolve_seed`].
+    /// A sampler for checked options and an output that begins after `prompt_len` tokens. If there is no seed, the
+    /// seed is 0: see [`Sampling::resolve_seed`].
     pub fn new(kernels: Kernels, config: Sampling, breakers: Breakers, prompt_len: usize) -> Self {
         Self {
             kernels,
@@ -73,7 +73,7 @@ impl Sampler {
         }
     }
 
-    /// Chooses the token that follows `tokens` from `logits` `[vocab_size]`, which are changed in place.
+    /// Chooses the token that follows `tokens` from `logits` `[vocab_size]`. The logits are changed in place.
     ///
     /// # Errors
     /// [`SamplingError::NoCandidate`], [`SamplingError::InfiniteLogit`].
@@ -82,9 +82,12 @@ impl Sampler {
         self.choose_from(tokens, logits).map(|(token, _)| token)
     }
 
-    /// **Lossy.** As [`choose`](Self::choose), but where none of `drafted` is that token, the first of them that lies in the nucleus
-    /// of `top_p` takes its place: a token, not dropped by the options, whose likelier ones have less than `top_p` together. (The
-    /// token that reaches `top_p` is in it. Where the temperature is 0 the probabilities are those at 1.)
+    /// **Lossy.** As [`choose`](Self::choose), if `drafted` contains the chosen token. Otherwise the first token of
+    /// `drafted` in the nucleus of `top_p` replaces it. If no drafted token is in the nucleus, the choice stays.
+    ///
+    /// The nucleus contains each token that the options keep and whose likelier tokens have a total probability below
+    /// `top_p`. It therefore includes the token that reaches `top_p`. At temperature 0, the probabilities are those
+    /// of temperature 1.
     ///
     /// # Errors
     /// As [`choose`](Self::choose).
@@ -113,7 +116,7 @@ impl Sampler {
         Ok(Choice { token: token.unwrap_or(own), is_replaced: token.is_some() })
     }
 
-    /// The choice, and where its probabilities are.
+    /// The choice, and the location of its probabilities.
     fn choose_from(
         &mut self,
         tokens: &[TokenId],
@@ -150,7 +153,7 @@ impl Sampler {
     }
 }
 
-/// Whether the tokens that are likelier than `token` have less than `top_p` together.
+/// Whether the total probability of the tokens likelier than `token` is below `top_p`.
 fn is_in_nucleus(probabilities: &[f32], token: TokenId, top_p: f32) -> bool {
     let Some(&own) = probabilities.get(token.index()) else { return false };
     let likelier = |&(id, &p): &(u32, &f32)| p > own || (p == own && id < token.0);
@@ -167,7 +170,7 @@ mod tests {
         Sampler::new(Kernels::detect(), config, Breakers::default(), 0).choose(tokens, &mut logits.to_vec())
     }
 
-    /// A nucleus by sorting everything.
+    /// The reference: a nucleus by sorting all tokens.
     fn naive_nucleus(probabilities: &[f32], top_p: f32) -> Vec<usize> {
         let mut tokens: Vec<usize> = (0..probabilities.len()).collect();
         tokens.sort_by(|&a, &b| probabilities[b].total_cmp(&probabilities[a]).then(a.cmp(&b)));
@@ -238,7 +241,7 @@ mod tests {
         assert_eq!(accept(&cold, &logits, &[3], 0.9).token.0, 0);
     }
 
-    /// How often each token is chosen over many seeds.
+    /// The count of each token over many seeds.
     fn frequencies(config: Sampling, logits: &[f32]) -> Vec<f64> {
         let n = 20_000u64;
         let mut counts = vec![0.0; logits.len()];
@@ -250,7 +253,7 @@ mod tests {
         counts
     }
 
-    /// The distribution by the definition, in f64, sorting everything.
+    /// The reference: the distribution by its definition, in f64, sorting all tokens.
     fn reference(config: &Sampling, logits: &[f32]) -> Vec<f64> {
         let t = f64::from(config.temperature);
         let mut order: Vec<usize> = (0..logits.len()).collect();

@@ -1,4 +1,4 @@
-//! The options of sampling, and their ranges.
+//! The options of sampling and their ranges.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -9,7 +9,7 @@ use super::error::SamplingError;
 use crate::model::GenerationDefaults;
 use crate::token::TokenId;
 
-/// How the next token is chosen.
+/// The method to choose the next token.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Sampling {
@@ -21,20 +21,21 @@ pub struct Sampling {
     pub top_p: f32,
     /// Drops tokens less likely than `min_p` times the most likely one; 0 (the default) drops none.
     pub min_p: f32,
-    /// Divides positive and multiplies negative logits of tokens seen in the window (Keskar et al. 2019); 1 is off.
+    /// Divides positive and multiplies negative logits of tokens in the window (Keskar et al. 2019); 1 is off.
     pub repetition_penalty: f32,
-    /// Subtracted from a token's logit for each time that it stands in the window; 0 is off.
+    /// Subtracted from a token's logit for each of its occurrences in the window; 0 is off.
     pub frequency_penalty: f32,
-    /// Subtracted once from the logit of each token that stands in the window; 0 is off.
+    /// Subtracted once from the logit of each token in the window; 0 is off.
     pub presence_penalty: f32,
-    /// How many of the newest tokens, prompt included, the three penalties above look at.
+    /// The window of the three penalties above: the number of newest tokens, prompt included.
     pub penalty_window: usize,
     /// The penalty on continuing a repeated sequence; off by default.
     pub dry: DryOptions,
-    /// Added to the logits of these tokens; minus infinity forbids one.
+    /// Added to the logits of these tokens. Minus infinity forbids a token.
     pub logit_bias: Vec<(TokenId, f32)>,
-    /// Keys the random numbers. The same seed gives the same text, with and without drafting. `None` (the default) draws a seed for each
-    /// generation, which reports it in [`Summary::seed`](crate::engine::Summary::seed). A temperature of 0 uses no seed.
+    /// The key of the random numbers. The same seed gives the same text, with and without drafting. With `None` (the
+    /// default), each generation draws a seed and reports it in [`Summary::seed`](crate::engine::Summary::seed).
+    /// Temperature 0 uses no seed.
     pub seed: Option<u64>,
 }
 
@@ -61,7 +62,7 @@ impl Sampling {
     /// Checks every option.
     ///
     /// # Errors
-    /// The first option that is outside its range.
+    /// [`SamplingError`] for the first option outside its range.
     pub fn check(&self, vocab_size: usize) -> Result<(), SamplingError> {
         let in_range = |option, given: f32, range, ok: bool| match ok {
             true => Ok(()),
@@ -88,7 +89,7 @@ impl Sampling {
         Ok(())
     }
 
-    /// Draws a seed if the options sample and name none. Returns the seed that the generation uses; `None` where it is greedy.
+    /// Draws a seed if the options sample and contain no seed. Returns the generation's seed; `None` if it is greedy.
     pub fn resolve_seed(&mut self) -> Option<u64> {
         if self.temperature == 0.0 {
             return None;
@@ -96,8 +97,8 @@ impl Sampling {
         Some(*self.seed.get_or_insert_with(draw_seed))
     }
 
-    /// These options with those that a model states in place of them. Where the model states how to sample (a temperature or a filter), its
-    /// filters replace all filters here; `do_sample: false` asks for temperature 0.
+    /// Replaces these options by the model's own defaults. If the model states a temperature or a filter, its filters
+    /// replace all filters here. `do_sample: false` sets temperature 0.
     ///
     /// ```
     /// # use refrain::{Engine, EngineOptions, GenerateOptions, Sampling};
@@ -130,8 +131,8 @@ impl Sampling {
     }
 }
 
-/// A seed from the operating system's random numbers, which key the standard library's hash maps. 32 bits are enough to tell answers
-/// apart, are short enough to type, and survive JSON readers that hold numbers as doubles.
+/// A seed from the operating system's random numbers, via the keys of the standard library's hash maps. 32 bits are
+/// enough to distinguish answers, are short to type, and survive JSON readers that store numbers as doubles.
 fn draw_seed() -> u64 {
     RandomState::new().build_hasher().finish() >> 32
 }
@@ -190,7 +191,7 @@ mod tests {
         assert_eq!(Sampling { seed: Some(9), ..sampled.clone() }.resolve_seed(), Some(9));
         let draw = || sampled.clone().resolve_seed().expect("a seed");
         let drawn: Vec<u64> = (0..64).map(|_| draw()).collect();
-        // 64 draws of 32 bits: all equal means that nothing was drawn.
+        // 64 draws of 32 bits. If all are equal, no random number was drawn.
         assert!(drawn.iter().any(|&seed| seed != drawn[0]), "{drawn:?}");
         assert!(drawn.iter().all(|&seed| seed <= u64::from(u32::MAX)));
         let mut again = sampled;

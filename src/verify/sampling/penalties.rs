@@ -3,7 +3,7 @@
 use super::options::Sampling;
 use crate::token::TokenId;
 
-/// Applies the penalties; holds the window's tokens between calls to spare allocations.
+/// Applies the penalties. Keeps its buffer of the window's tokens between calls, to avoid allocations.
 #[derive(Default)]
 pub(super) struct Penalties {
     /// Distinct tokens of the window with their counts.
@@ -27,7 +27,7 @@ impl Penalties {
             }
         });
         for &(token, count) in &self.window {
-            // A text from outside may hold tokens past the vocabulary.
+            // A text from outside may contain tokens beyond the vocabulary.
             let Some(logit) = logits.get_mut(token.index()) else { continue };
             let r = config.repetition_penalty;
             *logit = if *logit > 0.0 { *logit / r } else { *logit * r };

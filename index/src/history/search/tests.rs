@@ -1,4 +1,4 @@
-//! The search beside a scan of the responses.
+//! Compares the search with a scan of the responses.
 
 use std::path::Path;
 
@@ -28,7 +28,7 @@ fn segment(texts: &[Vec<u32>], cache: &mut PageCache) -> Segment {
     segment
 }
 
-/// Where `pattern` ends in the responses, counted over all of them with one for the end of each.
+/// The ends of `pattern` in the responses, counted over all of them, with one position for the end of each.
 fn ends(texts: &[Vec<u32>], pattern: &[u32]) -> Vec<usize> {
     let mut start = 0;
     let mut found = Vec::new();
@@ -43,7 +43,7 @@ fn ends(texts: &[Vec<u32>], pattern: &[u32]) -> Vec<usize> {
     found
 }
 
-/// Compares a chain with a scan of the responses. `false` where the chain had to leave orders out.
+/// Compares a chain with a scan of the responses. `false` if the chain is full, so orders may be missing.
 fn check_chain(texts: &[Vec<u32>], followed: &[u32], chain: &[Order]) -> bool {
     if chain.len() >= CHAIN_MAX - 1 {
         return false;
@@ -115,7 +115,7 @@ proptest! {
     }
 }
 
-/// What follows a frequent order is counted in samples, which stand for all of it.
+/// The successors of a frequent order are counted in samples, which represent all of it.
 #[test]
 fn frequent_orders_are_sampled() {
     let text: Vec<u32> = (0..8000u64).map(|i| (xxh3_64(&i.to_le_bytes()) % 4) as u32).collect();
@@ -167,7 +167,7 @@ fn more_tokens_than_two_bytes_tell_apart() {
     assert_eq!(lens, [(3, 1), (2, 2)]);
 }
 
-/// A crafted file whose checksums are right may hold any numbers: wrong drafts, but no panic.
+/// A crafted file with valid checksums may contain any numbers: wrong drafts, but no panic.
 #[test]
 fn any_numbers_are_searched() {
     let texts: Vec<Vec<u32>> = (0..4).map(|i| (0..40).map(|j| (i * j * 7) % 5).collect()).collect();

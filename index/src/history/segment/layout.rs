@@ -1,4 +1,4 @@
-//! The header of a segment and where the sections lie.
+//! The header of a segment and the location of its sections.
 
 use std::ops::Range;
 use std::path::Path;
@@ -13,33 +13,33 @@ const MAGIC: [u8; 8] = *b"RFRNHSEG";
 const VERSION: u32 = 2;
 const FIXED_BYTES: usize = 56;
 
-/// Files that a segment replaces at most: what fits the header.
+/// Maximum number of replaced files: the header has room for this number.
 pub(in crate::history) const REPLACES_MAX: usize = 256;
 
-/// What the header says.
+/// The contents of the header.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Header {
     pub(super) place: Place,
     pub(super) symbol_bytes: u32,
     pub(super) n_records: u32,
-    /// Symbols of the text, the zeros included.
+    /// Symbols of the text, including the zeros.
     pub(super) n_text: u32,
     pub(super) n_distinct: u32,
     pub(super) tables_sum: u64,
-    /// Numbers of files that this one stands for.
+    /// Numbers of the replaced files.
     pub(super) replaces: Vec<u64>,
 }
 
 /// A section that is read page by page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Section {
-    /// The first page, counted from the one after the header.
+    /// The first page, counted from the page after the header.
     pub(super) page: u32,
     pub(super) n_items: u32,
     pub(super) item_bytes: u32,
 }
 
-/// Where everything is.
+/// The location of all sections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Layout {
     pub(super) text: Section,
@@ -56,13 +56,13 @@ impl Section {
         (u64::from(self.n_items) * u64::from(self.item_bytes)).div_ceil(PAGE_BYTES as u64)
     }
 
-    /// The page of an item, and where the item begins on it.
+    /// The page of an item, and the item's offset in it.
     pub(super) fn locate(self, item: u32) -> (u32, usize) {
         let at = u64::from(item) * u64::from(self.item_bytes);
         (self.page + (at / PAGE_BYTES as u64) as u32, at as usize % PAGE_BYTES)
     }
 
-    /// The items that are on one page with this one.
+    /// The items on the same page as this one.
     pub(super) fn page_around(self, item: u32) -> Range<u32> {
         let n = PAGE_BYTES as u32 / self.item_bytes;
         let start = item / n * n;
@@ -121,12 +121,12 @@ impl Header {
         if in_range { Ok(header) } else { Err(damaged("a count of the header")) }
     }
 
-    /// Prefixes that are not empty: as many as there are tokens.
+    /// Number of prefixes that are not empty: one per token.
     pub(super) fn n_prefixes(&self) -> u32 {
         self.n_text - self.n_records
     }
 
-    /// Where the sections lie; all sums are of u32 values, and fit a u64.
+    /// The location of the sections. All sums are of u32 values and fit a u64.
     pub(super) fn layout(&self) -> Layout {
         let text = Section { page: 0, n_items: self.n_text, item_bytes: self.symbol_bytes };
         let mut n_pages = text.n_pages();

@@ -2,11 +2,12 @@
 //!
 //! # In the file
 //!
-//! Tokens are stored as *symbols*: the place of a token among the segment's distinct tokens, counted from 1. The text is
-//! every response followed by the symbol 0. A *prefix* is a response up to one of its tokens; all prefixes of all responses
-//! are put in order by their last symbol, then by the one before it, and so on backwards. Those that end with the same tokens
-//! are neighbours then, an interval of *places*. The empty prefixes, one for each response, have the first places, and nothing
-//! is stored of them. All numbers are little-endian; sections begin on pages of 4096 bytes, so no number straddles a page.
+//! Tokens are stored as *symbols*: the rank of a token among the segment's distinct tokens, counted from 1. The text
+//! is every response followed by the symbol 0. A *prefix* is a response up to one of its tokens. All prefixes of all
+//! responses are sorted by their last symbol, then by the symbol before it, and so on backwards. Prefixes that end
+//! with the same tokens are then neighbours, an interval of *places*. The empty prefixes, one per response, have the
+//! first places and are not stored. All numbers are little-endian. Sections begin on pages of 4096 bytes, so no
+//! number crosses a page boundary.
 //!
 //! ```text
 //! header   one page: magic 8 · version u32 · symbol bytes u32 (2 or 4) · owner u64 · number u64 · records u32 · symbols of the
@@ -20,16 +21,16 @@
 //!          end with each symbol u32, and the end · XXH3 of each page before the tables u64
 //! ```
 //!
-//! The tables are read when the segment is opened, and nothing else: 8 bytes for each 4096 of the rest, 8 for each distinct
-//! token, 16 for each record.
+//! Only the tables are read when the segment is opened: 8 bytes for each 4096 of the rest, 8 for each distinct token,
+//! 16 for each record.
 //!
 //! # Cost of a search
 //!
-//! Among the prefixes with one last symbol `shorter` ascends, since what comes before that symbol is what puts them in order.
-//! So the prefixes that end with a match and one more symbol are found by two binary searches for the match's interval among
-//! the prefixes that end with that symbol, in numbers that lie side by side (the backward search of compressed suffix arrays,
-//! Sadakane 2003, in the text reversed). Intervals of shorter matches contain those of longer ones and end near them. What has
-//! followed a match lies side by side in `nexts`.
+//! Among the prefixes with one last symbol, `shorter` ascends: the part before that symbol determines their order. So
+//! two binary searches find the prefixes that end with a match and one more symbol: they search for the match's
+//! interval among the prefixes that end with that symbol, in adjacent numbers (the backward search of compressed
+//! suffix arrays, Sadakane 2003, in the reversed text). Intervals of shorter matches contain those of longer ones and
+//! end near them. The successors of a match are adjacent in `nexts`.
 
 mod layout;
 mod read;

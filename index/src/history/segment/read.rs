@@ -1,4 +1,4 @@
-//! A segment that is open: its tables in memory, everything else read when it is needed.
+//! An open segment: its tables are in memory, all other pages are read on demand.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::history::error::{HistoryError, io_error};
 use crate::history::key::{FileKind, RecordId};
 use crate::history::log::{Place, Record, u32_at, u64_at};
 
-/// A token's place among the distinct ones of a segment, counted from 1. 0 ends a response.
+/// A token's rank among the distinct tokens of a segment, counted from 1. 0 ends a response.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub(in crate::history) struct Symbol(pub(in crate::history) u32);
 
@@ -34,9 +34,9 @@ pub(in crate::history) struct Segment {
     starts: Vec<u32>,
     sums: Vec<u64>,
     cached: CachedFile,
-    /// Where a read has failed; nothing is read from then on.
+    /// Offset and kind of the first read failure. After it, no page is read.
     fault: OnceLock<(u64, &'static str)>,
-    /// When a draft came from it, in s from 1970, as noted; and whether one came since.
+    /// The noted time of the last draft from it, in s since 1970, and whether a draft has used it since.
     used_at: AtomicU64,
     is_used: AtomicBool,
 }
@@ -48,12 +48,12 @@ pub(in crate::history) struct FrozenRecord {
     pub(in crate::history) n_tokens: u32,
 }
 
-/// A page could not be read, or not as it was written. The segment remembers where.
+/// A page could not be read or is damaged. The segment stores the details.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::history) struct Fault;
 
 impl Segment {
-    /// Opens a segment: header and tables are read and checked.
+    /// Opens a segment. The header and tables are read and checked.
     pub(in crate::history) fn open(
         disk: &dyn Disk,
         folder: &Path,
@@ -71,7 +71,7 @@ impl Segment {
         file.read_at(&mut page, 0).map_err(io_error("read", &path))?;
         let header = Header::decode(&page, place, &path)?;
         let layout = header.layout();
-        // What the header promises is in the file, so the tables are no longer than that.
+        // The file is at least as long as the header states, so the tables fit in it.
         if layout.tables_at + layout.tables_bytes != len {
             return Err(damaged(len, "the file's length"));
         }
@@ -102,7 +102,7 @@ impl Segment {
         })
     }
 
-    /// Gives its pages in the cache back.
+    /// Frees its pages in the cache.
     pub(in crate::history) fn close(self, cache: &mut PageCache) {
         cache.remove_file(self.cached);
     }
@@ -143,7 +143,7 @@ impl Segment {
             + self.sums.capacity() * 8
     }
 
-    /// What was wrong with a page, if one could not be used.
+    /// The error of an unusable page, if there is one.
     pub(in crate::history) fn fault(&self) -> Option<HistoryError> {
         let &(offset, what) = self.fault.get()?;
         Some(HistoryError::Damaged { path: self.path.clone(), offset, what })
@@ -157,25 +157,25 @@ impl Segment {
         self.used_at.load(Ordering::Relaxed)
     }
 
-    /// A draft comes from it. (Sources have no clock.)
+    /// Marks the segment as used by a draft. (Sources have no clock.)
     pub(in crate::history) fn set_used(&self) {
         self.is_used.store(true, Ordering::Relaxed);
     }
 
-    /// Notes the time where a draft came from it since it was last asked.
+    /// Stores the time if a draft has used the segment since the last call.
     pub(in crate::history) fn note_use(&self, disk: &dyn Disk, now: u64) {
         if self.is_used.swap(false, Ordering::Relaxed) {
             self.set_used_at(disk, now);
         }
     }
 
-    /// The file keeps the time for the next process.
+    /// The time is stored in the file, for the next process.
     pub(in crate::history) fn set_used_at(&self, disk: &dyn Disk, seconds: u64) {
         self.used_at.store(seconds, Ordering::Relaxed);
         disk.set_used_at(&self.path, seconds);
     }
 
-    /// The symbol of a token, where it occurs.
+    /// The symbol of a token, if the segment contains it.
     pub(in crate::history) fn symbol(&self, token: TokenId) -> Option<Symbol> {
         self.tokens.binary_search(&token.0).ok().map(|i| Symbol(i as u32 + 1))
     }
@@ -186,19 +186,20 @@ impl Segment {
         self.tokens.get(i).map(|&token| TokenId(token))
     }
 
-    /// Places of the prefixes that end with a symbol: from, up to.
+    /// Places of the prefixes that end with a symbol: start and end.
     pub(in crate::history) fn places(&self, symbol: Symbol) -> (u32, u32) {
         let i = symbol.0 as usize;
         (self.starts[i - 1], self.starts[i])
     }
 
-    /// Every different token, and how often it occurs.
+    /// Every distinct token with its number of occurrences.
     pub(in crate::history) fn token_counts(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         self.tokens.iter().zip(self.starts.windows(2)).map(|(&token, places)| (token, places[1] - places[0]))
     }
 
-    /// The first place in `from..to` whose prefix, without its last symbol, has the place `bound` or a later one; `to` where
-    /// there is none. The prefixes of `from..to` end with the same symbol. Looks first on the page of the place `guess`.
+    /// The first place in `from..to` whose prefix, without its last symbol, has the place `bound` or a later one.
+    /// Returns `to` if there is none. The prefixes of `from..to` end with the same symbol. The search begins on the
+    /// page of the place `guess`.
     pub(in crate::history) fn first_with_shorter(
         &self,
         (from, to): (u32, u32),
@@ -207,7 +208,7 @@ impl Segment {
         cache: &mut PageCache,
     ) -> Result<u32, Fault> {
         let section = self.layout.shorter;
-        // Everything before `low` is before, and nothing from `high` on.
+        // Items before `low` are below `bound`; items from `high` on are not.
         let (mut low, mut high) = (self.item_of(from), self.item_of(to));
         let mut next = self.item_of(guess);
         while low < high {
@@ -230,7 +231,7 @@ impl Segment {
         Ok(low + self.header.n_records)
     }
 
-    /// The symbols that follow the prefixes at `places`, with their index.
+    /// The symbols after the prefixes at `places`, with their index.
     pub(in crate::history) fn nexts(
         &self,
         places: Range<u32>,
@@ -240,7 +241,7 @@ impl Segment {
         self.scan(self.layout.nexts, places, cache, |i, bytes| each(i, symbol(bytes)))
     }
 
-    /// Where the prefixes at `places` end in the text, with their index.
+    /// The ends in the text of the prefixes at `places`, with their index.
     pub(in crate::history) fn ends(
         &self,
         places: Range<u32>,
@@ -270,13 +271,13 @@ impl Segment {
         Ok(())
     }
 
-    /// The item that belongs to a place: nothing is stored of the empty prefixes. Also of the place after the last one. Places come
-    /// from the table of symbols, which was checked, and are never read from a page.
+    /// The item of a place, also of the place after the last one. Empty prefixes have no item. Places come from the
+    /// checked table of symbols, never from a page.
     fn item_of(&self, place: u32) -> u32 {
         place.saturating_sub(self.header.n_records).min(self.header.n_prefixes())
     }
 
-    /// Items of a section that are not empty and on one page.
+    /// Items of a section, at least one, all on one page.
     fn items<'c>(
         &self,
         section: Section,
@@ -315,7 +316,7 @@ impl Segment {
         Ok(())
     }
 
-    /// The records with their tokens, those that `keep` chooses.
+    /// The records with their tokens, filtered by `keep`.
     pub(in crate::history) fn read_records(
         &self,
         keep: impl Fn(RecordId) -> bool,
@@ -329,9 +330,9 @@ impl Segment {
         records.collect()
     }
 
-    /// The records whose tokens can be read, and the bytes of all pages that cannot.
+    /// The records with readable tokens, and the bytes of all unreadable pages.
     pub(in crate::history) fn salvage(&self) -> (Vec<Record>, u64) {
-        // What cannot be read becomes `Symbol::END`, and no record holds that.
+        // Unreadable text becomes `Symbol::END`, which no record contains.
         let text = self.read_text(|_, _| Ok(())).expect("goes on");
         let mut bytes = vec![0; PAGE_BYTES];
         let n_bad =
@@ -340,15 +341,15 @@ impl Segment {
         (records, (n_bad * PAGE_BYTES) as u64)
     }
 
-    /// A record of the text; `None` where a symbol of it stands for no token.
+    /// A record of the text. `None` if one of its symbols is not a token.
     fn record(&self, record: &FrozenRecord, text: &[Symbol]) -> Option<Record> {
         let symbols = &text[record.start as usize..][..record.n_tokens as usize];
         let tokens = symbols.iter().map(|&symbol| self.token(symbol)).collect::<Option<_>>()?;
         Some(Record { id: record.id, tokens })
     }
 
-    /// The whole text, past the cache: none of it shall be in the way of drafts. A page that cannot be read is given to `bad`,
-    /// and is zeros if that goes on.
+    /// Reads the whole text without the cache, so that it does not evict pages used by drafts. Calls `bad` for an
+    /// unreadable page. If `bad` returns `Ok`, the page is zeros.
     fn read_text(&self, bad: impl Fn(u32, &'static str) -> Result<(), Fault>) -> Result<Vec<Symbol>, Fault> {
         let Section { mut page, n_items, item_bytes } = self.layout.text;
         let mut symbols = Vec::with_capacity(n_items as usize);
@@ -373,7 +374,7 @@ fn symbol(bytes: &[u8]) -> Symbol {
     })
 }
 
-/// How many of `n` numbers are before, where those before come first.
+/// The number of items below the bound, among `n` sorted items.
 fn partition_point(n: u32, is_before: impl Fn(u32) -> bool) -> u32 {
     let (mut low, mut high) = (0, n);
     while low < high {
@@ -387,7 +388,7 @@ fn partition_point(n: u32, is_before: impl Fn(u32) -> bool) -> u32 {
     low
 }
 
-/// The tables as they were read.
+/// The decoded tables.
 struct Tables {
     records: Vec<FrozenRecord>,
     tokens: Vec<u32>,
@@ -396,7 +397,7 @@ struct Tables {
 }
 
 impl Tables {
-    /// `bytes` are as many as the header promises.
+    /// `bytes` has the length stated in the header.
     fn decode(bytes: &[u8], header: &Header) -> Self {
         let n_distinct = header.n_distinct as usize;
         let (records, bytes) = bytes.split_at(header.n_records as usize * 16);
@@ -416,7 +417,7 @@ impl Tables {
         }
     }
 
-    /// What the search relies on. The rest it checks as it goes.
+    /// Checks the invariants of the search. The search checks all other values itself.
     fn check(&self, header: &Header) -> Result<(), &'static str> {
         let mut next = 0u64;
         for record in &self.records {

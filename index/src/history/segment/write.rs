@@ -1,4 +1,4 @@
-//! Freezes responses: puts their prefixes in order and writes the file.
+//! Freezes responses: sorts their prefixes and writes the file.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,11 +13,11 @@ use crate::history::key::FileKind;
 use crate::history::log::{Place, Record};
 use crate::history::sort::suffix_array;
 
-/// Pages written at a time.
+/// Number of pages per write.
 const WRITE_PAGES: usize = 256;
 
-/// Writes a segment of these records, in this order, durably. Takes 30 bytes of memory per token, and time linear in
-/// them.
+/// Writes a segment of these records, in this order, durably. Needs 30 bytes of memory per token, and time linear in
+/// the tokens.
 pub(in crate::history) fn write_segment(
     disk: &dyn Disk,
     folder: &Path,
@@ -35,13 +35,13 @@ pub(in crate::history) fn write_segment(
 struct Frozen {
     /// `(id, start, tokens)` of each record.
     records: Vec<(u64, u32, u32)>,
-    /// Distinct tokens, ascending: the symbol `s` stands for the one at `s - 1`.
+    /// Distinct tokens, ascending. The symbol `s` is the token at `s - 1`.
     tokens: Vec<u32>,
-    /// The text from its end to its start, but for the last 0, which comes last here too: a prefix is a suffix of this.
+    /// The text reversed, except that the last 0 stays last. A prefix of the text is a suffix of this.
     reversed: Vec<u32>,
-    /// Where each prefix starts in `reversed`, by place; the empty ones first.
+    /// By place: the start of each prefix in `reversed`; empty prefixes first.
     array: Vec<u32>,
-    /// Of each prefix that is not empty, by place: the place of the one without its last symbol.
+    /// By place: for each prefix that is not empty, the place of the prefix without its last symbol.
     shorter: Vec<u32>,
     /// First place of each symbol from 1 on, and the end.
     starts: Vec<u32>,
@@ -72,18 +72,18 @@ impl Frozen {
 
     /// The symbol of the text at `at`.
     fn symbol(&self, at: usize) -> u32 {
-        // The last 0 of the text is the last one of `reversed`.
+        // The last 0 of the text is also the last of `reversed`.
         let n = self.reversed.len();
         if at + 1 == n { 0 } else { self.reversed[n - 2 - at] }
     }
 
-    /// Where the prefix ends in the text that starts at `start` in `reversed`: its last symbol is the one before.
+    /// The end in the text of the prefix that starts at `start` in `reversed`: the position after its last symbol.
     fn end(&self, start: u32) -> u32 {
         self.reversed.len() as u32 - 1 - start
     }
 
     fn write(&self, file: &dyn DiskFile, place: Place, replaces: &[u64]) -> io::Result<()> {
-        // Two bytes hold 0 and as many symbols as there are tokens.
+        // Two bytes hold 0 and one symbol per distinct token.
         let symbol_bytes = if self.tokens.len() <= usize::from(u16::MAX) { 2 } else { 4 };
         let mut header = Header {
             place,
@@ -150,8 +150,9 @@ fn starts_of(reversed: &[u32], n_distinct: usize) -> Vec<u32> {
     starts
 }
 
-/// Of each prefix that is not empty, by place: the place of the one without its last symbol. These in order, each with a symbol
-/// appended, are the prefixes with that last symbol in order.
+/// By place: for each prefix that is not empty, the place of the prefix without its last symbol. Appending one symbol
+/// keeps the order of prefixes, so the shorter prefixes are visited in order and each gets the next place of its
+/// symbol.
 fn shorter_of(reversed: &[u32], array: &[u32], starts: &[u32]) -> Vec<u32> {
     let n_empty = starts[0];
     let mut next = starts.to_vec();
@@ -172,7 +173,7 @@ fn distinct_tokens(records: &[Record]) -> Vec<u32> {
     let mut n_sorted_at = 1 << 16;
     for record in records {
         tokens.extend(record.tokens.iter().map(|token| token.0));
-        // Now and then, so that the list stays near the number of distinct ones.
+        // Removes duplicates at intervals, so that the length stays near the number of distinct tokens.
         if tokens.len() >= n_sorted_at {
             tokens.sort_unstable();
             tokens.dedup();
@@ -184,7 +185,7 @@ fn distinct_tokens(records: &[Record]) -> Vec<u32> {
     tokens
 }
 
-/// Writes pages one after the other and sums each.
+/// Writes pages in order and computes the sum of each.
 struct PageWriter<'a> {
     file: &'a dyn DiskFile,
     at: u64,

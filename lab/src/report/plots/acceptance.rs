@@ -40,7 +40,7 @@ fn draw_groups(
 ) -> Drawn {
     let cells = (0..tasks.len()).flat_map(|task| (0..strategies.len()).map(move |s| (task, s)));
     let top = cells.map(|(task, strategy)| value(task, strategy)).fold(1.0, f64::max) * 1.05;
-    // Room for the legend beside the bars: there is none that no bar needs.
+    // Space for the legend beside the bars, because the bars fill the whole width.
     let right = tasks.len() as f64 + 0.16 * tasks.len() as f64 + 0.1;
     let mut chart = ChartBuilder::on(area)
         .margin(12)
@@ -78,10 +78,10 @@ fn draw_groups(
     Ok(())
 }
 
-/// Tokens committed that have a bar of their own; the last one holds the rest.
+/// Numbers of committed tokens with a bar of their own. The last bar contains all larger numbers.
 const LEN_MAX: usize = 9;
 
-/// A group of bars per number of committed tokens, a bar per strategy: the share of its steps.
+/// A group of bars per number of committed tokens, a bar per strategy: the share of steps.
 pub(super) fn draw_histogram(area: &Area<'_>, report: &Report<'_>, group: &[usize]) -> Drawn {
     let strategies: Vec<Strategy> = group.iter().map(|&setting| report.settings[setting].strategy).collect();
     let totals: Vec<_> = group.iter().map(|&setting| report.total(setting)).collect();

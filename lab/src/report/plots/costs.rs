@@ -1,4 +1,4 @@
-//! What a batch costs by its rows, and what that makes of each strategy.
+//! The cost of a batch by its number of rows, and the resulting speed of each strategy.
 
 use plotters::prelude::*;
 
@@ -6,7 +6,7 @@ use super::{Area, Drawn, color, is_control};
 use crate::report::Report;
 use crate::strategy::{Sources, Strategy};
 
-/// Cost of a batch in single rows, behind contexts of several lengths.
+/// Cost of a batch relative to a single row, for several context lengths.
 pub(super) fn draw_cost(area: &Area<'_>, report: &Report<'_>) -> Drawn {
     let rows_max = report.settings.iter().map(|setting| setting.max_rows).max().unwrap_or(1).max(2);
     let Some(setting) = report.settings.first() else { return Ok(()) };
@@ -44,7 +44,7 @@ pub(super) fn draw_cost(area: &Area<'_>, report: &Report<'_>) -> Drawn {
 pub(super) fn draw_speed(area: &Area<'_>, report: &Report<'_>) -> Drawn {
     let point = |setting: usize| {
         let total = report.total(setting);
-        // Against rows that cost nothing any time for drafting would be too much.
+        // If rows are free, the time of drafting would dominate.
         let speed_up =
             if report.is_weighed(setting) { total.speed_up(true) } else { total.acceptance_length() };
         (report.settings[setting].max_rows as f64, speed_up)
@@ -59,7 +59,7 @@ pub(super) fn draw_speed(area: &Area<'_>, report: &Report<'_>) -> Drawn {
         .margin(12)
         .x_label_area_size(40)
         .y_label_area_size(52)
-        // Room on the right for the legend.
+        // Space for the legend on the right.
         .build_cartesian_2d(0.0..right * 1.25, 0.0..top * 1.1)?;
     let mesh = &mut chart.configure_mesh();
     mesh.x_desc("rows of a batch at most").y_desc("speed-up").light_line_style(TRANSPARENT).draw()?;

@@ -1,4 +1,4 @@
-//! The plots of a report, as SVG: each one picture without scripts or fonts of its own.
+//! The plots of a report, as self-contained SVG without scripts or fonts.
 
 mod acceptance;
 mod costs;
@@ -11,19 +11,19 @@ use super::Report;
 use crate::model::Timings;
 use crate::strategy::Strategy;
 
-/// A plot: what it is called in file names, what it shows, and the picture.
+/// A plot: file name, caption and picture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plot {
     /// The name, without extension.
     pub name: String,
-    /// What is to be seen.
+    /// The caption.
     pub title: String,
     /// The picture.
     pub svg: String,
 }
 
-/// All plots of a replay without a model: acceptance lengths, their distribution, costs, and where a step's time goes.
-/// Controls that would flatten the rest are left out of the first.
+/// All plots of a replay without a model: acceptance lengths, their distribution, costs, and the time of a step by
+/// stage. The first plot leaves out controls, because they would compress its scale.
 pub fn draw(report: &Report<'_>) -> Vec<Plot> {
     let mut plots = Vec::new();
     for ((sources, max_rows), group) in report.groups() {
@@ -61,7 +61,7 @@ pub fn draw(report: &Report<'_>) -> Vec<Plot> {
     plots
 }
 
-/// All plots of a replay through a model: speed by subtask, and where a step's time goes.
+/// All plots of a replay through a model: speed by subtask, and the time of a step by stage.
 pub fn draw_timings(timings: &Timings) -> Vec<Plot> {
     let speed = |area: &Area<'_>| acceptance::draw_speed_bars(area, timings);
     let stages = |area: &Area<'_>| stages::draw(area, &stages::of_timings(timings));
@@ -76,7 +76,7 @@ type Drawn = Result<(), Box<dyn std::error::Error>>;
 
 const SIZE: (u32, u32) = (960, 420);
 
-/// Okabe and Ito's colours, told apart by all kinds of colour vision; Refrain's is the first.
+/// Okabe and Ito's colours, suitable for all kinds of colour vision. Refrain's colour is the first.
 const COLORS: [RGBColor; 10] = [
     RGBColor(213, 94, 0),
     RGBColor(120, 120, 120),
@@ -99,7 +99,7 @@ fn is_control(report: &Report<'_>, setting: usize) -> bool {
     matches!(report.settings[setting].strategy, Strategy::AlwaysRight | Strategy::AlwaysWrong)
 }
 
-/// Draws one picture; `None` where there is nothing to draw.
+/// Draws one picture. `None` if there is no data.
 fn plot(name: String, title: String, draw: impl FnOnce(&Area<'_>) -> Drawn) -> Option<Plot> {
     let mut svg = String::new();
     {

@@ -1,4 +1,4 @@
-//! Where a step's time goes: a bar per strategy, a piece per stage.
+//! The time of a step by stage: a bar per strategy, a segment per stage.
 
 use plotters::prelude::*;
 
@@ -6,13 +6,13 @@ use super::{Area, COLORS, Drawn};
 use crate::model::Timings;
 use crate::report::Report;
 
-/// A strategy's mean step: stages with their µs, in order.
+/// The mean step of a strategy: stages with their times in µs, in order.
 pub(super) struct Step {
     name: String,
     stages: Vec<(&'static str, f64)>,
 }
 
-/// Drafting as measured, verification by the cost profile.
+/// Drafting as measured; verification by the cost profile.
 pub(super) fn of_report(report: &Report<'_>, group: &[usize]) -> Vec<Step> {
     let step = |&setting: &usize| {
         let total = report.total(setting);
@@ -29,7 +29,7 @@ pub(super) fn of_report(report: &Report<'_>, group: &[usize]) -> Vec<Step> {
     group.iter().map(step).collect()
 }
 
-/// All as measured.
+/// All stages as measured.
 pub(super) fn of_timings(timings: &Timings) -> Vec<Step> {
     let step = |total: crate::model::Timing| {
         let per_step = |us: f64| us / total.n_steps.max(1) as f64;

@@ -1,4 +1,4 @@
-//! A chain: the draft model's likeliest token, and so on.
+//! A chain: repeatedly the draft model's likeliest token.
 
 use super::planner::Planner;
 use crate::rules::source::Plan;
@@ -7,7 +7,7 @@ use refrain::internals::draft_model::{KvTree, ROOT};
 
 #[derive(Clone)]
 pub(super) struct Chain {
-    /// Tokens of the path.
+    /// Length of the path in tokens.
     pub(super) len: usize,
 }
 

@@ -1,18 +1,21 @@
-//! Branch navigation and pacing of LLMCad and EdgeLLM: the most confident branch goes on, until none is confident enough.
+//! Branch navigation and pacing of LLMCad and EdgeLLM: the most confident branch is extended until no branch is
+//! confident enough.
 
 use super::planner::Planner;
 use crate::rules::source::Plan;
 use refrain::internals::draft_model::{KvTree, Likely, ROOT};
 use refrain::{ForwardError, StepOutcome};
 
-/// Branches that may start at a node.
+/// Maximum number of branches from a node.
 pub(super) const BRANCHES: usize = 3;
 
-/// The confidence below which the target is asked, at first.
+/// The initial threshold: below this confidence, drafting stops and the target verifies.
 const THRESHOLD_START: f32 = 0.01;
-/// What it is multiplied by where everything was accepted, and divided by a part of, as an exponent, where it was not.
+/// The threshold is multiplied by this factor if all tokens were accepted. Otherwise it is divided by the factor to
+/// the power of the rejected share.
 const THRESHOLD_FACTOR: f32 = 0.5;
-/// Bounds that the publication does not need, having finite texts: a threshold of 1 never drafts, and so never falls.
+/// Limits of the threshold. The publication has none, because its texts are finite. At a threshold of 1, the rule
+/// would never draft, so the threshold would never fall.
 const THRESHOLDS: std::ops::RangeInclusive<f32> = 1e-6..=0.9;
 
 #[derive(Clone)]
@@ -26,7 +29,7 @@ impl EdgeLlm {
     }
 }
 
-/// A branch that may go on: a successor of a computed node.
+/// A branch that may be extended: a successor of a computed node.
 #[derive(Clone, Copy)]
 struct Branch {
     node: u32,
@@ -40,7 +43,7 @@ impl Planner for EdgeLlm {
     fn plan(&mut self, tree: &mut KvTree, plan: &mut Plan) -> Result<(), ForwardError> {
         let mut branches: Vec<Branch> = Vec::new();
         extend(&mut branches, tree, ROOT, 0, 1.0);
-        // Of equals the first.
+        // The first of equal branches.
         let most_confident = |branches: &[Branch]| {
             let confidences = branches.iter().map(|branch| branch.confidence).enumerate();
             confidences.reduce(|best, other| if other.1 > best.1 { other } else { best }).map(|best| best.0)

@@ -1,13 +1,13 @@
 //! Published rules that draft with a model.
 //!
-//! | rule | what it drafts | source | where this one differs |
+//! | rule | draft | source | deviation |
 //! | --- | --- | --- | --- |
-//! | [`Chain`](ModelRule::Chain) `chain:k` | a path of `k` tokens, each the draft model's likeliest | speculative decoding, arXiv 2211.17192; 8 tokens are Lever's baseline | the target's choices are followed (sample, then match) instead of its rejection sampling, so that the output stays that of plain decoding |
-//! | [`SpecInfer`](ModelRule::SpecInfer) | a tree of fixed widths: ⟨1, 1, 3, 1, 1, 1, 1, 1⟩ likeliest successors, layer by layer, a pass each | SpecInfer, arXiv 2305.09781, expansion-based trees | one draft model; as `Chain` |
-//! | [`OptTree`](ModelRule::OptTree) | layers of the `n` likeliest paths; the best `n` nodes of all layers, which promise the most accepted tokens, until a layer adds less than 0.5 to the promise; 60 nodes and 10 layers at most | OPT-Tree, arXiv 2406.17276, and the constants of its evaluation | `n` is what the batch holds, where that is less than 60; as `Chain` |
-//! | [`EdgeLlm`](ModelRule::EdgeLlm) | the branch with the highest confidence (product of the probabilities) gets the next pass, one node at a time, until that confidence is below a threshold; the threshold is halved where everything was accepted, and raised by the share that was not | LLMCad, arXiv 2309.04255, and its journal version EdgeLLM: threshold 0.01 at first | nothing is generated while the target verifies, since both would share the same cores; as `Chain` |
+//! | [`Chain`](ModelRule::Chain) `chain:k` | a path of `k` tokens, each the draft model's likeliest | speculative decoding, arXiv 2211.17192; 8 tokens are Lever's baseline | follows the target's choices (sample, then match) instead of its rejection sampling, so that the output stays that of plain decoding |
+//! | [`SpecInfer`](ModelRule::SpecInfer) | a tree of fixed widths: ⟨1, 1, 3, 1, 1, 1, 1, 1⟩ likeliest successors, layer by layer, one pass each | SpecInfer, arXiv 2305.09781, expansion-based trees | one draft model; as `Chain` |
+//! | [`OptTree`](ModelRule::OptTree) | layers of the `n` likeliest paths; the best `n` nodes of all layers by expected accepted tokens; stops when a layer adds less than 0.5 to the expectation; at most 60 nodes and 10 layers | OPT-Tree, arXiv 2406.17276, and the constants of its evaluation | `n` is the capacity of the batch, if that is less than 60; as `Chain` |
+//! | [`EdgeLlm`](ModelRule::EdgeLlm) | the branch with the highest confidence (product of the probabilities) gets the next pass, one node at a time, until that confidence is below a threshold; the threshold is halved if all tokens were accepted, and raised by the rejected share otherwise | LLMCad, arXiv 2309.04255, and its journal version EdgeLLM: initial threshold 0.01 | does not generate while the target verifies, because both would use the same cores; as `Chain` |
 //!
-//! All keep within the rows of the batch and the draft model's context.
+//! All rules stay within the rows of the batch and the draft model's context.
 
 mod chain;
 mod edge_llm;
@@ -33,7 +33,7 @@ use self::planner::boxed;
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum ModelRule {
-    /// A path of so many tokens.
+    /// A path of the given number of tokens.
     Chain(u8),
     /// SpecInfer's tree of fixed widths.
     SpecInfer,
@@ -44,14 +44,14 @@ pub enum ModelRule {
 }
 
 impl ModelRule {
-    /// All rules, the chain with Lever's length.
+    /// All rules; the chain has Lever's length.
     pub const ALL: [ModelRule; 4] =
         [ModelRule::Chain(8), ModelRule::SpecInfer, ModelRule::OptTree, ModelRule::EdgeLlm];
 
-    /// The longest chain: a batch holds no more beside its root.
+    /// The longest chain: the capacity of a batch beside its root.
     pub const CHAIN_MAX: u8 = VERIFY_ROWS_MAX as u8 - 1;
 
-    /// Nodes that are computed for a draft at most.
+    /// Maximum number of computed nodes for a draft.
     fn n_nodes_max(self, max_rows: usize) -> usize {
         let n_max = max_rows.max(1) - 1;
         match self {
@@ -62,7 +62,7 @@ impl ModelRule {
         }
     }
 
-    /// Bytes of a source of this rule at most, without the model's weights.
+    /// Maximum memory of a source of this rule, in bytes, without the model's weights.
     pub fn bytes(self, config: &ModelConfig, context_len: usize, max_rows: usize) -> u64 {
         KvTree::bytes(config, context_len, self.n_nodes_max(max_rows))
     }
@@ -70,7 +70,7 @@ impl ModelRule {
     /// The rule as a draft source, for sessions of `context_len` tokens and trees of at most `max_rows` rows.
     ///
     /// # Errors
-    /// There is no memory for the draft model's keys and values.
+    /// The memory for the draft model's keys and values could not be allocated.
     pub fn source(
         self,
         model: &Arc<DraftModel>,
@@ -112,11 +112,11 @@ impl fmt::Display for ModelRule {
     }
 }
 
-/// No rule that drafts with a model has this name.
+/// The name is not one of a rule that drafts with a model.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("`{name}` is no rule: chain:1 to chain:{}, specinfer, opt-tree or edgellm", ModelRule::CHAIN_MAX)]
+#[error("`{name}` is not one of chain:1 to chain:{}, specinfer, opt-tree and edgellm", ModelRule::CHAIN_MAX)]
 pub struct UnknownModelRule {
-    /// What was asked for.
+    /// The given name.
     pub name: String,
 }
 

@@ -1,4 +1,4 @@
-//! OPT-Tree: of all layers of likeliest paths, the nodes that promise the most accepted tokens.
+//! OPT-Tree: the nodes with the most expected accepted tokens, from layers of likeliest paths.
 //!
 //! ```text
 //! layer 1 ← the n likeliest successors of the root
@@ -8,20 +8,20 @@
 //! draft ← the nodes of that sum
 //! ```
 //!
-//! The newest layer is not looked at until the next one is computed, as in the authors' code.
+//! The newest layer is considered only after the next one is computed, as in the authors' code.
 
 use super::planner::Planner;
 use crate::rules::source::Plan;
 use refrain::internals::draft_model::{KvTree, Likely, ROOT};
 use refrain::{ForwardError, TokenId};
 
-/// Nodes of a tree and of each layer: `--nodes` of the authors' evaluation.
+/// Maximum nodes of a tree and of each layer: `--nodes` of the authors' evaluation.
 pub(super) const NODES_MAX: usize = 60;
-/// Layers: `--max_depth` of the authors' evaluation.
+/// Maximum layers: `--max_depth` of the authors' evaluation.
 pub(super) const LAYERS_MAX: usize = 10;
-/// What a layer must add to the promise: `--threshold` of the authors' evaluation.
+/// Minimum gain of a layer in expected accepted tokens: `--threshold` of the authors' evaluation.
 const THRESHOLD: f32 = 0.5;
-/// Products that are left out: they promise nothing, and shares of them would be no numbers.
+/// Smaller products are dropped: they add nothing to the expectation, and dividing by them would give NaN.
 const REACH_MIN: f32 = 1e-30;
 
 #[derive(Clone)]
@@ -31,9 +31,9 @@ pub(super) struct OptTree;
 #[derive(Clone, Copy)]
 struct Path {
     token: TokenId,
-    /// The last node but one: among all paths, `None` for the root.
+    /// The index of the parent among all paths; `None` for the root.
     parent: Option<usize>,
-    /// The parent among the computed nodes.
+    /// The index of the parent among the computed nodes.
     parent_node: u32,
     reach: f32,
 }
@@ -83,14 +83,14 @@ fn successors(
     tree.likely(node).iter().map(path).filter(|path| path.reach >= REACH_MIN)
 }
 
-/// The `n` likeliest; of equals the first.
+/// The `n` likeliest paths. For equal paths, the first.
 fn best(n: usize, paths: impl Iterator<Item = Path>) -> impl Iterator<Item = Path> {
     let mut paths: Vec<Path> = paths.collect();
     paths.sort_by(|a, b| b.reach.total_cmp(&a.reach));
     paths.into_iter().take(n)
 }
 
-/// All paths, likeliest first; a parent stands before its children, since it is in an earlier layer and no less likely.
+/// All paths, likeliest first. A parent precedes its children: it is in an earlier layer and no less likely.
 fn order(paths: &[Path]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..paths.len()).collect();
     order.sort_by(|&a, &b| paths[b].reach.total_cmp(&paths[a].reach));

@@ -1,4 +1,4 @@
-//! What the rules that draft with a model share.
+//! The shared part of the rules that draft with a model.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use refrain::{Computed, DraftSource, EvidenceClass, ForwardError, StepOutcome, T
 
 use crate::rules::source::{Plan, Rule, RuleSource};
 
-/// How a rule makes a tree of what the draft model says.
+/// Builds a tree from the draft model's predictions.
 pub(super) trait Planner: Clone + Send + 'static {
-    /// Plans the draft; the root of `tree` is computed. `plan` comes empty.
+    /// Plans the draft. The root of `tree` is computed, and `plan` is empty.
     fn plan(&mut self, tree: &mut KvTree, plan: &mut Plan) -> Result<(), ForwardError>;
 
-    /// Learns what became of the newest draft.
+    /// Learns from the outcome of the newest draft.
     fn learn(&mut self, step: &StepOutcome<'_>) {
         let _ = step;
     }

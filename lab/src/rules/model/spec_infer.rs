@@ -1,14 +1,14 @@
-//! SpecInfer's expansion-based tree: so many successors of each node, layer by layer.
+//! SpecInfer's expansion-based tree: a fixed number of successors per node in each layer.
 
 use super::planner::Planner;
 use crate::rules::source::Plan;
 use refrain::internals::draft_model::{KvTree, ROOT};
 use refrain::{ForwardError, TokenId};
 
-/// Successors of each node of a layer, as published.
+/// Number of successors per node of each layer, as published.
 const WIDTHS: [usize; 8] = [1, 1, 3, 1, 1, 1, 1, 1];
 
-/// The widest of them.
+/// The largest number of successors.
 pub(super) const WIDTH_MAX: usize = 3;
 
 /// Nodes of the whole tree: two above the branch, three in each of the other layers.
@@ -19,7 +19,7 @@ pub(super) struct SpecInfer;
 
 impl Planner for SpecInfer {
     fn plan(&mut self, tree: &mut KvTree, plan: &mut Plan) -> Result<(), ForwardError> {
-        // Computed nodes of the newest layer, each with its planned node and reach.
+        // Computed nodes of the newest layer, each with its planned node and probability.
         let mut layer = vec![(ROOT, 0, 1.0)];
         for (depth, width) in WIDTHS.into_iter().enumerate() {
             let mut wanted: Vec<(u32, TokenId)> = Vec::new();

@@ -1,9 +1,9 @@
-//! Text with an automaton over it: what two of the rules read.
+//! Text with an automaton, shared by two of the rules.
 
 use refrain::TokenId;
 use refrain::internals::sam::{Match, SuffixAutomaton};
 
-/// Tokens that a corpus holds at most: about 70 MB.
+/// Maximum tokens of a corpus: about 70 MB.
 const TOKENS_MAX: u32 = 1 << 20;
 
 /// One or more texts and the automaton of their substrings; no match spans two texts.
@@ -11,7 +11,7 @@ const TOKENS_MAX: u32 = 1 << 20;
 pub(super) struct Corpus {
     automaton: SuffixAutomaton,
     tokens: Vec<TokenId>,
-    /// Where each text ends in `tokens`.
+    /// The end of each text in `tokens`.
     ends: Vec<usize>,
 }
 
@@ -27,7 +27,7 @@ impl Corpus {
         corpus
     }
 
-    /// Goes on with the newest text. At the bound nothing more is read.
+    /// Appends to the newest text. At the limit, further tokens are ignored.
     pub(super) fn extend(&mut self, text: &[TokenId]) {
         for &token in text {
             if self.automaton.extend(token.0).is_err() {
@@ -41,7 +41,7 @@ impl Corpus {
         }
     }
 
-    /// Empties it, as a corpus of one text that grows.
+    /// Clears the corpus to one empty text.
     pub(super) fn clear(&mut self) {
         self.automaton.clear();
         self.tokens.clear();
@@ -57,13 +57,13 @@ impl Corpus {
         &self.automaton
     }
 
-    /// What followed the first occurrence of `m`, up to the end of its text, at most `n_max` tokens.
+    /// The tokens after the first occurrence of `m`, up to the end of its text, at most `n_max`.
     pub(super) fn after_first(&self, m: Match, n_max: usize) -> &[TokenId] {
         if m.is_empty() {
             return &[];
         }
         let start = self.automaton.first_end(self.automaton.renew(m)) as usize + 1;
-        // The last token of the occurrence tells its text: one that ends at `start` is over.
+        // The last token of the occurrence determines its text: a text that ends at `start` is complete.
         let text = self.ends.partition_point(|&end| end < start);
         let end = self.ends.get(text).copied().unwrap_or(start);
         &self.tokens[start..end.min(start + n_max)]
@@ -76,7 +76,7 @@ impl Corpus {
     }
 }
 
-/// A running match of the session's text in earlier texts.
+/// The running match of the session's text in earlier texts.
 #[derive(Clone, Debug)]
 pub(super) struct Earlier {
     corpus: std::sync::Arc<Corpus>,

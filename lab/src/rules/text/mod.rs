@@ -1,15 +1,15 @@
 //! Published rules that draft from text.
 //!
-//! | rule | what it drafts | source | where this one differs |
+//! | rule | draft | source | deviation |
 //! | --- | --- | --- | --- |
-//! | [`Pld`](Baseline::Pld) | a path: what followed the first occurrence of the last 3 tokens (then 2, then 1), 10 tokens | prompt lookup decoding (Saxena 2023), as in Hugging Face transformers | none |
-//! | [`Sam`](Baseline::Sam) | a path: what followed the first occurrence of the longest suffix, 40 tokens; the session's own text unless a match in earlier text is more than 5 longer; from a match of 5 on | SAM-Decoding, arXiv 2411.10666 | below 5 it drafts nothing, where the paper asks an auxiliary drafter |
-//! | [`SamRecycle`](Baseline::SamRecycle) | as `Sam`; where that drafts nothing, as `Recycle` | the paper's SAM-Decoding\[T\] | as `Recycle` |
-//! | [`SamOnly`](Baseline::SamOnly) | as `Sam`, from a match of 1 on | the authors' evaluation without auxiliary drafter | none |
-//! | [`Suffix`](Baseline::Suffix) | a best-first tree over counts, one token per matched token, paths of at least 0.1; of all match lengths, and of the session's own and earlier text, the one with the highest sum of probabilities | SuffixDecoding, arXiv 2411.04975; its repository's depth of 64 | none |
-//! | [`Recycle`](Baseline::Recycle) | a fixed tree over an adjacency list of 8 likely successors per token | Token Recycling, arXiv 2408.08696, tree 2.2.2 | the list holds the successors *seen*, the newest first, where the paper stores the target's 8 most likely ones: no draft source sees logits. Of the tree's 80 nodes those with the largest subtrees are kept |
+//! | [`Pld`](Baseline::Pld) | a path: 10 tokens after the first occurrence of the last 3 tokens (then 2, then 1) | prompt lookup decoding (Saxena 2023), as in Hugging Face transformers | none |
+//! | [`Sam`](Baseline::Sam) | a path: 40 tokens after the first occurrence of the longest suffix; from the session's own text, unless a match in earlier text is more than 5 longer; for matches of at least 5 | SAM-Decoding, arXiv 2411.10666 | drafts nothing below 5; the paper uses an auxiliary drafter |
+//! | [`SamRecycle`](Baseline::SamRecycle) | as `Sam`; if `Sam` drafts nothing, as `Recycle` | the paper's SAM-Decoding\[T\] | as `Recycle` |
+//! | [`SamOnly`](Baseline::SamOnly) | as `Sam`, for matches of at least 1 | the authors' evaluation without auxiliary drafter | none |
+//! | [`Suffix`](Baseline::Suffix) | a best-first tree over counts, one token per matched token, paths of at least 0.1; among all match lengths, and the session's own and earlier text, the tree with the highest sum of probabilities | SuffixDecoding, arXiv 2411.04975; its repository's depth of 64 | none |
+//! | [`Recycle`](Baseline::Recycle) | a fixed tree over an adjacency list of 8 likely successors per token | Token Recycling, arXiv 2408.08696, tree 2.2.2 | the list contains the *seen* successors, newest first, because draft sources do not receive logits; the paper stores the target's 8 most likely ones. Of the tree's 80 nodes, those with the largest subtrees are kept |
 //!
-//! All rules keep within `max_rows` of the batch, and read 2²⁰ tokens of text.
+//! All rules stay within the `max_rows` of the batch, and read at most 2²⁰ tokens of text.
 
 mod corpus;
 mod pld;
@@ -34,15 +34,15 @@ use super::source::RuleSource;
 pub enum Baseline {
     /// Prompt lookup decoding.
     Pld,
-    /// SAM-Decoding without auxiliary drafter, from its published match length on.
+    /// SAM-Decoding without auxiliary drafter, with its published minimum match length.
     Sam,
     /// SAM-Decoding with Token Recycling as its auxiliary drafter.
     SamRecycle,
-    /// SAM-Decoding without auxiliary drafter, from any match on.
+    /// SAM-Decoding without auxiliary drafter, for matches of any length.
     SamOnly,
     /// SuffixDecoding.
     Suffix,
-    /// Token Recycling of the tokens that were seen.
+    /// Token Recycling from seen tokens.
     Recycle,
 }
 
@@ -69,8 +69,8 @@ impl Baseline {
         }
     }
 
-    /// The rule as a draft source, for trees of at most `max_rows` rows. `earlier` are texts from before the session
-    /// (the static part of `Sam`, the global tree of `Suffix`, a first reading for `Recycle`; `Pld` has no use for them).
+    /// The rule as a draft source, for trees of at most `max_rows` rows. `earlier` are texts from before the session:
+    /// the static part of `Sam`, the global tree of `Suffix`, the initial text of `Recycle`. `Pld` ignores them.
     pub fn source(self, max_rows: usize, earlier: &[&[TokenId]]) -> Box<dyn DraftSource> {
         let n_max = max_rows.max(1) - 1;
         match self {
@@ -93,11 +93,11 @@ impl fmt::Display for Baseline {
     }
 }
 
-/// No baseline has this name.
+/// The name is not one of a baseline.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("`{name}` is no baseline: pld, sam, sam-recycle, sam-only, suffix or recycle")]
+#[error("`{name}` is not one of pld, sam, sam-recycle, sam-only, suffix and recycle")]
 pub struct UnknownBaseline {
-    /// What was asked for.
+    /// The given name.
     pub name: String,
 }
 

@@ -3,12 +3,12 @@
 use crate::rules::source::{Plan, Rule};
 use refrain::TokenId;
 
-/// The longest n-gram looked up, and then all shorter ones.
+/// The longest n-gram for the lookup; shorter ones follow.
 pub(super) const NGRAM_MAX: usize = 3;
-/// Tokens drafted at most.
+/// Maximum number of drafted tokens.
 pub(super) const N_TOKENS: usize = 10;
 
-/// Scans the text at each step, as published; there is nothing to read ahead.
+/// Scans the text at each step, as published. No state is kept.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Pld;
 
@@ -20,7 +20,7 @@ impl Rule for Pld {
     fn plan(&mut self, committed: &[TokenId], plan: &mut Plan) {
         let len = committed.len();
         for n in (1..=NGRAM_MAX.min(len)).rev() {
-            // An occurrence that ends the text is the n-gram itself.
+            // An occurrence at the end of the text is the n-gram itself.
             let before = &committed[..len - 1];
             let found = before.windows(n).position(|window| window == &committed[len - n..]);
             if let Some(start) = found {

@@ -1,4 +1,4 @@
-//! Token Recycling, from tokens that were seen.
+//! Token Recycling, from seen tokens.
 
 use std::collections::HashMap;
 
@@ -8,18 +8,18 @@ use refrain::TokenId;
 /// Successors kept per token.
 const N_SUCCESSORS: usize = 8;
 
-/// Tokens that have successors at most: 2.5 MB.
+/// Maximum number of tokens with successors: 2.5 MB.
 const TOKENS_MAX: usize = 1 << 16;
 
 #[derive(Clone, Debug)]
 pub(super) struct Recycle {
-    /// Looked up by token only: nothing iterates over it.
+    /// Accessed by token only; there is no iteration over it.
     successors: HashMap<TokenId, [TokenId; N_SUCCESSORS]>,
     earlier: HashMap<TokenId, [TokenId; N_SUCCESSORS]>,
     n_read: usize,
 }
 
-/// Stands in a list for a successor not seen yet.
+/// Marks an empty entry of a list.
 const NONE: TokenId = TokenId(u32::MAX);
 
 impl Recycle {
@@ -59,7 +59,7 @@ impl Rule for Recycle {
 
     fn plan(&mut self, committed: &[TokenId], plan: &mut Plan) {
         let Some(&root) = committed.last() else { return };
-        // The template's node of each planned node, by its path.
+        // The template's path of each planned node.
         let mut planned: Vec<(&[u8], usize)> = vec![(&[], 0)];
         for path in by_subtree() {
             let Some((&rank, above)) = path.split_last() else { continue };
@@ -82,7 +82,7 @@ impl Rule for Recycle {
     }
 }
 
-/// The template's paths, those with the largest subtrees first: a batch of any length takes the first ones.
+/// The template's paths, largest subtrees first, so that a batch of any length uses the first ones.
 fn by_subtree() -> &'static [&'static [u8]] {
     static ORDER: std::sync::LazyLock<Vec<&[u8]>> = std::sync::LazyLock::new(|| {
         let mut paths = TREE.to_vec();
@@ -93,7 +93,7 @@ fn by_subtree() -> &'static [&'static [u8]] {
     &ORDER
 }
 
-/// The authors' tree 2.2.2: each path is a node, and each number the rank of the successor taken.
+/// The authors' tree 2.2.2: each path is a node, and each number is the rank of a successor.
 #[rustfmt::skip]
 const TREE: [&[u8]; 80] = [
     &[0], &[1], &[2], &[3], &[4], &[5], &[6], &[7], &[0, 0], &[0, 1], &[0, 2], &[0, 3], &[0, 4], &[0, 5],

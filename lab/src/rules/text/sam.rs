@@ -6,11 +6,11 @@ use super::recycle::Recycle;
 use crate::rules::source::{Plan, Rule};
 use refrain::TokenId;
 
-/// The shortest match that drafts, as published.
+/// The minimum match length for drafts, as published.
 pub(super) const THRESHOLD: usize = 5;
-/// How much longer a match in earlier text must be than one in the session's own.
+/// The minimum difference in length between a match in earlier text and one in the session's own text.
 pub(super) const BIAS: usize = 5;
-/// Tokens drafted at most.
+/// Maximum number of drafted tokens.
 pub(super) const N_TOKENS: usize = 40;
 
 #[derive(Clone, Debug)]
@@ -39,7 +39,7 @@ impl Rule for Sam {
 
     fn plan(&mut self, _committed: &[TokenId], plan: &mut Plan) {
         let (own, earlier) = (self.own.automaton().suffix_match(), self.earlier.matched());
-        // Both lengths as the authors compare them: that of the earlier text less the bias.
+        // Both lengths as in the authors' comparison: that of the earlier text is reduced by the bias.
         let own_wins = own.len() + BIAS >= earlier.len();
         let len = if own_wins { own.len() } else { earlier.len() - BIAS };
         if len >= self.threshold {
@@ -55,7 +55,7 @@ impl Rule for Sam {
     }
 }
 
-/// Sam, and Token Recycling where it drafts nothing.
+/// As `Sam`; if it drafts nothing, Token Recycling.
 #[derive(Clone, Debug)]
 pub(super) struct SamRecycle {
     sam: Sam,

@@ -9,11 +9,11 @@ use crate::rules::source::{Plan, Rule};
 use refrain::TokenId;
 use refrain::internals::sam::{Match, SuffixAutomaton};
 
-/// Tokens drafted per matched token.
+/// Number of drafted tokens per matched token.
 const FACTOR: usize = 1;
-/// The least probability of a drafted path.
+/// Minimum probability of a drafted path.
 const PROBABILITY_MIN: f32 = 0.1;
-/// Matched and drafted tokens together at most.
+/// Maximum number of matched and drafted tokens together.
 const DEPTH_MAX: usize = 64;
 
 #[derive(Clone, Debug)]
@@ -58,11 +58,11 @@ struct Scored {
     score: f32,
     trial: Plan,
     queue: BinaryHeap<Waiting>,
-    /// Nodes that have waited, for the order among equals.
+    /// Number of queued nodes, to order equal ones.
     n_waited: usize,
 }
 
-/// A node that may be planned next: the likeliest first, then the first found.
+/// A candidate node: the likeliest first, then the first found.
 struct Waiting {
     reach: f32,
     order: usize,
@@ -78,14 +78,15 @@ impl Scored {
         Scored { plan: empty.clone(), score: 0.0, trial: empty, queue: BinaryHeap::new(), n_waited: 0 }
     }
 
-    /// Plans from each suffix of `m`. Suffixes of one state have the same continuations, and the longest of them may
-    /// draft most, so one trial per state is enough. Of equal scores the longer match wins within a text, and the
-    /// session's own text, which comes first, wins between texts.
+    /// Plans from each suffix of `m`. Suffixes of one state have the same continuations, and the longest of them
+    /// allows the longest draft, so one trial per state is enough. For equal scores, the longer match wins within a
+    /// text. Between texts, the session's own text wins, because it comes first.
     fn consider_suffixes(&mut self, automaton: &SuffixAutomaton, m: Match) {
         let mut suffix = Some(automaton.renew(m));
         while let Some(m) = suffix.filter(|m| !m.is_empty()) {
             suffix = automaton.shorter(m);
-            // Of a match beyond the depth its longest suffix within counts, if it is of the same state.
+            // A match beyond the maximum depth is replaced by its longest suffix within it, if that is of the same
+            // state.
             let len = m.len().min(DEPTH_MAX - 1);
             if suffix.is_none_or(|shorter| shorter.len() < len) {
                 let score = self.plan_from(automaton, m, len);
@@ -97,7 +98,7 @@ impl Scored {
         }
     }
 
-    /// Plans a tree at a match of length `len` into `trial` and returns its score.
+    /// Plans a tree at a match of length `len` into `trial`, and returns its score.
     fn plan_from(&mut self, automaton: &SuffixAutomaton, m: Match, len: usize) -> f32 {
         self.trial.clear();
         self.queue.clear();
@@ -118,7 +119,7 @@ impl Scored {
     fn wait_for(&mut self, automaton: &SuffixAutomaton, m: Match, parent: usize, reach: f32) {
         let count = automaton.count(m).max(1) as f32;
         for successor in automaton.successors(m) {
-            // Counts are lower bounds in text that repeats itself for long: a share is at most 1.
+            // Counts are lower bounds in text with long repetitions, so the share is limited to 1.
             let reach = reach * (successor.count as f32 / count).min(1.0);
             if reach >= PROBABILITY_MIN {
                 self.n_waited += 1;

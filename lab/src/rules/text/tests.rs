@@ -1,4 +1,4 @@
-//! The rules against the obvious computation of the same rule: a scan over the whole text.
+//! Compares the rules with a direct computation: a scan over the whole text.
 
 use proptest::prelude::*;
 
@@ -10,7 +10,7 @@ fn tokens(ids: &[u32]) -> Vec<TokenId> {
     ids.iter().copied().map(TokenId).collect()
 }
 
-/// The tree that the builder makes of the rule's draft after `committed`.
+/// The tree built from the rule's draft after `committed`.
 fn draft(baseline: Baseline, max_rows: usize, earlier: &[&[TokenId]], committed: &[TokenId]) -> DraftTree {
     let mut sources = [baseline.source(max_rows, earlier)];
     let mut builder = TreeBuilder::new(BuilderConfig::as_claimed(1 << 20, max_rows));
@@ -31,7 +31,8 @@ fn path(tree: &DraftTree) -> &[TokenId] {
     &tree.tokens()[1..]
 }
 
-/// Length of the longest suffix of `text` that ends at `end` in `within`, and at no earlier place longer.
+/// Length and end of the longest suffix of `text` that ends in `within` at a position up to `n_ends`; the first such
+/// end.
 fn longest_match(within: &[TokenId], n_ends: usize, text: &[TokenId]) -> (usize, usize) {
     let common =
         |end: usize| within[..end].iter().rev().zip(text.iter().rev()).take_while(|(a, b)| a == b).count();
@@ -122,7 +123,7 @@ fn proposals(source: &mut dyn DraftSource, text: &[TokenId]) -> Vec<(u32, TokenI
 
 #[test]
 fn suffix_takes_the_best_sum_of_probabilities() {
-    // "1 2" was followed by 3 twice and by 4 once; "2" alone by 3 twice, by 4 once, and by 5 three times.
+    // 3 followed "1 2" twice and 4 once; 3 followed "2" twice, 4 once, and 5 three times.
     let text = tokens(&[1, 2, 3, 0, 1, 2, 3, 9, 1, 2, 4, 2, 5, 2, 5, 2, 5, 8, 1, 2]);
     let tree = draft(Baseline::Suffix, 32, &[], &text);
     // A match of 2 may draft two tokens: 3 with 2 of the 4 occurrences, then 0, 9 or 4 with 1 of 4.
@@ -135,7 +136,8 @@ fn suffix_takes_the_best_sum_of_probabilities() {
 #[test]
 fn suffix_prefers_earlier_text_only_where_it_promises_more() {
     let text = tokens(&[1, 2, 3, 7, 1, 2, 3]);
-    // 7 follows one of the two occurrences in the text, whose newest has no successor yet; 8, 9 and 5 one in three each.
+    // 7 follows one of the two occurrences in the text; the newest occurrence has no successor yet. 8, 9 and 5 follow
+    // one in three each.
     let divided = tokens(&[1, 2, 3, 8, 0, 1, 2, 3, 9, 0, 1, 2, 3, 5]);
     assert_eq!(draft(Baseline::Suffix, 32, &[&divided], &text).tokens()[1..3], tokens(&[7, 1]));
     let longer = tokens(&[3, 7, 1, 2, 3, 8, 8, 8, 8, 8]);
