@@ -1,4 +1,4 @@
-//! Errors as the user sees them: one line with the problem and advice, and an exit code.
+//! Errors as the program prints them: one line with the problem and advice, and an exit code.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -35,7 +35,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// An error as the user sees it. An empty message ends the program silently.
+/// A printed error. An empty message ends the program silently.
 #[derive(Debug)]
 pub(crate) struct Failure {
     exit: Exit,
