@@ -216,7 +216,7 @@ fn plant_all(n_faults: usize) -> usize {
     for (pinned, drafts) in [(0, false), (0, true), (1, false), (2, true)] {
         let (engine, plan) = faulty(&path, Pinned::Layers(pinned));
         if pinned == 2 {
-            // A session whose reads fail in the ring, in the middle of its own text.
+            // A draft model, so that faults of the ring occur in the middle of its own text.
             let draft = Checkpoint::from_gguf_bytes(Tiny { seed: 5, ..TINY }.gguf().into(), "draft").unwrap();
             let cost_profile = Some(CostProfile::free_rows(0.01));
             let cheap = DraftModelOptions { cost_profile, ..DraftModelOptions::default() };

@@ -60,7 +60,7 @@ impl Failure {
         self.exit
     }
 
-    /// The message on one line, whatever a parser's own message was.
+    /// The message on one line, also if a parser's own message has several.
     pub(crate) fn line(&self) -> String {
         self.message.split_whitespace().collect::<Vec<_>>().join(" ")
     }

@@ -253,7 +253,7 @@ impl Run {
         self.texts.concat()
     }
 
-    /// Compares what must be equal bit for bit.
+    /// Compares the results that must be equal bit for bit.
     pub fn assert_equal(&self, plain: &Run, case: &str) {
         assert_eq!(self.tokens, plain.tokens, "tokens: {case}");
         assert_eq!(self.texts, plain.texts, "texts: {case}");

@@ -15,7 +15,7 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    /// Standard output of a run that did what it was asked to do.
+    /// Standard output of a successful run.
     #[track_caller]
     pub(crate) fn done(self) -> String {
         assert_eq!(self.code, Some(0), "{}", self.stderr);
