@@ -4,7 +4,7 @@
 //! use refrain::{Engine, EngineOptions, SessionOptions};
 //! use refrain_index::{HistoryKey, HistoryLog, HistoryOptions};
 //!
-//! let engine = Engine::open("model.gguf".as_ref(), EngineOptions::default())?;
+//! let engine = Engine::open("model.gguf", EngineOptions::default())?;
 //! let history = HistoryLog::open("history".as_ref(), HistoryKey::of(&engine), HistoryOptions::default())?;
 //! // The log takes the place of the history in memory.
 //! let mut session = engine.session(SessionOptions { history: false, ..SessionOptions::default() })?;
