@@ -242,7 +242,7 @@ const PROFILE: &str = r#"{"version": 2, "key": {"cpu": "A CPU", "isa": "scalar",
     "projection": [{"context": 0, "rows": 1, "us": 10.0}, {"context": 0, "rows": 8, "us": 40.0}],
     "prefill": [{"context": 0, "rows": 64, "us": 900.0}]}"#;
 
-/// Writes the seed inputs of the fuzz targets into `fuzz/seeds`, which is part of the repository.
+/// Writes the seed inputs of the fuzz targets into `fuzz/seeds`.
 #[test]
 #[ignore = "writes into fuzz/seeds; run it when a format changes"]
 fn write_fuzz_seeds() {
