@@ -1,5 +1,5 @@
-//! The history on a real disk: after a reopen, appended responses are present and forgotten ones are not, and drafts
-//! equal a scan of the responses.
+//! The history on a real disk: what was appended is there after a reopen, what was forgotten is not, and drafts are what a
+//! scan of the responses finds.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,7 +15,7 @@ use refrain_index::{
 
 const KEY: HistoryKey = HistoryKey { tokenizer: 3, model: 4 };
 
-/// Logs so short that a few responses fill them, without syncs.
+/// Logs so short that a few responses fill them; the disk is not waited for.
 fn small() -> HistoryOptions {
     HistoryOptions {
         sync: SyncPolicy::Never,
@@ -29,7 +29,7 @@ fn open(folder: &Path) -> HistoryLog {
     HistoryLog::open(folder, KEY, small()).expect("opens")
 }
 
-/// A source with matches down to single tokens.
+/// A source that goes down to single tokens.
 fn source(log: &HistoryLog, namespace: &str) -> HistoryLogSource {
     log.source_with_config(namespace, OrderConfig::default())
 }
@@ -56,7 +56,7 @@ fn check(log: &HistoryLog, model: &Model) {
     assert_eq!(n_tokens, expected.iter().map(|record| u64::from(record.2)).sum::<u64>());
 }
 
-/// The longest end of `text` that occurs in a response of the namespace.
+/// The longest end of `text` that stands in a response of the namespace.
 fn longest_match(model: &Model, namespace: &str, text: &[TokenId]) -> usize {
     let newest = &text[text.len() - text.len().min(HistoryLogSource::REMATCH_LEN)..];
     let stands = |len: &usize| {
@@ -83,7 +83,7 @@ fn anchors(source: &mut HistoryLogSource, text: &[TokenId]) -> Vec<Anchor> {
     anchors
 }
 
-/// Follows a text token by token and compares matches and candidates with the responses.
+/// Follows a text token by token and compares what is matched and proposed with the responses.
 fn check_drafts(source: &mut HistoryLogSource, model: &Model, namespace: &str, text: &[TokenId]) {
     for end in 1..=text.len() {
         let text = &text[..end];
@@ -94,7 +94,7 @@ fn check_drafts(source: &mut HistoryLogSource, model: &Model, namespace: &str, t
     }
 }
 
-/// Every candidate, with those below it, follows its claimed match in some response.
+/// Every candidate, and those below it, has followed in some response what it says it has followed.
 fn check_candidates(
     source: &mut HistoryLogSource,
     anchors: &[Anchor],
@@ -277,14 +277,14 @@ fn limits_of_age_and_size_are_kept() {
     let ids: Vec<RecordId> =
         (0..60).map(|i| log.append("a", &tokens(i * 100..i * 100 + 15)).unwrap()).collect();
     drop(log);
-    // Nothing was used recently.
+    // Nothing was used lately.
     for entry in std::fs::read_dir(folder.path().join(KEY.to_string()).join("a")).unwrap() {
         let file = std::fs::File::options().write(true).open(entry.unwrap().path()).unwrap();
         file.set_modified(std::time::SystemTime::now() - Duration::from_secs(3600)).unwrap();
     }
     let options = HistoryOptions { tokens_max: 300, ..small() };
     let log = HistoryLog::open(folder.path(), KEY, options.clone()).unwrap();
-    // The first segment is in use, so a later one is dropped.
+    // What the first segment holds is in use; so a later one goes.
     let mut source = log.source("a");
     assert_eq!(anchors(&mut source, &tokens(0..8))[0].match_len, 8);
     drop(source);
@@ -332,7 +332,7 @@ fn histories_of_different_models_lie_side_by_side() {
     log.append("a", &tokens(0..4)).unwrap();
     assert_eq!(beside.list(), []);
     assert_eq!(HistoryLog::keys(folder.path()).unwrap(), [KEY, other]);
-    // A file copied from one model to the other is left out.
+    // A file that was copied from one model to the other is left out.
     beside.append("a", &tokens(0..4)).unwrap();
     drop((log, beside));
     let place = |key: HistoryKey| folder.path().join(key.to_string()).join("a/log-1");

@@ -1,5 +1,5 @@
-//! A process that is killed during an append loses no acknowledged response. The child is this test program, started
-//! again.
+//! A process that is killed in the midst of appending loses nothing that it was told is safe. The child is this test program,
+//! started again.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -11,7 +11,7 @@ use refrain_index::{HistoryKey, HistoryLog, HistoryOptions, SyncPolicy};
 
 const KEY: HistoryKey = HistoryKey { tokenizer: 7, model: 8 };
 
-/// Environment variable with the folder of a child.
+/// Names the folder that a child appends to.
 const FOLDER: &str = "REFRAIN_TEST_HISTORY";
 
 fn options() -> HistoryOptions {
@@ -23,7 +23,7 @@ fn options() -> HistoryOptions {
     }
 }
 
-/// The `i`-th response, a function of `i` in every process.
+/// The `i`-th response: any process can tell what it must be.
 fn response(i: u32) -> Vec<TokenId> {
     (0..4 + i % 20)
         .map(|j| TokenId(i.wrapping_mul(31).wrapping_add(j * j) % 97))
@@ -35,7 +35,7 @@ fn index_of(tokens: &[TokenId]) -> u32 {
     tokens.last().expect("none is empty").0 - 1000
 }
 
-/// Appends until it is killed, and acknowledges each durable response. Not a test by itself.
+/// Appends until it is killed, and says of each response that it is safe. Not a test by itself.
 #[test]
 fn child() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
@@ -48,7 +48,7 @@ fn child() {
         writeln!(out, "\nsafe {i} {id}").expect("a parent");
         if i % 16 == 0 {
             log.maintain().expect("maintains");
-            // A response is deleted now and then. The count of the others must stay the number of the next one.
+            // Now and then a response goes; the count of those that are left must stay the number of the next one.
             log.append("gone", &response(i)).expect("appends");
             log.forget_namespace("gone").expect("forgets");
         }
@@ -66,8 +66,8 @@ fn start(folder: &Path) -> Child {
         .expect("starts")
 }
 
-/// Lets a child append and kills it shortly after a given number of acknowledged responses. Returns the number of
-/// acknowledgements.
+/// Lets a child append, kills it after so many acknowledged responses and a little longer, and returns how many it was told
+/// are safe.
 fn round(folder: &Path, n_acknowledged: usize, longer: Duration) -> u32 {
     let mut child = start(folder);
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
@@ -78,7 +78,7 @@ fn round(folder: &Path, n_acknowledged: usize, longer: Duration) -> u32 {
         let number =
             |words: &mut std::str::Split<'_, char>| words.next().and_then(|word| word.parse::<u32>().ok());
         match words.next() {
-            // A line cut in the middle of a number acknowledges fewer responses.
+            // A line that was cut in the midst of a number says less than was said.
             Some("safe") if words.clone().count() == 2 => {
                 n_safe = number(&mut words).map_or(n_safe, |i| i + 1)
             }
@@ -102,7 +102,7 @@ fn round(folder: &Path, n_acknowledged: usize, longer: Duration) -> u32 {
 
 fn check(folder: &Path, n_safe: u32) {
     let log = HistoryLog::open(folder, KEY, options()).expect("opens after a kill");
-    // A forgotten namespace may return, because the deletion was not acknowledged.
+    // A forgotten namespace may be there again: whoever forgot it was not told that it is gone.
     log.forget_namespace("gone").expect("forgets");
     let listed = log.list();
     assert!(listed.len() as u32 >= n_safe, "{} of {n_safe} responses are left", listed.len());

@@ -1,4 +1,4 @@
-//! A persisted history changes no bit: tokens and texts equal plain decoding, for any stored responses in any files.
+//! Persisted history changes no bit: tokens and texts equal plain decoding's, whatever was stored and however it lies.
 
 use std::path::Path;
 
@@ -28,7 +28,7 @@ fn plain() -> SessionOptions {
     SessionOptions { drafting: Drafting::Off, history: false, ..SessionOptions::default() }
 }
 
-/// A session with the log as its only source.
+/// A session that drafts from the log, and from nothing else.
 fn with_history(engine: &Engine, log: &HistoryLog) -> Session {
     let options =
         SessionOptions { drafting: Drafting::OwnSources, history: false, ..SessionOptions::default() };
@@ -37,7 +37,7 @@ fn with_history(engine: &Engine, log: &HistoryLog) -> Session {
     session
 }
 
-/// The answer of a session: tokens, text, statistics.
+/// What a session answers: tokens, text, statistics.
 fn answer(mut session: Session, prompt: &str, sampling: &Sampling) -> (Vec<TokenId>, String, Stats) {
     session.append_turn(Role::User, prompt).expect("a conversation");
     let options =
@@ -76,7 +76,7 @@ fn persisted_history_changes_speed_and_nothing_else() {
                 .collect();
             let (mut steps, mut tokens) = (0, 0);
             for is_known in [false, true] {
-                // Another process finds the same.
+                // Another process would find the same.
                 let log = HistoryLog::open(folder.path(), key, options.clone()).expect("opens");
                 for (prompt, plain) in PROMPTS.iter().zip(&expected) {
                     let found = answer(with_history(&engine, &log), prompt, sampling);
@@ -112,7 +112,7 @@ fn a_history_of_other_tokens_does_no_harm() {
         HistoryOptions { sync: SyncPolicy::Never, live_tokens_max: 64, ..HistoryOptions::default() };
     let log = HistoryLog::open(folder.path(), HistoryKey::of(&engine), options).expect("opens");
     let (plain, _, _) = answer(engine.session(plain()).expect("a session"), PROMPTS[0], &Sampling::default());
-    // Right up to a point and then wrong, wrong by one, and not tokens of any vocabulary.
+    // Right up to a point and then wrong, wrong by one, and no tokens of any vocabulary.
     for at in 0..plain.len() {
         let mut wrong = plain.clone();
         wrong[at] = TokenId(if at % 3 == 0 { u32::MAX - at as u32 } else { wrong[at].0 ^ 1 });

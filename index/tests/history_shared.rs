@@ -1,5 +1,5 @@
-//! One folder, several processes: one writes, the others read and hand in, and any of them is killed. The children are
-//! this test program, started again.
+//! One folder, several processes: one writes, the others read and hand in, whichever of them is killed. The children are this
+//! test program, started again.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -14,7 +14,7 @@ use refrain_index::{HistoryError, HistoryKey, HistoryLog, HistoryOptions, SyncPo
 
 const KEY: HistoryKey = HistoryKey { tokenizer: 7, model: 8 };
 
-/// Environment variables with the folder, the namespace and the first response of a child.
+/// Names the folder, the namespace and the first response of a child.
 const FOLDER: &str = "REFRAIN_TEST_SHARED";
 const NAMESPACE: &str = "REFRAIN_TEST_SHARED_NAMESPACE";
 const FIRST: &str = "REFRAIN_TEST_SHARED_FIRST";
@@ -32,7 +32,7 @@ fn open(folder: &Path) -> HistoryLog {
     HistoryLog::open(folder, KEY, options()).expect("opens")
 }
 
-/// The `i`-th response, a function of `i` in every process.
+/// The `i`-th response: any process can tell what it must be.
 fn response(i: u32) -> Vec<TokenId> {
     let text = (0..4 + i % 20).map(|j| TokenId(i.wrapping_mul(31).wrapping_add(j * j) % 97));
     text.chain([TokenId(1000 + i)]).collect()
@@ -50,7 +50,7 @@ fn role(log: &HistoryLog) -> &'static str {
     }
 }
 
-/// The responses of a namespace, each correct and present once.
+/// The responses of a namespace, each as it must be and there once.
 fn held(log: &HistoryLog, namespace: &str) -> Vec<u32> {
     let infos = log.list().into_iter().filter(|info| info.namespace == namespace);
     let mut held: Vec<u32> = infos
@@ -67,7 +67,7 @@ fn held(log: &HistoryLog, namespace: &str) -> Vec<u32> {
     held
 }
 
-/// Appends until it is killed, and acknowledges each durable response. Not a test by itself.
+/// Appends until it is killed, and says of each response that it is safe. Not a test by itself.
 #[test]
 fn child() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
@@ -83,7 +83,7 @@ fn child() {
                 writeln!(out, "\nrefused {}", held(&log, &namespace).len()).expect("a parent");
                 return;
             }
-            // The writer is delayed, or killed.
+            // The writer is held up, or killed.
             Err(HistoryError::InboxFull { .. }) => std::thread::sleep(Duration::from_millis(1)),
             Err(error) => panic!("{error}"),
         }
@@ -105,7 +105,7 @@ fn command(folder: &Path, namespace: &str, first: u32) -> Command {
     command
 }
 
-/// A child with its output.
+/// A child, and what it says.
 struct Appender {
     child: Child,
     lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
@@ -119,7 +119,7 @@ impl Appender {
         Appender { child, lines, safe: Vec::new() }
     }
 
-    /// Reads up to a line that begins with `word`, and returns the rest of this line.
+    /// Reads until a line that begins with `word`, and returns the rest of it.
     fn wait_for(&mut self, word: &str) -> String {
         loop {
             let line = self.lines.next().expect("goes on until it is killed").expect("text");
@@ -131,11 +131,11 @@ impl Appender {
     }
 
     fn note(&mut self, line: &str) {
-        // A line that a kill has cut acknowledges fewer responses. It is never the number of another one.
+        // A line that a kill has cut short says less than was said; it is never the number of another one.
         self.safe.extend(line.strip_prefix("safe ").and_then(|i| i.parse::<u32>().ok()));
     }
 
-    /// Kills it, and returns the acknowledged responses. The last line may be cut, so it does not count.
+    /// Kills it, and returns the responses that it was told are safe. The last line may be cut short, so it does not count.
     fn kill(mut self) -> Vec<u32> {
         self.child.kill().expect("runs");
         let mut rest: Vec<String> = self.lines.by_ref().map_while(Result::ok).collect();
@@ -162,7 +162,7 @@ fn kill_rounds(n_rounds: u32) {
             children.iter_mut().for_each(|(_, child)| drop(child.wait_for("safe ")));
         }
         std::thread::sleep(Duration::from_micros(u64::from(round * 389 % 3000)));
-        // Kills the writer first, or the other process: the survivor continues for a while, and may become the writer.
+        // The writer first, or the other: one goes on for a while, and may take its place.
         if round % 3 == 0 {
             children.reverse();
         }
@@ -229,7 +229,7 @@ fn of_many_that_open_at_once_one_writes() {
         });
         let n_writers = || logs.iter().filter(|log| role(log) == "writes").count();
         assert!(n_writers() <= 1, "{} write", n_writers());
-        // Until a new child of another test runs its program, it has a copy of the last round's lock.
+        // A child that another test is just starting has a copy of the last round's lock until it runs its program.
         let start = Instant::now();
         while n_writers() == 0 && start.elapsed() < Duration::from_secs(10) {
             logs.iter().for_each(|log| log.refresh().expect("reads"));
@@ -245,8 +245,7 @@ fn of_many_that_open_at_once_one_writes() {
     assert_eq!(held(&open(folder.path()), "a"), Vec::from_iter(0..120));
 }
 
-/// While files are replaced, readers have every response that was appended before they opened the folder, and draft
-/// from it.
+/// While files go under them, readers have everything that was appended before they opened the folder, and draft from it.
 #[test]
 fn readers_are_right_while_the_writer_freezes_and_merges() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -327,7 +326,7 @@ fn a_process_without_permission_to_write_reads() {
     set(false);
     let mut command = command(folder.path(), "a", 0);
     if folder.path().metadata().expect("a folder").uid() == 0 {
-        // Permissions do not bind the superuser.
+        // Permissions do not hold the superuser.
         command.uid(65_534).gid(65_534);
     }
     match command.output() {

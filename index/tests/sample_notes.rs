@@ -1,4 +1,4 @@
-//! The sample notes and their questions: each question finds its note.
+//! The sample notes and the questions about them: each question finds the note that answers it.
 
 use std::fs;
 use std::path::Path;
