@@ -1,12 +1,12 @@
-//! What calibration costs per context token, beside the prefill that it rides on.
+//! The cost of calibration per context token, beside its prefill.
 //!
 //! ```sh
 //! REFRAIN_BENCH_MODEL=model.gguf cargo bench --bench calibration       # without the variable: the fixture target
 //! ```
 //!
-//! The weights may be random: the time does not depend on them. The text is one of [`CONTEXT_LEN`] tokens, drawn as in Zipf's
-//! law. A sample prefills it anew; the time is that of the projections alone. What a prefill with calibration takes longer
-//! for (the last layer of all rows, then the projections) is printed as its ratio to one without, the two taken in turn.
+//! The weights may be random, because the time does not depend on them. The text has [`CONTEXT_LEN`] tokens, drawn by
+//! Zipf's law. A sample prefills it anew and times the projections. The bench also prints the ratio of a prefill with
+//! calibration (the last layer of all rows, then the projections) to one without; the two take turns.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -35,7 +35,7 @@ fn text(n: usize, vocab_size: usize) -> Vec<TokenId> {
     (0..n).map(|_| TokenId((vocab_size as f64).powf(next()) as u32 - 1)).collect()
 }
 
-/// One prefill of `text`, and one step: the time, and what drafting holds afterwards, in bytes.
+/// One prefill of `text` and one step: the time, and the memory of drafting afterwards, in bytes.
 fn session(engine: &Engine, text: &[TokenId], options: SessionOptions) -> (StageTimes, usize) {
     let mut session = engine.session(options).expect("options in range");
     session.append_tokens(text).expect("a text that fits");
@@ -49,7 +49,7 @@ fn prefill(engine: &Engine, text: &[TokenId], calibration: Calibration) -> Stage
     session(engine, text, SessionOptions { calibration, history: false, ..SessionOptions::default() }).0
 }
 
-/// What sources, builder and shortlist hold at [`MEMORY_CONTEXT_LEN`] tokens, or as many as the model takes.
+/// Memory of sources, builder and shortlist at [`MEMORY_CONTEXT_LEN`] tokens, or at the model's maximum.
 fn print_memory(engine: &Engine) {
     let config = engine.config();
     let context_len = MEMORY_CONTEXT_LEN.min(config.context_len - 1);

@@ -1,12 +1,12 @@
-//! What drafting is worth, end to end: the fixture model answers the sample questions from the sample notes, drafted and
-//! plain in turn, in one run.
+//! The gain of drafting, end to end: the fixture model answers the sample questions from the sample notes, with and
+//! without drafts in turns, in one run.
 //!
 //! ```sh
 //! cargo bench --bench decode
 //! ```
 //!
-//! Every drafted answer is compared with the plain one: a difference ends the bench. Times are medians over the rounds;
-//! prefill is left out (it is the same for both), and so is the time to load.
+//! Every drafted answer is compared with the plain one, and a difference ends the bench. Times are medians over the
+//! rounds. They exclude loading and prefill, which is the same for both.
 
 use std::path::Path;
 
@@ -34,7 +34,7 @@ struct Question {
     note: String,
 }
 
-/// What one conversation asks.
+/// The requests of one conversation.
 struct Request<'a> {
     task: Task,
     passages: Vec<&'a Note>,
@@ -109,7 +109,7 @@ fn measure(engine: &Engine, name: &str, requests: &[Request<'_>]) -> Result<(), 
     Ok(())
 }
 
-/// One conversation of one turn; history is left out, for it would know the answer of the round before.
+/// One conversation of one turn. History is off, because it would contain the answer of the previous round.
 fn answer(
     engine: &Engine,
     request: &Request<'_>,
@@ -144,7 +144,7 @@ fn read_notes(folder: &Path) -> std::io::Result<Vec<Note>> {
         .collect()
 }
 
-/// The middle value, or the mean of the two in the middle.
+/// The middle value, or the mean of the two middle values.
 fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     let n = values.len();

@@ -1,10 +1,10 @@
-//! What drafting costs per step: build and observe, by length of context and history; and what building the automaton
-//! costs per token, degenerate texts included.
+//! The cost of drafting per step (build and observe, by length of context and history), and the cost of the automaton
+//! per token, degenerate texts included.
 //!
-//! `cargo bench --bench drafting`. A step is timed by the clock and by the processor time of its thread: a system that gives
-//! the core to somebody else for some milliseconds makes the first one's 99th percentile, and none of the second one's. Text: Zipf-like random words in sentences that come back now and then, so that
-//! matches of every length occur. The step is a real one: the walk follows the text that comes next, and the sources
-//! learn it.
+//! `cargo bench --bench drafting`. A step is timed by the clock and by the processor time of its thread. If the system
+//! gives the core to another process for some milliseconds, the 99th percentile of the clock rises and that of the
+//! processor time does not. The text consists of Zipf-like random words in recurring sentences, so that matches of
+//! every length occur. The walk follows the text, and the sources learn from it, as in a real step.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ impl Rng {
         (((self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 32) * u64::from(n)) >> 32) as u32
     }
 
-    /// Frequent tokens are small numbers: the logarithm is spread evenly, as in Zipf's law.
+    /// Frequent tokens are small numbers: the logarithm is uniform, as in Zipf's law.
     fn token(&mut self) -> u32 {
         let log = f64::from(self.below(1 << 20)) / f64::from(1 << 20);
         (f64::from(VOCAB_SIZE).powf(log) - 1.0) as u32
@@ -91,7 +91,7 @@ fn extend(c: &mut Criterion) {
     }
 }
 
-/// For each position of `text` a full list: what the text says next, among others.
+/// For each position of `text` a full list, which contains the text's next token.
 fn likely_successors(text: &[TokenId]) -> SuccessorLists {
     let mut rng = Rng(5);
     let mut lists = SuccessorLists::new();
@@ -114,13 +114,13 @@ fn cpu_micros() -> f64 {
     time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
 }
 
-/// The value below which a share `q` of the values lies.
+/// The quantile `q` of the values.
 fn quantile(values: &mut [f64], q: f64) -> f64 {
     let at = (q * (values.len() - 1) as f64) as usize;
     *values.select_nth_unstable_by(at, f64::total_cmp).1
 }
 
-/// A session in the middle of decoding a text that goes on for long.
+/// A session in the middle of decoding a long text.
 struct Session {
     text: Vec<TokenId>,
     start: usize,
@@ -129,7 +129,7 @@ struct Session {
     builder: TreeBuilder,
     costs: CostProfile,
     tree: DraftTree,
-    /// Of all positions of the text; empty: without calibration and reuse.
+    /// Successors of all positions of the text. If empty: without calibration and reuse.
     successors: SuccessorLists,
     n_rows: usize,
     micros: Vec<f64>,
@@ -168,7 +168,7 @@ impl Session {
             position: context_len,
             sources,
             builder: TreeBuilder::new(BuilderConfig::new(VOCAB_SIZE as usize)),
-            // Nearly flat, so that trees are as large as they ever are.
+            // Nearly flat, so that trees have their maximum size.
             costs: CostProfile::from_measurements(&[(1, 20_000.0), (32, 21_000.0)]),
             tree: DraftTree::default(),
             n_rows: 0,
@@ -177,7 +177,7 @@ impl Session {
         }
     }
 
-    /// Build, walk along the text, observe: the time of one step. The walk is a few comparisons.
+    /// Build, walk along the text, observe: the time of one step. The walk takes a few comparisons.
     fn step(&mut self) -> Duration {
         if self.position + 64 >= self.text.len() {
             self.position = self.start;
@@ -191,7 +191,7 @@ impl Session {
                 source.prime(&self.text[..self.start]);
             });
         }
-        // Starting over above is no part of a step.
+        // The restart above is not part of a step.
         let (started, cpu_started) = (Instant::now(), cpu_micros());
         let Session { text, position, sources, builder, costs, tree, successors, .. } = self;
         builder.build(sources, &text[..*position], StepLimits::NONE, costs, tree);

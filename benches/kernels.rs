@@ -1,8 +1,8 @@
-//! Speed of the kernels against what the memory gives: `cargo bench --bench kernels [-- FILTER]`.
+//! Speed of the kernels against memory bandwidth: `cargo bench --bench kernels [-- FILTER]`.
 //!
-//! The shape is the feed-forward of a 1.5 B model, 8960 outputs of 1536 columns. Decoding reads every weight once per step, so
-//! copies of the matrix, more than the caches hold, take turns; `memory/read` sums as many bytes with the same threads and is
-//! the limit that one row can reach. GB/s counts packed bytes, padding included.
+//! The shape is the feed-forward of a 1.5 B model, 8960 outputs of 1536 columns. Decoding reads every weight once per
+//! step, so copies of the matrix take turns, more than fit the caches. `memory/read` sums as many bytes with the same
+//! threads; this is the limit for one row. GB/s counts packed bytes, padding included.
 //!
 //! `REFRAIN_BENCH_THREADS` sets the threads (default: all).
 
@@ -15,7 +15,7 @@ use refrain::internals::kernels::*;
 
 const N_COLS: usize = 1536;
 const N_ROWS: usize = 8960;
-/// What the copies of a matrix hold together: eight times the last-level cache of the machine this was written on.
+/// Bytes of all copies of a matrix: eight times the last-level cache of the machine of this bench's first results.
 const WORKING_SET: usize = 256 << 20;
 
 fn n_threads() -> usize {
@@ -35,7 +35,7 @@ fn numbers(n: usize) -> Vec<f32> {
     (0..n).map(|_| next()).collect()
 }
 
-/// A matrix of the type. The K-quants cannot be written: their bytes are arbitrary, with small scales.
+/// A matrix of the type. There is no writer for K-quants: their bytes are arbitrary, with small scales.
 fn matrix(ty: BlockType) -> PackedMatrix {
     let n = N_ROWS * N_COLS;
     let mut bytes = Vec::new();

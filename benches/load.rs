@@ -1,4 +1,4 @@
-//! How long a model takes until its weights can be used: from a GGUF file, and packed, mapped or read.
+//! The time until a model's weights can be used: from a GGUF file, and packed, mapped or read.
 //!
 //! ```sh
 //! cargo bench --bench load                           # 1 GB; takes twice that in the temporary folder, and in memory
@@ -6,10 +6,10 @@
 //! REFRAIN_LOAD_MODEL=model.gguf cargo bench --bench load
 //! ```
 //!
-//! Without a model of the user's, one of that size is made of random Q8_0 weights in the shape of a 1.5 B Llama, as many
-//! layers as fit. Files lie in the temporary folder, and in the page cache: what a disk adds is the disk's. Times are the
-//! least of three. Each way ends with one forward pass, which touches every page of a mapped file, and whose logits are
-//! compared with those of the GGUF file: a difference ends the bench.
+//! Without a given model, the bench makes a file of this size with random Q8_0 weights in the shape of a 1.5 B Llama,
+//! with as many layers as fit. Files are in the temporary folder and in the page cache, so the time of the disk is not
+//! included. Times are the least of three. Each way ends with one forward pass, which touches every page of a mapped
+//! file. Its logits are compared with those of the GGUF file, and a difference ends the bench.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -29,7 +29,7 @@ type Error = Box<dyn std::error::Error>;
 
 /// Runs of each way; the least time counts.
 const ROUNDS: usize = 3;
-/// Steps after loading, to see what the memory's kind is worth.
+/// Steps after loading, which show the effect of the kind of memory.
 const STEPS: usize = 8;
 
 fn main() -> Result<(), Error> {
@@ -74,7 +74,7 @@ impl Times {
     }
 }
 
-/// Loads and runs; the logits are bits.
+/// Loads and runs. The logits are bits.
 fn load(path: &Path, packed_access: PackedAccess) -> Result<(Times, Vec<u32>), Error> {
     let mut start = Instant::now();
     let mut lap = || {
@@ -177,7 +177,7 @@ fn random_model(folder: &Path) -> Result<PathBuf, Error> {
     Ok(path)
 }
 
-/// Norms of one, and blocks of random codes with a scale that keeps a layer's outputs about one.
+/// Norms of one, and blocks of random codes with a scale that keeps a layer's outputs near one.
 fn random_tensor(random: &mut u64, ty: BlockType, n_values: u64) -> Vec<u8> {
     if ty == BlockType::F32 {
         return (0..n_values).flat_map(|_| 1f32.to_le_bytes()).collect();

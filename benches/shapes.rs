@@ -1,10 +1,10 @@
-//! Whether the shape of a draft tree matters to the cost of verifying it, beside its number of rows: forward passes over
-//! chains, trees and stars of the same number of rows behind the same context, in turn. What a leaf adds is what
-//! `CostProfile` learns from steps, and takes for a thousandth of a one-row pass where it has seen none.
+//! The effect of a draft tree's shape on the cost of its verification, apart from its number of rows: forward passes
+//! over chains, trees and stars of the same number of rows behind the same context, in turns. `CostProfile` learns the
+//! price of a leaf from steps; without such steps it is a thousandth of a pass of one row.
 //!
 //! ```sh
 //! cargo bench --bench shapes                      # the fixture target
-//! cargo bench --bench shapes -- MODEL CONTEXT     # another model, behind so many tokens
+//! cargo bench --bench shapes -- MODEL CONTEXT     # another model, with CONTEXT tokens before the tree
 //! ```
 
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::model::{Batch, KvCache, Model, Workspace};
 use refrain::{Checkpoint, KvType, TokenId};
 
-/// Rounds over all shapes; the least of the times counts.
+/// Rounds over all shapes. The least time counts.
 const ROUNDS: usize = 60;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -76,7 +76,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Rows that are nobody's parent; the root is its own.
+/// Rows without children. The root is its own parent.
 fn n_leaves(parents: &[u32]) -> usize {
     let is_leaf = |row: &u32| !parents.iter().skip(1).any(|parent| parent == row);
     (0..parents.len() as u32).filter(is_leaf).count()

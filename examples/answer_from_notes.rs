@@ -1,5 +1,5 @@
-//! Answers questions from notes over several turns. The prompt drafts the first answer; the second one drafts from the
-//! first as well, and a new conversation drafts from the history of the old one.
+//! Answers questions from notes over several turns. The first answer drafts from the prompt, the second one also from
+//! the first answer, and a new conversation drafts from the history of the old one.
 //!
 //! ```sh
 //! cargo run --release --example answer_from_notes
@@ -32,13 +32,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut session = engine.session(SessionOptions::default())?;
         let question = "What is the booking code of the trip to Bergholm?";
         ask(&mut session, &Task::Answer.user_message(&NOTES, question))?;
-        // The notes are in the conversation now, and in the KV cache: a question is enough.
+        // The notes are now in the conversation and in the KV cache, so the question is enough.
         ask(&mut session, "Where does Nadia Verlinck work?")?;
     }
     Ok(())
 }
 
-/// Asks, and shows the answer with [brackets] around the tokens that were drafted.
+/// Generates an answer and prints it with [brackets] around drafted tokens.
 fn ask(session: &mut Session, message: &str) -> Result<(), Box<dyn Error>> {
     session.append_turn(Role::User, message)?;
     let mut stats = None;

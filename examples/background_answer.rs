@@ -1,4 +1,4 @@
-//! Keeps a running answer in a struct, drives it from a worker thread, and goes on with the session afterwards.
+//! Keeps a running answer in a struct, drives it from a worker thread, and continues the session afterwards.
 //!
 //! ```sh
 //! cargo run --release --example background_answer
@@ -14,7 +14,7 @@ use refrain::{
     Task,
 };
 
-/// An answer on its way to the screen.
+/// A running answer.
 struct Answer {
     pieces: Receiver<String>,
     cancel: CancelToken,
@@ -22,7 +22,7 @@ struct Answer {
 }
 
 impl Answer {
-    /// Starts to answer. The worker owns the session until the answer has ended.
+    /// Starts to answer. The worker owns the session until the answer ends.
     fn start(session: Session, max_tokens: usize) -> Result<Self, Box<dyn Error>> {
         let options = GenerateOptions::default().with_max_tokens(max_tokens);
         let mut generation = session.into_generation(options)?;
@@ -40,7 +40,7 @@ impl Answer {
         Ok(Self { pieces, cancel, worker })
     }
 
-    /// Stops the answer, if it still runs, and returns the session for the next question.
+    /// Stops the answer if it still runs, and returns the session for the next question.
     fn finish(self) -> Session {
         self.cancel.cancel();
         self.worker.join().expect("the worker does not panic")

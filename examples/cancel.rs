@@ -1,4 +1,4 @@
-//! Cancels a generation from another thread, and goes on with the same session afterwards.
+//! Cancels a generation from another thread, and continues the same session afterwards.
 //!
 //! ```sh
 //! cargo run --release --example cancel
@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     timer.join().expect("the timer does not panic");
 
-    // What was committed is kept, and so is its KV cache.
+    // Committed tokens stay, and so does their KV cache.
     println!("the session holds {} tokens and goes on", session.tokens().len());
     for event in session.generate(GenerateOptions { max_tokens: 8, ..GenerateOptions::default() })? {
         if let Event::Done(summary) = event? {

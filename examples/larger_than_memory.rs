@@ -1,5 +1,5 @@
-//! Streams a model from flash within a budget of memory, with a small model in memory that drafts for it, and gives memory back while
-//! it answers.
+//! Streams a model from flash within a memory budget, with a draft model in memory, and releases memory during the
+//! answer.
 //!
 //! ```sh
 //! cargo run --release --example larger_than_memory
@@ -21,12 +21,14 @@ const NOTE: PromptPassage<'_> = PromptPassage {
            48,000 euros. A late delivery is holding up project Orvane. Next we have to call the supplier.",
 };
 
-/// Bytes that the process is to hold: so few that this small target is streamed too. An app asks the system what it may take.
+/// Memory budget of the process, small enough that even this small target is streamed. An app asks the system for its
+/// limit.
 const BUDGET: u64 = 24 << 20;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let fixtures = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures"));
-    // Once, where the app installs the model: only packed files are streamed.
+    // Once, when the model is installed, because only packed files are streamed. Outside this project, use `refrain pack`:
+    // the function `pack` needs the feature `internals`.
     let packed = std::env::temp_dir().join(format!("refrain-example-{}.refrain", std::process::id()));
     pack(&Checkpoint::open(&fixtures.join("target.gguf"))?, &packed, LoadOptions::default())?;
     let answered = answer(&packed, &fixtures.join("draft.gguf"));
@@ -38,7 +40,7 @@ fn answer(target: &Path, draft: &Path) -> Result<(), Box<dyn Error>> {
     let (target, draft) = (Checkpoint::open(target)?, Checkpoint::open(draft)?);
     let (session, draft_model) = (SessionOptions::default(), DraftModelOptions::default());
 
-    // Layers are pinned in what the budget leaves beside the session and the draft model.
+    // Pinned layers take the part of the budget that the session and the draft model leave.
     let reserved_bytes = session.memory_bytes(target.config()) + draft_model.memory_bytes(&draft, &session);
     let streaming = StreamOptions { reserved_bytes, ..StreamOptions::new(Pinned::Memory(BUDGET)) };
     let options = EngineOptions { streaming: Some(streaming), ..EngineOptions::default() };
@@ -56,7 +58,7 @@ fn answer(target: &Path, draft: &Path) -> Result<(), Box<dyn Error>> {
             Event::Token(token) => {
                 n_tokens += 1;
                 if n_tokens == 10 {
-                    // As the system's callback does, on whichever thread it comes.
+                    // The system's callback does the same, on any thread.
                     engine.set_memory_pressure(MemoryPressure::Critical);
                 }
                 print!("{}", token.text);

@@ -1,7 +1,7 @@
-//! A draft source of the app's own: a book of phrases that this user writes often.
+//! A draft source of the app: a book of phrases that this user often writes.
 //!
-//! A source may be wrong at will. The target model checks every token, so it changes speed and never the text; the
-//! reliability table learns how far this source can be trusted.
+//! A source may be wrong at will. The target model checks every token, so a source changes speed and never the text.
+//! The reliability table learns the share of this source's tokens that come true.
 //!
 //! ```sh
 //! cargo run --release --example own_source
@@ -66,7 +66,7 @@ impl PhraseBook {
         Ok(Self { phrases: PHRASES.iter().map(encode).collect::<Result<_, _>>()? })
     }
 
-    /// Phrase number and place, packed into the 64 bits that a cursor has.
+    /// Phrase number and place, packed into the 64 bits of a cursor.
     fn cursor(phrase: usize, place: usize) -> Cursor {
         Cursor((phrase as u64) << 32 | place as u64)
     }
@@ -85,7 +85,7 @@ impl DraftSource for PhraseBook {
         EvidenceClass::Plain
     }
 
-    /// Every phrase whose beginning the text ends with.
+    /// Every phrase with a beginning that equals the end of the text.
     fn anchors(&mut self, committed: &[TokenId], out: &mut Vec<Anchor>) {
         for (number, phrase) in self.phrases.iter().enumerate() {
             let longest = (1..phrase.len()).rev().find(|&len| committed.ends_with(&phrase[..len]));
@@ -96,7 +96,7 @@ impl DraftSource for PhraseBook {
         out.sort_by_key(|anchor| std::cmp::Reverse(anchor.match_len));
     }
 
-    /// The phrase's next token.
+    /// The next token of each phrase.
     fn expand(&mut self, frontier: &[Cursor], out: &mut Candidates) {
         for (parent, &cursor) in frontier.iter().enumerate() {
             if let Some(token) = self.token_at(cursor) {
@@ -113,7 +113,7 @@ impl DraftSource for PhraseBook {
         }
     }
 
-    // The book does not depend on the text, so there is nothing to learn and nothing to forget.
+    // The book does not depend on the text, so there is nothing to learn or to reset.
     fn prime(&mut self, _committed: &[TokenId]) {}
     fn reset(&mut self) {}
     fn observe(&mut self, _committed: &[TokenId], _step: &StepOutcome<'_>) {}

@@ -1,4 +1,4 @@
-//! Summarises a note, printing the summary as it grows.
+//! Summarises a note and prints the summary as it is generated.
 //!
 //! ```sh
 //! cargo run --release --example summarize

@@ -1,4 +1,4 @@
-//! A decoding step allocates nothing once its buffers have grown: forward pass, projection, KV commit, draft tree.
+//! A decoding step does not allocate after its buffers have grown: forward pass, projection, KV commit, draft tree.
 
 #![allow(unsafe_code, reason = "a counting allocator is unsafe by nature")]
 
@@ -23,11 +23,11 @@ thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
 }
 
-// SAFETY: every call goes to the system's allocator unchanged.
+// SAFETY: every call is forwarded to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|n| n.set(n.get() + 1));
-        // SAFETY: the caller's promises are those of the system's allocator.
+        // SAFETY: the caller guarantees the requirements of the system's allocator.
         unsafe { System.alloc(layout) }
     }
 
@@ -76,7 +76,7 @@ fn forward_projection_and_commit_allocate_nothing_once_warm() {
             model.logits(compute, &mut workspace, &[0, 4, 5, 6], &mut logits).unwrap();
             kv.commit([0, 4, 5]);
         };
-        // Tables that grow with the context have been as long once.
+        // Tables that grow with the context have already reached this length.
         (0..80).for_each(|i| step(i == 0));
         assert_eq!(allocations_in(|| (0..80).for_each(|i| step(i == 0))), 0, "{ty:?}");
     }
@@ -98,7 +98,8 @@ fn building_and_learning_allocate_nothing_once_warm() {
     (0..3).for_each(|_| build(&committed));
     assert_eq!(allocations_in(|| (0..5).for_each(|_| build(&committed))), 0);
 
-    // What a step learns may grow the automaton, which doubles: a few allocations in a hundred steps, not one a step.
+    // Learning from a step may grow the automaton, which doubles: a few allocations in a hundred steps, not one per
+    // step.
     let learned = allocations_in(|| {
         for i in 0..100 {
             builder.build(&mut sources, &committed, StepLimits::NONE, &costs, &mut tree);

@@ -1,4 +1,4 @@
-//! Configurations and tensors that do not make a model that can be computed, from both containers.
+//! Configurations and tensors that do not form a supported model, from both containers.
 
 mod model_files;
 
@@ -323,7 +323,7 @@ fn gguf_tensors_that_do_not_fit() {
         "UnsupportedType",
         &["I32"],
     );
-    // Ones that pad a shape are no dimensions.
+    // Dimensions of 1 that pad a shape are ignored.
     let mut padded = Gguf::tiny();
     padded.remove_tensor(DOWN).add_tensor(DOWN, BlockType::Q8_0, &[64, 32, 1, 1]);
     let checkpoint = Checkpoint::from_gguf_bytes(padded.bytes().into(), "padded").unwrap();

@@ -1,4 +1,4 @@
-//! Every rule of the GGUF container that a file can break, and the error that says so.
+//! Every rule of the GGUF container that a file can break, with its error.
 
 mod model_files;
 
@@ -9,7 +9,7 @@ use refrain::internals::kernels::BlockType;
 use refrain::internals::model::gguf;
 use refrain::internals::model::gguf::{GgufArray, GgufError, GgufFile, GgufValue};
 
-/// A header by hand, for what the writer would not write.
+/// A header written byte by byte, for contents that the writer refuses.
 #[derive(Clone)]
 struct Raw(Vec<u8>);
 
@@ -54,7 +54,7 @@ fn parse(bytes: impl Into<Vec<u8>>) -> Result<GgufFile, GgufError> {
     GgufFile::from_bytes(bytes.into().into(), "bad.gguf")
 }
 
-/// Asserts the variant by its `Debug` name and that the message is one line that names the file.
+/// Asserts the variant by its `Debug` name, and that the message is one line with the file's name.
 #[track_caller]
 fn refused(bytes: impl Into<Vec<u8>>, variant: &str, message_has: &[&str]) {
     let error = match parse(bytes) {
@@ -204,7 +204,7 @@ fn unknown_element_types_are_listed() {
 #[test]
 fn a_file_cut_anywhere_is_refused() {
     let bytes = Gguf::tiny().bytes();
-    // Past the header only the data is missing; the last tensor's padding may be.
+    // Behind the header only data can be missing; the padding of the last tensor is optional.
     for len in (0..bytes.len() - 32).step_by(97) {
         assert!(parse(&bytes[..len]).is_err(), "cut at {len} of {}", bytes.len());
     }
@@ -243,7 +243,7 @@ fn part_name(no: usize, n: usize) -> String {
 fn a_split_model_equals_the_whole() {
     let whole = parse(Gguf::tiny().bytes()).unwrap();
     let (dir, _) = split_files(3, |_, _| {});
-    // Any part may be named.
+    // Any part can be opened.
     for no in 0..3 {
         let split = GgufFile::open(&dir.path().join(part_name(no, 3))).unwrap();
         assert_eq!(split.part_names().count(), 3);
@@ -256,7 +256,7 @@ fn a_split_model_equals_the_whole() {
     }
 }
 
-/// File names need not be UTF-8 where the system has others.
+/// File names need not be UTF-8 on systems that permit it.
 #[cfg(target_os = "linux")]
 #[test]
 fn parts_are_found_by_names_that_are_not_utf8() {

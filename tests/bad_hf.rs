@@ -1,4 +1,4 @@
-//! Every rule that a Hugging Face folder can break, and the error that says so: safetensors files, the shard index.
+//! Every rule that a Hugging Face folder can break, with its error: safetensors files, the shard index.
 
 mod model_files;
 
@@ -81,7 +81,7 @@ fn safetensors_tensors() {
     let two = "{\"a\": {\"dtype\": \"F32\", \"shape\": [2], \"data_offsets\": [0, 8]},
         \"b\": {\"dtype\": \"F32\", \"shape\": [2], \"data_offsets\": [4, 12]}}";
     refused(two, 12, "Overlap", &["`b`", "`a`", "ends at 8"]);
-    // A type of a later version is listed; an empty tensor has no bytes.
+    // A type of a later version is listed. An empty tensor has no bytes.
     let listed = parse(with_header(&tensor("X9", "[1]", "[0, 4]"), 4)).unwrap();
     assert_eq!(listed.tensors()[0].dtype.name(), "X9");
     assert_eq!(parse(with_header(&tensor("F32", "[0]", "[0, 0]"), 0)).unwrap().tensors()[0].len, 0);

@@ -1,4 +1,4 @@
-//! Every way in which a tokenizer file can be wrong, and the error that says so.
+//! Every kind of invalid tokenizer file, with its error.
 
 mod model_files;
 

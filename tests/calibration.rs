@@ -1,5 +1,4 @@
-//! Calibration: what the sources are told of the target is what the target says, and it stays true over turns, truncation and
-//! forks.
+//! Calibration: the sources receive the target's own successors, also after further turns, truncation and forks.
 
 mod common;
 
@@ -19,7 +18,7 @@ use refrain::{
     Successor, SuccessorLists, TargetListener, TokenId,
 };
 
-/// Keeps what it is told, and drafts nothing.
+/// Records the received lists, and drafts nothing.
 #[derive(Clone, Default)]
 struct Listener(Arc<Mutex<SuccessorLists>>);
 
@@ -88,7 +87,7 @@ fn generate(session: &mut Session, max_tokens: usize) -> Vec<TokenId> {
     common::run_in(session, options, usize::MAX).tokens
 }
 
-/// The likeliest tokens of each position, by the logits of a pass over all tokens.
+/// The likeliest tokens of each position, from the logits of a pass over all tokens.
 fn expected(engine: &Engine, tokens: &[TokenId]) -> Vec<Vec<(u32, f32)>> {
     let mut session = engine.session(common::plain()).unwrap();
     session.append_tokens(tokens).unwrap();
@@ -122,7 +121,7 @@ fn check(lists: &[Vec<Successor>], expected: &[Vec<(u32, f32)>], case: &str) {
 
 #[test]
 fn every_position_has_the_targets_successors() {
-    // A vocabulary of bytes is on the shortlist as a whole, so both ways to pay give the same lists.
+    // The shortlist contains the whole vocabulary of bytes, so both modes give the same lists.
     let prompt = prompt(3, 70);
     for calibration in [Calibration::InContext, Calibration::Full] {
         for prefill_chunk in [1, 7, 64, 512] {
@@ -154,7 +153,7 @@ fn what_is_kept_is_still_true() {
     generate(&mut session, 12);
     check_all(&session, &listener, "second turn");
 
-    // Prefilled, and truncated before any source has seen the tokens.
+    // Prefilled and truncated before a source has observed the tokens.
     session.append_tokens(&prompt(7, 30)).unwrap();
     session.prefill(&CancelToken::new(), |_, _| {}).unwrap();
     session.truncate(100).unwrap();
@@ -168,7 +167,7 @@ fn what_is_kept_is_still_true() {
     generate(&mut session, 12);
     check_all(&session, &listener, "truncated");
 
-    // Dropped early: what was not taken is rolled back.
+    // Dropped early: untaken tokens are rolled back.
     session.append_tokens(&prompt(10, 20)).unwrap();
     let options = GenerateOptions { ignore_eos: true, ..GenerateOptions::default() };
     let taken = session.generate(options).unwrap().take(3).count();
@@ -208,7 +207,7 @@ fn automatic_calibration_asks_what_a_step_costs() {
     }
 }
 
-/// The bits of the whole product, for every type of weights.
+/// The bits of the whole product, for every tensor type.
 #[test]
 fn logits_of_a_shortlist_are_those_of_the_vocabulary() {
     for ty in [BlockType::F32, BlockType::Q8_0, BlockType::Q4_0, BlockType::Q4K] {

@@ -1,4 +1,4 @@
-//! Chat templates with the constructs that published ones use, and everything that can go wrong in one.
+//! Chat templates with the constructs of published ones, and every kind of error.
 
 use refrain::internals::tokenizer::{
     ChatTemplate, SpecialTexts, TEMPLATE_BYTES_MAX, TEMPLATE_FUEL, TemplateError,
@@ -38,7 +38,8 @@ fn date() -> ChatDate {
     ChatDate::from_ymd(2024, 7, 26).unwrap()
 }
 
-/// In the manner of Llama 3.2: variables that may be defined, the date, namespaces, `trim`, a system message taken off.
+/// In the style of Llama 3.2: variables that may be undefined, the date, namespaces, `trim`, a system message that is
+/// removed.
 const LLAMA_STYLE: &str = r#"{{- bos_token }}
 {%- if custom_tools is defined %}
     {%- set tools = custom_tools %}
@@ -91,7 +92,7 @@ fn llama_style() {
     assert_eq!(text, "<s>[system]\nToday: 26 Jul 2024\n[end][user]\nWhen is it?[end]");
 }
 
-/// In the manner of Qwen2.5: `if tools`, `tojson`, a default system message, `loop.first`, `loop.last`.
+/// In the style of Qwen2.5: `if tools`, `tojson`, a default system message, `loop.first`, `loop.last`.
 const QWEN2_STYLE: &str = r#"{%- if tools %}
     {{- '<|im_start|>system\n' }}
     {%- for tool in tools %}
@@ -131,7 +132,7 @@ fn qwen2_style() {
     );
 }
 
-/// In the manner of Qwen3: a reversed walk with a namespace, Python's string methods, thoughts cut from older answers.
+/// In the style of Qwen3: a reversed loop with a namespace, Python's string methods, reasoning cut from older answers.
 const QWEN3_STYLE: &str = r#"{%- set ns = namespace(multi_step_tool=true, last_query_index=messages|length - 1) %}
 {%- for message in messages[::-1] %}
     {%- set index = (messages|length - 1) - loop.index0 %}
@@ -279,7 +280,7 @@ fn templates_that_fail_while_they_run() {
     assert_variant(&failed(deep), "Render", &["nested deeper"]);
 }
 
-/// A thread with the stack that tests have.
+/// A thread with the stack size of tests.
 fn on_a_small_stack(run: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
         std::thread::Builder::new().stack_size(2 << 20).spawn_scoped(scope, run).unwrap().join().unwrap();
@@ -306,7 +307,7 @@ fn deep_nesting_is_refused_on_a_small_stack() {
         refused("{%for x in y%}".repeat(18_000));
         refused("{%macro m()%}".repeat(18_000));
         refused("{%set x%}".repeat(28_000));
-        // As deep as is accepted, in every way at once, and a macro that calls itself there.
+        // The greatest accepted depth of every kind at once, with a macro that calls itself there.
         let parens = format!("{}x{}", "(".repeat(40), ")".repeat(40));
         let chain = format!("{parens}{}", " ~ x".repeat(90));
         let blocks = 28;
@@ -373,7 +374,7 @@ fn roles_and_fields_of_messages_reach_the_template() {
     let source = "{% for m in messages %}[{{ m.role }}|{{ m.content }}|{{ m.reasoning_content }}|{{ m.tool_call_id }}|{{ m.name }}|\
         {%- for call in m.tool_calls %}{{ call.function.name }}({{ call.function.arguments | tojson }}){% endfor %}]{% endfor %}";
     let rest = "[assistant||hm|||clock({\"zone\": \"UTC\"})][tool|ten||c1|clock|]";
-    // A template that does not know developers gets system messages.
+    // A template without the word `developer` receives system messages.
     assert_eq!(render(source, &messages, true).unwrap(), format!("[system|d||||]{rest}"));
     let knows = format!("{source}{{# developer #}}");
     assert_eq!(render(&knows, &messages, true).unwrap(), format!("[developer|d||||]{rest}"));

@@ -1,5 +1,5 @@
-//! Random damage: a file with flipped, cut, repeated or foreign bytes is refused or read, never a panic, and never costs
-//! more memory than a stated multiple of its length.
+//! Random damage: a file with flipped, cut, repeated or foreign bytes is refused or read. Reading never panics and
+//! never takes more memory than a stated multiple of the file's length.
 
 mod model_files;
 
@@ -26,11 +26,11 @@ use refrain::{
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;
 
-/// One way to damage bytes; places and lengths are taken modulo what is there.
+/// One way to damage bytes; places and lengths are taken modulo the file's length.
 #[derive(Clone, Debug)]
 enum Damage {
     Flip(usize, u8),
-    /// Overwrites eight bytes, as a length or an offset is wide.
+    /// Overwrites eight bytes, the width of a length or an offset.
     Number(usize, u64),
     Cut(usize),
     Remove(usize, usize),
@@ -63,7 +63,7 @@ fn apply(bytes: &mut Vec<u8>, damage: &Damage, header_len: usize) {
     if bytes.is_empty() {
         return;
     }
-    // Most damage goes to the header, where the rules are.
+    // Most damage affects the header, because most rules concern it.
     let place = |at: usize| at % header_len.min(bytes.len());
     match damage {
         Damage::Flip(at, mask) => {
@@ -101,7 +101,7 @@ fn damaged(original: Vec<u8>, header_len: usize) -> impl Strategy<Value = Vec<u8
     })
 }
 
-/// Runs `read` and checks its peak of memory. (The tests of this file run one at a time for this.)
+/// Runs `read` and checks its peak of memory. (For this reason the tests of this file run one at a time.)
 fn within(budget: usize, read: impl FnOnce()) {
     static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
@@ -112,7 +112,7 @@ fn within(budget: usize, read: impl FnOnce()) {
     assert!(used <= budget, "{used} bytes used, {budget} allowed");
 }
 
-/// Tables, messages and windows that do not depend on the file's length. The harness's own threads share it.
+/// Memory that does not depend on the file's length: tables, messages, windows. The harness's own threads share it.
 const SLACK: usize = 2 << 20;
 
 fn gguf_with_everything() -> Gguf {
@@ -146,7 +146,7 @@ proptest! {
             for tensor in file.tensors() {
                 file.read(tensor).unwrap();
             }
-            // What is accepted here the format's own library accepts too, but for element types it does not know.
+            // The format's own library accepts every file accepted here, except those with unknown element types.
             if file.tensors().iter().all(|t| t.dtype.block_type().is_some()) {
                 safetensors::SafeTensors::deserialize(&bytes).unwrap();
             }
@@ -242,7 +242,7 @@ const PROFILE: &str = r#"{"version": 2, "key": {"cpu": "A CPU", "isa": "scalar",
     "projection": [{"context": 0, "rows": 1, "us": 10.0}, {"context": 0, "rows": 8, "us": 40.0}],
     "prefill": [{"context": 0, "rows": 64, "us": 900.0}]}"#;
 
-/// Writes the seed inputs of the fuzz targets, `fuzz/seeds`, which are in the repository.
+/// Writes the seed inputs of the fuzz targets into `fuzz/seeds`.
 #[test]
 #[ignore = "writes into fuzz/seeds; run it when a format changes"]
 fn write_fuzz_seeds() {
@@ -270,7 +270,7 @@ fn write_fuzz_seeds() {
         br#"i{"metadata": {}, "weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}"#,
     );
     for name in ["llama", "qwen2", "qwen3"] {
-        // The target makes the prelude itself: JSON, a zero, data.
+        // The target adds the prelude: JSON, a zero, data.
         let bytes = packed(name);
         let json_len = u64::from_le_bytes(bytes[16..24].try_into().unwrap()) as usize;
         let (json, rest) = bytes[40..].split_at(json_len);
@@ -282,7 +282,8 @@ fn write_fuzz_seeds() {
     write("chat_template", "template", TEMPLATE.as_bytes());
     write("profile", "two-contexts", PROFILE.as_bytes());
     write("predictor", "small", &PREDICTOR);
-    // The target has sound files of its own: the first byte chooses one, and whether the rest replaces it or edits it.
+    // The target has sound files of its own. The first byte chooses one, and whether the other bytes replace or edit
+    // it.
     for (kind, name) in ["segment", "log", "edited-segment", "edited-log"].into_iter().enumerate() {
         write("history", name, &[&[kind as u8], &[0, 0, 0, 0, 0, 0, 7, 1, 255, 255, 255, 255][..]].concat());
     }

@@ -1,5 +1,5 @@
 //! Outputs that end inside a draft: every pattern of accepted lengths 0..=3 over four steps, with an end token, a stop
-//! string, a split character, the edge of the context, or a cancellation in each place.
+//! string, a split character, the edge of the context, or a cancellation at each place.
 
 mod common;
 
@@ -9,12 +9,12 @@ use refrain::{
     GenerateOptions, Sampling, Session, SessionOptions, StepOutcome, TokenId,
 };
 
-/// Drafts a set number of right tokens and then a wrong one, step after step.
+/// In each step drafts a given number of right tokens and then a wrong one.
 #[derive(Clone)]
 struct Scripted {
-    /// Prompt and the output that plain decoding gives.
+    /// The prompt and the output of plain decoding.
     known: Vec<TokenId>,
-    /// Right tokens per step; once used up, nothing is drafted.
+    /// Right tokens per step. After the last step nothing is drafted.
     script: Vec<usize>,
     step: usize,
     committed_len: usize,
@@ -61,7 +61,7 @@ impl DraftSource for Scripted {
                 parent: parent as u32,
                 token,
                 probability: 0.9,
-                // So that the reliability table does not take the wrong tokens for evidence against the right ones.
+                // Otherwise the reliability table would count the wrong tokens against the right ones.
                 match_len: if token == right { 64 } else { 1 },
                 count: 1,
                 next: Cursor(depth as u64 + 1),
@@ -115,7 +115,7 @@ impl Case {
         run(&self.engine, session, Vec::new(), &self.prompt, options)
     }
 
-    /// A session whose only source follows the script.
+    /// A session with the script as its only source.
     fn scripted(&self, base: SessionOptions, output: &[TokenId], script: &[usize]) -> Session {
         let mut session = self
             .engine
@@ -126,8 +126,8 @@ impl Case {
         session
     }
 
-    /// Runs every script and compares with plain decoding; what the output would have been without the ending (`known`)
-    /// is what the script drafts, so drafts run past the ending.
+    /// Runs every script and compares with plain decoding. Scripts draft the output without the ending (`known`), so
+    /// drafts continue behind the ending.
     fn check(
         &self,
         name: &str,
@@ -173,7 +173,7 @@ fn end_token_in_each_place() {
     let case = Case::new();
     let known = case.plain(plain(), case.options(&[], &[])).tokens;
     for place in 0..MAX_TOKENS - 1 {
-        // Drafted as well as met: the end token itself is among the tokens that the script draws on.
+        // Drafted and reached: the end token itself is part of the script.
         let mut known = known.clone();
         known[place] = EOS;
         let reference = case.check(&format!("end at {place}"), &SessionOptions::default(), &known, &|| {

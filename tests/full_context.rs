@@ -1,6 +1,6 @@
-//! The edge of the context: the KV cache has a slot for every token of the context and, behind them, one for each row of a
-//! verification batch. So the widest draft is verified while the context fills to its last token, and what does not fit is a typed
-//! error.
+//! The edge of the context: the KV cache has a slot for every token of the context and, behind them, one for each row
+//! of a verification batch. The widest draft is therefore verified until the context is full to its last token, and
+//! longer texts are a typed error.
 
 mod common;
 
@@ -34,8 +34,8 @@ fn sources(prompt: &[TokenId], known: &[TokenId]) -> Vec<Box<dyn DraftSource>> {
     ]
 }
 
-/// Every length of prompt from one that leaves room for many steps to one that leaves room for a token, so that the last steps meet the
-/// edge with every number of tokens left; with drafts of 63 rows, padded or not.
+/// Prompts of every length, from room for many steps to room for one token. The last steps therefore reach the edge
+/// with every number of remaining tokens; with drafts of 63 rows, padded and unpadded.
 #[test]
 fn the_context_fills_to_its_last_token_with_drafts_in_flight() {
     let engine = Tiny::default().engine(2);
@@ -85,12 +85,12 @@ fn a_full_context_is_a_typed_error_and_no_loss() {
     }
     let full = run_in(&mut session, endless(), usize::MAX);
     assert_eq!((full.tokens.len(), full.finish), (0, FinishReason::ContextFull));
-    // Shortened, it goes on.
+    // After truncation the session continues.
     session.truncate(CONTEXT_LEN - 3).unwrap();
     assert_eq!(run_in(&mut session, endless(), usize::MAX).tokens.len(), 3);
 }
 
-/// The cache is as long as context and batch together, and no longer than the layout rounds up.
+/// The cache has the length of context and batch together, rounded up to the layout.
 #[test]
 fn the_cache_is_sized_for_context_and_batch() {
     let tiny = Tiny::default();

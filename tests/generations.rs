@@ -1,4 +1,4 @@
-//! Generations that own their session, and generations whose processors or sources panic.
+//! Owned generations, and generations in which a processor or source panics.
 
 mod common;
 
@@ -26,7 +26,7 @@ fn known(engine: &Engine, prompt: &[TokenId], n: usize) -> Vec<TokenId> {
     common::run(engine, plain(), Vec::new(), prompt, options(n)).tokens
 }
 
-/// A session whose drafts are all right, so that steps commit many tokens.
+/// A session with right drafts only, so that steps commit many tokens.
 fn drafted(engine: &Engine, prompt: &[TokenId], known: &[TokenId]) -> Session {
     let base = SessionOptions { drafting: Drafting::OwnSources, history: false, ..SessionOptions::default() };
     let mut session = engine.session(base).unwrap();
@@ -141,7 +141,7 @@ fn a_cancel_token_stops_its_own_generation_alone() {
     assert_eq!(run_in(&mut session, options(7), usize::MAX).finish, FinishReason::MaxTokens);
 }
 
-/// Panics when the target is asked for the token at a position.
+/// Panics when the target chooses the token at a position.
 struct PanicsAt(usize);
 
 impl LogitsProcessor for PanicsAt {
@@ -150,8 +150,8 @@ impl LogitsProcessor for PanicsAt {
     }
 }
 
-/// A processor that panics at any visited node, of the first step or a later one: the panic unwinds, the tokens before
-/// the step stay, and the session goes on with the text of plain decoding.
+/// A processor panics at any visited node of the first or a later step: the panic unwinds, the tokens before the step
+/// stay, and the session continues with the text of plain decoding.
 #[test]
 fn a_processor_that_panics_unwinds_and_leaves_a_usable_session() {
     let engine = Tiny::default().engine(2);
@@ -176,7 +176,7 @@ fn a_processor_that_panics_unwinds_and_leaves_a_usable_session() {
         let rest = run_in(&mut session, options(30 - tokens.len()), usize::MAX);
         assert_eq!(rest.tokens, expected[tokens.len()..]);
 
-        // The same while the generation is dropped by the panic itself.
+        // The same if the panic itself drops the generation.
         let mut session = drafted(&engine, &prompt, &expected);
         let panicked = catch_unwind(AssertUnwindSafe(|| {
             let processors: Vec<Box<dyn LogitsProcessor>> = vec![Box::new(PanicsAt(prompt.len() + place))];
@@ -188,7 +188,7 @@ fn a_processor_that_panics_unwinds_and_leaves_a_usable_session() {
     }
 }
 
-/// Where a [`Fragile`] source panics.
+/// The call in which a [`Fragile`] source panics.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Place {
     Prime,
@@ -197,12 +197,12 @@ enum Place {
     Observe,
 }
 
-/// A source that drafts right, and panics once.
+/// A source with right drafts that panics once.
 struct Fragile {
     inner: AlwaysRight,
     place: Place,
     calls_left: u32,
-    /// Set by a panic and cleared by a reset: a source is not called in between.
+    /// Set by a panic and cleared by `reset`: no other call may come between.
     is_broken: bool,
 }
 
@@ -355,7 +355,7 @@ impl Wake for Unpark {
     }
 }
 
-/// The stream's next event, as an executor would wait for it.
+/// The stream's next event, awaited as by an executor.
 fn wait(stream: &mut EventStream) -> Option<Result<Event, GenerateError>> {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     loop {
@@ -382,7 +382,7 @@ fn a_stream_yields_the_events_and_gives_the_session_back() {
     let mut session = stream.into_session();
     assert_eq!(run_in(&mut session, options(10), usize::MAX).tokens, expected[20..]);
 
-    // Left early: nothing is computed that was not asked for.
+    // Dropped early: no event is computed that was not polled for.
     let generation = drafted(&engine, &prompt, &expected).into_generation(options(20)).unwrap();
     let mut stream = generation.into_stream().unwrap();
     for &id in &expected[..3] {

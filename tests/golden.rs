@@ -1,5 +1,5 @@
-//! Golden checkpoints: logits and greedy tokens of a reference implementation, from both containers, at any chunk length,
-//! batch length and thread count. `tools/make-goldens` writes the data.
+//! Golden checkpoints: logits and greedy tokens of a reference implementation, from both containers, at any chunk
+//! length, batch length and thread count. `tools/make-goldens` writes the data.
 
 mod common;
 mod model_files;
@@ -89,7 +89,7 @@ fn check(checkpoint: &Checkpoint, reference: &Reference, name: &str) -> Vec<f32>
                 ..SessionOptions::default()
             };
             let known = || AlwaysRight::new(reference.prompt.len(), reference.greedy.clone());
-            // Every other run drafts the right tokens, so that long batches are filled.
+            // Every other run has right drafts, so that long batches are filled.
             let sources: Vec<Box<dyn DraftSource>> =
                 if verify_rows_max % 2 == 0 { vec![Box::new(known())] } else { Vec::new() };
             let options = GenerateOptions { max_tokens: 32, ignore_eos: true, ..GenerateOptions::default() };
@@ -109,7 +109,7 @@ fn from_safetensors() {
     }
 }
 
-/// The same tensors in a GGUF file, as published converters lay them out, give the same bits.
+/// The same tensors in a GGUF file, in the layout of published converters, give the same bits.
 #[test]
 fn from_gguf() {
     for architecture in GOLDEN {

@@ -1,4 +1,4 @@
-//! The golden models open, with the configuration, weights and tokenizer that their files state.
+//! The golden models open with the configuration, weights and tokenizer of their files.
 
 mod model_files;
 

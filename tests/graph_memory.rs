@@ -1,4 +1,4 @@
-//! Changing static graphs takes no memory beyond what one graph per block has: counted by the allocator itself.
+//! Switching static graphs takes no memory beyond one graph per block, as counted by the allocator.
 
 mod common;
 
@@ -17,7 +17,7 @@ static ALLOCATOR: PeakAlloc = PeakAlloc;
 fn a_change_of_graphs_allocates_no_second_graph() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("graphs");
-    // Blocks of 0.6 MB: large beside a session, and still the allocator's own.
+    // Blocks of 0.6 MB: large beside a session, but still from the allocator, not mapped.
     let tiny = Tiny { ty: BlockType::F32, hidden_dim: 128, n_layers: 4, ..Tiny::default() };
     let source = Checkpoint::from_gguf_bytes(tiny.gguf().into(), "tiny").unwrap();
     let options = LoadOptions { quantize: Quantize::Keep, ..LoadOptions::default() };
@@ -28,7 +28,7 @@ fn a_change_of_graphs_allocates_no_second_graph() {
     let graphs = engine.graphs().unwrap();
     let (memory, block_bytes) = (graphs.memory(), graphs.graphs_bytes(GraphKind::Verify) as usize / 4);
     let held = ALLOCATOR.current_usage() - before;
-    // What the account says is what the allocator gave: nearly all of what the engine holds, the tokenizer aside.
+    // The reported memory is nearly all of the engine's memory, the tokenizer excepted.
     assert!(held as u64 >= memory.used_bytes, "{held} bytes, {memory:?}");
 
     let mut session = engine.session(plain()).unwrap();

@@ -1,5 +1,5 @@
-//! Static graphs: blocks of layers of fixed batch lengths, read from flash, give the very bits of the model in memory; they
-//! hold their memory limit, and whatever is wrong with their files is an error.
+//! Static graphs: blocks of layers of fixed batch lengths, read from flash, give the bits of the model in memory. They
+//! keep their memory limit, and every problem of their files is an error.
 
 mod common;
 
@@ -50,7 +50,7 @@ fn options(sampling: &Sampling) -> GenerateOptions {
     GenerateOptions { max_tokens: 16, sampling: sampling.clone(), ..GenerateOptions::default() }
 }
 
-/// What the model in memory gives.
+/// The output of the model in memory.
 fn reference(tiny: Tiny, prompt: &[TokenId], sampling: &Sampling) -> Run {
     run(&tiny.engine(1), plain(), Vec::new(), prompt, options(sampling))
 }
@@ -94,7 +94,7 @@ fn check_both_ways(engine: &Engine, prompt: &[TokenId], references: &[Run], case
     }
 }
 
-/// Every block at every chunk, and at none.
+/// All combinations of the blocks' switching times: after each chunk, and after none.
 #[test]
 fn the_bits_do_not_depend_on_when_blocks_change() {
     let tiny = Tiny { ty: BlockType::Q8_0, n_layers: 3, ..Tiny::default() };
@@ -107,7 +107,7 @@ fn the_bits_do_not_depend_on_when_blocks_change() {
     let n_chunks = prefill.chunks.len();
     let mut n_followed = 0;
     for pick in 0..(n_chunks + 2).pow(3) {
-        // 0: before the first chunk; then behind each chunk; then only for the first verification batch.
+        // 0: before the first chunk; 1 and up: after that chunk; last: for the first verification batch.
         let picks = [0, 1, 2].map(|block| pick / (n_chunks + 2).pow(block) % (n_chunks + 2));
         let mut loads: Vec<Load> = (0..3)
             .filter(|&block| picks[block] <= n_chunks)
@@ -122,7 +122,7 @@ fn the_bits_do_not_depend_on_when_blocks_change() {
         graphs.start_trace();
         let run = run(&engine, plain(), Vec::new(), &prompt, options(&Sampling::default()));
         run.assert_equal(&reference, &format!("{picks:?}"));
-        // The blocks did change when they should.
+        // The blocks switched at the planned times.
         for block in 0..3 {
             let trace = graphs.trace();
             let calls = trace.iter().filter(|work| work.kind == WorkKind::Compute && work.block == block);
@@ -187,7 +187,7 @@ fn the_model_is_the_one_that_was_cut() {
     let q8 = LoadOptions { quantize: Quantize::Q8_0, ..KEEP };
     let packed = dir.path().join("model.refrain");
     let identity = pack(&source, &packed, q8).unwrap().identity;
-    // From the source and from the packed file, which keeps its types: the same files.
+    // From the source and from the packed file, which keeps its types, the files are the same.
     let [direct, repacked] = ["direct", "repacked"].map(|name| dir.path().join(name));
     assert_eq!(write_graphs(&source, &direct, 2, 16, 4, q8).unwrap().identity, identity);
     let packed = Checkpoint::open(&packed).unwrap();
@@ -221,7 +221,7 @@ fn memory_stays_within_its_limit() {
         Engine::open(&path, options)
     };
     let needed = open(None).unwrap().graphs().unwrap().memory().limit_bytes;
-    // As much as the model in memory, and a page or so for each block; both graphs of each block would be twice the layers.
+    // The memory of the model in memory, plus a page per block. Both graphs of each block would take twice the layers.
     let resident = tiny.engine(1).memory_usage() as u64;
     assert!((resident..resident + resident / 8).contains(&needed), "{needed} of {resident}");
     match open(Some(needed - 1)).err() {
@@ -260,7 +260,7 @@ fn stored_times_are_used_where_they_belong() {
         engine.graphs().unwrap().times().unwrap().blocks[0].verify.load_us
     };
     assert_eq!(opened_with(&marked), 123_456.0);
-    // Of another machine, of other blocks, or no times at all: measured again.
+    // Times of another machine, of other blocks, or none: measured again.
     marked.label = "another machine".to_owned();
     assert_ne!(opened_with(&marked), 123_456.0);
     marked.label.clone_from(&measured.label);
@@ -325,7 +325,7 @@ fn files_that_do_not_belong_together_are_refused() {
 
     fs::remove_file(same.join(verify)).unwrap();
     assert!(matches!(open_error(&same), GraphsError::Packed(PackedFileError::Io { .. })));
-    // A graph is no model.
+    // A graph is not a model.
     let graph = Checkpoint::open(&same.join(prefill));
     assert!(matches!(graph, Err(LoadError::NotAModel { .. })), "{graph:?}");
 }
@@ -368,7 +368,7 @@ fn weights_that_cannot_be_read_are_errors_and_the_session_goes_on() {
     let good = fs::read(&file).unwrap();
     let mut flipped = good.clone();
     *flipped.last_mut().unwrap() ^= 1;
-    // The file stays the same one, as a disk that fails would leave it; after all tests it is whole again.
+    // The file keeps its identity, as with a failing disk. After all tests it is whole again.
     for (bad, is_checksum) in
         [(flipped.as_slice(), true), (&good[..good.len() / 2], false), (&good[..5000], false)]
     {
@@ -385,13 +385,13 @@ fn weights_that_cannot_be_read_are_errors_and_the_session_goes_on() {
         let found = run_in(&mut session, options(&Sampling::default()), usize::MAX);
         found.assert_equal(&expected, "after the failure");
     }
-    // Damage that is there when the model is opened is found by the first load.
+    // The first load finds damage that was present when the model was opened.
     fs::write(&file, &flipped).unwrap();
     let opened = Engine::open(&path, tiny.options()).err();
     assert!(matches!(opened, Some(EngineError::Graphs(GraphsError::Layers(_)))), "{opened:?}");
 }
 
-/// The fixture model, whose text is the same one.
+/// The fixture model gives the same text.
 #[test]
 fn the_fixture_model_answers_as_ever() {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/target.gguf");

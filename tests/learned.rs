@@ -1,4 +1,4 @@
-//! What drafting learns goes from generation to generation, of concurrent ones too, and from run to run.
+//! Learnt values pass from generation to generation, also concurrent ones, and from run to run.
 
 mod common;
 
@@ -8,7 +8,7 @@ use common::{Tiny, prompt};
 use refrain::internals::draft::CostProfile;
 use refrain::{Engine, EngineOptions, GenerateOptions, LearnedError, Session, SessionOptions};
 
-/// Steps have measured costs, which are learnt: what is drafted depends on a clock.
+/// Steps have measured costs, which are learnt, so drafts depend on a clock.
 fn timed_engine(tiny: Tiny) -> Engine {
     let cost_profile = Some(CostProfile::from_measurements(&[(1, 100.0), (32, 110.0)]));
     tiny.engine_with(EngineOptions { cost_profile, ..tiny.options() })
@@ -69,7 +69,7 @@ fn another_run_goes_on_with_the_file() {
         let us = |engine: &Engine| engine.learned().costs().verify_us(rows, 1);
         assert_eq!(us(&second), us(&first));
     }
-    // What a second process adds to the file of the first.
+    // The evidence that a second process adds to the file of the first.
     let written = fs::read(&path).unwrap();
     let other = timed_engine(Tiny::default());
     run(&other, 5);

@@ -1,9 +1,9 @@
-//! Speculation changes no bit: tokens, texts and the logits behind them equal plain decoding's, whatever drafts, batches,
-//! threads and chunks do.
+//! Speculation changes no bit: tokens, texts and the logits behind them equal those of plain decoding, for all drafts,
+//! batches, threads and chunks.
 //!
-//! Faults planted to see these tests fail (`tools/planted-faults` repeats it): a product whose sum order depends on the
-//! number of rows (rule 1), a row that sees its sibling (rule 2, the mask), a rollback that keeps one slot too many, and
-//! randomness counted instead of keyed (rule 3).
+//! `tools/planted-faults` shows that these tests fail with planted faults: a product with a sum order that depends on
+//! the number of rows (rule 1), a row that attends to its sibling (rule 2, the mask), a rollback that keeps one slot
+//! too many, and randomness by count instead of by key (rule 3).
 
 mod common;
 
@@ -21,7 +21,7 @@ fn options(sampling: &Sampling) -> GenerateOptions {
     GenerateOptions { max_tokens: MAX_TOKENS, sampling: sampling.clone(), ..GenerateOptions::default() }
 }
 
-/// Which sources draft. `Context` and `History` are the session's own.
+/// The sources of a session. `Context` and `History` are its own.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Drafts {
     None,
@@ -50,7 +50,7 @@ impl Drafts {
             Self::None | Self::Context | Self::History => Vec::new(),
             Self::AlwaysRight => vec![Box::new(AlwaysRight::new(prompt.len(), known))],
             Self::AlwaysWrong => vec![Box::new(AlwaysWrong::new(prompt.len(), known))],
-            // Twice the vocabulary: half of the drafts are no tokens of the model.
+            // Twice the vocabulary: half of the drafts are not tokens of the model.
             Self::Random => vec![Box::new(Random::new(5, 2 * common::VOCAB_SIZE as u32))],
             Self::Endless => vec![Box::new(Endless::new(common::VOCAB_SIZE as u32))],
         }
@@ -100,7 +100,7 @@ fn check_all(tiny: Tiny) {
     }
 }
 
-/// The sources do what their names say, so that the comparison means something.
+/// The sources draft as their names state, so that the comparison covers each case.
 fn check_drafting(drafts: Drafts, verify_rows_max: usize, run: &Run, case: &str) {
     let added = run.stats.sources.last();
     match drafts {
@@ -134,13 +134,13 @@ fn q4_k_weights() {
     check_all(Tiny { ty: BlockType::Q4K, hidden_dim: 256, n_layers: 1, ..Tiny::default() });
 }
 
-/// DRY looks at the text of the whole path, so drafts that repeat it are where a wrong text would show.
+/// DRY depends on the text of the whole path. A wrong text therefore shows in drafts that repeat it.
 #[test]
 fn dry_penalises_inside_drafts_as_in_plain_decoding() {
     let prompt = prompt(5, 70);
     let engine = Tiny::default().engine(2);
     for sampling in samplings() {
-        // Six tokens only, so that every text repeats sequences.
+        // Only six tokens, so that every text repeats sequences.
         let others = (0..common::VOCAB_SIZE as u32).filter(|id| !(97..103).contains(id));
         let logit_bias = others.map(|id| (TokenId(id), f32::NEG_INFINITY)).collect();
         let sampling = Sampling { logit_bias, ..sampling };
@@ -164,7 +164,7 @@ fn dry_penalises_inside_drafts_as_in_plain_decoding() {
     }
 }
 
-/// A static-shape backend pads its batches; padding rows are computed and change nothing.
+/// A static-shape backend pads its batches. Padding rows are computed and change nothing.
 #[test]
 fn padded_batches() {
     let prompt = prompt(4, 40);
@@ -190,8 +190,8 @@ fn padded_batches() {
     }
 }
 
-/// Calibration and reuse, every combination, over real text: the fixture model about the sample notes, with and without
-/// padding, in turns of a conversation.
+/// Calibration and reuse in every combination over real text: the fixture model with the sample notes, with and
+/// without padding, in turns of a conversation.
 #[test]
 fn calibration_and_reuse() {
     let engine = common::fixture_engine();
@@ -230,7 +230,7 @@ fn calibration_and_reuse() {
             }
         }
     }
-    // Else the comparison would prove little.
+    // Otherwise the comparison would prove little.
     assert!(
         drafted[0] > 1000 && accepted[0] > 100,
         "calibration: {} of {} accepted",
@@ -254,7 +254,7 @@ fn conversation(engine: &Engine, session: SessionOptions, notes: &[String], samp
     messages.into_iter().map(answer).collect()
 }
 
-/// Each step leaves at most one draft, and its rows were wasted.
+/// Each step leaves at most one rejected draft with its wasted rows.
 fn check_rejections(run: &Run, case: &str) {
     let left = run.stats.rejections.total();
     assert!(left <= run.stats.steps && left <= run.stats.rows.wasted, "{case}: {:?}", run.stats);
@@ -279,7 +279,7 @@ fn instruction_sets() {
     }
 }
 
-/// Every type of KV cache, each against its own plain decoding; no two are the same.
+/// Every KV type, each compared with its own plain decoding. No two of them give the same bits.
 #[test]
 fn kv_types() {
     let prompt = prompt(6, 90);
@@ -296,7 +296,7 @@ fn kv_types() {
     assert!(by_type[0] != by_type[1] && by_type[1] != by_type[2] && by_type[0] != by_type[2]);
 }
 
-/// A session that has generated, been truncated, forked or gone on equals a fresh one over the same tokens.
+/// A session after generation, truncation, fork or continuation equals a fresh one over the same tokens.
 #[test]
 fn sessions_that_go_on() {
     let prompt = prompt(7, 50);
@@ -323,7 +323,7 @@ fn sessions_that_go_on() {
     }
 }
 
-/// Two conversations of one engine at the same time, on the same workers.
+/// Two concurrent conversations of one engine, on the same workers.
 #[test]
 fn sessions_side_by_side() {
     let engine: Engine = Tiny::default().engine(3);
@@ -344,7 +344,7 @@ fn sessions_side_by_side() {
     });
 }
 
-/// The score of a text is that of the logits which generate it.
+/// The score of a text is computed from the logits that generate it.
 #[test]
 fn scores_do_not_depend_on_chunks() {
     let prompt = prompt(11, 80);

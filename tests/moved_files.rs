@@ -1,5 +1,5 @@
-//! A model is read through the handles that were opened with its header: any file name works, and a file that takes the name later
-//! changes nothing.
+//! A model is read through the handles of its header: any file name works, and a later file with the same name changes
+//! nothing.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -35,7 +35,7 @@ const KEEP: LoadOptions<'static> = LoadOptions {
     progress: None,
 };
 
-/// How a model is kept and read.
+/// The container and access of a model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Kind {
     Gguf,
@@ -48,7 +48,7 @@ enum Kind {
 const KINDS: [Kind; 5] = [Kind::Gguf, Kind::Mapped, Kind::Read, Kind::Streamed, Kind::Graphs];
 
 impl Kind {
-    /// Writes the model to `path`, in place of what is there.
+    /// Writes the model to `path`, in place of an existing one.
     fn write(self, tiny: Tiny, path: &Path) {
         let source = || Checkpoint::from_gguf_bytes(tiny.gguf().into(), "tiny").unwrap();
         match self {
@@ -86,7 +86,7 @@ fn logits(engine: &Engine) -> Vec<u32> {
     bits
 }
 
-/// A path whose folder and name are no UTF-8.
+/// A path with a folder and a file name that are not UTF-8.
 fn odd_path() -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join(OsStr::from_bytes(b"folder \xff"));

@@ -1,4 +1,4 @@
-//! Packed files: the same bits as their source, and nothing else accepted.
+//! Packed files: the same bits as their source. Any other contents are refused.
 
 mod common;
 mod model_files;
@@ -57,7 +57,7 @@ fn logits(engine: &Engine) -> Vec<u32> {
     logits
 }
 
-/// Packs `source` and holds everything that the packed model gives against what the source gives.
+/// Packs `source` and compares all properties of the packed model with those of the source.
 #[track_caller]
 fn assert_same(source: &Checkpoint, quantize: Quantize, case: &str) {
     let (_dir, path, summary) = packed(source, quantize);
@@ -70,7 +70,7 @@ fn assert_same(source: &Checkpoint, quantize: Quantize, case: &str) {
     assert_eq!(summary.file_bytes, std::fs::metadata(&path).unwrap().len(), "{case}");
     assert_eq!(summary.identity, direct.model_identity(), "{case}: identity while loading and ahead of time");
     for access in [PackedAccess::Map, PackedAccess::Read] {
-        // What the weights were packed as stands in the file, whatever the options say.
+        // The file states the types of packing, and the options do not change them.
         for quantize in [Quantize::Keep, Quantize::Q4_0] {
             let engine = engine(&checkpoint, quantize, access);
             assert_eq!(engine.model_identity(), summary.identity, "{case} {access:?}");
@@ -100,7 +100,7 @@ fn gguf_models_give_the_same_bits_in_every_type() {
     assert_same(&source, Quantize::F32, "F16 as F32");
 }
 
-/// A block of random codes with small scales: these types are read, never made.
+/// A block of random codes with small scales: these types can be read, but not written.
 fn random_block(rng: &mut Rng, ty: BlockType, data: &mut Vec<u8>) {
     let mut block: Vec<u8> = (0..ty.block_bytes()).map(|_| rng.next_u64() as u8).collect();
     let mut scale = Vec::new();
@@ -114,10 +114,10 @@ fn random_block(rng: &mut Rng, ty: BlockType, data: &mut Vec<u8>) {
     data.extend(block);
 }
 
-/// `Gguf::tiny` with weights that are numbers: llama, its Q and K interleaved, the head tied, the vocabulary padded.
+/// `Gguf::tiny` with numbers as weights: llama, its Q and K interleaved, the head tied, the vocabulary padded.
 fn llama_gguf(ty: BlockType) -> Gguf {
     let mut gguf = Gguf::tiny();
-    // K-quants want rows of 256 columns.
+    // K-quants need rows of 256 columns.
     let (hidden, q_dim, kv_dim, ffn) = (256, 32, 16, 256);
     gguf.set("llama.embedding_length", hidden as u32).set("llama.feed_forward_length", ffn as u32);
     let mut rng = Rng(3);
@@ -164,7 +164,7 @@ fn a_llama_gguf_with_interleaved_rows_and_a_tied_head() {
     );
 }
 
-/// A folder with weights that are numbers and a tokenizer with every file beside it.
+/// A folder with numbers as weights, and a tokenizer with every file beside it.
 fn hf_folder(model_type: &str, change: impl Fn(&mut HfModel)) -> (TempDir, Checkpoint) {
     let mut model = HfModel::tiny(model_type);
     model.set_vocab_size(320);
@@ -182,7 +182,7 @@ fn hf_folder(model_type: &str, change: impl Fn(&mut HfModel)) -> (TempDir, Check
     (dir, checkpoint)
 }
 
-/// A `.safetensors` file of F32 tensors with numbers below one.
+/// A `.safetensors` file of F32 tensors with values below one.
 fn numbers(tensors: &[HfTensor]) -> Vec<u8> {
     let mut bytes = safetensors_bytes(tensors);
     let n_values: u64 = tensors.iter().map(|t| t.shape.iter().product::<u64>()).sum();
@@ -238,7 +238,7 @@ fn a_packed_model_can_be_widened_for_reference_checks() {
     let widened = engine(&packed_model, Quantize::F32, PackedAccess::Map);
     let direct = engine(&source, Quantize::F32, PackedAccess::Map);
     assert_eq!(logits(&widened), logits(&direct));
-    // Of Q8_0, the widened weights are those that the 8 bits stand for.
+    // For Q8_0, the widened weights are the values of the 8-bit codes.
     let (_dir_q8, path, summary_q8) = packed(&source, Quantize::Q8_0);
     let widened = engine(&Checkpoint::open(&path).unwrap(), Quantize::F32, PackedAccess::Read);
     assert!(widened.memory_usage() > engine(&source, Quantize::Q8_0, PackedAccess::Map).memory_usage());
@@ -274,7 +274,7 @@ fn tokenizers_and_templates_come_along() {
         assert_eq!(a.is_ok(), case != "sentence piece");
         assert_eq!(a.ok(), b.ok(), "{case}");
     }
-    // Where the source has no tokenizer, the packed model has none, and says the same.
+    // If the source has no tokenizer, the packed model has none, with the same error.
     let bare = tempfile::tempdir().unwrap();
     HfModel::tiny("llama").write(bare.path());
     let source = Checkpoint::open(bare.path()).unwrap();
@@ -316,7 +316,7 @@ fn packing_what_is_packed_is_refused() {
     let error = again.unwrap_err();
     assert!(matches!(error, WritePackedError::AlreadyPacked { .. }), "{error}");
     assert!(!dir.path().join("again").exists());
-    // A folder that is not there.
+    // A missing folder.
     let error = pack(&source, Path::new("/nowhere/at/all.refrain"), LoadOptions::default()).unwrap_err();
     assert_variant(&error, "Replace", &["create", "nowhere"]);
 }
@@ -335,7 +335,7 @@ fn a_mapped_model_outlives_its_replacement() {
 
 // ---- Damage ----
 
-/// A small packed file, and where its data begins.
+/// A small packed file, and the offset of its data.
 fn small() -> (Vec<u8>, usize) {
     let (_dir, source) = hf_folder("qwen2", |_| {});
     let (_packed_dir, path, _) = packed(&source, Quantize::Q8_0);
@@ -359,7 +359,7 @@ fn every_flipped_byte_before_the_data_is_refused() {
                 0..8 => "Magic",
                 8..12 => "Version",
                 12..16 => "PanelLayout",
-                // A length may be past its limit, past the file, or only wrong.
+                // A length may exceed its limit or the file, or only be wrong.
                 16..24 => "",
                 _ => "HeaderChecksum",
             };
@@ -402,7 +402,7 @@ fn every_flipped_byte_of_the_data_is_found() {
         let section = sections.iter().find(|s| (s.offset..s.offset + s.len).contains(&(at as u64)));
         let name = section.map_or("tokenizer".to_owned(), |s| s.part.to_string());
         assert_variant(&error, "SectionChecksum", &["damaged.refrain", &format!("`{name}`")]);
-        // The tokenizer's section is verified whenever it is read.
+        // The tokenizer's section is verified at every read.
         assert_eq!(file.tokenizer().is_err(), section.is_none());
     }
 }
@@ -417,7 +417,7 @@ fn verifying_reports_progress() {
     assert_eq!(seen.borrow().last(), Some(&(total, total)));
 }
 
-/// Changes the JSON of a packed file and makes its lengths and its checksum right again: a forgery.
+/// Changes the JSON of a packed file and corrects its lengths and checksum: a forgery.
 fn forged(change: impl Fn(&mut serde_json::Value)) -> Vec<u8> {
     let (bytes, data_start) = small();
     let json_len = u64::from_le_bytes(bytes[16..24].try_into().unwrap()) as usize;
@@ -475,7 +475,8 @@ fn forged_headers_are_refused_with_the_field() {
     for (variant, part, change) in cases {
         assert_variant(&refusal(forged(change)), variant, &[part]);
     }
-    // Another type of the same bits per weight moves nothing, so it is the matrix's own affair; a wider one moves all.
+    // Another type with the same bits per weight moves no section, so only the matrix is wrong. A wider type moves
+    // all.
     let wider: Change = |h| h["sections"][0]["tensors"][0]["type"] = "F32".into();
     assert_variant(&refusal(forged(wider)), "Length", &["embedding"]);
     let lengths: Change = |h| {

@@ -1,5 +1,5 @@
-//! Policies say when and how much is drafted: whatever they say, and whatever the device reports meanwhile, tokens, texts and the
-//! bits of the logits are those of plain decoding. The one mode that is not exact is asked for by name and says so.
+//! Policies bound when and how much is drafted. For every policy and every report of the device, tokens, texts and the
+//! bits of the logits are those of plain decoding. The only mode that is not exact is on request and reported.
 
 mod common;
 
@@ -40,10 +40,10 @@ fn skip(skip: SkipRules) -> DraftPolicy {
     DraftPolicy { skip, ..DraftPolicy::default() }
 }
 
-/// What the statistics of a run must say.
+/// Required statistics of a run.
 type Holds = fn(&Stats) -> bool;
 
-/// Policies, and what the statistics of a run must say of each.
+/// Policies, each with the required statistics of its run.
 fn policies() -> Vec<(&'static str, DraftPolicy, Holds)> {
     let pid = |set_point| DraftRows::Pid(PidConfig { set_point, ..PidConfig::default() });
     let wild = PidConfig { proportional: 900.0, integral: 900.0, derivative: 900.0, ..PidConfig::default() };
@@ -74,7 +74,7 @@ fn policies() -> Vec<(&'static str, DraftPolicy, Holds)> {
     ]
 }
 
-/// Sources that are right, wrong, and neither.
+/// Sources that are right, wrong, and mixed.
 fn sources(prompt: &[TokenId], known: &[TokenId]) -> [Vec<Box<dyn DraftSource>>; 4] {
     [
         Vec::new(),
@@ -114,7 +114,7 @@ fn every_exact_policy_gives_the_bits_of_plain_decoding() {
     assert!(n_falls > 20 && n_hot > 100, "{n_falls} falls, {n_hot} hot steps");
 }
 
-/// Every step without a draft has one reason, and every fall a pause.
+/// Every step without a draft has one reason, and every fall has a pause.
 fn check_counts(stats: &Stats, case: &str) {
     let off = &stats.drafting_off;
     let n_off = off.disabled + off.output_end + off.no_candidate + off.not_worth + off.short_output;
@@ -127,7 +127,7 @@ fn check_counts(stats: &Stats, case: &str) {
     assert!(off.below_floor == 0 || stats.policy.floor_falls > 0, "{case}: {stats:?}");
 }
 
-/// The controller follows what is accepted: right drafts grow, wrong ones shrink.
+/// The controller follows acceptance: right drafts increase the rows, wrong ones decrease them.
 #[test]
 fn controlled_drafts_follow_acceptance() {
     let (engine, prompt) = (Tiny::default().engine(1), prompt(3, 70));
@@ -144,11 +144,11 @@ fn controlled_drafts_follow_acceptance() {
     let PidConfig { rows_min, rows_max, .. } = PidConfig::default();
     let (right, wrong) = (allowed(right), allowed(wrong));
     assert!(right.len() == rows_max + 1 && right[rows_min] == 0, "{right:?}");
-    // A source that is always wrong is soon not believed and drafts nothing, from which nothing is learnt either.
+    // A source that is always wrong soon has a low reliability and drafts nothing, so its reliability stays.
     assert!(wrong[rows_min..=2].iter().sum::<usize>() > 300, "{wrong:?}");
 }
 
-/// A draft model, calibration and reuse beside the texts: everything that memory pressure empties.
+/// A draft model, calibration and reuse beside the texts: everything that memory pressure releases.
 fn full_engine() -> (Tiny, Engine) {
     let tiny = Tiny::default();
     let engine = tiny.engine(3);
@@ -204,7 +204,7 @@ fn heat_and_memory_pressure_bound_drafts_and_change_nothing() {
     }
 }
 
-/// Another thread reports at random while generations run, several at a time.
+/// Another thread reports at random times while several generations run.
 #[test]
 fn reports_from_another_thread_change_nothing() {
     let (tiny, engine) = full_engine();
@@ -244,7 +244,7 @@ fn reports_from_another_thread_change_nothing() {
                 scope.spawn(move || {
                     loop {
                         samplings().iter().for_each(|sampling| converse(prompt, sampling));
-                        // A fast machine is through before there were many.
+                        // On a fast machine the run may end before many reports.
                         if is_enough() {
                             return;
                         }
@@ -258,7 +258,7 @@ fn reports_from_another_thread_change_nothing() {
     });
 }
 
-/// Reports between the tokens of one generation: each step meets another state, and what was released is drafted from again.
+/// Reports between the tokens of one generation: each step has another state, and released sources draft again.
 #[test]
 fn reports_between_tokens_change_nothing() {
     let (tiny, engine) = full_engine();
@@ -280,7 +280,7 @@ fn reports_between_tokens_change_nothing() {
             assert!(stats.policy.memory_reports > 10, "{:?}", stats.policy);
             assert!(stats.drafting_off.memory_pressure > 5, "{:?}", stats.drafting_off);
             engine.set_memory_pressure(MemoryPressure::Normal);
-            // The sources have found back: the text drafts again.
+            // The sources are rebuilt: the text drafts again.
             let after = run_in(&mut session, long(), usize::MAX);
             let context = after.stats.sources.iter().find(|source| source.name == "context").unwrap();
             assert!(context.drafted > 0, "{:?}", after.stats.sources);
@@ -303,14 +303,14 @@ fn memory_is_given_back_and_comes_back() {
         used.push(session.draft_memory_usage());
         assert_eq!(session.memory_usage() - used.last().unwrap(), kv_bytes, "the KV cache stays");
     }
-    // What is left is the draft model's keys and values, which are new and untouched, and the builder.
+    // The remaining memory is the draft model's keys and values, which are new and untouched, and the builder.
     assert!(used[1] < used[0] && used[2] < used[1], "{used:?}");
     engine.set_memory_pressure(MemoryPressure::Normal);
     run_in(&mut session, options(&Sampling::default()), usize::MAX);
     assert!(session.draft_memory_usage() > used[1], "{used:?}");
 }
 
-/// A fork of a session that has given its memory back goes on like it.
+/// A fork of a session that released its memory continues in the same way.
 #[test]
 fn forks_under_pressure() {
     let (tiny, engine) = full_engine();
@@ -378,7 +378,7 @@ fn lossy_run(engine: &Engine, top_p: f32, prompt: &[TokenId], sampling: &Samplin
     run(engine, lossy(top_p), sources, prompt, options(sampling))
 }
 
-/// The mode must be asked for; then it says so, and only then may the output differ.
+/// The mode is on request only. It is then reported, and only then may the output differ.
 #[test]
 fn lossy_acceptance_is_marked_and_never_the_default() {
     assert_eq!(SessionOptions::default().acceptance, Acceptance::Strict);
@@ -392,14 +392,14 @@ fn lossy_acceptance_is_marked_and_never_the_default() {
         assert_eq!(marked.top_p, 1.0);
         assert!(marked.replaced > 5, "{marked:?}: the test would prove little");
         assert_ne!(found.tokens, reference.tokens);
-        // In a nucleus of one token there is the most likely one alone.
+        // A nucleus of one token contains the likeliest one only.
         let found = run_at(f32::MIN_POSITIVE);
         assert!(found.stats.lossy.is_some(), "marked, whether or not anything was replaced");
         if sampling.temperature == 0.0 {
             assert_eq!(found.stats.lossy.unwrap().replaced, 0);
             found.assert_equal(&reference, "a nucleus of one token");
         }
-        // Without drafts there is nothing to accept.
+        // Without drafts nothing can be accepted.
         let session = SessionOptions { acceptance: Acceptance::LossyTopP(1.0), ..plain() };
         let found = run(&engine, session, Vec::new(), &prompt, options(sampling));
         found.assert_equal(&reference, "no drafts");
@@ -407,7 +407,7 @@ fn lossy_acceptance_is_marked_and_never_the_default() {
     }
 }
 
-/// The same seed gives the same text: measured costs, threads, and what was generated before do not enter.
+/// The same seed gives the same text, independent of measured costs, threads, and earlier generations.
 #[test]
 fn lossy_output_is_a_function_of_the_seed() {
     let prompt = prompt(3, 70);
@@ -433,7 +433,7 @@ fn lossy_output_is_a_function_of_the_seed() {
     }
 }
 
-/// A draft model that is asked when its measured passes pay would make the output depend on a clock.
+/// If measured passes decided about calls of a draft model, the output would depend on a clock.
 #[test]
 fn lossy_acceptance_takes_no_source_that_weighs_times() {
     let (_, engine) = full_engine();

@@ -1,4 +1,4 @@
-//! Stored profiles: measured for any model, used where they were measured for what runs, corrected by what is learnt.
+//! Stored profiles: measured for any model, used on the machine and model of the measurement, corrected by learning.
 
 mod common;
 mod model_files;
@@ -13,7 +13,7 @@ use refrain::{
     SessionOptions, TokenId,
 };
 
-/// A measurement that takes no time to speak of.
+/// A measurement that takes hardly any time.
 fn quick() -> ProfileOptions {
     ProfileOptions {
         contexts: vec![128],
@@ -66,7 +66,7 @@ fn a_profile_is_used_for_what_it_was_measured_with_only() {
     let elsewhere = changed(&profile, |json| json["key"]["cpu"] = "Another CPU".into());
     let cpu = mismatch(elsewhere, 1, KvType::F16).unwrap();
     assert!(cpu.contains("CPU Another CPU"), "{cpu}");
-    // No profile, nothing to say.
+    // Without a profile there is no mismatch.
     assert_eq!(first.session(SessionOptions::default()).unwrap().profile_mismatch(), None);
 }
 
@@ -83,7 +83,7 @@ fn a_profile_changes_no_token() {
 #[test]
 fn what_generations_learn_of_the_device_is_kept() {
     let profile = engine(1, None).measure_profile(&quick(), |_, _| {}).unwrap();
-    // Measured on a device that has become ten times slower since.
+    // The measured device was ten times faster.
     let faster = changed(&profile, |json| {
         for list in ["verify", "projection", "prefill"] {
             for cost in json[list].as_array_mut().unwrap() {
@@ -93,7 +93,7 @@ fn what_generations_learn_of_the_device_is_kept() {
     });
     let engine = engine(1, Some(faster));
     let before = engine.cost_profile();
-    // A token each: no generation alone could learn this much.
+    // One token each: no single generation could learn this much.
     for _ in 0..60 {
         generate(&engine, SessionOptions::default(), 1);
     }
@@ -102,7 +102,7 @@ fn what_generations_learn_of_the_device_is_kept() {
         let factor = after.verify_us(rows, 1) / before.verify_us(rows, 1);
         assert!((4.0..17.0).contains(&factor), "{rows} rows cost {factor} times as much");
     }
-    // A session without use for the profile leaves it alone.
+    // A session that cannot use the profile ignores it.
     generate(&engine, SessionOptions { kv_type: KvType::F32, ..SessionOptions::default() }, 20);
     assert_eq!(engine.cost_profile().verify_us(1, 1), after.verify_us(1, 1));
 }

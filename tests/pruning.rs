@@ -1,4 +1,5 @@
-//! Pruning: whatever a predictor says, the output is that of plain decoding, bit for bit; and what does not fit a model is refused.
+//! Pruning: for any predictor, the output is that of plain decoding, bit for bit. A predictor that does not fit the
+//! model is refused.
 
 mod common;
 
@@ -18,7 +19,7 @@ use refrain::{
     Task, TokenId,
 };
 
-/// A predictor that knows nothing; the larger `scale`, the surer it is. Huge ones overflow.
+/// An uninformed predictor; a larger `scale` gives more confident scores. Huge scales overflow.
 fn random_parts(engine: &Engine, layer_idx: usize, scale: f32) -> PredictorParts {
     let (hidden_dim, vocab_size) = (engine.config().hidden_dim, engine.config().vocab_size);
     let (mut rng, rank) = (Rng(layer_idx as u64 + 5), 12.min(hidden_dim));
@@ -38,7 +39,7 @@ fn set_random(engine: &Engine, layer_idx: usize, scale: f32) {
     engine.set_predictor(Predictor::new(random_parts(engine, layer_idx, scale)).unwrap()).unwrap();
 }
 
-/// From keeping everything to keeping the root alone.
+/// From keeping all rows to keeping the root only.
 fn configs() -> Vec<PruningConfig> {
     let mut configs = vec![PruningConfig::default()];
     for threshold in [0.0, 0.02, 0.3, 1.0] {
@@ -67,7 +68,7 @@ fn sources(known: &[TokenId], n_prompt: usize) -> [Vec<Box<dyn DraftSource>>; 4]
     ]
 }
 
-/// Adds up what a run pruned.
+/// Sums the pruned rows of a run.
 #[derive(Default)]
 struct Seen {
     pruned_steps: usize,
@@ -88,7 +89,7 @@ impl Seen {
         self.accepted += run.stats.sources.iter().map(|source| source.accepted).sum::<usize>();
     }
 
-    /// Else the comparison would prove little.
+    /// Otherwise the comparison would prove little.
     fn assert_much(&self) {
         assert!(
             self.pruned_steps > 100 && self.whole_steps > 100,
@@ -100,7 +101,7 @@ impl Seen {
     }
 }
 
-/// Every source × keep rule × batch length for predictors that know nothing, at every layer of `engine`.
+/// Every source × keep rule × batch length for uninformed predictors, at every layer of `engine`.
 fn check(engine: &Engine, tiny: Tiny) {
     let prompt = prompt(3, 70);
     let mut seen = Seen::default();
@@ -220,7 +221,7 @@ fn drafts_of_texts_and_of_a_model_are_pruned_without_a_change() {
     seen.assert_much();
 }
 
-/// A session that has generated, been truncated, forked, cancelled or gone on equals a fresh one over the same tokens.
+/// A session after generation, truncation, fork, cancellation or continuation equals a fresh one over the same tokens.
 #[test]
 fn sessions_that_go_on() {
     let engine = Tiny { n_layers: 3, ..Tiny::default() }.engine(2);
@@ -341,11 +342,11 @@ fn a_trace_has_the_logits_of_a_score_and_the_hidden_states_of_a_layer() {
         let (hidden, logits) = trace(layer_idx, 256, prompt.len());
         assert_eq!(logits, scored);
         assert_eq!(trace(layer_idx, 7, prompt.len()), (hidden.clone(), logits), "chunks");
-        // A row depends on what stands before it alone.
+        // A row depends on its ancestors only.
         assert_eq!(trace(layer_idx, 256, 20).0, hidden[..20 * hidden_dim]);
     }
     assert_ne!(trace(1, 256, 20).0, trace(2, 256, 20).0);
-    // The embedding knows its token and nothing else.
+    // The embedding depends on its token only.
     let (embedded, _) = trace(0, 256, prompt.len());
     let row = |position: usize| &embedded[position * hidden_dim..(position + 1) * hidden_dim];
     for a in 0..prompt.len() {
@@ -388,7 +389,7 @@ fn a_file_comes_back_as_it_was() {
     assert!(matches!(predictor.write(&nowhere), Err(PredictorError::Replace { .. })));
 }
 
-/// The checksum of changed bytes made right, so that what stands in them is reached.
+/// Corrects the checksum of changed bytes, so that their contents are parsed.
 fn signed(mut bytes: Vec<u8>) -> Vec<u8> {
     let mut hash = xxhash_rust::xxh3::Xxh3::new();
     hash.update(&bytes[..48]);

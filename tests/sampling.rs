@@ -1,4 +1,4 @@
-//! Seeds that are drawn, reported and repeated, and logits that cannot be sampled from.
+//! Drawn, reported and repeated seeds, and logits that cannot be sampled.
 
 mod common;
 
@@ -43,7 +43,7 @@ fn a_drawn_seed_is_reported_and_repeats_the_text() {
         let (repeated, summary) = generate(&engine, session, &again);
         assert_eq!((repeated, summary.seed), (first.clone(), Some(seed)));
     }
-    // 24 tokens of a nearly flat distribution over 256: that three draws give one text has no chance worth naming.
+    // 24 tokens of a nearly flat distribution over 256: the probability that three draws give one text is negligible.
     let others = [0, 1].map(|_| generate(&engine, plain(), &hot).0);
     assert!(others.iter().any(|other| *other != first), "regenerating gives another answer");
 }

@@ -1,4 +1,4 @@
-//! A session allocates no more than [`SessionOptions::memory_bytes`] states, as counted by the allocator.
+//! A session allocates at most [`SessionOptions::memory_bytes`], as counted by the allocator.
 
 mod common;
 
@@ -9,7 +9,7 @@ use refrain::{Calibration, CancelToken, GenerateOptions, ReuseConfig, SessionOpt
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
 
-/// Long contexts with wide heads, so that rotations and attention scores are a large part of all; little else.
+/// Long contexts with wide heads, so that rotations and attention scores are a large share of the memory.
 const TINY: Tiny = Tiny { hidden_dim: 32, n_layers: 1, head_dim: 128, context_len: 12_000, ..DEFAULT };
 const DEFAULT: Tiny = Tiny {
     hidden_dim: 64,
@@ -20,11 +20,11 @@ const DEFAULT: Tiny = Tiny {
     seed: 1,
 };
 
-/// The stated bytes of logits: a wave of 8 MiB, and as much for a piece of a streamed output matrix. A model in memory with a vocabulary of
-/// 257 tokens uses a few kilobytes of them.
+/// The stated bytes of logits: a wave of 8 MiB, and the same for a piece of a streamed output matrix. A model in
+/// memory with a vocabulary of 257 tokens uses a few kilobytes of them.
 const STATED_LOGITS: usize = 16 << 20;
 
-/// Random text, and text of few words.
+/// Random text, and text with a small vocabulary.
 fn texts(n: usize) -> [Vec<TokenId>; 2] {
     let mut rng = Rng(9);
     [(0..n).map(|_| TokenId(rng.below(256) as u32)).collect(), prompt(2, n)]
@@ -47,7 +47,7 @@ fn a_session_stays_within_what_its_options_say() {
             ALLOCATOR.reset_peak_usage();
             let before = ALLOCATOR.current_usage();
             let mut session = engine.session(options.clone()).unwrap();
-            // In turns, so that buffers grow more than once.
+            // In several turns, so that buffers grow more than once.
             for part in text.chunks(2_500) {
                 session.append_tokens(part).unwrap();
                 session.prefill(&CancelToken::new(), |_, _| {}).unwrap();
@@ -58,7 +58,7 @@ fn a_session_stays_within_what_its_options_say() {
             let drafts = session.draft_memory_usage();
             println!("session {i}, text {j}: peak {peak} of {stated}, drafts {drafts}");
             assert!(peak <= stated, "session {i}, text {j}: a peak of {peak} bytes, {stated} stated");
-            // The statement is no loose bound.
+            // The stated bound is not loose.
             assert!(
                 peak + (8 << 20) > stated,
                 "session {i}, text {j}: a peak of {peak} bytes, {stated} stated"

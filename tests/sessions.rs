@@ -1,4 +1,4 @@
-//! What a session holds after everything that can go wrong or be taken back.
+//! The state of a session after every error and every reversal.
 
 mod common;
 
@@ -15,12 +15,12 @@ fn options(max_tokens: usize) -> GenerateOptions {
     GenerateOptions { max_tokens, ignore_eos: true, ..GenerateOptions::default() }
 }
 
-/// What plain decoding gives after `prompt`.
+/// The output of plain decoding after `prompt`.
 fn known(engine: &Engine, prompt: &[TokenId], n: usize) -> Vec<TokenId> {
     common::run(engine, plain(), Vec::new(), prompt, options(n)).tokens
 }
 
-/// A session that drafts everything right, so that steps commit many tokens.
+/// A session with right drafts only, so that steps commit many tokens.
 fn drafted(engine: &Engine, prompt: &[TokenId], known: &[TokenId]) -> Session {
     let base = SessionOptions { drafting: Drafting::OwnSources, history: false, ..SessionOptions::default() };
     let mut session = engine.session(base).unwrap();
@@ -29,7 +29,7 @@ fn drafted(engine: &Engine, prompt: &[TokenId], known: &[TokenId]) -> Session {
     session
 }
 
-/// Cancels when the target is asked for the token at a position: in the middle of a step.
+/// Cancels when the target chooses the token at a position: in the middle of a step.
 struct CancelAt(usize, CancelToken);
 
 impl LogitsProcessor for CancelAt {
@@ -119,7 +119,7 @@ fn a_cancel_that_comes_too_late_does_not_stop_the_next_generation() {
         GenerateOptions { processors: vec![Box::new(processor)], cancel: cancel.clone(), ..options(8) };
     let first = run_in(&mut session, late, usize::MAX);
     assert_eq!((first.finish, first.tokens.len()), (FinishReason::MaxTokens, 8));
-    // A tap on Stop just after the answer has ended.
+    // Stop pressed just after the end of the answer.
     cancel.cancel();
     let second = run_in(&mut session, options(4), usize::MAX);
     assert_eq!((second.finish, second.tokens.len()), (FinishReason::MaxTokens, 4));
@@ -212,7 +212,7 @@ fn turns_can_be_taken_back() {
     let mut session = engine.session(SessionOptions::default()).unwrap();
     assert_eq!(session.pop_turn(), None);
 
-    // The first question is cancelled while it is read, taken back, and another one asked.
+    // The first question is cancelled during its prefill and taken back; then another question follows.
     session.append_turn(Role::User, "first question").unwrap();
     let cancelled = GenerateOptions { cancel: common::cancelled_token(), ..options(6) };
     assert_eq!(run_in(&mut session, cancelled, usize::MAX).tokens, []);
@@ -222,7 +222,7 @@ fn turns_can_be_taken_back() {
     assert_eq!(answer(&mut session), ask(&[(Role::User, "second question")]));
     let answered = session.tokens().len();
 
-    // A later one is taken back as well: its tokens go, the conversation stays.
+    // A later turn is taken back too: its tokens are removed, the conversation stays.
     session.append_turn(Role::User, "third question").unwrap();
     session.prefill(&CancelToken::new(), |_, _| {}).unwrap();
     assert!(session.tokens().len() > answered);
@@ -230,7 +230,7 @@ fn turns_can_be_taken_back() {
     assert_eq!(session.tokens().len(), answered);
     assert_eq!(session.turns().len(), 2);
 
-    // The answer and its question are taken back, and the question asked otherwise.
+    // The answer and its question are taken back, and the question is rephrased.
     session.pop_turn().unwrap();
     session.pop_turn().unwrap();
     session.append_turn(Role::User, "fourth question").unwrap();

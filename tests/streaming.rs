@@ -1,5 +1,5 @@
-//! A model that is streamed from flash gives the very bits of the model in memory, whatever of it is pinned; what it reads and
-//! holds is what its statistics say.
+//! A streamed model gives the bits of the model in memory, for any pinned part. Its reads and memory agree with its
+//! statistics.
 
 mod common;
 
@@ -49,7 +49,7 @@ fn options(sampling: &Sampling) -> GenerateOptions {
     GenerateOptions { max_tokens: 16, sampling: sampling.clone(), ..GenerateOptions::default() }
 }
 
-/// What the model in memory gives.
+/// The output of the model in memory.
 fn reference(tiny: Tiny, prompt: &[TokenId], sampling: &Sampling) -> Run {
     run(&tiny.engine(1), plain(), Vec::new(), prompt, options(sampling))
 }
@@ -92,7 +92,7 @@ fn the_bits_are_those_of_the_model_in_memory() {
     }
 }
 
-/// Layers that are read in several blocks, the last of which is shorter.
+/// Layers of several blocks, with a shorter last one.
 #[test]
 fn layers_of_several_blocks_have_their_bits() {
     let tiny = Tiny { ty: BlockType::F16, hidden_dim: 512, n_layers: 4, ..Tiny::default() };
@@ -127,7 +127,7 @@ fn the_logits_of_a_text_are_the_same() {
     }
 }
 
-/// A tied output matrix is the embedding, and the fixture model has one. Its text is the same one.
+/// A tied output matrix is the embedding. The fixture model has one, and its text is the same.
 #[test]
 fn the_fixture_model_answers_as_ever() {
     let dir = tempfile::tempdir().unwrap();
@@ -215,7 +215,8 @@ fn several_turns_a_cancellation_and_a_fork() {
     assert_turns_agree(&mut session, &mut reference, options);
 }
 
-/// While memory is short nothing is pinned and two buffers are left; afterwards it is as before. The bits are the same all along.
+/// Under memory pressure nothing is pinned and two buffers remain; afterwards the earlier state returns. The bits
+/// never change.
 #[test]
 fn memory_pressure_unpins_layers_and_they_come_back() {
     let tiny = Tiny { ty: BlockType::Q4_0, n_layers: 6, ..Tiny::default() };
@@ -227,7 +228,7 @@ fn memory_pressure_unpins_layers_and_they_come_back() {
     let memory = || engine.streamed().unwrap().memory();
     let planned = memory();
     let settled = |lean: bool| {
-        // Buffers that are being read are given up when their reads have ended.
+        // Buffers with reads under way are released after these reads.
         (0..100).any(|_| {
             std::thread::sleep(Duration::from_millis(5));
             let now = memory();
@@ -236,7 +237,7 @@ fn memory_pressure_unpins_layers_and_they_come_back() {
         })
     };
     for round in 0..3 {
-        // Idle: at once.
+        // When idle: at once.
         engine.set_memory_pressure(MemoryPressure::Critical);
         assert!(settled(true), "round {round}: {:?} of {planned:?}", memory());
         let found = run(&engine, plain(), Vec::new(), &prompt, long());
@@ -244,7 +245,7 @@ fn memory_pressure_unpins_layers_and_they_come_back() {
         engine.set_memory_pressure(MemoryPressure::Normal);
         run(&engine, plain(), Vec::new(), &prompt, long()).assert_equal(&expected, "restored");
         assert!(settled(false), "round {round}: {:?} of {planned:?}", memory());
-        // Between tokens, where the next pass does it.
+        // Between tokens: in the next pass.
         let mut session = engine.session(sessions()[2].clone()).unwrap();
         session.append_tokens(&prompt).unwrap();
         let (mut rng, mut tokens) = (Rng(round), Vec::new());
@@ -314,15 +315,15 @@ fn statistics_say_what_was_read() {
     let run = run(&engine, plain(), Vec::new(), &prompt(1, 40), options(&Sampling::default()));
     let streaming = run.stats.streaming.unwrap();
     let (pass_bytes, n_tokens) = (streamed.pass_bytes(), run.tokens.len() as u64);
-    // Every token reads each streamed layer and the output matrix, and a page or two of the embedding. What is read ahead for
-    // the next one is the ring's at most.
+    // Every token reads each streamed layer, the output matrix, and one or two pages of the embedding. The ring bounds
+    // the reads ahead for the next token.
     let decode = streaming.decode.read_bytes;
     assert!((n_tokens * pass_bytes - memory.ring_bytes..).contains(&decode), "{decode} of {pass_bytes} each");
     let most = n_tokens * (pass_bytes + 3 * 4096) + 2 * memory.ring_bytes + streaming.decode.dropped_bytes;
     assert!(decode <= most, "{decode}, at most {most}");
     assert_eq!(streaming.bytes_per_token, decode as f64 / n_tokens as f64);
     assert!(streaming.prefill.read_bytes > 0 && (0.0..=1.0).contains(&streaming.overlap));
-    // When the ring is full it rests, and all that was read has been counted.
+    // When the ring is full, reads stop and all of them are counted.
     let mut flow = streamed.flow();
     loop {
         std::thread::sleep(Duration::from_millis(30));
@@ -334,7 +335,7 @@ fn statistics_say_what_was_read() {
     assert_eq!(flow.read_bytes, n_bytes.load(Ordering::Relaxed));
 }
 
-/// A modelled disk of 2 MB/s: passes last as long as it reads, and a wish to stop, or to be gone, is heard meanwhile.
+/// A modelled disk of 2 MB/s: passes take as long as its reads, and cancelling or dropping takes effect meanwhile.
 #[test]
 fn a_slow_disk_sets_the_pace_and_nobody_waits_for_it_to_stop() {
     let tiny = Tiny { ty: BlockType::F32, n_layers: 8, ..Tiny::default() };
@@ -373,7 +374,7 @@ fn a_slow_disk_sets_the_pace_and_nobody_waits_for_it_to_stop() {
     assert!(asked.elapsed().as_secs_f64() < pass_s, "gone after {:?}", asked.elapsed());
 }
 
-/// Reads of the output matrix wait until the gate is open, and say that they do.
+/// Reads of the output matrix wait for the gate to open, and count as waiting.
 struct GatedHead {
     inner: Arc<dyn ReadAt>,
     head: std::ops::Range<u64>,
@@ -430,7 +431,7 @@ fn a_streamed_output_matrix_is_cancelled_within_a_piece() {
             while n_waiting.load(Ordering::SeqCst) == 0 {
                 std::thread::yield_now();
             }
-            // The pass is about to wait for the output matrix, or does.
+            // The pass waits for the output matrix, or is about to.
             std::thread::sleep(Duration::from_millis(50));
             cancel.cancel();
             let start = Instant::now();
@@ -445,7 +446,7 @@ fn a_streamed_output_matrix_is_cancelled_within_a_piece() {
         let (mut session, cancelled) = run;
         assert_eq!((cancelled.finish, cancelled.tokens.len()), (FinishReason::Cancelled, 0), "session {i}");
         assert_eq!(session.tokens(), prompt, "session {i}");
-        // Nothing was left behind.
+        // Nothing is left in the session.
         let run = run_in(&mut session, options(), usize::MAX);
         assert_eq!((&run.tokens, run.text()), (&reference.tokens, reference.text()), "session {i}");
         assert!(run.logits == reference.logits, "session {i}");
@@ -479,7 +480,7 @@ fn what_cannot_be_streamed_is_refused() {
     assert!(matches!(error, StreamedError::Widened { .. }), "{error}");
 }
 
-/// Layers of 17 MB do not fit a ring that comes for free.
+/// Layers of 17 MB do not fit the ring that is allowed with any budget.
 #[test]
 fn a_budget_that_is_too_small_names_what_is_needed() {
     let tiny = Tiny { hidden_dim: 1024, head_dim: 64, n_layers: 2, ty: BlockType::F16, ..Tiny::default() };

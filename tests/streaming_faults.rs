@@ -1,5 +1,5 @@
-//! A disk that fails while a model is streamed: whatever it does, at whichever read, a generation gives its output or a typed
-//! error; what was committed stays, and the session goes on to the very bits that it would have given.
+//! A disk that fails while a model is streamed: for any fault at any read, a generation gives its output or a typed
+//! error. Committed tokens stay, and the session continues with the same bits as without the fault.
 
 mod common;
 
@@ -24,7 +24,7 @@ use refrain::{
 };
 use tempfile::TempDir;
 
-/// What happens to a read.
+/// The faults of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     /// The device cannot read the sector.
@@ -33,15 +33,15 @@ enum Fault {
     End,
     /// One page, or a part of it, at a time.
     Short(usize),
-    /// Signals, so many in a row.
+    /// Signals, several in a row.
     Interrupted(usize),
-    /// More bytes than were asked for, so it says.
+    /// A count that exceeds the requested bytes.
     TooMany,
-    /// It takes some milliseconds.
+    /// A delay of some milliseconds.
     Slow,
-    /// The device is gone until it is plugged in again.
+    /// The device is missing until it is connected again.
     Gone,
-    /// The same, and a read finds out sooner or later: one made ahead may fail when somebody else wants it already.
+    /// The same, detected by any read: a read ahead may fail while another pass already waits for it.
     GoneSlowly,
 }
 
@@ -59,17 +59,17 @@ const FAULTS: [Fault; 10] = [
 ];
 
 impl Fault {
-    /// Whether a generation does not notice.
+    /// Whether a generation is unaffected.
     fn is_harmless(self) -> bool {
         matches!(self, Fault::Short(DIRECT_ALIGN) | Fault::Interrupted(3) | Fault::Slow)
     }
 }
 
-/// Where the next fault is planted; counts reads.
+/// The place of the next fault; counts reads.
 #[derive(Default)]
 struct Plan {
     n_reads: AtomicUsize,
-    /// (number of the read, fault, how often it has happened)
+    /// (number of the read, fault, number of its occurrences)
     fault: Mutex<Option<(usize, Fault, usize)>>,
 }
 
@@ -83,12 +83,12 @@ impl Plan {
         *self.fault.lock().unwrap() = None;
     }
 
-    /// The fault of this read, and how often it has happened before.
+    /// The fault of this read, and its number of occurrences.
     fn next(&self) -> Option<(Fault, usize)> {
         let mut planted = self.fault.lock().unwrap();
         let n_read = self.n_reads.fetch_add(1, Ordering::SeqCst);
         let (at, fault, n_times) = planted.as_mut()?;
-        // What is repeated is the read after it, as long as the fault lasts.
+        // While the fault lasts, the following read repeats it.
         let lasts = match *fault {
             Fault::Gone | Fault::GoneSlowly => usize::MAX,
             Fault::Interrupted(n) => n,
@@ -122,7 +122,7 @@ impl ReadAt for Faulty {
             Some(Fault::TooMany) => Ok(out.len() + 1),
             Some(Fault::Short(len)) => {
                 let n_bytes = self.inner.read_at(offset, out)?.min(len);
-                // Whoever believes that these were read computes nonsense.
+                // A caller that uses these bytes computes nonsense.
                 out[n_bytes..].fill(0xA5);
                 Ok(n_bytes)
             }
@@ -163,7 +163,8 @@ fn faulty(path: &Path, pinned: Pinned) -> (Engine, Arc<Plan>) {
 
 const N_TOKENS: usize = 10;
 
-/// Generates until the session has `N_TOKENS` more than the prompt, or an error comes; adds the logits' bits by position.
+/// Generates until the session has `N_TOKENS` more than the prompt, or until an error; adds the logits' bits by
+/// position.
 fn go_on(session: &mut Session, prompt_len: usize, logits: &LogitsRecorder) -> Result<(), GenerateError> {
     let max_tokens = prompt_len + N_TOKENS - session.tokens().len();
     if max_tokens == 0 {
@@ -181,7 +182,7 @@ fn go_on(session: &mut Session, prompt_len: usize, logits: &LogitsRecorder) -> R
         n_events += usize::from(matches!(event?, Event::Token(_)));
         Ok(())
     });
-    // Whether it ended well or not: what was committed is what the app was told.
+    // In both cases, the committed tokens are those of the app's events.
     assert_eq!(session.tokens().len() - before, n_events);
     result
 }
@@ -207,7 +208,7 @@ fn session(engine: &Engine, drafts: bool) -> Session {
     engine.session(options).unwrap()
 }
 
-/// Plants `n_faults` faults, at reads all over a generation; returns how many were noticed.
+/// Plants `n_faults` faults, at reads all over a generation; returns the number of detected ones.
 fn plant_all(n_faults: usize) -> usize {
     let (_dir, path) = packed();
     let expected = expected();
@@ -215,7 +216,7 @@ fn plant_all(n_faults: usize) -> usize {
     for (pinned, drafts) in [(0, false), (0, true), (1, false), (2, true)] {
         let (engine, plan) = faulty(&path, Pinned::Layers(pinned));
         if pinned == 2 {
-            // One that the ring's failures meet in the middle of its own text.
+            // A draft model, so that faults of the ring occur in the middle of its own text.
             let draft = Checkpoint::from_gguf_bytes(Tiny { seed: 5, ..TINY }.gguf().into(), "draft").unwrap();
             let cost_profile = Some(CostProfile::free_rows(0.01));
             let cheap = DraftModelOptions { cost_profile, ..DraftModelOptions::default() };
@@ -236,7 +237,7 @@ fn plant_all(n_faults: usize) -> usize {
             assert!(computed.passes > 0 && computed.off.is_none(), "{computed:?}");
         }
         for i in 0..n_faults / 4 {
-            // A step that shares no factor with the number of kinds, so that every kind comes at every part.
+            // A step without a common factor with the number of kinds, so that every kind occurs in every part.
             let (at, fault) = (i * 37 % n_reads, FAULTS[i % FAULTS.len()]);
             let case = format!("{fault:?} at read {at} of {n_reads}, {pinned} pinned, drafts: {drafts}");
             let mut session = session(&engine, drafts);
@@ -256,7 +257,7 @@ fn plant_all(n_faults: usize) -> usize {
             assert_eq!(session.tokens(), &expected.tokens[..session.tokens().len()], "{case}");
             go_on(&mut session, expected.prompt.len(), &logits).expect(&case);
             assert_eq!(session.tokens(), expected.tokens, "{case}");
-            // Of every position once: nothing that was told is computed again.
+            // Every position once: reported tokens are not computed again.
             assert_eq!(*logits.0.lock().unwrap(), expected.logits, "{case}");
         }
     }
@@ -295,7 +296,7 @@ fn two_thousand_faults() {
     assert!(n_noticed > 250, "{n_noticed} of 2000 were noticed");
 }
 
-/// A file that another program shortens, and puts right again.
+/// A file that another program shortens and restores.
 #[test]
 fn a_file_that_becomes_shorter_is_an_error_with_its_place() {
     let (_dir, path) = packed();
@@ -308,7 +309,7 @@ fn a_file_that_becomes_shorter_is_an_error_with_its_place() {
         session.append_tokens(&expected.prompt).unwrap();
         let logits = LogitsRecorder::default();
         OpenOptions::new().write(true).open(&path).unwrap().set_len(section.offset).unwrap();
-        // What the ring has read before is still good.
+        // Blocks in the ring are still valid.
         let error = (0..2).find_map(|_| go_on(&mut session, expected.prompt.len(), &logits).err());
         let Some(GenerateError::Forward(ForwardError::Layers(error))) = error else {
             panic!("cut at {}: {error:?}", section.offset)
@@ -323,7 +324,7 @@ fn a_file_that_becomes_shorter_is_an_error_with_its_place() {
     }
 }
 
-/// A reader that hangs until it is let go, but for single rows.
+/// A reader that hangs until it is released, except for single rows.
 struct Hanging {
     inner: Arc<dyn ReadAt>,
     hangs: Arc<AtomicBool>,
@@ -357,7 +358,7 @@ fn a_disk_that_hangs_is_an_error_and_may_come_back() {
     session.prefill(&CancelToken::new(), |_, _| {}).unwrap();
     let logits = LogitsRecorder::default();
     hangs.store(true, Ordering::Relaxed);
-    // What the ring holds already gives a token or two.
+    // The blocks in the ring suffice for one or two tokens.
     match go_on(&mut session, expected.prompt.len(), &logits) {
         Err(GenerateError::Forward(ForwardError::Layers(error))) => {
             let LayersProblem::Stalled { limit_ms: 40, .. } = error.problem else { panic!("{error}") };
@@ -367,7 +368,7 @@ fn a_disk_that_hangs_is_an_error_and_may_come_back() {
     hangs.store(false, Ordering::Relaxed);
     go_on(&mut session, expected.prompt.len(), &logits).unwrap();
     assert_eq!((session.tokens(), &*logits.0.lock().unwrap()), (&expected.tokens[..], &expected.logits));
-    // Another generation, as if nothing had been.
+    // Another generation, without a fault.
     let again = run_in(&mut session, GenerateOptions { max_tokens: 2, ..GenerateOptions::default() }, 2);
     assert!(!again.tokens.is_empty());
 }

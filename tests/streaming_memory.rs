@@ -1,4 +1,5 @@
-//! A process that streams a model holds no more than its budget and 64 MiB: measured by the system, in a process of its own.
+//! A process that streams a model takes at most its budget and 64 MiB, as measured by the system in a separate
+//! process.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -16,9 +17,9 @@ use refrain::{
     StreamOptions,
 };
 
-/// Names the model to the process that is measured.
+/// Environment variable with the model's path, for the measured process.
 const MODEL: &str = "REFRAIN_TEST_STREAMED_MODEL";
-/// And its budget.
+/// Environment variable with its budget.
 const BUDGET: &str = "REFRAIN_TEST_STREAMED_BUDGET";
 
 /// Whether a draft model of three such layers drafts.
@@ -40,14 +41,14 @@ fn also_with_a_draft_model() {
     check("also_with_a_draft_model", &[200 << 20], "yes");
 }
 
-/// Runs the test of this name in a process of its own for each budget.
+/// Runs the test of this name in a separate process for each budget.
 fn check(test: &str, budgets: &[u64], drafts: &str) {
     if let (Ok(model), Ok(budget)) = (std::env::var(MODEL), std::env::var(BUDGET)) {
         return decode(model.as_ref(), budget.parse().unwrap(), std::env::var(DRAFTS).unwrap() == "yes");
     }
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.refrain");
-    // Ten layers of 28 MB: more than a process may hold with either budget.
+    // Ten layers of 28 MB: more than either budget permits.
     let source = Checkpoint::from_gguf_bytes(TARGET.gguf().into(), "model").unwrap();
     let keep = LoadOptions { quantize: Quantize::Keep, ..LoadOptions::default() };
     let weights_bytes = pack(&source, &path, keep).unwrap().weights_bytes;
@@ -68,12 +69,12 @@ fn check(test: &str, budgets: &[u64], drafts: &str) {
         assert!(measured.status.success(), "{text}{}", String::from_utf8_lossy(&measured.stderr));
         let peak = text.lines().find_map(|line| line.strip_prefix("peak ")).expect(&text);
         let peak: u64 = peak.trim().parse().unwrap();
-        // All of it, the program's own pages included.
+        // All memory, the program's own pages included.
         assert!(peak <= budget + ALLOWANCE, "a peak of {peak} bytes with a budget of {budget}");
     }
 }
 
-/// Decodes from flash, with drafts and without, and prints the most that the process has held.
+/// Decodes from flash, with and without drafts, and prints the peak memory of the process.
 fn decode(model: &Path, budget: u64, drafts: bool) {
     let draft = drafts.then(|| Checkpoint::open(model.with_file_name("draft.gguf")).unwrap());
     let keep = DraftModelOptions { quantize: Quantize::Keep, ..DraftModelOptions::default() };

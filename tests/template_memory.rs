@@ -10,13 +10,13 @@ use rustix::time::{ClockId, clock_gettime};
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;
 
-/// Processor time of this thread: what else runs on the machine does not count.
+/// Processor time of this thread, so that other processes on the machine do not count.
 fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// What a template gives for a conversation, within a second and 64 MiB.
+/// The result of a template for a conversation, within a second and 64 MiB.
 #[track_caller]
 fn bounded(source: &str, messages: &[Message]) -> Result<String, TemplateError> {
     static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
@@ -100,7 +100,7 @@ fn templates_that_grow_are_stopped() {
         format!("{{% set a = range(100000) %}}{}", loops("{% set b = a | unique | list %}")),
         format!("{{% set a = {{{}}} %}}", (0..20_000).map(|i| format!("{i}:1,")).collect::<String>()),
         loops("{% for j in range(99999999) %}{% endfor %}"),
-        // As much source as is accepted.
+        // The longest accepted source.
         format!("{{{{ [{}] }}}}", "1,".repeat(120_000)) + &body("ns.x ~ ns.x"),
         "{{ x }}".repeat(30_000) + &body("ns.x ~ ns.x"),
     ];

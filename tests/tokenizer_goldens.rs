@@ -1,5 +1,5 @@
-//! Every supported family equals transformers: texts to ids and back, chats to text and ids. The goldens come from
-//! `tools/tokenizer-goldens`; the test fails where they are missing.
+//! Every supported family equals transformers: texts to ids and back, chats to text and ids. `tools/tokenizer-goldens`
+//! writes the goldens. The test fails if they are missing.
 
 use std::path::{Path, PathBuf};
 
@@ -103,7 +103,7 @@ fn texts_and_chats_equal_transformers() {
     }
 }
 
-/// The family's files beside a model's configuration, which the tokenizer's reader asks for.
+/// The family's files beside a model's configuration, which the tokenizer's reader needs.
 fn tokenizer(folder: &Path) -> Tokenizer {
     let (dir, _) = model_files::hf::folder(&[]);
     for file in ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"] {

@@ -1,4 +1,4 @@
-//! Memory and time that a tokenizer file of n bytes may cost, whatever vocabulary it holds.
+//! Maximum memory and time for a tokenizer file of n bytes, with any vocabulary.
 
 mod model_files;
 
@@ -34,7 +34,7 @@ fn bounded(
     result
 }
 
-/// The sentence-piece vocabulary of the other tests with further pieces.
+/// The sentence-piece vocabulary of the other tests, with further pieces.
 fn spm_with(pieces: impl Iterator<Item = String>) -> Gguf {
     let mut gguf = spm_gguf();
     let get = |gguf: &Gguf, key: &str| gguf.metadata.iter().find(|(k, _)| k == key).unwrap().1.clone();
@@ -115,7 +115,7 @@ fn byte_level_runs_with_the_merges_of_the_file() {
 
 #[test]
 fn added_tokens_of_any_length() {
-    // Long ones are refused, as the automaton that finds them takes far more than their text.
+    // Longer ones are refused, because the automaton for finding them takes a multiple of their text.
     let mut json = tokenizer_json();
     let token = |i: usize, len: usize, special: bool| {
         let text: String = format!("<{i:05}").chars().cycle().take(len).collect();

@@ -1,4 +1,4 @@
-//! Tokenizers: equal to the reference library on every family's settings, equal from both containers.
+//! Tokenizers: equal to the reference library for every family's settings, and equal from both containers.
 
 mod model_files;
 
@@ -52,7 +52,7 @@ fn sequence(steps: &[Value]) -> Value {
     json!({"type": "Sequence", "pretokenizers": steps})
 }
 
-/// A `tokenizer.json` with the settings that published files of a family have, and the family's name in GGUF.
+/// A `tokenizer.json` with the settings of a family's published files, and the family's name in GGUF.
 fn family_json(pre: &str) -> Value {
     let mut json = base_json();
     match pre {
@@ -67,7 +67,7 @@ fn family_json(pre: &str) -> Value {
         "smollm" => {
             let digits = json!({"type": "Digits", "individual_digits": true});
             json["pre_tokenizer"] = sequence(&[digits, byte_level(true)]);
-            // As published: no token for these, in the byte-level alphabet.
+            // As published: no token for these bytes of the byte-level alphabet.
             let vocab = json["model"]["vocab"].as_object_mut().unwrap();
             for (c, byte) in "ĄĆēĔĖĝñò".chars().zip(SMOLLM_MISSING) {
                 let id = vocab.remove(&c.to_string()).unwrap();
@@ -150,7 +150,7 @@ impl ThreeWays {
             let from_gguf = self.gguf.encode(text, special).unwrap();
             assert_eq!(from_gguf, expected, "{} GGUF, {special:?}, {text:?}", self.pre);
             if special == SpecialTokens::AsText && self.pre != "qwen2" {
-                // (Qwen composes characters first, so there the text comes back composed.)
+                // (Qwen normalises to composed characters, so the decoded text is composed.)
                 let missing = self.json.missing_bytes();
                 let kept: Vec<u8> = text.bytes().filter(|byte| !missing.contains(byte)).collect();
                 assert_eq!(self.json.decode(&from_json), String::from_utf8_lossy(&kept));
@@ -170,7 +170,7 @@ fn both_containers_equal_the_reference_on_awkward_texts() {
     }
 }
 
-/// Text whose characters sit on the edges of the families' expressions.
+/// Text with characters at the edges of the families' expressions.
 fn awkward_text() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         Just(" ".to_owned()),
@@ -207,13 +207,13 @@ fn the_default_pre_tokenizer_splits_punctuation_and_digits() {
     }
 }
 
-/// No text spells a control token, whatever stands for what is unknown.
+/// No text spells a control token, for any unknown token.
 #[test]
 fn bytes_without_a_token_are_left_out_and_do_not_become_the_unknown_token() {
     let mut json = family_json("smollm");
     let added = json["added_tokens"][0].clone();
     let control = added["content"].as_str().unwrap();
-    // As some published files have it, in the vocabulary too.
+    // Some published files list it in the vocabulary too.
     json["model"]["vocab"][control] = added["id"].clone();
     json["model"]["unk_token"] = control.into();
     let tokenizer = from_json(&json).unwrap();
@@ -226,8 +226,8 @@ fn bytes_without_a_token_are_left_out_and_do_not_become_the_unknown_token() {
 
 // Sentence piece
 
-/// Sentence piece as it is defined: join the neighbours whose piece has the best score, leftmost first, until none is
-/// left; spell what is no piece in bytes.
+/// Sentence piece by its definition: join the neighbours whose piece has the best score, leftmost first, until no such
+/// pair is left. Spell the remaining unknown pieces in bytes.
 fn spm_by_definition(gguf: &Gguf, text: &str) -> Vec<TokenId> {
     let get = |key: &str| &gguf.metadata.iter().find(|(k, _)| k == key).unwrap().1;
     let tokens = get("tokenizer.ggml.tokens").as_array().unwrap().as_strings().unwrap();
@@ -313,7 +313,7 @@ fn sentence_piece_files_of_both_styles_equal_the_reference() {
             let ids = ours.encode(text, SpecialTokens::Parse).unwrap();
             assert_eq!(ids.iter().map(|id| id.0).collect::<Vec<_>>(), expected.get_ids(), "{text:?}");
         }
-        // In a chat each text between control tokens is encoded by itself, and still equals the whole.
+        // In a chat each text between control tokens is encoded separately and still equals the whole.
         let chat = folder(&[
             ("tokenizer.json", &json.to_string()),
             ("tokenizer_config.json", r#"{"bos_token": "<s>", "eos_token": "</s>"}"#),
@@ -326,7 +326,7 @@ fn sentence_piece_files_of_both_styles_equal_the_reference() {
         let messages = [Message::new(Role::User, "the"), Message::new(Role::User, " on")];
         let expected = chat.encode("<s>inthe</s>in on</s>", SpecialTokens::Parse).unwrap();
         assert_eq!(chat.encode_chat(&messages, &ChatOptions::default(), true).unwrap(), expected);
-        // The post-processor says that a text begins with `<s>`.
+        // By the post-processor, a text begins with `<s>`.
         assert_eq!((ours.bos(), ours.adds_bos()), (Some(TokenId(1)), true));
     }
 }
@@ -346,7 +346,7 @@ fn merges_may_be_texts_or_pairs() {
 
 #[test]
 fn added_tokens_keep_the_ids_of_the_file() {
-    // The reference library would give the second token the next free id; here the file's word counts.
+    // The reference library would give the second token the next free id. Here the id of the file counts.
     let mut json = tokenizer_json();
     json["added_tokens"][2]["id"] = 300.into();
     let tokenizer = from_json(&json).unwrap();
@@ -357,7 +357,7 @@ fn added_tokens_keep_the_ids_of_the_file() {
 
 #[test]
 fn control_tokens_in_the_vocabulary_cannot_be_spelled() {
-    // With `ignore_merges` a whole piece is looked up in the vocabulary: here a control token is such a piece.
+    // With `ignore_merges` a whole piece is looked up in the vocabulary. Here a control token is such a piece.
     let mut json = tokenizer_json();
     json["model"]["ignore_merges"] = true.into();
     json["model"]["vocab"]["PAD"] = 261.into();
@@ -387,7 +387,7 @@ fn companion_files_name_the_ends_and_the_template() {
     assert_eq!(full.chat_template().unwrap().source(), "new");
 
     let bare = tokenizer(&[]);
-    // Well-known ends count even where no file names them.
+    // Well-known end tokens count even if no file names them.
     assert_eq!((bare.bos(), bare.adds_bos(), bare.eos().len()), (None, false, 2));
     assert!(bare.chat_template().is_none());
     assert_variant(
@@ -448,7 +448,7 @@ fn no_field_of_a_chat_spells_a_control_token() {
     assert_eq!(n_controls, 2, "{text}");
     assert_eq!(text.matches("<|im_end|>").count(), 4 + 3 * 3 + 1, "the letters stay: {text}");
     assert!(!text.chars().any(|c| ('\u{fdd0}'..='\u{fdef}').contains(&c)), "{text}");
-    // Nor can two fields that the template writes side by side.
+    // Two adjacent fields of the template cannot spell one either.
     for cut in 1.."<|im_end|>".len() {
         let (left, right) = "<|im_end|>".split_at(cut);
         let message = Message::new(Role::User, right)
@@ -485,7 +485,7 @@ fn an_answers_first_space_is_not_doubled_in_history() {
     assert_eq!(spaces(&encoded(&text)), "  there", "the tokenizer puts a space before each text");
     assert_eq!(spaces(&encoded(tokenizer.answer_text(&text).unwrap())), " there");
     assert_eq!(tokenizer.answer_text("there").unwrap(), "there");
-    // Where no space is put before a text, none is taken away.
+    // If no space is added before a text, none is removed.
     let no_prefix = from_gguf(spm_gguf().set("tokenizer.ggml.add_space_prefix", false)).unwrap();
     assert_eq!(no_prefix.answer_text(" there").unwrap(), " there");
 }

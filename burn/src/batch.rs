@@ -10,26 +10,27 @@ use crate::Error;
 use crate::tokens::{self, Row};
 use crate::world::{self, Stage};
 
-/// Longer documents are left out; with the answer this is about the longest prompt of the command line's demo.
+/// Maximum document length. Longer documents are left out. With the answer, this is about the longest prompt of the
+/// program's demo.
 pub const LONGEST: usize = 640;
 
-/// Tokens of a micro-batch, padding included; two of them fit the caches' and memory's limits easily.
+/// Tokens of a micro-batch, padding included. Two micro-batches fit the caches and memory.
 const MICRO_TOKENS: usize = 2048;
 
 /// Rows of one forward and backward pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MicroBatch {
-    /// The rows, longest last.
+    /// The rows, the longest last.
     pub rows: Vec<Row>,
 }
 
 impl MicroBatch {
-    /// Length of the longest row, less one: the last token is only ever a target.
+    /// Length of the longest row minus one: the last token is a target only.
     pub fn seq(&self) -> usize {
         self.rows.iter().map(|row| row.ids.len()).max().unwrap_or(1) - 1
     }
 
-    /// Input ids, `[rows, seq]`; padding is id 0 and comes last, where no learnt position sees it.
+    /// Input ids, `[rows, seq]`. Padding has id 0 and comes last, so that no learnt position attends to it.
     pub fn inputs(&self, device: &Device) -> Tensor<2, Int> {
         let seq = self.seq();
         let mut ids = vec![0_i32; self.rows.len() * seq];
@@ -41,7 +42,7 @@ impl MicroBatch {
         Tensor::from_data(TensorData::new(ids, [self.rows.len(), seq]), device)
     }
 
-    /// Flat positions whose next token is learnt, and those tokens.
+    /// Flat positions whose next token counts in the loss, and these next tokens.
     pub fn targets(&self) -> (Vec<i32>, Vec<i32>) {
         let seq = self.seq();
         let (mut positions, mut targets) = (Vec::new(), Vec::new());
@@ -57,7 +58,7 @@ impl MicroBatch {
     }
 }
 
-/// Where the training text comes from.
+/// The training text.
 #[derive(Debug, Clone)]
 pub struct Source<'a> {
     /// The tokenizer.
@@ -66,9 +67,9 @@ pub struct Source<'a> {
     pub seed: u64,
     /// Documents of one step.
     pub documents: usize,
-    /// Steps whose documents are the easy ones.
+    /// Steps with easy documents only.
     pub easy_steps: usize,
-    /// Steps until copying counts as learnt.
+    /// Steps until the corpus treats copying as learnt.
     pub drill_steps: usize,
 }
 
@@ -100,8 +101,8 @@ impl Source<'_> {
     }
 }
 
-/// Cuts rows, sorted by length, into an even number of micro-batches of about the same size, so that two shards have
-/// the same work.
+/// Divides rows, sorted by length, into an even number of micro-batches of about the same size, so that two shards
+/// have the same work.
 fn split(rows: Vec<Row>) -> Vec<MicroBatch> {
     let total: usize = rows.iter().map(|row| row.ids.len()).sum();
     let count = 2 * total.div_ceil(2 * MICRO_TOKENS).max(1);

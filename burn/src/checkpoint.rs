@@ -15,12 +15,12 @@ use crate::Error;
 use crate::model::{Llama, ModelShape};
 use crate::train::{self, Recipe, Trainer};
 
-/// What is saved beside the tensors.
+/// The values of a state beside its tensors.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct State {
-    /// Steps done; the next document follows from it.
+    /// Completed steps. The next document follows from this number.
     pub step: usize,
-    /// Tokens seen, padding excluded.
+    /// Processed tokens, padding excluded.
     pub tokens: u64,
     /// Smoothed loss.
     pub loss: f64,
@@ -32,7 +32,7 @@ pub struct State {
     pub shape: ModelShape,
 }
 
-/// Writes the state into `run` and drops the one before.
+/// Writes the state into `run` and removes the previous one.
 pub fn save(run: &Path, trainer: &Trainer, state: &State) -> Result<(), Error> {
     let name = format!("step-{:06}", state.step);
     let (folder, partial) = (run.join(&name), run.join(format!("{name}.partial")));

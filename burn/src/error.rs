@@ -1,4 +1,4 @@
-//! What can go wrong while training.
+//! Errors of training.
 
 /// An error of the trainer.
 #[derive(Debug, thiserror::Error)]
@@ -10,7 +10,7 @@ pub enum Error {
     /// A JSON file is malformed.
     #[error("JSON: {0}")]
     Json(#[from] serde_json::Error),
-    /// The tokenizer crate refused.
+    /// The tokenizer crate returned an error.
     #[error("tokenizer: {0}")]
     Tokenizer(#[from] tokenizers::Error),
     /// A training state could not be read or written.
@@ -22,7 +22,7 @@ pub enum Error {
     /// The GGUF file could not be written.
     #[error("GGUF: {0}")]
     Gguf(#[from] refrain::internals::model::gguf::GgufWriteError),
-    /// A checkpoint is not what the exporter writes.
+    /// A checkpoint differs from the exporter's format.
     #[error("weights: {0}")]
     Weights(String),
     /// A text could not be read.
@@ -30,7 +30,7 @@ pub enum Error {
     Text {
         /// The file.
         path: std::path::PathBuf,
-        /// The system's error; of a file that is no text in UTF-8, that.
+        /// The system's error, or the UTF-8 error of a file that is not text.
         source: std::io::Error,
     },
     /// A text is too long.
@@ -41,17 +41,17 @@ pub enum Error {
         /// The limit.
         max: u64,
     },
-    /// A line of a file of rows is none.
+    /// A line of a file of rows is not a row.
     #[error("{}, line {line}: {source}", path.display())]
     Row {
         /// The file.
         path: std::path::PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The problem.
         source: serde_json::Error,
     },
-    /// The engine's tokenizer refused a text.
+    /// The engine's tokenizer cannot encode a text.
     #[error(transparent)]
     Encode(#[from] refrain::TokenizerError),
     /// The target could not be loaded.
@@ -63,24 +63,24 @@ pub enum Error {
     /// The predictor could not be made or written.
     #[error(transparent)]
     Predictor(#[from] refrain::PredictorError),
-    /// There is too little text to learn from.
+    /// There is too little text for training.
     #[error("the text has {given} positions to learn from, {needed} are needed")]
     TooFewPositions {
         /// Positions of the text.
         given: usize,
-        /// Positions of a step, and as many more as are held out.
+        /// Required positions: those of a step, and as many held out.
         needed: usize,
     },
-    /// There are too few passages to learn from some and hold others out.
+    /// There are too few passages for training and evaluation.
     #[error("the text has {given} passages to learn from, 2 are needed")]
     TooFewPassages {
-        /// Passages of the text that were recorded whole.
+        /// Completely recorded passages of the text.
         given: usize,
     },
-    /// The tokenizer lacks a token that the chat template needs.
+    /// The tokenizer lacks a token of the chat template.
     #[error("the tokenizer has no token {0}: make it again with `refrain-burn tokenizer`")]
     NoSpecialToken(&'static str),
-    /// The loss is no number any more.
+    /// The loss is not a number.
     #[error("the loss is {loss} at step {step}; the last saved state is intact")]
     Diverged {
         /// The step.

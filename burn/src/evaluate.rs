@@ -1,4 +1,4 @@
-//! The quality bar: on notes whose names training never used, the answer contains the asked fact.
+//! The quality check: on notes with names that training never used, the answer contains the requested fact.
 
 use burn::tensor::Device;
 use tokenizers::Tokenizer;
@@ -13,13 +13,13 @@ use crate::world::document::{MESSAGE_END, Question, prompt};
 use crate::world::lexicon::Lexicon;
 use crate::world::{FULL, reply, summary, ui};
 
-/// Seed of the evaluation's notes; their names come from the held-out part of the split.
+/// Seed of the evaluation's notes. Their names come from the held-out part.
 pub const SEED: u64 = 0x5EED;
 
-/// The notes of an evaluation question: one to three, as a retriever hands them over.
+/// The notes of an evaluation question: one to three, as a retriever returns them.
 pub const SPAN: Span = Span { notes: [1, 3], facts: [2, 6], ..FULL };
 
-/// A question and what the model said.
+/// A question with the model's answer.
 #[derive(Debug, Clone)]
 pub struct Answered {
     /// The question.
@@ -41,7 +41,7 @@ pub fn question(number: usize) -> Question {
     answer::question(&mut words, SPAN)
 }
 
-/// A prompt of each task about unseen notes, and what the model writes.
+/// One prompt per task about unseen notes, with the model's answer.
 pub fn samples(
     model: &Llama,
     tokenizer: &Tokenizer,
@@ -63,7 +63,7 @@ pub fn samples(
     Ok(messages.into_iter().zip(outputs).collect())
 }
 
-/// Asks the first `count` questions.
+/// Answers the first `count` questions.
 pub fn questions(
     model: &Llama,
     tokenizer: &Tokenizer,
@@ -76,7 +76,7 @@ pub fn questions(
     Ok(questions.into_iter().zip(answers).map(|(question, answer)| Answered { question, answer }).collect())
 }
 
-/// Answers to user messages, of at most `most` tokens.
+/// Answers to user messages, each of up to `most` tokens.
 fn complete(
     model: &Llama,
     tokenizer: &Tokenizer,

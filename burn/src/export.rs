@@ -70,7 +70,7 @@ pub fn weights(model: &Llama) -> Result<Vec<Weight>, Error> {
     Ok(out)
 }
 
-/// config.json, with the ids of the tokens that begin and end a text.
+/// config.json, with the ids of the tokens at the beginning and end of a text.
 pub fn config(shape: &ModelShape, bos: Option<u32>, eos: Option<u32>) -> Value {
     json!({
         "architectures": ["LlamaForCausalLM"],
@@ -108,7 +108,7 @@ pub struct SpecialIds {
 }
 
 impl SpecialIds {
-    /// Looks the ids up.
+    /// Looks up the ids.
     pub fn of(tokenizer: &tokenizers::Tokenizer) -> Result<Self, Error> {
         let id = |text| tokenizer.token_to_id(text).ok_or(Error::NoSpecialToken(text));
         Ok(Self {
@@ -119,7 +119,7 @@ impl SpecialIds {
     }
 }
 
-/// Writes config.json and model.safetensors into a folder that is there. Weights become bf16, as published checkpoints have them.
+/// Writes config.json and model.safetensors into an existing folder. Weights become bf16, as in published checkpoints.
 pub fn write_model(model: &Llama, (bos, eos): (Option<u32>, Option<u32>), out: &Path) -> Result<(), Error> {
     let weights = weights(model)?;
     let bytes: Vec<Vec<u8>> = weights
@@ -165,7 +165,7 @@ pub fn write_folder(model: &Llama, tokenizer: &tokenizers::Tokenizer, out: &Path
     Ok(())
 }
 
-/// Reads a folder that [`write_folder`] wrote.
+/// Reads a folder written by [`write_folder`].
 pub fn read_folder(folder: &Path, device: &Device) -> Result<Llama, Error> {
     let config: Value = serde_json::from_slice(&fs::read(folder.join("config.json"))?)?;
     let size = |name: &str| -> Result<usize, Error> {
@@ -203,7 +203,7 @@ pub fn read_folder(folder: &Path, device: &Device) -> Result<Llama, Error> {
         let width = values.len();
         Ok(Param::from_tensor(Tensor::from_data(TensorData::new(values, [width]), device)))
     };
-    // `[out, in]` parts, one below the other, as one `[in, out]` matrix.
+    // Parts of shape `[out, in]`, stacked, as one matrix of shape `[in, out]`.
     let matrix = |names: &[String], input: usize| -> Result<Param<Tensor<2>>, Error> {
         let mut rows = Vec::new();
         for name in names {

@@ -1,11 +1,11 @@
-//! Greedy generation with the burn model, for the evaluation. It runs the whole sequence for each token: short answers of
-//! a small model, and no second implementation of a cache to keep right.
+//! Greedy generation with the burn model, for the evaluation. It computes the whole sequence for each token. The
+//! answers of a small model are short, and a KV cache would be a second implementation to maintain.
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
 use crate::model::{Llama, Positions};
 
-/// Continues each prompt until `end` or `most` tokens.
+/// Continues each prompt until `end`, by up to `most` tokens.
 pub fn greedy(model: &Llama, prompts: &[Vec<u32>], end: u32, most: usize, device: &Device) -> Vec<Vec<u32>> {
     let mut outputs = vec![Vec::new(); prompts.len()];
     let mut open: Vec<usize> = (0..prompts.len()).collect();

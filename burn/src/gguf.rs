@@ -1,5 +1,5 @@
-//! GGUF version 3 in Q8_0, the form in which the repository keeps the models: one file with weights, tokenizer and
-//! template, half the size of bf16.
+//! GGUF version 3 in Q8_0, the format of the models in the repository: one file with weights, tokenizer and template,
+//! half the size of bf16.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -39,8 +39,8 @@ fn gguf_name(name: &str) -> String {
     fixed.iter().fold(name.to_owned(), |name, (from, to)| name.replace(from, to))
 }
 
-/// Rows of a query or key matrix in the order of GGUF's llama files, whose rotation turns neighbours: row `2i` and `2i+1` of
-/// a head are the rows `i` and `i + dim/2` of the Hugging Face layout.
+/// Rows of a query or key matrix in the order of GGUF's llama files, whose rotation pairs neighbours: rows `2i` and
+/// `2i+1` of a head are rows `i` and `i + dim/2` of the Hugging Face layout.
 fn interleaved(weight: &Weight, head_dim: usize) -> Vec<f32> {
     let cols = weight.shape[1];
     let row = |head: usize, i: usize| {
@@ -51,7 +51,7 @@ fn interleaved(weight: &Weight, head_dim: usize) -> Vec<f32> {
     (0..heads).flat_map(|head| (0..head_dim).flat_map(move |i| row(head, i).iter().copied())).collect()
 }
 
-/// Tokens in order of their ids and the merges in order of their rank, as tokenizer.json has them.
+/// Tokens in the order of their ids and merges in the order of their rank, as in tokenizer.json.
 fn vocabulary(tokenizer: &Tokenizer) -> Result<(Vec<String>, Vec<String>), Error> {
     let json: Value = serde_json::from_str(&tokenizer.to_string(false)?)?;
     let malformed = |what: &str| Error::Weights(format!("tokenizer.json has no {what}"));
@@ -72,7 +72,7 @@ fn vocabulary(tokenizer: &Tokenizer) -> Result<(Vec<String>, Vec<String>), Error
     Ok((tokens, merges))
 }
 
-/// What a file says of the model.
+/// The metadata of a model.
 fn metadata_of_model(shape: &ModelShape, name: &str) -> Vec<(String, GgufValue)> {
     let count = |value: usize| GgufValue::U32(value as u32);
     let text = |value: &str| GgufValue::String(value.to_owned());
@@ -98,7 +98,7 @@ fn metadata_of_model(shape: &ModelShape, name: &str) -> Vec<(String, GgufValue)>
     pairs.map(|(key, value)| (key.to_owned(), value)).into()
 }
 
-/// What a file says of a fixture model's tokenizer.
+/// The metadata of a fixture model's tokenizer.
 fn metadata_of_tokenizer(tokenizer: &Tokenizer) -> Result<Vec<(String, GgufValue)>, Error> {
     let ids = SpecialIds::of(tokenizer)?;
     let (tokens, merges) = vocabulary(tokenizer)?;
@@ -127,7 +127,7 @@ pub fn write(model: &Llama, tokenizer: &Tokenizer, name: &str, out: &Path) -> Re
     write_model(model, name, metadata_of_tokenizer(tokenizer)?, out)
 }
 
-/// The same with what the file says of the tokenizer.
+/// As above, with given metadata of the tokenizer.
 pub fn write_model(
     model: &Llama,
     name: &str,

@@ -1,5 +1,5 @@
-//! The program `refrain-burn`: shows the corpus, trains the tokenizer and the models, evaluates, exports, writes the
-//! sample notes. A thin client of the library.
+//! The program `refrain-burn`: prints the corpus, trains the tokenizer and the models, evaluates, exports, and writes
+//! the sample notes. A thin client of the library.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -44,7 +44,7 @@ const NOTES_SEED: u64 = 7;
 /// Seed of the rows for `refrain bench`.
 const ROWS_SEED: u64 = 11;
 
-/// Seed of the rows that the predictor learns from.
+/// Seed of the predictor's training rows.
 const PREDICTOR_SEED: u64 = 13;
 
 fn main() -> ExitCode {
@@ -131,7 +131,7 @@ impl Args {
         Ok(())
     }
 
-    /// The last saved state of the model that the command line names.
+    /// The newest saved state of the model given on the command line.
     fn trained(&self) -> Result<(refrain_burn::model::Llama, tokenizers::Tokenizer), Error> {
         let (model, runs) = (self.model()?, self.runs()?);
         let missing = || Error::Usage(format!("no saved state of `{model}`: train it first"));

@@ -3,7 +3,8 @@
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng as _, SeedableRng};
 
-/// A stream of random numbers. Two streams of one seed are independent, so a document can be drawn by its number alone.
+/// A stream of random numbers. Two streams of one seed are independent, so a document is a function of its number
+/// alone.
 #[derive(Debug, Clone)]
 pub struct Rng(ChaCha8Rng);
 
@@ -36,7 +37,7 @@ impl Rng {
         items[self.below(items.len())]
     }
 
-    /// A new order.
+    /// Shuffles the items.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last + 1));

@@ -1,4 +1,4 @@
-//! A training run: steps, progress, saved states, and a look at the answers now and then.
+//! A training run: steps, progress, saved states, and sample answers at intervals.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,27 +17,27 @@ use crate::train::{Recipe, Trainer};
 /// Weight of the newest step in the smoothed loss.
 const SMOOTHING: f64 = 0.02;
 
-/// Where and how a run goes.
+/// Options of a run.
 #[derive(Debug, Clone)]
 pub struct Run {
     /// Folder of the saved states.
     pub folder: PathBuf,
     /// The recipe.
     pub recipe: Recipe,
-    /// The step to stop at, before the recipe's end.
+    /// The last step of this run, if it is to end before the recipe.
     pub stop_at: Option<usize>,
-    /// Sizes of a model that starts anew.
+    /// Sizes of a new model.
     pub shape: ModelShape,
-    /// Steps from one saved state to the next.
+    /// Steps between saved states.
     pub save_every: usize,
-    /// Questions asked at each saved state.
+    /// Evaluation questions at each saved state.
     pub questions: usize,
-    /// Steps from one progress line to the next; 0 prints nothing.
+    /// Steps between progress lines; 0 prints none.
     pub report_every: usize,
 }
 
 impl Run {
-    /// Trains to the last step or to `stop_at`, from the last saved state where there is one.
+    /// Trains up to the last step or `stop_at`. Continues from the newest saved state if there is one.
     pub fn train(&self, tokenizer: &Tokenizer, device: &Device) -> Result<(Trainer, State), Error> {
         fs::create_dir_all(&self.folder)?;
         let (mut trainer, mut state) = self.start(device)?;
@@ -117,7 +117,7 @@ pub fn folder(runs: &Path, model: &str) -> PathBuf {
     runs.join(model)
 }
 
-/// When and at which token the last progress line was printed.
+/// Time and token count of the previous progress line.
 struct Shown {
     at: Instant,
     tokens: u64,

@@ -14,17 +14,18 @@ use crate::Error;
 use crate::world::document::{Document, END_OF_TEXT, MESSAGE_END, MESSAGE_START};
 use crate::world::{self, Stage};
 
-/// Entries of the vocabulary, the three special tokens and the 256 bytes included. Small, because a small model's
-/// embeddings are a large part of it, and because names then fall into several pieces: copying them is the skill to learn.
+/// Entries of the vocabulary, the three special tokens and the 256 bytes included. The vocabulary is small because
+/// embeddings are a large part of a small model, and because names are then split into several pieces. Copying such
+/// names is the skill to learn.
 pub const VOCABULARY: usize = 2048;
 
 /// The split regex of Qwen2: digits stand alone, so numbers are copied digit by digit.
 pub const SPLIT: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// What `tokenizer.ggml.pre` calls this split.
+/// The name of this split in `tokenizer.ggml.pre`.
 pub const SPLIT_NAME: &str = "qwen2";
 
-/// Documents that the merges are learnt from.
+/// Number of documents for training the merges.
 const SAMPLE: u64 = 12_000;
 
 /// Trains the tokenizer on the first documents of the corpus.
@@ -60,12 +61,12 @@ pub fn load(path: &Path) -> Result<Tokenizer, Error> {
     Ok(Tokenizer::from_file(path)?)
 }
 
-/// The ids of a text; special tokens in it become their ids.
+/// The ids of a text. Special tokens inside it become their ids.
 pub fn encode(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>, Error> {
     Ok(tokenizer.encode_fast(text, false)?.get_ids().to_vec())
 }
 
-/// A document as ids, with for each token whether it is learnt.
+/// A document as ids, with a mark per token: whether the loss counts it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
     /// Token ids.
@@ -74,8 +75,8 @@ pub struct Row {
     pub learnt: Vec<bool>,
 }
 
-/// Encodes a document piece by piece: a piece of the loss never shares a token with its neighbour. With `repeats`, what
-/// comes round again in a prompt is learnt too.
+/// Encodes a document piece by piece: a learnt piece never shares a token with its neighbour. With `repeats`,
+/// repetitions inside a prompt are learnt too.
 pub fn row(tokenizer: &Tokenizer, document: &Document, repeats: bool) -> Result<Row, Error> {
     let mut row = Row { ids: Vec::new(), learnt: Vec::new() };
     for (text, learnt) in &document.pieces {
@@ -88,8 +89,8 @@ pub fn row(tokenizer: &Tokenizer, document: &Document, repeats: bool) -> Result<
     Ok(row)
 }
 
-/// Marks the prompt's tokens that stood after the same token before: names and phrases that come round again. They are
-/// what copying is learnt from, six times as many as the answers have; the rest of a prompt is names nobody can guess.
+/// Marks prompt tokens that followed the same token before: repeated names and phrases. They train copying, and there
+/// are six times as many of them as answer tokens. The rest of a prompt consists of unpredictable names.
 fn learn_repeats(row: &mut Row) {
     let mut seen = HashSet::new();
     for at in 1..row.ids.len() {

@@ -12,28 +12,29 @@ use serde::{Deserialize, Serialize};
 use crate::batch::MicroBatch;
 use crate::model::{Llama, ModelShape, Positions};
 
-/// A step's micro-batches are dealt to this many shards, whose gradients are added in order. A shard is the unit of
-/// parallel work; the number is fixed, so that the sum, and with it the model, does not depend on the machine.
+/// Each step deals its micro-batches to this many shards and adds their gradients in order. A shard is the unit of
+/// parallel work. The number is fixed, so that the order of the sum, and therefore the model, is independent of the
+/// machine.
 const SHARDS: usize = 2;
 
-/// The recipe of a training run; together with the shape and the code it determines the weights.
+/// The recipe of a training run. Together with the shape and the code it determines the weights.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Recipe {
     /// Seed of weights and corpus.
     pub seed: u64,
-    /// Rises and falls of the learning rate, one after the other.
+    /// Cycles of the learning rate, one after the other.
     pub cycles: Vec<Cycle>,
     /// Documents of one step.
     pub documents: usize,
     /// Steps with easy documents at the start.
     pub easy_steps: usize,
-    /// Steps with many lines to repeat.
+    /// Steps with many repeated lines.
     pub drill_steps: usize,
     /// Steps over which the rate rises at the start of a cycle.
     pub warmup: usize,
 }
 
-/// One rise and fall of the learning rate (SGDR: Loshchilov and Hutter 2017, with a plateau and a linear fall).
+/// One cycle of the learning rate (SGDR: Loshchilov and Hutter 2017, with a plateau and a linear fall).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Cycle {
     /// Optimiser steps.
@@ -57,7 +58,7 @@ impl Recipe {
         Self { seed, cycles, documents: 10, easy_steps: 400, drill_steps: 1200, warmup: 100 }
     }
 
-    /// Optimiser steps in all.
+    /// Optimiser steps of all cycles.
     pub fn steps(&self) -> usize {
         self.cycles.iter().map(|cycle| cycle.steps).sum()
     }
@@ -116,12 +117,12 @@ impl Trainer {
         Self { model: Llama::init(shape, seed, &device), optimizer: optimizer(), device }
     }
 
-    /// Goes on with a model and an optimiser.
+    /// Continues with a model and an optimiser.
     pub fn from_parts(model: Llama, optimizer: ModuleOptimizer, device: &Device) -> Self {
         Self { model, optimizer, device: device.clone().autodiff() }
     }
 
-    /// The model without the autodiff graph, to ask it something.
+    /// The model without the autodiff graph, for evaluation.
     pub fn plain_model(&self) -> Llama {
         self.model.clone().valid()
     }
@@ -132,7 +133,7 @@ impl Trainer {
         self.step_by(batches, rate, total, |model, batch, device| log_likelihood(model, batch, device).0)
     }
 
-    /// One step by a loss, which gives the sum over a batch; returns the mean over `total`.
+    /// One step with a given loss function, which returns the sum over a batch. Returns the mean over `total`.
     pub fn step_by<B: Sync>(
         &mut self,
         batches: &[B],
@@ -161,8 +162,8 @@ impl Trainer {
     }
 }
 
-/// Gradients of a shard's micro-batches, added in order. The shard works on its own leaves, so that two shards'
-/// autodiff graphs have nothing in common.
+/// Gradients of a shard's micro-batches, added in order. The shard has its own leaves, so that the autodiff graphs of
+/// two shards are separate.
 fn shard_gradients<'b, B: 'b>(
     model: &Llama,
     device: &Device,

@@ -1,4 +1,5 @@
-//! A distilled draft model: it learns what the target says, the same from the same seed, and the engine drafts with it.
+//! A distilled draft model: it learns the target's predictions, the same seed gives the same model, and the engine
+//! drafts with it.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Two implementations, one model: the engine reads what is exported and computes the logits that burn computes.
+//! Two implementations of one model: the engine reads the exported files and computes the same logits as burn.
 
 mod common;
 
@@ -52,7 +52,7 @@ fn furthest(a: &[f32], b: &[f32]) -> f32 {
     largest(a.iter().zip(b).map(|(a, b)| a - b))
 }
 
-/// A question of some length, so that several blocks of queries are computed.
+/// A long question, so that several blocks of queries are computed.
 const MESSAGE: &str = "Answer the question from the notes.\n\n# Project Velmora\nTarrin Oskvale leads project Velmora, which \
     has a budget of €24,700 and is due on 14 March. The kick-off was in room 12 on 3 February.\n\nQuestion: Who leads Velmora?";
 
@@ -85,7 +85,7 @@ fn the_gguf_file_is_the_same_model_up_to_rounding() -> Result<(), Error> {
     assert!(theirs.iter().map(|id| id.0).eq(ids.iter().copied()));
     let logits = burn_logits(&model, &ids, &device);
     let difference = furthest(&engine_logits(&engine, &ids), &logits);
-    // Queries whose rows were in the wrong order would be as far off as the logits are large.
+    // Queries with rows in the wrong order would differ by the size of the logits.
     assert!(difference < 0.05 * largest(logits.iter().copied()), "the logits differ by {difference}");
     Ok(())
 }

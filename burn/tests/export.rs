@@ -1,4 +1,4 @@
-//! Export: what is written is what was trained.
+//! Export: the written weights equal the trained ones.
 
 mod common;
 

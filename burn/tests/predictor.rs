@@ -1,4 +1,5 @@
-//! The early-exit predictor: it learns what the engine's target says, the same from the same seed, and prunes its drafts.
+//! The early-exit predictor: it learns the target's predictions, the same seed gives the same predictor, and it prunes
+//! drafts.
 
 mod common;
 
@@ -11,7 +12,7 @@ use refrain_burn::distill::{Passage, Recorder, text};
 use refrain_burn::export::write_folder;
 use refrain_burn::model::Llama;
 
-/// Passages over few tokens, so that there is something to learn of a model that knows nothing.
+/// Passages of few tokens, so that even the predictions of an untrained model can be learnt.
 fn passages() -> Vec<Passage> {
     let token = |passage: u32, at: u32| TokenId(20 + (passage * 7 + at * at) % 12);
     (0..30).map(|n| Passage { tokens: (0..40).map(|at| token(n, at)).collect(), first_learnt: 3 }).collect()
@@ -44,7 +45,7 @@ fn a_predictor_learns_and_is_the_same_from_the_same_seed() -> Result<(), Error> 
     let ((parts, held_out), losses) = train(&recipe)?;
     assert_eq!(losses.len(), 120);
     assert!(losses[119] < 0.7 * losses[0], "{} became {}", losses[0], losses[119]);
-    // One choice in 320 would be right by chance.
+    // One choice in 320 is right by chance.
     assert!(held_out.agreement > 0.1 && held_out.kl.is_finite(), "{held_out:?}");
     assert_eq!(train(&recipe)?.0, (parts.clone(), held_out));
     assert_ne!(train(&PredictorRecipe { seed: 2, ..recipe })?.0.0, parts);

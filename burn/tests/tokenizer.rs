@@ -1,4 +1,4 @@
-//! The tokenizer: the same file from the same seed, and every text comes back.
+//! The tokenizer: the same seed gives the same file, and decoding restores every text.
 
 mod common;
 

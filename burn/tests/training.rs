@@ -1,4 +1,4 @@
-//! Training: the loss falls, and an interrupted run ends as an uninterrupted one, bit for bit.
+//! Training: the loss falls, and an interrupted run gives the same weights as an uninterrupted one, bit for bit.
 
 mod common;
 

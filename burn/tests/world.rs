@@ -1,4 +1,4 @@
-//! The generator: the same text from the same seed, facts in the notes, answers from the facts.
+//! The generator: the same seed gives the same text, notes contain their facts, and answers follow from facts.
 
 use refrain::Task;
 use refrain_burn::evaluate;
@@ -28,7 +28,7 @@ fn a_note_says_each_of_its_facts() {
         for fact in &note.facts {
             assert!(text.contains(&fact.value.to_lowercase()), "{} lacks {}", note.text, fact.value);
         }
-        // A title begins with a capital, and so may the name in it.
+        // A title begins with a capital, and so may its name.
         assert!(note.title.to_lowercase().contains(&note.name.to_lowercase()), "{}", note.title);
         assert!(!note.text.contains(['{', '}', '[', ']', '|']), "{}", note.text);
     }

@@ -90,7 +90,7 @@ struct Chat<'a> {
     engine: &'a Engine,
     history: History,
     model: &'a str,
-    /// The options that apply where the command line gives none.
+    /// The default options of the conversation.
     sampling: Sampling,
     /// Passages that the conversation already contains.
     shown: Vec<PassageSource>,

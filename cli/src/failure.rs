@@ -1,4 +1,4 @@
-//! Errors as the user sees them: one line with the problem and advice, and an exit code.
+//! Errors as the program prints them: one line with the problem and advice, and an exit code.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -35,7 +35,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// An error as the user sees it. An empty message ends the program silently.
+/// A printed error. An empty message ends the program silently.
 #[derive(Debug)]
 pub(crate) struct Failure {
     exit: Exit,
@@ -60,7 +60,7 @@ impl Failure {
         self.exit
     }
 
-    /// The message on one line, whatever a parser's own message was.
+    /// The message on one line, also if a parser's own message has several.
     pub(crate) fn line(&self) -> String {
         self.message.split_whitespace().collect::<Vec<_>>().join(" ")
     }

@@ -11,7 +11,7 @@ use crate::failure::Failure;
 /// tokens are counted, so that encoding takes time and memory by the room and not by the text.
 const BYTES_PER_TOKEN_MAX: usize = 32;
 
-/// Bytes of left-out text whose tokens are counted for the notice; the tokens of further text are estimated.
+/// Bytes of left-out text that are encoded for the notice. The tokens of further text are estimated.
 const COUNTED_BYTES_MAX: usize = 1 << 18;
 
 /// Counts the tokens of a text.
@@ -87,8 +87,9 @@ impl Fitted {
     }
 }
 
-/// The length in bytes of the longest start of `text` with at most `room` tokens, and its tokens: all of it, or up to the end of a
-/// paragraph, of a line where no paragraph fits, of a word where no line does and `cuts_words` allows it.
+/// The length in bytes of the longest start of `text` with at most `room` tokens, and its tokens. If the whole text
+/// does not fit, it ends with a paragraph; if no paragraph fits, with a line; if no line fits and `cuts_words` is
+/// true, with a word.
 fn longest_start(
     text: &str,
     room: usize,

@@ -1,4 +1,4 @@
-//! The history that lasts: kept by `run` and `chat`, shown and forgotten by `refrain history`.
+//! The history on disk: written by `run` and `chat`, shown and deleted by `refrain history`.
 
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -13,18 +13,19 @@ use crate::args::{FolderArgs, ForgetArgs, HistoryArgs, HistoryCommand, HistoryCo
 use crate::failure::{Exit, Failure};
 use crate::terminal::{AnswerStream, note, visible};
 
-/// The answers of a namespace: drafted from, and added to. Where there is no folder for them, a session's own history in
-/// memory stays what it is.
+/// The answers of a namespace: a draft source, and the place for new answers. Without a folder, sessions keep their
+/// own history in memory.
 pub(crate) struct History {
     log: Option<HistoryLog>,
     namespace: &'static str,
-    /// What the user was told is left out.
+    /// Left-out parts that the program has already noted.
     noted: RefCell<Vec<LeftOut>>,
 }
 
 impl History {
-    /// Opens the history of the engine's model. A folder that a user names must be one that can be read; without the default
-    /// one an answer is as good, so that a failure is a note. Damage, and another process that writes, are notes too.
+    /// Opens the history of the engine's model. If the folder was named by the user, a failure is an error. If it is
+    /// the default folder, a failure is a note, because answers do not need it. Damage and a second process that
+    /// writes are notes too.
     pub(crate) fn open(
         args: &HistoryArgs,
         engine: &Engine,
@@ -60,7 +61,7 @@ impl History {
         Ok(history)
     }
 
-    /// Says what is left out and was not said before.
+    /// Notes left-out parts that are new.
     fn note_left_out(&self) {
         let Some(log) = &self.log else { return };
         let mut noted = self.noted.borrow_mut();
@@ -71,11 +72,11 @@ impl History {
         noted.extend(new);
     }
 
-    /// Starts a session that drafts from the history.
+    /// Starts a session with the history as a draft source.
     pub(crate) fn session(&self, engine: &Engine, options: SessionOptions) -> Result<Session, Failure> {
         let Some(log) = &self.log else { return Ok(engine.session(options)?) };
         let drafts = options.drafting == Drafting::Auto;
-        // The log holds what the history in memory would hold, and more.
+        // The log contains all answers that a history in memory would contain.
         let mut session = engine.session(SessionOptions { history: false, ..options })?;
         if drafts {
             session.add_source(Box::new(log.source(self.namespace)))?;
@@ -83,10 +84,10 @@ impl History {
         Ok(session)
     }
 
-    /// Keeps an answer. The user has it already, so a failure is a note.
+    /// Appends an answer. A failure is a note, because the answer is already printed.
     pub(crate) fn keep(&self, answer: &[TokenId]) {
         let Some(log) = self.log.as_ref().filter(|_| !answer.is_empty()) else { return };
-        // A folder that is only read was noted when it was opened; it may be writable again.
+        // `open` has noted a read-only folder. It may be writable again.
         let kept = match log.append(self.namespace, answer) {
             Err(HistoryError::ReadOnly { .. }) => Ok(()),
             kept => kept.map(drop),
@@ -98,7 +99,7 @@ impl History {
     }
 }
 
-/// Says what the history goes on without.
+/// Notes the parts that are left out of the history.
 fn note_all(left_out: &[LeftOut]) {
     for left_out in left_out {
         note(&visible(&format!("left out of the history: {left_out}")));
@@ -108,7 +109,7 @@ fn note_all(left_out: &[LeftOut]) {
     }
 }
 
-/// `refrain/history` where the system keeps a user's data; `None` where the user has no such place.
+/// `refrain/history` in the user's data folder; `None` if the user has none.
 fn default_folder() -> Option<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|value: &OsString| Path::new(value).is_absolute());
     let home = |below: &str| variable("HOME").map(|home| Path::new(&home).join(below));
@@ -169,7 +170,7 @@ fn stats(folder: &FolderArgs) -> Result<Exit, Failure> {
                 namespace.n_segments,
             ))?;
         }
-        // What it finds is left out from then on.
+        // `verify` leaves damaged parts out.
         let _ = log.verify();
         note_all(&log.left_out());
     }
@@ -180,7 +181,7 @@ fn forget(args: &ForgetArgs) -> Result<Exit, Failure> {
     let logs = open_all(&args.folder)?;
     for &record in &args.records {
         let mut is_found = false;
-        // Numbers are times: two models rarely share one, and then either answer may be meant.
+        // Record numbers are times. Two models rarely share one; then both records are removed.
         for log in &logs {
             match log.forget(RecordId(record)) {
                 Ok(()) => is_found = true,
@@ -215,7 +216,7 @@ fn repair(folder: &FolderArgs) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// Enough of a model's identity to tell models apart.
+/// A part of a model's identity that distinguishes models.
 fn short(log: &HistoryLog) -> String {
     format!("{:08x}", (log.key().model >> 96) as u32)
 }

@@ -10,13 +10,13 @@ use crate::terminal::{note, visible};
 /// The file of a model's learnt values. There is none for a model without a stored profile.
 pub(crate) struct LearnedFile {
     path: Option<PathBuf>,
-    /// What was learnt when the run began.
+    /// The learnt values at the start of the run.
     base: Learned,
 }
 
 impl LearnedFile {
-    /// Lets `engine` go on with the values beside the profile of `model`. A file that cannot be used is left as it is, with a note,
-    /// and this run keeps nothing.
+    /// Loads the values beside the profile of `model` into `engine`. If the file cannot be used, a note gives the
+    /// reason, the file stays as it is, and this run keeps nothing.
     pub(crate) fn open(model: Option<&Path>, engine: &Engine) -> Self {
         let path = model.filter(|_| engine.profile().is_some()).map(beside);
         let path = path.filter(|path| match engine.load_learned(path) {
@@ -29,7 +29,7 @@ impl LearnedFile {
         Self { path, base: engine.learned() }
     }
 
-    /// Keeps the values of this run, together with those that another process has kept meanwhile.
+    /// Saves the values of this run, merged with those that other processes saved meanwhile.
     pub(crate) fn keep(&self, engine: &Engine) {
         let Some(path) = &self.path else { return };
         if let Err(error) = engine.merge_learned(path, &self.base) {

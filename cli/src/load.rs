@@ -1,4 +1,4 @@
-//! Opens the models that the user named, or those inside the program.
+//! Opens the models given by the user, or those inside the program.
 
 use std::path::Path;
 

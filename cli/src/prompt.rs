@@ -12,19 +12,20 @@ use crate::failure::Failure;
 use crate::fit::{Fitted, LeftOut, fit};
 use crate::terminal::{note, visible};
 
-/// Output tokens at most, unless --max-tokens says otherwise.
+/// Default maximum of output tokens.
 pub(crate) const MAX_TOKENS_DEFAULT: usize = 512;
 
-/// Places that a notice names; the rest is counted.
+/// Places that a notice names; further places are counted.
 const PLACES_MAX: usize = 5;
 
 /// Longest prompt or text that is read, in bytes: the same bound as a note's.
 const INPUT_BYTES_MAX: u64 = 4 << 20;
 
-/// Allowance for the chat template around a message. Published templates take 10 to 60 tokens, with their default system turn.
+/// Allowance for the chat template around a message. Published templates add 10 to 60 tokens, with their default
+/// system turn.
 const TEMPLATE_TOKENS: usize = 64;
 
-/// The user's request, and the text that came with it.
+/// The user's request, and the text for it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Request {
     /// The request; may be empty if there is material.
@@ -99,7 +100,7 @@ pub(crate) struct Composer {
 #[derive(Debug)]
 pub(crate) struct Composed {
     pub(crate) message: String,
-    /// Where its passages came from, in their order.
+    /// The sources of its passages, in their order.
     pub(crate) sources: Vec<PassageSource>,
     /// The passages, or parts of them, that did not fit.
     pub(crate) left_out: Vec<LeftOut>,
@@ -116,7 +117,7 @@ impl Composer {
     ///
     /// The text that came with the request is shown first, then notes. `answer` and `reply` show the passages that match the request
     /// best; `ui` and `summarize` show all notes in the order of their files, except that `summarize` with a request falls back to the
-    /// best passages where all do not fit. Passages that do not fit are cut or left out with a notice; an error is returned only
+    /// best passages if not all fit. Passages that do not fit are cut or left out with a notice; an error is returned only
     /// if not even the start of one fits. Passages in `shown` are in the conversation already; if there are no others, the message
     /// is the request alone.
     pub(crate) fn compose(
@@ -201,8 +202,8 @@ fn without(mut chosen: Vec<Chosen>, shown: &[PassageSource]) -> Vec<Chosen> {
     chosen
 }
 
-/// Tokens of the context that the next message may take. `max_tokens` of the output stay free, of the default as many as a quarter of the
-/// context holds and of a number that the user gave as many as half of it holds; and some for the chat template and the system turn.
+/// Tokens of the context for the next message. Reserved are the output (`max_tokens`, at most a quarter of the context
+/// by default and at most half of it if the user gave the number), the chat template, and the system turn.
 pub(crate) fn prompt_room(
     engine: &Engine,
     session: &Session,
@@ -228,7 +229,7 @@ fn count_tokens(engine: &Engine, text: &str) -> Result<usize, Failure> {
     Ok(tokens.map_err(|error| Failure::input(error, "give a shorter text"))?.len())
 }
 
-/// The task that the options ask for.
+/// The task of the options.
 pub(crate) fn task(args: &TaskArgs) -> Option<Task> {
     args.task.or((!args.context.is_empty()).then_some(Task::Answer))
 }

@@ -1,10 +1,11 @@
-//! The sampling options that apply where the command line gives none.
+//! Default sampling options.
 
 use refrain::{DryOptions, Engine, GenerationDefaults, Sampling, Task};
 
 use crate::terminal::{note, visible};
 
-/// For an answer of `run`: those that the model states, else greedy decoding. Tasks are greedy, so that they can be repeated.
+/// The defaults of `run`: the model's generation defaults, else greedy decoding. Tasks are greedy, so that they can be
+/// repeated.
 pub(crate) fn for_run(engine: &Engine, task: Option<Task>) -> Sampling {
     match task {
         Some(_) => Sampling::default(),
@@ -12,8 +13,8 @@ pub(crate) fn for_run(engine: &Engine, task: Option<Task>) -> Sampling {
     }
 }
 
-/// For a conversation: those that the model states, else those that conversations commonly use. The model inside this program is made for
-/// reproducible examples and decodes greedily.
+/// The defaults of `chat`: the model's generation defaults, else options that are common for conversations. The model
+/// inside this program is for reproducible examples and decodes greedily.
 pub(crate) fn for_chat(engine: &Engine, is_embedded: bool) -> Sampling {
     match is_embedded {
         true => Sampling::default(),
@@ -35,7 +36,7 @@ fn conversational() -> Sampling {
     Sampling { temperature: 0.7, top_p: 0.9, dry, ..Sampling::default() }
 }
 
-/// The options that the model states. A notice names each value that cannot be used.
+/// The model's generation defaults. A notice names each value that cannot be used.
 fn stated(engine: &Engine) -> &GenerationDefaults {
     let stated = engine.generation_defaults();
     for reason in &stated.left_aside {

@@ -7,11 +7,11 @@ use crate::failure::Failure;
 use crate::learned::LearnedFile;
 use crate::{load, profile};
 
-/// A loaded model and the checkpoint that it came from.
+/// A loaded model with its checkpoint.
 pub(crate) struct Setup {
     pub(crate) checkpoint: Checkpoint,
     pub(crate) engine: Engine,
-    /// Where the run keeps the learnt values of drafting.
+    /// The file of this run's learnt values.
     pub(crate) learned: LearnedFile,
 }
 

@@ -68,7 +68,7 @@ impl AnswerStream {
     }
 }
 
-/// The colour of a token by who proposed it; the target's own tokens are plain.
+/// The colour of a token by its origin; the target's own tokens are plain.
 pub(crate) fn origin_style(origin: &Origin) -> Style {
     match origin {
         Origin::Target => Style::new(),
@@ -89,7 +89,7 @@ fn source_color(name: &str) -> AnsiColor {
     }
 }
 
-/// One line that says what the colours mean.
+/// The legend of colours, on one line.
 pub(crate) fn print_legend(names: &[SourceName]) {
     let drafted = names.iter().map(|name| {
         let style = origin_style(&Origin::Draft(name.clone()));

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 use support::{arg, refrain, repository};
 
-/// Two rows of a session and one that stands alone, of two subtasks.
+/// Two rows of one session and one row without a session, from two subtasks.
 fn rows(folder: &Path) -> PathBuf {
     let note = "The train to Aniarda leaves at 08:15 from platform 4, and the ferry back at noon.";
     let row = |id: &str, subtask: &str, session: Option<&str>, response: &str| {
@@ -136,7 +136,7 @@ fn a_model_can_be_replayed_with_another_tokenizer() {
     let same = replay(&repository("fixtures/draft.gguf")).done();
     assert!(same.contains("tokenizer: ") && same.contains("| all | plain |"), "{same}");
     let too_many = folder.path().join("tokenizer.json");
-    // The 256 bytes, as byte-level BPE spells them, and what makes one token too many.
+    // The 256 bytes in the spelling of byte-level BPE, and one more token.
     let mut others = 256..;
     let spelling = |byte: u32| match byte {
         33..=126 | 161..=172 | 174..=255 => char::from_u32(byte),

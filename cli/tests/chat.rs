@@ -9,7 +9,7 @@ fn chat(args: &[&str], turns: &str) -> support::Ran {
     refrain_with(&[&["chat", "--max-tokens", "24"], args].concat(), turns.as_bytes())
 }
 
-/// The JSON lines of a chat.
+/// The JSON lines of a chat's statistics.
 fn reports(args: &[&str], turns: &str) -> Vec<Value> {
     let stdout = chat(&[&["--stats", "json"], args].concat(), turns).done();
     stdout

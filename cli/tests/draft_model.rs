@@ -1,4 +1,4 @@
-//! `--draft`: a smaller model that drafts.
+//! `--draft`: a smaller model as a draft source.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! Whatever is wrong is said in one line that tells what to do, with an exit code that tells the kind.
+//! Each error is one line with advice, and its exit code states its kind.
 
 mod support;
 
@@ -69,11 +69,11 @@ fn a_request_that_does_not_fit_is_refused_with_both_numbers() {
     let args = ["run", "--task", "reply", "--context", arg(&note), long.as_str()];
     let message = refrain(&args).refused(INPUT);
     assert!(message.contains("the request has") && message.contains("--ctx"), "{message}");
-    // Notes of which not even the start fits.
+    // Not even the start of these notes fits.
     let tight = ["run", "--ctx", "16", "--task", "summarize", "--context", arg(&note)];
     let message = refrain(&tight).refused(INPUT);
     assert!(message.contains("room for") && message.contains("--ctx"), "{message}");
-    // Without a task there is nothing to lay out, and the session refuses.
+    // Without a task there is no layout, and the session refuses.
     let message = refrain_with(&["run", "-"], long.as_bytes()).refused(INPUT);
     assert!(message.contains("context"), "{message}");
 }

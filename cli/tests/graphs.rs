@@ -1,4 +1,4 @@
-//! `refrain graphs`, what the other commands make of its folders, and `refrain bench graphs`.
+//! `refrain graphs`, the use of its folders by other commands, and `refrain bench graphs`.
 
 mod support;
 
@@ -42,7 +42,7 @@ fn graphs_answer_as_their_model_does() {
         assert_eq!(graphs[field], source[field], "{field}");
     }
 
-    // A folder that is there is left alone, and a damaged file is named.
+    // An existing folder stays as it is, and a damaged file is named.
     let again = refrain(&cut).refused(2);
     assert!(again.contains("exists"), "{again}");
     let file = folder.join("block-001-verify.refrain");

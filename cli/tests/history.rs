@@ -1,4 +1,4 @@
-//! Answers that are kept: `run` and `chat` with `--history`, and `refrain history`.
+//! Stored answers: `run` and `chat` with `--history`, and `refrain history`.
 
 mod support;
 
@@ -44,7 +44,7 @@ fn a_later_run_drafts_from_an_earlier_one() {
     assert_eq!(history(&first), 0);
     let steps = |report: &Value| report["stats"]["steps"].as_u64().unwrap();
     assert!(history(&second) > 0 && steps(&second) < steps(&first), "{first} {second}");
-    // Another namespace does not see them; nor does plain decoding, which is kept all the same.
+    // Another namespace does not draft from them. Plain decoding stores its answers, but does not draft.
     let turn = format!("{REQUEST}\n");
     let chat = ["chat", "--max-tokens", "32", "--stats", "json", "--history", arg(folder.path())];
     assert!(refrain_with(&chat, turn.as_bytes()).done().contains("\"history\""));
@@ -78,12 +78,12 @@ fn what_is_forgotten_is_not_drafted_from() {
     assert!(forget(&[]).refused(2).contains("required"));
 }
 
-/// A chat that runs, with one answer given, and writes the history; it ends with its standard input.
+/// A running chat after its first answer, as the writer of the history. It ends with its standard input.
 fn chat(folder: &Path) -> Child {
     let args = ["chat", "--max-tokens", "8", "--stats", "off", "--history", arg(folder)];
     let mut child = command(&args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
     writeln!(child.stdin.as_mut().expect("piped"), "Hello.").expect("it reads");
-    // Something of the answer: the history is open then.
+    // The history is open when the first part of the answer arrives.
     let stdout = child.stdout.as_mut().expect("piped");
     stdout.read_exact(&mut [0]).expect("an answer");
     child
@@ -103,7 +103,7 @@ fn a_second_program_drafts_and_hands_its_answers_in() {
     }
     let runs = |listed: Vec<String>| listed.iter().filter(|line| line.contains("  run ")).count();
     assert_eq!(runs(list(folder.path())), 3);
-    // What changes other files waits for the one that writes.
+    // Commands that change other files need the writer's place.
     let forget = refrain(&["history", "forget", "--all", "--history", arg(folder.path())]);
     assert!(forget.refused(3).contains("in use"));
     drop(chat.stdin.take());
@@ -152,7 +152,7 @@ fn damage_is_left_out_with_a_notice_until_it_is_repaired() {
     assert_eq!(report["text"], first["text"]);
     assert!(history(&report) > 0, "the other answer drafts: {report}");
     assert_eq!(list(folder.path()).len(), 2);
-    // Nothing is gone before it is asked for.
+    // Nothing is deleted before `repair`.
     let aside = log.with_file_name("damaged.log-1");
     assert_eq!(std::fs::read(&aside).unwrap(), bytes);
     let repaired = refrain(&["history", "repair", "--history", arg(folder.path())]);
@@ -188,7 +188,7 @@ fn the_default_folder_is_the_users_and_can_be_left_alone() {
     let listed =
         command(&["history", "list"]).env("HOME", home.path()).env("LOCALAPPDATA", home.path()).output();
     assert_eq!(String::from_utf8(listed.unwrap().stdout).unwrap().lines().count(), 2);
-    // Without a home there is nothing to keep answers in.
+    // Without a home folder there is no place for answers.
     refrain(&["run", "--max-tokens", "8", REQUEST]).done();
     assert!(refrain(&["history", "list"]).refused(2).contains("--history"));
 }

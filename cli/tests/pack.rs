@@ -1,4 +1,4 @@
-//! `refrain pack`, and what the other commands make of its files.
+//! `refrain pack`, and the use of its files by other commands.
 
 mod support;
 
@@ -59,7 +59,7 @@ fn packing_again_replaces_packed_files_only() {
     };
     let (first, second) = (pack("q8_0"), pack("none"));
     assert_eq!(first["file_bytes"].as_u64(), Some(fs::metadata(&out).unwrap().len()));
-    // The fixture is quantised in the file, so it stays as it is either way.
+    // The fixture is quantised in its file, so both options leave it as it is.
     assert_eq!(first["identity"], second["identity"]);
 
     let notes = folder.path().join("notes.md");
@@ -69,7 +69,7 @@ fn packing_again_replaces_packed_files_only() {
     refrain(&["pack", arg(&model()), arg(folder.path())]).refused(2);
     assert_eq!(fs::read_to_string(&notes).unwrap(), "# Mine\n");
 
-    // A place that cannot be looked at is no free place. (A link to itself: nobody can open it, root included.)
+    // A path that cannot be inspected is not free. (A link to itself cannot be opened by any user.)
     #[cfg(unix)]
     {
         let circle = folder.path().join("circle");
@@ -108,7 +108,7 @@ fn damage_is_refused_or_found() {
     assert!(message.contains("version 9") && message.contains("refrain pack"), "{message}");
     with(&|bytes| bytes.truncate(bytes.len() - 1));
     refrain(&["inspect", arg(&out)]).refused(3);
-    // Of the weights, only --verify reads everything.
+    // Only --verify reads all weights.
     with(&|bytes| *bytes.last_mut().unwrap() ^= 1);
     refrain(&["inspect", arg(&out)]).done();
     let message = refrain(&["inspect", "--verify", arg(&out)]).refused(3);

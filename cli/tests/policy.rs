@@ -1,4 +1,4 @@
-//! When and how much is drafted: every option leaves the answer as it is, but for the one that says that it does not.
+//! Draft policies: no option changes the answer, except lossy acceptance, which the statistics report.
 
 mod support;
 

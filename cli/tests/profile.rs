@@ -36,11 +36,11 @@ fn a_profile_is_measured_shown_stored_and_used() {
     let used = refrain(&args);
     assert!(!used.stderr.contains("profile"), "{}", used.stderr);
     let with_profile = used.done();
-    // A cache of another type costs other times.
+    // Another KV type has other costs.
     let other_kv = refrain(&[&args[..], &["--kv", "f32"]].concat());
     assert!(other_kv.stderr.contains("KV type f16, here it is f32"), "{}", other_kv.stderr);
     other_kv.done();
-    // What drafting learns is kept beside the profile.
+    // Learnt values are stored beside the profile.
     let learned = folder.path().join("m.gguf.learned");
     let first = fs::read(&learned).unwrap();
     assert!(first.starts_with(b"refrain-learned 1 "));
@@ -88,7 +88,7 @@ fn nothing_but_profiles_and_their_plots_is_replaced() {
         ("notes.txt", "notes.txt"),
         ("list.json", "list.json"),
         ("folder", "folder"),
-        // The plot would go there.
+        // This is the path of the plot.
         ("drawing.json", "drawing.svg"),
         ("cost.svg", "cost.svg"),
         ("cost.SVG", "cost.SVG"),
@@ -101,7 +101,7 @@ fn nothing_but_profiles_and_their_plots_is_replaced() {
     assert_eq!(fs::read_to_string(at("drawing.svg")).unwrap(), "<svg>mine</svg>");
     assert!(!at("cost.svg").exists() && !at("cost.SVG").exists());
 
-    // Its own files are, those of another version too.
+    // Files of `refrain profile` are replaced, also those of another version.
     profile("p.json").done();
     fs::write(at("p.json"), "{\"version\": 1}").unwrap();
     profile("p.json").done();

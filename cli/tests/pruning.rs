@@ -1,4 +1,4 @@
-//! `--pruning`: drafts that look wrong half-way go no further.
+//! `--pruning`: rows that look wrong at a middle layer are dropped.
 
 mod support;
 
@@ -25,7 +25,7 @@ fn pruning_changes_no_answer_and_is_in_the_statistics() {
         assert_eq!(text, plain);
         let pruning = &report["stats"]["pruning"];
         assert!(pruning["rows_kept"].as_u64() <= pruning["rows_before"].as_u64(), "{pruning}");
-        // With a draft model the trees are larger.
+        // Trees are larger with a draft model.
         let (text, report) = answer(&["--pruning", predictor, "--draft", "fixture"]);
         assert_eq!(text, plain);
         assert!(report["stats"]["pruning"]["rows_before"].as_u64().is_some(), "{report}");

@@ -11,7 +11,7 @@ fn notes() -> String {
     arg(&repository("fixtures/notes")).to_owned()
 }
 
-/// Runs with statistics as JSON; gives the text before the JSON, and the JSON.
+/// Runs with statistics as JSON. Returns the text before the JSON, and the JSON.
 fn run_json(args: &[&str]) -> (String, Value) {
     let mut all = vec!["run", "--stats", "json"];
     all.extend(args);
@@ -108,7 +108,7 @@ fn a_pipe_gets_plain_text_and_a_terminal_colours() {
 
 #[test]
 fn notes_that_do_not_fit_are_left_out_with_a_notice() {
-    // All notes have several times the tokens of the context.
+    // All notes together are several times as long as the context.
     for args in [
         &["--task", "summarize", "--context", &notes(), "--ctx", "200"][..],
         &["--task", "ui", "--context", &notes(), "--ctx", "200", "Reply"],

@@ -1,4 +1,4 @@
-//! A model larger than its memory: `--memory` and `--pinned-layers`, what they say at the end, and what they refuse.
+//! Models larger than memory: the statistics and errors of `--memory` and `--pinned-layers`.
 
 mod support;
 
@@ -146,7 +146,7 @@ fn a_budget_is_kept_while_memory_is_asked_back() {
         json["n_answers"].as_u64().unwrap() > 2 && json["peak_bytes"].as_u64().unwrap() > 1 << 20,
         "{json}"
     );
-    // The exit code says the same as the report, whatever this build's own pages take.
+    // The exit code agrees with the report, for any size of this build's own pages.
     assert_eq!(ran.code == Some(0), json["is_within"].as_bool().unwrap(), "{json}");
     let fits = ["bench", "pressure", arg(&path), "--memory", "1GiB", "--seconds", "1"];
     assert!(refrain(&fits).refused(2).contains("--memory"));

@@ -1,7 +1,8 @@
-//! A log or a segment of a history: as it is, and with its checksums made right, so that what stands in it is reached.
+//! A log or a segment of a history: unchanged, and with corrected checksums, so that its contents are parsed.
 //!
-//! The first byte says which of the two, and whether the rest is the file, or numbers to write over one that is sound. It takes the
-//! file's place in a folder that is whole otherwise. Whatever it is, the folder opens, drafts, and can be repaired.
+//! The first byte chooses log or segment, and whether the other bytes are the file or edits of a sound one. The file
+//! replaces the sound one in a folder that is otherwise whole. For any file, the folder opens, drafts, and can be
+//! repaired.
 #![no_main]
 
 use std::fs;
@@ -19,7 +20,7 @@ const PAGE: usize = 4096;
 
 static FOLDER: LazyLock<Folder> = LazyLock::new(Folder::new);
 
-/// A folder of a history, and what belongs into it.
+/// A folder of a history, with its sound files.
 struct Folder {
     path: PathBuf,
     files: Vec<(PathBuf, Vec<u8>)>,
@@ -39,7 +40,7 @@ impl Folder {
         Folder { path, files }
     }
 
-    /// Puts everything back, but one file as given.
+    /// Restores all files, one of them with the given contents.
     fn put(&self, changed: &Path, bytes: &[u8]) {
         let _ = fs::remove_dir_all(&self.path);
         for (path, whole) in &self.files {
@@ -62,7 +63,7 @@ fuzz_target!(|input: &[u8]| {
     use_folder();
 });
 
-/// `whole` with numbers written over it: each a place of two bytes, taken modulo the length, and four bytes.
+/// `whole` with numbers written over it: each edit has a place of two bytes, taken modulo the length, and four bytes.
 fn edited(whole: &[u8], edits: &[u8]) -> Vec<u8> {
     let mut bytes = whole.to_vec();
     for edit in edits.chunks_exact(6) {
@@ -81,7 +82,7 @@ fn response(i: u32) -> Vec<TokenId> {
 }
 
 fn use_folder() {
-    // Whatever the file is, it is left out, and the rest of the folder is used.
+    // Any damaged file is left out, and the rest of the folder is used.
     let log = HistoryLog::open(&FOLDER.path, KEY, options()).expect("opens");
     assert!(matches!(log.access(), Access::Write), "{:?}", log.access());
     use_log(&log);
@@ -131,7 +132,7 @@ fn u32_at(bytes: &[u8], at: usize) -> u64 {
     u64::from(u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes")))
 }
 
-/// Gives the header what `whole` has there of the place, the file the length that the header promises, and all sums.
+/// Corrects the place in the header as in `whole`, the file's length as in the header, and all checksums.
 fn sign_segment(bytes: &mut Vec<u8>, whole: &[u8]) {
     if bytes.len() < PAGE {
         return;
@@ -162,7 +163,7 @@ fn sign_segment(bytes: &mut Vec<u8>, whole: &[u8]) {
     bytes[PAGE - 8..PAGE].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Gives the header what `whole` has there of the place, and every record its sums.
+/// Corrects the place in the header as in `whole`, and the checksums of all records.
 fn sign_log(bytes: &mut Vec<u8>, whole: &[u8]) {
     const HEADER: usize = 64;
     const HEAD: usize = 24;

@@ -1,4 +1,4 @@
-//! A packed file: the header as it is, and with its lengths and checksum made right, so that what stands in it is reached.
+//! A packed file: the header unchanged, and with corrected lengths and checksum, so that its contents are parsed.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -18,7 +18,7 @@ fuzz_target!(|bytes: &[u8]| {
 
 fn read(bytes: Vec<u8>) {
     let Ok(file) = PackedFile::from_bytes(bytes.clone().into(), "fuzz.refrain") else { return };
-    // Every place was held against the file, so reading it all succeeds or finds damage.
+    // Every offset was checked against the file, so reading succeeds or finds damage.
     let _ = file.verify(None);
     let _ = file.tokenizer();
     let checkpoint = Checkpoint::from_packed_bytes(bytes.into(), "fuzz.refrain").unwrap();
@@ -26,7 +26,7 @@ fn read(bytes: Vec<u8>) {
     assert_eq!(model.identity(), file.identity());
 }
 
-/// A file with this JSON and a prelude that fits it; the data is filled up to a page.
+/// A file with this JSON and a matching prelude. The data is padded to a page.
 fn whole(json: &[u8], data: &[u8]) -> Vec<u8> {
     let page = PAGE_BYTES as usize;
     let data_start = (40 + json.len()).next_multiple_of(page);

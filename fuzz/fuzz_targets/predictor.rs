@@ -1,4 +1,4 @@
-//! A predictor file: as it is, and with its checksum made right, so that what stands in it is reached.
+//! A predictor file: unchanged, and with a corrected checksum, so that its contents are parsed.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

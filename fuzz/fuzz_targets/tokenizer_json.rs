@@ -1,7 +1,7 @@
 //! A `tokenizer.json`, and a text to encode after the first NUL byte.
 //!
-//! libFuzzer's panic hook ends the process at any panic, so this also finds those of the `tokenizers` library that the
-//! guard would turn into an error.
+//! libFuzzer's panic hook ends the process at any panic, so this target also finds panics of the `tokenizers` library
+//! that the guard would turn into errors.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

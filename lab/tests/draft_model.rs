@@ -1,4 +1,4 @@
-//! A draft model: it drafts, and the output is that of plain decoding, bit for bit.
+//! Drafting with a draft model: the output is that of plain decoding, bit for bit.
 
 #[path = "../../tests/common/mod.rs"]
 mod common;
@@ -20,7 +20,7 @@ fn options(sampling: &Sampling) -> GenerateOptions {
     GenerateOptions { max_tokens: MAX_TOKENS, sampling: sampling.clone(), ..GenerateOptions::default() }
 }
 
-/// Passes of the draft model cost next to nothing, so that it is asked wherever it may know something.
+/// Passes of the draft model cost next to nothing, so that the builder calls it wherever it may help.
 fn cheap() -> DraftModelOptions {
     DraftModelOptions { cost_profile: Some(CostProfile::free_rows(0.01)), ..DraftModelOptions::default() }
 }
@@ -60,7 +60,7 @@ fn strategies() -> Vec<Strategy> {
     all.chain(rules.map(Strategy::ModelRule)).collect()
 }
 
-/// A session that drafts by a strategy.
+/// A session with the drafting of a strategy.
 fn start(engine: &Engine, strategy: Strategy, options: SessionOptions) -> Result<Session, SessionError> {
     let options = SessionOptions { drafting: strategy.drafting(), ..options };
     let mut session = engine.session(options.clone())?;
@@ -98,13 +98,13 @@ fn changes_no_bit_of_the_output() {
                     accepted += model.accepted;
                 }
             }
-            // Else the comparison would prove little.
+            // Otherwise the comparison would prove little.
             assert!(accepted > 20, "{strategy}: {accepted} accepted");
         }
     }
 }
 
-/// What drafts together is at least as good as either alone, where rows and passes are free.
+/// If rows and passes are free, all sources together are at least as good as each alone.
 #[test]
 fn retrieval_and_draft_model_agree_in_one_tree() {
     let engine = pair(2);
@@ -138,7 +138,7 @@ fn run_tokens(session: &mut Session, sampling: &Sampling) -> Run {
     run_in(session, options, usize::MAX)
 }
 
-/// Which rows are projected changes nothing but their number.
+/// The choice of projected rows changes only their number.
 #[test]
 fn projection_on_demand_and_eager_projection_give_the_same_bits() {
     let (engine, eager_engine) = (pair(2), pair(2));
@@ -171,7 +171,7 @@ fn projection_on_demand_and_eager_projection_give_the_same_bits() {
     }
 }
 
-/// A session that has generated, been truncated, forked, cancelled or gone on equals a fresh one over the same tokens.
+/// A session after generation, truncation, fork, cancellation or continuation equals a fresh one over the same tokens.
 #[test]
 fn sessions_that_go_on() {
     let engine = pair(2);
@@ -198,12 +198,12 @@ fn sessions_that_go_on() {
             let tokens = session.tokens().to_vec();
             run_tokens(&mut session, sampling).assert_equal(&fresh(&tokens), "truncated");
 
-            // Ended by the app in the middle of what a step committed: what was not taken is forgotten.
+            // Ended by the app in the middle of a step's tokens: untaken tokens are rolled back.
             let tokens = session.tokens().to_vec();
             let options = GenerateOptions { ignore_eos: true, ..options(sampling) };
             let taken = run_in(&mut session, options, 5);
             assert_eq!(taken.tokens, fresh(&tokens).tokens[..5]);
-            // A wish to stop that comes before anything was computed.
+            // Cancelled before anything is computed.
             let cancelled = GenerateOptions { cancel: cancelled_token(), ..GenerateOptions::default() };
             let nothing = run_in(&mut session, cancelled, usize::MAX);
             assert!(nothing.tokens.is_empty());
@@ -253,7 +253,7 @@ fn another_vocabulary_is_refused_with_the_first_difference() {
     let size = VocabularyMismatch::Size { target, draft: common::VOCAB_SIZE };
     assert_eq!(refused(&fixture, tiny.gguf()), size);
 
-    // The same number of tokens, of which one is spelled differently.
+    // The same number of tokens, one of them with another spelling.
     let mut other = tiny.gguf();
     let end = b"<|end|>";
     let at = other.windows(end.len()).position(|window| window == end).expect("the token");
@@ -273,7 +273,7 @@ fn a_session_that_needs_a_draft_model_says_so() {
     }
 }
 
-/// The text outgrows what the draft model was trained for: it stops drafting, says why, and the output goes on.
+/// The text exceeds the draft model's training context: it stops drafting with a reason, and the output continues.
 #[test]
 fn a_full_draft_model_stops_drafting() {
     let target = Tiny::default().engine(1);

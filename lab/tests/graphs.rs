@@ -1,4 +1,4 @@
-//! The comparison of ways to change graphs: on the small model, and from times that are given.
+//! The comparison of ways to switch graphs: on the small model, and from given times.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! Prompt lookup and SAM-Decoding against a scan over the whole text at every step, row by row: on generated rows, and on
-//! recorded ones where there are some (`shared/replay` in or above the checkout).
+//! Prompt lookup and SAM-Decoding against a scan over the whole text at every step, row by row: on generated rows, and
+//! on recorded ones if there are some (`shared/replay` in or above the checkout).
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use refrain_bench::replay::Wanted;
 use refrain_bench::rules::Baseline;
 use refrain_bench::{Constants, Costs, Lane, Setting, Sources, Strategy, Tally, TokenRow, rows};
 
-/// Steps of a walk that drafts by scanning: how many tokens each committed.
+/// Steps of a walk with drafts from scanning, each with its number of committed tokens.
 fn scan(row: &TokenRow, earlier: &[Vec<TokenId>], max_rows: usize, rule: Rule) -> Vec<usize> {
     let mut text = row.prompt.clone();
     let mut steps = Vec::new();
@@ -26,7 +26,7 @@ fn scan(row: &TokenRow, earlier: &[Vec<TokenId>], max_rows: usize, rule: Rule) -
 
 type Rule = fn(&[TokenId], &[Vec<TokenId>]) -> Vec<TokenId>;
 
-/// What followed the first occurrence of the last 3, 2 or 1 tokens.
+/// The continuation of the first occurrence of the last 3, 2 or 1 tokens.
 fn pld(text: &[TokenId], _earlier: &[Vec<TokenId>]) -> Vec<TokenId> {
     for n in [3, 2, 1] {
         for end in n..text.len() {
@@ -38,7 +38,7 @@ fn pld(text: &[TokenId], _earlier: &[Vec<TokenId>]) -> Vec<TokenId> {
     Vec::new()
 }
 
-/// The longest suffix of `text` that ends before `n_ends`, and where it first does.
+/// The longest suffix of `text` that ends before `n_ends`, and the end of its first occurrence.
 fn longest(within: &[TokenId], n_ends: usize, text: &[TokenId]) -> (usize, usize) {
     let mut best = (0, 0);
     for end in 1..n_ends {
@@ -74,7 +74,7 @@ fn sam_only(text: &[TokenId], earlier: &[Vec<TokenId>]) -> Vec<TokenId> {
     sam_from(text, earlier, 1)
 }
 
-/// Replays `rows` both ways and compares every row; returns the tokens that drafts saved.
+/// Replays `rows` both ways and compares every row. Returns the number of tokens that drafts saved.
 fn check(rows: &[TokenRow], vocab_size: usize) -> usize {
     let mut n_saved = 0;
     for (baseline, rule) in
@@ -128,7 +128,7 @@ impl Rng {
     }
 }
 
-/// Rows whose responses copy from the prompt and from earlier responses, with changes.
+/// Rows with responses that copy from the prompt and from earlier responses, with changes.
 fn generated(n_rows: usize) -> Vec<TokenRow> {
     let mut rng = Rng(7);
     let mut pool: Vec<TokenId> = (0..400).map(|_| TokenId(rng.below(60) as u32)).collect();

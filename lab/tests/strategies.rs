@@ -12,7 +12,7 @@ use refrain::{
 use refrain_bench::Strategy;
 use refrain_bench::rules::{Baseline, ModelRule};
 
-/// A run over `prompt` in a session that drafts by a rule.
+/// A run over `prompt` in a session with the drafting of a rule.
 fn run_rule(
     engine: &Engine,
     rule: Strategy,
@@ -27,7 +27,7 @@ fn run_rule(
     run_in(&mut session, generate, usize::MAX)
 }
 
-/// A tiny target, and a tiny model of the same vocabulary that drafts for it.
+/// A tiny target, and a tiny draft model with the same vocabulary.
 fn tiny_pair() -> Engine {
     let engine = Tiny::default().engine(1);
     let draft = Tiny { seed: 2, ..Tiny::default() };
@@ -54,7 +54,7 @@ fn every_rule_drafts_and_changes_nothing() {
     }
 }
 
-/// A rule plans by the text and by the draft model's rows alone, not by measured times.
+/// A rule plans by the text and by the draft model's rows, never by measured times.
 #[test]
 fn lossy_acceptance_repeats_with_a_rule() {
     let engine = tiny_pair();

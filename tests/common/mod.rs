@@ -1,4 +1,4 @@
-//! What the integration tests share: tiny random models, recorded generations.
+//! Shared parts of the integration tests: tiny random models, recorded generations.
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of this module")]
 
@@ -119,7 +119,8 @@ impl Tiny {
         tensor("output_norm.weight".into(), 1, d, BlockType::F32, 0.0);
         for i in 0..n_layers {
             let mut layer = |name: &str, n_rows, n_cols, scale| {
-                // Q4_K wants rows of whole 256-blocks; attention outputs are narrower and stay Q8_0, as in mixed files.
+                // Q4_K needs rows of whole 256-blocks. Attention outputs are narrower and stay Q8_0, as in mixed
+                // files.
                 let ty = if n_rows == 1 {
                     BlockType::F32
                 } else if n_cols % ty.block_len() == 0 {
@@ -144,7 +145,7 @@ impl Tiny {
         gguf_bytes(w, &data)
     }
 
-    /// The engine over it. Batches cost the same at every length, so the builder drafts all that it may.
+    /// An engine for it. Batches cost the same at every length, so the builder drafts as many rows as it may.
     pub fn engine(self, n_threads: usize) -> Engine {
         self.engine_with(EngineOptions { n_threads: Some(n_threads), ..self.options() })
     }
@@ -153,7 +154,7 @@ impl Tiny {
         EngineOptions {
             isa: isa(),
             quantize: Quantize::Keep,
-            // Rows are free, so the builder drafts all that it may.
+            // Rows are free, so the builder drafts as many as it may.
             cost_profile: Some(CostProfile::free_rows(100.0)),
             ..EngineOptions::default()
         }
@@ -207,7 +208,7 @@ fn byte_tokens() -> Vec<String> {
         .collect()
 }
 
-/// Remembers the bits of the logits of every position.
+/// Records the bits of the logits of every position.
 #[derive(Clone, Default)]
 pub struct LogitsRecorder(pub Arc<Mutex<BTreeMap<usize, u64>>>);
 
@@ -221,7 +222,7 @@ impl LogitsProcessor for LogitsRecorder {
     }
 }
 
-/// Makes the target give a token at a position.
+/// Forces a token at a position.
 #[derive(Clone)]
 pub struct ForceAt(pub Vec<(usize, TokenId)>);
 
@@ -235,7 +236,7 @@ impl LogitsProcessor for ForceAt {
     }
 }
 
-/// Everything that drafting must not change, and what it may.
+/// The results that drafting must not change, and those that it may change.
 pub struct Run {
     pub tokens: Vec<TokenId>,
     /// Text of the events, in order.
@@ -252,7 +253,7 @@ impl Run {
         self.texts.concat()
     }
 
-    /// Compares what must be equal bit for bit.
+    /// Compares the results that must be equal bit for bit.
     pub fn assert_equal(&self, plain: &Run, case: &str) {
         assert_eq!(self.tokens, plain.tokens, "tokens: {case}");
         assert_eq!(self.texts, plain.texts, "texts: {case}");
@@ -261,7 +262,7 @@ impl Run {
     }
 }
 
-/// Generates in `session`, taking `take` tokens at most before breaking.
+/// Generates in `session` and breaks after at most `take` tokens.
 pub fn run_in(session: &mut Session, mut options: GenerateOptions, take: usize) -> Run {
     let recorder = LogitsRecorder::default();
     options.processors.insert(0, Box::new(recorder.clone()));
@@ -295,7 +296,7 @@ pub fn run(
     run_in(&mut session, options, usize::MAX)
 }
 
-/// Session options that draft nothing.
+/// Session options without drafting.
 pub fn plain() -> SessionOptions {
     SessionOptions { drafting: Drafting::Off, history: false, ..SessionOptions::default() }
 }
@@ -331,7 +332,8 @@ pub fn cancelled_token() -> CancelToken {
     cancel
 }
 
-/// Long and short turns, each after a prefill that was cancelled and with a fork behind it: `session` says what `reference` says.
+/// Long and short turns, each after a cancelled prefill and before a fork: `session` gives the same output as
+/// `reference`.
 pub fn assert_turns_agree(
     session: &mut Session,
     reference: &mut Session,
@@ -354,7 +356,7 @@ pub fn assert_turns_agree(
     }
 }
 
-/// `events` of a generation taken one by one.
+/// `events` of a generation, taken one by one.
 pub fn events(session: &mut Session, options: GenerateOptions) -> Vec<Event> {
     session.generate(options).expect("valid options").map(|e| e.expect("an event")).collect()
 }
@@ -369,7 +371,7 @@ pub fn fixtures() -> &'static Path {
     Path::new(if Path::new(here).exists() { here } else { above })
 }
 
-/// The fixture target. Batches cost the same at every length, so the builder drafts all that it may.
+/// The fixture target. Batches cost the same at every length, so the builder drafts as many rows as it may.
 pub fn fixture_engine() -> Engine {
     let cost_profile = Some(CostProfile::free_rows(100.0));
     let options = EngineOptions { isa: isa(), cost_profile, ..EngineOptions::default() };

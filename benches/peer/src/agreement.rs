@@ -1,30 +1,30 @@
-//! Both engines must compute the same model, or their times mean nothing.
+//! Both engines must compute the same model; otherwise their times are not comparable.
 
 use serde::Serialize;
 
 use crate::engines::{Engine, Logits, Result};
 
-/// Tokens before the rows that are compared, and these rows.
+/// Tokens before the compared rows, and the number of these rows.
 const CONTEXT: usize = 48;
 const N_ROWS: usize = 8;
-/// Engines round activations to 8 bits in their own ways; a wrong model is far below.
+/// Engines round activations to 8 bits in different ways. A wrong model is far below this cosine.
 const COSINE_MIN: f64 = 0.99;
 
-/// How near two engines' logits are, over all compared rows.
+/// The agreement of two engines' logits over all compared rows.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Agreement {
-    /// The engine that the first one was compared with.
+    /// The other engine.
     pub with: &'static str,
-    /// The least cosine of a row.
+    /// The least cosine of the rows.
     pub cosine_min: f64,
     /// The largest difference of a logit, over the largest logit of its row.
     pub relative_difference_max: f64,
-    /// Rows whose most likely token is the same.
+    /// Rows with the same most likely token.
     pub same_argmax: usize,
     pub n_rows: usize,
 }
 
-/// Compares two engines that hold nothing, on the start of `text`. They hold nothing afterwards.
+/// Compares two engines with empty caches on the start of `text`. Their caches are empty afterwards.
 ///
 /// # Errors
 /// When a row's cosine is below 0.99, or an engine fails.
@@ -37,7 +37,7 @@ pub fn check(a: &mut dyn Engine, b: &mut dyn Engine, text: &[u32]) -> Result<Agr
     }
     a.truncate(0)?;
     b.truncate(0)?;
-    // Written so that a cosine that is not a number fails too.
+    // This form fails for a cosine that is not a number.
     if agreement.cosine_min >= COSINE_MIN {
         return Ok(agreement);
     }
@@ -55,7 +55,7 @@ fn start(engine: &mut dyn Engine, text: &[u32]) -> Result<()> {
 }
 
 impl Agreement {
-    /// Over no rows yet.
+    /// Agreement over no rows.
     pub fn new(with: &'static str) -> Self {
         Self { with, cosine_min: 1.0, relative_difference_max: 0.0, same_argmax: 0, n_rows: 0 }
     }
@@ -69,7 +69,7 @@ impl Agreement {
         let cosine = dot(a, b) / (dot(a, a) * dot(b, b)).sqrt();
         let largest = a.iter().fold(0f32, |max, x| max.max(x.abs()));
         let difference = a.iter().zip(b).fold(0f32, |max, (x, y)| max.max((x - y).abs()));
-        // `min` and `max` would drop what is not a number.
+        // `min` and `max` would ignore a value that is not a number.
         self.cosine_min = if cosine < self.cosine_min || cosine.is_nan() { cosine } else { self.cosine_min };
         self.relative_difference_max = self.relative_difference_max.max(f64::from(difference / largest));
         self.same_argmax += usize::from(argmax(a) == argmax(b));

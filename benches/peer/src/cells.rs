@@ -1,4 +1,4 @@
-//! What is measured, and how: the engines take turns, and a turn's figure is the median of its passes.
+//! The cells of a measurement. Engines take turns, and the figure of a turn is the median of its passes.
 
 use std::time::Instant;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::engines::{BATCH_LEN, Engine, Logits, Result};
 
-/// Contexts at which one row is decoded.
+/// Contexts for decoding of one row.
 pub const DECODE_CONTEXTS: [usize; 3] = [0, 1024, 4096];
 /// Context of the verification batches.
 pub const VERIFY_CONTEXT: usize = 512;
@@ -14,27 +14,27 @@ pub const VERIFY_CONTEXT: usize = 512;
 pub const VERIFY_ROWS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 /// Tokens of the prompt.
 pub const PREFILL_LEN: usize = 512;
-/// Tokens in the context when memory is measured.
+/// Tokens in the context for the measurement of memory.
 pub const CONTEXT_MEMORY: usize = 2048;
-/// Positions that a sequence must hold for all of it.
+/// Required positions of a sequence.
 pub const N_SLOTS: usize = 4096 + 64;
 
-/// A turn has as many passes as fit this time, within [`PASSES_MAX`]: short passes need more of them.
+/// A turn has as many passes as fit this time, at most [`PASSES_MAX`].
 const TURN_SECONDS: f64 = 0.15;
 const PASSES_MAX: usize = 20;
 
-/// One thing to measure.
+/// One cell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub enum Cell {
     /// One row after `context` tokens, with its logits.
     Decode { context: usize },
-    /// `rows` rows after [`VERIFY_CONTEXT`] tokens, with the logits of all, or of the last.
+    /// `rows` rows after [`VERIFY_CONTEXT`] tokens, with the logits of all rows or of the last one.
     Verify { rows: usize, all_logits: bool },
-    /// A prompt of [`PREFILL_LEN`] tokens, to the logits of the last.
+    /// A prompt of [`PREFILL_LEN`] tokens, up to the logits of its last token.
     Prefill,
 }
 
-/// A kind of cell, as chosen on the command line.
+/// A kind of cell, for the command line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Kind {
     Decode,
@@ -43,7 +43,7 @@ pub enum Kind {
 }
 
 impl Cell {
-    /// The cells of these kinds, from the longest context to the shortest: a cache is filled once and then cut.
+    /// The cells of these kinds, from the longest context to the shortest: a cache is filled once and then truncated.
     pub fn of_kinds(kinds: &[Kind]) -> Vec<Cell> {
         let mut cells = Vec::new();
         if kinds.contains(&Kind::Decode) {
@@ -61,7 +61,7 @@ impl Cell {
         cells
     }
 
-    /// Positions held before a pass.
+    /// Positions in the cache before a pass.
     pub fn context(self) -> usize {
         match self {
             Cell::Decode { context } => context,
@@ -78,7 +78,7 @@ impl Cell {
         }
     }
 
-    /// One pass; the engine holds [`Cell::context`] positions before and more after it.
+    /// One pass. The engine has [`Cell::context`] positions before it, and more after it.
     fn run(self, engine: &mut dyn Engine, tokens: &[u32]) -> Result<()> {
         match self {
             Cell::Decode { .. } | Cell::Verify { all_logits: false, .. } => {
@@ -108,15 +108,15 @@ impl Times {
     }
 }
 
-/// Brings an engine to the first `len` tokens of `text`: those that it holds beyond are forgotten, missing ones computed.
+/// Brings an engine to the first `len` tokens of `text`: drops further tokens, computes missing ones.
 pub fn fill(engine: &mut dyn Engine, text: &[u32], held: usize, len: usize) -> Result<()> {
     engine.truncate(len.min(held))?;
     let missing = text.get(held..len).unwrap_or_default();
     missing.chunks(BATCH_LEN).try_for_each(|chunk| engine.prefill(chunk))
 }
 
-/// Measures one cell: `alternations` turns of each engine, one engine after the other. Every engine holds the first
-/// [`Cell::context`] tokens of a text before and after; `tokens` go on from there.
+/// Measures one cell: `alternations` turns of each engine, one engine after the other. Before and after it, every
+/// engine has the first [`Cell::context`] tokens of a text, which `tokens` continue.
 pub fn measure(
     cell: Cell,
     engines: &mut [Box<dyn Engine + '_>],
@@ -134,7 +134,7 @@ pub fn measure(
     let mut times = Vec::new();
     let mut n_passes = Vec::new();
     for engine in engines.iter_mut() {
-        // The first pass grows buffers and plans graphs; the second one tells how many make a turn.
+        // The first pass grows buffers and plans graphs. The time of the second one gives the passes per turn.
         pass(engine.as_mut())?;
         n_passes.push(((TURN_SECONDS / pass(engine.as_mut())?) as usize).clamp(1, PASSES_MAX));
         times.push(Times { engine: engine.name(), turns_ms: Vec::new() });
@@ -142,7 +142,7 @@ pub fn measure(
     for _ in 0..alternations {
         for ((engine, times), &n_passes) in engines.iter_mut().zip(&mut times).zip(&n_passes) {
             if n_passes > 1 {
-                // The other engine's weights are in the caches, and this one's threads asleep.
+                // The caches contain the other engine's weights, and this engine's threads are asleep.
                 pass(engine.as_mut())?;
             }
             let turn: Result<Vec<f64>> = (0..n_passes).map(|_| pass(engine.as_mut())).collect();
@@ -152,7 +152,7 @@ pub fn measure(
     Ok(times)
 }
 
-/// The middle value, or the mean of the two in the middle; not a number where there is none.
+/// The middle value, or the mean of the two middle values; without values, not a number.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -162,7 +162,7 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// The geometric mean; not a number where there are no values.
+/// The geometric mean; without values, not a number.
 pub fn geometric_mean(values: &[f64]) -> f64 {
     (values.iter().map(|value| value.ln()).sum::<f64>() / values.len() as f64).exp()
 }
@@ -171,7 +171,7 @@ pub fn geometric_mean(values: &[f64]) -> f64 {
 mod tests {
     use super::*;
 
-    /// Counts positions, and refuses what a cache would refuse.
+    /// Counts positions, and refuses the same calls as a cache.
     struct Counter {
         held: usize,
         n_passes: usize,

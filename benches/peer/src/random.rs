@@ -1,4 +1,4 @@
-//! Random bits: the same file and the same prompt from the same seed, everywhere.
+//! Random bits: the same seed gives the same file and the same prompt on every machine.
 
 /// A stream of random bits (splitmix64, Steele, Lea & Flood 2014).
 pub struct Random(u64);

@@ -19,7 +19,7 @@ pub fn markdown(results: &Results) -> String {
     out
 }
 
-/// Writing to a `String` does not fail.
+/// Writing to a `String` cannot fail.
 macro_rules! put {
     ($out:expr, $($format:tt)*) => { writeln!($out, $($format)*).expect("a string takes everything") };
 }
@@ -70,7 +70,7 @@ fn times(results: &Results, all_logits: bool, out: &mut String) {
     if all_logits {
         columns.push(("prefill 512".to_owned(), Cell::Prefill));
     }
-    // Columns of kinds that the run left out are left out.
+    // Columns of kinds without results are omitted.
     columns.retain(|&(_, cell)| results.files.iter().any(|file| file.cell(cell).is_some()));
     let names: Vec<&str> = columns.iter().map(|(name, _)| name.as_str()).collect();
     put!(out, "| file | | {} |", names.join(" | "));
@@ -138,7 +138,7 @@ fn memory(file: &FileResults, side: Side) -> String {
     if figures.is_empty() { "–".to_owned() } else { figures.join("; ") }
 }
 
-/// Three digits, as far as they are after the point.
+/// Two decimals below 10 ms, one below 100 ms, none from there on.
 fn format_ms(ms: Option<f64>) -> String {
     match ms {
         Some(ms) if ms >= 100.0 => format!("{ms:.0}"),

@@ -1,4 +1,4 @@
-//! The results of a run, and the figures that follow from them.
+//! The results of a run, and the figures derived from them.
 
 use serde::Serialize;
 
@@ -7,11 +7,11 @@ use crate::cells::{Cell, Times, VERIFY_CONTEXT};
 use crate::machine::Machine;
 use crate::weights::Weights;
 
-/// Everything that a run measured.
+/// All results of a run.
 #[derive(Debug, Serialize)]
 pub struct Results {
     pub machine: Machine,
-    /// Names and versions of what was measured.
+    /// Names and versions of the engines and the machine.
     pub versions: Vec<(String, String)>,
     pub alternations: usize,
     pub files: Vec<FileResults>,
@@ -47,7 +47,7 @@ impl CellResults {
         self.times.first().map_or(f64::NAN, Times::median_ms)
     }
 
-    /// llama.cpp with the setting that is faster here.
+    /// llama.cpp with its faster setting for this cell.
     pub fn llama(&self) -> Option<&Times> {
         self.times.iter().skip(1).min_by(|a, b| a.median_ms().total_cmp(&b.median_ms()))
     }
@@ -103,7 +103,7 @@ impl FileResults {
         Some(self.weights.macs_per_row as f64 * rows as f64 / seconds / machine.int8_macs_per_s?)
     }
 
-    /// What `rows` rows cost over one, with the logits of all.
+    /// The cost of `rows` rows relative to one row, with the logits of all rows.
     pub fn rows_over_one(&self, side: Side, rows: usize) -> Option<f64> {
         Some(self.verify_ms(side, rows)? / self.verify_ms(side, 1)?)
     }
@@ -114,7 +114,7 @@ impl FileResults {
     }
 }
 
-/// Cells that are summed up by one geometric mean.
+/// Cells that one geometric mean summarises.
 pub struct Group {
     pub name: String,
     holds: fn(Cell) -> bool,

@@ -14,7 +14,7 @@ use crate::weights::Weights;
 #[cfg(feature = "llama")]
 use crate::engines::{FlashAttention, LlamaModels};
 
-/// What a run does.
+/// The options of a run.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// Threads of each engine.
@@ -37,13 +37,13 @@ pub struct Options {
     pub llama_logs: bool,
 }
 
-/// An engine whose memory is measured in a process of its own.
+/// An engine whose memory is measured in a separate process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum MemoryOf {
     Refrain,
-    /// llama.cpp as it loads by default: mapped.
+    /// llama.cpp with its default loading: mapped.
     Llama,
-    /// llama.cpp reading the file.
+    /// llama.cpp with reading instead of mapping.
     LlamaNoMmap,
 }
 
@@ -64,7 +64,7 @@ pub fn run(files: &[impl AsRef<Path>], options: &Options) -> Result<Results> {
     })
 }
 
-/// What Refrain is compared with.
+/// The engines that Refrain is compared with.
 struct Compared {
     #[cfg(feature = "llama")]
     llama: Option<LlamaModels>,
@@ -105,7 +105,7 @@ impl Compared {
     }
 }
 
-/// The version of a package in the lock file that the bench was built with.
+/// The version of a package in the lock file of this build.
 fn locked_version(name: &str) -> &'static str {
     let lock = include_str!("../Cargo.lock");
     let entry = lock.split("[[package]]").find(|entry| entry.contains(&format!("name = \"{name}\"\n")));
@@ -160,7 +160,7 @@ fn run_cells(
             cells::fill(engine.as_mut(), text, held, cell.context())?;
         }
         held = cell.context();
-        // The rows go on where the context ends.
+        // The rows continue the context.
         let tokens = &text[held..];
         let times = cells::measure(cell, engines, tokens, usize::from(options.alternations))?;
         let medians: Vec<String> = times
@@ -173,7 +173,7 @@ fn run_cells(
     Ok(results)
 }
 
-/// Each engine in a process of its own: a peak cannot be taken back.
+/// Each engine in a separate process, because a peak of memory cannot be reset.
 fn memory(path: &Path, options: &Options) -> Result<Vec<Memory>> {
     let mut wanted = vec![("refrain", "refrain")];
     if cfg!(feature = "llama") && !options.alone {

@@ -1,4 +1,4 @@
-//! Both engines on real text, for published models: the same tokens, and what they think comes next.
+//! Both engines on real text, for published models: tokens, logits and perplexity.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::agreement::Agreement;
 use crate::engines::{Engine, FlashAttention, LlamaModels, Logits, Refrain, RefrainModel, Result};
 
-/// Tokens of a passage at most, and of a pass over it.
+/// Maximum tokens of a passage, and of a pass over it.
 const PASSAGE_LEN: usize = 512;
 const PASS_LEN: usize = 64;
 
@@ -28,17 +28,17 @@ pub struct Options {
     threads: u16,
 }
 
-/// How alike the engines are.
+/// The agreement of the engines.
 #[derive(Debug, Serialize)]
 pub struct Comparison {
     n_texts: usize,
     n_tokens: usize,
-    /// Texts whose tokens differ, the first few of them.
+    /// The first few texts with different tokens.
     differing: Vec<String>,
     n_differing: usize,
-    /// Over every position of the passages.
+    /// Over all positions of the passages.
     agreement: Agreement,
-    /// Of the passages' own next tokens.
+    /// For the passages' own next tokens.
     perplexity_refrain: f64,
     perplexity_llama: f64,
 }
@@ -46,8 +46,8 @@ pub struct Comparison {
 /// Compares the engines on the texts.
 ///
 /// # Errors
-/// A file cannot be read, no text has 64 tokens, or an engine fails. Differences are no errors; what is compared after them is what
-/// both say of Refrain's tokens.
+/// A file cannot be read, no text has 64 tokens, or an engine fails. Differences are not errors; the later comparisons
+/// use Refrain's tokens for both engines.
 pub fn compare(options: &Options) -> Result<Comparison> {
     let n_threads = usize::from(options.threads);
     let theirs = LlamaModels::start(n_threads, false)?;
@@ -127,7 +127,7 @@ fn read(path: &Path, texts: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
-/// How unlikely a token is, in nats.
+/// The negative log-likelihood of a token, in nats.
 fn surprisal(logits: &[f32], token: u32) -> f64 {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|&logit| f64::from(logit - max).exp()).sum();

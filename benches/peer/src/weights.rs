@@ -1,4 +1,4 @@
-//! What a token needs of a file: every matrix once, the embedding only where it is the head too.
+//! The bytes of a file that one token needs: every matrix once, the embedding only if it is also the output matrix.
 
 use std::path::Path;
 

@@ -1,6 +1,7 @@
-//! `reads FILE MIB ROUNDS [MEMORY_MIB]`: reads the first MIB of a file past the page cache, by threads and by io_uring, in blocks of
-//! several sizes and several at a time, the cells taking turns; prints medians, the best, and the processor time. Blocks go round
-//! MEMORY_MIB of memory, as those of a model do, or, where it is not given, into one place for each read at a time.
+//! `reads FILE MIB ROUNDS [MEMORY_MIB]`: reads the first MIB of a file past the page cache, by threads and by
+//! io_uring, with several block sizes and numbers of concurrent reads. The cells take turns. Prints medians, the best,
+//! and the processor time. Blocks rotate through MEMORY_MIB of memory, like those of a model; without MEMORY_MIB, each
+//! concurrent read has one place.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::collections::{BTreeMap, VecDeque};
@@ -17,7 +18,8 @@ use io_uring::{IoUring, opcode, types};
 const BLOCKS: [usize; 3] = [256 << 10, 1 << 20, 4 << 20];
 const AT_A_TIME: [usize; 6] = [1, 2, 4, 8, 16, 24];
 
-/// Memory that direct reads take, in huge pages where the system has them: a read into small ones is in hundreds of pieces.
+/// Memory for direct reads, in huge pages if the system has them: a read into small pages is split into hundreds of
+/// pieces.
 struct Pages {
     ptr: *mut u8,
     layout: Layout,
@@ -32,9 +34,10 @@ impl Pages {
         // SAFETY: the layout has a size other than zero.
         let ptr = unsafe { alloc(layout) };
         assert!(!ptr.is_null(), "memory");
-        // SAFETY: whole pages that were just allocated; advice changes no contents. Refused advice leaves small pages.
+        // SAFETY: whole pages that were just allocated; advice changes no contents. If the advice is refused, pages
+        // stay small.
         unsafe { libc::madvise(ptr.cast(), layout.size(), libc::MADV_HUGEPAGE) };
-        // SAFETY: as long as was allocated; touched only now, so that the advice counts.
+        // SAFETY: the length of the allocation; touched only after the advice, so that the advice applies.
         unsafe { ptr.write_bytes(0, layout.size()) };
         Self { ptr, layout, len }
     }
@@ -52,13 +55,13 @@ impl Drop for Pages {
     }
 }
 
-/// Block, reads at a time, and how: of each, MB/s and processor seconds of every round.
+/// Block size, concurrent reads, and method; for each round MB/s and processor seconds.
 type Cell = (usize, usize, &'static str);
 
-/// Reads so many bytes of a file in blocks, so many at a time.
+/// Reads this number of bytes of a file in blocks, with this number of concurrent reads.
 type Read = fn(&File, u64, usize, usize, &mut Pages) -> io::Result<()>;
 
-/// Blocks that nobody reads into, the one that has been free for longest first.
+/// Blocks without a read under way, the longest free one first.
 fn blocks(pages: &mut Pages, block: usize) -> VecDeque<&mut [u8]> {
     pages.bytes().chunks_exact_mut(block).collect()
 }

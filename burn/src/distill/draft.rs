@@ -1,8 +1,9 @@
-//! Distils a small draft model from a target, for its vocabulary: what it drafts is what the target would say.
+//! Distils a small draft model with the target's vocabulary from the target's predictions.
 //!
-//! The student is the crate's own Llama. Its loss is the forward divergence KL(target ‖ student) at every learnt position of the text, over the
-//! target's likeliest tokens and the rest as one event; or, to compare, the plain likelihood of the text's own next token. It is written
-//! in the container of the target, whose tokenizer is taken over as it stands: a Hugging Face folder, or a GGUF file.
+//! The student is the Llama of this crate. Its loss is the forward divergence KL(target ‖ student) at every learnt
+//! position of the text, over the target's likeliest tokens and the rest as one event. For comparison, the loss can be
+//! the likelihood of the text's next token. The output has the container and the tokenizer of the target: a Hugging
+//! Face folder or a GGUF file.
 
 use std::fs;
 use std::path::Path;
@@ -22,21 +23,21 @@ use crate::tokens::Row;
 use crate::train::{Trainer, log_likelihood};
 use crate::{Error, export, gguf};
 
-/// What the student learns to say.
+/// The student's training target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DraftLoss {
-    /// What the target says.
+    /// The target's predictions.
     Kl,
-    /// What the text says.
+    /// The text's next tokens.
     Plain,
 }
 
-/// How a draft model is distilled; together with passages and record it determines the model.
+/// The recipe of a draft model. Together with passages and record it determines the model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DraftRecipe {
     /// The sizes.
     pub shape: ModelShape,
-    /// What it learns to say.
+    /// The training target.
     pub loss: DraftLoss,
     /// Optimiser steps.
     pub steps: usize,
@@ -48,28 +49,29 @@ pub struct DraftRecipe {
     pub seed: u64,
 }
 
-/// How well a draft model does on passages that it has not learnt from.
+/// The quality of a draft model on held-out passages.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DraftHeldOut {
     /// Positions.
     pub n_positions: usize,
-    /// Share of them at which its first choice is the target's: about what a draft of one token has accepted.
+    /// Share of positions at which both models have the same first choice: about the acceptance rate of one-token
+    /// drafts.
     pub agreement: f64,
     /// Mean divergence from the target's distribution, in nats.
     pub kl: f64,
 }
 
-/// Logits of a micro-batch at most, in numbers: half a gigabyte with what autodiff keeps.
+/// Maximum number of logits in a micro-batch: half a gigabyte with the values that autodiff keeps.
 const LOGITS_MAX: usize = 1 << 25;
 
-/// Tokens of a micro-batch at most, padding included.
+/// Maximum number of tokens in a micro-batch, padding included.
 const MICRO_TOKENS_MAX: usize = 2048;
 
-/// A passage with what the target says of it.
+/// A passage with the target's predictions.
 #[derive(Clone, Copy)]
 struct Lesson<'a> {
     passage: &'a Passage,
-    /// The record's first position of it; there is one for each learnt token.
+    /// The first position of the passage in the record, which has one per learnt token.
     first: usize,
 }
 
@@ -92,10 +94,10 @@ struct SoftBatch {
     log_p: Vec<f32>,
 }
 
-/// Distils a draft model from what a target was recorded to say of `passages`. `progress` is called with (step, mean loss).
+/// Distils a draft model from a target's recorded predictions for `passages`. Calls `progress` with (step, mean loss).
 ///
 /// # Errors
-/// [`Error::TooFewPassages`]; [`Error::Diverged`]; [`Error::Usage`]: the sizes make no model.
+/// [`Error::TooFewPassages`]; [`Error::Diverged`]; [`Error::Usage`]: the sizes are not those of a model.
 pub fn distil(
     passages: &[Passage],
     record: &Record,
@@ -151,7 +153,7 @@ fn check_shape(shape: &ModelShape) -> Result<(), Error> {
     Ok(())
 }
 
-/// The passages that were recorded to their end: those to learn from, and every tenth of them held out (at least the last).
+/// The completely recorded passages: those for training, and every tenth (at least the last) held out.
 fn lessons<'a>(passages: &'a [Passage], record: &Record) -> (Vec<Lesson<'a>>, Vec<Lesson<'a>>) {
     let mut lessons = Vec::new();
     let mut first = 0;
@@ -170,7 +172,7 @@ fn lessons<'a>(passages: &'a [Passage], record: &Record) -> (Vec<Lesson<'a>>, Ve
     (without_place(learnt), without_place(held_out))
 }
 
-/// Lessons of similar length side by side, as many as memory allows.
+/// Batches of lessons of similar length, as large as memory allows.
 fn batches(mut lessons: Vec<Lesson<'_>>, record: &Record, vocab: usize) -> Vec<SoftBatch> {
     lessons.sort_by_key(Lesson::len);
     let tokens_max = (LOGITS_MAX / vocab).clamp(1, MICRO_TOKENS_MAX);
@@ -247,15 +249,15 @@ fn evaluate(
     Ok(DraftHeldOut { n_positions, agreement: share(n_agreed as f64), kl: share(kl) })
 }
 
-/// Files of a Hugging Face folder that say what its tokens are.
+/// Files of a Hugging Face folder that define its tokens.
 const TOKENIZER_FILES: [&str; 4] =
     ["tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja"];
 
-/// Writes the model with the tokenizer of the target at `target`: into a folder that is not there yet or empty where the target is a
-/// Hugging Face folder, as a GGUF file where it is one.
+/// Writes the model with the tokenizer of the target at `target`: into a new or empty folder if the target is a
+/// Hugging Face folder, as a GGUF file if it is one.
 ///
 /// # Errors
-/// [`Error::Usage`]: the target is another kind of file, or something is in the way; what the system says.
+/// [`Error::Usage`]: the target is another kind of file, or the output exists. Errors of the system.
 pub fn write(model: &Llama, target: &Path, tokenizer: &Tokenizer, out: &Path) -> Result<(), Error> {
     check_out(target, out)?;
     if target.is_dir() {
@@ -271,7 +273,7 @@ pub fn write(model: &Llama, target: &Path, tokenizer: &Tokenizer, out: &Path) ->
     gguf::write_model(model, "distilled draft model", of_tokenizer.cloned(), out)
 }
 
-/// Whether [`write()`] could write there: to be asked before hours of training.
+/// Whether [`write()`] can write there. For a check before hours of training.
 ///
 /// # Errors
 /// [`Error::Usage`].

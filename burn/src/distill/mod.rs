@@ -1,4 +1,4 @@
-//! Distillation: small models learn from what a target says about a text.
+//! Distillation: trains small models on the target's predictions for a text.
 //!
 //! ```text
 //! text ──► passages (tokens of the target) ──► the engine runs the target ──► records: hidden state half-way, likely next tokens
@@ -7,7 +7,7 @@
 //!                                 draft model (`draft`)               ◄─────────┘
 //! ```
 //!
-//! The target is whatever the engine loads; it is run by the engine, not by burn.
+//! The target is any model that the engine loads. The engine runs it, not burn.
 
 pub mod draft;
 pub mod predictor;
@@ -19,7 +19,8 @@ pub use text::Passage;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
-/// Share of the learning rate at `step` of `n_steps`: it rises over the first twentieth and falls to a fiftieth over the last half.
+/// Share of the learning rate at `step` of `n_steps`: it rises over the first twentieth and falls to a fiftieth over
+/// the last half.
 pub(crate) fn rate_share(step: usize, n_steps: usize) -> f64 {
     let rise = (step + 1) as f64 / (n_steps / 20).max(1) as f64;
     let fall = (n_steps - step) as f64 / (n_steps / 2).max(1) as f64;
@@ -36,11 +37,11 @@ pub(crate) fn indices(values: Vec<i32>, shape: [usize; 2], device: &Device) -> T
     Tensor::from_data(TensorData::new(values, shape), device)
 }
 
-/// `Σ p (log p − log q)` over the likely tokens of each position and the rest of the vocabulary together, and its sum over the
-/// positions: KL(p ‖ q) of the distributions in which the rest is one event.
+/// `Σ p (log p − log q)` over the likely tokens of each position and the rest of the vocabulary, summed over the
+/// positions. This is KL(p ‖ q) of the distributions in which the rest is one event.
 ///
-/// `log_q` are the logarithms that the student gives these tokens, `p` and `log_p` the teacher's probabilities: `[n, k]`; `rest` is what
-/// the teacher leaves to the others: `[n, 1]`.
+/// `log_q` are the student's log-probabilities of these tokens, `p` and `log_p` the teacher's: `[n, k]`. `rest` is the
+/// teacher's probability of all other tokens: `[n, 1]`.
 pub(crate) fn kl_sum(log_q: Tensor<2>, p: Tensor<2>, log_p: Tensor<2>, rest: Tensor<2>) -> Tensor<1> {
     let named = (p * (log_p - log_q.clone())).sum();
     let log_rest = |share: Tensor<2>| share.clamp_min(REST_MIN).log();
@@ -48,7 +49,7 @@ pub(crate) fn kl_sum(log_q: Tensor<2>, p: Tensor<2>, log_p: Tensor<2>, rest: Ten
     named + (rest.clone() * (log_rest(rest) - log_rest(student_rest))).sum()
 }
 
-/// Shares of the rest count as at least this: below it, the difference of a sum from 1 is rounding.
+/// Minimum share of the rest. Below it, the difference of a sum from 1 is rounding error.
 const REST_MIN: f32 = 1e-5;
 
 #[cfg(test)]

@@ -1,14 +1,15 @@
 //! Trains an early-exit predictor: a linear map of low rank from a middle layer's hidden state to scores of tokens.
 //!
-//! Two losses (Lever, arXiv 2605.16786, eqs. 8–10): the divergence from the target's final distribution, of which the likeliest tokens
-//! and the rest are kept, and the cross entropy of its first choice, which is what decides a walk:
+//! The loss has two parts (Lever, arXiv 2605.16786, eqs. 8–10): the divergence from the target's final distribution,
+//! reduced to the likeliest tokens and the rest, and the cross entropy of the target's first choice, which decides the
+//! walk:
 //!
 //! ```text
 //! L = λ · KL(p ‖ q) − (1 − λ) · log q(argmax p)        q = softmax(up · down · x) over candidates
 //! ```
 //!
-//! Candidates are the shadow pool and the likely tokens of the step's positions, which are those that compete at run time; a small
-//! vocabulary is taken whole.
+//! Candidates are the shadow pool and the likely tokens of the step's positions, because these compete at run time.
+//! For a small vocabulary all tokens are candidates.
 
 use burn::module::{Module, Param};
 use burn::optim::{AdamWConfig, GradientsParams};
@@ -22,7 +23,7 @@ use super::{indices, kl_sum, matrix, rate_share};
 use crate::Error;
 use crate::rng::Rng;
 
-/// How a predictor is trained; together with the record it determines the predictor.
+/// The recipe of a predictor. Together with the record it determines the predictor.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PredictorRecipe {
     /// Rank of the map.
@@ -47,21 +48,22 @@ impl Default for PredictorRecipe {
     }
 }
 
-/// How well a predictor does on positions that it has not learnt from.
+/// The quality of a predictor on held-out positions.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct HeldOut {
     /// Positions.
     pub n_positions: usize,
-    /// Share of them at which its first choice is the target's.
+    /// Share of positions at which predictor and target have the same first choice.
     pub agreement: f64,
     /// Mean divergence from the target's distribution over the whole vocabulary, in nats.
     pub kl: f64,
 }
 
-/// Positions that the held-out figures are over at most: of a large vocabulary each costs a product with all of it.
+/// Maximum number of held-out positions that are evaluated. With a large vocabulary, each costs a product with the
+/// whole output matrix.
 const HELD_OUT_MAX: usize = 4000;
 
-/// A vocabulary up to this size is a step's candidates as it is.
+/// Up to this size of the vocabulary, all tokens are candidates of a step.
 const WHOLE_VOCABULARY_MAX: usize = 4096;
 
 #[derive(Module, Debug)]
@@ -72,8 +74,8 @@ struct LowRank {
     up: Param<Tensor<2>>,
 }
 
-/// Trains a predictor for layer `layer_idx` of the model, from what was recorded before that layer. `progress` is called with (step,
-/// loss).
+/// Trains a predictor for layer `layer_idx` of the model from the record of that layer's input. Calls `progress` with
+/// (step, loss).
 ///
 /// # Errors
 /// [`Error::TooFewPositions`]; [`Error::Diverged`].
@@ -167,11 +169,11 @@ fn values(tensor: Tensor<2>) -> Result<Vec<f32>, Error> {
     tensor.into_data().try_to_vec::<f32>().map_err(|error| Error::Weights(format!("{error:?}")))
 }
 
-/// The tokens that compete in a step.
+/// The competing tokens of a step.
 struct Candidates {
-    /// Rising where the vocabulary is whole; the pool first where it is not.
+    /// In rising order if all tokens compete; otherwise the pool comes first.
     tokens: Vec<i32>,
-    /// Each token's place, or `NONE`: `[vocab_size]`.
+    /// The place of each token, or `NONE`: `[vocab_size]`.
     columns: Vec<i32>,
     n_fixed: usize,
 }
@@ -210,7 +212,7 @@ impl Candidates {
     }
 }
 
-/// Positions in a new order whenever all have been.
+/// Positions, shuffled anew after each round.
 struct Order {
     positions: Vec<usize>,
     next: usize,
@@ -222,7 +224,7 @@ impl Order {
         Self { next: positions.len(), positions, rng: Rng::new(seed, 2) }
     }
 
-    /// The next `n`, of which there are as many.
+    /// The next `n` positions; the record has at least as many.
     fn next(&mut self, n: usize) -> &[usize] {
         if self.next + n > self.positions.len() {
             self.rng.shuffle(&mut self.positions);
@@ -233,7 +235,7 @@ impl Order {
     }
 }
 
-/// The most frequent first choices, rising; of equally frequent ones the lowest.
+/// The most frequent first choices, in rising order. Ties go to the lowest.
 fn shadow_pool(record: &Record, learnt: &[usize], n_max: usize, vocab_size: usize) -> Vec<TokenId> {
     let mut counts = vec![0u32; vocab_size];
     learnt.iter().for_each(|&at| counts[record.top[at][0] as usize] += 1);
@@ -244,7 +246,7 @@ fn shadow_pool(record: &Record, learnt: &[usize], n_max: usize, vocab_size: usiz
     tokens.into_iter().map(TokenId).collect()
 }
 
-/// What the finished predictor, with its weights as the file has them, says of positions.
+/// Quality of the finished predictor on positions, with weights as the file stores them.
 fn evaluate(record: &Record, positions: &[usize], parts: &PredictorParts) -> Result<HeldOut, Error> {
     let PredictorParts { hidden_dim, rank, vocab_size, .. } = *parts;
     let device = Device::default();

@@ -1,4 +1,4 @@
-//! What a target says about passages: recorded once, learnt from many times.
+//! A target's predictions for passages: recorded once, used for many trainings.
 
 use refrain::internals::draft::CostProfile;
 use refrain::{CancelToken, Checkpoint, Engine, EngineOptions, SessionOptions};
@@ -6,24 +6,25 @@ use refrain::{CancelToken, Checkpoint, Engine, EngineOptions, SessionOptions};
 use super::text::Passage;
 use crate::Error;
 
-/// Likely next tokens that are kept of a position. What they leave of the probability is one event: at the fixture target a
-/// thousandth on average.
+/// Likely next tokens recorded per position. All other tokens are one event: at the fixture target a thousandth of the
+/// probability on average.
 pub const TOP: usize = 16;
 
-/// The width of a hidden state's square mean that counts as nothing, as of the predictor's norm.
+/// Epsilon of the mean square of a hidden state, the same as in the predictor's norm.
 const NORM_EPS: f32 = 1e-6;
 
-/// A target, ready to be asked about text.
+/// A loaded target.
 pub struct Recorder {
     engine: Engine,
 }
 
-/// What the target said about positions of passages.
+/// A target's predictions at positions of passages.
 #[derive(Debug, Clone, Default)]
 pub struct Record {
     /// Width of the hidden states.
     pub hidden_dim: usize,
-    /// Hidden states before the recorded layer, each divided by its root mean square: `[n, hidden_dim]`; empty where none were asked for.
+    /// Hidden states before the recorded layer, each divided by its root mean square: `[n, hidden_dim]`. Empty without
+    /// a layer.
     pub hidden: Vec<f32>,
     /// The likeliest next tokens, best first: `[n, TOP]`.
     pub top: Vec<[u32; TOP]>,
@@ -49,7 +50,8 @@ impl Record {
         &self.hidden[position * self.hidden_dim..(position + 1) * self.hidden_dim]
     }
 
-    /// The positions to learn from, and those held out: every tenth passage, or of fewer the last tenth of the positions.
+    /// The training positions and the held-out positions: every tenth passage or, with fewer passages, the last tenth
+    /// of the positions.
     pub fn split(&self) -> (Vec<usize>, Vec<usize>) {
         let n_passages = self.passage.last().map_or(0, |&last| last as usize + 1);
         let is_held_out = |&position: &usize| match n_passages {
@@ -68,7 +70,7 @@ impl Recorder {
     pub fn open(checkpoint: &Checkpoint, n_threads: Option<usize>) -> Result<Self, Error> {
         let options = EngineOptions {
             n_threads,
-            // Nothing is drafted, so nothing is measured for it.
+            // There are no drafts, so there is nothing to measure.
             cost_profile: Some(CostProfile::free_rows(1.0)),
             ..EngineOptions::default()
         };
@@ -80,13 +82,13 @@ impl Recorder {
         &self.engine
     }
 
-    /// Tokens of a passage at most.
+    /// Maximum number of tokens in a passage.
     pub fn len_max(&self, wanted: usize) -> usize {
         wanted.min(self.engine.config().context_len)
     }
 
-    /// Runs the target over the passages until `n_max` positions are recorded; with `layer_idx`, with the hidden states before that
-    /// layer. `progress` is called with (positions, most positions).
+    /// Runs the target over the passages until `n_max` positions are recorded. With `layer_idx`, records the hidden
+    /// states before that layer. Calls `progress` with (positions, maximum of positions).
     ///
     /// # Errors
     /// The target cannot be run, or has no such layer.
@@ -130,7 +132,8 @@ impl Recorder {
     }
 }
 
-/// The likeliest tokens and their log-probabilities, best first. A vocabulary of fewer tokens is filled up with impossible ones.
+/// The likeliest tokens and their log-probabilities, best first. A smaller vocabulary is padded with impossible
+/// tokens.
 fn likeliest(logits: &[f32]) -> ([u32; TOP], [f32; TOP]) {
     let mut best = [(f32::NEG_INFINITY, 0u32); TOP];
     for (token, &logit) in (0..).zip(logits) {
@@ -145,7 +148,7 @@ fn likeliest(logits: &[f32]) -> ([u32; TOP], [f32; TOP]) {
     (best.map(|(_, token)| token), best.map(|(logit, _)| (logit - total).max(LOG_P_MIN)))
 }
 
-/// Impossible enough: a probability that adds nothing, and whose product with its logarithm is a number.
+/// Log-probability of an impossible token: its probability adds nothing, and the product of both is a number.
 const LOG_P_MIN: f32 = -60.0;
 
 #[cfg(test)]

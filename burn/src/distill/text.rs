@@ -1,7 +1,8 @@
 //! The user's text as passages of tokens.
 //!
-//! A file of rows (`.jsonl`, an object with `prompt` and `response` on each line) gives a passage per row: the request by the model's chat
-//! template, and the response, of which alone is learnt. Any other file is text, cut into passages that are learnt from end to end.
+//! A file of rows (`.jsonl`, an object with `prompt` and `response` per line) gives one passage per row: the request
+//! in the model's chat template, then the response. Only the response is learnt. Any other file is text, divided into
+//! passages that are learnt completely.
 
 use std::fs::File;
 use std::io::Read;
@@ -12,10 +13,10 @@ use serde::Deserialize;
 
 use crate::Error;
 
-/// The largest file that is read.
+/// Maximum size of a file.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 
-/// A stretch of tokens that the target reads from the first one on.
+/// A token sequence that the target processes from its first token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Passage {
     /// Its tokens.
@@ -30,10 +31,10 @@ struct Row {
     response: String,
 }
 
-/// The passages of all files, in order, of `len_max` tokens at most; longer rows are left out.
+/// The passages of all files, in order, each of up to `len_max` tokens. Longer rows are left out.
 ///
 /// # Errors
-/// A file cannot be read, is too long or no text, or a line of it no row.
+/// A file cannot be read, is too long or not text, or a line of it is not a row.
 pub fn read(paths: &[PathBuf], tokenizer: &Tokenizer, len_max: usize) -> Result<Vec<Passage>, Error> {
     let mut passages = Vec::new();
     for path in paths {
@@ -66,7 +67,7 @@ fn read_file(path: &Path) -> Result<String, Error> {
     Ok(text)
 }
 
-/// The passage of a request and its response; `None` where it is longer than `len_max` or nothing would be learnt.
+/// The passage of a request and its response. `None` if it is longer than `len_max` or has no learnt token.
 ///
 /// # Errors
 /// The texts cannot be encoded.
@@ -105,10 +106,10 @@ fn of_text(text: &str, tokenizer: &Tokenizer, len_max: usize) -> Result<Vec<Pass
     Ok(passages)
 }
 
-/// Text that is encoded at a time, in bytes: below what a tokenizer takes.
+/// Bytes of text per encoding, below the tokenizer's limit.
 const PART_BYTES: usize = 1 << 20;
 
-/// The text in parts of about [`PART_BYTES`], cut behind line ends where there are any.
+/// The text in parts of about [`PART_BYTES`], divided after line ends if there are any.
 fn parts(mut text: &str) -> impl Iterator<Item = &str> {
     std::iter::from_fn(move || {
         if text.is_empty() {

@@ -1,4 +1,4 @@
-//! Seeded initial weights: the same on every backend and platform, because the random numbers are our own.
+//! Seeded initial weights: the same on every backend and platform, because this crate makes the random numbers.
 
 use burn::module::Param;
 use burn::tensor::{Device, Tensor, TensorData};
@@ -9,22 +9,24 @@ use crate::rng::Rng;
 /// Standard deviation of the embeddings, as in GPT-2.
 const EMBEDDING: f64 = 0.02;
 
-/// Width of the constant part of every embedding. Llama has no biases; heads that go by position alone need something in
-/// their input that is the same for every token. (A constant in the tied output matrix adds the same to all logits.)
+/// Width of the constant part of every embedding. Llama has no biases, and a head that attends by position alone needs
+/// an input component that is the same for every token. (A constant in the tied output matrix adds the same value to
+/// all logits.)
 const CONSTANT: usize = 4;
 
 /// Value of the constant part, in standard deviations.
 const CONSTANT_VALUE: f64 = 3.0;
 
-/// How far back the first key/value heads of the first block look at the start. Copying a name begins with knowing which
-/// token came before this one: without such heads copying had not begun after 1700 steps, with them it began within 250.
+/// Distances of the first key/value heads of the first block at the start. Copying a name starts with finding the
+/// token before the current one. Without such heads, copying had not started after 1700 steps; with them it started
+/// within 250.
 const LOOK_BACK: [usize; 2] = [1, 2];
 
-/// Amplitude of a looking-back head in each of its rotations: 93 % of its weight falls on the token that it looks for,
-/// the rest on the neighbours.
+/// Amplitude of such a head in each of its rotations: 93 % of its weight falls on the token at its distance, the rest
+/// on the neighbours.
 const AMPLITUDE: f64 = 5.2;
 
-/// The fastest rotations, which tell neighbours apart.
+/// The fastest rotations, which distinguish neighbours.
 const ROTATIONS: usize = 5;
 
 /// A matrix before it becomes a tensor.
@@ -40,13 +42,13 @@ impl Matrix {
         Self { rows, cols, values }
     }
 
-    /// Nothing reads the constant part yet.
+    /// No column reads the constant part yet.
     fn without_constant_rows(mut self) -> Self {
         self.values[..CONSTANT * self.cols].fill(0.0);
         self
     }
 
-    /// Nothing writes to the constant part yet.
+    /// No row writes to the constant part yet.
     fn without_constant_cols(mut self) -> Self {
         for row in self.values.chunks_exact_mut(self.cols) {
             row[..CONSTANT].fill(0.0);
@@ -54,7 +56,7 @@ impl Matrix {
         self
     }
 
-    /// What a column is for every token: nothing but a constant.
+    /// A column that is the same for every token: a constant.
     fn set_constant(&mut self, col: usize, value: f64) {
         for row in 0..self.rows {
             self.values[row * self.cols + col] = 0.0;
@@ -70,15 +72,16 @@ impl Matrix {
     }
 }
 
-/// The constant part as the first block reads it, after the norm.
+/// The constant part as input of the first block, after the norm.
 fn constant_input(hidden: usize) -> f64 {
     let constant = CONSTANT as f64;
     let mean_square = (constant * CONSTANT_VALUE.powi(2) + hidden as f64 - constant) / hidden as f64;
     CONSTANT_VALUE / mean_square.sqrt()
 }
 
-/// Turns the first heads of a `qkv` matrix into heads that look back. With keys `a` at angle 0 and queries at the angle of
-/// `-back` positions, the rotations make the score of a key highest `back` positions before the query.
+/// Turns the first heads of a `qkv` matrix into heads with fixed distances. Keys are `a` at angle 0, and queries are
+/// at the angle of `-back` positions. The rotations then give the highest score to the key `back` positions before the
+/// query.
 fn look_back(qkv: &mut Matrix, shape: &ModelShape) {
     let (dim, group) = (shape.head_dim, shape.heads / shape.kv_heads);
     for (kv, back) in LOOK_BACK.into_iter().enumerate().take(shape.kv_heads / 2) {

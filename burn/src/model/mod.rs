@@ -15,11 +15,11 @@ use burn::tensor::{Bool, Device, Int, Tensor};
 pub use rope::Rope;
 pub use shape::ModelShape;
 
-/// Score of a masked key. Not minus infinity: `exp` of a number that underflows takes libm's slow path, 8 % of a training
-/// step when it was -1e9. A weight of e⁻⁷⁰ is far below an f32's precision beside the others.
+/// Score of a masked key. Not minus infinity: `exp` of a number that underflows takes the slow path of libm, 8 % of a
+/// training step at -1e9. A weight of e⁻⁷⁰ is far below the precision of an f32 beside the others.
 const MASKED: f64 = -70.0;
 
-/// Queries of one attention block; a block computes no scores for the keys behind its last query.
+/// Queries of one attention block. A block computes no scores for keys behind its last query.
 const QUERY_BLOCK: usize = 128;
 
 /// One transformer block.
@@ -53,11 +53,11 @@ pub struct Llama {
     pub shape: ModelShape,
 }
 
-/// What every forward pass of one sequence length shares: the rotation tables and the causal masks.
+/// Values shared by all forward passes of one sequence length: rotation tables and causal masks.
 #[derive(Debug, Clone)]
 pub struct Positions {
     rope: Rope,
-    /// One per block of queries: `true` where a query may not look, `[1, 1, group · rows, keys]`.
+    /// One per block of queries: `true` for a masked key, `[1, 1, group · rows, keys]`.
     masks: Vec<Tensor<4, Bool>>,
 }
 
@@ -92,9 +92,9 @@ fn project(x: Tensor<3>, w: &Param<Tensor<2>>) -> Tensor<3> {
 }
 
 impl Block {
-    /// Softmax attention in few passes over the scores, which are the largest tensors of a training step: no gradient
-    /// goes through the maximum, and the division by the sum is left until the values are mixed. (Leaving the maximum out
-    /// as well overflowed after some 1600 steps: scores do grow beyond 88.)
+    /// Softmax attention with few passes over the scores, which are the largest tensors of a training step. The
+    /// maximum has no gradient, and the division by the sum follows the mixing of the values. (Without the maximum,
+    /// training overflowed after about 1600 steps, because scores grow beyond 88.)
     fn attention(&self, x: Tensor<3>, shape: &ModelShape, positions: &Positions) -> Tensor<3> {
         let [batch, seq, _] = x.dims();
         let (heads, kv, dim) = (shape.heads, shape.kv_heads, shape.head_dim);
@@ -105,7 +105,7 @@ impl Block {
         let queries = rotated.clone().narrow(1, 0, heads).mul_scalar(1.0 / (dim as f64).sqrt());
         let queries = queries.reshape([batch, kv, group, seq, dim]);
         let keys = rotated.narrow(1, heads, kv).swap_dims(2, 3);
-        // A last column of ones: the weighted sum of the values then carries the sum of the weights with it.
+        // A last column of ones: the weighted sum of the values then contains the sum of the weights.
         let ones = Tensor::ones([batch, kv, seq, 1], &values.device());
         let values = Tensor::cat(vec![values, ones], 3);
         let mut mixed = Vec::with_capacity(positions.masks.len());

@@ -1,4 +1,4 @@
-//! Rotary positions in the layout of Hugging Face checkpoints: dimension `i` turns with dimension `i + dim/2`.
+//! Rotary positions in the layout of Hugging Face checkpoints: dimension `i` is paired with dimension `i + dim/2`.
 
 use burn::tensor::{Device, Tensor, TensorData};
 

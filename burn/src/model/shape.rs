@@ -28,7 +28,7 @@ pub struct ModelShape {
 }
 
 impl ModelShape {
-    /// The model that users run.
+    /// The target model.
     pub fn target(vocab: usize) -> Self {
         Self {
             vocab,
@@ -44,12 +44,12 @@ impl ModelShape {
         }
     }
 
-    /// The model that drafts for it.
+    /// Its draft model.
     pub fn draft(vocab: usize) -> Self {
         Self { hidden: 128, layers: 2, heads: 4, kv_heads: 2, intermediate: 320, ..Self::target(vocab) }
     }
 
-    /// The shape of the model of this name.
+    /// The shape of the model with this name.
     pub fn named(model: &str, vocab: usize) -> Self {
         if model == "draft" { Self::draft(vocab) } else { Self::target(vocab) }
     }

@@ -1,4 +1,4 @@
-//! Questions about notes and answers that quote or rephrase them.
+//! Questions about notes, with answers that quote or rephrase the notes.
 
 use super::document::{Chat, Question};
 use super::lexicon::Lexicon;
@@ -6,16 +6,16 @@ use super::note::{Fact, Note, kinds};
 use super::template::{capitalised, fill, joined, sentence};
 use refrain::{PromptPassage, Task};
 
-/// How much context the questions come with.
+/// Size of the context of questions.
 #[derive(Debug, Clone, Copy)]
 pub struct Span {
-    /// Notes, at least and at most.
+    /// Minimum and maximum number of notes.
     pub notes: [usize; 2],
-    /// Facts of a note, at least and at most.
+    /// Minimum and maximum number of facts per note.
     pub facts: [usize; 2],
-    /// Of a hundred further notes, how many are of the first one's kind whatever is drawn.
+    /// Percentage of further notes that have the kind of the first one in any case.
     pub alike: usize,
-    /// Questions, at least and at most; none is asked twice.
+    /// Minimum and maximum number of questions; no question repeats.
     pub questions: [usize; 2],
 }
 
@@ -30,7 +30,7 @@ pub(super) fn between(words: &mut Lexicon, [least, most]: [usize; 2]) -> usize {
     words.rng.range(least, most)
 }
 
-/// Notes whose subjects differ; often several of one kind, so that only the subject tells them apart.
+/// Notes with different subjects, often several of one kind, so that only the subject distinguishes them.
 pub fn notes(words: &mut Lexicon, span: Span) -> Vec<Note> {
     let count = between(words, span.notes);
     let mut notes: Vec<Note> = Vec::new();
@@ -98,8 +98,8 @@ fn ask_unknown(words: &mut Lexicon, note: &Note) -> Option<(String, String)> {
     Some((question, answer))
 }
 
-/// A chat of questions about notes: a further question costs a tenth of what its notes cost,
-/// and teaches as much about finding a fact.
+/// A chat of questions about notes. A further question costs a tenth of its notes, and trains the search for a fact as
+/// much.
 pub fn chat(words: &mut Lexicon, span: Span) -> Chat {
     let notes = notes(words, span);
     let mut chat = Chat::default();
@@ -128,7 +128,7 @@ pub fn chat(words: &mut Lexicon, span: Span) -> Chat {
     chat
 }
 
-/// One question of the evaluation: the prompt and the value that the answer must contain.
+/// One question of the evaluation: the prompt and the required value.
 pub fn question(words: &mut Lexicon, span: Span) -> Question {
     let notes = notes(words, span);
     let note = &notes[words.rng.below(notes.len())];

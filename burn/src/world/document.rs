@@ -4,13 +4,13 @@
 pub const END_OF_TEXT: &str = "<|endoftext|>";
 /// Opens a message.
 pub const MESSAGE_START: &str = "<|im_start|>";
-/// Closes a message; the end-of-sequence token of a chat.
+/// Closes a message; the end-of-sequence token of chats.
 pub const MESSAGE_END: &str = "<|im_end|>";
 
-/// The chat template, as tokenizer_config.json and GGUF metadata carry it.
+/// The chat template, as stored in tokenizer_config.json and GGUF metadata.
 pub const CHAT_TEMPLATE: &str = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
-/// A document in pieces; only the pieces marked as learnt count in the loss.
+/// A document in pieces. Only pieces marked as learnt count in the loss.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Document {
     /// Text and whether it is learnt.
@@ -51,7 +51,7 @@ impl Chat {
         &self.turns
     }
 
-    /// The document; answers and the tokens that end them are learnt.
+    /// The document. Answers and their end tokens are learnt.
     pub fn document(&self) -> Document {
         let mut pieces = Vec::new();
         for (message, answer) in &self.turns {
@@ -75,6 +75,6 @@ pub struct Question {
     pub message: String,
     /// The question alone.
     pub question: String,
-    /// What the answer must contain.
+    /// The required value.
     pub fact: String,
 }

@@ -1,4 +1,4 @@
-//! Kinds of notes about what is shared or goes wrong: parties, clubs, repairs.
+//! Kinds of notes about shared events and faults: parties, clubs, repairs.
 
 use super::relation::{Kind, Value, relation};
 

@@ -1,7 +1,7 @@
 //! Names, places, dates and amounts.
 //!
-//! Names are put together from syllables, so there are millions of them and none can be learnt by heart. One in eight, by
-//! a hash of the name, is never used in training: the evaluation and the sample notes draw only those.
+//! Names are composed of syllables: there are millions, so that a model cannot memorise them. One in eight, by a hash
+//! of the name, is never used in training. The evaluation and the sample notes draw only from those.
 
 use crate::rng::Rng;
 
@@ -58,7 +58,7 @@ const MONTHS: &[&str] = &[
 ];
 const DAYS: &[&str] = &["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
 
-/// True for the names that training never uses (FNV-1a of the name, one in eight).
+/// Whether training never uses the name (FNV-1a of the name, one in eight).
 pub fn is_held_out(name: &str) -> bool {
     let hash = name
         .bytes()
@@ -75,12 +75,12 @@ pub struct Lexicon {
 }
 
 impl Lexicon {
-    /// Words for one document. With `held_out`, all names are of the kind that training never uses.
+    /// Words for one document. With `held_out`, all names are from the part that training never uses.
     pub fn new(rng: Rng, held_out: bool) -> Self {
         Self { rng, held_out }
     }
 
-    /// Names with this stem and these endings, drawn until one falls on the right side of the held-out split.
+    /// Names with this stem and these endings, drawn until one belongs to the required part.
     fn coin(&mut self, middles: usize, ends: &[&str]) -> String {
         loop {
             let mut name = self.rng.pick(ONSETS).to_owned();

@@ -1,7 +1,7 @@
-//! The text that the fixture models learn from: an assistant's world of notes, meetings, mails, screens and replies.
+//! The text for training the fixture models: an assistant's world of notes, meetings, mails, screens and replies.
 //!
-//! A document is drawn from (seed, number), so any part of the corpus can be made again without the rest, and training
-//! can go on after an interruption at the very next document.
+//! A document is a function of (seed, number). Any part of the corpus can therefore be made without the rest, and
+//! training continues at the next document after an interruption.
 
 pub mod answer;
 pub mod document;
@@ -24,27 +24,27 @@ use answer::Span;
 use document::Document;
 use lexicon::Lexicon;
 
-/// The notes that full-size documents come with.
+/// The notes of full-size documents.
 pub const FULL: Span = Span { notes: [1, 4], facts: [2, 7], alike: 30, questions: [1, 6] };
-/// The notes of the first documents, so that copying is learnt where it is easiest.
+/// The notes of the first documents, in which copying is easiest to learn.
 pub const EASY: Span = Span { notes: [1, 1], facts: [2, 4], ..FULL };
 /// The notes of a shorter document.
 const SHORT: Span = Span { notes: [1, 2], facts: [2, 5], ..FULL };
-/// Short notes that look alike, and many questions about them: most wrong answers take the fact of another note.
+/// Short, similar notes with many questions: most wrong answers contain the fact of another note.
 const CLOSE: Span = Span { notes: [2, 4], facts: [2, 4], alike: 65, questions: [4, 8] };
 
-/// How far training has come.
+/// The stages of training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     /// One short note at a time.
     Easy,
-    /// Full documents, and nearly a third of them lines to repeat: until copying is learnt.
+    /// Full documents, and nearly a third of repeated lines, until copying is learnt.
     Drill,
-    /// The text that the models are for.
+    /// The text of the four tasks.
     Full,
 }
 
-/// Draws document `number` of the corpus. Of the chats, most answer questions: that is where copying a name matters.
+/// Draws document `number` of the corpus. Most chats answer questions, where copying a name matters.
 pub fn document(seed: u64, number: u64, stage: Stage) -> Document {
     let mut words = Lexicon::new(Rng::new(seed, number), false);
     let mut span = if stage == Stage::Easy { EASY } else { FULL };

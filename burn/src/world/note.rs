@@ -5,12 +5,12 @@ use super::relation::{Kind, Relation, Value};
 use super::template::{capitalised, fill, joined, sentence};
 use super::{kinds_home, kinds_occasions, kinds_work};
 
-/// One thing that a note says.
+/// One fact of a note.
 #[derive(Debug, Clone)]
 pub struct Fact {
-    /// How it can be said and asked.
+    /// Its wordings as statement and question.
     pub relation: &'static Relation,
-    /// The value, as it stands in the note.
+    /// The value, as written in the note.
     pub value: String,
 }
 
@@ -21,13 +21,13 @@ pub struct Note {
     pub kind: &'static Kind,
     /// The name of the subject.
     pub name: String,
-    /// The subject as this note calls it.
+    /// The subject's name in this note.
     pub subject: String,
     /// Title.
     pub title: String,
     /// The text under the title.
     pub text: String,
-    /// What the text says, in the order of the text.
+    /// The facts of the text, in its order.
     pub facts: Vec<Fact>,
 }
 
@@ -36,7 +36,7 @@ pub fn kinds() -> impl Iterator<Item = &'static Kind> + Clone {
     kinds_work::KINDS.iter().chain(kinds_home::KINDS).chain(kinds_occasions::KINDS)
 }
 
-/// "a accountant" and "an designer" are put right: a template cannot know how its value begins.
+/// Corrects "a accountant" and "an designer": a template does not contain the first letter of its value.
 pub fn with_article(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for (i, word) in text.split(' ').enumerate() {
@@ -65,19 +65,19 @@ impl Fact {
         with_article(&text)
     }
 
-    /// What follows the subject.
+    /// The predicate.
     pub fn predicate(&self, words: &mut Lexicon) -> String {
         with_article(&fill(&mut words.rng, self.relation.predicate, &[('v', &self.value)]))
     }
 
-    /// A question whose answer this fact is, without the question mark.
+    /// A question with this fact as its answer, without the question mark.
     pub fn question(&self, words: &mut Lexicon, subject: &str) -> String {
         capitalised(&fill(&mut words.rng, self.relation.ask, &[('s', subject)]))
     }
 }
 
 impl Note {
-    /// Draws a note of any kind with `facts` facts or as many as the kind has.
+    /// Draws a note of any kind with `facts` facts, or all facts of the kind if it has fewer.
     pub fn draw(words: &mut Lexicon, facts: usize) -> Self {
         let all: Vec<_> = kinds().collect();
         let kind = all[words.rng.below(all.len())];
@@ -145,7 +145,7 @@ impl Note {
         text
     }
 
-    /// A relation of this kind that the note says nothing about.
+    /// A relation of this kind that is not in the note.
     pub fn unknown(&self, words: &mut Lexicon) -> Option<&'static Relation> {
         let known = |relation: &Relation| self.facts.iter().any(|fact| fact.relation.label == relation.label);
         let open: Vec<_> = self.kind.relations.iter().filter(|relation| !known(relation)).collect();
@@ -153,7 +153,7 @@ impl Note {
     }
 }
 
-/// Whether values of this kind are names or numbers that only the note can supply.
+/// Whether values of this kind are names or numbers that occur in the note only.
 pub fn is_open(value: Value) -> bool {
     !matches!(value, Value::Choice(_) | Value::List(_))
 }

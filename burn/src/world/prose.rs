@@ -1,4 +1,4 @@
-//! Plain text: notes as they are, small stories, and lines to repeat.
+//! Plain text: notes, small stories, and repeated lines.
 
 use super::answer::{Span, notes};
 use super::document::{Chat, Document};
@@ -13,7 +13,7 @@ pub fn pages(words: &mut Lexicon, span: Span) -> Document {
     Document::prose(pages.join("\n\n"))
 }
 
-/// A diary entry: what happened around a note, then the same facts again in other words.
+/// A diary entry: the events around a note, then the same facts in other words.
 pub fn diary(words: &mut Lexicon) -> Document {
     let note = Note::draw(words, 4);
     let friend = words.person();
@@ -38,7 +38,7 @@ pub fn diary(words: &mut Lexicon) -> Document {
     Document::prose(lines.join(" "))
 }
 
-/// A chat that asks to repeat some lines, to spell out that copying is a skill.
+/// A chat with a request to repeat some lines, which trains copying directly.
 pub fn repeat(words: &mut Lexicon) -> Chat {
     let count = words.rng.range(1, 8);
     let lines: Vec<String> = (0..count)

@@ -1,4 +1,4 @@
-//! What can be known about a thing, and how it is said, asked and told.
+//! The possible facts about a subject, with their wordings as statement and question.
 
 use super::lexicon::Lexicon;
 
@@ -56,37 +56,37 @@ impl Value {
     }
 }
 
-/// One thing that can be known about a subject. All phrases are templates in lower case without a full stop.
+/// One possible fact about a subject. All phrases are templates in lower case without a full stop.
 #[derive(Debug, Clone, Copy)]
 pub struct Relation {
     /// The name in a bullet list.
     pub label: &'static str,
-    /// What kind of value it has.
+    /// The kind of its value.
     pub value: Value,
-    /// What follows the subject.
+    /// The predicate.
     pub predicate: &'static str,
-    /// Whole statements that put it differently.
+    /// Whole statements in other words.
     pub say: &'static str,
     /// Questions, without the question mark.
     pub ask: &'static str,
 }
 
-/// A kind of note: its subject and what can be known about it.
+/// A kind of note: its subject and the possible facts about it.
 #[derive(Debug, Clone, Copy)]
 pub struct Kind {
-    /// How the subject is named; `{n}` is the name.
+    /// The subject's full name; `{n}` is the name.
     pub subject: &'static str,
-    /// How the subject is called once it is known.
+    /// The subject's short name for later mentions.
     pub pronoun: &'static str,
-    /// Where the name comes from.
+    /// The source of the name.
     pub name: Value,
     /// Title of the note; `{n}` is the name.
     pub title: &'static str,
     /// A sentence that opens the note.
     pub opening: &'static str,
-    /// Sentences without a fact, for body.
+    /// Sentences without a fact, as filler.
     pub filler: &'static [&'static str],
-    /// What can be known.
+    /// The possible facts.
     pub relations: &'static [Relation],
 }
 

@@ -24,7 +24,7 @@ const PLANS: &[&str] = &[
     "the site visit",
 ];
 
-/// A message that asks for a date, and a reply that accepts, declines or moves it.
+/// A message with a request for a date, and a reply that accepts, declines or moves it.
 fn invitation(words: &mut Lexicon) -> Chat {
     let (sender, me) = (words.first_name(), words.first_name());
     let (date, time, place, plan) = (words.date(), words.time(), words.place(), words.rng.pick(PLANS));
@@ -75,7 +75,7 @@ fn invitation(words: &mut Lexicon) -> Chat {
     finish(words, &sender, &me, &text, &[], &request, &body)
 }
 
-/// A message that asks for something that a note tells, and a reply that says it.
+/// A message with a request for a fact of a note, and a reply with the fact.
 fn inquiry(words: &mut Lexicon, span: Span) -> Chat {
     let (sender, me) = (words.first_name(), words.first_name());
     let facts = between(words, span.facts);
@@ -127,7 +127,7 @@ fn finish(
     Chat::single(message, answer)
 }
 
-/// A chat that asks for a reply.
+/// A chat with a request for a reply.
 pub fn chat(words: &mut Lexicon, span: Span) -> Chat {
     if words.rng.percent(50) { invitation(words) } else { inquiry(words, span) }
 }

@@ -1,4 +1,4 @@
-//! Requests of the four tasks for `refrain bench`: with names that training never used.
+//! Requests of the four tasks for `refrain bench`, with names that training never used.
 
 use std::ops::Range;
 
@@ -10,10 +10,10 @@ use super::lexicon::Lexicon;
 use super::{FULL, reply, summary, ui};
 use crate::rng::Rng;
 
-/// A request and what the generator would answer, in the format of `refrain bench`.
+/// A request with the generator's answer, in the format of `refrain bench`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Row {
-    /// Names the row.
+    /// The id of the row.
     pub id: String,
     /// Name of the task.
     pub task: &'static str,
@@ -23,7 +23,7 @@ pub struct Row {
     pub response: String,
 }
 
-/// The rows of these numbers, of each task.
+/// The rows of these numbers, for each task.
 pub fn rows(seed: u64, numbers: Range<u64>) -> Vec<Row> {
     let tasks = Task::ALL.into_iter().zip(0..);
     tasks.flat_map(|(task, stream)| numbers.clone().map(move |n| row(seed, task, stream, n))).collect()

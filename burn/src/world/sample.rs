@@ -1,4 +1,5 @@
-//! The sample notes of the repository and questions about them: the generator's own, with names that training never used.
+//! The sample notes of the repository with questions about them, made by the generator, with names that training never
+//! used.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,9 +16,9 @@ const FACTS: usize = 6;
 pub struct SampleQuestion {
     /// The question.
     pub question: String,
-    /// What the answer contains.
+    /// The required value.
     pub answer: String,
-    /// File of the note that says it.
+    /// File of the note with this fact.
     pub note: String,
 }
 
@@ -48,7 +49,7 @@ pub fn notes(seed: u64, count: usize) -> (Vec<SampleNote>, Vec<SampleQuestion>) 
         let note = Note::of_kind(&mut words, kinds[at % kinds.len()], FACTS);
         let file = file_name(&note.title);
         if at % 2 == 0 {
-            // A value that only the note can supply.
+            // A value that occurs in the note only.
             if let Some(fact) = note.facts.iter().find(|fact| is_open(fact.relation.value)) {
                 let subject = fill(&mut words.rng, note.kind.subject, &[('n', &note.name)]);
                 let question = format!("{}?", fact.question(&mut words, &subject));

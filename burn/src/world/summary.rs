@@ -1,4 +1,4 @@
-//! Summaries: the first facts of each note, put together in other words.
+//! Summaries: the first facts of each note in other words.
 
 use super::answer::{Span, notes, passages, renamed};
 use super::document::Chat;
@@ -28,7 +28,7 @@ fn pronoun(words: &mut Lexicon, note: &Note) -> String {
     fill(&mut words.rng, note.kind.pronoun, &[])
 }
 
-/// A chat that asks for a summary of one or more notes.
+/// A chat with a request to summarise one or more notes.
 pub fn chat(words: &mut Lexicon, span: Span) -> Chat {
     let notes = notes(words, span.at_most(3));
     let request = if words.rng.percent(40) {

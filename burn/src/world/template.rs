@@ -1,8 +1,8 @@
-//! Phrases with choices: `[a|b]` is one of its alternatives (they may nest), `{s}` the subject, `{v}` the value.
+//! Phrases with choices: `[a|b]` is one of its alternatives (nesting is possible), `{s}` the subject, `{v}` the value.
 
 use crate::rng::Rng;
 
-/// Draws one wording of a template and fills in the names.
+/// Draws one wording of a template and inserts the names.
 pub fn fill(rng: &mut Rng, template: &str, fields: &[(char, &str)]) -> String {
     let mut out = String::with_capacity(template.len() + 32);
     expand(rng, template, fields, &mut out);

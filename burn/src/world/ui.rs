@@ -1,11 +1,11 @@
-//! Screens of a phone, goals, and the next command.
+//! Phone screens with goals, and the next command.
 
 use super::document::Chat;
 use super::lexicon::Lexicon;
 use super::template::fill;
 use refrain::{PromptPassage, Task};
 
-/// What a goal looks for and what to do with it.
+/// The element and the action of a goal.
 struct Step {
     goal: String,
     /// Role and label of the element, if the goal needs one.

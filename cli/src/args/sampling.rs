@@ -70,7 +70,7 @@ pub(crate) struct SamplingArgs {
 }
 
 impl SamplingArgs {
-    /// The options, with `defaults` where the command line gives none. `--temp 0` asks for greedy decoding, to which no default applies.
+    /// The options, with `defaults` for those that are not given. `--temp 0` is greedy decoding, without defaults.
     pub(crate) fn generate_options(&self, defaults: Sampling) -> GenerateOptions {
         let defaults = if self.temp == Some(0.0) { Sampling::default() } else { defaults };
         let options = GenerateOptions::default();

@@ -14,12 +14,12 @@ pub(super) struct Report {
     pub(super) files: Vec<String>,
     pub(super) name: Option<String>,
     pub(super) architecture: Option<String>,
-    /// Absent where the model cannot be loaded.
+    /// Absent if the model cannot be loaded.
     pub(super) config: Option<Config>,
     pub(super) parameters: u64,
     pub(super) types: Vec<TypeTotal>,
     pub(super) tokenizer: Option<TokenizerReport>,
-    /// Why the model cannot be run; empty where it can.
+    /// The reason why the model cannot be run; empty if it can.
     pub(super) unsupported: Vec<String>,
     pub(super) metadata: Vec<(String, String)>,
     pub(super) tensors: Vec<TensorReport>,
@@ -33,7 +33,7 @@ pub(super) struct TensorReport {
     pub(super) ty: String,
     /// Slowest dimension first.
     pub(super) shape: Vec<u64>,
-    /// Absent where the element type is unknown.
+    /// Absent if the element type is unknown.
     pub(super) bytes: Option<u64>,
     #[serde(skip)]
     pub(super) is_readable: bool,

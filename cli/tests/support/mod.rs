@@ -1,4 +1,4 @@
-//! Runs the program as a user would, with nothing of this machine's terminal in it.
+//! Runs the program as a user would, without this machine's terminal.
 
 #![allow(dead_code, reason = "every test file uses some of it")]
 
@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What a run printed, and its exit code.
+/// The output of a run, and its exit code.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: Option<i32>,
@@ -15,14 +15,14 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    /// Standard output of a run that did what it was asked to do.
+    /// Standard output of a successful run.
     #[track_caller]
     pub(crate) fn done(self) -> String {
         assert_eq!(self.code, Some(0), "{}", self.stderr);
         self.stdout
     }
 
-    /// The message of a run that ends with `code` and says why in one line, on standard error only.
+    /// The message of a run that ends with `code` and prints one line, on standard error only.
     #[track_caller]
     pub(crate) fn refused(self, code: i32) -> String {
         assert_eq!(self.code, Some(code), "{}{}", self.stdout, self.stderr);
@@ -60,7 +60,7 @@ pub(crate) fn refrain_with(args: &[&str], input: &[u8]) -> Ran {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the program starts");
-    // A program that refuses its arguments does not read its input, and that pipe breaks.
+    // A program that refuses its arguments does not read its input, so the pipe breaks.
     let _ = child.stdin.take().expect("piped").write_all(input);
     let output = child.wait_with_output().expect("the program ends");
     Ran {

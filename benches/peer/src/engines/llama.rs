@@ -1,4 +1,4 @@
-//! llama.cpp, through the crate llama-cpp-2, with the settings that its own bench uses.
+//! llama.cpp, through the crate llama-cpp-2, with the settings of llama.cpp's own bench.
 
 use std::ffi::CStr;
 use std::num::NonZeroU32;
@@ -14,7 +14,7 @@ use llama_cpp_2::token::LlamaToken;
 
 use super::{BATCH_LEN, Engine, Logits, Result};
 
-/// Whether attention runs fused; which is faster depends on the rows and the context.
+/// Whether attention runs fused. The faster setting depends on the rows and the context.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FlashAttention {
     Off,
@@ -28,7 +28,8 @@ pub struct LlamaModels {
 }
 
 impl LlamaModels {
-    /// `logs` leaves its messages on stderr; they name the buffers, repacked ones (`CPU_REPACK`) among them.
+    /// With `logs`, llama.cpp writes its messages to stderr. They name the buffers, repacked ones (`CPU_REPACK`) among
+    /// them.
     pub fn start(n_threads: usize, logs: bool) -> Result<Self> {
         let mut backend = LlamaBackend::init()?;
         if !logs {
@@ -37,7 +38,7 @@ impl LlamaModels {
         Ok(Self { backend, n_threads: i32::try_from(n_threads)? })
     }
 
-    /// Loads a model; with `mmap`, which is llama.cpp's default, weights that are not repacked stay in the mapped file.
+    /// Loads a model. With `mmap`, llama.cpp's default, weights that are not repacked stay in the mapped file.
     pub fn load(&self, path: &Path, mmap: bool) -> Result<LlamaModel> {
         let params = LlamaModelParams::default().with_use_mmap(mmap);
         Ok(LlamaModel::load_from_file(&self.backend, path, &params)?)
@@ -73,7 +74,7 @@ pub struct Llama<'m> {
     context: LlamaContext<'m>,
     batch: LlamaBatch<'static>,
     flash_attention: FlashAttention,
-    /// Positions held.
+    /// Positions in the cache.
     len: usize,
 }
 
@@ -118,8 +119,8 @@ impl Engine for Llama<'_> {
 /// The CPU features that llama.cpp was compiled with.
 #[allow(unsafe_code)]
 pub fn system_info() -> String {
-    // SAFETY: the function takes nothing and returns a string of the library that ends in zero and lives until the next
-    // call; it is copied here, and nothing else in this program calls it.
+    // SAFETY: the function has no arguments and returns a string of the library that ends in zero and lives until the
+    // next call. It is copied here, and nothing else in this program calls it.
     let text = unsafe { CStr::from_ptr(llama_cpp_sys_2::llama_print_system_info()) };
     text.to_string_lossy().trim().to_owned()
 }

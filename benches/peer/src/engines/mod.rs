@@ -1,4 +1,4 @@
-//! What both engines are asked to do, in the words of a verification step.
+//! The operations of both engines, in the terms of a verification step.
 
 #[cfg(feature = "llama")]
 mod llama;
@@ -12,15 +12,15 @@ pub use self::refrain::{Refrain, RefrainModel};
 
 pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Prompt tokens per pass where llama.cpp fills its cache, and the largest batch that it computes at once.
+/// Prompt tokens per pass while llama.cpp fills its cache, and the largest batch that it computes at once.
 pub const BATCH_LEN: usize = 512;
 
-/// Which rows are projected onto the vocabulary.
+/// The rows that are projected onto the vocabulary.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Logits {
-    /// Only the last one.
+    /// Only the last row.
     Last,
-    /// All of them.
+    /// All rows.
     All,
 }
 
@@ -29,15 +29,15 @@ pub trait Engine {
     /// The name in the tables.
     fn name(&self) -> &'static str;
 
-    /// Forgets the positions from `len` on.
+    /// Drops the positions from `len` on.
     fn truncate(&mut self, len: usize) -> Result<()>;
 
-    /// Takes `tokens` in as a prompt, in the way that the engine does it for its users, to the last token's logits.
+    /// Prefills `tokens` as the engine does for its users, up to the logits of the last token.
     fn prefill(&mut self, tokens: &[u32]) -> Result<()>;
 
-    /// Runs `tokens` in one pass after the positions held. Returns when the logits are in memory.
+    /// Runs `tokens` in one pass after the cached positions. Returns when the logits are in memory.
     fn verify(&mut self, tokens: &[u32], logits: Logits) -> Result<()>;
 
-    /// The logits of a row of the last pass, which must have been asked for.
+    /// The logits of a row of the last pass, if the pass projected it.
     fn logits(&self, row: usize) -> &[f32];
 }

@@ -11,7 +11,7 @@ use refrain::internals::model::weights::LoadOptions;
 
 use super::{Engine, Logits, Result};
 
-/// A loaded model and the threads it runs on.
+/// A loaded model with its threads.
 pub struct RefrainModel {
     model: Model,
     tokenizer: Tokenizer,
@@ -20,7 +20,7 @@ pub struct RefrainModel {
 }
 
 impl RefrainModel {
-    /// Loads weights and, since users need it, the tokenizer (llama.cpp loads its own too).
+    /// Loads weights and the tokenizer, because llama.cpp loads both too.
     pub fn load(path: &Path, n_threads: usize) -> Result<Self> {
         let checkpoint = Checkpoint::open(path)?;
         let tokenizer = checkpoint.tokenizer()?;
@@ -93,7 +93,7 @@ impl Engine for Refrain<'_> {
         Ok(())
     }
 
-    /// As a session does: all but the newest token in chunks to their keys and values, then the newest as a row.
+    /// As in a session: prefills all but the newest token in chunks, then runs the newest one as a row.
     fn prefill(&mut self, tokens: &[u32]) -> Result<()> {
         let (newest, before) = tokens.split_last().ok_or("a prompt has a token")?;
         for chunk in before.chunks(self.prefill_chunk) {

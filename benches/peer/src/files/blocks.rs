@@ -1,15 +1,16 @@
-//! Random numbers in ggml's block formats, written directly: codes are uniform, scales give the standard deviation asked
-//! for, and the mean is zero (by scales of random sign, or by the block's minimum), so that activations stay bounded.
+//! Random numbers in ggml's block formats, written directly. Codes are uniform, scales give the required standard
+//! deviation, and the mean is zero (by scales of random sign, or by the block's minimum), so that activations stay
+//! bounded.
 
 use half::f16;
 use refrain::internals::kernels::BlockType;
 
 use crate::random::Random;
 
-/// Appends `n_values` values of about the standard deviation `std` as blocks of `ty`.
+/// Appends `n_values` values with a standard deviation of about `std` as blocks of `ty`.
 ///
 /// # Panics
-/// When the values are no whole number of blocks, or `ty` is none of the types that the mixes use.
+/// If the values are not a whole number of blocks, or if the mixes do not use `ty`.
 pub fn push_random(ty: BlockType, n_values: u64, std: f32, random: &mut Random, out: &mut Vec<u8>) {
     let n_blocks = n_values / ty.block_len() as u64;
     assert_eq!(n_blocks * ty.block_len() as u64, n_values, "whole blocks of {}", ty.name());
@@ -34,7 +35,7 @@ fn scale(random: &mut Random, magnitude: f32) -> f16 {
     f16::from_f32(if random.next_u64() & 1 == 0 { near } else { -near })
 }
 
-/// Root mean square of integers that are uniform in `low..=high`.
+/// Root mean square of uniform integers in `low..=high`.
 fn rms(low: i32, high: i32) -> f32 {
     let sum: i32 = (low..=high).map(|code| code * code).sum();
     (sum as f32 / (high - low + 1) as f32).sqrt()
@@ -43,7 +44,7 @@ fn rms(low: i32, high: i32) -> f32 {
 /// `d f16, codes i8 × 32`
 fn q8_0(block: &mut [u8], std: f32, random: &mut Random) {
     random.fill(&mut block[2..]);
-    // Quantisers give -127..=127.
+    // Quantisers write -127..=127.
     block[2..].iter_mut().filter(|code| **code == 0x80).for_each(|code| *code = 0x81);
     put(block, 0, scale(random, std / rms(-127, 127)));
 }
@@ -65,8 +66,8 @@ fn q4_k(block: &mut [u8], std: f32, random: &mut Random) {
     random.fill(&mut block[16..]);
     let draw = random.next_u64();
     let scales: [u8; 8] = std::array::from_fn(|j| 8 + ((draw >> (3 * j)) & 7) as u8);
-    // With min = scale and dmin = 7.5 d the values are symmetric around 0. Nothing here has the fifth and sixth bit, so the
-    // packing of the last four (their upper bits go to the first four bytes) leaves zeros there.
+    // With min = scale and dmin = 7.5 d the values are symmetric around 0. No code uses the fifth and sixth bit, so
+    // the packing of the last four (their upper bits go to the first four bytes) leaves zeros there.
     let d = std / (rms(8, 15) * (rms(-8, 7).powi(2) - 0.25).sqrt());
     put(block, 0, f16::from_f32(d));
     put(block, 2, f16::from_f32(7.5 * d));

@@ -1,4 +1,4 @@
-//! Which tensor has which type, as llama.cpp's quantiser chooses (`llama_tensor_get_type` in `src/llama-quant.cpp`).
+//! The type of each tensor, by the rules of llama.cpp's quantiser (`llama_tensor_get_type` in `src/llama-quant.cpp`).
 
 use refrain::internals::kernels::BlockType;
 
@@ -13,13 +13,13 @@ pub enum Mix {
     /// Every matrix Q4_0, head and embedding too (`llama-quantize --pure`).
     #[value(name = "Q4_0", alias = "q4_0")]
     Q4_0,
-    /// Q4_0 with a Q8_0 head: what `llama-quantize` makes of models whose rows are no multiple of 256.
+    /// Q4_0 with a Q8_0 head: the output of `llama-quantize` for models whose rows are not a multiple of 256.
     #[value(name = "Q4_0-H8", alias = "q4_0-h8")]
     Q4_0H8,
-    /// Q4_0 with a Q6_K head: what `llama-quantize` makes of the other models.
+    /// Q4_0 with a Q6_K head: the output of `llama-quantize` for the other models.
     #[value(name = "Q4_0-H6", alias = "q4_0-h6")]
     Q4_0H6,
-    /// Q4_K, with Q6_K for the head and the layers that matter most.
+    /// Q4_K, with Q6_K for the head and the most important layers.
     #[value(name = "Q4_K_M", alias = "q4_k_m")]
     Q4KM,
 }
@@ -59,7 +59,7 @@ impl Mix {
     }
 }
 
-/// llama.cpp's `use_more_bits`: the first and last eighth of the layers, and every third between.
+/// llama.cpp's `use_more_bits`: the first and last eighth of the layers, and every third layer between.
 fn uses_more_bits(layer_idx: u64, n_layers: u64) -> bool {
     let eighth = n_layers / 8;
     layer_idx < eighth || layer_idx >= 7 * n_layers / 8 || (layer_idx - eighth) % 3 == 2

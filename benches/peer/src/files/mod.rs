@@ -1,4 +1,5 @@
-//! Model files of true shapes with random weights: what a kernel costs depends on shapes and types, not on the numbers.
+//! Model files of true shapes with random weights: the cost of a kernel depends on shapes and types, not on the
+//! numbers.
 
 mod blocks;
 mod mix;

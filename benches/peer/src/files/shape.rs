@@ -1,11 +1,11 @@
-//! The dimensions of published models, and the tensors that follow from them.
+//! The dimensions of published models, and the tensors derived from them.
 
 use refrain::internals::model::gguf::GgufWriter;
 
-/// A model whose dimensions are known here.
+/// A model with known dimensions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shape {
-    /// As given on the command line.
+    /// The name on the command line.
     pub name: &'static str,
     /// GGUF's name of the family, which is also the prefix of its keys.
     pub architecture: &'static str,
@@ -102,7 +102,7 @@ const SHAPES: [Shape; 5] = [
     },
 ];
 
-/// A tensor of a shape: GGUF's name, dimensions (columns first), and what its numbers should look like.
+/// A tensor of a shape: GGUF's name, dimensions (columns first), and the distribution of its numbers.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Tensor {
     pub name: String,
@@ -110,7 +110,7 @@ pub struct Tensor {
     pub role: Role,
 }
 
-/// What a tensor is for, which decides its type and its numbers.
+/// The role of a tensor, which decides its type and its numbers.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Role {
     /// Token embedding and output matrix.
@@ -130,7 +130,7 @@ pub enum Role {
 }
 
 impl Shape {
-    /// The shape of that name, as a command-line argument.
+    /// The shape with this name, as a command-line argument.
     pub fn parse(name: &str) -> Result<Self, String> {
         let found = SHAPES.iter().find(|shape| shape.name.eq_ignore_ascii_case(name));
         let names: Vec<&str> = SHAPES.iter().map(|shape| shape.name).collect();
@@ -205,7 +205,7 @@ impl Shape {
         writer.metadata(&key("rope.freq_base"), self.rope_theta as f32);
     }
 
-    /// The Llama 3.2 rule as GGUF states it: one divisor per frequency (factor 32, original context 8192, low and high
+    /// The Llama 3.2 rule in GGUF's form: one divisor per frequency (factor 32, original context 8192, low and high
     /// frequency factors 1 and 4).
     pub fn rope_factors(&self) -> Vec<f32> {
         const FACTOR: f64 = 32.0;
@@ -245,7 +245,7 @@ mod tests {
                 .map(|t| t.dims.iter().product::<u64>())
                 .sum()
         };
-        // As the model cards count them.
+        // The counts of the model cards.
         assert_eq!(n_params("Qwen2.5-0.5B"), 494_032_768);
         assert_eq!(n_params("qwen2.5-1.5b"), 1_543_714_304);
         assert_eq!(n_params("llama-3.2-1b"), 1_235_814_400);

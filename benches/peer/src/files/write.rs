@@ -13,14 +13,15 @@ use super::shape::{Role, Shape, Tensor};
 use crate::engines::Result;
 use crate::random::Random;
 
-/// Spread of the logits: with random weights nothing else decides how flat their distribution is.
+/// Spread of the logits: with random weights nothing else determines how flat their distribution is.
 const LOGITS_STD: f32 = 2.0;
 /// Spread of biases, and of norm weights around 1.
 const VECTOR_STD: f32 = 0.1;
 
-/// Writes `shape` with random weights; one tensor is in memory at a time. Returns the bytes written.
+/// Writes `shape` with random weights. One tensor is in memory at a time. Returns the number of written bytes.
 ///
-/// `tokenizer_of` is a model whose tokenizer, and so whose vocabulary, it has: without one, a byte-level BPE of the right size.
+/// The file has the tokenizer and vocabulary of the model `tokenizer_of`; without one, a byte-level BPE of the right
+/// size.
 ///
 /// # Errors
 /// That model has no list of tokens; or the file could not be written, and is then incomplete.
@@ -82,8 +83,8 @@ fn push_tensor(shape: &Shape, tensor: &Tensor, ty: BlockType, random: &mut Rando
     }
 }
 
-/// A byte-level BPE of the right size: the 256 bytes, one merge, and names for the rest. Enough to load; the bench feeds
-/// token numbers.
+/// A byte-level BPE of the right size: the 256 bytes, one merge, and names for the other tokens. It suffices for
+/// loading, because the bench passes token numbers.
 fn put_tokenizer(shape: &Shape, writer: &mut GgufWriter) {
     let mut tokens: Vec<String> = (0..=255).map(|byte| char_of_byte(byte).to_string()).collect();
     let (left, right) = (char_of_byte(b' '), char_of_byte(b't'));
@@ -104,7 +105,8 @@ fn put_tokenizer(shape: &Shape, writer: &mut GgufWriter) {
     writer.metadata("tokenizer.ggml.add_bos_token", false);
 }
 
-/// GPT-2's printable stand-in for a byte: itself where it is printable in Latin-1, else the next free character from 256 on.
+/// GPT-2's printable replacement of a byte: itself if it is printable in Latin-1, else the next free character from
+/// 256 on.
 fn char_of_byte(byte: u8) -> char {
     let printable = |b: u8| matches!(b, 33..=126 | 161..=172 | 174..=255);
     if printable(byte) {

@@ -1,5 +1,5 @@
 //! Read bandwidth: each thread reads its part of a buffer far larger than the caches, as several streams at once, with
-//! huge pages where the system gives them. One stream leaves part of the bandwidth unused, and so do small pages.
+//! huge pages if the system provides them. One stream leaves part of the bandwidth unused, and so do small pages.
 #![allow(unsafe_code)]
 
 use std::hint::black_box;
@@ -8,9 +8,9 @@ use super::on_threads;
 
 /// 32 times the last-level cache of a large desktop CPU.
 const BUFFER_BYTES: usize = 1 << 30;
-/// Passes over the buffer for each number of streams; the best one is the limit.
+/// Passes over the buffer for each number of streams. The best one is the limit.
 const PASSES: usize = 6;
-/// What one load instruction reads: a cache line.
+/// Bytes of one load instruction: a cache line.
 type Line = [u64; 8];
 
 /// The best of several passes with 1, 2, 4 and 8 streams per thread.
@@ -33,19 +33,19 @@ pub fn read_bytes_per_s(n_threads: usize) -> f64 {
 fn filled_buffer() -> Vec<Line> {
     let mut buffer: Vec<Line> = Vec::with_capacity(BUFFER_BYTES / size_of::<Line>());
     #[cfg(target_os = "linux")]
-    // SAFETY: the advice names the allocation that the vector owns and changes none of its bytes; the kernel rounds or
-    // refuses what it does not like, and a refusal only makes the measurement slower.
+    // SAFETY: the advice names the allocation that the vector owns and changes none of its bytes. The kernel rounds or
+    // refuses invalid advice, and a refusal only slows the measurement.
     unsafe {
         const PAGE: usize = 4096;
         let start = (buffer.as_mut_ptr() as usize).next_multiple_of(PAGE);
         libc::madvise(start as *mut libc::c_void, BUFFER_BYTES - PAGE, libc::MADV_HUGEPAGE);
     }
-    // Written, so that the pages are real and differ from the zero page.
+    // Written, so that the pages exist and differ from the zero page.
     buffer.extend((0..BUFFER_BYTES as u64 / size_of::<Line>() as u64).map(|i| [i; 8]));
     buffer
 }
 
-/// Reads `part` as `N` streams and returns something that depends on every byte.
+/// Reads `part` as `N` streams and returns a value that depends on every byte.
 fn read_streams<const N: usize>(part: &[Line]) -> u64 {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx512f") {
@@ -63,7 +63,7 @@ fn read_streams<const N: usize>(part: &[Line]) -> u64 {
     sum.iter().fold(0, |all, sum| all ^ sum)
 }
 
-/// The same, a line per instruction: left to itself, the compiler reads the words of several lines one by one.
+/// The same, a line per instruction. Otherwise the compiler reads the words of several lines one by one.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 fn read_streams_avx512<const N: usize>(part: &[Line]) -> u64 {

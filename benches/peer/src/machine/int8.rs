@@ -1,7 +1,7 @@
 //! Peak of 8-bit integer arithmetic: dot-product instructions on registers alone.
 #![allow(unsafe_code)]
 
-/// The best of several runs, where the CPU has dot-product instructions that are measured here.
+/// The best of several runs, if the CPU has dot-product instructions that this bench measures.
 pub fn macs_per_s(n_threads: usize) -> Option<f64> {
     #[cfg(target_arch = "x86_64")]
     return x86::macs_per_s(n_threads);
@@ -19,9 +19,9 @@ mod x86 {
 
     use crate::machine::on_threads;
 
-    /// Runs of the loop; the best one is the limit.
+    /// Runs of the loop. The best one is the limit.
     const RUNS: usize = 10;
-    /// Turns of the loop in a run: some tens of milliseconds.
+    /// Iterations of the loop in a run: some tens of milliseconds.
     const N_TURNS: u64 = 10_000_000;
     /// Independent sums: more than the latency of the instruction times its throughput (4 × 2 on the fastest cores), and
     /// few enough for the sixteen registers of AVX2 beside the two factors.

@@ -1,4 +1,4 @@
-//! The process's peak of resident memory, as the system counts it: mapped file pages that were touched included.
+//! The process's peak of resident memory, as the system counts it, including touched pages of mapped files.
 
 /// `VmHWM` of this process, in bytes.
 pub fn peak_bytes() -> Option<u64> {

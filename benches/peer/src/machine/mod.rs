@@ -1,4 +1,4 @@
-//! What this machine can do at most, so that a time can be told as a share of it.
+//! The limits of this machine, so that a time can be stated as a share of them.
 
 mod bandwidth;
 mod int8;
@@ -13,9 +13,9 @@ pub use memory::peak_bytes;
 pub struct Machine {
     pub cpu: String,
     pub n_threads: usize,
-    /// Reads from memory by all threads: the best of what was measured before and between the files.
+    /// Reads from memory by all threads: the best of the measurements before and between the files.
     pub read_bytes_per_s: f64,
-    /// Multiply-adds of 8-bit integers by all threads; `None` where the CPU has no VNNI.
+    /// Multiply-adds of 8-bit integers by all threads; `None` if the CPU has no VNNI.
     pub int8_macs_per_s: Option<f64>,
     /// The load average of the last minute before the measurement: above about 0 the machine was not quiet.
     pub load_before: Option<f64>,
@@ -34,13 +34,14 @@ impl Machine {
         }
     }
 
-    /// Measures the reads once more and keeps the larger limit: a virtual machine's share of the memory changes by the minute.
+    /// Measures the reads once more and keeps the larger limit: a virtual machine's share of the memory bandwidth
+    /// changes by the minute.
     pub fn measure_reads_again(&mut self) {
         self.read_bytes_per_s = self.read_bytes_per_s.max(bandwidth::read_bytes_per_s(self.n_threads));
     }
 }
 
-/// Runs `work` on `n_threads` threads that start together, and returns the seconds until the last one ends.
+/// Runs `work` on `n_threads` threads that start together, and returns the seconds until the end of the last one.
 fn on_threads(n_threads: usize, work: &(dyn Fn(usize) + Sync)) -> f64 {
     let start = std::sync::Barrier::new(n_threads);
     let run = |thread_idx| {
@@ -64,7 +65,7 @@ fn cpu_name() -> String {
     name.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.to_owned())
 }
 
-/// The load average of the last minute, where the system tells it.
+/// The load average of the last minute, if the system provides it.
 pub fn load_average() -> Option<f64> {
     std::fs::read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse().ok()
 }
