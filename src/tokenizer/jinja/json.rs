@@ -1,5 +1,7 @@
 //! `json.dumps` as templates use it: `ensure_ascii` off, Python's separators.
 
+use std::sync::Arc;
+
 use super::ErrorKind;
 use super::value::{Meter, Outcome, Value, float_text, push};
 
@@ -7,7 +9,7 @@ use super::value::{Meter, Outcome, Value, float_text, push};
 pub(super) struct Style {
     pub(super) indent: Option<usize>,
     /// Between items, between key and value.
-    pub(super) separators: (String, String),
+    pub(super) separators: [Arc<String>; 2],
     pub(super) sort_keys: bool,
     /// Letters outside ASCII become escapes.
     pub(super) ascii: bool,
@@ -44,7 +46,7 @@ fn write_at(value: &Value, style: &Style, level: usize, out: &mut String, meter:
             }
             write_all(style, level, ['{', '}'], entries.iter(), out, meter, |(key, value), out| {
                 write_string(key, style.ascii, out, meter)?;
-                push(out, &style.separators.1, meter)?;
+                push(out, &style.separators[1], meter)?;
                 write_at(value, style, level + 1, out, meter)
             })
         }
@@ -69,7 +71,7 @@ fn write_all<T>(
     push(out, brackets[0].encode_utf8(&mut [0; 4]), meter)?;
     for (i, item) in items.enumerate() {
         if i > 0 {
-            push(out, &style.separators.0, meter)?;
+            push(out, &style.separators[0], meter)?;
         }
         line(level + 1, out)?;
         write(item, out)?;
