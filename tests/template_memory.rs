@@ -43,6 +43,18 @@ fn templates_that_grow_are_stopped() {
             "{{% set ns = namespace(x='ab', l=[1, 2], d={{'a': 1}}) %}}{{% for i in range(99999999) %}}{body}{{% endfor %}}"
         )
     };
+    let shared = |expression: &str| {
+        format!(
+            "{{% set ns = namespace(a=[]) %}}{{% for i in range(60) %}}{{% set ns.a = [ns.a, ns.a] %}}{{% endfor %}}{{{{ {expression} }}}}"
+        )
+    };
+    let long = |body: &str| {
+        "{% set b = 'x' * 1000000 %}{% set parts = [b[1:] ~ 'y', 'y' ~ b[1:]] * 10000 %}".to_owned()
+            + &loops(body)
+    };
+    let names = |from: usize, n: usize, after: &str| {
+        (from..from + n).map(|i| format!("a{i}{after}")).collect::<String>()
+    };
     let body = |step: &str| loops(&format!("{{% set ns.x = {step} %}}"));
     let sources = [
         body("ns.x ~ ns.x"),
@@ -100,7 +112,55 @@ fn templates_that_grow_are_stopped() {
         format!("{{% set a = range(100000) %}}{}", loops("{% set b = a | unique | list %}")),
         format!("{{% set a = {{{}}} %}}", (0..20_000).map(|i| format!("{i}:1,")).collect::<String>()),
         loops("{% for j in range(99999999) %}{% endfor %}"),
-        // The longest accepted source.
+        // Two equal lists of 2^60 items each, in 60 steps.
+        shared("ns.a == ns.a"),
+        shared("ns.a < ns.a"),
+        shared("ns.a in [ns.a]"),
+        shared("[ns.a].index(ns.a)"),
+        shared("[ns.a, ns.a] | min"),
+        shared("[ns.a, ns.a] | sort"),
+        shared("[ns.a, ns.a] | unique | list"),
+        // Long texts that are compared, searched for or copied, but never made.
+        long("{% if b.startswith(parts) %}{% endif %}"),
+        long("{% if b.endswith(parts) %}{% endif %}"),
+        long("{% if 'a'.find(b) %}{% endif %}"),
+        long("{% if 'a'.split(b) %}{% endif %}"),
+        long("{% if 'a'.partition(b) %}{% endif %}"),
+        long("{% if 'a'.replace(b, '') %}{% endif %}"),
+        long("{% if 'a' | indent(b) %}{% endif %}"),
+        long("{% if b[1:] in b %}{% endif %}"),
+        long("{% if b.count('xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxy') %}{% endif %}"),
+        long("{% if b.count('x') %}{% endif %}"),
+        long("{% if b | wordcount %}{% endif %}"),
+        long("{% if b is lower %}{% endif %}"),
+        long("{% if b[999998] %}{% endif %}"),
+        long("{% if [] | tojson(separators=[b, b]) %}{% endif %}"),
+        long("{% if {b ~ 'x': 1} | attr(b ~ 'y') %}{% endif %}"),
+        long("{% if [1] | map(attribute='.' * 100000) %}{% endif %}"),
+        "{% set b = 'é' * 500000 %}".to_owned() + &loops("{% if b | wordcount %}{% endif %}"),
+        "{% set b = 'é' * 500000 %}".to_owned() + &loops("{% if b is lower %}{% endif %}"),
+        "{% set b = 'é' * 500000 %}".to_owned()
+            + &loops("{% if b.find('éèéèéèéèéèéèéèéèéèéèéèéèéèéèéè') %}{% endif %}"),
+        // Names in many frames, long names, parameters without arguments, arguments by name.
+        (0..29)
+            .map(|i| format!("{{% with {} %}}", names(i * 16, 16, "=1,").trim_end_matches(',')))
+            .collect::<String>()
+            + &loops("{% if u %}{% endif %}")
+            + &"{% endwith %}".repeat(29),
+        format!("{{% set {0}a = 1 %}}", "n".repeat(80_000))
+            + &loops(&format!("{{% if {}b %}}{{% endif %}}", "n".repeat(80_000))),
+        format!("{{% macro m({}) %}}{{% endmacro %}}", names(0, 20_000, ",")) + &loops("{{ m() }}"),
+        format!("{{% macro m({}) %}}{{% endmacro %}}", names(0, 10_000, ","))
+            + &loops(&format!("{{{{ m({}) }}}}", names(0, 10_000, "=1,"))),
+        loops(&format!("{{% set x = '{}'.format({}) %}}", "{a9}".repeat(15_000), names(0, 15_000, "=1,"))),
+        // Long lists that are begun at each level of a recursion.
+        format!(
+            "{{% macro m() %}}{{{{ [{{{} 1: m()}}] }}}}{{% endmacro %}}{{{{ m() }}}}",
+            "1:1,".repeat(50_000)
+        ),
+        format!("{{% macro m() %}}{{{{ cycle({} m()) }}}}{{% endmacro %}}{{{{ m() }}}}", "1,".repeat(90_000)),
+        format!("{{% macro m({} b=m()) %}}{{% endmacro %}}{{{{ m() }}}}", "a,".repeat(100_000)),
+        // As much source as is accepted.
         format!("{{{{ [{}] }}}}", "1,".repeat(120_000)) + &body("ns.x ~ ns.x"),
         "{{ x }}".repeat(30_000) + &body("ns.x ~ ns.x"),
     ];

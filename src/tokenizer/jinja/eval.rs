@@ -165,7 +165,8 @@ impl<'t> Eval<'t> {
                 self.emit(line, &text)?;
             }
             StmtKind::Scope(variables, body) => {
-                let mut frame = Vec::new();
+                at(line, self.meter.slots(2 * variables.len()))?;
+                let mut frame = Vec::with_capacity(variables.len());
                 for (name, node) in variables {
                     frame.push((name.as_str(), self.eval(node)?));
                 }
@@ -278,7 +279,7 @@ impl<'t> Eval<'t> {
     fn set_in_namespace(&self, namespace: &Namespace, attr: &str, value: Value) -> Outcome<()> {
         value.check_storable()?;
         let mut entries = namespace.entries.borrow_mut();
-        self.meter.work(entries.len() * 4)?;
+        self.meter.search(entries.len(), attr)?;
         match entries.iter_mut().find(|(name, _)| name == attr) {
             Some((_, old)) => *old = value,
             None => {
@@ -291,7 +292,7 @@ impl<'t> Eval<'t> {
 
     fn set(&mut self, line: u32, name: &'t str, value: Value) -> Result<()> {
         let Some(frame) = self.frames.last_mut() else { return Ok(()) };
-        at(line, self.meter.work(frame.len() * 4))?;
+        at(line, self.meter.search(frame.len(), name))?;
         match frame.iter_mut().find(|(have, _)| *have == name) {
             Some((_, old)) => *old = value,
             None => {
@@ -304,9 +305,13 @@ impl<'t> Eval<'t> {
 
     fn lookup(&self, line: u32, name: &str) -> Result<Value> {
         let inner = self.frames[self.floor.min(self.frames.len())..].iter().rev();
+        let mut n_seen = 0;
         for frame in inner.chain(self.frames[..2].iter().rev()) {
-            if frame.len() > 16 {
-                at(line, self.meter.work(frame.len() * 4))?;
+            // The step of the expression covers a few names; all others are paid for, in however many frames they are.
+            n_seen += 1 + frame.len();
+            if n_seen > 16 || name.len() > 64 {
+                at(line, self.meter.search(n_seen, name))?;
+                n_seen = 0;
             }
             if let Some((_, value)) = frame.iter().find(|(have, _)| *have == name) {
                 return Ok(value.clone());
@@ -345,7 +350,8 @@ impl<'t> Eval<'t> {
                 at(line, Value::list(items))
             }
             Kind::Dict(nodes) => {
-                let mut entries = Vec::new();
+                at(line, self.meter.slots(2 * nodes.len()))?;
+                let mut entries = Vec::with_capacity(nodes.len());
                 for (key, value) in nodes {
                     entries.push((self.eval(key)?, self.eval(value)?));
                 }
@@ -368,6 +374,7 @@ impl<'t> Eval<'t> {
             }
             Kind::Test(inner, negated, name, args) => {
                 let value = self.eval(inner)?;
+                at(line, self.meter.slots(args.len()))?;
                 let mut values = Vec::with_capacity(args.len());
                 for arg in args {
                     values.push(self.eval(arg)?);
@@ -462,14 +469,14 @@ impl<'t> Eval<'t> {
     pub(super) fn attr_of(&self, value: &Value, name: &str) -> Outcome<Value> {
         Ok(match value {
             Value::Dict(dict) => {
-                self.meter.work(dict.entries.len() * 4)?;
+                self.meter.search(dict.entries.len(), name)?;
                 let mut entries = dict.entries.iter();
                 let found = entries.find(|(key, _)| key.as_str() == Some(name));
                 found.map_or(Value::Undefined, |(_, value)| value.clone())
             }
             Value::Namespace(namespace) => {
                 let entries = namespace.entries.borrow();
-                self.meter.work(entries.len() * 4)?;
+                self.meter.search(entries.len(), name)?;
                 let found = entries.iter().find(|(have, _)| have == name);
                 found.map_or(Value::Undefined, |(_, value)| value.clone())
             }
@@ -586,11 +593,7 @@ impl<'t> Eval<'t> {
                 Value::list((0..n).map(|i| list.items[place(i)].clone()).collect())
             }
             Value::Range(range) => {
-                let start = if n == 0 {
-                    range.start
-                } else {
-                    range.start.saturating_add(range.step.saturating_mul(begin))
-                };
+                let start = if n == 0 { range.start } else { range.at(place(0)) };
                 let step = range.step.saturating_mul(step);
                 Ok(Value::Range(Rc::new(Range { start, step, len: n })))
             }
@@ -690,7 +693,13 @@ impl<'t> Eval<'t> {
     // Calls and filters
 
     fn arguments(&mut self, args: &'t Args) -> Result<Arguments<'t>> {
-        let mut out = Arguments { positional: Vec::new(), named: Vec::new() };
+        if let Some(first) = args.positional.first().or(args.named.first().map(|(_, node)| node)) {
+            at(first.line, self.meter.slots(args.positional.len() + 2 * args.named.len()))?;
+        }
+        let mut out = Arguments {
+            positional: Vec::with_capacity(args.positional.len()),
+            named: Vec::with_capacity(args.named.len()),
+        };
         for node in &args.positional {
             out.positional.push(self.eval(node)?);
         }
@@ -765,7 +774,9 @@ impl<'t> Eval<'t> {
                 let distance = i128::from(end) - i128::from(start);
                 let distance = if step > 0 { distance } else { -distance };
                 let len = distance.max(0).unsigned_abs().div_ceil(step.unsigned_abs().into());
-                let len = usize::try_from(len).unwrap_or(usize::MAX);
+                // Indices are computed in `i64`.
+                let len = i64::try_from(len).ok().and_then(|len| usize::try_from(len).ok());
+                let len = len.ok_or_else(|| ErrorKind::Value("`range` has too many items".to_owned()))?;
                 Ok(Value::Range(Rc::new(Range { start, step, len })))
             }
             (Builtin::Namespace, positional @ ([] | [Value::Dict(_)])) => {
@@ -865,10 +876,14 @@ impl<'t> Eval<'t> {
                 format!("`{name}` takes {} arguments, {} given", params.len(), args.positional.len()),
             );
         }
+        at(line, self.meter.slots(2 * params.len()))?;
         let mut frame: Frame<'t> = Vec::with_capacity(params.len() + 1);
         let mut positional = args.positional.into_iter();
         let mut named = args.named;
         for param in params {
+            if !named.is_empty() {
+                at(line, self.meter.search(named.len(), &param.name))?;
+            }
             let by_name = named.iter().position(|(name, _)| *name == param.name);
             let value = match (positional.next(), by_name, &param.default) {
                 (Some(value), _, _) => value,

@@ -1,6 +1,7 @@
 //! Filters and tests.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 use super::eval::{Arguments, Eval};
 use super::json::{self, Style};
@@ -156,6 +157,11 @@ impl<'t> Taken<'t> {
         }
     }
 
+    /// All named arguments that are left.
+    pub(super) fn take_named(&mut self) -> Vec<(&'t str, Value)> {
+        std::mem::take(&mut self.named)
+    }
+
     fn rest(self) -> (Vec<Value>, Vec<(&'t str, Value)>) {
         (self.positional.collect(), self.named)
     }
@@ -305,11 +311,12 @@ fn by_name<'t>(eval: &mut Eval<'t>, name: &'t str, value: Value, args: &mut Take
             let reverse = args.flag("reverse");
             let case_sensitive = args.flag("case_sensitive");
             let attribute = args.value("attribute");
-            let mut keyed = Vec::new();
-            for item in value.items(&eval.meter)? {
+            let items = value.items(&eval.meter)?;
+            let mut keyed = keyed(&eval.meter, items.len())?;
+            for item in items {
                 keyed.push((sort_key(eval, &item, attribute.as_ref(), case_sensitive)?, item));
             }
-            Value::list(sorted(&eval.meter, keyed, reverse)?)
+            Value::list(sorted(&eval.meter, &keyed, reverse)?)
         }
         "unique" => {
             let case_sensitive = args.flag("case_sensitive");
@@ -333,11 +340,12 @@ fn by_name<'t>(eval: &mut Eval<'t>, name: &'t str, value: Value, args: &mut Take
         }
         "groupby" => {
             let attribute = args.required("attribute")?;
-            let mut keyed = Vec::new();
-            for item in value.items(&eval.meter)? {
+            let items = value.items(&eval.meter)?;
+            let mut keyed = keyed(&eval.meter, items.len())?;
+            for item in items {
                 keyed.push((path(eval, &item, &attribute)?, item));
             }
-            let items = sorted(&eval.meter, keyed, false)?;
+            let items = sorted(&eval.meter, &keyed, false)?;
             let mut groups: Vec<(Value, Vec<Value>)> = Vec::new();
             for item in items {
                 let key = path(eval, &item, &attribute)?;
@@ -409,8 +417,8 @@ fn by_name<'t>(eval: &mut Eval<'t>, name: &'t str, value: Value, args: &mut Take
             let width = args.value("width").unwrap_or(Value::Int(4));
             let (first, blank) = (args.flag("first"), args.flag("blank"));
             let indent = match (&width, width.as_int()) {
-                (Value::Str(text), _) => text.to_string(),
-                (_, Some(n)) if (0..=1000).contains(&n) => " ".repeat(n as usize),
+                (Value::Str(text), _) => Arc::clone(text),
+                (_, Some(n)) if (0..=1000).contains(&n) => Arc::new(" ".repeat(n as usize)),
                 _ => return refused("`indent` by neither a text nor a number up to 1000"),
             };
             let text = value.to_text(&eval.meter)?;
@@ -441,7 +449,8 @@ fn by_name<'t>(eval: &mut Eval<'t>, name: &'t str, value: Value, args: &mut Take
         }
         "wordcount" => {
             let text = value.to_text(&eval.meter)?;
-            eval.meter.work(text.len())?;
+            // Letters outside ASCII are looked up in tables.
+            eval.meter.work(text.len().saturating_mul(8))?;
             let words =
                 text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty());
             Ok(Value::Int(words.count() as i64))
@@ -488,6 +497,7 @@ fn path(eval: &Eval<'_>, value: &Value, attribute: &Value) -> Outcome<Value> {
     let Some(names) = attribute.as_str() else { return refused("an attribute is a text or a number") };
     let mut value = value.clone();
     for name in names.split('.') {
+        eval.meter.work(name.len())?;
         value = match name.parse() {
             Ok(index) => eval.item_at(&value, index)?,
             Err(_) => eval.attr_of(&value, name)?,
@@ -574,24 +584,39 @@ fn sort_key(
     }
 }
 
-/// Items sorted by key; the sort is stable.
-fn sorted(meter: &Meter, mut keyed: Vec<(Value, Value)>, reverse: bool) -> Outcome<Vec<Value>> {
-    meter.list(4 * keyed.len())?;
-    let mut failed = None;
-    keyed.sort_by(|a, b| {
-        if failed.is_some() {
-            return Ordering::Equal;
+/// Room for `n` items with their keys and for sorting them, paid for.
+fn keyed(meter: &Meter, n: usize) -> Outcome<Vec<(Value, Value)>> {
+    meter.list(n.saturating_mul(4))?;
+    Ok(Vec::with_capacity(n))
+}
+
+/// Items in the order of their keys, stable. A merge sort of its own, because [`slice::sort_by`] may panic if the comparison
+/// is not a total order, and cannot stop at a comparison that fails.
+fn sorted(meter: &Meter, keyed: &[(Value, Value)], reverse: bool) -> Outcome<Vec<Value>> {
+    let before = if reverse { Ordering::Greater } else { Ordering::Less };
+    let mut order: Vec<usize> = (0..keyed.len()).collect();
+    let mut merged = Vec::with_capacity(keyed.len());
+    let mut width = 1;
+    while width < keyed.len() {
+        merged.clear();
+        for run in order.chunks(2 * width) {
+            let (mut left, mut right) = run.split_at(width.min(run.len()));
+            while let (Some((&a, after_a)), Some((&b, after_b))) = (left.split_first(), right.split_first()) {
+                if keyed[b].0.compare(&keyed[a].0, meter)? == before {
+                    merged.push(b);
+                    right = after_b;
+                } else {
+                    merged.push(a);
+                    left = after_a;
+                }
+            }
+            merged.extend_from_slice(left);
+            merged.extend_from_slice(right);
         }
-        let order = a.0.compare(&b.0, meter).unwrap_or_else(|e| {
-            failed = Some(e);
-            Ordering::Equal
-        });
-        if reverse { order.reverse() } else { order }
-    });
-    match failed {
-        Some(e) => Err(e),
-        None => Ok(keyed.into_iter().map(|(_, item)| item).collect()),
+        std::mem::swap(&mut order, &mut merged);
+        width *= 2;
     }
+    Ok(order.into_iter().map(|i| keyed[i].1.clone()).collect())
 }
 
 fn dictsort(eval: &Eval<'_>, value: &Value, args: &mut Taken<'_>) -> Outcome<Value> {
@@ -600,12 +625,13 @@ fn dictsort(eval: &Eval<'_>, value: &Value, args: &mut Taken<'_>) -> Outcome<Val
     let reverse = args.flag("reverse");
     let by_value = by.as_ref().and_then(Value::as_str) == Some("value");
     let pairs = methods::pairs(&eval.meter, value)?;
-    let mut keyed = Vec::new();
-    for pair in pairs.items(&eval.meter)? {
+    let pairs = pairs.items(&eval.meter)?;
+    let mut keyed = keyed(&eval.meter, pairs.len())?;
+    for pair in pairs {
         let key = eval.item_at(&pair, i64::from(by_value))?;
         keyed.push((sort_key(eval, &key, None, case_sensitive)?, pair));
     }
-    Value::list(sorted(&eval.meter, keyed, reverse)?)
+    Value::list(sorted(&eval.meter, &keyed, reverse)?)
 }
 
 /// `json.dumps` with `ensure_ascii=False` by default, as in Hugging Face's own filter.
@@ -615,14 +641,16 @@ fn tojson(eval: &Eval<'_>, value: &Value, args: &mut Taken<'_>) -> Outcome<Value
     let separators = args.value("separators");
     let sort_keys = args.flag("sort_keys");
     let separators = match separators {
-        None | Some(Value::None) => (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned()),
+        None | Some(Value::None) => {
+            [if indent.is_some() { "," } else { ", " }, ": "].map(|text| Arc::new(text.to_owned()))
+        }
         Some(pair) => {
             let mut texts = Vec::new();
             for item in pair.items(&eval.meter)? {
-                texts.push(item.to_text(&eval.meter)?.to_string());
+                texts.push(item.to_text(&eval.meter)?);
             }
-            match <[String; 2]>::try_from(texts) {
-                Ok([item, key]) => (item, key),
+            match <[Arc<String>; 2]>::try_from(texts) {
+                Ok(separators) => separators,
                 Err(_) => return refused("`separators` are two texts"),
             }
         }
@@ -670,7 +698,7 @@ pub(super) fn test(eval: &Eval<'_>, name: &str, value: &Value, args: &[Value]) -
         },
         "lower" | "upper" => {
             let text = value.to_text(meter)?;
-            meter.work(text.len())?;
+            meter.work(text.len().saturating_mul(2))?;
             let mut letters = text.chars().filter(|c| c.is_lowercase() || c.is_uppercase()).peekable();
             letters.peek().is_some()
                 && letters.all(|c| if name == "lower" { c.is_lowercase() } else { c.is_uppercase() })

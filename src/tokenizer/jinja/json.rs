@@ -1,13 +1,15 @@
 //! `json.dumps` for templates: `ensure_ascii` off, Python's separators.
 
+use std::sync::Arc;
+
 use super::ErrorKind;
 use super::value::{Meter, Outcome, Value, float_text, push};
 
 /// The format of the output.
 pub(super) struct Style {
     pub(super) indent: Option<usize>,
-    /// Separators between items, and between key and value.
-    pub(super) separators: (String, String),
+    /// Between items, between key and value.
+    pub(super) separators: [Arc<String>; 2],
     pub(super) sort_keys: bool,
     /// Whether characters outside ASCII are escaped.
     pub(super) ascii: bool,
@@ -44,7 +46,7 @@ fn write_at(value: &Value, style: &Style, level: usize, out: &mut String, meter:
             }
             write_all(style, level, ['{', '}'], entries.iter(), out, meter, |(key, value), out| {
                 write_string(key, style.ascii, out, meter)?;
-                push(out, &style.separators.1, meter)?;
+                push(out, &style.separators[1], meter)?;
                 write_at(value, style, level + 1, out, meter)
             })
         }
@@ -69,7 +71,7 @@ fn write_all<T>(
     push(out, brackets[0].encode_utf8(&mut [0; 4]), meter)?;
     for (i, item) in items.enumerate() {
         if i > 0 {
-            push(out, &style.separators.0, meter)?;
+            push(out, &style.separators[0], meter)?;
         }
         line(level + 1, out)?;
         write(item, out)?;

@@ -100,6 +100,8 @@ fn string(meter: &Meter, text: &str, name: &str, args: &mut Taken<'_>) -> Outcom
     // A part needs a slot, its own allocation and, during the split, another slot.
     let pay = |n_parts: usize| meter.list(n_parts.saturating_mul(8));
     let list = |parts: Vec<&str>| Value::list(parts.into_iter().map(Value::text).collect());
+    // A search reads the whole part first, several times, even if it is longer than the text.
+    let prepare = |part: &str| meter.work(part.len().saturating_mul(4));
     Ok(Some(match name {
         "strip" | "lstrip" | "rstrip" => {
             let chars = args.text("chars")?;
@@ -126,10 +128,11 @@ fn string(meter: &Meter, text: &str, name: &str, args: &mut Taken<'_>) -> Outcom
         }
         "title" => Value::text(titled(text)),
         "swapcase" => {
-            let swap = |c: char| {
-                if c.is_uppercase() { c.to_lowercase().to_string() } else { c.to_uppercase().to_string() }
-            };
-            Value::text(text.chars().map(swap).collect::<String>())
+            let mut out = String::with_capacity(text.len());
+            for c in text.chars() {
+                if c.is_uppercase() { out.extend(c.to_lowercase()) } else { out.extend(c.to_uppercase()) }
+            }
+            Value::text(out)
         }
         "startswith" | "endswith" => {
             let wanted = args.required("prefix")?;
@@ -139,7 +142,15 @@ fn string(meter: &Meter, text: &str, name: &str, args: &mut Taken<'_>) -> Outcom
             };
             let is_at_end =
                 |part: &str| if name == "startswith" { text.starts_with(part) } else { text.ends_with(part) };
-            Value::Bool(options.iter().filter_map(Value::as_str).any(is_at_end))
+            let mut found = false;
+            for part in options.iter().filter_map(Value::as_str) {
+                meter.work(if part.len() <= text.len() { part.len() } else { 0 })?;
+                if is_at_end(part) {
+                    found = true;
+                    break;
+                }
+            }
+            Value::Bool(found)
         }
         "removeprefix" | "removesuffix" => {
             let part = args.required("prefix")?;
@@ -151,6 +162,7 @@ fn string(meter: &Meter, text: &str, name: &str, args: &mut Taken<'_>) -> Outcom
             let separator = args.text("sep")?;
             let max = args.int("maxsplit")?.unwrap_or(-1);
             let max = usize::try_from(max).unwrap_or(usize::MAX);
+            prepare(separator.as_ref().and_then(Value::as_str).unwrap_or_default())?;
             let n_cuts = match separator.as_ref().and_then(Value::as_str) {
                 Some("") => 0,
                 Some(separator) => text.matches(separator).count(),
@@ -178,6 +190,7 @@ fn string(meter: &Meter, text: &str, name: &str, args: &mut Taken<'_>) -> Outcom
         "partition" | "rpartition" => {
             let separator = args.required("sep")?;
             let separator = separator.as_str().unwrap_or_default();
+            prepare(separator)?;
             let cut =
                 if name == "partition" { text.split_once(separator) } else { text.rsplit_once(separator) };
             pay(3)?;
@@ -194,6 +207,7 @@ fn string(meter: &Meter, text: &str, name: &str, args: &mut Taken<'_>) -> Outcom
                 return Err(ErrorKind::Value("`replace` takes texts".to_owned()));
             };
             let max = usize::try_from(max).unwrap_or(usize::MAX);
+            prepare(old)?;
             let n = text.matches(old).take(max).count();
             meter.text(text.len().saturating_sub(n.saturating_mul(old.len())))?;
             meter.repeated(new.len(), n)?;
@@ -202,9 +216,14 @@ fn string(meter: &Meter, text: &str, name: &str, args: &mut Taken<'_>) -> Outcom
         "find" | "rfind" | "index" | "rindex" | "count" => {
             let part = args.required("sub")?;
             let part = part.as_str().unwrap_or_default();
+            prepare(part)?;
             let found = if name.starts_with('r') { text.rfind(part) } else { text.find(part) };
             match (name, found) {
-                ("count", _) => Value::Int(text.matches(part).count() as i64),
+                ("count", _) => {
+                    // Every match costs more than a byte that is read.
+                    meter.work(text.len().saturating_mul(4))?;
+                    Value::Int(text.matches(part).count() as i64)
+                }
                 (_, Some(at)) => Value::Int(text[..at].chars().count() as i64),
                 ("find" | "rfind", None) => Value::Int(-1),
                 _ => return Err(ErrorKind::Value("the text has no such part".to_owned())),
@@ -299,6 +318,7 @@ fn formatted(meter: &Meter, text: &str, args: &mut Taken<'_>) -> Outcome<String>
     while let Some(value) = args.value("") {
         positional.push(value);
     }
+    let named = args.take_named();
     let (mut out, mut rest, mut next) = (String::new(), text, 0);
     while let Some(at) = rest.find(['{', '}']) {
         push(&mut out, &rest[..at], meter)?;
@@ -318,7 +338,10 @@ fn formatted(meter: &Meter, text: &str, args: &mut Taken<'_>) -> Outcome<String>
                 positional.get(next - 1).cloned()
             }
             (false, Ok(index)) => positional.get(index).cloned(),
-            (false, Err(_)) => args.named(field),
+            (false, Err(_)) => {
+                meter.search(named.len(), field)?;
+                named.iter().find(|(name, _)| *name == field).map(|(_, value)| value.clone())
+            }
         };
         let Some(value) = value else {
             let field = super::parser::shortened(field);

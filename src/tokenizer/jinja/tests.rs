@@ -157,3 +157,68 @@ fn errors_name_their_line() {
         assert!(error.line == line && reason.contains(has), "{source}: {error:?}");
     }
 }
+
+#[test]
+fn numbers_are_ordered_exactly() {
+    for (source, expected) in [
+        // 2^53 + 1 is no float.
+        (
+            "{{ [9007199254740993, 9007199254740992.0, 9007199254740992] | sort }}",
+            "[9007199254740992.0, 9007199254740992, 9007199254740993]",
+        ),
+        (
+            "{{ 9007199254740993 == 9007199254740992.0 }} {{ 9007199254740993 > 9007199254740992.0 }}",
+            "False True",
+        ),
+        (
+            "{{ 9223372036854775807 < 1e19 }} {{ 1 < 1.5 }} {{ -1 > -1.5 }} {{ -1e19 < -9 }}",
+            "True True True True",
+        ),
+        ("{{ [3, 1.5, true, 2, 0] | sort(reverse=true) }}", "[3, 2, 1.5, True, 0]"),
+        ("{{ items | sort(attribute='n', reverse=true) | map(attribute='name') | join }}", "baC"),
+        ("{{ range(40) | reverse | sort == range(40) | list }}", "True"),
+        (
+            "{{ {'b': 1, 'a': 2} | dictsort }} {{ items | groupby('n') | map('first') | list }}",
+            "[['a', 2], ['b', 1]] [1, 2]",
+        ),
+    ] {
+        is(source, expected);
+    }
+}
+
+/// The order of the standard library's sort may not fail: it panics where later comparisons contradict earlier ones.
+#[test]
+fn sorting_stops_at_values_without_order() {
+    for filter in ["sort", "map('list') | sort", "sort(reverse=true)"] {
+        let source = format!(
+            "{{% set ns = namespace(l=[]) %}}{{% for i in range(200) %}}{{% set ns.l = ns.l + [[(i * 7919) % 211, none][i % 97 // 96]] \
+             %}}{{% endfor %}}{{{{ ns.l | {filter} }}}}"
+        );
+        let error = render_with(&source, Vec::new()).unwrap_err();
+        assert!(matches!(error.kind, ErrorKind::Value(_)), "{source}: {error:?}");
+    }
+}
+
+#[test]
+fn ranges_end_at_the_largest_integer() {
+    const MAX: &str = "9223372036854775807";
+    for access in ["[0:1]", "[-1]", "[::-1]", " | first", " | length"] {
+        let source = format!("{{{{ range(-{MAX}, {MAX}){access} }}}}");
+        let error = render_with(&source, Vec::new()).unwrap_err();
+        assert!(matches!(&error.kind, ErrorKind::Value(reason) if reason.contains("range")), "{error:?}");
+    }
+    is(
+        &format!("{{{{ range({MAX})[-1:] | list }}}} {{{{ range({MAX})[::-1][1] }}}}"),
+        "[9223372036854775806] 9223372036854775805",
+    );
+    is(
+        &format!("{{{{ range(-{MAX}, {MAX}, 3)[-1] }}}} {{{{ range(-{MAX}, {MAX}, 3)[-1:] | list }}}}"),
+        "9223372036854775805 [9223372036854775805]",
+    );
+    is(&format!("{{{{ range(-{MAX}, {MAX}, {MAX}) | list }}}}"), "[-9223372036854775807, 0]");
+}
+
+#[test]
+fn a_format_uses_a_name_twice() {
+    is("{{ '{k}{k}{0}'.format(1, k=2) }}", "221");
+}

@@ -17,6 +17,8 @@ const SLOT_BYTES: usize = 16;
 const HEAD_BYTES: usize = 64;
 /// Bytes written or read per step of fuel.
 const BYTES_PER_STEP: usize = 64;
+/// Slots that a step may use without paying for them.
+const FREE_SLOTS: usize = 16;
 
 #[derive(Debug, Clone)]
 pub(in crate::tokenizer) enum Value {
@@ -119,6 +121,16 @@ impl Meter {
     /// Charges a new list of `len` slots. (Twice the bytes, as lists grow by doubling.)
     pub(super) fn list(&self, len: usize) -> Outcome<()> {
         self.allocate(len.saturating_mul(2 * SLOT_BYTES).saturating_add(HEAD_BYTES))
+    }
+
+    /// Pays for a list of `len` slots that exists during one step. Up to [`FREE_SLOTS`] are part of the step.
+    pub(super) fn slots(&self, len: usize) -> Outcome<()> {
+        if len > FREE_SLOTS { self.list(len) } else { Ok(()) }
+    }
+
+    /// Pays for comparing a name with `n` others.
+    pub(super) fn search(&self, n: usize, name: &str) -> Outcome<()> {
+        self.work(n.saturating_mul(4 + name.len() / 8))
     }
 }
 
@@ -285,12 +297,14 @@ impl Value {
     }
 
     pub(super) fn equals(&self, other: &Self, meter: &Meter) -> Outcome<bool> {
+        // Every pair takes a step, lists too: a list that contains another one twice doubles the pairs at each level.
+        meter.work(match (self, other) {
+            (Self::Str(a), Self::Str(b)) if a.len() == b.len() => a.len(),
+            _ => 0,
+        })?;
         Ok(match (self, other) {
             (Self::Undefined, Self::Undefined) | (Self::None, Self::None) => true,
-            (Self::Str(a), Self::Str(b)) => {
-                meter.work(if a.len() == b.len() { a.len() } else { 0 })?;
-                a == b
-            }
+            (Self::Str(a), Self::Str(b)) => a == b,
             (Self::List(a), Self::List(b)) => {
                 if a.items.len() != b.items.len() {
                     return Ok(false);
@@ -318,14 +332,18 @@ impl Value {
             (Self::Namespace(a), Self::Namespace(b)) => Rc::ptr_eq(a, b),
             (Self::Loop(a), Self::Loop(b)) => Rc::ptr_eq(a, b),
             (Self::Builtin(a), Self::Builtin(b)) => a == b,
-            _ => {
-                meter.work(0)?;
-                match (self.as_int(), other.as_int()) {
-                    (Some(a), Some(b)) => a == b,
-                    _ => matches!((self.as_float(), other.as_float()), (Some(a), Some(b)) if a == b),
-                }
-            }
+            _ => self.compare_numbers(other) == Some(Ordering::Equal),
         })
+    }
+
+    /// The exact order of two numbers; none for NaN and for other values.
+    fn compare_numbers(&self, other: &Self) -> Option<Ordering> {
+        match (self.as_int(), other.as_int()) {
+            (Some(a), Some(b)) => Some(a.cmp(&b)),
+            (Some(a), None) => compare_int_float(a, other.as_float()?),
+            (None, Some(b)) => compare_int_float(b, self.as_float()?).map(Ordering::reverse),
+            (None, None) => self.as_float()?.partial_cmp(&other.as_float()?),
+        }
     }
 
     pub(super) fn compare(&self, other: &Self, meter: &Meter) -> Outcome<Ordering> {
@@ -333,11 +351,12 @@ impl Value {
             let (a, b) = (self.type_name(), other.type_name());
             ErrorKind::Value(format!("a {a} cannot be compared with a {b}"))
         };
+        meter.work(match (self, other) {
+            (Self::Str(a), Self::Str(b)) => a.len().min(b.len()),
+            _ => 0,
+        })?;
         match (self, other) {
-            (Self::Str(a), Self::Str(b)) => {
-                meter.work(a.len().min(b.len()))?;
-                Ok(a.cmp(b))
-            }
+            (Self::Str(a), Self::Str(b)) => Ok(a.cmp(b)),
             (Self::List(a), Self::List(b)) => {
                 for (a, b) in a.items.iter().zip(&b.items) {
                     if !a.equals(b, meter)? {
@@ -346,16 +365,7 @@ impl Value {
                 }
                 Ok(a.items.len().cmp(&b.items.len()))
             }
-            _ => {
-                meter.work(0)?;
-                match (self.as_int(), other.as_int()) {
-                    (Some(a), Some(b)) => Ok(a.cmp(&b)),
-                    _ => {
-                        let numbers = self.as_float().zip(other.as_float());
-                        numbers.and_then(|(a, b)| a.partial_cmp(&b)).ok_or_else(unordered)
-                    }
-                }
-            }
+            _ => self.compare_numbers(other).ok_or_else(unordered),
         }
     }
 
@@ -363,7 +373,7 @@ impl Value {
     pub(super) fn is_in(&self, container: &Self, meter: &Meter) -> Outcome<bool> {
         match (container, self) {
             (Self::Str(text), Self::Str(part)) => {
-                meter.work(text.len())?;
+                meter.work(text.len().saturating_add(part.len().saturating_mul(4)))?;
                 Ok(text.contains(part.as_str()))
             }
             (Self::Dict(_), _) => Ok(container.get(self, meter)?.is_some()),
@@ -426,8 +436,7 @@ impl Value {
                 push(out, "}", meter)
             }
             Self::Range(range) => {
-                let end = range.start.saturating_add(range.step.saturating_mul(range.len as i64));
-                push(out, &format!("range({}, {end})", range.start), meter)
+                push(out, &format!("range({}, {})", range.start, range.at(range.len)), meter)
             }
             Self::Namespace(_) | Self::Loop(_) | Self::Builtin(_) => {
                 push(out, &format!("<{}>", self.type_name()), meter)
@@ -448,7 +457,13 @@ impl Value {
 
 impl Range {
     pub(super) fn get(&self, index: usize) -> Value {
-        Value::Int(self.start.saturating_add(self.step.saturating_mul(index as i64)))
+        Value::Int(self.at(index))
+    }
+
+    /// The number at an index. The product of step and index can exceed `i64` although the number does not.
+    pub(super) fn at(&self, index: usize) -> i64 {
+        let n = i128::from(self.start) + i128::from(self.step).saturating_mul(index as i128);
+        n.clamp(i64::MIN.into(), i64::MAX.into()) as i64
     }
 
     fn contains(&self, n: i64) -> bool {
@@ -458,8 +473,22 @@ impl Range {
     }
 }
 
-/// Appends a text. A string that grows by doubling has a capacity of up to twice its length, and needs the same again
-/// during the copy.
+/// Compares without rounding: above 2^53, several integers round to the same float.
+fn compare_int_float(a: i64, b: f64) -> Option<Ordering> {
+    const LIMIT: f64 = 9_223_372_036_854_775_808.0;
+    if b.is_nan() {
+        return None;
+    }
+    if b >= LIMIT {
+        return Some(Ordering::Less);
+    }
+    if b < -LIMIT {
+        return Some(Ordering::Greater);
+    }
+    Some(a.cmp(&(b as i64)).then(0.0.partial_cmp(&b.fract())?))
+}
+
+/// Appends a text. A string that grows by doubling holds up to twice its length, and as much again while it is copied.
 pub(super) fn push(out: &mut String, text: &str, meter: &Meter) -> Outcome<()> {
     meter.allocate(text.len().saturating_mul(4))?;
     out.push_str(text);
