@@ -55,7 +55,7 @@
 //! - [`HistoryLog::append`] returns when the response is as durable as the [`SyncPolicy`] says, in the log or handed in. The next
 //!   writer cuts off an append that a crash has interrupted.
 //! - A checksum covers every byte, and is compared before the byte is used. Damaged parts are left out, each with its file, offset
-//!   and reason ([`HistoryLog::left_out`]); the rest of the folder is used. Damage in a page of a segment is found when a draft or
+//!   and reason ([`HistoryLog::left_out`]), as are files and namespaces that cannot be read; the rest of the folder is used. Damage in a page of a segment is found when a draft or
 //!   a merge first reads the page (or by [`HistoryLog::verify`]). The segment then drafts no more until [`HistoryLog::maintain`]
 //!   has written its sound responses to a new one.
 //! - The writer sets damaged files aside under another name. Only [`HistoryLog::repair`] and forgetting remove them.

@@ -67,13 +67,13 @@ impl Namespace {
     }
 
     /// Opens the namespace of a folder for reading, with the responses that were handed in and not taken in yet. Changes no
-    /// file. A folder that is not there is empty.
+    /// file. A folder that is not there is empty. A folder that cannot be read is left out, and the namespace holds the hand-ins only.
     ///
     /// The writer may replace files meanwhile. So the folder is listed again afterwards, and read again where another file is
     /// in it. Each file is whole, so that also after the last attempt only responses can be missing, until the next time.
     ///
     /// # Errors
-    /// The folder cannot be read.
+    /// A file cannot be opened for a reason that [`LeftOut`] does not know.
     pub(super) fn open_to_read(
         context: &Context,
         folder: PathBuf,
@@ -83,7 +83,14 @@ impl Namespace {
     ) -> Result<Self, HistoryError> {
         let mut attempt = 1;
         let mut found = loop {
-            let mut found = Found::read(context, &folder, owner)?;
+            let mut found = match Found::read(context, &folder, owner) {
+                Ok(found) => found,
+                Err(error) => {
+                    let mut found = Found::default();
+                    found.left_out.push(LeftOut::of(error)?);
+                    break found;
+                }
+            };
             if attempt == READ_ATTEMPTS || found.is_still_there(context.disk(), &folder) {
                 break found;
             }

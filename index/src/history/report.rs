@@ -12,7 +12,7 @@ use super::key::RecordId;
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct LeftOut {
-    /// The file, under the name that it had when the part was found.
+    /// The file, or the folder of a namespace, under the name that it had when the part was found.
     pub path: PathBuf,
     /// Where in it.
     pub offset: u64,
