@@ -225,7 +225,8 @@ impl Engine {
     }
 
     /// Adds what drafting has learnt since `base` to a file of learnt values, which other processes may have written meanwhile; a file
-    /// that is not there is created.
+    /// that is not there is created. Nothing locks the file between reading and writing: of two processes that merge at the same
+    /// moment, the last to write wins, and the evidence of the other is lost.
     ///
     /// # Errors
     /// [`LearnedError`]: there is a file that cannot be read, or the new one could not be written. The file is unchanged.
