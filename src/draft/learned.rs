@@ -480,6 +480,10 @@ mod tests {
         };
         assert_eq!(field(&|json| json["reliability"][0]["cells"][0][1] = (-1.0).into()), "reliability");
         assert_eq!(field(&|json| json["reliability"][0]["cells"][0][2] = 1e30.into()), "reliability");
+        assert_eq!(
+            field(&|json| json["reliability"][0]["since_sweep"]["n_steps"] = 256.into()),
+            "reliability"
+        );
         assert_eq!(field(&|json| json["source_us"][0][1]["us"] = (-3.0).into()), "source_us");
         assert_eq!(field(&|json| json["costs"]["knots"][0]["log_us"] = 1e6.into()), "costs");
         assert_eq!(field(&|json| json["costs"]["knots"][1]["rows"] = 1.into()), "costs");
@@ -494,6 +498,15 @@ mod tests {
             assert!(matches!(changed(odd), Err(LearnedError::Json { .. })));
         }
         assert!(matches!(changed(|json| json["more"] = 1.into()), Err(LearnedError::Json { .. })));
+    }
+
+    #[test]
+    fn a_file_without_the_state_between_sweeps_is_read() {
+        let loaded = changed(|json| {
+            json["reliability"][0].as_object_mut().unwrap().remove("since_sweep").unwrap();
+        });
+        let loaded = loaded.unwrap().learned;
+        assert_eq!(loaded.reliability().source_names().count(), 1);
     }
 
     #[test]

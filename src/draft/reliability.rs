@@ -57,14 +57,19 @@ struct SourceRecord {
     class: EvidenceClass,
     /// Shape `[agreement, match length, probability, depth]`.
     cells: Vec<Cell>,
-    /// Cells whose claims were judged since the last sweep.
-    judged: CellSet,
-    /// Cells with withheld claims since the last sweep.
-    withheld: CellSet,
-    /// Steps since the last sweep.
-    n_steps: u32,
-    /// Hits of the source's likeliest claim at each node, whatever its probability.
+    since_sweep: SinceSweep,
+    /// How often the likeliest claim of the source came true, whatever its probability.
     first: Cell,
+}
+
+/// The state of a source between two sweeps.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct SinceSweep {
+    n_steps: u32,
+    /// Cells whose claims were judged.
+    judged: CellSet,
+    /// Cells with withheld claims.
+    withheld: CellSet,
 }
 
 /// The sums of judged claims.
@@ -72,9 +77,9 @@ struct SourceRecord {
 struct Cell {
     hits: f32,
     expected: f32,
-    /// Share of the sums that has not faded since the start of the generation or, outside a generation, since
-    /// the engine was loaded.
-    kept: f32,
+    /// How often the sums were halved, since the generation started or, outside of one, since the engine was loaded: the sums of that
+    /// time now count `2^-n_halvings`. (A factor instead would reach 0 in an engine that runs for days.)
+    n_halvings: f32,
 }
 
 /// A record as stored: its non-empty cells, in order of rising index.
@@ -87,6 +92,20 @@ pub(super) struct StoredRecord {
     cells: Vec<(u16, f32, f32)>,
     /// Hits, expected hits.
     first: (f32, f32),
+    /// Files of earlier programs do not have it.
+    #[serde(default)]
+    since_sweep: StoredSinceSweep,
+}
+
+/// [`SinceSweep`] as it is stored: a run may be shorter than the steps between two sweeps.
+#[derive(Clone, Default, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StoredSinceSweep {
+    n_steps: u32,
+    /// Rising indices of cells.
+    judged: Vec<u16>,
+    /// Rising indices of cells.
+    withheld: Vec<u16>,
 }
 
 /// Bounds of a probability: no token is certain, none impossible.
@@ -233,22 +252,22 @@ impl ReliabilityTable {
         let hits_max = self.config.hits_max;
         let record = self.record_mut(slot);
         let at = cell_index(evidence);
-        record.judged.insert(at);
+        record.since_sweep.judged.insert(at);
         record.cells[at].add(hit, expected, hits_max);
     }
 
     /// Records a claim withheld by the builder for its low probability; it is not judged.
     #[inline]
     pub(super) fn withhold(&mut self, slot: SourceSlot, evidence: &Evidence) {
-        self.record_mut(slot).withheld.insert(cell_index(evidence));
+        self.record_mut(slot).since_sweep.withheld.insert(cell_index(evidence));
     }
 
     /// Ends a step of a source. Every [`SWEEP_STEPS`] steps, cells with withheld claims and no judged claims
     /// fade.
     pub(super) fn end_step(&mut self, slot: SourceSlot) {
         let record = self.record_mut(slot);
-        record.n_steps += 1;
-        if record.n_steps >= SWEEP_STEPS {
+        record.since_sweep.n_steps += 1;
+        if record.since_sweep.n_steps >= SWEEP_STEPS {
             record.sweep();
         }
     }
@@ -285,8 +304,8 @@ impl ReliabilityTable {
     /// The table at the start of a generation: later evidence is counted separately.
     pub(super) fn started(mut self) -> Self {
         for record in &mut self.sources {
-            record.first.kept = 1.0;
-            record.cells.iter_mut().for_each(|cell| cell.kept = 1.0);
+            record.first.n_halvings = 0.0;
+            record.cells.iter_mut().for_each(|cell| cell.n_halvings = 0.0);
         }
         self
     }
@@ -307,9 +326,9 @@ impl ReliabilityTable {
             }
             let base_first = base.map_or(Cell::EMPTY, |base| base.first);
             record.first = record.first.merged(base_first, theirs.first, hits_max);
-            record.judged = theirs.judged;
-            record.withheld = theirs.withheld;
-            record.n_steps = theirs.n_steps;
+            if base.is_none_or(|base| base.since_sweep != theirs.since_sweep) {
+                record.since_sweep = theirs.since_sweep;
+            }
         }
     }
 
@@ -358,9 +377,7 @@ impl SourceRecord {
             name,
             class,
             cells: vec![Cell::EMPTY; N_CELLS],
-            judged: CellSet::EMPTY,
-            withheld: CellSet::EMPTY,
-            n_steps: 0,
+            since_sweep: SinceSweep::EMPTY,
             first: Cell::EMPTY,
         }
     }
@@ -375,12 +392,12 @@ impl SourceRecord {
     }
 
     fn sweep(&mut self) {
+        let SinceSweep { judged, withheld, .. } = std::mem::replace(&mut self.since_sweep, SinceSweep::EMPTY);
         for (at, cell) in self.cells.iter_mut().enumerate() {
-            if self.withheld.contains(at) && !self.judged.contains(at) {
-                cell.fade(0.5);
+            if withheld.contains(at) && !judged.contains(at) {
+                cell.halve();
             }
         }
-        (self.judged, self.withheld, self.n_steps) = (CellSet::EMPTY, CellSet::EMPTY, 0);
     }
 
     fn to_stored(&self) -> StoredRecord {
@@ -390,16 +407,18 @@ impl SourceRecord {
             class: self.class,
             cells: seen.map(|(at, cell)| (at as u16, cell.hits, cell.expected)).collect(),
             first: (self.first.hits, self.first.expected),
+            since_sweep: self.since_sweep.to_stored(),
         }
     }
 
     fn from_stored(stored: StoredRecord, hits_max: f32) -> Result<Self, &'static str> {
-        let StoredRecord { name, class, cells, first } = stored;
+        let StoredRecord { name, class, cells, first, since_sweep } = stored;
         if name.as_str().is_empty() || name.as_str().len() > NAME_BYTES_MAX {
             return Err("a source has no name, or too long a one");
         }
         let mut record = Self::new(name, class);
         record.first = Cell::checked(first, hits_max)?;
+        record.since_sweep = SinceSweep::from_stored(&since_sweep)?;
         if !cells.is_sorted_by(|a, b| a.0 < b.0) {
             return Err("the cells of a source do not rise");
         }
@@ -411,18 +430,35 @@ impl SourceRecord {
     }
 }
 
-/// Maximum bytes of a stored source name.
+impl SinceSweep {
+    const EMPTY: SinceSweep = SinceSweep { n_steps: 0, judged: CellSet::EMPTY, withheld: CellSet::EMPTY };
+
+    fn to_stored(self) -> StoredSinceSweep {
+        let SinceSweep { n_steps, judged, withheld } = self;
+        StoredSinceSweep { n_steps, judged: judged.to_stored(), withheld: withheld.to_stored() }
+    }
+
+    fn from_stored(stored: &StoredSinceSweep) -> Result<Self, &'static str> {
+        if stored.n_steps >= SWEEP_STEPS {
+            return Err("a source has too many steps since its last sweep");
+        }
+        let [judged, withheld] = [&stored.judged, &stored.withheld].map(|cells| CellSet::from_stored(cells));
+        Ok(SinceSweep { n_steps: stored.n_steps, judged: judged?, withheld: withheld? })
+    }
+}
+
+/// The longest name of a stored source, in bytes.
 const NAME_BYTES_MAX: usize = 256;
 
 impl Cell {
-    const EMPTY: Cell = Cell { hits: 0.0, expected: 0.0, kept: 1.0 };
+    const EMPTY: Cell = Cell { hits: 0.0, expected: 0.0, n_halvings: 0.0 };
 
     /// A cell with the given sums of hits and expected hits.
     fn checked((hits, expected): (f32, f32), hits_max: f32) -> Result<Self, &'static str> {
         // NaN is in no range.
         let is_sum = |sum: f32| (0.0..=hits_max).contains(&sum);
         match is_sum(hits) && is_sum(expected) {
-            true => Ok(Cell { hits, expected, kept: 1.0 }),
+            true => Ok(Cell { hits, expected, n_halvings: 0.0 }),
             false => Err("sums of hits are not in their range"),
         }
     }
@@ -440,27 +476,34 @@ impl Cell {
     fn fade(&mut self, factor: f32) {
         self.hits *= factor;
         self.expected *= factor;
-        self.kept *= factor;
+        self.n_halvings -= factor.log2();
+    }
+
+    fn halve(&mut self) {
+        self.fade(0.5);
     }
 
     fn bound(&mut self, hits_max: f32) {
         if self.expected.max(self.hits) > hits_max {
-            self.fade(0.5);
+            self.halve();
         }
     }
 
     /// This cell plus the evidence between `base` and `theirs`, whose `kept` counts from `base`. Fading
     /// between `base` and `theirs` is applied here too, so that this cell's `kept` stays correct.
     fn merged(self, base: Cell, theirs: Cell, hits_max: f32) -> Cell {
-        let kept = theirs.kept;
+        // Fewer than in `base`: the app has put another table in its place, and nothing is known to have faded.
+        let n_theirs = (theirs.n_halvings - base.n_halvings).max(0.0);
+        let n_halvings = self.n_halvings + n_theirs;
         if (self.hits, self.expected) == (base.hits, base.expected) {
-            return Cell { kept: self.kept * kept, ..theirs };
+            return Cell { n_halvings, ..theirs };
         }
+        let kept = (-n_theirs).exp2();
         let add = |mine: f32, base: f32, theirs: f32| mine * kept + (theirs - base * kept).max(0.0);
         let mut merged = Cell {
             hits: add(self.hits, base.hits, theirs.hits),
             expected: add(self.expected, base.expected, theirs.expected),
-            kept: self.kept * kept,
+            n_halvings,
         };
         merged.bound(hits_max);
         merged
@@ -468,7 +511,7 @@ impl Cell {
 }
 
 /// A set of cells of a source.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 struct CellSet([u64; N_CELLS.div_ceil(64)]);
 
 impl CellSet {
@@ -480,6 +523,20 @@ impl CellSet {
 
     fn contains(&self, at: usize) -> bool {
         self.0[at / 64] & (1 << (at % 64)) != 0
+    }
+
+    /// The indices of its cells, rising.
+    fn to_stored(self) -> Vec<u16> {
+        (0..N_CELLS).filter(|&at| self.contains(at)).map(|at| at as u16).collect()
+    }
+
+    fn from_stored(cells: &[u16]) -> Result<Self, &'static str> {
+        if !cells.is_sorted_by(|a, b| a < b) || cells.last().is_some_and(|&at| usize::from(at) >= N_CELLS) {
+            return Err("the cells since the last sweep do not rise, or there are too many");
+        }
+        let mut set = Self::EMPTY;
+        cells.iter().for_each(|&at| set.insert(usize::from(at)));
+        Ok(set)
     }
 }
 
@@ -658,6 +715,47 @@ mod tests {
     }
 
     #[test]
+    fn withheld_claims_return_to_their_prior_over_short_runs() {
+        const RUN_STEPS: u32 = 20;
+        let prior = worth(&after(0, |_| false));
+        let (mut table, slot) = after(400, |_| false);
+        table.record_mut(slot).sweep();
+        for _ in 0..12 * SWEEP_STEPS / RUN_STEPS {
+            // The file that the run starts from, what the run learns, and the file that it leaves.
+            let mut file = ReliabilityTable::from_stored(table.to_stored()).unwrap();
+            let base = file.clone();
+            table = base.clone().started();
+            for _ in 0..RUN_STEPS {
+                table.withhold(slot, &CLAIM);
+                table.end_step(slot);
+            }
+            file.merge(&base, &table);
+            table = file;
+        }
+        let again = table.probability(slot, &CLAIM);
+        assert!(again > 0.8 * prior, "{again}, the prior is {prior}");
+    }
+
+    #[test]
+    fn a_later_state_is_a_base_too() {
+        let (mut base, slot) = after(0, |_| false);
+        let at = cell_index(&CLAIM);
+        // Until just after the sums were halved for the third time.
+        while base.record(slot).cells[at].n_halvings < 3.0 {
+            base.update(slot, &CLAIM, true);
+        }
+        let mut theirs = base.clone();
+        (0..5).for_each(|_| theirs.update(slot, &CLAIM, true));
+        // Another process has added to the file meanwhile.
+        let mut file = ReliabilityTable::from_stored(base.to_stored()).unwrap();
+        (0..10).for_each(|_| file.update(slot, &CLAIM, true));
+        file.merge(&base, &theirs);
+        let [before, merged] = [&base, &file].map(|table| table.record(slot).cells[at]);
+        assert!((merged.hits - (before.hits + 15.0)).abs() < 0.01, "{before:?} {merged:?}");
+        assert!(merged.expected > before.expected, "{before:?} {merged:?}");
+    }
+
+    #[test]
     fn two_generations_at_a_time_both_count() {
         let (mut shared, slot) = after(20, |i| i % 2 == 0);
         let base = shared.clone().started();
@@ -697,7 +795,11 @@ mod tests {
     fn stored_records_read_back_and_bad_ones_are_refused() {
         let (mut table, slot) = after(300, |i| i % 3 == 0);
         table.update_first(slot, true);
+        table.withhold(slot, &Evidence { match_len: 40, ..CLAIM });
+        table.end_step(slot);
         let stored = table.to_stored();
+        let since = &stored[0].since_sweep;
+        assert_eq!((since.n_steps, since.judged.len(), since.withheld.len()), (1, 1, 1));
         let again = ReliabilityTable::from_stored(stored.clone()).unwrap();
         assert_eq!(again.to_stored(), stored);
         assert_eq!(again.probability(slot, &CLAIM), table.probability(slot, &CLAIM));
@@ -714,6 +816,15 @@ mod tests {
         assert!(refused(&|record| record.cells[0].0 = N_CELLS as u16).contains("too many cells"));
         assert!(refused(&|record| record.cells.push(record.cells[0])).contains("rise"));
         assert!(refused(&|record| record.name = "".into()).contains("name"));
+        assert!(refused(&|record| record.since_sweep.n_steps = SWEEP_STEPS).contains("too many steps"));
+        for bad in [vec![3, 3], vec![N_CELLS as u16]] {
+            assert!(
+                refused(&|record| record.since_sweep.judged = bad.clone()).contains("since the last sweep")
+            );
+            assert!(
+                refused(&|record| record.since_sweep.withheld = bad.clone()).contains("since the last sweep")
+            );
+        }
         let twice = vec![stored[0].clone(), stored[0].clone()];
         assert!(ReliabilityTable::from_stored(twice).unwrap_err().contains("twice"));
         let many = vec![stored[0].clone(); SOURCES_MAX + 1];

@@ -230,8 +230,9 @@ impl Engine {
         self.learned().save(path.as_ref(), &self.learned_key())
     }
 
-    /// Adds the drafting state learned since `base` to a file, which other processes may have changed
-    /// meanwhile. Creates the file if it does not exist.
+    /// Adds what drafting has learnt since `base` to a file of learnt values, which other processes may have written meanwhile; a file
+    /// that is not there is created. Nothing locks the file between reading and writing: of two processes that merge at the same
+    /// moment, the last to write wins, and the evidence of the other is lost.
     ///
     /// # Errors
     /// [`LearnedError`]: an existing file cannot be read, or the new file could not be written. The file is

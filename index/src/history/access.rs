@@ -86,12 +86,19 @@ fn load_to_write(context: &Context, folder: &Path, key: HistoryKey) -> Result<Lo
     inbox.remove_unfinished()?;
     load(context, disk.list(folder).map_err(io_error("read", folder))?, |name, left_out| {
         let path = folder.join(encode_namespace(name));
-        if disk.list(&path).map_err(io_error("read", &path))?.is_empty() {
-            // The namespace was removed, or has no file yet.
-            let _ = disk.remove_dir(&path);
-            return Ok(None);
+        match disk.list(&path).map_err(io_error("read", &path)) {
+            Ok(files) if files.is_empty() => {
+                // Forgotten, or not yet begun.
+                let _ = disk.remove_dir(&path);
+                Ok(None)
+            }
+            Ok(_) => Namespace::open(context, path, key.owner(name), left_out).map(Some),
+            // The other namespaces are used.
+            Err(error) => {
+                left_out.push(LeftOut::of(error)?);
+                Ok(None)
+            }
         }
-        Namespace::open(context, path, key.owner(name), left_out).map(Some)
     })
 }
 

@@ -602,6 +602,95 @@ fn a_folder_that_cannot_be_written_is_read() {
     assert!(!log.list().is_empty());
 }
 
+fn folder_of(namespace: &str) -> PathBuf {
+    Path::new("history").join(KEY.to_string()).join(namespace)
+}
+
+#[test]
+fn a_namespace_that_cannot_be_read_is_left_out() {
+    let disk = MemDisk::default();
+    let log = open(&disk, options(SyncPolicy::Always)).unwrap();
+    let mut known = Known::default();
+    for (i, namespace) in (0..).zip(["a", "b", "c"]) {
+        known.append(&log, namespace, tokens(i));
+    }
+    drop(log);
+    let of_b = *known.held.keys().nth(1).unwrap();
+    let of_b = known.held.remove_entry(&of_b).unwrap();
+    disk.set_unreadable(vec![folder_of("b")]);
+    let writer = open(&disk, options(SyncPolicy::Always)).unwrap();
+    assert!(matches!(writer.access(), Access::Write), "{:?}", writer.access());
+    let reader = open(&disk, options(SyncPolicy::Always)).unwrap();
+    assert!(matches!(reader.access(), Access::HandIn), "{:?}", reader.access());
+    for log in [&writer, &reader] {
+        known.check(log, false, "without `b`");
+        assert_eq!(log.list().len(), 2);
+        let [left_out] = &log.left_out()[..] else { panic!("{:?}", log.left_out()) };
+        let reason = LeftOutReason::Io(io::ErrorKind::PermissionDenied);
+        assert_eq!((&left_out.path, &left_out.reason), (&folder_of("b"), &reason));
+    }
+    known.append(&writer, "a", tokens(4));
+    assert!(matches!(writer.append("b", &tokens(5)), Err(HistoryError::Io { action: "read", .. })));
+    known.append(&reader, "b", tokens(6));
+    reader.refresh().unwrap();
+    known.check(&reader, false, "its own responses are seen");
+    // Readable again: nothing was lost.
+    disk.set_unreadable(Vec::new());
+    known.held.extend([of_b]);
+    writer.maintain().unwrap();
+    assert_eq!(writer.left_out(), []);
+    known.check(&writer, false, "readable again");
+}
+
+#[test]
+fn a_namespace_that_fails_does_not_hold_up_the_hand_ins_of_others() {
+    let disk = MemDisk::default();
+    let writer = open(&disk, options(SyncPolicy::Always)).unwrap();
+    let guest = open(&disk, options(SyncPolicy::Always)).unwrap();
+    let mut known = Known::default();
+    let of_a = guest.append("a", &tokens(1)).unwrap();
+    (2..4).for_each(|i| known.append(&guest, "b", tokens(i)));
+    disk.create_dir(&folder_of("a")).unwrap();
+    disk.set_unreadable(vec![folder_of("a")]);
+    assert!(matches!(writer.maintain(), Err(HistoryError::Io { action: "read", .. })));
+    known.check(&writer, false, "`b` is taken in");
+    // A response of another namespace can be forgotten; one that waits in the inbox gives the reason.
+    let of_b = *known.held.keys().next().unwrap();
+    known.forget(&writer, of_b);
+    assert_eq!(known.n_failed, 0);
+    assert!(matches!(writer.forget(of_a), Err(HistoryError::Io { action: "read", .. })));
+    disk.set_unreadable(Vec::new());
+    known.held.insert(of_a, ("a".into(), tokens(1)));
+    writer.maintain().unwrap();
+    known.check(&writer, false, "`a` is taken in");
+    writer.forget(of_a).unwrap();
+}
+
+#[test]
+fn what_is_forgotten_does_not_come_back_from_a_hand_in() {
+    let check = |fails: Option<Fails>| {
+        let disk = MemDisk::default();
+        let writer = open(&disk, options(SyncPolicy::Always)).unwrap();
+        let guest = open(&disk, options(SyncPolicy::Always)).unwrap();
+        let mut known = Known::default();
+        known.append(&guest, "a", tokens(1));
+        known.append(&guest, "b", tokens(2));
+        let of_a = *known.held.keys().next().unwrap();
+        disk.fail(fails);
+        known.forget(&writer, of_a);
+        let n_ops = disk.n_ops();
+        disk.fail(None);
+        drop(writer);
+        let writer = open(&disk, options(SyncPolicy::Always)).unwrap();
+        writer.maintain().unwrap();
+        known.check(&writer, false, &format!("{fails:?}"));
+        n_ops
+    };
+    for at in 0..check(None) {
+        check(Some(Fails::Once(at)));
+    }
+}
+
 #[test]
 fn a_full_disk_refuses_a_hand_in_and_keeps_the_others() {
     let disk = MemDisk::default();

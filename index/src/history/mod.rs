@@ -54,12 +54,12 @@
 //!
 //! # Guarantees
 //!
-//! - When [`HistoryLog::append`] returns, the response is in the log or handed in, and is durable according to the
-//!   [`SyncPolicy`]. The next writer cuts off an append that was interrupted by a crash.
-//! - A checksum covers every byte, and is compared before the byte is used. Damaged parts are left out, each with its
-//!   file, offset and reason ([`HistoryLog::left_out`]); the rest of the folder is used. Damage in a page of a
-//!   segment is detected when a draft or a merge first reads the page (or by [`HistoryLog::verify`]). The segment
-//!   then provides no drafts until [`HistoryLog::maintain`] has written its sound responses to a new one.
+//! - [`HistoryLog::append`] returns when the response is as durable as the [`SyncPolicy`] says, in the log or handed in. The next
+//!   writer cuts off an append that a crash has interrupted.
+//! - A checksum covers every byte, and is compared before the byte is used. Damaged parts are left out, each with its file, offset
+//!   and reason ([`HistoryLog::left_out`]), as are files and namespaces that cannot be read; the rest of the folder is used. Damage in a page of a segment is found when a draft or
+//!   a merge first reads the page (or by [`HistoryLog::verify`]). The segment then drafts no more until [`HistoryLog::maintain`]
+//!   has written its sound responses to a new one.
 //! - The writer sets damaged files aside under another name. Only [`HistoryLog::repair`] and forgetting remove them.
 //! - A [forgotten](HistoryLog::forget) response is in no readable file of the store, and in no file of its namespace
 //!   that was set aside. (The disk may still hold freed blocks.)

@@ -74,7 +74,7 @@ impl Namespace {
     /// read.
     ///
     /// # Errors
-    /// The folder cannot be read.
+    /// A file cannot be opened for a reason that [`LeftOut`] does not know.
     pub(super) fn open_to_read(
         context: &Context,
         folder: PathBuf,
@@ -84,7 +84,14 @@ impl Namespace {
     ) -> Result<Self, HistoryError> {
         let mut attempt = 1;
         let mut found = loop {
-            let mut found = Found::read(context, &folder, owner)?;
+            let mut found = match Found::read(context, &folder, owner) {
+                Ok(found) => found,
+                Err(error) => {
+                    let mut found = Found::default();
+                    found.left_out.push(LeftOut::of(error)?);
+                    break found;
+                }
+            };
             if attempt == READ_ATTEMPTS || found.is_still_there(context.disk(), &folder) {
                 break found;
             }

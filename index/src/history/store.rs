@@ -240,16 +240,21 @@ impl HistoryLog {
         let _upkeep = self.shared.upkeep();
         self.shared.context.check_running()?;
         self.shared.check_writes()?;
-        self.shared.take_in()?;
+        let mut failed = self.shared.take_in()?;
         for (name, namespace) in self.shared.all() {
             let mut namespace = write(&namespace);
             if namespace.holds(record) {
+                // A hand-in of this namespace may still hold the response, and would bring it back.
+                if let Some(error) = failed.remove(&name) {
+                    return Err(error);
+                }
                 self.shared.inbox().forget(Some(&name), false)?;
                 namespace.forget(&self.shared.context, record)?;
                 return Ok(());
             }
         }
-        Err(HistoryError::NoSuchRecord { record: record.0 })
+        // The response may be among the hand-ins that were not taken in.
+        Err(failed.into_values().next().unwrap_or(HistoryError::NoSuchRecord { record: record.0 }))
     }
 
     /// Removes a namespace with all its files, hand-ins and files that were set aside. `false` if it does not exist.
@@ -416,8 +421,8 @@ impl HistoryLog {
         if !matches!(self.access(), Access::Write) {
             return Ok(());
         }
-        let taken_in = self.shared.take_in();
-        // An error in one namespace does not stop the others. The first error is reported.
+        let taken_in = self.shared.take_in().and_then(|failed| failed.into_values().map(Err).collect());
+        // What is wrong with one namespace is not the others' matter; the first failure is reported.
         let done = self.shared.all().into_iter().map(|(_, namespace)| {
             let renewed = maintain(&self.shared.context, &namespace, now)?;
             self.shared.left_out().extend(renewed);
@@ -464,24 +469,37 @@ impl Shared {
         }
     }
 
-    /// Moves handed-in responses to the logs. Only for the writer.
-    fn take_in(&self) -> Result<(), HistoryError> {
+    /// Takes responses that were handed in into the logs. The writer alone does. Returns the namespaces whose hand-ins could not be
+    /// taken in; these hand-ins stay in the inbox, and may be in the log as well.
+    ///
+    /// # Errors
+    /// The inbox cannot be read or changed, or the store has stopped.
+    fn take_in(&self) -> Result<BTreeMap<String, HistoryError>, HistoryError> {
         let inbox = self.inbox();
         let mut found = inbox.read()?;
+        let mut failed = BTreeMap::new();
         for (name, records) in found.by_namespace {
-            let (records, paths): (Vec<Record>, Vec<PathBuf>) = records.into_iter().unzip();
-            if let Some(newest) = records.last() {
-                self.newest_id.fetch_max(newest.id.0, Ordering::Relaxed);
+            let Err(error) = self.take_in_namespace(&name, records) else { continue };
+            if self.context.check_running().is_err() {
+                return Err(error);
             }
-            let namespace = self.ensure_namespace(&name)?;
-            write(&namespace).take_in(&self.context, records, || self.next_id())?;
-            inbox.remove(paths)?;
+            failed.insert(name, error);
         }
         inbox.set_aside(&mut found.left_out)?;
         let mut left_out = self.left_out();
         found.left_out.retain(|found| !left_out.contains(found));
         left_out.append(&mut found.left_out);
-        Ok(())
+        Ok(failed)
+    }
+
+    fn take_in_namespace(&self, name: &str, handed_in: Vec<(Record, PathBuf)>) -> Result<(), HistoryError> {
+        let (records, paths): (Vec<Record>, Vec<PathBuf>) = handed_in.into_iter().unzip();
+        if let Some(newest) = records.last() {
+            self.newest_id.fetch_max(newest.id.0, Ordering::Relaxed);
+        }
+        let namespace = self.ensure_namespace(name)?;
+        write(&namespace).take_in(&self.context, records, || self.next_id())?;
+        self.inbox().remove(paths)
     }
 
     fn refresh(&self) -> Result<(), HistoryError> {
@@ -521,7 +539,11 @@ impl Shared {
             let disk = self.context.disk();
             disk.create_dir(&folder).map_err(io_error("create", &folder))?;
             disk.sync_dir(&self.folder).map_err(io_error("sync", &self.folder))?;
-            Namespace::open(&self.context, folder, self.key.owner(name), &mut self.left_out())
+            let mut left_out = self.left_out();
+            let opened = Namespace::open(&self.context, folder.clone(), self.key.owner(name), &mut left_out)?;
+            // It may have been left out for a failure that has passed.
+            left_out.retain(|left_out| left_out.path != folder);
+            Ok(opened)
         })
     }
 

@@ -35,7 +35,9 @@ struct State {
     bytes_max: Option<usize>,
     locked: Arc<AtomicBool>,
     is_read_only: bool,
-    /// Number of changing operations so far, and the failing ones.
+    /// Folders that cannot be listed.
+    unreadable: Vec<PathBuf>,
+    /// Operations that change something, so far, and the ones that fail.
     n_ops: usize,
     fails: Option<Fails>,
 }
@@ -71,6 +73,11 @@ impl MemDisk {
     /// Refuses every change from now on, as a folder without write permission does.
     pub(super) fn set_read_only(&self) {
         self.lock_state().is_read_only = true;
+    }
+
+    /// Refuses to list these folders from now on.
+    pub(super) fn set_unreadable(&self, folders: Vec<PathBuf>) {
+        self.lock_state().unreadable = folders;
     }
 
     pub(super) fn set_bytes_max(&self, bytes_max: usize) {
@@ -157,6 +164,9 @@ impl Disk for MemDisk {
 
     fn list(&self, path: &Path) -> io::Result<Vec<String>> {
         let state = self.lock_state();
+        if state.unreadable.iter().any(|folder| folder == path) {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
         if !state.folders.iter().any(|folder| folder.starts_with(path)) {
             return Err(io::ErrorKind::NotFound.into());
         }
