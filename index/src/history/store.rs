@@ -421,7 +421,7 @@ impl HistoryLog {
         if !matches!(self.access(), Access::Write) {
             return Ok(());
         }
-        let taken_in = self.shared.take_in().and_then(|failed| failed.into_values().map(Err).collect());
+        let taken_in = self.shared.take_in().and_then(|failed| failed.into_values().try_for_each(Err));
         // What is wrong with one namespace is not the others' matter; the first failure is reported.
         let done = self.shared.all().into_iter().map(|(_, namespace)| {
             let renewed = maintain(&self.shared.context, &namespace, now)?;
