@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Once, when the model is installed, because only packed files are streamed. Outside this project, use `refrain pack`:
     // the function `pack` needs the feature `internals`.
     let packed = std::env::temp_dir().join(format!("refrain-example-{}.refrain", std::process::id()));
-    pack(&Checkpoint::open(&fixtures.join("target.gguf"))?, &packed, LoadOptions::default())?;
+    pack(&Checkpoint::open(fixtures.join("target.gguf"))?, &packed, LoadOptions::default())?;
     let answered = answer(&packed, &fixtures.join("draft.gguf"));
     std::fs::remove_file(&packed)?;
     answered

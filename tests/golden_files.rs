@@ -9,7 +9,7 @@ use refrain::internals::model::config::{Architecture, RopeScaling};
 use refrain::{ChatOptions, Checkpoint, Message, Role, SpecialTokens};
 
 fn open(name: &str) -> Checkpoint {
-    Checkpoint::open(&golden(name)).unwrap()
+    Checkpoint::open(golden(name)).unwrap()
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn qwen3_has_qk_norms_and_an_untied_head() {
 fn a_file_inside_the_folder_opens_the_folder() {
     let path = golden("llama");
     for file in ["model.safetensors", "config.json"] {
-        assert_eq!(Checkpoint::open(&path.join(file)).unwrap().config().n_layers, 3);
+        assert_eq!(Checkpoint::open(path.join(file)).unwrap().config().n_layers, 3);
     }
 }
 

@@ -326,7 +326,7 @@ fn files_that_do_not_belong_together_are_refused() {
     fs::remove_file(same.join(verify)).unwrap();
     assert!(matches!(open_error(&same), GraphsError::Packed(PackedFileError::Io { .. })));
     // A graph is not a model.
-    let graph = Checkpoint::open(&same.join(prefill));
+    let graph = Checkpoint::open(same.join(prefill));
     assert!(matches!(graph, Err(LoadError::NotAModel { .. })), "{graph:?}");
 }
 

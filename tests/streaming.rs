@@ -132,7 +132,7 @@ fn the_logits_of_a_text_are_the_same() {
 fn the_fixture_model_answers_as_ever() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("target.refrain");
-    let source = Checkpoint::open(&common::fixtures().join("target.gguf")).unwrap();
+    let source = Checkpoint::open(common::fixtures().join("target.gguf")).unwrap();
     let summary = pack(&source, &path, LoadOptions::default()).unwrap();
     let answer = |engine: &Engine| {
         let mut session =
@@ -159,9 +159,9 @@ fn the_fixture_model_answers_as_ever() {
 fn a_draft_model_a_predictor_and_policies_change_no_bit() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("target.refrain");
-    let source = Checkpoint::open(&common::fixtures().join("target.gguf")).unwrap();
+    let source = Checkpoint::open(common::fixtures().join("target.gguf")).unwrap();
     pack(&source, &path, LoadOptions::default()).unwrap();
-    let draft = Checkpoint::open(&common::fixtures().join("draft.gguf")).unwrap();
+    let draft = Checkpoint::open(common::fixtures().join("draft.gguf")).unwrap();
     let costs = |step_us| Some(CostProfile::free_rows(step_us));
     let answer = |engine: &Engine, session: SessionOptions, sampling: &Sampling| {
         let mut session = engine.session(SessionOptions { history: false, ..session }).unwrap();
@@ -189,7 +189,7 @@ fn a_draft_model_a_predictor_and_policies_change_no_bit() {
         let engine = Engine::open(&path, options).unwrap();
         let cheap = DraftModelOptions { cost_profile: costs(0.01), ..DraftModelOptions::default() };
         engine.set_draft_model(&draft, cheap, None).unwrap();
-        engine.set_predictor(Predictor::read(&common::fixtures().join("target.predictor")).unwrap()).unwrap();
+        engine.set_predictor(Predictor::read(common::fixtures().join("target.predictor")).unwrap()).unwrap();
         for policy in policies {
             for (sampling, reference) in samplings().iter().zip(&references) {
                 let session = SessionOptions { policy, verify_rows_max: 24, ..SessionOptions::default() };
