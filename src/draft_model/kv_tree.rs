@@ -313,7 +313,7 @@ impl KvTree {
 
     /// Expected time of a pass over `n_rows` rows, in µs. The rows of a pass are usually siblings and
     /// cousins, so their number of leaves adds no information: the pass counts as a chain, here and in
-    /// [`run_nodes`](Self::run_nodes).
+    /// `run_nodes`.
     pub fn pass_us(&self, n_rows: usize) -> f32 {
         self.model.costs().verify_us(n_rows, 1)
     }

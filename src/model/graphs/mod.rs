@@ -4,7 +4,7 @@
 //! of consecutive layers. Each block has two *graphs*: one for prefill chunks (256 rows, say) and one for verification batches (32, say).
 //! Each call of a graph computes all of its rows; rows without a token are padding. A longer batch takes several calls. Embedding, final
 //! norm and head stay in memory, and at most one graph per block does, so the blocks and not the graphs bound the memory. To change the
-//! graph of a block, a thread reads the other graph's file while passes compute. [`schedule`](crate::schedule) plans these changes.
+//! graph of a block, a thread reads the other graph's file while passes compute. The module `schedule` plans these changes.
 //!
 //! A folder of graphs holds [packed files](crate::model::packed), one piece each, so that one sequence of reads loads a graph:
 //!

@@ -1,6 +1,6 @@
 //! A packed model whose weights are read from flash in every pass, except for pinned weights, which stay in memory.
 //!
-//! A pass computes one layer after another. A pinned layer is in memory. A streamed layer is leased from the [ring](crate::stream), and
+//! A pass computes one layer after another. A pinned layer is in memory. A streamed layer is leased from the ring (the module `stream`), and
 //! the lease ends when the layer has been computed. The output matrix follows the last layer, in pieces of whole panels that fit the
 //! ring's buffers. Of the embedding, a pass reads the rows of its tokens. Norms and biases are stored with the matrices of their layer.
 //! The operations and their order are those of a model in memory, so all bits are equal.

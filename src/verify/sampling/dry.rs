@@ -100,7 +100,7 @@ impl DryOptions {
     }
 }
 
-/// The treatment of each token, by token id: the bits [`BREAKS`] and [`EXEMPT`].
+/// The treatment of each token, by token id: the bits `BREAKS` and `EXEMPT`.
 #[derive(Debug, Default)]
 pub struct Breakers(Vec<u8>);
 
