@@ -46,19 +46,24 @@ impl DraftingState {
 
     /// Runs `work` on the sources. If it panics, every source restarts before its next call.
     pub(in crate::engine) fn guarded<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
-        // Only `prime` clears the mark of an earlier panic.
+        // Only `recover` clears the mark of an earlier panic.
         let was_disturbed = std::mem::replace(&mut self.is_disturbed, true);
         let result = work(self);
         self.is_disturbed = was_disturbed;
         result
     }
 
-    /// Passes the committed tokens that the sources have not observed to them.
-    pub(in crate::engine) fn prime(&mut self, tokens: &[TokenId]) {
+    /// Restarts every source if a call of one has panicked.
+    pub(super) fn recover(&mut self) {
         if self.is_disturbed {
             self.sources.iter_mut().for_each(|source| source.reset());
             (self.primed, self.calibrated, self.is_disturbed) = (0, 0, false);
         }
+    }
+
+    /// Passes the committed tokens that the sources have not observed to them.
+    pub(in crate::engine) fn prime(&mut self, tokens: &[TokenId]) {
+        self.recover();
         if self.primed < tokens.len() {
             self.guarded(|drafting| drafting.sources.iter_mut().for_each(|source| source.prime(tokens)));
             self.primed = tokens.len();

@@ -32,6 +32,8 @@ impl Session {
         mut progress: impl FnMut(usize, usize),
         calibrate_us: &mut f64,
     ) -> Result<(), GenerateError> {
+        // Before any other call of a source.
+        self.drafting.recover();
         self.answer_pressure();
         let Self { shared, options, conversation, target, drafting, .. } = self;
         let tokens = &conversation.tokens;
