@@ -3,6 +3,7 @@
 //! A step computes for milliseconds or longer, so it must not run inside `poll_next`. A worker thread
 //! computes one event each time the stream is polled.
 
+use std::panic::{self, AssertUnwindSafe};
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -40,9 +41,10 @@ struct Exchange {
 struct State {
     is_wanted: bool,
     is_closed: bool,
-    /// The worker has stopped: after the last event, or by a panic.
+    /// The worker computes nothing more: after the last event, or after a panic.
     has_ended: bool,
-    event: Option<Result<Event, GenerateError>>,
+    /// The computed event, or the panic of a draft source or a logits processor.
+    event: Option<thread::Result<Result<Event, GenerateError>>>,
     waker: Option<Waker>,
 }
 
@@ -69,15 +71,6 @@ impl Exchange {
     }
 }
 
-/// Marks the worker as stopped when dropped, also during a panic.
-struct Ending(Arc<Exchange>);
-
-impl Drop for Ending {
-    fn drop(&mut self) {
-        self.0.tell(|state| state.has_ended = true);
-    }
-}
-
 impl OwnedGeneration {
     /// Moves the generation to a worker thread and returns its events as a stream. (Feature `stream`.)
     ///
@@ -85,14 +78,19 @@ impl OwnedGeneration {
     /// The system cannot start a thread; the generation is lost.
     pub fn into_stream(mut self) -> std::io::Result<EventStream> {
         let (exchange, cancel) = (Arc::new(Exchange::default()), self.cancel_token());
-        let ending = Ending(Arc::clone(&exchange));
+        let shared = Arc::clone(&exchange);
         let worker = thread::Builder::new().name("refrain-stream".to_owned()).spawn(move || {
-            while ending.0.is_wanted() {
-                let Some(event) = self.next() else { break };
-                ending.0.tell(|state| {
+            while shared.is_wanted() {
+                // A generation stays consistent when its step unwinds, so the session survives the panic.
+                let event = panic::catch_unwind(AssertUnwindSafe(|| self.next())).transpose();
+                let is_last = !matches!(event, Some(Ok(_)));
+                shared.tell(|state| {
                     // The task may have been polled again meanwhile: this event answers all polls so far.
-                    (state.event, state.is_wanted) = (Some(event), false);
+                    (state.event, state.is_wanted, state.has_ended) = (event, false, is_last);
                 });
+                if is_last {
+                    break;
+                }
             }
             self.into_session()
         })?;
@@ -108,14 +106,11 @@ impl EventStream {
 
     /// Ends the generation and returns the session. The session contains the tokens of the computed events:
     /// the yielded events and at most one more. Blocks until the worker has stopped, which takes at most one
-    /// layer.
-    ///
-    /// # Panics
-    /// Resumes the panic of a draft source or a logits processor.
+    /// layer. A generation that panicked returns its session too.
     pub fn into_session(mut self) -> Session {
         self.close();
         let worker = self.worker.take().expect("the session is taken once");
-        worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        worker.join().unwrap_or_else(|panic| panic::resume_unwind(panic))
     }
 
     fn close(&self) {
@@ -128,10 +123,16 @@ impl EventStream {
 impl Stream for EventStream {
     type Item = Result<Event, GenerateError>;
 
+    /// Resumes the panic of a draft source or a logits processor; after it, the stream has ended.
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let mut state = self.exchange.lock();
-        if let Some(event) = state.event.take() {
-            return Poll::Ready(Some(event));
+        match state.event.take() {
+            Some(Ok(event)) => return Poll::Ready(Some(event)),
+            Some(Err(panicked)) => {
+                drop(state);
+                panic::resume_unwind(panicked);
+            }
+            None => {}
         }
         if state.has_ended {
             return Poll::Ready(None);
