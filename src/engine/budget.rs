@@ -18,7 +18,8 @@ impl SessionOptions {
     /// Upper bound of one session's bytes with a model of this configuration: the KV cache of a full context,
     /// the activations, rotations and attention scores of a pass, logits, draft sources, and the projection
     /// rows of [`calibration`](Self::calibration) and [`reuse`](Self::reuse). Not included: sources of the
-    /// app, history, and vocabulary rows of more than 8 bits. An app that streams the model within a budget
+    /// app, history, vocabulary rows of more than 8 bits, and the attention scores of more threads than
+    /// processors (32 bytes per slot and thread). An app that streams the model within a budget
     /// [reserves](field@crate::StreamOptions::reserved_bytes) this amount per concurrent session.
     pub fn memory_bytes(&self, config: &ModelConfig) -> u64 {
         let n_slots = self.context_len(config).saturating_add(self.rows_max());

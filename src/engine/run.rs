@@ -10,7 +10,7 @@ use crate::engine::projection::Projection;
 use crate::engine::stats::Stats;
 use crate::stream::Flow;
 use crate::token::TokenId;
-use crate::tokenizer::{ReasoningSplitter, Tokenizer};
+use crate::tokenizer::{ReasoningSplitter, TextKind, Tokenizer};
 use crate::verify::{LogitsProcessor, Sampler, Walk};
 
 /// A generation without its session.
@@ -23,6 +23,8 @@ pub(super) struct Run {
     pub(super) output: Output,
     /// Splits the text of the taken tokens.
     pub(super) reasoning: ReasoningSplitter,
+    /// The same text, collected by kind.
+    pub(super) answer: AnswerText,
     pub(super) projection: Projection,
     /// The learned state at the start of the generation.
     pub(super) learned: Learned,
@@ -46,6 +48,13 @@ pub(super) struct CommittedToken {
     pub(super) source: Option<usize>,
 }
 
+/// The text of an output by kind, without the markers.
+#[derive(Default)]
+pub(super) struct AnswerText {
+    pub(super) reasoning: String,
+    pub(super) answer: String,
+}
+
 /// Buffers of the walk, kept between steps.
 #[derive(Default)]
 pub(super) struct WalkScratch {
@@ -65,6 +74,7 @@ impl Run {
             self.reasoning.push_control(&token, &mut event.segments);
         }
         self.reasoning.push(&event.text, &mut event.segments);
+        self.answer.push(&event.segments);
         self.output.take(&event.text);
         self.n_taken += 1;
         self.stats.tokens += 1;
@@ -77,9 +87,29 @@ impl Run {
         Some(event)
     }
 
+    /// Splits the text that the output had held back, and ends the reasoning.
+    pub(super) fn end_text(&mut self, held: &str) -> Vec<(TextKind, String)> {
+        let mut segments = Vec::new();
+        self.reasoning.push(held, &mut segments);
+        self.reasoning.finish(&mut segments);
+        self.answer.push(&segments);
+        segments
+    }
+
     /// Counts the newest step; no more of its tokens will be taken.
     pub(super) fn count_step(&mut self) {
         let n_taken = std::mem::take(&mut self.n_taken);
         self.stats.count_step(n_taken);
+    }
+}
+
+impl AnswerText {
+    fn push(&mut self, segments: &[(TextKind, String)]) {
+        for (kind, text) in segments {
+            match kind {
+                TextKind::Reasoning => self.reasoning.push_str(text),
+                TextKind::Answer => self.answer.push_str(text),
+            }
+        }
     }
 }

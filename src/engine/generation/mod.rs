@@ -230,10 +230,8 @@ impl<S: BorrowMut<Session>> Generation<S> {
         let [start, prefilled] = run.flows;
         let streaming = |streamed| StreamingStats::new(streamed, start, prefilled, run.stats.tokens);
         run.stats.streaming = session.shared.model.streamed().map(streaming);
+        let segments = run.end_text(&held);
         close(session, run);
-        let mut segments = Vec::new();
-        run.reasoning.push(&held, &mut segments);
-        run.reasoning.finish(&mut segments);
         let summary = Summary { finish, text: held, segments, seed: run.seed, stats: run.stats.clone() };
         self.progress = Progress::Done(Box::new(summary));
     }
@@ -244,7 +242,8 @@ impl<S: BorrowMut<Session>> Generation<S> {
         let Self { session, run, .. } = self;
         let session = session.as_mut().expect("the session is here").borrow_mut();
         if run.output.finish().is_none() {
-            run.output.cancel();
+            let held = run.output.cancel();
+            run.end_text(&held);
         }
         close(session, run);
         self.progress = Progress::Ended;
@@ -292,7 +291,11 @@ fn close(session: &mut Session, run: &Run) {
             let output = &session.conversation.tokens[run.prompt_len..];
             session.shared.history.append(&session.options.namespace, output);
         }
-        session.conversation.finish_turn(&session.shared.tokenizer, run.output.text());
+        session.conversation.finish_turn(
+            &session.shared.tokenizer,
+            &run.answer.answer,
+            &run.answer.reasoning,
+        );
     }
 }
 

@@ -10,7 +10,7 @@ use crate::engine::options::{
 use crate::engine::output::{Output, OutputLimits};
 use crate::engine::policy::{Policy, Request};
 use crate::engine::projection::Projection;
-use crate::engine::run::{Run, WalkScratch};
+use crate::engine::run::{AnswerText, Run, WalkScratch};
 use crate::engine::session::Session;
 use crate::engine::stats::{LossyStats, PruningStats, SourceStats, Stats};
 use crate::model::Model;
@@ -52,6 +52,7 @@ pub(super) fn start(session: &mut Session, options: GenerateOptions) -> Result<R
         processors,
         output,
         reasoning,
+        answer: AnswerText::default(),
         learned,
         projection: Projection::new(wave_rows_max, projection_costs, vocab_size),
         stats: stats(session, prompt_len),

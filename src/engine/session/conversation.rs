@@ -70,11 +70,15 @@ impl Conversation {
         Some((popped, if self.is_encoded { 0 } else { n_kept }))
     }
 
-    /// Keeps the answer as a turn.
-    pub(in crate::engine) fn finish_turn(&mut self, tokenizer: &Tokenizer, text: &str) {
+    /// Keeps the answer as a turn. Templates add the white space around reasoning themselves.
+    pub(in crate::engine) fn finish_turn(&mut self, tokenizer: &Tokenizer, answer: &str, reasoning: &str) {
         if !self.messages.is_empty() {
-            let text = tokenizer.answer_text(text).unwrap_or(text);
-            self.messages.push(Message::new(Role::Assistant, text));
+            let turn = match reasoning {
+                "" => Message::new(Role::Assistant, tokenizer.answer_text(answer).unwrap_or(answer)),
+                _ => Message::new(Role::Assistant, answer.trim_start())
+                    .with_reasoning_content(reasoning.trim()),
+            };
+            self.messages.push(turn);
             self.n_settled = self.messages.len();
             self.answered_len = self.tokens.len();
             self.is_encoded = false;

@@ -87,7 +87,7 @@ impl Session {
         Some(popped)
     }
 
-    /// The turns so far, answers included.
+    /// The turns so far. An answer's reasoning is in [`Message::reasoning_content`].
     pub fn turns(&self) -> &[Message] {
         self.conversation.messages()
     }
