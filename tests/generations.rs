@@ -10,30 +10,13 @@ use std::thread::{self, Thread};
 
 use futures_core::Stream;
 
-use common::{Tiny, plain, prompt, run_in};
+use common::{Tiny, drafted, known, options, plain, prompt, run_in};
 use refrain::internals::draft::testing::AlwaysRight;
 use refrain::{
-    Anchor, Calibration, CancelToken, Candidates, Cursor, DraftSource, Drafting, Engine, Event, EventStream,
+    Anchor, Calibration, CancelToken, Candidates, Cursor, DraftSource, Drafting, Event, EventStream,
     EvidenceClass, FinishReason, GenerateError, GenerateOptions, LogitsProcessor, OwnedGeneration, Role,
-    Session, SessionError, SessionOptions, StepOutcome, TokenId,
+    SessionError, SessionOptions, StepOutcome, TokenId,
 };
-
-fn options(max_tokens: usize) -> GenerateOptions {
-    GenerateOptions { max_tokens, ignore_eos: true, ..GenerateOptions::default() }
-}
-
-fn known(engine: &Engine, prompt: &[TokenId], n: usize) -> Vec<TokenId> {
-    common::run(engine, plain(), Vec::new(), prompt, options(n)).tokens
-}
-
-/// A session with right drafts only, so that steps commit many tokens.
-fn drafted(engine: &Engine, prompt: &[TokenId], known: &[TokenId]) -> Session {
-    let base = SessionOptions { drafting: Drafting::OwnSources, history: false, ..SessionOptions::default() };
-    let mut session = engine.session(base).unwrap();
-    session.add_source(Box::new(AlwaysRight::new(prompt.len(), known.to_vec()))).unwrap();
-    session.append_tokens(prompt).unwrap();
-    session
-}
 
 fn token(item: Option<Result<Event, GenerateError>>) -> TokenId {
     match item {
@@ -412,14 +395,18 @@ fn a_stream_that_is_polled_too_often_loses_nothing() {
 }
 
 #[test]
-fn a_stream_whose_worker_panics_ends() {
+fn a_stream_whose_worker_panics_unwinds_in_its_poll_and_gives_the_session_back() {
     let engine = Tiny::default().engine(1);
     let mut session = engine.session(plain()).unwrap();
     session.append_tokens(&prompt(8, 20)).unwrap();
     let processors: Vec<Box<dyn LogitsProcessor>> = vec![Box::new(PanicsAt(22))];
     let generation = session.into_generation(GenerateOptions { processors, ..options(9) }).unwrap();
     let mut stream = generation.into_stream().unwrap();
-    let n_tokens = std::iter::from_fn(|| wait(&mut stream)).filter(Result::is_ok).count();
-    assert_eq!(n_tokens, 2);
-    assert!(catch_unwind(AssertUnwindSafe(|| stream.into_session())).is_err());
+    let first: Vec<TokenId> = (0..2).map(|_| token(wait(&mut stream))).collect();
+    assert!(catch_unwind(AssertUnwindSafe(|| wait(&mut stream))).is_err());
+    assert!(wait(&mut stream).is_none(), "the panic ends the stream");
+    let mut session = stream.into_session();
+    assert_eq!(session.tokens()[20..], first);
+    let rest = run_in(&mut session, options(9), usize::MAX).tokens;
+    assert_eq!([first, rest].concat(), known(&engine, &prompt(8, 20), 11));
 }

@@ -16,14 +16,7 @@ use refrain::internals::model::weights::{LoadOptions, PackedAccess};
 use refrain::{CancelToken, Checkpoint, Engine, EngineOptions, Pinned, Quantize, StreamOptions};
 use tempfile::TempDir;
 
-const TINY: Tiny = Tiny {
-    hidden_dim: 64,
-    n_layers: 3,
-    head_dim: 32,
-    ty: refrain::internals::kernels::BlockType::F32,
-    context_len: 128,
-    seed: 7,
-};
+const TINY: Tiny = Tiny { n_layers: 3, head_dim: 32, context_len: 128, seed: 7, ..Tiny::DEFAULT };
 /// Another model of the same shape.
 const OTHER: Tiny = Tiny { seed: 8, ..TINY };
 

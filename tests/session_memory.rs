@@ -10,15 +10,7 @@ use refrain::{Calibration, CancelToken, GenerateOptions, ReuseConfig, SessionOpt
 static ALLOCATOR: PeakAlloc = PeakAlloc;
 
 /// Long contexts with wide heads, so that rotations and attention scores are a large share of the memory.
-const TINY: Tiny = Tiny { hidden_dim: 32, n_layers: 1, head_dim: 128, context_len: 12_000, ..DEFAULT };
-const DEFAULT: Tiny = Tiny {
-    hidden_dim: 64,
-    n_layers: 2,
-    head_dim: 16,
-    context_len: 512,
-    ty: refrain::internals::kernels::BlockType::F32,
-    seed: 1,
-};
+const TINY: Tiny = Tiny { hidden_dim: 32, n_layers: 1, head_dim: 128, context_len: 12_000, ..Tiny::DEFAULT };
 
 /// The stated bytes of logits: a wave of 8 MiB, and the same for a piece of a streamed output matrix. A model in
 /// memory with a vocabulary of 257 tokens uses a few kilobytes of them.

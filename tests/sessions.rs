@@ -4,30 +4,11 @@ mod common;
 
 use std::ops::ControlFlow;
 
-use common::{Tiny, plain, prompt, run_in};
-use refrain::internals::draft::testing::AlwaysRight;
+use common::{Tiny, drafted, known, options, plain, prompt, run_in};
 use refrain::{
-    CancelToken, Drafting, Engine, Event, FinishReason, GenerateError, GenerateOptions, LogitsProcessor,
-    Role, SamplingError, Session, SessionError, SessionOptions, SpecialTokens, TokenId,
+    CancelToken, Event, FinishReason, GenerateError, GenerateOptions, LogitsProcessor, Role, SamplingError,
+    Session, SessionError, SessionOptions, SpecialTokens, TokenId,
 };
-
-fn options(max_tokens: usize) -> GenerateOptions {
-    GenerateOptions { max_tokens, ignore_eos: true, ..GenerateOptions::default() }
-}
-
-/// The output of plain decoding after `prompt`.
-fn known(engine: &Engine, prompt: &[TokenId], n: usize) -> Vec<TokenId> {
-    common::run(engine, plain(), Vec::new(), prompt, options(n)).tokens
-}
-
-/// A session with right drafts only, so that steps commit many tokens.
-fn drafted(engine: &Engine, prompt: &[TokenId], known: &[TokenId]) -> Session {
-    let base = SessionOptions { drafting: Drafting::OwnSources, history: false, ..SessionOptions::default() };
-    let mut session = engine.session(base).unwrap();
-    session.add_source(Box::new(AlwaysRight::new(prompt.len(), known.to_vec()))).unwrap();
-    session.append_tokens(prompt).unwrap();
-    session
-}
 
 /// Cancels when the target chooses the token at a position: in the middle of a step.
 struct CancelAt(usize, CancelToken);

@@ -138,8 +138,7 @@ impl ReadAt for Faulty {
     }
 }
 
-const TINY: Tiny =
-    Tiny { hidden_dim: 64, n_layers: 3, head_dim: 16, context_len: 512, ty: BlockType::Q8_0, seed: 1 };
+const TINY: Tiny = Tiny { n_layers: 3, ty: BlockType::Q8_0, ..Tiny::DEFAULT };
 
 fn packed() -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();

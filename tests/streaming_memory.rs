@@ -9,7 +9,6 @@ use std::process::Command;
 
 use common::{Tiny, plain, prompt, run_in};
 use refrain::internals::draft::CostProfile;
-use refrain::internals::kernels::BlockType;
 use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
 use refrain::{
@@ -27,8 +26,7 @@ const DRAFTS: &str = "REFRAIN_TEST_STREAMED_DRAFTS";
 
 const ALLOWANCE: u64 = 64 << 20;
 
-const TARGET: Tiny =
-    Tiny { hidden_dim: 1024, n_layers: 10, head_dim: 64, context_len: 512, ty: BlockType::F32, seed: 1 };
+const TARGET: Tiny = Tiny { hidden_dim: 1024, n_layers: 10, head_dim: 64, ..Tiny::DEFAULT };
 
 #[test]
 fn the_process_stays_within_its_budget() {

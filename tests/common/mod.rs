@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use refrain::internals::draft::CostProfile;
+use refrain::internals::draft::testing::AlwaysRight;
 use refrain::internals::kernels::{BlockType, quantize};
 use refrain::internals::model::gguf::{GgufArray, GgufValue, GgufWriter};
 use refrain::{
@@ -47,11 +48,13 @@ pub struct Tiny {
     pub context_len: usize,
     pub ty: BlockType,
     pub seed: u64,
+    /// The chat template.
+    pub template: &'static str,
 }
 
 impl Default for Tiny {
     fn default() -> Self {
-        Self { hidden_dim: 64, n_layers: 2, head_dim: 16, context_len: 512, ty: BlockType::F32, seed: 1 }
+        Self::DEFAULT
     }
 }
 
@@ -60,9 +63,20 @@ pub const VOCAB_SIZE: usize = 257;
 pub const EOS: TokenId = TokenId(256);
 
 impl Tiny {
+    pub const DEFAULT: Self = Self {
+        hidden_dim: 64,
+        n_layers: 2,
+        head_dim: 16,
+        context_len: 512,
+        ty: BlockType::F32,
+        seed: 1,
+        template: "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}\
+                   {% if add_generation_prompt %}[assistant]{% endif %}",
+    };
+
     /// A random model of the qwen3 family (QK-norm, grouped queries) over single bytes, as a GGUF file in memory.
     pub fn gguf(self) -> Vec<u8> {
-        let Self { hidden_dim: d, n_layers, head_dim, context_len, ty, seed } = self;
+        let Self { hidden_dim: d, n_layers, head_dim, context_len, ty, seed, template } = self;
         let (n_heads, n_kv_heads, ffn_dim) = (4, 2, 2 * d);
         let mut rng = Rng(seed);
         let mut w = GgufWriter::new();
@@ -93,8 +107,6 @@ impl Tiny {
         meta("tokenizer.ggml.token_type", GgufValue::Array(GgufArray::I32(types.collect())));
         meta("tokenizer.ggml.merges", GgufValue::Array(GgufArray::String(Vec::new())));
         meta("tokenizer.ggml.eos_token_id", GgufValue::U32(EOS.0));
-        let template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}\
-                        {% if add_generation_prompt %}[assistant]{% endif %}";
         meta("tokenizer.chat_template", GgufValue::String(template.into()));
 
         let mut data = Vec::new();
@@ -369,6 +381,25 @@ pub fn fixtures() -> &'static Path {
         concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures"),
     ];
     Path::new(if Path::new(here).exists() { here } else { above })
+}
+
+/// `max_tokens` tokens, also after an end token.
+pub fn options(max_tokens: usize) -> GenerateOptions {
+    GenerateOptions { max_tokens, ignore_eos: true, ..GenerateOptions::default() }
+}
+
+/// The output of plain decoding after `prompt`.
+pub fn known(engine: &Engine, prompt: &[TokenId], n: usize) -> Vec<TokenId> {
+    run(engine, plain(), Vec::new(), prompt, options(n)).tokens
+}
+
+/// A session with right drafts only, so that steps commit many tokens.
+pub fn drafted(engine: &Engine, prompt: &[TokenId], known: &[TokenId]) -> Session {
+    let base = SessionOptions { drafting: Drafting::OwnSources, history: false, ..SessionOptions::default() };
+    let mut session = engine.session(base).unwrap();
+    session.add_source(Box::new(AlwaysRight::new(prompt.len(), known.to_vec()))).unwrap();
+    session.append_tokens(prompt).unwrap();
+    session
 }
 
 /// The fixture target. Batches cost the same at every length, so the builder drafts as many rows as it may.
