@@ -242,6 +242,39 @@ const PROFILE: &str = r#"{"version": 2, "key": {"cpu": "A CPU", "isa": "scalar",
     "projection": [{"context": 0, "rows": 1, "us": 10.0}, {"context": 0, "rows": 8, "us": 40.0}],
     "prefill": [{"context": 0, "rows": 64, "us": 900.0}]}"#;
 
+/// Constructs that the golden templates do not have.
+const TEMPLATES: [(&str, &str); 6] = [
+    (
+        "macros",
+        "{% macro turn(role, text='') -%}<{{ role }}>{{ caller() if caller }}{{ text }}{%- endmacro %}\
+                {% call turn('user') %}{{ messages[-1].content }}{% endcall %}{{ turn(role='system', text=2 ** 3) }}",
+    ),
+    (
+        "loops",
+        "{% for k, v in {'a': [1, 2], 'b': 'x'}.items() recursive %}{{ loop.index0 }}{{ loop.cycle(k, v) }}\
+               {% if loop.last %}{% break %}{% else %}{% continue %}{% endif %}{% else %}none{% endfor %}",
+    ),
+    (
+        "sets",
+        "{% set ns = namespace(n=0, seen=[]) %}{% for m in messages if m.role != 'system' %}\
+              {% set ns.n = ns.n + m.content|length %}{% endfor %}{% set block %}{{ ns.n }}{% endset %}{{ block|trim }}",
+    ),
+    (
+        "filters",
+        "{{ messages|map(attribute='role')|unique|sort(reverse=true)|join(', ')|upper }}\
+                 {{ [3, 1.5, true, none, 'é']|tojson(indent=2) }}{{ 'a-b'.split('-')[::-1]|list|last|default('x', true) }}",
+    ),
+    (
+        "slices",
+        "{{ 'übergang'[1:-1:2] }}{{ [1, 2, 3][-9:9] }}{{ (1, 'a') ~ {'k': 1}.get('k') }}{{ range(9)[2:]|list }}",
+    ),
+    (
+        "raise",
+        "{% if messages[0].role == 'system' and not tools is defined %}{{ raise_exception('no ' ~ 'system') }}\
+               {% endif %}{%- generation -%}{{ strftime_now('%d %b %Y') }}{%- endgeneration -%}{# a comment #}",
+    ),
+];
+
 /// Writes the seed inputs of the fuzz targets into `fuzz/seeds`.
 #[test]
 #[ignore = "writes into fuzz/seeds; run it when a format changes"]
@@ -280,6 +313,22 @@ fn write_fuzz_seeds() {
     }
     write("tokenizer_json", "byte-level", format!("{}\0a b <|im_end|>", tokenizer_json()).as_bytes());
     write("chat_template", "template", TEMPLATE.as_bytes());
+    for (name, source) in TEMPLATES {
+        write("chat_template", name, source.as_bytes());
+    }
+    let goldens = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/tokenizers");
+    for family in std::fs::read_dir(goldens).expect("the golden tokenizers") {
+        let family = family.unwrap();
+        let (name, read) =
+            (family.file_name(), |file: &str| std::fs::read(family.path().join(file)).unwrap());
+        let name = name.to_str().expect("a name in ASCII");
+        write("chat_template", name, &read("chat_template.jinja"));
+        write(
+            "tokenizer_json",
+            name,
+            &[&read("tokenizer.json")[..], b"\0Where? <|im_end|> 12 caf\xC3\xA9s"].concat(),
+        );
+    }
     write("profile", "two-contexts", PROFILE.as_bytes());
     write("predictor", "small", &PREDICTOR);
     // The target has sound files of its own. The first byte chooses one, and whether the other bytes replace or edit
