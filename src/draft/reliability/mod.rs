@@ -1,18 +1,22 @@
 //! The measured acceptance rate of claims, by source.
 
-use std::borrow::Cow;
+mod cell;
+mod record;
 
-use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 use super::constants::ReliabilityConfig;
 use super::evidence::{
-    Agreement, DEPTHS, Evidence, EvidenceClass, MATCH_LENS, PROBABILITIES, depth_bucket, match_len_bucket,
-    probability_bucket,
+    DEPTHS, Evidence, EvidenceClass, MATCH_LENS, PROBABILITIES, depth_bucket, match_len_bucket,
 };
 use super::fitted;
 use super::limits::SOURCES_MAX;
 use super::name::SourceName;
 use super::prior::Prior;
+use cell::{Cell, N_CELLS, cell_index};
+use record::{SWEEP_STEPS, SourceRecord};
+
+pub(super) use record::StoredRecord;
 
 /// The reliability table: from evidence to the probability that the target chooses the token.
 ///
@@ -50,74 +54,9 @@ pub struct ReliabilityTable {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SourceSlot(u8);
 
-/// The record of one source.
-#[derive(Clone, Debug)]
-struct SourceRecord {
-    name: SourceName,
-    class: EvidenceClass,
-    /// Shape `[agreement, match length, probability, depth]`.
-    cells: Vec<Cell>,
-    since_sweep: SinceSweep,
-    /// How often the likeliest claim of the source came true, whatever its probability.
-    first: Cell,
-}
-
-/// The state of a source between two sweeps.
-#[derive(Clone, Copy, PartialEq, Debug)]
-struct SinceSweep {
-    n_steps: u32,
-    /// Cells whose claims were judged.
-    judged: CellSet,
-    /// Cells with withheld claims.
-    withheld: CellSet,
-}
-
-/// The sums of judged claims.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Cell {
-    hits: f32,
-    expected: f32,
-    /// How often the sums were halved, since the generation started or, outside of one, since the engine was loaded: the sums of that
-    /// time now count `2^-n_halvings`. (A factor instead would reach 0 in an engine that runs for days.)
-    n_halvings: f32,
-}
-
-/// A record as stored: its non-empty cells, in order of rising index.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct StoredRecord {
-    name: SourceName,
-    class: EvidenceClass,
-    /// Index, hits, expected hits.
-    cells: Vec<(u16, f32, f32)>,
-    /// Hits, expected hits.
-    first: (f32, f32),
-    /// Files of earlier programs do not have it.
-    #[serde(default)]
-    since_sweep: StoredSinceSweep,
-}
-
-/// [`SinceSweep`] as it is stored: a run may be shorter than the steps between two sweeps.
-#[derive(Clone, Default, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct StoredSinceSweep {
-    n_steps: u32,
-    /// Rising indices of cells.
-    judged: Vec<u16>,
-    /// Rising indices of cells.
-    withheld: Vec<u16>,
-}
-
 /// Bounds of a probability: no token is certain, none impossible.
 const PROBABILITY_MIN: f32 = 1e-4;
 const PROBABILITY_MAX: f32 = 0.995;
-
-/// Cells of a source.
-const N_CELLS: usize = Agreement::COUNT * MATCH_LENS * PROBABILITIES * DEPTHS;
-
-/// Steps between two sweeps: several generations. A cell remembers at most 128 expected hits; from there,
-/// claims without a hit return to a quarter of their prior in four sweeps.
-const SWEEP_STEPS: u32 = 256;
 
 /// Hit rate assumed for the likeliest claim of a source that computes, before any claim was judged, …
 const FIRST_HIT: f32 = 0.7;
@@ -371,175 +310,6 @@ impl ReliabilityTable {
     }
 }
 
-impl SourceRecord {
-    fn new(name: SourceName, class: EvidenceClass) -> Self {
-        SourceRecord {
-            name,
-            class,
-            cells: vec![Cell::EMPTY; N_CELLS],
-            since_sweep: SinceSweep::EMPTY,
-            first: Cell::EMPTY,
-        }
-    }
-
-    fn is_of(&self, name: &str, class: EvidenceClass) -> bool {
-        self.name == *name && self.class == class
-    }
-
-    /// Approximate number of judged claims.
-    fn n_judged(&self) -> f32 {
-        self.cells.iter().map(|cell| cell.expected).sum()
-    }
-
-    fn sweep(&mut self) {
-        let SinceSweep { judged, withheld, .. } = std::mem::replace(&mut self.since_sweep, SinceSweep::EMPTY);
-        for (at, cell) in self.cells.iter_mut().enumerate() {
-            if withheld.contains(at) && !judged.contains(at) {
-                cell.halve();
-            }
-        }
-    }
-
-    fn to_stored(&self) -> StoredRecord {
-        let seen = self.cells.iter().enumerate().filter(|(_, cell)| !cell.is_empty());
-        StoredRecord {
-            name: self.name.clone(),
-            class: self.class,
-            cells: seen.map(|(at, cell)| (at as u16, cell.hits, cell.expected)).collect(),
-            first: (self.first.hits, self.first.expected),
-            since_sweep: self.since_sweep.to_stored(),
-        }
-    }
-
-    fn from_stored(stored: StoredRecord, hits_max: f32) -> Result<Self, &'static str> {
-        let StoredRecord { name, class, cells, first, since_sweep } = stored;
-        if name.as_str().is_empty() || name.as_str().len() > NAME_BYTES_MAX {
-            return Err("a source has no name, or too long a one");
-        }
-        let mut record = Self::new(name, class);
-        record.first = Cell::checked(first, hits_max)?;
-        record.since_sweep = SinceSweep::from_stored(&since_sweep)?;
-        if !cells.is_sorted_by(|a, b| a.0 < b.0) {
-            return Err("the cells of a source do not rise");
-        }
-        for (at, hits, expected) in cells {
-            let cell = record.cells.get_mut(usize::from(at)).ok_or("a source has too many cells")?;
-            *cell = Cell::checked((hits, expected), hits_max)?;
-        }
-        Ok(record)
-    }
-}
-
-impl SinceSweep {
-    const EMPTY: SinceSweep = SinceSweep { n_steps: 0, judged: CellSet::EMPTY, withheld: CellSet::EMPTY };
-
-    fn to_stored(self) -> StoredSinceSweep {
-        let SinceSweep { n_steps, judged, withheld } = self;
-        StoredSinceSweep { n_steps, judged: judged.to_stored(), withheld: withheld.to_stored() }
-    }
-
-    fn from_stored(stored: &StoredSinceSweep) -> Result<Self, &'static str> {
-        if stored.n_steps >= SWEEP_STEPS {
-            return Err("a source has too many steps since its last sweep");
-        }
-        let [judged, withheld] = [&stored.judged, &stored.withheld].map(|cells| CellSet::from_stored(cells));
-        Ok(SinceSweep { n_steps: stored.n_steps, judged: judged?, withheld: withheld? })
-    }
-}
-
-/// The longest name of a stored source, in bytes.
-const NAME_BYTES_MAX: usize = 256;
-
-impl Cell {
-    const EMPTY: Cell = Cell { hits: 0.0, expected: 0.0, n_halvings: 0.0 };
-
-    /// A cell with the given sums of hits and expected hits.
-    fn checked((hits, expected): (f32, f32), hits_max: f32) -> Result<Self, &'static str> {
-        // NaN is in no range.
-        let is_sum = |sum: f32| (0.0..=hits_max).contains(&sum);
-        match is_sum(hits) && is_sum(expected) {
-            true => Ok(Cell { hits, expected, n_halvings: 0.0 }),
-            false => Err("sums of hits are not in their range"),
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        (self.hits, self.expected) == (0.0, 0.0)
-    }
-
-    fn add(&mut self, hit: bool, expected: f32, hits_max: f32) {
-        self.expected += expected;
-        self.hits += f32::from(u8::from(hit));
-        self.bound(hits_max);
-    }
-
-    fn fade(&mut self, factor: f32) {
-        self.hits *= factor;
-        self.expected *= factor;
-        self.n_halvings -= factor.log2();
-    }
-
-    fn halve(&mut self) {
-        self.fade(0.5);
-    }
-
-    fn bound(&mut self, hits_max: f32) {
-        if self.expected.max(self.hits) > hits_max {
-            self.halve();
-        }
-    }
-
-    /// This cell plus the evidence between `base` and `theirs`, whose `kept` counts from `base`. Fading
-    /// between `base` and `theirs` is applied here too, so that this cell's `kept` stays correct.
-    fn merged(self, base: Cell, theirs: Cell, hits_max: f32) -> Cell {
-        // Fewer than in `base`: the app has put another table in its place, and nothing is known to have faded.
-        let n_theirs = (theirs.n_halvings - base.n_halvings).max(0.0);
-        let n_halvings = self.n_halvings + n_theirs;
-        if (self.hits, self.expected) == (base.hits, base.expected) {
-            return Cell { n_halvings, ..theirs };
-        }
-        let kept = (-n_theirs).exp2();
-        let add = |mine: f32, base: f32, theirs: f32| mine * kept + (theirs - base * kept).max(0.0);
-        let mut merged = Cell {
-            hits: add(self.hits, base.hits, theirs.hits),
-            expected: add(self.expected, base.expected, theirs.expected),
-            n_halvings,
-        };
-        merged.bound(hits_max);
-        merged
-    }
-}
-
-/// A set of cells of a source.
-#[derive(Clone, Copy, PartialEq, Debug)]
-struct CellSet([u64; N_CELLS.div_ceil(64)]);
-
-impl CellSet {
-    const EMPTY: CellSet = CellSet([0; N_CELLS.div_ceil(64)]);
-
-    fn insert(&mut self, at: usize) {
-        self.0[at / 64] |= 1 << (at % 64);
-    }
-
-    fn contains(&self, at: usize) -> bool {
-        self.0[at / 64] & (1 << (at % 64)) != 0
-    }
-
-    /// The indices of its cells, rising.
-    fn to_stored(self) -> Vec<u16> {
-        (0..N_CELLS).filter(|&at| self.contains(at)).map(|at| at as u16).collect()
-    }
-
-    fn from_stored(cells: &[u16]) -> Result<Self, &'static str> {
-        if !cells.is_sorted_by(|a, b| a < b) || cells.last().is_some_and(|&at| usize::from(at) >= N_CELLS) {
-            return Err("the cells since the last sweep do not rise, or there are too many");
-        }
-        let mut set = Self::EMPTY;
-        cells.iter().for_each(|&at| set.insert(usize::from(at)));
-        Ok(set)
-    }
-}
-
 /// Upper bounds of a source's claims of any probability and count, up to a match length. Shape
 /// `[match length, depth]`.
 #[derive(Clone, Copy, Debug)]
@@ -556,15 +326,10 @@ impl Caps {
     }
 }
 
-fn cell_index(evidence: &Evidence) -> usize {
-    let by_len = evidence.agreement as usize * MATCH_LENS + match_len_bucket(evidence.match_len);
-    (by_len * PROBABILITIES + probability_bucket(evidence.probability)) * DEPTHS
-        + depth_bucket(evidence.depth)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::draft::evidence::Agreement;
 
     const CLAIM: Evidence = Evidence {
         class: EvidenceClass::TextMatch,
