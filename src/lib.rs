@@ -126,3 +126,8 @@ pub mod internals {
         verify
     );
 }
+
+/// Compiles and runs the program in the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
