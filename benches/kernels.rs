@@ -1,8 +1,9 @@
 //! Speed of the kernels against memory bandwidth: `cargo bench --bench kernels [-- FILTER]`.
 //!
-//! The shape is the feed-forward of a 1.5 B model, 8960 outputs of 1536 columns. Decoding reads every weight once per
-//! step, so copies of the matrix take turns, more than fit the caches. `memory/read` sums as many bytes with the same
-//! threads; this is the limit for one row. GB/s counts packed bytes, padding included.
+//! The shape is the feed-forward of a 1.5 B model, 8960 outputs of 1536 columns. Decoding reads every weight
+//! once per step, so copies of the matrix take turns; together they exceed the caches. `memory/read` sums the
+//! same number of bytes with the same threads; this is the limit for one row. GB/s counts packed bytes,
+//! padding included.
 //!
 //! `REFRAIN_BENCH_THREADS` sets the threads (default: all).
 

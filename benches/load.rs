@@ -6,10 +6,11 @@
 //! REFRAIN_LOAD_MODEL=model.gguf cargo bench --bench load
 //! ```
 //!
-//! Without a given model, the bench makes a file of this size with random Q8_0 weights in the shape of a 1.5 B Llama,
-//! with as many layers as fit. Files are in the temporary folder and in the page cache, so the time of the disk is not
-//! included. Times are the least of three. Each way ends with one forward pass, which touches every page of a mapped
-//! file. Its logits are compared with those of the GGUF file, and a difference ends the bench.
+//! Without a given model, the bench makes a file of this size with random Q8_0 weights in the shape of a
+//! 1.5 B Llama, with the number of layers that fits. Files are in the temporary folder and in the page cache,
+//! so the time of the disk is not included. Times are the least of three. Each way ends with one forward
+//! pass, which touches every page of a mapped file. Its logits are compared with those of the GGUF file, and
+//! a difference ends the bench.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};

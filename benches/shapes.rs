@@ -63,7 +63,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         for ((shape, parents), us) in shapes.iter().zip(least) {
             if *shape != "chain" && *parents == shapes[0].1 {
-                continue; // so few rows have one shape only
+                continue; // this number of rows has one shape only
             }
             let n_leaves = n_leaves(parents);
             let added = match n_leaves {

@@ -1,7 +1,7 @@
 //! A draft source of the app: a book of phrases that this user often writes.
 //!
-//! A source may be wrong at will. The target model checks every token, so a source changes speed and never the text.
-//! The reliability table learns the share of this source's tokens that come true.
+//! A source may be wrong at will. The target model checks every token, so a source changes speed and never
+//! the text. The reliability table learns the share of this source's tokens that come true.
 //!
 //! ```sh
 //! cargo run --release --example own_source

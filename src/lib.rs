@@ -1,6 +1,8 @@
-//! Refrain runs language models on a device's CPU and drafts the next tokens from text that the device already holds.
+//! Refrain runs language models on a device's CPU and drafts the next tokens from text that the device
+//! already holds.
 //!
-//! An [`Engine`] holds a model. A [`Session`] is one conversation. A [`Generation`] is one output, an iterator of [`Event`]s:
+//! An [`Engine`] holds a model. A [`Session`] is one conversation. A [`Generation`] is one output, an
+//! iterator of [`Event`]s:
 //!
 //! ```no_run
 //! use refrain::{Engine, EngineOptions, Event, GenerateOptions, Role, SessionOptions};
@@ -18,14 +20,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Each step builds a tree of draft tokens, verifies it in one forward pass, and commits the tokens that plain decoding would
-//! have chosen. The output equals plain decoding, bit for bit, greedy or sampled. Drafts save time where the output repeats text
-//! that a [`DraftSource`] holds: on recorded requests, models in memory decode 1.2–1.5 times as fast as without drafts, and models
-//! streamed from flash 1.8–4.9 times, depending on the draft model. The README has the table, with the cases that lose.
+//! Each step builds a tree of draft tokens, verifies it in one forward pass, and commits the tokens that
+//! plain decoding would have chosen. The output equals plain decoding, bit for bit, greedy or sampled. Drafts
+//! save time where the output repeats text that a [`DraftSource`] holds: on recorded requests, models in
+//! memory decode 1.2–1.5 times as fast as without drafts, and models streamed from flash 1.8–4.9 times,
+//! depending on the draft model. The README has the table, with the cases that lose.
 //!
-//! The root exports the types of an app, and [`error`] the details of their errors. Modules behind the feature `internals` are
-//! outside semantic versioning.
-// Without the feature, what only this project's own crates use is neither reachable nor used.
+//! The root exports the types that an app needs, and [`error`] the details of their errors. Modules behind
+//! the feature `internals` are outside semantic versioning.
+// Without the feature, the items for this project's own crates are unreachable and unused.
 #![cfg_attr(not(feature = "internals"), allow(unreachable_pub, dead_code, unused_imports))]
 
 mod cancel;
@@ -100,7 +103,8 @@ pub mod error {
     pub use crate::tokenizer::{ReservedVariable, TemplateError};
 }
 
-/// The parts behind the face, for this project's own crates: the search index, the benchmarks, training and the program.
+/// Internal modules, for this project's own crates: the search index, the benchmarks, training and the
+/// program.
 ///
 /// Anything here may change in any release.
 #[cfg(feature = "internals")]

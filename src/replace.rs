@@ -15,15 +15,16 @@ pub(crate) struct ReplaceError {
     pub(crate) source: io::Error,
 }
 
-/// The most names tried for the new file. A name is taken only if a process with the same id was killed before, so the first is nearly
-/// always free.
+/// Maximum number of names tried for the new file. A name is taken only if an earlier process with the same
+/// id was killed, so the first is nearly always free.
 const NAMES_MAX: usize = 64;
 
 /// Writes a file under another name in the same folder, syncs it, and renames it to `path`.
 ///
-/// If an operation fails, the file at `path` is unchanged and the new file is removed. The only exception is the final sync of the folder:
-/// if it fails, the new file has been renamed already. A killed process leaves the new file behind, named `.NAME.….partial`. The new file is
-/// created exclusively, so no existing file or link is written through.
+/// If an operation fails, the file at `path` is unchanged and the new file is removed. The only exception is
+/// the final sync of the folder: if it fails, the new file has been renamed already. A killed process leaves
+/// the new file behind, named `.NAME.….partial`. The new file is created exclusively, so no existing file or
+/// link is written through.
 pub(crate) fn replace_file<T, E: From<ReplaceError>>(
     path: &Path,
     write: impl FnOnce(&mut File) -> Result<T, E>,
@@ -41,8 +42,8 @@ pub(crate) fn replace_file<T, E: From<ReplaceError>>(
     Ok(done)
 }
 
-/// Creates a folder under another name, lets `write` fill it, and renames it to `path`. `path` must not exist or be an empty folder. `write`
-/// must sync the files.
+/// Creates a folder under another name, lets `write` fill it, and renames it to `path`. `path` must not exist
+/// or be an empty folder. `write` must sync the files.
 ///
 /// If an operation fails, `path` is unchanged and the new folder is removed.
 pub(crate) fn create_folder<T, E: From<ReplaceError>>(
@@ -75,7 +76,7 @@ fn sync_folder(_folder: &Path) -> Result<(), ReplaceError> {
     Ok(())
 }
 
-/// Removes the new file or folder when it is dropped. After the rename it no longer exists.
+/// Removes the new file or folder when it is dropped. After the rename there is nothing to remove.
 struct Partial {
     path: PathBuf,
     is_folder: bool,
@@ -192,7 +193,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (path, victim) = (folder.path().join("model"), folder.path().join("victim"));
         fs::write(&victim, "mine").unwrap();
-        // Other tests may take some of these numbers; then there are fewer links in the way.
+        // Concurrent tests may use some of these numbers; then fewer links are in the way.
         let next = CALLS.load(Ordering::Relaxed);
         let planted: Vec<PathBuf> = (next..next + 8).map(|call| partial_path(&path, call)).collect();
         for link in &planted {

@@ -1,15 +1,16 @@
 //! The four tasks of an assistant app and the prompts that state them.
 //!
-//! This is the one place that lays out a task's prompt: the program `refrain` and the generator that writes the training
-//! text of the fixture models both call [`Task::user_message`], so the models see at run time what they were trained on.
+//! Only this module lays out a task's prompt. The program `refrain` and the generator of the fixture models'
+//! training text both call [`Task::user_message`], so prompts at run time have the layout of the training
+//! prompts.
 
 use std::fmt::{self, Display, Write as _};
 use std::str::FromStr;
 
-/// What the user wants from the context.
+/// The kind of request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Task {
-    /// Say what the passages say, in fewer words.
+    /// Restate the passages in fewer words.
     Summarize,
     /// Answer a question from the passages.
     Answer,
@@ -19,7 +20,7 @@ pub enum Task {
     Reply,
 }
 
-/// A piece of context that a prompt shows.
+/// A piece of context in a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PromptPassage<'a> {
     /// Title of the note; may be empty.
@@ -52,7 +53,7 @@ impl Task {
         }
     }
 
-    /// What stands before the request.
+    /// The label before the request.
     fn request_label(self) -> &'static str {
         match self {
             Self::Summarize | Self::Reply => "Request",
@@ -61,8 +62,8 @@ impl Task {
         }
     }
 
-    /// The user message: the instruction, the passages, and the request last, so that the request's tokens have seen
-    /// the passages. An empty request is left out.
+    /// The user message: the instruction, the passages, then the request, whose tokens attend to the
+    /// passages. An empty request is left out.
     pub fn user_message(self, passages: &[PromptPassage<'_>], request: &str) -> String {
         let mut message = String::from(self.instruction());
         for passage in passages {
@@ -87,7 +88,7 @@ impl Display for Task {
     }
 }
 
-/// A task name that does not exist.
+/// An unknown task name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownTask(String);
 

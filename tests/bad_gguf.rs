@@ -137,7 +137,7 @@ fn values_have_known_types() {
 fn arrays_are_compared_with_the_limits_and_with_the_file() {
     let array = |ty: u32, len: u64| Raw::new(0, 1).str("key").u32(9).u32(ty).u64(len);
     refused(array(0, gguf::ARRAY_LEN_MAX + 1).0, "OverLimit", &["key", "16777217"]);
-    // Each type's smallest element counts.
+    // The smallest possible element of each type determines the needed bytes.
     for (ty, bytes) in [(0u32, 1u64), (3, 2), (6, 4), (7, 1), (8, 8), (9, 12), (12, 8)] {
         let needed = format!("needs {} bytes", (1 << 24) * bytes);
         refused(array(ty, 1 << 24).data(64), "Truncated", &[&needed]);

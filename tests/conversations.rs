@@ -11,7 +11,7 @@ use refrain::{
 };
 use serde_json::json;
 
-/// Shows what a session passes to a template. An answer may begin with reasoning.
+/// Shows the values that a session passes to a template. An answer may begin with reasoning.
 const TEMPLATE: &str = "{{ strftime_now('%d') }}{% if tools %}<{{ tools[0].name }}>{% endif %}\
     {% for m in messages %}[{{ m.role }}]{{ m.content }}\
     {% for call in m.tool_calls %}({{ call.name }}){% endfor %}{% endfor %}\
@@ -23,7 +23,7 @@ fn on_day(day: u32) -> ChatOptions {
     ChatOptions::default().with_date(ChatDate::from_ymd(2026, 3, day).unwrap())
 }
 
-/// The text that the model continues: all tokens but the one that is generated here.
+/// The text that the model continues: all tokens except the one generated here.
 fn prompt_text(engine: &Engine, session: &mut Session) -> String {
     let options = GenerateOptions { max_tokens: 1, ignore_eos: true, ..GenerateOptions::default() };
     run_in(session, options, usize::MAX);

@@ -102,7 +102,7 @@ fn the_cache_is_sized_for_context_and_batch() {
         let kv_bytes = (session.memory_usage() - session.draft_memory_usage()) as u64;
         let bytes_of =
             |n_slots: usize| n_slots as u64 * KvCache::bytes_per_slot(checkpoint.config(), KvType::F16);
-        // Keys lie in panels of 16 slots.
+        // Keys are stored in panels of 16 slots.
         let slots = CONTEXT_LEN + n_rows..CONTEXT_LEN + n_rows + 16;
         let range = bytes_of(slots.start)..=bytes_of(slots.end) + 64 * 1024;
         assert!(range.contains(&kv_bytes), "{kv_bytes} bytes, not {range:?}");

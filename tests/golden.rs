@@ -89,7 +89,7 @@ fn check(checkpoint: &Checkpoint, reference: &Reference, name: &str) -> Vec<f32>
                 ..SessionOptions::default()
             };
             let known = || AlwaysRight::new(reference.prompt.len(), reference.greedy.clone());
-            // Every other run has right drafts, so that long batches are filled.
+            // Every second run has right drafts, so that long batches are filled.
             let sources: Vec<Box<dyn DraftSource>> =
                 if verify_rows_max % 2 == 0 { vec![Box::new(known())] } else { Vec::new() };
             let options = GenerateOptions { max_tokens: 32, ignore_eos: true, ..GenerateOptions::default() };

@@ -8,7 +8,7 @@ use common::{Tiny, prompt};
 use refrain::internals::draft::CostProfile;
 use refrain::{Engine, EngineOptions, GenerateOptions, LearnedError, Session, SessionOptions};
 
-/// Steps have measured costs, which are learnt, so drafts depend on a clock.
+/// The costs of steps are measured and learnt, so drafts depend on a clock.
 fn timed_engine(tiny: Tiny) -> Engine {
     let cost_profile = Some(CostProfile::from_measurements(&[(1, 100.0), (32, 110.0)]));
     tiny.engine_with(EngineOptions { cost_profile, ..tiny.options() })

@@ -1,5 +1,6 @@
-//! Policies bound when and how much is drafted. For every policy and every report of the device, tokens, texts and the
-//! bits of the logits are those of plain decoding. The only mode that is not exact is on request and reported.
+//! Policies limit the steps that draft and the rows of their drafts. For every policy and every report of the
+//! device, tokens, texts and the bits of the logits are those of plain decoding. The only mode that is not
+//! exact is on request and reported.
 
 mod common;
 

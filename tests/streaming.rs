@@ -480,7 +480,7 @@ fn what_cannot_be_streamed_is_refused() {
     assert!(matches!(error, StreamedError::Widened { .. }), "{error}");
 }
 
-/// Layers of 17 MB do not fit the ring that is allowed with any budget.
+/// Layers of 17 MB do not fit the ring that is allowed regardless of the budget.
 #[test]
 fn a_budget_that_is_too_small_names_what_is_needed() {
     let tiny = Tiny { hidden_dim: 1024, head_dim: 64, n_layers: 2, ty: BlockType::F16, ..Tiny::default() };

@@ -160,7 +160,7 @@ fn templates_that_grow_are_stopped() {
         ),
         format!("{{% macro m() %}}{{{{ cycle({} m()) }}}}{{% endmacro %}}{{{{ m() }}}}", "1,".repeat(90_000)),
         format!("{{% macro m({} b=m()) %}}{{% endmacro %}}{{{{ m() }}}}", "a,".repeat(100_000)),
-        // As much source as is accepted.
+        // The longest accepted source.
         format!("{{{{ [{}] }}}}", "1,".repeat(120_000)) + &body("ns.x ~ ns.x"),
         "{{ x }}".repeat(30_000) + &body("ns.x ~ ns.x"),
     ];

@@ -346,7 +346,7 @@ fn merges_may_be_texts_or_pairs() {
 
 #[test]
 fn added_tokens_keep_the_ids_of_the_file() {
-    // The reference library would give the second token the next free id. Here the id of the file counts.
+    // The reference library would give the second token the next free id. Here the id in the file is used.
     let mut json = tokenizer_json();
     json["added_tokens"][2]["id"] = 300.into();
     let tokenizer = from_json(&json).unwrap();

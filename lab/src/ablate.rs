@@ -29,7 +29,7 @@ pub enum Arm {
     Context,
     /// Prompt, output, and earlier answers of the task.
     History,
-    /// The same with calibration of prompt and output by the tokens of the context.
+    /// As `History`, with calibration of prompt and output by the tokens of the context.
     InContext,
     /// As `History`, with calibration of prompt and output by the whole vocabulary.
     Full,

@@ -1,8 +1,9 @@
 //! Measures the time saved by pruning a verification batch, at a model's true shape.
 //!
-//! The time of a pass depends on the number of pruned rows, not on the rows themselves. So the weights may be random:
-//! half-way, a predictor of random weights is computed, and then a given share of the rows continues. Whole and
-//! pruned passes alternate, so other load on the machine affects both equally. The median of each is reported.
+//! The time of a pass depends on the number of pruned rows, not on the rows themselves. So the weights may be
+//! arbitrary: half-way, a predictor of arbitrary weights is computed, and then a given share of the rows
+//! continues. Whole and pruned passes alternate, so other load on the machine affects both equally. The
+//! median of each is reported.
 
 use std::fmt::Write as _;
 use std::sync::atomic::AtomicBool;

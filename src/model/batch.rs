@@ -1,19 +1,21 @@
-//! The rows of one forward pass: tokens, positions, and what each row may see.
+//! The rows of one forward pass: tokens, positions, and the cache slots that each row sees.
 //!
-//! Prefill chunks, plain decoding steps and verification batches have the same form: rows behind a committed prefix of `base` tokens, each
-//! with a parent. In a chain, the parent of each row is the row before it. Row `i` is written to cache slot `base + i`.
+//! Prefill chunks, plain decoding steps and verification batches have the same form: rows behind a committed
+//! prefix of `base` tokens, each with a parent. In a chain, the parent of each row is the row before it. Row
+//! `i` is written to cache slot `base + i`.
 
 use crate::kernels::Visible;
 use crate::token::TokenId;
 
-/// The longest prefill chunk, in tokens: its activations must stay small beside the weights.
+/// Maximum length of a prefill chunk, in tokens, so that its activations stay small beside the weights.
 pub const PREFILL_CHUNK_MAX: usize = 8192;
 
 /// The rows of one forward pass. Its buffers are kept between passes.
 ///
 /// # Invariants
 /// - All per-row vectors have `len()` entries.
-/// - A row sees the slots `0..prefix_len` and then its `extra` slots, in order of logical position, its own slot last.
+/// - A row sees the slots `0..prefix_len` and then its `extra` slots, in order of logical position, its own
+///   slot last.
 #[derive(Debug, Default, Clone)]
 pub struct Batch {
     base: usize,
@@ -28,7 +30,7 @@ pub struct Batch {
     n_padding: usize,
 }
 
-/// What a row sees: slots `0..prefix_len`, then `extra[extra_start..][..extra_len]`.
+/// The slots that a row sees: `0..prefix_len`, then `extra[extra_start..][..extra_len]`.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     prefix_len: usize,
@@ -65,11 +67,13 @@ impl Batch {
         }
     }
 
-    /// Fills the batch with a token tree after `base` committed tokens, followed by padding up to `n_rows` rows.
+    /// Fills the batch with a token tree after `base` committed tokens, followed by padding up to `n_rows`
+    /// rows.
     ///
-    /// `parents[0]` is ignored (row 0 is the root, the newest committed token); `parents[i] < i` otherwise. Ancestors in consecutive slots
-    /// from the root on become part of the row's prefix, so a chain is as cheap as in [`set_chain`](Self::set_chain). The order of the
-    /// sums is always that of the committed sequence.
+    /// `parents[0]` is ignored (row 0 is the root, the newest committed token); `parents[i] < i` otherwise.
+    /// Ancestors in consecutive slots from the root on become part of the row's prefix, so a chain is as
+    /// cheap as in [`set_chain`](Self::set_chain). The order of the sums is always that of the committed
+    /// sequence.
     ///
     /// # Panics
     /// If the slices differ in length, a parent does not come before its child, or `n_rows < tokens.len()`.
@@ -96,11 +100,12 @@ impl Batch {
         self.n_padding = n_rows - tokens.len();
     }
 
-    /// Fills the batch with children of earlier rows, or of tree nodes whose keys and values are already in the cache behind a prefix of
-    /// `prefix_len` tokens. `ancestors` appends to its argument the slots of a row's ancestors behind the prefix, from the top down. Row `i`
-    /// is written to slot `base + i`.
+    /// Fills the batch with children of earlier rows, or of tree nodes whose keys and values are already in
+    /// the cache behind a prefix of `prefix_len` tokens. `ancestors` appends to its argument the slots of a
+    /// row's ancestors behind the prefix, from the top down. Row `i` is written to slot `base + i`.
     ///
-    /// A row sees the same positions, and so has the same bits, as in a batch of [`set_tree`](Self::set_tree) with its ancestors.
+    /// A row sees the same positions, and so has the same bits, as in a batch of [`set_tree`](Self::set_tree)
+    /// with its ancestors.
     pub fn set_leaves(
         &mut self,
         prefix_len: usize,
@@ -245,7 +250,8 @@ mod tests {
             let tokens: Vec<TokenId> = (0..parents.len() as u32).map(TokenId).collect();
             let mut whole = Batch::new();
             whole.set_tree(base, &tokens, &parents, tokens.len());
-            // The root is the last token of the prefix; every other row comes in a batch of its own, at the same slot.
+            // The root is the last token of the prefix; every other row is in a batch of its own, at the same
+            // slot.
             for row in 1..tokens.len() {
                 let mut one = Batch::new();
                 one.set_leaves(base + 1, base + row, &tokens[row..=row], |_, slots| {

@@ -1,7 +1,7 @@
 //! Hyper-parameters of a model, from either container, validated once.
 //!
-//! What is not understood is refused by name: a rotation scheme, an activation or an attention variant that this crate
-//! does not compute would otherwise give fluent, wrong text.
+//! Unknown rotation schemes, activations and attention variants are errors that name the field, because
+//! computing without them would give fluent, wrong text.
 
 use thiserror::Error;
 
@@ -20,11 +20,11 @@ pub const VOCAB_SIZE_MAX: usize = 1 << 24;
 /// Largest context length accepted (published: 10 million).
 pub const CONTEXT_LEN_MAX: usize = 1 << 30;
 
-/// Families of models whose forward pass is implemented.
+/// Model families with an implemented forward pass.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Architecture {
-    /// Llama 2 and 3, SmolLM2, and Mistral (as far as its sliding window reaches).
+    /// Llama 2 and 3, SmolLM2, and Mistral (within its sliding window).
     Llama,
     /// Qwen2 and Qwen2.5: biases on Q, K and V.
     Qwen2,
@@ -75,10 +75,10 @@ pub struct ModelConfig {
     pub head_dim: usize,
     /// Width of the feed-forward layer.
     pub ffn_dim: usize,
-    /// Rows of the embedding; the tokenizer may know fewer tokens (padded vocabularies).
+    /// Rows of the embedding; the tokenizer may have fewer tokens (padded vocabularies).
     pub vocab_size: usize,
-    /// Longest context the model was made for. For a model with a sliding window shorter than its context (Mistral 7B
-    /// v0.1) this is the window: within it, attention over everything is what the model computes.
+    /// Trained context length. For a model with a shorter sliding window (Mistral 7B v0.1), the length of the
+    /// window: within it, full attention is the model's own.
     pub context_len: usize,
     /// Epsilon of every RMS norm.
     pub norm_eps: f32,
@@ -86,7 +86,7 @@ pub struct ModelConfig {
     pub rope: RopeConfig,
     /// The output matrix is the embedding.
     pub tied_head: bool,
-    /// Q, K and V have a bias: always in Qwen2, in the others where the checkpoint says so.
+    /// Q, K and V have a bias: always in Qwen2, in the others if the checkpoint states so.
     pub qkv_bias: bool,
     /// The attention's output projection has a bias.
     pub o_bias: bool,
@@ -99,11 +99,11 @@ pub struct RopeConfig {
     pub theta: f64,
     /// Rotated dimensions of each head; equal to `head_dim` (partial rotation is refused).
     pub rotary_dim: usize,
-    /// How the frequencies are stretched for long contexts.
+    /// Scaling of the frequencies for long contexts.
     pub scaling: RopeScaling,
 }
 
-/// Stretching of rotary frequencies.
+/// Scaling of rotary frequencies.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub enum RopeScaling {
@@ -118,18 +118,19 @@ pub enum RopeScaling {
     Llama3 {
         /// Divisor of the lowest frequencies.
         factor: f64,
-        /// Wavelengths longer than `original_context_len / low_freq_factor` are stretched fully.
+        /// Wavelengths longer than `original_context_len / low_freq_factor` are scaled fully.
         low_freq_factor: f64,
         /// Wavelengths shorter than `original_context_len / high_freq_factor` are kept.
         high_freq_factor: f64,
-        /// Context length before stretching.
+        /// Context length before scaling.
         original_context_len: usize,
     },
-    /// One divisor per frequency, `[rotary_dim / 2]`: how GGUF states the Llama 3.1 rule (`rope_freqs.weight`).
+    /// One divisor per frequency, `[rotary_dim / 2]`: the Llama 3.1 rule in GGUF's form
+    /// (`rope_freqs.weight`).
     Factors(Vec<f32>),
 }
 
-/// Why hyper-parameters were refused.
+/// An error in the hyper-parameters.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -138,7 +139,7 @@ pub enum ConfigError {
     NotJson {
         /// The file.
         file: String,
-        /// What the parser says.
+        /// The parser's message.
         reason: String,
     },
     /// A required field is missing.
@@ -149,19 +150,19 @@ pub enum ConfigError {
         /// The field.
         field: String,
     },
-    /// A field has another type than it should.
+    /// A field has the wrong type.
     #[error("{file}: field `{field}` should be {expected}, found {found}")]
     WrongType {
         /// The file.
         file: String,
         /// The field.
         field: String,
-        /// The type it should have.
+        /// The expected type.
         expected: &'static str,
         /// The value or type found.
         found: String,
     },
-    /// A number outside its limits.
+    /// A number is outside its limits.
     #[error("{file}: `{field}` is {value}, allowed is {allowed}")]
     OutOfRange {
         /// The file.
@@ -173,7 +174,7 @@ pub enum ConfigError {
         /// The values allowed.
         allowed: String,
     },
-    /// A family of models that is not implemented.
+    /// The model family is not implemented.
     #[error("{file}: architecture `{name}` is not supported (supported: llama, mistral, qwen2, qwen3)")]
     UnknownArchitecture {
         /// The file.
@@ -181,12 +182,12 @@ pub enum ConfigError {
         /// Its name.
         name: String,
     },
-    /// A feature that is not implemented; computing without it would be wrong.
+    /// A feature is not implemented; computing without it would be wrong.
     #[error("{file}: `{field}` = {value} is not supported")]
     Unsupported {
         /// The file.
         file: String,
-        /// The field that asks for it.
+        /// The field of the feature.
         field: String,
         /// Its value.
         value: String,
@@ -204,7 +205,7 @@ pub enum ConfigError {
 }
 
 impl ModelConfig {
-    /// Checks every limit and relation; `file` is for the message.
+    /// Checks every limit and relation; `file` is used in messages.
     ///
     /// # Errors
     /// [`ConfigError::OutOfRange`] or [`ConfigError::Inconsistent`], naming the first field that fails.

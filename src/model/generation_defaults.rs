@@ -1,8 +1,8 @@
-//! What a checkpoint states about generating with it: the sampling options that its authors recommend.
+//! The sampling options that a checkpoint's authors recommend.
 //!
-//! A Hugging Face folder states them in `generation_config.json`, a GGUF file under `general.sampling.`. A packed file carries the
-//! files of its source and so states the same. Advice must not keep a model from loading: a value of the wrong type or outside its
-//! range is left aside with a reason.
+//! A Hugging Face folder states them in `generation_config.json`, a GGUF file under `general.sampling.`. A
+//! packed file contains the files of its source, so it states the same options. Invalid options do not
+//! prevent loading: a value of the wrong type or outside its range is ignored, and listed with the reason.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -10,33 +10,34 @@ use serde_json::Value;
 use crate::face::internals;
 use crate::model::gguf::GgufFile;
 
-/// The options of generation that a checkpoint states; `None` where it does not. The values are within the ranges that
-/// [`Sampling`](crate::verify::Sampling) accepts.
+/// The recommended sampling options of a checkpoint; `None` if it does not state one. The values are within
+/// the ranges that [`Sampling`](crate::verify::Sampling) accepts.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct GenerationDefaults {
-    /// Whether to sample (`do_sample`); false asks for greedy decoding.
+    /// Whether to sample (`do_sample`); false means greedy decoding.
     pub do_sample: Option<bool>,
     /// Temperature, 0..=100.
     pub temperature: Option<f32>,
     /// The number of most likely tokens that are kept; 0 keeps all.
     pub top_k: Option<usize>,
-    /// The probability that the kept tokens reach, above 0 and at most 1.
+    /// The total probability that the kept tokens reach, above 0 and at most 1.
     pub top_p: Option<f32>,
     /// The least probability relative to the most likely token, 0..=1.
     pub min_p: Option<f32>,
     /// The penalty on tokens of the window, 0.01..=100.
     pub repetition_penalty: Option<f32>,
-    /// The newest tokens that the penalty looks at; only GGUF files state it. (transformers looks at the whole text.)
+    /// Number of newest tokens that the penalty covers; only GGUF files state it. (In transformers it covers
+    /// the whole text.)
     pub penalty_window: Option<usize>,
-    /// Values that were not taken, each with its reason.
+    /// Ignored values, each with the reason.
     pub left_aside: Vec<String>,
 }
 
 /// The file of a Hugging Face folder.
 pub(super) const GENERATION_CONFIG: &str = "generation_config.json";
 
-/// The largest top-k and penalty window that is taken: far more than any vocabulary or context has.
+/// Largest accepted top-k and penalty window: far more than any vocabulary or context has.
 const COUNT_MAX: u32 = 1 << 30;
 
 impl GenerationDefaults {

@@ -5,8 +5,9 @@
 //!         committed prefix   │ the batch at hand    │ free
 //! ```
 //!
-//! A session allocates slots for its context and for its longest verification batch, so that any batch fits behind any prefix. Every step
-//! overwrites the slots behind the prefix. The cache does not wrap around, since a sliding window would change the output.
+//! A session allocates slots for its context and for its longest verification batch, so that any batch fits
+//! behind any prefix. Every step overwrites the slots behind the prefix. The cache does not wrap around,
+//! since a sliding window would change the output.
 
 use thiserror::Error;
 
@@ -18,7 +19,8 @@ use crate::model::config::ModelConfig;
 ///
 /// # Invariants
 /// - The slots `0..len()` hold the committed prefix in order of position.
-/// - The slots after it are scratch memory for one batch: a forward pass writes them, and [`KvCache::commit`] keeps some of them.
+/// - The slots after it are scratch memory for one batch: a forward pass writes them, and [`KvCache::commit`]
+///   keeps some of them.
 pub struct KvCache {
     layers: Vec<KvLayer>,
     len: usize,
@@ -26,7 +28,7 @@ pub struct KvCache {
     kv_type: KvType,
 }
 
-/// Why a cache could not be allocated.
+/// A cache could not be allocated.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KvCacheError {
@@ -35,7 +37,7 @@ pub enum KvCacheError {
         "a KV cache of {n_slots} slots needs {bytes} bytes, which could not be allocated; ask for a shorter context"
     )]
     TooLarge {
-        /// Slots asked for.
+        /// Requested slots.
         n_slots: usize,
         /// Bytes that they need (saturating).
         bytes: u64,
@@ -45,9 +47,9 @@ pub enum KvCacheError {
         "a KV cache in {kv_type} needs heads of a multiple of 32 elements, the model's have {head_dim}; choose f16"
     )]
     HeadDim {
-        /// The type asked for.
+        /// The requested type.
         kv_type: KvType,
-        /// Elements of the model's heads.
+        /// Elements of a head.
         head_dim: usize,
     },
 }
@@ -56,8 +58,8 @@ impl KvCache {
     /// A cache of `n_slots` slots, all free.
     ///
     /// # Errors
-    /// [`KvCacheError::TooLarge`] if the allocation fails, [`KvCacheError::HeadDim`] if the type cannot hold the model's heads; nothing
-    /// stays allocated.
+    /// [`KvCacheError::TooLarge`] if the allocation fails, [`KvCacheError::HeadDim`] if the type cannot hold
+    /// the model's heads; nothing stays allocated.
     pub fn new(config: &ModelConfig, kv_type: KvType, n_slots: usize) -> Result<Self, KvCacheError> {
         if !kv_type.holds(config.head_dim) {
             return Err(KvCacheError::HeadDim { kv_type, head_dim: config.head_dim });
@@ -108,17 +110,19 @@ impl KvCache {
         &mut self.layers[layer_idx]
     }
 
-    /// Writes `row`, `[n_kv_heads, head_dim]`, as key and value to every slot. For measurements: memory that was never written is one shared
-    /// page of zeros, which is read faster.
+    /// Writes `row`, `[n_kv_heads, head_dim]`, as key and value to every slot. For measurements: memory that
+    /// was never written is one shared page of zeros, which is read faster.
     pub(crate) fn fill(&mut self, kernels: Kernels, row: &[f32]) {
         for layer in &mut self.layers {
             (0..self.n_slots).for_each(|slot| layer.write(kernels, slot, row, row));
         }
     }
 
-    /// Commits the rows `path` of the last batch and closes the gaps between them. All other rows are rolled back.
+    /// Commits the rows `path` of the last batch and closes the gaps between them. All other rows are rolled
+    /// back.
     ///
-    /// `path` gives row indices of that batch, strictly rising, the root first. The path `0, 1, …` moves nothing.
+    /// `path` gives row indices of that batch, strictly rising, the root first. The path `0, 1, …` moves
+    /// nothing.
     ///
     /// # Panics
     /// If `path` does not rise or exceeds the slots.

@@ -21,7 +21,7 @@ pub struct LayersError {
     pub problem: LayersProblem,
 }
 
-/// Why weights could not be read.
+/// The cause of a failed read of weights.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum LayersProblem {
@@ -52,7 +52,7 @@ pub enum LayersProblem {
         section: String,
         /// Its offset in the file.
         offset: u64,
-        /// The checksum of the header.
+        /// The checksum in the header.
         stated: u64,
         /// The checksum of the bytes.
         computed: u64,
@@ -70,7 +70,8 @@ impl From<ReadFailure> for LayersProblem {
     }
 }
 
-/// The tensors of consecutive sections in a buffer: matrices are views of the buffer, norms and biases are copies.
+/// The tensors of consecutive sections in a buffer: matrices are views of the buffer, norms and biases are
+/// copies.
 ///
 /// Opening the file has checked shapes and types against the hyper-parameters.
 pub(in crate::model) struct SectionTensors<'a> {

@@ -2,7 +2,8 @@
 //!
 //! Reading order:
 //! - hyper-parameters: [`config`];
-//! - the containers: [`source`], [`gguf`], [`hf`], [`packed`], and one interface to all of them, [`checkpoint`];
+//! - the containers: [`source`], [`gguf`], [`hf`], [`packed`], and one interface to all of them,
+//!   [`checkpoint`];
 //! - weights in memory, packed for the kernels: [`weights`];
 //! - the inputs and the state of a forward pass: [`batch`], [`kv_cache`], [`rope`];
 //! - the forward pass, with an optional hook between two layers ([`Interlude`]): [`transformer`];

@@ -1,16 +1,16 @@
 //! Rotary position embedding: frequencies, their scalings, and a table of rotations.
 //!
-//! Su et al. 2021 (RoFormer), eq. 15, with dimension `i` paired with `i + head_dim/2` (the layout of Hugging Face
-//! checkpoints; GGUF llama files, which interleave the pairs, have their rows re-ordered when they are packed).
+//! Su et al. 2021 (RoFormer), eq. 15, with dimension `i` paired with `i + head_dim/2` (the layout of Hugging
+//! Face checkpoints). GGUF llama files interleave the pairs; their rows are reordered when they are packed.
 //!
-//! The frequencies and angles are rounded to f32 where the reference implementation rounds them; sine and cosine come
-//! from `libm`, so the table has the same bits on every platform.
+//! The frequencies and angles are rounded to f32 where the reference implementation rounds them. Sine and
+//! cosine come from `libm`, so the table has the same bits on every platform.
 
 use crate::kernels::FloatEnv;
 use crate::model::config::{RopeConfig, RopeScaling};
 
-/// A table grows by this number of positions. Doubling would leave up to half of the memory unused. Growing a table to 32 k positions in
-/// these steps copies it 32 times, about 10 ms in total.
+/// A table grows by this number of positions. Doubling would leave up to half of the memory unused. Growing a
+/// table to 32 k positions in these steps copies it 32 times, about 10 ms in total.
 const GROWTH_POSITIONS: usize = 1024;
 
 /// Cosines and sines of the first positions, `[n_positions, head_dim / 2]` each. The table grows on demand.
@@ -28,7 +28,8 @@ impl RopeTable {
         Self { inverse_frequencies: inverse_frequencies(config, head_dim), cos: Vec::new(), sin: Vec::new() }
     }
 
-    /// The most bytes of a table of `n_positions` positions: cosines, sines, and the old copy of one of them while it grows.
+    /// Maximum bytes of a table of `n_positions` positions: cosines, sines, and the old copy of one of them
+    /// while it grows.
     pub(crate) fn bytes(head_dim: usize, n_positions: usize) -> u64 {
         let row_bytes = (head_dim / 2 * size_of::<f32>()) as u64;
         row_bytes.saturating_mul(3 * n_positions.next_multiple_of(GROWTH_POSITIONS) as u64)
@@ -84,8 +85,9 @@ fn inverse_frequencies(config: &RopeConfig, head_dim: usize) -> Vec<f32> {
     }
 }
 
-/// The frequency scaling of Llama 3.1 and later: long waves are slowed by `factor`, short ones are kept, and the band
-/// between is interpolated. As a divisor, which is how GGUF files store it, so that both containers give the same bits.
+/// The frequency scaling of Llama 3.1 and later: low frequencies are divided by `factor`, high ones are kept,
+/// and the band between is interpolated. The result is a divisor, as in GGUF files, so that both containers
+/// give the same bits.
 fn llama3_divisor(frequency: f64, factor: f64, low: f64, high: f64, original_context_len: f64) -> f64 {
     let wave_len = 2.0 * std::f64::consts::PI / frequency;
     if wave_len < original_context_len / high {

@@ -6,14 +6,15 @@ use crate::model::transformer::Compute;
 
 /// A hook that inspects the rows of a pass before one of the layers and may drop some of them.
 pub trait Interlude {
-    /// The layer before which [`look`](Self::look) is called, counted from 0. It is not called if the model has no such layer.
+    /// The layer before which [`look`](Self::look) is called, counted from 0. It is not called if the model
+    /// has no such layer.
     fn layer_idx(&self) -> usize;
 
-    /// Receives the residual stream, `[n_rows, hidden_dim]`, and the numbers of all rows in `kept`. Rows removed from `kept` are dropped:
-    /// the remaining layers neither compute nor write anything for them.
+    /// Receives the residual stream, `[n_rows, hidden_dim]`, and the numbers of all rows in `kept`. Rows
+    /// removed from `kept` are dropped: the remaining layers neither compute nor write anything for them.
     ///
-    /// The remaining numbers must be strictly rising. If a row is kept, every row of the batch that it sees must be kept; padding may be
-    /// removed.
+    /// The remaining numbers must be strictly rising. If a row is kept, every row of the batch that it sees
+    /// must be kept; padding may be removed.
     fn look(&mut self, compute: Compute<'_>, hidden: &[f32], kept: &mut Vec<u32>);
 }
 
@@ -76,7 +77,8 @@ impl<'a> ActiveRows<'a> {
         self.kept.len()
     }
 
-    /// Calls `interlude` with the residual stream `x`, `[len(), hidden_dim]`, and closes the gaps of the dropped rows.
+    /// Calls `interlude` with the residual stream `x`, `[len(), hidden_dim]`, and closes the gaps of the
+    /// dropped rows.
     ///
     /// # Panics
     /// If the interlude breaks its contract.
@@ -123,8 +125,8 @@ impl<'a> ActiveRows<'a> {
         }
     }
 
-    /// Moves the rows of `x`, `[len(), hidden_dim]`, back to their positions in the batch. Dropped rows become NaN, so that nothing computed
-    /// from them looks like a result.
+    /// Moves the rows of `x`, `[len(), hidden_dim]`, back to their positions in the batch. Dropped rows
+    /// become NaN, so that results computed from them are visibly invalid.
     pub(super) fn put_back(&self, x: &mut Vec<f32>, hidden_dim: usize) {
         if self.len() == self.n_rows {
             return;

@@ -1,8 +1,10 @@
-//! A shortlist: the rows of the output matrix of some tokens, so that hidden states are projected onto these tokens only.
+//! A shortlist: copies of some tokens' rows of the output matrix. Hidden states are projected onto these
+//! tokens only.
 //!
-//! A context contains some hundred different tokens of a vocabulary of 150 000, and projecting each of its positions onto the whole
-//! vocabulary would add a fifth to the time of the prefill. The rows of the relevant tokens are copied into a small matrix that fits a
-//! core's cache: about a thousand rows of 850 bytes for a 1.5 B model in Q4_0.
+//! A context contains a few hundred different tokens of a vocabulary of 150 000. Projecting each of its
+//! positions onto the whole vocabulary would add a fifth to the time of the prefill. The rows of the relevant
+//! tokens are copied into a small matrix that fits a core's cache: about a thousand rows of 850 bytes for a
+//! 1.5 B model in Q4_0.
 
 use crate::kernels::{PackError, PackedMatrix};
 use crate::token::TokenId;
@@ -13,7 +15,7 @@ use crate::token::TokenId;
 pub struct Shortlist {
     /// `[tokens.len(), hidden_dim]`
     matrix: PackedMatrix,
-    /// In the order in which they were added.
+    /// In order of addition.
     tokens: Vec<TokenId>,
     /// Each token's row, or `NO_ROW`. Shape `[vocab_size]`.
     rows: Vec<u32>,
@@ -38,8 +40,8 @@ impl Shortlist {
         })
     }
 
-    /// Adds the new ones of `tokens`, in order, while there is room. `push_row` appends a token's row to the matrix, and returns `false` if it
-    /// cannot.
+    /// Adds the tokens that are not yet on the list, in order, while there is room. `push_row` appends a
+    /// token's row to the matrix, and returns `false` if it cannot.
     pub(in crate::model) fn extend(
         &mut self,
         mut push_row: impl FnMut(&mut PackedMatrix, usize) -> bool,

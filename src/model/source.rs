@@ -1,8 +1,8 @@
 //! The bytes of a model file: read from a file by position, or held in memory.
 //!
-//! Model files are read and not mapped, so that a truncated file or a failing disk is a typed error and not a signal. Every range is
-//! checked against the length of the file before memory is allocated for it. The file is opened once and stays open: its name may be taken
-//! by another file meanwhile.
+//! This module reads files instead of mapping them, so that a truncated file or a failing disk is a typed
+//! error and not a signal. Every range is checked against the length of the file before memory is allocated
+//! for it. The file is opened once and stays open, because another file may take its name meanwhile.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -29,7 +29,7 @@ impl Source {
     /// Opens a file for positioned reads. Its length is read once.
     ///
     /// # Errors
-    /// The error of the operating system; [`io::ErrorKind::InvalidInput`] where `path` is not a regular file.
+    /// The error of the operating system; [`io::ErrorKind::InvalidInput`] if `path` is not a regular file.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = File::open(path)?;
         let meta = file.metadata()?;
@@ -52,8 +52,8 @@ impl Source {
         self.as_file().map(DirectFile::reopen)
     }
 
-    /// The path in printable form, or the name given to [`Source::from_bytes`]. For messages only: a path that is not UTF-8 differs from
-    /// its printable form.
+    /// The path in printable form, or the name given to [`Source::from_bytes`]. For messages only: a path
+    /// that is not UTF-8 differs from its printable form.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -79,8 +79,8 @@ impl Source {
     /// Fills `out` from `offset`.
     ///
     /// # Errors
-    /// [`io::ErrorKind::UnexpectedEof`] where the range is not inside the source, else the error of the read; `out` is
-    /// then unspecified.
+    /// [`io::ErrorKind::UnexpectedEof`] if the range is not inside the source, otherwise the error of the
+    /// read; `out` is then unspecified.
     pub fn read_exact_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let end = offset.checked_add(out.len() as u64).filter(|&end| end <= self.len);
         let Some(end) = end else {
@@ -99,7 +99,7 @@ impl Source {
     /// Reads `len` bytes from `offset` into a new buffer; the range is checked before the buffer is allocated.
     ///
     /// # Errors
-    /// As [`Source::read_exact_at`], and [`io::ErrorKind::OutOfMemory`] where the buffer cannot be allocated.
+    /// As [`Source::read_exact_at`], and [`io::ErrorKind::OutOfMemory`] if the buffer cannot be allocated.
     pub fn read_vec(&self, offset: u64, len: u64) -> io::Result<Vec<u8>> {
         if offset.checked_add(len).is_none_or(|end| end > self.len) {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "range is past the end of the file"));

@@ -12,9 +12,10 @@
 //! hidden = rms_norm(x);  logits = head·hidden
 //! ```
 //!
-//! The kernels guarantee that a row's arithmetic does not depend on the other rows, so chunking, batching and padding do not affect its
-//! bits. Loading, passes and projections set the default [floating-point environment](FloatEnv), so the caller's rounding mode and
-//! flush-to-zero setting do not affect them either.
+//! The kernels guarantee that a row's arithmetic does not depend on the other rows, so chunking, batching and
+//! padding do not affect its bits. Loading, passes and projections set the default [environment](FloatEnv) of
+//! floating-point arithmetic, so the caller's rounding mode and flush-to-zero setting do not affect them
+//! either.
 
 mod feed;
 mod head;
@@ -70,7 +71,8 @@ pub enum PassEnd {
     KeysAndValues,
 }
 
-/// Why a forward pass stopped. In every case committed KV entries are unchanged, and the rows of the batch are not committed.
+/// A forward pass failed or was cancelled. In every case committed KV entries are unchanged, and the rows of
+/// the batch are not committed.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ForwardError {
@@ -87,7 +89,7 @@ pub enum ForwardError {
     /// The batch does not continue the cache; nothing was read or written.
     #[error("the batch starts at position {base}, but the KV cache holds {len} tokens")]
     NotNext {
-        /// Where the batch starts.
+        /// The first position of the batch.
         base: usize,
         /// Committed tokens in the cache.
         len: usize,
@@ -111,19 +113,23 @@ pub enum ForwardError {
     Cancelled,
 }
 
-/// The most rows that are projected at a time with default options: those that calibration reads of a prefill chunk.
+/// Maximum number of rows projected at a time with default options: the rows of a prefill chunk that
+/// calibration reads.
 const GATHERED_ROWS: usize = 64;
 
-/// The buffers of a pass. They grow to the largest batch and are reused, so that a decoding step allocates nothing.
+/// The buffers of a pass. They grow to the largest batch and are reused, so that a decoding step allocates
+/// nothing.
 pub struct Workspace {
     rope: RopeTable,
     activations: Activations,
     attention: AttentionScratch,
     /// Empty between passes; only its memory is kept.
     active: ActiveRows<'static>,
-    /// Residual stream, `[n_rows, hidden_dim]`; after a pass to [`PassEnd::Hidden`], the normed final hidden states.
+    /// Residual stream, `[n_rows, hidden_dim]`; after a pass to [`PassEnd::Hidden`], the normed final hidden
+    /// states.
     x: Vec<f32>,
-    /// Residual stream of a pass through static graphs, `[n_rows, hidden_dim]`. There `x` holds the rows of one call.
+    /// Residual stream of a pass through static graphs, `[n_rows, hidden_dim]`. There `x` holds the rows of
+    /// one call.
     residual: Vec<f32>,
     /// `[n_rows, hidden_dim]`
     normed: Vec<f32>,
@@ -170,9 +176,9 @@ impl Workspace {
         }
     }
 
-    /// The most bytes of a workspace for passes over up to `n_rows` rows with a KV cache of `n_slots` slots: the buffers of rows, the widest
-    /// rows in both forms of activations, the rotations of all positions, and attention scores for as many threads as the process has
-    /// processors. Logits are not included.
+    /// Maximum bytes of a workspace for passes over up to `n_rows` rows with a KV cache of `n_slots` slots:
+    /// the buffers of rows, the widest rows in both forms of activations, the rotations of all positions, and
+    /// attention scores for one thread per processor of the process. Logits are not included.
     pub fn bytes(config: &ModelConfig, n_rows: usize, n_slots: usize) -> u64 {
         let (q_dim, kv_dim) = (config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim);
         let values = 4 * config.hidden_dim + 2 * q_dim + 2 * kv_dim + 2 * config.ffn_dim;
@@ -214,8 +220,8 @@ impl Workspace {
         }
     }
 
-    /// Bytes on the heap of the rows' buffers. The rotary table, the scratch of attention and the rows rounded to 8 bits are not
-    /// counted.
+    /// Bytes on the heap of the rows' buffers. The rotary table, the scratch of attention and the rows
+    /// rounded to 8 bits are not counted.
     pub fn memory_usage(&self) -> usize {
         let Self { x, residual, normed, q, k, v, attended, projected, gate, up, gathered, piece, .. } = self;
         let buffers = [x, residual, normed, q, k, v, attended, projected, gate, up, gathered, piece];
@@ -244,7 +250,7 @@ impl Model {
         }
         let weights = Weights::load(checkpoint, options)?;
         let identity = OnceLock::new();
-        // The header states the identity of the packed weights, which are not those widened to f32.
+        // The header states the identity of the packed weights, not of weights widened to f32.
         if let Some(file) = checkpoint.packed().filter(|_| options.quantize != Quantize::F32) {
             identity.get_or_init(|| file.identity());
         }
@@ -287,10 +293,11 @@ impl Model {
         self.streamed.as_ref()
     }
 
-    /// The identity of the model, the key of its measurements. It is equal for equal weights, whether they were packed ahead of time or while
-    /// loading.
+    /// The identity of the model, the key of its measurements. It is equal for equal weights, whether they
+    /// were packed ahead of time or while loading.
     ///
-    /// The header of a packed file states it. For other containers the first call reads all weights: about 0.1 s for a gigabyte.
+    /// The header of a packed file states it. For other containers the first call reads all weights: about
+    /// 0.1 s for a gigabyte.
     pub fn identity(&self) -> ModelIdentity {
         *self.identity.get_or_init(|| identity_of_weights(&self.config, &self.weights))
     }
@@ -300,8 +307,8 @@ impl Model {
         &self.config
     }
 
-    /// Bytes of the weights, those of a mapped file included. For static graphs and streamed models, the bytes that are in memory at a
-    /// time.
+    /// Bytes of the weights, those of a mapped file included. For static graphs and streamed models, the
+    /// bytes that are in memory at a time.
     pub fn memory_usage(&self) -> usize {
         match (&self.graphs, &self.streamed) {
             (Some(graphs), _) => graphs.memory().used_bytes as usize,
@@ -312,8 +319,8 @@ impl Model {
 
     /// Runs `batch` after the committed prefix of `kv`.
     ///
-    /// Afterwards the slots behind the prefix hold the keys and values of every row, not yet committed. With [`PassEnd::Hidden`],
-    /// `workspace` holds the final hidden states for [`Model::logits`].
+    /// Afterwards the slots behind the prefix hold the keys and values of every row, not yet committed. With
+    /// [`PassEnd::Hidden`], `workspace` holds the final hidden states for [`Model::logits`].
     ///
     /// # Errors
     /// [`ForwardError`]; `cancel` is read before every layer.
@@ -331,8 +338,9 @@ impl Model {
 
     /// As [`Model::forward`], with a hook before one of the layers ([`Interlude`]).
     ///
-    /// The remaining layers do not compute rows that the interlude drops. From that layer on their keys and values are not written, and their
-    /// final hidden states are NaN. All other rows have the same bits as in a pass without the interlude.
+    /// The remaining layers skip rows that the interlude drops. From that layer on, the keys and values of
+    /// these rows are not written, and their final hidden states are NaN. All other rows have the same bits
+    /// as in a pass without the interlude.
     ///
     /// # Errors
     /// As [`Model::forward`]; [`ForwardError::Undivided`] if the layers are static graphs.
@@ -548,8 +556,8 @@ impl Model {
     }
 }
 
-/// Multiplies rows of activations `[n_rows, n_cols]` with several matrices. The activations are prepared once, in all forms that the
-/// matrices need (a file may mix float and block types within a layer).
+/// Multiplies rows of activations `[n_rows, n_cols]` with several matrices. The activations are prepared
+/// once, in all forms that the matrices need (a file may mix float and block types within a layer).
 fn project(
     compute: Compute<'_>,
     activations: &mut Activations,

@@ -29,7 +29,7 @@ pub enum Quantize {
 }
 
 impl Quantize {
-    /// The type that a matrix of this type in the file becomes.
+    /// The type in memory of a matrix with this type in the file.
     fn target_type(self, info: &TensorInfo, is_packed: bool) -> BlockType {
         // Packed matrices keep their type, or are widened.
         let is_float = info.ty.block_len() == 1 && !is_packed;
@@ -39,11 +39,12 @@ impl Quantize {
             Quantize::Q4_0 if is_float => BlockType::Q4_0,
             _ => info.ty,
         };
-        // A matrix whose rows are no whole number of blocks keeps its type (as in llama.cpp).
+        // A matrix keeps its type if a row is not a whole number of blocks (as in llama.cpp).
         if info.n_cols.is_multiple_of(wanted.block_len()) { wanted } else { info.ty }
     }
 
-    /// Bytes of the weights of a checkpoint when they are loaded with this option, those of a mapped file included.
+    /// Bytes of the weights of a checkpoint when they are loaded with this option, those of a mapped file
+    /// included.
     pub fn weights_bytes(self, checkpoint: &Checkpoint) -> u64 {
         let is_packed = checkpoint.packed().is_some();
         let bytes = |info: &TensorInfo| match info.n_rows {
@@ -54,37 +55,41 @@ impl Quantize {
     }
 }
 
-/// How the weights of a packed file come into memory. Other containers are always read and packed.
+/// Access to the weights of a packed file. Other containers are always read and packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PackedAccess {
-    /// The file is mapped. Loading takes no time, pages are read from the disk when they are first used, and processes share them.
+    /// The file is mapped. Loading takes no time, pages are read from the disk when they are first used, and
+    /// processes share them.
     ///
-    /// No program may write to the file or shorten it while the model lives: that is undefined behaviour in Rust's model of memory. In
-    /// practice the output is wrong, or the process ends with SIGBUS. Replace a model by writing a new file and renaming it, as
-    /// `refrain pack` does. The process also ends with SIGBUS if the disk cannot read a page.
+    /// No program may write to the file or shorten it while the model lives: that is undefined behaviour in
+    /// Rust's model of memory. In practice the output is wrong, or the process ends with SIGBUS. Replace a
+    /// model by writing a new file and renaming it, as `refrain pack` does. The process also ends with SIGBUS
+    /// if the disk cannot read a page.
     #[default]
     Map,
-    /// The file is read into memory of the process. Loading takes as long as the disk does, and a disk error is a typed error. Afterwards
-    /// nothing depends on the file, and the weights lie in huge pages where the system has them.
+    /// The file is read into memory of the process. Loading takes the time of reading the file, and a disk
+    /// error is a typed error. Afterwards the file is not needed, and the weights are in huge pages if the
+    /// system has them.
     Read,
 }
 
-/// How a checkpoint is loaded.
+/// Options for loading a checkpoint.
 #[derive(Clone, Copy, Default)]
 pub struct LoadOptions<'a> {
     /// The types of matrices in memory.
     pub quantize: Quantize,
-    /// How the weights of a packed file come into memory.
+    /// Access to the weights of a packed file.
     pub packed_access: PackedAccess,
-    /// The most bytes of weights that a model of static graphs holds at a time; `None`: as many as it needs.
+    /// Maximum bytes of weights that a model of static graphs holds at a time; `None`: the bytes that it
+    /// needs.
     pub graph_memory_max: Option<u64>,
-    /// How a packed file is streamed; `None`: all weights are in memory.
+    /// Options for streaming a packed file; `None`: all weights are in memory.
     pub streaming: Option<&'a StreamOptions>,
     /// Called with (bytes read, bytes to read) after each tensor.
     pub progress: Option<&'a dyn Fn(u64, u64)>,
 }
 
-/// Why the weights of a checkpoint could not be loaded.
+/// The weights of a checkpoint could not be loaded.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum WeightsError {
@@ -96,19 +101,19 @@ pub enum WeightsError {
     Pack {
         /// Its name in the file.
         tensor: String,
-        /// What was wrong with it.
+        /// The cause.
         source: PackError,
     },
     /// The architecture needs a tensor that the checkpoint does not have.
     #[error("the checkpoint has no tensor for {id:?}")]
     Missing {
-        /// What is missing.
+        /// The missing tensor.
         id: WeightId,
     },
-    /// The model is kept as static graphs, and they could not be set up.
+    /// The static graphs of the model could not be set up.
     #[error(transparent)]
     Graphs(#[from] GraphsError),
-    /// The model is to be streamed, and that could not be set up.
+    /// The streaming of the model could not be set up.
     #[error(transparent)]
     Streamed(#[from] StreamedError),
 }
@@ -144,7 +149,7 @@ pub struct Layer {
 
 /// A source of the tensors of a layer.
 pub(in crate::model) trait TensorSource {
-    /// Why a tensor could not be read.
+    /// The error of a failed read.
     type Error;
 
     /// Whether the model has the tensor.
@@ -328,7 +333,7 @@ impl<'a> Loader<'a> {
         matrix.widened().map_err(|source| WeightsError::Pack { tensor: tensor.to_owned(), source })
     }
 
-    /// The type that a matrix of this type in the file becomes.
+    /// The type in memory of a matrix with this type in the file.
     pub(in crate::model) fn target_type(&self, info: &TensorInfo) -> BlockType {
         self.options.quantize.target_type(info, self.checkpoint.packed().is_some())
     }
@@ -398,7 +403,8 @@ fn convert(info: &TensorInfo, target: BlockType, bytes: &[u8]) -> Result<Vec<u8>
     Ok(out)
 }
 
-/// The row of a GGUF llama file that is row `row` in half-split order. The converter to GGUF interleaves the two halves of each head's rows.
+/// The row of a GGUF llama file that is row `row` in half-split order. The converter to GGUF interleaves the
+/// two halves of each head's rows.
 fn interleaved_row(row: usize, head_dim: usize) -> usize {
     let (head, within) = (row / head_dim, row % head_dim);
     let half = head_dim / 2;

@@ -79,7 +79,7 @@ impl MachineProfile {
     }
 }
 
-/// The passes to measure for a model, from the options.
+/// The measured passes for a model, from the options.
 #[derive(Debug)]
 struct Plan {
     contexts: Vec<usize>,

@@ -307,7 +307,7 @@ impl MachineProfile {
     /// Reads a profile.
     ///
     /// # Errors
-    /// [`ProfileError`]: the file cannot be read, is too long, or is no profile of this version.
+    /// [`ProfileError`]: the file cannot be read, is too long, or is not a profile of this version.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, ProfileError> {
         let path = path.as_ref();
         let io = |source| ProfileError::Io { path: path.to_owned(), source };

@@ -157,7 +157,8 @@ impl Tiny {
         gguf_bytes(w, &data)
     }
 
-    /// An engine for it. Batches cost the same at every length, so the builder drafts as many rows as it may.
+    /// An engine for the model. Batches cost the same at every length, so the builder drafts the maximum
+    /// number of rows.
     pub fn engine(self, n_threads: usize) -> Engine {
         self.engine_with(EngineOptions { n_threads: Some(n_threads), ..self.options() })
     }
@@ -166,7 +167,7 @@ impl Tiny {
         EngineOptions {
             isa: isa(),
             quantize: Quantize::Keep,
-            // Rows are free, so the builder drafts as many as it may.
+            // Rows are free, so the builder drafts the maximum number.
             cost_profile: Some(CostProfile::free_rows(100.0)),
             ..EngineOptions::default()
         }
@@ -402,7 +403,8 @@ pub fn drafted(engine: &Engine, prompt: &[TokenId], known: &[TokenId]) -> Sessio
     session
 }
 
-/// The fixture target. Batches cost the same at every length, so the builder drafts as many rows as it may.
+/// The fixture target. Batches cost the same at every length, so the builder drafts the maximum number of
+/// rows.
 pub fn fixture_engine() -> Engine {
     let cost_profile = Some(CostProfile::free_rows(100.0));
     let options = EngineOptions { isa: isa(), cost_profile, ..EngineOptions::default() };

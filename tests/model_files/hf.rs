@@ -5,7 +5,7 @@ use std::path::Path;
 use refrain::Checkpoint;
 use serde_json::{Value, json};
 
-/// What a folder is to hold; tests change it before they write it.
+/// The content of a folder; tests change it before they write it.
 #[derive(Clone)]
 pub struct HfModel {
     pub config: Value,
@@ -20,7 +20,7 @@ pub struct HfTensor {
 }
 
 impl HfModel {
-    /// A one-layer model of the named type: everything that `open` asks for but the tokenizer.
+    /// A one-layer model of the named type: everything that `open` requires except the tokenizer.
     pub fn tiny(model_type: &str) -> Self {
         let config = json!({
             "model_type": model_type,

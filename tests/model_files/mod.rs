@@ -32,7 +32,7 @@ pub fn assert_variant(error: &(impl Debug + Display), variant: &str, message_has
     }
 }
 
-/// What a GGUF file is to hold; tests change it before they ask for the bytes.
+/// The content of a GGUF file; tests change it before they request the bytes.
 #[derive(Clone, Default)]
 pub struct Gguf {
     pub metadata: Vec<(String, GgufValue)>,
@@ -41,7 +41,8 @@ pub struct Gguf {
 }
 
 impl Gguf {
-    /// A one-layer llama model of random-looking bytes with a byte-level tokenizer: everything that `open` asks for.
+    /// A one-layer llama model of random-looking bytes with a byte-level tokenizer: everything that `open`
+    /// requires.
     pub fn tiny() -> Self {
         let mut gguf = Self::default();
         let (hidden, q_dim, kv_dim, ffn, vocab) = (32, 32, 16, 64, 262);
@@ -291,7 +292,7 @@ pub fn byte_alphabet() -> Vec<char> {
         .collect()
 }
 
-/// What converters to GGUF do to llama's Q and K: rows of a head go from halves to pairs.
+/// Reorders the rows of llama's Q and K as converters to GGUF do: in each head, from halves to pairs.
 pub fn interleave_rows(data: &[u8], n_heads: usize, head_dim: usize) -> Vec<u8> {
     let row_bytes = data.len() / (n_heads * head_dim);
     let mut out = Vec::with_capacity(data.len());

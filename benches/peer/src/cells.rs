@@ -19,7 +19,7 @@ pub const CONTEXT_MEMORY: usize = 2048;
 /// Required positions of a sequence.
 pub const N_SLOTS: usize = 4096 + 64;
 
-/// A turn has as many passes as fit this time, at most [`PASSES_MAX`].
+/// Seconds of a turn. The number of passes of a turn fits this time, and is at most [`PASSES_MAX`].
 const TURN_SECONDS: f64 = 0.15;
 const PASSES_MAX: usize = 20;
 

@@ -12,7 +12,7 @@ use crate::engines::{Engine, FlashAttention, LlamaModels, Logits, Refrain, Refra
 const PASSAGE_LEN: usize = 512;
 const PASS_LEN: usize = 64;
 
-/// What is compared.
+/// The options of a comparison.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// A published model.

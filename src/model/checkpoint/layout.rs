@@ -1,9 +1,9 @@
-//! Which tensors an architecture has: role, names in both containers, shape.
+//! The tensors of an architecture: role, names in both containers, shape.
 
 use super::{LayerWeight, WeightId};
 use crate::model::config::{Architecture, ModelConfig};
 
-/// A tensor that must be there.
+/// A required tensor.
 pub(in crate::model) struct Slot {
     pub(in crate::model) id: WeightId,
     /// `[rows, columns]`, or `[length]` of a vector.
@@ -118,7 +118,7 @@ pub(super) fn is_interleaved_in_gguf(architecture: Architecture, id: WeightId) -
     architecture == Architecture::Llama && matches!(id, WeightId::Layer(_, Q | K | QBias | KBias))
 }
 
-/// Tensors that files carry besides the weights, and that the configuration already covers.
+/// Whether a tensor only repeats the configuration or another tensor. Some files contain such tensors.
 pub(super) fn is_redundant(name: &str, config: &ModelConfig) -> bool {
     name == "rope_freqs.weight"
         || name.ends_with("rotary_emb.inv_freq")

@@ -1,4 +1,5 @@
-//! One view over GGUF files, Hugging Face folders and packed files: hyper-parameters, weights by role, tokenizer.
+//! One view over GGUF files, Hugging Face folders and packed files: hyper-parameters, weights by role,
+//! tokenizer.
 
 pub(in crate::model) mod layout;
 mod open;
@@ -26,7 +27,7 @@ pub enum WeightId {
     Embedding,
     /// Norm before the head, `[hidden_dim]`.
     OutputNorm,
-    /// Output matrix, `[vocab_size, hidden_dim]`; absent where [`ModelConfig::tied_head`] is set.
+    /// Output matrix, `[vocab_size, hidden_dim]`; absent if [`ModelConfig::tied_head`] is set.
     Head,
     /// A tensor of one layer.
     Layer(usize, LayerWeight),
@@ -45,13 +46,13 @@ pub enum LayerWeight {
     V,
     /// `[hidden_dim, n_heads · head_dim]`.
     O,
-    /// `[n_heads · head_dim]`, where [`ModelConfig::qkv_bias`] is set.
+    /// `[n_heads · head_dim]`, if [`ModelConfig::qkv_bias`] is set.
     QBias,
-    /// `[n_kv_heads · head_dim]`, where [`ModelConfig::qkv_bias`] is set.
+    /// `[n_kv_heads · head_dim]`, if [`ModelConfig::qkv_bias`] is set.
     KBias,
-    /// `[n_kv_heads · head_dim]`, where [`ModelConfig::qkv_bias`] is set.
+    /// `[n_kv_heads · head_dim]`, if [`ModelConfig::qkv_bias`] is set.
     VBias,
-    /// `[hidden_dim]`, where [`ModelConfig::o_bias`] is set.
+    /// `[hidden_dim]`, if [`ModelConfig::o_bias`] is set.
     OBias,
     /// `[head_dim]`, Qwen3.
     QNorm,
@@ -67,7 +68,7 @@ pub enum LayerWeight {
     Down,
 }
 
-/// A tensor that was found with the right shape and a type that can be read.
+/// A tensor of the file, with the right shape and a readable type.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TensorInfo {
     /// Its name in the file.
@@ -78,15 +79,16 @@ pub struct TensorInfo {
     pub n_rows: usize,
     /// Columns; the length of a vector.
     pub n_cols: usize,
-    /// Whether the rows of each Q or K head are in the pair order of GGUF's llama files (0, d/2, 1, d/2+1, …), not in halves.
+    /// Whether the rows of each Q or K head are in the pair order of GGUF's llama files (0, d/2, 1, d/2+1,
+    /// …), not in halves.
     pub qk_interleaved: bool,
 }
 
-/// Why a model could not be loaded.
+/// A model could not be loaded.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The path is no model.
+    /// The path is not a model.
     #[error("{path}: {reason}")]
     NotAModel {
         /// The path given.
@@ -94,16 +96,16 @@ pub enum LoadError {
         /// The reason.
         reason: &'static str,
     },
-    /// The GGUF container.
+    /// An error of the GGUF container.
     #[error(transparent)]
     Gguf(#[from] GgufError),
-    /// The Hugging Face folder.
+    /// An error of the Hugging Face folder.
     #[error(transparent)]
     Hf(#[from] HfError),
-    /// The packed file.
+    /// An error of the packed file.
     #[error(transparent)]
     Packed(#[from] PackedFileError),
-    /// The folder of static graphs.
+    /// An error of the folder of static graphs.
     #[error(transparent)]
     Graphs(Box<GraphsError>),
     /// The hyper-parameters.
@@ -117,7 +119,7 @@ pub enum LoadError {
         /// The tensor.
         tensor: String,
     },
-    /// A tensor that the architecture does not have. Ignoring it would change the model.
+    /// The architecture does not have this tensor. Ignoring it would change the model.
     #[error("{file}: tensor `{tensor}` does not belong to a {architecture} model")]
     UnexpectedTensor {
         /// The file.
@@ -127,7 +129,7 @@ pub enum LoadError {
         /// The architecture's name.
         architecture: &'static str,
     },
-    /// A tensor has another shape than the hyper-parameters say.
+    /// A tensor does not have the shape that follows from the hyper-parameters.
     #[error("{file}: tensor `{tensor}` has shape {found:?}, expected {expected:?} (rows first)")]
     WrongShape {
         /// The file.
@@ -195,10 +197,12 @@ impl From<SafetensorsError> for LoadError {
     }
 }
 
-/// A model on disk (or in memory) whose hyper-parameters and tensor table have been checked; weights are read on demand.
+/// A model on disk (or in memory) whose hyper-parameters and tensor table have been checked; weights are read
+/// on demand.
 ///
-/// Only the tables of the container are in memory: a few hundred bytes per tensor and, for GGUF, the metadata with the vocabulary. The
-/// files stay open, and weights are read through their handles: renaming, replacing or deleting a file does not affect the checkpoint.
+/// Only the tables of the container are in memory: a few hundred bytes per tensor and, for GGUF, the metadata
+/// with the vocabulary. The files stay open, and weights are read through their handles: renaming, replacing
+/// or deleting a file does not affect the checkpoint.
 #[derive(Debug)]
 pub struct Checkpoint {
     container: Container,
@@ -216,11 +220,11 @@ pub(in crate::model) enum Container {
 }
 
 impl Checkpoint {
-    /// Opens a `.gguf` file (any part of a split one), a Hugging Face folder or a file inside such a folder, a packed
-    /// file, or a folder of static graphs.
+    /// Opens a `.gguf` file (any part of a split one), a Hugging Face folder or a file inside such a folder,
+    /// a packed file, or a folder of static graphs.
     ///
-    /// Opening checks that every tensor of the architecture exists, has the right shape and a readable type, and is inside its file. Tensors
-    /// that the architecture does not have are refused.
+    /// Opening checks that every tensor of the architecture exists, has the right shape and a readable type,
+    /// and is inside its file. Tensors that the architecture does not have are refused.
     ///
     /// # Errors
     /// [`LoadError`]; nothing stays open.
@@ -310,7 +314,8 @@ impl Checkpoint {
         /// Reads the bytes of a tensor: row-major elements of type [`TensorInfo::ty`].
         ///
         /// # Errors
-        /// [`LoadError::NoSuchWeight`], [`LoadError::PackedTensor`] if the model is packed, or the read error of the container.
+        /// [`LoadError::NoSuchWeight`], [`LoadError::PackedTensor`] if the model is packed, or the read error
+        /// of the container.
         fn read(&self, id: WeightId) -> Result<Vec<u8>, LoadError> {
             let no_such = || LoadError::NoSuchWeight { file: self.name.clone(), id };
             let info = self.weights.get(&id).ok_or_else(no_such)?;
@@ -331,13 +336,14 @@ impl Checkpoint {
     /// Builds the tokenizer of the model, with its chat template.
     ///
     /// # Errors
-    /// [`TokenizerError`] if it is missing, malformed, of an unsupported kind, or has ids beyond [`ModelConfig::vocab_size`].
+    /// [`TokenizerError`] if it is missing, malformed, of an unsupported kind, or has ids beyond
+    /// [`ModelConfig::vocab_size`].
     pub fn tokenizer(&self) -> Result<Tokenizer, TokenizerError> {
         self.tokenizer_and_defaults().map(|(tokenizer, _)| tokenizer)
     }
 
-    /// The tokenizer, and the options of generation that the model states. One call, because a packed file reads the same section for
-    /// both.
+    /// The tokenizer and the recommended sampling options. One call returns both, because a packed file reads
+    /// the same section for them.
     pub(crate) fn tokenizer_and_defaults(&self) -> Result<(Tokenizer, GenerationDefaults), TokenizerError> {
         let (tokenizer, defaults) = match &self.container {
             Container::Gguf(file) => (Tokenizer::from_gguf(file)?, GenerationDefaults::from_gguf(file)),

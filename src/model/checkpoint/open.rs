@@ -41,7 +41,8 @@ pub(super) fn open(path: &Path) -> Result<Checkpoint, LoadError> {
     }
 }
 
-/// Detects a format by content, or by name if the content is too short or damaged, so that the reader reports the damage.
+/// Detects a format by content, or by name if the content is too short or damaged, so that the reader reports
+/// the damage.
 fn is_kind(path: &Path, magic: &[u8], extension: &str) -> bool {
     let mut found = vec![0; magic.len()];
     let by_content =
@@ -120,7 +121,7 @@ fn trimmed(dims: &[u64], n_dims: usize) -> Vec<u64> {
     dims
 }
 
-/// The frequency divisors of a llama3-scaled model; the tensor is small, so it is read at once.
+/// The frequency divisors of a llama3-scaled model; the tensor is small, so it is read immediately.
 fn rope_factors(file: &GgufFile) -> Result<Option<Vec<f32>>, LoadError> {
     /// Half of the largest head.
     const FACTORS_MAX: u64 = crate::model::config::HEAD_DIM_MAX as u64 / 2;
@@ -175,7 +176,7 @@ fn from_folder(path: &Path) -> Result<Checkpoint, LoadError> {
     Ok(Checkpoint { name, container: Container::Hf(folder), config, weights })
 }
 
-/// A tensor as a container describes it; shape rows first.
+/// A tensor as a container describes it. The shape has the rows first.
 struct Found<'a> {
     file: &'a str,
     name: String,
@@ -195,7 +196,7 @@ fn check(found: Found<'_>, expected: &[u64]) -> Result<TensorInfo, LoadError> {
             found: shape,
         });
     }
-    // Vectors are added to activations one by one, so only plain floats make sense there.
+    // The elements of a vector are used one by one, so only plain floats are accepted.
     let is_vector = expected.len() == 1;
     let Some(ty) = ty.filter(|ty| !is_vector || ty.block_len() == 1) else {
         return Err(LoadError::UnsupportedType { file: file(), tensor: name, ty: ty_name });

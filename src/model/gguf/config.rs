@@ -1,14 +1,14 @@
-//! GGUF metadata to [`ModelConfig`].
+//! Converts GGUF metadata to [`ModelConfig`].
 
 use super::{GgufFile, GgufValue};
 use crate::model::config::{Architecture, ConfigError, ModelConfig, RopeConfig, RopeScaling};
 
 /// Reads the hyper-parameters of a GGUF model.
 ///
-/// `rope_factors` is the content of `rope_freqs.weight` where the model has it.
+/// `rope_factors` is the content of `rope_freqs.weight`, if the model has it.
 ///
 /// # Errors
-/// [`ConfigError`]; anything that would change the computation and is not implemented is refused by name.
+/// [`ConfigError`]; it names any field that would change the computation and is not implemented.
 pub fn config_from_gguf(file: &GgufFile, rope_factors: Option<Vec<f32>>) -> Result<ModelConfig, ConfigError> {
     let general = Keys { file, prefix: "general" };
     let name = general.required("architecture", "a string", GgufValue::as_str)?;
@@ -77,7 +77,7 @@ fn refuse_unsupported(keys: &Keys<'_>) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Rows of the embedding; the metadata may state the same number, or leave it out.
+/// Rows of the embedding; the metadata may state the same number or omit it.
 fn vocab_size(keys: &Keys<'_>) -> Result<usize, ConfigError> {
     let rows = keys.file.tensor("token_embd.weight").and_then(|t| t.dims.get(1)).copied();
     let rows = rows.and_then(|n| usize::try_from(n).ok());
@@ -93,7 +93,8 @@ fn vocab_size(keys: &Keys<'_>) -> Result<usize, ConfigError> {
     }
 }
 
-/// The context length, at most the sliding window if there is one: within the window, full attention is the same function.
+/// The context length, at most the sliding window if there is one: within the window, full attention is the
+/// same function.
 fn context_len(keys: &Keys<'_>) -> Result<usize, ConfigError> {
     let context_len = keys.required_count("context_length")?;
     match keys.count("attention.sliding_window")? {
@@ -103,8 +104,8 @@ fn context_len(keys: &Keys<'_>) -> Result<usize, ConfigError> {
 }
 
 fn rope(keys: &Keys<'_>, head_dim: usize, factors: Option<Vec<f32>>) -> Result<RopeConfig, ConfigError> {
-    // ggml's defaults: a missing type is linear, a factor of 0 or 1 stretches nothing, and older writers state a linear
-    // factor under another name.
+    // ggml's defaults: a missing type is linear, a factor of 0 or 1 means no scaling, and older writers state
+    // a linear factor under another key.
     let kind = keys.get("rope.scaling.type", "a string", GgufValue::as_str)?.unwrap_or("linear");
     let factor = match keys.number("rope.scaling.factor")? {
         Some(factor) => Some(factor),
@@ -163,7 +164,7 @@ impl<'a> Keys<'a> {
         self.get(key, expected, read)?.ok_or_else(|| self.missing(key))
     }
 
-    /// A count; one value per layer is accepted where all are equal.
+    /// A count. A list with one value per layer is accepted if all values are equal.
     fn count(&self, key: &str) -> Result<Option<usize>, ConfigError> {
         self.get(key, "a whole number, the same for all layers", |value| {
             let n = match value.as_array() {

@@ -1,8 +1,8 @@
-//! Why a GGUF file was refused: one variant per rule of the format.
+//! Errors in GGUF files: one variant per rule of the format.
 
 use thiserror::Error;
 
-/// Why a GGUF file was refused. Offsets are from the start of the file.
+/// An error in a GGUF file. Offsets are from the start of the file.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum GgufError {
@@ -41,23 +41,23 @@ pub enum GgufError {
     Truncated {
         /// The file.
         file: String,
-        /// What was being read.
+        /// The field.
         field: String,
-        /// Where.
+        /// The offset.
         offset: u64,
-        /// Bytes it needs at least.
+        /// Minimum bytes of the field.
         needed: u64,
         /// Bytes left in the file.
         left: u64,
     },
-    /// A count or length over its limit.
+    /// A count or length is over its limit.
     #[error("{file}: {field} at offset {offset} is {value}, the limit is {limit}")]
     OverLimit {
         /// The file.
         file: String,
-        /// What was being read.
+        /// The field.
         field: String,
-        /// Where.
+        /// The offset.
         offset: u64,
         /// The value.
         value: u64,
@@ -69,43 +69,43 @@ pub enum GgufError {
     NotUtf8 {
         /// The file.
         file: String,
-        /// What was being read.
+        /// The field.
         field: String,
-        /// Where the string's bytes begin.
+        /// The offset of the string's bytes.
         offset: u64,
     },
-    /// An unknown type of metadata value.
+    /// A metadata value has an unknown type.
     #[error("{file}: {field} at offset {offset} has unknown value type {value_type}")]
     ValueType {
         /// The file.
         file: String,
         /// The key.
         field: String,
-        /// Where.
+        /// The offset.
         offset: u64,
         /// The type.
         value_type: u32,
     },
-    /// A bool that is neither 0 nor 1.
+    /// A bool is neither 0 nor 1.
     #[error("{file}: {field} at offset {offset} is a bool of value {value}")]
     Bool {
         /// The file.
         file: String,
         /// The key.
         field: String,
-        /// Where.
+        /// The offset.
         offset: u64,
         /// The byte.
         value: u8,
     },
-    /// Arrays nested too deeply.
+    /// Arrays are nested too deeply.
     #[error("{file}: {field} at offset {offset} nests arrays more than {limit} deep")]
     ArrayDepth {
         /// The file.
         file: String,
         /// The key.
         field: String,
-        /// Where.
+        /// The offset.
         offset: u64,
         /// The limit.
         limit: usize,
@@ -117,7 +117,7 @@ pub enum GgufError {
         file: String,
         /// The key.
         key: String,
-        /// Where the second one is.
+        /// The offset of the second one.
         offset: u64,
     },
     /// A tensor's name occurs twice (in any part of a split file).
@@ -128,7 +128,7 @@ pub enum GgufError {
         /// The tensor.
         tensor: String,
     },
-    /// `general.alignment` is no power of two of at least 8 within the limit.
+    /// `general.alignment` is not a power of two from 8 to the limit.
     #[error("{file}: general.alignment is {value}, it must be a power of two from 8 to {limit}")]
     Alignment {
         /// The file.
@@ -138,7 +138,7 @@ pub enum GgufError {
         /// The limit.
         limit: u64,
     },
-    /// A tensor without dimensions, or with too many.
+    /// A tensor has no dimensions, or too many.
     #[error("{file}: tensor `{tensor}` has {n_dims} dimensions, allowed are 1 to {limit}")]
     DimCount {
         /// The file.
@@ -150,7 +150,7 @@ pub enum GgufError {
         /// The limit.
         limit: u32,
     },
-    /// A dimension of zero.
+    /// A dimension is zero.
     #[error("{file}: tensor `{tensor}` has a dimension of 0 (dims {dims:?})")]
     ZeroDim {
         /// The file.
@@ -170,7 +170,7 @@ pub enum GgufError {
         /// Its dimensions.
         dims: Vec<u64>,
     },
-    /// A row is no whole number of blocks.
+    /// A row is not a whole number of blocks.
     #[error(
         "{file}: tensor `{tensor}`: rows of {n_cols} elements are no multiple of the {block_len} in a block of {ty}"
     )]
@@ -198,16 +198,16 @@ pub enum GgufError {
         /// The alignment.
         alignment: u64,
     },
-    /// A tensor's data ends after the file does.
+    /// A tensor's data extends beyond the end of the file.
     #[error("{file}: tensor `{tensor}` at offset {offset} needs {needed} bytes, the file has {file_len}")]
     OutOfFile {
         /// The file.
         file: String,
         /// The tensor.
         tensor: String,
-        /// Where its data begins.
+        /// The offset of its data.
         offset: u64,
-        /// Bytes it needs.
+        /// Bytes of its data.
         needed: u64,
         /// Length of the file.
         file_len: u64,
@@ -221,21 +221,21 @@ pub enum GgufError {
         file: String,
         /// The tensor.
         tensor: String,
-        /// Where its data begins.
+        /// The offset of its data.
         offset: u64,
         /// The tensor before it.
         other: String,
-        /// Where that one ends.
+        /// The end of that tensor's data.
         other_end: u64,
     },
-    /// A part of a split file whose name does not say which part it is.
+    /// The name of a part of a split file does not contain the number of the part.
     #[error(
         "{file}: one of {count} parts, but its name is not `…-00001-of-{count:05}.gguf`; restore the names"
     )]
     SplitName {
         /// The file.
         file: String,
-        /// Parts stated inside.
+        /// The number of parts that the file states.
         count: u64,
     },
     /// The split fields of a part contradict the others.
@@ -245,9 +245,9 @@ pub enum GgufError {
         file: String,
         /// The field.
         field: &'static str,
-        /// What it says.
+        /// The value found.
         found: String,
-        /// What it should say.
+        /// The expected value.
         expected: String,
     },
     /// A split file given as bytes: its other parts cannot be found.
@@ -255,7 +255,7 @@ pub enum GgufError {
     SplitInMemory {
         /// The name given.
         file: String,
-        /// Parts stated inside.
+        /// The number of parts that the file states.
         count: u64,
     },
 }

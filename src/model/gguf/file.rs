@@ -9,15 +9,15 @@ use super::split::SplitPart;
 use super::{GgmlType, GgufError, GgufValue};
 use crate::model::source::Source;
 
-/// Where tensor data begins and is aligned to when the file does not say.
+/// Alignment of the start of the data and of each tensor, if the file does not state one.
 const ALIGNMENT_DEFAULT: u64 = 32;
 
-/// A tensor as the table states it.
+/// An entry of the tensor table.
 #[derive(Clone, PartialEq, Debug)]
 pub struct GgufTensor {
     /// Its name.
     pub name: String,
-    /// Element type; perhaps one that cannot be loaded.
+    /// Element type, possibly one that cannot be loaded.
     pub ty: GgmlType,
     /// Dimensions, fastest first: columns, rows, …
     pub dims: Vec<u64>,
@@ -25,13 +25,15 @@ pub struct GgufTensor {
     pub part: usize,
     /// Offset of the data from the start of that file.
     pub offset: u64,
-    /// Bytes of the data; `None` where the element type is unknown.
+    /// Bytes of the data; `None` if the element type is unknown.
     pub len: Option<u64>,
 }
 
-/// A checked GGUF model. Any architecture and any element type can be opened, also those whose weights cannot be loaded.
+/// A checked GGUF model. Files of any architecture and element type can be opened, even if their weights
+/// cannot be loaded.
 ///
-/// The bytes of every tensor are inside its file, aligned, and overlap no other tensor. Keys and tensor names are unique.
+/// The bytes of every tensor are inside its file, aligned, and overlap no other tensor. Keys and tensor names
+/// are unique.
 #[derive(Debug)]
 pub struct GgufFile {
     parts: Vec<Source>,
@@ -43,7 +45,8 @@ pub struct GgufFile {
 }
 
 impl GgufFile {
-    /// Opens a file. For a split model, `path` may name any part; the others are found in the same folder by their names.
+    /// Opens a file. For a split model, `path` may name any part; the others are found in the same folder by
+    /// their names.
     ///
     /// # Errors
     /// [`GgufError`]; nothing stays open.

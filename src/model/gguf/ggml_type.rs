@@ -8,7 +8,8 @@ use crate::kernels::BlockType;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct GgmlType(pub u32);
 
-/// Number, name, elements per block, bytes per block (ggml's `type_traits`). Numbers 4, 5, 31–33 and 36–38 were removed.
+/// Number, name, elements per block, bytes per block (ggml's `type_traits`). Numbers 4, 5, 31–33 and 36–38
+/// were removed.
 const KNOWN: [(u32, &str, u64, u64); 32] = [
     (0, "F32", 1, 4),
     (1, "F16", 1, 2),
@@ -45,7 +46,7 @@ const KNOWN: [(u32, &str, u64, u64); 32] = [
 ];
 
 impl GgmlType {
-    /// Elements and bytes of a block; `None` for a number this version does not know.
+    /// Elements and bytes of a block; `None` for an unknown number.
     pub fn block(self) -> Option<(u64, u64)> {
         self.known().map(|&(_, _, len, bytes)| (len, bytes))
     }

@@ -5,7 +5,8 @@ use std::collections::{HashMap, HashSet};
 use super::{GgmlType, GgufArray, GgufError, GgufValue};
 use crate::model::source::Source;
 
-/// Longest header accepted (the largest published ones, with 262 144 tokens and their merges, have about 16 MB).
+/// Longest header accepted (the largest published ones, with 262 144 tokens and their merges, have about
+/// 16 MB).
 pub const HEADER_BYTES_MAX: u64 = 1 << 30;
 /// Most metadata pairs accepted.
 pub const PAIRS_MAX: u64 = 1 << 16;
@@ -26,19 +27,19 @@ pub const N_DIMS_MAX: u32 = 4;
 /// Largest alignment accepted.
 pub const ALIGNMENT_MAX: u64 = 1 << 20;
 
-/// How much of the file is read at once.
+/// Bytes of the file that are read at once.
 const WINDOW_BYTES: u64 = 1 << 20;
 
-/// What the header of one file says, not yet compared with its data.
+/// The header of one file, not yet compared with its data.
 pub(super) struct Header {
     pub(super) version: u32,
     pub(super) metadata: Vec<(String, GgufValue)>,
     pub(super) tensors: Vec<TensorEntry>,
-    /// Where the header ends, before padding.
+    /// The end of the header, before padding.
     pub(super) end: u64,
 }
 
-/// A line of the tensor table.
+/// An entry of the tensor table.
 pub(super) struct TensorEntry {
     pub(super) name: String,
     pub(super) dims: Vec<u64>,
@@ -52,7 +53,8 @@ impl Header {
         let version = read_version(&mut reader)?;
         let n_tensors = reader.limited_u64("tensor count", TENSORS_MAX)?;
         let n_pairs = reader.limited_u64("metadata pair count", PAIRS_MAX)?;
-        // The smallest pair is an empty key, a type and one byte; the smallest tensor an empty name and one dimension.
+        // The smallest pair is an empty key, a type and one byte; the smallest tensor an empty name and one
+        // dimension.
         reader.require("metadata pairs", n_pairs * (8 + 4 + 1))?;
         reader.require("tensor table", n_tensors * (8 + 4 + 8 + 4 + 8))?;
         let metadata = read_metadata(&mut reader, n_pairs)?;
@@ -80,7 +82,7 @@ fn read_version(reader: &mut Reader<'_>) -> Result<u32, GgufError> {
     let file = || reader.source.name().to_owned();
     match version {
         2 | 3 => Ok(version),
-        // Big-endian files keep the magic's byte order, so the version tells.
+        // The magic has the same bytes in big-endian files, so the byte order follows from the version.
         _ if (1..=3).contains(&version.swap_bytes()) => Err(GgufError::BigEndian { file: file() }),
         _ => Err(GgufError::Version { file: file(), version }),
     }
@@ -174,12 +176,12 @@ fn read_tensor(reader: &mut Reader<'_>) -> Result<TensorEntry, GgufError> {
     Ok(TensorEntry { name, dims, ty, data_offset })
 }
 
-/// The metadata as a map from key to place; the keys are known to be distinct.
+/// A map from each key to its index in the metadata. The keys are distinct.
 pub(super) fn index(metadata: &[(String, GgufValue)]) -> HashMap<String, usize> {
     metadata.iter().enumerate().map(|(i, (key, _))| (key.clone(), i)).collect()
 }
 
-/// A forward reader over a source that holds one window of it.
+/// A forward reader over a source, with one window of it in memory.
 struct Reader<'a> {
     source: &'a Source,
     offset: u64,
@@ -281,7 +283,8 @@ impl Reader<'_> {
         self.elements(field, len, N as u64, |reader| Ok(read(reader.array(field)?)))
     }
 
-    /// Reads `len` elements of at least `bytes_min` bytes each; the room is checked before it is reserved.
+    /// Reads `len` elements of at least `bytes_min` bytes each; the bytes left in the file are checked before
+    /// memory is reserved.
     fn elements<T>(
         &mut self,
         field: &str,

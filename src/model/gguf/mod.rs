@@ -6,9 +6,9 @@
 //! tensors: name string · n_dims u32 · dims u64… (columns first) · type u32 · offset u64
 //! padding to `general.alignment` · tensor data, each tensor aligned
 //! ```
-//! A string is a u64 length and UTF-8 bytes; an array is an element type u32, a u64 count, and the elements. Every
-//! count, length, dimension and offset is compared with the bytes that are left, and with a stated limit, before
-//! anything is allocated: reading a header costs at most about four times its size in memory.
+//! A string is a u64 length and UTF-8 bytes; an array is an element type u32, a u64 count, and the elements.
+//! Every count, length, dimension and offset is compared with the bytes that are left, and with a stated
+//! limit, before memory is allocated. So reading a header takes at most about four times its size in memory.
 //! (ggml's `docs/gguf.md` is the specification.)
 
 mod config;

@@ -1,7 +1,7 @@
 //! Split models: `name-00001-of-00003.gguf` and its siblings.
 //!
-//! Every part is a GGUF file with `split.no` (from 0), `split.count` and `split.tensors.count` (of all parts together);
-//! the first part holds the model's metadata.
+//! Every part is a GGUF file with `split.no` (from 0), `split.count` and `split.tensors.count` (of all parts
+//! together); the first part holds the model's metadata.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ impl SplitPart {
     /// The split fields, or `None` for a model in one file.
     pub(super) fn of(part: &Part) -> Result<Option<Self>, GgufError> {
         let Some(count) = number(part, "split.count")? else { return Ok(None) };
-        // Writers state a count of 0 or 1 for a model that was not split after all.
+        // Some writers state a count of 0 or 1 for a model that is not split.
         if count <= 1 {
             return Ok(None);
         }
@@ -38,7 +38,8 @@ impl SplitPart {
         Ok(Some(Self { no: number(part, "split.no")?.unwrap_or(0), count }))
     }
 
-    /// Opens the parts beside `path`, whose own part is `given`, and returns all in order.
+    /// Opens the other parts in the folder of `path`. `given` is the part of `path` itself. Returns all parts
+    /// in order.
     pub(super) fn open_all(
         &self,
         path: &Path,
@@ -111,7 +112,8 @@ fn first_bytes(name: &OsStr, n: usize) -> Option<&OsStr> {
     Some(OsStr::from_bytes(&name.as_bytes()[..n]))
 }
 
-/// The first `n` bytes of a file name, which end before an ASCII character. Only names in Unicode can be cut without `unsafe`.
+/// The first `n` bytes of a file name, which end before an ASCII character. Only names in Unicode can be cut
+/// without `unsafe`.
 #[cfg(not(unix))]
 fn first_bytes(name: &OsStr, n: usize) -> Option<&OsStr> {
     Some(OsStr::new(&name.to_str()?[..n]))

@@ -52,7 +52,7 @@ pub enum GgufArray {
     Bool(Vec<bool>),
     /// Of type 8.
     String(Vec<String>),
-    /// Of type 9: arrays, whose own types may differ.
+    /// Of type 9: arrays, possibly of different types.
     Array(Vec<GgufArray>),
     /// Of type 10.
     U64(Vec<u64>),
@@ -91,7 +91,7 @@ impl GgufValue {
         NAMES[self.type_id() as usize]
     }
 
-    /// The value of any integer type, where it is not negative. Writers differ in the width they use.
+    /// The value of any integer type, if it is not negative. Writers use different widths.
     pub fn as_u64(&self) -> Option<u64> {
         match *self {
             Self::U8(v) => Some(v.into()),
@@ -179,7 +179,7 @@ impl GgufArray {
         }
     }
 
-    /// Whether there is no element.
+    /// Whether the array is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -200,7 +200,7 @@ impl GgufArray {
         }
     }
 
-    /// The elements of an array of any integer type; `None` where one is negative.
+    /// The elements of an array of any integer type; `None` if one is negative.
     pub fn to_u64s(&self) -> Option<Vec<u64>> {
         fn all<T: Copy + TryInto<u64>>(values: &[T]) -> Option<Vec<u64>> {
             values.iter().map(|&v| v.try_into().ok()).collect()

@@ -1,4 +1,5 @@
-//! Writes GGUF version 3: first everything is declared, then the data streams out in the declared order.
+//! Writes GGUF version 3: first all metadata and tensors are declared, then the data is written in the
+//! declared order.
 //!
 //! ```
 //! use refrain::internals::kernels::BlockType;
@@ -22,14 +23,14 @@ use super::{GgmlType, GgufArray, GgufValue};
 
 const ALIGNMENT: u64 = 32;
 
-/// Why a GGUF file could not be written.
+/// A GGUF file could not be written.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum GgufWriteError {
     /// A write failed. The bytes written so far are not a GGUF file.
     #[error("cannot write the GGUF file: {0}")]
     Io(#[from] io::Error),
-    /// A declared tensor has no whole number of blocks, an unknown type, or a size over 64 bits.
+    /// A declared tensor is not a whole number of blocks, or has an unknown type or a size over 64 bits.
     #[error("tensor `{tensor}` with dims {dims:?} of {ty} has no size")]
     NoSize {
         /// The tensor.
@@ -39,7 +40,7 @@ pub enum GgufWriteError {
         /// Its type.
         ty: String,
     },
-    /// Data of the wrong length for the tensor that is next.
+    /// The data has the wrong length for the next tensor.
     #[error("tensor `{tensor}` needs {expected} bytes, {given} were given")]
     WrongLength {
         /// The tensor.
@@ -49,13 +50,13 @@ pub enum GgufWriteError {
         /// Bytes given.
         given: u64,
     },
-    /// Data for more tensors than were declared.
+    /// There is data for more tensors than were declared.
     #[error("data for a tensor after the last of {declared} declared")]
     TooManyTensors {
         /// Tensors declared.
         declared: usize,
     },
-    /// The file was finished before every tensor had its data.
+    /// The file was finished before the data of every tensor was written.
     #[error("{missing} declared tensors have no data yet")]
     TensorsMissing {
         /// Tensors without data.

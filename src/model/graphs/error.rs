@@ -8,11 +8,11 @@ use crate::kernels::AllocError;
 use crate::model::layers::LayersError;
 use crate::model::packed::PackedFileError;
 
-/// Why a folder of graphs could not be used.
+/// A folder of graphs could not be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum GraphsError {
-    /// One of its files was refused or could not be read.
+    /// One of its files is invalid or could not be read.
     #[error(transparent)]
     Packed(#[from] PackedFileError),
     /// A file belongs to another model, or has the name of another file.

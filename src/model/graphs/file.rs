@@ -56,7 +56,7 @@ impl GraphFile {
         self.direct.mode()
     }
 
-    /// Bytes that a load reads, which is the least size of the block's memory.
+    /// Bytes that a load reads: the minimum size of the block's memory.
     pub(super) fn len(&self) -> u64 {
         self.len
     }
@@ -66,7 +66,8 @@ impl GraphFile {
         vectors_bytes(&self.sections)
     }
 
-    /// Reads the graph into `pages` and verifies its checksums. `pages` must be at least [`len`](Self::len) bytes long.
+    /// Reads the graph into `pages` and verifies its checksums. `pages` must be at least [`len`](Self::len)
+    /// bytes long.
     ///
     /// # Errors
     /// The memory, and the error.

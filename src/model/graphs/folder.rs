@@ -64,12 +64,12 @@ impl GraphFolder {
         self.ends.config()
     }
 
-    /// The model's identity, as every file states it.
+    /// The model's identity, stated in every file.
     pub fn identity(&self) -> ModelIdentity {
         self.piece.model
     }
 
-    /// How the model is cut, and the lengths of its graphs.
+    /// The blocks of the model, and the lengths of its graphs.
     pub fn piece(&self) -> &Piece {
         &self.piece
     }
@@ -95,7 +95,7 @@ impl GraphFolder {
     /// The times that were stored in the folder, if any.
     ///
     /// # Errors
-    /// [`TimesError`] if there is a file that cannot be parsed.
+    /// [`TimesError`] if the file exists but cannot be parsed.
     pub fn times(&self) -> Result<Option<SwitchTimes>, TimesError> {
         match SwitchTimes::read(&self.path.join(TIMES)) {
             Ok(times) => Ok(Some(times)),

@@ -38,7 +38,8 @@ impl Block {
 }
 
 impl<'a> Pass<'a> {
-    /// Begins a pass. A pass to the final hidden states ends a prefill, so it requests the graph changes that remain.
+    /// Begins a pass. A pass to the final hidden states ends a prefill, so it requests the graph changes that
+    /// remain.
     pub(super) fn new(
         slots: &'a Slots,
         graph_lens: [usize; 2],
@@ -61,7 +62,8 @@ impl<'a> Pass<'a> {
     /// Waits for the layers of a block.
     ///
     /// # Errors
-    /// [`ForwardError::Layers`] if they could not be read (the next pass reads again), [`ForwardError::Cancelled`].
+    /// [`ForwardError::Layers`] if they could not be read (the next pass reads again),
+    /// [`ForwardError::Cancelled`].
     pub(in crate::model) fn block(
         &self,
         block_idx: usize,

@@ -1,4 +1,5 @@
-//! The state that passes and the loading thread share: the content of each block, the queue of loads, and the plan.
+//! The state that passes and the loading thread share: the content of each block, the queue of loads, and the
+//! plan.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,7 +13,8 @@ use super::memory::GraphMemory;
 use crate::kernels::PageBuf;
 use crate::schedule::{GraphKind, Plan, SwitchTimes};
 
-/// When the blocks change from prefill graphs to verify graphs. It does not affect the bits of the output.
+/// The time at which blocks change from prefill graphs to verify graphs. It does not affect the bits of the
+/// output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Switching {
@@ -28,7 +30,7 @@ pub enum Switching {
 /// An entry of a trace, for measurements. A trace keeps its first 16384 entries.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct TracedWork {
-    /// Whether a graph was loaded or computed.
+    /// The kind of work: a load or a computation.
     pub kind: WorkKind,
     /// The block.
     pub block: usize,
@@ -77,7 +79,8 @@ pub(super) struct State {
     closed: bool,
 }
 
-/// The content of a block. The memory of the block belongs to the layers, to the slot, or to the loading thread.
+/// The content of a block. The memory of the block belongs to the layers, to the slot, or to the loading
+/// thread.
 pub(super) enum Slot {
     Ready {
         graph: GraphKind,

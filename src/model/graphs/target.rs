@@ -19,7 +19,7 @@ use crate::stream::ReadMode;
 
 /// The layers of a model as static graphs. Each block holds one graph at a time.
 ///
-/// Passes run one at a time, as on the device that this stands for.
+/// Passes run one at a time, as on the emulated device.
 pub struct StaticGraphs {
     piece: Piece,
     slots: Arc<Slots>,
@@ -58,17 +58,17 @@ impl StaticGraphs {
         Ok(Self { piece, slots, turn: Mutex::new(()), loader: Some(loader) })
     }
 
-    /// How the model is cut, and the lengths of its graphs.
+    /// The blocks of the model, and the lengths of its graphs.
     pub fn piece(&self) -> &Piece {
         &self.piece
     }
 
-    /// How files are read: the mode of the first file, which all files of a folder share.
+    /// The read mode of the first file. All files of a folder have the same mode.
     pub fn read_mode(&self) -> ReadMode {
         self.slots.files[0][0].read_mode()
     }
 
-    /// Bytes of this graph of all blocks.
+    /// Bytes of this kind of graph, summed over all blocks.
     pub fn graphs_bytes(&self, graph: GraphKind) -> u64 {
         self.slots.files.iter().map(|graphs| graphs[graph as usize].len()).sum()
     }
@@ -94,18 +94,18 @@ impl StaticGraphs {
         (state.switching, state.given) = (switching, None);
     }
 
-    /// From the next prefill on, blocks change by `plan`, if the prefill has as many chunks and the blocks hold the graphs that
-    /// the plan was made for. Otherwise they change when the first verification batch comes.
+    /// From the next prefill on, blocks change by `plan`, if the prefill has the plan's number of chunks and
+    /// the blocks hold the plan's initial graphs. Otherwise they change at the first verification batch.
     pub fn set_plan(&self, plan: Plan) {
         self.slots.lock().given = Some(plan);
     }
 
-    /// The times that plans are made from, if they were measured or given.
+    /// The times for making plans, if they were measured or given.
     pub fn times(&self) -> Option<Arc<SwitchTimes>> {
         self.slots.lock().times.clone()
     }
 
-    /// Sets the times that plans are made from, from the next prefill on.
+    /// Sets the times for making plans, from the next prefill on.
     ///
     /// # Panics
     /// If their number of blocks or their lengths differ from the model's.
@@ -120,7 +120,7 @@ impl StaticGraphs {
             && GraphKind::ALL.iter().all(|&graph| times.graph_len(graph) == self.piece.graph_len(graph))
     }
 
-    /// Loads this graph of every block that does not hold it, and waits for all loads.
+    /// Loads this kind of graph into every block that does not hold it, and waits for all loads.
     ///
     /// # Errors
     /// The first failed load; the others were tried too.
@@ -161,7 +161,8 @@ impl StaticGraphs {
         self.slots.lock().trace.clone()
     }
 
-    /// Makes and starts the plan of a prefill of `n_rows` rows after `context` tokens, in chunks of `chunk_len`.
+    /// Makes and starts the plan of a prefill of `n_rows` rows after `context` tokens, in chunks of
+    /// `chunk_len`.
     pub(crate) fn expect_prefill(&self, context: usize, n_rows: usize, chunk_len: usize) {
         if n_rows == 0 {
             return;

@@ -10,19 +10,22 @@ use crate::model::{Batch, KvCache, Workspace};
 use crate::schedule::{BlockTimes, GraphKind, GraphTimes, SwitchTimes};
 use crate::token::TokenId;
 
-/// The longer of the two contexts at which calls are measured, in tokens: within the range of prompts of a few thousand tokens.
+/// The longer of the two contexts at which calls are measured, in tokens: within the range of prompts of a
+/// few thousand tokens.
 const CONTEXT: usize = 1024;
 
 /// Limits of plausible slowdowns. Values beyond them come from other load on the machine.
 const SLOWDOWNS: std::ops::RangeInclusive<f64> = 1.0..=10.0;
 
 impl StaticGraphs {
-    /// Measures the times that plans are made from, and sets them under the name `label`.
+    /// Measures the times for making plans, and sets them under the name `label`.
     ///
-    /// Every graph is loaded and called `rounds` times; the result is the median. Afterwards every block holds its prefill graph.
+    /// Every graph is loaded and called `rounds` times; the result is the median. Afterwards every block
+    /// holds its prefill graph.
     ///
     /// # Errors
-    /// [`GraphsError::Layers`] if a graph cannot be loaded, [`GraphsError::Alloc`] if a KV cache cannot be allocated.
+    /// [`GraphsError::Layers`] if a graph cannot be loaded, [`GraphsError::Alloc`] if a KV cache cannot be
+    /// allocated.
     pub(crate) fn measure(
         &self,
         model: &Model,
@@ -69,7 +72,8 @@ impl StaticGraphs {
             }
         }
         let slowdown = |kind: usize| {
-            // Of the time beside the other, a part 1/slowdown was work.
+            // While loads and computation run concurrently, each does 1/slowdown of the work that it would do
+            // alone.
             let share = 1.0 - excess_us[kind] / overlap_us[kind].max(1.0);
             (1.0 / share.max(0.01)).clamp(*SLOWDOWNS.start(), *SLOWDOWNS.end())
         };
@@ -121,7 +125,8 @@ impl<'a> Probe<'a> {
         Ok([at(0)?, at(far)?])
     }
 
-    /// A chunk in prefill graphs, with each block's load of its verify graph behind it; prefill graphs again afterwards.
+    /// Runs one chunk in prefill graphs. After a block's part of the chunk, its verify graph is loaded.
+    /// Afterwards all blocks hold prefill graphs again.
     fn both(&mut self) -> Result<Vec<TracedWork>, GraphsError> {
         let switching = Switching::Asynchronous;
         let before = std::mem::replace(&mut self.graphs.lock_state().switching, switching);
@@ -162,7 +167,8 @@ fn median(mut values: Vec<f64>) -> f64 {
     if values.len().is_multiple_of(2) { (values[middle - 1] + values[middle]) / 2.0 } else { values[middle] }
 }
 
-/// By how much computation and loads took longer in `trace` than alone, and for how long both were at work, in µs.
+/// The extra time of computation and of loads in `trace`, compared with each alone, and the time during which
+/// both ran, in µs.
 fn excesses(trace: &[TracedWork], blocks: &[BlockTimes]) -> ([f64; 2], f64) {
     let mut excess_us = [0.0; 2];
     for work in trace {
@@ -192,7 +198,7 @@ mod tests {
         let trace = [
             work(WorkKind::Compute, 0, GraphKind::Prefill, 0.0, 20.0),
             work(WorkKind::Load, 0, GraphKind::Verify, 20.0, 32.0),
-            // Six longer in the twelve that both were at work.
+            // 6 µs longer than alone, in the 12 µs during which both ran.
             work(WorkKind::Compute, 1, GraphKind::Prefill, 20.0, 46.0),
         ];
         assert_eq!(excesses(&trace, &[block, block]), ([6.0, 2.0], 12.0));

@@ -25,12 +25,12 @@ pub struct GraphsSummary {
     pub identity: ModelIdentity,
 }
 
-/// Writes `checkpoint` as static graphs of `n_blocks` blocks into a new folder, which appears complete or not at all. If the layers cannot
-/// be split equally, the first blocks are one layer longer. [`LoadOptions::quantize`] decides the types of the weights; weights of a packed
-/// file keep theirs.
+/// Writes `checkpoint` as static graphs of `n_blocks` blocks into a new folder, which appears complete or not
+/// at all. If the layers cannot be split equally, the first blocks are one layer longer.
+/// [`LoadOptions::quantize`] decides the types of the weights; weights of a packed file keep theirs.
 ///
 /// # Errors
-/// [`WritePackedError`]; whatever exists at `path` is unchanged.
+/// [`WritePackedError`]; an existing file or folder at `path` is unchanged.
 pub fn write_graphs(
     checkpoint: &Checkpoint,
     path: &Path,

@@ -1,4 +1,4 @@
-//! `config.json` to [`ModelConfig`].
+//! Converts `config.json` to [`ModelConfig`].
 
 use serde_json::{Map, Value};
 
@@ -6,10 +6,11 @@ use crate::model::config::{Architecture, ConfigError, ModelConfig, RopeConfig, R
 
 /// Reads the hyper-parameters; `file` is for messages.
 ///
-/// Both layouts of the rotary settings are read: `rope_theta` with `rope_scaling`, and the newer `rope_parameters`.
+/// Both layouts of the rotary settings are read: `rope_theta` with `rope_scaling`, and the newer
+/// `rope_parameters`.
 ///
 /// # Errors
-/// [`ConfigError`]; anything that would change the computation and is not implemented is refused by name.
+/// [`ConfigError`]; it names any field that would change the computation and is not implemented.
 pub fn parse_config(text: &str, file: &str) -> Result<ModelConfig, ConfigError> {
     let value: Value = serde_json::from_str(text)
         .map_err(|e| ConfigError::NotJson { file: file.to_owned(), reason: e.to_string() })?;
@@ -26,7 +27,7 @@ pub fn parse_config(text: &str, file: &str) -> Result<ModelConfig, ConfigError> 
     let n_heads = fields.required_count("num_attention_heads")?;
     let n_kv_heads = match fields.count("num_key_value_heads")? {
         Some(n) => n,
-        // Only Llama defines a missing value as one key/value head per query head.
+        // In Llama only, a missing value means one key/value head per query head.
         None if model_type == "llama" => n_heads,
         None => return Err(fields.missing("num_key_value_heads")),
     };
@@ -51,7 +52,8 @@ pub fn parse_config(text: &str, file: &str) -> Result<ModelConfig, ConfigError> 
         norm_eps: fields.number("rms_norm_eps")?.unwrap_or(1e-6) as f32,
         rope: rope(&fields, head_dim)?,
         tied_head: fields.bool("tie_word_embeddings")?.unwrap_or(false),
-        // Qwen2 has its biases without saying so; in the others `attention_bias` covers all four projections.
+        // Qwen2 has biases but no field for them; in the other families, `attention_bias` covers all four
+        // projections.
         qkv_bias: architecture == Architecture::Qwen2 || attention_bias,
         o_bias: architecture != Architecture::Qwen2 && attention_bias,
     };
@@ -102,7 +104,8 @@ fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// The context, cut to the sliding window where one is in use: inside the window, full attention is the same function.
+/// The context length, at most the sliding window if one is in use: within the window, full attention is the
+/// same function.
 fn context_len(fields: &Fields<'_>, model_type: &str) -> Result<usize, ConfigError> {
     let context_len = fields.count("max_position_embeddings")?.unwrap_or(2048);
     let in_use = match model_type {

@@ -1,4 +1,4 @@
-//! The files of a Hugging Face folder: which there are, which shard holds which tensor.
+//! The files of a Hugging Face folder, and the shard of each tensor.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -19,17 +19,18 @@ pub const SHARDS_MAX: usize = 1024;
 const INDEX: &str = "model.safetensors.index.json";
 const SINGLE: &str = "model.safetensors";
 
-/// A folder whose shards have been opened and held against the index.
+/// A folder with opened shards that agree with the index.
 #[derive(Debug)]
 pub struct HfFolder {
     path: PathBuf,
     shards: Vec<SafetensorsFile>,
-    /// Tensor name → (shard, place in the shard's table).
+    /// Tensor name → (shard, index in the shard's table).
     tensors: HashMap<String, (usize, usize)>,
 }
 
 impl HfFolder {
-    /// Opens the weights of a folder: `model.safetensors`, or the shards that `model.safetensors.index.json` names.
+    /// Opens the weights of a folder: `model.safetensors`, or the shards that `model.safetensors.index.json`
+    /// names.
     ///
     /// # Errors
     /// [`HfError`]; nothing stays open.
@@ -125,7 +126,7 @@ fn read_text(path: &Path, limit: u64) -> Result<Option<String>, HfError> {
     }
 }
 
-/// Whether a shard's name is one file name that stays in the folder on every system.
+/// Whether a shard's name is a plain file name on every system, so that it cannot leave the folder.
 fn is_plain_file_name(name: &str) -> bool {
     name.ends_with(".safetensors")
         && name.len() <= 255
@@ -133,7 +134,7 @@ fn is_plain_file_name(name: &str) -> bool {
         && !name.contains(['/', '\\', ':', '\0'])
 }
 
-/// A checked `model.safetensors.index.json`: which shard holds which tensor.
+/// A checked `model.safetensors.index.json`: the shard of each tensor.
 #[derive(Debug)]
 pub struct ShardIndex {
     weight_map: HashMap<String, String>,
@@ -143,7 +144,8 @@ impl ShardIndex {
     /// Parses an index; `file` is for messages.
     ///
     /// # Errors
-    /// [`HfError::Index`], [`HfError::ShardName`] for a name that would leave the folder, [`HfError::TooManyShards`].
+    /// [`HfError::Index`], [`HfError::ShardName`] for a name that would leave the folder,
+    /// [`HfError::TooManyShards`].
     pub fn parse(text: &str, file: &str) -> Result<Self, HfError> {
         let file = || file.to_owned();
         let index: IndexJson =

@@ -10,7 +10,7 @@ pub use config_json::parse_config;
 pub use folder::{HfFolder, JSON_BYTES_MAX, SHARDS_MAX, ShardIndex};
 pub use safetensors::{Dtype, HEADER_BYTES_MAX, N_DIMS_MAX, SafetensorsFile, StoredTensor, TENSORS_MAX};
 
-/// Why a `.safetensors` file was refused.
+/// An error in a `.safetensors` file.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SafetensorsError {
@@ -40,7 +40,7 @@ pub enum SafetensorsError {
         /// The limit.
         limit: u64,
     },
-    /// The header ends after the file does.
+    /// The header extends beyond the end of the file.
     #[error("{file}: header of {len} bytes at offset 8 is past the end of the file ({file_len} bytes)")]
     HeaderTruncated {
         /// The file.
@@ -50,20 +50,21 @@ pub enum SafetensorsError {
         /// Length of the file.
         file_len: u64,
     },
-    /// The header is not the JSON it should be; this covers duplicate names, missing fields and negative numbers.
+    /// The header is not valid JSON of the format; this includes duplicate names, missing fields and negative
+    /// numbers.
     #[error("{file}: header is not valid: {reason}")]
     Header {
         /// The file.
         file: String,
-        /// What the parser says.
+        /// The parser's message.
         reason: String,
     },
-    /// More tensors than the limit.
+    /// There are more tensors than the limit.
     #[error("{file}: {count} tensors is over the limit of {limit}")]
     TooManyTensors {
         /// The file.
         file: String,
-        /// Tensors stated.
+        /// The number of tensors.
         count: u64,
         /// The limit.
         limit: u64,
@@ -90,7 +91,7 @@ pub enum SafetensorsError {
         /// Its shape.
         shape: Vec<u64>,
     },
-    /// The offsets do not hold as many bytes as the shape needs, or run backwards.
+    /// The number of bytes between the offsets is not that of the shape, or the end is before the beginning.
     #[error("{file}: tensor `{tensor}` has data_offsets {begin}..{end}, its shape needs {needed} bytes")]
     WrongSize {
         /// The file.
@@ -104,14 +105,14 @@ pub enum SafetensorsError {
         /// Bytes the shape needs.
         needed: u64,
     },
-    /// The data ends after the file does.
+    /// A tensor's data extends beyond the end of the file.
     #[error("{file}: tensor `{tensor}` ends at data offset {end}, the file has {data_len} bytes of data")]
     OutOfFile {
         /// The file.
         file: String,
         /// The tensor.
         tensor: String,
-        /// Where its data ends.
+        /// The end of its data.
         end: u64,
         /// Bytes of data in the file.
         data_len: u64,
@@ -125,26 +126,26 @@ pub enum SafetensorsError {
         file: String,
         /// The tensor.
         tensor: String,
-        /// Where its data begins.
+        /// The offset of its data.
         begin: u64,
         /// The tensor before it.
         other: String,
-        /// Where that one ends.
+        /// The end of that tensor's data.
         other_end: u64,
     },
-    /// Bytes that belong to no tensor.
+    /// Some bytes belong to no tensor.
     #[error("{file}: {len} bytes at data offset {begin} belong to no tensor")]
     Gap {
         /// The file.
         file: String,
-        /// Where they begin.
+        /// Their offset in the data.
         begin: u64,
-        /// How many.
+        /// Their number.
         len: u64,
     },
 }
 
-/// Why a folder was refused.
+/// An error in a folder.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum HfError {
@@ -164,7 +165,7 @@ pub enum HfError {
         /// The missing file.
         file: &'static str,
     },
-    /// A text file over its limit.
+    /// A text file is over its limit.
     #[error("{file}: {len} bytes is over the limit of {limit}")]
     TooLarge {
         /// The file.
@@ -182,12 +183,12 @@ pub enum HfError {
         /// The first bad byte.
         offset: usize,
     },
-    /// The shard index is not as it should be (duplicate names included).
+    /// The shard index is invalid; this includes duplicate names.
     #[error("{file}: index is not valid: {reason}")]
     Index {
         /// The file.
         file: String,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
     /// The index names more shards than the limit.
@@ -195,12 +196,12 @@ pub enum HfError {
     TooManyShards {
         /// The file.
         file: String,
-        /// Shards named.
+        /// The number of shards.
         count: usize,
         /// The limit.
         limit: usize,
     },
-    /// A shard's name would leave the folder, or is no plain file name.
+    /// A shard's name would leave the folder, or is not a plain file name.
     #[error("{file}: shard name {shard:?} must be a plain `.safetensors` file name inside the folder")]
     ShardName {
         /// The index.
@@ -228,7 +229,7 @@ pub enum HfError {
         /// The shard.
         shard: String,
     },
-    /// A `.safetensors` file was refused.
+    /// A `.safetensors` file is invalid.
     #[error(transparent)]
     Safetensors(#[from] SafetensorsError),
 }

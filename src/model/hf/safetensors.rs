@@ -1,7 +1,9 @@
-//! One `.safetensors` file: eight bytes of header length, a JSON header, then the data of all tensors without a gap.
+//! One `.safetensors` file: eight bytes of header length, a JSON header, then the data of all tensors without
+//! a gap.
 //!
-//! The header is parsed here rather than by the `safetensors` crate because that accepts a name given twice, wants the
-//! whole file in memory, and says neither which offset nor which limit was wrong; tests hold the two against each other.
+//! The header is not parsed by the `safetensors` crate. The crate accepts duplicate names, requires the whole
+//! file in memory, and its errors state neither the wrong offset nor the exceeded limit. Tests compare the
+//! two parsers.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -41,7 +43,7 @@ impl Dtype {
         }
     }
 
-    /// Bits of one element; `None` for a name that this version does not know.
+    /// Bits of one element; `None` for an unknown name.
     fn bits(&self) -> Option<u64> {
         Some(match self.0.as_str() {
             "F4" => 4,
@@ -55,7 +57,7 @@ impl Dtype {
     }
 }
 
-/// A tensor as the header states it.
+/// An entry of the header.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoredTensor {
     /// Its name.
@@ -72,7 +74,8 @@ pub struct StoredTensor {
 
 /// A checked `.safetensors` file.
 ///
-/// Every tensor's bytes are inside the file, no two overlap, none is left over, no name occurs twice.
+/// Every tensor's bytes are inside the file. Tensors do not overlap, every byte of the data belongs to a
+/// tensor, and names are unique.
 #[derive(Debug)]
 pub struct SafetensorsFile {
     source: Source,
@@ -83,7 +86,7 @@ impl SafetensorsFile {
     /// Opens and checks a file.
     ///
     /// # Errors
-    /// [`SafetensorsError`]: unreadable, or one variant per rule of the format that it breaks.
+    /// [`SafetensorsError`]: the file cannot be read, or breaks a rule of the format; one variant per rule.
     pub fn open(path: &Path) -> Result<Self, SafetensorsError> {
         let source = Source::open(path)
             .map_err(|source| SafetensorsError::Io { file: path.display().to_string(), source })?;
@@ -149,7 +152,7 @@ fn check_tensors(
     file_len: u64,
 ) -> Result<Vec<StoredTensor>, SafetensorsError> {
     let data_len = file_len - data_start;
-    // Empty tensors sort before the one that starts where they do.
+    // An empty tensor sorts before the tensor that starts at the same offset.
     entries.sort_by_key(|(_, entry)| (entry.data_offsets.0, entry.data_offsets.1));
     let mut tensors: Vec<StoredTensor> = Vec::with_capacity(entries.len());
     let mut covered = 0;

@@ -1,11 +1,11 @@
-//! Why a packed file was refused.
+//! Errors of packed files.
 
 use thiserror::Error;
 
 use crate::kernels::PackError;
 use crate::model::config::ConfigError;
 
-/// Why a packed file was refused or could not be read.
+/// A packed file is invalid or could not be read.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PackedFileError {
@@ -31,7 +31,7 @@ pub enum PackedFileError {
         /// The file.
         file: String,
     },
-    /// Not a packed file.
+    /// The file is not a packed file.
     #[error("{file}: not a packed model file (begins with {found:02x?})")]
     Magic {
         /// The file.
@@ -39,17 +39,17 @@ pub enum PackedFileError {
         /// Its first bytes.
         found: [u8; 8],
     },
-    /// Another version of the format.
+    /// The file has another version of the format.
     #[error("{file}: format version {version} at offset 8 is not supported (supported: {supported})")]
     Version {
         /// The file.
         file: String,
         /// Its version.
         version: u32,
-        /// The version that is read.
+        /// The supported version.
         supported: u32,
     },
-    /// Packed for kernels with another layout of panels.
+    /// The file was packed for kernels with another layout of panels.
     #[error(
         "{file}: panel layout {layout} at offset 12 is not supported (supported: {supported}); pack the model again"
     )]
@@ -68,11 +68,11 @@ pub enum PackedFileError {
         file: String,
         /// The field that is incomplete.
         field: String,
-        /// Where it begins.
+        /// The offset of the field.
         offset: u64,
         /// Bytes needed.
         needed: u64,
-        /// Bytes there are.
+        /// Bytes left.
         left: u64,
     },
     /// The file is longer than its header states.
@@ -82,15 +82,15 @@ pub enum PackedFileError {
         file: String,
         /// Its length.
         len: u64,
-        /// The length it should have.
+        /// The expected length.
         stated: u64,
     },
-    /// A length over its limit.
+    /// A length is over its limit.
     #[error("{file}: {field} at offset {offset} is {value}, the limit is {limit}")]
     OverLimit {
         /// The file.
         file: String,
-        /// What is too long.
+        /// The field.
         field: &'static str,
         /// The offset of the length in the file.
         offset: u64,
@@ -106,9 +106,9 @@ pub enum PackedFileError {
     HeaderChecksum {
         /// The file.
         file: String,
-        /// As stated.
+        /// The stated checksum.
         stated: u64,
-        /// Of the bytes that are there.
+        /// The checksum of the bytes.
         computed: u64,
     },
     /// The bytes of a section do not match their checksum.
@@ -121,11 +121,11 @@ pub enum PackedFileError {
         file: String,
         /// The section.
         section: String,
-        /// Where it begins in the file.
+        /// Its offset in the file.
         offset: u64,
-        /// As stated.
+        /// The stated checksum.
         stated: u64,
-        /// Of the bytes that are there.
+        /// The checksum of the bytes.
         computed: u64,
     },
     /// The header is not valid JSON, or lacks a field.
@@ -133,18 +133,18 @@ pub enum PackedFileError {
     Header {
         /// The file.
         file: String,
-        /// What the parser says.
+        /// The parser's message.
         reason: String,
     },
-    /// The hyper-parameters.
+    /// An error in the hyper-parameters.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// An unexpected name of a section, a tensor, or a tokenizer file.
+    /// A section, a tensor, or a tokenizer file has an unexpected name.
     #[error("{file}: {field} is `{found}`, expected `{expected}`")]
     Name {
         /// The file.
         file: String,
-        /// Where in the header.
+        /// The place in the header.
         field: String,
         /// The name found.
         found: String,
@@ -160,7 +160,7 @@ pub enum PackedFileError {
         field: String,
         /// Its entries.
         found: usize,
-        /// Entries it should have.
+        /// The expected number of entries.
         expected: usize,
     },
     /// A tensor's element type is unknown, or a vector's is not F32.
@@ -173,7 +173,7 @@ pub enum PackedFileError {
         /// Its type as stated.
         ty: String,
     },
-    /// A tensor has another shape than the hyper-parameters say.
+    /// A tensor does not have the shape that follows from the hyper-parameters.
     #[error("{file}: tensor `{tensor}` has shape {found:?}, expected {expected:?} (rows first)")]
     Shape {
         /// The file.
@@ -185,19 +185,20 @@ pub enum PackedFileError {
         /// The shape from the hyper-parameters.
         expected: Vec<u64>,
     },
-    /// An offset does not follow from the lengths before it: a gap, an overlap, or an offset outside the file.
+    /// An offset is not the one that follows from the lengths before it: a gap, an overlap, or an offset
+    /// outside the file.
     #[error("{file}: the offset of {field} is {found}, expected {expected}")]
     Offset {
         /// The file.
         file: String,
-        /// What begins there.
+        /// The object at this offset.
         field: String,
         /// The offset in the header.
         found: u64,
-        /// The offset it should have.
+        /// The expected offset.
         expected: u64,
     },
-    /// A length does not follow from type and shape.
+    /// A length is not the one that follows from type and shape.
     #[error("{file}: the length of {field} is {found}, expected {expected}")]
     Length {
         /// The file.
@@ -206,7 +207,7 @@ pub enum PackedFileError {
         field: String,
         /// The length in the header.
         found: u64,
-        /// The length it should have.
+        /// The expected length.
         expected: u64,
     },
     /// The total size exceeds 64 bits.
@@ -215,12 +216,12 @@ pub enum PackedFileError {
         /// The file.
         file: String,
     },
-    /// A number in the header of a piece is not possible for its model.
+    /// A number in the header of a piece does not fit its model.
     #[error("{file}: {field} is {found}, expected {expected}")]
     Piece {
         /// The file.
         file: String,
-        /// Where in the header.
+        /// The place in the header.
         field: String,
         /// The value found.
         found: String,
@@ -244,7 +245,7 @@ pub enum PackedFileError {
         file: String,
         /// The tensor.
         tensor: String,
-        /// What is wrong.
+        /// The cause.
         source: PackError,
     },
 }

@@ -64,7 +64,7 @@ pub struct PackedSection {
 pub struct PackedTensor {
     /// Its role.
     pub id: WeightId,
-    /// Its name, as GGUF files have it.
+    /// Its name in GGUF files.
     pub name: String,
     /// Its element type; F32 for a vector.
     pub ty: BlockType,
@@ -77,7 +77,8 @@ pub struct PackedTensor {
 }
 
 impl PackedFile {
-    /// Opens a packed file: reads and verifies the header, and checks every offset and length in it. The weights are not read.
+    /// Opens a packed file: reads and verifies the header, and checks every offset and length in it. The
+    /// weights are not read.
     ///
     /// # Errors
     /// [`PackedFileError`]; nothing stays open.
@@ -159,7 +160,8 @@ impl PackedFile {
         &self.config
     }
 
-    /// The model's identity, computed from the checksums of the header. The header of a piece states the identity of the whole model.
+    /// The model's identity, computed from the checksums of the header. The header of a piece states the
+    /// identity of the whole model.
     pub fn identity(&self) -> ModelIdentity {
         self.identity
     }
@@ -185,7 +187,8 @@ impl PackedFile {
         Some(&self.sections[section].tensors[tensor])
     }
 
-    /// Reads every section and compares it with its checksum; `progress` is called with (bytes read, bytes to read).
+    /// Reads every section and compares it with its checksum; `progress` is called with (bytes read, bytes to
+    /// read).
     ///
     /// # Errors
     /// [`PackedFileError::SectionChecksum`] for the first damaged section, [`PackedFileError::Io`].
@@ -221,7 +224,7 @@ impl PackedFile {
         self.tokenizer_and_defaults().map(|(tokenizer, _)| tokenizer)
     }
 
-    /// The tokenizer, and the options of generation that the source states.
+    /// The tokenizer, and the sampling options that the source recommends.
     pub(in crate::model) fn tokenizer_and_defaults(
         &self,
     ) -> Result<(Tokenizer, GenerationDefaults), TokenizerError> {
@@ -296,7 +299,7 @@ impl PackedFile {
         mapping: Option<&Arc<Mapping>>,
     ) -> Result<PackedMatrix, PackedFileError> {
         let (tensor, start) = self.place(id);
-        // Held against the hyper-parameters' limits, which fit in usize.
+        // Checked against the limits of the hyper-parameters, which fit in usize.
         let (n_rows, n_cols) = (tensor.shape[0] as usize, tensor.shape[1] as usize);
         if let Some(mapping) = mapping {
             // Inside the mapping, whose length is a usize.
@@ -323,7 +326,7 @@ impl PackedFile {
         Ok(bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
     }
 
-    /// A tensor, and where it begins in the file.
+    /// A tensor, and its offset in the file.
     fn place(&self, id: WeightId) -> (&PackedTensor, u64) {
         let &(section, tensor) = self.tensors.get(&id).expect("the model has this tensor");
         let section = &self.sections[section];

@@ -1,6 +1,6 @@
-//! The bytes before the data: a prelude of fixed length, and the JSON that it measures.
+//! The bytes before the data: a prelude of fixed length, and JSON whose length the prelude states.
 //!
-//! The JSON has types of its own, apart from the program's, so that a change inside does not change the format.
+//! The JSON has separate types, so that a change of the program's own types does not change the format.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use xxhash_rust::xxh3::Xxh3;
@@ -11,12 +11,12 @@ use crate::model::config::{Architecture, ConfigError, ModelConfig, RopeConfig, R
 use crate::model::source::Source;
 use crate::schedule::GraphKind;
 
-/// Where the JSON begins.
+/// The offset of the JSON.
 pub(super) const PRELUDE_BYTES: usize = 40;
 /// The offset of the checksum in the prelude. It covers all other bytes before the data.
 const CHECKSUM_AT: usize = 32;
 
-/// What the JSON holds.
+/// The content of the JSON.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Header {
@@ -27,16 +27,16 @@ pub(super) struct Header {
     pub(super) config: ConfigJson,
     pub(super) tokenizer: TokenizerJson,
     pub(super) sections: Vec<SectionJson>,
-    /// Of a file that holds a part of a model only.
+    /// Present if the file holds a part of a model only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) piece: Option<PieceJson>,
 }
 
-/// Which part of a model a file holds, for models that are kept as static graphs.
+/// The part of a model in one file of static graphs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PieceJson {
-    /// Of the whole model: 32 hexadecimal digits.
+    /// The identity of the whole model: 32 hexadecimal digits.
     pub(super) model: String,
     /// `[first, end)` of each block of layers.
     pub(super) blocks: Vec<[usize; 2]>,
@@ -57,7 +57,7 @@ pub(super) struct GraphJson {
     pub(super) kind: GraphKind,
 }
 
-/// Where the tokenizer's files stand.
+/// The section of the tokenizer's files.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TokenizerJson {
@@ -67,7 +67,7 @@ pub(super) struct TokenizerJson {
     pub(super) files: Vec<FileJson>,
 }
 
-/// One of the tokenizer's files; they follow each other.
+/// One of the tokenizer's files, which are stored one after another.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FileJson {
@@ -79,7 +79,7 @@ pub(super) struct FileJson {
 #[serde(deny_unknown_fields)]
 pub(super) struct SectionJson {
     pub(super) name: String,
-    /// From the beginning of the data.
+    /// From the start of the data.
     pub(super) offset: u64,
     /// Padding included.
     pub(super) len: u64,
@@ -94,12 +94,13 @@ pub(super) struct TensorJson {
     #[serde(rename = "type")]
     pub(super) ty: String,
     pub(super) shape: Vec<u64>,
-    /// From the beginning of the section.
+    /// From the start of the section.
     pub(super) offset: u64,
     pub(super) len: u64,
 }
 
-/// A checksum as 16 hexadecimal digits: always as long, and exact for readers whose numbers are floats.
+/// A checksum as 16 hexadecimal digits: the length is fixed, and the value is exact for readers whose numbers
+/// are floats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Checksum(pub(super) u64);
 
@@ -118,7 +119,7 @@ impl<'de> Deserialize<'de> for Checksum {
     }
 }
 
-/// [`ModelConfig`] as the file states it.
+/// [`ModelConfig`] in the file's form.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ConfigJson {
@@ -181,7 +182,7 @@ impl From<&ModelConfig> for ConfigJson {
 }
 
 impl ConfigJson {
-    /// The hyper-parameters, checked as those of every container are.
+    /// The hyper-parameters, with the checks of every container.
     pub(super) fn to_config(&self, file: &str) -> Result<ModelConfig, ConfigError> {
         let Some(architecture) = Architecture::from_name(&self.architecture) else {
             let (file, name) = (file.to_owned(), self.architecture.clone());
@@ -217,7 +218,8 @@ impl ConfigJson {
 }
 
 impl Header {
-    /// The JSON. Its length depends on no checksum and on no offset in the file, so it can be known before either.
+    /// The JSON. Its length does not depend on checksums or on offsets in the file, so it is known before
+    /// them.
     pub(super) fn to_json(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("strings, finite numbers and lists have a JSON form")
     }
@@ -239,7 +241,7 @@ impl Header {
         bytes
     }
 
-    /// Reads and verifies all bytes before the data; returns where the data begins too.
+    /// Reads and verifies all bytes before the data; also returns the offset of the data.
     pub(super) fn read(source: &Source) -> Result<(Self, u64), PackedFileError> {
         let file = || source.name().to_owned();
         let json_len = read_prelude(source)?;
@@ -317,12 +319,12 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// Where the data begins; `json_len` is at most [`HEADER_BYTES_MAX`].
+/// The offset of the data; `json_len` is at most [`HEADER_BYTES_MAX`].
 pub(super) fn data_start(json_len: u64) -> u64 {
     (PRELUDE_BYTES as u64 + json_len).next_multiple_of(PAGE_BYTES)
 }
 
-/// Of all bytes before the data but the checksum's own.
+/// The checksum of all bytes before the data except its own.
 fn checksum(bytes: &[u8]) -> u64 {
     let mut hash = Xxh3::new();
     hash.update(&bytes[..CHECKSUM_AT]);

@@ -11,19 +11,19 @@ use crate::kernels::PANEL_LAYOUT_VERSION;
 use crate::model::config::ModelConfig;
 use crate::model::weights::{StoredTensor, Weights};
 
-/// A hash of hyper-parameters and packed weights: equal for equal models, whatever container they came in, quantised the
-/// same way and packed in the same layout. The tokenizer has a [fingerprint](crate::tokenizer::Tokenizer::fingerprint)
-/// of its own.
+/// A hash of hyper-parameters and packed weights. It is equal for equal models from any container, if they
+/// are quantised the same way and packed in the same layout. The tokenizer has a
+/// [fingerprint](crate::tokenizer::Tokenizer::fingerprint) of its own.
 ///
-/// 128 bits of XXH3, against mistakes and not against forgery. Shown as 32 hexadecimal digits.
+/// The hash has 128 bits (XXH3) and detects mistakes, not forgery. It is displayed as 32 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ModelIdentity(u128);
 
 impl ModelIdentity {
-    /// Of a model whose weights have not been seen yet.
+    /// The identity of a model whose weights have not been read yet.
     pub(in crate::model) const UNKNOWN: Self = Self(0);
 
-    /// Of a stored number.
+    /// The identity with a stored number.
     pub fn from_bits(bits: u128) -> Self {
         Self(bits)
     }
@@ -49,7 +49,7 @@ impl std::str::FromStr for ModelIdentity {
     }
 }
 
-/// From the checksums of all sections, in order.
+/// The identity, from the checksums of all sections, in order.
 pub(super) fn identity(
     config: &ModelConfig,
     sections: &[PlannedSection],
@@ -61,7 +61,7 @@ pub(super) fn identity(
     hash.update(&(config.len() as u64).to_le_bytes());
     hash.update(&config);
     for (section, checksum) in sections.iter().zip(checksums) {
-        // The shapes follow from the hyper-parameters; every type's name ends with its zero.
+        // The shapes follow from the hyper-parameters. A zero ends the name of each type.
         for tensor in &section.tensors {
             hash.update(tensor.ty.name().as_bytes());
             hash.update(&[0]);
@@ -71,7 +71,7 @@ pub(super) fn identity(
     ModelIdentity(hash.digest128())
 }
 
-/// From weights in memory: the identity that a packed file of them has. Reads every weight once.
+/// The identity of weights in memory: that of a packed file with these weights. Reads every weight once.
 pub(crate) fn identity_of_weights(config: &ModelConfig, weights: &Weights) -> ModelIdentity {
     let ty_of = |id| match weights.tensor(id) {
         Some(StoredTensor::Matrix(matrix)) => matrix.block_type(),
@@ -97,7 +97,7 @@ fn checksum(section: &PlannedSection, weights: &Weights) -> u64 {
     sum.digest()
 }
 
-/// A vector as a packed file holds it.
+/// A vector in the form of a packed file.
 pub(super) fn vector_bytes(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }

@@ -1,4 +1,4 @@
-//! What a file says that holds a part of a model only.
+//! The description of a file that holds a part of a model only.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use super::plan::Scope;
 use crate::model::config::ModelConfig;
 use crate::schedule::{GRAPH_ROWS_MAX, GraphKind};
 
-/// Which part of which model a file holds, and how the model was cut.
+/// The part of a model in a file, and the blocks of the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Piece {
     /// The identity of the whole model.

@@ -1,4 +1,5 @@
-//! Writes a model in pieces: each in a file of its own, all of them at once, because each names the identity of the whole.
+//! Writes a model in pieces, one file each. All files are written together, because each states the identity
+//! of the whole model.
 
 use std::fs::File;
 use std::path::Path;
@@ -23,13 +24,13 @@ pub(in crate::model) struct PieceFile {
     pub(in crate::model) piece: Piece,
 }
 
-/// Writes `pieces` into `folder`, which must not hold files of their names, and syncs them.
+/// Writes `pieces` into `folder`, which must not contain files of these names, and syncs them.
 ///
-/// A tensor is read and packed once, whatever the number of pieces that hold it; held in memory are at most one tensor in
+/// Each tensor is read and packed once, for all pieces that contain it. Memory holds at most one tensor in
 /// both forms, and the tokenizer's files.
 ///
 /// # Errors
-/// [`WritePackedError`]; files that were begun are left there.
+/// [`WritePackedError`]; incomplete files remain there.
 pub(in crate::model) fn write_pieces(
     checkpoint: &Checkpoint,
     folder: &Path,
@@ -116,7 +117,7 @@ impl Writing {
         self.sections.iter().any(|section| section.part == part)
     }
 
-    /// Writes the header, which now names the model; returns the file's length.
+    /// Writes the header with the model's identity; returns the file's length.
     fn finish(mut self, model: super::ModelIdentity) -> Result<u64, WritePackedError> {
         self.header.piece = Some(Piece { model, ..self.piece }.to_json());
         let file_bytes = self.output.offset;

@@ -1,5 +1,5 @@
-//! The layout of a packed file, computed from hyper-parameters and element types alone. The writer follows this plan, and the reader
-//! accepts no other layout.
+//! The layout of a packed file, computed from hyper-parameters and element types alone. The writer follows
+//! this plan, and the reader accepts no other layout.
 
 use std::fmt;
 use std::ops::Range;
@@ -103,7 +103,8 @@ pub(super) struct PlannedSection {
     pub(super) tensors: Vec<PlannedTensor>,
 }
 
-/// Lays out the sections behind a tokenizer of `start` bytes; `None` if sizes overflow or a row is not a whole number of blocks.
+/// Lays out the sections behind a tokenizer of `start` bytes; `None` if sizes overflow or a row is not a
+/// whole number of blocks.
 pub(super) fn plan(
     config: &ModelConfig,
     scope: &Scope,

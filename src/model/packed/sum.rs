@@ -6,7 +6,7 @@ use super::{LINE_BYTES, PAGE_BYTES};
 
 const ZEROS: [u8; PAGE_BYTES as usize] = [0; PAGE_BYTES as usize];
 
-/// Takes a section's tensors in order and pads them as the file does.
+/// The running checksum of a section. Its tensors are added in order, with the padding of the file.
 pub(super) struct SectionSum {
     hash: Xxh3,
     len: u64,
@@ -17,18 +17,18 @@ impl SectionSum {
         Self { hash: Xxh3::new(), len: 0 }
     }
 
-    /// Bytes as they stand in the file.
+    /// Adds bytes of the file.
     pub(super) fn update(&mut self, bytes: &[u8]) {
         self.hash.update(bytes);
         self.len += bytes.len() as u64;
     }
 
-    /// The zeros up to the next line, behind a tensor.
+    /// Adds and returns the zeros after a tensor, up to the next line.
     pub(super) fn pad_line(&mut self) -> &'static [u8] {
         self.pad(LINE_BYTES)
     }
 
-    /// The zeros up to the next page, behind the section.
+    /// Adds and returns the zeros after the section, up to the next page.
     pub(super) fn pad_page(&mut self) -> &'static [u8] {
         self.pad(PAGE_BYTES)
     }

@@ -1,7 +1,8 @@
-//! The tokenizer's files inside a packed file: those of the source, so that the same code reads them to the same tokenizer.
+//! The tokenizer's files in a packed file: those of the source, so that the same code builds the same
+//! tokenizer.
 //!
-//! Of a Hugging Face folder they are the files themselves; of a GGUF file, a GGUF file without tensors that has the
-//! metadata under `tokenizer.` and, for the record, `general.`.
+//! For a Hugging Face folder, these are its own files. For a GGUF file, it is a GGUF file without tensors,
+//! with the metadata under `tokenizer.` and, for information, `general.`.
 
 use crate::model::gguf::{GgufFile, GgufWriteError, GgufWriter};
 use crate::model::hf::{HfError, HfFolder};
@@ -9,13 +10,13 @@ use crate::model::hf::{HfError, HfFolder};
 /// The name of the part that holds a GGUF file's metadata.
 const GGUF_PART: &str = "tokenizer.gguf";
 
-/// The tokenizer's files: names and bytes. None where the source has no tokenizer.
+/// The tokenizer's files: names and bytes. Empty if the source has no tokenizer.
 pub(super) type Files = Vec<(String, Vec<u8>)>;
 
 pub(super) fn from_gguf(file: &GgufFile) -> Result<Files, GgufWriteError> {
     let mut writer = GgufWriter::new();
     for (key, value) in file.metadata() {
-        // The alignment is that of the tensors, and there are none here.
+        // The alignment applies to tensors, and this file has none.
         let is_general = key.starts_with("general.") && key != "general.alignment";
         if is_general || key.starts_with("tokenizer.") {
             writer.metadata(key, value.clone());
@@ -34,12 +35,12 @@ pub(super) fn from_folder(folder: &HfFolder) -> Result<Files, HfError> {
     Ok(files)
 }
 
-/// Whether the files, as named, are those of a GGUF file.
+/// Whether files of these names come from a GGUF file.
 pub(super) fn is_gguf(names: &[&str]) -> bool {
     names == [GGUF_PART]
 }
 
-/// The first name that does not belong into the list, if there is one.
+/// The first unexpected name, if any.
 pub(super) fn unknown_name<'a>(names: &[&'a str]) -> Option<&'a str> {
     if is_gguf(names) {
         return None;
@@ -50,7 +51,7 @@ pub(super) fn unknown_name<'a>(names: &[&'a str]) -> Option<&'a str> {
     names.iter().enumerate().find(|&(at, name)| is_unknown(at, name)).map(|(_, name)| *name)
 }
 
-/// What belongs into the list, for messages.
+/// The expected names, for messages.
 pub(super) fn expected_names() -> String {
     format!("{GGUF_PART}, or each at most once: {}", crate::tokenizer::FOLDER_FILES.join(", "))
 }

@@ -16,7 +16,7 @@ use crate::model::gguf::GgufWriteError;
 use crate::model::weights::{LoadOptions, Loader, TensorSource, WeightsError};
 use crate::replace::{ReplaceError, replace_file};
 
-/// Why a model could not be packed. A file that existed at the path is unchanged, and no partial file remains.
+/// A model could not be packed. An existing file at the path is unchanged, and no partial file remains.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum WritePackedError {
@@ -29,7 +29,7 @@ pub enum WritePackedError {
     /// A number is outside its range.
     #[error("{option}: {given} is outside 1..={max}")]
     OutOfRange {
-        /// Which.
+        /// The option.
         option: &'static str,
         /// Its value.
         given: usize,
@@ -56,18 +56,18 @@ pub enum WritePackedError {
         /// The limit.
         limit: u64,
     },
-    /// The sizes of the tensors add up to more than 64 bits of bytes.
+    /// The total size of the tensors in bytes exceeds 64 bits.
     #[error("{file}: the sizes of the tensors overflow")]
     SizeOverflow {
         /// The model.
         file: String,
     },
-    /// The disk refused: it is full, say.
+    /// A write failed, for example on a full disk.
     #[error("{file}: cannot write at byte {offset}: {source}")]
     Write {
         /// The new file.
         file: String,
-        /// How much of it had been written.
+        /// Bytes written before.
         offset: u64,
         /// The system's error.
         source: io::Error,
@@ -75,9 +75,9 @@ pub enum WritePackedError {
     /// The new file could not be created, synced or renamed.
     #[error("cannot {action} `{path}`: {source}")]
     Replace {
-        /// What was tried.
+        /// The failed action.
         action: &'static str,
-        /// With which file.
+        /// Its file.
         path: String,
         /// The system's error.
         source: io::Error,
@@ -90,7 +90,7 @@ impl From<ReplaceError> for WritePackedError {
     }
 }
 
-/// What was written.
+/// A summary of the written file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PackSummary {
     /// Length of the file in bytes.
@@ -103,10 +103,11 @@ pub struct PackSummary {
     pub identity: ModelIdentity,
 }
 
-/// Packs `checkpoint` into the file `path`. The file appears complete or not at all, and replaces an existing one.
+/// Packs `checkpoint` into the file `path`. The file appears complete or not at all, and replaces an existing
+/// one.
 ///
-/// [`LoadOptions::quantize`] decides the types of the weights, as when the checkpoint is loaded. Memory holds at most one tensor in both
-/// forms, and the tokenizer's files.
+/// [`LoadOptions::quantize`] decides the types of the weights, as when the checkpoint is loaded. Memory holds
+/// at most one tensor in both forms, and the tokenizer's files.
 ///
 /// # Errors
 /// [`WritePackedError`]; an existing file at `path` is unchanged.
@@ -160,7 +161,7 @@ impl<'a> Packing<'a> {
         Ok(Self { loader, checkpoint, tokenizer, sections, header })
     }
 
-    /// The data first, behind the room that the header needs; then the header, with the checksums.
+    /// Writes the data behind the space for the header, then the header with the checksums.
     fn write<W: Write + Seek>(mut self, mut output: Output<W>) -> Result<PackSummary, WritePackedError> {
         let data_start = data_start(self.header.to_json().len() as u64);
         output.seek(data_start)?;
@@ -186,7 +187,7 @@ impl<'a> Packing<'a> {
     }
 }
 
-/// The program that writes, as headers name it.
+/// The writing program, as stated in headers.
 pub(super) const PACKED_BY: &str = concat!("refrain ", env!("CARGO_PKG_VERSION"));
 
 /// The tokenizer's files of a model in any container.
@@ -199,11 +200,11 @@ pub(super) fn tokenizer_files(checkpoint: &Checkpoint) -> Result<tokenizer::File
     })
 }
 
-/// Their table; the checksum is known once they are written.
+/// The table of the tokenizer's files; the checksum is set after they are written.
 pub(super) fn tokenizer_json(files: &tokenizer::Files) -> TokenizerJson {
     let files = files.iter().map(|(name, bytes)| FileJson { name: name.clone(), len: bytes.len() as u64 });
     let files: Vec<FileJson> = files.collect();
-    // The files are in memory, so their lengths have a sum.
+    // The files are in memory, so the sum of their lengths does not overflow.
     let len = files.iter().map(|file| file.len).sum::<u64>().next_multiple_of(PAGE_BYTES);
     TokenizerJson { len, checksum: Checksum::default(), files }
 }
@@ -222,7 +223,8 @@ pub(super) fn write_tokenizer<W: Write + Seek>(
     Ok(sum.digest())
 }
 
-/// Reads and packs the tensors of a section, one after another, and writes them to every output; returns their checksum.
+/// Reads and packs the tensors of a section, one after another, and writes them to every output; returns
+/// their checksum.
 pub(super) fn write_section<W: Write + Seek>(
     loader: &mut Loader<'_>,
     section: &PlannedSection,
@@ -268,7 +270,7 @@ pub(super) fn section_json(section: &PlannedSection) -> SectionJson {
     }
 }
 
-/// The new file, and how far it has come.
+/// The new file, and the number of bytes written.
 pub(super) struct Output<W> {
     pub(super) out: W,
     pub(super) name: String,

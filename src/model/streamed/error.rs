@@ -1,4 +1,4 @@
-//! Why a model could not be streamed.
+//! Errors of setting up a streamed model.
 
 use std::io;
 
@@ -8,11 +8,11 @@ use crate::kernels::AllocError;
 use crate::model::layers::LayersError;
 use crate::model::packed::PackedFileError;
 
-/// Why a model could not be set up for streaming. Nothing is left behind.
+/// A model could not be set up for streaming. Nothing stays open or allocated.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum StreamedError {
-    /// The model is no packed file: its layers do not lie as the kernels read them.
+    /// The model is not a packed file, so its layers are not in the layout of the kernels.
     #[error("{file}: only packed files are streamed from flash")]
     NotPacked {
         /// The model.
@@ -24,7 +24,7 @@ pub enum StreamedError {
         /// Its name.
         file: String,
     },
-    /// Layers are computed with as they lie in the file.
+    /// Streamed layers are used with the types of the file.
     #[error("{file}: streamed layers cannot be widened to f32")]
     Widened {
         /// The file.
@@ -41,22 +41,22 @@ pub enum StreamedError {
     /// A pinned tensor could not be read.
     #[error(transparent)]
     Packed(#[from] PackedFileError),
-    /// The least that streaming needs is more than the budget leaves.
+    /// The smallest ring does not fit the rest of the budget.
     #[error(
         "streaming needs {needed} bytes for two buffers; of the budget of {limit} bytes, {taken} are taken or reserved"
     )]
     MemoryLimit {
-        /// What the smallest ring takes.
+        /// Bytes of the smallest ring.
         needed: u64,
         /// The budget.
         limit: u64,
-        /// What the process holds already, and what is reserved.
+        /// Bytes that the process holds already, and reserved bytes.
         taken: u64,
     },
-    /// There is no memory.
+    /// An allocation failed.
     #[error(transparent)]
     Alloc(#[from] AllocError),
-    /// A thread that reads could not be started.
+    /// A reading thread could not be started.
     #[error("the reading threads could not be started: {0}")]
     Spawn(io::Error),
     /// A section that stays in memory could not be read.

@@ -27,8 +27,8 @@ impl Piece {
     }
 }
 
-/// Cuts the matrix at offset `start` of the file into the fewest pieces that fit `slot_len`, of nearly equal length, and appends their
-/// extents.
+/// Cuts the matrix at offset `start` of the file into the fewest pieces that fit `slot_len`, of nearly equal
+/// length, and appends their extents.
 ///
 /// `slot_len` must be at least a panel and two pages.
 pub(super) fn pieces(

@@ -1,16 +1,20 @@
-//! A packed model whose weights are read from flash in every pass, except for pinned weights, which stay in memory.
+//! A packed model whose weights are read from flash in every pass, except for pinned weights, which stay in
+//! memory.
 //!
-//! A pass computes one layer after another. A pinned layer is in memory. A streamed layer is leased from the ring (the module `stream`), and
-//! the lease ends when the layer has been computed. The output matrix follows the last layer, in pieces of whole panels that fit the
-//! ring's buffers. Of the embedding, a pass reads the rows of its tokens. Norms and biases are stored with the matrices of their layer.
-//! The operations and their order are those of a model in memory, so all bits are equal.
+//! A pass computes one layer after another. A pinned layer is in memory. A streamed layer is leased from the
+//! ring (the module `stream`), and the lease ends when the layer has been computed. The output matrix follows
+//! the last layer, in pieces of whole panels that fit the ring's buffers. From the embedding, a pass reads
+//! only the rows of its tokens. Norms and biases are stored with the matrices of their layer. The operations
+//! and their order are those of a model in memory, so all bits are equal.
 //!
-//! Passes take turns in the order of their arrival, since the ring has room for one pass. Between two passes, pinned layers can be
-//! released under memory pressure ([`Engine::set_memory_pressure`](crate::engine::Engine::set_memory_pressure)). When the pressure has
+//! Passes take turns in the order of their arrival, since the ring has room for one pass. Between two passes,
+//! pinned layers can be released under memory pressure
+//! ([`Engine::set_memory_pressure`](crate::engine::Engine::set_memory_pressure)). When the pressure has
 //! ended, they are pinned again as they come through the ring.
 //!
-//! **Not checked.** Checksums of a packed file cover whole sections, and comparing them in every pass would read all weights twice. As
-//! for a mapped file, `refrain inspect --verify` compares them. A failed read is an error; damaged bytes give wrong numbers.
+//! **Not checked.** Checksums of a packed file cover whole sections, and comparing them in every pass would
+//! read all weights twice. As for a mapped file, `refrain inspect --verify` compares them. A failed read is
+//! an error; damaged bytes give wrong output.
 
 mod error;
 mod head;
@@ -38,11 +42,13 @@ use head::Piece;
 use plan::{Plan, SLOTS_MIN};
 use rows::RowReader;
 
-/// Bytes of a read. Longer reads were no faster on the measured disks (`benches/RESULTS.md`), and delay cancellation.
+/// Bytes of a read. Longer reads were no faster on the measured disks (`benches/RESULTS.md`), and delay
+/// cancellation.
 pub const BLOCK_BYTES: usize = 1 << 20;
 
-/// Concurrent reads. The disk is idle between the end of its last read and the next request, above all while a layer computes; more
-/// concurrent reads make that rarer. A wrong prediction of the next extent wastes as many reads (`benches/RESULTS.md`).
+/// Concurrent reads. The disk is idle between the end of its last read and the next request, mostly while a
+/// layer computes; more concurrent reads make that rarer. A wrong prediction of the next extent wastes this
+/// number of reads (`benches/RESULTS.md`).
 pub const N_READS: usize = 24;
 
 /// The weights of a streamed model: pinned in memory, or read through a ring.
@@ -65,7 +71,8 @@ pub struct Streamed {
     /// Pinned bytes of embedding and output matrix.
     ends_bytes: u64,
     pass_bytes: u64,
-    /// Whether pinned layers should be released, and whether they have been. The second is written with the turn only.
+    /// Whether pinned layers should be released, and whether they have been. `is_lean` is written only by the
+    /// holder of the turn.
     lean_wanted: AtomicBool,
     is_lean: AtomicBool,
 }
@@ -140,7 +147,8 @@ pub(in crate::model) struct Pass<'a> {
 }
 
 impl Streamed {
-    /// Reads the pinned weights and starts the ring's threads; `progress` is called with (bytes read, bytes to read).
+    /// Reads the pinned weights and starts the ring's threads; `progress` is called with (bytes read, bytes
+    /// to read).
     ///
     /// The returned [`Weights`] hold all pinned weights except the layers.
     ///
@@ -154,7 +162,7 @@ impl Streamed {
         open::open(file, options, progress)
     }
 
-    /// How the file is read.
+    /// The read mode of the file.
     pub fn read_mode(&self) -> ReadMode {
         self.ring.as_ref().map_or(self.reader.mode(), Ring::mode)
     }
@@ -183,9 +191,9 @@ impl Streamed {
         self.ring.as_ref().map_or(0, |ring| self.plan.slot_bytes() * ring.n_buffers() as u64)
     }
 
-    /// Releases the pinned layers and all but two buffers of the ring, or lets layers be pinned again as they come through the ring. May
-    /// be called from any thread; if a pass is under way, the change takes effect before the next one. A model that is pinned as a whole
-    /// has no ring and is not changed.
+    /// Releases the pinned layers and all but two buffers of the ring, or lets layers be pinned again as they
+    /// come through the ring. May be called from any thread; if a pass is under way, the change takes effect
+    /// before the next one. A model that is pinned as a whole has no ring and is not changed.
     pub(crate) fn set_lean(&self, is_lean: bool) {
         self.lean_wanted.store(is_lean, Ordering::Relaxed);
         if let Some(_turn) = self.turns.try_now() {
@@ -225,7 +233,8 @@ impl Streamed {
         Some(Pass { streamed: self, _turn: turn })
     }
 
-    /// Reads the embedding of tokens into `out`, `[tokens.len(), hidden_dim]`; `None` if the embedding is pinned.
+    /// Reads the embedding of tokens into `out`, `[tokens.len(), hidden_dim]`; `None` if the embedding is
+    /// pinned.
     pub(in crate::model) fn embed(
         &self,
         tokens: &[TokenId],
@@ -241,17 +250,19 @@ impl Streamed {
         self.head_rows.as_ref().map(RowReader::empty)
     }
 
-    /// Appends a row of the streamed output matrix to `to`; `false` if there is no room or the row cannot be read.
+    /// Appends a row of the streamed output matrix to `to`; `false` if there is no room or the row cannot be
+    /// read.
     pub(in crate::model) fn push_head_row(&self, to: &mut PackedMatrix, row: usize) -> bool {
         let rows = self.head_rows.as_ref().expect("the output matrix is streamed");
         rows.with_row(row, |panel, lane| to.push_row_of(panel, lane)).unwrap_or(false)
     }
 
-    /// Calls `f` with each piece of the streamed output matrix in order, and the number of the piece's first row.
+    /// Calls `f` with each piece of the streamed output matrix in order, and the number of the piece's first
+    /// row.
     ///
     /// # Errors
-    /// [`ForwardError::Layers`] if a piece cannot be read, [`ForwardError::Cancelled`] if `cancel` is set before a piece is in memory; `f`
-    /// was not called for this piece and later ones.
+    /// [`ForwardError::Layers`] if a piece cannot be read, [`ForwardError::Cancelled`] if `cancel` is set
+    /// before a piece is in memory; `f` was not called for this piece and later ones.
     pub(in crate::model) fn for_each_piece(
         &self,
         cancel: &AtomicBool,
@@ -284,7 +295,8 @@ impl Pass<'_> {
     /// Waits for a layer.
     ///
     /// # Errors
-    /// [`ForwardError::Layers`] if it could not be read (the next pass reads again), [`ForwardError::Cancelled`].
+    /// [`ForwardError::Layers`] if it could not be read (the next pass reads again),
+    /// [`ForwardError::Cancelled`].
     pub(in crate::model) fn layer(
         &self,
         layer_idx: usize,
@@ -308,7 +320,8 @@ impl Pass<'_> {
         })
     }
 
-    /// Copies a released layer into memory again, if the plan pins it, there is no pressure, and memory can be allocated.
+    /// Copies a released layer into memory again, if the plan pins it, there is no pressure, and memory can
+    /// be allocated.
     fn pin_again(&self, layer_idx: usize, lease: &Lease) -> Option<Arc<Layer>> {
         let entry = &self.streamed.layers[layer_idx];
         if !entry.is_planned || self.streamed.is_lean.load(Ordering::Relaxed) {

@@ -102,8 +102,8 @@ impl Opening<'_> {
                 layer = Some(Arc::new(SectionTensors { sections, pages: &pages }.layer(layer_idx)));
             }
             layers.push(StreamedLayer { section: section.clone(), is_planned, pinned: Mutex::new(layer) });
-            // A buffer of this length is allocated now or later, so the length fits in usize. Pinned layers have an extent too, for the
-            // time after they were released.
+            // A buffer of this length is allocated now or later, so the length fits in usize. Pinned layers
+            // have an extent too, for the time after they were released.
             extents.push(Extent { offset: section.offset, len: section.len as usize });
         }
         Ok(layers)

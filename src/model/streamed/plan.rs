@@ -18,7 +18,7 @@ pub(super) struct Sizes {
     pub(super) head_panel: u64,
 }
 
-/// Which weights are pinned, and the size of the ring for the others.
+/// The choice of pinned weights, and the size of the ring for the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Plan {
     /// Whether each layer is pinned.
@@ -33,10 +33,12 @@ pub(super) struct Plan {
 /// The fewest buffers of a ring: one to compute with, one to read into.
 pub(super) const SLOTS_MIN: usize = 2;
 
-/// The buffers of a ring if memory allows: with a third one, reading continues during drafting, projection and sampling.
+/// The buffers of a ring if memory allows: with a third one, reading continues during drafting, projection
+/// and sampling.
 const SLOTS: usize = 3;
 
-/// Bytes that a ring may take beyond any budget: far less than a process holds beside its weights, and enough for small models.
+/// Bytes that a ring may take regardless of the budget: far less than a process holds beside its weights, and
+/// enough for small models.
 const RING_BYTES_FREE: u64 = 16 << 20;
 
 impl Sizes {
@@ -44,8 +46,9 @@ impl Sizes {
         self.layers.iter().chain(&self.copies).sum::<u64>() + self.head + self.embedding.unwrap_or(0)
     }
 
-    /// The length of a buffer: room for every layer, and for a panel of the output matrix that begins and ends within a page. It is
-    /// rounded up to whole huge pages, since a disk took three times as long to read the end of a layer into small pages.
+    /// The length of a buffer: room for every layer, and for a panel of the output matrix that begins and
+    /// ends within a page. It is rounded up to whole huge pages: into small pages, a disk took three times as
+    /// long to read the end of a layer.
     fn slot_len(&self) -> u64 {
         let layer = self.layers.iter().copied().max().unwrap_or(0);
         let piece = (self.head_panel + 2 * DIRECT_ALIGN as u64).next_multiple_of(DIRECT_ALIGN as u64);
@@ -125,8 +128,8 @@ impl Plan {
     }
 }
 
-/// Selects `n_pinned` of `n_layers` layers as evenly as possible. During a long run of pinned layers the ring would fill up and the disk
-/// would become idle.
+/// Selects `n_pinned` of `n_layers` layers as evenly as possible. During a long run of pinned layers the ring
+/// would fill up and the disk would become idle.
 fn spread(n_layers: usize, n_pinned: usize) -> Vec<bool> {
     (0..n_layers).map(|i| (i + 1) * n_pinned / n_layers > i * n_pinned / n_layers).collect()
 }

@@ -1,4 +1,5 @@
-//! Reads single rows of a streamed matrix: of the embedding for the tokens of a batch, and of the output matrix for shortlists.
+//! Reads single rows of a streamed matrix: of the embedding for the tokens of a batch, and of the output
+//! matrix for shortlists.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

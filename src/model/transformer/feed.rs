@@ -1,4 +1,5 @@
-//! Runs a pass through its layers: one by one, from memory or from flash, or through the blocks of static graphs.
+//! Runs a pass through its layers: one by one, from memory or from flash, or through the blocks of static
+//! graphs.
 
 use std::sync::atomic::AtomicBool;
 
@@ -10,7 +11,8 @@ use crate::model::rows::{ActiveRows, Interlude, Rows};
 use crate::model::weights::Layer;
 
 impl Model {
-    /// Runs the rows through all layers, which `layer` returns one by one, and calls the interlude before its layer.
+    /// Runs the rows through all layers, which `layer` returns one by one, and calls the interlude before its
+    /// layer.
     #[allow(clippy::too_many_arguments, reason = "the arguments of one pass")]
     pub(super) fn run_each<L: AsRef<[Layer]>>(
         &self,
@@ -35,10 +37,11 @@ impl Model {
         Ok(())
     }
 
-    /// Runs `rows` through blocks of static graphs: through each block in calls of its graph's length. The last call is padded.
+    /// Runs `rows` through blocks of static graphs, in calls of the graph's length. The last call is padded.
     ///
-    /// A row sees only rows before it. Rows of earlier calls have written their keys and values in every layer of the block, so the split
-    /// into calls does not affect bits. A padding row sees the first row of the batch, so that its arithmetic is finite, and writes nothing.
+    /// A row sees only rows before it. Rows of earlier calls have written their keys and values in every
+    /// layer of the block, so the split into calls does not affect bits. A padding row sees the first row of
+    /// the batch, so that its arithmetic is finite, and writes nothing.
     #[allow(clippy::too_many_arguments, reason = "the arguments of one pass")]
     pub(super) fn run_graphs(
         &self,

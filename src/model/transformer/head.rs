@@ -1,4 +1,5 @@
-//! The output projection: onto the vocabulary (from memory, or in pieces from flash), and onto the tokens of a shortlist.
+//! The output projection: onto the vocabulary (from memory, or in pieces from flash), and onto the tokens of
+//! a shortlist.
 
 use std::sync::atomic::AtomicBool;
 
@@ -14,8 +15,8 @@ impl Model {
     /// `out` becomes `[rows.len(), vocab_size]`.
     ///
     /// # Errors
-    /// [`ForwardError::Layers`] if the output matrix is streamed and cannot be read. `out` is then unspecified; the hidden states are
-    /// unchanged, so the call may be repeated.
+    /// [`ForwardError::Layers`] if the output matrix is streamed and cannot be read. `out` is then
+    /// unspecified; the hidden states are unchanged, so the call may be repeated.
     ///
     /// # Panics
     /// If a row was not in the last batch.
@@ -30,8 +31,8 @@ impl Model {
         self.logits_with_cancel(compute, workspace, rows, out, &NEVER)
     }
 
-    /// As [`Model::logits`], with cancellation: if the output matrix is streamed, `cancel` is read before each piece and every few
-    /// milliseconds while a pass waits for one.
+    /// As [`Model::logits`], with cancellation: if the output matrix is streamed, `cancel` is read before
+    /// each piece and every few milliseconds while a pass waits for one.
     ///
     /// # Errors
     /// As [`Model::logits`], and [`ForwardError::Cancelled`] with the same state left behind.
@@ -62,8 +63,8 @@ impl Model {
         if self.config.tied_head { self.weights.embedding.as_ref() } else { self.weights.head.as_ref() }
     }
 
-    /// Projects the final hidden states of some rows of the last batch onto the tokens of a shortlist. The logits have the same bits as
-    /// those of [`Model::logits`].
+    /// Projects the final hidden states of some rows of the last batch onto the tokens of a shortlist. The
+    /// logits have the same bits as those of [`Model::logits`].
     ///
     /// `out` becomes `[rows.len(), shortlist.tokens().len()]`.
     ///
@@ -93,8 +94,8 @@ impl Model {
         }
     }
 
-    /// Adds the new ones of `tokens` to the shortlist, in order, while there is room. If the output matrix is streamed, their rows are read;
-    /// a token whose row cannot be read is skipped.
+    /// Adds the tokens that are not yet on the shortlist, in order, while there is room. If the output matrix
+    /// is streamed, their rows are read; a token whose row cannot be read is skipped.
     pub fn extend_shortlist(&self, shortlist: &mut Shortlist, tokens: impl IntoIterator<Item = TokenId>) {
         match (self.head(), &self.streamed) {
             (None, Some(streamed)) => shortlist.extend(|to, row| streamed.push_head_row(to, row), tokens),

@@ -13,7 +13,7 @@ use super::shape::{Role, Shape, Tensor};
 use crate::engines::Result;
 use crate::random::Random;
 
-/// Spread of the logits: with random weights nothing else determines how flat their distribution is.
+/// Spread of the logits: with random weights nothing else determines the flatness of their distribution.
 const LOGITS_STD: f32 = 2.0;
 /// Spread of biases, and of norm weights around 1.
 const VECTOR_STD: f32 = 0.1;

@@ -4,7 +4,7 @@
 //! layer 1 ← the n likeliest successors of the root
 //! repeat:  layer d + 1 ← the n likeliest successors of layer d, by the product of the probabilities along the path
 //!          E ← sum of the n largest products in the layers 1 … d
-//! until E has risen by no more than the threshold, or there are as many layers as allowed
+//! until E has risen by no more than the threshold, or the maximum number of layers is reached
 //! draft ← the nodes of that sum
 //! ```
 //!

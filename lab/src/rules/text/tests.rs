@@ -16,7 +16,7 @@ fn draft(baseline: Baseline, max_rows: usize, earlier: &[&[TokenId]], committed:
     let mut builder = TreeBuilder::new(BuilderConfig::as_claimed(1 << 20, max_rows));
     let mut tree = DraftTree::default();
     sources[0].prime(committed);
-    let costs = CostProfile::from_measurements(&[(1, 100.0), (64, 1e6)]); // rules do not ask what a row costs
+    let costs = CostProfile::from_measurements(&[(1, 100.0), (64, 1e6)]); // rules ignore the costs of rows
     builder.build(&mut sources, committed, StepLimits::NONE, &costs, &mut tree);
     tree.check_integrity();
     tree
