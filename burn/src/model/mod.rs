@@ -1,8 +1,9 @@
 //! The Llama architecture on burn: RMSNorm, rotary positions, grouped-query attention, SwiGLU, tied embeddings.
 //!
-//! Since burn 0.22 a tensor's backend is a property of its [`Device`], not of its type, so the same code runs on every
-//! backend that the build enables. Projections that read the same input are one matrix here (`qkv`, `gate_up`): a CPU
-//! backend spends its time in the matrix products, and fewer, wider ones are faster. The exporter splits them again.
+//! Since burn 0.22 a tensor's backend is a property of its [`Device`], not of its type, so the same code runs
+//! on every backend that the build enables. Projections that read the same input are one matrix here (`qkv`,
+//! `gate_up`): a CPU backend spends its time in the matrix products, and fewer, wider ones are faster. The
+//! exporter splits them again.
 
 mod init;
 mod rope;
