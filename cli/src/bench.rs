@@ -76,7 +76,7 @@ fn write_plots(args: &ReplayArgs, plots: &[Plot]) -> Result<(), Failure> {
     plots.iter().try_for_each(|plot| write_file(&folder.join(format!("{}.svg", plot.name)), &plot.svg))
 }
 
-/// Replays through a model: the strategies beside plain decoding, row by row.
+/// Replays through a model: the strategies and plain decoding, row by row.
 fn replay_model(args: &ReplayArgs, path: &Path) -> Result<Exit, Failure> {
     let strategies = strategies(args);
     if let (None, Some(&strategy)) = (&args.draft, strategies.iter().find(|s| s.needs_draft_model())) {

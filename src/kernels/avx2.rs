@@ -41,7 +41,7 @@ impl<const VNNI: bool> Avx2<VNNI> {
 /// references.
 macro_rules! proven {
     ($($body:tt)*) => {
-        // SAFETY: a value of `Avx2` exists only where the CPU has the features (`dot_vnni` is called with
+        // SAFETY: a value of `Avx2` exists only if the CPU has the features (`dot_vnni` is called with
         // `VNNI` only); pointers come from references to whole vectors.
         unsafe { $($body)* }
     };

@@ -35,7 +35,7 @@ impl Avx512 {
 /// references.
 macro_rules! proven {
     ($($body:tt)*) => {
-        // SAFETY: a value of `Avx512` exists only where the CPU has the features; pointers come from
+        // SAFETY: a value of `Avx512` exists only if the CPU has the features; pointers come from
         // references to whole vectors.
         unsafe { $($body)* }
     };

@@ -25,7 +25,7 @@ pub(super) struct Neon<const LEVEL: u8>(());
 /// references.
 macro_rules! proven {
     ($($body:tt)*) => {
-        // SAFETY: a value of `Neon` exists only where the CPU has the features; pointers come from references
+        // SAFETY: a value of `Neon` exists only if the CPU has the features; pointers come from references
         // to whole vectors.
         unsafe { $($body)* }
     };

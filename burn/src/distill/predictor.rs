@@ -34,7 +34,7 @@ pub struct PredictorRecipe {
     pub batch: usize,
     /// Highest learning rate.
     pub rate: f64,
-    /// λ: weight of the divergence beside the cross entropy, 0 to 1.
+    /// λ: weight of the divergence relative to the cross entropy, 0 to 1.
     pub soft_weight: f64,
     /// Tokens of the shadow pool: the target's most frequent first choices.
     pub shadow_pool: usize,
@@ -212,7 +212,7 @@ impl Candidates {
     }
 }
 
-/// Positions, shuffled anew after each round.
+/// Positions, shuffled again after each round.
 struct Order {
     positions: Vec<usize>,
     next: usize,

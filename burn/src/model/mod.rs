@@ -17,10 +17,10 @@ pub use rope::Rope;
 pub use shape::ModelShape;
 
 /// Score of a masked key. Not minus infinity: `exp` of a number that underflows takes the slow path of libm, 8 % of a
-/// training step at -1e9. A weight of e⁻⁷⁰ is far below the precision of an f32 beside the others.
+/// training step at -1e9. A weight of e⁻⁷⁰ is far below the f32 precision of a sum with the others.
 const MASKED: f64 = -70.0;
 
-/// Queries of one attention block. A block computes no scores for keys behind its last query.
+/// Queries of one attention block. A block computes no scores for keys after its last query.
 const QUERY_BLOCK: usize = 128;
 
 /// One transformer block.

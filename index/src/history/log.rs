@@ -165,7 +165,7 @@ impl Log {
     }
 }
 
-/// Reads a log. Changes nothing. Damage is skipped and listed: sums identify the records behind it.
+/// Reads a log. Changes nothing. Damage is skipped and listed; the records after it are identified by their sums.
 ///
 /// # Errors
 /// The file cannot be read, is longer than any valid log, has another version or belongs elsewhere.

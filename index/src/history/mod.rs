@@ -20,7 +20,7 @@
 //!
 //! ```text
 //! FOLDER/
-//!   TOKENIZER-MODEL/            one HistoryKey: token ids and answers of another model mean nothing here
+//!   TOKENIZER-MODEL/            one HistoryKey: token ids and answers are valid for one model only
 //!     .lock                     locked by the process that writes
 //!     .inbox/                   responses that other processes have handed in, a file each
 //!     NAMESPACE/                an app, a user, a task

@@ -69,7 +69,7 @@ impl Search<'_> {
 
     fn append(&mut self, chain: &mut Vec<Order>, symbol: Symbol) -> Result<(), Fault> {
         let (first, end) = self.segment.places(symbol);
-        // The interval of a longer order lies in that of a shorter one, and mostly ends near it.
+        // The interval of a longer order is inside that of a shorter one, and the two usually end near each other.
         let middle = first + (end - first) / 2;
         let mut inner: Option<(u32, u32)> = None;
         let (mut n_kept, mut count) = (0, 0);

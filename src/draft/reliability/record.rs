@@ -54,7 +54,7 @@ pub(super) struct StoredSinceSweep {
     pub(super) withheld: Vec<u16>,
 }
 
-/// Steps between two sweeps: several generations. A cell remembers at most 128 expected hits; from there,
+/// Steps between two sweeps: several generations. A cell holds at most 128 expected hits; from this number,
 /// claims without a hit return to a quarter of their prior in four sweeps.
 pub(super) const SWEEP_STEPS: u32 = 256;
 

@@ -16,7 +16,7 @@ pub(in crate::engine) struct Conversation {
     chat: ChatOptions,
     /// Turns that were encoded, or committed as an answer.
     n_settled: usize,
-    /// Whether the tokens stand for `messages`.
+    /// Whether the tokens are the encoding of `messages`.
     is_encoded: bool,
     /// Tokens up to the end of the newest answer; 0 if unknown.
     answered_len: usize,
