@@ -186,7 +186,7 @@ mod tests {
             let shown: Vec<String> = texts(&fitted).into_iter().map(str::to_owned).collect();
             (shown, fitted.left_out.iter().map(|left| left.start_shown).collect::<Vec<_>>())
         };
-        // The heading takes 5 tokens: two words and three line ends.
+        // Passage A takes 6 tokens. The heading of B takes 5: `#`, the title and three line ends.
         assert_eq!(shown(6 + 5 + 1), (vec!["x".to_owned(), "one".to_owned()], vec![true, false]));
         assert_eq!(shown(6 + 5 + 6), (vec!["x".to_owned(), "one".to_owned()], vec![true, false]));
         let lines = "two two\nthree three three three";

@@ -144,7 +144,7 @@ impl Drop for AlignedBuf {
     }
 }
 
-/// Number types whose every bit pattern is a value.
+/// Number types for which every bit pattern is valid.
 ///
 /// # Safety
 /// The size and the alignment divide 64, there is no padding, and any bits are valid.

@@ -23,10 +23,11 @@ use super::edges::{Edge, EdgePool, EdgeSet};
 
 /// Maximum suffix links followed per token to update counts and positions.
 ///
-/// In ordinary text a state has about ten suffix links to the root, so its counts are exact. In a long
-/// repetition, it has as many links as the repetition has tokens. States beyond this limit keep a count that
-/// is a lower bound, and a position that is older than the true one. The limit bounds the time of `extend`.
-/// Its cost is that *short* suffixes of a *long* match are undercounted, and drafting uses those last.
+/// In ordinary text there are about ten suffix links from a state to the root, so counts are exact. In a long
+/// repetition, there are as many links as the repetition has tokens. States beyond this limit keep a count
+/// that is a lower bound, and a position that is older than the true one. The limit bounds the time of
+/// `extend`. Its cost is that *short* suffixes of a *long* match are undercounted, and drafting uses those
+/// last.
 const WALK_MAX: usize = 64;
 
 const ROOT: u32 = Match::EMPTY.state;

@@ -246,8 +246,8 @@ impl EdgePool {
     }
 }
 
-/// The class of blocks of the same size: linear blocks have 2 to 16 slots, the others 16 plus a power of two
-/// > 16.
+/// The class of blocks of the same size. Linear blocks have 2 to 16 slots. The others have 16 plus a power of
+/// two larger than 16.
 fn size_class(n_slots: usize) -> usize {
     let table = if n_slots > LINEAR_MAX { n_slots - LINEAR_MAX } else { n_slots };
     table.ilog2() as usize

@@ -57,8 +57,8 @@ pub fn asynchronous(prefill: &Prefill, initial: &[GraphKind]) -> Plan {
 /// next(i) = i + min { k : compute(i + 1) + … + compute(i + k) ≥ load(i) }
 /// ```
 ///
-/// Here, a block that has already changed computes in short calls. Blocks that have not changed before the last
-/// chunk change directly after it. With an earlier start, more blocks change in time, but more parts are
+/// Here, a block that has already changed computes in short calls. Blocks that have not changed before the
+/// last chunk change directly after it. With an earlier start, more blocks change in time, but more parts are
 /// computed in short calls. Several starts are therefore simulated, and the best is kept. In a short prompt,
 /// some blocks may change before they compute anything. If blocks hold verify graphs at first (after an
 /// earlier request), plans that load their prefill graphs are compared with plans that keep them.

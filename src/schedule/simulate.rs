@@ -51,7 +51,8 @@ pub enum PlanError {
         /// The block.
         block: usize,
     },
-    /// A deadlock: the computation waits for a load, and an earlier load of the plan waits for the computation.
+    /// A deadlock: the computation waits for a load, and an earlier load of the plan waits for the
+    /// computation.
     #[error("load {load_idx} waits for computation that waits for it")]
     Deadlock {
         /// Its index in the plan.

@@ -194,8 +194,8 @@ proptest! {
         }
     }
 
-    /// No plan takes less time than its computation or its loads, and the stalled time is the difference
-    /// between total computation time and work.
+    /// No plan takes less time than its computation or its loads, and `stalled_us` is the difference between
+    /// `computed_us` and `work_us`.
     #[test]
     fn timelines_add_up(
         blocks in proptest::collection::vec((1.0f64..60.0, 5.0f64..20.0, 1.0f64..20.0), 1..=6),

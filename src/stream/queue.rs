@@ -275,7 +275,7 @@ impl Queue {
 
     fn add_free(&mut self, pages: PageBuf) {
         if self.n_buffers > self.n_buffers_max {
-            self.n_buffers -= 1; // it is dropped
+            self.n_buffers -= 1; // the buffer is dropped
         } else {
             self.free.push(pages);
         }

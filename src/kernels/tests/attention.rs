@@ -189,7 +189,7 @@ proptest! {
     }
 }
 
-/// Rule 2 of exactness: NaN in a slot that no row sees does not change any result.
+/// Rule 2 of exactness (`ARCHITECTURE.md`): NaN in a slot that no row sees does not change any result.
 #[test]
 fn masked_slots_enter_no_result() {
     let shape = shape(4, 2, 32);

@@ -194,7 +194,7 @@ proptest! {
     }
 }
 
-/// Rule 1 of exactness: a row has the same bits alone and in any batch.
+/// Rule 1 of exactness (`ARCHITECTURE.md`): a row has the same bits alone and in any batch.
 #[test]
 fn a_row_does_not_depend_on_the_others() {
     let pool = Pool::new(2);

@@ -81,7 +81,7 @@ fn workers_beyond_the_limit_take_no_part_until_it_is_lifted() {
     }
     limits.join().unwrap();
     pool.limit(1);
-    drop(pool); // those that sleep end too
+    drop(pool); // sleeping workers end too
 }
 
 #[test]
