@@ -1,6 +1,6 @@
 //! The documents of a training step as batches of rows of similar length.
 //!
-//! One row is one document from its first token, as at run time; nothing is packed behind another document. Sorting a
+//! One row is one document from its first token, as at run time; no row contains a second document. Sorting a
 //! step's documents by length keeps the padding below a tenth.
 
 use burn::tensor::{Device, Int, Tensor, TensorData};

@@ -15,7 +15,7 @@ use crate::Error;
 use crate::model::{Llama, ModelShape};
 use crate::train::{self, Recipe, Trainer};
 
-/// The values of a state beside its tensors.
+/// The values of a state besides its tensors.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct State {
     /// Completed steps. The next document follows from this number.

@@ -119,7 +119,8 @@ impl SpecialIds {
     }
 }
 
-/// Writes config.json and model.safetensors into an existing folder. Weights become bf16, as in published checkpoints.
+/// Writes config.json and model.safetensors into an existing folder. Weights become bf16, as in published
+/// checkpoints.
 pub fn write_model(model: &Llama, (bos, eos): (Option<u32>, Option<u32>), out: &Path) -> Result<(), Error> {
     let weights = weights(model)?;
     let bytes: Vec<Vec<u8>> = weights

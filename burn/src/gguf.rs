@@ -127,7 +127,7 @@ pub fn write(model: &Llama, tokenizer: &Tokenizer, name: &str, out: &Path) -> Re
     write_model(model, name, metadata_of_tokenizer(tokenizer)?, out)
 }
 
-/// As above, with given metadata of the tokenizer.
+/// As [`write()`], with given metadata of the tokenizer.
 pub fn write_model(
     model: &Llama,
     name: &str,

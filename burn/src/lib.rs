@@ -1,6 +1,6 @@
-//! Trains the fixture models: a generator of notes and questions about them, a tokenizer, a Llama transformer on burn,
-//! the training loop with its checkpoints, the evaluation and the export. [`distill`] trains draft models and
-//! predictors for any target, on any text (`refrain train`).
+//! Trains the fixture models: a generator of notes and questions about them, a tokenizer, a Llama transformer
+//! on burn, the training loop with its checkpoints, the evaluation and the export. [`distill`] trains draft
+//! models and predictors for any target, on any text (`refrain train`).
 //!
 //! The program `refrain-burn` is a thin client of this library.
 

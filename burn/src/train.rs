@@ -127,13 +127,14 @@ impl Trainer {
         self.model.clone().valid()
     }
 
-    /// One step; returns the mean loss of the learnt tokens.
+    /// Runs one step; returns the mean loss of the learnt tokens.
     pub fn step(&mut self, batches: &[MicroBatch], rate: f64) -> f64 {
         let total: usize = batches.iter().map(|batch| batch.targets().0.len()).sum();
         self.step_by(batches, rate, total, |model, batch, device| log_likelihood(model, batch, device).0)
     }
 
-    /// One step with a given loss function, which returns the sum over a batch. Returns the mean over `total`.
+    /// Runs one step with a given loss function, which returns the sum over a batch. Returns the mean over
+    /// `total`.
     pub fn step_by<B: Sync>(
         &mut self,
         batches: &[B],

@@ -31,13 +31,14 @@ pub(crate) use train::TrainArgs;
 #[cfg(feature = "train")]
 pub(crate) use train::{LossArg, TextArgs, TrainCommand, TrainDraftArgs, TrainPredictorArgs};
 
-/// Runs language models on this device and drafts from your notes, the conversation and earlier answers. The output is
-/// that of plain decoding, bit for bit. On recorded requests, models streamed from flash decode 1.8 to 4.9 times as
-/// fast with a draft model as without drafts, and models in memory 1.2 to 1.5 times; more if the answer copies text.
+/// Runs language models on this device and drafts from your notes, the conversation and earlier answers. The
+/// output is that of plain decoding, bit for bit. On recorded requests, models streamed from flash decode 1.8
+/// to 4.9 times as fast with a draft model as without drafts, and models in memory 1.2 to 1.5 times; more if
+/// the answer copies text.
 #[derive(Debug, Parser)]
 #[command(name = "refrain", version, arg_required_else_help = true, disable_help_subcommand = true)]
 pub(crate) struct Cli {
-    /// When the output is coloured: each token in the colour of its draft source.
+    /// When to colour the output by draft source.
     #[arg(long, global = true, value_enum, default_value_t = Color::Auto)]
     pub(crate) color: Color,
     #[command(subcommand)]
@@ -90,9 +91,10 @@ impl Color {
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// The request; `-` reads standard input, as does no PROMPT when input is piped.
+    /// The request. `-`, or no PROMPT with piped input, reads standard input.
     pub(crate) prompt: Option<String>,
-    /// Read the request from a file (`-`: standard input). With a task and a PROMPT, the file is the text to work on.
+    /// Read the request from a file (`-`: standard input). With a task and a PROMPT, the file is the text to
+    /// work on.
     #[arg(long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
     /// Continue the prompt as plain text, without the chat template.
@@ -118,8 +120,8 @@ pub(crate) struct TaskArgs {
     /// The task: summarize, answer, ui or reply [default with --context: answer].
     #[arg(long, value_name = "TASK")]
     pub(crate) task: Option<Task>,
-    /// Notes to work from: .md and .txt files, and folders of them. Notes that do not fit the context are left out with a notice. May be
-    /// repeated.
+    /// Notes to use: .md and .txt files, and folders of them. Notes that do not fit the context are left out
+    /// with a notice. May be repeated.
     #[arg(long, value_name = "PATH")]
     pub(crate) context: Vec<PathBuf>,
     /// Maximum number of passages of the notes in the prompt, for tasks that search them.
@@ -130,7 +132,7 @@ pub(crate) struct TaskArgs {
     pub(crate) system: Option<String>,
 }
 
-/// The options of generation that run and chat share.
+/// The generation options of run and chat.
 #[derive(Debug, Args)]
 pub(crate) struct CommonArgs {
     #[command(flatten)]

@@ -76,7 +76,7 @@ fn write_plots(args: &ReplayArgs, plots: &[Plot]) -> Result<(), Failure> {
     plots.iter().try_for_each(|plot| write_file(&folder.join(format!("{}.svg", plot.name)), &plot.svg))
 }
 
-/// Replays through a model: the strategies beside plain decoding, row by row.
+/// Replays through a model: the strategies and plain decoding, row by row.
 fn replay_model(args: &ReplayArgs, path: &Path) -> Result<Exit, Failure> {
     let strategies = strategies(args);
     if let (None, Some(&strategy)) = (&args.draft, strategies.iter().find(|s| s.needs_draft_model())) {
@@ -167,7 +167,7 @@ fn ablate(args: &AblateArgs) -> Result<Exit, Failure> {
     if let Some(model) = &args.draft {
         let mut options = load::draft_model_options(&args.model.compute);
         if args.free_rows {
-            // A hundredth of a step of the target, which is 1 µs.
+            // A hundredth of a target step, which takes 1 µs.
             options.cost_profile = Some(CostProfile::free_rows(0.01));
         }
         load::draft_model(&engine, &load::draft_checkpoint(model)?, options)?;
@@ -303,7 +303,8 @@ impl RowSet {
         Ok(RowSet { rows, vocab_size: tokenizer.vocab_size(), tokenizer, tokenizer_name })
     }
 
-    /// The first measured rows of each subtask, by the first setting of Refrain or else the first of all.
+    /// The first measured rows of each subtask, by the first setting with Refrain, or otherwise the first
+    /// setting.
     fn trace(&self, settings: &[Setting], args: &ReplayArgs) -> Vec<TracedRow> {
         let setting =
             settings.iter().find(|setting| setting.strategy == Strategy::Refrain).or(settings.first());

@@ -1,4 +1,5 @@
-//! `refrain chat`: a conversation. Turns come from standard input; answers draft from the conversation and from earlier answers.
+//! `refrain chat`: a conversation. Turns are read from standard input; answers draft from the conversation
+//! and from earlier answers.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
@@ -18,10 +19,10 @@ use crate::{profile, sampling, stats};
 const HELP: &str = "/reset starts a new conversation · /stats shows the last answer's statistics · /exit or Ctrl-D ends the program · \
                     Ctrl-C ends an answer";
 
-/// The history's namespace: conversations draft from conversations.
+/// The namespace of the history: conversations draft from conversations.
 const NAMESPACE: &str = "chat";
 
-/// Longest turn, in bytes. The bound keeps a pipe without line ends from filling the memory.
+/// Maximum bytes of a turn. The bound keeps a pipe without line ends from filling the memory.
 const LINE_BYTES_MAX: u64 = 1 << 20;
 
 pub(crate) fn chat(args: &ChatArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {

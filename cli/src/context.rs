@@ -86,8 +86,8 @@ impl Notes {
         self.index.passages().is_empty()
     }
 
-    /// The `limit` passages that match the request best, best first. If no passage shares a word with it, the first ones: a request may
-    /// name "these notes" only.
+    /// The `limit` passages that match the request best, best first. If no passage shares a word with the
+    /// request, the first passages, because a request may mention only "these notes".
     pub(crate) fn search(&self, request: &str, limit: usize) -> Result<Vec<Chosen>, Failure> {
         let hits = self.index.search(request, limit)?;
         if hits.is_empty() && !self.is_empty() {
@@ -108,7 +108,7 @@ pub(crate) fn whole_text(name: impl Into<PathBuf>, text: &str) -> Vec<Chosen> {
     let document = Document::new(name, text);
     let mut chosen = join(&split(&document));
     if !text.trim_start().starts_with('#') {
-        // The name of standard input or of a mail file is no title.
+        // The name of standard input or of a mail file is not a useful title.
         chosen.iter_mut().for_each(|passage| passage.title.clear());
     }
     chosen

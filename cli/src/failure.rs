@@ -60,7 +60,7 @@ impl Failure {
         self.exit
     }
 
-    /// The message on one line, also if a parser's own message has several.
+    /// The message on one line, even if a parser's own message has several.
     pub(crate) fn line(&self) -> String {
         self.message.split_whitespace().collect::<Vec<_>>().join(" ")
     }

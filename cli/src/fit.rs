@@ -1,4 +1,5 @@
-//! Fits passages into a number of tokens: whole ones in their order, then the start of the first that is too long.
+//! Fits passages into a number of tokens: whole passages in order, then the start of the first one that is
+//! too long.
 
 use std::path::PathBuf;
 
@@ -7,26 +8,27 @@ use serde::Serialize;
 use crate::context::{Chosen, as_text};
 use crate::failure::Failure;
 
-/// Bytes of text that are encoded for each token of room; tokens of text have 3 to 5 bytes on average. A longer text is cut before its
-/// tokens are counted, so that encoding takes time and memory by the room and not by the text.
+/// Maximum bytes of text encoded per token of room; tokens of text have 3 to 5 bytes on average. A longer
+/// text is cut before its tokens are counted, so the time and memory of encoding depend on the room and not
+/// on the text.
 const BYTES_PER_TOKEN_MAX: usize = 32;
 
-/// Bytes of left-out text that are encoded for the notice. The tokens of further text are estimated.
+/// Maximum bytes of left-out text encoded for the notice. The tokens of further text are estimated.
 const COUNTED_BYTES_MAX: usize = 1 << 18;
 
 /// Counts the tokens of a text.
 pub(crate) type CountTokens<'a> = dyn Fn(&str) -> Result<usize, Failure> + 'a;
 
-/// A passage, or the end of one, that the prompt does not show.
+/// A passage, or the end of one, that is not in the prompt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct LeftOut {
     #[serde(serialize_with = "as_text")]
     pub(crate) path: PathBuf,
     pub(crate) line: usize,
     pub(crate) title: String,
-    /// Tokens that are not shown; an estimate after the first [`COUNTED_BYTES_MAX`] bytes.
+    /// Number of left-out tokens; estimated beyond the first [`COUNTED_BYTES_MAX`] bytes.
     pub(crate) tokens: usize,
-    /// Whether the start of the passage is shown.
+    /// Whether the start of the passage is in the prompt.
     pub(crate) start_shown: bool,
 }
 
@@ -39,8 +41,9 @@ pub(crate) struct Fitted {
     left_out_bytes: usize,
 }
 
-/// Shows as many of the passages, in their order, as have at most `tokens_max` tokens together. The first one that does not fit is cut at
-/// a paragraph, or at a line; the very first one, if need be, at a word. Everything after a cut is left out.
+/// Shows the passages, in their order, up to `tokens_max` tokens together. The first passage that does not
+/// fit is cut at a paragraph or at a line; the very first passage may be cut at a word. Everything after a
+/// cut is left out.
 pub(crate) fn fit(
     passages: &[Chosen],
     tokens_max: usize,
@@ -120,8 +123,9 @@ fn longest_start(
     Ok((0, 0))
 }
 
-/// The last of the borders (in order) up to which the text has at most `room` tokens, and their number. The number grows with the text,
-/// but for a token or so at a border, so the search halves.
+/// The last of the cut points (ascending) up to which the text has at most `room` tokens, and the number of
+/// these tokens. The number grows with the text, except for a token or so at a cut point, so a binary search
+/// finds it.
 fn last_that_fits(
     text: &str,
     borders: &[usize],
@@ -182,7 +186,7 @@ mod tests {
             let shown: Vec<String> = texts(&fitted).into_iter().map(str::to_owned).collect();
             (shown, fitted.left_out.iter().map(|left| left.start_shown).collect::<Vec<_>>())
         };
-        // The head takes 5 tokens: two words and three line ends.
+        // Passage A takes 6 tokens. The heading of B takes 5: `#`, the title and three line ends.
         assert_eq!(shown(6 + 5 + 1), (vec!["x".to_owned(), "one".to_owned()], vec![true, false]));
         assert_eq!(shown(6 + 5 + 6), (vec!["x".to_owned(), "one".to_owned()], vec![true, false]));
         let lines = "two two\nthree three three three";

@@ -1,4 +1,5 @@
-//! `refrain graphs` splits a model into static graphs; `refrain bench graphs` measures the time that switching them adds to a prefill.
+//! `refrain graphs` splits a model into static graphs. `refrain bench graphs` measures the time that
+//! switching them adds to a prefill.
 
 use std::time::Instant;
 
@@ -16,7 +17,7 @@ use crate::progress::Progress;
 use crate::terminal::{AnswerStream, visible};
 use crate::{load, pack};
 
-/// Measurements of each load and call for the stored times.
+/// Number of measurements of each load and call for the stored times.
 const ROUNDS: usize = 3;
 
 pub(crate) fn graphs(args: &GraphsArgs) -> Result<Exit, Failure> {
@@ -25,7 +26,7 @@ pub(crate) fn graphs(args: &GraphsArgs) -> Result<Exit, Failure> {
         return Err(Failure::usage(problem, "name another folder, or remove this one"));
     }
     let checkpoint = load::checkpoint(Some(&args.model))?;
-    // A model without a usable tokenizer could be split but not run: it is refused before the work.
+    // Without a usable tokenizer, a split model could not be run. It is refused before the work.
     let tokenizer = checkpoint.tokenizer();
     tokenizer.map_err(EngineError::from)?;
     let start = Instant::now();
@@ -51,7 +52,7 @@ pub(crate) fn graphs(args: &GraphsArgs) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// Measures loads and calls and stores the times in the folder, so that loading does not measure them.
+/// Measures loads and calls and stores the times in the folder, so that later runs need not measure them.
 fn store_times(args: &GraphsArgs) -> Result<SwitchTimes, Failure> {
     let checkpoint = load::checkpoint(Some(&args.out))?;
     let engine = load::engine(&checkpoint, args.compute.engine_options())?;
@@ -136,7 +137,7 @@ struct Report {
     weights_bytes: u64,
     identity: String,
     seconds: f64,
-    /// Of all blocks together, ms: loading and computing a prefill graph, then a verify graph.
+    /// Times of all blocks together, ms: loading and computing a prefill graph, then a verify graph.
     times_ms: Option<[[f64; 2]; 2]>,
 }
 

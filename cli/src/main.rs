@@ -1,9 +1,9 @@
 //! The program `refrain`: a thin client of the library.
 //!
-//! One module per command ([`run`], [`chat`], [`inspect`], [`score`], [`bench`], [`history`], [`profile`], [`pack`], [`graphs`],
-//! [`stream`], [`pruning`], [`train`]). The commands share the options ([`args`]), the prompt ([`prompt`], [`context`], [`fit`]), the
-//! sampling defaults ([`sampling`]), loading ([`load`], [`setup`], [`learned`]), and the output ([`answer`], [`stats`], [`terminal`], [`progress`],
-//! [`failure`]).
+//! One module per command ([`run`], [`chat`], [`inspect`], [`score`], [`bench`], [`history`], [`profile`],
+//! [`pack`], [`graphs`], [`stream`], [`pruning`], [`train`]). The commands share the options ([`args`]), the
+//! prompt ([`prompt`], [`context`], [`fit`]), the sampling defaults ([`sampling`]), loading ([`load`],
+//! [`setup`], [`learned`]), and the output ([`answer`], [`stats`], [`terminal`], [`progress`], [`failure`]).
 
 mod answer;
 mod args;

@@ -1,4 +1,4 @@
-//! `refrain pack`: a model in the layout that the kernels read, in one file that loads by mapping.
+//! `refrain pack`: writes a model in the layout of the kernels, as one file that is loaded by mapping.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -20,7 +20,7 @@ use crate::terminal::{AnswerStream, visible};
 pub(crate) fn pack(args: &PackArgs) -> Result<Exit, Failure> {
     refuse_to_replace(&args.out)?;
     let checkpoint = load::checkpoint(Some(&args.model))?;
-    // A model without a usable tokenizer could be packed but not run: it is refused before the work.
+    // Without a usable tokenizer, a packed model could not be run. It is refused before the work.
     let tokenizer = checkpoint.tokenizer();
     tokenizer.map_err(EngineError::from)?;
     let source_bytes = checkpoint.weights_bytes();
@@ -41,7 +41,8 @@ pub(crate) fn pack(args: &PackArgs) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// Refuses to replace anything but a packed file: another file is more likely a mistake, such as arguments in the wrong order.
+/// Refuses to replace any file except a packed file: replacing another file is probably a mistake, such as
+/// arguments in the wrong order.
 fn refuse_to_replace(out: &Path) -> Result<(), Failure> {
     let problem = match begins_with_magic(out) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

@@ -1,4 +1,5 @@
-//! `refrain profile`: the cost of a model's passes on this machine, as a table, a plot, and a file that `run` and `chat` use.
+//! `refrain profile`: measures the cost of a model's passes on this machine. The result is a table, a plot,
+//! and a file that `run` and `chat` use.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -52,7 +53,8 @@ pub(crate) fn profile(args: &ProfileArgs) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// Refuses to replace anything but a profile and its plot: another file is more likely a mistake, such as the model's own name.
+/// Refuses to replace any file except a profile and its plot: replacing another file is probably a mistake,
+/// such as the model's own name.
 fn refuse_to_replace(path: &Path) -> Result<(), Failure> {
     if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("svg")) {
         let problem = format!("`{}` is the name of the profile's plot", path.display());
@@ -154,7 +156,7 @@ fn table(profile: &MachineProfile) -> Vec<String> {
     lines
 }
 
-/// ms by rows, a line for each context.
+/// Plots ms by rows, with a line for each context.
 fn plot(profile: &MachineProfile, path: &Path) -> Result<(), Failure> {
     let mut svg = String::new();
     let drawn = draw(profile, &mut svg).map_err(|error| error.to_string());

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Shorter work draws no bar.
+/// Work that takes less time draws no bar.
 const QUIET: Duration = Duration::from_millis(300);
 
-/// The bar of one piece of work.
+/// The progress bar of one operation.
 pub(crate) struct Progress {
     bar: ProgressBar,
     since: std::time::Instant,

@@ -15,10 +15,10 @@ use crate::terminal::{note, visible};
 /// Default maximum of output tokens.
 pub(crate) const MAX_TOKENS_DEFAULT: usize = 512;
 
-/// Places that a notice names; further places are counted.
+/// Maximum number of places that a notice names; further places are only counted.
 const PLACES_MAX: usize = 5;
 
-/// Longest prompt or text that is read, in bytes: the same bound as a note's.
+/// Maximum length of a prompt or text, in bytes: the same limit as for a note.
 const INPUT_BYTES_MAX: u64 = 4 << 20;
 
 /// Allowance for the chat template around a message. Published templates add 10 to 60 tokens, with their default
@@ -37,7 +37,8 @@ pub(crate) struct Request {
 impl Request {
     /// Reads the request from argument, file or standard input.
     ///
-    /// All tasks except `answer` use the text of a file or of standard input as material. With a PROMPT, every task does.
+    /// All tasks except `answer` use the text of a file or of standard input as material. With a PROMPT,
+    /// every task does.
     pub(crate) fn read(args: &RunArgs, task: Option<Task>) -> Result<Self, Failure> {
         let prompt = args.prompt.as_deref().filter(|&prompt| prompt != "-");
         let reads_stdin = args.prompt.as_deref() == Some("-");
@@ -115,11 +116,12 @@ impl Composer {
 
     /// The message for a request, of at most `tokens_max` tokens.
     ///
-    /// The text that came with the request is shown first, then notes. `answer` and `reply` show the passages that match the request
-    /// best; `ui` and `summarize` show all notes in the order of their files, except that `summarize` with a request falls back to the
-    /// best passages if not all fit. Passages that do not fit are cut or left out with a notice; an error is returned only
-    /// if not even the start of one fits. Passages in `shown` are in the conversation already; if there are no others, the message
-    /// is the request alone.
+    /// The text that came with the request is shown first, then notes. `answer` and `reply` show the passages
+    /// that match the request best. `ui` and `summarize` show all notes in the order of their files;
+    /// `summarize` with a request shows the best passages instead if not all notes fit. Passages that do not
+    /// fit are cut or left out with a notice. If not even the start of one fits, an error is returned.
+    /// Passages in `shown` are already in the conversation; if there are no others, the message is the
+    /// request alone.
     pub(crate) fn compose(
         &self,
         engine: &Engine,
@@ -202,8 +204,9 @@ fn without(mut chosen: Vec<Chosen>, shown: &[PassageSource]) -> Vec<Chosen> {
     chosen
 }
 
-/// Tokens of the context for the next message. Reserved are the output (`max_tokens`, at most a quarter of the context
-/// by default and at most half of it if the user gave the number), the chat template, and the system turn.
+/// The number of tokens of the context for the next message. Reserved are the output (`max_tokens`: by
+/// default at most a quarter of the context, at most half of it if the user gave the number), the chat
+/// template, and the system turn.
 pub(crate) fn prompt_room(
     engine: &Engine,
     session: &Session,
@@ -275,7 +278,8 @@ impl Layout<'_> {
                 let sources = fitting.into_iter().map(|passage| passage.source).collect();
                 return Ok(Composed { message, sources, left_out });
             }
-            // Passages have a few tokens more together than apart: at least one less is tried.
+            // Passages have a few more tokens together than separately, so the next attempt has less room, by
+            // at least one token.
             room = room.saturating_sub(n_tokens - self.tokens_max);
         }
     }

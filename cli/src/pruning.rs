@@ -1,4 +1,4 @@
-//! `refrain bench pruning`: the time that pruning batches half-way saves at a model's shape.
+//! `refrain bench pruning`: measures the time saved by pruning batches half-way, at a model's shape.
 
 use refrain_bench::pruning::{self, PruningBench, PruningBenchError};
 

@@ -53,7 +53,7 @@ pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     Ok(answer.exit())
 }
 
-/// The message as a turn of the model's chat template.
+/// Appends the message as a turn of the model's chat template.
 fn append_turns(session: &mut Session, system: Option<&str>, message: &str) -> Result<(), SessionError> {
     if let Some(system) = system {
         session.append_turn(Role::System, system)?;
@@ -61,7 +61,8 @@ fn append_turns(session: &mut Session, system: Option<&str>, message: &str) -> R
     session.append_turn(Role::User, message)
 }
 
-/// The message as plain text that the model continues: as asked for, or because the model has no chat template.
+/// Appends the message as plain text that the model continues, because the user requested it or the model has
+/// no chat template.
 fn append_plain(
     session: &mut Session,
     is_asked_for: bool,

@@ -4,8 +4,8 @@ use refrain::{DryOptions, Engine, GenerationDefaults, Sampling, Task};
 
 use crate::terminal::{note, visible};
 
-/// The defaults of `run`: the model's generation defaults, else greedy decoding. Tasks are greedy, so that they can be
-/// repeated.
+/// The defaults of `run`: the model's generation defaults, else greedy decoding. Tasks are greedy, so that
+/// they can be repeated.
 pub(crate) fn for_run(engine: &Engine, task: Option<Task>) -> Sampling {
     match task {
         Some(_) => Sampling::default(),
@@ -22,9 +22,9 @@ pub(crate) fn for_chat(engine: &Engine, is_embedded: bool) -> Sampling {
     }
 }
 
-/// Small models that decode greedily repeat one sentence without end. Most published chat models state a temperature near 0.7 and a top-p
-/// near 0.9; DRY ends the loops that remain. It looks at the answer only and from 4 tokens on, so that quoting from notes and
-/// common phrases cost nothing.
+/// With greedy decoding, small models repeat one sentence without end. Most published chat models recommend a
+/// temperature near 0.7 and a top-p near 0.9; DRY ends the remaining loops. It is limited to the answer and
+/// to sequences of 4 or more tokens, so quotations from notes and common phrases are not penalised.
 fn conversational() -> Sampling {
     let dry = DryOptions {
         multiplier: 0.8,

@@ -123,7 +123,7 @@ fn score_with_logits(
         Ok(score)
     })();
     if result.is_err() {
-        // Best effort: the first failure is the one that is reported.
+        // Cleanup only: the earlier failure is reported.
         let _ = fs::remove_file(&partial);
     }
     result
@@ -135,7 +135,8 @@ fn partial_path(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// The head of a safetensors file with the one tensor `logits`: length, then JSON, padded so that the data is aligned.
+/// The head of a safetensors file with the one tensor `logits`: length, then JSON, padded so that the data is
+/// aligned.
 fn logits_header(n_tokens: usize, vocab_size: usize) -> Vec<u8> {
     let n_bytes = n_tokens * vocab_size * size_of::<f32>();
     let mut json = format!(

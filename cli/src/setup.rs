@@ -35,12 +35,13 @@ pub(crate) fn open(args: &CommonArgs) -> Result<Setup, Failure> {
     Ok(Setup { checkpoint, engine, learned })
 }
 
-/// The options of an engine, with the profile that is kept beside the model.
+/// The options of an engine, with the profile stored beside the model.
 pub(crate) fn engine_options(args: &ModelArgs) -> EngineOptions {
     EngineOptions { profile: profile::stored(args.model.as_deref()), ..args.compute.engine_options() }
 }
 
-/// The options for a model of this configuration: a memory budget leaves room for the session and for a draft model.
+/// The options for a model of this configuration: a memory budget leaves room for the session and for a draft
+/// model.
 fn options_beside(args: &CommonArgs, config: &ModelConfig, draft: Option<&Checkpoint>) -> EngineOptions {
     let mut options = engine_options(&args.model);
     if let Some(streaming) = &mut options.streaming {
@@ -59,7 +60,7 @@ impl Setup {
     /// Whether the model has a chat template.
     ///
     /// # Errors
-    /// It has one that does not parse.
+    /// The chat template cannot be parsed.
     pub(crate) fn has_chat_template(&self) -> Result<bool, Failure> {
         let tokenizer = self.engine.tokenizer();
         match tokenizer.chat_template_error() {

@@ -14,10 +14,10 @@ use crate::fit::LeftOut;
 use crate::prompt::Composed;
 use crate::terminal::{note, origin_style};
 
-/// Widest bar of the histogram, in characters: histogram lines stay within 60.
+/// Maximum bar width of the histogram, in characters: histogram lines stay within 60.
 const BAR_WIDTH_MAX: usize = 32;
 
-/// Prints everything about an answer on standard error.
+/// Prints all statistics of an answer on standard error.
 pub(crate) fn print(answer: &Answer, sources: &[PassageSource]) {
     let mut text = String::new();
     // Writing to a string cannot fail.
@@ -34,7 +34,7 @@ pub(crate) fn print_brief(answer: &Answer) {
     note(text.trim_end());
 }
 
-/// Everything about an answer, as one line of JSON.
+/// All statistics of an answer, as one line of JSON.
 pub(crate) fn json(engine: &Engine, model: &str, answer: &Answer, composed: &Composed) -> String {
     #[derive(Serialize)]
     struct Report<'a> {

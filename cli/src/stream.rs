@@ -1,5 +1,5 @@
-//! `refrain bench stream` compares streaming with the bandwidth of the disk and measures drafting there; `refrain bench pressure` checks
-//! its memory budget.
+//! `refrain bench stream` compares streaming with the bandwidth of the disk and measures drafting of streamed
+//! models. `refrain bench pressure` checks the memory budget.
 
 use std::time::Duration;
 

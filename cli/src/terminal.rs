@@ -1,4 +1,5 @@
-//! The answer on standard output: raw bytes into a pipe; on a terminal coloured, with control characters made visible.
+//! The answer on standard output: raw bytes into a pipe; coloured on a terminal, with control characters made
+//! visible.
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
@@ -7,12 +8,12 @@ use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use refrain::{Origin, SourceName};
 
-/// Applies `--color` to everything that is printed from now on.
+/// Applies `--color` to all later output.
 pub(crate) fn set_color(choice: ColorChoice) {
     choice.write_global();
 }
 
-/// Standard output as the answer is written to it.
+/// Standard output for answers.
 pub(crate) struct AnswerStream {
     out: Box<dyn Write>,
     colored: bool,
@@ -51,7 +52,7 @@ impl AnswerStream {
         self.out.flush()
     }
 
-    /// Ends the line that the answer stopped in.
+    /// Ends the line in which the answer stopped.
     pub(crate) fn end_line(&mut self) -> io::Result<()> {
         if !self.at_line_start {
             self.at_line_start = true;
@@ -60,7 +61,7 @@ impl AnswerStream {
         self.out.flush()
     }
 
-    /// Writes a line of the program's own.
+    /// Writes a line of the program itself.
     pub(crate) fn line(&mut self, line: &str) -> io::Result<()> {
         self.end_line()?;
         writeln!(self.out, "{line}")?;
@@ -105,15 +106,15 @@ pub(crate) fn note(text: &str) {
     let _ = writeln!(anstream::stderr(), "{dim}{text}{dim:#}");
 }
 
-/// `text` with control characters other than line ends and tabs replaced by visible signs. Model files, notes and answers are outside
-/// data, which must not move the cursor or rename the window.
+/// `text` with visible replacements for control characters other than line ends and tabs. Model files, notes
+/// and answers are untrusted; they must not move the cursor or rename the window.
 pub(crate) fn visible(text: &str) -> Cow<'_, str> {
     let acts = |c: char| c.is_control() && c != '\n' && c != '\t';
     if !text.contains(acts) {
         return Cow::Borrowed(text);
     }
     let shown = text.chars().map(|c| match c {
-        // Unicode has a picture of each ASCII control character, in their order.
+        // Unicode has a symbol for each ASCII control character, in the same order.
         '\0'..='\x1f' if acts(c) => char::from_u32(0x2400 + u32::from(c)).unwrap_or('\u{fffd}'),
         '\x7f'..='\u{9f}' => '\u{fffd}',
         _ => c,

@@ -1,6 +1,6 @@
 //! `refrain train`: trains a predictor or a draft model from a target's predictions on the user's text.
 //!
-//! Training needs burn, which takes minutes to compile, so it is behind the feature `train`.
+//! Training needs burn, which takes minutes to compile, so it is compiled only with the feature `train`.
 
 use crate::args::TrainArgs;
 use crate::failure::{Exit, Failure};

@@ -1,12 +1,14 @@
-//! Drafting from 10 M tokens of history on the disk: the time of a lookup, of opening, and the memory it takes.
+//! Measures drafting from 10 M tokens of history on disk: the time of a lookup and of opening, and the
+//! memory.
 //!
 //! ```sh
 //! cargo bench -p refrain-index --bench history
 //! ```
 //!
-//! The history is made once, below the target folder, and takes a minute: responses of a hundred tokens, of phrases that come
-//! again and again with words changed here and there. The texts that are followed are made the same way and are not in it. A
-//! *lookup* is what a step of decoding asks: two new tokens are followed, and all anchors are expanded.
+//! The history is generated once, in the target folder, which takes a minute. It consists of responses of a
+//! hundred tokens, made of recurring phrases with some words changed. The followed texts are generated in the
+//! same way and are not part of the history. A *lookup* is the work of one decoding step: two new tokens are
+//! followed, and all anchors are expanded.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -38,14 +40,15 @@ impl Rng {
         (self.next() % n as u64) as usize
     }
 
-    /// 0 to `n`, small numbers more often, as words are (Zipf, by inversion of 1/x).
+    /// A number from 0 to `n`; small numbers are more frequent, like word frequencies (Zipf, by inversion of
+    /// 1/x).
     fn zipf(&mut self, n: f64) -> usize {
         let uniform = (self.next() >> 11) as f64 / (1u64 << 53) as f64;
         (n.powf(uniform)) as usize
     }
 }
 
-/// Writes responses.
+/// Generates responses.
 struct Writer {
     phrases: Vec<Vec<TokenId>>,
     rng: Rng,
@@ -79,7 +82,7 @@ fn options() -> HistoryOptions {
     HistoryOptions { sync: SyncPolicy::Never, ..HistoryOptions::default() }
 }
 
-/// The folder of the history, which is made where it is not there.
+/// The folder of the history, which is generated if it does not exist.
 fn folder() -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("history-10m");
     let log = HistoryLog::open(&folder, KEY, options()).expect("opens");
@@ -100,7 +103,8 @@ fn folder() -> PathBuf {
     folder
 }
 
-/// Follows a text two tokens at a time and hands the time of each lookup over.
+/// Follows a text two tokens at a time and passes the time and the number of candidates of each lookup to
+/// `each`.
 fn follow(source: &mut HistoryLogSource, text: &[TokenId], mut each: impl FnMut(Duration, usize)) {
     let (mut anchors, mut frontier) = (Vec::new(), Vec::<Cursor>::new());
     let mut candidates = Candidates::with_limit(64);
@@ -117,7 +121,7 @@ fn follow(source: &mut HistoryLogSource, text: &[TokenId], mut each: impl FnMut(
     source.reset();
 }
 
-/// Times of single lookups, the share of them that proposed something, and memory.
+/// Prints the times of single lookups, the share of lookups with candidates, and the memory.
 fn report(log: &HistoryLog, texts: &[Vec<TokenId>]) {
     let mut source = log.source(NAMESPACE);
     let (mut us, mut n_proposing) = (Vec::new(), 0);
@@ -159,7 +163,7 @@ fn bench(c: &mut Criterion) {
     println!("opened in {:.1} ms", start.elapsed().as_secs_f64() * 1e3);
     let mut writer = Writer::new(4);
     let texts: Vec<Vec<TokenId>> = (0..400).map(|_| writer.response()).collect();
-    // The first pass fills the cache, the second is what an app sees after a while.
+    // The first pass fills the cache; the second shows the usual state of an app.
     report(&log, &texts[..200]);
     report(&log, &texts[200..]);
 

@@ -59,8 +59,8 @@ pub struct CalibrationSource {
     newest: HashMap<TokenId, u32>,
     /// Successors by position; may include positions that are not yet in `text`, and lack the newest.
     lists: SuccessorLists,
-    /// The places of the newest step, best first: a place that keeps agreeing is never lost among many
-    /// occurrences.
+    /// The places of the newest step, best first. They ensure that a place that keeps agreeing is never lost
+    /// among many occurrences.
     places: Vec<Place>,
 }
 

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The kind of evidence behind a source's claims. The class selects the prior of a claim and the rule that
+/// The kind of evidence for a source's claims. The class selects the prior of a claim and the rule that
 /// combines claims of several sources about one token. The measured reliability is stored per source name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -130,7 +130,7 @@ impl HistoryStore {
     }
 
     internals! {
-        /// A draft source that reads a namespace, also one that is not there yet.
+        /// A draft source that reads a namespace. The namespace may be created later.
         fn source(self: &Arc<Self>, namespace: &str) -> HistorySource {
             self.source_with_config(namespace, OrderConfig::default())
         }

@@ -189,7 +189,7 @@ impl Learned {
     }
 
     internals! {
-        /// How often the claims of each source came true.
+        /// The measured reliability of each source.
         fn reliability(&self) -> &ReliabilityTable {
             &self.reliability
         }
@@ -199,7 +199,7 @@ impl Learned {
             self.reliability = table;
         }
 
-        /// How long drafting takes.
+        /// The measured times of drafting.
         fn times(&self) -> &DraftTimes {
             &self.times
         }
@@ -251,7 +251,7 @@ impl Learned {
     }
 
     internals! {
-        /// Writes the file, in place of one that may be there already, whole or not at all.
+        /// Writes the file atomically; an existing file is replaced.
         ///
         /// # Errors
         /// [`LearnedError::Io`], [`LearnedError::Replace`]; the old file is unchanged.
@@ -276,7 +276,8 @@ impl Learned {
             })
         }
 
-        /// Reads a file. Times that were learnt on another machine are left out: `fresh` has those that were measured here.
+        /// Reads a file. Times from another machine are replaced by the times in `fresh`, which were measured
+        /// here.
         ///
         /// # Errors
         /// [`LearnedError`]: the file cannot be read, is damaged, or was written with another model.

@@ -15,7 +15,7 @@
 //!
 //! A node's cursor is only its longest match: the shorter orders are its suffix links. If the longest order
 //! lacks a child's token, the child's match is the successor of a shorter order, as if the text had continued
-//! so.
+//! that way.
 
 use super::constants::OrderConfig;
 use super::fitted;

@@ -66,7 +66,7 @@ pub struct ReuseSource {
 struct Segment {
     len: u32,
     /// Place of its first token in the draft: 1 is the first rejected token. Zero or negative if the segment
-    /// branched off beside an accepted token.
+    /// branched off next to an accepted token.
     depth: i32,
     /// Steps since the rejection.
     age: u32,

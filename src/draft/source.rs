@@ -36,7 +36,7 @@ pub struct Candidate {
     pub probability: f32,
     /// Number of preceding tokens that agree with the evidence.
     pub match_len: u32,
-    /// Number of observations behind the probability.
+    /// Number of observations for the probability.
     pub count: u32,
     /// The source's state after the token.
     pub next: Cursor,
@@ -151,7 +151,7 @@ pub trait DraftSource: Send {
     /// source is stored under it.
     fn name(&self) -> &str;
 
-    /// The kind of evidence behind the source's claims.
+    /// The kind of evidence for the source's claims.
     fn evidence(&self) -> EvidenceClass;
 
     /// The source as a [`ComputingSource`]; `None` (the default) if its expansions are lookups.

@@ -133,7 +133,7 @@ impl DraftSource for Random {
                 let token = match hash % 8 {
                     0 => u32::MAX - (hash >> 40) as u32 % 3,
                     1 => self.vocab_size,
-                    2 => 0, // the same token again and again
+                    2 => 0, // always the same token
                     _ => (hash >> 20) as u32 % self.vocab_size,
                 };
                 let probability = (hash >> 8) as u8 as f32 / 200.0; // up to 1.27: more than a probability

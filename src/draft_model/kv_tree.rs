@@ -147,7 +147,7 @@ impl KvTree {
         }
     }
 
-    /// Removes the text and frees the memory: the keys and values are allocated anew, which takes no memory
+    /// Removes the text and frees the memory: the keys and values are allocated again, which takes no memory
     /// until they are written. If the allocation fails, the old memory is kept.
     pub fn release(&mut self) {
         self.truncate(0);

@@ -1,7 +1,7 @@
 //! Drafting with a smaller model of the same vocabulary.
 //!
 //! ```text
-//! DraftModel (weights, shared) ◄── KvTree (one session's keys and values: text, and the nodes computed behind it)
+//! DraftModel (weights, shared) ◄── KvTree (one session's keys and values: text, and the nodes computed after it)
 //!                                    ▲                ▲
 //!                     DraftModelSource (cursors)   published rules (crate `refrain-bench`)
 //! ```

@@ -1,7 +1,7 @@
 //! Default number of threads of the forward pass: one per physical performance core.
 //!
-//! A second thread on a core has no multipliers of its own. A small core takes memory turns from the other
-//! cores and does little of the work. Linux and Android describe the cores in files; Apple's systems and
+//! A second thread on a core shares the core's multipliers. A small core takes memory bandwidth from the
+//! other cores and does little of the work. Linux and Android describe the cores in files; Apple's systems and
 //! Windows have queries. If the system does not distinguish cores, every processor counts.
 
 use std::collections::BTreeSet;

@@ -230,9 +230,10 @@ impl Engine {
         self.learned().save(path.as_ref(), &self.learned_key())
     }
 
-    /// Adds what drafting has learnt since `base` to a file of learnt values, which other processes may have written meanwhile; a file
-    /// that is not there is created. Nothing locks the file between reading and writing: of two processes that merge at the same
-    /// moment, the last to write wins, and the evidence of the other is lost.
+    /// Adds the learned drafting state since `base` to a file of learned values, which other processes may
+    /// have written meanwhile. Creates the file if it does not exist. The file is not locked between reading
+    /// and writing: if two processes merge at the same moment, the later write wins, and the evidence of the
+    /// other process is lost.
     ///
     /// # Errors
     /// [`LearnedError`]: an existing file cannot be read, or the new file could not be written. The file is
@@ -277,12 +278,12 @@ impl Engine {
     }
 
     internals! {
-        /// How reliable each source was so far.
+        /// The measured reliability of each source.
         fn reliability(&self) -> ReliabilityTable {
             self.shared.learned().reliability().clone()
         }
 
-        /// Lets the next generations build on another table.
+        /// Replaces the reliability table for later generations.
         fn set_reliability(&self, table: ReliabilityTable) {
             self.shared.learned().set_reliability(table);
         }
@@ -370,13 +371,13 @@ impl Engine {
             graphs.measure(&self.shared.model, compute, times_label(compute), rounds).map(Some)
         }
 
-        /// Replaces the measured costs of projection for later generations. With free rows each wave takes all rows of a step,
-        /// as far as [`SessionOptions::projection_rows`] allows: eager projection, for comparison.
+        /// Replaces the measured costs of projection for later generations. With free rows, each wave takes
+        /// all rows of a step, up to [`SessionOptions::projection_rows`]: eager projection, for comparison.
         fn set_projection_costs(&self, costs: CostProfile) {
             *self.shared.projection_costs() = costs;
         }
 
-        /// What measurements of this model are kept under; see [`Model::identity`].
+        /// The identity under which measurements of this model are stored; see [`Model::identity`].
         fn model_identity(&self) -> ModelIdentity {
             self.shared.model.identity()
         }
@@ -405,7 +406,7 @@ mod tests {
         let engine =
             Engine::open(path, EngineOptions::default().with_n_threads(1).with_cost_profile(given)).unwrap();
         let costs = engine.shared.projection_costs();
-        // A megabyte of weights, multiplied once and eight times.
+        // A megabyte of weights, in products with one row and with eight rows.
         assert!(costs.verify_us(1, 1) > 2.0, "{costs:?}");
         assert!(costs.verify_us(8, 1) > costs.verify_us(1, 1), "{costs:?}");
     }

@@ -27,9 +27,9 @@ pub(crate) struct Shared {
     pub(super) predictor: Mutex<Option<Arc<Predictor>>>,
     /// Generations start from a copy and merge their learned values at their end.
     pub(super) learned: Mutex<Learned>,
-    /// What projecting rows onto the vocabulary costs.
+    /// Costs of projecting rows onto the vocabulary.
     pub(super) projection_costs: Mutex<CostProfile>,
-    /// Where there is one, each generation with its type of KV cache starts from what it says of its context.
+    /// The stored profile. Generations with its KV cache type start from its costs for their context length.
     pub(crate) profile: Option<MachineProfile>,
     /// Why the given profile is ignored.
     pub(crate) profile_mismatch: Option<ProfileMismatch>,

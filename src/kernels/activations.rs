@@ -16,7 +16,7 @@ pub enum ActivationForm {
 }
 
 impl ActivationForm {
-    /// The form that serves `self` and `other`.
+    /// The form that contains both `self` and `other`.
     pub fn with(self, other: Self) -> Self {
         if self == other { self } else { ActivationForm::Both }
     }
@@ -28,11 +28,11 @@ impl ActivationForm {
 
 /// 32 activations as `scale · q`, `q` in −127..=127.
 ///
-/// `scale = amax / 127` and `q = x · (1 / scale)`, to nearest, ties to even. A block of zeros, or of numbers so small that `1 / scale`
-/// overflows, has scale 0. A block with a NaN or an infinity has scale NaN, and so all outputs that use it are NaN, on every instruction
-/// set.
+/// `scale = amax / 127` and `q = x · (1 / scale)`, to nearest, ties to even. A block of zeros, or of numbers
+/// so small that `1 / scale` overflows, has scale 0. A block with a NaN or an infinity has scale NaN, so all
+/// outputs that use it are NaN, on every instruction set.
 ///
-/// A block is one cache line of operands that the kernels broadcast.
+/// A block is one cache line; the kernels broadcast its numbers as operands.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[repr(C, align(64))]
 pub(super) struct Block {
@@ -48,7 +48,7 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// The initial value of the dot product with codes of bias `bias`.
+    /// The initial value of the dot product with codes that have the bias `bias`.
     #[inline(always)]
     pub(super) fn start(&self, bias: i32) -> i32 {
         match bias {
@@ -68,7 +68,7 @@ impl Block {
     }
 }
 
-/// Activations `[n_rows, n_cols]`. The buffers are kept and grow to the largest size seen, exactly.
+/// Activations `[n_rows, n_cols]`. The buffers are kept and grow to exactly the largest size used.
 #[derive(Default)]
 pub struct Activations {
     n_rows: usize,
@@ -86,7 +86,7 @@ impl Activations {
         Self::default()
     }
 
-    /// Prepares the rows `x`, `[n_rows, n_cols]`. Does not allocate once the buffers have had this size.
+    /// Prepares the rows `x`, `[n_rows, n_cols]`. Allocates only if the buffers are smaller than needed.
     ///
     /// # Panics
     /// If `x` has another length, or the form has 8-bit blocks and `n_cols` is not a multiple of 32.
@@ -121,7 +121,7 @@ impl Activations {
         }
     }
 
-    /// Rows held.
+    /// Number of rows.
     pub fn n_rows(&self) -> usize {
         self.n_rows
     }

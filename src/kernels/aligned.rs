@@ -1,4 +1,5 @@
-//! Zeroed memory on cache-line boundaries. Allocation is fallible, since weights and KV caches are large beside a device's memory.
+//! Zeroed memory on cache-line boundaries. Allocation is fallible, because weights and KV caches are large
+//! compared with a device's memory.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
@@ -39,7 +40,7 @@ impl Line {
         unsafe { &mut *(self as *mut Line).cast() }
     }
 
-    /// Bytes as lines; `None` unless they begin on a line's boundary and are a whole number of lines.
+    /// Bytes as lines; `None` unless they begin on a line boundary and are a whole number of lines.
     pub(super) fn slice_of(bytes: &[u8]) -> Option<&[Line]> {
         // SAFETY: a line is 64 bytes, any of which are valid.
         let (before, lines, after) = unsafe { bytes.align_to() };
@@ -59,7 +60,7 @@ impl Line {
     }
 }
 
-/// A buffer could not be allocated.
+/// An allocation failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("could not allocate {bytes} bytes")]
 #[non_exhaustive]
@@ -108,8 +109,8 @@ impl AlignedBuf {
     }
 
     pub(super) fn lines(&self) -> &[Line] {
-        // SAFETY: `n_lines` lines were allocated and zeroed (or there are none), on a boundary of lines, and live as long as
-        // `self`.
+        // SAFETY: `n_lines` lines (perhaps none) were allocated and zeroed, on a line boundary, and live as
+        // long as `self`.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.n_lines) }
     }
 
@@ -143,7 +144,7 @@ impl Drop for AlignedBuf {
     }
 }
 
-/// Number types whose every bit pattern is a value.
+/// Number types for which every bit pattern is valid.
 ///
 /// # Safety
 /// The size and the alignment divide 64, there is no padding, and any bits are valid.

@@ -1,8 +1,9 @@
 //! Attention of a batch of rows over one layer's KV cache, under a tree attention mask.
 //!
-//! A row sees the slots `0..prefix_len` and then the `extra` slots of its ancestors, in the order of their *logical positions*. The
-//! arithmetic depends on positions only, so a row has the same bits whether its ancestors' keys are in draft slots or have been committed
-//! to the prefix. Masked slots do not enter a row's result, since each lane is one slot.
+//! A row sees the slots `0..prefix_len` and then the `extra` slots of its ancestors, in the order of their
+//! *logical positions*. The arithmetic depends on positions only. A row therefore has the same bits whether
+//! its ancestors' keys are in draft slots or have been committed to the prefix. Masked slots do not affect a
+//! row's result, because each lane is one slot.
 //!
 //! ```text
 //! score[p] = (fma(q[i], key[p][i], ·) over i in order) · 1/√head_dim            keys in 8 bits: as a Q8_0 matrix row
@@ -10,9 +11,9 @@
 //! out[i]   = (fma(e[p], value[p][i], ·) over p in order) · (1 / sum)            values in 8 bits: fma(e[p] · scale, code, ·)
 //! ```
 //!
-//! The work is split into tiles of up to `TILE` queries that share a KV head: the query heads of a GQA group, and neighbouring rows. A tile
-//! loads each key once, and each value that all of its rows see once. Scores are computed for whole panels of 16 slots; those of masked
-//! slots are ignored.
+//! The work is split into tiles of up to `TILE` queries that share a KV head: the query heads of a GQA group,
+//! and neighbouring rows. A tile loads each key once. It loads a value once if all of its rows see that
+//! value. Scores are computed for whole panels of 16 slots; scores of masked slots are ignored.
 
 mod keys;
 mod values;
@@ -30,7 +31,8 @@ use super::simd::{LANES, Simd, Work};
 use keys::{FloatKeys, IntKeys, KeyPanels, score_panels};
 use values::{ValueElement, Weighted};
 
-/// The slots that a row sees, in order of logical position: `0..prefix_len`, then `extra` (its ancestors, then itself).
+/// The slots that a row sees, by logical position: `0..prefix_len`, then `extra` (its ancestors, then
+/// itself).
 #[derive(Clone, Copy, Debug)]
 pub struct Visible<'a> {
     /// Slots of the committed prefix; in a verification batch, all of them.
@@ -76,12 +78,12 @@ pub struct AttentionScratch {
 }
 
 impl AttentionScratch {
-    /// Nothing yet.
+    /// Empty scratch memory.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The most bytes that attention of batches of `n_rows` rows takes with `n_slots` slots and so many threads.
+    /// Maximum bytes for batches of `n_rows` rows over `n_slots` slots with `n_threads` threads.
     pub(crate) fn bytes(n_threads: usize, n_slots: usize, n_rows: usize, head_dim: usize) -> u64 {
         let scores_len = TILE.saturating_mul(n_slots.next_multiple_of(LANES)).saturating_add(n_rows);
         let blocks_bytes = TILE * head_dim.div_ceil(32) * size_of::<Block>();
@@ -95,12 +97,12 @@ impl AttentionScratch {
     }
 }
 
-/// The first `len` elements, of any value; doubles a buffer that is too short, so that a growing context seldom allocates, but not
-/// beyond `len_max`, which is at least `len`.
+/// The first `len` elements, of any value. If the buffer is too short, doubles it, but not beyond `len_max`,
+/// which is at least `len`. A growing context therefore seldom allocates.
 fn reserve<T: Clone + Default>(buf: &mut Vec<T>, len: usize, len_max: usize) -> &mut [T] {
     if buf.len() < len {
         let grown = len.max((2 * buf.len()).min(len_max));
-        // Freed first: nothing of it is used again.
+        // The old buffer is freed first, because its contents are not needed.
         *buf = Vec::new();
         buf.reserve_exact(grown);
         buf.resize(grown, T::default());
@@ -108,16 +110,18 @@ fn reserve<T: Clone + Default>(buf: &mut Vec<T>, len: usize, len_max: usize) -> 
     &mut buf[..len]
 }
 
-/// Queries of a tile at most: with 2 panels of keys each, 16 accumulators, half of the widest machine's vector registers.
+/// Maximum queries of a tile. With 2 panels of keys each, they use 16 accumulators: half of AVX-512's vector
+/// registers.
 const TILE: usize = 8;
 
 /// `out = softmax(q · keyᵀ / √head_dim) · value` over the slots that each row sees (Vaswani et al. 2017, eq. 1).
 ///
 /// # Shapes
-/// `q` and `out` are `[n_rows, n_heads, head_dim]`; `visible` has one entry per row. The output of a row that sees no slot is zero.
+/// `q` and `out` are `[n_rows, n_heads, head_dim]`; `visible` has one entry per row. The output of a row that
+/// sees no slot is zero.
 ///
 /// # Panics
-/// If a shape does not fit the layer, or a row sees a slot that does not exist.
+/// If a shape does not fit the layer, or a row's slot does not exist.
 #[allow(clippy::too_many_arguments)]
 pub fn attention(
     k: Kernels,
@@ -196,7 +200,7 @@ pub fn attention(
     });
 }
 
-/// A worker's view of the call.
+/// One worker's view of a call.
 struct Tiles<'a> {
     shape: AttentionShape,
     /// Query heads per KV head.
@@ -213,7 +217,7 @@ struct Tiles<'a> {
     scores_stride: usize,
     /// The scores of one row's extra slots.
     own: &'a mut [f32],
-    /// `[TILE, head_dim / 32]` where keys are in 8 bits.
+    /// `[TILE, head_dim / 32]` if keys are in 8 bits.
     blocks: &'a mut [Block],
     out: SharedMut<f32>,
 }
@@ -257,7 +261,7 @@ impl<K: KeyPanels, V: ValueElement> Work for TilesOf<'_, K, V> {
 }
 
 impl<'a> Tiles<'a> {
-    /// `N` queries of a KV head, counted row by row, a group of heads in each; returns `N`.
+    /// `N` queries of a KV head, numbered row by row, the heads of the group within each row; returns `N`.
     #[inline(always)]
     fn tile<S: Simd, K: KeyPanels, V: ValueElement, const N: usize>(
         &mut self,
@@ -278,7 +282,7 @@ impl<'a> Tiles<'a> {
         for n in 0..N {
             let scores = &mut self.scores[n * self.scores_stride..][..self.scores_stride];
             let Visible { prefix_len, extra } = visible[n];
-            // Aside first: extra slots may stand where their scores go.
+            // Copied first, because the destination of the scores may contain extra slots.
             for (own, &slot) in self.own.iter_mut().zip(extra) {
                 *own = scores[slot as usize];
             }
@@ -327,7 +331,7 @@ impl<'a> Tiles<'a> {
         N
     }
 
-    /// The scores of all slots that some query of the tile sees, by slot.
+    /// The scores of all slots that at least one query of the tile sees, by slot.
     #[inline(always)]
     fn score<S: Simd, K: KeyPanels, const N: usize>(
         &mut self,

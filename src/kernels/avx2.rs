@@ -1,15 +1,16 @@
 //! AVX2 with FMA and F16C: two 256-bit registers per vector.
 //!
-//! There is no dot product of bytes into 32 bits here. `vpmaddubsw` multiplies unsigned by signed bytes and adds pairs in
-//! *saturating* 16 bits: exact for codes below 128 (2 · 127 · 127 < 2¹⁵), not for all eight bits. So wide codes are read as
-//! signed (code − 128) and the sign moves to the activations: |w| ≤ 128, |a| ≤ 127, and 2 · 128 · 127 = 32 512 still fits.
-//! With AVX-VNNI (`VNNI`) there is one, `vpdpbusd`, and codes are multiplied as they are.
+//! AVX2 has no dot product of bytes into 32 bits. `vpmaddubsw` multiplies unsigned by signed bytes and adds
+//! pairs in *saturating* 16 bits. This is exact for codes below 128 (2 · 127 · 127 < 2¹⁵), but not for codes
+//! of eight bits. Wide codes are therefore read as signed (code − 128), and the sign moves to the
+//! activations: |w| ≤ 128, |a| ≤ 127, and 2 · 128 · 127 = 32 512 still fits. AVX-VNNI (`VNNI`) has the dot
+//! product, `vpdpbusd`, which multiplies codes as they are.
 
 use std::arch::x86_64::*;
 
 use super::simd::{LANES, Simd, Work};
 
-/// Proof that the CPU has AVX2, FMA and F16C, and AVX-VNNI if `VNNI`: `new` is the only way to a value.
+/// Proof that the CPU has AVX2, FMA and F16C, and AVX-VNNI if `VNNI`. `new`, the only constructor, checks it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Avx2<const VNNI: bool>(());
 
@@ -36,10 +37,12 @@ impl<const VNNI: bool> Avx2<VNNI> {
     }
 }
 
-/// Wraps the intrinsics below. Each needs features that `Avx2` proves, and memory only through references.
+/// Wraps the intrinsics below. They need only features that `Avx2` proves, and access memory only through
+/// references.
 macro_rules! proven {
     ($($body:tt)*) => {
-        // SAFETY: a value of `Avx2` exists only where the CPU has the features (`dot_vnni` is called with `VNNI` only); pointers come from references to whole vectors.
+        // SAFETY: a value of `Avx2` exists only if the CPU has the features (`dot_vnni` is called with
+        // `VNNI` only); pointers come from references to whole vectors.
         unsafe { $($body)* }
     };
 }
@@ -191,7 +194,8 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     #[inline(always)]
     fn store_i8(self, x: Self::I, out: &mut [i32; 4]) {
         proven! {
-            // Packing works within halves of a register: [0..4, 8..12 | 4..8, 12..16], put in order by the permutation.
+            // Packing works within halves of a register: [0..4, 8..12 | 4..8, 12..16], put in order by the
+            // permutation.
             let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(x[0], x[1]));
             let bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
             _mm_storeu_si128(out.as_mut_ptr().cast(), bytes)

@@ -4,7 +4,8 @@ use std::arch::x86_64::*;
 
 use super::simd::{LANES, Simd, Work};
 
-/// Proof that the CPU has AVX-512 F, BW, VL, DQ and VNNI, FMA and F16C: `new` is the only way to a value.
+/// Proof that the CPU has AVX-512 F, BW, VL, DQ and VNNI, FMA and F16C. `new`, the only constructor, checks
+/// it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Avx512(());
 
@@ -30,10 +31,12 @@ impl Avx512 {
     }
 }
 
-/// Wraps the intrinsics below. Each needs features that `Avx512` proves, and memory only through references.
+/// Wraps the intrinsics below. They need only features that `Avx512` proves, and access memory only through
+/// references.
 macro_rules! proven {
     ($($body:tt)*) => {
-        // SAFETY: a value of `Avx512` exists only where the CPU has the features; pointers come from references to whole vectors.
+        // SAFETY: a value of `Avx512` exists only if the CPU has the features; pointers come from
+        // references to whole vectors.
         unsafe { $($body)* }
     };
 }

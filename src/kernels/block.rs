@@ -1,7 +1,8 @@
 //! The element types of matrices in model files: ggml's block formats and plain floats.
 //!
-//! A block format stores, per block, small integer *codes* and what turns them back into numbers:
-//! `value = scale · (code − bias) + min`. `Unpacked` is one block in these terms; dequantising and packing both start there.
+//! A block format stores small integer *codes* per block, with factors that convert them to numbers:
+//! `value = scale · (code − bias) + min`. `Unpacked` is one block in this form; dequantising and packing both
+//! start from it.
 
 use half::f16;
 
@@ -96,7 +97,7 @@ impl BlockType {
         self.block_len() == 1
     }
 
-    /// What is subtracted from a code: codes are unsigned, whatever the file's convention.
+    /// The number subtracted from a code. Codes are unsigned, whatever the file's convention.
     pub(super) fn bias(self) -> i32 {
         match self {
             BlockType::Q8_0 => 128,
@@ -114,7 +115,7 @@ impl std::fmt::Display for BlockType {
     }
 }
 
-/// One block of an integer format, its bit fields pulled apart and nothing else done to it.
+/// One block of an integer format, with its bit fields separated and otherwise unchanged.
 pub(super) struct Unpacked {
     pub(super) ty: BlockType,
     /// Unsigned codes in column order; the first `block_len` are used.
@@ -283,7 +284,7 @@ mod tests {
 
     #[test]
     fn six_bit_sub_scales() {
-        // All ones in the first eight bytes give 63 to the first four and 48 to the high bits of the last four.
+        // Eight bytes 0xFF set the first four values to 63 and the high bits of the last four to 48.
         let mut unpacked = Unpacked::new(BlockType::Q4K);
         let mut block = [0u8; 144];
         block[4..12].fill(0xFF);

@@ -1,30 +1,32 @@
-//! Physical performance cores, where only a call of the system tells them apart: Apple's systems and Windows.
+//! Physical performance cores on Apple's systems and Windows, which distinguish cores only through a system
+//! call.
 //!
-//! The two functions are declared here, since a dependency for each would bring more code than it saves. What they answer is read by
-//! safe code, which is tested on every system.
-// One system calls only one of them.
+//! The two functions are declared here, because a dependency for each would add more code than it saves. Safe
+//! code parses their results and is tested on every system.
 #![cfg_attr(not(any(target_vendor = "apple", windows)), allow(dead_code))]
 
-/// As many as the system names; `None` where it names none, or is another one.
+/// The number of performance cores by the system; `None` on other systems, or if the system gives none.
 pub(crate) fn performance_cores() -> Option<usize> {
     system::performance_cores().filter(|&n_cores| n_cores > 0)
 }
 
-/// The fastest level of an Apple processor with several, else all physical cores of it; `read` gives a value of `sysctl`.
+/// The cores of the fastest level of an Apple processor; all physical cores if it has no levels. `read`
+/// returns a value of `sysctl`.
 fn apple_cores(read: impl Fn(&std::ffi::CStr) -> Option<u32>) -> Option<usize> {
-    // Level 0 is the fastest; an Intel processor, and some virtual ones, have no levels.
+    // Level 0 is the fastest. Intel processors and some virtual ones have no levels.
     let names = [c"hw.perflevel0.physicalcpu", c"hw.physicalcpu"];
     let n_cores = names.into_iter().find_map(|name| read(name).filter(|&n_cores| n_cores > 0));
     n_cores.map(|n_cores| n_cores as usize)
 }
 
-/// `RelationProcessorCore`, what a record is about.
+/// `RelationProcessorCore`: the record describes a core.
 const WINDOWS_CORE: u32 = 0;
 
-/// Cores of the highest efficiency class in the records of `GetLogicalProcessorInformationEx`; the classes are equal where the
-/// cores are.
+/// Cores of the highest efficiency class in the records of `GetLogicalProcessorInformationEx`. Equal cores
+/// have equal classes.
 ///
-/// A record is: relationship u32 · length of the record u32 · flags u8 · class u8 · more. `None` where a record does not fit.
+/// Layout of a record: relationship u32 · length of the record u32 · flags u8 · class u8 · more. `None` if a
+/// record is malformed.
 fn windows_cores(mut records: &[u8]) -> Option<usize> {
     let word =
         |bytes: &[u8], at: usize| bytes.get(at..at + 4).map(|bytes| [bytes[0], bytes[1], bytes[2], bytes[3]]);
@@ -48,7 +50,7 @@ mod system {
     use std::ffi::{CStr, c_char, c_int, c_void};
 
     unsafe extern "C" {
-        /// In the C library of every system of Apple's.
+        /// From the C library of every Apple system.
         fn sysctlbyname(
             name: *const c_char,
             old: *mut c_void,
@@ -65,7 +67,7 @@ mod system {
     fn read(name: &CStr) -> Option<u32> {
         let (mut value, mut len) = (0u32, size_of::<u32>());
         let old = (&raw mut value).cast();
-        // SAFETY: the name ends with its zero, `old` has room for `len` bytes, and nothing is set.
+        // SAFETY: the name ends with a zero, `old` has room for `len` bytes, and no new value is set.
         let status = unsafe { sysctlbyname(name.as_ptr(), old, &raw mut len, std::ptr::null(), 0) };
         (status == 0 && len == size_of::<u32>()).then_some(value)
     }
@@ -77,21 +79,21 @@ mod system {
 
     #[link(name = "kernel32")]
     unsafe extern "system" {
-        /// Writes records of `relationship` to `buffer`; where `len` is too small, only says how long they are.
+        /// Writes records of `relationship` to `buffer`; if `len` is too small, only sets it to their length.
         fn GetLogicalProcessorInformationEx(relationship: u32, buffer: *mut c_void, len: *mut u32) -> i32;
     }
 
-    /// Bytes of records at most: thousands of cores.
+    /// Maximum bytes of records: enough for thousands of cores.
     const BYTES_MAX: u32 = 1 << 20;
 
     pub(super) fn performance_cores() -> Option<usize> {
         let mut len = 0u32;
-        // SAFETY: with a length of 0 nothing is written but the length.
+        // SAFETY: with a length of 0, only the length is written.
         unsafe { GetLogicalProcessorInformationEx(super::WINDOWS_CORE, std::ptr::null_mut(), &raw mut len) };
         if len == 0 || len > BYTES_MAX {
             return None;
         }
-        // The records hold addresses, so they are aligned as one.
+        // Records contain addresses, so the buffer is aligned for addresses.
         let mut records = vec![0u64; (len as usize).div_ceil(size_of::<u64>())];
         // SAFETY: the buffer has room for `len` bytes.
         let written = unsafe {
@@ -118,7 +120,7 @@ mod tests {
 
     #[test]
     fn apples_fastest_level_counts() {
-        // An M1 Pro, an Intel processor with two threads a core, and a virtual machine that tells nothing.
+        // An M1 Pro, an Intel processor with two threads per core, and a virtual machine without any values.
         let m1: &[(&std::ffi::CStr, u32)] = &[
             (c"hw.physicalcpu", 10),
             (c"hw.logicalcpu", 10),
@@ -134,7 +136,7 @@ mod tests {
         }
     }
 
-    /// A record as 64-bit Windows writes it, of a core with so many threads.
+    /// A record as 64-bit Windows writes it, for a core with `n_threads` threads.
     fn record(relationship: u32, n_threads: u8, class: u8, n_groups: u16) -> Vec<u8> {
         let mut record = Vec::new();
         let len = 32 + 16 * u32::from(n_groups);
@@ -150,16 +152,16 @@ mod tests {
     #[test]
     fn the_highest_class_of_windows_counts_and_threads_do_not() {
         let core = |n_threads, class| record(WINDOWS_CORE, n_threads, class, 1);
-        // Six performance cores of two threads and eight efficiency cores, in either order.
+        // Six performance cores with two threads each and eight efficiency cores, in either order.
         let hybrid: Vec<Vec<u8>> = (0..14).map(|i| if i < 6 { core(2, 1) } else { core(1, 0) }).collect();
         assert_eq!(windows_cores(&hybrid.concat()), Some(6));
         let reversed: Vec<Vec<u8>> = hybrid.into_iter().rev().collect();
         assert_eq!(windows_cores(&reversed.concat()), Some(6));
-        // Three classes; and equal cores, which are of class 0.
+        // Three classes; then equal cores, which have class 0.
         let three = [core(1, 0), core(1, 1), core(2, 2), core(1, 1), core(2, 2)].concat();
         assert_eq!(windows_cores(&three), Some(2));
         assert_eq!(windows_cores(&vec![core(2, 0); 8].concat()), Some(8));
-        // Other records, longer ones, and none.
+        // Records of other kinds and lengths, and no records.
         let mixed = [record(3, 2, 7, 1), core(2, 0), record(WINDOWS_CORE, 2, 0, 2)].concat();
         assert_eq!(windows_cores(&mixed), Some(2));
         assert_eq!(windows_cores(&[]), Some(0));

@@ -1,28 +1,31 @@
 //! The floating-point environment: how this thread rounds, and whether it flushes subnormal numbers to zero.
 //!
-//! Audio and graphics code often sets flush-to-zero or denormals-are-zero for its threads, and a thread inherits both from the one that
-//! starts it. Every sum here would then have other bits. So all code that computes results runs under a [`FloatEnv`], which sets the
-//! IEEE 754 default (to nearest, ties to even; subnormal numbers kept; no traps) and puts back the caller's setting at its end.
+//! Audio and graphics code often sets flush-to-zero or denormals-are-zero for its threads, and a thread
+//! inherits both from the thread that starts it. Both change the bits of sums. All code that computes results
+//! therefore runs under a [`FloatEnv`]. It sets the IEEE 754 default (to nearest, ties to even; subnormal
+//! numbers kept; no traps) and restores the caller's setting at its end.
 //!
-//! The pool's workers hold one as long as they live, and every section holds one on the calling thread. A caller that computes outside of
-//! a section holds one itself. A nested one costs one read of the control register, some nanoseconds.
+//! Each worker of the pool holds one for its whole life, and every section holds one on the calling thread. A
+//! caller that computes outside a section holds one itself. A nested one costs one read of the control
+//! register, some nanoseconds.
 //!
-//! **Soundness.** Rust and LLVM assume the default environment wherever floats are computed, and call it undefined to change it by
-//! `_mm_setcsr`. A thread with another environment therefore comes from foreign code, whose calling convention asks that the control
-//! bits are back when the call returns. `FloatEnv` gives Rust the environment that it assumes, for as long as anything computes, and
-//! gives the caller back its own. The compiler may not move a load or a store across the two switches, because each of them is inline
-//! assembly that clobbers memory. So floats that come from memory and go to memory between the switches are computed there; a function
-//! that creates a `FloatEnv` must not take floats by value and compute with those.
+//! **Soundness.** Rust and LLVM assume the default environment wherever floats are computed, and changing it
+//! by `_mm_setcsr` is undefined behaviour. Another environment therefore comes from foreign code, whose
+//! calling convention requires that the control bits are restored when the call returns. `FloatEnv`
+//! establishes the environment that Rust assumes during all computation, and then restores the caller's. The
+//! compiler may not move a load or a store across the two switches, because each of them is inline assembly
+//! that clobbers memory. Floats that are loaded and stored between the switches are therefore computed there.
+//! A function that creates a `FloatEnv` must not take floats by value and compute with them.
 
 use std::marker::PhantomData;
 
-/// The IEEE 754 default environment on this thread, until it is dropped; then the environment is the one that was found.
+/// The IEEE 754 default environment on this thread. Dropping it restores the previous environment.
 ///
-/// On x86 (with SSE) and AArch64; elsewhere it does nothing, since the environment of those systems is not known to be changed. Drop
-/// several in the opposite order of their creation.
+/// On x86 (with SSE) and AArch64. Elsewhere it does nothing, because no code is known to change the
+/// environment of those systems. Several must be dropped in the opposite order of their creation.
 #[must_use = "the environment is restored when this is dropped"]
 pub struct FloatEnv {
-    /// The caller's control register, where it differs from the default.
+    /// The caller's control register, if it differs from the default.
     found: Option<control::Register>,
     /// The register belongs to the thread.
     _not_send: PhantomData<*const ()>,
@@ -57,7 +60,8 @@ mod control {
 
     pub(super) type Register = u32;
 
-    /// Denormals are zero (6), exception masks (7–12), rounding (13, 14), flush to zero (15). Bits 0–5 only report exceptions.
+    /// Denormals are zero (6), exception masks (7–12), rounding (13, 14), flush to zero (15). Bits 0–5 only
+    /// report exceptions.
     pub(super) const MASK: Register = 0xffc0;
     /// All exceptions masked.
     pub(super) const DEFAULT: Register = 0x1f80;
@@ -72,8 +76,9 @@ mod control {
 
     #[inline]
     pub(super) fn write(value: Register) {
-        // SAFETY: reads the four bytes of `value`. They are the register's own contents, with control bits of the default or of the
-        // caller, so no reserved bit is set, which would raise an exception. See the module on computing in another environment.
+        // SAFETY: reads the four bytes of `value`: contents of the register with the control bits of the
+        // default or of the caller. No reserved bit is set, which would raise an exception. The module
+        // comment covers computing in another environment.
         unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const value, options(nostack)) };
     }
 }
@@ -85,8 +90,8 @@ mod control {
 
     pub(super) type Register = u64;
 
-    /// Every bit of it is control: rounding (22, 23), flush to zero (24, and 19 for f16), default NaN (25), traps (8–15), and what later
-    /// versions of the architecture add.
+    /// Every bit is a control bit: rounding (22, 23), flush to zero (24, and 19 for f16), default NaN (25),
+    /// traps (8–15), and additions of later versions of the architecture.
     pub(super) const MASK: Register = u64::MAX;
     pub(super) const DEFAULT: Register = 0;
 
@@ -100,7 +105,8 @@ mod control {
 
     #[inline]
     pub(super) fn write(value: Register) {
-        // SAFETY: the value is 0 or was read from the register. See the module on computing in another environment.
+        // SAFETY: the value is 0 or was read from the register. The module comment covers computing in
+        // another environment.
         unsafe { asm!("msr fpcr, {}", in(reg) value, options(nostack, preserves_flags)) };
     }
 }
@@ -129,15 +135,15 @@ mod control {
 pub(super) mod testing {
     use super::control;
 
-    /// The bits that `FloatEnv` sets, as they are now.
+    /// The current bits of the controls that `FloatEnv` sets.
     pub(in crate::kernels) fn current() -> u64 {
         u64::from(control::read() & control::MASK)
     }
 
-    /// Runs `f` on a thread that rounds towards zero and flushes subnormal numbers, as foreign code may have left it, and checks that
-    /// the thread still does so afterwards. `None` where the environment cannot be changed.
+    /// Runs `f` on a thread that rounds towards zero and flushes subnormal numbers, as foreign code may leave
+    /// it, and checks afterwards that the thread still does so. `None` if the environment cannot be changed.
     ///
-    /// `f` must not compute with floats outside of a `FloatEnv`.
+    /// `f` must not compute with floats outside a `FloatEnv`.
     pub(in crate::kernels) fn on_odd_thread<T: Send>(f: impl FnOnce() -> T + Send) -> Option<T> {
         #[cfg(all(target_arch = "aarch64", not(miri)))]
         let odd: control::Register = 0b11 << 22 | 1 << 24;

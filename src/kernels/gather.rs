@@ -1,7 +1,7 @@
-//! Rows of a packed matrix, gathered into a small one.
+//! Gathers rows of a packed matrix into a small one.
 //!
-//! A product with the gathered matrix has the bits of the product with the whole matrix, since the sum of a lane depends on its own weights
-//! only, and rows are copied lane by lane without change.
+//! A product with the gathered matrix has the bits of the product with the whole matrix: the sum of a lane
+//! depends on its own weights only, and rows are copied lane by lane without change.
 
 use super::aligned::{AlignedBuf, Line};
 use super::block::BlockType;
@@ -12,7 +12,7 @@ use super::panels::Panels;
 /// How a line holds its 16 rows.
 #[derive(Clone, Copy)]
 enum Lanes {
-    /// Four bytes a row: codes of four columns, or one f32.
+    /// Four bytes per row: codes of four columns, or one f32.
     Words,
     /// Two halves of 16 two-byte numbers.
     Halves,
@@ -34,7 +34,7 @@ impl PackedMatrix {
     /// Appends row `row` of `from`; `false` if there is no room.
     ///
     /// # Panics
-    /// If `from` has no such row, or another type or other columns, or `self` is mapped.
+    /// If `from` has no such row, or another type or number of columns, or `self` is mapped.
     pub fn push_row_of(&mut self, from: &PackedMatrix, row: usize) -> bool {
         assert!(row < from.n_rows, "row {row} of {}", from.n_rows);
         assert_eq!((self.ty, self.n_cols), (from.ty, from.n_cols), "type and columns");

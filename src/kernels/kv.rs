@@ -25,7 +25,8 @@ pub enum KvType {
     F16,
     /// Single precision.
     F32,
-    /// Blocks of 32 elements in 8 bits with a scale: a little more than half of F16. Heads must be multiples of 32 elements.
+    /// Blocks of 32 elements in 8 bits with a scale: a little more than half of F16. Heads must be multiples
+    /// of 32 elements.
     Q8_0,
 }
 
@@ -42,7 +43,7 @@ impl KvType {
         }
     }
 
-    /// Whether heads of `head_dim` elements can be held.
+    /// Whether the type can hold heads of `head_dim` elements.
     pub fn holds(self, head_dim: usize) -> bool {
         self != KvType::Q8_0 || head_dim.is_multiple_of(BLOCK)
     }
@@ -94,10 +95,10 @@ impl KvLayer {
     /// A layer of zeros.
     ///
     /// # Errors
-    /// [`AllocError`]: there is no memory for it.
+    /// [`AllocError`]: the memory could not be allocated.
     ///
     /// # Panics
-    /// If a dimension other than `n_slots` is zero, or the type does not [hold](KvType::holds) such heads.
+    /// If a dimension other than `n_slots` is zero, or the type cannot [hold](KvType::holds) such heads.
     pub fn new(ty: KvType, n_kv_heads: usize, n_slots: usize, head_dim: usize) -> Result<Self, AllocError> {
         assert!(n_kv_heads > 0 && head_dim > 0, "{n_kv_heads} heads of {head_dim}");
         assert!(ty.holds(head_dim), "heads of {head_dim} elements in {ty:?}");
@@ -146,7 +147,7 @@ impl KvLayer {
     /// Writes one slot; `key` and `value` are `[n_kv_heads, head_dim]`.
     ///
     /// # Panics
-    /// If there is no such slot, or a length does not fit.
+    /// If there is no such slot, or a length is wrong.
     pub fn write(&mut self, k: Kernels, slot: usize, key: &[f32], value: &[f32]) {
         assert!(slot < self.n_slots, "slot {slot} of {}", self.n_slots);
         assert_eq!(key.len(), self.n_kv_heads * self.head_dim);
@@ -154,7 +155,7 @@ impl KvLayer {
         k.run(Write { layer: self, slot, key, value });
     }
 
-    /// Copies slot `from` over slot `to`: closes the gap that rejected slots leave.
+    /// Copies slot `from` over slot `to`, to close the gap of rejected slots.
     ///
     /// # Panics
     /// If there is no such slot.
@@ -176,14 +177,15 @@ impl KvLayer {
         }
     }
 
-    /// Copies the first `n_slots` slots of a layer of the same shape, whose number of slots may differ: a fork, or a larger cache.
+    /// Copies the first `n_slots` slots of a layer of the same shape. The layers may have different numbers
+    /// of slots: a fork, or a larger cache.
     ///
     /// # Panics
     /// If the shapes differ, or either layer has fewer slots.
     pub fn copy_prefix(&mut self, from: &KvLayer, n_slots: usize) {
         assert!(n_slots <= self.n_slots && n_slots <= from.n_slots, "{n_slots} slots");
         assert_eq!((self.ty, self.n_kv_heads, self.head_dim), (from.ty, from.n_kv_heads, from.head_dim));
-        // The last panel may contain slots that are not committed; they are never read.
+        // The last panel may contain slots without committed tokens; they are never read.
         let n_lines = n_slots.div_ceil(PANEL_ROWS) * self.key_panel_lines;
         for head in 0..self.n_kv_heads {
             let (to, start) = (self.key_line(head, 0), from.key_line(head, 0));
@@ -217,7 +219,7 @@ impl KvLayer {
         self.key_panel_lines
     }
 
-    /// A head's panels of keys, one after another.
+    /// A head's panels of keys, contiguous.
     pub(super) fn head_keys(&self, head: usize) -> &[Line] {
         &self.keys.lines()[self.key_line(head, 0)..self.key_line(head + 1, 0)]
     }
@@ -228,7 +230,7 @@ impl KvLayer {
         &self.values.cast::<E>().as_chunks().0[head * len..][..len]
     }
 
-    /// A head's scales, `[n_slots, head_dim / 32]`; empty unless values have them.
+    /// A head's scales, `[n_slots, head_dim / 32]`; empty if values have no scales.
     pub(super) fn head_scales(&self, head: usize) -> &[f32] {
         let len = self.n_slots * self.ty.scale_bytes(self.head_dim) / 4;
         &self.scales.cast::<f32>()[head * len..][..len]
@@ -239,7 +241,8 @@ impl KvLayer {
         (head * self.n_slots.div_ceil(PANEL_ROWS) + slot / PANEL_ROWS) * self.key_panel_lines
     }
 
-    /// Whether line `line` of a key panel holds two halves of 16 lanes each; otherwise it holds four bytes per lane.
+    /// Whether line `line` of a key panel holds two halves of 16 lanes each. Otherwise it holds four bytes
+    /// per lane.
     fn in_halves(&self, line: usize) -> bool {
         match self.ty {
             KvType::F16 => true,

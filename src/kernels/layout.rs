@@ -1,7 +1,8 @@
 //! The layout of panels of 16 rows in memory, and the scales that each layout provides to the matmul kernel.
 //!
-//! A panel holds 16 rows of a matrix; lane `i` of every vector is row `i` of the panel. Along the columns it is a sequence of *units*, each a
-//! whole number of 64-byte lines, so that the kernel reads one sequential stream:
+//! A panel holds 16 rows of a matrix; lane `i` of every vector is row `i` of the panel. Along the columns, a
+//! panel is a sequence of *units*. Each unit is a whole number of 64-byte lines, so the kernel reads one
+//! sequential stream:
 //!
 //! ```text
 //! unit  = code lines of its blocks (32 columns each), then its scale lines
@@ -12,8 +13,8 @@
 //! codes, 6 bits: the same as 4 bits, then a line for groups 0..4 and one for 4..8, the upper bits of one in bits 2(g%4)..
 //! ```
 //!
-//! Codes have exactly the bits of their format. So a packed matrix is as large as in its file, and every byte sequence is a sequence of
-//! valid codes.
+//! Codes have exactly the bits of their format. A packed matrix is therefore as large as in its file, and
+//! every byte sequence is a sequence of valid codes.
 //!
 //! | layout | source types | unit | scale lines | bits per weight |
 //! | --- | --- | --- | --- | --- |
@@ -28,8 +29,8 @@ use super::aligned::Line;
 use super::block::BlockType;
 use super::simd::Simd;
 
-/// The version of the panel layouts. Packed files with another version are refused, so every change of a released layout must increase it. (A
-/// test detects changes.)
+/// The version of the panel layouts. Packed files with another version are refused, so every change to a
+/// released layout must increase it. (A test detects changes.)
 pub const PANEL_LAYOUT_VERSION: u32 = 1;
 
 /// Rows of a panel: the lanes of a vector.

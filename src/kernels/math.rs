@@ -1,12 +1,12 @@
-//! `exp` and what is built from it, over sixteen lanes.
+//! `exp` and functions built on it, over sixteen lanes.
 
 use super::scalar::Scalar;
 use super::simd::{LANES, Simd};
 
-/// eˣ, the scalar form of what every vector kernel computes.
+/// eˣ: the scalar form of the computation in every vector kernel.
 ///
-/// Within 1 ULP of the true value (a test measures it on a million points). Saturates: 0 below −104, infinity above 88.73;
-/// results below the smallest normal number are rounded to subnormal ones. NaN gives NaN.
+/// Within 1 ULP of the true value (a test measures it on a million points). Saturates: 0 below −104, infinity
+/// above 88.73; results below the smallest normal number are rounded to subnormal ones. NaN gives NaN.
 ///
 /// ```
 /// assert_eq!(refrain::internals::kernels::exp(0.0), 1.0);
@@ -20,9 +20,10 @@ pub fn exp(x: f32) -> f32 {
 /// (eʳ − 1 − r)/r², and 2ⁿ applied in two steps so that neither factor overflows before the product does.
 #[inline(always)]
 pub(super) fn exp_lanes<S: Simd>(s: S, x: S::F) -> S::F {
-    // Outside, the result is 0 or infinite anyway. The operand order keeps NaN.
+    // Beyond these bounds the result is 0 or infinite anyway. The operand order keeps NaN.
     let x = s.min(s.splat(89.0), s.max(s.splat(-104.5), x));
-    // Adding 1.5·2²³ leaves n, to nearest, in the low bits of the sum: no rounding instruction, the same everywhere.
+    // Adding 1.5·2²³ leaves n, to nearest, in the low bits of the sum. This needs no rounding instruction and
+    // is the same on every instruction set.
     let magic = s.splat(12_582_912.0);
     let shifted = s.fma(x, s.splat(std::f32::consts::LOG2_E), magic);
     let n = s.sub(shifted, magic);
@@ -46,7 +47,7 @@ fn power_of_two<S: Simd>(s: S, n: S::I) -> S::F {
     s.of_bits(s.shl::<23>(s.add_i(n, s.splat_i(127))))
 }
 
-/// The largest lane; NaN lanes lose. −∞ if there is none.
+/// The largest lane, ignoring NaN lanes; −∞ if there is none.
 #[inline(always)]
 pub(super) fn max_across<S: Simd>(s: S, x: S::F) -> f32 {
     let mut lanes = [0.0; LANES];
@@ -60,7 +61,7 @@ pub(super) fn max_across<S: Simd>(s: S, x: S::F) -> f32 {
     max
 }
 
-/// The largest number of `x`; NaN loses. −∞ if there is none.
+/// The largest number of `x`, ignoring NaN; −∞ if there is none.
 #[inline(always)]
 pub(super) fn max_of<S: Simd>(s: S, x: &[f32]) -> f32 {
     let (chunks, tail) = x.as_chunks::<LANES>();
@@ -71,7 +72,8 @@ pub(super) fn max_of<S: Simd>(s: S, x: &[f32]) -> f32 {
     max_across(s, s.max(s.load_partial(tail, f32::NEG_INFINITY), max))
 }
 
-/// Replaces each number by exp(x − max) and returns the sum of the results: 16 lanes by index, then the fixed tree.
+/// Replaces each number by exp(x − max) and returns the sum of the results: 16 lanes by index, then the fixed
+/// tree of additions.
 #[inline(always)]
 pub(super) fn exp_shifted_in_place<S: Simd>(s: S, x: &mut [f32], max: f32) -> f32 {
     let max = s.splat(max);

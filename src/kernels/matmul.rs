@@ -1,7 +1,7 @@
-//! Products of activations and packed matrices, which take nearly all the time of a forward pass.
+//! Products of activations and packed matrices. They take nearly all the time of a forward pass.
 //!
-//! One kernel per kind of weights computes a *tile*: one or two panels (16 outputs each, one lane each) of 1 to 4 activation
-//! rows. The order of each output's sum is the oracle of this module, and no tile shape changes it:
+//! One kernel per kind of weights computes a *tile*: one or two panels (16 outputs each, one per lane) of 1
+//! to 4 activation rows. This module defines the order of each output's sum, and no tile shape changes it:
 //!
 //! ```text
 //! integer codes:  acc = 0
@@ -11,11 +11,12 @@
 //! floats:         acc[c % 4] = fma(w[c], x[c], acc[c % 4]);  out = (acc[0] + acc[1]) + (acc[2] + acc[3])
 //! ```
 //!
-//! `vpdpbusd` multiplies unsigned by signed bytes, so codes are kept unsigned and Σ starts from −bias · Σ a.q: the
-//! correction costs nothing and is exact.
+//! `vpdpbusd` multiplies unsigned by signed bytes, so codes are stored unsigned and Σ starts from −bias · Σ
+//! a.q. The correction costs nothing and is exact.
 //!
-//! Cost sketch: one row reads every weight once, 0.53 bytes (Q4_0) to 1.06 (Q8_0) each, so it runs at memory speed. With
-//! more rows a panel (24 KiB of Q8_0 at 1536 columns) stays in the first-level cache while all row tiles pass over it.
+//! Cost sketch: one row reads every weight once, 0.53 bytes (Q4_0) to 1.06 (Q8_0) each, so it runs at memory
+//! speed. With more rows, a panel (24 KiB of Q8_0 at 1536 columns) stays in the first-level cache while all
+//! row tiles use it.
 
 use super::Kernels;
 use super::activations::{ActivationForm, Activations, Block};
@@ -34,19 +35,19 @@ pub struct MatMul<'a> {
     pub out: &'a mut [f32],
 }
 
-/// Panels that a worker takes at a time: those of the widest tile.
+/// Panels that a worker takes at a time, as for the widest tile.
 const TILE_PANELS: usize = 2;
 
-/// Jobs of one call: q, k, v is three.
+/// Maximum jobs of one call: q, k and v are three.
 const JOBS_MAX: usize = 8;
 
 /// Multiplies the activations with each matrix, in one parallel section.
 ///
-/// The work is split by the panels of all jobs. The activations must have been [set](Activations::set) in the
-/// [form](PackedMatrix::activation_form) of each matrix.
+/// The work is split by the panels of all jobs. The activations must have been [set](Activations::set) in
+/// each matrix's [form](PackedMatrix::activation_form).
 ///
 /// # Panics
-/// If a shape or a form does not fit, or there are more than 8 jobs.
+/// If a shape or a form does not match, or there are more than 8 jobs.
 pub fn matmul(k: Kernels, pool: &Pool, x: &Activations, jobs: &mut [MatMul<'_>]) {
     assert!(jobs.len() <= JOBS_MAX, "{} jobs in one call", jobs.len());
     let mut outs = [SharedMut::empty(); JOBS_MAX];
@@ -112,7 +113,7 @@ impl Panels<'_> {
     #[inline(always)]
     fn int_panels<S: Simd, L: IntLayout>(&self, s: S) {
         debug_assert!(self.x.has(ActivationForm::Int8));
-        // One row only reads, and one stream is read fastest.
+        // A single row is limited by reading, and a single stream is read fastest.
         let widest = if self.x.n_rows() == 1 { 1 } else { S::INT_TILE_PANELS };
         let mut panel = self.panels.start;
         while panel < self.panels.end {
@@ -144,7 +145,7 @@ impl Panels<'_> {
         P
     }
 
-    /// Up to `n` panels from `first` on: this worker's next ones, but for the last of its part.
+    /// Up to `n` panels from `first` on: usually those that this worker computes next.
     #[inline(always)]
     fn next(&self, first: usize, n: usize) -> &[Line] {
         let end = self.w.n_panels();
@@ -222,7 +223,8 @@ impl Panels<'_> {
         let start = panel * PANEL_ROWS;
         let len = PANEL_ROWS.min(n_outputs - start);
         for r in 0..R {
-            // SAFETY: a panel belongs to one worker, so no two workers have overlapping parts; the section ends before `out`.
+            // SAFETY: a panel belongs to one worker, so parts of two workers do not overlap; the section ends
+            // before `out`.
             let out = unsafe { self.out.slice((row + r) * n_outputs + start, len) };
             match out.as_chunks_mut().0.first_mut() {
                 Some(out) => s.store(acc[r], out),
@@ -232,11 +234,12 @@ impl Panels<'_> {
     }
 }
 
-/// The lines of the next panels, which are prefetched while the current ones are multiplied.
+/// The lines of the next panels, prefetched while the current ones are multiplied.
 ///
-/// The tiles after the first one find their panels in a cache, and the memory would be idle meanwhile. If each tile prefetches its share of the
-/// next panels, a few rows take the longer of reading and multiplying, not their sum. Lines are prefetched in the order of their addresses,
-/// which is fastest (one row of Q4_0, two threads of a Zen 5: 43 GB/s with a stream per panel, 49 GB/s with one stream).
+/// All tiles except the first find their panels in a cache, so without prefetching the memory would be idle.
+/// If each tile prefetches its share of the next panels, a few rows take the longer of the times for reading
+/// and multiplying, not their sum. Lines are prefetched in address order, which is fastest (one row of Q4_0,
+/// two threads of a Zen 5: 43 GB/s with a stream per panel, 49 GB/s with one stream).
 pub(super) struct Ahead<'a> {
     lines: &'a [Line],
     /// Lines prefetched per unit of work.
@@ -244,13 +247,13 @@ pub(super) struct Ahead<'a> {
 }
 
 impl<'a> Ahead<'a> {
-    /// `lines` while `n_units` units are worked on.
+    /// The prefetcher for `lines` during a computation of `n_units` units.
     #[inline(always)]
     pub(super) fn new(lines: &'a [Line], n_units: usize) -> Self {
         Ahead { lines, per_unit: lines.len().div_ceil(n_units.max(1)) }
     }
 
-    /// Called for each unit of the work at hand.
+    /// Prefetches the next share. Called for each unit of the computation.
     #[inline(always)]
     pub(super) fn prefetch<S: Simd>(&self, s: S, unit: usize) {
         let start = self.lines.len().min(unit * self.per_unit);
@@ -289,7 +292,7 @@ pub(super) fn int_tile<S: Simd, L: IntLayout, const P: usize, const R: usize>(
     acc
 }
 
-/// One block of 32 columns, the unit's `b`th: the module's formula.
+/// Block `b` of the unit, 32 columns: the module's formula.
 #[inline(always)]
 fn int_block<S: Simd, L: IntLayout, const P: usize, const R: usize>(
     s: S,
@@ -327,7 +330,7 @@ fn int_block<S: Simd, L: IntLayout, const P: usize, const R: usize>(
     for r in 0..R {
         starts[r] = a[r].start(bias);
     }
-    // Groups that share a line follow each other, so the line is loaded once.
+    // Groups that share a line are consecutive, so the line is loaded once.
     let dots = dot_groups::<S, L, P, R, 8>(s, blocks, [0, 4, 1, 5, 2, 6, 3, 7], &a, starts);
     for p in 0..P {
         let scales = L::scales(s, &units[p][scale_lines..], b);

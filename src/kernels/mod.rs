@@ -1,24 +1,29 @@
-//! Arithmetic over slices: weight matrices, attention and row-wise functions, and the threads that run them.
+//! Arithmetic over slices: weight matrices, attention and row-wise functions, and the threads that compute
+//! them.
 //!
-//! The module guarantees: **an output value depends on its own inputs only**, not on the number of rows in the call, the tile of a row,
-//! the thread, or the instruction set. This makes speculative decoding bitwise equal to plain decoding. Three rules give the guarantee:
+//! The module guarantees that **an output value depends on its own inputs only**, not on the number of rows
+//! in the call, the tile of a row, the thread, or the instruction set. Speculative decoding is therefore
+//! bitwise equal to plain decoding. Three rules give the guarantee:
 //!
-//! - *Lane = output row.* Matrices are packed in panels of 16 rows ([`PackedMatrix`]), so a vector lane owns one output and
-//!   sums it in column order: there is no horizontal sum whose shape could depend on the vector width. Keys lie in such
-//!   panels too, a lane for each slot.
-//! - *Sixteen lanes everywhere else.* Where a sum does run along a vector (norms, softmax), element `i` belongs to
-//!   lane `i % 16` and the lanes meet in one fixed tree, on every instruction set.
-//! - *The same operations.* A fused multiply-add is fused everywhere, and `exp` is ours. Every algorithm is written once, over
-//!   the small vector trait of `simd.rs`; `scalar.rs` is its portable implementation and the oracle of the others.
+//! - *Lane = output row.* Matrices are packed in panels of 16 rows ([`PackedMatrix`]). A vector lane owns one
+//!   output and sums it in column order, so there is no horizontal sum whose shape could depend on the vector
+//!   width. Keys are stored in such panels too, with a lane for each slot.
+//! - *Sixteen lanes everywhere else.* If a sum runs along a vector (norms, softmax), element `i` belongs to
+//!   lane `i % 16`, and the lanes are added in one fixed tree, on every instruction set.
+//! - *The same operations.* A fused multiply-add is fused everywhere, and `exp` is implemented here. Every
+//!   algorithm is written once, over the small vector trait of `simd.rs`; `scalar.rs` is its portable
+//!   implementation and the oracle of the others.
 //!
-//! The guarantee holds in the default floating-point environment of IEEE 754, which [`FloatEnv`] sets. The pool sets it for its sections;
-//! code that computes outside of a section sets it itself.
+//! The guarantee holds in the default floating-point environment of IEEE 754, which [`FloatEnv`] sets. The
+//! pool sets it for its sections; code that computes outside a section sets it itself.
 //!
-//! The guarantee is for numbers. If a result is NaN, it is NaN on every instruction set, but payloads may differ.
+//! The guarantee covers numbers. If a result is NaN, it is NaN on every instruction set, but payloads may
+//! differ.
 //!
-//! `unsafe` is allowed only here, in file mapping, and in io_uring. The module handles slices and depends on no other part of the crate.
+//! `unsafe` is allowed only here, in file mapping, and in io_uring. The module handles slices and depends on
+//! no other part of the crate.
 #![allow(unsafe_code)]
-// Indices are lanes, rows of a tile and columns, which several arrays share.
+// Indices are lanes, rows of a tile and columns, each used with several arrays.
 #![allow(clippy::needless_range_loop)]
 
 mod activations;
@@ -69,7 +74,7 @@ pub use rows::{add, argmax, log_sum_exp, rms_norm, rms_norm_in_place, rope, silu
 
 use simd::Work;
 
-/// An instruction set that the kernels are written for.
+/// An instruction set with kernels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum IsaKind {
@@ -121,9 +126,9 @@ impl std::fmt::Display for IsaKind {
     }
 }
 
-/// An instruction set that this CPU supports: the constructors check it.
+/// An instruction set that this CPU supports; the constructors check it.
 ///
-/// All instruction sets give the same bits; they differ in speed only.
+/// All instruction sets compute the same bits and differ only in speed.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernels(Choice);
 

@@ -1,30 +1,32 @@
-//! NEON: four 128-bit registers per vector; where the CPU has them, `sdot` for the integer dot products (`DOT` and above), and `smmla`
-//! for those of two activation rows (`I8MM`).
+//! NEON: four 128-bit registers per vector. If the CPU has them, `sdot` computes the integer dot products
+//! (`DOT` and above), and `smmla` those of two activation rows (`I8MM`).
 //!
-//! `sdot` multiplies signed bytes, so codes of all eight bits are read as signed (code − 128) and the sums start elsewhere
-//! (`WIDE_SHIFT`); codes below 128 are the same either way. CPUs before ARMv8.2 widen to 16 bits and add in pairs, which is
-//! exact as well: |w · a| ≤ 128 · 127 fits.
+//! `sdot` multiplies signed bytes. Codes of eight bits are therefore read as signed (code − 128), and the
+//! sums have another initial value (`WIDE_SHIFT`); codes below 128 are the same either way. CPUs before
+//! ARMv8.2 widen to 16 bits and add in pairs, which is exact as well: |w · a| ≤ 128 · 127 fits.
 
 use std::arch::aarch64::*;
 use std::arch::{asm, is_aarch64_feature_detected};
 
 use super::simd::{LANES, Simd, Work};
 
-/// A level of [`Neon`]: nothing beside NEON itself.
+/// A level of [`Neon`]: NEON without extensions.
 pub(super) const PLAIN: u8 = 0;
-/// Dot products (ARMv8.2 dotprod).
+/// With dot products (ARMv8.2 dotprod).
 pub(super) const DOT: u8 = 1;
-/// And products of small matrices (ARMv8.6 i8mm).
+/// With dot products and products of small matrices (ARMv8.6 i8mm).
 pub(super) const I8MM: u8 = 2;
 
 /// Proof that the CPU has NEON and the extension that `LEVEL` names: `new`, the only constructor, checks it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Neon<const LEVEL: u8>(());
 
-/// Wraps the intrinsics below. Each needs features that `Neon` proves, and memory only through references.
+/// Wraps the intrinsics below. They need only features that `Neon` proves, and access memory only through
+/// references.
 macro_rules! proven {
     ($($body:tt)*) => {
-        // SAFETY: a value of `Neon` exists only where the CPU has the features; pointers come from references to whole vectors.
+        // SAFETY: a value of `Neon` exists only if the CPU has the features; pointers come from references
+        // to whole vectors.
         unsafe { $($body)* }
     };
 }
@@ -63,7 +65,8 @@ impl<const LEVEL: u8> Neon<LEVEL> {
     #[inline(always)]
     fn dot(self, mut acc: int32x4_t, w: int8x16_t, a: int8x16_t) -> int32x4_t {
         if LEVEL >= DOT {
-            // SAFETY: the level proves `sdot`, which reads and writes registers only. (Its intrinsic is not stable yet.)
+            // SAFETY: the level proves `sdot`, which reads and writes registers only. (Its intrinsic is not
+            // stable yet.)
             unsafe {
                 asm!(
                     "sdot {acc:v}.4s, {w:v}.16b, {a:v}.16b",
@@ -114,7 +117,7 @@ impl<const LEVEL: u8> Simd for Neon<LEVEL> {
     type F = [float32x4_t; 4];
     type I = [int32x4_t; 4];
     type W = [uint8x16_t; 4];
-    /// Register `i`: lanes 2i and 2i + 1, in each the two rows.
+    /// Register `i` holds lanes 2i and 2i + 1, each with both rows.
     type Pair = [int32x4_t; 8];
 
     const WIDE_SHIFT: i32 = -128;
@@ -208,7 +211,7 @@ impl<const LEVEL: u8> Simd for Neon<LEVEL> {
     }
     #[inline(always)]
     fn max(self, a: Self::F, b: Self::F) -> Self::F {
-        // `vmaxq` would give NaN where either is NaN.
+        // `vmaxq` would return NaN if either operand is NaN.
         let greater = four!(vcgtq_f32, a, b);
         proven!([
             vbslq_f32(greater[0], a[0], b[0]),
@@ -304,7 +307,7 @@ impl<const LEVEL: u8> Simd for Neon<LEVEL> {
 
     #[inline(always)]
     fn prefetch<T>(self, at: &T) {
-        // SAFETY: a hint; it does not fault and changes nothing that the program sees.
+        // SAFETY: a hint, which cannot fault and changes no visible state.
         unsafe {
             asm!("prfm pldl1keep, [{0}]", in(reg) std::ptr::from_ref(at), options(nostack, preserves_flags, readonly));
         }
@@ -372,7 +375,7 @@ impl<const LEVEL: u8> Simd for Neon<LEVEL> {
             let flip = vdupq_n_u8(if WIDE { 0x80 } else { 0 });
             for i in 0..4 {
                 let [g, h] = [w[0][i], w[1][i]].map(|w| vreinterpretq_u32_u8(veorq_u8(w, flip)));
-                // Eight codes of a lane side by side, two lanes in a register.
+                // Each lane's eight codes are contiguous, two lanes in a register.
                 acc[2 * i] = self.dot_matrix(acc[2 * i], vreinterpretq_s8_u32(vzip1q_u32(g, h)), a);
                 acc[2 * i + 1] = self.dot_matrix(acc[2 * i + 1], vreinterpretq_s8_u32(vzip2q_u32(g, h)), a);
             }

@@ -13,18 +13,20 @@ use crate::mapping::Mapping;
 
 /// A weight matrix `[n_rows, n_cols]`, packed in panels of 16 interleaved rows (the layouts are in `layout.rs`).
 ///
-/// Packing is lossless: [`PackedMatrix::dequantize_row`] returns the same bits as [`dequantize`] for the row of the file. Rows behind the last
-/// full panel are padded with zeros, and columns are padded to the unit of the layout.
+/// Packing is lossless: [`PackedMatrix::dequantize_row`] returns the same bits as [`dequantize`] for the row
+/// of the file. Rows after the last full panel are padded with zeros, and columns are padded to the unit of
+/// the layout.
 pub struct PackedMatrix {
     pub(super) ty: BlockType,
     pub(super) n_rows: usize,
     pub(super) n_cols: usize,
     pub(super) panel_lines: usize,
-    /// `[n_panels, panel_lines]`, and room for more panels where rows are [gathered](PackedMatrix::push_row_of).
+    /// `[n_panels, panel_lines]`, with room for more panels if rows are
+    /// [gathered](PackedMatrix::push_row_of).
     pub(super) data: Panels,
 }
 
-/// Why a matrix could not be packed.
+/// A matrix could not be packed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PackError {
@@ -45,7 +47,7 @@ pub enum PackError {
         n_rows: usize,
         /// The number of columns.
         n_cols: usize,
-        /// Bytes that the shape needs; saturated where that overflows.
+        /// Bytes that the shape needs; saturated on overflow.
         expected: u64,
         /// Bytes given.
         given: usize,
@@ -58,11 +60,11 @@ pub enum PackError {
 impl PackedMatrix {
     /// Packs a row-major matrix of file elements.
     ///
-    /// `row_map(i)` is the source row that becomes row `i`: the identity for most, a permutation for matrices whose rows a
-    /// file format reorders.
+    /// `row_map(i)` is the source row that becomes row `i`: usually the identity, or a permutation if the
+    /// file format reorders the matrix's rows.
     ///
     /// # Errors
-    /// [`PackError`] if shape, type and bytes do not match, or an allocation fails.
+    /// [`PackError`] if shape, type and bytes do not match, or if an allocation fails.
     ///
     /// # Panics
     /// If `row_map` returns a row that does not exist.
@@ -95,7 +97,8 @@ impl PackedMatrix {
         Ok(PackedMatrix { ty, n_rows, n_cols, panel_lines, data: Panels::Owned(data) })
     }
 
-    /// The same weights as f32, with the bits of [`PackedMatrix::dequantize_row`]. Needs memory for the new matrix and one row.
+    /// The same weights as f32, with the bits of [`PackedMatrix::dequantize_row`]. Needs memory for the new
+    /// matrix and for one row.
     ///
     /// # Errors
     /// [`PackError::Alloc`].
@@ -105,7 +108,7 @@ impl PackedMatrix {
         let mut row_values = vec![0.0; self.n_cols];
         for row in 0..self.n_rows {
             self.dequantize_row(row, &mut row_values);
-            // A line of an f32 panel is a column.
+            // Each line of an f32 panel is one column.
             let panel = &mut data.lines_mut()[row / PANEL_ROWS * self.n_cols..][..self.n_cols];
             for (line, &value) in panel.iter_mut().zip(&row_values) {
                 line.floats_mut()[row % PANEL_ROWS] = value;
@@ -114,17 +117,18 @@ impl PackedMatrix {
         Ok(Self::over(BlockType::F32, self.n_rows, self.n_cols, Panels::Owned(data)))
     }
 
-    /// Bytes of a packed matrix of this shape; `None` if the columns are not a whole number of blocks, or on overflow.
+    /// Bytes of a packed matrix of this shape; `None` if the columns are not a whole number of blocks, or on
+    /// overflow.
     pub fn packed_bytes(ty: BlockType, n_rows: usize, n_cols: usize) -> Option<u64> {
         ty.row_bytes(n_cols as u64)?;
         let lines = (panel_lines(ty, n_cols)? as u64).checked_mul(n_rows.div_ceil(PANEL_ROWS) as u64)?;
         lines.checked_mul(64)
     }
 
-    /// A matrix whose panels `fill` writes, in the form of [`PackedMatrix::panel_bytes`]. `fill` receives
-    /// [`packed_bytes`](PackedMatrix::packed_bytes) zeroed bytes.
+    /// A matrix whose panels are written by `fill`, in the form of [`PackedMatrix::panel_bytes`]. `fill`
+    /// receives [`packed_bytes`](PackedMatrix::packed_bytes) zeroed bytes.
     ///
-    /// Any bytes are valid, and give the same bits on every instruction set.
+    /// Any bytes are valid and give the same results on every instruction set.
     ///
     /// # Errors
     /// The error of `fill`; a [`PackError`] if the shape is not valid or an allocation fails.
@@ -143,7 +147,7 @@ impl PackedMatrix {
     /// A matrix over panels in a mapped file, from byte `start` on.
     ///
     /// # Panics
-    /// If `start` is no multiple of 64 or the file ends before the panels do.
+    /// If `start` is not a multiple of 64, or the file ends before the panels end.
     pub(crate) fn from_mapping(
         ty: BlockType,
         n_rows: usize,
@@ -161,7 +165,7 @@ impl PackedMatrix {
     /// A matrix over panels in a buffer, from byte `start` on.
     ///
     /// # Panics
-    /// If `start` is no multiple of 64 or the bytes end before the panels do.
+    /// If `start` is not a multiple of 64, or the bytes end before the panels end.
     pub(crate) fn from_pages(
         ty: BlockType,
         n_rows: usize,
@@ -184,13 +188,13 @@ impl PackedMatrix {
         bytes.map(|bytes| bytes / 64).ok_or(PackError::Alloc(AllocError { bytes: usize::MAX }))
     }
 
-    /// `data` has as many lines as the shape needs.
+    /// A matrix over `data`, which has exactly the lines of the shape.
     fn over(ty: BlockType, n_rows: usize, n_cols: usize, data: Panels) -> Self {
         let panel_lines = panel_lines(ty, n_cols).expect("the shape has a size");
         PackedMatrix { ty, n_rows, n_cols, panel_lines, data }
     }
 
-    /// The bytes of the panels, as packed files store them. Numbers are in the byte order of this machine.
+    /// The bytes of the panels, as stored in packed files. Numbers have the byte order of this machine.
     pub fn panel_bytes(&self) -> &[u8] {
         Line::bytes_of(self.data.lines())
     }
@@ -210,7 +214,7 @@ impl PackedMatrix {
         self.data.size_bytes()
     }
 
-    /// The element type that was packed.
+    /// The element type before packing.
     pub fn block_type(&self) -> BlockType {
         self.ty
     }
@@ -238,7 +242,7 @@ impl PackedMatrix {
         self.n_rows.div_ceil(PANEL_ROWS)
     }
 
-    /// The lines of a range of panels, one after another.
+    /// The lines of a range of panels, contiguous.
     pub(super) fn panels(&self, panels: std::ops::Range<usize>) -> &[Line] {
         let panels = panels.start.min(panels.end)..panels.end;
         &self.data.lines()[panels.start * self.panel_lines..panels.end * self.panel_lines]
@@ -275,7 +279,7 @@ fn unpack_floats(ty: BlockType, panel: &[Line], lane: usize, out: &mut [f32]) {
     }
 }
 
-/// Walks the row's source blocks; `first` is the block's first 32-column block in its unit of lines.
+/// Packs the row's source blocks in order; `first` is the block's first 32-column block in its unit of lines.
 fn pack_codes(ty: BlockType, info: LayoutInfo, src: &[u8], panel: &mut [Line], lane: usize) {
     let mut unpacked = Unpacked::new(ty);
     for (i, block) in src.chunks(ty.block_bytes()).enumerate() {
@@ -301,7 +305,8 @@ fn pack_codes(ty: BlockType, info: LayoutInfo, src: &[u8], panel: &mut [Line], l
     }
 }
 
-/// The line of the block, and the first bit in it, of the upper bits (above the fourth) of a group's codes; `None` if codes have four bits.
+/// The line in the block, and the first bit in it, of the upper bits (above the fourth) of a group's codes;
+/// `None` if codes have four bits.
 fn upper_bits(info: LayoutInfo, group: usize) -> Option<(usize, usize)> {
     match info.bits {
         5 => Some((4, group)),

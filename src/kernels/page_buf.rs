@@ -20,19 +20,19 @@ const PAGE_BYTES: usize = 4096;
 impl PageBuf {
     /// `len` zeroed bytes.
     pub(crate) fn zeroed(len: usize) -> Result<Self, AllocError> {
-        // One page more than requested, so that an aligned start fits.
+        // One page more than requested, to leave room for alignment.
         let buf = AlignedBuf::zeroed_huge(len.div_ceil(64).saturating_add(PAGE_BYTES / 64))?;
         let skipped = buf.lines().as_ptr().cast::<u8>().align_offset(PAGE_BYTES) / 64;
         Ok(PageBuf { buf, skipped, len })
     }
 
-    /// Bytes of memory of a buffer of `len` bytes.
+    /// Bytes of memory held by a buffer of `len` bytes.
     pub(crate) fn size_bytes(len: u64) -> u64 {
         len.next_multiple_of(64) + PAGE_BYTES as u64
     }
 
-    /// `len` rounded up to whole huge pages; `len` itself if it is less than one. Bytes behind the last whole huge page are in small pages,
-    /// which the kernel fills in pieces of 4 KiB.
+    /// `len` rounded up to whole huge pages; `len` itself if it is less than one. Bytes after the last whole
+    /// huge page are in small pages, which the kernel fills in pieces of 4 KiB.
     pub(crate) fn huge_len(len: u64) -> u64 {
         let huge_page = HUGE_PAGE_BYTES as u64;
         if len < huge_page { len } else { len.next_multiple_of(huge_page) }
@@ -50,8 +50,8 @@ impl PageBuf {
         &mut Line::bytes_of_mut(&mut self.buf.lines_mut()[self.skipped..])[..self.len]
     }
 
-    /// Splits the first `len` bytes into independently owned blocks of `block_len`; the last one may be shorter. [`PageBlock::join`] gives
-    /// the buffer back. If `len` is 0 there is one empty block.
+    /// Splits the first `len` bytes into independently owned blocks of `block_len`; the last one may be
+    /// shorter. [`PageBlock::join`] returns the buffer. If `len` is 0, there is one empty block.
     ///
     /// # Panics
     /// If the buffer is shorter, or `block_len` is 0.
@@ -59,7 +59,7 @@ impl PageBuf {
         let base = NonNull::from(&mut self.bytes_mut()[..len]).cast::<u8>();
         let pages = Arc::new(self);
         let block = |start: usize| PageBlock {
-            // SAFETY: `start <= len`, so this is inside of the bytes or just behind them.
+            // SAFETY: `start <= len`, so this is inside the bytes or just after them.
             ptr: unsafe { base.add(start) },
             start,
             len: block_len.min(len - start),
@@ -72,7 +72,8 @@ impl PageBuf {
 /// An exclusively owned part of a [`PageBuf`].
 ///
 /// # Invariants
-/// - The blocks of a buffer do not overlap. While a block exists, the buffer is accessed through its blocks only.
+/// - The blocks of a buffer do not overlap. While a block exists, the buffer is accessed through its blocks
+///   only.
 /// - `ptr..ptr + len` is inside the buffer that `pages` keeps alive.
 pub(crate) struct PageBlock {
     pages: Arc<PageBuf>,
@@ -81,7 +82,7 @@ pub(crate) struct PageBlock {
     len: usize,
 }
 
-// SAFETY: a block is the only way to its bytes, which are plain numbers.
+// SAFETY: only this block gives access to its bytes, which are plain numbers.
 unsafe impl Send for PageBlock {}
 
 impl PageBlock {

@@ -1,15 +1,18 @@
-//! The threads of the forward pass: persistent workers that share the items of a parallel section and steal from each other.
+//! The threads of the forward pass: persistent workers that share the items of a parallel section and steal
+//! from each other.
 //!
-//! A decoding step runs some hundred short parallel sections, so a section must start in about a microsecond. Workers spin for a short
-//! time after each section and then park, so that an idle engine uses no CPU time. Each worker owns a contiguous part of the items, the
-//! same part in every step, so that its part of the weights stays in its cache. It computes its part in chunks, and then chunks of other
-//! workers' parts. So a slow or preempted core delays a section by at most one chunk, and a section does not wait for a worker that has
-//! not entered it. Results do not depend on the worker that computes them.
+//! A decoding step runs some hundred short parallel sections, so a section must start in about a microsecond.
+//! After each section, workers spin for a short time and then park, so an idle engine uses no CPU time. Each
+//! worker owns a contiguous part of the items, the same in every step, so its part of the weights stays in
+//! its cache. It computes its own part in chunks, and then chunks of other workers' parts. A slow or
+//! preempted core therefore delays a section by at most one chunk, and a section does not wait for a worker
+//! that has not entered it. Results do not depend on the worker that computes them.
 //!
 //! Sections compute in the default [floating-point environment](FloatEnv), whatever the caller's is.
 //!
-//! Sections of one pool run one at a time: calls of `run` from several threads are serialised. A section started *inside* a section runs
-//! on its calling thread alone, since waiting for the workers would be a deadlock.
+//! Sections of one pool run one at a time: calls of `run` from several threads are serialised. A section
+//! started *inside* a section runs on its calling thread alone, because waiting for the workers would be a
+//! deadlock.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -22,8 +25,8 @@ use std::thread::{self, JoinHandle};
 
 use super::float_env::FloatEnv;
 
-/// Iterations of a spinning thread before it parks: about 30 µs on the development machine, several times the gap between two sections of
-/// a step, and far less than the time between two requests.
+/// Iterations that a thread spins before it parks: about 30 µs on the development machine. This is several
+/// times the gap between two sections of a step, and far less than the time between two requests.
 const SPINS: usize = 1000;
 
 type Section<'a> = dyn Fn(usize, Range<usize>) + Sync + 'a;
@@ -43,7 +46,8 @@ struct Shared {
     stop: AtomicBool,
     /// Workers with lower numbers take part; the others sleep.
     n_active: AtomicUsize,
-    /// Written by the thread that holds the gate, while the section is closed and empty. Read by the workers in the section.
+    /// Written by the thread that holds the gate, while the section is closed and empty. Read by the workers
+    /// in the section.
     job: Mutex<Job>,
     /// The next item of each worker's part. Reset together with `job`.
     cursors: Vec<Cursor>,
@@ -62,7 +66,7 @@ const OPEN: u64 = 1 << 31;
 /// The lowest bit of the section's number in `state`. The bits below `OPEN` count the workers in the section.
 const NUMBER_SHIFT: u32 = 32;
 
-/// On a cache line of its own, against false sharing.
+/// A counter on a cache line of its own, to avoid false sharing.
 #[repr(align(64))]
 struct Cursor(AtomicUsize);
 
@@ -76,8 +80,8 @@ struct Job {
     section: &'static Section<'static>,
 }
 
-/// The number of chunks in a worker's part, unless tiles are larger: enough for other workers to take over most of the part of a preempted
-/// core.
+/// Chunks in a worker's part, unless tiles are larger. With this number, other workers can compute most of a
+/// preempted worker's part.
 const CHUNKS: usize = 8;
 
 thread_local! {
@@ -86,18 +90,18 @@ thread_local! {
 }
 
 impl Pool {
-    /// A pool of `n_threads` workers, the caller of [`Pool::run`] among them: `new(1)` starts no thread.
+    /// A pool of `n_threads` workers, including the caller of [`Pool::run`]: `new(1)` starts no thread.
     ///
     /// # Panics
-    /// If `n_threads` is zero, or the system refuses a thread.
+    /// If `n_threads` is zero, or the system cannot start a thread.
     pub fn new(n_threads: usize) -> Pool {
         Self::try_new(n_threads).expect("the system gives threads")
     }
 
-    /// As [`Pool::new`], with an error if the system refuses a thread.
+    /// As [`Pool::new`], but returns an error if the system cannot start a thread.
     ///
     /// # Errors
-    /// The error of the system; the threads that were started have ended.
+    /// The system's error. Threads that were started have ended.
     ///
     /// # Panics
     /// If `n_threads` is zero.
@@ -130,22 +134,23 @@ impl Pool {
         self.shared.n_threads
     }
 
-    /// Limits the threads of later sections to `n_threads`, at least the caller. The other workers sleep until the limit is raised. May be
-    /// called from any thread. Results do not depend on it.
+    /// Limits later sections to `n_threads` threads, including the caller. The other workers sleep until the
+    /// limit is raised. May be called from any thread. Results do not depend on the limit.
     pub fn limit(&self, n_threads: usize) {
         self.shared.n_active.store(n_threads.max(1), SeqCst);
         drop(lock(&self.shared.sleep_lock));
         self.shared.limit_changed.notify_all();
     }
 
-    /// Calls `f(worker, range)` on the workers, perhaps several times on each, with disjoint ranges that together cover `0..n_items`.
-    /// Returns when all calls have returned. Calls with the same `worker` never run concurrently.
+    /// Calls `f(worker, range)` on the workers, perhaps several times on each, with disjoint ranges that
+    /// together cover `0..n_items`. Returns when all calls have returned. Calls with the same `worker` never
+    /// run concurrently.
     ///
-    /// May be called from several threads; sections run one at a time. A call from inside a section runs on the calling thread, as worker
-    /// 0.
+    /// May be called from several threads; sections run one at a time. A call from inside a section runs on
+    /// the calling thread, as worker 0.
     ///
     /// # Panics
-    /// If `f` panics, with one of the panics, after all workers have left the section. The pool stays usable.
+    /// If `f` panics: with one of the panics, after all workers have left the section. The pool stays usable.
     pub fn run(&self, n_items: usize, f: &(dyn Fn(usize, Range<usize>) + Sync)) {
         self.run_tiled(n_items, 1, f);
     }
@@ -174,7 +179,7 @@ impl Pool {
         }
     }
 
-    /// As `run_tiled`, on the calling thread alone if `work` is below a threshold.
+    /// As `run_tiled`, but on the calling thread alone if `work` is below a threshold.
     pub(super) fn run_sized(
         &self,
         work: usize,
@@ -182,7 +187,8 @@ impl Pool {
         tile: usize,
         f: &(dyn Fn(usize, Range<usize>) + Sync),
     ) {
-        /// Bytes of weights, or as many operations: a few µs, the most that starting a section costs.
+        /// Bytes of weights, or a number of operations: a few µs of work, the maximum cost of starting a
+        /// section.
         const WORK_MIN: usize = 32 * 1024;
         if work < WORK_MIN && n_items > 0 {
             let _env = FloatEnv::ieee();
@@ -192,7 +198,7 @@ impl Pool {
         }
     }
 
-    /// Calls `f(row, out_row)` for every row of `out`, rows of `row_len` numbers.
+    /// Calls `f(row, out_row)` for every row of `out`; a row has `row_len` numbers.
     ///
     /// # Panics
     /// If `out` is not a whole number of rows; as [`Pool::run`].
@@ -227,8 +233,8 @@ impl Drop for Pool {
 
 impl Shared {
     fn publish(&self, n_items: usize, tile: usize, f: &Section<'_>) -> Job {
-        // SAFETY: only the lifetime changes. Workers use the section between entering and leaving it, and `run_tiled` does not
-        // return, nor unwind, before it is closed and empty.
+        // SAFETY: only the lifetime changes. Workers use the section only between entering and leaving it,
+        // and `run_tiled` neither returns nor unwinds before it is closed and empty.
         let section: &'static Section<'static> = unsafe { transmute(f) };
         let chunk = (n_items / (self.n_threads * CHUNKS)).max(1).next_multiple_of(tile);
         let job = Job { n_items, tile, chunk, section };
@@ -244,7 +250,8 @@ impl Shared {
     /// Sets a new state and wakes sleeping workers.
     fn announce(&self, state: u64) {
         self.state.store(state, SeqCst);
-        // A worker increments `sleepers` before it reads `state` for the last time. So it reads the new state, or it is counted here.
+        // A worker increments `sleepers` before its last read of `state`. It therefore either reads the new
+        // state or is counted here.
         if self.sleepers.load(SeqCst) > 0 {
             drop(lock(&self.sleep_lock));
             self.wake.notify_all();
@@ -263,7 +270,7 @@ impl Shared {
     }
 
     fn work(&self, worker: usize) {
-        // A thread inherits the environment of the one that starts it.
+        // A thread inherits the environment of the thread that starts it.
         let _env = FloatEnv::ieee();
         let mut seen = 0;
         while let Some(number) = self.enter(worker, seen) {
@@ -284,7 +291,8 @@ impl Shared {
         }
     }
 
-    /// Waits for an open section other than number `seen`, enters it, and returns its number; `None` when the pool is dropped.
+    /// Waits for an open section other than number `seen`, enters it, and returns its number; `None` when the
+    /// pool is dropped.
     fn enter(&self, worker: usize, seen: u64) -> Option<u64> {
         let mut spins = 0;
         loop {
@@ -312,7 +320,8 @@ impl Shared {
         }
     }
 
-    /// Sleeps until there is a section other than number `seen`. (The worker has been in `seen`, or found it closed.)
+    /// Sleeps until there is a section other than number `seen`. (The worker took part in `seen`, or found it
+    /// closed.)
     fn sleep(&self, seen: u64) {
         let mut guard = lock(&self.sleep_lock);
         self.sleepers.fetch_add(1, SeqCst);
@@ -322,7 +331,7 @@ impl Shared {
         self.sleepers.fetch_sub(1, SeqCst);
     }
 
-    /// Sleeps while the worker's number is not below the limit. The other workers compute its part.
+    /// Sleeps while the worker's number is at or above the limit. The other workers compute its part.
     fn rest(&self, worker: usize) {
         let mut guard = lock(&self.sleep_lock);
         while worker >= self.n_active.load(SeqCst) && !self.stop.load(SeqCst) {
@@ -351,7 +360,7 @@ impl Shared {
 }
 
 impl Job {
-    /// The part of a worker: contiguous; sizes of parts differ by at most a tile.
+    /// The contiguous part of a worker. The sizes of parts differ by at most one tile.
     fn part(&self, n_threads: usize, worker: usize) -> Range<usize> {
         let n_tiles = self.n_items.div_ceil(self.tile);
         let (each, more) = (n_tiles / n_threads, n_tiles % n_threads);
@@ -361,12 +370,13 @@ impl Job {
     }
 }
 
-/// Locks a mutex and ignores poisoning: every value is written at once, so a panic leaves no partial state.
+/// Locks a mutex and ignores poisoning: every value is written in one operation, so a panic leaves no partial
+/// state.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A slice of which the workers of a section write disjoint parts.
+/// A slice with disjoint parts that the workers of a section write.
 #[derive(Clone, Copy)]
 pub(super) struct SharedMut<T> {
     ptr: *mut T,
@@ -390,11 +400,11 @@ impl<T> SharedMut<T> {
     /// A part of the slice. Out of bounds panics.
     ///
     /// # Safety
-    /// The slice outlives `'a`, and no two parts that overlap are alive at a time.
+    /// The slice outlives `'a`, and no two overlapping parts are alive at the same time.
     #[inline(always)]
     pub(super) unsafe fn slice<'a>(self, start: usize, len: usize) -> &'a mut [T] {
         assert!(start <= self.len && len <= self.len - start);
-        // SAFETY: inside the slice; the rest is the caller's promise.
+        // SAFETY: the part is inside the slice; the caller guarantees the rest.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.add(start), len) }
     }
 }

@@ -1,13 +1,13 @@
-//! Between numbers and the element types of files, with the meaning and the rounding of ggml's reference code.
+//! Converts between numbers and the element types of files, with the rounding of ggml's reference code.
 
 use half::{bf16, f16};
 
 use super::block::{BlockType, Unpacked};
 
-/// Turns `src`, elements of type `ty`, into numbers. Exact: the values that ggml's reference code gives.
+/// Converts `src`, elements of type `ty`, to numbers. Exact: the result equals that of ggml's reference code.
 ///
 /// # Panics
-/// If `src` is not a whole number of blocks, or `out` is not as long as their elements.
+/// If `src` is not a whole number of blocks, or `out` does not have as many elements.
 pub fn dequantize(ty: BlockType, src: &[u8], out: &mut [f32]) {
     let bytes = ty.row_bytes(out.len() as u64).expect("out is a whole number of blocks");
     assert_eq!(src.len() as u64, bytes, "{} elements of {ty} are {bytes} bytes", out.len());
@@ -40,7 +40,7 @@ pub fn dequantize(ty: BlockType, src: &[u8], out: &mut [f32]) {
 /// Appends `src` as elements of type `ty` (Q8_0, Q4_0, F16, BF16 or F32), rounded as ggml's reference code does.
 ///
 /// # Panics
-/// If `src` is not a whole number of blocks, or `ty` is a type that Refrain only reads.
+/// If `src` is not a whole number of blocks, or Refrain only reads `ty`.
 pub fn quantize(ty: BlockType, src: &[f32], out: &mut Vec<u8>) {
     assert!(src.len().is_multiple_of(ty.block_len()), "{} elements are not whole blocks of {ty}", src.len());
     match ty {

@@ -1,7 +1,7 @@
-//! Row-wise functions: norms, rotary embedding, activation, softmax, and picking the best.
+//! Row-wise functions: norms, rotary embedding, activation, softmax, argmax.
 //!
-//! Sums run over 16 lanes by index and meet in one fixed tree; everything else is element by element. Each function states
-//! its operations, and each is one algorithm over the vector trait.
+//! Sums run over 16 lanes by index, and the lanes are added in one fixed tree; everything else is element by
+//! element. Each function states its operations and is one algorithm over the vector trait.
 
 use super::Kernels;
 use super::math::{exp_lanes, exp_shifted_in_place, max_of};
@@ -17,7 +17,7 @@ pub fn rms_norm(k: Kernels, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]
     rms_norm_in_place(k, out, weight, eps);
 }
 
-/// [`rms_norm`] where the row stands (the heads of a QK-norm, say).
+/// [`rms_norm`] in place, for example for the heads of a QK-norm.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -57,13 +57,14 @@ impl Work for RmsNorm<'_> {
     }
 }
 
-/// Rotary position embedding of every head of one row, in the half-split pairing: element `i` turns with `i + head_dim/2`.
+/// Rotary position embedding of every head of one row, in the half-split pairing: element `i` is rotated with
+/// `i + head_dim/2`.
 ///
-/// `x` is `[n_heads, head_dim]`; `cos` and `sin` are `[head_dim / 2]`, those of the row's position.
+/// `x` is `[n_heads, head_dim]`; `cos` and `sin` are those of the row's position, `[head_dim / 2]`.
 /// `a' = fma(a, cos, −(b · sin))`, `b' = fma(b, cos, a · sin)`.
 ///
 /// # Panics
-/// If `head_dim` is odd or zero, or the lengths do not fit.
+/// If `head_dim` is odd or zero, or the lengths do not match.
 pub fn rope(k: Kernels, x: &mut [f32], head_dim: usize, cos: &[f32], sin: &[f32]) {
     assert!(head_dim > 0 && head_dim.is_multiple_of(2), "head_dim {head_dim}");
     assert!(x.len().is_multiple_of(head_dim), "{} numbers, heads of {head_dim}", x.len());
@@ -179,9 +180,9 @@ impl<F: PairFunction> Work for Pairwise<'_, F> {
     }
 }
 
-/// Softmax in place: `exp(x − max) · (1 / Σ exp(x − max))`. Nothing happens to an empty row.
+/// Softmax in place: `exp(x − max) · (1 / Σ exp(x − max))`. An empty row stays empty.
 ///
-/// −∞ gives 0. Where every element is −∞, or one is NaN or +∞, the results are NaN.
+/// −∞ gives 0. If all elements are −∞, or one is NaN or +∞, the results are NaN.
 pub fn softmax(k: Kernels, x: &mut [f32]) {
     k.run(Softmax { x });
 }
@@ -207,7 +208,7 @@ impl Work for Softmax<'_> {
     }
 }
 
-/// `ln Σ exp(x)`, as `max + ln Σ exp(x − max)`; −∞ for an empty row or one of −∞ only.
+/// `ln Σ exp(x)`, computed as `max + ln Σ exp(x − max)`; −∞ if the row is empty or all its elements are −∞.
 pub fn log_sum_exp(k: Kernels, x: &[f32]) -> f32 {
     k.run(LogSumExp { x })
 }
@@ -225,7 +226,8 @@ impl Work for LogSumExp<'_> {
         if max == f32::INFINITY {
             return max;
         }
-        // Any shift is right where there is no largest number; 0 keeps NaN, and gives ln 0 = −∞ for −∞ only.
+        // If there is no largest number, any shift is correct. 0 keeps NaN, and gives ln 0 = −∞ if all
+        // elements are −∞.
         let max = if max == f32::NEG_INFINITY { 0.0 } else { max };
         let shift = s.splat(max);
         let mut sum = s.splat(0.0);
@@ -240,7 +242,7 @@ impl Work for LogSumExp<'_> {
     }
 }
 
-/// The index of the largest number; of equal ones the lowest. NaN never wins; 0 if there is nothing else.
+/// The index of the largest number; the lowest index if several are equal. NaN is ignored; 0 if all are NaN.
 ///
 /// # Panics
 /// If `x` is empty.

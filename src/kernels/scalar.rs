@@ -1,4 +1,5 @@
-//! The portable instruction set. It defines each vector operation lane by lane, and is the oracle of all others.
+//! The portable instruction set. It defines each vector operation lane by lane and is the oracle of all
+//! others.
 //!
 //! No `unsafe`, no intrinsics. The vector implementations are compared with this one bit for bit.
 
@@ -6,7 +7,7 @@ use half::{bf16, f16};
 
 use super::simd::{LANES, Simd};
 
-/// Needs nothing from the CPU.
+/// Requires no CPU feature.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scalar;
 
@@ -38,7 +39,7 @@ impl Simd for Scalar {
     const WIDE_SHIFT: i32 = 0;
     const INT_TILE_PANELS: usize = 1;
     const INT_TILE_ROWS: usize = 1;
-    // Slow in any case: tiles of one, so that the code for machines without vectors is small.
+    // Speed is secondary here: tiles of one query keep the code small on machines without vectors.
     const QUERIES: usize = 1;
     const ACCUMULATORS: usize = 1;
     const FLOAT_TILE_ROWS: usize = 1;

@@ -1,16 +1,18 @@
-//! The small vector trait that every algorithm is written over: sixteen lanes, whatever the machine's registers.
+//! The small vector trait that every algorithm is written over: sixteen lanes, whatever the machine's
+//! registers.
 //!
-//! An implementor is a capability: a zero-sized value that exists only where the CPU has the instructions, so its methods
-//! are safe. Each method states its result lane by lane, and `scalar.rs` spells it out; an instruction set that cannot give
-//! exactly that must not implement the trait.
+//! An implementor is a zero-sized value that exists only if the CPU has the instructions, so its methods are
+//! safe. Each method documents its result lane by lane, and `scalar.rs` implements exactly that. An
+//! instruction set that cannot give exactly the same result must not implement the trait.
 //!
-//! Code generic over `Simd` is `#[inline(always)]` down to the intrinsics and holds no closures: only then does everything end
-//! up inside the one function per instruction set that carries `#[target_feature]` (see `Avx512::run`).
+//! Code generic over `Simd` is `#[inline(always)]` down to the intrinsics and contains no closures. Only then
+//! is all of it compiled inside the one function per instruction set that has `#[target_feature]` (see
+//! `Avx512::run`).
 
 /// Lanes of every vector.
 pub(super) const LANES: usize = 16;
 
-/// An instruction set, as sixteen lanes of f32 and i32, and vectors of 64 weight codes.
+/// An instruction set: sixteen lanes of f32 and i32, and vectors of 64 weight codes.
 pub(super) trait Simd: Copy + Send + Sync {
     /// 16 × f32.
     type F: Copy;
@@ -18,22 +20,25 @@ pub(super) trait Simd: Copy + Send + Sync {
     type I: Copy;
     /// 64 unsigned bytes: 16 lanes of 4 weight codes.
     type W: Copy;
-    /// 16 × 2 × i32: the sums of two activation rows, in an order of the instruction set's own. `()` without `ROW_PAIRS`.
+    /// 16 × 2 × i32: the sums of two activation rows, in an order specific to the instruction set. `()`
+    /// without `ROW_PAIRS`.
     type Pair: Copy;
 
-    /// What `dot_wide` adds to each code: 0 if it multiplies codes as they are, −128 if it reads them as signed.
+    /// The number that `dot_wide` adds to each code: 0 if it multiplies codes as they are, −128 if it reads
+    /// them as signed.
     const WIDE_SHIFT: i32;
-    /// Whether two activation rows go through one instruction: `pair`, `dot_pair` and `rows_of_pair` are there.
+    /// Whether one instruction processes two activation rows: `pair`, `dot_pair` and `rows_of_pair` are
+    /// implemented.
     const ROW_PAIRS: bool = false;
-    /// The most panels that an integer tile of several rows spans; 1 or 2.
+    /// Maximum panels of an integer tile of several rows; 1 or 2.
     const INT_TILE_PANELS: usize;
-    /// The most activation rows that integer tiles keep in registers, at most 4.
+    /// Maximum activation rows that integer tiles keep in registers; at most 4.
     const INT_TILE_ROWS: usize;
-    /// The most queries of an attention tile, at most 8.
+    /// Maximum queries of an attention tile; at most 8.
     const QUERIES: usize;
     /// Accumulators of an attention tile.
     const ACCUMULATORS: usize;
-    /// The most activation rows that float tiles keep in registers.
+    /// Maximum activation rows that float tiles keep in registers.
     const FLOAT_TILE_ROWS: usize;
 
     fn splat(self, x: f32) -> Self::F;
@@ -55,20 +60,20 @@ pub(super) trait Simd: Copy + Send + Sync {
     fn div(self, a: Self::F, b: Self::F) -> Self::F;
     /// a · b + c, rounded once.
     fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
-    /// `if a > b { a } else { b }`: a NaN in `a` loses, a NaN in `b` stays.
+    /// `if a > b { a } else { b }`: a NaN in `a` is ignored, a NaN in `b` is kept.
     fn max(self, a: Self::F, b: Self::F) -> Self::F;
     /// `if a < b { a } else { b }`.
     fn min(self, a: Self::F, b: Self::F) -> Self::F;
     fn abs(self, a: Self::F) -> Self::F;
-    /// The largest lane, of lanes that hold no NaN and no negative zero.
+    /// The largest lane; no lane may be NaN or negative zero.
     fn max_lane(self, x: Self::F) -> f32;
-    /// Bit `i` is set where lane `i` of `a` equals that of `b`; never for NaN.
+    /// Bit `i` is set if lane `i` of `a` equals that of `b`; never for NaN.
     fn eq_mask(self, a: Self::F, b: Self::F) -> u16;
 
     fn splat_i(self, x: i32) -> Self::I;
-    /// The lanes, all in −128..=127, as bytes: four to a number, the first in the low bits.
+    /// The lanes, all in −128..=127, as bytes: four per number, the first in the low bits.
     fn store_i8(self, x: Self::I, out: &mut [i32; 4]);
-    /// The sum over the lanes; it does not overflow where it is used.
+    /// The sum over the lanes. No caller's sum overflows.
     fn sum_i(self, x: Self::I) -> i32;
     fn add_i(self, a: Self::I, b: Self::I) -> Self::I;
     fn sub_i(self, a: Self::I, b: Self::I) -> Self::I;
@@ -79,27 +84,30 @@ pub(super) trait Simd: Copy + Send + Sync {
     fn of_bits(self, a: Self::I) -> Self::F;
     /// To f32, to nearest.
     fn to_f(self, a: Self::I) -> Self::F;
-    /// To nearest, ties to even; unspecified outside of ±2³⁰ and for NaN.
+    /// To nearest, ties to even; unspecified outside ±2³⁰ and for NaN.
     fn round_to_i(self, a: Self::F) -> Self::I;
 
-    /// Asks for the cache line that `at` begins in to be brought into the first-level cache. A hint: no result depends on it.
+    /// Prefetches the cache line at the start of `at` into the first-level cache. A hint: no result depends
+    /// on it.
     fn prefetch<T>(self, at: &T);
     fn load_codes(self, x: &[u8; 64]) -> Self::W;
     fn low_nibbles(self, w: Self::W) -> Self::W;
     fn high_nibbles(self, w: Self::W) -> Self::W;
-    /// Each byte of `nibbles`, or-ed with that of `line` after it was shifted to the left (to the right by a negative `shift`) and
-    /// cut to `mask`. Bits of a neighbouring byte may be shifted in: `mask` leaves them out.
+    /// Each byte of `nibbles`, or-ed with the byte of `line`, which is first shifted to the left (to the
+    /// right by a negative `shift`) and masked with `mask`. The mask removes bits shifted in from a
+    /// neighbouring byte.
     fn with_upper_bits(self, nibbles: Self::W, line: Self::W, shift: i32, mask: u8) -> Self::W;
-    /// Per lane: acc + Σ₄ code · a, where the codes are below 128 and `a` holds four signed bytes other than −128.
+    /// Per lane: acc + Σ₄ code · a. Codes are below 128, and `a` holds four signed bytes other than −128.
     fn dot_narrow(self, acc: Self::I, w: Self::W, a: i32) -> Self::I;
-    /// Per lane: acc + Σ₄ (code + `WIDE_SHIFT`) · a, for codes of all eight bits.
+    /// Per lane: acc + Σ₄ (code + `WIDE_SHIFT`) · a, for codes of eight bits.
     fn dot_wide(self, acc: Self::I, w: Self::W, a: i32) -> Self::I;
 
     /// `starts[r]` in every lane of row `r`.
     fn pair(self, _starts: [i32; 2]) -> Self::Pair {
         unreachable!("only with `ROW_PAIRS`")
     }
-    /// Per lane and row: `dot_narrow` (`dot_wide` if `WIDE`) of `w[0]` with `a[row][0]` and of `w[1]` with `a[row][1]`.
+    /// Per lane and row: `dot_narrow` (`dot_wide` if `WIDE`) of `w[0]` with `a[row][0]` and of `w[1]` with
+    /// `a[row][1]`.
     fn dot_pair<const WIDE: bool>(self, _acc: Self::Pair, _w: [Self::W; 2], _a: [[i32; 2]; 2]) -> Self::Pair {
         unreachable!("only with `ROW_PAIRS`")
     }
@@ -111,7 +119,7 @@ pub(super) trait Simd: Copy + Send + Sync {
     /// The sum over the lanes in the fixed tree: i + (i+8), then i + (i+4), i + (i+2), i + (i+1).
     fn sum(self, x: Self::F) -> f32;
 
-    /// The first lanes from `x` (at most 16 numbers), the others `fill`.
+    /// The numbers of `x` (at most 16) in the first lanes, `fill` in the others.
     #[inline(always)]
     fn load_partial(self, x: &[f32], fill: f32) -> Self::F {
         let mut lanes = [fill; LANES];
@@ -119,7 +127,7 @@ pub(super) trait Simd: Copy + Send + Sync {
         self.load(&lanes)
     }
 
-    /// The first lanes, as many as `out` is long (at most 16).
+    /// Writes the first lanes to `out` (at most 16 numbers).
     #[inline(always)]
     fn store_partial(self, x: Self::F, out: &mut [f32]) {
         let mut lanes = [0.0; LANES];
@@ -131,6 +139,6 @@ pub(super) trait Simd: Copy + Send + Sync {
 /// Work written over the vector trait, to be compiled once per instruction set.
 pub(super) trait Work {
     type Output;
-    /// Must be `#[inline(always)]`, see the module's comment.
+    /// Must be `#[inline(always)]`; see the module comment.
     fn run<S: Simd>(self, s: S) -> Self::Output;
 }

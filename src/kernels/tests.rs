@@ -1,6 +1,7 @@
-//! Every instruction set of this machine against plain loops and against scalar, bit for bit.
+//! Compares every instruction set of this machine with plain loops and with scalar code, bit for bit.
 //!
-//! The three exactness rules are what these tests guard. Faults that were planted in the code, and the test that each made fail:
+//! The tests check the three rules of exactness. Each of the following faults, planted in the code, made a
+//! test fail:
 //!
 //! | planted fault | caught by |
 //! | --- | --- |
@@ -22,7 +23,7 @@ mod rows;
 
 use super::Kernels;
 
-/// A small generator for tests: the same numbers on every machine (xorshift64*).
+/// A small random generator with the same numbers on every machine (xorshift64*).
 pub(super) struct Random(u64);
 
 impl Random {
@@ -47,7 +48,7 @@ impl Random {
     }
 }
 
-/// Bits, but one pattern for all NaNs: their payloads are not promised.
+/// Bits, with one pattern for all NaNs, because NaN payloads may differ.
 pub(super) fn bits(x: &[f32]) -> Vec<u32> {
     x.iter().map(|x| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() }).collect()
 }
@@ -60,7 +61,7 @@ pub(super) fn assert_bits(got: &[f32], expected: &[f32], case: &str) {
     }
 }
 
-/// The fixed tree over sixteen lanes, written out.
+/// The fixed tree over sixteen lanes, as plain code.
 pub(super) fn tree(x: [f32; 16]) -> f32 {
     let fours = |i: usize| (x[i] + x[i + 8]) + (x[i + 4] + x[i + 12]);
     (fours(0) + fours(2)) + (fours(1) + fours(3))

@@ -109,7 +109,7 @@ impl Predictor {
     /// Writes the file atomically; an existing file is replaced.
     ///
     /// # Errors
-    /// [`PredictorError::Replace`], [`PredictorError::Io`]; a file that was there is as it was.
+    /// [`PredictorError::Replace`], [`PredictorError::Io`]; an existing file is unchanged.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), PredictorError> {
         let path = path.as_ref();
         let io = |source| PredictorError::Io { file: path.display().to_string(), source };

@@ -1,4 +1,4 @@
-//! The automaton: states, and how one token extends it.
+//! The automaton: its states, and its extension by one token.
 //!
 //! ```text
 //! extend(c):                              the text was w, it becomes wc
@@ -11,19 +11,23 @@
 //!   walk the suffix links from cur, at most WALK_MAX of them: count += 1, last_end ← position
 //! ```
 //!
-//! A new sequence starts at the root (a generalised automaton), so a match never spans two sequences, and no separator token is needed.
+//! A new sequence starts at the root (a generalised automaton), so a match never spans two sequences, and no
+//! separator token is needed.
 //!
-//! Cost sketch: a state has 32 bytes, and there are at most 2n − 1 states. Natural text needs about 1.5 states per token. With the blocks of
-//! `edges` this is about 60 bytes per token: 8 k tokens of context take half a megabyte.
+//! Cost sketch: a state has 32 bytes, and there are at most 2n − 1 states. Natural text needs about 1.5
+//! states per token. With the blocks of `edges` this is about 60 bytes per token: 8 k tokens of context take
+//! half a megabyte.
 
 use super::cursor::Match;
 use super::edges::{Edge, EdgePool, EdgeSet};
 
-/// Suffix links followed per token to keep counts and positions.
+/// Maximum suffix links followed per token to update counts and positions.
 ///
-/// Chains of suffix links have about ten links in ordinary text, so its counts are exact. In a long repetition, chains are as long as the
-/// repetition. States beyond this limit keep a count that is a lower bound, and a position that is older than the true one. The limit bounds
-/// the time of `extend`. Its cost is that *short* suffixes of a *long* match are undercounted, and drafting uses those last.
+/// In ordinary text there are about ten suffix links from a state to the root, so counts are exact. In a long
+/// repetition, there are as many links as the repetition has tokens. States beyond this limit keep a count
+/// that is a lower bound, and a position that is older than the true one. The limit bounds the time of
+/// `extend`. Its cost is that *short* suffixes of a *long* match are undercounted, and drafting uses those
+/// last.
 const WALK_MAX: usize = 64;
 
 const ROOT: u32 = Match::EMPTY.state;
@@ -46,11 +50,11 @@ pub(super) struct State {
 const ROOT_STATE: State =
     State { len: 0, link: ROOT, count: 0, first_end: 0, last_end: 0, edges: EdgeSet::NONE };
 
-/// The automaton has reached its bound. Nothing was added, and it can still be read.
+/// The automaton has reached its bound. Nothing was added; reading is still possible.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the suffix automaton is full: {max_tokens} tokens")]
 pub struct FullError {
-    /// The bound on its tokens.
+    /// The maximum number of tokens.
     pub max_tokens: u32,
 }
 
@@ -75,7 +79,7 @@ pub struct SuffixAutomaton {
     edges: EdgePool,
     /// State of the whole current sequence.
     last: u32,
-    /// Whether `last` was created for the newest token, so that the sequence up to here has not occurred before.
+    /// Whether `last` was created for the newest token: the whole sequence has not occurred before.
     last_is_new: bool,
     n_tokens: u32,
     max_tokens: u32,
@@ -88,15 +92,16 @@ impl Default for SuffixAutomaton {
 }
 
 impl SuffixAutomaton {
-    /// The most tokens that any automaton holds: state numbers are `u32`, and states are up to twice the tokens.
+    /// Maximum tokens of any automaton: state numbers are `u32`, and there are up to twice as many states as
+    /// tokens.
     pub const MAX_TOKENS: u32 = 1 << 30;
 
-    /// An empty automaton that takes up to [`MAX_TOKENS`](Self::MAX_TOKENS) tokens.
+    /// An empty automaton for up to [`MAX_TOKENS`](Self::MAX_TOKENS) tokens.
     pub fn new() -> Self {
         Self::with_max_tokens(Self::MAX_TOKENS)
     }
 
-    /// An empty automaton that takes up to `max_tokens` tokens (at most [`MAX_TOKENS`](Self::MAX_TOKENS)).
+    /// An empty automaton for up to `max_tokens` tokens (at most [`MAX_TOKENS`](Self::MAX_TOKENS)).
     pub fn with_max_tokens(max_tokens: u32) -> Self {
         SuffixAutomaton {
             states: vec![ROOT_STATE],
@@ -108,8 +113,8 @@ impl SuffixAutomaton {
         }
     }
 
-    /// Appends a token to the current sequence. Amortised O(1): new edges and redirected ones are linear in the text
-    /// altogether, and the walk for counts is capped.
+    /// Appends a token to the current sequence. Amortised O(1): the number of new and redirected edges is
+    /// linear in the text, and the walk for counts is bounded.
     ///
     /// # Errors
     /// [`FullError`]: the bound is reached; nothing changed.
@@ -137,19 +142,19 @@ impl SuffixAutomaton {
     /// Appends several tokens.
     ///
     /// # Errors
-    /// [`FullError`]: the tokens up to the bound were added, the rest was not.
+    /// [`FullError`]: the tokens up to the bound were added, the others were not.
     pub fn extend_all(&mut self, tokens: &[u32]) -> Result<(), FullError> {
         tokens.iter().try_for_each(|&token| self.extend(token))
     }
 
-    /// Ends the current sequence: the next token starts another one, and no match spans both.
+    /// Ends the current sequence. The next token starts another one, and no match spans both.
     pub fn start_sequence(&mut self) {
         self.last = ROOT;
         self.last_is_new = false;
     }
 
-    /// Removes all tokens and keeps the memory. Tokens cannot be removed from the end: after a truncation, clear the automaton and extend it
-    /// again.
+    /// Removes all tokens and keeps the memory. Tokens cannot be removed from the end: after a truncation,
+    /// clear the automaton and extend it again.
     pub fn clear(&mut self) {
         self.states.truncate(1);
         self.states[0] = ROOT_STATE;
@@ -158,14 +163,14 @@ impl SuffixAutomaton {
         self.n_tokens = 0;
     }
 
-    /// The longest suffix of the current sequence that has occurred before (in it, overlapping allowed, or in an
-    /// earlier sequence). O(1): the link of the last state.
+    /// The longest suffix of the current sequence that has occurred before: in the same sequence (overlap is
+    /// allowed) or in an earlier one. O(1): the link of the last state.
     pub fn suffix_match(&self) -> Match {
         let state = if self.last_is_new { self.state(self.last).link } else { self.last };
         Match { state, len: self.state(state).len }
     }
 
-    /// Tokens of all sequences.
+    /// Number of tokens of all sequences.
     pub fn len(&self) -> usize {
         self.n_tokens as usize
     }
@@ -175,17 +180,17 @@ impl SuffixAutomaton {
         self.n_tokens == 0
     }
 
-    /// The bound on the tokens.
+    /// Maximum number of tokens.
     pub fn max_tokens(&self) -> u32 {
         self.max_tokens
     }
 
-    /// States, the root included: at most 2n for n tokens.
+    /// Number of states, including the root: at most 2n for n tokens.
     pub fn n_states(&self) -> usize {
         self.states.len()
     }
 
-    /// Bytes on the heap, spare capacity included; `self` is left out.
+    /// Bytes on the heap, including spare capacity, without `self`.
     pub fn memory_usage(&self) -> usize {
         self.states.capacity() * size_of::<State>() + self.edges.memory_usage()
     }
@@ -206,7 +211,7 @@ impl SuffixAutomaton {
         self.edges.all(&self.state(state).edges)
     }
 
-    /// The new last state, for a token that never followed the whole sequence.
+    /// Appends the new last state, for a token that has not followed the whole sequence before.
     fn append_state(&mut self, before: u32, token: u32) -> u32 {
         let (len, first_end) = (self.state(before).len + 1, self.n_tokens);
         let appended = self.push_state(State { len, first_end, ..ROOT_STATE });
@@ -226,8 +231,8 @@ impl SuffixAutomaton {
         appended
     }
 
-    /// The state whose longest string is the longest one of `from` with `token` appended; `next` is the target of that
-    /// edge, and is split where it has longer strings.
+    /// The state whose longest string is the longest string of `from` with `token` appended. `next` is the
+    /// target of that edge, and is split if it has longer strings.
     fn exact_target(&mut self, from: u32, token: u32, next: u32) -> u32 {
         let len = self.state(from).len + 1;
         if self.state(next).len == len {
@@ -254,7 +259,7 @@ impl SuffixAutomaton {
         index
     }
 
-    /// Counts the newest occurrence of the sequence's suffixes, longest first, up to the cap.
+    /// Counts the newest occurrence of the sequence's suffixes, longest first, up to the limit.
     fn count_occurrence(&mut self) {
         self.states[ROOT as usize].count += 1;
         let mut suffix = self.last;
@@ -282,7 +287,7 @@ impl SuffixAutomaton {
         }
     }
 
-    /// Panics unless the structure's invariants hold: for tests, after any operation. O(states).
+    /// Panics if an invariant is violated: for tests, after any operation. O(states).
     #[cfg(test)]
     pub(super) fn check_integrity(&self) {
         let n_states = self.states.len();

@@ -1,12 +1,12 @@
-//! Cursors: places in an automaton, kept apart from it.
+//! Cursors: positions in an automaton, stored separately from it.
 
 use super::SuffixAutomaton;
 
-/// A substring's place in a [`SuffixAutomaton`]: the state that accepts it, and its length.
+/// The position of a substring in a [`SuffixAutomaton`]: the state that accepts it, and its length.
 ///
-/// A cursor is a plain value. Many cursors can walk one automaton, and a cursor stays valid after [`extend`](SuffixAutomaton::extend). It
-/// is valid only for the automaton that returned it: after [`clear`](SuffixAutomaton::clear), or with another automaton, methods may panic or
-/// use another substring.
+/// A cursor is a plain value. Many cursors can walk one automaton, and a cursor stays valid after
+/// [`extend`](SuffixAutomaton::extend). It is valid only for the automaton that returned it: after
+/// [`clear`](SuffixAutomaton::clear), or with another automaton, methods may panic or use another substring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Match {
     pub(super) state: u32,
@@ -32,8 +32,8 @@ impl Match {
         (self.state, self.len)
     }
 
-    /// The cursor of two numbers from [`to_parts`](Self::to_parts). A smaller length is allowed: it stands for a
-    /// shorter suffix of the substring, after [`SuffixAutomaton::renew`].
+    /// The cursor of two numbers from [`to_parts`](Self::to_parts). A smaller length is allowed: after
+    /// [`SuffixAutomaton::renew`] it denotes a shorter suffix of the substring.
     pub fn from_parts(state: u32, len: u32) -> Self {
         Match { state, len }
     }
@@ -46,7 +46,7 @@ pub struct Transition {
     pub token: u32,
     /// The cursor of the substring with the token appended.
     pub next: Match,
-    /// Occurrences of that substring (see [`SuffixAutomaton::count`]).
+    /// Number of occurrences of that substring (see [`SuffixAutomaton::count`]).
     pub count: u32,
     /// End of its most recent occurrence (see [`SuffixAutomaton::last_end`]).
     pub last_end: u32,
@@ -58,7 +58,8 @@ impl SuffixAutomaton {
         self.target(m.state, token).map(|state| Match { state, len: m.len + 1 })
     }
 
-    /// Matches a text token by token: returns the longest suffix of `m` with `token` appended that occurs. Amortised O(1) over a text.
+    /// Matches a text token by token: returns the longest suffix of `m` with `token` appended that occurs.
+    /// Amortised O(1) per token of a text.
     pub fn follow(&self, m: Match, token: u32) -> Match {
         let mut m = self.renew(m);
         loop {
@@ -80,7 +81,8 @@ impl SuffixAutomaton {
         })
     }
 
-    /// Updates a cursor after [`extend`](Self::extend): if its state has been split, a short match belongs to the new state. Usually O(1).
+    /// Updates a cursor after [`extend`](Self::extend). If its state was split, a short match belongs to the
+    /// new state. Usually O(1).
     pub fn renew(&self, mut m: Match) -> Match {
         while m.state != Match::EMPTY.state {
             let link = self.state(m.state).link;
@@ -92,36 +94,38 @@ impl SuffixAutomaton {
         m
     }
 
-    /// The number of occurrences of the matched substring: exact up to the limit of the suffix-link walk, a lower bound beyond it.
+    /// The number of occurrences of the matched substring: exact within the limit of the suffix-link walk, a
+    /// lower bound beyond it.
     pub fn count(&self, m: Match) -> u32 {
         self.state(m.state).count
     }
 
-    /// Position of the last token of the most recent occurrence, counted over all sequences; a lower bound beyond the
-    /// cap. Unspecified for the empty match.
+    /// Position of the last token of the most recent occurrence, counted over all sequences. A lower bound
+    /// beyond the limit of the suffix-link walk. Unspecified for the empty match.
     pub fn last_end(&self, m: Match) -> u32 {
         self.state(m.state).last_end
     }
 
-    /// Position of the last token of the first occurrence, counted over all sequences: always exact. Unspecified for the
-    /// empty match.
+    /// Position of the last token of the first occurrence, counted over all sequences; always exact.
+    /// Unspecified for the empty match.
     pub fn first_end(&self, m: Match) -> u32 {
         self.state(m.state).first_end
     }
 
-    /// How many different tokens have followed `m`. O(1).
+    /// Number of distinct tokens that have followed `m`. O(1).
     pub fn n_successors(&self, m: Match) -> usize {
         self.state(m.state).edges.len()
     }
 
-    /// Every different token, and how often it occurs. O(different tokens), in no particular order; the same in every run.
+    /// Every distinct token with its number of occurrences, in no particular order; the order is the same in
+    /// every run. O(distinct tokens).
     pub fn token_counts(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         let edges = self.all_edges(Match::EMPTY.state).into_iter();
         edges.map(|edge| (edge.token, self.state(edge.target).count))
     }
 
-    /// Tokens that have followed `m`: all of them where they are at most 16, else the 16 most frequent (of equally
-    /// frequent ones, the most recent), in no particular order. The order is the same in every run.
+    /// Tokens that have followed `m`, in no particular order: all of them if there are at most 16, otherwise
+    /// the 16 most frequent (of equally frequent ones, the most recent). The order is the same in every run.
     pub fn successors(&self, m: Match) -> impl Iterator<Item = Transition> + '_ {
         self.best_edges(m.state).iter().map(move |edge| {
             let state = self.state(edge.target);

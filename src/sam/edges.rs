@@ -2,22 +2,24 @@
 //!
 //! Token alphabets are large and most states have one successor, so a set of edges takes one of three forms:
 //!
-//! - up to one edge: inline in the state, no memory of its own;
+//! - up to one edge: inline in the state, without memory of its own;
 //! - up to [`LINEAR_MAX`] edges: an unordered block in the pool, scanned linearly (two cache lines at most);
-//! - more: a *hot list* of the [`LINEAR_MAX`] most frequent edges followed by an open-addressing table of all of them.
+//! - more: a *hot list* of the [`LINEAR_MAX`] most frequent edges followed by an open-addressing table of all
+//!   of them.
 //!
-//! So lookup and insertion are O(1) for any degree, and the most frequent successors of a state with thousands of edges are read without a
-//! scan. Blocks double as they fill; outgrown blocks go to free lists and are reused.
+//! Lookup and insertion are therefore O(1) for any degree, and the most frequent successors of a state with
+//! thousands of edges are read without a scan. Full blocks are replaced by blocks of twice the size; replaced
+//! blocks go to free lists and are reused.
 //!
-//! Invariants: tokens of a set are distinct; the form depends on the number of edges alone; a hot list holds distinct
-//! edges of its set's table with the same targets.
+//! Invariants: the tokens of a set are distinct; its form depends only on the number of edges; a hot list
+//! holds distinct edges of its set's table with the same targets.
 
 use std::cmp::Reverse;
 
 /// No target: an empty slot of a table.
 const EMPTY: u32 = u32::MAX;
 
-/// Edges that a block holds before it becomes a table. Sixteen edges are 128 bytes: two cache lines.
+/// Maximum edges of a linear block; more edges need a table. Sixteen edges are 128 bytes: two cache lines.
 pub(super) const LINEAR_MAX: usize = 16;
 
 /// One transition.
@@ -27,11 +29,11 @@ pub(super) struct Edge {
     pub(super) target: u32,
 }
 
-/// The edges of one state: their number, and either the only edge or the place of the block.
+/// The edges of one state: their number, and either the only edge or the offset of the block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct EdgeSet {
     len: u32,
-    /// The edge, where it is the only one; otherwise its `target` is the block's offset in the pool.
+    /// The edge, if it is the only one. Otherwise its `target` is the block's offset in the pool.
     first: Edge,
 }
 
@@ -47,12 +49,12 @@ impl EdgeSet {
     }
 }
 
-/// Slots of the table of `len` edges: at most three quarters full.
+/// Slots of the table of `len` edges, which is at most three quarters full.
 fn table_slots(len: usize) -> usize {
     (len + len / 3 + 1).next_power_of_two()
 }
 
-/// Slots of the block of `len` edges, hot list included. Zero for the inline form.
+/// Slots of the block of `len` edges, including its hot list. Zero for the inline form.
 fn block_slots(len: usize) -> usize {
     match len {
         0..=1 => 0,
@@ -75,7 +77,7 @@ impl EdgePool {
         self.free.iter_mut().for_each(Vec::clear);
     }
 
-    /// Bytes of the pool, unused blocks included.
+    /// Bytes of the pool, including unused blocks.
     pub(super) fn memory_usage(&self) -> usize {
         let free: usize = self.free.iter().map(|list| list.capacity() * size_of::<u32>()).sum();
         self.slots.capacity() * size_of::<Edge>() + free + self.free.capacity() * size_of::<Vec<u32>>()
@@ -140,8 +142,9 @@ impl EdgePool {
         EdgeSet { len: set.len, first: Edge { token: 0, target: offset as u32 } }
     }
 
-    /// Updates the hot list after an occurrence of `token`; `count` returns the occurrences of a target state. The edge replaces the rarest
-    /// edge of the list unless that one is more frequent. So the newest of equally frequent edges stay.
+    /// Updates the hot list after an occurrence of `token`; `count` returns the occurrences of a target
+    /// state. The edge replaces the rarest edge of the list unless that edge is more frequent. Among equally
+    /// frequent edges, the newest therefore stay.
     pub(super) fn touch(&mut self, set: &EdgeSet, token: u32, count: impl Fn(u32) -> u32) {
         if set.len() <= LINEAR_MAX || self.hot(set).iter().any(|edge| edge.token == token) {
             return;
@@ -155,7 +158,7 @@ impl EdgePool {
         }
     }
 
-    /// The best known edges: all of a small set, the hot list of a large one.
+    /// The most frequent edges: all of a small set, the hot list of a large one.
     pub(super) fn best<'a>(&'a self, set: &'a EdgeSet) -> &'a [Edge] {
         match set.len() {
             0 => &[],
@@ -165,7 +168,7 @@ impl EdgePool {
         }
     }
 
-    /// Every edge of the set, in no useful order.
+    /// Every edge of the set, in no particular order.
     pub(super) fn all(&self, set: &EdgeSet) -> Vec<Edge> {
         match set.len() {
             len if len <= LINEAR_MAX => self.best(set).to_vec(),
@@ -243,13 +246,14 @@ impl EdgePool {
     }
 }
 
-/// Blocks of the same class have the same size: linear ones have 2 to 16 slots, the others 16 plus a power of two > 16.
+/// The class of blocks of the same size. Linear blocks have 2 to 16 slots. The others have 16 plus a power of
+/// two larger than 16.
 fn size_class(n_slots: usize) -> usize {
     let table = if n_slots > LINEAR_MAX { n_slots - LINEAR_MAX } else { n_slots };
     table.ilog2() as usize
 }
 
-/// The slot of `token`, or the empty one where it belongs. Fibonacci hashing, linear probing.
+/// The slot of `token`, or the empty slot in which it would be inserted. Fibonacci hashing, linear probing.
 fn probe(table: &[Edge], token: u32) -> usize {
     debug_assert!(table.len().is_power_of_two() && table.len() > 1);
     let mask = table.len() - 1;

@@ -1,4 +1,4 @@
-//! The obvious implementation, for comparison: scan every suffix.
+//! The obvious implementation for comparison: scans every suffix.
 
 /// End positions (over the concatenated sequences) of every occurrence of `pattern`, ascending.
 pub(super) fn ends(sequences: &[Vec<u32>], pattern: &[u32]) -> Vec<u32> {
@@ -12,7 +12,7 @@ pub(super) fn ends(sequences: &[Vec<u32>], pattern: &[u32]) -> Vec<u32> {
     ends
 }
 
-/// Tokens that follow `pattern`, with their number, ascending.
+/// Tokens that follow `pattern`, with their counts, ascending.
 pub(super) fn successors(sequences: &[Vec<u32>], pattern: &[u32]) -> Vec<(u32, u32)> {
     let mut counts = std::collections::BTreeMap::new();
     for sequence in sequences {

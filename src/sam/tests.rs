@@ -1,11 +1,11 @@
-//! The automaton against scanning every suffix, and on degenerate texts.
+//! Compares the automaton with scanning every suffix, also on degenerate texts.
 
 use proptest::prelude::*;
 
 use super::naive;
 use super::{FullError, Match, SuffixAutomaton};
 
-/// Texts of up to 40 tokens stay below the cap of the walk, so counts and positions are exact.
+/// Texts of up to 40 tokens stay below the limit of the walk, so counts and positions are exact.
 fn sequences() -> impl Strategy<Value = Vec<Vec<u32>>> {
     (1u32..40)
         .prop_flat_map(|alphabet| prop::collection::vec(prop::collection::vec(0..alphabet, 0..40), 1..4))
@@ -101,7 +101,7 @@ proptest! {
         for i in 0..text.len() {
             let matched = m.len();
             m = automaton.follow(m, text[i]);
-            // A cursor never forgets; it may only miss what was added behind it.
+            // A cursor never loses a match; it may only miss tokens that were added later.
             prop_assert!(m.len() <= matched + 1);
             prop_assert!(m.len() <= naive::longest_suffix_len(&so_far, &text[..=i]));
             prop_assert_eq!(Some(automaton.renew(m)), find(&automaton, &text[i + 1 - m.len()..=i]));
@@ -131,7 +131,7 @@ proptest! {
     }
 }
 
-/// A small generator, so that long texts need no dependency: xorshift64*.
+/// A small random generator for long texts, without a dependency: xorshift64*.
 fn random_tokens(n: usize, alphabet: u32, seed: u64) -> Vec<u32> {
     let mut x = seed | 1;
     let mut next = || {
@@ -150,7 +150,7 @@ fn one_token_a_hundred_thousand_times() {
     automaton.check_integrity();
     assert_eq!(automaton.suffix_match().len(), 99_999);
     assert_eq!(automaton.n_states(), 100_001);
-    // Near the newest end counts are exact, beyond the cap they are lower bounds.
+    // Near the newest end, counts are exact; beyond the limit they are lower bounds.
     let longest = automaton.suffix_match();
     assert_eq!(automaton.count(longest), 2);
     let shortest = find(&automaton, &[5]).unwrap();

@@ -1,18 +1,18 @@
 //! Finds the best plan by exhaustive search, as a reference for the greedy plan on small instances.
 //!
-//! A plan changes each block once, before the first chunk or after one of the chunks, and orders the loads: (c + 1)ᵇ · b! plans for `b`
-//! blocks and `c` chunks. The computation alone is a lower bound of a plan's time, so choices of chunks whose computation takes longer than
-//! the best plan so far are pruned.
+//! A plan changes each block once, before the first chunk or after one of the chunks, and orders the loads.
+//! There are (c + 1)ᵇ · b! plans for `b` blocks and `c` chunks. The computation alone is a lower bound of a
+//! plan's time, so choices of chunks are pruned if their computation takes longer than the best plan so far.
 
 use super::plan::{Load, Plan};
 use super::simulate::simulate;
 use super::times::{GraphKind, Prefill, SwitchTimes};
 
-/// The most plans that are tried: about a second.
+/// Maximum number of plans to simulate: about a second.
 const PLANS_MAX: u64 = 500_000;
 
-/// The fastest plan from prefill graphs in every block to verify graphs in every block, with its time in µs; `None` if there are too many
-/// plans.
+/// The fastest plan from prefill graphs in every block to verify graphs in every block, with its time in µs.
+/// `None` if there are too many plans.
 pub fn exact(times: &SwitchTimes, prefill: &Prefill) -> Option<(Plan, f64)> {
     let (n_blocks, n_chunks) = (times.blocks.len(), prefill.chunks.len());
     let n_choices = (n_chunks as u64 + 1).checked_pow(n_blocks as u32)?;
@@ -53,7 +53,7 @@ impl Search<'_> {
         if left.is_empty() {
             let plan = Plan { loads: ordered.clone() };
             let initial = vec![GraphKind::Prefill; self.times.blocks.len()];
-            // Many orders deadlock; the simulation refuses them.
+            // Many orders deadlock; the simulation rejects them.
             if let Ok(timeline) = simulate(self.times, self.prefill, &initial, &plan)
                 && timeline.total_us < self.best.1
             {

@@ -1,36 +1,37 @@
-//! Plans: the loads of a prefill, and the time at which each starts.
+//! Plans: the loads of a prefill and their starting times.
 
 use std::ops::Range;
 
 use super::simulate::simulate;
 use super::times::{GraphKind, Prefill, SwitchTimes};
 
-/// A load: the graph that replaces the block's other one.
+/// A load: a graph that replaces the other graph of its block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Load {
     /// The block.
     pub block: usize,
     /// The graph to load.
     pub graph: GraphKind,
-    /// The load may start when the block has computed this chunk; `None`: before the first chunk.
+    /// The load may start after the block has computed this chunk. `None`: before the first chunk.
     pub after: Option<usize>,
 }
 
 impl Load {
-    /// The number of parts (a chunk in a block) that a prefill must have computed before the load may start.
+    /// The number of parts (a chunk in a block) that must be computed before the load may start.
     pub(crate) fn starts_at(&self, n_blocks: usize) -> usize {
         self.after.map_or(0, |chunk| chunk * n_blocks + self.block + 1)
     }
 }
 
-/// Loads in order. They run one at a time.
+/// Loads in their order. They run one at a time.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Plan {
     /// The loads.
     pub loads: Vec<Load>,
 }
 
-/// Synchronous switching: after the prefill, the verify graph of every block that holds another one is loaded.
+/// Synchronous switching: after the prefill, loads the verify graph of every block that holds a prefill
+/// graph.
 pub fn synchronous(prefill: &Prefill, initial: &[GraphKind]) -> Plan {
     // No computation follows the last part of the last block, so a load that waits for it is not hidden.
     let mut plan = asynchronous(prefill, initial);
@@ -39,8 +40,8 @@ pub fn synchronous(prefill: &Prefill, initial: &[GraphKind]) -> Plan {
     plan
 }
 
-/// Naive asynchronous switching: each block's verify graph is loaded when the block has computed its last chunk, while the following blocks
-/// compute.
+/// Naive asynchronous switching: each block's verify graph is loaded after the block's last chunk, while the
+/// following blocks compute.
 pub fn asynchronous(prefill: &Prefill, initial: &[GraphKind]) -> Plan {
     let after = prefill.chunks.len().checked_sub(1);
     let blocks = (0..initial.len()).filter(|&block| initial[block] != GraphKind::Verify);
@@ -49,31 +50,32 @@ pub fn asynchronous(prefill: &Prefill, initial: &[GraphKind]) -> Plan {
 
 /// Progressive switching, planned greedily.
 ///
-/// When a block has computed its part of a chunk, its verify graph is loaded. The next block to change follows the fewest blocks whose
-/// computation hides that load (CoordGen eqs. 1 and 2):
+/// After a block has computed its part of a chunk, its verify graph is loaded. The next block to change comes
+/// after the fewest blocks whose computation hides that load (CoordGen eqs. 1 and 2):
 ///
 /// ```text
 /// next(i) = i + min { k : compute(i + 1) + … + compute(i + k) ≥ load(i) }
 /// ```
 ///
-/// where blocks that have changed already compute in short calls. Blocks that have not changed before the last chunk change directly after
-/// it. With an earlier beginning more blocks change in time, but more parts are computed in short calls. So several beginnings are
-/// simulated, and the best one is kept. In a short prompt some blocks may change before they compute anything. If blocks hold verify graphs
-/// at first (after an earlier request), plans that load their prefill graphs are compared with plans that keep them.
+/// Here, a block that has already changed computes in short calls. Blocks that have not changed before the
+/// last chunk change directly after it. With an earlier start, more blocks change in time, but more parts are
+/// computed in short calls. Several starts are therefore simulated, and the best is kept. In a short prompt,
+/// some blocks may change before they compute anything. If blocks hold verify graphs at first (after an
+/// earlier request), plans that load their prefill graphs are compared with plans that keep them.
 pub fn progressive(times: &SwitchTimes, prefill: &Prefill, initial: &[GraphKind]) -> Plan {
     let (n_blocks, n_chunks) = (initial.len(), prefill.chunks.len());
     let parts = PartTimes::new(times, prefill);
     let mut best = (f64::INFINITY, Plan::default());
     let mut consider = |loads: Vec<Load>| {
         let plan = Plan { loads };
-        // Plans made here are valid; an invalid one would be skipped.
+        // Plans made here are valid; an invalid one would be ignored.
         if let Ok(timeline) = simulate(times, prefill, initial, &plan)
             && timeline.total_us < best.0
         {
             best = (timeline.total_us, plan);
         }
     };
-    // Synchronous switching may be best if loads and computation slow each other down very much.
+    // Synchronous switching may be best if loads and computation slow each other down strongly.
     consider(synchronous(prefill, initial).loads);
     let prepared: Vec<Load> = (0..n_blocks)
         .filter(|&block| initial[block] == GraphKind::Verify)
@@ -101,14 +103,15 @@ pub fn progressive(times: &SwitchTimes, prefill: &Prefill, initial: &[GraphKind]
     best.1
 }
 
-/// The number of beginnings that are tried, counted from the end: more than any device needs. Planning takes far less time than a chunk.
+/// Maximum number of simulated starts, counted from the end: more than any device needs. Planning takes far
+/// less time than a chunk.
 const BEGINNINGS_MAX: usize = 512;
-/// In prompts of more chunks no block changes before it computes: that would gain nothing.
+/// With more chunks than this, no block changes before it computes, because that would gain nothing.
 const AT_ONCE_CHUNKS_MAX: usize = 2;
-/// With more blocks no block changes before it computes: there would be too many choices.
+/// With more blocks than this, no block changes before it computes, because there would be too many choices.
 const AT_ONCE_BLOCKS_MAX: usize = 32;
 
-/// The greedy rule from the part `begin` on. The blocks `at_once` change before they compute anything.
+/// The greedy rule, starting at the part `begin`. The blocks `at_once` change before they compute anything.
 fn greedy(
     times: &SwitchTimes,
     parts: &PartTimes,

@@ -1,8 +1,9 @@
-//! Event simulation of a prefill under a plan, with one machine that computes and one that loads.
+//! Event simulation of a prefill under a plan, with one machine for computation and one for loads.
 //!
-//! The computation passes through the blocks of each chunk in order. Loads run one at a time in the plan's order. A load waits until its
-//! block has computed the chunk that the plan names; from then on the block has no graph until the load has ended. While both machines
-//! work, each is slower by its factor in [`SwitchTimes`].
+//! The computation passes through the blocks of each chunk in order. Loads run one at a time in the plan's
+//! order. A load waits until its block has computed the chunk that the plan names. From then on, the block
+//! has no graph until the load has ended. While both machines work, each is slower by its factor in
+//! [`SwitchTimes`].
 
 use thiserror::Error;
 
@@ -12,17 +13,17 @@ use super::times::{GraphKind, Prefill, SwitchTimes};
 /// The times of a simulated prefill, in µs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Timeline {
-    /// Until all chunks are computed and all loads have ended.
+    /// Time until all chunks are computed and all loads have ended.
     pub total_us: f64,
-    /// Until all chunks are computed.
+    /// Time until all chunks are computed.
     pub computed_us: f64,
-    /// The time in which the computation waited for loads.
+    /// Time in which the computation waited for loads.
     pub stalled_us: f64,
-    /// The time of the computation alone, with the graphs of the plan.
+    /// Time of the computation alone, with the graphs of the plan.
     pub work_us: f64,
 }
 
-/// Why a plan is not valid.
+/// A plan is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PlanError {
@@ -31,7 +32,7 @@ pub enum PlanError {
         "load {load_idx} names block {block} after chunk {after:?}; there are {n_blocks} blocks and {n_chunks} chunks"
     )]
     OutOfRange {
-        /// Its place in the plan.
+        /// Its index in the plan.
         load_idx: usize,
         /// The block.
         block: usize,
@@ -42,18 +43,19 @@ pub enum PlanError {
         /// The number of chunks.
         n_chunks: usize,
     },
-    /// A load does not come after the one of the same block before it.
+    /// A load does not start after a later chunk than the previous load of its block.
     #[error("load {load_idx} of block {block} does not come after the load of that block before it")]
     NotRising {
-        /// Its place in the plan.
+        /// Its index in the plan.
         load_idx: usize,
         /// The block.
         block: usize,
     },
-    /// A deadlock: the computation waits for a load that waits, behind another load, for the computation.
+    /// A deadlock: the computation waits for a load, and an earlier load of the plan waits for the
+    /// computation.
     #[error("load {load_idx} waits for computation that waits for it")]
     Deadlock {
-        /// Its place in the plan.
+        /// Its index in the plan.
         load_idx: usize,
     },
 }
@@ -117,7 +119,7 @@ pub fn simulate(
 /// A block's part of a chunk.
 struct PlannedPart {
     us: f64,
-    /// The number of loads of the plan that must have ended before.
+    /// The number of the plan's loads that must have ended before.
     loads_before: usize,
 }
 

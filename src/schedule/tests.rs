@@ -30,20 +30,22 @@ fn verify(block: usize, after: Option<usize>) -> Load {
 
 #[test]
 fn a_timeline_by_hand() {
-    // Two blocks, two chunks of 8 rows; a chunk in a verify graph is four calls of 3.
+    // Two blocks, two chunks of 8 rows. A chunk in a verify graph takes four calls of 3.
     let times = times(&[(10.0, 10.0, 3.0), (10.0, 10.0, 3.0)]);
     let prefill = Prefill::new(0, 16, 8);
     let initial = all_prefill(&times);
     assert_eq!(total(&times, &prefill, &Plan::default()), 40.0);
-    // 40 of computing, then 2 · 10 of loading.
+    // Computation takes 40, then loading 2 · 10.
     assert_eq!(total(&times, &prefill, &synchronous(&prefill, &initial)), 60.0);
-    // Block 0 loads from 30 to 40 beside block 1; block 1 from 40 to 50.
+    // Block 0 loads from 30 to 40 while block 1 computes; block 1 loads from 40 to 50.
     assert_eq!(total(&times, &prefill, &asynchronous(&prefill, &initial)), 50.0);
-    // Block 0 loads from 10 to 20 beside block 1, and computes from 20 to 32; block 1 from 32 to 42, and loads to 52.
+    // Block 0 loads from 10 to 20 while block 1 computes, and computes from 20 to 32. Block 1 computes from
+    // 32 to 42 and loads until 52.
     let early = Plan { loads: vec![verify(0, Some(0)), verify(1, Some(1))] };
     let timeline = simulate(&times, &prefill, &initial, &early).unwrap();
     assert_eq!((timeline.total_us, timeline.computed_us, timeline.stalled_us), (52.0, 42.0, 0.0));
-    // Block 1 loads from 20 to 30 beside block 0, which loads from 30 to 40 beside block 1's 12.
+    // Block 1 loads from 20 to 30 while block 0 computes. Block 0 loads from 30 to 40 while block 1 computes
+    // for 12.
     let best = Plan { loads: vec![verify(1, Some(0)), verify(0, Some(1))] };
     assert_eq!(total(&times, &prefill, &best), 42.0);
     assert_eq!(exact(&times, &prefill), Some((best.clone(), 42.0)));
@@ -55,7 +57,8 @@ fn loads_and_computation_slow_each_other_down() {
     let mut times = times(&[(10.0, 10.0, 3.0), (10.0, 10.0, 3.0)]);
     (times.compute_beside_load, times.load_beside_compute) = (2.0, 4.0);
     let prefill = Prefill::new(0, 8, 8);
-    // Block 1 computes from 10 to 30 and a load of block 0 comes by 20/4 = 5 in that time, the rest to 35; then to 45.
+    // Block 1 computes from 10 to 30. A load of block 0 advances by 20/4 = 5 in that time and ends at 35; the
+    // second load ends at 45.
     let plan = asynchronous(&prefill, &all_prefill(&times));
     let timeline = simulate(&times, &prefill, &all_prefill(&times), &plan).unwrap();
     assert_eq!((timeline.computed_us, timeline.total_us, timeline.work_us), (30.0, 45.0, 20.0));
@@ -66,7 +69,7 @@ fn computation_waits_for_a_load_that_is_late() {
     let times = times(&[(100.0, 10.0, 3.0), (100.0, 10.0, 3.0)]);
     let prefill = Prefill::new(0, 16, 8);
     let plan = Plan { loads: vec![verify(0, Some(0)), verify(1, Some(1))] };
-    // Block 0 loads from 10 to 110, computes to 122, block 1 to 132, loads to 232.
+    // Block 0 loads from 10 to 110 and computes until 122; block 1 computes until 132 and loads until 232.
     let timeline = simulate(&times, &prefill, &all_prefill(&times), &plan).unwrap();
     assert_eq!((timeline.total_us, timeline.stalled_us), (232.0, 90.0));
 }
@@ -85,16 +88,16 @@ fn a_context_makes_calls_longer() {
 #[test]
 fn short_prompts_change_at_once_and_long_ones_go_back() {
     let times = times(&[(10.0, 10.0, 3.0), (10.0, 10.0, 3.0)]);
-    // Two rows: a padded prefill call takes 30, one verify call 3, and the loads must be done anyway.
+    // Two rows: a padded prefill call takes 30, one verify call 3, and both loads are needed anyway.
     let padded = self::times(&[(10.0, 30.0, 3.0), (10.0, 30.0, 3.0)]);
     let plan = progressive(&padded, &Prefill::new(0, 2, 8), &all_prefill(&padded));
     assert_eq!(plan.loads, [verify(0, None), verify(1, None)]);
     assert_eq!(total(&padded, &Prefill::new(0, 2, 8), &plan), 23.0);
-    // Where it takes 10, block 0 does it while block 1 loads, and loads while block 1 computes.
+    // If it takes 10, block 0 computes while block 1 loads, and loads while block 1 computes.
     let plan = progressive(&times, &Prefill::new(0, 2, 8), &all_prefill(&times));
     assert_eq!(plan.loads, [verify(1, None), verify(0, Some(0))]);
     assert_eq!(total(&times, &Prefill::new(0, 2, 8), &plan), 20.0);
-    // From verify graphs: two rows stay, 800 rows are worth two loads each.
+    // With verify graphs at first: two rows change no graph, 800 rows are worth two loads per block.
     let initial = [GraphKind::Verify; 2];
     assert_eq!(progressive(&times, &Prefill::new(0, 2, 8), &initial), Plan::default());
     let plan = progressive(&times, &Prefill::new(0, 800, 8), &initial);
@@ -140,7 +143,8 @@ fn times_from_outside_are_checked() {
     assert!(matches!(none.check(), Err(TimesError::OutOfRange { .. })));
 }
 
-/// From slow flash to fast, from short calls that cost as much as long ones to twice as much, prompts of one to four chunks.
+/// From slow to fast flash, from short calls that cost as much as long ones to calls that cost twice as much,
+/// prompts of one to four chunks.
 #[test]
 fn the_greedy_plan_is_near_the_best() {
     let mut state = 1u64;
@@ -170,7 +174,7 @@ fn the_greedy_plan_is_near_the_best() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
-    /// What is searched is no worse than what is planned, and what is planned no worse than the baselines.
+    /// Exhaustive search is never worse than the greedy plan, which is never worse than the baselines.
     #[test]
     fn plans_are_in_order(
         blocks in proptest::collection::vec((1.0f64..60.0, 5.0f64..20.0, 1.0f64..10.0), 1..=3),
@@ -190,7 +194,8 @@ proptest! {
         }
     }
 
-    /// No plan takes less than its work or its loads, and waiting is what lies between work and computation.
+    /// No plan takes less time than its computation or its loads, and `stalled_us` is the difference between
+    /// `computed_us` and `work_us`.
     #[test]
     fn timelines_add_up(
         blocks in proptest::collection::vec((1.0f64..60.0, 5.0f64..20.0, 1.0f64..20.0), 1..=6),

@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// The format that this version writes and reads.
+/// The format version that this program writes and reads.
 const VERSION: u32 = 1;
 /// The largest accepted file of times, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// The most blocks: no published model has more layers.
+/// Maximum number of blocks; no published model has more layers.
 const BLOCKS_MAX: usize = 512;
-/// The most rows of a graph: its activations must stay small beside the weights.
+/// Maximum rows of a graph: its activations must stay small compared with the weights.
 pub const GRAPH_ROWS_MAX: usize = 8192;
-/// The longest time, in µs: an hour, so that sums of times stay numbers.
+/// Maximum time, in µs: an hour, so that sums of times stay finite.
 const US_MAX: f64 = 3.6e9;
 /// The largest factor by which loads and computation slow each other down.
 const SLOWDOWN_MAX: f64 = 100.0;
@@ -31,10 +31,10 @@ pub enum GraphKind {
 }
 
 impl GraphKind {
-    /// Both, in the order in which a request needs them.
+    /// Both graphs, in the order in which a request needs them.
     pub const ALL: [GraphKind; 2] = [GraphKind::Prefill, GraphKind::Verify];
 
-    /// The name, as files have it.
+    /// The name used in files.
     pub fn name(self) -> &'static str {
         match self {
             GraphKind::Prefill => "prefill",
@@ -53,9 +53,9 @@ impl fmt::Display for GraphKind {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GraphTimes {
-    /// From the request of a load until the graph can compute.
+    /// Time from the request of a load until the graph can compute.
     pub load_us: f64,
-    /// One call of all rows at the start of a context.
+    /// Time of one call over all rows, at the start of a context.
     pub compute_us: f64,
     /// The additional time of a call per token of context.
     #[serde(default)]
@@ -73,7 +73,7 @@ pub struct BlockTimes {
 }
 
 impl BlockTimes {
-    /// The times of one of the two.
+    /// The times of one of the two graphs.
     pub fn of(&self, graph: GraphKind) -> &GraphTimes {
         match graph {
             GraphKind::Prefill => &self.prefill,
@@ -82,7 +82,7 @@ impl BlockTimes {
     }
 }
 
-/// All times that a plan is made from.
+/// The times that plans are based on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SwitchTimes {
@@ -107,7 +107,7 @@ fn one() -> f64 {
     1.0
 }
 
-/// Why times were refused.
+/// Times could not be read, or are invalid.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TimesError {
@@ -127,7 +127,7 @@ pub enum TimesError {
         /// The limit.
         limit: u64,
     },
-    /// The text is not valid JSON of times.
+    /// The text is not valid JSON of this structure.
     #[error("{0}")]
     Json(serde_json::Error),
     /// An unknown version of the format.
@@ -190,7 +190,7 @@ impl SwitchTimes {
         Ok(times)
     }
 
-    /// The times as JSON, to be read by [`SwitchTimes::from_json`].
+    /// The times as JSON, for [`SwitchTimes::from_json`].
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("numbers and a text have a JSON form")
     }

@@ -1,5 +1,5 @@
-//! Files that are read past the page cache. Weights that are read in every pass must not evict the pages that the app needs, and the
-//! time of a read must be that of the flash.
+//! Files that are read past the page cache. Weights are read in every pass; through the page cache they would
+//! evict the app's pages, and read times would not be those of the flash.
 
 use std::fs::File;
 use std::io;
@@ -14,7 +14,7 @@ pub enum ReadMode {
     Queued,
     /// From the disk into the buffer (`O_DIRECT`), one read at a time in each of several threads.
     Direct,
-    /// Through the page cache. The pages are dropped after each read.
+    /// Through the page cache; the pages are dropped after each read.
     DropCache,
     /// Through the page cache, on systems without the other modes.
     Cached,
@@ -34,39 +34,43 @@ impl std::fmt::Display for ReadMode {
 /// The alignment of offsets, lengths and buffers of direct reads, in bytes.
 pub const DIRECT_ALIGN: usize = 4096;
 
-/// A file that weights are streamed from, or a stand-in for one: a slower disk, or a disk that fails.
+/// A file from which weights are streamed, or a substitute for one: a slower disk, or a disk that fails.
 pub trait ReadAt: Send + Sync {
-    /// Reads into `out` from `offset` once, and returns the number of bytes read: 0 only at the end of the file.
+    /// Reads into `out` from `offset` once, and returns the number of bytes read. Returns 0 only at the end
+    /// of the file.
     ///
     /// `offset`, the length of `out` and the address of `out` are multiples of [`DIRECT_ALIGN`].
     ///
     /// # Errors
-    /// The error of the system; `out` is then unspecified. The caller repeats the read after [`io::ErrorKind::Interrupted`].
+    /// The system's error; `out` is then unspecified. The caller repeats the read after
+    /// [`io::ErrorKind::Interrupted`].
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<usize>;
 
     /// How the file is read.
     fn mode(&self) -> ReadMode;
 
-    /// The file that [`read_at`](Self::read_at) reads without changing its bytes, open for direct reads. If there is one, the ring may
-    /// read it through io_uring instead. By default `None`: every read goes through `read_at`.
+    /// The file whose bytes [`read_at`](Self::read_at) returns unchanged, open for direct reads. If there is
+    /// one, the ring may read it through io_uring instead. By default `None`: every read goes through
+    /// `read_at`.
     fn direct_file(&self) -> Option<&File> {
         None
     }
 }
 
-/// The most bytes of one read: enough for full bandwidth, and few enough to locate a failure.
+/// Maximum bytes of one read: enough for full bandwidth, and few enough to locate a failure.
 pub(super) const READ_BYTES_MAX: usize = 4 << 20;
 
-/// A read is given up after so many consecutive answers without progress: interrupted, or shorter than [`DIRECT_ALIGN`].
+/// Maximum consecutive results without progress (interrupted, or shorter than [`DIRECT_ALIGN`]) before a read
+/// fails.
 const FRUITLESS_MAX: usize = 64;
 
-/// Fills `out` from `offset`. Interrupted reads are repeated. Short reads are continued from the last multiple of [`DIRECT_ALIGN`] that
-/// they reached.
+/// Fills `out` from `offset`. Interrupted reads are repeated. A short read is continued from the last
+/// multiple of [`DIRECT_ALIGN`] that it reached.
 ///
 /// # Errors
 /// The offset of the failed read, and its error: [`io::ErrorKind::UnexpectedEof`] if the file is too short,
-/// [`io::ErrorKind::InvalidData`] if the reader reports more bytes than were requested, else the error of the system. `out` is then
-/// unspecified.
+/// [`io::ErrorKind::InvalidData`] if the reader reports more bytes than were requested, otherwise the
+/// system's error. `out` is then unspecified.
 pub(crate) fn read_full(file: &dyn ReadAt, offset: u64, out: &mut [u8]) -> Result<(), (u64, io::Error)> {
     debug_assert!(offset.is_multiple_of(DIRECT_ALIGN as u64) && out.len().is_multiple_of(DIRECT_ALIGN));
     let mut progress = Progress::new(out.len());
@@ -79,21 +83,21 @@ pub(crate) fn read_full(file: &dyn ReadAt, offset: u64, out: &mut [u8]) -> Resul
     Ok(())
 }
 
-/// The progress of a read over several answers of the system.
+/// The progress of a read over several results of the system.
 pub(super) struct Progress {
     len: usize,
     done: usize,
-    /// Consecutive answers without progress.
+    /// Consecutive results without progress.
     n_fruitless: usize,
 }
 
 impl Progress {
-    /// No bytes of `len` read.
+    /// The start of a read of `len` bytes.
     pub(super) fn new(len: usize) -> Self {
         Self { len, done: 0, n_fruitless: 0 }
     }
 
-    /// Bytes read so far: a multiple of [`DIRECT_ALIGN`], or all.
+    /// Bytes read so far: a multiple of [`DIRECT_ALIGN`], or the whole length.
     pub(super) fn done(&self) -> usize {
         self.done
     }
@@ -102,10 +106,10 @@ impl Progress {
         self.done == self.len
     }
 
-    /// Records the answer to a read of the next `asked` bytes.
+    /// Records the result of a read of the next `asked` bytes.
     ///
     /// # Errors
-    /// As [`read_full`]: the read failed for good.
+    /// As [`read_full`]: the read failed permanently.
     pub(super) fn advance(&mut self, asked: usize, answer: io::Result<usize>) -> io::Result<()> {
         let advanced = match answer {
             Ok(n_bytes) if n_bytes == asked => asked,
@@ -133,12 +137,12 @@ pub(crate) struct DirectFile {
 }
 
 impl DirectFile {
-    /// Opens `file` a second time for direct reads, or for the next best that the system and the disk allow.
+    /// Opens `file` a second time for direct reads, or in the best mode that the system and the disk allow.
     ///
-    /// The path is not used: the bytes are those of `file` also after it was renamed, replaced or deleted.
+    /// The path is not used: the bytes are those of `file` even after it was renamed, replaced or deleted.
     ///
     /// # Errors
-    /// The system gives no second handle.
+    /// The system does not provide a second handle.
     pub(crate) fn reopen(file: &File) -> io::Result<Self> {
         if let Some(file) = reopen_direct(file) {
             return Ok(Self { file, mode: ReadMode::Direct });
@@ -169,7 +173,8 @@ impl ReadAt for DirectFile {
 /// Fills `out` from `offset`, through the page cache.
 ///
 /// # Errors
-/// [`io::ErrorKind::UnexpectedEof`] where the file ends before, else the system's; `out` is then unspecified.
+/// [`io::ErrorKind::UnexpectedEof`] if the file ends earlier, otherwise the system's error; `out` is then
+/// unspecified.
 pub(crate) fn read_exact_at(file: &File, mut offset: u64, mut out: &mut [u8]) -> io::Result<()> {
     while !out.is_empty() {
         match read_once(file, offset, out) {
@@ -201,7 +206,7 @@ fn read_once(file: &File, offset: u64, out: &mut [u8]) -> io::Result<usize> {
 fn read_once(mut file: &File, offset: u64, out: &mut [u8]) -> io::Result<usize> {
     use std::io::{Read, Seek, SeekFrom};
     use std::sync::{Mutex, PoisonError};
-    // Threads share the cursor of the file.
+    // All threads share the file's cursor.
     static CURSOR: Mutex<()> = Mutex::new(());
     let _cursor = CURSOR.lock().unwrap_or_else(PoisonError::into_inner);
     file.seek(SeekFrom::Start(offset))?;
@@ -213,10 +218,10 @@ const CAN_DROP_CACHE: bool = true;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const CAN_DROP_CACHE: bool = false;
 
-/// `None` where the system or the file system refuses, at once or with the first read.
+/// `None` if the system or the file system refuses direct reads, on opening or at the first read.
 ///
-/// A handle made by `dup` shares its flags with the first one, whose reads are not aligned; opening the entry in `/proc/self/fd` gives
-/// a handle with flags of its own, by the file and not by its name.
+/// A handle made by `dup` shares its flags with the first handle, whose reads are not aligned. Opening the
+/// entry in `/proc/self/fd` gives a handle to the same file, whatever its name, with its own flags.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn reopen_direct(file: &File) -> Option<File> {
     use std::fs::OpenOptions;
@@ -228,7 +233,7 @@ fn reopen_direct(file: &File) -> Option<File> {
     let flags = rustix::fs::OFlags::DIRECT.bits() as i32;
     let entry = format!("/proc/self/fd/{}", file.as_raw_fd());
     let direct = OpenOptions::new().read(true).custom_flags(flags).open(entry).ok()?;
-    // A folder that only looks like /proc names other files.
+    // If `/proc` is not the system's, its entry may be another file.
     let identity = |file: &File| file.metadata().ok().map(|meta| (meta.dev(), meta.ino()));
     if identity(file)? != identity(&direct)? {
         return None;
@@ -243,7 +248,7 @@ fn reopen_direct(_file: &File) -> Option<File> {
     None
 }
 
-/// Only advice: the system may ignore it.
+/// Advice only; the system may ignore it.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn drop_cache(file: &File, offset: u64, len: u64) {
     let len = std::num::NonZeroU64::new(len);
@@ -301,7 +306,7 @@ mod tests {
         assert_eq!(end.kind(), io::ErrorKind::UnexpectedEof);
     }
 
-    /// Answers each read by what the function makes of (number of the read, offset, length).
+    /// Returns for each read the function's result for (number of the read, offset, length).
     struct Answers<F>(F, AtomicUsize);
 
     impl<F: Fn(usize, u64, usize) -> io::Result<usize> + Send + Sync> ReadAt for Answers<F> {
@@ -339,7 +344,7 @@ mod tests {
         let page = DIRECT_ALIGN;
         read(|_, _, len| Ok(len)).unwrap();
         read(move |_, _, len| Ok(len.min(page))).unwrap();
-        // What is read beyond a page's end is read again.
+        // Bytes beyond a page's end are read twice.
         read(move |_, _, len| Ok(len.min(page + 100))).unwrap();
         read(|i, _, len| if i % 3 < 2 { Err(io::ErrorKind::Interrupted.into()) } else { Ok(len) }).unwrap();
         read(move |i, _, len| Ok(if i % 2 == 0 { 100 } else { len.min(2 * page) })).unwrap();

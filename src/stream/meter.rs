@@ -10,16 +10,16 @@ use serde::Serialize;
 pub struct Flow {
     /// Bytes read.
     pub read_bytes: u64,
-    /// Bytes of these that were read ahead and dropped unused.
+    /// Bytes that were read ahead and dropped unused; included in `read_bytes`.
     pub dropped_bytes: u64,
-    /// Time in which at least one read was under way, in µs.
+    /// Time in which at least one read was in progress, in µs.
     pub read_us: f64,
     /// Time in which a pass waited for weights, in µs.
     pub stall_us: f64,
 }
 
 impl Flow {
-    /// Bytes per second of the time with reads under way; 0 if there were none.
+    /// Bytes per second while reads were in progress; 0 if there were none.
     pub fn bandwidth(&self) -> f64 {
         if self.read_us > 0.0 { self.read_bytes as f64 * 1e6 / self.read_us } else { 0.0 }
     }
@@ -29,7 +29,7 @@ impl Flow {
         if self.read_us > 0.0 { (1.0 - self.stall_us / self.read_us).clamp(0.0, 1.0) } else { 0.0 }
     }
 
-    /// The difference to an earlier state.
+    /// The counters since an earlier state.
     pub fn since(&self, earlier: &Flow) -> Flow {
         Flow {
             read_bytes: self.read_bytes - earlier.read_bytes,
@@ -50,7 +50,7 @@ pub(crate) struct Meter {
 struct State {
     flow: Flow,
     n_under_way: usize,
-    /// When the first of the reads under way began.
+    /// Start of the current period with reads in progress.
     busy_since: Option<Instant>,
 }
 

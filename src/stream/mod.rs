@@ -1,10 +1,11 @@
-//! Weights on their way from flash: reads past the page cache into a ring of buffers, ahead of the computation.
+//! Weights streamed from flash: read past the page cache into a ring of buffers, ahead of the computation.
 //!
-//! The disk limits the speed of a model that is larger than memory, so the disk must never be idle. A *ring* of two or three buffers,
-//! each as long as a layer, is filled by many concurrent reads of one block each (`O_DIRECT` where the system has it). A few threads
-//! issue them through io_uring; without io_uring, one thread per read does. While a pass computes with one buffer, the next layers are
-//! read into the others. After the last layer, the ring continues with the first layer of the next step. The ring handles extents of a
-//! file; [`model::streamed`](crate::model::streamed) builds layers from them.
+//! The disk limits the speed of a model that is larger than memory, so the disk must never be idle. A *ring*
+//! has two or three buffers, each as long as a layer. Many concurrent reads of one block each fill it
+//! (`O_DIRECT` if the system has it). A few threads submit them through io_uring; without io_uring, there is
+//! one thread per concurrent read. While a pass computes with one buffer, the next layers are read into the
+//! others. After the last layer, the ring continues with the first layer of the next step. The ring handles
+//! extents of a file; [`model::streamed`](crate::model::streamed) builds layers from them.
 //!
 //! ```text
 //! reads     4a 4b 4c 5a 5b 5c 6a …               blocks of extents 4, 5, 6
@@ -12,10 +13,11 @@
 //! pass      computes 3, gives it back, takes 4   or waits: that is a stall
 //! ```
 //!
-//! The ring predicts the next extent: it expects after each extent the one that followed it last time. A wrong prediction (the prompt
-//! ends, another session gets its turn, a pass is cancelled) wastes the reads that were made ahead.
+//! The ring predicts the next extent: after each extent, it expects the extent that followed last time. A
+//! wrong prediction (the prompt ends, another session takes its turn, a pass is cancelled) wastes the reads
+//! made ahead.
 //!
-//! A failed read fails the pass that waits for it and no other pass. The next pass reads again.
+//! A failed read fails only the pass that waits for it. The next pass reads again.
 
 mod file;
 mod meter;
@@ -42,7 +44,7 @@ pub(crate) use queue::Extent;
 pub(crate) use ring::{Lease, Ring, RingOptions, TakeError, read_aside};
 pub(crate) use turn::{Turn, Turns};
 
-/// Why an extent could not be read.
+/// An extent could not be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ReadFailure {
     /// A read failed.

@@ -1,4 +1,4 @@
-//! Options of streaming. None of them changes a bit of the output.
+//! Options of streaming. No option changes the output.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,17 +7,19 @@ use std::time::Duration;
 use super::file::ReadAt;
 use super::slowed::Slowed;
 
-/// How much of a model stays in memory; the rest is read from the file in every pass.
+/// The part of a model that stays in memory. Every pass reads the rest from the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pinned {
     /// A budget for the whole process, in bytes. Memory that the process already holds
-    /// ([`resident_bytes`](super::resident_bytes)), [reserved memory](StreamOptions::reserved_bytes) and the ring are subtracted first.
-    /// The rest pins the output matrix, then layers, then the embedding, of which a pass reads only a few rows.
+    /// ([`resident_bytes`](super::resident_bytes)), [reserved memory](StreamOptions::reserved_bytes) and the
+    /// ring are subtracted first. The rest pins the output matrix, then layers, then the embedding, of which
+    /// a pass reads only a few rows.
     ///
-    /// A ring of up to 16 MiB is allocated with any budget, so a small model can be streamed with a budget of 0.
+    /// A ring of up to 16 MiB is allocated with any budget, so a small model can be streamed with a budget of
+    /// 0.
     Memory(u64),
-    /// A number of layers. If it is at least the number of layers of the model, embedding and output matrix are pinned too, otherwise
-    /// neither of them.
+    /// A number of layers. If it is at least the number of layers of the model, embedding and output matrix
+    /// are pinned too; otherwise neither is.
     Layers(usize),
 }
 
@@ -26,31 +28,32 @@ pub enum Pinned {
 pub struct StreamOptions {
     /// The weights that stay in memory.
     pub pinned: Pinned,
-    /// Bytes of the budget that are left for later allocations: sessions ([`SessionOptions::memory_bytes`]) and a draft model
-    /// ([`DraftModelOptions::memory_bytes`]).
+    /// Bytes of the budget for later allocations: sessions ([`SessionOptions::memory_bytes`]) and a draft
+    /// model ([`DraftModelOptions::memory_bytes`]).
     ///
     /// [`SessionOptions::memory_bytes`]: crate::engine::SessionOptions::memory_bytes
     /// [`DraftModelOptions::memory_bytes`]: crate::engine::DraftModelOptions::memory_bytes
     pub reserved_bytes: u64,
     /// Simulates a disk of this bandwidth, in bytes per second.
     pub bandwidth_max: Option<u64>,
-    /// A pass fails if it waits for the ring and no read ends within this time. The limit does not apply to single rows of an embedding,
-    /// which the pass reads itself.
+    /// A pass fails if it waits for the ring and no read ends within this time. The limit does not apply to
+    /// single rows of an embedding, which the pass reads itself.
     pub stall_max: Duration,
     /// The app's own reader between the file and the ring, if any.
     pub wrap: Option<WrapReader>,
 }
 
 impl StreamOptions {
-    /// The default of [`stall_max`](Self::stall_max): longer than a disk takes to spin up or to retry a bad sector.
+    /// The default of [`stall_max`](Self::stall_max): longer than a disk needs to spin up or to retry a bad
+    /// sector.
     pub const STALL_MAX: Duration = Duration::from_secs(60);
 
-    /// The default options with these weights in memory.
+    /// The default options with this part of the weights in memory.
     pub fn new(pinned: Pinned) -> Self {
         Self { pinned, reserved_bytes: 0, bandwidth_max: None, stall_max: Self::STALL_MAX, wrap: None }
     }
 
-    /// `file` behind the wrapper and the simulated bandwidth of these options.
+    /// The reader of `file` with the wrapper and the simulated bandwidth of these options.
     pub(crate) fn reader(&self, file: Arc<dyn ReadAt>) -> Arc<dyn ReadAt> {
         let file = match &self.wrap {
             Some(wrap) => (wrap.0)(file),
@@ -63,7 +66,7 @@ impl StreamOptions {
     }
 }
 
-/// Wraps the file into a reader of the app's own: to count reads, to decrypt, or to fail on purpose.
+/// Wraps the file in a reader of the app: to count reads, to decrypt, or to fail on purpose.
 #[derive(Clone)]
 pub struct WrapReader(Arc<Wrap>);
 

@@ -1,21 +1,23 @@
-//! The state of a ring: its buffers, the extents in them, and the blocks to read next. No threads, no clock, no file.
+//! The state of a ring: its buffers, their extents, and the blocks to read next. It has no threads, clock or
+//! file.
 
 use std::collections::VecDeque;
 
 use super::ReadFailure;
 use crate::kernels::{PageBlock, PageBuf};
 
-/// A range of the file that is read and used as a whole. Both numbers are multiples of [`DIRECT_ALIGN`](super::DIRECT_ALIGN).
+/// A range of the file that is read and used as a whole. Both numbers are multiples of
+/// [`DIRECT_ALIGN`](super::DIRECT_ALIGN).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Extent {
     pub(crate) offset: u64,
     pub(crate) len: usize,
 }
 
-/// The buffers of a ring, and the extents in them.
+/// The buffers of a ring, and their extents.
 ///
-/// Extents are fetched in the order of their expected use: after each extent, the one that followed it last time. A wrong prediction
-/// wastes the reads that were made ahead and has no other effect.
+/// Extents are fetched in the order of their expected use: after each extent comes the extent that followed
+/// it last time. A wrong prediction wastes the reads made ahead and has no other effect.
 ///
 /// # Invariants
 /// - A buffer is free, or belongs to a fetch, or is leased to a pass; `n_buffers` counts all of them.
@@ -25,19 +27,19 @@ pub(super) struct Queue {
     block_len: usize,
     free: Vec<PageBuf>,
     n_buffers: usize,
-    /// Buffers beyond this number are freed when they are next unused.
+    /// Buffers beyond this number are freed as soon as they are unused.
     n_buffers_max: usize,
     queue: VecDeque<Fetch>,
-    /// Cancelled fetches with blocks that are still being read.
+    /// Cancelled fetches with reads in progress.
     dropped: Vec<Fetch>,
-    /// The extent that followed each one last time.
+    /// For each extent, the extent that followed it last time.
     next: Vec<usize>,
     /// The extent that was leased last.
     taken: Option<usize>,
     /// The extent that a pass waits for.
     wanted: Option<usize>,
     n_fetches: u64,
-    /// Bytes that were read and not used.
+    /// Bytes that were read but not used.
     pub(super) dropped_bytes: usize,
 }
 
@@ -45,14 +47,14 @@ pub(super) struct Queue {
 struct Fetch {
     id: u64,
     extent_idx: usize,
-    /// Blocks whose reads have not begun, in reverse order.
+    /// Blocks whose reads have not started, in reverse order.
     todo: Vec<PageBlock>,
     /// Blocks whose reads have ended.
     done: Vec<PageBlock>,
     n_blocks: usize,
     n_read_bytes: usize,
     failure: Option<ReadFailure>,
-    /// Whether reads may have begun before the extent was wanted.
+    /// Whether reads may have started before the extent was wanted.
     is_ahead: bool,
 }
 
@@ -68,7 +70,7 @@ impl Fetch {
         self.done.len() == self.n_blocks
     }
 
-    /// Cancels the reads that have not begun.
+    /// Cancels the reads that have not started.
     fn stop(&mut self) {
         self.done.append(&mut self.todo);
     }
@@ -94,8 +96,8 @@ impl Queue {
         }
     }
 
-    /// Declares that a pass waits for an extent, and cancels the fetches that were expected before it. Returns whether there are new
-    /// blocks to read.
+    /// Declares that a pass waits for an extent, and cancels the fetches of extents expected before it.
+    /// Returns whether there are new blocks to read.
     pub(super) fn want(&mut self, extent_idx: usize) -> bool {
         let is_news = self.wanted.replace(extent_idx) != Some(extent_idx);
         let n_early = self.queue.iter().position(|fetch| fetch.extent_idx == extent_idx);
@@ -109,8 +111,9 @@ impl Queue {
         self.plan()
     }
 
-    /// If the wanted extent has failed and its reads may have begun before it was wanted, drops it, so that it is read again. So a pass
-    /// gets only failures of reads that began while it waited. Returns whether a failure was dropped.
+    /// If the wanted extent has failed and its reads may have started before it was wanted, drops it, so that
+    /// it is read again. A pass therefore gets only failures of reads that started while it waited. Returns
+    /// whether a failure was dropped.
     fn forget_old_failure(&mut self) -> bool {
         let is_wanted = |fetch: &Fetch| self.wanted == Some(fetch.extent_idx);
         let is_old = |fetch: &Fetch| is_wanted(fetch) && fetch.is_ahead && fetch.failure.is_some();
@@ -133,7 +136,7 @@ impl Queue {
         let pages = PageBlock::join(fetch.done);
         if let Some(failure) = fetch.failure {
             self.add_free(pages);
-            // No reads ahead until an extent is wanted.
+            // Stops reading ahead until an extent is wanted.
             self.taken = None;
             self.drop_all();
             return Some(Err(failure));
@@ -144,7 +147,7 @@ impl Queue {
         Some(Ok(pages))
     }
 
-    /// The pass no longer waits.
+    /// Declares that the pass no longer waits.
     pub(super) fn give_up(&mut self) {
         self.wanted = None;
     }
@@ -155,20 +158,20 @@ impl Queue {
         self.plan()
     }
 
-    /// All buffers: free, being filled, and leased.
+    /// Number of all buffers: free, in use by fetches, and leased.
     pub(super) fn n_buffers(&self) -> usize {
         self.n_buffers
     }
 
-    /// Reduces the ring to `n_max` buffers, at least two: frees unused ones now, then those of the extents that are expected last, then
-    /// others as they become unused.
+    /// Reduces the ring to `n_max` buffers, at least two. Frees unused buffers now, then those of the extents
+    /// that are expected last, then others as soon as they are unused.
     pub(super) fn shrink(&mut self, n_max: usize) {
         assert!(n_max >= 2, "{n_max} buffers");
         self.n_buffers_max = n_max;
         while self.n_buffers > n_max && self.free.pop().is_some() {
             self.n_buffers -= 1;
         }
-        // A cancelled fetch frees its buffer when its reads have ended.
+        // A cancelled fetch frees its buffer after its reads have ended.
         while self.n_buffers > n_max + self.dropped.len()
             && let Some(fetch) = self.queue.pop_back()
         {
@@ -184,13 +187,13 @@ impl Queue {
         self.plan()
     }
 
-    /// Stops reading an extent ahead, until it is wanted.
+    /// Excludes an extent from reading ahead until it is wanted.
     pub(super) fn skip(&mut self, extent_idx: usize) {
         let behind = self.next[extent_idx];
         self.next.iter_mut().filter(|next| **next == extent_idx).for_each(|next| *next = behind);
     }
 
-    /// Resets the predictions: each extent is expected after the one before it in the file.
+    /// Resets the predictions: after each extent, the next extent of the file is expected.
     pub(super) fn expect_all(&mut self) {
         let n_extents = self.next.len();
         self.next = (0..n_extents).map(|i| (i + 1) % n_extents).collect();
@@ -204,7 +207,7 @@ impl Queue {
         Some(Work { id: fetch.id, offset, block })
     }
 
-    /// Records the end of a block's read. Returns whether an extent was completed, or a buffer became free.
+    /// Records the end of a block's read. Returns whether an extent is complete or a buffer is free.
     pub(super) fn done(&mut self, work: Work, result: Result<(), ReadFailure>) -> bool {
         let Work { id, block, .. } = work;
         if let Some(fetch) = self.queue.iter_mut().find(|fetch| fetch.id == id) {
@@ -272,7 +275,7 @@ impl Queue {
 
     fn add_free(&mut self, pages: PageBuf) {
         if self.n_buffers > self.n_buffers_max {
-            self.n_buffers -= 1; // it is dropped
+            self.n_buffers -= 1; // the buffer is dropped
         } else {
             self.free.push(pages);
         }
@@ -393,7 +396,8 @@ mod tests {
 
     #[test]
     fn a_ring_shrinks_wherever_its_buffers_are_and_grows_again() {
-        // Lent or not, read or being read: two are left, and everything is still there in order.
+        // Leased or not, read completely or in part: two buffers are left, and the data is complete and in
+        // order.
         for (lent, reading) in [(false, false), (true, false), (false, true), (true, true)] {
             let mut queue = queue(5, 4);
             queue.want(0);
@@ -454,7 +458,7 @@ mod tests {
             assert!(queue.take().is_none());
             let again = queue.work().unwrap();
             assert_eq!(again.offset, 2 * PAGE as u64);
-            // This read began while the extent was wanted.
+            // This read started while the extent was wanted.
             queue.done(again, Err(failure.clone()));
             assert!(matches!(queue.take(), Some(Err(told)) if told == failure));
             take(&mut queue, 1);
@@ -462,7 +466,7 @@ mod tests {
         }
     }
 
-    /// A pass that gave up and waits again does not get the failure of a read that began before.
+    /// A pass that gave up and waits again does not get the failure of a read that started before.
     #[test]
     fn a_failure_is_told_to_who_waited_when_the_read_began() {
         let failure = ReadFailure::Stalled { offset: 0, limit: std::time::Duration::ZERO };

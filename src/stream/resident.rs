@@ -1,13 +1,16 @@
 //! Memory that the process holds, and memory that the system has available, as the system reports them.
 
-/// Bytes of memory that the process holds now, without pages that the page cache could drop; `None` if the system does not report it.
+/// Bytes of memory that the process holds now, without droppable pages of the page cache. `None` if the
+/// system does not report it.
 ///
-/// On Linux this is anonymous memory (`RssAnon` of `/proc/self/status`). Weights in memory are part of it, mapped files are not.
+/// On Linux this is anonymous memory (`RssAnon` of `/proc/self/status`). It includes weights in memory, but
+/// not mapped files.
 pub fn resident_bytes() -> Option<u64> {
     field(&std::fs::read_to_string("/proc/self/status").ok()?, "RssAnon:")
 }
 
-/// Bytes of memory that programs can allocate before the system swaps; `None` if the system does not report it.
+/// Bytes of memory that programs can allocate before the system swaps. `None` if the system does not report
+/// it.
 ///
 /// On Linux and Android this is `MemAvailable` of `/proc/meminfo`, which ignores limits of control groups.
 pub fn available_bytes() -> Option<u64> {

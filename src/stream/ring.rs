@@ -16,12 +16,12 @@ use super::turn::CANCEL_INTERVAL;
 use super::uring::Uring;
 use crate::kernels::PageBuf;
 
-/// How a ring reads.
+/// The settings of a ring's reads.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RingOptions {
-    /// Bytes of a read; a multiple of [`DIRECT_ALIGN`](super::DIRECT_ALIGN).
+    /// Bytes per read; a multiple of [`DIRECT_ALIGN`](super::DIRECT_ALIGN).
     pub(crate) block_len: usize,
-    /// Concurrent reads.
+    /// Number of concurrent reads.
     pub(crate) n_reads: usize,
     /// A wait fails if no read ends within this time.
     pub(crate) stall_max: Duration,
@@ -29,8 +29,8 @@ pub(crate) struct RingOptions {
 
 /// A few buffers through which the extents of a file are streamed.
 ///
-/// Reading begins when the first extent is wanted. From then on the ring reads ahead, cyclically over all extents, until every buffer
-/// is full. So it is idle while no pass takes an extent.
+/// Reading starts when the first extent is wanted. From then on, the ring reads ahead, cyclically over all
+/// extents, until every buffer is full. It is therefore idle while no pass takes an extent.
 pub(crate) struct Ring {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -43,7 +43,7 @@ struct Shared {
     options: RingOptions,
     extents: Vec<Extent>,
     state: Mutex<State>,
-    /// Signals that an extent is complete or a buffer free.
+    /// Signals that an extent is complete or a buffer is free.
     arrived: Condvar,
     /// Signals that there are blocks to read, or that the ring is closed.
     work: Condvar,
@@ -51,19 +51,20 @@ struct Shared {
 
 struct State {
     queue: Queue,
-    /// The end of the newest read.
+    /// Time of the end of the newest read.
     read_at: Instant,
     closed: bool,
 }
 
-/// Why [`Ring::take`] returned no extent.
+/// [`Ring::take`] returned no extent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TakeError {
     Cancelled,
     Failed(ReadFailure),
 }
 
-/// An extent in memory. Dropping it returns the buffer to the ring; all views of the buffer must be dropped before.
+/// An extent in memory. Dropping it returns the buffer to the ring; all views of the buffer must be dropped
+/// first.
 pub(crate) struct Lease {
     shared: Arc<Shared>,
     pages: Option<Arc<PageBuf>>,
@@ -106,12 +107,13 @@ impl Ring {
         self.mode
     }
 
-    /// The number of buffers now.
+    /// The current number of buffers.
     pub(crate) fn n_buffers(&self) -> usize {
         self.shared.lock().queue.n_buffers()
     }
 
-    /// Reduces the ring to so many buffers, at least two: now, or as soon as reads have ended and leases have been returned.
+    /// Reduces the ring to `n_buffers` buffers, at least two, as soon as reads have ended and leases have
+    /// been returned.
     pub(crate) fn shrink(&self, n_buffers: usize) {
         self.shared.lock().queue.shrink(n_buffers);
     }
@@ -123,12 +125,12 @@ impl Ring {
         }
     }
 
-    /// Stops reading an extent ahead, until it is wanted.
+    /// Excludes an extent from reading ahead until it is wanted.
     pub(crate) fn skip(&self, extent_idx: usize) {
         self.shared.lock().queue.skip(extent_idx);
     }
 
-    /// Resets the predictions: each extent is read ahead after the one before it in the file.
+    /// Resets the predictions: after each extent, the next extent of the file is read ahead.
     pub(crate) fn expect_all(&self) {
         self.shared.lock().queue.expect_all();
     }
@@ -136,7 +138,7 @@ impl Ring {
     /// Waits for an extent.
     ///
     /// # Errors
-    /// [`TakeError`]; the next call reads again.
+    /// [`TakeError`]; a later call reads again.
     pub(crate) fn take(&self, extent_idx: usize, cancel: &AtomicBool) -> Result<Lease, TakeError> {
         let (shared, start) = (&self.shared, Instant::now());
         let mut state = shared.lock();
@@ -170,7 +172,7 @@ impl Ring {
 }
 
 impl Drop for Ring {
-    /// Waits for the reads under way, of one block each.
+    /// Waits for the reads in progress, of one block each.
     fn drop(&mut self) {
         self.shared.lock().closed = true;
         self.shared.work.notify_all();
@@ -187,7 +189,7 @@ fn spawn(read: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic while the lock was held would be a bug of the queue. Its state is still usable.
+        // A panic while the lock was held would be a bug of the queue; its state is still usable.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -214,7 +216,7 @@ impl Shared {
         self.meter.read_starts();
         let (offset, bytes) = (work.offset, work.block.bytes_mut());
         let n_bytes = bytes.len();
-        // The app may have supplied the reader.
+        // The reader may be the app's own code.
         let read = catch_unwind(AssertUnwindSafe(|| read_full(&*self.file, offset, bytes)));
         let read = read.unwrap_or_else(|_| Err((offset, std::io::Error::other("the reader panicked"))));
         self.meter.read_ends(if read.is_ok() { n_bytes } else { 0 });
@@ -222,7 +224,7 @@ impl Shared {
     }
 }
 
-/// Reads on the calling thread, without the ring: for reads that are too small to be streamed.
+/// Reads on the calling thread, without the ring, for data that is too small to be streamed.
 ///
 /// # Errors
 /// [`ReadFailure::Read`]; `out` is then unspecified.
@@ -241,7 +243,7 @@ pub(crate) fn read_aside(
 }
 
 impl Lease {
-    /// The buffer. It begins with the bytes of the extent; the bytes behind them are unspecified.
+    /// The buffer. It begins with the bytes of the extent; the bytes after them are unspecified.
     pub(crate) fn pages(&self) -> &Arc<PageBuf> {
         self.pages.as_ref().expect("there until dropped")
     }
@@ -337,7 +339,7 @@ mod tests {
         std::thread::sleep(Duration::from_millis(20));
         assert_eq!(meter.flow().read_bytes, 0);
         (0..5).for_each(|extent_idx| check(&ring, extent_idx));
-        // The ring fills up and becomes idle.
+        // Waits until the ring is full and idle.
         let full = |flow: super::super::Flow| flow.read_bytes;
         let mut before = u64::MAX;
         while full(meter.flow()) != before {
@@ -397,8 +399,8 @@ mod tests {
 
     #[test]
     fn a_reader_that_panics_is_an_error() {
-        // The first read of the extent that is wanted; another thread may read of the next ones before it. There are more extents than
-        // buffers, so that it is not read ahead a second time.
+        // The first read of the wanted extent fails; another thread may read parts of the next extents before
+        // it. There are more extents than buffers, so that it is not read ahead a second time.
         let planted = AtomicBool::new(false);
         let (ring, _) =
             ring(4, OPTIONS, move |_, offset| match offset == 0 && !planted.swap(true, Ordering::Relaxed) {

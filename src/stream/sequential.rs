@@ -1,4 +1,4 @@
-//! The bandwidth of a disk under sequential reads: the upper bound of streaming.
+//! Measures the bandwidth of a disk under sequential reads: the upper bound of streaming.
 
 use std::fs::File;
 use std::io;
@@ -12,18 +12,18 @@ use super::options::StreamOptions;
 use super::{Extent, Meter, ReadFailure, Ring, RingOptions, TakeError};
 use crate::kernels::PageBuf;
 
-/// One buffer is filled while another is returned. The third keeps the disk busy meanwhile.
+/// Number of buffers: one is filled while another is returned, and the third keeps the disk busy meanwhile.
 const N_BUFFERS: usize = 3;
 
-/// Reads a file once up to its last whole page through a ring, as layers are read: in order, `n_reads` reads of `block_len` bytes at a
-/// time. Returns the bytes read and the time.
+/// Reads a file once up to its last whole page through a ring, as layers are read: in order, with `n_reads`
+/// concurrent reads of `block_len` bytes. Returns the bytes read and the time.
 ///
 /// # Errors
-/// [`io::ErrorKind::OutOfMemory`] if the buffers cannot be allocated, [`io::ErrorKind::TimedOut`] if no read ends within
-/// [`StreamOptions::stall_max`], else the error of the system.
+/// [`io::ErrorKind::OutOfMemory`] if the buffers cannot be allocated, [`io::ErrorKind::TimedOut`] if no read
+/// ends within [`StreamOptions::stall_max`], otherwise the system's error.
 ///
 /// # Panics
-/// If `block_len` is 0 or no multiple of [`DIRECT_ALIGN`].
+/// If `block_len` is 0 or not a multiple of [`DIRECT_ALIGN`].
 pub fn sequential_read(
     path: &Path,
     block_len: usize,
@@ -44,7 +44,8 @@ pub fn sequential_read(
     let n_extents = extents.len();
     let buffers = (0..N_BUFFERS).map(|_| PageBuf::zeroed(extent_len as usize)).collect::<Result<_, _>>();
     let mut buffers: Vec<PageBuf> = buffers.map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
-    // The system allocates pages when they are first written. Touch them now, so that the measurement does not include that time.
+    // The system allocates pages on their first write. They are written now, so that the measurement does not
+    // include that time.
     buffers.iter_mut().for_each(|buffer| buffer.bytes_mut().fill(1));
     let options = RingOptions { block_len, n_reads, stall_max: options.stall_max };
     let ring = Ring::new(file, Arc::new(Meter::default()), extents, buffers, options)?;

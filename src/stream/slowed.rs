@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use super::file::{ReadAt, ReadMode};
 
-/// Simulates a read bandwidth. Reads of all threads queue up as on a disk with one channel, and none ends earlier than on that disk. A
-/// read that takes longer by itself is not delayed further.
+/// Simulates a read bandwidth. Reads of all threads queue up as on a disk with one channel, and none ends
+/// earlier than on that disk. A read that takes longer by itself is not delayed further.
 ///
-/// Only the bandwidth is simulated: neither the latency of a disk nor the time of a phone's processor.
+/// Only the bandwidth is simulated, neither the latency of a disk nor the speed of a phone's processor.
 pub(super) struct Slowed {
     inner: Arc<dyn ReadAt>,
     bytes_per_s: f64,
@@ -22,7 +22,7 @@ impl Slowed {
         Self { inner, bytes_per_s: bytes_per_s.max(1) as f64, free_at: Mutex::new(None) }
     }
 
-    /// Queues a read of `n_bytes` at the simulated disk; returns the time of its completion.
+    /// Queues a read of `n_bytes` on the simulated disk; returns the time of its completion.
     fn book(&self, now: Instant, n_bytes: usize) -> Instant {
         let mut free_at = self.free_at.lock().unwrap_or_else(PoisonError::into_inner);
         let start = free_at.map_or(now, |free_at| free_at.max(now));

@@ -1,13 +1,14 @@
-//! A fair lock: threads get their turn in the order of their arrival.
+//! A fair lock: threads get their turn in order of arrival.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// The interval at which a waiting thread reads its cancel flag.
+/// The interval at which a waiting thread checks its cancel flag.
 pub(super) const CANCEL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A ticket lock. A mutex is not fair: a thread that locks it again at once would starve the others, since a pass takes long.
+/// A ticket lock. A mutex is not fair: because a pass takes long, a thread that locks it again at once would
+/// starve the others.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     state: Mutex<Tickets>,
@@ -17,7 +18,7 @@ pub(crate) struct Turns {
 #[derive(Debug, Default)]
 struct Tickets {
     next: u64,
-    /// The ticket that has the turn.
+    /// The ticket whose turn it is.
     served: u64,
     /// Tickets of threads that were cancelled while they waited.
     given_up: Vec<u64>,
@@ -33,12 +34,12 @@ impl Tickets {
     }
 }
 
-/// A turn. It ends when this is dropped.
+/// A turn. Dropping it ends the turn.
 #[derive(Debug)]
 pub(crate) struct Turn<'a>(&'a Turns);
 
 impl Turns {
-    /// Waits for a turn; `None` if `cancel` is set before.
+    /// Waits for a turn; `None` if `cancel` is set first.
     pub(crate) fn wait(&self, cancel: &AtomicBool) -> Option<Turn<'_>> {
         let mut state = self.lock();
         let ticket = state.next;
@@ -54,7 +55,7 @@ impl Turns {
         Some(Turn(self))
     }
 
-    /// A turn, if no other thread has one or waits for one.
+    /// A turn, if no other thread has a turn or waits for one.
     pub(crate) fn try_now(&self) -> Option<Turn<'_>> {
         let mut state = self.lock();
         (state.served == state.next).then(|| {

@@ -1,9 +1,9 @@
 //! Distils a small draft model with the target's vocabulary from the target's predictions.
 //!
-//! The student is the Llama of this crate. Its loss is the forward divergence KL(target ‖ student) at every learnt
-//! position of the text, over the target's likeliest tokens and the rest as one event. For comparison, the loss can be
-//! the likelihood of the text's next token. The output has the container and the tokenizer of the target: a Hugging
-//! Face folder or a GGUF file.
+//! The student is the Llama of this crate. Its loss is the forward divergence KL(target ‖ student) at every
+//! learnt position of the text, over the target's likeliest tokens and the rest as one event. For comparison,
+//! the loss can be the likelihood of the text's next token. The output has the container and the tokenizer of
+//! the target: a Hugging Face folder or a GGUF file.
 
 use std::fs;
 use std::path::Path;
@@ -94,7 +94,8 @@ struct SoftBatch {
     log_p: Vec<f32>,
 }
 
-/// Distils a draft model from a target's recorded predictions for `passages`. Calls `progress` with (step, mean loss).
+/// Distils a draft model from a target's recorded predictions for `passages`. Calls `progress` with (step,
+/// mean loss).
 ///
 /// # Errors
 /// [`Error::TooFewPassages`]; [`Error::Diverged`]; [`Error::Usage`]: the sizes are not those of a model.

@@ -40,8 +40,8 @@ pub(crate) fn indices(values: Vec<i32>, shape: [usize; 2], device: &Device) -> T
 /// `Σ p (log p − log q)` over the likely tokens of each position and the rest of the vocabulary, summed over the
 /// positions. This is KL(p ‖ q) of the distributions in which the rest is one event.
 ///
-/// `log_q` are the student's log-probabilities of these tokens, `p` and `log_p` the teacher's: `[n, k]`. `rest` is the
-/// teacher's probability of all other tokens: `[n, 1]`.
+/// `log_q` are the student's log-probabilities of these tokens, `p` and `log_p` the teacher's: `[n, k]`.
+/// `rest` is the teacher's probability of all other tokens: `[n, 1]`.
 pub(crate) fn kl_sum(log_q: Tensor<2>, p: Tensor<2>, log_p: Tensor<2>, rest: Tensor<2>) -> Tensor<1> {
     let named = (p * (log_p - log_q.clone())).sum();
     let log_rest = |share: Tensor<2>| share.clamp_min(REST_MIN).log();

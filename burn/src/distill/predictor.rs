@@ -1,8 +1,8 @@
 //! Trains an early-exit predictor: a linear map of low rank from a middle layer's hidden state to scores of tokens.
 //!
-//! The loss has two parts (Lever, arXiv 2605.16786, eqs. 8–10): the divergence from the target's final distribution,
-//! reduced to the likeliest tokens and the rest, and the cross entropy of the target's first choice, which decides the
-//! walk:
+//! The loss has two parts (Lever, arXiv 2605.16786, eqs. 8–10): the divergence from the target's final
+//! distribution, reduced to the likeliest tokens and the rest, and the cross entropy of the target's first
+//! choice, which decides the walk:
 //!
 //! ```text
 //! L = λ · KL(p ‖ q) − (1 − λ) · log q(argmax p)        q = softmax(up · down · x) over candidates
@@ -34,7 +34,7 @@ pub struct PredictorRecipe {
     pub batch: usize,
     /// Highest learning rate.
     pub rate: f64,
-    /// λ: weight of the divergence beside the cross entropy, 0 to 1.
+    /// λ: weight of the divergence relative to the cross entropy, 0 to 1.
     pub soft_weight: f64,
     /// Tokens of the shadow pool: the target's most frequent first choices.
     pub shadow_pool: usize,
@@ -212,7 +212,7 @@ impl Candidates {
     }
 }
 
-/// Positions, shuffled anew after each round.
+/// Positions, shuffled again after each round.
 struct Order {
     positions: Vec<usize>,
     next: usize,

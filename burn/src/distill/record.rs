@@ -6,8 +6,8 @@ use refrain::{CancelToken, Checkpoint, Engine, EngineOptions, SessionOptions};
 use super::text::Passage;
 use crate::Error;
 
-/// Likely next tokens recorded per position. All other tokens are one event: at the fixture target a thousandth of the
-/// probability on average.
+/// Likely next tokens recorded per position. All other tokens are one event: at the fixture target a
+/// thousandth of the probability on average.
 pub const TOP: usize = 16;
 
 /// Epsilon of the mean square of a hidden state, the same as in the predictor's norm.
@@ -23,8 +23,8 @@ pub struct Recorder {
 pub struct Record {
     /// Width of the hidden states.
     pub hidden_dim: usize,
-    /// Hidden states before the recorded layer, each divided by its root mean square: `[n, hidden_dim]`. Empty without
-    /// a layer.
+    /// Hidden states before the recorded layer, each divided by its root mean square: `[n, hidden_dim]`.
+    /// Empty without a layer.
     pub hidden: Vec<f32>,
     /// The likeliest next tokens, best first: `[n, TOP]`.
     pub top: Vec<[u32; TOP]>,

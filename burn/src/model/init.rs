@@ -9,9 +9,9 @@ use crate::rng::Rng;
 /// Standard deviation of the embeddings, as in GPT-2.
 const EMBEDDING: f64 = 0.02;
 
-/// Width of the constant part of every embedding. Llama has no biases, and a head that attends by position alone needs
-/// an input component that is the same for every token. (A constant in the tied output matrix adds the same value to
-/// all logits.)
+/// Width of the constant part of every embedding. Llama has no biases, and a head that attends by position
+/// alone needs an input component that is the same for every token. (A constant in the tied output matrix
+/// adds the same value to all logits.)
 const CONSTANT: usize = 4;
 
 /// Value of the constant part, in standard deviations.
@@ -79,9 +79,9 @@ fn constant_input(hidden: usize) -> f64 {
     CONSTANT_VALUE / mean_square.sqrt()
 }
 
-/// Turns the first heads of a `qkv` matrix into heads with fixed distances. Keys are `a` at angle 0, and queries are
-/// at the angle of `-back` positions. The rotations then give the highest score to the key `back` positions before the
-/// query.
+/// Turns the first heads of a `qkv` matrix into heads with fixed distances. Keys are `a` at angle 0, and
+/// queries are at the angle of `-back` positions. The rotations then give the highest score to the key `back`
+/// positions before the query.
 fn look_back(qkv: &mut Matrix, shape: &ModelShape) {
     let (dim, group) = (shape.head_dim, shape.heads / shape.kv_heads);
     for (kv, back) in LOOK_BACK.into_iter().enumerate().take(shape.kv_heads / 2) {

@@ -1,8 +1,9 @@
 //! The Llama architecture on burn: RMSNorm, rotary positions, grouped-query attention, SwiGLU, tied embeddings.
 //!
-//! Since burn 0.22 a tensor's backend is a property of its [`Device`], not of its type, so the same code runs on every
-//! backend that the build enables. Projections that read the same input are one matrix here (`qkv`, `gate_up`): a CPU
-//! backend spends its time in the matrix products, and fewer, wider ones are faster. The exporter splits them again.
+//! Since burn 0.22 a tensor's backend is a property of its [`Device`], not of its type, so the same code runs
+//! on every backend that the build enables. Projections that read the same input are one matrix here (`qkv`,
+//! `gate_up`): a CPU backend spends its time in the matrix products, and fewer, wider ones are faster. The
+//! exporter splits them again.
 
 mod init;
 mod rope;
@@ -16,10 +17,10 @@ pub use rope::Rope;
 pub use shape::ModelShape;
 
 /// Score of a masked key. Not minus infinity: `exp` of a number that underflows takes the slow path of libm, 8 % of a
-/// training step at -1e9. A weight of e⁻⁷⁰ is far below the precision of an f32 beside the others.
+/// training step at -1e9. A weight of e⁻⁷⁰ is far below the f32 precision of a sum with the others.
 const MASKED: f64 = -70.0;
 
-/// Queries of one attention block. A block computes no scores for keys behind its last query.
+/// Queries of one attention block. A block computes no scores for keys after its last query.
 const QUERY_BLOCK: usize = 128;
 
 /// One transformer block.

@@ -20,7 +20,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// The same with fewer notes.
+    /// The same size with at most `notes` notes.
     pub fn at_most(self, notes: usize) -> Self {
         Self { notes: self.notes.map(|count| count.min(notes)), ..self }
     }
@@ -98,8 +98,8 @@ fn ask_unknown(words: &mut Lexicon, note: &Note) -> Option<(String, String)> {
     Some((question, answer))
 }
 
-/// A chat of questions about notes. A further question costs a tenth of its notes, and trains the search for a fact as
-/// much.
+/// A chat of questions about notes. A further question adds a tenth of the notes' cost and trains the search
+/// for a fact as much.
 pub fn chat(words: &mut Lexicon, span: Span) -> Chat {
     let notes = notes(words, span);
     let mut chat = Chat::default();

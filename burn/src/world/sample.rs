@@ -1,5 +1,5 @@
-//! The sample notes of the repository with questions about them, made by the generator, with names that training never
-//! used.
+//! The sample notes of the repository with questions about them, made by the generator, with names that
+//! training never used.
 
 use serde::{Deserialize, Serialize};
 

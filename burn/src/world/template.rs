@@ -1,4 +1,5 @@
-//! Phrases with choices: `[a|b]` is one of its alternatives (nesting is possible), `{s}` the subject, `{v}` the value.
+//! Phrases with choices: `[a|b]` is one of its alternatives (nesting is possible), `{s}` the subject, `{v}`
+//! the value.
 
 use crate::rng::Rng;
 

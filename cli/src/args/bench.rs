@@ -21,27 +21,30 @@ pub(crate) struct BenchArgs {
 pub(crate) enum BenchCommand {
     /// Replay recorded responses as the output of a model, and count the accepted draft tokens.
     ///
-    /// A row is a JSON object on one line with `id`, `task`, `prompt` and `response`. Optional fields are `subtask`, `context` (the
-    /// passages: a string or a list) and `session` (rows of one session follow one another, and earlier responses are history).
+    /// A row is a JSON object on one line with `id`, `task`, `prompt` and `response`. Optional fields are
+    /// `subtask`, `context` (the passages: a string or a list) and `session` (rows of one session are
+    /// consecutive, and its earlier responses are history).
     Replay(ReplayArgs),
-    /// Measure the parts of drafting one by one: a model answers with history, calibration and reuse added in turn.
+    /// Measure each part of drafting: a model answers with history, calibration and reuse added in turn.
     ///
-    /// Rows are those of `replay`; the prompt is the user's message, and the response is not used. `fixtures/rows.jsonl` of the
-    /// repository has rows for the model inside this program. With --draft the arms are retrieval, the draft model, both, and the
-    /// published rules that use a draft model. With --pruning the arms are those of pruning, with --draft if it is given.
+    /// Rows are those of `replay`; the prompt is the user's message, and the response is not used.
+    /// `fixtures/rows.jsonl` of the repository has rows for the model inside this program. With --draft the
+    /// arms are retrieval, the draft model, both, and the published rules that use a draft model. With
+    /// --pruning the arms are those of pruning, with --draft if it is given.
     Ablate(AblateArgs),
-    /// Measure the time that pruning verification batches half-way saves at a model's shape. The weights may be random.
+    /// Measure the time saved by pruning verification batches half-way through the layers, at a model's
+    /// shape. The weights may be random.
     Pruning(BenchPruningArgs),
     /// Fit the reliability table and the constants of drafting to the even rows, and evaluate them on the odd rows.
     Tune(TuneArgs),
-    /// Measure the time that switching static graphs adds to a prefill: synchronous, asynchronous and progressive switching, on a
-    /// folder of graphs or simulated from given times.
+    /// Measure the time that switching static graphs adds to a prefill, for synchronous, asynchronous and
+    /// progressive switching, on a folder of graphs or simulated from given times.
     Graphs(BenchGraphsArgs),
-    /// Compare streaming with the bandwidth of the disk: plain decoding at several shares of pinned layers, alternating with sequential
-    /// reads of the same file. With --replay, measure drafting there.
+    /// Compare streaming with the bandwidth of the disk: plain decoding at several shares of pinned layers,
+    /// alternating with sequential reads of the same file. With --replay, measure drafting at these shares.
     Stream(BenchStreamArgs),
-    /// Decode from flash at a memory budget under repeated memory pressure. Fails if the process holds more than the budget and 64 MiB,
-    /// or if an answer changes.
+    /// Decode from flash within a memory budget under repeated memory pressure. Fails if the process holds
+    /// more than the budget and 64 MiB, or if an answer changes.
     Pressure(BenchPressureArgs),
 }
 
@@ -55,7 +58,7 @@ pub(crate) struct BenchPressureArgs {
     /// Duration in seconds.
     #[arg(long, value_name = "N", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) seconds: u64,
-    /// Number of memory pressure reports in that time.
+    /// Number of memory pressure reports during the measurement.
     #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) reports: u32,
     /// Tokens per answer.
@@ -76,7 +79,7 @@ pub(crate) struct BenchPruningArgs {
     /// Rows of the batches.
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [8, 16, 32, 64], value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) rows: Vec<u32>,
-    /// Share of rows that are kept, in percent.
+    /// Share of kept rows, in percent.
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) kept: u32,
     /// The layer before which batches are pruned [default: the middle one].
@@ -112,24 +115,24 @@ pub(crate) struct BenchStreamArgs {
     /// Tokens decoded at each share in a round, 2 or more.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(2..=10_000))]
     pub(crate) tokens: u32,
-    /// Rows of the verification batch that is compared with a single row.
+    /// Rows of the verification batch compared with a single row.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(2..=64))]
     pub(crate) rows: u32,
     /// Number of rounds; the median is reported.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
-    /// Limit all reads to BYTES per second, to model a slower disk.
+    /// Limit all reads to BYTES per second, to simulate a slower disk.
     #[arg(long, value_name = "BYTES", value_parser = super::streaming::bytes)]
     pub(crate) flash_bandwidth: Option<u64>,
-    /// Replay these rows (JSON Lines) instead, for each share of pinned layers, each of --lengths and each of --strategy, against plain
-    /// decoding.
+    /// Instead, replay these rows (JSON Lines) for each share of pinned layers, each of --lengths and each of
+    /// --strategy, against plain decoding.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub(crate) replay: Vec<PathBuf>,
     /// With --replay: numbers of output tokens; shorter responses are left out [default: whole responses].
     #[arg(long, value_name = "N,…", value_delimiter = ',', requires = "replay", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) lengths: Vec<u32>,
-    /// With --replay: drafting strategies, as in `bench replay` [default: refrain; with --draft also retrieval, draft-model, chain:8 and
-    /// edgellm].
+    /// With --replay: drafting strategies, as in `bench replay` [default: refrain; with --draft also
+    /// retrieval, draft-model, chain:8 and edgellm].
     #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "replay")]
     pub(crate) strategy: Vec<Strategy>,
     /// With --replay: a draft model with the same vocabulary; `fixture` is the one inside this program.
@@ -159,7 +162,7 @@ pub(crate) struct BenchGraphsArgs {
     /// Length of the prompt in tokens.
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) tokens: u32,
-    /// Number of measured runs of each way of switching.
+    /// Number of measured runs of each switching method.
     #[arg(long, value_name = "N", default_value_t = 9)]
     pub(crate) rounds: usize,
     /// Threads of the forward pass [default: the physical performance cores].
@@ -174,27 +177,28 @@ pub(crate) struct BenchGraphsArgs {
 pub(crate) struct ReplayArgs {
     #[command(flatten)]
     pub(crate) rows_args: RowsArgs,
-    /// Drafting strategies: refrain, plain, pld, sam, sam-recycle, sam-only, suffix, recycle, always-right, always-wrong; with --draft
-    /// also retrieval and draft-model (one half of refrain), chain:N, specinfer, opt-tree, edgellm [default: all; with --draft those
-    /// that use a draft model].
+    /// Drafting strategies: refrain, plain, pld, sam, sam-recycle, sam-only, suffix, recycle, always-right,
+    /// always-wrong; with --draft also retrieval and draft-model (one half of refrain), chain:N, specinfer,
+    /// opt-tree, edgellm [default: all; with --draft those that use a draft model].
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) strategy: Vec<Strategy>,
-    /// Texts to draft from: prompt; history (prompt and earlier responses of the session); passages (both, and the passages as a source
-    /// of their own).
+    /// Texts to draft from: prompt; history (prompt and earlier responses of the session); passages (both,
+    /// and the passages as a separate source).
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "passages")]
     pub(crate) sources: Vec<Sources>,
     /// Maximum rows of a verification batch.
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [8, 16, 32])]
     pub(crate) rows: Vec<usize>,
-    /// Cost of a verification batch: a file written by `refrain profile`, or a JSON list of [rows, microseconds] [default: rows are
-    /// free].
+    /// Cost of a verification batch: a file written by `refrain profile`, or a JSON list of [rows,
+    /// microseconds] [default: rows are free].
     #[arg(long, value_name = "FILE")]
     pub(crate) profile: Option<PathBuf>,
     /// Reset the reliability table after every row.
     #[arg(long)]
     pub(crate) fresh: bool,
-    /// Run this model: everything is computed and timed, but the walk follows the recorded tokens. Rows that do not fit the context are
-    /// left out. Only the first values of --rows and --sources are used. Rows are encoded by the model's tokenizer, or by --tokenizer.
+    /// Run this model: everything is computed and timed, but the walk follows the recorded tokens. Rows that
+    /// do not fit the context are left out. Only the first values of --rows and --sources are used. Rows are
+    /// encoded by the model's tokenizer, or by --tokenizer.
     #[arg(long, value_name = "PATH", conflicts_with_all = ["profile", "fresh"])]
     pub(crate) model: Option<PathBuf>,
     /// With --model: a draft model with the same vocabulary; `fixture` is the one inside this program.
@@ -253,14 +257,14 @@ pub(crate) struct AblateArgs {
     /// Prune by this predictor; `fixture` is the one inside this program.
     #[arg(long, value_name = "fixture|PATH")]
     pub(crate) pruning: Option<PruningArg>,
-    /// With --pruning: nodes with at least this predicted probability are kept.
+    /// With --pruning: minimum predicted probability of a kept node.
     #[arg(long, value_name = "P", default_value_t = PruningConfig::default().threshold, requires = "pruning")]
     pub(crate) pruning_threshold: f32,
     /// Maximum rows of a verification batch.
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub(crate) rows: usize,
-    /// Fill every batch as if rows were free, so that acceptance lengths do not depend on the machine [default: draft by the measured
-    /// cost of rows].
+    /// Fill every batch as if rows were free, so that acceptance lengths do not depend on the machine
+    /// [default: draft by the measured cost of rows].
     #[arg(long)]
     pub(crate) free_rows: bool,
     /// Maximum number of output tokens.
@@ -281,8 +285,8 @@ pub(crate) struct TuneArgs {
     /// Rows of a verification batch while fitting.
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub(crate) rows: usize,
-    /// Cost of a verification batch: a file written by `refrain profile`, or a JSON list of [rows, microseconds] [default: rows are
-    /// free].
+    /// Cost of a verification batch: a file written by `refrain profile`, or a JSON list of [rows,
+    /// microseconds] [default: rows are free].
     #[arg(long, value_name = "FILE")]
     pub(crate) profile: Option<PathBuf>,
     /// Write the fitted constants as Rust, for `src/draft/fitted.rs`.

@@ -12,20 +12,21 @@ use crate::failure::Failure;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Session")]
 pub(crate) struct DraftArgs {
-    /// Drafting: `auto` (from text, wherever it saves time), `off` (plain decoding), or the path of a draft model with the same
-    /// vocabulary, which drafts in addition; `fixture` is the draft model for the model inside this program. Never changes the output.
+    /// Drafting: `auto` (from text, whenever it saves time), `off` (plain decoding), or the path of an
+    /// additional draft model with the same vocabulary; `fixture` is the draft model for the model inside
+    /// this program. Never changes the output.
     #[arg(long, value_name = "auto|off|fixture|PATH", default_value = "auto")]
     pub(crate) draft: DraftArg,
-    /// The drafting strategy: refrain; one half of it (retrieval, draft-model); plain; or a published rule for comparison: pld, sam,
-    /// sam-recycle, sam-only, suffix, recycle, and with a draft model chain:N, specinfer, opt-tree, edgellm. Never changes the
-    /// output.
+    /// The drafting strategy: refrain; one half of it (retrieval, draft-model); plain; or a published rule
+    /// for comparison: pld, sam, sam-recycle, sam-only, suffix, recycle, and with a draft model chain:N,
+    /// specinfer, opt-tree, edgellm. Never changes the output.
     #[arg(long, value_name = "NAME", default_value_t = Strategy::Refrain, value_parser = parse_strategy)]
     pub(crate) strategy: Strategy,
-    /// Prune verification batches half-way through the layers by this predictor: a file written by `refrain train predictor`, or
-    /// `fixture` for the model inside this program. Never changes the output.
+    /// Prune verification batches half-way through the layers by this predictor: a file written by `refrain
+    /// train predictor`, or `fixture` for the model inside this program. Never changes the output.
     #[arg(long, value_name = "fixture|PATH")]
     pub(crate) pruning: Option<PruningArg>,
-    /// With --pruning: nodes with at least this predicted probability are kept.
+    /// With --pruning: minimum predicted probability of a kept node.
     #[arg(long, value_name = "P", default_value_t = PruningConfig::default().threshold, requires = "pruning")]
     pub(crate) pruning_threshold: f32,
 }
@@ -81,7 +82,7 @@ impl From<OsString> for DraftArg {
     }
 }
 
-/// The controls need the response in advance, which only a replay has.
+/// Rejects the controls, which need the response in advance; only a replay has it.
 fn parse_strategy(name: &str) -> Result<Strategy, String> {
     match name.parse() {
         Ok(Strategy::AlwaysRight | Strategy::AlwaysWrong) => Err(format!("`{name}` is for `refrain bench`")),
@@ -91,7 +92,7 @@ fn parse_strategy(name: &str) -> Result<Strategy, String> {
 }
 
 impl DraftArgs {
-    /// The draft model asked for, if there is one.
+    /// The requested draft model, if any.
     ///
     /// # Errors
     /// The two options contradict each other.
@@ -107,7 +108,7 @@ impl DraftArgs {
         }
     }
 
-    /// `options` with the draft sources asked for.
+    /// `options` with the requested draft sources.
     pub(super) fn apply(&self, options: SessionOptions) -> SessionOptions {
         let drafting = match (&self.draft, self.strategy) {
             (DraftArg::Off, _) => Drafting::Off,

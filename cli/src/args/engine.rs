@@ -20,11 +20,12 @@ pub(crate) struct ModelArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ComputeArgs {
-    /// Quantisation of float matrices while loading. Matrices that are quantised in the file, and packed files, are not changed.
+    /// Quantisation of float matrices while loading. Matrices that are quantised in the file, and packed
+    /// files, are not changed.
     #[arg(long, value_enum, default_value_t = QuantizeArg::Q8_0)]
     pub(crate) quantize: QuantizeArg,
-    /// Read a packed file into memory instead of mapping it, so that a disk error is reported instead of ending the program. Never
-    /// changes the output.
+    /// Read a packed file into memory instead of mapping it, so that a disk error is reported instead of
+    /// ending the program. Never changes the output.
     #[arg(long)]
     pub(crate) no_map: bool,
     /// Threads of the forward pass [default: the physical performance cores].
@@ -33,10 +34,10 @@ pub(crate) struct ComputeArgs {
     /// Instruction set of the kernels [default: the widest of this CPU]. Never changes the output.
     #[arg(long, value_name = "ISA", value_parser = isa)]
     pub(crate) isa: Option<IsaKind>,
-    /// Static graphs: bytes of weights in memory at a time; too few are an error [default: as many as needed].
+    /// Static graphs: maximum bytes of weights in memory; too few are an error [default: as many as needed].
     #[arg(long, value_name = "BYTES")]
     pub(crate) graph_memory: Option<u64>,
-    /// Static graphs: when blocks change from prefill to verify graphs. Never changes the output.
+    /// Static graphs: when to switch blocks from prefill to verify graphs. Never changes the output.
     #[arg(long, value_enum, default_value_t = SwitchingArg::Progressive)]
     pub(crate) graph_switching: SwitchingArg,
     #[command(flatten)]
@@ -47,7 +48,7 @@ pub(crate) struct ComputeArgs {
 pub(crate) enum SwitchingArg {
     /// By a plan from measured times, while other blocks compute.
     Progressive,
-    /// Each block as soon as it has computed the last chunk of the prompt.
+    /// Each block when it has computed the last chunk of the prompt.
     Asynchronous,
     /// All blocks at the end of the prefill.
     Synchronous,

@@ -10,10 +10,11 @@ use super::engine::{ComputeArgs, KvArg, QuantizeArg};
 pub(crate) struct ProfileArgs {
     /// A GGUF file, a Hugging Face folder, or a packed file. Without it: the small model inside this program.
     pub(crate) model: Option<PathBuf>,
-    /// The profile file; a plot is written beside it [default: beside the model, where `run` and `chat` read it].
+    /// The profile file; a plot is written beside it [default: beside the model, where `run` and `chat` find
+    /// it].
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
-    /// Context lengths before the batch, besides 0; at most the training context less a batch.
+    /// Context lengths before the batch, besides 0; at most the training context minus a batch.
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "0,1024,4096")]
     pub(crate) contexts: Vec<usize>,
     /// Element type of the KV cache.
@@ -25,7 +26,8 @@ pub(crate) struct ProfileArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct InspectArgs {
-    /// A GGUF file, a safetensors file, a Hugging Face folder, or a packed file. Without it: the model inside this program.
+    /// A GGUF file, a safetensors file, a Hugging Face folder, or a packed file. Without it: the model inside
+    /// this program.
     pub(crate) path: Option<PathBuf>,
     /// Verify the checksums of a packed file, which reads all of it. (Loading verifies the header only.)
     #[arg(long)]
@@ -53,7 +55,7 @@ pub(crate) struct PackArgs {
 pub(crate) struct GraphsArgs {
     /// A GGUF file, a Hugging Face folder, or a packed file.
     pub(crate) model: PathBuf,
-    /// The folder of graphs, which must not exist.
+    /// The folder of graphs; it must not exist.
     pub(crate) out: PathBuf,
     /// Number of blocks of layers; one graph of each block is in memory at a time.
     #[arg(long, value_name = "N", default_value_t = 6)]
@@ -64,7 +66,7 @@ pub(crate) struct GraphsArgs {
     /// Rows of the verify graphs.
     #[arg(long, value_name = "N", default_value_t = 32)]
     pub(crate) verify: usize,
-    /// Do not measure load and call times; each start that uses the folder measures them instead.
+    /// Do not measure load and call times. Each run with this folder then measures them.
     #[arg(long)]
     pub(crate) no_times: bool,
     /// One JSON object instead of text.

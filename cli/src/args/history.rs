@@ -4,15 +4,15 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-/// The history options that run and chat share.
+/// The history options of run and chat.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "History")]
 pub(crate) struct HistoryArgs {
-    /// Store answers in this folder, and draft from the stored answers of the same model [default: `refrain/history` in the user's
-    /// data folder]. Never changes the output.
+    /// Store answers in this folder, and draft from the stored answers of the same model [default:
+    /// `refrain/history` in the user's data folder]. Never changes the output.
     #[arg(long, value_name = "DIR", conflicts_with = "no_history")]
     pub(crate) history: Option<PathBuf>,
-    /// Neither store answers nor draft from stored ones.
+    /// Do not store answers, and do not draft from stored ones.
     #[arg(long)]
     pub(crate) no_history: bool,
 }
@@ -31,7 +31,7 @@ pub(crate) enum HistoryCommand {
     Stats(FolderArgs),
     /// Delete answers.
     Forget(ForgetArgs),
-    /// Remove what is damaged, and nothing else. Damaged files do no harm: they are left out and set aside.
+    /// Remove damaged parts, and nothing else. Damaged files do no harm: they are left out and set aside.
     Repair(FolderArgs),
 }
 

@@ -1,4 +1,4 @@
-//! The drafting policy, and the state of the device.
+//! The drafting policy and the device state.
 
 use clap::{Args, ValueEnum};
 use refrain::{
@@ -11,8 +11,8 @@ use super::streaming::bytes;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Policy")]
 pub(crate) struct PolicyArgs {
-    /// Draft rows of a step: `auto` (by their measured cost), a number, or `pid` (a controller keeps the acceptance rate at
-    /// --pid-acceptance). Never changes the output.
+    /// Draft rows per step: `auto` (by their measured cost), a number, or `pid` (a controller holds the
+    /// acceptance rate at --pid-acceptance). Never changes the output.
     #[arg(long, value_name = "auto|N|pid", default_value = "auto", value_parser = parse_rows)]
     pub(crate) draft_rows: RowsArg,
     /// With --draft-rows pid: the target acceptance rate.
@@ -24,13 +24,14 @@ pub(crate) struct PolicyArgs {
     /// Pause drafting while the acceptance rate is below RATE. Never changes the output.
     #[arg(long, value_name = "RATE")]
     pub(crate) acceptance_floor: Option<f32>,
-    /// With --acceptance-floor: steps over which the rate is measured.
+    /// With --acceptance-floor: number of steps over which the rate is measured.
     #[arg(long, value_name = "N", default_value_t = AcceptanceFloor::default().window)]
     pub(crate) floor_window: usize,
-    /// With --acceptance-floor: plain steps before drafting resumes; the pause grows after each failure.
+    /// With --acceptance-floor: number of plain steps before drafting resumes; each further failure lengthens
+    /// the pause.
     #[arg(long, value_name = "N", default_value_t = AcceptanceFloor::default().pause)]
     pub(crate) floor_pause: usize,
-    /// Do not draft if the answer may have fewer than N tokens. Never changes the output.
+    /// Do not draft if the answer is limited to fewer than N tokens. Never changes the output.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) draft_min_tokens: usize,
     /// Do not draft at temperatures above T. Never changes the output.
@@ -45,8 +46,8 @@ pub(crate) struct PolicyArgs {
     /// Simulate memory pressure, which frees caches that can be rebuilt. Never changes the output.
     #[arg(long, value_enum, default_value_t = PressureArg::Normal)]
     pub(crate) memory_pressure: PressureArg,
-    /// LOSSY: accept a draft token that the target did not choose if it is in the target's top-p nucleus of P. The output differs from
-    /// plain decoding, and the statistics say so.
+    /// LOSSY: also accept a draft token that the target did not choose, if it is in the target's top-p
+    /// nucleus of P. The output differs from plain decoding, and the statistics report it.
     #[arg(long, value_name = "P")]
     pub(crate) lossy_top_p: Option<f32>,
 }

@@ -9,24 +9,26 @@ pub(crate) struct SamplingArgs {
     /// Maximum number of output tokens [default: 512].
     #[arg(long, value_name = "N")]
     pub(crate) max_tokens: Option<usize>,
-    /// Temperature; 0 decodes greedily [default: as the model states, else 0 for `run` and 0.7 for `chat`].
+    /// Temperature; 0 decodes greedily [default: the model's own, else 0 for `run` and 0.7 for `chat`].
     #[arg(long, value_name = "T", allow_negative_numbers = true)]
     pub(crate) temp: Option<f32>,
-    /// Seed of the random numbers: the same seed repeats the answer [default: a new one for each answer; the statistics show it].
+    /// Seed of the random numbers: the same seed repeats the answer [default: a new one for each answer; the
+    /// statistics show it].
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
-    /// Keep the K most likely tokens; 0 keeps all [default: as the model states, else 0].
+    /// Keep the K most likely tokens; 0 keeps all [default: the model's own, else 0].
     #[arg(long, value_name = "K")]
     pub(crate) top_k: Option<usize>,
-    /// Keep the most likely tokens whose probabilities add up to P [default: as the model states, else 1 for `run` and 0.9 for
-    /// `chat`].
+    /// Keep the most likely tokens whose probabilities add up to P [default: the model's own, else 1 for
+    /// `run` and 0.9 for `chat`].
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub(crate) top_p: Option<f32>,
-    /// Drop tokens with less than P times the probability of the most likely token [default: as the model states, else 0].
+    /// Drop tokens with less than P times the probability of the most likely token [default: the model's own,
+    /// else 0].
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub(crate) min_p: Option<f32>,
-    /// Repetition penalty of the last 64 tokens: divides positive logits, multiplies negative ones; 1 is off [default: as the model
-    /// states, else 1].
+    /// Repetition penalty of the last 64 tokens: divides positive logits, multiplies negative ones; 1 is off
+    /// [default: the model's own, else 1].
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     pub(crate) repeat_penalty: Option<f32>,
     /// Subtract X once from the logit of each of the last 64 tokens; 0 is off.
@@ -35,11 +37,11 @@ pub(crate) struct SamplingArgs {
     /// Subtract X from a token's logit for each of its occurrences in the last 64 tokens; 0 is off.
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     pub(crate) frequency_penalty: f32,
-    /// DRY: penalty of a token that continues a repeated sequence; 0 is off, 0.8 is common [default: 0 for `run`; in `chat`, 0.8 for
-    /// sequences of 4 or more tokens of the answer].
+    /// DRY: penalty of a token that continues a repeated sequence; 0 is off, 0.8 is common [default: 0 for
+    /// `run`; in `chat`, 0.8 for sequences of 4 or more tokens of the answer].
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     pub(crate) dry_multiplier: Option<f32>,
-    /// DRY: factor of the penalty for each further token of the sequence.
+    /// DRY: factor of the penalty per further token of the sequence.
     #[arg(
         long,
         value_name = "X",
@@ -48,14 +50,14 @@ pub(crate) struct SamplingArgs {
         requires = "dry_multiplier"
     )]
     pub(crate) dry_base: f32,
-    /// DRY: length of the shortest sequence that is penalised, in tokens.
+    /// DRY: length of the shortest penalised sequence, in tokens.
     #[arg(long, value_name = "N", default_value_t = 2, requires = "dry_multiplier")]
     pub(crate) dry_allowed_length: usize,
-    /// DRY: number of newest tokens that are searched for repetitions.
+    /// DRY: number of newest tokens searched for repetitions.
     #[arg(long, value_name = "N", default_value_t = 4096, requires = "dry_multiplier")]
     pub(crate) dry_penalty_last_n: usize,
-    /// DRY: text that no repeated sequence extends over; `\n` is a line end, `none` clears the list. May be repeated [default: `\n`, `:`,
-    /// `"` and `*`].
+    /// DRY: sequence breaker, a text over which no repeated sequence extends; `\n` is a line end, `none`
+    /// clears the list. May be repeated [default: `\n`, `:`, `"` and `*`].
     #[arg(long, value_name = "TEXT", requires = "dry_multiplier")]
     pub(crate) dry_sequence_breaker: Vec<String>,
     /// Add V to the logit of token ID; `-inf` forbids the token. May be repeated.
@@ -70,7 +72,7 @@ pub(crate) struct SamplingArgs {
 }
 
 impl SamplingArgs {
-    /// The options, with `defaults` for those that are not given. `--temp 0` is greedy decoding, without defaults.
+    /// The options, with `defaults` for the missing ones. `--temp 0` is greedy decoding without defaults.
     pub(crate) fn generate_options(&self, defaults: Sampling) -> GenerateOptions {
         let defaults = if self.temp == Some(0.0) { Sampling::default() } else { defaults };
         let options = GenerateOptions::default();

@@ -12,7 +12,8 @@ use super::policy::PolicyArgs;
 pub(crate) struct SessionArgs {
     #[command(flatten)]
     pub(crate) drafts: DraftArgs,
-    /// Calibration: draft also from the target's own predictions after each token of the context. Never changes the output.
+    /// Calibration: draft also from the target's own predictions after each token of the context. Never
+    /// changes the output.
     #[arg(long, value_enum, default_value_t = CalibrationArg::Auto)]
     pub(crate) calibration: CalibrationArg,
     /// Do not reuse rejected draft tokens that the target still finds likely. Never changes the output.
@@ -94,13 +95,13 @@ impl CalibrationArg {
 /// The reuse of rejected drafts. Never changes the output.
 #[derive(Debug, Args)]
 pub(crate) struct ReuseArgs {
-    /// Reuse: least probability of each token of a rejected draft.
+    /// Reuse: minimum probability of each token of a rejected draft.
     #[arg(long, value_name = "P", default_value_t = ReuseConfig::default().threshold)]
     pub(crate) reuse_threshold: f32,
-    /// Reuse: steps for which a rejected draft is kept.
+    /// Reuse: number of steps for which a rejected draft is kept.
     #[arg(long, value_name = "N", default_value_t = ReuseConfig::default().lifetime)]
     pub(crate) reuse_steps: u32,
-    /// Reuse: maximum number of tokens that are kept.
+    /// Reuse: maximum number of kept tokens.
     #[arg(long, value_name = "N", default_value_t = ReuseConfig::default().tokens_max)]
     pub(crate) reuse_tokens: u32,
 }

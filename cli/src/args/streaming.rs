@@ -7,25 +7,26 @@ use refrain::{Pinned, StreamOptions};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Streaming")]
 pub(crate) struct StreamingArgs {
-    /// Stream a packed model from flash within a memory budget (512MiB, 1GiB, 2000000000), which the process exceeds by 64 MiB at
-    /// most: as many layers stay in memory as fit beside the KV cache. Never changes the output.
+    /// Stream a packed model from flash within a memory budget (512MiB, 1GiB, 2000000000). As many layers
+    /// stay in memory as fit beside the KV cache. The process exceeds the budget by at most 64 MiB. Never
+    /// changes the output.
     #[arg(long, value_name = "BYTES", value_parser = bytes, conflicts_with = "pinned_layers")]
     pub(crate) memory: Option<u64>,
     /// Stream a packed model from flash with N of its layers in memory. Never changes the output.
     #[arg(long, value_name = "N")]
     pub(crate) pinned_layers: Option<usize>,
-    /// Limit reads to BYTES per second, to model a slower disk.
+    /// Limit reads to BYTES per second, to simulate a slower disk.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub(crate) flash_bandwidth: Option<u64>,
 }
 
 impl StreamingArgs {
-    /// `None` keeps all weights in memory.
+    /// The streaming options; `None` keeps all weights in memory.
     pub(crate) fn stream_options(&self) -> Option<StreamOptions> {
         let pinned = match (self.memory, self.pinned_layers, self.flash_bandwidth) {
             (Some(bytes), _, _) => Pinned::Memory(bytes),
             (None, Some(n_layers), _) => Pinned::Layers(n_layers),
-            // A read limit without a number of layers streams all of them.
+            // A read limit without a number of layers streams all layers.
             (None, None, Some(_)) => Pinned::Layers(0),
             (None, None, None) => return None,
         };
@@ -33,7 +34,8 @@ impl StreamingArgs {
     }
 }
 
-/// A number of bytes: digits and an optional unit. `k`, `M` and `G` are decimal; `Ki`, `Mi` and `Gi` binary; a `B` may follow.
+/// Parses a number of bytes: digits and an optional unit. `k`, `M` and `G` are decimal; `Ki`, `Mi` and `Gi`
+/// binary; a `B` may follow.
 pub(super) fn bytes(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);

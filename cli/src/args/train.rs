@@ -12,8 +12,8 @@ pub(crate) struct TrainArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TrainCommand {
-    /// Train a predictor that prunes drafts (--pruning): a low-rank map from a hidden state half-way through the layers to the model's
-    /// next token.
+    /// Train a predictor that prunes drafts (--pruning): a low-rank map from a hidden state half-way through
+    /// the layers to the model's next token.
     Predictor(TrainPredictorArgs),
     /// Distil a small draft model (--draft) from the model's predictions on your text.
     Draft(TrainDraftArgs),
@@ -44,7 +44,8 @@ pub(crate) struct TextArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct TrainPredictorArgs {
-    /// The model: a GGUF file, a Hugging Face folder, or a packed file. Float matrices are quantised to q8_0, as in `run`.
+    /// The model: a GGUF file, a Hugging Face folder, or a packed file. Float matrices are quantised to q8_0,
+    /// as in `run`.
     pub(crate) model: PathBuf,
     #[command(flatten)]
     pub(crate) text: TextArgs,
@@ -57,7 +58,7 @@ pub(crate) struct TrainPredictorArgs {
     /// Rank of the map.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) rank: u32,
-    /// Number of frequent tokens that shadow candidates are chosen from.
+    /// Number of frequent tokens that can be shadow candidates.
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(0..=4096))]
     pub(crate) shadow_pool: u32,
 }

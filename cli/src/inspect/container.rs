@@ -41,7 +41,7 @@ pub(super) fn open(path: Option<&Path>, verify: bool) -> Result<Report, Failure>
         _ if is_packed => packed(path, verify),
         "gguf" => gguf_file(path),
         "safetensors" => safetensors(path),
-        // `config.json` and similar files stand for their folder, as in loading.
+        // `config.json` and similar files select their folder, as in loading.
         "json" => {
             folder(path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new(".")))
         }

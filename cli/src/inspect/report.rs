@@ -78,7 +78,8 @@ impl Report {
     pub(super) fn set_tensors(&mut self, tensors: Vec<TensorReport>) {
         let mut types: BTreeMap<&str, TypeTotal> = BTreeMap::new();
         for tensor in &tensors {
-            // A container states its tensors' sizes in u64, and they lie in one file: the sum of a forged table saturates.
+            // The sizes of tensors are u64 numbers from the container. With a forged table, their sum
+            // saturates.
             let n_elements = tensor.shape.iter().fold(1u64, |n, &dim| n.saturating_mul(dim));
             self.parameters = self.parameters.saturating_add(n_elements);
             let total = types.entry(&tensor.ty).or_insert_with(|| TypeTotal {

@@ -88,7 +88,7 @@ fn load_to_write(context: &Context, folder: &Path, key: HistoryKey) -> Result<Lo
         let path = folder.join(encode_namespace(name));
         match disk.list(&path).map_err(io_error("read", &path)) {
             Ok(files) if files.is_empty() => {
-                // Forgotten, or not yet begun.
+                // The empty folder of a removed namespace, or of one without a first append.
                 let _ = disk.remove_dir(&path);
                 Ok(None)
             }

@@ -89,7 +89,7 @@ impl Inbox<'_> {
         };
         let mut attempt = 1;
         loop {
-            // The standard library seeds every `RandomState` anew.
+            // Every `RandomState` has another seed.
             let number = RandomState::new().hash_one(attempt);
             let bytes = encode_log(self.place(namespace, number), 0, std::slice::from_ref(record));
             let path = inbox.join(file_name(namespace, number));

@@ -7,12 +7,13 @@
 //! record             tokens u32 · sum of this head u32 · id u64 · sum of the tokens u64 · tokens u32 each
 //! ```
 //!
-//! Both sums of a record are seeded by the owner (model and namespace) and the number of the log. The sum of the
-//! tokens is also seeded by the id. A record copied from another log is therefore detected. Ids ascend. The sum of
-//! the head protects the length.
+//! Both sums of a record are seeded by the owner (model and namespace) and the number of the log. The sum of
+//! the tokens is also seeded by the id. A record copied from another log is therefore detected. Ids ascend.
+//! The sum of the head protects the length.
 //!
-//! An incomplete record at the end of the file is the result of a crash during the last append: the *torn tail*. It
-//! is cut off before the next append. Any other invalid bytes are damage: such a file is never changed or removed.
+//! An incomplete record at the end of the file is the result of a crash during the last append: the *torn
+//! tail*. It is cut off before the next append. Any other invalid bytes are damage: such a file is never
+//! changed or removed.
 
 use std::path::{Path, PathBuf};
 
@@ -137,9 +138,9 @@ impl Log {
         Ok(())
     }
 
-    /// Makes all records durable. After an error the log must not be written again. It is then unknown which unsynced
-    /// records are on the disk, and the system may have marked them as clean. They are cut off, so that no later open
-    /// trusts them.
+    /// Makes all records durable. After an error the log must not be written again. It is then unknown which
+    /// unsynced records are on the disk, and the system may have marked them as clean. They are cut off, so
+    /// that no later open trusts them.
     pub(super) fn sync(&mut self) -> Result<(), HistoryError> {
         if self.synced_len == self.len {
             return Ok(());
@@ -165,7 +166,8 @@ impl Log {
     }
 }
 
-/// Reads a log. Changes nothing. Damage is skipped and listed: sums identify the records behind it.
+/// Reads a log. Changes nothing. Damage is skipped and listed; the records after it are identified by their
+/// sums.
 ///
 /// # Errors
 /// The file cannot be read, is longer than any valid log, has another version or belongs elsewhere.
@@ -200,8 +202,8 @@ pub(super) fn read_log(disk: &dyn Disk, path: PathBuf, place: Place) -> Result<S
     Ok(scan)
 }
 
-/// Whether the end of a log is the result of a crash during an append. The end is then shorter than a head, shorter
-/// than the length in its head, or all zeros (the file grew before its contents were written).
+/// Whether the end of a log is the result of a crash during an append. The end is then shorter than a head,
+/// shorter than the length in its head, or all zeros (the file grew before its contents were written).
 fn is_cut_short(tail: &[u8], seed: u64) -> bool {
     let Some(head) = tail.get(..HEAD_BYTES) else { return true };
     let (n_tokens, sum, id, body_sum) = (u32_at(head, 0), u32_at(head, 4), u64_at(head, 8), u64_at(head, 16));

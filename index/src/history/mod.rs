@@ -20,7 +20,7 @@
 //!
 //! ```text
 //! FOLDER/
-//!   TOKENIZER-MODEL/            one HistoryKey: token ids and answers of another model mean nothing here
+//!   TOKENIZER-MODEL/            one HistoryKey: token ids and answers are valid for one model only
 //!     .lock                     locked by the process that writes
 //!     .inbox/                   responses that other processes have handed in, a file each
 //!     NAMESPACE/                an app, a user, a task
@@ -54,19 +54,20 @@
 //!
 //! # Guarantees
 //!
-//! - [`HistoryLog::append`] returns when the response is as durable as the [`SyncPolicy`] says, in the log or handed in. The next
-//!   writer cuts off an append that a crash has interrupted.
-//! - A checksum covers every byte, and is compared before the byte is used. Damaged parts are left out, each with its file, offset
-//!   and reason ([`HistoryLog::left_out`]), as are files and namespaces that cannot be read; the rest of the folder is used. Damage in a page of a segment is found when a draft or
-//!   a merge first reads the page (or by [`HistoryLog::verify`]). The segment then drafts no more until [`HistoryLog::maintain`]
-//!   has written its sound responses to a new one.
+//! - [`HistoryLog::append`] returns when the response is in the log or handed in, as durably as the
+//!   [`SyncPolicy`] states. The next writer cuts off an append that was interrupted by a crash.
+//! - A checksum covers every byte and is verified before the byte is used. Damaged parts, and files and
+//!   namespaces that cannot be read, are left out; the rest of the folder is used. [`HistoryLog::left_out`]
+//!   lists each with its file, offset and reason. Damage in a page of a segment is found when a draft or a
+//!   merge first reads the page (or by [`HistoryLog::verify`]). The segment then provides no drafts until
+//!   [`HistoryLog::maintain`] has written its undamaged responses to a new segment.
 //! - The writer sets damaged files aside under another name. Only [`HistoryLog::repair`] and forgetting remove them.
 //! - A [forgotten](HistoryLog::forget) response is in no readable file of the store, and in no file of its namespace
 //!   that was set aside. (The disk may still hold freed blocks.)
 //! - Memory: the tokens of each namespace's log (and their automaton, after the first draft), the tables of its
 //!   segments (about a byte per 6 tokens), and [`HistoryOptions::cache_bytes`] for everything else. Segments are read
 //!   page by page.
-//! - `.inbox` contains 512 responses at most.
+//! - `.inbox` contains at most 512 responses.
 
 mod access;
 mod cache;

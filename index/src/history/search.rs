@@ -1,10 +1,10 @@
 //! Searches a segment: intervals of its prefixes that narrow token by token.
 //!
-//! The followed text has a *chain* of orders: for each number of last tokens, the interval of the prefixes that end
-//! with them. A new token maps every interval to one of prefixes that end with that token, and adds an order for the
-//! token alone. If an order occurs as often as the next longer one, both occur at the same places, also after every
-//! later token. The shorter order is then left out. A chain has the orders that a suffix automaton's links would
-//! give, a handful of them.
+//! The followed text has a *chain* of orders: for each number of last tokens, the interval of the prefixes
+//! that end with them. A new token maps every interval to one of prefixes that end with that token, and adds
+//! an order for the token alone. If an order occurs as often as the next longer one, both occur at the same
+//! places, also after every later token. The shorter order is then left out. A chain has the orders that a
+//! suffix automaton's links would give, usually a few.
 
 use std::ops::Range;
 
@@ -26,9 +26,9 @@ pub(super) struct Order {
 /// Maximum number of orders in a chain. The longest are kept, and the last entry is for the single token.
 const CHAIN_MAX: usize = 16;
 
-/// Maximum number of places searched for the successors of an order. An order with more places is weak evidence for
-/// any successor. Of such an order, evenly spread samples of [`SAMPLE_PLACES`] adjacent places are searched, and its
-/// count is then this number of places.
+/// Maximum number of places searched for the successors of an order. An order with more places is weak
+/// evidence for any successor. Of such an order, evenly spread samples of [`SAMPLE_PLACES`] adjacent places
+/// are searched, and its count is then this number of places.
 const PLACES_MAX: u32 = 128;
 
 /// A cache line of the section `ends`.
@@ -69,7 +69,8 @@ impl Search<'_> {
 
     fn append(&mut self, chain: &mut Vec<Order>, symbol: Symbol) -> Result<(), Fault> {
         let (first, end) = self.segment.places(symbol);
-        // The interval of a longer order lies in that of a shorter one, and mostly ends near it.
+        // The interval of a longer order is inside that of a shorter one, and the two usually end near each
+        // other.
         let middle = first + (end - first) / 2;
         let mut inner: Option<(u32, u32)> = None;
         let (mut n_kept, mut count) = (0, 0);

@@ -422,7 +422,7 @@ impl HistoryLog {
             return Ok(());
         }
         let taken_in = self.shared.take_in().and_then(|failed| failed.into_values().try_for_each(Err));
-        // What is wrong with one namespace is not the others' matter; the first failure is reported.
+        // A failure in one namespace does not stop the others; the first failure is reported.
         let done = self.shared.all().into_iter().map(|(_, namespace)| {
             let renewed = maintain(&self.shared.context, &namespace, now)?;
             self.shared.left_out().extend(renewed);
@@ -469,8 +469,8 @@ impl Shared {
         }
     }
 
-    /// Takes responses that were handed in into the logs. The writer alone does. Returns the namespaces whose hand-ins could not be
-    /// taken in; these hand-ins stay in the inbox, and may be in the log as well.
+    /// Moves handed-in responses to the logs; only the writer does so. Returns the namespaces whose hand-ins
+    /// could not be moved. These hand-ins stay in the inbox and may also be in the log.
     ///
     /// # Errors
     /// The inbox cannot be read or changed, or the store has stopped.
@@ -541,7 +541,7 @@ impl Shared {
             disk.sync_dir(&self.folder).map_err(io_error("sync", &self.folder))?;
             let mut left_out = self.left_out();
             let opened = Namespace::open(&self.context, folder.clone(), self.key.owner(name), &mut left_out)?;
-            // It may have been left out for a failure that has passed.
+            // It may have been left out because of a temporary failure.
             left_out.retain(|left_out| left_out.path != folder);
             Ok(opened)
         })

@@ -24,9 +24,9 @@
 //! a node v, and let `known` be the probability of v's likeliest child from the other sources. The expected
 //! gain is `r(v) · (1 − known) · p̂`, with p̂ the hit rate of the source's likeliest claim. The pass is made
 //! if this gain beats gain/cost. Nodes that wait in the frontier join the pass while they raise its gain per
-//! µs. Passes are therefore serial while one node stands out, and grouped if several good nodes wait. The
-//! time of passes is added to the cost of every size alike. The part hidden behind reads of a streamed target
-//! counts less ([`CostProfile::added_us`]).
+//! µs. Passes are therefore serial while one node is much better than the others, and grouped if several good
+//! nodes wait. The time of passes is added to the cost of every size alike. The part hidden behind reads of a
+//! streamed target counts less ([`CostProfile::added_us`]).
 
 mod claim;
 mod claims;

@@ -13,8 +13,9 @@ pub(super) const N_CELLS: usize = Agreement::COUNT * MATCH_LENS * PROBABILITIES 
 pub(super) struct Cell {
     pub(super) hits: f32,
     pub(super) expected: f32,
-    /// How often the sums were halved, since the generation started or, outside of one, since the engine was loaded: the sums of that
-    /// time now count `2^-n_halvings`. (A factor instead would reach 0 in an engine that runs for days.)
+    /// Number of times that the sums were halved, since the start of the generation or, outside a generation,
+    /// since the engine was loaded. The sums of that time now count `2^-n_halvings`. (A factor instead would
+    /// reach 0 in an engine that runs for days.)
     pub(super) n_halvings: f32,
 }
 
@@ -30,7 +31,7 @@ impl Cell {
 
     /// A cell with the given sums of hits and expected hits.
     pub(super) fn checked((hits, expected): (f32, f32), hits_max: f32) -> Result<Self, &'static str> {
-        // NaN is in no range.
+        // NaN is not in any range.
         let is_sum = |sum: f32| (0.0..=hits_max).contains(&sum);
         match is_sum(hits) && is_sum(expected) {
             true => Ok(Cell { hits, expected, n_halvings: 0.0 }),
@@ -66,7 +67,8 @@ impl Cell {
 
     /// This cell plus the evidence between `base` and `theirs`. Halvings between the two apply here too.
     pub(super) fn merged(self, base: Cell, theirs: Cell, hits_max: f32) -> Cell {
-        // Fewer than in `base`: the app has put another table in its place, and nothing is known to have faded.
+        // If there are fewer than in `base`, the app has replaced the table, so nothing is known to have
+        // faded.
         let n_theirs = (theirs.n_halvings - base.n_halvings).max(0.0);
         let n_halvings = self.n_halvings + n_theirs;
         if (self.hits, self.expected) == (base.hits, base.expected) {
@@ -99,7 +101,7 @@ impl CellSet {
         self.0[at / 64] & (1 << (at % 64)) != 0
     }
 
-    /// The indices of its cells, rising.
+    /// The indices of its cells, ascending.
     pub(super) fn to_stored(self) -> Vec<u16> {
         (0..N_CELLS).filter(|&at| self.contains(at)).map(|at| at as u16).collect()
     }

@@ -486,7 +486,7 @@ mod tests {
         let (mut table, slot) = after(400, |_| false);
         table.record_mut(slot).sweep();
         for _ in 0..12 * SWEEP_STEPS / RUN_STEPS {
-            // The file that the run starts from, what the run learns, and the file that it leaves.
+            // The file at the start of the run, the values that the run learns, and the file at its end.
             let mut file = ReliabilityTable::from_stored(table.to_stored()).unwrap();
             let base = file.clone();
             table = base.clone().started();
@@ -505,7 +505,7 @@ mod tests {
     fn a_later_state_is_a_base_too() {
         let (mut base, slot) = after(0, |_| false);
         let at = cell_index(&CLAIM);
-        // Until just after the sums were halved for the third time.
+        // Runs until just after the third halving of the sums.
         while base.record(slot).cells[at].n_halvings < 3.0 {
             base.update(slot, &CLAIM, true);
         }

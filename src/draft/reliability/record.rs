@@ -14,7 +14,7 @@ pub(super) struct SourceRecord {
     /// Shape `[agreement, match length, probability, depth]`.
     pub(super) cells: Vec<Cell>,
     pub(super) since_sweep: SinceSweep,
-    /// How often the likeliest claim of the source came true, whatever its probability.
+    /// The hit rate of the source's likeliest claim, whatever its probability.
     pub(super) first: Cell,
 }
 
@@ -38,12 +38,12 @@ pub(in crate::draft) struct StoredRecord {
     pub(super) cells: Vec<(u16, f32, f32)>,
     /// Hits, expected hits.
     pub(super) first: (f32, f32),
-    /// Files of earlier programs do not have it.
+    /// Missing in files of earlier programs.
     #[serde(default)]
     pub(super) since_sweep: StoredSinceSweep,
 }
 
-/// [`SinceSweep`] as it is stored: a run may be shorter than the steps between two sweeps.
+/// [`SinceSweep`] as stored: a run may be shorter than the steps between two sweeps.
 #[derive(Clone, Default, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct StoredSinceSweep {
@@ -54,7 +54,7 @@ pub(super) struct StoredSinceSweep {
     pub(super) withheld: Vec<u16>,
 }
 
-/// Steps between two sweeps: several generations. A cell remembers at most 128 expected hits; from there,
+/// Steps between two sweeps: several generations. A cell holds at most 128 expected hits; from this number,
 /// claims without a hit return to a quarter of their prior in four sweeps.
 pub(super) const SWEEP_STEPS: u32 = 256;
 

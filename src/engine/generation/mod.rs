@@ -274,7 +274,8 @@ fn close(session: &mut Session, run: &Run) {
         let costs = drafting.costs.clone().with_batch_lens(&[]);
         let learned = run.learned.clone().with_drafting(drafting.builder.table(), drafting.builder.times());
         let learned = match session.profile() {
-            // Pruned batches say nothing about whole ones, and fixed numbers of rows do not use costs.
+            // Times of pruned batches do not apply to whole batches, and fixed numbers of rows do not use
+            // costs.
             _ if target.prunes() || options.policy.rows != DraftRows::Auto => learned,
             Some(profile) => {
                 // The context has grown. The profile predicts the resulting cost, so it is not a change of
@@ -304,7 +305,7 @@ impl<S: BorrowMut<Session>> Iterator for Generation<S> {
 
     fn next(&mut self) -> Option<Self::Item> {
         if matches!(self.progress, Progress::Working) {
-            self.abandon(); // A panic has ended the generation; tokens that were not taken are forgotten.
+            self.abandon(); // A panic has ended the generation; tokens that were not taken are rolled back.
         }
         loop {
             let Self { session, run, .. } = self;

@@ -41,7 +41,7 @@ struct Exchange {
 struct State {
     is_wanted: bool,
     is_closed: bool,
-    /// The worker computes nothing more: after the last event, or after a panic.
+    /// Whether the worker has stopped: after the last event, or after a panic.
     has_ended: bool,
     /// The computed event, or the panic of a draft source or a logits processor.
     event: Option<thread::Result<Result<Event, GenerateError>>>,

@@ -125,7 +125,7 @@ pub enum Calibration {
     Auto,
     /// No calibration.
     Off,
-    /// Those of the prompt and the output, onto the same tokens.
+    /// The distributions of prompt and output, projected onto the tokens of the context and frequent tokens.
     InContext,
     /// The distributions of prompt and output, projected onto the whole vocabulary.
     Full,
@@ -135,8 +135,8 @@ pub enum Calibration {
 /// per step and save about 5 % of the steps.
 pub const TARGET_READ_STEP_US_MIN: f32 = 500.0;
 
-/// Options of a [`Session`](crate::engine::Session). None of them changes a bit of the output, but for `kv_type`, a lossy
-/// `acceptance` and, where the output ends for want of room, `context_len`.
+/// Options of a [`Session`](crate::engine::Session). No option changes the output, except `kv_type`, a lossy
+/// `acceptance`, and `context_len` if the output ends because the context is full.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[cfg_attr(not(feature = "internals"), non_exhaustive)]
@@ -176,7 +176,8 @@ pub struct SessionOptions {
     /// Prompt tokens per forward pass, 1..=[`PREFILL_CHUNK_MAX`](crate::PREFILL_CHUNK_MAX). Static graphs use
     /// the rows of a prefill graph. A cancelled prefill keeps its finished chunks.
     pub prefill_chunk: usize,
-    /// Rows that are projected onto the vocabulary at a time, at most. A streamed output matrix takes more, up to 8 MiB of logits.
+    /// Maximum rows that are projected onto the vocabulary at a time. A streamed output matrix takes more, up
+    /// to 8 MiB of logits.
     pub projection_rows: usize,
 }
 

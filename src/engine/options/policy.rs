@@ -121,8 +121,8 @@ impl Default for PidConfig {
 ///
 /// If the acceptance rate over the last `window` drafting steps is below `rate_min`, `pause` steps decode
 /// plainly. After a pause, drafting is on probation for a whole window. Each failed probation doubles the
-/// pause, up to [`AcceptanceFloor::PAUSE_FACTOR_MAX`] times `pause`, so undraftable text costs a vanishing
-/// share of drafts. A passed probation resets the pause. Every decision covers a whole window, so the policy
+/// pause, up to [`AcceptanceFloor::PAUSE_FACTOR_MAX`] times `pause`, so text without good drafts costs few
+/// useless drafts. A passed probation resets the pause. Every decision covers a whole window, so the policy
 /// cannot oscillate from step to step.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

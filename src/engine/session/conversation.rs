@@ -10,13 +10,13 @@ use crate::tokenizer::{ChatDate, ChatOptions, Message, Role, Tokenizer, Tokenize
 pub(in crate::engine) struct Conversation {
     /// Committed tokens: prompt and output.
     pub(in crate::engine) tokens: Vec<TokenId>,
-    /// Tokens that the session can hold.
+    /// Maximum number of tokens.
     pub(in crate::engine) context_len: usize,
     messages: Vec<Message>,
     chat: ChatOptions,
     /// Turns that were encoded, or committed as an answer.
     n_settled: usize,
-    /// Whether the tokens stand for `messages`.
+    /// Whether the tokens are the encoding of `messages`.
     is_encoded: bool,
     /// Tokens up to the end of the newest answer; 0 if unknown.
     answered_len: usize,
@@ -126,12 +126,13 @@ impl Conversation {
         }
     }
 
-    /// The turns could not be encoded or do not fit: removes the newest one, if it was appended since they were encoded last.
+    /// Removes the newest turn if it was appended since the last encoding. Called if the turns could not be
+    /// encoded or do not fit.
     pub(super) fn drop_failed_turn(&mut self) {
         if self.messages.len() > self.n_settled {
             self.messages.pop();
         }
-        // The tokens are those of an earlier encoding, which a later one compares itself with.
+        // The tokens are those of an earlier encoding; a later encoding is compared with them.
         self.is_encoded = self.messages.is_empty();
     }
 

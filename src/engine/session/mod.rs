@@ -200,7 +200,8 @@ impl Session {
         fork.drafting.primed = self.drafting.primed;
         fork.drafting.calibrated = self.drafting.calibrated;
         fork.drafting.is_disturbed = self.drafting.is_disturbed;
-        // The fork lacks the memory that this session has released; at normal pressure it acts on the next report itself.
+        // The fork's buffers were not released for the last report. At normal pressure, it handles the next
+        // report itself.
         if self.pressure.level != MemoryPressure::Normal {
             fork.pressure = self.pressure;
             fork.target.reader = None;
@@ -230,8 +231,8 @@ impl Session {
     /// Encodes the turns and keeps the KV cache of the longest common prefix of new and old tokens.
     ///
     /// # Errors
-    /// The template fails, or the tokens do not fit: the newest turn is removed if it was appended since the turns were encoded
-    /// last, and the rest is as it was.
+    /// The template fails, or the tokens do not fit. The newest turn is removed if it was appended since the
+    /// last encoding; everything else is unchanged.
     pub(super) fn encode_turns(&mut self) -> Result<(), SessionError> {
         let config = self.shared.model.config();
         let encoded = self.conversation.encode(&self.shared.tokenizer).map_err(SessionError::from);

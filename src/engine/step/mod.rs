@@ -8,7 +8,7 @@
 //! | --- | --- | --- |
 //! | [`decide`] | policy, heat, memory pressure, room in the output | the policy's own state |
 //! | [`draft`] | committed tokens, sources, costs | the draft tree |
-//! | [`verify`] | the tree | scratch slots behind the committed KV cache, hidden states |
+//! | [`verify`] | the tree | scratch slots after the committed KV cache, hidden states |
 //! | [`walk`] | the tree, hidden states, committed tokens | nothing: it returns accepted nodes and chosen tokens |
 //! | [`commit`] | the walk | tokens, KV cache, output; all or nothing |
 //! | [`observe`] | all of the above | sources, reliability, costs, policy, statistics |

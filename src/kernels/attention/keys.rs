@@ -1,4 +1,4 @@
-//! Keys as a tile of queries is multiplied with them: panels of 16 slots, of floats or of 8-bit blocks.
+//! Dot products of keys with a tile of queries. Keys are in panels of 16 slots, as floats or 8-bit blocks.
 
 use super::super::activations::{Block, quantize_block};
 use super::super::aligned::Line;
@@ -34,7 +34,7 @@ pub(super) fn score_panels<S: Simd, K: KeyPanels, const N: usize, const C: usize
 
 /// The representation of keys, and their dot products with queries.
 pub(super) trait KeyPanels {
-    /// An element of a query in the form that the keys are multiplied with.
+    /// An element of a query in the form for these keys.
     type Query: Copy;
 
     /// The queries in that form, in `blocks` if they must be rounded.
@@ -44,7 +44,7 @@ pub(super) trait KeyPanels {
         blocks: &'a mut [Block],
     ) -> [&'a [Self::Query]; N];
 
-    /// The dot products of `N` queries with the 16 keys of each panel. `next` are the panels after these.
+    /// The dot products of `N` queries with the 16 keys of each panel. `next` are the panels after them.
     fn dots<S: Simd, const N: usize, const C: usize>(
         s: S,
         panels: [&[Line]; C],

@@ -1,4 +1,4 @@
-//! Values of the slots, weighted by the scores and summed.
+//! Sums of the slots' values, weighted by the scores.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use super::Visible;
 
 /// An element of the values as the kernel loads it.
 pub(super) trait ValueElement: Plain {
-    /// Values are codes, with a scale for each 32 of them.
+    /// Whether values are codes with a scale for each 32 of them.
     const SCALED: bool;
     fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::F;
 }
@@ -57,13 +57,14 @@ pub(super) struct Weighted<'a, E, const N: usize> {
 }
 
 impl<E: ValueElement, const N: usize> Weighted<'_, E, N> {
-    /// Positions whose values stay in the first-level cache while all their chunks are summed.
+    /// Positions whose values fit in the first-level cache while all their chunks are summed.
     #[inline(always)]
     pub(super) fn positions_per_pass(&self) -> usize {
         (16 * 1024 / (self.n_chunks * size_of::<[E; LANES]>())).max(1)
     }
 
-    /// Adds the values at `positions`, which all queries see, to chunks `chunk .. chunk + C` of the outputs; returns `C`.
+    /// Adds the values at `positions`, which all queries see, to chunks `chunk .. chunk + C` of the outputs;
+    /// returns `C`.
     #[inline(always)]
     pub(super) fn sum<S: Simd, const C: usize>(
         &mut self,
@@ -77,7 +78,7 @@ impl<E: ValueElement, const N: usize> Weighted<'_, E, N> {
                 acc[n][c] = s.load_partial(chunk_of(self.outs[n], chunk + c), 0.0);
             }
         }
-        // The first chunks also load the lines of the others, one pass ahead.
+        // The first chunks also load the lines of the other chunks, one pass ahead.
         let (start, end) = (positions.start * self.n_chunks, positions.end * self.n_chunks);
         let next = if chunk == 0 { &self.values[end..self.values.len().min(2 * end - start)] } else { &[] };
         let mut next = next.chunks(self.n_chunks);
@@ -116,7 +117,7 @@ impl<E: ValueElement, const N: usize> Weighted<'_, E, N> {
         s.store_partial(s.mul(acc[0], s.splat(self.inverse[n])), chunk_of_mut(self.outs[n], chunk));
     }
 
-    /// `acc += e · values` of a slot, the scale being part of `e` where values have one.
+    /// `acc += e · values` of a slot; `e` includes the scale if values have one.
     #[inline(always)]
     fn add<S: Simd, const C: usize>(
         &self,
@@ -143,7 +144,7 @@ fn chunk_of(out: &[f32], chunk: usize) -> &[f32] {
     &out[chunk * LANES..out.len().min((chunk + 1) * LANES)]
 }
 
-/// The same, to write.
+/// As `chunk_of`, mutable.
 #[inline(always)]
 fn chunk_of_mut(out: &mut [f32], chunk: usize) -> &mut [f32] {
     let end = out.len().min((chunk + 1) * LANES);

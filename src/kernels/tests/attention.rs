@@ -6,8 +6,8 @@ use super::matmul::quantize_activations;
 use super::{Random, assert_bits, tree};
 use crate::kernels::*;
 
-/// A layer filled with random keys and values, and what was written: `[n_slots, n_kv_heads, head_dim]`, rounded to f16 if
-/// the layer does so.
+/// A layer filled with random keys and values, and the written numbers `[n_slots, n_kv_heads, head_dim]`,
+/// rounded to f16 if the layer rounds to f16.
 struct Cache {
     layer: KvLayer,
     keys: Vec<f32>,
@@ -133,7 +133,7 @@ fn check(shape: AttentionShape, ty: KvType, n_slots: usize, visible: &[Visible<'
 fn equals_the_plain_loops() {
     let pools = [1, 2, 3].map(Pool::new);
     let extra = [40, 35, 47];
-    // Causal rows, rows of a tree, rows that see nothing, little, and everything.
+    // Causal rows, rows of a tree, and rows that see no slots, few slots, and all slots.
     let rows: Vec<Visible<'_>> =
         [(0, 0), (0, 1), (1, 0), (2, 0), (3, 0), (15, 2), (16, 3), (17, 1), (30, 3), (48, 0), (30, 2)]
             .map(|(prefix_len, n)| Visible { prefix_len, extra: &extra[..n] })
@@ -155,8 +155,8 @@ fn equals_the_plain_loops() {
     }
 }
 
-/// Prefixes of several panels, of several turns of the widest tile over panels, and of several passes over the values, for
-/// tiles of every height; rows of a tile see different lengths.
+/// Prefixes of several panels, of several passes of the widest tile over panels, and of several passes over
+/// the values, for tiles of every height. The rows of a tile see different lengths.
 #[test]
 fn equals_the_plain_loops_over_long_prefixes() {
     let pools = [Pool::new(2)];
@@ -189,7 +189,7 @@ proptest! {
     }
 }
 
-/// Rule 2 of exactness: NaN in a slot that no row sees changes nothing.
+/// Rule 2 of exactness (`ARCHITECTURE.md`): NaN in a slot that no row sees does not change any result.
 #[test]
 fn masked_slots_enter_no_result() {
     let shape = shape(4, 2, 32);
@@ -208,13 +208,13 @@ fn masked_slots_enter_no_result() {
         }
         let after = run(k, &Pool::new(1), shape, &q, &cache.layer, &visible);
         assert_bits(&after, &before, "NaN in slots that nobody sees");
-        // And a slot that one row sees reaches that row only.
+        // A slot that one row sees affects that row only.
         cache.layer.write(k, 36, &[f32::NAN; 64], &[f32::NAN; 64]);
         let after = run(k, &Pool::new(1), shape, &q, &cache.layer, &visible);
         assert_bits(&after[..256], &before[..256], "rows 0 and 1");
         assert!(after[256..384].iter().all(|x| x.is_nan()));
         assert_bits(&after[384..], &before[384..], "row 3");
-        // Nor does a committed slot reach a row of the same tile whose prefix ends before it.
+        // A committed slot does not affect a row of the same tile whose prefix ends before it.
         cache.layer.write(k, 18, &[f32::NAN; 64], &[f32::NAN; 64]);
         let after = run(k, &Pool::new(1), shape, &q, &cache.layer, &visible);
         assert!(after[..384].iter().all(|x| x.is_nan()));
@@ -222,7 +222,7 @@ fn masked_slots_enter_no_result() {
     }
 }
 
-/// Rule 2 again: keys seen as extra slots, or moved into the prefix by a commit, give the same bits.
+/// Rule 2: keys give the same bits as extra slots and after a commit moved them into the prefix.
 #[test]
 fn committed_or_extra_is_the_same() {
     let shape = shape(6, 2, 64);
@@ -233,7 +233,7 @@ fn committed_or_extra_is_the_same() {
             let path = [90, 77, 95, 81, 88];
             let draft =
                 run(k, &Pool::new(2), shape, &q, &cache.layer, &[Visible { prefix_len: 50, extra: &path }]);
-            // In the company of rows that see less and more.
+            // In a batch with rows that see fewer and more slots.
             let company = [Visible { prefix_len: 3, extra: &[] }, Visible { prefix_len: 50, extra: &path }];
             let both = run(k, &Pool::new(2), shape, &[&q[..], &q].concat(), &cache.layer, &company);
             assert_bits(&both[6 * 64..], &draft, "alone or not");

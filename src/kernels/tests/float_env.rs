@@ -1,4 +1,4 @@
-//! The bits of a result do not depend on the floating-point environment of the thread that asks for it.
+//! The bits of a result do not depend on the calling thread's floating-point environment.
 
 use std::hint::black_box;
 use std::sync::Mutex;
@@ -9,7 +9,8 @@ use crate::kernels::float_env::testing::{current, on_odd_thread};
 use crate::kernels::{FloatEnv, Pool};
 use crate::verify::Sampling;
 
-/// Bits that differ where subnormal numbers are flushed, read as zero, or quotients are rounded towards zero.
+/// Bits that differ if subnormal numbers are flushed or read as zero, or if quotients are rounded towards
+/// zero.
 #[inline(never)]
 fn probe() -> [u32; 3] {
     let flushed = black_box(f32::MIN_POSITIVE) * black_box(0.5);
@@ -63,7 +64,7 @@ fn every_thread_of_a_section_computes_in_the_default() {
             let pool = Pool::new(n_threads);
             let seen = Mutex::new(Vec::new());
             let note = |worker: usize, range: std::ops::Range<usize>| {
-                // Long enough that every worker comes.
+                // Long enough for every worker to take part.
                 std::thread::sleep(std::time::Duration::from_millis(2 * range.len() as u64));
                 seen.lock().unwrap().push((worker, probe()));
             };

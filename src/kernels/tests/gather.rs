@@ -1,11 +1,11 @@
-//! Gathered rows: a product with some rows of a matrix has the bits of the product with all of it.
+//! Gathered rows: a product with some rows of a matrix has the bits of the product with all rows.
 
 use super::matmul::{multiply, random_weights};
 use super::{Random, assert_bits};
 use crate::kernels::*;
 
 const N_ROWS: usize = 70;
-/// Within a panel, across panels, twice the same row, the last row of a partial panel.
+/// Rows within a panel and across panels, the same row twice, and the last row of a partial panel.
 const GATHERED: [usize; 19] = [69, 0, 15, 16, 3, 3, 64, 17, 40, 41, 42, 1, 2, 68, 31, 32, 48, 5, 60];
 
 #[test]
@@ -40,7 +40,7 @@ fn gathered_rows_have_the_bits_of_the_whole_product() {
 fn a_full_matrix_takes_no_more_rows() {
     let whole = PackedMatrix::pack(BlockType::F32, 40, 1, &[1; 160], &|row| row).unwrap();
     let mut gathered = whole.empty_like(20).unwrap();
-    // Room comes in panels of 16 rows.
+    // Room is allocated in panels of 16 rows.
     assert_eq!((0..40).filter(|&row| gathered.push_row_of(&whole, row)).count(), 32);
     assert!(whole.empty_like(usize::MAX).is_err());
     assert!(!whole.empty_like(0).unwrap().push_row_of(&whole, 0));

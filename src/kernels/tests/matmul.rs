@@ -7,7 +7,7 @@ use super::{Random, assert_bits};
 use crate::kernels::block::Unpacked;
 use crate::kernels::*;
 
-/// Random bytes of `ty`, with scales that are finite and not all of one sign.
+/// Random bytes of `ty`, with finite scales of both signs.
 pub(super) fn random_weights(random: &mut Random, ty: BlockType, n_rows: usize, n_cols: usize) -> Vec<u8> {
     let n_bytes = ty.row_bytes(n_cols as u64).unwrap() as usize * n_rows;
     if ty.is_float() {
@@ -50,7 +50,7 @@ pub(super) fn quantize_activations(x: &[f32]) -> Vec<(f32, Vec<i32>)> {
         .collect()
 }
 
-/// One output, from the file's bytes of its row: no panels, tiles or vectors.
+/// One output, from the row's bytes in the file: without panels, tiles or vectors.
 pub(super) fn oracle(ty: BlockType, row: &[u8], x: &[f32]) -> f32 {
     if ty.is_float() {
         let mut w = vec![0.0; x.len()];
@@ -148,7 +148,7 @@ pub(super) fn multiply(k: Kernels, pool: &Pool, w: &PackedMatrix, x: &[f32], n_a
     out
 }
 
-/// Columns that a type allows, awkward ones first.
+/// Column counts that a type allows, unusual ones first.
 fn columns(ty: BlockType) -> Vec<usize> {
     match ty.block_len() {
         1 => vec![1, 2, 3, 4, 5, 15, 16, 17, 70],
@@ -176,7 +176,7 @@ fn every_activation_row_count_and_thread_count() {
     let pools = [1, 2, 3, 4].map(Pool::new);
     for ty in BlockType::ALL {
         for n_act_rows in 1..=17 {
-            // Large enough that the section is not run inline.
+            // Large enough not to be run inline.
             Case::new(7, ty, 150, 256, n_act_rows).check(&pools);
         }
     }
@@ -194,7 +194,7 @@ proptest! {
     }
 }
 
-/// Rule 1 of exactness: a row's bits are the same alone and in any batch.
+/// Rule 1 of exactness (`ARCHITECTURE.md`): a row has the same bits alone and in any batch.
 #[test]
 fn a_row_does_not_depend_on_the_others() {
     let pool = Pool::new(2);
@@ -217,7 +217,8 @@ fn a_row_does_not_depend_on_the_others() {
 
 #[test]
 fn extreme_codes_and_activations_do_not_saturate() {
-    // Largest magnitudes of every code with activations of ±127: what 16-bit intermediates would clip.
+    // The largest magnitudes of every code with activations of ±127, which would saturate 16-bit
+    // intermediates.
     let pool = [Pool::new(1)];
     for ty in BlockType::ALL.into_iter().filter(|ty| !ty.is_float()) {
         for fill in [0x00, 0x7F, 0x80, 0xFF] {
@@ -261,7 +262,7 @@ fn dequantize_row_equals_dequantize() {
         for n_cols in columns(ty) {
             let mut random = Random::new(n_cols as u64);
             let bytes = random_weights(&mut random, ty, 35, n_cols);
-            // A permutation, as the Q and K matrices of GGUF llama files have.
+            // A permutation, as for the Q and K matrices of GGUF llama files.
             let map = |row: usize| (row * 13 + 4) % 35;
             let w = PackedMatrix::pack(ty, 35, n_cols, &bytes, &map).unwrap();
             let mut all = vec![0.0; 35 * n_cols];
@@ -275,8 +276,8 @@ fn dequantize_row_equals_dequantize() {
     }
 }
 
-/// Against f64 on dequantised weights. The tolerance is that of 8-bit activations: half a step of amax/127 per column, of
-/// which the products take a random walk; 4 σ are allowed for.
+/// Compares with f64 on dequantised weights. The tolerance is that of 8-bit activations: half a step of
+/// amax/127 per column. The products accumulate it as a random walk; 4 σ are allowed.
 #[test]
 fn close_to_the_real_product() {
     for ty in BlockType::ALL {

@@ -1,4 +1,4 @@
-//! The layout of panels is part of a file format: what is pinned here, and what a mapping must give.
+//! The layout of panels is part of a file format. Tests pin the layout and check mapped panels.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -18,8 +18,9 @@ fn packed(ty: BlockType) -> PackedMatrix {
     PackedMatrix::pack(ty, N_ROWS, N_COLS, &weights, &|row| row).unwrap()
 }
 
-/// When this fails, the layout has changed: give `PANEL_LAYOUT_VERSION` the next number (unless the layout was never
-/// released) and pin the new hashes, or packed files of the old layout would be read as if they had the new one.
+/// If this fails, the layout has changed. Increase `PANEL_LAYOUT_VERSION` (unless the layout was never
+/// released) and pin the new hashes; otherwise packed files of the old layout would be read as if they had
+/// the new one.
 #[test]
 fn the_layout_is_the_one_that_its_version_names() {
     let hashes = BlockType::ALL.map(|ty| (ty.name(), xxh3_64(packed(ty).panel_bytes())));
@@ -67,7 +68,7 @@ fn panels_read_back_or_mapped_are_the_same_matrix() {
     }
 }
 
-/// A packed file with right checksums may hold anything.
+/// A packed file with correct checksums may contain any bytes.
 #[test]
 fn any_bytes_give_the_same_bits_on_every_isa() {
     const N_ACT_ROWS: usize = 5;

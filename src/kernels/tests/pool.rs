@@ -1,4 +1,4 @@
-//! The pool: every item once, panics, nesting, several callers, sleeping and waking.
+//! The pool: every item computed once, panics, nesting, several callers, sleeping and waking.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -28,14 +28,14 @@ fn every_item_once() {
 #[test]
 fn a_worker_that_stands_still_is_not_waited_for() {
     let pool = Pool::new(2);
-    // The item of one thread ends only when all others are done, whichever threads take them.
+    // One thread's item ends only when all others are done, whichever threads compute them.
     let done = AtomicUsize::new(0);
     for held in [0, 50, 99] {
         done.store(0, SeqCst);
         pool.run(100, &|_, range| {
             for item in range.clone() {
                 let mut waited = 0;
-                // Items behind it in its own chunk cannot be done by others.
+                // Later items of its own chunk cannot be computed by other threads.
                 while item == held && done.load(SeqCst) < 100 - range.len() && waited < 2000 {
                     std::thread::sleep(Duration::from_millis(1));
                     waited += 1;
@@ -66,7 +66,7 @@ fn workers_beyond_the_limit_take_no_part_until_it_is_lifted() {
     for n_threads in [4, 2, 3, 1, 0, 4, 1] {
         run(n_threads);
     }
-    // From another thread, while sections run.
+    // From another thread, during sections.
     let other = Arc::clone(&pool);
     let limits = std::thread::spawn(move || {
         (0..n_sections).for_each(|i| {
@@ -81,7 +81,7 @@ fn workers_beyond_the_limit_take_no_part_until_it_is_lifted() {
     }
     limits.join().unwrap();
     pool.limit(1);
-    drop(pool); // those that sleep end too
+    drop(pool); // sleeping workers end too
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn for_rows_gives_each_row() {
 fn panics_propagate_and_the_pool_stays_usable() {
     let pool = Pool::new(3);
     for bad in 0..3 {
-        // One item per chunk, so that the panic of one keeps no other from being computed.
+        // One item per chunk, so a panic of one item prevents no other item.
         let result = catch_unwind(AssertUnwindSafe(|| {
             pool.run(3, &|_, range| assert!(!range.contains(&bad), "item {bad}"))
         }));

@@ -1,4 +1,4 @@
-//! Row-wise functions against plain loops, and every instruction set against scalar.
+//! Compares row-wise functions with plain loops, and every instruction set with scalar code.
 
 use proptest::prelude::*;
 
@@ -12,7 +12,7 @@ fn scalar() -> Kernels {
     Kernels::with_isa(IsaKind::Scalar).unwrap()
 }
 
-/// Everything this module offers, on one input, one after the other.
+/// The results of all functions of this module on one input, concatenated.
 fn all(k: Kernels, x: &[f32], y: &[f32]) -> Vec<f32> {
     let n = x.len();
     let mut out = vec![0.0; n];
@@ -100,12 +100,12 @@ impl Work for Exp<'_> {
     }
 }
 
-/// Distance in representable numbers, for numbers of one sign.
+/// Distance in representable numbers; both numbers have the same sign.
 fn ulps(a: f32, b: f32) -> u32 {
     a.to_bits().abs_diff(b.to_bits())
 }
 
-/// The promise of `exp`: within 1 ULP where the result is normal, also at the subnormal end, and the same on every ISA.
+/// `exp` is within 1 ULP, for subnormal results too, and the same on every instruction set.
 #[test]
 fn exp_is_accurate_and_the_same_everywhere() {
     let mut worst = 0;

@@ -10,13 +10,16 @@ use std::time::Instant;
 use super::{Shared, State, spawn};
 use crate::stream::uring::{Ended, RETRY_INTERVAL, Uring};
 
-/// Threads, each with a queue for its share of the reads. If a busy processor delays one thread, the others keep the disk busy.
+/// Number of threads, each with a queue for its share of the reads. If a busy processor delays one thread,
+/// the others keep the disk busy.
 const N_QUEUES: usize = 4;
 
-/// Starts threads, adds them to `threads`, and returns the number of their concurrent reads. It is 0 if the reader has no direct file or
-/// the system refuses io_uring to this process, and less than requested if the system refuses some of the queues.
+/// Starts threads, adds them to `threads`, and returns the number of their concurrent reads. It is 0 if the
+/// reader has no direct file or the system refuses io_uring to this process. It is less than requested if the
+/// system refuses some of the queues.
 ///
 /// # Errors
+/// A thread could not be started; the started threads are in `threads`.
 /// A thread could not be started; those that were are in `threads`.
 pub(super) fn start(
     shared: &Arc<Shared>,
@@ -52,7 +55,7 @@ pub(super) fn start(
 }
 
 impl Shared {
-    /// Reads blocks until the ring is closed, then completes the reads under way.
+    /// Reads blocks until the ring is closed, then completes the reads in progress.
     fn read_queued(&self, mut uring: Uring) {
         let mut ended: Vec<Ended> = Vec::new();
         let mut state = self.lock();
@@ -132,7 +135,8 @@ mod tests {
         (0..N_EXTENTS).map(|i| Extent { offset: (i * i * PAGE) as u64, len: (i % 3 + 3) * PAGE }).collect()
     }
 
-    /// A ring that reads through io_uring, and what it has read; `None`, with the reason, where there is none.
+    /// A ring that reads through io_uring, and its meter. If io_uring is unavailable, prints the reason and
+    /// returns `None`.
     fn ring(path: &Path) -> Option<(Ring, Arc<Meter>)> {
         let (file, meter) =
             (DirectFile::reopen(&std::fs::File::open(path).unwrap()).unwrap(), Arc::new(Meter::default()));
@@ -172,7 +176,7 @@ mod tests {
         );
     }
 
-    /// Queues that the system does not give are made up for by threads.
+    /// Threads replace queues that the system refuses.
     #[test]
     fn what_has_no_queue_is_read_by_threads() {
         static N_CALLS: AtomicUsize = AtomicUsize::new(0);
@@ -189,7 +193,7 @@ mod tests {
         let path = dir.path().join("file");
         write(&path, 70);
         let Some((ring, _)) = ring(&path) else { return };
-        // Those of the ring go on beside these.
+        // The ring's own threads continue meanwhile.
         let mut threads = Vec::new();
         assert_eq!(super::start(&ring.shared, all_fail, &mut threads).unwrap(), 0);
         assert!(threads.is_empty());
@@ -220,7 +224,7 @@ mod tests {
         let Some((ring, _)) = ring(&path) else { return };
         check(&ring, 7).unwrap();
         std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(51 * PAGE as u64 + 10).unwrap();
-        // What was read ahead before may still be there.
+        // Extents that were read ahead before the change may still be in memory.
         let failure = (0..2).find_map(|_| (0..N_EXTENTS).rev().find_map(|i| check(&ring, i).err())).unwrap();
         match failure {
             TakeError::Failed(ReadFailure::Read { offset, kind, .. }) => {

@@ -1,4 +1,4 @@
-//! Systems without io_uring: no queue can be made, so threads read by themselves.
+//! Systems without io_uring: no queue can be created, so threads read without one.
 
 use std::convert::Infallible;
 use std::fs::File;

@@ -1,6 +1,6 @@
-//! A queue of concurrent reads of one thread: io_uring, where the system has it.
+//! A queue of concurrent reads for one thread: io_uring, if the system has it.
 
-// The processors that the crate `io-uring` is built for; `Cargo.toml` has the same condition.
+// The processors that the crate `io-uring` supports; `Cargo.toml` has the same condition.
 #[cfg_attr(
     not(all(
         target_os = "linux",
@@ -22,7 +22,7 @@ use super::queue::Work;
 
 pub(super) use system::Uring;
 
-/// The delay before a refused submission or wait is tried again; the system refuses them for lack of memory.
+/// Delay before a refused submission or wait is retried. The system refuses them if it lacks memory.
 pub(super) const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A block whose read has ended, with its result.

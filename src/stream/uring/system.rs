@@ -1,7 +1,8 @@
-//! Reads through io_uring: one thread has several reads under way, and is woken once for all that ended together.
+//! Reads through io_uring: one thread has several reads in progress, and wakes once for all that have ended.
 //!
-//! This is the only `unsafe` code of the file reading. The kernel writes into the memory of a block asynchronously, so the queue owns
-//! every block whose read is under way, and returns it when the read has ended.
+//! This is the only `unsafe` code of file reading. The kernel writes into the memory of a block
+//! asynchronously. The queue therefore owns every block whose read is in progress, and returns it when the
+//! read has ended.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -18,11 +19,12 @@ use crate::stream::queue::Work;
 /// A queue of reads of one file.
 ///
 /// # Invariants
-/// - The kernel writes only into blocks of `under_way`, and the memory of these blocks is not moved or freed until their read has ended.
+/// - The kernel writes only into blocks of `under_way`. The memory of these blocks is not moved or freed
+///   until their read has ended.
 pub(in crate::stream) struct Uring {
     queue: IoUring,
     file: File,
-    /// The number of a read is its index.
+    /// Reads in progress. The number of a read is its index.
     under_way: Vec<Option<Read>>,
     n_under_way: usize,
 }
@@ -34,18 +36,19 @@ struct Read {
     asked: usize,
 }
 
-/// The most attempts to wait for the remaining reads when the queue is dropped.
+/// Maximum attempts to wait for the remaining reads when the queue is dropped.
 const N_RETRIES: usize = 1000;
 
 impl Uring {
     /// A queue for `n_reads` concurrent reads. Only the calling thread may use it.
     ///
     /// # Errors
-    /// The error of the system: it has no io_uring (Linux before 5.6), or denies it to this process.
+    /// The system's error: it has no io_uring (Linux before 5.6), or refuses it to this process.
     pub(in crate::stream) fn new(file: File, n_reads: usize) -> io::Result<Self> {
         assert!(n_reads > 0, "a queue for no reads");
         let n_entries = u32::try_from(n_reads).unwrap_or(u32::MAX);
-        // One thread submits and polls for completions, so the kernel need not interrupt it. Linux has these flags since 6.1.
+        // One thread submits and polls for completions, so the kernel need not interrupt it. Linux supports
+        // these flags since 6.1.
         let for_one_thread = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(n_entries);
         let queue = for_one_thread.or_else(|_| IoUring::new(n_entries))?;
         let mut known = Probe::new();
@@ -76,10 +79,12 @@ impl Uring {
         self.ask(at);
     }
 
-    /// Waits until a read ends, and moves all reads that have ended to `ended`. Short and interrupted reads are continued.
+    /// Waits until a read ends, and moves all reads that have ended to `ended`. Short and interrupted reads
+    /// are continued.
     ///
     /// # Errors
-    /// The error of the system, perhaps temporary. Submitted reads are still under way, and reads that have ended are in `ended`.
+    /// The system's error, perhaps temporary. Submitted reads are still in progress, and reads that have
+    /// ended are in `ended`.
     pub(in crate::stream) fn wait(&mut self, ended: &mut Vec<Ended>) -> io::Result<()> {
         let n_before = ended.len();
         while self.n_under_way > 0 && ended.len() == n_before {
@@ -144,18 +149,19 @@ impl Uring {
     }
 
     fn submit(&mut self, entry: &squeue::Entry) {
-        // SAFETY: the entry comes from `ask`: its `asked` bytes are inside of a block that `under_way` owns until the read has
-        // ended, nobody else touches the block meanwhile, and the file is open for as long as `self`. If `self` ends before the
-        // read does, the block is leaked.
+        // SAFETY: the entry comes from `ask`: its `asked` bytes are inside a block that `under_way` owns
+        // until the read has ended. No other code accesses the block meanwhile, and the file is open for as
+        // long as `self`. If `self` ends before the read, the block is leaked.
         let pushed = unsafe { self.queue.submission().push(entry) };
-        // There are as many entries as reads, and a read is asked for again only when its answer is here.
+        // There are as many entries as reads, and a read is requested again only after its result has
+        // arrived.
         pushed.expect("a read has an entry");
     }
 }
 
 impl Drop for Uring {
-    /// Waits for the reads that are under way. If the system refuses to be waited on for a second their blocks are leaked: it may
-    /// still write there.
+    /// Waits for the reads in progress. If the system refuses to wait for a second, their blocks are leaked,
+    /// because it may still write to them.
     fn drop(&mut self) {
         if !self.drain() {
             std::mem::forget(std::mem::take(&mut self.under_way));
@@ -185,7 +191,7 @@ mod tests {
         path
     }
 
-    /// A queue that wants one extent of `n_pages`, in blocks of `block_pages`.
+    /// A queue in which one extent of `n_pages`, in blocks of `block_pages`, is wanted.
     fn wanted(n_pages: usize, block_pages: usize) -> Queue {
         let extent = Extent { offset: PAGE as u64, len: n_pages * PAGE };
         let buffers = (0..2).map(|_| PageBuf::zeroed(n_pages * PAGE).unwrap()).collect();
@@ -199,7 +205,7 @@ mod tests {
         uring.inspect_err(|error| println!("skipped: no io_uring here: {error}")).ok()
     }
 
-    /// Reads what the queue has, in no order of its own.
+    /// Reads all blocks of the queue, in any order.
     fn read_all(uring: &mut Uring, queue: &mut Queue) {
         let mut ended = Vec::new();
         loop {
@@ -241,7 +247,8 @@ mod tests {
         let not_readable = OpenOptions::new().write(true).open(&path).unwrap();
         let mut refused = uring(not_readable, 4).unwrap();
         let ebadf = io::Error::from_raw_os_error(9).kind();
-        // The last whole page is the end: the bytes behind it come again and again.
+        // The file ends at the last whole page: a read of the bytes after it returns the same bytes each
+        // time.
         let short = (&mut short, 20 * PAGE as u64, io::ErrorKind::UnexpectedEof);
         for (uring, place, expected) in [short, (&mut refused, PAGE as u64, ebadf)] {
             let mut queue = wanted(39, 39);
@@ -263,12 +270,12 @@ mod tests {
             for _ in 0..n_pushed {
                 uring.push(queue.work().unwrap());
             }
-            // Some of them are known to the system, some are not.
+            // Some reads are submitted, others are not.
             let mut ended = Vec::new();
             if n_pushed % 2 == 0 {
                 uring.wait(&mut ended).unwrap();
             }
-            // What dropping it does.
+            // As in `drop`.
             assert!(uring.drain() && uring.is_idle(), "{n_pushed}");
             assert!(uring.under_way.iter().all(Option::is_none));
         }

@@ -21,8 +21,8 @@
 //!          end with each symbol u32, and the end · XXH3 of each page before the tables u64
 //! ```
 //!
-//! Only the tables are read when the segment is opened: 8 bytes for each 4096 of the rest, 8 for each distinct token,
-//! 16 for each record.
+//! Opening a segment reads only the tables: 8 bytes per 4096 bytes of the other sections, 8 per distinct
+//! token, 16 per record.
 //!
 //! # Cost of a search
 //!
