@@ -24,7 +24,7 @@ pub(super) const N_CHILDREN_MAX: usize = 24;
 pub(super) const REACH_MIN: f32 = 0.002;
 pub(super) const MARGIN: f32 = 0.01;
 
-/// Share of the automata's claims that came true, in thousandths.
+/// Hit rates of the automata's claims, in thousandths.
 #[rustfmt::skip]
 pub(super) const MATCHED_PERMILLE: Permille = [
     [
@@ -137,7 +137,7 @@ pub(super) const MATCHED_PERMILLE: Permille = [
     ],
 ];
 
-/// Share of the claims to go on where a text was left that came true, in thousandths.
+/// Hit rates of the claims of the source `resume`, in thousandths.
 #[rustfmt::skip]
 pub(super) const RESUMED_PERMILLE: Permille = [
     [

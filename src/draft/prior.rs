@@ -177,13 +177,13 @@ impl Prior {
     /// The tables as Rust source, for `fitted.rs`.
     pub fn to_rust(&self) -> String {
         let matched = to_rust("MATCHED", "the automata's claims", &self.matched);
-        let resumed = to_rust("RESUMED", "the claims to go on where a text was left", &self.resumed);
+        let resumed = to_rust("RESUMED", "the claims of the source `resume`", &self.resumed);
         format!("{matched}\n{resumed}")
     }
 }
 
 fn to_rust(name: &str, what: &str, table: &Permille) -> String {
-    let mut out = format!("/// Share of {what} that came true, in thousandths.\n#[rustfmt::skip]\n");
+    let mut out = format!("/// Hit rates of {what}, in thousandths.\n#[rustfmt::skip]\n");
     out += &format!("pub(super) const {name}_PERMILLE: Permille = [\n");
     for by_len in table {
         out += "    [\n";

@@ -13,8 +13,9 @@
 //! codes, 6 bits: the same as 4 bits, then a line for groups 0..4 and one for 4..8, the upper bits of one in bits 2(g%4)..
 //! ```
 //!
-//! Codes have exactly the bits of their format. A packed matrix is therefore as large as in its file, and
-//! every byte sequence is a sequence of valid codes.
+//! Codes have exactly the bits of their format, so every byte sequence is a sequence of valid codes. A packed
+//! matrix is as large as in its file; the K formats take 0.1 bits more per weight, because their scales and
+//! minima are widened to 8 bits.
 //!
 //! | layout | source types | unit | scale lines | bits per weight |
 //! | --- | --- | --- | --- | --- |
