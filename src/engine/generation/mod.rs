@@ -294,6 +294,7 @@ fn close(session: &mut Session, run: &Run) {
         }
         session.conversation.finish_turn(&session.shared.tokenizer, run.output.text());
     }
+    session.drafting.end_generation();
 }
 
 impl<S: BorrowMut<Session>> Iterator for Generation<S> {
