@@ -83,7 +83,7 @@ pub use token::TokenId;
 pub use tokenizer::{
     ChatDate, ChatOptions, Message, Role, SpecialTokens, TextKind, Tokenizer, TokenizerError,
 };
-pub use verify::{DryOptions, LogitsProcessor, Sampling, SamplingError};
+pub use verify::{DryOptions, LogitsProcessor, ProcessorError, Sampling, SamplingError};
 
 /// Details of errors: the types inside the variants of the errors at the root.
 pub mod error {

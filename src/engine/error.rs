@@ -12,7 +12,7 @@ use crate::model::kv_cache::KvCacheError;
 use crate::model::transformer::ForwardError;
 use crate::model::weights::WeightsError;
 use crate::tokenizer::TokenizerError;
-use crate::verify::SamplingError;
+use crate::verify::{ProcessorError, SamplingError};
 
 /// An engine or its draft model could not be loaded.
 #[derive(Debug, Error)]
@@ -191,6 +191,9 @@ pub enum GenerateError {
     /// The sampling options are invalid, or no token could be chosen.
     #[error(transparent)]
     Sampling(#[from] SamplingError),
+    /// A logits processor failed; the error is the processor's own.
+    #[error("a logits processor failed: {0}")]
+    Processor(#[source] ProcessorError),
     /// The turns could not be encoded or do not fit.
     #[error(transparent)]
     Session(#[from] SessionError),

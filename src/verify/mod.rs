@@ -11,5 +11,7 @@ pub mod random;
 pub mod sampling;
 pub mod walk;
 
-pub use sampling::{Breakers, Choice, DryOptions, LogitsProcessor, Sampler, Sampling, SamplingError};
+pub use sampling::{
+    Breakers, Choice, DryOptions, LogitsProcessor, ProcessorError, Sampler, Sampling, SamplingError,
+};
 pub use walk::{Walk, walk};

@@ -298,6 +298,7 @@ fn close(session: &mut Session, run: &Run) {
             &run.answer.reasoning,
         );
     }
+    session.drafting.end_generation();
 }
 
 impl<S: BorrowMut<Session>> Iterator for Generation<S> {

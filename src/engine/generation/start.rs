@@ -18,8 +18,16 @@ use crate::verify::{Breakers, Sampler};
 
 /// Checks the options, encodes the turns, and prepares the session's drafting.
 pub(super) fn start(session: &mut Session, options: GenerateOptions) -> Result<Run, GenerateError> {
-    let GenerateOptions { max_tokens, mut sampling, stop, stop_tokens, ignore_eos, processors, cancel } =
-        options;
+    let GenerateOptions {
+        max_tokens,
+        mut sampling,
+        stop,
+        stop_tokens,
+        ignore_eos,
+        processors,
+        sources,
+        cancel,
+    } = options;
     let vocab_size = session.shared.model.config().vocab_size;
     sampling.check(vocab_size)?;
     if let Some(stop) = stop.iter().find(|s| s.is_empty() || s.len() > STOP_BYTES_MAX) {
@@ -30,6 +38,8 @@ pub(super) fn start(session: &mut Session, options: GenerateOptions) -> Result<R
     if prompt_len == 0 {
         return Err(GenerateError::EmptyPrompt);
     }
+    let sources = if session.options.drafting == Drafting::Off { Vec::new() } else { sources };
+    session.drafting.start_generation(sources, &session.conversation.tokens)?;
     let end_tokens = if ignore_eos { Vec::new() } else { session.shared.tokenizer.eos().to_vec() };
     let context_tokens = session.conversation.context_len - prompt_len;
     let output = Output::new(OutputLimits { stop, stop_tokens, end_tokens, max_tokens, context_tokens });

@@ -10,7 +10,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::cancel::CancelToken;
-use crate::draft::{CostProfile, ReuseConfig};
+use crate::draft::{CostProfile, DraftSource, ReuseConfig};
 use crate::face::setters;
 use crate::kernels::{IsaKind, KvType};
 use crate::model::ModelConfig;
@@ -253,6 +253,10 @@ pub struct GenerateOptions {
     pub ignore_eos: bool,
     /// Applied to the logits in this order, before bias and penalties.
     pub processors: Vec<Box<dyn LogitsProcessor>>,
+    /// Draft sources of this generation only, after those of the session. They observe the committed text before the
+    /// first step and are dropped when the generation ends. They never change the output; with
+    /// [`Drafting::Off`](crate::engine::Drafting::Off) they are never called.
+    pub sources: Vec<Box<dyn DraftSource>>,
     /// Stops this generation. Clone the token before the generation starts, or take it from
     /// [`Generation::cancel_token`](crate::Generation::cancel_token).
     pub cancel: CancelToken,
@@ -265,6 +269,7 @@ setters!(GenerateOptions {
     with_stop_tokens: stop_tokens: Vec<TokenId>,
     with_ignore_eos: ignore_eos: bool,
     with_processors: processors: Vec<Box<dyn LogitsProcessor>>,
+    with_sources: sources: Vec<Box<dyn DraftSource>>,
     with_cancel: cancel: CancelToken,
 });
 
@@ -280,6 +285,7 @@ impl Default for GenerateOptions {
             stop_tokens: Vec::new(),
             ignore_eos: false,
             processors: Vec::new(),
+            sources: Vec::new(),
             cancel: CancelToken::new(),
         }
     }
@@ -287,7 +293,7 @@ impl Default for GenerateOptions {
 
 impl fmt::Debug for GenerateOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { max_tokens, sampling, stop, stop_tokens, ignore_eos, processors, cancel } = self;
+        let Self { max_tokens, sampling, stop, stop_tokens, ignore_eos, processors, sources, cancel } = self;
         f.debug_struct("GenerateOptions")
             .field("max_tokens", max_tokens)
             .field("sampling", sampling)
@@ -295,6 +301,7 @@ impl fmt::Debug for GenerateOptions {
             .field("stop_tokens", stop_tokens)
             .field("ignore_eos", ignore_eos)
             .field("n_processors", &processors.len())
+            .field("n_sources", &sources.len())
             .field("cancel", cancel)
             .finish()
     }

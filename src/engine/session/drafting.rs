@@ -1,13 +1,17 @@
 //! The drafting part of a session: its sources, the tree builder, and the policy of the running generation.
 
 use crate::cancel::CancelToken;
-use crate::draft::{BuilderConfig, CostProfile, DraftSource, DraftTree, TreeBuilder};
+use crate::draft::{BuilderConfig, CostProfile, DraftSource, DraftTree, SOURCES_MAX, TreeBuilder};
+use crate::engine::error::SessionError;
 use crate::engine::policy::Policy;
 use crate::token::TokenId;
 
 /// State of drafting for one session.
 pub(in crate::engine) struct DraftingState {
+    /// The session's own sources, then those of the running generation.
     pub(in crate::engine) sources: Vec<Box<dyn DraftSource>>,
+    /// Number of the session's own sources.
+    n_own: usize,
     pub(in crate::engine) builder: TreeBuilder,
     pub(in crate::engine) policy: Policy,
     /// Row costs, as learned by the running generation.
@@ -25,6 +29,7 @@ pub(in crate::engine) struct DraftingState {
 impl DraftingState {
     pub(super) fn new(sources: Vec<Box<dyn DraftSource>>, bounds: BuilderConfig) -> Self {
         Self {
+            n_own: sources.len(),
             sources,
             builder: TreeBuilder::new(bounds),
             policy: Policy::disabled(),
@@ -34,6 +39,80 @@ impl DraftingState {
             calibrated: 0,
             is_disturbed: false,
         }
+    }
+
+    /// The session's own sources.
+    pub(super) fn own_sources(&self) -> &[Box<dyn DraftSource>] {
+        &self.sources[..self.n_own]
+    }
+
+    /// Adds a source of the session.
+    ///
+    /// # Errors
+    /// As [`check_source`](Self::check_source); nothing is changed.
+    pub(super) fn add_own(
+        &mut self,
+        source: Box<dyn DraftSource>,
+        tokens: &[TokenId],
+    ) -> Result<(), SessionError> {
+        // A generation that was leaked has left its sources.
+        self.end_generation();
+        self.check_source(source.as_ref())?;
+        self.add(source, tokens);
+        self.n_own = self.sources.len();
+        Ok(())
+    }
+
+    /// Adds the sources of the generation that starts.
+    ///
+    /// # Errors
+    /// As [`check_source`](Self::check_source); no source is added.
+    pub(in crate::engine) fn start_generation(
+        &mut self,
+        sources: Vec<Box<dyn DraftSource>>,
+        tokens: &[TokenId],
+    ) -> Result<(), SessionError> {
+        self.end_generation();
+        for source in sources {
+            if let Err(error) = self.check_source(source.as_ref()) {
+                self.end_generation();
+                return Err(error);
+            }
+            self.add(source, tokens);
+        }
+        Ok(())
+    }
+
+    /// Takes copies of another session's own sources.
+    pub(super) fn copy_sources(&mut self, other: &Self) {
+        self.sources = other.own_sources().iter().map(|source| source.fork()).collect();
+        self.n_own = self.sources.len();
+    }
+
+    /// Drops the sources of the generation.
+    pub(in crate::engine) fn end_generation(&mut self) {
+        self.sources.truncate(self.n_own);
+    }
+
+    /// Checks that a source may be added.
+    ///
+    /// # Errors
+    /// [`SessionError::TooManySources`]; [`SessionError::DuplicateSource`]: there is a source of this name.
+    fn check_source(&self, source: &dyn DraftSource) -> Result<(), SessionError> {
+        if self.sources.len() >= SOURCES_MAX {
+            return Err(SessionError::TooManySources { max: SOURCES_MAX });
+        }
+        if self.sources.iter().any(|held| held.name() == source.name()) {
+            return Err(SessionError::DuplicateSource { name: source.name().into() });
+        }
+        Ok(())
+    }
+
+    /// Adds a source; it observes the tokens that the other sources have observed.
+    fn add(&mut self, mut source: Box<dyn DraftSource>, tokens: &[TokenId]) {
+        source.reset();
+        source.prime(&tokens[..self.primed]);
+        self.sources.push(source);
     }
 
     /// Prepares a generation: `cancel` stops long computations of the sources.

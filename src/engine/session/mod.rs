@@ -12,7 +12,7 @@ mod trace;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::draft::{DraftSource, SOURCES_MAX, SourceName};
+use crate::draft::{DraftSource, SourceName};
 use crate::engine::error::SessionError;
 use crate::engine::options::SessionOptions;
 use crate::engine::policy::{MemoryPressure, PressureReport};
@@ -137,23 +137,13 @@ impl Session {
     /// # Errors
     /// [`SessionError::TooManySources`]; [`SessionError::DuplicateSource`]: the session has a source of this
     /// name. The session is unchanged.
-    pub fn add_source(&mut self, mut source: Box<dyn DraftSource>) -> Result<(), SessionError> {
-        let drafting = &mut self.drafting;
-        if drafting.sources.len() >= SOURCES_MAX {
-            return Err(SessionError::TooManySources { max: SOURCES_MAX });
-        }
-        if drafting.sources.iter().any(|held| held.name() == source.name()) {
-            return Err(SessionError::DuplicateSource { name: source.name().into() });
-        }
-        source.reset();
-        source.prime(&self.conversation.tokens[..drafting.primed]);
-        drafting.sources.push(source);
-        Ok(())
+    pub fn add_source(&mut self, source: Box<dyn DraftSource>) -> Result<(), SessionError> {
+        self.drafting.add_own(source, &self.conversation.tokens)
     }
 
     /// The names of the session's draft sources, in their order; empty if it does not draft.
     pub fn source_names(&self) -> Vec<SourceName> {
-        self.drafting.sources.iter().map(|source| source.name().into()).collect()
+        self.drafting.own_sources().iter().map(|source| source.name().into()).collect()
     }
 
     /// Why this session ignores the engine's stored profile; `None` if it uses the profile or none was given.
@@ -196,7 +186,7 @@ impl Session {
         let mut fork = Self::new(Arc::clone(&self.shared), self.options.clone())?;
         fork.conversation.clone_from(&self.conversation);
         fork.target.kv.copy_from(&self.target.kv);
-        fork.drafting.sources = self.drafting.sources.iter().map(|source| source.fork()).collect();
+        fork.drafting.copy_sources(&self.drafting);
         fork.drafting.primed = self.drafting.primed;
         fork.drafting.calibrated = self.drafting.calibrated;
         fork.drafting.is_disturbed = self.drafting.is_disturbed;

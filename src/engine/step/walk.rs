@@ -50,7 +50,9 @@ pub(super) fn walk(session: &mut Session, run: &mut Run, verified: Verified) -> 
             if let Some(reader) = &mut reader {
                 reader.list_visited(shared, logits);
             }
-            processors.iter_mut().for_each(|processor| processor.process(text, logits));
+            for processor in processors.iter_mut() {
+                processor.try_process(text, logits).map_err(GenerateError::Processor)?;
+            }
             let Some(top_p) = lossy_top_p else {
                 return sampler.choose(text, logits).map_err(GenerateError::from);
             };

@@ -1,0 +1,199 @@
+//! A compiled grammar, and the generations that it constrains.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::thread;
+
+use llguidance::TokenParser;
+use llguidance::api::TopLevelGrammar;
+use refrain::GenerateOptions;
+
+use crate::drafts::GrammarDrafts;
+use crate::error::{GrammarError, GrammarKind, brief};
+use crate::limits::{CHOICES_MAX, COMPILE_STACK_BYTES, GRAMMAR_BYTES_MAX, MARKER_BYTES_MAX};
+use crate::marker::Marker;
+use crate::mask::GrammarMask;
+use crate::parser::Start;
+use crate::schema::{self, JsonOptions};
+use crate::vocabulary::Vocabulary;
+
+/// A grammar that constrains outputs. Clones share the compiled grammar.
+///
+/// Compiling it checks it: a grammar that is invalid, not supported or too complex is an error here, before any decoding. A
+/// limit that only shows while a text is parsed ends the generation with an error.
+#[derive(Clone)]
+pub struct Grammar {
+    compiled: Arc<Compiled>,
+}
+
+/// What the masks and the drafts of a grammar share.
+pub(crate) struct Compiled {
+    pub(crate) vocabulary: Vocabulary,
+    pub(crate) start: Arc<Start>,
+    pub(crate) marker: Option<Marker>,
+}
+
+/// Where the output of a generation begins: the number of tokens before it. Mask and drafts of one generation share it; the
+/// first of them that is called has the prompt before it.
+#[derive(Debug, Default)]
+pub(crate) struct OutputStart(OnceLock<usize>);
+
+impl OutputStart {
+    /// The start, which is `n_tokens` if nobody has called before.
+    pub(crate) fn of(&self, n_tokens: usize) -> usize {
+        *self.0.get_or_init(|| n_tokens)
+    }
+}
+
+impl Grammar {
+    /// Outputs that are JSON and valid under a JSON Schema (draft 2020-12 and earlier, as far as llguidance supports them).
+    /// Properties come in the order of the schema.
+    ///
+    /// # Errors
+    /// [`GrammarError::TooLong`], [`GrammarError::NotJson`]; [`GrammarError::Schema`]: the schema is invalid or has a keyword
+    /// or format that is not supported; [`GrammarError::Refused`]: it is too complex.
+    pub fn json_schema(
+        vocabulary: &Vocabulary,
+        schema: &str,
+        options: JsonOptions,
+    ) -> Result<Self, GrammarError> {
+        check_len(GrammarKind::JsonSchema, schema.len())?;
+        let value = schema::read(schema, options)?;
+        let grammar = TopLevelGrammar::from_json_schema(value);
+        Self::compile(vocabulary, GrammarKind::JsonSchema, grammar).map_err(|error| match error {
+            GrammarError::Refused { reason, .. } => schema::refused(schema, reason),
+            error => error,
+        })
+    }
+
+    /// Outputs that a regular expression matches from beginning to end (syntax of the crate `regex`, without anchors,
+    /// look-around and lazy repetition).
+    ///
+    /// # Errors
+    /// [`GrammarError::TooLong`], [`GrammarError::Refused`].
+    pub fn regex(vocabulary: &Vocabulary, regex: &str) -> Result<Self, GrammarError> {
+        check_len(GrammarKind::Regex, regex.len())?;
+        Self::compile(vocabulary, GrammarKind::Regex, TopLevelGrammar::from_regex(regex))
+    }
+
+    /// Outputs that are one of these texts.
+    ///
+    /// # Errors
+    /// [`GrammarError::NumberOfChoices`], [`GrammarError::EmptyChoice`], [`GrammarError::TooLong`],
+    /// [`GrammarError::Refused`].
+    pub fn choices<S: AsRef<str>>(
+        vocabulary: &Vocabulary,
+        choices: impl IntoIterator<Item = S>,
+    ) -> Result<Self, GrammarError> {
+        let (mut regex, mut n_choices, mut n_bytes) = (String::new(), 0, 0);
+        for (index, choice) in choices.into_iter().enumerate() {
+            let choice = choice.as_ref();
+            n_bytes += choice.len();
+            if choice.is_empty() {
+                return Err(GrammarError::EmptyChoice { index });
+            }
+            n_choices = index + 1;
+            if n_choices > CHOICES_MAX {
+                return Err(GrammarError::NumberOfChoices { given: n_choices, max: CHOICES_MAX });
+            }
+            check_len(GrammarKind::Choices, n_bytes)?;
+            regex.push_str(if index == 0 { "(?:" } else { "|" });
+            choice.chars().for_each(|c| push_literal(&mut regex, c));
+        }
+        if n_choices == 0 {
+            return Err(GrammarError::NumberOfChoices { given: 0, max: CHOICES_MAX });
+        }
+        regex.push(')');
+        Self::compile(vocabulary, GrammarKind::Choices, TopLevelGrammar::from_regex(&regex))
+    }
+
+    /// Outputs of a context-free grammar in llguidance's variant of Lark's syntax. It may name control tokens, as `<|name|>`.
+    ///
+    /// # Errors
+    /// [`GrammarError::TooLong`], [`GrammarError::Refused`].
+    pub fn lark(vocabulary: &Vocabulary, grammar: &str) -> Result<Self, GrammarError> {
+        check_len(GrammarKind::Lark, grammar.len())?;
+        Self::compile(vocabulary, GrammarKind::Lark, TopLevelGrammar::from_lark(grammar.to_owned()))
+    }
+
+    /// The same grammar for the text after `marker`, such as `</think>`. The text up to the marker is free, but does not end
+    /// the output. The constrained text begins with the token after the marker: a token with bytes behind the marker's end is
+    /// not allowed there. The marker is found in the texts of all tokens, control tokens included.
+    ///
+    /// # Errors
+    /// [`GrammarError::MarkerLength`].
+    pub fn after(&self, marker: &str) -> Result<Self, GrammarError> {
+        if !(1..=MARKER_BYTES_MAX).contains(&marker.len()) {
+            return Err(GrammarError::MarkerLength { given: marker.len(), max: MARKER_BYTES_MAX });
+        }
+        let Compiled { vocabulary, start, .. } = &*self.compiled;
+        let (vocabulary, start, marker) = (vocabulary.clone(), Arc::clone(start), Some(Marker::new(marker)));
+        Ok(Self { compiled: Arc::new(Compiled { vocabulary, start, marker }) })
+    }
+
+    /// Constrains a generation: adds the mask after the other processors, and the drafts.
+    #[must_use]
+    pub fn constrain(&self, mut options: GenerateOptions) -> GenerateOptions {
+        let start = Arc::new(OutputStart::default());
+        options.processors.push(Box::new(GrammarMask::new(Arc::clone(&self.compiled), Arc::clone(&start))));
+        options.sources.push(Box::new(GrammarDrafts::new(Arc::clone(&self.compiled), start)));
+        options
+    }
+
+    /// The mask alone, for one generation: the same output as with [`constrain`](Self::constrain), without drafts from the
+    /// grammar.
+    pub fn mask(&self) -> GrammarMask {
+        GrammarMask::new(Arc::clone(&self.compiled), Arc::default())
+    }
+
+    #[cfg(test)]
+    pub(crate) fn compiled(&self) -> &Arc<Compiled> {
+        &self.compiled
+    }
+
+    /// Compiles on a thread of its own: the compiler recurses along the nesting of the grammar, and the caller's stack may be
+    /// small.
+    fn compile(
+        vocabulary: &Vocabulary,
+        kind: GrammarKind,
+        grammar: TopLevelGrammar,
+    ) -> Result<Self, GrammarError> {
+        let compile = || -> Result<TokenParser, String> {
+            // Panics are caught inside.
+            vocabulary.factory().create_parser(grammar).map_err(|error| brief(&error))
+        };
+        let parser = thread::scope(|scope| {
+            let builder =
+                thread::Builder::new().name("refrain-grammar".to_owned()).stack_size(COMPILE_STACK_BYTES);
+            let worker = builder.spawn_scoped(scope, compile).map_err(|error| error.to_string())?;
+            worker.join().unwrap_or_else(|_| Err("the compiler panicked".to_owned()))
+        });
+        let parser = parser.map_err(|reason| GrammarError::Refused { kind, reason })?;
+        let start = Arc::new(Start::new(parser));
+        Ok(Self { compiled: Arc::new(Compiled { vocabulary: vocabulary.clone(), start, marker: None }) })
+    }
+}
+
+impl fmt::Debug for Grammar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Compiled { vocabulary, marker, .. } = &*self.compiled;
+        f.debug_struct("Grammar")
+            .field("vocabulary", vocabulary)
+            .field("marker", marker)
+            .finish_non_exhaustive()
+    }
+}
+
+fn check_len(kind: GrammarKind, given: usize) -> Result<(), GrammarError> {
+    let max = GRAMMAR_BYTES_MAX;
+    if given > max { Err(GrammarError::TooLong { kind, given, max }) } else { Ok(()) }
+}
+
+/// Appends a character that stands for itself in a regular expression. Of the other characters `\<` and `\>` would be
+/// boundaries of words.
+fn push_literal(regex: &mut String, c: char) {
+    if r"\.+*?()|[]{}^$#&-~".contains(c) {
+        regex.push('\\');
+    }
+    regex.push(c);
+}
