@@ -14,8 +14,8 @@ use common::{Tiny, drafted, known, options, plain, prompt, run_in};
 use refrain::internals::draft::testing::AlwaysRight;
 use refrain::{
     Anchor, Calibration, CancelToken, Candidates, Cursor, DraftSource, Drafting, Event, EventStream,
-    EvidenceClass, FinishReason, GenerateError, GenerateOptions, LogitsProcessor, OwnedGeneration, Role,
-    SessionError, SessionOptions, StepOutcome, TokenId,
+    EvidenceClass, FinishReason, GenerateError, GenerateOptions, LogitsProcessor, OwnedGeneration,
+    ProcessorError, Role, SessionError, SessionOptions, StepOutcome, TokenId,
 };
 
 fn token(item: Option<Result<Event, GenerateError>>) -> TokenId {
@@ -128,8 +128,9 @@ fn a_cancel_token_stops_its_own_generation_alone() {
 struct PanicsAt(usize);
 
 impl LogitsProcessor for PanicsAt {
-    fn process(&mut self, tokens: &[TokenId], _: &mut [f32]) {
+    fn process(&mut self, tokens: &[TokenId], _: &mut [f32]) -> Result<(), ProcessorError> {
         assert_ne!(tokens.len(), self.0, "as the test wants it");
+        Ok(())
     }
 }
 

@@ -5,7 +5,7 @@ mod common;
 use std::error::Error;
 use std::fmt;
 
-use common::{Tiny, plain, prompt, run};
+use common::{Tiny, known, options, plain, prompt};
 use refrain::internals::draft::testing::AlwaysRight;
 use refrain::{
     Event, GenerateError, GenerateOptions, LogitsProcessor, ProcessorError, SessionOptions, TokenId,
@@ -28,11 +28,7 @@ impl Error for NoMask {}
 struct FailsAt(usize);
 
 impl LogitsProcessor for FailsAt {
-    fn process(&mut self, _tokens: &[TokenId], _logits: &mut [f32]) {
-        unreachable!("the engine calls `try_process`");
-    }
-
-    fn try_process(&mut self, tokens: &[TokenId], _logits: &mut [f32]) -> Result<(), ProcessorError> {
+    fn process(&mut self, tokens: &[TokenId], _logits: &mut [f32]) -> Result<(), ProcessorError> {
         if tokens.len() == self.0 { Err(Box::new(NoMask { position: self.0 })) } else { Ok(()) }
     }
 }
@@ -41,7 +37,7 @@ impl LogitsProcessor for FailsAt {
 fn a_processor_that_fails_ends_the_output_with_its_error() {
     let engine = Tiny::default().engine(2);
     let prompt = prompt(1, 40);
-    let known = run(&engine, plain(), Vec::new(), &prompt, options(20)).tokens;
+    let known = known(&engine, &prompt, 20);
     for n_before in [0, 1, 7, 19] {
         for session in [plain(), SessionOptions { history: false, ..SessionOptions::default() }] {
             let mut session = engine.session(session).unwrap();
@@ -68,8 +64,4 @@ fn a_processor_that_fails_ends_the_output_with_its_error() {
             assert_eq!(rest.tokens, known[n_before..], "the session goes on");
         }
     }
-}
-
-fn options(max_tokens: usize) -> GenerateOptions {
-    GenerateOptions { max_tokens, ignore_eos: true, ..GenerateOptions::default() }
 }

@@ -7,8 +7,8 @@ use std::ops::ControlFlow;
 use common::{Tiny, plain, prompt};
 use refrain::internals::draft::testing::AlwaysRight;
 use refrain::{
-    Drafting, Engine, Event, GenerateError, GenerateOptions, LogitsProcessor, Sampling, SamplingError,
-    SessionOptions, Summary, TokenId,
+    Drafting, Engine, Event, GenerateError, GenerateOptions, LogitsProcessor, ProcessorError, Sampling,
+    SamplingError, SessionOptions, Summary, TokenId,
 };
 
 fn options(sampling: &Sampling) -> GenerateOptions {
@@ -61,10 +61,11 @@ fn greedy_decoding_has_no_seed() {
 struct InfinityAt(usize);
 
 impl LogitsProcessor for InfinityAt {
-    fn process(&mut self, tokens: &[TokenId], logits: &mut [f32]) {
+    fn process(&mut self, tokens: &[TokenId], logits: &mut [f32]) -> Result<(), ProcessorError> {
         if tokens.len() == self.0 {
             logits[77] = f32::INFINITY;
         }
+        Ok(())
     }
 }
 

@@ -6,18 +6,19 @@ use std::ops::ControlFlow;
 
 use common::{Tiny, drafted, known, options, plain, prompt, run_in};
 use refrain::{
-    CancelToken, Event, FinishReason, GenerateError, GenerateOptions, LogitsProcessor, Role, SamplingError,
-    Session, SessionError, SessionOptions, SpecialTokens, TokenId,
+    CancelToken, Event, FinishReason, GenerateError, GenerateOptions, LogitsProcessor, ProcessorError, Role,
+    SamplingError, Session, SessionError, SessionOptions, SpecialTokens, TokenId,
 };
 
 /// Cancels when the target chooses the token at a position: in the middle of a step.
 struct CancelAt(usize, CancelToken);
 
 impl LogitsProcessor for CancelAt {
-    fn process(&mut self, tokens: &[TokenId], _logits: &mut [f32]) {
+    fn process(&mut self, tokens: &[TokenId], _logits: &mut [f32]) -> Result<(), ProcessorError> {
         if tokens.len() == self.0 {
             self.1.cancel();
         }
+        Ok(())
     }
 }
 
@@ -25,10 +26,11 @@ impl LogitsProcessor for CancelAt {
 struct DeadEndAt(usize);
 
 impl LogitsProcessor for DeadEndAt {
-    fn process(&mut self, tokens: &[TokenId], logits: &mut [f32]) {
+    fn process(&mut self, tokens: &[TokenId], logits: &mut [f32]) -> Result<(), ProcessorError> {
         if tokens.len() == self.0 {
             logits.fill(f32::NEG_INFINITY);
         }
+        Ok(())
     }
 }
 

@@ -16,7 +16,7 @@ use crate::grammar::{Compiled, OutputStart};
 /// The output begins with the first token that the mask is asked for. The mask is a function of the output alone. The parser
 /// sees the same calls with drafts as without: one per committed token.
 ///
-/// If the mask cannot be computed, every token is forbidden, and the generation ends with
+/// If the mask cannot be computed, the generation ends with
 /// [`GenerateError::Processor`](refrain::GenerateError::Processor) and a [`GrammarError`] as its source.
 pub struct GrammarMask {
     follower: Follower,
@@ -48,13 +48,7 @@ impl GrammarMask {
 }
 
 impl LogitsProcessor for GrammarMask {
-    fn process(&mut self, tokens: &[TokenId], logits: &mut [f32]) {
-        if self.apply(tokens, logits).is_err() {
-            logits.fill(f32::NEG_INFINITY);
-        }
-    }
-
-    fn try_process(&mut self, tokens: &[TokenId], logits: &mut [f32]) -> Result<(), ProcessorError> {
+    fn process(&mut self, tokens: &[TokenId], logits: &mut [f32]) -> Result<(), ProcessorError> {
         Ok(self.apply(tokens, logits)?)
     }
 }

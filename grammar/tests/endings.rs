@@ -11,7 +11,8 @@ use common::{EOS, Tiny, plain, prompt};
 use grammars::{COMMAND, vocabulary};
 use refrain::internals::draft::testing::AlwaysRight;
 use refrain::{
-    Engine, Event, FinishReason, GenerateError, GenerateOptions, LogitsProcessor, SessionOptions, TokenId,
+    Engine, Event, FinishReason, GenerateError, GenerateOptions, LogitsProcessor, ProcessorError,
+    SessionOptions, TokenId,
 };
 use refrain_grammar::{Grammar, GrammarError, JsonOptions};
 
@@ -122,8 +123,9 @@ fn stop_strings_and_stop_tokens_cut_inside_forced_text() {
 struct Forbids(TokenId);
 
 impl LogitsProcessor for Forbids {
-    fn process(&mut self, _tokens: &[TokenId], logits: &mut [f32]) {
+    fn process(&mut self, _tokens: &[TokenId], logits: &mut [f32]) -> Result<(), ProcessorError> {
         logits[self.0.index()] = f32::NEG_INFINITY;
+        Ok(())
     }
 }
 
@@ -160,9 +162,10 @@ fn a_grammar_that_counts_tokens() {
 fn a_token_that_another_processor_writes_is_noticed() {
     struct Writes;
     impl LogitsProcessor for Writes {
-        fn process(&mut self, _tokens: &[TokenId], logits: &mut [f32]) {
+        fn process(&mut self, _tokens: &[TokenId], logits: &mut [f32]) -> Result<(), ProcessorError> {
             logits.fill(f32::NEG_INFINITY);
             logits[usize::from(b'z')] = 0.0;
+            Ok(())
         }
     }
     let engine = Tiny::default().engine(2);

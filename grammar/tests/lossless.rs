@@ -12,8 +12,8 @@ use common::{LogitsRecorder, Run, Tiny, plain, prompt, run, samplings};
 use grammars::{after_marker, all, vocabulary};
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong, Endless, Random};
 use refrain::{
-    DraftSource, Drafting, Engine, FinishReason, GenerateOptions, LogitsProcessor, Origin, Role, Sampling,
-    SessionOptions, TokenId,
+    DraftSource, Drafting, Engine, FinishReason, GenerateOptions, LogitsProcessor, Origin, ProcessorError,
+    Role, Sampling, SessionOptions, TokenId,
 };
 use refrain_grammar::Grammar;
 
@@ -188,9 +188,10 @@ struct Writes {
 }
 
 impl LogitsProcessor for Writes {
-    fn process(&mut self, tokens: &[TokenId], logits: &mut [f32]) {
+    fn process(&mut self, tokens: &[TokenId], logits: &mut [f32]) -> Result<(), ProcessorError> {
         let byte = tokens.len().checked_sub(self.at).and_then(|i| self.text.as_bytes().get(i));
         byte.into_iter().for_each(|&byte| logits[usize::from(byte)] += 1e6);
+        Ok(())
     }
 }
 

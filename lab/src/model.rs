@@ -9,8 +9,8 @@
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong};
 use refrain::internals::draft::{CostProfile, PassagesSource, ReliabilityTable};
 use refrain::{
-    Calibration, DraftSource, Engine, GenerateError, GenerateOptions, LogitsProcessor, SessionOptions,
-    StageTimes, Stats, TokenId, VERIFY_ROWS_MAX,
+    Calibration, DraftSource, Engine, GenerateError, GenerateOptions, LogitsProcessor, ProcessorError,
+    SessionOptions, StageTimes, Stats, TokenId, VERIFY_ROWS_MAX,
 };
 
 use crate::rows::TokenRow;
@@ -29,11 +29,12 @@ struct Recorded {
 }
 
 impl LogitsProcessor for Recorded {
-    fn process(&mut self, tokens: &[TokenId], logits: &mut [f32]) {
+    fn process(&mut self, tokens: &[TokenId], logits: &mut [f32]) -> Result<(), ProcessorError> {
         let position = tokens.len() - self.prompt_len;
         if let Some(logit) = self.response.get(position).and_then(|token| logits.get_mut(token.index())) {
             *logit = f32::MAX;
         }
+        Ok(())
     }
 }
 

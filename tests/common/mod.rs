@@ -13,8 +13,8 @@ use refrain::internals::kernels::{BlockType, quantize};
 use refrain::internals::model::gguf::{GgufArray, GgufValue, GgufWriter};
 use refrain::{
     CancelToken, Checkpoint, DraftSource, Drafting, Engine, EngineOptions, Event, FinishReason, ForwardError,
-    GenerateError, GenerateOptions, IsaKind, LogitsProcessor, Origin, Quantize, Sampling, Session,
-    SessionOptions, Stats, TokenId,
+    GenerateError, GenerateOptions, IsaKind, LogitsProcessor, Origin, ProcessorError, Quantize, Sampling,
+    Session, SessionOptions, Stats, TokenId,
 };
 
 /// A small generator of numbers for test data (SplitMix64).
@@ -226,12 +226,13 @@ fn byte_tokens() -> Vec<String> {
 pub struct LogitsRecorder(pub Arc<Mutex<BTreeMap<usize, u64>>>);
 
 impl LogitsProcessor for LogitsRecorder {
-    fn process(&mut self, tokens: &[TokenId], logits: &mut [f32]) {
+    fn process(&mut self, tokens: &[TokenId], logits: &mut [f32]) -> Result<(), ProcessorError> {
         let hash = logits.iter().fold(0xCBF2_9CE4_8422_2325u64, |h, x| {
             (h ^ u64::from(x.to_bits())).wrapping_mul(0x0000_0100_0000_01B3)
         });
         let earlier = self.0.lock().unwrap().insert(tokens.len(), hash);
         assert_eq!(earlier, None, "position {} was visited twice", tokens.len());
+        Ok(())
     }
 }
 
@@ -240,12 +241,13 @@ impl LogitsProcessor for LogitsRecorder {
 pub struct ForceAt(pub Vec<(usize, TokenId)>);
 
 impl LogitsProcessor for ForceAt {
-    fn process(&mut self, tokens: &[TokenId], logits: &mut [f32]) {
+    fn process(&mut self, tokens: &[TokenId], logits: &mut [f32]) -> Result<(), ProcessorError> {
         for &(position, token) in &self.0 {
             if position == tokens.len() {
                 logits[token.index()] += 1e6;
             }
         }
+        Ok(())
     }
 }
 

@@ -51,7 +51,7 @@ pub(super) fn walk(session: &mut Session, run: &mut Run, verified: Verified) -> 
                 reader.list_visited(shared, logits);
             }
             for processor in processors.iter_mut() {
-                processor.try_process(text, logits).map_err(GenerateError::Processor)?;
+                processor.process(text, logits).map_err(GenerateError::Processor)?;
             }
             let Some(top_p) = lossy_top_p else {
                 return sampler.choose(text, logits).map_err(GenerateError::from);

@@ -26,23 +26,14 @@ pub use options::Sampling;
 /// Called once for each visited node, in order of position, with the text that plain decoding would have there. The
 /// result must be a function of the arguments alone; otherwise the output would depend on drafting. A logit of +∞
 /// ends the generation with [`SamplingError::InfiniteLogit`]. To force a token, forbid all others.
-///
-/// A processor that can fail implements [`try_process`](Self::try_process) too.
 pub trait LogitsProcessor: Send {
     /// `tokens`: the prompt and all output before this token; `logits`: `[vocab_size]`.
-    fn process(&mut self, tokens: &[TokenId], logits: &mut [f32]);
-
-    /// As [`process`](Self::process), for a processor that can fail. The engine calls this method; the default calls
-    /// `process`.
     ///
     /// # Errors
     /// The processor has no result. The generation ends with
     /// [`GenerateError::Processor`](crate::GenerateError::Processor), after the tokens that plain decoding would have
     /// given before this one.
-    fn try_process(&mut self, tokens: &[TokenId], logits: &mut [f32]) -> Result<(), ProcessorError> {
-        self.process(tokens, logits);
-        Ok(())
-    }
+    fn process(&mut self, tokens: &[TokenId], logits: &mut [f32]) -> Result<(), ProcessorError>;
 }
 
 /// Why a [`LogitsProcessor`] has no result: an error of the processor's own type.
