@@ -83,7 +83,15 @@ impl Parser {
         if self.failure.is_none() && self.is_at_end() {
             return Ok(Mask::End);
         }
-        self.run(|parser| parser.compute_mask()).map(Mask::Tokens)
+        self.run(|parser| {
+            let mut mask = parser.compute_mask()?;
+            // A Lark grammar may name an end token in its middle. There it would end an incomplete output.
+            if !parser.is_accepting() {
+                let ends = parser.token_env.tok_trie().eos_tokens();
+                ends.iter().for_each(|&end| mask.disallow_token(end));
+            }
+            Ok(Mask::Tokens(mask))
+        })
     }
 
     /// The tokens that the grammar forces here.

@@ -119,6 +119,22 @@ fn stop_strings_and_stop_tokens_cut_inside_forced_text() {
     assert_eq!((stopped.text.as_str(), stopped.end), ("{\"action\"", Ok(FinishReason::Stop)));
 }
 
+/// A grammar whose masks need more work than allowed ends the output with an error, at the same token with drafts.
+#[test]
+fn a_grammar_that_is_too_complex_ends_the_output() {
+    let engine = Tiny::default().engine(2);
+    // After the first letters the parser has an item for each of the 3,000 rules.
+    let rules: Vec<String> = (0..3000).map(|i| format!("r{i}: \"b\" \"{i}\"\n")).collect();
+    let names: Vec<String> = (0..3000).map(|i| format!("r{i}")).collect();
+    let lark = format!("start: \"aaa\" any\nany: {}\n{}", names.join(" | "), rules.concat());
+    let grammar = Grammar::lark(&vocabulary(&engine), &lark).unwrap();
+    let found = checked(&engine, &grammar, short);
+    match found.end {
+        Err(GrammarError::TooComplex { position, .. }) => assert_eq!(position, found.tokens.len()),
+        end => panic!("{end:?}"),
+    }
+}
+
 /// Forbids a token.
 struct Forbids(TokenId);
 
@@ -155,6 +171,19 @@ fn a_grammar_that_counts_tokens() {
     let (letters, digits) = found.text.split_once('!').expect("an exclamation mark");
     assert!(letters.len() <= 5 && digits.len() <= 3, "{found:?}");
     assert_eq!(found.end, Ok(FinishReason::EndToken));
+}
+
+/// A grammar that names an end token before its end has no token there: the output would be incomplete.
+#[test]
+fn an_end_token_inside_a_grammar_is_not_allowed() {
+    let engine = Tiny::default().engine(2);
+    let vocabulary = vocabulary(&engine);
+    let grammar = Grammar::lark(&vocabulary, "start: \"ab\" <|end|> \"c\"\n").unwrap();
+    let found = checked(&engine, &grammar, short);
+    assert_eq!((found.text.as_str(), found.end), ("ab", Err(GrammarError::NoToken { position: 2 })));
+    let either = Grammar::lark(&vocabulary, "start: \"ab\" <|end|> \"c\" | \"abd\"\n").unwrap();
+    let found = checked(&engine, &either, short);
+    assert_eq!((found.text.as_str(), found.end), ("abd", Ok(FinishReason::EndToken)));
 }
 
 /// A text that the grammar does not allow is an error, not an open output.

@@ -202,7 +202,7 @@ fn a_grammar_after_reasoning_starts_inside_a_draft() {
     let engine = Tiny::default().engine(2);
     let vocabulary = vocabulary(&engine);
     let prompt = prompt(5, 40);
-    let mut across = 0;
+    let (mut across, mut ended) = (0, 0);
     for (name, grammar, check) in after_marker(&vocabulary, "</think>") {
         for sampling in &samplings() {
             for n_before in [0, 1, 9] {
@@ -214,6 +214,7 @@ fn a_grammar_after_reasoning_starts_inside_a_draft() {
                 let text = expected.run.text();
                 let behind = text.split_once("</think>").expect("the marker").1;
                 let has_ended = expected.run.finish == FinishReason::EndToken;
+                ended += usize::from(has_ended);
                 assert!(!has_ended || check(behind), "{name}: {behind:?}");
                 assert!(expected.run.tokens.len() > n_before + 8, "{name}: {text:?}");
                 for drafts in ALL_DRAFTS {
@@ -235,6 +236,7 @@ fn a_grammar_after_reasoning_starts_inside_a_draft() {
         }
     }
     assert!(across > 10, "only {across} drafts went across the marker");
+    assert!(ended > 5, "only {ended} outputs came to the end of their grammar");
 }
 
 /// Eight conversations of one engine at once, each as alone.
