@@ -6,8 +6,8 @@ mod common;
 use common::{EOS, ForceAt, Tiny, plain, run_in};
 use refrain::internals::draft::testing::AlwaysRight;
 use refrain::{
-    ChatDate, ChatOptions, Drafting, Engine, Event, GenerateOptions, Message, Role, Session, SessionOptions,
-    TextKind, TokenEvent, TokenId,
+    ChatDate, ChatOptions, Drafting, Engine, Event, GenerateOptions, Message, Origin, Role, Session,
+    SessionOptions, TextKind, TokenEvent, TokenId,
 };
 use serde_json::json;
 
@@ -147,7 +147,8 @@ fn segments(events: &[Event]) -> Vec<(TextKind, String)> {
 fn events_tell_reasoning_from_the_answer() {
     use TextKind::{Answer, Reasoning};
     let engine = TINY.engine(1);
-    let cases: [(bool, &str, &[(TextKind, &str)]); 5] = [
+    type Segments<'a> = &'a [(TextKind, &'a str)];
+    let cases: [(bool, &str, Segments); 5] = [
         (false, "At ten.", &[(Answer, "At ten.")]),
         (false, " <think>Ten? <b></think>At ten.", &[(Reasoning, " Ten? <b>"), (Answer, "At ten.")]),
         (true, "Ten?</think>At </think> ten.", &[(Reasoning, "Ten?"), (Answer, "At </think> ten.")]),
@@ -157,9 +158,13 @@ fn events_tell_reasoning_from_the_answer() {
     for (thinks, text, expected) in cases {
         let chat = on_day(5).with_enable_thinking(thinks);
         let output: Vec<TokenId> = text.bytes().map(|byte| TokenId(u32::from(byte))).chain([EOS]).collect();
-        let tokens = |events: &[Event]| -> Vec<(TokenId, String, Vec<(TextKind, String)>)> {
+        let tokens = |events: &[Event]| -> Vec<TokenEvent> {
             let token = |event: &Event| match event {
-                Event::Token(token) => Some((token.id, token.text.clone(), token.segments.clone())),
+                Event::Token(token) => {
+                    let mut token = token.clone();
+                    token.origin = Origin::Target;
+                    Some(token)
+                }
                 _ => None,
             };
             events.iter().filter_map(token).collect()
@@ -178,7 +183,7 @@ fn events_tell_reasoning_from_the_answer() {
             expected,
             "{text}"
         );
-        let whole: String = tokens(&drafted).iter().map(|(_, text, _)| text.as_str()).collect();
+        let whole: String = tokens(&drafted).iter().map(|token| token.text.as_str()).collect();
         assert_eq!(whole, text, "the text of the events has the markers");
         // The turn keeps both apart, for templates that show the answer alone.
         let part = |kind| expected.iter().find(|(k, _)| *k == kind).map(|(_, text)| text.trim());

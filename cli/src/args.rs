@@ -4,6 +4,7 @@ mod bench;
 mod draft;
 mod engine;
 mod files;
+mod grammar;
 mod history;
 mod policy;
 mod sampling;
@@ -24,6 +25,7 @@ pub(crate) use bench::{
 pub(crate) use draft::{DraftModelArg, PruningArg, needs_draft_model};
 pub(crate) use engine::{ComputeArgs, ModelArgs};
 pub(crate) use files::{GraphsArgs, InspectArgs, PackArgs, ProfileArgs, ScoreArgs, ScoreInput, WeightsArg};
+pub(crate) use grammar::GrammarArgs;
 pub(crate) use history::{FolderArgs, ForgetArgs, HistoryArgs, HistoryCommand, HistoryCommandArgs};
 pub(crate) use sampling::SamplingArgs;
 pub(crate) use session::SessionArgs;
@@ -143,6 +145,8 @@ pub(crate) struct CommonArgs {
     pub(crate) history: HistoryArgs,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
+    #[command(flatten)]
+    pub(crate) grammar: GrammarArgs,
     /// Statistics after each answer.
     #[arg(long, value_enum, default_value_t = StatsFormat::Text)]
     pub(crate) stats: StatsFormat,

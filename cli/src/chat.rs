@@ -4,11 +4,13 @@
 use std::io::{self, BufRead, IsTerminal, Write};
 
 use refrain::{Engine, GenerateOptions, Role, Sampling, Session};
+use refrain_grammar::Grammar;
 
 use crate::answer::{Answer, answer};
 use crate::args::{ChatArgs, StatsFormat};
 use crate::context::PassageSource;
 use crate::failure::{Exit, Failure, print_error};
+use crate::grammar::Given;
 use crate::history::History;
 use crate::interrupt::Interrupt;
 use crate::prompt::{Composed, Composer, Request, prompt_room};
@@ -27,6 +29,7 @@ const LINE_BYTES_MAX: u64 = 1 << 20;
 
 pub(crate) fn chat(args: &ChatArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
     let composer = Composer::new(&args.task)?;
+    let grammar = Given::read(&args.common.grammar)?;
     let setup = setup::open(&args.common)?;
     if !setup.has_chat_template()? {
         let problem = format!("`{}` has no chat template", setup.checkpoint.name());
@@ -41,6 +44,7 @@ pub(crate) fn chat(args: &ChatArgs, interrupt: &Interrupt) -> Result<Exit, Failu
         engine,
         model: checkpoint.name(),
         sampling: sampling::for_chat(engine, args.common.model.model.is_none()),
+        grammar: grammar.map(|grammar| grammar.compile(engine)).transpose()?,
         shown: Vec::new(),
         last: None,
     };
@@ -93,6 +97,8 @@ struct Chat<'a> {
     model: &'a str,
     /// The default options of the conversation.
     sampling: Sampling,
+    /// The grammar of every answer.
+    grammar: Option<Grammar>,
     /// Passages that the conversation already contains.
     shown: Vec<PassageSource>,
     /// The newest answer, for `/stats`.
@@ -112,7 +118,8 @@ impl Chat<'_> {
     }
 
     fn options(&self) -> GenerateOptions {
-        self.args.common.sampling.generate_options(self.sampling.clone())
+        let options = self.args.common.sampling.generate_options(self.sampling.clone());
+        self.grammar.iter().fold(options, |options, grammar| grammar.constrain(options))
     }
 
     /// One turn and its answer. A turn that fails is removed from the conversation.

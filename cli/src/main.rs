@@ -12,6 +12,7 @@ mod chat;
 mod context;
 mod failure;
 mod fit;
+mod grammar;
 mod graphs;
 mod history;
 mod inspect;

@@ -5,6 +5,7 @@ use refrain::{Role, Session, SessionError, SpecialTokens};
 use crate::answer::answer;
 use crate::args::{RunArgs, StatsFormat};
 use crate::failure::{Exit, Failure};
+use crate::grammar::Given;
 use crate::history::History;
 use crate::interrupt::Interrupt;
 use crate::prompt::{Composer, Request, prompt_room, task};
@@ -17,6 +18,7 @@ pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     let task = task(&args.task);
     let request = Request::read(args, task)?;
     let composer = Composer::new(&args.task)?;
+    let grammar = Given::read(&args.common.grammar)?;
 
     let setup = setup::open(&args.common)?;
     let has_template = !args.raw && setup.has_chat_template()?;
@@ -28,6 +30,8 @@ pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     args.common.session.drafts.strategy.add_rule(engine, &mut session, &session_options)?;
     profile::note_mismatch(&session);
     let options = args.common.sampling.generate_options(sampling::for_run(engine, task));
+    let grammar = grammar.map(|grammar| grammar.compile(engine)).transpose()?;
+    let options = grammar.iter().fold(options, |options, grammar| grammar.constrain(options));
 
     let system = args.task.system.as_deref();
     let room = prompt_room(engine, &session, args.common.sampling.max_tokens, system)?;

@@ -86,6 +86,7 @@ fn source_color(name: &str) -> AnsiColor {
         "reuse" => AnsiColor::Yellow,
         "draft_model" => AnsiColor::BrightMagenta,
         "resume" => AnsiColor::BrightGreen,
+        "grammar" => AnsiColor::BrightCyan,
         _ => AnsiColor::BrightYellow,
     }
 }

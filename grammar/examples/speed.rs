@@ -179,9 +179,14 @@ impl TimedMask {
 }
 
 impl LogitsProcessor for TimedMask {
-    fn process(&mut self, tokens: &[refrain::TokenId], logits: &mut [f32]) {
-        let ((), time) = timed(|| self.mask.process(tokens, logits));
+    fn process(
+        &mut self,
+        tokens: &[refrain::TokenId],
+        logits: &mut [f32],
+    ) -> Result<(), refrain::ProcessorError> {
+        let (result, time) = timed(|| self.mask.process(tokens, logits));
         self.times.lock().expect("no panic").push(time.as_secs_f64() * 1e6);
+        result
     }
 }
 

@@ -8,7 +8,8 @@ use crate::error::GrammarError;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct JsonOptions {
-    /// Whether white space may stand between the parts of the JSON text. Without it (the default) outputs are compact, and the
+    /// Whether white space may stand between the parts of the JSON text, at most 64 characters at each place, so that a model
+    /// cannot write it without end. Without it (the default) outputs are compact, and the
     /// grammar forces more tokens.
     pub whitespace: bool,
 }
@@ -21,6 +22,9 @@ impl JsonOptions {
         self
     }
 }
+
+/// Maximum characters of white space at one place: a line break and 31 levels of indentation by two.
+const WHITESPACE_MAX: u32 = 64;
 
 /// The key under which llguidance takes options.
 const OPTIONS_KEY: &str = "x-guidance";
@@ -48,9 +52,12 @@ pub(crate) fn read(text: &str, options: JsonOptions) -> Result<Value, GrammarErr
     if schema.contains_key(OPTIONS_KEY) {
         return Err(refused("the key `x-guidance` is not allowed: options come from the app"));
     }
-    let options =
+    let mut compiled =
         json!({ "whitespace_flexible": options.whitespace, "coerce_one_of": false, "lenient": false });
-    schema.insert(OPTIONS_KEY.to_owned(), options);
+    if options.whitespace {
+        compiled["whitespace_pattern"] = format!(r"[\x20\x0A\x0D\x09]{{1,{WHITESPACE_MAX}}}").into();
+    }
+    schema.insert(OPTIONS_KEY.to_owned(), compiled);
     Ok(Value::Object(schema))
 }
 

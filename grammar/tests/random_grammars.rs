@@ -24,7 +24,7 @@ static ENGINES: LazyLock<[(Engine, Vocabulary); 2]> = LazyLock::new(|| {
 /// The output of plain decoding with the mask, which drafting must give too.
 fn checked(engine: &Engine, grammar: &Grammar, seed: u64) -> Run {
     let prompt = prompt(seed, 20);
-    let temperature = if seed % 2 == 0 { 0.0 } else { 1.2 };
+    let temperature = if seed.is_multiple_of(2) { 0.0 } else { 1.2 };
     let options = || GenerateOptions {
         max_tokens: 60,
         sampling: Sampling { temperature, seed: Some(seed), ..Sampling::default() },

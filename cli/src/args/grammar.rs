@@ -1,0 +1,32 @@
+//! The options of grammars.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// The grammar of the answers. At most one kind is given.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Grammar")]
+pub(crate) struct GrammarArgs {
+    /// Answer in JSON that is valid under this schema: a file, or the schema itself.
+    #[arg(long, value_name = "FILE|TEXT", conflicts_with_all = ["regex", "choices", "choice", "grammar"])]
+    pub(crate) json_schema: Option<String>,
+    /// Allow white space between the parts of the JSON.
+    #[arg(long, requires = "json_schema")]
+    pub(crate) json_whitespace: bool,
+    /// Answer with a text that this regular expression matches as a whole.
+    #[arg(long, value_name = "REGEX", conflicts_with_all = ["choices", "choice", "grammar"])]
+    pub(crate) regex: Option<String>,
+    /// Answer with one of these texts, separated by commas.
+    #[arg(long, value_name = "A,B,C", value_delimiter = ',', conflicts_with = "grammar")]
+    pub(crate) choices: Vec<String>,
+    /// Answer with this text, or another --choice: for texts with commas. May be repeated.
+    #[arg(long, value_name = "TEXT", conflicts_with = "grammar")]
+    pub(crate) choice: Vec<String>,
+    /// Answer in the language of a Lark grammar.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) grammar: Option<PathBuf>,
+    /// The grammar starts after this text, for example after `</think>`. The text before it is free.
+    #[arg(long, value_name = "MARKER")]
+    pub(crate) grammar_after: Option<String>,
+}

@@ -1,0 +1,90 @@
+//! The grammar that the command line asks for.
+
+use std::fs;
+use std::path::Path;
+
+use refrain::Engine;
+use refrain_grammar::{GRAMMAR_BYTES_MAX, Grammar, GrammarError, JsonOptions, Vocabulary, VocabularyError};
+
+use crate::args::GrammarArgs;
+use crate::failure::Failure;
+
+const ADVICE: &str = "docs/grammar.md lists what is supported";
+
+/// A grammar that was given, with its file read.
+pub(crate) struct Given {
+    text: Text,
+    after: Option<String>,
+}
+
+enum Text {
+    JsonSchema(String, JsonOptions),
+    Regex(String),
+    Choices(Vec<String>),
+    Lark(String),
+}
+
+impl Given {
+    /// Reads the grammar that the options name; `None` if they name none.
+    pub(crate) fn read(args: &GrammarArgs) -> Result<Option<Self>, Failure> {
+        let text = if let Some(schema) = &args.json_schema {
+            let is_text = schema.trim_start().starts_with('{') || ["true", "false"].contains(&schema.trim());
+            let schema = if is_text { schema.clone() } else { read(Path::new(schema))? };
+            Text::JsonSchema(schema, JsonOptions::default().with_whitespace(args.json_whitespace))
+        } else if let Some(regex) = &args.regex {
+            Text::Regex(regex.clone())
+        } else if !args.choices.is_empty() || !args.choice.is_empty() {
+            Text::Choices(args.choices.iter().chain(&args.choice).cloned().collect())
+        } else if let Some(path) = &args.grammar {
+            Text::Lark(read(path)?)
+        } else if args.grammar_after.is_some() {
+            let advice = "name it with --json-schema, --regex, --choices or --grammar";
+            return Err(Failure::usage("--grammar-after needs a grammar", advice));
+        } else {
+            return Ok(None);
+        };
+        Ok(Some(Self { text, after: args.grammar_after.clone() }))
+    }
+
+    /// Compiles it for the engine's model.
+    pub(crate) fn compile(&self, engine: &Engine) -> Result<Grammar, Failure> {
+        let vocabulary = Vocabulary::of_engine(engine)?;
+        let grammar = match &self.text {
+            Text::JsonSchema(schema, options) => Grammar::json_schema(&vocabulary, schema, *options)?,
+            Text::Regex(regex) => Grammar::regex(&vocabulary, regex)?,
+            Text::Choices(choices) => Grammar::choices(&vocabulary, choices)?,
+            Text::Lark(grammar) => Grammar::lark(&vocabulary, grammar)?,
+        };
+        Ok(match &self.after {
+            Some(marker) => grammar.after(marker)?,
+            None => grammar,
+        })
+    }
+}
+
+impl From<GrammarError> for Failure {
+    fn from(error: GrammarError) -> Self {
+        Self::input(error, ADVICE)
+    }
+}
+
+impl From<VocabularyError> for Failure {
+    fn from(error: VocabularyError) -> Self {
+        Self::input(error, "grammars need a model with an end token")
+    }
+}
+
+/// Reads a file of at most one byte more than a grammar may have, so that a longer one is refused by its length.
+fn read(path: &Path) -> Result<String, Failure> {
+    use std::io::Read;
+    let problem = |error: std::io::Error| {
+        Failure::input(
+            format!("cannot read `{}`: {error}", path.display()),
+            "check the path and its permissions",
+        )
+    };
+    let mut text = String::new();
+    let file = fs::File::open(path).map_err(problem)?;
+    file.take(GRAMMAR_BYTES_MAX as u64 + 1).read_to_string(&mut text).map_err(problem)?;
+    Ok(text)
+}
