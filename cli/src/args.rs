@@ -6,6 +6,7 @@ mod engine;
 mod files;
 mod grammar;
 mod history;
+mod index;
 mod policy;
 mod sampling;
 mod session;
@@ -27,6 +28,10 @@ pub(crate) use engine::{ComputeArgs, ModelArgs};
 pub(crate) use files::{GraphsArgs, InspectArgs, PackArgs, ProfileArgs, ScoreArgs, ScoreInput, WeightsArg};
 pub(crate) use grammar::GrammarArgs;
 pub(crate) use history::{FolderArgs, ForgetArgs, HistoryArgs, HistoryCommand, HistoryCommandArgs};
+pub(crate) use index::{
+    IndexCommand, IndexCommandArgs, IndexFilterArgs, IndexFolderArgs, IndexForgetArgs, IndexReadArgs,
+    IndexSearchArgs, IndexStatusArgs,
+};
 pub(crate) use sampling::SamplingArgs;
 pub(crate) use session::SessionArgs;
 pub(crate) use train::TrainArgs;
@@ -63,6 +68,8 @@ pub(crate) enum Command {
     Pack(PackArgs),
     /// Show or delete the stored answers that later ones draft from.
     History(HistoryCommandArgs),
+    /// Keep notes, mail, chats and calendars in an index on disk, and search them.
+    Index(IndexCommandArgs),
     /// Split a model into static graphs, for backends with fixed batch lengths and little memory.
     Graphs(GraphsArgs),
     /// Measure drafting on recorded text.
@@ -100,7 +107,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
     /// Continue the prompt as plain text, without the chat template.
-    #[arg(long, conflicts_with_all = ["task", "context", "system"])]
+    #[arg(long, conflicts_with_all = ["task", "context", "notes", "system"])]
     pub(crate) raw: bool,
     #[command(flatten)]
     pub(crate) task: TaskArgs,
@@ -119,13 +126,23 @@ pub(crate) struct ChatArgs {
 /// The task, and the text to work on.
 #[derive(Debug, Args)]
 pub(crate) struct TaskArgs {
-    /// The task: summarize, answer, ui or reply [default with --context: answer].
+    /// The task: summarize, answer, ui or reply [default with --context or --notes: answer].
     #[arg(long, value_name = "TASK")]
     pub(crate) task: Option<Task>,
     /// Notes to use: .md and .txt files, and folders of them. Notes that do not fit the context are left out
     /// with a notice. May be repeated.
     #[arg(long, value_name = "PATH")]
     pub(crate) context: Vec<PathBuf>,
+    /// Notes to answer from: the index that `refrain index` keeps [default without =DIR: `refrain/notes` in the user's data folder].
+    #[arg(
+        long,
+        value_name = "DIR",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "",
+        conflicts_with = "context"
+    )]
+    pub(crate) notes: Option<PathBuf>,
     /// Maximum number of passages of the notes in the prompt, for tasks that search them.
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub(crate) passages: usize,

@@ -1,9 +1,14 @@
 //! The notes of a request: read, split into passages, and searched.
 
 use std::fmt;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use refrain_index::{Document, Passage, PassageIndex, ReadLimits, SkipReason, read_documents, split};
+use refrain_index::{
+    Document, NoteHit, NotesIndex, Passage, PassageIndex, ReadLimits, Search, SkipReason, read_documents,
+    split,
+};
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -12,6 +17,8 @@ use crate::terminal::{note, visible};
 /// The passages of all notes, with their search index.
 pub(crate) struct Notes {
     index: PassageIndex,
+    /// The index on disk, in place of notes that are read now.
+    stored: Option<NotesIndex>,
 }
 
 /// The place of a passage in the notes, for the statistics.
@@ -63,6 +70,21 @@ impl Chosen {
         let source = PassageSource { path, line, title: title.clone(), score };
         Self { title, text, source }
     }
+
+    fn stored(hit: NoteHit) -> Self {
+        let NoteHit { passage, score, .. } = hit;
+        let line = line_at(&passage.path, passage.place.start);
+        let source =
+            PassageSource { path: passage.path, line, title: passage.title.clone(), score: Some(score) };
+        Self { title: passage.title, text: passage.text, source }
+    }
+}
+
+/// The line of a file at an offset, from 1; 1 if the file cannot be read any more.
+fn line_at(path: &Path, offset: u64) -> usize {
+    let mut start = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(offset).read_to_end(&mut start));
+    read.map_or(1, |_| 1 + start.iter().filter(|&&byte| byte == b'\n').count())
 }
 
 impl Notes {
@@ -79,7 +101,16 @@ impl Notes {
             let place = paths[0].display();
             return Err(Failure::input(format!("no text in `{place}`"), "notes are .md and .txt files"));
         }
-        Ok(Self { index: PassageIndex::build(passages)? })
+        Ok(Self { index: PassageIndex::build(passages)?, stored: None })
+    }
+
+    /// The notes of an index on disk.
+    pub(crate) fn stored(folder: &Path) -> Result<Self, Failure> {
+        let stored = crate::index::open_named(folder)?;
+        if stored.n_passages() == 0 {
+            return Err(Failure::input("the index of notes is empty", "`refrain index add PATH` adds notes"));
+        }
+        Ok(Self { index: PassageIndex::build(Vec::new())?, stored: Some(stored) })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -89,6 +120,13 @@ impl Notes {
     /// The `limit` passages that match the request best, best first. If no passage shares a word with the
     /// request, the first passages, because a request may mention only "these notes".
     pub(crate) fn search(&self, request: &str, limit: usize) -> Result<Vec<Chosen>, Failure> {
+        if let Some(stored) = &self.stored {
+            let hits = stored.search(&Search::new(request, limit))?;
+            if hits.is_empty() {
+                note("no passage of the notes shares a word with the request");
+            }
+            return Ok(hits.into_iter().map(Chosen::stored).collect());
+        }
         let hits = self.index.search(request, limit)?;
         if hits.is_empty() && !self.is_empty() {
             note("no passage shares a word with the request: the prompt shows the first ones");

@@ -111,6 +111,11 @@ fn note_all(left_out: &[LeftOut]) {
 
 /// `refrain/history` in the user's data folder; `None` if the user has none.
 fn default_folder() -> Option<PathBuf> {
+    data_folder("history")
+}
+
+/// A folder below `refrain` in the user's data folder; `None` if the user has none.
+pub(crate) fn data_folder(name: &str) -> Option<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|value: &OsString| Path::new(value).is_absolute());
     let home = |below: &str| variable("HOME").map(|home| Path::new(&home).join(below));
     let data = if cfg!(windows) {
@@ -120,7 +125,7 @@ fn default_folder() -> Option<PathBuf> {
     } else {
         variable("XDG_DATA_HOME").map(PathBuf::from).or_else(|| home(".local/share"))
     };
-    data.map(|data| data.join("refrain").join("history"))
+    data.map(|data| data.join("refrain").join(name))
 }
 
 pub(crate) fn history(args: &HistoryCommandArgs) -> Result<Exit, Failure> {
@@ -222,7 +227,7 @@ fn short(log: &HistoryLog) -> String {
 }
 
 /// `2026-11-21 19:30:05`, of seconds from 1970 (Hinnant's civil calendar: years begin in March).
-fn utc(seconds: u64) -> String {
+pub(crate) fn utc(seconds: u64) -> String {
     let (days, second) = (seconds / 86400 + 719_468, seconds % 86400);
     let (era, day_of_era) = (days / 146_097, days % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;

@@ -1,9 +1,10 @@
 //! The program `refrain`: a thin client of the library.
 //!
-//! One module per command ([`run`], [`chat`], [`inspect`], [`score`], [`bench`], [`history`], [`profile`],
-//! [`pack`], [`graphs`], [`stream`], [`pruning`], [`train`]). The commands share the options ([`args`]), the
-//! prompt ([`prompt`], [`context`], [`fit`]), the sampling defaults ([`sampling`]), loading ([`load`],
-//! [`setup`], [`learned`]), and the output ([`answer`], [`stats`], [`terminal`], [`progress`], [`failure`]).
+//! One module per command ([`run`], [`chat`], [`inspect`], [`score`], [`bench`], [`history`], [`mod@index`],
+//! [`profile`], [`pack`], [`graphs`], [`stream`], [`pruning`], [`train`]). The commands share the options
+//! ([`args`]), the prompt ([`prompt`], [`context`], [`fit`], [`grammar`]), the sampling defaults ([`sampling`]),
+//! loading ([`load`], [`setup`], [`learned`]), and the output ([`answer`], [`stats`], [`terminal`], [`progress`],
+//! [`failure`]).
 
 mod answer;
 mod args;
@@ -15,6 +16,7 @@ mod fit;
 mod grammar;
 mod graphs;
 mod history;
+mod index;
 mod inspect;
 mod interrupt;
 mod learned;
@@ -61,6 +63,7 @@ fn dispatch(command: &Command) -> Result<Exit, Failure> {
         Command::Inspect(args) => inspect::inspect(args),
         Command::Score(args) => score::score(args, &interrupt),
         Command::History(args) => history::history(args),
+        Command::Index(args) => index::index(args, &interrupt),
         Command::Bench(args) => bench::bench(args),
         Command::Train(args) => train::train(args),
         Command::Profile(args) => profile::profile(args),

@@ -111,7 +111,17 @@ impl Composer {
     /// Reads the notes. `--context` without a task is a question.
     pub(crate) fn new(args: &TaskArgs) -> Result<Self, Failure> {
         let task = task(args);
-        Ok(Self { task, notes: Notes::read(&args.context)?, n_passages: args.passages })
+        let notes = match &args.notes {
+            Some(_) if matches!(task, Some(Task::Summarize | Task::Ui)) => {
+                return Err(Failure::usage(
+                    "--notes searches, and this task shows all notes",
+                    "use --context",
+                ));
+            }
+            Some(folder) => Notes::stored(folder)?,
+            None => Notes::read(&args.context)?,
+        };
+        Ok(Self { task, notes, n_passages: args.passages })
     }
 
     /// The message for a request, of at most `tokens_max` tokens.
@@ -234,7 +244,8 @@ fn count_tokens(engine: &Engine, text: &str) -> Result<usize, Failure> {
 
 /// The task of the options.
 pub(crate) fn task(args: &TaskArgs) -> Option<Task> {
-    args.task.or((!args.context.is_empty()).then_some(Task::Answer))
+    let has_notes = !args.context.is_empty() || args.notes.is_some();
+    args.task.or(has_notes.then_some(Task::Answer))
 }
 
 fn verb(task: Task) -> &'static str {

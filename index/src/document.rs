@@ -37,7 +37,8 @@ pub(crate) fn is_fence(line: &str) -> bool {
     line.starts_with("```") || line.starts_with("~~~")
 }
 
-fn first_heading(text: &str) -> Option<String> {
+/// The text of the first heading of level one.
+pub(crate) fn first_heading(text: &str) -> Option<String> {
     let mut fenced = false;
     for line in text.lines() {
         fenced ^= is_fence(line);

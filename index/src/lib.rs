@@ -14,11 +14,14 @@
 //! In reading order: [`read_documents`] collects the text of files and folders, [`split`] divides a document into
 //! [`Passage`]s of bounded length, [`PassageIndex`] ranks them for a request.
 //!
+//! [`notes`] keeps such an index on disk, for more notes than fit a request, more formats, and several processes.
+//!
 //! The search uses text and positions in files; the history uses token ids and bytes. Neither uses a model. The
 //! library `refrain` does not depend on this crate, so an app with its own search compiles none of it.
 
 mod document;
 pub mod history;
+pub mod notes;
 mod passage;
 mod read;
 mod search;
@@ -27,6 +30,9 @@ mod stop_words;
 pub use document::Document;
 pub use history::{
     HistoryError, HistoryKey, HistoryLog, HistoryLogSource, HistoryOptions, RecordId, SyncPolicy,
+};
+pub use notes::{
+    NoteHit, NotePassage, NotesError, NotesIndex, NotesOptions, NotesWriter, Search, SourceKind,
 };
 pub use passage::{PASSAGE_WORDS_MAX, Passage, split};
 pub use read::{Documents, ReadError, ReadLimits, SkipReason, Skipped, read_documents};

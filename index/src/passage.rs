@@ -1,8 +1,11 @@
 //! Passages: pieces of a document, short enough for a prompt.
 //!
-//! A passage never crosses a heading. Under one heading, whole paragraphs are packed together while they fit. A
-//! paragraph that is too long is divided between sentences, a sentence between words, and a word between characters.
-//! A passage is a slice of the document's text, so a quotation of a passage is a quotation of the note.
+//! A passage never crosses a heading. Under one heading, whole paragraphs and list items are packed together while
+//! they fit. A paragraph that is too long is divided between sentences, a sentence between words, and a word between
+//! characters. A passage is a slice of the document's text, so a quotation of a passage is a quotation of the note.
+//!
+//! [`split`] gives each part of the text once, for prompts. The stored index asks for an overlap, so that a sentence
+//! keeps the words before it.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -35,28 +38,45 @@ pub struct Passage {
 /// Headings become titles and are in no passage's text. All other text except white space is in exactly one passage.
 pub fn split(document: &Document) -> Vec<Passage> {
     let text = document.text.as_str();
-    let mut passages = Vec::new();
-    let mut line = 1;
-    let mut counted_to = 0;
-    for section in sections(text) {
-        let title = match section.heading {
-            Some(heading) if heading != document.title && !heading.is_empty() => {
-                format!("{}: {heading}", document.title)
-            }
-            _ => document.title.clone(),
-        };
-        for range in pack(text, section.body) {
-            line += text[counted_to..range.start].matches('\n').count();
-            counted_to = range.start;
-            passages.push(Passage {
-                path: document.path.clone(),
-                line,
-                title: title.clone(),
-                text: text[range].to_owned(),
-            });
+    let (mut line, mut counted_to) = (1, 0);
+    let passages = slices(text, 0).into_iter().map(|slice| {
+        line += text[counted_to..slice.range.start].matches('\n').count();
+        counted_to = slice.range.start;
+        Passage {
+            path: document.path.clone(),
+            line,
+            title: title_below(&document.title, slice.heading),
+            text: text[slice.range].to_owned(),
         }
+    });
+    passages.collect()
+}
+
+/// A document's title, followed by the heading if it is different.
+pub(crate) fn title_below(title: &str, heading: Option<&str>) -> String {
+    match heading {
+        Some(heading) if heading != title && !heading.is_empty() => format!("{title}: {heading}"),
+        _ => title.to_owned(),
     }
-    passages
+}
+
+/// A part of a text, and the heading above it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Slice<'a> {
+    pub(crate) heading: Option<&'a str>,
+    /// Bytes of the text; trimmed, never empty.
+    pub(crate) range: Range<usize>,
+}
+
+/// Divides a text into slices of at most [`PASSAGE_WORDS_MAX`] words. A slice repeats at most `n_overlap` words from
+/// the end of the slice before it under the same heading; from the start of a sentence, if one fits.
+pub(crate) fn slices(text: &str, n_overlap: usize) -> Vec<Slice<'_>> {
+    let mut slices = Vec::new();
+    for section in sections(text) {
+        let heading = section.heading;
+        slices.extend(pack(text, section.body, n_overlap).into_iter().map(|range| Slice { heading, range }));
+    }
+    slices
 }
 
 /// The text between two headings.
@@ -69,7 +89,7 @@ fn sections(text: &str) -> Vec<Section<'_>> {
     let mut sections = vec![Section { heading: None, body: 0..0 }];
     let mut fenced = false;
     for line in lines(text, 0..text.len()) {
-        let content = text[line.clone()].trim_end_matches('\n');
+        let content = text[line.clone()].trim_end_matches(['\n', '\r']);
         fenced ^= is_fence(content);
         match heading(content) {
             Some((_, title)) if !fenced => {
@@ -82,7 +102,7 @@ fn sections(text: &str) -> Vec<Section<'_>> {
 }
 
 /// Groups a section's pieces into ranges of at most [`PASSAGE_WORDS_MAX`] words, trimmed.
-fn pack(text: &str, body: Range<usize>) -> Vec<Range<usize>> {
+pub(crate) fn pack(text: &str, body: Range<usize>, n_overlap: usize) -> Vec<Range<usize>> {
     let mut packed: Vec<Range<usize>> = Vec::new();
     let mut n_words_open = 0;
     for piece in pieces(text, body) {
@@ -92,13 +112,27 @@ fn pack(text: &str, body: Range<usize>) -> Vec<Range<usize>> {
                 open.end = piece.end;
                 n_words_open += n_words;
             }
-            _ => {
-                packed.push(piece);
-                n_words_open = n_words;
+            last => {
+                let room = n_overlap.min(PASSAGE_WORDS_MAX - n_words);
+                let repeated =
+                    last.map(|last| tail(text, last.clone(), room)).filter(|tail| !tail.is_empty());
+                let start = repeated.map_or(piece.start, |tail| tail.start);
+                n_words_open = count_words(&text[start..piece.end]);
+                packed.push(start..piece.end);
             }
         }
     }
     packed
+}
+
+/// The last words of a range, at most `n_words`: whole sentences if one fits, else whole words. May be empty.
+fn tail(text: &str, range: Range<usize>, n_words: usize) -> Range<usize> {
+    let fits = |part: &Range<usize>| count_words(&text[part.start..range.end]) <= n_words;
+    let first_that_fits = |parts: Vec<Range<usize>>| parts.into_iter().skip(1).find(fits);
+    let start = first_that_fits(sentences(text, range.clone()))
+        .or_else(|| first_that_fits(word_parts(text, range.clone())))
+        .map_or(range.end, |part| part.start);
+    start..range.end
 }
 
 /// The largest units of at most [`PASSAGE_WORDS_MAX`] words: paragraphs, else sentences, else runs of words, else
@@ -121,7 +155,7 @@ fn pieces(text: &str, body: Range<usize>) -> Vec<Range<usize>> {
     pieces
 }
 
-fn count_words(text: &str) -> usize {
+pub(crate) fn count_words(text: &str) -> usize {
     text.split_whitespace().map(|word| word.len().div_ceil(WORD_BYTES_MAX)).sum()
 }
 
@@ -134,19 +168,33 @@ fn lines(text: &str, range: Range<usize>) -> impl Iterator<Item = Range<usize>> 
     })
 }
 
-/// Runs of lines without a blank line between them, trimmed.
+/// Runs of lines without a blank line between them, and list items; trimmed.
 fn paragraphs(text: &str, range: Range<usize>) -> Vec<Range<usize>> {
     let mut paragraphs = Vec::new();
     let mut open: Option<Range<usize>> = None;
     for line in lines(text, range) {
-        if text[line.clone()].trim().is_empty() {
+        let content = &text[line.clone()];
+        if content.trim().is_empty() {
             paragraphs.extend(open.take());
-        } else {
-            open.get_or_insert(line.clone()).end = line.end;
+            continue;
         }
+        if is_list_item(content) {
+            paragraphs.extend(open.take());
+        }
+        open.get_or_insert(line.clone()).end = line.end;
     }
     paragraphs.extend(open);
     paragraphs.into_iter().map(|paragraph| trim(text, paragraph)).collect()
+}
+
+/// Whether a line starts a Markdown list item: `- `, `* `, `+ `, `1. ` or `1) `.
+fn is_list_item(line: &str) -> bool {
+    let line = line.trim_start();
+    let unmarked = match line.trim_start_matches(|c: char| c.is_ascii_digit()) {
+        rest if rest.len() == line.len() => rest.strip_prefix(['-', '*', '+']),
+        rest => rest.strip_prefix(['.', ')']),
+    };
+    unmarked.is_some_and(|rest| rest.starts_with([' ', '\t']))
 }
 
 /// Parts of a paragraph that end with a sentence mark (and closing quotes or brackets after it) or with a line end.
@@ -242,6 +290,26 @@ mod tests {
         assert_eq!(passages[0].title, "note");
     }
 
+    #[test]
+    fn list_items_stay_whole() {
+        let item = format!("- {}\n  the end\n", "word ".repeat(49));
+        let text = item.repeat(3);
+        let shown: Vec<_> = slices(&text, 0).into_iter().map(|slice| &text[slice.range]).collect();
+        assert_eq!(shown, [item.repeat(2).trim(), item.trim()]);
+    }
+
+    #[test]
+    fn an_overlap_starts_at_a_sentence_or_at_a_word() {
+        let text = format!("{}One two three. {}", "word ".repeat(100) + "end. ", "more ".repeat(110));
+        let overlaps: Vec<_> = slices(&text, 24).into_iter().map(|slice| &text[slice.range]).collect();
+        assert_eq!(overlaps.len(), 2);
+        assert!(overlaps[1].starts_with("One two three. more"), "{}", overlaps[1]);
+        let text = "word ".repeat(300);
+        let overlaps: Vec<_> = slices(&text, 24).into_iter().map(|slice| slice.range).collect();
+        assert_eq!(overlaps[1].start, overlaps[0].end - "word ".len() * 24 + 1);
+        assert!(slices("# A\n\none\n\n# B\n\ntwo", 24).iter().all(|slice| slice.range.len() == 3));
+    }
+
     fn visible(text: &str) -> String {
         text.chars().filter(|c| !c.is_whitespace()).collect()
     }
@@ -268,6 +336,31 @@ mod tests {
                 prop_assert!(count_words(&passage.text) <= PASSAGE_WORDS_MAX);
                 prop_assert!(!passage.text.is_empty());
                 prop_assert_eq!(passage.text.trim(), passage.text.as_str());
+            }
+        }
+
+        #[test]
+        fn an_overlap_adds_words_and_changes_nothing_else(
+            text in "([a-z。.!?#\"\\-`\n\r ]|word |é|語){0,900}", n_overlap in 0..40_usize
+        ) {
+            let (plain, overlapped) = (slices(&text, 0), slices(&text, n_overlap));
+            let covered = |slices: &[Slice<'_>]| {
+                let mut covered = vec![false; text.len()];
+                slices.iter().for_each(|slice| covered[slice.range.clone()].fill(true));
+                text.char_indices()
+                    .filter(|&(at, c)| covered[at] && !c.is_whitespace())
+                    .map(|(_, c)| c)
+                    .collect::<String>()
+            };
+            prop_assert_eq!(covered(&plain), covered(&overlapped));
+            for pair in overlapped.windows(2) {
+                let (before, after) = (&pair[0].range, &pair[1].range);
+                prop_assert!(before.start < after.start && before.end < after.end);
+                let repeated = text.get(after.start..before.end).unwrap_or_default();
+                prop_assert!(count_words(repeated) <= n_overlap);
+            }
+            for slice in &overlapped {
+                prop_assert!(count_words(&text[slice.range.clone()]) <= PASSAGE_WORDS_MAX);
             }
         }
     }

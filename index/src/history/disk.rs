@@ -12,7 +12,7 @@ use super::HistoryError;
 use super::error::io_error;
 
 /// A file system.
-pub(super) trait Disk: fmt::Debug + Send + Sync {
+pub(crate) trait Disk: fmt::Debug + Send + Sync {
     /// Creates a folder and its parents, if they do not exist. On systems with permissions, only the owner may access
     /// it.
     fn create_dir(&self, path: &Path) -> io::Result<()>;
@@ -39,7 +39,7 @@ pub(super) trait Disk: fmt::Debug + Send + Sync {
 }
 
 /// An open file.
-pub(super) trait DiskFile: fmt::Debug + Send + Sync {
+pub(crate) trait DiskFile: fmt::Debug + Send + Sync {
     fn len(&self) -> io::Result<u64>;
     /// Reads `bytes.len()` bytes; an earlier end of file is an error.
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()>;
@@ -51,7 +51,7 @@ pub(super) trait DiskFile: fmt::Debug + Send + Sync {
 }
 
 /// Suffix of files that are being written and will be renamed. The writer removes those left by a crash.
-pub(super) const PARTIAL: &str = ".partial";
+pub(crate) const PARTIAL: &str = ".partial";
 
 /// Removes a file, if it exists.
 pub(super) fn remove(disk: &dyn Disk, path: &Path) -> Result<(), HistoryError> {
@@ -101,7 +101,7 @@ pub(super) fn put_file(
 
 /// The system's file system.
 #[derive(Debug)]
-pub(super) struct RealDisk;
+pub(crate) struct RealDisk;
 
 impl Disk for RealDisk {
     fn create_dir(&self, path: &Path) -> io::Result<()> {
@@ -167,7 +167,7 @@ impl Disk for RealDisk {
 }
 
 /// Options of a file that only its owner may read.
-fn private() -> fs::OpenOptions {
+pub(crate) fn private() -> fs::OpenOptions {
     #[allow(unused_mut, reason = "changed on Unix")]
     let mut options = File::options();
     #[cfg(unix)]

@@ -71,7 +71,7 @@
 
 mod access;
 mod cache;
-mod disk;
+pub(crate) mod disk;
 mod error;
 #[cfg(test)]
 mod faults;

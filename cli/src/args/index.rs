@@ -1,0 +1,134 @@
+//! The options of stored notes.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use refrain_index::SourceKind;
+use refrain_index::notes::parse_date;
+
+#[derive(Debug, Args)]
+pub(crate) struct IndexCommandArgs {
+    #[command(subcommand)]
+    pub(crate) command: IndexCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum IndexCommand {
+    /// Add files and folders to the index: notes (.md, .txt), mail (.eml, .mbox), chats (.jsonl), screens (.xml, .screen), calendars (.ics).
+    Add(IndexPathsArgs),
+    /// Compare the index with the files, and read what has changed.
+    Update(IndexUpdateArgs),
+    /// Keep the index up to date until Ctrl-C.
+    Watch(IndexUpdateArgs),
+    /// Search the notes.
+    Search(Box<IndexSearchArgs>),
+    /// Show the contents of the index.
+    Status(IndexStatusArgs),
+    /// Remove files and folders from the index, with every byte of their text, and do not read them again. The files stay.
+    Forget(IndexForgetArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct IndexFolderArgs {
+    /// The folder of the index [default: `refrain/notes` in the user's data folder].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) index: Option<PathBuf>,
+}
+
+/// The options of commands that read notes.
+#[derive(Debug, Args)]
+pub(crate) struct IndexReadArgs {
+    #[command(flatten)]
+    pub(crate) folder: IndexFolderArgs,
+    /// Skip files longer than this number of bytes.
+    #[arg(long, value_name = "BYTES", default_value_t = 8 << 20)]
+    pub(crate) max_bytes: u64,
+    /// The languages of the notes, as codes (`en,de`) [default: detected among all].
+    #[arg(long, value_name = "CODES", value_delimiter = ',')]
+    pub(crate) languages: Vec<String>,
+    /// Store token ids for this model's tokenizer, so that `run` drafts from passages without tokenizing them.
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) model: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct IndexPathsArgs {
+    /// Files and folders.
+    #[arg(required = true, value_name = "PATH")]
+    pub(crate) paths: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) read: IndexReadArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct IndexUpdateArgs {
+    /// Read every file, even if its length and times are the same.
+    #[arg(long)]
+    pub(crate) all: bool,
+    #[command(flatten)]
+    pub(crate) read: IndexReadArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct IndexForgetArgs {
+    /// Files and folders.
+    #[arg(required = true, value_name = "PATH")]
+    pub(crate) paths: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) folder: IndexFolderArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct IndexStatusArgs {
+    /// One JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) folder: IndexFolderArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct IndexSearchArgs {
+    /// The request, as plain text.
+    pub(crate) request: String,
+    /// Maximum number of passages.
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 5)]
+    pub(crate) limit: usize,
+    /// One JSON object per passage.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) filter: IndexFilterArgs,
+    #[command(flatten)]
+    pub(crate) folder: IndexFolderArgs,
+}
+
+/// Conditions on passages.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Filters")]
+pub(crate) struct IndexFilterArgs {
+    /// Only this kind of source: note, mail, chat, screen or event. May be repeated.
+    #[arg(long, value_name = "KIND")]
+    pub(crate) kind: Vec<SourceKind>,
+    /// Only this file, or files in this folder. May be repeated.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) within: Vec<PathBuf>,
+    /// Only from this date on (`2024-05-01`, `2024-05-01T12:30`; UTC).
+    #[arg(long, value_name = "DATE", value_parser = date)]
+    pub(crate) from: Option<i64>,
+    /// Only up to this date; a day without a time counts as a whole.
+    #[arg(long, value_name = "DATE", value_parser = end_of_date)]
+    pub(crate) until: Option<i64>,
+    /// Only with this tag, or with one of several. May be repeated.
+    #[arg(long, value_name = "TAG")]
+    pub(crate) tag: Vec<String>,
+}
+
+fn date(text: &str) -> Result<i64, String> {
+    parse_date(text).ok_or_else(|| format!("`{text}` is no date like 2024-05-01"))
+}
+
+fn end_of_date(text: &str) -> Result<i64, String> {
+    let is_day = !text.contains([':', 'T']);
+    date(text).map(|seconds| if is_day { seconds + 86_399 } else { seconds })
+}

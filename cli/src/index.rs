@@ -1,0 +1,303 @@
+//! `refrain index`: notes on disk, kept up to date and searched.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use refrain::CancelToken;
+use refrain_index::notes::{
+    Language, NoteHit, NotesError, NotesIndex, NotesOptions, NotesStatus, NotesWriter, Request, Search,
+    UpdateReport,
+};
+use serde_json::json;
+
+use crate::args::{
+    IndexCommand, IndexCommandArgs, IndexFilterArgs, IndexFolderArgs, IndexForgetArgs, IndexReadArgs,
+    IndexSearchArgs, IndexStatusArgs,
+};
+use crate::failure::{Exit, Failure};
+use crate::history::{data_folder, utc};
+use crate::interrupt::Interrupt;
+use crate::load;
+use crate::progress::Progress;
+use crate::terminal::{AnswerStream, note, visible};
+
+/// Skipped files that a notice names; further ones are counted.
+const SKIPPED_MAX: usize = 10;
+
+pub(crate) fn index(args: &IndexCommandArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
+    match &args.command {
+        IndexCommand::Add(args) => {
+            let mut changed = Changed::open(&args.read, false, &Request::Add(args.paths.clone()))?;
+            if let Some(changed) = &mut changed {
+                changed.writer.add(&args.paths)?;
+            }
+            Changed::update(changed, interrupt)
+        }
+        IndexCommand::Update(args) => {
+            Changed::update(Changed::open(&args.read, args.all, &Request::Update)?, interrupt)
+        }
+        IndexCommand::Watch(args) => {
+            let cancel = CancelToken::new();
+            let _cancelling = interrupt.cancels(cancel.clone());
+            let mut writer = NotesWriter::open(&folder(&args.read.folder)?, options(&args.read, args.all)?)?;
+            note_repairs(&writer);
+            note("watching; Ctrl-C ends");
+            writer.watch(&cancel, &mut note_report)?;
+            Ok(Exit::Interrupted)
+        }
+        IndexCommand::Search(args) => search(args),
+        IndexCommand::Status(args) => status(args),
+        IndexCommand::Forget(args) => forget(args),
+    }
+}
+
+/// An index that is open for changes, and the model whose token ids it stores.
+struct Changed<'a> {
+    writer: NotesWriter,
+    model: Option<&'a Path>,
+}
+
+impl<'a> Changed<'a> {
+    /// `None` if another process writes: the request was left to it.
+    fn open(args: &'a IndexReadArgs, reads_all: bool, request: &Request) -> Result<Option<Self>, Failure> {
+        let folder = folder(&args.folder)?;
+        let writer = NotesWriter::open_or_hand_in(&folder, options(args, reads_all)?, request)?;
+        if writer.is_none() {
+            note("another process writes the index: the request is left to it");
+        }
+        let changed = writer.map(|writer| Self { writer, model: args.model.as_deref() });
+        changed.iter().for_each(|changed| note_repairs(&changed.writer));
+        Ok(changed)
+    }
+
+    fn update(changed: Option<Self>, interrupt: &Interrupt) -> Result<Exit, Failure> {
+        let Some(Self { mut writer, model }) = changed else { return Ok(Exit::Done) };
+        let cancel = CancelToken::new();
+        let _cancelling = interrupt.cancels(cancel.clone());
+        let proceeds = || match cancel.is_cancelled() {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        };
+        let report = {
+            let progress = Progress::bytes("reading notes");
+            writer.update(&mut |done, total| {
+                progress.set(done, total);
+                proceeds()
+            })?
+        };
+        note_report(&report);
+        if report.is_incomplete {
+            note("interrupted: what was read is kept, the next update reads the rest");
+            return Ok(Exit::Interrupted);
+        }
+        if let Some(model) = model {
+            let (tokenizer, _) = load::open_tokenizer(Some(model))?;
+            let progress = Progress::steps("tokenizing passages");
+            writer.tokenize(&tokenizer, &mut |done, total| {
+                progress.set(done, total);
+                proceeds()
+            })?;
+        }
+        Ok(if cancel.is_cancelled() { Exit::Interrupted } else { Exit::Done })
+    }
+}
+
+/// `refrain/notes` in the user's data folder, or the folder that the user names.
+fn folder(args: &IndexFolderArgs) -> Result<PathBuf, Failure> {
+    folder_or_default(args.index.as_deref())
+}
+
+fn folder_or_default(named: Option<&Path>) -> Result<PathBuf, Failure> {
+    let folder = named.map(Path::to_owned).or_else(|| data_folder("notes"));
+    folder.ok_or_else(|| Failure::usage("there is no default folder", "name one with --index"))
+}
+
+fn options(args: &IndexReadArgs, reads_all: bool) -> Result<NotesOptions, Failure> {
+    let language = |code: &String| {
+        Language::of_code(code).ok_or_else(|| {
+            let known = Language::ALL.iter().map(|language| language.code()).collect::<Vec<_>>().join(", ");
+            Failure::usage(format!("`{code}` is no language with a stemmer"), &format!("known are {known}"))
+        })
+    };
+    let languages = args.languages.iter().map(language).collect::<Result<_, _>>()?;
+    Ok(NotesOptions { file_bytes_max: args.max_bytes, languages, reads_all, ..NotesOptions::default() })
+}
+
+fn note_repairs(writer: &NotesWriter) {
+    writer.notices().iter().for_each(|notice| note(&visible(&notice.to_string())));
+}
+
+fn note_report(report: &UpdateReport) {
+    // Hidden files and pictures are skipped without a notice: users do not expect them to be read.
+    let notable: Vec<_> = report.skipped.iter().filter(|skipped| skipped.reason.is_notable()).collect();
+    for skipped in notable.iter().take(SKIPPED_MAX) {
+        note(&visible(&format!("skipped {}: {}", skipped.path.display(), skipped.reason)));
+    }
+    if notable.len() > SKIPPED_MAX {
+        note(&format!("skipped {} more files", notable.len() - SKIPPED_MAX));
+    }
+    note(&format!(
+        "{} files added, {} changed, {} removed, {} the same; {} passages written",
+        report.n_added, report.n_changed, report.n_removed, report.n_unchanged, report.n_passages
+    ));
+}
+
+/// Opens the index that `run --notes` names for reading.
+pub(crate) fn open_named(named: &Path) -> Result<NotesIndex, Failure> {
+    open(&folder_or_default(Some(named).filter(|named| !named.as_os_str().is_empty()))?)
+}
+
+/// Opens the index for reading. A damaged one is built again first.
+fn open(folder: &Path) -> Result<NotesIndex, Failure> {
+    match NotesIndex::open(folder) {
+        Err(error) if error.is_damage() => {
+            let mut writer = NotesWriter::open(folder, NotesOptions::default())?;
+            note_repairs(&writer);
+            let progress = Progress::bytes("reading notes");
+            let report = writer.update(&mut |done, total| {
+                progress.set(done, total);
+                ControlFlow::Continue(())
+            })?;
+            drop(progress);
+            note_report(&report);
+            Ok(NotesIndex::open(folder)?)
+        }
+        opened => Ok(opened?),
+    }
+}
+
+/// A search with conditions.
+fn filtered<'a>(request: &'a str, limit: usize, filter: &IndexFilterArgs) -> Search<'a> {
+    let mut search = Search::new(request, limit);
+    search.kinds.clone_from(&filter.kind);
+    search.folders.clone_from(&filter.within);
+    (search.from, search.until) = (filter.from, filter.until);
+    search.tags.clone_from(&filter.tag);
+    search
+}
+
+fn search(args: &IndexSearchArgs) -> Result<Exit, Failure> {
+    let index = open(&folder(&args.folder)?)?;
+    let hits = index.search(&filtered(&args.request, args.limit, &args.filter))?;
+    let mut out = AnswerStream::stdout();
+    for hit in &hits {
+        match args.json {
+            true => out.line(&hit_json(hit).to_string())?,
+            false => {
+                let NoteHit { passage, score, snippet } = hit;
+                let day = utc(passage.date.max(0).unsigned_abs());
+                let place = format!("{}:{}", passage.path.display(), passage.place.start);
+                let kind = passage.kind;
+                let head = format!("{score:6.2}  {kind}  {}  {}  {place}", &day[..10], passage.title);
+                out.line(&visible(&head))?;
+                let text = snippet.text.split_whitespace().collect::<Vec<_>>().join(" ");
+                out.line(&visible(&format!("        {text}")))?;
+            }
+        }
+    }
+    if hits.is_empty() && !args.json {
+        note("no passage shares a word with the request");
+    }
+    Ok(Exit::Done)
+}
+
+fn hit_json(hit: &NoteHit) -> serde_json::Value {
+    let NoteHit { passage, score, snippet } = hit;
+    let matched: Vec<[usize; 2]> = snippet.matched.iter().map(|range| [range.start, range.end]).collect();
+    json!({
+        "path": passage.path.to_string_lossy(),
+        "kind": passage.kind.name(),
+        "title": passage.title,
+        "text": passage.text,
+        "start": passage.place.start,
+        "end": passage.place.end,
+        "verbatim": passage.is_verbatim,
+        "date": passage.date,
+        "tags": passage.tags,
+        "score": score,
+        "snippet": { "text": snippet.text, "start": snippet.range.start, "matched": matched },
+    })
+}
+
+fn status(args: &IndexStatusArgs) -> Result<Exit, Failure> {
+    let status = open(&folder(&args.folder)?)?.status()?;
+    let mut out = AnswerStream::stdout();
+    if args.json {
+        out.line(&status_json(&status).to_string())?;
+        return Ok(Exit::Done);
+    }
+    for root in &status.roots {
+        out.line(&visible(&format!("reads     {}", root.display())))?;
+    }
+    let kinds = status.by_kind.iter().filter(|(_, n)| *n > 0);
+    let kinds: Vec<String> = kinds.map(|(kind, n)| format!("{n} {kind}")).collect();
+    out.line(&format!("files     {} ({} forgotten)", status.n_files, status.n_forgotten))?;
+    out.line(&format!("passages  {} ({})", status.n_passages, kinds.join(", ")))?;
+    out.line(&format!("disk      {:.1} MB in {} segments", status.bytes as f64 / 1e6, status.n_segments))?;
+    let list = |ids: &[u64]| ids.iter().map(|id| format!("{id:016x}")).collect::<Vec<_>>().join(", ");
+    if !status.tokenizers.is_empty() {
+        out.line(&format!("token ids {}", list(&status.tokenizers)))?;
+    }
+    if !status.embedders.is_empty() {
+        out.line(&format!("vectors   {}", list(&status.embedders)))?;
+    }
+    if status.n_unpurged > 0 {
+        note(&format!("{} replaced passages are on the disk until the next update", status.n_unpurged));
+    }
+    if status.n_requests > 0 {
+        note(&format!("{} requests wait for the process that writes", status.n_requests));
+    }
+    Ok(Exit::Done)
+}
+
+fn status_json(status: &NotesStatus) -> serde_json::Value {
+    let kinds: serde_json::Map<String, serde_json::Value> =
+        status.by_kind.iter().map(|(kind, n)| (kind.name().to_owned(), json!(n))).collect();
+    let ids = |ids: &[u64]| ids.iter().map(|id| format!("{id:016x}")).collect::<Vec<_>>();
+    json!({
+        "roots": status.roots.iter().map(|root| root.to_string_lossy()).collect::<Vec<_>>(),
+        "forgotten": status.n_forgotten,
+        "files": status.n_files,
+        "passages": status.n_passages,
+        "by_kind": kinds,
+        "unpurged": status.n_unpurged,
+        "segments": status.n_segments,
+        "bytes": status.bytes,
+        "tokenizers": ids(&status.tokenizers),
+        "embedders": ids(&status.embedders),
+        "requests": status.n_requests,
+    })
+}
+
+fn forget(args: &IndexForgetArgs) -> Result<Exit, Failure> {
+    let folder = folder(&args.folder)?;
+    let request = Request::Forget(args.paths.clone());
+    match NotesWriter::open_or_hand_in(&folder, NotesOptions::default(), &request)? {
+        None => note("another process writes the index and will forget this; until then, its text is there"),
+        Some(mut writer) => {
+            note_repairs(&writer);
+            let report = writer.forget(&args.paths)?;
+            note(&format!("{} files removed from the index", report.n_removed));
+        }
+    }
+    Ok(Exit::Done)
+}
+
+impl From<NotesError> for Failure {
+    fn from(error: NotesError) -> Self {
+        let advice = match error {
+            NotesError::NoIndex { .. } => "`refrain index add PATH` makes one",
+            NotesError::Damaged { .. } => "`refrain index update` builds it again",
+            NotesError::InUse { .. } | NotesError::InboxFull { .. } => "wait for the other process to end",
+            NotesError::Watch { .. } => "raise the system's limit on watches, or run `refrain index update`",
+            NotesError::Version { .. } => "use the newer program, or another folder with --index",
+            NotesError::OutOfRange { .. } => return Self::usage(error, "choose a value in the range"),
+            NotesError::Embedder(_) | NotesError::Stopped { .. } | NotesError::Index { .. } => {
+                return Self::new(Exit::Failed, error.to_string());
+            }
+            NotesError::Tokenizer(_) => "name another --model",
+            _ => "check the path, its permissions and the disk; --index names another folder",
+        };
+        Self::input(error, advice)
+    }
+}

@@ -1,0 +1,136 @@
+//! Notes on disk: `refrain index`, and `refrain run --notes`.
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use support::{Ran, arg, refrain, repository};
+
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Self {
+        let place = Self(tempfile::tempdir().expect("a folder"));
+        fs::create_dir(place.notes()).expect("a folder");
+        fs::write(place.notes().join("tap.md"), "# Kitchen\n\nThe tap drips. Ada Voss repairs it.\n")
+            .unwrap();
+        fs::write(
+            place.notes().join("roof.md"),
+            "---\ntags: [house]\ndate: 2024-05-01\n---\nThe roof leaks.\n",
+        )
+        .unwrap();
+        place
+    }
+
+    fn notes(&self) -> PathBuf {
+        self.0.path().join("notes")
+    }
+
+    fn index(&self) -> PathBuf {
+        self.0.path().join("index")
+    }
+
+    fn run(&self, args: &[&str]) -> Ran {
+        refrain(&[&["index"], args, &["--index", arg(&self.index())]].concat())
+    }
+
+    fn found(&self, args: &[&str]) -> Vec<Value> {
+        let out = self.run(&[&["search", "--json"], args].concat()).done();
+        out.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    }
+
+    fn status(&self) -> Value {
+        serde_json::from_str(&self.run(&["status", "--json"]).done()).expect("JSON")
+    }
+}
+
+#[test]
+fn notes_are_added_searched_updated_and_forgotten() {
+    let place = Place::new();
+    let added = place.run(&["add", arg(&place.notes())]);
+    assert!(added.stderr.contains("2 files added"), "{}", added.stderr);
+    added.done();
+    let hit = &place.found(&["who is repairing the taps"])[0];
+    assert_eq!(
+        (hit["title"].as_str(), hit["start"].as_u64(), hit["verbatim"].as_bool()),
+        (Some("Kitchen"), Some(11), Some(true))
+    );
+    let matched = &hit["snippet"]["matched"][0];
+    let text = hit["snippet"]["text"].as_str().unwrap();
+    assert_eq!(&text[matched[0].as_u64().unwrap() as usize..matched[1].as_u64().unwrap() as usize], "tap");
+    let shown = place.run(&["search", "roof"]).done();
+    assert!(shown.contains("note  2024-05-01  roof") && shown.contains("The roof leaks."), "{shown}");
+
+    let filtered = |args: &[&str]| place.found(&[&["tap roof"], args].concat()).len();
+    assert_eq!(filtered(&[]), 2);
+    assert_eq!(filtered(&["--tag", "house"]), 1);
+    assert_eq!(filtered(&["--kind", "mail"]), 0);
+    assert_eq!(filtered(&["--until", "2024-05-01"]), 1);
+    assert_eq!(filtered(&["--within", arg(&place.notes().join("tap.md"))]), 1);
+
+    fs::write(place.notes().join("tap.md"), "The tap is new.").unwrap();
+    let updated = place.run(&["update"]);
+    assert!(updated.stderr.contains("0 files added, 1 changed, 0 removed"), "{}", updated.stderr);
+    assert_eq!(place.found(&["drips"]).len(), 0);
+
+    place.run(&["forget", arg(&place.notes().join("roof.md"))]).done();
+    place.run(&["update"]).done();
+    assert_eq!(place.found(&["roof"]).len(), 0);
+    let status = place.status();
+    assert_eq!((status["files"].as_u64(), status["forgotten"].as_u64()), (Some(1), Some(1)));
+    assert!(place.run(&["status"]).done().contains("files     1 (1 forgotten)"));
+}
+
+#[test]
+fn a_damaged_index_is_built_again_by_the_next_search() {
+    let place = Place::new();
+    place.run(&["add", arg(&place.notes())]).done();
+    fs::write(place.index().join("words/meta.json"), "{}").unwrap();
+    let ran = place.run(&["search", "roof"]);
+    assert!(ran.stderr.contains("built again"), "{}", ran.stderr);
+    assert!(ran.done().contains("The roof leaks."));
+}
+
+#[test]
+fn mistakes_end_with_a_line_and_a_code() {
+    let place = Place::new();
+    assert!(place.run(&["search", "roof"]).refused(3).contains("refrain index add"));
+    assert!(place.run(&["add", "/no/such/file.md"]).refused(3).contains("/no/such/file.md"));
+    assert!(place.run(&["add", arg(&place.notes()), "--languages", "xx"]).refused(2).contains("known are"));
+    assert!(place.run(&["search", "roof", "--from", "May"]).refused(2).contains("no date"));
+    assert!(place.run(&["search", "roof", "--kind", "letter"]).refused(2).contains("letter"));
+    assert!(refrain(&["index", "status"]).refused(2).contains("--index"));
+}
+
+#[test]
+fn a_skipped_file_is_named() {
+    let place = Place::new();
+    fs::write(place.notes().join("binary.md"), [0_u8, 159]).unwrap();
+    let ran = place.run(&["add", arg(&place.notes())]);
+    assert!(ran.stderr.contains("binary.md: not UTF-8 text at byte 0"), "{}", ran.stderr);
+    ran.done();
+}
+
+#[test]
+fn answers_come_from_the_stored_notes() {
+    let place = Place::new();
+    let notes = repository("fixtures/notes");
+    place.run(&["add", arg(&notes), "--model", arg(&support::model())]).done();
+    assert_eq!(place.status()["tokenizers"].as_array().unwrap().len(), 1);
+    let flag = format!("--notes={}", place.index().display());
+    let question = "Who comes along on the trip to Aniarda?";
+    let ran = |notes: &[&str]| {
+        let args =
+            [&["run", "--max-tokens", "32", "--stats", "json", "--no-history"], notes, &[question]].concat();
+        let out = refrain(&args).done();
+        serde_json::from_str::<Value>(out.lines().last().expect("a report")).expect("JSON")
+    };
+    let stored = ran(&[&flag]);
+    let passage = &stored["passages"][0];
+    assert!(Path::new(passage["path"].as_str().unwrap()).ends_with("aniarda-travel.md"), "{passage}");
+    let read = ran(&["--context", arg(&notes)]);
+    assert_eq!(passage["line"], read["passages"][0]["line"]);
+    assert!(refrain(&["run", "--task", "summarize", &flag, question]).refused(2).contains("--context"));
+}

@@ -1,0 +1,145 @@
+//! Token ids and vectors of passages, made when the index changes.
+
+use std::error::Error;
+use std::ops::ControlFlow;
+
+use rayon::prelude::*;
+use refrain::{SpecialTokens, TokenId, Tokenizer};
+
+use super::derived::{Derived, DerivedKind};
+use super::error::NotesError;
+use super::report::Notice;
+use super::writer::{NotesWriter, OnProgress};
+
+/// Passages that are in memory at the same time.
+const BATCH: usize = 512;
+
+/// Computes a vector of a text, so that texts of similar meaning have a large dot product.
+///
+/// The vectors of an embedder are comparable with each other only. They should have length 1.
+pub trait Embedder: Send + Sync {
+    /// A number that differs between embedders whose vectors differ: of the model, its pooling, its prompt.
+    fn identity(&self) -> u64;
+
+    /// The length of the vectors, at most [`DIMENSIONS_MAX`].
+    fn dimensions(&self) -> usize;
+
+    /// The vectors of passages, in their order.
+    ///
+    /// # Errors
+    /// The texts have no vectors. The index keeps the vectors of earlier calls.
+    fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, Box<dyn Error + Send + Sync>>;
+
+    /// The vector of a request. By default that of a passage; models with an instruction for requests differ.
+    ///
+    /// # Errors
+    /// The request has no vector.
+    fn embed_query(&self, text: &str) -> Result<Vec<f32>, Box<dyn Error + Send + Sync>> {
+        self.embed(&[text])?.pop().ok_or_else(|| "no vector was returned".into())
+    }
+}
+
+/// Maximum length of a vector.
+pub const DIMENSIONS_MAX: usize = 16_384;
+
+/// Texts that an embedder receives at a time.
+const EMBEDDED: usize = 32;
+
+impl NotesWriter {
+    /// Stores the token ids of all passages that have none for this tokenizer. Returns the number of passages.
+    ///
+    /// # Errors
+    /// The token ids stored so far are kept.
+    pub fn tokenize(
+        &mut self,
+        tokenizer: &Tokenizer,
+        on_progress: &mut OnProgress<'_>,
+    ) -> Result<usize, NotesError> {
+        self.derive(DerivedKind::Tokens, tokenizer.fingerprint(), on_progress, |texts| {
+            let encode = |text: &String| -> Result<Vec<u8>, NotesError> {
+                Ok(encode_tokens(&tokenizer.encode(text, SpecialTokens::AsText)?))
+            };
+            texts.par_iter().map(encode).collect()
+        })
+    }
+
+    /// Stores the vectors of all passages that have none of this embedder. Returns the number of passages.
+    ///
+    /// # Errors
+    /// [`NotesError::Embedder`] and others. The vectors stored so far are kept.
+    pub fn embed(
+        &mut self,
+        embedder: &dyn Embedder,
+        on_progress: &mut OnProgress<'_>,
+    ) -> Result<usize, NotesError> {
+        let n = embedder.dimensions();
+        if !(1..=DIMENSIONS_MAX).contains(&n) {
+            let (given, max) = (n as u64, DIMENSIONS_MAX as u64);
+            return Err(NotesError::OutOfRange { option: "dimensions", given, min: 1, max });
+        }
+        self.derive(DerivedKind::Vectors, embedder.identity(), on_progress, |texts| {
+            let mut values = Vec::with_capacity(texts.len());
+            for texts in texts.chunks(EMBEDDED) {
+                let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+                let vectors = embedder.embed(&texts).map_err(NotesError::Embedder)?;
+                if vectors.len() != texts.len() || vectors.iter().any(|vector| vector.len() != n) {
+                    let what = format!("{} vectors of length {n} expected for as many texts", texts.len());
+                    return Err(NotesError::Embedder(what.into()));
+                }
+                values.extend(vectors.iter().map(|vector| encode_vector(vector)));
+            }
+            Ok(values)
+        })
+    }
+
+    /// Stores the values of all texts that have none.
+    fn derive(
+        &mut self,
+        kind: DerivedKind,
+        identity: u64,
+        on_progress: &mut OnProgress<'_>,
+        compute: impl Fn(&[String]) -> Result<Vec<Vec<u8>>, NotesError>,
+    ) -> Result<usize, NotesError> {
+        self.check_running()?;
+        let (mut values, is_damaged) = Derived::open_to_write(&self.folder, kind, identity)?;
+        if is_damaged {
+            self.note(Notice::Derived { path: kind.path(&self.folder, identity) });
+        }
+        let snapshot = self.store.snapshot()?;
+        let missing = snapshot.passages_of(|key| !values.contains(key))?;
+        let mut n_done = 0;
+        for batch in missing.chunks(BATCH) {
+            if on_progress(n_done as u64, missing.len() as u64) == ControlFlow::Break(()) {
+                break;
+            }
+            let (mut keys, mut texts) = (Vec::with_capacity(BATCH), Vec::with_capacity(BATCH));
+            for &address in batch {
+                let passage = snapshot.passage(address)?;
+                keys.push(passage.key);
+                texts.push(passage.text);
+            }
+            let computed: Vec<(u64, Vec<u8>)> = keys.into_iter().zip(compute(&texts)?).collect();
+            values.append(&computed)?;
+            n_done += batch.len();
+        }
+        values.sync()?;
+        let _ = on_progress(n_done as u64, missing.len() as u64);
+        Ok(n_done)
+    }
+}
+
+fn encode_tokens(tokens: &[TokenId]) -> Vec<u8> {
+    tokens.iter().flat_map(|token| token.0.to_le_bytes()).collect()
+}
+
+pub(super) fn decode_tokens(bytes: &[u8]) -> Vec<TokenId> {
+    bytes.as_chunks().0.iter().map(|&token| TokenId(u32::from_le_bytes(token))).collect()
+}
+
+fn encode_vector(vector: &[f32]) -> Vec<u8> {
+    vector.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+pub(super) fn decode_vector(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks().0.iter().map(|&value| f32::from_le_bytes(value)).collect()
+}

@@ -1,0 +1,311 @@
+//! Values computed from the texts of passages, stored beside the index: token ids of a tokenizer, vectors of an
+//! embedder.
+//!
+//! A file has a header with the identity of the tokenizer or embedder, then records that are appended: the key of a
+//! text, and its value. Equal texts share a record, and a changed note keeps the records of its unchanged passages.
+//! Each record has a checksum. The first record that is cut or damaged ends the file for a reader; the writer cuts it off
+//! there and computes the rest again.
+//!
+//! A record whose text is in no passage any more could tell the text, so a purge writes the file again without it.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::codec::{Decoder, Encoder};
+use super::error::{NotesError, io_error};
+use super::files;
+use crate::history::disk::{Disk, DiskFile, RealDisk, private};
+
+/// The kind of values in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum DerivedKind {
+    Tokens,
+    Vectors,
+}
+
+impl DerivedKind {
+    const ALL: [Self; 2] = [Self::Tokens, Self::Vectors];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Tokens => "tokens",
+            Self::Vectors => "vectors",
+        }
+    }
+
+    pub(super) fn path(self, folder: &Path, identity: u64) -> PathBuf {
+        folder.join(format!("{}-{identity:016x}", self.name()))
+    }
+
+    /// Kind and identity of a file name; `None` for other names.
+    pub(super) fn parse(name: &str) -> Option<(Self, u64)> {
+        let (kind, identity) = name.split_once('-')?;
+        let kind = Self::ALL.into_iter().find(|known| known.name() == kind)?;
+        let identity = u64::from_str_radix(identity, 16).ok()?;
+        (kind.path(Path::new(""), identity).to_str() == Some(name)).then_some((kind, identity))
+    }
+}
+
+/// The files of a folder.
+pub(super) fn list(folder: &Path) -> Result<Vec<(DerivedKind, u64)>, NotesError> {
+    let mut found: Vec<_> =
+        files::names(folder)?.iter().filter_map(|name| DerivedKind::parse(name)).collect();
+    found.sort_by_key(|&(kind, identity)| (kind as u8, identity));
+    Ok(found)
+}
+
+const MAGIC: &[u8; 8] = b"RFNOTES1";
+/// Magic, kind, identity.
+const HEADER: usize = 24;
+/// Key, length, checksum of key and value.
+const RECORD: usize = 20;
+/// Maximum length of a value, in bytes: a vector of 16,384 numbers, or the tokens of a passage many times over.
+const VALUE_BYTES_MAX: u32 = 1 << 16;
+
+/// An open file of values.
+#[derive(Debug)]
+pub(super) struct Derived {
+    path: PathBuf,
+    file: File,
+    /// Offset and length of each key's value.
+    places: HashMap<u64, (u64, u32)>,
+    /// Offset behind the last sound record.
+    end: u64,
+}
+
+impl Derived {
+    /// Opens a file for reading; `None` if it does not exist or its header is damaged. Damaged records are left out.
+    pub(super) fn open(folder: &Path, kind: DerivedKind, identity: u64) -> Result<Option<Self>, NotesError> {
+        let path = kind.path(folder, identity);
+        let file = match File::open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file.map_err(io_error("open", &path))?,
+        };
+        Self::scan(path.clone(), file, kind, identity).map_err(io_error("read", &path))
+    }
+
+    /// Opens a file for appending, and creates it if necessary. The second value tells whether a part was damaged.
+    pub(super) fn open_to_write(
+        folder: &Path,
+        kind: DerivedKind,
+        identity: u64,
+    ) -> Result<(Self, bool), NotesError> {
+        let path = kind.path(folder, identity);
+        let io = |source| NotesError::Io { action: "write", path: path.clone(), source };
+        let mut file =
+            private().read(true).write(true).create(true).truncate(false).open(&path).map_err(io)?;
+        let len = DiskFile::len(&file).map_err(io)?;
+        let scanned = Self::scan(path.clone(), file.try_clone().map_err(io)?, kind, identity).map_err(io)?;
+        if let Some(derived) = scanned {
+            let is_cut = derived.end < len;
+            if is_cut {
+                DiskFile::set_len(&derived.file, derived.end).map_err(io)?;
+            }
+            return Ok((derived, is_cut));
+        }
+        DiskFile::set_len(&file, 0).map_err(io)?;
+        file.seek(SeekFrom::Start(0)).map_err(io)?;
+        file.write_all(&header(kind, identity)).map_err(io)?;
+        let derived = Self { path: path.clone(), file, places: HashMap::new(), end: HEADER as u64 };
+        Ok((derived, len > 0))
+    }
+
+    fn scan(path: PathBuf, mut file: File, kind: DerivedKind, identity: u64) -> io::Result<Option<Self>> {
+        let len = DiskFile::len(&file)?;
+        file.seek(SeekFrom::Start(0))?;
+        let mut reader = io::BufReader::with_capacity(1 << 16, &mut file);
+        let mut found = [0; HEADER];
+        if len < HEADER as u64 {
+            return Ok(None);
+        }
+        reader.read_exact(&mut found)?;
+        if found[..] != header(kind, identity)[..] {
+            return Ok(None);
+        }
+        let (mut places, mut end) = (HashMap::new(), HEADER as u64);
+        let mut record = Vec::new();
+        while end + RECORD as u64 <= len {
+            let mut head = [0; RECORD];
+            reader.read_exact(&mut head)?;
+            let mut decoder = Decoder(&head);
+            let (Some(key), Some(n), Some(sum)) = (decoder.u64(), decoder.u32(), decoder.u64()) else {
+                break;
+            };
+            let value_at = end + RECORD as u64;
+            if n > VALUE_BYTES_MAX || value_at + u64::from(n) > len {
+                break;
+            }
+            record.clear();
+            record.extend_from_slice(&key.to_le_bytes());
+            record.resize(8 + n as usize, 0);
+            reader.read_exact(&mut record[8..])?;
+            if xxh3_64(&record) != sum {
+                break;
+            }
+            places.insert(key, (value_at, n));
+            end = value_at + u64::from(n);
+        }
+        drop(reader);
+        Ok(Some(Self { path, file, places, end }))
+    }
+
+    pub(super) fn contains(&self, key: u64) -> bool {
+        self.places.contains_key(&key)
+    }
+
+    pub(super) fn keys(&self) -> impl Iterator<Item = u64> + '_ {
+        self.places.keys().copied()
+    }
+
+    /// The value of a key.
+    pub(super) fn value(&self, key: u64) -> Result<Option<Vec<u8>>, NotesError> {
+        let Some(&(at, n)) = self.places.get(&key) else { return Ok(None) };
+        let mut bytes = vec![0; n as usize];
+        self.file.read_at(&mut bytes, at).map_err(io_error("read", &self.path))?;
+        Ok(Some(bytes))
+    }
+
+    /// Appends values; keys that are present keep theirs, and values over the limit are left out. Call
+    /// [`sync`](Self::sync) when all are appended.
+    pub(super) fn append(&mut self, values: &[(u64, Vec<u8>)]) -> Result<(), NotesError> {
+        let mut encoder = Encoder::default();
+        let mut placed = HashMap::new();
+        for (key, value) in values {
+            if self.places.contains_key(key)
+                || placed.contains_key(key)
+                || value.len() > VALUE_BYTES_MAX as usize
+            {
+                continue;
+            }
+            encode(&mut encoder, *key, value);
+            let at = self.end + (encoder.0.len() - value.len()) as u64;
+            placed.insert(*key, (at, value.len() as u32));
+        }
+        self.file.write_at(&encoder.0, self.end).map_err(io_error("write", &self.path))?;
+        self.end += encoder.0.len() as u64;
+        self.places.extend(placed);
+        Ok(())
+    }
+
+    pub(super) fn sync(&self) -> Result<(), NotesError> {
+        DiskFile::sync(&self.file).map_err(io_error("sync", &self.path))
+    }
+}
+
+/// Writes a file again without the keys that are not `live`, if it has any. A damaged file is removed: its bytes may be
+/// any. Returns whether it was damaged.
+pub(super) fn compact(
+    folder: &Path,
+    kind: DerivedKind,
+    identity: u64,
+    live: &HashSet<u64>,
+) -> Result<bool, NotesError> {
+    let path = kind.path(folder, identity);
+    let Some(derived) = Derived::open(folder, kind, identity)? else {
+        let is_damaged = path.exists();
+        files::remove(&path)?;
+        return Ok(is_damaged);
+    };
+    let io = |source| NotesError::Io { action: "write", path: path.clone(), source };
+    let is_cut = DiskFile::len(&derived.file).map_err(io)? > derived.end;
+    if !is_cut && derived.keys().all(|key| live.contains(&key)) {
+        return Ok(false);
+    }
+    let partial = folder.join(format!("{}-{identity:016x}{}", kind.name(), crate::history::disk::PARTIAL));
+    let written = (|| {
+        let file = private().write(true).create(true).truncate(true).open(&partial)?;
+        let mut writer = io::BufWriter::new(file);
+        writer.write_all(&header(kind, identity))?;
+        // In the order of the file, so that its pages are read once.
+        let mut kept: Vec<_> = derived.places.iter().filter(|(key, _)| live.contains(key)).collect();
+        kept.sort_by_key(|(_, (at, _))| *at);
+        let mut encoder = Encoder::default();
+        for (&key, &(at, n)) in kept {
+            let mut value = vec![0; n as usize];
+            derived.file.read_at(&mut value, at)?;
+            encode(&mut encoder, key, &value);
+            writer.write_all(&encoder.0)?;
+            encoder.0.clear();
+        }
+        writer.into_inner().map_err(io::IntoInnerError::into_error)?.sync_data()?;
+        RealDisk.rename(&partial, &path)?;
+        RealDisk.sync_dir(folder)
+    })();
+    written.map_err(io)?;
+    Ok(is_cut)
+}
+
+fn header(kind: DerivedKind, identity: u64) -> Vec<u8> {
+    let mut encoder = Encoder(MAGIC.to_vec());
+    encoder.u64(kind as u64);
+    encoder.u64(identity);
+    encoder.0
+}
+
+fn encode(encoder: &mut Encoder, key: u64, value: &[u8]) {
+    let sum = xxh3_64(&[&key.to_le_bytes(), value].concat());
+    encoder.u64(key);
+    encoder.u32(value.len() as u32);
+    encoder.u64(sum);
+    encoder.0.extend_from_slice(value);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    const KIND: DerivedKind = DerivedKind::Tokens;
+
+    fn values(folder: &Path) -> Vec<(u64, Vec<u8>)> {
+        let Some(derived) = Derived::open(folder, KIND, 7).unwrap() else { return Vec::new() };
+        let mut keys: Vec<u64> = derived.keys().collect();
+        keys.sort_unstable();
+        keys.into_iter().map(|key| (key, derived.value(key).unwrap().unwrap())).collect()
+    }
+
+    fn written(folder: &Path) -> Vec<(u64, Vec<u8>)> {
+        let (mut derived, _) = Derived::open_to_write(folder, KIND, 7).unwrap();
+        derived.append(&[(1, b"one".to_vec()), (2, Vec::new()), (1, b"again".to_vec())]).unwrap();
+        derived.append(&[(3, b"three".to_vec())]).unwrap();
+        derived.sync().unwrap();
+        vec![(1, b"one".to_vec()), (2, Vec::new()), (3, b"three".to_vec())]
+    }
+
+    #[test]
+    fn values_come_back_and_dead_ones_leave_no_byte() {
+        let folder = tempfile::tempdir().unwrap();
+        let all = written(folder.path());
+        assert_eq!(values(folder.path()), all);
+        assert_eq!(list(folder.path()).unwrap(), [(KIND, 7)]);
+        compact(folder.path(), KIND, 7, &[2, 3].into()).unwrap();
+        assert_eq!(values(folder.path()), all[1..]);
+        let bytes = fs::read(KIND.path(folder.path(), 7)).unwrap();
+        assert!(!bytes.windows(3).any(|window| window == b"one"));
+    }
+
+    #[test]
+    fn every_cut_and_every_damaged_byte_leaves_a_prefix() {
+        let folder = tempfile::tempdir().unwrap();
+        let all = written(folder.path());
+        let path = KIND.path(folder.path(), 7);
+        let bytes = fs::read(&path).unwrap();
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 0x10;
+            for broken in [&damaged[..], &bytes[..at]] {
+                fs::write(&path, broken).unwrap();
+                let read = values(folder.path());
+                assert!(read.len() < all.len() && read == all[..read.len()], "byte {at}");
+                let (mut derived, _) = Derived::open_to_write(folder.path(), KIND, 7).unwrap();
+                derived.append(&all).unwrap();
+                assert_eq!(values(folder.path()), all, "byte {at}");
+            }
+        }
+    }
+}

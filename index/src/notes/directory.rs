@@ -1,0 +1,147 @@
+//! The files of the inverted index: a tantivy directory over plain files.
+//!
+//! Reads are positioned reads into owned buffers, not mappings, so a failing disk or a shortened file is an error. An
+//! open file keeps its contents after the writer has removed it (on Unix). Small files have a checksum of this crate;
+//! the others have tantivy's.
+//!
+//! tantivy's own locks are not taken. The writer holds the lock of the whole folder, and a reader that meets a file
+//! being removed reads the list of segments again.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tantivy::HasLen;
+use tantivy::directory::error::{DeleteError, LockError, OpenReadError, OpenWriteError};
+use tantivy::directory::{
+    AntiCallToken, Directory, DirectoryLock, FileHandle, Lock, OwnedBytes, TerminatingWrite, WatchCallback,
+    WatchHandle, WritePtr,
+};
+
+use super::files;
+use crate::history::disk::{Disk, DiskFile, RealDisk};
+
+/// tantivy's list of its files. Only a list of candidates for removal, so it need not survive a loss of power.
+const MANAGED: &str = ".managed.json";
+
+#[derive(Clone, Debug)]
+pub(super) struct PlainDirectory {
+    folder: Arc<Path>,
+}
+
+impl PlainDirectory {
+    pub(super) fn new(folder: &Path) -> Self {
+        Self { folder: folder.into() }
+    }
+
+    fn path(&self, name: &Path) -> PathBuf {
+        self.folder.join(name)
+    }
+}
+
+fn open_error(name: &Path) -> impl FnOnce(io::Error) -> OpenReadError {
+    let name = name.to_owned();
+    move |error| match error.kind() {
+        io::ErrorKind::NotFound => OpenReadError::FileDoesNotExist(name),
+        _ => OpenReadError::wrap_io_error(error, name),
+    }
+}
+
+impl Directory for PlainDirectory {
+    fn get_file_handle(&self, name: &Path) -> Result<Arc<dyn FileHandle>, OpenReadError> {
+        let opened = File::open(self.path(name)).and_then(|file| {
+            let len = DiskFile::len(&file)? as usize;
+            Ok(OpenFile { file, len })
+        });
+        Ok(Arc::new(opened.map_err(open_error(name))?))
+    }
+
+    fn delete(&self, name: &Path) -> Result<(), DeleteError> {
+        fs::remove_file(self.path(name)).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => DeleteError::FileDoesNotExist(name.to_owned()),
+            _ => DeleteError::IoError { io_error: Arc::new(error), filepath: name.to_owned() },
+        })
+    }
+
+    fn exists(&self, name: &Path) -> Result<bool, OpenReadError> {
+        self.path(name).try_exists().map_err(open_error(name))
+    }
+
+    fn open_write(&self, name: &Path) -> Result<WritePtr, OpenWriteError> {
+        let file = files::create_new(&self.path(name)).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => OpenWriteError::FileAlreadyExists(name.to_owned()),
+            _ => OpenWriteError::wrap_io_error(error, name.to_owned()),
+        })?;
+        Ok(BufWriter::new(Box::new(NewFile(file))))
+    }
+
+    fn atomic_read(&self, name: &Path) -> Result<Vec<u8>, OpenReadError> {
+        match files::read(&self.path(name)) {
+            // Without the list, the writer compares the names in the folder.
+            Err(error) if name == Path::new(MANAGED) && files::is_damage(&error) => {
+                Err(OpenReadError::FileDoesNotExist(name.to_owned()))
+            }
+            read => read.map_err(open_error(name)),
+        }
+    }
+
+    fn atomic_write(&self, name: &Path, data: &[u8]) -> io::Result<()> {
+        files::replace(&self.path(name), data, name != Path::new(MANAGED))
+    }
+
+    fn sync_directory(&self) -> io::Result<()> {
+        RealDisk.sync_dir(&self.folder)
+    }
+
+    fn acquire_lock(&self, _lock: &Lock) -> Result<DirectoryLock, LockError> {
+        Ok(DirectoryLock::from(Box::new(())))
+    }
+
+    fn watch(&self, _callback: WatchCallback) -> tantivy::Result<WatchHandle> {
+        Ok(WatchHandle::empty())
+    }
+}
+
+#[derive(Debug)]
+struct OpenFile {
+    file: File,
+    len: usize,
+}
+
+impl HasLen for OpenFile {
+    fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl FileHandle for OpenFile {
+    fn read_bytes(&self, range: Range<usize>) -> io::Result<OwnedBytes> {
+        if range.start > range.end || range.end > self.len {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let mut bytes = vec![0; range.len()];
+        self.file.read_at(&mut bytes, range.start as u64)?;
+        Ok(OwnedBytes::new(bytes))
+    }
+}
+
+/// A file that is durable when it is complete.
+struct NewFile(File);
+
+impl Write for NewFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+impl TerminatingWrite for NewFile {
+    fn terminate_ref(&mut self, _: AntiCallToken) -> io::Result<()> {
+        self.0.sync_data()
+    }
+}

@@ -1,0 +1,116 @@
+//! Small files of the index: replaced as a whole, with a checksum at their end.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::error::{NotesError, io_error};
+use crate::history::disk::{Disk, PARTIAL, RealDisk, private};
+
+/// Length of the checksum.
+const SUM: usize = 8;
+
+/// Replaces a file, so that a reader or a crash sees the old or the new contents. `durably`: a loss of power too.
+pub(super) fn replace(path: &Path, bytes: &[u8], durably: bool) -> io::Result<()> {
+    let partial = partial(path);
+    let written = (|| {
+        let mut file = private().write(true).create(true).truncate(true).open(&partial)?;
+        file.write_all(bytes)?;
+        file.write_all(&xxh3_64(bytes).to_le_bytes())?;
+        if durably {
+            file.sync_data()?;
+        }
+        drop(file);
+        fs::rename(&partial, path)
+    })();
+    if written.is_err() {
+        // Reports the first failure.
+        let _ = fs::remove_file(&partial);
+    }
+    written?;
+    if durably { RealDisk.sync_dir(folder_of(path)) } else { Ok(()) }
+}
+
+/// The contents of a replaced file. A wrong checksum is [`io::ErrorKind::InvalidData`].
+pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = fs::read(path)?;
+    let at = bytes.len().checked_sub(SUM);
+    let is_sound = at.is_some_and(|at| bytes[at..] == xxh3_64(&bytes[..at]).to_le_bytes());
+    match at {
+        Some(at) if is_sound => {
+            bytes.truncate(at);
+            Ok(bytes)
+        }
+        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "wrong checksum")),
+    }
+}
+
+/// Whether reading failed because the contents are wrong, not because of the disk.
+pub(super) fn is_damage(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
+}
+
+fn partial(path: &Path) -> PathBuf {
+    let mut name = path.file_name().expect("files of the index have names").to_owned();
+    name.push(PARTIAL);
+    path.with_file_name(name)
+}
+
+pub(super) fn folder_of(path: &Path) -> &Path {
+    path.parent().expect("files of the index lie in a folder")
+}
+
+/// Removes a file, if it exists.
+pub(super) fn remove(path: &Path) -> Result<(), NotesError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error("remove", path)(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Names in a folder. Empty if it does not exist.
+pub(super) fn names(folder: &Path) -> Result<Vec<String>, NotesError> {
+    match RealDisk.list(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        names => names.map_err(io_error("read", folder)),
+    }
+}
+
+/// Creates a folder that only its owner may access.
+pub(super) fn create_folder(folder: &Path) -> Result<(), NotesError> {
+    RealDisk.create_dir(folder).map_err(io_error("create", folder))
+}
+
+/// Makes the names in a folder durable.
+pub(super) fn sync_folder(folder: &Path) -> Result<(), NotesError> {
+    RealDisk.sync_dir(folder).map_err(io_error("sync", folder))
+}
+
+/// Creates a file that only its owner may access; it must not exist.
+pub(super) fn create_new(path: &Path) -> io::Result<File> {
+    private().read(true).write(true).create_new(true).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replaced_files_are_read_and_every_damaged_byte_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        replace(&path, b"contents", true).unwrap();
+        assert_eq!(read(&path).unwrap(), b"contents");
+        let bytes = fs::read(&path).unwrap();
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1;
+            fs::write(&path, &damaged).unwrap();
+            assert!(is_damage(&read(&path).unwrap_err()), "byte {at}");
+            fs::write(&path, &bytes[..at]).unwrap();
+            assert!(is_damage(&read(&path).unwrap_err()), "length {at}");
+        }
+    }
+}

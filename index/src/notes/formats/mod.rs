@@ -1,0 +1,166 @@
+//! Readers of the formats: a file's bytes become units of text with their places in the file.
+//!
+//! Every reader takes any bytes. A file that cannot be read at all is refused with a [`SkipReason`]. A broken part (a
+//! message, a line, an event) is left out, and the rest of the file is read.
+//!
+//! [`SkipReason`]: super::SkipReason
+
+mod calendar;
+mod chat;
+mod date;
+mod mail;
+mod markdown;
+mod screen;
+
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+pub use date::parse_date;
+
+use super::kind::Format;
+use super::report::SkipReason;
+
+/// A note, message, chat, screen or event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Unit {
+    pub(super) title: String,
+    pub(super) body: Body,
+    /// Seconds since 1970, UTC.
+    pub(super) date: Option<i64>,
+    /// Lower case, sorted, distinct.
+    pub(super) tags: Vec<String>,
+}
+
+/// The text of a unit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Body {
+    /// The bytes of the file at this place are the text.
+    Verbatim(Range<usize>),
+    /// Pieces that were decoded from the file, each with its place. A passage contains whole pieces where they fit.
+    Decoded(Vec<Piece>),
+}
+
+/// A decoded text and its place in the file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub(super) text: String,
+    pub(super) place: Range<usize>,
+}
+
+/// Reads the units of a file. `name` is the file's name without its extension, for titles.
+///
+/// # Errors
+/// The reason why no part of the file can be read.
+pub(super) fn read(format: Format, name: &str, bytes: &[u8]) -> Result<Vec<Unit>, SkipReason> {
+    // The parsers of mail, calendars and XML come from other projects, and their input from anyone.
+    catch_unwind(AssertUnwindSafe(|| match format {
+        Format::Text => markdown::read(name, text(bytes)?),
+        Format::Mail => mail::read(name, bytes),
+        Format::Mailbox => mail::read_mailbox(name, bytes),
+        Format::Chat => chat::read(name, text(bytes)?),
+        Format::ScreenText => screen::read_text(name, text(bytes)?),
+        Format::ScreenXml => screen::read_xml(name, text(bytes)?),
+        Format::Calendar => calendar::read(name, text(bytes)?),
+    }))
+    .unwrap_or(Err(SkipReason::Broken { what: "the parser panicked", offset: 0 }))
+}
+
+/// The bytes as text. A zero byte means a binary file, even where it is valid UTF-8.
+fn text(bytes: &[u8]) -> Result<&str, SkipReason> {
+    if let Some(offset) = bytes.iter().position(|&byte| byte == 0) {
+        return Err(SkipReason::NotText { offset: offset as u64 });
+    }
+    std::str::from_utf8(bytes).map_err(|error| SkipReason::NotText { offset: error.valid_up_to() as u64 })
+}
+
+/// Lines of a text with their places, without line ends.
+fn lines(text: &str) -> impl Iterator<Item = (Range<usize>, &str)> {
+    let mut start = 0;
+    text.split_inclusive('\n').map(move |line| {
+        let content = line.trim_end_matches(['\n', '\r']);
+        let place = start..start + content.len();
+        start += line.len();
+        (place, content)
+    })
+}
+
+fn sorted(mut tags: Vec<String>) -> Vec<String> {
+    tags.sort_unstable();
+    tags.dedup();
+    // A file of `#1 #2 …` has no use for all of them.
+    tags.truncate(TAGS_MAX);
+    tags
+}
+
+/// Maximum number of tags of a unit.
+const TAGS_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const FORMATS: [Format; 7] = [
+        Format::Text,
+        Format::Mail,
+        Format::Mailbox,
+        Format::Chat,
+        Format::ScreenText,
+        Format::ScreenXml,
+        Format::Calendar,
+    ];
+
+    fn check(bytes: &[u8]) {
+        for format in FORMATS {
+            let Ok(units) = read(format, "name", bytes) else { continue };
+            for unit in units {
+                match unit.body {
+                    Body::Verbatim(place) => assert!(std::str::from_utf8(&bytes[place]).is_ok()),
+                    Body::Decoded(pieces) => {
+                        pieces.iter().for_each(|piece| assert!(bytes.get(piece.place.clone()).is_some()));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn binary_files_are_refused_with_the_offset() {
+        assert_eq!(read(Format::Text, "a", b"ab\0c"), Err(SkipReason::NotText { offset: 2 }));
+        assert_eq!(read(Format::Chat, "a", b"abc\xff"), Err(SkipReason::NotText { offset: 3 }));
+    }
+
+    #[test]
+    fn deep_nesting_ends_in_an_answer() {
+        let deep = 100_000;
+        check("<a>".repeat(deep).as_bytes());
+        check(&[vec![b'['; deep], b"\n".to_vec()].concat());
+        check("BEGIN:VEVENT\r\n".repeat(deep).as_bytes());
+        check("Content-Type: multipart/mixed; boundary=a\r\n\r\n--a\r\n".repeat(deep / 10).as_bytes());
+        check("From a\n".repeat(deep).as_bytes());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
+            check(&bytes);
+        }
+
+        #[test]
+        fn any_mixture_of_syntax_is_read_or_refused(
+            parts in prop::collection::vec(
+                prop_oneof![
+                    Just("BEGIN:VEVENT\r\n"), Just("END:VEVENT\r\n"), Just("SUMMARY:a\\, b\r\n"), Just(" folded\r\n"),
+                    Just("DTSTART:20240230T250000Z\r\n"), Just("From a b\n"), Just("Subject: =?utf-8?q?=C3?=\n"),
+                    Just("\n\n"), Just("{\"role\":\"user\",\"content\":\"é\"}\n"), Just("{\"a\":[1,"), Just("---\n"),
+                    Just("tags: [a, b]\n"), Just("<node text=\"é &amp;\"/>"), Just("<a>"), Just("</a>"), Just("# é #tag\n"),
+                    Just("Content-Type: text/html; charset=iso-2022-jp\n"), Just("date: 2024-01-01\n"), Just("\u{feff}"),
+                ],
+                0..30
+            )
+        ) {
+            check(parts.concat().as_bytes());
+        }
+    }
+}

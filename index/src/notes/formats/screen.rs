@@ -1,0 +1,120 @@
+//! Saved screens: accessibility XML, or a line of text per element.
+
+use roxmltree::{Document, Error, Node, ParsingOptions};
+
+use super::{Body, Piece, Unit, lines};
+use crate::notes::report::SkipReason;
+
+/// Maximum number of elements. A screen has a few hundred; each takes about 100 bytes of memory while it is read.
+const NODES_MAX: u32 = 100_000;
+
+/// Attributes with text for the user, as Android, iOS, AT-SPI and UI Automation name them.
+const TEXT: [&str; 9] =
+    ["text", "content-desc", "label", "value", "name", "title", "hint", "description", "placeholder"];
+
+/// Attributes that identify an element: of them, the part behind the last `/` or `.`.
+const ROLE: [&str; 4] = ["class", "type", "role", "resource-id"];
+
+/// Reads a screen with a line per element.
+pub(super) fn read_text(name: &str, text: &str) -> Result<Vec<Unit>, SkipReason> {
+    let elements = lines(text).filter(|(_, line)| !line.trim().is_empty());
+    let pieces = elements.map(|(place, line)| Piece { text: line.trim().to_owned(), place }).collect();
+    Ok(vec![unit(name.to_owned(), pieces)])
+}
+
+/// Reads accessibility XML. An element with text becomes a line: its role, then its texts.
+pub(super) fn read_xml(name: &str, text: &str) -> Result<Vec<Unit>, SkipReason> {
+    let options = ParsingOptions { nodes_limit: NODES_MAX, ..ParsingOptions::default() };
+    let document = Document::parse_with_options(text, options).map_err(|error| refused(text, &error))?;
+    let pieces = document.descendants().filter_map(element).collect();
+    let root = document.root_element();
+    let title = ["title", "package", "name"].iter().find_map(|&key| root.attribute(key));
+    Ok(vec![unit(title.unwrap_or(name).to_owned(), pieces)])
+}
+
+fn unit(title: String, pieces: Vec<Piece>) -> Unit {
+    Unit { title, body: Body::Decoded(pieces), date: None, tags: Vec::new() }
+}
+
+fn element(node: Node<'_, '_>) -> Option<Piece> {
+    if !node.is_element() {
+        return None;
+    }
+    let mut shown: Vec<&str> = Vec::new();
+    let own_text = node.children().filter(Node::is_text).filter_map(|child| child.text());
+    for text in TEXT.iter().filter_map(|&key| node.attribute(key)).chain(own_text) {
+        let text = text.trim();
+        if !text.is_empty() && !shown.contains(&text) {
+            shown.push(text);
+        }
+    }
+    if shown.is_empty() {
+        return None;
+    }
+    let role = ROLE.iter().find_map(|&key| node.attribute(key)).unwrap_or(node.tag_name().name());
+    let role = role.rsplit(['/', '.']).next().unwrap_or(role);
+    // Children have lines of their own, so the place is the start tag alone if there are children.
+    let range = node.range();
+    let end = node.children().find(Node::is_element).map_or(range.end, |child| child.range().start);
+    Some(Piece { text: format!("{role}: {}", shown.join(" · ")), place: range.start..end })
+}
+
+fn refused(text: &str, error: &Error) -> SkipReason {
+    let position = error.pos();
+    let line_start: usize =
+        text.split_inclusive('\n').take((position.row as usize).saturating_sub(1)).map(str::len).sum();
+    let what = match error {
+        Error::NodesLimitReached => "more elements than a screen has",
+        Error::DtdDetected => "it has a DTD",
+        _ => "not well-formed XML",
+    };
+    SkipReason::Broken { what, offset: (line_start + position.col as usize).saturating_sub(1) as u64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pieces(unit: &Unit) -> &[Piece] {
+        match &unit.body {
+            Body::Decoded(pieces) => pieces,
+            Body::Verbatim(_) => unreachable!("screens are decoded"),
+        }
+    }
+
+    #[test]
+    fn elements_with_text_become_lines_with_places() {
+        let xml = "<hierarchy><node class=\"android.widget.Button\" text=\"Save\" content-desc=\"Save\">\
+            <node resource-id=\"app:id/hint\" hint=\"Name &amp; place\"/></node><label>Wi-Fi</label></hierarchy>";
+        let units = read_xml("a", xml).unwrap();
+        let shown: Vec<_> =
+            pieces(&units[0]).iter().map(|p| (p.text.as_str(), &xml[p.place.clone()])).collect();
+        assert_eq!(shown[0].0, "Button: Save");
+        assert!(shown[0].1.starts_with("<node class") && shown[0].1.ends_with('>'));
+        assert_eq!(
+            shown[1],
+            ("hint: Name & place", "<node resource-id=\"app:id/hint\" hint=\"Name &amp; place\"/>")
+        );
+        assert_eq!(shown[2].0, "label: Wi-Fi");
+    }
+
+    #[test]
+    fn broken_and_hostile_files_are_refused_with_the_offset() {
+        let refused = |xml: &str| match read_xml("a", xml) {
+            Err(SkipReason::Broken { what, offset }) => (what, offset),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(refused("<a>\n<b></a>").0, "not well-formed XML");
+        assert_eq!(refused("<!DOCTYPE a [<!ENTITY b \"c\">]><a>&b;</a>").0, "it has a DTD");
+        assert_eq!(
+            refused(&format!("<a>{}</a>", "<b/>".repeat(100_001))).0,
+            "more elements than a screen has"
+        );
+    }
+
+    #[test]
+    fn lines_of_text_are_elements() {
+        let units = read_text("a", "[1] button Save\n\n  [2] field\n").unwrap();
+        assert_eq!(pieces(&units[0])[1], Piece { text: "[2] field".to_owned(), place: 17..28 });
+    }
+}

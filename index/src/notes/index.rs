@@ -1,0 +1,244 @@
+//! The reader: searches a state of the index, beside any number of other processes.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use refrain::internals::draft::PassagesSource;
+use refrain::{DraftSource, SpecialTokens, TokenId, Tokenizer};
+
+use super::catalogue::Catalogue;
+use super::derive::decode_tokens;
+use super::derived::{self, Derived, DerivedKind};
+use super::error::{NotesError, io_error};
+use super::inbox;
+use super::language::Language;
+use super::passage::NotePassage;
+use super::report::NotesStatus;
+use super::snapshot::Snapshot;
+use super::sources::Sources;
+use super::store::Store;
+use super::vectors::Vectors;
+use super::{files, paths};
+
+/// How often a state is read anew if a writer removes files of it meanwhile. Each attempt takes about a millisecond,
+/// and a writer commits at most every ten.
+const ATTEMPTS: usize = 50;
+
+/// Searches the notes in a folder. Clones share their state. Other threads and processes may search and write at the
+/// same time; [`refresh`](Self::refresh) shows what writers have changed since.
+#[derive(Clone)]
+pub struct NotesIndex {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    folder: PathBuf,
+    state: RwLock<Arc<State>>,
+    /// Files whose checksums were compared.
+    verified: Mutex<HashSet<PathBuf>>,
+}
+
+/// What one commit left.
+pub(super) struct State {
+    pub(super) snapshot: Snapshot,
+    /// The languages of passages; `None` stands for passages without one.
+    pub(super) languages: Vec<Option<Language>>,
+    /// The vectors of the embedder that was used last.
+    pub(super) vectors: Mutex<Option<Arc<Vectors>>>,
+    /// The token ids of the tokenizer that was used last, with its fingerprint.
+    tokens: Mutex<Option<(u64, Arc<Derived>)>>,
+}
+
+impl NotesIndex {
+    /// Opens the index in `folder` for reading, and compares its checksums.
+    ///
+    /// # Errors
+    /// [`NotesError::NoIndex`]; [`NotesError::Damaged`]: a [`NotesWriter`](super::NotesWriter) builds the index again.
+    pub fn open(folder: &Path) -> Result<Self, NotesError> {
+        let folder = paths::absolute(folder)?;
+        let mut verified = HashSet::new();
+        let state = Arc::new(load(&folder, &mut verified)?);
+        let shared = Shared { folder, state: RwLock::new(state), verified: Mutex::new(verified) };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Reads the state after the last commit of any process.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open). The state is the earlier one.
+    pub fn refresh(&self) -> Result<(), NotesError> {
+        let mut verified = self.shared.verified.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = Arc::new(load(&self.shared.folder, &mut verified)?);
+        *self.shared.state.write().unwrap_or_else(PoisonError::into_inner) = state;
+        Ok(())
+    }
+
+    /// The number of passages.
+    pub fn n_passages(&self) -> usize {
+        self.state().snapshot.counts().0
+    }
+
+    /// All passages of a file, or of the files in a folder, in the order of the index.
+    ///
+    /// # Errors
+    /// The index cannot be read.
+    pub fn passages_of(&self, path: &Path) -> Result<Vec<NotePassage>, NotesError> {
+        let path = paths::absolute(path)?;
+        let snapshot = &self.state().snapshot;
+        let addresses = super::search::all(snapshot, snapshot.fields.of_path(&path))?;
+        let passages: Result<Vec<_>, _> =
+            addresses.into_iter().map(|address| snapshot.passage(address)).collect();
+        // Equal hashes of two paths would mix their passages.
+        Ok(passages?.into_iter().filter(|passage| passage.path.starts_with(&path)).collect())
+    }
+
+    /// The token ids of passages. Those that the writer has not stored for this tokenizer are made here.
+    ///
+    /// # Errors
+    /// The files cannot be read, or the tokenizer refuses a text.
+    pub fn tokens(
+        &self,
+        tokenizer: &Tokenizer,
+        passages: &[NotePassage],
+    ) -> Result<Vec<Vec<TokenId>>, NotesError> {
+        let stored = self.stored_tokens(tokenizer.fingerprint())?;
+        let tokens = passages.iter().map(|passage| -> Result<Vec<TokenId>, NotesError> {
+            let stored = stored.as_ref().map(|stored| stored.value(passage.key)).transpose()?.flatten();
+            match stored {
+                Some(bytes) => Ok(decode_tokens(&bytes)),
+                None => Ok(tokenizer.encode(&passage.text, SpecialTokens::AsText)?),
+            }
+        });
+        tokens.collect()
+    }
+
+    /// The file of token ids. It is read at the first use in a state: about a second per GB.
+    fn stored_tokens(&self, tokenizer: u64) -> Result<Option<Arc<Derived>>, NotesError> {
+        let state = self.state();
+        let mut kept = state.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*kept {
+            Some((of, tokens)) if *of == tokenizer => Ok(Some(Arc::clone(tokens))),
+            _ => {
+                let opened =
+                    Derived::open(&self.shared.folder, DerivedKind::Tokens, tokenizer)?.map(Arc::new);
+                *kept = opened.clone().map(|tokens| (tokenizer, tokens));
+                Ok(opened)
+            }
+        }
+    }
+
+    /// A draft source of passages: a session drafts from their token ids. The suffix automaton is built here from the ids.
+    ///
+    /// # Errors
+    /// As [`tokens`](Self::tokens).
+    pub fn draft_source(
+        &self,
+        tokenizer: &Tokenizer,
+        passages: &[NotePassage],
+    ) -> Result<Box<dyn DraftSource>, NotesError> {
+        let tokens = self.tokens(tokenizer, passages)?;
+        Ok(Box::new(PassagesSource::new(tokens.iter().map(Vec::as_slice))))
+    }
+
+    /// The contents of the index, and what waits for a writer.
+    ///
+    /// # Errors
+    /// The index cannot be read.
+    pub fn status(&self) -> Result<NotesStatus, NotesError> {
+        let folder = &self.shared.folder;
+        let state = self.state();
+        let (n_passages, n_unpurged) = state.snapshot.counts();
+        let catalogue = read_catalogue(folder)?;
+        let sources = match Sources::read(folder) {
+            Ok(Some(sources)) => sources,
+            Err(error) if !error.is_damage() => return Err(error),
+            // The next writer takes these.
+            _ => catalogue.sources.clone(),
+        };
+        let derived = derived::list(folder)?;
+        let identities =
+            |kind| derived.iter().filter(move |(of, _)| *of == kind).map(|&(_, identity)| identity).collect();
+        Ok(NotesStatus {
+            n_forgotten: sources.n_forgotten(),
+            roots: sources.roots.into_iter().collect(),
+            n_files: catalogue.entries.len(),
+            n_passages,
+            by_kind: state.snapshot.kinds()?,
+            n_unpurged,
+            n_segments: state.snapshot.segments().count(),
+            bytes: bytes_of(folder)?,
+            tokenizers: identities(DerivedKind::Tokens),
+            embedders: identities(DerivedKind::Vectors),
+            n_requests: inbox::read(folder)?.len(),
+        })
+    }
+
+    pub(super) fn state(&self) -> Arc<State> {
+        Arc::clone(&self.shared.state.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.shared.folder
+    }
+}
+
+/// Opens the state after the last commit. A writer may remove files of a state between the reading of its list and the
+/// opening of its files; the list is then read again.
+fn load(folder: &Path, verified: &mut HashSet<PathBuf>) -> Result<State, NotesError> {
+    let load_once = |verified: &mut HashSet<PathBuf>| {
+        let store = Store::open(folder)?.ok_or_else(|| NotesError::NoIndex { path: folder.to_owned() })?;
+        store.verify(verified)?;
+        let snapshot = store.snapshot()?;
+        Ok(State {
+            languages: snapshot.languages()?,
+            snapshot,
+            vectors: Mutex::new(None),
+            tokens: Mutex::new(None),
+        })
+    };
+    retry(folder, || load_once(verified))
+}
+
+fn read_catalogue(folder: &Path) -> Result<Catalogue, NotesError> {
+    retry(folder, || {
+        let store = Store::open(folder)?.ok_or_else(|| NotesError::NoIndex { path: folder.to_owned() })?;
+        match store.catalogue_number()? {
+            0 => Ok(Catalogue::default()),
+            number => Catalogue::read(folder, number),
+        }
+    })
+}
+
+/// Repeats an attempt that met damage, if a writer has committed meanwhile.
+fn retry<T>(folder: &Path, mut attempt: impl FnMut() -> Result<T, NotesError>) -> Result<T, NotesError> {
+    let mut n_attempts = 0;
+    loop {
+        let before = Store::commit_bytes(folder);
+        match attempt() {
+            Err(error) if error.is_damage() && n_attempts < ATTEMPTS => {
+                if Store::commit_bytes(folder) == before {
+                    return Err(error);
+                }
+                n_attempts += 1;
+            }
+            done => return done,
+        }
+    }
+}
+
+/// Length of all files in a folder and its subfolders.
+fn bytes_of(folder: &Path) -> Result<u64, NotesError> {
+    let mut bytes = 0;
+    for name in files::names(folder)? {
+        let path = folder.join(&name);
+        bytes += match std::fs::symlink_metadata(&path) {
+            Ok(metadata) if metadata.is_dir() => bytes_of(&path)?,
+            Ok(metadata) => metadata.len(),
+            // Removed meanwhile.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => 0,
+            Err(error) => return Err(io_error("read", &path)(error)),
+        };
+    }
+    Ok(bytes)
+}

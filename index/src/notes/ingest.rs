@@ -1,0 +1,127 @@
+//! Reads a file and makes its passages. Files are independent, so several are read at the same time.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+use std::time::SystemTime;
+
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
+
+use super::catalogue::Entry;
+use super::formats::{self, Body, Unit};
+use super::language::Languages;
+use super::passage::{NotePassage, chunks};
+use super::report::SkipReason;
+use super::stamp::{Stamp, since_1970};
+use super::walk::Found;
+
+/// What reading a file found.
+pub(super) enum Ingested {
+    /// The contents are those of the entry.
+    Same { stamp: Stamp, is_settled: bool },
+    /// New contents.
+    New { stamp: Stamp, is_settled: bool, hash: u128, passages: Vec<NotePassage> },
+    /// The file cannot be read now; what is known of it stays.
+    Unreadable(SkipReason),
+    /// The file is gone, or its contents are no source.
+    Refused(SkipReason),
+}
+
+/// Reads a file. `old` is its entry in the catalogue.
+pub(super) fn ingest(
+    found: &Found,
+    old: Option<&Entry>,
+    bytes_max: u64,
+    n_overlap: usize,
+    languages: &Languages,
+) -> Ingested {
+    let now = since_1970(SystemTime::now());
+    let (bytes, stamp, is_steady) = match read(&found.path, bytes_max) {
+        Ok(read) => read,
+        Err(Unread::TooLong(bytes)) => {
+            return Ingested::Refused(SkipReason::TooLong { bytes, limit: bytes_max });
+        }
+        Err(Unread::Io(io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)) => {
+            return Ingested::Refused(SkipReason::Vanished);
+        }
+        Err(Unread::Io(kind)) => return Ingested::Unreadable(SkipReason::Unreadable(kind)),
+    };
+    let is_settled = is_steady && stamp.is_settled(now);
+    let hash = xxh3_128(&bytes);
+    if old.is_some_and(|old| old.hash == hash) {
+        return Ingested::Same { stamp, is_settled };
+    }
+    let name = found.path.file_stem().unwrap_or_default().to_string_lossy();
+    let units = match formats::read(found.format, &name, &bytes) {
+        Ok(units) => units,
+        Err(reason) => return Ingested::Refused(reason),
+    };
+    let passages = units
+        .iter()
+        .flat_map(|unit| passages(found, unit, &bytes, stamp.seconds(), n_overlap, languages))
+        .collect();
+    Ingested::New { stamp, is_settled, hash, passages }
+}
+
+fn passages(
+    found: &Found,
+    unit: &Unit,
+    bytes: &[u8],
+    modified: i64,
+    n_overlap: usize,
+    languages: &Languages,
+) -> Vec<NotePassage> {
+    let language = languages.detect(sample(unit, bytes));
+    let chunks = chunks(unit, bytes, n_overlap).into_iter().map(|chunk| NotePassage {
+        path: found.path.clone(),
+        kind: found.format.kind(),
+        key: xxh3_64(chunk.text.as_bytes()),
+        title: chunk.title,
+        text: chunk.text,
+        place: chunk.place.start as u64..chunk.place.end as u64,
+        is_verbatim: chunk.is_verbatim,
+        date: unit.date.unwrap_or(modified),
+        tags: unit.tags.clone(),
+        language,
+    });
+    chunks.collect()
+}
+
+/// A text of the unit that shows its language: the longest of the first pieces.
+fn sample<'a>(unit: &'a Unit, bytes: &'a [u8]) -> &'a str {
+    match &unit.body {
+        Body::Verbatim(place) => std::str::from_utf8(&bytes[place.clone()]).unwrap_or_default(),
+        Body::Decoded(pieces) => {
+            let texts = pieces.iter().take(16).map(|piece| piece.text.as_str());
+            texts.max_by_key(|text| text.len()).unwrap_or_default()
+        }
+    }
+}
+
+enum Unread {
+    Io(io::ErrorKind),
+    TooLong(u64),
+}
+
+impl From<io::Error> for Unread {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error.kind())
+    }
+}
+
+/// The bytes of a file, its stamp, and whether the stamp was the same before and after the reading.
+fn read(path: &Path, bytes_max: u64) -> Result<(Vec<u8>, Stamp, bool), Unread> {
+    let mut file = File::open(path)?;
+    let before = file.metadata()?;
+    if !before.is_file() {
+        return Err(Unread::Io(io::ErrorKind::InvalidInput));
+    }
+    let mut bytes = Vec::with_capacity(before.len().min(bytes_max) as usize);
+    // A file may grow while it is read.
+    (&mut file).take(bytes_max + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > bytes_max {
+        return Err(Unread::TooLong(before.len().max(bytes.len() as u64)));
+    }
+    let (before, after) = (Stamp::of(&before), Stamp::of(&file.metadata()?));
+    Ok((bytes, after, before == after))
+}

@@ -1,0 +1,104 @@
+//! Notes on disk: an index of the text in folders, kept in agreement with the files, and searched by words and by
+//! meaning.
+//!
+//! ```
+//! use std::ops::ControlFlow;
+//! use refrain_index::notes::{NotesIndex, NotesOptions, NotesWriter, Search};
+//!
+//! # let folder = tempfile::tempdir()?;
+//! # let (index, notes) = (folder.path().join("index"), folder.path().join("notes"));
+//! # std::fs::create_dir(&notes)?;
+//! std::fs::write(notes.join("kitchen.md"), "# Kitchen\n\nThe tap drips. Ada Voss repairs it on 3 May.")?;
+//!
+//! let mut writer = NotesWriter::open(&index, NotesOptions::default())?;
+//! writer.add(&[&notes])?;
+//! let report = writer.update(&mut |_done, _total| ControlFlow::Continue(()))?;
+//! assert_eq!(report.n_added, 1);
+//!
+//! let hits = NotesIndex::open(&index)?.search(&Search::new("Who is repairing the tap?", 3))?;
+//! assert_eq!(hits[0].passage.title, "Kitchen");
+//! assert_eq!(hits[0].passage.place, 11..56);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Sources
+//!
+//! [`SourceKind`] lists the formats, by the extensions of files. A file becomes passages of at most
+//! [`PASSAGE_WORDS_MAX`](crate::PASSAGE_WORDS_MAX) words: text under a heading, paragraphs and list items, messages,
+//! events, elements of a screen. A passage repeats some words of the one before it
+//! ([`NotesOptions::n_overlap_words`]), and has its bytes in the file ([`NotePassage::place`]).
+//!
+//! # In the folder
+//!
+//! ```text
+//! FOLDER/
+//!   .lock                 locked by the process that writes
+//!   .inbox/               requests of other processes, a file each
+//!   sources               the folders to be read, and hashes of forgotten paths
+//!   catalogue-N           files with lengths, times and hashes; the last commit names N
+//!   words/                the inverted index with the texts (tantivy)
+//!   tokens-TOKENIZER      token ids of texts
+//!   vectors-EMBEDDER      vectors of texts
+//! ```
+//!
+//! Only `sources` cannot be built again from the notes; the catalogue has a copy of it. Every file has checksums.
+//! Damage to the index empties it ([`Notice::Rebuilt`]), and the next [`NotesWriter::update`] reads the notes again.
+//!
+//! # Processes
+//!
+//! Any number of [`NotesIndex`] read, each the state of a commit. One [`NotesWriter`] changes the folder; the system
+//! releases its lock when its process ends for any reason. Another process waits for it briefly
+//! ([`NotesOptions::lock_wait`]) or leaves a [`Request`] ([`NotesWriter::open_or_hand_in`]).
+//!
+//! # Deletion
+//!
+//! When [`NotesWriter::forget`], [`NotesWriter::update`] or [`NotesWriter::purge`] has returned, no file of the folder has
+//! a byte of text that is in no passage any more: segments of the inverted index with removed passages are written again
+//! without them, and so are stored token ids and vectors. A crash in between is finished by the next writer when it
+//! opens the folder. [`NotesWriter::update_paths`] alone leaves replaced text on the disk until one of these calls.
+
+mod catalogue;
+mod codec;
+mod derive;
+mod derived;
+mod directory;
+mod error;
+mod files;
+mod formats;
+mod inbox;
+mod index;
+mod ingest;
+mod kind;
+mod language;
+mod merge;
+mod options;
+mod passage;
+mod paths;
+mod report;
+mod schema;
+mod search;
+mod snapshot;
+mod snippet;
+mod sources;
+mod stamp;
+mod store;
+mod update;
+mod vectors;
+mod walk;
+mod watch;
+mod words;
+mod writer;
+
+pub use derive::{DIMENSIONS_MAX, Embedder};
+pub use error::NotesError;
+pub use formats::parse_date;
+pub use inbox::Request;
+pub use index::NotesIndex;
+pub use kind::{SourceKind, UnknownKind};
+pub use language::Language;
+pub use options::NotesOptions;
+pub use passage::NotePassage;
+pub use report::{NotesStatus, Notice, SkipReason, SkippedSource, UpdateReport};
+pub use search::{NoteHit, Search};
+pub use snippet::{SNIPPET_BYTES_MAX, Snippet};
+pub use writer::{NotesWriter, OnProgress, hand_in};

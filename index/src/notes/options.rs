@@ -1,0 +1,52 @@
+//! The options of stored notes.
+
+use std::time::Duration;
+
+use super::error::NotesError;
+use super::language::Language;
+
+/// Options of a [`NotesWriter`](super::NotesWriter).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotesOptions {
+    /// Maximum length of a file, in bytes, 1..=2³⁰. Longer files are skipped. Default 8 MiB: a file needs about four times its
+    /// length of memory while it is read.
+    pub file_bytes_max: u64,
+    /// Maximum number of visited files and folders. Default 100,000.
+    pub n_entries_max: usize,
+    /// Words that a passage repeats from the passage before it, 0..=60. Default 24: about two sentences, a fifth of a
+    /// passage.
+    pub n_overlap_words: usize,
+    /// The languages of the notes. Empty (the default): all, detected for each note. One: no detection. A short text
+    /// whose language is unclear counts as the first one, or as English. A change takes effect for notes that are read
+    /// later.
+    pub languages: Vec<Language>,
+    /// Reads every file at every update, even if its size and times are the same. Default `false`.
+    pub reads_all: bool,
+    /// Time to wait for another process that writes. Default 2 s.
+    pub lock_wait: Duration,
+}
+
+impl Default for NotesOptions {
+    fn default() -> Self {
+        Self {
+            file_bytes_max: 8 << 20,
+            n_entries_max: 100_000,
+            n_overlap_words: 24,
+            languages: Vec::new(),
+            reads_all: false,
+            lock_wait: Duration::from_secs(2),
+        }
+    }
+}
+
+impl NotesOptions {
+    pub(super) fn check(&self) -> Result<(), NotesError> {
+        let check = |option, given: u64, min: u64, max: u64| match (min..=max).contains(&given) {
+            true => Ok(()),
+            false => Err(NotesError::OutOfRange { option, given, min, max }),
+        };
+        check("file_bytes_max", self.file_bytes_max, 1, 1 << 30)?;
+        check("n_entries_max", self.n_entries_max as u64, 1, 1 << 30)?;
+        check("n_overlap_words", self.n_overlap_words as u64, 0, 60)
+    }
+}

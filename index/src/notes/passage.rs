@@ -1,0 +1,175 @@
+//! The passages of a file: its units, divided as the index stores them.
+
+use std::ops::Range;
+use std::path::PathBuf;
+
+use super::formats::{Body, Piece, Unit};
+use super::kind::SourceKind;
+use super::language::Language;
+use crate::passage::{PASSAGE_WORDS_MAX, count_words, slices, title_below};
+
+/// A passage as the index stores it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotePassage {
+    /// The file, as an absolute path.
+    pub path: PathBuf,
+    /// The kind of its source.
+    pub kind: SourceKind,
+    /// The title of the note, message, chat, screen or event, with the heading above the passage.
+    pub title: String,
+    /// The text; never empty.
+    pub text: String,
+    /// The bytes of the file from which the text was read: the text itself if [`is_verbatim`](Self::is_verbatim), else
+    /// the message, line, element or event with the text in an encoded form.
+    pub place: Range<u64>,
+    /// Whether the bytes of [`place`](Self::place) are the text.
+    pub is_verbatim: bool,
+    /// Seconds since 1970, UTC: the date in the note, message, chat or event, else that of the file's last change.
+    pub date: i64,
+    /// Tags, in lower case.
+    pub tags: Vec<String>,
+    /// The language in which the words are stemmed; `None` if it is unclear or has no stemmer.
+    pub language: Option<Language>,
+    /// A hash of the text, under which its token ids and its vector are stored.
+    pub key: u64,
+}
+
+/// The part of a passage that its unit's text gives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Chunk {
+    pub(super) title: String,
+    pub(super) text: String,
+    pub(super) place: Range<usize>,
+    pub(super) is_verbatim: bool,
+}
+
+/// Divides a unit of a file. Text under a heading, or runs of messages, events and elements, form chunks of at most
+/// [`PASSAGE_WORDS_MAX`] words, which repeat up to `n_overlap` words. A unit with a title alone is a chunk.
+pub(super) fn chunks(unit: &Unit, bytes: &[u8], n_overlap: usize) -> Vec<Chunk> {
+    match &unit.body {
+        Body::Verbatim(place) => {
+            // The reader has checked that the range is text.
+            let text = std::str::from_utf8(&bytes[place.clone()]).unwrap_or_default();
+            let slices = slices(text, n_overlap).into_iter().map(|slice| Chunk {
+                title: title_below(&unit.title, slice.heading),
+                text: text[slice.range.clone()].to_owned(),
+                place: place.start + slice.range.start..place.start + slice.range.end,
+                is_verbatim: true,
+            });
+            slices.collect()
+        }
+        Body::Decoded(pieces) => runs(pieces, n_overlap)
+            .into_iter()
+            .map(|(text, place)| Chunk { title: unit.title.clone(), text, place, is_verbatim: false })
+            .collect(),
+    }
+}
+
+/// Packs pieces into texts; a piece that is too long is divided. A text repeats the last pieces of the text before it
+/// as far as they fit the overlap.
+fn runs(pieces: &[Piece], n_overlap: usize) -> Vec<(String, Range<usize>)> {
+    let parts: Vec<(&str, &Range<usize>, usize)> = pieces
+        .iter()
+        .flat_map(|piece| {
+            let n_words = count_words(&piece.text);
+            let whole = (n_words <= PASSAGE_WORDS_MAX).then(|| piece.text.trim());
+            let divided = if whole.is_some() { Vec::new() } else { slices_of_plain(&piece.text, n_overlap) };
+            whole.into_iter().chain(divided).map(|text| (text, &piece.place, count_words(text)))
+        })
+        .filter(|(text, _, _)| !text.is_empty())
+        .collect();
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    let mut n_words_open = 0;
+    for (at, &(_, _, n_words)) in parts.iter().enumerate() {
+        match runs.last_mut() {
+            Some(open) if n_words_open + n_words <= PASSAGE_WORDS_MAX => {
+                open.end = at + 1;
+                n_words_open += n_words;
+            }
+            last => {
+                let (mut start, mut n_repeated) = (at, 0);
+                let room = n_overlap.min(PASSAGE_WORDS_MAX - n_words);
+                let first = last.map_or(at, |last| last.start + 1);
+                while start > first && n_repeated + parts[start - 1].2 <= room {
+                    start -= 1;
+                    n_repeated += parts[start].2;
+                }
+                n_words_open = n_repeated + n_words;
+                runs.push(start..at + 1);
+            }
+        }
+    }
+    let joined = runs.into_iter().map(|run| {
+        let parts = &parts[run];
+        let text = parts.iter().map(|(text, _, _)| *text).collect::<Vec<_>>().join("\n");
+        (text, parts[0].1.start..parts[parts.len() - 1].1.end)
+    });
+    joined.collect()
+}
+
+/// Slices of a decoded text. Lines that look like headings are text there.
+fn slices_of_plain(text: &str, n_overlap: usize) -> Vec<&str> {
+    crate::passage::pack(text, 0..text.len(), n_overlap).into_iter().map(|range| &text[range]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn decoded(texts: &[&str]) -> Vec<Piece> {
+        texts
+            .iter()
+            .enumerate()
+            .map(|(i, text)| Piece { text: (*text).to_owned(), place: i..i + 1 })
+            .collect()
+    }
+
+    #[test]
+    fn short_pieces_form_one_run_and_long_ones_are_divided() {
+        let long = "word ".repeat(130);
+        let pieces = decoded(&["a: one", "b: two", &long, "c: three"]);
+        let runs = runs(&pieces, 0);
+        let places: Vec<_> = runs.iter().map(|(_, place)| place.clone()).collect();
+        assert_eq!(places, [0..2, 2..3, 2..4]);
+        assert_eq!(runs[0].0, "a: one\nb: two");
+        assert!(runs[2].0.ends_with("c: three"));
+    }
+
+    #[test]
+    fn a_run_repeats_whole_messages() {
+        let message = format!("a: {}", "word ".repeat(19).trim());
+        let pieces = decoded(&[message.as_str(); 8]);
+        let places: Vec<_> = runs(&pieces, 24).into_iter().map(|(_, place)| place).collect();
+        assert_eq!(places, [0..6, 5..8]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_piece_is_in_a_run(texts in prop::collection::vec("([a-z]{1,9} ){0,60}", 0..12), n_overlap in 0..60_usize) {
+            let pieces = decoded(&texts.iter().map(String::as_str).collect::<Vec<_>>());
+            let runs = runs(&pieces, n_overlap);
+            for (text, place) in &runs {
+                prop_assert!(count_words(text) <= PASSAGE_WORDS_MAX && !text.is_empty());
+                prop_assert!(place.start < place.end);
+            }
+            for piece in pieces.iter().filter(|piece| !piece.text.trim().is_empty()) {
+                let is_in = |(text, place): &(String, Range<usize>)| {
+                    place.start <= piece.place.start && piece.place.end <= place.end && text.contains(piece.text.trim())
+                };
+                prop_assert!(runs.iter().any(is_in));
+            }
+        }
+
+        #[test]
+        fn verbatim_chunks_are_the_bytes_of_the_file(text in "([a-z#.\\- é語\r\n]|word ){0,600}", n_overlap in 0..60_usize) {
+            let bytes = text.as_bytes();
+            for unit in super::super::formats::read(super::super::kind::Format::Text, "a", bytes).unwrap() {
+                for chunk in chunks(&unit, bytes, n_overlap) {
+                    prop_assert_eq!(chunk.text.as_bytes(), &bytes[chunk.place]);
+                }
+            }
+        }
+    }
+}

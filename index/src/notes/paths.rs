@@ -1,0 +1,47 @@
+//! Paths as the index stores them: absolute, as bytes, with a hash for searches.
+
+use std::path::{Component, Path, PathBuf};
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::error::NotesError;
+
+/// The absolute path without `.` and `..`; links are kept.
+pub(super) fn absolute(path: &Path) -> Result<PathBuf, NotesError> {
+    let refused = |what| NotesError::Path { path: path.to_owned(), what };
+    let full =
+        std::path::absolute(path).map_err(|_| refused("it is empty, or there is no current folder"))?;
+    let mut plain = PathBuf::new();
+    for component in full.components() {
+        match component {
+            Component::ParentDir => drop(plain.pop()),
+            Component::CurDir => {}
+            other => plain.push(other),
+        }
+    }
+    if to_bytes(&plain).is_none() {
+        return Err(refused("its name is not Unicode"));
+    }
+    Ok(plain)
+}
+
+/// The bytes of a path. `None` if this system's paths have no bytes and the path is not Unicode.
+pub(super) fn to_bytes(path: &Path) -> Option<&[u8]> {
+    #[cfg(unix)]
+    return Some(std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str()));
+    #[cfg(not(unix))]
+    path.to_str().map(str::as_bytes)
+}
+
+/// The path of stored bytes.
+pub(super) fn from_bytes(bytes: &[u8]) -> Option<PathBuf> {
+    #[cfg(unix)]
+    return Some(PathBuf::from(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(bytes)));
+    #[cfg(not(unix))]
+    std::str::from_utf8(bytes).ok().map(PathBuf::from)
+}
+
+/// The number under which a path, or everything in a folder, is found.
+pub(super) fn hash(path: &Path) -> u64 {
+    xxh3_64(to_bytes(path).unwrap_or_default())
+}

@@ -1,0 +1,158 @@
+//! Reports of the stored notes: what an update did, what was skipped, what the index contains.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::kind::SourceKind;
+
+/// A file or folder that an update skipped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SkippedSource {
+    /// The file or folder.
+    pub path: PathBuf,
+    /// The reason.
+    pub reason: SkipReason,
+}
+
+/// The reason why a file or folder was skipped.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SkipReason {
+    /// Its name starts with a dot.
+    #[error("hidden")]
+    Hidden,
+    /// Its extension is not one of a source, or it is no file.
+    #[error("not a source")]
+    NotASource,
+    /// It is not UTF-8 text.
+    #[error("not UTF-8 text at byte {offset}")]
+    NotText {
+        /// The first offset that is not text.
+        offset: u64,
+    },
+    /// It exceeds the maximum length of a file.
+    #[error("{bytes} bytes exceed the limit of {limit}")]
+    TooLong {
+        /// Its length.
+        bytes: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// The number of files has reached its limit.
+    #[error("behind the limit of {limit} files")]
+    TooMany {
+        /// The limit.
+        limit: usize,
+    },
+    /// It was already read under another name.
+    #[error("already read under another name")]
+    AlreadyRead,
+    /// The file does not follow its format.
+    #[error("{what} at byte {offset}")]
+    Broken {
+        /// The kind of fault.
+        what: &'static str,
+        /// The offset.
+        offset: u64,
+    },
+    /// It was removed or renamed during the update.
+    #[error("it disappeared during the update")]
+    Vanished,
+    /// Its name cannot be stored on this system.
+    #[error("its name is not Unicode")]
+    Name,
+    /// It is a broken link, or permission to read it is missing.
+    #[error("cannot be read: {0}")]
+    Unreadable(io::ErrorKind),
+}
+
+impl SkipReason {
+    /// Whether the reason is worth a notice: other files among notes are expected.
+    pub fn is_notable(&self) -> bool {
+        !matches!(self, Self::Hidden | Self::NotASource | Self::AlreadyRead)
+    }
+}
+
+/// The result of an update.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UpdateReport {
+    /// Number of files that are new in the index.
+    pub n_added: usize,
+    /// Number of files whose contents had changed.
+    pub n_changed: usize,
+    /// Number of files that were the same.
+    pub n_unchanged: usize,
+    /// Number of files that were read to compare their contents.
+    pub n_read: usize,
+    /// Number of files whose passages were removed.
+    pub n_removed: usize,
+    /// Number of passages written.
+    pub n_passages: usize,
+    /// Skipped files and folders.
+    pub skipped: Vec<SkippedSource>,
+    /// Whether the caller ended the update before all files were read.
+    pub is_incomplete: bool,
+}
+
+impl UpdateReport {
+    /// Whether the index has changed.
+    pub fn is_change(&self) -> bool {
+        self.n_added + self.n_changed + self.n_removed > 0
+    }
+}
+
+/// A repair that a writer made when it opened the index.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Notice {
+    /// The index was damaged or of another version. It is empty until the next update reads all notes again.
+    #[error("the index is built again from the notes: {reason}")]
+    Rebuilt {
+        /// The damage.
+        reason: String,
+    },
+    /// The list of folders was damaged. The folders were taken from the index, if it had them.
+    #[error("the list of folders was damaged and is kept as `{}`: {n_roots} folders are left", aside.display())]
+    Roots {
+        /// The damaged file under its new name.
+        aside: PathBuf,
+        /// Number of folders known.
+        n_roots: usize,
+    },
+    /// A deletion that a crash had interrupted was finished.
+    #[error("an interrupted deletion was finished")]
+    FinishedDeletion,
+    /// Stored token ids or vectors were damaged and are made again.
+    #[error("`{}` was damaged and is made again", path.display())]
+    Derived {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// The contents of an index.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NotesStatus {
+    /// The folders and files that updates read.
+    pub roots: Vec<PathBuf>,
+    /// Number of forgotten files, which updates do not read.
+    pub n_forgotten: usize,
+    /// Number of files with passages.
+    pub n_files: usize,
+    /// Number of passages.
+    pub n_passages: usize,
+    /// Number of passages by kind of source.
+    pub by_kind: Vec<(SourceKind, usize)>,
+    /// Number of removed or replaced passages whose text is still on the disk until the next purge.
+    pub n_unpurged: usize,
+    /// Number of segments of the inverted index.
+    pub n_segments: usize,
+    /// Length of all files in the folder, in bytes.
+    pub bytes: u64,
+    /// Fingerprints of the tokenizers with stored token ids.
+    pub tokenizers: Vec<u64>,
+    /// Identities of the embedders with stored vectors.
+    pub embedders: Vec<u64>,
+    /// Number of requests that wait for the writer.
+    pub n_requests: usize,
+}

@@ -1,0 +1,273 @@
+//! Searches: BM25 over words, optionally with an embedder's vectors, within filters.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ops::Bound;
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError};
+
+use tantivy::collector::{DocSetCollector, TopDocs};
+use tantivy::query::{BooleanQuery, ConstScoreQuery, Occur, Query, RangeQuery, TermQuery, TermSetQuery};
+use tantivy::schema::IndexRecordOption;
+use tantivy::{DocAddress, Term};
+
+use super::derive::Embedder;
+use super::error::NotesError;
+use super::index::{NotesIndex, State};
+use super::kind::SourceKind;
+use super::language::{Functional, Language};
+use super::passage::NotePassage;
+use super::paths;
+use super::snapshot::Snapshot;
+use super::snippet::{Snippet, snippet};
+use super::vectors::Vectors;
+use super::words::words;
+
+/// Maximum number of words searched for; the rest of a longer request is ignored. A mail to be answered has about 200
+/// different words, and each costs two posting lists per language.
+const QUERY_WORDS_MAX: usize = 512;
+
+/// Passages of each ranking that enter a fusion.
+const FUSED: usize = 100;
+
+/// The constant of reciprocal rank fusion (Cormack, Clarke and Büttcher 2009, section 3): it was fixed there at 60, and
+/// results hardly depend on it.
+const FUSION_K: f32 = 60.0;
+
+/// A request to the index.
+#[derive(Clone, Default)]
+#[non_exhaustive]
+pub struct Search<'a> {
+    /// Plain text, not a query language.
+    pub text: &'a str,
+    /// Maximum number of hits.
+    pub limit: usize,
+    /// The kinds of sources; empty: all.
+    pub kinds: Vec<SourceKind>,
+    /// Files, or folders with everything below them; empty: all.
+    pub folders: Vec<PathBuf>,
+    /// The earliest date, in seconds since 1970.
+    pub from: Option<i64>,
+    /// The latest date, in seconds since 1970.
+    pub until: Option<i64>,
+    /// Tags, of which a passage has at least one; empty: all.
+    pub tags: Vec<String>,
+    /// Ranks by the vectors of this embedder too. Passages without stored vectors are ranked by words alone.
+    pub embedder: Option<&'a dyn Embedder>,
+}
+
+impl<'a> Search<'a> {
+    /// The `limit` best passages for a text.
+    pub fn new(text: &'a str, limit: usize) -> Self {
+        Self { text, limit, ..Self::default() }
+    }
+}
+
+/// A passage found by a search.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NoteHit {
+    /// The passage.
+    pub passage: NotePassage,
+    /// BM25, or the sum of reciprocal ranks with an embedder. Larger is better; comparable within one search only.
+    pub score: f32,
+    /// The part of the passage that matches best.
+    pub snippet: Snippet,
+}
+
+impl NotesIndex {
+    /// The passages that match a request best, best first. A request without words finds nothing by words.
+    ///
+    /// # Errors
+    /// The index cannot be read, or the embedder fails.
+    pub fn search(&self, search: &Search<'_>) -> Result<Vec<NoteHit>, NotesError> {
+        let state = self.state();
+        let snapshot = &state.snapshot;
+        let limit = search.limit.min(snapshot.counts().0);
+        if limit == 0 {
+            return Ok(Vec::new());
+        }
+        let wanted = Wanted::new(search.text, &state.languages);
+        let filter = filter(search, snapshot)?;
+        let n_ranked = if search.embedder.is_some() { limit.max(FUSED) } else { limit };
+        let by_words = by_words(snapshot, &wanted, filter.as_deref(), n_ranked)?;
+        let ranked = match search.embedder {
+            None => by_words,
+            Some(embedder) => {
+                let query = embedder.embed_query(search.text).map_err(NotesError::Embedder)?;
+                let allowed = filter
+                    .map(|filter| snapshot.searcher.search(&filter, &DocSetCollector))
+                    .transpose()
+                    .map_err(snapshot.failed())?;
+                let is_allowed =
+                    |address: DocAddress| allowed.as_ref().is_none_or(|allowed| allowed.contains(&address));
+                let by_meaning = self.vectors(&state, embedder)?.search(&query, n_ranked, is_allowed);
+                fuse(&[by_words.into_iter().map(|(_, address)| address).collect(), by_meaning])
+            }
+        };
+        let hits = ranked.into_iter().take(limit).map(|(score, address)| -> Result<NoteHit, NotesError> {
+            let passage = snapshot.passage(address)?;
+            let snippet = snippet(&passage.text, &wanted.terms, &wanted.initials, passage.language);
+            Ok(NoteHit { passage, score, snippet })
+        });
+        hits.collect()
+    }
+
+    /// The vectors of an embedder. They are read at the first search of a state.
+    fn vectors(&self, state: &State, embedder: &dyn Embedder) -> Result<Arc<Vectors>, NotesError> {
+        let mut kept = state.vectors.lock().unwrap_or_else(PoisonError::into_inner);
+        let identity = embedder.identity();
+        if let Some(vectors) = kept.as_ref().filter(|vectors| vectors.identity == identity) {
+            return Ok(Arc::clone(vectors));
+        }
+        let vectors =
+            Arc::new(Vectors::load(self.folder(), &state.snapshot, identity, embedder.dimensions())?);
+        *kept = Some(Arc::clone(&vectors));
+        Ok(vectors)
+    }
+}
+
+/// The words of a request in the forms of the index.
+struct Wanted {
+    /// Stems in each language of the index. A passage has the form of its own language only.
+    terms: BTreeSet<String>,
+    /// Single characters of scripts without spaces: beginnings of words.
+    initials: BTreeSet<String>,
+}
+
+impl Wanted {
+    /// Function words are left out, unless there are no others.
+    fn new(text: &str, languages: &[Option<Language>]) -> Self {
+        let known: Vec<Language> = languages.iter().copied().flatten().collect();
+        let mut functional = Functional::new(&known);
+        let forms = |is_kept: &mut dyn FnMut(&str) -> bool| {
+            let mut wanted = Self { terms: BTreeSet::new(), initials: BTreeSet::new() };
+            for &language in languages {
+                for word in words(text, language).take(QUERY_WORDS_MAX) {
+                    if !is_kept(&text[word.range]) {
+                        continue;
+                    }
+                    match word.is_single {
+                        true => wanted.initials.insert(word.text),
+                        false => wanted.terms.insert(word.text),
+                    };
+                }
+            }
+            wanted
+        };
+        let wanted = forms(&mut |word| !functional.contains(&word.to_lowercase()));
+        match wanted.terms.is_empty() && wanted.initials.is_empty() {
+            true => forms(&mut |_| true),
+            false => wanted,
+        }
+    }
+}
+
+fn by_words(
+    snapshot: &Snapshot,
+    wanted: &Wanted,
+    filter: Option<&dyn Query>,
+    limit: usize,
+) -> Result<Vec<(f32, DocAddress)>, NotesError> {
+    if wanted.terms.is_empty() && wanted.initials.is_empty() {
+        return Ok(Vec::new());
+    }
+    let fields = [snapshot.fields.title_words, snapshot.fields.text_words];
+    let mut clauses: Vec<(Occur, Box<dyn Query>)> = Vec::new();
+    for word in &wanted.terms {
+        clauses.extend(fields.map(|field| {
+            let term = Term::from_field_text(field, word);
+            (Occur::Should, Box::new(TermQuery::new(term, IndexRecordOption::WithFreqs)) as Box<dyn Query>)
+        }));
+    }
+    for initial in &wanted.initials {
+        // Behind every word that begins with it.
+        let end = format!("{initial}\u{10ffff}");
+        clauses.extend(fields.map(|field| {
+            let range = RangeQuery::new(
+                Bound::Included(Term::from_field_text(field, initial)),
+                Bound::Excluded(Term::from_field_text(field, &end)),
+            );
+            (Occur::Should, Box::new(range) as Box<dyn Query>)
+        }));
+    }
+    let mut query: Box<dyn Query> = Box::new(BooleanQuery::new(clauses));
+    if let Some(filter) = filter {
+        let filter: Box<dyn Query> = Box::new(ConstScoreQuery::new(filter.box_clone(), 0.0));
+        query = Box::new(BooleanQuery::new(vec![(Occur::Must, query), (Occur::Must, filter)]));
+    }
+    let collector = TopDocs::with_limit(limit).order_by_score();
+    snapshot.searcher.search(&query, &collector).map_err(snapshot.failed())
+}
+
+/// The query that all conditions of a search form; `None` if there are none.
+fn filter(search: &Search<'_>, snapshot: &Snapshot) -> Result<Option<Box<dyn Query>>, NotesError> {
+    let fields = &snapshot.fields;
+    let folders: Vec<Term> = search
+        .folders
+        .iter()
+        .map(|folder| paths::absolute(folder).map(|folder| fields.of_path(&folder)))
+        .collect::<Result<_, _>>()?;
+    let kinds = search.kinds.iter().map(|&kind| fields.of_kind(kind)).collect();
+    let tags =
+        search.tags.iter().map(|tag| fields.of_tag(&tag.trim_start_matches('#').to_lowercase())).collect();
+    let sets: [Vec<Term>; 3] = [kinds, folders, tags];
+    let mut conditions: Vec<(Occur, Box<dyn Query>)> = sets
+        .into_iter()
+        .filter(|terms| !terms.is_empty())
+        .map(|terms| (Occur::Must, Box::new(TermSetQuery::new(terms)) as Box<dyn Query>))
+        .collect();
+    if search.from.is_some() || search.until.is_some() {
+        let bound =
+            |date: Option<i64>| date.map_or(Bound::Unbounded, |date| Bound::Included(fields.at(date)));
+        conditions.push((Occur::Must, Box::new(RangeQuery::new(bound(search.from), bound(search.until)))));
+    }
+    Ok((!conditions.is_empty()).then(|| Box::new(BooleanQuery::new(conditions)) as Box<dyn Query>))
+}
+
+/// The passages with a term, in the order of the index.
+pub(super) fn all(snapshot: &Snapshot, term: Term) -> Result<Vec<DocAddress>, NotesError> {
+    let query = TermQuery::new(term, IndexRecordOption::Basic);
+    let found: HashSet<DocAddress> =
+        snapshot.searcher.search(&query, &DocSetCollector).map_err(snapshot.failed())?;
+    let mut found: Vec<DocAddress> = found.into_iter().collect();
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// Reciprocal rank fusion: the sum of `1 / (60 + rank)` over the rankings. Equal sums keep the order of the index.
+fn fuse(rankings: &[Vec<DocAddress>]) -> Vec<(f32, DocAddress)> {
+    let mut scores: HashMap<DocAddress, f32> = HashMap::new();
+    for ranking in rankings {
+        for (rank, &address) in (1..).zip(ranking) {
+            *scores.entry(address).or_default() += 1.0 / (FUSION_K + rank as f32);
+        }
+    }
+    let mut fused: Vec<(f32, DocAddress)> =
+        scores.into_iter().map(|(address, score)| (score, address)).collect();
+    fused.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+    fused
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn function_words_count_only_where_there_are_no_others() {
+        let shown = |text: &str| {
+            let wanted = Wanted::new(text, &[Some(Language::English), Some(Language::German), None]);
+            wanted.terms.into_iter().chain(wanted.initials).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(shown("When is the dentist?"), "dentist");
+        assert_eq!(shown("to be or not to be"), "be not or to");
+        assert_eq!(shown("Häuser 茶"), "haus hauser 茶");
+        assert_eq!(shown("?!"), "");
+    }
+
+    #[test]
+    fn fusion_prefers_what_both_rankings_have() {
+        let at = |doc| DocAddress::new(0, doc);
+        let fused = fuse(&[vec![at(1), at(2)], vec![at(3), at(2)]]);
+        let order: Vec<u32> = fused.iter().map(|(_, address)| address.doc_id).collect();
+        assert_eq!(order, [2, 1, 3]);
+    }
+}

@@ -1,0 +1,212 @@
+//! Watching: changes in the folders are in the index shortly after they happen.
+//!
+//! The system reports changed paths to a bounded queue. After a pause of [`PAUSE`], or [`WAIT_MAX`] after the first
+//! report, the paths are compared with the index. If the queue was full, or the system has lost reports, everything is
+//! compared. Text of replaced passages is removed from the disk when there was nothing to do for [`IDLE`].
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TrySendError, sync_channel};
+use std::time::{Duration, Instant};
+
+use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use refrain::CancelToken;
+
+use super::error::NotesError;
+use super::report::UpdateReport;
+use super::writer::NotesWriter;
+use super::{files, inbox};
+
+/// Reports that wait. A program that writes more files at once causes a comparison of everything, which is faster.
+const QUEUE: usize = 1024;
+
+/// Editors write a file in several steps.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// A file that changes all the time is in the index after this time.
+const WAIT_MAX: Duration = Duration::from_secs(2);
+
+/// The time after which nothing is expected to happen.
+const IDLE: Duration = Duration::from_secs(5);
+
+/// How often a cancellation is looked for.
+const TICK: Duration = Duration::from_millis(50);
+
+impl NotesWriter {
+    /// Keeps the index in agreement with the notes until `cancel` is set. Begins with an [`update`](Self::update), and
+    /// carries out the requests of other processes. `on_report` receives each update that has changed or skipped
+    /// something; the first one always.
+    ///
+    /// # Errors
+    /// [`NotesError::Watch`]: the system cannot watch a folder, for example because of its limit on watches. Others as
+    /// for [`update`](Self::update).
+    pub fn watch(
+        &mut self,
+        cancel: &CancelToken,
+        on_report: &mut dyn FnMut(&UpdateReport),
+    ) -> Result<(), NotesError> {
+        let mut watching = Watching::start(self)?;
+        let mut on_progress = |_: u64, _: u64| match cancel.is_cancelled() {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        };
+        on_report(&self.update(&mut on_progress)?);
+        let mut needs_purge = false;
+        let mut idle_since = Instant::now();
+        while !cancel.is_cancelled() {
+            let changed = watching.changed(cancel);
+            if changed.is_none() && needs_purge && idle_since.elapsed() >= IDLE {
+                self.maintain()?;
+                needs_purge = false;
+            }
+            let Some(changed) = changed else { continue };
+            let report = match changed {
+                Changed::Paths(paths) => {
+                    let requests = inbox::path(&self.folder);
+                    let (asked, notes): (Vec<PathBuf>, Vec<PathBuf>) =
+                        paths.into_iter().partition(|path| path.starts_with(&requests));
+                    if !asked.is_empty() {
+                        self.take_requests()?;
+                    }
+                    if self.wants_update {
+                        // New roots are watched too.
+                        watching = Watching::start(self)?;
+                        self.update(&mut on_progress)?
+                    } else {
+                        self.update_paths(&notes)?
+                    }
+                }
+                Changed::Unknown => self.update(&mut on_progress)?,
+            };
+            needs_purge |= report.is_change();
+            idle_since = Instant::now();
+            if report.is_change() || report.skipped.iter().any(|skipped| skipped.reason.is_notable()) {
+                on_report(&report);
+            }
+        }
+        self.maintain().map(drop)
+    }
+}
+
+/// What has changed.
+#[derive(Debug, PartialEq, Eq)]
+enum Changed {
+    Paths(Vec<PathBuf>),
+    /// Reports were lost.
+    Unknown,
+}
+
+/// A running watch.
+struct Watching {
+    reports: Receiver<PathBuf>,
+    has_lost: Arc<AtomicBool>,
+    /// Ends on drop.
+    _watcher: RecommendedWatcher,
+}
+
+impl Watching {
+    fn start(writer: &NotesWriter) -> Result<Self, NotesError> {
+        let requests = inbox::path(&writer.folder);
+        files::create_folder(&requests)?;
+        let (sender, reports) = sync_channel(QUEUE);
+        let has_lost = Arc::new(AtomicBool::new(false));
+        let lost = Arc::clone(&has_lost);
+        let own_folder = writer.folder.clone();
+        let on_event = move |event: notify::Result<Event>| {
+            let Ok(event) = event else { return lost.store(true, Ordering::Release) };
+            if event.need_rescan() {
+                lost.store(true, Ordering::Release);
+            }
+            // The index reads notes itself, and its own files may lie below a root.
+            let is_own =
+                |path: &Path| path.starts_with(&own_folder) && !path.starts_with(own_folder.join(".inbox"));
+            if matches!(event.kind, EventKind::Access(_)) {
+                return;
+            }
+            for path in event.paths.into_iter().filter(|path| !is_own(path)) {
+                if let Err(TrySendError::Full(_)) = sender.try_send(path) {
+                    lost.store(true, Ordering::Release);
+                }
+            }
+        };
+        let watch_error = |path: &Path| {
+            let path = path.to_owned();
+            move |source| NotesError::Watch { path, source }
+        };
+        let mut watcher = notify::recommended_watcher(on_event).map_err(watch_error(&writer.folder))?;
+        let mut watch = |path: &Path, mode| match watcher.watch(path, mode) {
+            // An update reports a root that is not there; it is found when the watch starts again.
+            Err(error) if matches!(error.kind, notify::ErrorKind::PathNotFound) || !path.exists() => Ok(()),
+            watched => watched.map_err(watch_error(path)),
+        };
+        watch(&requests, RecursiveMode::NonRecursive)?;
+        for root in writer.roots() {
+            watch(root, RecursiveMode::Recursive)?;
+        }
+        Ok(Self { reports, has_lost, _watcher: watcher })
+    }
+
+    /// Waits for reports, for at most a tick without one. `None` if there was none.
+    fn changed(&self, cancel: &CancelToken) -> Option<Changed> {
+        collect(&self.reports, &self.has_lost, || cancel.is_cancelled())
+    }
+}
+
+/// Collects reports until they pause.
+fn collect(
+    reports: &Receiver<PathBuf>,
+    has_lost: &AtomicBool,
+    is_cancelled: impl Fn() -> bool,
+) -> Option<Changed> {
+    let mut paths = BTreeSet::new();
+    let mut last = Instant::now();
+    let first = last;
+    loop {
+        match reports.recv_timeout(TICK) {
+            Ok(path) => {
+                paths.insert(path);
+                last = Instant::now();
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            // The watcher has ended, which the system does not do.
+            Err(RecvTimeoutError::Disconnected) => std::thread::sleep(TICK),
+        }
+        let is_lost = has_lost.load(Ordering::Acquire);
+        if paths.is_empty() && !is_lost {
+            return None;
+        }
+        let is_due = last.elapsed() >= PAUSE || first.elapsed() >= WAIT_MAX || is_cancelled();
+        if is_due && has_lost.swap(false, Ordering::AcqRel) {
+            // What is lost is compared together with what is queued.
+            while reports.try_recv().is_ok() {}
+            return Some(Changed::Unknown);
+        }
+        if is_due {
+            return Some(Changed::Paths(paths.into_iter().collect()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_are_collected_and_an_overflow_means_everything() {
+        let (sender, reports) = sync_channel(2);
+        let has_lost = AtomicBool::new(false);
+        assert_eq!(collect(&reports, &has_lost, || false), None);
+        sender.send("/b".into()).unwrap();
+        sender.send("/a".into()).unwrap();
+        assert!(sender.try_send("/c".into()).is_err());
+        let paths = vec![PathBuf::from("/a"), PathBuf::from("/b")];
+        assert_eq!(collect(&reports, &has_lost, || false), Some(Changed::Paths(paths)));
+        sender.send("/d".into()).unwrap();
+        has_lost.store(true, Ordering::Release);
+        assert_eq!(collect(&reports, &has_lost, || false), Some(Changed::Unknown));
+        assert_eq!(collect(&reports, &has_lost, || false), None);
+    }
+}

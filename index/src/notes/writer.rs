@@ -1,0 +1,392 @@
+//! The writer: opens a folder for changes, finishes what a crash has interrupted, and commits.
+
+use std::any::Any;
+use std::collections::HashSet;
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use tantivy::IndexWriter;
+use tantivy::index::SegmentId;
+use tantivy::indexer::{IndexWriterOptions, NoMergePolicy};
+
+use super::catalogue::Catalogue;
+use super::error::{NotesError, index_error, io_error};
+use super::inbox::{self, Request};
+use super::kind::SourceKind;
+use super::language::Languages;
+use super::options::NotesOptions;
+use super::report::{Notice, UpdateReport};
+use super::sources::Sources;
+use super::store::{Store, remove_catalogues};
+use super::{derived, files, paths};
+use crate::history::disk::{Disk, RealDisk};
+
+/// Memory of tantivy for words that are not written yet, in bytes. Its minimum is 15 MB.
+const ARENA_BYTES: usize = 16 << 20;
+
+/// The file whose lock the writer holds.
+const LOCK: &str = ".lock";
+
+/// Prefix of the names of damaged files that were set aside.
+const ASIDE: &str = "damaged.";
+
+/// Changes the index in a folder. While it is open, no other process can open one for the same folder.
+///
+/// After an error of a change, the folder contains the state before or after it. Later changes return
+/// [`NotesError::Stopped`]; a new writer finishes or undoes the change.
+pub struct NotesWriter {
+    pub(super) folder: PathBuf,
+    pub(super) options: NotesOptions,
+    pub(super) languages: Languages,
+    pub(super) sources: Sources,
+    pub(super) catalogue: Catalogue,
+    /// The number of the catalogue of the last commit.
+    number: u64,
+    pub(super) store: Store,
+    pub(super) writer: IndexWriter,
+    notices: Vec<Notice>,
+    has_stopped: bool,
+    /// Whether a request asks for an update.
+    pub(super) wants_update: bool,
+    /// Released on drop, after the threads of `writer` have ended.
+    _lock: Box<dyn Any + Send + Sync>,
+}
+
+impl NotesWriter {
+    /// Opens the index in `folder` for changes. The folder is created if it does not exist.
+    ///
+    /// A damaged index is emptied, and the next [`update`](Self::update) reads all notes again; an interrupted deletion
+    /// is finished; requests of other processes to forget are carried out. [`notices`](Self::notices) tells.
+    ///
+    /// # Errors
+    /// [`NotesError::InUse`] if another process is writing after [`NotesOptions::lock_wait`];
+    /// [`NotesError::Version`] if a newer program has written the folder; [`NotesError::Io`].
+    pub fn open(folder: &Path, options: NotesOptions) -> Result<Self, NotesError> {
+        options.check()?;
+        let folder = paths::absolute(folder)?;
+        files::create_folder(&folder)?;
+        let lock = lock(&folder, options.lock_wait)?;
+        let mut notices = Vec::new();
+        let known = match Sources::read(&folder) {
+            Err(error) if !error.is_damage() => return Err(error),
+            known => known,
+        };
+        let (store, catalogue, number) = match open_index(&folder) {
+            Err(error) if error.is_damage() => {
+                notices.push(Notice::Rebuilt { reason: error.to_string() });
+                Store::remove(&folder)?;
+                (Store::create(&folder)?, Catalogue::default(), 0)
+            }
+            opened => opened?,
+        };
+        let sources = match known {
+            Ok(Some(sources)) => sources,
+            Ok(None) => {
+                // Lost, or never written. The copy becomes the list again before anything else can be lost.
+                catalogue.sources.write(&folder)?;
+                catalogue.sources.clone()
+            }
+            Err(_) => {
+                let path = Sources::path(&folder);
+                let aside = folder.join(format!("{ASIDE}sources"));
+                fs::rename(&path, &aside).map_err(io_error("set aside", &path))?;
+                catalogue.sources.write(&folder)?;
+                notices.push(Notice::Roots { aside, n_roots: catalogue.sources.roots.len() });
+                catalogue.sources.clone()
+            }
+        };
+        let options_of_writer = IndexWriterOptions::builder()
+            // One thread: passages keep their order, and memory has a bound.
+            .num_worker_threads(1)
+            .num_merge_threads(1)
+            .memory_budget_per_thread(ARENA_BYTES)
+            .build();
+        let writer: IndexWriter =
+            store.index.writer_with_options(options_of_writer).map_err(index_error(&store.words))?;
+        // Merges run when a caller has asked for them, never beside a search or an update.
+        writer.set_merge_policy(Box::new(NoMergePolicy));
+        let mut writer = Self {
+            languages: Languages::new(&options.languages),
+            folder,
+            options,
+            sources,
+            catalogue,
+            number,
+            store,
+            writer,
+            notices,
+            has_stopped: false,
+            wants_update: false,
+            _lock: lock,
+        };
+        writer.finish()?;
+        Ok(writer)
+    }
+
+    /// Opens the index for changes, or, if another process is writing, leaves it a request and returns `None`.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open) and [`hand_in`](super::hand_in).
+    pub fn open_or_hand_in(
+        folder: &Path,
+        options: NotesOptions,
+        request: &Request,
+    ) -> Result<Option<Self>, NotesError> {
+        match Self::open(folder, options) {
+            Err(NotesError::InUse { .. }) => hand_in(folder, request).map(|()| None),
+            opened => opened.map(Some),
+        }
+    }
+
+    /// Repairs that were made when the index was opened.
+    pub fn notices(&self) -> &[Notice] {
+        &self.notices
+    }
+
+    /// The files and folders that updates read.
+    pub fn roots(&self) -> impl Iterator<Item = &Path> {
+        self.sources.roots.iter().map(PathBuf::as_path)
+    }
+
+    /// Adds files and folders to the ones that updates read. [`update`](Self::update) then reads them. A path that was
+    /// forgotten is read again.
+    ///
+    /// # Errors
+    /// A path does not exist, is a file and no source, or cannot be stored; nothing was added.
+    pub fn add<P: AsRef<Path>>(&mut self, added: &[P]) -> Result<(), NotesError> {
+        self.check_running()?;
+        let added: Vec<PathBuf> =
+            added.iter().map(|path| paths::absolute(path.as_ref())).collect::<Result<_, _>>()?;
+        check_added(&added)?;
+        let mut sources = self.sources.clone();
+        added.iter().for_each(|path| sources.add(path));
+        sources.write(&self.folder)?;
+        self.sources = sources;
+        self.wants_update = true;
+        Ok(())
+    }
+
+    /// Removes files and folders from the index, and from the ones that updates read. After the return, no file in the
+    /// folder has a byte of their text. The notes themselves are not changed. (The disk may hold freed blocks, and a
+    /// reader that is open keeps the state that it has read.)
+    ///
+    /// # Errors
+    /// A path cannot be stored; nothing was removed. After another error, the next writer finishes the removal when it
+    /// opens the folder.
+    pub fn forget<P: AsRef<Path>>(&mut self, forgotten: &[P]) -> Result<UpdateReport, NotesError> {
+        self.check_running()?;
+        let forgotten: Vec<PathBuf> =
+            forgotten.iter().map(|path| paths::absolute(path.as_ref())).collect::<Result<_, _>>()?;
+        let mut sources = self.sources.clone();
+        forgotten.iter().for_each(|path| sources.forget(path));
+        // First, so that no update reads the notes again if a crash follows.
+        sources.write(&self.folder)?;
+        self.sources = sources;
+        let n_removed = self.remove_unread()?;
+        self.purge()?;
+        Ok(UpdateReport { n_removed, ..UpdateReport::default() })
+    }
+
+    /// Merges small segments, removes the text of removed and replaced passages from the disk, and carries out requests
+    /// of other processes, except that an update is left to the caller: returns whether one is requested.
+    ///
+    /// # Errors
+    /// The writer has stopped; the next one finishes.
+    pub fn maintain(&mut self) -> Result<bool, NotesError> {
+        self.take_requests()?;
+        self.merge_small()?;
+        self.purge()?;
+        Ok(self.wants_update)
+    }
+
+    /// Removes the text of removed and replaced passages from every file of the folder.
+    ///
+    /// # Errors
+    /// The writer has stopped; the next one finishes.
+    pub fn purge(&mut self) -> Result<(), NotesError> {
+        self.check_running()?;
+        let purged = self.rewrite_segments().and_then(|()| self.compact_derived());
+        purged.inspect_err(|_| self.has_stopped = true)
+    }
+
+    /// Finishes what a crash has interrupted.
+    fn finish(&mut self) -> Result<(), NotesError> {
+        self.store.remove_leftovers()?;
+        let number = self.number;
+        remove_catalogues(&self.folder, |other| other != number)?;
+        let is_rebuilt = self.notices.iter().any(|notice| matches!(notice, Notice::Rebuilt { .. }));
+        if self.remove_unread()? > 0 {
+            self.notices.push(Notice::FinishedDeletion);
+        }
+        self.rewrite_segments()?;
+        // The token ids and vectors of an index that is built again are still those of its passages.
+        if !is_rebuilt {
+            self.compact_derived()?;
+        }
+        self.take_requests()
+    }
+
+    /// Carries out the requests of other processes, and removes them.
+    pub(super) fn take_requests(&mut self) -> Result<(), NotesError> {
+        for (path, request) in inbox::read(&self.folder)? {
+            match request {
+                // A path that is gone by now is no error of this process.
+                Some(Request::Add(added)) => added.iter().for_each(|path| drop(self.add(&[path]))),
+                Some(Request::Update) => self.wants_update = true,
+                Some(Request::Forget(forgotten)) => drop(self.forget(&forgotten)?),
+                None => {}
+            }
+            files::remove(&path)?;
+        }
+        Ok(())
+    }
+
+    /// Removes the passages of files that updates do not read any more. Returns the number of files.
+    fn remove_unread(&mut self) -> Result<usize, NotesError> {
+        let paths = self.catalogue.entries.keys().filter(|path| !self.sources.is_read(path));
+        let paths: Vec<PathBuf> = paths.cloned().collect();
+        if paths.is_empty() {
+            return Ok(0);
+        }
+        paths.iter().for_each(|path| self.remove_file(path));
+        self.commit()?;
+        Ok(paths.len())
+    }
+
+    /// Removes a file's passages with the next commit.
+    pub(super) fn remove_file(&mut self, path: &Path) {
+        if let Some(entry) = self.catalogue.entries.remove(path) {
+            self.writer.delete_term(self.store.fields.of_file(entry.file));
+        }
+    }
+
+    /// Makes all changes since the last commit visible and durable, in one step.
+    pub(super) fn commit(&mut self) -> Result<(), NotesError> {
+        self.check_running()?;
+        let number = self.number + 1;
+        self.catalogue.sources = self.sources.clone();
+        let committed = (|| {
+            self.catalogue.write(&self.folder, number)?;
+            let mut prepared = self.writer.prepare_commit().map_err(index_error(&self.store.words))?;
+            prepared.set_payload(&format!("catalogue-{number}"));
+            prepared.commit().map_err(index_error(&self.store.words))?;
+            self.number = number;
+            remove_catalogues(&self.folder, |other| other != number)
+        })();
+        committed.inspect_err(|_| self.has_stopped = true)
+    }
+
+    pub(super) fn check_running(&self) -> Result<(), NotesError> {
+        match self.has_stopped {
+            true => Err(NotesError::Stopped { path: self.folder.clone() }),
+            false => Ok(()),
+        }
+    }
+
+    /// Writes segments with removed passages again, without them.
+    fn rewrite_segments(&mut self) -> Result<(), NotesError> {
+        let dirty = self.store.segments()?.into_iter().filter(|segment| segment.has_deletes());
+        let dirty: Vec<SegmentId> = dirty.map(|segment| segment.id()).collect();
+        for segment in &dirty {
+            self.merge(&[*segment])?;
+        }
+        if !dirty.is_empty() {
+            self.collect_garbage()?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn merge(&mut self, segments: &[SegmentId]) -> Result<(), NotesError> {
+        let merged = self.writer.merge(segments).wait();
+        merged.map(drop).map_err(index_error(&self.store.words)).inspect_err(|_| self.has_stopped = true)
+    }
+
+    pub(super) fn collect_garbage(&mut self) -> Result<(), NotesError> {
+        self.writer.garbage_collect_files().wait().map_err(index_error(&self.store.words))?;
+        self.store.remove_leftovers()
+    }
+
+    /// Writes stored token ids and vectors again without those of texts that are in no passage any more.
+    fn compact_derived(&mut self) -> Result<(), NotesError> {
+        let derived = derived::list(&self.folder)?;
+        if derived.is_empty() {
+            return Ok(());
+        }
+        let live: HashSet<u64> = self.store.snapshot()?.keys()?;
+        for (kind, identity) in derived {
+            if derived::compact(&self.folder, kind, identity, &live)? {
+                self.notices.push(Notice::Derived { path: kind.path(&self.folder, identity) });
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn note(&mut self, notice: Notice) {
+        self.notices.push(notice);
+    }
+}
+
+/// Leaves a request for the process that writes the index in `folder`. It carries out the request when it next opens,
+/// updates, maintains or watches the folder.
+///
+/// # Errors
+/// [`NotesError::InboxFull`]; a path cannot be stored; the folder cannot be written.
+pub fn hand_in(folder: &Path, request: &Request) -> Result<(), NotesError> {
+    let absolute =
+        |paths: &[PathBuf]| paths.iter().map(|path| paths::absolute(path)).collect::<Result<Vec<_>, _>>();
+    let request = match request {
+        Request::Add(paths) => {
+            let added = absolute(paths)?;
+            check_added(&added)?;
+            Request::Add(added)
+        }
+        Request::Update => Request::Update,
+        Request::Forget(paths) => Request::Forget(absolute(paths)?),
+    };
+    inbox::put(&paths::absolute(folder)?, &request)
+}
+
+/// Refuses paths that do not exist, and files that are no source: their user expects to find them.
+fn check_added(added: &[PathBuf]) -> Result<(), NotesError> {
+    for path in added {
+        let metadata = fs::metadata(path).map_err(io_error("read", path))?;
+        if !metadata.is_dir() && SourceKind::of(path).is_none() {
+            let what = "its extension is not one of a note, mail, chat, screen or calendar";
+            return Err(NotesError::Path { path: path.clone(), what });
+        }
+    }
+    Ok(())
+}
+
+/// Reports progress in bytes: done, total. [`ControlFlow::Break`] ends an update early; what was read so far is kept.
+pub type OnProgress<'a> = dyn FnMut(u64, u64) -> ControlFlow<()> + 'a;
+
+/// Opens inverted index and catalogue, and verifies both.
+fn open_index(folder: &Path) -> Result<(Store, Catalogue, u64), NotesError> {
+    let Some(store) = Store::open(folder)? else {
+        return Ok((Store::create(folder)?, Catalogue::default(), 0));
+    };
+    store.verify(&mut HashSet::new())?;
+    // Opens every segment, so that a missing file is noticed here.
+    store.snapshot()?;
+    let number = store.catalogue_number()?;
+    let catalogue = if number == 0 { Catalogue::default() } else { Catalogue::read(folder, number)? };
+    Ok((store, catalogue, number))
+}
+
+/// Takes the writer's lock. The system releases it when the process ends for any reason.
+fn lock(folder: &Path, wait: Duration) -> Result<Box<dyn Any + Send + Sync>, NotesError> {
+    let path = folder.join(LOCK);
+    let since = Instant::now();
+    loop {
+        if let Some(lock) = RealDisk.lock(&path).map_err(io_error("lock", &path))? {
+            return Ok(lock);
+        }
+        if since.elapsed() >= wait {
+            return Err(NotesError::InUse { path: folder.to_owned() });
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
