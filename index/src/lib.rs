@@ -17,23 +17,35 @@
 //! [`notes`] keeps such an index on disk, for more notes than fit a request, more formats, and several processes.
 //!
 //! The search uses text and positions in files; the history uses token ids and bytes. Neither uses a model. The
-//! library `refrain` does not depend on this crate, so an app with its own search compiles none of it.
+//! library `refrain` does not depend on this crate, so an app with its own search compiles none of it. Without the
+//! feature `notes`, which is on by default, this crate is the history alone.
 
+#[cfg(feature = "notes")]
 mod document;
 pub mod history;
+#[cfg(feature = "notes")]
 pub mod notes;
+#[cfg(feature = "notes")]
 mod passage;
+#[cfg(feature = "notes")]
 mod read;
+#[cfg(feature = "notes")]
 mod search;
+#[cfg(feature = "notes")]
 mod stop_words;
 
+#[cfg(feature = "notes")]
 pub use document::Document;
 pub use history::{
     HistoryError, HistoryKey, HistoryLog, HistoryLogSource, HistoryOptions, RecordId, SyncPolicy,
 };
+#[cfg(feature = "notes")]
 pub use notes::{
     NoteHit, NotePassage, NotesError, NotesIndex, NotesOptions, NotesWriter, Search, SourceKind,
 };
+#[cfg(feature = "notes")]
 pub use passage::{PASSAGE_WORDS_MAX, Passage, split};
+#[cfg(feature = "notes")]
 pub use read::{Documents, ReadError, ReadLimits, SkipReason, Skipped, read_documents};
+#[cfg(feature = "notes")]
 pub use search::{Hit, IndexError, PassageIndex};
