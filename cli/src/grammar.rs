@@ -1,7 +1,7 @@
 //! The grammar that the command line asks for.
 
-use std::fs;
 use std::path::Path;
+use std::{fs, io};
 
 use refrain::Engine;
 use refrain_grammar::{GRAMMAR_BYTES_MAX, Grammar, GrammarError, JsonOptions, Vocabulary, VocabularyError};
@@ -83,8 +83,12 @@ fn read(path: &Path) -> Result<String, Failure> {
             "check the path and its permissions",
         )
     };
-    let mut text = String::new();
+    let mut bytes = Vec::new();
     let file = fs::File::open(path).map_err(problem)?;
-    file.take(GRAMMAR_BYTES_MAX as u64 + 1).read_to_string(&mut text).map_err(problem)?;
-    Ok(text)
+    file.take(GRAMMAR_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(problem)?;
+    if bytes.len() > GRAMMAR_BYTES_MAX {
+        // Refused by its length, wherever it was cut.
+        return Ok(String::from_utf8_lossy(&bytes).into_owned());
+    }
+    String::from_utf8(bytes).map_err(|error| problem(io::Error::new(io::ErrorKind::InvalidData, error)))
 }

@@ -73,7 +73,7 @@ fn branch(
             break;
         }
     }
-    let is_whole = parser.n_tokens() - before == text.len();
+    let is_whole = parser.n_tokens() == before + text.len();
     let mut tokens = Vec::new();
     if is_whole {
         let is_at_end = parser.is_at_end();
@@ -90,7 +90,7 @@ fn branch(
             tokens.extend(first);
         }
     }
-    let n_pushed = parser.n_tokens() - before;
+    let n_pushed = parser.n_tokens().saturating_sub(before);
     if n_pushed > 0 {
         parser.rollback(n_pushed)?;
     }

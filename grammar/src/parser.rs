@@ -60,7 +60,12 @@ impl Parser {
 
     /// Drops the newest `n_tokens` tokens. Not every grammar can.
     pub(crate) fn rollback(&mut self, n_tokens: usize) -> Result<(), GrammarError> {
-        self.run(|parser| parser.rollback(n_tokens))
+        self.run(|parser| {
+            parser.rollback(n_tokens)?;
+            // Two texts may share the key of a cached mask.
+            parser.parser.invalidate_bias_cache();
+            Ok(())
+        })
     }
 
     /// Number of tokens consumed.

@@ -49,6 +49,13 @@ pub(crate) fn read(text: &str, options: JsonOptions) -> Result<Value, GrammarErr
         Value::Bool(false) => return Err(refused("the schema `false` allows no value")),
         _ => return Err(refused("a schema is an object or a boolean")),
     };
+    // The compiler copies the schema for each alternative.
+    let n_alternatives = alternatives(&schema);
+    if n_alternatives.saturating_mul(text.len()) > COPIES_BYTES_MAX {
+        let reason =
+            format!("{n_alternatives} alternatives in a schema of {} bytes are too many", text.len());
+        return Err(GrammarError::Schema { pointer: None, reason });
+    }
     if schema.contains_key(OPTIONS_KEY) {
         return Err(refused("the key `x-guidance` is not allowed: options come from the app"));
     }
@@ -59,6 +66,23 @@ pub(crate) fn read(text: &str, options: JsonOptions) -> Result<Value, GrammarErr
     }
     schema.insert(OPTIONS_KEY.to_owned(), compiled);
     Ok(Value::Object(schema))
+}
+
+/// Maximum bytes of a schema times its alternatives.
+const COPIES_BYTES_MAX: usize = 512 << 20;
+
+/// The number of entries in all lists of alternatives.
+fn alternatives(schema: &Map<String, Value>) -> usize {
+    let within = |value: &Value| match value {
+        Value::Object(schema) => alternatives(schema),
+        Value::Array(values) => {
+            values.iter().filter_map(Value::as_object).map(alternatives).fold(0, usize::saturating_add)
+        }
+        _ => 0,
+    };
+    let lists = ["anyOf", "oneOf"].iter().filter_map(|&key| schema.get(key)?.as_array());
+    let own = lists.map(Vec::len).fold(0, usize::saturating_add);
+    schema.values().map(within).fold(own, usize::saturating_add)
 }
 
 /// The error of a schema that the compiler refuses for `reason`.

@@ -52,9 +52,18 @@ pub fn split(document: &Document) -> Vec<Passage> {
     passages.collect()
 }
 
-/// A document's title, followed by the heading if it is different.
+/// Maximum bytes of a title and of a heading in a passage: every passage has a copy of them.
+const TITLE_BYTES_MAX: usize = 256;
+
+/// The beginning of a title, for passages.
+pub(crate) fn short_title(title: &str) -> &str {
+    &title[..title.floor_char_boundary(TITLE_BYTES_MAX)]
+}
+
+/// A document's title, followed by the heading if it is different. Both are cut to [`TITLE_BYTES_MAX`].
 pub(crate) fn title_below(title: &str, heading: Option<&str>) -> String {
-    match heading {
+    let title = short_title(title);
+    match heading.map(short_title) {
         Some(heading) if heading != title && !heading.is_empty() => format!("{title}: {heading}"),
         _ => title.to_owned(),
     }

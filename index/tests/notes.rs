@@ -38,6 +38,37 @@ fn everything() -> Place {
     place
 }
 
+/// A wrong path costs the user no file.
+#[test]
+fn a_folder_with_other_files_is_refused_and_left_as_it_is() {
+    let place = Place::new();
+    for (folder, file) in [("a", "words/letter.txt"), ("b", "catalogue.txt"), ("c", "film.partial")] {
+        let folder = place.notes().join(folder);
+        let file = folder.join(file);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(&file, "mine").unwrap();
+        let error = NotesWriter::open(&folder, options()).map(drop).unwrap_err();
+        assert!(matches!(error, NotesError::Foreign { .. }), "{error}");
+        assert!(NotesIndex::open(&folder).is_err());
+        assert_eq!(fs::read(&file).unwrap(), b"mine");
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "nothing was written");
+    }
+}
+
+/// Every passage has a copy of its title.
+#[test]
+fn long_titles_are_cut() {
+    let place = Place::new();
+    place.write(
+        "a.md",
+        &format!("# {}\n\nThe tap drips.\n\n## é{}\n\nBlue paint.", "é".repeat(100_000), "b".repeat(1000)),
+    );
+    let index = place.indexed();
+    for hit in search(&index, "tap paint") {
+        assert!(hit.passage.title.len() <= 600, "{}", hit.passage.title.len());
+    }
+}
+
 #[test]
 fn every_format_is_found_and_filtered() {
     let place = everything();

@@ -15,18 +15,24 @@ pub(crate) struct GrammarArgs {
     #[arg(long, requires = "json_schema")]
     pub(crate) json_whitespace: bool,
     /// Answer with a text that this regular expression matches as a whole.
-    #[arg(long, value_name = "REGEX", conflicts_with_all = ["choices", "choice", "grammar"])]
+    #[arg(long, value_name = "REGEX", allow_hyphen_values = true, conflicts_with_all = ["choices", "choice", "grammar"])]
     pub(crate) regex: Option<String>,
     /// Answer with one of these texts, separated by commas.
-    #[arg(long, value_name = "A,B,C", value_delimiter = ',', conflicts_with = "grammar")]
+    #[arg(
+        long,
+        value_name = "A,B,C",
+        value_delimiter = ',',
+        allow_hyphen_values = true,
+        conflicts_with = "grammar"
+    )]
     pub(crate) choices: Vec<String>,
     /// Answer with this text, or another --choice: for texts with commas. May be repeated.
-    #[arg(long, value_name = "TEXT", conflicts_with = "grammar")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "grammar")]
     pub(crate) choice: Vec<String>,
     /// Answer in the language of a Lark grammar.
     #[arg(long, value_name = "FILE")]
     pub(crate) grammar: Option<PathBuf>,
     /// The grammar starts after this text, for example after `</think>`. The text before it is free.
-    #[arg(long, value_name = "MARKER")]
+    #[arg(long, value_name = "MARKER", allow_hyphen_values = true)]
     pub(crate) grammar_after: Option<String>,
 }

@@ -24,6 +24,14 @@ pub enum NotesError {
         /// The folder.
         path: PathBuf,
     },
+    /// The folder has files that are not of an index. Nothing was written there.
+    #[error("`{}` is not a folder for an index of notes: it has the file `{name}`", path.display())]
+    Foreign {
+        /// The folder.
+        path: PathBuf,
+        /// One of the files.
+        name: String,
+    },
     /// The bytes of a file differ from the written ones. The next writer builds the index again from the notes.
     #[error("`{}` is damaged at byte {offset}: {what}", path.display())]
     Damaged {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::formats::{Body, Piece, Unit};
 use super::kind::SourceKind;
 use super::language::Language;
-use crate::passage::{PASSAGE_WORDS_MAX, count_words, slices, title_below};
+use crate::passage::{PASSAGE_WORDS_MAX, count_words, short_title, slices, title_below};
 
 /// A passage as the index stores it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +60,12 @@ pub(super) fn chunks(unit: &Unit, bytes: &[u8], n_overlap: usize) -> Vec<Chunk> 
         }
         Body::Decoded(pieces) => runs(pieces, n_overlap)
             .into_iter()
-            .map(|(text, place)| Chunk { title: unit.title.clone(), text, place, is_verbatim: false })
+            .map(|(text, place)| Chunk {
+                title: short_title(&unit.title).to_owned(),
+                text,
+                place,
+                is_verbatim: false,
+            })
             .collect(),
     }
 }

@@ -12,7 +12,7 @@ use super::error::{NotesError, io_error};
 use super::{files, paths};
 
 /// File name of the list.
-const NAME: &str = "sources";
+pub(super) const NAME: &str = "sources";
 
 /// The version of the format.
 const VERSION: u32 = 1;

@@ -8,13 +8,21 @@ use tantivy::index::SegmentMeta;
 use tantivy::{Index, TantivyError};
 
 use super::catalogue::Catalogue;
+use super::derived::DerivedKind;
 use super::directory::PlainDirectory;
 use super::error::{NotesError, index_error, io_error};
 use super::files;
 use super::schema::{Fields, schema, tokenizers};
+use super::sources::NAME as SOURCES;
+use super::writer::ASIDE;
+use crate::history::disk::PARTIAL;
 
 /// The folder of the inverted index.
 const WORDS: &str = "words";
+/// tantivy's list of segments.
+const META: &str = "meta.json";
+/// tantivy's list of its files.
+const MANAGED: &str = ".managed.json";
 
 /// An opened inverted index.
 #[derive(Clone)]
@@ -72,7 +80,7 @@ impl Store {
 
     /// What every commit changes. `None` if it cannot be read.
     pub(super) fn commit_bytes(folder: &Path) -> Option<Vec<u8>> {
-        std::fs::read(folder.join(WORDS).join("meta.json")).ok()
+        std::fs::read(folder.join(WORDS).join(META)).ok()
     }
 
     pub(super) fn segments(&self) -> Result<Vec<SegmentMeta>, NotesError> {
@@ -112,10 +120,10 @@ impl Store {
 
     /// Removes files of the inverted index that no commit names: leftovers of a crash, which may have text.
     pub(super) fn remove_leftovers(&self) -> Result<(), NotesError> {
-        let mut kept: HashSet<PathBuf> = ["meta.json", ".managed.json"].map(PathBuf::from).into();
+        let mut kept: HashSet<PathBuf> = [META, MANAGED].map(PathBuf::from).into();
         kept.extend(self.segment_files()?);
         for name in files::names(&self.words)? {
-            if !kept.contains(Path::new(&name)) {
+            if is_of_index(&name) && !kept.contains(Path::new(&name)) {
                 files::remove(&self.words.join(&name))?;
             }
         }
@@ -126,18 +134,53 @@ impl Store {
     pub(super) fn remove(folder: &Path) -> Result<(), NotesError> {
         let words = folder.join(WORDS);
         // The list of segments first: without it, a crash leaves no index that looks whole.
-        files::remove(&words.join("meta.json"))?;
-        for name in files::names(&words)? {
-            files::remove(&words.join(&name))?;
+        files::remove(&words.join(META))?;
+        for name in files::names(&words)?.iter().filter(|name| is_of_index(name)) {
+            files::remove(&words.join(name))?;
         }
         remove_catalogues(folder, |_| true)
     }
 }
 
+/// Refuses a folder with files of somebody else: a wrong path must not cost the user a file. Hidden files are no reason.
+///
+/// # Errors
+/// [`NotesError::Foreign`], [`NotesError::Io`].
+pub(super) fn check_own(folder: &Path) -> Result<(), NotesError> {
+    let words = folder.join(WORDS);
+    let is_own = |name: &str| {
+        let name = name.strip_suffix(PARTIAL).unwrap_or(name);
+        let name = name.strip_prefix(ASIDE).unwrap_or(name);
+        name == WORDS || is_replaced(name)
+    };
+    for (path, is_own) in [(folder, &is_own as &dyn Fn(&str) -> bool), (&words, &is_of_index)] {
+        let names = files::names(path)?;
+        if let Some(name) = names.iter().find(|name| !name.starts_with('.') && !is_own(name)) {
+            return Err(NotesError::Foreign { path: path.to_owned(), name: name.clone() });
+        }
+    }
+    Ok(())
+}
+
+/// Whether a file in the folder of an index has the name of one that is replaced as a whole.
+fn is_replaced(name: &str) -> bool {
+    name == SOURCES || Catalogue::parse(name).is_some() || DerivedKind::parse(name).is_some()
+}
+
+/// Whether a file has a name that tantivy gives: lists, locks, and segments with a number of 32 hexadecimal digits.
+fn is_of_index(name: &str) -> bool {
+    let is_segment = |name: &str| {
+        let number = name.split('.').next().unwrap_or_default();
+        number.len() == 32 && number.bytes().all(|byte| byte.is_ascii_hexdigit())
+    };
+    let name = name.strip_suffix(PARTIAL).unwrap_or(name);
+    [META, MANAGED].contains(&name) || name.starts_with(".tantivy-") || is_segment(name)
+}
+
 /// Removes catalogues and unfinished files.
 pub(super) fn remove_catalogues(folder: &Path, is_old: impl Fn(u64) -> bool) -> Result<(), NotesError> {
     for name in files::names(folder)? {
-        let is_partial = name.ends_with(crate::history::disk::PARTIAL);
+        let is_partial = name.strip_suffix(PARTIAL).is_some_and(is_replaced);
         if is_partial || Catalogue::parse(&name).is_some_and(&is_old) {
             files::remove(&folder.join(&name))?;
         }

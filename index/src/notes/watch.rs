@@ -2,7 +2,8 @@
 //!
 //! The system reports changed paths to a bounded queue. After a pause of [`PAUSE`], or [`WAIT_MAX`] after the first
 //! report, the paths are compared with the index. If the queue was full, or the system has lost reports, everything is
-//! compared. Text of replaced passages is removed from the disk when there was nothing to do for [`IDLE`].
+//! compared. Text of replaced passages is removed from the disk when no note has changed for [`IDLE`], or after
+//! [`PURGE_MAX`].
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -32,6 +33,9 @@ const WAIT_MAX: Duration = Duration::from_secs(2);
 /// The time after which nothing is expected to happen.
 const IDLE: Duration = Duration::from_secs(5);
 
+/// Longest time that replaced text stays on the disk while changes go on.
+const PURGE_MAX: Duration = Duration::from_secs(60);
+
 /// How often a cancellation is looked for.
 const TICK: Duration = Duration::from_millis(50);
 
@@ -54,13 +58,15 @@ impl NotesWriter {
             false => ControlFlow::Continue(()),
         };
         on_report(&self.update(&mut on_progress)?);
-        let mut needs_purge = false;
-        let mut idle_since = Instant::now();
+        // The first and the newest change since the last purge.
+        let mut unpurged: Option<(Instant, Instant)> = None;
         while !cancel.is_cancelled() {
             let changed = watching.changed(cancel);
-            if changed.is_none() && needs_purge && idle_since.elapsed() >= IDLE {
+            if unpurged
+                .is_some_and(|(first, newest)| newest.elapsed() >= IDLE || first.elapsed() >= PURGE_MAX)
+            {
                 self.maintain()?;
-                needs_purge = false;
+                unpurged = None;
             }
             let Some(changed) = changed else { continue };
             let report = match changed {
@@ -81,8 +87,10 @@ impl NotesWriter {
                 }
                 Changed::Unknown => self.update(&mut on_progress)?,
             };
-            needs_purge |= report.is_change();
-            idle_since = Instant::now();
+            if report.is_change() {
+                let now = Instant::now();
+                unpurged = Some((unpurged.map_or(now, |(first, _)| first), now));
+            }
             if report.is_change() || report.skipped.iter().any(|skipped| skipped.reason.is_notable()) {
                 on_report(&report);
             }

@@ -19,7 +19,7 @@ use super::language::Languages;
 use super::options::NotesOptions;
 use super::report::{Notice, UpdateReport};
 use super::sources::Sources;
-use super::store::{Store, remove_catalogues};
+use super::store::{Store, check_own, remove_catalogues};
 use super::{derived, files, paths};
 use crate::history::disk::{Disk, RealDisk};
 
@@ -30,7 +30,7 @@ const ARENA_BYTES: usize = 16 << 20;
 const LOCK: &str = ".lock";
 
 /// Prefix of the names of damaged files that were set aside.
-const ASIDE: &str = "damaged.";
+pub(super) const ASIDE: &str = "damaged.";
 
 /// Changes the index in a folder. While it is open, no other process can open one for the same folder.
 ///
@@ -66,6 +66,7 @@ impl NotesWriter {
     pub fn open(folder: &Path, options: NotesOptions) -> Result<Self, NotesError> {
         options.check()?;
         let folder = paths::absolute(folder)?;
+        check_own(&folder)?;
         files::create_folder(&folder)?;
         let lock = lock(&folder, options.lock_wait)?;
         let mut notices = Vec::new();

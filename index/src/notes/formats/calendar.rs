@@ -73,6 +73,10 @@ fn event(name: &str, text: &str, place: &Range<usize>) -> Option<Unit> {
     // The parser wants one kind of line end, and the last line ended.
     let component =
         unfold(&format!("{}\r\n", text[place.clone()].replace("\r\n", "\n").replace('\n', "\r\n")));
+    // A folded line may hide a `BEGIN`, and the parser recurses.
+    if nesting(&component) > DEPTH_MAX {
+        return None;
+    }
     let component = read_components(&component).ok()?.into_iter().next()?;
     let mut lines = Vec::new();
     for (key, label) in PROPERTIES {
@@ -97,6 +101,12 @@ fn event(name: &str, text: &str, place: &Range<usize>) -> Option<Unit> {
         date,
         tags: sorted(tags.collect()),
     })
+}
+
+/// The deepest nesting of components, at most.
+fn nesting(component: &str) -> usize {
+    let begins = |line: &str| line.get(..6).is_some_and(|start| start.eq_ignore_ascii_case("BEGIN:"));
+    component.lines().filter(|line| begins(line.trim_start())).count()
 }
 
 /// The values of a property. The parser has removed the escapes of texts.
@@ -148,5 +158,8 @@ mod tests {
         assert!(read("a", "no calendar").is_err());
         let deep = format!("{}{}", "BEGIN:VEVENT\n".repeat(100), "END:VEVENT\n".repeat(100));
         assert!(components(&deep).is_empty());
+        // Folded, so that no line begins with BEGIN.
+        let folded = format!("BEGIN:VEVENT\n{}END:VEVENT\n", "BEG\n IN:A\n".repeat(300_000));
+        assert_eq!(read("a", &format!("BEGIN:VCALENDAR\n{folded}")), Ok(Vec::new()));
     }
 }

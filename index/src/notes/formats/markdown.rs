@@ -1,6 +1,6 @@
 //! Markdown and plain text, with front matter and `#tags`.
 
-use super::{Body, Unit, lines, parse_date, sorted};
+use super::{Body, TAG_BYTES_MAX, Unit, lines, parse_date, sorted};
 use crate::document::{first_heading, is_fence};
 use crate::notes::report::SkipReason;
 
@@ -72,9 +72,6 @@ fn tag(text: &str) -> Option<String> {
     let tag = unquoted(text).trim_start_matches('#').trim().to_lowercase();
     (!tag.is_empty() && tag.len() <= TAG_BYTES_MAX).then_some(tag)
 }
-
-/// Maximum length of a tag, in bytes. Longer ones are text, not labels.
-const TAG_BYTES_MAX: usize = 64;
 
 /// Words `#tag` outside of code: a letter first, then letters, digits, `-`, `_` and `/`.
 fn tags_in(text: &str) -> Vec<String> {

@@ -85,6 +85,7 @@ fn lines(text: &str) -> impl Iterator<Item = (Range<usize>, &str)> {
 }
 
 fn sorted(mut tags: Vec<String>) -> Vec<String> {
+    tags.retain(|tag| tag.len() <= TAG_BYTES_MAX);
     tags.sort_unstable();
     tags.dedup();
     // A file of `#1 #2 …` has no use for all of them.
@@ -94,6 +95,9 @@ fn sorted(mut tags: Vec<String>) -> Vec<String> {
 
 /// Maximum number of tags of a unit.
 const TAGS_MAX: usize = 64;
+
+/// Maximum length of a tag, in bytes. Longer ones are text, not labels.
+const TAG_BYTES_MAX: usize = 64;
 
 #[cfg(test)]
 mod tests {

@@ -24,12 +24,37 @@ pub(super) fn read_text(name: &str, text: &str) -> Result<Vec<Unit>, SkipReason>
 
 /// Reads accessibility XML. An element with text becomes a line: its role, then its texts.
 pub(super) fn read_xml(name: &str, text: &str) -> Result<Vec<Unit>, SkipReason> {
+    if let Some(offset) = tag_with_many_attributes(text) {
+        return Err(SkipReason::Broken { what: "an element has too many attributes", offset: offset as u64 });
+    }
     let options = ParsingOptions { nodes_limit: NODES_MAX, ..ParsingOptions::default() };
     let document = Document::parse_with_options(text, options).map_err(|error| refused(text, &error))?;
     let pieces = document.descendants().filter_map(element).collect();
     let root = document.root_element();
     let title = ["title", "package", "name"].iter().find_map(|&key| root.attribute(key));
     Ok(vec![unit(title.unwrap_or(name).to_owned(), pieces)])
+}
+
+/// Maximum attributes of an element. The parser compares each with all before it.
+const ATTRIBUTES_MAX: usize = 1000;
+
+/// Maximum texts of an element.
+const TEXTS_MAX: usize = 64;
+
+/// The offset of the first tag with more than [`ATTRIBUTES_MAX`] equals signs.
+fn tag_with_many_attributes(text: &str) -> Option<usize> {
+    let (mut start, mut n_equals) = (0, 0);
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            b'<' => (start, n_equals) = (at, 0),
+            b'=' => n_equals += 1,
+            _ => {}
+        }
+        if n_equals > ATTRIBUTES_MAX {
+            return Some(start);
+        }
+    }
+    None
 }
 
 fn unit(title: String, pieces: Vec<Piece>) -> Unit {
@@ -42,7 +67,7 @@ fn element(node: Node<'_, '_>) -> Option<Piece> {
     }
     let mut shown: Vec<&str> = Vec::new();
     let own_text = node.children().filter(Node::is_text).filter_map(|child| child.text());
-    for text in TEXT.iter().filter_map(|&key| node.attribute(key)).chain(own_text) {
+    for text in TEXT.iter().filter_map(|&key| node.attribute(key)).chain(own_text).take(TEXTS_MAX) {
         let text = text.trim();
         if !text.is_empty() && !shown.contains(&text) {
             shown.push(text);
@@ -100,6 +125,10 @@ mod tests {
 
     #[test]
     fn broken_and_hostile_files_are_refused_with_the_offset() {
+        let attributes: String = (0..200_000).map(|i| format!(" a{i}=\"\"")).collect();
+        let what = "an element has too many attributes";
+        let refused = Err(SkipReason::Broken { what, offset: 3 });
+        assert_eq!(read_xml("a", &format!("<h><a{attributes}/></h>")), refused);
         let refused = |xml: &str| match read_xml("a", xml) {
             Err(SkipReason::Broken { what, offset }) => (what, offset),
             other => panic!("{other:?}"),
