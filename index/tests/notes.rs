@@ -61,7 +61,7 @@ fn long_titles_are_cut() {
     let place = Place::new();
     place.write(
         "a.md",
-        &format!("# {}\n\nThe tap drips.\n\n## é{}\n\nBlue paint.", "é".repeat(100_000), "b".repeat(1000)),
+        format!("# {}\n\nThe tap drips.\n\n## é{}\n\nBlue paint.", "é".repeat(100_000), "b".repeat(1000)),
     );
     let index = place.indexed();
     for hit in search(&index, "tap paint") {
