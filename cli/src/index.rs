@@ -37,6 +37,10 @@ pub(crate) fn index(args: &IndexCommandArgs, interrupt: &Interrupt) -> Result<Ex
             Changed::update(Changed::open(&args.read, args.all, &Request::Update)?, interrupt)
         }
         IndexCommand::Watch(args) => {
+            if args.read.model.is_some() {
+                let advice = "run `refrain index update --model` after it";
+                return Err(Failure::usage("`watch` stores no token ids", advice));
+            }
             let cancel = CancelToken::new();
             let _cancelling = interrupt.cancels(cancel.clone());
             let mut writer = NotesWriter::open(&folder(&args.read.folder)?, options(&args.read, args.all)?)?;
