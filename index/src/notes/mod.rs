@@ -17,7 +17,7 @@
 //!
 //! let hits = NotesIndex::open(&index)?.search(&Search::new("Who is repairing the tap?", 3))?;
 //! assert_eq!(hits[0].passage.title, "Kitchen");
-//! assert_eq!(hits[0].passage.place, 11..56);
+//! assert_eq!(hits[0].passage.place, 11..55);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
