@@ -1,0 +1,1 @@
+//! The tasks of an assistant app on the engine [`refrain`].
