@@ -17,6 +17,7 @@ use std::path::PathBuf;
 
 use anstream::ColorChoice;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use refrain::Task;
 
 pub(crate) use bench::{
@@ -48,6 +49,12 @@ pub(crate) struct Cli {
     /// When to colour the output by draft source.
     #[arg(long, global = true, value_enum, default_value_t = Color::Auto)]
     pub(crate) color: Color,
+    /// The file with defaults of options [default: REFRAIN_CONFIG, or `refrain/config.toml` in the user's folder of settings].
+    #[arg(long, global = true, value_name = "FILE", conflicts_with = "no_config")]
+    pub(crate) config: Option<PathBuf>,
+    /// Ignore the file with defaults, and the variables REFRAIN_….
+    #[arg(long, global = true)]
+    pub(crate) no_config: bool,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -76,6 +83,24 @@ pub(crate) enum Command {
     Bench(BenchArgs),
     /// Train a predictor that prunes drafts, or a small draft model, on your own text.
     Train(TrainArgs),
+    /// Show the defaults of options that the file and the environment set.
+    Config,
+    /// Print a script that completes this program's command line.
+    Completions(CompletionsArgs),
+    /// Write a manual page for each command.
+    Man(ManArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArgs {
+    /// The shell that reads the script.
+    pub(crate) shell: Shell,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ManArgs {
+    /// The folder for the pages (`refrain.1`, `refrain-run.1`, …), such as `~/.local/share/man/man1`. It is created.
+    pub(crate) folder: PathBuf,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]

@@ -80,21 +80,21 @@ pub(crate) fn print_error(line: &str) {
     let _ = writeln!(anstream::stderr(), "{red}error:{red:#} {}", crate::terminal::visible(line));
 }
 
-/// Prints help and version in full, and clap's errors as one line.
-pub(crate) fn report_usage(error: &clap::Error) -> ExitCode {
+/// An error of the command line, on one line. Help and version are printed in full, and the failure has no message.
+pub(crate) fn usage(error: &clap::Error) -> Failure {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             let _ = error.print();
-            Exit::Done.into()
+            Failure::new(Exit::Done, "")
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             let _ = error.print();
-            Exit::Usage.into()
+            Failure::new(Exit::Usage, "")
         }
         _ => {
             let rendered = error.to_string();
             let problem = rendered.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
-            Failure::usage(problem, "see `refrain --help` and `refrain COMMAND --help`").report()
+            Failure::usage(problem, "see `refrain --help` and `refrain COMMAND --help`")
         }
     }
 }

@@ -1,7 +1,6 @@
 //! The history on disk: written by `run` and `chat`, shown and deleted by `refrain history`.
 
 use std::cell::RefCell;
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use refrain::{Drafting, Engine, Session, SessionOptions, TokenId};
@@ -116,16 +115,24 @@ fn default_folder() -> Option<PathBuf> {
 
 /// A folder below `refrain` in the user's data folder; `None` if the user has none.
 pub(crate) fn data_folder(name: &str) -> Option<PathBuf> {
-    let variable = |name| std::env::var_os(name).filter(|value: &OsString| Path::new(value).is_absolute());
-    let home = |below: &str| variable("HOME").map(|home| Path::new(&home).join(below));
     let data = if cfg!(windows) {
-        variable("LOCALAPPDATA").map(PathBuf::from)
+        folder_of("LOCALAPPDATA")
     } else if cfg!(target_os = "macos") {
         home("Library/Application Support")
     } else {
-        variable("XDG_DATA_HOME").map(PathBuf::from).or_else(|| home(".local/share"))
+        folder_of("XDG_DATA_HOME").or_else(|| home(".local/share"))
     };
     data.map(|data| data.join("refrain").join(name))
+}
+
+/// The folder that a variable names, if the name is absolute.
+pub(crate) fn folder_of(variable: &str) -> Option<PathBuf> {
+    std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
+}
+
+/// A path in the user's home folder; `None` if the user has none.
+pub(crate) fn home(below: &str) -> Option<PathBuf> {
+    folder_of(if cfg!(windows) { "USERPROFILE" } else { "HOME" }).map(|home| home.join(below))
 }
 
 pub(crate) fn history(args: &HistoryCommandArgs) -> Result<Exit, Failure> {

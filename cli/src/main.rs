@@ -1,15 +1,16 @@
 //! The program `refrain`: a thin client of the library.
 //!
 //! One module per command ([`run`], [`chat`], [`inspect`], [`score`], [`bench`], [`history`], [`mod@index`],
-//! [`profile`], [`pack`], [`graphs`], [`stream`], [`pruning`], [`train`]). The commands share the options
+//! [`profile`], [`pack`], [`graphs`], [`stream`], [`pruning`], [`train`], [`manual`]). The commands share the options
 //! ([`args`]), the prompt ([`prompt`], [`context`], [`fit`], [`grammar`]), the sampling defaults ([`sampling`]),
-//! loading ([`load`], [`setup`], [`learned`]), and the output ([`answer`], [`stats`], [`terminal`], [`progress`],
+//! their defaults ([`config`]), loading ([`load`], [`setup`], [`learned`]), and the output ([`answer`], [`stats`], [`terminal`], [`progress`],
 //! [`failure`]).
 
 mod answer;
 mod args;
 mod bench;
 mod chat;
+mod config;
 mod context;
 mod failure;
 mod fit;
@@ -21,6 +22,7 @@ mod inspect;
 mod interrupt;
 mod learned;
 mod load;
+mod manual;
 mod pack;
 mod profile;
 mod progress;
@@ -35,29 +37,26 @@ mod stream;
 mod terminal;
 mod train;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use args::{Cli, Command};
+use args::Command;
 use failure::{Exit, Failure};
 use interrupt::Interrupt;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(error) => return failure::report_usage(&error),
-    };
-    terminal::set_color(cli.color.choice());
-    match dispatch(&cli.command) {
+    match run_program() {
         Ok(exit) => exit.into(),
         Err(failure) => failure.report(),
     }
 }
 
-fn dispatch(command: &Command) -> Result<Exit, Failure> {
+fn run_program() -> Result<Exit, Failure> {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let cli = config::parse(&args)?;
+    terminal::set_color(cli.color.choice());
     let interrupt = Interrupt::install()?;
-    match command {
+    match &cli.command {
         Command::Run(args) => run::run(args, &interrupt),
         Command::Chat(args) => chat::chat(args, &interrupt),
         Command::Inspect(args) => inspect::inspect(args),
@@ -69,5 +68,8 @@ fn dispatch(command: &Command) -> Result<Exit, Failure> {
         Command::Profile(args) => profile::profile(args),
         Command::Pack(args) => pack::pack(args),
         Command::Graphs(args) => graphs::graphs(args),
+        Command::Config => config::show(&args),
+        Command::Completions(args) => manual::completions(args),
+        Command::Man(args) => manual::man(args),
     }
 }
