@@ -151,7 +151,7 @@ impl Chat<'_> {
         }
         let is_first = self.last.is_none();
         if is_first && out.is_colored() && self.args.common.stats != StatsFormat::Off {
-            print_legend(&session.source_names());
+            print_legend(&answer.summary.stats);
         }
         self.shown.extend(composed.sources.iter().cloned());
         self.last = Some((answer, composed));

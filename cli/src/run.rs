@@ -52,7 +52,7 @@ pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<Exit, Failure
         StatsFormat::Off => {}
     }
     if out.is_colored() && args.common.stats != StatsFormat::Off {
-        print_legend(&session.source_names());
+        print_legend(&answer.summary.stats);
     }
     Ok(answer.exit())
 }

@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal, Write};
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
-use refrain::{Origin, SourceName};
+use refrain::{Origin, SourceStats, Stats};
 
 /// Applies `--color` to all later output.
 pub(crate) fn set_color(choice: ColorChoice) {
@@ -91,9 +91,9 @@ fn source_color(name: &str) -> AnsiColor {
     }
 }
 
-/// The legend of colours, on one line.
-pub(crate) fn print_legend(names: &[SourceName]) {
-    let drafted = names.iter().map(|name| {
+/// The legend of colours, on one line: the draft sources of the generation.
+pub(crate) fn print_legend(stats: &Stats) {
+    let drafted = stats.sources.iter().map(|SourceStats { name, .. }| {
         let style = origin_style(&Origin::Draft(name.clone()));
         format!("{style}{name}{style:#}")
     });

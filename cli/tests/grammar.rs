@@ -82,3 +82,9 @@ fn what_is_no_grammar_is_refused_in_one_line() {
         assert!(message.contains(word), "{args:?}: {message}");
     }
 }
+
+#[test]
+fn the_legend_of_colours_names_the_grammar() {
+    let stderr = refrain(&["run", "--color", "always", "--choices", "yes,no", "Is it so?"]).stderr;
+    assert!(stderr.contains("\x1b[96mgrammar\x1b"), "{stderr:?}");
+}
