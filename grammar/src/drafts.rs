@@ -227,6 +227,20 @@ impl ComputingSource for GrammarDrafts {
         if is_excluded { None } else { self.add(cursor.0 as u32, token, Arc::from([]), 0) }
     }
 
+    fn excludes(&mut self, cursor: Cursor, token: TokenId) -> bool {
+        let at = cursor.0 as u32;
+        let Some(node) = self.nodes.get(at as usize) else { return false };
+        if let Some(&forced) = node.rest.get(node.n_done) {
+            return forced != token;
+        }
+        if self.is_off || !self.move_to(at) {
+            return false;
+        }
+        let allowed = self.follower.allows(token);
+        self.is_off = allowed.is_err();
+        allowed.is_ok_and(|is_allowed| !is_allowed)
+    }
+
     fn watch(&mut self, _cancel: &Arc<AtomicBool>) {}
 
     fn computed(&self) -> Computed {

@@ -81,6 +81,20 @@ impl Follower {
         }
     }
 
+    /// Whether a token may follow. In free text, every token may.
+    ///
+    /// # Errors
+    /// Errors of the parser.
+    pub(crate) fn allows(&mut self, token: TokenId) -> Result<bool, GrammarError> {
+        let is_end = self.grammar.vocabulary.is_end(token);
+        match self.n_free {
+            None => Ok(true),
+            Some(_) if self.n_end_tokens > 0 => Ok(is_end),
+            Some(n_free) if is_end => self.parser.is_accepting().map_err(|error| error.behind(n_free)),
+            Some(n_free) => self.parser.allows(token).map_err(|error| error.behind(n_free)),
+        }
+    }
+
     /// The parser, if the constrained text has begun and not ended.
     pub(crate) fn parser(&mut self) -> Option<&mut Parser> {
         (self.n_free.is_some() && self.n_end_tokens == 0).then_some(&mut self.parser)

@@ -58,6 +58,11 @@ impl Parser {
         })
     }
 
+    /// Whether the grammar allows a token here.
+    pub(crate) fn allows(&mut self, token: TokenId) -> Result<bool, GrammarError> {
+        self.run(|parser| parser.validate_token(token.0))
+    }
+
     /// Drops the newest `n_tokens` tokens. Not every grammar can.
     pub(crate) fn rollback(&mut self, n_tokens: usize) -> Result<(), GrammarError> {
         self.run(|parser| {

@@ -300,3 +300,26 @@ fn a_conversation_with_several_grammars() {
         }
     }
 }
+
+/// A draft of a token that the grammar does not allow costs a row and is always rejected.
+#[test]
+fn what_the_grammar_does_not_allow_is_not_drafted() {
+    let engine = Tiny::DEFAULT.engine(1);
+    let prompt = prompt(3, 40);
+    let grammar = Grammar::regex(&vocabulary(&engine), "[ab]{30}").unwrap();
+    let drafted = |letter: &str, grammar: Option<&Grammar>| {
+        let token = engine.tokenizer().encode(letter, refrain::SpecialTokens::AsText).unwrap()[0];
+        let source = AlwaysRight::new(prompt.len(), vec![token; MAX_TOKENS]);
+        let session = SessionOptions { drafting: Drafting::OwnSources, ..SessionOptions::default() };
+        let mut options = options(&Sampling::default());
+        if let Some(grammar) = grammar {
+            options = grammar.constrain(options);
+        }
+        let run = run(&engine, session, vec![Box::new(source)], &prompt, options);
+        let mut sources = run.stats.sources.iter();
+        sources.find(|source| source.name == "always_right").expect("the source").drafted
+    };
+    assert!(drafted("c", None) > 0);
+    assert!(drafted("a", Some(&grammar)) > 0);
+    assert_eq!(drafted("c", Some(&grammar)), 0);
+}

@@ -138,7 +138,7 @@ impl Computed {
 /// all sources and merges the candidates into one tree. The call order of a session:
 ///
 /// ```text
-/// calibrate* → prime(prompt) → { anchors → (prepare | expand | advance)* → calibrate → observe }* → calibrate* → prime(next turn) → …
+/// calibrate* → prime(prompt) → { anchors → (prepare | expand | excludes | advance)* → calibrate → observe }* → calibrate* → prime(next turn) → …
 /// truncate → prime                        after a truncation
 /// ```
 ///
@@ -214,6 +214,13 @@ pub trait ComputingSource {
     fn advance(&mut self, cursor: Cursor, token: TokenId) -> Option<Cursor> {
         let _ = (cursor, token);
         None
+    }
+
+    /// Whether the source knows that `token` cannot follow, as a grammar does; `false` by default. The builder asks for the
+    /// tokens that other sources propose at the cursor's node, and drops those that are excluded.
+    fn excludes(&mut self, cursor: Cursor, token: TokenId) -> bool {
+        let _ = (cursor, token);
+        false
     }
 
     /// Expected time of [`DraftSource::expand`] for these cursors together, in µs, beyond the time of a

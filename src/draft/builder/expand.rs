@@ -28,9 +28,11 @@ impl TreeBuilder {
         let mut waits = false;
         if depth < max_depth {
             waits = self.ask(sources, cursors, (depth + 1, reach));
+            self.drop_excluded(sources, cursors, first_claim);
         }
         self.agree(first_claim);
         if waits && self.ask_computing(sources, found, max_depth, costs) {
+            self.drop_excluded(sources, cursors, first_claim);
             self.agree(first_claim);
         }
         self.claims_of[node.index()] = (first_claim as u32, self.claims.len() as u32);
@@ -79,6 +81,44 @@ impl TreeBuilder {
             }
         }
         goes_on
+    }
+
+    /// Drops the claims from `first_claim` on whose tokens a computing source with a cursor at this node excludes.
+    fn drop_excluded(
+        &mut self,
+        sources: &mut [Box<dyn DraftSource>],
+        cursors: (u32, u32),
+        first_claim: usize,
+    ) {
+        for at in cursors.0..cursors.1 {
+            let (index, cursor) = self.cursors[at as usize];
+            if !self.computes[usize::from(index)] || self.claims.len() == first_claim {
+                continue;
+            }
+            let Some(computing) = sources[usize::from(index)].computing() else { continue };
+            // Several sources claim the same tokens.
+            let verdicts = &mut self.scratch.verdicts;
+            verdicts.clear();
+            let mut n_kept = first_claim;
+            for of_claim in first_claim..self.claims.len() {
+                let claim = self.claims[of_claim];
+                let is_known = verdicts.iter().find(|(token, _)| *token == claim.token);
+                let is_excluded = match is_known {
+                    _ if claim.source == index => false,
+                    Some(&(_, is_excluded)) => is_excluded,
+                    None => {
+                        let is_excluded = computing.excludes(cursor, claim.token);
+                        verdicts.push((claim.token, is_excluded));
+                        is_excluded
+                    }
+                };
+                if !is_excluded {
+                    self.claims[n_kept] = claim;
+                    n_kept += 1;
+                }
+            }
+            self.claims.truncate(n_kept);
+        }
     }
 
     /// Collects the claims of the sources at a node's cursors, for a node of the given depth and reach.

@@ -108,6 +108,8 @@ struct Scratch {
     children: Vec<Child>,
     /// Frontier nodes that may join a pass, by reach.
     waiting: Vec<(Ranked, Cursor)>,
+    /// Tokens under the node being expanded, and whether a source excludes them.
+    verdicts: Vec<(TokenId, bool)>,
 }
 
 impl TreeBuilder {
@@ -143,6 +145,7 @@ impl TreeBuilder {
                 candidates: Candidates::with_limit(config.n_candidates_max),
                 children: Vec::new(),
                 waiting: Vec::new(),
+                verdicts: Vec::new(),
             },
         }
     }
@@ -253,6 +256,7 @@ impl TreeBuilder {
             + self.growth.sizes.capacity() * size_of::<Size>()
             + self.scratch.children.capacity() * size_of::<Child>()
             + self.scratch.waiting.capacity() * size_of::<(Ranked, Cursor)>()
+            + self.scratch.verdicts.capacity() * size_of::<(TokenId, bool)>()
             + self.config.n_candidates_max * size_of::<Candidate>()
     }
 

@@ -18,18 +18,23 @@ struct Computing {
     row_us: f32,
     ready: BTreeSet<u64>,
     passes: Arc<Mutex<Vec<usize>>>,
+    excluded: Option<TokenId>,
 }
 
 impl Computing {
     fn new(probabilities: &[f32], pass_us: f32, row_us: f32) -> Self {
         let (probabilities, passes) = (probabilities.to_vec(), Arc::default());
-        Computing { probabilities, pass_us, row_us, ready: BTreeSet::new(), passes }
+        Computing { probabilities, pass_us, row_us, ready: BTreeSet::new(), passes, excluded: None }
     }
 }
 
 impl ComputingSource for Computing {
     fn advance(&mut self, cursor: Cursor, token: TokenId) -> Option<Cursor> {
         Some(Cursor(cursor.0.wrapping_mul(8).wrapping_add(u64::from(token.0) + 1)))
+    }
+
+    fn excludes(&mut self, _cursor: Cursor, token: TokenId) -> bool {
+        self.excluded == Some(token)
     }
 
     fn expansion_us(&self, frontier: &[Cursor]) -> f32 {
@@ -116,6 +121,23 @@ fn a_source_that_computes_is_asked_where_a_pass_pays() {
     let (more, rows) = passes(Computing::new(&[0.9], 200.0, 0.0), Vec::new());
     assert!(more.len() > few.len() && rows == more.len() + 1, "{more:?} {rows}");
     assert_eq!(passes(Computing::new(&[0.9], 20_000.0, 0.0), Vec::new()), (vec![], 1));
+}
+
+#[test]
+fn a_token_that_a_source_excludes_is_not_drafted() {
+    let response = [1, 2, 3, 4].map(TokenId);
+    let drafted = |excluded: Option<TokenId>| {
+        let text = Box::new(AlwaysRight::new(1, response.to_vec()));
+        let computing = Computing { excluded, ..Computing::new(&[], 0.0, 0.0) };
+        let mut sources: Vec<Box<dyn DraftSource>> = vec![text, Box::new(computing)];
+        let tree = build(&mut builder(), &mut sources, &[TokenId(1)]);
+        tree.tokens().to_vec()
+    };
+    let all = drafted(None);
+    assert!(all.len() >= 4, "{all:?}");
+    assert_eq!(drafted(Some(all[2])), all[..2], "the text ends before the token");
+    let own = drafted(Some(TokenId(9)));
+    assert_eq!(own, all, "a token that nobody proposes");
 }
 
 #[test]
