@@ -1,1 +1,26 @@
 //! The tasks of an assistant app on the engine [`refrain`].
+
+mod assistant;
+mod error;
+mod fit;
+mod gate;
+mod job;
+mod layout;
+mod options;
+mod passage;
+mod store;
+mod tasks;
+mod template;
+
+pub use assistant::{Assistant, Builder, NAMESPACE_BYTES_MAX};
+pub use error::{BuildError, TaskError};
+pub use fit::{CountTokens, Fitted, fit};
+pub use job::{Job, JobEvent, Report, TextEvent};
+pub use options::{AssistantOptions, JobOptions, Priority};
+pub use passage::{LeftOut, LeftOutReason, Passage, Source};
+pub use store::StoreError;
+pub use tasks::{
+    Answer, AnswerRequest, Citation, Command, Direction, Element, Role, Screen, ScreenError,
+    SummarizeRequest, Summary, UiCommand, UiRequest,
+};
+pub use template::{Prompts, Template, TemplateError};
