@@ -22,6 +22,7 @@ mod interrupt;
 mod learned;
 mod load;
 mod pack;
+mod prefixes;
 mod profile;
 mod progress;
 mod prompt;
