@@ -1,1 +1,3 @@
 //! The tasks of an assistant app on the engine [`refrain`].
+
+pub mod edit;
