@@ -17,7 +17,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::pieces::{Piece, Splitter};
+use crate::pieces::{Piece, Splitter};
 
 /// One part of a diff. Ranges are in bytes, on character boundaries, and never empty.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -3,6 +3,5 @@
 //! [`LiveDiff`] compares the new text with the old one while it is written, for an app that shows the changes.
 
 mod diff;
-mod pieces;
 
 pub use diff::{DiffEvent, LiveDiff};

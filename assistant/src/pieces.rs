@@ -6,11 +6,11 @@ use std::ops::Range;
 const PIECE_BYTES_MAX: usize = 64;
 
 /// A word or a single other character. The white space between pieces belongs to no piece.
-pub(super) type Piece = Range<usize>;
+pub(crate) type Piece = Range<usize>;
 
 /// Splits a text that grows into its pieces. The cuts do not depend on the steps in which it grows.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Splitter {
+pub(crate) struct Splitter {
     /// End of the characters that were read.
     n_read: usize,
     /// Start of the word that may still grow.
@@ -19,7 +19,7 @@ pub(super) struct Splitter {
 
 impl Splitter {
     /// Reads the rest of `text`, which begins with the text of the last call, and passes on each finished piece.
-    pub(super) fn read(&mut self, text: &str, mut found: impl FnMut(Piece)) {
+    pub(crate) fn read(&mut self, text: &str, mut found: impl FnMut(Piece)) {
         let from = self.n_read;
         for (at, c) in text[from..].char_indices().map(|(i, c)| (from + i, c)) {
             let joins = is_word(c);
@@ -37,7 +37,7 @@ impl Splitter {
     }
 
     /// The last piece, when the text is complete.
-    pub(super) fn finish(&mut self) -> Option<Piece> {
+    pub(crate) fn finish(&mut self) -> Option<Piece> {
         self.word.take().map(|start| start..self.n_read)
     }
 }
