@@ -287,7 +287,7 @@ impl<T> Job<T> {
             return Err(TaskError::Cancelled);
         };
         let since = Instant::now();
-        let before = prefilling.session.cached_len();
+        let before = prefilling.session.n_cached_tokens();
         let chunk = prefilling.session.prefill_chunk(&self.cancel);
         drop(turn);
         prefilling.time_us += since.elapsed().as_secs_f64() * 1e6;

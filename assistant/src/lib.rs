@@ -1,5 +1,8 @@
 //! The tasks of an assistant app on the engine [`refrain`].
 
+pub mod edit;
+pub mod provenance;
+
 mod assistant;
 mod error;
 mod fit;
@@ -8,6 +11,7 @@ mod job;
 mod layout;
 mod options;
 mod passage;
+mod pieces;
 mod store;
 mod tasks;
 mod template;

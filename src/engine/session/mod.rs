@@ -19,7 +19,6 @@ use crate::engine::options::SessionOptions;
 use crate::engine::policy::{MemoryPressure, PressureReport};
 use crate::engine::reader::Reader;
 use crate::engine::shared::Shared;
-use crate::face::internals;
 use crate::profile::{MachineProfile, ProfileMismatch};
 use crate::token::TokenId;
 use crate::tokenizer::{ChatOptions, Message, Role, SpecialTokens};
@@ -132,13 +131,6 @@ impl Session {
     /// Tokens that the session can hold.
     pub fn context_len(&self) -> usize {
         self.conversation.context_len
-    }
-
-    internals! {
-        /// Committed tokens in the KV cache.
-        fn cached_len(&self) -> usize {
-            self.target.kv.len()
-        }
     }
 
     /// Adds a draft source of the app. It never changes the output. With
