@@ -1,5 +1,6 @@
 //! The assistant: an engine with notes, a store and prompts, shared by its jobs.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,14 +8,17 @@ use std::sync::{Arc, OnceLock};
 
 use refrain::{Drafting, Engine, GenerateOptions, Message, Role, Session, SpecialTokens, TokenId};
 use refrain_grammar::Vocabulary;
+use refrain_index::history::HistoryOptions;
+use refrain_index::prefixes::{Label, PrefixOptions};
 use refrain_index::{NotesIndex, history};
 
 use crate::error::{BuildError, TaskError};
 use crate::gate::Gate;
 use crate::job::plain_text;
+use crate::layout::Layout;
 use crate::options::{AssistantOptions, JobOptions};
 use crate::passage::Passage;
-use crate::store::{Kept, Store, StoreError, note_hash};
+use crate::store::{Kept, Store, StoreError, conversation_label, note_hash, note_label};
 use crate::template::Prompts;
 
 /// The tasks of an assistant app on one engine. Cheap to clone, and shared by threads; each task returns a
@@ -101,11 +105,18 @@ impl Builder {
             Err(error) => Err(error),
         });
         let notes = notes.transpose()?;
-        let store = store.map(|folder| Store::open(&folder, history::HistoryKey::of(&engine))).transpose()?;
+        let key = history::HistoryKey::of(&engine);
+        let store = store.map(|folder| {
+            let prefixes = PrefixOptions { max_bytes: options.prefix_bytes_max, ..PrefixOptions::default() };
+            Store::open(&folder, key, HistoryOptions::default(), prefixes)
+        });
+        let store = store.transpose()?;
         let gate = Gate::default();
         let (n_forgotten, vocabulary) = (AtomicU64::new(0), OnceLock::new());
         let shared = Shared { engine, gate, notes, store, prompts, options, n_forgotten, vocabulary };
-        Ok(Assistant { shared: Arc::new(shared), namespace: namespace.into() })
+        let assistant = Assistant { shared: Arc::new(shared), namespace: namespace.into() };
+        assistant.finish_forgetting()?;
+        Ok(assistant)
     }
 }
 
@@ -211,31 +222,41 @@ impl Assistant {
     }
 
     /// What an answer is made from, for a job that starts now; `None` if the job's answers are not kept.
-    pub(crate) fn kept<'a>(
-        &self,
-        job: &JobOptions,
-        shown: impl IntoIterator<Item = &'a Passage>,
-    ) -> Option<Kept> {
-        let mut notes: Vec<u64> = shown
-            .into_iter()
-            .filter_map(|passage| passage.source.as_ref())
-            .map(|source| note_hash(&source.path))
-            .collect();
-        notes.sort_unstable();
-        notes.dedup();
-        job.keep.then(|| Kept { notes, conversation: None, n_forgotten: self.n_forgotten() })
+    pub(crate) fn kept(&self, job: &JobOptions, layout: &Layout) -> Option<Kept> {
+        job.keep.then(|| Kept {
+            notes: note_hashes(&layout.shown),
+            conversation: None,
+            starts: layout.starts.clone(),
+            n_forgotten: self.n_forgotten(),
+        })
     }
 
     pub(crate) fn n_forgotten(&self) -> u64 {
         self.shared.n_forgotten.load(Ordering::SeqCst)
     }
 
-    /// Keeps an answer in the store, unless a deletion has begun since its job was started.
-    pub(crate) fn keep(&self, task: &str, tokens: &[TokenId], kept: Kept) -> Result<(), StoreError> {
-        let namespace = self.history_namespace(task);
-        if tokens.is_empty() || !self.options().history {
-            return Ok(());
+    /// Jobs that have started before keep nothing from now on.
+    pub(crate) fn start_forgetting(&self) {
+        self.shared.n_forgotten.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Restores keys and values of the session's prompt. What cannot be restored is computed.
+    pub(crate) fn restore(&self, session: &mut Session) {
+        if let Some(store) = self.store() {
+            // An error costs time alone; an error of the session comes again when it is prefilled.
+            drop(store.prefixes().restore(session, &self.namespace));
         }
+    }
+
+    /// Keeps an answer and its prompt in the store, unless a deletion has begun since its job was started.
+    pub(crate) fn keep(
+        &self,
+        task: &str,
+        session: &Session,
+        tokens: &[TokenId],
+        kept: &Kept,
+    ) -> Result<(), StoreError> {
+        let namespace = self.history_namespace(task);
         let Some(store) = self.store() else {
             // The engine has added the answer to the history in memory.
             if kept.n_forgotten != self.n_forgotten() {
@@ -243,7 +264,29 @@ impl Assistant {
             }
             return Ok(());
         };
-        store.keep(&namespace, tokens, kept, || self.n_forgotten())
+        let _keeping = store.keeping();
+        if kept.n_forgotten != self.n_forgotten() {
+            return Ok(());
+        }
+        if self.options().history && !tokens.is_empty() {
+            store.keep_answer(&namespace, tokens, kept)?;
+        }
+        if self.options().keeps_prompts {
+            let n_prompt = session.tokens().len() - tokens.len().min(session.tokens().len());
+            let up_to = if kept.conversation.is_some() { usize::MAX } else { n_prompt };
+            store.keep_prefix(session, &self.namespace, &labels(kept), up_to)?;
+        }
+        Ok(())
+    }
+
+    /// Keeps the keys and values of a prompt. Returns the number of tokens that are kept now.
+    pub(crate) fn keep_prompt(&self, session: &Session, kept: &Kept) -> Result<usize, StoreError> {
+        let Some(store) = self.store() else { return Ok(0) };
+        let _keeping = store.keeping();
+        if kept.n_forgotten != self.n_forgotten() {
+            return Ok(0);
+        }
+        store.keep_prefix(session, &self.namespace, &labels(kept), usize::MAX)
     }
 
     /// Options of a generation, for a job.
@@ -276,17 +319,38 @@ impl Assistant {
 
     /// Tokens of a prompt with these turns, template included.
     pub(crate) fn count_turns(&self, messages: &[Message]) -> Result<usize, TaskError> {
+        Ok(self.encode_turns(messages)?.len())
+    }
+
+    /// The tokens of a prompt with these turns.
+    pub(crate) fn encode_turns(&self, messages: &[Message]) -> Result<Vec<TokenId>, TaskError> {
         let tokenizer = self.engine().tokenizer();
-        let tokens = match self.has_chat_template() {
-            true => tokenizer.encode_chat(messages, &Default::default(), true)?,
-            false => tokenizer.encode(&plain_text(messages), SpecialTokens::AsText)?,
-        };
-        Ok(tokens.len() + usize::from(!self.has_chat_template() && tokenizer.adds_bos()))
+        if self.has_chat_template() {
+            return Ok(tokenizer.encode_chat(messages, &Default::default(), true)?);
+        }
+        let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
+        let tokens = tokenizer.encode(&plain_text(messages), SpecialTokens::AsText)?;
+        Ok(bos.into_iter().chain(tokens).collect())
     }
 
     pub(crate) fn count(&self, text: &str) -> Result<usize, TaskError> {
         Ok(self.engine().tokenizer().encode(text, SpecialTokens::AsText)?.len())
     }
+}
+
+/// The hashes of the notes that passages come from.
+pub(crate) fn note_hashes<'a>(passages: impl IntoIterator<Item = &'a Passage>) -> Vec<u64> {
+    let sources = passages.into_iter().filter_map(|passage| passage.source.as_ref());
+    let notes: BTreeSet<u64> = sources.map(|source| note_hash(&source.path)).collect();
+    notes.into_iter().collect()
+}
+
+/// The labels of a prompt's tokens. A deletion removes what follows the first token of a label.
+fn labels(kept: &Kept) -> Vec<Label> {
+    let from = |start: usize, name: String| Label { tokens: start..usize::MAX, name };
+    let conversation = kept.conversation.map(|id| from(0, conversation_label(id)));
+    let notes = kept.starts.iter().map(|&(note, start)| from(start, note_label(note)));
+    notes.chain(conversation).collect()
 }
 
 impl fmt::Debug for Assistant {

@@ -7,6 +7,7 @@ use refrain_grammar::{GrammarError, VocabularyError};
 use refrain_index::{HistoryError, NotesError};
 use thiserror::Error;
 
+use crate::forget::ForgetError;
 use crate::store::StoreError;
 use crate::tasks::ScreenError;
 
@@ -20,6 +21,9 @@ pub enum BuildError {
     /// The store cannot be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// A deletion that was interrupted cannot be finished.
+    #[error("an interrupted deletion cannot be finished: {0}")]
+    Forget(#[from] ForgetError),
     /// The name of the namespace is empty or too long.
     #[error("a namespace's name has {bytes} bytes, outside 1..={max}")]
     Namespace {
@@ -68,6 +72,15 @@ pub enum TaskError {
         /// Tokens of the context beside the output, the template and the request.
         room: usize,
     },
+    /// The assistant has no store.
+    #[error("the assistant has no store")]
+    NoStore,
+    /// The model has no chat template.
+    #[error("the model has no chat template")]
+    NoChatTemplate,
+    /// The store cannot keep what the job was for.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// Another job of the conversation is running.
     #[error("the conversation has a running job")]
     Busy,

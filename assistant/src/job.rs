@@ -13,6 +13,7 @@ use refrain::{
 };
 
 use crate::assistant::Assistant;
+use crate::edit::DiffEvent;
 use crate::error::TaskError;
 use crate::options::Priority;
 use crate::passage::LeftOut;
@@ -41,6 +42,9 @@ pub enum JobEvent<T> {
         /// Its summary.
         text: String,
     },
+    /// A part of the difference between an older text and the output. An edit compares with the text that is edited, a summary
+    /// with the previous summary.
+    Edit(DiffEvent),
     /// The result; nothing follows.
     Done(T),
 }
@@ -274,6 +278,9 @@ impl<T> Job<T> {
         } else {
             session.append_text(&plain_text(&messages), SpecialTokens::AsText)?;
         }
+        // Encoded here, so that the KV cache has what it shares with the prompt and no more.
+        session.encode()?;
+        assistant.restore(&mut session);
         let about = About { task, kept };
         let prefilling = Prefilling { session, generate, step, about, n_cached: None, time_us: 0.0 };
         self.state = State::Prefill(Box::new(prefilling));
@@ -287,7 +294,7 @@ impl<T> Job<T> {
             return Err(TaskError::Cancelled);
         };
         let since = Instant::now();
-        let before = prefilling.session.n_cached_tokens();
+        let n_before = prefilling.session.n_cached_tokens();
         let chunk = prefilling.session.prefill_chunk(&self.cancel);
         drop(turn);
         prefilling.time_us += since.elapsed().as_secs_f64() * 1e6;
@@ -298,8 +305,7 @@ impl<T> Job<T> {
                 return Err(failed(error));
             }
         };
-        // The first call has encoded the turns, which may have shortened the cache.
-        let n_cached = *prefilling.n_cached.get_or_insert(before.min(done));
+        let n_cached = *prefilling.n_cached.get_or_insert(n_before.min(done));
         if done > n_cached {
             self.events.push_back(JobEvent::Prefill { done, total });
         }
@@ -399,7 +405,8 @@ impl<T> Job<T> {
         (stats.cached_tokens, stats.prefilled_tokens) = (decoding.n_cached, decoding.n_prefilled);
         stats.time_us.prefill += decoding.prefill_us;
         let session = generation.into_session();
-        let kept = about.kept.map_or(Ok(()), |kept| self.assistant.keep(about.task, &tokens, kept));
+        let kept = about.kept.as_ref();
+        let kept = kept.map_or(Ok(()), |kept| self.assistant.keep(about.task, &session, &tokens, kept));
         let not_kept = kept.err().map(|error: StoreError| error.to_string());
         self.written(step, Written { session, text, reasoning, finish, seed, stats, not_kept })
     }

@@ -6,10 +6,11 @@ use crate::assistant::Assistant;
 use crate::error::TaskError;
 use crate::fit::{Fitted, fit};
 use crate::passage::{LeftOut, LeftOutReason, Passage};
+use crate::store::note_hash;
 use crate::template::Template;
 
 /// A prompt, and what it does not show.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Layout {
     /// System and user turn.
     pub(crate) turns: Vec<Message>,
@@ -18,6 +19,8 @@ pub(crate) struct Layout {
     pub(crate) rest: Vec<Passage>,
     /// An entry for each of them.
     pub(crate) left_out: Vec<LeftOut>,
+    /// Where the text of each note begins in the prompt, in tokens, by the hash of its path.
+    pub(crate) starts: Vec<(u64, usize)>,
 }
 
 impl Assistant {
@@ -35,12 +38,12 @@ impl Assistant {
             let passages: Vec<PromptPassage<'_>> = passages.iter().map(Passage::for_prompt).collect();
             template.render(&passages, request)
         };
-        let turns = |passages: &[Passage]| match before {
+        let turns_of = |passages: &[Passage]| match before {
             [] => self.turns(message(passages)),
             _ => vec![Message::new(Role::User, message(passages))],
         };
         let count = |turns: &[Message]| self.count_turns(&[before, turns].concat());
-        let n_bare = count(&turns(&[]))?;
+        let n_bare = count(&turns_of(&[]))?;
         if n_bare > room {
             return Err(TaskError::RequestTooLong { n_tokens: n_bare, room });
         }
@@ -52,10 +55,14 @@ impl Assistant {
             if shown.is_empty() && !left_out.is_empty() {
                 return Err(TaskError::NoRoom { room: room - n_bare });
             }
-            let turns = turns(&shown);
+            let turns = turns_of(&shown);
             let n_tokens = count(&turns)?;
             if n_tokens <= room {
-                return Ok(Layout { turns, shown, rest, left_out });
+                let starts = match self.store() {
+                    Some(_) => self.starts(&shown, |passages| [before, &turns_of(passages)].concat())?,
+                    None => Vec::new(),
+                };
+                return Ok(Layout { turns, shown, rest, left_out, starts });
             }
             // Passages have a few more tokens together than separately, and numbers before them a few more: the next attempt
             // has less room, by at least one token.
@@ -63,19 +70,38 @@ impl Assistant {
         }
     }
 
-    /// The turns of a prompt that must show its passages whole.
+    /// Where each note begins: behind the tokens that the prompt shares with one that ends before the note's first passage.
+    fn starts(
+        &self,
+        shown: &[Passage],
+        turns_of: impl Fn(&[Passage]) -> Vec<Message>,
+    ) -> Result<Vec<(u64, usize)>, TaskError> {
+        let whole = self.encode_turns(&turns_of(shown))?;
+        let mut starts: Vec<(u64, usize)> = Vec::new();
+        for (at, passage) in shown.iter().enumerate() {
+            let Some(note) = passage.source.as_ref().map(|source| note_hash(&source.path)) else { continue };
+            if starts.iter().all(|&(other, _)| other != note) {
+                let without = self.encode_turns(&turns_of(&shown[..at]))?;
+                let n_shared = whole.iter().zip(&without).take_while(|(a, b)| a == b).count();
+                starts.push((note, n_shared));
+            }
+        }
+        Ok(starts)
+    }
+
+    /// A prompt that must show its passages whole, which are no notes.
     pub(crate) fn lay_out_whole(
         &self,
         template: &Template,
         passages: &[Passage],
         request: &str,
         room: usize,
-    ) -> Result<Vec<Message>, TaskError> {
+    ) -> Result<Layout, TaskError> {
         let for_prompt: Vec<PromptPassage<'_>> = passages.iter().map(Passage::for_prompt).collect();
         let turns = self.turns(template.render(&for_prompt, request));
         match self.count_turns(&turns)? {
             n_tokens if n_tokens > room => Err(TaskError::TextTooLong { n_tokens, room }),
-            _ => Ok(turns),
+            _ => Ok(Layout { turns, shown: passages.to_vec(), ..Layout::default() }),
         }
     }
 }

@@ -6,6 +6,7 @@ pub mod provenance;
 mod assistant;
 mod error;
 mod fit;
+mod forget;
 mod gate;
 mod job;
 mod layout;
@@ -19,12 +20,14 @@ mod template;
 pub use assistant::{Assistant, Builder, NAMESPACE_BYTES_MAX};
 pub use error::{BuildError, TaskError};
 pub use fit::{CountTokens, Fitted, fit};
+pub use forget::{Forget, ForgetError, Forgotten};
 pub use job::{Job, JobEvent, Report, TextEvent};
 pub use options::{AssistantOptions, JobOptions, Priority};
 pub use passage::{LeftOut, LeftOutReason, Passage, Source};
 pub use store::StoreError;
 pub use tasks::{
-    Answer, AnswerRequest, Citation, Command, Direction, Element, Role, Screen, ScreenError,
-    SummarizeRequest, Summary, UiCommand, UiRequest,
+    Answer, AnswerRequest, ChatAnswer, ChatRequest, Command, Conversation, ConversationId, Direction, Edit,
+    EditRequest, Element, Length, Prefetch, Prefetched, Provenance, Reply, ReplyRequest, Role, Screen,
+    ScreenError, SummarizeRequest, Summary, UiCommand, UiRequest,
 };
 pub use template::{Prompts, Template, TemplateError};

@@ -43,9 +43,15 @@ pub struct AssistantOptions {
     pub n_parts_max: usize,
     /// A system turn before every prompt.
     pub system: Option<String>,
-    /// Whether answers are kept and later ones are drafted from them: in the store if the assistant has one, else in memory.
-    /// Default `true`.
+    /// Whether answers and summaries are kept and later ones are drafted from them: in the store if the assistant has one, else
+    /// in memory. Default `true`.
     pub history: bool,
+    /// With a store: whether the keys and values of every prompt are kept, so that no later prompt computes the same start
+    /// again. A token takes as many bytes as in the KV cache. Those of [`Assistant::prefetch`](crate::Assistant::prefetch) are
+    /// kept in any case. Default `true`.
+    pub keeps_prompts: bool,
+    /// Maximum bytes of kept keys and values. Beyond it, the least recently used are removed. Default 1 GiB.
+    pub prefix_bytes_max: u64,
 }
 
 impl Default for AssistantOptions {
@@ -59,6 +65,8 @@ impl Default for AssistantOptions {
             n_parts_max: 32,
             system: None,
             history: true,
+            keeps_prompts: true,
+            prefix_bytes_max: 1 << 30,
         }
     }
 }
@@ -72,6 +80,8 @@ setters!(AssistantOptions {
     with_n_parts_max: n_parts_max: usize,
     with_system: system: Option<String>,
     with_history: history: bool,
+    with_keeps_prompts: keeps_prompts: bool,
+    with_prefix_bytes_max: prefix_bytes_max: u64,
 });
 
 /// Who waits for a job.

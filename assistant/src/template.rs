@@ -104,9 +104,9 @@ impl Template {
         Self::new(&task.user_message(&passages, "{request}")).expect("the layout of a task has both places")
     }
 
-    /// Whether the passages are numbered.
-    pub(crate) fn is_cited(&self) -> bool {
-        self.is_cited
+    /// The user's words alone: a turn of a conversation.
+    pub(crate) fn words() -> Self {
+        Self { paragraphs: vec![vec![Part::Request]], is_cited: false }
     }
 
     /// The user message.

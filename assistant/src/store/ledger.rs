@@ -4,7 +4,7 @@
 //! the file in one step. The first line names the version. An incomplete last line is the result of a crash and is cut off. Other
 //! lines with a wrong checksum are left out: the answer of such a line then has no entry, and the next deletion deletes it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -40,6 +40,8 @@ pub(crate) enum Entry {
     Answer { model: String, record: u64, notes: Vec<u64>, conversation: Option<u64> },
     /// A summary of a subject.
     Summary(StoredSummary),
+    /// A namespace that has prefixes.
+    Namespace { name: String },
     /// A deletion that has begun.
     Forget { what: Forgetting },
 }
@@ -71,6 +73,18 @@ pub(crate) enum Forgetting {
     Everything,
 }
 
+impl Forgetting {
+    /// Whether it takes an answer or summary of this time, in µs since 1970, made from these notes in this conversation.
+    pub(crate) fn takes(&self, at: u64, notes: &[u64], conversation: Option<u64>) -> bool {
+        match self {
+            Self::Note { hash, .. } => notes.contains(hash),
+            Self::Conversation(id) => conversation == Some(*id),
+            Self::Before(time) => at < *time,
+            Self::Everything => true,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Ledger {
     path: PathBuf,
@@ -81,6 +95,7 @@ pub(crate) struct Ledger {
     answers: BTreeMap<(String, u64), (Vec<u64>, Option<u64>)>,
     /// By namespace and subject.
     summaries: BTreeMap<(String, u64), StoredSummary>,
+    namespaces: BTreeSet<String>,
     forgetting: Vec<Forgetting>,
 }
 
@@ -106,6 +121,7 @@ impl Ledger {
             n_lines: 0,
             answers: BTreeMap::new(),
             summaries: BTreeMap::new(),
+            namespaces: BTreeSet::new(),
             forgetting: Vec::new(),
         };
         for line in bytes.split_inclusive(|&byte| byte == b'\n') {
@@ -148,6 +164,19 @@ impl Ledger {
         self.summaries.get(&(namespace.to_owned(), subject))
     }
 
+    /// Notes a namespace.
+    pub(crate) fn note_namespace(&mut self, name: &str) -> Result<(), StoreError> {
+        match self.namespaces.contains(name) {
+            true => Ok(()),
+            false => self.append(Entry::Namespace { name: name.to_owned() }),
+        }
+    }
+
+    /// The namespaces that have prefixes.
+    pub(crate) fn namespaces(&self) -> &BTreeSet<String> {
+        &self.namespaces
+    }
+
     /// Deletions that have begun.
     pub(crate) fn forgetting(&self) -> &[Forgetting] {
         &self.forgetting
@@ -159,17 +188,19 @@ impl Ledger {
         Some((notes, *conversation))
     }
 
-    /// Writes the file again without the entries that `goes` names, and without the deletions that have begun. Returns the
-    /// number of removed summaries.
-    pub(crate) fn finish_forgetting(&mut self, goes: impl Fn(&Entry) -> bool) -> Result<usize, StoreError> {
+    /// Writes the file again without the answers and summaries that a deletion takes, and without the deletions that have
+    /// begun. Returns the number of removed summaries.
+    pub(crate) fn finish_forgetting(&mut self, what: &Forgetting) -> Result<usize, StoreError> {
         let n_before = self.summaries.len();
-        self.summaries.retain(|_, summary| !goes(&Entry::Summary(summary.clone())));
-        self.answers.retain(|(model, record), (notes, conversation)| {
-            let (model, notes) = (model.clone(), notes.clone());
-            !goes(&Entry::Answer { model, record: *record, notes, conversation: *conversation })
-        });
-        let forgetting = std::mem::take(&mut self.forgetting);
-        self.rewrite().inspect_err(|_| self.forgetting = forgetting)?;
+        self.answers.retain(|&(_, record), (notes, conversation)| !what.takes(record, notes, *conversation));
+        self.summaries.retain(|_, summary| !what.takes(summary.at, &summary.notes, None));
+        if *what == Forgetting::Everything {
+            self.namespaces.clear();
+        }
+        let others: Vec<Forgetting> =
+            self.forgetting.iter().filter(|&other| other != what).cloned().collect();
+        let before = std::mem::replace(&mut self.forgetting, others);
+        self.rewrite().inspect_err(|_| self.forgetting = before)?;
         Ok(n_before - self.summaries.len())
     }
 
@@ -197,12 +228,13 @@ impl Ledger {
                     self.summaries.remove(&oldest);
                 }
             }
+            Entry::Namespace { name } => drop(self.namespaces.insert(name)),
             Entry::Forget { what } => self.forgetting.push(what),
         }
     }
 
     fn n_live(&self) -> usize {
-        1 + self.answers.len() + self.summaries.len() + self.forgetting.len()
+        1 + self.answers.len() + self.summaries.len() + self.namespaces.len() + self.forgetting.len()
     }
 
     fn rewrite(&mut self) -> Result<(), StoreError> {
@@ -218,6 +250,9 @@ impl Ledger {
         }
         for summary in self.summaries.values() {
             bytes.extend(encode(&Entry::Summary(summary.clone())));
+        }
+        for name in &self.namespaces {
+            bytes.extend(encode(&Entry::Namespace { name: name.clone() }));
         }
         for what in &self.forgetting {
             bytes.extend(encode(&Entry::Forget { what: what.clone() }));
@@ -268,4 +303,91 @@ fn sync_folder(folder: &Path) -> io::Result<()> {
 #[cfg(not(unix))]
 fn sync_folder(_folder: &Path) -> io::Result<()> {
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(record: u64, notes: &[u64]) -> Entry {
+        Entry::Answer { model: "m".into(), record, notes: notes.to_vec(), conversation: None }
+    }
+
+    fn summary(subject: u64, text: &str) -> Entry {
+        let (namespace, notes) = ("n".to_owned(), vec![subject]);
+        Entry::Summary(StoredSummary { namespace, subject, at: 5, notes, text: text.to_owned() })
+    }
+
+    #[test]
+    fn entries_come_back_and_a_torn_end_is_cut_off() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger");
+        let mut ledger = Ledger::open(&path).unwrap();
+        ledger.append(answer(1, &[7])).unwrap();
+        ledger.append(summary(7, "old")).unwrap();
+        ledger.append(summary(7, "new\nline")).unwrap();
+        ledger.append(answer(2, &[8])).unwrap();
+        let whole = fs::read(&path).unwrap();
+        for len in 0..=whole.len() {
+            fs::write(&path, &whole[..len]).unwrap();
+            let ledger = Ledger::open(&path).unwrap();
+            let n_whole_lines = whole[..len].iter().filter(|&&byte| byte == b'\n').count();
+            assert_eq!(ledger.n_lines, n_whole_lines);
+            assert_eq!(ledger.answer("m", 2).is_some(), n_whole_lines == 5);
+            if n_whole_lines >= 4 {
+                assert_eq!(ledger.summary("n", 7).unwrap().text, "new\nline");
+            }
+            assert_eq!(ledger.summary("x", 7), None);
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_costs_its_line_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger");
+        let mut ledger = Ledger::open(&path).unwrap();
+        (1..4).for_each(|record| ledger.append(answer(record, &[record])).unwrap());
+        let whole = fs::read(&path).unwrap();
+        let middle = HEADER.len() + 1 + (whole.len() - HEADER.len() - 1) / 2;
+        let mut flipped = whole.clone();
+        flipped[middle] ^= 1;
+        fs::write(&path, &flipped).unwrap();
+        let ledger = Ledger::open(&path).unwrap();
+        let found: Vec<u64> = (1..4).filter(|&record| ledger.answer("m", record).is_some()).collect();
+        assert_eq!(found, [1, 3]);
+        fs::write(&path, "refrain-ledger 9\n").unwrap();
+        assert!(matches!(Ledger::open(&path), Err(StoreError::Version { .. })));
+    }
+
+    #[test]
+    fn a_deletion_leaves_no_byte_and_survives_until_it_is_finished() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger");
+        let mut ledger = Ledger::open(&path).unwrap();
+        ledger.append(summary(7, "the secret")).unwrap();
+        ledger.append(summary(8, "harmless")).unwrap();
+        let what = Forgetting::Note { hash: 7, path: "/notes/a.md".into() };
+        ledger.append(Entry::Forget { what: what.clone() }).unwrap();
+        let mut ledger = Ledger::open(&path).unwrap();
+        assert_eq!(ledger.forgetting(), [what.clone()]);
+        assert_eq!(ledger.finish_forgetting(&what).unwrap(), 1);
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(!text.contains("secret") && !text.contains("a.md") && text.contains("harmless"), "{text}");
+        assert_eq!(Ledger::open(&path).unwrap().forgetting(), []);
+    }
+
+    #[test]
+    fn superseded_lines_are_written_away() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger");
+        let mut ledger = Ledger::open(&path).unwrap();
+        for n in 0..=STALE_MAX + 1 {
+            ledger.take(summary(1, "a"));
+            ledger.n_lines = n;
+        }
+        ledger.append(summary(1, "b")).unwrap();
+        ledger.append(summary(1, "c")).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 2 + usize::from(ledger.n_lines > 2));
+        assert_eq!(Ledger::open(&path).unwrap().summary("n", 1).unwrap().text, "c");
+    }
 }

@@ -4,6 +4,7 @@
 //! FOLDER/
 //!   .lock         locked by the process that has the store open
 //!   history/      answers, as token ids (refrain_index::history)
+//!   prefixes/     keys and values of prompts (refrain_index::prefixes)
 //!   ledger        what each answer was made from, summaries, and a deletion that has begun
 //! ```
 
@@ -12,15 +13,16 @@ mod ledger;
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::SystemTime;
 
-use refrain::TokenId;
+use refrain::{Session, TokenId};
 use refrain_index::history::{HistoryError, HistoryKey, HistoryLog, HistoryOptions};
+use refrain_index::prefixes::{Label, PrefixError, PrefixOptions, PrefixStore};
 use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
 
-pub(crate) use ledger::{Entry, Ledger, StoredSummary};
+pub(crate) use ledger::{Entry, Forgetting, Ledger, StoredSummary};
 
 /// The store cannot be opened or changed.
 #[derive(Debug, Error)]
@@ -61,6 +63,9 @@ pub enum StoreError {
     /// The history failed.
     #[error(transparent)]
     History(#[from] HistoryError),
+    /// The store of prefixes failed.
+    #[error(transparent)]
+    Prefixes(#[from] PrefixError),
 }
 
 /// Makes a [`StoreError::Io`] of an action on a path.
@@ -76,6 +81,8 @@ pub(crate) struct Kept {
     pub(crate) notes: Vec<u64>,
     /// The conversation.
     pub(crate) conversation: Option<u64>,
+    /// Where the text of each note begins in the prompt, by the hash of its path.
+    pub(crate) starts: Vec<(u64, usize)>,
     /// Deletions before the job was started.
     pub(crate) n_forgotten: u64,
 }
@@ -88,13 +95,22 @@ pub(crate) fn note_hash(path: &Path) -> u64 {
 pub(crate) struct Store {
     folder: PathBuf,
     history: HistoryLog,
+    prefixes: PrefixStore,
     ledger: Mutex<Ledger>,
+    /// Held for writing while something is deleted, for reading while something is kept.
+    deleting: RwLock<()>,
     /// Released on drop.
     _lock: File,
 }
 
 impl Store {
-    pub(crate) fn open(folder: &Path, key: HistoryKey) -> Result<Self, StoreError> {
+    /// Opens a store, or creates it. A deletion that has begun is left to the caller.
+    pub(crate) fn open(
+        folder: &Path,
+        key: HistoryKey,
+        history: HistoryOptions,
+        prefixes: PrefixOptions,
+    ) -> Result<Self, StoreError> {
         fs::create_dir_all(folder).map_err(io_error("create", folder))?;
         let path = folder.join(".lock");
         let lock = File::options()
@@ -109,8 +125,10 @@ impl Store {
             Err(TryLockError::Error(error)) => return Err(io_error("lock", &path)(error)),
         }
         let ledger = Mutex::new(Ledger::open(&folder.join("ledger"))?);
-        let history = HistoryLog::open(&folder.join("history"), key, HistoryOptions::default())?;
-        Ok(Self { folder: folder.to_owned(), history, ledger, _lock: lock })
+        let history = HistoryLog::open(&folder.join("history"), key, history)?;
+        let prefixes = PrefixStore::open(&folder.join("prefixes"), prefixes)?;
+        let deleting = RwLock::new(());
+        Ok(Self { folder: folder.to_owned(), history, prefixes, ledger, deleting, _lock: lock })
     }
 
     pub(crate) fn history(&self) -> &HistoryLog {
@@ -125,45 +143,60 @@ impl Store {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(crate) fn prefixes(&self) -> &PrefixStore {
+        &self.prefixes
+    }
+
+    /// Waits for a running deletion. Nothing is deleted while the guard lives.
+    pub(crate) fn keeping(&self) -> RwLockReadGuard<'_, ()> {
+        self.deleting.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for what is being kept.
+    pub(crate) fn deleting(&self) -> RwLockWriteGuard<'_, ()> {
+        self.deleting.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Keeps an answer, then notes what it was made from. After a crash in between the ledger lacks the answer, and the next
-    /// deletion of anything deletes it too.
-    pub(crate) fn keep(
+    /// deletion of a note or a conversation deletes it too.
+    pub(crate) fn keep_answer(
         &self,
         namespace: &str,
         tokens: &[TokenId],
-        kept: Kept,
-        n_forgotten: impl FnOnce() -> u64,
+        kept: &Kept,
     ) -> Result<(), StoreError> {
-        // A deletion that begins meanwhile must find both or none.
-        let mut ledger = self.ledger();
-        if kept.n_forgotten != n_forgotten() {
-            return Ok(());
-        }
         let record = self.history.append(namespace, tokens)?;
-        let Kept { notes, conversation, .. } = kept;
         let model = self.history.key().to_string();
-        ledger.append(Entry::Answer { model, record: record.0, notes, conversation })?;
-        drop(ledger);
+        let (notes, conversation) = (kept.notes.clone(), kept.conversation);
+        self.ledger().append(Entry::Answer { model, record: record.0, notes, conversation })?;
         Ok(self.history.maintain()?)
     }
 
-    /// Keeps the newest summary of a subject, unless a deletion has begun since its job was started.
-    pub(crate) fn keep_summary(
+    /// Keeps keys and values of the first tokens of a session. The namespace is noted first, so that a deletion finds it.
+    pub(crate) fn keep_prefix(
         &self,
-        summary: StoredSummary,
-        n_forgotten_before: u64,
-        n_forgotten: impl FnOnce() -> u64,
-    ) -> Result<(), StoreError> {
-        let mut ledger = self.ledger();
-        if n_forgotten_before != n_forgotten() {
-            return Ok(());
-        }
-        ledger.append(Entry::Summary(summary))
+        session: &Session,
+        namespace: &str,
+        labels: &[Label],
+        up_to: usize,
+    ) -> Result<usize, StoreError> {
+        self.ledger().note_namespace(namespace)?;
+        Ok(self.prefixes.keep(session, namespace, labels, up_to)?)
     }
 }
 
-/// The time, in µs since 1970.
-pub(crate) fn now() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+/// The label of a note's tokens in the prefixes.
+pub(crate) fn note_label(hash: u64) -> String {
+    format!("note:{hash:016x}")
+}
+
+/// The label of a conversation's tokens in the prefixes.
+pub(crate) fn conversation_label(id: u64) -> String {
+    format!("conversation:{id:016x}")
+}
+
+/// A time, in µs since 1970.
+pub(crate) fn micros(time: SystemTime) -> u64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }

@@ -1,13 +1,15 @@
 //! Answers to questions from notes.
 
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::path::PathBuf;
 
-use super::{Found, draft_source};
+use refrain::TokenId;
+
+use super::{Found, Provenance, draft_source};
 use crate::assistant::Assistant;
 use crate::error::TaskError;
 use crate::job::{Job, JobEvent, Next, Prompt, Report, Step, Written};
+use crate::layout::Layout;
 use crate::options::JobOptions;
 use crate::passage::{LeftOut, Passage};
 
@@ -45,20 +47,10 @@ pub struct Answer {
     pub reasoning: String,
     /// The passages that the model was shown, in their order.
     pub passages: Vec<Passage>,
-    /// The marks `[n]` in the text that name a passage, in order of the text.
-    pub citations: Vec<Citation>,
+    /// Where the text comes from.
+    pub provenance: Provenance,
     /// How it came about.
     pub report: Report,
-}
-
-/// A mark in an answer that names a passage.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Citation {
-    /// The bytes of the mark in the text.
-    pub place: Range<usize>,
-    /// The passage, as an index into [`Answer::passages`].
-    pub passage: usize,
 }
 
 impl Assistant {
@@ -71,17 +63,8 @@ impl Assistant {
     /// [`TaskError::NoNotes`]; [`TaskError::Nothing`]: no passage shares a word with the question;
     /// [`TaskError::RequestTooLong`], [`TaskError::NoRoom`]; the notes cannot be read.
     pub fn answer(&self, request: AnswerRequest, mut options: JobOptions) -> Result<Job<Answer>, TaskError> {
-        let AnswerRequest { question, folders, passages } = request;
-        let Found { passages, tokens } = match passages {
-            Some(passages) => Found { passages, tokens: Vec::new() },
-            None => self.search(&question, self.options().n_passages, &folders)?,
-        };
-        if passages.is_empty() {
-            return Err(TaskError::Nothing { verb: "answer from" });
-        }
-        let room = self.context_len() - self.answer_tokens(&options);
-        let layout = self.lay_out(&self.prompts().answer, &[], &passages, &question, room)?;
-        let kept = self.kept(&options, &layout.shown);
+        let (layout, tokens) = self.answer_layout(request, &options)?;
+        let kept = self.kept(&options, &layout);
         let mut generate = self.generate_options(&options);
         generate.sources =
             draft_source(&tokens).into_iter().chain(std::mem::take(&mut options.sources)).collect();
@@ -90,6 +73,24 @@ impl Assistant {
             Prompt { messages: layout.turns, task: "answer", session: None, generate: Some(generate), kept };
         let step = Answering { shown: layout.shown, left_out: layout.left_out };
         Ok(Job::new(self, options.cancel, options.priority, prompt, step))
+    }
+
+    /// The prompt of an answer, and token ids for drafts.
+    pub(super) fn answer_layout(
+        &self,
+        request: AnswerRequest,
+        options: &JobOptions,
+    ) -> Result<(Layout, Vec<Vec<TokenId>>), TaskError> {
+        let AnswerRequest { question, folders, passages } = request;
+        let Found { passages, tokens } = match passages {
+            Some(passages) => Found { passages, tokens: Vec::new() },
+            None => self.search(&question, self.options().n_passages, &folders)?,
+        };
+        if passages.is_empty() {
+            return Err(TaskError::Nothing { verb: "answer from" });
+        }
+        let room = self.context_len() - self.answer_tokens(options);
+        Ok((self.lay_out(&self.prompts().answer, &[], &passages, &question, room)?, tokens))
     }
 }
 
@@ -106,39 +107,7 @@ impl Step<Answer> for Answering {
     ) -> Result<Next<Answer>, TaskError> {
         let report = written.report(self.left_out);
         let Written { text, reasoning, .. } = written;
-        let citations = citations(&text, self.shown.len());
-        Ok(Next::Done(Answer { text, reasoning, passages: self.shown, citations, report }))
-    }
-}
-
-/// The marks `[n]` of a text with `n` in 1..=`n_passages`.
-fn citations(text: &str, n_passages: usize) -> Vec<Citation> {
-    let marks = text.match_indices('[').filter_map(|(start, _)| {
-        let inside = &text[start + 1..];
-        let end = inside.find(']')?;
-        let digits = &inside[..end];
-        let is_number = !digits.starts_with('0') && digits.bytes().all(|byte| byte.is_ascii_digit());
-        let number: usize = is_number.then(|| digits.parse().ok())??;
-        (1..=n_passages)
-            .contains(&number)
-            .then(|| Citation { place: start..start + end + 2, passage: number - 1 })
-    });
-    marks.collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn marks_of_shown_passages_are_citations() {
-        let found = |text| {
-            citations(text, 3)
-                .into_iter()
-                .map(|Citation { place, passage }| (place, passage))
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(found("Ada [2], Ben [3][1]."), [(4..7, 1), (13..16, 2), (16..19, 0)]);
-        assert_eq!(found("[4] [0] [01] [+1] [] [a] [1 [99999999999999999999999]"), []);
+        let provenance = Provenance::of(&text, &self.shown);
+        Ok(Next::Done(Answer { text, reasoning, passages: self.shown, provenance, report }))
     }
 }

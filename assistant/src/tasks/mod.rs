@@ -1,6 +1,11 @@
 //! The tasks. Each searches and lays out its prompt when it is called, and computes when its job is driven.
 
 mod answer;
+mod chat;
+mod edit;
+mod prefetch;
+mod provenance;
+mod reply;
 mod summarize;
 mod ui;
 
@@ -10,7 +15,12 @@ use refrain::internals::draft::PassagesSource;
 use refrain::{DraftSource, SpecialTokens, TokenId};
 use refrain_index::Search;
 
-pub use answer::{Answer, AnswerRequest, Citation};
+pub use answer::{Answer, AnswerRequest};
+pub use chat::{ChatAnswer, ChatRequest, Conversation, ConversationId};
+pub use edit::{Edit, EditRequest};
+pub use prefetch::{Prefetch, Prefetched};
+pub use provenance::Provenance;
+pub use reply::{Length, Reply, ReplyRequest};
 pub use summarize::{SummarizeRequest, Summary};
 pub use ui::{Command, Direction, Element, Role, Screen, ScreenError, UiCommand, UiRequest};
 

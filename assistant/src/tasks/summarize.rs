@@ -3,19 +3,21 @@
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
-use refrain::{FinishReason, Stats};
+use refrain::{Stats, TextKind};
 use refrain_index::{Document, split};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::draft_source;
 use crate::assistant::Assistant;
+use crate::edit::{DiffEvent, LiveDiff};
 use crate::error::TaskError;
 use crate::job::{Job, JobEvent, Next, Prompt, Report, Step, TextEvent, Written};
 use crate::layout::Layout;
 use crate::options::JobOptions;
 use crate::passage::{LeftOut, LeftOutReason, Passage, joined};
-use crate::store::{Kept, StoredSummary};
+use crate::store::{Entry, Kept, StoredSummary, micros};
 
 /// What to summarise.
 #[derive(Debug, Clone)]
@@ -88,6 +90,9 @@ pub struct Summary {
     pub parts: Vec<String>,
     /// The stored summary of the same subject and request that was made before, if there is one. It drafted this one.
     pub previous: Option<String>,
+    /// The changes from the previous summary to this one, as the events [`JobEvent::Edit`] showed them; empty without a
+    /// previous one.
+    pub changes: Vec<DiffEvent>,
     /// How it came about.
     pub report: Report,
 }
@@ -116,7 +121,7 @@ impl Assistant {
         let previous = self.store().filter(|_| options.keep && self.options().history).and_then(|store| {
             store.ledger().summary(self.namespace(), subject).map(|summary| summary.text.clone())
         });
-        let kept = self.kept(&options, &passages);
+        let kept = self.kept(&options, &Layout { shown: passages.clone(), ..Layout::default() });
         let (cancel, priority) = (options.cancel.clone(), options.priority);
         let mut summarizing = Summarizing {
             assistant: self.clone(),
@@ -131,6 +136,8 @@ impl Assistant {
             titles: VecDeque::new(),
             is_last: false,
             all_parts: Vec::new(),
+            diff: previous.as_deref().map(LiveDiff::new),
+            changes: Vec::new(),
             previous,
             left_out: Vec::new(),
             stats: Vec::new(),
@@ -142,6 +149,20 @@ impl Assistant {
             Next::Generate(prompt, step) => Ok(Job::from_parts(self, cancel, priority, *prompt, step)),
             Next::Done(_) => Err(TaskError::Nothing { verb: "summarize" }),
         }
+    }
+
+    /// The first prompt of a summary.
+    pub(super) fn summary_layout(
+        &self,
+        request: &SummarizeRequest,
+        options: &JobOptions,
+    ) -> Result<Layout, TaskError> {
+        let passages = self.passages_of(&request.subject)?;
+        if passages.is_empty() {
+            return Err(TaskError::Nothing { verb: "summarize" });
+        }
+        let room = self.context_len() - self.answer_tokens(options);
+        self.lay_out(&self.prompts().summarize, &[], &passages, &request.request, room)
     }
 
     fn passages_of(&self, subject: &Subject) -> Result<Vec<Passage>, TaskError> {
@@ -203,6 +224,9 @@ struct Summarizing {
     is_last: bool,
     all_parts: Vec<String>,
     previous: Option<String>,
+    /// The difference of the last output to the previous summary.
+    diff: Option<LiveDiff>,
+    changes: Vec<DiffEvent>,
     left_out: Vec<LeftOut>,
     stats: Vec<Stats>,
     seed: Option<u64>,
@@ -254,9 +278,17 @@ impl Summarizing {
             generate.sources.append(&mut self.options.sources);
             generate.processors = std::mem::take(&mut self.options.processors);
         }
-        let (messages, kept) = (layout.turns, self.kept.clone());
-        let prompt = Prompt { messages, task: "summarize", session: None, generate: Some(generate), kept };
+        // A summary of summaries is made from all notes, though its prompt shows no passage of them.
+        let starts = if self.all_parts.is_empty() { layout.starts } else { Vec::new() };
+        let kept = self.kept.clone().map(|kept| Kept { starts, ..kept });
+        let generate = Some(generate);
+        let prompt = Prompt { messages: layout.turns, task: "summarize", session: None, generate, kept };
         Ok(Next::Generate(Box::new(prompt), Box::new(self)))
+    }
+
+    fn note(&mut self, changes: Vec<DiffEvent>, events: &mut VecDeque<JobEvent<Summary>>) {
+        events.extend(changes.iter().cloned().map(JobEvent::Edit));
+        self.changes.extend(changes);
     }
 
     /// Keeps the summary for the next one of the same subject.
@@ -268,20 +300,28 @@ impl Summarizing {
         let summary = StoredSummary {
             namespace: self.assistant.namespace().to_owned(),
             subject: self.subject,
-            at: crate::store::now(),
+            at: micros(SystemTime::now()),
             notes: kept.notes.clone(),
             text: text.to_owned(),
         };
-        let kept = store.keep_summary(summary, kept.n_forgotten, || self.assistant.n_forgotten());
+        let _keeping = store.keeping();
+        let is_current = kept.n_forgotten == self.assistant.n_forgotten();
+        let kept = is_current.then(|| store.ledger().append(Entry::Summary(summary)))?;
         kept.err().map(|error| error.to_string())
     }
 }
 
 impl Step<Summary> for Summarizing {
     fn text(&mut self, event: TextEvent, events: &mut VecDeque<JobEvent<Summary>>) {
-        if self.is_last {
-            events.push_back(JobEvent::Text(event));
+        if !self.is_last {
+            return;
         }
+        let changes = match &mut self.diff {
+            Some(diff) if event.kind == TextKind::Answer => diff.push(&event.text),
+            _ => Vec::new(),
+        };
+        events.push_back(JobEvent::Text(event));
+        self.note(changes, events);
     }
 
     fn written(
@@ -301,11 +341,13 @@ impl Step<Summary> for Summarizing {
             self.summaries.push(Passage::new(title, text));
             return self.next();
         }
-        if finish != FinishReason::Cancelled {
-            self.not_kept = self.not_kept.take().or_else(|| self.store(&text));
+        if let Some(diff) = self.diff.take() {
+            self.note(diff.finish(), events);
         }
-        let Self { passages, all_parts: parts, previous, left_out, stats, seed, not_kept, .. } = *self;
+        self.not_kept = self.not_kept.take().or_else(|| self.store(&text));
+        let Self { passages, all_parts: parts, previous, changes, left_out, stats, seed, not_kept, .. } =
+            *self;
         let report = Report { finish, seed, stats, left_out, not_kept };
-        Ok(Next::Done(Summary { text, reasoning, passages, parts, previous, report }))
+        Ok(Next::Done(Summary { text, reasoning, passages, parts, previous, changes, report }))
     }
 }

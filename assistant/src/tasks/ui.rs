@@ -350,12 +350,12 @@ impl Assistant {
         passages.extend(last_command.map(|command| Passage::new("Last action", command)));
         let room = self.context_len() - self.answer_tokens(&options);
         let layout = self.lay_out_whole(&self.prompts().ui, &passages, &goal, room)?;
-        let kept = self.kept(&options, []);
+        let kept = self.kept(&options, &layout);
         let mut generate = self.generate_options(&options);
         generate.sources = std::mem::take(&mut options.sources);
         generate.processors = std::mem::take(&mut options.processors);
         let generate = Some(grammar.constrain(generate));
-        let prompt = Prompt { messages: layout, task: "ui", session: None, generate, kept };
+        let prompt = Prompt { messages: layout.turns, task: "ui", session: None, generate, kept };
         Ok(Job::new(self, options.cancel, options.priority, prompt, Choosing { screen }))
     }
 }
