@@ -13,6 +13,7 @@ use crate::failure::{Exit, Failure, print_error};
 use crate::grammar::Given;
 use crate::history::History;
 use crate::interrupt::Interrupt;
+use crate::prefixes::Prefixes;
 use crate::prompt::{Composed, Composer, Request, prompt_room};
 use crate::setup::{self, Setup};
 use crate::terminal::{AnswerStream, note, print_legend};
@@ -41,6 +42,7 @@ pub(crate) fn chat(args: &ChatArgs, interrupt: &Interrupt) -> Result<Exit, Failu
         interrupt,
         composer,
         history: History::open(&args.common.history, engine, NAMESPACE)?,
+        prefixes: Prefixes::open(args.common.prefixes.as_ref(), NAMESPACE)?,
         engine,
         model: checkpoint.name(),
         sampling: sampling::for_chat(engine, args.common.model.model.is_none()),
@@ -94,6 +96,7 @@ struct Chat<'a> {
     composer: Composer,
     engine: &'a Engine,
     history: History,
+    prefixes: Prefixes,
     model: &'a str,
     /// The default options of the conversation.
     sampling: Sampling,
@@ -130,7 +133,8 @@ impl Chat<'_> {
         let composed = self.composer.compose(self.engine, &request, &self.shown, room)?;
         let n_turns = session.turns().len();
         session.append_turn(Role::User, composed.message.as_str())?;
-        let answer = match answer(session, self.options(), out, self.interrupt) {
+        let restored = self.prefixes.restore(session);
+        let answer = match restored.and_then(|()| answer(session, self.options(), out, self.interrupt)) {
             Ok(answer) => answer,
             Err(failure) => {
                 while session.turns().len() > n_turns {
@@ -140,6 +144,7 @@ impl Chat<'_> {
             }
         };
         self.history.keep(&answer.tokens);
+        self.prefixes.keep(session);
         // Cancelled before the first token: the session has no answer turn, so the question is removed too.
         if session.turns().len() == n_turns + 1 {
             session.pop_turn();

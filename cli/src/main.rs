@@ -24,6 +24,7 @@ mod learned;
 mod load;
 mod manual;
 mod pack;
+mod prefixes;
 mod profile;
 mod progress;
 mod prompt;

@@ -8,6 +8,7 @@ use crate::failure::{Exit, Failure};
 use crate::grammar::Given;
 use crate::history::History;
 use crate::interrupt::Interrupt;
+use crate::prefixes::Prefixes;
 use crate::prompt::{Composer, Request, prompt_room, task};
 use crate::setup::{self, Setup};
 use crate::terminal::{AnswerStream, note, print_legend};
@@ -25,6 +26,7 @@ pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     let Setup { checkpoint, engine, learned } = &setup;
     let namespace = task.map_or("run", |task| task.name());
     let history = History::open(&args.common.history, engine, namespace)?;
+    let prefixes = Prefixes::open(args.common.prefixes.as_ref(), namespace)?;
     let session_options = args.common.session.session_options(namespace);
     let mut session = history.session(engine, session_options.clone())?;
     args.common.session.drafts.strategy.add_rule(engine, &mut session, &session_options)?;
@@ -43,8 +45,10 @@ pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     }
 
     let mut out = AnswerStream::stdout();
+    prefixes.restore(&mut session)?;
     let answer = answer(&mut session, options, &mut out, interrupt)?;
     history.keep(&answer.tokens);
+    prefixes.keep(&session);
     learned.keep(engine);
     match args.common.stats {
         StatsFormat::Text => stats::print(&answer, &composed.sources),

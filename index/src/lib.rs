@@ -1,5 +1,5 @@
-//! On-device retrieval: passages of the user's notes for a request, and drafts from the responses of earlier runs
-//! ([`history`]).
+//! On-device retrieval: passages of the user's notes for a request, drafts from the responses of earlier runs
+//! ([`history`]), and computed prefixes of prompts ([`prefixes`]).
 //!
 //! ```
 //! use refrain_index::{Document, PassageIndex, split};
@@ -18,7 +18,7 @@
 //!
 //! The search uses text and positions in files; the history uses token ids and bytes. Neither uses a model. The
 //! library `refrain` does not depend on this crate, so an app with its own search compiles none of it. Without the
-//! feature `notes`, which is on by default, this crate is the history alone.
+//! feature `notes`, which is on by default, this crate is the history and the prefixes alone.
 
 #[cfg(feature = "notes")]
 mod document;
@@ -27,6 +27,7 @@ pub mod history;
 pub mod notes;
 #[cfg(feature = "notes")]
 mod passage;
+pub mod prefixes;
 #[cfg(feature = "notes")]
 mod read;
 #[cfg(feature = "notes")]
@@ -45,6 +46,7 @@ pub use notes::{
 };
 #[cfg(feature = "notes")]
 pub use passage::{PASSAGE_WORDS_MAX, Passage, split};
+pub use prefixes::{Label, PrefixError, PrefixOptions, PrefixStore};
 #[cfg(feature = "notes")]
 pub use read::{Documents, ReadError, ReadLimits, SkipReason, Skipped, read_documents};
 #[cfg(feature = "notes")]

@@ -171,6 +171,24 @@ pub enum SessionError {
         /// Tokens of the vocabulary.
         vocab_size: usize,
     },
+    /// The positions of a state do not lie within the computed ones, or do not follow them.
+    #[error("a state of positions {start}..{end} does not fit to {n_cached} tokens with keys and values")]
+    StateRange {
+        /// The first position.
+        start: usize,
+        /// The position after the last one.
+        end: usize,
+        /// Tokens whose keys and values are computed.
+        n_cached: usize,
+    },
+    /// A state has a wrong length.
+    #[error("a state has {given} bytes, its tokens need {expected}")]
+    StateLength {
+        /// Its length.
+        given: u64,
+        /// The length for this model and type of KV cache.
+        expected: u64,
+    },
 }
 
 /// A generation could not start or continue. The session keeps the committed tokens and stays usable.

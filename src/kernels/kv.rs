@@ -9,6 +9,8 @@
 //! scales  of values in 8 bits, one per 32 elements, f32              [n_kv_heads, n_slots, head_dim / 32]
 //! ```
 
+use std::ops::Range;
+
 use half::f16;
 
 use super::Kernels;
@@ -164,8 +166,9 @@ impl KvLayer {
         for head in 0..self.n_kv_heads {
             let (from_line, to_line) = (self.key_line(head, from), self.key_line(head, to));
             for line in 0..self.key_panel_lines {
-                let lane = self.lane_of(self.keys.lines()[from_line + line], line, from % PANEL_ROWS);
-                self.set_lane(to_line + line, line, to % PANEL_ROWS, lane);
+                let source = self.keys.lines()[from_line + line];
+                let target = &mut self.keys.lines_mut()[to_line + line].0;
+                self.ty.copy_lane(line, &source.0, from % PANEL_ROWS, target, to % PANEL_ROWS);
             }
             for (buf, width) in [
                 (&mut self.values, self.ty.value_bytes(self.head_dim)),
@@ -197,6 +200,88 @@ impl KvLayer {
                 let (to, start) = (head * self.n_slots * width, head * from.n_slots * width);
                 to_buf.cast_mut::<u8>()[to..][..n_slots * width]
                     .copy_from_slice(&from_buf.cast::<u8>()[start..][..n_slots * width]);
+            }
+        }
+    }
+
+    /// Bytes of the [state](Self::write_state) of `n` slots.
+    pub fn state_bytes(&self, n: usize) -> u64 {
+        let panels = (n.div_ceil(PANEL_ROWS) as u64).saturating_mul(64 * self.key_panel_lines as u64);
+        let rows = self.ty.value_bytes(self.head_dim) + self.ty.scale_bytes(self.head_dim);
+        panels.saturating_add((n as u64).saturating_mul(rows as u64)).saturating_mul(self.n_kv_heads as u64)
+    }
+
+    /// Appends the keys and values of `slots` to `out`, [`state_bytes`](Self::state_bytes) of them: for each head its
+    /// panels of keys, the first lane for the first slot and unused lanes zero, then rows of values, then rows of
+    /// scales.
+    ///
+    /// # Panics
+    /// If there are no such slots.
+    pub fn write_state(&self, slots: Range<usize>, out: &mut Vec<u8>) {
+        assert!(slots.start <= slots.end && slots.end <= self.n_slots, "{slots:?} of {}", self.n_slots);
+        let panel_bytes = 64 * self.key_panel_lines;
+        for head in 0..self.n_kv_heads {
+            let keys = Line::bytes_of(self.head_keys(head));
+            let (start, mut slot) = (out.len(), slots.start);
+            out.resize(start + slots.len().div_ceil(PANEL_ROWS) * panel_bytes, 0);
+            while slot < slots.end {
+                let at = slot - slots.start;
+                let from = &keys[slot / PANEL_ROWS * panel_bytes..][..panel_bytes];
+                let to = &mut out[start + at / PANEL_ROWS * panel_bytes..][..panel_bytes];
+                if slot % PANEL_ROWS == 0 && at % PANEL_ROWS == 0 && slot + PANEL_ROWS <= slots.end {
+                    to.copy_from_slice(from);
+                    slot += PANEL_ROWS;
+                } else {
+                    copy_key(self.ty, from, slot % PANEL_ROWS, to, at % PANEL_ROWS);
+                    slot += 1;
+                }
+            }
+            for (buf, width) in [
+                (&self.values, self.ty.value_bytes(self.head_dim)),
+                (&self.scales, self.ty.scale_bytes(self.head_dim)),
+            ] {
+                let first = (head * self.n_slots + slots.start) * width;
+                out.extend_from_slice(&buf.cast::<u8>()[first..first + slots.len() * width]);
+            }
+        }
+    }
+
+    /// Restores `slots` from the state of `n` slots from `first` on. Slots behind them in the same panel are
+    /// overwritten too.
+    ///
+    /// # Panics
+    /// If there are no such slots, the state does not contain them, or its length is wrong.
+    pub fn read_state(&mut self, slots: Range<usize>, first: usize, n: usize, state: &[u8]) {
+        assert!(first <= slots.start && slots.end <= self.n_slots, "{slots:?} of {}", self.n_slots);
+        assert!(slots.end <= first + n, "{slots:?} from {n} slots at {first}");
+        assert_eq!(state.len() as u64, self.state_bytes(n));
+        let panel_bytes = 64 * self.key_panel_lines;
+        let mut rest = state;
+        for head in 0..self.n_kv_heads {
+            let keys = take(&mut rest, n.div_ceil(PANEL_ROWS) * panel_bytes);
+            let head_line = self.key_line(head, 0);
+            let mut slot = slots.start;
+            while slot < slots.end {
+                let at = slot - first;
+                let from = &keys[at / PANEL_ROWS * panel_bytes..][..panel_bytes];
+                let line = head_line + slot / PANEL_ROWS * self.key_panel_lines;
+                let to = Line::bytes_of_mut(&mut self.keys.lines_mut()[line..line + self.key_panel_lines]);
+                if slot % PANEL_ROWS == 0 && at % PANEL_ROWS == 0 {
+                    to.copy_from_slice(from);
+                    slot += PANEL_ROWS;
+                } else {
+                    copy_key(self.ty, from, at % PANEL_ROWS, to, slot % PANEL_ROWS);
+                    slot += 1;
+                }
+            }
+            for (buf, width) in [
+                (&mut self.values, self.ty.value_bytes(self.head_dim)),
+                (&mut self.scales, self.ty.scale_bytes(self.head_dim)),
+            ] {
+                let from =
+                    &take(&mut rest, n * width)[(slots.start - first) * width..][..slots.len() * width];
+                let to = (head * self.n_slots + slots.start) * width;
+                buf.cast_mut::<u8>()[to..to + from.len()].copy_from_slice(from);
             }
         }
     }
@@ -240,37 +325,6 @@ impl KvLayer {
     fn key_line(&self, head: usize, slot: usize) -> usize {
         (head * self.n_slots.div_ceil(PANEL_ROWS) + slot / PANEL_ROWS) * self.key_panel_lines
     }
-
-    /// Whether line `line` of a key panel holds two halves of 16 lanes each. Otherwise it holds four bytes
-    /// per lane.
-    fn in_halves(&self, line: usize) -> bool {
-        match self.ty {
-            KvType::F16 => true,
-            KvType::F32 => false,
-            // A unit: the codes of two blocks, eight lines each, and their scales.
-            KvType::Q8_0 => line % 17 == 16,
-        }
-    }
-
-    /// The bytes of one lane of a line.
-    fn lane_of(&self, from: Line, line: usize, lane: usize) -> [u16; 2] {
-        let halves = from.halves();
-        if self.in_halves(line) {
-            [halves[0][lane], halves[1][lane]]
-        } else {
-            [0, 1].map(|i| halves[(2 * lane + i) / LANES][(2 * lane + i) % LANES])
-        }
-    }
-
-    fn set_lane(&mut self, at: usize, line: usize, lane: usize, value: [u16; 2]) {
-        let in_halves = self.in_halves(line);
-        let halves = self.keys.lines_mut()[at].halves_mut();
-        for i in 0..2 {
-            let (half, lane) =
-                if in_halves { (i, lane) } else { ((2 * lane + i) / LANES, (2 * lane + i) % LANES) };
-            halves[half][lane] = value[i];
-        }
-    }
 }
 
 impl KvType {
@@ -287,6 +341,36 @@ impl KvType {
     /// Bytes of a slot's scales in one head.
     fn scale_bytes(self, head_dim: usize) -> usize {
         if self == KvType::Q8_0 { head_dim / BLOCK * 4 } else { 0 }
+    }
+
+    /// Copies the bytes of lane `from` of line `line` of a key panel to lane `to` of the same line of a panel.
+    fn copy_lane(self, line: usize, source: &[u8; 64], from: usize, target: &mut [u8; 64], to: usize) {
+        let in_halves = match self {
+            KvType::F16 => true,
+            KvType::F32 => false,
+            // A unit: the codes of two blocks, eight lines each, and their scales.
+            KvType::Q8_0 => line % 17 == 16,
+        };
+        // Two halves of 16 lanes each, or four bytes per lane.
+        let places =
+            |lane: usize| if in_halves { [2 * lane, 32 + 2 * lane] } else { [4 * lane, 4 * lane + 2] };
+        for (from, to) in places(from).into_iter().zip(places(to)) {
+            target[to..to + 2].copy_from_slice(&source[from..from + 2]);
+        }
+    }
+}
+
+/// Splits `n` bytes off the front.
+fn take<'a>(bytes: &mut &'a [u8], n: usize) -> &'a [u8] {
+    let (taken, rest) = bytes.split_at(n);
+    *bytes = rest;
+    taken
+}
+
+/// Copies the key of lane `from` of a panel to lane `to` of another.
+fn copy_key(ty: KvType, source: &[u8], from: usize, target: &mut [u8], to: usize) {
+    for (line, (source, target)) in source.as_chunks().0.iter().zip(target.as_chunks_mut().0).enumerate() {
+        ty.copy_lane(line, source, from, target, to);
     }
 }
 

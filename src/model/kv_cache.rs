@@ -9,6 +9,8 @@
 //! behind any prefix. Every step overwrites the slots behind the prefix. The cache does not wrap around,
 //! since a sliding window would change the output.
 
+use std::ops::Range;
+
 use thiserror::Error;
 
 use crate::kernels::{Kernels, KvLayer, KvType};
@@ -159,6 +161,35 @@ impl KvCache {
             layer.copy_prefix(from, other.len);
         }
         self.len = other.len;
+    }
+
+    /// Bytes of the [state](Self::write_state) of `n` slots.
+    pub fn state_bytes(&self, n: usize) -> u64 {
+        self.layers.iter().fold(0, |bytes, layer| layer.state_bytes(n).saturating_add(bytes))
+    }
+
+    /// Appends the keys and values of committed tokens, layer by layer, to `out`.
+    ///
+    /// # Panics
+    /// If the range exceeds the committed tokens.
+    pub fn write_state(&self, range: Range<usize>, out: &mut Vec<u8>) {
+        assert!(range.end <= self.len, "{range:?} of {} tokens", self.len);
+        self.layers.iter().for_each(|layer| layer.write_state(range.clone(), out));
+    }
+
+    /// Commits the tokens from [`len`](Self::len) to `end` with their keys and values from `state`, the state of `n`
+    /// tokens from position `first` on.
+    ///
+    /// # Panics
+    /// If the state does not contain these tokens, its length is wrong, or `end` exceeds the slots.
+    pub fn read_state(&mut self, end: usize, first: usize, n: usize, mut state: &[u8]) {
+        for layer in &mut self.layers {
+            let (of_layer, rest) = state.split_at(layer.state_bytes(n) as usize);
+            layer.read_state(self.len..end, first, n, of_layer);
+            state = rest;
+        }
+        assert!(state.is_empty(), "{} more bytes of state", state.len());
+        self.len = end;
     }
 
     /// Rolls back to the first `len` tokens.

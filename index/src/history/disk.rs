@@ -32,10 +32,22 @@ pub(crate) trait Disk: fmt::Debug + Send + Sync {
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
     /// Locks the file against other processes until the value is dropped. `None` if another process holds the lock.
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Any + Send + Sync>>>;
-    /// The time of a file's last use or write, in s since 1970.
-    fn used_at(&self, path: &Path) -> io::Result<u64>;
+    /// The length of a file, and the time of its last use or write.
+    fn stat(&self, path: &Path) -> io::Result<(u64, SystemTime)>;
     /// Stores the time of a file's use. Errors are ignored.
-    fn set_used_at(&self, path: &Path, seconds: u64);
+    fn set_time(&self, path: &Path, time: SystemTime);
+
+    /// The time of a file's last use or write, in s since 1970.
+    fn used_at(&self, path: &Path) -> io::Result<u64> {
+        let (_, time) = self.stat(path)?;
+        Ok(time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs()))
+    }
+
+    /// Stores the time of a file's use. Errors are ignored.
+    fn set_used_at(&self, path: &Path, seconds: u64) {
+        let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds));
+        time.into_iter().for_each(|time| self.set_time(path, time));
+    }
 }
 
 /// An open file.
@@ -155,13 +167,12 @@ impl Disk for RealDisk {
         }
     }
 
-    fn used_at(&self, path: &Path) -> io::Result<u64> {
-        let modified = fs::metadata(path)?.modified()?;
-        Ok(modified.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs()))
+    fn stat(&self, path: &Path) -> io::Result<(u64, SystemTime)> {
+        let metadata = fs::metadata(path)?;
+        Ok((metadata.len(), metadata.modified()?))
     }
 
-    fn set_used_at(&self, path: &Path, seconds: u64) {
-        let Some(time) = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds)) else { return };
+    fn set_time(&self, path: &Path, time: SystemTime) {
         let _ = File::options().write(true).open(path).and_then(|file| file.set_modified(time));
     }
 }

@@ -88,7 +88,7 @@ mod sort;
 mod source;
 mod store;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 mod upkeep;
 
 pub use access::Access;

@@ -1,17 +1,17 @@
 //! A disk in memory that fails at chosen operations, and loses unsynced data in a crash.
 
 use std::any::Any;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::SystemTime;
 
 use super::disk::{Disk, DiskFile};
 
 /// The effect of a crash.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Crash {
+pub(crate) enum Crash {
     /// The process was killed: all writes are kept.
     KeepsAll,
     /// The power failed: unsynced contents and names are lost.
@@ -21,7 +21,7 @@ pub(super) enum Crash {
 }
 
 #[derive(Clone, Default, Debug)]
-pub(super) struct MemDisk {
+pub(crate) struct MemDisk {
     state: Arc<Mutex<State>>,
 }
 
@@ -31,9 +31,9 @@ struct State {
     folders: Vec<PathBuf>,
     names: BTreeMap<PathBuf, usize>,
     durable_names: BTreeMap<PathBuf, usize>,
-    used_at: BTreeMap<PathBuf, u64>,
+    used_at: BTreeMap<PathBuf, SystemTime>,
     bytes_max: Option<usize>,
-    locked: Arc<AtomicBool>,
+    locked: Arc<Mutex<BTreeSet<PathBuf>>>,
     is_read_only: bool,
     /// Folders that cannot be listed.
     unreadable: Vec<PathBuf>,
@@ -49,7 +49,7 @@ struct Contents {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Fails {
+pub(crate) enum Fails {
     /// Only the operation of this number.
     Once(usize),
     /// This operation and all later ones, as after the end of the process or the machine.
@@ -61,35 +61,35 @@ impl MemDisk {
         self.state.lock().unwrap()
     }
 
-    pub(super) fn fail(&self, fails: Option<Fails>) {
+    pub(crate) fn fail(&self, fails: Option<Fails>) {
         let mut state = self.lock_state();
         (state.n_ops, state.fails) = (0, fails);
     }
 
-    pub(super) fn n_ops(&self) -> usize {
+    pub(crate) fn n_ops(&self) -> usize {
         self.lock_state().n_ops
     }
 
     /// Refuses every change from now on, as a folder without write permission does.
-    pub(super) fn set_read_only(&self) {
+    pub(crate) fn set_read_only(&self) {
         self.lock_state().is_read_only = true;
     }
 
     /// Refuses to list these folders from now on.
-    pub(super) fn set_unreadable(&self, folders: Vec<PathBuf>) {
+    pub(crate) fn set_unreadable(&self, folders: Vec<PathBuf>) {
         self.lock_state().unreadable = folders;
     }
 
-    pub(super) fn set_bytes_max(&self, bytes_max: usize) {
+    pub(crate) fn set_bytes_max(&self, bytes_max: usize) {
         self.lock_state().bytes_max = Some(bytes_max);
     }
 
-    pub(super) fn used_bytes(&self) -> usize {
+    pub(crate) fn used_bytes(&self) -> usize {
         self.lock_state().used_bytes()
     }
 
     /// Simulates a crash: keeps only the contents visible to the next process.
-    pub(super) fn crash(&self, crash: Crash) {
+    pub(crate) fn crash(&self, crash: Crash) {
         let mut state = self.lock_state();
         let State { files, names, durable_names, fails, locked, .. } = &mut *state;
         (*fails, *locked) = (None, Arc::default());
@@ -108,12 +108,12 @@ impl MemDisk {
         }
     }
 
-    pub(super) fn contents(&self, path: &Path) -> Vec<u8> {
+    pub(crate) fn contents(&self, path: &Path) -> Vec<u8> {
         let state = self.lock_state();
         state.files[state.names[path]].now.clone()
     }
 
-    pub(super) fn put(&self, path: &Path, bytes: &[u8]) {
+    pub(crate) fn put(&self, path: &Path, bytes: &[u8]) {
         let contents = Contents { now: bytes.to_vec(), durable: bytes.to_vec() };
         let mut state = self.lock_state();
         let file = state.files.len();
@@ -122,7 +122,7 @@ impl MemDisk {
         state.durable_names.insert(path.to_owned(), file);
     }
 
-    pub(super) fn paths(&self) -> Vec<PathBuf> {
+    pub(crate) fn paths(&self) -> Vec<PathBuf> {
         self.lock_state().names.keys().cloned().collect()
     }
 }
@@ -234,29 +234,30 @@ impl Disk for MemDisk {
         Ok(())
     }
 
-    fn lock(&self, _path: &Path) -> io::Result<Option<Box<dyn Any + Send + Sync>>> {
+    fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Any + Send + Sync>>> {
         let mut state = self.lock_state();
         state.op()?;
         let locked = Arc::clone(&state.locked);
-        Ok((!locked.swap(true, Ordering::SeqCst)).then(|| Box::new(Unlock(locked)) as _))
+        let is_free = locked.lock().unwrap().insert(path.to_owned());
+        Ok(is_free.then(|| Box::new(Unlock(locked, path.to_owned())) as _))
     }
 
-    fn used_at(&self, path: &Path) -> io::Result<u64> {
+    fn stat(&self, path: &Path) -> io::Result<(u64, SystemTime)> {
         let state = self.lock_state();
-        state.find(path)?;
-        Ok(state.used_at.get(path).copied().unwrap_or(0))
+        let len = state.files[state.find(path)?].now.len() as u64;
+        Ok((len, state.used_at.get(path).copied().unwrap_or(SystemTime::UNIX_EPOCH)))
     }
 
-    fn set_used_at(&self, path: &Path, seconds: u64) {
-        self.lock_state().used_at.insert(path.to_owned(), seconds);
+    fn set_time(&self, path: &Path, time: SystemTime) {
+        self.lock_state().used_at.insert(path.to_owned(), time);
     }
 }
 
-struct Unlock(Arc<AtomicBool>);
+struct Unlock(Arc<Mutex<BTreeSet<PathBuf>>>, PathBuf);
 
 impl Drop for Unlock {
     fn drop(&mut self) {
-        self.0.store(false, Ordering::SeqCst);
+        self.0.lock().unwrap().remove(&self.1);
     }
 }
 

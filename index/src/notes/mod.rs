@@ -91,7 +91,7 @@ mod writer;
 
 pub use derive::{DIMENSIONS_MAX, Embedder};
 pub use error::NotesError;
-pub use formats::parse_date;
+pub use formats::{ScreenElement, ScreenXml, parse_date, read_screen_xml};
 pub use inbox::Request;
 pub use index::NotesIndex;
 pub use kind::{SourceKind, UnknownKind};

@@ -6,6 +6,7 @@ mod drafting;
 mod prefill;
 mod pressure;
 mod start;
+mod state;
 mod target;
 mod trace;
 
@@ -24,6 +25,7 @@ use crate::tokenizer::{ChatOptions, Message, Role, SpecialTokens};
 
 pub(in crate::engine) use conversation::Conversation;
 pub(in crate::engine) use drafting::DraftingState;
+pub use state::StateKey;
 pub(in crate::engine) use target::{TargetState, Verified};
 pub use trace::{LogitsReceiver, Score, Traced};
 

@@ -25,6 +25,23 @@ impl Session {
         self.prefill_tokens(cancel, progress, &mut 0.0)
     }
 
+    /// Prefills the next chunk of at most [`SessionOptions::prefill_chunk`](crate::SessionOptions::prefill_chunk) tokens.
+    /// Returns the prompt tokens in the KV cache and those that it will contain: equal if nothing is left to do.
+    ///
+    /// An app that lets other work run between the chunks of a long prompt calls this instead of
+    /// [`prefill`](Self::prefill).
+    ///
+    /// # Errors
+    /// As [`prefill`](Self::prefill).
+    pub fn prefill_chunk(&mut self, cancel: &CancelToken) -> Result<(usize, usize), GenerateError> {
+        self.encode_turns()?;
+        let (end, pass_end) = self.prepare_prefill();
+        if self.target.kv.len() < end {
+            self.prefill_next(end, pass_end, cancel, &mut 0.0)?;
+        }
+        Ok((self.target.kv.len(), end))
+    }
+
     /// As [`prefill`](Self::prefill), for encoded turns. Adds the time of calibration to `calibrate_us`.
     pub(in crate::engine) fn prefill_tokens(
         &mut self,
@@ -32,6 +49,18 @@ impl Session {
         mut progress: impl FnMut(usize, usize),
         calibrate_us: &mut f64,
     ) -> Result<(), GenerateError> {
+        let (end, pass_end) = self.prepare_prefill();
+        let start = self.target.kv.len();
+        while self.target.kv.len() < end {
+            self.prefill_next(end, pass_end, cancel, calibrate_us)?;
+            progress(self.target.kv.len() - start, end - start);
+        }
+        Ok(())
+    }
+
+    /// Prepares target and sources for a prefill. Returns the number of tokens to be in the KV cache, and the end of
+    /// the passes.
+    fn prepare_prefill(&mut self) -> (usize, PassEnd) {
         // Before any other call of a source.
         self.drafting.recover();
         self.answer_pressure();
@@ -52,18 +81,26 @@ impl Session {
         if let Some(graphs) = shared.model.graphs() {
             graphs.expect_prefill(start, end - start, options.prefill_chunk);
         }
-        while self.target.kv.len() < end {
-            let done = self.target.kv.len();
-            let chunk_end = end.min(done + self.options.prefill_chunk);
-            let chunk = &self.conversation.tokens[done..chunk_end];
-            self.target.forward_chain(&self.shared, chunk, pass_end, None, cancel)?;
-            self.target.kv.commit_all(&self.target.batch);
-            if pass_end == PassEnd::Hidden {
-                let mut watch = Stopwatch::start();
-                self.calibrate_chunk(done, cancel)?;
-                watch.lap(calibrate_us);
-            }
-            progress(chunk_end - start, end - start);
+        (end, pass_end)
+    }
+
+    /// Prefills the next chunk before `end`.
+    fn prefill_next(
+        &mut self,
+        end: usize,
+        pass_end: PassEnd,
+        cancel: &CancelToken,
+        calibrate_us: &mut f64,
+    ) -> Result<(), GenerateError> {
+        let done = self.target.kv.len();
+        let chunk_end = end.min(done + self.options.prefill_chunk);
+        let chunk = &self.conversation.tokens[done..chunk_end];
+        self.target.forward_chain(&self.shared, chunk, pass_end, None, cancel)?;
+        self.target.kv.commit_all(&self.target.batch);
+        if pass_end == PassEnd::Hidden {
+            let mut watch = Stopwatch::start();
+            self.calibrate_chunk(done, cancel)?;
+            watch.lap(calibrate_us);
         }
         Ok(())
     }

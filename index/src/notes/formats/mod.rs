@@ -16,6 +16,7 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 pub use date::parse_date;
+pub use screen::{ScreenElement, ScreenXml, read_screen_xml};
 
 use super::kind::Format;
 use super::report::SkipReason;

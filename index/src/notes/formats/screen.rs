@@ -1,5 +1,7 @@
 //! Saved screens: accessibility XML, or a line of text per element.
 
+use std::ops::Range;
+
 use roxmltree::{Document, Error, Node, ParsingOptions};
 
 use super::{Body, Piece, Unit, lines};
@@ -22,17 +24,49 @@ pub(super) fn read_text(name: &str, text: &str) -> Result<Vec<Unit>, SkipReason>
     Ok(vec![unit(name.to_owned(), pieces)])
 }
 
-/// Reads accessibility XML. An element with text becomes a line: its role, then its texts.
-pub(super) fn read_xml(name: &str, text: &str) -> Result<Vec<Unit>, SkipReason> {
+/// A screen of accessibility XML.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ScreenXml {
+    /// The title, the package or the name of the root.
+    pub title: Option<String>,
+    /// The elements with text, in the order of the file.
+    pub elements: Vec<ScreenElement>,
+}
+
+/// An element of a screen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScreenElement {
+    /// Its class, type, role or resource id, else the name of its tag.
+    pub role: String,
+    /// Its distinct texts, joined by ` · `; never empty.
+    pub label: String,
+    /// Its bytes in the file; the start tag alone if it has children.
+    pub place: Range<usize>,
+}
+
+/// Reads accessibility XML: every element with text, with its role.
+///
+/// # Errors
+/// [`SkipReason::Broken`]: the text is not well-formed XML, has a DTD, too many elements or too many attributes; the offset
+/// is that of the place.
+pub fn read_screen_xml(text: &str) -> Result<ScreenXml, SkipReason> {
     if let Some(offset) = tag_with_many_attributes(text) {
         return Err(SkipReason::Broken { what: "an element has too many attributes", offset: offset as u64 });
     }
     let options = ParsingOptions { nodes_limit: NODES_MAX, ..ParsingOptions::default() };
     let document = Document::parse_with_options(text, options).map_err(|error| refused(text, &error))?;
-    let pieces = document.descendants().filter_map(element).collect();
+    let elements = document.descendants().filter_map(element).collect();
     let root = document.root_element();
-    let title = ["title", "package", "name"].iter().find_map(|&key| root.attribute(key));
-    Ok(vec![unit(title.unwrap_or(name).to_owned(), pieces)])
+    let title = ["title", "package", "name"].iter().find_map(|&key| root.attribute(key)).map(str::to_owned);
+    Ok(ScreenXml { title, elements })
+}
+
+/// Reads accessibility XML. An element with text becomes a line: its role, then its texts.
+pub(super) fn read_xml(name: &str, text: &str) -> Result<Vec<Unit>, SkipReason> {
+    let ScreenXml { title, elements } = read_screen_xml(text)?;
+    let line = |ScreenElement { role, label, place }| Piece { text: format!("{role}: {label}"), place };
+    Ok(vec![unit(title.unwrap_or_else(|| name.to_owned()), elements.into_iter().map(line).collect())])
 }
 
 /// Maximum attributes of an element. The parser compares each with all before it.
@@ -61,7 +95,7 @@ fn unit(title: String, pieces: Vec<Piece>) -> Unit {
     Unit { title, body: Body::Decoded(pieces), date: None, tags: Vec::new() }
 }
 
-fn element(node: Node<'_, '_>) -> Option<Piece> {
+fn element(node: Node<'_, '_>) -> Option<ScreenElement> {
     if !node.is_element() {
         return None;
     }
@@ -81,7 +115,7 @@ fn element(node: Node<'_, '_>) -> Option<Piece> {
     // Children have lines of their own, so the place is the start tag alone if there are children.
     let range = node.range();
     let end = node.children().find(Node::is_element).map_or(range.end, |child| child.range().start);
-    Some(Piece { text: format!("{role}: {}", shown.join(" · ")), place: range.start..end })
+    Some(ScreenElement { role: role.to_owned(), label: shown.join(" · "), place: range.start..end })
 }
 
 fn refused(text: &str, error: &Error) -> SkipReason {

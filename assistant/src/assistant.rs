@@ -1,0 +1,365 @@
+//! The assistant: an engine with notes, a store and prompts, shared by its jobs.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use refrain::{Drafting, Engine, GenerateOptions, Message, Role, Session, SpecialTokens, TokenId};
+use refrain_grammar::Vocabulary;
+use refrain_index::history::HistoryOptions;
+use refrain_index::prefixes::{Label, PrefixOptions};
+use refrain_index::{NotesIndex, history};
+
+use crate::error::{BuildError, TaskError};
+use crate::gate::Gate;
+use crate::job::plain_text;
+use crate::layout::Layout;
+use crate::options::{AssistantOptions, JobOptions};
+use crate::passage::Passage;
+use crate::store::{Kept, Store, StoreError, conversation_label, note_hash, note_label};
+use crate::template::Prompts;
+
+/// The tasks of an assistant app on one engine. Cheap to clone, and shared by threads; each task returns a
+/// [`Job`](crate::Job).
+///
+/// Assistants that are built separately on one engine work, but only jobs of one assistant and its clones take fair turns.
+#[derive(Clone)]
+pub struct Assistant {
+    shared: Arc<Shared>,
+    namespace: Arc<str>,
+}
+
+struct Shared {
+    engine: Engine,
+    gate: Gate,
+    notes: Option<Notes>,
+    store: Option<Store>,
+    prompts: Prompts,
+    options: AssistantOptions,
+    /// Deletions so far. An answer is not kept if one has begun since its job was started.
+    n_forgotten: AtomicU64,
+    /// For grammars; built at the first use.
+    vocabulary: OnceLock<Vocabulary>,
+}
+
+struct Notes {
+    index: NotesIndex,
+    folder: PathBuf,
+}
+
+/// Builds an [`Assistant`]. Everything but the engine is optional.
+#[derive(Debug)]
+#[must_use]
+pub struct Builder {
+    engine: Engine,
+    notes: Option<PathBuf>,
+    store: Option<PathBuf>,
+    namespace: String,
+    prompts: Prompts,
+    options: AssistantOptions,
+}
+
+impl Builder {
+    /// The folder of an index of notes ([`refrain_index::notes`]), for answers, summaries and replies from notes.
+    pub fn notes(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.notes = Some(folder.into());
+        self
+    }
+
+    /// A folder where the assistant keeps answers and summaries, to draft later ones from them. It is created if it does not
+    /// exist, and used by one process at a time. Without a store, answers are kept in memory.
+    pub fn store(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.store = Some(folder.into());
+        self
+    }
+
+    /// The namespace, such as an account of the app. Default: `default`. See [`Assistant::in_namespace`].
+    pub fn namespace(mut self, name: impl Into<String>) -> Self {
+        self.namespace = name.into();
+        self
+    }
+
+    /// The templates of the prompts.
+    pub fn prompts(mut self, prompts: Prompts) -> Self {
+        self.prompts = prompts;
+        self
+    }
+
+    /// The options.
+    pub fn options(mut self, options: AssistantOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Opens index and store. A [`forget`](Assistant::forget) that a crash has interrupted is finished.
+    ///
+    /// # Errors
+    /// [`BuildError`].
+    pub fn build(self) -> Result<Assistant, BuildError> {
+        let Self { engine, notes, store, namespace, prompts, options } = self;
+        check_namespace(&namespace)?;
+        let notes = notes.map(|folder| match NotesIndex::open(&folder) {
+            Ok(index) => Ok(Notes { index, folder }),
+            Err(error) => Err(error),
+        });
+        let notes = notes.transpose()?;
+        let key = history::HistoryKey::of(&engine);
+        let store = store.map(|folder| {
+            let prefixes = PrefixOptions { max_bytes: options.prefix_bytes_max, ..PrefixOptions::default() };
+            Store::open(&folder, key, HistoryOptions::default(), prefixes)
+        });
+        let store = store.transpose()?;
+        let gate = Gate::default();
+        let (n_forgotten, vocabulary) = (AtomicU64::new(0), OnceLock::new());
+        let shared = Shared { engine, gate, notes, store, prompts, options, n_forgotten, vocabulary };
+        let assistant = Assistant { shared: Arc::new(shared), namespace: namespace.into() };
+        assistant.finish_forgetting()?;
+        Ok(assistant)
+    }
+}
+
+/// Maximum length of a namespace's name, in bytes: the history's names have the task behind it.
+pub const NAMESPACE_BYTES_MAX: usize = history::NAMESPACE_BYTES_MAX - 16;
+
+fn check_namespace(name: &str) -> Result<(), BuildError> {
+    match name.len() {
+        1..=NAMESPACE_BYTES_MAX => Ok(()),
+        bytes => Err(BuildError::Namespace { bytes, max: NAMESPACE_BYTES_MAX }),
+    }
+}
+
+impl Assistant {
+    /// Starts to build an assistant.
+    pub fn builder(engine: Engine) -> Builder {
+        Builder {
+            engine,
+            notes: None,
+            store: None,
+            namespace: "default".to_owned(),
+            prompts: Prompts::default(),
+            options: AssistantOptions::default(),
+        }
+    }
+
+    /// The same assistant for another namespace: drafts, kept answers, summaries and prefixes of one namespace never reach
+    /// another one.
+    ///
+    /// # Errors
+    /// [`BuildError::Namespace`]: the name is empty or longer than [`NAMESPACE_BYTES_MAX`].
+    pub fn in_namespace(&self, name: &str) -> Result<Self, BuildError> {
+        check_namespace(name)?;
+        Ok(Self { shared: Arc::clone(&self.shared), namespace: name.into() })
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &Engine {
+        &self.shared.engine
+    }
+
+    /// The index of notes. Its [`refresh`](NotesIndex::refresh) shows what writers have changed.
+    pub fn notes(&self) -> Option<&NotesIndex> {
+        self.shared.notes.as_ref().map(|notes| &notes.index)
+    }
+
+    /// The namespace.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    pub(crate) fn notes_folder(&self) -> Option<&Path> {
+        self.shared.notes.as_ref().map(|notes| &*notes.folder)
+    }
+
+    pub(crate) fn gate(&self) -> &Gate {
+        &self.shared.gate
+    }
+
+    pub(crate) fn store(&self) -> Option<&Store> {
+        self.shared.store.as_ref()
+    }
+
+    pub(crate) fn prompts(&self) -> &Prompts {
+        &self.shared.prompts
+    }
+
+    pub(crate) fn options(&self) -> &AssistantOptions {
+        &self.shared.options
+    }
+
+    pub(crate) fn has_chat_template(&self) -> bool {
+        self.engine().tokenizer().has_chat_template()
+    }
+
+    /// The vocabulary for grammars.
+    pub(crate) fn vocabulary(&self) -> Result<&Vocabulary, TaskError> {
+        match self.shared.vocabulary.get() {
+            Some(vocabulary) => Ok(vocabulary),
+            None => {
+                let vocabulary = Vocabulary::of_engine(self.engine())?;
+                Ok(self.shared.vocabulary.get_or_init(|| vocabulary))
+            }
+        }
+    }
+
+    /// The namespace of a task's history. A task's name has no dot, so two namespaces of the assistant never share one.
+    pub(crate) fn history_namespace(&self, task: &str) -> String {
+        format!("{}.{task}", self.namespace)
+    }
+
+    /// A session that drafts from the kept answers of a task, if it keeps its own.
+    pub(crate) fn session(&self, task: &str, keeps: bool) -> Result<Session, TaskError> {
+        let namespace = self.history_namespace(task);
+        let (options, store) = (self.options(), self.store());
+        let keeps = keeps && options.history;
+        let session = options.session.clone().with_namespace(namespace.as_str());
+        let mut session = self.engine().session(session.with_history(keeps && store.is_none()))?;
+        if let Some(store) = store.filter(|_| keeps && options.session.drafting == Drafting::Auto) {
+            session.add_source(Box::new(store.history().source(&namespace)))?;
+        }
+        Ok(session)
+    }
+
+    /// What an answer is made from, for a job that starts now; `None` if the job's answers are not kept.
+    pub(crate) fn kept(&self, job: &JobOptions, layout: &Layout) -> Option<Kept> {
+        job.keep.then(|| Kept {
+            notes: note_hashes(&layout.shown),
+            conversation: None,
+            starts: layout.starts.clone(),
+            n_forgotten: self.n_forgotten(),
+        })
+    }
+
+    pub(crate) fn n_forgotten(&self) -> u64 {
+        self.shared.n_forgotten.load(Ordering::SeqCst)
+    }
+
+    /// Jobs that have started before keep nothing from now on.
+    pub(crate) fn start_forgetting(&self) {
+        self.shared.n_forgotten.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Restores keys and values of the session's prompt. What cannot be restored is computed.
+    pub(crate) fn restore(&self, session: &mut Session) {
+        if let Some(store) = self.store() {
+            // An error costs time alone; an error of the session comes again when it is prefilled.
+            drop(store.prefixes().restore(session, &self.namespace));
+        }
+    }
+
+    /// Keeps an answer and its prompt in the store, unless a deletion has begun since its job was started.
+    pub(crate) fn keep(
+        &self,
+        task: &str,
+        session: &Session,
+        tokens: &[TokenId],
+        kept: &Kept,
+    ) -> Result<(), StoreError> {
+        let namespace = self.history_namespace(task);
+        let Some(store) = self.store() else {
+            // The engine has added the answer to the history in memory.
+            if kept.n_forgotten != self.n_forgotten() {
+                self.engine().history().forget(&namespace);
+            }
+            return Ok(());
+        };
+        let _keeping = store.keeping();
+        if kept.n_forgotten != self.n_forgotten() {
+            return Ok(());
+        }
+        if self.options().history && !tokens.is_empty() {
+            store.keep_answer(&namespace, tokens, kept)?;
+        }
+        if self.options().keeps_prompts {
+            let n_prompt = session.tokens().len() - tokens.len().min(session.tokens().len());
+            let up_to = if kept.conversation.is_some() { usize::MAX } else { n_prompt };
+            store.keep_prefix(session, &self.namespace, &labels(kept), up_to)?;
+        }
+        Ok(())
+    }
+
+    /// Keeps the keys and values of a prompt. Returns the number of tokens that are kept now.
+    pub(crate) fn keep_prompt(&self, session: &Session, kept: &Kept) -> Result<usize, StoreError> {
+        let Some(store) = self.store() else { return Ok(0) };
+        let _keeping = store.keeping();
+        if kept.n_forgotten != self.n_forgotten() {
+            return Ok(0);
+        }
+        store.keep_prefix(session, &self.namespace, &labels(kept), usize::MAX)
+    }
+
+    /// Options of a generation, for a job.
+    pub(crate) fn generate_options(&self, job: &JobOptions) -> GenerateOptions {
+        let sampling = job.sampling.as_ref().unwrap_or(&self.options().sampling);
+        GenerateOptions::default()
+            .with_max_tokens(self.answer_tokens(job))
+            .with_sampling(sampling.clone())
+            .with_cancel(job.cancel.clone())
+    }
+
+    pub(crate) fn context_len(&self) -> usize {
+        self.options().session.context_len(self.engine().config())
+    }
+
+    /// Tokens reserved for the output.
+    pub(crate) fn answer_tokens(&self, job: &JobOptions) -> usize {
+        let context_len = self.context_len();
+        match job.answer_tokens.or(self.options().answer_tokens) {
+            Some(given) => given.min(context_len / 2),
+            None => 512.min(context_len / 4),
+        }
+    }
+
+    /// The system turn, if there is one, and the user's.
+    pub(crate) fn turns(&self, message: String) -> Vec<Message> {
+        let system = self.options().system.as_ref().map(|system| Message::new(Role::System, system.as_str()));
+        system.into_iter().chain([Message::new(Role::User, message)]).collect()
+    }
+
+    /// Tokens of a prompt with these turns, template included.
+    pub(crate) fn count_turns(&self, messages: &[Message]) -> Result<usize, TaskError> {
+        Ok(self.encode_turns(messages)?.len())
+    }
+
+    /// The tokens of a prompt with these turns.
+    pub(crate) fn encode_turns(&self, messages: &[Message]) -> Result<Vec<TokenId>, TaskError> {
+        let tokenizer = self.engine().tokenizer();
+        if self.has_chat_template() {
+            return Ok(tokenizer.encode_chat(messages, &Default::default(), true)?);
+        }
+        let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
+        let tokens = tokenizer.encode(&plain_text(messages), SpecialTokens::AsText)?;
+        Ok(bos.into_iter().chain(tokens).collect())
+    }
+
+    pub(crate) fn count(&self, text: &str) -> Result<usize, TaskError> {
+        Ok(self.engine().tokenizer().encode(text, SpecialTokens::AsText)?.len())
+    }
+}
+
+/// The hashes of the notes that passages come from.
+pub(crate) fn note_hashes<'a>(passages: impl IntoIterator<Item = &'a Passage>) -> Vec<u64> {
+    let sources = passages.into_iter().filter_map(|passage| passage.source.as_ref());
+    let notes: BTreeSet<u64> = sources.map(|source| note_hash(&source.path)).collect();
+    notes.into_iter().collect()
+}
+
+/// The labels of a prompt's tokens. A deletion removes what follows the first token of a label.
+fn labels(kept: &Kept) -> Vec<Label> {
+    let from = |start: usize, name: String| Label { tokens: start..usize::MAX, name };
+    let conversation = kept.conversation.map(|id| from(0, conversation_label(id)));
+    let notes = kept.starts.iter().map(|&(note, start)| from(start, note_label(note)));
+    notes.chain(conversation).collect()
+}
+
+impl fmt::Debug for Assistant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Assistant")
+            .field("namespace", &self.namespace)
+            .field("has_notes", &self.notes().is_some())
+            .field("has_store", &self.store().is_some())
+            .field("options", self.options())
+            .finish_non_exhaustive()
+    }
+}

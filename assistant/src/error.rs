@@ -1,0 +1,123 @@
+//! The errors of building an assistant and of its jobs.
+
+use std::path::PathBuf;
+
+use refrain::{GenerateError, SessionError, TokenizerError};
+use refrain_grammar::{GrammarError, VocabularyError};
+use refrain_index::{HistoryError, NotesError};
+use thiserror::Error;
+
+use crate::forget::ForgetError;
+use crate::store::StoreError;
+use crate::tasks::ScreenError;
+
+/// An assistant could not be built.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// The index of notes cannot be opened.
+    #[error(transparent)]
+    Notes(#[from] NotesError),
+    /// The store cannot be opened.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A deletion that was interrupted cannot be finished.
+    #[error("an interrupted deletion cannot be finished: {0}")]
+    Forget(#[from] ForgetError),
+    /// The name of the namespace is empty or too long.
+    #[error("a namespace's name has {bytes} bytes, outside 1..={max}")]
+    Namespace {
+        /// Its length.
+        bytes: usize,
+        /// The limit.
+        max: usize,
+    },
+}
+
+/// A job could not start or go on. The assistant is as before, and other jobs go on.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TaskError {
+    /// The job was cancelled, by its token. The text of its events is all that there is, and nothing was kept.
+    #[error("cancelled")]
+    Cancelled,
+    /// The assistant has no index of notes.
+    #[error("the assistant has no notes")]
+    NoNotes,
+    /// There is nothing to work on: no text, or no passage of the notes matches.
+    #[error("there is nothing to {verb}")]
+    Nothing {
+        /// The task.
+        verb: &'static str,
+    },
+    /// The request alone does not fit the context.
+    #[error("the request has {n_tokens} tokens with its template, and the context has room for {room}")]
+    RequestTooLong {
+        /// Its tokens, with those of the template and of earlier turns that cannot be left out.
+        n_tokens: usize,
+        /// Tokens of the context beside the output.
+        room: usize,
+    },
+    /// The text must be whole and does not fit the context.
+    #[error("the text has {n_tokens} tokens with its request, and the context has room for {room}")]
+    TextTooLong {
+        /// Its tokens, with those of request and template.
+        n_tokens: usize,
+        /// Tokens of the context beside the output.
+        room: usize,
+    },
+    /// Not even the start of one passage fits the context.
+    #[error("the context has room for {room} tokens of passages, too few for any")]
+    NoRoom {
+        /// Tokens of the context beside the output, the template and the request.
+        room: usize,
+    },
+    /// The assistant has no store.
+    #[error("the assistant has no store")]
+    NoStore,
+    /// The model has no chat template.
+    #[error("the model has no chat template")]
+    NoChatTemplate,
+    /// The store cannot keep what the job was for.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Another job of the conversation is running.
+    #[error("the conversation has a running job")]
+    Busy,
+    /// The screen cannot be read.
+    #[error(transparent)]
+    Screen(#[from] ScreenError),
+    /// The notes cannot be searched or read.
+    #[error(transparent)]
+    Notes(#[from] NotesError),
+    /// The history cannot be read.
+    #[error(transparent)]
+    History(#[from] HistoryError),
+    /// A text cannot be encoded.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// A session cannot be started.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// The generation failed.
+    #[error(transparent)]
+    Generate(#[from] GenerateError),
+    /// The vocabulary has no grammar.
+    #[error(transparent)]
+    Vocabulary(#[from] VocabularyError),
+    /// The grammar of a command cannot be compiled.
+    #[error(transparent)]
+    Grammar(#[from] GrammarError),
+    /// The output does not have the form that its grammar demands, because it ended early.
+    #[error("the output ended before the command was complete: `{text}`")]
+    Incomplete {
+        /// The output.
+        text: String,
+    },
+    /// A note is not in the index.
+    #[error("`{}` is not in the index of notes", path.display())]
+    NoSuchNote {
+        /// The note.
+        path: PathBuf,
+    },
+}

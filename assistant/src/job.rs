@@ -1,0 +1,490 @@
+//! A job: a task as an iterator of events.
+//!
+//! A task is a chain of generations. Each has a prompt and a [`Step`], which takes the output and gives either the prompt of the
+//! next generation or the result. The job runs the chain pass by pass; every pass is a turn of the [gate](crate::gate).
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::Instant;
+
+use refrain::{
+    CancelToken, Event, FinishReason, ForwardError, GenerateError, GenerateOptions, Message, Origin,
+    OwnedGeneration, Session, SpecialTokens, Stats, Summary, TextKind, TokenId,
+};
+
+use crate::assistant::Assistant;
+use crate::edit::DiffEvent;
+use crate::error::TaskError;
+use crate::options::Priority;
+use crate::passage::LeftOut;
+use crate::store::{Kept, StoreError};
+
+/// An event of a job whose result is a `T`.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+#[allow(clippy::large_enum_variant, reason = "events are taken one by one, and the large one ends them")]
+pub enum JobEvent<T> {
+    /// A chunk of the prompt was computed.
+    Prefill {
+        /// Prompt tokens that are computed, restored ones included.
+        done: usize,
+        /// Prompt tokens to be computed.
+        total: usize,
+    },
+    /// A piece of the output. The pieces of kind [`TextKind::Answer`] together are the text of the result.
+    Text(TextEvent),
+    /// A part of a long text was summarised.
+    Part {
+        /// The number of the part, from 0.
+        index: usize,
+        /// Parts on its level.
+        n_parts: usize,
+        /// Its summary.
+        text: String,
+    },
+    /// A part of the difference between an older text and the output. An edit compares with the text that is edited, a summary
+    /// with the previous summary.
+    Edit(DiffEvent),
+    /// The result; nothing follows.
+    Done(T),
+}
+
+/// A piece of the output.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TextEvent {
+    /// The text; never empty, complete characters only.
+    pub text: String,
+    /// Answer, or the reasoning before it.
+    pub kind: TextKind,
+    /// The source that drafted its last token, or the target.
+    pub origin: Origin,
+}
+
+/// How an output came about; a part of every result.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Report {
+    /// Why the last generation ended.
+    pub finish: FinishReason,
+    /// The seed, given or drawn: with it in [`Sampling`](refrain::Sampling), the job repeats its text. `None` at temperature 0.
+    pub seed: Option<u64>,
+    /// The statistics of each generation, in order.
+    pub stats: Vec<Stats>,
+    /// What the model was not shown.
+    pub left_out: Vec<LeftOut>,
+    /// Why the answer was not kept in the store, though it should be.
+    pub not_kept: Option<String>,
+}
+
+impl Report {
+    /// Output tokens and verification steps of all generations.
+    pub fn tokens_and_steps(&self) -> (usize, usize) {
+        self.stats.iter().fold((0, 0), |(tokens, steps), stats| (tokens + stats.tokens, steps + stats.steps))
+    }
+}
+
+/// A running task: an iterator of events that ends after [`JobEvent::Done`] or an error.
+///
+/// Nothing is computed until an event is requested, and then at most one pass of the model per event. A job owns what it needs:
+/// it may be stored and moved to a thread. Jobs of one assistant take turns, whichever threads they run on.
+///
+/// A job that is dropped or cancelled changes nothing: no answer is kept, and a conversation is as before. If a draft source or
+/// processor of the app panics, the panic unwinds from `next`, and the job has ended; the assistant stays usable.
+pub struct Job<T> {
+    assistant: Assistant,
+    cancel: CancelToken,
+    priority: Priority,
+    state: State<T>,
+    events: VecDeque<JobEvent<T>>,
+}
+
+/// What a job does next. It is taken while it runs, so a panic ends the job.
+enum State<T> {
+    Start(Next<T>),
+    Prefill(Box<Prefilling<T>>),
+    Decode(Box<Decoding<T>>),
+    Ended,
+}
+
+/// What follows a generation, or begins a job.
+pub(crate) enum Next<T> {
+    Generate(Box<Prompt>, Box<dyn Step<T>>),
+    Done(T),
+}
+
+/// The end of a generation: what to do with its output.
+pub(crate) trait Step<T>: Send {
+    /// A piece of the output.
+    fn text(&mut self, event: TextEvent, events: &mut VecDeque<JobEvent<T>>) {
+        events.push_back(JobEvent::Text(event));
+    }
+
+    /// The whole output.
+    fn written(
+        self: Box<Self>,
+        written: Written,
+        events: &mut VecDeque<JobEvent<T>>,
+    ) -> Result<Next<T>, TaskError>;
+
+    /// The generation has ended early. The session may have a part of the output.
+    fn stopped(self: Box<Self>, _session: Session) {}
+}
+
+/// The prompt of a generation.
+pub(crate) struct Prompt {
+    /// The turns.
+    pub(crate) messages: Vec<Message>,
+    /// The task, for the namespace of its history.
+    pub(crate) task: &'static str,
+    /// A session that has all turns but the last; `None`: a new one.
+    pub(crate) session: Option<Session>,
+    /// `None`: the prompt is prefilled only.
+    pub(crate) generate: Option<GenerateOptions>,
+    /// What the store notes about the answer; `None`: the answer is not kept.
+    pub(crate) kept: Option<Kept>,
+}
+
+/// An output.
+pub(crate) struct Written {
+    pub(crate) session: Session,
+    pub(crate) text: String,
+    pub(crate) reasoning: String,
+    pub(crate) finish: FinishReason,
+    pub(crate) seed: Option<u64>,
+    pub(crate) stats: Stats,
+    pub(crate) not_kept: Option<String>,
+}
+
+impl Written {
+    /// The report of a job with one generation.
+    pub(crate) fn report(&self, left_out: Vec<LeftOut>) -> Report {
+        Report {
+            finish: self.finish,
+            seed: self.seed,
+            stats: vec![self.stats.clone()],
+            left_out,
+            not_kept: self.not_kept.clone(),
+        }
+    }
+}
+
+struct Prefilling<T> {
+    session: Session,
+    generate: Option<GenerateOptions>,
+    step: Box<dyn Step<T>>,
+    about: About,
+    /// Prompt tokens that were in the KV cache before the first chunk.
+    n_cached: Option<usize>,
+    time_us: f64,
+}
+
+/// What a generation keeps.
+struct About {
+    task: &'static str,
+    kept: Option<Kept>,
+}
+
+struct Decoding<T> {
+    generation: OwnedGeneration,
+    step: Box<dyn Step<T>>,
+    about: About,
+    /// Tokens in the KV cache before the prefill, and prefilled ones.
+    n_cached: usize,
+    n_prefilled: usize,
+    prefill_us: f64,
+    text: String,
+    reasoning: String,
+    tokens: Vec<TokenId>,
+    /// Whether the next event needs a pass: no token of the last step is left.
+    needs_pass: bool,
+}
+
+impl<T> Job<T> {
+    pub(crate) fn new(
+        assistant: &Assistant,
+        cancel: CancelToken,
+        priority: Priority,
+        prompt: Prompt,
+        step: impl Step<T> + 'static,
+    ) -> Self {
+        Self::from_parts(assistant, cancel, priority, prompt, Box::new(step))
+    }
+
+    pub(crate) fn from_parts(
+        assistant: &Assistant,
+        cancel: CancelToken,
+        priority: Priority,
+        prompt: Prompt,
+        step: Box<dyn Step<T>>,
+    ) -> Self {
+        let state = State::Start(Next::Generate(Box::new(prompt), step));
+        Self { assistant: assistant.clone(), cancel, priority, state, events: VecDeque::new() }
+    }
+
+    /// A token that cancels this job only, from any thread: its last event is then [`TaskError::Cancelled`], before the next
+    /// layer of a running pass.
+    pub fn cancel_token(&self) -> CancelToken {
+        self.cancel.clone()
+    }
+
+    /// Runs the job to its end and returns the result.
+    ///
+    /// # Errors
+    /// As the iterator's items.
+    pub fn run(self) -> Result<T, TaskError> {
+        self.run_with(|_| {})
+    }
+
+    /// As [`run`](Self::run), and shows every event.
+    ///
+    /// # Errors
+    /// As the iterator's items.
+    pub fn run_with(mut self, mut on_event: impl FnMut(&JobEvent<T>)) -> Result<T, TaskError> {
+        for event in &mut self {
+            let event = event?;
+            on_event(&event);
+            if let JobEvent::Done(result) = event {
+                return Ok(result);
+            }
+        }
+        // The result was taken before, or a panic has ended the job.
+        Err(TaskError::Generate(GenerateError::Ended))
+    }
+
+    /// Makes one pass, or what is between two of them.
+    fn advance(&mut self) -> Result<(), TaskError> {
+        match std::mem::replace(&mut self.state, State::Ended) {
+            State::Ended => {}
+            State::Start(Next::Done(result)) => self.events.push_back(JobEvent::Done(result)),
+            State::Start(Next::Generate(prompt, step)) => self.start(*prompt, step)?,
+            State::Prefill(prefilling) => self.prefill(prefilling)?,
+            State::Decode(decoding) => self.decode(decoding)?,
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, prompt: Prompt, step: Box<dyn Step<T>>) -> Result<(), TaskError> {
+        let Prompt { messages, task, session, generate, kept } = prompt;
+        let assistant = &self.assistant;
+        let mut session = match session {
+            Some(session) => session,
+            None => assistant.session(task, kept.is_some())?,
+        };
+        if assistant.has_chat_template() {
+            for message in messages {
+                session.append_message(message)?;
+            }
+        } else {
+            session.append_text(&plain_text(&messages), SpecialTokens::AsText)?;
+        }
+        // Encoded here, so that the KV cache has what it shares with the prompt and no more.
+        session.encode()?;
+        assistant.restore(&mut session);
+        let about = About { task, kept };
+        let prefilling = Prefilling { session, generate, step, about, n_cached: None, time_us: 0.0 };
+        self.state = State::Prefill(Box::new(prefilling));
+        Ok(())
+    }
+
+    fn prefill(&mut self, mut prefilling: Box<Prefilling<T>>) -> Result<(), TaskError> {
+        let assistant = self.assistant.clone();
+        let Some(turn) = assistant.gate().enter(self.priority, &self.cancel) else {
+            prefilling.step.stopped(prefilling.session);
+            return Err(TaskError::Cancelled);
+        };
+        let since = Instant::now();
+        let n_before = prefilling.session.n_cached_tokens();
+        let chunk = prefilling.session.prefill_chunk(&self.cancel);
+        drop(turn);
+        prefilling.time_us += since.elapsed().as_secs_f64() * 1e6;
+        let (done, total) = match chunk {
+            Ok(progress) => progress,
+            Err(error) => {
+                prefilling.step.stopped(prefilling.session);
+                return Err(failed(error));
+            }
+        };
+        let n_cached = *prefilling.n_cached.get_or_insert(n_before.min(done));
+        if done > n_cached {
+            self.events.push_back(JobEvent::Prefill { done, total });
+        }
+        if done < total {
+            self.state = State::Prefill(prefilling);
+            return Ok(());
+        }
+        let Prefilling { session, generate, step, about, time_us, .. } = *prefilling;
+        let Some(generate) = generate else {
+            return self.written(
+                step,
+                Written {
+                    session,
+                    text: String::new(),
+                    reasoning: String::new(),
+                    finish: FinishReason::Stop,
+                    seed: None,
+                    stats: Stats::default(),
+                    not_kept: None,
+                },
+            );
+        };
+        match session.into_generation(generate) {
+            Ok(generation) => {
+                self.state = State::Decode(Box::new(Decoding {
+                    generation,
+                    step,
+                    about,
+                    n_cached,
+                    n_prefilled: total - n_cached,
+                    prefill_us: time_us,
+                    text: String::new(),
+                    reasoning: String::new(),
+                    tokens: Vec::new(),
+                    needs_pass: true,
+                }));
+                Ok(())
+            }
+            Err(refused) => {
+                step.stopped(*refused.session);
+                Err(failed(refused.error))
+            }
+        }
+    }
+
+    fn decode(&mut self, mut decoding: Box<Decoding<T>>) -> Result<(), TaskError> {
+        let assistant = self.assistant.clone();
+        let turn = match decoding.needs_pass {
+            true => match assistant.gate().enter(self.priority, &self.cancel) {
+                Some(turn) => Some(turn),
+                None => {
+                    decoding.step.stopped(decoding.generation.into_session());
+                    return Err(TaskError::Cancelled);
+                }
+            },
+            false => None,
+        };
+        let n_steps = decoding.generation.stats().steps;
+        let event = decoding.generation.next();
+        drop(turn);
+        match event {
+            Some(Ok(Event::Token(token))) => {
+                decoding.tokens.push(token.id);
+                // A step is counted when its last token is taken.
+                decoding.needs_pass = decoding.generation.stats().steps > n_steps;
+                let Decoding { step, text, reasoning, .. } = &mut *decoding;
+                for (kind, piece) in token.segments {
+                    push(&mut **step, [text, reasoning], kind, piece, &token.origin, &mut self.events);
+                }
+                self.state = State::Decode(decoding);
+                Ok(())
+            }
+            Some(Ok(Event::Done(summary))) if summary.finish == FinishReason::Cancelled => {
+                decoding.step.stopped(decoding.generation.into_session());
+                Err(TaskError::Cancelled)
+            }
+            Some(Ok(Event::Done(summary))) => self.end(*decoding, summary),
+            Some(Ok(_)) => {
+                self.state = State::Decode(decoding);
+                Ok(())
+            }
+            Some(Err(error)) => {
+                decoding.step.stopped(decoding.generation.into_session());
+                Err(failed(error))
+            }
+            None => Err(TaskError::Generate(GenerateError::Ended)),
+        }
+    }
+
+    fn end(&mut self, decoding: Decoding<T>, summary: Summary) -> Result<(), TaskError> {
+        let Decoding { generation, mut step, about, mut text, mut reasoning, tokens, .. } = decoding;
+        let Summary { finish, segments, seed, mut stats, .. } = summary;
+        for (kind, piece) in segments {
+            let texts = [&mut text, &mut reasoning];
+            push(&mut *step, texts, kind, piece, &Origin::Target, &mut self.events);
+        }
+        (stats.cached_tokens, stats.prefilled_tokens) = (decoding.n_cached, decoding.n_prefilled);
+        stats.time_us.prefill += decoding.prefill_us;
+        let session = generation.into_session();
+        let kept = about.kept.as_ref();
+        let kept = kept.map_or(Ok(()), |kept| self.assistant.keep(about.task, &session, &tokens, kept));
+        let not_kept = kept.err().map(|error: StoreError| error.to_string());
+        self.written(step, Written { session, text, reasoning, finish, seed, stats, not_kept })
+    }
+
+    fn written(&mut self, step: Box<dyn Step<T>>, written: Written) -> Result<(), TaskError> {
+        self.state = State::Start(step.written(written, &mut self.events)?);
+        Ok(())
+    }
+}
+
+/// Adds a piece of text to the answer or the reasoning, and passes it on.
+fn push<T>(
+    step: &mut dyn Step<T>,
+    [answer, reasoning]: [&mut String; 2],
+    kind: TextKind,
+    text: String,
+    origin: &Origin,
+    events: &mut VecDeque<JobEvent<T>>,
+) {
+    if text.is_empty() {
+        return;
+    }
+    match kind {
+        TextKind::Answer => answer.push_str(&text),
+        _ => reasoning.push_str(&text),
+    }
+    step.text(TextEvent { text, kind, origin: origin.clone() }, events);
+}
+
+/// Turns as plain text, for a model without a chat template.
+pub(crate) fn plain_text(messages: &[Message]) -> String {
+    messages.iter().map(|message| message.content.as_str()).collect::<Vec<_>>().join("\n\n")
+}
+
+fn failed(error: GenerateError) -> TaskError {
+    match error {
+        GenerateError::Forward(ForwardError::Cancelled) => TaskError::Cancelled,
+        error => TaskError::Generate(error),
+    }
+}
+
+impl<T> Iterator for Job<T> {
+    type Item = Result<JobEvent<T>, TaskError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return Some(Ok(event));
+            }
+            if matches!(self.state, State::Ended) {
+                return None;
+            }
+            if let Err(error) = self.advance() {
+                self.events.clear();
+                return Some(Err(error));
+            }
+        }
+    }
+}
+
+impl<T> Drop for Job<T> {
+    fn drop(&mut self) {
+        match std::mem::replace(&mut self.state, State::Ended) {
+            State::Prefill(prefilling) => prefilling.step.stopped(prefilling.session),
+            State::Decode(decoding) => decoding.step.stopped(decoding.generation.into_session()),
+            State::Start(_) | State::Ended => {}
+        }
+    }
+}
+
+impl<T> fmt::Debug for Job<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match self.state {
+            State::Start(_) => "start",
+            State::Prefill(_) => "prefill",
+            State::Decode(_) => "decode",
+            State::Ended => "ended",
+        };
+        f.debug_struct("Job").field("priority", &self.priority).field("state", &state).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,124 @@
+//! Lays out a prompt: as many of the passages as fit beside the request, the template and the output.
+
+use refrain::{Message, PromptPassage, Role};
+
+use crate::assistant::Assistant;
+use crate::error::TaskError;
+use crate::fit::{Fitted, fit};
+use crate::passage::{LeftOut, LeftOutReason, Passage};
+use crate::store::note_hash;
+use crate::template::Template;
+
+/// A prompt, and what it does not show.
+#[derive(Debug, Default)]
+pub(crate) struct Layout {
+    /// System and user turn.
+    pub(crate) turns: Vec<Message>,
+    pub(crate) shown: Vec<Passage>,
+    /// The passages that are not shown, and the rest of the one that was cut.
+    pub(crate) rest: Vec<Passage>,
+    /// An entry for each of them.
+    pub(crate) left_out: Vec<LeftOut>,
+    /// Where the text of each note begins in the prompt, in tokens, by the hash of its path.
+    pub(crate) starts: Vec<(u64, usize)>,
+}
+
+impl Assistant {
+    /// The prompt with the passages that fit `room` tokens, in their order; the first one that does not fit is cut. `before`
+    /// are earlier turns of the conversation.
+    pub(crate) fn lay_out(
+        &self,
+        template: &Template,
+        before: &[Message],
+        passages: &[Passage],
+        request: &str,
+        room: usize,
+    ) -> Result<Layout, TaskError> {
+        let message = |passages: &[Passage]| {
+            let passages: Vec<PromptPassage<'_>> = passages.iter().map(Passage::for_prompt).collect();
+            template.render(&passages, request)
+        };
+        let turns_of = |passages: &[Passage]| match before {
+            [] => self.turns(message(passages)),
+            _ => vec![Message::new(Role::User, message(passages))],
+        };
+        let count = |turns: &[Message]| self.count_turns(&[before, turns].concat());
+        let n_bare = count(&turns_of(&[]))?;
+        if n_bare > room {
+            return Err(TaskError::RequestTooLong { n_tokens: n_bare, room });
+        }
+        let for_prompt: Vec<PromptPassage<'_>> = passages.iter().map(Passage::for_prompt).collect();
+        let mut passage_room = room - n_bare;
+        loop {
+            let fitted = fit(&for_prompt, passage_room, &|text: &str| self.count(text))?;
+            let (shown, rest, left_out) = divide(passages, &fitted);
+            if shown.is_empty() && !left_out.is_empty() {
+                return Err(TaskError::NoRoom { room: room - n_bare });
+            }
+            let turns = turns_of(&shown);
+            let n_tokens = count(&turns)?;
+            if n_tokens <= room {
+                let starts = match self.store() {
+                    Some(_) => self.starts(&shown, |passages| [before, &turns_of(passages)].concat())?,
+                    None => Vec::new(),
+                };
+                return Ok(Layout { turns, shown, rest, left_out, starts });
+            }
+            // Passages have a few more tokens together than separately, and numbers before them a few more: the next attempt
+            // has less room, by at least one token.
+            passage_room = passage_room.saturating_sub(n_tokens - room);
+        }
+    }
+
+    /// Where each note begins: behind the tokens that the prompt shares with one that ends before the note's first passage.
+    fn starts(
+        &self,
+        shown: &[Passage],
+        turns_of: impl Fn(&[Passage]) -> Vec<Message>,
+    ) -> Result<Vec<(u64, usize)>, TaskError> {
+        let whole = self.encode_turns(&turns_of(shown))?;
+        let mut starts: Vec<(u64, usize)> = Vec::new();
+        for (at, passage) in shown.iter().enumerate() {
+            let Some(note) = passage.source.as_ref().map(|source| note_hash(&source.path)) else { continue };
+            if starts.iter().all(|&(other, _)| other != note) {
+                let without = self.encode_turns(&turns_of(&shown[..at]))?;
+                let n_shared = whole.iter().zip(&without).take_while(|(a, b)| a == b).count();
+                starts.push((note, n_shared));
+            }
+        }
+        Ok(starts)
+    }
+
+    /// A prompt that must show its passages whole, which are no notes.
+    pub(crate) fn lay_out_whole(
+        &self,
+        template: &Template,
+        passages: &[Passage],
+        request: &str,
+        room: usize,
+    ) -> Result<Layout, TaskError> {
+        let for_prompt: Vec<PromptPassage<'_>> = passages.iter().map(Passage::for_prompt).collect();
+        let turns = self.turns(template.render(&for_prompt, request));
+        match self.count_turns(&turns)? {
+            n_tokens if n_tokens > room => Err(TaskError::TextTooLong { n_tokens, room }),
+            _ => Ok(Layout { turns, shown: passages.to_vec(), ..Layout::default() }),
+        }
+    }
+}
+
+/// The shown parts of the passages, and the others.
+fn divide(passages: &[Passage], fitted: &[Fitted]) -> (Vec<Passage>, Vec<Passage>, Vec<LeftOut>) {
+    let (mut shown, mut rest, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
+    for (passage, fitted) in passages.iter().zip(fitted) {
+        if fitted.shown_len > 0 {
+            shown.push(if fitted.left_out > 0 { passage.cut(fitted.shown_len) } else { passage.clone() });
+        }
+        if fitted.left_out > 0 {
+            let reason = if fitted.shown_len > 0 { LeftOutReason::Rest } else { LeftOutReason::Context };
+            let hidden = passage.after(fitted.shown_len);
+            left_out.push(hidden.as_left_out(fitted.left_out, reason));
+            rest.push(hidden);
+        }
+    }
+    (shown, rest, left_out)
+}

@@ -1,0 +1,154 @@
+//! Options of an assistant and of a job.
+
+use std::fmt;
+
+use refrain::{CancelToken, DraftSource, LogitsProcessor, Sampling, SessionOptions};
+
+/// Writes one chainable setter per field.
+macro_rules! setters {
+    ($type:ty { $($setter:ident: $field:ident: $kind:ty),* $(,)? }) => {
+        impl $type {
+            $(
+                #[doc = concat!("Sets [`", stringify!($field), "`](field@Self::", stringify!($field), ").")]
+                #[must_use]
+                pub fn $setter(mut self, $field: impl Into<$kind>) -> Self {
+                    self.$field = $field.into();
+                    self
+                }
+            )*
+        }
+    };
+}
+
+pub(crate) use setters;
+
+/// Options of an [`Assistant`](crate::Assistant). Of them, `session.kv_type`, `session.context_len`, a lossy
+/// `session.acceptance`, `sampling`, `answer_tokens`, `n_passages`, `n_parts_max` and `system` change answers; the others
+/// change time and what is kept.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct AssistantOptions {
+    /// Options of every session. The assistant sets `namespace` and `history` itself.
+    pub session: SessionOptions,
+    /// How tokens are chosen, unless a job has its own. Default: greedy.
+    pub sampling: Sampling,
+    /// Tokens of the context that are reserved for the output, and its maximum length. `None`: 512, at most a quarter of the
+    /// context. At most half of the context.
+    pub answer_tokens: Option<usize>,
+    /// Passages that a search shows to the model. Default 4.
+    pub n_passages: usize,
+    /// Passages that a search finds for drafts, the shown ones included. Default 8.
+    pub n_draft_passages: usize,
+    /// Maximum number of parts of a text that is summarised in parts. What is beyond is left out. Default 32.
+    pub n_parts_max: usize,
+    /// A system turn before every prompt.
+    pub system: Option<String>,
+    /// Whether answers and summaries are kept and later ones are drafted from them: in the store if the assistant has one, else
+    /// in memory. Default `true`.
+    pub history: bool,
+    /// With a store: whether the keys and values of every prompt are kept, so that no later prompt computes the same start
+    /// again. A token takes as many bytes as in the KV cache. Those of [`Assistant::prefetch`](crate::Assistant::prefetch) are
+    /// kept in any case. Default `true`.
+    pub keeps_prompts: bool,
+    /// Maximum bytes of kept keys and values. Beyond it, the least recently used are removed. Default 1 GiB.
+    pub prefix_bytes_max: u64,
+}
+
+impl Default for AssistantOptions {
+    fn default() -> Self {
+        Self {
+            session: SessionOptions::default(),
+            sampling: Sampling::default(),
+            answer_tokens: None,
+            n_passages: 4,
+            n_draft_passages: 8,
+            n_parts_max: 32,
+            system: None,
+            history: true,
+            keeps_prompts: true,
+            prefix_bytes_max: 1 << 30,
+        }
+    }
+}
+
+setters!(AssistantOptions {
+    with_session: session: SessionOptions,
+    with_sampling: sampling: Sampling,
+    with_answer_tokens: answer_tokens: Option<usize>,
+    with_n_passages: n_passages: usize,
+    with_n_draft_passages: n_draft_passages: usize,
+    with_n_parts_max: n_parts_max: usize,
+    with_system: system: Option<String>,
+    with_history: history: bool,
+    with_keeps_prompts: keeps_prompts: bool,
+    with_prefix_bytes_max: prefix_bytes_max: u64,
+});
+
+/// Who waits for a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Priority {
+    /// A person. Interactive jobs take turns.
+    #[default]
+    Interactive,
+    /// Nobody. A background job runs while no interactive job does: it gives way after every step and every chunk of a
+    /// prefill. If interactive jobs never pause, it still gets one turn in 33.
+    Background,
+}
+
+/// Options of one job.
+#[non_exhaustive]
+pub struct JobOptions {
+    /// Default: interactive.
+    pub priority: Priority,
+    /// How tokens are chosen. `None`: as the assistant's options say. A job of several generations uses one seed for all.
+    pub sampling: Option<Sampling>,
+    /// As [`AssistantOptions::answer_tokens`], for this job.
+    pub answer_tokens: Option<usize>,
+    /// Stops the job from any thread.
+    pub cancel: CancelToken,
+    /// Whether the answer is kept, and drafts later ones. Default `true`.
+    pub keep: bool,
+    /// The app's own draft sources, for the last generation of the job. They never change the output.
+    pub sources: Vec<Box<dyn DraftSource>>,
+    /// The app's own logits processors, for the last generation of the job.
+    pub processors: Vec<Box<dyn LogitsProcessor>>,
+}
+
+impl Default for JobOptions {
+    fn default() -> Self {
+        Self {
+            priority: Priority::default(),
+            sampling: None,
+            answer_tokens: None,
+            cancel: CancelToken::new(),
+            keep: true,
+            sources: Vec::new(),
+            processors: Vec::new(),
+        }
+    }
+}
+
+setters!(JobOptions {
+    with_priority: priority: Priority,
+    with_sampling: sampling: Option<Sampling>,
+    with_answer_tokens: answer_tokens: Option<usize>,
+    with_cancel: cancel: CancelToken,
+    with_keep: keep: bool,
+    with_sources: sources: Vec<Box<dyn DraftSource>>,
+    with_processors: processors: Vec<Box<dyn LogitsProcessor>>,
+});
+
+impl fmt::Debug for JobOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { priority, sampling, answer_tokens, cancel, keep, sources, processors } = self;
+        f.debug_struct("JobOptions")
+            .field("priority", priority)
+            .field("sampling", sampling)
+            .field("answer_tokens", answer_tokens)
+            .field("cancel", cancel)
+            .field("keep", keep)
+            .field("n_sources", &sources.len())
+            .field("n_processors", &processors.len())
+            .finish()
+    }
+}

@@ -1,0 +1,278 @@
+//! Citations of passages, such as `[2]`, and the support of each sentence.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use super::sentences::sentences;
+use super::spans::{CopiedSpan, Shown};
+use super::support::{Passages, SUPPORT_SHARE_MIN, Support};
+
+/// Maximum digits of a cited number. Longer ones are years or other text in brackets.
+const DIGITS_MAX: usize = 3;
+
+/// A sentence of an answer.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct CheckedSentence {
+    /// Its place in the answer, in bytes, with its citations.
+    pub text: Range<usize>,
+    /// What supports it, among all passages.
+    pub support: Support,
+    /// Its citations, in order.
+    pub citations: Vec<CheckedCitation>,
+}
+
+/// A passage that a sentence cites.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CheckedCitation {
+    /// The citation's place in the answer, in bytes. The passages of `[1, 3]` share one place.
+    pub text: Range<usize>,
+    /// The cited number: 1 is the first passage.
+    pub number: usize,
+    /// Whether it holds.
+    pub verdict: CitationVerdict,
+}
+
+/// Whether a citation holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum CitationVerdict {
+    /// The passage supports the sentence.
+    Supports,
+    /// No passage of this number was shown.
+    NotShown,
+    /// The passage has too little in common with the sentence.
+    DoesNotSupport,
+    /// The sentence is too short to be checked.
+    TooShort,
+}
+
+/// Checks each sentence of an answer and its citations against the passages shown.
+///
+/// A passage supports a sentence if a span of the sentence is copied from it, or if it has at least [`SUPPORT_SHARE_MIN`] of the
+/// sentence's content words: numbers, and words of at least four letters (by their first six). The measure is about words:
+/// it does not see a negation. `spans` are those of [`copied_spans`](super::copied_spans) for the same texts.
+///
+/// `[2]`, `[1, 3]` and `[1-3]` cite passages, `[1]` the first one. A citation after the full stop belongs to the sentence before it
+/// unless that one has citations of its own.
+///
+/// ```
+/// use refrain_assistant::provenance::{CitationVerdict, Shown, SpanOptions, check_citations, copied_spans};
+///
+/// let passage = |text| Shown { document: "cellar.md", at: None, text };
+/// let passages = [passage("The drain in the yard is blocked by leaves."), passage("The plumber comes on 14 October.")];
+/// let answer = "The drain is blocked [1]. The plumber comes in October [1]. He is called Miller and lives in Leeds [3].";
+/// let spans = copied_spans(answer, &passages, SpanOptions::default());
+/// let checked = check_citations(answer, &passages, &spans);
+/// let verdicts: Vec<CitationVerdict> = checked.iter().map(|sentence| sentence.citations[0].verdict).collect();
+/// assert_eq!(verdicts, [CitationVerdict::Supports, CitationVerdict::DoesNotSupport, CitationVerdict::NotShown]);
+/// assert!(checked[2].support.is_missing());
+/// ```
+pub fn check_citations(output: &str, passages: &[Shown<'_>], spans: &[CopiedSpan]) -> Vec<CheckedSentence> {
+    let cited = citations(output, passages.len());
+    // Without the citations, which contain marks that end sentences. Spaces keep the places.
+    let mut plain = output.to_owned();
+    for (range, _) in cited.iter().rev() {
+        plain.replace_range(range.clone(), &" ".repeat(range.len()));
+    }
+    let index = Passages::new(&plain, passages.iter().map(|passage| passage.text));
+    let mut cited = cited.into_iter().peekable();
+    let mut spans = spans.iter().filter(|span| span.passage < passages.len()).peekable();
+    let bounds = bounds(&plain, cited.clone().map(|(range, _)| range));
+    bounds
+        .into_iter()
+        .map(|(text, sentence)| {
+            let mut copied = vec![0_usize; passages.len()];
+            while let Some(span) = spans.peek().filter(|span| span.output.start < sentence.end) {
+                let part = span.output.start.max(sentence.start)..span.output.end.min(sentence.end);
+                copied[span.passage] += part.len();
+                if span.output.end > sentence.end {
+                    break; // the next sentence has the rest
+                }
+                spans.next();
+            }
+            let shares = index.shares(&plain[sentence.clone()]);
+            let supports = |passage: usize| {
+                copied[passage] > 0
+                    || shares.as_ref().is_some_and(|shares| shares[passage] >= SUPPORT_SHARE_MIN)
+            };
+            let mut citations = Vec::new();
+            while let Some((range, numbers)) = cited.next_if(|(range, _)| range.start < text.end) {
+                citations.extend(numbers.into_iter().map(|number| {
+                    let verdict = match number.checked_sub(1).filter(|&passage| passage < passages.len()) {
+                        None => CitationVerdict::NotShown,
+                        Some(passage) if supports(passage) => CitationVerdict::Supports,
+                        Some(_) if shares.is_none() => CitationVerdict::TooShort,
+                        Some(_) => CitationVerdict::DoesNotSupport,
+                    };
+                    CheckedCitation { text: range.clone(), number, verdict }
+                }));
+            }
+            CheckedSentence { text, support: support(&copied, shares.as_deref()), citations }
+        })
+        .collect()
+}
+
+fn support(copied: &[usize], shares: Option<&[f32]>) -> Support {
+    // The first of equal ones.
+    let most = (0..copied.len()).rev().max_by_key(|&passage| copied[passage]);
+    if let Some(passage) = most.filter(|&passage| copied[passage] > 0) {
+        return Support::Copied { passage };
+    }
+    let Some(shares) = shares else { return Support::TooShort };
+    let best = (0..shares.len()).rev().max_by(|&a, &b| shares[a].total_cmp(&shares[b]));
+    match best.map(|passage| (passage, shares[passage])) {
+        Some((passage, share)) if share >= SUPPORT_SHARE_MIN => Support::Words { passage, share },
+        other => Support::None { share: other.map_or(0.0, |(_, share)| share) },
+    }
+}
+
+/// The sentences, each with its citations and without. `plain` has spaces in the place of citations.
+fn bounds(plain: &str, cited: impl Iterator<Item = Range<usize>>) -> Vec<(Range<usize>, Range<usize>)> {
+    let mut cited = cited.peekable();
+    let mut all: Vec<(Range<usize>, Range<usize>)> = Vec::new();
+    let mut own = sentences(plain).into_iter().peekable();
+    while let Some(sentence) = own.next() {
+        let mut text = sentence.clone();
+        // Citations before the first sentence, or in a line of their own before this one.
+        while let Some(range) = cited.next_if(|range| range.start < text.start) {
+            text.start = text.start.min(range.start);
+        }
+        let mut has_citations = text.start < sentence.start;
+        while cited.next_if(|range| range.start < sentence.end).is_some() {
+            has_citations = true;
+        }
+        let next = own.peek().map_or(plain.len(), |next| next.start);
+        let belongs = |range: &Range<usize>| {
+            range.start < next
+                && !plain[sentence.end..range.start].contains('\n')
+                && (!has_citations || next == plain.len())
+        };
+        while let Some(range) = cited.next_if(belongs) {
+            text.end = range.end;
+        }
+        all.push((text, sentence));
+    }
+    if let Some((text, _)) = all.last_mut() {
+        text.end = cited.last().map_or(text.end, |range| range.end);
+    }
+    all
+}
+
+/// The citations with the passages' numbers, in order. Of a range such as `[1-3]`, the numbers up to the first that was not shown.
+fn citations(text: &str, n_passages: usize) -> Vec<(Range<usize>, Vec<usize>)> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    while let Some(open) = text[at..].find(['[', '【']).map(|open| at + open) {
+        let inside = open + if text.as_bytes()[open] == b'[' { 1 } else { '【'.len_utf8() };
+        at = inside;
+        let len = text[inside..].find(|c: char| !matches!(c, '0'..='9' | ' ' | ',' | ';' | '-' | '–'));
+        let Some(close) = len.map(|len| inside + len) else { break };
+        let Some(mark @ (']' | '】')) = text[close..].chars().next() else { continue };
+        if let Some(numbers) = numbers(&text[inside..close], n_passages) {
+            found.push((open..close + mark.len_utf8(), numbers));
+        }
+        at = close;
+    }
+    found
+}
+
+/// The numbers of a list such as `1, 3-5`; `None` if it is none.
+fn numbers(list: &str, n_passages: usize) -> Option<Vec<usize>> {
+    let number = |text: &str| {
+        let text = text.trim();
+        (1..=DIGITS_MAX).contains(&text.len()).then(|| text.parse().ok()).flatten()
+    };
+    let mut all = Vec::new();
+    for part in list.split([',', ';']) {
+        match part.split_once(['-', '–']) {
+            None => all.push(number(part)?),
+            Some((first, last)) => {
+                let (first, last): (usize, usize) = (number(first)?, number(last)?);
+                all.extend(first..=last.min(first.max(n_passages + 1)));
+            }
+        }
+    }
+    // A list has as many entries as there are commas: repetitions of long ranges are not listed again.
+    all.sort_unstable();
+    all.dedup();
+    Some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::spans::{SpanOptions, copied_spans};
+    use super::*;
+
+    type Checked<'a> = Vec<(&'a str, Support, Vec<(usize, CitationVerdict)>)>;
+
+    fn check<'a>(answer: &'a str, texts: &[&str]) -> Checked<'a> {
+        let passages: Vec<Shown<'_>> =
+            texts.iter().map(|text| Shown { document: "", at: None, text }).collect();
+        let spans = copied_spans(answer, &passages, SpanOptions::default());
+        let checked = check_citations(answer, &passages, &spans).into_iter();
+        checked
+            .map(|sentence| {
+                let citations = sentence.citations.iter().map(|citation| (citation.number, citation.verdict));
+                (&answer[sentence.text], sentence.support, citations.collect())
+            })
+            .collect()
+    }
+
+    const PUMP: &str =
+        "The pump had stopped during the night, because the float switch was stuck under the lid.";
+    const DRAIN: &str = "The drain in the yard is the real problem: leaves have blocked the grating.";
+
+    #[test]
+    fn each_verdict() {
+        use CitationVerdict::{DoesNotSupport, NotShown, Supports, TooShort};
+        let answer = "The pump had stopped during the night [1][2]. Leaves blocked the drain. [2, 7] Nobody knows the price of a \
+                      new machine [1-2]. Yes [2].";
+        let checked = check(answer, &[PUMP, DRAIN]);
+        assert_eq!(checked[0].1, Support::Copied { passage: 0 });
+        assert_eq!(checked[0].2, [(1, Supports), (2, DoesNotSupport)]);
+        assert_eq!(checked[1].0, "Leaves blocked the drain. [2, 7]");
+        assert_eq!(checked[1].1, Support::Words { passage: 1, share: 1.0 });
+        assert_eq!(checked[1].2, [(2, Supports), (7, NotShown)]);
+        assert!(checked[2].1.is_missing());
+        assert_eq!(checked[2].2, [(1, DoesNotSupport), (2, DoesNotSupport)]);
+        assert_eq!((checked[3].1, &checked[3].2[..]), (Support::TooShort, &[(2, TooShort)][..]));
+        assert_eq!(checked.len(), 4);
+    }
+
+    #[test]
+    fn a_citation_between_sentences_belongs_to_one_of_them() {
+        let of =
+            |answer| check(answer, &[PUMP, DRAIN]).into_iter().map(|(text, _, _)| text).collect::<Vec<_>>();
+        assert_eq!(of("It stopped.[1] It runs."), ["It stopped.[1]", "It runs."]);
+        assert_eq!(of("It stopped [1]. [2] It runs."), ["It stopped [1].", "[2] It runs."]);
+        assert_eq!(of("[1] It stopped.\n[2]\n"), ["[1] It stopped.\n[2]"]);
+        assert_eq!(of("水が止まった【1】。次。"), ["水が止まった【1】。", "次。"]);
+    }
+
+    #[test]
+    fn brackets_that_cite_nothing() {
+        for text in ["[x]", "[2024]", "[]", "[1", "[1 2]", "[-]", "[1-]", "[,]", "a[i]"] {
+            assert_eq!(citations(text, 3), [], "{text}");
+        }
+        assert_eq!(citations("[[1]] [3 - 900]", 4), [(1..4, vec![1]), (6..15, vec![3, 4, 5])]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_citation_is_in_one_sentence(
+            answer in "(\\[[0-3]\\]|[a-c]{4} |[.] |\n|。|【2】|é|\\[1-[0-9]\\]){0,30}",
+            passages in prop::collection::vec("([a-c]{4} ){0,20}", 0..3),
+        ) {
+            let texts: Vec<&str> = passages.iter().map(String::as_str).collect();
+            let checked = check(&answer, &texts);
+            let n: usize = citations(&answer, texts.len()).iter().map(|(_, numbers)| numbers.len()).sum();
+            let n_checked: usize = checked.iter().map(|(_, _, citations)| citations.len()).sum();
+            // An answer of nothing but citations has no sentence.
+            prop_assert!(n_checked == n || checked.is_empty());
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Answers to questions from notes.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+
+use refrain::TokenId;
+
+use super::{Found, Provenance, draft_source};
+use crate::assistant::Assistant;
+use crate::error::TaskError;
+use crate::job::{Job, JobEvent, Next, Prompt, Report, Step, Written};
+use crate::layout::Layout;
+use crate::options::JobOptions;
+use crate::passage::{LeftOut, Passage};
+
+/// A question about notes.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct AnswerRequest {
+    /// The question.
+    pub question: String,
+    /// Files, or folders with everything below them, to search; empty: all notes.
+    pub folders: Vec<PathBuf>,
+    /// Passages to show in place of a search, best first.
+    pub passages: Option<Vec<Passage>>,
+}
+
+impl AnswerRequest {
+    /// A question about all notes.
+    pub fn new(question: impl Into<String>) -> Self {
+        Self { question: question.into(), ..Self::default() }
+    }
+}
+
+crate::options::setters!(AnswerRequest {
+    with_folders: folders: Vec<PathBuf>,
+    with_passages: passages: Option<Vec<Passage>>,
+});
+
+/// An answer from notes.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Answer {
+    /// The answer.
+    pub text: String,
+    /// The reasoning before it; empty for most models.
+    pub reasoning: String,
+    /// The passages that the model was shown, in their order.
+    pub passages: Vec<Passage>,
+    /// Where the text comes from.
+    pub provenance: Provenance,
+    /// How it came about.
+    pub report: Report,
+}
+
+impl Assistant {
+    /// Answers a question from the passages that match it best.
+    ///
+    /// The prompt is that of [`Prompts::answer`](crate::Prompts::answer). The model cites passages as `[n]` if the template
+    /// numbers them (`{cited_passages}`).
+    ///
+    /// # Errors
+    /// [`TaskError::NoNotes`]; [`TaskError::Nothing`]: no passage shares a word with the question;
+    /// [`TaskError::RequestTooLong`], [`TaskError::NoRoom`]; the notes cannot be read.
+    pub fn answer(&self, request: AnswerRequest, mut options: JobOptions) -> Result<Job<Answer>, TaskError> {
+        let (layout, tokens) = self.answer_layout(request, &options)?;
+        let kept = self.kept(&options, &layout);
+        let mut generate = self.generate_options(&options);
+        generate.sources =
+            draft_source(&tokens).into_iter().chain(std::mem::take(&mut options.sources)).collect();
+        generate.processors = std::mem::take(&mut options.processors);
+        let prompt =
+            Prompt { messages: layout.turns, task: "answer", session: None, generate: Some(generate), kept };
+        let step = Answering { shown: layout.shown, left_out: layout.left_out };
+        Ok(Job::new(self, options.cancel, options.priority, prompt, step))
+    }
+
+    /// The prompt of an answer, and token ids for drafts.
+    pub(super) fn answer_layout(
+        &self,
+        request: AnswerRequest,
+        options: &JobOptions,
+    ) -> Result<(Layout, Vec<Vec<TokenId>>), TaskError> {
+        let AnswerRequest { question, folders, passages } = request;
+        let Found { passages, tokens } = match passages {
+            Some(passages) => Found { passages, tokens: Vec::new() },
+            None => self.search(&question, self.options().n_passages, &folders)?,
+        };
+        if passages.is_empty() {
+            return Err(TaskError::Nothing { verb: "answer from" });
+        }
+        let room = self.context_len() - self.answer_tokens(options);
+        Ok((self.lay_out(&self.prompts().answer, &[], &passages, &question, room)?, tokens))
+    }
+}
+
+struct Answering {
+    shown: Vec<Passage>,
+    left_out: Vec<LeftOut>,
+}
+
+impl Step<Answer> for Answering {
+    fn written(
+        self: Box<Self>,
+        written: Written,
+        _events: &mut VecDeque<JobEvent<Answer>>,
+    ) -> Result<Next<Answer>, TaskError> {
+        let report = written.report(self.left_out);
+        let Written { text, reasoning, .. } = written;
+        let provenance = Provenance::of(&text, &self.shown);
+        Ok(Next::Done(Answer { text, reasoning, passages: self.shown, provenance, report }))
+    }
+}

@@ -1,0 +1,129 @@
+//! Edits of a text by an instruction, with the changes as they are written.
+
+use std::collections::VecDeque;
+
+use super::draft_source;
+use crate::assistant::Assistant;
+use crate::edit::{DiffEvent, LiveDiff};
+use crate::error::TaskError;
+use crate::job::{Job, JobEvent, Next, Prompt, Report, Step, TextEvent, Written};
+use crate::options::JobOptions;
+use crate::passage::Passage;
+use refrain::TextKind;
+
+/// Tokens that an edited text may have besides those of the old one, unless the job says otherwise: a quarter more, and a sentence.
+const MORE_TOKENS: usize = 32;
+
+/// A text to be edited.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct EditRequest {
+    /// The text.
+    pub text: String,
+    /// What is to be changed.
+    pub instruction: String,
+}
+
+impl EditRequest {
+    /// A text and what is to be changed in it.
+    pub fn new(text: impl Into<String>, instruction: impl Into<String>) -> Self {
+        Self { text: text.into(), instruction: instruction.into() }
+    }
+}
+
+/// An edited text.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Edit {
+    /// The new text. White space at the ends of the old one is kept.
+    pub text: String,
+    /// The reasoning before it; empty for most models.
+    pub reasoning: String,
+    /// The changes from the old text to the new one: the events of the job, in order.
+    pub changes: Vec<DiffEvent>,
+    /// How it came about.
+    pub report: Report,
+}
+
+impl Assistant {
+    /// Edits a text. The changes come as [`JobEvent::Edit`] while the new text is written. The old text drafts the new one.
+    ///
+    /// The text is shown whole, and the output has room for a text that is a quarter longer, unless
+    /// [`JobOptions::answer_tokens`] says otherwise.
+    ///
+    /// # Errors
+    /// [`TaskError::Nothing`]: the text is empty; [`TaskError::TextTooLong`]: text and output do not fit the context.
+    pub fn edit(&self, request: EditRequest, mut options: JobOptions) -> Result<Job<Edit>, TaskError> {
+        let EditRequest { text, instruction } = request;
+        let core = text.trim();
+        if core.is_empty() {
+            return Err(TaskError::Nothing { verb: "edit" });
+        }
+        let tokens = self.tokens(core)?;
+        let n_output = options.answer_tokens.unwrap_or(tokens.len() + tokens.len() / 4 + MORE_TOKENS);
+        let room = self.context_len().saturating_sub(n_output);
+        let passages = [Passage::new("", core)];
+        let layout = self.lay_out_whole(&self.prompts().edit, &passages, &instruction, room)?;
+        let kept = self.kept(&options, &layout);
+        let mut generate = self.generate_options(&options).with_max_tokens(n_output);
+        generate.sources =
+            draft_source(&[tokens]).into_iter().chain(std::mem::take(&mut options.sources)).collect();
+        generate.processors = std::mem::take(&mut options.processors);
+        let prompt =
+            Prompt { messages: layout.turns, task: "edit", session: None, generate: Some(generate), kept };
+        let step = Editing::new(&text);
+        Ok(Job::new(self, options.cancel, options.priority, prompt, step))
+    }
+}
+
+struct Editing {
+    diff: LiveDiff,
+    /// White space before the text, until the first text is written, and behind it.
+    lead: String,
+    trail: String,
+    changes: Vec<DiffEvent>,
+}
+
+impl Editing {
+    fn new(text: &str) -> Self {
+        let (core, start) = (text.trim(), text.len() - text.trim_start().len());
+        let (lead, trail) = (text[..start].to_owned(), text[start + core.len()..].to_owned());
+        Self { diff: LiveDiff::new(text), lead, trail, changes: Vec::new() }
+    }
+
+    fn note(&mut self, changes: Vec<DiffEvent>, events: &mut VecDeque<JobEvent<Edit>>) {
+        events.extend(changes.iter().cloned().map(JobEvent::Edit));
+        self.changes.extend(changes);
+    }
+}
+
+impl Step<Edit> for Editing {
+    fn text(&mut self, event: TextEvent, events: &mut VecDeque<JobEvent<Edit>>) {
+        if event.kind == TextKind::Answer {
+            let text = std::mem::take(&mut self.lead) + &event.text;
+            let changes = self.diff.push(&text);
+            events.push_back(JobEvent::Text(TextEvent { text, ..event }));
+            self.note(changes, events);
+        } else {
+            events.push_back(JobEvent::Text(event));
+        }
+    }
+
+    fn written(
+        mut self: Box<Self>,
+        written: Written,
+        events: &mut VecDeque<JobEvent<Edit>>,
+    ) -> Result<Next<Edit>, TaskError> {
+        let end = std::mem::take(&mut self.lead) + &self.trail;
+        let mut changes = self.diff.push(&end);
+        let text = self.diff.new_text().to_owned();
+        changes.extend(std::mem::replace(&mut self.diff, LiveDiff::new("")).finish());
+        if !end.is_empty() {
+            let origin = refrain::Origin::Target;
+            events.push_back(JobEvent::Text(TextEvent { text: end, kind: TextKind::Answer, origin }));
+        }
+        self.note(changes, events);
+        let report = written.report(Vec::new());
+        Ok(Next::Done(Edit { text, reasoning: written.reasoning, changes: self.changes, report }))
+    }
+}

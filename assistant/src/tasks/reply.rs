@@ -1,0 +1,157 @@
+//! Replies to messages.
+
+use std::collections::VecDeque;
+
+use super::{Found, Provenance, draft_source};
+use crate::assistant::Assistant;
+use crate::error::TaskError;
+use crate::job::{Job, JobEvent, Next, Prompt, Report, Step, Written};
+use crate::layout::Layout;
+use crate::options::JobOptions;
+use crate::passage::{LeftOut, Passage};
+use refrain::TokenId;
+
+/// A message to be answered.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ReplyRequest {
+    /// The message: its title, such as `Mail from Ada`, and its text.
+    pub message: Passage,
+    /// Earlier messages of the thread, newest first.
+    pub earlier: Vec<Passage>,
+    /// The user's wish, such as `Accept, but on Tuesday.`; may be empty.
+    pub request: String,
+    /// The tone in the language of the prompt, such as `friendly`.
+    pub tone: Option<String>,
+    /// The length.
+    pub length: Option<Length>,
+    /// Number of passages of the notes to show, by a search for the message and the wish. Default 0.
+    pub n_passages: usize,
+}
+
+impl ReplyRequest {
+    /// A message without a thread.
+    pub fn new(title: impl Into<String>, text: impl Into<String>) -> Self {
+        Self {
+            message: Passage::new(title, text),
+            earlier: Vec::new(),
+            request: String::new(),
+            tone: None,
+            length: None,
+            n_passages: 0,
+        }
+    }
+
+    /// The wish, with tone and length.
+    fn wish(&self) -> String {
+        let tone = self.tone.as_ref().map(|tone| format!("Tone: {tone}."));
+        let length = self.length.map(|length| format!("Length: {}.", length.words()));
+        let parts = [Some(self.request.trim().to_owned()), tone, length];
+        let parts: Vec<String> = parts.into_iter().flatten().filter(|part| !part.is_empty()).collect();
+        parts.join(" ")
+    }
+}
+
+crate::options::setters!(ReplyRequest {
+    with_earlier: earlier: Vec<Passage>,
+    with_request: request: String,
+    with_tone: tone: Option<String>,
+    with_length: length: Option<Length>,
+    with_n_passages: n_passages: usize,
+});
+
+/// The length of a reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Length {
+    /// One or two sentences.
+    Short,
+    /// A paragraph.
+    Medium,
+    /// Several paragraphs.
+    Long,
+}
+
+impl Length {
+    fn words(self) -> &'static str {
+        match self {
+            Self::Short => "one or two sentences",
+            Self::Medium => "a paragraph",
+            Self::Long => "several paragraphs",
+        }
+    }
+}
+
+/// A reply.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Reply {
+    /// The reply.
+    pub text: String,
+    /// The reasoning before it; empty for most models.
+    pub reasoning: String,
+    /// What the model was shown: the message, earlier ones, passages of the notes.
+    pub passages: Vec<Passage>,
+    /// Where the text comes from.
+    pub provenance: Provenance,
+    /// How it came about.
+    pub report: Report,
+}
+
+impl Assistant {
+    /// Writes a reply to a message. The prompt shows the message, then earlier messages, then passages of the notes; what does not
+    /// fit is left out from the end.
+    ///
+    /// # Errors
+    /// [`TaskError::Nothing`]: the message is empty; [`TaskError::NoNotes`]: passages are wanted and there are no notes;
+    /// [`TaskError::RequestTooLong`], [`TaskError::NoRoom`]; the notes cannot be read.
+    pub fn reply(&self, request: ReplyRequest, mut options: JobOptions) -> Result<Job<Reply>, TaskError> {
+        let (layout, tokens) = self.reply_layout(request, &options)?;
+        let kept = self.kept(&options, &layout);
+        let mut generate = self.generate_options(&options);
+        generate.sources =
+            draft_source(&tokens).into_iter().chain(std::mem::take(&mut options.sources)).collect();
+        generate.processors = std::mem::take(&mut options.processors);
+        let prompt =
+            Prompt { messages: layout.turns, task: "reply", session: None, generate: Some(generate), kept };
+        let step = Replying { shown: layout.shown, left_out: layout.left_out };
+        Ok(Job::new(self, options.cancel, options.priority, prompt, step))
+    }
+
+    /// The prompt of a reply, and token ids for drafts.
+    pub(super) fn reply_layout(
+        &self,
+        request: ReplyRequest,
+        options: &JobOptions,
+    ) -> Result<(Layout, Vec<Vec<TokenId>>), TaskError> {
+        let wish = request.wish();
+        let ReplyRequest { message, earlier, n_passages, .. } = request;
+        if message.text.trim().is_empty() {
+            return Err(TaskError::Nothing { verb: "reply to" });
+        }
+        let found = match n_passages {
+            0 => Found { passages: Vec::new(), tokens: Vec::new() },
+            n => self.search(&format!("{wish}\n{}", message.text), n, &[])?,
+        };
+        let passages: Vec<Passage> = [message].into_iter().chain(earlier).chain(found.passages).collect();
+        let room = self.context_len() - self.answer_tokens(options);
+        Ok((self.lay_out(&self.prompts().reply, &[], &passages, &wish, room)?, found.tokens))
+    }
+}
+
+struct Replying {
+    shown: Vec<Passage>,
+    left_out: Vec<LeftOut>,
+}
+
+impl Step<Reply> for Replying {
+    fn written(
+        self: Box<Self>,
+        written: Written,
+        _events: &mut VecDeque<JobEvent<Reply>>,
+    ) -> Result<Next<Reply>, TaskError> {
+        let report = written.report(self.left_out);
+        let Written { text, reasoning, .. } = written;
+        let provenance = Provenance::of(&text, &self.shown);
+        Ok(Next::Done(Reply { text, reasoning, passages: self.shown, provenance, report }))
+    }
+}

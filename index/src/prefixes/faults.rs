@@ -1,0 +1,407 @@
+//! The store on a failing disk, with damaged files, and with a clock that jumps: nothing wrong is ever restored, and
+//! nothing forgotten comes back.
+
+use std::cell::Cell;
+use std::path::Path;
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, SystemTime};
+
+use proptest::prelude::*;
+use refrain::{
+    CancelToken, CostProfile, Drafting, Engine, EngineOptions, KvType, Session, SessionOptions, TokenId,
+};
+
+use super::block::BLOCK_TOKENS;
+use super::folder::{Tree, label_name, partial_name};
+use super::seal::Id;
+use super::store::LABELS_MAX;
+use super::{Label, PrefixError, PrefixOptions, PrefixStore};
+use crate::history::disk::Disk;
+use crate::history::testing::{Crash, Fails, MemDisk};
+
+static ENGINE: LazyLock<Engine> = LazyLock::new(|| {
+    let options = EngineOptions::default().with_n_threads(1).with_cost_profile(CostProfile::free_rows(100.0));
+    Engine::open(concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/target.gguf"), options)
+        .expect("the fixture loads")
+});
+
+thread_local! {
+    static NOW: Cell<u64> = const { Cell::new(1_000_000) };
+}
+
+fn clock() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(NOW.get())
+}
+
+fn open(disk: &MemDisk, options: PrefixOptions) -> Result<PrefixStore, PrefixError> {
+    PrefixStore::open_on(Arc::new(disk.clone()), Path::new("prefixes"), options, clock)
+}
+
+fn options(key: Option<[u8; 32]>) -> PrefixOptions {
+    PrefixOptions { key, sync: true, ..PrefixOptions::default() }
+}
+
+fn session(tokens: &[TokenId]) -> Session {
+    let options = SessionOptions { drafting: Drafting::Off, history: false, ..SessionOptions::default() };
+    let mut session = ENGINE.session(SessionOptions { kv_type: KvType::F16, ..options }).expect("a session");
+    session.append_tokens(tokens).expect("fits");
+    session
+}
+
+fn prefilled(tokens: &[TokenId]) -> Session {
+    let mut session = session(tokens);
+    session.prefill(&CancelToken::new(), |_, _| {}).expect("computes");
+    session
+}
+
+fn state(session: &Session) -> Vec<u8> {
+    let mut state = Vec::new();
+    session.write_state(0..session.n_cached_tokens(), &mut state).expect("is computed");
+    state
+}
+
+/// `n` tokens that no other seed gives.
+fn tokens(seed: u32, n: u32) -> Vec<TokenId> {
+    (0..n).map(|i| TokenId(seed % 251 + 1 + (i * i * 7 + i * seed) % 40)).collect()
+}
+
+fn label(tokens: std::ops::Range<usize>, name: &str) -> Label {
+    Label { tokens, name: name.to_owned() }
+}
+
+/// Restores a prompt; what is restored has the computed bits.
+fn restored(store: &PrefixStore, prompt: &[TokenId]) -> usize {
+    let mut session = session(prompt);
+    let n = store.restore(&mut session, "a").expect("restores");
+    assert_eq!(session.n_cached_tokens(), n);
+    if n > 0 {
+        let computed = prefilled(&prompt[..n + 1]);
+        assert!(state(&session) == state(&computed), "{n} tokens have other bits");
+    }
+    n
+}
+
+/// Whether any file contains these bytes.
+fn holds(disk: &MemDisk, bytes: &[u8]) -> bool {
+    disk.paths().iter().any(|path| disk.contents(path).windows(bytes.len()).any(|window| window == bytes))
+}
+
+fn token_bytes(tokens: &[TokenId]) -> Vec<u8> {
+    tokens.iter().flat_map(|token| token.0.to_le_bytes()).collect()
+}
+
+fn tree(store: &PrefixStore, namespace: &str) -> Tree {
+    Tree::list(&*store.disk, &store.namespace_folder(namespace)).expect("lists")
+}
+
+#[test]
+fn a_changed_or_cut_file_is_never_used() {
+    let prompt = tokens(1, 6);
+    for key in [None, Some([7; 32])] {
+        let disk = MemDisk::default();
+        let store = open(&disk, options(key)).unwrap();
+        assert_eq!(store.keep(&prefilled(&prompt), "a", &[], usize::MAX).unwrap(), 5);
+        assert_eq!(restored(&store, &prompt), 5);
+        let tree = tree(&store, "a");
+        let path = tree.path(tree.blocks.values().next().unwrap());
+        let whole = disk.contents(&path);
+        let mut session = session(&prompt);
+        let mut refuses = |bytes: &[u8], case: &str| {
+            disk.put(&path, bytes);
+            assert_eq!(store.restore(&mut session, "a").unwrap(), 0, "{case}");
+            store.unusable.lock().unwrap().clear();
+        };
+        for at in 0..whole.len() {
+            let mut changed = whole.clone();
+            changed[at] ^= 1 << (at % 8);
+            refuses(&changed, &format!("byte {at} of {}", whole.len()));
+            refuses(&whole[..at], &format!("{at} bytes of {}", whole.len()));
+        }
+        refuses(&[&whole[..], &[0]].concat(), "a byte more");
+        refuses(&vec![0xFF; whole.len()], "noise");
+        disk.put(&path, &whole[..whole.len() - 1]);
+        assert_eq!(store.verify().unwrap().left_aside.len(), 1);
+        // Damage in the state is found by a restore; the next keep writes the block again.
+        let mut changed = whole.clone();
+        changed[whole.len() - 20] ^= 1;
+        disk.put(&path, &changed);
+        assert_eq!(
+            (store.status().unwrap().left_aside.len(), store.verify().unwrap().left_aside.len()),
+            (0, 1)
+        );
+        assert_eq!(restored(&store, &prompt), 0);
+        store.keep(&prefilled(&prompt), "a", &[], usize::MAX).unwrap();
+        assert_eq!(restored(&store, &prompt), 5);
+        assert_eq!(store.verify().unwrap().left_aside.len(), 0);
+    }
+}
+
+#[test]
+fn a_block_with_the_name_of_another_is_not_used() {
+    let (disk, prompts) = (MemDisk::default(), [tokens(1, 9), tokens(2, 9)]);
+    let store = open(&disk, options(None)).unwrap();
+    for prompt in &prompts {
+        store.keep(&prefilled(prompt), "a", &[], usize::MAX).unwrap();
+    }
+    store.keep(&prefilled(&prompts[0]), "b", &[], usize::MAX).unwrap();
+    let paths = |namespace| {
+        let tree = tree(&store, namespace);
+        tree.blocks.values().map(|entry| tree.path(entry)).collect::<Vec<_>>()
+    };
+    let [a, b] = [paths("a"), paths("b")];
+    disk.put(&a[0], &disk.contents(&a[1]));
+    disk.put(&a[1], &disk.contents(&b[0]));
+    assert_eq!(prompts.map(|prompt| restored(&store, &prompt)), [0, 0]);
+    assert_eq!(store.verify().unwrap().left_aside.len(), 2);
+}
+
+/// Keeps three prompts with a shared beginning, forgets one, evicts, and forgets by time.
+fn scenario(disk: &MemDisk, key: Option<[u8; 32]>, is_forgotten: &mut bool) -> Result<(), PrefixError> {
+    let store = open(disk, options(key))?;
+    let [secret, other, longer] = prompts();
+    store.keep(&prefilled(&other), "a", &[label(0..3, "other")], usize::MAX)?;
+    store.keep(&prefilled(&secret), "a", &[label(66..150, "secret")], usize::MAX)?;
+    store.forget("a", "secret")?;
+    *is_forgotten = true;
+    store.keep(&prefilled(&longer), "a", &[label(90..100, "longer")], usize::MAX)?;
+    Ok(())
+}
+
+/// Three prompts with 66 tokens in common. The third continues the second.
+fn prompts() -> [Vec<TokenId>; 3] {
+    let shared = tokens(3, 66);
+    let with = |seed, n| [&shared[..], &tokens(seed, n)].concat();
+    let other = with(80, 20);
+    let longer = [&other[..], &tokens(90, 40)].concat();
+    [with(70, 84), other, longer]
+}
+
+#[test]
+fn whatever_fails_nothing_wrong_is_restored_and_nothing_forgotten_returns() {
+    let [secret, other, longer] = prompts();
+    let secret_bytes = token_bytes(&secret[70..78]);
+    for key in [None, Some([1; 32])] {
+        let whole = MemDisk::default();
+        let mut is_forgotten = false;
+        scenario(&whole, key, &mut is_forgotten).unwrap();
+        let n_ops = whole.n_ops();
+        assert!(is_forgotten && n_ops > 40, "{n_ops}");
+        for at in 0..n_ops {
+            for (fails, crash) in [
+                (Fails::Once(at), Crash::KeepsAll),
+                (Fails::From(at), Crash::KeepsAll),
+                (Fails::From(at), Crash::LosesUnsynced),
+                (Fails::From(at), Crash::Tears),
+            ] {
+                let case = format!("{fails:?} {crash:?} key {}", key.is_some());
+                let disk = MemDisk::default();
+                disk.fail(Some(fails));
+                let mut is_forgotten = false;
+                let failed = scenario(&disk, key, &mut is_forgotten).is_err();
+                disk.fail(None);
+                disk.crash(crash);
+                let store = open(&disk, options(key)).unwrap_or_else(|error| panic!("{case}: {error}"));
+                let n_secret = restored(&store, &secret);
+                if is_forgotten {
+                    assert!(n_secret <= 66, "{case}: {n_secret}");
+                    assert!(!holds(&disk, &secret_bytes), "{case}: the tokens are there");
+                }
+                // Forgetting is whole or not begun. (What shares only a part of a block with the secret is other's.)
+                assert!(n_secret <= 66 || n_secret == 128 || n_secret == 149, "{case}: {n_secret}");
+                restored(&store, &other);
+                let n_longer = restored(&store, &longer);
+                assert!(failed || n_longer == longer.len() - 1, "{case}: {n_longer}");
+                // Nothing is left of what was being written or forgotten.
+                let tree = tree(&store, "a");
+                assert!(tree.partials.is_empty() && tree.intents.is_empty(), "{case}: {tree:?}");
+                assert!(tree.orphans().is_empty(), "{case}");
+                let locks =
+                    disk.paths().iter().filter(|path| path.extension().is_some_and(|e| e == "lock")).count();
+                assert_eq!(locks, 1, "{case}");
+                assert!(store.verify().unwrap().left_aside.is_empty(), "{case}");
+                // The labels are there with their blocks.
+                store.forget("a", "secret").unwrap();
+                assert!(!holds(&disk, &secret_bytes), "{case}");
+                store.forget("a", "other").unwrap();
+                assert_eq!(restored(&store, &other), 0, "{case}");
+                assert!(!holds(&disk, &token_bytes(&longer[90..98])), "{case}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_error_and_loses_nothing() {
+    let (disk, [secret, other, _]) = (MemDisk::default(), prompts());
+    let store = open(&disk, options(None)).unwrap();
+    store.keep(&prefilled(&other), "a", &[], usize::MAX).unwrap();
+    for more in [0, 1, 50, 5000] {
+        disk.set_bytes_max(disk.used_bytes() + more);
+        let full = store.keep(&prefilled(&secret), "a", &[label(66..150, "secret")], usize::MAX);
+        assert!(matches!(full, Err(PrefixError::Io { .. })), "{full:?}");
+        assert_eq!(restored(&store, &other), other.len() - 1);
+        assert!(restored(&store, &secret) <= 66);
+        assert!(tree(&store, "a").partials.is_empty());
+    }
+    disk.set_bytes_max(usize::MAX);
+    assert_eq!(store.keep(&prefilled(&secret), "a", &[], usize::MAX).unwrap(), 149);
+}
+
+/// Bytes of the files of one block of 64 tokens.
+fn block_bytes() -> u64 {
+    let disk = MemDisk::default();
+    let store = open(&disk, options(None)).unwrap();
+    store.keep(&prefilled(&tokens(1, 65)), "a", &[], usize::MAX).unwrap();
+    store.status().unwrap().bytes
+}
+
+#[test]
+fn the_least_recently_used_blocks_go_first_and_the_bound_holds() {
+    let disk = MemDisk::default();
+    let max_bytes = 3 * block_bytes() + 100;
+    let store = open(&disk, PrefixOptions { max_bytes, ..PrefixOptions::default() }).unwrap();
+    let prompts: Vec<_> = (0..5).map(|seed| tokens(10 * seed, 65)).collect();
+    let keep = |i: usize| {
+        NOW.set(NOW.get() + 1);
+        assert_eq!(store.keep(&prefilled(&prompts[i]), "a", &[], usize::MAX).unwrap(), 64);
+        assert!(store.status().unwrap().bytes <= max_bytes);
+    };
+    let held = || {
+        prompts
+            .iter()
+            .map(|prompt| {
+                let (before, n) = (NOW.get(), restored(&store, prompt));
+                assert_eq!(NOW.get(), before);
+                n > 0
+            })
+            .collect::<Vec<_>>()
+    };
+    [0, 1, 2].map(keep);
+    NOW.set(NOW.get() + 1);
+    restored(&store, &prompts[0]);
+    keep(3);
+    assert_eq!(tree(&store, "a").blocks.len(), 3);
+    assert_eq!(held(), [true, false, true, true, false]);
+    // All were used at the same time now. A clock that is set back loses no more than an order.
+    NOW.set(NOW.get() - 500);
+    keep(4);
+    assert!(held()[4]);
+    NOW.set(NOW.get() + 10_000);
+    // The ends of prefixes go first: a block is never there without those before it.
+    let long = tokens(77, 192 + 1);
+    assert_eq!(store.keep(&prefilled(&long), "a", &[], usize::MAX).unwrap(), 192);
+    NOW.set(NOW.get() + 1);
+    keep(0);
+    assert_eq!(restored(&store, &long), 128);
+    // What never fits is kept as far as it fits, without evicting itself.
+    let longer = tokens(78, 64 * 6);
+    assert_eq!(store.keep(&prefilled(&longer), "a", &[], usize::MAX).unwrap(), 192);
+    assert_eq!(restored(&store, &longer), 192);
+    assert!(store.status().unwrap().bytes <= max_bytes);
+    // A smaller bound is established by the next open.
+    drop(store);
+    let store = open(&disk, PrefixOptions { max_bytes: block_bytes(), ..PrefixOptions::default() }).unwrap();
+    assert_eq!(restored(&store, &longer), 64);
+}
+
+#[test]
+fn what_was_not_used_since_a_time_is_forgotten() {
+    let disk = MemDisk::default();
+    let store = open(&disk, options(None)).unwrap();
+    let start = NOW.get();
+    for (i, namespace) in ["a", "b", "a"].into_iter().enumerate() {
+        NOW.set(start + 10 * i as u64);
+        store.keep(&prefilled(&tokens(10 * i as u32, 70)), namespace, &[], usize::MAX).unwrap();
+    }
+    restored(&store, &tokens(0, 70)); // used at +20
+    NOW.set(start + 30);
+    assert_eq!(store.forget_before(clock() - Duration::from_secs(15)).unwrap(), 2, "two blocks in b");
+    assert_eq!((restored(&store, &tokens(0, 70)), restored(&store, &tokens(20, 70))), (69, 69));
+    // The clock is set back: the age of the blocks is unknown.
+    NOW.set(start - 100);
+    assert_eq!(store.forget_before(SystemTime::UNIX_EPOCH).unwrap(), 4);
+    assert_eq!(restored(&store, &tokens(0, 70)), 0);
+}
+
+#[test]
+fn unfinished_files_of_dead_processes_are_removed_and_those_of_others_are_not() {
+    let disk = MemDisk::default();
+    let store = open(&disk, options(None)).unwrap();
+    store.keep(&prefilled(&tokens(1, 70)), "a", &[], usize::MAX).unwrap();
+    let folder = store.namespace_folder("a");
+    let [of_other, of_dead] = [store.id, Id([9; 16])].map(|id| folder.join(partial_name(id, 5)));
+    let old = folder.join(label_name(Id([1; 16]), Id([2; 16])));
+    for path in [&of_other, &of_dead, &old] {
+        disk.put(path, b"");
+    }
+    let new = folder.join(label_name(Id([3; 16]), Id([2; 16])));
+    disk.put(&new, b"");
+    disk.set_time(&new, clock());
+    let second = open(&disk, options(None)).unwrap();
+    let exists = |path| disk.paths().contains(path);
+    assert_eq!([&of_other, &of_dead, &old, &new].map(exists), [true, false, false, true]);
+    // Forgetting takes no chances.
+    second.forget_namespace("a").unwrap();
+    assert_eq!(disk.paths().len(), 2, "two locks: {:?}", disk.paths());
+    drop((store, second));
+    assert_eq!(disk.paths().len(), 0);
+}
+
+#[test]
+fn a_block_has_a_bounded_number_of_labels() {
+    let disk = MemDisk::default();
+    let store = open(&disk, options(None)).unwrap();
+    let (prompt, session) = (tokens(1, 200), prefilled(&tokens(1, 200)));
+    let labels: Vec<Label> = (0..LABELS_MAX + 1).map(|i| label(70..71, &i.to_string())).collect();
+    assert_eq!(store.keep(&session, "a", &labels[1..], usize::MAX).unwrap(), 199);
+    assert_eq!(store.keep(&session, "a", &labels[1..], usize::MAX).unwrap(), 199);
+    assert_eq!(store.keep(&session, "a", &labels[..1], usize::MAX).unwrap(), 64, "one more");
+    assert_eq!(store.forget("a", "17").unwrap(), 3);
+    assert_eq!(restored(&store, &prompt), 64);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    /// The longest common prefix of a prompt and all kept ones, as the obvious comparison finds it; and after forgetting
+    /// one of them, at least that of the others whose blocks do not contain it.
+    #[test]
+    fn the_longest_common_prefix_is_restored(
+        kept in proptest::collection::vec((0..4u32, 1..200usize, 0..210usize, 0..220usize), 1..6),
+        (seed, fork, len) in (0..4u32, 0..210usize, 1..220usize),
+        cached in 0..200usize,
+    ) {
+        // Prompts are equal up to the place where they fork.
+        let prompt = |seed: u32, fork: usize, len: usize| -> Vec<TokenId> {
+            (0..len).map(|i| TokenId(5 + (i * 7 % 31) as u32 + if i >= fork { 40 * (seed + 1) } else { 0 })).collect()
+        };
+        let disk = MemDisk::default();
+        let store = open(&disk, options(None)).unwrap();
+        let kept: Vec<Vec<TokenId>> = kept
+            .iter()
+            .map(|&(seed, len, fork, up_to)| {
+                let tokens = prompt(seed, fork, len);
+                let session = prefilled(&tokens);
+                let n = store.keep(&session, "a", &[], up_to).unwrap();
+                assert_eq!(n, up_to.min(tokens.len() - 1));
+                tokens[..n].to_vec()
+            })
+            .collect();
+        let wanted = prompt(seed, fork, len);
+        let common = |kept: &Vec<TokenId>| kept.iter().zip(&wanted).take_while(|(a, b)| a == b).count();
+        let longest = kept.iter().map(common).max().unwrap_or(0);
+        let cached = cached.min(wanted.len() - 1);
+        let mut session = prefilled(&wanted[..cached + 1]);
+        session.append_tokens(&wanted[cached + 1..]).unwrap();
+        let n = store.restore(&mut session, "a").unwrap();
+        let expected = longest.min(wanted.len() - 1).max(cached);
+        prop_assert_eq!((session.n_cached_tokens(), n), (expected, expected - cached));
+        prop_assert!(expected == 0 || state(&session) == state(&prefilled(&wanted[..expected + 1])));
+        // Each prefix is stored once: no block is a beginning of another.
+        let blocks = tree(&store, "a").blocks;
+        let whole = blocks.values().filter(|entry| entry.n_tokens == BLOCK_TOKENS).count();
+        let distinct: std::collections::HashSet<&[TokenId]> =
+            kept.iter().flat_map(|kept| (1..=kept.len() / BLOCK_TOKENS).map(|n| &kept[..n * BLOCK_TOKENS])).collect();
+        prop_assert_eq!(whole, distinct.len());
+    }
+}

@@ -1,0 +1,74 @@
+//! Prefixes of prompts on disk: keys and values that were computed once and are restored bit for bit.
+//!
+//! ```no_run
+//! use refrain::{Engine, EngineOptions, GenerateOptions, Role, SessionOptions};
+//! use refrain_index::prefixes::{Label, PrefixOptions, PrefixStore};
+//!
+//! let engine = Engine::open("model.gguf", EngineOptions::default())?;
+//! let prefixes = PrefixStore::open("prefixes".as_ref(), PrefixOptions::default())?;
+//! let mut session = engine.session(SessionOptions::default())?;
+//! session.append_turn(Role::System, "You answer from the notes. …")?;
+//! session.append_turn(Role::User, "Where is the key?")?;
+//! prefixes.restore(&mut session, "mail")?;
+//! for event in session.generate(GenerateOptions::default())? {
+//!     event?; // …
+//! }
+//! let label = Label { tokens: 0..session.tokens().len(), name: "conversation:17".to_owned() };
+//! prefixes.keep(&session, "mail", &[label], usize::MAX)?;
+//! // … and when the user deletes the conversation:
+//! prefixes.forget("mail", "conversation:17")?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # In the folder
+//!
+//! ```text
+//! FOLDER/
+//!   STORE.lock                      locked by an open store as long as it lives
+//!   NAMESPACE/                      an app, a user, a task
+//!     INDEX-PARENT-ID-TOKENS        a block: up to 64 tokens and their state
+//!     ID.LABEL                      empty: the block contains tokens with this label
+//!     STORE-N.partial               a block that is being written
+//!     forget-…                      empty: what is being forgotten
+//! ```
+//!
+//! A block's id is a hash of its parent's id and its tokens, and the first parent is a hash of namespace and
+//! [`StateKey`](refrain::StateKey). So equal beginnings of prompts are stored once, and what follows from a block is
+//! told by names alone. Keys and values of a position depend on the tokens up to it only, so the first positions of a
+//! block serve a prompt that agrees with them and then differs. All names are hashes (BLAKE3), keyed if there is a key.
+//!
+//! Every change is the creation, renaming or removal of one file, so processes need no lock among each other:
+//!
+//! - A block is written under another name and renamed. Its labels exist before it does. Two processes that write the
+//!   same block write the same contents.
+//! - A reader that finds a file removed restores less.
+//! - Forgetting states its intent in a file, removes, and then removes the intent. After a crash, the next
+//!   [`open`](PrefixStore::open) finishes it.
+//! - What a killed process was writing is removed by the next open, which finds the process's lock free.
+//!
+//! # Guarantees
+//!
+//! - A restored session gives the same bits as one that computed its prompt. A checksum (XXH3), or with a key an
+//!   authentication tag (XChaCha20-Poly1305), covers every byte and is verified before the byte is used.
+//! - Damaged, partial and foreign files, and files of another version or key, are left aside;
+//!   [`verify`](PrefixStore::verify) lists them. A damaged block is replaced when its prefix is kept again.
+//! - After [`forget`](PrefixStore::forget) returned, no file holds the forgotten tokens or what was computed from them.
+//! - Nothing is shared between namespaces, models, tokenizers, types of KV cache, and versions of the arithmetic.
+//! - The files take at most [`PrefixOptions::max_bytes`].
+//! - Losing a file costs time only, so keeping does not wait for the disk unless [`PrefixOptions::sync`] is set.
+
+mod block;
+mod error;
+#[cfg(test)]
+mod faults;
+mod folder;
+mod options;
+mod report;
+mod seal;
+mod store;
+mod upkeep;
+
+pub use error::{PrefixError, PrefixProblem};
+pub use options::{Label, PrefixOptions};
+pub use report::{LeftAside, PrefixStatus};
+pub use store::PrefixStore;

@@ -1,0 +1,395 @@
+//! The store: restores the longest stored prefix of a prompt, and keeps what was computed.
+
+use std::any::Any;
+use std::collections::HashSet;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use refrain::{Session, TokenId};
+
+use super::block::{self, BLOCK_TOKENS, Head, block_id, file_bytes, root_id};
+use super::error::io_error;
+use super::folder::{Entry, Tree, label_name, partial_name, remove};
+use super::seal::{Id, Seal};
+use super::{Label, PrefixError, PrefixOptions, PrefixProblem};
+use crate::history::disk::{Disk, RealDisk};
+
+/// Maximum labels of a block: a bound on the files of a block that is never evicted.
+pub(super) const LABELS_MAX: usize = 1024;
+
+/// Keys and values of computed prefixes in a folder. See the [module](super).
+pub struct PrefixStore {
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) folder: PathBuf,
+    pub(super) seal: Seal,
+    pub(super) max_bytes: u64,
+    sync: bool,
+    /// Names this store's unfinished files, and the file that it locks as long as it lives.
+    pub(super) id: Id,
+    _lock: Box<dyn Any + Send + Sync>,
+    n_written: AtomicU64,
+    /// Blocks whose state turned out to be unusable; they are written again.
+    pub(super) unusable: Mutex<HashSet<Id>>,
+    clock: fn() -> SystemTime,
+}
+
+impl fmt::Debug for PrefixStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PrefixStore").field("folder", &self.folder).finish_non_exhaustive()
+    }
+}
+
+impl PrefixStore {
+    /// Opens the store in a folder, or creates it. Finishes what a killed process was forgetting, removes what a
+    /// killed process was writing, and removes blocks above [`PrefixOptions::max_bytes`].
+    ///
+    /// Any number of stores, in any number of processes, may use the folder at the same time.
+    ///
+    /// # Errors
+    /// [`PrefixError::Io`]: the folder cannot be read and written.
+    pub fn open(folder: &Path, options: PrefixOptions) -> Result<Self, PrefixError> {
+        Self::open_on(Arc::new(RealDisk), folder, options, SystemTime::now)
+    }
+
+    pub(super) fn open_on(
+        disk: Arc<dyn Disk>,
+        folder: &Path,
+        options: PrefixOptions,
+        clock: fn() -> SystemTime,
+    ) -> Result<Self, PrefixError> {
+        let PrefixOptions { max_bytes, key, sync } = options;
+        disk.create_dir(folder).map_err(io_error("create", folder))?;
+        let (id, lock) = claim(&*disk, folder)?;
+        let store = PrefixStore {
+            disk,
+            folder: folder.to_owned(),
+            seal: Seal::new(key.as_ref()),
+            max_bytes,
+            sync,
+            id,
+            _lock: lock,
+            n_written: AtomicU64::new(0),
+            unusable: Mutex::default(),
+            clock,
+        };
+        store.clean_up()?;
+        Ok(store)
+    }
+
+    /// Restores the keys and values of the longest stored prefix of the session's prompt in a namespace, behind what
+    /// the session has. Encodes pending turns first. Returns the number of restored tokens, which the statistics of
+    /// the next answer count as [`cached`](refrain::Stats::cached_tokens).
+    ///
+    /// Every later bit is that of a session that computed them. Files that cannot be used are left aside, and less is
+    /// restored.
+    ///
+    /// # Errors
+    /// [`PrefixError::Session`]: the turns cannot be encoded, see [`Session::encode`]. [`PrefixError::Io`]: the folder
+    /// cannot be listed. The session keeps what it had.
+    pub fn restore(&self, session: &mut Session, namespace: &str) -> Result<usize, PrefixError> {
+        let tokens = session.encode()?.to_vec();
+        let n_before = session.n_cached_tokens();
+        if n_before + 1 >= tokens.len() {
+            // The newest token is computed in any case.
+            return Ok(0);
+        }
+        let tree = Tree::list(&*self.disk, &self.namespace_folder(namespace))?;
+        let mut parent = root_id(&self.seal, namespace, session.state_key());
+        let (mut used, mut buf) = (Vec::new(), Vec::new());
+        for (index, start) in (0..tokens.len()).step_by(BLOCK_TOKENS).enumerate() {
+            let wanted = &tokens[start..tokens.len().min(start + BLOCK_TOKENS)];
+            let id = block_id(&self.seal, parent, wanted);
+            if start + BLOCK_TOKENS <= n_before {
+                used.extend(tree.blocks.get(&id).copied());
+            } else {
+                let candidates = self.candidates(&tree, parent, index as u32, wanted, id);
+                let restored = candidates.into_iter().find(|entry| {
+                    let restored = self.restore_block(session, &tree, entry, start, &mut buf);
+                    self.judge(entry, restored).is_some_and(|n| n > 0)
+                });
+                used.extend(restored);
+                if session.n_cached_tokens() < start + BLOCK_TOKENS {
+                    break;
+                }
+            }
+            parent = id;
+        }
+        // One time for all, so that no block is older than those that follow it.
+        let now = (self.clock)();
+        used.iter().for_each(|entry| self.disk.set_time(&tree.path(entry), now));
+        Ok(session.n_cached_tokens() - n_before)
+    }
+
+    /// Keeps the keys and values of the session's tokens before `up_to`, as far as they are computed, in a namespace.
+    /// Stored parts are not written again; they get the labels too. Returns the number of tokens from the first on
+    /// that are stored now: fewer if [`PrefixOptions::max_bytes`] leaves no room, if a block has 1,024 labels, or if
+    /// another process forgets or removes a part meanwhile.
+    ///
+    /// # Errors
+    /// [`PrefixError::Io`]: a file cannot be written (the disk is full, for example); blocks before it are kept.
+    pub fn keep(
+        &self,
+        session: &Session,
+        namespace: &str,
+        labels: &[Label],
+        up_to: usize,
+    ) -> Result<usize, PrefixError> {
+        let tokens = &session.tokens()[..up_to.min(session.n_cached_tokens())];
+        let folder = self.namespace_folder(namespace);
+        let tree = Tree::list(&*self.disk, &folder)?;
+        let plan = self.plan(&tree, session, namespace, tokens);
+        let chain: HashSet<Id> = plan.iter().map(|planned| planned.entry.id).collect();
+        let needed = plan.iter().filter(|planned| !planned.is_stored).map(|planned| planned.bytes).sum();
+        let mut room = if needed > 0 { self.make_room(needed, &chain)? } else { 0 };
+        self.disk.create_dir(&folder).map_err(io_error("create", &folder))?;
+        let now = (self.clock)();
+        for (index, planned) in plan.iter().enumerate() {
+            let Planned { entry, start, is_stored, bytes } = planned;
+            // Later blocks of a label follow its first one, and are forgotten with it.
+            let of_block = labels.iter().filter(|label| {
+                !label.tokens.is_empty()
+                    && label.tokens.start < tokens.len()
+                    && label.tokens.start / BLOCK_TOKENS == index
+            });
+            let mut ids: HashSet<Id> = of_block.map(|label| self.label_id(namespace, &label.name)).collect();
+            let shorter =
+                if *is_stored { HashSet::new() } else { self.shorter(&tree, entry, &tokens[*start..]) };
+            let labels_of = |blocks: &HashSet<Id>| {
+                tree.labels
+                    .iter()
+                    .filter(|(block, _)| blocks.contains(block))
+                    .map(|&(_, label)| label)
+                    .collect()
+            };
+            let known: HashSet<Id> = labels_of(&HashSet::from([entry.id]));
+            ids.extend::<HashSet<Id>>(labels_of(&shorter));
+            if known.union(&ids).count() > LABELS_MAX || (!is_stored && *bytes > room) {
+                return Ok(*start);
+            }
+            let is_kept = if *is_stored {
+                self.add_labels(&folder, entry.id, &ids)?;
+                self.disk.stat(&tree.path(entry)).is_ok()
+            } else {
+                room -= bytes;
+                let parent = index.checked_sub(1).map(|before| tree.path(&plan[before].entry));
+                self.write(session, &tree, planned, parent.as_deref(), &ids)?
+            };
+            if !is_kept {
+                return Ok(*start);
+            }
+            tree.remove(&*self.disk, &shorter)?;
+            self.disk.set_time(&tree.path(entry), now);
+        }
+        Ok(tokens.len())
+    }
+
+    pub(super) fn namespace_folder(&self, namespace: &str) -> PathBuf {
+        self.folder.join(self.seal.id("namespace", &[namespace.as_bytes()]).to_string())
+    }
+
+    pub(super) fn label_id(&self, namespace: &str, label: &str) -> Id {
+        self.seal.id("label", &[namespace.as_bytes(), label.as_bytes()])
+    }
+
+    pub(super) fn now(&self) -> SystemTime {
+        (self.clock)()
+    }
+
+    /// The blocks after `parent` that begin with `wanted`'s first token, the longest agreement first; only the whole
+    /// block if it is there and usable.
+    fn candidates(&self, tree: &Tree, parent: Id, index: u32, wanted: &[TokenId], id: Id) -> Vec<Entry> {
+        let whole =
+            tree.blocks.get(&id).filter(|entry| entry.n_tokens == BLOCK_TOKENS && entry.index == index);
+        if let Some(&entry) = whole.filter(|entry| self.head(tree, entry).is_some()) {
+            return vec![entry];
+        }
+        let agreement = |entry: Entry| {
+            let tokens = self.head(tree, &entry)?.tokens;
+            Some((tokens.iter().zip(wanted).take_while(|(a, b)| a == b).count(), entry))
+        };
+        let mut found: Vec<(usize, Entry)> = tree.children(parent, index).filter_map(agreement).collect();
+        found.retain(|&(n, _)| n > 0);
+        found.sort_by_key(|&(n, entry)| (std::cmp::Reverse(n), entry.id));
+        found.into_iter().map(|(_, entry)| entry).collect()
+    }
+
+    /// Everything of a block except its state; `None` if it is not usable.
+    fn head(&self, tree: &Tree, entry: &Entry) -> Option<Head> {
+        if self.unusable.lock().unwrap_or_else(PoisonError::into_inner).contains(&entry.id) {
+            return None;
+        }
+        let head = self.disk.open(&tree.path(entry)).map_err(PrefixProblem::from);
+        self.judge(entry, head.and_then(|file| block::read_head(&self.seal, entry, &*file)))
+    }
+
+    /// Notes a damaged block, so that the next [`keep`](Self::keep) writes it again.
+    fn judge<T>(&self, entry: &Entry, result: Result<T, PrefixProblem>) -> Option<T> {
+        if matches!(result, Err(PrefixProblem::Damaged(_) | PrefixProblem::Misplaced)) {
+            self.unusable.lock().unwrap_or_else(PoisonError::into_inner).insert(entry.id);
+        }
+        result.ok()
+    }
+
+    /// Restores what a block has beyond the cached tokens. Returns the number of tokens.
+    fn restore_block(
+        &self,
+        session: &mut Session,
+        tree: &Tree,
+        entry: &Entry,
+        start: usize,
+        buf: &mut Vec<u8>,
+    ) -> Result<usize, PrefixProblem> {
+        let file = self.disk.open(&tree.path(entry))?;
+        let head = block::read_head(&self.seal, entry, &*file)?;
+        if head.state_key != session.state_key().to_bits()
+            || head.state_bytes != session.state_bytes(entry.n_tokens)
+        {
+            return Err(PrefixProblem::Misplaced);
+        }
+        let state = block::read_state(&self.seal, &head, &*file, buf)?;
+        session.restore_state(start, &head.tokens, state).map_err(|_| PrefixProblem::Misplaced)
+    }
+
+    /// The blocks of a prefix. The last may be a stored block that is longer.
+    fn plan(&self, tree: &Tree, session: &Session, namespace: &str, tokens: &[TokenId]) -> Vec<Planned> {
+        let mut parent = root_id(&self.seal, namespace, session.state_key());
+        let mut plan = Vec::new();
+        for (index, tokens) in tokens.chunks(BLOCK_TOKENS).enumerate() {
+            let (id, n_tokens) = (block_id(&self.seal, parent, tokens), tokens.len());
+            let entry = Entry { index: index as u32, parent, id, n_tokens };
+            let has =
+                |entry: &Entry| self.head(tree, entry).is_some_and(|head| head.tokens.starts_with(tokens));
+            let own = tree.blocks.get(&id).copied().filter(|stored| *stored == entry && has(stored));
+            let longer =
+                || tree.children(parent, entry.index).find(|other| other.n_tokens > n_tokens && has(other));
+            let stored = own.or_else(longer);
+            plan.push(Planned {
+                entry: stored.unwrap_or(entry),
+                start: index * BLOCK_TOKENS,
+                is_stored: stored.is_some(),
+                bytes: file_bytes(n_tokens, session.state_bytes(n_tokens)),
+            });
+            parent = id;
+        }
+        plan
+    }
+
+    /// Stored blocks that a block which begins with `tokens` continues, in its place.
+    fn shorter(&self, tree: &Tree, entry: &Entry, tokens: &[TokenId]) -> HashSet<Id> {
+        let is_shorter = |other: &Entry| {
+            other.n_tokens < entry.n_tokens
+                && block_id(&self.seal, entry.parent, &tokens[..other.n_tokens]) == other.id
+        };
+        tree.children(entry.parent, entry.index).filter(is_shorter).map(|other| other.id).collect()
+    }
+
+    /// Writes a block with its labels. Returns false if another process removed it, or the one before it, meanwhile.
+    fn write(
+        &self,
+        session: &Session,
+        tree: &Tree,
+        planned: &Planned,
+        parent: Option<&Path>,
+        labels: &HashSet<Id>,
+    ) -> Result<bool, PrefixError> {
+        let Entry { parent: parent_id, id, n_tokens, .. } = planned.entry;
+        let range = planned.start..planned.start + n_tokens;
+        let tokens = &session.tokens()[range.clone()];
+        let state_bytes = session.state_bytes(n_tokens);
+        let bytes = block::encode(&self.seal, parent_id, session.state_key(), tokens, state_bytes, |out| {
+            Ok(session.write_state(range, out)?)
+        })?;
+        let number = self.n_written.fetch_add(1, Ordering::Relaxed);
+        let (path, partial) = (tree.path(&planned.entry), tree.folder.join(partial_name(self.id, number)));
+        let is_in_place = self.put(&partial, &path, &bytes, || self.add_labels(&tree.folder, id, labels));
+        if !is_in_place.inspect_err(|_| drop(self.disk.remove_file(&partial)))? {
+            return Ok(false);
+        }
+        // A process that opened the folder meanwhile may have removed the labels of a block that was not yet there.
+        self.add_labels(&tree.folder, id, labels)?;
+        if parent.is_some_and(|parent| self.disk.stat(parent).is_err()) {
+            // Forgotten or evicted meanwhile, with all that follows it.
+            remove(&*self.disk, &path)?;
+            return Ok(false);
+        }
+        if self.sync {
+            self.disk.sync_dir(&tree.folder).map_err(io_error("sync", &tree.folder))?;
+        }
+        self.unusable.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        Ok(true)
+    }
+
+    /// Writes `partial`, and renames it to `path` after `before_rename`. Returns false if it was removed meanwhile.
+    fn put(
+        &self,
+        partial: &Path,
+        path: &Path,
+        bytes: &[u8],
+        before_rename: impl FnOnce() -> Result<(), PrefixError>,
+    ) -> Result<bool, PrefixError> {
+        let file = self.disk.create(partial).map_err(io_error("create", partial))?;
+        file.write_at(bytes, 0).map_err(io_error("write", partial))?;
+        if self.sync {
+            file.sync().map_err(io_error("sync", partial))?;
+        }
+        drop(file);
+        before_rename()?;
+        match self.disk.rename(partial, path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            renamed => renamed.map(|()| true).map_err(io_error("rename to", path)),
+        }
+    }
+
+    fn add_labels(&self, folder: &Path, block: Id, labels: &HashSet<Id>) -> Result<(), PrefixError> {
+        for &label in labels {
+            let path = folder.join(label_name(block, label));
+            self.disk.create(&path).map_err(io_error("create", &path))?;
+            self.disk.set_time(&path, self.now());
+        }
+        if self.sync && !labels.is_empty() {
+            self.disk.sync_dir(folder).map_err(io_error("sync", folder))?;
+        }
+        Ok(())
+    }
+}
+
+/// A block of a prefix that is kept.
+struct Planned {
+    entry: Entry,
+    /// Its first position.
+    start: usize,
+    is_stored: bool,
+    /// Bytes of its file.
+    bytes: u64,
+}
+
+/// The name of the file that a store locks as long as it lives.
+pub(super) fn lock_name(store: Id) -> String {
+    format!("{store}.lock")
+}
+
+/// Gives a new store a name and a lock.
+fn claim(disk: &dyn Disk, folder: &Path) -> Result<(Id, Box<dyn Any + Send + Sync>), PrefixError> {
+    loop {
+        let mut id = Id([0; 16]);
+        getrandom::fill(&mut id.0).map_err(PrefixError::Random)?;
+        let path = folder.join(lock_name(id));
+        disk.create(&path).map_err(io_error("create", &path))?;
+        let lock = disk.lock(&path).map_err(io_error("lock", &path))?;
+        // A process that opens the folder may have taken the new file for that of a dead one.
+        if let Some(lock) = lock.filter(|_| disk.stat(&path).is_ok()) {
+            return Ok((id, lock));
+        }
+    }
+}
+
+impl Drop for PrefixStore {
+    fn drop(&mut self) {
+        // What remains is removed by the next open.
+        let _ = self.disk.remove_file(&self.folder.join(lock_name(self.id)));
+    }
+}

@@ -1,0 +1,245 @@
+//! Forgetting, eviction, and what killed processes leave behind.
+
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use super::PrefixError;
+use super::error::io_error;
+use super::folder::{Entry, Intent, Tree, label_name, nanos, remove};
+use super::seal::Id;
+use super::store::{PrefixStore, lock_name};
+
+/// Bytes that a label counts: an entry of a folder and an inode.
+pub(super) const LABEL_BYTES: u64 = 512;
+
+/// A label without a block is being written with it, or was left by a killed process: after this time, the latter.
+const LABEL_AGE: Duration = Duration::from_secs(3600);
+
+/// Rounds of forgetting while other processes keep the same label again.
+const ROUNDS_MAX: usize = 8;
+
+impl PrefixStore {
+    /// Forgets every block of a namespace that contains tokens with this label, and all blocks that follow it, of every
+    /// model. Returns the number of removed blocks.
+    ///
+    /// Afterwards no file of the folder holds the tokens or what was computed from them, including files that are
+    /// damaged or were being written. The file system may still hold the freed blocks, and a process the memory of its
+    /// session. A process that keeps such a session afterwards, or at the same moment, stores it again.
+    ///
+    /// # Errors
+    /// [`PrefixError::Io`]: a file cannot be removed. Forgetting is finished by the next call or
+    /// [`open`](PrefixStore::open).
+    pub fn forget(&self, namespace: &str, label: &str) -> Result<usize, PrefixError> {
+        let label = self.label_id(namespace, label);
+        self.forget_in(&self.namespace_folder(namespace), Intent::Label(label))
+    }
+
+    /// Forgets a namespace, as [`forget`](Self::forget).
+    ///
+    /// # Errors
+    /// As [`forget`](Self::forget).
+    pub fn forget_namespace(&self, namespace: &str) -> Result<usize, PrefixError> {
+        self.forget_in(&self.namespace_folder(namespace), Intent::All)
+    }
+
+    /// Forgets the blocks that were last restored or kept before a time, and those whose time is in the future: the
+    /// clock was wrong, so their age is unknown. Otherwise as [`forget`](Self::forget).
+    ///
+    /// # Errors
+    /// As [`forget`](Self::forget).
+    pub fn forget_before(&self, time: SystemTime) -> Result<usize, PrefixError> {
+        self.forget_everywhere(Intent::Before(nanos(time)))
+    }
+
+    /// Forgets everything, also what was written with another key. Files that are not the store's stay. Otherwise as
+    /// [`forget`](Self::forget).
+    ///
+    /// # Errors
+    /// As [`forget`](Self::forget).
+    pub fn clear(&self) -> Result<usize, PrefixError> {
+        self.forget_everywhere(Intent::All)
+    }
+
+    fn forget_everywhere(&self, intent: Intent) -> Result<usize, PrefixError> {
+        self.trees()?.iter().try_fold(0, |n, tree| Ok(n + self.forget_in(&tree.folder, intent)?))
+    }
+
+    fn forget_in(&self, folder: &Path, intent: Intent) -> Result<usize, PrefixError> {
+        let tree = Tree::list(&*self.disk, folder)?;
+        let is_empty = tree.blocks.is_empty() && tree.partials.is_empty() && tree.labels.is_empty();
+        if is_empty && tree.intents.is_empty() {
+            return Ok(0);
+        }
+        // From here on, every open finishes it.
+        let path = folder.join(intent.to_string());
+        let file = self.disk.create(&path).map_err(io_error("create", &path))?;
+        file.sync().map_err(io_error("sync", &path))?;
+        self.disk.sync_dir(folder).map_err(io_error("sync", folder))?;
+        self.finish(folder, intent)
+    }
+
+    /// Forgets, durably, and removes the intent. Returns the number of removed blocks.
+    fn finish(&self, folder: &Path, intent: Intent) -> Result<usize, PrefixError> {
+        let (disk, mut n_removed) = (&*self.disk, 0);
+        for _ in 0..ROUNDS_MAX {
+            let tree = Tree::list(disk, folder)?;
+            let mut victims = self.victims(&tree, intent)?;
+            // Blocks that other processes wrote behind a block that is gone.
+            victims.extend(tree.orphans());
+            for (partial, _) in &tree.partials {
+                remove(disk, &folder.join(partial))?;
+            }
+            n_removed += tree.remove(disk, &victims)?;
+            for &(block, label) in &tree.labels {
+                if intent == Intent::All || intent == Intent::Label(label) {
+                    remove(disk, &folder.join(label_name(block, label)))?;
+                }
+            }
+            if victims.is_empty() {
+                break;
+            }
+        }
+        disk.sync_dir(folder).map_err(io_error("sync", folder))?;
+        remove(disk, &folder.join(intent.to_string()))?;
+        disk.sync_dir(folder).map_err(io_error("sync", folder))?;
+        if intent == Intent::All {
+            // Fails if another process keeps something there again.
+            let _ = disk.remove_dir(folder);
+        }
+        Ok(n_removed)
+    }
+
+    fn victims(&self, tree: &Tree, intent: Intent) -> Result<HashSet<Id>, PrefixError> {
+        let now = nanos(self.now());
+        let mut chosen = Vec::new();
+        match intent {
+            Intent::All => chosen.extend(tree.blocks.keys()),
+            Intent::Label(label) => {
+                chosen.extend(
+                    tree.labels.iter().filter(|&&(_, other)| other == label).map(|&(block, _)| block),
+                );
+            }
+            Intent::Before(time) => {
+                for entry in tree.blocks.values() {
+                    if self.stat(tree, entry)?.is_some_and(|(_, used_at)| used_at < time || used_at > now) {
+                        chosen.push(entry.id);
+                    }
+                }
+            }
+        }
+        Ok(tree.with_descendants(chosen))
+    }
+
+    /// Bytes and time of use of a block's file; `None` if it is gone.
+    pub(super) fn stat(&self, tree: &Tree, entry: &Entry) -> Result<Option<(u64, u64)>, PrefixError> {
+        let path = tree.path(entry);
+        match self.disk.stat(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            stat => stat.map(|(bytes, time)| Some((bytes, nanos(time)))).map_err(io_error("read", &path)),
+        }
+    }
+
+    /// The namespaces of the folder.
+    pub(super) fn trees(&self) -> Result<Vec<Tree>, PrefixError> {
+        let names = self.disk.list(&self.folder).map_err(io_error("list", &self.folder))?;
+        let folders =
+            names.iter().filter(|name| Id::parse(name).is_some()).map(|name| self.folder.join(name));
+        folders.map(|folder| Tree::list(&*self.disk, &folder)).collect()
+    }
+
+    /// Removes blocks until `needed` more bytes fit, the least recently used first, none before those that follow it,
+    /// and none of `kept`. Returns the bytes that fit, at most `needed`.
+    pub(super) fn make_room(&self, needed: u64, kept: &HashSet<Id>) -> Result<u64, PrefixError> {
+        let trees = self.trees()?;
+        let now = nanos(self.now());
+        // (time, blocks after the first, bytes, tree, id)
+        let mut blocks = Vec::new();
+        let mut total = 0u64;
+        for (tree_idx, tree) in trees.iter().enumerate() {
+            let mut labels: HashMap<Id, u64> = HashMap::new();
+            tree.labels.iter().for_each(|(block, _)| *labels.entry(*block).or_default() += LABEL_BYTES);
+            total += labels.values().sum::<u64>();
+            let mut entries: Vec<&Entry> = tree.blocks.values().collect();
+            entries.sort_by_key(|entry| Reverse(entry.index));
+            // The newest use of a block or of one that follows it.
+            let mut newest: HashMap<Id, u64> = HashMap::new();
+            for entry in entries {
+                let Some((bytes, used_at)) = self.stat(tree, entry)? else { continue };
+                // A time in the future says nothing: the clock was wrong.
+                let own = newest.get(&entry.id).copied().unwrap_or(0).max(used_at.min(now));
+                let of_parent = newest.entry(entry.parent).or_default();
+                *of_parent = own.max(*of_parent);
+                total += bytes;
+                let bytes = bytes + labels.get(&entry.id).copied().unwrap_or(0);
+                blocks.push((own, Reverse(entry.index), bytes, tree_idx, entry.id));
+            }
+            for (partial, _) in &tree.partials {
+                total += self.disk.stat(&tree.folder.join(partial)).map_or(0, |(bytes, _)| bytes);
+            }
+        }
+        blocks.sort_unstable();
+        let needed = needed.min(self.max_bytes);
+        for (_, _, bytes, tree_idx, id) in blocks {
+            if total <= self.max_bytes - needed {
+                break;
+            }
+            if !kept.contains(&id) {
+                trees[tree_idx].remove(&*self.disk, &HashSet::from([id]))?;
+                total = total.saturating_sub(bytes);
+            }
+        }
+        Ok(needed.min(self.max_bytes.saturating_sub(total)))
+    }
+
+    /// Finishes and removes what killed processes left, and evicts.
+    pub(super) fn clean_up(&self) -> Result<(), PrefixError> {
+        let disk = &*self.disk;
+        let mut alive = HashMap::from([(self.id, true)]);
+        for mut tree in self.trees()? {
+            if !tree.intents.is_empty() {
+                for &intent in &tree.intents {
+                    self.finish(&tree.folder, intent)?;
+                }
+                tree = Tree::list(disk, &tree.folder)?;
+            }
+            for (partial, store) in &tree.partials {
+                if !*alive.entry(*store).or_insert_with(|| self.is_alive(*store)) {
+                    remove(disk, &tree.folder.join(partial))?;
+                }
+            }
+            tree.remove(disk, &tree.orphans())?;
+            for &(block, label) in tree.labels.iter().filter(|(block, _)| !tree.blocks.contains_key(block)) {
+                let path = tree.folder.join(label_name(block, label));
+                let now = self.now();
+                let age = |time| now.duration_since(time).unwrap_or_else(|ahead| ahead.duration());
+                if disk.stat(&path).is_ok_and(|(_, time)| age(time) > LABEL_AGE) {
+                    remove(disk, &path)?;
+                }
+            }
+        }
+        for name in disk.list(&self.folder).map_err(io_error("list", &self.folder))? {
+            if let Some(store) = name.strip_suffix(".lock").and_then(Id::parse) {
+                alive.entry(store).or_insert_with(|| self.is_alive(store));
+            }
+        }
+        self.make_room(0, &HashSet::new())?;
+        Ok(())
+    }
+
+    /// Whether a store's process lives: it holds its lock. Otherwise its lock file is removed.
+    fn is_alive(&self, store: Id) -> bool {
+        let path = self.folder.join(lock_name(store));
+        if self.disk.stat(&path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+            return false;
+        }
+        // A file system without locks cannot tell.
+        let is_alive = !self.disk.lock(&path).is_ok_and(|lock| lock.is_some());
+        if !is_alive {
+            let _ = self.disk.remove_file(&path);
+        }
+        is_alive
+    }
+}

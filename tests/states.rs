@@ -1,0 +1,230 @@
+//! Keys and values kept as bytes and restored: every later bit is that of a session that computed them.
+
+mod common;
+
+use common::{Tiny, VOCAB_SIZE, options, plain, prompt, run_in, samplings};
+use proptest::prelude::*;
+use refrain::internals::kernels::BlockType;
+use refrain::internals::model::packed::pack;
+use refrain::internals::model::weights::LoadOptions;
+use refrain::{
+    CancelToken, Checkpoint, Engine, EngineOptions, GenerateOptions, IsaKind, KvType, Pinned, Quantize, Role,
+    Session, SessionError, SessionOptions, StreamOptions, TokenId,
+};
+
+fn with(engine: &Engine, kv_type: KvType, tokens: &[TokenId]) -> Session {
+    let mut session = engine.session(SessionOptions { kv_type, ..plain() }).unwrap();
+    session.append_tokens(tokens).unwrap();
+    session
+}
+
+fn prefilled(engine: &Engine, kv_type: KvType, tokens: &[TokenId]) -> Session {
+    let mut session = with(engine, kv_type, tokens);
+    session.prefill(&CancelToken::new(), |_, _| {}).unwrap();
+    session
+}
+
+fn state(session: &Session, range: std::ops::Range<usize>) -> Vec<u8> {
+    let mut state = Vec::new();
+    session.write_state(range, &mut state).unwrap();
+    state
+}
+
+/// A tiny model with heads that every type of cache can hold.
+fn tiny() -> Tiny {
+    Tiny { head_dim: 32, ..Tiny::default() }
+}
+
+#[test]
+fn a_restored_session_continues_bit_for_bit() {
+    let engine = tiny().engine(2);
+    let prompt = prompt(1, 150);
+    for kv_type in KvType::ALL {
+        let computed = prefilled(&engine, kv_type, &prompt);
+        for sampling in samplings() {
+            let options = || GenerateOptions { sampling: sampling.clone(), ..options(40) };
+            let expected = run_in(&mut with(&engine, kv_type, &prompt), options(), usize::MAX);
+            // (positions cached before, first and end of the state)
+            for (n_cached, first, end) in
+                [(0, 0, 149), (0, 0, 1), (0, 0, 64), (37, 0, 149), (37, 37, 100), (48, 32, 149), (48, 33, 81)]
+            {
+                let mut session = prefilled(&engine, kv_type, &prompt[..n_cached + 1]);
+                session.append_tokens(&prompt[n_cached + 1..]).unwrap();
+                let n =
+                    session.restore_state(first, &prompt[first..end], &state(&computed, first..end)).unwrap();
+                assert_eq!((n, session.n_cached_tokens()), (end - n_cached, end));
+                let mut fork = session.fork().unwrap();
+                for (session, case) in [(&mut session, "restored"), (&mut fork, "fork")] {
+                    let run = run_in(session, options(), usize::MAX);
+                    run.assert_equal(&expected, &format!("{case} {kv_type} {n_cached} {first}..{end}"));
+                    assert_eq!((run.stats.cached_tokens, run.stats.prefilled_tokens), (end, 149 - end));
+                }
+                // The state behind the restored one is the same, too.
+                session.truncate(150).unwrap();
+                assert!(state(&session, 0..150)[..] == state(&fork, 0..150)[..]);
+            }
+        }
+    }
+}
+
+/// Instruction sets, threads, chunks and streamed weights are no part of the key, because they change no bit.
+#[test]
+fn states_are_equal_on_every_instruction_set_and_from_any_way_of_computing() {
+    let prompt = prompt(3, 90);
+    for ty in [BlockType::F32, BlockType::Q8_0, BlockType::Q4_0] {
+        let tiny = Tiny { ty, ..tiny() };
+        for kv_type in KvType::ALL {
+            let first = prefilled(&tiny.engine(1), kv_type, &prompt);
+            let (key, bytes) = (first.state_key(), state(&first, 0..89));
+            for isa in IsaKind::ALL {
+                let options = EngineOptions { isa: Some(isa), n_threads: Some(3), ..tiny.options() };
+                let checkpoint = Checkpoint::from_gguf_bytes(tiny.gguf().into(), "tiny").unwrap();
+                // Not every machine has every instruction set.
+                let Ok(engine) = Engine::load(&checkpoint, options, None) else { continue };
+                let options = SessionOptions { kv_type, prefill_chunk: 7, ..plain() };
+                let mut session = engine.session(options).unwrap();
+                session.append_tokens(&prompt).unwrap();
+                session.prefill(&CancelToken::new(), |_, _| {}).unwrap();
+                assert_eq!(session.state_key(), key);
+                assert!(state(&session, 0..89) == bytes, "{ty:?} {kv_type} {isa:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_streamed_model_takes_the_state_of_a_model_in_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tiny.refrain");
+    let tiny = tiny();
+    let checkpoint = Checkpoint::from_gguf_bytes(tiny.gguf().into(), "tiny").unwrap();
+    pack(&checkpoint, &path, LoadOptions { quantize: Quantize::Keep, ..LoadOptions::default() }).unwrap();
+    let streaming =
+        EngineOptions { streaming: Some(StreamOptions::new(Pinned::Layers(0))), ..tiny.options() };
+    let (engine, streamed) = (tiny.engine(2), Engine::open(&path, streaming).unwrap());
+    let prompt = prompt(5, 100);
+    let computed = prefilled(&engine, KvType::F16, &prompt);
+    let expected = run_in(&mut with(&engine, KvType::F16, &prompt), options(20), usize::MAX);
+    let mut session = with(&streamed, KvType::F16, &prompt);
+    assert_eq!(session.state_key(), computed.state_key());
+    assert_eq!(session.restore_state(0, &prompt[..80], &state(&computed, 0..80)).unwrap(), 80);
+    run_in(&mut session, options(20), usize::MAX).assert_equal(&expected, "streamed");
+}
+
+#[test]
+fn the_key_tells_apart_what_changes_the_bits() {
+    let tiny = tiny();
+    let engines = [
+        tiny.engine(1),
+        Tiny { seed: 2, ..tiny }.engine(1),
+        Tiny { ty: BlockType::Q8_0, ..tiny }.engine(1),
+        tiny.engine_with(EngineOptions { quantize: Quantize::Q4_0, ..tiny.options() }),
+    ];
+    let mut keys: Vec<_> = engines
+        .iter()
+        .flat_map(|engine| KvType::ALL.map(|kv_type| with(engine, kv_type, &[]).state_key()))
+        .map(|key| key.to_string())
+        .collect();
+    assert!(keys.iter().all(|key| key.len() == 32), "{keys:?}");
+    keys.sort();
+    keys.dedup();
+    assert_eq!(keys.len(), 12);
+}
+
+#[test]
+fn what_does_not_fit_is_refused_and_changes_nothing() {
+    let engine = tiny().engine(1);
+    let prompt = prompt(1, 60);
+    let computed = prefilled(&engine, KvType::F16, &prompt);
+    let whole = state(&computed, 0..59);
+    assert_eq!(whole.len() as u64, computed.state_bytes(59));
+    let mut out = vec![7];
+    for range in [0..60, 59..60, 70..80, usize::MAX - 1..usize::MAX] {
+        let refused = computed.write_state(range, &mut out);
+        assert!(matches!(refused, Err(SessionError::StateRange { n_cached: 59, .. })), "{refused:?}");
+    }
+    assert_eq!(out, [7]);
+
+    let mut session = with(&engine, KvType::F16, &prompt);
+    let gap = session.restore_state(1, &prompt[1..], &whole);
+    assert!(matches!(gap, Err(SessionError::StateRange { start: 1, end: 60, n_cached: 0 })), "{gap:?}");
+    for bytes in [&whole[..whole.len() - 1], &[], &[&whole[..], &[0]].concat()] {
+        let length = session.restore_state(0, &prompt[..59], bytes);
+        assert!(matches!(length, Err(SessionError::StateLength { .. })), "{length:?}");
+    }
+    let other = with(&engine, KvType::F32, &prompt).restore_state(0, &prompt[..59], &whole);
+    assert!(matches!(other, Err(SessionError::StateLength { .. })), "{other:?}");
+    assert_eq!(session.restore_state(0, &[TokenId(200); 59], &whole).unwrap(), 0, "no token agrees");
+    assert_eq!(session.n_cached_tokens(), 0);
+    assert_eq!(with(&engine, KvType::F16, &[]).restore_state(0, &prompt[..59], &whole).unwrap(), 0);
+    // The newest token is computed by the next step.
+    let mut shorter = with(&engine, KvType::F16, &prompt[..20]);
+    assert_eq!(shorter.restore_state(0, &prompt[..59], &whole).unwrap(), 19);
+    assert_eq!(shorter.restore_state(0, &prompt[..59], &whole).unwrap(), 0);
+}
+
+#[test]
+fn encoding_gives_the_tokens_that_a_generation_continues() {
+    let engine = tiny().engine(1);
+    let mut session = engine.session(plain()).unwrap();
+    assert_eq!(session.encode().unwrap(), []);
+    session.append_turn(Role::User, "hello").unwrap();
+    let prompt = session.encode().unwrap().to_vec();
+    assert_eq!(session.tokens(), prompt);
+    assert_eq!(session.n_cached_tokens(), 0);
+    let run = run_in(&mut session, options(5), usize::MAX);
+    assert_eq!(session.tokens(), [&prompt[..], &run.tokens].concat());
+    assert_eq!(session.n_cached_tokens(), session.tokens().len() - 1);
+}
+
+/// The bits of keys and values and the layout of states. If this test fails, `STATE_VERSION` in
+/// `src/engine/session/state.rs` must increase, so that states of earlier versions are not used.
+#[test]
+fn the_bits_of_a_state_have_a_version() {
+    let options = EngineOptions { n_threads: Some(1), ..EngineOptions::default() };
+    let engine = Engine::open(common::fixtures().join("target.gguf"), options).unwrap();
+    let tokens: Vec<TokenId> = (0..50).map(|i| TokenId(i * 37 % 300)).collect();
+    let hash = |kv_type| {
+        let session = prefilled(&engine, kv_type, &tokens);
+        state(&session, 0..49).iter().fold(0xCBF2_9CE4_8422_2325u64, |hash, &byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)
+        })
+    };
+    assert_eq!(KvType::ALL.map(hash), [15003166695287910302, 4317436266873882902, 14472387034989932922]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Any range behind any prefix, of tokens that agree up to any position: the state afterwards is the computed one.
+    #[test]
+    fn any_range_is_restored_as_far_as_it_agrees(
+        kv in 0..3usize,
+        len in 2..70usize,
+        cached in 0..70usize,
+        first in 0..70usize,
+        end in 0..70usize,
+        differs in 0..90usize,
+    ) {
+        let engine = tiny().engine(1);
+        let kv_type = KvType::ALL[kv];
+        let kept = prompt(2, 70);
+        let mut own = kept[..len].to_vec();
+        if let Some(token) = own.get_mut(differs) {
+            token.0 = (token.0 + 1) % VOCAB_SIZE as u32;
+        }
+        let cached = cached.min(len - 1);
+        let (first, end) = (first.min(cached), end.clamp(first.min(cached), 69));
+        let computed = prefilled(&engine, kv_type, &kept);
+        let mut session = prefilled(&engine, kv_type, &own[..cached + 1]);
+        session.append_tokens(&own[cached + 1..]).unwrap();
+        let n = session.restore_state(first, &kept[first..end], &state(&computed, first..end)).unwrap();
+        let agreed = if differs < first { end.min(len) } else { end.min(differs).min(len) };
+        prop_assume!(differs >= first); // otherwise the caller broke its word
+        let expected = agreed.min(len - 1).max(cached);
+        prop_assert_eq!(session.n_cached_tokens(), expected);
+        prop_assert_eq!(n, expected - cached);
+        let reference = prefilled(&engine, kv_type, &own);
+        prop_assert!(state(&session, 0..expected) == state(&reference, 0..expected));
+    }
+}
