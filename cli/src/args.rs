@@ -1,5 +1,6 @@
 //! The command line: options and their help texts. The library that uses an option checks its range.
 
+mod assist;
 mod bench;
 mod draft;
 mod engine;
@@ -20,6 +21,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use refrain::Task;
 
+pub(crate) use assist::{AskArgs, AssistArgs, EditArgs, ReplyArgs, SummarizeArgs, UiArgs};
 pub(crate) use bench::{
     AblateArgs, BenchArgs, BenchCommand, BenchGraphsArgs, BenchPressureArgs, BenchPruningArgs,
     BenchStreamArgs, HalfArg, ProjectionArg, ReplayArgs, RowsArgs, TuneArgs,
@@ -61,6 +63,16 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Answer a question from your notes, and show where the answer comes from.
+    Ask(Box<AskArgs>),
+    /// Summarise texts or notes.
+    Summarize(Box<SummarizeArgs>),
+    /// Write a reply to a message.
+    Reply(Box<ReplyArgs>),
+    /// Rewrite a text by an instruction. The old text drafts the new one.
+    Edit(Box<EditArgs>),
+    /// Choose the next command on a screen.
+    Ui(Box<UiArgs>),
     /// Answer one request.
     Run(Box<RunArgs>),
     /// Hold a conversation of several turns. Later answers draft from earlier ones.

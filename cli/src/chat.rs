@@ -31,7 +31,7 @@ const LINE_BYTES_MAX: u64 = 1 << 20;
 pub(crate) fn chat(args: &ChatArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
     let composer = Composer::new(&args.task)?;
     let grammar = Given::read(&args.common.grammar)?;
-    let setup = setup::open(&args.common)?;
+    let setup = setup::open(&args.common.model, &args.common.session)?;
     if !setup.has_chat_template()? {
         let problem = format!("`{}` has no chat template", setup.checkpoint.name());
         return Err(Failure::input(problem, "`refrain run --raw` continues plain text"));

@@ -151,6 +151,15 @@ pub(crate) fn open_named(named: &Path) -> Result<NotesIndex, Failure> {
     open(&folder_or_default(Some(named).filter(|named| !named.as_os_str().is_empty()))?)
 }
 
+/// The folder of an index that has notes; a damaged one is built again. An empty name is the default folder.
+pub(crate) fn checked_folder(named: Option<&Path>) -> Result<PathBuf, Failure> {
+    let folder = folder_or_default(named.filter(|named| !named.as_os_str().is_empty()))?;
+    match open(&folder)?.n_passages() {
+        0 => Err(Failure::input("the index of notes is empty", "`refrain index add PATH` adds notes")),
+        _ => Ok(folder),
+    }
+}
+
 /// Opens the index for reading. A damaged one is built again first.
 fn open(folder: &Path) -> Result<NotesIndex, Failure> {
     match NotesIndex::open(folder) {

@@ -8,6 +8,7 @@
 
 mod answer;
 mod args;
+mod assist;
 mod bench;
 mod chat;
 mod config;
@@ -58,6 +59,11 @@ fn run_program() -> Result<Exit, Failure> {
     terminal::set_color(cli.color.choice());
     let interrupt = Interrupt::install()?;
     match &cli.command {
+        Command::Ask(args) => assist::ask(args, &interrupt),
+        Command::Summarize(args) => assist::summarize(args, &interrupt),
+        Command::Reply(args) => assist::reply(args, &interrupt),
+        Command::Edit(args) => assist::edit(args, &interrupt),
+        Command::Ui(args) => assist::ui(args, &interrupt),
         Command::Run(args) => run::run(args, &interrupt),
         Command::Chat(args) => chat::chat(args, &interrupt),
         Command::Inspect(args) => inspect::inspect(args),

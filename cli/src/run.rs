@@ -21,7 +21,7 @@ pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     let composer = Composer::new(&args.task)?;
     let grammar = Given::read(&args.common.grammar)?;
 
-    let setup = setup::open(&args.common)?;
+    let setup = setup::open(&args.common.model, &args.common.session)?;
     let has_template = !args.raw && setup.has_chat_template()?;
     let Setup { checkpoint, engine, learned } = &setup;
     let namespace = task.map_or("run", |task| task.name());

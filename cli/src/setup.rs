@@ -1,8 +1,8 @@
-//! Opens the models of `run` and `chat`: the target, the draft model, the predictor that prunes.
+//! Opens the models of commands that write: the target, the draft model, the predictor that prunes.
 
 use refrain::{Checkpoint, Engine, EngineOptions, ModelConfig};
 
-use crate::args::{CommonArgs, ModelArgs};
+use crate::args::{ModelArgs, SessionArgs};
 use crate::failure::Failure;
 use crate::learned::LearnedFile;
 use crate::{load, profile};
@@ -16,22 +16,22 @@ pub(crate) struct Setup {
 }
 
 /// Loads the models that the options name.
-pub(crate) fn open(args: &CommonArgs) -> Result<Setup, Failure> {
-    let draft_model = args.session.drafts.model()?;
-    let checkpoint = load::checkpoint(args.model.model.as_deref())?;
+pub(crate) fn open(model: &ModelArgs, session: &SessionArgs) -> Result<Setup, Failure> {
+    let draft_model = session.drafts.model()?;
+    let checkpoint = load::checkpoint(model.model.as_deref())?;
     // A memory budget of the target leaves room for the draft model, so the draft model is opened first.
     let draft = draft_model.map(load::draft_checkpoint).transpose()?;
-    let predictor = args.session.drafts.pruning.as_ref().map(load::predictor).transpose()?;
-    let options = options_beside(args, checkpoint.config(), draft.as_ref());
+    let predictor = session.drafts.pruning.as_ref().map(load::predictor).transpose()?;
+    let options = options_beside(model, session, checkpoint.config(), draft.as_ref());
     let engine = load::engine(&checkpoint, options)?;
     if let Some(draft) = draft {
-        load::draft_model(&engine, &draft, load::draft_model_options(&args.model.compute))?;
+        load::draft_model(&engine, &draft, load::draft_model_options(&model.compute))?;
     }
     if let Some(predictor) = predictor {
         engine.set_predictor(predictor)?;
     }
-    args.session.policy.report_device(&engine);
-    let learned = LearnedFile::open(args.model.model.as_deref(), &engine);
+    session.policy.report_device(&engine);
+    let learned = LearnedFile::open(model.model.as_deref(), &engine);
     Ok(Setup { checkpoint, engine, learned })
 }
 
@@ -42,13 +42,18 @@ pub(crate) fn engine_options(args: &ModelArgs) -> EngineOptions {
 
 /// The options for a model of this configuration: a memory budget leaves room for the session and for a draft
 /// model.
-fn options_beside(args: &CommonArgs, config: &ModelConfig, draft: Option<&Checkpoint>) -> EngineOptions {
-    let mut options = engine_options(&args.model);
+fn options_beside(
+    model: &ModelArgs,
+    args: &SessionArgs,
+    config: &ModelConfig,
+    draft: Option<&Checkpoint>,
+) -> EngineOptions {
+    let mut options = engine_options(model);
     if let Some(streaming) = &mut options.streaming {
-        let session = args.session.session_options("");
+        let session = args.session_options("");
         let draft_bytes = |draft: &Checkpoint| {
-            let rule_bytes = args.session.drafts.strategy.rule_bytes(draft.config(), &session);
-            let model_bytes = load::draft_model_options(&args.model.compute).memory_bytes(draft, &session);
+            let rule_bytes = args.drafts.strategy.rule_bytes(draft.config(), &session);
+            let model_bytes = load::draft_model_options(&model.compute).memory_bytes(draft, &session);
             model_bytes.saturating_add(rule_bytes)
         };
         streaming.reserved_bytes = session.memory_bytes(config).saturating_add(draft.map_or(0, draft_bytes));

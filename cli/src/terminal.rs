@@ -52,6 +52,17 @@ impl AnswerStream {
         self.out.flush()
     }
 
+    /// Writes text in a style, or between marks if there are no colours.
+    pub(crate) fn marked(&mut self, text: &str, style: Style, (open, close): (&str, &str)) -> io::Result<()> {
+        let shown = if self.guarded { visible(text) } else { Cow::Borrowed(text) };
+        match self.colored {
+            true => write!(self.out, "{style}{shown}{style:#}")?,
+            false => write!(self.out, "{open}{shown}{close}")?,
+        }
+        self.at_line_start = self.colored && text.ends_with('\n');
+        self.out.flush()
+    }
+
     /// Ends the line in which the answer stopped.
     pub(crate) fn end_line(&mut self) -> io::Result<()> {
         if !self.at_line_start {

@@ -1,0 +1,152 @@
+//! The options of the assistant's commands: ask, summarize, reply, edit, ui.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use refrain_assistant::Length;
+
+use super::engine::ModelArgs;
+use super::sampling::SamplingArgs;
+use super::session::SessionArgs;
+
+/// The options of all of them.
+#[derive(Debug, Args)]
+pub(crate) struct AssistArgs {
+    /// One JSON object in place of the text: the result, what it was made from, what was left out, the statistics.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The system turn: instructions before the request.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) system: Option<String>,
+    /// Keep answers and computed prompts in this folder; later ones draft from the answers and restore the prompts [default:
+    /// `refrain/assistant` in the user's data folder]. Never changes the output.
+    #[arg(long, value_name = "DIR", conflicts_with = "no_store")]
+    pub(crate) store: Option<PathBuf>,
+    /// Keep nothing.
+    #[arg(long)]
+    pub(crate) no_store: bool,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) session: SessionArgs,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AskArgs {
+    /// The question.
+    pub(crate) question: String,
+    /// Only notes in this file or folder. May be repeated.
+    #[arg(long, value_name = "PATH", conflicts_with = "context")]
+    pub(crate) within: Vec<PathBuf>,
+    /// Answer from these files and folders (.md, .txt) in place of the index. May be repeated.
+    #[arg(long, value_name = "PATH", conflicts_with = "notes")]
+    pub(crate) context: Vec<PathBuf>,
+    /// The index of notes [default: `refrain/notes` in the user's data folder].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) notes: Option<PathBuf>,
+    /// Maximum number of passages in the prompt.
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub(crate) passages: usize,
+    /// Number the passages and let the answer cite them as [1].
+    #[arg(long)]
+    pub(crate) cite: bool,
+    #[command(flatten)]
+    pub(crate) assist: AssistArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SummarizeArgs {
+    /// Files of text; `-`, or no PATH with piped input, reads standard input. With --notes: files and folders of the index.
+    pub(crate) paths: Vec<PathBuf>,
+    /// Summarise what the notes of the index say about this.
+    #[arg(long, value_name = "TEXT", conflicts_with = "paths")]
+    pub(crate) query: Option<String>,
+    /// A wish, such as "In two sentences."
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) request: Option<String>,
+    /// The index of notes [default without =DIR: `refrain/notes` in the user's data folder].
+    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    pub(crate) notes: Option<PathBuf>,
+    /// Show the changes since the last summary of the same text.
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) changes: bool,
+    #[command(flatten)]
+    pub(crate) assist: AssistArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReplyArgs {
+    /// The message to reply to, as a file; `-`, or no FILE with piped input, reads standard input.
+    pub(crate) message: Option<PathBuf>,
+    /// An earlier message of the thread, newest first. May be repeated.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) earlier: Vec<PathBuf>,
+    /// What the reply says, such as "Accept, but on Tuesday."
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) request: Option<String>,
+    /// The tone, such as `friendly`.
+    #[arg(long, value_name = "WORD")]
+    pub(crate) tone: Option<String>,
+    /// The length.
+    #[arg(long, value_enum)]
+    pub(crate) length: Option<LengthArg>,
+    /// Show passages of the index of notes too [default without =DIR: `refrain/notes` in the user's data folder].
+    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    pub(crate) notes: Option<PathBuf>,
+    /// With --notes: maximum number of passages.
+    #[arg(long, value_name = "N", default_value_t = 2, requires = "notes")]
+    pub(crate) passages: usize,
+    #[command(flatten)]
+    pub(crate) assist: AssistArgs,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum LengthArg {
+    /// One or two sentences.
+    Short,
+    /// A paragraph.
+    Medium,
+    /// Several paragraphs.
+    Long,
+}
+
+impl LengthArg {
+    pub(crate) fn length(self) -> Length {
+        match self {
+            Self::Short => Length::Short,
+            Self::Medium => Length::Medium,
+            Self::Long => Length::Long,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct EditArgs {
+    /// The text, as a file; `-` reads standard input.
+    pub(crate) file: PathBuf,
+    /// What is to be changed.
+    pub(crate) instruction: String,
+    /// Show the changes while they are made, in place of the new text.
+    #[arg(long, conflicts_with_all = ["json", "in_place"])]
+    pub(crate) changes: bool,
+    /// Replace the file by the new text when it is complete.
+    #[arg(long)]
+    pub(crate) in_place: bool,
+    #[command(flatten)]
+    pub(crate) assist: AssistArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UiArgs {
+    /// The screen, as a file: accessibility XML, or a line per element such as `4 button "Sign in"`. `-` reads standard input.
+    pub(crate) screen: PathBuf,
+    /// What the user wants.
+    pub(crate) goal: String,
+    /// The command before, such as `tap 4 "Sign in"`.
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) last: Option<String>,
+    #[command(flatten)]
+    pub(crate) assist: AssistArgs,
+}

@@ -1,0 +1,549 @@
+//! The assistant's commands: ask, summarize, reply, edit, ui.
+
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal, Write as _};
+use std::path::{Path, PathBuf};
+
+use anstyle::{AnsiColor, Effects, Style};
+use refrain::{Engine, Origin, Stats, Task, TextKind};
+use refrain_assistant::edit::DiffEvent;
+use refrain_assistant::provenance::CitationVerdict;
+use refrain_assistant::{
+    AnswerRequest, Assistant, AssistantOptions, BuildError, Command, Direction, EditRequest, Job, JobEvent,
+    JobOptions, LeftOut, LeftOutReason, Passage, Prompts, Provenance, ReplyRequest, Report, Screen,
+    StoreError, SummarizeRequest, TaskError, Template, TextEvent, UiRequest,
+};
+use serde_json::{Value, json};
+
+use crate::args::{AskArgs, AssistArgs, EditArgs, ReplyArgs, SummarizeArgs, UiArgs};
+use crate::context::{self, Chosen};
+use crate::failure::{Exit, Failure};
+use crate::history::data_folder;
+use crate::index::checked_folder;
+use crate::interrupt::Interrupt;
+use crate::progress::Progress;
+use crate::prompt::read_input;
+use crate::sampling;
+use crate::setup::{self, Setup};
+use crate::terminal::{AnswerStream, note, visible};
+
+/// The prompt of `ask --cite`.
+const CITING: &str =
+    "Answer the question from the notes. Cite the notes as [1].\n\n{cited_passages}\n\nQuestion: {request}";
+
+pub(crate) fn ask(args: &AskArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
+    let given = match args.context.is_empty() {
+        true => None,
+        false => Some(context::Notes::read(&args.context)?.search(&args.question, args.passages)?),
+    };
+    let notes = match given {
+        Some(_) => None,
+        None => Some(checked_folder(args.notes.as_deref())?),
+    };
+    let mut prompts = Prompts::default();
+    if args.cite {
+        prompts.answer = Template::new(CITING).expect("it has its places");
+    }
+    let options = AssistantOptions::default().with_n_passages(args.passages);
+    let assisted = Assisted::open(&args.assist, notes.as_deref(), options, prompts, Task::Answer)?;
+    let within = args.within.iter().map(|path| absolute(path)).collect::<Vec<_>>();
+    let passages = given.map(|chosen| chosen.into_iter().map(as_passage).collect::<Vec<_>>());
+    let request = AnswerRequest::new(args.question.as_str()).with_folders(within).with_passages(passages);
+    let job = assisted.assistant.answer(request, assisted.job())?;
+    let done = assisted.run(job, interrupt, Shows::Text)?;
+    assisted.finish(&done.report, || {
+        let mut json = about(&done.text, &done.reasoning, &done.report);
+        add_provenance(&mut json, &done.passages, &done.provenance);
+        json
+    })?;
+    if !args.assist.json {
+        note_provenance(&done.text, &done.passages, &done.provenance);
+    }
+    Ok(Exit::Done)
+}
+
+pub(crate) fn summarize(args: &SummarizeArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
+    let of_index = args.notes.is_some() || args.query.is_some();
+    let notes = of_index.then(|| checked_folder(args.notes.as_deref())).transpose()?;
+    let request = match (&args.query, of_index) {
+        (Some(query), _) => SummarizeRequest::query(query.as_str()),
+        (None, true) if args.paths.is_empty() => {
+            return Err(Failure::usage("nothing to summarize", "name a PATH of the notes, or give --query"));
+        }
+        (None, true) => SummarizeRequest::notes(args.paths.iter().map(|path| absolute(path))),
+        (None, false) => {
+            let (title, text) = read_texts(&args.paths)?;
+            SummarizeRequest::text(title, text)
+        }
+    };
+    let request = request.with_request(args.request.clone().unwrap_or_default());
+    let options = AssistantOptions::default();
+    let assisted =
+        Assisted::open(&args.assist, notes.as_deref(), options, Prompts::default(), Task::Summarize)?;
+    let job = assisted.assistant.summarize(request, assisted.job())?;
+    // The job knows the earlier summary, which is compared with.
+    let done = assisted.run(job, interrupt, if args.changes { Shows::Nothing } else { Shows::Text })?;
+    match &done.previous {
+        Some(previous) if args.changes => {
+            let mut out = AnswerStream::stdout();
+            done.changes.iter().try_for_each(|change| show_change(&mut out, change, previous, &done.text))?;
+            out.end_line()?;
+        }
+        None if args.changes => {
+            AnswerStream::stdout().line(&done.text)?;
+            note("there is no earlier summary to compare with");
+        }
+        _ => {}
+    }
+    assisted.finish(&done.report, || {
+        let mut json = about(&done.text, &done.reasoning, &done.report);
+        json["passages"] = done.passages.iter().map(passage_json).collect();
+        json["parts"] = json!(done.parts);
+        json["previous"] = json!(done.previous);
+        json["changes"] = json!(done.changes);
+        json
+    })?;
+    Ok(Exit::Done)
+}
+
+pub(crate) fn reply(args: &ReplyArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
+    let paths: Vec<PathBuf> = args.message.iter().cloned().collect();
+    let (title, text) = read_texts(&paths)?;
+    let earlier = args.earlier.iter().map(|path| Ok(Passage::new(name_of(path), read_input(path)?)));
+    let earlier: Vec<Passage> = earlier.collect::<Result<_, Failure>>()?;
+    let notes = args.notes.as_ref().map(|named| checked_folder(Some(named))).transpose()?;
+    let request = ReplyRequest::new(title, text)
+        .with_earlier(earlier)
+        .with_request(args.request.clone().unwrap_or_default())
+        .with_tone(args.tone.clone())
+        .with_length(args.length.map(|length| length.length()))
+        .with_n_passages(if notes.is_some() { args.passages } else { 0 });
+    let options = AssistantOptions::default();
+    let assisted = Assisted::open(&args.assist, notes.as_deref(), options, Prompts::default(), Task::Reply)?;
+    let job = assisted.assistant.reply(request, assisted.job())?;
+    let done = assisted.run(job, interrupt, Shows::Text)?;
+    assisted.finish(&done.report, || {
+        let mut json = about(&done.text, &done.reasoning, &done.report);
+        add_provenance(&mut json, &done.passages, &done.provenance);
+        json
+    })?;
+    Ok(Exit::Done)
+}
+
+pub(crate) fn edit(args: &EditArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
+    if args.in_place && args.file == Path::new("-") {
+        return Err(Failure::usage("standard input cannot be replaced", "omit --in-place"));
+    }
+    let text = read_input(&args.file)?;
+    let options = AssistantOptions::default();
+    let assisted = Assisted::open(&args.assist, None, options, Prompts::default(), Task::Reply)?;
+    let job = assisted
+        .assistant
+        .edit(EditRequest::new(text.as_str(), args.instruction.as_str()), assisted.job())?;
+    let shows = match (args.changes, args.in_place) {
+        (true, _) => Shows::Changes(&text),
+        (false, true) => Shows::Nothing,
+        (false, false) => Shows::Text,
+    };
+    let done = assisted.run(job, interrupt, shows)?;
+    if args.in_place {
+        replace(&args.file, &done.text)?;
+    }
+    assisted.finish(&done.report, || {
+        let mut json = about(&done.text, &done.reasoning, &done.report);
+        json["changes"] = json!(done.changes);
+        json
+    })?;
+    Ok(Exit::Done)
+}
+
+pub(crate) fn ui(args: &UiArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
+    let source = read_input(&args.screen)?;
+    let screen = Screen::read(&source).map_err(|error| {
+        Failure::input(
+            format!("`{}`: {error}", args.screen.display()),
+            "see `refrain ui --help` for its form",
+        )
+    })?;
+    let options = AssistantOptions::default();
+    let assisted = Assisted::open(&args.assist, None, options, Prompts::default(), Task::Ui)?;
+    let request = UiRequest::new(screen, args.goal.as_str()).with_last_command(args.last.clone());
+    let job = assisted.assistant.ui_command(request, assisted.job())?;
+    let done = assisted.run(job, interrupt, Shows::Text)?;
+    assisted.finish(&done.report, || {
+        let mut json = about(&done.text, "", &done.report);
+        json["command"] = command_json(&done.command);
+        json
+    })?;
+    Ok(Exit::Done)
+}
+
+/// An assistant for one command.
+struct Assisted<'a> {
+    args: &'a AssistArgs,
+    setup: Setup,
+    assistant: Assistant,
+}
+
+/// What a command writes while its job runs; nothing with `--json`.
+#[derive(Clone, Copy)]
+enum Shows<'a> {
+    Nothing,
+    Text,
+    /// The changes from this text.
+    Changes(&'a str),
+}
+
+impl<'a> Assisted<'a> {
+    fn open(
+        args: &'a AssistArgs,
+        notes: Option<&Path>,
+        options: AssistantOptions,
+        prompts: Prompts,
+        task: Task,
+    ) -> Result<Self, Failure> {
+        if args.session.drafts.strategy.is_rival() {
+            let problem = format!("--strategy {} is for `run` and `chat`", args.session.drafts.strategy);
+            return Err(Failure::usage(problem, "omit it"));
+        }
+        if !args.sampling.stop.is_empty() || args.sampling.ignore_eos {
+            return Err(Failure::usage("--stop and --ignore-eos are for `run` and `chat`", "omit them"));
+        }
+        let setup = setup::open(&args.model, &args.session)?;
+        let engine = &setup.engine;
+        let sampling = args.sampling.generate_options(sampling::for_run(engine, Some(task))).sampling;
+        let options = options
+            .with_session(args.session.session_options("assistant"))
+            .with_sampling(sampling)
+            .with_answer_tokens(args.sampling.max_tokens)
+            .with_system(args.system.clone());
+        let store = match args.no_store {
+            true => None,
+            false => args.store.clone().or_else(|| data_folder("assistant")),
+        };
+        let assistant =
+            build(engine, notes, store.as_deref(), &options, &prompts).or_else(|error| match error {
+                BuildError::Store(StoreError::InUse { .. }) => {
+                    note(&visible(&format!("nothing is kept: {error} by another process")));
+                    build(engine, notes, None, &options, &prompts)
+                }
+                error => Err(error),
+            })?;
+        Ok(Self { args, setup, assistant })
+    }
+
+    fn job(&self) -> JobOptions {
+        JobOptions::default()
+    }
+
+    /// Runs a job and writes what it shows. Ctrl-C cancels it.
+    fn run<T>(&self, job: Job<T>, interrupt: &Interrupt, shows: Shows<'_>) -> Result<T, Failure> {
+        let _cancelling = interrupt.cancels(job.cancel_token());
+        let mut out = AnswerStream::stdout();
+        let mut progress = Some(Progress::tokens("prefill"));
+        let shows = if self.args.json { Shows::Nothing } else { shows };
+        let (mut new_text, mut result) = (String::new(), None);
+        for event in job {
+            match event? {
+                JobEvent::Prefill { done, total } => {
+                    progress
+                        .get_or_insert_with(|| Progress::tokens("prefill"))
+                        .set(done as u64, total as u64);
+                    continue;
+                }
+                JobEvent::Text(event) => {
+                    if event.kind == TextKind::Answer {
+                        new_text.push_str(&event.text);
+                    }
+                    show_text(&mut out, &event, shows)?;
+                }
+                JobEvent::Part { index, n_parts, .. } => {
+                    note(&format!("part {} of {n_parts} is summarised", index + 1))
+                }
+                JobEvent::Edit(change) => {
+                    if let Shows::Changes(old) = shows {
+                        show_change(&mut out, &change, old, &new_text)?;
+                    }
+                }
+                JobEvent::Done(done) => result = Some(done),
+                _ => {}
+            }
+            progress = None;
+        }
+        out.end_line()?;
+        Ok(result.expect("a job ends with a result or an error"))
+    }
+
+    /// Keeps what was learnt, and writes the notices and the JSON form.
+    fn finish(&self, report: &Report, json: impl FnOnce() -> Value) -> Result<(), Failure> {
+        self.setup.learned.keep(&self.setup.engine);
+        if let Some(reason) = &report.not_kept {
+            note(&visible(&format!("the answer is not kept: {reason}")));
+        }
+        if self.args.json {
+            let mut json = json();
+            json["model"] = json!(self.setup.checkpoint.name());
+            AnswerStream::stdout().line(&json.to_string())?;
+            return Ok(());
+        }
+        for left_out in &report.left_out {
+            note(&visible(&left_out_text(left_out)));
+        }
+        note(&summary(&report.stats));
+        Ok(())
+    }
+}
+
+fn build(
+    engine: &Engine,
+    notes: Option<&Path>,
+    store: Option<&Path>,
+    options: &AssistantOptions,
+    prompts: &Prompts,
+) -> Result<Assistant, BuildError> {
+    let mut builder = Assistant::builder(engine.clone()).options(options.clone()).prompts(prompts.clone());
+    if let Some(notes) = notes {
+        builder = builder.notes(notes);
+    }
+    if let Some(store) = store {
+        builder = builder.store(store);
+    }
+    builder.build()
+}
+
+/// Title and text of files, or of standard input without a path.
+fn read_texts(paths: &[PathBuf]) -> Result<(String, String), Failure> {
+    match paths {
+        [] if io::stdin().is_terminal() => {
+            Err(Failure::usage("there is no text", "name a file, or pipe one in"))
+        }
+        [] => Ok((String::new(), read_input(Path::new("-"))?)),
+        [path] => Ok((name_of(path), read_input(path)?)),
+        paths => {
+            let texts = paths.iter().map(|path| Ok(format!("# {}\n\n{}", name_of(path), read_input(path)?)));
+            let names: Vec<String> = paths.iter().map(|path| name_of(path)).collect();
+            Ok((names.join(", "), texts.collect::<Result<Vec<_>, Failure>>()?.join("\n\n")))
+        }
+    }
+}
+
+/// The title of a file's text; none for standard input.
+fn name_of(path: &Path) -> String {
+    let name = path.file_stem().filter(|_| path != Path::new("-"));
+    name.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned())
+}
+
+fn as_passage(chosen: Chosen) -> Passage {
+    let (path, line) = chosen.source.place();
+    let title =
+        if chosen.title.is_empty() { format!("{}:{line}", path.display()) } else { chosen.title.clone() };
+    Passage::new(title, chosen.text)
+}
+
+/// Replaces a file's text by a new file of the same permissions.
+fn replace(path: &Path, text: &str) -> Result<(), Failure> {
+    let failed = |error: io::Error| {
+        Failure::new(
+            Exit::Failed,
+            format!("cannot replace `{}`: {error} (its text is unchanged)", path.display()),
+        )
+    };
+    // Through a link, the file itself is replaced.
+    let path = path.canonicalize().map_err(failed)?;
+    let mut file =
+        tempfile::NamedTempFile::new_in(path.parent().unwrap_or(Path::new("."))).map_err(failed)?;
+    file.write_all(text.as_bytes()).map_err(failed)?;
+    let permissions = path.metadata().map_err(failed)?.permissions();
+    file.as_file().set_permissions(permissions).map_err(failed)?;
+    file.as_file().sync_all().map_err(failed)?;
+    file.persist(&path).map_err(|error| failed(error.error))?;
+    Ok(())
+}
+
+fn show_text(out: &mut AnswerStream, event: &TextEvent, shows: Shows<'_>) -> Result<(), Failure> {
+    match (event.kind, shows) {
+        (_, Shows::Nothing) => {}
+        (TextKind::Reasoning, _) => {
+            let dim = Style::new().dimmed();
+            // A failure to write it is ignored, as that of a notice.
+            let _ = write!(anstream::stderr(), "{dim}{}{dim:#}", visible(&event.text));
+        }
+        (_, Shows::Text) => out.token(&event.text, &event.origin)?,
+        (_, Shows::Changes(_)) => {}
+    }
+    Ok(())
+}
+
+/// Writes a change: kept text as it is, new text green, old text red and struck through; without colours, as `[+new+]` and
+/// `[-old-]`.
+fn show_change(out: &mut AnswerStream, change: &DiffEvent, old: &str, new: &str) -> Result<(), Failure> {
+    let green = Style::new().fg_color(Some(AnsiColor::Green.into()));
+    let red = Style::new().fg_color(Some(AnsiColor::Red.into())).effects(Effects::STRIKETHROUGH);
+    match change {
+        DiffEvent::Keep { new: place, .. } => out.token(&new[place.clone()], &Origin::Target)?,
+        DiffEvent::Insert { new: place, .. } => out.marked(&new[place.clone()], green, ("[+", "+]"))?,
+        DiffEvent::Delete { old: place } => out.marked(&old[place.clone()], red, ("[-", "-]"))?,
+    }
+    Ok(())
+}
+
+/// The part of the JSON form that all tasks have.
+fn about(text: &str, reasoning: &str, report: &Report) -> Value {
+    json!({
+        "text": text,
+        "reasoning": reasoning,
+        "finish": report.finish,
+        "seed": report.seed,
+        "left_out": report.left_out.iter().map(left_out_json).collect::<Vec<_>>(),
+        "not_kept": report.not_kept,
+        "stats": report.stats,
+    })
+}
+
+fn add_provenance(json: &mut Value, passages: &[Passage], provenance: &Provenance) {
+    json["passages"] = passages.iter().map(passage_json).collect();
+    json["copied"] = json!(provenance.copied);
+    json["sentences"] = json!(provenance.sentences);
+}
+
+fn passage_json(passage: &Passage) -> Value {
+    let source = passage.source.as_ref();
+    json!({
+        "title": passage.title,
+        "text": passage.text,
+        "path": source.map(|source| source.path.display().to_string()),
+        "place": source.map(|source| &source.place),
+        "is_verbatim": source.map(|source| source.is_verbatim),
+        "score": source.and_then(|source| source.score),
+    })
+}
+
+fn left_out_json(left_out: &LeftOut) -> Value {
+    let source = left_out.source.as_ref();
+    json!({
+        "title": left_out.title,
+        "path": source.map(|source| source.path.display().to_string()),
+        "place": source.map(|source| &source.place),
+        "n_tokens": left_out.n_tokens,
+        "reason": reason(left_out.reason),
+    })
+}
+
+fn reason(reason: LeftOutReason) -> &'static str {
+    match reason {
+        LeftOutReason::Context => "context",
+        LeftOutReason::Rest => "rest",
+        LeftOutReason::Parts => "parts",
+        _ => "other",
+    }
+}
+
+fn left_out_text(left_out: &LeftOut) -> String {
+    let place = place(&left_out.title, left_out.source.as_ref().map(|source| source.path.as_path()));
+    let (start, why) = match left_out.reason {
+        LeftOutReason::Rest => ("the rest of ", "it does not fit the context"),
+        LeftOutReason::Parts => ("", "the text has too many parts"),
+        _ => ("", "it does not fit the context"),
+    };
+    format!("left out: {start}{place}, {} tokens: {why}", left_out.n_tokens)
+}
+
+fn place(title: &str, path: Option<&Path>) -> String {
+    match path {
+        Some(path) => format!("{} {title}", path.display()).trim_end().to_owned(),
+        None if title.is_empty() => "the text".to_owned(),
+        None => title.to_owned(),
+    }
+}
+
+fn command_json(command: &Command) -> Value {
+    match command {
+        Command::Tap { element } => json!({"command": "tap", "element": element}),
+        Command::Type { element, text } => json!({"command": "type", "element": element, "text": text}),
+        Command::Scroll(Direction::Up) => json!({"command": "scroll", "direction": "up"}),
+        Command::Scroll(Direction::Down) => json!({"command": "scroll", "direction": "down"}),
+        Command::Back => json!({"command": "back"}),
+        other => json!({"command": format!("{other:?}")}),
+    }
+}
+
+/// Notices: the passages that the answer copies or cites, and the sentences and citations without support.
+fn note_provenance(text: &str, passages: &[Passage], provenance: &Provenance) {
+    let cites = |number: usize| {
+        let mut citations = provenance.sentences.iter().flat_map(|sentence| &sentence.citations);
+        citations.any(|citation| citation.number == number)
+    };
+    for (index, passage) in passages.iter().enumerate() {
+        let copied: usize =
+            provenance.copied.iter().filter(|span| span.passage == index).map(|span| span.n_words).sum();
+        if copied > 0 || cites(index + 1) {
+            let place = place(&passage.title, passage.source.as_ref().map(|source| source.path.as_path()));
+            let words = if copied > 0 { format!(": {copied} words copied") } else { String::new() };
+            note(&visible(&format!("[{}] {place}{words}", index + 1)));
+        }
+    }
+    for sentence in &provenance.sentences {
+        let quoted = &text[sentence.text.clone()];
+        if sentence.support.is_missing() {
+            note(&visible(&format!("no passage supports: {quoted}")));
+        }
+        for citation in &sentence.citations {
+            match citation.verdict {
+                CitationVerdict::NotShown => note(&format!("[{}] names no passage", citation.number)),
+                CitationVerdict::DoesNotSupport => {
+                    note(&visible(&format!("[{}] does not support: {quoted}", citation.number)));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Tokens, steps and times of all generations, on one line.
+fn summary(stats: &[Stats]) -> String {
+    let sum = |of: &dyn Fn(&Stats) -> f64| stats.iter().map(of).sum::<f64>();
+    let (tokens, steps) = (sum(&|stats| stats.tokens as f64), sum(&|stats| stats.steps as f64));
+    let prompt = sum(&|stats| stats.prompt_tokens as f64);
+    let restored = sum(&|stats| stats.cached_tokens as f64);
+    let mut text = format!("{tokens} tokens in {steps} steps, after {prompt} of prompt");
+    if restored > 0.0 {
+        let _ = write!(text, " ({restored} not computed again)");
+    }
+    let ms = |us: f64| us / 1e3;
+    let (prefill, decode) = (sum(&|stats| stats.time_us.prefill), sum(&|stats| stats.time_us.decode()));
+    let _ = write!(text, "; prefill {:.0} ms, answer {:.0} ms", ms(prefill), ms(decode));
+    text
+}
+
+impl From<BuildError> for Failure {
+    fn from(error: BuildError) -> Self {
+        match error {
+            BuildError::Notes(error) => error.into(),
+            error => Self::new(Exit::Failed, format!("{error} (--no-store goes on without a store)")),
+        }
+    }
+}
+
+impl From<TaskError> for Failure {
+    fn from(error: TaskError) -> Self {
+        match error {
+            TaskError::Cancelled => Self::new(Exit::Interrupted, ""),
+            TaskError::Notes(error) => error.into(),
+            TaskError::Session(error) => error.into(),
+            TaskError::Generate(error) => error.into(),
+            TaskError::RequestTooLong { .. } | TaskError::TextTooLong { .. } | TaskError::NoRoom { .. } => {
+                Self::input(error, "raise --ctx, lower --max-tokens, or give less text")
+            }
+            TaskError::Nothing { .. } => {
+                Self::input(error, "no text, or no passage has a word of the request")
+            }
+            TaskError::NoSuchNote { .. } => Self::input(error, "`refrain index add PATH` adds it"),
+            TaskError::Incomplete { .. } => Self::new(Exit::Failed, format!("{error} (raise --max-tokens)")),
+            error => Self::new(Exit::Failed, error.to_string()),
+        }
+    }
+}

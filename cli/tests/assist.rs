@@ -1,0 +1,193 @@
+//! ask, summarize, reply, edit and ui.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use support::{Ran, arg, refrain, refrain_with, repository};
+
+/// Notes, their index and a store, in folders of their own.
+struct Home {
+    folder: tempfile::TempDir,
+}
+
+impl Home {
+    fn new() -> Self {
+        let home = Self { folder: tempfile::tempdir().unwrap() };
+        std::fs::create_dir(home.path("notes")).unwrap();
+        home.write("car.md", "# Car repair\n\nQulittus Works takes care of the repair of the car.\n");
+        home.write("kitchen.md", "# Kitchen\n\nThe tap drips. Ada Voss repairs it on 3 May.\n");
+        home
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path("notes").join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    fn index(&self) {
+        refrain(&["index", "add", arg(&self.path("notes")), "--index", arg(&self.path("index"))]).done();
+    }
+
+    /// A command with the store of this home.
+    fn ran(&self, args: &[&str]) -> Ran {
+        self.ran_with(args, b"")
+    }
+
+    fn ran_with(&self, args: &[&str], input: &[u8]) -> Ran {
+        let store = self.path("store");
+        refrain_with(&[args, &["--threads", "1", "--store", arg(&store)]].concat(), input)
+    }
+
+    fn json(&self, args: &[&str]) -> Value {
+        let stdout = self.ran(&[args, &["--json"]].concat()).done();
+        serde_json::from_str(&stdout).expect("one JSON object")
+    }
+}
+
+const QUESTION: &str = "Who takes care of the repair of the car?";
+
+#[test]
+fn a_question_is_answered_from_the_index() {
+    let home = Home::new();
+    home.index();
+    let index = home.path("index");
+    let ask = ["ask", QUESTION, "--notes", arg(&index)];
+    let ran = home.ran(&ask);
+    let stderr = ran.stderr.clone();
+    let text = ran.done();
+    assert!(text.contains("Qulittus Works"), "{text}");
+    assert!(stderr.contains("car.md Car repair: ") && stderr.contains("words copied"), "{stderr}");
+
+    let json = home.json(&ask);
+    assert_eq!(json["text"].as_str().unwrap().trim(), text.trim());
+    assert!(json["passages"][0]["path"].as_str().unwrap().ends_with("car.md"));
+    assert!(json["sentences"].as_array().is_some_and(|sentences| !sentences.is_empty()));
+    let stats = &json["stats"][0];
+    assert_eq!(stats["prefilled_tokens"], 0, "the prompt was kept by the first run");
+    assert!(stats["cached_tokens"].as_u64().unwrap() > 0);
+
+    let within = home.path("notes").join("kitchen.md");
+    let other = home.json(&["ask", "Who repairs the tap?", "--notes", arg(&index), "--within", arg(&within)]);
+    assert!(other["passages"].as_array().unwrap().iter().all(|passage| passage["title"] == "Kitchen"));
+    let without = home.json(&[&ask[..], &["--draft", "off", "--no-config"]].concat());
+    assert_eq!(without["text"], json["text"], "drafts change no text");
+}
+
+#[test]
+fn a_question_is_answered_from_files() {
+    let home = Home::new();
+    let notes = home.path("notes");
+    let json = home.json(&["ask", QUESTION, "--context", arg(&notes), "--cite"]);
+    assert_eq!(json["passages"][0]["title"], "Car repair");
+    assert!(json["passages"][0]["path"].is_null());
+}
+
+#[test]
+fn texts_are_summarised_and_changes_shown() {
+    let home = Home::new();
+    let note = home.write("trip.md", "The train leaves at 08:15 from platform 4. Bring the tickets.\n");
+    let first = home.ran(&["summarize", arg(&note)]).done();
+    assert!(!first.trim().is_empty());
+    assert_eq!(home.json(&["summarize", arg(&note)])["previous"].as_str().unwrap().trim(), first.trim());
+    let changes = home.ran(&["summarize", arg(&note), "--changes"]).done();
+    assert_eq!(changes.trim(), first.trim(), "nothing has changed");
+    home.write("trip.md", "The train leaves at 09:40 from platform 7. Bring the tickets and the map.\n");
+    let json = home.json(&["summarize", arg(&note)]);
+    assert!(json["changes"].as_array().is_some_and(|changes| !changes.is_empty()));
+
+    let piped =
+        home.ran_with(&["summarize", "--request", "In one sentence.", "--json"], b"The tap drips.").done();
+    assert!(serde_json::from_str::<Value>(&piped).unwrap()["parts"].as_array().unwrap().is_empty());
+    home.index();
+    let index = format!("--notes={}", arg(&home.path("index")));
+    let query = home.json(&["summarize", "--query", "repair of the car", &index]);
+    assert_eq!(query["passages"][0]["title"], "Car repair");
+    let whole = home.json(&["summarize", arg(&home.path("notes")), &index]);
+    assert!(whole["passages"].as_array().unwrap().len() >= 3);
+}
+
+#[test]
+fn a_message_is_replied_to() {
+    let home = Home::new();
+    home.index();
+    let mail = repository("examples/mail.txt");
+    let index = format!("--notes={}", arg(&home.path("index")));
+    let wish = ["--request", "Accept.", "--tone", "friendly", "--length", "short"];
+    let json = home.json(&[&["reply", arg(&mail), &index], &wish[..]].concat());
+    assert!(!json["text"].as_str().unwrap().is_empty());
+    assert_eq!(json["passages"][0]["title"], "mail");
+}
+
+#[test]
+fn a_text_is_edited_in_place() {
+    let home = Home::new();
+    let old = "The tap drips. Ada Voss repairs it on 3 May.\n";
+    let note = home.write("tap.md", old);
+    let edit = ["edit", arg(&note), "Change 3 May to 4 May."];
+    let json = home.json(&edit);
+    let new = json["text"].as_str().unwrap();
+    let mut rebuilt = String::new();
+    for change in json["changes"].as_array().unwrap() {
+        let range = |key: &str| {
+            let at = |end: &str| change[key][end].as_u64().unwrap() as usize;
+            at("start")..at("end")
+        };
+        match change["kind"].as_str().unwrap() {
+            "keep" => rebuilt.push_str(&old[range("old")]),
+            "insert" => rebuilt.push_str(&new[range("new")]),
+            "delete" => {}
+            other => panic!("{other}"),
+        }
+    }
+    assert_eq!(rebuilt, new);
+    assert_eq!(home.ran(&edit).done(), format!("{}\n", new.trim_end_matches('\n')));
+    let changes = home.ran(&[&edit[..], &["--changes"]].concat()).done();
+    assert!(new.trim() == old.trim() || changes.contains("[+") || changes.contains("[-"), "{changes}");
+    assert_eq!(std::fs::read_to_string(&note).unwrap(), old);
+    assert_eq!(home.ran(&[&edit[..], &["--in-place"]].concat()).done(), "");
+    assert_eq!(std::fs::read_to_string(&note).unwrap(), new);
+    assert_eq!(std::fs::read_dir(home.path("notes")).unwrap().count(), 3, "no other file is left");
+}
+
+#[test]
+fn a_command_names_an_element_of_the_screen() {
+    let home = Home::new();
+    let screen = repository("examples/screen.txt");
+    let json = home.json(&["ui", arg(&screen), "Open the settings."]);
+    let command = &json["command"];
+    assert!(["tap", "type", "scroll", "back"].contains(&command["command"].as_str().unwrap()), "{json}");
+    if let Some(element) = command["element"].as_u64() {
+        let text = std::fs::read_to_string(&screen).unwrap();
+        assert!(text.lines().any(|line| line.trim_start().starts_with(&format!("{element} "))), "{element}");
+    }
+    let empty = home.write("empty.txt", "\n");
+    assert!(home.ran(&["ui", arg(&empty), "Go on."]).refused(3).contains("empty.txt"));
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_in_one_line() {
+    let home = Home::new();
+    let nowhere = home.path("nowhere");
+    assert!(home.ran(&["ask", QUESTION, "--notes", arg(&nowhere)]).code != Some(0));
+    home.index();
+    let index = home.path("index");
+    let message = home.ran(&["ask", "zzz qqq", "--notes", arg(&index)]).refused(3);
+    assert!(message.contains("nothing to answer from"), "{message}");
+    let note = home.write("long.md", &"many words about many things ".repeat(2000));
+    let message = home.ran(&["edit", arg(&note), "Shorten it."]).refused(3);
+    assert!(message.contains("tokens") && message.contains("--ctx"), "{message}");
+    let message = home.ran(&["edit", "-", "Shorten it.", "--in-place"]).refused(2);
+    assert!(message.contains("--in-place"), "{message}");
+    let message = home.ran(&["ask", QUESTION, "--notes", arg(&index), "--strategy", "pld"]).refused(2);
+    assert!(message.contains("pld"), "{message}");
+    let message = home.ran(&["summarize", arg(Path::new("no-such-file.md"))]).refused(3);
+    assert!(message.contains("no-such-file.md"), "{message}");
+    assert!(home.ran(&["summarize", "--notes"]).code != Some(0));
+}
