@@ -18,7 +18,8 @@ const ROLE: [&str; 4] = ["class", "type", "role", "resource-id"];
 /// Reads a screen with a line per element.
 pub(super) fn read_text(name: &str, text: &str) -> Result<Vec<Unit>, SkipReason> {
     let elements = lines(text).filter(|(_, line)| !line.trim().is_empty());
-    let pieces = elements.map(|(place, line)| Piece { text: line.trim().to_owned(), place }).collect();
+    let pieces =
+        elements.map(|(place, line)| Piece { text: line.trim().to_owned(), place, date: None }).collect();
     Ok(vec![unit(name.to_owned(), pieces)])
 }
 
@@ -81,7 +82,7 @@ fn element(node: Node<'_, '_>) -> Option<Piece> {
     // Children have lines of their own, so the place is the start tag alone if there are children.
     let range = node.range();
     let end = node.children().find(Node::is_element).map_or(range.end, |child| child.range().start);
-    Some(Piece { text: format!("{role}: {}", shown.join(" · ")), place: range.start..end })
+    Some(Piece { text: format!("{role}: {}", shown.join(" · ")), place: range.start..end, date: None })
 }
 
 fn refused(text: &str, error: &Error) -> SkipReason {
@@ -144,6 +145,6 @@ mod tests {
     #[test]
     fn lines_of_text_are_elements() {
         let units = read_text("a", "[1] button Save\n\n  [2] field\n").unwrap();
-        assert_eq!(pieces(&units[0])[1], Piece { text: "[2] field".to_owned(), place: 17..28 });
+        assert_eq!(pieces(&units[0])[1], Piece { text: "[2] field".to_owned(), place: 17..28, date: None });
     }
 }
