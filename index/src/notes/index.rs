@@ -150,12 +150,7 @@ impl NotesIndex {
         let state = self.state();
         let (n_passages, n_unpurged) = state.snapshot.counts();
         let catalogue = read_catalogue(folder)?;
-        let sources = match Sources::read(folder) {
-            Ok(Some(sources)) => sources,
-            Err(error) if !error.is_damage() => return Err(error),
-            // The next writer takes these.
-            _ => catalogue.sources.clone(),
-        };
+        let sources = self.sources()?;
         let derived = derived::list(folder)?;
         let identities =
             |kind| derived.iter().filter(move |(of, _)| *of == kind).map(|&(_, identity)| identity).collect();
@@ -171,7 +166,24 @@ impl NotesIndex {
             tokenizers: identities(DerivedKind::Tokens),
             embedders: identities(DerivedKind::Vectors),
             n_requests: inbox::read(folder)?.len(),
+            failed: inbox::failed(folder)?.into_iter().map(|(_, failed)| failed).collect(),
         })
+    }
+
+    /// The text that an app has stored with the index under a name ([`NotesWriter::set_label`](super::NotesWriter::set_label)).
+    ///
+    /// # Errors
+    /// The index cannot be read.
+    pub fn label(&self, name: &str) -> Result<Option<String>, NotesError> {
+        Ok(self.sources()?.settings.labels.remove(name))
+    }
+
+    fn sources(&self) -> Result<Sources, NotesError> {
+        match Sources::read(&self.shared.folder) {
+            // The next writer sets it aside.
+            Err(error) if error.is_damage() => Ok(Sources::default()),
+            known => Ok(known?.unwrap_or_default()),
+        }
     }
 
     pub(super) fn state(&self) -> Arc<State> {
@@ -190,8 +202,9 @@ fn load(folder: &Path, verified: &mut HashSet<PathBuf>) -> Result<State, NotesEr
         let store = Store::open(folder)?.ok_or_else(|| NotesError::NoIndex { path: folder.to_owned() })?;
         store.verify(verified)?;
         let snapshot = store.snapshot()?;
+        let languages = snapshot.languages()?;
         Ok(State {
-            languages: snapshot.languages()?,
+            languages,
             snapshot,
             vectors: Mutex::new(None),
             tokens: Mutex::new(None),
