@@ -12,7 +12,7 @@ use super::derive::decode_tokens;
 use super::derived::{self, Derived, DerivedKind};
 use super::error::{NotesError, io_error};
 use super::inbox;
-use super::language::Language;
+use super::language::{Functional, Language};
 use super::passage::NotePassage;
 use super::report::NotesStatus;
 use super::snapshot::Snapshot;
@@ -44,6 +44,8 @@ pub(super) struct State {
     pub(super) snapshot: Snapshot,
     /// The languages of passages; `None` stands for passages without one.
     pub(super) languages: Vec<Option<Language>>,
+    /// The function words of these languages.
+    pub(super) functional: Mutex<Functional>,
     /// The vectors of the embedder that was used last.
     pub(super) vectors: Mutex<Option<Arc<Vectors>>>,
     /// The token ids of the tokenizer that was used last, with its fingerprint.
@@ -203,7 +205,9 @@ fn load(folder: &Path, verified: &mut HashSet<PathBuf>) -> Result<State, NotesEr
         store.verify(verified)?;
         let snapshot = store.snapshot()?;
         let languages = snapshot.languages()?;
+        let known: Vec<Language> = languages.iter().copied().flatten().collect();
         Ok(State {
+            functional: Mutex::new(Functional::new(&known)),
             languages,
             snapshot,
             vectors: Mutex::new(None),
