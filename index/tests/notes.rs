@@ -538,7 +538,8 @@ fn closing_carries_out_what_was_left_meanwhile() {
     let unknown: usize = reports.iter().map(|report| report.unknown.len()).sum();
     assert_eq!((unknown, n_left), (2, 2));
     let failed: Vec<_> = reports.into_iter().flat_map(|report| report.failed).collect();
-    assert_eq!(failed, status.failed);
+    // The other one has no path, so the next forgetting has removed it.
+    assert_eq!(failed[..1], status.failed);
     assert_eq!(failed[0].request, Some(Request::Add(vec![gone.clone()])));
     assert!(failed[0].reason.contains("gone"), "{failed:?}");
     assert_eq!((failed.len(), &failed[1].request), (2, &None));

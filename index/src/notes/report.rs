@@ -186,6 +186,6 @@ pub struct NotesStatus {
     /// Number of requests that wait for the writer.
     pub n_requests: usize,
     /// The last requests of other processes that the writer could not carry out. Adding or forgetting their paths removes
-    /// them.
+    /// them; one without a path goes with the next of these.
     pub failed: Vec<FailedRequest>,
 }
