@@ -133,8 +133,7 @@ mod tests {
 
     #[test]
     fn a_catalogue_comes_back_and_cut_ones_are_refused() {
-        let mut catalogue = Catalogue::default();
-        catalogue.languages = vec![Language::Greek];
+        let mut catalogue = Catalogue { languages: vec![Language::Greek], ..Catalogue::default() };
         for i in 0..3 {
             let stamp = Stamp { bytes: i, modified: -5, changed: i64::MAX, inode: 7 };
             let entry = Entry { file: i, stamp, is_settled: i == 1, hash: u128::MAX - 1, n_passages: 4 };
