@@ -3,10 +3,10 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use refrain::CancelToken;
+use refrain::{CancelToken, EngineOptions};
 use refrain_index::notes::{
-    Language, NoteHit, NotesError, NotesIndex, NotesOptions, NotesStatus, NotesWriter, Request, Search,
-    UpdateReport,
+    Embedder, FailedRequest, Language, ModelEmbedder, NoteHit, NotesError, NotesIndex, NotesOptions,
+    NotesStatus, NotesWriter, Request, Search, UpdateReport,
 };
 use serde_json::json;
 
@@ -37,9 +37,9 @@ pub(crate) fn index(args: &IndexCommandArgs, interrupt: &Interrupt) -> Result<Ex
             Changed::update(Changed::open(&args.read, args.all, &Request::Update)?, interrupt)
         }
         IndexCommand::Watch(args) => {
-            if args.read.model.is_some() {
-                let advice = "run `refrain index update --model` after it";
-                return Err(Failure::usage("`watch` stores no token ids", advice));
+            if args.read.model.is_some() || args.read.embedder.is_some() {
+                let advice = "run `refrain index update` with this option after it";
+                return Err(Failure::usage("`watch` stores neither token ids nor vectors", advice));
             }
             let cancel = CancelToken::new();
             let _cancelling = interrupt.cancels(cancel.clone());
@@ -47,11 +47,11 @@ pub(crate) fn index(args: &IndexCommandArgs, interrupt: &Interrupt) -> Result<Ex
             note_repairs(&writer);
             note("watching; Ctrl-C ends");
             writer.watch(&cancel, &mut note_report)?;
-            Ok(Exit::Interrupted)
+            close(writer, &cancel)
         }
         IndexCommand::Search(args) => search(args),
         IndexCommand::Status(args) => status(args),
-        IndexCommand::Forget(args) => forget(args),
+        IndexCommand::Forget(args) => forget(args, interrupt),
     }
 }
 
@@ -59,6 +59,8 @@ pub(crate) fn index(args: &IndexCommandArgs, interrupt: &Interrupt) -> Result<Ex
 struct Changed<'a> {
     writer: NotesWriter,
     model: Option<&'a Path>,
+    /// The model for embeddings that the user names; `none` ends the storing of vectors.
+    embedder: Option<&'a Path>,
 }
 
 impl<'a> Changed<'a> {
@@ -69,19 +71,17 @@ impl<'a> Changed<'a> {
         if writer.is_none() {
             note("another process writes the index: the request is left to it");
         }
-        let changed = writer.map(|writer| Self { writer, model: args.model.as_deref() });
+        let (model, embedder) = (args.model.as_deref(), args.embedder.as_deref());
+        let changed = writer.map(|writer| Self { writer, model, embedder });
         changed.iter().for_each(|changed| note_repairs(&changed.writer));
         Ok(changed)
     }
 
     fn update(changed: Option<Self>, interrupt: &Interrupt) -> Result<Exit, Failure> {
-        let Some(Self { mut writer, model }) = changed else { return Ok(Exit::Done) };
+        let Some(Self { mut writer, model, embedder }) = changed else { return Ok(Exit::Done) };
         let cancel = CancelToken::new();
         let _cancelling = interrupt.cancels(cancel.clone());
-        let proceeds = || match cancel.is_cancelled() {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
-        };
+        let proceeds = || proceeds(&cancel);
         let report = {
             let progress = Progress::bytes("reading notes");
             writer.update(&mut |done, total| {
@@ -94,16 +94,84 @@ impl<'a> Changed<'a> {
             note("interrupted: what was read is kept, the next update reads the rest");
             return Ok(Exit::Interrupted);
         }
-        if let Some(model) = model {
-            let (tokenizer, _) = load::open_tokenizer(Some(model))?;
-            let progress = Progress::steps("tokenizing passages");
-            writer.tokenize(&tokenizer, &mut |done, total| {
-                progress.set(done, total);
-                proceeds()
-            })?;
-        }
-        Ok(if cancel.is_cancelled() { Exit::Interrupted } else { Exit::Done })
+        let derived = derive(&mut writer, model, embedder, &cancel);
+        // Also if a model is missing.
+        close(writer, &cancel).and_then(|exit| derived.map(|()| exit))
     }
+}
+
+/// Stores token ids and vectors.
+fn derive(
+    writer: &mut NotesWriter,
+    model: Option<&Path>,
+    embedder: Option<&Path>,
+    cancel: &CancelToken,
+) -> Result<(), Failure> {
+    if let Some(model) = model {
+        let (tokenizer, _) = load::open_tokenizer(Some(model))?;
+        let progress = Progress::steps("tokenizing passages");
+        writer.tokenize(&tokenizer, &mut |done, total| {
+            progress.set(done, total);
+            proceeds(cancel)
+        })?;
+    }
+    let path = match embedder {
+        Some(none) if none == Path::new("none") => {
+            writer.set_label(EMBEDDER, None)?;
+            None
+        }
+        Some(path) => Some(absolute(path)?),
+        None => writer.label(EMBEDDER).map(str::to_owned),
+    };
+    if let Some(path) = path {
+        let opened = open_embedder(Path::new(&path))?;
+        // Not before it is known to be one.
+        writer.set_label(EMBEDDER, Some(&path))?;
+        let progress = Progress::steps("making vectors");
+        writer.embed(&opened, &mut |done, total| {
+            progress.set(done, total);
+            proceeds(cancel)
+        })?;
+    }
+    Ok(())
+}
+
+/// The label of the index with the path of the model whose vectors it stores.
+const EMBEDDER: &str = "embedder";
+
+fn absolute(path: &Path) -> Result<String, Failure> {
+    let advice = "name a model file with a Unicode path";
+    let absolute = std::path::absolute(path).map_err(|error| Failure::usage(error, advice))?;
+    absolute.into_os_string().into_string().map_err(|_| Failure::usage("the path is not Unicode", advice))
+}
+
+fn open_embedder(path: &Path) -> Result<ModelEmbedder, Failure> {
+    let engine = load::engine(&load::checkpoint(Some(path))?, EngineOptions::default())?;
+    let advice = "name a model for embeddings, or `--embedder none`";
+    ModelEmbedder::new(engine).map_err(|error| Failure::input(error, advice))
+}
+
+/// The model whose vectors the index has. A search without it is by words.
+fn stored_embedder(index: &NotesIndex) -> Result<Option<ModelEmbedder>, Failure> {
+    let Some(path) = index.label(EMBEDDER)? else { return Ok(None) };
+    let opened = open_embedder(Path::new(&path));
+    if let Err(failure) = &opened {
+        note(&visible(&format!("searching by words alone: {}", failure.line())));
+    }
+    Ok(opened.ok())
+}
+
+fn proceeds(cancel: &CancelToken) -> ControlFlow<()> {
+    if cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+}
+
+/// Carries out what other processes have left meanwhile.
+fn close(writer: NotesWriter, cancel: &CancelToken) -> Result<Exit, Failure> {
+    writer.close(&mut |_, _| proceeds(cancel), &mut |report| {
+        note("requests of other processes:");
+        note_report(report);
+    })?;
+    Ok(if cancel.is_cancelled() { Exit::Interrupted } else { Exit::Done })
 }
 
 /// `refrain/notes` in the user's data folder, or the folder that the user names.
@@ -123,7 +191,11 @@ fn options(args: &IndexReadArgs, reads_all: bool) -> Result<NotesOptions, Failur
             Failure::usage(format!("`{code}` is no language with a stemmer"), &format!("known are {known}"))
         })
     };
-    let languages = args.languages.iter().map(language).collect::<Result<_, _>>()?;
+    let languages = match &args.languages[..] {
+        [] => None,
+        [all] if all == "all" => Some(Vec::new()),
+        codes => Some(codes.iter().map(language).collect::<Result<_, _>>()?),
+    };
     Ok(NotesOptions { file_bytes_max: args.max_bytes, languages, reads_all, ..NotesOptions::default() })
 }
 
@@ -140,10 +212,34 @@ fn note_report(report: &UpdateReport) {
     if notable.len() > SKIPPED_MAX {
         note(&format!("skipped {} more files", notable.len() - SKIPPED_MAX));
     }
+    note_requests(report);
     note(&format!(
         "{} files added, {} changed, {} removed, {} the same; {} passages written",
         report.n_added, report.n_changed, report.n_removed, report.n_unchanged, report.n_passages
     ));
+}
+
+/// What came of forgetting and of requests, beside numbers.
+fn note_requests(report: &UpdateReport) {
+    for path in &report.unknown {
+        let path = path.display();
+        note(&visible(&format!("the index has nothing of {path}; from now on it is not read")));
+    }
+    report.failed.iter().for_each(note_failed);
+}
+
+fn note_failed(failed: &FailedRequest) {
+    let paths = match &failed.request {
+        Some(Request::Add(paths) | Request::Forget(paths)) => &paths[..],
+        _ => &[],
+    };
+    let paths: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
+    let what = if paths.is_empty() {
+        "a request".to_owned()
+    } else {
+        format!("the request to add {}", paths.join(", "))
+    };
+    note(&visible(&format!("{what} has failed: {}", failed.reason)));
 }
 
 /// Opens the index that `run --notes` names for reading.
@@ -191,7 +287,10 @@ fn filtered<'a>(request: &'a str, limit: usize, filter: &IndexFilterArgs) -> Sea
 
 fn search(args: &IndexSearchArgs) -> Result<Exit, Failure> {
     let index = open(&folder(&args.folder)?)?;
-    let hits = index.search(&filtered(&args.request, args.limit, &args.filter))?;
+    let embedder = if args.words { None } else { stored_embedder(&index)? };
+    let mut request = filtered(&args.request, args.limit, &args.filter);
+    request.embedder = embedder.as_ref().map(|embedder| embedder as &dyn Embedder);
+    let hits = index.search(&request)?;
     let mut out = AnswerStream::stdout();
     for hit in &hits {
         match args.json {
@@ -209,7 +308,7 @@ fn search(args: &IndexSearchArgs) -> Result<Exit, Failure> {
         }
     }
     if hits.is_empty() && !args.json {
-        note("no passage shares a word with the request");
+        note("no passage matches the request");
     }
     Ok(Exit::Done)
 }
@@ -260,6 +359,7 @@ fn status(args: &IndexStatusArgs) -> Result<Exit, Failure> {
     if status.n_requests > 0 {
         note(&format!("{} requests wait for the process that writes", status.n_requests));
     }
+    status.failed.iter().for_each(note_failed);
     Ok(Exit::Done)
 }
 
@@ -279,10 +379,20 @@ fn status_json(status: &NotesStatus) -> serde_json::Value {
         "tokenizers": ids(&status.tokenizers),
         "embedders": ids(&status.embedders),
         "requests": status.n_requests,
+        "failed": status.failed.iter().map(|failed| json!({
+            "paths": match &failed.request {
+                Some(Request::Add(paths) | Request::Forget(paths)) =>
+                    paths.iter().map(|path| path.to_string_lossy().into_owned()).collect(),
+                _ => Vec::new(),
+            },
+            "reason": failed.reason,
+        })).collect::<Vec<_>>(),
     })
 }
 
-fn forget(args: &IndexForgetArgs) -> Result<Exit, Failure> {
+fn forget(args: &IndexForgetArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
+    let cancel = CancelToken::new();
+    let _cancelling = interrupt.cancels(cancel.clone());
     let folder = folder(&args.folder)?;
     let request = Request::Forget(args.paths.clone());
     match NotesWriter::open_or_hand_in(&folder, NotesOptions::default(), &request)? {
@@ -290,7 +400,9 @@ fn forget(args: &IndexForgetArgs) -> Result<Exit, Failure> {
         Some(mut writer) => {
             note_repairs(&writer);
             let report = writer.forget(&args.paths)?;
+            note_requests(&report);
             note(&format!("{} files removed from the index", report.n_removed));
+            return close(writer, &cancel);
         }
     }
     Ok(Exit::Done)

@@ -114,6 +114,49 @@ fn a_skipped_file_is_named() {
 }
 
 #[test]
+fn options_for_reading_are_remembered() {
+    let place = Place::new();
+    place.run(&["add", arg(&place.notes()), "--max-bytes", "40", "--languages", "de"]).done();
+    let updated = place.run(&["update"]);
+    assert!(updated.stderr.contains("exceed the limit of 40"), "{}", updated.stderr);
+    updated.done();
+    let updated = place.run(&["update", "--max-bytes", "4000", "--languages", "all"]);
+    assert!(!updated.stderr.contains("exceed"), "{}", updated.stderr);
+    assert!(updated.stderr.contains("files added"), "{}", updated.stderr);
+}
+
+#[test]
+fn forgetting_something_unknown_is_told() {
+    let place = Place::new();
+    place.run(&["add", arg(&place.notes())]).done();
+    let later = place.notes().join("later.md");
+    let ran = place.run(&["forget", arg(&later)]);
+    assert!(ran.stderr.contains("later.md; from now on it is not read"), "{}", ran.stderr);
+    ran.done();
+    fs::write(&later, "Never read.").unwrap();
+    assert!(place.run(&["update"]).stderr.contains("0 files added"));
+}
+
+#[test]
+fn vectors_of_a_model_are_stored_and_used() {
+    let place = Place::new();
+    let model = repository("tests/golden/qwen3");
+    place.run(&["add", arg(&place.notes()), "--embedder", arg(&model)]).done();
+    assert_eq!(place.status()["embedders"].as_array().unwrap().len(), 1);
+    // The request has a word of one note; a vector is similar to every other.
+    assert_eq!(place.found(&["tap"]).len(), 2);
+    assert_eq!(place.found(&["tap", "--words"]).len(), 1);
+    fs::write(place.notes().join("new.md"), "The door creaks.").unwrap();
+    place.run(&["update"]).done();
+    assert_eq!(place.found(&["tap"]).len(), 3, "the model is remembered");
+    place.run(&["update", "--embedder", "none"]).done();
+    assert_eq!(place.found(&["tap"]).len(), 1);
+    let refused = place.run(&["update", "--embedder", "/no/such.gguf"]);
+    assert!(refused.stderr.contains("error: /no/such.gguf"), "{}", refused.stderr);
+    assert_eq!(place.found(&["tap"]).len(), 1);
+}
+
+#[test]
 fn answers_come_from_the_stored_notes() {
     let place = Place::new();
     let notes = repository("fixtures/notes");

@@ -16,9 +16,10 @@
 //!
 //! [`notes`] keeps such an index on disk, for more notes than fit a request, more formats, and several processes.
 //!
-//! The search uses text and positions in files; the history uses token ids and bytes. Neither uses a model. The
-//! library `refrain` does not depend on this crate, so an app with its own search compiles none of it. Without the
-//! feature `notes`, which is on by default, this crate is the history and the prefixes alone.
+//! The search uses text and positions in files; the history uses token ids and bytes. Neither uses a model, except that an
+//! app may give one for vectors ([`notes::ModelEmbedder`]). The library `refrain` does not depend on this crate, so an app
+//! with its own search compiles none of it. Without the feature `notes`, which is on by default, this crate is the history
+//! and the prefixes alone.
 
 #[cfg(feature = "notes")]
 mod document;

@@ -13,8 +13,8 @@ use notes_support::{Place, found, names, options, search, update};
 use proptest::prelude::*;
 use refrain::{Engine, EngineOptions, SpecialTokens, TokenId};
 use refrain_index::notes::{
-    Embedder, Language, NotesError, NotesIndex, NotesOptions, NotesWriter, Notice, Request, Search,
-    SkipReason, SourceKind, hand_in,
+    Embedder, LABEL_BYTES_MAX, Language, NotesError, NotesIndex, NotesOptions, NotesWriter, Notice, Request,
+    Search, SkipReason, SourceKind, hand_in, parse_date,
 };
 
 const CALENDAR: &str = "BEGIN:VCALENDAR\nBEGIN:VEVENT\nSUMMARY:Dentist\nDTSTART:20240501T123000Z\n\
@@ -130,8 +130,174 @@ fn words_of_many_languages_are_found() {
     ] {
         assert_eq!(found(&index, request), [name], "{request}");
     }
-    let options = NotesOptions { languages: vec![Language::English], ..options() };
-    drop(NotesWriter::open(&place.index(), options).unwrap());
+}
+
+/// Later commands read as the first one did.
+#[test]
+fn settings_are_stored_with_the_index() {
+    let place = Place::new();
+    place.write("a.md", "Die Häuser am Fluss wurden im vergangenen Jahr von der Gemeinde verkauft.");
+    place.write("long.md", "word ".repeat(100));
+    let chosen =
+        NotesOptions { languages: Some(vec![Language::English]), file_bytes_max: Some(200), ..options() };
+    let mut writer = NotesWriter::open(&place.index(), chosen).unwrap();
+    writer.add(&[place.notes()]).unwrap();
+    writer.set_label("model", Some("a.gguf")).unwrap();
+    let too_long = "x".repeat(LABEL_BYTES_MAX + 1);
+    assert!(matches!(writer.set_label("model", Some(&too_long)), Err(NotesError::OutOfRange { .. })));
+    assert_eq!(update(&mut writer).n_added, 1);
+    drop(writer);
+    let language = || search(&place.reader(), "Gemeinde")[0].passage.language;
+    assert_eq!(language(), Some(Language::English));
+
+    let mut writer = place.writer();
+    assert_eq!(writer.label("model"), Some("a.gguf"));
+    assert_eq!(place.reader().label("model").unwrap().as_deref(), Some("a.gguf"));
+    let report = update(&mut writer);
+    assert_eq!((report.n_unchanged, report.n_changed), (1, 0));
+    assert!(
+        report.skipped.iter().any(|skipped| matches!(skipped.reason, SkipReason::TooLong { limit: 200, .. }))
+    );
+    drop(writer);
+
+    // Other languages: every passage is made again, also if the file is the same.
+    let other = NotesOptions { languages: Some(Vec::new()), file_bytes_max: Some(1000), ..options() };
+    let mut writer = NotesWriter::open(&place.index(), other).unwrap();
+    writer.set_label("model", None).unwrap();
+    let report = update(&mut writer);
+    assert_eq!((report.n_changed, report.n_added), (1, 1));
+    assert_eq!((language(), writer.label("model")), (Some(Language::German), None));
+}
+
+#[test]
+fn messages_have_their_own_dates() {
+    let place = Place::new();
+    let message = |day: u32, text: &str| {
+        format!(
+            "{{\"from\":\"Ada\",\"text\":\"{text} {}\",\"date\":\"2024-05-{day:02}\"}}\n",
+            "word ".repeat(70)
+        )
+    };
+    place.write("a.jsonl", [message(1, "tap"), message(9, "roof")].concat());
+    let index = place.indexed();
+    let mut request = Search::new("tap roof", 9);
+    request.from = parse_date("2024-05-05");
+    let hits = index.search(&request).unwrap();
+    assert_eq!(hits.len(), 1);
+    assert!(hits[0].passage.text.contains("roof"));
+    assert_eq!(Some(hits[0].passage.date), parse_date("2024-05-09"));
+}
+
+#[test]
+fn a_file_is_forgotten_under_all_its_names() {
+    let place = Place::new();
+    let secret = place.write("a/secret.md", "The word is xyzzy.");
+    place.write("a/other.md", "Other words.");
+    let linked = place.notes().join("b/linked.md");
+    fs::create_dir(place.notes().join("b")).unwrap();
+    fs::hard_link(&secret, &linked).unwrap();
+    let check = |forgotten: &Path| {
+        let mut writer = place.writer();
+        update(&mut writer);
+        assert_eq!(place.files_with("xyzzy").len(), 1);
+        assert_eq!(writer.forget(&[forgotten]).unwrap().unknown, [""; 0].map(std::path::PathBuf::from));
+        assert!(place.files_with("xyzzy").is_empty(), "{}", forgotten.display());
+        update(&mut writer);
+        assert_eq!(found(&place.reader(), "xyzzy"), [""; 0], "{}", forgotten.display());
+        drop(writer);
+        fs::remove_dir_all(place.index()).unwrap();
+    };
+    for forgotten in [&secret, &linked, &place.notes().join("b")] {
+        check(forgotten);
+    }
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::symlink;
+        let outside = place.notes().with_file_name("outside");
+        symlink(&secret, place.notes().join("0.md")).unwrap();
+        symlink(place.notes().join("a"), place.notes().join("0")).unwrap();
+        symlink(place.notes(), &outside).unwrap();
+        for forgotten in ["notes/0.md", "notes/0", "outside/a/secret.md", "outside/a", "outside"] {
+            check(&place.notes().with_file_name(forgotten));
+        }
+    }
+}
+
+#[test]
+fn forgetting_an_unknown_path_tells_and_is_remembered() {
+    let place = everything();
+    let mut writer = place.writer();
+    update(&mut writer);
+    let (unknown, known) = (place.notes().join("later.md"), place.notes().join("mail"));
+    let report = writer.forget(&[&unknown, &known]).unwrap();
+    assert_eq!((report.unknown, report.n_removed), (vec![unknown.clone()], 2));
+    fs::write(&unknown, "Never indexed.").unwrap();
+    assert_eq!(update(&mut writer).n_added, 0);
+    writer.add(&[&unknown]).unwrap();
+    assert_eq!(update(&mut writer).n_added, 1);
+}
+
+#[test]
+fn a_path_below_a_forgotten_or_hidden_folder_is_added_alone() {
+    let place = Place::new();
+    place.write("a/secret.md", "The word is xyzzy.");
+    let wanted = place.write("a/b/wanted.md", "The tap drips.");
+    place.write(".hidden/c/kept.md", "The roof leaks.");
+    place.write(".hidden/d.md", "Not this.");
+    let mut writer = NotesWriter::open(&place.index(), options()).unwrap();
+    writer.add(&[place.notes().join(".hidden/c")]).unwrap();
+    writer.add(&[place.notes()]).unwrap();
+    assert_eq!(update(&mut writer).n_added, 3);
+    writer.forget(&[place.notes().join("a")]).unwrap();
+    writer.add(&[wanted.parent().unwrap()]).unwrap();
+    for _ in 0..2 {
+        update(&mut writer);
+        // A report about the folder above.
+        writer.update_paths(&[place.notes()]).unwrap();
+        let index = place.reader();
+        assert_eq!(
+            (found(&index, "tap"), found(&index, "roof")),
+            (vec!["wanted.md".into()], vec!["kept.md".into()])
+        );
+        assert_eq!(found(&index, "xyzzy this"), [""; 0]);
+    }
+    fs::write(&wanted, "The tap shines.").unwrap();
+    assert_eq!(writer.update_paths(&[&wanted]).unwrap().n_changed, 1);
+}
+
+#[test]
+fn files_behind_the_limit_are_removed_when_they_are_gone() {
+    let place = Place::new();
+    let paths: Vec<_> = (0..9).map(|i| place.write(&format!("{i}.md"), format!("Note {i}."))).collect();
+    let mut writer = place.writer();
+    assert_eq!(update(&mut writer).n_added, 9);
+    drop(writer);
+    let mut writer =
+        NotesWriter::open(&place.index(), NotesOptions { n_entries_max: 4, ..options() }).unwrap();
+    fs::remove_file(&paths[1]).unwrap();
+    fs::remove_file(&paths[8]).unwrap();
+    let report = update(&mut writer);
+    assert_eq!(report.n_removed, 2, "{report:?}");
+    assert!(report.skipped.iter().any(|skipped| skipped.reason == SkipReason::TooMany { limit: 4 }));
+    assert_eq!(place.reader().n_passages(), 7);
+}
+
+#[test]
+fn a_root_that_is_a_file_and_gone_is_removed() {
+    let place = Place::new();
+    let root = place.write("a.md", "The tap drips.");
+    let other = place.write("b.md", "Keeps the folder from being an empty place of a disk.");
+    let mut writer = NotesWriter::open(&place.index(), options()).unwrap();
+    writer.add(&[&root]).unwrap();
+    update(&mut writer);
+    fs::remove_file(&root).unwrap();
+    assert_eq!(update(&mut writer).n_removed, 1);
+    assert_eq!(place.reader().n_passages(), 0);
+    fs::write(&root, "The tap is back.").unwrap();
+    assert_eq!(update(&mut writer).n_added, 1);
+    fs::remove_file(&root).unwrap();
+    fs::remove_file(&other).unwrap();
+    assert_eq!(update(&mut writer).n_removed, 0, "its disk may be away");
 }
 
 #[test]
@@ -219,7 +385,7 @@ fn forgotten_text_leaves_no_byte_and_does_not_come_back() {
     assert_eq!(place.files_with("Kirkegata"), [""; 0].map(std::path::PathBuf::from));
 
     writer.add(&[place.notes().join("mail/a.eml")]).unwrap();
-    assert_eq!(update(&mut writer).n_added, 2);
+    assert_eq!(update(&mut writer).n_added, 1, "the rest of the folder stays forgotten");
     writer.forget(&[place.notes()]).unwrap();
     let index = place.reader();
     assert_eq!((index.n_passages(), index.status().unwrap().roots.len()), (0, 0));
@@ -339,6 +505,79 @@ fn a_second_writer_leaves_requests() {
     assert_eq!(place.reader().status().unwrap().n_requests, 0);
 }
 
+/// A request is acknowledged when it is left, so nobody may have to ask again.
+#[test]
+fn closing_carries_out_what_was_left_meanwhile() {
+    let place = Place::new();
+    place.write("a.md", "The secret word is xyzzy.");
+    let mut writer = place.writer();
+    update(&mut writer);
+    let other = place.notes().with_file_name("other");
+    fs::create_dir(&other).unwrap();
+    fs::write(other.join("b.md"), "The roof leaks.").unwrap();
+    hand_in(&place.index(), &Request::Add(vec![other.clone()])).unwrap();
+    let gone = place.notes().with_file_name("gone");
+    fs::create_dir(&gone).unwrap();
+    hand_in(&place.index(), &Request::Add(vec![other, gone.clone()])).unwrap();
+    fs::remove_dir(&gone).unwrap();
+    fs::write(place.index().join(".inbox/9.request"), "damaged").unwrap();
+
+    let (mut reports, mut n_left) = (Vec::new(), 0);
+    // More arrive during the update: the last one after its last look at the inbox.
+    let mut on_progress = |_: u64, _: u64| {
+        if n_left < 2 {
+            n_left += 1;
+            let request = Request::Forget(vec![place.notes().join(format!("{n_left}.md"))]);
+            hand_in(&place.index(), &request).unwrap();
+        }
+        ControlFlow::Continue(())
+    };
+    writer.close(&mut on_progress, &mut |report| reports.push(report.clone())).unwrap();
+    let status = place.reader().status().unwrap();
+    assert_eq!((status.n_requests, status.roots.len(), status.n_files), (0, 2, 2));
+    let unknown: usize = reports.iter().map(|report| report.unknown.len()).sum();
+    assert_eq!((unknown, n_left), (2, 2));
+    let failed: Vec<_> = reports.into_iter().flat_map(|report| report.failed).collect();
+    // The other one has no path, so the next forgetting has removed it.
+    assert_eq!(failed[..1], status.failed);
+    assert_eq!(failed[0].request, Some(Request::Add(vec![gone.clone()])));
+    assert!(failed[0].reason.contains("gone"), "{failed:?}");
+    assert_eq!((failed.len(), &failed[1].request), (2, &None));
+    place.writer().forget(&[gone]).unwrap();
+    assert_eq!(place.reader().status().unwrap().failed, []);
+}
+
+/// Processes that add at the same time: whoever holds the folder, everything is in the index in the end.
+#[test]
+fn no_request_is_left_behind_by_several_processes() {
+    let place = Place::new();
+    drop(place.indexed());
+    for round in 0..6 {
+        std::thread::scope(|scope| {
+            for i in 0..4 {
+                let path = place.write(&format!("{round}-{i}/note.md"), format!("Note n{round}x{i}."));
+                let index = place.index();
+                scope.spawn(move || {
+                    let added = path.with_file_name("note.md");
+                    let request = Request::Add(vec![added.clone()]);
+                    let Some(mut writer) = NotesWriter::open_or_hand_in(&index, options(), &request).unwrap()
+                    else {
+                        return;
+                    };
+                    writer.add(&[added]).unwrap();
+                    update(&mut writer);
+                    writer.close(&mut |_, _| ControlFlow::Continue(()), &mut |_| {}).unwrap();
+                });
+            }
+        });
+        let index = place.reader();
+        assert_eq!(index.status().unwrap().n_requests, 0);
+        for i in 0..4 {
+            assert_eq!(found(&index, &format!("n{round}x{i}")), ["note.md"], "{round}, {i}");
+        }
+    }
+}
+
 #[test]
 fn a_damaged_index_is_built_again() {
     let place = everything();
@@ -373,9 +612,22 @@ fn a_damaged_index_is_built_again() {
             let mut writer = NotesWriter::open(&place.index(), options()).unwrap();
             let is_noticed = !writer.notices().is_empty() || damage == 1;
             assert!(is_noticed, "{}: {damage}", file.display());
-            assert!(!is_list || writer.roots().count() == 1, "the catalogue has a copy of the list");
+            let is_list = is_list || file.ends_with("sources-copy");
+            assert!(!is_list || writer.roots().count() == 1, "the list is there twice");
+            let aside = place.index().join("damaged.words");
+            let rebuilt = writer.notices().iter().find_map(|notice| match notice {
+                Notice::Rebuilt { aside, .. } => Some(aside.clone()),
+                _ => None,
+            });
+            assert_eq!(
+                rebuilt.flatten(),
+                aside.exists().then_some(aside.clone()),
+                "{}: {damage}",
+                file.display()
+            );
             let report = update(&mut writer);
             assert!(report.n_added == if is_list { 0 } else { 7 } || damage == 1, "{report:?}");
+            assert!(!aside.exists(), "the index is whole again");
             drop(writer);
             let index = place.reader();
             assert_eq!(found(&index, "torn sails"), ["b.mbox"], "{}: {damage}", file.display());

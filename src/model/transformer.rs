@@ -176,6 +176,11 @@ impl Workspace {
         }
     }
 
+    /// The final hidden state of a row, after a pass to [`PassEnd::Hidden`]. `[hidden_dim]`
+    pub(crate) fn hidden_row(&self, row: usize, hidden_dim: usize) -> &[f32] {
+        &self.x[row * hidden_dim..][..hidden_dim]
+    }
+
     /// Maximum bytes of a workspace for passes over up to `n_rows` rows with a KV cache of `n_slots` slots:
     /// the buffers of rows, the widest rows in both forms of activations, the rotations of all positions, and
     /// attention scores for one thread per processor of the process. Logits are not included.

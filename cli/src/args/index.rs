@@ -40,15 +40,19 @@ pub(crate) struct IndexFolderArgs {
 pub(crate) struct IndexReadArgs {
     #[command(flatten)]
     pub(crate) folder: IndexFolderArgs,
-    /// Skip files longer than this number of bytes.
-    #[arg(long, value_name = "BYTES", default_value_t = 8 << 20)]
-    pub(crate) max_bytes: u64,
-    /// The languages of the notes, as codes (`en,de`) [default: detected among all].
+    /// Skip files longer than this number of bytes; remembered [default: 8388608].
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) max_bytes: Option<u64>,
+    /// The languages of the notes, as codes (`en,de`), or `all`, among which each note's is detected; remembered [default: all].
     #[arg(long, value_name = "CODES", value_delimiter = ',')]
     pub(crate) languages: Vec<String>,
     /// Store token ids for this model's tokenizer, so that `run` drafts from passages without tokenizing them.
     #[arg(long, value_name = "MODEL")]
     pub(crate) model: Option<PathBuf>,
+    /// Store vectors of this model for embeddings (such as Qwen3-Embedding), so that `search` finds by meaning too; remembered.
+    /// `none` ends it.
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) embedder: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -97,6 +101,9 @@ pub(crate) struct IndexSearchArgs {
     /// One JSON object per passage.
     #[arg(long)]
     pub(crate) json: bool,
+    /// Search by words alone, also if vectors are stored.
+    #[arg(long)]
+    pub(crate) words: bool,
     #[command(flatten)]
     pub(crate) filter: IndexFilterArgs,
     #[command(flatten)]

@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 
 use super::codec::{Decoder, Encoder};
 use super::error::{NotesError, io_error};
-use super::sources::Sources;
+use super::language::Language;
 use super::stamp::Stamp;
 use super::{files, paths};
 
 /// The version of the format of catalogue and inverted index. An index of another version is built again.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// A file in the index.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,14 +29,21 @@ pub(super) struct Entry {
     pub(super) n_passages: u32,
 }
 
+impl Entry {
+    /// Lets the next update read the file and make its passages again.
+    pub(super) fn outdate(&mut self) {
+        (self.is_settled, self.hash) = (false, 0);
+    }
+}
+
 /// See the module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Catalogue {
     pub(super) entries: BTreeMap<PathBuf, Entry>,
     /// The number of the next file.
     pub(super) next_file: u64,
-    /// A second copy of the list of folders.
-    pub(super) sources: Sources,
+    /// The languages among which those of the passages were detected.
+    pub(super) languages: Vec<Language>,
 }
 
 impl Catalogue {
@@ -79,7 +86,7 @@ impl Catalogue {
         let mut encoder = Encoder(Vec::with_capacity(self.entries.len() * 160));
         encoder.u32(VERSION);
         encoder.u64(self.next_file);
-        encoder.bytes(&self.sources.encode());
+        encoder.languages(&self.languages);
         encoder.u32(self.entries.len() as u32);
         for (path, entry) in &self.entries {
             encoder.bytes(paths::to_bytes(path).unwrap_or_default());
@@ -101,7 +108,7 @@ impl Catalogue {
             return None;
         }
         let next_file = decoder.u64()?;
-        let sources = Sources::decode(decoder.bytes()?)?;
+        let languages = decoder.languages()?;
         let mut entries = BTreeMap::new();
         for _ in 0..decoder.u32()? {
             let path = paths::from_bytes(decoder.bytes()?)?;
@@ -116,7 +123,7 @@ impl Catalogue {
             let (hash, n_passages) = (decoder.u128()?, decoder.u32()?);
             entries.insert(path, Entry { file, stamp, is_settled, hash, n_passages });
         }
-        decoder.0.is_empty().then_some(Self { entries, next_file, sources })
+        decoder.0.is_empty().then_some(Self { entries, next_file, languages })
     }
 }
 
@@ -126,8 +133,7 @@ mod tests {
 
     #[test]
     fn a_catalogue_comes_back_and_cut_ones_are_refused() {
-        let mut catalogue = Catalogue::default();
-        catalogue.sources.add(Path::new("/a"));
+        let mut catalogue = Catalogue { languages: vec![Language::Greek], ..Catalogue::default() };
         for i in 0..3 {
             let stamp = Stamp { bytes: i, modified: -5, changed: i64::MAX, inode: 7 };
             let entry = Entry { file: i, stamp, is_settled: i == 1, hash: u128::MAX - 1, n_passages: 4 };

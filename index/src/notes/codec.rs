@@ -1,5 +1,7 @@
 //! Numbers and byte strings in the files of the index, little-endian.
 
+use super::language::Language;
+
 /// Appends values to bytes.
 #[derive(Default)]
 pub(super) struct Encoder(pub(super) Vec<u8>);
@@ -25,6 +27,11 @@ impl Encoder {
     pub(super) fn bytes(&mut self, bytes: &[u8]) {
         self.u32(bytes.len() as u32);
         self.0.extend_from_slice(bytes);
+    }
+
+    pub(super) fn languages(&mut self, languages: &[Language]) {
+        self.u32(languages.len() as u32);
+        languages.iter().for_each(|&language| self.bytes(language.code().as_bytes()));
     }
 }
 
@@ -59,5 +66,14 @@ impl<'a> Decoder<'a> {
         let (taken, rest) = self.0.split_at_checked(n)?;
         self.0 = rest;
         Some(taken)
+    }
+
+    pub(super) fn languages(&mut self) -> Option<Vec<Language>> {
+        let language = |code: &[u8]| Language::of_code(std::str::from_utf8(code).ok()?);
+        (0..self.u32()?).map(|_| language(self.bytes()?)).collect()
+    }
+
+    pub(super) fn text(&mut self) -> Option<String> {
+        String::from_utf8(self.bytes()?.to_vec()).ok()
     }
 }

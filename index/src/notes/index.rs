@@ -12,7 +12,7 @@ use super::derive::decode_tokens;
 use super::derived::{self, Derived, DerivedKind};
 use super::error::{NotesError, io_error};
 use super::inbox;
-use super::language::Language;
+use super::language::{Functional, Language};
 use super::passage::NotePassage;
 use super::report::NotesStatus;
 use super::snapshot::Snapshot;
@@ -44,6 +44,8 @@ pub(super) struct State {
     pub(super) snapshot: Snapshot,
     /// The languages of passages; `None` stands for passages without one.
     pub(super) languages: Vec<Option<Language>>,
+    /// The function words of these languages.
+    pub(super) functional: Mutex<Functional>,
     /// The vectors of the embedder that was used last.
     pub(super) vectors: Mutex<Option<Arc<Vectors>>>,
     /// The token ids of the tokenizer that was used last, with its fingerprint.
@@ -150,12 +152,7 @@ impl NotesIndex {
         let state = self.state();
         let (n_passages, n_unpurged) = state.snapshot.counts();
         let catalogue = read_catalogue(folder)?;
-        let sources = match Sources::read(folder) {
-            Ok(Some(sources)) => sources,
-            Err(error) if !error.is_damage() => return Err(error),
-            // The next writer takes these.
-            _ => catalogue.sources.clone(),
-        };
+        let sources = self.sources()?;
         let derived = derived::list(folder)?;
         let identities =
             |kind| derived.iter().filter(move |(of, _)| *of == kind).map(|&(_, identity)| identity).collect();
@@ -171,7 +168,24 @@ impl NotesIndex {
             tokenizers: identities(DerivedKind::Tokens),
             embedders: identities(DerivedKind::Vectors),
             n_requests: inbox::read(folder)?.len(),
+            failed: inbox::failed(folder)?.into_iter().map(|(_, failed)| failed).collect(),
         })
+    }
+
+    /// The text that an app has stored with the index under a name ([`NotesWriter::set_label`](super::NotesWriter::set_label)).
+    ///
+    /// # Errors
+    /// The index cannot be read.
+    pub fn label(&self, name: &str) -> Result<Option<String>, NotesError> {
+        Ok(self.sources()?.settings.labels.remove(name))
+    }
+
+    fn sources(&self) -> Result<Sources, NotesError> {
+        match Sources::read(&self.shared.folder) {
+            // The next writer sets it aside.
+            Err(error) if error.is_damage() => Ok(Sources::default()),
+            known => Ok(known?.unwrap_or_default()),
+        }
     }
 
     pub(super) fn state(&self) -> Arc<State> {
@@ -190,8 +204,11 @@ fn load(folder: &Path, verified: &mut HashSet<PathBuf>) -> Result<State, NotesEr
         let store = Store::open(folder)?.ok_or_else(|| NotesError::NoIndex { path: folder.to_owned() })?;
         store.verify(verified)?;
         let snapshot = store.snapshot()?;
+        let languages = snapshot.languages()?;
+        let known: Vec<Language> = languages.iter().copied().flatten().collect();
         Ok(State {
-            languages: snapshot.languages()?,
+            functional: Mutex::new(Functional::new(&known)),
+            languages,
             snapshot,
             vectors: Mutex::new(None),
             tokens: Mutex::new(None),

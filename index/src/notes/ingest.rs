@@ -80,7 +80,7 @@ fn passages(
         text: chunk.text,
         place: chunk.place.start as u64..chunk.place.end as u64,
         is_verbatim: chunk.is_verbatim,
-        date: unit.date.unwrap_or(modified),
+        date: chunk.date.or(unit.date).unwrap_or(modified),
         tags: unit.tags.clone(),
         language,
     });

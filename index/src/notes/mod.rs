@@ -34,21 +34,22 @@
 //! FOLDER/
 //!   .lock                 locked by the process that writes
 //!   .inbox/               requests of other processes, a file each
-//!   sources               the folders to be read, and hashes of forgotten paths
+//!   sources, sources-copy the folders to be read, hashes of forgotten paths, settings
 //!   catalogue-N           files with lengths, times and hashes; the last commit names N
 //!   words/                the inverted index with the texts (tantivy)
 //!   tokens-TOKENIZER      token ids of texts
 //!   vectors-EMBEDDER      vectors of texts
 //! ```
 //!
-//! Only `sources` cannot be built again from the notes; the catalogue has a copy of it. Every file has checksums.
-//! Damage to the index empties it ([`Notice::Rebuilt`]), and the next [`NotesWriter::update`] reads the notes again.
+//! Only `sources` cannot be built again from the notes, so it is there twice. Every file has checksums. A damaged index is
+//! set aside ([`Notice::Rebuilt`]), and the next [`NotesWriter::update`] reads the notes again.
 //!
 //! # Processes
 //!
 //! Any number of [`NotesIndex`] read, each the state of a commit. One [`NotesWriter`] changes the folder; the system
 //! releases its lock when its process ends for any reason. Another process waits for it briefly
-//! ([`NotesOptions::lock_wait`]) or leaves a [`Request`] ([`NotesWriter::open_or_hand_in`]).
+//! ([`NotesOptions::lock_wait`]) or leaves a [`Request`] ([`NotesWriter::open_or_hand_in`]). A writer that ends with
+//! [`NotesWriter::close`] leaves no request behind.
 //!
 //! # Deletion
 //!
@@ -71,6 +72,7 @@ mod ingest;
 mod kind;
 mod language;
 mod merge;
+mod model_embedder;
 mod options;
 mod passage;
 mod paths;
@@ -96,9 +98,10 @@ pub use inbox::Request;
 pub use index::NotesIndex;
 pub use kind::{SourceKind, UnknownKind};
 pub use language::Language;
+pub use model_embedder::{ModelEmbedder, ModelEmbedderError};
 pub use options::NotesOptions;
 pub use passage::NotePassage;
-pub use report::{NotesStatus, Notice, SkipReason, SkippedSource, UpdateReport};
+pub use report::{FailedRequest, NotesStatus, Notice, SkipReason, SkippedSource, UpdateReport};
 pub use search::{NoteHit, Search};
 pub use snippet::{SNIPPET_BYTES_MAX, Snippet};
-pub use writer::{NotesWriter, OnProgress, hand_in};
+pub use writer::{LABEL_BYTES_MAX, NotesWriter, OnProgress, hand_in};

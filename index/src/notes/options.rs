@@ -8,18 +8,19 @@ use super::language::Language;
 /// Options of a [`NotesWriter`](super::NotesWriter).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotesOptions {
-    /// Maximum length of a file, in bytes, 1..=2³⁰. Longer files are skipped. Default 8 MiB: a file needs about four times its
-    /// length of memory while it is read.
-    pub file_bytes_max: u64,
-    /// Maximum number of visited files and folders. Default 100,000.
+    /// Maximum length of a file, in bytes, 1..=2³⁰. Longer files are skipped. The value is stored with the index; `None` (the
+    /// default) takes the stored one, at first 8 MiB: a file needs about four times its length of memory while it is read.
+    pub file_bytes_max: Option<u64>,
+    /// Maximum number of visited files and folders. Default 100,000. Files behind it are not read; those in the index stay
+    /// until they are gone.
     pub n_entries_max: usize,
     /// Words that a passage repeats from the passage before it, 0..=60. Default 24: about two sentences, a fifth of a
     /// passage.
     pub n_overlap_words: usize,
-    /// The languages of the notes. Empty (the default): all, detected for each note. One: no detection. A short text
-    /// whose language is unclear counts as the first one, or as English. A change takes effect for notes that are read
-    /// later.
-    pub languages: Vec<Language>,
+    /// The languages of the notes. Empty: all, detected for each note. One: no detection. A short text whose language is
+    /// unclear counts as the first one, or as English. The list is stored with the index, and the next update after a change
+    /// reads all notes again; `None` (the default) takes the stored one, at first the empty one.
+    pub languages: Option<Vec<Language>>,
     /// Reads every file at every update, even if its size and times are the same. Default `false`.
     pub reads_all: bool,
     /// Time to wait for another process that writes. Default 2 s.
@@ -29,10 +30,10 @@ pub struct NotesOptions {
 impl Default for NotesOptions {
     fn default() -> Self {
         Self {
-            file_bytes_max: 8 << 20,
+            file_bytes_max: None,
             n_entries_max: 100_000,
             n_overlap_words: 24,
-            languages: Vec::new(),
+            languages: None,
             reads_all: false,
             lock_wait: Duration::from_secs(2),
         }
@@ -45,7 +46,7 @@ impl NotesOptions {
             true => Ok(()),
             false => Err(NotesError::OutOfRange { option, given, min, max }),
         };
-        check("file_bytes_max", self.file_bytes_max, 1, 1 << 30)?;
+        check("file_bytes_max", self.file_bytes_max.unwrap_or(1), 1, 1 << 30)?;
         check("n_entries_max", self.n_entries_max as u64, 1, 1 << 30)?;
         check("n_overlap_words", self.n_overlap_words as u64, 0, 60)
     }

@@ -41,6 +41,8 @@ pub(super) struct Chunk {
     pub(super) text: String,
     pub(super) place: Range<usize>,
     pub(super) is_verbatim: bool,
+    /// The date of its messages, if they have their own.
+    pub(super) date: Option<i64>,
 }
 
 /// Divides a unit of a file. Text under a heading, or runs of messages, events and elements, form chunks of at most
@@ -55,59 +57,73 @@ pub(super) fn chunks(unit: &Unit, bytes: &[u8], n_overlap: usize) -> Vec<Chunk> 
                 text: text[slice.range.clone()].to_owned(),
                 place: place.start + slice.range.start..place.start + slice.range.end,
                 is_verbatim: true,
+                date: None,
             });
             slices.collect()
         }
         Body::Decoded(pieces) => runs(pieces, n_overlap)
             .into_iter()
-            .map(|(text, place)| Chunk {
+            .map(|Run { text, place, date }| Chunk {
                 title: short_title(&unit.title).to_owned(),
                 text,
                 place,
                 is_verbatim: false,
+                date,
             })
             .collect(),
     }
 }
 
-/// Packs pieces into texts; a piece that is too long is divided. A text repeats the last pieces of the text before it
-/// as far as they fit the overlap.
-fn runs(pieces: &[Piece], n_overlap: usize) -> Vec<(String, Range<usize>)> {
-    let parts: Vec<(&str, &Range<usize>, usize)> = pieces
+/// Pieces in a row.
+#[derive(Debug)]
+struct Run {
+    text: String,
+    place: Range<usize>,
+    /// The date of the first piece that has one and that the run before does not have.
+    date: Option<i64>,
+}
+
+/// Packs pieces into runs; a piece that is too long is divided. A run repeats the last pieces of the run before it as far as
+/// they fit the overlap.
+fn runs(pieces: &[Piece], n_overlap: usize) -> Vec<Run> {
+    let parts: Vec<(&str, &Piece, usize)> = pieces
         .iter()
         .flat_map(|piece| {
             let n_words = count_words(&piece.text);
             let whole = (n_words <= PASSAGE_WORDS_MAX).then(|| piece.text.trim());
             let divided = if whole.is_some() { Vec::new() } else { slices_of_plain(&piece.text, n_overlap) };
-            whole.into_iter().chain(divided).map(|text| (text, &piece.place, count_words(text)))
+            whole.into_iter().chain(divided).map(move |text| (text, piece, count_words(text)))
         })
         .filter(|(text, _, _)| !text.is_empty())
         .collect();
-    let mut runs: Vec<Range<usize>> = Vec::new();
+    // The parts of each run, and the first one that is new.
+    let mut runs: Vec<(Range<usize>, usize)> = Vec::new();
     let mut n_words_open = 0;
     for (at, &(_, _, n_words)) in parts.iter().enumerate() {
         match runs.last_mut() {
-            Some(open) if n_words_open + n_words <= PASSAGE_WORDS_MAX => {
+            Some((open, _)) if n_words_open + n_words <= PASSAGE_WORDS_MAX => {
                 open.end = at + 1;
                 n_words_open += n_words;
             }
             last => {
                 let (mut start, mut n_repeated) = (at, 0);
                 let room = n_overlap.min(PASSAGE_WORDS_MAX - n_words);
-                let first = last.map_or(at, |last| last.start + 1);
+                let first = last.map_or(at, |(last, _)| last.start + 1);
                 while start > first && n_repeated + parts[start - 1].2 <= room {
                     start -= 1;
                     n_repeated += parts[start].2;
                 }
                 n_words_open = n_repeated + n_words;
-                runs.push(start..at + 1);
+                runs.push((start..at + 1, at));
             }
         }
     }
-    let joined = runs.into_iter().map(|run| {
+    let joined = runs.into_iter().map(|(run, first_new)| {
+        let date = parts[first_new..run.end].iter().find_map(|(_, piece, _)| piece.date);
         let parts = &parts[run];
         let text = parts.iter().map(|(text, _, _)| *text).collect::<Vec<_>>().join("\n");
-        (text, parts[0].1.start..parts[parts.len() - 1].1.end)
+        let place = parts[0].1.place.start..parts[parts.len() - 1].1.place.end;
+        Run { text, place, date }
     });
     joined.collect()
 }
@@ -127,7 +143,7 @@ mod tests {
         texts
             .iter()
             .enumerate()
-            .map(|(i, text)| Piece { text: (*text).to_owned(), place: i..i + 1 })
+            .map(|(i, text)| Piece { text: (*text).to_owned(), place: i..i + 1, date: None })
             .collect()
     }
 
@@ -136,18 +152,22 @@ mod tests {
         let long = "word ".repeat(130);
         let pieces = decoded(&["a: one", "b: two", &long, "c: three"]);
         let runs = runs(&pieces, 0);
-        let places: Vec<_> = runs.iter().map(|(_, place)| place.clone()).collect();
+        let places: Vec<_> = runs.iter().map(|run| run.place.clone()).collect();
         assert_eq!(places, [0..2, 2..3, 2..4]);
-        assert_eq!(runs[0].0, "a: one\nb: two");
-        assert!(runs[2].0.ends_with("c: three"));
+        assert_eq!(runs[0].text, "a: one\nb: two");
+        assert!(runs[2].text.ends_with("c: three"));
     }
 
     #[test]
     fn a_run_repeats_whole_messages() {
         let message = format!("a: {}", "word ".repeat(19).trim());
-        let pieces = decoded(&[message.as_str(); 8]);
-        let places: Vec<_> = runs(&pieces, 24).into_iter().map(|(_, place)| place).collect();
-        assert_eq!(places, [0..6, 5..8]);
+        let mut pieces = decoded(&[message.as_str(); 8]);
+        for (i, piece) in (0..).zip(&mut pieces) {
+            piece.date = (i != 6).then_some(i);
+        }
+        let runs: Vec<_> = runs(&pieces, 24).into_iter().map(|run| (run.place, run.date)).collect();
+        // The date of a repeated message is that of the run before.
+        assert_eq!(runs, [(0..6, Some(0)), (5..8, Some(7))]);
     }
 
     proptest! {
@@ -155,12 +175,12 @@ mod tests {
         fn every_piece_is_in_a_run(texts in prop::collection::vec("([a-z]{1,9} ){0,60}", 0..12), n_overlap in 0..60_usize) {
             let pieces = decoded(&texts.iter().map(String::as_str).collect::<Vec<_>>());
             let runs = runs(&pieces, n_overlap);
-            for (text, place) in &runs {
+            for Run { text, place, .. } in &runs {
                 prop_assert!(count_words(text) <= PASSAGE_WORDS_MAX && !text.is_empty());
                 prop_assert!(place.start < place.end);
             }
             for piece in pieces.iter().filter(|piece| !piece.text.trim().is_empty()) {
-                let is_in = |(text, place): &(String, Range<usize>)| {
+                let is_in = |Run { text, place, .. }: &Run| {
                     place.start <= piece.place.start && piece.place.end <= place.end && text.contains(piece.text.trim())
                 };
                 prop_assert!(runs.iter().any(is_in));

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use super::inbox::Request;
 use super::kind::SourceKind;
 
 /// A file or folder that an update skipped.
@@ -73,7 +74,16 @@ impl SkipReason {
     }
 }
 
-/// The result of an update.
+/// A request of another process that the writer could not carry out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailedRequest {
+    /// The request; `None` if its file was damaged, or a newer program has left it.
+    pub request: Option<Request>,
+    /// The reason.
+    pub reason: String,
+}
+
+/// The result of an update or of forgetting.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UpdateReport {
     /// Number of files that are new in the index.
@@ -90,6 +100,10 @@ pub struct UpdateReport {
     pub n_passages: usize,
     /// Skipped files and folders.
     pub skipped: Vec<SkippedSource>,
+    /// Forgotten paths of which the index had nothing. Later updates do not read them either.
+    pub unknown: Vec<PathBuf>,
+    /// Requests of other processes that could not be carried out.
+    pub failed: Vec<FailedRequest>,
     /// Whether the caller ended the update before all files were read.
     pub is_incomplete: bool,
 }
@@ -98,6 +112,19 @@ impl UpdateReport {
     /// Whether the index has changed.
     pub fn is_change(&self) -> bool {
         self.n_added + self.n_changed + self.n_removed > 0
+    }
+
+    /// Whether the index has changed, or something is worth a notice.
+    pub fn is_notable(&self) -> bool {
+        let is_skipped = self.skipped.iter().any(|skipped| skipped.reason.is_notable());
+        self.is_change() || is_skipped || !self.unknown.is_empty() || !self.failed.is_empty()
+    }
+
+    /// Adds what requests of other processes did.
+    pub(super) fn add_requests(&mut self, mut carried_out: Self) {
+        self.n_removed += carried_out.n_removed;
+        self.unknown.append(&mut carried_out.unknown);
+        self.failed.append(&mut carried_out.failed);
     }
 }
 
@@ -110,8 +137,11 @@ pub enum Notice {
     Rebuilt {
         /// The damage.
         reason: String,
+        /// The damaged inverted index under its new name; `None` if there was none. It has text of the notes, so the next
+        /// complete update, [`forget`](super::NotesWriter::forget) or [`purge`](super::NotesWriter::purge) removes it.
+        aside: Option<PathBuf>,
     },
-    /// The list of folders was damaged. The folders were taken from the index, if it had them.
+    /// The list of folders or its copy was damaged. The other one was taken, if it was whole.
     #[error("the list of folders was damaged and is kept as `{}`: {n_roots} folders are left", aside.display())]
     Roots {
         /// The damaged file under its new name.
@@ -155,4 +185,7 @@ pub struct NotesStatus {
     pub embedders: Vec<u64>,
     /// Number of requests that wait for the writer.
     pub n_requests: usize,
+    /// The last requests of other processes that the writer could not carry out. Adding or forgetting their paths removes
+    /// them; one without a path goes with the next of these.
+    pub failed: Vec<FailedRequest>,
 }

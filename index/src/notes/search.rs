@@ -6,9 +6,12 @@ use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
 
 use tantivy::collector::{DocSetCollector, TopDocs};
-use tantivy::query::{BooleanQuery, ConstScoreQuery, Occur, Query, RangeQuery, TermQuery, TermSetQuery};
+use tantivy::query::{
+    BooleanQuery, BoostQuery, ConstScoreQuery, EnableScoring, Occur, Query, RangeQuery, TermQuery,
+    TermSetQuery,
+};
 use tantivy::schema::IndexRecordOption;
-use tantivy::{DocAddress, Term};
+use tantivy::{DocAddress, DocSet, Searcher, Term};
 
 use super::derive::Embedder;
 use super::error::NotesError;
@@ -25,6 +28,18 @@ use super::words::words;
 /// Maximum number of words searched for; the rest of a longer request is ignored. A mail to be answered has about 200
 /// different words, and each costs two posting lists per language.
 const QUERY_WORDS_MAX: usize = 512;
+
+/// The weight of function words, if a request has others. Without them, passages that a question's whole wording fits lose
+/// their place; at full weight, long passages win. ARCHITECTURE.md, *Words are stems of the note's language*, has numbers.
+const FUNCTIONAL_WEIGHT: f32 = 0.3;
+
+/// Maximum number of other words of a request whose function words count. A longer text has almost all of them, and each
+/// has a long posting list.
+const FUNCTIONAL_WITHIN: usize = 16;
+
+/// Passages that are ranked again with their function words. (A query for these words too would read their posting lists as a
+/// whole, and find every passage.)
+const RANKED_AGAIN: usize = 50;
 
 /// Passages of each ranking that enter a fusion.
 const FUSED: usize = 100;
@@ -85,7 +100,10 @@ impl NotesIndex {
         if limit == 0 {
             return Ok(Vec::new());
         }
-        let wanted = Wanted::new(search.text, &state.languages);
+        let wanted = {
+            let mut functional = state.functional.lock().unwrap_or_else(PoisonError::into_inner);
+            Wanted::new(search.text, &state.languages, &mut functional)
+        };
         let filter = filter(search, snapshot)?;
         let n_ranked = if search.embedder.is_some() { limit.max(FUSED) } else { limit };
         let by_words = by_words(snapshot, &wanted, filter.as_deref(), n_ranked)?;
@@ -126,38 +144,38 @@ impl NotesIndex {
 }
 
 /// The words of a request in the forms of the index.
+#[derive(Default)]
 struct Wanted {
     /// Stems in each language of the index. A passage has the form of its own language only.
     terms: BTreeSet<String>,
     /// Single characters of scripts without spaces: beginnings of words.
     initials: BTreeSet<String>,
+    /// Stems of function words that count less. Snippets ignore them.
+    functional: BTreeSet<String>,
 }
 
 impl Wanted {
-    /// Function words are left out, unless there are no others.
-    fn new(text: &str, languages: &[Option<Language>]) -> Self {
-        let known: Vec<Language> = languages.iter().copied().flatten().collect();
-        let mut functional = Functional::new(&known);
-        let forms = |is_kept: &mut dyn FnMut(&str) -> bool| {
-            let mut wanted = Self { terms: BTreeSet::new(), initials: BTreeSet::new() };
-            for &language in languages {
-                for word in words(text, language).take(QUERY_WORDS_MAX) {
-                    if !is_kept(&text[word.range]) {
-                        continue;
-                    }
-                    match word.is_single {
-                        true => wanted.initials.insert(word.text),
-                        false => wanted.terms.insert(word.text),
-                    };
-                }
+    /// Function words count as others do if there are no others.
+    fn new(text: &str, languages: &[Option<Language>], functional: &mut Functional) -> Self {
+        let mut wanted = Self::default();
+        for &language in languages {
+            for word in words(text, language).take(QUERY_WORDS_MAX) {
+                let set = match functional.contains(&text[word.range].to_lowercase()) {
+                    true => &mut wanted.functional,
+                    false if word.is_single => &mut wanted.initials,
+                    false => &mut wanted.terms,
+                };
+                set.insert(word.text);
             }
-            wanted
-        };
-        let wanted = forms(&mut |word| !functional.contains(&word.to_lowercase()));
-        match wanted.terms.is_empty() && wanted.initials.is_empty() {
-            true => forms(&mut |_| true),
-            false => wanted,
         }
+        // A stem of one language may be a function word of another.
+        wanted.functional.retain(|word| !wanted.terms.contains(word));
+        match wanted.terms.len() + wanted.initials.len() {
+            0 => wanted.terms = std::mem::take(&mut wanted.functional),
+            n if n > FUNCTIONAL_WITHIN => wanted.functional.clear(),
+            _ => {}
+        }
+        wanted
     }
 }
 
@@ -172,11 +190,12 @@ fn by_words(
     }
     let fields = [snapshot.fields.title_words, snapshot.fields.text_words];
     let mut clauses: Vec<(Occur, Box<dyn Query>)> = Vec::new();
+    let term = |field, word: &String| {
+        let term = Term::from_field_text(field, word);
+        Box::new(TermQuery::new(term, IndexRecordOption::WithFreqs)) as Box<dyn Query>
+    };
     for word in &wanted.terms {
-        clauses.extend(fields.map(|field| {
-            let term = Term::from_field_text(field, word);
-            (Occur::Should, Box::new(TermQuery::new(term, IndexRecordOption::WithFreqs)) as Box<dyn Query>)
-        }));
+        clauses.extend(fields.map(|field| (Occur::Should, term(field, word))));
     }
     for initial in &wanted.initials {
         // Behind every word that begins with it.
@@ -194,8 +213,42 @@ fn by_words(
         let filter: Box<dyn Query> = Box::new(ConstScoreQuery::new(filter.box_clone(), 0.0));
         query = Box::new(BooleanQuery::new(vec![(Occur::Must, query), (Occur::Must, filter)]));
     }
-    let collector = TopDocs::with_limit(limit).order_by_score();
-    snapshot.searcher.search(&query, &collector).map_err(snapshot.failed())
+    let functional = wanted.functional.iter().flat_map(|word| fields.map(|field| term(field, word)));
+    let functional: Vec<_> = functional.map(|query| (Occur::Should, query)).collect();
+    let n_ranked = if functional.is_empty() { limit } else { limit.max(RANKED_AGAIN) };
+    let collector = TopDocs::with_limit(n_ranked).order_by_score();
+    let mut ranked = snapshot.searcher.search(&query, &collector).map_err(snapshot.failed())?;
+    if !functional.is_empty() {
+        let functional = BoostQuery::new(Box::new(BooleanQuery::new(functional)), FUNCTIONAL_WEIGHT);
+        add_scores(&snapshot.searcher, &functional, &mut ranked).map_err(snapshot.failed())?;
+        ranked.truncate(limit);
+    }
+    Ok(ranked)
+}
+
+/// Adds the scores of a query to those of ranked passages, and ranks them again. Passages that only this query finds stay out.
+fn add_scores(
+    searcher: &Searcher,
+    query: &dyn Query,
+    ranked: &mut [(f32, DocAddress)],
+) -> tantivy::Result<()> {
+    let weight = query.weight(EnableScoring::enabled_from_searcher(searcher))?;
+    // A scorer moves forward only.
+    ranked.sort_unstable_by_key(|&(_, address)| address);
+    for passages in ranked.chunk_by_mut(|(_, a), (_, b)| a.segment_ord == b.segment_ord) {
+        let segment = searcher.segment_reader(passages[0].1.segment_ord);
+        let mut scorer = weight.scorer(segment, 1.0)?;
+        for (score, address) in passages {
+            if scorer.doc() < address.doc_id {
+                scorer.seek(address.doc_id);
+            }
+            if scorer.doc() == address.doc_id {
+                *score += scorer.score();
+            }
+        }
+    }
+    ranked.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+    Ok(())
 }
 
 /// The query that all conditions of a search form; `None` if there are none.
@@ -252,15 +305,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn function_words_count_only_where_there_are_no_others() {
-        let shown = |text: &str| {
-            let wanted = Wanted::new(text, &[Some(Language::English), Some(Language::German), None]);
-            wanted.terms.into_iter().chain(wanted.initials).collect::<Vec<_>>().join(" ")
+    fn function_words_count_less_where_there_are_others() {
+        let languages = [Some(Language::English), Some(Language::German), None];
+        let mut functional = Functional::new(&[Language::English, Language::German]);
+        let mut shown = |text: &str| {
+            let wanted = Wanted::new(text, &languages, &mut functional);
+            let joined = |words: BTreeSet<String>| words.into_iter().collect::<Vec<_>>().join(" ");
+            (joined(wanted.terms), joined(wanted.initials), joined(wanted.functional))
         };
-        assert_eq!(shown("When is the dentist?"), "dentist");
-        assert_eq!(shown("to be or not to be"), "be not or to");
-        assert_eq!(shown("Häuser 茶"), "haus hauser 茶");
-        assert_eq!(shown("?!"), "");
+        let expect = |terms: &str, initials: &str, functional: &str| {
+            (terms.to_owned(), initials.to_owned(), functional.to_owned())
+        };
+        assert_eq!(shown("When is the dentist?"), expect("dentist", "", "is the when"));
+        assert_eq!(shown("to be or not to be"), expect("be not or to", "", ""));
+        assert_eq!(shown("Häuser 茶"), expect("haus hauser", "茶", ""));
+        assert_eq!(shown("?!"), expect("", "", ""));
+        let long: String = ('a'..='z').map(|c| format!("the {c}{c}{c} ")).collect();
+        assert_eq!(shown(&long).2, "");
     }
 
     #[test]

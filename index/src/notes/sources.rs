@@ -1,38 +1,82 @@
-//! The list of folders that updates read, and of forgotten files that they do not. It is the only part of the index
-//! that cannot be built again from the notes.
+//! The list of folders that updates read, and of forgotten files that they do not, with the settings for reading. It is
+//! the only part of the index that cannot be built again from the notes, so it is stored twice.
 //!
 //! Of a forgotten file, the list has a hash of the path, so that not even its name remains.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
 use super::codec::{Decoder, Encoder};
 use super::error::{NotesError, io_error};
+use super::language::Language;
 use super::{files, paths};
 
 /// File name of the list.
 pub(super) const NAME: &str = "sources";
 
-/// The version of the format.
-const VERSION: u32 = 1;
+/// File name of its copy.
+pub(super) const COPY: &str = "sources-copy";
+
+/// The version of the format. Version 1 had no settings.
+const VERSION: u32 = 2;
 
 /// See the module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Sources {
-    /// Absolute paths. None lies in another.
+    /// Absolute paths. One lies in another only behind a hidden or forgotten folder, which a walk of the other skips.
     pub(super) roots: BTreeSet<PathBuf>,
     /// Hashes of forgotten paths.
     forgotten: BTreeSet<u64>,
+    pub(super) settings: Settings,
+}
+
+/// How files are read, if the options of a writer leave it open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Settings {
+    pub(super) file_bytes_max: u64,
+    pub(super) languages: Vec<Language>,
+    /// What an app has stored with the folder.
+    pub(super) labels: BTreeMap<String, String>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { file_bytes_max: 8 << 20, languages: Vec::new(), labels: BTreeMap::new() }
+    }
 }
 
 impl Sources {
-    /// Reads the list of a folder. `None` if there is none.
+    /// Reads the list of a folder, or its copy if the list is damaged or missing. `None` if there is neither.
     ///
     /// # Errors
-    /// [`NotesError::Damaged`], [`NotesError::Version`] or [`NotesError::Io`].
+    /// [`NotesError::Damaged`] if the copy is damaged too or missing, [`NotesError::Version`] or [`NotesError::Io`].
     pub(super) fn read(folder: &Path) -> Result<Option<Self>, NotesError> {
-        let path = Self::path(folder);
+        match Self::read_file(folder.join(NAME)) {
+            Ok(Some(sources)) => Ok(Some(sources)),
+            Err(error) if !error.is_damage() => Err(error),
+            lost => match Self::read_file(folder.join(COPY)) {
+                Ok(Some(copy)) => Ok(Some(copy)),
+                Err(error) if !error.is_damage() || lost.is_ok() => Err(error),
+                _ => lost,
+            },
+        }
+    }
+
+    /// Whether list and copy are whole and equal.
+    pub(super) fn is_stored_twice(&self, folder: &Path) -> bool {
+        [NAME, COPY]
+            .iter()
+            .all(|name| Self::read_file(folder.join(name)).is_ok_and(|stored| stored.as_ref() == Some(self)))
+    }
+
+    /// Whether the list, or its copy, is there and damaged.
+    pub(super) fn damaged(folder: &Path) -> Option<PathBuf> {
+        let is_damaged = |path: &PathBuf| Self::read_file(path.clone()).is_err_and(|error| error.is_damage());
+        [NAME, COPY].iter().map(|name| folder.join(name)).find(is_damaged)
+    }
+
+    fn read_file(path: PathBuf) -> Result<Option<Self>, NotesError> {
         let damaged =
             |what: &str| NotesError::Damaged { path: path.clone(), offset: 0, what: what.to_owned() };
         let bytes = match files::read(&path) {
@@ -50,29 +94,36 @@ impl Sources {
         Self::decode(&bytes).map(Some).ok_or_else(|| damaged("not a list of folders"))
     }
 
-    pub(super) fn path(folder: &Path) -> PathBuf {
-        folder.join(NAME)
-    }
-
     pub(super) fn write(&self, folder: &Path) -> Result<(), NotesError> {
-        let path = Self::path(folder);
-        files::replace(&path, &self.encode(), true).map_err(io_error("write", &path))
+        let bytes = self.encode();
+        [NAME, COPY].iter().try_for_each(|name| {
+            let path = folder.join(name);
+            files::replace(&path, &bytes, true).map_err(io_error("write", &path))
+        })
     }
 
-    pub(super) fn encode(&self) -> Vec<u8> {
+    fn encode(&self) -> Vec<u8> {
         let mut encoder = Encoder::default();
         encoder.u32(VERSION);
         encoder.u32(self.roots.len() as u32);
         self.roots.iter().for_each(|root| encoder.bytes(paths::to_bytes(root).unwrap_or_default()));
         encoder.u32(self.forgotten.len() as u32);
         self.forgotten.iter().for_each(|&hash| encoder.u64(hash));
+        encoder.u64(self.settings.file_bytes_max);
+        encoder.languages(&self.settings.languages);
+        encoder.u32(self.settings.labels.len() as u32);
+        for (name, value) in &self.settings.labels {
+            encoder.bytes(name.as_bytes());
+            encoder.bytes(value.as_bytes());
+        }
         encoder.0
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+    fn decode(bytes: &[u8]) -> Option<Self> {
         let mut decoder = Decoder(bytes);
         let mut sources = Self::default();
-        if decoder.u32()? != VERSION {
+        let version = decoder.u32()?;
+        if !(1..=VERSION).contains(&version) {
             return None;
         }
         for _ in 0..decoder.u32()? {
@@ -81,31 +132,44 @@ impl Sources {
         for _ in 0..decoder.u32()? {
             sources.forgotten.insert(decoder.u64()?);
         }
+        if version > 1 {
+            sources.settings.file_bytes_max = decoder.u64()?;
+            sources.settings.languages = decoder.languages()?;
+            for _ in 0..decoder.u32()? {
+                let name = decoder.text()?;
+                sources.settings.labels.insert(name, decoder.text()?);
+            }
+        }
         decoder.0.is_empty().then_some(sources)
     }
 
-    /// Adds a file or folder, also if it was forgotten.
+    /// Adds a file or folder, also if it was forgotten. Other forgotten paths, above and below it, stay forgotten.
     pub(super) fn add(&mut self, path: &Path) {
-        for ancestor in path.ancestors() {
-            self.forgotten.remove(&paths::hash(ancestor));
-        }
-        if self.root_of(path).is_none() {
-            self.roots.retain(|root| !root.starts_with(path));
-            self.roots.insert(path.to_owned());
+        self.forgotten.remove(&paths::hash(path));
+        self.roots.insert(path.to_owned());
+        // A root that a walk of another one reaches is read there.
+        for root in self.roots.clone() {
+            self.roots.remove(&root);
+            if !self.is_read(&root) {
+                self.roots.insert(root);
+            }
         }
     }
 
-    /// Removes a root, or notes that a path below a root is not to be read.
+    /// Removes the roots at and below a path, and stores that it is not to be read.
     pub(super) fn forget(&mut self, path: &Path) {
         self.roots.retain(|root| !root.starts_with(path));
-        if self.root_of(path).is_some() {
-            self.forgotten.insert(paths::hash(path));
-        }
+        self.forgotten.insert(paths::hash(path));
     }
 
-    /// The root that contains a path.
+    /// The innermost root that contains a path.
     pub(super) fn root_of(&self, path: &Path) -> Option<&Path> {
         path.ancestors().find_map(|ancestor| self.roots.get(ancestor)).map(PathBuf::as_path)
+    }
+
+    /// The roots at and below a path.
+    pub(super) fn roots_below<'a>(&'a self, path: &'a Path) -> impl Iterator<Item = &'a PathBuf> {
+        self.roots.range(path.to_owned()..).take_while(move |root| root.starts_with(path))
     }
 
     /// Whether exactly this path was forgotten. A walk asks for each folder on its way down.
@@ -113,14 +177,22 @@ impl Sources {
         !self.forgotten.is_empty() && self.forgotten.contains(&paths::hash(path))
     }
 
-    /// Whether updates read a path: it lies below a root, and neither it nor a folder above it was forgotten.
+    /// Whether updates read a path: it lies below a root, and no name on the way is hidden or forgotten.
     pub(super) fn is_read(&self, path: &Path) -> bool {
-        self.root_of(path).is_some() && !path.ancestors().any(|ancestor| self.is_forgotten(ancestor))
+        self.root_of(path).is_some_and(|root| {
+            let mut below = path.ancestors().take_while(|ancestor| *ancestor != root);
+            !below.any(|ancestor| is_hidden(ancestor) || self.is_forgotten(ancestor))
+        })
     }
 
     pub(super) fn n_forgotten(&self) -> usize {
         self.forgotten.len()
     }
+}
+
+/// Whether a name starts with a dot.
+pub(super) fn is_hidden(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
 }
 
 #[cfg(test)]
@@ -142,22 +214,65 @@ mod tests {
         sources.forget(Path::new("/a/b/c"));
         assert!(sources.is_read(Path::new("/a/b/d")) && !sources.is_read(Path::new("/a/b/c/x")));
         assert_eq!(Sources::decode(&sources.encode()), Some(sources.clone()));
+        let labels = [("model".to_owned(), "é".to_owned())].into();
+        let languages = vec![Language::Dutch, Language::Greek];
+        sources.settings = Settings { file_bytes_max: 7, languages, labels };
+        assert_eq!(Sources::decode(&sources.encode()), Some(sources.clone()));
         sources.add(Path::new("/a/b/c/x"));
-        assert!(sources.is_read(Path::new("/a/b/c/y")));
+        assert_eq!(roots(&sources), ["/a", "/a/b/c/x"]);
+        assert!(sources.is_read(Path::new("/a/b/c/x/1")) && !sources.is_read(Path::new("/a/b/c/y")));
+        sources.forget(Path::new("/a/b/c/x/2"));
+        assert!(sources.is_read(Path::new("/a/b/c/x/1")) && !sources.is_read(Path::new("/a/b/c/x/2/3")));
+        sources.add(Path::new("/a/b/c"));
+        assert_eq!(roots(&sources), ["/a"]);
+        assert!(sources.is_read(Path::new("/a/b/c/y")) && !sources.is_read(Path::new("/a/b/c/x/2")));
         sources.forget(Path::new("/"));
         assert_eq!(roots(&sources), [""; 0]);
     }
 
     #[test]
-    fn a_damaged_list_is_an_error_and_a_newer_one_too() {
+    fn hidden_roots_stay_beside_their_parents() {
+        let mut sources = Sources::default();
+        ["/a/.b/c", "/a", "/a/.b/c/d"].iter().for_each(|root| sources.add(Path::new(root)));
+        assert_eq!(roots(&sources), ["/a", "/a/.b/c"]);
+        assert!(sources.is_read(Path::new("/a/.b/c/d")) && !sources.is_read(Path::new("/a/.b/d")));
+        assert_eq!(sources.roots_below(Path::new("/a/.b")).count(), 1);
+        sources.add(Path::new("/a/.b"));
+        assert_eq!(roots(&sources), ["/a", "/a/.b"]);
+    }
+
+    #[test]
+    fn the_first_version_is_read() {
+        let mut sources = Sources::default();
+        sources.add(Path::new("/a"));
+        let mut bytes = sources.encode();
+        bytes[0] = 1;
+        // Without the settings.
+        bytes.truncate(bytes.len() - 16);
+        assert_eq!(Sources::decode(&bytes), Some(sources));
+    }
+
+    #[test]
+    fn a_damaged_list_has_a_copy_and_a_newer_one_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(Sources::read(folder.path()).unwrap(), None);
-        Sources::default().write(folder.path()).unwrap();
-        assert_eq!(Sources::read(folder.path()).unwrap(), Some(Sources::default()));
-        let path = Sources::path(folder.path());
-        files::replace(&path, &[2, 0, 0, 0, 9], true).unwrap();
-        assert!(matches!(Sources::read(folder.path()), Err(NotesError::Version { given: 2, known: 1, .. })));
-        std::fs::write(&path, b"x").unwrap();
+        let mut sources = Sources::default();
+        sources.add(Path::new("/a"));
+        sources.write(folder.path()).unwrap();
+        assert!(sources.is_stored_twice(folder.path()));
+        for name in [NAME, COPY] {
+            std::fs::write(folder.path().join(name), b"x").unwrap();
+            assert_eq!(Sources::read(folder.path()).unwrap().as_ref(), Some(&sources), "{name} is damaged");
+            assert_eq!(Sources::damaged(folder.path()), Some(folder.path().join(name)));
+            assert!(!sources.is_stored_twice(folder.path()));
+            std::fs::remove_file(folder.path().join(name)).unwrap();
+            assert_eq!(Sources::read(folder.path()).unwrap().as_ref(), Some(&sources), "{name} is missing");
+            sources.write(folder.path()).unwrap();
+        }
+        let path = folder.path().join(NAME);
+        files::replace(&path, &[3, 0, 0, 0, 9], true).unwrap();
+        assert!(matches!(Sources::read(folder.path()), Err(NotesError::Version { given: 3, known: 2, .. })));
+        [NAME, COPY].iter().for_each(|name| std::fs::write(folder.path().join(name), b"x").unwrap());
         assert!(Sources::read(folder.path()).unwrap_err().is_damage());
     }
 }

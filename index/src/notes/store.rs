@@ -1,6 +1,7 @@
 //! The inverted index and its catalogue on disk: opened together, verified, and cleaned of leftovers.
 
 use std::collections::HashSet;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use tantivy::directory::error::OpenReadError;
@@ -13,7 +14,7 @@ use super::directory::PlainDirectory;
 use super::error::{NotesError, index_error, io_error};
 use super::files;
 use super::schema::{Fields, schema, tokenizers};
-use super::sources::NAME as SOURCES;
+use super::sources;
 use super::writer::ASIDE;
 use crate::history::disk::PARTIAL;
 
@@ -94,7 +95,12 @@ impl Store {
         for name in names.iter().filter(|name| !known.contains(*name)) {
             let path = self.words.join(name);
             // The list has optional files too. A missing one that is needed is noticed when its segment is opened.
-            if path.exists() && !self.is_sound(name)? {
+            let is_sound = match std::fs::metadata(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                // tantivy takes for granted that a file has a length and a magic number at its end.
+                found => found.map_err(io_error("read", &path))?.len() >= 8 && self.is_sound(name)?,
+            };
+            if !is_sound {
                 return Err(NotesError::Damaged { path, offset: 0, what: "wrong checksum".to_owned() });
             }
         }
@@ -102,12 +108,9 @@ impl Store {
         Ok(())
     }
 
+    /// A file that a writer has removed since the list was read is an error of the kind of damage, after which a reader
+    /// reads the list again.
     fn is_sound(&self, name: &Path) -> Result<bool, NotesError> {
-        let path = self.words.join(name);
-        // tantivy takes for granted that a file has a length and a magic number at its end.
-        if std::fs::metadata(&path).map_err(io_error("read", &path))?.len() < 8 {
-            return Ok(false);
-        }
         let compared = self.index.directory().validate_checksum(name);
         compared.map_err(|error| index_error(&self.words)(TantivyError::OpenReadError(error)))
     }
@@ -130,15 +133,27 @@ impl Store {
         files::sync_folder(&self.words)
     }
 
-    /// Removes the inverted index and every catalogue of a folder.
-    pub(super) fn remove(folder: &Path) -> Result<(), NotesError> {
-        let words = folder.join(WORDS);
-        // The list of segments first: without it, a crash leaves no index that looks whole.
-        files::remove(&words.join(META))?;
-        for name in files::names(&words)?.iter().filter(|name| is_of_index(name)) {
-            files::remove(&words.join(name))?;
+    /// Renames the inverted index, in one step, so that nothing reads it, and removes every catalogue. Returns the new name
+    /// if there was an index.
+    pub(super) fn set_aside(folder: &Path) -> Result<Option<PathBuf>, NotesError> {
+        let (words, aside) = (folder.join(WORDS), folder.join(format!("{ASIDE}{WORDS}")));
+        Self::remove_aside(folder)?;
+        let renamed = match std::fs::rename(&words, &aside) {
+            Ok(()) => Some(aside),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(io_error("set aside", &words)(error)),
+        };
+        remove_catalogues(folder, |_| true)?;
+        Ok(renamed)
+    }
+
+    /// Removes an index that was set aside, with its text.
+    pub(super) fn remove_aside(folder: &Path) -> Result<(), NotesError> {
+        let aside = folder.join(format!("{ASIDE}{WORDS}"));
+        match std::fs::remove_dir_all(&aside) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error("remove", &aside)(error)),
+            _ => Ok(()),
         }
-        remove_catalogues(folder, |_| true)
     }
 }
 
@@ -164,7 +179,9 @@ pub(super) fn check_own(folder: &Path) -> Result<(), NotesError> {
 
 /// Whether a file in the folder of an index has the name of one that is replaced as a whole.
 fn is_replaced(name: &str) -> bool {
-    name == SOURCES || Catalogue::parse(name).is_some() || DerivedKind::parse(name).is_some()
+    [sources::NAME, sources::COPY].contains(&name)
+        || Catalogue::parse(name).is_some()
+        || DerivedKind::parse(name).is_some()
 }
 
 /// Whether a file has a name that tantivy gives: lists, locks, and segments with a number of 32 hexadecimal digits.

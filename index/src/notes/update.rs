@@ -5,7 +5,8 @@
 //! words of the batch before. After [`PASSAGES_PER_COMMIT`] passages, what was read is committed, so that memory has a
 //! bound and an interrupted update keeps its work.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
+use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
@@ -16,7 +17,7 @@ use super::error::{NotesError, index_error};
 use super::ingest::{Ingested, ingest};
 use super::paths;
 use super::report::{SkipReason, SkippedSource, UpdateReport};
-use super::walk::{Found, Limits, Walk, walk};
+use super::walk::{Found, Identity, Limits, Walk, identities, identity, walk};
 use super::writer::{NotesWriter, OnProgress};
 
 /// Passages per commit, and so the length of a large segment. About 3 MB of text: a deletion writes the segments again
@@ -47,7 +48,10 @@ impl NotesWriter {
         let walk = self.walk(&roots);
         let report = self.apply(walk, &roots, on_progress)?;
         self.merge_small()?;
-        self.purge()?;
+        match report.is_incomplete {
+            true => self.purge_passages()?,
+            false => self.purge()?,
+        }
         Ok(report)
     }
 
@@ -61,11 +65,16 @@ impl NotesWriter {
         self.check_running()?;
         let changed: Vec<PathBuf> =
             changed.iter().map(|path| paths::absolute(path.as_ref())).collect::<Result<_, _>>()?;
-        let mut starts: Vec<PathBuf> =
-            changed.into_iter().filter(|path| self.sources.is_read(path) && !self.is_hidden(path)).collect();
+        // Roots behind hidden and forgotten folders are not reached from above.
+        let roots = changed.iter().flat_map(|path| self.sources.roots_below(path)).cloned();
+        let mut starts: Vec<PathBuf> = roots.collect();
+        let is_own = |path: &Path| path.starts_with(&self.folder);
+        starts.extend(changed.into_iter().filter(|path| self.sources.is_read(path) && !is_own(path)));
         starts.sort_unstable();
         // A folder comes before its contents, and contains them.
-        starts.dedup_by(|path, before| path.starts_with(before));
+        starts.dedup_by(|path, before| {
+            path == before || path.starts_with(&*before) && !self.sources.roots.contains(path)
+        });
         let mut walk = self.walk(&starts);
         let leads_elsewhere = |path: &Path| self.leads_through_link(path);
         if walk.has_other_names || starts.iter().any(|path| leads_elsewhere(path)) {
@@ -76,18 +85,43 @@ impl NotesWriter {
     }
 
     fn walk(&self, starts: &[PathBuf]) -> Walk {
-        let limits =
-            Limits { file_bytes_max: self.options.file_bytes_max, n_entries_max: self.options.n_entries_max };
+        let limits = Limits {
+            file_bytes_max: self.sources.settings.file_bytes_max,
+            n_entries_max: self.options.n_entries_max,
+        };
         walk(starts.iter().map(PathBuf::as_path), &self.sources, &self.folder, limits)
     }
 
-    /// Whether a name between the root and the path, or the path's own, starts with a dot.
-    fn is_hidden(&self, path: &Path) -> bool {
-        let Some(below) = self.sources.root_of(path).and_then(|root| path.strip_prefix(root).ok()) else {
-            return false;
-        };
-        below.components().any(|name| name.as_os_str().as_encoded_bytes().starts_with(b"."))
-            || path.starts_with(&self.folder)
+    /// All names of the files at and below each path: the path, the same place below a root that is a link to it or contains
+    /// it, and the names that a walk finds for the same files.
+    pub(super) fn names(&self, named: &[PathBuf]) -> Vec<BTreeSet<PathBuf>> {
+        let mut names: Vec<BTreeSet<PathBuf>> = named.iter().map(|path| [path.clone()].into()).collect();
+        let files: Vec<HashSet<Identity>> =
+            named.iter().map(|path| identities(path, self.options.n_entries_max)).collect();
+        let roots: Vec<PathBuf> = self.sources.roots.iter().cloned().collect();
+        for (path, names) in named.iter().zip(&mut names) {
+            let Ok(place) = path.canonicalize() else { continue };
+            names.extend(roots.iter().filter_map(|root| {
+                let below = place.strip_prefix(root.canonicalize().ok()?).ok()?;
+                // Joined with nothing, a path would end with a separator.
+                Some(if below.as_os_str().is_empty() { root.clone() } else { root.join(below) })
+            }));
+        }
+        if files.iter().any(|files| !files.is_empty()) {
+            let walk = self.walk(&roots);
+            let found = walk.found.into_iter().map(|found| found.path);
+            let others = walk.skipped.into_iter().filter(|skipped| skipped.reason == SkipReason::AlreadyRead);
+            for path in found.chain(others.map(|skipped| skipped.path)) {
+                let Some(identity) = identity(&path) else { continue };
+                for ((files, names), named) in files.iter().zip(&mut names).zip(named) {
+                    // A forgotten folder has no list of its files.
+                    if files.contains(&identity) && !path.starts_with(named) {
+                        names.insert(path.clone());
+                    }
+                }
+            }
+        }
+        names
     }
 
     /// Whether a folder between the root and the path is a link.
@@ -104,7 +138,7 @@ impl NotesWriter {
         on_progress: &mut OnProgress<'_>,
     ) -> Result<UpdateReport, NotesError> {
         let mut report = UpdateReport { skipped: walk.skipped, ..UpdateReport::default() };
-        self.remove_missing(&walk.found, &walk.unknown, starts, &mut report);
+        self.remove_missing(&walk.found, &walk.unknown, &walk.cut, starts, &mut report);
         let (same, to_read): (Vec<Found>, Vec<Found>) =
             walk.found.into_iter().partition(|found| self.is_same(found));
         report.n_unchanged = same.len();
@@ -129,15 +163,18 @@ impl NotesWriter {
         if n_uncommitted > 0 || has_stamps || report.is_change() {
             self.commit()?;
         }
+        report.add_requests(std::mem::take(&mut self.carried_out));
         let _ = on_progress(done, total);
         Ok(report)
     }
 
-    /// Removes what the walk has not found, except below paths that it could not read.
+    /// Removes what the walk has not found, except below paths that it could not read. Files that it did not look for,
+    /// because of its limit, are looked for here.
     fn remove_missing(
         &mut self,
         found: &[Found],
         unknown: &[PathBuf],
+        cut: &[PathBuf],
         starts: &[PathBuf],
         report: &mut UpdateReport,
     ) {
@@ -156,7 +193,8 @@ impl NotesWriter {
             for path in below.map(|(path, _)| path).take_while(|path| path.starts_with(start)) {
                 let is_kept = found.contains(path.as_path())
                     || unknown.iter().any(|unknown| path.starts_with(unknown))
-                    || unreadable.contains(path);
+                    || unreadable.contains(path)
+                    || cut.iter().any(|cut| path.starts_with(cut)) && !is_gone(path);
                 if !is_kept {
                     missing.push(path.clone());
                 }
@@ -173,7 +211,7 @@ impl NotesWriter {
     }
 
     fn ingest_all(&self, batch: &[Found]) -> Vec<Ingested> {
-        let (bytes_max, n_overlap) = (self.options.file_bytes_max, self.options.n_overlap_words);
+        let (bytes_max, n_overlap) = (self.sources.settings.file_bytes_max, self.options.n_overlap_words);
         let (entries, languages) = (&self.catalogue.entries, &self.languages);
         batch
             .par_iter()
@@ -226,6 +264,12 @@ impl NotesWriter {
             }
         }
     }
+}
+
+/// Whether no file is at a path any more.
+fn is_gone(path: &Path) -> bool {
+    path.metadata()
+        .is_err_and(|error| matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory))
 }
 
 /// Runs of files of bounded number and length.

@@ -13,7 +13,7 @@ use walkdir::{DirEntry, WalkDir};
 use super::kind::Format;
 use super::paths;
 use super::report::{SkipReason, SkippedSource};
-use super::sources::Sources;
+use super::sources::{Sources, is_hidden};
 use super::stamp::Stamp;
 
 /// A file to be indexed.
@@ -31,6 +31,8 @@ pub(super) struct Walk {
     pub(super) skipped: Vec<SkippedSource>,
     /// Paths whose contents could not be listed. Files below them may still exist.
     pub(super) unknown: Vec<PathBuf>,
+    /// Paths whose walk has ended at the limit. Files below them were not looked for.
+    pub(super) cut: Vec<PathBuf>,
     /// Whether a walked path is not alone in leading to its file, so that only a walk of everything can choose a name.
     pub(super) has_other_names: bool,
 }
@@ -96,7 +98,8 @@ fn walk_from(
                 }
                 let kind = error.io_error().map_or(io::ErrorKind::Other, io::Error::kind);
                 // A root that is not there may be on a disk that is not there.
-                if kind != io::ErrorKind::NotFound || sources.roots.contains(&path) {
+                if kind != io::ErrorKind::NotFound || sources.roots.contains(&path) && !is_removed_file(&path)
+                {
                     walk.unknown.push(path.clone());
                     walk.skipped.push(skip(&path, SkipReason::Unreadable(kind)));
                 } else if path != start {
@@ -109,8 +112,7 @@ fn walk_from(
         let is_folder = entry.file_type().is_dir();
         *n_entries += 1;
         if *n_entries > limits.n_entries_max {
-            // Everything behind the limit may exist.
-            walk.unknown.push(start.to_owned());
+            walk.cut.push(start.to_owned());
             walk.skipped.push(skip(path, SkipReason::TooMany { limit: limits.n_entries_max }));
             return;
         }
@@ -120,8 +122,7 @@ fn walk_from(
             }
             continue;
         }
-        let is_hidden = entry.depth() > 0 && entry.file_name().as_encoded_bytes().starts_with(b".");
-        if is_hidden {
+        if entry.depth() > 0 && is_hidden(path) {
             walk.skipped.push(skip(path, SkipReason::Hidden));
             if is_folder {
                 entries.skip_current_dir();
@@ -152,6 +153,14 @@ fn walk_from(
             Err(reason) => walk.skipped.push(skip(path, reason)),
         }
     }
+}
+
+/// Whether a path that is not there was removed from its folder: the folder has other files. A folder without any may be the
+/// place of a disk that is not there, and so may a path without the extension of a source.
+fn is_removed_file(path: &Path) -> bool {
+    let has_files =
+        |folder: &Path| std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some());
+    Format::of(path).is_some() && path.parent().is_some_and(has_files)
 }
 
 /// The file at an entry, and the number of its names.
@@ -189,11 +198,18 @@ fn n_names(metadata: &Metadata) -> u64 {
 
 /// What two names of a file have in common.
 #[cfg(unix)]
-type Identity = (u64, u64);
+pub(super) type Identity = (u64, u64);
 #[cfg(not(unix))]
-type Identity = PathBuf;
+pub(super) type Identity = PathBuf;
 
-fn identity(path: &Path) -> Option<Identity> {
+/// The files at a path and below it; links below it are not followed. At most `n_max` entries are visited.
+pub(super) fn identities(path: &Path, n_max: usize) -> HashSet<Identity> {
+    let entries = WalkDir::new(path).into_iter().take(n_max).filter_map(Result::ok);
+    let files = entries.filter(|entry| entry.depth() == 0 || entry.file_type().is_file());
+    files.filter(|entry| entry.path().is_file()).filter_map(|entry| identity(entry.path())).collect()
+}
+
+pub(super) fn identity(path: &Path) -> Option<Identity> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::MetadataExt;

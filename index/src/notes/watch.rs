@@ -1,11 +1,13 @@
 //! Watching: changes in the folders are in the index shortly after they happen.
 //!
 //! The system reports changed paths to a bounded queue. After a pause of [`PAUSE`], or [`WAIT_MAX`] after the first
-//! report, the paths are compared with the index. If the queue was full, or the system has lost reports, everything is
+//! report, the paths are compared with the index. The folders of roots are watched too, so that a root is noticed when it is
+//! replaced or comes back. If the queue was full, or the system has lost reports, everything is
 //! compared. Text of replaced passages is removed from the disk when no note has changed for [`IDLE`], or after
 //! [`PURGE_MAX`].
 
 use std::collections::BTreeSet;
+use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,9 +17,11 @@ use std::time::{Duration, Instant};
 
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use refrain::CancelToken;
+use walkdir::{DirEntry, WalkDir};
 
 use super::error::NotesError;
 use super::report::UpdateReport;
+use super::sources::Sources;
 use super::writer::NotesWriter;
 use super::{files, inbox};
 
@@ -82,16 +86,22 @@ impl NotesWriter {
                         watching = Watching::start(self)?;
                         self.update(&mut on_progress)?
                     } else {
+                        // Before they are read, so that nothing changes unseen in between.
+                        notes.iter().try_for_each(|path| watching.add(path, &self.sources, &self.folder))?;
                         self.update_paths(&notes)?
                     }
                 }
-                Changed::Unknown => self.update(&mut on_progress)?,
+                Changed::Unknown => {
+                    // Reports of new folders may be among the lost ones.
+                    watching = Watching::start(self)?;
+                    self.update(&mut on_progress)?
+                }
             };
             if report.is_change() {
                 let now = Instant::now();
                 unpurged = Some((unpurged.map_or(now, |(first, _)| first), now));
             }
-            if report.is_change() || report.skipped.iter().any(|skipped| skipped.reason.is_notable()) {
+            if report.is_notable() {
                 on_report(&report);
             }
         }
@@ -112,49 +122,94 @@ struct Watching {
     reports: Receiver<PathBuf>,
     has_lost: Arc<AtomicBool>,
     /// Ends on drop.
-    _watcher: RecommendedWatcher,
+    watcher: RecommendedWatcher,
 }
+
+/// Whether the system watches a folder without its subfolders. notify then watches each of them, and fails if it may not
+/// read one; here, folders that updates do not read are not watched, and unreadable ones are left out.
+const WATCHES_EACH_FOLDER: bool = cfg!(any(target_os = "linux", target_os = "android"));
 
 impl Watching {
     fn start(writer: &NotesWriter) -> Result<Self, NotesError> {
-        let requests = inbox::path(&writer.folder);
+        let (sources, own_folder) = (&writer.sources, &writer.folder);
+        let requests = inbox::path(own_folder);
         files::create_folder(&requests)?;
         let (sender, reports) = sync_channel(QUEUE);
         let has_lost = Arc::new(AtomicBool::new(false));
         let lost = Arc::clone(&has_lost);
-        let own_folder = writer.folder.clone();
+        // The index reads notes itself, and its own files may lie below a root.
+        let is_relevant = {
+            let (sources, own_folder, requests) = (sources.clone(), own_folder.clone(), requests.clone());
+            move |path: &Path| match path.starts_with(&own_folder) {
+                true => path.starts_with(&requests),
+                false => sources.is_read(path) || sources.roots_below(path).next().is_some(),
+            }
+        };
         let on_event = move |event: notify::Result<Event>| {
             let Ok(event) = event else { return lost.store(true, Ordering::Release) };
             if event.need_rescan() {
                 lost.store(true, Ordering::Release);
             }
-            // The index reads notes itself, and its own files may lie below a root.
-            let is_own =
-                |path: &Path| path.starts_with(&own_folder) && !path.starts_with(own_folder.join(".inbox"));
             if matches!(event.kind, EventKind::Access(_)) {
                 return;
             }
-            for path in event.paths.into_iter().filter(|path| !is_own(path)) {
+            for path in event.paths.into_iter().filter(|path| is_relevant(path)) {
                 if let Err(TrySendError::Full(_)) = sender.try_send(path) {
                     lost.store(true, Ordering::Release);
                 }
             }
         };
-        let watch_error = |path: &Path| {
-            let path = path.to_owned();
-            move |source| NotesError::Watch { path, source }
-        };
-        let mut watcher = notify::recommended_watcher(on_event).map_err(watch_error(&writer.folder))?;
-        let mut watch = |path: &Path, mode| match watcher.watch(path, mode) {
-            // An update reports a root that is not there; it is found when the watch starts again.
-            Err(error) if matches!(error.kind, notify::ErrorKind::PathNotFound) || !path.exists() => Ok(()),
-            watched => watched.map_err(watch_error(path)),
-        };
-        watch(&requests, RecursiveMode::NonRecursive)?;
-        for root in writer.roots() {
-            watch(root, RecursiveMode::Recursive)?;
+        let watcher = notify::recommended_watcher(on_event).map_err(|source| {
+            let path = own_folder.clone();
+            NotesError::Watch { path, source }
+        })?;
+        let mut watching = Self { reports, has_lost, watcher };
+        watching.watch(&requests, RecursiveMode::NonRecursive)?;
+        for root in &sources.roots {
+            // A root is created, replaced or renamed in its folder.
+            if let Some(parent) = root.parent().filter(|parent| !sources.is_read(parent)) {
+                watching.watch(parent, RecursiveMode::NonRecursive)?;
+            }
+            watching.add(root, sources, own_folder)?;
         }
-        Ok(Self { reports, has_lost, _watcher: watcher })
+        Ok(watching)
+    }
+
+    /// Watches a folder that updates read, with its subfolders. Ignores other paths.
+    fn add(&mut self, path: &Path, sources: &Sources, own_folder: &Path) -> Result<(), NotesError> {
+        if !WATCHES_EACH_FOLDER {
+            let is_new = sources.roots.contains(path) && path.is_dir();
+            return if is_new { self.watch(path, RecursiveMode::Recursive) } else { Ok(()) };
+        }
+        let is_read = |entry: &DirEntry| {
+            let is_skipped = entry.path() == own_folder || !sources.is_read(entry.path());
+            entry.file_type().is_dir() && !is_skipped
+        };
+        let folders = WalkDir::new(path).follow_links(true).into_iter().filter_entry(is_read);
+        let folders: Vec<DirEntry> = folders.filter_map(Result::ok).collect();
+        // The system reports changes in a folder under the last name that was watched: one that no link leads through.
+        let is_linked =
+            |entry: &DirEntry| entry.path().ancestors().take(entry.depth() + 1).any(Path::is_symlink);
+        let (linked, plain): (Vec<_>, Vec<_>) = folders.into_iter().partition(is_linked);
+        linked
+            .iter()
+            .chain(&plain)
+            .try_for_each(|entry| self.watch(entry.path(), RecursiveMode::NonRecursive))
+    }
+
+    /// Watches a path. One that is not there, or may not be read, is left out: an update reports it.
+    fn watch(&mut self, path: &Path, mode: RecursiveMode) -> Result<(), NotesError> {
+        let is_left_out = |error: &notify::Error| match &error.kind {
+            notify::ErrorKind::PathNotFound => true,
+            notify::ErrorKind::Io(error) => {
+                matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound)
+            }
+            _ => !path.exists(),
+        };
+        match self.watcher.watch(path, mode) {
+            Err(error) if is_left_out(&error) => Ok(()),
+            watched => watched.map_err(|source| NotesError::Watch { path: path.to_owned(), source }),
+        }
     }
 
     /// Waits for reports, for at most a tick without one. `None` if there was none.

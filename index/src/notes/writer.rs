@@ -11,13 +11,13 @@ use tantivy::IndexWriter;
 use tantivy::index::SegmentId;
 use tantivy::indexer::{IndexWriterOptions, NoMergePolicy};
 
-use super::catalogue::Catalogue;
+use super::catalogue::{Catalogue, Entry};
 use super::error::{NotesError, index_error, io_error};
 use super::inbox::{self, Request};
 use super::kind::SourceKind;
 use super::language::Languages;
 use super::options::NotesOptions;
-use super::report::{Notice, UpdateReport};
+use super::report::{FailedRequest, Notice, UpdateReport};
 use super::sources::Sources;
 use super::store::{Store, check_own, remove_catalogues};
 use super::{derived, files, paths};
@@ -28,6 +28,9 @@ const ARENA_BYTES: usize = 16 << 20;
 
 /// The file whose lock the writer holds.
 const LOCK: &str = ".lock";
+
+/// Maximum length of a label's name and of its text, in bytes.
+pub const LABEL_BYTES_MAX: usize = 4096;
 
 /// Prefix of the names of damaged files that were set aside.
 pub(super) const ASIDE: &str = "damaged.";
@@ -50,6 +53,8 @@ pub struct NotesWriter {
     has_stopped: bool,
     /// Whether a request asks for an update.
     pub(super) wants_update: bool,
+    /// What requests of other processes did since the last report.
+    pub(super) carried_out: UpdateReport,
     /// Released on drop, after the threads of `writer` have ended.
     _lock: Box<dyn Any + Send + Sync>,
 }
@@ -70,34 +75,33 @@ impl NotesWriter {
         files::create_folder(&folder)?;
         let lock = lock(&folder, options.lock_wait)?;
         let mut notices = Vec::new();
-        let known = match Sources::read(&folder) {
+        let mut sources = match Sources::read(&folder) {
             Err(error) if !error.is_damage() => return Err(error),
-            known => known,
+            known => known.ok().flatten().unwrap_or_default(),
         };
-        let (store, catalogue, number) = match open_index(&folder) {
+        while let Some(path) = Sources::damaged(&folder) {
+            let name = path.file_name().expect("the list has a name").to_string_lossy();
+            let aside = folder.join(format!("{ASIDE}{name}"));
+            fs::rename(&path, &aside).map_err(io_error("set aside", &path))?;
+            notices.push(Notice::Roots { aside, n_roots: sources.roots.len() });
+        }
+        let settings = &mut sources.settings;
+        settings.file_bytes_max = options.file_bytes_max.unwrap_or(settings.file_bytes_max);
+        settings.languages = options.languages.clone().unwrap_or_else(|| settings.languages.clone());
+        if !sources.is_stored_twice(&folder) {
+            sources.write(&folder)?;
+        }
+        let (store, mut catalogue, number) = match open_index(&folder) {
             Err(error) if error.is_damage() => {
-                notices.push(Notice::Rebuilt { reason: error.to_string() });
-                Store::remove(&folder)?;
+                let aside = Store::set_aside(&folder)?;
+                notices.push(Notice::Rebuilt { reason: error.to_string(), aside });
                 (Store::create(&folder)?, Catalogue::default(), 0)
             }
             opened => opened?,
         };
-        let sources = match known {
-            Ok(Some(sources)) => sources,
-            Ok(None) => {
-                // Lost, or never written. The copy becomes the list again before anything else can be lost.
-                catalogue.sources.write(&folder)?;
-                catalogue.sources.clone()
-            }
-            Err(_) => {
-                let path = Sources::path(&folder);
-                let aside = folder.join(format!("{ASIDE}sources"));
-                fs::rename(&path, &aside).map_err(io_error("set aside", &path))?;
-                catalogue.sources.write(&folder)?;
-                notices.push(Notice::Roots { aside, n_roots: catalogue.sources.roots.len() });
-                catalogue.sources.clone()
-            }
-        };
+        if catalogue.languages != sources.settings.languages {
+            catalogue.entries.values_mut().for_each(Entry::outdate);
+        }
         let options_of_writer = IndexWriterOptions::builder()
             // One thread: passages keep their order, and memory has a bound.
             .num_worker_threads(1)
@@ -109,7 +113,7 @@ impl NotesWriter {
         // Merges run when a caller has asked for them, never beside a search or an update.
         writer.set_merge_policy(Box::new(NoMergePolicy));
         let mut writer = Self {
-            languages: Languages::new(&options.languages),
+            languages: Languages::new(&sources.settings.languages),
             folder,
             options,
             sources,
@@ -120,13 +124,15 @@ impl NotesWriter {
             notices,
             has_stopped: false,
             wants_update: false,
+            carried_out: UpdateReport::default(),
             _lock: lock,
         };
         writer.finish()?;
         Ok(writer)
     }
 
-    /// Opens the index for changes, or, if another process is writing, leaves it a request and returns `None`.
+    /// Opens the index for changes, or, if another process is writing, leaves it a request and returns `None`. A process
+    /// that ends with [`close`](Self::close) carries out every request that was left to it.
     ///
     /// # Errors
     /// As [`open`](Self::open) and [`hand_in`](super::hand_in).
@@ -135,9 +141,56 @@ impl NotesWriter {
         options: NotesOptions,
         request: &Request,
     ) -> Result<Option<Self>, NotesError> {
-        match Self::open(folder, options) {
-            Err(NotesError::InUse { .. }) => hand_in(folder, request).map(|()| None),
-            opened => opened.map(Some),
+        loop {
+            match Self::open(folder, options.clone()) {
+                Err(NotesError::InUse { .. }) => {}
+                opened => return opened.map(Some),
+            }
+            let left = leave(folder, request)?;
+            // The other process may have looked for requests for the last time before.
+            match lock(&paths::absolute(folder)?, Duration::ZERO) {
+                Err(NotesError::InUse { .. }) => return Ok(None),
+                locked => {
+                    let _lock = locked?;
+                    files::remove(&left)?;
+                }
+            }
+        }
+    }
+
+    /// Ends writing. Carries out the requests of other processes until none waits: a request that was left while this
+    /// process held the folder is not forgotten. `on_report` receives each report that has something to tell.
+    ///
+    /// # Errors
+    /// As [`update`](Self::update). Requests that were not carried out wait for the next writer.
+    pub fn close(
+        mut self,
+        on_progress: &mut OnProgress<'_>,
+        on_report: &mut dyn FnMut(&UpdateReport),
+    ) -> Result<(), NotesError> {
+        loop {
+            self.take_requests()?;
+            while self.wants_update {
+                let report = self.update(on_progress)?;
+                on_report(&report);
+                if report.is_incomplete {
+                    return Ok(());
+                }
+                self.take_requests()?;
+            }
+            if self.carried_out.is_notable() {
+                on_report(&self.carried_out);
+            }
+            let (folder, options) = (self.folder.clone(), self.options.clone());
+            drop(self);
+            // Requests are left before their processes look whether the lock is free.
+            if inbox::read(&folder)?.is_empty() {
+                return Ok(());
+            }
+            match Self::open(&folder, NotesOptions { lock_wait: Duration::ZERO, ..options }) {
+                Err(NotesError::InUse { .. }) => return Ok(()),
+                opened => self = opened?,
+            }
         }
     }
 
@@ -152,7 +205,7 @@ impl NotesWriter {
     }
 
     /// Adds files and folders to the ones that updates read. [`update`](Self::update) then reads them. A path that was
-    /// forgotten is read again.
+    /// forgotten is read again; other forgotten paths, above and below it, stay forgotten.
     ///
     /// # Errors
     /// A path does not exist, is a file and no source, or cannot be stored; nothing was added.
@@ -160,18 +213,25 @@ impl NotesWriter {
         self.check_running()?;
         let added: Vec<PathBuf> =
             added.iter().map(|path| paths::absolute(path.as_ref())).collect::<Result<_, _>>()?;
-        check_added(&added)?;
+        added.iter().try_for_each(|path| check_added(path))?;
+        self.add_checked(&added)
+    }
+
+    fn add_checked(&mut self, added: &[PathBuf]) -> Result<(), NotesError> {
         let mut sources = self.sources.clone();
         added.iter().for_each(|path| sources.add(path));
         sources.write(&self.folder)?;
         self.sources = sources;
         self.wants_update = true;
-        Ok(())
+        inbox::remove_failed(&self.folder, added)
     }
 
-    /// Removes files and folders from the index, and from the ones that updates read. After the return, no file in the
-    /// folder has a byte of their text. The notes themselves are not changed. (The disk may hold freed blocks, and a
-    /// reader that is open keeps the state that it has read.)
+    /// Removes files and folders from the index, and from the ones that updates read. A file is forgotten under all its
+    /// names: links and hard links inside the notes that lead to it, and links that lead to the given path. After the
+    /// return, no file in the folder has a byte of their text. The notes themselves are not changed. (The disk may hold
+    /// freed blocks, and a reader that is open keeps the state that it has read.)
+    ///
+    /// A path of which the index has nothing is in [`UpdateReport::unknown`]; later updates do not read it either.
     ///
     /// # Errors
     /// A path cannot be stored; nothing was removed. After another error, the next writer finishes the removal when it
@@ -181,13 +241,57 @@ impl NotesWriter {
         let forgotten: Vec<PathBuf> =
             forgotten.iter().map(|path| paths::absolute(path.as_ref())).collect::<Result<_, _>>()?;
         let mut sources = self.sources.clone();
-        forgotten.iter().for_each(|path| sources.forget(path));
+        let mut unknown = Vec::new();
+        for (path, names) in forgotten.iter().zip(self.names(&forgotten)) {
+            if !names.iter().any(|name| self.is_known(name)) {
+                unknown.push(path.clone());
+            }
+            names.iter().for_each(|name| sources.forget(name));
+        }
         // First, so that no update reads the notes again if a crash follows.
         sources.write(&self.folder)?;
         self.sources = sources;
         let n_removed = self.remove_unread()?;
         self.purge()?;
-        Ok(UpdateReport { n_removed, ..UpdateReport::default() })
+        inbox::remove_failed(&self.folder, &forgotten)?;
+        Ok(UpdateReport { n_removed, unknown, ..UpdateReport::default() })
+    }
+
+    /// Whether the index has a file, or updates read a root, at or below a path.
+    fn is_known(&self, path: &Path) -> bool {
+        let first = self.catalogue.entries.range(path.to_owned()..).next();
+        first.is_some_and(|(entry, _)| entry.starts_with(path))
+            || self.sources.roots_below(path).next().is_some()
+    }
+
+    /// The text that an app has stored with the index under a name.
+    pub fn label(&self, name: &str) -> Option<&str> {
+        self.sources.settings.labels.get(name).map(String::as_str)
+    }
+
+    /// Stores a text with the index under a name, for example the file of a model; `None` removes it. At most
+    /// [`LABEL_BYTES_MAX`] bytes each.
+    ///
+    /// # Errors
+    /// [`NotesError::OutOfRange`]; the folder cannot be written.
+    pub fn set_label(&mut self, name: &str, text: Option<&str>) -> Result<(), NotesError> {
+        self.check_running()?;
+        let given = name.len().max(text.map_or(0, str::len)) as u64;
+        if given > LABEL_BYTES_MAX as u64 {
+            let max = LABEL_BYTES_MAX as u64;
+            return Err(NotesError::OutOfRange { option: "label", given, min: 0, max });
+        }
+        if self.label(name) == text {
+            return Ok(());
+        }
+        let mut sources = self.sources.clone();
+        match text {
+            Some(text) => drop(sources.settings.labels.insert(name.to_owned(), text.to_owned())),
+            None => drop(sources.settings.labels.remove(name)),
+        }
+        sources.write(&self.folder)?;
+        self.sources = sources;
+        Ok(())
     }
 
     /// Merges small segments, removes the text of removed and replaced passages from the disk, and carries out requests
@@ -202,11 +306,18 @@ impl NotesWriter {
         Ok(self.wants_update)
     }
 
-    /// Removes the text of removed and replaced passages from every file of the folder.
+    /// Removes the text of removed and replaced passages from every file of the folder, and a damaged index that was set
+    /// aside.
     ///
     /// # Errors
     /// The writer has stopped; the next one finishes.
     pub fn purge(&mut self) -> Result<(), NotesError> {
+        self.purge_passages()?;
+        Store::remove_aside(&self.folder)
+    }
+
+    /// As [`purge`](Self::purge), but keeps an index that was set aside.
+    pub(super) fn purge_passages(&mut self) -> Result<(), NotesError> {
         self.check_running()?;
         let purged = self.rewrite_segments().and_then(|()| self.compact_derived());
         purged.inspect_err(|_| self.has_stopped = true)
@@ -231,17 +342,50 @@ impl NotesWriter {
 
     /// Carries out the requests of other processes, and removes them.
     pub(super) fn take_requests(&mut self) -> Result<(), NotesError> {
+        self.check_running()?;
         for (path, request) in inbox::read(&self.folder)? {
-            match request {
-                // A path that is gone by now is no error of this process.
-                Some(Request::Add(added)) => added.iter().for_each(|path| drop(self.add(&[path]))),
-                Some(Request::Update) => self.wants_update = true,
-                Some(Request::Forget(forgotten)) => drop(self.forget(&forgotten)?),
-                None => {}
+            let failed = match request {
+                Some(Request::Add(added)) => self.add_requested(added)?,
+                Some(Request::Update) => {
+                    self.wants_update = true;
+                    None
+                }
+                Some(Request::Forget(forgotten)) => {
+                    let report = self.forget(&forgotten)?;
+                    self.carried_out.add_requests(report);
+                    None
+                }
+                None => {
+                    let reason = "its file is damaged, or a newer program has left it".to_owned();
+                    Some(FailedRequest { request: None, reason })
+                }
+            };
+            if let Some(failed) = failed {
+                inbox::set_failed(&path, failed.request.as_ref(), &failed.reason)?;
+                self.carried_out.failed.push(failed);
             }
             files::remove(&path)?;
         }
         Ok(())
+    }
+
+    /// Adds the paths of a request. Those that are gone by now are no error of this process.
+    fn add_requested(&mut self, added: Vec<PathBuf>) -> Result<Option<FailedRequest>, NotesError> {
+        let (mut refused, mut reasons) = (Vec::new(), Vec::new());
+        let mut kept = added;
+        kept.retain(|path| match check_added(path) {
+            Ok(()) => true,
+            Err(error) => {
+                refused.push(path.clone());
+                reasons.push(error.to_string());
+                false
+            }
+        });
+        if !kept.is_empty() {
+            self.add_checked(&kept)?;
+        }
+        let request = Some(Request::Add(refused));
+        Ok((!reasons.is_empty()).then(|| FailedRequest { request, reason: reasons.join("; ") }))
     }
 
     /// Removes the passages of files that updates do not read any more. Returns the number of files.
@@ -267,7 +411,7 @@ impl NotesWriter {
     pub(super) fn commit(&mut self) -> Result<(), NotesError> {
         self.check_running()?;
         let number = self.number + 1;
-        self.catalogue.sources = self.sources.clone();
+        self.catalogue.languages.clone_from(&self.sources.settings.languages);
         let committed = (|| {
             self.catalogue.write(&self.folder, number)?;
             let mut prepared = self.writer.prepare_commit().map_err(index_error(&self.store.words))?;
@@ -330,17 +474,23 @@ impl NotesWriter {
 }
 
 /// Leaves a request for the process that writes the index in `folder`. It carries out the request when it next opens,
-/// updates, maintains or watches the folder.
+/// updates, maintains, watches or closes the folder. If it cannot, [`NotesIndex::status`](super::NotesIndex::status) has the
+/// reason.
 ///
 /// # Errors
 /// [`NotesError::InboxFull`]; a path cannot be stored; the folder cannot be written.
 pub fn hand_in(folder: &Path, request: &Request) -> Result<(), NotesError> {
+    leave(folder, request).map(drop)
+}
+
+/// Leaves a request. Returns its file.
+fn leave(folder: &Path, request: &Request) -> Result<PathBuf, NotesError> {
     let absolute =
         |paths: &[PathBuf]| paths.iter().map(|path| paths::absolute(path)).collect::<Result<Vec<_>, _>>();
     let request = match request {
         Request::Add(paths) => {
             let added = absolute(paths)?;
-            check_added(&added)?;
+            added.iter().try_for_each(|path| check_added(path))?;
             Request::Add(added)
         }
         Request::Update => Request::Update,
@@ -349,14 +499,12 @@ pub fn hand_in(folder: &Path, request: &Request) -> Result<(), NotesError> {
     inbox::put(&paths::absolute(folder)?, &request)
 }
 
-/// Refuses paths that do not exist, and files that are no source: their user expects to find them.
-fn check_added(added: &[PathBuf]) -> Result<(), NotesError> {
-    for path in added {
-        let metadata = fs::metadata(path).map_err(io_error("read", path))?;
-        if !metadata.is_dir() && SourceKind::of(path).is_none() {
-            let what = "its extension is not one of a note, mail, chat, screen or calendar";
-            return Err(NotesError::Path { path: path.clone(), what });
-        }
+/// Refuses a path that does not exist, and a file that is no source: its user expects to find it.
+fn check_added(path: &Path) -> Result<(), NotesError> {
+    let metadata = fs::metadata(path).map_err(io_error("read", path))?;
+    if !metadata.is_dir() && SourceKind::of(path).is_none() {
+        let what = "its extension is not one of a note, mail, chat, screen or calendar";
+        return Err(NotesError::Path { path: path.to_owned(), what });
     }
     Ok(())
 }

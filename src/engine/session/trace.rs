@@ -1,4 +1,5 @@
-//! Recomputes a text: log-probabilities of its tokens, and hidden states of a middle layer.
+//! Recomputes a text: log-probabilities of its tokens, and hidden states of a middle layer. The final hidden state of its
+//! newest token.
 
 use serde::Serialize;
 
@@ -64,6 +65,30 @@ impl Session {
         let _env = FloatEnv::ieee();
         let mean = log_probabilities.iter().sum::<f64>() / log_probabilities.len().max(1) as f64;
         Ok(Score { perplexity: (-mean).exp(), log_probabilities })
+    }
+
+    /// The final hidden state of the session's newest token, behind the last norm: what the output matrix would project.
+    /// Models for embeddings give the vector of a text there. `[hidden_dim]`; its length is not normalized.
+    ///
+    /// Tokens behind those in the KV cache are computed in prefill chunks; afterwards the KV cache holds all tokens.
+    ///
+    /// # Errors
+    /// [`GenerateError::EmptyPrompt`]: the session has no token; otherwise as [`Session::prefill`].
+    pub fn last_hidden_state(&mut self, cancel: &CancelToken) -> Result<Vec<f32>, GenerateError> {
+        self.encode_turns()?;
+        let Self { shared, options, conversation, target, .. } = self;
+        let tokens = &conversation.tokens;
+        let Some(newest) = tokens.len().checked_sub(1) else { return Err(GenerateError::EmptyPrompt) };
+        target.kv.truncate(newest);
+        while target.kv.len() < tokens.len() {
+            let done = target.kv.len();
+            let end = tokens.len().min(done + options.prefill_chunk);
+            let pass_end = if end == tokens.len() { PassEnd::Hidden } else { PassEnd::KeysAndValues };
+            target.forward_chain(shared, &tokens[done..end], pass_end, None, cancel)?;
+            target.kv.commit_all(&target.batch);
+        }
+        let n_rows = target.batch.len();
+        Ok(target.workspace.hidden_row(n_rows - 1, shared.model.config().hidden_dim).to_vec())
     }
 
     internals! {

@@ -96,6 +96,7 @@ fn event(name: &str, text: &str, place: &Range<usize>) -> Option<Unit> {
         body: Body::Decoded(vec![Piece {
             text: if lines.is_empty() { title.clone() } else { lines.join("\n") },
             place: place.clone(),
+            date: None,
         }]),
         title,
         date,

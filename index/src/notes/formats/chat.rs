@@ -64,9 +64,8 @@ fn add(unit: &mut Unit, message: &Map<String, Value>, place: &Range<usize>) {
         Some(author) => format!("{author}: {}", content.trim()),
         None => content.trim().to_owned(),
     };
-    unit.date = unit.date.or_else(|| time(message));
     if let Body::Decoded(pieces) = &mut unit.body {
-        pieces.push(Piece { text, place: place.clone() });
+        pieces.push(Piece { text, place: place.clone(), date: time(message) });
     }
 }
 
@@ -125,8 +124,8 @@ mod tests {
             (units[1].title.as_str(), texts(&units[1])),
             ("chat", vec!["Ada: Hi", "Bo: Hello\nthere"])
         );
-        assert_eq!(units[1].date, Some(1_714_521_600));
         let Body::Decoded(pieces) = &units[1].body else { unreachable!("chats are decoded") };
+        assert_eq!((pieces[0].date, pieces[1].date), (Some(1_714_521_600), None));
         assert!(text[pieces[1].place.clone()].starts_with("{\"from\":\"Bo\""));
     }
 

@@ -57,7 +57,7 @@ fn message(name: &str, bytes: &[u8], offset: usize) -> Option<Unit> {
     text.push_str(&bodies(&message));
     Some(Unit {
         title: subject.unwrap_or(name).to_owned(),
-        body: Body::Decoded(vec![Piece { text, place: offset..offset + bytes.len() }]),
+        body: Body::Decoded(vec![Piece { text, place: offset..offset + bytes.len(), date: None }]),
         date: message.date().map(|date| date.to_timestamp()),
         tags: Vec::new(),
     })

@@ -46,6 +46,8 @@ pub(super) enum Body {
 pub(super) struct Piece {
     pub(super) text: String,
     pub(super) place: Range<usize>,
+    /// Seconds since 1970, UTC, if it differs from the unit's.
+    pub(super) date: Option<i64>,
 }
 
 /// Reads the units of a file. `name` is the file's name without its extension, for titles.

@@ -20,7 +20,8 @@ const ROLE: [&str; 4] = ["class", "type", "role", "resource-id"];
 /// Reads a screen with a line per element.
 pub(super) fn read_text(name: &str, text: &str) -> Result<Vec<Unit>, SkipReason> {
     let elements = lines(text).filter(|(_, line)| !line.trim().is_empty());
-    let pieces = elements.map(|(place, line)| Piece { text: line.trim().to_owned(), place }).collect();
+    let pieces =
+        elements.map(|(place, line)| Piece { text: line.trim().to_owned(), place, date: None }).collect();
     Ok(vec![unit(name.to_owned(), pieces)])
 }
 
@@ -178,6 +179,6 @@ mod tests {
     #[test]
     fn lines_of_text_are_elements() {
         let units = read_text("a", "[1] button Save\n\n  [2] field\n").unwrap();
-        assert_eq!(pieces(&units[0])[1], Piece { text: "[2] field".to_owned(), place: 17..28 });
+        assert_eq!(pieces(&units[0])[1], Piece { text: "[2] field".to_owned(), place: 17..28, date: None });
     }
 }

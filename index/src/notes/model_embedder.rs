@@ -1,0 +1,125 @@
+//! An embedder that runs a checkpoint for embeddings on the engine.
+//!
+//! Such checkpoints (Qwen3-Embedding and its relatives) are decoders: the vector of a text is the final hidden state of an end
+//! token behind it, scaled to length 1. A request follows an instruction that names the purpose; a passage stands alone.
+
+use std::error::Error;
+use std::sync::{Mutex, PoisonError};
+
+use refrain::{CancelToken, Drafting, Engine, KvType, Session, SessionOptions, SpecialTokens, TokenId};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::derive::Embedder;
+
+/// The end token of the Qwen family, which is not the end of a turn.
+const END_OF_TEXT: &str = "<|endoftext|>";
+
+/// Tokens of a text that are read, the end token included. A passage of 120 words has about 200; one in a script that the
+/// vocabulary hardly knows has a token per byte.
+const TOKENS_MAX: usize = 1024;
+
+/// Precedes a request, in the form on which Qwen3-Embedding was trained (`Instruct: …`, then `Query:`).
+const INSTRUCTION: &str =
+    "Instruct: Given a question, find the passages of personal notes that answer it\nQuery:";
+
+/// Makes vectors of texts with a model. Its vectors are those of the model's reference implementation up to rounding, and
+/// the same bits for any number of threads and any instruction set.
+///
+/// Texts are computed one after the other, by all threads of the engine.
+pub struct ModelEmbedder {
+    engine: Engine,
+    end: TokenId,
+    instruction: String,
+    identity: u64,
+    /// The session that computes. Its KV cache is empty or has an earlier text.
+    session: Mutex<Session>,
+}
+
+/// A model that cannot make vectors of texts.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModelEmbedderError {
+    /// The vocabulary has no token that ends a text.
+    #[error("the vocabulary has neither `<|endoftext|>` nor another token that ends a text")]
+    NoEnd,
+    /// The session could not be created.
+    #[error(transparent)]
+    Session(#[from] refrain::SessionError),
+}
+
+impl ModelEmbedder {
+    /// An embedder with the engine's model. The end token is `<|endoftext|>`, or the tokenizer's first end token. Texts are
+    /// cut after 1024 tokens, or the model's context.
+    ///
+    /// # Errors
+    /// [`ModelEmbedderError`].
+    pub fn new(engine: Engine) -> Result<Self, ModelEmbedderError> {
+        let tokenizer = engine.tokenizer();
+        let of_family = tokenizer.token_id(END_OF_TEXT).filter(|&id| tokenizer.is_special(id));
+        let end = of_family.or_else(|| tokenizer.eos().first().copied()).ok_or(ModelEmbedderError::NoEnd)?;
+        let context_len = TOKENS_MAX.min(engine.config().context_len);
+        let options = SessionOptions {
+            context_len: Some(context_len),
+            // The vectors of the reference; texts are short, and memory is used as far as they reach.
+            kv_type: KvType::F32,
+            drafting: Drafting::Off,
+            history: false,
+            ..SessionOptions::default()
+        };
+        let session = Mutex::new(engine.session(options)?);
+        let (model, words) = (engine.model_identity(), tokenizer.fingerprint());
+        let identity = format!("last token, {model}, {words:016x}, {}, {context_len}", end.0);
+        let identity = xxh3_64(identity.as_bytes());
+        Ok(Self { engine, end, instruction: INSTRUCTION.to_owned(), identity, session })
+    }
+
+    /// Replaces the text in front of a request. The default is in English, in the form of Qwen3-Embedding; an empty one is
+    /// for models that take requests as they are.
+    #[must_use]
+    pub fn with_instruction(mut self, instruction: impl Into<String>) -> Self {
+        self.instruction = instruction.into();
+        self
+    }
+
+    fn vector(&self, text: &str) -> Result<Vec<f32>, Box<dyn Error + Send + Sync>> {
+        let tokenizer = self.engine.tokenizer();
+        let mut tokens: Vec<TokenId> = tokenizer.bos().filter(|_| tokenizer.adds_bos()).into_iter().collect();
+        tokens.extend(tokenizer.encode(text, SpecialTokens::AsText)?);
+        let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+        tokens.truncate(session.context_len() - 1);
+        tokens.push(self.end);
+        session.truncate(0)?;
+        session.append_tokens(&tokens)?;
+        let mut vector = session.last_hidden_state(&CancelToken::new())?;
+        normalize(&mut vector);
+        Ok(vector)
+    }
+}
+
+/// Scales to length 1. Zeros stay.
+fn normalize(vector: &mut [f32]) {
+    // In f64, in the order of the elements: the same bits everywhere.
+    let length = vector.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt();
+    if length > 0.0 {
+        vector.iter_mut().for_each(|x| *x = (f64::from(*x) / length) as f32);
+    }
+}
+
+impl Embedder for ModelEmbedder {
+    /// A hash of the model, the tokenizer and the end token.
+    fn identity(&self) -> u64 {
+        self.identity
+    }
+
+    fn dimensions(&self) -> usize {
+        self.engine.config().hidden_dim
+    }
+
+    fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, Box<dyn Error + Send + Sync>> {
+        texts.iter().map(|text| self.vector(text)).collect()
+    }
+
+    fn embed_query(&self, text: &str) -> Result<Vec<f32>, Box<dyn Error + Send + Sync>> {
+        self.vector(&format!("{}{text}", self.instruction))
+    }
+}
