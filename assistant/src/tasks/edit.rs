@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use refrain::{Origin, TextKind};
+
 use super::draft_source;
 use crate::assistant::Assistant;
 use crate::edit::{DiffEvent, LiveDiff};
@@ -9,7 +11,6 @@ use crate::error::TaskError;
 use crate::job::{Job, JobEvent, Next, Prompt, Report, Step, TextEvent, Written};
 use crate::options::JobOptions;
 use crate::passage::Passage;
-use refrain::TextKind;
 
 /// Tokens that an edited text may have besides those of the old one, unless the job says otherwise: a quarter more, and a sentence.
 const MORE_TOKENS: usize = 32;
@@ -119,7 +120,7 @@ impl Step<Edit> for Editing {
         let text = self.diff.new_text().to_owned();
         changes.extend(std::mem::replace(&mut self.diff, LiveDiff::new("")).finish());
         if !end.is_empty() {
-            let origin = refrain::Origin::Target;
+            let origin = Origin::Target;
             events.push_back(JobEvent::Text(TextEvent { text: end, kind: TextKind::Answer, origin }));
         }
         self.note(changes, events);

@@ -98,6 +98,7 @@ pub use kind::{SourceKind, UnknownKind};
 pub use language::Language;
 pub use options::NotesOptions;
 pub use passage::NotePassage;
+pub use paths::absolute;
 pub use report::{NotesStatus, Notice, SkipReason, SkippedSource, UpdateReport};
 pub use search::{NoteHit, Search};
 pub use snippet::{SNIPPET_BYTES_MAX, Snippet};
