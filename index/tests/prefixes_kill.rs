@@ -122,7 +122,10 @@ fn check(engine: &Engine, folder: &Path, forgotten: &[(u32, u32)], case: &str) {
     assert!(status.bytes <= 2_000_000, "{case}: {status:?}");
     for &(number, i) in forgotten {
         let own = own(number, i);
-        assert!(!all.iter().any(|(_, bytes)| bytes.windows(16).any(|window| window == own)), "{case}: {i} is there");
+        assert!(
+            !all.iter().any(|(_, bytes)| bytes.windows(16).any(|window| window == own)),
+            "{case}: {i} is there"
+        );
     }
     let tokens = prompt(9, 500);
     let mut session = engine.session(plain()).expect("a session");
