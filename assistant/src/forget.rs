@@ -202,9 +202,11 @@ mod tests {
 
     /// The files in a folder that contain the secret, as text or as token ids.
     fn files_with_secret(folder: &Path, engine: &Engine) -> Vec<PathBuf> {
-        let tokens =
-            engine.tokenizer().encode(&format!(" {SECRET}"), refrain::SpecialTokens::AsText).unwrap();
-        let ids: Vec<u8> = tokens.iter().flat_map(|token| token.0.to_le_bytes()).collect();
+        let ids = |text: &str| -> Vec<u8> {
+            let tokens = engine.tokenizer().encode(text, refrain::SpecialTokens::AsText).unwrap();
+            tokens.iter().flat_map(|token| token.0.to_le_bytes()).collect()
+        };
+        let forms = [SECRET.as_bytes().to_vec(), ids(SECRET), ids(&format!(" {SECRET}"))];
         let mut found = Vec::new();
         let mut folders = vec![folder.to_owned()];
         while let Some(folder) = folders.pop() {
@@ -215,8 +217,7 @@ mod tests {
                     continue;
                 }
                 let bytes = fs::read(&path).unwrap();
-                if [SECRET.as_bytes(), &ids].iter().any(|form| bytes.windows(form.len()).any(|w| w == *form))
-                {
+                if forms.iter().any(|form| bytes.windows(form.len()).any(|w| w == *form)) {
                     found.push(path);
                 }
             }

@@ -21,10 +21,11 @@ impl Prefixes {
         let store = folder.map(|named| {
             let named = Some(named.clone()).filter(|named| !named.as_os_str().is_empty());
             let folder = named.or_else(|| data_folder("prefixes"));
-            let folder =
-                folder.ok_or_else(|| Failure::usage("there is no default folder", "name one: --prefixes=DIR"))?;
-            PrefixStore::open(&folder, PrefixOptions::default())
-                .map_err(|error| Failure::new(Exit::Failed, format!("{error} (check the folder of --prefixes)")))
+            let folder = folder
+                .ok_or_else(|| Failure::usage("there is no default folder", "name one: --prefixes=DIR"))?;
+            PrefixStore::open(&folder, PrefixOptions::default()).map_err(|error| {
+                Failure::new(Exit::Failed, format!("{error} (check the folder of --prefixes)"))
+            })
         });
         Ok(Self { store: store.transpose()?, namespace })
     }

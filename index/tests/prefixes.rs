@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 
 use prefixes_support::{computed, engine, files, holds, plain, state, token_bytes};
 use refrain::{
-    Calibration, Drafting, Engine, Event, GenerateOptions, KvType, LogitsProcessor, ProcessorError, Role, Sampling,
-    Session, SessionOptions, Stats, TokenId,
+    Calibration, Drafting, Engine, Event, GenerateOptions, KvType, LogitsProcessor, ProcessorError, Role,
+    Sampling, Session, SessionOptions, Stats, TokenId,
 };
 use refrain_index::prefixes::{Label, PrefixOptions, PrefixProblem, PrefixStore};
 
@@ -43,7 +43,9 @@ struct Recorder(Arc<Mutex<BTreeMap<usize, u64>>>);
 
 impl LogitsProcessor for Recorder {
     fn process(&mut self, tokens: &[TokenId], logits: &mut [f32]) -> Result<(), ProcessorError> {
-        let hash = logits.iter().fold(7u64, |hash, x| (hash ^ u64::from(x.to_bits())).wrapping_mul(0x0100_0000_01B3));
+        let hash = logits
+            .iter()
+            .fold(7u64, |hash, x| (hash ^ u64::from(x.to_bits())).wrapping_mul(0x0100_0000_01B3));
         self.0.lock().expect("no panic").insert(tokens.len(), hash);
         Ok(())
     }
@@ -191,8 +193,10 @@ fn forgetting_a_note_leaves_no_byte_of_it_and_what_does_not_follow_it() {
     let (engine, folder) = (engine(1), tempfile::tempdir().expect("a folder"));
     let store = open(folder.path(), None);
     // The first 100 tokens are common; a note follows; then the request.
-    let part = |seed: u32, n: u32| (0..n).map(move |i| TokenId(10 + (i * i * 3 + i * seed) % 97 + seed)).collect();
-    let [common, trip, taps, request]: [Vec<TokenId>; 4] = [part(1, 100), part(31, 60), part(67, 60), part(5, 30)];
+    let part =
+        |seed: u32, n: u32| (0..n).map(move |i| TokenId(10 + (i * i * 3 + i * seed) % 97 + seed)).collect();
+    let [common, trip, taps, request]: [Vec<TokenId>; 4] =
+        [part(1, 100), part(31, 60), part(67, 60), part(5, 30)];
     let prompt = |note: &[TokenId]| [&common[..], note, &request].concat();
     let label = |name: &str, tokens| Label { tokens, name: name.to_owned() };
     for (note, name) in [(&trip, "note:trip.md"), (&taps, "note:taps.md")] {
@@ -230,9 +234,11 @@ fn with_a_key_no_file_and_no_name_reveals_anything() {
     let session = computed(&engine, &tokens);
     let labels = [Label { tokens: 10..20, name: "note:secret-label.md".to_owned() }];
     let (plain_bytes, state) = (token_bytes(&tokens[..6]), state(&session));
-    let sample = state.chunks(32).find(|bytes| bytes.iter().filter(|&&byte| byte != 0).count() > 24).expect("numbers");
+    let sample =
+        state.chunks(32).find(|bytes| bytes.iter().filter(|&&byte| byte != 0).count() > 24).expect("numbers");
     let names = |folder: &Path| {
-        let mut names: Vec<String> = files(folder).into_iter().map(|(path, _)| path.display().to_string()).collect();
+        let mut names: Vec<String> =
+            files(folder).into_iter().map(|(path, _)| path.display().to_string()).collect();
         names.retain(|name| !name.ends_with(".lock"));
         names
     };
@@ -257,7 +263,10 @@ fn with_a_key_no_file_and_no_name_reveals_anything() {
             assert_eq!(store.restore(&mut cold, "secret-namespace").expect("restores"), 0);
             let left_aside = store.status().expect("reads").left_aside;
             assert_eq!(left_aside.len(), 3);
-            assert!(left_aside.iter().all(|file| matches!(file.problem, PrefixProblem::OtherKey)), "{left_aside:?}");
+            assert!(
+                left_aside.iter().all(|file| matches!(file.problem, PrefixProblem::OtherKey)),
+                "{left_aside:?}"
+            );
             assert_eq!(store.forget("secret-namespace", "note:secret-label.md").expect("forgets"), 0);
         }
         let mut warm = engine.session(plain()).expect("a session");
@@ -278,7 +287,8 @@ fn foreign_files_stay_and_are_reported() {
     let store = open(folder.path(), None);
     let tokens: Vec<TokenId> = (0..70).map(|i| TokenId(10 + i)).collect();
     store.keep(&computed(&engine, &tokens), "a", &[], usize::MAX).expect("keeps");
-    let inside = files(folder.path()).into_iter().find(|(path, _)| !path.ends_with(".lock")).expect("a block").0;
+    let inside =
+        files(folder.path()).into_iter().find(|(path, _)| path.extension().is_none()).expect("a block").0;
     let namespace = inside.parent().expect("a folder").to_owned();
     let block = files(&namespace).into_iter().next().expect("a block").0;
     let foreign = [folder.path().join("readme.txt"), namespace.join("notes.txt"), namespace.join("0-1-2-3")];
@@ -288,7 +298,8 @@ fn foreign_files_stay_and_are_reported() {
     bytes[8] = 9;
     std::fs::write(&block, &bytes).expect("written");
     let status = store.status().expect("reads");
-    let foreign_found = status.left_aside.iter().filter(|file| matches!(file.problem, PrefixProblem::Foreign)).count();
+    let foreign_found =
+        status.left_aside.iter().filter(|file| matches!(file.problem, PrefixProblem::Foreign)).count();
     let versions = |file: &&refrain_index::prefixes::LeftAside| {
         matches!(file.problem, PrefixProblem::Version { given: 9, .. })
     };
@@ -303,4 +314,31 @@ fn foreign_files_stay_and_are_reported() {
     // What cannot be listed is an error, not a panic.
     let file = folder.path().join("readme.txt");
     assert!(PrefixStore::open(&file, PrefixOptions::default()).is_err());
+}
+
+#[test]
+fn a_store_is_shared_by_threads() {
+    fn is_shared<T: Send + Sync>() {}
+    is_shared::<PrefixStore>();
+    let (engine, folder) = (engine(1), tempfile::tempdir().expect("a folder"));
+    let store = open(folder.path(), None);
+    std::thread::scope(|scope| {
+        for thread in 0..4u32 {
+            let (engine, store) = (&engine, &store);
+            scope.spawn(move || {
+                for i in 0..6u32 {
+                    let tokens: Vec<TokenId> = (0..100)
+                        .map(|j| TokenId(10 + j % 50 + if j > 70 { (thread + i) % 4 * 50 } else { 0 }))
+                        .collect();
+                    let mut session = engine.session(plain()).expect("a session");
+                    session.append_tokens(&tokens).expect("fits");
+                    store.restore(&mut session, "a").expect("restores");
+                    session.prefill(&refrain::CancelToken::new(), |_, _| {}).expect("computes");
+                    assert!(state(&session) == state(&computed(engine, &tokens)));
+                    store.keep(&session, "a", &[], usize::MAX).expect("keeps");
+                }
+            });
+        }
+    });
+    assert!(store.verify().expect("reads").left_aside.is_empty());
 }
