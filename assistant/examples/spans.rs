@@ -19,7 +19,9 @@ use std::error::Error;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use refrain_assistant::provenance::{CopiedSpan, Shown, SpanOptions, Support, check_citations, copied_spans, sentences};
+use refrain_assistant::provenance::{
+    CopiedSpan, Shown, SpanOptions, Support, check_citations, copied_spans, sentences,
+};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -70,7 +72,9 @@ impl Count {
     }
 
     fn row(&self, name: &str) {
-        let share = |n: usize, of: usize| if of == 0 { "".to_owned() } else { format!("{:.4}", n as f64 / of as f64) };
+        let share = |n: usize, of: usize| {
+            if of == 0 { "".to_owned() } else { format!("{:.4}", n as f64 / of as f64) }
+        };
         println!(
             "| {name} | {} | {} | {} | {:.2} | {:.0} |",
             self.n_answers,
@@ -122,7 +126,9 @@ fn with_copies(row: &Row, other: &Row, random: &mut Random) -> Option<(String, V
         let from = random.below(words.len() - n + 1);
         let copy = &passage[words[from].start..words[from + n - 1].end];
         let copy = match random.below(3) {
-            0 => copy.split_whitespace().collect::<Vec<_>>().join(if n % 2 == 0 { "\n" } else { " " }),
+            0 => {
+                copy.split_whitespace().collect::<Vec<_>>().join(if n.is_multiple_of(2) { "\n" } else { " " })
+            }
             _ => copy.to_owned(),
         };
         truth.push(text.len()..text.len() + copy.len());
@@ -135,7 +141,8 @@ fn with_copies(row: &Row, other: &Row, random: &mut Random) -> Option<(String, V
 /// The spans of the definition, on words between white space.
 fn obvious(output: &str, passages: &[Shown<'_>], words_min: usize) -> Vec<Range<usize>> {
     let own = words(output);
-    let others: Vec<Vec<&str>> = passages.iter().map(|passage| passage.text.split_whitespace().collect()).collect();
+    let others: Vec<Vec<&str>> =
+        passages.iter().map(|passage| passage.text.split_whitespace().collect()).collect();
     let mut left = vec![true; own.len()];
     let mut spans = Vec::new();
     loop {
@@ -144,7 +151,9 @@ fn obvious(output: &str, passages: &[Shown<'_>], words_min: usize) -> Vec<Range<
             for other in &others {
                 for place in 0..other.len() {
                     let pairs = own[start..].iter().zip(&left[start..]).zip(&other[place..]);
-                    let len = pairs.take_while(|((own, left), other)| **left && output[(*own).clone()] == ***other).count();
+                    let len = pairs
+                        .take_while(|((own, left), other)| **left && output[(*own).clone()] == ***other)
+                        .count();
                     if len > best.1 {
                         best = (start, len);
                     }
@@ -187,7 +196,11 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
             let kind = if is_exact { "byte for byte" } else { "white space may differ" };
             inserted.row(&format!("inserted copies, {words_min} words, {kind}"));
-            println!("| chance, {words_min} words, {kind} | {} | | | {:.3} | |", chance.n_answers, chance.n_spans as f64 / chance.n_answers as f64);
+            println!(
+                "| chance, {words_min} words, {kind} | {} | | | {:.3} | |",
+                chance.n_answers,
+                chance.n_spans as f64 / chance.n_answers as f64
+            );
         }
     }
     let options = SpanOptions::default();
@@ -225,13 +238,22 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (own, own_copied) = measure(&|i| i);
     let (other, other_copied) = measure(&|i| index(others[i]));
     let share = |shares: &[f32], copied: usize, min: f32| {
-        (shares.iter().filter(|&&share| share >= min).count() + copied) as f64 / (shares.len() + copied) as f64
+        (shares.iter().filter(|&&share| share >= min).count() + copied) as f64
+            / (shares.len() + copied) as f64
     };
     for percent in (20..=90).step_by(10) {
         let min = percent as f32 / 100.0;
-        println!("| {min:.1} | {:.3} | {:.3} |", share(&own, own_copied, min), share(&other, other_copied, min));
+        println!(
+            "| {min:.1} | {:.3} | {:.3} |",
+            share(&own, own_copied, min),
+            share(&other, other_copied, min)
+        );
     }
-    println!("| copied text alone | {:.3} | {:.3} |", share(&own, own_copied, 2.0), share(&other, other_copied, 2.0));
+    println!(
+        "| copied text alone | {:.3} | {:.3} |",
+        share(&own, own_copied, 2.0),
+        share(&other, other_copied, 2.0)
+    );
     Ok(())
 }
 
