@@ -5,7 +5,7 @@ mod support;
 use std::time::{Duration, SystemTime};
 
 use refrain_assistant::{
-    AnswerRequest, Assistant, ChatRequest, Forget, Forgotten, JobOptions, Prefetch, SummarizeRequest,
+    AnswerRequest, Assistant, ChatRequest, Forget, Forgotten, JobOptions, Passage, Prefetch, SummarizeRequest,
 };
 use support::{Place, engine, sample_notes};
 
@@ -151,4 +151,18 @@ fn without_a_store_the_memory_is_forgotten() {
     assistant.forget(Forget::Note(place.notes().join("car.md"))).unwrap();
     assert_eq!(drafted(), 0);
     assert_eq!(place.files_with(SECRET.as_bytes()), Vec::<std::path::PathBuf>::new());
+}
+
+#[test]
+fn passages_of_the_app_are_forgotten_with_the_note_that_they_name() {
+    let place = place();
+    let assistant = place.with_store();
+    let note = place.notes().join("elsewhere.md");
+    let passage =
+        Passage::new("Car", "Qulittus Works takes care of the repair of the car.").of_note(&note).unwrap();
+    let request = AnswerRequest::new("Who takes care of the repair of the car?").with_passages(vec![passage]);
+    assert!(assistant.answer(request, JobOptions::default()).unwrap().run().unwrap().text.contains(SECRET));
+    assert_eq!(assistant.forget(Forget::Note(note)).unwrap().n_answers, 1);
+    let found = files_with(&place, SECRET);
+    assert!(found.iter().all(|path| path.starts_with(place.path("index"))), "{found:?}");
 }
