@@ -202,11 +202,11 @@ mod tests {
 
     /// The files in a folder that contain the secret, as text or as token ids.
     fn files_with_secret(folder: &Path, engine: &Engine) -> Vec<PathBuf> {
-        let ids = |text: &str| -> Vec<u8> {
-            let tokens = engine.tokenizer().encode(text, refrain::SpecialTokens::AsText).unwrap();
-            tokens.iter().flat_map(|token| token.0.to_le_bytes()).collect()
-        };
-        let forms = [SECRET.as_bytes().to_vec(), ids(SECRET), ids(&format!(" {SECRET}"))];
+        // A name begins with another token after a space, and a model may divide it in its own way: the end of it will do.
+        let tokens = engine.tokenizer().encode(SECRET, refrain::SpecialTokens::AsText).unwrap();
+        let ids: Vec<u8> =
+            tokens[tokens.len() - 2..].iter().flat_map(|token| token.0.to_le_bytes()).collect();
+        let forms = [SECRET.as_bytes().to_vec(), ids];
         let mut found = Vec::new();
         let mut folders = vec![folder.to_owned()];
         while let Some(folder) = folders.pop() {
@@ -253,7 +253,8 @@ mod tests {
             let request = AnswerRequest::new("Who takes care of the repair of the car?");
             let answer = assistant.answer(request, JobOptions::default()).unwrap().run().unwrap();
             assert!(answer.text.contains(SECRET), "{}", answer.text);
-            assert!(files_with_secret(&store, &engine).len() >= 2);
+            let found = files_with_secret(&store, &engine);
+            assert!(found.len() >= 2, "{found:?}");
 
             let what = Forgetting::Note { hash: note_hash(&note), path: note.clone() };
             let kept = assistant.store().unwrap();

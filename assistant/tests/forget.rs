@@ -41,11 +41,10 @@ fn use_notes(place: &Place, assistant: &Assistant) -> String {
 
 /// The bytes under which a text may be stored: itself, and its token ids as the history and the prefixes write them.
 fn forms(text: &str) -> Vec<Vec<u8>> {
-    let ids = |text: &str| -> Vec<u8> {
-        let tokens = engine().tokenizer().encode(text, refrain::SpecialTokens::AsText).unwrap();
-        tokens.iter().flat_map(|token| token.0.to_le_bytes()).collect()
-    };
-    vec![text.as_bytes().to_vec(), ids(text), ids(&format!(" {text}"))]
+    // A name begins with another token after a space, and a model may divide it in its own way: the end of it will do.
+    let tokens = engine().tokenizer().encode(text, refrain::SpecialTokens::AsText).unwrap();
+    let ids = tokens[tokens.len() - 2..].iter().flat_map(|token| token.0.to_le_bytes()).collect();
+    vec![text.as_bytes().to_vec(), ids]
 }
 
 fn files_with(place: &Place, text: &str) -> Vec<std::path::PathBuf> {
@@ -64,7 +63,7 @@ fn no_byte_of_a_forgotten_note_is_left() {
             .map(|kind| found.iter().any(|path| path.components().any(|part| part.as_os_str() == kind)))
     };
     let [in_index, in_history, _, in_prefixes] = kinds(SECRET);
-    assert!(in_index && in_history && in_prefixes);
+    assert!(in_index && in_history && in_prefixes, "{:?}", files_with(&place, SECRET));
     assert!(place.files_with(summary.as_bytes()).iter().any(|path| path.ends_with("ledger")));
     let path = place.notes().join("car.md");
     let forgotten = assistant.forget(Forget::Note(path.clone())).unwrap();
