@@ -17,7 +17,8 @@ use std::time::Instant;
 use refrain::internals::kernels::BlockType;
 use refrain::internals::model::gguf::{GgufArray, GgufValue, GgufWriter};
 use refrain::{
-    CancelToken, Checkpoint, CostProfile, Drafting, Engine, EngineOptions, KvType, Session, SessionOptions, TokenId,
+    CancelToken, Checkpoint, CostProfile, Drafting, Engine, EngineOptions, KvType, Session, SessionOptions,
+    TokenId,
 };
 use refrain_index::prefixes::{PrefixOptions, PrefixStore};
 
@@ -161,7 +162,9 @@ fn random_model() -> Outcome<Vec<u8>> {
         ("output_norm.weight".to_owned(), vec![hidden]),
     ];
     for layer_idx in 0..n_layers {
-        tensors.extend(layer.iter().map(|(name, dims)| (format!("blk.{layer_idx}.{name}.weight"), dims.to_vec())));
+        tensors.extend(
+            layer.iter().map(|(name, dims)| (format!("blk.{layer_idx}.{name}.weight"), dims.to_vec())),
+        );
     }
     let ty = |dims: &[u64]| if dims.len() == 1 { BlockType::F32 } else { BlockType::Q4_0 };
     tensors.iter().for_each(|(name, dims)| _ = writer.tensor(name, ty(dims), dims));
