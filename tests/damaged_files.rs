@@ -336,4 +336,6 @@ fn write_fuzz_seeds() {
     for (kind, name) in ["segment", "log", "edited-segment", "edited-log"].into_iter().enumerate() {
         write("history", name, &[&[kind as u8], &[0, 0, 0, 0, 0, 0, 7, 1, 255, 255, 255, 255][..]].concat());
     }
+    // The fuzz target makes the block. These are edits of tokens and of the state.
+    write("prefixes", "edited", &[1, 96, 0, 5, 0, 0, 0, 200, 0, 1, 2, 3, 4]);
 }

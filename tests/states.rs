@@ -5,6 +5,7 @@ mod common;
 use common::{Tiny, VOCAB_SIZE, options, plain, prompt, run_in, samplings};
 use proptest::prelude::*;
 use refrain::internals::kernels::BlockType;
+use refrain::internals::model::graphs::write_graphs;
 use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
 use refrain::{
@@ -93,22 +94,27 @@ fn states_are_equal_on_every_instruction_set_and_from_any_way_of_computing() {
 }
 
 #[test]
-fn a_streamed_model_takes_the_state_of_a_model_in_memory() {
+fn streamed_models_and_static_graphs_take_the_state_of_a_model_in_memory() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("tiny.refrain");
+    let [path, graphs] = ["tiny.refrain", "graphs"].map(|name| folder.path().join(name));
     let tiny = tiny();
     let checkpoint = Checkpoint::from_gguf_bytes(tiny.gguf().into(), "tiny").unwrap();
-    pack(&checkpoint, &path, LoadOptions { quantize: Quantize::Keep, ..LoadOptions::default() }).unwrap();
-    let streaming =
-        EngineOptions { streaming: Some(StreamOptions::new(Pinned::Layers(0))), ..tiny.options() };
-    let (engine, streamed) = (tiny.engine(2), Engine::open(&path, streaming).unwrap());
+    let keep = || LoadOptions { quantize: Quantize::Keep, ..LoadOptions::default() };
+    pack(&checkpoint, &path, keep()).unwrap();
+    write_graphs(&checkpoint, &graphs, 2, 16, 4, keep()).unwrap();
+    let streaming = Some(StreamOptions::new(Pinned::Layers(0)));
+    let engine = tiny.engine(2);
     let prompt = prompt(5, 100);
     let computed = prefilled(&engine, KvType::F16, &prompt);
     let expected = run_in(&mut with(&engine, KvType::F16, &prompt), options(20), usize::MAX);
-    let mut session = with(&streamed, KvType::F16, &prompt);
-    assert_eq!(session.state_key(), computed.state_key());
-    assert_eq!(session.restore_state(0, &prompt[..80], &state(&computed, 0..80)).unwrap(), 80);
-    run_in(&mut session, options(20), usize::MAX).assert_equal(&expected, "streamed");
+    for (path, streaming, case) in [(&path, streaming, "streamed"), (&graphs, None, "static graphs")] {
+        let engine = Engine::open(path, EngineOptions { streaming, ..tiny.options() }).unwrap();
+        let mut session = with(&engine, KvType::F16, &prompt);
+        assert_eq!(session.state_key(), computed.state_key(), "{case}");
+        assert_eq!(session.restore_state(0, &prompt[..75], &state(&computed, 0..75)).unwrap(), 75);
+        run_in(&mut session, options(20), usize::MAX).assert_equal(&expected, case);
+        assert!(state(&session, 0..99) == state(&computed, 0..99), "{case}");
+    }
 }
 
 #[test]

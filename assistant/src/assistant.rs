@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use refrain::{Drafting, Engine, GenerateOptions, Message, Role, Session, SpecialTokens, TokenId};
+use refrain::{
+    Drafting, Engine, GenerateOptions, HistoryStore, Message, Role, Session, SpecialTokens, TokenId,
+};
 use refrain_grammar::Vocabulary;
 use refrain_index::history::HistoryOptions;
 use refrain_index::prefixes::{Label, PrefixOptions};
@@ -36,6 +38,8 @@ struct Shared {
     gate: Gate,
     notes: Option<Notes>,
     store: Option<Store>,
+    /// Answers, if there is no store.
+    memory: Arc<HistoryStore>,
     prompts: Prompts,
     options: AssistantOptions,
     /// Deletions so far. An answer is not kept if one has begun since its job was started.
@@ -113,7 +117,8 @@ impl Builder {
         let store = store.transpose()?;
         let gate = Gate::default();
         let (n_forgotten, vocabulary) = (AtomicU64::new(0), OnceLock::new());
-        let shared = Shared { engine, gate, notes, store, prompts, options, n_forgotten, vocabulary };
+        let memory = Arc::new(HistoryStore::new());
+        let shared = Shared { engine, gate, notes, store, memory, prompts, options, n_forgotten, vocabulary };
         let assistant = Assistant { shared: Arc::new(shared), namespace: namespace.into() };
         assistant.finish_forgetting()?;
         Ok(assistant)
@@ -208,15 +213,17 @@ impl Assistant {
         format!("{}.{task}", self.namespace)
     }
 
-    /// A session that drafts from the kept answers of a task, if it keeps its own.
+    /// A session that drafts from the kept answers of a task if `keeps` is true.
     pub(crate) fn session(&self, task: &str, keeps: bool) -> Result<Session, TaskError> {
-        let namespace = self.history_namespace(task);
-        let (options, store) = (self.options(), self.store());
-        let keeps = keeps && options.history;
-        let session = options.session.clone().with_namespace(namespace.as_str());
-        let mut session = self.engine().session(session.with_history(keeps && store.is_none()))?;
-        if let Some(store) = store.filter(|_| keeps && options.session.drafting == Drafting::Auto) {
-            session.add_source(Box::new(store.history().source(&namespace)))?;
+        let options = &self.options().session;
+        // The engine's own history would also get the answers of jobs that are dropped.
+        let mut session = self.engine().session(options.clone().with_history(false))?;
+        if keeps && self.options().history && options.drafting == Drafting::Auto {
+            let namespace = self.history_namespace(task);
+            session.add_source(match self.store() {
+                Some(store) => Box::new(store.history().source(&namespace)),
+                None => Box::new(self.shared.memory.source(&namespace)),
+            })?;
         }
         Ok(session)
     }
@@ -235,9 +242,10 @@ impl Assistant {
         self.shared.n_forgotten.load(Ordering::SeqCst)
     }
 
-    /// Jobs that have started before keep nothing from now on.
+    /// Jobs that have started before keep nothing from now on. Answers in memory are removed.
     pub(crate) fn start_forgetting(&self) {
         self.shared.n_forgotten.fetch_add(1, Ordering::SeqCst);
+        self.shared.memory.clear();
     }
 
     /// Restores keys and values of the session's prompt. What cannot be restored is computed.
@@ -258,9 +266,11 @@ impl Assistant {
     ) -> Result<(), StoreError> {
         let namespace = self.history_namespace(task);
         let Some(store) = self.store() else {
-            // The engine has added the answer to the history in memory.
+            if self.options().history && !tokens.is_empty() {
+                self.shared.memory.append(&namespace, tokens);
+            }
             if kept.n_forgotten != self.n_forgotten() {
-                self.engine().history().forget(&namespace);
+                self.shared.memory.forget(&namespace);
             }
             return Ok(());
         };

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use refrain_index::history::{HistoryKey, HistoryLog, HistoryOptions};
-use refrain_index::notes::{NotesOptions, NotesWriter, Request};
+use refrain_index::notes::{NotesOptions, NotesWriter, Request, absolute};
 use refrain_index::{NotesError, RecordId};
 use thiserror::Error;
 
@@ -50,18 +50,12 @@ pub struct Forgotten {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ForgetError {
-    /// The index of notes cannot be changed.
+    /// The index of notes cannot be changed, or the path of a note is none.
     #[error(transparent)]
     Notes(#[from] NotesError),
     /// The store cannot be changed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The path of a note is not absolute and cannot be made so.
-    #[error("`{}` is not a path", path.display())]
-    Path {
-        /// The path.
-        path: PathBuf,
-    },
 }
 
 impl Assistant {
@@ -77,8 +71,7 @@ impl Assistant {
     pub fn forget(&self, what: Forget) -> Result<Forgotten, ForgetError> {
         let what = match what {
             Forget::Note(path) => {
-                // As the index of notes names it.
-                let path = std::path::absolute(&path).map_err(|_| ForgetError::Path { path })?;
+                let path = absolute(&path)?;
                 Forgetting::Note { hash: note_hash(&path), path }
             }
             Forget::Conversation(id) => Forgetting::Conversation(id.0),
@@ -86,7 +79,6 @@ impl Assistant {
             Forget::Everything => Forgetting::Everything,
         };
         self.start_forgetting();
-        self.engine().history().clear();
         let Some(store) = self.store() else {
             let is_notes_pending = self.forget_notes(&what)?;
             return Ok(Forgotten { is_notes_pending, ..Forgotten::default() });
@@ -194,4 +186,94 @@ fn forget_prefixes(store: &Store, what: &Forgetting) -> Result<usize, StoreError
         n_blocks += prefixes.forget(namespace, &label)?;
     }
     Ok(n_blocks)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::ops::ControlFlow;
+
+    use refrain::{Engine, EngineOptions};
+
+    use super::*;
+    use crate::{AnswerRequest, AssistantOptions, JobOptions};
+
+    const SECRET: &str = "Qulittus";
+
+    /// The files in a folder that contain the secret, as text or as token ids.
+    fn files_with_secret(folder: &Path, engine: &Engine) -> Vec<PathBuf> {
+        // A name begins with another token after a space, and a model may divide it in its own way: the end of it will do.
+        let tokens = engine.tokenizer().encode(SECRET, refrain::SpecialTokens::AsText).unwrap();
+        let ids: Vec<u8> =
+            tokens[tokens.len() - 2..].iter().flat_map(|token| token.0.to_le_bytes()).collect();
+        let forms = [SECRET.as_bytes().to_vec(), ids];
+        let mut found = Vec::new();
+        let mut folders = vec![folder.to_owned()];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    folders.push(path);
+                    continue;
+                }
+                let bytes = fs::read(&path).unwrap();
+                if forms.iter().any(|form| bytes.windows(form.len()).any(|w| w == *form)) {
+                    found.push(path);
+                }
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn a_deletion_that_ends_after_any_step_is_finished_at_the_next_start() {
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/target.gguf");
+        let engine = Engine::open(model, EngineOptions::default().with_n_threads(1)).unwrap();
+        for n_steps in 0..4 {
+            let folder = tempfile::tempdir().unwrap();
+            let (notes, index, store) =
+                (folder.path().join("notes"), folder.path().join("index"), folder.path().join("store"));
+            fs::create_dir(&notes).unwrap();
+            let note = notes.join("car.md");
+            fs::write(&note, "# Car\n\nQulittus Works takes care of the repair of the car.\n").unwrap();
+            let mut writer = NotesWriter::open(&index, NotesOptions::default()).unwrap();
+            writer.add(&[&notes]).unwrap();
+            writer.update(&mut |_, _| ControlFlow::Continue(())).unwrap();
+            drop(writer);
+            let build = || {
+                let options = AssistantOptions::default().with_answer_tokens(40_usize);
+                Assistant::builder(engine.clone())
+                    .notes(&index)
+                    .store(&store)
+                    .options(options)
+                    .build()
+                    .unwrap()
+            };
+            let assistant = build();
+            let request = AnswerRequest::new("Who takes care of the repair of the car?");
+            let answer = assistant.answer(request, JobOptions::default()).unwrap().run().unwrap();
+            assert!(answer.text.contains(SECRET), "{}", answer.text);
+            let found = files_with_secret(&store, &engine);
+            assert!(found.len() >= 2, "{found:?}");
+
+            let what = Forgetting::Note { hash: note_hash(&note), path: note.clone() };
+            let kept = assistant.store().unwrap();
+            kept.ledger().append(Entry::Forget { what: what.clone() }).unwrap();
+            for step in 0..n_steps {
+                match step {
+                    0 => drop(assistant.forget_notes(&what).unwrap()),
+                    1 => drop(forget_answers(kept, &what).unwrap()),
+                    _ => drop(forget_prefixes(kept, &what).unwrap()),
+                }
+            }
+            drop(assistant);
+            let assistant = build();
+            assert_eq!(assistant.store().unwrap().ledger().forgetting(), []);
+            for folder in [&store, &index] {
+                let found = files_with_secret(folder, &engine);
+                assert!(found.is_empty(), "{found:?} after {n_steps} steps");
+            }
+            assert_eq!(assistant.notes().unwrap().n_passages(), 0);
+        }
+    }
 }

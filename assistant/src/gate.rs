@@ -44,7 +44,7 @@ pub(crate) struct Turn<'a> {
 }
 
 impl Gate {
-    /// Waits for a turn. `None` if `cancel` was set meanwhile.
+    /// Waits for a turn. `None` only if `cancel` was set meanwhile.
     pub(crate) fn enter(&self, priority: Priority, cancel: &CancelToken) -> Option<Turn<'_>> {
         let mut state = self.lock();
         state.n_tickets += 1;

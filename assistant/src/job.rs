@@ -353,16 +353,12 @@ impl<T> Job<T> {
 
     fn decode(&mut self, mut decoding: Box<Decoding<T>>) -> Result<(), TaskError> {
         let assistant = self.assistant.clone();
-        let turn = match decoding.needs_pass {
-            true => match assistant.gate().enter(self.priority, &self.cancel) {
-                Some(turn) => Some(turn),
-                None => {
-                    decoding.step.stopped(decoding.generation.into_session());
-                    return Err(TaskError::Cancelled);
-                }
-            },
-            false => None,
-        };
+        // Tokens of the last step that were not taken yet need no turn.
+        let turn = decoding.needs_pass.then(|| assistant.gate().enter(self.priority, &self.cancel)).flatten();
+        if self.cancel.is_cancelled() {
+            decoding.step.stopped(decoding.generation.into_session());
+            return Err(TaskError::Cancelled);
+        }
         let n_steps = decoding.generation.stats().steps;
         let event = decoding.generation.next();
         drop(turn);

@@ -28,7 +28,7 @@ pub(crate) use setters;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct AssistantOptions {
-    /// Options of every session. The assistant sets `namespace` and `history` itself.
+    /// Options of every session. `namespace` and `history` have no effect: the assistant has its own history.
     pub session: SessionOptions,
     /// How tokens are chosen, unless a job has its own. Default: greedy.
     pub sampling: Sampling,

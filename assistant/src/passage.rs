@@ -1,10 +1,11 @@
 //! Passages as tasks show them to the model, and what was left out of a prompt.
 
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use refrain::PromptPassage;
-use refrain_index::{NoteHit, NotePassage};
+use refrain_index::notes::absolute;
+use refrain_index::{NoteHit, NotePassage, NotesError};
 
 /// A piece of text that is shown to the model.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,6 +37,17 @@ impl Passage {
     /// A passage of the app's own text.
     pub fn new(title: impl Into<String>, text: impl Into<String>) -> Self {
         Self { title: title.into(), text: text.into(), source: None }
+    }
+
+    /// Names the note that the text was read from, so that [`Forget::Note`](crate::Forget::Note) finds what is made from it. The
+    /// place in the note stays unknown: it is empty.
+    ///
+    /// # Errors
+    /// [`NotesError::Path`]: the path is empty, or there is no current folder.
+    pub fn of_note(mut self, path: impl AsRef<Path>) -> Result<Self, NotesError> {
+        let path = absolute(path.as_ref())?;
+        self.source = Some(Source { path, place: 0..0, is_verbatim: false, score: None });
+        Ok(self)
     }
 
     pub(crate) fn for_prompt(&self) -> PromptPassage<'_> {

@@ -3,7 +3,7 @@
 mod support;
 
 use refrain::{PromptPassage, Task};
-use refrain_assistant::{Assistant, Command, JobOptions, Screen, TaskError, UiRequest};
+use refrain_assistant::{Assistant, Command, Element, JobOptions, Screen, TaskError, UiRequest};
 use support::{engine, options, plain_answer};
 
 const SCREEN: &str = "# Mail screen\n1 field \"Search\"\n2 item \"Rafael Onduri\"\n3 button \"Archive\"\n4 switch \"Notifications\"\n5 button \"Reply\"\n";
@@ -12,21 +12,59 @@ fn assistant() -> Assistant {
     Assistant::builder(engine()).options(options()).build().unwrap()
 }
 
+/// The recorded screens of the fixture model, with goal, last action and command.
+fn rows() -> Vec<(Screen, String, Option<String>, String)> {
+    let rows =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/rows.jsonl")).unwrap();
+    let rows = rows.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let rows = rows.filter(|row| row["task"] == "ui").map(|row| {
+        let prompt = row["prompt"].as_str().unwrap();
+        let (_, prompt) = prompt.split_once("\n\n").unwrap();
+        let (prompt, goal) = prompt.split_once("\n\nGoal: ").unwrap();
+        let (screen, last) = match prompt.split_once("\n\n# Last action\n") {
+            Some((screen, last)) => (screen, Some(last.to_owned())),
+            None => (prompt, None),
+        };
+        let command = row["response"].as_str().unwrap().lines().next().unwrap().to_owned();
+        (Screen::read(screen).unwrap(), goal.to_owned(), last, command)
+    });
+    rows.collect()
+}
+
 #[test]
-fn the_command_is_that_of_plain_decoding() {
+fn recorded_goals_give_the_commands_of_plain_decoding() {
     let assistant = assistant();
-    for (goal, command) in [
-        ("Turn on Notifications", Command::Tap { element: 4 }),
-        ("Open Rafael Onduri", Command::Tap { element: 2 }),
-        ("Type Usto into Search", Command::Type { element: 1, text: "Usto".to_owned() }),
-    ] {
-        let request = UiRequest::new(Screen::read(SCREEN).unwrap(), goal);
+    let (mut n_rows, mut n_legal, mut n_right) = (0, 0, 0);
+    for (screen, goal, last, command) in rows() {
+        let shown = screen.to_string();
+        let mut passages = vec![PromptPassage { title: screen.title(), text: &shown }];
+        passages.extend(last.as_deref().map(|text| PromptPassage { title: "Last action", text }));
+        let unconstrained = plain_answer(&Task::Ui.user_message(&passages, &goal));
+        let request = UiRequest::new(screen.clone(), goal).with_last_command(last.clone());
         let chosen = assistant.ui_command(request, JobOptions::default()).unwrap().run().unwrap();
-        let screen = SCREEN.split_once('\n').unwrap().1;
-        let passages = [PromptPassage { title: "Mail screen", text: screen }];
-        let unconstrained = plain_answer(&Task::Ui.user_message(&passages, goal));
-        assert_eq!((Some(chosen.text.as_str()), chosen.command), (unconstrained.lines().next(), command));
+        // Where plain decoding writes a command for the screen, the grammar changes nothing.
+        let line = unconstrained.lines().next().unwrap_or_default();
+        if is_command(&screen, line) {
+            assert_eq!(chosen.text, line);
+            n_legal += 1;
+        }
+        assert!(is_command(&screen, &chosen.text), "{}", chosen.text);
+        n_right += usize::from(chosen.text == command);
+        n_rows += 1;
     }
+    assert!(n_rows >= 20 && n_legal >= 4 && n_right >= 4, "{n_right} and {n_legal} of {n_rows}");
+}
+
+/// Whether a line is a command for a screen, judged without the grammar.
+fn is_command(screen: &Screen, line: &str) -> bool {
+    let typed = |element: &Element| {
+        let text =
+            line.strip_prefix(&format!("type {} \"", element.id)).and_then(|text| text.strip_suffix('"'));
+        element.role.is_editable() && text.is_some_and(|text| !text.is_empty() && !text.contains('"'))
+    };
+    let tapped = |element: &Element| line == format!("tap {} \"{}\"", element.id, element.label);
+    ["scroll up", "scroll down", "back"].contains(&line)
+        || screen.elements().iter().any(|e| tapped(e) || typed(e))
 }
 
 #[test]

@@ -275,7 +275,7 @@ impl Layout<'_> {
         }
         let mut room = self.tokens_max - n_bare;
         loop {
-            let Fitted { shown: fitting, left_out, .. } = fit(passages, room, &count)?;
+            let Fitted { shown: fitting, left_out } = fit(passages, room, &count)?;
             if fitting.is_empty() && !left_out.is_empty() && shown.is_empty() {
                 let problem = format!("the context has room for {room} tokens of notes, too few for any");
                 return Err(Failure::input(

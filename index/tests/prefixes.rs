@@ -288,7 +288,7 @@ fn foreign_files_stay_and_are_reported() {
     let tokens: Vec<TokenId> = (0..70).map(|i| TokenId(10 + i)).collect();
     store.keep(&computed(&engine, &tokens), "a", &[], usize::MAX).expect("keeps");
     let inside =
-        files(folder.path()).into_iter().find(|(path, _)| !path.ends_with(".lock")).expect("a block").0;
+        files(folder.path()).into_iter().find(|(path, _)| path.extension().is_none()).expect("a block").0;
     let namespace = inside.parent().expect("a folder").to_owned();
     let block = files(&namespace).into_iter().next().expect("a block").0;
     let foreign = [folder.path().join("readme.txt"), namespace.join("notes.txt"), namespace.join("0-1-2-3")];
@@ -314,4 +314,31 @@ fn foreign_files_stay_and_are_reported() {
     // What cannot be listed is an error, not a panic.
     let file = folder.path().join("readme.txt");
     assert!(PrefixStore::open(&file, PrefixOptions::default()).is_err());
+}
+
+#[test]
+fn a_store_is_shared_by_threads() {
+    fn is_shared<T: Send + Sync>() {}
+    is_shared::<PrefixStore>();
+    let (engine, folder) = (engine(1), tempfile::tempdir().expect("a folder"));
+    let store = open(folder.path(), None);
+    std::thread::scope(|scope| {
+        for thread in 0..4u32 {
+            let (engine, store) = (&engine, &store);
+            scope.spawn(move || {
+                for i in 0..6u32 {
+                    let tokens: Vec<TokenId> = (0..100)
+                        .map(|j| TokenId(10 + j % 50 + if j > 70 { (thread + i) % 4 * 50 } else { 0 }))
+                        .collect();
+                    let mut session = engine.session(plain()).expect("a session");
+                    session.append_tokens(&tokens).expect("fits");
+                    store.restore(&mut session, "a").expect("restores");
+                    session.prefill(&refrain::CancelToken::new(), |_, _| {}).expect("computes");
+                    assert!(state(&session) == state(&computed(engine, &tokens)));
+                    store.keep(&session, "a", &[], usize::MAX).expect("keeps");
+                }
+            });
+        }
+    });
+    assert!(store.verify().expect("reads").left_aside.is_empty());
 }

@@ -228,7 +228,10 @@ impl KvLayer {
                 let at = slot - slots.start;
                 let from = &keys[slot / PANEL_ROWS * panel_bytes..][..panel_bytes];
                 let to = &mut out[start + at / PANEL_ROWS * panel_bytes..][..panel_bytes];
-                if slot % PANEL_ROWS == 0 && at % PANEL_ROWS == 0 && slot + PANEL_ROWS <= slots.end {
+                if slot.is_multiple_of(PANEL_ROWS)
+                    && at.is_multiple_of(PANEL_ROWS)
+                    && slot + PANEL_ROWS <= slots.end
+                {
                     to.copy_from_slice(from);
                     slot += PANEL_ROWS;
                 } else {
@@ -266,7 +269,7 @@ impl KvLayer {
                 let from = &keys[at / PANEL_ROWS * panel_bytes..][..panel_bytes];
                 let line = head_line + slot / PANEL_ROWS * self.key_panel_lines;
                 let to = Line::bytes_of_mut(&mut self.keys.lines_mut()[line..line + self.key_panel_lines]);
-                if slot % PANEL_ROWS == 0 && at % PANEL_ROWS == 0 {
+                if slot.is_multiple_of(PANEL_ROWS) && at.is_multiple_of(PANEL_ROWS) {
                     to.copy_from_slice(from);
                     slot += PANEL_ROWS;
                 } else {

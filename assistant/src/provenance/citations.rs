@@ -11,6 +11,9 @@ use super::support::{Passages, SUPPORT_SHARE_MIN, Support};
 /// Maximum digits of a cited number. Longer ones are years or other text in brackets.
 const DIGITS_MAX: usize = 3;
 
+/// Maximum passages of one citation; the others are not checked. It bounds the work for an answer of nothing but `[1-999]`.
+const CITED_MAX: usize = 16;
+
 /// A sentence of an answer.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct CheckedSentence {
@@ -54,8 +57,10 @@ pub enum CitationVerdict {
 /// sentence's content words: numbers, and words of at least four letters (by their first six). The measure is about words:
 /// it does not see a negation. `spans` are those of [`copied_spans`](super::copied_spans) for the same texts.
 ///
-/// `[2]`, `[1, 3]` and `[1-3]` cite passages, `[1]` the first one. A citation after the full stop belongs to the sentence before it
+/// `[2]`, `[1, 3]` and `[1-3]` cite passages, `[1]` the first one; at most 16 in one pair of brackets. A citation after the full stop belongs to the sentence before it
 /// unless that one has citations of its own.
+///
+/// Takes linear time in the texts, and the number of sentences times that of passages.
 ///
 /// ```
 /// use refrain_assistant::provenance::{CitationVerdict, Shown, SpanOptions, check_citations, copied_spans};
@@ -72,10 +77,12 @@ pub enum CitationVerdict {
 pub fn check_citations(output: &str, passages: &[Shown<'_>], spans: &[CopiedSpan]) -> Vec<CheckedSentence> {
     let cited = citations(output, passages.len());
     // Without the citations, which contain marks that end sentences. Spaces keep the places.
-    let mut plain = output.to_owned();
-    for (range, _) in cited.iter().rev() {
-        plain.replace_range(range.clone(), &" ".repeat(range.len()));
+    let mut plain = String::with_capacity(output.len());
+    for (range, _) in &cited {
+        plain.push_str(&output[plain.len()..range.start]);
+        plain.extend(std::iter::repeat_n(' ', range.len()));
     }
+    plain.push_str(&output[plain.len()..]);
     let index = Passages::new(&plain, passages.iter().map(|passage| passage.text));
     let mut cited = cited.into_iter().peekable();
     let mut spans = spans.iter().filter(|span| span.passage < passages.len()).peekable();
@@ -190,13 +197,13 @@ fn numbers(list: &str, n_passages: usize) -> Option<Vec<usize>> {
             None => all.push(number(part)?),
             Some((first, last)) => {
                 let (first, last): (usize, usize) = (number(first)?, number(last)?);
-                all.extend(first..=last.min(first.max(n_passages + 1)));
+                all.extend(first..=last.min(first.max(n_passages + 1)).min(first + CITED_MAX));
             }
         }
     }
-    // A list has as many entries as there are commas: repetitions of long ranges are not listed again.
     all.sort_unstable();
     all.dedup();
+    all.truncate(CITED_MAX);
     Some(all)
 }
 
@@ -259,6 +266,38 @@ mod tests {
             assert_eq!(citations(text, 3), [], "{text}");
         }
         assert_eq!(citations("[[1]] [3 - 900]", 4), [(1..4, vec![1]), (6..15, vec![3, 4, 5])]);
+    }
+
+    /// Prints the times of answers of 1 MB and passages of 10 MB.
+    #[test]
+    #[ignore = "a measurement"]
+    fn times_of_long_texts() {
+        let note = include_str!("../../tests/note.md");
+        let cases = [
+            ("text", note.repeat(550), note.replace("the ", "a ").repeat(5500)),
+            ("one word", "a ".repeat(500_000), "a ".repeat(5_000_000)),
+            ("two words", "a b b ".repeat(166_000), "a b a b b ".repeat(1_000_000)),
+            ("no space", "ab".repeat(500_000), "ba".repeat(5_000_000)),
+            ("ideographs", "水下水".repeat(111_000), "水下".repeat(1_666_000)),
+            ("full stops", ". ".repeat(500_000), "a. ".repeat(3_333_000)),
+            ("brackets", "a.(".repeat(333_000), "((".repeat(5_000_000)),
+            ("citations", "[1-999]".repeat(142_000), note.repeat(5500)),
+            ("cited sentences", "It came [1]. ".repeat(77_000), note.repeat(5500)),
+            ("open citations", "[1,".repeat(333_000), "[1, ".repeat(2_500_000)),
+        ];
+        for (name, answer, passage) in cases {
+            let passages = [Shown { document: "", at: None, text: &passage }];
+            let start = std::time::Instant::now();
+            let spans = copied_spans(&answer, &passages, SpanOptions::default());
+            let found = start.elapsed();
+            let checked = check_citations(&answer, &passages, &spans);
+            println!(
+                "{name}: {} spans {found:?}, {} sentences {:?}",
+                spans.len(),
+                checked.len(),
+                start.elapsed() - found
+            );
+        }
     }
 
     proptest! {

@@ -23,13 +23,13 @@ pub struct Shown<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct SpanOptions {
-    /// Minimum number of words in a span. Two ideographs or kana count as one word. Default 6 (`lab/RESULTS.md` has the measurement).
+    /// Minimum number of words in a span. Two ideographs or kana count as one word. Default 5 (`lab/RESULTS.md` has the measurement).
     pub words_min: usize,
 }
 
 impl Default for SpanOptions {
     fn default() -> Self {
-        SpanOptions { words_min: 6 }
+        SpanOptions { words_min: 5 }
     }
 }
 

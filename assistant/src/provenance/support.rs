@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::pieces::Splitter;
 
 /// Minimum share of a sentence's content words that a supporting passage has (`lab/RESULTS.md` has the measurement).
-pub const SUPPORT_SHARE_MIN: f32 = 0.6;
+pub const SUPPORT_SHARE_MIN: f32 = 0.4;
 
 /// Minimum number of content words of a sentence that is checked.
 pub(super) const WORDS_MIN: usize = 2;

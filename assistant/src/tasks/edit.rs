@@ -2,14 +2,14 @@
 
 use std::collections::VecDeque;
 
-use super::draft_source;
+use refrain::{Origin, TextKind};
+
 use crate::assistant::Assistant;
 use crate::edit::{DiffEvent, LiveDiff};
 use crate::error::TaskError;
 use crate::job::{Job, JobEvent, Next, Prompt, Report, Step, TextEvent, Written};
 use crate::options::JobOptions;
 use crate::passage::Passage;
-use refrain::TextKind;
 
 /// Tokens that an edited text may have besides those of the old one, unless the job says otherwise: a quarter more, and a sentence.
 const MORE_TOKENS: usize = 32;
@@ -46,7 +46,7 @@ pub struct Edit {
 }
 
 impl Assistant {
-    /// Edits a text. The changes come as [`JobEvent::Edit`] while the new text is written. The old text drafts the new one.
+    /// Edits a text. The changes come as [`JobEvent::Edit`] while the new text is written. The old text drafts the new one, from the prompt.
     ///
     /// The text is shown whole, and the output has room for a text that is a quarter longer, unless
     /// [`JobOptions::answer_tokens`] says otherwise.
@@ -59,15 +59,14 @@ impl Assistant {
         if core.is_empty() {
             return Err(TaskError::Nothing { verb: "edit" });
         }
-        let tokens = self.tokens(core)?;
-        let n_output = options.answer_tokens.unwrap_or(tokens.len() + tokens.len() / 4 + MORE_TOKENS);
+        let n_tokens = self.count(core)?;
+        let n_output = options.answer_tokens.unwrap_or(n_tokens + n_tokens / 4 + MORE_TOKENS);
         let room = self.context_len().saturating_sub(n_output);
         let passages = [Passage::new("", core)];
         let layout = self.lay_out_whole(&self.prompts().edit, &passages, &instruction, room)?;
         let kept = self.kept(&options, &layout);
         let mut generate = self.generate_options(&options).with_max_tokens(n_output);
-        generate.sources =
-            draft_source(&[tokens]).into_iter().chain(std::mem::take(&mut options.sources)).collect();
+        generate.sources = std::mem::take(&mut options.sources);
         generate.processors = std::mem::take(&mut options.processors);
         let prompt =
             Prompt { messages: layout.turns, task: "edit", session: None, generate: Some(generate), kept };
@@ -119,7 +118,7 @@ impl Step<Edit> for Editing {
         let text = self.diff.new_text().to_owned();
         changes.extend(std::mem::replace(&mut self.diff, LiveDiff::new("")).finish());
         if !end.is_empty() {
-            let origin = refrain::Origin::Target;
+            let origin = Origin::Target;
             events.push_back(JobEvent::Text(TextEvent { text: end, kind: TextKind::Answer, origin }));
         }
         self.note(changes, events);

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use refrain::TokenId;
+
 use super::{Found, Provenance, draft_source};
 use crate::assistant::Assistant;
 use crate::error::TaskError;
@@ -9,7 +11,6 @@ use crate::job::{Job, JobEvent, Next, Prompt, Report, Step, Written};
 use crate::layout::Layout;
 use crate::options::JobOptions;
 use crate::passage::{LeftOut, Passage};
-use refrain::TokenId;
 
 /// A message to be answered.
 #[derive(Debug, Clone)]
@@ -25,7 +26,9 @@ pub struct ReplyRequest {
     pub tone: Option<String>,
     /// The length.
     pub length: Option<Length>,
-    /// Number of passages of the notes to show, by a search for the message and the wish. Default 0.
+    /// Passages that help, best first, such as those of the app's own search.
+    pub passages: Vec<Passage>,
+    /// Number of passages of the notes to show behind them, by a search for the message and the wish. Default 0.
     pub n_passages: usize,
 }
 
@@ -38,6 +41,7 @@ impl ReplyRequest {
             request: String::new(),
             tone: None,
             length: None,
+            passages: Vec::new(),
             n_passages: 0,
         }
     }
@@ -57,6 +61,7 @@ crate::options::setters!(ReplyRequest {
     with_request: request: String,
     with_tone: tone: Option<String>,
     with_length: length: Option<Length>,
+    with_passages: passages: Vec<Passage>,
     with_n_passages: n_passages: usize,
 });
 
@@ -98,7 +103,7 @@ pub struct Reply {
 }
 
 impl Assistant {
-    /// Writes a reply to a message. The prompt shows the message, then earlier messages, then passages of the notes; what does not
+    /// Writes a reply to a message. The prompt shows the message, then earlier messages, then passages; what does not
     /// fit is left out from the end.
     ///
     /// # Errors
@@ -124,7 +129,7 @@ impl Assistant {
         options: &JobOptions,
     ) -> Result<(Layout, Vec<Vec<TokenId>>), TaskError> {
         let wish = request.wish();
-        let ReplyRequest { message, earlier, n_passages, .. } = request;
+        let ReplyRequest { message, earlier, passages: helpful, n_passages, .. } = request;
         if message.text.trim().is_empty() {
             return Err(TaskError::Nothing { verb: "reply to" });
         }
@@ -132,7 +137,8 @@ impl Assistant {
             0 => Found { passages: Vec::new(), tokens: Vec::new() },
             n => self.search(&format!("{wish}\n{}", message.text), n, &[])?,
         };
-        let passages: Vec<Passage> = [message].into_iter().chain(earlier).chain(found.passages).collect();
+        let helpful = helpful.into_iter().chain(found.passages);
+        let passages: Vec<Passage> = [message].into_iter().chain(earlier).chain(helpful).collect();
         let room = self.context_len() - self.answer_tokens(options);
         Ok((self.lay_out(&self.prompts().reply, &[], &passages, &wish, room)?, found.tokens))
     }

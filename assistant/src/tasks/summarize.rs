@@ -279,8 +279,15 @@ impl Summarizing {
             generate.processors = std::mem::take(&mut self.options.processors);
         }
         // A summary of summaries is made from all notes, though its prompt shows no passage of them.
-        let starts = if self.all_parts.is_empty() { layout.starts } else { Vec::new() };
-        let kept = self.kept.clone().map(|kept| Kept { starts, ..kept });
+        let is_of_text = self.all_parts.is_empty();
+        let kept = self.kept.clone().map(|kept| Kept {
+            starts: if is_of_text {
+                layout.starts
+            } else {
+                kept.notes.iter().map(|&note| (note, 0)).collect()
+            },
+            ..kept
+        });
         let generate = Some(generate);
         let prompt = Prompt { messages: layout.turns, task: "summarize", session: None, generate, kept };
         Ok(Next::Generate(Box::new(prompt), Box::new(self)))

@@ -345,7 +345,9 @@ impl Assistant {
         mut options: JobOptions,
     ) -> Result<Job<UiCommand>, TaskError> {
         let UiRequest { screen, goal, last_command } = request;
-        let grammar = Grammar::regex(self.vocabulary()?, &screen.commands())?;
+        // A model may have a token for the end of a command and the line end behind it, so the grammar allows a second line, and
+        // the output stops before it.
+        let grammar = Grammar::regex(self.vocabulary()?, &format!("{}(\n[^\n]*)?", screen.commands()))?;
         let mut passages = vec![Passage::new(screen.title.as_str(), screen.to_string())];
         passages.extend(last_command.map(|command| Passage::new("Last action", command)));
         let room = self.context_len() - self.answer_tokens(&options);
@@ -354,7 +356,7 @@ impl Assistant {
         let mut generate = self.generate_options(&options);
         generate.sources = std::mem::take(&mut options.sources);
         generate.processors = std::mem::take(&mut options.processors);
-        let generate = Some(grammar.constrain(generate));
+        let generate = Some(grammar.constrain(generate.with_stop(vec!["\n".to_owned()])));
         let prompt = Prompt { messages: layout.turns, task: "ui", session: None, generate, kept };
         Ok(Job::new(self, options.cancel, options.priority, prompt, Choosing { screen }))
     }

@@ -6,8 +6,11 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::error::NotesError;
 
-/// The absolute path without `.` and `..`; links are kept.
-pub(super) fn absolute(path: &Path) -> Result<PathBuf, NotesError> {
+/// The path under which the index has a file: absolute, without `.` and `..`; links are kept.
+///
+/// # Errors
+/// [`NotesError::Path`]: the path is empty, there is no current folder, or (where paths have no bytes) it is not Unicode.
+pub fn absolute(path: &Path) -> Result<PathBuf, NotesError> {
     let refused = |what| NotesError::Path { path: path.to_owned(), what };
     let full =
         std::path::absolute(path).map_err(|_| refused("it is empty, or there is no current folder"))?;

@@ -276,7 +276,7 @@ fn the_least_recently_used_blocks_go_first_and_the_bound_holds() {
             })
             .collect::<Vec<_>>()
     };
-    [0, 1, 2].map(keep);
+    (0..3).for_each(keep);
     NOW.set(NOW.get() + 1);
     restored(&store, &prompts[0]);
     keep(3);

@@ -121,7 +121,8 @@ impl Tree {
         };
         let mut tree = Tree { folder: folder.to_owned(), ..Tree::default() };
         for name in names {
-            if let Some(entry) = Entry::parse(&name) {
+            // Only the index of a name is no function of the id: a second name is not the store's.
+            if let Some(entry) = Entry::parse(&name).filter(|entry| !tree.blocks.contains_key(&entry.id)) {
                 tree.blocks.insert(entry.id, entry);
                 tree.children.entry(entry.parent).or_default().push(entry.id);
             } else if let Some(label) = parse_label(&name) {
@@ -145,6 +146,11 @@ impl Tree {
     pub(super) fn children(&self, parent: Id, index: u32) -> impl Iterator<Item = Entry> {
         let ids = self.children.get(&parent).map_or(&[][..], Vec::as_slice);
         ids.iter().map(|id| self.blocks[id]).filter(move |entry| entry.index == index)
+    }
+
+    /// The labels of a block.
+    pub(super) fn labels_of(&self, block: Id) -> impl Iterator<Item = Id> {
+        self.labels.iter().filter(move |(of, _)| *of == block).map(|&(_, label)| label)
     }
 
     /// These blocks and all that follow them.

@@ -4,6 +4,7 @@ use std::any::Any;
 use std::collections::HashSet;
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,6 +16,7 @@ use super::block::{self, BLOCK_TOKENS, Head, block_id, file_bytes, root_id};
 use super::error::io_error;
 use super::folder::{Entry, Tree, label_name, partial_name, remove};
 use super::seal::{Id, Seal};
+use super::upkeep::LABEL_BYTES;
 use super::{Label, PrefixError, PrefixOptions, PrefixProblem};
 use crate::history::disk::{Disk, RealDisk};
 
@@ -119,7 +121,7 @@ impl PrefixStore {
             parent = id;
         }
         // One time for all, so that no block is older than those that follow it.
-        let now = (self.clock)();
+        let now = self.now();
         used.iter().for_each(|entry| self.disk.set_time(&tree.path(entry), now));
         Ok(session.n_cached_tokens() - n_before)
     }
@@ -139,50 +141,45 @@ impl PrefixStore {
         up_to: usize,
     ) -> Result<usize, PrefixError> {
         let tokens = &session.tokens()[..up_to.min(session.n_cached_tokens())];
+        if tokens.is_empty() {
+            return Ok(0);
+        }
         let folder = self.namespace_folder(namespace);
         let tree = Tree::list(&*self.disk, &folder)?;
         let plan = self.plan(&tree, session, namespace, tokens);
         let chain: HashSet<Id> = plan.iter().map(|planned| planned.entry.id).collect();
-        let needed = plan.iter().filter(|planned| !planned.is_stored).map(|planned| planned.bytes).sum();
-        let mut room = if needed > 0 { self.make_room(needed, &chain)? } else { 0 };
+        let of_labels = labels.len() as u64 * LABEL_BYTES;
+        let needed =
+            plan.iter().filter(|planned| !planned.is_stored).map(|planned| planned.bytes).sum::<u64>();
+        let mut room = if needed + of_labels > 0 { self.make_room(needed + of_labels, &chain)? } else { 0 };
         self.disk.create_dir(&folder).map_err(io_error("create", &folder))?;
-        let now = (self.clock)();
+        let now = self.now();
         for (index, planned) in plan.iter().enumerate() {
-            let Planned { entry, start, is_stored, bytes } = planned;
             // Later blocks of a label follow its first one, and are forgotten with it.
-            let of_block = labels.iter().filter(|label| {
-                !label.tokens.is_empty()
-                    && label.tokens.start < tokens.len()
-                    && label.tokens.start / BLOCK_TOKENS == index
-            });
+            let begins = |tokens: &Range<usize>| !tokens.is_empty() && tokens.start / BLOCK_TOKENS == index;
+            let of_block =
+                labels.iter().filter(|label| label.tokens.start < tokens.len() && begins(&label.tokens));
             let mut ids: HashSet<Id> = of_block.map(|label| self.label_id(namespace, &label.name)).collect();
-            let shorter =
-                if *is_stored { HashSet::new() } else { self.shorter(&tree, entry, &tokens[*start..]) };
-            let labels_of = |blocks: &HashSet<Id>| {
-                tree.labels
-                    .iter()
-                    .filter(|(block, _)| blocks.contains(block))
-                    .map(|&(_, label)| label)
-                    .collect()
-            };
-            let known: HashSet<Id> = labels_of(&HashSet::from([entry.id]));
-            ids.extend::<HashSet<Id>>(labels_of(&shorter));
-            if known.union(&ids).count() > LABELS_MAX || (!is_stored && *bytes > room) {
-                return Ok(*start);
+            let shorter = self.shorter(&tree, planned, tokens);
+            ids.extend(shorter.iter().flat_map(|&block| tree.labels_of(block)));
+            let known: HashSet<Id> = tree.labels_of(planned.entry.id).collect();
+            if known.union(&ids).count() > LABELS_MAX || (!planned.is_stored && planned.bytes > room) {
+                return Ok(planned.start);
             }
-            let is_kept = if *is_stored {
-                self.add_labels(&folder, entry.id, &ids)?;
-                self.disk.stat(&tree.path(entry)).is_ok()
+            let is_kept = if planned.is_stored {
+                ids.retain(|id| !known.contains(id));
+                let added = self.add_labels(&folder, planned.entry.id, &ids);
+                added.map(|()| self.disk.stat(&tree.path(&planned.entry)).is_ok())
             } else {
-                room -= bytes;
+                room -= planned.bytes;
                 let parent = index.checked_sub(1).map(|before| tree.path(&plan[before].entry));
-                self.write(session, &tree, planned, parent.as_deref(), &ids)?
+                self.write(session, &tree, planned, parent.as_deref(), &ids)
             };
-            if !is_kept {
-                return Ok(*start);
+            if !unless_gone(is_kept)? {
+                return Ok(planned.start);
             }
             tree.remove(&*self.disk, &shorter)?;
-            self.disk.set_time(&tree.path(entry), now);
+            self.disk.set_time(&tree.path(&planned.entry), now);
         }
         Ok(tokens.len())
     }
@@ -278,11 +275,13 @@ impl PrefixStore {
         plan
     }
 
-    /// Stored blocks that a block which begins with `tokens` continues, in its place.
-    fn shorter(&self, tree: &Tree, entry: &Entry, tokens: &[TokenId]) -> HashSet<Id> {
+    /// Stored blocks that are a beginning of a new block.
+    fn shorter(&self, tree: &Tree, planned: &Planned, tokens: &[TokenId]) -> HashSet<Id> {
+        let Planned { entry, start, is_stored, .. } = planned;
         let is_shorter = |other: &Entry| {
-            other.n_tokens < entry.n_tokens
-                && block_id(&self.seal, entry.parent, &tokens[..other.n_tokens]) == other.id
+            let same =
+                || block_id(&self.seal, entry.parent, &tokens[*start..start + other.n_tokens]) == other.id;
+            !is_stored && other.n_tokens < entry.n_tokens && same()
         };
         tree.children(entry.parent, entry.index).filter(is_shorter).map(|other| other.id).collect()
     }
@@ -354,6 +353,14 @@ impl PrefixStore {
             self.disk.sync_dir(folder).map_err(io_error("sync", folder))?;
         }
         Ok(())
+    }
+}
+
+/// The default value where another process has removed the folder or a file meanwhile.
+pub(super) fn unless_gone<T: Default>(result: Result<T, PrefixError>) -> Result<T, PrefixError> {
+    match result {
+        Err(PrefixError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(T::default()),
+        result => result,
     }
 }
 

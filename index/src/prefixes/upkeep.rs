@@ -10,7 +10,7 @@ use super::PrefixError;
 use super::error::io_error;
 use super::folder::{Entry, Intent, Tree, label_name, nanos, remove};
 use super::seal::Id;
-use super::store::{PrefixStore, lock_name};
+use super::store::{PrefixStore, lock_name, unless_gone};
 
 /// Bytes that a label counts: an entry of a folder and an inode.
 pub(super) const LABEL_BYTES: u64 = 512;
@@ -75,15 +75,16 @@ impl PrefixStore {
         }
         // From here on, every open finishes it.
         let path = folder.join(intent.to_string());
-        let file = self.disk.create(&path).map_err(io_error("create", &path))?;
-        file.sync().map_err(io_error("sync", &path))?;
-        self.disk.sync_dir(folder).map_err(io_error("sync", folder))?;
+        let stated = self.disk.create(&path).and_then(|file| file.sync()).map_err(io_error("write", &path));
+        let stated = stated.and_then(|()| self.disk.sync_dir(folder).map_err(io_error("sync", folder)));
+        unless_gone(stated)?;
         self.finish(folder, intent)
     }
 
     /// Forgets, durably, and removes the intent. Returns the number of removed blocks.
     fn finish(&self, folder: &Path, intent: Intent) -> Result<usize, PrefixError> {
         let (disk, mut n_removed) = (&*self.disk, 0);
+        let sync = || unless_gone(disk.sync_dir(folder).map_err(io_error("sync", folder)));
         for _ in 0..ROUNDS_MAX {
             let tree = Tree::list(disk, folder)?;
             let mut victims = self.victims(&tree, intent)?;
@@ -102,9 +103,9 @@ impl PrefixStore {
                 break;
             }
         }
-        disk.sync_dir(folder).map_err(io_error("sync", folder))?;
+        sync()?;
         remove(disk, &folder.join(intent.to_string()))?;
-        disk.sync_dir(folder).map_err(io_error("sync", folder))?;
+        sync()?;
         if intent == Intent::All {
             // Fails if another process keeps something there again.
             let _ = disk.remove_dir(folder);

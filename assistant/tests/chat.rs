@@ -1,0 +1,93 @@
+//! Conversations.
+
+mod support;
+
+use refrain::{PromptPassage, Role, Sampling, Task};
+use refrain_assistant::{Assistant, ChatRequest, JobOptions, TaskError};
+use support::{Place, engine, options, plain};
+
+fn say(conversation: &refrain_assistant::Conversation, text: &str) -> refrain_assistant::ChatAnswer {
+    conversation.say(ChatRequest::new(text), JobOptions::default()).unwrap().run().unwrap()
+}
+
+#[test]
+fn every_turn_is_that_of_plain_decoding() {
+    let place = Place::with_samples();
+    let assistant = place.with_store();
+    let conversation = assistant.conversation();
+    let first = ChatRequest::new("Who comes along on the trip to Aniarda?").with_n_passages(2_usize);
+    let first = conversation.say(first, JobOptions::default()).unwrap().run().unwrap();
+    let shown: Vec<_> =
+        first.passages.iter().map(|p| PromptPassage { title: &p.title, text: &p.text }).collect();
+    let message = Task::Answer.user_message(&shown, "Who comes along on the trip to Aniarda?");
+    assert_eq!(first.text, plain(&[(Role::User, &message)], Sampling::default()));
+
+    // The passages are in the conversation already.
+    let second = ChatRequest::new("Who comes along on the trip to Aniarda?").with_n_passages(2_usize);
+    let second = conversation.say(second, JobOptions::default()).unwrap().run().unwrap();
+    assert_eq!(second.passages, []);
+    let turns = [
+        (Role::User, message.as_str()),
+        (Role::Assistant, first.text.as_str()),
+        (Role::User, "Who comes along on the trip to Aniarda?"),
+    ];
+    assert_eq!(second.text, plain(&turns, Sampling::default()));
+    assert!(second.report.stats[0].cached_tokens > 100, "{:?}", second.report.stats[0]);
+    assert_eq!(conversation.turns().len(), 4);
+
+    // Continued later, from its turns.
+    let again = assistant.open_conversation(conversation.id(), conversation.turns());
+    let turns: Vec<_> = conversation.turns();
+    let turns: Vec<_> = turns.iter().map(|turn| (turn.role, turn.content.as_str())).collect();
+    let third = say(&again, "Thank you.");
+    assert_eq!(third.text, plain(&[&turns[..], &[(Role::User, "Thank you.")]].concat(), Sampling::default()));
+    // Its prompt was restored from the store.
+    assert!(third.report.stats[0].cached_tokens > 100, "{:?}", third.report.stats[0]);
+}
+
+#[test]
+fn a_stopped_turn_leaves_the_conversation_as_before() {
+    let assistant = Assistant::builder(engine()).options(options()).build().unwrap();
+    let conversation = assistant.conversation();
+    // A long answer.
+    let text = "The Thuntigrad trip includes a stay at Hotel Prisinet and has a stop in Usta. The Epville trip costs 820 euros.";
+    let trips = Task::Summarize.user_message(&[PromptPassage { title: "Trips", text }], "");
+    for n_events in 0..4 {
+        let mut job = conversation.say(ChatRequest::new(&*trips), JobOptions::default()).unwrap();
+        job.by_ref().take(n_events).for_each(|event| drop(event.unwrap()));
+        let busy = conversation.say(ChatRequest::new("Hello."), JobOptions::default());
+        assert!(matches!(busy, Err(TaskError::Busy)));
+        if n_events % 2 == 0 {
+            job.cancel_token().cancel();
+            assert!(matches!(job.next(), Some(Err(TaskError::Cancelled))));
+        }
+        drop(job);
+        assert_eq!(conversation.turns().len(), 0);
+    }
+    let first = say(&conversation, "Hello.");
+    let mut job = conversation.say(ChatRequest::new(&*trips), JobOptions::default()).unwrap();
+    job.by_ref().take(3).for_each(|event| drop(event.unwrap()));
+    drop(job);
+    assert_eq!(conversation.turns().len(), 2);
+    let turns = [(Role::User, "Hello."), (Role::Assistant, first.text.as_str()), (Role::User, "Bye.")];
+    assert_eq!(say(&conversation, "Bye.").text, plain(&turns, Sampling::default()));
+}
+
+#[test]
+fn the_oldest_turns_are_left_out_when_the_context_is_full() {
+    let assistant = Assistant::builder(engine())
+        .options(options().with_system("Be brief.".to_owned()).with_answer_tokens(20_usize))
+        .build()
+        .unwrap();
+    let conversation = assistant.conversation();
+    let long = "The harbour opens at nine and closes at five. ".repeat(20);
+    let mut n_dropped = 0;
+    for _ in 0..6 {
+        n_dropped += say(&conversation, &long).dropped.len();
+    }
+    assert!(n_dropped > 0 && n_dropped % 2 == 0, "{n_dropped}");
+    let turns = conversation.turns();
+    assert_eq!((turns[0].role, turns[1].role, turns.len()), (Role::System, Role::User, 13 - n_dropped));
+    let too_long = conversation.say(ChatRequest::new(long.repeat(5)), JobOptions::default());
+    assert!(matches!(too_long, Err(TaskError::RequestTooLong { .. })));
+}
