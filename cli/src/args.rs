@@ -200,15 +200,8 @@ pub(crate) struct CommonArgs {
     /// Keep computed prompts and answers in this folder, up to 4 GiB, and restore the longest known beginning of a
     /// prompt instead of computing it [default without =DIR: `refrain/prefixes` in the user's data folder]. Never
     /// changes the output.
-    #[arg(
-        long,
-        value_name = "DIR",
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = "",
-        help_heading = "History"
-    )]
-    pub(crate) prefixes: Option<PathBuf>,
+    #[arg(long, value_name = "DIR", require_equals = true, help_heading = "History")]
+    pub(crate) prefixes: Option<Option<PathBuf>>,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
     #[command(flatten)]

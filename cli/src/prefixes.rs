@@ -17,10 +17,9 @@ pub(crate) struct Prefixes {
 
 impl Prefixes {
     /// Opens the folder that the user named, or without a name the default folder.
-    pub(crate) fn open(folder: Option<&PathBuf>, namespace: &'static str) -> Result<Self, Failure> {
+    pub(crate) fn open(folder: Option<&Option<PathBuf>>, namespace: &'static str) -> Result<Self, Failure> {
         let store = folder.map(|named| {
-            let named = Some(named.clone()).filter(|named| !named.as_os_str().is_empty());
-            let folder = named.or_else(|| data_folder("prefixes"));
+            let folder = named.clone().or_else(|| data_folder("prefixes"));
             let folder = folder
                 .ok_or_else(|| Failure::usage("there is no default folder", "name one: --prefixes=DIR"))?;
             PrefixStore::open(&folder, PrefixOptions::default()).map_err(|error| {
