@@ -171,15 +171,8 @@ pub(crate) struct TaskArgs {
     #[arg(long, value_name = "PATH")]
     pub(crate) context: Vec<PathBuf>,
     /// Notes to answer from: the index that `refrain index` keeps [default without =DIR: `refrain/notes` in the user's data folder].
-    #[arg(
-        long,
-        value_name = "DIR",
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = "",
-        conflicts_with = "context"
-    )]
-    pub(crate) notes: Option<PathBuf>,
+    #[arg(long, value_name = "DIR", require_equals = true, conflicts_with = "context")]
+    pub(crate) notes: Option<Option<PathBuf>>,
     /// Maximum number of passages of the notes in the prompt, for tasks that search them.
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub(crate) passages: usize,

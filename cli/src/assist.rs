@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anstyle::{AnsiColor, Effects, Style};
 use refrain::{Engine, Origin, Stats, Task, TextKind};
 use refrain_assistant::edit::DiffEvent;
-use refrain_assistant::provenance::CitationVerdict;
+use refrain_assistant::provenance::{CitationVerdict, Support};
 use refrain_assistant::{
     AnswerRequest, Assistant, AssistantOptions, BuildError, Command, Direction, EditRequest, Job, JobEvent,
     JobOptions, LeftOut, LeftOutReason, Passage, Prompts, Provenance, ReplyRequest, Report, Screen,
@@ -19,7 +19,7 @@ use crate::args::{AskArgs, AssistArgs, EditArgs, ReplyArgs, SummarizeArgs, UiArg
 use crate::context::{self, Chosen};
 use crate::failure::{Exit, Failure};
 use crate::history::data_folder;
-use crate::index::checked_folder;
+use crate::index::open_named;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::prompt::read_input;
@@ -38,7 +38,7 @@ pub(crate) fn ask(args: &AskArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     };
     let notes = match given {
         Some(_) => None,
-        None => Some(checked_folder(args.notes.as_deref())?),
+        None => Some(open_named(args.notes.as_deref())?.0),
     };
     let mut prompts = Prompts::default();
     if args.cite {
@@ -64,7 +64,9 @@ pub(crate) fn ask(args: &AskArgs, interrupt: &Interrupt) -> Result<Exit, Failure
 
 pub(crate) fn summarize(args: &SummarizeArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
     let of_index = args.notes.is_some() || args.query.is_some();
-    let notes = of_index.then(|| checked_folder(args.notes.as_deref())).transpose()?;
+    let named = args.notes.iter().flatten().next();
+    let notes =
+        of_index.then(|| open_named(named.map(PathBuf::as_path))).transpose()?.map(|(folder, _)| folder);
     let request = match (&args.query, of_index) {
         (Some(query), _) => SummarizeRequest::query(query.as_str()),
         (None, true) if args.paths.is_empty() => {
@@ -111,7 +113,8 @@ pub(crate) fn reply(args: &ReplyArgs, interrupt: &Interrupt) -> Result<Exit, Fai
     let (title, text) = read_texts(&paths)?;
     let earlier = args.earlier.iter().map(|path| Ok(Passage::new(name_of(path), read_input(path)?)));
     let earlier: Vec<Passage> = earlier.collect::<Result<_, Failure>>()?;
-    let notes = args.notes.as_ref().map(|named| checked_folder(Some(named))).transpose()?;
+    let notes =
+        args.notes.as_ref().map(|named| open_named(named.as_deref())).transpose()?.map(|(folder, _)| folder);
     let request = ReplyRequest::new(title, text)
         .with_earlier(earlier)
         .with_request(args.request.clone().unwrap_or_default())
@@ -471,22 +474,25 @@ fn command_json(command: &Command) -> Value {
     }
 }
 
-/// Notices: the passages that the answer copies or cites, and the sentences and citations without support.
+/// Notices: the passages that support the answer or are cited, and the sentences and citations without support.
 fn note_provenance(text: &str, passages: &[Passage], provenance: &Provenance) {
-    let cites = |number: usize| {
-        let mut citations = provenance.sentences.iter().flat_map(|sentence| &sentence.citations);
-        citations.any(|citation| citation.number == number)
-    };
+    let sentences = &provenance.sentences;
     for (index, passage) in passages.iter().enumerate() {
-        let copied: usize =
-            provenance.copied.iter().filter(|span| span.passage == index).map(|span| span.n_words).sum();
-        if copied > 0 || cites(index + 1) {
+        let spans = provenance.copied.iter().filter(|span| span.passage == index);
+        let n_copied: usize = spans.map(|span| span.n_words).sum();
+        let supports = |support: &Support| match support {
+            Support::Copied { passage, .. } | Support::Words { passage, .. } => *passage == index,
+            _ => false,
+        };
+        let is_cited =
+            sentences.iter().flat_map(|sentence| &sentence.citations).any(|cited| cited.number == index + 1);
+        if n_copied > 0 || is_cited || sentences.iter().any(|sentence| supports(&sentence.support)) {
             let place = place(&passage.title, passage.source.as_ref().map(|source| source.path.as_path()));
-            let words = if copied > 0 { format!(": {copied} words copied") } else { String::new() };
+            let words = if n_copied > 0 { format!(": {n_copied} words copied") } else { String::new() };
             note(&visible(&format!("[{}] {place}{words}", index + 1)));
         }
     }
-    for sentence in &provenance.sentences {
+    for sentence in sentences {
         let quoted = &text[sentence.text.clone()];
         if sentence.support.is_missing() {
             note(&visible(&format!("no passage supports: {quoted}")));

@@ -313,11 +313,9 @@ fn read(root: &Command, path: &Path, text: &str) -> Result<Vec<(Vec<String>, Set
 /// A value of the file as the command line would have it. Relative paths start at the file's folder.
 fn values(arg: &Arg, value: DeValue<'_>, file: &Path) -> Result<Vec<OsString>, String> {
     let is_flag = !arg.get_action().takes_values();
-    let is_optional = arg.get_num_args().is_some_and(|range| range.min_values() == 0);
     let is_path = arg.get_value_hint() == ValueHint::AnyPath;
     let text = match value {
         DeValue::Boolean(on) if is_flag => on.to_string(),
-        DeValue::Boolean(true) if is_optional => String::new(),
         _ if is_flag => return Err("is true or false".to_owned()),
         DeValue::Integer(number) => number.to_string(),
         DeValue::Float(number) => number.to_string(),

@@ -105,11 +105,8 @@ impl Notes {
     }
 
     /// The notes of an index on disk.
-    pub(crate) fn stored(folder: &Path) -> Result<Self, Failure> {
-        let stored = crate::index::open_named(folder)?;
-        if stored.n_passages() == 0 {
-            return Err(Failure::input("the index of notes is empty", "`refrain index add PATH` adds notes"));
-        }
+    pub(crate) fn stored(folder: Option<&Path>) -> Result<Self, Failure> {
+        let (_, stored) = crate::index::open_named(folder)?;
         Ok(Self { index: PassageIndex::build(Vec::new())?, stored: Some(stored) })
     }
 

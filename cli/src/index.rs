@@ -242,17 +242,16 @@ fn note_failed(failed: &FailedRequest) {
     note(&visible(&format!("{what} has failed: {}", failed.reason)));
 }
 
-/// Opens the index that `run --notes` names for reading.
-pub(crate) fn open_named(named: &Path) -> Result<NotesIndex, Failure> {
-    open(&folder_or_default(Some(named).filter(|named| !named.as_os_str().is_empty()))?)
-}
-
-/// The folder of an index that has notes; a damaged one is built again. An empty name is the default folder.
-pub(crate) fn checked_folder(named: Option<&Path>) -> Result<PathBuf, Failure> {
-    let folder = folder_or_default(named.filter(|named| !named.as_os_str().is_empty()))?;
-    match open(&folder)?.n_passages() {
+/// The folder that the user names, or the default one, and its index for reading.
+///
+/// # Errors
+/// The index cannot be read, or has no notes.
+pub(crate) fn open_named(named: Option<&Path>) -> Result<(PathBuf, NotesIndex), Failure> {
+    let folder = folder_or_default(named)?;
+    let index = open(&folder)?;
+    match index.n_passages() {
         0 => Err(Failure::input("the index of notes is empty", "`refrain index add PATH` adds notes")),
-        _ => Ok(folder),
+        _ => Ok((folder, index)),
     }
 }
 

@@ -118,7 +118,7 @@ impl Composer {
                     "use --context",
                 ));
             }
-            Some(folder) => Notes::stored(folder)?,
+            Some(folder) => Notes::stored(folder.as_deref())?,
             None => Notes::read(&args.context)?,
         };
         Ok(Self { task, notes, n_passages: args.passages })

@@ -63,7 +63,7 @@ fn a_question_is_answered_from_the_index() {
     let stderr = ran.stderr.clone();
     let text = ran.done();
     assert!(text.contains("Qulittus Works"), "{text}");
-    assert!(stderr.contains("car.md Car repair: ") && stderr.contains("words copied"), "{stderr}");
+    assert!(stderr.contains("[1] ") && stderr.contains("car.md Car repair"), "{stderr}");
 
     let json = home.json(&ask);
     assert_eq!(json["text"].as_str().unwrap().trim(), text.trim());

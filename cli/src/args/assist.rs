@@ -67,8 +67,8 @@ pub(crate) struct SummarizeArgs {
     #[arg(long, value_name = "TEXT")]
     pub(crate) request: Option<String>,
     /// The index of notes [default without =DIR: `refrain/notes` in the user's data folder].
-    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true, default_missing_value = "")]
-    pub(crate) notes: Option<PathBuf>,
+    #[arg(long, value_name = "DIR", require_equals = true)]
+    pub(crate) notes: Option<Option<PathBuf>>,
     /// Show the changes since the last summary of the same text.
     #[arg(long, conflicts_with = "json")]
     pub(crate) changes: bool,
@@ -93,8 +93,8 @@ pub(crate) struct ReplyArgs {
     #[arg(long, value_enum)]
     pub(crate) length: Option<LengthArg>,
     /// Show passages of the index of notes too [default without =DIR: `refrain/notes` in the user's data folder].
-    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true, default_missing_value = "")]
-    pub(crate) notes: Option<PathBuf>,
+    #[arg(long, value_name = "DIR", require_equals = true)]
+    pub(crate) notes: Option<Option<PathBuf>>,
     /// With --notes: maximum number of passages.
     #[arg(long, value_name = "N", default_value_t = 2, requires = "notes")]
     pub(crate) passages: usize,

@@ -66,7 +66,8 @@ pub fn read_screen_xml(text: &str) -> Result<ScreenXml, SkipReason> {
 /// Reads accessibility XML. An element with text becomes a line: its role, then its texts.
 pub(super) fn read_xml(name: &str, text: &str) -> Result<Vec<Unit>, SkipReason> {
     let ScreenXml { title, elements } = read_screen_xml(text)?;
-    let line = |ScreenElement { role, label, place }| Piece { text: format!("{role}: {label}"), place, date: None };
+    let line =
+        |ScreenElement { role, label, place }| Piece { text: format!("{role}: {label}"), place, date: None };
     Ok(vec![unit(title.unwrap_or_else(|| name.to_owned()), elements.into_iter().map(line).collect())])
 }
 
