@@ -66,7 +66,7 @@ const NONE: u32 = u32::MAX;
 /// The events of all calls, in order, describe the new text from its start to its end. An event is never taken back. Text is kept,
 /// inserted and left out in whole words, except for white space.
 ///
-/// Memory: both texts, and about 80 bytes for each word of the old one. Time: linear in both texts.
+/// Memory: both texts, and about 150 bytes for each word of the old one. Time: linear in both texts.
 ///
 /// ```
 /// use refrain_assistant::edit::{DiffEvent, LiveDiff};
