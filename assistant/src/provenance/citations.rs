@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::sentences::sentences;
+use super::sentences::{lines, of_line};
 use super::spans::{CopiedSpan, Shown};
 use super::support::{Passages, SUPPORT_SHARE_MIN, Support};
 
@@ -135,34 +135,39 @@ fn support(copied: &[usize], shares: Option<&[f32]>) -> Support {
     }
 }
 
-/// The sentences, each with its citations and without. `plain` has spaces in the place of citations.
+/// The sentences, each with its citations and without. `plain` has spaces in the place of citations. A line of nothing but
+/// citations counts as a sentence without text.
 fn bounds(plain: &str, cited: impl Iterator<Item = Range<usize>>) -> Vec<(Range<usize>, Range<usize>)> {
     let mut cited = cited.peekable();
     let mut all: Vec<(Range<usize>, Range<usize>)> = Vec::new();
-    let mut own = sentences(plain).into_iter().peekable();
-    while let Some(sentence) = own.next() {
-        let mut text = sentence.clone();
-        // Citations before the first sentence, or in a line of their own before this one.
-        while let Some(range) = cited.next_if(|range| range.start < text.start) {
-            text.start = text.start.min(range.start);
+    let mut own = Vec::new();
+    for line in lines(plain) {
+        let mut at = all.len();
+        of_line(plain, line.clone(), &mut own);
+        all.extend(own.drain(..).map(|sentence| (sentence.clone(), sentence)));
+        let mut has_citations = false;
+        while let Some(range) = cited.next_if(|range| range.start < line.end) {
+            while all.get(at + 1).is_some_and(|(text, _)| text.start < range.start) {
+                at += 1;
+                has_citations = all[at].0.start < all[at].1.start;
+            }
+            let n = all.len();
+            let Some((text, sentence)) = all.get_mut(at) else {
+                all.push((range.clone(), range.start..range.start));
+                continue;
+            };
+            // After a sentence with citations, between white space, it is the next one's.
+            let is_next = at + 1 < n && has_citations && range.start > text.end;
+            if range.start < sentence.end {
+                has_citations = true;
+                text.start = text.start.min(range.start);
+            } else if !is_next {
+                text.end = range.end;
+            } else {
+                at += 1;
+                all[at].0.start = range.start;
+            }
         }
-        let mut has_citations = text.start < sentence.start;
-        while cited.next_if(|range| range.start < sentence.end).is_some() {
-            has_citations = true;
-        }
-        let next = own.peek().map_or(plain.len(), |next| next.start);
-        let belongs = |range: &Range<usize>| {
-            range.start < next
-                && !plain[sentence.end..range.start].contains('\n')
-                && (!has_citations || next == plain.len())
-        };
-        while let Some(range) = cited.next_if(belongs) {
-            text.end = range.end;
-        }
-        all.push((text, sentence));
-    }
-    if let Some((text, _)) = all.last_mut() {
-        text.end = cited.last().map_or(text.end, |range| range.end);
     }
     all
 }
@@ -256,7 +261,16 @@ mod tests {
             |answer| check(answer, &[PUMP, DRAIN]).into_iter().map(|(text, _, _)| text).collect::<Vec<_>>();
         assert_eq!(of("It stopped.[1] It runs."), ["It stopped.[1]", "It runs."]);
         assert_eq!(of("It stopped [1]. [2] It runs."), ["It stopped [1].", "[2] It runs."]);
-        assert_eq!(of("[1] It stopped.\n[2]\n"), ["[1] It stopped.\n[2]"]);
+        assert_eq!(of("[1] It stopped.\n[2]\n"), ["[1] It stopped.", "[2]"]);
+        assert_eq!(
+            of("It stopped [1] and runs [2]\nNext [1]."),
+            ["It stopped [1] and runs [2]", "Next [1]."]
+        );
+        assert_eq!(of("It stopped [1]. [2]\nNext."), ["It stopped [1]. [2]", "Next."]);
+        assert_eq!(of("It stopped [1].[2] [3][1] It runs."), ["It stopped [1].[2]", "[3][1] It runs."]);
+        assert_eq!(of("[1] It. [2] It. [3]It. [1]"), ["[1] It.", "[2] It.", "[3]It. [1]"]);
+        assert_eq!(of("[7]"), ["[7]"]);
+        assert_eq!(check("[7]", &[PUMP]), [("[7]", Support::TooShort, vec![(7, CitationVerdict::NotShown)])]);
         assert_eq!(of("水が止まった【1】。次。"), ["水が止まった【1】。", "次。"]);
     }
 
@@ -306,12 +320,23 @@ mod tests {
             answer in "(\\[[0-3]\\]|[a-c]{4} |[.] |\n|。|【2】|é|\\[1-[0-9]\\]){0,30}",
             passages in prop::collection::vec("([a-c]{4} ){0,20}", 0..3),
         ) {
-            let texts: Vec<&str> = passages.iter().map(String::as_str).collect();
-            let checked = check(&answer, &texts);
-            let n: usize = citations(&answer, texts.len()).iter().map(|(_, numbers)| numbers.len()).sum();
-            let n_checked: usize = checked.iter().map(|(_, _, citations)| citations.len()).sum();
-            // An answer of nothing but citations has no sentence.
-            prop_assert!(n_checked == n || checked.is_empty());
+            let passages: Vec<Shown<'_>> = passages.iter().map(|text| Shown { document: "", at: None, text }).collect();
+            let spans = copied_spans(&answer, &passages, SpanOptions::default());
+            let checked = check_citations(&answer, &passages, &spans);
+            let mut found = Vec::new();
+            let mut end = 0;
+            for sentence in checked {
+                prop_assert!(end <= sentence.text.start && sentence.text.start < sentence.text.end);
+                end = sentence.text.end;
+                prop_assert!(!answer[sentence.text.clone()].contains('\n'));
+                for citation in sentence.citations {
+                    prop_assert!(sentence.text.start <= citation.text.start && citation.text.end <= end);
+                    found.push((citation.text, citation.number));
+                }
+            }
+            let expected: Vec<(Range<usize>, usize)> = citations(&answer, passages.len()).into_iter()
+                .flat_map(|(range, numbers)| numbers.into_iter().map(move |number| (range.clone(), number))).collect();
+            prop_assert_eq!(found, expected);
         }
     }
 }
