@@ -1,12 +1,13 @@
 //! Citations of passages, such as `[2]`, and the support of each sentence.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
 use super::sentences::{lines, of_line};
-use super::spans::{CopiedSpan, Shown};
-use super::support::{Passages, SUPPORT_SHARE_MIN, Support};
+use super::spans::{CopiedSpan, Shown, WORDS_MIN, n_words};
+use super::support::{Passages, Shares, Support};
 
 /// Maximum digits of a cited number. Longer ones are years or other text in brackets.
 const DIGITS_MAX: usize = 3;
@@ -53,14 +54,15 @@ pub enum CitationVerdict {
 
 /// Checks each sentence of an answer and its citations against the passages shown.
 ///
-/// A passage supports a sentence if a span of the sentence is copied from it, or if it has at least [`SUPPORT_SHARE_MIN`] of the
-/// sentence's content words: numbers, and words of at least four letters (by their first six). The measure is about words:
-/// it does not see a negation. `spans` are those of [`copied_spans`](super::copied_spans) for the same texts.
+/// A passage supports a sentence if it has all of its numbers, and at least [`SUPPORT_SHARE_MIN`](super::SUPPORT_SHARE_MIN) of its content words close together (within
+/// about 50 words): numbers, and words of at least four letters, by their first four. Of a sentence with fewer than two content words, all words count and
+/// four fifths of them are required. The measure is about words: it does not see a negation. `spans` are those of
+/// [`copied_spans`](super::copied_spans) for the same texts.
 ///
 /// `[2]`, `[1, 3]` and `[1-3]` cite passages, `[1]` the first one; at most 16 in one pair of brackets. A citation after the full stop belongs to the sentence before it
 /// unless that one has citations of its own.
 ///
-/// Takes linear time in the texts, and the number of sentences times that of passages.
+/// Takes linear time in the texts; each word of the answer at most 1,024 places in the passages.
 ///
 /// ```
 /// use refrain_assistant::provenance::{CitationVerdict, Shown, SpanOptions, check_citations, copied_spans};
@@ -90,47 +92,47 @@ pub fn check_citations(output: &str, passages: &[Shown<'_>], spans: &[CopiedSpan
     bounds
         .into_iter()
         .map(|(text, sentence)| {
-            let mut copied = vec![0_usize; passages.len()];
+            // Copied bytes inside the sentence, by passage. A few words of a longer span are no evidence.
+            let mut copied: BTreeMap<usize, usize> = BTreeMap::new();
             while let Some(span) = spans.peek().filter(|span| span.output.start < sentence.end) {
                 let part = span.output.start.max(sentence.start)..span.output.end.min(sentence.end);
-                copied[span.passage] += part.len();
+                if !part.is_empty() && n_words(&plain[part.clone()]) >= WORDS_MIN {
+                    *copied.entry(span.passage).or_default() += part.len();
+                }
                 if span.output.end > sentence.end {
                     break; // the next sentence has the rest
                 }
                 spans.next();
             }
             let shares = index.shares(&plain[sentence.clone()]);
-            let supports = |passage: usize| {
-                copied[passage] > 0
-                    || shares.as_ref().is_some_and(|shares| shares[passage] >= SUPPORT_SHARE_MIN)
-            };
             let mut citations = Vec::new();
             while let Some((range, numbers)) = cited.next_if(|(range, _)| range.start < text.end) {
                 citations.extend(numbers.into_iter().map(|number| {
                     let verdict = match number.checked_sub(1).filter(|&passage| passage < passages.len()) {
                         None => CitationVerdict::NotShown,
-                        Some(passage) if supports(passage) => CitationVerdict::Supports,
-                        Some(_) if shares.is_none() => CitationVerdict::TooShort,
-                        Some(_) => CitationVerdict::DoesNotSupport,
+                        Some(passage) => match &shares {
+                            None => CitationVerdict::TooShort,
+                            Some(shares) if shares.supports(passage) => CitationVerdict::Supports,
+                            Some(_) => CitationVerdict::DoesNotSupport,
+                        },
                     };
                     CheckedCitation { text: range.clone(), number, verdict }
                 }));
             }
-            CheckedSentence { text, support: support(&copied, shares.as_deref()), citations }
+            CheckedSentence { text, support: support(&copied, shares.as_ref()), citations }
         })
         .collect()
 }
 
-fn support(copied: &[usize], shares: Option<&[f32]>) -> Support {
-    // The first of equal ones.
-    let most = (0..copied.len()).rev().max_by_key(|&passage| copied[passage]);
-    if let Some(passage) = most.filter(|&passage| copied[passage] > 0) {
-        return Support::Copied { passage };
-    }
+fn support(copied: &BTreeMap<usize, usize>, shares: Option<&Shares>) -> Support {
     let Some(shares) = shares else { return Support::TooShort };
-    let best = (0..shares.len()).rev().max_by(|&a, &b| shares[a].total_cmp(&shares[b]));
-    match best.map(|passage| (passage, shares[passage])) {
-        Some((passage, share)) if share >= SUPPORT_SHARE_MIN => Support::Words { passage, share },
+    let copied = copied.iter().filter(|&(&passage, _)| shares.supports(passage));
+    // The first of equal ones.
+    if let Some((&passage, _)) = copied.rev().max_by_key(|&(_, n_bytes)| n_bytes) {
+        return Support::Copied { passage, share: shares.of(passage) };
+    }
+    match shares.best() {
+        Some((passage, share)) if shares.supports(passage) => Support::Words { passage, share },
         other => Support::None { share: other.map_or(0.0, |(_, share)| share) },
     }
 }
@@ -244,7 +246,7 @@ mod tests {
         let answer = "The pump had stopped during the night [1][2]. Leaves blocked the drain. [2, 7] Nobody knows the price of a \
                       new machine [1-2]. Yes [2].";
         let checked = check(answer, &[PUMP, DRAIN]);
-        assert_eq!(checked[0].1, Support::Copied { passage: 0 });
+        assert_eq!(checked[0].1, Support::Copied { passage: 0, share: 1.0 });
         assert_eq!(checked[0].2, [(1, Supports), (2, DoesNotSupport)]);
         assert_eq!(checked[1].0, "Leaves blocked the drain. [2, 7]");
         assert_eq!(checked[1].1, Support::Words { passage: 1, share: 1.0 });
@@ -253,6 +255,25 @@ mod tests {
         assert_eq!(checked[2].2, [(1, DoesNotSupport), (2, DoesNotSupport)]);
         assert_eq!((checked[3].1, &checked[3].2[..]), (Support::TooShort, &[(2, TooShort)][..]));
         assert_eq!(checked.len(), 4);
+    }
+
+    #[test]
+    fn a_copied_part_must_be_most_of_a_sentence() {
+        let copy =
+            "The pump had stopped during the night, because the float switch was stuck under the lid. He";
+        let answer = format!(
+            "{copy} robbed a bank in Leeds. The float switch was stuck under yesterday's enormous stolen purple marble elephant statue [1]."
+        );
+        let checked = check(&answer, &[copy]);
+        assert_eq!(checked[0].1, Support::Copied { passage: 0, share: 1.0 });
+        assert!(checked[1].1.is_missing(), "{checked:?}");
+        assert_eq!(checked[2].2, [(1, CitationVerdict::DoesNotSupport)], "{checked:?}");
+    }
+
+    #[test]
+    fn a_quotation_in_two_passages_supports_both_citations() {
+        let checked = check("The pump had stopped during the night [2][1].", &[PUMP, PUMP]);
+        assert_eq!(checked[0].2, [(2, CitationVerdict::Supports), (1, CitationVerdict::Supports)]);
     }
 
     #[test]
