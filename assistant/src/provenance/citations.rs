@@ -1,6 +1,6 @@
 //! Citations of passages, such as `[2]`, and the support of each sentence.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
@@ -175,43 +175,86 @@ fn bounds(plain: &str, cited: impl Iterator<Item = Range<usize>>) -> Vec<(Range<
 }
 
 /// The citations with the passages' numbers, in order. Of a range such as `[1-3]`, the numbers up to the first that was not shown.
-fn citations(text: &str, n_passages: usize) -> Vec<(Range<usize>, Vec<usize>)> {
+pub(super) fn citations(text: &str, n_passages: usize) -> Vec<(Range<usize>, Vec<usize>)> {
     let mut found = Vec::new();
-    let mut at = 0;
-    while let Some(open) = text[at..].find(['[', '【']).map(|open| at + open) {
-        let inside = open + if text.as_bytes()[open] == b'[' { 1 } else { '【'.len_utf8() };
-        at = inside;
-        let len = text[inside..].find(|c: char| !matches!(c, '0'..='9' | ' ' | ',' | ';' | '-' | '–'));
-        let Some(close) = len.map(|len| inside + len) else { break };
-        let Some(mark @ (']' | '】')) = text[close..].chars().next() else { continue };
-        if let Some(numbers) = numbers(&text[inside..close], n_passages) {
-            found.push((open..close + mark.len_utf8(), numbers));
+    let (mut at, mut line_start) = (0, 0);
+    // Backticks that opened code: code has brackets of its own.
+    let mut code = 0;
+    while let Some(open) = text[at..].find(['[', '【', '［', '`', '\n']).map(|open| at + open) {
+        let (close, len) = match text.as_bytes()[open] {
+            b'`' => {
+                let n = text[open..].len() - text[open..].trim_start_matches('`').len();
+                code = if code == 0 {
+                    n
+                } else if code == n {
+                    0
+                } else {
+                    code
+                };
+                at = open + n;
+                continue;
+            }
+            b'\n' => {
+                (at, line_start) = (open + 1, open + 1);
+                code = if code < 3 { 0 } else { code };
+                continue;
+            }
+            b'[' => (']', 1),
+            _ if text[open..].starts_with('【') => ('】', 3),
+            _ => ('］', 3),
+        };
+        at = open + len;
+        let inside = text[at..].find(['[', ']', '【', '】', '［', '］', '`', '\n']).map(|n| at..at + n);
+        let Some(inside) = inside else { break };
+        let Some(rest) = text[inside.end..].strip_prefix(close).filter(|_| code == 0) else { continue };
+        // A link, the target of one, and an element such as `a[1]`.
+        let is_target = rest.starts_with(':') && text[line_start..open].trim().is_empty();
+        if rest.starts_with('(') || is_target || is_element(&text[line_start..open]) {
+            continue;
         }
-        at = close;
+        if let Some(numbers) = numbers(&text[inside.clone()], n_passages) {
+            found.push((open..inside.end + close.len_utf8(), numbers));
+        }
+        at = inside.end;
     }
     found
 }
 
-/// The numbers of a list such as `1, 3-5`; `None` if it is none.
+/// Whether text ends with the name of a variable: one ASCII letter, or a word with an underscore. Other words may be cited without a space.
+fn is_element(before: &str) -> bool {
+    let bytes = before.bytes().rev();
+    let mut name = bytes.take(64).take_while(|&c| c == b'_' || c.is_ascii_alphanumeric());
+    match (name.next(), name.next()) {
+        (Some(b'_'), _) | (_, Some(b'_')) => true,
+        (Some(c), None) => c.is_ascii_alphabetic(),
+        _ => name.any(|c| c == b'_'),
+    }
+}
+
+/// The numbers of a list such as `1, 3-5 and 7`; `None` if it is none.
 fn numbers(list: &str, n_passages: usize) -> Option<Vec<usize>> {
     let number = |text: &str| {
         let text = text.trim();
-        (1..=DIGITS_MAX).contains(&text.len()).then(|| text.parse().ok()).flatten()
+        let is_number = (1..=DIGITS_MAX).contains(&text.len()) && text.bytes().all(|c| c.is_ascii_digit());
+        is_number.then(|| text.parse().ok()).flatten().filter(|&n: &usize| n > 0)
     };
-    let mut all = Vec::new();
-    for part in list.split([',', ';']) {
-        match part.split_once(['-', '–']) {
-            None => all.push(number(part)?),
+    const COMMAS: [char; 7] = [',', ';', '&', '，', '、', '；', '､'];
+    let list = list.trim();
+    let list = list.strip_prefix('^').unwrap_or(list).trim_end_matches(COMMAS);
+    let mut all = BTreeSet::new();
+    for part in list.split(COMMAS).flat_map(|part| part.split(" and ")) {
+        match part.split_once(['-', '–', '‐', '\u{2011}']) {
+            None => _ = all.insert(number(part)?),
             Some((first, last)) => {
                 let (first, last): (usize, usize) = (number(first)?, number(last)?);
-                all.extend(first..=last.min(first.max(n_passages + 1)).min(first + CITED_MAX));
+                if last < first {
+                    return None;
+                }
+                all.extend(first..=last.min(first.max(n_passages.saturating_add(1))).min(first + CITED_MAX));
             }
         }
     }
-    all.sort_unstable();
-    all.dedup();
-    all.truncate(CITED_MAX);
-    Some(all)
+    Some(all.into_iter().take(CITED_MAX).collect())
 }
 
 #[cfg(test)]
@@ -297,9 +340,51 @@ mod tests {
 
     #[test]
     fn brackets_that_cite_nothing() {
-        for text in ["[x]", "[2024]", "[]", "[1", "[1 2]", "[-]", "[1-]", "[,]", "a[i]"] {
+        for text in [
+            "[x]",
+            "[2024]",
+            "[]",
+            "[1",
+            "[1 2]",
+            "[-]",
+            "[1-]",
+            "[,]",
+            "a[i]",
+            "[0, 1]",
+            "[5-2]",
+            "[1】",
+            "[+1]",
+            "x = a[1]",
+            "by_word[1]",
+            "n_[1]",
+            "`words[1]`",
+            "```\nwords[1]\n```",
+            "[1](https://example.org)",
+            " [1]: https://example.org",
+        ] {
             assert_eq!(citations(text, 3), [], "{text}");
         }
+        let of =
+            |text: &str| citations(text, 9).into_iter().flat_map(|(_, numbers)| numbers).collect::<Vec<_>>();
+        for text in [
+            "[^1]",
+            "［1］",
+            "stopped[1]",
+            "`x` [1]",
+            "[1 ] ",
+            "``` [1]\n``` [1]",
+            "see [1]: it stopped",
+            "[a [1]",
+            "B2[1]",
+        ] {
+            assert_eq!(of(text), [1], "{text}");
+        }
+        for text in ["[1，2]", "[1、2]", "[1,2,]", "[1\u{2011}2]", "[1 and 2]", "[2, 1]", "[1;2]"] {
+            assert_eq!(of(text), [1, 2], "{text}");
+        }
+        assert_eq!(of("[1, 2 and 3]"), [1, 2, 3]);
+        let n_most = citations(&format!("[1{}]", ",1-999".repeat(100_000)), 999).remove(0).1.len();
+        assert_eq!(n_most, CITED_MAX);
         assert_eq!(citations("[[1]] [3 - 900]", 4), [(1..4, vec![1]), (6..15, vec![3, 4, 5])]);
     }
 

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use super::citations::citations;
 use super::runs::{Run, Text};
 use crate::pieces::{Piece, Splitter, is_single};
 
@@ -52,7 +53,7 @@ pub struct CopiedSpan {
     pub passage: usize,
     /// Its place in the passage's text.
     pub place: Range<usize>,
-    /// Whether both texts are equal byte for byte. Otherwise they differ in white space or in signs that begin lines of lists and quotes.
+    /// Whether both texts are equal byte for byte. Otherwise they differ in white space, citations, or signs that begin lines of lists and quotes.
     pub is_exact: bool,
     /// Number of words.
     pub n_words: usize,
@@ -68,8 +69,8 @@ impl CopiedSpan {
 
 /// Finds the spans of an answer that are copied from passages.
 ///
-/// A span is a run of words and signs that stand in the same order in a passage. White space may differ, and list and quote marks at
-/// the start of a line are skipped; [`CopiedSpan::is_exact`] says whether they do. Spans do not overlap in the answer. The longest
+/// A span is a run of words and signs that stand in the same order in a passage. White space may differ; citations and, at the start of a
+/// line, marks of lists and quotes are skipped; [`CopiedSpan::is_exact`] says whether they do. Spans do not overlap in the answer. The longest
 /// run counts first (of equal ones, the first in the answer), then the longest of what it leaves, down to
 /// [`words_min`](SpanOptions::words_min). A run that occurs at several places has the first one of the first passage; what a longer
 /// span has left of a run keeps the run's place.
@@ -99,8 +100,8 @@ pub fn copied_spans(output: &str, passages: &[Shown<'_>], options: SpanOptions) 
         .collect();
     let mut text = Text::new(&words);
     for passage in passages {
-        let found = self::pieces(passage.text);
-        text.read(found.into_iter().map(|piece| numbers.get(&passage.text[piece]).copied()));
+        let mut reader = text.reader();
+        each_piece(passage.text, |piece| reader.read(numbers.get(&passage.text[piece]).copied()));
     }
     let weights: Vec<usize> = std::iter::once(0)
         .chain(half_words(output, &pieces).into_iter().scan(0, |sum, n| {
@@ -114,23 +115,32 @@ pub fn copied_spans(output: &str, passages: &[Shown<'_>], options: SpanOptions) 
     places(output, passages, &pieces, &weights, &runs)
 }
 
-/// The words and signs of a text, without the marks that begin lines of lists and quotes.
+/// The words and signs of a text, without citations and the marks that begin lines of lists and quotes.
 fn pieces(text: &str) -> Vec<Piece> {
-    let (mut splitter, mut pieces) = (Splitter::default(), Vec::new());
+    let mut pieces = Vec::new();
+    each_piece(text, |piece| pieces.push(piece));
+    pieces
+}
+
+/// Calls `found` with each of the [`pieces`].
+fn each_piece(text: &str, mut found: impl FnMut(Piece)) {
+    let mut splitter = Splitter::default();
+    let mut cited = citations(text, 0).into_iter().map(|(range, _)| range).peekable();
     let mut line_start = true;
     let mut end = 0;
     let mut take = |piece: Piece| {
         line_start |= text[end..piece.start].contains('\n');
         end = piece.end;
+        while cited.next_if(|range| range.end <= piece.start).is_some() {}
+        let is_cited = cited.peek().is_some_and(|range| range.start <= piece.start);
         let is_mark = line_start && matches!(&text[piece.clone()], "-" | "*" | "•" | ">" | "#");
-        if !is_mark {
-            pieces.push(piece);
+        if !is_mark && !is_cited {
+            found(piece);
             line_start = false;
         }
     };
     splitter.read(text, &mut take);
     splitter.finish().map(take);
-    pieces
 }
 
 /// The number of words of a text. Two ideographs or kana are one word.
@@ -271,6 +281,13 @@ mod tests {
             [("ポンプが止まっていた。", 0, true)]
         );
         assert_eq!(find("水はない", &[passage], 4), []);
+    }
+
+    #[test]
+    fn a_citation_does_not_break_a_span() {
+        let passage = "The pump had stopped during the night [3] because the switch was stuck.";
+        let answer = "The pump had stopped [1] during the night because the switch was stuck [1].";
+        assert_eq!(find(answer, &[passage], 12), [(answer, 0, false)]);
     }
 
     #[test]
