@@ -3,9 +3,10 @@
 //! ```sh
 //! cargo run --release -p refrain-assistant --example edit_speed -- MODEL.gguf [--rows 16] [--only NAME]
 //! cargo run --release -p refrain-assistant --example edit_speed -- MODEL.gguf --replay    # by a table of costs, without running the model
+//! cargo run --release -p refrain-assistant --example edit_speed -- MODEL.gguf --real      # what the model itself writes
 //! ```
 //!
-//! The walk follows the constructed new text instead of the model's choice; everything else is computed. So the model may have random
+//! Without `--real`, the walk follows the constructed new text instead of the model's choice; everything else is computed. So the model may have random
 //! weights. Times exclude prefill. What drafting learns is kept from edit to edit, as in an app.
 
 use std::convert::Infallible;
@@ -20,8 +21,10 @@ use refrain::internals::draft::{
 use refrain::internals::verify::{Walk, walk};
 use refrain::{
     Calibration, CostProfile, DraftSource, DraftTree, Drafting, Engine, EngineOptions, GenerateOptions,
-    LogitsProcessor, ProcessorError, ReuseConfig, SessionOptions, SpecialTokens, Stats, StepOutcome, TokenId,
+    LogitsProcessor, ProcessorError, ReuseConfig, Role, SessionOptions, SpecialTokens, Stats, StepOutcome,
+    TokenId,
 };
+use refrain_assistant::edit::{DiffEvent, LiveDiff};
 
 /// Times of batches of a 1.5B in Q4_0, in µs by rows (`lab/RESULTS.md`).
 const COSTS: [(usize, f32); 5] =
@@ -198,13 +201,60 @@ impl Total {
     }
 }
 
+/// Instructions for a model that follows them.
+const INSTRUCTIONS: [&str; 4] = [
+    "Change Friday to Thursday.",
+    "Write Benedikt instead of Jonas.",
+    "Leave out the list.",
+    "Correct the spelling.",
+];
+
+/// What the model itself writes for each instruction, with and without drafts.
+fn real(engine: &Engine) -> Result<(), Box<dyn Error>> {
+    println!("| instruction | tokens | kept bytes of the old text | tokens per step | times plain |");
+    println!("| --- | ---: | ---: | ---: | ---: |");
+    for instruction in INSTRUCTIONS {
+        let run = |drafting| -> Result<(String, Stats), Box<dyn Error>> {
+            let mut session =
+                engine.session(SessionOptions { drafting, history: false, ..SessionOptions::default() })?;
+            let request = format!("Rewrite this note and change nothing else. {instruction}\n\n{NOTE}");
+            session.append_turn(Role::User, &request)?;
+            let mut text = String::new();
+            let options = GenerateOptions { max_tokens: 600, ..GenerateOptions::default() };
+            let summary = session.generate(options)?.run(|token| {
+                text.push_str(&token.text);
+                ControlFlow::Continue(())
+            })?;
+            Ok((text + &summary.text, summary.stats))
+        };
+        let (plain, plain_stats) = run(Drafting::Off)?;
+        let (text, stats) = run(Drafting::Auto)?;
+        assert_eq!(plain, text, "drafting changes no text");
+        let mut diff = LiveDiff::new(NOTE);
+        let events = [diff.push(&text), diff.finish()].concat();
+        let kept =
+            events.iter().map(|event| if let DiffEvent::Keep { old, .. } = event { old.len() } else { 0 });
+        println!(
+            "| {instruction} | {} | {} of {} | {:.2} | {:.2} |",
+            stats.tokens,
+            kept.sum::<usize>(),
+            NOTE.len(),
+            stats.tokens as f64 / stats.steps as f64,
+            plain_stats.time_us.decode() / stats.time_us.decode()
+        );
+    }
+    Ok(())
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
-    let (mut model, mut rows, mut only, mut is_replay) = (None, 16, String::new(), false);
+    let (mut model, mut rows, mut only) = (None, 16, String::new());
+    let (mut is_replay, mut is_real) = (false, false);
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--rows" => rows = args.next().ok_or("--rows needs a number")?.parse()?,
             "--only" => only = args.next().ok_or("--only needs a name")?,
+            "--real" => is_real = true,
             "--replay" => is_replay = true,
             _ => model = Some(arg),
         }
@@ -212,6 +262,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let engine = Engine::open(model.ok_or("the model file is missing")?, EngineOptions::default())?;
     let (isa, n_threads) = engine.compute();
     println!("{isa}, {n_threads} threads, at most {rows} rows\n");
+    if is_real {
+        return real(&engine);
+    }
     let edits = edits().into_iter().filter(|(name, ..)| name.contains(&only));
     let (mut drafted, mut right) = (Total::default(), Total::default());
     if is_replay {

@@ -219,40 +219,44 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     println!("\n| threshold | own passages: supported sentences | passages of another row |");
     println!("| --- | ---: | ---: |");
-    let measure = |of: &dyn Fn(usize) -> usize| -> (Vec<f32>, usize) {
-        let (mut all, mut copied) = (Vec::new(), 0);
+    let measure = |of: &dyn Fn(usize) -> usize| -> (Vec<f32>, usize, usize) {
+        let (mut all, mut copied, mut missing) = (Vec::new(), 0, 0);
         for (i, row) in rows.iter().enumerate() {
             let passages = rows[of(i)].passages();
             let spans = copied_spans(&row.response, &passages, options);
             for sentence in check_citations(&row.response, &passages, &spans) {
+                missing += usize::from(sentence.support.is_missing());
                 match sentence.support {
-                    Support::Copied { .. } => copied += 1,
+                    Support::Copied { share, .. } => {
+                        copied += 1;
+                        all.push(share);
+                    }
                     Support::Words { share, .. } | Support::None { share } => all.push(share),
                     _ => {}
                 }
             }
         }
-        (all, copied)
+        (all, copied, missing)
     };
     let index = |row: &Row| rows.iter().position(|other| std::ptr::eq(other, row)).unwrap_or_default();
-    let (own, own_copied) = measure(&|i| i);
-    let (other, other_copied) = measure(&|i| index(others[i]));
-    let share = |shares: &[f32], copied: usize, min: f32| {
-        (shares.iter().filter(|&&share| share >= min).count() + copied) as f64
-            / (shares.len() + copied) as f64
+    let (own, own_copied, own_missing) = measure(&|i| i);
+    let (other, other_copied, other_missing) = measure(&|i| index(others[i]));
+    let share = |shares: &[f32], min: f32| {
+        shares.iter().filter(|&&share| share >= min).count() as f64 / shares.len() as f64
     };
     for percent in (20..=90).step_by(10) {
         let min = percent as f32 / 100.0;
-        println!(
-            "| {min:.1} | {:.3} | {:.3} |",
-            share(&own, own_copied, min),
-            share(&other, other_copied, min)
-        );
+        println!("| {min:.1} | {:.3} | {:.3} |", share(&own, min), share(&other, min));
     }
     println!(
+        "| as shipped | {:.3} | {:.3} |",
+        1.0 - own_missing as f64 / own.len() as f64,
+        1.0 - other_missing as f64 / other.len() as f64
+    );
+    println!(
         "| copied text alone | {:.3} | {:.3} |",
-        share(&own, own_copied, 2.0),
-        share(&other, other_copied, 2.0)
+        own_copied as f64 / own.len() as f64,
+        other_copied as f64 / other.len() as f64
     );
     Ok(())
 }

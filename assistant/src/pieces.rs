@@ -42,10 +42,16 @@ impl Splitter {
     }
 }
 
-/// Whether a character is part of a longer word. Ideographs and kana are pieces of one character: their texts have no spaces.
+/// Whether a character is part of a longer word.
 fn is_word(c: char) -> bool {
-    let is_single = matches!(c, '\u{2e80}'..='\u{31ff}' | '\u{3400}'..='\u{9fff}' | '\u{f900}'..='\u{faff}' | '\u{20000}'..);
-    c == '_' || c.is_alphanumeric() && !is_single
+    c == '_' || c.is_alphanumeric() && !is_single(c)
+}
+
+/// Whether a letter is a piece alone, because its texts have no spaces between words: ideographs, kana, and the letters of Thai, Lao,
+/// Burmese and Khmer.
+pub(crate) fn is_single(c: char) -> bool {
+    matches!(c, '\u{e00}'..='\u{eff}' | '\u{1000}'..='\u{109f}' | '\u{1780}'..='\u{17ff}' | '\u{2e80}'..='\u{31ff}'
+        | '\u{3400}'..='\u{9fff}' | '\u{f900}'..='\u{faff}' | '\u{20000}'..='\u{3ffff}')
 }
 
 #[cfg(test)]

@@ -1,12 +1,13 @@
 //! Citations of passages, such as `[2]`, and the support of each sentence.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::sentences::sentences;
-use super::spans::{CopiedSpan, Shown};
-use super::support::{Passages, SUPPORT_SHARE_MIN, Support};
+use super::sentences::{lines, of_line};
+use super::spans::{CopiedSpan, Shown, WORDS_MIN, n_words};
+use super::support::{Passages, Shares, Support};
 
 /// Maximum digits of a cited number. Longer ones are years or other text in brackets.
 const DIGITS_MAX: usize = 3;
@@ -53,14 +54,15 @@ pub enum CitationVerdict {
 
 /// Checks each sentence of an answer and its citations against the passages shown.
 ///
-/// A passage supports a sentence if a span of the sentence is copied from it, or if it has at least [`SUPPORT_SHARE_MIN`] of the
-/// sentence's content words: numbers, and words of at least four letters (by their first six). The measure is about words:
-/// it does not see a negation. `spans` are those of [`copied_spans`](super::copied_spans) for the same texts.
+/// A passage supports a sentence if it has all of its numbers, and at least [`SUPPORT_SHARE_MIN`](super::SUPPORT_SHARE_MIN) of its content words close together (within
+/// about 50 words): numbers, and words of at least four letters, by their first four. Of a sentence with fewer than two content words, all words count and
+/// four fifths of them are required. The measure is about words: it does not see a negation. `spans` are those of
+/// [`copied_spans`](super::copied_spans) for the same texts.
 ///
 /// `[2]`, `[1, 3]` and `[1-3]` cite passages, `[1]` the first one; at most 16 in one pair of brackets. A citation after the full stop belongs to the sentence before it
 /// unless that one has citations of its own.
 ///
-/// Takes linear time in the texts, and the number of sentences times that of passages.
+/// Takes linear time in the texts; each word of the answer at most 1,024 places in the passages.
 ///
 /// ```
 /// use refrain_assistant::provenance::{CitationVerdict, Shown, SpanOptions, check_citations, copied_spans};
@@ -90,121 +92,169 @@ pub fn check_citations(output: &str, passages: &[Shown<'_>], spans: &[CopiedSpan
     bounds
         .into_iter()
         .map(|(text, sentence)| {
-            let mut copied = vec![0_usize; passages.len()];
+            // Copied bytes inside the sentence, by passage. A few words of a longer span are no evidence.
+            let mut copied: BTreeMap<usize, usize> = BTreeMap::new();
             while let Some(span) = spans.peek().filter(|span| span.output.start < sentence.end) {
                 let part = span.output.start.max(sentence.start)..span.output.end.min(sentence.end);
-                copied[span.passage] += part.len();
+                if !part.is_empty() && n_words(&plain[part.clone()]) >= WORDS_MIN {
+                    *copied.entry(span.passage).or_default() += part.len();
+                }
                 if span.output.end > sentence.end {
                     break; // the next sentence has the rest
                 }
                 spans.next();
             }
             let shares = index.shares(&plain[sentence.clone()]);
-            let supports = |passage: usize| {
-                copied[passage] > 0
-                    || shares.as_ref().is_some_and(|shares| shares[passage] >= SUPPORT_SHARE_MIN)
-            };
             let mut citations = Vec::new();
             while let Some((range, numbers)) = cited.next_if(|(range, _)| range.start < text.end) {
                 citations.extend(numbers.into_iter().map(|number| {
                     let verdict = match number.checked_sub(1).filter(|&passage| passage < passages.len()) {
                         None => CitationVerdict::NotShown,
-                        Some(passage) if supports(passage) => CitationVerdict::Supports,
-                        Some(_) if shares.is_none() => CitationVerdict::TooShort,
-                        Some(_) => CitationVerdict::DoesNotSupport,
+                        Some(passage) => match &shares {
+                            None => CitationVerdict::TooShort,
+                            Some(shares) if shares.supports(passage) => CitationVerdict::Supports,
+                            Some(_) => CitationVerdict::DoesNotSupport,
+                        },
                     };
                     CheckedCitation { text: range.clone(), number, verdict }
                 }));
             }
-            CheckedSentence { text, support: support(&copied, shares.as_deref()), citations }
+            CheckedSentence { text, support: support(&copied, shares.as_ref()), citations }
         })
         .collect()
 }
 
-fn support(copied: &[usize], shares: Option<&[f32]>) -> Support {
-    // The first of equal ones.
-    let most = (0..copied.len()).rev().max_by_key(|&passage| copied[passage]);
-    if let Some(passage) = most.filter(|&passage| copied[passage] > 0) {
-        return Support::Copied { passage };
-    }
+fn support(copied: &BTreeMap<usize, usize>, shares: Option<&Shares>) -> Support {
     let Some(shares) = shares else { return Support::TooShort };
-    let best = (0..shares.len()).rev().max_by(|&a, &b| shares[a].total_cmp(&shares[b]));
-    match best.map(|passage| (passage, shares[passage])) {
-        Some((passage, share)) if share >= SUPPORT_SHARE_MIN => Support::Words { passage, share },
+    let copied = copied.iter().filter(|&(&passage, _)| shares.supports(passage));
+    // The first of equal ones.
+    if let Some((&passage, _)) = copied.rev().max_by_key(|&(_, n_bytes)| n_bytes) {
+        return Support::Copied { passage, share: shares.of(passage) };
+    }
+    match shares.best() {
+        Some((passage, share)) if shares.supports(passage) => Support::Words { passage, share },
         other => Support::None { share: other.map_or(0.0, |(_, share)| share) },
     }
 }
 
-/// The sentences, each with its citations and without. `plain` has spaces in the place of citations.
+/// The sentences, each with its citations and without. `plain` has spaces in the place of citations. A line of nothing but
+/// citations counts as a sentence without text.
 fn bounds(plain: &str, cited: impl Iterator<Item = Range<usize>>) -> Vec<(Range<usize>, Range<usize>)> {
     let mut cited = cited.peekable();
     let mut all: Vec<(Range<usize>, Range<usize>)> = Vec::new();
-    let mut own = sentences(plain).into_iter().peekable();
-    while let Some(sentence) = own.next() {
-        let mut text = sentence.clone();
-        // Citations before the first sentence, or in a line of their own before this one.
-        while let Some(range) = cited.next_if(|range| range.start < text.start) {
-            text.start = text.start.min(range.start);
+    let mut own = Vec::new();
+    for line in lines(plain) {
+        let mut at = all.len();
+        of_line(plain, line.clone(), &mut own);
+        all.extend(own.drain(..).map(|sentence| (sentence.clone(), sentence)));
+        let mut has_citations = false;
+        while let Some(range) = cited.next_if(|range| range.start < line.end) {
+            while all.get(at + 1).is_some_and(|(text, _)| text.start < range.start) {
+                at += 1;
+                has_citations = all[at].0.start < all[at].1.start;
+            }
+            let n = all.len();
+            let Some((text, sentence)) = all.get_mut(at) else {
+                all.push((range.clone(), range.start..range.start));
+                continue;
+            };
+            // After a sentence with citations, between white space, it is the next one's.
+            let is_next = at + 1 < n && has_citations && range.start > text.end;
+            if range.start < sentence.end {
+                has_citations = true;
+                text.start = text.start.min(range.start);
+            } else if !is_next {
+                text.end = range.end;
+            } else {
+                at += 1;
+                all[at].0.start = range.start;
+            }
         }
-        let mut has_citations = text.start < sentence.start;
-        while cited.next_if(|range| range.start < sentence.end).is_some() {
-            has_citations = true;
-        }
-        let next = own.peek().map_or(plain.len(), |next| next.start);
-        let belongs = |range: &Range<usize>| {
-            range.start < next
-                && !plain[sentence.end..range.start].contains('\n')
-                && (!has_citations || next == plain.len())
-        };
-        while let Some(range) = cited.next_if(belongs) {
-            text.end = range.end;
-        }
-        all.push((text, sentence));
-    }
-    if let Some((text, _)) = all.last_mut() {
-        text.end = cited.last().map_or(text.end, |range| range.end);
     }
     all
 }
 
 /// The citations with the passages' numbers, in order. Of a range such as `[1-3]`, the numbers up to the first that was not shown.
-fn citations(text: &str, n_passages: usize) -> Vec<(Range<usize>, Vec<usize>)> {
+pub(super) fn citations(text: &str, n_passages: usize) -> Vec<(Range<usize>, Vec<usize>)> {
     let mut found = Vec::new();
-    let mut at = 0;
-    while let Some(open) = text[at..].find(['[', '【']).map(|open| at + open) {
-        let inside = open + if text.as_bytes()[open] == b'[' { 1 } else { '【'.len_utf8() };
-        at = inside;
-        let len = text[inside..].find(|c: char| !matches!(c, '0'..='9' | ' ' | ',' | ';' | '-' | '–'));
-        let Some(close) = len.map(|len| inside + len) else { break };
-        let Some(mark @ (']' | '】')) = text[close..].chars().next() else { continue };
-        if let Some(numbers) = numbers(&text[inside..close], n_passages) {
-            found.push((open..close + mark.len_utf8(), numbers));
+    let (mut at, mut line_start) = (0, 0);
+    // Backticks that opened code: code has brackets of its own.
+    let mut code = 0;
+    while let Some(open) = text[at..].find(['[', '【', '［', '`', '\n']).map(|open| at + open) {
+        let (close, len) = match text.as_bytes()[open] {
+            b'`' => {
+                let n = text[open..].len() - text[open..].trim_start_matches('`').len();
+                code = if code == 0 {
+                    n
+                } else if code == n {
+                    0
+                } else {
+                    code
+                };
+                at = open + n;
+                continue;
+            }
+            b'\n' => {
+                (at, line_start) = (open + 1, open + 1);
+                code = if code < 3 { 0 } else { code };
+                continue;
+            }
+            b'[' => (']', 1),
+            _ if text[open..].starts_with('【') => ('】', 3),
+            _ => ('］', 3),
+        };
+        at = open + len;
+        let inside = text[at..].find(['[', ']', '【', '】', '［', '］', '`', '\n']).map(|n| at..at + n);
+        let Some(inside) = inside else { break };
+        let Some(rest) = text[inside.end..].strip_prefix(close).filter(|_| code == 0) else { continue };
+        // A link, the target of one, and an element such as `a[1]`.
+        let is_target = rest.starts_with(':') && text[line_start..open].trim().is_empty();
+        if rest.starts_with('(') || is_target || is_element(&text[line_start..open]) {
+            continue;
         }
-        at = close;
+        if let Some(numbers) = numbers(&text[inside.clone()], n_passages) {
+            found.push((open..inside.end + close.len_utf8(), numbers));
+        }
+        at = inside.end;
     }
     found
 }
 
-/// The numbers of a list such as `1, 3-5`; `None` if it is none.
+/// Whether text ends with the name of a variable: one ASCII letter, or a word with an underscore. Other words may be cited without a space.
+fn is_element(before: &str) -> bool {
+    let bytes = before.bytes().rev();
+    let mut name = bytes.take(64).take_while(|&c| c == b'_' || c.is_ascii_alphanumeric());
+    match (name.next(), name.next()) {
+        (Some(b'_'), _) | (_, Some(b'_')) => true,
+        (Some(c), None) => c.is_ascii_alphabetic(),
+        _ => name.any(|c| c == b'_'),
+    }
+}
+
+/// The numbers of a list such as `1, 3-5 and 7`; `None` if it is none.
 fn numbers(list: &str, n_passages: usize) -> Option<Vec<usize>> {
     let number = |text: &str| {
         let text = text.trim();
-        (1..=DIGITS_MAX).contains(&text.len()).then(|| text.parse().ok()).flatten()
+        let is_number = (1..=DIGITS_MAX).contains(&text.len()) && text.bytes().all(|c| c.is_ascii_digit());
+        is_number.then(|| text.parse().ok()).flatten().filter(|&n: &usize| n > 0)
     };
-    let mut all = Vec::new();
-    for part in list.split([',', ';']) {
-        match part.split_once(['-', '–']) {
-            None => all.push(number(part)?),
+    const COMMAS: [char; 7] = [',', ';', '&', '，', '、', '；', '､'];
+    let list = list.trim();
+    let list = list.strip_prefix('^').unwrap_or(list).trim_end_matches(COMMAS);
+    let mut all = BTreeSet::new();
+    for part in list.split(COMMAS).flat_map(|part| part.split(" and ")) {
+        match part.split_once(['-', '–', '‐', '\u{2011}']) {
+            None => _ = all.insert(number(part)?),
             Some((first, last)) => {
                 let (first, last): (usize, usize) = (number(first)?, number(last)?);
-                all.extend(first..=last.min(first.max(n_passages + 1)).min(first + CITED_MAX));
+                if last < first {
+                    return None;
+                }
+                all.extend(first..=last.min(first.max(n_passages.saturating_add(1))).min(first + CITED_MAX));
             }
         }
     }
-    all.sort_unstable();
-    all.dedup();
-    all.truncate(CITED_MAX);
-    Some(all)
+    Some(all.into_iter().take(CITED_MAX).collect())
 }
 
 #[cfg(test)]
@@ -239,7 +289,7 @@ mod tests {
         let answer = "The pump had stopped during the night [1][2]. Leaves blocked the drain. [2, 7] Nobody knows the price of a \
                       new machine [1-2]. Yes [2].";
         let checked = check(answer, &[PUMP, DRAIN]);
-        assert_eq!(checked[0].1, Support::Copied { passage: 0 });
+        assert_eq!(checked[0].1, Support::Copied { passage: 0, share: 1.0 });
         assert_eq!(checked[0].2, [(1, Supports), (2, DoesNotSupport)]);
         assert_eq!(checked[1].0, "Leaves blocked the drain. [2, 7]");
         assert_eq!(checked[1].1, Support::Words { passage: 1, share: 1.0 });
@@ -251,20 +301,90 @@ mod tests {
     }
 
     #[test]
+    fn a_copied_part_must_be_most_of_a_sentence() {
+        let copy =
+            "The pump had stopped during the night, because the float switch was stuck under the lid. He";
+        let answer = format!(
+            "{copy} robbed a bank in Leeds. The float switch was stuck under yesterday's enormous stolen purple marble elephant statue [1]."
+        );
+        let checked = check(&answer, &[copy]);
+        assert_eq!(checked[0].1, Support::Copied { passage: 0, share: 1.0 });
+        assert!(checked[1].1.is_missing(), "{checked:?}");
+        assert_eq!(checked[2].2, [(1, CitationVerdict::DoesNotSupport)], "{checked:?}");
+    }
+
+    #[test]
+    fn a_quotation_in_two_passages_supports_both_citations() {
+        let checked = check("The pump had stopped during the night [2][1].", &[PUMP, PUMP]);
+        assert_eq!(checked[0].2, [(2, CitationVerdict::Supports), (1, CitationVerdict::Supports)]);
+    }
+
+    #[test]
     fn a_citation_between_sentences_belongs_to_one_of_them() {
         let of =
             |answer| check(answer, &[PUMP, DRAIN]).into_iter().map(|(text, _, _)| text).collect::<Vec<_>>();
         assert_eq!(of("It stopped.[1] It runs."), ["It stopped.[1]", "It runs."]);
         assert_eq!(of("It stopped [1]. [2] It runs."), ["It stopped [1].", "[2] It runs."]);
-        assert_eq!(of("[1] It stopped.\n[2]\n"), ["[1] It stopped.\n[2]"]);
+        assert_eq!(of("[1] It stopped.\n[2]\n"), ["[1] It stopped.", "[2]"]);
+        assert_eq!(
+            of("It stopped [1] and runs [2]\nNext [1]."),
+            ["It stopped [1] and runs [2]", "Next [1]."]
+        );
+        assert_eq!(of("It stopped [1]. [2]\nNext."), ["It stopped [1]. [2]", "Next."]);
+        assert_eq!(of("It stopped [1].[2] [3][1] It runs."), ["It stopped [1].[2]", "[3][1] It runs."]);
+        assert_eq!(of("[1] It. [2] It. [3]It. [1]"), ["[1] It.", "[2] It.", "[3]It. [1]"]);
+        assert_eq!(of("[7]"), ["[7]"]);
+        assert_eq!(check("[7]", &[PUMP]), [("[7]", Support::TooShort, vec![(7, CitationVerdict::NotShown)])]);
         assert_eq!(of("水が止まった【1】。次。"), ["水が止まった【1】。", "次。"]);
     }
 
     #[test]
     fn brackets_that_cite_nothing() {
-        for text in ["[x]", "[2024]", "[]", "[1", "[1 2]", "[-]", "[1-]", "[,]", "a[i]"] {
+        for text in [
+            "[x]",
+            "[2024]",
+            "[]",
+            "[1",
+            "[1 2]",
+            "[-]",
+            "[1-]",
+            "[,]",
+            "a[i]",
+            "[0, 1]",
+            "[5-2]",
+            "[1】",
+            "[+1]",
+            "x = a[1]",
+            "by_word[1]",
+            "n_[1]",
+            "`words[1]`",
+            "```\nwords[1]\n```",
+            "[1](https://example.org)",
+            " [1]: https://example.org",
+        ] {
             assert_eq!(citations(text, 3), [], "{text}");
         }
+        let of =
+            |text: &str| citations(text, 9).into_iter().flat_map(|(_, numbers)| numbers).collect::<Vec<_>>();
+        for text in [
+            "[^1]",
+            "［1］",
+            "stopped[1]",
+            "`x` [1]",
+            "[1 ] ",
+            "``` [1]\n``` [1]",
+            "see [1]: it stopped",
+            "[a [1]",
+            "B2[1]",
+        ] {
+            assert_eq!(of(text), [1], "{text}");
+        }
+        for text in ["[1，2]", "[1、2]", "[1,2,]", "[1\u{2011}2]", "[1 and 2]", "[2, 1]", "[1;2]"] {
+            assert_eq!(of(text), [1, 2], "{text}");
+        }
+        assert_eq!(of("[1, 2 and 3]"), [1, 2, 3]);
+        let n_most = citations(&format!("[1{}]", ",1-999".repeat(100_000)), 999).remove(0).1.len();
+        assert_eq!(n_most, CITED_MAX);
         assert_eq!(citations("[[1]] [3 - 900]", 4), [(1..4, vec![1]), (6..15, vec![3, 4, 5])]);
     }
 
@@ -306,12 +426,23 @@ mod tests {
             answer in "(\\[[0-3]\\]|[a-c]{4} |[.] |\n|。|【2】|é|\\[1-[0-9]\\]){0,30}",
             passages in prop::collection::vec("([a-c]{4} ){0,20}", 0..3),
         ) {
-            let texts: Vec<&str> = passages.iter().map(String::as_str).collect();
-            let checked = check(&answer, &texts);
-            let n: usize = citations(&answer, texts.len()).iter().map(|(_, numbers)| numbers.len()).sum();
-            let n_checked: usize = checked.iter().map(|(_, _, citations)| citations.len()).sum();
-            // An answer of nothing but citations has no sentence.
-            prop_assert!(n_checked == n || checked.is_empty());
+            let passages: Vec<Shown<'_>> = passages.iter().map(|text| Shown { document: "", at: None, text }).collect();
+            let spans = copied_spans(&answer, &passages, SpanOptions::default());
+            let checked = check_citations(&answer, &passages, &spans);
+            let mut found = Vec::new();
+            let mut end = 0;
+            for sentence in checked {
+                prop_assert!(end <= sentence.text.start && sentence.text.start < sentence.text.end);
+                end = sentence.text.end;
+                prop_assert!(!answer[sentence.text.clone()].contains('\n'));
+                for citation in sentence.citations {
+                    prop_assert!(sentence.text.start <= citation.text.start && citation.text.end <= end);
+                    found.push((citation.text, citation.number));
+                }
+            }
+            let expected: Vec<(Range<usize>, usize)> = citations(&answer, passages.len()).into_iter()
+                .flat_map(|(range, numbers)| numbers.into_iter().map(move |number| (range.clone(), number))).collect();
+            prop_assert_eq!(found, expected);
         }
     }
 }

@@ -28,6 +28,27 @@ struct Found {
     end: usize,
 }
 
+/// Another text that is read.
+pub(super) struct Reader<'a> {
+    text: &'a mut Text,
+    longest: Match,
+    n_numbers: usize,
+}
+
+impl Reader<'_> {
+    /// Reads the next number. `None` stands for a number that the text does not contain.
+    pub(super) fn read(&mut self, number: Option<u32>) {
+        let Text { automaton, found, n_read } = &mut *self.text;
+        self.n_numbers += 1;
+        self.longest = number.map_or(Match::EMPTY, |number| automaton.follow(self.longest, number));
+        let (state, len) = self.longest.to_parts();
+        let found = &mut found[state as usize];
+        if len > found.len {
+            *found = Found { len, other: *n_read - 1, end: self.n_numbers };
+        }
+    }
+}
+
 /// A text that other texts are compared with.
 pub(super) struct Text {
     automaton: SuffixAutomaton,
@@ -46,17 +67,10 @@ impl Text {
         Text { automaton, found, n_read: 0 }
     }
 
-    /// Reads the next other text. `None` stands for a number that the text does not contain.
-    pub(super) fn read(&mut self, other: impl Iterator<Item = Option<u32>>) {
-        let mut longest = Match::EMPTY;
-        for (place, number) in other.enumerate() {
-            longest = number.map_or(Match::EMPTY, |number| self.automaton.follow(longest, number));
-            let (state, len) = longest.to_parts();
-            if len > self.found[state as usize].len {
-                self.found[state as usize] = Found { len, other: self.n_read, end: place + 1 };
-            }
-        }
+    /// Begins the next other text.
+    pub(super) fn reader(&mut self) -> Reader<'_> {
         self.n_read += 1;
+        Reader { text: self, longest: Match::EMPTY, n_numbers: 0 }
     }
 
     /// The runs, in the order of the text. Of equal occurrences, the one in the first of the other texts counts, and there the first.

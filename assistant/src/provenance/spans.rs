@@ -5,8 +5,9 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use super::citations::citations;
 use super::runs::{Run, Text};
-use crate::pieces::{Piece, Splitter};
+use crate::pieces::{Piece, Splitter, is_single};
 
 /// A passage that was shown to the model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,17 +20,20 @@ pub struct Shown<'a> {
     pub text: &'a str,
 }
 
+/// Default of [`SpanOptions::words_min`].
+pub(super) const WORDS_MIN: usize = 5;
+
 /// Which runs count as copied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct SpanOptions {
-    /// Minimum number of words in a span. Two ideographs or kana count as one word. Default 5 (`lab/RESULTS.md` has the measurement).
+    /// Minimum number of words in a span, separated by white space. Two ideographs or kana count as one word. Default 5 (`lab/RESULTS.md` has the measurement).
     pub words_min: usize,
 }
 
 impl Default for SpanOptions {
     fn default() -> Self {
-        SpanOptions { words_min: 5 }
+        SpanOptions { words_min: WORDS_MIN }
     }
 }
 
@@ -49,7 +53,7 @@ pub struct CopiedSpan {
     pub passage: usize,
     /// Its place in the passage's text.
     pub place: Range<usize>,
-    /// Whether both texts are equal byte for byte. Otherwise they differ in white space or in signs that begin lines of lists and quotes.
+    /// Whether both texts are equal byte for byte. Otherwise they differ in white space, citations, or signs that begin lines of lists and quotes.
     pub is_exact: bool,
     /// Number of words.
     pub n_words: usize,
@@ -65,8 +69,8 @@ impl CopiedSpan {
 
 /// Finds the spans of an answer that are copied from passages.
 ///
-/// A span is a run of words and signs that stand in the same order in a passage. White space may differ, and list and quote marks at
-/// the start of a line are skipped; [`CopiedSpan::is_exact`] says whether they do. Spans do not overlap in the answer. The longest
+/// A span is a run of words and signs that stand in the same order in a passage. White space may differ; citations and, at the start of a
+/// line, marks of lists and quotes are skipped; [`CopiedSpan::is_exact`] says whether they do. Spans do not overlap in the answer. The longest
 /// run counts first (of equal ones, the first in the answer), then the longest of what it leaves, down to
 /// [`words_min`](SpanOptions::words_min). A run that occurs at several places has the first one of the first passage; what a longer
 /// span has left of a run keeps the run's place.
@@ -96,12 +100,12 @@ pub fn copied_spans(output: &str, passages: &[Shown<'_>], options: SpanOptions) 
         .collect();
     let mut text = Text::new(&words);
     for passage in passages {
-        let found = self::pieces(passage.text);
-        text.read(found.into_iter().map(|piece| numbers.get(&passage.text[piece]).copied()));
+        let mut reader = text.reader();
+        each_piece(passage.text, |piece| reader.read(numbers.get(&passage.text[piece]).copied()));
     }
     let weights: Vec<usize> = std::iter::once(0)
-        .chain(pieces.iter().scan(0, |sum, piece| {
-            *sum += half_words(&output[piece.clone()]);
+        .chain(half_words(output, &pieces).into_iter().scan(0, |sum, n| {
+            *sum += n;
             Some(*sum)
         }))
         .collect();
@@ -111,33 +115,54 @@ pub fn copied_spans(output: &str, passages: &[Shown<'_>], options: SpanOptions) 
     places(output, passages, &pieces, &weights, &runs)
 }
 
-/// The words and signs of a text, without the marks that begin lines of lists and quotes.
+/// The words and signs of a text, without citations and the marks that begin lines of lists and quotes.
 fn pieces(text: &str) -> Vec<Piece> {
-    let (mut splitter, mut pieces) = (Splitter::default(), Vec::new());
+    let mut pieces = Vec::new();
+    each_piece(text, |piece| pieces.push(piece));
+    pieces
+}
+
+/// Calls `found` with each of the [`pieces`].
+fn each_piece(text: &str, mut found: impl FnMut(Piece)) {
+    let mut splitter = Splitter::default();
+    let mut cited = citations(text, 0).into_iter().map(|(range, _)| range).peekable();
     let mut line_start = true;
     let mut end = 0;
     let mut take = |piece: Piece| {
         line_start |= text[end..piece.start].contains('\n');
         end = piece.end;
+        while cited.next_if(|range| range.end <= piece.start).is_some() {}
+        let is_cited = cited.peek().is_some_and(|range| range.start <= piece.start);
         let is_mark = line_start && matches!(&text[piece.clone()], "-" | "*" | "•" | ">" | "#");
-        if !is_mark {
-            pieces.push(piece);
+        if !is_mark && !is_cited {
+            found(piece);
             line_start = false;
         }
     };
     splitter.read(text, &mut take);
     splitter.finish().map(take);
-    pieces
 }
 
-/// The number of words of a piece, times two.
-fn half_words(piece: &str) -> usize {
-    match piece.chars().next() {
-        Some(c) if !c.is_alphanumeric() => 0,
-        // A piece of one character outside the alphabets' ranges: an ideograph or a kana.
-        Some(c) if c.len_utf8() == piece.len() && c >= '\u{2e80}' => 1,
-        _ => 2,
-    }
+/// The number of words of a text. Two ideographs or kana are one word.
+pub(super) fn n_words(text: &str) -> usize {
+    half_words(text, &pieces(text)).into_iter().sum::<usize>().div_ceil(2)
+}
+
+/// The number of words of each piece, times two. Of pieces without white space between them, as in a URL, the first word counts.
+fn half_words(text: &str, pieces: &[Piece]) -> Vec<usize> {
+    // End of the piece before, and whether a word stands before it without white space between.
+    let (mut end, mut in_word) = (0, false);
+    let count = |piece: &Piece| {
+        in_word &= !text[end..piece.start].contains(char::is_whitespace);
+        end = piece.end;
+        let first = text[piece.clone()].chars().next().filter(|c| c.is_alphanumeric());
+        match first {
+            None => 0,
+            Some(c) if is_single(c) => 1,
+            Some(_) => 2 * usize::from(!std::mem::replace(&mut in_word, true)),
+        }
+    };
+    pieces.iter().map(count).collect()
 }
 
 /// The runs that do not overlap, by length, in the order of the text.
@@ -259,6 +284,21 @@ mod tests {
     }
 
     #[test]
+    fn a_citation_does_not_break_a_span() {
+        let passage = "The pump had stopped during the night [3] because the switch was stuck.";
+        let answer = "The pump had stopped [1] during the night because the switch was stuck [1].";
+        assert_eq!(find(answer, &[passage], 12), [(answer, 0, false)]);
+    }
+
+    #[test]
+    fn a_url_is_one_word() {
+        let text = "at 2024-10-14T08:30:15 see https://example.org/a/b/c?d=e don't";
+        assert_eq!(n_words(text), 5);
+        assert_eq!(find(text, &[text], 6), []);
+        assert_eq!(find("see https://example.org/a/b/c?d=e", &[text], 5), []);
+    }
+
+    #[test]
     fn empty_texts_have_no_spans() {
         assert_eq!(find("", &["a b c"], 1), []);
         assert_eq!(find("a b c", &[], 1), []);
@@ -266,7 +306,12 @@ mod tests {
     }
 
     /// The spans of the definition: the longest common run of what is left, again and again.
-    fn obvious(output: &[&str], passages: &[Vec<&str>], words_min: usize) -> Vec<(usize, usize)> {
+    fn obvious(
+        output: &[&str],
+        weights: &[usize],
+        passages: &[Vec<&str>],
+        words_min: usize,
+    ) -> Vec<(usize, usize)> {
         let mut left = vec![true; output.len()];
         let mut spans = Vec::new();
         loop {
@@ -276,8 +321,7 @@ mod tests {
                     for place in 0..passage.len() {
                         let pairs = output[start..].iter().zip(&left[start..]).zip(&passage[place..]);
                         let len = pairs.take_while(|((a, left), b)| **left && a == b).count();
-                        let n_words: usize =
-                            output[start..start + len].iter().map(|piece| half_words(piece)).sum();
+                        let n_words: usize = weights[start..start + len].iter().sum();
                         if n_words >= 2 * words_min && best.is_none_or(|(_, longest)| len > longest) {
                             best = Some((start, len));
                         }
@@ -306,7 +350,7 @@ mod tests {
             let own = of(&output);
             let strings: Vec<&str> = own.iter().map(|piece| &output[piece.clone()]).collect();
             let others: Vec<Vec<&str>> = texts.iter().map(|text| of(text).into_iter().map(|piece| &text[piece]).collect()).collect();
-            let expected: Vec<Range<usize>> = obvious(&strings, &others, words_min)
+            let expected: Vec<Range<usize>> = obvious(&strings, &half_words(&output, &own), &others, words_min)
                 .into_iter().map(|(start, len)| own[start].start..own[start + len - 1].end).collect();
             let ranges: Vec<Range<usize>> = spans.iter().map(|span| span.output.clone()).collect();
             prop_assert_eq!(ranges, expected);
