@@ -185,7 +185,7 @@ fn nothing_is_shared_between_namespaces_models_and_types_of_cache() {
     assert_eq!([restored(&engine, KvType::F16, "a"), restored(&other, KvType::F16, "a")], [0, 0]);
     assert_eq!(restored(&engine, KvType::F16, "b"), 99);
     assert_eq!(store.clear().expect("clears"), 2);
-    assert_eq!(files(folder.path()).len(), 1, "the lock");
+    assert_eq!(files(folder.path()).len(), 2, "two locks");
 }
 
 #[test]
@@ -307,6 +307,7 @@ fn foreign_files_stay_and_are_reported() {
     store.clear().expect("clears");
     drop(store);
     let mut left: Vec<_> = files(folder.path()).into_iter().map(|(path, _)| path).collect();
+    left.retain(|path| !path.ends_with("CHANGES.lock"));
     left.sort();
     let mut foreign = foreign.to_vec();
     foreign.sort();

@@ -1,9 +1,11 @@
 //! The store on a failing disk, with damaged files, and with a clock that jumps: nothing wrong is ever restored, and
 //! nothing forgotten comes back.
 
+use std::any::Any;
 use std::cell::Cell;
+use std::io;
 use std::path::Path;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, SystemTime};
 
 use proptest::prelude::*;
@@ -16,7 +18,7 @@ use super::folder::{Tree, label_name, partial_name};
 use super::seal::Id;
 use super::store::LABELS_MAX;
 use super::{Label, PrefixError, PrefixOptions, PrefixStore};
-use crate::history::disk::Disk;
+use crate::history::disk::{Disk, DiskFile};
 use crate::history::testing::{Crash, Fails, MemDisk};
 
 static ENGINE: LazyLock<Engine> = LazyLock::new(|| {
@@ -334,12 +336,9 @@ fn unfinished_files_of_dead_processes_are_removed_and_those_of_others_are_not() 
     for path in [&of_other, &of_dead, &old] {
         disk.put(path, b"");
     }
-    let new = folder.join(label_name(Id([3; 16]), Id([2; 16])));
-    disk.put(&new, b"");
-    disk.set_time(&new, clock());
     let second = open(&disk, options(None)).unwrap();
     let exists = |path| disk.paths().contains(path);
-    assert_eq!([&of_other, &of_dead, &old, &new].map(exists), [true, false, false, true]);
+    assert_eq!([&of_other, &of_dead, &old].map(exists), [true, false, false]);
     // Forgetting takes no chances.
     second.forget_namespace("a").unwrap();
     assert_eq!(disk.paths().len(), 2, "two locks: {:?}", disk.paths());
@@ -355,9 +354,187 @@ fn a_block_has_a_bounded_number_of_labels() {
     let labels: Vec<Label> = (0..LABELS_MAX + 1).map(|i| label(70..71, &i.to_string())).collect();
     assert_eq!(store.keep(&session, "a", &labels[1..], usize::MAX).unwrap(), 199);
     assert_eq!(store.keep(&session, "a", &labels[1..], usize::MAX).unwrap(), 199);
-    assert_eq!(store.keep(&session, "a", &labels[..1], usize::MAX).unwrap(), 64, "one more");
-    assert_eq!(store.forget("a", "17").unwrap(), 3);
+    // One more: the block is written again, with the labels of this session.
+    assert_eq!(store.keep(&session, "a", &labels[..1], usize::MAX).unwrap(), 199);
+    assert_eq!(store.status().unwrap().n_labels, 1);
+    assert_eq!(store.forget("a", "17").unwrap(), 0);
+    assert_eq!(store.forget("a", "0").unwrap(), 3);
     assert_eq!(restored(&store, &prompt), 64);
+    // A shorter block with as many labels is replaced, too.
+    assert_eq!(store.keep(&session, "a", &labels[1..], 71).unwrap(), 71);
+    assert_eq!(store.keep(&session, "a", &labels[..1], 80).unwrap(), 80);
+    assert_eq!(store.status().unwrap().n_labels, 1);
+    // More labels than that in one call are not kept.
+    assert_eq!(store.keep(&session, "a", &labels, usize::MAX).unwrap(), 64);
+}
+
+#[test]
+fn conversations_behind_one_system_turn_are_kept_without_end() {
+    let disk = MemDisk::default();
+    let store = open(&disk, PrefixOptions::default()).unwrap();
+    let session = prefilled(&tokens(1, 40));
+    for i in 0..2000 {
+        let labels = [label(0..40, &format!("conversation:{i}"))];
+        assert_eq!(store.keep(&session, "a", &labels, usize::MAX).unwrap(), 39, "{i}");
+    }
+    assert!(store.status().unwrap().n_labels <= LABELS_MAX);
+    assert_eq!(store.forget("a", "conversation:1999").unwrap(), 1);
+}
+
+#[test]
+fn a_label_is_durable_with_its_block() {
+    let prompt = tokens(1, 100);
+    for sync in [false, true] {
+        let disk = MemDisk::default();
+        let store = open(&disk, PrefixOptions { sync, ..PrefixOptions::default() }).unwrap();
+        store.keep(&prefilled(&prompt), "a", &[], usize::MAX).unwrap();
+        disk.sync_dir(&store.namespace_folder("a")).unwrap();
+        disk.paths().iter().for_each(|path| disk.put(path, &disk.contents(path)));
+        store.keep(&prefilled(&prompt), "a", &[label(3..5, "late")], usize::MAX).unwrap();
+        disk.crash(Crash::LosesUnsynced);
+        let store = open(&disk, options(None)).unwrap();
+        assert_eq!(restored(&store, &prompt), 99, "the block is durable");
+        assert_eq!(store.forget("a", "late").unwrap(), 2, "sync: {sync}");
+    }
+}
+
+type Hook = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
+
+/// A disk that calls a function before the change of a number.
+#[derive(Clone)]
+struct Interrupted {
+    disk: MemDisk,
+    at: Arc<Mutex<usize>>,
+    hook: Hook,
+}
+
+impl std::fmt::Debug for Interrupted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Interrupted")
+    }
+}
+
+impl Interrupted {
+    fn count(&self) -> &MemDisk {
+        let mut at = self.at.lock().unwrap();
+        let is_now = *at == 0;
+        *at = at.wrapping_sub(1);
+        drop(at);
+        if is_now && let Some(hook) = self.hook.lock().unwrap().take() {
+            hook();
+        }
+        &self.disk
+    }
+}
+
+impl Disk for Interrupted {
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.count().create_dir(path)
+    }
+    fn list(&self, path: &Path) -> io::Result<Vec<String>> {
+        self.count().list(path)
+    }
+    fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        self.disk.open(path)
+    }
+    fn open_to_write(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        self.count().open_to_write(path)
+    }
+    fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        self.count().create(path)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.count().rename(from, to)
+    }
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        self.count().remove_file(path)
+    }
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        self.count().remove_dir(path)
+    }
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        self.count().sync_dir(path)
+    }
+    fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Any + Send + Sync>>> {
+        self.count().lock(path)
+    }
+    fn stat(&self, path: &Path) -> io::Result<(u64, SystemTime)> {
+        self.count().stat(path)
+    }
+    fn set_time(&self, path: &Path, time: SystemTime) {
+        self.disk.set_time(path, time);
+    }
+}
+
+/// Another process keeps between any two operations of one that forgets, evicts, opens or keeps, and the other way
+/// around: what is stored afterwards has the labels of both.
+#[test]
+fn no_interleaving_loses_a_label() {
+    static SESSIONS: Mutex<Vec<Session>> = Mutex::new(Vec::new());
+    let [secret, ..] = prompts();
+    type Run = fn(Arc<dyn Disk>);
+    fn store(disk: Arc<dyn Disk>, max_bytes: u64) -> PrefixStore {
+        let options = PrefixOptions { max_bytes, ..PrefixOptions::default() };
+        PrefixStore::open_on(disk, Path::new("prefixes"), options, clock).unwrap()
+    }
+    fn keep(disk: Arc<dyn Disk>, name: &str, up_to: usize) {
+        let session = SESSIONS.lock().unwrap().pop();
+        let session = session.unwrap_or_else(|| prefilled(&prompts()[0]));
+        store(disk, u64::MAX).keep(&session, "a", &[label(66..150, name)], up_to).unwrap();
+        SESSIONS.lock().unwrap().push(session);
+    }
+    let others: [(&str, Run); 5] = [
+        ("keeps", |disk| keep(disk, "secret", usize::MAX)),
+        ("keeps less", |disk| keep(disk, "secret", 75)),
+        ("forgets", |disk| drop(store(disk, u64::MAX).forget("a", "secret").unwrap())),
+        ("forgets all", |disk| drop(store(disk, u64::MAX).clear().unwrap())),
+        ("evicts", |disk| drop(store(disk, 100))),
+    ];
+    // The first tokens of the labels; those that only keeps with the label `secret` store.
+    let (of_both, of_secret) = (token_bytes(&secret[66..70]), token_bytes(&secret[71..75]));
+    for (first, run_first) in others {
+        for (second, run_second) in others {
+            for at in 0.. {
+                let case = format!("`{second}` at operation {at} of `{first}`");
+                let disk = MemDisk::default();
+                keep(Arc::new(disk.clone()), "earlier", 70);
+                let (thread, thread_of_hook) = (Arc::new(Mutex::new(None)), disk.clone());
+                let started = Arc::clone(&thread);
+                let hook: Box<dyn FnOnce() + Send> = Box::new(move || {
+                    let other = std::thread::spawn(move || run_second(Arc::new(thread_of_hook)));
+                    // It ends now, or waits for the lock until the first has ended.
+                    (0..20)
+                        .filter(|_| !other.is_finished())
+                        .for_each(|_| std::thread::sleep(Duration::from_millis(1)));
+                    *started.lock().unwrap() = Some(other);
+                });
+                let hook = Arc::new(Mutex::new(Some(hook)));
+                run_first(Arc::new(Interrupted { disk: disk.clone(), at: Arc::new(Mutex::new(at)), hook }));
+                let Some(thread) = thread.lock().unwrap().take() else {
+                    assert!(at > 3, "{case}");
+                    break;
+                };
+                thread.join().unwrap();
+                let store = store(Arc::new(disk.clone()), u64::MAX);
+                let found = tree(&store, "a");
+                assert!(
+                    store.verify().unwrap().left_aside.is_empty() && found.orphans().is_empty(),
+                    "{case}"
+                );
+                if first.starts_with("keeps") && second.starts_with("keeps") {
+                    let earlier = store.label_id("a", "earlier");
+                    assert!(
+                        found.labels.values().any(|labels| labels.contains(&earlier)),
+                        "{case}: {found:?}"
+                    );
+                }
+                store.forget("a", "secret").unwrap();
+                assert!(!holds(&disk, &of_secret), "{case}: {found:?}");
+                store.forget("a", "earlier").unwrap();
+                assert!(!holds(&disk, &of_both), "{case}: {found:?}");
+            }
+        }
+    }
 }
 
 proptest! {

@@ -8,12 +8,14 @@
 //! let prefixes = PrefixStore::open("prefixes".as_ref(), PrefixOptions::default())?;
 //! let mut session = engine.session(SessionOptions::default())?;
 //! session.append_turn(Role::System, "You answer from the notes. …")?;
+//! let n_system = session.encode()?.len();
 //! session.append_turn(Role::User, "Where is the key?")?;
 //! prefixes.restore(&mut session, "mail")?;
 //! for event in session.generate(GenerateOptions::default())? {
 //!     event?; // …
 //! }
-//! let label = Label { tokens: 0..session.tokens().len(), name: "conversation:17".to_owned() };
+//! // The system turn is shared by all conversations, so the label begins behind it.
+//! let label = Label { tokens: n_system..session.tokens().len(), name: "conversation:17".to_owned() };
 //! prefixes.keep(&session, "mail", &[label], usize::MAX)?;
 //! // … and when the user deletes the conversation:
 //! prefixes.forget("mail", "conversation:17")?;
@@ -25,6 +27,7 @@
 //! ```text
 //! FOLDER/
 //!   STORE.lock                      locked by an open store as long as it lives
+//!   CHANGES.lock                    locked while names change
 //!   NAMESPACE/                      an app, a user, a task
 //!     INDEX-PARENT-ID-TOKENS        a block: up to 64 tokens and their state
 //!     ID.LABEL                      empty: the block contains tokens with this label
@@ -37,10 +40,10 @@
 //! told by names alone. Keys and values of a position depend on the tokens up to it only, so the first positions of a
 //! block serve a prompt that agrees with them and then differs. All names are hashes (BLAKE3), keyed if there is a key.
 //!
-//! Every change is the creation, renaming or removal of one file, so processes need no lock among each other:
+//! Readers need no lock. Names change under a lock of the folder, which is held for a few files at a time:
 //!
-//! - A block is written under another name and renamed. Its labels exist before it does. Two processes that write the
-//!   same block write the same contents.
+//! - A block is written under another name, without the lock, and renamed. Its labels exist, durably, before it does, and
+//!   are removed after it. Two processes that write the same block write the same contents.
 //! - A reader that finds a file removed restores less.
 //! - Forgetting states its intent in a file, removes, and then removes the intent. After a crash, the next
 //!   [`open`](PrefixStore::open) finishes it.

@@ -1,5 +1,6 @@
 //! What the folder contains, and what of it is not used.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 
 use super::PrefixError;
@@ -67,7 +68,10 @@ impl PrefixStore {
     ) -> Result<PrefixStatus, PrefixError> {
         let mut status = PrefixStatus::default();
         let names = self.disk.list(&self.folder).map_err(super::error::io_error("list", &self.folder))?;
-        let is_own = |name: &&String| Id::parse(name.strip_suffix(".lock").unwrap_or(name)).is_some();
+        let is_own = |name: &&String| {
+            **name == super::store::CHANGES_LOCK
+                || Id::parse(name.strip_suffix(".lock").unwrap_or(name)).is_some()
+        };
         let foreign = names.iter().filter(|name| !is_own(name)).map(|name| self.folder.join(name));
         let mut left_aside = |path, problem| status.left_aside.push(LeftAside { path, problem });
         foreign.for_each(|path| left_aside(path, PrefixProblem::Foreign));
@@ -75,8 +79,9 @@ impl PrefixStore {
             let Tree { blocks, labels, foreign, .. } = &tree;
             foreign.iter().for_each(|name| left_aside(tree.folder.join(name), PrefixProblem::Foreign));
             status.n_namespaces += usize::from(!blocks.is_empty());
-            status.n_labels += labels.len();
-            status.bytes += labels.len() as u64 * LABEL_BYTES;
+            let n_labels = labels.values().map(HashSet::len).sum::<usize>();
+            status.n_labels += n_labels;
+            status.bytes += n_labels as u64 * LABEL_BYTES;
             let mut entries: Vec<&Entry> = blocks.values().collect();
             entries.sort_unstable_by_key(|entry| (entry.index, entry.id));
             for entry in entries {

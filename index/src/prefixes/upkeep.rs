@@ -4,22 +4,16 @@ use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use super::PrefixError;
 use super::error::io_error;
-use super::folder::{Entry, Intent, Tree, label_name, nanos, remove};
+use super::folder::{Entry, Intent, Tree, nanos, remove};
 use super::seal::Id;
 use super::store::{PrefixStore, lock_name, unless_gone};
 
 /// Bytes that a label counts: an entry of a folder and an inode.
 pub(super) const LABEL_BYTES: u64 = 512;
-
-/// A label without a block is being written with it, or was left by a killed process: after this time, the latter.
-const LABEL_AGE: Duration = Duration::from_secs(3600);
-
-/// Rounds of forgetting while other processes keep the same label again.
-const ROUNDS_MAX: usize = 8;
 
 impl PrefixStore {
     /// Forgets every block of a namespace that contains tokens with this label, and all blocks that follow it, of every
@@ -68,6 +62,7 @@ impl PrefixStore {
     }
 
     fn forget_in(&self, folder: &Path, intent: Intent) -> Result<usize, PrefixError> {
+        let Some(_changing) = unless_gone(self.lock_changes().map(Some))? else { return Ok(0) };
         let tree = Tree::list(&*self.disk, folder)?;
         let is_empty = tree.blocks.is_empty() && tree.partials.is_empty() && tree.labels.is_empty();
         if is_empty && tree.intents.is_empty() {
@@ -76,38 +71,29 @@ impl PrefixStore {
         // From here on, every open finishes it.
         let path = folder.join(intent.to_string());
         let stated = self.disk.create(&path).and_then(|file| file.sync()).map_err(io_error("write", &path));
-        let stated = stated.and_then(|()| self.disk.sync_dir(folder).map_err(io_error("sync", folder)));
-        unless_gone(stated)?;
-        self.finish(folder, intent)
+        stated.and_then(|()| self.disk.sync_dir(folder).map_err(io_error("sync", folder)))?;
+        self.finish(&tree, intent)
     }
 
-    /// Forgets, durably, and removes the intent. Returns the number of removed blocks.
-    fn finish(&self, folder: &Path, intent: Intent) -> Result<usize, PrefixError> {
-        let (disk, mut n_removed) = (&*self.disk, 0);
-        let sync = || unless_gone(disk.sync_dir(folder).map_err(io_error("sync", folder)));
-        for _ in 0..ROUNDS_MAX {
-            let tree = Tree::list(disk, folder)?;
-            let mut victims = self.victims(&tree, intent)?;
-            // Blocks that other processes wrote behind a block that is gone.
-            victims.extend(tree.orphans());
-            for (partial, _) in &tree.partials {
-                remove(disk, &folder.join(partial))?;
-            }
-            n_removed += tree.remove(disk, &victims)?;
-            for &(block, label) in &tree.labels {
-                if intent == Intent::All || intent == Intent::Label(label) {
-                    remove(disk, &folder.join(label_name(block, label)))?;
-                }
-            }
-            if victims.is_empty() {
-                break;
-            }
-        }
+    /// Forgets, durably, and removes the intent, which stays after an error. Returns the number of removed blocks.
+    /// The folder is locked, so one round is enough: a process that is writing a block will find its file, or the block
+    /// before it, removed.
+    fn finish(&self, tree: &Tree, intent: Intent) -> Result<usize, PrefixError> {
+        let (disk, folder) = (&*self.disk, &tree.folder);
+        let sync = || disk.sync_dir(folder).map_err(io_error("sync", folder));
+        let mut victims = self.victims(tree, intent)?;
+        victims.extend(tree.orphans());
+        let partials: Vec<Result<(), PrefixError>> =
+            tree.partials.iter().map(|(partial, _)| remove(disk, &folder.join(partial))).collect();
+        let removed = tree.remove(disk, &victims);
+        partials.into_iter().collect::<Result<(), PrefixError>>()?;
+        let n_removed = removed?;
+        tree.remove_stale_labels(disk)?;
         sync()?;
         remove(disk, &folder.join(intent.to_string()))?;
         sync()?;
         if intent == Intent::All {
-            // Fails if another process keeps something there again.
+            // Fails if another process writes something there again.
             let _ = disk.remove_dir(folder);
         }
         Ok(n_removed)
@@ -119,9 +105,8 @@ impl PrefixStore {
         match intent {
             Intent::All => chosen.extend(tree.blocks.keys()),
             Intent::Label(label) => {
-                chosen.extend(
-                    tree.labels.iter().filter(|&&(_, other)| other == label).map(|&(block, _)| block),
-                );
+                chosen
+                    .extend(tree.labels.iter().filter(|(_, of)| of.contains(&label)).map(|(block, _)| block));
             }
             Intent::Before(time) => {
                 for entry in tree.blocks.values() {
@@ -151,7 +136,7 @@ impl PrefixStore {
         folders.map(|folder| Tree::list(&*self.disk, &folder)).collect()
     }
 
-    /// Removes blocks until `needed` more bytes fit, the least recently used first, none before those that follow it,
+    /// With the folder locked, removes blocks until `needed` more bytes fit, the least recently used first, none before those that follow it,
     /// and none of `kept`. Returns the bytes that fit, at most `needed`.
     pub(super) fn make_room(&self, needed: u64, kept: &HashSet<Id>) -> Result<u64, PrefixError> {
         let trees = self.trees()?;
@@ -160,9 +145,7 @@ impl PrefixStore {
         let mut blocks = Vec::new();
         let mut total = 0u64;
         for (tree_idx, tree) in trees.iter().enumerate() {
-            let mut labels: HashMap<Id, u64> = HashMap::new();
-            tree.labels.iter().for_each(|(block, _)| *labels.entry(*block).or_default() += LABEL_BYTES);
-            total += labels.values().sum::<u64>();
+            total += tree.labels.values().map(|labels| labels.len() as u64 * LABEL_BYTES).sum::<u64>();
             let mut entries: Vec<&Entry> = tree.blocks.values().collect();
             entries.sort_by_key(|entry| Reverse(entry.index));
             // The newest use of a block or of one that follows it.
@@ -174,7 +157,7 @@ impl PrefixStore {
                 let of_parent = newest.entry(entry.parent).or_default();
                 *of_parent = own.max(*of_parent);
                 total += bytes;
-                let bytes = bytes + labels.get(&entry.id).copied().unwrap_or(0);
+                let bytes = bytes + tree.labels_of(entry.id).count() as u64 * LABEL_BYTES;
                 blocks.push((own, Reverse(entry.index), bytes, tree_idx, entry.id));
             }
             for (partial, _) in &tree.partials {
@@ -183,14 +166,18 @@ impl PrefixStore {
         }
         blocks.sort_unstable();
         let needed = needed.min(self.max_bytes);
+        let mut victims = vec![HashSet::new(); trees.len()];
         for (_, _, bytes, tree_idx, id) in blocks {
             if total <= self.max_bytes - needed {
                 break;
             }
             if !kept.contains(&id) {
-                trees[tree_idx].remove(&*self.disk, &HashSet::from([id]))?;
+                victims[tree_idx].insert(id);
                 total = total.saturating_sub(bytes);
             }
+        }
+        for (tree, victims) in trees.iter().zip(&victims) {
+            tree.remove(&*self.disk, victims)?;
         }
         Ok(needed.min(self.max_bytes.saturating_sub(total)))
     }
@@ -199,11 +186,10 @@ impl PrefixStore {
     pub(super) fn clean_up(&self) -> Result<(), PrefixError> {
         let disk = &*self.disk;
         let mut alive = HashMap::from([(self.id, true)]);
+        let _changing = self.lock_changes()?;
         for mut tree in self.trees()? {
-            if !tree.intents.is_empty() {
-                for &intent in &tree.intents {
-                    self.finish(&tree.folder, intent)?;
-                }
+            for &intent in &tree.intents.clone() {
+                self.finish(&tree, intent)?;
                 tree = Tree::list(disk, &tree.folder)?;
             }
             for (partial, store) in &tree.partials {
@@ -212,14 +198,7 @@ impl PrefixStore {
                 }
             }
             tree.remove(disk, &tree.orphans())?;
-            for &(block, label) in tree.labels.iter().filter(|(block, _)| !tree.blocks.contains_key(block)) {
-                let path = tree.folder.join(label_name(block, label));
-                let now = self.now();
-                let age = |time| now.duration_since(time).unwrap_or_else(|ahead| ahead.duration());
-                if disk.stat(&path).is_ok_and(|(_, time)| age(time) > LABEL_AGE) {
-                    remove(disk, &path)?;
-                }
-            }
+            tree.remove_stale_labels(disk)?;
         }
         for name in disk.list(&self.folder).map_err(io_error("list", &self.folder))? {
             if let Some(store) = name.strip_suffix(".lock").and_then(Id::parse) {
