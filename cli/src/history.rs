@@ -128,6 +128,20 @@ pub(crate) fn data_folder(name: &str) -> Option<PathBuf> {
     data.map(|data| data.join("refrain").join(name))
 }
 
+/// A folder below `refrain` in the user's folder for what can be computed again; `None` if the user has none.
+pub(crate) fn cache_folder(name: &str) -> Option<PathBuf> {
+    let variable = |name| std::env::var_os(name).filter(|value: &OsString| Path::new(value).is_absolute());
+    let home = |below: &str| variable("HOME").map(|home| Path::new(&home).join(below));
+    let cache = if cfg!(windows) {
+        variable("LOCALAPPDATA").map(PathBuf::from)
+    } else if cfg!(target_os = "macos") {
+        home("Library/Caches")
+    } else {
+        variable("XDG_CACHE_HOME").map(PathBuf::from).or_else(|| home(".cache"))
+    };
+    cache.map(|cache| cache.join("refrain").join(name))
+}
+
 pub(crate) fn history(args: &HistoryCommandArgs) -> Result<Exit, Failure> {
     match &args.command {
         HistoryCommand::List(folder) => list(folder),

@@ -6,7 +6,7 @@ use refrain::Session;
 use refrain_index::{PrefixError, PrefixOptions, PrefixStore};
 
 use crate::failure::{Exit, Failure};
-use crate::history::data_folder;
+use crate::history::cache_folder;
 use crate::terminal::{note, visible};
 
 /// The prefixes of a namespace; none without the option.
@@ -20,7 +20,7 @@ impl Prefixes {
     pub(crate) fn open(folder: Option<&PathBuf>, namespace: &'static str) -> Result<Self, Failure> {
         let store = folder.map(|named| {
             let named = Some(named.clone()).filter(|named| !named.as_os_str().is_empty());
-            let folder = named.or_else(|| data_folder("prefixes"));
+            let folder = named.or_else(|| cache_folder("prefixes"));
             let folder = folder
                 .ok_or_else(|| Failure::usage("there is no default folder", "name one: --prefixes=DIR"))?;
             PrefixStore::open(&folder, PrefixOptions::default()).map_err(|error| {

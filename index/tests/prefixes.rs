@@ -255,25 +255,21 @@ fn with_a_key_no_file_and_no_name_reveals_anything() {
         assert_eq!(holds(below.path(), &plain_bytes), key.is_none());
         assert_eq!(holds(below.path(), sample), key.is_none());
         assert_eq!(store.verify().expect("reads").n_tokens, 139);
-        // The same contents under another key, or none, are left aside.
-        for other in [None, Some([1; 32]), Some([2; 32])].into_iter().filter(|other| *other != key) {
-            let store = open(below.path(), other);
-            let mut cold = engine.session(plain()).expect("a session");
-            cold.append_tokens(&tokens).expect("fits");
-            assert_eq!(store.restore(&mut cold, "secret-namespace").expect("restores"), 0);
-            let left_aside = store.status().expect("reads").left_aside;
-            assert_eq!(left_aside.len(), 3);
-            assert!(
-                left_aside.iter().all(|file| matches!(file.problem, PrefixProblem::OtherKey)),
-                "{left_aside:?}"
-            );
-            assert_eq!(store.forget("secret-namespace", "note:secret-label.md").expect("forgets"), 0);
-        }
         let mut warm = engine.session(plain()).expect("a session");
         warm.append_tokens(&tokens).expect("fits");
         assert_eq!(store.restore(&mut warm, "secret-namespace").expect("restores"), 139);
         assert!(prefixes_support::state(&warm) == state);
         assert_eq!(store.forget("secret-namespace", "note:secret-label.md").expect("forgets"), 3);
+        // What another key, or none, wrote is removed: it could not be forgotten.
+        store.keep(&session, "secret-namespace", &labels, usize::MAX).expect("keeps");
+        for other in [None, Some([1; 32]), Some([2; 32])].into_iter().filter(|other| *other != key) {
+            let store = open(below.path(), other);
+            let mut cold = engine.session(plain()).expect("a session");
+            cold.append_tokens(&tokens).expect("fits");
+            assert_eq!(store.restore(&mut cold, "secret-namespace").expect("restores"), 0);
+            let left = names(below.path());
+            assert!(left.is_empty() && store.status().expect("reads").left_aside.is_empty(), "{left:?}");
+        }
     }
     // The same prompt has other names under another key.
     let flat: Vec<&String> = all_names.iter().flatten().collect();

@@ -5,6 +5,7 @@ use std::any::Any;
 use std::cell::Cell;
 use std::io;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -14,11 +15,11 @@ use refrain::{
 };
 
 use super::block::BLOCK_TOKENS;
-use super::folder::{Tree, label_name, partial_name};
+use super::folder::{Entry, Tree, label_name, partial_name};
 use super::seal::Id;
 use super::store::LABELS_MAX;
 use super::{Label, PrefixError, PrefixOptions, PrefixStore};
-use crate::history::disk::{Disk, DiskFile};
+use crate::history::disk::{Disk, DiskFile, Kind, RealDisk};
 use crate::history::testing::{Crash, Fails, MemDisk};
 
 static ENGINE: LazyLock<Engine> = LazyLock::new(|| {
@@ -406,6 +407,7 @@ struct Interrupted {
     disk: MemDisk,
     at: Arc<Mutex<usize>>,
     hook: Hook,
+    n_opened: Arc<AtomicUsize>,
 }
 
 impl std::fmt::Debug for Interrupted {
@@ -434,7 +436,14 @@ impl Disk for Interrupted {
     fn list(&self, path: &Path) -> io::Result<Vec<String>> {
         self.count().list(path)
     }
+    fn list_kind(&self, path: &Path, kind: Kind) -> io::Result<Vec<String>> {
+        self.count().list_kind(path, kind)
+    }
+    fn remove_all(&self, path: &Path) -> io::Result<()> {
+        self.count().remove_all(path)
+    }
     fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        self.n_opened.fetch_add(1, Ordering::Relaxed);
         self.disk.open(path)
     }
     fn open_to_write(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
@@ -486,8 +495,8 @@ fn no_interleaving_loses_a_label() {
     let others: [(&str, Run); 5] = [
         ("keeps", |disk| keep(disk, "secret", usize::MAX)),
         ("keeps less", |disk| keep(disk, "secret", 75)),
-        ("forgets", |disk| drop(store(disk, u64::MAX).forget("a", "secret").unwrap())),
-        ("forgets all", |disk| drop(store(disk, u64::MAX).clear().unwrap())),
+        ("forgets", |disk| _ = store(disk, u64::MAX).forget("a", "secret").unwrap()),
+        ("forgets all", |disk| _ = store(disk, u64::MAX).clear().unwrap()),
         ("evicts", |disk| drop(store(disk, 100))),
     ];
     // The first tokens of the labels; those that only keeps with the label `secret` store.
@@ -509,7 +518,12 @@ fn no_interleaving_loses_a_label() {
                     *started.lock().unwrap() = Some(other);
                 });
                 let hook = Arc::new(Mutex::new(Some(hook)));
-                run_first(Arc::new(Interrupted { disk: disk.clone(), at: Arc::new(Mutex::new(at)), hook }));
+                run_first(Arc::new(Interrupted {
+                    disk: disk.clone(),
+                    at: Arc::new(Mutex::new(at)),
+                    hook,
+                    n_opened: Arc::default(),
+                }));
                 let Some(thread) = thread.lock().unwrap().take() else {
                     assert!(at > 3, "{case}");
                     break;
@@ -535,6 +549,90 @@ fn no_interleaving_loses_a_label() {
             }
         }
     }
+}
+
+/// A session that has all that a restore could give does not read blocks to find that out.
+#[test]
+fn a_restore_reads_no_block_that_has_no_more() {
+    let disk = MemDisk::default();
+    let n_opened = Arc::new(AtomicUsize::new(0));
+    let counted = Interrupted {
+        disk,
+        at: Arc::new(Mutex::new(usize::MAX)),
+        hook: Arc::default(),
+        n_opened: Arc::clone(&n_opened),
+    };
+    let options = PrefixOptions::default();
+    let store = PrefixStore::open_on(Arc::new(counted), Path::new("prefixes"), options, clock).unwrap();
+    let shared = tokens(1, 40);
+    let prompt = |seed| [&shared[..], &tokens(seed, 40)].concat();
+    for seed in 2..12 {
+        store.keep(&prefilled(&prompt(10 * seed)), "a", &[], usize::MAX).unwrap();
+    }
+    let opened = |session: &mut Session| {
+        n_opened.store(0, Ordering::Relaxed);
+        let n = store.restore(session, "a").unwrap();
+        (n, n_opened.load(Ordering::Relaxed))
+    };
+    // It has the shared tokens: the siblings' tokens are read, but no state.
+    let mut session = prefilled(&prompt(500)[..41]);
+    session.append_tokens(&prompt(500)[41..]).unwrap();
+    assert_eq!(opened(&mut session), (0, 10));
+    // The newest token is the first of a block.
+    store.keep(&prefilled(&tokens(600, 200)), "a", &[], usize::MAX).unwrap();
+    let mut session = self::session(&tokens(600, 65));
+    let (n, n_reads) = opened(&mut session);
+    assert_eq!((n, n_reads), (64, 2), "the tokens and the state of one block");
+}
+
+/// Folders, files, copies and links with the names of others stop nothing.
+#[test]
+fn entries_of_a_hostile_folder_stop_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = |key| PrefixStore::open(folder.path(), PrefixOptions { key, ..PrefixOptions::default() });
+    let (prompt, session) = (tokens(1, 100), prefilled(&tokens(1, 100)));
+    let labels = [label(3..5, "x")];
+    let store = open(None).unwrap();
+    store.keep(&session, "a", &labels, usize::MAX).unwrap();
+    let found = tree(&store, "a");
+    let entry = *found.blocks.values().find(|entry| entry.index == 0).unwrap();
+    let inside = &found.folder;
+    let digits = "0123456789abcdef0123456789abcdef";
+    std::fs::write(folder.path().join(digits), "a file").unwrap();
+    std::fs::write(store.folder.join(digits), "a file").unwrap();
+    let name = |index: u32, id: u8| Entry { index, id: Id([id; 16]), ..entry }.to_string();
+    std::fs::create_dir(inside.join(name(0, 7))).unwrap();
+    std::fs::create_dir(inside.join(label_name(entry.id, Id([7; 16])))).unwrap();
+    std::fs::copy(found.path(&entry), inside.join(Entry { index: 5, ..entry }.to_string())).unwrap();
+    #[cfg(unix)]
+    std::os::unix::fs::symlink("/dev/zero", inside.join(name(0, 8))).unwrap();
+    let n_foreign = 4 + usize::from(cfg!(unix));
+    assert!(store.status().unwrap().left_aside.len() >= n_foreign);
+    store.keep(&session, "a", &labels, usize::MAX).unwrap();
+    // A copy under another name may cost the block, but nothing more.
+    let store = open(None).unwrap();
+    assert!(tree(&store, "a").copies.is_empty());
+    store.keep(&session, "a", &labels, usize::MAX).unwrap();
+    assert_eq!(restored(&store, &prompt), 99);
+    let bytes = token_bytes(&prompt[..16]);
+    let holds = || {
+        let names = RealDisk.list_kind(inside, Kind::File).unwrap_or_default();
+        names.iter().any(|name| {
+            std::fs::read(inside.join(name)).unwrap().windows(bytes.len()).any(|window| window == bytes)
+        })
+    };
+    assert!(holds());
+    assert_eq!(store.forget("a", "x").unwrap(), 2);
+    assert!(!holds());
+    // What another key, or none, or another version wrote is removed, because it cannot be forgotten.
+    store.keep(&session, "a", &labels, usize::MAX).unwrap();
+    assert!(holds());
+    std::fs::create_dir(folder.path().join(format!("v999-{digits}"))).unwrap();
+    let store = open(Some([1; 32])).unwrap();
+    assert!(!inside.exists() && !folder.path().join(format!("v999-{digits}")).exists());
+    store.keep(&session, "a", &labels, usize::MAX).unwrap();
+    store.clear().unwrap();
+    assert!(folder.path().join(digits).exists(), "it is not the store's");
 }
 
 proptest! {

@@ -12,7 +12,7 @@ use super::PrefixError;
 use super::block::BLOCK_TOKENS;
 use super::error::io_error;
 use super::seal::Id;
-use crate::history::disk::{Disk, PARTIAL};
+use crate::history::disk::{Disk, Kind, PARTIAL};
 
 /// The name of a block's file: `INDEX-PARENT-ID-TOKENS`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -109,22 +109,31 @@ pub(super) struct Tree {
     /// Names of files that are being written, with their stores.
     pub(super) partials: Vec<(String, Id)>,
     pub(super) intents: Vec<Intent>,
+    /// Second names of a block: copies that the store has not made. They are forgotten with any other.
+    pub(super) copies: Vec<String>,
     pub(super) foreign: Vec<String>,
 }
 
 impl Tree {
     /// Lists a folder; without files if it does not exist.
     pub(super) fn list(disk: &dyn Disk, folder: &Path) -> Result<Self, PrefixError> {
-        let names = match disk.list(folder) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            names => names.map_err(io_error("list", folder))?,
+        let list = |kind| match disk.list_kind(folder, kind) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            names => names.map_err(io_error("list", folder)),
         };
-        let mut tree = Tree { folder: folder.to_owned(), ..Tree::default() };
+        // Folders, links and pipes are not the store's, whatever their names.
+        let mut foreign = list(Kind::Folder)?;
+        foreign.extend(list(Kind::Other)?);
+        let names = list(Kind::File)?;
+        let mut tree = Tree { folder: folder.to_owned(), foreign, ..Tree::default() };
         for name in names {
-            // Only the index of a name is no function of the id: a second name is not the store's.
-            if let Some(entry) = Entry::parse(&name).filter(|entry| !tree.blocks.contains_key(&entry.id)) {
-                tree.blocks.insert(entry.id, entry);
-                tree.children.entry(entry.parent).or_default().push(entry.id);
+            if let Some(entry) = Entry::parse(&name) {
+                if tree.blocks.contains_key(&entry.id) {
+                    tree.copies.push(name);
+                } else {
+                    tree.blocks.insert(entry.id, entry);
+                    tree.children.entry(entry.parent).or_default().push(entry.id);
+                }
             } else if let Some((block, label)) = parse_label(&name) {
                 tree.labels.entry(block).or_default().insert(label);
             } else if let Some(store) = parse_partial(&name) {

@@ -8,14 +8,16 @@
 //! let prefixes = PrefixStore::open("prefixes".as_ref(), PrefixOptions::default())?;
 //! let mut session = engine.session(SessionOptions::default())?;
 //! session.append_turn(Role::System, "You answer from the notes. …")?;
-//! let n_system = session.encode()?.len();
+//! let before = session.encode()?.to_vec();
 //! session.append_turn(Role::User, "Where is the key?")?;
 //! prefixes.restore(&mut session, "mail")?;
 //! for event in session.generate(GenerateOptions::default())? {
 //!     event?; // …
 //! }
-//! // The system turn is shared by all conversations, so the label begins behind it.
-//! let label = Label { tokens: n_system..session.tokens().len(), name: "conversation:17".to_owned() };
+//! // The label begins where the tokens differ from those of the system turn, which all conversations share.
+//! let tokens = session.tokens();
+//! let start = tokens.iter().zip(&before).take_while(|(a, b)| a == b).count();
+//! let label = Label { tokens: start..tokens.len(), name: "conversation:17".to_owned() };
 //! prefixes.keep(&session, "mail", &[label], usize::MAX)?;
 //! // … and when the user deletes the conversation:
 //! prefixes.forget("mail", "conversation:17")?;
@@ -28,11 +30,12 @@
 //! FOLDER/
 //!   STORE.lock                      locked by an open store as long as it lives
 //!   CHANGES.lock                    locked while names change
-//!   NAMESPACE/                      an app, a user, a task
-//!     INDEX-PARENT-ID-TOKENS        a block: up to 64 tokens and their state
-//!     ID.LABEL                      empty: the block contains tokens with this label
-//!     STORE-N.partial               a block that is being written
-//!     forget-…                      empty: what is being forgotten
+//!   v1-KEY/                         the version of the format, and a hash of the key
+//!     NAMESPACE/                    an app, a user, a task
+//!       INDEX-PARENT-ID-TOKENS      a block: up to 64 tokens and their state
+//!       ID.LABEL                    empty: the block contains tokens with this label
+//!       STORE-N.partial             a block that is being written
+//!       forget-…                    empty: what is being forgotten
 //! ```
 //!
 //! A block's id is a hash of its parent's id and its tokens, and the first parent is a hash of namespace and
@@ -53,12 +56,14 @@
 //!
 //! - A restored session gives the same bits as one that computed its prompt. A checksum (XXH3), or with a key an
 //!   authentication tag (XChaCha20-Poly1305), covers every byte and is verified before the byte is used.
-//! - Damaged, partial and foreign files, and files of another version or key, are left aside;
-//!   [`verify`](PrefixStore::verify) lists them. A damaged block is replaced when its prefix is kept again.
+//! - Damaged and foreign files are left aside; [`verify`](PrefixStore::verify) lists them. A damaged block is replaced
+//!   when its prefix is kept again. Links, pipes and folders are foreign, whatever their names.
+//! - What another version of the format or another key, or none, wrote is removed by [`open`](PrefixStore::open), because
+//!   it could not be forgotten.
 //! - After [`forget`](PrefixStore::forget) returned, no file holds the forgotten tokens or what was computed from them.
 //! - Nothing is shared between namespaces, models, tokenizers, types of KV cache, and versions of the arithmetic.
 //! - The files take at most [`PrefixOptions::max_bytes`].
-//! - Losing a file costs time only, so keeping does not wait for the disk unless [`PrefixOptions::sync`] is set.
+//! - Losing a block costs time only, so keeping waits for the disk only for labels, unless [`PrefixOptions::sync`] is set.
 
 mod block;
 mod error;

@@ -32,6 +32,9 @@ const LOCK_SECONDS: u64 = 30;
 /// Keys and values of computed prefixes in a folder. See the [module](super).
 pub struct PrefixStore {
     pub(super) disk: Arc<dyn Disk>,
+    /// What the caller named. It has the locks, and a folder per version of the format and key.
+    pub(super) root: PathBuf,
+    /// The folder of this version and key.
     pub(super) folder: PathBuf,
     pub(super) seal: Seal,
     pub(super) max_bytes: u64,
@@ -53,7 +56,8 @@ impl fmt::Debug for PrefixStore {
 
 impl PrefixStore {
     /// Opens the store in a folder, or creates it. Finishes what a killed process was forgetting, removes what a
-    /// killed process was writing, and removes blocks above [`PrefixOptions::max_bytes`].
+    /// killed process was writing, and removes blocks above [`PrefixOptions::max_bytes`]. Removes everything of another
+    /// version of the format and of another key, or of none: with this key it cannot be forgotten.
     ///
     /// Any number of stores, in any number of processes, may use the folder at the same time.
     ///
@@ -72,10 +76,12 @@ impl PrefixStore {
         let PrefixOptions { max_bytes, key, sync } = options;
         disk.create_dir(folder).map_err(io_error("create", folder))?;
         let (id, lock) = claim(&*disk, folder)?;
+        let seal = Seal::new(key.as_ref());
         let store = PrefixStore {
             disk,
-            folder: folder.to_owned(),
-            seal: Seal::new(key.as_ref()),
+            folder: folder.join(format!("{}{}", block::FOLDER, seal.id("key", &[]))),
+            root: folder.to_owned(),
+            seal,
             max_bytes,
             sync,
             id,
@@ -93,7 +99,8 @@ impl PrefixStore {
     /// the next answer count as [`cached`](refrain::Stats::cached_tokens).
     ///
     /// Every later bit is that of a session that computed them. Files that cannot be used are left aside, and less is
-    /// restored.
+    /// restored. With [lossy acceptance](refrain::Acceptance) and calibration the bits of keys and values are the same, but
+    /// drafts decide the output then, and the predictions that calibration makes of a prompt are not stored.
     ///
     /// # Errors
     /// [`PrefixError::Session`]: the turns cannot be encoded, see [`Session::encode`]. [`PrefixError::Io`]: the folder
@@ -109,13 +116,19 @@ impl PrefixStore {
         let mut parent = root_id(&self.seal, namespace, session.state_key());
         let (mut used, mut buf) = (Vec::new(), Vec::new());
         for (index, start) in (0..tokens.len()).step_by(BLOCK_TOKENS).enumerate() {
+            if session.n_cached_tokens() + 1 >= tokens.len() {
+                break;
+            }
             let wanted = &tokens[start..tokens.len().min(start + BLOCK_TOKENS)];
             let id = block_id(&self.seal, parent, wanted);
             if start + BLOCK_TOKENS <= n_before {
                 used.extend(tree.blocks.get(&id).copied());
             } else {
-                let candidates = self.candidates(&tree, parent, index as u32, wanted, id);
-                let restored = candidates.into_iter().find(|entry| {
+                let mut candidates = self.candidates(&tree, parent, index as u32, wanted, id);
+                // Only those with more than the session has are worth reading.
+                let last = tokens.len() - 1 - start;
+                candidates.retain(|&(n, _)| start + n.min(last) > session.n_cached_tokens());
+                let restored = candidates.into_iter().map(|(_, entry)| entry).find(|entry| {
                     let restored = self.restore_block(session, &tree, entry, start, &mut buf);
                     self.judge(entry, restored).is_some_and(|n| n > 0)
                 });
@@ -244,7 +257,7 @@ impl PrefixStore {
     /// [`keep`](Self::keep) that returned gave it, or the removal of the block that had them is still to be finished.
     /// What takes long is done without the lock: reading, encoding, and writing under another name.
     pub(super) fn lock_changes(&self) -> Result<Box<dyn Any + Send + Sync>, PrefixError> {
-        let path = self.folder.join(CHANGES_LOCK);
+        let path = self.root.join(CHANGES_LOCK);
         let start = Instant::now();
         loop {
             if let Some(lock) = self.disk.lock(&path).map_err(io_error("lock", &path))? {
@@ -269,13 +282,21 @@ impl PrefixStore {
         (self.clock)()
     }
 
-    /// The blocks after `parent` that begin with `wanted`'s first token, the longest agreement first; only the whole
+    /// The blocks after `parent` that begin with `wanted`'s first token, with the number of tokens in which they agree, the
+    /// longest first; only the whole
     /// block if it is there and usable.
-    fn candidates(&self, tree: &Tree, parent: Id, index: u32, wanted: &[TokenId], id: Id) -> Vec<Entry> {
+    fn candidates(
+        &self,
+        tree: &Tree,
+        parent: Id,
+        index: u32,
+        wanted: &[TokenId],
+        id: Id,
+    ) -> Vec<(usize, Entry)> {
         let whole =
             tree.blocks.get(&id).filter(|entry| entry.n_tokens == BLOCK_TOKENS && entry.index == index);
         if let Some(&entry) = whole.filter(|entry| self.head(tree, entry).is_some()) {
-            return vec![entry];
+            return vec![(BLOCK_TOKENS, entry)];
         }
         let agreement = |entry: Entry| {
             let tokens = self.head(tree, &entry)?.tokens;
@@ -284,7 +305,7 @@ impl PrefixStore {
         let mut found: Vec<(usize, Entry)> = tree.children(parent, index).filter_map(agreement).collect();
         found.retain(|&(n, _)| n > 0);
         found.sort_by_key(|&(n, entry)| (std::cmp::Reverse(n), entry.id));
-        found.into_iter().map(|(_, entry)| entry).collect()
+        found
     }
 
     /// Everything of a block except its state; `None` if it is not usable.
@@ -484,6 +505,6 @@ fn claim(disk: &dyn Disk, folder: &Path) -> Result<(Id, Box<dyn Any + Send + Syn
 impl Drop for PrefixStore {
     fn drop(&mut self) {
         // What remains is removed by the next open.
-        let _ = self.disk.remove_file(&self.folder.join(lock_name(self.id)));
+        let _ = self.disk.remove_file(&self.root.join(lock_name(self.id)));
     }
 }

@@ -11,6 +11,7 @@ use super::error::io_error;
 use super::folder::{Entry, Intent, Tree, nanos, remove};
 use super::seal::Id;
 use super::store::{PrefixStore, lock_name, unless_gone};
+use crate::history::disk::Kind;
 
 /// Bytes that a label counts: an entry of a folder and an inode.
 pub(super) const LABEL_BYTES: u64 = 512;
@@ -24,6 +25,7 @@ impl PrefixStore {
     /// session. A process that keeps such a session afterwards, or at the same moment, stores it again.
     ///
     /// # Errors
+    /// [`PrefixError::Busy`]: another process does not finish its change of the folder, and nothing is forgotten.
     /// [`PrefixError::Io`]: a file cannot be removed. Forgetting is finished by the next call or
     /// [`open`](PrefixStore::open).
     pub fn forget(&self, namespace: &str, label: &str) -> Result<usize, PrefixError> {
@@ -54,7 +56,27 @@ impl PrefixStore {
     /// # Errors
     /// As [`forget`](Self::forget).
     pub fn clear(&self) -> Result<usize, PrefixError> {
-        self.forget_everywhere(Intent::All)
+        let n_removed = self.forget_everywhere(Intent::All)?;
+        let _changing = self.lock_changes()?;
+        self.remove_others()?;
+        Ok(n_removed)
+    }
+
+    /// Removes the folders of other versions and keys.
+    fn remove_others(&self) -> Result<(), PrefixError> {
+        let is_other = |name: &str| {
+            let Some((version, key)) = name.strip_prefix('v').and_then(|rest| rest.split_once('-')) else {
+                return false;
+            };
+            version.parse::<u32>().is_ok() && Id::parse(key).is_some() && self.root.join(name) != self.folder
+        };
+        for name in self.disk.list_kind(&self.root, Kind::Folder).map_err(io_error("list", &self.root))? {
+            if is_other(&name) {
+                let path = self.root.join(name);
+                self.disk.remove_all(&path).map_err(io_error("remove", &path))?;
+            }
+        }
+        Ok(())
     }
 
     fn forget_everywhere(&self, intent: Intent) -> Result<usize, PrefixError> {
@@ -83,8 +105,13 @@ impl PrefixStore {
         let sync = || disk.sync_dir(folder).map_err(io_error("sync", folder));
         let mut victims = self.victims(tree, intent)?;
         victims.extend(tree.orphans());
-        let partials: Vec<Result<(), PrefixError>> =
-            tree.partials.iter().map(|(partial, _)| remove(disk, &folder.join(partial))).collect();
+        let partials: Vec<Result<(), PrefixError>> = tree
+            .partials
+            .iter()
+            .map(|(partial, _)| partial)
+            .chain(&tree.copies)
+            .map(|name| remove(disk, &folder.join(name)))
+            .collect();
         let removed = tree.remove(disk, &victims);
         partials.into_iter().collect::<Result<(), PrefixError>>()?;
         let n_removed = removed?;
@@ -130,7 +157,10 @@ impl PrefixStore {
 
     /// The namespaces of the folder.
     pub(super) fn trees(&self) -> Result<Vec<Tree>, PrefixError> {
-        let names = self.disk.list(&self.folder).map_err(io_error("list", &self.folder))?;
+        let names = match self.disk.list_kind(&self.folder, Kind::Folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            names => names.map_err(io_error("list", &self.folder))?,
+        };
         let folders =
             names.iter().filter(|name| Id::parse(name).is_some()).map(|name| self.folder.join(name));
         folders.map(|folder| Tree::list(&*self.disk, &folder)).collect()
@@ -197,10 +227,14 @@ impl PrefixStore {
                     remove(disk, &tree.folder.join(partial))?;
                 }
             }
+            for copy in &tree.copies {
+                remove(disk, &tree.folder.join(copy))?;
+            }
             tree.remove(disk, &tree.orphans())?;
             tree.remove_stale_labels(disk)?;
         }
-        for name in disk.list(&self.folder).map_err(io_error("list", &self.folder))? {
+        self.remove_others()?;
+        for name in disk.list_kind(&self.root, Kind::File).map_err(io_error("list", &self.root))? {
             if let Some(store) = name.strip_suffix(".lock").and_then(Id::parse) {
                 alive.entry(store).or_insert_with(|| self.is_alive(store));
             }
@@ -211,7 +245,7 @@ impl PrefixStore {
 
     /// Whether a store's process lives: it holds its lock. Otherwise its lock file is removed.
     fn is_alive(&self, store: Id) -> bool {
-        let path = self.folder.join(lock_name(store));
+        let path = self.root.join(lock_name(store));
         if self.disk.stat(&path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
             return false;
         }
