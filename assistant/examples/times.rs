@@ -16,8 +16,8 @@ use refrain::{
     Drafting, Engine, EngineOptions, LogitsProcessor, ProcessorError, SessionOptions, SpecialTokens, TokenId,
 };
 use refrain_assistant::{
-    AnswerRequest, Assistant, AssistantOptions, EditRequest, Job, JobEvent, JobOptions, Passage, ReplyRequest, Screen,
-    SummarizeRequest, TaskError, UiRequest,
+    AnswerRequest, Assistant, AssistantOptions, EditRequest, Job, JobEvent, JobOptions, Passage,
+    ReplyRequest, Screen, SummarizeRequest, TaskError, UiRequest,
 };
 
 const TASKS: [&str; 5] = ["summarize", "answer", "ui", "reply", "edit"];
@@ -25,10 +25,22 @@ const TASKS: [&str; 5] = ["summarize", "answer", "ui", "reply", "edit"];
 const EDITED_TOKENS_MAX: usize = 512;
 
 const NAMES: [&str; 8] = ["Ada", "Jonas", "Maria", "Rafael", "Theresa", "Bruno", "Ilse", "Marek"];
-const THINGS: [&str; 10] =
-    ["the pump", "the invoice", "the garden gate", "the bicycle", "the roof", "the parcel", "the old desk", "the boiler", "the key", "the fence"];
-const VERBS: [&str; 8] = ["repairs", "collects", "paints", "orders", "measures", "returns", "cleans", "photographs"];
-const DAYS: [&str; 6] = ["on Monday", "on Thursday morning", "before noon", "next week", "on 14 May", "after the holidays"];
+const THINGS: [&str; 10] = [
+    "the pump",
+    "the invoice",
+    "the garden gate",
+    "the bicycle",
+    "the roof",
+    "the parcel",
+    "the old desk",
+    "the boiler",
+    "the key",
+    "the fence",
+];
+const VERBS: [&str; 8] =
+    ["repairs", "collects", "paints", "orders", "measures", "returns", "cleans", "photographs"];
+const DAYS: [&str; 6] =
+    ["on Monday", "on Thursday morning", "before noon", "next week", "on 14 May", "after the holidays"];
 
 /// A generator of numbers, for text that is the same in every run.
 struct Random(u64);
@@ -40,7 +52,8 @@ impl Random {
     }
 
     fn sentence(&mut self) -> String {
-        let (name, verb, thing, day) = (self.pick(&NAMES), self.pick(&VERBS), self.pick(&THINGS), self.pick(&DAYS));
+        let (name, verb, thing, day) =
+            (self.pick(&NAMES), self.pick(&VERBS), self.pick(&THINGS), self.pick(&DAYS));
         format!("{name} {verb} {thing} {day}.")
     }
 }
@@ -81,18 +94,29 @@ struct Case {
 }
 
 impl Case {
-    fn new(engine: &Engine, task: &'static str, n_tokens: usize, replays: bool) -> Result<Self, Box<dyn Error>> {
+    fn new(
+        engine: &Engine,
+        task: &'static str,
+        n_tokens: usize,
+        replays: bool,
+    ) -> Result<Self, Box<dyn Error>> {
         let mut random = Random(7);
         let n_tokens = if task == "edit" { n_tokens.min(EDITED_TOKENS_MAX) } else { n_tokens };
         let sentences = sentences(engine, &mut random, n_tokens)?;
-        let some = |step: usize, n: usize| sentences.iter().step_by(step).take(n).cloned().collect::<Vec<_>>().join(" ");
+        let some = |step: usize, n: usize| {
+            sentences.iter().step_by(step).take(n).cloned().collect::<Vec<_>>().join(" ")
+        };
         let response = match task {
             "summarize" => format!("The notes name five things to do. {} {}", some(7, 3), random.sentence()),
             "answer" => format!("According to the notes, {}", some(11, 1)),
-            "reply" => format!("Hello,\n\nthank you for your message. {} That suits me well.\n\nBest regards", some(5, 2)),
+            "reply" => format!(
+                "Hello,\n\nthank you for your message. {} That suits me well.\n\nBest regards",
+                some(5, 2)
+            ),
             _ => {
                 let mut edited = sentences.clone();
-                edited[sentences.len() / 2] = "This sentence was written anew, because the old one was wrong.".to_owned();
+                edited[sentences.len() / 2] =
+                    "This sentence was written anew, because the old one was wrong.".to_owned();
                 edited.join(" ")
             }
         };
@@ -105,7 +129,8 @@ impl Case {
     /// Milliseconds to the first text and to the end, and tokens.
     fn times(&self, assistant: &Assistant) -> Result<[f64; 3], Box<dyn Error>> {
         let text = self.sentences.join(" ");
-        let notes: Vec<Passage> = self.sentences.chunks(8).map(|some| Passage::new("Note", some.join(" "))).collect();
+        let notes: Vec<Passage> =
+            self.sentences.chunks(8).map(|some| Passage::new("Note", some.join(" "))).collect();
         let mut options = JobOptions::default();
         if let Some(response) = &self.response {
             options.processors.push(Box::new(Recorded { start: None, response: response.clone() }));
@@ -113,20 +138,31 @@ impl Case {
         }
         let started = Instant::now();
         match self.task {
-            "summarize" => timed(started, assistant.summarize(SummarizeRequest::text("Notes", text), options)?),
+            "summarize" => {
+                timed(started, assistant.summarize(SummarizeRequest::text("Notes", text), options)?)
+            }
             "answer" => {
                 let request = AnswerRequest::new("Who repairs the pump?").with_passages(Some(notes));
                 timed(started, assistant.answer(request, options)?)
             }
             "ui" => {
                 let screen = Screen::new("Tasks", self.sentences.iter().map(|label| ("item", label)))?;
-                timed(started, assistant.ui_command(UiRequest::new(screen, "Open the task about the pump."), options)?)
+                timed(
+                    started,
+                    assistant.ui_command(UiRequest::new(screen, "Open the task about the pump."), options)?,
+                )
             }
             "reply" => {
-                let request = ReplyRequest::new("Mail from Ada", "Can we meet to look at the pump? Please tell me when.");
+                let request = ReplyRequest::new(
+                    "Mail from Ada",
+                    "Can we meet to look at the pump? Please tell me when.",
+                );
                 timed(started, assistant.reply(request.with_passages(notes), options)?)
             }
-            _ => timed(started, assistant.edit(EditRequest::new(text, "Correct the wrong sentence."), options)?),
+            _ => timed(
+                started,
+                assistant.edit(EditRequest::new(text, "Correct the wrong sentence."), options)?,
+            ),
         }
     }
 }
@@ -161,8 +197,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let engine = Engine::open(model.ok_or("the model file is missing")?, EngineOptions::default())?;
     let (isa, n_threads) = engine.compute();
-    println!("{isa}, {n_threads} threads, {rounds} rounds, {}\n", if replays { "replay" } else { "the model's own text" });
-    println!("| task | tokens of notes | plain: first, total ms | drafts | warm, plain | warm, drafts | total: drafts | warm, drafts |");
+    println!(
+        "{isa}, {n_threads} threads, {rounds} rounds, {}\n",
+        if replays { "replay" } else { "the model's own text" }
+    );
+    println!(
+        "| task | tokens of notes | plain: first, total ms | drafts | warm, plain | warm, drafts | total: drafts | warm, drafts |"
+    );
     println!("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |");
     for &n_tokens in &lens {
         for task in TASKS {
@@ -171,9 +212,11 @@ fn main() -> Result<(), Box<dyn Error>> {
             for _ in 0..rounds {
                 for (way, drafting) in [Drafting::Off, Drafting::Auto].into_iter().enumerate() {
                     let store = tempfile::tempdir()?;
-                    let session = SessionOptions::default().with_drafting(drafting).with_context_len(n_tokens + 1536);
+                    let session =
+                        SessionOptions::default().with_drafting(drafting).with_context_len(n_tokens + 1536);
                     let options = AssistantOptions::default().with_session(session).with_history(false);
-                    let assistant = Assistant::builder(engine.clone()).store(store.path()).options(options).build()?;
+                    let assistant =
+                        Assistant::builder(engine.clone()).store(store.path()).options(options).build()?;
                     cells[way].push(case.times(&assistant)?);
                     cells[2 + way].push(case.times(&assistant)?);
                 }
@@ -183,8 +226,10 @@ fn main() -> Result<(), Box<dyn Error>> {
                 times.sort_by(f64::total_cmp);
                 times[times.len() / 2]
             };
-            let shown: Vec<String> =
-                cells.iter().map(|times| format!("{:.0}, {:.0}", median(times, 0), median(times, 1))).collect();
+            let shown: Vec<String> = cells
+                .iter()
+                .map(|times| format!("{:.0}, {:.0}", median(times, 0), median(times, 1)))
+                .collect();
             let ratio = |way: usize| median(&cells[0], 1) / median(&cells[way], 1);
             println!("| {task} | {n_tokens} | {} | {:.2} | {:.2} |", shown.join(" | "), ratio(1), ratio(3));
         }

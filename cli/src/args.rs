@@ -191,7 +191,7 @@ pub(crate) struct CommonArgs {
     #[command(flatten)]
     pub(crate) history: HistoryArgs,
     /// Keep computed prompts and answers in this folder, up to 4 GiB, and restore the longest known beginning of a
-    /// prompt instead of computing it [default without =DIR: `refrain/prefixes` in the user's data folder]. Never
+    /// prompt instead of computing it [default without =DIR: `refrain/prefixes` in the user's cache folder]. Never
     /// changes the output.
     #[arg(long, value_name = "DIR", require_equals = true, help_heading = "History")]
     pub(crate) prefixes: Option<Option<PathBuf>>,

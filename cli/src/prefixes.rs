@@ -6,7 +6,7 @@ use refrain::Session;
 use refrain_index::{PrefixError, PrefixOptions, PrefixStore};
 
 use crate::failure::{Exit, Failure};
-use crate::history::data_folder;
+use crate::history::cache_folder;
 use crate::terminal::{note, visible};
 
 /// The prefixes of a namespace; none without the option.
@@ -19,7 +19,7 @@ impl Prefixes {
     /// Opens the folder that the user named, or without a name the default folder.
     pub(crate) fn open(folder: Option<&Option<PathBuf>>, namespace: &'static str) -> Result<Self, Failure> {
         let store = folder.map(|named| {
-            let folder = named.clone().or_else(|| data_folder("prefixes"));
+            let folder = named.clone().or_else(|| cache_folder("prefixes"));
             let folder = folder
                 .ok_or_else(|| Failure::usage("there is no default folder", "name one: --prefixes=DIR"))?;
             PrefixStore::open(&folder, PrefixOptions::default()).map_err(|error| {

@@ -37,8 +37,12 @@ impl Folder {
         let store = PrefixStore::open(&path, PrefixOptions::default()).expect("a new folder");
         assert_eq!(store.keep(&session, "a", &[], usize::MAX).expect("keeps"), 3);
         drop(store);
-        let inside = |folder: &PathBuf| fs::read_dir(folder).expect("a folder").next().expect("a file").expect("a file").path();
-        let block = inside(&inside(&path));
+        let inside = |folder: &PathBuf| {
+            let entries = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+            let is_lock = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "lock");
+            entries.into_iter().find(|path| !is_lock(path)).expect("an entry")
+        };
+        let block = inside(&inside(&inside(&path)));
         let whole = fs::read(&block).expect("a file");
         Folder { path, block, whole, engine }
     }

@@ -113,7 +113,7 @@ fn check(engine: &Engine, folder: &Path, forgotten: &[(u32, u32)], case: &str) {
         assert!(!is_leftover(name), "{case}: {name}");
         locks += usize::from(name.ends_with(".lock"));
     }
-    assert_eq!(locks, 1, "{case}");
+    assert_eq!(locks, 2, "{case}: of the store and of changes");
     let status = store.verify().expect("reads");
     assert!(status.left_aside.is_empty(), "{case}: {status:?}");
     assert!(status.bytes <= 2_000_000, "{case}: {status:?}");

@@ -39,7 +39,15 @@ pub(crate) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_refrain"));
     command.args(args);
     // Without a home there is no default folder for the history, and no file with defaults.
-    let of_user = ["HOME", "USERPROFILE", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "LOCALAPPDATA", "APPDATA"];
+    let of_user = [
+        "HOME",
+        "USERPROFILE",
+        "XDG_DATA_HOME",
+        "XDG_CONFIG_HOME",
+        "XDG_CACHE_HOME",
+        "LOCALAPPDATA",
+        "APPDATA",
+    ];
     for (variable, _) in std::env::vars_os() {
         if variable.to_string_lossy().starts_with("REFRAIN_") {
             command.env_remove(variable);

@@ -18,6 +18,10 @@ pub(crate) trait Disk: fmt::Debug + Send + Sync {
     fn create_dir(&self, path: &Path) -> io::Result<()>;
     /// Names in a folder, in any order, without those that are not valid text.
     fn list(&self, path: &Path) -> io::Result<Vec<String>>;
+    /// Names of one kind in a folder, as [`list`](Self::list).
+    fn list_kind(&self, path: &Path, kind: Kind) -> io::Result<Vec<String>>;
+    /// Removes a folder with everything in it. Links in it are removed, not followed.
+    fn remove_all(&self, path: &Path) -> io::Result<()>;
     /// Opens an existing file for reading.
     fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
     /// Opens an existing file for reading and writing.
@@ -48,6 +52,15 @@ pub(crate) trait Disk: fmt::Debug + Send + Sync {
         let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds));
         time.into_iter().for_each(|time| self.set_time(path, time));
     }
+}
+
+/// The kind of an entry of a folder. Links are not followed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    File,
+    Folder,
+    /// A link, pipe, socket or device.
+    Other,
 }
 
 /// An open file.
@@ -127,6 +140,29 @@ impl Disk for RealDisk {
     fn list(&self, path: &Path) -> io::Result<Vec<String>> {
         let names = fs::read_dir(path)?.map(|entry| Ok(entry?.file_name().into_string().ok()));
         names.filter_map(Result::transpose).collect()
+    }
+
+    fn list_kind(&self, path: &Path, kind: Kind) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(path)? {
+            let entry = entry?;
+            let of_entry = match entry.file_type() {
+                Ok(of_entry) if of_entry.is_file() => Kind::File,
+                Ok(of_entry) if of_entry.is_dir() => Kind::Folder,
+                Ok(_) => Kind::Other,
+                // Removed meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            };
+            if of_entry == kind {
+                names.extend(entry.file_name().into_string());
+            }
+        }
+        Ok(names)
+    }
+
+    fn remove_all(&self, path: &Path) -> io::Result<()> {
+        fs::remove_dir_all(path)
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::SystemTime;
 
-use super::disk::{Disk, DiskFile};
+use super::disk::{Disk, DiskFile, Kind};
 
 /// The effect of a crash.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -177,6 +177,24 @@ impl Disk for MemDisk {
         children.sort();
         children.dedup();
         Ok(children)
+    }
+
+    fn list_kind(&self, path: &Path, kind: Kind) -> io::Result<Vec<String>> {
+        let mut names = self.list(path)?;
+        let state = self.lock_state();
+        let kind_of = |name: &String| {
+            if state.names.contains_key(&path.join(name)) { Kind::File } else { Kind::Folder }
+        };
+        names.retain(|name| kind_of(name) == kind);
+        Ok(names)
+    }
+
+    fn remove_all(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.lock_state();
+        state.op()?;
+        state.names.retain(|name, _| !name.starts_with(path));
+        state.folders.retain(|folder| !folder.starts_with(path));
+        Ok(())
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {

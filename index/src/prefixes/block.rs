@@ -32,6 +32,8 @@ pub(super) const BLOCK_TOKENS: usize = 64;
 
 const MAGIC: [u8; 8] = *b"RFNPREFX";
 const VERSION: u32 = 1;
+/// Beginning of the name of the folder of this version. The hash of the key follows.
+pub(super) const FOLDER: &str = "v1-";
 const HEADER: usize = 64;
 /// Parent and state key.
 const PLACE: usize = 32;

@@ -21,6 +21,14 @@ pub enum PrefixError {
         /// The system's error.
         source: io::Error,
     },
+    /// Another process is changing the folder, and did not finish in time: it may have been stopped.
+    #[error("another process has been changing `{}` for {seconds} s", path.display())]
+    Busy {
+        /// The file that it locks.
+        path: PathBuf,
+        /// The time that was waited, in s.
+        seconds: u64,
+    },
     /// The session's turns could not be encoded.
     #[error(transparent)]
     Session(#[from] SessionError),

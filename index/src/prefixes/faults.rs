@@ -1,9 +1,12 @@
 //! The store on a failing disk, with damaged files, and with a clock that jumps: nothing wrong is ever restored, and
 //! nothing forgotten comes back.
 
+use std::any::Any;
 use std::cell::Cell;
+use std::io;
 use std::path::Path;
-use std::sync::{Arc, LazyLock};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, SystemTime};
 
 use proptest::prelude::*;
@@ -12,11 +15,11 @@ use refrain::{
 };
 
 use super::block::BLOCK_TOKENS;
-use super::folder::{Tree, label_name, partial_name};
+use super::folder::{Entry, Tree, label_name, partial_name};
 use super::seal::Id;
 use super::store::LABELS_MAX;
 use super::{Label, PrefixError, PrefixOptions, PrefixStore};
-use crate::history::disk::Disk;
+use crate::history::disk::{Disk, DiskFile, Kind, RealDisk};
 use crate::history::testing::{Crash, Fails, MemDisk};
 
 static ENGINE: LazyLock<Engine> = LazyLock::new(|| {
@@ -334,12 +337,9 @@ fn unfinished_files_of_dead_processes_are_removed_and_those_of_others_are_not() 
     for path in [&of_other, &of_dead, &old] {
         disk.put(path, b"");
     }
-    let new = folder.join(label_name(Id([3; 16]), Id([2; 16])));
-    disk.put(&new, b"");
-    disk.set_time(&new, clock());
     let second = open(&disk, options(None)).unwrap();
     let exists = |path| disk.paths().contains(path);
-    assert_eq!([&of_other, &of_dead, &old, &new].map(exists), [true, false, false, true]);
+    assert_eq!([&of_other, &of_dead, &old].map(exists), [true, false, false]);
     // Forgetting takes no chances.
     second.forget_namespace("a").unwrap();
     assert_eq!(disk.paths().len(), 2, "two locks: {:?}", disk.paths());
@@ -355,9 +355,284 @@ fn a_block_has_a_bounded_number_of_labels() {
     let labels: Vec<Label> = (0..LABELS_MAX + 1).map(|i| label(70..71, &i.to_string())).collect();
     assert_eq!(store.keep(&session, "a", &labels[1..], usize::MAX).unwrap(), 199);
     assert_eq!(store.keep(&session, "a", &labels[1..], usize::MAX).unwrap(), 199);
-    assert_eq!(store.keep(&session, "a", &labels[..1], usize::MAX).unwrap(), 64, "one more");
-    assert_eq!(store.forget("a", "17").unwrap(), 3);
+    // One more: the block is written again, with the labels of this session.
+    assert_eq!(store.keep(&session, "a", &labels[..1], usize::MAX).unwrap(), 199);
+    assert_eq!(store.status().unwrap().n_labels, 1);
+    assert_eq!(store.forget("a", "17").unwrap(), 0);
+    assert_eq!(store.forget("a", "0").unwrap(), 3);
     assert_eq!(restored(&store, &prompt), 64);
+    // A shorter block with as many labels is replaced, too.
+    assert_eq!(store.keep(&session, "a", &labels[1..], 71).unwrap(), 71);
+    assert_eq!(store.keep(&session, "a", &labels[..1], 80).unwrap(), 80);
+    assert_eq!(store.status().unwrap().n_labels, 1);
+    // More labels than that in one call are not kept.
+    assert_eq!(store.keep(&session, "a", &labels, usize::MAX).unwrap(), 64);
+}
+
+#[test]
+fn conversations_behind_one_system_turn_are_kept_without_end() {
+    let disk = MemDisk::default();
+    let store = open(&disk, PrefixOptions::default()).unwrap();
+    let session = prefilled(&tokens(1, 40));
+    for i in 0..2000 {
+        let labels = [label(0..40, &format!("conversation:{i}"))];
+        assert_eq!(store.keep(&session, "a", &labels, usize::MAX).unwrap(), 39, "{i}");
+    }
+    assert!(store.status().unwrap().n_labels <= LABELS_MAX);
+    assert_eq!(store.forget("a", "conversation:1999").unwrap(), 1);
+}
+
+#[test]
+fn a_label_is_durable_with_its_block() {
+    let prompt = tokens(1, 100);
+    for sync in [false, true] {
+        let disk = MemDisk::default();
+        let store = open(&disk, PrefixOptions { sync, ..PrefixOptions::default() }).unwrap();
+        store.keep(&prefilled(&prompt), "a", &[], usize::MAX).unwrap();
+        disk.sync_dir(&store.namespace_folder("a")).unwrap();
+        disk.paths().iter().for_each(|path| disk.put(path, &disk.contents(path)));
+        store.keep(&prefilled(&prompt), "a", &[label(3..5, "late")], usize::MAX).unwrap();
+        disk.crash(Crash::LosesUnsynced);
+        let store = open(&disk, options(None)).unwrap();
+        assert_eq!(restored(&store, &prompt), 99, "the block is durable");
+        assert_eq!(store.forget("a", "late").unwrap(), 2, "sync: {sync}");
+    }
+}
+
+type Hook = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
+
+/// A disk that calls a function before the change of a number.
+#[derive(Clone)]
+struct Interrupted {
+    disk: MemDisk,
+    at: Arc<Mutex<usize>>,
+    hook: Hook,
+    n_opened: Arc<AtomicUsize>,
+}
+
+impl std::fmt::Debug for Interrupted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Interrupted")
+    }
+}
+
+impl Interrupted {
+    fn count(&self) -> &MemDisk {
+        let mut at = self.at.lock().unwrap();
+        let is_now = *at == 0;
+        *at = at.wrapping_sub(1);
+        drop(at);
+        if is_now && let Some(hook) = self.hook.lock().unwrap().take() {
+            hook();
+        }
+        &self.disk
+    }
+}
+
+impl Disk for Interrupted {
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.count().create_dir(path)
+    }
+    fn list(&self, path: &Path) -> io::Result<Vec<String>> {
+        self.count().list(path)
+    }
+    fn list_kind(&self, path: &Path, kind: Kind) -> io::Result<Vec<String>> {
+        self.count().list_kind(path, kind)
+    }
+    fn remove_all(&self, path: &Path) -> io::Result<()> {
+        self.count().remove_all(path)
+    }
+    fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        self.n_opened.fetch_add(1, Ordering::Relaxed);
+        self.disk.open(path)
+    }
+    fn open_to_write(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        self.count().open_to_write(path)
+    }
+    fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        self.count().create(path)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.count().rename(from, to)
+    }
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        self.count().remove_file(path)
+    }
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        self.count().remove_dir(path)
+    }
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        self.count().sync_dir(path)
+    }
+    fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Any + Send + Sync>>> {
+        self.count().lock(path)
+    }
+    fn stat(&self, path: &Path) -> io::Result<(u64, SystemTime)> {
+        self.count().stat(path)
+    }
+    fn set_time(&self, path: &Path, time: SystemTime) {
+        self.disk.set_time(path, time);
+    }
+}
+
+/// Another process keeps between any two operations of one that forgets, evicts, opens or keeps, and the other way
+/// around: what is stored afterwards has the labels of both.
+#[test]
+fn no_interleaving_loses_a_label() {
+    static SESSIONS: Mutex<Vec<Session>> = Mutex::new(Vec::new());
+    let [secret, ..] = prompts();
+    type Run = fn(Arc<dyn Disk>);
+    fn store(disk: Arc<dyn Disk>, max_bytes: u64) -> PrefixStore {
+        let options = PrefixOptions { max_bytes, ..PrefixOptions::default() };
+        PrefixStore::open_on(disk, Path::new("prefixes"), options, clock).unwrap()
+    }
+    fn keep(disk: Arc<dyn Disk>, name: &str, up_to: usize) {
+        let session = SESSIONS.lock().unwrap().pop();
+        let session = session.unwrap_or_else(|| prefilled(&prompts()[0]));
+        store(disk, u64::MAX).keep(&session, "a", &[label(66..150, name)], up_to).unwrap();
+        SESSIONS.lock().unwrap().push(session);
+    }
+    let others: [(&str, Run); 5] = [
+        ("keeps", |disk| keep(disk, "secret", usize::MAX)),
+        ("keeps less", |disk| keep(disk, "secret", 75)),
+        ("forgets", |disk| _ = store(disk, u64::MAX).forget("a", "secret").unwrap()),
+        ("forgets all", |disk| _ = store(disk, u64::MAX).clear().unwrap()),
+        ("evicts", |disk| drop(store(disk, 100))),
+    ];
+    // The first tokens of the labels; those that only keeps with the label `secret` store.
+    let (of_both, of_secret) = (token_bytes(&secret[66..70]), token_bytes(&secret[71..75]));
+    for (first, run_first) in others {
+        for (second, run_second) in others {
+            for at in 0.. {
+                let case = format!("`{second}` at operation {at} of `{first}`");
+                let disk = MemDisk::default();
+                keep(Arc::new(disk.clone()), "earlier", 70);
+                let (thread, thread_of_hook) = (Arc::new(Mutex::new(None)), disk.clone());
+                let started = Arc::clone(&thread);
+                let hook: Box<dyn FnOnce() + Send> = Box::new(move || {
+                    let other = std::thread::spawn(move || run_second(Arc::new(thread_of_hook)));
+                    // It ends now, or waits for the lock until the first has ended.
+                    (0..20)
+                        .filter(|_| !other.is_finished())
+                        .for_each(|_| std::thread::sleep(Duration::from_millis(1)));
+                    *started.lock().unwrap() = Some(other);
+                });
+                let hook = Arc::new(Mutex::new(Some(hook)));
+                run_first(Arc::new(Interrupted {
+                    disk: disk.clone(),
+                    at: Arc::new(Mutex::new(at)),
+                    hook,
+                    n_opened: Arc::default(),
+                }));
+                let Some(thread) = thread.lock().unwrap().take() else {
+                    assert!(at > 3, "{case}");
+                    break;
+                };
+                thread.join().unwrap();
+                let store = store(Arc::new(disk.clone()), u64::MAX);
+                let found = tree(&store, "a");
+                assert!(
+                    store.verify().unwrap().left_aside.is_empty() && found.orphans().is_empty(),
+                    "{case}"
+                );
+                if first.starts_with("keeps") && second.starts_with("keeps") {
+                    let earlier = store.label_id("a", "earlier");
+                    assert!(
+                        found.labels.values().any(|labels| labels.contains(&earlier)),
+                        "{case}: {found:?}"
+                    );
+                }
+                store.forget("a", "secret").unwrap();
+                assert!(!holds(&disk, &of_secret), "{case}: {found:?}");
+                store.forget("a", "earlier").unwrap();
+                assert!(!holds(&disk, &of_both), "{case}: {found:?}");
+            }
+        }
+    }
+}
+
+/// A session that has all that a restore could give does not read blocks to find that out.
+#[test]
+fn a_restore_reads_no_block_that_has_no_more() {
+    let disk = MemDisk::default();
+    let n_opened = Arc::new(AtomicUsize::new(0));
+    let counted = Interrupted {
+        disk,
+        at: Arc::new(Mutex::new(usize::MAX)),
+        hook: Arc::default(),
+        n_opened: Arc::clone(&n_opened),
+    };
+    let options = PrefixOptions::default();
+    let store = PrefixStore::open_on(Arc::new(counted), Path::new("prefixes"), options, clock).unwrap();
+    let shared = tokens(1, 40);
+    let prompt = |seed| [&shared[..], &tokens(seed, 40)].concat();
+    for seed in 2..12 {
+        store.keep(&prefilled(&prompt(10 * seed)), "a", &[], usize::MAX).unwrap();
+    }
+    let opened = |session: &mut Session| {
+        n_opened.store(0, Ordering::Relaxed);
+        let n = store.restore(session, "a").unwrap();
+        (n, n_opened.load(Ordering::Relaxed))
+    };
+    // It has the shared tokens: the siblings' tokens are read, but no state.
+    let mut session = prefilled(&prompt(500)[..41]);
+    session.append_tokens(&prompt(500)[41..]).unwrap();
+    assert_eq!(opened(&mut session), (0, 10));
+    // The newest token is the first of a block.
+    store.keep(&prefilled(&tokens(600, 200)), "a", &[], usize::MAX).unwrap();
+    let mut session = self::session(&tokens(600, 65));
+    let (n, n_reads) = opened(&mut session);
+    assert_eq!((n, n_reads), (64, 2), "the tokens and the state of one block");
+}
+
+/// Folders, files, copies and links with the names of others stop nothing.
+#[test]
+fn entries_of_a_hostile_folder_stop_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = |key| PrefixStore::open(folder.path(), PrefixOptions { key, ..PrefixOptions::default() });
+    let (prompt, session) = (tokens(1, 100), prefilled(&tokens(1, 100)));
+    let labels = [label(3..5, "x")];
+    let store = open(None).unwrap();
+    store.keep(&session, "a", &labels, usize::MAX).unwrap();
+    let found = tree(&store, "a");
+    let entry = *found.blocks.values().find(|entry| entry.index == 0).unwrap();
+    let inside = &found.folder;
+    let digits = "0123456789abcdef0123456789abcdef";
+    std::fs::write(folder.path().join(digits), "a file").unwrap();
+    std::fs::write(store.folder.join(digits), "a file").unwrap();
+    let name = |index: u32, id: u8| Entry { index, id: Id([id; 16]), ..entry }.to_string();
+    std::fs::create_dir(inside.join(name(0, 7))).unwrap();
+    std::fs::create_dir(inside.join(label_name(entry.id, Id([7; 16])))).unwrap();
+    std::fs::copy(found.path(&entry), inside.join(Entry { index: 5, ..entry }.to_string())).unwrap();
+    #[cfg(unix)]
+    std::os::unix::fs::symlink("/dev/zero", inside.join(name(0, 8))).unwrap();
+    let n_foreign = 4 + usize::from(cfg!(unix));
+    assert!(store.status().unwrap().left_aside.len() >= n_foreign);
+    store.keep(&session, "a", &labels, usize::MAX).unwrap();
+    // A copy under another name may cost the block, but nothing more.
+    let store = open(None).unwrap();
+    assert!(tree(&store, "a").copies.is_empty());
+    store.keep(&session, "a", &labels, usize::MAX).unwrap();
+    assert_eq!(restored(&store, &prompt), 99);
+    let bytes = token_bytes(&prompt[..16]);
+    let holds = || {
+        let names = RealDisk.list_kind(inside, Kind::File).unwrap_or_default();
+        names.iter().any(|name| {
+            std::fs::read(inside.join(name)).unwrap().windows(bytes.len()).any(|window| window == bytes)
+        })
+    };
+    assert!(holds());
+    assert_eq!(store.forget("a", "x").unwrap(), 2);
+    assert!(!holds());
+    // What another key, or none, or another version wrote is removed, because it cannot be forgotten.
+    store.keep(&session, "a", &labels, usize::MAX).unwrap();
+    assert!(holds());
+    std::fs::create_dir(folder.path().join(format!("v999-{digits}"))).unwrap();
+    let store = open(Some([1; 32])).unwrap();
+    assert!(!inside.exists() && !folder.path().join(format!("v999-{digits}")).exists());
+    store.keep(&session, "a", &labels, usize::MAX).unwrap();
+    store.clear().unwrap();
+    assert!(folder.path().join(digits).exists(), "it is not the store's");
 }
 
 proptest! {

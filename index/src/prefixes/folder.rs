@@ -12,7 +12,7 @@ use super::PrefixError;
 use super::block::BLOCK_TOKENS;
 use super::error::io_error;
 use super::seal::Id;
-use crate::history::disk::{Disk, PARTIAL};
+use crate::history::disk::{Disk, Kind, PARTIAL};
 
 /// The name of a block's file: `INDEX-PARENT-ID-TOKENS`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -104,29 +104,38 @@ pub(super) struct Tree {
     pub(super) folder: PathBuf,
     pub(super) blocks: HashMap<Id, Entry>,
     children: HashMap<Id, Vec<Id>>,
-    /// (block, label)
-    pub(super) labels: HashSet<(Id, Id)>,
+    /// The labels of each block.
+    pub(super) labels: HashMap<Id, HashSet<Id>>,
     /// Names of files that are being written, with their stores.
     pub(super) partials: Vec<(String, Id)>,
     pub(super) intents: Vec<Intent>,
+    /// Second names of a block: copies that the store has not made. They are forgotten with any other.
+    pub(super) copies: Vec<String>,
     pub(super) foreign: Vec<String>,
 }
 
 impl Tree {
     /// Lists a folder; without files if it does not exist.
     pub(super) fn list(disk: &dyn Disk, folder: &Path) -> Result<Self, PrefixError> {
-        let names = match disk.list(folder) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            names => names.map_err(io_error("list", folder))?,
+        let list = |kind| match disk.list_kind(folder, kind) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            names => names.map_err(io_error("list", folder)),
         };
-        let mut tree = Tree { folder: folder.to_owned(), ..Tree::default() };
+        // Folders, links and pipes are not the store's, whatever their names.
+        let mut foreign = list(Kind::Folder)?;
+        foreign.extend(list(Kind::Other)?);
+        let names = list(Kind::File)?;
+        let mut tree = Tree { folder: folder.to_owned(), foreign, ..Tree::default() };
         for name in names {
-            // Only the index of a name is no function of the id: a second name is not the store's.
-            if let Some(entry) = Entry::parse(&name).filter(|entry| !tree.blocks.contains_key(&entry.id)) {
-                tree.blocks.insert(entry.id, entry);
-                tree.children.entry(entry.parent).or_default().push(entry.id);
-            } else if let Some(label) = parse_label(&name) {
-                tree.labels.insert(label);
+            if let Some(entry) = Entry::parse(&name) {
+                if tree.blocks.contains_key(&entry.id) {
+                    tree.copies.push(name);
+                } else {
+                    tree.blocks.insert(entry.id, entry);
+                    tree.children.entry(entry.parent).or_default().push(entry.id);
+                }
+            } else if let Some((block, label)) = parse_label(&name) {
+                tree.labels.entry(block).or_default().insert(label);
             } else if let Some(store) = parse_partial(&name) {
                 tree.partials.push((name, store));
             } else if let Some(intent) = Intent::parse(&name) {
@@ -150,7 +159,7 @@ impl Tree {
 
     /// The labels of a block.
     pub(super) fn labels_of(&self, block: Id) -> impl Iterator<Item = Id> {
-        self.labels.iter().filter(move |(of, _)| *of == block).map(|&(_, label)| label)
+        self.labels.get(&block).into_iter().flatten().copied()
     }
 
     /// These blocks and all that follow them.
@@ -174,17 +183,45 @@ impl Tree {
         self.with_descendants(self.blocks.values().filter(|entry| !has_parent(entry)).map(|entry| entry.id))
     }
 
-    /// Removes blocks and their labels, the ends of prefixes first. Returns the number of removed blocks.
+    /// Removes blocks, the ends of prefixes first, then their labels. Goes on after an error
+    /// and reports the first. Returns the number of removed blocks.
+    ///
+    /// The removal of the blocks is durable before that of the labels begins, so no failure leaves a block without its
+    /// labels. A block that cannot be removed keeps its own.
     pub(super) fn remove(&self, disk: &dyn Disk, blocks: &HashSet<Id>) -> Result<usize, PrefixError> {
         let mut entries: Vec<&Entry> = blocks.iter().filter_map(|id| self.blocks.get(id)).collect();
         entries.sort_by_key(|entry| Reverse(entry.index));
-        for entry in &entries {
-            remove(disk, &self.path(entry))?;
+        let mut failed = None;
+        let mut gone = Vec::new();
+        for entry in entries {
+            match remove(disk, &self.path(entry)) {
+                Ok(()) => gone.push(entry.id),
+                Err(error) => drop(failed.get_or_insert(error)),
+            }
         }
-        for &(block, label) in self.labels.iter().filter(|(block, _)| blocks.contains(block)) {
-            remove(disk, &self.folder.join(label_name(block, label)))?;
+        match self.remove_labels(disk, &gone) {
+            Err(error) => Err(failed.unwrap_or(error)),
+            Ok(()) => failed.map_or(Ok(gone.len()), Err),
         }
-        Ok(entries.len())
+    }
+
+    /// Removes labels whose block does not exist: of killed processes.
+    pub(super) fn remove_stale_labels(&self, disk: &dyn Disk) -> Result<(), PrefixError> {
+        let stale: Vec<Id> = self.labels.keys().filter(|id| !self.blocks.contains_key(id)).copied().collect();
+        self.remove_labels(disk, &stale)
+    }
+
+    /// Removes the labels of removed blocks, after their removal is durable.
+    fn remove_labels(&self, disk: &dyn Disk, gone: &[Id]) -> Result<(), PrefixError> {
+        let of =
+            |&block: &Id| self.labels_of(block).map(move |label| self.folder.join(label_name(block, label)));
+        let paths: Vec<PathBuf> = gone.iter().flat_map(of).collect();
+        if paths.is_empty() {
+            return Ok(());
+        }
+        disk.sync_dir(&self.folder).map_err(io_error("sync", &self.folder))?;
+        let removed: Vec<Result<(), PrefixError>> = paths.iter().map(|path| remove(disk, path)).collect();
+        removed.into_iter().collect()
     }
 }
 

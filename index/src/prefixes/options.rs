@@ -10,12 +10,12 @@ pub struct PrefixOptions {
     /// A label counts as 512 bytes. Processes that keep at the same time may exceed the limit by the blocks that they
     /// are writing.
     pub max_bytes: u64,
-    /// Encrypts and authenticates tokens, namespaces and state, and hides them in the names of files. Blocks of
-    /// another key, or of none, are not used. The app stores the key.
+    /// Encrypts and authenticates tokens, namespaces and state, and hides them in the names of files. What another key,
+    /// or none, wrote in the folder is removed when it is opened. The app stores the key.
     pub key: Option<[u8; 32]>,
     /// Whether kept blocks are durable when [`keep`](super::PrefixStore::keep) returns. Without it, which is the
-    /// default, a failure of power may lose or damage them. Damage is detected, so this costs only time. Forgetting is
-    /// always durable.
+    /// default, a failure of power may lose or damage them. Damage is detected, so this costs only time. Labels and
+    /// forgetting are always durable.
     pub sync: bool,
 }
 

@@ -1,5 +1,6 @@
 //! What the folder contains, and what of it is not used.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 
 use super::PrefixError;
@@ -7,8 +8,9 @@ use super::block;
 use super::error::PrefixProblem;
 use super::folder::{Entry, Tree};
 use super::seal::Id;
-use super::store::PrefixStore;
+use super::store::{CHANGES_LOCK, PrefixStore};
 use super::upkeep::LABEL_BYTES;
+use crate::history::disk::Kind;
 
 /// The contents of the folder.
 #[derive(Debug, Default)]
@@ -66,17 +68,45 @@ impl PrefixStore {
         ) -> Result<(), PrefixProblem>,
     ) -> Result<PrefixStatus, PrefixError> {
         let mut status = PrefixStatus::default();
-        let names = self.disk.list(&self.folder).map_err(super::error::io_error("list", &self.folder))?;
-        let is_own = |name: &&String| Id::parse(name.strip_suffix(".lock").unwrap_or(name)).is_some();
-        let foreign = names.iter().filter(|name| !is_own(name)).map(|name| self.folder.join(name));
+        let list = |folder: &PathBuf, kind| match self.disk.list_kind(folder, kind) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+            names => names.map_err(super::error::io_error("list", folder)),
+        };
+        let mut foreign = Vec::new();
+        for kind in [Kind::File, Kind::Folder, Kind::Other] {
+            let is_lock = |name: &str| {
+                kind == Kind::File
+                    && name
+                        .strip_suffix(".lock")
+                        .is_some_and(|id| name == CHANGES_LOCK || Id::parse(id).is_some())
+            };
+            let is_folder = |folder: &PathBuf, name: &str| {
+                kind == Kind::Folder
+                    && if *folder == self.root {
+                        folder.join(name) == self.folder
+                    } else {
+                        Id::parse(name).is_some()
+                    }
+            };
+            for folder in [&self.root, &self.folder] {
+                let names = list(folder, kind)?;
+                let is_foreign =
+                    |name: &&String| !is_folder(folder, name) && !(is_lock(name) && *folder == self.root);
+                foreign.extend(names.iter().filter(is_foreign).map(|name| folder.join(name)));
+            }
+        }
         let mut left_aside = |path, problem| status.left_aside.push(LeftAside { path, problem });
-        foreign.for_each(|path| left_aside(path, PrefixProblem::Foreign));
+        foreign.into_iter().for_each(|path| left_aside(path, PrefixProblem::Foreign));
         for tree in self.trees()? {
-            let Tree { blocks, labels, foreign, .. } = &tree;
-            foreign.iter().for_each(|name| left_aside(tree.folder.join(name), PrefixProblem::Foreign));
+            let Tree { blocks, labels, foreign, copies, .. } = &tree;
+            foreign
+                .iter()
+                .chain(copies)
+                .for_each(|name| left_aside(tree.folder.join(name), PrefixProblem::Foreign));
             status.n_namespaces += usize::from(!blocks.is_empty());
-            status.n_labels += labels.len();
-            status.bytes += labels.len() as u64 * LABEL_BYTES;
+            let n_labels = labels.values().map(HashSet::len).sum::<usize>();
+            status.n_labels += n_labels;
+            status.bytes += n_labels as u64 * LABEL_BYTES;
             let mut entries: Vec<&Entry> = blocks.values().collect();
             entries.sort_unstable_by_key(|entry| (entry.index, entry.id));
             for entry in entries {

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use refrain::{Session, TokenId};
 
@@ -23,9 +23,18 @@ use crate::history::disk::{Disk, RealDisk};
 /// Maximum labels of a block: a bound on the files of a block that is never evicted.
 pub(super) const LABELS_MAX: usize = 1024;
 
+/// The file that is locked while names change.
+pub(super) const CHANGES_LOCK: &str = "CHANGES.lock";
+
+/// Time to wait for other processes that change the folder. Each takes milliseconds, or seconds on a slow disk.
+const LOCK_SECONDS: u64 = 30;
+
 /// Keys and values of computed prefixes in a folder. See the [module](super).
 pub struct PrefixStore {
     pub(super) disk: Arc<dyn Disk>,
+    /// What the caller named. It has the locks, and a folder per version of the format and key.
+    pub(super) root: PathBuf,
+    /// The folder of this version and key.
     pub(super) folder: PathBuf,
     pub(super) seal: Seal,
     pub(super) max_bytes: u64,
@@ -47,7 +56,8 @@ impl fmt::Debug for PrefixStore {
 
 impl PrefixStore {
     /// Opens the store in a folder, or creates it. Finishes what a killed process was forgetting, removes what a
-    /// killed process was writing, and removes blocks above [`PrefixOptions::max_bytes`].
+    /// killed process was writing, and removes blocks above [`PrefixOptions::max_bytes`]. Removes everything of another
+    /// version of the format and of another key, or of none: with this key it cannot be forgotten.
     ///
     /// Any number of stores, in any number of processes, may use the folder at the same time.
     ///
@@ -66,10 +76,12 @@ impl PrefixStore {
         let PrefixOptions { max_bytes, key, sync } = options;
         disk.create_dir(folder).map_err(io_error("create", folder))?;
         let (id, lock) = claim(&*disk, folder)?;
+        let seal = Seal::new(key.as_ref());
         let store = PrefixStore {
             disk,
-            folder: folder.to_owned(),
-            seal: Seal::new(key.as_ref()),
+            folder: folder.join(format!("{}{}", block::FOLDER, seal.id("key", &[]))),
+            root: folder.to_owned(),
+            seal,
             max_bytes,
             sync,
             id,
@@ -87,7 +99,8 @@ impl PrefixStore {
     /// the next answer count as [`cached`](refrain::Stats::cached_tokens).
     ///
     /// Every later bit is that of a session that computed them. Files that cannot be used are left aside, and less is
-    /// restored.
+    /// restored. With [lossy acceptance](refrain::Acceptance) and calibration the bits of keys and values are the same, but
+    /// drafts decide the output then, and the predictions that calibration makes of a prompt are not stored.
     ///
     /// # Errors
     /// [`PrefixError::Session`]: the turns cannot be encoded, see [`Session::encode`]. [`PrefixError::Io`]: the folder
@@ -103,13 +116,19 @@ impl PrefixStore {
         let mut parent = root_id(&self.seal, namespace, session.state_key());
         let (mut used, mut buf) = (Vec::new(), Vec::new());
         for (index, start) in (0..tokens.len()).step_by(BLOCK_TOKENS).enumerate() {
+            if session.n_cached_tokens() + 1 >= tokens.len() {
+                break;
+            }
             let wanted = &tokens[start..tokens.len().min(start + BLOCK_TOKENS)];
             let id = block_id(&self.seal, parent, wanted);
             if start + BLOCK_TOKENS <= n_before {
                 used.extend(tree.blocks.get(&id).copied());
             } else {
-                let candidates = self.candidates(&tree, parent, index as u32, wanted, id);
-                let restored = candidates.into_iter().find(|entry| {
+                let mut candidates = self.candidates(&tree, parent, index as u32, wanted, id);
+                // Only those with more than the session has are worth reading.
+                let last = tokens.len() - 1 - start;
+                candidates.retain(|&(n, _)| start + n.min(last) > session.n_cached_tokens());
+                let restored = candidates.into_iter().map(|(_, entry)| entry).find(|entry| {
                     let restored = self.restore_block(session, &tree, entry, start, &mut buf);
                     self.judge(entry, restored).is_some_and(|n| n > 0)
                 });
@@ -128,11 +147,15 @@ impl PrefixStore {
 
     /// Keeps the keys and values of the session's tokens before `up_to`, as far as they are computed, in a namespace.
     /// Stored parts are not written again; they get the labels too. Returns the number of tokens from the first on
-    /// that are stored now: fewer if [`PrefixOptions::max_bytes`] leaves no room, if a block has 1,024 labels, or if
-    /// another process forgets or removes a part meanwhile.
+    /// that are stored now: fewer if [`PrefixOptions::max_bytes`] leaves no room, if more than 1,024 labels begin in one
+    /// block, or if another process forgets or removes a part meanwhile.
+    ///
+    /// A stored block that would get more than 1,024 labels is written again with those of this call, and what followed
+    /// it is removed. Only the first block of a label gets it.
     ///
     /// # Errors
     /// [`PrefixError::Io`]: a file cannot be written (the disk is full, for example); blocks before it are kept.
+    /// [`PrefixError::Busy`]: another process does not finish its change of the folder.
     pub fn keep(
         &self,
         session: &Session,
@@ -145,43 +168,106 @@ impl PrefixStore {
             return Ok(0);
         }
         let folder = self.namespace_folder(namespace);
-        let tree = Tree::list(&*self.disk, &folder)?;
-        let plan = self.plan(&tree, session, namespace, tokens);
-        let chain: HashSet<Id> = plan.iter().map(|planned| planned.entry.id).collect();
+        let mut tree = Tree::list(&*self.disk, &folder)?;
+        let mut plan = self.plan(&tree, session, namespace, tokens);
+        // Later blocks of a label follow its first one, and are forgotten with it.
+        let labels_of = |index: usize| -> HashSet<Id> {
+            let begins = |range: &Range<usize>| {
+                !range.is_empty() && range.start < tokens.len() && range.start / BLOCK_TOKENS == index
+            };
+            let begin = labels.iter().filter(|label| begins(&label.tokens));
+            begin.map(|label| self.label_id(namespace, &label.name)).collect()
+        };
         let of_labels = labels.len() as u64 * LABEL_BYTES;
-        let needed =
-            plan.iter().filter(|planned| !planned.is_stored).map(|planned| planned.bytes).sum::<u64>();
-        let mut room = if needed + of_labels > 0 { self.make_room(needed + of_labels, &chain)? } else { 0 };
+        let needed = |plan: &[Planned]| {
+            plan.iter().filter(|planned| !planned.is_stored).map(|planned| planned.bytes).sum::<u64>()
+                + of_labels
+        };
         self.disk.create_dir(&folder).map_err(io_error("create", &folder))?;
+        let mut room = 0;
+        if needed(&plan) > 0 {
+            let _changing = self.lock_changes()?;
+            if let Some(full) = self.full(&tree, &plan, labels_of) {
+                tree = Tree::list(&*self.disk, &folder)?;
+                tree.remove(&*self.disk, &tree.with_descendants([full]))?;
+                tree = Tree::list(&*self.disk, &folder)?;
+                plan = self.plan(&tree, session, namespace, tokens);
+            }
+            let chain = plan.iter().map(|planned| planned.entry.id).collect();
+            room = self.make_room(needed(&plan), &chain)?;
+        }
         let now = self.now();
         for (index, planned) in plan.iter().enumerate() {
-            // Later blocks of a label follow its first one, and are forgotten with it.
-            let begins = |tokens: &Range<usize>| !tokens.is_empty() && tokens.start / BLOCK_TOKENS == index;
-            let of_block =
-                labels.iter().filter(|label| label.tokens.start < tokens.len() && begins(&label.tokens));
-            let mut ids: HashSet<Id> = of_block.map(|label| self.label_id(namespace, &label.name)).collect();
-            let shorter = self.shorter(&tree, planned, tokens);
-            ids.extend(shorter.iter().flat_map(|&block| tree.labels_of(block)));
-            let known: HashSet<Id> = tree.labels_of(planned.entry.id).collect();
-            if known.union(&ids).count() > LABELS_MAX || (!planned.is_stored && planned.bytes > room) {
+            let mut ids = labels_of(index);
+            if ids.len() > LABELS_MAX || (!planned.is_stored && planned.bytes > room) {
                 return Ok(planned.start);
             }
             let is_kept = if planned.is_stored {
-                ids.retain(|id| !known.contains(id));
-                let added = self.add_labels(&folder, planned.entry.id, &ids);
-                added.map(|()| self.disk.stat(&tree.path(&planned.entry)).is_ok())
+                ids.retain(|&id| tree.labels_of(planned.entry.id).all(|known| known != id));
+                self.label_stored(&tree, planned, &ids)
             } else {
                 room -= planned.bytes;
                 let parent = index.checked_sub(1).map(|before| tree.path(&plan[before].entry));
-                self.write(session, &tree, planned, parent.as_deref(), &ids)
+                self.write(session, &tree, planned, parent.as_deref(), ids)
             };
             if !unless_gone(is_kept)? {
                 return Ok(planned.start);
             }
-            tree.remove(&*self.disk, &shorter)?;
             self.disk.set_time(&tree.path(&planned.entry), now);
         }
         Ok(tokens.len())
+    }
+
+    /// A stored block that would get more than [`LABELS_MAX`] labels. It is removed with what follows it and written
+    /// again: the session that is being kept has the same tokens, and its labels name them.
+    fn full(&self, tree: &Tree, plan: &[Planned], labels_of: impl Fn(usize) -> HashSet<Id>) -> Option<Id> {
+        let is_full = |(index, planned): &(usize, &Planned)| {
+            let known: HashSet<Id> = tree.labels_of(planned.entry.id).collect();
+            planned.is_stored && known.union(&labels_of(*index)).count() > LABELS_MAX
+        };
+        plan.iter().enumerate().find(is_full).map(|(_, planned)| planned.entry.id)
+    }
+
+    /// Adds labels to a stored block. Returns false if it was removed meanwhile.
+    fn label_stored(
+        &self,
+        tree: &Tree,
+        planned: &Planned,
+        labels: &HashSet<Id>,
+    ) -> Result<bool, PrefixError> {
+        let changing = if labels.is_empty() { None } else { Some(self.lock_changes()?) };
+        let is_there = self.disk.stat(&tree.path(&planned.entry)).is_ok();
+        if is_there {
+            self.add_labels(&tree.folder, planned.entry.id, labels)?;
+        }
+        drop(changing);
+        Ok(is_there)
+    }
+
+    /// Locks the folder against changes of other processes and threads, until the value is dropped.
+    ///
+    /// Labels can be lost only by a race: between the listing of a remover and its removal, a block is written or
+    /// labelled. So every change of names is made under this lock, with a listing that was read under it, in an order
+    /// of which each beginning is sound:
+    ///
+    /// - a block gets its name after its labels exist, durably, and while the block before it exists;
+    /// - a block loses its labels after its removal is durable, and those that follow it are removed before it.
+    ///
+    /// So at any time, and after the death of any process, a block in the folder has every label that a
+    /// [`keep`](Self::keep) that returned gave it, or the removal of the block that had them is still to be finished.
+    /// What takes long is done without the lock: reading, encoding, and writing under another name.
+    pub(super) fn lock_changes(&self) -> Result<Box<dyn Any + Send + Sync>, PrefixError> {
+        let path = self.root.join(CHANGES_LOCK);
+        let start = Instant::now();
+        loop {
+            if let Some(lock) = self.disk.lock(&path).map_err(io_error("lock", &path))? {
+                return Ok(lock);
+            }
+            if start.elapsed().as_secs() >= LOCK_SECONDS {
+                return Err(PrefixError::Busy { path, seconds: LOCK_SECONDS });
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     pub(super) fn namespace_folder(&self, namespace: &str) -> PathBuf {
@@ -196,13 +282,21 @@ impl PrefixStore {
         (self.clock)()
     }
 
-    /// The blocks after `parent` that begin with `wanted`'s first token, the longest agreement first; only the whole
+    /// The blocks after `parent` that begin with `wanted`'s first token, with the number of tokens in which they agree, the
+    /// longest first; only the whole
     /// block if it is there and usable.
-    fn candidates(&self, tree: &Tree, parent: Id, index: u32, wanted: &[TokenId], id: Id) -> Vec<Entry> {
+    fn candidates(
+        &self,
+        tree: &Tree,
+        parent: Id,
+        index: u32,
+        wanted: &[TokenId],
+        id: Id,
+    ) -> Vec<(usize, Entry)> {
         let whole =
             tree.blocks.get(&id).filter(|entry| entry.n_tokens == BLOCK_TOKENS && entry.index == index);
         if let Some(&entry) = whole.filter(|entry| self.head(tree, entry).is_some()) {
-            return vec![entry];
+            return vec![(BLOCK_TOKENS, entry)];
         }
         let agreement = |entry: Entry| {
             let tokens = self.head(tree, &entry)?.tokens;
@@ -211,7 +305,7 @@ impl PrefixStore {
         let mut found: Vec<(usize, Entry)> = tree.children(parent, index).filter_map(agreement).collect();
         found.retain(|&(n, _)| n > 0);
         found.sort_by_key(|&(n, entry)| (std::cmp::Reverse(n), entry.id));
-        found.into_iter().map(|(_, entry)| entry).collect()
+        found
     }
 
     /// Everything of a block except its state; `None` if it is not usable.
@@ -277,23 +371,23 @@ impl PrefixStore {
 
     /// Stored blocks that are a beginning of a new block.
     fn shorter(&self, tree: &Tree, planned: &Planned, tokens: &[TokenId]) -> HashSet<Id> {
-        let Planned { entry, start, is_stored, .. } = planned;
+        let entry = &planned.entry;
         let is_shorter = |other: &Entry| {
-            let same =
-                || block_id(&self.seal, entry.parent, &tokens[*start..start + other.n_tokens]) == other.id;
-            !is_stored && other.n_tokens < entry.n_tokens && same()
+            other.n_tokens < entry.n_tokens
+                && block_id(&self.seal, entry.parent, &tokens[..other.n_tokens]) == other.id
         };
         tree.children(entry.parent, entry.index).filter(is_shorter).map(|other| other.id).collect()
     }
 
-    /// Writes a block with its labels. Returns false if another process removed it, or the one before it, meanwhile.
+    /// Writes a block with its labels, and removes those that are its beginning. Returns false if another process
+    /// removed it, or the one before it, meanwhile.
     fn write(
         &self,
         session: &Session,
         tree: &Tree,
         planned: &Planned,
         parent: Option<&Path>,
-        labels: &HashSet<Id>,
+        labels: HashSet<Id>,
     ) -> Result<bool, PrefixError> {
         let Entry { parent: parent_id, id, n_tokens, .. } = planned.entry;
         let range = planned.start..planned.start + n_tokens;
@@ -304,52 +398,66 @@ impl PrefixStore {
         })?;
         let number = self.n_written.fetch_add(1, Ordering::Relaxed);
         let (path, partial) = (tree.path(&planned.entry), tree.folder.join(partial_name(self.id, number)));
-        let is_in_place = self.put(&partial, &path, &bytes, || self.add_labels(&tree.folder, id, labels));
-        if !is_in_place.inspect_err(|_| drop(self.disk.remove_file(&partial)))? {
+        let shorter = self.shorter(tree, planned, tokens);
+        let is_in_place = self.put(&partial, &path, &bytes, || {
+            let changing = self.lock_changes()?;
+            if parent.is_some_and(|parent| self.disk.stat(parent).is_err()) {
+                // Forgotten or evicted meanwhile, with all that follows it.
+                return Ok(None);
+            }
+            // The labels that other processes have given the shorter blocks meanwhile are in a new listing. If they
+            // are too many, those of this session name its tokens, as in `full`.
+            let fresh =
+                if shorter.is_empty() { Tree::default() } else { Tree::list(&*self.disk, &tree.folder)? };
+            let mut all = labels.clone();
+            all.extend(shorter.iter().flat_map(|&block| fresh.labels_of(block)));
+            let labels = if all.len() > LABELS_MAX { &labels } else { &all };
+            self.add_labels(&tree.folder, id, labels)?;
+            Ok(Some((changing, fresh)))
+        });
+        let is_in_place = is_in_place.inspect_err(|_| drop(self.disk.remove_file(&partial)))?;
+        let Some((_changing, fresh)) = is_in_place else {
+            remove(&*self.disk, &partial)?;
             return Ok(false);
-        }
-        // A process that opened the folder meanwhile may have removed the labels of a block that was not yet there.
-        self.add_labels(&tree.folder, id, labels)?;
-        if parent.is_some_and(|parent| self.disk.stat(parent).is_err()) {
-            // Forgotten or evicted meanwhile, with all that follows it.
-            remove(&*self.disk, &path)?;
-            return Ok(false);
-        }
+        };
         if self.sync {
             self.disk.sync_dir(&tree.folder).map_err(io_error("sync", &tree.folder))?;
         }
+        fresh.remove(&*self.disk, &shorter)?;
         self.unusable.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
         Ok(true)
     }
 
-    /// Writes `partial`, and renames it to `path` after `before_rename`. Returns false if it was removed meanwhile.
-    fn put(
+    /// Writes `partial`, and renames it to `path` if `before_rename` gives a value. `None` if it gives none, or if
+    /// `partial` was removed meanwhile.
+    fn put<T>(
         &self,
         partial: &Path,
         path: &Path,
         bytes: &[u8],
-        before_rename: impl FnOnce() -> Result<(), PrefixError>,
-    ) -> Result<bool, PrefixError> {
+        before_rename: impl FnOnce() -> Result<Option<T>, PrefixError>,
+    ) -> Result<Option<T>, PrefixError> {
         let file = self.disk.create(partial).map_err(io_error("create", partial))?;
         file.write_at(bytes, 0).map_err(io_error("write", partial))?;
         if self.sync {
             file.sync().map_err(io_error("sync", partial))?;
         }
         drop(file);
-        before_rename()?;
+        let Some(value) = before_rename()? else { return Ok(None) };
         match self.disk.rename(partial, path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            renamed => renamed.map(|()| true).map_err(io_error("rename to", path)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            renamed => renamed.map(|()| Some(value)).map_err(io_error("rename to", path)),
         }
     }
 
+    /// Gives a block labels, durably: without [`PrefixOptions::sync`], too, a failure of power must not leave a block
+    /// without them.
     fn add_labels(&self, folder: &Path, block: Id, labels: &HashSet<Id>) -> Result<(), PrefixError> {
         for &label in labels {
             let path = folder.join(label_name(block, label));
             self.disk.create(&path).map_err(io_error("create", &path))?;
-            self.disk.set_time(&path, self.now());
         }
-        if self.sync && !labels.is_empty() {
+        if !labels.is_empty() {
             self.disk.sync_dir(folder).map_err(io_error("sync", folder))?;
         }
         Ok(())
@@ -397,6 +505,6 @@ fn claim(disk: &dyn Disk, folder: &Path) -> Result<(Id, Box<dyn Any + Send + Syn
 impl Drop for PrefixStore {
     fn drop(&mut self) {
         // What remains is removed by the next open.
-        let _ = self.disk.remove_file(&self.folder.join(lock_name(self.id)));
+        let _ = self.disk.remove_file(&self.root.join(lock_name(self.id)));
     }
 }

@@ -4,22 +4,17 @@ use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use super::PrefixError;
 use super::error::io_error;
-use super::folder::{Entry, Intent, Tree, label_name, nanos, remove};
+use super::folder::{Entry, Intent, Tree, nanos, remove};
 use super::seal::Id;
 use super::store::{PrefixStore, lock_name, unless_gone};
+use crate::history::disk::Kind;
 
 /// Bytes that a label counts: an entry of a folder and an inode.
 pub(super) const LABEL_BYTES: u64 = 512;
-
-/// A label without a block is being written with it, or was left by a killed process: after this time, the latter.
-const LABEL_AGE: Duration = Duration::from_secs(3600);
-
-/// Rounds of forgetting while other processes keep the same label again.
-const ROUNDS_MAX: usize = 8;
 
 impl PrefixStore {
     /// Forgets every block of a namespace that contains tokens with this label, and all blocks that follow it, of every
@@ -30,6 +25,7 @@ impl PrefixStore {
     /// session. A process that keeps such a session afterwards, or at the same moment, stores it again.
     ///
     /// # Errors
+    /// [`PrefixError::Busy`]: another process does not finish its change of the folder, and nothing is forgotten.
     /// [`PrefixError::Io`]: a file cannot be removed. Forgetting is finished by the next call or
     /// [`open`](PrefixStore::open).
     pub fn forget(&self, namespace: &str, label: &str) -> Result<usize, PrefixError> {
@@ -60,7 +56,27 @@ impl PrefixStore {
     /// # Errors
     /// As [`forget`](Self::forget).
     pub fn clear(&self) -> Result<usize, PrefixError> {
-        self.forget_everywhere(Intent::All)
+        let n_removed = self.forget_everywhere(Intent::All)?;
+        let _changing = self.lock_changes()?;
+        self.remove_others()?;
+        Ok(n_removed)
+    }
+
+    /// Removes the folders of other versions and keys.
+    fn remove_others(&self) -> Result<(), PrefixError> {
+        let is_other = |name: &str| {
+            let Some((version, key)) = name.strip_prefix('v').and_then(|rest| rest.split_once('-')) else {
+                return false;
+            };
+            version.parse::<u32>().is_ok() && Id::parse(key).is_some() && self.root.join(name) != self.folder
+        };
+        for name in self.disk.list_kind(&self.root, Kind::Folder).map_err(io_error("list", &self.root))? {
+            if is_other(&name) {
+                let path = self.root.join(name);
+                self.disk.remove_all(&path).map_err(io_error("remove", &path))?;
+            }
+        }
+        Ok(())
     }
 
     fn forget_everywhere(&self, intent: Intent) -> Result<usize, PrefixError> {
@@ -68,6 +84,7 @@ impl PrefixStore {
     }
 
     fn forget_in(&self, folder: &Path, intent: Intent) -> Result<usize, PrefixError> {
+        let Some(_changing) = unless_gone(self.lock_changes().map(Some))? else { return Ok(0) };
         let tree = Tree::list(&*self.disk, folder)?;
         let is_empty = tree.blocks.is_empty() && tree.partials.is_empty() && tree.labels.is_empty();
         if is_empty && tree.intents.is_empty() {
@@ -76,38 +93,34 @@ impl PrefixStore {
         // From here on, every open finishes it.
         let path = folder.join(intent.to_string());
         let stated = self.disk.create(&path).and_then(|file| file.sync()).map_err(io_error("write", &path));
-        let stated = stated.and_then(|()| self.disk.sync_dir(folder).map_err(io_error("sync", folder)));
-        unless_gone(stated)?;
-        self.finish(folder, intent)
+        stated.and_then(|()| self.disk.sync_dir(folder).map_err(io_error("sync", folder)))?;
+        self.finish(&tree, intent)
     }
 
-    /// Forgets, durably, and removes the intent. Returns the number of removed blocks.
-    fn finish(&self, folder: &Path, intent: Intent) -> Result<usize, PrefixError> {
-        let (disk, mut n_removed) = (&*self.disk, 0);
-        let sync = || unless_gone(disk.sync_dir(folder).map_err(io_error("sync", folder)));
-        for _ in 0..ROUNDS_MAX {
-            let tree = Tree::list(disk, folder)?;
-            let mut victims = self.victims(&tree, intent)?;
-            // Blocks that other processes wrote behind a block that is gone.
-            victims.extend(tree.orphans());
-            for (partial, _) in &tree.partials {
-                remove(disk, &folder.join(partial))?;
-            }
-            n_removed += tree.remove(disk, &victims)?;
-            for &(block, label) in &tree.labels {
-                if intent == Intent::All || intent == Intent::Label(label) {
-                    remove(disk, &folder.join(label_name(block, label)))?;
-                }
-            }
-            if victims.is_empty() {
-                break;
-            }
-        }
+    /// Forgets, durably, and removes the intent, which stays after an error. Returns the number of removed blocks.
+    /// The folder is locked, so one round is enough: a process that is writing a block will find its file, or the block
+    /// before it, removed.
+    fn finish(&self, tree: &Tree, intent: Intent) -> Result<usize, PrefixError> {
+        let (disk, folder) = (&*self.disk, &tree.folder);
+        let sync = || disk.sync_dir(folder).map_err(io_error("sync", folder));
+        let mut victims = self.victims(tree, intent)?;
+        victims.extend(tree.orphans());
+        let partials: Vec<Result<(), PrefixError>> = tree
+            .partials
+            .iter()
+            .map(|(partial, _)| partial)
+            .chain(&tree.copies)
+            .map(|name| remove(disk, &folder.join(name)))
+            .collect();
+        let removed = tree.remove(disk, &victims);
+        partials.into_iter().collect::<Result<(), PrefixError>>()?;
+        let n_removed = removed?;
+        tree.remove_stale_labels(disk)?;
         sync()?;
         remove(disk, &folder.join(intent.to_string()))?;
         sync()?;
         if intent == Intent::All {
-            // Fails if another process keeps something there again.
+            // Fails if another process writes something there again.
             let _ = disk.remove_dir(folder);
         }
         Ok(n_removed)
@@ -119,9 +132,8 @@ impl PrefixStore {
         match intent {
             Intent::All => chosen.extend(tree.blocks.keys()),
             Intent::Label(label) => {
-                chosen.extend(
-                    tree.labels.iter().filter(|&&(_, other)| other == label).map(|&(block, _)| block),
-                );
+                chosen
+                    .extend(tree.labels.iter().filter(|(_, of)| of.contains(&label)).map(|(block, _)| block));
             }
             Intent::Before(time) => {
                 for entry in tree.blocks.values() {
@@ -145,13 +157,16 @@ impl PrefixStore {
 
     /// The namespaces of the folder.
     pub(super) fn trees(&self) -> Result<Vec<Tree>, PrefixError> {
-        let names = self.disk.list(&self.folder).map_err(io_error("list", &self.folder))?;
+        let names = match self.disk.list_kind(&self.folder, Kind::Folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            names => names.map_err(io_error("list", &self.folder))?,
+        };
         let folders =
             names.iter().filter(|name| Id::parse(name).is_some()).map(|name| self.folder.join(name));
         folders.map(|folder| Tree::list(&*self.disk, &folder)).collect()
     }
 
-    /// Removes blocks until `needed` more bytes fit, the least recently used first, none before those that follow it,
+    /// With the folder locked, removes blocks until `needed` more bytes fit, the least recently used first, none before those that follow it,
     /// and none of `kept`. Returns the bytes that fit, at most `needed`.
     pub(super) fn make_room(&self, needed: u64, kept: &HashSet<Id>) -> Result<u64, PrefixError> {
         let trees = self.trees()?;
@@ -160,9 +175,7 @@ impl PrefixStore {
         let mut blocks = Vec::new();
         let mut total = 0u64;
         for (tree_idx, tree) in trees.iter().enumerate() {
-            let mut labels: HashMap<Id, u64> = HashMap::new();
-            tree.labels.iter().for_each(|(block, _)| *labels.entry(*block).or_default() += LABEL_BYTES);
-            total += labels.values().sum::<u64>();
+            total += tree.labels.values().map(|labels| labels.len() as u64 * LABEL_BYTES).sum::<u64>();
             let mut entries: Vec<&Entry> = tree.blocks.values().collect();
             entries.sort_by_key(|entry| Reverse(entry.index));
             // The newest use of a block or of one that follows it.
@@ -174,7 +187,7 @@ impl PrefixStore {
                 let of_parent = newest.entry(entry.parent).or_default();
                 *of_parent = own.max(*of_parent);
                 total += bytes;
-                let bytes = bytes + labels.get(&entry.id).copied().unwrap_or(0);
+                let bytes = bytes + tree.labels_of(entry.id).count() as u64 * LABEL_BYTES;
                 blocks.push((own, Reverse(entry.index), bytes, tree_idx, entry.id));
             }
             for (partial, _) in &tree.partials {
@@ -183,14 +196,18 @@ impl PrefixStore {
         }
         blocks.sort_unstable();
         let needed = needed.min(self.max_bytes);
+        let mut victims = vec![HashSet::new(); trees.len()];
         for (_, _, bytes, tree_idx, id) in blocks {
             if total <= self.max_bytes - needed {
                 break;
             }
             if !kept.contains(&id) {
-                trees[tree_idx].remove(&*self.disk, &HashSet::from([id]))?;
+                victims[tree_idx].insert(id);
                 total = total.saturating_sub(bytes);
             }
+        }
+        for (tree, victims) in trees.iter().zip(&victims) {
+            tree.remove(&*self.disk, victims)?;
         }
         Ok(needed.min(self.max_bytes.saturating_sub(total)))
     }
@@ -199,11 +216,10 @@ impl PrefixStore {
     pub(super) fn clean_up(&self) -> Result<(), PrefixError> {
         let disk = &*self.disk;
         let mut alive = HashMap::from([(self.id, true)]);
+        let _changing = self.lock_changes()?;
         for mut tree in self.trees()? {
-            if !tree.intents.is_empty() {
-                for &intent in &tree.intents {
-                    self.finish(&tree.folder, intent)?;
-                }
+            for &intent in &tree.intents.clone() {
+                self.finish(&tree, intent)?;
                 tree = Tree::list(disk, &tree.folder)?;
             }
             for (partial, store) in &tree.partials {
@@ -211,17 +227,14 @@ impl PrefixStore {
                     remove(disk, &tree.folder.join(partial))?;
                 }
             }
-            tree.remove(disk, &tree.orphans())?;
-            for &(block, label) in tree.labels.iter().filter(|(block, _)| !tree.blocks.contains_key(block)) {
-                let path = tree.folder.join(label_name(block, label));
-                let now = self.now();
-                let age = |time| now.duration_since(time).unwrap_or_else(|ahead| ahead.duration());
-                if disk.stat(&path).is_ok_and(|(_, time)| age(time) > LABEL_AGE) {
-                    remove(disk, &path)?;
-                }
+            for copy in &tree.copies {
+                remove(disk, &tree.folder.join(copy))?;
             }
+            tree.remove(disk, &tree.orphans())?;
+            tree.remove_stale_labels(disk)?;
         }
-        for name in disk.list(&self.folder).map_err(io_error("list", &self.folder))? {
+        self.remove_others()?;
+        for name in disk.list_kind(&self.root, Kind::File).map_err(io_error("list", &self.root))? {
             if let Some(store) = name.strip_suffix(".lock").and_then(Id::parse) {
                 alive.entry(store).or_insert_with(|| self.is_alive(store));
             }
@@ -232,7 +245,7 @@ impl PrefixStore {
 
     /// Whether a store's process lives: it holds its lock. Otherwise its lock file is removed.
     fn is_alive(&self, store: Id) -> bool {
-        let path = self.folder.join(lock_name(store));
+        let path = self.root.join(lock_name(store));
         if self.disk.stat(&path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
             return false;
         }
