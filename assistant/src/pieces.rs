@@ -1,11 +1,13 @@
-//! Texts as pieces: words and signs, each with the white space before it.
+//! Texts as pieces: words and signs.
 
 use std::ops::Range;
+
+use unicode_normalization::char::is_combining_mark;
 
 /// Maximum length of a piece in bytes. A longer word is cut into several pieces, so a text without spaces is not held back.
 const PIECE_BYTES_MAX: usize = 64;
 
-/// A word or a single other character. The white space between pieces belongs to no piece.
+/// A word or a single other character, with the marks that combine with it. The white space between pieces belongs to no piece.
 pub(crate) type Piece = Range<usize>;
 
 /// Splits a text that grows into its pieces. The cuts do not depend on the steps in which it grows.
@@ -13,8 +15,10 @@ pub(crate) type Piece = Range<usize>;
 pub(crate) struct Splitter {
     /// End of the characters that were read.
     n_read: usize,
-    /// Start of the word that may still grow.
-    word: Option<usize>,
+    /// Start of the piece that may still grow, and whether it is a word.
+    open: Option<(usize, bool)>,
+    /// Whether the last character joins the next one to it.
+    joins_next: bool,
 }
 
 impl Splitter {
@@ -22,24 +26,34 @@ impl Splitter {
     pub(crate) fn read(&mut self, text: &str, mut found: impl FnMut(Piece)) {
         let from = self.n_read;
         for (at, c) in text[from..].char_indices().map(|(i, c)| (from + i, c)) {
-            let joins = is_word(c);
-            let fits = self.word.is_none_or(|start| at + c.len_utf8() - start <= PIECE_BYTES_MAX);
-            if let Some(start) = self.word.take_if(|_| !joins || !fits) {
+            let is_word = is_word(c);
+            let joins = |(start, open_word): &(usize, bool)| {
+                at + c.len_utf8() - start <= PIECE_BYTES_MAX
+                    && (is_word && *open_word || is_mark(c) || self.joins_next && !c.is_whitespace())
+            };
+            if let Some((start, _)) = self.open.take_if(|open| !joins(open)) {
                 found(start..at);
             }
-            match joins {
-                true => _ = self.word.get_or_insert(at),
-                false if c.is_whitespace() => {}
-                false => found(at..at + c.len_utf8()),
+            if !c.is_whitespace() {
+                self.open.get_or_insert((at, is_word));
             }
+            self.joins_next = c == ZERO_WIDTH_JOINER;
         }
         self.n_read = text.len();
     }
 
     /// The last piece, when the text is complete.
     pub(crate) fn finish(&mut self) -> Option<Piece> {
-        self.word.take().map(|start| start..self.n_read)
+        self.open.take().map(|(start, _)| start..self.n_read)
     }
+}
+
+const ZERO_WIDTH_JOINER: char = '\u{200d}';
+
+/// Whether a character combines with the one before: marks, joiners, and the modifiers and tags of emoji.
+fn is_mark(c: char) -> bool {
+    is_combining_mark(c)
+        || matches!(c, '\u{200c}' | ZERO_WIDTH_JOINER | '\u{1f3fb}'..='\u{1f3ff}' | '\u{e0020}'..='\u{e007f}')
 }
 
 /// Whether a character is part of a longer word.
@@ -71,5 +85,8 @@ mod tests {
         assert_eq!(split("明日は3時 한국어 문장."), ["明", "日", "は", "3", "時", "한국어", "문장", "."]);
         assert_eq!(split(&"a".repeat(130)), ["a".repeat(64), "a".repeat(64), "aa".to_owned()]);
         assert_eq!(split(" \n"), [""; 0]);
+        assert_eq!(split("पम्प रुक! e\u{301}te\u{301}"), ["पम्प", "रुक", "!", "e\u{301}te\u{301}"]);
+        assert_eq!(split("👩‍👩‍👧👍🏽☂️1️⃣ ที่นี้"), ["👩‍👩‍👧", "👍🏽", "☂️", "1️⃣", "ที่", "นี้"]);
+        assert_eq!(split("\u{301} a"), ["\u{301}", "a"]);
     }
 }

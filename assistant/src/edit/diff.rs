@@ -68,7 +68,7 @@ const NONE: u32 = u32::MAX;
 /// The diff of a growing new text against an old one.
 ///
 /// The events of all calls, in order, describe the new text from its start to its end. An event is never taken back. Text is kept,
-/// inserted and left out in whole words, except for white space.
+/// inserted and left out in whole pieces (a word of more than 64 bytes is several), except for white space.
 ///
 /// Memory: both texts, and about 150 bytes for each word of the old one. Time: linear in both texts.
 ///
@@ -136,7 +136,8 @@ impl LiveDiff {
     }
 
     /// Appends the next part of the new text and returns the events that became certain. Text is held back while it is
-    /// unclear whether the old text goes on with it: at most 48 words.
+    /// unclear whether the old text goes on with it: at most 48 pieces, and the white space before the next piece. The last
+    /// piece is held back until the next character, which may belong to it.
     pub fn push(&mut self, text: &str) -> Vec<DiffEvent> {
         self.new.push_str(text);
         let mut found = Vec::new();

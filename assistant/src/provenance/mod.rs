@@ -4,14 +4,12 @@
 //! Both are computed from the texts alone, so they do not depend on how the answer was generated.
 
 mod citations;
-mod drafted;
 mod runs;
 mod sentences;
 mod spans;
 mod support;
 
 pub use citations::{CheckedCitation, CheckedSentence, CitationVerdict, check_citations};
-pub use drafted::Drafted;
 pub use sentences::sentences;
 pub use spans::{CopiedSpan, Shown, SpanOptions, copied_spans};
 pub use support::{SUPPORT_SHARE_MIN, Support};
