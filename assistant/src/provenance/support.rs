@@ -140,7 +140,9 @@ fn words(text: &str, mut found: impl FnMut(&str, Kind)) {
     };
     let mut splitter = Splitter::default();
     splitter.read(text, |piece| take(Some(piece)));
-    splitter.finish().map(|piece| take(Some(piece)));
+    if let Some(piece) = splitter.finish() {
+        take(Some(piece));
+    }
     take(None);
 }
 
