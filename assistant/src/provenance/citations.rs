@@ -62,7 +62,7 @@ pub enum CitationVerdict {
 /// `[2]`, `[1, 3]` and `[1-3]` cite passages, `[1]` the first one; at most 16 in one pair of brackets. A citation after the full stop belongs to the sentence before it
 /// unless that one has citations of its own.
 ///
-/// Takes linear time in the texts; each word of the answer at most 1,024 places in the passages.
+/// Takes linear time in the texts; each word of the answer at most 256 places in the passages.
 ///
 /// ```
 /// use refrain_assistant::provenance::{CitationVerdict, Shown, SpanOptions, check_citations, copied_spans};

@@ -29,7 +29,7 @@ const CONTENT_CHARS: usize = 4;
 const BLOCK_WORDS: usize = 25;
 
 /// Maximum blocks that are kept for one word, the first ones. It bounds the time for an answer and passages of one word each.
-const BLOCKS_MAX: usize = 1024;
+const BLOCKS_MAX: usize = 256;
 
 /// What supports a sentence.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
@@ -82,14 +82,17 @@ fn words(text: &str, mut found: impl FnMut(&str, Kind)) {
     let mut word = String::new();
     // The piece before: its end, and a single character.
     let mut before: (usize, Option<char>) = (0, None);
-    // The number that is read, with its end.
-    let mut number: Option<(String, usize)> = None;
+    // The number that is read, its end, and whether it begins a line.
+    let mut number: Option<(String, usize, bool)> = None;
+    let mut read_to = 0;
     let mut take = |piece: Option<Piece>| {
         let piece = piece.unwrap_or(text.len()..text.len());
         let own = &text[piece.clone()];
+        let is_first = read_to == 0 || text[read_to..piece.start].contains(['\n', '\r']);
+        read_to = piece.end;
         let first = own.chars().next();
         let digits = own.len() - own.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-        if let Some((value, end)) = &mut number {
+        if let Some((value, end, begins_line)) = &mut number {
             // `1,200.50` is one number.
             let is_mark = *end == piece.start
                 && matches!(own, "." | ",")
@@ -99,9 +102,8 @@ fn words(text: &str, mut found: impl FnMut(&str, Kind)) {
                 *end = piece.end;
                 return;
             }
-            let line = text[..*end].rsplit(['\n', '\r']).next().unwrap_or_default().trim_start();
-            let is_list = (value.ends_with('.') || own == ")")
-                && line == *value
+            let is_list = *begins_line
+                && (value.ends_with('.') || own == ")")
                 && is_list_number(value.trim_end_matches('.'));
             if !is_list {
                 found(&plain_number(value), Kind::Number);
@@ -119,7 +121,7 @@ fn words(text: &str, mut found: impl FnMut(&str, Kind)) {
             }
             before = (piece.end, Some(first));
         } else if digits > 0 {
-            number = Some((own[..digits].to_owned(), piece.end));
+            number = Some((own[..digits].to_owned(), piece.end, is_first));
         } else {
             word.extend(own.chars().flat_map(char::to_lowercase));
             let n_chars = own.chars().count();
@@ -138,7 +140,9 @@ fn words(text: &str, mut found: impl FnMut(&str, Kind)) {
     };
     let mut splitter = Splitter::default();
     splitter.read(text, |piece| take(Some(piece)));
-    splitter.finish().map(|piece| take(Some(piece)));
+    if let Some(piece) = splitter.finish() {
+        take(Some(piece));
+    }
     take(None);
 }
 
