@@ -2,6 +2,7 @@
 //! which labels it has, so forgetting and eviction read no file, and damaged files do not stop them.
 
 use std::cmp::Reverse;
+use std::collections::hash_map::Entry as Slot;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io;
@@ -128,11 +129,12 @@ impl Tree {
         let mut tree = Tree { folder: folder.to_owned(), foreign, ..Tree::default() };
         for name in names {
             if let Some(entry) = Entry::parse(&name) {
-                if tree.blocks.contains_key(&entry.id) {
-                    tree.copies.push(name);
-                } else {
-                    tree.blocks.insert(entry.id, entry);
-                    tree.children.entry(entry.parent).or_default().push(entry.id);
+                match tree.blocks.entry(entry.id) {
+                    Slot::Occupied(_) => tree.copies.push(name),
+                    Slot::Vacant(slot) => {
+                        tree.children.entry(entry.parent).or_default().push(entry.id);
+                        slot.insert(entry);
+                    }
                 }
             } else if let Some((block, label)) = parse_label(&name) {
                 tree.labels.entry(block).or_default().insert(label);

@@ -91,7 +91,7 @@ impl PrefixStore {
             for folder in [&self.root, &self.folder] {
                 let names = list(folder, kind)?;
                 let is_foreign =
-                    |name: &&String| !is_folder(folder, name) && !(is_lock(name) && *folder == self.root);
+                    |name: &&String| !(is_folder(folder, name) || is_lock(name) && *folder == self.root);
                 foreign.extend(names.iter().filter(is_foreign).map(|name| folder.join(name)));
             }
         }
