@@ -229,12 +229,13 @@ impl Assistant {
     }
 
     /// What an answer is made from, for a job that starts now; `None` if the job's answers are not kept.
-    pub(crate) fn kept(&self, job: &JobOptions, layout: &Layout) -> Option<Kept> {
+    /// `n_forgotten` was read before the job's texts were.
+    pub(crate) fn kept(&self, job: &JobOptions, layout: &Layout, n_forgotten: u64) -> Option<Kept> {
         job.keep.then(|| Kept {
             notes: note_hashes(&layout.shown),
             conversation: None,
             starts: layout.starts.clone(),
-            n_forgotten: self.n_forgotten(),
+            n_forgotten,
         })
     }
 

@@ -54,7 +54,8 @@ pub fn fit<E>(
         if !rest.trim().is_empty() {
             is_full = true;
             left_out_bytes = left_out_bytes.saturating_add(rest.len());
-            left_out = if left_out_bytes <= COUNTED_BYTES_MAX { count(rest)? } else { rest.len() / 4 };
+            left_out =
+                if left_out_bytes <= COUNTED_BYTES_MAX { count(rest)? } else { (rest.len() / 4).max(1) };
         }
         fitted.push(Fitted { shown_len, left_out });
     }

@@ -69,23 +69,31 @@ impl Assistant {
     /// # Errors
     /// [`ForgetError`]; what was deleted before stays deleted.
     pub fn forget(&self, what: Forget) -> Result<Forgotten, ForgetError> {
+        let index = self.notes_folder().map(absolute).transpose()?;
         let what = match what {
             Forget::Note(path) => {
                 let path = absolute(&path)?;
-                Forgetting::Note { hash: note_hash(&path), path }
+                Forgetting::Note { hash: note_hash(&path), path, index }
             }
             Forget::Conversation(id) => Forgetting::Conversation(id.0),
             Forget::Before(time) => Forgetting::Before(micros(time)),
-            Forget::Everything => Forgetting::Everything,
+            Forget::Everything => {
+                let roots = self.notes().map(|notes| notes.status()).transpose()?;
+                Forgetting::Everything { index, roots: roots.map(|status| status.roots).unwrap_or_default() }
+            }
         };
         self.start_forgetting();
         let Some(store) = self.store() else {
             let is_notes_pending = self.forget_notes(&what)?;
+            self.start_forgetting();
             return Ok(Forgotten { is_notes_pending, ..Forgotten::default() });
         };
         let _deleting = store.deleting();
         store.ledger().append(Entry::Forget { what: what.clone() })?;
-        self.carry_out(store, &what)
+        let forgotten = self.carry_out(store, &what);
+        // Jobs that began meanwhile may have read what is gone now.
+        self.start_forgetting();
+        forgotten
     }
 
     /// Finishes what a crash has interrupted.
@@ -107,15 +115,15 @@ impl Assistant {
         Ok(Forgotten { n_answers, n_summaries, n_prefix_blocks, is_notes_pending })
     }
 
-    /// Returns whether the deletion was left to another writer.
+    /// Deletes from the index that the assistant had when the deletion began. Returns whether that was left to another writer.
     fn forget_notes(&self, what: &Forgetting) -> Result<bool, NotesError> {
-        let Some((folder, index)) = self.notes_folder().zip(self.notes()) else { return Ok(false) };
-        let paths = match what {
-            Forgetting::Note { path, .. } => vec![path.clone()],
-            Forgetting::Everything => index.status()?.roots,
-            Forgetting::Conversation(_) | Forgetting::Before(_) => return Ok(false),
+        let (folder, paths) = match what {
+            Forgetting::Note { path, index: Some(index), .. } => (index, vec![path.clone()]),
+            Forgetting::Everything { index: Some(index), roots } => (index, roots.clone()),
+            _ => return Ok(false),
         };
-        if paths.is_empty() {
+        // The index may have been deleted since. One without paths is opened, too: that finishes an interrupted removal.
+        if !folder.is_dir() {
             return Ok(false);
         }
         let options = NotesOptions { lock_wait: Duration::from_millis(100), ..NotesOptions::default() };
@@ -127,7 +135,9 @@ impl Assistant {
             }
             None => true,
         };
-        index.refresh()?;
+        if let Some(notes) = self.notes() {
+            notes.refresh()?;
+        }
         Ok(is_pending)
     }
 }
@@ -155,7 +165,7 @@ fn forget_answers(store: &Store, what: &Forgetting) -> Result<usize, StoreError>
         }
         n_answers += going.len();
         match what {
-            Forgetting::Everything => {
+            Forgetting::Everything { .. } => {
                 for namespace in &namespaces {
                     log.forget_namespace(namespace)?;
                 }
@@ -178,7 +188,7 @@ fn forget_prefixes(store: &Store, what: &Forgetting) -> Result<usize, StoreError
         Forgetting::Before(time) => {
             return Ok(prefixes.forget_before(SystemTime::UNIX_EPOCH + Duration::from_micros(*time))?);
         }
-        Forgetting::Everything => return Ok(prefixes.clear()?),
+        Forgetting::Everything { .. } => return Ok(prefixes.clear()?),
     };
     let namespaces = store.ledger().namespaces().clone();
     let mut n_blocks = 0;
@@ -229,7 +239,9 @@ mod tests {
     fn a_deletion_that_ends_after_any_step_is_finished_at_the_next_start() {
         let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/target.gguf");
         let engine = Engine::open(model, EngineOptions::default().with_n_threads(1)).unwrap();
-        for n_steps in 0..4 {
+        // The assistant that finishes it may have no index of notes.
+        let cases = (0..4).flat_map(|n_steps| [(n_steps, false), (n_steps, true)]);
+        for ((n_steps, is_all), has_notes) in cases.flat_map(|case| [(case, true), (case, false)]) {
             let folder = tempfile::tempdir().unwrap();
             let (notes, index, store) =
                 (folder.path().join("notes"), folder.path().join("index"), folder.path().join("store"));
@@ -240,23 +252,24 @@ mod tests {
             writer.add(&[&notes]).unwrap();
             writer.update(&mut |_, _| ControlFlow::Continue(())).unwrap();
             drop(writer);
-            let build = || {
+            let build = |has_notes: bool| {
                 let options = AssistantOptions::default().with_answer_tokens(40_usize);
-                Assistant::builder(engine.clone())
-                    .notes(&index)
-                    .store(&store)
-                    .options(options)
-                    .build()
-                    .unwrap()
+                let builder = Assistant::builder(engine.clone()).store(&store).options(options);
+                let builder = if has_notes { builder.notes(&index) } else { builder };
+                builder.build().unwrap()
             };
-            let assistant = build();
+            let assistant = build(true);
             let request = AnswerRequest::new("Who takes care of the repair of the car?");
             let answer = assistant.answer(request, JobOptions::default()).unwrap().run().unwrap();
             assert!(answer.text.contains(SECRET), "{}", answer.text);
             let found = files_with_secret(&store, &engine);
             assert!(found.len() >= 2, "{found:?}");
 
-            let what = Forgetting::Note { hash: note_hash(&note), path: note.clone() };
+            let of = Some(index.clone());
+            let what = match is_all {
+                false => Forgetting::Note { hash: note_hash(&note), path: note.clone(), index: of },
+                true => Forgetting::Everything { index: of, roots: vec![notes.clone()] },
+            };
             let kept = assistant.store().unwrap();
             kept.ledger().append(Entry::Forget { what: what.clone() }).unwrap();
             for step in 0..n_steps {
@@ -267,13 +280,13 @@ mod tests {
                 }
             }
             drop(assistant);
-            let assistant = build();
+            let assistant = build(has_notes);
             assert_eq!(assistant.store().unwrap().ledger().forgetting(), []);
             for folder in [&store, &index] {
                 let found = files_with_secret(folder, &engine);
                 assert!(found.is_empty(), "{found:?} after {n_steps} steps");
             }
-            assert_eq!(assistant.notes().unwrap().n_passages(), 0);
+            assert_eq!(refrain_index::NotesIndex::open(&index).unwrap().n_passages(), 0);
         }
     }
 }

@@ -33,7 +33,8 @@
 //! - Text of notes, messages and screens cannot forge control tokens.
 //! - [`Report::left_out`] names everything that a prompt does not show, though it was found or given.
 //! - Drafts, kept answers, summaries and prefixes of one namespace never reach another ([`Assistant::in_namespace`]).
-//! - After [`Assistant::forget`], no file has a byte of what was deleted; an interrupted deletion is finished at the next start.
+//! - After [`Assistant::forget`], no file has a byte of what it found (`docs/privacy.md` names what it does not find); an interrupted
+//!   deletion is finished at the next start.
 //!
 //! The guides are `docs/assistant.md` and `docs/privacy.md`.
 

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write as _};
 use std::path::{Path, PathBuf};
 
 use anstyle::{AnsiColor, Effects, Style};
-use refrain::{Engine, Origin, Stats, Task, TextKind};
+use refrain::{Engine, FinishReason, Origin, Stats, Task, TextKind};
 use refrain_assistant::edit::DiffEvent;
 use refrain_assistant::provenance::{CitationVerdict, Support};
 use refrain_assistant::{
@@ -150,6 +150,16 @@ pub(crate) fn edit(args: &EditArgs, interrupt: &Interrupt) -> Result<Exit, Failu
     };
     let done = assisted.run(job, interrupt, shows)?;
     if args.in_place {
+        let ends_itself = matches!(done.report.finish, FinishReason::EndToken | FinishReason::Stop);
+        if !ends_itself || done.text.trim().is_empty() {
+            let problem =
+                format!("the new text of `{}` is not complete: the file is unchanged", args.file.display());
+            return Err(Failure::new(Exit::Failed, format!("{problem} (raise --max-tokens or --ctx)")));
+        }
+        if read_input(&args.file)? != text {
+            let problem = format!("`{}` was changed meanwhile: it is not replaced", args.file.display());
+            return Err(Failure::new(Exit::Failed, problem));
+        }
         replace(&args.file, &done.text)?;
     }
     assisted.finish(&done.report, || {
@@ -226,8 +236,11 @@ impl<'a> Assisted<'a> {
         };
         let assistant =
             build(engine, notes, store.as_deref(), &options, &prompts).or_else(|error| match error {
-                BuildError::Store(StoreError::InUse { .. }) => {
-                    note(&visible(&format!("nothing is kept: {error} by another process")));
+                // A folder that the user has named must be usable.
+                BuildError::Store(ref problem)
+                    if args.store.is_none() || matches!(problem, StoreError::InUse { .. }) =>
+                {
+                    note(&visible(&format!("nothing is kept: {error}")));
                     build(engine, notes, None, &options, &prompts)
                 }
                 error => Err(error),
@@ -337,7 +350,8 @@ fn name_of(path: &Path) -> String {
 }
 
 fn absolute(path: &Path) -> PathBuf {
-    path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned())
+    // As the index names files: links stay.
+    refrain_index::notes::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 fn as_passage(chosen: Chosen) -> Passage {

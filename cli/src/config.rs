@@ -27,12 +27,20 @@ const FILE_VARIABLE: &str = "REFRAIN_CONFIG";
 /// Maximum length of the file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Options of a single call, by their long names: a default would read, write or delete something unasked.
-const PER_CALL: [&str; 14] = [
+const PER_CALL: [&str; 22] = [
     "help",
     "version",
     "config",
     "no-config",
     "all",
+    "in-place",
+    "query",
+    "last",
+    "earlier",
+    "within",
+    "request",
+    "context",
+    "changes",
     "namespace",
     "before",
     "file",

@@ -151,6 +151,9 @@ fn a_text_is_edited_in_place() {
     let changes = home.ran(&[&edit[..], &["--changes"]].concat()).done();
     assert!(new.trim() == old.trim() || changes.contains("[+") || changes.contains("[-"), "{changes}");
     assert_eq!(std::fs::read_to_string(&note).unwrap(), old);
+    let cut = home.ran(&[&edit[..], &["--in-place", "--max-tokens", "3"]].concat());
+    assert!(cut.refused(1).contains("not complete"));
+    assert_eq!(std::fs::read_to_string(&note).unwrap(), old, "a cut text replaces nothing");
     assert_eq!(home.ran(&[&edit[..], &["--in-place"]].concat()).done(), "");
     assert_eq!(std::fs::read_to_string(&note).unwrap(), new);
     assert_eq!(std::fs::read_dir(home.path("notes")).unwrap().count(), 3, "no other file is left");

@@ -102,11 +102,12 @@ fn paths_start_at_the_folder_of_the_file() {
 
 #[test]
 fn an_unusable_setting_is_named_with_its_place() {
-    let cases: [(&str, i32, &[&str]); 10] = [
+    let cases: [(&str, i32, &[&str]); 11] = [
         ("max-tokens = 3\nmodle = \"x\"\n", 3, &["line 2", "modle"]),
         ("[runn]\n", 3, &["line 1", "runn"]),
         ("[run]\nlanguages = [\"de\"]\n", 3, &["line 2", "languages"]),
         ("[history.forget]\nall = true\n", 3, &["line 2", "all"]),
+        ("[edit]\nin-place = true\n", 3, &["line 2", "in-place"]),
         ("max-tokens = \n", 3, &["line 1"]),
         ("\nmax-tokens = \"many\"\n", 2, &["many", "--max-tokens", "line 2"]),
         ("no-history = 1\n", 3, &["no-history", "true or false"]),

@@ -62,15 +62,20 @@ pub(crate) struct StoredSummary {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Forgetting {
-    /// A note, by the hash of its path, and its path for the index of notes.
+    /// A note, by the hash of its path, and its path for the index of notes in this folder.
     Note {
         hash: u64,
         path: PathBuf,
+        index: Option<PathBuf>,
     },
     Conversation(u64),
     /// Everything that was made before this time, in µs since 1970.
     Before(u64),
-    Everything,
+    /// Everything, with these files and folders of the index of notes in this folder.
+    Everything {
+        index: Option<PathBuf>,
+        roots: Vec<PathBuf>,
+    },
 }
 
 impl Forgetting {
@@ -80,7 +85,7 @@ impl Forgetting {
             Self::Note { hash, .. } => notes.contains(hash),
             Self::Conversation(id) => conversation == Some(*id),
             Self::Before(time) => at < *time,
-            Self::Everything => true,
+            Self::Everything { .. } => true,
         }
     }
 }
@@ -194,7 +199,7 @@ impl Ledger {
         let n_before = self.summaries.len();
         self.answers.retain(|&(_, record), (notes, conversation)| !what.takes(record, notes, *conversation));
         self.summaries.retain(|_, summary| !what.takes(summary.at, &summary.notes, None));
-        if *what == Forgetting::Everything {
+        if matches!(what, Forgetting::Everything { .. }) {
             self.namespaces.clear();
         }
         let others: Vec<Forgetting> =
@@ -366,7 +371,7 @@ mod tests {
         let mut ledger = Ledger::open(&path).unwrap();
         ledger.append(summary(7, "the secret")).unwrap();
         ledger.append(summary(8, "harmless")).unwrap();
-        let what = Forgetting::Note { hash: 7, path: "/notes/a.md".into() };
+        let what = Forgetting::Note { hash: 7, path: "/notes/a.md".into(), index: None };
         ledger.append(Entry::Forget { what: what.clone() }).unwrap();
         let mut ledger = Ledger::open(&path).unwrap();
         assert_eq!(ledger.forgetting(), std::slice::from_ref(&what));

@@ -63,8 +63,9 @@ impl Assistant {
     /// [`TaskError::NoNotes`]; [`TaskError::Nothing`]: no passage shares a word with the question;
     /// [`TaskError::RequestTooLong`], [`TaskError::NoRoom`]; the notes cannot be read.
     pub fn answer(&self, request: AnswerRequest, mut options: JobOptions) -> Result<Job<Answer>, TaskError> {
+        let n_forgotten = self.n_forgotten();
         let (layout, tokens) = self.answer_layout(request, &options)?;
-        let kept = self.kept(&options, &layout);
+        let kept = self.kept(&options, &layout, n_forgotten);
         let mut generate = self.generate_options(&options);
         generate.sources =
             draft_source(&tokens).into_iter().chain(std::mem::take(&mut options.sources)).collect();

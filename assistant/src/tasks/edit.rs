@@ -54,17 +54,19 @@ impl Assistant {
     /// # Errors
     /// [`TaskError::Nothing`]: the text is empty; [`TaskError::TextTooLong`]: text and output do not fit the context.
     pub fn edit(&self, request: EditRequest, mut options: JobOptions) -> Result<Job<Edit>, TaskError> {
+        let n_forgotten = self.n_forgotten();
         let EditRequest { text, instruction } = request;
         let core = text.trim();
         if core.is_empty() {
             return Err(TaskError::Nothing { verb: "edit" });
         }
         let n_tokens = self.count(core)?;
-        let n_output = options.answer_tokens.unwrap_or(n_tokens + n_tokens / 4 + MORE_TOKENS);
+        let n_output = options.answer_tokens.or(self.options().answer_tokens);
+        let n_output = n_output.unwrap_or(n_tokens + n_tokens / 4 + MORE_TOKENS);
         let room = self.context_len().saturating_sub(n_output);
         let passages = [Passage::new("", core)];
         let layout = self.lay_out_whole(&self.prompts().edit, &passages, &instruction, room)?;
-        let kept = self.kept(&options, &layout);
+        let kept = self.kept(&options, &layout, n_forgotten);
         let mut generate = self.generate_options(&options).with_max_tokens(n_output);
         generate.sources = std::mem::take(&mut options.sources);
         generate.processors = std::mem::take(&mut options.processors);

@@ -43,12 +43,13 @@ impl Assistant {
         if self.store().is_none() {
             return Err(TaskError::NoStore);
         }
+        let n_forgotten = self.n_forgotten();
         let (layout, task) = match request {
             Prefetch::Answer(request) => (self.answer_layout(request, &options)?.0, "answer"),
             Prefetch::Summarize(request) => (self.summary_layout(&request, &options)?, "summarize"),
             Prefetch::Reply(request) => (self.reply_layout(request, &options)?.0, "reply"),
         };
-        let Some(kept) = self.kept(&options, &layout) else { return Err(TaskError::NoStore) };
+        let Some(kept) = self.kept(&options, &layout, n_forgotten) else { return Err(TaskError::NoStore) };
         let step = Prefetching { assistant: self.clone(), kept };
         let prompt = Prompt { messages: layout.turns, task, session: None, generate: None, kept: None };
         Ok(Job::new(self, options.cancel, Priority::Background, prompt, step))

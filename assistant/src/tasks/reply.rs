@@ -110,8 +110,9 @@ impl Assistant {
     /// [`TaskError::Nothing`]: the message is empty; [`TaskError::NoNotes`]: passages are wanted and there are no notes;
     /// [`TaskError::RequestTooLong`], [`TaskError::NoRoom`]; the notes cannot be read.
     pub fn reply(&self, request: ReplyRequest, mut options: JobOptions) -> Result<Job<Reply>, TaskError> {
+        let n_forgotten = self.n_forgotten();
         let (layout, tokens) = self.reply_layout(request, &options)?;
-        let kept = self.kept(&options, &layout);
+        let kept = self.kept(&options, &layout, n_forgotten);
         let mut generate = self.generate_options(&options);
         generate.sources =
             draft_source(&tokens).into_iter().chain(std::mem::take(&mut options.sources)).collect();

@@ -113,6 +113,7 @@ impl Assistant {
         request: SummarizeRequest,
         options: JobOptions,
     ) -> Result<Job<Summary>, TaskError> {
+        let n_forgotten = self.n_forgotten();
         let subject = request.key();
         let passages = self.passages_of(&request.subject)?;
         if passages.is_empty() {
@@ -121,7 +122,7 @@ impl Assistant {
         let previous = self.store().filter(|_| options.keep && self.options().history).and_then(|store| {
             store.ledger().summary(self.namespace(), subject).map(|summary| summary.text.clone())
         });
-        let kept = self.kept(&options, &Layout { shown: passages.clone(), ..Layout::default() });
+        let kept = self.kept(&options, &Layout { shown: passages.clone(), ..Layout::default() }, n_forgotten);
         let (cancel, priority) = (options.cancel.clone(), options.priority);
         let mut summarizing = Summarizing {
             assistant: self.clone(),
@@ -247,7 +248,7 @@ impl Summarizing {
             let layout = assistant.lay_out(template, &[], &passages, request, room)?;
             passages.clone_from(&layout.rest);
             let left_out = layout.left_out.clone();
-            self.titles.push_back(layout.shown[0].title.clone());
+            self.titles.push_back(layout.shown.first().map(|shown| shown.title.clone()).unwrap_or_default());
             self.parts.push_back(layout);
             if self.parts.len() >= n_max.max(1) {
                 self.left_out.extend(left_out.into_iter().map(|left_out| LeftOut { reason, ..left_out }));
@@ -341,11 +342,14 @@ impl Step<Summary> for Summarizing {
         self.seed = self.seed.or(seed);
         self.not_kept = self.not_kept.take().or(not_kept);
         if !self.is_last {
-            let index = self.summaries.len();
+            let index = self.n_parts - self.parts.len() - 1;
             let title = self.titles.pop_front().unwrap_or_default();
             events.push_back(JobEvent::Part { index, n_parts: self.n_parts, text: text.clone() });
             self.all_parts.push(text.clone());
-            self.summaries.push(Passage::new(title, text));
+            // An empty summary has nothing to show in the next prompt.
+            if !text.trim().is_empty() {
+                self.summaries.push(Passage::new(title, text));
+            }
             return self.next();
         }
         if let Some(diff) = self.diff.take() {

@@ -344,6 +344,7 @@ impl Assistant {
         request: UiRequest,
         mut options: JobOptions,
     ) -> Result<Job<UiCommand>, TaskError> {
+        let n_forgotten = self.n_forgotten();
         let UiRequest { screen, goal, last_command } = request;
         // A model may have a token for the end of a command and the line end behind it, so the grammar allows a second line, and
         // the output stops before it.
@@ -352,7 +353,7 @@ impl Assistant {
         passages.extend(last_command.map(|command| Passage::new("Last action", command)));
         let room = self.context_len() - self.answer_tokens(&options);
         let layout = self.lay_out_whole(&self.prompts().ui, &passages, &goal, room)?;
-        let kept = self.kept(&options, &layout);
+        let kept = self.kept(&options, &layout, n_forgotten);
         let mut generate = self.generate_options(&options);
         generate.sources = std::mem::take(&mut options.sources);
         generate.processors = std::mem::take(&mut options.processors);
