@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::path::Path;
+
 use common::{Tiny, VOCAB_SIZE, options, plain, prompt, run_in, samplings};
 use proptest::prelude::*;
 use refrain::internals::kernels::BlockType;
@@ -9,8 +11,8 @@ use refrain::internals::model::graphs::write_graphs;
 use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
 use refrain::{
-    CancelToken, Checkpoint, Engine, EngineOptions, GenerateOptions, IsaKind, KvType, Pinned, Quantize, Role,
-    Session, SessionError, SessionOptions, StreamOptions, TokenId,
+    Acceptance, CancelToken, Checkpoint, Engine, EngineOptions, GenerateOptions, IsaKind, KvType, Pinned,
+    Quantize, Role, Session, SessionError, SessionOptions, StreamOptions, TokenId,
 };
 
 fn with(engine: &Engine, kv_type: KvType, tokens: &[TokenId]) -> Session {
@@ -183,20 +185,67 @@ fn encoding_gives_the_tokens_that_a_generation_continues() {
     assert_eq!(session.n_cached_tokens(), session.tokens().len() - 1);
 }
 
-/// The bits of keys and values and the layout of states. If this test fails, `STATE_VERSION` in
-/// `src/engine/session/state.rs` must increase, so that states of earlier versions are not used.
+/// The bits of keys and values and the layout of states, for each family, type of weights and type of cache. If this test
+/// fails, `STATE_VERSION` in `src/engine/session/state.rs` must increase, so that states of earlier versions are not used.
 #[test]
 fn the_bits_of_a_state_have_a_version() {
-    let options = EngineOptions { n_threads: Some(1), ..EngineOptions::default() };
-    let engine = Engine::open(common::fixtures().join("target.gguf"), options).unwrap();
-    let tokens: Vec<TokenId> = (0..50).map(|i| TokenId(i * 37 % 300)).collect();
-    let hash = |kv_type| {
-        let session = prefilled(&engine, kv_type, &tokens);
-        state(&session, 0..49).iter().fold(0xCBF2_9CE4_8422_2325u64, |hash, &byte| {
+    let options =
+        || EngineOptions { n_threads: Some(1), quantize: Quantize::Keep, ..EngineOptions::default() };
+    let tokens: Vec<TokenId> = (0..80).map(|i| TokenId(i * 37 % 250)).collect();
+    let hash = |engine: &Engine, kv_type| {
+        let session = prefilled(engine, kv_type, &tokens);
+        let hash = state(&session, 0..79).iter().fold(0xCBF2_9CE4_8422_2325u64, |hash, &byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)
-        })
+        });
+        format!("{hash:016x}")
     };
-    assert_eq!(KvType::ALL.map(hash), [15003166695287910302, 4317436266873882902, 14472387034989932922]);
+    let mut found = Vec::new();
+    let fixture = Engine::open(common::fixtures().join("target.gguf"), options()).unwrap();
+    for kv_type in KvType::ALL {
+        found.push((kv_type.name().to_owned(), hash(&fixture, kv_type)));
+    }
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    for family in ["llama", "qwen2", "qwen3"] {
+        let engine = Engine::open(golden.join(family), options()).unwrap();
+        found.push((family.to_owned(), hash(&engine, KvType::F32)));
+    }
+    use BlockType::{BF16, F16, F32, Q4_0, Q4K, Q8_0};
+    for ty in [F32, F16, BF16, Q8_0, Q4_0, Q4K] {
+        let tiny = Tiny { ty, hidden_dim: 256, ..tiny() };
+        found.push((ty.to_string(), hash(&tiny.engine_with(options()), KvType::F16)));
+    }
+    let found: Vec<(&str, &str)> = found.iter().map(|(of, hash)| (of.as_str(), hash.as_str())).collect();
+    let expected = [
+        ("f16", "ca343b013ffb73af"),
+        ("f32", "cacc903815eedcba"),
+        ("q8_0", "bb2dcfcc2364f61c"),
+        ("llama", "bfccdae9c9a0d453"),
+        ("qwen2", "a7d2039f753176d7"),
+        ("qwen3", "ee2679d9e5cabd65"),
+        ("F32", "fa941827594f82c2"),
+        ("F16", "a18885564f81bac2"),
+        ("BF16", "20299b8ce6973fa6"),
+        ("Q8_0", "138a66d76fc24146"),
+        ("Q4_0", "b7dbeb5b6426facf"),
+        ("Q4_K", "9b2800afd37190ea"),
+    ];
+    assert_eq!(found, expected);
+}
+
+/// The predictions of calibration are not in a state, and with lossy acceptance drafts decide the output.
+#[test]
+fn lossy_sessions_compute_their_prompts() {
+    let engine = tiny().engine(1);
+    let prompt = prompt(1, 60);
+    let computed = prefilled(&engine, KvType::F16, &prompt);
+    let acceptance = Acceptance::LossyTopP(0.9);
+    let mut session = engine.session(SessionOptions { kv_type: KvType::F16, acceptance, ..plain() }).unwrap();
+    session.append_tokens(&prompt).unwrap();
+    assert_eq!(session.restore_state(0, &prompt[..59], &state(&computed, 0..59)).unwrap(), 0);
+    assert_eq!(session.n_cached_tokens(), 0);
+    // What the session gives is the same, so others may take it.
+    session.prefill(&CancelToken::new(), |_, _| {}).unwrap();
+    assert!(state(&session, 0..59) == state(&computed, 0..59));
 }
 
 proptest! {

@@ -99,8 +99,8 @@ impl PrefixStore {
     /// the next answer count as [`cached`](refrain::Stats::cached_tokens).
     ///
     /// Every later bit is that of a session that computed them. Files that cannot be used are left aside, and less is
-    /// restored. With [lossy acceptance](refrain::Acceptance) and calibration the bits of keys and values are the same, but
-    /// drafts decide the output then, and the predictions that calibration makes of a prompt are not stored.
+    /// restored. A session with [lossy acceptance](refrain::Acceptance) computes everything: drafts decide its output, and
+    /// the predictions that calibration makes of a prompt are not stored.
     ///
     /// # Errors
     /// [`PrefixError::Session`]: the turns cannot be encoded, see [`Session::encode`]. [`PrefixError::Io`]: the folder

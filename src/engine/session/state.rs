@@ -89,7 +89,7 @@ impl Session {
     /// Restored are the positions behind the [cached](Self::n_cached_tokens) ones, as far as `tokens` agree with this
     /// session's tokens, without the newest, which the next step computes. Returns their number, which is 0 if nothing
     /// more agrees. The output is the same as after a prefill. Calibration has no predictions for restored positions,
-    /// so drafts may differ.
+    /// so drafts may differ; with [lossy acceptance](crate::Acceptance) drafts decide the output, so nothing is restored.
     ///
     /// # Errors
     /// [`SessionError::StateRange`]: positions between the cached ones and `first` are missing;
@@ -108,6 +108,9 @@ impl Session {
         let (given, expected) = (state.len() as u64, self.state_bytes(tokens.len()));
         if given != expected {
             return Err(SessionError::StateLength { given, expected });
+        }
+        if self.options.acceptance.is_lossy() {
+            return Ok(0);
         }
         let own = &self.conversation.tokens;
         let n_agreed = own[first..].iter().zip(tokens).take_while(|(own, token)| own == token).count();
