@@ -4,23 +4,23 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use refrain::{
     Drafting, Engine, GenerateOptions, HistoryStore, Message, Role, Session, SpecialTokens, TokenId,
 };
 use refrain_grammar::Vocabulary;
-use refrain_index::history::HistoryOptions;
-use refrain_index::prefixes::{Label, PrefixOptions};
-use refrain_index::{NotesIndex, history};
+use refrain_index::prefixes::PrefixOptions;
+use refrain_index::{NotesError, NotesIndex, history};
 
 use crate::error::{BuildError, TaskError};
+use crate::forget::names_with_index;
 use crate::gate::Gate;
 use crate::job::plain_text;
 use crate::layout::Layout;
 use crate::options::{AssistantOptions, JobOptions};
 use crate::passage::Passage;
-use crate::store::{Kept, Store, StoreError, conversation_label, note_hash, note_label};
+use crate::store::{Hidden, Kept, Store, StoreError};
 use crate::template::Prompts;
 
 /// The tasks of an assistant app on one engine. Cheap to clone, and shared by threads; each task returns a
@@ -51,6 +51,8 @@ struct Shared {
 struct Notes {
     index: NotesIndex,
     folder: PathBuf,
+    /// The notes that another process has yet to delete from the index.
+    hidden: Mutex<Vec<Hidden>>,
 }
 
 /// Builds an [`Assistant`]. Everything but the engine is optional.
@@ -105,14 +107,14 @@ impl Builder {
         let Self { engine, notes, store, namespace, prompts, options } = self;
         check_namespace(&namespace)?;
         let notes = notes.map(|folder| match NotesIndex::open(&folder) {
-            Ok(index) => Ok(Notes { index, folder }),
+            Ok(index) => Ok(Notes { index, folder, hidden: Mutex::default() }),
             Err(error) => Err(error),
         });
         let notes = notes.transpose()?;
         let key = history::HistoryKey::of(&engine);
         let store = store.map(|folder| {
             let prefixes = PrefixOptions { max_bytes: options.prefix_bytes_max, ..PrefixOptions::default() };
-            Store::open(&folder, key, HistoryOptions::default(), prefixes)
+            Store::open(&folder, Some(key), prefixes)
         });
         let store = store.transpose()?;
         let gate = Gate::default();
@@ -177,6 +179,33 @@ impl Assistant {
         self.shared.notes.as_ref().map(|notes| &*notes.folder)
     }
 
+    /// Leaves out notes that another process is to delete from the index.
+    pub(crate) fn hide(&self, paths: Vec<PathBuf>) {
+        let Some(notes) = &self.shared.notes else { return };
+        let mut hidden = notes.hidden.lock().unwrap_or_else(PoisonError::into_inner);
+        // If the names cannot be read, the next search tries again.
+        hidden.extend(paths.into_iter().map(|path| Hidden { path, names: Vec::new() }));
+    }
+
+    /// The notes that searches leave out: those that wait to be deleted by another process. When they are deleted, the index is
+    /// read again.
+    pub(crate) fn hidden(&self) -> Result<Vec<Hidden>, NotesError> {
+        let Some(Notes { index, hidden, .. }) = &self.shared.notes else { return Ok(Vec::new()) };
+        let mut hidden = hidden.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting = index.waiting_to_be_forgotten()?;
+        if hidden.iter().any(|hidden| !waiting.contains(&hidden.path)) {
+            index.refresh()?;
+        }
+        hidden.retain(|hidden| waiting.contains(&hidden.path) && !hidden.names.is_empty());
+        for path in waiting {
+            if hidden.iter().all(|hidden| hidden.path != path) {
+                let names = names_with_index(&path, Some(index))?;
+                hidden.push(Hidden { path, names });
+            }
+        }
+        Ok(hidden.clone())
+    }
+
     pub(crate) fn gate(&self) -> &Gate {
         &self.shared.gate
     }
@@ -220,8 +249,8 @@ impl Assistant {
         let mut session = self.engine().session(options.clone().with_history(false))?;
         if keeps && self.options().history && options.drafting == Drafting::Auto {
             let namespace = self.history_namespace(task);
-            session.add_source(match self.store() {
-                Some(store) => Box::new(store.history().source(&namespace)),
+            session.add_source(match self.store().and_then(Store::history) {
+                Some(history) => Box::new(history.source(&namespace)),
                 None => Box::new(self.shared.memory.source(&namespace)),
             })?;
         }
@@ -232,7 +261,7 @@ impl Assistant {
     /// `n_forgotten` was read before the job's texts were.
     pub(crate) fn kept(&self, job: &JobOptions, layout: &Layout, n_forgotten: u64) -> Option<Kept> {
         job.keep.then(|| Kept {
-            notes: note_hashes(&layout.shown),
+            notes: note_paths(&layout.shown),
             conversation: None,
             starts: layout.starts.clone(),
             n_forgotten,
@@ -257,47 +286,60 @@ impl Assistant {
         }
     }
 
-    /// Keeps an answer and its prompt in the store, unless a deletion has begun since its job was started.
-    pub(crate) fn keep(
+    /// Keeps the answers of a task that has ended well, unless a deletion has begun since its job was started.
+    pub(crate) fn keep_answers(
         &self,
         task: &str,
-        session: &Session,
-        tokens: &[TokenId],
-        kept: &Kept,
+        answers: &[(Vec<TokenId>, Kept)],
     ) -> Result<(), StoreError> {
+        if !self.options().history {
+            return Ok(());
+        }
         let namespace = self.history_namespace(task);
-        let Some(store) = self.store() else {
-            if self.options().history && !tokens.is_empty() {
-                self.shared.memory.append(&namespace, tokens);
+        let _keeping = self.store().map(Store::keeping);
+        for (tokens, kept) in answers.iter().filter(|(tokens, _)| !tokens.is_empty()) {
+            match self.store() {
+                Some(store) if kept.n_forgotten == self.n_forgotten() => {
+                    store.keep_answer(&namespace, tokens, kept)?;
+                }
+                Some(_) => {}
+                None => self.shared.memory.append(&namespace, tokens),
             }
-            if kept.n_forgotten != self.n_forgotten() {
+            // Looked at behind the append: a deletion meanwhile has cleared the memory before.
+            if self.store().is_none() && kept.n_forgotten != self.n_forgotten() {
                 self.shared.memory.forget(&namespace);
             }
-            return Ok(());
-        };
-        let _keeping = store.keeping();
-        if kept.n_forgotten != self.n_forgotten() {
-            return Ok(());
-        }
-        if self.options().history && !tokens.is_empty() {
-            store.keep_answer(&namespace, tokens, kept)?;
-        }
-        if self.options().keeps_prompts {
-            let n_prompt = session.tokens().len() - tokens.len().min(session.tokens().len());
-            let up_to = if kept.conversation.is_some() { usize::MAX } else { n_prompt };
-            store.keep_prefix(session, &self.namespace, &labels(kept), up_to)?;
         }
         Ok(())
     }
 
-    /// Keeps the keys and values of a prompt. Returns the number of tokens that are kept now.
+    /// Keeps the keys and values of a prompt; of a conversation, also those of the answer, which has `n_output` tokens.
+    pub(crate) fn keep_prompt_of(
+        &self,
+        session: &Session,
+        n_output: usize,
+        kept: &Kept,
+    ) -> Result<(), StoreError> {
+        if !self.options().keeps_prompts {
+            return Ok(());
+        }
+        let n_prompt = session.tokens().len().saturating_sub(n_output);
+        let up_to = if kept.conversation.is_some() { usize::MAX } else { n_prompt };
+        self.keep_prefix(session, kept, up_to).map(drop)
+    }
+
+    /// Keeps the keys and values of a prompt that was prefetched. Returns the number of tokens that are kept now.
     pub(crate) fn keep_prompt(&self, session: &Session, kept: &Kept) -> Result<usize, StoreError> {
+        self.keep_prefix(session, kept, usize::MAX)
+    }
+
+    fn keep_prefix(&self, session: &Session, kept: &Kept, up_to: usize) -> Result<usize, StoreError> {
         let Some(store) = self.store() else { return Ok(0) };
         let _keeping = store.keeping();
         if kept.n_forgotten != self.n_forgotten() {
             return Ok(0);
         }
-        store.keep_prefix(session, &self.namespace, &labels(kept), usize::MAX)
+        store.keep_prefix(session, &self.namespace, kept, up_to)
     }
 
     /// Options of a generation, for a job.
@@ -349,19 +391,12 @@ impl Assistant {
     }
 }
 
-/// The hashes of the notes that passages come from.
-pub(crate) fn note_hashes<'a>(passages: impl IntoIterator<Item = &'a Passage>) -> Vec<u64> {
-    let sources = passages.into_iter().filter_map(|passage| passage.source.as_ref());
-    let notes: BTreeSet<u64> = sources.map(|source| note_hash(&source.path)).collect();
-    notes.into_iter().collect()
-}
-
-/// The labels of a prompt's tokens. A deletion removes what follows the first token of a label.
-fn labels(kept: &Kept) -> Vec<Label> {
-    let from = |start: usize, name: String| Label { tokens: start..usize::MAX, name };
-    let conversation = kept.conversation.map(|id| from(0, conversation_label(id)));
-    let notes = kept.starts.iter().map(|&(note, start)| from(start, note_label(note)));
-    notes.chain(conversation).collect()
+/// The notes that passages come from.
+pub(crate) fn note_paths<'a>(passages: impl IntoIterator<Item = &'a Passage>) -> BTreeSet<PathBuf> {
+    passages
+        .into_iter()
+        .filter_map(|passage| passage.source.as_ref().map(|source| source.path.clone()))
+        .collect()
 }
 
 impl fmt::Debug for Assistant {

@@ -3,6 +3,8 @@
 
 use refrain::PromptPassage;
 
+use crate::pieces::{ZERO_WIDTH_JOINER, is_mark};
+
 /// Maximum bytes of text encoded per token of room; tokens of text have 3 to 5 bytes on average. A longer
 /// text is cut before its tokens are counted, so the time and memory of encoding depend on the room and not
 /// on the text.
@@ -24,8 +26,8 @@ pub struct Fitted {
 }
 
 /// Shows the passages, in their order, up to `tokens_max` tokens together: an entry per passage. The first passage that does
-/// not fit is cut at a paragraph or at a line; the very first passage may be cut at a word. Everything after a cut is left
-/// out.
+/// not fit is cut at a paragraph or at a line. If nothing else is shown, it may also be cut at a sentence, at a word, or between
+/// characters, so that some of it is shown if there is room for a character. Everything after a cut is left out.
 ///
 /// # Errors
 /// Those of `count`.
@@ -40,9 +42,9 @@ pub fn fit<E>(
         let (mut shown_len, mut n_tokens) = (0, 0);
         if !is_full {
             let n_head = count(&format!("\n\n# {}\n", passage.title))?;
-            let cuts_words = fitted.iter().all(|fitted: &Fitted| fitted.shown_len == 0);
+            let cuts_lines = fitted.iter().all(|fitted: &Fitted| fitted.shown_len == 0);
             (shown_len, n_tokens) =
-                longest_start(passage.text, room.saturating_sub(n_head), cuts_words, count)?;
+                longest_start(passage.text, room.saturating_sub(n_head), cuts_lines, count)?;
             n_tokens += n_head;
         }
         if passage.text[..shown_len].trim().is_empty() {
@@ -63,12 +65,12 @@ pub fn fit<E>(
 }
 
 /// The length in bytes of the longest start of `text` with at most `room` tokens, and its tokens. If the whole text
-/// does not fit, it ends with a paragraph; if no paragraph fits, with a line; if no line fits and `cuts_words` is
-/// true, with a word.
+/// does not fit, it ends with a paragraph; if no paragraph fits, with a line. If no line fits and `cuts_lines` is true, it ends
+/// with a sentence, else a word, else a character with its marks, else any character.
 fn longest_start<E>(
     text: &str,
     room: usize,
-    cuts_words: bool,
+    cuts_lines: bool,
     count: &CountTokens<'_, E>,
 ) -> Result<(usize, usize), E> {
     let limit = text.floor_char_boundary(room.saturating_mul(BYTES_PER_TOKEN_MAX));
@@ -80,19 +82,56 @@ fn longest_start<E>(
     }
     let start = &text[..limit];
     let ends = |separator: &str| start.match_indices(separator).map(|(at, _)| at).collect::<Vec<_>>();
-    let words = || start.match_indices(char::is_whitespace).map(|(at, _)| at).collect::<Vec<_>>();
-    for level in 0..3 {
+    for level in 0..if cuts_lines { 6 } else { 2 } {
         let borders = match level {
             0 => ends("\n\n"),
             1 => ends("\n"),
-            _ if cuts_words => words(),
-            _ => break,
+            2 => sentence_ends(start),
+            3 => start.match_indices(char::is_whitespace).map(|(at, _)| at).collect(),
+            4 => character_ends(start),
+            _ => start.char_indices().map(|(at, c)| at + c.len_utf8()).collect(),
         };
         if let Some(found) = last_that_fits(start, &borders, room, count)? {
             return Ok(found);
         }
     }
     Ok((0, 0))
+}
+
+/// Where sentences end: behind `。！？`, and behind `.!?…` before white space, with the closing marks that follow.
+fn sentence_ends(text: &str) -> Vec<usize> {
+    let (mut ends, mut open) = (Vec::new(), None);
+    for (at, c) in text.char_indices() {
+        let is_closing =
+            matches!(c, '"' | '\'' | ')' | ']' | '”' | '’' | '»' | '」' | '』' | '）' | '〉' | '》');
+        open = match (c, open) {
+            ('。' | '！' | '？' | '｡', _) => Some(true),
+            ('.' | '!' | '?' | '…', _) => Some(false),
+            (_, Some(is_wide)) if is_closing => Some(is_wide),
+            (_, Some(is_wide)) => {
+                if is_wide || c.is_whitespace() {
+                    ends.push(at);
+                }
+                None
+            }
+            (_, None) => None,
+        };
+    }
+    // The end of the text is no border: the whole was tried.
+    ends
+}
+
+/// Where characters end, each with the marks that combine with it.
+fn character_ends(text: &str) -> Vec<usize> {
+    let mut ends = Vec::new();
+    let mut joins_next = false;
+    for (at, c) in text.char_indices().skip(1) {
+        if !is_mark(c) && !joins_next {
+            ends.push(at);
+        }
+        joins_next = c == ZERO_WIDTH_JOINER;
+    }
+    ends
 }
 
 /// The last of the cut points (ascending) up to which the text has at most `room` tokens, and the number of
@@ -162,6 +201,40 @@ mod tests {
     fn only_the_first_passage_is_cut_at_a_word() {
         assert_eq!(fit_all(&["one two three four"], 5 + 2), [(7, 2)]);
         assert_eq!(fit_all(&["one two"], 3), [(0, 2)]);
+    }
+
+    /// A token for each byte, as a tokenizer may do with what it does not know.
+    fn count_bytes(text: &str) -> Result<usize, Infallible> {
+        Ok(text.len())
+    }
+
+    fn start_of(text: &str, room: usize) -> &str {
+        let Ok((len, n_tokens)) = longest_start(text, room, true, &count_bytes);
+        assert!(len == n_tokens && len <= room);
+        &text[..len]
+    }
+
+    #[test]
+    fn text_without_spaces_is_cut_at_sentences_then_between_characters() {
+        assert_eq!(start_of("明日は晴れ。」明後日は雨。", 27), "明日は晴れ。」");
+        assert_eq!(start_of("One. Two (really!) three", 19), "One. Two (really!)");
+        assert_eq!(start_of("明日は晴れ", 7), "明日");
+        assert_eq!(start_of("QUJDREVGR0g=", 5), "QUJDR");
+        // Three letters e with an accent each.
+        assert_eq!(start_of("e\u{301}e\u{301}e\u{301}", 5), "e\u{301}");
+        assert_eq!(start_of(&format!("e{}", "\u{301}".repeat(50)), 4), "e\u{301}");
+        assert_eq!(start_of("👩\u{200d}👧x", 11), "👩\u{200d}👧");
+        assert_eq!(start_of("日", 2), "");
+    }
+
+    proptest! {
+        #[test]
+        fn something_is_shown_if_a_character_has_room(text in "\\PC{1,40}", room in 4usize..60) {
+            let shown = start_of(&text, room);
+            let first_len = text.trim_start().chars().next().map_or(0, char::len_utf8);
+            let n_blank = text.len() - text.trim_start().len();
+            prop_assert!(!shown.trim().is_empty() || text.trim().is_empty() || room < n_blank + first_len);
+        }
     }
 
     #[test]

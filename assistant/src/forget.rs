@@ -3,29 +3,30 @@
 //! What is to be deleted is written to the ledger first. A crash or an error later leaves it there, and the next
 //! [`Builder::build`](crate::Builder::build) with the store finishes it. Jobs that were started before keep nothing.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use refrain_index::history::{HistoryKey, HistoryLog, HistoryOptions};
 use refrain_index::notes::{NotesOptions, NotesWriter, Request, absolute};
-use refrain_index::{NotesError, RecordId};
+use refrain_index::{NotesError, NotesIndex, PrefixOptions, RecordId};
 use thiserror::Error;
 
 use crate::assistant::Assistant;
-use crate::store::{Entry, Forgetting, Store, StoreError, conversation_label, micros, note_hash, note_label};
+use crate::store::{Entry, Forgetting, Store, StoreError, conversation_label, micros, names_of, note_label};
 use crate::tasks::ConversationId;
 
 /// What is to be deleted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Forget {
-    /// A note: its text in the index of notes, and every answer, summary and prefix that was made from it. The note itself is the
-    /// app's.
+    /// A note, or a folder with every note below it: the text in the index of notes, and every answer, summary and prefix that
+    /// was made from it, under all names that lead to its files. The note itself is the app's.
     Note(PathBuf),
     /// A conversation: its answers and prefixes. (The turns of an open [`Conversation`](crate::Conversation) are the app's.)
     Conversation(ConversationId),
-    /// Every answer and summary that was made before a time, and every prefix that was kept before it or was not used since.
-    /// Notes stay in the index.
+    /// Every answer and summary that was made before a time, and every prefix that was kept before it or was not used since;
+    /// also what has a time in the future, because the clock was wrong and its age is unknown. So the present time deletes
+    /// everything that was made so far. Notes stay in the index.
     Before(SystemTime),
     /// All answers, summaries and prefixes, and all notes of the index. Updates read the notes no more until they are added
     /// again.
@@ -43,6 +44,7 @@ pub struct Forgotten {
     /// Blocks of prefixes.
     pub n_prefix_blocks: usize,
     /// Another writer has the index of notes open: it deletes the text of the notes when it next updates or maintains the index.
+    /// Until then, searches of assistants leave the notes out.
     pub is_notes_pending: bool,
 }
 
@@ -58,10 +60,37 @@ pub enum ForgetError {
     Store(#[from] StoreError),
 }
 
+/// Deletes what assistants have kept in these folders, a store and an index of notes, as [`Assistant::forget`] does, without a model.
+/// No assistant may have the store open meanwhile. A deletion that was interrupted is finished first.
+///
+/// A folder without a store or index has nothing to delete, and none is created in it.
+///
+/// # Errors
+/// [`ForgetError`], also [`StoreError::InUse`]; what was deleted before stays deleted, and the rest is deleted when the store is
+/// next opened.
+pub fn forget(store: Option<&Path>, notes: Option<&Path>, what: Forget) -> Result<Forgotten, ForgetError> {
+    let store = store.filter(|folder| Store::is_in(folder));
+    let store = store.map(|folder| Store::open(folder, None, PrefixOptions::default())).transpose()?;
+    if let Some(store) = &store {
+        finish_forgetting(store)?;
+    }
+    let index = match notes.map(NotesIndex::open) {
+        Some(Err(NotesError::NoIndex { .. })) | None => None,
+        // A writer builds it again, and deletes.
+        Some(Err(error)) if error.is_damage() => None,
+        Some(index) => Some(index?),
+    };
+    let what = resolve(what, notes, index.as_ref())?;
+    match &store {
+        Some(store) => begin(store, &what),
+        None => Ok(Forgotten { is_notes_pending: forget_notes(&what)?, ..Forgotten::default() }),
+    }
+}
+
 impl Assistant {
     /// Deletes what was kept, in all namespaces and for all models. After the return, no file of the store has a byte of it, and none
-    /// of the index of notes has a byte of a forgotten note (the disk may hold freed blocks). Answers in memory, of assistants
-    /// without a store, are all deleted.
+    /// of the index of notes has a byte of a forgotten note (the disk may hold freed blocks), except as
+    /// [`Forgotten::is_notes_pending`] says. Answers in memory, of assistants without a store, are all deleted.
     ///
     /// An answer of which the store does not know what it was made from, because a crash came in between, is deleted with any note
     /// or conversation.
@@ -69,131 +98,167 @@ impl Assistant {
     /// # Errors
     /// [`ForgetError`]; what was deleted before stays deleted.
     pub fn forget(&self, what: Forget) -> Result<Forgotten, ForgetError> {
-        let index = self.notes_folder().map(absolute).transpose()?;
-        let what = match what {
-            Forget::Note(path) => {
-                let path = absolute(&path)?;
-                Forgetting::Note { hash: note_hash(&path), path, index }
-            }
-            Forget::Conversation(id) => Forgetting::Conversation(id.0),
-            Forget::Before(time) => Forgetting::Before(micros(time)),
-            Forget::Everything => {
-                let roots = self.notes().map(|notes| notes.status()).transpose()?;
-                Forgetting::Everything { index, roots: roots.map(|status| status.roots).unwrap_or_default() }
-            }
-        };
+        let what = resolve(what, self.notes_folder(), self.notes())?;
         self.start_forgetting();
-        let Some(store) = self.store() else {
-            let is_notes_pending = self.forget_notes(&what)?;
-            self.start_forgetting();
-            return Ok(Forgotten { is_notes_pending, ..Forgotten::default() });
+        let forgotten = match self.store() {
+            Some(store) => {
+                let _deleting = store.deleting();
+                begin(store, &what)
+            }
+            None => forget_notes(&what)
+                .map(|is_notes_pending| Forgotten { is_notes_pending, ..Forgotten::default() })
+                .map_err(ForgetError::from),
         };
-        let _deleting = store.deleting();
-        store.ledger().append(Entry::Forget { what: what.clone() })?;
-        let forgotten = self.carry_out(store, &what);
         // Jobs that began meanwhile may have read what is gone now.
         self.start_forgetting();
-        forgotten
+        let forgotten = forgotten?;
+        if let Some(notes) = self.notes() {
+            if forgotten.is_notes_pending {
+                self.hide(paths_in_index(&what));
+            }
+            notes.refresh()?;
+        }
+        Ok(forgotten)
     }
 
     /// Finishes what a crash has interrupted.
     pub(crate) fn finish_forgetting(&self) -> Result<(), ForgetError> {
         let Some(store) = self.store() else { return Ok(()) };
-        let _deleting = store.deleting();
-        let begun = store.ledger().forgetting().to_vec();
-        for what in &begun {
-            self.carry_out(store, what)?;
+        if finish_forgetting(store)?
+            && let Some(notes) = self.notes()
+        {
+            notes.refresh()?;
         }
         Ok(())
     }
+}
 
-    fn carry_out(&self, store: &Store, what: &Forgetting) -> Result<Forgotten, ForgetError> {
-        let is_notes_pending = self.forget_notes(what)?;
-        let n_answers = forget_answers(store, what)?;
-        let n_prefix_blocks = forget_prefixes(store, what)?;
-        let n_summaries = store.ledger().finish_forgetting(what)?;
-        Ok(Forgotten { n_answers, n_summaries, n_prefix_blocks, is_notes_pending })
+/// What is to be deleted, with everything that it is found by.
+fn resolve(
+    what: Forget,
+    folder: Option<&Path>,
+    notes: Option<&NotesIndex>,
+) -> Result<Forgetting, ForgetError> {
+    let index = folder.map(absolute).transpose()?;
+    Ok(match what {
+        Forget::Note(path) => {
+            let path = absolute(&path)?;
+            let names = names_with_index(&path, notes)?;
+            Forgetting::Note { path, names, index }
+        }
+        Forget::Conversation(id) => Forgetting::Conversation(id.0),
+        Forget::Before(time) => Forgetting::Before { time: micros(time), now: micros(SystemTime::now()) },
+        Forget::Everything => {
+            let roots = notes.map(|notes| notes.status()).transpose()?;
+            Forgetting::Everything { index, roots: roots.map(|status| status.roots).unwrap_or_default() }
+        }
+    })
+}
+
+/// What finds the notes at and below a path, under all names that the index knows.
+pub(crate) fn names_with_index(path: &Path, notes: Option<&NotesIndex>) -> Result<Vec<u64>, NotesError> {
+    let mut paths = vec![path.to_owned()];
+    match notes.map(|notes| notes.names_of(path)) {
+        None => {}
+        Some(Ok(names)) => paths.extend(names),
+        // A writer builds it again, and an index that was deleted names nothing.
+        Some(Err(error)) if error.is_damage() || matches!(error, NotesError::NoIndex { .. }) => {}
+        Some(Err(error)) => return Err(error),
     }
+    Ok(names_of(&paths))
+}
 
-    /// Deletes from the index that the assistant had when the deletion began. Returns whether that was left to another writer.
-    fn forget_notes(&self, what: &Forgetting) -> Result<bool, NotesError> {
-        let (folder, paths) = match what {
-            Forgetting::Note { path, index: Some(index), .. } => (index, vec![path.clone()]),
-            Forgetting::Everything { index: Some(index), roots } => (index, roots.clone()),
-            _ => return Ok(false),
-        };
-        // The index may have been deleted since. One without paths is opened, too: that finishes an interrupted removal.
-        if !folder.is_dir() {
-            return Ok(false);
+/// Notes what is to be deleted, and deletes it.
+fn begin(store: &Store, what: &Forgetting) -> Result<Forgotten, ForgetError> {
+    store.ledger().append(vec![Entry::Forget { what: what.clone() }])?;
+    carry_out(store, what)
+}
+
+/// Finishes what a crash has interrupted. Returns whether there was something.
+fn finish_forgetting(store: &Store) -> Result<bool, ForgetError> {
+    let _deleting = store.deleting();
+    let begun = store.ledger().forgetting().to_vec();
+    for what in &begun {
+        carry_out(store, what)?;
+    }
+    Ok(!begun.is_empty())
+}
+
+fn carry_out(store: &Store, what: &Forgetting) -> Result<Forgotten, ForgetError> {
+    let is_notes_pending = forget_notes(what)?;
+    let n_answers = forget_answers(store, what)?;
+    let n_prefix_blocks = forget_prefixes(store, what)?;
+    let n_summaries = store.ledger().finish_forgetting(what)?;
+    Ok(Forgotten { n_answers, n_summaries, n_prefix_blocks, is_notes_pending })
+}
+
+/// The files and folders that a deletion removes from the index of notes.
+fn paths_in_index(what: &Forgetting) -> Vec<PathBuf> {
+    match what {
+        Forgetting::Note { path, .. } => vec![path.clone()],
+        Forgetting::Everything { roots, .. } => roots.clone(),
+        Forgetting::Conversation(_) | Forgetting::Before { .. } => Vec::new(),
+    }
+}
+
+/// Deletes from the index that was there when the deletion began. Returns whether that was left to another writer.
+fn forget_notes(what: &Forgetting) -> Result<bool, NotesError> {
+    let (Forgetting::Note { index: Some(folder), .. } | Forgetting::Everything { index: Some(folder), .. }) =
+        what
+    else {
+        return Ok(false);
+    };
+    // The index may have been deleted since. One without paths is opened, too: that finishes an interrupted removal.
+    if !folder.is_dir() {
+        return Ok(false);
+    }
+    let paths = paths_in_index(what);
+    let options = NotesOptions { lock_wait: Duration::from_millis(100), ..NotesOptions::default() };
+    match NotesWriter::open_or_hand_in(folder, options, &Request::Forget(paths.clone()))? {
+        Some(mut writer) => {
+            writer.forget(&paths)?;
+            Ok(false)
         }
-        let options = NotesOptions { lock_wait: Duration::from_millis(100), ..NotesOptions::default() };
-        let is_pending = match NotesWriter::open_or_hand_in(folder, options, &Request::Forget(paths.clone()))?
-        {
-            Some(mut writer) => {
-                writer.forget(&paths)?;
-                false
-            }
-            None => true,
-        };
-        if let Some(notes) = self.notes() {
-            notes.refresh()?;
-        }
-        Ok(is_pending)
+        None => Ok(true),
     }
 }
 
 /// Deletes answers of every model from the history.
 fn forget_answers(store: &Store, what: &Forgetting) -> Result<usize, StoreError> {
-    let folder = store.history_folder();
+    let ledger = store.ledger();
     let mut n_answers = 0;
-    for key in HistoryLog::keys(&folder)? {
-        let own = store.history().key() == key;
-        let opened = if own { None } else { Some(open(&folder, key)?) };
-        let log = opened.as_ref().unwrap_or(store.history());
-        let model = key.to_string();
-        let (mut going, mut namespaces) = (Vec::new(), std::collections::BTreeSet::new());
-        for info in log.list() {
-            let RecordId(record) = info.record;
-            let goes = match store.ledger().answer(&model, record) {
-                Some((notes, conversation)) => what.takes(record, notes, conversation),
-                None => !matches!(what, Forgetting::Before(time) if record >= *time),
-            };
-            if goes {
-                going.push(info.record);
+    for history in store.histories()? {
+        let model = history.key().to_string();
+        let infos = history.list();
+        if let Forgetting::Everything { .. } = what {
+            n_answers += infos.len();
+            let namespaces: BTreeSet<String> = infos.into_iter().map(|info| info.namespace).collect();
+            for namespace in &namespaces {
+                history.forget_namespace(namespace)?;
             }
-            namespaces.insert(info.namespace);
-        }
-        n_answers += going.len();
-        match what {
-            Forgetting::Everything { .. } => {
-                for namespace in &namespaces {
-                    log.forget_namespace(namespace)?;
-                }
-            }
-            _ => going.into_iter().try_for_each(|record| log.forget(record))?,
+        } else {
+            let records = infos.into_iter().map(|info| info.record);
+            let going: Vec<RecordId> =
+                records.filter(|record| ledger.is_forgotten(what, &model, record.0)).collect();
+            n_answers += history.forget_all(&going)?;
         }
     }
     Ok(n_answers)
 }
 
-fn open(folder: &Path, key: HistoryKey) -> Result<HistoryLog, StoreError> {
-    Ok(HistoryLog::open(folder, key, HistoryOptions::default())?)
-}
-
 fn forget_prefixes(store: &Store, what: &Forgetting) -> Result<usize, StoreError> {
-    let prefixes = store.prefixes();
-    let label = match what {
-        Forgetting::Note { hash, .. } => note_label(*hash),
-        Forgetting::Conversation(id) => conversation_label(*id),
-        Forgetting::Before(time) => {
+    let (ledger, prefixes) = (store.ledger(), store.prefixes());
+    let labels: Vec<String> = match what {
+        Forgetting::Note { names, .. } => ledger.notes_named(names).into_iter().map(note_label).collect(),
+        Forgetting::Conversation(id) => vec![conversation_label(*id)],
+        Forgetting::Before { time, .. } => {
             return Ok(prefixes.forget_before(SystemTime::UNIX_EPOCH + Duration::from_micros(*time))?);
         }
         Forgetting::Everything { .. } => return Ok(prefixes.clear()?),
     };
-    let namespaces = store.ledger().namespaces().clone();
     let mut n_blocks = 0;
-    for namespace in &namespaces {
-        n_blocks += prefixes.forget(namespace, &label)?;
+    for namespace in ledger.namespaces() {
+        n_blocks += prefixes.forget_all(namespace, &labels)?;
     }
     Ok(n_blocks)
 }
@@ -267,14 +332,14 @@ mod tests {
 
             let of = Some(index.clone());
             let what = match is_all {
-                false => Forgetting::Note { hash: note_hash(&note), path: note.clone(), index: of },
+                false => Forgetting::Note { names: names_of([&note]), path: note.clone(), index: of },
                 true => Forgetting::Everything { index: of, roots: vec![notes.clone()] },
             };
             let kept = assistant.store().unwrap();
-            kept.ledger().append(Entry::Forget { what: what.clone() }).unwrap();
+            kept.ledger().append(vec![Entry::Forget { what: what.clone() }]).unwrap();
             for step in 0..n_steps {
                 match step {
-                    0 => drop(assistant.forget_notes(&what).unwrap()),
+                    0 => drop(forget_notes(&what).unwrap()),
                     1 => drop(forget_answers(kept, &what).unwrap()),
                     _ => drop(forget_prefixes(kept, &what).unwrap()),
                 }

@@ -89,7 +89,8 @@ impl Report {
 /// Nothing is computed until an event is requested, and then at most one pass of the model per event. A job owns what it needs:
 /// it may be stored and moved to a thread. Jobs of one assistant take turns, whichever threads they run on.
 ///
-/// A job that is dropped or cancelled changes nothing: no answer is kept, and a conversation is as before. If a draft source or
+/// A job that is dropped, cancelled or failed keeps no answer, and leaves a conversation as before. (A summary in parts keeps the
+/// computed prompts of its finished parts, under the names of their notes.) If a draft source or
 /// processor of the app panics, the panic unwinds from `next`, and the job has ended; the assistant stays usable.
 pub struct Job<T> {
     assistant: Assistant,
@@ -97,6 +98,8 @@ pub struct Job<T> {
     priority: Priority,
     state: State<T>,
     events: VecDeque<JobEvent<T>>,
+    /// Answers that are kept if the job ends well.
+    answers: Vec<(Vec<TokenId>, Kept)>,
 }
 
 /// What a job does next. It is taken while it runs, so a panic ends the job.
@@ -118,6 +121,16 @@ pub(crate) trait Step<T>: Send {
     /// A piece of the output.
     fn text(&mut self, event: TextEvent, events: &mut VecDeque<JobEvent<T>>) {
         events.push_back(JobEvent::Text(event));
+    }
+
+    /// Whether the output has the form that its task needs; nothing is kept otherwise.
+    fn accepts(&self, _text: &str) -> Result<(), TaskError> {
+        Ok(())
+    }
+
+    /// Whether the job ends with this generation: its answers are kept then.
+    fn is_last(&self) -> bool {
+        true
     }
 
     /// The whole output.
@@ -219,7 +232,8 @@ impl<T> Job<T> {
         step: Box<dyn Step<T>>,
     ) -> Self {
         let state = State::Start(Next::Generate(Box::new(prompt), step));
-        Self { assistant: assistant.clone(), cancel, priority, state, events: VecDeque::new() }
+        let (events, answers) = (VecDeque::new(), Vec::new());
+        Self { assistant: assistant.clone(), cancel, priority, state, events, answers }
     }
 
     /// A token that cancels this job only, from any thread: its last event is then [`TaskError::Cancelled`], before the next
@@ -401,9 +415,16 @@ impl<T> Job<T> {
         (stats.cached_tokens, stats.prefilled_tokens) = (decoding.n_cached, decoding.n_prefilled);
         stats.time_us.prefill += decoding.prefill_us;
         let session = generation.into_session();
-        let kept = about.kept.as_ref();
-        let kept = kept.map_or(Ok(()), |kept| self.assistant.keep(about.task, &session, &tokens, kept));
-        let not_kept = kept.err().map(|error: StoreError| error.to_string());
+        step.accepts(&text)?;
+        let mut keeping = Ok(());
+        if let Some(kept) = about.kept {
+            keeping = self.assistant.keep_prompt_of(&session, tokens.len(), &kept);
+            self.answers.push((tokens, kept));
+        }
+        if step.is_last() {
+            keeping = keeping.and(self.assistant.keep_answers(about.task, &self.answers));
+        }
+        let not_kept = keeping.err().map(|error: StoreError| error.to_string());
         self.written(step, Written { session, text, reasoning, finish, seed, stats, not_kept })
     }
 

@@ -1,12 +1,13 @@
 //! Lays out a prompt: as many of the passages as fit beside the request, the template and the output.
 
+use std::path::PathBuf;
+
 use refrain::{Message, PromptPassage, Role};
 
 use crate::assistant::Assistant;
 use crate::error::TaskError;
 use crate::fit::{Fitted, fit};
 use crate::passage::{LeftOut, LeftOutReason, Passage};
-use crate::store::note_hash;
 use crate::template::Template;
 
 /// A prompt, and what it does not show.
@@ -19,8 +20,10 @@ pub(crate) struct Layout {
     pub(crate) rest: Vec<Passage>,
     /// An entry for each of them.
     pub(crate) left_out: Vec<LeftOut>,
-    /// Where the text of each note begins in the prompt, in tokens, by the hash of its path.
-    pub(crate) starts: Vec<(u64, usize)>,
+    /// Where the text of each note begins in the prompt, in tokens.
+    pub(crate) starts: Vec<(PathBuf, usize)>,
+    /// Where the first passage begins.
+    pub(crate) first_start: usize,
 }
 
 impl Assistant {
@@ -58,11 +61,9 @@ impl Assistant {
             let turns = turns_of(&shown);
             let n_tokens = count(&turns)?;
             if n_tokens <= room {
-                let starts = match self.store() {
-                    Some(_) => self.starts(&shown, |passages| [before, &turns_of(passages)].concat())?,
-                    None => Vec::new(),
-                };
-                return Ok(Layout { turns, shown, rest, left_out, starts });
+                let (first_start, starts) =
+                    self.starts(&shown, |passages| [before, &turns_of(passages)].concat())?;
+                return Ok(Layout { turns, shown, rest, left_out, starts, first_start });
             }
             // Passages have a few more tokens together than separately, and numbers before them a few more: the next attempt
             // has less room, by at least one token.
@@ -70,26 +71,32 @@ impl Assistant {
         }
     }
 
-    /// Where each note begins: behind the tokens that the prompt shares with one that ends before the note's first passage.
+    /// Where the first passage begins, and each note: behind the tokens that the prompt shares with one that ends before the
+    /// passage. Without a store, which needs to know it, nothing is computed.
     fn starts(
         &self,
         shown: &[Passage],
         turns_of: impl Fn(&[Passage]) -> Vec<Message>,
-    ) -> Result<Vec<(u64, usize)>, TaskError> {
+    ) -> Result<(usize, Vec<(PathBuf, usize)>), TaskError> {
+        let mut starts: Vec<(PathBuf, usize)> = Vec::new();
+        if self.store().is_none() || shown.is_empty() {
+            return Ok((0, starts));
+        }
         let whole = self.encode_turns(&turns_of(shown))?;
-        let mut starts: Vec<(u64, usize)> = Vec::new();
+        let start_of = |at: usize| -> Result<usize, TaskError> {
+            let without = self.encode_turns(&turns_of(&shown[..at]))?;
+            Ok(whole.iter().zip(&without).take_while(|(a, b)| a == b).count())
+        };
         for (at, passage) in shown.iter().enumerate() {
-            let Some(note) = passage.source.as_ref().map(|source| note_hash(&source.path)) else { continue };
-            if starts.iter().all(|&(other, _)| other != note) {
-                let without = self.encode_turns(&turns_of(&shown[..at]))?;
-                let n_shared = whole.iter().zip(&without).take_while(|(a, b)| a == b).count();
-                starts.push((note, n_shared));
+            let Some(note) = passage.source.as_ref().map(|source| &source.path) else { continue };
+            if starts.iter().all(|(other, _)| other != note) {
+                starts.push((note.clone(), start_of(at)?));
             }
         }
-        Ok(starts)
+        Ok((start_of(0)?, starts))
     }
 
-    /// A prompt that must show its passages whole, which are no notes.
+    /// A prompt that must show its passages whole.
     pub(crate) fn lay_out_whole(
         &self,
         template: &Template,
@@ -97,12 +104,17 @@ impl Assistant {
         request: &str,
         room: usize,
     ) -> Result<Layout, TaskError> {
-        let for_prompt: Vec<PromptPassage<'_>> = passages.iter().map(Passage::for_prompt).collect();
-        let turns = self.turns(template.render(&for_prompt, request));
-        match self.count_turns(&turns)? {
-            n_tokens if n_tokens > room => Err(TaskError::TextTooLong { n_tokens, room }),
-            _ => Ok(Layout { turns, shown: passages.to_vec(), ..Layout::default() }),
+        let turns_of = |passages: &[Passage]| {
+            let for_prompt: Vec<PromptPassage<'_>> = passages.iter().map(Passage::for_prompt).collect();
+            self.turns(template.render(&for_prompt, request))
+        };
+        let turns = turns_of(passages);
+        let n_tokens = self.count_turns(&turns)?;
+        if n_tokens > room {
+            return Err(TaskError::TextTooLong { n_tokens, room });
         }
+        let (first_start, starts) = self.starts(passages, turns_of)?;
+        Ok(Layout { turns, shown: passages.to_vec(), starts, first_start, ..Layout::default() })
     }
 }
 

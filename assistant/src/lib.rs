@@ -29,12 +29,12 @@
 //!
 //! - The text of a job equals plain decoding of its prompt, bit for bit, whatever else runs (with the same mask, for
 //!   [`ui_command`](Assistant::ui_command)). A seed repeats a sampled text.
-//! - Jobs take turns ([`Priority`]). A job that is dropped, cancelled, failed or panicked changes nothing, and other jobs go on.
+//! - Jobs take turns ([`Priority`]). A job that is dropped, cancelled, failed or panicked keeps no answer, and other jobs go on.
 //! - Text of notes, messages and screens cannot forge control tokens.
 //! - [`Report::left_out`] names everything that a prompt does not show, though it was found or given.
 //! - Drafts, kept answers, summaries and prefixes of one namespace never reach another ([`Assistant::in_namespace`]).
-//! - After [`Assistant::forget`], no file has a byte of what it found (`docs/privacy.md` names what it does not find); an interrupted
-//!   deletion is finished at the next start.
+//! - After [`Assistant::forget`], or [`forget()`] without a model, no file has a byte of what it found (`docs/privacy.md` names what it does
+//!   not find); an interrupted deletion is finished at the next start.
 //!
 //! The guides are `docs/assistant.md` and `docs/privacy.md`.
 
@@ -58,7 +58,7 @@ mod template;
 pub use assistant::{Assistant, Builder, NAMESPACE_BYTES_MAX};
 pub use error::{BuildError, TaskError};
 pub use fit::{CountTokens, Fitted, fit};
-pub use forget::{Forget, ForgetError, Forgotten};
+pub use forget::{Forget, ForgetError, Forgotten, forget};
 pub use job::{Job, JobEvent, Report, TextEvent};
 pub use options::{AssistantOptions, JobOptions, Priority};
 pub use passage::{LeftOut, LeftOutReason, Passage, Source};
@@ -66,6 +66,6 @@ pub use store::StoreError;
 pub use tasks::{
     Answer, AnswerRequest, ChatAnswer, ChatRequest, Command, Conversation, ConversationId, Direction, Edit,
     EditRequest, Element, Length, Prefetch, Prefetched, Provenance, Reply, ReplyRequest, Role, Screen,
-    ScreenError, SummarizeRequest, Summary, UiCommand, UiRequest,
+    ScreenError, SummarizeRequest, Summary, Turn, UiCommand, UiRequest,
 };
 pub use template::{Prompts, Template, TemplateError};

@@ -33,6 +33,13 @@ pub struct Source {
     pub score: Option<f32>,
 }
 
+impl Source {
+    /// A place in a note that is unknown.
+    pub(crate) fn of_note(path: PathBuf) -> Self {
+        Self { path, place: 0..0, is_verbatim: false, score: None }
+    }
+}
+
 impl Passage {
     /// A passage of the app's own text.
     pub fn new(title: impl Into<String>, text: impl Into<String>) -> Self {
@@ -45,8 +52,7 @@ impl Passage {
     /// # Errors
     /// [`NotesError::Path`]: the path is empty, or there is no current folder.
     pub fn of_note(mut self, path: impl AsRef<Path>) -> Result<Self, NotesError> {
-        let path = absolute(path.as_ref())?;
-        self.source = Some(Source { path, place: 0..0, is_verbatim: false, score: None });
+        self.source = Some(Source::of_note(absolute(path.as_ref())?));
         Ok(self)
     }
 

@@ -48,10 +48,10 @@ impl Splitter {
     }
 }
 
-const ZERO_WIDTH_JOINER: char = '\u{200d}';
+pub(crate) const ZERO_WIDTH_JOINER: char = '\u{200d}';
 
 /// Whether a character combines with the one before: marks, joiners, and the modifiers and tags of emoji.
-fn is_mark(c: char) -> bool {
+pub(crate) fn is_mark(c: char) -> bool {
     is_combining_mark(c)
         || matches!(c, '\u{200c}' | ZERO_WIDTH_JOINER | '\u{1f3fb}'..='\u{1f3ff}' | '\u{e0020}'..='\u{e007f}')
 }

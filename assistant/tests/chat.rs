@@ -3,7 +3,7 @@
 mod support;
 
 use refrain::{PromptPassage, Role, Sampling, Task};
-use refrain_assistant::{Assistant, ChatRequest, JobOptions, TaskError};
+use refrain_assistant::{Assistant, ChatRequest, Forget, JobOptions, TaskError};
 use support::{Place, engine, options, plain};
 
 fn say(conversation: &refrain_assistant::Conversation, text: &str) -> refrain_assistant::ChatAnswer {
@@ -38,7 +38,7 @@ fn every_turn_is_that_of_plain_decoding() {
     // Continued later, from its turns.
     let again = assistant.open_conversation(conversation.id(), conversation.turns());
     let turns: Vec<_> = conversation.turns();
-    let turns: Vec<_> = turns.iter().map(|turn| (turn.role, turn.content.as_str())).collect();
+    let turns: Vec<_> = turns.iter().map(|turn| (turn.message.role, turn.message.content.as_str())).collect();
     let third = say(&again, "Thank you.");
     assert_eq!(third.text, plain(&[&turns[..], &[(Role::User, "Thank you.")]].concat(), Sampling::default()));
     // Its prompt was restored from the store.
@@ -87,7 +87,39 @@ fn the_oldest_turns_are_left_out_when_the_context_is_full() {
     }
     assert!(n_dropped > 0 && n_dropped % 2 == 0, "{n_dropped}");
     let turns = conversation.turns();
-    assert_eq!((turns[0].role, turns[1].role, turns.len()), (Role::System, Role::User, 13 - n_dropped));
+    assert_eq!(
+        (turns[0].message.role, turns[1].message.role, turns.len()),
+        (Role::System, Role::User, 13 - n_dropped)
+    );
     let too_long = conversation.say(ChatRequest::new(long.repeat(5)), JobOptions::default());
     assert!(matches!(too_long, Err(TaskError::RequestTooLong { .. })));
+}
+
+#[test]
+fn after_a_private_turn_nothing_of_the_conversation_is_kept() {
+    let place = Place::new();
+    place.write("a.md", "# A\n\nNothing.\n");
+    place.update();
+    let assistant = place.with_store();
+    let conversation = assistant.conversation();
+    say(&conversation, "Hello.");
+    let private = ChatRequest::new("My word is Zanzibar.");
+    conversation.say(private, JobOptions::default().with_keep(false)).unwrap().run().unwrap();
+    say(&conversation, "What is my word?");
+    // Also when it is continued later, and when the private turn is left out.
+    let again = assistant.open_conversation(conversation.id(), conversation.turns());
+    let long = "The harbour opens at nine and closes at five. ".repeat(30);
+    let mut n_dropped = 0;
+    for _ in 0..4 {
+        n_dropped += say(&again, &long).dropped.len();
+    }
+    assert!(n_dropped >= 4 && again.turns().iter().any(|turn| !turn.keep));
+    let tokens = |text: &str| {
+        let tokens = engine().tokenizer().encode(text, refrain::SpecialTokens::AsText).unwrap();
+        tokens[tokens.len() - 2..].iter().flat_map(|token| token.0.to_le_bytes()).collect::<Vec<u8>>()
+    };
+    assert_eq!(place.files_with(&tokens("Zanzibar")), Vec::<std::path::PathBuf>::new());
+    assert_eq!(place.files_with(&tokens("closes at five")), Vec::<std::path::PathBuf>::new());
+    let forgotten = assistant.forget(Forget::Conversation(conversation.id())).unwrap();
+    assert_eq!(forgotten.n_answers, 1, "the answer before");
 }

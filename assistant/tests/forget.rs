@@ -5,8 +5,10 @@ mod support;
 use std::time::{Duration, SystemTime};
 
 use refrain_assistant::{
-    AnswerRequest, Assistant, ChatRequest, Forget, Forgotten, JobOptions, Passage, Prefetch, SummarizeRequest,
+    AnswerRequest, Assistant, BuildError, ChatRequest, EditRequest, Forget, Forgotten, JobEvent, JobOptions,
+    Passage, Prefetch, StoreError, SummarizeRequest, TaskError, Turn,
 };
+use refrain_index::notes::{NotesOptions, NotesWriter};
 use support::{Place, engine, sample_notes};
 
 /// A word of the note that is forgotten: answers, summaries and prompts repeat it.
@@ -164,4 +166,220 @@ fn passages_of_the_app_are_forgotten_with_the_note_that_they_name() {
     assert_eq!(assistant.forget(Forget::Note(note)).unwrap().n_answers, 1);
     let found = files_with(&place, SECRET);
     assert!(found.iter().all(|path| path.starts_with(place.path("index"))), "{found:?}");
+}
+
+const TEXT: &str = "Qulittus Works takes care of the repair of the car.";
+
+/// A passage of a note, which need not exist.
+fn passage_of(note: &std::path::Path) -> Passage {
+    Passage::new("Car", TEXT).of_note(note).unwrap()
+}
+
+fn ask_about(assistant: &Assistant, note: &std::path::Path) {
+    let request = AnswerRequest::new("Who takes care of the repair of the car?");
+    let job = assistant.answer(request.with_passages(vec![passage_of(note)]), JobOptions::default());
+    assert!(job.unwrap().run().unwrap().text.contains(SECRET));
+}
+
+#[test]
+fn a_folder_is_forgotten_without_an_index() {
+    let place = place();
+    let builder = Assistant::builder(engine()).options(support::options()).store(place.path("store"));
+    let assistant = builder.build().unwrap();
+    ask_about(&assistant, &place.path("mine/deep/car.md"));
+    ask_about(&assistant, &place.path("mine2/car.md"));
+    let prefetch = Prefetch::Answer(
+        AnswerRequest::new("").with_passages(vec![passage_of(&place.path("mine/deep/other.md"))]),
+    );
+    assistant.prefetch(prefetch, JobOptions::default()).unwrap().run().unwrap();
+    let in_store = || files_with(&place, SECRET).iter().any(|path| path.starts_with(place.path("store")));
+    assert_eq!(assistant.forget(Forget::Note(place.path("min"))).unwrap(), Forgotten::default());
+    let forgotten = assistant.forget(Forget::Note(place.path("mine"))).unwrap();
+    assert!(forgotten.n_answers == 1 && forgotten.n_prefix_blocks > 0, "{forgotten:?}");
+    assert!(in_store(), "the note of another folder");
+    assert_eq!(assistant.forget(Forget::Note(place.path("mine2"))).unwrap().n_answers, 1);
+    assert!(!in_store());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_note_is_forgotten_under_all_its_names() {
+    // The link lies in the notes, outside of them, and the file gets another name.
+    for case in ["link", "hard", "renamed", "folder"] {
+        let place = place();
+        let car = place.notes().join("car.md");
+        std::fs::create_dir(place.path("out")).unwrap();
+        let named = match case {
+            "link" => {
+                std::os::unix::fs::symlink(&car, place.path("out/other.md")).unwrap();
+                place.path("out/other.md")
+            }
+            "hard" => {
+                std::fs::hard_link(&car, place.path("out/other.md")).unwrap();
+                place.path("out/other.md")
+            }
+            "folder" => {
+                std::os::unix::fs::symlink(place.notes(), place.path("out/notes")).unwrap();
+                place.path("out/notes")
+            }
+            _ => place.notes().join("renamed.md"),
+        };
+        let assistant = place.with_store();
+        use_notes(&place, &assistant);
+        if case == "renamed" {
+            std::fs::rename(&car, &named).unwrap();
+        }
+        let forgotten = assistant.forget(Forget::Note(named)).unwrap();
+        assert!(forgotten.n_answers >= 3 && forgotten.n_prefix_blocks > 0, "{case}: {forgotten:?}");
+        let found = files_with(&place, SECRET);
+        let found: Vec<_> = found.iter().filter(|path| !path.starts_with(place.path("out"))).collect();
+        assert_eq!(found, Vec::<&std::path::PathBuf>::new(), "{case}");
+    }
+}
+
+#[test]
+fn edits_and_summaries_of_a_note_s_text_are_forgotten_with_it() {
+    let place = place();
+    let assistant = place.with_store();
+    let note = place.path("mine/car.md");
+    let edit = EditRequest::new(TEXT, "Say bike.").of_note(&note).unwrap();
+    assistant.edit(edit, JobOptions::default()).unwrap().run().unwrap();
+    let summary = SummarizeRequest::text("Car", TEXT).of_note(&note).unwrap();
+    assistant.summarize(summary, JobOptions::default()).unwrap().run().unwrap();
+    let forgotten = assistant.forget(Forget::Note(place.path("mine"))).unwrap();
+    assert!(forgotten.n_answers == 2 && forgotten.n_summaries == 1, "{forgotten:?}");
+    assert!(files_with(&place, SECRET).iter().all(|path| path.starts_with(place.path("index"))));
+}
+
+#[test]
+fn a_conversation_that_is_continued_knows_the_notes_of_its_turns() {
+    let place = place();
+    let assistant = place.with_store();
+    let conversation = assistant.conversation();
+    let chat = ChatRequest::new("Who repairs the car?").with_n_passages(1_usize);
+    conversation.say(chat, JobOptions::default()).unwrap().run().unwrap();
+    let turns = conversation.turns();
+    assert!(turns[0].notes == [place.notes().join("car.md")] && turns[1].notes == turns[0].notes);
+    // As an app stores them.
+    let stored: Vec<_> = turns.iter().map(|turn| (turn.message.clone(), turn.notes.clone())).collect();
+    let id = conversation.id();
+    assistant.forget(Forget::Before(SystemTime::now())).unwrap();
+    drop((conversation, assistant));
+    let assistant = place.with_store();
+    let turns = stored.into_iter().map(|(message, notes)| Turn::new(message).with_notes(notes));
+    let again = assistant.open_conversation(id, turns);
+    again.say(ChatRequest::new("Who?"), JobOptions::default()).unwrap().run().unwrap();
+    assert!(!forms(SECRET).iter().flat_map(|form| place.files_with(form)).collect::<Vec<_>>().is_empty());
+    let forgotten = assistant.forget(Forget::Note(place.notes().join("car.md"))).unwrap();
+    assert!(forgotten.n_answers == 1 && forgotten.n_prefix_blocks > 0, "{forgotten:?}");
+    assert_eq!(files_with(&place, SECRET), Vec::<std::path::PathBuf>::new());
+}
+
+#[test]
+fn a_cancelled_summary_keeps_no_answer_of_its_parts() {
+    let place = place();
+    let options = support::options().with_n_parts_max(3_usize);
+    let assistant = place.builder().options(options).store(place.path("store")).build().unwrap();
+    let text: String =
+        (0..120).map(|n| format!("The trip {n} starts at {n} and ends on Monday.\n\n")).collect();
+    let request = || SummarizeRequest::text("Trips", text.as_str()).with_id("trips");
+    let mut job = assistant.summarize(request(), JobOptions::default()).unwrap();
+    let cancel = job.cancel_token();
+    let mut n_parts = 0;
+    let ended = job.by_ref().find_map(|event| match event {
+        Ok(JobEvent::Part { .. }) => {
+            n_parts += 1;
+            if n_parts == 2 {
+                cancel.cancel();
+            }
+            None
+        }
+        Ok(_) => None,
+        Err(error) => Some(error),
+    });
+    assert!(matches!(ended, Some(TaskError::Cancelled)), "{ended:?}");
+    drop(job);
+    let all = || assistant.forget(Forget::Before(SystemTime::now())).unwrap();
+    let forgotten = all();
+    assert!((forgotten.n_answers, forgotten.n_summaries) == (0, 0), "{forgotten:?}");
+    let summary = assistant.summarize(request(), JobOptions::default()).unwrap().run().unwrap();
+    assert_eq!(all().n_answers, summary.parts.len() + 1);
+}
+
+#[test]
+fn the_parts_of_a_summary_are_labelled_with_their_own_notes() {
+    let place = Place::new();
+    let filler = "The trip starts at nine and ends on Monday, as every year before.\n\n".repeat(60);
+    let first = place.write("a.md", &format!("# First\n\nZanzibar is far.\n\n{filler}"));
+    let second = place.write("b.md", &format!("# Second\n\n{filler}\n\nQulittus is the end.\n"));
+    place.update();
+    let assistant = place.with_store();
+    let request = SummarizeRequest::notes([&first, &second]);
+    let summary = assistant.summarize(request, JobOptions::default()).unwrap().run().unwrap();
+    assert!(summary.parts.len() >= 3, "{}", summary.parts.len());
+    let in_prefixes = |text: &str| {
+        let found = forms(text).iter().flat_map(|form| place.files_with(form)).collect::<Vec<_>>();
+        found.iter().filter(|path| path.starts_with(place.path("store/prefixes"))).count()
+    };
+    assert!(in_prefixes("Qulittus") > 0 && in_prefixes("Zanzibar") > 0);
+    assistant.forget(Forget::Note(second)).unwrap();
+    assert_eq!(in_prefixes("Qulittus"), 0);
+    assert!(in_prefixes("Zanzibar") > 0, "the prompt of the first part shows the first note alone");
+}
+
+#[test]
+fn a_note_that_waits_for_another_writer_is_not_shown() {
+    let place = place();
+    let assistant = place.with_store();
+    let other = NotesWriter::open(&place.path("index"), NotesOptions::default()).unwrap();
+    let question = || AnswerRequest::new("Who takes care of the repair of the car?");
+    let shows = |assistant: &Assistant| {
+        let answer = assistant.answer(question(), JobOptions::default()).map(|job| job.run().unwrap());
+        answer.is_ok_and(|answer| answer.passages.iter().any(|passage| passage.text.contains(SECRET)))
+    };
+    assert!(shows(&assistant));
+    let car = place.notes().join("car.md");
+    assert!(assistant.forget(Forget::Note(car.clone())).unwrap().is_notes_pending);
+    assert!(!shows(&assistant) && !shows(&place.assistant()), "also after a restart");
+    let summary = assistant.summarize(SummarizeRequest::notes([&car]), JobOptions::default());
+    assert!(matches!(summary, Err(TaskError::NoSuchNote { .. })));
+    drop(other);
+    // The next writer carries it out. A note that is added again is shown.
+    drop(NotesWriter::open(&place.path("index"), NotesOptions::default()).unwrap());
+    assert!(!shows(&assistant));
+    let mut writer = NotesWriter::open(&place.path("index"), NotesOptions::default()).unwrap();
+    writer.add(&[&car]).unwrap();
+    writer.update(&mut |_, _| std::ops::ControlFlow::Continue(())).unwrap();
+    drop(writer);
+    assistant.notes().unwrap().refresh().unwrap();
+    assert!(shows(&assistant));
+}
+
+#[test]
+fn without_a_model_the_same_is_deleted() {
+    let place = place();
+    let assistant = place.with_store();
+    let summary = use_notes(&place, &assistant);
+    let (store, index) = (place.path("store"), place.path("index"));
+    let forget = |what| refrain_assistant::forget(Some(&store), Some(&index), what);
+    let car = place.notes().join("car.md");
+    let refused = forget(Forget::Note(car.clone()));
+    let Err(refrain_assistant::ForgetError::Store(StoreError::InUse { by_this_process: true, .. })) = refused
+    else {
+        panic!("{refused:?}")
+    };
+    let second = place.builder().store(place.path("store")).build();
+    assert!(matches!(second, Err(BuildError::Store(StoreError::InUse { by_this_process: true, .. }))));
+    drop(assistant);
+    let forgotten = forget(Forget::Note(car)).unwrap();
+    assert!(forgotten.n_answers >= 3 && forgotten.n_summaries == 1 && forgotten.n_prefix_blocks > 0);
+    assert_eq!(files_with(&place, SECRET), Vec::<std::path::PathBuf>::new());
+    assert_eq!(place.files_with(summary.as_bytes()), Vec::<std::path::PathBuf>::new());
+    assert!(!files_with(&place, OTHER).is_empty());
+    assert!(forget(Forget::Everything).unwrap().n_answers >= 1);
+    assert_eq!(files_with(&place, OTHER), Vec::<std::path::PathBuf>::new());
+    // Where nothing is kept, nothing is created.
+    let nowhere = place.path("nowhere");
+    let nothing = refrain_assistant::forget(Some(&nowhere), Some(&nowhere), Forget::Everything).unwrap();
+    assert!(nothing == Forgotten::default() && !nowhere.exists());
 }

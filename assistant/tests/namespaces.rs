@@ -22,7 +22,8 @@ fn check(assistant: &Assistant, restores: bool) {
     assert_eq!(ask(assistant), (0, 0));
     let (restored, drafted) = ask(assistant);
     assert!((restored > 0) == restores && drafted > 0, "{restored} {drafted}");
-    let request = || SummarizeRequest::text("Trip", "The trip begins at 7 pm and ends on Saturday.");
+    let text = "The trip begins at 7 pm and ends on Saturday.";
+    let request = || SummarizeRequest::text("Trip", text).with_id("1");
     let summarize = |assistant: &Assistant| {
         assistant.summarize(request(), JobOptions::default()).unwrap().run().unwrap().previous
     };

@@ -85,3 +85,35 @@ fn a_summary_drafts_the_next_one_of_its_subject() {
     let other = assistant.in_namespace("other").unwrap();
     assert_eq!(run(&other).previous, None);
 }
+
+#[test]
+fn texts_are_compared_by_note_or_id_and_never_by_title_alone() {
+    let place = Place::with_samples();
+    let assistant = place.with_store();
+    let previous = |request: SummarizeRequest| {
+        assistant.summarize(request, JobOptions::default()).unwrap().run().unwrap().previous
+    };
+    let text = || SummarizeRequest::text("Trip", "The Epville trip begins at 7 pm.");
+    assert_eq!((previous(text()), previous(text())), (None, None));
+    let of_id = |id: &str| text().with_id(id);
+    assert_eq!((previous(of_id("1")), previous(of_id("2"))), (None, None));
+    assert!(previous(of_id("1")).is_some());
+    let of_note = |name: &str| text().of_note(place.notes().join(name)).unwrap();
+    assert_eq!((previous(of_note("a.md")), previous(of_note("b.md"))), (None, None));
+    assert!(previous(of_note("b.md")).is_some());
+}
+
+#[test]
+fn the_text_of_a_section_stays_as_it_is() {
+    let place = Place::with_samples();
+    let assistant = place.builder().options(options()).build().unwrap();
+    let sentence = "The train leaves at nine and arrives at ten. ";
+    let text = format!("# Log\n\n{}\n\nlast", sentence.repeat(15).trim());
+    let summary = assistant
+        .summarize(SummarizeRequest::text("", &*text), JobOptions::default())
+        .unwrap()
+        .run()
+        .unwrap();
+    assert_eq!(summary.passages.len(), 1);
+    assert_eq!(text, format!("# Log\n\n{}", summary.passages[0].text));
+}

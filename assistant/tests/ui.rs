@@ -98,3 +98,16 @@ fn a_screen_that_does_not_fit_and_an_output_that_ends_early_are_errors() {
     let ended = assistant.ui_command(request, short).unwrap().run().err();
     assert!(matches!(ended, Some(TaskError::Incomplete { .. })), "{ended:?}");
 }
+
+#[test]
+fn an_incomplete_command_is_not_kept() {
+    let place = support::Place::with_samples();
+    let assistant = place.with_store();
+    let request = || UiRequest::new(Screen::read(SCREEN).unwrap(), "Turn on Notifications");
+    let short = JobOptions::default().with_answer_tokens(2_usize);
+    assert!(assistant.ui_command(request(), short).unwrap().run().is_err());
+    let all = || assistant.forget(refrain_assistant::Forget::Before(std::time::SystemTime::now())).unwrap();
+    assert_eq!((all().n_answers, all().n_prefix_blocks), (0, 0));
+    assistant.ui_command(request(), JobOptions::default()).unwrap().run().unwrap();
+    assert_eq!(all().n_answers, 1);
+}

@@ -5,6 +5,7 @@ mod bench;
 mod draft;
 mod engine;
 mod files;
+mod forget;
 mod grammar;
 mod history;
 mod index;
@@ -17,6 +18,7 @@ mod train;
 use std::path::PathBuf;
 
 use anstream::ColorChoice;
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use refrain::Task;
@@ -29,6 +31,7 @@ pub(crate) use bench::{
 pub(crate) use draft::{DraftModelArg, PruningArg, needs_draft_model};
 pub(crate) use engine::{ComputeArgs, ModelArgs};
 pub(crate) use files::{GraphsArgs, InspectArgs, PackArgs, ProfileArgs, ScoreArgs, ScoreInput, WeightsArg};
+pub(crate) use forget::{ForgetKeptArgs, PrefixesCommand, PrefixesCommandArgs, PrefixesFolderArgs};
 pub(crate) use grammar::GrammarArgs;
 pub(crate) use history::{FolderArgs, ForgetArgs, HistoryArgs, HistoryCommand, HistoryCommandArgs};
 pub(crate) use index::{
@@ -73,6 +76,8 @@ pub(crate) enum Command {
     Edit(Box<EditArgs>),
     /// Choose the next command on a screen.
     Ui(Box<UiArgs>),
+    /// Delete what `ask`, `summarize`, `reply`, `edit` and `ui` have kept of notes or conversations, and the notes' text in the index.
+    Forget(ForgetKeptArgs),
     /// Answer one request.
     Run(Box<RunArgs>),
     /// Hold a conversation of several turns. Later answers draft from earlier ones.
@@ -87,6 +92,8 @@ pub(crate) enum Command {
     Pack(PackArgs),
     /// Show or delete the stored answers that later ones draft from.
     History(HistoryCommandArgs),
+    /// Show or delete the computed prompts that `run` and `chat` keep with --prefixes.
+    Prefixes(PrefixesCommandArgs),
     /// Keep notes, mail, chats and calendars in an index on disk, and search them.
     Index(IndexCommandArgs),
     /// Split a model into static graphs, for backends with fixed batch lengths and little memory.
@@ -174,7 +181,7 @@ pub(crate) struct TaskArgs {
     #[arg(long, value_name = "DIR", require_equals = true, conflicts_with = "context")]
     pub(crate) notes: Option<Option<PathBuf>>,
     /// Maximum number of passages of the notes in the prompt, for tasks that search them.
-    #[arg(long, value_name = "N", default_value_t = 4)]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = at_least_one())]
     pub(crate) passages: usize,
     /// The system turn: instructions before the conversation.
     #[arg(long, value_name = "TEXT")]
@@ -212,6 +219,11 @@ pub(crate) enum StatsFormat {
     Json,
     /// None.
     Off,
+}
+
+/// A number from 1 on.
+fn at_least_one() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..)
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use refrain_assistant::{
     JobOptions, LeftOut, LeftOutReason, Passage, Prompts, Provenance, ReplyRequest, Report, Screen,
     StoreError, SummarizeRequest, TaskError, Template, TextEvent, UiRequest,
 };
+use refrain_index::NotesError;
 use serde_json::{Value, json};
 
 use crate::args::{AskArgs, AssistArgs, EditArgs, ReplyArgs, SummarizeArgs, UiArgs};
@@ -47,15 +48,12 @@ pub(crate) fn ask(args: &AskArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     let options = AssistantOptions::default().with_n_passages(args.passages);
     let assisted = Assisted::open(&args.assist, notes.as_deref(), options, prompts, Task::Answer)?;
     let within = args.within.iter().map(|path| absolute(path)).collect::<Vec<_>>();
-    let passages = given.map(|chosen| chosen.into_iter().map(as_passage).collect::<Vec<_>>());
+    let passages = given.map(|chosen| chosen.into_iter().map(as_passage).collect::<Result<Vec<_>, _>>());
+    let passages = passages.transpose()?;
     let request = AnswerRequest::new(args.question.as_str()).with_folders(within).with_passages(passages);
     let job = assisted.assistant.answer(request, assisted.job())?;
     let done = assisted.run(job, interrupt, Shows::Text)?;
-    assisted.finish(&done.report, || {
-        let mut json = about(&done.text, &done.reasoning, &done.report);
-        add_provenance(&mut json, &done.passages, &done.provenance);
-        json
-    })?;
+    assisted.finish_from(&done.text, &done.reasoning, &done.report, &done.passages, &done.provenance)?;
     if !args.assist.json {
         note_provenance(&done.text, &done.passages, &done.provenance);
     }
@@ -73,10 +71,7 @@ pub(crate) fn summarize(args: &SummarizeArgs, interrupt: &Interrupt) -> Result<E
             return Err(Failure::usage("nothing to summarize", "name a PATH of the notes, or give --query"));
         }
         (None, true) => SummarizeRequest::notes(args.paths.iter().map(|path| absolute(path))),
-        (None, false) => {
-            let (title, text) = read_texts(&args.paths)?;
-            SummarizeRequest::text(title, text)
-        }
+        (None, false) => SummarizeRequest::texts(read_texts(&args.paths)?),
     };
     let request = request.with_request(args.request.clone().unwrap_or_default());
     let options = AssistantOptions::default();
@@ -93,7 +88,11 @@ pub(crate) fn summarize(args: &SummarizeArgs, interrupt: &Interrupt) -> Result<E
         }
         None if args.changes => {
             AnswerStream::stdout().line(&done.text)?;
-            note("there is no earlier summary to compare with");
+            let is_piped = !of_index && args.paths.iter().all(|path| path == Path::new("-"));
+            note(match is_piped {
+                true => "text from standard input has no name, so it is compared with no earlier summary",
+                false => "there is no earlier summary to compare with",
+            });
         }
         _ => {}
     }
@@ -109,13 +108,11 @@ pub(crate) fn summarize(args: &SummarizeArgs, interrupt: &Interrupt) -> Result<E
 }
 
 pub(crate) fn reply(args: &ReplyArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
-    let paths: Vec<PathBuf> = args.message.iter().cloned().collect();
-    let (title, text) = read_texts(&paths)?;
-    let earlier = args.earlier.iter().map(|path| Ok(Passage::new(name_of(path), read_input(path)?)));
-    let earlier: Vec<Passage> = earlier.collect::<Result<_, Failure>>()?;
+    let message = read_texts(args.message.as_slice())?.pop().expect("one text per file, or standard input");
+    let earlier: Vec<Passage> = args.earlier.iter().map(|path| read_text(path)).collect::<Result<_, _>>()?;
     let notes =
         args.notes.as_ref().map(|named| open_named(named.as_deref())).transpose()?.map(|(folder, _)| folder);
-    let request = ReplyRequest::new(title, text)
+    let request = ReplyRequest::of(message)
         .with_earlier(earlier)
         .with_request(args.request.clone().unwrap_or_default())
         .with_tone(args.tone.clone())
@@ -125,11 +122,7 @@ pub(crate) fn reply(args: &ReplyArgs, interrupt: &Interrupt) -> Result<Exit, Fai
     let assisted = Assisted::open(&args.assist, notes.as_deref(), options, Prompts::default(), Task::Reply)?;
     let job = assisted.assistant.reply(request, assisted.job())?;
     let done = assisted.run(job, interrupt, Shows::Text)?;
-    assisted.finish(&done.report, || {
-        let mut json = about(&done.text, &done.reasoning, &done.report);
-        add_provenance(&mut json, &done.passages, &done.provenance);
-        json
-    })?;
+    assisted.finish_from(&done.text, &done.reasoning, &done.report, &done.passages, &done.provenance)?;
     Ok(Exit::Done)
 }
 
@@ -140,9 +133,9 @@ pub(crate) fn edit(args: &EditArgs, interrupt: &Interrupt) -> Result<Exit, Failu
     let text = read_input(&args.file)?;
     let options = AssistantOptions::default();
     let assisted = Assisted::open(&args.assist, None, options, Prompts::default(), Task::Reply)?;
-    let job = assisted
-        .assistant
-        .edit(EditRequest::new(text.as_str(), args.instruction.as_str()), assisted.job())?;
+    let request = EditRequest::new(text.as_str(), args.instruction.as_str());
+    let request = if args.file == Path::new("-") { request } else { request.of_note(&args.file)? };
+    let job = assisted.assistant.edit(request, assisted.job())?;
     let shows = match (args.changes, args.in_place) {
         (true, _) => Shows::Changes(&text),
         (false, true) => Shows::Nothing,
@@ -290,6 +283,24 @@ impl<'a> Assisted<'a> {
         Ok(result.expect("a job ends with a result or an error"))
     }
 
+    /// As [`finish`](Self::finish), of a text from passages.
+    fn finish_from(
+        &self,
+        text: &str,
+        reasoning: &str,
+        report: &Report,
+        passages: &[Passage],
+        provenance: &Provenance,
+    ) -> Result<(), Failure> {
+        self.finish(report, || {
+            let mut json = about(text, reasoning, report);
+            json["passages"] = passages.iter().map(passage_json).collect();
+            json["copied"] = json!(provenance.copied);
+            json["sentences"] = json!(provenance.sentences);
+            json
+        })
+    }
+
     /// Keeps what was learnt, and writes the notices and the JSON form.
     fn finish(&self, report: &Report, json: impl FnOnce() -> Value) -> Result<(), Failure> {
         self.setup.learned.keep(&self.setup.engine);
@@ -327,20 +338,21 @@ fn build(
     builder.build()
 }
 
-/// Title and text of files, or of standard input without a path.
-fn read_texts(paths: &[PathBuf]) -> Result<(String, String), Failure> {
+/// The texts of files, or of standard input without a path.
+fn read_texts(paths: &[PathBuf]) -> Result<Vec<Passage>, Failure> {
     match paths {
         [] if io::stdin().is_terminal() => {
             Err(Failure::usage("there is no text", "name a file, or pipe one in"))
         }
-        [] => Ok((String::new(), read_input(Path::new("-"))?)),
-        [path] => Ok((name_of(path), read_input(path)?)),
-        paths => {
-            let texts = paths.iter().map(|path| Ok(format!("# {}\n\n{}", name_of(path), read_input(path)?)));
-            let names: Vec<String> = paths.iter().map(|path| name_of(path)).collect();
-            Ok((names.join(", "), texts.collect::<Result<Vec<_>, Failure>>()?.join("\n\n")))
-        }
+        [] => Ok(vec![read_text(Path::new("-"))?]),
+        paths => paths.iter().map(|path| read_text(path)).collect(),
     }
+}
+
+/// The text of a file, which is its note, or of standard input.
+fn read_text(path: &Path) -> Result<Passage, Failure> {
+    let text = Passage::new(name_of(path), read_input(path)?);
+    if path == Path::new("-") { Ok(text) } else { Ok(text.of_note(path)?) }
 }
 
 /// The title of a file's text; none for standard input.
@@ -354,11 +366,11 @@ fn absolute(path: &Path) -> PathBuf {
     refrain_index::notes::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-fn as_passage(chosen: Chosen) -> Passage {
+fn as_passage(chosen: Chosen) -> Result<Passage, NotesError> {
     let (path, line) = chosen.source.place();
     let title =
         if chosen.title.is_empty() { format!("{}:{line}", path.display()) } else { chosen.title.clone() };
-    Passage::new(title, chosen.text)
+    Passage::new(title, chosen.text).of_note(path)
 }
 
 /// Replaces a file's text by a new file of the same permissions.
@@ -419,12 +431,6 @@ fn about(text: &str, reasoning: &str, report: &Report) -> Value {
         "not_kept": report.not_kept,
         "stats": report.stats,
     })
-}
-
-fn add_provenance(json: &mut Value, passages: &[Passage], provenance: &Provenance) {
-    json["passages"] = passages.iter().map(passage_json).collect();
-    json["copied"] = json!(provenance.copied);
-    json["sentences"] = json!(provenance.sentences);
 }
 
 fn passage_json(passage: &Passage) -> Value {

@@ -5,6 +5,7 @@ use std::io::{self, BufRead, IsTerminal, Write};
 
 use refrain::{Engine, GenerateOptions, Role, Sampling, Session};
 use refrain_grammar::Grammar;
+use refrain_index::Label;
 
 use crate::answer::{Answer, answer};
 use crate::args::{ChatArgs, StatsFormat};
@@ -13,7 +14,7 @@ use crate::failure::{Exit, Failure, print_error};
 use crate::grammar::Given;
 use crate::history::History;
 use crate::interrupt::Interrupt;
-use crate::prefixes::Prefixes;
+use crate::prefixes::{CHAT, Prefixes};
 use crate::prompt::{Composed, Composer, Request, prompt_room};
 use crate::setup::{self, Setup};
 use crate::terminal::{AnswerStream, note, print_legend};
@@ -23,7 +24,7 @@ const HELP: &str = "/reset starts a new conversation · /stats shows the last an
                     Ctrl-C ends an answer";
 
 /// The namespace of the history: conversations draft from conversations.
-const NAMESPACE: &str = "chat";
+const NAMESPACE: &str = CHAT;
 
 /// Maximum bytes of a turn. The bound keeps a pipe without line ends from filling the memory.
 const LINE_BYTES_MAX: u64 = 1 << 20;
@@ -48,6 +49,7 @@ pub(crate) fn chat(args: &ChatArgs, interrupt: &Interrupt) -> Result<Exit, Failu
         sampling: sampling::for_chat(engine, args.common.model.model.is_none()),
         grammar: grammar.map(|grammar| grammar.compile(engine)).transpose()?,
         shown: Vec::new(),
+        labels: Vec::new(),
         last: None,
     };
     let mut session = chat.new_session()?;
@@ -68,6 +70,7 @@ pub(crate) fn chat(args: &ChatArgs, interrupt: &Interrupt) -> Result<Exit, Failu
             "/reset" => {
                 session = chat.new_session()?;
                 chat.shown.clear();
+                chat.labels.clear();
             }
             "/stats" => chat.print_last(),
             command if command.starts_with('/') => note(&format!("no such command: {command} · {HELP}")),
@@ -104,6 +107,8 @@ struct Chat<'a> {
     grammar: Option<Grammar>,
     /// Passages that the conversation already contains.
     shown: Vec<PassageSource>,
+    /// Where the conversation shows files.
+    labels: Vec<Label>,
     /// The newest answer, for `/stats`.
     last: Option<(Answer, Composed)>,
 }
@@ -144,7 +149,9 @@ impl Chat<'_> {
             }
         };
         self.history.keep(&answer.tokens);
-        self.prefixes.keep(session);
+        let turns = &session.turns()[..n_turns + 1];
+        self.labels.extend(self.prefixes.labels(self.engine, session, turns, &composed));
+        self.prefixes.keep(session, &self.labels);
         // Cancelled before the first token: the session has no answer turn, so the question is removed too.
         if session.turns().len() == n_turns + 1 {
             session.pop_turn();

@@ -27,7 +27,7 @@ const FILE_VARIABLE: &str = "REFRAIN_CONFIG";
 /// Maximum length of the file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Options of a single call, by their long names: a default would read, write or delete something unasked.
-const PER_CALL: [&str; 22] = [
+const PER_CALL: [&str; 23] = [
     "help",
     "version",
     "config",
@@ -43,6 +43,7 @@ const PER_CALL: [&str; 22] = [
     "changes",
     "namespace",
     "before",
+    "conversation",
     "file",
     "text",
     "tokens",
@@ -327,15 +328,13 @@ fn values(arg: &Arg, value: DeValue<'_>, file: &Path) -> Result<Vec<OsString>, S
         _ if is_flag => return Err("is true or false".to_owned()),
         DeValue::Integer(number) => number.to_string(),
         DeValue::Float(number) => number.to_string(),
-        DeValue::String(text) => match text.strip_prefix("~/").and_then(home) {
-            Some(path) => return Ok(vec![path.into()]),
-            // `-` is standard input.
-            None if is_path && !matches!(&*text, "" | "-") => {
-                let folder = file.parent().unwrap_or(Path::new(""));
-                return Ok(vec![folder.join(&*text).into()]);
-            }
-            None => text.into_owned(),
-        },
+        // `-` is standard input.
+        DeValue::String(text) if is_path && !matches!(&*text, "" | "-") => {
+            let path = text.strip_prefix("~/").and_then(home);
+            let below = || file.parent().unwrap_or(Path::new("")).join(&*text);
+            return Ok(vec![path.unwrap_or_else(below).into()]);
+        }
+        DeValue::String(text) => text.into_owned(),
         DeValue::Array(array) => {
             let each = array.into_iter().map(Spanned::into_inner).map(|value| match value {
                 DeValue::Array(_) => Err("is a list of values".to_owned()),

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use refrain_index::{
     Document, NoteHit, NotesIndex, Passage, PassageIndex, ReadLimits, Search, SkipReason, read_documents,
-    split,
+    split, split_sections,
 };
 use serde::Serialize;
 
@@ -17,6 +17,8 @@ use crate::terminal::{note, visible};
 /// The passages of all notes, with their search index.
 pub(crate) struct Notes {
     index: PassageIndex,
+    /// The notes as a whole: a passage per section.
+    sections: Vec<Passage>,
     /// The index on disk, in place of notes that are read now.
     stored: Option<NotesIndex>,
 }
@@ -101,13 +103,14 @@ impl Notes {
             let place = paths[0].display();
             return Err(Failure::input(format!("no text in `{place}`"), "notes are .md and .txt files"));
         }
-        Ok(Self { index: PassageIndex::build(passages)?, stored: None })
+        let sections = found.documents.iter().flat_map(split_sections).collect();
+        Ok(Self { index: PassageIndex::build(passages)?, sections, stored: None })
     }
 
     /// The notes of an index on disk.
     pub(crate) fn stored(folder: Option<&Path>) -> Result<Self, Failure> {
         let (_, stored) = crate::index::open_named(folder)?;
-        Ok(Self { index: PassageIndex::build(Vec::new())?, stored: Some(stored) })
+        Ok(Self { index: PassageIndex::build(Vec::new())?, sections: Vec::new(), stored: Some(stored) })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -132,16 +135,17 @@ impl Notes {
         Ok(hits.iter().map(|hit| Chosen::new(hit.passage, Some(hit.score))).collect())
     }
 
-    /// All passages in file order. Passages of one section are joined.
+    /// All sections in file order.
     pub(crate) fn whole(&self) -> Vec<Chosen> {
-        join(self.index.passages())
+        self.sections.iter().map(|section| Chosen::new(section, None)).collect()
     }
 }
 
 /// The passages of a text that came with the request, such as the mail to reply to.
 pub(crate) fn whole_text(name: impl Into<PathBuf>, text: &str) -> Vec<Chosen> {
     let document = Document::new(name, text);
-    let mut chosen = join(&split(&document));
+    let sections = split_sections(&document);
+    let mut chosen: Vec<Chosen> = sections.iter().map(|section| Chosen::new(section, None)).collect();
     if !text.trim_start().starts_with('#') {
         // The name of standard input or of a mail file is not a useful title.
         chosen.iter_mut().for_each(|passage| passage.title.clear());
@@ -149,31 +153,20 @@ pub(crate) fn whole_text(name: impl Into<PathBuf>, text: &str) -> Vec<Chosen> {
     chosen
 }
 
-fn join(passages: &[Passage]) -> Vec<Chosen> {
-    let mut joined: Vec<Chosen> = Vec::new();
-    for passage in passages {
-        match joined.last_mut() {
-            Some(last) if last.source.path == passage.path && last.title == passage.title => {
-                last.text.push_str("\n\n");
-                last.text.push_str(&passage.text);
-            }
-            _ => joined.push(Chosen::new(passage, None)),
-        }
-    }
-    joined
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_section_that_was_cut_is_whole_again() {
-        let text = format!("# Log\n\n{}\n\nlast", "word ".repeat(150).trim());
+    fn a_long_section_is_whole_and_as_it_was() {
+        let text = format!(
+            "# Log\n\n{}\n\nlast",
+            "Ten words are in each of these short, plain sentences. ".repeat(15).trim()
+        );
         let chosen = whole_text("log.md", &text);
         assert_eq!(chosen.len(), 1);
         assert_eq!(chosen[0].title, "Log");
-        assert_eq!(chosen[0].text.split_whitespace().count(), 151);
+        assert_eq!(format!("# Log\n\n{}", chosen[0].text), text);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The program `refrain`: a thin client of the library.
 //!
-//! One module per command ([`run`], [`chat`], [`inspect`], [`score`], [`bench`], [`history`], [`mod@index`],
+//! One module per command ([`run`], [`chat`], [`inspect`], [`score`], [`bench`], [`history`], [`mod@prefixes`], [`mod@index`], [`mod@forget`],
 //! [`profile`], [`pack`], [`graphs`], [`stream`], [`pruning`], [`train`], [`manual`]). The commands share the options
 //! ([`args`]), the prompt ([`prompt`], [`context`], [`fit`], [`grammar`]), the sampling defaults ([`sampling`]),
 //! their defaults ([`config`]), loading ([`load`], [`setup`], [`learned`]), and the output ([`answer`], [`stats`], [`terminal`], [`progress`],
@@ -15,6 +15,7 @@ mod config;
 mod context;
 mod failure;
 mod fit;
+mod forget;
 mod grammar;
 mod graphs;
 mod history;
@@ -64,11 +65,13 @@ fn run_program() -> Result<Exit, Failure> {
         Command::Reply(args) => assist::reply(args, &interrupt),
         Command::Edit(args) => assist::edit(args, &interrupt),
         Command::Ui(args) => assist::ui(args, &interrupt),
+        Command::Forget(args) => forget::forget(args),
         Command::Run(args) => run::run(args, &interrupt),
         Command::Chat(args) => chat::chat(args, &interrupt),
         Command::Inspect(args) => inspect::inspect(args),
         Command::Score(args) => score::score(args, &interrupt),
         Command::History(args) => history::history(args),
+        Command::Prefixes(args) => prefixes::prefixes(args),
         Command::Index(args) => index::index(args, &interrupt),
         Command::Bench(args) => bench::bench(args),
         Command::Train(args) => train::train(args),

@@ -101,6 +101,8 @@ pub(crate) struct Composer {
 #[derive(Debug)]
 pub(crate) struct Composed {
     pub(crate) message: String,
+    /// The message without its passages.
+    pub(crate) bare: String,
     /// The sources of its passages, in their order.
     pub(crate) sources: Vec<PassageSource>,
     /// The passages, or parts of them, that did not fit.
@@ -181,7 +183,8 @@ impl Composer {
 impl Composed {
     /// The user's own words.
     fn plain(request: &Request) -> Self {
-        Self { message: request.text.clone(), sources: Vec::new(), left_out: Vec::new() }
+        let (message, bare) = (request.text.clone(), request.text.clone());
+        Self { message, bare, sources: Vec::new(), left_out: Vec::new() }
     }
 
     /// Prints a notice of the passages that were left out.
@@ -287,7 +290,7 @@ impl Layout<'_> {
             let n_tokens = count(&message)?;
             if n_tokens <= self.tokens_max || fitting.is_empty() {
                 let sources = fitting.into_iter().map(|passage| passage.source).collect();
-                return Ok(Composed { message, sources, left_out });
+                return Ok(Composed { message, bare: self.message(&[]), sources, left_out });
             }
             // Passages have a few more tokens together than separately, so the next attempt has less room, by
             // at least one token.

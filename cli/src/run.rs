@@ -8,7 +8,7 @@ use crate::failure::{Exit, Failure};
 use crate::grammar::Given;
 use crate::history::History;
 use crate::interrupt::Interrupt;
-use crate::prefixes::Prefixes;
+use crate::prefixes::{Prefixes, RUN};
 use crate::prompt::{Composer, Request, prompt_room, task};
 use crate::setup::{self, Setup};
 use crate::terminal::{AnswerStream, note, print_legend};
@@ -24,7 +24,7 @@ pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     let setup = setup::open(&args.common.model, &args.common.session)?;
     let has_template = !args.raw && setup.has_chat_template()?;
     let Setup { checkpoint, engine, learned } = &setup;
-    let namespace = task.map_or("run", |task| task.name());
+    let namespace = task.map_or(RUN, |task| task.name());
     let history = History::open(&args.common.history, engine, namespace)?;
     let prefixes = Prefixes::open(args.common.prefixes.as_ref(), namespace)?;
     let session_options = args.common.session.session_options(namespace);
@@ -48,7 +48,10 @@ pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     prefixes.restore(&mut session)?;
     let answer = answer(&mut session, options, &mut out, interrupt)?;
     history.keep(&answer.tokens);
-    prefixes.keep(&session);
+    let turns = session.turns();
+    let n_turns = turns.iter().rposition(|turn| turn.role == Role::User).map_or(0, |at| at + 1);
+    let labels = prefixes.labels(engine, &session, &turns[..n_turns], &composed);
+    prefixes.keep(&session, &labels);
     learned.keep(engine);
     match args.common.stats {
         StatsFormat::Text => stats::print(&answer, &composed.sources),

@@ -86,7 +86,7 @@ fn a_question_is_answered_from_files() {
     let notes = home.path("notes");
     let json = home.json(&["ask", QUESTION, "--context", arg(&notes), "--cite"]);
     assert_eq!(json["passages"][0]["title"], "Car repair");
-    assert!(json["passages"][0]["path"].is_null());
+    assert!(json["passages"][0]["path"].as_str().unwrap().ends_with("car.md"));
 }
 
 #[test]
@@ -193,4 +193,8 @@ fn what_cannot_be_done_is_refused_in_one_line() {
     let message = home.ran(&["summarize", arg(Path::new("no-such-file.md"))]).refused(3);
     assert!(message.contains("no-such-file.md"), "{message}");
     assert!(home.ran(&["summarize", "--notes"]).code != Some(0));
+    let message = home.ran(&["ask", QUESTION, "--notes", arg(&index), "--passages", "0"]).refused(2);
+    assert!(message.contains("--passages"), "{message}");
+    let message = refrain(&["summarize", arg(&note), "--changes", "--no-store"]).refused(2);
+    assert!(message.contains("--changes") && message.contains("--no-store"), "{message}");
 }

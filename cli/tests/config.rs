@@ -166,3 +166,14 @@ fn completions_and_manual_pages_know_every_command() {
     std::fs::write(&in_the_way, "").unwrap();
     assert!(refrain(&["man", arg(&in_the_way)]).refused(1).contains("file"));
 }
+
+#[test]
+fn only_paths_begin_in_the_home_folder() {
+    let (_folder, file) = settings("history = \"~/answers\"\n[run]\nsystem = \"~/ is my home.\"\n");
+    let home = tempfile::tempdir().unwrap();
+    let mut shown = command(&["--config", arg(&file), "config"]);
+    shown.env("HOME", home.path()).env("USERPROFILE", home.path());
+    let stdout = ran(&mut shown).done();
+    assert!(stdout.contains("system = ~/ is my home."), "{stdout}");
+    assert!(stdout.contains(&format!("history = {}", home.path().join("answers").display())), "{stdout}");
+}

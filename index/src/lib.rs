@@ -46,7 +46,7 @@ pub use notes::{
     NoteHit, NotePassage, NotesError, NotesIndex, NotesOptions, NotesWriter, Search, SourceKind,
 };
 #[cfg(feature = "notes")]
-pub use passage::{PASSAGE_WORDS_MAX, Passage, split};
+pub use passage::{PASSAGE_WORDS_MAX, Passage, split, split_sections};
 pub use prefixes::{Label, PrefixError, PrefixOptions, PrefixStore};
 #[cfg(feature = "notes")]
 pub use read::{Documents, ReadError, ReadLimits, SkipReason, Skipped, read_documents};

@@ -52,6 +52,27 @@ pub fn split(document: &Document) -> Vec<Passage> {
     passages.collect()
 }
 
+/// The sections of a document in the order of the text: all text under one heading as one passage of any length. Sections
+/// without text are left out.
+pub fn split_sections(document: &Document) -> Vec<Passage> {
+    let text = document.text.as_str();
+    let (mut line, mut counted_to) = (1, 0);
+    let passages = sections(text).into_iter().filter_map(|section| {
+        let range = trim(text, section.body);
+        (!range.is_empty()).then(|| {
+            line += text[counted_to..range.start].matches('\n').count();
+            counted_to = range.start;
+            Passage {
+                path: document.path.clone(),
+                line,
+                title: title_below(&document.title, section.heading),
+                text: text[range].to_owned(),
+            }
+        })
+    });
+    passages.collect()
+}
+
 /// Maximum bytes of a title and of a heading in a passage: every passage has a copy of them.
 const TITLE_BYTES_MAX: usize = 256;
 
@@ -267,6 +288,16 @@ mod tests {
         let passages = split_text("# Trip\n\nWe fly to Oslo.\n\nOn Monday.\n\n## Hotel\nThe Bristol.\n");
         let shown: Vec<_> = passages.iter().map(|p| (p.line, p.title.as_str(), p.text.as_str())).collect();
         assert_eq!(shown, [(3, "Trip", "We fly to Oslo.\n\nOn Monday."), (8, "Trip: Hotel", "The Bristol.")]);
+    }
+
+    #[test]
+    fn sections_are_whole() {
+        let text =
+            format!("intro\n\n# Trip\n\n{}\n\n  - end\n\n## Empty\n\n# Trip\nlast\n", "word ".repeat(300));
+        let sections = split_sections(&Document::new("note.md", &text));
+        let found: Vec<_> = sections.iter().map(|s| (s.line, s.title.as_str())).collect();
+        assert_eq!(found, [(1, "Trip"), (5, "Trip"), (12, "Trip")]);
+        assert!(sections[1].text.ends_with("word \n\n  - end") && text.contains(&sections[1].text));
     }
 
     #[test]

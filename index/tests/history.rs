@@ -131,6 +131,8 @@ fn check_candidates(
 enum Op {
     Append(usize, Vec<u32>),
     Forget(usize),
+    /// Every n-th response.
+    ForgetAll(usize),
     ForgetNamespace(usize),
     Maintain,
     Reopen,
@@ -142,6 +144,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     let op = prop_oneof![
         12 => (0..3usize, text(32)).prop_map(|(name, text)| Op::Append(name, text)),
         1 => (0..100usize).prop_map(Op::Forget),
+        1 => (1..4usize).prop_map(Op::ForgetAll),
         1 => (0..9usize).prop_map(Op::ForgetNamespace),
         2 => Just(Op::Maintain),
         2 => Just(Op::Reopen),
@@ -172,6 +175,12 @@ proptest! {
                 Op::Forget(i) => {
                     let id = model.keys().nth(i).copied().unwrap_or(RecordId(1));
                     prop_assert_eq!(log.forget(id).is_ok(), model.remove(&id).is_some());
+                }
+                Op::ForgetAll(step) => {
+                    let unknown = RecordId(1);
+                    let ids: Vec<_> = model.keys().copied().step_by(step).chain([unknown]).collect();
+                    prop_assert_eq!(log.forget_all(&ids).expect("sound"), ids.len() - 1);
+                    model.retain(|id, _| !ids.contains(id));
                 }
                 Op::ForgetNamespace(name) => {
                     let name = NAMES.get(name).copied().unwrap_or("none");

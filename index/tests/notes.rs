@@ -223,6 +223,39 @@ fn a_file_is_forgotten_under_all_its_names() {
     }
 }
 
+#[cfg(unix)]
+#[test]
+fn a_renamed_file_is_forgotten_under_the_name_that_the_index_has() {
+    let place = Place::new();
+    let before = place.write("a/secret.md", "The word is xyzzy.");
+    place.write("a/other.md", "Other words.");
+    let mut writer = place.writer();
+    update(&mut writer);
+    let after = place.notes().join("a/renamed.md");
+    fs::rename(&before, &after).unwrap();
+    let mut names = place.reader().names_of(&after).unwrap();
+    names.sort();
+    assert_eq!(names, [after.clone(), before]);
+    writer.forget(&[&after]).unwrap();
+    assert!(place.files_with("xyzzy").is_empty());
+    assert_eq!(found(&place.reader(), "other words").len(), 1);
+}
+
+#[test]
+fn a_deletion_that_waits_is_named_until_it_is_done() {
+    let place = Place::new();
+    let secret = place.write("secret.md", "The word is xyzzy.");
+    let mut writer = place.writer();
+    update(&mut writer);
+    let reader = place.reader();
+    assert_eq!(reader.waiting_to_be_forgotten().unwrap(), [""; 0].map(std::path::PathBuf::from));
+    hand_in(&place.index(), &Request::Update).unwrap();
+    hand_in(&place.index(), &Request::Forget(vec![secret.clone()])).unwrap();
+    assert_eq!(reader.waiting_to_be_forgotten().unwrap(), [secret]);
+    writer.maintain().unwrap();
+    assert_eq!(reader.waiting_to_be_forgotten().unwrap(), [""; 0].map(std::path::PathBuf::from));
+}
+
 #[test]
 fn forgetting_an_unknown_path_tells_and_is_remembered() {
     let place = everything();

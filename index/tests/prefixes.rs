@@ -215,7 +215,8 @@ fn forgetting_a_note_leaves_no_byte_of_it_and_what_does_not_follow_it() {
     assert!(holds(folder.path(), &of_note));
     // A damaged file and one that is being written are forgotten too.
     for namespace in ["a", "b"] {
-        assert!(store.forget(namespace, "note:trip.md").expect("forgets") >= 2);
+        let labels = ["note:none.md", "note:trip.md", "note:other.md"];
+        assert!(store.forget_all(namespace, &labels).expect("forgets") >= 2);
         assert_eq!(store.forget(namespace, "note:trip.md").expect("forgets"), 0);
     }
     assert!(!holds(folder.path(), &of_note));

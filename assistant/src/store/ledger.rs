@@ -3,47 +3,89 @@
 //! A line per entry: XXH3 of the JSON in 16 hexadecimal digits, a space, the JSON. Lines are appended durably; a deletion replaces
 //! the file in one step. The first line names the version. An incomplete last line is the result of a crash and is cut off. Other
 //! lines with a wrong checksum are left out: the answer of such a line then has no entry, and the next deletion deletes it.
+//!
+//! The file is bounded. Above [`Bounds::bytes_max`] it is written again with the newest answers and summaries; what it does not name
+//! any more is deleted from history and prefixes first, so nothing of unknown origin stays.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io::{self, BufRead, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::names::{note_hash, places};
 use super::{StoreError, io_error};
 
-const HEADER: &str = "refrain-ledger 1";
+const MAGIC: &str = "refrain-ledger ";
+const VERSION: u32 = 2;
 
-/// Maximum length of a file: far above what the limits of entries give.
-const FILE_BYTES_MAX: u64 = 256 << 20;
-
-/// Maximum number of summaries. Beyond it, the oldest is dropped.
-const SUMMARIES_MAX: usize = 1024;
+/// Maximum length of a line. The longest is a deletion with the names of 100,000 links.
+const LINE_BYTES_MAX: u64 = 16 << 20;
 
 /// Maximum length of a kept summary, in bytes.
 const SUMMARY_BYTES_MAX: usize = 64 << 10;
 
-/// Maximum number of answers. The history keeps 16 M tokens per namespace, so answers of 160 tokens and more are all noted;
-/// beyond it the oldest is dropped, which the next deletion then deletes from the history.
-const ANSWERS_MAX: usize = 100_000;
+/// Maximum number of notes in an entry. One made from more goes with any note.
+const NOTES_MAX: usize = 1024;
+
+/// Number of places at which a note forgets its earlier ones: each time that an editor replaces the file adds one.
+const PLACES_MAX: usize = 256;
 
 /// Lines of the file that may be superseded before it is written again.
 const STALE_MAX: usize = 1024;
+
+/// The lengths of the file.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    /// Above it, the file is written again. Above twice this length, nothing is appended, and nothing is read but deletions.
+    pub(crate) bytes_max: u64,
+    /// Answers, summaries and their notes then have at most this length, and the whole file at most the mean of both.
+    pub(crate) kept_bytes_max: u64,
+}
+
+impl Default for Bounds {
+    /// An answer from four notes takes about 220 bytes, a note about 200: 16 MiB name at least 16,000 answers.
+    fn default() -> Self {
+        Self { bytes_max: 32 << 20, kept_bytes_max: 16 << 20 }
+    }
+}
 
 /// A line of the ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub(crate) enum Entry {
     /// An answer in the history of a model.
-    Answer { model: String, record: u64, notes: Vec<u64>, conversation: Option<u64> },
+    Answer { model: String, record: u64, made: Made },
     /// A summary of a subject.
     Summary(StoredSummary),
+    /// A note by its hash, and what else finds it.
+    Note { note: u64, places: Vec<u64> },
     /// A namespace that has prefixes.
     Namespace { name: String },
     /// A deletion that has begun.
     Forget { what: Forgetting },
+}
+
+/// What something was made from.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Made {
+    /// Hashes of notes.
+    notes: Vec<u64>,
+    /// Made from more notes than an entry names.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    of_many: bool,
+    conversation: Option<u64>,
+}
+
+impl Made {
+    pub(crate) fn from<'a>(notes: impl IntoIterator<Item = &'a PathBuf>, conversation: Option<u64>) -> Self {
+        let notes: BTreeSet<u64> = notes.into_iter().map(|path| note_hash(path)).collect();
+        let of_many = notes.len() > NOTES_MAX;
+        let notes = if of_many { Vec::new() } else { notes.into_iter().collect() };
+        Self { notes, of_many, conversation }
+    }
 }
 
 /// The newest summary of a subject.
@@ -54,7 +96,7 @@ pub(crate) struct StoredSummary {
     pub(crate) subject: u64,
     /// When it was made, in µs since 1970.
     pub(crate) at: u64,
-    pub(crate) notes: Vec<u64>,
+    pub(crate) made: Made,
     pub(crate) text: String,
 }
 
@@ -62,15 +104,20 @@ pub(crate) struct StoredSummary {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Forgetting {
-    /// A note, by the hash of its path, and its path for the index of notes in this folder.
+    /// The notes at and below a path, for the index of notes in this folder, and all [names](super::names::names_of) that find
+    /// them.
     Note {
-        hash: u64,
         path: PathBuf,
+        names: Vec<u64>,
         index: Option<PathBuf>,
     },
     Conversation(u64),
-    /// Everything that was made before this time, in µs since 1970.
-    Before(u64),
+    /// Everything that was made before a time, and everything whose time is after `now`: the clock was wrong, so its age is
+    /// unknown. In µs since 1970.
+    Before {
+        time: u64,
+        now: u64,
+    },
     /// Everything, with these files and folders of the index of notes in this folder.
     Everything {
         index: Option<PathBuf>,
@@ -78,90 +125,207 @@ pub(crate) enum Forgetting {
     },
 }
 
+/// Places of notes, by their hashes.
+type Notes = BTreeMap<u64, Vec<u64>>;
+
 impl Forgetting {
-    /// Whether it takes an answer or summary of this time, in µs since 1970, made from these notes in this conversation.
-    pub(crate) fn takes(&self, at: u64, notes: &[u64], conversation: Option<u64>) -> bool {
+    /// Whether it takes what was made at this time, in µs since 1970, from this.
+    fn takes(&self, at: u64, made: &Made, notes: &Notes) -> bool {
         match self {
-            Self::Note { hash, .. } => notes.contains(hash),
-            Self::Conversation(id) => conversation == Some(*id),
-            Self::Before(time) => at < *time,
-            Self::Everything { .. } => true,
+            Self::Note { names, .. } => {
+                made.of_many || made.notes.iter().any(|&note| is_named(note, notes.get(&note), names))
+            }
+            Self::Conversation(id) => made.conversation == Some(*id),
+            Self::Before { .. } | Self::Everything { .. } => self.takes_unknown(at),
         }
     }
+
+    /// Whether it takes an answer that the ledger does not have.
+    pub(crate) fn takes_unknown(&self, at: u64) -> bool {
+        match self {
+            Self::Before { time, now } => at < *time || at > *now,
+            Self::Note { .. } | Self::Conversation(_) | Self::Everything { .. } => true,
+        }
+    }
+}
+
+/// Whether one of the names, which ascend, finds a note. A note without places lost them to damage.
+fn is_named(note: u64, places: Option<&Vec<u64>>, names: &[u64]) -> bool {
+    let is_name = |hash: &u64| names.binary_search(hash).is_ok();
+    is_name(&note) || places.is_none_or(|places| places.iter().any(is_name))
 }
 
 #[derive(Debug)]
 pub(crate) struct Ledger {
     path: PathBuf,
-    file: File,
+    bounds: Bounds,
+    /// `None` if the file could not be opened after it was replaced.
+    file: Option<File>,
     len: u64,
     n_lines: usize,
     /// By model and record.
-    answers: BTreeMap<(String, u64), (Vec<u64>, Option<u64>)>,
+    answers: BTreeMap<(String, u64), Made>,
     /// By namespace and subject.
     summaries: BTreeMap<(String, u64), StoredSummary>,
+    notes: Notes,
     namespaces: BTreeSet<String>,
     forgetting: Vec<Forgetting>,
 }
 
+/// What was found in the file of a ledger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Found {
+    Whole,
+    /// Lines were left out. Namespaces and places of notes may be among them, so it is unknown how to find all prefixes.
+    Damaged,
+    /// An older version, of which nothing was read.
+    Older,
+}
+
+/// What a smaller ledger does not name any more.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Compaction {
+    /// Answers that stay, by model and record.
+    kept: BTreeSet<(String, u64)>,
+    summaries: BTreeSet<(String, u64)>,
+    /// Answers of the histories that are to be deleted, by model.
+    pub(crate) dropped: BTreeMap<String, Vec<u64>>,
+    /// Whether all prefixes are to be deleted, because the ledger drops namespaces and notes that only prefixes have.
+    pub(crate) clears_prefixes: bool,
+}
+
 impl Ledger {
     /// Reads the ledger, or creates an empty one.
-    pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
-        let bytes = match fs::metadata(path).map(|metadata| metadata.len()) {
-            Ok(bytes) if bytes > FILE_BYTES_MAX => {
-                return Err(StoreError::TooLarge { path: path.to_owned(), bytes, max: FILE_BYTES_MAX });
-            }
-            Ok(_) => fs::read(path).map_err(io_error("read", path))?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                replace(path, format!("{HEADER}\n").as_bytes())?;
-                format!("{HEADER}\n").into_bytes()
-            }
-            Err(error) => return Err(io_error("read", path)(error)),
-        };
-        let file = File::options().append(true).open(path).map_err(io_error("open", path))?;
+    pub(super) fn open(path: &Path, bounds: Bounds) -> Result<(Self, Found), StoreError> {
         let mut ledger = Self {
             path: path.to_owned(),
-            file,
+            bounds,
+            file: None,
             len: 0,
             n_lines: 0,
             answers: BTreeMap::new(),
             summaries: BTreeMap::new(),
+            notes: Notes::new(),
             namespaces: BTreeSet::new(),
             forgetting: Vec::new(),
         };
-        for line in bytes.split_inclusive(|&byte| byte == b'\n') {
-            let Some(line_of) = line.strip_suffix(b"\n") else { break };
-            if ledger.len == 0 && line_of != HEADER.as_bytes() && line_of.starts_with(b"refrain-ledger ") {
-                return Err(StoreError::Version { path: path.to_owned() });
-            }
-            if let Some(entry) = decode(line_of) {
-                ledger.take(entry);
-            }
-            ledger.len += line.len() as u64;
-            ledger.n_lines += 1;
+        let found = match File::open(path) {
+            Ok(file) => ledger.read(file)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Found::Whole,
+            Err(error) => return Err(io_error("read", path)(error)),
+        };
+        if ledger.len == 0 && found == Found::Whole {
+            ledger.rewrite()?;
         }
-        if ledger.len < bytes.len() as u64 {
+        if ledger.file.is_none() {
+            ledger.file = Some(open_file(path)?);
+        }
+        if found != Found::Older && fs::metadata(path).is_ok_and(|metadata| metadata.len() > ledger.len) {
             ledger.cut()?;
         }
-        Ok(ledger)
+        Ok((ledger, found))
     }
 
-    /// Adds an entry durably. After an error the ledger does not have it.
-    pub(crate) fn append(&mut self, entry: Entry) -> Result<(), StoreError> {
-        let line = encode(&entry);
-        let written = self.file.write_all(&line).and_then(|()| self.file.sync_data());
-        if let Err(error) = written {
+    #[cfg(test)]
+    pub(super) fn set_bounds(&mut self, bounds: Bounds) {
+        self.bounds = bounds;
+    }
+
+    fn read(&mut self, file: File) -> Result<Found, StoreError> {
+        let mut reader = BufReader::new(file);
+        let (mut line, mut is_damaged) = (Vec::new(), false);
+        loop {
+            line.clear();
+            let failed = io_error("read", &self.path);
+            let mut n_read =
+                reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line).map_err(failed)? as u64;
+            let mut is_whole = line.pop_if(|byte| *byte == b'\n').is_some();
+            let mut entry = if is_whole { decode(&line) } else { None };
+            while !is_whole && n_read >= LINE_BYTES_MAX {
+                // The rest of a line that is longer than any valid one.
+                line.clear();
+                let failed = io_error("read", &self.path);
+                let more =
+                    reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line).map_err(failed)?;
+                if more == 0 {
+                    break;
+                }
+                n_read += more as u64;
+                is_whole = line.last() == Some(&b'\n');
+            }
+            if !is_whole {
+                return Ok(if is_damaged { Found::Damaged } else { Found::Whole });
+            }
+            if self.len == 0 {
+                let given = std::str::from_utf8(&line).ok().and_then(|line| line.strip_prefix(MAGIC));
+                match given.and_then(|given| given.parse::<u32>().ok()) {
+                    Some(VERSION) => {}
+                    Some(given) if given < VERSION => return Ok(Found::Older),
+                    Some(_) => return Err(StoreError::Version { path: self.path.clone() }),
+                    None => is_damaged = true,
+                }
+            } else {
+                let is_too_much = self.len > 2 * self.bounds.bytes_max;
+                entry = entry.filter(|entry| !is_too_much || matches!(entry, Entry::Forget { .. }));
+                is_damaged |= entry.is_none();
+                if let Some(entry) = entry {
+                    self.take(entry);
+                }
+            }
+            self.len += n_read;
+            self.n_lines += 1;
+        }
+    }
+
+    /// Adds entries durably. After an error the ledger does not have them.
+    pub(crate) fn append(&mut self, entries: Vec<Entry>) -> Result<(), StoreError> {
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let lines: Vec<u8> = entries.iter().flat_map(encode).collect();
+        let is_intent = entries.iter().any(|entry| matches!(entry, Entry::Forget { .. }));
+        if !is_intent && self.len + lines.len() as u64 > 2 * self.bounds.bytes_max {
+            let max = 2 * self.bounds.bytes_max;
+            return Err(StoreError::TooLarge { path: self.path.clone(), bytes: self.len, max });
+        }
+        let file = match &mut self.file {
+            Some(file) => file,
+            closed => closed.insert(open_file(&self.path)?),
+        };
+        if let Err(error) = file.write_all(&lines).and_then(|()| file.sync_data()) {
             // The next line begins at the end of the last whole one; what is cut off was not acknowledged.
             let _ = self.cut();
             return Err(io_error("write", &self.path)(error));
         }
-        self.len += line.len() as u64;
-        self.n_lines += 1;
-        self.take(entry);
-        if self.n_lines > self.n_live() + STALE_MAX {
-            self.rewrite()?;
-        }
+        self.len += lines.len() as u64;
+        self.n_lines += entries.len();
+        entries.into_iter().for_each(|entry| self.take(entry));
         Ok(())
+    }
+
+    /// Entries for the notes that the ledger does not have yet, to be appended with what is made from them.
+    pub(crate) fn new_notes<'a>(&self, paths: impl IntoIterator<Item = &'a PathBuf>) -> Vec<Entry> {
+        let paths: BTreeSet<&PathBuf> = paths.into_iter().collect();
+        let named = paths.into_iter().map(|path| (note_hash(path), places(path)));
+        let entries = named.filter_map(|(note, mut places)| {
+            // A note may get more places: its file was replaced, or it was moved behind a link.
+            match self.notes.get(&note) {
+                Some(known) if places.iter().all(|place| known.contains(place)) => return None,
+                Some(known) if known.len() < PLACES_MAX => {
+                    places.extend(known);
+                    places.sort_unstable();
+                    places.dedup();
+                }
+                _ => {}
+            }
+            Some(Entry::Note { note, places })
+        });
+        entries.collect()
+    }
+
+    /// The entry of a namespace that the ledger does not have yet.
+    pub(crate) fn new_namespace(&self, name: &str) -> Option<Entry> {
+        (!self.namespaces.contains(name)).then(|| Entry::Namespace { name: name.to_owned() })
     }
 
     /// The summary of a subject.
@@ -169,17 +333,15 @@ impl Ledger {
         self.summaries.get(&(namespace.to_owned(), subject))
     }
 
-    /// Notes a namespace.
-    pub(crate) fn note_namespace(&mut self, name: &str) -> Result<(), StoreError> {
-        match self.namespaces.contains(name) {
-            true => Ok(()),
-            false => self.append(Entry::Namespace { name: name.to_owned() }),
-        }
-    }
-
     /// The namespaces that have prefixes.
     pub(crate) fn namespaces(&self) -> &BTreeSet<String> {
         &self.namespaces
+    }
+
+    /// The notes that names find, and the names themselves.
+    pub(crate) fn notes_named(&self, names: &[u64]) -> BTreeSet<u64> {
+        let found = self.notes.iter().filter(|(note, places)| is_named(**note, Some(places), names));
+        found.map(|(note, _)| *note).chain(names.iter().copied()).collect()
     }
 
     /// Deletions that have begun.
@@ -187,20 +349,30 @@ impl Ledger {
         &self.forgetting
     }
 
-    /// What an answer was made from; `None` if the ledger does not have it.
-    pub(crate) fn answer(&self, model: &str, record: u64) -> Option<(&[u64], Option<u64>)> {
-        let (notes, conversation) = self.answers.get(&(model.to_owned(), record))?;
-        Some((notes, *conversation))
+    /// Whether a deletion takes an answer of the history.
+    pub(crate) fn is_forgotten(&self, what: &Forgetting, model: &str, record: u64) -> bool {
+        match self.answers.get(&(model.to_owned(), record)) {
+            Some(made) => what.takes(record, made, &self.notes),
+            None => what.takes_unknown(record),
+        }
     }
 
-    /// Writes the file again without the answers and summaries that a deletion takes, and without the deletions that have
-    /// begun. Returns the number of removed summaries.
+    /// Writes the file again without the answers and summaries that a deletion takes, and without the deletion. Returns the
+    /// number of removed summaries.
     pub(crate) fn finish_forgetting(&mut self, what: &Forgetting) -> Result<usize, StoreError> {
         let n_before = self.summaries.len();
-        self.answers.retain(|&(_, record), (notes, conversation)| !what.takes(record, notes, *conversation));
-        self.summaries.retain(|_, summary| !what.takes(summary.at, &summary.notes, None));
-        if matches!(what, Forgetting::Everything { .. }) {
-            self.namespaces.clear();
+        let notes = &self.notes;
+        self.answers.retain(|&(_, record), made| !what.takes(record, made, notes));
+        self.summaries.retain(|_, summary| !what.takes(summary.at, &summary.made, notes));
+        match what {
+            Forgetting::Note { names, .. } => {
+                self.notes.retain(|&note, places| !is_named(note, Some(places), names));
+            }
+            Forgetting::Everything { .. } => {
+                self.namespaces.clear();
+                self.notes.clear();
+            }
+            Forgetting::Conversation(_) | Forgetting::Before { .. } => {}
         }
         let others: Vec<Forgetting> =
             self.forgetting.iter().filter(|&other| other != what).cloned().collect();
@@ -209,70 +381,135 @@ impl Ledger {
         Ok(n_before - self.summaries.len())
     }
 
+    /// Whether the file is to be [compacted](Self::plan).
+    pub(crate) fn is_full(&self) -> bool {
+        let n_live = 1
+            + self.answers.len()
+            + self.summaries.len()
+            + self.notes.len()
+            + self.namespaces.len()
+            + self.forgetting.len();
+        self.len > self.bounds.bytes_max || self.n_lines > n_live + STALE_MAX
+    }
+
+    /// Chooses the newest answers and summaries that fit the bounds. `live` has the answers in the histories, by model:
+    /// the ledger drops those that a history has evicted.
+    pub(crate) fn plan(&self, live: &BTreeMap<String, BTreeSet<u64>>) -> Compaction {
+        let is_live = |model: &str, record: &u64| live.get(model).is_some_and(|live| live.contains(record));
+        let answers = self.answers.iter().filter(|((model, record), _)| is_live(model, record));
+        let answers = answers.map(|((model, record), made)| {
+            let entry = Entry::Answer { model: model.clone(), record: *record, made: made.clone() };
+            (*record, entry)
+        });
+        let summaries = self.summaries.values().map(|summary| (summary.at, Entry::Summary(summary.clone())));
+        let mut newest: Vec<(u64, Entry)> = answers.chain(summaries).collect();
+        newest.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
+        let mut compaction = Compaction::default();
+        let (mut bytes, mut notes) = (0, BTreeSet::new());
+        for (_, entry) in newest {
+            let (Entry::Answer { made, .. } | Entry::Summary(StoredSummary { made, .. })) = &entry else {
+                continue;
+            };
+            let new: Vec<u64> = made.notes.iter().filter(|note| !notes.contains(*note)).copied().collect();
+            let places = new.iter().map(|note| self.note_bytes(*note));
+            bytes += encode(&entry).len() as u64 + places.sum::<u64>();
+            if bytes > self.bounds.kept_bytes_max {
+                break;
+            }
+            notes.extend(new);
+            match entry {
+                Entry::Answer { model, record, .. } => drop(compaction.kept.insert((model, record))),
+                Entry::Summary(summary) => {
+                    compaction.summaries.insert((summary.namespace, summary.subject));
+                }
+                _ => {}
+            }
+        }
+        for (model, records) in live {
+            let is_dropped = |record: &&u64| !compaction.kept.contains(&(model.clone(), **record));
+            let dropped: Vec<u64> = records.iter().filter(is_dropped).copied().collect();
+            if !dropped.is_empty() {
+                compaction.dropped.insert(model.clone(), dropped);
+            }
+        }
+        let others = self.notes.keys().filter(|note| !notes.contains(*note));
+        let of_notes: u64 = others.map(|note| self.note_bytes(*note)).sum();
+        let of_names: u64 = self.namespaces.iter().map(|name| name.len() as u64 + 64).sum();
+        let room = (self.bounds.bytes_max - self.bounds.kept_bytes_max) / 2;
+        compaction.clears_prefixes = of_notes + of_names > room;
+        compaction
+    }
+
+    fn note_bytes(&self, note: u64) -> u64 {
+        // 20 digits and a comma per hash; kind, braces and checksum.
+        64 + 21 * (1 + self.notes.get(&note).map_or(0, Vec::len) as u64)
+    }
+
+    /// Writes the file again as [planned](Self::plan), after the rest was deleted.
+    pub(crate) fn compact(&mut self, compaction: &Compaction) -> Result<(), StoreError> {
+        self.answers.retain(|key, _| compaction.kept.contains(key));
+        self.summaries.retain(|key, _| compaction.summaries.contains(key));
+        if compaction.clears_prefixes {
+            let made = self.answers.values().chain(self.summaries.values().map(|summary| &summary.made));
+            let used: BTreeSet<u64> = made.flat_map(|made| made.notes.iter().copied()).collect();
+            self.notes.retain(|note, _| used.contains(note));
+            self.namespaces.clear();
+        }
+        self.rewrite()
+    }
+
     fn take(&mut self, entry: Entry) {
         match entry {
-            Entry::Answer { model, record, notes, conversation } => {
-                self.answers.insert((model, record), (notes, conversation));
-                if self.answers.len() > ANSWERS_MAX
-                    && let Some(oldest) = self.answers.keys().min_by_key(|(_, record)| *record).cloned()
-                {
-                    self.answers.remove(&oldest);
-                }
-            }
+            Entry::Answer { model, record, made } => drop(self.answers.insert((model, record), made)),
             Entry::Summary(summary) => {
                 let key = (summary.namespace.clone(), summary.subject);
-                if summary.text.len() > SUMMARY_BYTES_MAX {
-                    self.summaries.remove(&key);
-                    return;
-                }
-                self.summaries.insert(key, summary);
-                let oldest = self.summaries.iter().min_by_key(|(_, summary)| summary.at);
-                if self.summaries.len() > SUMMARIES_MAX
-                    && let Some(oldest) = oldest.map(|(key, _)| key.clone())
-                {
-                    self.summaries.remove(&oldest);
+                match summary.text.len() {
+                    0..=SUMMARY_BYTES_MAX => drop(self.summaries.insert(key, summary)),
+                    _ => drop(self.summaries.remove(&key)),
                 }
             }
+            Entry::Note { note, places } => drop(self.notes.insert(note, places)),
             Entry::Namespace { name } => drop(self.namespaces.insert(name)),
             Entry::Forget { what } => self.forgetting.push(what),
         }
     }
 
-    fn n_live(&self) -> usize {
-        1 + self.answers.len() + self.summaries.len() + self.namespaces.len() + self.forgetting.len()
-    }
-
-    fn rewrite(&mut self) -> Result<(), StoreError> {
-        let mut bytes = format!("{HEADER}\n").into_bytes();
-        for ((model, record), (notes, conversation)) in &self.answers {
-            let (model, notes) = (model.clone(), notes.clone());
-            bytes.extend(encode(&Entry::Answer {
-                model,
-                record: *record,
-                notes,
-                conversation: *conversation,
-            }));
+    /// Writes the file again from what is in memory.
+    pub(crate) fn rewrite(&mut self) -> Result<(), StoreError> {
+        let mut bytes = format!("{MAGIC}{VERSION}\n").into_bytes();
+        let notes = self.notes.iter().map(|(&note, places)| Entry::Note { note, places: places.clone() });
+        let answers = self.answers.iter().map(|((model, record), made)| Entry::Answer {
+            model: model.clone(),
+            record: *record,
+            made: made.clone(),
+        });
+        let summaries = self.summaries.values().cloned().map(Entry::Summary);
+        let namespaces = self.namespaces.iter().map(|name| Entry::Namespace { name: name.clone() });
+        let forgetting = self.forgetting.iter().map(|what| Entry::Forget { what: what.clone() });
+        let mut n_lines = 1;
+        for entry in notes.chain(answers).chain(summaries).chain(namespaces).chain(forgetting) {
+            bytes.extend(encode(&entry));
+            n_lines += 1;
         }
-        for summary in self.summaries.values() {
-            bytes.extend(encode(&Entry::Summary(summary.clone())));
-        }
-        for name in &self.namespaces {
-            bytes.extend(encode(&Entry::Namespace { name: name.clone() }));
-        }
-        for what in &self.forgetting {
-            bytes.extend(encode(&Entry::Forget { what: what.clone() }));
-        }
-        replace(&self.path, &bytes)?;
-        self.file = File::options().append(true).open(&self.path).map_err(io_error("open", &self.path))?;
-        (self.len, self.n_lines) = (bytes.len() as u64, self.n_live());
+        // Some systems do not replace a file that is open.
+        self.file = None;
+        let replaced = replace(&self.path, &bytes);
+        self.file = open_file(&self.path).ok();
+        replaced?;
+        (self.len, self.n_lines) = (bytes.len() as u64, n_lines);
         Ok(())
     }
 
     /// Cuts off what follows the last whole line.
     fn cut(&mut self) -> Result<(), StoreError> {
-        let cut = self.file.set_len(self.len).and_then(|()| self.file.sync_data());
+        let Some(file) = &self.file else { return Ok(()) };
+        let cut = file.set_len(self.len).and_then(|()| file.sync_data());
         cut.map_err(io_error("cut off the torn end of", &self.path))
     }
+}
+
+fn open_file(path: &Path) -> Result<File, StoreError> {
+    File::options().append(true).open(path).map_err(io_error("open", path))
 }
 
 fn encode(entry: &Entry) -> Vec<u8> {
@@ -293,6 +530,7 @@ fn replace(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
         let mut file = File::create(&partial)?;
         file.write_all(bytes)?;
         file.sync_all()?;
+        drop(file);
         fs::rename(&partial, path)?;
         sync_folder(path.parent().unwrap_or(Path::new(".")))
     };
@@ -312,33 +550,49 @@ fn sync_folder(_folder: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn answer(record: u64, notes: &[u64]) -> Entry {
-        Entry::Answer { model: "m".into(), record, notes: notes.to_vec(), conversation: None }
+        let made = Made { notes: notes.to_vec(), ..Made::default() };
+        Entry::Answer { model: "m".into(), record, made }
     }
 
     fn summary(subject: u64, text: &str) -> Entry {
-        let (namespace, notes) = ("n".to_owned(), vec![subject]);
-        Entry::Summary(StoredSummary { namespace, subject, at: 5, notes, text: text.to_owned() })
+        let made = Made { notes: vec![subject], ..Made::default() };
+        Entry::Summary(StoredSummary { namespace: "n".into(), subject, at: 5, made, text: text.to_owned() })
+    }
+
+    fn note(note: u64, places: &[u64]) -> Entry {
+        Entry::Note { note, places: places.to_vec() }
+    }
+
+    fn open(path: &Path) -> Ledger {
+        let (ledger, found) = Ledger::open(path, Bounds::default()).unwrap();
+        assert_eq!(found, Found::Whole);
+        ledger
+    }
+
+    fn has(ledger: &Ledger, record: u64) -> bool {
+        ledger.answers.contains_key(&("m".to_owned(), record))
     }
 
     #[test]
     fn entries_come_back_and_a_torn_end_is_cut_off() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger");
-        let mut ledger = Ledger::open(&path).unwrap();
-        ledger.append(answer(1, &[7])).unwrap();
-        ledger.append(summary(7, "old")).unwrap();
-        ledger.append(summary(7, "new\nline")).unwrap();
-        ledger.append(answer(2, &[8])).unwrap();
+        let mut ledger = open(&path);
+        ledger.append(vec![answer(1, &[7]), summary(7, "old")]).unwrap();
+        ledger.append(vec![summary(7, "new\nline"), answer(2, &[8])]).unwrap();
+        drop(ledger);
         let whole = fs::read(&path).unwrap();
         for len in 0..=whole.len() {
             fs::write(&path, &whole[..len]).unwrap();
-            let ledger = Ledger::open(&path).unwrap();
+            let ledger = open(&path);
             let n_whole_lines = whole[..len].iter().filter(|&&byte| byte == b'\n').count();
-            assert_eq!(ledger.n_lines, n_whole_lines);
-            assert_eq!(ledger.answer("m", 2).is_some(), n_whole_lines == 5);
+            assert_eq!(ledger.n_lines, n_whole_lines.max(1), "without a header, it is begun again");
+            assert_eq!(has(&ledger, 2), n_whole_lines == 5);
             if n_whole_lines >= 4 {
                 assert_eq!(ledger.summary("n", 7).unwrap().text, "new\nline");
             }
@@ -350,49 +604,136 @@ mod tests {
     fn a_flipped_bit_costs_its_line_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger");
-        let mut ledger = Ledger::open(&path).unwrap();
-        (1..4).for_each(|record| ledger.append(answer(record, &[record])).unwrap());
+        let mut ledger = open(&path);
+        (1..4).for_each(|record| ledger.append(vec![answer(record, &[record])]).unwrap());
+        drop(ledger);
         let whole = fs::read(&path).unwrap();
-        let middle = HEADER.len() + 1 + (whole.len() - HEADER.len() - 1) / 2;
+        let header = MAGIC.len() + 2;
+        let middle = header + (whole.len() - header) / 2;
         let mut flipped = whole.clone();
         flipped[middle] ^= 1;
         fs::write(&path, &flipped).unwrap();
-        let ledger = Ledger::open(&path).unwrap();
-        let found: Vec<u64> = (1..4).filter(|&record| ledger.answer("m", record).is_some()).collect();
-        assert_eq!(found, [1, 3]);
-        fs::write(&path, "refrain-ledger 9\n").unwrap();
-        assert!(matches!(Ledger::open(&path), Err(StoreError::Version { .. })));
+        let (ledger, found) = Ledger::open(&path, Bounds::default()).unwrap();
+        assert_eq!(found, Found::Damaged);
+        assert_eq!((1..4).filter(|&record| has(&ledger, record)).collect::<Vec<_>>(), [1, 3]);
+        fs::write(&path, format!("{MAGIC}9\n")).unwrap();
+        assert!(matches!(Ledger::open(&path, Bounds::default()), Err(StoreError::Version { .. })));
+        fs::write(&path, format!("{MAGIC}1\n")).unwrap();
+        assert_eq!(Ledger::open(&path, Bounds::default()).unwrap().1, Found::Older);
     }
 
     #[test]
     fn a_deletion_leaves_no_byte_and_survives_until_it_is_finished() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger");
-        let mut ledger = Ledger::open(&path).unwrap();
-        ledger.append(summary(7, "the secret")).unwrap();
-        ledger.append(summary(8, "harmless")).unwrap();
-        let what = Forgetting::Note { hash: 7, path: "/notes/a.md".into(), index: None };
-        ledger.append(Entry::Forget { what: what.clone() }).unwrap();
-        let mut ledger = Ledger::open(&path).unwrap();
+        let mut ledger = open(&path);
+        ledger.append(vec![note(7, &[70]), note(8, &[80])]).unwrap();
+        ledger.append(vec![summary(7, "the secret"), summary(8, "harmless"), answer(3, &[8, 7])]).unwrap();
+        let what = Forgetting::Note { path: "/notes/a.md".into(), names: vec![70], index: None };
+        ledger.append(vec![Entry::Forget { what: what.clone() }]).unwrap();
+        drop(ledger);
+        let mut ledger = open(&path);
         assert_eq!(ledger.forgetting(), std::slice::from_ref(&what));
+        assert_eq!(ledger.notes_named(&[70]), [7, 70].into());
+        assert!(ledger.is_forgotten(&what, "m", 3) && ledger.is_forgotten(&what, "m", 4));
         assert_eq!(ledger.finish_forgetting(&what).unwrap(), 1);
         let text = fs::read_to_string(&path).unwrap();
         assert!(!text.contains("secret") && !text.contains("a.md") && text.contains("harmless"), "{text}");
-        assert_eq!(Ledger::open(&path).unwrap().forgetting(), []);
+        drop(ledger);
+        let ledger = open(&path);
+        assert_eq!((ledger.forgetting(), ledger.notes.len(), has(&ledger, 3)), (&[][..], 1, false));
     }
 
     #[test]
-    fn superseded_lines_are_written_away() {
+    fn a_wrong_clock_hides_nothing_from_a_deletion_by_time() {
+        let before = |time, now| Forgetting::Before { time, now };
+        let takes = |what: &Forgetting, at| what.takes(at, &Made::default(), &Notes::new());
+        assert!(takes(&before(5, 9), 4) && !takes(&before(5, 9), 5) && !takes(&before(5, 9), 9));
+        // Made at a time that has not come yet.
+        assert!(takes(&before(5, 9), 10) && takes(&before(9, 9), u64::MAX));
+    }
+
+    #[test]
+    fn more_notes_than_an_entry_names_go_with_any() {
+        let paths: Vec<PathBuf> = (0..=NOTES_MAX).map(|n| format!("/n/{n}").into()).collect();
+        let made = Made::from(&paths, None);
+        let what = Forgetting::Note { path: "/x".into(), names: vec![1], index: None };
+        assert!(made.of_many && made.notes.is_empty() && what.takes(0, &made, &Notes::new()));
+        assert_eq!(Made::from(&paths[1..], None).notes.len(), NOTES_MAX);
+    }
+
+    /// As the store compacts: what a history has is deleted if the ledger does not keep it.
+    fn compacted(ledger: &mut Ledger, live: &mut BTreeMap<String, BTreeSet<u64>>) {
+        let compaction = ledger.plan(live);
+        for (model, dropped) in &compaction.dropped {
+            let live = live.get_mut(model).unwrap();
+            live.retain(|record| !dropped.contains(record));
+        }
+        ledger.compact(&compaction).unwrap();
+    }
+
+    #[test]
+    fn the_file_stays_bounded_and_names_every_answer_that_is_left() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger");
-        let mut ledger = Ledger::open(&path).unwrap();
-        for n in 0..=STALE_MAX + 1 {
-            ledger.take(summary(1, "a"));
-            ledger.n_lines = n;
+        let bounds = Bounds { bytes_max: 20_000, kept_bytes_max: 10_000 };
+        let (mut ledger, _) = Ledger::open(&path, bounds).unwrap();
+        let mut live: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
+        for record in 0..2000 {
+            let places: Vec<u64> = (0..8).map(|n| record * 10 + n).collect();
+            ledger.append(vec![note(record, &places), answer(record, &[record])]).unwrap();
+            live.entry("m".to_owned()).or_default().insert(record);
+            if ledger.is_full() {
+                compacted(&mut ledger, &mut live);
+                assert!(ledger.len <= 15_000, "{}", ledger.len);
+            }
+            assert!(ledger.len <= 21_000, "{}", ledger.len);
+            assert!(live["m"].iter().all(|&record| has(&ledger, record)));
         }
-        ledger.append(summary(1, "b")).unwrap();
-        ledger.append(summary(1, "c")).unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 2 + usize::from(ledger.n_lines > 2));
-        assert_eq!(Ledger::open(&path).unwrap().summary("n", 1).unwrap().text, "c");
+        assert!(has(&ledger, 1999) && !has(&ledger, 0));
+        // A file of any length is opened, and smaller afterwards.
+        drop(ledger);
+        let mut whole = fs::read(&path).unwrap();
+        let n_live = live["m"].len();
+        for record in 2000..3000 {
+            whole.extend(encode(&answer(record, &[1, 2, 3, 4])));
+            live.get_mut("m").unwrap().insert(record);
+        }
+        let what = Forgetting::Conversation(3);
+        whole.extend(encode(&Entry::Forget { what: what.clone() }));
+        fs::write(&path, &whole).unwrap();
+        let (mut ledger, found) = Ledger::open(&path, bounds).unwrap();
+        assert_eq!((found, ledger.forgetting()), (Found::Damaged, &[what][..]));
+        assert!(matches!(ledger.append(vec![answer(1, &[])]), Err(StoreError::TooLarge { .. })));
+        compacted(&mut ledger, &mut live);
+        assert!(ledger.len <= 15_000 && live["m"].len() < n_live + 1000);
+        assert!(live["m"].iter().all(|&record| has(&ledger, record)));
+    }
+
+    #[test]
+    fn evicted_answers_and_superseded_lines_are_written_away() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger");
+        let mut ledger = open(&path);
+        ledger.append(vec![answer(1, &[]), answer(2, &[])]).unwrap();
+        for _ in 0..=STALE_MAX + 1 {
+            ledger.append(vec![summary(1, "a")]).unwrap();
+        }
+        assert!(ledger.is_full());
+        let mut live = BTreeMap::from([("m".to_owned(), BTreeSet::from([2, 3]))]);
+        compacted(&mut ledger, &mut live);
+        assert_eq!(live["m"], [2].into(), "of unknown origin");
+        assert!(!ledger.is_full() && !has(&ledger, 1) && has(&ledger, 2));
+        assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 3);
+    }
+
+    proptest! {
+        #[test]
+        fn any_file_is_read_or_refused(text in "(refrain-ledger [0-9]{1,3}\n)?(.{0,40}\n){0,4}.{0,9}") {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("ledger");
+            fs::write(&path, &text).unwrap();
+            let _ = Ledger::open(&path, Bounds::default());
+        }
     }
 }

@@ -9,7 +9,9 @@
 //! ```
 
 mod ledger;
+mod names;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,12 +19,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockW
 use std::time::SystemTime;
 
 use refrain::{Session, TokenId};
+use refrain_index::RecordId;
 use refrain_index::history::{HistoryError, HistoryKey, HistoryLog, HistoryOptions};
 use refrain_index::prefixes::{Label, PrefixError, PrefixOptions, PrefixStore};
 use thiserror::Error;
-use xxhash_rust::xxh3::xxh3_64;
 
-pub(crate) use ledger::{Entry, Forgetting, Ledger, StoredSummary};
+use ledger::{Bounds, Found};
+pub(crate) use ledger::{Entry, Forgetting, Ledger, Made, StoredSummary};
+pub(crate) use names::{Hidden, names_of, note_hash};
 
 /// The store cannot be opened or changed.
 #[derive(Debug, Error)]
@@ -38,13 +42,16 @@ pub enum StoreError {
         /// The system's error.
         source: io::Error,
     },
-    /// Another process, or another assistant of this one, has the store open.
-    #[error("`{}` is in use", path.display())]
+    /// Somebody else has the store open. Clones of one assistant and [`Assistant::in_namespace`](crate::Assistant::in_namespace)
+    /// share it.
+    #[error("`{}` is in use by another {}", path.display(), if *by_this_process { "assistant of this process" } else { "process" })]
     InUse {
         /// The folder.
         path: PathBuf,
+        /// Whether it is another assistant of this process.
+        by_this_process: bool,
     },
-    /// The ledger is longer than any valid one.
+    /// The ledger is too long for another entry, because making it shorter has failed.
     #[error("`{}`: {bytes} bytes exceed the limit of {max}", path.display())]
     TooLarge {
         /// The file.
@@ -54,7 +61,7 @@ pub enum StoreError {
         /// The limit.
         max: u64,
     },
-    /// The ledger was written by a newer program.
+    /// The ledger was written by a newer program; nothing was changed.
     #[error("`{}`: the ledger is of a newer version", path.display())]
     Version {
         /// The file.
@@ -77,66 +84,102 @@ pub(crate) fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Err
 /// What an answer was made from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Kept {
-    /// Hashes of the paths of the notes that the prompt showed, or that answers in it were made from.
-    pub(crate) notes: Vec<u64>,
+    /// The notes that the prompt showed, or that answers in it were made from.
+    pub(crate) notes: BTreeSet<PathBuf>,
     /// The conversation.
     pub(crate) conversation: Option<u64>,
-    /// Where the text of each note begins in the prompt, by the hash of its path.
-    pub(crate) starts: Vec<(u64, usize)>,
+    /// Where the text of each note begins in the prompt.
+    pub(crate) starts: Vec<(PathBuf, usize)>,
     /// Deletions before the job was started.
     pub(crate) n_forgotten: u64,
 }
 
-/// The hash under which a note is noted: the ledger has no paths.
-pub(crate) fn note_hash(path: &Path) -> u64 {
-    xxh3_64(path.as_os_str().as_encoded_bytes())
+impl Kept {
+    pub(crate) fn made(&self) -> Made {
+        Made::from(&self.notes, self.conversation)
+    }
+
+    /// The labels of the prompt's tokens. A deletion removes what follows the first token of a label.
+    fn labels(&self) -> Vec<Label> {
+        let from = |start: usize, name: String| Label { tokens: start..usize::MAX, name };
+        let conversation = self.conversation.map(|id| from(0, conversation_label(id)));
+        let notes = self.starts.iter().map(|(note, start)| from(*start, note_label(note_hash(note))));
+        notes.chain(conversation).collect()
+    }
 }
 
 pub(crate) struct Store {
     folder: PathBuf,
-    history: HistoryLog,
+    /// The history of the model; `None` without a model.
+    history: Option<HistoryLog>,
     prefixes: PrefixStore,
     ledger: Mutex<Ledger>,
     /// Held for writing while something is deleted, for reading while something is kept.
     deleting: RwLock<()>,
     /// Released on drop.
-    _lock: File,
+    _lock: Lock,
 }
 
 impl Store {
-    /// Opens a store, or creates it. A deletion that has begun is left to the caller.
+    /// Opens a store, or creates it; without a key, to delete from it. A deletion that has begun is left to the caller.
+    ///
+    /// A store of an older version is emptied. If a line of the ledger is damaged, all prefixes are deleted: the line may have
+    /// named some of them.
     pub(crate) fn open(
         folder: &Path,
-        key: HistoryKey,
-        history: HistoryOptions,
+        key: Option<HistoryKey>,
         prefixes: PrefixOptions,
     ) -> Result<Self, StoreError> {
         fs::create_dir_all(folder).map_err(io_error("create", folder))?;
-        let path = folder.join(".lock");
-        let lock = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&path)
-            .map_err(io_error("open", &path))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(StoreError::InUse { path: folder.to_owned() }),
-            Err(TryLockError::Error(error)) => return Err(io_error("lock", &path)(error)),
-        }
-        let ledger = Mutex::new(Ledger::open(&folder.join("ledger"))?);
-        let history = HistoryLog::open(&folder.join("history"), key, history)?;
+        let lock = Lock::take(folder)?;
+        let (mut ledger, found) = Ledger::open(&folder.join("ledger"), Bounds::default())?;
+        let histories = folder.join("history");
         let prefixes = PrefixStore::open(&folder.join("prefixes"), prefixes)?;
-        let deleting = RwLock::new(());
-        Ok(Self { folder: folder.to_owned(), history, prefixes, ledger, deleting, _lock: lock })
+        if found == Found::Older {
+            match fs::remove_dir_all(&histories) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(io_error("remove", &histories)(error));
+                }
+                _ => {}
+            }
+        }
+        if found != Found::Whole {
+            prefixes.clear()?;
+            // Last: until then, the next opening does the same again.
+            ledger.rewrite()?;
+        }
+        let history = key.map(|key| HistoryLog::open(&histories, key, HistoryOptions::default()));
+        let store = Self {
+            folder: folder.to_owned(),
+            history: history.transpose()?,
+            prefixes,
+            ledger: Mutex::new(ledger),
+            deleting: RwLock::new(()),
+            _lock: lock,
+        };
+        // A failure keeps the store from growing, not from being read.
+        let _ = store.compact();
+        Ok(store)
     }
 
-    pub(crate) fn history(&self) -> &HistoryLog {
-        &self.history
+    /// Whether a folder has a store.
+    pub(crate) fn is_in(folder: &Path) -> bool {
+        folder.join("ledger").is_file()
     }
 
-    pub(crate) fn history_folder(&self) -> PathBuf {
-        self.folder.join("history")
+    /// The history of the model.
+    pub(crate) fn history(&self) -> Option<&HistoryLog> {
+        self.history.as_ref()
+    }
+
+    /// The histories of all models.
+    pub(crate) fn histories(&self) -> Result<Vec<HistoryLog>, StoreError> {
+        let folder = self.folder.join("history");
+        let of_key = |key| match &self.history {
+            Some(own) if own.key() == key => Ok(own.clone()),
+            _ => Ok(HistoryLog::open(&folder, key, HistoryOptions::default())?),
+        };
+        HistoryLog::keys(&folder)?.into_iter().map(of_key).collect()
     }
 
     pub(crate) fn ledger(&self) -> MutexGuard<'_, Ledger> {
@@ -165,23 +208,106 @@ impl Store {
         tokens: &[TokenId],
         kept: &Kept,
     ) -> Result<(), StoreError> {
-        let record = self.history.append(namespace, tokens)?;
-        let model = self.history.key().to_string();
-        let (notes, conversation) = (kept.notes.clone(), kept.conversation);
-        self.ledger().append(Entry::Answer { model, record: record.0, notes, conversation })?;
-        Ok(self.history.maintain()?)
+        let Some(history) = &self.history else { return Ok(()) };
+        // Held for both, so that no compaction finds the answer without its entry.
+        let mut ledger = self.ledger();
+        let record = history.append(namespace, tokens)?;
+        let mut entries = ledger.new_notes(&kept.notes);
+        let (model, record) = (history.key().to_string(), record.0);
+        entries.push(Entry::Answer { model, record, made: kept.made() });
+        ledger.append(entries)?;
+        drop(ledger);
+        history.maintain()?;
+        self.compact()
     }
 
-    /// Keeps keys and values of the first tokens of a session. The namespace is noted first, so that a deletion finds it.
+    /// Keeps a summary for the next one of its subject.
+    pub(crate) fn keep_summary(&self, summary: StoredSummary, kept: &Kept) -> Result<(), StoreError> {
+        let mut ledger = self.ledger();
+        let mut entries = ledger.new_notes(&kept.notes);
+        entries.push(Entry::Summary(summary));
+        ledger.append(entries)?;
+        drop(ledger);
+        self.compact()
+    }
+
+    /// Keeps keys and values of the first tokens of a session. The namespace and the notes are noted first, so that a
+    /// deletion finds them.
     pub(crate) fn keep_prefix(
         &self,
         session: &Session,
         namespace: &str,
-        labels: &[Label],
+        kept: &Kept,
         up_to: usize,
     ) -> Result<usize, StoreError> {
-        self.ledger().note_namespace(namespace)?;
-        Ok(self.prefixes.keep(session, namespace, labels, up_to)?)
+        // Held until the prefix is kept: a compaction may drop what only prefixes need, and clears them then.
+        let mut ledger = self.ledger();
+        let mut entries = ledger.new_notes(kept.starts.iter().map(|(note, _)| note));
+        entries.extend(ledger.new_namespace(namespace));
+        ledger.append(entries)?;
+        let n_kept = self.prefixes.keep(session, namespace, &kept.labels(), up_to)?;
+        drop(ledger);
+        self.compact()?;
+        Ok(n_kept)
+    }
+
+    /// Makes a full ledger shorter. What it will not name any more is deleted first: after a crash it names more than there is.
+    fn compact(&self) -> Result<(), StoreError> {
+        let mut ledger = self.ledger();
+        if !ledger.is_full() {
+            return Ok(());
+        }
+        let histories: BTreeMap<String, HistoryLog> =
+            self.histories()?.into_iter().map(|history| (history.key().to_string(), history)).collect();
+        let records = |history: &HistoryLog| history.list().into_iter().map(|info| info.record.0).collect();
+        let live: BTreeMap<String, BTreeSet<u64>> =
+            histories.iter().map(|(model, history)| (model.clone(), records(history))).collect();
+        let compaction = ledger.plan(&live);
+        for (model, records) in &compaction.dropped {
+            let records: Vec<RecordId> = records.iter().copied().map(RecordId).collect();
+            histories[model].forget_all(&records)?;
+        }
+        if compaction.clears_prefixes {
+            self.prefixes.clear()?;
+        }
+        ledger.compact(&compaction)
+    }
+}
+
+/// The lock of a store's folder.
+struct Lock {
+    /// The folder without links, noted for other assistants of this process.
+    folder: PathBuf,
+    /// Released on drop.
+    _file: File,
+}
+
+/// The stores that this process has open.
+static OPEN: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
+impl Lock {
+    fn take(folder: &Path) -> Result<Self, StoreError> {
+        let path = folder.join(".lock");
+        let options = File::options().create(true).truncate(false).write(true).open(&path);
+        let file = options.map_err(io_error("open", &path))?;
+        let plain = folder.canonicalize().map_err(io_error("read", folder))?;
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let by_this_process = open.contains(&plain);
+                return Err(StoreError::InUse { path: folder.to_owned(), by_this_process });
+            }
+            Err(TryLockError::Error(error)) => return Err(io_error("lock", &path)(error)),
+        }
+        open.insert(plain.clone());
+        Ok(Self { folder: plain, _file: file })
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        OPEN.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.folder);
     }
 }
 
@@ -199,4 +325,65 @@ pub(crate) fn conversation_label(id: u64) -> String {
 pub(crate) fn micros(time: SystemTime) -> u64 {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(folder: &Path) -> Result<Store, StoreError> {
+        Store::open(folder, None, PrefixOptions::default())
+    }
+
+    #[test]
+    fn a_store_has_one_owner_who_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(folder.path()).unwrap();
+        let second = open(folder.path()).err();
+        assert!(matches!(second, Some(StoreError::InUse { by_this_process: true, .. })), "{second:?}");
+        assert!(second.unwrap().to_string().ends_with("in use by another assistant of this process"));
+        drop(store);
+        open(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn a_store_of_an_older_version_is_emptied() {
+        let folder = tempfile::tempdir().unwrap();
+        let old = folder.path().join("history/0000000000000001-00000000000000000000000000000002");
+        fs::create_dir_all(&old).unwrap();
+        fs::write(old.join("log-1"), "an answer").unwrap();
+        fs::write(folder.path().join("ledger"), "refrain-ledger 1\n").unwrap();
+        drop(open(folder.path()).unwrap());
+        assert!(!old.exists());
+        assert!(fs::read_to_string(folder.path().join("ledger")).unwrap().starts_with("refrain-ledger 2\n"));
+    }
+
+    #[test]
+    fn answers_beyond_the_ledger_go_from_the_history() {
+        let folder = tempfile::tempdir().unwrap();
+        let key = HistoryKey { tokenizer: 1, model: 2 };
+        let store = || {
+            let store = Store::open(folder.path(), Some(key), PrefixOptions::default()).unwrap();
+            store.ledger().set_bounds(Bounds { bytes_max: 4000, kept_bytes_max: 2000 });
+            store
+        };
+        let n_records = |store: &Store| store.history().unwrap().list().len();
+        let first = store();
+        let keep = |store: &Store, n: u32| {
+            let notes = [PathBuf::from(format!("/n/{n}.md"))].into();
+            let kept = Kept { notes, ..Kept::default() };
+            store.keep_answer("a", &[TokenId(n); 4], &kept).unwrap();
+        };
+        (0..60).for_each(|n| keep(&first, n));
+        let ledger_bytes = || fs::metadata(folder.path().join("ledger")).unwrap().len();
+        assert!(ledger_bytes() <= 4500 && (3..30).contains(&n_records(&first)), "{}", n_records(&first));
+        drop(first);
+        // Another model's answers count too.
+        let other = HistoryKey { tokenizer: 1, model: 3 };
+        let store = Store::open(folder.path(), Some(other), PrefixOptions::default()).unwrap();
+        store.ledger().set_bounds(Bounds { bytes_max: 4000, kept_bytes_max: 2000 });
+        (60..100).for_each(|n| keep(&store, n));
+        let n_all: usize = store.histories().unwrap().iter().map(|history| history.list().len()).sum();
+        assert!(ledger_bytes() <= 4500 && n_all < 30, "{n_all}");
+    }
 }

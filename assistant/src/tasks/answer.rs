@@ -1,17 +1,16 @@
 //! Answers to questions from notes.
 
-use std::collections::VecDeque;
 use std::path::PathBuf;
 
 use refrain::TokenId;
 
-use super::{Found, Provenance, draft_source};
+use super::{Found, FromPassages, Provenance};
 use crate::assistant::Assistant;
 use crate::error::TaskError;
-use crate::job::{Job, JobEvent, Next, Prompt, Report, Step, Written};
+use crate::job::{Job, Report};
 use crate::layout::Layout;
 use crate::options::JobOptions;
-use crate::passage::{LeftOut, Passage};
+use crate::passage::Passage;
 
 /// A question about notes.
 #[derive(Debug, Clone, Default)]
@@ -62,18 +61,13 @@ impl Assistant {
     /// # Errors
     /// [`TaskError::NoNotes`]; [`TaskError::Nothing`]: no passage shares a word with the question;
     /// [`TaskError::RequestTooLong`], [`TaskError::NoRoom`]; the notes cannot be read.
-    pub fn answer(&self, request: AnswerRequest, mut options: JobOptions) -> Result<Job<Answer>, TaskError> {
+    pub fn answer(&self, request: AnswerRequest, options: JobOptions) -> Result<Job<Answer>, TaskError> {
         let n_forgotten = self.n_forgotten();
-        let (layout, tokens) = self.answer_layout(request, &options)?;
-        let kept = self.kept(&options, &layout, n_forgotten);
-        let mut generate = self.generate_options(&options);
-        generate.sources =
-            draft_source(&tokens).into_iter().chain(std::mem::take(&mut options.sources)).collect();
-        generate.processors = std::mem::take(&mut options.processors);
-        let prompt =
-            Prompt { messages: layout.turns, task: "answer", session: None, generate: Some(generate), kept };
-        let step = Answering { shown: layout.shown, left_out: layout.left_out };
-        Ok(Job::new(self, options.cancel, options.priority, prompt, step))
+        let layout = self.answer_layout(request, &options)?;
+        Ok(self.job_from_passages("answer", layout, options, n_forgotten, |done| {
+            let FromPassages { text, reasoning, passages, provenance, report } = done;
+            Answer { text, reasoning, passages, provenance, report }
+        }))
     }
 
     /// The prompt of an answer, and token ids for drafts.
@@ -92,23 +86,5 @@ impl Assistant {
         }
         let room = self.context_len() - self.answer_tokens(options);
         Ok((self.lay_out(&self.prompts().answer, &[], &passages, &question, room)?, tokens))
-    }
-}
-
-struct Answering {
-    shown: Vec<Passage>,
-    left_out: Vec<LeftOut>,
-}
-
-impl Step<Answer> for Answering {
-    fn written(
-        self: Box<Self>,
-        written: Written,
-        _events: &mut VecDeque<JobEvent<Answer>>,
-    ) -> Result<Next<Answer>, TaskError> {
-        let report = written.report(self.left_out);
-        let Written { text, reasoning, .. } = written;
-        let provenance = Provenance::of(&text, &self.shown);
-        Ok(Next::Done(Answer { text, reasoning, passages: self.shown, provenance, report }))
     }
 }

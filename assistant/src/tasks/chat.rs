@@ -1,14 +1,16 @@
 //! Conversations of several turns, over notes if wanted.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use refrain::{Message, Role, Session};
+use refrain_index::notes::absolute;
 
 use super::{Found, Provenance, draft_source};
-use crate::assistant::{Assistant, note_hashes};
+use crate::assistant::{Assistant, note_paths};
 use crate::error::TaskError;
 use crate::job::{Job, JobEvent, Next, Prompt, Report, Step, Written};
 use crate::layout::Layout;
@@ -32,18 +34,45 @@ pub struct Conversation {
     state: Arc<Mutex<State>>,
 }
 
+/// A turn of a conversation, as an app stores it to [continue](Assistant::open_conversation) the conversation later.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Turn {
+    /// Author and text.
+    pub message: Message,
+    /// The notes that the turn shows or was made from, so that [`Forget::Note`](crate::Forget::Note) finds what is kept of later
+    /// turns. The oldest turn after those that were left out of the conversation has their notes too.
+    pub notes: Vec<PathBuf>,
+    /// Whether the conversation may be kept with this turn in it ([`JobOptions::keep`]). Default `true`.
+    pub keep: bool,
+}
+
+impl Turn {
+    /// A turn without notes.
+    pub fn new(message: Message) -> Self {
+        Self { message, notes: Vec::new(), keep: true }
+    }
+}
+
+impl From<Message> for Turn {
+    fn from(message: Message) -> Self {
+        Self::new(message)
+    }
+}
+
+crate::options::setters!(Turn { with_notes: notes: Vec<PathBuf>, with_keep: keep: bool });
+
 #[derive(Default)]
 struct State {
     /// System turn included.
-    turns: Vec<Message>,
-    /// A session with exactly these turns, if there is one.
-    session: Option<Session>,
+    turns: Vec<Turn>,
+    /// A session with exactly these turns, if there is one, and whether it drafts from kept answers.
+    session: Option<(Session, bool)>,
     is_busy: bool,
     /// The passages that earlier turns show.
     shown: Vec<Source>,
-    /// The notes that the turns were made from, and where each begins in the prompt.
-    notes: Vec<u64>,
-    starts: Vec<(u64, usize)>,
+    /// Where notes of the turns begin in the prompt; those that are missing may begin anywhere.
+    starts: Vec<(PathBuf, usize)>,
     /// Deletions before the first turn: after a later one, the conversation is no longer kept.
     n_forgotten: u64,
 }
@@ -81,7 +110,7 @@ pub struct ChatAnswer {
     /// Where the text comes from, among these passages.
     pub provenance: Provenance,
     /// The oldest turns, which were left out of the conversation because it no longer fitted the context.
-    pub dropped: Vec<Message>,
+    pub dropped: Vec<Turn>,
     /// How it came about.
     pub report: Report,
 }
@@ -89,12 +118,22 @@ pub struct ChatAnswer {
 impl Assistant {
     /// A new conversation, with a random id.
     pub fn conversation(&self) -> Conversation {
-        self.open_conversation(ConversationId(RandomState::new().build_hasher().finish()), Vec::new())
+        self.open_conversation(ConversationId(RandomState::new().build_hasher().finish()), Vec::<Turn>::new())
     }
 
-    /// A conversation with earlier turns. A system turn, if there is one, is the first turn; a conversation without turns begins
-    /// with that of the options.
-    pub fn open_conversation(&self, id: ConversationId, turns: Vec<Message>) -> Conversation {
+    /// A conversation with earlier turns, such as [`Conversation::turns`] gave. A system turn, if there is one, is the first turn; a
+    /// conversation without turns begins with that of the options. Turns with relative paths of notes count from the current
+    /// folder.
+    pub fn open_conversation<T: Into<Turn>>(
+        &self,
+        id: ConversationId,
+        turns: impl IntoIterator<Item = T>,
+    ) -> Conversation {
+        let mut turns: Vec<Turn> = turns.into_iter().map(Into::into).collect();
+        for note in turns.iter_mut().flat_map(|turn| &mut turn.notes) {
+            // A path that cannot be stored is no note of an index, and is found as it is given.
+            *note = absolute(note).unwrap_or_else(|_| std::mem::take(note));
+        }
         let state = State { turns, n_forgotten: self.n_forgotten(), ..State::default() };
         Conversation { assistant: self.clone(), id, state: Arc::new(Mutex::new(state)) }
     }
@@ -107,7 +146,7 @@ impl Conversation {
     }
 
     /// The turns so far, those of finished jobs.
-    pub fn turns(&self) -> Vec<Message> {
+    pub fn turns(&self) -> Vec<Turn> {
         self.lock().turns.clone()
     }
 
@@ -115,6 +154,9 @@ impl Conversation {
     /// failed leaves it as before.
     ///
     /// If the conversation does not fit the context any more, its oldest turns are left out ([`ChatAnswer::dropped`]).
+    ///
+    /// After a turn with [`JobOptions::keep`] off, nothing of the conversation is kept any more: its text is in the prompts of
+    /// later turns, or was when their answers were made.
     ///
     /// # Errors
     /// [`TaskError::Busy`]: another job of the conversation runs; [`TaskError::NoNotes`]: passages are wanted and there are no
@@ -131,53 +173,77 @@ impl Conversation {
         }
         let ChatRequest { text, n_passages } = request;
         let Found { mut passages, tokens } = match n_passages {
-            0 => Found { passages: Vec::new(), tokens: Vec::new() },
+            0 => Found::default(),
             n => assistant.search(&text, n, &[])?,
         };
         passages.retain(|passage| !state.shows(passage));
         let (dropped, layout) = self.lay_out_turn(&state.turns, &passages, &text, &options)?;
-        // The turns that stay. What is left out may have shown notes: where they begin is then unknown, so they count from the
-        // start.
         let n_system = n_system(&state.turns);
-        let turns = [&state.turns[..n_system], &state.turns[n_system + dropped.len()..]].concat();
-        let session = state.session.take().filter(|_| dropped.is_empty());
-        let mut notes = state.notes.clone();
-        notes.extend(note_hashes(&layout.shown));
-        let start = |&(note, start): &(u64, usize)| (note, if dropped.is_empty() { start } else { 0 });
-        let mut starts: Vec<(u64, usize)> = state.starts.iter().map(start).collect();
-        starts.extend(layout.starts.iter().filter(|(note, _)| !state.notes.contains(note)));
-        let kept = options.keep.then(|| Kept {
-            notes: notes.clone(),
+        let mut turns = [&state.turns[..n_system], &state.turns[n_system + dropped.len()..]].concat();
+        let mut notes: BTreeSet<PathBuf> = note_paths(&layout.shown);
+        let mut keep = options.keep;
+        // Answers that stay may have text of the turns that are left out.
+        let carried: BTreeSet<PathBuf> = dropped.iter().flat_map(|turn| turn.notes.clone()).collect();
+        let carries_privacy = dropped.iter().any(|turn| !turn.keep);
+        match turns.get_mut(n_system) {
+            Some(oldest) => {
+                let all: BTreeSet<PathBuf> = oldest.notes.drain(..).chain(carried).collect();
+                oldest.notes = all.into_iter().collect();
+                oldest.keep &= !carries_privacy;
+            }
+            None => {
+                notes.extend(carried);
+                keep &= !carries_privacy;
+            }
+        }
+        let is_kept = keep && turns.iter().all(|turn| turn.keep);
+        let before: BTreeSet<PathBuf> = turns.iter().flat_map(|turn| turn.notes.clone()).collect();
+        let all: BTreeSet<PathBuf> = before.union(&notes).cloned().collect();
+        // A note whose place is unknown counts from the start: of an earlier process, or behind turns that are left out.
+        let start_of = |note: &PathBuf| {
+            let known = match before.contains(note) {
+                true if dropped.is_empty() => &state.starts[..],
+                true => &[],
+                false => &layout.starts,
+            };
+            known.iter().find(|(other, _)| other == note).map_or(0, |&(_, start)| start)
+        };
+        let starts: Vec<(PathBuf, usize)> = all.iter().map(|note| (note.clone(), start_of(note))).collect();
+        let kept = is_kept.then(|| Kept {
+            notes: all,
             conversation: Some(self.id.0),
             starts: starts.clone(),
             n_forgotten: state.n_forgotten,
         });
+        // A session that drafts from kept answers is not for a turn that does not, and the other way round.
+        let session = state.session.take().filter(|(_, keeps)| dropped.is_empty() && *keeps == is_kept);
         let mut generate = assistant.generate_options(&options);
         generate.sources =
             draft_source(&tokens).into_iter().chain(std::mem::take(&mut options.sources)).collect();
         generate.processors = std::mem::take(&mut options.processors);
-        let n_turns = turns.len();
         let messages = match session {
             Some(_) => layout.turns,
-            None => [turns, layout.turns].concat(),
+            None => turns.iter().map(|turn| turn.message.clone()).chain(layout.turns).collect(),
         };
         state.is_busy = true;
         drop(state);
+        let session = session.map(|(session, _)| session);
         let prompt = Prompt { messages, task: "chat", session, generate: Some(generate), kept };
-        let seat = Seat { conversation: self.clone(), n_turns };
+        let seat = Seat(self.clone());
         let (shown, left_out) = (layout.shown, layout.left_out);
-        let step = Chatting { seat, shown, left_out, dropped, notes, starts };
+        let notes = notes.into_iter().collect();
+        let step = Chatting { seat, turns, shown, left_out, dropped, notes, starts, keep, is_kept };
         Ok(Job::new(assistant, options.cancel, options.priority, prompt, step))
     }
 
     /// The user's turn behind as many of the turns as fit, and the turns that are left out.
     fn lay_out_turn(
         &self,
-        turns: &[Message],
+        turns: &[Turn],
         passages: &[Passage],
         text: &str,
         options: &JobOptions,
-    ) -> Result<(Vec<Message>, Layout), TaskError> {
+    ) -> Result<(Vec<Turn>, Layout), TaskError> {
         let assistant = &self.assistant;
         let room = assistant.context_len() - assistant.answer_tokens(options);
         let words = Template::words();
@@ -185,11 +251,11 @@ impl Conversation {
         let (system, mut rest) = turns.split_at(n_system(turns));
         let mut dropped = Vec::new();
         loop {
-            let before = [system, rest].concat();
+            let before: Vec<Message> = system.iter().chain(rest).map(|turn| turn.message.clone()).collect();
             match assistant.lay_out(template, &before, passages, text, room) {
                 Err(TaskError::RequestTooLong { .. } | TaskError::NoRoom { .. }) if !rest.is_empty() => {
                     // Up to the next turn of the user.
-                    let next = rest.iter().skip(1).position(|turn| turn.role == Role::User);
+                    let next = rest.iter().skip(1).position(|turn| turn.message.role == Role::User);
                     let (oldest, newer) = rest.split_at(next.map_or(rest.len(), |next| next + 1));
                     dropped.extend_from_slice(oldest);
                     rest = newer;
@@ -206,8 +272,8 @@ impl Conversation {
 }
 
 /// The number of system turns at the beginning.
-fn n_system(turns: &[Message]) -> usize {
-    turns.iter().take_while(|turn| matches!(turn.role, Role::System | Role::Developer)).count()
+fn n_system(turns: &[Turn]) -> usize {
+    turns.iter().take_while(|turn| matches!(turn.message.role, Role::System | Role::Developer)).count()
 }
 
 impl State {
@@ -219,25 +285,28 @@ impl State {
 }
 
 /// The place of a running job in its conversation. Dropping it, also by unwinding, lets the next job run.
-struct Seat {
-    conversation: Conversation,
-    /// Turns before the job.
-    n_turns: usize,
-}
+struct Seat(Conversation);
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.conversation.lock().is_busy = false;
+        self.0.lock().is_busy = false;
     }
 }
 
 struct Chatting {
     seat: Seat,
+    /// The turns before the job's that stay.
+    turns: Vec<Turn>,
     shown: Vec<Passage>,
     left_out: Vec<LeftOut>,
-    dropped: Vec<Message>,
-    notes: Vec<u64>,
-    starts: Vec<(u64, usize)>,
+    dropped: Vec<Turn>,
+    /// The notes of the job's turns, and where all notes of the conversation begin in the prompt.
+    notes: Vec<PathBuf>,
+    starts: Vec<(PathBuf, usize)>,
+    /// Whether the job's turns may be kept.
+    keep: bool,
+    /// Whether the conversation is.
+    is_kept: bool,
 }
 
 impl Step<ChatAnswer> for Chatting {
@@ -246,18 +315,22 @@ impl Step<ChatAnswer> for Chatting {
         written: Written,
         _events: &mut VecDeque<JobEvent<ChatAnswer>>,
     ) -> Result<Next<ChatAnswer>, TaskError> {
-        let Self { seat, shown, left_out, dropped, notes, starts } = *self;
+        let Self { seat, mut turns, shown, left_out, dropped, notes, starts, keep, is_kept } = *self;
         let report = written.report(left_out);
         let Written { session, text, reasoning, .. } = written;
-        let mut state = seat.conversation.lock();
-        state.turns = session.turns().to_vec();
-        state.session = Some(session);
+        let new = session.turns().iter().skip(turns.len());
+        turns.extend(
+            new.cloned().map(|message| Turn { message, notes: notes.clone(), keep }).collect::<Vec<_>>(),
+        );
+        let mut state = seat.0.lock();
+        state.turns = turns;
+        state.session = Some((session, is_kept));
         // The shown part of a passage that was cut has another place, so the passage may be shown again.
         if !dropped.is_empty() {
             state.shown.clear();
         }
         state.shown.extend(shown.iter().filter_map(|passage| passage.source.clone()));
-        (state.notes, state.starts) = (notes, starts);
+        state.starts = starts;
         drop(state);
         let provenance = Provenance::of(&text, &shown);
         Ok(Next::Done(ChatAnswer { text, reasoning, passages: shown, provenance, dropped, report }))
@@ -265,12 +338,12 @@ impl Step<ChatAnswer> for Chatting {
 
     fn stopped(self: Box<Self>, mut session: Session) {
         // A job that was stopped before its first turn was added has a session without turns.
-        while session.turns().len() > self.seat.n_turns {
+        let n_turns = self.turns.len();
+        while session.turns().len() > n_turns {
             session.pop_turn();
         }
-        let n_turns = self.seat.n_turns;
         if n_turns > 0 && session.turns().len() == n_turns && self.dropped.is_empty() {
-            self.seat.conversation.lock().session = Some(session);
+            self.seat.0.lock().session = Some((session, self.is_kept));
         }
     }
 }

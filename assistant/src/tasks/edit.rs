@@ -1,15 +1,18 @@
 //! Edits of a text by an instruction, with the changes as they are written.
 
 use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
 
 use refrain::{Origin, TextKind};
+use refrain_index::NotesError;
+use refrain_index::notes::absolute;
 
 use crate::assistant::Assistant;
 use crate::edit::{DiffEvent, LiveDiff};
 use crate::error::TaskError;
 use crate::job::{Job, JobEvent, Next, Prompt, Report, Step, TextEvent, Written};
 use crate::options::JobOptions;
-use crate::passage::Passage;
+use crate::passage::{Passage, Source};
 
 /// Tokens that an edited text may have besides those of the old one, unless the job says otherwise: a quarter more, and a sentence.
 const MORE_TOKENS: usize = 32;
@@ -22,12 +25,23 @@ pub struct EditRequest {
     pub text: String,
     /// What is to be changed.
     pub instruction: String,
+    /// The note that the text is of, as an absolute path.
+    pub note: Option<PathBuf>,
 }
 
 impl EditRequest {
     /// A text and what is to be changed in it.
     pub fn new(text: impl Into<String>, instruction: impl Into<String>) -> Self {
-        Self { text: text.into(), instruction: instruction.into() }
+        Self { text: text.into(), instruction: instruction.into(), note: None }
+    }
+
+    /// Names the note that the text is of, so that [`Forget::Note`](crate::Forget::Note) finds what is made from it.
+    ///
+    /// # Errors
+    /// [`NotesError::Path`]: the path is empty, or there is no current folder.
+    pub fn of_note(mut self, path: impl AsRef<Path>) -> Result<Self, NotesError> {
+        self.note = Some(absolute(path.as_ref())?);
+        Ok(self)
     }
 }
 
@@ -55,7 +69,7 @@ impl Assistant {
     /// [`TaskError::Nothing`]: the text is empty; [`TaskError::TextTooLong`]: text and output do not fit the context.
     pub fn edit(&self, request: EditRequest, mut options: JobOptions) -> Result<Job<Edit>, TaskError> {
         let n_forgotten = self.n_forgotten();
-        let EditRequest { text, instruction } = request;
+        let EditRequest { text, instruction, note } = request;
         let core = text.trim();
         if core.is_empty() {
             return Err(TaskError::Nothing { verb: "edit" });
@@ -64,7 +78,9 @@ impl Assistant {
         let n_output = options.answer_tokens.or(self.options().answer_tokens);
         let n_output = n_output.unwrap_or(n_tokens + n_tokens / 4 + MORE_TOKENS);
         let room = self.context_len().saturating_sub(n_output);
-        let passages = [Passage::new("", core)];
+        let mut passage = Passage::new("", core);
+        passage.source = note.map(Source::of_note);
+        let passages = [passage];
         let layout = self.lay_out_whole(&self.prompts().edit, &passages, &instruction, room)?;
         let kept = self.kept(&options, &layout, n_forgotten);
         let mut generate = self.generate_options(&options).with_max_tokens(n_output);

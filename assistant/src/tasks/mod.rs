@@ -9,6 +9,7 @@ mod reply;
 mod summarize;
 mod ui;
 
+use std::collections::VecDeque;
 use std::path::PathBuf;
 
 use refrain::internals::draft::PassagesSource;
@@ -16,7 +17,7 @@ use refrain::{DraftSource, SpecialTokens, TokenId};
 use refrain_index::Search;
 
 pub use answer::{Answer, AnswerRequest};
-pub use chat::{ChatAnswer, ChatRequest, Conversation, ConversationId};
+pub use chat::{ChatAnswer, ChatRequest, Conversation, ConversationId, Turn};
 pub use edit::{Edit, EditRequest};
 pub use prefetch::{Prefetch, Prefetched};
 pub use provenance::Provenance;
@@ -26,21 +27,37 @@ pub use ui::{Command, Direction, Element, Role, Screen, ScreenError, UiCommand, 
 
 use crate::assistant::Assistant;
 use crate::error::TaskError;
-use crate::passage::Passage;
+use crate::job::{Job, JobEvent, Next, Prompt, Report, Step, Written};
+use crate::layout::Layout;
+use crate::options::JobOptions;
+use crate::passage::{LeftOut, Passage};
 
 /// What a search found: the passages to show, and the token ids of these and further ones, for drafts.
+#[derive(Default)]
 pub(crate) struct Found {
     pub(crate) passages: Vec<Passage>,
     pub(crate) tokens: Vec<Vec<TokenId>>,
 }
 
 impl Assistant {
-    /// Searches the notes.
+    /// Searches the notes, except those that another process is to delete from the index.
     pub(crate) fn search(&self, text: &str, n_shown: usize, folders: &[PathBuf]) -> Result<Found, TaskError> {
         let index = self.notes().ok_or(TaskError::NoNotes)?;
-        let mut search = Search::new(text, n_shown.max(self.options().n_draft_passages));
+        let hidden = self.hidden()?;
+        let wanted = n_shown.max(self.options().n_draft_passages);
+        let mut search = Search::new(text, wanted);
         search.folders = folders.to_vec();
-        let hits = index.search(&search)?;
+        let hits = loop {
+            let mut hits = index.search(&search)?;
+            let is_all = hits.len() < search.limit;
+            hits.retain(|hit| !hidden.iter().any(|hidden| hidden.hides(&hit.passage.path)));
+            if hits.len() >= wanted || is_all {
+                break hits;
+            }
+            // Hidden notes have taken places.
+            search.limit = search.limit.saturating_mul(4);
+        };
+        let hits: Vec<_> = hits.into_iter().take(wanted).collect();
         let passages: Vec<_> = hits.iter().map(|hit| hit.passage.clone()).collect();
         let tokens = index.tokens(self.engine().tokenizer(), &passages)?;
         Ok(Found { passages: hits.into_iter().take(n_shown).map(Passage::from).collect(), tokens })
@@ -49,6 +66,56 @@ impl Assistant {
     /// Token ids of a text, for drafts.
     pub(crate) fn tokens(&self, text: &str) -> Result<Vec<TokenId>, TaskError> {
         Ok(self.engine().tokenizer().encode(text, SpecialTokens::AsText)?)
+    }
+
+    /// A job of one generation from passages, which also drafts from these token ids.
+    fn job_from_passages<T: 'static>(
+        &self,
+        task: &'static str,
+        (layout, tokens): (Layout, Vec<Vec<TokenId>>),
+        mut options: JobOptions,
+        n_forgotten: u64,
+        result: fn(FromPassages) -> T,
+    ) -> Job<T> {
+        let kept = self.kept(&options, &layout, n_forgotten);
+        let mut generate = self.generate_options(&options);
+        generate.sources =
+            draft_source(&tokens).into_iter().chain(std::mem::take(&mut options.sources)).collect();
+        generate.processors = std::mem::take(&mut options.processors);
+        let generate = Some(generate);
+        let prompt = Prompt { messages: layout.turns, task, session: None, generate, kept };
+        let step = Showing { shown: layout.shown, left_out: layout.left_out, result };
+        Job::new(self, options.cancel, options.priority, prompt, step)
+    }
+}
+
+/// The text of a prompt with passages, and where it comes from.
+struct FromPassages {
+    text: String,
+    reasoning: String,
+    passages: Vec<Passage>,
+    provenance: Provenance,
+    report: Report,
+}
+
+/// The end of a generation from passages.
+struct Showing<T> {
+    shown: Vec<Passage>,
+    left_out: Vec<LeftOut>,
+    result: fn(FromPassages) -> T,
+}
+
+impl<T> Step<T> for Showing<T> {
+    fn written(
+        self: Box<Self>,
+        written: Written,
+        _events: &mut VecDeque<JobEvent<T>>,
+    ) -> Result<Next<T>, TaskError> {
+        let Self { shown: passages, left_out, result } = *self;
+        let report = written.report(left_out);
+        let Written { text, reasoning, .. } = written;
+        let provenance = Provenance::of(&text, &passages);
+        Ok(Next::Done(result(FromPassages { text, reasoning, passages, provenance, report })))
     }
 }
 

@@ -1,16 +1,14 @@
 //! Replies to messages.
 
-use std::collections::VecDeque;
-
 use refrain::TokenId;
 
-use super::{Found, Provenance, draft_source};
+use super::{Found, FromPassages, Provenance};
 use crate::assistant::Assistant;
 use crate::error::TaskError;
-use crate::job::{Job, JobEvent, Next, Prompt, Report, Step, Written};
+use crate::job::{Job, Report};
 use crate::layout::Layout;
 use crate::options::JobOptions;
-use crate::passage::{LeftOut, Passage};
+use crate::passage::Passage;
 
 /// A message to be answered.
 #[derive(Debug, Clone)]
@@ -35,8 +33,13 @@ pub struct ReplyRequest {
 impl ReplyRequest {
     /// A message without a thread.
     pub fn new(title: impl Into<String>, text: impl Into<String>) -> Self {
+        Self::of(Passage::new(title, text))
+    }
+
+    /// A message without a thread, which may be of a note ([`Passage::of_note`]).
+    pub fn of(message: Passage) -> Self {
         Self {
-            message: Passage::new(title, text),
+            message,
             earlier: Vec::new(),
             request: String::new(),
             tone: None,
@@ -109,18 +112,13 @@ impl Assistant {
     /// # Errors
     /// [`TaskError::Nothing`]: the message is empty; [`TaskError::NoNotes`]: passages are wanted and there are no notes;
     /// [`TaskError::RequestTooLong`], [`TaskError::NoRoom`]; the notes cannot be read.
-    pub fn reply(&self, request: ReplyRequest, mut options: JobOptions) -> Result<Job<Reply>, TaskError> {
+    pub fn reply(&self, request: ReplyRequest, options: JobOptions) -> Result<Job<Reply>, TaskError> {
         let n_forgotten = self.n_forgotten();
-        let (layout, tokens) = self.reply_layout(request, &options)?;
-        let kept = self.kept(&options, &layout, n_forgotten);
-        let mut generate = self.generate_options(&options);
-        generate.sources =
-            draft_source(&tokens).into_iter().chain(std::mem::take(&mut options.sources)).collect();
-        generate.processors = std::mem::take(&mut options.processors);
-        let prompt =
-            Prompt { messages: layout.turns, task: "reply", session: None, generate: Some(generate), kept };
-        let step = Replying { shown: layout.shown, left_out: layout.left_out };
-        Ok(Job::new(self, options.cancel, options.priority, prompt, step))
+        let layout = self.reply_layout(request, &options)?;
+        Ok(self.job_from_passages("reply", layout, options, n_forgotten, |done| {
+            let FromPassages { text, reasoning, passages, provenance, report } = done;
+            Reply { text, reasoning, passages, provenance, report }
+        }))
     }
 
     /// The prompt of a reply, and token ids for drafts.
@@ -135,30 +133,12 @@ impl Assistant {
             return Err(TaskError::Nothing { verb: "reply to" });
         }
         let found = match n_passages {
-            0 => Found { passages: Vec::new(), tokens: Vec::new() },
+            0 => Found::default(),
             n => self.search(&format!("{wish}\n{}", message.text), n, &[])?,
         };
         let helpful = helpful.into_iter().chain(found.passages);
         let passages: Vec<Passage> = [message].into_iter().chain(earlier).chain(helpful).collect();
         let room = self.context_len() - self.answer_tokens(options);
         Ok((self.lay_out(&self.prompts().reply, &[], &passages, &wish, room)?, found.tokens))
-    }
-}
-
-struct Replying {
-    shown: Vec<Passage>,
-    left_out: Vec<LeftOut>,
-}
-
-impl Step<Reply> for Replying {
-    fn written(
-        self: Box<Self>,
-        written: Written,
-        _events: &mut VecDeque<JobEvent<Reply>>,
-    ) -> Result<Next<Reply>, TaskError> {
-        let report = written.report(self.left_out);
-        let Written { text, reasoning, .. } = written;
-        let provenance = Provenance::of(&text, &self.shown);
-        Ok(Next::Done(Reply { text, reasoning, passages: self.shown, provenance, report }))
     }
 }

@@ -6,18 +6,19 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use refrain::{Stats, TextKind};
-use refrain_index::{Document, split};
+use refrain_index::notes::absolute;
+use refrain_index::{Document, NotesError, split_sections};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::draft_source;
-use crate::assistant::Assistant;
+use crate::assistant::{Assistant, note_paths};
 use crate::edit::{DiffEvent, LiveDiff};
 use crate::error::TaskError;
 use crate::job::{Job, JobEvent, Next, Prompt, Report, Step, TextEvent, Written};
 use crate::layout::Layout;
 use crate::options::JobOptions;
-use crate::passage::{LeftOut, LeftOutReason, Passage, joined};
-use crate::store::{Entry, Kept, StoredSummary, micros};
+use crate::passage::{LeftOut, LeftOutReason, Passage, Source, joined};
+use crate::store::{Kept, StoredSummary, micros};
 
 /// What to summarise.
 #[derive(Debug, Clone)]
@@ -30,15 +31,45 @@ pub struct SummarizeRequest {
 
 #[derive(Debug, Clone)]
 enum Subject {
-    Text { title: String, text: String },
+    Texts { texts: Vec<Passage>, id: Option<String> },
     Notes(Vec<PathBuf>),
     Query(String),
 }
 
 impl SummarizeRequest {
-    /// A text. Its title, which may be empty, names it for [`Summary::previous`].
+    /// A text with a title, which may be empty. It is compared with an earlier summary ([`Summary::previous`]) if it has a note
+    /// ([`of_note`](Self::of_note)) or an id ([`with_id`](Self::with_id)).
     pub fn text(title: impl Into<String>, text: impl Into<String>) -> Self {
-        Self::of(Subject::Text { title: title.into(), text: text.into() })
+        Self::texts([Passage::new(title, text)])
+    }
+
+    /// Texts of any length, each with its title. They are compared with an earlier summary if each has a note
+    /// ([`Passage::of_note`]), or if they have an id together.
+    pub fn texts(texts: impl IntoIterator<Item = Passage>) -> Self {
+        Self::of(Subject::Texts { texts: texts.into_iter().collect(), id: None })
+    }
+
+    /// Names the note that the given text is of: [`Forget::Note`](crate::Forget::Note) finds what is made from it, and it is compared
+    /// with the last summary of this note. No effect on summaries of the index.
+    ///
+    /// # Errors
+    /// [`NotesError::Path`]: the path is empty, or there is no current folder.
+    pub fn of_note(mut self, path: impl AsRef<Path>) -> Result<Self, NotesError> {
+        let path = absolute(path.as_ref())?;
+        if let Subject::Texts { texts, .. } = &mut self.subject {
+            texts.iter_mut().for_each(|text| text.source = Some(Source::of_note(path.clone())));
+        }
+        Ok(self)
+    }
+
+    /// Names given texts that are of no note: they are compared with the last summary of texts with the same titles and id. No
+    /// effect on summaries of the index.
+    #[must_use]
+    pub fn with_id(mut self, name: impl Into<String>) -> Self {
+        if let Subject::Texts { id, .. } = &mut self.subject {
+            *id = Some(name.into());
+        }
+        self
     }
 
     /// Notes of the index: files, or folders with everything below them.
@@ -55,14 +86,23 @@ impl SummarizeRequest {
         Self { subject, request: String::new() }
     }
 
-    /// The hash under which the summary is stored: of the kind of subject, its name, and the request.
-    fn key(&self) -> u64 {
+    /// The hash under which the summary is stored: of the kind of subject, its names, and the request. `None` for texts that
+    /// nothing names.
+    fn key(&self) -> Option<u64> {
+        let of_path = |path: &Path| path.as_os_str().as_encoded_bytes().to_vec();
         let (kind, names): (u8, Vec<Vec<u8>>) = match &self.subject {
-            Subject::Text { title, .. } => (0, vec![title.clone().into_bytes()]),
-            Subject::Notes(paths) => {
-                let bytes = |path: &PathBuf| path.as_os_str().as_encoded_bytes().to_vec();
-                (1, paths.iter().map(bytes).collect())
+            Subject::Texts { texts, id } => {
+                let notes = texts.iter().map(|text| text.source.as_ref().map(|source| of_path(&source.path)));
+                match (notes.collect::<Option<Vec<_>>>(), id) {
+                    (Some(notes), _) => (3, notes),
+                    (None, Some(id)) => {
+                        let titles = texts.iter().map(|text| text.title.clone().into_bytes());
+                        (0, titles.chain([id.clone().into_bytes()]).collect())
+                    }
+                    (None, None) => return None,
+                }
             }
+            Subject::Notes(paths) => (1, paths.iter().map(|path| of_path(path)).collect()),
             Subject::Query(text) => (2, vec![text.clone().into_bytes()]),
         };
         let mut bytes = vec![kind];
@@ -70,7 +110,7 @@ impl SummarizeRequest {
             bytes.extend_from_slice(&(name.len() as u64).to_le_bytes());
             bytes.extend_from_slice(name);
         }
-        xxh3_64(&bytes)
+        Some(xxh3_64(&bytes))
     }
 }
 
@@ -103,7 +143,7 @@ impl Assistant {
     /// What does not fit one prompt is divided into parts, each part is summarised ([`JobEvent::Part`]), and then the summaries
     /// of the parts are, again in parts if necessary. At most [`AssistantOptions::n_parts_max`](crate::AssistantOptions) parts
     /// are read; [`Report::left_out`] names the rest. With a store, the summary is kept, and drafts the next summary of the same
-    /// subject.
+    /// subject. Answers of parts are kept when the last part has ended.
     ///
     /// # Errors
     /// [`TaskError::NoNotes`], [`TaskError::NoSuchNote`]; [`TaskError::Nothing`]: there is no text;
@@ -119,10 +159,11 @@ impl Assistant {
         if passages.is_empty() {
             return Err(TaskError::Nothing { verb: "summarize" });
         }
-        let previous = self.store().filter(|_| options.keep && self.options().history).and_then(|store| {
+        let keeps = options.keep && self.options().history;
+        let previous = self.store().zip(subject).filter(|_| keeps).and_then(|(store, subject)| {
             store.ledger().summary(self.namespace(), subject).map(|summary| summary.text.clone())
         });
-        let kept = self.kept(&options, &Layout { shown: passages.clone(), ..Layout::default() }, n_forgotten);
+        let kept = self.kept(&options, &Layout::default(), n_forgotten);
         let (cancel, priority) = (options.cancel.clone(), options.priority);
         let mut summarizing = Summarizing {
             assistant: self.clone(),
@@ -136,6 +177,7 @@ impl Assistant {
             summaries: Vec::new(),
             titles: VecDeque::new(),
             is_last: false,
+            is_of_text: true,
             all_parts: Vec::new(),
             diff: previous.as_deref().map(LiveDiff::new),
             changes: Vec::new(),
@@ -168,12 +210,14 @@ impl Assistant {
 
     fn passages_of(&self, subject: &Subject) -> Result<Vec<Passage>, TaskError> {
         match subject {
-            Subject::Text { title, text } => Ok(sections(title, text)),
+            Subject::Texts { texts, .. } => Ok(texts.iter().flat_map(sections).collect()),
             Subject::Notes(paths) => {
                 let index = self.notes().ok_or(TaskError::NoNotes)?;
+                let hidden = self.hidden()?;
                 let mut passages = Vec::new();
                 for path in paths {
-                    let of_path = index.passages_of(path)?;
+                    let mut of_path = index.passages_of(path)?;
+                    of_path.retain(|passage| !hidden.iter().any(|hidden| hidden.hides(&passage.path)));
                     if of_path.is_empty() {
                         return Err(TaskError::NoSuchNote { path: path.clone() });
                     }
@@ -186,22 +230,18 @@ impl Assistant {
     }
 }
 
-/// The sections of a text: one per heading. A text that begins without a heading has the given title there.
-pub(crate) fn sections(title: &str, text: &str) -> Vec<Passage> {
-    let document = Document::new(Path::new("text"), text);
-    let has_heading = text.trim_start().starts_with('#');
-    let mut sections: Vec<Passage> = Vec::new();
-    for passage in split(&document) {
-        match sections.last_mut() {
-            Some(last) if last.title == passage.title => {
-                last.text.push_str("\n\n");
-                last.text.push_str(&passage.text);
-            }
-            _ => sections.push(Passage::new(passage.title, passage.text)),
-        }
-    }
+/// The sections of a text: one per heading. A text that begins without a heading has its own title there.
+fn sections(text: &Passage) -> Vec<Passage> {
+    let document = Document::new(Path::new("text"), &text.text);
+    let has_heading = text.text.trim_start().starts_with('#');
+    let of_section = |section: refrain_index::Passage| Passage {
+        title: section.title,
+        text: section.text,
+        source: text.source.clone(),
+    };
+    let mut sections: Vec<Passage> = split_sections(&document).into_iter().map(of_section).collect();
     if !has_heading && let Some(first) = sections.first_mut() {
-        first.title = title.to_owned();
+        first.title.clone_from(&text.title);
     }
     sections
 }
@@ -210,7 +250,8 @@ pub(crate) fn sections(title: &str, text: &str) -> Vec<Passage> {
 struct Summarizing {
     assistant: Assistant,
     request: String,
-    subject: u64,
+    subject: Option<u64>,
+    /// What the last summary is made from: the notes of all parts that were read.
     kept: Option<Kept>,
     options: JobOptions,
     passages: Vec<Passage>,
@@ -223,6 +264,8 @@ struct Summarizing {
     titles: VecDeque<String>,
     /// Whether the running prompt is the last one.
     is_last: bool,
+    /// Whether the parts are of the text itself, not of summaries.
+    is_of_text: bool,
     all_parts: Vec<String>,
     previous: Option<String>,
     /// The difference of the last output to the previous summary.
@@ -263,6 +306,7 @@ impl Summarizing {
     /// The prompt of the next part.
     fn next(mut self) -> Result<Next<Summary>, TaskError> {
         if self.parts.is_empty() {
+            self.is_of_text = false;
             let (summaries, n_parts) = (std::mem::take(&mut self.summaries), self.n_parts);
             self.divide(summaries, n_parts)?;
         }
@@ -280,14 +324,15 @@ impl Summarizing {
             generate.processors = std::mem::take(&mut self.options.processors);
         }
         // A summary of summaries is made from all notes, though its prompt shows no passage of them.
-        let is_of_text = self.all_parts.is_empty();
-        let kept = self.kept.clone().map(|kept| Kept {
-            starts: if is_of_text {
-                layout.starts
-            } else {
-                kept.notes.iter().map(|&note| (note, 0)).collect()
-            },
-            ..kept
+        let is_of_text = self.is_of_text;
+        let kept = self.kept.as_mut().map(|all| {
+            let of_part = note_paths(&layout.shown);
+            all.notes.extend(of_part.iter().cloned());
+            let first = |note: &PathBuf| (note.clone(), layout.first_start);
+            match is_of_text {
+                true => Kept { notes: of_part, starts: layout.starts, ..all.clone() },
+                false => Kept { starts: all.notes.iter().map(first).collect(), ..all.clone() },
+            }
         });
         let generate = Some(generate);
         let prompt = Prompt { messages: layout.turns, task: "summarize", session: None, generate, kept };
@@ -302,24 +347,26 @@ impl Summarizing {
     /// Keeps the summary for the next one of the same subject.
     fn store(&self, text: &str) -> Option<String> {
         let (kept, store) = self.kept.as_ref().zip(self.assistant.store())?;
-        if !self.assistant.options().history {
-            return None;
-        }
+        let subject = self.subject.filter(|_| self.assistant.options().history)?;
         let summary = StoredSummary {
             namespace: self.assistant.namespace().to_owned(),
-            subject: self.subject,
+            subject,
             at: micros(SystemTime::now()),
-            notes: kept.notes.clone(),
+            made: kept.made(),
             text: text.to_owned(),
         };
         let _keeping = store.keeping();
         let is_current = kept.n_forgotten == self.assistant.n_forgotten();
-        let kept = is_current.then(|| store.ledger().append(Entry::Summary(summary)))?;
+        let kept = is_current.then(|| store.keep_summary(summary, kept))?;
         kept.err().map(|error| error.to_string())
     }
 }
 
 impl Step<Summary> for Summarizing {
+    fn is_last(&self) -> bool {
+        self.is_last
+    }
+
     fn text(&mut self, event: TextEvent, events: &mut VecDeque<JobEvent<Summary>>) {
         if !self.is_last {
             return;

@@ -95,6 +95,26 @@ pub enum ScreenError {
     /// There is no element with text.
     #[error("the screen has no element with text")]
     Empty,
+    /// Some lines begin with a number and others do not, so the numbers of the others are unknown.
+    #[error("line {line} has no number, and other lines have one")]
+    NoNumber {
+        /// The line, from 1.
+        line: usize,
+    },
+    /// Two lines begin with one number, so a command would name both.
+    #[error("line {line} has the number {number} again")]
+    SameNumber {
+        /// The second line, from 1.
+        line: usize,
+        /// The number.
+        number: u32,
+    },
+    /// A number is too large.
+    #[error("line {line} has a number above {}", u32::MAX)]
+    LargeNumber {
+        /// The line, from 1.
+        line: usize,
+    },
     /// The XML cannot be read.
     #[error("the screen cannot be read: {0:?}")]
     Xml(SkipReason),
@@ -118,12 +138,14 @@ impl Screen {
         Self::of(title.into(), elements.into_iter().map(element).collect(), false)
     }
 
-    /// Reads a screen: accessibility XML, or a line per element, such as `4 button "Sign in"` or `[4] button Sign in`. The
-    /// numbers of lines are kept if every line has another one; otherwise the elements are numbered from 1. A first line
-    /// `# title` is the title.
+    /// Reads a screen: accessibility XML, or a line per element, such as `4 button "Sign in"` or `[4] button Sign in`. A first
+    /// line `# title` is the title.
+    ///
+    /// Elements have the numbers of their lines, which may begin at 0. Lines without any numbers, and elements of XML, are
+    /// numbered from 1. A number ends with a space, or with one of `]`, `)`, `:`, `.` before a space.
     ///
     /// # Errors
-    /// [`ScreenError`].
+    /// [`ScreenError`]; never are elements that have numbers numbered anew.
     pub fn read(source: &str) -> Result<Self, ScreenError> {
         if source.len() > SCREEN_BYTES_MAX {
             return Err(ScreenError::TooLong { given: source.len(), max: SCREEN_BYTES_MAX });
@@ -140,7 +162,8 @@ impl Screen {
             return Self::of(title, screen.elements.into_iter().map(element).collect(), false);
         }
         let (mut title, mut elements, mut start) = (String::new(), Vec::new(), 0);
-        for line in source.split_inclusive('\n') {
+        let (mut numbers, mut unnumbered) = (BTreeSet::new(), None);
+        for (at, line) in source.split_inclusive('\n').enumerate() {
             let place = start..start + line.trim_end().len();
             start += line.len();
             match line.trim() {
@@ -148,12 +171,25 @@ impl Screen {
                 line if elements.is_empty() && title.is_empty() && line.starts_with("# ") => {
                     line[2..].trim().clone_into(&mut title);
                 }
-                line => elements.push(line_element(line, place)),
+                text => {
+                    let line = at + 1;
+                    let (number, element) =
+                        line_element(text, place).ok_or(ScreenError::LargeNumber { line })?;
+                    match number {
+                        Some(number) if !numbers.insert(number) => {
+                            return Err(ScreenError::SameNumber { line, number });
+                        }
+                        Some(_) => {}
+                        None => drop(unnumbered.get_or_insert(line)),
+                    }
+                    elements.push(element);
+                }
             }
         }
-        let ids: BTreeSet<u32> = elements.iter().map(|element| element.id).collect();
-        let has_ids = ids.len() == elements.len() && !ids.contains(&0);
-        Self::of(title, elements, has_ids)
+        match unnumbered {
+            Some(line) if !numbers.is_empty() => Err(ScreenError::NoNumber { line }),
+            _ => Self::of(title, elements, !numbers.is_empty()),
+        }
     }
 
     fn of(title: String, mut elements: Vec<Element>, has_ids: bool) -> Result<Self, ScreenError> {
@@ -231,21 +267,27 @@ impl fmt::Display for Screen {
     }
 }
 
-/// An element of a line `[4] role "label"`, whose number, role and quotes may be missing. A number that is missing is 0.
-fn line_element(line: &str, place: Range<usize>) -> Element {
+/// The number and the element of a line `[4] role "label"`, whose number, role and quotes may be missing. `None` if the number is
+/// too large.
+fn line_element(line: &str, place: Range<usize>) -> Option<(Option<u32>, Element)> {
     let unmarked = line.trim_start_matches(['[', '(', '#']);
     let n_digits = unmarked.bytes().take_while(u8::is_ascii_digit).count();
     let (digits, rest) = unmarked.split_at(n_digits);
-    let (id, rest) = match digits.parse() {
-        Ok(id) => (id, rest.trim_start_matches([']', ')', ':', '.']).trim()),
-        Err(_) => (0, line),
+    let after = rest.trim_start_matches([']', ')', ':', '.']);
+    // `12:30 Lunch` and `3rd item` have no number.
+    let ends = after.is_empty() || after.starts_with(char::is_whitespace);
+    let (number, rest) = match digits {
+        "" => (None, line),
+        _ if !ends => (None, line),
+        digits => (Some(digits.parse().ok()?), after.trim()),
     };
     let (role, label) = match (rest.split_once('"'), rest.split_once(' ')) {
         (Some((role, label)), _) => (role, label.strip_suffix('"').unwrap_or(label)),
         (None, Some((role, label))) => (role, label),
         (None, None) => ("", rest),
     };
-    Element { id, role: Role::new(role.trim_end_matches([':', ' '])), label: one_line(label), place }
+    let (id, role) = (number.unwrap_or(0), Role::new(role.trim_end_matches([':', ' '])));
+    Some((number, Element { id, role, label: one_line(label), place }))
 }
 
 /// A label on one line, without quotes, of bounded length.
@@ -346,13 +388,13 @@ impl Assistant {
     ) -> Result<Job<UiCommand>, TaskError> {
         let n_forgotten = self.n_forgotten();
         let UiRequest { screen, goal, last_command } = request;
-        // A model may have a token for the end of a command and the line end behind it, so the grammar allows a second line, and
-        // the output stops before it.
-        let grammar = Grammar::regex(self.vocabulary()?, &format!("{}(\n[^\n]*)?", screen.commands()))?;
         let mut passages = vec![Passage::new(screen.title.as_str(), screen.to_string())];
         passages.extend(last_command.map(|command| Passage::new("Last action", command)));
         let room = self.context_len() - self.answer_tokens(&options);
         let layout = self.lay_out_whole(&self.prompts().ui, &passages, &goal, room)?;
+        // A model may have a token for the end of a command and the line end behind it, so the grammar allows a second line, and
+        // the output stops before it.
+        let grammar = Grammar::regex(self.vocabulary()?, &format!("{}(\n[^\n]*)?", screen.commands()))?;
         let kept = self.kept(&options, &layout, n_forgotten);
         let mut generate = self.generate_options(&options);
         generate.sources = std::mem::take(&mut options.sources);
@@ -368,6 +410,13 @@ struct Choosing {
 }
 
 impl Step<UiCommand> for Choosing {
+    fn accepts(&self, text: &str) -> Result<(), TaskError> {
+        match self.screen.command(text) {
+            Some(_) => Ok(()),
+            None => Err(TaskError::Incomplete { text: text.to_owned() }),
+        }
+    }
+
     fn written(
         self: Box<Self>,
         written: Written,
@@ -406,6 +455,19 @@ mod tests {
         let unnumbered = Screen::read("button Save\nbutton Back").unwrap();
         assert_eq!(labels(&unnumbered), [(1, "button", "Save"), (2, "button", "Back")]);
         assert_eq!(Screen::read(" \n"), Err(ScreenError::Empty));
+    }
+
+    #[test]
+    fn numbers_are_never_changed() {
+        let from_zero = Screen::read("0 button Save\n1 button Back\n").unwrap();
+        assert_eq!(labels(&from_zero), [(0, "button", "Save"), (1, "button", "Back")]);
+        assert_eq!(from_zero.command("tap 0 \"Save\""), Some(Command::Tap { element: 0 }));
+        let refused = |source: &str| Screen::read(source).unwrap_err();
+        assert_eq!(refused("3 a\n\n3 b"), ScreenError::SameNumber { line: 3, number: 3 });
+        assert_eq!(refused("# T\n1 a\nbutton b\n3 c"), ScreenError::NoNumber { line: 3 });
+        assert_eq!(refused("4294967296 a"), ScreenError::LargeNumber { line: 1 });
+        let times = Screen::read("12:30 Lunch\n3rd item").unwrap();
+        assert_eq!(labels(&times), [(1, "12:30", "Lunch"), (2, "3rd", "item")]);
     }
 
     #[test]

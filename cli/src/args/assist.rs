@@ -47,7 +47,7 @@ pub(crate) struct AskArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) notes: Option<PathBuf>,
     /// Maximum number of passages in the prompt.
-    #[arg(long, value_name = "N", default_value_t = 4)]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = super::at_least_one())]
     pub(crate) passages: usize,
     /// Number the passages and let the answer cite them as [1].
     #[arg(long)]
@@ -69,8 +69,8 @@ pub(crate) struct SummarizeArgs {
     /// The index of notes [default without =DIR: `refrain/notes` in the user's data folder].
     #[arg(long, value_name = "DIR", require_equals = true)]
     pub(crate) notes: Option<Option<PathBuf>>,
-    /// Show the changes since the last summary of the same text.
-    #[arg(long, conflicts_with = "json")]
+    /// Show the changes since the last summary of the same files or query, which the store has.
+    #[arg(long, conflicts_with_all = ["json", "no_store"])]
     pub(crate) changes: bool,
     #[command(flatten)]
     pub(crate) assist: AssistArgs,
@@ -96,7 +96,7 @@ pub(crate) struct ReplyArgs {
     #[arg(long, value_name = "DIR", require_equals = true)]
     pub(crate) notes: Option<Option<PathBuf>>,
     /// With --notes: maximum number of passages.
-    #[arg(long, value_name = "N", default_value_t = 2, requires = "notes")]
+    #[arg(long, value_name = "N", default_value_t = 2, requires = "notes", value_parser = super::at_least_one())]
     pub(crate) passages: usize,
     #[command(flatten)]
     pub(crate) assist: AssistArgs,

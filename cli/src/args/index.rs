@@ -25,6 +25,7 @@ pub(crate) enum IndexCommand {
     /// Show the contents of the index.
     Status(IndexStatusArgs),
     /// Remove files and folders from the index, with every byte of their text, and do not read them again. The files stay.
+    /// `refrain forget` also deletes the answers, summaries and computed prompts that were made from them.
     Forget(IndexForgetArgs),
 }
 
@@ -131,7 +132,7 @@ pub(crate) struct IndexFilterArgs {
     pub(crate) tag: Vec<String>,
 }
 
-fn date(text: &str) -> Result<i64, String> {
+pub(super) fn date(text: &str) -> Result<i64, String> {
     parse_date(text).ok_or_else(|| format!("`{text}` is no date like 2024-05-01"))
 }
 

@@ -1,5 +1,6 @@
 //! A namespace: a growing log and immutable segments, and the crash-safe changes of their files.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -368,27 +369,40 @@ impl Namespace {
         self.take_log(context, log, records)
     }
 
-    /// Removes a record from its file. `false` if no file contains it. If a damaged segment contains it, the readable
-    /// rest of the segment is rewritten. Files that were set aside may contain it too, so they are removed first.
-    pub(super) fn forget(&mut self, context: &Context, id: RecordId) -> Result<bool, HistoryError> {
-        if !self.holds(id) {
-            return Ok(false);
+    /// The number of responses with these ids.
+    pub(super) fn n_held(&self, ids: &BTreeSet<RecordId>) -> usize {
+        let frozen = self.segments.iter().map(|segment| n_held(segment, ids)).sum::<usize>();
+        frozen + self.live.iter().filter(|record| ids.contains(&record.id)).count()
+    }
+
+    /// Removes records from their files, each of which is written again once. Returns their number. If a damaged segment
+    /// contains one, the readable rest of the segment is rewritten. Files that were set aside may contain them too, so they
+    /// are removed first.
+    pub(super) fn forget(
+        &mut self,
+        context: &Context,
+        ids: &BTreeSet<RecordId>,
+    ) -> Result<usize, HistoryError> {
+        let n_removed = self.n_held(ids);
+        if n_removed == 0 {
+            return Ok(0);
         }
         self.remove_aside(context)?;
-        if self.filter_log(context, |record| record.id != id)? {
-            return Ok(true);
+        self.filter_log(context, |record| !ids.contains(&record.id))?;
+        let holding = self.segments.iter().filter(|segment| n_held(segment, ids) > 0);
+        for number in holding.map(Segment::number).collect::<Vec<_>>() {
+            let found = self.segments.iter().find(|segment| segment.number() == number);
+            let Some(segment) = found else { continue };
+            let kept = match segment.read_records(|record| !ids.contains(&record)) {
+                Err(HistoryError::Damaged { .. }) => {
+                    segment.salvage().0.into_iter().filter(|record| !ids.contains(&record.id)).collect()
+                }
+                kept => kept?,
+            };
+            let by = self.put_in_place_of(context, number, &kept)?;
+            self.replace_segments(context, &[number], by)?;
         }
-        let Some(segment) = self.segments.iter().find(|segment| segment.holds(id)) else { return Ok(false) };
-        let number = segment.number();
-        let kept = match segment.read_records(|record| record != id) {
-            Err(HistoryError::Damaged { .. }) => {
-                segment.salvage().0.into_iter().filter(|record| record.id != id).collect()
-            }
-            kept => kept?,
-        };
-        let by = self.put_in_place_of(context, number, &kept)?;
-        self.replace_segments(context, &[number], by)?;
-        Ok(true)
+        Ok(n_removed)
     }
 
     /// Rewrites a damaged segment without its damaged parts, and sets its file aside. `None` if it has no damage.
@@ -455,6 +469,11 @@ pub(super) fn put_segment(
     written.and_then(|_| open_segment(context, folder, place)).inspect_err(|_| {
         context.undo(folder, &[FileKind::Segment.path(folder, place.number)]);
     })
+}
+
+/// The number of a segment's responses with these ids.
+fn n_held(segment: &Segment, ids: &BTreeSet<RecordId>) -> usize {
+    segment.records().iter().filter(|record| ids.contains(&record.id)).count()
 }
 
 fn extend(automaton: &mut SuffixAutomaton, tokens: &[TokenId]) {

@@ -1,6 +1,6 @@
 //! The store: namespaces of responses in a folder, written by one process and read by any number.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -237,24 +237,42 @@ impl HistoryLog {
     ///
     /// After another error the response may still be in a file. The call may be retried.
     pub fn forget(&self, record: RecordId) -> Result<(), HistoryError> {
+        match self.forget_all(&[record])? {
+            0 => Err(HistoryError::NoSuchRecord { record: record.0 }),
+            _ => Ok(()),
+        }
+    }
+
+    /// As [`forget`](Self::forget), for several responses: a log and each segment are written again once, however many of
+    /// the responses they contain. Returns the number of removed responses; ids that do not exist are ignored.
+    ///
+    /// # Errors
+    /// As [`forget`](Self::forget), without [`HistoryError::NoSuchRecord`]. After an error some of the responses may be
+    /// removed.
+    pub fn forget_all(&self, records: &[RecordId]) -> Result<usize, HistoryError> {
         let _upkeep = self.shared.upkeep();
         self.shared.context.check_running()?;
         self.shared.check_writes()?;
         let mut failed = self.shared.take_in()?;
+        let ids: BTreeSet<RecordId> = records.iter().copied().collect();
+        let mut n_removed = 0;
         for (name, namespace) in self.shared.all() {
             let mut namespace = write(&namespace);
-            if namespace.holds(record) {
-                // A hand-in of this namespace may still hold the response, and would bring it back.
-                if let Some(error) = failed.remove(&name) {
-                    return Err(error);
-                }
-                self.shared.inbox().forget(Some(&name), false)?;
-                namespace.forget(&self.shared.context, record)?;
-                return Ok(());
+            if namespace.n_held(&ids) == 0 {
+                continue;
             }
+            // A hand-in of this namespace may still hold the response, and would bring it back.
+            if let Some(error) = failed.remove(&name) {
+                return Err(error);
+            }
+            self.shared.inbox().forget(Some(&name), false)?;
+            n_removed += namespace.forget(&self.shared.context, &ids)?;
         }
-        // The response may be among the hand-ins that were not taken in.
-        Err(failed.into_values().next().unwrap_or(HistoryError::NoSuchRecord { record: record.0 }))
+        match failed.into_values().next() {
+            // A missing response may be among the hand-ins that were not taken in.
+            Some(error) if n_removed < ids.len() => Err(error),
+            _ => Ok(n_removed),
+        }
     }
 
     /// Removes a namespace with all its files, hand-ins and files that were set aside. `false` if it does not exist.

@@ -11,14 +11,17 @@ use super::catalogue::Catalogue;
 use super::derive::decode_tokens;
 use super::derived::{self, Derived, DerivedKind};
 use super::error::{NotesError, io_error};
-use super::inbox;
+use super::inbox::{self, Request};
 use super::language::{Functional, Language};
+use super::names::names;
+use super::options::NotesOptions;
 use super::passage::NotePassage;
 use super::report::NotesStatus;
 use super::snapshot::Snapshot;
 use super::sources::Sources;
 use super::store::Store;
 use super::vectors::Vectors;
+use super::walk::Limits;
 use super::{files, paths};
 
 /// How often a state is read anew if a writer removes files of it meanwhile. Each attempt takes about a millisecond,
@@ -141,6 +144,36 @@ impl NotesIndex {
     ) -> Result<Box<dyn DraftSource>, NotesError> {
         let tokens = self.tokens(tokenizer, passages)?;
         Ok(Box::new(PassagesSource::new(tokens.iter().map(Vec::as_slice))))
+    }
+
+    /// All names of the files at a path and below it that a deletion of the path means: the path, the links and hard links
+    /// inside the notes that lead there, and names that the index still has of files that were renamed. A folder among them
+    /// stands for everything below it. Walks the notes if the path has files.
+    ///
+    /// # Errors
+    /// The index cannot be read, or the path cannot be stored.
+    pub fn names_of(&self, path: &Path) -> Result<Vec<PathBuf>, NotesError> {
+        let path = paths::absolute(path)?;
+        let (sources, catalogue) = (self.sources()?, read_catalogue(&self.shared.folder)?);
+        let limits = Limits {
+            file_bytes_max: sources.settings.file_bytes_max,
+            n_entries_max: NotesOptions::default().n_entries_max,
+        };
+        let names = names(&[path], &sources, &catalogue, &self.shared.folder, limits);
+        Ok(names.into_iter().flatten().collect())
+    }
+
+    /// The paths that wait to be forgotten by the process that writes. Their text is in the index until then.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn waiting_to_be_forgotten(&self) -> Result<Vec<PathBuf>, NotesError> {
+        let waiting = inbox::read(&self.shared.folder)?.into_iter().filter_map(|(_, request)| request);
+        let paths = waiting.filter_map(|request| match request {
+            Request::Forget(paths) => Some(paths),
+            Request::Add(_) | Request::Update => None,
+        });
+        Ok(paths.flatten().collect())
     }
 
     /// The contents of the index, and what waits for a writer.

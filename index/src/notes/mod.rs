@@ -73,6 +73,7 @@ mod kind;
 mod language;
 mod merge;
 mod model_embedder;
+mod names;
 mod options;
 mod passage;
 mod paths;

@@ -15,9 +15,10 @@ use rayon::prelude::*;
 use super::catalogue::Entry;
 use super::error::{NotesError, index_error};
 use super::ingest::{Ingested, ingest};
+use super::names::names;
 use super::paths;
 use super::report::{SkipReason, SkippedSource, UpdateReport};
-use super::walk::{Found, Identity, Limits, Walk, identities, identity, walk};
+use super::walk::{Found, Limits, Walk, walk};
 use super::writer::{NotesWriter, OnProgress};
 
 /// Passages per commit, and so the length of a large segment. About 3 MB of text: a deletion writes the segments again
@@ -85,43 +86,19 @@ impl NotesWriter {
     }
 
     fn walk(&self, starts: &[PathBuf]) -> Walk {
-        let limits = Limits {
-            file_bytes_max: self.sources.settings.file_bytes_max,
-            n_entries_max: self.options.n_entries_max,
-        };
-        walk(starts.iter().map(PathBuf::as_path), &self.sources, &self.folder, limits)
+        walk(starts.iter().map(PathBuf::as_path), &self.sources, &self.folder, self.limits())
     }
 
-    /// All names of the files at and below each path: the path, the same place below a root that is a link to it or contains
-    /// it, and the names that a walk finds for the same files.
+    fn limits(&self) -> Limits {
+        Limits {
+            file_bytes_max: self.sources.settings.file_bytes_max,
+            n_entries_max: self.options.n_entries_max,
+        }
+    }
+
+    /// All names of the files at and below each path.
     pub(super) fn names(&self, named: &[PathBuf]) -> Vec<BTreeSet<PathBuf>> {
-        let mut names: Vec<BTreeSet<PathBuf>> = named.iter().map(|path| [path.clone()].into()).collect();
-        let files: Vec<HashSet<Identity>> =
-            named.iter().map(|path| identities(path, self.options.n_entries_max)).collect();
-        let roots: Vec<PathBuf> = self.sources.roots.iter().cloned().collect();
-        for (path, names) in named.iter().zip(&mut names) {
-            let Ok(place) = path.canonicalize() else { continue };
-            names.extend(roots.iter().filter_map(|root| {
-                let below = place.strip_prefix(root.canonicalize().ok()?).ok()?;
-                // Joined with nothing, a path would end with a separator.
-                Some(if below.as_os_str().is_empty() { root.clone() } else { root.join(below) })
-            }));
-        }
-        if files.iter().any(|files| !files.is_empty()) {
-            let walk = self.walk(&roots);
-            let found = walk.found.into_iter().map(|found| found.path);
-            let others = walk.skipped.into_iter().filter(|skipped| skipped.reason == SkipReason::AlreadyRead);
-            for path in found.chain(others.map(|skipped| skipped.path)) {
-                let Some(identity) = identity(&path) else { continue };
-                for ((files, names), named) in files.iter().zip(&mut names).zip(named) {
-                    // A forgotten folder has no list of its files.
-                    if files.contains(&identity) && !path.starts_with(named) {
-                        names.insert(path.clone());
-                    }
-                }
-            }
-        }
-        names
+        names(named, &self.sources, &self.catalogue, &self.folder, self.limits())
     }
 
     /// Whether a folder between the root and the path is a link.

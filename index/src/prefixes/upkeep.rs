@@ -29,8 +29,17 @@ impl PrefixStore {
     /// [`PrefixError::Io`]: a file cannot be removed. Forgetting is finished by the next call or
     /// [`open`](PrefixStore::open).
     pub fn forget(&self, namespace: &str, label: &str) -> Result<usize, PrefixError> {
-        let label = self.label_id(namespace, label);
-        self.forget_in(&self.namespace_folder(namespace), Intent::Label(label))
+        self.forget_all(namespace, &[label])
+    }
+
+    /// As [`forget`](Self::forget), for several labels.
+    ///
+    /// # Errors
+    /// As [`forget`](Self::forget).
+    pub fn forget_all<L: AsRef<str>>(&self, namespace: &str, labels: &[L]) -> Result<usize, PrefixError> {
+        let intent = |label: &L| Intent::Label(self.label_id(namespace, label.as_ref()));
+        let intents: Vec<Intent> = labels.iter().map(intent).collect();
+        self.forget_in(&self.namespace_folder(namespace), &intents)
     }
 
     /// Forgets a namespace, as [`forget`](Self::forget).
@@ -38,7 +47,7 @@ impl PrefixStore {
     /// # Errors
     /// As [`forget`](Self::forget).
     pub fn forget_namespace(&self, namespace: &str) -> Result<usize, PrefixError> {
-        self.forget_in(&self.namespace_folder(namespace), Intent::All)
+        self.forget_in(&self.namespace_folder(namespace), &[Intent::All])
     }
 
     /// Forgets the blocks that were last restored or kept before a time, and those whose time is in the future: the
@@ -80,21 +89,37 @@ impl PrefixStore {
     }
 
     fn forget_everywhere(&self, intent: Intent) -> Result<usize, PrefixError> {
-        self.trees()?.iter().try_fold(0, |n, tree| Ok(n + self.forget_in(&tree.folder, intent)?))
+        self.trees()?.iter().try_fold(0, |n, tree| Ok(n + self.forget_in(&tree.folder, &[intent])?))
     }
 
-    fn forget_in(&self, folder: &Path, intent: Intent) -> Result<usize, PrefixError> {
+    fn forget_in(&self, folder: &Path, intents: &[Intent]) -> Result<usize, PrefixError> {
         let Some(_changing) = unless_gone(self.lock_changes().map(Some))? else { return Ok(0) };
-        let tree = Tree::list(&*self.disk, folder)?;
+        let mut tree = Tree::list(&*self.disk, folder)?;
         let is_empty = tree.blocks.is_empty() && tree.partials.is_empty() && tree.labels.is_empty();
         if is_empty && tree.intents.is_empty() {
             return Ok(0);
         }
-        // From here on, every open finishes it.
-        let path = folder.join(intent.to_string());
-        let stated = self.disk.create(&path).and_then(|file| file.sync()).map_err(io_error("write", &path));
-        stated.and_then(|()| self.disk.sync_dir(folder).map_err(io_error("sync", folder)))?;
-        self.finish(&tree, intent)
+        let used: HashSet<Id> = tree.labels.values().flatten().copied().collect();
+        // The first is carried out in any case: it also removes files that are being written.
+        let is_due = |(at, intent): &(usize, &Intent)| {
+            *at == 0 || !matches!(intent, Intent::Label(label) if !used.contains(label))
+        };
+        let due: Vec<Intent> = intents.iter().enumerate().filter(is_due).map(|(_, &intent)| intent).collect();
+        // From here on, every open finishes them.
+        for intent in &due {
+            let path = folder.join(intent.to_string());
+            let stated = self.disk.create(&path).and_then(|file| file.sync());
+            stated.map_err(io_error("write", &path))?;
+        }
+        self.disk.sync_dir(folder).map_err(io_error("sync", folder))?;
+        let mut n_removed = 0;
+        for (at, &intent) in due.iter().enumerate() {
+            if at > 0 {
+                tree = Tree::list(&*self.disk, folder)?;
+            }
+            n_removed += self.finish(&tree, intent)?;
+        }
+        Ok(n_removed)
     }
 
     /// Forgets, durably, and removes the intent, which stays after an error. Returns the number of removed blocks.
