@@ -101,7 +101,12 @@ impl Case {
         replays: bool,
     ) -> Result<Self, Box<dyn Error>> {
         let mut random = Random(7);
-        let n_tokens = if task == "edit" { n_tokens.min(EDITED_TOKENS_MAX) } else { n_tokens };
+        let n_tokens = match task {
+            "edit" => n_tokens.min(EDITED_TOKENS_MAX),
+            // A screen has a number and a role before each label.
+            "ui" => n_tokens * 3 / 5,
+            _ => n_tokens,
+        };
         let sentences = sentences(engine, &mut random, n_tokens)?;
         let some = |step: usize, n: usize| {
             sentences.iter().step_by(step).take(n).cloned().collect::<Vec<_>>().join(" ")
