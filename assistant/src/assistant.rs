@@ -10,6 +10,7 @@ use refrain::{
     Drafting, Engine, GenerateOptions, HistoryStore, Message, Role, Session, SpecialTokens, TokenId,
 };
 use refrain_grammar::Vocabulary;
+use refrain_index::notes::Embedder;
 use refrain_index::prefixes::PrefixOptions;
 use refrain_index::{NotesError, NotesIndex, history};
 
@@ -51,16 +52,18 @@ struct Shared {
 struct Notes {
     index: NotesIndex,
     folder: PathBuf,
+    /// For searches by meaning.
+    embedder: Option<Arc<dyn Embedder>>,
     /// The notes that another process has yet to delete from the index.
     hidden: Mutex<Vec<Hidden>>,
 }
 
 /// Builds an [`Assistant`]. Everything but the engine is optional.
-#[derive(Debug)]
 #[must_use]
 pub struct Builder {
     engine: Engine,
     notes: Option<PathBuf>,
+    embedder: Option<Arc<dyn Embedder>>,
     store: Option<PathBuf>,
     namespace: String,
     prompts: Prompts,
@@ -71,6 +74,13 @@ impl Builder {
     /// The folder of an index of notes ([`refrain_index::notes`]), for answers, summaries and replies from notes.
     pub fn notes(mut self, folder: impl Into<PathBuf>) -> Self {
         self.notes = Some(folder.into());
+        self
+    }
+
+    /// The embedder whose vectors the index has ([`NotesWriter::embed`](refrain_index::notes::NotesWriter::embed)): the notes are then searched by words and
+    /// by meaning. Without [`notes`](Self::notes) it is not used. A search embeds its text on the caller's thread, beside the turns of jobs.
+    pub fn embedder(mut self, embedder: Arc<dyn Embedder>) -> Self {
+        self.embedder = Some(embedder);
         self
     }
 
@@ -104,13 +114,15 @@ impl Builder {
     /// # Errors
     /// [`BuildError`].
     pub fn build(self) -> Result<Assistant, BuildError> {
-        let Self { engine, notes, store, namespace, prompts, options } = self;
+        let Self { engine, notes, embedder, store, namespace, prompts, options } = self;
         check_namespace(&namespace)?;
-        let notes = notes.map(|folder| match NotesIndex::open(&folder) {
-            Ok(index) => Ok(Notes { index, folder, hidden: Mutex::default() }),
-            Err(error) => Err(error),
-        });
-        let notes = notes.transpose()?;
+        let notes = match notes {
+            None => None,
+            Some(folder) => {
+                let index = NotesIndex::open(&folder)?;
+                Some(Notes { index, folder, embedder, hidden: Mutex::default() })
+            }
+        };
         let key = history::HistoryKey::of(&engine);
         let store = store.map(|folder| {
             let prefixes = PrefixOptions { max_bytes: options.prefix_bytes_max, ..PrefixOptions::default() };
@@ -124,6 +136,16 @@ impl Builder {
         let assistant = Assistant { shared: Arc::new(shared), namespace: namespace.into() };
         assistant.finish_forgetting()?;
         Ok(assistant)
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("notes", &self.notes)
+            .field("store", &self.store)
+            .field("namespace", &self.namespace)
+            .finish_non_exhaustive()
     }
 }
 
@@ -143,6 +165,7 @@ impl Assistant {
         Builder {
             engine,
             notes: None,
+            embedder: None,
             store: None,
             namespace: "default".to_owned(),
             prompts: Prompts::default(),
@@ -168,6 +191,10 @@ impl Assistant {
     /// The index of notes. Its [`refresh`](NotesIndex::refresh) shows what writers have changed.
     pub fn notes(&self) -> Option<&NotesIndex> {
         self.shared.notes.as_ref().map(|notes| &notes.index)
+    }
+
+    pub(crate) fn embedder(&self) -> Option<&dyn Embedder> {
+        self.shared.notes.as_ref()?.embedder.as_deref()
     }
 
     /// The namespace.

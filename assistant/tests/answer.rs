@@ -2,10 +2,14 @@
 
 mod support;
 
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
 use refrain::{PromptPassage, Role, Sampling, Task, TextKind};
 use refrain_assistant::{
-    AnswerRequest, JobEvent, JobOptions, LeftOutReason, Passage, Prompts, TaskError, Template,
+    AnswerRequest, Assistant, JobEvent, JobOptions, LeftOutReason, Passage, Prompts, TaskError, Template,
 };
+use refrain_index::notes::{Embedder, NotesOptions, NotesWriter};
 use support::{Place, engine, options, plain, plain_answer};
 
 const QUESTION: &str = "Who comes along on the trip to Aniarda?";
@@ -137,4 +141,48 @@ fn a_template_of_the_app_is_used() {
         message += &format!("\n\n# [{}] {}\n{}", at + 1, passage.title, passage.text);
     }
     assert_eq!(answer.text, plain_answer(&format!("{message}\n\nQuestion: {QUESTION}")));
+}
+
+/// Meanings that a test gives: texts about dogs have one direction, all others the other.
+struct Dogs;
+
+impl Embedder for Dogs {
+    fn identity(&self) -> u64 {
+        1
+    }
+
+    fn dimensions(&self) -> usize {
+        2
+    }
+
+    fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, Box<dyn std::error::Error + Send + Sync>> {
+        let is_about = |text: &&str| text.contains("terrier") || text.contains("puppy");
+        Ok(texts.iter().map(|text| if is_about(text) { vec![1.0, 0.0] } else { vec![0.0, 1.0] }).collect())
+    }
+}
+
+#[test]
+fn an_embedder_finds_what_has_no_word_of_the_question() {
+    let place = Place::with_samples();
+    place.write("rex.md", "# Rex\n\nThe terrier sleeps in the kitchen.\n");
+    place.update();
+    let question = "Where does our puppy stay?";
+    let has_note = |assistant: &Assistant| {
+        let request = AnswerRequest::new(question);
+        let passages = match assistant.answer(request, JobOptions::default()) {
+            Ok(job) => job.run().unwrap().passages,
+            Err(TaskError::Nothing { .. }) => Vec::new(),
+            Err(error) => panic!("{error}"),
+        };
+        passages.iter().any(|passage| passage.text.contains("terrier"))
+    };
+    let with_embedder = || place.builder().embedder(Arc::new(Dogs)).build().unwrap();
+    assert!(!has_note(&place.assistant()));
+    // An index without vectors is searched by words.
+    assert!(!has_note(&with_embedder()));
+    let mut writer = NotesWriter::open(&place.path("index"), NotesOptions::default()).unwrap();
+    writer.embed(&Dogs, &mut |_, _| ControlFlow::Continue(())).unwrap();
+    drop(writer);
+    assert!(has_note(&with_embedder()));
+    assert!(!has_note(&place.assistant()));
 }

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write as _};
 use std::path::{Path, PathBuf};
 
 use anstyle::{AnsiColor, Effects, Style};
-use refrain::{Engine, FinishReason, Origin, Stats, Task, TextKind};
+use refrain::{FinishReason, Origin, Stats, Task, TextKind};
 use refrain_assistant::edit::DiffEvent;
 use refrain_assistant::provenance::{CitationVerdict, Support};
 use refrain_assistant::{
@@ -20,7 +20,7 @@ use crate::args::{AskArgs, AssistArgs, EditArgs, ReplyArgs, SummarizeArgs, UiArg
 use crate::context::{self, Chosen};
 use crate::failure::{Exit, Failure};
 use crate::history::data_folder;
-use crate::index::open_named;
+use crate::index::{embedder_of, open_named};
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::prompt::read_input;
@@ -227,17 +227,33 @@ impl<'a> Assisted<'a> {
             true => None,
             false => args.store.clone().or_else(|| data_folder("assistant")),
         };
-        let assistant =
-            build(engine, notes, store.as_deref(), &options, &prompts).or_else(|error| match error {
-                // A folder that the user has named must be usable.
-                BuildError::Store(ref problem)
-                    if args.store.is_none() || matches!(problem, StoreError::InUse { .. }) =>
-                {
-                    note(&visible(&format!("nothing is kept: {error}")));
-                    build(engine, notes, None, &options, &prompts)
-                }
-                error => Err(error),
-            })?;
+        let notes = match notes {
+            Some(folder) => Some((folder, embedder_of(folder)?)),
+            None => None,
+        };
+        let build = |store: Option<&Path>| {
+            let mut builder =
+                Assistant::builder(engine.clone()).options(options.clone()).prompts(prompts.clone());
+            if let Some((folder, embedder)) = &notes {
+                builder = builder.notes(*folder);
+                builder =
+                    embedder.iter().fold(builder, |builder, embedder| builder.embedder(embedder.clone()));
+            }
+            if let Some(store) = store {
+                builder = builder.store(store);
+            }
+            builder.build()
+        };
+        let assistant = build(store.as_deref()).or_else(|error| match error {
+            // A folder that the user has named must be usable.
+            BuildError::Store(ref problem)
+                if args.store.is_none() || matches!(problem, StoreError::InUse { .. }) =>
+            {
+                note(&visible(&format!("nothing is kept: {error}")));
+                build(None)
+            }
+            error => Err(error),
+        })?;
         Ok(Self { args, setup, assistant })
     }
 
@@ -319,23 +335,6 @@ impl<'a> Assisted<'a> {
         note(&summary(&report.stats));
         Ok(())
     }
-}
-
-fn build(
-    engine: &Engine,
-    notes: Option<&Path>,
-    store: Option<&Path>,
-    options: &AssistantOptions,
-    prompts: &Prompts,
-) -> Result<Assistant, BuildError> {
-    let mut builder = Assistant::builder(engine.clone()).options(options.clone()).prompts(prompts.clone());
-    if let Some(notes) = notes {
-        builder = builder.notes(notes);
-    }
-    if let Some(store) = store {
-        builder = builder.store(store);
-    }
-    builder.build()
 }
 
 /// The texts of files, or of standard input without a path.

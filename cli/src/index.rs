@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use refrain::{CancelToken, EngineOptions};
 use refrain_index::notes::{
@@ -159,6 +160,12 @@ fn stored_embedder(index: &NotesIndex) -> Result<Option<ModelEmbedder>, Failure>
         note(&visible(&format!("searching by words alone: {}", failure.line())));
     }
     Ok(opened.ok())
+}
+
+/// The model whose vectors the index in a folder has.
+pub(crate) fn embedder_of(folder: &Path) -> Result<Option<Arc<dyn Embedder>>, Failure> {
+    let embedder = stored_embedder(&NotesIndex::open(folder)?)?;
+    Ok(embedder.map(|embedder| Arc::new(embedder) as Arc<dyn Embedder>))
 }
 
 fn proceeds(cancel: &CancelToken) -> ControlFlow<()> {

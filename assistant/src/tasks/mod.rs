@@ -47,6 +47,7 @@ impl Assistant {
         let wanted = n_shown.max(self.options().n_draft_passages);
         let mut search = Search::new(text, wanted);
         search.folders = folders.to_vec();
+        search.embedder = self.embedder();
         let hits = loop {
             let mut hits = index.search(&search)?;
             let is_all = hits.len() < search.limit;
