@@ -31,6 +31,7 @@ use crate::template::Prompts;
 pub struct Assistant {
     shared: Arc<Shared>,
     namespace: Arc<str>,
+    drafts: bool,
 }
 
 struct Shared {
@@ -119,7 +120,7 @@ impl Builder {
         let (n_forgotten, vocabulary) = (AtomicU64::new(0), OnceLock::new());
         let memory = Arc::new(HistoryStore::new());
         let shared = Shared { engine, gate, notes, store, memory, prompts, options, n_forgotten, vocabulary };
-        let assistant = Assistant { shared: Arc::new(shared), namespace: namespace.into() };
+        let assistant = Assistant { shared: Arc::new(shared), namespace: namespace.into(), drafts: true };
         assistant.finish_forgetting()?;
         Ok(assistant)
     }
@@ -155,7 +156,15 @@ impl Assistant {
     /// [`BuildError::Namespace`]: the name is empty or longer than [`NAMESPACE_BYTES_MAX`].
     pub fn in_namespace(&self, name: &str) -> Result<Self, BuildError> {
         check_namespace(name)?;
-        Ok(Self { shared: Arc::clone(&self.shared), namespace: name.into() })
+        Ok(Self { namespace: name.into(), ..self.clone() })
+    }
+
+    /// The same assistant, whose jobs decode without drafts: the same texts, in more time. For comparisons.
+    ///
+    /// A [`Conversation`](crate::Conversation) that goes on keeps the session of its first turn, and how that one drafts.
+    #[must_use]
+    pub fn without_drafts(&self) -> Self {
+        Self { drafts: false, ..self.clone() }
     }
 
     /// The engine.
@@ -166,6 +175,11 @@ impl Assistant {
     /// The index of notes. Its [`refresh`](NotesIndex::refresh) shows what writers have changed.
     pub fn notes(&self) -> Option<&NotesIndex> {
         self.shared.notes.as_ref().map(|notes| &notes.index)
+    }
+
+    /// Whether answers are kept in a store.
+    pub fn has_store(&self) -> bool {
+        self.store().is_some()
     }
 
     /// The namespace.
@@ -215,10 +229,14 @@ impl Assistant {
 
     /// A session that drafts from the kept answers of a task if `keeps` is true.
     pub(crate) fn session(&self, task: &str, keeps: bool) -> Result<Session, TaskError> {
-        let options = &self.options().session;
         // The engine's own history would also get the answers of jobs that are dropped.
-        let mut session = self.engine().session(options.clone().with_history(false))?;
-        if keeps && self.options().history && options.drafting == Drafting::Auto {
+        let mut options = self.options().session.clone().with_history(false);
+        if !self.drafts {
+            options.drafting = Drafting::Off;
+        }
+        let drafting = options.drafting;
+        let mut session = self.engine().session(options)?;
+        if keeps && self.options().history && drafting == Drafting::Auto {
             let namespace = self.history_namespace(task);
             session.add_source(match self.store() {
                 Some(store) => Box::new(store.history().source(&namespace)),
