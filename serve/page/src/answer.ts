@@ -37,7 +37,7 @@ export class AnswerText {
         this.reasoningBox.hidden = false;
         this.reasoning.append(piece.text);
       } else {
-        this.text.append(token(piece, piece.text));
+        this.text.append(...token(piece, piece.text));
       }
     }
     this.unshown = [];
@@ -62,12 +62,16 @@ export class AnswerText {
   }
 }
 
-/** A part of a piece. */
-function token(piece: Piece, text: string): HTMLElement {
-  const attributes = { class: "tok", "data-us": piece.us };
-  if (piece.origin === null) return el("span", attributes, text);
-  const title = `drafted: ${originName(piece.origin)}`;
-  return el("span", { ...attributes, "data-src": originKey(piece.origin), title }, text);
+/** A part of a piece. The space before a word has no colour, so that none stands at the end of a line. */
+function token(piece: Piece, text: string): HTMLElement[] {
+  const { us, origin } = piece;
+  if (origin === null) return [el("span", { class: "tok", "data-us": us }, text)];
+  const word = text.trimStart();
+  const space = text.slice(0, text.length - word.length);
+  const attributes = { class: "tok", "data-us": us, "data-src": originKey(origin), title: `drafted: ${originName(origin)}` };
+  return [space !== "" && el("span", { class: "tok", "data-us": us }, space), word !== "" && el("span", attributes, word)].filter(
+    (part): part is HTMLElement => part !== false,
+  );
 }
 
 /** The text in order, cut wherever a piece, a copied span, a sentence or a citation begins or ends. */
@@ -92,17 +96,16 @@ function marked(answered: Pick<Answered, "text" | "copied" | "sentences" | "pass
     const sentence = sentences.find(({ text: range }) => range[0] <= start && end <= range[1]);
     const citation = span ? undefined : sentence?.citations.find(({ text: range }) => range[0] <= start && end <= range[1]);
     if (open?.span !== (span ?? undefined)) open = null;
-    let element: Node = piece ? token(piece, part) : document.createTextNode(part);
-    if (citation) element = cited(part, citation, passages);
-    if (sentence?.support === "none" && element instanceof HTMLElement) element.classList.add("unsupported");
+    const elements = citation ? [cited(part, citation, passages)] : piece ? token(piece, part) : [el("span", {}, part)];
+    if (sentence?.support === "none") elements.forEach((element) => element.classList.add("unsupported"));
     if (span) {
       if (!open) {
         open = { span, element: copiedSpan(span, passages) };
         nodes.push(open.element);
       }
-      open.element.append(element);
+      open.element.append(...elements);
     } else {
-      nodes.push(element);
+      nodes.push(...elements);
     }
     if (sentence && end === sentence.text[1]) nodes.push(...badge(sentence));
     start = end;
@@ -139,7 +142,7 @@ function copiedSpan(span: Copied, passages: Answered["passages"]): HTMLElement {
   return el("span", { class: "copied", role: "button", tabindex: 0, title, click: open, keydown });
 }
 
-function cited(part: string, citation: Sentence["citations"][number], passages: Answered["passages"]): Node {
+function cited(part: string, citation: Sentence["citations"][number], passages: Answered["passages"]): HTMLElement {
   const passage = passages[citation.number - 1];
   const verdict = { supports: "", too_short: "", not_shown: ": names no passage", does_not_support: ": does not support the sentence" };
   const open = (event: Event): void => {

@@ -78,7 +78,7 @@ export function askView(status: Status, meter: Meter): HTMLElement {
   // What the page shows of an answer goes with it.
   onForgotten(() => fill(feed, empty));
 
-  return el("section", { class: "view ask", "aria-label": "Ask" }, meter.element, feed, progress.element, form);
+  return el("section", { class: "view ask with-meter", "aria-label": "Ask" }, meter.element, feed, progress.element, form);
 }
 
 function hint({ notes, model }: Status): string {

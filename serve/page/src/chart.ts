@@ -16,6 +16,7 @@ interface Run {
   isPlain: boolean;
   rate: Point[];
   perStep: Point[];
+  nSteps: number;
 }
 
 /** A chart with its number. */
@@ -48,13 +49,15 @@ export class Meter {
   /** Begins a run. Those of one request share the charts. */
   start(isPlain: boolean, isFirst: boolean): void {
     if (isFirst) this.runs = [];
-    this.runs.push({ isPlain, rate: [], perStep: [] });
+    this.runs.push({ isPlain, rate: [], perStep: [], nSteps: 0 });
   }
 
   /** Notes a piece of the newest run. */
   push({ us, n_tokens, n_steps }: Piece): void {
     const run = this.runs.at(-1);
-    if (!run || n_steps === 0 || us === 0) return;
+    // A step is counted with its last token: between two steps the numbers are exact.
+    if (!run || us === 0 || n_steps <= run.nSteps) return;
+    run.nSteps = n_steps;
     run.rate.push([us, n_tokens / (us / 1e6)]);
     run.perStep.push([us, n_tokens / n_steps]);
     this.frame ??= requestAnimationFrame(() => this.draw());
@@ -98,7 +101,7 @@ export class Meter {
     const full = HEIGHT - 4;
     return this.prefills.map(({ share }, index) => {
       const height = Math.max(2, share * full);
-      return svg("rect", { class: "bar", x: index * step + 1, y: HEIGHT - 2 - height, width: step - 3, height, rx: 1.5 });
+      return svg("rect", { x: index * step + 1, y: HEIGHT - 2 - height, width: step - 3, height, rx: 1.5 });
     });
   }
 }
@@ -112,7 +115,8 @@ function lines(runs: { isPlain: boolean; points: Point[] }[], floor: number): SV
     .filter(({ points }) => points.length > 0)
     .map(({ isPlain, points }) => {
       const stride = Math.max(1, Math.ceil(points.length / N_POINTS));
-      const shown = points.filter((_, index) => index % stride === 0 || index === points.length - 1);
+      // From the start: the first step has its rate from its beginning.
+      const shown: Point[] = [[0, points[0]?.[1] ?? floor], ...points.filter((_, index) => index % stride === 0 || index === points.length - 1)];
       const place = ([x, y]: Point): string =>
         `${((x / right) * (WIDTH - 4) + 2).toFixed(1)},${(HEIGHT - 3 - ((y - floor) / (top - floor)) * (HEIGHT - 8)).toFixed(1)}`;
       return svg("polyline", { class: isPlain ? "line plain" : "line", points: shown.map(place).join(" ") });

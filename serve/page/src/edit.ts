@@ -65,7 +65,7 @@ export function editView(meter: Meter): HTMLElement {
   let before: string | null = null;
   const progress = new Progress(() => stop?.abort());
   const [textId, instructionId] = [newId(), newId()];
-  const text = el("textarea", { id: textId, rows: 9, required: true, maxlength: 200_000, placeholder: "Paste a text" });
+  const text = el("textarea", { id: textId, rows: 7, required: true, maxlength: 200_000, placeholder: "Paste a text" });
   const instruction = el("input", { id: instructionId, type: "text", required: true, maxlength: 4000, placeholder: "Change Friday to Monday." });
   const send = el("button", { type: "submit", class: "primary" }, "Edit");
   const undo = el("button", { type: "button", class: "quiet" }, "Undo the accepted edit");
@@ -112,7 +112,7 @@ export function editView(meter: Meter): HTMLElement {
     }
   });
   onForgotten(() => fill(output));
-  return el("section", { class: "view edit", "aria-label": "Edit" }, el("h2", {}, "Edit a text"), form, progress.element, output);
+  return el("section", { class: "view edit with-meter", "aria-label": "Edit" }, el("h2", {}, "Edit a text"), form, progress.element, output);
 }
 
 async function edit(
@@ -134,6 +134,7 @@ async function edit(
     meter.start(isPlain, index === 0);
     if (ways.length > 1) output.append(el("h3", {}, isPlain ? "Without drafts" : "With drafts"));
     output.append(diff.element);
+    if (index === 0) output.scrollIntoView({ block: "nearest" });
     const request = { text: old, instruction, temperature, seed, drafts: !isPlain, keep: keep && !isPlain };
     const ended = await run<Ended>("edit", request, signal, progress, (event) => {
       if (event.kind === "change") diff.push(event.data);

@@ -51,8 +51,7 @@ function showProblem(problem: string): void {
 
 function show(source: Source, place: Range | null, id: string): void {
   const title = source.title || source.file;
-  const marks: Range = place ?? [0, source.len];
-  const range: Range = [source.start + marks[0], source.start + marks[1]];
+  const range: Range = place ?? [0, source.len];
   let mark: HTMLElement | null = null;
   const sections = source.sections.map((section, index) => {
     const text = el("p", { class: "note" });

@@ -96,9 +96,8 @@ export interface Source {
   /** Whether the note still has the passage; otherwise the text is the passage as it was shown. */
   is_current: boolean;
   sections: { title: string; text: string }[];
-  /** The passage's section, and its start there. */
+  /** The passage's section. It begins with the passage, which has this length. */
   section: number;
-  start: number;
   len: number;
 }
 

@@ -18,10 +18,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::Page;
-use super::request::read;
 use super::shown::{Entry, SourceName, short_path};
 use super::stream::{self, Sink};
 use super::units::{self, Units};
+use crate::api;
 use crate::error::{ApiError, ApiResult};
 use crate::wire::fields::Fields;
 
@@ -81,15 +81,18 @@ fn text(fields: &mut Fields<'_>, name: &'static str, bytes_max: usize) -> ApiRes
 }
 
 pub(super) async fn ask(State(page): State<Page>, request: Request) -> ApiResult<Response> {
-    let value = read(&page.app, request).await?;
-    let mut fields = Fields::of_request(&value)?;
-    let question = text(&mut fields, "question", REQUEST_BYTES_MAX)?;
-    let options = Options::read(&mut fields)?;
-    fields.finish()?;
+    let read = api::read(&page.app, request, |value, _| {
+        let mut fields = Fields::of_request(value)?;
+        let question = text(&mut fields, "question", REQUEST_BYTES_MAX)?;
+        let options = Options::read(&mut fields)?;
+        fields.finish()?;
+        Ok((question, options))
+    });
+    let (place, (question, options)) = read.await?;
     let (_, assistant) = page.assistant().await?;
     let assistant = options.assistant(assistant);
     let theirs = page.clone();
-    stream::run(&page, move |sink| {
+    Ok(stream::run(&page, place, move |sink| {
         let n_forgotten = theirs.shown().n_forgotten();
         let job = assistant.answer(AnswerRequest::new(question.as_str()), options.job(sink));
         let (answer, first_token) = drive(sink, job.map_err(of_task)?, None)?;
@@ -108,20 +111,23 @@ pub(super) async fn ask(State(page): State<Page>, request: Request) -> ApiResult
         );
         sink.send("done", &answered(&answer, &sources));
         Ok(())
-    })
+    }))
 }
 
 pub(super) async fn edit(State(page): State<Page>, request: Request) -> ApiResult<Response> {
-    let value = read(&page.app, request).await?;
-    let mut fields = Fields::of_request(&value)?;
-    let old = text(&mut fields, "text", usize::MAX)?;
-    let instruction = text(&mut fields, "instruction", REQUEST_BYTES_MAX)?;
-    let options = Options::read(&mut fields)?;
-    fields.finish()?;
+    let read = api::read(&page.app, request, |value, _| {
+        let mut fields = Fields::of_request(value)?;
+        let old = text(&mut fields, "text", usize::MAX)?;
+        let instruction = text(&mut fields, "instruction", REQUEST_BYTES_MAX)?;
+        let options = Options::read(&mut fields)?;
+        fields.finish()?;
+        Ok((old, instruction, options))
+    });
+    let (place, (old, instruction, options)) = read.await?;
     let (_, assistant) = page.assistant().await?;
     let assistant = options.assistant(assistant);
     let theirs = page.clone();
-    stream::run(&page, move |sink| {
+    Ok(stream::run(&page, place, move |sink| {
         let n_forgotten = theirs.shown().n_forgotten();
         let job = assistant.edit(EditRequest::new(old.as_str(), instruction.as_str()), options.job(sink));
         let (edit, first_token) = drive(sink, job.map_err(of_task)?, Some(&old))?;
@@ -129,7 +135,7 @@ pub(super) async fn edit(State(page): State<Page>, request: Request) -> ApiResul
         theirs.add(entry("edit", &instruction, &edit.text, &edit.report, options.keep), n_forgotten);
         sink.send("done", &ended(&edit.text, &edit.report));
         Ok(())
-    })
+    }))
 }
 
 /// A piece of the output, with the totals after it.

@@ -17,7 +17,6 @@
 mod assets;
 mod forget;
 mod jobs;
-mod request;
 mod shown;
 mod source;
 mod stream;
@@ -28,6 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::header::{self, HeaderName, HeaderValue};
+use axum::http::StatusCode;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -36,11 +36,11 @@ use serde_json::json;
 
 pub(crate) use assets::is_asset;
 
+use crate::api;
 use crate::app::App;
 use crate::error::{ApiError, ApiResult};
 use crate::models::{Model, ModelKind};
 use crate::work::blocking;
-use request::json_response;
 use shown::Shown;
 
 /// The state of the page: what it was shown, beside that of the server. Cheap to clone.
@@ -128,7 +128,7 @@ async fn status(State(page): State<Page>) -> ApiResult<Response> {
     });
     let (n_passages, has_store) = n_passages.await?;
     let context_len = model.context_len();
-    Ok(json_response(&json!({
+    Ok(api::json(StatusCode::OK, &json!({
         "version": env!("CARGO_PKG_VERSION"),
         "model": model.id,
         "context_len": context_len,

@@ -1,14 +1,15 @@
 //! The source of a passage: the note around it, as the index has it. The page names a passage by an id that it was given, never by a path.
 
 use axum::extract::{Path, State};
+use axum::http::StatusCode;
 use axum::response::Response;
 use refrain_index::NotePassage;
 use serde_json::{Value, json};
 
 use super::Page;
-use super::request::json_response;
 use super::shown::{Source, short_path};
 use super::units;
+use crate::api;
 use crate::error::{ApiError, ApiResult};
 use crate::work::blocking;
 
@@ -26,7 +27,7 @@ pub(super) async fn source(State(page): State<Page>, Path(id): Path<String>) -> 
         passages.sort_by_key(|passage| (passage.place.start, passage.place.end));
         Ok(around(&source, &passages))
     });
-    Ok(json_response(&json.await?))
+    Ok(api::json(StatusCode::OK, &json.await?))
 }
 
 /// The passages around the source, with words that neighbours repeat shown once.

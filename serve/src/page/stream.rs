@@ -20,6 +20,7 @@ use tokio::time::{Sleep, sleep};
 use super::Page;
 use crate::error::{ApiError, ApiResult};
 use crate::metrics::add;
+use crate::queue::Place;
 
 /// Where a job writes its events. They are bounded by the tokens of its output, so a slow client does not hold its place.
 pub(super) struct Sink {
@@ -54,12 +55,12 @@ impl Sink {
 }
 
 /// Runs `job` on a thread of its own when its turn in the queue comes, and streams what it sends.
-///
-/// # Errors
-/// Status 429: the queue is full.
-pub(super) fn run(page: &Page, job: impl FnOnce(&Sink) -> ApiResult<()> + Send + 'static) -> ApiResult<Response> {
+pub(super) fn run(
+    page: &Page,
+    place: Place,
+    job: impl FnOnce(&Sink) -> ApiResult<()> + Send + 'static,
+) -> Response {
     let app = page.app.clone();
-    let place = app.queue().admit()?;
     add(&app.metrics().requests, 1);
     let (sender, receiver) = unbounded_channel();
     let cancel = CancelToken::new();
@@ -98,7 +99,7 @@ pub(super) fn run(page: &Page, job: impl FnOnce(&Sink) -> ApiResult<()> + Send +
     });
     let mut response = Body::from_stream(body).into_response();
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    Ok(response)
+    response
 }
 
 /// The body of a stream, with a comment whenever nothing was sent for a while.
