@@ -26,7 +26,8 @@ use crate::template::Prompts;
 /// The tasks of an assistant app on one engine. Cheap to clone, and shared by threads; each task returns a
 /// [`Job`](crate::Job).
 ///
-/// Assistants that are built separately on one engine work, but only jobs of one assistant and its clones take fair turns.
+/// Assistants that are built separately on one engine work, but only jobs of one assistant and its clones take fair turns, unless they share
+/// a gate ([`Builder::gate`]).
 #[derive(Clone)]
 pub struct Assistant {
     shared: Arc<Shared>,
@@ -36,7 +37,7 @@ pub struct Assistant {
 
 struct Shared {
     engine: Engine,
-    gate: Gate,
+    gate: Arc<Gate>,
     notes: Option<Notes>,
     store: Option<Store>,
     /// Answers, if there is no store.
@@ -64,6 +65,7 @@ pub struct Builder {
     namespace: String,
     prompts: Prompts,
     options: AssistantOptions,
+    gate: Arc<Gate>,
 }
 
 impl Builder {
@@ -98,12 +100,18 @@ impl Builder {
         self
     }
 
+    /// The gate that grants turns, for several assistants or other generations on one device. Default: a gate of its own.
+    pub fn gate(mut self, gate: Arc<Gate>) -> Self {
+        self.gate = gate;
+        self
+    }
+
     /// Opens index and store. A [`forget`](Assistant::forget) that a crash has interrupted is finished.
     ///
     /// # Errors
     /// [`BuildError`].
     pub fn build(self) -> Result<Assistant, BuildError> {
-        let Self { engine, notes, store, namespace, prompts, options } = self;
+        let Self { engine, notes, store, namespace, prompts, options, gate } = self;
         check_namespace(&namespace)?;
         let notes = notes.map(|folder| match NotesIndex::open(&folder) {
             Ok(index) => Ok(Notes { index, folder }),
@@ -116,7 +124,6 @@ impl Builder {
             Store::open(&folder, key, HistoryOptions::default(), prefixes)
         });
         let store = store.transpose()?;
-        let gate = Gate::default();
         let (n_forgotten, vocabulary) = (AtomicU64::new(0), OnceLock::new());
         let memory = Arc::new(HistoryStore::new());
         let shared = Shared { engine, gate, notes, store, memory, prompts, options, n_forgotten, vocabulary };
@@ -146,6 +153,7 @@ impl Assistant {
             namespace: "default".to_owned(),
             prompts: Prompts::default(),
             options: AssistantOptions::default(),
+            gate: Arc::default(),
         }
     }
 
@@ -191,7 +199,8 @@ impl Assistant {
         self.shared.notes.as_ref().map(|notes| &*notes.folder)
     }
 
-    pub(crate) fn gate(&self) -> &Gate {
+    /// The gate of its jobs' turns.
+    pub fn gate(&self) -> &Arc<Gate> {
         &self.shared.gate
     }
 

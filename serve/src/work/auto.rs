@@ -1,0 +1,99 @@
+//! A mask for outputs that may call tools: free text, and behind the marker that opens a call, the grammar of calls.
+//!
+//! The free text equals an output without tools, except that no token may have bytes behind the marker, so that the grammar begins with a token
+//! of its own.
+
+use refrain::internals::tokenizer::ReasoningSplitter;
+use refrain::{Engine, LogitsProcessor, ProcessorError, TextKind, TokenId};
+use refrain_grammar::{Grammar, GrammarMask};
+
+use super::calls::OPEN;
+
+pub(crate) struct AutoMask {
+    engine: Engine,
+    grammar: Grammar,
+    /// Tokens of the prompt.
+    n_prompt: usize,
+    /// Tokens that were read.
+    n_read: usize,
+    /// Separates reasoning, in which a marker is only mentioned.
+    splitter: ReasoningSplitter,
+    segments: Vec<(TextKind, String)>,
+    /// The end of the free text; shorter than the marker.
+    tail: Vec<u8>,
+    /// The mask behind the marker.
+    mask: Option<GrammarMask>,
+}
+
+impl AutoMask {
+    /// A mask for an output after `prompt`. `grammar` begins behind the marker.
+    pub(crate) fn new(engine: &Engine, grammar: &Grammar, prompt: &[TokenId]) -> Self {
+        Self {
+            engine: engine.clone(),
+            grammar: grammar.clone(),
+            n_prompt: prompt.len(),
+            n_read: prompt.len(),
+            splitter: engine.tokenizer().reasoning_splitter(prompt),
+            segments: Vec::new(),
+            tail: Vec::new(),
+            mask: None,
+        }
+    }
+
+    fn read(&mut self, token: TokenId) {
+        let tokenizer = self.engine.tokenizer();
+        let bytes = tokenizer.token_bytes(token).unwrap_or_default();
+        let text = String::from_utf8_lossy(bytes);
+        match tokenizer.is_special(token) {
+            true => self.splitter.push_control(&text, &mut self.segments),
+            false => self.splitter.push(&text, &mut self.segments),
+        }
+        self.segments.clear();
+        if self.splitter.kind() == TextKind::Reasoning {
+            self.tail.clear();
+            return;
+        }
+        self.tail.extend_from_slice(bytes);
+        if self.tail.ends_with(OPEN.as_bytes()) {
+            self.mask = Some(self.grammar.mask());
+        }
+        let surplus = self.tail.len().saturating_sub(OPEN.len() - 1);
+        self.tail.drain(..surplus);
+    }
+
+    /// Forbids tokens that complete the marker and go on.
+    fn forbid_surplus(&self, logits: &mut [f32]) {
+        let tokenizer = self.engine.tokenizer();
+        let marker = OPEN.as_bytes();
+        // The longest end of the text that begins the marker. (A shorter one cannot also: `<` is its first byte only.)
+        let n_begun = (1..marker.len()).rev().find(|&n| self.tail.ends_with(&marker[..n])).unwrap_or(0);
+        for (id, logit) in (0..).zip(logits) {
+            let bytes = tokenizer.token_bytes(TokenId(id)).unwrap_or_default();
+            let completes =
+                n_begun > 0 && bytes.starts_with(&marker[n_begun..]) && bytes.len() > marker.len() - n_begun;
+            let contains = bytes.len() > marker.len()
+                && !bytes.ends_with(marker)
+                && bytes.windows(marker.len()).any(|window| window == marker);
+            if completes || contains {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+    }
+}
+
+impl LogitsProcessor for AutoMask {
+    fn process(&mut self, tokens: &[TokenId], logits: &mut [f32]) -> Result<(), ProcessorError> {
+        debug_assert!(tokens.len() >= self.n_read.max(self.n_prompt), "places come in order");
+        while self.mask.is_none() && self.n_read < tokens.len() {
+            self.n_read += 1;
+            self.read(tokens[self.n_read - 1]);
+        }
+        match &mut self.mask {
+            Some(mask) => mask.process(tokens, logits),
+            None => {
+                self.forbid_surplus(logits);
+                Ok(())
+            }
+        }
+    }
+}
