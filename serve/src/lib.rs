@@ -40,6 +40,7 @@ mod metrics;
 mod models;
 mod openapi;
 mod options;
+mod page;
 mod queue;
 mod security;
 mod server;

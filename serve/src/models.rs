@@ -134,7 +134,6 @@ pub(crate) struct Model {
     pub(crate) engine: Engine,
     pub(crate) sampling: Sampling,
     pub(crate) session: SessionOptions,
-    #[expect(dead_code, reason = "for tasks over notes")]
     pub(crate) assistant: Option<Assistant>,
     pub(crate) gate: Arc<Gate>,
     pub(crate) warm: Warm,

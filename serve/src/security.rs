@@ -11,6 +11,7 @@ use axum::http::{Method, StatusCode, Uri};
 
 use crate::error::{ApiError, ApiResult, ErrorKind};
 use crate::options::ServeOptions;
+use crate::page::is_asset;
 
 /// The rules of one server.
 #[derive(Debug)]
@@ -108,9 +109,10 @@ impl Rules {
             // Browsers send questions without a token.
             return Verdict::Preflight(preflight(cors, headers));
         }
-        // Monitors ask for the health without a secret; the answer has none.
+        // Monitors ask for the health without a secret, and browsers for the files of the page. Neither answer has one.
+        let is_public = uri.path() == "/health" || is_asset(uri.path());
         match self.check_token(headers) {
-            Err(error) if uri.path() != "/health" => Verdict::Refused(error, cors),
+            Err(error) if !is_public => Verdict::Refused(error, cors),
             _ => Verdict::Pass(cors),
         }
     }

@@ -32,7 +32,7 @@ use crate::limits::Limits;
 use crate::models::Models;
 use crate::options::ServeOptions;
 use crate::security::{Rules, Verdict};
-use crate::{api, metrics};
+use crate::{api, metrics, page};
 
 /// How often the token of a stop is looked at, which wakes nobody.
 const STOP_POLL: Duration = Duration::from_millis(50);
@@ -69,7 +69,7 @@ impl Server {
         listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let app = App::new(&options, models);
-        let router = api::router().with_state(app.clone());
+        let router = api::router().with_state(app.clone()).merge(page::router(app.clone()));
         Ok(Self { listener, address, options, app, router })
     }
 

@@ -52,7 +52,7 @@ async fn unknown_address(uri: Uri) -> ApiError {
 }
 
 /// A JSON response.
-fn json(status: StatusCode, value: &Value) -> Response {
+pub(crate) fn json(status: StatusCode, value: &Value) -> Response {
     let mut response = (status, value.to_string()).into_response();
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
@@ -62,7 +62,7 @@ fn json(status: StatusCode, value: &Value) -> Response {
 ///
 /// # Errors
 /// 429: the queue is full. 415: another content type. 413: the body is too long. 408: it comes too slowly. 400: no JSON, or a field is refused.
-async fn read<T: Send + 'static>(
+pub(crate) async fn read<T: Send + 'static>(
     State(app): &State<App>,
     request: Request,
     read: impl FnOnce(&Value, &App) -> ApiResult<T> + Send + 'static,

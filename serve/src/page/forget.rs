@@ -48,7 +48,7 @@ impl What {
 }
 
 pub(super) async fn forget(State(page): State<Page>, request: Request) -> ApiResult<Response> {
-    let (_place, what) = api::read(&page.app, request, |value, _| What::read(value)).await?;
+    let (_place, what) = api::read(&State(page.app.clone()), request, |value, _| What::read(value)).await?;
     let what = match what {
         What::Note(id) => {
             let path = page.shown().source(&id).map(|source| source.path.clone());

@@ -81,7 +81,7 @@ fn text(fields: &mut Fields<'_>, name: &'static str, bytes_max: usize) -> ApiRes
 }
 
 pub(super) async fn ask(State(page): State<Page>, request: Request) -> ApiResult<Response> {
-    let read = api::read(&page.app, request, |value, _| {
+    let read = api::read(&State(page.app.clone()), request, |value, _| {
         let mut fields = Fields::of_request(value)?;
         let question = text(&mut fields, "question", REQUEST_BYTES_MAX)?;
         let options = Options::read(&mut fields)?;
@@ -115,7 +115,7 @@ pub(super) async fn ask(State(page): State<Page>, request: Request) -> ApiResult
 }
 
 pub(super) async fn edit(State(page): State<Page>, request: Request) -> ApiResult<Response> {
-    let read = api::read(&page.app, request, |value, _| {
+    let read = api::read(&State(page.app.clone()), request, |value, _| {
         let mut fields = Fields::of_request(value)?;
         let old = text(&mut fields, "text", usize::MAX)?;
         let instruction = text(&mut fields, "instruction", REQUEST_BYTES_MAX)?;
