@@ -14,13 +14,18 @@ import type { Change, Ended, Piece } from "./wire";
 
 /** The changes of an edit, in the order of both texts. */
 class Diff {
-  readonly element = el("div", { class: "diff", tabindex: 0, role: "region", "aria-label": "Changes" });
+  readonly element: HTMLElement;
   private at = 0;
   private text = "";
   private nInserted = 0;
   private nDeleted = 0;
 
-  constructor(private readonly old: string) {}
+  constructor(
+    private readonly old: string,
+    label: string,
+  ) {
+    this.element = el("div", { class: "diff", tabindex: 0, role: "region", "aria-label": label });
+  }
 
   /** Applies a change to the old text. */
   push(change: Change): void {
@@ -129,7 +134,7 @@ async function edit(
   const ways = mode === "compare" ? [true, false] : [mode === "plain"];
   const results: string[] = [];
   for (const [index, isPlain] of ways.entries()) {
-    const diff = new Diff(old);
+    const diff = new Diff(old, isPlain ? "Changes, without drafts" : "Changes");
     const pieces: Piece[] = [];
     meter.start(isPlain, index === 0);
     if (ways.length > 1) output.append(el("h3", {}, isPlain ? "Without drafts" : "With drafts"));

@@ -230,6 +230,10 @@ describe("the page", () => {
             await page.keyboard.press("Enter");
             await page.getByRole("button", { name: "Accept" }).waitFor();
             await check("edit");
+            await mode(page, "Compare");
+            await page.getByRole("button", { name: "Edit", exact: true }).click();
+            await page.locator(".verdict").waitFor();
+            await check("edit, compare");
             await page.getByRole("link", { name: "History" }).click();
             await page.locator(".entry").first().waitFor();
             await check("history");
