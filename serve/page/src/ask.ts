@@ -100,7 +100,7 @@ async function ask(question: string, body: HTMLElement, progress: Progress, mete
     const column = el("div", { class: "column" }, ways.length > 1 && el("h3", {}, isPlain ? "Without drafts" : "With drafts"), text.element);
     columns.append(column);
     meter.start(isPlain, index === 0);
-    const answered = await run<Answered>("ask", { ...request, drafts: !isPlain, keep: keep && !isPlain }, signal, progress, (event) => {
+    const answered = await run<Answered>("ask", { ...request, drafts: !isPlain, keep: keep && (ways.length === 1 || !isPlain) }, signal, progress, (event) => {
       if (event.kind !== "text") return;
       text.push(event.data);
       meter.push(event.data);

@@ -140,7 +140,7 @@ async function edit(
     if (ways.length > 1) output.append(el("h3", {}, isPlain ? "Without drafts" : "With drafts"));
     output.append(diff.element);
     if (index === 0) output.scrollIntoView({ block: "nearest" });
-    const request = { text: old, instruction, temperature, seed, drafts: !isPlain, keep: keep && !isPlain };
+    const request = { text: old, instruction, temperature, seed, drafts: !isPlain, keep: keep && (ways.length === 1 || !isPlain) };
     const ended = await run<Ended>("edit", request, signal, progress, (event) => {
       if (event.kind === "change") diff.push(event.data);
       else if (event.kind === "text") {

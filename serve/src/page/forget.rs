@@ -69,12 +69,15 @@ pub(super) async fn forget(State(page): State<Page>, request: Request) -> ApiRes
         })
     });
     let Forgotten { n_answers, n_summaries, n_prefix_blocks, is_notes_pending, .. } = forgotten.await?;
-    Ok(api::json(StatusCode::OK, &json!({
-        "n_answers": n_answers,
-        "n_summaries": n_summaries,
-        "n_prefix_blocks": n_prefix_blocks,
-        "is_notes_pending": is_notes_pending,
-    })))
+    Ok(api::json(
+        StatusCode::OK,
+        &json!({
+            "n_answers": n_answers,
+            "n_summaries": n_summaries,
+            "n_prefix_blocks": n_prefix_blocks,
+            "is_notes_pending": is_notes_pending,
+        }),
+    ))
 }
 
 impl Page {

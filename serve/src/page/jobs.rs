@@ -11,8 +11,8 @@ use refrain::{FinishReason, Origin, Sampling, Stats, TextKind};
 use refrain_assistant::edit::DiffEvent;
 use refrain_assistant::provenance::{CheckedCitation, CheckedSentence, CitationVerdict, Support};
 use refrain_assistant::{
-    Answer, AnswerRequest, Assistant, EditRequest, Job, JobEvent, JobOptions, LeftOut, LeftOutReason, Passage,
-    Report, TaskError, TextEvent,
+    Answer, AnswerRequest, Assistant, EditRequest, Job, JobEvent, JobOptions, LeftOut, LeftOutReason,
+    Passage, Report, TaskError, TextEvent,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -101,14 +101,11 @@ pub(super) async fn ask(State(page): State<Page>, request: Request) -> ApiResult
         let paths = paths_of(&answer.passages);
         let notes: BTreeMap<&str, &SourceName> =
             sources.iter().flatten().map(|name| (name.file.as_str(), name)).collect();
-        theirs.add(
-            Entry {
-                notes: notes.into_values().cloned().collect(),
-                paths,
-                ..entry("answer", &question, &answer.text, &answer.report, options.keep)
-            },
-            n_forgotten,
-        );
+        if options.keep {
+            let entry = entry("answer", &question, &answer.text, &answer.report);
+            let notes = notes.into_values().cloned().collect();
+            theirs.shown().add(Entry { notes, paths, ..entry }, n_forgotten);
+        }
         sink.send("done", &answered(&answer, &sources));
         Ok(())
     }))
@@ -132,7 +129,9 @@ pub(super) async fn edit(State(page): State<Page>, request: Request) -> ApiResul
         let job = assistant.edit(EditRequest::new(old.as_str(), instruction.as_str()), options.job(sink));
         let (edit, first_token) = drive(sink, job.map_err(of_task)?, Some(&old))?;
         theirs.count(&edit.report, first_token);
-        theirs.add(entry("edit", &instruction, &edit.text, &edit.report, options.keep), n_forgotten);
+        if options.keep {
+            theirs.shown().add(entry("edit", &instruction, &edit.text, &edit.report), n_forgotten);
+        }
         sink.send("done", &ended(&edit.text, &edit.report));
         Ok(())
     }))
@@ -297,7 +296,7 @@ fn paths_of(passages: &[Passage]) -> Vec<PathBuf> {
     passages.iter().filter_map(|passage| Some(passage.source.as_ref()?.path.clone())).collect()
 }
 
-fn entry(kind: &'static str, request: &str, text: &str, report: &Report, keep: bool) -> Entry {
+fn entry(kind: &'static str, request: &str, text: &str, report: &Report) -> Entry {
     let (tokens, steps) = report.tokens_and_steps();
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Entry {
@@ -308,7 +307,7 @@ fn entry(kind: &'static str, request: &str, text: &str, report: &Report, keep: b
         text: text.to_owned(),
         tokens,
         steps,
-        is_kept: keep && report.not_kept.is_none(),
+        is_kept: report.not_kept.is_none(),
         notes: Vec::new(),
         paths: Vec::new(),
     }
@@ -328,19 +327,19 @@ impl Page {
     fn count(&self, report: &Report, first_token: Option<Duration>) {
         report.stats.iter().for_each(|stats| self.app.metrics().add_output(stats, first_token));
     }
-
-    fn add(&self, entry: Entry, n_forgotten: u64) {
-        self.shown().add(entry, n_forgotten);
-    }
 }
 
 /// A task's error in words that quote no text and name no file.
 fn of_task(error: TaskError) -> ApiError {
     match error {
         TaskError::Cancelled => ApiError::stopped(),
-        TaskError::NoNotes => ApiError::not_found("the server has no notes; `refrain serve --notes FOLDER` gives it some"),
+        TaskError::NoNotes => {
+            ApiError::not_found("the server has no notes; `refrain serve --notes FOLDER` gives it some")
+        }
         TaskError::Nothing { verb: "edit" } => ApiError::bad_request("the text is empty"),
-        TaskError::Nothing { .. } => ApiError::bad_request("no passage of the notes has a word of the question"),
+        TaskError::Nothing { .. } => {
+            ApiError::bad_request("no passage of the notes has a word of the question")
+        }
         TaskError::RequestTooLong { .. } | TaskError::TextTooLong { .. } | TaskError::NoRoom { .. } => {
             ApiError::bad_request(error.to_string())
         }

@@ -26,8 +26,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::header::{self, HeaderName, HeaderValue};
 use axum::http::StatusCode;
+use axum::http::header::{self, HeaderName, HeaderValue};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -128,13 +128,16 @@ async fn status(State(page): State<Page>) -> ApiResult<Response> {
     });
     let (n_passages, has_store) = n_passages.await?;
     let context_len = model.context_len();
-    Ok(api::json(StatusCode::OK, &json!({
-        "version": env!("CARGO_PKG_VERSION"),
-        "model": model.id,
-        "context_len": context_len,
-        "max_tokens": context_len / 2,
-        "has_chat_template": model.engine.tokenizer().has_chat_template(),
-        "notes": n_passages.map(|n_passages| json!({ "n_passages": n_passages })),
-        "has_store": has_store,
-    })))
+    Ok(api::json(
+        StatusCode::OK,
+        &json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "model": model.id,
+            "context_len": context_len,
+            "max_tokens": context_len / 2,
+            "has_chat_template": model.engine.tokenizer().has_chat_template(),
+            "notes": n_passages.map(|n_passages| json!({ "n_passages": n_passages })),
+            "has_store": has_store,
+        }),
+    ))
 }

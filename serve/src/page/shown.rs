@@ -177,7 +177,10 @@ mod tests {
             shown.show(passage, || format!("src_{n}")).unwrap().id
         };
         let (a, b) = (passage("/n/a.md", "one"), passage("/n/b.md", "two"));
-        assert_eq!([show(&mut shown, &a), show(&mut shown, &b), show(&mut shown, &a)], ["src_1", "src_2", "src_1"]);
+        assert_eq!(
+            [show(&mut shown, &a), show(&mut shown, &b), show(&mut shown, &a)],
+            ["src_1", "src_2", "src_1"]
+        );
         assert_eq!(shown.source("src_1").unwrap().text, "one");
         shown.add(entry("/n/a.md", 5), 0);
         shown.add(entry("/n/b.md", 6), 0);

@@ -99,8 +99,10 @@ mod tests {
     fn neighbours_lose_what_they_repeat() {
         let note = "one two three four five";
         let ranges = [0..7, 4..13, 8..18, 14..23];
-        let passages: Vec<_> =
-            ranges.iter().map(|range| passage(range.start as u64..range.end as u64, &note[range.clone()])).collect();
+        let passages: Vec<_> = ranges
+            .iter()
+            .map(|range| passage(range.start as u64..range.end as u64, &note[range.clone()]))
+            .collect();
         let source = |text: &str, start: u64| Source {
             id: String::new(),
             path: "/n/a.md".into(),

@@ -43,7 +43,9 @@ impl Sink {
         match self.started.elapsed() > self.time_max {
             true => {
                 let seconds = self.time_max.as_secs();
-                Err(ApiError::server(format!("the job took more than the {seconds} s that a request may take")))
+                Err(ApiError::server(format!(
+                    "the job took more than the {seconds} s that a request may take"
+                )))
             }
             false => Ok(()),
         }
