@@ -9,6 +9,7 @@ import type { Ended, Prefill, StreamEvent } from "./wire";
 export class Progress {
   private readonly bar = el("progress", { "aria-label": "Progress of the prompt" });
   private readonly text = el("span");
+  private phase = "";
   private readonly stopButton = el("button", { type: "button", class: "stop" }, "Stop");
   readonly element = el("div", { class: "progress" }, this.bar, this.text, this.stopButton);
 
@@ -19,28 +20,31 @@ export class Progress {
 
   start(): void {
     this.element.hidden = false;
+    this.phase = "";
     this.bar.removeAttribute("value");
-    this.say("Starting…");
+    this.say("Starting", "Starting…");
   }
 
   prefill({ done, total }: Prefill): void {
     this.bar.max = total;
     this.bar.value = done;
-    this.say(`Reading: ${done} of ${count(total, "token")}`);
+    this.say("Reading the prompt", `Reading: ${done} of ${count(total, "token")}`);
   }
 
   writing(nTokens: number): void {
     this.bar.removeAttribute("value");
-    this.say(`Writing: ${count(nTokens, "token")}`);
+    this.say("Writing", `Writing: ${count(nTokens, "token")}`);
   }
 
   end(): void {
     this.element.hidden = true;
   }
 
-  private say(text: string): void {
+  /** Shows a text. Only a new phase is announced: the numbers would be read without end. */
+  private say(phase: string, text: string): void {
     this.text.textContent = text;
-    announce(text);
+    if (phase !== this.phase) announce(phase);
+    this.phase = phase;
   }
 }
 
