@@ -83,7 +83,7 @@ export function askView(status: Status, meter: Meter): HTMLElement {
 
 function hint({ notes, model }: Status): string {
   if (!notes) return "The server has no notes. Start it with `refrain serve --notes FOLDER`. Edits work without notes.";
-  return `${count(notes.n_passages, "passage")} of your notes can be asked. ${model} answers on this device, and nothing leaves it.`;
+  return `${count(notes.n_passages, "passage")} of your notes can be asked. The model ${model} answers on this device, and nothing leaves it.`;
 }
 
 async function ask(question: string, body: HTMLElement, progress: Progress, meter: Meter, signal: AbortSignal): Promise<void> {
