@@ -218,6 +218,14 @@ pub fn chat(content: &str) -> Value {
     json!({ "model": MODEL, "messages": [{ "role": "user", "content": content }], "max_tokens": 48 })
 }
 
+/// A request whose outputs end with the context only.
+pub fn endless(content: &str) -> Value {
+    let ends = engine().tokenizer().eos().iter().map(|end| (end.0.to_string(), json!(-100))).collect();
+    let more =
+        json!({ "n": 8, "temperature": 1, "max_tokens": 1_000_000, "logit_bias": Value::Object(ends) });
+    with(&chat(content), more)
+}
+
 /// `base` with the fields of `more`.
 pub fn with(base: &Value, more: Value) -> Value {
     let mut value = base.clone();
