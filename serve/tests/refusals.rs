@@ -4,6 +4,7 @@ mod support;
 
 use std::time::Duration;
 
+use proptest::prelude::*;
 use refrain_serve::{Limits, ServeOptions};
 use serde_json::{Value, json};
 use support::{Running, chat, endless, with};
@@ -227,4 +228,109 @@ fn a_full_queue_refuses_with_a_time() {
         server.metric("refrain_requests_running") + server.metric("refrain_requests_waiting") == 0.0
     });
     server.answer("/v1/chat/completions", &chat("Hello."));
+}
+
+/// A JSON value of a few levels, often near what fields take.
+fn value() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        (-3_i64..30).prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        "[a-z<>{}\"\\\\]{0,8}".prop_map(Value::from),
+        any::<String>().prop_map(Value::from),
+        prop::sample::select(vec![
+            "text",
+            "function",
+            "auto",
+            "required",
+            "user",
+            "tool",
+            "content",
+            "json_object",
+            "json_schema",
+            "object"
+        ])
+        .prop_map(Value::from),
+    ];
+    let names = [
+        "type",
+        "role",
+        "content",
+        "text",
+        "name",
+        "function",
+        "parameters",
+        "schema",
+        "json_schema",
+        "properties",
+        "arguments",
+    ];
+    leaf.prop_recursive(4, 24, 4, move |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::vec((prop::sample::select(names.to_vec()), inner), 0..4).prop_map(|fields| {
+                fields
+                    .into_iter()
+                    .map(|(name, value)| (name.to_owned(), value))
+                    .collect::<serde_json::Map<_, _>>()
+                    .into()
+            }),
+        ]
+    })
+}
+
+#[test]
+fn any_value_of_any_field_is_an_answer_or_a_refusal() {
+    let server = Running::start();
+    let fields = [
+        "messages",
+        "temperature",
+        "top_p",
+        "top_k",
+        "n",
+        "stop",
+        "seed",
+        "logit_bias",
+        "logprobs",
+        "top_logprobs",
+        "tools",
+        "tool_choice",
+        "response_format",
+        "prediction",
+        "documents",
+        "stream",
+        "stream_options",
+        "chat_template_kwargs",
+        "prompt",
+        "input",
+        "text",
+        "reasoning",
+        "include",
+        "instructions",
+        "metadata",
+        "encoding_format",
+        "prompt_cache_key",
+        "model",
+        "echo",
+    ];
+    let paths = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"];
+    let cases = (
+        prop::sample::select(paths.to_vec()),
+        prop::collection::vec((prop::sample::select(fields.to_vec()), value()), 0..4),
+    );
+    proptest!(ProptestConfig::with_cases(256), |((path, changes) in cases)| {
+        let mut request = match path {
+            "/v1/chat/completions" => with(&chat("Hello."), json!({ "max_tokens": 2 })),
+            "/v1/completions" => json!({ "prompt": "Hello.", "max_tokens": 2 }),
+            "/v1/responses" => json!({ "input": "Hello.", "max_output_tokens": 2 }),
+            _ => json!({ "input": "Hello." }),
+        };
+        for (name, value) in changes {
+            request[name] = value;
+        }
+        let reply = server.post(path, &request);
+        prop_assert!(matches!(reply.status, 200 | 400 | 404), "{} {}: {}", path, request, reply.body);
+    });
 }

@@ -8,19 +8,21 @@ use serde_json::{Map, Value, json};
 use super::sse::{self, Events, Sink};
 use crate::app::{App, unix_time};
 use crate::error::{ApiError, ApiResult};
-use crate::wire::common::logprobs_json;
+use crate::wire::common::{logprobs_json, tier_name};
 use crate::wire::responses::read;
 use crate::work::{self, Annotation, Finish, Piece, TokenLogprob, Usage};
 
 pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Response> {
     let (place, request) = super::read(&state, request, |value, app| read(value, app.limits())).await?;
     let State(app) = state;
+    let tier = tier_name(request.request.priority);
     let mut running = work::start(&app, place, request.request).await?;
     let mut builder = Builder {
         app: app.clone(),
         id: app.id("resp_"),
         created: unix_time(),
         model: running.model.id.clone(),
+        tier,
         echo: request.echo,
         items: Vec::new(),
         open: None,
@@ -51,6 +53,7 @@ struct Builder {
     id: String,
     created: u64,
     model: String,
+    tier: &'static str,
     echo: Map<String, Value>,
     /// Items that are complete.
     items: Vec<Value>,
@@ -168,7 +171,7 @@ impl Builder {
             "previous_response_id": null,
             "reasoning": { "effort": null, "summary": null },
             "background": false,
-            "service_tier": "default",
+            "service_tier": self.tier,
             "store": false,
             "truncation": "disabled",
             "usage": usage.map(|usage| json!({
