@@ -26,16 +26,6 @@ pub(crate) fn serve(args: &ServeArgs, interrupt: &Interrupt) -> Result<Exit, Fai
         let problem = format!("--strategy {} is for `run` and `chat`", args.session.drafts.strategy);
         return Err(Failure::usage(problem, "omit it"));
     }
-    let notes = args.notes.as_ref().map(|named| open_named(named.as_deref())).transpose()?;
-    // The first model is loaded now: an unusable one should not wait for its first request.
-    let setup = setup::open(&args.model, &args.session)?;
-    let gate = Arc::<Gate>::default();
-    let first = first(args, &setup, &gate, notes.map(|(folder, _)| folder))?;
-    let models = Models::new(std::iter::once(first).chain(further(args)))?.with_gate(gate);
-    let models = match args.models_memory {
-        Some(bytes) => models.with_budget(bytes),
-        None => models,
-    };
     let limits = Limits::default()
         .with_running(args.parallel)
         .with_waiting(args.queue)
@@ -48,6 +38,18 @@ pub(crate) fn serve(args: &ServeArgs, interrupt: &Interrupt) -> Result<Exit, Fai
         .with_hosts(args.allow_host.clone())
         .with_stops_on_sigterm(true)
         .with_limits(limits);
+    // A refused option should not wait for the model.
+    options.check()?;
+    let notes = args.notes.as_ref().map(|named| open_named(named.as_deref())).transpose()?;
+    // The first model is loaded now: an unusable one should not wait for its first request.
+    let setup = setup::open(&args.model, &args.session)?;
+    let gate = Arc::<Gate>::default();
+    let first = first(args, &setup, &gate, notes.map(|(folder, _)| folder))?;
+    let models = Models::new(std::iter::once(first).chain(further(args)))?.with_gate(gate);
+    let models = match args.models_memory {
+        Some(bytes) => models.with_budget(bytes),
+        None => models,
+    };
     let server = Server::bind(options, models)?;
     refrain_serve::quiet_panics();
     AnswerStream::stdout().line(&format!("http://{}", server.local_addr()))?;

@@ -114,11 +114,11 @@ impl ServeOptions {
         SocketAddr::new(self.host, self.port)
     }
 
-    /// Checks what does not depend on the system.
+    /// Checks the options, without a look at the system; [`Server::bind`](crate::Server::bind) does so too.
     ///
     /// # Errors
     /// [`ServeError`], with the name of the option.
-    pub(crate) fn check(&self) -> Result<(), ServeError> {
+    pub fn check(&self) -> Result<(), ServeError> {
         match &self.token {
             None if !self.host.is_loopback() => return Err(ServeError::TokenRequired { host: self.host }),
             Some(token) if !(TOKEN_BYTES_MIN..=TOKEN_BYTES_MAX).contains(&token.len()) => {

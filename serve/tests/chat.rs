@@ -209,6 +209,9 @@ fn a_prediction_drafts_and_changes_no_output() {
     }
 }
 
+/// The fixture model answers in these words.
+const DOCUMENT: &str = "The repair of the car was given to Qulittus Works.";
+
 #[test]
 fn copied_text_is_annotated() {
     let server = Running::start();
@@ -217,7 +220,7 @@ fn copied_text_is_annotated() {
         "messages": [{ "role": "user", "content": "Who takes care of the repair of the car?" }],
         "documents": [
             { "title": "Harbour", "text": "The boats leave at eight." },
-            { "title": "Car repair", "text": "Qulittus Works takes care of the repair of the car.", "url": "notes:car.md" },
+            { "title": "Car repair", "text": DOCUMENT, "url": "notes:car.md" },
         ],
         "temperature": 0,
         "max_tokens": 48,
@@ -229,8 +232,7 @@ fn copied_text_is_annotated() {
     assert_eq!(citation["url"], "notes:car.md", "{message}");
     let place = |name: &str| citation[name].as_u64().unwrap() as usize;
     let span: String = text[place("start_index")..place("end_index")].iter().collect();
-    let document = "Qulittus Works takes care of the repair of the car.";
-    assert_eq!(span, document[place("document_start")..place("document_end")]);
+    assert_eq!(span, DOCUMENT[place("document_start")..place("document_end")]);
     let chunks = server.post("/v1/chat/completions", &with(&request, json!({ "stream": true }))).chunks();
     let last = chunks.last().unwrap();
     assert_eq!(last["choices"][0]["delta"]["annotations"], message["annotations"]);

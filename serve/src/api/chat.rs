@@ -9,7 +9,7 @@ use super::sse::{self, Events, Sink};
 use crate::app::{App, unix_time};
 use crate::error::{ApiError, ApiResult};
 use crate::wire::chat::{Delivery, read};
-use crate::wire::common::{logprobs_json, origin_name, usage_json};
+use crate::wire::common::{logprobs_json, origin_name, tier_name, usage_json};
 use crate::work::{self, Annotation, Finish, Piece, Running, TokenLogprob, Usage};
 
 pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Response> {
@@ -18,8 +18,9 @@ pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Res
     let State(app) = state;
     let with_logprobs = request.logprobs.is_some();
     let n = request.n;
+    let tier = tier_name(request.priority);
     let running = work::start(&app, place, request).await?;
-    let head = Head { id: app.id("chatcmpl-"), created: unix_time(), model: running.model.id.clone() };
+    let head = Head { id: app.id("chatcmpl-"), created: unix_time(), model: running.model.id.clone(), tier };
     if delivery.streams {
         let is_started = vec![false; n];
         let events = Chunks { head, delivery, with_logprobs, is_started };
@@ -34,6 +35,7 @@ struct Head {
     id: String,
     created: u64,
     model: String,
+    tier: &'static str,
 }
 
 impl Head {
@@ -44,7 +46,7 @@ impl Head {
             "created": self.created,
             "model": self.model,
             "system_fingerprint": FINGERPRINT,
-            "service_tier": "default",
+            "service_tier": self.tier,
         })
     }
 }

@@ -78,9 +78,10 @@ pub(crate) async fn read<T: Send + 'static>(
                 let (line, column) = (error.line(), error.column());
                 ApiError::bad_request(format!("the body is not JSON (line {line}, column {column})"))
             })?;
-            read(&value, &their_app)
+            // The place goes along, so that the work of clients that go away is bounded too.
+            Ok((place, read(&value, &their_app)?))
         };
-        Ok((place, blocking(parse).await?))
+        blocking(parse).await
     };
     result.await.inspect_err(|_| add(&app.metrics().refused, 1))
 }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::future::Future as _;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -43,13 +44,17 @@ impl Sink {
         self.0.push_back(Bytes::from_static(b"data: [DONE]\n\n"));
     }
 
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+
     /// A comment, which clients skip.
     pub(crate) fn comment(&mut self, text: &str) {
         self.0.push_back(format!(": {text}\n\n").into());
     }
 }
 
-struct Body_<E> {
+struct EventBody<E> {
     running: Running,
     events: E,
     sink: Sink,
@@ -63,7 +68,7 @@ pub(crate) fn response(running: Running, mut events: impl Events, ping_time: Dur
     let mut sink = Sink::default();
     events.start(&mut sink);
     let ping = Box::pin(tokio::time::sleep(ping_time));
-    let body = Body_ { running, events, sink, has_ended: false, ping, ping_time };
+    let body = EventBody { running, events, sink, has_ended: false, ping, ping_time };
     let mut response = Body::from_stream(body).into_response();
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
@@ -73,7 +78,7 @@ pub(crate) fn response(running: Running, mut events: impl Events, ping_time: Dur
     response
 }
 
-impl<E: Events> Stream for Body_<E> {
+impl<E: Events> Stream for EventBody<E> {
     type Item = Result<Bytes, Infallible>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -102,5 +107,3 @@ impl<E: Events> Stream for Body_<E> {
         }
     }
 }
-
-use std::future::Future as _;

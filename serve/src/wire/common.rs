@@ -92,6 +92,14 @@ pub(crate) fn priority(fields: &mut Fields<'_>) -> ApiResult<Priority> {
     })
 }
 
+/// The tier of a priority.
+pub(crate) fn tier_name(priority: Priority) -> &'static str {
+    match priority {
+        Priority::Interactive => "default",
+        Priority::Background => "flex",
+    }
+}
+
 /// `model`; absent: the first model of the server.
 pub(crate) fn model(fields: &mut Fields<'_>) -> ApiResult<Option<String>> {
     Ok(fields.string("model")?.map(str::to_owned))

@@ -128,11 +128,12 @@ pub(crate) async fn blocking<T: Send + 'static>(
 /// are bounded by the tokens of the outputs.
 pub(crate) async fn start(app: &App, place: Place, request: Request) -> ApiResult<Running> {
     let models = app.clone();
+    // The place goes along: a client that goes away meanwhile does not make room for another request before this one ends.
     let prepared = blocking(move || {
         let model = models.models().get(request.model.as_deref(), ModelKind::Text)?;
-        prepare::prepare(model, request)
+        Ok((prepare::prepare(model, request)?, place))
     });
-    let prepared = prepared.await?;
+    let (prepared, place) = prepared.await?;
     add(&app.metrics().requests, 1);
     let (sender, pieces) = unbounded_channel();
     let cancel = CancelToken::new();

@@ -12,39 +12,39 @@ use refrain::{CancelToken, Engine, EngineOptions};
 use refrain_serve::{Limits, Loaded, ModelKind, ModelSpec, Models, ServeError, ServeOptions, Server};
 use serde_json::{Value, json};
 
-pub const MODEL: &str = "fixture";
-pub const EMBEDDER: &str = "fixture-embedding";
+pub(crate) const MODEL: &str = "fixture";
+pub(crate) const EMBEDDER: &str = "fixture-embedding";
 
 /// The fixture's engine, loaded once per test program.
-pub fn engine() -> Engine {
+pub(crate) fn engine() -> Engine {
     static ENGINE: OnceLock<Engine> = OnceLock::new();
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/target.gguf");
     ENGINE.get_or_init(|| Engine::open(path, EngineOptions::default()).expect("the fixture loads")).clone()
 }
 
-pub fn models() -> Models {
+pub(crate) fn models() -> Models {
     let text = ModelSpec::new(MODEL, || Ok(Loaded::new(engine())));
     let embedding = ModelSpec::new(EMBEDDER, || Ok(Loaded::new(engine()))).with_kind(ModelKind::Embedding);
     Models::new([text, embedding]).expect("two names")
 }
 
 /// A running server. Dropping it stops it.
-pub struct Running {
-    pub address: SocketAddr,
+pub(crate) struct Running {
+    pub(crate) address: SocketAddr,
     stop: CancelToken,
     thread: Option<JoinHandle<Result<(), ServeError>>>,
 }
 
 impl Running {
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self::with(ServeOptions::default(), Limits::default())
     }
 
-    pub fn with(options: ServeOptions, limits: Limits) -> Self {
+    pub(crate) fn with(options: ServeOptions, limits: Limits) -> Self {
         Self::with_models(options, limits, models())
     }
 
-    pub fn with_models(options: ServeOptions, limits: Limits, models: Models) -> Self {
+    pub(crate) fn with_models(options: ServeOptions, limits: Limits, models: Models) -> Self {
         let limits = limits.with_grace_time(Duration::from_secs(2));
         let server = Server::bind(options.with_port(0).with_limits(limits), models).expect("it binds");
         let address = server.local_addr();
@@ -54,11 +54,11 @@ impl Running {
         Self { address, stop, thread: Some(thread) }
     }
 
-    pub fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.stop.cancel();
     }
 
-    pub fn request(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Reply {
+    pub(crate) fn request(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Reply {
         let host = ("Host", format!("localhost:{}", self.address.port()));
         let mut all: Vec<(&str, &str)> = headers.to_vec();
         if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
@@ -68,35 +68,35 @@ impl Running {
     }
 
     /// A request with these headers only, and the length of the body.
-    pub fn raw(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Reply {
+    pub(crate) fn raw(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Reply {
         let mut stream = self.connect();
         send(&mut stream, method, path, headers, body);
         Reply::read(stream)
     }
 
-    pub fn connect(&self) -> TcpStream {
+    pub(crate) fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).expect("the server listens");
         stream.set_read_timeout(Some(Duration::from_secs(120))).expect("a timeout");
         stream
     }
 
-    pub fn get(&self, path: &str) -> Reply {
+    pub(crate) fn get(&self, path: &str) -> Reply {
         self.request("GET", path, &[], "")
     }
 
-    pub fn post(&self, path: &str, body: &Value) -> Reply {
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Reply {
         self.request("POST", path, &[("Content-Type", "application/json")], &body.to_string())
     }
 
     /// The answer of a request that succeeds.
-    pub fn answer(&self, path: &str, body: &Value) -> Value {
+    pub(crate) fn answer(&self, path: &str, body: &Value) -> Value {
         let reply = self.post(path, body);
         assert_eq!(reply.status, 200, "{}", reply.body);
         reply.json()
     }
 
     /// Starts a request and leaves its response unread.
-    pub fn begin(&self, path: &str, body: &Value) -> TcpStream {
+    pub(crate) fn begin(&self, path: &str, body: &Value) -> TcpStream {
         let mut stream = self.connect();
         let host = format!("localhost:{}", self.address.port());
         let headers = [("Host", host.as_str()), ("Content-Type", "application/json")];
@@ -105,14 +105,14 @@ impl Running {
     }
 
     /// The value of a metric.
-    pub fn metric(&self, name: &str) -> f64 {
+    pub(crate) fn metric(&self, name: &str) -> f64 {
         let text = self.get("/metrics").body;
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         line.unwrap_or_else(|| panic!("no metric {name}")).parse().expect("a number")
     }
 
     /// Waits until a condition holds. The test's own time limit ends it otherwise.
-    pub fn wait(&self, mut is_met: impl FnMut(&Self) -> bool) {
+    pub(crate) fn wait(&self, mut is_met: impl FnMut(&Self) -> bool) {
         while !is_met(self) {
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -144,15 +144,15 @@ fn send(stream: &mut TcpStream, method: &str, path: &str, headers: &[(&str, &str
 
 /// A response.
 #[derive(Debug, Clone)]
-pub struct Reply {
-    pub status: u16,
+pub(crate) struct Reply {
+    pub(crate) status: u16,
     /// Names in lower case.
-    pub headers: HashMap<String, String>,
-    pub body: String,
+    pub(crate) headers: HashMap<String, String>,
+    pub(crate) body: String,
 }
 
 impl Reply {
-    pub fn read(stream: TcpStream) -> Self {
+    pub(crate) fn read(stream: TcpStream) -> Self {
         let mut reader = BufReader::new(stream);
         let mut line = String::new();
         reader.read_line(&mut line).expect("a status line");
@@ -186,19 +186,19 @@ impl Reply {
         Self { status, headers, body: String::from_utf8(bytes).expect("UTF-8") }
     }
 
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
     }
 
     /// `param` and `code` of an error.
-    pub fn error(&self) -> Value {
+    pub(crate) fn error(&self) -> Value {
         let error = self.json()["error"].clone();
         assert!(error["message"].is_string() && error["type"].is_string(), "{}", self.body);
         error
     }
 
     /// The data of all events; the last one is `[DONE]` for chunks.
-    pub fn events(&self) -> Vec<String> {
+    pub(crate) fn events(&self) -> Vec<String> {
         assert_eq!(self.status, 200, "{}", self.body);
         assert_eq!(self.headers["content-type"], "text/event-stream");
         let lines = self.body.lines().filter_map(|line| line.strip_prefix("data: "));
@@ -206,7 +206,7 @@ impl Reply {
     }
 
     /// The chunks of a stream that ends well.
-    pub fn chunks(&self) -> Vec<Value> {
+    pub(crate) fn chunks(&self) -> Vec<Value> {
         let mut events = self.events();
         assert_eq!(events.pop().as_deref(), Some("[DONE]"), "{}", self.body);
         events.iter().map(|event| serde_json::from_str(event).expect("JSON")).collect()
@@ -214,12 +214,20 @@ impl Reply {
 }
 
 /// A chat request with one user message.
-pub fn chat(content: &str) -> Value {
+pub(crate) fn chat(content: &str) -> Value {
     json!({ "model": MODEL, "messages": [{ "role": "user", "content": content }], "max_tokens": 48 })
 }
 
+/// A request whose outputs end with the context only.
+pub(crate) fn endless(content: &str) -> Value {
+    let ends = engine().tokenizer().eos().iter().map(|end| (end.0.to_string(), json!(-100))).collect();
+    let more =
+        json!({ "n": 8, "temperature": 1, "max_tokens": 1_000_000, "logit_bias": Value::Object(ends) });
+    with(&chat(content), more)
+}
+
 /// `base` with the fields of `more`.
-pub fn with(base: &Value, more: Value) -> Value {
+pub(crate) fn with(base: &Value, more: Value) -> Value {
     let mut value = base.clone();
     for (name, field) in more.as_object().expect("an object") {
         value[name] = field.clone();
@@ -228,6 +236,6 @@ pub fn with(base: &Value, more: Value) -> Value {
 }
 
 /// A question that the fixture model answers from its prompt.
-pub const QUESTION: &str = "Answer the question from the notes.\n\n# Car repair\nQulittus Works takes care of the repair of the car. \
+pub(crate) const QUESTION: &str = "Answer the question from the notes.\n\n# Car repair\nQulittus Works takes care of the repair of the car. \
     The repair costs 240 euros and takes place on 14 October in the workshop behind the station.\n\n\
     Question: Who takes care of the repair of the car?";
