@@ -48,7 +48,7 @@ impl What {
 }
 
 pub(super) async fn forget(State(page): State<Page>, request: Request) -> ApiResult<Response> {
-    let (_place, what) = api::read(&State(page.app.clone()), request, |value, _| What::read(value)).await?;
+    let (place, what) = api::read(&State(page.app.clone()), request, |value, _| What::read(value)).await?;
     let what = match what {
         What::Note(id) => {
             let path = page.shown().source(&id).map(|source| source.path.clone());
@@ -64,6 +64,8 @@ pub(super) async fn forget(State(page): State<Page>, request: Request) -> ApiRes
         let forgotten = assistant.forget(what.clone());
         // Jobs that ended meanwhile.
         page.forget_shown(&what);
+        // Held until here, also if the client has gone.
+        drop(place);
         forgotten.map_err(|_| {
             ApiError::server("not everything could be deleted; the rest is deleted at the next start")
         })

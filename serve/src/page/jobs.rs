@@ -31,7 +31,8 @@ const REQUEST_BYTES_MAX: usize = 32 << 10;
 /// What asks and edits have in common.
 struct Options {
     max_tokens: Option<usize>,
-    sampling: Option<Sampling>,
+    temperature: Option<f32>,
+    seed: Option<u64>,
     drafts: bool,
     keep: bool,
 }
@@ -42,14 +43,10 @@ impl Options {
         let temperature = fields.number("temperature", 0.0..=2.0)?;
         // A number of JSON is exact up to 2⁵³.
         let seed = fields.integer("seed", 0..=(1 << 53))?;
-        let sampling = temperature.map(|temperature| Sampling {
-            temperature,
-            seed: seed.map(i64::unsigned_abs),
-            ..Sampling::default()
-        });
         Ok(Self {
             max_tokens,
-            sampling,
+            temperature,
+            seed: seed.map(i64::unsigned_abs),
             drafts: fields.bool("drafts")?.unwrap_or(true),
             keep: fields.bool("keep")?.unwrap_or(true),
         })
@@ -59,10 +56,13 @@ impl Options {
         if self.drafts { assistant } else { assistant.without_drafts() }
     }
 
-    fn job(&self, sink: &Sink) -> JobOptions {
+    /// `sampling` is that of the model: only what the page sets differs.
+    fn job(&self, sink: &Sink, sampling: &Sampling) -> JobOptions {
+        let sampling =
+            self.temperature.map(|temperature| Sampling { temperature, seed: self.seed, ..sampling.clone() });
         JobOptions::default()
             .with_answer_tokens(self.max_tokens)
-            .with_sampling(self.sampling.clone())
+            .with_sampling(sampling)
             .with_keep(self.keep)
             .with_cancel(sink.cancel.clone())
     }
@@ -81,7 +81,8 @@ fn text(fields: &mut Fields<'_>, name: &'static str, bytes_max: usize) -> ApiRes
 }
 
 pub(super) async fn ask(State(page): State<Page>, request: Request) -> ApiResult<Response> {
-    let read = api::read(&State(page.app.clone()), request, |value, _| {
+    let app = State(page.app.clone());
+    let read = api::read(&app, request, |value, _| {
         let mut fields = Fields::of_request(value)?;
         let question = text(&mut fields, "question", REQUEST_BYTES_MAX)?;
         let options = Options::read(&mut fields)?;
@@ -89,12 +90,12 @@ pub(super) async fn ask(State(page): State<Page>, request: Request) -> ApiResult
         Ok((question, options))
     });
     let (place, (question, options)) = read.await?;
-    let (_, assistant) = page.assistant().await?;
+    let (model, assistant) = page.assistant().await?;
     let assistant = options.assistant(assistant);
     let theirs = page.clone();
     Ok(stream::run(&page, place, move |sink| {
         let n_forgotten = theirs.shown().n_forgotten();
-        let job = assistant.answer(AnswerRequest::new(question.as_str()), options.job(sink));
+        let job = assistant.answer(AnswerRequest::new(question.as_str()), options.job(sink, &model.sampling));
         let (answer, first_token) = drive(sink, job.map_err(of_task)?, None)?;
         theirs.count(&answer.report, first_token);
         let sources = theirs.show(&answer.passages, n_forgotten);
@@ -112,7 +113,8 @@ pub(super) async fn ask(State(page): State<Page>, request: Request) -> ApiResult
 }
 
 pub(super) async fn edit(State(page): State<Page>, request: Request) -> ApiResult<Response> {
-    let read = api::read(&State(page.app.clone()), request, |value, _| {
+    let app = State(page.app.clone());
+    let read = api::read(&app, request, |value, _| {
         let mut fields = Fields::of_request(value)?;
         let old = text(&mut fields, "text", usize::MAX)?;
         let instruction = text(&mut fields, "instruction", REQUEST_BYTES_MAX)?;
@@ -121,12 +123,13 @@ pub(super) async fn edit(State(page): State<Page>, request: Request) -> ApiResul
         Ok((old, instruction, options))
     });
     let (place, (old, instruction, options)) = read.await?;
-    let (_, assistant) = page.assistant().await?;
+    let (model, assistant) = page.assistant().await?;
     let assistant = options.assistant(assistant);
     let theirs = page.clone();
     Ok(stream::run(&page, place, move |sink| {
         let n_forgotten = theirs.shown().n_forgotten();
-        let job = assistant.edit(EditRequest::new(old.as_str(), instruction.as_str()), options.job(sink));
+        let job = assistant
+            .edit(EditRequest::new(old.as_str(), instruction.as_str()), options.job(sink, &model.sampling));
         let (edit, first_token) = drive(sink, job.map_err(of_task)?, Some(&old))?;
         theirs.count(&edit.report, first_token);
         if options.keep {
