@@ -214,6 +214,28 @@ fn requests_are_checked_with_the_names_of_their_fields() {
 }
 
 #[test]
+fn errors_and_metrics_quote_nothing() {
+    const CANARY: &str = "zq7canary";
+    let place = Place::new();
+    let (server, _) = place.server(ServeOptions::default());
+    for (path, body) in [
+        ("/page/ask", json!({ "question": CANARY })),
+        ("/page/ask", json!({ "question": format!("roof {}", CANARY.repeat(3000)) })),
+        ("/page/ask", json!({ "question": [CANARY] })),
+        ("/page/edit", json!({ "text": CANARY.repeat(40_000), "instruction": CANARY })),
+        ("/page/edit", json!({ "text": "a", "instruction": "b", CANARY: " " })),
+        ("/page/forget", json!({ "what": CANARY })),
+        ("/page/forget", json!({ "what": "note", "id": CANARY })),
+    ] {
+        let reply = server.post(path, &body);
+        let is_field = reply.status == 400 && reply.error()["param"] == CANARY;
+        assert!(is_field || !reply.body.contains(CANARY), "{path}: {}", reply.body);
+    }
+    let encoded = format!("/page/source/{CANARY}");
+    assert!(!server.get(&encoded).body.contains(CANARY) && !server.get("/metrics").body.contains(CANARY));
+}
+
+#[test]
 fn files_need_no_token_and_endpoints_do() {
     let place = Place::new();
     let (server, _) = place.server(ServeOptions::default().with_token(TOKEN.to_owned()));
