@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use refrain::{CancelToken, Engine, EngineOptions};
-use refrain_assistant::{Assistant, AssistantOptions, Gate};
+use refrain_assistant::{Assistant, AssistantOptions, BuildError, Gate, StoreError};
 use refrain_serve::{
     Limits, Loaded, ModelKind, ModelSpec, Models, ModelsError, ServeError, ServeOptions, Server,
 };
 
 use crate::args::ServeArgs;
 use crate::failure::{Exit, Failure};
+use crate::history::data_folder;
 use crate::index::open_named;
 use crate::interrupt::Interrupt;
 use crate::setup::{self, Setup};
@@ -53,7 +54,7 @@ pub(crate) fn serve(args: &ServeArgs, interrupt: &Interrupt) -> Result<Exit, Fai
     let server = Server::bind(options, models)?;
     refrain_serve::quiet_panics();
     AnswerStream::stdout().line(&format!("http://{}", server.local_addr()))?;
-    note("the OpenAI API is at /v1 of this address; Ctrl-C stops the server");
+    note("a page is at this address, and the OpenAI API at its /v1; Ctrl-C stops the server");
     let stop = CancelToken::new();
     let stopping = interrupt.cancels(stop.clone());
     server.run(&stop)?;
@@ -74,11 +75,30 @@ fn first(
     let session = args.session.session_options("serve");
     let sampling = sampling::for_chat(&engine, path.is_none());
     let options = AssistantOptions::default().with_session(session.clone()).with_sampling(sampling.clone());
-    let mut builder = Assistant::builder(engine.clone()).options(options).gate(Arc::clone(gate));
-    if let Some(folder) = notes {
-        builder = builder.notes(folder);
-    }
-    let assistant = builder.build()?;
+    let store = match args.no_store {
+        true => None,
+        false => args.store.clone().or_else(|| notes.as_ref().and_then(|_| data_folder("assistant"))),
+    };
+    let build = |store: Option<PathBuf>| {
+        let mut builder = Assistant::builder(engine.clone()).options(options.clone()).gate(Arc::clone(gate));
+        if let Some(folder) = &notes {
+            builder = builder.notes(folder);
+        }
+        if let Some(folder) = store {
+            builder = builder.store(folder);
+        }
+        builder.build()
+    };
+    let assistant = build(store).or_else(|error| match error {
+        // A folder that the user has named must be usable.
+        BuildError::Store(ref problem)
+            if args.store.is_none() || matches!(problem, StoreError::InUse { .. }) =>
+        {
+            note(&visible(&format!("nothing is kept on disk: {error}")));
+            build(None)
+        }
+        error => Err(error),
+    })?;
     let id = args.name.clone().or_else(|| path.map(name_of)).unwrap_or_else(|| EMBEDDED_NAME.to_owned());
     Ok(ModelSpec::new(id, move || {
         let loaded =

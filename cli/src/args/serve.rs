@@ -50,6 +50,13 @@ pub(crate) struct ServeArgs {
     /// The index of notes, for tasks over notes [default without =DIR: `refrain/notes` in the user's data folder].
     #[arg(long, value_name = "DIR", require_equals = true)]
     pub(crate) notes: Option<Option<PathBuf>>,
+    /// Keep the answers and computed prompts of the page in this folder; later ones draft from the answers and restore the prompts [default
+    /// with --notes: `refrain/assistant` in the user's data folder]. Never changes the output.
+    #[arg(long, value_name = "DIR", conflicts_with = "no_store")]
+    pub(crate) store: Option<PathBuf>,
+    /// Keep the page's answers in memory, and nothing on disk.
+    #[arg(long)]
+    pub(crate) no_store: bool,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     #[command(flatten)]

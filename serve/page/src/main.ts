@@ -82,6 +82,8 @@ function signIn(): void {
     el("h2", {}, "Sign in"),
     el("p", { class: "dim" }, "The server wants its token: the one that it was started with. It is kept in this tab until you close it."),
     wasWrong && el("p", { class: "error", role: "alert" }, "The server does not accept this token."),
+    // Password managers file a secret under a name.
+    el("input", { type: "text", autocomplete: "username", value: "refrain", hidden: true }),
     el("label", { for: id }, "Token"),
     el("div", { class: "row" }, input, el("button", { type: "submit", class: "primary" }, "Sign in")),
   );

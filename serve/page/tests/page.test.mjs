@@ -83,11 +83,16 @@ describe("the page", () => {
       async (page) => {
         await page.getByLabel("Text", { exact: true }).fill(TEXT);
         await page.getByLabel("What to change").fill("Change Friday to Monday.");
-        const response = page.waitForResponse((response) => response.url().endsWith("/page/edit"));
+        let events = "";
+        await page.route("**/page/edit", async (route) => {
+          const response = await route.fetch();
+          events = await response.text();
+          await route.fulfill({ response, body: events });
+        });
         await page.keyboard.press("Enter");
         await page.getByRole("button", { name: "Accept" }).waitFor();
-        const [events] = [(await (await response).text()).split("\n\n").filter((event) => event.startsWith("event: done"))];
-        const { text } = JSON.parse(events[0].split("data: ")[1]);
+        const done = events.split("\n\n").find((event) => event.startsWith("event: done"));
+        const { text } = JSON.parse(done.split("data: ")[1]);
         // The old text is what is kept and deleted, the new one what is kept and inserted.
         const parts = await page.locator(".diff").evaluate((diff) => [...diff.childNodes].map((node) => [node.nodeName, node.textContent]));
         const joined = (without) => parts.filter(([name]) => name !== without).map(([, part]) => part).join("");

@@ -50,8 +50,8 @@ export class Server {
       const index = path.join(server.folder, "index");
       cpSync(path.join(root, "fixtures/notes"), samples, { recursive: true });
       writeFileSync(path.join(samples, "hostile.md"), `# ${HOSTILE.title}\n\n${HOSTILE.text}\n`);
-      execFileSync(program, ["index", "add", samples, "--notes", index], { env, stdio: "pipe" });
-      args.push("--notes", index);
+      execFileSync(program, ["index", "add", samples, "--index", index], { env, stdio: "pipe" });
+      args.push(`--notes=${index}`);
     }
     server.process = spawn(program, args, { env, stdio: ["ignore", "pipe", "pipe"] });
     server.output = "";
