@@ -26,7 +26,7 @@ async function start(): Promise<void> {
   } catch (error) {
     if (error instanceof api.RequestError && error.status === 401) return;
     const retry = el("button", { type: "button", class: "primary", click: () => void start() }, "Try again");
-    fill(main, el("section", { class: "view" }, el("h2", {}, "No connection"), el("p", { class: "error", role: "alert" }, api.words(error)), el("p", {}, retry)));
+    fill(main, el("section", { class: "view" }, el("h2", {}, "The page cannot start"), el("p", { class: "error", role: "alert" }, api.words(error)), el("p", {}, retry)));
     return;
   }
   show(status);
