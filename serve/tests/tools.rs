@@ -134,17 +134,13 @@ fn without_a_call_the_answer_is_text() {
 #[test]
 fn with_auto_a_call_that_the_model_begins_follows_its_schema() {
     let server = Running::start();
-    // A bias makes this model, which knows no tools, write the marker's letters.
-    let marker: Vec<_> =
-        support::engine().tokenizer().encode("<tool_call>", refrain::SpecialTokens::AsText).unwrap();
-    // The prompt ends where only the marker's last tokens are missing, so a strong bias on each of them spells it.
+    // This model knows no tools, but copies names from notes: here the marker of a call.
+    let question = QUESTION.replace("Qulittus Works", "<tool_call>");
     let mut n_calls = 0;
-    for seed in 0..16 {
-        let bias: serde_json::Map<String, Value> =
-            marker.iter().map(|token| (token.0.to_string(), json!(14))).collect();
+    for seed in 0..12 {
         let request = with(
-            &chat("<tool_call> <tool_call> <tool_call>"),
-            json!({ "tools": tools(), "logit_bias": bias, "temperature": 1, "seed": seed, "max_tokens": 300 }),
+            &chat(&question),
+            json!({ "tools": tools(), "temperature": 0.5, "seed": seed, "max_tokens": 400 }),
         );
         let answer = server.answer("/v1/chat/completions", &request);
         let choice = &answer["choices"][0];
@@ -154,6 +150,7 @@ fn with_auto_a_call_that_the_model_begins_follows_its_schema() {
             check_call(call);
             n_calls += 1;
         }
+        assert_eq!(choice["finish_reason"] == "tool_calls", !is_cut && !calls.is_empty());
         let chunks = server.post("/v1/chat/completions", &with(&request, json!({ "stream": true }))).chunks();
         let functions =
             |calls: &[Value]| calls.iter().map(|call| call["function"].clone()).collect::<Vec<_>>();
