@@ -25,7 +25,8 @@ pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Res
         ("presence_penalty", running.sampling.presence_penalty),
         ("frequency_penalty", running.sampling.frequency_penalty),
     ] {
-        echo.insert(name.to_owned(), used.into());
+        // The shortest digits, as the request may have had them.
+        echo.insert(name.to_owned(), used.to_string().parse::<f64>().unwrap_or_default().into());
     }
     let mut builder = Builder {
         app: app.clone(),
