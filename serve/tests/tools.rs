@@ -132,34 +132,6 @@ fn without_a_call_the_answer_is_text() {
 }
 
 #[test]
-fn with_auto_a_call_that_the_model_begins_follows_its_schema() {
-    let server = Running::start();
-    // This model knows no tools, but copies names from notes: here the marker of a call.
-    let question = QUESTION.replace("Qulittus Works", "<tool_call>");
-    let mut n_calls = 0;
-    for seed in 0..12 {
-        let request = with(
-            &chat(&question),
-            json!({ "tools": tools(), "temperature": 0.5, "seed": seed, "max_tokens": 400 }),
-        );
-        let answer = server.answer("/v1/chat/completions", &request);
-        let choice = &answer["choices"][0];
-        let calls = choice["message"]["tool_calls"].as_array().cloned().unwrap_or_default();
-        let is_cut = choice["finish_reason"] == "length";
-        for call in &calls[..calls.len() - usize::from(is_cut && !calls.is_empty())] {
-            check_call(call);
-            n_calls += 1;
-        }
-        assert_eq!(choice["finish_reason"] == "tool_calls", !is_cut && !calls.is_empty());
-        let chunks = server.post("/v1/chat/completions", &with(&request, json!({ "stream": true }))).chunks();
-        let functions =
-            |calls: &[Value]| calls.iter().map(|call| call["function"].clone()).collect::<Vec<_>>();
-        assert_eq!(functions(&joined(&chunks)), functions(&calls));
-    }
-    assert!(n_calls > 0, "the model never wrote the marker");
-}
-
-#[test]
 fn results_of_calls_are_turns() {
     let server = Running::start();
     let mut request =

@@ -113,15 +113,24 @@ impl LogitsProcessor for AutoMask {
 
 #[cfg(test)]
 mod tests {
-    use refrain::{EngineOptions, SpecialTokens};
+    use refrain::{
+        EngineOptions, Event, FinishReason, GenerateOptions, Sampling, SessionOptions, SpecialTokens,
+    };
     use refrain_grammar::Vocabulary;
+    use serde_json::{Value, json};
 
     use super::*;
+    use crate::work::calls::{self, CallPart, CallReader};
+    use crate::work::{Function, Tools};
+
+    fn engine() -> Engine {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/target.gguf");
+        Engine::open(path, EngineOptions::default()).unwrap()
+    }
 
     #[test]
     fn free_text_is_free_and_a_call_is_not() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/target.gguf");
-        let engine = Engine::open(path, EngineOptions::default()).unwrap();
+        let engine = engine();
         let vocabulary = Vocabulary::of_engine(&engine).unwrap();
         let grammar = Grammar::choices(&vocabulary, ["xyz"]).unwrap();
         let tokenizer = engine.tokenizer();
@@ -144,5 +153,79 @@ mod tests {
         let first = allowed(&tokens);
         let starts = |token: &TokenId| "xyz".as_bytes().starts_with(tokenizer.token_bytes(*token).unwrap());
         assert!(!first.is_empty() && first.iter().all(starts));
+    }
+
+    /// Forces the beginning of an output: a small model calls no tools on its own.
+    struct Force {
+        n_prompt: usize,
+        tokens: Vec<TokenId>,
+    }
+
+    impl LogitsProcessor for Force {
+        fn process(&mut self, tokens: &[TokenId], logits: &mut [f32]) -> Result<(), ProcessorError> {
+            if let Some(forced) = self.tokens.get(tokens.len() - self.n_prompt) {
+                let others = logits.iter_mut().enumerate().filter(|(id, _)| *id != forced.index());
+                others.for_each(|(_, logit)| *logit = f32::NEG_INFINITY);
+            }
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_call_that_the_model_begins_follows_its_schema() {
+        let engine = engine();
+        let vocabulary = Vocabulary::of_engine(&engine).unwrap();
+        let schema = json!({
+            "type": "object",
+            "properties": { "city": { "enum": ["Oslo", "Bergen"] }, "days": { "type": "integer", "minimum": 1, "maximum": 7 } },
+            "required": ["city", "days"],
+            "additionalProperties": false,
+        });
+        let function = Function {
+            name: "weather".to_owned(),
+            description: None,
+            parameters: schema,
+            path: String::new(),
+        };
+        let tools = Tools { functions: vec![function], ..Tools::default() };
+        let grammar = Grammar::lark(&vocabulary, &calls::grammar(&tools, false, false)).unwrap();
+        for seed in 0..8_u64 {
+            let mut session = engine.session(SessionOptions::default()).unwrap();
+            session.append_text("The weather?", SpecialTokens::AsText).unwrap();
+            let prompt = session.tokens().to_vec();
+            let forced = engine.tokenizer().encode("Let me see. <tool_call>", SpecialTokens::AsText).unwrap();
+            let sampling = Sampling { temperature: 1.0, seed: Some(seed), ..Sampling::default() };
+            let mut options = GenerateOptions::default().with_max_tokens(200_usize).with_sampling(sampling);
+            options.processors.push(Box::new(Force { n_prompt: prompt.len(), tokens: forced }));
+            options.processors.push(Box::new(AutoMask::new(&engine, &grammar, &prompt)));
+            let (mut reader, mut parts) = (CallReader::new(&tools), Vec::new());
+            let mut finish = None;
+            for event in session.generate(options).unwrap() {
+                match event.unwrap() {
+                    Event::Token(token) => reader.push(&token.text, &mut parts),
+                    Event::Done(summary) => {
+                        reader.push(&summary.text, &mut parts);
+                        finish = Some(summary.finish);
+                    }
+                    _ => {}
+                }
+            }
+            reader.finish(&mut parts);
+            assert_eq!(finish, Some(FinishReason::EndToken));
+            let text = |part: &CallPart| match part {
+                CallPart::Text(text) => Some(text.clone()),
+                _ => None,
+            };
+            assert_eq!(parts.iter().filter_map(text).collect::<String>().trim(), "Let me see.");
+            let arguments = |part: &CallPart| match part {
+                CallPart::Arguments(text) => Some(text.clone()),
+                _ => None,
+            };
+            let arguments: String = parts.iter().filter_map(arguments).collect();
+            let value: Value =
+                serde_json::from_str(&arguments).unwrap_or_else(|error| panic!("{error}: {arguments}"));
+            assert!(["Oslo", "Bergen"].contains(&value["city"].as_str().unwrap()));
+            assert!((1..=7).contains(&value["days"].as_i64().unwrap()));
+        }
     }
 }
