@@ -2,11 +2,11 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
@@ -38,6 +38,11 @@ use crate::{api, metrics, page};
 const STOP_POLL: Duration = Duration::from_millis(50);
 /// How long cancelled streams may take for their last event.
 const LAST_EVENTS: Duration = Duration::from_secs(2);
+/// How often a connection with unread input is looked at again.
+const GONE_POLL: Duration = Duration::from_millis(200);
+/// How long, and how much, a connection is read after its last answer.
+const LINGER: Duration = Duration::from_secs(1);
+const LINGER_BYTES_MAX: usize = 16 << 20;
 /// Threads that read requests and write responses. Models run elsewhere, so two are plenty for one person.
 const IO_THREADS: usize = 2;
 
@@ -203,23 +208,56 @@ async fn serve(
         let (rules, routes, app) = (Arc::clone(&rules), routes.clone(), app.clone());
         async move { Ok::<_, Infallible>(respond(&app, &rules, routes, request).await) }
     });
-    let io = TokioIo::new(Stalling::new(stream, stall_time));
+    let stream = Arc::new(stream);
+    let io = TokioIo::new(Stalling::new(Arc::clone(&stream), stall_time));
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
         .header_read_timeout(header_time)
         .max_buf_size(header_bytes)
         .max_headers(headers);
-    let mut connection = pin!(builder.serve_connection(io, service));
-    let mut is_stopping = false;
-    loop {
-        tokio::select! {
-            // The client's errors are its own; it has no answer to read.
-            _ = &mut connection => return,
-            _ = stop.changed(), if !is_stopping => {
-                is_stopping = true;
-                connection.as_mut().graceful_shutdown();
+    {
+        let mut connection = pin!(builder.serve_connection(io, service));
+        let mut gone = pin!(gone(&stream));
+        let mut is_stopping = false;
+        loop {
+            tokio::select! {
+                // The client's errors are its own; it has no answer to read.
+                _ = &mut connection => break,
+                () = &mut gone => return,
+                _ = stop.changed(), if !is_stopping => {
+                    is_stopping = true;
+                    connection.as_mut().graceful_shutdown();
+                }
             }
+        }
+    }
+    let _ = tokio::time::timeout(LINGER, linger(&stream)).await;
+}
+
+/// Ends when the client has closed the connection. (hyper does not look while it waits for an answer to a request with
+/// `Connection: close`.)
+async fn gone(stream: &TcpStream) {
+    // An end of the input is also the end of the client: nobody sends a request and then closes one half.
+    while let Ok(1..) = stream.peek(&mut [0]).await {
+        // More input, which hyper reads.
+        tokio::time::sleep(GONE_POLL).await;
+    }
+}
+
+/// Reads what a refused request still sends. Closing before would reset the connection, and the client would lose the refusal.
+async fn linger(stream: &TcpStream) {
+    if socket2::SockRef::from(stream).shutdown(Shutdown::Write).is_err() {
+        return;
+    }
+    let mut buffer = [0; 4096];
+    let mut n_read = 0;
+    while n_read < LINGER_BYTES_MAX && stream.readable().await.is_ok() {
+        match stream.try_read(&mut buffer) {
+            Ok(0) => return,
+            Ok(n) => n_read += n,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => return,
         }
     }
 }
@@ -257,21 +295,32 @@ async fn respond(
 
 /// A connection that fails if its client takes no byte for too long.
 struct Stalling {
-    stream: TcpStream,
+    stream: Arc<TcpStream>,
     limit: Duration,
     timer: Pin<Box<Sleep>>,
     is_waiting: bool,
 }
 
 impl Stalling {
-    fn new(stream: TcpStream, limit: Duration) -> Self {
+    fn new(stream: Arc<TcpStream>, limit: Duration) -> Self {
         Self { stream, limit, timer: Box::pin(tokio::time::sleep(limit)), is_waiting: false }
     }
 
-    fn judge<T>(&mut self, written: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
-        if written.is_ready() {
-            self.is_waiting = false;
-            return written;
+    /// Writes as soon as the connection takes bytes.
+    fn write(
+        &mut self,
+        context: &mut Context<'_>,
+        write: impl Fn(&TcpStream) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        while let Poll::Ready(ready) = self.stream.poll_write_ready(context) {
+            ready?;
+            match write(&self.stream) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                written => {
+                    self.is_waiting = false;
+                    return Poll::Ready(written);
+                }
+            }
         }
         if !self.is_waiting {
             self.is_waiting = true;
@@ -283,11 +332,21 @@ impl Stalling {
 
 impl AsyncRead for Stalling {
     fn poll_read(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        loop {
+            ready!(self.stream.poll_read_ready(context))?;
+            match self.stream.try_read(buffer.initialize_unfilled()) {
+                Ok(n) => {
+                    buffer.advance(n);
+                    return Poll::Ready(Ok(()));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
     }
 }
 
@@ -297,8 +356,7 @@ impl AsyncWrite for Stalling {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.judge(written, context)
+        self.write(context, |stream| stream.try_write(bytes))
     }
 
     fn poll_write_vectored(
@@ -306,20 +364,20 @@ impl AsyncWrite for Stalling {
         context: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(context, bytes);
-        self.judge(written, context)
+        self.write(context, |stream| stream.try_write_vectored(bytes))
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        true
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let flushed = Pin::new(&mut self.stream).poll_flush(context);
-        self.judge(flushed, context)
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // The connection has no buffer of its own.
+        Poll::Ready(Ok(()))
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // `linger` does it, after the last answer.
+        Poll::Ready(Ok(()))
     }
 }

@@ -59,8 +59,8 @@ fn clients_at_once_get_what_each_gets_alone() {
 fn a_client_that_goes_away_cancels() {
     let limits = Limits::default().with_running(1);
     let server = Running::with(ServeOptions::default(), limits);
-    for streams in [true, false] {
-        let before = server.metric("refrain_requests_cancelled_total");
+    for (index, streams) in [true, false].into_iter().enumerate() {
+        let n_before = 2.0 * index as f64;
         let mut stream =
             server.begin("/v1/chat/completions", &with(&endless("A story."), json!({ "stream": streams })));
         server.wait(|server| server.metric("refrain_requests_running") == 1.0);
@@ -69,12 +69,13 @@ fn a_client_that_goes_away_cancels() {
             stream.read_exact(&mut some).expect("the head");
         }
         let waits = server.begin("/v1/chat/completions", &endless("Another story."));
-        server.wait(|server| server.metric("refrain_requests_waiting") == 1.0);
+        server.wait(|server| server.metric("refrain_requests_total") == n_before + 2.0);
+        assert_eq!(server.metric("refrain_requests_waiting"), 1.0);
         drop(waits);
         server.wait(|server| server.metric("refrain_requests_waiting") == 0.0);
         drop(stream);
         server.wait(|server| server.metric("refrain_requests_running") == 0.0);
-        server.wait(|server| server.metric("refrain_requests_cancelled_total") == before + 2.0);
+        server.wait(|server| server.metric("refrain_requests_cancelled_total") == n_before + 2.0);
     }
     server.answer("/v1/chat/completions", &chat("Hello."));
 }

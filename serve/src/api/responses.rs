@@ -17,13 +17,24 @@ pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Res
     let State(app) = state;
     let tier = tier_name(request.request.priority);
     let mut running = work::start(&app, place, request.request).await?;
+    // What was used, also where the request did not say.
+    let mut echo = request.echo;
+    for (name, used) in [
+        ("temperature", running.sampling.temperature),
+        ("top_p", running.sampling.top_p),
+        ("presence_penalty", running.sampling.presence_penalty),
+        ("frequency_penalty", running.sampling.frequency_penalty),
+    ] {
+        // The shortest digits, as the request may have had them.
+        echo.insert(name.to_owned(), used.to_string().parse::<f64>().unwrap_or_default().into());
+    }
     let mut builder = Builder {
         app: app.clone(),
         id: app.id("resp_"),
         created: unix_time(),
         model: running.model.id.clone(),
         tier,
-        echo: request.echo,
+        echo,
         items: Vec::new(),
         open: None,
         n_events: 0,

@@ -29,14 +29,10 @@ fn echoed() -> Value {
         "parallel_tool_calls": true,
         "prompt_cache_key": null,
         "safety_identifier": null,
-        "temperature": 1.0,
         "text": { "format": { "type": "text" } },
         "tool_choice": "auto",
         "tools": [],
         "top_logprobs": 0,
-        "top_p": 1.0,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
         "user": null,
     })
 }

@@ -15,7 +15,7 @@ mod warm;
 
 use std::sync::Arc;
 
-use refrain::CancelToken;
+use refrain::{CancelToken, Sampling};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 pub(crate) use calls::CallFormat;
@@ -100,6 +100,8 @@ pub(crate) struct Usage {
 pub(crate) struct Running {
     pub(crate) pieces: UnboundedReceiver<Piece>,
     pub(crate) model: Arc<Model>,
+    /// The sampling options, with the model's defaults.
+    pub(crate) sampling: Sampling,
     _cancelling: CancelOnDrop,
 }
 
@@ -138,8 +140,9 @@ pub(crate) async fn start(app: &App, place: Place, request: Request) -> ApiResul
     let (sender, pieces) = unbounded_channel();
     let cancel = CancelToken::new();
     let model = Arc::clone(&prepared.model);
+    let sampling = prepared.request.sampling.over(&model.sampling);
     tokio::spawn(compute(app.clone(), place, prepared, sender, cancel.clone()));
-    Ok(Running { pieces, model, _cancelling: CancelOnDrop(cancel) })
+    Ok(Running { pieces, model, sampling, _cancelling: CancelOnDrop(cancel) })
 }
 
 async fn compute(

@@ -2,6 +2,7 @@
 
 import json
 import math
+from typing import Literal
 
 import openai
 from pydantic import BaseModel
@@ -94,12 +95,12 @@ check(json.loads(value)["city"] in ("Oslo", "Bergen"), value)
 
 
 class City(BaseModel):
-    name: str
-    size: int
+    name: Literal["Oslo", "Bergen"]
+    is_big: bool
 
 
-parsed = client.chat.completions.parse(model=MODEL, messages=MESSAGES, response_format=City, temperature=1, seed=1, max_tokens=400)
-check(parsed.choices[0].finish_reason == "length" or isinstance(parsed.choices[0].message.parsed, City), "a parsed object")
+parsed = client.chat.completions.parse(model=MODEL, messages=MESSAGES, response_format=City)
+check(isinstance(parsed.choices[0].message.parsed, City), "a parsed object")
 
 # Tools.
 for choice in ("required", {"type": "function", "function": {"name": "weather"}}):
@@ -137,8 +138,8 @@ response = client.responses.create(model=MODEL, input=QUESTION, tools=[flat], to
 check(response.output[0].type == "function_call", "a call")
 items = [{"role": "user", "content": QUESTION}, response.output[0], {"type": "function_call_output", "call_id": response.output[0].call_id, "output": "Rain."}]
 check(client.responses.create(model=MODEL, input=items, tools=[flat], tool_choice="none", max_output_tokens=32).output_text, "after a result")
-parsed = client.responses.parse(model=MODEL, input=QUESTION, text_format=City, max_output_tokens=400, temperature=1)
-check(parsed.status == "incomplete" or isinstance(parsed.output_parsed, City), "a parsed response")
+parsed = client.responses.parse(model=MODEL, input=QUESTION, text_format=City)
+check(isinstance(parsed.output_parsed, City), "a parsed response")
 check(client.responses.create(model=MODEL, input=QUESTION, include=["message.output_text.logprobs"], top_logprobs=2, temperature=0, max_output_tokens=64).output[0].content[0].logprobs, "probabilities")
 
 # Embeddings: the client asks for base64 itself.
