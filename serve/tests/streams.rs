@@ -113,3 +113,19 @@ fn an_idle_stream_has_comments() {
     }
     drop((long, waits));
 }
+
+#[test]
+fn a_client_that_reads_nothing_is_dropped() {
+    let limits = Limits::default().with_stall_time(Duration::from_millis(300));
+    let server = Running::with(ServeOptions::default(), limits);
+    // Many megabytes, so that the system's buffers are full.
+    let probabilities = json!({ "stream": true, "logprobs": true, "top_logprobs": 20 });
+    let unread = server.begin("/v1/chat/completions", &with(&endless("A story."), probabilities));
+    server.wait(|server| server.metric("refrain_requests_total") == 1.0);
+    // The connection that asks is the only one left.
+    server.wait(|server| {
+        server.metric("refrain_requests_running") == 0.0 && server.metric("refrain_connections") == 1.0
+    });
+    drop(unread);
+    server.answer("/v1/chat/completions", &chat("Hello."));
+}

@@ -187,7 +187,7 @@ impl Builder {
             "truncation": "disabled",
             "usage": usage.map(|usage| json!({
                 "input_tokens": usage.prompt,
-                "input_tokens_details": { "cached_tokens": usage.cached },
+                "input_tokens_details": { "cached_tokens": usage.cached, "cache_write_tokens": 0 },
                 "output_tokens": usage.output,
                 "output_tokens_details": { "reasoning_tokens": usage.reasoning },
                 "total_tokens": usage.prompt + usage.output,
@@ -332,8 +332,7 @@ impl Events for Builder {
             Piece::Failed(error) => {
                 self.close("incomplete", &[], out);
                 let mut response = self.response(Status::Failed, None);
-                response["error"] =
-                    json!({ "code": error.code.unwrap_or("server_error"), "message": error.message });
+                response["error"] = json!({ "code": "server_error", "message": error.message });
                 self.event("response.failed", json!({ "response": response }), out);
                 out.done();
             }

@@ -98,8 +98,11 @@ pub(crate) fn delivery(fields: &mut Fields<'_>) -> ApiResult<Delivery> {
     Ok(Delivery { streams, includes_usage, shows_progress, shows_origins })
 }
 
-/// `chat_template_kwargs`: variables of the chat template.
-fn template_variables(fields: &mut Fields<'_>) -> ApiResult<(Option<bool>, Vec<(String, Value)>)> {
+/// Names and values.
+type Variables = Vec<(String, Value)>;
+
+/// `chat_template_kwargs`: whether the model reasons, and the other variables of the chat template.
+fn template_variables(fields: &mut Fields<'_>) -> ApiResult<(Option<bool>, Variables)> {
     let map = match fields.value("chat_template_kwargs") {
         None => return Ok((None, Vec::new())),
         Some(Value::Object(map)) => map,

@@ -9,12 +9,13 @@ use crate::error::{ApiError, ApiResult};
 use crate::work::{Origin, SamplingFields, TokenLogprob, Usage};
 
 /// Fields that say who asks, or what is stored elsewhere. They change no output.
-pub(crate) const IGNORED: [&str; 8] = [
+pub(crate) const IGNORED: [&str; 9] = [
     "user",
     "metadata",
     "safety_identifier",
     "store",
     "prompt_cache_retention",
+    "prompt_cache_options",
     "cache_prompt",
     "id_slot",
     "request_id",

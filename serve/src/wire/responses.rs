@@ -134,7 +134,19 @@ pub(crate) fn read(value: &Value, limits: &Limits) -> ApiResult<ResponsesRequest
             *default = given.clone();
         }
     }
+    if let Some(Value::Array(tools)) = echo.get_mut("tools") {
+        tools.iter_mut().filter_map(Value::as_object_mut).for_each(complete_tool);
+    }
     Ok(ResponsesRequest { request, streams, echo })
+}
+
+/// A tool in a response has every field.
+fn complete_tool(tool: &mut Map<String, Value>) {
+    for (name, default) in
+        [("description", Value::Null), ("parameters", Value::Null), ("strict", true.into())]
+    {
+        tool.entry(name).or_insert(default);
+    }
 }
 
 /// `include`: whether it asks for probabilities. Parts that this server never has are left out.
