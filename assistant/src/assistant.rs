@@ -27,16 +27,18 @@ use crate::template::Prompts;
 /// The tasks of an assistant app on one engine. Cheap to clone, and shared by threads; each task returns a
 /// [`Job`](crate::Job).
 ///
-/// Assistants that are built separately on one engine work, but only jobs of one assistant and its clones take fair turns.
+/// Assistants that are built separately on one engine work, but only jobs of one assistant and its clones take fair turns, unless they share
+/// a gate ([`Builder::gate`]).
 #[derive(Clone)]
 pub struct Assistant {
     shared: Arc<Shared>,
     namespace: Arc<str>,
+    drafts: bool,
 }
 
 struct Shared {
     engine: Engine,
-    gate: Gate,
+    gate: Arc<Gate>,
     notes: Option<Notes>,
     store: Option<Store>,
     /// Answers, if there is no store.
@@ -68,6 +70,7 @@ pub struct Builder {
     namespace: String,
     prompts: Prompts,
     options: AssistantOptions,
+    gate: Arc<Gate>,
 }
 
 impl Builder {
@@ -109,12 +112,18 @@ impl Builder {
         self
     }
 
+    /// The gate that grants turns, for several assistants or other generations on one device. Default: a gate of its own.
+    pub fn gate(mut self, gate: Arc<Gate>) -> Self {
+        self.gate = gate;
+        self
+    }
+
     /// Opens index and store. A [`forget`](Assistant::forget) that a crash has interrupted is finished.
     ///
     /// # Errors
     /// [`BuildError`].
     pub fn build(self) -> Result<Assistant, BuildError> {
-        let Self { engine, notes, embedder, store, namespace, prompts, options } = self;
+        let Self { engine, notes, embedder, store, namespace, prompts, options, gate } = self;
         check_namespace(&namespace)?;
         let notes = match notes {
             None => None,
@@ -129,11 +138,10 @@ impl Builder {
             Store::open(&folder, Some(key), prefixes)
         });
         let store = store.transpose()?;
-        let gate = Gate::default();
         let (n_forgotten, vocabulary) = (AtomicU64::new(0), OnceLock::new());
         let memory = Arc::new(HistoryStore::new());
         let shared = Shared { engine, gate, notes, store, memory, prompts, options, n_forgotten, vocabulary };
-        let assistant = Assistant { shared: Arc::new(shared), namespace: namespace.into() };
+        let assistant = Assistant { shared: Arc::new(shared), namespace: namespace.into(), drafts: true };
         assistant.finish_forgetting()?;
         Ok(assistant)
     }
@@ -170,6 +178,7 @@ impl Assistant {
             namespace: "default".to_owned(),
             prompts: Prompts::default(),
             options: AssistantOptions::default(),
+            gate: Arc::default(),
         }
     }
 
@@ -180,7 +189,15 @@ impl Assistant {
     /// [`BuildError::Namespace`]: the name is empty or longer than [`NAMESPACE_BYTES_MAX`].
     pub fn in_namespace(&self, name: &str) -> Result<Self, BuildError> {
         check_namespace(name)?;
-        Ok(Self { shared: Arc::clone(&self.shared), namespace: name.into() })
+        Ok(Self { namespace: name.into(), ..self.clone() })
+    }
+
+    /// The same assistant, whose jobs decode without drafts: the same texts, in more time. For comparisons.
+    ///
+    /// A [`Conversation`](crate::Conversation) that goes on keeps the session of its first turn, and how that one drafts.
+    #[must_use]
+    pub fn without_drafts(&self) -> Self {
+        Self { drafts: false, ..self.clone() }
     }
 
     /// The engine.
@@ -195,6 +212,11 @@ impl Assistant {
 
     pub(crate) fn embedder(&self) -> Option<&dyn Embedder> {
         self.shared.notes.as_ref()?.embedder.as_deref()
+    }
+
+    /// Whether answers are kept in a store.
+    pub fn has_store(&self) -> bool {
+        self.store().is_some()
     }
 
     /// The namespace.
@@ -233,7 +255,8 @@ impl Assistant {
         Ok(hidden.clone())
     }
 
-    pub(crate) fn gate(&self) -> &Gate {
+    /// The gate of its jobs' turns.
+    pub fn gate(&self) -> &Arc<Gate> {
         &self.shared.gate
     }
 
@@ -271,10 +294,14 @@ impl Assistant {
 
     /// A session that drafts from the kept answers of a task if `keeps` is true.
     pub(crate) fn session(&self, task: &str, keeps: bool) -> Result<Session, TaskError> {
-        let options = &self.options().session;
         // The engine's own history would also get the answers of jobs that are dropped.
-        let mut session = self.engine().session(options.clone().with_history(false))?;
-        if keeps && self.options().history && options.drafting == Drafting::Auto {
+        let mut options = self.options().session.clone().with_history(false);
+        if !self.drafts {
+            options.drafting = Drafting::Off;
+        }
+        let drafting = options.drafting;
+        let mut session = self.engine().session(options)?;
+        if keeps && self.options().history && drafting == Drafting::Auto {
             let namespace = self.history_namespace(task);
             session.add_source(match self.store().and_then(Store::history) {
                 Some(history) => Box::new(history.source(&namespace)),

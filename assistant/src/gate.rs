@@ -19,8 +19,12 @@ const PASSED_OVER_MAX: u32 = 32;
 /// How often a waiting job looks at its cancel token, which wakes nobody.
 const CANCEL_POLL: Duration = Duration::from_millis(10);
 
+/// Grants passes of the models of one device in fair turns.
+///
+/// Each [`Assistant`](crate::Assistant) has one; assistants that share one, and an app's own generations beside them, take turns with
+/// each other ([`Builder::gate`](crate::Builder::gate)). Whoever holds a [`GateTurn`] runs one pass, and drops it.
 #[derive(Debug, Default)]
-pub(crate) struct Gate {
+pub struct Gate {
     state: Mutex<State>,
     /// The holder of the turn has changed.
     changed: Condvar,
@@ -39,13 +43,16 @@ struct State {
 
 /// The right to run one pass; dropping it, also by unwinding, gives the turn to the next job.
 #[derive(Debug)]
-pub(crate) struct Turn<'a> {
+#[must_use = "the turn ends when it is dropped"]
+pub struct GateTurn<'a> {
     gate: &'a Gate,
 }
 
 impl Gate {
     /// Waits for a turn. `None` only if `cancel` was set meanwhile.
-    pub(crate) fn enter(&self, priority: Priority, cancel: &CancelToken) -> Option<Turn<'_>> {
+    ///
+    /// A thread that holds a turn must not ask for another one: it would wait for itself.
+    pub fn enter(&self, priority: Priority, cancel: &CancelToken) -> Option<GateTurn<'_>> {
         let mut state = self.lock();
         state.n_tickets += 1;
         let ticket = state.n_tickets;
@@ -60,7 +67,7 @@ impl Gate {
             (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         }
         drop(state);
-        Some(Turn { gate: self })
+        Some(GateTurn { gate: self })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -102,7 +109,7 @@ impl State {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for GateTurn<'_> {
     fn drop(&mut self) {
         let mut state = self.gate.lock();
         state.holder = None;
@@ -120,7 +127,7 @@ mod tests {
 
     use super::*;
 
-    fn enter(gate: &Gate, priority: Priority) -> Turn<'_> {
+    fn enter(gate: &Gate, priority: Priority) -> GateTurn<'_> {
         gate.enter(priority, &CancelToken::new()).expect("not cancelled")
     }
 

@@ -242,6 +242,14 @@ impl<T> Job<T> {
         self.cancel.clone()
     }
 
+    /// The statistics of the running generation, as far as its events were taken; `None` between generations.
+    pub fn stats(&self) -> Option<&Stats> {
+        match &self.state {
+            State::Decode(decoding) => Some(decoding.generation.stats()),
+            State::Start(_) | State::Prefill(_) | State::Ended => None,
+        }
+    }
+
     /// Runs the job to its end and returns the result.
     ///
     /// # Errors

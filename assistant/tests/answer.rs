@@ -56,6 +56,35 @@ fn an_answer_is_that_of_plain_decoding_and_names_its_passages() {
 }
 
 #[test]
+fn an_answer_without_drafts_is_the_same_in_more_steps() {
+    let place = Place::with_samples();
+    let assistant = place.with_store();
+    let run = |assistant: &Assistant| {
+        let mut job = assistant.answer(AnswerRequest::new(QUESTION), JobOptions::default()).unwrap();
+        let mut running = (0, 0);
+        assert!(job.stats().is_none());
+        while let Some(event) = job.next() {
+            match event.unwrap() {
+                JobEvent::Text(_) => {
+                    // The statistics of a job only grow, and count every token whose event was taken.
+                    let stats = job.stats().expect("it is running");
+                    assert!(stats.tokens > running.0 && stats.steps >= running.1);
+                    running = (stats.tokens, stats.steps);
+                }
+                JobEvent::Done(answer) => return answer,
+                _ => {}
+            }
+        }
+        panic!("a job ends with its result")
+    };
+    let (drafted, plain) = (run(&assistant), run(&assistant.without_drafts()));
+    assert_eq!(plain.text, drafted.text);
+    let (tokens, steps) = plain.report.tokens_and_steps();
+    assert_eq!(tokens, steps);
+    assert!(drafted.report.tokens_and_steps().1 < steps);
+}
+
+#[test]
 fn a_seed_repeats_an_answer_that_is_sampled() {
     let place = Place::with_samples();
     let assistant = place.assistant();

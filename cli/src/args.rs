@@ -11,6 +11,7 @@ mod history;
 mod index;
 mod policy;
 mod sampling;
+mod serve;
 mod session;
 mod streaming;
 mod train;
@@ -39,6 +40,7 @@ pub(crate) use index::{
     IndexSearchArgs, IndexStatusArgs,
 };
 pub(crate) use sampling::SamplingArgs;
+pub(crate) use serve::ServeArgs;
 pub(crate) use session::SessionArgs;
 pub(crate) use train::TrainArgs;
 #[cfg(feature = "train")]
@@ -82,6 +84,8 @@ pub(crate) enum Command {
     Run(Box<RunArgs>),
     /// Hold a conversation of several turns. Later answers draft from earlier ones.
     Chat(Box<ChatArgs>),
+    /// Serve models to other programs on this device, through the OpenAI API.
+    Serve(Box<ServeArgs>),
     /// Show the contents of a model file or folder, and the parts that are not supported.
     Inspect(InspectArgs),
     /// Compute the log-probability of each token of a text, and the perplexity.

@@ -115,7 +115,7 @@ pub(crate) fn show(args: &[OsString]) -> Result<Exit, Failure> {
             let state = if text.is_some() { "" } else { " (does not exist)" };
             out.line(&format!("{}{state}", path.display()))?;
             for (table, setting) in text.iter().flat_map(|text| read(&root, &path, text)).flatten() {
-                out.line(&format!("{}{} = {}", prefix(&table), setting.option, shown(&setting.values)))?;
+                out.line(&format!("{}{} = {}", prefix(&table), setting.option, shown(&setting)))?;
             }
         }
     }
@@ -124,7 +124,7 @@ pub(crate) fn show(args: &[OsString]) -> Result<Exit, Failure> {
     options.sort_unstable();
     options.dedup();
     for setting in options.into_iter().filter_map(of_variable) {
-        out.line(&format!("{} = {}", setting.origin, shown(&setting.values)))?;
+        out.line(&format!("{} = {}", setting.origin, shown(&setting)))?;
     }
     Ok(Exit::Done)
 }
@@ -133,8 +133,11 @@ fn prefix(table: &[String]) -> String {
     if table.is_empty() { String::new() } else { format!("[{}] ", table.join(".")) }
 }
 
-fn shown(values: &[OsString]) -> String {
-    let values: Vec<_> = values.iter().map(|value| value.to_string_lossy()).collect();
+fn shown(setting: &Setting) -> String {
+    if setting.option == "token" {
+        return "(secret)".to_owned();
+    }
+    let values: Vec<_> = setting.values.iter().map(|value| value.to_string_lossy()).collect();
     crate::terminal::visible(&values.join(", ")).into_owned()
 }
 

@@ -1,7 +1,7 @@
 //! The program `refrain`: a thin client of the library.
 //!
 //! One module per command ([`run`], [`chat`], [`inspect`], [`score`], [`bench`], [`history`], [`mod@prefixes`], [`mod@index`], [`mod@forget`],
-//! [`profile`], [`pack`], [`graphs`], [`stream`], [`pruning`], [`train`], [`manual`]). The commands share the options
+//! [`profile`], [`pack`], [`graphs`], [`stream`], [`pruning`], [`train`], [`serve`], [`manual`]). The commands share the options
 //! ([`args`]), the prompt ([`prompt`], [`context`], [`fit`], [`grammar`]), the sampling defaults ([`sampling`]),
 //! their defaults ([`config`]), loading ([`load`], [`setup`], [`learned`]), and the output ([`answer`], [`stats`], [`terminal`], [`progress`],
 //! [`failure`]).
@@ -34,6 +34,7 @@ mod pruning;
 mod run;
 mod sampling;
 mod score;
+mod serve;
 mod setup;
 mod stats;
 mod stream;
@@ -68,6 +69,7 @@ fn run_program() -> Result<Exit, Failure> {
         Command::Forget(args) => forget::forget(args),
         Command::Run(args) => run::run(args, &interrupt),
         Command::Chat(args) => chat::chat(args, &interrupt),
+        Command::Serve(args) => serve::serve(args, &interrupt),
         Command::Inspect(args) => inspect::inspect(args),
         Command::Score(args) => score::score(args, &interrupt),
         Command::History(args) => history::history(args),

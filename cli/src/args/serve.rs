@@ -1,0 +1,64 @@
+//! The options of `serve`.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::engine::ModelArgs;
+use super::session::SessionArgs;
+
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// The address to listen on. One that other devices reach needs --token.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    pub(crate) host: IpAddr,
+    /// The port; 0 takes a free one.
+    #[arg(long, value_name = "PORT", default_value_t = 8080)]
+    pub(crate) port: u16,
+    /// The secret that requests must have as `Authorization: Bearer …`, at least 16 characters. The variable REFRAIN_TOKEN hides it from other
+    /// users of this device.
+    #[arg(long, value_name = "SECRET")]
+    pub(crate) token: Option<String>,
+    /// Let pages of this origin use the server, such as `https://chat.example`. May be repeated.
+    #[arg(long, value_name = "ORIGIN")]
+    pub(crate) origin: Vec<String>,
+    /// A further name of this device that clients use, without a port. May be repeated.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) allow_host: Vec<String>,
+    /// The name of the model in the API [default: the name of its file].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// A further model, loaded at its first request. May be repeated.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) add_model: Vec<PathBuf>,
+    /// A model for `/v1/embeddings`, loaded at its first request.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) embedding_model: Option<PathBuf>,
+    /// Bytes of all loaded models; beyond it, models without a request are unloaded [default: no limit].
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) models_memory: Option<usize>,
+    /// Requests that compute at a time, in turns. Each has a KV cache.
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub(crate) parallel: usize,
+    /// Requests that wait; further ones are refused.
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub(crate) queue: usize,
+    /// Bytes of computed prompts that are kept per model, for the next turns of conversations.
+    #[arg(long, value_name = "BYTES", default_value_t = 512 << 20)]
+    pub(crate) kept_prompts: usize,
+    /// The index of notes, for tasks over notes [default without =DIR: `refrain/notes` in the user's data folder].
+    #[arg(long, value_name = "DIR", require_equals = true)]
+    pub(crate) notes: Option<Option<PathBuf>>,
+    /// Keep the answers and computed prompts of the page in this folder; later ones draft from the answers and restore the prompts [default
+    /// with --notes: `refrain/assistant` in the user's data folder]. Never changes the output.
+    #[arg(long, value_name = "DIR", conflicts_with = "no_store")]
+    pub(crate) store: Option<PathBuf>,
+    /// Keep the page's answers in memory, and nothing on disk.
+    #[arg(long)]
+    pub(crate) no_store: bool,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) session: SessionArgs,
+}

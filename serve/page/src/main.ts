@@ -1,0 +1,106 @@
+// The page of `refrain serve`: views, sign-in and routes.
+
+import * as api from "./api";
+import { askView } from "./ask";
+import { Meter } from "./chart";
+import { byId, el, fill, newId } from "./dom";
+import { editView } from "./edit";
+import { historyView } from "./history";
+import { announce } from "./live";
+import { applyTheme } from "./settings";
+import { settingsView } from "./settingsview";
+import { closeSource } from "./source";
+import type { Status } from "./wire";
+
+type View = "ask" | "edit" | "history" | "settings";
+const NAMES: Record<View, string> = { ask: "Ask", edit: "Edit", history: "History", settings: "Settings" };
+
+const main = byId("main");
+const nav = byId("nav");
+
+async function start(): Promise<void> {
+  fill(nav);
+  let status: Status;
+  try {
+    status = await api.status();
+  } catch (error) {
+    if (error instanceof api.RequestError && error.status === 401) return;
+    const retry = el("button", { type: "button", class: "primary", click: () => void start() }, "Try again");
+    fill(main, el("section", { class: "view" }, el("h2", {}, "The page cannot start"), el("p", { class: "error", role: "alert" }, api.words(error)), el("p", {}, retry)));
+    return;
+  }
+  show(status);
+}
+
+function show(status: Status): void {
+  const meter = new Meter();
+  const history = historyView();
+  const signOut = (): void => {
+    api.token.clear();
+    location.reload();
+  };
+  const views: Record<View, HTMLElement> = {
+    ask: askView(status, meter),
+    edit: editView(meter),
+    history: history.element,
+    settings: settingsView(status, signOut),
+  };
+  const links = (Object.keys(NAMES) as View[]).map((view) => ({ view, link: el("a", { href: `#${view}` }, NAMES[view]) }));
+  fill(nav, ...links.map(({ link }) => link));
+  const route = (isFirst: boolean): void => {
+    const wanted = location.hash.slice(1);
+    if (wanted === "main") return;
+    const view = wanted in views ? (wanted as View) : "ask";
+    closeSource();
+    // The charts stand in the view whose jobs they show.
+    if (view === "ask" || view === "edit") views[view].prepend(meter.element);
+    if (view === "history") void history.refresh();
+    links.forEach(({ view: of, link }) => {
+      if (of === view) link.setAttribute("aria-current", "page");
+      else link.removeAttribute("aria-current");
+    });
+    document.title = `${NAMES[view]} · Refrain`;
+    fill(main, views[view]);
+    if (!isFirst) {
+      announce(NAMES[view]);
+      window.scrollTo(0, 0);
+    }
+  };
+  window.onhashchange = () => route(false);
+  route(true);
+}
+
+/** Asks for the token. It stays in this tab's session storage. */
+function signIn(): void {
+  const wasWrong = api.token.get() !== null;
+  api.token.clear();
+  const id = newId();
+  const input = el("input", { id, type: "password", required: true, autocomplete: "current-password", spellcheck: "false" });
+  const form = el(
+    "form",
+    { class: "signin" },
+    el("h2", {}, "Sign in"),
+    el("p", { class: "dim" }, "The server wants its token: the one that it was started with. It is kept in this tab until you close it."),
+    wasWrong && el("p", { class: "error", role: "alert" }, "The server does not accept this token."),
+    // Password managers file a secret under a name.
+    el("input", { type: "text", autocomplete: "username", value: "refrain", hidden: true }),
+    el("label", { for: id }, "Token"),
+    el("div", { class: "row" }, input, el("button", { type: "submit", class: "primary" }, "Sign in")),
+  );
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    api.token.set(input.value.trim());
+    void start();
+  });
+  closeSource();
+  fill(nav);
+  fill(main, el("section", { class: "view" }, form));
+  input.focus();
+}
+
+applyTheme();
+api.whenUnauthorized(signIn);
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") closeSource();
+});
+void start();

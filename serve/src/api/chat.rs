@@ -1,0 +1,262 @@
+//! `POST /v1/chat/completions`.
+
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde_json::{Value, json};
+
+use super::sse::{self, Events, Sink};
+use crate::app::{App, unix_time};
+use crate::error::{ApiError, ApiResult};
+use crate::wire::chat::{Delivery, read};
+use crate::wire::common::{logprobs_json, origin_name, tier_name, usage_json};
+use crate::work::{self, Annotation, Finish, Piece, Running, TokenLogprob, Usage};
+
+pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Response> {
+    let (place, (request, delivery)) =
+        super::read(&state, request, |value, app| read(value, app.limits())).await?;
+    let State(app) = state;
+    let with_logprobs = request.logprobs.is_some();
+    let n = request.n;
+    let tier = tier_name(request.priority);
+    let running = work::start(&app, place, request).await?;
+    let head = Head { id: app.id("chatcmpl-"), created: unix_time(), model: running.model.id.clone(), tier };
+    if delivery.streams {
+        let is_started = vec![false; n];
+        let events = Chunks { head, delivery, with_logprobs, is_started };
+        return Ok(sse::response(running, events, app.limits().ping_time));
+    }
+    let answer = whole(running, n).await?;
+    Ok(super::json(StatusCode::OK, &answer.json(&head, with_logprobs)))
+}
+
+/// What every chunk has.
+struct Head {
+    id: String,
+    created: u64,
+    model: String,
+    tier: &'static str,
+}
+
+impl Head {
+    fn json(&self, object: &str) -> Value {
+        json!({
+            "id": self.id,
+            "object": object,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": FINGERPRINT,
+            "service_tier": self.tier,
+        })
+    }
+}
+
+/// The version decides the output together with model, sampling and seed.
+pub(crate) const FINGERPRINT: &str = concat!("refrain-", env!("CARGO_PKG_VERSION"));
+
+/// One output.
+#[derive(Debug, Default)]
+pub(crate) struct Choice {
+    pub(crate) text: String,
+    pub(crate) reasoning: String,
+    pub(crate) calls: Vec<Call>,
+    pub(crate) logprobs: Vec<TokenLogprob>,
+    /// For each piece of text with probabilities: where it begins in the text, in bytes.
+    pub(crate) text_starts: Vec<usize>,
+    pub(crate) annotations: Vec<Annotation>,
+    pub(crate) finish: Option<Finish>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) arguments: String,
+}
+
+/// All outputs.
+pub(crate) struct Whole {
+    pub(crate) choices: Vec<Choice>,
+    pub(crate) usage: Usage,
+}
+
+/// Collects the pieces of a request.
+pub(crate) async fn whole(mut running: Running, n: usize) -> ApiResult<Whole> {
+    let mut choices: Vec<Choice> = (0..n).map(|_| Choice::default()).collect();
+    while let Some(piece) = running.pieces.recv().await {
+        match piece {
+            Piece::Prefill { .. } => {}
+            Piece::Reasoning { choice, text, .. } => choices[choice].reasoning.push_str(&text),
+            Piece::Text { choice, text, logprobs, .. } => {
+                let choice = &mut choices[choice];
+                choice.text_starts.extend(logprobs.iter().map(|_| choice.text.len()));
+                choice.logprobs.extend(logprobs);
+                choice.text.push_str(&text);
+            }
+            Piece::Call { choice, id, name, .. } => {
+                choices[choice].calls.push(Call { id, name, arguments: String::new() });
+            }
+            Piece::Arguments { choice, call, text } => choices[choice].calls[call].arguments.push_str(&text),
+            Piece::End { choice, finish, annotations } => {
+                choices[choice].finish = Some(finish);
+                choices[choice].annotations = annotations;
+            }
+            Piece::Done(usage) => return Ok(Whole { choices, usage }),
+            Piece::Failed(error) => return Err(error),
+        }
+    }
+    Err(ApiError::stopped())
+}
+
+impl Whole {
+    fn json(&self, head: &Head, with_logprobs: bool) -> Value {
+        let choices = self.choices.iter().enumerate().map(|(index, choice)| {
+            let mut message = json!({ "role": "assistant", "content": choice.text, "refusal": null });
+            if choice.text.is_empty() && !choice.calls.is_empty() {
+                message["content"] = Value::Null;
+            }
+            if !choice.reasoning.is_empty() {
+                message["reasoning_content"] = choice.reasoning.as_str().into();
+            }
+            if !choice.calls.is_empty() {
+                message["tool_calls"] = choice.calls.iter().map(call_json).collect();
+            }
+            if !choice.annotations.is_empty() {
+                message["annotations"] = choice.annotations.iter().map(annotation_json).collect();
+            }
+            let logprobs =
+                with_logprobs.then(|| json!({ "content": logprobs_json(&choice.logprobs), "refusal": null }));
+            json!({
+                "index": index,
+                "message": message,
+                "logprobs": logprobs,
+                "finish_reason": choice.finish.map(Finish::name),
+            })
+        });
+        let mut value = head.json("chat.completion");
+        value["choices"] = choices.collect();
+        value["usage"] = usage_json(&self.usage);
+        value
+    }
+}
+
+fn call_json(call: &Call) -> Value {
+    json!({ "id": call.id, "type": "function", "function": { "name": call.name, "arguments": call.arguments } })
+}
+
+/// In the form of a citation with the API's fields; further fields name the place in the document.
+fn annotation_json(annotation: &Annotation) -> Value {
+    json!({
+        "type": "url_citation",
+        "url_citation": {
+            "start_index": annotation.start,
+            "end_index": annotation.end,
+            "title": annotation.title,
+            "url": annotation.url,
+            "document": annotation.document,
+            "document_start": annotation.place.start,
+            "document_end": annotation.place.end,
+            "is_exact": annotation.is_exact,
+        },
+    })
+}
+
+/// The chunks of a stream.
+struct Chunks {
+    head: Head,
+    delivery: Delivery,
+    with_logprobs: bool,
+    /// Whether the role of each output was sent.
+    is_started: Vec<bool>,
+}
+
+impl Chunks {
+    fn chunk(&self, choices: Value) -> Value {
+        let mut value = self.head.json("chat.completion.chunk");
+        value["choices"] = choices;
+        if self.delivery.includes_usage {
+            value["usage"] = Value::Null;
+        }
+        value
+    }
+
+    fn delta(&mut self, choice: usize, delta: Value, logprobs: &[TokenLogprob], out: &mut Sink) {
+        self.begin(choice, out);
+        let logprobs = (self.with_logprobs && !logprobs.is_empty())
+            .then(|| json!({ "content": logprobs_json(logprobs), "refusal": null }));
+        let choice = json!({ "index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": null });
+        out.data(&self.chunk(json!([choice])));
+    }
+
+    /// Sends the role, once.
+    fn begin(&mut self, choice: usize, out: &mut Sink) {
+        if std::mem::replace(&mut self.is_started[choice], true) {
+            return;
+        }
+        let delta = json!({ "role": "assistant", "content": "" });
+        let choice = json!({ "index": choice, "delta": delta, "logprobs": null, "finish_reason": null });
+        out.data(&self.chunk(json!([choice])));
+    }
+}
+
+impl Events for Chunks {
+    fn start(&mut self, out: &mut Sink) {
+        // The head of the stream arrives before the prefill.
+        out.comment("queued");
+    }
+
+    fn piece(&mut self, piece: Piece, out: &mut Sink) {
+        match piece {
+            Piece::Prefill { done, total, cached } => {
+                out.comment(&format!("prefill {done}/{total}"));
+                if self.delivery.shows_progress {
+                    let mut chunk = self.chunk(json!([]));
+                    chunk["prompt_progress"] = json!({ "total": total, "cache": cached, "processed": done });
+                    out.data(&chunk);
+                }
+            }
+            Piece::Reasoning { choice, text, origin } => {
+                let mut delta = json!({ "reasoning_content": text });
+                if self.delivery.shows_origins {
+                    delta["origin"] = origin_name(&origin).into();
+                }
+                self.delta(choice, delta, &[], out);
+            }
+            Piece::Text { choice, text, logprobs, origin } => {
+                let mut delta = json!({ "content": text });
+                if self.delivery.shows_origins {
+                    delta["origin"] = origin_name(&origin).into();
+                }
+                self.delta(choice, delta, &logprobs, out);
+            }
+            Piece::Call { choice, call, id, name } => {
+                let function = json!({ "name": name, "arguments": "" });
+                let call = json!({ "index": call, "id": id, "type": "function", "function": function });
+                self.delta(choice, json!({ "tool_calls": [call] }), &[], out);
+            }
+            Piece::Arguments { choice, call, text } => {
+                let call = json!({ "index": call, "function": { "arguments": text } });
+                self.delta(choice, json!({ "tool_calls": [call] }), &[], out);
+            }
+            Piece::End { choice, finish, annotations } => {
+                self.begin(choice, out);
+                let mut delta = json!({});
+                if !annotations.is_empty() {
+                    delta["annotations"] = annotations.iter().map(annotation_json).collect();
+                }
+                let choice = json!({ "index": choice, "delta": delta, "logprobs": null, "finish_reason": finish.name() });
+                out.data(&self.chunk(json!([choice])));
+            }
+            Piece::Done(usage) => {
+                if self.delivery.includes_usage {
+                    let mut chunk = self.chunk(json!([]));
+                    chunk["usage"] = usage_json(&usage);
+                    out.data(&chunk);
+                }
+                out.done();
+            }
+            // Official clients raise an error with this message. `[DONE]` would say that the answer is whole.
+            Piece::Failed(error) => out.data(&error.body()),
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Streams of server-sent events.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::future::Future as _;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::header::{self, HeaderValue};
+use axum::response::{IntoResponse, Response};
+use futures_core::Stream;
+use serde_json::Value;
+use tokio::time::{Instant, Sleep};
+
+use crate::work::{Piece, Running};
+
+/// Turns pieces into events of an endpoint.
+pub(crate) trait Events: Send + Unpin + 'static {
+    /// The events before the first piece.
+    fn start(&mut self, out: &mut Sink);
+
+    /// The events of a piece.
+    fn piece(&mut self, piece: Piece, out: &mut Sink);
+}
+
+/// The bytes of events.
+#[derive(Debug, Default)]
+pub(crate) struct Sink(VecDeque<Bytes>);
+
+impl Sink {
+    /// An event without a name.
+    pub(crate) fn data(&mut self, value: &Value) {
+        self.0.push_back(format!("data: {value}\n\n").into());
+    }
+
+    pub(crate) fn named(&mut self, name: &str, value: &Value) {
+        self.0.push_back(format!("event: {name}\ndata: {value}\n\n").into());
+    }
+
+    /// The end of a stream of chunks.
+    pub(crate) fn done(&mut self) {
+        self.0.push_back(Bytes::from_static(b"data: [DONE]\n\n"));
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// A comment, which clients skip.
+    pub(crate) fn comment(&mut self, text: &str) {
+        self.0.push_back(format!(": {text}\n\n").into());
+    }
+}
+
+struct EventBody<E> {
+    running: Running,
+    events: E,
+    sink: Sink,
+    has_ended: bool,
+    ping: Pin<Box<Sleep>>,
+    ping_time: Duration,
+}
+
+/// A response that streams the events of a request. Dropping it cancels the request.
+pub(crate) fn response(running: Running, mut events: impl Events, ping_time: Duration) -> Response {
+    let mut sink = Sink::default();
+    events.start(&mut sink);
+    let ping = Box::pin(tokio::time::sleep(ping_time));
+    let body = EventBody { running, events, sink, has_ended: false, ping, ping_time };
+    let mut response = Body::from_stream(body).into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, no-store"));
+    // nginx would collect the events otherwise.
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response
+}
+
+impl<E: Events> Stream for EventBody<E> {
+    type Item = Result<Bytes, Infallible>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        loop {
+            if let Some(bytes) = this.sink.0.pop_front() {
+                let next = Instant::now() + this.ping_time;
+                this.ping.as_mut().reset(next);
+                return Poll::Ready(Some(Ok(bytes)));
+            }
+            if this.has_ended {
+                return Poll::Ready(None);
+            }
+            match this.running.pieces.poll_recv(context) {
+                Poll::Ready(Some(piece)) => {
+                    this.has_ended = matches!(piece, Piece::Done(_) | Piece::Failed(_));
+                    this.events.piece(piece, &mut this.sink);
+                }
+                // The sender ends with a last piece, unless the runtime stops.
+                Poll::Ready(None) => this.has_ended = true,
+                Poll::Pending => match this.ping.as_mut().poll(context) {
+                    Poll::Ready(()) => this.sink.comment("ping"),
+                    Poll::Pending => return Poll::Pending,
+                },
+            }
+        }
+    }
+}

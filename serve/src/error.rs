@@ -1,0 +1,285 @@
+//! Errors: of starting a server, and of requests in the form of the OpenAI API.
+//!
+//! Messages name fields, limits and numbers. They never repeat text of a request.
+
+use std::fmt::Display;
+use std::net::{IpAddr, SocketAddr};
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use refrain::{GenerateError, SessionError, TokenizerError};
+use refrain_grammar::GrammarError;
+use serde_json::json;
+use thiserror::Error;
+
+/// A server cannot start, or its listener has failed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// Other devices could reach the server without a secret.
+    #[error("other devices can reach {host}, so a token is needed")]
+    TokenRequired {
+        /// The address.
+        host: IpAddr,
+    },
+    /// The token is too short or too long.
+    #[error("the token has {given} bytes, outside {min}..={max}")]
+    TokenLength {
+        /// Its bytes.
+        given: usize,
+        /// The minimum.
+        min: usize,
+        /// The maximum.
+        max: usize,
+    },
+    /// The token has a byte that a header cannot have.
+    #[error("the token may have visible ASCII characters only")]
+    TokenBytes,
+    /// An origin is not `scheme://host` or `scheme://host:port`.
+    #[error("`{given}` is not an origin, such as `https://chat.example` or `http://localhost:3000`")]
+    Origin {
+        /// The text.
+        given: String,
+    },
+    /// The name of a host has other characters than letters, digits, `-`, `.` and `_`.
+    #[error("`{given}` is not the name of a host")]
+    HostName {
+        /// The text.
+        given: String,
+    },
+    /// A limit is too small.
+    #[error("the limit {limit} is {given}, less than {min}")]
+    LimitTooSmall {
+        /// The limit's name.
+        limit: &'static str,
+        /// The value.
+        given: usize,
+        /// The minimum.
+        min: usize,
+    },
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {source}")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// The reason.
+        source: std::io::Error,
+    },
+    /// The threads of the server cannot be started.
+    #[error("cannot start the threads of the server: {0}")]
+    Runtime(#[source] std::io::Error),
+}
+
+/// A list of models cannot be used.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ModelsError {
+    /// There is no model.
+    #[error("there is no model")]
+    Empty,
+    /// Two models have one name.
+    #[error("two models have the name `{id}`")]
+    Duplicate {
+        /// The name.
+        id: String,
+    },
+    /// A name is empty or too long.
+    #[error("the name of a model has {given} bytes, outside 1..={max}")]
+    NameLength {
+        /// Its bytes.
+        given: usize,
+        /// The maximum.
+        max: usize,
+    },
+}
+
+/// The `type` of an error in the OpenAI API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ErrorKind {
+    InvalidRequest,
+    Authentication,
+    Permission,
+    NotFound,
+    RateLimit,
+    Server,
+}
+
+impl ErrorKind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::InvalidRequest => "invalid_request_error",
+            Self::Authentication => "authentication_error",
+            Self::Permission => "permission_error",
+            Self::NotFound => "not_found_error",
+            Self::RateLimit => "rate_limit_error",
+            Self::Server => "server_error",
+        }
+    }
+}
+
+/// An error of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ApiError {
+    pub(crate) status: StatusCode,
+    pub(crate) kind: ErrorKind,
+    pub(crate) message: String,
+    /// The field's path, such as `messages[0].content`.
+    pub(crate) param: Option<String>,
+    pub(crate) code: Option<&'static str>,
+    /// Seconds until a further attempt makes sense.
+    pub(crate) retry_after: Option<u32>,
+}
+
+pub(crate) type ApiResult<T> = Result<T, ApiError>;
+
+impl ApiError {
+    pub(crate) fn new(status: StatusCode, kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { status, kind, message: message.into(), param: None, code: None, retry_after: None }
+    }
+
+    /// A field is missing, or has a wrong type or value.
+    pub(crate) fn field(param: impl Into<String>, message: impl Display) -> Self {
+        let param = param.into();
+        let message = format!("`{param}`: {message}");
+        Self::new(StatusCode::BAD_REQUEST, ErrorKind::InvalidRequest, message).with_param(param)
+    }
+
+    /// A field would change the output, and is not supported.
+    pub(crate) fn unsupported(param: impl Into<String>, message: impl Display) -> Self {
+        Self::field(param, message).with_code("unsupported_parameter")
+    }
+
+    pub(crate) fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, ErrorKind::InvalidRequest, message)
+    }
+
+    pub(crate) fn forbidden(code: &'static str, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, ErrorKind::Permission, message).with_code(code)
+    }
+
+    pub(crate) fn not_found(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, ErrorKind::NotFound, message)
+    }
+
+    pub(crate) fn busy(message: impl Into<String>, retry_after: u32) -> Self {
+        let error = Self::new(StatusCode::TOO_MANY_REQUESTS, ErrorKind::RateLimit, message);
+        Self { retry_after: Some(retry_after), ..error.with_code("queue_full") }
+    }
+
+    pub(crate) fn server(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, ErrorKind::Server, message)
+    }
+
+    /// The request was stopped: its client has gone, or the server stops.
+    pub(crate) fn stopped() -> Self {
+        let message = "the request was stopped because the server stops";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorKind::Server, message).with_code("stopped")
+    }
+
+    pub(crate) fn with_param(self, param: impl Into<String>) -> Self {
+        Self { param: Some(param.into()), ..self }
+    }
+
+    pub(crate) fn with_code(self, code: &'static str) -> Self {
+        Self { code: Some(code), ..self }
+    }
+
+    /// The body: `{"error": {"message", "type", "param", "code"}}`.
+    pub(crate) fn body(&self) -> serde_json::Value {
+        let Self { kind, message, param, code, .. } = self;
+        json!({ "error": { "message": message, "type": kind.name(), "param": param, "code": code } })
+    }
+
+    /// An error of tokens and templates. Its own message might repeat text of the prompt.
+    pub(crate) fn of_tokenizer(error: &TokenizerError, param: &str) -> Self {
+        match error {
+            TokenizerError::TextTooLong { len, limit } => {
+                Self::field(param, format!("{len} bytes of text exceed the limit of {limit}"))
+                    .with_code("context_length_exceeded")
+            }
+            TokenizerError::NoChatTemplate => {
+                Self::field(param, "the model has no chat template; `/v1/completions` continues plain text")
+            }
+            TokenizerError::Template(_) => {
+                Self::field(param, "the chat template of the model does not accept these messages")
+            }
+            _ => Self::field(param, "the tokenizer of the model does not accept this text"),
+        }
+    }
+
+    pub(crate) fn of_session(error: &SessionError, param: &str) -> Self {
+        match error {
+            SessionError::Tokenizer(error) => Self::of_tokenizer(error, param),
+            SessionError::ContextOverflow { n_tokens, context_len } => {
+                Self::context_overflow(*n_tokens, *context_len, param)
+            }
+            SessionError::TokenOutOfRange { token, vocab_size } => {
+                Self::field(param, format!("token {token} is outside the vocabulary of {vocab_size} tokens"))
+            }
+            SessionError::KvCache(_) => Self::server("there is no memory for another session"),
+            // Numbers of options, which the server sets.
+            error => Self::server(error.to_string()),
+        }
+    }
+
+    pub(crate) fn context_overflow(n_tokens: usize, context_len: usize, param: &str) -> Self {
+        let message = format!(
+            "the prompt has {n_tokens} tokens, and the context of the model {context_len}, output included"
+        );
+        Self::field(param, message).with_code("context_length_exceeded")
+    }
+
+    pub(crate) fn of_generate(error: &GenerateError, param: &str) -> Self {
+        match error {
+            GenerateError::Session(error) => Self::of_session(error, param),
+            GenerateError::EmptyPrompt => Self::field(param, "the prompt has no token"),
+            GenerateError::StopLength { given, max } => {
+                Self::field("stop", format!("a string has {given} bytes, outside 1..={max}"))
+            }
+            // Names of options and numbers.
+            GenerateError::Sampling(error) => Self::bad_request(error.to_string()),
+            GenerateError::Processor(error) => match error.downcast_ref::<GrammarError>() {
+                Some(GrammarError::TooComplex { position, .. }) => {
+                    Self::server(format!("the grammar is too complex at output token {position}"))
+                }
+                Some(_) => Self::server("the vocabulary of the model has no token that the grammar allows"),
+                None => Self::server("a processor of logits failed"),
+            },
+            _ => Self::server("a pass of the model failed"),
+        }
+    }
+
+    /// A schema or another grammar is refused. The reason names keywords of the schema, which are no text of a prompt.
+    pub(crate) fn of_grammar(error: &GrammarError, param: &str) -> Self {
+        match error {
+            GrammarError::Schema { pointer: Some(pointer), reason } => {
+                Self::field(param, format!("the schema is refused at `{pointer}`: {}", brief(reason)))
+            }
+            GrammarError::Schema { pointer: None, reason } | GrammarError::Refused { reason, .. } => {
+                Self::field(param, format!("the schema is refused: {}", brief(reason)))
+            }
+            error => Self::field(param, error),
+        }
+        .with_code("unsupported_schema")
+    }
+}
+
+/// The first line of a parser's message, at most 200 characters.
+fn brief(reason: &str) -> String {
+    reason.lines().next().unwrap_or_default().chars().take(200).collect()
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, self.body().to_string()).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if let Some(seconds) = self.retry_after {
+            headers.insert(header::RETRY_AFTER, seconds.into());
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}

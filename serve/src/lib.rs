@@ -1,0 +1,55 @@
+//! A local server for the engine [`refrain`]: the OpenAI API over HTTP/1.1, for one person's device.
+//!
+//! A [`Server`] has [`Models`] and [`ServeOptions`]. It listens on a loopback address unless it has a token, and answers until its
+//! [`CancelToken`](refrain::CancelToken) is cancelled:
+//!
+//! ```no_run
+//! use refrain::{CancelToken, Engine, EngineOptions};
+//! use refrain_serve::{Loaded, ModelSpec, Models, ServeOptions, Server};
+//!
+//! let spec = ModelSpec::new("model", || {
+//!     Ok(Loaded::new(Engine::open("model.gguf", EngineOptions::default())?))
+//! });
+//! let server = Server::bind(ServeOptions::default(), Models::new([spec])?)?;
+//! println!("http://{}", server.local_addr());
+//! server.run(&CancelToken::new())?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Guarantees
+//!
+//! - A streamed answer is the whole answer, and both are the output of the library for the same tokens, sampling and seed, bit for bit.
+//! - A field of a request that would change the output and is not supported is refused with status 400 and its name.
+//! - Requests of foreign pages are refused: the headers `Host` and `Origin` are checked before anything else.
+//! - Prompts and outputs are in no log, metric, panic message or error.
+//! - Everything that a client sends or leaves open has a limit ([`Limits`]).
+//!
+//! The guide is `docs/serve.md`.
+//!
+//! # Modules
+//!
+//! [`mod@server`] accepts connections. `security` checks every request before a route sees it. `api` has the routes; each reads its request
+//! (`wire`), and gives a [`work`] request to the models. `work` makes the tokens of the prompt, waits in the `queue`, and drives the passes of
+//! the model in turns with the jobs of [`refrain_assistant`]. `warm` keeps keys and values of recent prompts.
+//! `page` has the page at `/` and its endpoints.
+
+mod api;
+mod app;
+mod error;
+mod limits;
+mod metrics;
+mod models;
+mod openapi;
+mod options;
+mod page;
+mod queue;
+mod security;
+mod server;
+mod wire;
+mod work;
+
+pub use error::{ModelsError, ServeError};
+pub use limits::Limits;
+pub use models::{Loaded, ModelKind, ModelSpec, Models};
+pub use options::ServeOptions;
+pub use server::{Server, quiet_panics};

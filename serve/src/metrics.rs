@@ -1,0 +1,154 @@
+//! Counts for `/metrics`, in the text format of Prometheus. They have numbers only.
+
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use refrain::Stats;
+
+/// Upper bounds of the histograms of seconds.
+const BOUNDS: [f64; 10] = [0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0];
+
+#[derive(Debug, Default)]
+pub(crate) struct Metrics {
+    pub(crate) requests: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    pub(crate) failed: AtomicU64,
+    pub(crate) cancelled: AtomicU64,
+    pub(crate) connections: AtomicU64,
+    prompt_tokens: AtomicU64,
+    cached_tokens: AtomicU64,
+    output_tokens: AtomicU64,
+    steps: AtomicU64,
+    drafted: AtomicU64,
+    accepted: AtomicU64,
+    first_token: Histogram,
+    duration: Histogram,
+    decode_us: AtomicU64,
+    prefill_us: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Histogram {
+    counts: [AtomicU64; BOUNDS.len() + 1],
+    sum_us: AtomicU64,
+}
+
+impl Histogram {
+    fn add(&self, time: Duration) {
+        let bound = BOUNDS.iter().position(|&bound| time.as_secs_f64() <= bound).unwrap_or(BOUNDS.len());
+        add(&self.counts[bound], 1);
+        add(&self.sum_us, time.as_micros() as u64);
+    }
+
+    fn write(&self, name: &str, help: &str, out: &mut String) {
+        head(out, name, help, "histogram");
+        let mut total = 0;
+        for (bound, count) in BOUNDS.iter().zip(&self.counts) {
+            total += get(count);
+            let _ = writeln!(out, "{name}_bucket{{le=\"{bound}\"}} {total}");
+        }
+        total += get(&self.counts[BOUNDS.len()]);
+        let _ = writeln!(out, "{name}_bucket{{le=\"+Inf\"}} {total}");
+        let _ = writeln!(out, "{name}_sum {}", get(&self.sum_us) as f64 / 1e6);
+        let _ = writeln!(out, "{name}_count {total}");
+    }
+}
+
+pub(crate) fn add(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Ordering::Relaxed);
+}
+
+fn get(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+fn head(out: &mut String, name: &str, help: &str, kind: &str) {
+    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+}
+
+/// Values that are read when the metrics are shown.
+#[derive(Debug, Default)]
+pub(crate) struct Gauges {
+    pub(crate) running: usize,
+    pub(crate) waiting: usize,
+    /// Name, bytes of weights, bytes of kept prompts, of each loaded model.
+    pub(crate) models: Vec<(String, usize, usize)>,
+}
+
+impl Metrics {
+    /// Adds an output. `times`: from the start of the request to its first token, and to its end.
+    pub(crate) fn add_output(&self, stats: &Stats, first_token: Option<Duration>) {
+        add(&self.prompt_tokens, stats.prompt_tokens as u64);
+        add(&self.cached_tokens, stats.cached_tokens as u64);
+        add(&self.output_tokens, stats.tokens as u64);
+        add(&self.steps, stats.steps as u64);
+        add(&self.drafted, stats.sources.iter().map(|source| source.drafted as u64).sum());
+        add(&self.accepted, stats.sources.iter().map(|source| source.accepted as u64).sum());
+        add(&self.prefill_us, stats.time_us.prefill as u64);
+        add(&self.decode_us, stats.time_us.decode() as u64);
+        if let Some(time) = first_token {
+            self.first_token.add(time);
+        }
+    }
+
+    pub(crate) fn add_request(&self, time: Duration) {
+        self.duration.add(time);
+    }
+
+    /// The metrics as text.
+    pub(crate) fn text(&self, gauges: &Gauges) -> String {
+        let mut out = String::new();
+        let counters: [(&str, &str, f64); 12] = [
+            ("requests_total", "Requests to the models.", get(&self.requests) as f64),
+            ("requests_refused_total", "Requests that were refused.", get(&self.refused) as f64),
+            ("requests_failed_total", "Requests that failed.", get(&self.failed) as f64),
+            ("requests_cancelled_total", "Requests whose client has gone.", get(&self.cancelled) as f64),
+            ("prompt_tokens_total", "Tokens of prompts.", get(&self.prompt_tokens) as f64),
+            (
+                "prompt_tokens_cached_total",
+                "Tokens of prompts that were not computed again.",
+                get(&self.cached_tokens) as f64,
+            ),
+            ("output_tokens_total", "Tokens of outputs.", get(&self.output_tokens) as f64),
+            ("steps_total", "Verification steps.", get(&self.steps) as f64),
+            ("draft_tokens_total", "Draft tokens that were verified.", get(&self.drafted) as f64),
+            ("draft_tokens_accepted_total", "Draft tokens that were accepted.", get(&self.accepted) as f64),
+            ("prefill_seconds_total", "Time of prefills.", get(&self.prefill_us) as f64 / 1e6),
+            ("decode_seconds_total", "Time of decoding.", get(&self.decode_us) as f64 / 1e6),
+        ];
+        for (name, help, value) in counters {
+            let name = format!("refrain_{name}");
+            head(&mut out, &name, help, "counter");
+            let _ = writeln!(out, "{name} {value}");
+        }
+        self.first_token.write("refrain_first_token_seconds", "Time to the first token.", &mut out);
+        self.duration.write("refrain_request_seconds", "Time of requests to the models.", &mut out);
+        let values = [
+            ("refrain_requests_running", "Requests that compute.", gauges.running as u64),
+            ("refrain_requests_waiting", "Requests that wait.", gauges.waiting as u64),
+            ("refrain_connections", "Open connections.", get(&self.connections)),
+        ];
+        for (name, help, value) in values {
+            head(&mut out, name, help, "gauge");
+            let _ = writeln!(out, "{name} {value}");
+        }
+        let bytes = [
+            ("refrain_model_bytes", "Memory of a loaded model."),
+            ("refrain_prompts_kept_bytes", "Keys and values of recent prompts."),
+        ];
+        for (index, (name, help)) in bytes.into_iter().enumerate() {
+            head(&mut out, name, help, "gauge");
+            for (model, weights, kept) in &gauges.models {
+                let model = label(model);
+                let _ = writeln!(out, "{name}{{model=\"{model}\"}} {}", [weights, kept][index]);
+            }
+        }
+        out
+    }
+}
+
+/// The value of a label.
+fn label(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}

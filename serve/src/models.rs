@@ -1,0 +1,320 @@
+//! The models of a server: loaded on demand, unloaded under a budget.
+
+use std::error::Error;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use refrain::{Engine, Sampling, SessionOptions};
+use refrain_assistant::{Assistant, Gate};
+use refrain_grammar::Vocabulary;
+use refrain_index::notes::ModelEmbedder;
+
+use crate::app::unix_time;
+use crate::error::{ApiError, ApiResult, ModelsError};
+use crate::work::{CallFormat, Grammars, Warm};
+
+/// Maximum length of a model's name, in bytes.
+const NAME_BYTES_MAX: usize = 256;
+
+/// What a model is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum ModelKind {
+    /// It writes text.
+    #[default]
+    Text,
+    /// It makes vectors of texts.
+    Embedding,
+}
+
+/// A loaded model with the defaults of its requests.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Loaded {
+    /// The engine.
+    pub engine: Engine,
+    /// Sampling of requests that state none. Default: the model's generation defaults, else greedy decoding.
+    pub sampling: Sampling,
+    /// Options of the requests' sessions.
+    pub session: SessionOptions,
+    /// The assistant of this engine, for tasks over notes. It should have the gate of [`Models::gate`].
+    pub assistant: Option<Assistant>,
+}
+
+impl Loaded {
+    /// A model with default options.
+    pub fn new(engine: Engine) -> Self {
+        let sampling = Sampling::default().with_model_defaults(engine.generation_defaults());
+        let session = SessionOptions::default().with_namespace("serve");
+        Self { engine, sampling, session, assistant: None }
+    }
+
+    /// Sets [`sampling`](field@Self::sampling).
+    #[must_use]
+    pub fn with_sampling(mut self, sampling: Sampling) -> Self {
+        self.sampling = sampling;
+        self
+    }
+
+    /// Sets [`session`](field@Self::session).
+    #[must_use]
+    pub fn with_session(mut self, session: SessionOptions) -> Self {
+        self.session = session;
+        self
+    }
+
+    /// Sets [`assistant`](field@Self::assistant).
+    #[must_use]
+    pub fn with_assistant(mut self, assistant: Assistant) -> Self {
+        self.assistant = Some(assistant);
+        self
+    }
+}
+
+type Loader = dyn Fn() -> Result<Loaded, Box<dyn Error + Send + Sync>> + Send + Sync;
+
+/// A model that a server offers: its name, and how it is loaded.
+pub struct ModelSpec {
+    id: String,
+    kind: ModelKind,
+    load: Box<Loader>,
+}
+
+impl std::fmt::Debug for ModelSpec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ModelSpec").field("id", &self.id).field("kind", &self.kind).finish_non_exhaustive()
+    }
+}
+
+impl ModelSpec {
+    /// A model of this name that is loaded at its first request.
+    pub fn new(
+        id: impl Into<String>,
+        load: impl Fn() -> Result<Loaded, Box<dyn Error + Send + Sync>> + Send + Sync + 'static,
+    ) -> Self {
+        Self { id: id.into(), kind: ModelKind::Text, load: Box::new(load) }
+    }
+
+    /// Sets what the model is for.
+    #[must_use]
+    pub fn with_kind(mut self, kind: ModelKind) -> Self {
+        self.kind = kind;
+        self
+    }
+}
+
+/// The models of a server. The first one of a kind answers requests that name none.
+pub struct Models {
+    entries: Vec<Entry>,
+    gate: Arc<Gate>,
+    created: u64,
+    budget: usize,
+    warm_bytes: AtomicUsize,
+    n_uses: AtomicU64,
+    /// One model is loaded at a time.
+    loading: Mutex<()>,
+}
+
+struct Entry {
+    spec: ModelSpec,
+    model: Mutex<Option<Arc<Model>>>,
+    /// The number of its newest use.
+    used: AtomicU64,
+}
+
+impl std::fmt::Debug for Models {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.entries.iter().map(|entry| &entry.spec)).finish()
+    }
+}
+
+/// A loaded model, as requests use it.
+pub(crate) struct Model {
+    pub(crate) id: String,
+    pub(crate) engine: Engine,
+    pub(crate) sampling: Sampling,
+    pub(crate) session: SessionOptions,
+    pub(crate) assistant: Option<Assistant>,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) warm: Warm,
+    pub(crate) grammars: Grammars,
+    /// How this model is told about tools, and how it calls them; found at the first request with tools.
+    pub(crate) call_format: OnceLock<CallFormat>,
+    vocabulary: OnceLock<Vocabulary>,
+    embedder: OnceLock<ModelEmbedder>,
+}
+
+impl Models {
+    /// A list of models with a gate of its own.
+    ///
+    /// # Errors
+    /// [`ModelsError`]: the list is empty, or a name is unusable.
+    pub fn new(specs: impl IntoIterator<Item = ModelSpec>) -> Result<Self, ModelsError> {
+        let entries: Vec<Entry> = specs
+            .into_iter()
+            .map(|spec| Entry { spec, model: Mutex::default(), used: AtomicU64::new(0) })
+            .collect();
+        if entries.is_empty() {
+            return Err(ModelsError::Empty);
+        }
+        for (index, Entry { spec: ModelSpec { id, .. }, .. }) in entries.iter().enumerate() {
+            if !(1..=NAME_BYTES_MAX).contains(&id.len()) {
+                return Err(ModelsError::NameLength { given: id.len(), max: NAME_BYTES_MAX });
+            }
+            if entries[..index].iter().any(|earlier| earlier.spec.id == *id) {
+                return Err(ModelsError::Duplicate { id: id.clone() });
+            }
+        }
+        Ok(Self {
+            entries,
+            gate: Arc::default(),
+            created: unix_time(),
+            budget: usize::MAX,
+            warm_bytes: AtomicUsize::new(0),
+            n_uses: AtomicU64::new(0),
+            loading: Mutex::default(),
+        })
+    }
+
+    /// The gate that grants passes to the requests of all models.
+    pub fn gate(&self) -> &Arc<Gate> {
+        &self.gate
+    }
+
+    /// Another gate, which assistants have too.
+    #[must_use]
+    pub fn with_gate(mut self, gate: Arc<Gate>) -> Self {
+        self.gate = gate;
+        self
+    }
+
+    /// Bytes of all loaded models. When a model is loaded beyond it, the longest unused models without a request are unloaded.
+    #[must_use]
+    pub fn with_budget(mut self, bytes: usize) -> Self {
+        self.budget = bytes;
+        self
+    }
+
+    pub(crate) fn set_warm_bytes(&self, bytes: usize) {
+        self.warm_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Names, in order.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = (&str, ModelKind)> {
+        self.entries.iter().map(|entry| (&*entry.spec.id, entry.spec.kind))
+    }
+
+    pub(crate) fn created(&self) -> u64 {
+        self.created
+    }
+
+    /// Name, bytes, and bytes of kept prompts of each loaded model.
+    pub(crate) fn memory(&self) -> Vec<(String, usize, usize)> {
+        let loaded = self.entries.iter().filter_map(|entry| entry.lock().clone());
+        loaded.map(|model| (model.id.clone(), model.engine.memory_usage(), model.warm.bytes())).collect()
+    }
+
+    /// The model of this name, or the first one of this kind. Blocks while it is loaded.
+    ///
+    /// # Errors
+    /// Status 404: there is none. Status 400: it is of another kind. Status 500: it cannot be loaded.
+    pub(crate) fn get(&self, id: Option<&str>, kind: ModelKind) -> ApiResult<Arc<Model>> {
+        let not_found = || {
+            let message = match id {
+                Some(_) => "the model does not exist; `/v1/models` lists those of this server",
+                None if kind == ModelKind::Embedding => "this server has no embedding model",
+                None => "this server has no model that writes text",
+            };
+            ApiError::not_found(message).with_param("model").with_code("model_not_found")
+        };
+        let entry = self.entries.iter().find(|entry| match id {
+            Some(id) => entry.spec.id == id,
+            None => entry.spec.kind == kind,
+        });
+        let entry = entry.ok_or_else(not_found)?;
+        if entry.spec.kind != kind {
+            let what = match kind {
+                ModelKind::Text => "the model makes vectors; it does not write text",
+                ModelKind::Embedding => "the model writes text; it is no embedding model",
+            };
+            return Err(ApiError::field("model", what));
+        }
+        entry.used.store(self.n_uses.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+        if let Some(model) = &*entry.lock() {
+            return Ok(Arc::clone(model));
+        }
+        let _loading = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(model) = &*entry.lock() {
+            return Ok(Arc::clone(model));
+        }
+        // The reason may name a file of this device; clients learn only that it failed.
+        let loaded = (entry.spec.load)().map_err(|_| ApiError::server("the model cannot be loaded"))?;
+        let Loaded { engine, sampling, session, assistant } = loaded;
+        let model = Arc::new(Model {
+            id: entry.spec.id.clone(),
+            engine,
+            sampling,
+            session,
+            assistant,
+            gate: Arc::clone(&self.gate),
+            warm: Warm::new(self.warm_bytes.load(Ordering::Relaxed)),
+            grammars: Grammars::default(),
+            call_format: OnceLock::new(),
+            vocabulary: OnceLock::new(),
+            embedder: OnceLock::new(),
+        });
+        *entry.lock() = Some(Arc::clone(&model));
+        self.unload_beyond_budget(&model);
+        Ok(model)
+    }
+
+    fn unload_beyond_budget(&self, newest: &Arc<Model>) {
+        let mut loaded: Vec<_> =
+            self.entries.iter().filter_map(|entry| Some((entry, entry.lock().clone()?))).collect();
+        loaded.sort_by_key(|(entry, _)| entry.used.load(Ordering::Relaxed));
+        let bytes = |model: &Arc<Model>| model.engine.memory_usage();
+        let mut total: usize = loaded.iter().map(|(_, model)| bytes(model)).sum();
+        for (entry, model) in loaded {
+            // Held by the entry and by this list: no request has it.
+            let is_idle = Arc::strong_count(&model) == 2;
+            if total > self.budget && is_idle && !Arc::ptr_eq(&model, newest) {
+                total -= bytes(&model);
+                *entry.lock() = None;
+            }
+        }
+    }
+}
+
+impl Entry {
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<Model>>> {
+        self.model.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Model {
+    /// The vocabulary for grammars.
+    pub(crate) fn vocabulary(&self) -> ApiResult<&Vocabulary> {
+        if let Some(vocabulary) = self.vocabulary.get() {
+            return Ok(vocabulary);
+        }
+        let vocabulary = Vocabulary::of_engine(&self.engine)
+            .map_err(|_| ApiError::server("the vocabulary of the model cannot be used with grammars"))?;
+        Ok(self.vocabulary.get_or_init(|| vocabulary))
+    }
+
+    /// The embedder of an embedding model.
+    pub(crate) fn embedder(&self) -> ApiResult<&ModelEmbedder> {
+        if let Some(embedder) = self.embedder.get() {
+            return Ok(embedder);
+        }
+        let embedder = ModelEmbedder::new(self.engine.clone())
+            .map_err(|_| ApiError::server("the model cannot make vectors"))?;
+        // Texts are taken as they are; clients write instructions themselves.
+        Ok(self.embedder.get_or_init(|| embedder.with_instruction("")))
+    }
+
+    /// Tokens of prompt and output together.
+    pub(crate) fn context_len(&self) -> usize {
+        self.session.context_len(self.engine.config())
+    }
+}

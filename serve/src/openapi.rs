@@ -1,0 +1,168 @@
+//! The OpenAPI document of this server.
+
+use serde_json::{Value, json};
+
+/// The document, in version 3.1 of OpenAPI. Bodies name the fields that are read; the types of responses are those of the OpenAI API.
+pub(crate) fn document() -> Value {
+    let text = json!({ "type": "string" });
+    let count = json!({ "type": "integer", "minimum": 1 });
+    let flag = json!({ "type": "boolean" });
+    let number = |min: f64, max: f64| json!({ "type": "number", "minimum": min, "maximum": max });
+    let list = |items: &Value| json!({ "type": "array", "items": items });
+    let object = json!({ "type": "object" });
+    let sampling = json!({
+        "temperature": number(0.0, 2.0),
+        "top_p": number(0.0, 1.0),
+        "top_k": { "type": "integer", "minimum": -1 },
+        "min_p": number(0.0, 1.0),
+        "frequency_penalty": number(-2.0, 2.0),
+        "presence_penalty": number(-2.0, 2.0),
+        "repetition_penalty": number(0.01, 100.0),
+        "logit_bias": { "type": "object", "additionalProperties": number(-100.0, 100.0) },
+        "seed": { "type": "integer" },
+        "stream": flag,
+        "service_tier": { "enum": ["auto", "default", "priority", "flex", "scale"] },
+        "prompt_cache_key": text,
+        "model": text,
+    });
+    let stops = json!({ "oneOf": [text, { "type": "array", "items": text, "maxItems": 4 }] });
+    let body = |required: &[&str], more: Value| {
+        let mut properties = sampling.clone();
+        for (name, schema) in more.as_object().into_iter().flatten() {
+            properties[name] = schema.clone();
+        }
+        json!({
+            "required": true,
+            "content": { "application/json": { "schema": {
+                "type": "object", "required": required, "properties": properties,
+            } } },
+        })
+    };
+    let stream_options = json!({ "type": "object", "properties": { "include_usage": flag } });
+    let chat = body(
+        &["messages"],
+        json!({
+            "messages": list(&object),
+            "n": count,
+            "max_tokens": count,
+            "max_completion_tokens": count,
+            "stop": stops,
+            "logprobs": flag,
+            "top_logprobs": { "type": "integer", "minimum": 0, "maximum": 20 },
+            "response_format": object,
+            "tools": list(&object),
+            "tool_choice": {},
+            "parallel_tool_calls": flag,
+            "prediction": object,
+            "documents": list(&json!({ "$ref": "#/components/schemas/Document" })),
+            "chat_template_kwargs": object,
+            "reasoning_effort": { "enum": ["none"] },
+            "stream_options": stream_options,
+            "return_progress": flag,
+            "return_origins": flag,
+        }),
+    );
+    let completions = body(
+        &["prompt"],
+        json!({
+            "prompt": {},
+            "n": count,
+            "max_tokens": count,
+            "stop": stops,
+            "echo": flag,
+            "logprobs": { "type": "integer", "minimum": 0, "maximum": 20 },
+            "stream_options": stream_options,
+        }),
+    );
+    let responses = body(
+        &["input"],
+        json!({
+            "input": { "oneOf": [text, list(&object)] },
+            "instructions": text,
+            "max_output_tokens": count,
+            "text": object,
+            "tools": list(&object),
+            "tool_choice": {},
+            "parallel_tool_calls": flag,
+            "top_logprobs": { "type": "integer", "minimum": 0, "maximum": 20 },
+            "include": list(&text),
+            "reasoning": object,
+            "documents": list(&json!({ "$ref": "#/components/schemas/Document" })),
+        }),
+    );
+    let embeddings = json!({
+        "required": true,
+        "content": { "application/json": { "schema": {
+            "type": "object",
+            "required": ["input"],
+            "properties": {
+                "model": text, "input": {}, "encoding_format": { "enum": ["float", "base64"] }, "dimensions": count,
+            },
+        } } },
+    });
+    let answers = |summary: &str, types: &[&str]| {
+        let content: serde_json::Map<String, Value> =
+            types.iter().map(|kind| ((*kind).to_owned(), json!({ "schema": {} }))).collect();
+        json!({
+            "summary": summary,
+            "responses": {
+                "200": { "description": "The answer.", "content": content },
+                "default": { "$ref": "#/components/responses/Error" },
+            },
+        })
+    };
+    let post = |summary: &str, body: Value, streams: bool| {
+        let types: &[&str] =
+            if streams { &["application/json", "text/event-stream"] } else { &["application/json"] };
+        let mut operation = answers(summary, types);
+        operation["requestBody"] = body;
+        json!({ "post": operation })
+    };
+    let get = |summary: &str, kind: &str| json!({ "get": answers(summary, &[kind]) });
+    let mut model = get("A model of this server.", "application/json");
+    model["get"]["parameters"] = json!([{ "name": "id", "in": "path", "required": true, "schema": text }]);
+    json!({
+        "openapi": "3.1.0",
+        "info": { "title": "Refrain", "version": env!("CARGO_PKG_VERSION") },
+        "paths": {
+            "/v1/chat/completions": post("The next message of a conversation.", chat, true),
+            "/v1/completions": post("The continuation of a text.", completions, true),
+            "/v1/responses": post("Items that answer items, without stored state.", responses, true),
+            "/v1/embeddings": post("Vectors of texts.", embeddings, false),
+            "/v1/models": get("The models of this server.", "application/json"),
+            "/v1/models/{id}": model,
+            "/health": get("Whether the server answers.", "application/json"),
+            "/metrics": get("Counts, for Prometheus.", "text/plain"),
+            "/openapi.json": get("This document.", "application/json"),
+        },
+        "components": {
+            "schemas": {
+                "Document": {
+                    "type": "object",
+                    "required": ["text"],
+                    "properties": { "title": text, "text": text, "url": text },
+                },
+                "Error": {
+                    "type": "object",
+                    "required": ["error"],
+                    "properties": { "error": {
+                        "type": "object",
+                        "required": ["message", "type", "param", "code"],
+                        "properties": {
+                            "message": text,
+                            "type": text,
+                            "param": { "type": ["string", "null"] },
+                            "code": { "type": ["string", "null"] },
+                        },
+                    } },
+                },
+            },
+            "responses": { "Error": {
+                "description": "A refusal or a failure.",
+                "content": { "application/json": { "schema": { "$ref": "#/components/schemas/Error" } } },
+            } },
+            "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
+        },
+        "security": [{}, { "token": [] }],
+    })
+}

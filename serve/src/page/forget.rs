@@ -1,0 +1,97 @@
+//! The history of the page, and deletion.
+
+use std::time::{Duration, SystemTime};
+
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use refrain_assistant::{Forget, Forgotten};
+use serde_json::{Value, json};
+
+use super::Page;
+use super::shown::Entry;
+use crate::api;
+use crate::error::{ApiError, ApiResult};
+use crate::wire::fields::Fields;
+use crate::work::blocking;
+
+pub(super) async fn history(State(page): State<Page>) -> Response {
+    let shown = page.shown();
+    let entries: Vec<&Entry> = shown.entries().collect();
+    api::json(StatusCode::OK, &json!({ "entries": entries }))
+}
+
+/// What a request wants to be deleted; a note by its id.
+enum What {
+    Note(String),
+    Before(SystemTime),
+    Everything,
+}
+
+impl What {
+    fn read(value: &Value) -> ApiResult<Self> {
+        let mut fields = Fields::of_request(value)?;
+        fields.required("what")?;
+        let what = match fields.choice("what", &["note", "before", "everything"])? {
+            Some(0) => Self::Note(fields.required_string("id")?.to_owned()),
+            Some(1) => {
+                fields.required("at_ms")?;
+                // Up to the year 9999: no time that a clock shows overflows.
+                let at_ms = fields.integer("at_ms", 0..=253_402_300_800_000)?.unwrap_or_default();
+                Self::Before(SystemTime::UNIX_EPOCH + Duration::from_millis(at_ms.unsigned_abs()))
+            }
+            _ => Self::Everything,
+        };
+        fields.finish()?;
+        Ok(what)
+    }
+}
+
+pub(super) async fn forget(State(page): State<Page>, request: Request) -> ApiResult<Response> {
+    let (place, what) = api::read(&State(page.app.clone()), request, |value, _| What::read(value)).await?;
+    let what = match what {
+        What::Note(id) => {
+            let path = page.shown().source(&id).map(|source| source.path.clone());
+            Forget::Note(path.ok_or_else(|| ApiError::not_found("the server no longer has this source"))?)
+        }
+        What::Before(time) => Forget::Before(time),
+        What::Everything => Forget::Everything,
+    };
+    let (_, assistant) = page.assistant().await?;
+    let forgotten = blocking(move || {
+        // Also if the store fails: what the page was shown goes first.
+        page.forget_shown(&what);
+        let forgotten = assistant.forget(what.clone());
+        // Jobs that ended meanwhile.
+        page.forget_shown(&what);
+        // Held until here, also if the client has gone.
+        drop(place);
+        forgotten.map_err(|_| {
+            ApiError::server("not everything could be deleted; the rest is deleted at the next start")
+        })
+    });
+    let Forgotten { n_answers, n_summaries, n_prefix_blocks, is_notes_pending, .. } = forgotten.await?;
+    Ok(api::json(
+        StatusCode::OK,
+        &json!({
+            "n_answers": n_answers,
+            "n_summaries": n_summaries,
+            "n_prefix_blocks": n_prefix_blocks,
+            "is_notes_pending": is_notes_pending,
+        }),
+    ))
+}
+
+impl Page {
+    fn forget_shown(&self, what: &Forget) {
+        let mut shown = self.shown();
+        match what {
+            Forget::Note(path) => shown.forget_note(path),
+            Forget::Before(time) => {
+                let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+                shown.forget_before(since.as_millis() as u64);
+            }
+            _ => shown.forget_everything(),
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The queue of requests: a bounded number waits, and a bounded number computes. Interactive requests come first.
+//!
+//! Passes of the model are granted by the gate, one at a time; this queue bounds the sessions that exist at once, because each needs memory.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use refrain_assistant::Priority;
+use tokio::sync::oneshot;
+
+use crate::error::{ApiError, ApiResult};
+
+#[derive(Debug)]
+pub(crate) struct Queue {
+    state: Mutex<State>,
+    running_max: usize,
+    waiting_max: usize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Requests that were admitted and have not ended.
+    n_admitted: usize,
+    n_running: usize,
+    interactive: VecDeque<oneshot::Sender<Permit>>,
+    background: VecDeque<oneshot::Sender<Permit>>,
+}
+
+/// A place in the queue, held for the whole life of a request.
+#[derive(Debug)]
+pub(crate) struct Place {
+    queue: Arc<Queue>,
+}
+
+/// The right to compute.
+#[derive(Debug)]
+pub(crate) struct Permit {
+    queue: Arc<Queue>,
+    /// A permit that nobody took must not lock the queue again while it is handed on.
+    is_armed: bool,
+}
+
+impl Queue {
+    pub(crate) fn new(running_max: usize, waiting_max: usize) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::default(), running_max, waiting_max })
+    }
+
+    /// Admits a request.
+    ///
+    /// # Errors
+    /// Status 429: the queue is full.
+    pub(crate) fn admit(self: &Arc<Self>) -> ApiResult<Place> {
+        let mut state = self.lock();
+        if state.n_admitted >= self.running_max + self.waiting_max {
+            // A second per request before it is a guess; clients wait longer on each attempt anyway.
+            let seconds = (state.n_admitted / self.running_max).clamp(1, 30) as u32;
+            let message = format!("{} requests run or wait; try again later", state.n_admitted);
+            return Err(ApiError::busy(message, seconds));
+        }
+        state.n_admitted += 1;
+        Ok(Place { queue: Arc::clone(self) })
+    }
+
+    /// (running, waiting)
+    pub(crate) fn depth(&self) -> (usize, usize) {
+        let state = self.lock();
+        (state.n_running, state.n_admitted - state.n_running.min(state.n_admitted))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // No code that can panic runs under the lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands free permits to those who wait.
+    fn hand_out(self: &Arc<Self>, state: &mut State) {
+        while state.n_running < self.running_max {
+            let Some(waiting) = state.interactive.pop_front().or_else(|| state.background.pop_front()) else {
+                return;
+            };
+            state.n_running += 1;
+            if let Err(mut unused) = waiting.send(Permit { queue: Arc::clone(self), is_armed: true }) {
+                // Whoever waited has gone.
+                unused.is_armed = false;
+                state.n_running -= 1;
+            }
+        }
+    }
+}
+
+impl Place {
+    /// Waits for the right to compute. A future that is dropped leaves the queue.
+    pub(crate) async fn permit(&self, priority: Priority) -> Permit {
+        let (sender, receiver) = oneshot::channel();
+        {
+            let mut state = self.queue.lock();
+            match priority {
+                Priority::Interactive => state.interactive.push_back(sender),
+                Priority::Background => state.background.push_back(sender),
+            }
+            // Those who have gone would otherwise be counted until a permit is free.
+            state.interactive.retain(|waiting| !waiting.is_closed());
+            state.background.retain(|waiting| !waiting.is_closed());
+            self.queue.hand_out(&mut state);
+        }
+        receiver.await.expect("the queue drops no sender of a request that waits")
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.queue.lock().n_admitted -= 1;
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if self.is_armed {
+            let mut state = self.queue.lock();
+            state.n_running -= 1;
+            self.queue.hand_out(&mut state);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn interactive_requests_come_first_and_the_queue_is_bounded() {
+        let queue = Queue::new(1, 3);
+        let places: Vec<Place> = (0..4).map(|_| queue.admit().expect("room")).collect();
+        let refused = queue.admit().expect_err("full");
+        assert_eq!((refused.status.as_u16(), refused.retry_after), (429, Some(4)));
+        let running = places[0].permit(Priority::Interactive).await;
+        let mut background = Box::pin(places[1].permit(Priority::Background));
+        let mut interactive = Box::pin(places[2].permit(Priority::Interactive));
+        assert!(poll(&mut background).await.is_none());
+        assert!(poll(&mut interactive).await.is_none());
+        drop(running);
+        assert!(poll(&mut background).await.is_none());
+        let running = poll(&mut interactive).await.expect("its turn");
+        drop(running);
+        drop(poll(&mut background).await.expect("its turn"));
+        assert_eq!(queue.depth(), (0, 4));
+        drop((background, interactive));
+        drop(places);
+        assert_eq!(queue.depth(), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn who_has_gone_gets_no_permit() {
+        let queue = Queue::new(1, 3);
+        let places: Vec<Place> = (0..3).map(|_| queue.admit().expect("room")).collect();
+        let running = places[0].permit(Priority::Interactive).await;
+        let mut gone = Box::pin(places[1].permit(Priority::Interactive));
+        assert!(poll(&mut gone).await.is_none());
+        drop(gone);
+        let mut next = Box::pin(places[2].permit(Priority::Interactive));
+        assert!(poll(&mut next).await.is_none());
+        drop(running);
+        assert!(poll(&mut next).await.is_some());
+    }
+
+    /// The permit, if it is there without waiting.
+    async fn poll(future: &mut std::pin::Pin<Box<impl Future<Output = Permit>>>) -> Option<Permit> {
+        std::future::poll_fn(|context| match future.as_mut().poll(context) {
+            std::task::Poll::Ready(permit) => std::task::Poll::Ready(Some(permit)),
+            std::task::Poll::Pending => std::task::Poll::Ready(None),
+        })
+        .await
+    }
+}

@@ -1,0 +1,383 @@
+//! Accepts connections, checks every request, and stops gracefully.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::{Shutdown, SocketAddr};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::header::{self, HeaderName, HeaderValue};
+use axum::http::{Request, StatusCode};
+use axum::response::{IntoResponse, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use refrain::CancelToken;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, Sleep};
+
+use crate::app::App;
+use crate::error::ServeError;
+use crate::limits::Limits;
+use crate::models::Models;
+use crate::options::ServeOptions;
+use crate::security::{Rules, Verdict};
+use crate::{api, metrics, page};
+
+/// How often the token of a stop is looked at, which wakes nobody.
+const STOP_POLL: Duration = Duration::from_millis(50);
+/// How long cancelled streams may take for their last event.
+const LAST_EVENTS: Duration = Duration::from_secs(2);
+/// How often a connection with unread input is looked at again.
+const GONE_POLL: Duration = Duration::from_millis(200);
+/// How long, and how much, a connection is read after its last answer.
+const LINGER: Duration = Duration::from_secs(1);
+const LINGER_BYTES_MAX: usize = 16 << 20;
+/// Threads that read requests and write responses. Models run elsewhere, so two are plenty for one person.
+const IO_THREADS: usize = 2;
+
+/// A server that listens.
+pub struct Server {
+    listener: std::net::TcpListener,
+    address: SocketAddr,
+    options: ServeOptions,
+    app: App,
+    router: Router,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// Listens. Connections wait in the backlog of the system until [`run`](Self::run).
+    ///
+    /// # Errors
+    /// An option is refused, or the address cannot be listened on.
+    pub fn bind(options: ServeOptions, models: Models) -> Result<Self, ServeError> {
+        options.check()?;
+        let address = options.address();
+        let failed = |source| ServeError::Bind { address, source };
+        let listener = std::net::TcpListener::bind(address).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let app = App::new(&options, models);
+        let router = api::router().with_state(app.clone()).merge(page::router(app.clone()));
+        Ok(Self { listener, address, options, app, router })
+    }
+
+    /// The address, with the port that was taken.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Answers requests until `stop` is cancelled. Then no connection is accepted, running requests have
+    /// [`Limits::grace_time`] to end, and later ones are cancelled and end their streams with an error event.
+    ///
+    /// # Errors
+    /// [`ServeError::Runtime`]: the threads cannot be started.
+    pub fn run(self, stop: &CancelToken) -> Result<(), ServeError> {
+        let Self { listener, options, app, router, .. } = self;
+        let limits = options.limits.clone();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(IO_THREADS)
+            // One per running request, and some that read and check requests.
+            .max_blocking_threads(limits.running + 8)
+            .thread_name("refrain-serve")
+            .enable_io()
+            .enable_time()
+            .build()
+            .map_err(ServeError::Runtime)?;
+        let rules = Arc::new(Rules::new(&options));
+        let served = runtime.block_on(async {
+            let listener = TcpListener::from_std(listener).map_err(ServeError::Runtime)?;
+            let stopped = stopped(stop, options.stops_on_sigterm);
+            accept(listener, rules, &app, router, stopped).await;
+            Ok(())
+        });
+        app.cancel_all();
+        runtime.shutdown_timeout(LAST_EVENTS);
+        served
+    }
+}
+
+/// Makes panics of this process print their place only. Messages of panics may quote texts.
+pub fn quiet_panics() {
+    std::panic::set_hook(Box::new(|info| {
+        let place = info.location().map_or_else(String::new, |place| format!(" at {place}"));
+        eprintln!("error: a bug in this program{place} (the request has failed; others go on)");
+    }));
+}
+
+/// Ends when the server should stop.
+async fn stopped(stop: &CancelToken, on_sigterm: bool) {
+    let polled = async {
+        while !stop.is_cancelled() {
+            tokio::time::sleep(STOP_POLL).await;
+        }
+    };
+    #[cfg(unix)]
+    if on_sigterm
+        && let Ok(mut signal) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
+    {
+        tokio::select! {
+            () = polled => {}
+            _ = signal.recv() => {}
+        }
+        return;
+    }
+    let _ = on_sigterm;
+    polled.await;
+}
+
+async fn accept(
+    listener: TcpListener,
+    rules: Arc<Rules>,
+    app: &App,
+    router: Router,
+    stopped: impl Future<Output = ()>,
+) {
+    let limits = app.limits().clone();
+    let places = Arc::new(Semaphore::new(limits.connections));
+    let (stopping, stop) = watch::channel(false);
+    let mut connections = JoinSet::new();
+    let mut stopped = pin!(stopped);
+    loop {
+        let next = async {
+            let place = Arc::clone(&places).acquire_owned().await.expect("the semaphore is never closed");
+            (place, listener.accept().await)
+        };
+        let (place, accepted) = tokio::select! {
+            () = &mut stopped => break,
+            // Ended connections are forgotten.
+            Some(_) = connections.join_next() => continue,
+            next = next => next,
+        };
+        let Ok((stream, _)) = accepted else {
+            // No file handle is free, or the client has gone. A moment later there may be one.
+            tokio::time::sleep(STOP_POLL).await;
+            continue;
+        };
+        // Events are small and should leave at once.
+        let _ = stream.set_nodelay(true);
+        let (app, rules, router, stop) = (app.clone(), Arc::clone(&rules), router.clone(), stop.clone());
+        connections.spawn(async move {
+            metrics::add(&app.metrics().connections, 1);
+            serve(stream, &app, rules, router, stop).await;
+            app.metrics().connections.fetch_sub(1, Ordering::Relaxed);
+            drop(place);
+        });
+    }
+    drop(listener);
+    let _ = stopping.send(true);
+    if !have_ended(&mut connections, limits.grace_time).await {
+        app.cancel_all();
+        have_ended(&mut connections, LAST_EVENTS).await;
+    }
+}
+
+/// Waits until all connections have ended, at most this long; whether they have.
+async fn have_ended(connections: &mut JoinSet<()>, time: Duration) -> bool {
+    let ended = async { while connections.join_next().await.is_some() {} };
+    tokio::time::timeout(time, ended).await.is_ok()
+}
+
+/// Answers the requests of one connection.
+async fn serve(
+    stream: TcpStream,
+    app: &App,
+    rules: Arc<Rules>,
+    router: Router,
+    mut stop: watch::Receiver<bool>,
+) {
+    let Limits { header_time, header_bytes, headers, stall_time, .. } = *app.limits();
+    let routes = TowerToHyperService::new(router);
+    let service = service_fn(|request: Request<Incoming>| {
+        let (rules, routes, app) = (Arc::clone(&rules), routes.clone(), app.clone());
+        async move { Ok::<_, Infallible>(respond(&app, &rules, routes, request).await) }
+    });
+    let stream = Arc::new(stream);
+    let io = TokioIo::new(Stalling::new(Arc::clone(&stream), stall_time));
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(header_time)
+        .max_buf_size(header_bytes)
+        .max_headers(headers);
+    {
+        let mut connection = pin!(builder.serve_connection(io, service));
+        let mut gone = pin!(gone(&stream));
+        let mut is_stopping = false;
+        loop {
+            tokio::select! {
+                // The client's errors are its own; it has no answer to read.
+                _ = &mut connection => break,
+                () = &mut gone => return,
+                _ = stop.changed(), if !is_stopping => {
+                    is_stopping = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+            }
+        }
+    }
+    let _ = tokio::time::timeout(LINGER, linger(&stream)).await;
+}
+
+/// Ends when the client has closed the connection. (hyper does not look while it waits for an answer to a request with
+/// `Connection: close`.)
+async fn gone(stream: &TcpStream) {
+    // An end of the input is also the end of the client: nobody sends a request and then closes one half.
+    while let Ok(1..) = stream.peek(&mut [0]).await {
+        // More input, which hyper reads.
+        tokio::time::sleep(GONE_POLL).await;
+    }
+}
+
+/// Reads what a refused request still sends. Closing before would reset the connection, and the client would lose the refusal.
+async fn linger(stream: &TcpStream) {
+    if socket2::SockRef::from(stream).shutdown(Shutdown::Write).is_err() {
+        return;
+    }
+    let mut buffer = [0; 4096];
+    let mut n_read = 0;
+    while n_read < LINGER_BYTES_MAX && stream.readable().await.is_ok() {
+        match stream.try_read(&mut buffer) {
+            Ok(0) => return,
+            Ok(n) => n_read += n,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// Checks a request, and answers it.
+async fn respond(
+    app: &App,
+    rules: &Rules,
+    routes: TowerToHyperService<Router>,
+    request: Request<Incoming>,
+) -> Response {
+    let (mut response, cors) = match rules.judge(request.method(), request.uri(), request.headers()) {
+        Verdict::Pass(cors) => {
+            let Ok(response) = routes.call(request.map(Body::new)).await;
+            (response, cors)
+        }
+        Verdict::Preflight(cors) => (StatusCode::NO_CONTENT.into_response(), cors),
+        Verdict::Refused(error, cors) => {
+            metrics::add(&app.metrics().refused, 1);
+            // The body was not read, so the connection cannot be used again.
+            let mut response = error.into_response();
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            (response, cors)
+        }
+    };
+    let headers = response.headers_mut();
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    if let Ok(id) = HeaderValue::try_from(app.id("req_")) {
+        headers.insert(HeaderName::from_static("x-request-id"), id);
+    }
+    headers.extend(cors);
+    response
+}
+
+/// A connection that fails if its client takes no byte for too long.
+struct Stalling {
+    stream: Arc<TcpStream>,
+    limit: Duration,
+    timer: Pin<Box<Sleep>>,
+    is_waiting: bool,
+}
+
+impl Stalling {
+    fn new(stream: Arc<TcpStream>, limit: Duration) -> Self {
+        Self { stream, limit, timer: Box::pin(tokio::time::sleep(limit)), is_waiting: false }
+    }
+
+    /// Writes as soon as the connection takes bytes.
+    fn write(
+        &mut self,
+        context: &mut Context<'_>,
+        write: impl Fn(&TcpStream) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        while let Poll::Ready(ready) = self.stream.poll_write_ready(context) {
+            ready?;
+            match write(&self.stream) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                written => {
+                    self.is_waiting = false;
+                    return Poll::Ready(written);
+                }
+            }
+        }
+        if !self.is_waiting {
+            self.is_waiting = true;
+            self.timer.as_mut().reset(Instant::now() + self.limit);
+        }
+        self.timer.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl AsyncRead for Stalling {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            ready!(self.stream.poll_read_ready(context))?;
+            match self.stream.try_read(buffer.initialize_unfilled()) {
+                Ok(n) => {
+                    buffer.advance(n);
+                    return Poll::Ready(Ok(()));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Stalling {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.write(context, |stream| stream.try_write(bytes))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.write(context, |stream| stream.try_write_vectored(bytes))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // The connection has no buffer of its own.
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // `linger` does it, after the last answer.
+        Poll::Ready(Ok(()))
+    }
+}

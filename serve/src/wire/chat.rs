@@ -1,0 +1,311 @@
+//! `POST /v1/chat/completions`.
+
+use refrain::{Message, Role};
+use serde_json::{Value, json};
+
+use super::common;
+use super::fields::Fields;
+use super::tools::{self, Form};
+use crate::error::{ApiError, ApiResult};
+use crate::limits::Limits;
+use crate::work::{Document, Format, Input, Request};
+
+/// How an answer is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Delivery {
+    pub(crate) streams: bool,
+    /// Whether a last chunk has the usage.
+    pub(crate) includes_usage: bool,
+    /// Whether chunks show the prefill.
+    pub(crate) shows_progress: bool,
+    /// Whether chunks name the origin of their text.
+    pub(crate) shows_origins: bool,
+}
+
+/// Reads a request.
+pub(crate) fn read(value: &Value, limits: &Limits) -> ApiResult<(Request, Delivery)> {
+    let mut fields = Fields::of_request(value)?;
+    fields.ignore(&common::IGNORED);
+    let model = common::model(&mut fields)?;
+    let messages = messages(&mut fields, limits)?;
+    let n = fields.integer("n", 1..=limits.choices as i64)?.unwrap_or(1) as usize;
+    let max_tokens = match fields.count("max_completion_tokens", 1)? {
+        Some(max) => {
+            fields.count("max_tokens", 1)?;
+            Some(max)
+        }
+        None => fields.count("max_tokens", 1)?,
+    };
+    let wants_logprobs = fields.bool("logprobs")?.unwrap_or(false);
+    let top_logprobs = fields.integer("top_logprobs", 0..=20)?;
+    if top_logprobs.is_some() && !wants_logprobs {
+        return Err(ApiError::field("top_logprobs", "needs `logprobs: true`"));
+    }
+    let delivery = delivery(&mut fields)?;
+    let format_path = fields.path("response_format");
+    let format = match fields.value("response_format") {
+        None => Format::Text,
+        Some(value) => response_format(value, &format_path)?,
+    };
+    let tools = tools::tools(&mut fields, Form::Nested, limits)?;
+    let thinking_from_effort = common::effort(&mut fields, "reasoning_effort")?;
+    let (thinking, variables) = template_variables(&mut fields)?;
+    let request = Request {
+        model,
+        input: Input::Chat(messages),
+        param: "messages",
+        n,
+        sampling: common::sampling(&mut fields)?,
+        max_tokens,
+        stop: common::stop(&mut fields)?,
+        logprobs: wants_logprobs.then(|| top_logprobs.unwrap_or(0) as usize),
+        format,
+        tools,
+        prediction: prediction(&mut fields)?,
+        cache_key: fields.key("prompt_cache_key", common::KEY_BYTES_MAX)?.map(str::to_owned),
+        documents: documents(&mut fields)?,
+        thinking: thinking.or(thinking_from_effort),
+        variables,
+        priority: common::priority(&mut fields)?,
+    };
+    let is_text =
+        |value: &Value| value.as_array().is_some_and(|items| items.iter().all(|item| item == "text"));
+    fields.refuse_unless("modalities", is_text, "only text is supported")?;
+    fields.refuse("audio", "audio is not supported")?;
+    fields.refuse("web_search_options", "searches of the web are not supported")?;
+    fields.refuse("functions", "use `tools`")?;
+    fields.refuse("function_call", "use `tool_choice`")?;
+    fields.refuse_unless("verbosity", |value| value == "medium", "is not supported")?;
+    fields.finish()?;
+    Ok((request, delivery))
+}
+
+/// `stream`, `stream_options`, `return_progress`, `return_origins`.
+pub(crate) fn delivery(fields: &mut Fields<'_>) -> ApiResult<Delivery> {
+    let streams = fields.bool("stream")?.unwrap_or(false);
+    let mut includes_usage = false;
+    if let Some(mut options) = fields.object("stream_options")? {
+        if !streams {
+            return Err(ApiError::field("stream_options", "needs `stream: true`"));
+        }
+        includes_usage = options.bool("include_usage")?.unwrap_or(false);
+        // Padding against guesses from the lengths of packets, on the way to another machine.
+        options.ignore(&["include_obfuscation"]);
+        options.finish()?;
+    }
+    let shows_progress = fields.bool("return_progress")?.unwrap_or(false);
+    let shows_origins = fields.bool("return_origins")?.unwrap_or(false);
+    Ok(Delivery { streams, includes_usage, shows_progress, shows_origins })
+}
+
+/// Names and values.
+type Variables = Vec<(String, Value)>;
+
+/// `chat_template_kwargs`: whether the model reasons, and the other variables of the chat template.
+fn template_variables(fields: &mut Fields<'_>) -> ApiResult<(Option<bool>, Variables)> {
+    let map = match fields.value("chat_template_kwargs") {
+        None => return Ok((None, Vec::new())),
+        Some(Value::Object(map)) => map,
+        Some(_) => return Err(ApiError::field("chat_template_kwargs", "an object is expected")),
+    };
+    let mut thinking = None;
+    let mut variables = Vec::new();
+    for (name, value) in map {
+        match (name.as_str(), value) {
+            ("enable_thinking", Value::Bool(enable)) => thinking = Some(*enable),
+            ("enable_thinking", _) => {
+                let path = "chat_template_kwargs.enable_thinking";
+                return Err(ApiError::field(path, "`true` or `false` is expected"));
+            }
+            _ => variables.push((name.clone(), value.clone())),
+        }
+    }
+    Ok((thinking, variables))
+}
+
+fn messages(fields: &mut Fields<'_>, limits: &Limits) -> ApiResult<Vec<Message>> {
+    fields.required("messages")?;
+    let items = fields.array("messages")?.unwrap_or_default();
+    match items.len() {
+        0 => return Err(ApiError::field("messages", "is empty")),
+        given if given > limits.messages => {
+            let message = format!("{given} messages are more than {}", limits.messages);
+            return Err(ApiError::field("messages", message));
+        }
+        _ => {}
+    }
+    items.iter().enumerate().map(|(index, item)| message(item, &format!("messages[{index}]"))).collect()
+}
+
+fn message(value: &Value, path: &str) -> ApiResult<Message> {
+    const ROLES: [(&str, Role); 5] = [
+        ("system", Role::System),
+        ("developer", Role::Developer),
+        ("user", Role::User),
+        ("assistant", Role::Assistant),
+        ("tool", Role::Tool),
+    ];
+    let mut fields = Fields::of(value, path)?;
+    let role = fields.choice("role", &ROLES.map(|(name, _)| name))?;
+    let role = ROLES[role.ok_or_else(|| ApiError::field(fields.path("role"), "is required"))?].1;
+    let content_path = fields.path("content");
+    let content = match fields.value("content") {
+        Some(value) => Some(text_of(value, &content_path, role == Role::Assistant)?),
+        None => None,
+    };
+    let mut message = Message::new(role, "");
+    if let Some(name) = fields.key("name", common::KEY_BYTES_MAX)? {
+        message = message.with_name(name);
+    }
+    let mut is_empty_allowed = false;
+    match role {
+        Role::Assistant => {
+            // Clients send back every field of an answer.
+            fields.ignore(&["annotations", "refusal"]);
+            fields.refuse("audio", "audio is not supported")?;
+            fields.refuse("function_call", "use `tool_calls`")?;
+            if let Some(reasoning) = fields.string("reasoning_content")? {
+                message = message.with_reasoning_content(reasoning);
+            }
+            let path = fields.path("tool_calls");
+            let calls = fields.array("tool_calls")?.unwrap_or_default().iter().enumerate();
+            let calls: Vec<Value> = calls
+                .map(|(index, call)| tool_call(call, &format!("{path}[{index}]")))
+                .collect::<ApiResult<_>>()?;
+            is_empty_allowed = !calls.is_empty() || message.reasoning_content.is_some();
+            message = message.with_tool_calls(calls);
+        }
+        Role::Tool => {
+            message = message.with_tool_call_id(fields.required_string("tool_call_id")?);
+        }
+        _ => {}
+    }
+    fields.finish()?;
+    match content {
+        Some(content) => message.content = content,
+        None if is_empty_allowed => {}
+        None => {
+            return Err(ApiError::field(content_path, "is required").with_code("missing_required_parameter"));
+        }
+    }
+    Ok(message)
+}
+
+/// The text of a content: a string, or parts of text.
+pub(crate) fn text_of(value: &Value, path: &str, is_assistant: bool) -> ApiResult<String> {
+    let parts = match value {
+        Value::String(text) => return Ok(text.clone()),
+        Value::Array(parts) => parts,
+        _ => return Err(ApiError::field(path, "a string or an array of parts is expected")),
+    };
+    let mut text = String::new();
+    for (index, part) in parts.iter().enumerate() {
+        let path = format!("{path}[{index}]");
+        let mut fields = Fields::of(part, &path)?;
+        let kind = fields.required_string("type")?;
+        match kind {
+            "text" | "input_text" | "output_text" => {
+                text.push_str(fields.required_string("text")?);
+                fields.ignore(&["annotations", "logprobs", "cache_control"]);
+            }
+            "refusal" if is_assistant => text.push_str(fields.required_string("refusal")?),
+            "image_url" | "input_image" => {
+                return Err(ApiError::unsupported(path, "images are not supported"));
+            }
+            "input_audio" => return Err(ApiError::unsupported(path, "audio is not supported")),
+            "video_url" | "input_video" => return Err(ApiError::unsupported(path, "video is not supported")),
+            "file" | "input_file" => return Err(ApiError::unsupported(path, "files are not supported")),
+            _ => return Err(ApiError::field(fields.path("type"), "`text` is expected")),
+        }
+        fields.finish()?;
+    }
+    Ok(text)
+}
+
+/// A call in the form that templates expect: its arguments as an object.
+fn tool_call(value: &Value, path: &str) -> ApiResult<Value> {
+    let mut fields = Fields::of(value, path)?;
+    let id = fields.key("id", common::KEY_BYTES_MAX)?.unwrap_or_default();
+    fields.choice("type", &["function"])?;
+    fields.ignore(&["index"]);
+    let mut function = Fields::of(fields.required("function")?, &fields.path("function"))?;
+    let name = function.required_string("name")?;
+    let arguments_path = function.path("arguments");
+    let arguments = read_arguments(function.string("arguments")?.unwrap_or_default(), &arguments_path)?;
+    function.finish()?;
+    fields.finish()?;
+    Ok(call_json(id, name, arguments))
+}
+
+pub(crate) fn call_json(id: &str, name: &str, arguments: Value) -> Value {
+    json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } })
+}
+
+/// The arguments of an earlier call. Models write JSON that is cut, so other text stays a string.
+pub(crate) fn read_arguments(text: &str, _path: &str) -> ApiResult<Value> {
+    if text.trim().is_empty() {
+        return Ok(json!({}));
+    }
+    Ok(serde_json::from_str::<Value>(text)
+        .ok()
+        .filter(Value::is_object)
+        .unwrap_or_else(|| Value::String(text.to_owned())))
+}
+
+fn response_format(value: &Value, path: &str) -> ApiResult<Format> {
+    let mut fields = Fields::of(value, path)?;
+    let kind = fields.choice("type", &["text", "json_object", "json_schema"])?;
+    let format = match kind {
+        None => return Err(ApiError::field(fields.path("type"), "is required")),
+        Some(0) => Format::Text,
+        Some(1) => Format::JsonObject,
+        Some(_) => {
+            let mut inner = Fields::of(fields.required("json_schema")?, &fields.path("json_schema"))?;
+            let format = json_schema(&mut inner)?;
+            inner.finish()?;
+            format
+        }
+    };
+    fields.finish()?;
+    Ok(format)
+}
+
+/// `name`, `description`, `schema`, `strict`.
+pub(crate) fn json_schema(fields: &mut Fields<'_>) -> ApiResult<Format> {
+    fields.required_string("name")?;
+    fields.string("description")?;
+    // Outputs always follow the schema.
+    fields.bool("strict")?;
+    let path = fields.path("schema");
+    match fields.required("schema")? {
+        schema @ (Value::Object(_) | Value::Bool(_)) => {
+            Ok(Format::JsonSchema { schema: schema.clone(), path })
+        }
+        _ => Err(ApiError::field(path, "an object is expected")),
+    }
+}
+
+/// `prediction`: the text that the output probably has.
+fn prediction(fields: &mut Fields<'_>) -> ApiResult<Option<String>> {
+    let Some(mut inner) = fields.object("prediction")? else { return Ok(None) };
+    if inner.choice("type", &["content"])?.is_none() {
+        return Err(ApiError::field("prediction.type", "is required"));
+    }
+    let text = text_of(inner.required("content")?, "prediction.content", false)?;
+    inner.finish()?;
+    Ok(Some(text))
+}
+
+/// `documents`: passages to answer from. Copied text is then annotated.
+pub(crate) fn documents(fields: &mut Fields<'_>) -> ApiResult<Vec<Document>> {
+    let items = fields.array("documents")?.unwrap_or_default().iter().enumerate();
+    let read = |(index, item): (usize, &Value)| {
+        let mut fields = Fields::of(item, &format!("documents[{index}]"))?;
+        let text = fields.required_string("text")?.to_owned();
+        let title = fields.string("title")?.unwrap_or_default().to_owned();
+        let url = fields.key("url", 2048)?.map(str::to_owned);
+        fields.finish()?;
+        Ok(Document { title, text, url })
+    };
+    items.map(read).collect()
+}

@@ -1,0 +1,12 @@
+//! Requests and responses as JSON.
+//!
+//! Requests are read field by field ([`fields`]), because a derived reader cannot tell which field of a request it does not know, and its
+//! messages quote values.
+
+pub(crate) mod chat;
+pub(crate) mod common;
+pub(crate) mod completions;
+pub(crate) mod embeddings;
+pub(crate) mod fields;
+pub(crate) mod responses;
+pub(crate) mod tools;

@@ -1,0 +1,321 @@
+//! Drives the passes of a request, one turn at a time, and sends the pieces of its outputs.
+
+use std::time::{Duration, Instant};
+
+use refrain::{
+    CancelToken, Event, FinishReason, ForwardError, GenerateError, Origin, Stats, TextKind, TokenEvent,
+    TokenId,
+};
+use refrain_assistant::provenance::{Shown, SpanOptions, copied_spans};
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::calls::{self, CallPart, CallReader};
+use super::logprobs::{Logprobs, TokenLogprob};
+use super::prepare::{Output, Prepared};
+use super::request::Document;
+use super::{Annotation, Finish, Piece, Usage, prediction};
+use crate::app::App;
+use crate::error::{ApiError, ApiResult};
+use crate::metrics::add;
+
+/// Computes all outputs of a request. The last piece is [`Piece::Done`] or [`Piece::Failed`].
+pub(crate) fn drive(app: &App, prepared: &Prepared, sender: &UnboundedSender<Piece>, cancel: &CancelToken) {
+    let since = Instant::now();
+    let mut driver = Driver { app, prepared, sender, cancel, since, usage: Usage::default() };
+    let driven = (0..prepared.n_outputs()).try_for_each(|output| driver.output(output));
+    app.metrics().add_request(since.elapsed());
+    let last = match driven {
+        Ok(()) => Piece::Done(driver.usage),
+        Err(error) => {
+            let counter = if sender.is_closed() { &app.metrics().cancelled } else { &app.metrics().failed };
+            add(counter, 1);
+            Piece::Failed(error)
+        }
+    };
+    // The receiver may have gone.
+    let _ = sender.send(last);
+}
+
+struct Driver<'a> {
+    app: &'a App,
+    prepared: &'a Prepared,
+    sender: &'a UnboundedSender<Piece>,
+    cancel: &'a CancelToken,
+    since: Instant,
+    usage: Usage,
+}
+
+impl Driver<'_> {
+    fn output(&mut self, index: usize) -> ApiResult<()> {
+        let Self { prepared, cancel, .. } = *self;
+        let (model, request) = (&prepared.model, &prepared.request);
+        let (key, priority) = (request.cache_key.as_deref(), request.priority);
+        let prompt = prepared.prompt(index);
+        let of_session = |error| ApiError::of_session(&error, request.param);
+        let mut session = model.engine.session(model.session.clone()).map_err(of_session)?;
+        session.append_tokens(prompt).map_err(of_session)?;
+        model.warm.restore(&mut session, key);
+        let n_cached = session.n_cached_tokens();
+        let prefill_since = Instant::now();
+        let mut done = n_cached;
+        loop {
+            let turn = model.gate.enter(priority, cancel).ok_or_else(ApiError::stopped)?;
+            let chunk = session.prefill_chunk(cancel);
+            drop(turn);
+            let (n_computed, total) = chunk.map_err(|error| self.failed(&error))?;
+            if n_computed > done || n_computed >= total {
+                done = n_computed;
+                self.send(Piece::Prefill { done, total, cached: n_cached.min(total) });
+            }
+            if done >= total {
+                break;
+            }
+            self.check_time()?;
+        }
+        let prefill_us = prefill_since.elapsed().as_secs_f64() * 1e6;
+        let Output { options, logprobs, reader } = prepared.output(index, cancel);
+        let mut generation =
+            session.into_generation(options).map_err(|refused| self.failed(&refused.error))?;
+        let mut writer = Writer::new(self, index, prompt.len(), logprobs, reader);
+        // A step is counted when its last token is taken; until then, tokens need no turn.
+        let mut needs_pass = true;
+        let mut first_token = None;
+        let (finish, mut stats) = loop {
+            let turn = match needs_pass {
+                true => Some(model.gate.enter(priority, cancel).ok_or_else(ApiError::stopped)?),
+                false => None,
+            };
+            let n_steps = generation.stats().steps;
+            let event = generation.next();
+            drop(turn);
+            match event {
+                Some(Ok(Event::Token(token))) => {
+                    needs_pass = generation.stats().steps > n_steps;
+                    first_token.get_or_insert_with(|| self.since.elapsed());
+                    writer.token(token);
+                    if needs_pass {
+                        self.check_time()?;
+                    }
+                }
+                Some(Ok(Event::Done(summary))) => {
+                    writer.segments(summary.segments, &Origin::Target);
+                    break (summary.finish, summary.stats);
+                }
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return Err(self.failed(&error)),
+                None => return Err(ApiError::server("the generation has ended early")),
+            }
+        };
+        if finish == FinishReason::Cancelled {
+            return Err(ApiError::stopped());
+        }
+        let n_reasoning = writer.n_reasoning;
+        writer.end(finish, &request.documents);
+        model.warm.keep(&generation.into_session(), key);
+        (stats.cached_tokens, stats.prefilled_tokens) = (n_cached, done - n_cached.min(done));
+        stats.time_us.prefill += prefill_us;
+        self.app.metrics().add_output(&stats, first_token);
+        self.count(index, &stats, n_reasoning);
+        Ok(())
+    }
+
+    fn send(&self, piece: Piece) {
+        // Whoever drops the receiver cancels too.
+        let _ = self.sender.send(piece);
+    }
+
+    fn check_time(&self) -> ApiResult<()> {
+        let limit: Duration = self.app.limits().request_time;
+        if self.since.elapsed() <= limit {
+            return Ok(());
+        }
+        let message = format!("the request took more than {} s", limit.as_secs());
+        Err(ApiError::server(message).with_code("time_limit"))
+    }
+
+    fn failed(&self, error: &GenerateError) -> ApiError {
+        match error {
+            GenerateError::Forward(ForwardError::Cancelled) => ApiError::stopped(),
+            error => ApiError::of_generate(error, self.prepared.request.param),
+        }
+    }
+
+    fn count(&mut self, index: usize, stats: &Stats, n_reasoning: usize) {
+        let usage = &mut self.usage;
+        // Outputs of one prompt share it.
+        if index.is_multiple_of(self.prepared.request.n) {
+            usage.prompt += stats.prompt_tokens;
+            usage.cached += stats.cached_tokens;
+        }
+        usage.output += stats.tokens;
+        usage.reasoning += n_reasoning;
+        if let Some(source) = stats.sources.iter().find(|source| source.name == prediction::NAME) {
+            usage.accepted_prediction += source.accepted;
+            usage.rejected_prediction += source.drafted - source.accepted;
+        }
+    }
+}
+
+/// Turns the tokens of one output into pieces.
+struct Writer<'a> {
+    sender: &'a UnboundedSender<Piece>,
+    prepared: &'a Prepared,
+    app: &'a App,
+    choice: usize,
+    /// The position of the next token.
+    position: usize,
+    logprobs: Option<Logprobs>,
+    /// Probabilities of tokens whose text has not come yet.
+    pending: Vec<TokenLogprob>,
+    reader: Option<CallReader>,
+    n_calls: usize,
+    n_reasoning: usize,
+    is_reasoning: bool,
+    /// The answer, for annotations.
+    text: String,
+}
+
+impl<'a> Writer<'a> {
+    fn new(
+        driver: &Driver<'a>,
+        choice: usize,
+        n_prompt: usize,
+        logprobs: Option<Logprobs>,
+        reader: Option<CallReader>,
+    ) -> Self {
+        let Driver { app, prepared, sender, .. } = *driver;
+        let prompt = prepared.prompt(choice);
+        let kind = prepared.model.engine.tokenizer().reasoning_splitter(prompt).kind();
+        Self {
+            sender,
+            prepared,
+            app,
+            choice,
+            position: n_prompt,
+            logprobs,
+            pending: Vec::new(),
+            reader,
+            n_calls: 0,
+            n_reasoning: 0,
+            is_reasoning: kind == TextKind::Reasoning,
+            text: String::new(),
+        }
+    }
+
+    fn token(&mut self, token: TokenEvent) {
+        let TokenEvent { id, segments, origin, .. } = token;
+        let tokenizer = self.prepared.model.engine.tokenizer();
+        if let Some(logprobs) = &self.logprobs {
+            let taken = logprobs.take(self.position, id, tokenizer);
+            // An end token is no part of the text.
+            self.pending.extend(taken.filter(|_| !tokenizer.eos().contains(&id)));
+        }
+        self.position += 1;
+        if let Some((kind, _)) = segments.first() {
+            self.is_reasoning = *kind == TextKind::Reasoning;
+        }
+        self.n_reasoning += usize::from(self.is_reasoning);
+        // In some vocabularies the marker of a call is a control token, which has no text.
+        if self.reader.is_some() && !self.is_reasoning && self.is_open(id) {
+            self.segments(vec![(TextKind::Answer, calls::OPEN.to_owned())], &origin);
+        }
+        self.segments(segments, &origin);
+    }
+
+    fn is_open(&self, id: TokenId) -> bool {
+        let tokenizer = self.prepared.model.engine.tokenizer();
+        tokenizer.is_special(id) && tokenizer.token_bytes(id) == Some(calls::OPEN.as_bytes())
+    }
+
+    fn segments(&mut self, segments: Vec<(TextKind, String)>, origin: &Origin) {
+        for (kind, text) in segments {
+            if text.is_empty() {
+                continue;
+            }
+            if kind != TextKind::Answer {
+                // Probabilities are those of the answer.
+                self.pending.clear();
+                self.send(Piece::Reasoning { choice: self.choice, text, origin: origin.clone() });
+                continue;
+            }
+            let Some(reader) = &mut self.reader else {
+                self.answer(text, origin);
+                continue;
+            };
+            let mut parts = Vec::new();
+            reader.push(&text, &mut parts);
+            parts.into_iter().for_each(|part| self.part(part, origin));
+        }
+    }
+
+    fn answer(&mut self, text: String, origin: &Origin) {
+        if !self.prepared.request.documents.is_empty() {
+            self.text.push_str(&text);
+        }
+        let logprobs = std::mem::take(&mut self.pending);
+        self.send(Piece::Text { choice: self.choice, text, logprobs, origin: origin.clone() });
+    }
+
+    fn part(&mut self, part: CallPart, origin: &Origin) {
+        let choice = self.choice;
+        match part {
+            CallPart::Text(text) => self.answer(text, origin),
+            CallPart::Begin(name) => {
+                let call = self.n_calls;
+                self.n_calls += 1;
+                let id = self.app.id("call_");
+                self.send(Piece::Call { choice, call, id, name });
+            }
+            CallPart::Arguments(text) => {
+                self.pending.clear();
+                self.send(Piece::Arguments { choice, call: self.n_calls.saturating_sub(1), text });
+            }
+        }
+    }
+
+    fn end(mut self, finish: FinishReason, documents: &[Document]) {
+        let mut parts = Vec::new();
+        if let Some(reader) = &mut self.reader {
+            reader.finish(&mut parts);
+        }
+        parts.into_iter().for_each(|part| self.part(part, &Origin::Target));
+        let finish = match finish {
+            FinishReason::MaxTokens | FinishReason::ContextFull => Finish::Length,
+            _ if self.n_calls > 0 => Finish::ToolCalls,
+            _ => Finish::Stop,
+        };
+        let annotations = annotations(&self.text, documents);
+        self.send(Piece::End { choice: self.choice, finish, annotations });
+    }
+
+    fn send(&self, piece: Piece) {
+        let _ = self.sender.send(piece);
+    }
+}
+
+/// The spans of an answer that stand in documents.
+fn annotations(answer: &str, documents: &[Document]) -> Vec<Annotation> {
+    if documents.is_empty() {
+        return Vec::new();
+    }
+    let shown: Vec<Shown<'_>> = documents
+        .iter()
+        .map(|document| Shown { document: &document.title, at: Some(0), text: &document.text })
+        .collect();
+    let spans = copied_spans(answer, &shown, SpanOptions::default());
+    let annotation = |span: refrain_assistant::provenance::CopiedSpan| {
+        let characters = |end: usize| answer[..end].chars().count();
+        let document = &documents[span.passage];
+        let url = document.url.clone().unwrap_or_else(|| format!("document:{}", span.passage));
+        Annotation {
+            start: characters(span.output.start),
+            end: characters(span.output.end),
+            document: span.passage,
+            title: document.title.clone(),
+            url,
+            place: span.place,
+            is_exact: span.is_exact,
+        }
+    };
+    spans.into_iter().map(annotation).collect()
+}

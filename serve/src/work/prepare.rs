@@ -1,0 +1,254 @@
+//! From a request to tokens, grammar and options. Everything that can be refused is refused here.
+
+use std::sync::Arc;
+
+use refrain::internals::tokenizer::ReasoningMarkers;
+use refrain::{
+    CancelToken, ChatOptions, GenerateOptions, Message, PromptPassage, Role, SpecialTokens, Task, TextKind,
+    TokenId, Tokenizer,
+};
+use refrain_grammar::Grammar;
+use serde_json::json;
+
+use super::auto::AutoMask;
+use super::calls::{self, CallFormat, CallReader};
+use super::grammars;
+use super::logprobs::Logprobs;
+use super::prediction::Prediction;
+use super::request::{Format, Input, Plain, Request, ToolChoice};
+use crate::error::{ApiError, ApiResult};
+use crate::models::Model;
+
+/// A request that can be computed.
+pub(crate) struct Prepared {
+    pub(crate) model: Arc<Model>,
+    pub(crate) request: Request,
+    /// The tokens of each prompt.
+    pub(crate) prompts: Vec<Vec<TokenId>>,
+    constraint: Constraint,
+    /// The tokens of the predicted text.
+    predicted: Vec<TokenId>,
+}
+
+/// What constrains an output.
+enum Constraint {
+    None,
+    Grammar(Grammar),
+    /// Free text that may call tools; the grammar begins behind the opening marker.
+    Auto(Grammar),
+}
+
+/// The options of one output, and what reads it.
+pub(crate) struct Output {
+    pub(crate) options: GenerateOptions,
+    pub(crate) logprobs: Option<Logprobs>,
+    pub(crate) reader: Option<CallReader>,
+}
+
+/// Prepares a request.
+///
+/// # Errors
+/// The refusal, with the name of the field.
+pub(crate) fn prepare(model: Arc<Model>, request: Request) -> ApiResult<Prepared> {
+    let sampling = request.sampling.over(&model.sampling);
+    let vocab_size = model.engine.config().vocab_size;
+    sampling.check(vocab_size).map_err(|error| match error {
+        refrain::SamplingError::BiasOutOfVocabulary { token, .. } => {
+            let message = format!("token {token} is outside the vocabulary of {vocab_size} tokens");
+            ApiError::field("logit_bias", message)
+        }
+        refrain::SamplingError::OutOfRange { option, .. } => ApiError::field(option, &error),
+        error => ApiError::bad_request(error.to_string()),
+    })?;
+    let context_len = model.context_len();
+    let prompts = match &request.input {
+        Input::Chat(messages) => vec![encode_chat(&model, &request, messages)?],
+        Input::Plain(prompts) => {
+            let prompts = prompts.iter().map(|prompt| encode_plain(&model, prompt, request.param));
+            prompts.collect::<ApiResult<_>>()?
+        }
+    };
+    for prompt in &prompts {
+        if prompt.is_empty() {
+            return Err(ApiError::field(request.param, "the prompt has no token"));
+        }
+        if prompt.len() >= context_len {
+            return Err(ApiError::context_overflow(prompt.len(), context_len, request.param));
+        }
+    }
+    let constraint = constraint(&model, &request, &prompts[0])?;
+    let predicted = match &request.prediction {
+        None => Vec::new(),
+        Some(text) => {
+            let tokens = model.engine.tokenizer().encode(text, SpecialTokens::AsText);
+            tokens.map_err(|error| ApiError::of_tokenizer(&error, "prediction"))?
+        }
+    };
+    Ok(Prepared { model, request, prompts, constraint, predicted })
+}
+
+fn encode_plain(model: &Model, prompt: &Plain, param: &str) -> ApiResult<Vec<TokenId>> {
+    let tokenizer = model.engine.tokenizer();
+    match prompt {
+        Plain::Tokens(tokens) => {
+            let vocab_size = model.engine.config().vocab_size;
+            match tokens.iter().find(|token| token.index() >= vocab_size) {
+                Some(token) => {
+                    let message =
+                        format!("token {} is outside the vocabulary of {vocab_size} tokens", token.0);
+                    Err(ApiError::field(param, message))
+                }
+                None => Ok(tokens.clone()),
+            }
+        }
+        Plain::Text(text) => {
+            let encoded = tokenizer.encode(text, SpecialTokens::AsText);
+            let tokens = encoded.map_err(|error| ApiError::of_tokenizer(&error, param))?;
+            // As `Session::append_text` begins a text.
+            let bos = tokenizer.bos().filter(|bos| tokenizer.adds_bos() && tokens.first() != Some(bos));
+            Ok(bos.into_iter().chain(tokens).collect())
+        }
+    }
+}
+
+/// Renders the messages with tools and documents, through the template where it shows them, else as text.
+fn encode_chat(model: &Model, request: &Request, messages: &[Message]) -> ApiResult<Vec<TokenId>> {
+    let tokenizer = model.engine.tokenizer();
+    if let Some(_error) = tokenizer.chat_template_error() {
+        return Err(ApiError::field(request.param, "the chat template of the model cannot be used"));
+    }
+    if !tokenizer.has_chat_template() {
+        let message = "the model has no chat template; `/v1/completions` continues plain text";
+        return Err(ApiError::field(request.param, message));
+    }
+    let mut messages = messages.to_vec();
+    let mut options = ChatOptions::default();
+    if let Some(enable) = request.thinking {
+        options = options.with_enable_thinking(enable);
+    }
+    for (name, value) in &request.variables {
+        options = options.with_variable(name.as_str(), value.clone()).map_err(|_| {
+            ApiError::field("chat_template_kwargs", "a variable has a name with a fixed meaning in templates")
+        })?;
+    }
+    let has_calls =
+        messages.iter().any(|message| !message.tool_calls.is_empty() || message.role == Role::Tool);
+    let callable = request.tools.callable();
+    if has_calls || !callable.is_empty() {
+        // With a named function the others are shown too: the prompt then has the same beginning for every choice.
+        let shown: Vec<_> = match request.tools.choice {
+            ToolChoice::None => Vec::new(),
+            _ => request.tools.functions.iter().collect(),
+        };
+        match model.call_format.get_or_init(|| CallFormat::of(tokenizer)) {
+            CallFormat::Template => {
+                options = options.with_tools(shown.into_iter().map(calls::function_json).collect());
+            }
+            CallFormat::Text => calls::as_text(&mut messages, &shown),
+        }
+    }
+    let encode = |messages: &[Message], options: &ChatOptions| {
+        let tokens = tokenizer.encode_chat(messages, options, true);
+        tokens.map_err(|error| ApiError::of_tokenizer(&error, request.param))
+    };
+    if request.documents.is_empty() {
+        return encode(&messages, &options);
+    }
+    let documents = request.documents.iter();
+    let documents = documents.map(|document| json!({ "title": document.title, "text": document.text }));
+    let with_documents = encode(&messages, &options.clone().with_documents(documents.collect()))?;
+    let shows_documents = with_documents != encode(&messages, &options)?;
+    if shows_documents {
+        return Ok(with_documents);
+    }
+    let passages: Vec<_> = request
+        .documents
+        .iter()
+        .map(|document| PromptPassage { title: &document.title, text: &document.text })
+        .collect();
+    let Some(asked) = messages.iter_mut().rev().find(|message| message.role == Role::User) else {
+        return Err(ApiError::field("documents", "there is no message of a user about them"));
+    };
+    asked.content = Task::Answer.user_message(&passages, &asked.content);
+    encode(&messages, &options)
+}
+
+fn constraint(model: &Model, request: &Request, prompt: &[TokenId]) -> ApiResult<Constraint> {
+    let has_format = !matches!(request.format, Format::Text);
+    let callable = request.tools.callable();
+    if has_format && !callable.is_empty() {
+        let message = "a format of the answer and tools cannot be combined (`tool_choice: \"none\"` leaves the tools out)";
+        return Err(ApiError::unsupported("response_format", message));
+    }
+    let grammar = match &request.format {
+        Format::JsonObject => grammars::json(model, &json!({ "type": "object" }), "response_format")?,
+        Format::JsonSchema { schema, path } => grammars::json(model, schema, path)?,
+        Format::Text if callable.is_empty() => return Ok(Constraint::None),
+        Format::Text if !request.tools.choice.is_required() => {
+            return Ok(Constraint::Auto(grammars::calls(model, &request.tools, false)?));
+        }
+        Format::Text => grammars::calls(model, &request.tools, true)?,
+    };
+    let tokenizer = model.engine.tokenizer();
+    let markers = tokenizer.reasoning_markers();
+    match markers.filter(|_| reasons(tokenizer, request, prompt)) {
+        None => Ok(Constraint::Grammar(grammar)),
+        Some(ReasoningMarkers { close, .. }) => {
+            let after = grammar.after(close).map_err(|error| ApiError::of_grammar(&error, request.param))?;
+            Ok(Constraint::Grammar(after))
+        }
+    }
+}
+
+/// Whether the output certainly begins with reasoning: the prompt has opened it, or the request asks for it. A model that only may reason
+/// answers at once under a grammar, because a grammar behind a marker that never comes would constrain nothing.
+fn reasons(tokenizer: &Tokenizer, request: &Request, prompt: &[TokenId]) -> bool {
+    let is_chat = matches!(request.input, Input::Chat(_));
+    let is_open = tokenizer.reasoning_splitter(prompt).kind() == TextKind::Reasoning;
+    is_open || is_chat && request.thinking == Some(true)
+}
+
+impl Prepared {
+    /// Outputs in all.
+    pub(crate) fn n_outputs(&self) -> usize {
+        self.prompts.len() * self.request.n
+    }
+
+    /// The prompt of an output.
+    pub(crate) fn prompt(&self, output: usize) -> &[TokenId] {
+        &self.prompts[output / self.request.n]
+    }
+
+    /// The options of an output.
+    pub(crate) fn output(&self, output: usize, cancel: &CancelToken) -> Output {
+        let (request, prompt) = (&self.request, self.prompt(output));
+        let mut sampling = request.sampling.over(&self.model.sampling);
+        // Each output has a seed of its own, and the first one that of the request.
+        sampling.seed = sampling.seed.map(|seed| seed.wrapping_add((output % request.n) as u64));
+        let room = self.model.context_len() - prompt.len();
+        let mut options = GenerateOptions::default()
+            .with_max_tokens(request.max_tokens.unwrap_or(room).min(room))
+            .with_sampling(sampling)
+            .with_stop(request.stop.clone())
+            .with_cancel(cancel.clone());
+        let logprobs = request.logprobs.map(Logprobs::new);
+        if let Some(logprobs) = &logprobs {
+            options.processors.push(Box::new(logprobs.clone()));
+        }
+        let mut reader = None;
+        match &self.constraint {
+            Constraint::None => {}
+            Constraint::Grammar(grammar) => options = grammar.constrain(options),
+            Constraint::Auto(grammar) => {
+                options.processors.push(Box::new(AutoMask::new(&self.model.engine, grammar, prompt)));
+            }
+        }
+        if !request.tools.callable().is_empty() {
+            reader = Some(CallReader::new(&request.tools));
+        }
+        if !self.predicted.is_empty() {
+            options.sources.push(Box::new(Prediction::new(prompt, &self.predicted)));
+        }
+        Output { options, logprobs, reader }
+    }
+}

@@ -1,0 +1,158 @@
+//! A request to a model that writes text, whatever endpoint it came from.
+
+use refrain::{Message, Sampling, TokenId};
+use refrain_assistant::Priority;
+use serde_json::Value;
+
+/// A checked request. Ranges that depend on the model are checked when it is prepared.
+#[derive(Debug)]
+pub(crate) struct Request {
+    /// `None`: the first model.
+    pub(crate) model: Option<String>,
+    pub(crate) input: Input,
+    /// The field that has the input, for errors.
+    pub(crate) param: &'static str,
+    /// Outputs per prompt.
+    pub(crate) n: usize,
+    pub(crate) sampling: SamplingFields,
+    /// `None`: as many as fit the context.
+    pub(crate) max_tokens: Option<usize>,
+    pub(crate) stop: Vec<String>,
+    /// Probabilities of the tokens, and of this many others at each place.
+    pub(crate) logprobs: Option<usize>,
+    pub(crate) format: Format,
+    pub(crate) tools: Tools,
+    /// A text that the output probably has.
+    pub(crate) prediction: Option<String>,
+    pub(crate) cache_key: Option<String>,
+    pub(crate) documents: Vec<Document>,
+    /// Whether the model reasons; `None`: the template's default.
+    pub(crate) thinking: Option<bool>,
+    /// Further variables of the template.
+    pub(crate) variables: Vec<(String, Value)>,
+    pub(crate) priority: Priority,
+}
+
+/// The prompt, or several.
+#[derive(Debug)]
+pub(crate) enum Input {
+    Chat(Vec<Message>),
+    Plain(Vec<Plain>),
+}
+
+/// A prompt without a chat template.
+#[derive(Debug)]
+pub(crate) enum Plain {
+    Text(String),
+    Tokens(Vec<TokenId>),
+}
+
+/// Sampling options that a request states; the others are those of the model.
+#[derive(Debug, Default)]
+pub(crate) struct SamplingFields {
+    pub(crate) temperature: Option<f32>,
+    pub(crate) top_p: Option<f32>,
+    pub(crate) top_k: Option<usize>,
+    pub(crate) min_p: Option<f32>,
+    pub(crate) frequency_penalty: Option<f32>,
+    pub(crate) presence_penalty: Option<f32>,
+    pub(crate) repetition_penalty: Option<f32>,
+    pub(crate) logit_bias: Vec<(TokenId, f32)>,
+    pub(crate) seed: Option<u64>,
+}
+
+impl SamplingFields {
+    /// These options over the model's.
+    pub(crate) fn over(&self, defaults: &Sampling) -> Sampling {
+        let mut sampling = defaults.clone();
+        let set = |field: &mut f32, given: Option<f32>| *field = given.unwrap_or(*field);
+        set(&mut sampling.temperature, self.temperature);
+        // The smallest share that leaves the best token: OpenAI allows 0.
+        set(&mut sampling.top_p, self.top_p.map(|p| p.max(f32::MIN_POSITIVE)));
+        set(&mut sampling.min_p, self.min_p);
+        set(&mut sampling.frequency_penalty, self.frequency_penalty);
+        set(&mut sampling.presence_penalty, self.presence_penalty);
+        set(&mut sampling.repetition_penalty, self.repetition_penalty);
+        sampling.top_k = self.top_k.unwrap_or(sampling.top_k);
+        sampling.logit_bias.extend_from_slice(&self.logit_bias);
+        sampling.seed = self.seed.or(sampling.seed);
+        sampling
+    }
+}
+
+/// The form of the output.
+#[derive(Debug, Clone)]
+pub(crate) enum Format {
+    Text,
+    JsonObject,
+    /// JSON under a schema, which is at `path` in the request.
+    JsonSchema {
+        schema: Value,
+        path: String,
+    },
+}
+
+/// The tools that the model may call.
+#[derive(Debug, Default)]
+pub(crate) struct Tools {
+    pub(crate) functions: Vec<Function>,
+    pub(crate) choice: ToolChoice,
+    pub(crate) is_parallel: bool,
+}
+
+/// A function that the model may call.
+#[derive(Debug, Clone)]
+pub(crate) struct Function {
+    pub(crate) name: String,
+    pub(crate) description: Option<String>,
+    /// A schema of type `object`.
+    pub(crate) parameters: Value,
+    /// The place of the schema in the request.
+    pub(crate) path: String,
+}
+
+/// Which tools the model calls.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) enum ToolChoice {
+    None,
+    #[default]
+    Auto,
+    Required,
+    Named(String),
+    Allowed {
+        names: Vec<String>,
+        is_required: bool,
+    },
+}
+
+impl ToolChoice {
+    /// Whether the output is a call.
+    pub(crate) fn is_required(&self) -> bool {
+        match self {
+            Self::None | Self::Auto => false,
+            Self::Required | Self::Named(_) => true,
+            Self::Allowed { is_required, .. } => *is_required,
+        }
+    }
+}
+
+impl Tools {
+    /// The functions that may be called.
+    pub(crate) fn callable(&self) -> Vec<&Function> {
+        let is_callable = |function: &&Function| match &self.choice {
+            ToolChoice::None => false,
+            ToolChoice::Auto | ToolChoice::Required => true,
+            ToolChoice::Named(name) => function.name == *name,
+            ToolChoice::Allowed { names, .. } => names.contains(&function.name),
+        };
+        self.functions.iter().filter(is_callable).collect()
+    }
+}
+
+/// A passage that comes with a request.
+#[derive(Debug, Clone)]
+pub(crate) struct Document {
+    pub(crate) title: String,
+    pub(crate) text: String,
+    pub(crate) url: Option<String>,
+}

@@ -1,0 +1,214 @@
+//! The other endpoints: completions, responses, embeddings, models, metrics, the document.
+
+mod support;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use refrain_index::notes::{Embedder, ModelEmbedder};
+use serde_json::{Value, json};
+use support::{EMBEDDER, MODEL, QUESTION, Running, engine, with};
+
+#[test]
+fn completions_continue_plain_text() {
+    let server = Running::start();
+    let request =
+        json!({ "model": MODEL, "prompt": "Answer the question", "max_tokens": 12, "temperature": 0 });
+    let answer = server.answer("/v1/completions", &request);
+    assert_eq!(answer["object"], "text_completion");
+    let text = answer["choices"][0]["text"].as_str().unwrap();
+    let mut session = engine().session(Default::default()).unwrap();
+    session.append_text("Answer the question", refrain::SpecialTokens::AsText).unwrap();
+    let options = refrain::GenerateOptions::default().with_max_tokens(12_usize);
+    let mut expected = String::new();
+    let summary = session.generate(options).unwrap().run(|token| {
+        expected.push_str(&token.text);
+        std::ops::ControlFlow::Continue(())
+    });
+    expected.push_str(&summary.unwrap().text);
+    assert_eq!(text, expected);
+    let echoed = server.answer("/v1/completions", &with(&request, json!({ "echo": true })));
+    assert_eq!(echoed["choices"][0]["text"], format!("Answer the question{text}"));
+    let tokens: Vec<u32> = engine()
+        .tokenizer()
+        .encode("Answer the question", refrain::SpecialTokens::AsText)
+        .unwrap()
+        .iter()
+        .map(|token| token.0)
+        .collect();
+    let of_tokens = server.answer("/v1/completions", &with(&request, json!({ "prompt": tokens })));
+    assert_eq!(of_tokens["choices"], answer["choices"]);
+    let several =
+        with(&request, json!({ "prompt": ["Answer the question", "Summarize"], "n": 2, "logprobs": 2 }));
+    let several = server.answer("/v1/completions", &several);
+    let choices = several["choices"].as_array().unwrap();
+    assert_eq!(choices.len(), 4);
+    assert_eq!((&choices[0]["text"], &choices[1]["text"]), (&json!(text), &json!(text)));
+    let logprobs = &choices[0]["logprobs"];
+    let pieces: String =
+        logprobs["tokens"].as_array().unwrap().iter().map(|piece| piece.as_str().unwrap()).collect();
+    assert_eq!(pieces, text);
+    assert_eq!(logprobs["text_offset"][0], 0);
+    assert_eq!(logprobs["top_logprobs"][0].as_object().unwrap().len(), 2);
+    let stream = with(&request, json!({ "stream": true, "stream_options": { "include_usage": true } }));
+    let chunks = server.post("/v1/completions", &stream).chunks();
+    let streamed: String = chunks.iter().filter_map(|chunk| chunk["choices"][0]["text"].as_str()).collect();
+    assert_eq!(streamed, text);
+    assert_eq!(
+        chunks.last().unwrap()["usage"],
+        answer["usage"]
+            .as_object()
+            .map(|usage| {
+                let mut usage = usage.clone();
+                // The first request has computed the prompt.
+                usage["prompt_tokens_details"] =
+                    chunks.last().unwrap()["usage"]["prompt_tokens_details"].clone();
+                Value::Object(usage)
+            })
+            .unwrap()
+    );
+}
+
+fn responses_events(server: &Running, request: &Value) -> Vec<Value> {
+    let reply = server.post("/v1/responses", &with(request, json!({ "stream": true })));
+    let mut events = reply.events();
+    assert_eq!(events.pop().as_deref(), Some("[DONE]"));
+    let names: Vec<&str> = reply.body.lines().filter_map(|line| line.strip_prefix("event: ")).collect();
+    let events: Vec<Value> = events.iter().map(|event| serde_json::from_str(event).unwrap()).collect();
+    for (index, (event, name)) in events.iter().zip(names).enumerate() {
+        assert_eq!((&event["sequence_number"], &event["type"]), (&json!(index), &json!(name)));
+    }
+    events
+}
+
+fn types(events: &[Value]) -> Vec<&str> {
+    let mut types: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    types.dedup();
+    types
+}
+
+#[test]
+fn responses_have_items_and_typed_events() {
+    let server = Running::start();
+    let request = json!({ "model": MODEL, "input": QUESTION, "temperature": 0, "max_output_tokens": 48 });
+    let response = server.answer("/v1/responses", &request);
+    assert_eq!((&response["object"], &response["status"]), (&json!("response"), &json!("completed")));
+    let chat = json!({ "model": MODEL, "messages": [{ "role": "user", "content": QUESTION }], "temperature": 0, "max_tokens": 48 });
+    let chat = server.answer("/v1/chat/completions", &chat);
+    let text = &chat["choices"][0]["message"]["content"];
+    assert_eq!(&response["output"][0]["content"][0]["text"], text);
+    let events = responses_events(&server, &request);
+    assert_eq!(
+        types(&events),
+        [
+            "response.created",
+            "response.in_progress",
+            "response.output_item.added",
+            "response.content_part.added",
+            "response.output_text.delta",
+            "response.output_text.done",
+            "response.content_part.done",
+            "response.output_item.done",
+            "response.completed",
+        ]
+    );
+    let deltas: String = events
+        .iter()
+        .filter(|event| event["type"] == "response.output_text.delta")
+        .map(|event| event["delta"].as_str().unwrap())
+        .collect();
+    assert_eq!(json!(deltas), *text);
+    let last = &events.last().unwrap()["response"];
+    assert_eq!(last["output"][0]["content"], response["output"][0]["content"]);
+    assert_eq!(last["usage"]["output_tokens"], response["usage"]["output_tokens"]);
+    let cut = server.answer("/v1/responses", &with(&request, json!({ "max_output_tokens": 2 })));
+    assert_eq!(
+        (&cut["status"], &cut["incomplete_details"]["reason"]),
+        (&json!("incomplete"), &json!("max_output_tokens"))
+    );
+}
+
+#[test]
+fn responses_call_functions_and_take_their_results() {
+    let server = Running::start();
+    let tool = json!({ "type": "function", "name": "weather", "parameters": {
+        "type": "object", "properties": { "city": { "enum": ["Oslo"] } }, "required": ["city"], "additionalProperties": false } });
+    let request = json!({
+        "input": [{ "role": "user", "content": [{ "type": "input_text", "text": "What is the weather?" }] }],
+        "tools": [tool], "tool_choice": "required", "parallel_tool_calls": false, "temperature": 0, "max_output_tokens": 99,
+    });
+    let response = server.answer("/v1/responses", &request);
+    let call = &response["output"][0];
+    assert_eq!((&call["type"], &call["name"]), (&json!("function_call"), &json!("weather")));
+    assert_eq!(call["arguments"], "{\"city\":\"Oslo\"}");
+    let (given, tool) = (&request["tools"][0], &response["tools"][0]);
+    assert_eq!((&tool["name"], &tool["parameters"]), (&given["name"], &given["parameters"]));
+    assert_eq!((&tool["strict"], &tool["description"]), (&json!(true), &Value::Null));
+    let events = responses_events(&server, &request);
+    assert!(types(&events).contains(&"response.function_call_arguments.delta"));
+    let done = events.iter().find(|event| event["type"] == "response.function_call_arguments.done").unwrap();
+    assert_eq!(done["arguments"], call["arguments"]);
+    let mut input = request["input"].as_array().unwrap().clone();
+    input.push(call.clone());
+    input.push(json!({ "type": "function_call_output", "call_id": call["call_id"], "output": "Rain." }));
+    let next = with(&request, json!({ "input": input, "tool_choice": "none", "instructions": "Be brief." }));
+    let response = server.answer("/v1/responses", &next);
+    assert_eq!(
+        (&response["instructions"], &response["output"][0]["type"]),
+        (&json!("Be brief."), &json!("message"))
+    );
+}
+
+#[test]
+fn embeddings_are_those_of_the_embedder() {
+    let server = Running::start();
+    let embedder = ModelEmbedder::new(engine()).unwrap();
+    let texts = ["The repair of the car", "A boat"];
+    let expected = embedder.embed(&texts).unwrap();
+    let request = json!({ "model": EMBEDDER, "input": texts });
+    let answer = server.answer("/v1/embeddings", &request);
+    assert_eq!(answer["model"], EMBEDDER);
+    for (index, vector) in expected.iter().enumerate() {
+        let entry = &answer["data"][index];
+        let given: Vec<f32> = entry["embedding"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|number| number.as_f64().unwrap() as f32)
+            .collect();
+        assert_eq!((&entry["index"], &given), (&json!(index), vector));
+    }
+    let packed = server.answer("/v1/embeddings", &with(&request, json!({ "encoding_format": "base64" })));
+    let bytes = STANDARD.decode(packed["data"][1]["embedding"].as_str().unwrap()).unwrap();
+    let given: Vec<f32> = bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
+    assert_eq!(given, expected[1]);
+    // The first embedding model answers requests that name none.
+    let unnamed = server.answer("/v1/embeddings", &json!({ "input": texts[1] }));
+    assert_eq!(unnamed["data"][0]["embedding"], answer["data"][1]["embedding"]);
+    let reply = server.post("/v1/embeddings", &with(&request, json!({ "dimensions": 3 })));
+    assert_eq!((reply.status, &reply.error()["param"]), (400, &json!("dimensions")));
+    for input in [json!(""), json!([]), json!(["a", ""]), json!(3)] {
+        let reply = server.post("/v1/embeddings", &with(&request, json!({ "input": input })));
+        assert_eq!((reply.status, &reply.error()["param"]), (400, &json!("input")));
+    }
+}
+
+#[test]
+fn models_metrics_and_the_document_are_shown() {
+    let server = Running::start();
+    let list = server.get("/v1/models").json();
+    assert_eq!((&list["object"], list["data"].as_array().unwrap().len()), (&json!("list"), 2));
+    assert_eq!(server.get(&format!("/v1/models/{MODEL}")).json(), list["data"][0]);
+    assert_eq!(server.get("/health").json(), json!({ "status": "ok" }));
+    server.answer("/v1/completions", &json!({ "prompt": "Hello", "max_tokens": 5, "temperature": 0 }));
+    assert_eq!(server.metric("refrain_requests_total"), 1.0);
+    assert!(server.metric("refrain_output_tokens_total") >= 1.0);
+    assert!(server.get("/metrics").body.contains("refrain_model_bytes{model=\"fixture\"}"));
+    let document = server.get("/openapi.json").json();
+    assert_eq!(document["openapi"], "3.1.0");
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for method in methods.as_object().unwrap().keys() {
+            let reply = server.request(&method.to_uppercase(), &path.replace("{id}", MODEL), &[], "");
+            assert!(![404, 405].contains(&reply.status), "{method} {path}: {}", reply.body);
+        }
+    }
+}
