@@ -1,6 +1,7 @@
 //! `refrain serve`: the OpenAI API on this device.
 
 use std::error::Error;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -53,7 +54,15 @@ pub(crate) fn serve(args: &ServeArgs, interrupt: &Interrupt) -> Result<Exit, Fai
     };
     let server = Server::bind(options, models)?;
     refrain_serve::quiet_panics();
-    AnswerStream::stdout().line(&format!("http://{}", server.local_addr()))?;
+    let mut address = server.local_addr();
+    if address.ip().is_unspecified() {
+        // Every address of this device, of which a browser can open this one.
+        address.set_ip(match address.ip() {
+            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    AnswerStream::stdout().line(&format!("http://{address}"))?;
     note("a page is at this address, and the OpenAI API at its /v1; Ctrl-C stops the server");
     let stop = CancelToken::new();
     let stopping = interrupt.cancels(stop.clone());
@@ -104,7 +113,9 @@ fn first(
         let loaded =
             Loaded::new(engine.clone()).with_sampling(sampling.clone()).with_session(session.clone());
         Ok(loaded.with_assistant(assistant.clone()))
-    }))
+    })
+    // This function's caller has the engine too.
+    .with_pinned(true))
 }
 
 /// The models that are loaded when a request names them.

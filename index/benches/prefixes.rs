@@ -183,8 +183,8 @@ fn random_tensor(random: &mut u64, ty: BlockType, n_values: u64) -> Vec<u8> {
     }
     let mut bytes = Vec::with_capacity(n_values as usize / 32 * 18);
     for _ in 0..n_values / 32 {
-        // f16 bits of 0.005, then 32 codes of 4 bits.
-        bytes.extend(0x1d1f_u16.to_le_bytes());
+        // f16 bits of 0.00125, then 32 codes of 4 bits.
+        bytes.extend(0x151f_u16.to_le_bytes());
         for _ in 0..2 {
             *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             bytes.extend((*random ^ (*random >> 29)).to_le_bytes());

@@ -5,12 +5,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use refrain::CancelToken;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::error::ApiResult;
 use crate::limits::Limits;
 use crate::metrics::{Gauges, Metrics};
-use crate::models::Models;
+use crate::models::{Model, ModelKind, Models};
 use crate::options::ServeOptions;
 use crate::queue::Queue;
+use crate::work::blocking;
 
 /// The state of a server: models, queue, metrics. Cheap to clone.
 #[derive(Clone)]
@@ -21,15 +24,32 @@ struct Inner {
     models: Models,
     queue: Arc<Queue>,
     metrics: Metrics,
-    running: Mutex<HashMap<u64, CancelToken>>,
+    running: Mutex<Registry>,
+    /// Requests that are checked at a time: tokenizing and compiling take the processor from the passes of the models.
+    preparing: Arc<Semaphore>,
+    /// One model is loaded at a time.
+    loading: Arc<Semaphore>,
+    /// Bytes that bodies may still take.
+    bodies: Arc<Semaphore>,
     n_ids: AtomicU64,
     /// Random bits in every id, so that ids of two runs differ.
     salt: u64,
 }
 
+/// Work that a stop cancels.
+#[derive(Default)]
+struct Registry {
+    work: HashMap<u64, CancelToken>,
+    is_stopping: bool,
+}
+
+/// Requests that are checked at a time.
+pub(crate) const PREPARING_MAX: usize = 2;
+
 impl App {
     pub(crate) fn new(options: &ServeOptions, models: Models) -> Self {
         let limits = options.limits.clone();
+        let bodies_bytes = limits.bodies_bytes.min(Semaphore::MAX_PERMITS);
         models.set_warm_bytes(limits.warm_bytes);
         Self(Arc::new(Inner {
             queue: Queue::new(limits.running, limits.waiting),
@@ -37,6 +57,9 @@ impl App {
             models,
             metrics: Metrics::default(),
             running: Mutex::default(),
+            preparing: Arc::new(Semaphore::new(PREPARING_MAX)),
+            loading: Arc::new(Semaphore::new(1)),
+            bodies: Arc::new(Semaphore::new(bodies_bytes)),
             n_ids: AtomicU64::new(0),
             salt: random_bits(),
         }))
@@ -73,15 +96,46 @@ impl App {
     /// Registers work that a stop of the server cancels. The guard ends the registration.
     pub(crate) fn register(&self, cancel: CancelToken) -> Registered {
         let id = self.0.n_ids.fetch_add(1, Ordering::Relaxed);
-        self.running().insert(id, cancel);
+        let mut registry = self.registry();
+        if registry.is_stopping {
+            cancel.cancel();
+        }
+        registry.work.insert(id, cancel);
+        drop(registry);
         Registered { app: self.clone(), id }
     }
 
+    /// Cancels all work, now and from now on.
     pub(crate) fn cancel_all(&self) {
-        self.running().values().for_each(CancelToken::cancel);
+        let mut registry = self.registry();
+        registry.is_stopping = true;
+        registry.work.values().for_each(CancelToken::cancel);
     }
 
-    fn running(&self) -> MutexGuard<'_, HashMap<u64, CancelToken>> {
+    /// Waits for the right to check a request. It goes along with the work, which outlives a client that goes away.
+    pub(crate) async fn preparing(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.0.preparing).acquire_owned().await.ok()
+    }
+
+    /// The model of this name, or the first one of this kind. Waits while it is loaded.
+    pub(crate) async fn model(&self, id: Option<String>, kind: ModelKind) -> ApiResult<Arc<Model>> {
+        if let Some(model) = self.models().loaded(id.as_deref(), kind)? {
+            return Ok(model);
+        }
+        let permit = Arc::clone(&self.0.loading).acquire_owned().await;
+        let app = self.clone();
+        let load = move || {
+            let _permit = permit;
+            app.models().get(id.as_deref(), kind)
+        };
+        blocking(load).await
+    }
+
+    pub(crate) fn bodies(&self) -> &Arc<Semaphore> {
+        &self.0.bodies
+    }
+
+    fn registry(&self) -> MutexGuard<'_, Registry> {
         self.0.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -93,7 +147,7 @@ pub(crate) struct Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        self.app.running().remove(&self.id);
+        self.app.registry().work.remove(&self.id);
     }
 }
 

@@ -128,13 +128,23 @@ pub(crate) struct ApiError {
     pub(crate) code: Option<&'static str>,
     /// Seconds until a further attempt makes sense.
     pub(crate) retry_after: Option<u32>,
+    /// Official clients repeat requests with server errors, unless a header says that it is no use.
+    pub(crate) is_final: bool,
 }
 
 pub(crate) type ApiResult<T> = Result<T, ApiError>;
 
 impl ApiError {
     pub(crate) fn new(status: StatusCode, kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { status, kind, message: message.into(), param: None, code: None, retry_after: None }
+        Self {
+            status,
+            kind,
+            message: message.into(),
+            param: None,
+            code: None,
+            retry_after: None,
+            is_final: false,
+        }
     }
 
     /// A field is missing, or has a wrong type or value.
@@ -176,8 +186,20 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorKind::Server, message).with_code("stopped")
     }
 
+    /// The request has waited too long for its computation.
+    pub(crate) fn waited_too_long() -> Self {
+        let error =
+            Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorKind::Server, "the request has waited too long");
+        Self { retry_after: Some(30), ..error.with_code("queue_time") }
+    }
+
     pub(crate) fn with_param(self, param: impl Into<String>) -> Self {
         Self { param: Some(param.into()), ..self }
+    }
+
+    /// The same request would fail again.
+    pub(crate) fn finally(self) -> Self {
+        Self { is_final: true, ..self }
     }
 
     pub(crate) fn with_code(self, code: &'static str) -> Self {
@@ -240,9 +262,11 @@ impl ApiError {
             GenerateError::Sampling(error) => Self::bad_request(error.to_string()),
             GenerateError::Processor(error) => match error.downcast_ref::<GrammarError>() {
                 Some(GrammarError::TooComplex { position, .. }) => {
-                    Self::server(format!("the grammar is too complex at output token {position}"))
+                    Self::server(format!("the grammar is too complex at output token {position}")).finally()
                 }
-                Some(_) => Self::server("the vocabulary of the model has no token that the grammar allows"),
+                Some(_) => {
+                    Self::server("the vocabulary of the model has no token that the grammar allows").finally()
+                }
                 None => Self::server("a processor of logits failed"),
             },
             _ => Self::server("a pass of the model failed"),
@@ -276,6 +300,9 @@ impl IntoResponse for ApiError {
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         if let Some(seconds) = self.retry_after {
             headers.insert(header::RETRY_AFTER, seconds.into());
+        }
+        if self.is_final {
+            headers.insert("x-should-retry", HeaderValue::from_static("false"));
         }
         if self.status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

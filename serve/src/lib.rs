@@ -28,8 +28,8 @@
 //!
 //! # Modules
 //!
-//! [`mod@server`] accepts connections. `security` checks every request before a route sees it. `api` has the routes; each reads its request
-//! (`wire`), and gives a [`work`] request to the models. `work` makes the tokens of the prompt, waits in the `queue`, and drives the passes of
+//! `server` accepts connections. `security` checks every request before a route sees it. `api` has the routes; each reads its request
+//! (`wire`), and gives a `work` request to the models. `work` makes the tokens of the prompt, waits in the `queue`, and drives the passes of
 //! the model in turns with the jobs of [`refrain_assistant`]. `warm` keeps keys and values of recent prompts.
 //! `page` has the page at `/` and its endpoints.
 

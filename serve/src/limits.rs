@@ -24,6 +24,12 @@ pub struct Limits {
     pub running: usize,
     /// Requests that wait; further ones are refused with status 429. Default 64.
     pub waiting: usize,
+    /// Time that a request waits for its computation. Default 10 min.
+    pub queue_time: Duration,
+    /// Bytes of all bodies that are read or checked at a time; further ones are refused with status 429. Default 64 MiB.
+    pub bodies_bytes: usize,
+    /// Values of a request's JSON: numbers, strings, arrays, objects. Each takes about 100 bytes. Default 200,000.
+    pub json_values: usize,
     /// Time of a request, from the start of its computation. Default 30 min.
     pub request_time: Duration,
     /// Time between comments in a stream without events. Default 5 s.
@@ -54,6 +60,9 @@ impl Default for Limits {
             connections: 512,
             running: 4,
             waiting: 64,
+            queue_time: Duration::from_secs(10 * 60),
+            bodies_bytes: 64 << 20,
+            json_values: 200_000,
             request_time: Duration::from_secs(30 * 60),
             ping_time: Duration::from_secs(5),
             grace_time: Duration::from_secs(10),
@@ -91,6 +100,9 @@ setters!(
     with_connections: connections: usize,
     with_running: running: usize,
     with_waiting: waiting: usize,
+    with_queue_time: queue_time: Duration,
+    with_bodies_bytes: bodies_bytes: usize,
+    with_json_values: json_values: usize,
     with_request_time: request_time: Duration,
     with_ping_time: ping_time: Duration,
     with_grace_time: grace_time: Duration,

@@ -77,7 +77,7 @@ pub(crate) struct Gauges {
 }
 
 impl Metrics {
-    /// Adds an output. `times`: from the start of the request to its first token, and to its end.
+    /// Adds an output. `first_token`: from the start of the request's computation.
     pub(crate) fn add_output(&self, stats: &Stats, first_token: Option<Duration>) {
         add(&self.prompt_tokens, stats.prompt_tokens as u64);
         add(&self.cached_tokens, stats.cached_tokens as u64);
@@ -122,8 +122,12 @@ impl Metrics {
             head(&mut out, &name, help, "counter");
             let _ = writeln!(out, "{name} {value}");
         }
-        self.first_token.write("refrain_first_token_seconds", "Time to the first token.", &mut out);
-        self.duration.write("refrain_request_seconds", "Time of requests to the models.", &mut out);
+        self.first_token.write(
+            "refrain_first_token_seconds",
+            "Time from the start of a computation to its first token.",
+            &mut out,
+        );
+        self.duration.write("refrain_request_seconds", "Time of computations of requests.", &mut out);
         let values = [
             ("refrain_requests_running", "Requests that compute.", gauges.running as u64),
             ("refrain_requests_waiting", "Requests that wait.", gauges.waiting as u64),

@@ -78,6 +78,7 @@ pub struct ModelSpec {
     id: String,
     kind: ModelKind,
     load: Box<Loader>,
+    is_pinned: bool,
 }
 
 impl std::fmt::Debug for ModelSpec {
@@ -92,7 +93,14 @@ impl ModelSpec {
         id: impl Into<String>,
         load: impl Fn() -> Result<Loaded, Box<dyn Error + Send + Sync>> + Send + Sync + 'static,
     ) -> Self {
-        Self { id: id.into(), kind: ModelKind::Text, load: Box::new(load) }
+        Self { id: id.into(), kind: ModelKind::Text, load: Box::new(load), is_pinned: false }
+    }
+
+    /// Keeps the model loaded once it is: for a loader that holds the engine itself, so that unloading would free nothing.
+    #[must_use]
+    pub fn with_pinned(mut self, is_pinned: bool) -> Self {
+        self.is_pinned = is_pinned;
+        self
     }
 
     /// Sets what the model is for.
@@ -188,7 +196,7 @@ impl Models {
         self
     }
 
-    /// Bytes of all loaded models. When a model is loaded beyond it, the longest unused models without a request are unloaded.
+    /// Bytes of all loaded models with their kept prompts. When a model is loaded beyond it, the longest unused models without a request are unloaded.
     #[must_use]
     pub fn with_budget(mut self, bytes: usize) -> Self {
         self.budget = bytes;
@@ -214,11 +222,11 @@ impl Models {
         loaded.map(|model| (model.id.clone(), model.engine.memory_usage(), model.warm.bytes())).collect()
     }
 
-    /// The model of this name, or the first one of this kind. Blocks while it is loaded.
+    /// The entry of this name, or the first one of this kind.
     ///
     /// # Errors
-    /// Status 404: there is none. Status 400: it is of another kind. Status 500: it cannot be loaded.
-    pub(crate) fn get(&self, id: Option<&str>, kind: ModelKind) -> ApiResult<Arc<Model>> {
+    /// Status 404: there is none. Status 400: it is of another kind.
+    fn entry(&self, id: Option<&str>, kind: ModelKind) -> ApiResult<&Entry> {
         let not_found = || {
             let message = match id {
                 Some(_) => "the model does not exist; `/v1/models` lists those of this server",
@@ -239,7 +247,25 @@ impl Models {
             };
             return Err(ApiError::field("model", what));
         }
+        Ok(entry)
+    }
+
+    /// The model, if it is loaded.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get), without loading.
+    pub(crate) fn loaded(&self, id: Option<&str>, kind: ModelKind) -> ApiResult<Option<Arc<Model>>> {
+        let entry = self.entry(id, kind)?;
         entry.used.store(self.n_uses.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+        Ok(entry.lock().clone())
+    }
+
+    /// The model. Blocks while it is loaded.
+    ///
+    /// # Errors
+    /// Status 404: there is none. Status 400: it is of another kind. Status 500: it cannot be loaded.
+    pub(crate) fn get(&self, id: Option<&str>, kind: ModelKind) -> ApiResult<Arc<Model>> {
+        let entry = self.entry(id, kind)?;
         if let Some(model) = &*entry.lock() {
             return Ok(Arc::clone(model));
         }
@@ -248,7 +274,8 @@ impl Models {
             return Ok(Arc::clone(model));
         }
         // The reason may name a file of this device; clients learn only that it failed.
-        let loaded = (entry.spec.load)().map_err(|_| ApiError::server("the model cannot be loaded"))?;
+        let loaded =
+            (entry.spec.load)().map_err(|_| ApiError::server("the model cannot be loaded").finally())?;
         let Loaded { engine, sampling, session, assistant } = loaded;
         let model = Arc::new(Model {
             id: entry.spec.id.clone(),
@@ -272,11 +299,11 @@ impl Models {
         let mut loaded: Vec<_> =
             self.entries.iter().filter_map(|entry| Some((entry, entry.lock().clone()?))).collect();
         loaded.sort_by_key(|(entry, _)| entry.used.load(Ordering::Relaxed));
-        let bytes = |model: &Arc<Model>| model.engine.memory_usage();
+        let bytes = |model: &Arc<Model>| model.engine.memory_usage() + model.warm.bytes();
         let mut total: usize = loaded.iter().map(|(_, model)| bytes(model)).sum();
         for (entry, model) in loaded {
             // Held by the entry and by this list: no request has it.
-            let is_idle = Arc::strong_count(&model) == 2;
+            let is_idle = Arc::strong_count(&model) == 2 && !entry.spec.is_pinned;
             if total > self.budget && is_idle && !Arc::ptr_eq(&model, newest) {
                 total -= bytes(&model);
                 *entry.lock() = None;

@@ -22,6 +22,8 @@ struct State {
     /// Requests that were admitted and have not ended.
     n_admitted: usize,
     n_running: usize,
+    /// Of them, background ones.
+    n_background: usize,
     interactive: VecDeque<oneshot::Sender<Permit>>,
     background: VecDeque<oneshot::Sender<Permit>>,
 }
@@ -36,6 +38,7 @@ pub(crate) struct Place {
 #[derive(Debug)]
 pub(crate) struct Permit {
     queue: Arc<Queue>,
+    priority: Priority,
     /// A permit that nobody took must not lock the queue again while it is handed on.
     is_armed: bool,
 }
@@ -61,6 +64,11 @@ impl Queue {
         Ok(Place { queue: Arc::clone(self) })
     }
 
+    /// Refuses early, before a body is read, what [`admit`](Self::admit) would refuse.
+    pub(crate) fn check(self: &Arc<Self>) -> ApiResult<()> {
+        self.admit().map(drop)
+    }
+
     /// (running, waiting)
     pub(crate) fn depth(&self) -> (usize, usize) {
         let state = self.lock();
@@ -74,16 +82,33 @@ impl Queue {
 
     /// Hands free permits to those who wait.
     fn hand_out(self: &Arc<Self>, state: &mut State) {
+        // One place is for interactive requests only: background work may take long.
+        let background_max = self.running_max.saturating_sub(1).max(1);
         while state.n_running < self.running_max {
-            let Some(waiting) = state.interactive.pop_front().or_else(|| state.background.pop_front()) else {
-                return;
-            };
-            state.n_running += 1;
-            if let Err(mut unused) = waiting.send(Permit { queue: Arc::clone(self), is_armed: true }) {
+            let takes_background = state.n_background < background_max;
+            let interactive = state.interactive.pop_front().map(|waiting| (waiting, Priority::Interactive));
+            let next = interactive.or_else(|| {
+                let waiting = takes_background.then(|| state.background.pop_front()).flatten()?;
+                Some((waiting, Priority::Background))
+            });
+            let Some((waiting, priority)) = next else { return };
+            state.count(priority, 1);
+            if let Err(mut unused) =
+                waiting.send(Permit { queue: Arc::clone(self), priority, is_armed: true })
+            {
                 // Whoever waited has gone.
                 unused.is_armed = false;
-                state.n_running -= 1;
+                state.count(priority, -1);
             }
+        }
+    }
+}
+
+impl State {
+    fn count(&mut self, priority: Priority, by: isize) {
+        self.n_running = self.n_running.saturating_add_signed(by);
+        if priority == Priority::Background {
+            self.n_background = self.n_background.saturating_add_signed(by);
         }
     }
 }
@@ -117,7 +142,7 @@ impl Drop for Permit {
     fn drop(&mut self) {
         if self.is_armed {
             let mut state = self.queue.lock();
-            state.n_running -= 1;
+            state.count(self.priority, -1);
             self.queue.hand_out(&mut state);
         }
     }
@@ -147,6 +172,20 @@ mod tests {
         drop((background, interactive));
         drop(places);
         assert_eq!(queue.depth(), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn background_requests_leave_a_place() {
+        let queue = Queue::new(2, 9);
+        let places: Vec<Place> = (0..3).map(|_| queue.admit().expect("room")).collect();
+        let first = places[0].permit(Priority::Background).await;
+        let mut second = Box::pin(places[1].permit(Priority::Background));
+        assert!(poll(&mut second).await.is_none());
+        let interactive = places[2].permit(Priority::Interactive).await;
+        drop(interactive);
+        assert!(poll(&mut second).await.is_none());
+        drop(first);
+        assert!(poll(&mut second).await.is_some());
     }
 
     #[tokio::test]

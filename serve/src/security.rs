@@ -152,8 +152,12 @@ impl Rules {
         let Some(origin) = given.next() else {
             let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
             // A link to the page is a navigation, and shows this server's own page.
+            // A frame is none: its page could lay something over it.
+            let has =
+                |name: &str, value: &[u8]| headers.get(name).is_some_and(|given| given.as_bytes() == value);
             let is_navigation = *method == Method::GET
-                && headers.get("sec-fetch-mode").is_some_and(|mode| mode.as_bytes() == b"navigate");
+                && has("sec-fetch-mode", b"navigate")
+                && has("sec-fetch-dest", b"document");
             return match site {
                 None | Some(b"same-origin" | b"none") => Ok(Vec::new()),
                 Some(_) if is_navigation => Ok(Vec::new()),

@@ -26,7 +26,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep};
 
-use crate::app::App;
+use crate::app::{App, PREPARING_MAX};
 use crate::error::ServeError;
 use crate::limits::Limits;
 use crate::models::Models;
@@ -38,6 +38,8 @@ use crate::{api, metrics, page};
 const STOP_POLL: Duration = Duration::from_millis(50);
 /// How long cancelled streams may take for their last event.
 const LAST_EVENTS: Duration = Duration::from_secs(2);
+/// Time for headers while more than half of the connections are taken.
+const CROWDED_HEADER_TIME: Duration = Duration::from_secs(3);
 /// How often a connection with unread input is looked at again.
 const GONE_POLL: Duration = Duration::from_millis(200);
 /// How long, and how much, a connection is read after its last answer.
@@ -93,8 +95,8 @@ impl Server {
         let limits = options.limits.clone();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(IO_THREADS)
-            // One per running request, and some that read and check requests.
-            .max_blocking_threads(limits.running + 8)
+            // Requests are checked here, and embedded; others compute on threads of their own, so none waits for a check.
+            .max_blocking_threads(limits.running + PREPARING_MAX + 1)
             .thread_name("refrain-serve")
             .enable_io()
             .enable_time()
@@ -172,11 +174,12 @@ async fn accept(
         };
         // Events are small and should leave at once.
         let _ = stream.set_nodelay(true);
+        let crowded = Arc::clone(&places);
         let (app, rules, router, stop) = (app.clone(), Arc::clone(&rules), router.clone(), stop.clone());
         connections.spawn(async move {
-            metrics::add(&app.metrics().connections, 1);
-            serve(stream, &app, rules, router, stop).await;
-            app.metrics().connections.fetch_sub(1, Ordering::Relaxed);
+            let _counted = Counted::new(&app);
+            let is_crowded = crowded.available_permits() < app.limits().connections / 2;
+            serve(stream, &app, rules, router, stop, is_crowded).await;
             drop(place);
         });
     }
@@ -185,6 +188,22 @@ async fn accept(
     if !have_ended(&mut connections, limits.grace_time).await {
         app.cancel_all();
         have_ended(&mut connections, LAST_EVENTS).await;
+    }
+}
+
+/// An open connection in the metrics.
+struct Counted<'a>(&'a App);
+
+impl<'a> Counted<'a> {
+    fn new(app: &'a App) -> Self {
+        metrics::add(&app.metrics().connections, 1);
+        Self(app)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.metrics().connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -201,8 +220,10 @@ async fn serve(
     rules: Arc<Rules>,
     router: Router,
     mut stop: watch::Receiver<bool>,
+    is_crowded: bool,
 ) {
     let Limits { header_time, header_bytes, headers, stall_time, .. } = *app.limits();
+    let header_time = if is_crowded { header_time.min(CROWDED_HEADER_TIME) } else { header_time };
     let routes = TowerToHyperService::new(router);
     let service = service_fn(|request: Request<Incoming>| {
         let (rules, routes, app) = (Arc::clone(&rules), routes.clone(), app.clone());
@@ -285,7 +306,10 @@ async fn respond(
     };
     let headers = response.headers_mut();
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    let nothing = HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'");
+    headers.entry(header::CONTENT_SECURITY_POLICY).or_insert(nothing);
     if let Ok(id) = HeaderValue::try_from(app.id("req_")) {
         headers.insert(HeaderName::from_static("x-request-id"), id);
     }

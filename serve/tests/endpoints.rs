@@ -186,7 +186,13 @@ fn embeddings_are_those_of_the_embedder() {
     assert_eq!(unnamed["data"][0]["embedding"], answer["data"][1]["embedding"]);
     let reply = server.post("/v1/embeddings", &with(&request, json!({ "dimensions": 3 })));
     assert_eq!((reply.status, &reply.error()["param"]), (400, &json!("dimensions")));
-    for input in [json!(""), json!([]), json!(["a", ""]), json!(3)] {
+    let tokens = |text: &str| {
+        let tokens = engine().tokenizer().encode(text, refrain::SpecialTokens::AsText).unwrap();
+        json!(tokens.iter().map(|token| token.0).collect::<Vec<_>>())
+    };
+    let of_tokens = server.answer("/v1/embeddings", &with(&request, json!({ "input": tokens(texts[0]) })));
+    assert_eq!(of_tokens["data"][0]["embedding"], answer["data"][0]["embedding"]);
+    for input in [json!(""), json!([]), json!(["a", ""]), json!(3), json!([99_999_999]), json!([[0, 1, 2]])] {
         let reply = server.post("/v1/embeddings", &with(&request, json!({ "input": input })));
         assert_eq!((reply.status, &reply.error()["param"]), (400, &json!("input")));
     }

@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::io::Write;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -88,6 +89,10 @@ fn fields_are_refused_by_name() {
         (json!({ "verbosity": "low" }), "verbosity"),
         (json!({ "service_tier": "best" }), "service_tier"),
         (json!({ "chat_template_kwargs": { "messages": [] } }), "chat_template_kwargs"),
+        (json!({ "metadata": 3 }), "metadata"),
+        (json!({ "metadata": { "a": 1 } }), "metadata"),
+        (json!({ "metadata": { "a": "b".repeat(513) } }), "metadata"),
+        (json!({ "logit_bias": { "+5": 1 } }), "logit_bias"),
         (json!({ "typical_p": 0.5 }), "typical_p"),
         (json!({ "model": 3 }), "model"),
     ];
@@ -188,6 +193,12 @@ fn bodies_methods_and_addresses_are_checked() {
     assert_eq!(status("GET", "/etc/passwd", &[], ""), 404);
     assert_eq!(status("GET", "/v1/models/none", &[], ""), 404);
     assert_eq!(status("GET", "/v1/models/../../etc/passwd", &[], ""), 404);
+    let many = format!("{{\"a\": [{}0]}}", "0,".repeat(600));
+    let few = Running::with(ServeOptions::default(), Limits::default().with_json_values(500));
+    let reply = few.request("POST", "/v1/responses", &json_type, &many);
+    assert_eq!((reply.status, &reply.error()["code"]), (400, &json!("too_many_values")));
+    let tight = Running::with(ServeOptions::default(), Limits::default().with_bodies_bytes(10));
+    assert_eq!(tight.post("/v1/chat/completions", &chat("Hello.")).status, 429);
     // A body that never comes.
     let slow = [("Content-Type", "application/json"), ("Content-Length", "100")];
     assert_eq!(status("POST", "/v1/chat/completions", &slow, ""), 408);
@@ -207,6 +218,25 @@ fn models_and_contexts_are_checked() {
     let error = reply.error();
     assert_eq!((reply.status, &error["code"]), (400, &json!("context_length_exceeded")));
     assert_eq!(error["param"], "messages");
+}
+
+#[test]
+fn slow_bodies_take_no_place_of_others() {
+    let limits = Limits::default().with_running(1).with_waiting(1);
+    let server = Running::with(ServeOptions::default(), limits);
+    let host = format!("localhost:{}", server.address.port());
+    let slow: Vec<_> = (0..8)
+        .map(|_| {
+            let mut stream = server.connect();
+            let head =
+                "POST /v1/chat/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 100";
+            stream.write_all(format!("{head}\r\nHost: {host}\r\n\r\n{{").as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    server.wait(|server| server.metric("refrain_connections") == 9.0);
+    server.answer("/v1/chat/completions", &chat("Hello."));
+    drop(slow);
 }
 
 #[test]

@@ -154,7 +154,19 @@ fn browsers_without_an_origin_are_told_apart() {
         (&[("Sec-Fetch-Site", "none")], 200),
         (&[("Sec-Fetch-Site", "cross-site")], 403),
         (&[("Sec-Fetch-Site", "same-site"), ("Sec-Fetch-Mode", "no-cors")], 403),
-        (&[("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Mode", "navigate")], 200),
+        (
+            &[
+                ("Sec-Fetch-Site", "cross-site"),
+                ("Sec-Fetch-Mode", "navigate"),
+                ("Sec-Fetch-Dest", "document"),
+            ],
+            200,
+        ),
+        (
+            &[("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Mode", "navigate"), ("Sec-Fetch-Dest", "iframe")],
+            403,
+        ),
+        (&[("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Mode", "navigate")], 403),
         (&[("Origin", "http://localhost:1"), ("Sec-Fetch-Site", "none")], 403),
         (&[("Host", "localhost"), ("Host", "localhost")], 403),
         (&[("Origin", "null"), ("Origin", "null")], 403),

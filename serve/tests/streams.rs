@@ -6,16 +6,17 @@ use std::io::Read;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use refrain_serve::{Limits, ServeOptions};
+use refrain::{Drafting, SessionOptions};
+use refrain_serve::{Limits, Loaded, ModelSpec, Models, ServeOptions};
 use serde_json::{Value, json};
-use support::{QUESTION, Reply, Running, chat, endless, with};
+use support::{MODEL, QUESTION, Reply, Running, chat, endless, engine, with};
 
 fn content(answer: &Value) -> String {
     answer["choices"][0]["message"]["content"].as_str().expect("text").to_owned()
 }
 
 #[test]
-fn clients_at_once_get_what_each_gets_alone() {
+fn clients_at_once_get_what_each_gets_alone_without_drafts() {
     const CLIENTS: usize = 8;
     let server = Running::start();
     let requests: Vec<Value> = (0..25)
@@ -26,8 +27,13 @@ fn clients_at_once_get_what_each_gets_alone() {
             with(&chat(&content), json!({ "temperature": temperature, "seed": n, "max_tokens": 20 + n }))
         })
         .collect();
+    // Alone, one after the other, without drafts and kept prompts.
+    let session = SessionOptions::default().with_drafting(Drafting::Off);
+    let spec = ModelSpec::new(MODEL, move || Ok(Loaded::new(engine()).with_session(session.clone())));
+    let plain = Models::new([spec]).expect("a name");
+    let plain = Running::with_models(ServeOptions::default(), Limits::default().with_warm_bytes(0), plain);
     let alone: Vec<String> =
-        requests.iter().map(|request| content(&server.answer("/v1/chat/completions", request))).collect();
+        requests.iter().map(|request| content(&plain.answer("/v1/chat/completions", request))).collect();
     let n_done = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for client in 0..CLIENTS {

@@ -178,6 +178,11 @@ fn tools_and_choices_are_checked() {
         ),
         (json!({ "tool_choice": "required" }), "tool_choice"),
         (json!({ "tools": tools(), "response_format": { "type": "json_object" } }), "response_format"),
+        (json!({ "tools": tools(), "stop": "x" }), "stop"),
+        (
+            json!({ "tools": tools(), "tool_choice": { "type": "allowed_tools", "allowed_tools": { "tools": [] } } }),
+            "tool_choice.allowed_tools.mode",
+        ),
         (json!({ "tools": [tools()[1], tools()[1]] }), "tools[1].function.parameters"),
     ];
     for (fields, param) in cases {

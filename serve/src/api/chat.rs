@@ -27,7 +27,7 @@ pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Res
         return Ok(sse::response(running, events, app.limits().ping_time));
     }
     let answer = whole(running, n).await?;
-    Ok(super::json(StatusCode::OK, &answer.json(&head, with_logprobs)))
+    Ok(super::json_response(StatusCode::OK, &answer.json(&head, with_logprobs)))
 }
 
 /// What every chunk has.

@@ -48,7 +48,7 @@ pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Res
     let mut value = head.json();
     value["choices"] = choices.collect();
     value["usage"] = usage_json(&answer.usage);
-    Ok(super::json(StatusCode::OK, &value))
+    Ok(super::json_response(StatusCode::OK, &value))
 }
 
 struct Head {
@@ -124,8 +124,6 @@ impl Events for Chunks {
     fn piece(&mut self, piece: Piece, out: &mut Sink) {
         match piece {
             Piece::Prefill { done, total, .. } => out.comment(&format!("prefill {done}/{total}")),
-            // A plain text has neither, but a model may write the markers: its text is kept.
-            Piece::Reasoning { choice, text, .. } => out.data(&self.text(choice, &text, Value::Null, None)),
             Piece::Text { choice, text, logprobs, origin } => {
                 let start = self.n_chars[choice];
                 self.n_chars[choice] += text.chars().count();
@@ -139,7 +137,8 @@ impl Events for Chunks {
                 }
                 out.data(&chunk);
             }
-            Piece::Call { .. } | Piece::Arguments { .. } => {}
+            // A continued text has none of them.
+            Piece::Reasoning { .. } | Piece::Call { .. } | Piece::Arguments { .. } => {}
             Piece::End { choice, finish, .. } => {
                 out.data(&self.text(choice, "", Value::Null, Some(finish)));
             }

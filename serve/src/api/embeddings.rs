@@ -6,35 +6,45 @@ use axum::response::Response;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use refrain::{CancelToken, SpecialTokens};
-use refrain_assistant::Priority;
 use refrain_index::notes::Embedder;
 use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::error::{ApiError, ApiResult};
 use crate::metrics::add;
-use crate::models::ModelKind;
+use crate::models::{Model, ModelKind};
 use crate::wire::embeddings::{EmbeddingsRequest, read};
 use crate::work::{Plain, blocking};
 
-/// Tokens of a text: the embedder would cut a longer one without saying so. One place is for the end token.
-const TOKENS_MAX: usize = 1023;
+/// Tokens of a text with those that the embedder adds. It would cut a longer one without saying so.
+const TOKENS_MAX: usize = 1024;
 
 pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Response> {
     let (place, request) = super::read(&state, request, |value, app| read(value, app.limits())).await?;
     let State(app) = state;
-    let permit = place.permit(Priority::Interactive).await;
     // A client that goes away stops the work between two texts.
     let cancel = CancelToken::new();
     let _cancelling = CancelOnDrop(cancel.clone());
     let registered = app.register(cancel.clone());
-    let their_app = app.clone();
+    let checked = async {
+        let model = app.model(request.model.clone(), ModelKind::Embedding).await?;
+        let preparing = app.preparing().await;
+        let their_cancel = cancel.clone();
+        let check = move || {
+            let _preparing = preparing;
+            check(&model, &request, &their_cancel).map(|(texts, n_tokens)| (model, request, texts, n_tokens))
+        };
+        blocking(check).await
+    };
+    let (model, request, texts, n_tokens) = checked.await.inspect_err(|_| add(&app.metrics().refused, 1))?;
+    add(&app.metrics().requests, 1);
+    let permit = place.permit(request.priority).await;
     let value = blocking(move || {
-        let value = compute(&their_app, &request, &cancel);
+        let value = compute(&model, &request, &texts, n_tokens, &cancel);
         drop((permit, place, registered));
         value
     });
-    Ok(super::json(StatusCode::OK, &value.await?))
+    Ok(super::json_response(StatusCode::OK, &value.await?))
 }
 
 struct CancelOnDrop(CancelToken);
@@ -45,8 +55,12 @@ impl Drop for CancelOnDrop {
     }
 }
 
-fn compute(app: &App, request: &EmbeddingsRequest, cancel: &CancelToken) -> ApiResult<Value> {
-    let model = app.models().get(request.model.as_deref(), ModelKind::Embedding)?;
+/// The texts, and their tokens in all.
+fn check(
+    model: &Model,
+    request: &EmbeddingsRequest,
+    cancel: &CancelToken,
+) -> ApiResult<(Vec<String>, usize)> {
     let embedder = model.embedder()?;
     let (given, own) = (request.dimensions, embedder.dimensions());
     if given.is_some_and(|given| given != own) {
@@ -56,28 +70,47 @@ fn compute(app: &App, request: &EmbeddingsRequest, cancel: &CancelToken) -> ApiR
         ));
     }
     let tokenizer = model.engine.tokenizer();
-    let max = TOKENS_MAX.min(model.engine.config().context_len.saturating_sub(1));
+    let n_added = 1 + usize::from(tokenizer.adds_bos() && tokenizer.bos().is_some());
+    let max = TOKENS_MAX.min(model.engine.config().context_len).saturating_sub(n_added);
     let mut n_tokens = 0;
     let mut texts = Vec::with_capacity(request.inputs.len());
     for (index, input) in request.inputs.iter().enumerate() {
+        if cancel.is_cancelled() {
+            return Err(ApiError::stopped());
+        }
         let text = match input {
             Plain::Text(text) => text.clone(),
-            // The text of tokens, which are encoded again.
             Plain::Tokens(tokens) => tokenizer.decode(tokens),
         };
         let tokens = tokenizer.encode(&text, SpecialTokens::AsText);
-        let given = tokens.map_err(|error| ApiError::of_tokenizer(&error, "input"))?.len();
-        if given > max {
-            let message = format!("text {index} has {given} tokens, more than {max}");
+        let tokens = tokens.map_err(|error| ApiError::of_tokenizer(&error, "input"))?;
+        if matches!(input, Plain::Tokens(given) if *given != tokens) {
+            // Another tokenizer's, for example.
+            let message =
+                format!("the tokens of text {index} are not those of its text in this model; send the text");
+            return Err(ApiError::field("input", message));
+        }
+        if tokens.len() > max {
+            let message = format!("text {index} has {} tokens, more than {max}", tokens.len());
             return Err(ApiError::field("input", message).with_code("context_length_exceeded"));
         }
-        n_tokens += given;
+        n_tokens += tokens.len();
         texts.push(text);
     }
-    add(&app.metrics().requests, 1);
+    Ok((texts, n_tokens))
+}
+
+fn compute(
+    model: &Model,
+    request: &EmbeddingsRequest,
+    texts: &[String],
+    n_tokens: usize,
+    cancel: &CancelToken,
+) -> ApiResult<Value> {
+    let embedder = model.embedder()?;
     let mut data = Vec::with_capacity(texts.len());
     for (index, text) in texts.iter().enumerate() {
-        let turn = model.gate.enter(Priority::Interactive, cancel).ok_or_else(ApiError::stopped)?;
+        let turn = model.gate.enter(request.priority, cancel).ok_or_else(ApiError::stopped)?;
         let vectors = embedder.embed(&[text]);
         drop(turn);
         let vector = vectors.ok().and_then(|mut vectors| vectors.pop());

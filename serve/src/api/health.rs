@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::app::App;
 
 pub(crate) async fn health() -> Response {
-    super::json(StatusCode::OK, &json!({ "status": "ok" }))
+    super::json_response(StatusCode::OK, &json!({ "status": "ok" }))
 }
 
 pub(crate) async fn metrics(State(app): State<App>) -> Response {

@@ -8,20 +8,26 @@ mod models;
 mod responses;
 mod sse;
 
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, HttpBody};
 use axum::extract::{Request, State};
 use axum::http::header::{self, HeaderValue};
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde_json::Value;
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::app::App;
 use crate::error::{ApiError, ApiResult, ErrorKind};
 use crate::metrics::add;
 use crate::openapi;
 use crate::queue::Place;
+use crate::wire::json;
 use crate::work::blocking;
 
 /// All routes of the API. Further routers can be merged with this one.
@@ -35,7 +41,7 @@ pub(crate) fn router() -> Router<App> {
         .route("/v1/models/{*id}", get(models::one))
         .route("/health", get(health::health))
         .route("/metrics", get(health::metrics))
-        .route("/openapi.json", get(|| async { json(StatusCode::OK, &openapi::document()) }))
+        .route("/openapi.json", get(|| async { json_response(StatusCode::OK, &openapi::document()) }))
         .method_not_allowed_fallback(wrong_method)
         .fallback(unknown_address)
 }
@@ -52,7 +58,7 @@ async fn unknown_address(uri: Uri) -> ApiError {
 }
 
 /// A JSON response.
-pub(crate) fn json(status: StatusCode, value: &Value) -> Response {
+pub(crate) fn json_response(status: StatusCode, value: &Value) -> Response {
     let mut response = (status, value.to_string()).into_response();
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
@@ -68,16 +74,17 @@ pub(crate) async fn read<T: Send + 'static>(
     read: impl FnOnce(&Value, &App) -> ApiResult<T> + Send + 'static,
 ) -> ApiResult<(Place, T)> {
     let result = async {
-        let place = app.queue().admit()?;
+        app.queue().check()?;
         check_content_type(request.headers())?;
-        let bytes = body(app, request.into_body()).await?;
+        let (bytes, permit) = body(app, request.into_body()).await?;
+        // Admitted with its whole body: a client that sends slowly takes no place of others.
+        let place = app.queue().admit()?;
         let their_app = app.clone();
+        let preparing = app.preparing().await;
         let parse = move || {
-            let value = serde_json::from_slice(&bytes).map_err(|error| {
-                // The reader's own message quotes what it has found.
-                let (line, column) = (error.line(), error.column());
-                ApiError::bad_request(format!("the body is not JSON (line {line}, column {column})"))
-            })?;
+            let _preparing = preparing;
+            let value = json::read(&bytes, their_app.limits().json_values)?;
+            drop((bytes, permit));
             // The place goes along, so that the work of clients that go away is bounded too.
             Ok((place, read(&value, &their_app)?))
         };
@@ -96,22 +103,38 @@ fn check_content_type(headers: &HeaderMap) -> ApiResult<()> {
     Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, ErrorKind::InvalidRequest, message))
 }
 
-async fn body(app: &App, body: Body) -> ApiResult<axum::body::Bytes> {
+/// Reads a body. The permit counts its bytes among those of all bodies.
+async fn body(app: &App, mut body: Body) -> ApiResult<(Vec<u8>, Option<OwnedSemaphorePermit>)> {
     let limits = app.limits();
     let too_long = || {
         let message = format!("the body has more than {} bytes", limits.body_bytes);
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, ErrorKind::InvalidRequest, message)
     };
-    if axum::body::HttpBody::size_hint(&body).lower() > limits.body_bytes as u64 {
+    if body.size_hint().lower() > limits.body_bytes as u64 {
         return Err(too_long());
     }
-    match tokio::time::timeout(limits.body_time, axum::body::to_bytes(body, limits.body_bytes)).await {
-        Err(_) => {
-            let message = format!("the body took more than {} s", limits.body_time.as_secs());
-            Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, ErrorKind::InvalidRequest, message))
+    let read = async {
+        let (mut bytes, mut permit) = (Vec::new(), None::<OwnedSemaphorePermit>);
+        while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+            let frame = frame.map_err(|_| ApiError::bad_request("the body is incomplete"))?;
+            let Ok(data) = frame.into_data() else { continue };
+            if bytes.len() + data.len() > limits.body_bytes {
+                return Err(too_long());
+            }
+            let n_bytes = u32::try_from(data.len()).unwrap_or(u32::MAX);
+            let more = Arc::clone(app.bodies()).try_acquire_many_owned(n_bytes);
+            let more =
+                more.map_err(|_| ApiError::busy("the bodies of other requests fill the memory for them", 1))?;
+            match &mut permit {
+                Some(permit) => permit.merge(more),
+                None => permit = Some(more),
+            }
+            bytes.extend_from_slice(&data);
         }
-        // Too long, or the client has gone and reads no answer.
-        Ok(Err(_)) => Err(too_long()),
-        Ok(Ok(bytes)) => Ok(bytes),
-    }
+        Ok((bytes, permit))
+    };
+    tokio::time::timeout(limits.body_time, read).await.unwrap_or_else(|_| {
+        let message = format!("the body took more than {} s", limits.body_time.as_secs());
+        Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, ErrorKind::InvalidRequest, message))
+    })
 }

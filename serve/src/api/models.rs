@@ -1,5 +1,6 @@
 //! `GET /v1/models` and `GET /v1/models/{id}`.
 
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -11,16 +12,21 @@ use crate::models::ModelKind;
 
 pub(crate) async fn list(State(app): State<App>) -> Response {
     let data: Vec<Value> = app.models().ids().map(|(id, kind)| model_json(&app, id, kind)).collect();
-    super::json(StatusCode::OK, &json!({ "object": "list", "data": data }))
+    super::json_response(StatusCode::OK, &json!({ "object": "list", "data": data }))
 }
 
-pub(crate) async fn one(State(app): State<App>, Path(given): Path<String>) -> ApiResult<Response> {
+pub(crate) async fn one(
+    State(app): State<App>,
+    given: Result<Path<String>, PathRejection>,
+) -> ApiResult<Response> {
+    // A path that is no UTF-8 names no model.
+    let given = given.map(|Path(given)| given).unwrap_or_default();
     let found = app.models().ids().find(|(id, _)| *id == given);
     let Some((id, kind)) = found else {
         let error = ApiError::not_found("the model does not exist; `/v1/models` lists those of this server");
         return Err(error.with_param("model").with_code("model_not_found"));
     };
-    Ok(super::json(StatusCode::OK, &model_json(&app, id, kind)))
+    Ok(super::json_response(StatusCode::OK, &model_json(&app, id, kind)))
 }
 
 fn model_json(app: &App, id: &str, kind: ModelKind) -> Value {

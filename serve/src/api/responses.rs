@@ -48,7 +48,7 @@ pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Res
         match piece {
             Piece::Done(usage) => {
                 let response = builder.response(builder.status(), Some(&usage));
-                return Ok(super::json(StatusCode::OK, &response));
+                return Ok(super::json_response(StatusCode::OK, &response));
             }
             Piece::Failed(error) => return Err(error),
             piece => builder.take(piece, &mut nowhere),

@@ -32,11 +32,11 @@ pub(crate) struct Sink(VecDeque<Bytes>);
 impl Sink {
     /// An event without a name.
     pub(crate) fn data(&mut self, value: &Value) {
-        self.0.push_back(format!("data: {value}\n\n").into());
+        self.0.push_back(format!("data: {}\n\n", one_line(value)).into());
     }
 
     pub(crate) fn named(&mut self, name: &str, value: &Value) {
-        self.0.push_back(format!("event: {name}\ndata: {value}\n\n").into());
+        self.0.push_back(format!("event: {name}\ndata: {}\n\n", one_line(value)).into());
     }
 
     /// The end of a stream of chunks.
@@ -51,6 +51,18 @@ impl Sink {
     /// A comment, which clients skip.
     pub(crate) fn comment(&mut self, text: &str) {
         self.0.push_back(format!(": {text}\n\n").into());
+    }
+}
+
+/// JSON on one line, also for readers that know the line ends of Unicode.
+fn one_line(value: &Value) -> String {
+    let text = value.to_string();
+    match text.contains(['\u{85}', '\u{2028}', '\u{2029}']) {
+        false => text,
+        // They occur inside strings only.
+        true => {
+            text.replace('\u{85}', "\\u0085").replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029")
+        }
     }
 }
 
@@ -105,5 +117,20 @@ impl<E: Events> Stream for EventBody<E> {
                 },
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn events_have_no_line_ends_of_unicode() {
+        let value = json!({ "text": "a\u{85}b\u{2028}c\u{2029}d\n" });
+        let line = one_line(&value);
+        assert!(line.is_ascii() && !line.contains('\n'), "{line}");
+        assert_eq!(serde_json::from_str::<Value>(&line).unwrap(), value);
     }
 }

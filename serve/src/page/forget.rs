@@ -18,7 +18,7 @@ use crate::work::blocking;
 pub(super) async fn history(State(page): State<Page>) -> Response {
     let shown = page.shown();
     let entries: Vec<&Entry> = shown.entries().collect();
-    api::json(StatusCode::OK, &json!({ "entries": entries }))
+    api::json_response(StatusCode::OK, &json!({ "entries": entries }))
 }
 
 /// What a request wants to be deleted; a note by its id.
@@ -71,7 +71,7 @@ pub(super) async fn forget(State(page): State<Page>, request: Request) -> ApiRes
         })
     });
     let Forgotten { n_answers, n_summaries, n_prefix_blocks, is_notes_pending, .. } = forgotten.await?;
-    Ok(api::json(
+    Ok(api::json_response(
         StatusCode::OK,
         &json!({
             "n_answers": n_answers,

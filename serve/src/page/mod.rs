@@ -128,7 +128,7 @@ async fn status(State(page): State<Page>) -> ApiResult<Response> {
     });
     let (n_passages, has_store) = n_passages.await?;
     let context_len = model.context_len();
-    Ok(api::json(
+    Ok(api::json_response(
         StatusCode::OK,
         &json!({
             "version": env!("CARGO_PKG_VERSION"),

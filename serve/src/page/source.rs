@@ -27,7 +27,7 @@ pub(super) async fn source(State(page): State<Page>, Path(id): Path<String>) -> 
         passages.sort_by_key(|passage| (passage.place.start, passage.place.end));
         Ok(around(&source, &passages))
     });
-    Ok(api::json(StatusCode::OK, &json.await?))
+    Ok(api::json_response(StatusCode::OK, &json.await?))
 }
 
 /// The passages around the source, with words that neighbours repeat shown once.

@@ -26,6 +26,7 @@ pub(crate) struct Delivery {
 pub(crate) fn read(value: &Value, limits: &Limits) -> ApiResult<(Request, Delivery)> {
     let mut fields = Fields::of_request(value)?;
     fields.ignore(&common::IGNORED);
+    common::metadata(&mut fields)?;
     let model = common::model(&mut fields)?;
     let messages = messages(&mut fields, limits)?;
     let n = fields.integer("n", 1..=limits.choices as i64)?.unwrap_or(1) as usize;

@@ -9,9 +9,8 @@ use crate::error::{ApiError, ApiResult};
 use crate::work::{Origin, SamplingFields, TokenLogprob, Usage};
 
 /// Fields that say who asks, or what is stored elsewhere. They change no output.
-pub(crate) const IGNORED: [&str; 9] = [
+pub(crate) const IGNORED: [&str; 8] = [
     "user",
-    "metadata",
     "safety_identifier",
     "store",
     "prompt_cache_retention",
@@ -54,7 +53,9 @@ fn logit_bias(fields: &mut Fields<'_>) -> ApiResult<Vec<(TokenId, f32)>> {
         return Err(ApiError::field(path, format!("{} entries are more than {BIAS_MAX}", map.len())));
     }
     let entry = |(token, bias): (&String, &Value)| {
-        let token = token.parse().ok().map(TokenId);
+        // In one form only, so that no token is named twice.
+        let id = token.parse::<u32>().ok().filter(|id| id.to_string() == *token);
+        let token = id.map(TokenId);
         let bias = bias.as_f64().filter(|bias| (-100.0..=100.0).contains(bias));
         Some((token?, bias? as f32))
     };
@@ -98,6 +99,21 @@ pub(crate) fn tier_name(priority: Priority) -> &'static str {
     match priority {
         Priority::Interactive => "default",
         Priority::Background => "flex",
+    }
+}
+
+/// `metadata`: pairs of strings without a meaning here, within the limits of the OpenAI API.
+pub(crate) fn metadata(fields: &mut Fields<'_>) -> ApiResult<()> {
+    let path = fields.path("metadata");
+    let is_pair = |(key, value): (&String, &Value)| {
+        key.len() <= 64 && value.as_str().is_some_and(|value| value.chars().count() <= 512)
+    };
+    match fields.value("metadata") {
+        None => Ok(()),
+        Some(Value::Object(pairs)) if pairs.len() <= 16 && pairs.iter().all(is_pair) => Ok(()),
+        Some(_) => {
+            Err(ApiError::field(path, "at most 16 pairs of strings are expected, of 64 and 512 characters"))
+        }
     }
 }
 

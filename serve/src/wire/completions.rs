@@ -14,6 +14,7 @@ use crate::work::{Format, Input, Plain, Request, Tools};
 pub(crate) fn read(value: &Value, limits: &Limits) -> ApiResult<(Request, Delivery, bool)> {
     let mut fields = Fields::of_request(value)?;
     fields.ignore(&common::IGNORED);
+    common::metadata(&mut fields)?;
     let model = common::model(&mut fields)?;
     let prompts = prompts(fields.required("prompt")?, "prompt")?;
     let n = fields.integer("n", 1..=limits.choices as i64)?.unwrap_or(1) as usize;

@@ -1,5 +1,6 @@
 //! `POST /v1/embeddings`.
 
+use refrain_assistant::Priority;
 use serde_json::Value;
 
 use super::common;
@@ -15,11 +16,13 @@ pub(crate) struct EmbeddingsRequest {
     pub(crate) inputs: Vec<Plain>,
     pub(crate) is_base64: bool,
     pub(crate) dimensions: Option<usize>,
+    pub(crate) priority: Priority,
 }
 
 pub(crate) fn read(value: &Value, limits: &Limits) -> ApiResult<EmbeddingsRequest> {
     let mut fields = Fields::of_request(value)?;
     fields.ignore(&common::IGNORED);
+    common::metadata(&mut fields)?;
     let model = common::model(&mut fields)?;
     let inputs = prompts(fields.required("input")?, "input")?;
     if inputs.len() > limits.inputs {
@@ -35,6 +38,7 @@ pub(crate) fn read(value: &Value, limits: &Limits) -> ApiResult<EmbeddingsReques
     }
     let is_base64 = fields.choice("encoding_format", &["float", "base64"])? == Some(1);
     let dimensions = fields.count("dimensions", 1)?;
+    let priority = common::priority(&mut fields)?;
     fields.finish()?;
-    Ok(EmbeddingsRequest { model, inputs, is_base64, dimensions })
+    Ok(EmbeddingsRequest { model, inputs, is_base64, dimensions, priority })
 }

@@ -8,5 +8,6 @@ pub(crate) mod common;
 pub(crate) mod completions;
 pub(crate) mod embeddings;
 pub(crate) mod fields;
+pub(crate) mod json;
 pub(crate) mod responses;
 pub(crate) mod tools;

@@ -40,6 +40,7 @@ fn echoed() -> Value {
 pub(crate) fn read(value: &Value, limits: &Limits) -> ApiResult<ResponsesRequest> {
     let mut fields = Fields::of_request(value)?;
     fields.ignore(&common::IGNORED);
+    common::metadata(&mut fields)?;
     let model = common::model(&mut fields)?;
     let mut messages: Vec<Message> = Vec::new();
     if let Some(text) = fields.string("instructions")? {

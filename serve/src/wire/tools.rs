@@ -54,6 +54,8 @@ pub(crate) fn tools(fields: &mut Fields<'_>, form: Form, limits: &Limits) -> Api
         return Err(ApiError::field(choice_path, "the tool is not among `tools`"));
     }
     let is_parallel = fields.bool("parallel_tool_calls")?.unwrap_or(true);
+    // One named function is called once.
+    let is_parallel = is_parallel && !matches!(choice, ToolChoice::Named(_));
     Ok(Tools { functions, choice, is_parallel })
 }
 
@@ -86,6 +88,9 @@ fn function(value: &Value, path: &str, form: Form) -> ApiResult<Function> {
         // No parameters: an empty object.
         None => json!({ "type": "object", "properties": {}, "additionalProperties": false }),
         Some(Value::Object(schema)) => {
+            if schema.contains_key("x-guidance") {
+                return Err(ApiError::field(path, "the key `x-guidance` is not allowed"));
+            }
             let mut schema = schema.clone();
             match schema.get("type") {
                 None => drop(schema.insert("type".to_owned(), "object".into())),
@@ -125,7 +130,8 @@ fn choice(value: &Value, path: &str, form: Form) -> ApiResult<ToolChoice> {
                 }
                 Form::Flat => fields,
             };
-            let mode = inner.choice("mode", &["auto", "required"])?.unwrap_or(0);
+            inner.required("mode")?;
+            let mode = inner.choice("mode", &["auto", "required"])?;
             let path = inner.path("tools");
             let tools = inner.array("tools")?.unwrap_or_default().iter().enumerate();
             let names = tools.map(|(index, tool)| {
@@ -135,7 +141,7 @@ fn choice(value: &Value, path: &str, form: Form) -> ApiResult<ToolChoice> {
             });
             let names = names.collect::<ApiResult<_>>()?;
             inner.finish()?;
-            Ok(ToolChoice::Allowed { names, is_required: mode == 1 })
+            Ok(ToolChoice::Allowed { names, is_required: mode == Some(1) })
         }
     }
 }

@@ -96,7 +96,10 @@ impl AutoMask {
 
 impl LogitsProcessor for AutoMask {
     fn process(&mut self, tokens: &[TokenId], logits: &mut [f32]) -> Result<(), ProcessorError> {
-        debug_assert!(tokens.len() >= self.n_read.max(self.n_prompt), "places come in order");
+        if tokens.len() < self.n_read {
+            // A step is repeated, from an earlier place.
+            *self = Self::new(&self.engine, &self.grammar, &tokens[..self.n_prompt.min(tokens.len())]);
+        }
         while self.mask.is_none() && self.n_read < tokens.len() {
             self.n_read += 1;
             self.read(tokens[self.n_read - 1]);

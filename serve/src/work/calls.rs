@@ -247,7 +247,16 @@ impl CallReader {
                     let head = before_arguments(name);
                     self.held.starts_with(&head).then_some((name.clone(), head.len()))
                 });
-                let Some((name, n_bytes)) = head else { return false };
+                let Some((name, n_bytes)) = head else {
+                    let held = self.held.as_str();
+                    if self.names.iter().any(|name| before_arguments(name).starts_with(held)) {
+                        return false;
+                    }
+                    // Not a call, so it is text. The grammar allows no such output.
+                    out.push(CallPart::Text(OPEN.to_owned()));
+                    self.state = State::Free;
+                    return true;
+                };
                 self.held.drain(..n_bytes);
                 out.push(CallPart::Begin(name));
                 self.state = State::Arguments(JsonScan::default());
@@ -365,5 +374,7 @@ mod tests {
             ("So:".to_owned(), vec![("a".to_owned(), "{\"x\": \"y".to_owned())])
         );
         assert_eq!(read(["a <tool", "_c"]).0, "a <tool_c");
+        let no_call = format!("a{OPEN}\nb");
+        assert_eq!(read([no_call.as_str()]), (no_call.clone(), Vec::new()));
     }
 }

@@ -2,12 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+use refrain::internals::tokenizer::ReasoningSplitter;
 use refrain::{
     CancelToken, Event, FinishReason, ForwardError, GenerateError, Origin, Stats, TextKind, TokenEvent,
     TokenId,
 };
 use refrain_assistant::provenance::{Shown, SpanOptions, copied_spans};
-use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::mpsc::Sender;
+use tokio::sync::mpsc::error::TrySendError;
 
 use super::calls::{self, CallPart, CallReader};
 use super::logprobs::{Logprobs, TokenLogprob};
@@ -19,12 +21,12 @@ use crate::error::{ApiError, ApiResult};
 use crate::metrics::add;
 
 /// Computes all outputs of a request. The last piece is [`Piece::Done`] or [`Piece::Failed`].
-pub(crate) fn drive(app: &App, prepared: &Prepared, sender: &UnboundedSender<Piece>, cancel: &CancelToken) {
+pub(crate) fn drive(app: &App, prepared: &Prepared, sender: &Sender<Piece>, cancel: &CancelToken) {
     let since = Instant::now();
     let mut driver = Driver { app, prepared, sender, cancel, since, usage: Usage::default() };
     let driven = (0..prepared.n_outputs()).try_for_each(|output| driver.output(output));
     app.metrics().add_request(since.elapsed());
-    let last = match driven {
+    let mut last = match driven {
         Ok(()) => Piece::Done(driver.usage),
         Err(error) => {
             let counter = if sender.is_closed() { &app.metrics().cancelled } else { &app.metrics().failed };
@@ -32,14 +34,24 @@ pub(crate) fn drive(app: &App, prepared: &Prepared, sender: &UnboundedSender<Pie
             Piece::Failed(error)
         }
     };
-    // The receiver may have gone.
-    let _ = sender.send(last);
+    // The receiver may have gone. One that is too slow makes room, or the end of the channel tells it.
+    for _ in 0..LAST_ATTEMPTS {
+        match sender.try_send(last) {
+            Err(TrySendError::Full(unsent)) => last = unsent,
+            _ => return,
+        }
+        std::thread::sleep(LAST_PAUSE);
+    }
 }
+
+/// How long the last piece waits for room: two seconds.
+const LAST_ATTEMPTS: usize = 20;
+const LAST_PAUSE: Duration = Duration::from_millis(100);
 
 struct Driver<'a> {
     app: &'a App,
     prepared: &'a Prepared,
-    sender: &'a UnboundedSender<Piece>,
+    sender: &'a Sender<Piece>,
     cancel: &'a CancelToken,
     since: Instant,
     usage: Usage,
@@ -98,7 +110,7 @@ impl Driver<'_> {
                     }
                 }
                 Some(Ok(Event::Done(summary))) => {
-                    writer.segments(summary.segments, &Origin::Target);
+                    writer.rest(summary.text, summary.segments);
                     break (summary.finish, summary.stats);
                 }
                 Some(Ok(_)) => {}
@@ -120,8 +132,7 @@ impl Driver<'_> {
     }
 
     fn send(&self, piece: Piece) {
-        // Whoever drops the receiver cancels too.
-        let _ = self.sender.send(piece);
+        send(self.sender, self.cancel, piece);
     }
 
     fn check_time(&self) -> ApiResult<()> {
@@ -130,7 +141,7 @@ impl Driver<'_> {
             return Ok(());
         }
         let message = format!("the request took more than {} s", limit.as_secs());
-        Err(ApiError::server(message).with_code("time_limit"))
+        Err(ApiError::server(message).with_code("time_limit").finally())
     }
 
     fn failed(&self, error: &GenerateError) -> ApiError {
@@ -151,14 +162,22 @@ impl Driver<'_> {
         usage.reasoning += n_reasoning;
         if let Some(source) = stats.sources.iter().find(|source| source.name == prediction::NAME) {
             usage.accepted_prediction += source.accepted;
-            usage.rejected_prediction += source.drafted - source.accepted;
+            usage.rejected_prediction += source.drafted.saturating_sub(source.accepted);
         }
+    }
+}
+
+/// Sends a piece. A client that leaves too many unread ends its request; one that drops the receiver cancels it itself.
+fn send(sender: &Sender<Piece>, cancel: &CancelToken, piece: Piece) {
+    if let Err(TrySendError::Full(_)) = sender.try_send(piece) {
+        cancel.cancel();
     }
 }
 
 /// Turns the tokens of one output into pieces.
 struct Writer<'a> {
-    sender: &'a UnboundedSender<Piece>,
+    sender: &'a Sender<Piece>,
+    cancel: &'a CancelToken,
     prepared: &'a Prepared,
     app: &'a App,
     choice: usize,
@@ -170,7 +189,8 @@ struct Writer<'a> {
     reader: Option<CallReader>,
     n_calls: usize,
     n_reasoning: usize,
-    is_reasoning: bool,
+    /// Tells whether the newest token is reasoning; texts come later.
+    splitter: ReasoningSplitter,
     /// The answer, for annotations.
     text: String,
 }
@@ -183,11 +203,11 @@ impl<'a> Writer<'a> {
         logprobs: Option<Logprobs>,
         reader: Option<CallReader>,
     ) -> Self {
-        let Driver { app, prepared, sender, .. } = *driver;
-        let prompt = prepared.prompt(choice);
-        let kind = prepared.model.engine.tokenizer().reasoning_splitter(prompt).kind();
+        let Driver { app, prepared, sender, cancel, .. } = *driver;
+        let splitter = prepared.model.engine.tokenizer().reasoning_splitter(prepared.prompt(choice));
         Self {
             sender,
+            cancel,
             prepared,
             app,
             choice,
@@ -197,13 +217,13 @@ impl<'a> Writer<'a> {
             reader,
             n_calls: 0,
             n_reasoning: 0,
-            is_reasoning: kind == TextKind::Reasoning,
+            splitter,
             text: String::new(),
         }
     }
 
     fn token(&mut self, token: TokenEvent) {
-        let TokenEvent { id, segments, origin, .. } = token;
+        let TokenEvent { id, text, segments, origin, .. } = token;
         let tokenizer = self.prepared.model.engine.tokenizer();
         if let Some(logprobs) = &self.logprobs {
             let taken = logprobs.take(self.position, id, tokenizer);
@@ -211,15 +231,34 @@ impl<'a> Writer<'a> {
             self.pending.extend(taken.filter(|_| !tokenizer.eos().contains(&id)));
         }
         self.position += 1;
-        if let Some((kind, _)) = segments.first() {
-            self.is_reasoning = *kind == TextKind::Reasoning;
+        if self.prepared.is_plain {
+            // A continued text has no reasoning apart, whatever markers it has.
+            self.segments(vec![(TextKind::Answer, text)], &origin);
+            return;
         }
-        self.n_reasoning += usize::from(self.is_reasoning);
+        let was_reasoning = self.splitter.kind() == TextKind::Reasoning;
+        let bytes = String::from_utf8_lossy(tokenizer.token_bytes(id).unwrap_or_default());
+        let mut unused = Vec::new();
+        match tokenizer.is_special(id) {
+            true => self.splitter.push_control(&bytes, &mut unused),
+            false => self.splitter.push(&bytes, &mut unused),
+        }
+        let is_reasoning = self.splitter.kind() == TextKind::Reasoning;
+        self.n_reasoning += usize::from(was_reasoning || is_reasoning);
         // In some vocabularies the marker of a call is a control token, which has no text.
-        if self.reader.is_some() && !self.is_reasoning && self.is_open(id) {
+        let opens = self.reader.is_some() && !is_reasoning && self.is_open(id);
+        self.segments(segments, &origin);
+        if opens {
             self.segments(vec![(TextKind::Answer, calls::OPEN.to_owned())], &origin);
         }
-        self.segments(segments, &origin);
+    }
+
+    /// The rest of the output.
+    fn rest(&mut self, text: String, segments: Vec<(TextKind, String)>) {
+        match self.prepared.is_plain {
+            true => self.segments(vec![(TextKind::Answer, text)], &Origin::Target),
+            false => self.segments(segments, &Origin::Target),
+        }
     }
 
     fn is_open(&self, id: TokenId) -> bool {
@@ -289,7 +328,7 @@ impl<'a> Writer<'a> {
     }
 
     fn send(&self, piece: Piece) {
-        let _ = self.sender.send(piece);
+        send(self.sender, self.cancel, piece);
     }
 }
 

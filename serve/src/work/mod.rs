@@ -13,10 +13,11 @@ mod prepare;
 mod request;
 mod warm;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use refrain::{CancelToken, Sampling};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 pub(crate) use calls::CallFormat;
 pub(crate) use grammars::Grammars;
@@ -27,11 +28,11 @@ pub(crate) use request::{
 };
 pub(crate) use warm::Warm;
 
-use crate::app::App;
+use crate::app::{App, Registered};
 use crate::error::{ApiError, ApiResult};
 use crate::metrics::add;
 use crate::models::{Model, ModelKind};
-use crate::queue::Place;
+use crate::queue::{Permit, Place};
 
 /// A part of the outputs, in order. `choice` is the index of the output.
 #[derive(Debug, Clone)]
@@ -98,7 +99,7 @@ pub(crate) struct Usage {
 
 /// A request that waits or computes. Dropping it cancels the computation before its next layer.
 pub(crate) struct Running {
-    pub(crate) pieces: UnboundedReceiver<Piece>,
+    pub(crate) pieces: Receiver<Piece>,
     pub(crate) model: Arc<Model>,
     /// The sampling options, with the model's defaults.
     pub(crate) sampling: Sampling,
@@ -124,50 +125,88 @@ pub(crate) async fn blocking<T: Send + 'static>(
     joined.unwrap_or_else(|_| Err(ApiError::server("a bug in this server")))
 }
 
+/// Pieces that wait for a client. With probabilities each has about 3 kB.
+const PENDING_MAX: usize = 32 << 10;
+const PENDING_WITH_LOGPROBS_MAX: usize = 4 << 10;
+
 /// Checks a request and starts its work. All refusals come before the first piece.
 ///
-/// The channel of pieces is not bounded by itself, so a slow client does not hold its place among the requests that compute: the pieces
-/// are bounded by the tokens of the outputs.
+/// A slow client does not hold its place among the requests that compute: its pieces wait in the channel, and a client that leaves too many of
+/// them ends its request.
 pub(crate) async fn start(app: &App, place: Place, request: Request) -> ApiResult<Running> {
-    let models = app.clone();
-    // The place goes along: a client that goes away meanwhile does not make room for another request before this one ends.
-    let prepared = blocking(move || {
-        let model = models.models().get(request.model.as_deref(), ModelKind::Text)?;
-        Ok((prepare::prepare(model, request)?, place))
-    });
-    let (prepared, place) = prepared.await?;
-    add(&app.metrics().requests, 1);
-    let (sender, pieces) = unbounded_channel();
     let cancel = CancelToken::new();
+    let cancelling = CancelOnDrop(cancel.clone());
+    let registered = app.register(cancel.clone());
+    let their_cancel = cancel.clone();
+    // The place goes along: a client that goes away meanwhile does not make room for another request before this one ends.
+    let prepared = async {
+        let model = app.model(request.model.clone(), ModelKind::Text).await?;
+        let preparing = app.preparing().await;
+        let prepare = move || {
+            let _preparing = preparing;
+            Ok((prepare::prepare(model, request, &their_cancel)?, place))
+        };
+        blocking(prepare).await
+    };
+    let (prepared, place) = prepared.await.inspect_err(|_| add(&app.metrics().refused, 1))?;
+    add(&app.metrics().requests, 1);
+    let pending_max =
+        if prepared.request.logprobs.is_some() { PENDING_WITH_LOGPROBS_MAX } else { PENDING_MAX };
+    let (sender, pieces) = channel(pending_max);
     let model = Arc::clone(&prepared.model);
     let sampling = prepared.request.sampling.over(&model.sampling);
-    tokio::spawn(compute(app.clone(), place, prepared, sender, cancel.clone()));
-    Ok(Running { pieces, model, sampling, _cancelling: CancelOnDrop(cancel) })
+    let work = Work { app: app.clone(), place, registered, prepared, sender, cancel };
+    tokio::spawn(work.wait_and_compute());
+    Ok(Running { pieces, model, sampling, _cancelling: cancelling })
 }
 
-async fn compute(
+/// A request between its preparation and its computation.
+struct Work {
     app: App,
     place: Place,
+    registered: Registered,
     prepared: prepare::Prepared,
-    sender: UnboundedSender<Piece>,
+    sender: Sender<Piece>,
     cancel: CancelToken,
-) {
-    let registered = app.register(cancel.clone());
-    let permit = tokio::select! {
-        permit = place.permit(prepared.request.priority) => permit,
-        () = sender.closed() => {
-            add(&app.metrics().cancelled, 1);
+}
+
+impl Work {
+    async fn wait_and_compute(self) {
+        let waits = tokio::time::timeout(
+            self.app.limits().queue_time,
+            self.place.permit(self.prepared.request.priority),
+        );
+        let permit = tokio::select! {
+            permit = waits => permit,
+            () = self.sender.closed() => {
+                add(&self.app.metrics().cancelled, 1);
+                return;
+            }
+        };
+        let Ok(permit) = permit else {
+            add(&self.app.metrics().failed, 1);
+            // The channel is empty.
+            let _ = self.sender.try_send(Piece::Failed(ApiError::waited_too_long()));
             return;
+        };
+        let (app, sender) = (self.app.clone(), self.sender.clone());
+        // A thread of its own: those of the runtime may all be checking other requests.
+        let thread = std::thread::Builder::new().name("refrain-request".to_owned());
+        let spawned = thread.spawn(move || self.compute(permit));
+        if spawned.is_err() {
+            add(&app.metrics().failed, 1);
+            let _ = sender.try_send(Piece::Failed(ApiError::server("no thread is free")));
         }
-    };
-    let (their_app, their_sender) = (app.clone(), sender.clone());
-    let driven = tokio::task::spawn_blocking(move || {
-        drive::drive(&their_app, &prepared, &their_sender, &cancel);
+    }
+
+    fn compute(self, permit: Permit) {
+        let Self { app, place, registered, prepared, sender, cancel } = self;
+        let drive = || drive::drive(&app, &prepared, &sender, &cancel);
+        if catch_unwind(AssertUnwindSafe(drive)).is_err() {
+            add(&app.metrics().failed, 1);
+            // The receiver may have gone.
+            let _ = sender.try_send(Piece::Failed(ApiError::server("a bug in this server")));
+        }
         drop((permit, place, registered));
-    });
-    if driven.await.is_err() {
-        add(&app.metrics().failed, 1);
-        // The receiver may have gone.
-        let _ = sender.send(Piece::Failed(ApiError::server("a bug in this server")));
     }
 }

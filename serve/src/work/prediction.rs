@@ -10,7 +10,7 @@ pub(crate) const NAME: &str = "prediction";
 const LEAD: usize = 16;
 
 /// Drafts from the predicted text: from its beginning, and after a difference from the place where both texts agree again.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Prediction(PassagesSource);
 
 impl Prediction {
@@ -54,6 +54,6 @@ impl DraftSource for Prediction {
     }
 
     fn fork(&self) -> Box<dyn DraftSource> {
-        Box::new(Self(self.0.clone()))
+        Box::new(self.clone())
     }
 }

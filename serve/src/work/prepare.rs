@@ -25,9 +25,11 @@ pub(crate) struct Prepared {
     pub(crate) request: Request,
     /// The tokens of each prompt.
     pub(crate) prompts: Vec<Vec<TokenId>>,
+    /// Whether the prompts are plain texts, whose outputs have no reasoning apart.
+    pub(crate) is_plain: bool,
     constraint: Constraint,
-    /// The tokens of the predicted text.
-    predicted: Vec<TokenId>,
+    /// Drafts from the predicted text.
+    prediction: Option<Prediction>,
 }
 
 /// What constrains an output.
@@ -49,7 +51,9 @@ pub(crate) struct Output {
 ///
 /// # Errors
 /// The refusal, with the name of the field.
-pub(crate) fn prepare(model: Arc<Model>, request: Request) -> ApiResult<Prepared> {
+pub(crate) fn prepare(model: Arc<Model>, mut request: Request, cancel: &CancelToken) -> ApiResult<Prepared> {
+    let check = || if cancel.is_cancelled() { Err(ApiError::stopped()) } else { Ok(()) };
+    check()?;
     let sampling = request.sampling.over(&model.sampling);
     let vocab_size = model.engine.config().vocab_size;
     sampling.check(vocab_size).map_err(|error| match error {
@@ -76,15 +80,30 @@ pub(crate) fn prepare(model: Arc<Model>, request: Request) -> ApiResult<Prepared
             return Err(ApiError::context_overflow(prompt.len(), context_len, request.param));
         }
     }
-    let constraint = constraint(&model, &request, &prompts[0])?;
-    let predicted = match &request.prediction {
-        None => Vec::new(),
+    check()?;
+    let constraint = constraint(&model, &request, &prompts[0], cancel)?;
+    check()?;
+    let prediction = match request.prediction.take() {
+        None => None,
         Some(text) => {
+            let text = beginning(&text, context_len.saturating_mul(PREDICTED_BYTES_PER_TOKEN));
             let tokens = model.engine.tokenizer().encode(text, SpecialTokens::AsText);
-            tokens.map_err(|error| ApiError::of_tokenizer(&error, "prediction"))?
+            let tokens = tokens.map_err(|error| ApiError::of_tokenizer(&error, "prediction"))?;
+            Some(Prediction::new(&prompts[0], &tokens))
         }
     };
-    Ok(Prepared { model, request, prompts, constraint, predicted })
+    let is_plain = matches!(request.input, Input::Plain(_));
+    // The texts are not needed any more, and the request may wait.
+    request.input = Input::Plain(Vec::new());
+    Ok(Prepared { model, request, prompts, is_plain, constraint, prediction })
+}
+
+/// Bytes of a predicted text per token of the context: more than an output could use.
+const PREDICTED_BYTES_PER_TOKEN: usize = 16;
+
+/// The first bytes of a text, up to the end of a character.
+fn beginning(text: &str, n_bytes: usize) -> &str {
+    &text[..text.floor_char_boundary(n_bytes)]
 }
 
 fn encode_plain(model: &Model, prompt: &Plain, param: &str) -> ApiResult<Vec<TokenId>> {
@@ -102,6 +121,7 @@ fn encode_plain(model: &Model, prompt: &Plain, param: &str) -> ApiResult<Vec<Tok
             }
         }
         Plain::Text(text) => {
+            check_bytes(model, text.len(), param)?;
             let encoded = tokenizer.encode(text, SpecialTokens::AsText);
             let tokens = encoded.map_err(|error| ApiError::of_tokenizer(&error, param))?;
             // As `Session::append_text` begins a text.
@@ -110,6 +130,19 @@ fn encode_plain(model: &Model, prompt: &Plain, param: &str) -> ApiResult<Vec<Tok
         }
     }
 }
+
+/// Refuses a text that cannot fit, before it is tokenized: no token has more than so many bytes on average.
+fn check_bytes(model: &Model, n_bytes: usize, param: &str) -> ApiResult<()> {
+    let context_len = model.context_len();
+    if n_bytes / TOKEN_BYTES_MAX <= context_len {
+        return Ok(());
+    }
+    let message = format!("{n_bytes} bytes of text do not fit the context of {context_len} tokens");
+    Err(ApiError::field(param, message).with_code("context_length_exceeded"))
+}
+
+/// More bytes than a token has in any text: runs of spaces are the longest.
+const TOKEN_BYTES_MAX: usize = 128;
 
 /// Renders the messages with tools and documents, through the template where it shows them, else as text.
 fn encode_chat(model: &Model, request: &Request, messages: &[Message]) -> ApiResult<Vec<TokenId>> {
@@ -121,6 +154,7 @@ fn encode_chat(model: &Model, request: &Request, messages: &[Message]) -> ApiRes
         let message = "the model has no chat template; `/v1/completions` continues plain text";
         return Err(ApiError::field(request.param, message));
     }
+    check_bytes(model, messages.iter().map(|message| message.content.len()).sum(), request.param)?;
     let mut messages = messages.to_vec();
     let mut options = ChatOptions::default();
     if let Some(enable) = request.thinking {
@@ -173,21 +207,30 @@ fn encode_chat(model: &Model, request: &Request, messages: &[Message]) -> ApiRes
     encode(&messages, &options)
 }
 
-fn constraint(model: &Model, request: &Request, prompt: &[TokenId]) -> ApiResult<Constraint> {
+fn constraint(
+    model: &Model,
+    request: &Request,
+    prompt: &[TokenId],
+    cancel: &CancelToken,
+) -> ApiResult<Constraint> {
     let has_format = !matches!(request.format, Format::Text);
     let callable = request.tools.callable();
     if has_format && !callable.is_empty() {
         let message = "a format of the answer and tools cannot be combined (`tool_choice: \"none\"` leaves the tools out)";
         return Err(ApiError::unsupported("response_format", message));
     }
+    if !callable.is_empty() && !request.stop.is_empty() {
+        let message = "stop strings could cut a call, so they cannot be combined with tools";
+        return Err(ApiError::unsupported("stop", message));
+    }
     let grammar = match &request.format {
         Format::JsonObject => grammars::json(model, &json!({ "type": "object" }), "response_format")?,
         Format::JsonSchema { schema, path } => grammars::json(model, schema, path)?,
         Format::Text if callable.is_empty() => return Ok(Constraint::None),
         Format::Text if !request.tools.choice.is_required() => {
-            return Ok(Constraint::Auto(grammars::calls(model, &request.tools, false)?));
+            return Ok(Constraint::Auto(grammars::calls(model, &request.tools, false, cancel)?));
         }
-        Format::Text => grammars::calls(model, &request.tools, true)?,
+        Format::Text => grammars::calls(model, &request.tools, true, cancel)?,
     };
     let tokenizer = model.engine.tokenizer();
     let markers = tokenizer.reasoning_markers();
@@ -246,8 +289,8 @@ impl Prepared {
         if !request.tools.callable().is_empty() {
             reader = Some(CallReader::new(&request.tools));
         }
-        if !self.predicted.is_empty() {
-            options.sources.push(Box::new(Prediction::new(prompt, &self.predicted)));
+        if let Some(prediction) = &self.prediction {
+            options.sources.push(Box::new(prediction.clone()));
         }
         Output { options, logprobs, reader }
     }

@@ -144,9 +144,9 @@ parsed = client.responses.parse(model=MODEL, input=QUESTION, text_format=City)
 check(isinstance(parsed.output_parsed, City), "a parsed response")
 check(client.responses.create(model=MODEL, input=QUESTION, include=["message.output_text.logprobs"], top_logprobs=2, temperature=0, max_output_tokens=64).output[0].content[0].logprobs, "probabilities")
 
-# Embeddings: the client asks for base64 itself.
+# Embeddings. The client asks for base64 itself, and its own type then has no text; so that one is read without strict types.
 name = client.models.list().data[1].id
-packed = client.embeddings.create(model=name, input=["a", "b"]).data[1].embedding
+packed = lenient.embeddings.create(model=name, input=["a", "b"]).data[1].embedding
 floats = client.embeddings.create(model=name, input="b", encoding_format="float").data[0].embedding
 check(packed == floats and math.isclose(math.hypot(*floats), 1, rel_tol=1e-5), "vectors")
 
