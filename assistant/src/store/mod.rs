@@ -10,6 +10,7 @@
 
 mod ledger;
 mod names;
+mod stored_path;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, TryLockError};
@@ -51,7 +52,7 @@ pub enum StoreError {
         /// Whether it is another assistant of this process.
         by_this_process: bool,
     },
-    /// The ledger is too long for another entry, because making it shorter has failed.
+    /// The ledger is too long for another entry, because making it shorter has failed, or the entry is too long.
     #[error("`{}`: {bytes} bytes exceed the limit of {max}", path.display())]
     TooLarge {
         /// The file.
@@ -123,8 +124,8 @@ pub(crate) struct Store {
 impl Store {
     /// Opens a store, or creates it; without a key, to delete from it. A deletion that has begun is left to the caller.
     ///
-    /// A store of an older version is emptied. If a line of the ledger is damaged, all prefixes are deleted: the line may have
-    /// named some of them.
+    /// A store of an older version is emptied. If a line of the ledger is damaged, or all are gone, all prefixes are deleted: the
+    /// line may have named some of them.
     pub(crate) fn open(
         folder: &Path,
         key: Option<HistoryKey>,
@@ -132,8 +133,10 @@ impl Store {
     ) -> Result<Self, StoreError> {
         fs::create_dir_all(folder).map_err(io_error("create", folder))?;
         let lock = Lock::take(folder)?;
-        let (mut ledger, found) = Ledger::open(&folder.join("ledger"), Bounds::default())?;
         let histories = folder.join("history");
+        // The ledger is written before both.
+        let is_expected = has_entries(&histories) || has_entries(&folder.join("prefixes"));
+        let (mut ledger, found) = Ledger::open(&folder.join("ledger"), Bounds::default(), is_expected)?;
         let prefixes = PrefixStore::open(&folder.join("prefixes"), prefixes)?;
         if found == Found::Older {
             match fs::remove_dir_all(&histories) {
@@ -164,7 +167,8 @@ impl Store {
 
     /// Whether a folder has a store.
     pub(crate) fn is_in(folder: &Path) -> bool {
-        folder.join("ledger").is_file()
+        // A store whose ledger is gone has answers and prefixes all the same.
+        ["ledger", "history", "prefixes"].iter().any(|name| folder.join(name).symlink_metadata().is_ok())
     }
 
     /// The history of the model.
@@ -271,6 +275,14 @@ impl Store {
             self.prefixes.clear()?;
         }
         ledger.compact(&compaction)
+    }
+}
+
+/// Whether a folder has something in it. One that cannot be listed may have.
+fn has_entries(folder: &Path) -> bool {
+    match fs::read_dir(folder) {
+        Ok(mut entries) => entries.next().is_some(),
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
     }
 }
 
