@@ -320,6 +320,7 @@ impl Assistant {
             notes: note_paths(&layout.shown),
             conversation: None,
             starts: layout.starts.clone(),
+            measured_in: None,
             n_forgotten,
         })
     }

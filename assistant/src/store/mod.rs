@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::SystemTime;
 
 use refrain::{Session, TokenId};
@@ -91,6 +91,8 @@ pub(crate) struct Kept {
     pub(crate) conversation: Option<u64>,
     /// Where the text of each note begins in the prompt.
     pub(crate) starts: Vec<(PathBuf, usize)>,
+    /// The tokens of the prompt for which `starts` holds, if it is not the one that is kept: an earlier one of the conversation.
+    pub(crate) measured_in: Option<Arc<[TokenId]>>,
     /// Deletions before the job was started.
     pub(crate) n_forgotten: u64,
 }
@@ -100,13 +102,20 @@ impl Kept {
         Made::from(&self.notes, self.conversation)
     }
 
-    /// The labels of the prompt's tokens. A deletion removes what follows the first token of a label.
-    fn labels(&self) -> Vec<Label> {
-        let from = |start: usize, name: String| Label { tokens: start..usize::MAX, name };
+    /// The labels of the tokens of a prompt. A deletion removes what follows the first token of a label.
+    fn labels(&self, tokens: &[TokenId]) -> Vec<Label> {
+        let start_max = self.measured_in.as_ref().map_or(usize::MAX, |earlier| n_common(earlier, tokens));
+        let from = |start: usize, name: String| Label { tokens: start.min(start_max)..usize::MAX, name };
         let conversation = self.conversation.map(|id| from(0, conversation_label(id)));
         let notes = self.starts.iter().map(|(note, start)| from(*start, note_label(note_hash(note))));
         notes.chain(conversation).collect()
     }
+}
+
+/// The number of tokens with which both begin. Templates may move or drop earlier turns' text when another turn follows; a text
+/// that began behind these tokens may begin anywhere behind them now.
+pub(crate) fn n_common(earlier: &[TokenId], tokens: &[TokenId]) -> usize {
+    earlier.iter().zip(tokens).take_while(|(a, b)| a == b).count()
 }
 
 pub(crate) struct Store {
@@ -249,7 +258,7 @@ impl Store {
         let mut entries = ledger.new_notes(kept.starts.iter().map(|(note, _)| note));
         entries.extend(ledger.new_namespace(namespace));
         ledger.append(entries)?;
-        let n_kept = self.prefixes.keep(session, namespace, &kept.labels(), up_to)?;
+        let n_kept = self.prefixes.keep(session, namespace, &kept.labels(session.tokens()), up_to)?;
         drop(ledger);
         self.compact()?;
         Ok(n_kept)
@@ -345,6 +354,52 @@ mod tests {
 
     fn open(folder: &Path) -> Result<Store, StoreError> {
         Store::open(folder, None, PrefixOptions::default())
+    }
+
+    #[test]
+    fn a_label_begins_before_everything_that_has_moved() {
+        let ids = |ids: &[u32]| ids.iter().copied().map(TokenId).collect::<Vec<_>>();
+        let starts = vec![("/a".into(), 4), ("/b".into(), 1)];
+        let mut kept = Kept { starts, conversation: Some(1), ..Kept::default() };
+        let starts_in = |kept: &Kept| -> Vec<usize> {
+            kept.labels(&ids(&[1, 2, 9, 3, 4, 5])).iter().map(|label| label.tokens.start).collect()
+        };
+        assert_eq!(starts_in(&kept), [4, 1, 0]);
+        // The template has moved two tokens away from the beginning: the text of the first note was at 4.
+        kept.measured_in = Some(ids(&[1, 2, 7, 8, 9, 3, 4, 5]).into());
+        assert_eq!(starts_in(&kept), [2, 1, 0]);
+    }
+
+    #[test]
+    fn a_store_without_its_ledger_is_one_and_loses_its_prefixes() {
+        let folder = tempfile::tempdir().unwrap();
+        let key = HistoryKey { tokenizer: 1, model: 2 };
+        let store = Store::open(folder.path(), Some(key), PrefixOptions::default()).unwrap();
+        store.keep_answer("a", &[TokenId(1); 4], &Kept::default()).unwrap();
+        drop(store);
+        let other = folder.path().join("prefixes").join(format!("v9-{:032x}", 1));
+        for text in [None, Some(""), Some("refrain-led")] {
+            fs::create_dir_all(&other).unwrap();
+            match text {
+                None => fs::remove_file(folder.path().join("ledger")).unwrap(),
+                Some(text) => fs::write(folder.path().join("ledger"), text).unwrap(),
+            }
+            assert!(Store::is_in(folder.path()), "{text:?}");
+            let (_, found) = Ledger::open(&folder.path().join("ledger"), Bounds::default(), true).unwrap();
+            assert_eq!(found, Found::Damaged, "{text:?}");
+            let store = open(folder.path()).unwrap();
+            let history = &store.histories().unwrap()[0];
+            let record = history.list()[0].record.0;
+            assert!(store.ledger().is_forgotten(
+                &Forgetting::Conversation(1),
+                &history.key().to_string(),
+                record
+            ));
+            drop(store);
+            // Written again.
+            let (_, found) = Ledger::open(&folder.path().join("ledger"), Bounds::default(), true).unwrap();
+            assert_eq!(found, Found::Whole, "{text:?}");
+        }
     }
 
     #[test]
