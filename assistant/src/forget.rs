@@ -236,17 +236,21 @@ fn forget_without_store(what: &[Forgetting]) -> Result<Forgotten, ForgetError> {
     sum(parts.map(|part| Ok(Forgotten { is_notes_pending: forget_notes(&part)?, ..Forgotten::default() })))
 }
 
-/// Carries out all, and returns the first error.
+/// Carries out all, also behind an error, and returns the first error.
 fn sum(all: impl Iterator<Item = Result<Forgotten, ForgetError>>) -> Result<Forgotten, ForgetError> {
-    all.fold(Ok(Forgotten::default()), |sum, next| {
-        let (sum, next) = (sum?, next?);
-        Ok(Forgotten {
-            n_answers: sum.n_answers + next.n_answers,
-            n_summaries: sum.n_summaries + next.n_summaries,
-            n_prefix_blocks: sum.n_prefix_blocks + next.n_prefix_blocks,
-            is_notes_pending: sum.is_notes_pending || next.is_notes_pending,
-        })
-    })
+    let (mut sum, mut failed) = (Forgotten::default(), None);
+    for next in all {
+        match next {
+            Ok(next) => {
+                sum.n_answers += next.n_answers;
+                sum.n_summaries += next.n_summaries;
+                sum.n_prefix_blocks += next.n_prefix_blocks;
+                sum.is_notes_pending |= next.is_notes_pending;
+            }
+            Err(error) => drop(failed.get_or_insert(error)),
+        }
+    }
+    failed.map_or(Ok(sum), Err)
 }
 
 /// Finishes what a crash or an error has interrupted. What cannot be deleted from an index stays noted. Returns whether there was
