@@ -56,7 +56,7 @@ struct Notes {
     folder: PathBuf,
     /// For searches by meaning.
     embedder: Option<Arc<dyn Embedder>>,
-    /// The notes that another process has yet to delete from the index.
+    /// The notes that are yet to be deleted from the index.
     hidden: Mutex<Vec<Hidden>>,
 }
 
@@ -236,19 +236,21 @@ impl Assistant {
         hidden.extend(paths.into_iter().map(|path| Hidden { path, names: Vec::new() }));
     }
 
-    /// The notes that searches leave out: those that wait to be deleted by another process. When they are deleted, the index is
+    /// The notes that searches leave out: those that wait to be deleted, by another process or because the index cannot be
+    /// changed. When they are deleted, the index is
     /// read again.
     pub(crate) fn hidden(&self) -> Result<Vec<Hidden>, NotesError> {
         let Some(Notes { index, hidden, .. }) = &self.shared.notes else { return Ok(Vec::new()) };
         let mut hidden = hidden.lock().unwrap_or_else(PoisonError::into_inner);
-        let waiting = index.waiting_to_be_forgotten()?;
+        let mut waiting = index.waiting_to_be_forgotten()?;
+        waiting.extend(self.unfinished());
         if hidden.iter().any(|hidden| !waiting.contains(&hidden.path)) {
             index.refresh()?;
         }
         hidden.retain(|hidden| waiting.contains(&hidden.path) && !hidden.names.is_empty());
         for path in waiting {
             if hidden.iter().all(|hidden| hidden.path != path) {
-                let names = names_with_index(&path, Some(index))?;
+                let names = names_with_index(std::slice::from_ref(&path), Some(index))?;
                 hidden.push(Hidden { path, names });
             }
         }
@@ -318,6 +320,7 @@ impl Assistant {
             notes: note_paths(&layout.shown),
             conversation: None,
             starts: layout.starts.clone(),
+            measured_in: None,
             n_forgotten,
         })
     }

@@ -5,10 +5,10 @@ mod support;
 use std::time::{Duration, SystemTime};
 
 use refrain_assistant::{
-    AnswerRequest, Assistant, BuildError, ChatRequest, EditRequest, Forget, Forgotten, JobEvent, JobOptions,
-    Passage, Prefetch, StoreError, SummarizeRequest, TaskError, Turn,
+    AnswerRequest, Assistant, BuildError, ChatRequest, EditRequest, Forget, ForgetError, Forgotten, JobEvent,
+    JobOptions, Passage, Prefetch, StoreError, SummarizeRequest, TaskError, Turn,
 };
-use refrain_index::notes::{NotesOptions, NotesWriter};
+use refrain_index::notes::{NotesError, NotesIndex, NotesOptions, NotesWriter, Request, hand_in};
 use support::{Place, engine, sample_notes};
 
 /// A word of the note that is forgotten: answers, summaries and prompts repeat it.
@@ -382,4 +382,182 @@ fn without_a_model_the_same_is_deleted() {
     let nowhere = place.path("nowhere");
     let nothing = refrain_assistant::forget(Some(&nowhere), Some(&nowhere), Forget::Everything).unwrap();
     assert!(nothing == Forgotten::default() && !nowhere.exists());
+}
+
+/// Forgets without a model.
+fn forget_at(place: &Place, what: Forget) -> Result<Forgotten, ForgetError> {
+    refrain_assistant::forget(Some(&place.path("store")), Some(&place.path("index")), what)
+}
+
+const NO_FILES: [std::path::PathBuf; 0] = [];
+
+#[cfg(unix)]
+#[test]
+fn names_that_are_not_unicode_are_forgotten() {
+    use std::os::unix::ffi::OsStrExt;
+    let place = place();
+    let odd = place.path("").join(std::ffi::OsStr::from_bytes(b"caf\xe9"));
+    std::fs::create_dir(&odd).unwrap();
+    let mut writer = NotesWriter::open(&place.path("index"), NotesOptions::default()).unwrap();
+    writer.add(&[&odd]).unwrap();
+    drop(writer);
+    let assistant = place.with_store();
+    use_notes(&place, &assistant);
+    ask_about(&assistant, &odd.join("a.md"));
+    drop(assistant);
+    assert_eq!(forget_at(&place, Forget::Note(odd.join("a.md"))).unwrap().n_answers, 1);
+    // Also as a root, and as the folder of the index.
+    let index = place.path("").join(std::ffi::OsStr::from_bytes(b"in\xffdex"));
+    std::fs::rename(place.path("index"), &index).unwrap();
+    refrain_assistant::forget(Some(&place.path("store")), Some(&index), Forget::Everything).unwrap();
+    assert_eq!(files_with(&place, SECRET), NO_FILES);
+    assert_eq!(NotesIndex::roots_in(&index).unwrap(), Some(vec![]));
+}
+
+#[test]
+fn the_folder_of_something_else_is_refused_and_the_store_stays_usable() {
+    let place = place();
+    let assistant = place.with_store();
+    use_notes(&place, &assistant);
+    drop(assistant);
+    let (store, notes, car) = (place.path("store"), place.notes(), place.notes().join("car.md"));
+    let refused = refrain_assistant::forget(Some(&store), Some(&notes), Forget::Note(car.clone()));
+    assert!(matches!(refused, Err(ForgetError::Notes(NotesError::Foreign { .. }))), "{refused:?}");
+    // An empty folder gets no index.
+    std::fs::create_dir(place.path("empty")).unwrap();
+    let forgotten = refrain_assistant::forget(Some(&store), Some(&place.path("empty")), Forget::Note(car));
+    assert!(forgotten.unwrap().n_answers >= 3);
+    assert_eq!(std::fs::read_dir(place.path("empty")).unwrap().count(), 0);
+    place.with_store();
+}
+
+#[test]
+fn an_index_that_cannot_be_changed_keeps_nothing_else_from_being_deleted() {
+    let place = place();
+    let assistant = place.with_store();
+    use_notes(&place, &assistant);
+    let car = place.notes().join("car.md");
+    let other = NotesWriter::open(&place.path("index"), NotesOptions::default()).unwrap();
+    let inbox = place.path("index/.inbox");
+    std::fs::create_dir_all(&inbox).unwrap();
+    (0..512).for_each(|n| std::fs::write(inbox.join(format!("{n:03}.request")), "").unwrap());
+    let in_store = || files_with(&place, SECRET).iter().any(|path| path.starts_with(place.path("store")));
+    let mut assistant = assistant;
+    for _ in 0..2 {
+        let failed = assistant.forget(Forget::Note(car.clone()));
+        assert!(matches!(failed, Err(ForgetError::Unfinished { .. })), "{failed:?}");
+        assert!(!in_store());
+        // The note is in the index, and no search shows it.
+        assert!(!files_with(&place, SECRET).is_empty());
+        let question = AnswerRequest::new("Who takes care of the repair of the car?");
+        let answer = assistant.answer(question, JobOptions::default()).map(|job| job.run().unwrap());
+        let shows = |passage: &Passage| passage.text.contains(SECRET);
+        assert!(!answer.is_ok_and(|answer| answer.passages.iter().any(shows)));
+        assert_eq!(std::fs::read_to_string(place.path("store/ledger")).unwrap().matches("forget").count(), 1);
+        drop(assistant);
+        assistant = place.with_store();
+    }
+    drop((assistant, other));
+    std::fs::remove_dir_all(inbox).unwrap();
+    place.with_store();
+    assert_eq!(files_with(&place, SECRET), NO_FILES);
+}
+
+#[test]
+fn a_damaged_index_is_forgotten_with_its_roots() {
+    let place = place();
+    let assistant = place.with_store();
+    use_notes(&place, &assistant);
+    drop(assistant);
+    hand_in(&place.path("index"), &Request::Add(vec![place.path("store")])).unwrap();
+    std::fs::write(place.path("index/words/meta.json"), "x").unwrap();
+    assert!(NotesIndex::open(&place.path("index")).is_err());
+    forget_at(&place, Forget::Everything).unwrap();
+    assert_eq!(NotesIndex::roots_in(&place.path("index")).unwrap(), Some(vec![]));
+    assert_eq!(files_with(&place, SECRET), NO_FILES);
+}
+
+#[test]
+fn a_store_without_its_ledger_is_forgotten() {
+    for what in ["all", "note"] {
+        let place = place();
+        let assistant = place.with_store();
+        use_notes(&place, &assistant);
+        drop(assistant);
+        std::fs::remove_file(place.path("store/ledger")).unwrap();
+        let what = match what {
+            "all" => Forget::Everything,
+            _ => Forget::Note(place.notes().join("car.md")),
+        };
+        assert!(forget_at(&place, what).unwrap().n_answers >= 4);
+        assert_eq!(files_with(&place, SECRET), NO_FILES);
+    }
+}
+
+#[test]
+fn damaged_answers_are_forgotten() {
+    for is_all in [false, true] {
+        let place = place();
+        let assistant = place.with_store();
+        use_notes(&place, &assistant);
+        drop(assistant);
+        // A bit before the name, in each log: its answers are not listed any more, and the file is set aside.
+        let form = forms(SECRET).remove(1);
+        let in_history = || {
+            place.files_with(&form).into_iter().filter(|path| path.starts_with(place.path("store/history")))
+        };
+        for path in in_history() {
+            let mut bytes = std::fs::read(&path).unwrap();
+            let at = bytes.windows(form.len()).position(|window| window == form).unwrap();
+            bytes[at - 4] ^= 1;
+            std::fs::write(&path, bytes).unwrap();
+        }
+        drop(place.with_store());
+        let is_aside =
+            |path: std::path::PathBuf| path.file_name().unwrap().to_string_lossy().starts_with("damaged.");
+        assert!(in_history().any(is_aside));
+        let what = if is_all { Forget::Everything } else { Forget::Note(place.notes().join("car.md")) };
+        forget_at(&place, what).unwrap();
+        assert_eq!(files_with(&place, SECRET), NO_FILES);
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_note_that_is_gone_is_forgotten_through_a_link() {
+    let place = place();
+    std::os::unix::fs::symlink(place.notes(), place.path("link")).unwrap();
+    let assistant = place.with_store();
+    use_notes(&place, &assistant);
+    std::fs::remove_file(place.notes().join("car.md")).unwrap();
+    let forgotten = assistant.forget(Forget::Note(place.path("link/car.md"))).unwrap();
+    assert!(forgotten.n_answers >= 3 && forgotten.n_prefix_blocks > 0, "{forgotten:?}");
+    let found: Vec<_> =
+        files_with(&place, SECRET).into_iter().filter(|path| !path.starts_with(place.path("link"))).collect();
+    assert_eq!(found, NO_FILES);
+}
+
+#[test]
+fn several_deletions_run_at_once_and_leave_the_requests_of_others() {
+    let place = place();
+    let assistant = place.with_store();
+    use_notes(&place, &assistant);
+    drop(assistant);
+    hand_in(&place.path("index"), &Request::Update).unwrap();
+    let what = ["car.md", "aniarda-travel.md"].map(|name| Forget::Note(place.notes().join(name)));
+    let forgotten =
+        refrain_assistant::forget_all(Some(&place.path("store")), Some(&place.path("index")), what).unwrap();
+    assert!(forgotten.n_answers >= 4, "{forgotten:?}");
+    assert_eq!([SECRET, OTHER].iter().flat_map(|text| files_with(&place, text)).count(), 0);
+    assert_eq!(NotesIndex::open(&place.path("index")).unwrap().status().unwrap().n_requests, 1);
+}
+
+#[test]
+fn a_conversation_that_begins_after_a_deletion_is_kept() {
+    let place = place();
+    let assistant = place.with_store();
+    let conversation = assistant.conversation();
+    assistant.forget(Forget::Everything).unwrap();
+    conversation.say(ChatRequest::new("My word is Zanzibar."), JobOptions::default()).unwrap().run().unwrap();
+    assert_eq!(assistant.forget(Forget::Conversation(conversation.id())).unwrap().n_answers, 1);
 }

@@ -3,7 +3,7 @@
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
-use refrain::{Engine, GenerateOptions, Role, Sampling, Session};
+use refrain::{Engine, GenerateOptions, Role, Sampling, Session, TokenId};
 use refrain_grammar::Grammar;
 use refrain_index::Label;
 
@@ -50,6 +50,7 @@ pub(crate) fn chat(args: &ChatArgs, interrupt: &Interrupt) -> Result<Exit, Failu
         grammar: grammar.map(|grammar| grammar.compile(engine)).transpose()?,
         shown: Vec::new(),
         labels: Vec::new(),
+        labelled: Vec::new(),
         last: None,
     };
     let mut session = chat.new_session()?;
@@ -71,6 +72,7 @@ pub(crate) fn chat(args: &ChatArgs, interrupt: &Interrupt) -> Result<Exit, Failu
                 session = chat.new_session()?;
                 chat.shown.clear();
                 chat.labels.clear();
+                chat.labelled.clear();
             }
             "/stats" => chat.print_last(),
             command if command.starts_with('/') => note(&format!("no such command: {command} · {HELP}")),
@@ -109,6 +111,8 @@ struct Chat<'a> {
     shown: Vec<PassageSource>,
     /// Where the conversation shows files.
     labels: Vec<Label>,
+    /// The tokens in which they do: of the last turn's prompt and answer.
+    labelled: Vec<TokenId>,
     /// The newest answer, for `/stats`.
     last: Option<(Answer, Composed)>,
 }
@@ -149,6 +153,11 @@ impl Chat<'_> {
             }
         };
         self.history.keep(&answer.tokens);
+        // Some templates move text when another turn follows. What was behind the first change may be anywhere behind it now.
+        let is_same = |(a, b): &(&TokenId, &TokenId)| a == b;
+        let n_same = self.labelled.iter().zip(session.tokens()).take_while(is_same).count();
+        self.labels.iter_mut().for_each(|label| label.tokens.start = label.tokens.start.min(n_same));
+        self.labelled = session.tokens().to_vec();
         let turns = &session.turns()[..n_turns + 1];
         self.labels.extend(self.prefixes.labels(self.engine, session, turns, &composed));
         self.prefixes.keep(session, &self.labels);

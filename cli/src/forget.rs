@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use refrain_assistant::{ConversationId, Forget, ForgetError, Forgotten, StoreError, forget as forget_in};
+use refrain_assistant::{ConversationId, Forget, ForgetError, Forgotten, StoreError, forget_all};
 use serde_json::json;
 
 use crate::args::ForgetKeptArgs;
@@ -13,16 +13,12 @@ use crate::terminal::{AnswerStream, note};
 
 pub(crate) fn forget(args: &ForgetKeptArgs) -> Result<Exit, Failure> {
     let store = folder(args.store.as_deref(), "assistant", "--store")?;
-    let index = folder(args.notes.as_deref(), "notes", "--notes")?;
-    let mut all = Forgotten::default();
-    for what in wanted(args) {
-        let Forgotten { n_answers, n_summaries, n_prefix_blocks, is_notes_pending, .. } =
-            forget_in(store.as_deref(), index.as_deref(), what)?;
-        all.n_answers += n_answers;
-        all.n_summaries += n_summaries;
-        all.n_prefix_blocks += n_prefix_blocks;
-        all.is_notes_pending |= is_notes_pending;
-    }
+    // Who names a store with --all means that store, not the notes of all programs.
+    let index = match args.all && args.store.is_some() && args.notes.is_none() {
+        true => None,
+        false => folder(args.notes.as_deref(), "notes", "--notes")?,
+    };
+    let all = forget_all(store.as_deref(), index.as_deref(), wanted(args))?;
     if args.json {
         let json = json!({
             "answers": all.n_answers,
@@ -74,10 +70,11 @@ impl From<ForgetError> for Failure {
             ForgetError::Store(error @ StoreError::InUse { .. }) => {
                 Self::input(error, "nothing is deleted: wait for the other process to end")
             }
-            error => Self::new(
+            ForgetError::Unfinished { source } => Self::new(
                 Exit::Failed,
-                format!("{error} (the rest is deleted when the store is next opened)"),
+                format!("{source} (the rest is noted: the next command with the store tries again)"),
             ),
+            error => Self::new(Exit::Failed, format!("{error} (not everything is deleted: try again)")),
         }
     }
 }

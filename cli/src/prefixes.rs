@@ -83,13 +83,13 @@ impl Prefixes {
 /// The labels of a file: its path and, so that folders can be forgotten, those above it; also the path without links.
 fn names(path: &Path, with_folders: bool) -> Vec<String> {
     let absolute = refrain_index::notes::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let plain = path.canonicalize().ok();
-    let paths = [Some(absolute), plain].into_iter().flatten();
+    // Also of a file that is gone.
+    let plain = refrain_index::notes::without_links(&absolute);
     let above = |path: PathBuf| {
         let n = if with_folders { usize::MAX } else { 1 };
         path.ancestors().take(n).map(|path| format!("note:{}", path.display())).collect::<Vec<_>>()
     };
-    paths.flat_map(above).collect()
+    [absolute, plain].into_iter().flat_map(above).collect()
 }
 
 fn folder_or_default(named: Option<&Path>) -> Result<PathBuf, Failure> {

@@ -109,6 +109,33 @@ fn a_note_is_forgotten_with_everything_that_was_made_from_it() {
 }
 
 #[test]
+fn naming_a_store_spares_the_index_of_all_programs() {
+    let home = Home::new();
+    let (notes, store) = (home.path("notes"), home.path("try"));
+    home.ran(&["index", "add", arg(&notes)]).done();
+    std::fs::create_dir(&store).unwrap();
+    home.ran(&["forget", "--all", "--store", arg(&store)]).done();
+    assert!(!home.files_with(SECRET).is_empty());
+    // The notes in place of their index: refused, and what is kept stays usable.
+    let wrong = home.ran(&["forget", arg(&notes.join("car.md")), "--notes", arg(&notes)]);
+    assert!(wrong.code != Some(0) && !wrong.stderr.contains("noted"), "{}", wrong.stderr);
+    home.ran(&["forget", "--all"]).done();
+    assert_eq!(home.files_with(SECRET), NONE);
+}
+
+#[cfg(unix)]
+#[test]
+fn prompts_of_a_file_that_is_gone_are_forgotten_through_a_link() {
+    let home = Home::new();
+    std::os::unix::fs::symlink(home.path("notes"), home.path("link")).unwrap();
+    let (car, more) = (home.path("notes/car.md"), ["--prefixes", "--no-history", "--max-tokens", "8"]);
+    home.ran(&[&["run", QUESTION, "--context", arg(&car)][..], &more].concat()).done();
+    std::fs::remove_file(&car).unwrap();
+    let forgotten = home.json(&["prefixes", "forget", arg(&home.path("link/car.md"))]);
+    assert!(forgotten["blocks"].as_u64().unwrap() > 0, "{forgotten}");
+}
+
+#[test]
 fn prompts_of_run_and_chat_are_forgotten_by_their_files() {
     let home = Home::new();
     let (car, trip) = (home.path("notes/car.md"), home.path("notes/trip.md"));
@@ -137,7 +164,9 @@ fn prompts_of_run_and_chat_are_forgotten_by_their_files() {
 fn what_cannot_be_forgotten_is_refused_in_one_line() {
     assert!(refrain(&["forget"]).refused(2).contains("NOTE"));
     assert!(refrain(&["forget", "a.md", "--all"]).refused(2).contains("--all"));
-    assert!(refrain(&["forget", "a.md", "--before", "soon"]).refused(2).contains("soon"));
+    assert!(refrain(&["forget", "--before", "soon"]).refused(2).contains("soon"));
+    // It would delete more than what was made from the note before.
+    assert!(refrain(&["forget", "a.md", "--before", "2020-01-01"]).refused(2).contains("--before"));
     assert!(refrain(&["forget", "--all", "--store", "no-such-folder"]).refused(3).contains("no-such-folder"));
     assert!(refrain(&["prefixes", "clear", "--prefixes", "no-such-folder"]).refused(3).contains("no-such"));
     assert!(refrain(&["prefixes", "status"]).refused(2).contains("--prefixes"));

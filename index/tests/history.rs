@@ -394,3 +394,38 @@ fn nobody_else_may_read_it() {
     assert_eq!(files.len(), 2, "{files:?}");
     assert!(files.iter().map(|path| mode(path)).chain([mode(&inside)]).all(|others| others == 0));
 }
+
+#[test]
+fn what_was_set_aside_is_removed_with_and_without_the_rest() {
+    for is_all in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let log = open(folder.path());
+        log.append("a", &tokens(70_000..70_009)).unwrap();
+        log.append("b", &tokens(1..9)).unwrap();
+        drop(log);
+        let model = folder.path().join(KEY.to_string());
+        let path = std::fs::read_dir(model.join("a")).unwrap().next().unwrap().unwrap().path();
+        let mut bytes = std::fs::read(&path).unwrap();
+        let secret = 70_008_u32.to_le_bytes();
+        let at = bytes.windows(4).position(|window| window == secret).unwrap();
+        bytes[at - 4] ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+        let log = open(folder.path());
+        assert_eq!(log.list().len(), 1, "the answer is damaged");
+        let n_files = || {
+            std::fs::read_dir(model.join("a")).map_or(0, |entries| {
+                let bytes = entries.map(|entry| std::fs::read(entry.unwrap().path()).unwrap());
+                bytes.filter(|bytes| bytes.windows(4).any(|window| window == secret)).count()
+            })
+        };
+        assert_eq!(n_files(), 1);
+        if is_all {
+            assert_eq!(log.clear().unwrap(), 1);
+            assert!(log.list().is_empty() && !model.join("b").exists());
+        } else {
+            assert_eq!((log.remove_aside().unwrap(), log.list().len()), (1, 1));
+        }
+        assert_eq!((n_files(), log.left_out()), (0, vec![]));
+        log.append("a", &tokens(1..9)).unwrap();
+    }
+}

@@ -239,6 +239,29 @@ fn a_renamed_file_is_forgotten_under_the_name_that_the_index_has() {
     writer.forget(&[&after]).unwrap();
     assert!(place.files_with("xyzzy").is_empty());
     assert_eq!(found(&place.reader(), "other words").len(), 1);
+    // A later file of the earlier name is another note.
+    place.write("a/secret.md", "The word is plugh.");
+    update(&mut writer);
+    assert_eq!(found(&place.reader(), "plugh").len(), 1);
+}
+
+#[cfg(unix)]
+#[test]
+fn the_inode_alone_makes_no_earlier_name() {
+    let place = Place::new();
+    let gone = place.write("disk/note.md", "The word is xyzzy.");
+    let mut writer = place.writer();
+    update(&mut writer);
+    // The number is used for another file now, as after the file was removed or on another disk.
+    let other = place.notes().join("other.md");
+    fs::rename(&gone, &other).unwrap();
+    fs::write(&other, "Something else, and longer.").unwrap();
+    assert_eq!(place.reader().names_of(&other).unwrap(), std::slice::from_ref(&other));
+    writer.forget(&[&other]).unwrap();
+    assert_eq!(found(&place.reader(), "xyzzy").len(), 1);
+    place.write("disk/note.md", "The word is xyzzy.");
+    update(&mut writer);
+    assert_eq!(found(&place.reader(), "xyzzy").len(), 1);
 }
 
 #[test]

@@ -104,11 +104,13 @@ pub(crate) struct StoredSummary {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Forgetting {
-    /// The notes at and below a path, for the index of notes in this folder, and all [names](super::names::names_of) that find
+    /// The notes at and below paths, for the index of notes in this folder, and all [names](super::names::names_of) that find
     /// them.
-    Note {
-        path: PathBuf,
+    Notes {
+        #[serde(with = "super::stored_path::many")]
+        paths: Vec<PathBuf>,
         names: Vec<u64>,
+        #[serde(with = "super::stored_path::option")]
         index: Option<PathBuf>,
     },
     Conversation(u64),
@@ -120,8 +122,18 @@ pub(crate) enum Forgetting {
     },
     /// Everything, with these files and folders of the index of notes in this folder.
     Everything {
+        #[serde(with = "super::stored_path::option")]
         index: Option<PathBuf>,
+        #[serde(with = "super::stored_path::many")]
         roots: Vec<PathBuf>,
+    },
+    /// What is left of one of the others if the index could not be changed: these files and folders of it, or all.
+    Index {
+        #[serde(with = "super::stored_path::one")]
+        index: PathBuf,
+        #[serde(with = "super::stored_path::many")]
+        paths: Vec<PathBuf>,
+        is_all: bool,
     },
 }
 
@@ -132,11 +144,11 @@ impl Forgetting {
     /// Whether it takes what was made at this time, in µs since 1970, from this.
     fn takes(&self, at: u64, made: &Made, notes: &Notes) -> bool {
         match self {
-            Self::Note { names, .. } => {
+            Self::Notes { names, .. } => {
                 made.of_many || made.notes.iter().any(|&note| is_named(note, notes.get(&note), names))
             }
             Self::Conversation(id) => made.conversation == Some(*id),
-            Self::Before { .. } | Self::Everything { .. } => self.takes_unknown(at),
+            Self::Before { .. } | Self::Everything { .. } | Self::Index { .. } => self.takes_unknown(at),
         }
     }
 
@@ -144,7 +156,8 @@ impl Forgetting {
     pub(crate) fn takes_unknown(&self, at: u64) -> bool {
         match self {
             Self::Before { time, now } => at < *time || at > *now,
-            Self::Note { .. } | Self::Conversation(_) | Self::Everything { .. } => true,
+            Self::Notes { .. } | Self::Conversation(_) | Self::Everything { .. } => true,
+            Self::Index { .. } => false,
         }
     }
 }
@@ -162,6 +175,8 @@ pub(crate) struct Ledger {
     /// `None` if the file could not be opened after it was replaced.
     file: Option<File>,
     len: u64,
+    /// Whether something may follow the last whole line.
+    is_torn: bool,
     n_lines: usize,
     /// By model and record.
     answers: BTreeMap<(String, u64), Made>,
@@ -176,7 +191,7 @@ pub(crate) struct Ledger {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Found {
     Whole,
-    /// Lines were left out. Namespaces and places of notes may be among them, so it is unknown how to find all prefixes.
+    /// Lines were left out, or all are gone. Namespaces and places of notes may be among them, so it is unknown how to find all prefixes.
     Damaged,
     /// An older version, of which nothing was read.
     Older,
@@ -196,12 +211,16 @@ pub(crate) struct Compaction {
 
 impl Ledger {
     /// Reads the ledger, or creates an empty one.
-    pub(super) fn open(path: &Path, bounds: Bounds) -> Result<(Self, Found), StoreError> {
+    ///
+    /// With `is_expected`, the store has files that only a ledger with lines can have led to: one without a first line is then
+    /// damaged.
+    pub(super) fn open(path: &Path, bounds: Bounds, is_expected: bool) -> Result<(Self, Found), StoreError> {
         let mut ledger = Self {
             path: path.to_owned(),
             bounds,
             file: None,
             len: 0,
+            is_torn: false,
             n_lines: 0,
             answers: BTreeMap::new(),
             summaries: BTreeMap::new(),
@@ -214,10 +233,14 @@ impl Ledger {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Found::Whole,
             Err(error) => return Err(io_error("read", path)(error)),
         };
+        let found = match found {
+            Found::Whole if ledger.len == 0 && is_expected => Found::Damaged,
+            found => found,
+        };
         if ledger.len == 0 && found == Found::Whole {
             ledger.rewrite()?;
         }
-        if ledger.file.is_none() {
+        if ledger.file.is_none() && path.symlink_metadata().is_ok() {
             ledger.file = Some(open_file(path)?);
         }
         if found != Found::Older && fs::metadata(path).is_ok_and(|metadata| metadata.len() > ledger.len) {
@@ -282,18 +305,28 @@ impl Ledger {
         if entries.is_empty() {
             return Ok(());
         }
-        let lines: Vec<u8> = entries.iter().flat_map(encode).collect();
+        let lines: Vec<Vec<u8>> = entries.iter().map(encode).collect();
+        if let Some(long) = lines.iter().find(|line| line.len() as u64 > LINE_BYTES_MAX) {
+            let (path, bytes) = (self.path.clone(), long.len() as u64);
+            return Err(StoreError::TooLarge { path, bytes, max: LINE_BYTES_MAX });
+        }
+        let lines = lines.concat();
         let is_intent = entries.iter().any(|entry| matches!(entry, Entry::Forget { .. }));
         if !is_intent && self.len + lines.len() as u64 > 2 * self.bounds.bytes_max {
             let max = 2 * self.bounds.bytes_max;
             return Err(StoreError::TooLarge { path: self.path.clone(), bytes: self.len, max });
+        }
+        if self.is_torn {
+            self.cut()?;
         }
         let file = match &mut self.file {
             Some(file) => file,
             closed => closed.insert(open_file(&self.path)?),
         };
         if let Err(error) = file.write_all(&lines).and_then(|()| file.sync_data()) {
-            // The next line begins at the end of the last whole one; what is cut off was not acknowledged.
+            // The next line begins at the end of the last whole one; what is cut off was not acknowledged. If this fails, the
+            // next call tries again first.
+            self.is_torn = true;
             let _ = self.cut();
             return Err(io_error("write", &self.path)(error));
         }
@@ -357,25 +390,30 @@ impl Ledger {
         }
     }
 
-    /// Writes the file again without the answers and summaries that a deletion takes, and without the deletion. Returns the
-    /// number of removed summaries.
-    pub(crate) fn finish_forgetting(&mut self, what: &Forgetting) -> Result<usize, StoreError> {
+    /// Writes the file again without the answers and summaries that a deletion takes, and with the rest of the deletion in its
+    /// place. Returns the number of removed summaries.
+    pub(crate) fn finish_forgetting(
+        &mut self,
+        what: &Forgetting,
+        rest: Option<Forgetting>,
+    ) -> Result<usize, StoreError> {
         let n_before = self.summaries.len();
         let notes = &self.notes;
         self.answers.retain(|&(_, record), made| !what.takes(record, made, notes));
         self.summaries.retain(|_, summary| !what.takes(summary.at, &summary.made, notes));
         match what {
-            Forgetting::Note { names, .. } => {
+            Forgetting::Notes { names, .. } => {
                 self.notes.retain(|&note, places| !is_named(note, Some(places), names));
             }
             Forgetting::Everything { .. } => {
                 self.namespaces.clear();
                 self.notes.clear();
             }
-            Forgetting::Conversation(_) | Forgetting::Before { .. } => {}
+            Forgetting::Conversation(_) | Forgetting::Before { .. } | Forgetting::Index { .. } => {}
         }
-        let others: Vec<Forgetting> =
+        let mut others: Vec<Forgetting> =
             self.forgetting.iter().filter(|&other| other != what).cloned().collect();
+        others.extend(rest.filter(|rest| !others.contains(rest)));
         let before = std::mem::replace(&mut self.forgetting, others);
         self.rewrite().inspect_err(|_| self.forgetting = before)?;
         Ok(n_before - self.summaries.len())
@@ -405,6 +443,8 @@ impl Ledger {
         let mut newest: Vec<(u64, Entry)> = answers.chain(summaries).collect();
         newest.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
         let mut compaction = Compaction::default();
+        // Lines that were superseded are no reason to drop others.
+        let is_long = self.len > self.bounds.bytes_max;
         let (mut bytes, mut notes) = (0, BTreeSet::new());
         for (_, entry) in newest {
             let (Entry::Answer { made, .. } | Entry::Summary(StoredSummary { made, .. })) = &entry else {
@@ -413,7 +453,7 @@ impl Ledger {
             let new: Vec<u64> = made.notes.iter().filter(|note| !notes.contains(*note)).copied().collect();
             let places = new.iter().map(|note| self.note_bytes(*note));
             bytes += encode(&entry).len() as u64 + places.sum::<u64>();
-            if bytes > self.bounds.kept_bytes_max {
+            if is_long && bytes > self.bounds.kept_bytes_max {
                 break;
             }
             notes.extend(new);
@@ -436,7 +476,7 @@ impl Ledger {
         let of_notes: u64 = others.map(|note| self.note_bytes(*note)).sum();
         let of_names: u64 = self.namespaces.iter().map(|name| name.len() as u64 + 64).sum();
         let room = (self.bounds.bytes_max - self.bounds.kept_bytes_max) / 2;
-        compaction.clears_prefixes = of_notes + of_names > room;
+        compaction.clears_prefixes = is_long && of_notes + of_names > room;
         compaction
     }
 
@@ -495,16 +535,30 @@ impl Ledger {
         self.file = None;
         let replaced = replace(&self.path, &bytes);
         self.file = open_file(&self.path).ok();
-        replaced?;
+        if let Err(error) = replaced {
+            // It may have been replaced before the error.
+            if !self.is_torn
+                && let Ok(metadata) = fs::metadata(&self.path)
+            {
+                self.len = metadata.len();
+            }
+            return Err(error);
+        }
+        self.is_torn = false;
         (self.len, self.n_lines) = (bytes.len() as u64, n_lines);
         Ok(())
     }
 
     /// Cuts off what follows the last whole line.
     fn cut(&mut self) -> Result<(), StoreError> {
-        let Some(file) = &self.file else { return Ok(()) };
+        let file = match &self.file {
+            Some(file) => file,
+            None => self.file.insert(open_file(&self.path)?),
+        };
         let cut = file.set_len(self.len).and_then(|()| file.sync_data());
-        cut.map_err(io_error("cut off the torn end of", &self.path))
+        cut.map_err(io_error("cut off the torn end of", &self.path))?;
+        self.is_torn = false;
+        Ok(())
     }
 }
 
@@ -513,7 +567,7 @@ fn open_file(path: &Path) -> Result<File, StoreError> {
 }
 
 fn encode(entry: &Entry) -> Vec<u8> {
-    let json = serde_json::to_string(entry).expect("strings and numbers");
+    let json = serde_json::to_string(entry).expect("strings and numbers, and paths are stored as strings");
     format!("{:016x} {json}\n", xxh3_64(json.as_bytes())).into_bytes()
 }
 
@@ -569,7 +623,7 @@ mod tests {
     }
 
     fn open(path: &Path) -> Ledger {
-        let (ledger, found) = Ledger::open(path, Bounds::default()).unwrap();
+        let (ledger, found) = Ledger::open(path, Bounds::default(), false).unwrap();
         assert_eq!(found, Found::Whole);
         ledger
     }
@@ -613,13 +667,13 @@ mod tests {
         let mut flipped = whole.clone();
         flipped[middle] ^= 1;
         fs::write(&path, &flipped).unwrap();
-        let (ledger, found) = Ledger::open(&path, Bounds::default()).unwrap();
+        let (ledger, found) = Ledger::open(&path, Bounds::default(), false).unwrap();
         assert_eq!(found, Found::Damaged);
         assert_eq!((1..4).filter(|&record| has(&ledger, record)).collect::<Vec<_>>(), [1, 3]);
         fs::write(&path, format!("{MAGIC}9\n")).unwrap();
-        assert!(matches!(Ledger::open(&path, Bounds::default()), Err(StoreError::Version { .. })));
+        assert!(matches!(Ledger::open(&path, Bounds::default(), false), Err(StoreError::Version { .. })));
         fs::write(&path, format!("{MAGIC}1\n")).unwrap();
-        assert_eq!(Ledger::open(&path, Bounds::default()).unwrap().1, Found::Older);
+        assert_eq!(Ledger::open(&path, Bounds::default(), false).unwrap().1, Found::Older);
     }
 
     #[test]
@@ -629,19 +683,61 @@ mod tests {
         let mut ledger = open(&path);
         ledger.append(vec![note(7, &[70]), note(8, &[80])]).unwrap();
         ledger.append(vec![summary(7, "the secret"), summary(8, "harmless"), answer(3, &[8, 7])]).unwrap();
-        let what = Forgetting::Note { path: "/notes/a.md".into(), names: vec![70], index: None };
+        let what = Forgetting::Notes { paths: vec!["/notes/a.md".into()], names: vec![70], index: None };
         ledger.append(vec![Entry::Forget { what: what.clone() }]).unwrap();
         drop(ledger);
         let mut ledger = open(&path);
         assert_eq!(ledger.forgetting(), std::slice::from_ref(&what));
         assert_eq!(ledger.notes_named(&[70]), [7, 70].into());
         assert!(ledger.is_forgotten(&what, "m", 3) && ledger.is_forgotten(&what, "m", 4));
-        assert_eq!(ledger.finish_forgetting(&what).unwrap(), 1);
+        assert_eq!(ledger.finish_forgetting(&what, None).unwrap(), 1);
         let text = fs::read_to_string(&path).unwrap();
         assert!(!text.contains("secret") && !text.contains("a.md") && text.contains("harmless"), "{text}");
         drop(ledger);
         let ledger = open(&path);
         assert_eq!((ledger.forgetting(), ledger.notes.len(), has(&ledger, 3)), (&[][..], 1, false));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn paths_that_are_not_unicode_come_back() {
+        use std::os::unix::ffi::OsStringExt;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger");
+        let odd = |name: &[u8]| PathBuf::from(std::ffi::OsString::from_vec(name.to_vec()));
+        let (note, index) = (odd(b"/caf\xe9.md"), odd(b"/in\xffdex"));
+        let (some, one) = (Some(index.clone()), vec![note.clone()]);
+        let all = [
+            Forgetting::Notes { paths: vec![note, "/plain".into()], names: vec![], index: some.clone() },
+            Forgetting::Everything { index: some, roots: one.clone() },
+            Forgetting::Index { index, paths: one, is_all: false },
+        ];
+        open(&path).append(all.iter().map(|what| Entry::Forget { what: what.clone() }).collect()).unwrap();
+        assert_eq!(open(&path).forgetting(), all);
+    }
+
+    #[test]
+    fn a_line_that_could_not_be_read_is_not_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut ledger = open(&folder.path().join("ledger"));
+        let names: Vec<u64> = (0..900_000).map(|n| u64::MAX - n).collect();
+        let what = Forgetting::Notes { paths: vec!["/a".into()], names, index: None };
+        let refused = ledger.append(vec![Entry::Forget { what }]);
+        assert!(matches!(refused, Err(StoreError::TooLarge { max: LINE_BYTES_MAX, .. })));
+        assert_eq!(ledger.forgetting(), []);
+    }
+
+    #[test]
+    fn superseded_lines_cost_no_answer() {
+        let folder = tempfile::tempdir().unwrap();
+        let bounds = Bounds { bytes_max: 1 << 20, kept_bytes_max: 200 };
+        let (mut ledger, _) = Ledger::open(&folder.path().join("ledger"), bounds, false).unwrap();
+        ledger.append((0..9).map(|record| answer(record, &[])).collect()).unwrap();
+        (0..=STALE_MAX + 1).for_each(|_| ledger.append(vec![summary(1, "a")]).unwrap());
+        assert!(ledger.is_full() && ledger.len <= bounds.bytes_max);
+        let mut live = BTreeMap::from([("m".to_owned(), (0..9).collect::<BTreeSet<u64>>())]);
+        compacted(&mut ledger, &mut live);
+        assert_eq!((live["m"].len(), ledger.is_full()), (9, false));
     }
 
     #[test]
@@ -657,7 +753,7 @@ mod tests {
     fn more_notes_than_an_entry_names_go_with_any() {
         let paths: Vec<PathBuf> = (0..=NOTES_MAX).map(|n| format!("/n/{n}").into()).collect();
         let made = Made::from(&paths, None);
-        let what = Forgetting::Note { path: "/x".into(), names: vec![1], index: None };
+        let what = Forgetting::Notes { paths: vec!["/x".into()], names: vec![1], index: None };
         assert!(made.of_many && made.notes.is_empty() && what.takes(0, &made, &Notes::new()));
         assert_eq!(Made::from(&paths[1..], None).notes.len(), NOTES_MAX);
     }
@@ -677,7 +773,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger");
         let bounds = Bounds { bytes_max: 20_000, kept_bytes_max: 10_000 };
-        let (mut ledger, _) = Ledger::open(&path, bounds).unwrap();
+        let (mut ledger, _) = Ledger::open(&path, bounds, false).unwrap();
         let mut live: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
         for record in 0..2000 {
             let places: Vec<u64> = (0..8).map(|n| record * 10 + n).collect();
@@ -702,7 +798,7 @@ mod tests {
         let what = Forgetting::Conversation(3);
         whole.extend(encode(&Entry::Forget { what: what.clone() }));
         fs::write(&path, &whole).unwrap();
-        let (mut ledger, found) = Ledger::open(&path, bounds).unwrap();
+        let (mut ledger, found) = Ledger::open(&path, bounds, false).unwrap();
         assert_eq!((found, ledger.forgetting()), (Found::Damaged, &[what][..]));
         assert!(matches!(ledger.append(vec![answer(1, &[])]), Err(StoreError::TooLarge { .. })));
         compacted(&mut ledger, &mut live);
@@ -733,7 +829,7 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("ledger");
             fs::write(&path, &text).unwrap();
-            let _ = Ledger::open(&path, Bounds::default());
+            let _ = Ledger::open(&path, Bounds::default(), false);
         }
     }
 }

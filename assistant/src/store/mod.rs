@@ -10,12 +10,13 @@
 
 mod ledger;
 mod names;
+mod stored_path;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::SystemTime;
 
 use refrain::{Session, TokenId};
@@ -51,7 +52,7 @@ pub enum StoreError {
         /// Whether it is another assistant of this process.
         by_this_process: bool,
     },
-    /// The ledger is too long for another entry, because making it shorter has failed.
+    /// The ledger is too long for another entry, because making it shorter has failed, or the entry is too long.
     #[error("`{}`: {bytes} bytes exceed the limit of {max}", path.display())]
     TooLarge {
         /// The file.
@@ -90,6 +91,8 @@ pub(crate) struct Kept {
     pub(crate) conversation: Option<u64>,
     /// Where the text of each note begins in the prompt.
     pub(crate) starts: Vec<(PathBuf, usize)>,
+    /// The tokens of the prompt for which `starts` holds, if it is not the one that is kept: an earlier one of the conversation.
+    pub(crate) measured_in: Option<Arc<[TokenId]>>,
     /// Deletions before the job was started.
     pub(crate) n_forgotten: u64,
 }
@@ -99,13 +102,20 @@ impl Kept {
         Made::from(&self.notes, self.conversation)
     }
 
-    /// The labels of the prompt's tokens. A deletion removes what follows the first token of a label.
-    fn labels(&self) -> Vec<Label> {
-        let from = |start: usize, name: String| Label { tokens: start..usize::MAX, name };
+    /// The labels of the tokens of a prompt. A deletion removes what follows the first token of a label.
+    fn labels(&self, tokens: &[TokenId]) -> Vec<Label> {
+        let start_max = self.measured_in.as_ref().map_or(usize::MAX, |earlier| n_common(earlier, tokens));
+        let from = |start: usize, name: String| Label { tokens: start.min(start_max)..usize::MAX, name };
         let conversation = self.conversation.map(|id| from(0, conversation_label(id)));
         let notes = self.starts.iter().map(|(note, start)| from(*start, note_label(note_hash(note))));
         notes.chain(conversation).collect()
     }
+}
+
+/// The number of tokens with which both begin. Templates may move or drop earlier turns' text when another turn follows; a text
+/// that began behind these tokens may begin anywhere behind them now.
+pub(crate) fn n_common(earlier: &[TokenId], tokens: &[TokenId]) -> usize {
+    earlier.iter().zip(tokens).take_while(|(a, b)| a == b).count()
 }
 
 pub(crate) struct Store {
@@ -123,8 +133,8 @@ pub(crate) struct Store {
 impl Store {
     /// Opens a store, or creates it; without a key, to delete from it. A deletion that has begun is left to the caller.
     ///
-    /// A store of an older version is emptied. If a line of the ledger is damaged, all prefixes are deleted: the line may have
-    /// named some of them.
+    /// A store of an older version is emptied. If a line of the ledger is damaged, or all are gone, all prefixes are deleted: the
+    /// line may have named some of them.
     pub(crate) fn open(
         folder: &Path,
         key: Option<HistoryKey>,
@@ -132,8 +142,10 @@ impl Store {
     ) -> Result<Self, StoreError> {
         fs::create_dir_all(folder).map_err(io_error("create", folder))?;
         let lock = Lock::take(folder)?;
-        let (mut ledger, found) = Ledger::open(&folder.join("ledger"), Bounds::default())?;
         let histories = folder.join("history");
+        // The ledger is written before both.
+        let is_expected = has_entries(&histories) || has_entries(&folder.join("prefixes"));
+        let (mut ledger, found) = Ledger::open(&folder.join("ledger"), Bounds::default(), is_expected)?;
         let prefixes = PrefixStore::open(&folder.join("prefixes"), prefixes)?;
         if found == Found::Older {
             match fs::remove_dir_all(&histories) {
@@ -164,7 +176,8 @@ impl Store {
 
     /// Whether a folder has a store.
     pub(crate) fn is_in(folder: &Path) -> bool {
-        folder.join("ledger").is_file()
+        // A store whose ledger is gone has answers and prefixes all the same.
+        ["ledger", "history", "prefixes"].iter().any(|name| folder.join(name).symlink_metadata().is_ok())
     }
 
     /// The history of the model.
@@ -245,7 +258,7 @@ impl Store {
         let mut entries = ledger.new_notes(kept.starts.iter().map(|(note, _)| note));
         entries.extend(ledger.new_namespace(namespace));
         ledger.append(entries)?;
-        let n_kept = self.prefixes.keep(session, namespace, &kept.labels(), up_to)?;
+        let n_kept = self.prefixes.keep(session, namespace, &kept.labels(session.tokens()), up_to)?;
         drop(ledger);
         self.compact()?;
         Ok(n_kept)
@@ -271,6 +284,14 @@ impl Store {
             self.prefixes.clear()?;
         }
         ledger.compact(&compaction)
+    }
+}
+
+/// Whether a folder has something in it. One that cannot be listed may have.
+fn has_entries(folder: &Path) -> bool {
+    match fs::read_dir(folder) {
+        Ok(mut entries) => entries.next().is_some(),
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
     }
 }
 
@@ -333,6 +354,52 @@ mod tests {
 
     fn open(folder: &Path) -> Result<Store, StoreError> {
         Store::open(folder, None, PrefixOptions::default())
+    }
+
+    #[test]
+    fn a_label_begins_before_everything_that_has_moved() {
+        let ids = |ids: &[u32]| ids.iter().copied().map(TokenId).collect::<Vec<_>>();
+        let starts = vec![("/a".into(), 4), ("/b".into(), 1)];
+        let mut kept = Kept { starts, conversation: Some(1), ..Kept::default() };
+        let starts_in = |kept: &Kept| -> Vec<usize> {
+            kept.labels(&ids(&[1, 2, 9, 3, 4, 5])).iter().map(|label| label.tokens.start).collect()
+        };
+        assert_eq!(starts_in(&kept), [4, 1, 0]);
+        // The template has moved two tokens away from the beginning: the text of the first note was at 4.
+        kept.measured_in = Some(ids(&[1, 2, 7, 8, 9, 3, 4, 5]).into());
+        assert_eq!(starts_in(&kept), [2, 1, 0]);
+    }
+
+    #[test]
+    fn a_store_without_its_ledger_is_one_and_loses_its_prefixes() {
+        let folder = tempfile::tempdir().unwrap();
+        let key = HistoryKey { tokenizer: 1, model: 2 };
+        let store = Store::open(folder.path(), Some(key), PrefixOptions::default()).unwrap();
+        store.keep_answer("a", &[TokenId(1); 4], &Kept::default()).unwrap();
+        drop(store);
+        let other = folder.path().join("prefixes").join(format!("v9-{:032x}", 1));
+        for text in [None, Some(""), Some("refrain-led")] {
+            fs::create_dir_all(&other).unwrap();
+            match text {
+                None => fs::remove_file(folder.path().join("ledger")).unwrap(),
+                Some(text) => fs::write(folder.path().join("ledger"), text).unwrap(),
+            }
+            assert!(Store::is_in(folder.path()), "{text:?}");
+            let (_, found) = Ledger::open(&folder.path().join("ledger"), Bounds::default(), true).unwrap();
+            assert_eq!(found, Found::Damaged, "{text:?}");
+            let store = open(folder.path()).unwrap();
+            let history = &store.histories().unwrap()[0];
+            let record = history.list()[0].record.0;
+            assert!(store.ledger().is_forgotten(
+                &Forgetting::Conversation(1),
+                &history.key().to_string(),
+                record
+            ));
+            drop(store);
+            // Written again.
+            let (_, found) = Ledger::open(&folder.path().join("ledger"), Bounds::default(), true).unwrap();
+            assert_eq!(found, Found::Whole, "{text:?}");
+        }
     }
 
     #[test]

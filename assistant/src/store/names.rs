@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use refrain_index::notes::without_links;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Maximum number of files whose identities a deletion of a folder looks up, as the index does by default.
@@ -21,9 +22,7 @@ pub(crate) fn note_hash(path: &Path) -> u64 {
 /// and the identity of its file, which stays when the file is renamed.
 pub(crate) fn places(path: &Path) -> Vec<u64> {
     let mut places: BTreeSet<u64> = path.ancestors().skip(1).map(note_hash).collect();
-    if let Ok(plain) = path.canonicalize() {
-        places.extend(plain.ancestors().map(note_hash));
-    }
+    places.extend(without_links(path).ancestors().map(note_hash));
     places.extend(identity(path));
     places.remove(&note_hash(path));
     places.into_iter().collect()
@@ -35,7 +34,8 @@ pub(crate) fn names_of<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> Vec<
     let mut n_left = FILES_MAX;
     for path in paths {
         names.insert(note_hash(path));
-        names.extend(path.canonicalize().ok().map(|plain| note_hash(&plain)));
+        // A file that is gone is found by where it was.
+        names.insert(note_hash(&without_links(path)));
         add_identities(path, &mut names, &mut n_left);
     }
     names.into_iter().collect()
@@ -107,6 +107,27 @@ mod tests {
         for other in ["/n/a/b/c", "/n/ab", "/n/a/b/c.md/d", "/m"] {
             assert!(!finds(Path::new(other), note), "{other}");
         }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_that_is_gone_is_found_through_links() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::create_dir(path("notes")).unwrap();
+        fs::write(path("notes/a.md"), "a").unwrap();
+        std::os::unix::fs::symlink("notes", path("link")).unwrap();
+        std::os::unix::fs::symlink(path("notes/a.md"), path("a.md")).unwrap();
+        let places: BTreeSet<u64> = places(&path("notes/a.md")).into_iter().collect();
+        fs::remove_file(path("notes/a.md")).unwrap();
+        for named in ["link/a.md", "a.md", "link"] {
+            let names = names_of([&path(named)]);
+            let is_found = names.contains(&note_hash(&path("notes/a.md")));
+            assert!(is_found || names.iter().any(|name| places.contains(name)), "{named}");
+        }
+        assert!(
+            finds(&path("link/a.md"), &path("notes/a.md")) && !finds(&path("link/a.md"), &path("notes/b.md"))
+        );
     }
 
     #[cfg(unix)]

@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use refrain::{Message, Role, Session};
+use refrain::{Message, Role, Session, TokenId};
 use refrain_index::notes::absolute;
 
 use super::{Found, Provenance, draft_source};
@@ -16,7 +16,7 @@ use crate::job::{Job, JobEvent, Next, Prompt, Report, Step, Written};
 use crate::layout::Layout;
 use crate::options::JobOptions;
 use crate::passage::{LeftOut, Passage, Source};
-use crate::store::Kept;
+use crate::store::{Kept, n_common};
 use crate::template::Template;
 
 /// The id of a conversation, under which [`Assistant::forget`] deletes what was kept of it.
@@ -73,6 +73,8 @@ struct State {
     shown: Vec<Source>,
     /// Where notes of the turns begin in the prompt; those that are missing may begin anywhere.
     starts: Vec<(PathBuf, usize)>,
+    /// The tokens of the prompt in which they begin there, and of its answer.
+    tokens: Option<Arc<[TokenId]>>,
     /// Deletions before the first turn: after a later one, the conversation is no longer kept.
     n_forgotten: u64,
 }
@@ -171,6 +173,10 @@ impl Conversation {
         if state.is_busy {
             return Err(TaskError::Busy);
         }
+        if state.turns.is_empty() {
+            // Nothing of it is older.
+            state.n_forgotten = assistant.n_forgotten();
+        }
         let ChatRequest { text, n_passages } = request;
         let Found { mut passages, tokens } = match n_passages {
             0 => Found::default(),
@@ -213,6 +219,7 @@ impl Conversation {
             notes: all,
             conversation: Some(self.id.0),
             starts: starts.clone(),
+            measured_in: state.tokens.clone(),
             n_forgotten: state.n_forgotten,
         });
         // A session that drafts from kept answers is not for a turn that does not, and the other way round.
@@ -324,13 +331,16 @@ impl Step<ChatAnswer> for Chatting {
         );
         let mut state = seat.0.lock();
         state.turns = turns;
+        let start_max =
+            state.tokens.as_ref().map_or(usize::MAX, |earlier| n_common(earlier, session.tokens()));
+        state.starts = starts.into_iter().map(|(note, start)| (note, start.min(start_max))).collect();
+        state.tokens = Some(session.tokens().into());
         state.session = Some((session, is_kept));
         // The shown part of a passage that was cut has another place, so the passage may be shown again.
         if !dropped.is_empty() {
             state.shown.clear();
         }
         state.shown.extend(shown.iter().filter_map(|passage| passage.source.clone()));
-        state.starts = starts;
         drop(state);
         let provenance = Provenance::of(&text, &shown);
         Ok(Next::Done(ChatAnswer { text, reasoning, passages: shown, provenance, dropped, report }))

@@ -232,7 +232,11 @@ impl Assistant {
 
 /// The sections of a text: one per heading. A text that begins without a heading has its own title there.
 fn sections(text: &Passage) -> Vec<Passage> {
-    let document = Document::new(Path::new("text"), &text.text);
+    let mut document = Document::new(Path::new(""), &text.text);
+    // There is no file whose name could be the title of a text without a heading of the first level.
+    if document.title.is_empty() {
+        document.title.clone_from(&text.title);
+    }
     let has_heading = text.text.trim_start().starts_with('#');
     let of_section = |section: refrain_index::Passage| Passage {
         title: section.title,
@@ -407,5 +411,19 @@ impl Step<Summary> for Summarizing {
             *self;
         let report = Report { finish, seed, stats, left_out, not_kept };
         Ok(Next::Done(Summary { text, reasoning, passages, parts, previous, changes, report }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sections_have_the_title_of_their_text() {
+        let titles = |text: &str| -> Vec<String> {
+            sections(&Passage::new("Trip", text)).into_iter().map(|section| section.title).collect()
+        };
+        assert_eq!(titles("One.\n\n## Notes\n\nTwo."), ["Trip", "Trip: Notes"]);
+        assert_eq!(titles("# Oslo\n\nOne.\n\n## Notes\n\nTwo."), ["Oslo", "Oslo: Notes"]);
     }
 }

@@ -161,9 +161,11 @@ impl Screen {
             let title = screen.title.unwrap_or_default();
             return Self::of(title, screen.elements.into_iter().map(element).collect(), false);
         }
-        let (mut title, mut elements, mut start) = (String::new(), Vec::new(), 0);
+        // A byte order mark is no part of the first line.
+        let lines = source.trim_start_matches('\u{feff}');
+        let (mut title, mut elements, mut start) = (String::new(), Vec::new(), source.len() - lines.len());
         let (mut numbers, mut unnumbered) = (BTreeSet::new(), None);
-        for (at, line) in source.split_inclusive('\n').enumerate() {
+        for (at, line) in lines.split_inclusive('\n').enumerate() {
             let place = start..start + line.trim_end().len();
             start += line.len();
             match line.trim() {
@@ -455,6 +457,10 @@ mod tests {
         let unnumbered = Screen::read("button Save\nbutton Back").unwrap();
         assert_eq!(labels(&unnumbered), [(1, "button", "Save"), (2, "button", "Back")]);
         assert_eq!(Screen::read(" \n"), Err(ScreenError::Empty));
+        let marked = Screen::read("\u{feff}1 button Save\n2 button Back").unwrap();
+        assert_eq!(labels(&marked), [(1, "button", "Save"), (2, "button", "Back")]);
+        assert_eq!(marked.elements[0].place, 3..16);
+        assert_eq!(Screen::read("\u{feff}# Title\nbutton Save").unwrap().title, "Title");
     }
 
     #[test]

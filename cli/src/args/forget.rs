@@ -14,11 +14,11 @@ pub(crate) struct ForgetKeptArgs {
     /// A conversation, by the number that an app has given it. May be repeated.
     #[arg(long, value_name = "ID")]
     pub(crate) conversation: Vec<u64>,
-    /// Everything that was made before this date (`2024-05-01`, `2024-05-01T12:30`; UTC), or whose date is in the future. Notes
-    /// stay in the index.
-    #[arg(long, value_name = "DATE", value_parser = date)]
+    /// Everything that was made before this date (`2024-05-01`, `2024-05-01T12:30`; UTC), or whose date is in the future, whatever
+    /// it was made from. Computed prompts go if they were not used since. Notes stay in the index.
+    #[arg(long, value_name = "DATE", value_parser = date, conflicts_with_all = ["paths", "conversation"])]
     pub(crate) before: Option<i64>,
-    /// Everything, and all notes of the index.
+    /// Everything, and all notes of the index. With --store and without --notes, the index is left as it is.
     #[arg(long, conflicts_with_all = ["paths", "conversation", "before"])]
     pub(crate) all: bool,
     /// One JSON object with the numbers of deleted answers, summaries and blocks of computed prompts.

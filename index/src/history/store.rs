@@ -15,7 +15,7 @@ use super::cache::PageCache;
 use super::disk::{Disk, RealDisk, remove};
 use super::error::{HistoryError, io_error};
 use super::inbox::Inbox;
-use super::key::{HistoryKey, RecordId, check_namespace, encode_namespace};
+use super::key::{HistoryKey, RecordId, check_namespace, decode_namespace, encode_namespace};
 use super::log::Record;
 use super::namespace::Namespace;
 use super::options::HistoryOptions;
@@ -301,6 +301,44 @@ impl HistoryLog {
         // Also for an unknown namespace: an earlier call may have failed half-way.
         let removed = remove_files(shared.context.disk(), &shared.folder.join(encode_namespace(namespace)))?;
         Ok(found.is_some() || removed || !handed_in.is_empty())
+    }
+
+    /// Removes every namespace, as [`forget_namespace`](Self::forget_namespace), also those that could not be opened. Returns
+    /// the number of removed responses that could be read.
+    ///
+    /// # Errors
+    /// As [`forget_namespace`](Self::forget_namespace).
+    pub fn clear(&self) -> Result<usize, HistoryError> {
+        let n_records = self.list().len();
+        let shared = &self.shared;
+        let names = shared.context.disk().list(&shared.folder).map_err(io_error("read", &shared.folder))?;
+        let mut namespaces: BTreeSet<String> =
+            names.iter().filter_map(|name| decode_namespace(name)).collect();
+        namespaces.extend(shared.all().into_iter().map(|(name, _)| name));
+        namespaces.iter().try_for_each(|namespace| self.forget_namespace(namespace).map(drop))?;
+        let _upkeep = shared.upkeep();
+        shared.inbox().forget(None, true)?;
+        shared.left_out().clear();
+        Ok(n_records)
+    }
+
+    /// Removes the files that were set aside as damaged, of all namespaces. Which responses they contain is not known.
+    /// Returns their number.
+    ///
+    /// # Errors
+    /// As [`forget`](Self::forget), without [`HistoryError::NoSuchRecord`].
+    pub fn remove_aside(&self) -> Result<usize, HistoryError> {
+        let _upkeep = self.shared.upkeep();
+        self.shared.context.check_running()?;
+        self.shared.check_writes()?;
+        // What is damaged among the responses of other processes is set aside here.
+        self.shared.take_in()?;
+        let mut n_removed = self.shared.inbox().forget(None, false)?.len();
+        for (_, namespace) in self.shared.all() {
+            n_removed += read(&namespace).remove_aside(&self.shared.context)?.len();
+        }
+        self.shared.left_out().retain(|left_out| left_out.aside.is_none());
+        Ok(n_removed)
     }
 
     /// All responses, by namespace and then by age, oldest first.

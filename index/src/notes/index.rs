@@ -19,7 +19,7 @@ use super::passage::NotePassage;
 use super::report::NotesStatus;
 use super::snapshot::Snapshot;
 use super::sources::Sources;
-use super::store::Store;
+use super::store::{Store, check_own};
 use super::vectors::Vectors;
 use super::walk::Limits;
 use super::{files, paths};
@@ -153,14 +153,23 @@ impl NotesIndex {
     /// # Errors
     /// The index cannot be read, or the path cannot be stored.
     pub fn names_of(&self, path: &Path) -> Result<Vec<PathBuf>, NotesError> {
-        let path = paths::absolute(path)?;
+        self.names_of_all(&[path])
+    }
+
+    /// As [`names_of`](Self::names_of), for several paths, with one walk.
+    ///
+    /// # Errors
+    /// As [`names_of`](Self::names_of).
+    pub fn names_of_all<P: AsRef<Path>>(&self, named: &[P]) -> Result<Vec<PathBuf>, NotesError> {
+        let named: Vec<PathBuf> =
+            named.iter().map(|path| paths::absolute(path.as_ref())).collect::<Result<_, _>>()?;
         let (sources, catalogue) = (self.sources()?, read_catalogue(&self.shared.folder)?);
         let limits = Limits {
             file_bytes_max: sources.settings.file_bytes_max,
             n_entries_max: NotesOptions::default().n_entries_max,
         };
-        let names = names(&[path], &sources, &catalogue, &self.shared.folder, limits);
-        Ok(names.into_iter().flatten().collect())
+        let names = names(&named, &sources, &catalogue, &self.shared.folder, limits);
+        Ok(names.into_iter().flat_map(|names| names.now.into_iter().chain(names.earlier)).collect())
     }
 
     /// The paths that wait to be forgotten by the process that writes. Their text is in the index until then.
@@ -174,6 +183,28 @@ impl NotesIndex {
             Request::Add(_) | Request::Update => None,
         });
         Ok(paths.flatten().collect())
+    }
+
+    /// The files and folders that updates of the index in `folder` read, with those that wait to be added. Also of an index
+    /// whose other files are damaged. `None` if the folder has no index.
+    ///
+    /// # Errors
+    /// [`NotesError::Foreign`]: the folder has files of somebody else; [`NotesError::Version`]; the folder cannot be read.
+    pub fn roots_in(folder: &Path) -> Result<Option<Vec<PathBuf>>, NotesError> {
+        let folder = paths::absolute(folder)?;
+        check_own(&folder)?;
+        if Store::is_none(&folder)? && !Sources::is_in(&folder) {
+            return Ok(None);
+        }
+        let mut roots = match Sources::read(&folder) {
+            Err(error) if error.is_damage() => Sources::default().roots,
+            known => known?.unwrap_or_default().roots,
+        };
+        roots.extend(inbox::read(&folder)?.into_iter().flat_map(|(_, request)| match request {
+            Some(Request::Add(added)) => added,
+            _ => Vec::new(),
+        }));
+        Ok(Some(roots.into_iter().collect()))
     }
 
     /// The contents of the index, and what waits for a writer.

@@ -102,7 +102,7 @@ pub use language::Language;
 pub use model_embedder::{ModelEmbedder, ModelEmbedderError};
 pub use options::NotesOptions;
 pub use passage::NotePassage;
-pub use paths::absolute;
+pub use paths::{absolute, without_links};
 pub use report::{FailedRequest, NotesStatus, Notice, SkipReason, SkippedSource, UpdateReport};
 pub use search::{NoteHit, Search};
 pub use snippet::{SNIPPET_BYTES_MAX, Snippet};

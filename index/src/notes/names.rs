@@ -1,30 +1,47 @@
 //! All names of a file: a deletion that is given one of them must find what the others name.
 
 use std::collections::{BTreeSet, HashSet};
+#[cfg(unix)]
+use std::fs::Metadata;
+#[cfg(unix)]
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::catalogue::Catalogue;
+use super::paths::without_links;
 use super::report::SkipReason;
 use super::sources::Sources;
+#[cfg(unix)]
+use super::stamp::Stamp;
 use super::walk::{Identity, Limits, identities, identity, walk};
 
-/// All names of the files at and below each path: the path; the same place below a root that is a link to it or contains it;
-/// the names that a walk finds for the same files; the names of the catalogue that are gone and had the inode of one of the
-/// files, which are its earlier names.
+/// The names of the files at and below a path.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    /// The path; the same place below a root that is a link to it or contains it; the names that a walk finds for the same
+    /// files.
+    pub(super) now: BTreeSet<PathBuf>,
+    /// Names of the catalogue that are gone. Length, time and inode are those of one of the files, which has another name now.
+    pub(super) earlier: BTreeSet<PathBuf>,
+}
+
+/// All names of the files at and below each path.
 pub(super) fn names(
     named: &[PathBuf],
     sources: &Sources,
     catalogue: &Catalogue,
     own_folder: &Path,
     limits: Limits,
-) -> Vec<BTreeSet<PathBuf>> {
-    let mut names: Vec<BTreeSet<PathBuf>> = named.iter().map(|path| [path.clone()].into()).collect();
+) -> Vec<Names> {
+    let own = |path: &PathBuf| Names { now: [path.clone()].into(), ..Names::default() };
+    let mut names: Vec<Names> = named.iter().map(own).collect();
     let files: Vec<HashSet<Identity>> =
         named.iter().map(|path| identities(path, limits.n_entries_max)).collect();
-    for (path, names) in named.iter().zip(&mut names) {
-        let Ok(place) = path.canonicalize() else { continue };
+    for (path, Names { now: names, .. }) in named.iter().zip(&mut names) {
+        // Also of a file that is gone, because its text is still in the index.
+        let place = without_links(path);
         names.extend(sources.roots.iter().filter_map(|root| {
-            let below = place.strip_prefix(root.canonicalize().ok()?).ok()?;
+            let below = place.strip_prefix(without_links(root)).ok()?;
             // Joined with nothing, a path would end with a separator.
             Some(if below.as_os_str().is_empty() { root.clone() } else { root.join(below) })
         }));
@@ -36,7 +53,7 @@ pub(super) fn names(
     let mut add = |path: &Path, is_of: &dyn Fn(&HashSet<Identity>) -> bool| {
         for ((files, names), named) in files.iter().zip(&mut names).zip(named) {
             if !path.starts_with(named) && is_of(files) {
-                names.insert(path.to_owned());
+                names.now.insert(path.to_owned());
             }
         }
     };
@@ -49,14 +66,40 @@ pub(super) fn names(
     }
     // Identities of other systems are paths, and a path that is gone has none.
     #[cfg(unix)]
-    for (path, entry) in &catalogue.entries {
-        let inode = entry.stamp.inode;
-        let has_inode = |files: &HashSet<Identity>| files.iter().any(|&(_, other)| other == inode);
-        if files.iter().any(has_inode) && path.symlink_metadata().is_err() {
-            add(path, &has_inode);
+    for ((files, names), named) in files.iter().zip(&mut names).zip(named) {
+        let inodes: HashSet<u64> = files.iter().map(|&(_, inode)| inode).collect();
+        // An inode alone may be that of another disk, or be used again. A rename keeps length and time too.
+        let mut stamps = None;
+        for (path, entry) in catalogue.entries.iter().filter(|(_, entry)| inodes.contains(&entry.stamp.inode))
+        {
+            let is_gone = || path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound);
+            if path.starts_with(named) || !is_gone() {
+                continue;
+            }
+            let stamps = stamps.get_or_insert_with(|| stamps_below(named, limits.n_entries_max));
+            if stamps.contains(&unchanged_by_a_rename(&entry.stamp)) {
+                names.earlier.insert(path.clone());
+            }
         }
     }
     #[cfg(not(unix))]
     let _ = catalogue;
     names
+}
+
+/// What a rename leaves as it was.
+#[cfg(unix)]
+fn unchanged_by_a_rename(stamp: &Stamp) -> (u64, i64, u64) {
+    (stamp.bytes, stamp.modified, stamp.inode)
+}
+
+/// The stamps of the files at a path and below it; links below it are not followed.
+#[cfg(unix)]
+fn stamps_below(path: &Path, n_max: usize) -> HashSet<(u64, i64, u64)> {
+    let entries = walkdir::WalkDir::new(path).into_iter().take(n_max).filter_map(Result::ok);
+    let stamps = entries.filter_map(|entry| {
+        let metadata = if entry.depth() == 0 { entry.path().metadata().ok() } else { entry.metadata().ok() };
+        metadata.filter(Metadata::is_file).map(|metadata| unchanged_by_a_rename(&Stamp::of(&metadata)))
+    });
+    stamps.collect()
 }

@@ -28,6 +28,26 @@ pub fn absolute(path: &Path) -> Result<PathBuf, NotesError> {
     Ok(plain)
 }
 
+/// The place that a path leads to, without links, also if there is nothing: what exists of it is resolved, the rest is
+/// appended.
+pub fn without_links(path: &Path) -> PathBuf {
+    let mut path = path.to_owned();
+    // As the system, it does not follow a loop of links for ever.
+    for _ in 0..40 {
+        let above = path.ancestors().find_map(|above| Some((above.canonicalize().ok()?, above)));
+        let Some((plain, above)) = above else { return path };
+        let rest = path.strip_prefix(above).unwrap_or(Path::new(""));
+        let mut names = rest.components();
+        let Some(first) = names.next() else { return plain };
+        // A link to something that is gone cannot be resolved at once.
+        match plain.join(first).read_link() {
+            Ok(target) => path = plain.join(target).join(names.as_path()),
+            Err(_) => return plain.join(rest),
+        }
+    }
+    path
+}
+
 /// The bytes of a path. `None` if this system's paths have no bytes and the path is not Unicode.
 pub(super) fn to_bytes(path: &Path) -> Option<&[u8]> {
     #[cfg(unix)]

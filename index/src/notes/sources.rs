@@ -63,6 +63,11 @@ impl Sources {
         }
     }
 
+    /// Whether a folder has the list or its copy, also if they are damaged.
+    pub(super) fn is_in(folder: &Path) -> bool {
+        [NAME, COPY].iter().any(|name| folder.join(name).symlink_metadata().is_ok())
+    }
+
     /// Whether list and copy are whole and equal.
     pub(super) fn is_stored_twice(&self, folder: &Path) -> bool {
         [NAME, COPY]

@@ -53,6 +53,12 @@ impl Store {
         Ok(Some(Self { words, index, fields }))
     }
 
+    /// Whether a folder has no inverted index, neither a whole nor a damaged one, and none that was set aside.
+    pub(super) fn is_none(folder: &Path) -> Result<bool, NotesError> {
+        let aside = folder.join(format!("{ASIDE}{WORDS}"));
+        Ok(is_empty(&folder.join(WORDS))? && aside.symlink_metadata().is_err())
+    }
+
     /// Creates an empty index.
     pub(super) fn create(folder: &Path) -> Result<Self, NotesError> {
         let words = folder.join(WORDS);

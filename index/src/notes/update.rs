@@ -5,7 +5,7 @@
 //! words of the batch before. After [`PASSAGES_PER_COMMIT`] passages, what was read is committed, so that memory has a
 //! bound and an interrupted update keeps its work.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use rayon::prelude::*;
 use super::catalogue::Entry;
 use super::error::{NotesError, index_error};
 use super::ingest::{Ingested, ingest};
-use super::names::names;
+use super::names::{Names, names};
 use super::paths;
 use super::report::{SkipReason, SkippedSource, UpdateReport};
 use super::walk::{Found, Limits, Walk, walk};
@@ -97,7 +97,7 @@ impl NotesWriter {
     }
 
     /// All names of the files at and below each path.
-    pub(super) fn names(&self, named: &[PathBuf]) -> Vec<BTreeSet<PathBuf>> {
+    pub(super) fn names(&self, named: &[PathBuf]) -> Vec<Names> {
         names(named, &self.sources, &self.catalogue, &self.folder, self.limits())
     }
 

@@ -1,7 +1,7 @@
 //! The writer: opens a folder for changes, finishes what a crash has interrupted, and commits.
 
 use std::any::Any;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -227,8 +227,8 @@ impl NotesWriter {
     }
 
     /// Removes files and folders from the index, and from the ones that updates read. A file is forgotten under all its
-    /// names: links and hard links inside the notes that lead to it, and links that lead to the given path. After the
-    /// return, no file in the folder has a byte of their text. The notes themselves are not changed. (The disk may hold
+    /// names: links and hard links inside the notes that lead to it, and links that lead to the given path. Its text also goes
+    /// from an earlier name that the index still has, but a later file of that name is read. After the return, no file in the folder has a byte of their text. The notes themselves are not changed. (The disk may hold
     /// freed blocks, and a reader that is open keeps the state that it has read.)
     ///
     /// A path of which the index has nothing is in [`UpdateReport::unknown`]; later updates do not read it either.
@@ -242,16 +242,18 @@ impl NotesWriter {
             forgotten.iter().map(|path| paths::absolute(path.as_ref())).collect::<Result<_, _>>()?;
         let mut sources = self.sources.clone();
         let mut unknown = Vec::new();
+        let mut earlier = BTreeSet::new();
         for (path, names) in forgotten.iter().zip(self.names(&forgotten)) {
-            if !names.iter().any(|name| self.is_known(name)) {
+            if !names.now.iter().chain(&names.earlier).any(|name| self.is_known(name)) {
                 unknown.push(path.clone());
             }
-            names.iter().for_each(|name| sources.forget(name));
+            names.now.iter().for_each(|name| sources.forget(name));
+            earlier.extend(names.earlier);
         }
         // First, so that no update reads the notes again if a crash follows.
         sources.write(&self.folder)?;
         self.sources = sources;
-        let n_removed = self.remove_unread()?;
+        let n_removed = self.remove_unread_and(&earlier)?;
         self.purge()?;
         inbox::remove_failed(&self.folder, &forgotten)?;
         Ok(UpdateReport { n_removed, unknown, ..UpdateReport::default() })
@@ -390,7 +392,13 @@ impl NotesWriter {
 
     /// Removes the passages of files that updates do not read any more. Returns the number of files.
     fn remove_unread(&mut self) -> Result<usize, NotesError> {
-        let paths = self.catalogue.entries.keys().filter(|path| !self.sources.is_read(path));
+        self.remove_unread_and(&BTreeSet::new())
+    }
+
+    /// As [`remove_unread`](Self::remove_unread), with other files.
+    fn remove_unread_and(&mut self, others: &BTreeSet<PathBuf>) -> Result<usize, NotesError> {
+        let is_removed = |path: &&PathBuf| others.contains(*path) || !self.sources.is_read(path);
+        let paths = self.catalogue.entries.keys().filter(is_removed);
         let paths: Vec<PathBuf> = paths.cloned().collect();
         if paths.is_empty() {
             return Ok(0);

@@ -585,6 +585,33 @@ fn a_restore_reads_no_block_that_has_no_more() {
     assert_eq!((n, n_reads), (64, 2), "the tokens and the state of one block");
 }
 
+/// A folder of notes has thousands of labels: the folder is listed and synced as often as for one.
+#[test]
+fn many_labels_are_forgotten_in_one_pass() {
+    let n_operations = |n_labels: u32| {
+        let at = Arc::new(Mutex::new(usize::MAX));
+        let counted = Interrupted {
+            disk: MemDisk::default(),
+            at: Arc::clone(&at),
+            hook: Arc::default(),
+            n_opened: Arc::default(),
+        };
+        let options = PrefixOptions::default();
+        let store = PrefixStore::open_on(Arc::new(counted), Path::new("prefixes"), options, clock).unwrap();
+        let names: Vec<String> = (0..n_labels).map(|n| format!("note {n}")).collect();
+        for (n, name) in (0..).zip(&names) {
+            let prompt = prefilled(&tokens(10 * n, 40));
+            store.keep(&prompt, "a", &[label(3..5, name)], usize::MAX).unwrap();
+        }
+        *at.lock().unwrap() = usize::MAX;
+        assert_eq!(store.forget_all("a", &names).unwrap(), names.len());
+        usize::MAX - *at.lock().unwrap()
+    };
+    let (few, many) = (n_operations(2), n_operations(10));
+    // The intent is written and removed, and so are the block and its label.
+    assert_eq!(many - few, 8 * 4);
+}
+
 /// Folders, files, copies and links with the names of others stop nothing.
 #[test]
 fn entries_of_a_hostile_folder_stop_nothing() {

@@ -94,7 +94,7 @@ impl PrefixStore {
 
     fn forget_in(&self, folder: &Path, intents: &[Intent]) -> Result<usize, PrefixError> {
         let Some(_changing) = unless_gone(self.lock_changes().map(Some))? else { return Ok(0) };
-        let mut tree = Tree::list(&*self.disk, folder)?;
+        let tree = Tree::list(&*self.disk, folder)?;
         let is_empty = tree.blocks.is_empty() && tree.partials.is_empty() && tree.labels.is_empty();
         if is_empty && tree.intents.is_empty() {
             return Ok(0);
@@ -112,23 +112,16 @@ impl PrefixStore {
             stated.map_err(io_error("write", &path))?;
         }
         self.disk.sync_dir(folder).map_err(io_error("sync", folder))?;
-        let mut n_removed = 0;
-        for (at, &intent) in due.iter().enumerate() {
-            if at > 0 {
-                tree = Tree::list(&*self.disk, folder)?;
-            }
-            n_removed += self.finish(&tree, intent)?;
-        }
-        Ok(n_removed)
+        self.finish(&tree, &due)
     }
 
-    /// Forgets, durably, and removes the intent, which stays after an error. Returns the number of removed blocks.
+    /// Forgets, durably, and removes the intents, which stay after an error. Returns the number of removed blocks.
     /// The folder is locked, so one round is enough: a process that is writing a block will find its file, or the block
     /// before it, removed.
-    fn finish(&self, tree: &Tree, intent: Intent) -> Result<usize, PrefixError> {
+    fn finish(&self, tree: &Tree, intents: &[Intent]) -> Result<usize, PrefixError> {
         let (disk, folder) = (&*self.disk, &tree.folder);
         let sync = || disk.sync_dir(folder).map_err(io_error("sync", folder));
-        let mut victims = self.victims(tree, intent)?;
+        let mut victims = self.victims(tree, intents)?;
         victims.extend(tree.orphans());
         let partials: Vec<Result<(), PrefixError>> = tree
             .partials
@@ -142,32 +135,34 @@ impl PrefixStore {
         let n_removed = removed?;
         tree.remove_stale_labels(disk)?;
         sync()?;
-        remove(disk, &folder.join(intent.to_string()))?;
+        intents.iter().try_for_each(|intent| remove(disk, &folder.join(intent.to_string())))?;
         sync()?;
-        if intent == Intent::All {
+        if intents.contains(&Intent::All) {
             // Fails if another process writes something there again.
             let _ = disk.remove_dir(folder);
         }
         Ok(n_removed)
     }
 
-    fn victims(&self, tree: &Tree, intent: Intent) -> Result<HashSet<Id>, PrefixError> {
+    fn victims(&self, tree: &Tree, intents: &[Intent]) -> Result<HashSet<Id>, PrefixError> {
         let now = nanos(self.now());
-        let mut chosen = Vec::new();
-        match intent {
-            Intent::All => chosen.extend(tree.blocks.keys()),
-            Intent::Label(label) => {
-                chosen
-                    .extend(tree.labels.iter().filter(|(_, of)| of.contains(&label)).map(|(block, _)| block));
-            }
-            Intent::Before(time) => {
-                for entry in tree.blocks.values() {
-                    if self.stat(tree, entry)?.is_some_and(|(_, used_at)| used_at < time || used_at > now) {
-                        chosen.push(entry.id);
+        let (mut chosen, mut forgotten) = (Vec::new(), HashSet::new());
+        for &intent in intents {
+            match intent {
+                Intent::All => chosen.extend(tree.blocks.keys()),
+                Intent::Label(label) => drop(forgotten.insert(label)),
+                Intent::Before(time) => {
+                    for entry in tree.blocks.values() {
+                        if self.stat(tree, entry)?.is_some_and(|(_, used_at)| used_at < time || used_at > now)
+                        {
+                            chosen.push(entry.id);
+                        }
                     }
                 }
             }
         }
+        let labelled = tree.labels.iter().filter(|(_, labels)| !labels.is_disjoint(&forgotten));
+        chosen.extend(labelled.map(|(block, _)| block));
         Ok(tree.with_descendants(chosen))
     }
 
@@ -243,8 +238,8 @@ impl PrefixStore {
         let mut alive = HashMap::from([(self.id, true)]);
         let _changing = self.lock_changes()?;
         for mut tree in self.trees()? {
-            for &intent in &tree.intents.clone() {
-                self.finish(&tree, intent)?;
+            if !tree.intents.is_empty() {
+                self.finish(&tree, &tree.intents)?;
                 tree = Tree::list(disk, &tree.folder)?;
             }
             for (partial, store) in &tree.partials {
