@@ -232,27 +232,29 @@ impl Namespace {
     }
 
     /// Moves responses that other processes have handed in to the log, oldest first, durably. A response that is
-    /// already there comes from a call interrupted by a crash. If another response has its id, it gets a new one from
-    /// `next_id`.
+    /// already there comes from a call interrupted by a crash. If another response has its id, it gets the next free one: the
+    /// same at each attempt, so that the copy of an interrupted call is found. Returns the newest id.
     ///
     /// # Errors
     /// Some of them may have been moved, each completely or not at all.
-    pub(super) fn take_in(
-        &mut self,
-        context: &Context,
-        handed_in: Vec<Record>,
-        next_id: impl Fn() -> RecordId,
-    ) -> Result<(), HistoryError> {
-        let (mut taken, mut n_taken_tokens) = (Vec::<Record>::new(), 0);
+    pub(super) fn take_in(&mut self, context: &Context, handed_in: Vec<Record>) -> Result<u64, HistoryError> {
+        let (mut taken, mut n_taken_tokens, mut newest) = (Vec::<Record>::new(), 0, 0);
         for mut record in handed_in {
-            let same = taken.iter().find(|taken| taken.id == record.id).map(|taken| taken.tokens.clone());
-            // If a damaged segment contains the id, its tokens cannot be compared, and both responses are kept.
-            let same = same.or_else(|| self.tokens(record.id).unwrap_or_default());
-            if same.as_ref() == Some(&record.tokens) {
+            let is_there = loop {
+                newest = newest.max(record.id.0);
+                let same = taken.iter().find(|taken| taken.id == record.id).map(|taken| taken.tokens.clone());
+                // If a damaged segment contains the id, its tokens cannot be compared, and both responses are kept.
+                let same = same.or_else(|| self.tokens(record.id).unwrap_or_default());
+                if same.as_ref() == Some(&record.tokens) {
+                    break true;
+                }
+                if same.is_none() && !self.holds(record.id) {
+                    break false;
+                }
+                record.id = RecordId(record.id.0.wrapping_add(1));
+            };
+            if is_there {
                 continue;
-            }
-            if same.is_some() || self.holds(record.id) {
-                record.id = next_id();
             }
             let n_tokens = record.tokens.len();
             let n_held = self.n_live_tokens + n_taken_tokens;
@@ -264,7 +266,8 @@ impl Namespace {
             n_taken_tokens += n_tokens;
             taken.push(record);
         }
-        self.add_to_log(context, taken)
+        self.add_to_log(context, taken)?;
+        Ok(newest)
     }
 
     /// Rewrites the log with more responses. Ids ascend in a log, and the new ids may be older than the newest one.

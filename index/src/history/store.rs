@@ -554,7 +554,8 @@ impl Shared {
             self.newest_id.fetch_max(newest.id.0, Ordering::Relaxed);
         }
         let namespace = self.ensure_namespace(name)?;
-        write(&namespace).take_in(&self.context, records, || self.next_id())?;
+        let newest = write(&namespace).take_in(&self.context, records)?;
+        self.newest_id.fetch_max(newest, Ordering::Relaxed);
         self.inbox().remove(paths)
     }
 
