@@ -4,7 +4,6 @@
 //! limits: of bodies, of JSON values, of sessions, and the end of open streams when the server stops.
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -14,7 +13,7 @@ use axum::Router;
 use axum::body::{Body, BodyDataStream};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::any;
 use futures_core::Stream;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
@@ -25,7 +24,7 @@ use serde::Deserialize;
 use super::Mcp;
 use crate::api;
 use crate::app::App;
-use crate::error::{ApiError, ApiResult};
+use crate::error::ApiResult;
 use crate::page::Page;
 use crate::wire::json;
 
