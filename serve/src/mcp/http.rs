@@ -12,14 +12,17 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, BodyDataStream};
 use axum::extract::{Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method};
 use axum::response::Response;
 use axum::routing::any;
 use futures_core::Stream;
+use rmcp::model::Extensions;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::streamable_http_server::session::{SessionId, SessionManager};
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use serde::Deserialize;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::Mcp;
 use crate::api;
@@ -51,6 +54,19 @@ struct Sessions {
     beginning: tokio::sync::Mutex<()>,
 }
 
+/// A request's share of the bytes of all bodies. It lives as long as the request, which rmcp keeps with the head, or as the job that takes
+/// it.
+#[derive(Clone)]
+pub(super) struct Share(Arc<Mutex<Option<OwnedSemaphorePermit>>>);
+
+impl Share {
+    /// The share of this request; `None` on standard input.
+    pub(super) fn take(extensions: &Extensions) -> Option<OwnedSemaphorePermit> {
+        let share: &Self = extensions.get::<Parts>()?.extensions.get()?;
+        share.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
 /// The route.
 pub(crate) fn router(page: Page) -> Router {
     let app = page.app().clone();
@@ -76,16 +92,16 @@ async fn handle(State(endpoint): State<Endpoint>, request: Request) -> ApiResult
     }
     match *request.method() {
         Method::POST => {
-            let (parts, body) = request.into_parts();
+            let (mut parts, body) = request.into_parts();
             let (bytes, permit) = api::body(&app, body).await?;
             check_values(&bytes, app.limits().json_values)?;
             let begins = session_id(&parts.headers).is_none() && is_initialize(&bytes);
+            parts.extensions.insert(Share(Arc::new(Mutex::new(permit))));
             let request = Request::from_parts(parts, Body::from(bytes));
             let response = match begins {
                 true => sessions.begin(service.handle(request)).await,
                 false => service.handle(request).await,
             };
-            drop(permit);
             Ok(response.map(Body::new))
         }
         // The stream for messages of the server. It is open until the client closes it.

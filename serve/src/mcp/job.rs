@@ -11,6 +11,7 @@ use rmcp::service::RequestContext;
 use tokio::sync::{oneshot, watch};
 
 use super::Mcp;
+use super::http::Share;
 use crate::app::App;
 use crate::error::{ApiError, ApiResult};
 use crate::metrics::add;
@@ -45,7 +46,8 @@ impl Mcp {
         work: impl FnOnce() -> ApiResult<T> + Send + 'static,
     ) -> ApiResult<T> {
         let app = self.page.app();
-        let place = app.queue().admit()?;
+        // What the work keeps of the request is short.
+        let place = app.queue().admit(None)?;
         let preparing = app.preparing().await;
         // Held until the work has ended, also if the client has gone.
         blocking(move || {
@@ -67,7 +69,8 @@ impl Mcp {
         job: impl FnOnce(&Reporter) -> ApiResult<T> + Send + 'static,
     ) -> ApiResult<T> {
         let app = self.page.app();
-        let place = app.queue().admit().inspect_err(|_| add(&app.metrics().refused, 1))?;
+        let place = app.queue().admit(Share::take(&context.extensions));
+        let place = place.inspect_err(|_| add(&app.metrics().refused, 1))?;
         add(&app.metrics().requests, 1);
         let cancel = CancelToken::new();
         let registered = app.register(cancel.clone());
