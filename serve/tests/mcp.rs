@@ -180,7 +180,7 @@ fn a_session_begins_lists_the_tools_and_ends() {
 
     let list = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" }).to_string();
     let status = |headers: &[(&str, &str)]| server.request("POST", "/mcp", headers, &list).status;
-    assert_eq!(status(&[ACCEPT, JSON]), 422, "no session");
+    assert_eq!(status(&[ACCEPT, JSON]), 400, "no session");
     assert_eq!(status(&[ACCEPT, JSON, ("Mcp-Session-Id", "other")]), 404);
     assert_eq!(server.request("DELETE", "/mcp", &client.headers(), "").status / 100, 2);
     assert_eq!(status(&client.headers()), 404);
