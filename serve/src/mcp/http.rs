@@ -13,7 +13,7 @@ use axum::Router;
 use axum::body::{Body, BodyDataStream};
 use axum::extract::{Request, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Method};
+use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::Response;
 use axum::routing::any;
 use futures_core::Stream;
@@ -108,6 +108,14 @@ async fn handle(State(endpoint): State<Endpoint>, request: Request) -> ApiResult
         Method::GET => {
             let response = service.handle(request).await.map(Body::new);
             Ok(response.map(|body| Body::from_stream(UntilStop::new(body, &app))))
+        }
+        Method::DELETE => {
+            let mut response = service.handle(request).await.map(Body::new);
+            // The official client for Python takes 202 for a failure.
+            if response.status() == StatusCode::ACCEPTED {
+                *response.status_mut() = StatusCode::NO_CONTENT;
+            }
+            Ok(response)
         }
         _ => Ok(service.handle(request).await.map(Body::new)),
     }
