@@ -164,11 +164,11 @@ impl Reporter {
     }
 
     /// Runs a job to its end; also returns the time to the first token.
-    pub(super) fn drive<T>(&self, mut job: Job<T>) -> ApiResult<(T, Option<Duration>)> {
+    pub(super) fn drive<T>(&self, job: Job<T>) -> ApiResult<(T, Option<Duration>)> {
         let (mut n_before, mut n_prompt, mut n_written) = (0, 0, 0);
         let mut first_token = None;
         let mut part = String::new();
-        while let Some(event) = job.next() {
+        for event in job {
             if self.started.elapsed() > self.time_max {
                 let seconds = self.time_max.as_secs();
                 let message = format!("the job took more than the {seconds} s that a request may take");
