@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use refrain::{CancelToken, EngineOptions};
+use refrain::{CancelToken, EngineOptions, Tokenizer};
 use refrain_index::notes::{
     Embedder, FailedRequest, Language, ModelEmbedder, NoteHit, NotesError, NotesIndex, NotesOptions,
     NotesStatus, NotesWriter, Request, Search, UpdateReport,
@@ -38,16 +38,17 @@ pub(crate) fn index(args: &IndexCommandArgs, interrupt: &Interrupt) -> Result<Ex
             Changed::update(Changed::open(&args.read, args.all, &Request::Update)?, interrupt)
         }
         IndexCommand::Watch(args) => {
-            if args.read.model.is_some() || args.read.embedder.is_some() {
-                let advice = "run `refrain index update` with this option after it";
-                return Err(Failure::usage("`watch` stores neither token ids nor vectors", advice));
-            }
             let cancel = CancelToken::new();
             let _cancelling = interrupt.cancels(cancel.clone());
             let mut writer = NotesWriter::open(&folder(&args.read.folder)?, options(&args.read, args.all)?)?;
             note_repairs(&writer);
+            let derivation =
+                Derivation::open(&mut writer, args.read.model.as_deref(), args.read.embedder.as_deref())?;
             note("watching; Ctrl-C ends");
-            writer.watch(&cancel, &mut note_report)?;
+            writer.watch(&cancel, &mut |writer, report| {
+                note_report(report);
+                derivation.store(writer, &cancel)
+            })?;
             close(writer, &cancel)
         }
         IndexCommand::Search(args) => search(args),
@@ -95,46 +96,61 @@ impl<'a> Changed<'a> {
             note("interrupted: what was read is kept, the next update reads the rest");
             return Ok(Exit::Interrupted);
         }
-        let derived = derive(&mut writer, model, embedder, &cancel);
+        let derived = Derivation::open(&mut writer, model, embedder)
+            .and_then(|derivation| Ok(derivation.store(&mut writer, &cancel)?));
         // Also if a model is missing.
         close(writer, &cancel).and_then(|exit| derived.map(|()| exit))
     }
 }
 
-/// Stores token ids and vectors.
-fn derive(
-    writer: &mut NotesWriter,
-    model: Option<&Path>,
-    embedder: Option<&Path>,
-    cancel: &CancelToken,
-) -> Result<(), Failure> {
-    if let Some(model) = model {
-        let (tokenizer, _) = load::open_tokenizer(Some(model))?;
-        let progress = Progress::steps("tokenizing passages");
-        writer.tokenize(&tokenizer, &mut |done, total| {
-            progress.set(done, total);
-            proceeds(cancel)
-        })?;
-    }
-    let path = match embedder {
-        Some(none) if none == Path::new("none") => {
-            writer.set_label(EMBEDDER, None)?;
-            None
+/// What is stored of passages beside their words.
+struct Derivation {
+    tokenizer: Option<Tokenizer>,
+    embedder: Option<ModelEmbedder>,
+}
+
+impl Derivation {
+    /// Opens the models that the user names, and without a named embedder the one that the index remembers.
+    fn open(
+        writer: &mut NotesWriter,
+        model: Option<&Path>,
+        embedder: Option<&Path>,
+    ) -> Result<Self, Failure> {
+        let tokenizer = model.map(|model| load::open_tokenizer(Some(model))).transpose()?;
+        let path = match embedder {
+            Some(none) if none == Path::new("none") => {
+                writer.set_label(EMBEDDER, None)?;
+                None
+            }
+            Some(path) => Some(absolute(path)?),
+            None => writer.label(EMBEDDER).map(str::to_owned),
+        };
+        let opened = path.as_deref().map(|path| open_embedder(Path::new(path))).transpose()?;
+        if path.is_some() {
+            // Not before it is known to be one.
+            writer.set_label(EMBEDDER, path.as_deref())?;
         }
-        Some(path) => Some(absolute(path)?),
-        None => writer.label(EMBEDDER).map(str::to_owned),
-    };
-    if let Some(path) = path {
-        let opened = open_embedder(Path::new(&path))?;
-        // Not before it is known to be one.
-        writer.set_label(EMBEDDER, Some(&path))?;
-        let progress = Progress::steps("making vectors");
-        writer.embed(&opened, &mut |done, total| {
-            progress.set(done, total);
-            proceeds(cancel)
-        })?;
+        Ok(Self { tokenizer: tokenizer.map(|(tokenizer, _)| tokenizer), embedder: opened })
     }
-    Ok(())
+
+    /// Stores what new passages lack.
+    fn store(&self, writer: &mut NotesWriter, cancel: &CancelToken) -> Result<(), NotesError> {
+        if let Some(tokenizer) = &self.tokenizer {
+            let progress = Progress::steps("tokenizing passages");
+            writer.tokenize(tokenizer, &mut |done, total| {
+                progress.set(done, total);
+                proceeds(cancel)
+            })?;
+        }
+        if let Some(embedder) = &self.embedder {
+            let progress = Progress::steps("making vectors");
+            writer.embed(embedder, &mut |done, total| {
+                progress.set(done, total);
+                proceeds(cancel)
+            })?;
+        }
+        Ok(())
+    }
 }
 
 /// The label of the index with the path of the model whose vectors it stores.

@@ -223,12 +223,13 @@ impl Watching {
 
     fn watch(&self) -> Result<(), NotesError> {
         let mut writer = NotesWriter::open(&self.index, NotesOptions::default())?;
-        let watched = writer.watch(&self.cancel, &mut |report| {
+        let watched = writer.watch(&self.cancel, &mut |_, report| {
             if report.is_notable() {
                 note_report(report);
             }
             self.refresh();
             self.ready.set();
+            Ok(())
         });
         let mut on_progress = |_, _| proceeds(&self.cancel);
         if watched.is_err() && !self.cancel.is_cancelled() {

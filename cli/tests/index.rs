@@ -4,9 +4,11 @@ mod support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::{Ran, arg, refrain, repository};
+use support::{Ran, arg, command, refrain, repository};
 
 struct Place(tempfile::TempDir);
 
@@ -154,6 +156,29 @@ fn vectors_of_a_model_are_stored_and_used() {
     let refused = place.run(&["update", "--embedder", "/no/such.gguf"]);
     assert!(refused.stderr.contains("error: /no/such.gguf"), "{}", refused.stderr);
     assert_eq!(place.found(&["tap"]).len(), 1);
+}
+
+#[test]
+#[cfg(unix)]
+fn a_watched_index_gets_vectors_of_new_notes() {
+    let place = Place::new();
+    let model = repository("tests/golden/qwen3");
+    let args = ["index", "watch", "--embedder", arg(&model), "--index", arg(&place.index())];
+    place.run(&["add", arg(&place.notes())]).done();
+    let mut child = command(&args).stderr(std::process::Stdio::null()).spawn().expect("starts");
+    // A vector is similar to every other, so a request finds all passages that have one.
+    let wait_found = |n: usize| {
+        let since = Instant::now();
+        while place.found(&["tap"]).len() != n {
+            assert!(since.elapsed() < Duration::from_secs(60), "{n} passages are never found");
+        }
+    };
+    wait_found(2);
+    fs::write(place.notes().join("new.md"), "The door creaks.").unwrap();
+    wait_found(3);
+    let interrupted = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(interrupted.success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
 }
 
 #[test]

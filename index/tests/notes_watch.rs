@@ -33,7 +33,11 @@ fn watch<'scope>(scope: &'scope std::thread::Scope<'scope, '_>, mut writer: Note
     let cancel = CancelToken::new();
     let cancelled = cancel.clone();
     let thread = scope.spawn(move || {
-        writer.watch(&cancelled, &mut |report| drop(sender.send(report.clone()))).expect("watches");
+        let mut on_report = |_: &mut NotesWriter, report: &UpdateReport| {
+            drop(sender.send(report.clone()));
+            Ok(())
+        };
+        writer.watch(&cancelled, &mut on_report).expect("watches");
     });
     reports.recv_timeout(WAIT_MAX).expect("a first report");
     Watched { cancel, reports, thread: Some(thread) }

@@ -46,22 +46,24 @@ const TICK: Duration = Duration::from_millis(50);
 impl NotesWriter {
     /// Keeps the index in agreement with the notes until `cancel` is set. Begins with an [`update`](Self::update), and
     /// carries out the requests of other processes. `on_report` receives each update that has changed or skipped
-    /// something; the first one always.
+    /// something; the first one always. It may [`tokenize`](Self::tokenize) and [`embed`](Self::embed) the new passages;
+    /// changes of the notes wait meanwhile.
     ///
     /// # Errors
     /// [`NotesError::Watch`]: the system cannot watch a folder, for example because of its limit on watches. Others as
-    /// for [`update`](Self::update).
+    /// for [`update`](Self::update), and those of `on_report`.
     pub fn watch(
         &mut self,
         cancel: &CancelToken,
-        on_report: &mut dyn FnMut(&UpdateReport),
+        on_report: &mut dyn FnMut(&mut Self, &UpdateReport) -> Result<(), NotesError>,
     ) -> Result<(), NotesError> {
         let mut watching = Watching::start(self)?;
         let mut on_progress = |_: u64, _: u64| match cancel.is_cancelled() {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
         };
-        on_report(&self.update(&mut on_progress)?);
+        let report = self.update(&mut on_progress)?;
+        on_report(self, &report)?;
         // The first and the newest change since the last purge.
         let mut unpurged: Option<(Instant, Instant)> = None;
         while !cancel.is_cancelled() {
@@ -102,7 +104,7 @@ impl NotesWriter {
                 unpurged = Some((unpurged.map_or(now, |(first, _)| first), now));
             }
             if report.is_notable() {
-                on_report(&report);
+                on_report(self, &report)?;
             }
         }
         self.maintain().map(drop)
