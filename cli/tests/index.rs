@@ -163,7 +163,8 @@ fn vectors_of_a_model_are_stored_and_used() {
 fn a_watched_index_gets_vectors_of_new_notes() {
     let place = Place::new();
     let model = repository("tests/golden/qwen3");
-    let args = ["index", "watch", "--embedder", arg(&model), "--index", arg(&place.index())];
+    let index = place.index();
+    let args = ["index", "watch", "--embedder", arg(&model), "--index", arg(&index)];
     place.run(&["add", arg(&place.notes())]).done();
     let mut child = command(&args).stderr(std::process::Stdio::null()).spawn().expect("starts");
     // A vector is similar to every other, so a request finds all passages that have one.
