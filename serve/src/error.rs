@@ -176,6 +176,13 @@ impl ApiError {
         Self { retry_after: Some(retry_after), ..error.with_code("queue_full") }
     }
 
+    /// All connections are taken.
+    pub(crate) fn no_connection(n_connections: usize) -> Self {
+        let message = format!("all {n_connections} connections are taken");
+        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorKind::Server, message);
+        Self { retry_after: Some(1), ..error.with_code("connections") }
+    }
+
     pub(crate) fn server(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, ErrorKind::Server, message)
     }

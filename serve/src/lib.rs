@@ -35,6 +35,8 @@
 
 mod api;
 mod app;
+#[cfg(feature = "internals")]
+mod check;
 mod error;
 mod limits;
 mod metrics;
@@ -53,3 +55,10 @@ pub use limits::Limits;
 pub use models::{Loaded, ModelKind, ModelSpec, Models};
 pub use options::ServeOptions;
 pub use server::{Server, quiet_panics};
+
+/// Parts for fuzzing, without promises about their stability.
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod internals {
+    pub use crate::check::BodyChecker;
+}

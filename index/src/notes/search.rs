@@ -1,11 +1,12 @@
 //! Searches: BM25 over words, optionally with an embedder's vectors, within filters.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::cmp::Ordering;
+use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet};
 use std::ops::Bound;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
 
-use tantivy::collector::{DocSetCollector, TopDocs};
+use tantivy::collector::DocSetCollector;
 use tantivy::query::{
     BooleanQuery, BoostQuery, ConstScoreQuery, EnableScoring, Occur, Query, RangeQuery, TermQuery,
     TermSetQuery,
@@ -216,14 +217,61 @@ fn by_words(
     let functional = wanted.functional.iter().flat_map(|word| fields.map(|field| term(field, word)));
     let functional: Vec<_> = functional.map(|query| (Occur::Should, query)).collect();
     let n_ranked = if functional.is_empty() { limit } else { limit.max(RANKED_AGAIN) };
-    let collector = TopDocs::with_limit(n_ranked).order_by_score();
-    let mut ranked = snapshot.searcher.search(&query, &collector).map_err(snapshot.failed())?;
+    let mut ranked = best(&snapshot.searcher, query.as_ref(), n_ranked).map_err(snapshot.failed())?;
     if !functional.is_empty() {
         let functional = BoostQuery::new(Box::new(BooleanQuery::new(functional)), FUNCTIONAL_WEIGHT);
         add_scores(&snapshot.searcher, &functional, &mut ranked).map_err(snapshot.failed())?;
         ranked.truncate(limit);
     }
     Ok(ranked)
+}
+
+/// The `limit` passages with the highest scores, best first; of equal ones, the first of the index.
+///
+/// They are those of tantivy's [`TopDocs`](tantivy::collector::TopDocs), which begins each segment anew. Here the score to
+/// beat goes on from segment to segment, so most postings of the later ones are skipped.
+fn best(searcher: &Searcher, query: &dyn Query, limit: usize) -> tantivy::Result<Vec<(f32, DocAddress)>> {
+    let weight = query.weight(EnableScoring::enabled_from_searcher(searcher))?;
+    // The worst one is on top.
+    let mut kept: BinaryHeap<Ranked> = BinaryHeap::with_capacity(limit + 1);
+    let score_to_beat = |kept: &BinaryHeap<Ranked>| match kept.peek() {
+        Some(worst) if kept.len() == limit => worst.score,
+        _ => f32::MIN,
+    };
+    for (ordinal, segment) in (0..).zip(searcher.segment_readers()) {
+        let alive = segment.alive_bitset();
+        weight.for_each_pruning(score_to_beat(&kept), segment, &mut |doc, score| {
+            if alive.is_none_or(|alive| alive.is_alive(doc)) {
+                kept.push(Ranked { score, address: DocAddress::new(ordinal, doc) });
+                if kept.len() > limit {
+                    kept.pop();
+                }
+            }
+            score_to_beat(&kept)
+        })?;
+    }
+    Ok(kept.into_sorted_vec().into_iter().map(|Ranked { score, address }| (score, address)).collect())
+}
+
+/// A passage with its score, in the order of ranks: the better one is less.
+#[derive(PartialEq)]
+struct Ranked {
+    score: f32,
+    address: DocAddress,
+}
+
+impl Eq for Ranked {}
+
+impl PartialOrd for Ranked {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Ranked {
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.score.total_cmp(&self.score).then(self.address.cmp(&other.address))
+    }
 }
 
 /// Adds the scores of a query to those of ranked passages, and ranks them again. Passages that only this query finds stay out.
@@ -330,5 +378,51 @@ mod tests {
         let fused = fuse(&[vec![at(1), at(2)], vec![at(3), at(2)]]);
         let order: Vec<u32> = fused.iter().map(|(_, address)| address.doc_id).collect();
         assert_eq!(order, [2, 1, 3]);
+    }
+
+    /// Passages over several segments, some deleted, many with equal scores: the best ones are those of tantivy's collector.
+    #[test]
+    fn the_best_passages_are_those_of_each_segment_begun_anew() {
+        use tantivy::collector::TopDocs;
+        use tantivy::indexer::NoMergePolicy;
+        use tantivy::schema::{Schema, TEXT};
+        use tantivy::{Index, IndexWriter, doc};
+
+        let mut schema = Schema::builder();
+        let text = schema.add_text_field("text", TEXT);
+        let index = Index::create_in_ram(schema.build());
+        let mut writer: IndexWriter = index.writer_with_num_threads(1, 15_000_000).unwrap();
+        writer.set_merge_policy(Box::new(NoMergePolicy));
+        let mut number = 7_u64;
+        let mut below = |n: u64| {
+            number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (number >> 33) % n
+        };
+        for _ in 0..9 {
+            for _ in 0..300 {
+                let words: Vec<String> =
+                    (0..1 + below(6)).map(|_| format!("w{}", below(8) * below(8))).collect();
+                writer.add_document(doc!(text => words.join(" "))).unwrap();
+            }
+            writer.commit().unwrap();
+        }
+        writer.delete_term(Term::from_field_text(text, "w15"));
+        writer.commit().unwrap();
+        let searcher = index.reader().unwrap().searcher();
+        assert!(searcher.segment_readers().len() == 9 && searcher.num_docs() < 2700);
+        for n_words in 1..6 {
+            for limit in [1, 5, 40, 3000] {
+                let word = |_| {
+                    let term = Term::from_field_text(text, &format!("w{}", below(8) * below(8)));
+                    (
+                        Occur::Should,
+                        Box::new(TermQuery::new(term, IndexRecordOption::WithFreqs)) as Box<dyn Query>,
+                    )
+                };
+                let query = BooleanQuery::new((0..n_words).map(word).collect());
+                let expected = searcher.search(&query, &TopDocs::with_limit(limit).order_by_score()).unwrap();
+                assert_eq!(best(&searcher, &query, limit).unwrap(), expected, "{n_words} words, {limit}");
+            }
+        }
     }
 }

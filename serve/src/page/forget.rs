@@ -22,14 +22,14 @@ pub(super) async fn history(State(page): State<Page>) -> Response {
 }
 
 /// What a request wants to be deleted; a note by its id.
-enum What {
+pub(super) enum What {
     Note(String),
     Before(SystemTime),
     Everything,
 }
 
 impl What {
-    fn read(value: &Value) -> ApiResult<Self> {
+    pub(super) fn read(value: &Value) -> ApiResult<Self> {
         let mut fields = Fields::of_request(value)?;
         fields.required("what")?;
         let what = match fields.choice("what", &["note", "before", "everything"])? {

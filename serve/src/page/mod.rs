@@ -118,6 +118,16 @@ async fn guarded(request: Request, next: Next) -> Response {
     response
 }
 
+/// Checks the body of a request of the page.
+#[cfg(feature = "internals")]
+pub(crate) fn check(path: &str, value: &serde_json::Value) -> ApiResult<()> {
+    match path {
+        "/page/ask" => jobs::read_ask(value).map(drop),
+        "/page/edit" => jobs::read_edit(value).map(drop),
+        _ => forget::What::read(value).map(drop),
+    }
+}
+
 async fn status(State(page): State<Page>) -> ApiResult<Response> {
     let (model, assistant) = page.assistant().await?;
     let n_passages = blocking(move || {
