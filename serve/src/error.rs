@@ -65,6 +65,9 @@ pub enum ServeError {
         /// The reason.
         source: std::io::Error,
     },
+    /// A client on standard input does not begin with the handshake of the Model Context Protocol.
+    #[error("the client on standard input does not speak the Model Context Protocol")]
+    Handshake,
     /// The threads of the server cannot be started.
     #[error("cannot start the threads of the server: {0}")]
     Runtime(#[source] std::io::Error),

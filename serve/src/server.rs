@@ -31,13 +31,14 @@ use crate::error::{ApiError, ServeError};
 use crate::limits::Limits;
 use crate::models::Models;
 use crate::options::ServeOptions;
+use crate::page::Page;
 use crate::security::{Rules, Verdict};
-use crate::{api, metrics, page};
+use crate::{api, mcp, metrics, page};
 
 /// How often the token of a stop is looked at, which wakes nobody.
 const STOP_POLL: Duration = Duration::from_millis(50);
 /// How long cancelled streams may take for their last event.
-const LAST_EVENTS: Duration = Duration::from_secs(2);
+pub(crate) const LAST_EVENTS: Duration = Duration::from_secs(2);
 /// Time for headers while more than half of the connections are taken.
 const CROWDED_HEADER_TIME: Duration = Duration::from_secs(3);
 /// Connections beyond the limit that answer monitors, while all others are taken.
@@ -50,7 +51,7 @@ const GONE_POLL: Duration = Duration::from_millis(200);
 const LINGER: Duration = Duration::from_secs(1);
 const LINGER_BYTES_MAX: usize = 16 << 20;
 /// Threads that read requests and write responses. Models run elsewhere, so two are plenty for one person.
-const IO_THREADS: usize = 2;
+pub(crate) const IO_THREADS: usize = 2;
 
 /// A server that listens.
 pub struct Server {
@@ -80,7 +81,9 @@ impl Server {
         listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let app = App::new(&options, models);
-        let router = api::router().with_state(app.clone()).merge(page::router(app.clone()));
+        let page = Page::new(app.clone());
+        let router =
+            api::router().with_state(app.clone()).merge(mcp::router(page.clone())).merge(page::router(page));
         Ok(Self { listener, address, options, app, router })
     }
 
@@ -128,7 +131,7 @@ pub fn quiet_panics() {
 }
 
 /// Ends when the server should stop.
-async fn stopped(stop: &CancelToken, on_sigterm: bool) {
+pub(crate) async fn stopped(stop: &CancelToken, on_sigterm: bool) {
     let polled = async {
         while !stop.is_cancelled() {
             tokio::time::sleep(STOP_POLL).await;
@@ -203,6 +206,7 @@ async fn accept(
     }
     drop(listener);
     let _ = stopping.send(true);
+    app.end_streams();
     if !have_ended(&mut connections, limits.grace_time).await {
         app.cancel_all();
         have_ended(&mut connections, LAST_EVENTS).await;

@@ -118,7 +118,7 @@ fn check_content_type(headers: &HeaderMap) -> ApiResult<()> {
 }
 
 /// Reads a body. The permit counts its bytes among those of all bodies.
-async fn body(app: &App, mut body: Body) -> ApiResult<(Vec<u8>, Option<OwnedSemaphorePermit>)> {
+pub(crate) async fn body(app: &App, mut body: Body) -> ApiResult<(Vec<u8>, Option<OwnedSemaphorePermit>)> {
     let limits = app.limits();
     let too_long = || {
         let message = format!("the body has more than {} bytes", limits.body_bytes);

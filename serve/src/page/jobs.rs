@@ -337,7 +337,7 @@ impl Page {
 }
 
 /// A task's error in words that quote no text and name no file.
-fn of_task(error: TaskError) -> ApiError {
+pub(crate) fn of_task(error: TaskError) -> ApiError {
     match error {
         TaskError::Cancelled => ApiError::stopped(),
         TaskError::NoNotes => {
@@ -350,6 +350,7 @@ fn of_task(error: TaskError) -> ApiError {
         TaskError::RequestTooLong { .. } | TaskError::TextTooLong { .. } | TaskError::NoRoom { .. } => {
             ApiError::bad_request(error.to_string())
         }
+        TaskError::NoSuchNote { .. } => ApiError::not_found("the notes have no such note"),
         TaskError::Notes(_) => ApiError::server("the notes cannot be searched"),
         TaskError::Session(error) => ApiError::of_session(&error, "text"),
         TaskError::Tokenizer(error) => ApiError::of_tokenizer(&error, "text"),
