@@ -83,6 +83,8 @@ impl Gate {
             }
             if cancel.is_cancelled() {
                 state.queue(priority).retain(|&waiting| waiting != ticket);
+                // This may have been the one that looks at the clock.
+                self.changed.notify_one();
                 return None;
             }
             let time = if state.holder.is_some() { CANCEL_POLL } else { RETURN_TIME };
@@ -166,9 +168,11 @@ impl Drop for GateTurn<'_> {
         state.last = Some((self.priority, now));
         let has_chosen = state.choose(now);
         drop(state);
-        // Nobody is woken only to see that he must wait on.
         if has_chosen {
             self.gate.changed.notify_all();
+        } else {
+            // If any waits, one of them looks at the clock from now on: a free turn has no other end.
+            self.gate.changed.notify_one();
         }
     }
 }
