@@ -40,6 +40,21 @@ class Server:
         self.predicts = self.name.endswith("+prediction")
         self.host = urllib.parse.urlsplit(address).netloc
 
+    def wait(self, seconds=60):
+        """Until the server has loaded its model: all servers of this API answer `/health`."""
+        until = time.monotonic() + seconds
+        while True:
+            try:
+                connection = http.client.HTTPConnection(self.host, timeout=5)
+                connection.request("GET", "/health")
+                if connection.getresponse().status == 200:
+                    return
+            except OSError:
+                pass
+            if time.monotonic() > until:
+                sys.exit(f"{self.name}: nothing answers at {self.host} after {seconds} s")
+            time.sleep(0.5)
+
     def ask(self, messages, max_tokens, prediction=None):
         """Time to the first text in seconds, tokens per second after it, the text, its tokens, those of the prompt."""
         body = {
@@ -113,6 +128,7 @@ def main():
     servers = options.servers
 
     for server in servers:
+        server.wait()
         server.ask([{"role": "user", "content": "Hello."}], 8)
     # (task, request) -> server -> results in the order of rows and rounds
     results, single, differs = {}, [], 0
