@@ -1,20 +1,29 @@
-//! Turns on the engine: one pass at a time, fair between jobs, interactive jobs first.
+//! Turns on the engine: one pass at a time, fair between jobs, higher priorities first.
 //!
 //! A job takes a turn for each step and for each chunk of a prefill. Jobs of equal priority take turns in the order in which
-//! they ask, so each has one turn per round. A background job gets a turn when no interactive job waits, and in any case after
-//! [`PASSED_OVER_MAX`] interactive turns: an interactive job waits for at most one running pass and the interactive jobs before
-//! it (and, once in [`PASSED_OVER_MAX`] turns, for one pass of a background job), and background work never starves.
+//! they ask, so each has one turn per round. A lower priority gets a turn when no higher one waits, nor has ended a turn just now
+//! ([`RETURN_TIME`]): a job that decodes asks again within microseconds, and would otherwise wait for a foreign pass at every
+//! token. In any case it gets one after [`FOREGROUND_TURNS_MAX`] foreground or [`INTERACTIVE_TURNS_MAX`] interactive turns, so
+//! no work starves.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use refrain::CancelToken;
 
 use crate::options::Priority;
 
 /// Interactive turns in a row while a background job waits. Background work then gets 3 % of the turns.
-const PASSED_OVER_MAX: u32 = 32;
+const INTERACTIVE_TURNS_MAX: u32 = 32;
+
+/// Foreground turns in a row while another job waits. Others then get less than one turn in a hundred, so that 99 of 100 tokens
+/// of a foreground job wait for nobody.
+const FOREGROUND_TURNS_MAX: u32 = 128;
+
+/// How long a job may take between two turns and still keep lower priorities out: choosing a token and handing out its text take
+/// less than 0.1 ms, and an app's own work with it should fit too.
+const RETURN_TIME: Duration = Duration::from_millis(1);
 
 /// How often a waiting job looks at its cancel token, which wakes nobody.
 const CANCEL_POLL: Duration = Duration::from_millis(10);
@@ -35,10 +44,15 @@ struct State {
     n_tickets: u64,
     /// The ticket whose owner may run.
     holder: Option<u64>,
+    foreground: VecDeque<u64>,
     interactive: VecDeque<u64>,
     background: VecDeque<u64>,
+    /// Foreground turns since another job began to wait.
+    n_foreground: u32,
     /// Interactive turns since a background job began to wait.
-    n_passed_over: u32,
+    n_interactive: u32,
+    /// The priority of the newest turn, and when it ended.
+    last: Option<(Priority, Instant)>,
 }
 
 /// The right to run one pass; dropping it, also by unwinding, gives the turn to the next job.
@@ -46,6 +60,7 @@ struct State {
 #[must_use = "the turn ends when it is dropped"]
 pub struct GateTurn<'a> {
     gate: &'a Gate,
+    priority: Priority,
 }
 
 impl Gate {
@@ -57,17 +72,27 @@ impl Gate {
         state.n_tickets += 1;
         let ticket = state.n_tickets;
         state.queue(priority).push_back(ticket);
-        state.choose();
-        while state.holder != Some(ticket) {
+        loop {
+            // Also those who wait choose: a job of a higher priority may not come back.
+            let has_chosen = state.choose(Instant::now());
+            if state.holder == Some(ticket) {
+                break;
+            }
+            if has_chosen {
+                self.changed.notify_all();
+            }
             if cancel.is_cancelled() {
                 state.queue(priority).retain(|&waiting| waiting != ticket);
+                // This may have been the one that looks at the clock.
+                self.changed.notify_one();
                 return None;
             }
-            let waited = self.changed.wait_timeout(state, CANCEL_POLL);
+            let time = if state.holder.is_some() { CANCEL_POLL } else { RETURN_TIME };
+            let waited = self.changed.wait_timeout(state, time);
             (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         }
         drop(state);
-        Some(GateTurn { gate: self })
+        Some(GateTurn { gate: self, priority })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -78,44 +103,77 @@ impl Gate {
     #[cfg(test)]
     fn n_waiting(&self) -> usize {
         let state = self.lock();
-        state.interactive.len() + state.background.len()
+        state.foreground.len() + state.interactive.len() + state.background.len()
     }
 }
 
 impl State {
     fn queue(&mut self, priority: Priority) -> &mut VecDeque<u64> {
         match priority {
+            Priority::Foreground => &mut self.foreground,
             Priority::Interactive => &mut self.interactive,
             Priority::Background => &mut self.background,
         }
     }
 
-    /// Gives a free turn to the next job.
-    fn choose(&mut self) {
+    /// Gives a free turn to the next job. Returns whether a job has got it.
+    fn choose(&mut self, now: Instant) -> bool {
         if self.holder.is_some() {
-            return;
+            return false;
         }
-        let takes_background = self.interactive.is_empty() || self.n_passed_over >= PASSED_OVER_MAX;
-        self.holder = match takes_background.then(|| self.background.pop_front()).flatten() {
+        self.holder = self.next(now);
+        self.holder.is_some()
+    }
+
+    /// The ticket of the next job, if one may run now.
+    fn next(&mut self, now: Instant) -> Option<u64> {
+        let others_wait = !self.interactive.is_empty() || !self.background.is_empty();
+        if !others_wait || self.n_foreground < FOREGROUND_TURNS_MAX {
+            if let Some(ticket) = self.foreground.pop_front() {
+                self.n_foreground = if others_wait { self.n_foreground + 1 } else { 0 };
+                return Some(ticket);
+            }
+            if self.comes_back(Priority::Foreground, now) {
+                return None;
+            }
+        }
+        let takes_background = self.n_interactive >= INTERACTIVE_TURNS_MAX
+            || self.interactive.is_empty() && !self.comes_back(Priority::Interactive, now);
+        let ticket = match takes_background.then(|| self.background.pop_front()).flatten() {
             Some(ticket) => {
-                self.n_passed_over = 0;
-                Some(ticket)
+                self.n_interactive = 0;
+                ticket
             }
             None => {
-                self.n_passed_over = if self.background.is_empty() { 0 } else { self.n_passed_over + 1 };
-                self.interactive.pop_front()
+                let ticket = self.interactive.pop_front()?;
+                self.n_interactive = if self.background.is_empty() { 0 } else { self.n_interactive + 1 };
+                ticket
             }
         };
+        self.n_foreground = 0;
+        Some(ticket)
+    }
+
+    /// Whether a job of this priority had the newest turn and may ask for its next one at any moment.
+    fn comes_back(&self, priority: Priority, now: Instant) -> bool {
+        self.last.is_some_and(|(last, ended)| last == priority && now.duration_since(ended) < RETURN_TIME)
     }
 }
 
 impl Drop for GateTurn<'_> {
     fn drop(&mut self) {
+        let now = Instant::now();
         let mut state = self.gate.lock();
         state.holder = None;
-        state.choose();
+        state.last = Some((self.priority, now));
+        let has_chosen = state.choose(now);
         drop(state);
-        self.gate.changed.notify_all();
+        if has_chosen {
+            self.gate.changed.notify_all();
+        } else {
+            // If any waits, one of them looks at the clock from now on: a free turn has no other end.
+            self.gate.changed.notify_one();
+        }
     }
 }
 
@@ -168,19 +226,48 @@ mod tests {
 
     #[test]
     fn background_work_gets_a_turn_after_a_bounded_number_of_others() {
-        let mut state = State::default();
-        state.background.push_back(0);
-        let mut n_interactive = 0;
-        loop {
-            state.interactive.push_back(1);
-            state.holder = None;
-            state.choose();
-            if state.holder == Some(0) {
-                break;
+        use Priority::{Background, Foreground, Interactive};
+        for (high, low, expected) in [
+            (Interactive, Background, INTERACTIVE_TURNS_MAX),
+            (Foreground, Background, FOREGROUND_TURNS_MAX),
+            (Foreground, Interactive, FOREGROUND_TURNS_MAX),
+        ] {
+            let mut state = State::default();
+            state.queue(low).push_back(0);
+            let mut n_high = 0;
+            loop {
+                state.queue(high).push_back(1);
+                state.holder = None;
+                state.choose(Instant::now());
+                if state.holder == Some(0) {
+                    break;
+                }
+                n_high += 1;
             }
-            n_interactive += 1;
+            assert_eq!(n_high, expected, "{high:?} before {low:?}");
         }
-        assert_eq!(n_interactive, PASSED_OVER_MAX);
+    }
+
+    #[test]
+    fn a_job_that_comes_back_keeps_lower_priorities_out() {
+        use Priority::{Background, Foreground, Interactive};
+        let now = Instant::now();
+        for (last, waits, gets_it) in [
+            (Foreground, Interactive, false),
+            (Foreground, Background, false),
+            (Interactive, Background, false),
+            (Interactive, Interactive, true),
+            (Background, Interactive, true),
+            (Background, Background, true),
+        ] {
+            let mut state = State { last: Some((last, now)), ..State::default() };
+            state.queue(waits).push_back(0);
+            assert_eq!(state.choose(now), gets_it, "{waits:?} after {last:?}");
+            // It has not come back.
+            let mut state = State { last: Some((last, now)), ..State::default() };
+            state.queue(waits).push_back(0);
+            assert!(state.choose(now + RETURN_TIME), "{waits:?} after {last:?}");
+        }
     }
 
     #[test]

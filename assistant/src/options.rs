@@ -87,10 +87,13 @@ setters!(AssistantOptions {
 /// Who waits for a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Priority {
+    /// A person who looks at this very app. Foreground jobs take turns with each other only: while one decodes, all others
+    /// together get one turn in 129. For an app that also serves other programs.
+    Foreground,
     /// A person. Interactive jobs take turns.
     #[default]
     Interactive,
-    /// Nobody. A background job runs while no interactive job does: it gives way after every step and every chunk of a
+    /// Nobody. A background job runs while no other job does: it gives way after every step and every chunk of a
     /// prefill. If interactive jobs never pause, it still gets one turn in 33.
     Background,
 }

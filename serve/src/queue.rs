@@ -122,8 +122,8 @@ impl Place {
         {
             let mut state = self.queue.lock();
             match priority {
-                Priority::Interactive => state.interactive.push_back(sender),
                 Priority::Background => state.background.push_back(sender),
+                Priority::Interactive | Priority::Foreground => state.interactive.push_back(sender),
             }
             // Those who have gone would otherwise be counted until a permit is free.
             state.interactive.retain(|waiting| !waiting.is_closed());

@@ -97,8 +97,8 @@ pub(crate) fn priority(fields: &mut Fields<'_>) -> ApiResult<Priority> {
 /// The tier of a priority.
 pub(crate) fn tier_name(priority: Priority) -> &'static str {
     match priority {
-        Priority::Interactive => "default",
         Priority::Background => "flex",
+        Priority::Interactive | Priority::Foreground => "default",
     }
 }
 
