@@ -180,6 +180,9 @@ impl Wanted {
     }
 }
 
+/// A part of a query, and whether a passage must have it.
+type Clause = (Occur, Box<dyn Query>);
+
 fn by_words(
     snapshot: &Snapshot,
     wanted: &Wanted,
@@ -191,7 +194,7 @@ fn by_words(
     }
     let fields = [snapshot.fields.title_words, snapshot.fields.text_words];
     let mut statistics = Statistics::new(&snapshot.searcher, fields).map_err(snapshot.failed())?;
-    let mut terms = |words: &BTreeSet<String>| -> Result<Vec<(Occur, Box<dyn Query>)>, NotesError> {
+    let mut terms = |words: &BTreeSet<String>| -> Result<Vec<Clause>, NotesError> {
         let terms = words.iter().flat_map(|word| fields.map(|field| Term::from_field_text(field, word)));
         let present = terms.filter_map(|term| match statistics.add(&term) {
             Ok(0) => None,
