@@ -16,6 +16,9 @@ const COMPANIONS: [&str; 6] = [
     "model.safetensors.index.json",
 ];
 
+const GGUF: &str = ".gguf";
+const SAFETENSORS: &str = ".safetensors";
+
 /// A file with its size in bytes.
 pub(crate) type Sized<'a> = (&'a str, u64);
 
@@ -66,7 +69,7 @@ pub(crate) fn units(files: &[Sized<'_>]) -> Vec<Unit> {
     let mut ggufs: Vec<Sized<'_>> = files.iter().copied().filter(|(path, _)| is_gguf(path)).collect();
     ggufs.sort_unstable();
     for (path, bytes) in ggufs {
-        match part_of(path) {
+        match part_of(path, GGUF) {
             Some((stem, index, count)) => {
                 split.entry((stem, count)).or_default().push((index, (path, bytes)))
             }
@@ -74,9 +77,8 @@ pub(crate) fn units(files: &[Sized<'_>]) -> Vec<Unit> {
         }
     }
     for ((_, count), mut parts) in split {
-        parts.sort_unstable();
         // An incomplete set is no model.
-        if parts.len() == count && parts.iter().enumerate().all(|(at, (index, _))| at + 1 == *index) {
+        if is_complete(&mut parts, count) {
             let bytes = parts
                 .iter()
                 .map(|(_, (_, bytes))| bytes)
@@ -98,15 +100,16 @@ fn folder(files: &[Sized<'_>]) -> Option<Unit> {
         Some(single) => vec![single],
         None => {
             find("model.safetensors.index.json")?;
-            let shards = files.iter().copied().filter(|(path, _)| {
-                path.starts_with("model-") && path.ends_with(".safetensors") && !path.contains('/')
-            });
-            shards.collect()
+            let shards = files.iter().filter_map(|file| Some((part_of(file.0, SAFETENSORS)?, *file)));
+            let shards: Vec<_> = shards.filter(|((stem, ..), _)| *stem == "model").collect();
+            let &((_, _, count), _) = shards.first()?;
+            let mut parts: Vec<_> = shards.into_iter().map(|((_, index, _), file)| (index, file)).collect();
+            if !is_complete(&mut parts, count) {
+                return None;
+            }
+            parts.into_iter().map(|(_, file)| file).collect()
         }
     };
-    if weights.is_empty() {
-        return None;
-    }
     let is_sharded = weights[0].0 != "model.safetensors";
     let companions = COMPANIONS.iter().filter(|name| is_sharded || **name != "model.safetensors.index.json");
     let all: Vec<Sized<'_>> = companions.filter_map(|name| find(name)).chain(weights).collect();
@@ -170,7 +173,8 @@ fn matches(unit: &Unit, pattern: &str) -> bool {
         return false;
     }
     let name = path.rsplit('/').next().unwrap_or(&path);
-    let stem = part_of(name).map_or_else(|| name.strip_suffix(".gguf").unwrap_or(name), |(stem, ..)| stem);
+    let whole = || name.strip_suffix(GGUF).unwrap_or(name);
+    let stem = part_of(name, GGUF).map_or_else(whole, |(stem, ..)| stem);
     let is_end =
         stem.strip_suffix(&*pattern).is_some_and(|rest| rest.is_empty() || rest.ends_with(['-', '.', '_']));
     is_end || name == pattern || path.split('/').rev().skip(1).any(|folder| folder == pattern)
@@ -200,7 +204,7 @@ fn is_like(text: &[u8], pattern: &[u8]) -> bool {
 }
 
 fn is_gguf(path: &str) -> bool {
-    path.to_ascii_lowercase().ends_with(".gguf")
+    path.to_ascii_lowercase().ends_with(GGUF)
 }
 
 fn is_helper(path: &str) -> bool {
@@ -208,24 +212,31 @@ fn is_helper(path: &str) -> bool {
     name.contains("mmproj") || name.contains("imatrix")
 }
 
+/// Sorts the parts of one model by their numbers; whether each from 1 to `count` is there once.
+fn is_complete(parts: &mut [(usize, Sized<'_>)], count: usize) -> bool {
+    parts.sort_unstable();
+    parts.len() == count && parts.iter().enumerate().all(|(at, (index, _))| at + 1 == *index)
+}
+
 /// Stem, number and count of a part such as `model-00001-of-00003.gguf`; numbers begin at 1.
-fn part_of(path: &str) -> Option<(&str, usize, usize)> {
-    let stem = path.strip_suffix(".gguf")?;
+fn part_of<'a>(path: &'a str, ending: &str) -> Option<(&'a str, usize, usize)> {
+    let stem = path.strip_suffix(ending)?;
     let (stem, count) = stem.rsplit_once("-of-")?;
     let (stem, index) = stem.rsplit_once('-')?;
     let number = |text: &str| {
-        let is_number = text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
+        // Five digits; the count of some repositories has six.
+        let is_number = (5..=6).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
         is_number.then(|| text.parse::<usize>().ok()).flatten()
     };
     let (index, count) = (number(index)?, number(count)?);
     (1..=count).contains(&index).then_some((stem, index, count))
 }
 
-/// The first GGUF file that belongs to an incomplete set, for an error that names it.
+/// The first file of an incomplete set, for an error that names it.
 pub(crate) fn incomplete(files: &[Sized<'_>]) -> Option<ChooseError> {
     let mut counts: BTreeMap<(&str, usize), (usize, &str)> = BTreeMap::new();
     for &(path, _) in files {
-        if let Some((stem, _, count)) = part_of(path) {
+        if let Some((stem, _, count)) = part_of(path, GGUF).or_else(|| part_of(path, SAFETENSORS)) {
             counts.entry((stem, count)).or_insert((0, path)).0 += 1;
         }
     }
@@ -328,6 +339,12 @@ mod tests {
         ];
         assert_eq!(pick(&units(&sharded), None).unwrap().files.len(), 5);
         assert_eq!(label(&sharded[1..], None), Err(ChooseError::Nothing), "without config.json");
+        assert_eq!(
+            label(&sharded[..4], None),
+            Err(ChooseError::Nothing),
+            "one of two shards, as after an unfinished pull"
+        );
+        assert!(incomplete(&sharded[..4]).unwrap().to_string().contains("1 of 2"));
     }
 
     #[test]
