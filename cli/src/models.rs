@@ -55,9 +55,13 @@ pub(crate) fn located(path: &Path) -> Result<Cow<'_, Path>, Failure> {
     match store.find(&name)? {
         Some(pulled) => Ok(pulled.path.into()),
         None => {
-            let name = path.display();
-            let problem = format!("there is no file `{name}`, and no model of this name was pulled");
-            Err(Failure::input(problem, &format!("`refrain pull {name}` gets it")))
+            let given = path.display();
+            let problem = format!("there is no file `{given}`, and no model of this name was pulled");
+            let advice = match name.revision {
+                Some(_) => "a pulled model is named without a revision, or with its whole commit".to_owned(),
+                None => format!("`refrain pull {given}` gets it"),
+            };
+            Err(Failure::input(problem, &advice))
         }
     }
 }
@@ -137,6 +141,10 @@ fn remove(args: &ModelsRmArgs) -> Result<Exit, Failure> {
     let mut out = AnswerStream::stdout();
     let (mut n_files, mut bytes, mut left) = (0, 0, Vec::new());
     for (name, given) in names.iter().zip(&args.names) {
+        if name.revision.is_some() {
+            let problem = format!("`{given}` has a revision, and one is kept of each file");
+            return Err(Failure::usage(problem, "name OWNER/NAME or OWNER/NAME:FILE"));
+        }
         // Nothing of a store is touched before there is something to remove.
         if store.record(&name.repo)?.is_none() {
             let folder = store.folder_of(&name.repo);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
 use std::thread;
 use std::time::Duration;
 
@@ -25,6 +25,9 @@ use crate::terminal::{AnswerStream, note, visible};
 const POLL: Duration = Duration::from_millis(100);
 /// How often a repository that another process pulls is looked at again.
 const LOCK_POLL: Duration = Duration::from_millis(200);
+
+/// Reports that wait for the terminal; a download that is faster waits for it.
+const STEPS_MAX: usize = 64;
 
 /// What the download reports to the terminal.
 enum Step {
@@ -48,7 +51,7 @@ pub(crate) fn pull(args: &PullArgs, interrupt: &Interrupt) -> Result<Exit, Failu
     // Waits for the hub cannot be interrupted, so they are on a thread of their own, which ends with the program.
     let stop = CancelToken::new();
     let stopping = interrupt.cancels(stop.clone());
-    let (steps, received) = mpsc::channel();
+    let (steps, received) = mpsc::sync_channel(STEPS_MAX);
     let attempts = args.attempts;
     thread::spawn(move || {
         let result = download(&client, &store, &name, attempts, &steps);
@@ -135,7 +138,7 @@ fn download(
     store: &Store,
     name: &ModelName,
     attempts: usize,
-    steps: &Sender<Step>,
+    steps: &SyncSender<Step>,
 ) -> Result<Pulled, HubError> {
     let say = |step| drop(steps.send(step));
     let repo = &name.repo;

@@ -250,9 +250,8 @@ impl Drop for Kept {
     }
 }
 
-/// Bytes that loading a model takes at its peak: its weights, and the longest tensor as it is in
-/// the file, with at most 16 bits per element. 0 if it cannot be opened, which
-/// its loader reports.
+/// Bytes that loading a model takes at its peak: its weights, and the longest tensor as it is in the file, with at most 16 bits per element.
+/// 0 if the model cannot be opened, which its loader reports.
 fn memory(path: Option<&Path>, args: &ServeArgs) -> usize {
     if let Some(budget) = args.model.compute.streaming.memory {
         return usize::try_from(budget).unwrap_or(usize::MAX);

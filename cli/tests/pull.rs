@@ -71,6 +71,11 @@ fn a_model_is_pulled_listed_run_by_its_name_and_removed() {
     assert_eq!(listed["models"][0]["bytes"], model.len());
     assert_eq!(listed["unfinished"], serde_json::json!([]));
 
+    // The commit is a part of the name, too; another revision is another model.
+    place.run(&["inspect", &format!("{REPO}@{COMMIT}")]).done();
+    assert!(place.run(&["inspect", &format!("{REPO}@main")]).refused(3).contains("without a revision"));
+    place.run(&["models", "rm", &format!("{REPO}@{COMMIT}")]).refused(2);
+
     // A second pull finds it.
     let n_before = hub.downloads().len();
     let again = run(place.pull(&hub, &[]));

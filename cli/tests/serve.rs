@@ -159,7 +159,8 @@ fn a_stop_finishes_or_cancels_the_streams_that_run() {
         stream.read_to_string(&mut rest).expect("it ends");
         let end = rest.trim_end().rsplit("data: ").next().unwrap_or_default();
         match grace {
-            "0" => assert!(end.contains("stopped") || end.starts_with("[DONE]"), "{end}"),
+            // 25 thousand tokens take longer than a signal.
+            "0" => assert!(end.contains("stopped"), "{end}"),
             _ => {
                 assert!(end.starts_with("[DONE]"), "{end}");
                 assert_eq!(rest.matches("\"finish_reason\":\"").count(), 64);

@@ -231,7 +231,7 @@ impl Store {
         pulled.collect()
     }
 
-    /// The pulled model of this name; `None` if nothing was pulled from the repository.
+    /// The pulled model of this name; `None` if nothing was pulled from the repository, or the name's revision is not the pulled commit.
     ///
     /// # Errors
     /// The record is damaged, or the name fits none or several of the repository's models.
@@ -244,10 +244,8 @@ impl Store {
         let units: Vec<Unit> = pulled.iter().map(|pulled| pulled.unit.clone()).collect();
         let unit = pick(&units, name.file.as_deref())?;
         let found = pulled.into_iter().find(|pulled| pulled.unit == *unit);
-        // A name with a commit means that commit.
-        let is_commit = |revision: &&String| is_hex(revision, 40);
-        let commit = name.revision.as_ref().filter(is_commit);
-        Ok(found.filter(|found| commit.is_none_or(|commit| *commit == found.commit)))
+        // The record knows commits. Which one a branch or a tag meant when it was pulled, it does not.
+        Ok(found.filter(|found| name.revision.as_ref().is_none_or(|commit| *commit == found.commit)))
     }
 
     /// All models, all unfinished files, and the errors of records that cannot be read.
@@ -443,6 +441,11 @@ mod tests {
             ["a/b:m-Q4_0.gguf", "a/b:x/m-Q8_0.gguf"]
         );
         assert!(unfinished.is_empty() && errors.is_empty());
+        // The record's commit, and no other revision.
+        assert!(find(&format!("a/b@{}:q8_0", "0".repeat(40))).unwrap().is_some());
+        for other in [&*"1".repeat(40), "main"] {
+            assert!(find(&format!("a/b@{other}:q8_0")).unwrap().is_none(), "{other}");
+        }
         // A file that was cut off is no model.
         fs::write(store.path_of(&repo, "m-Q4_0.gguf").unwrap(), "1").unwrap();
         assert_eq!(find("a/b").unwrap().unwrap().unit.label(), "x/m-Q8_0.gguf");

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
 
-use super::{Ran, arg, command};
+use crate::support::{Ran, arg, command};
 
 pub(crate) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 pub(crate) const REPO: &str = "owner/model-GGUF";
