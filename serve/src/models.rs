@@ -242,8 +242,8 @@ impl Models {
     }
 
     /// Bytes of all loaded models with their kept prompts, and of the one that is being loaded ([`ModelSpec::with_memory`]). The longest unused
-    /// models without a request are unloaded, the first one too. A request whose model has no room beside those
-    /// that answer waits for two seconds, and then gets status 503.
+    /// models without a request are unloaded, the first one too. A request whose model has no room beside those that answer waits for two
+    /// seconds, and then gets status 503.
     #[must_use]
     pub fn with_budget(mut self, bytes: usize) -> Self {
         self.budget = bytes;
@@ -333,11 +333,13 @@ impl Models {
         if let Some(model) = &*entry.lock() {
             return Ok(Arc::clone(model));
         }
+        // Requests behind this lock wait for room at the same time, so a hundred of them do not wait a hundred times as long.
+        let start = Instant::now();
         let _loading = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(model) = &*entry.lock() {
             return Ok(Arc::clone(model));
         }
-        self.make_room(entry)?;
+        self.make_room(entry, start)?;
         // The reason may name a file of this device; clients learn only that it failed.
         let loaded =
             (entry.spec.load)().map_err(|_| ApiError::server("the model cannot be loaded").finally())?;
@@ -363,11 +365,11 @@ impl Models {
         Ok(model)
     }
 
-    /// Unloads idle models until the budget has room for this one at the peak of its loading.
+    /// Unloads idle models until the budget has room for this one at the peak of its loading. The request has waited since `start`.
     ///
     /// # Errors
     /// Status 503: the models that answer requests leave no room, or the budget is too small for this one alone.
-    fn make_room(&self, entry: &Entry) -> ApiResult<()> {
+    fn make_room(&self, entry: &Entry, start: Instant) -> ApiResult<()> {
         let Some(memory) = &entry.spec.memory else { return Ok(()) };
         if self.budget == usize::MAX {
             return Ok(());
@@ -377,7 +379,6 @@ impl Models {
             let message = format!("the model needs {needed} bytes, more than the budget of {}", self.budget);
             return Err(ApiError::no_memory(message).finally());
         }
-        let start = Instant::now();
         while !self.unload_until(self.budget - needed) {
             if start.elapsed() > ROOM_TIME {
                 let message = "the models that answer other requests take the memory of this one";
