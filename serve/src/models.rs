@@ -258,7 +258,7 @@ impl Models {
         let entry = self.entries.iter().find(|entry| entry.spec.id == id);
         let entry = entry.ok_or_else(|| ModelsError::Unknown { id: id.to_owned() })?;
         let failed = |error: ApiError| ModelsError::Load { id: id.to_owned(), reason: error.message };
-        self.get(Some(id), entry.spec.kind).map(drop).map_err(failed)
+        self.get(Some(id), entry.spec.kind, Instant::now()).map(drop).map_err(failed)
     }
 
     /// Unloads all models that no request has.
@@ -324,17 +324,16 @@ impl Models {
         Ok(entry.lock().clone())
     }
 
-    /// The model. Blocks while it is loaded.
+    /// The model. Blocks while it is loaded. The request has waited since `start`: those that wait for one another wait for room at the same
+    /// time, so a hundred of them do not wait a hundred times as long.
     ///
     /// # Errors
-    /// Status 404: there is none. Status 400: it is of another kind. Status 500: it cannot be loaded.
-    pub(crate) fn get(&self, id: Option<&str>, kind: ModelKind) -> ApiResult<Arc<Model>> {
+    /// Status 404: there is none. Status 400: it is of another kind. Status 500: it cannot be loaded. Status 503: it has no room.
+    pub(crate) fn get(&self, id: Option<&str>, kind: ModelKind, start: Instant) -> ApiResult<Arc<Model>> {
         let entry = self.entry(id, kind)?;
         if let Some(model) = &*entry.lock() {
             return Ok(Arc::clone(model));
         }
-        // Requests behind this lock wait for room at the same time, so a hundred of them do not wait a hundred times as long.
-        let start = Instant::now();
         let _loading = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(model) = &*entry.lock() {
             return Ok(Arc::clone(model));
@@ -365,7 +364,7 @@ impl Models {
         Ok(model)
     }
 
-    /// Unloads idle models until the budget has room for this one at the peak of its loading. The request has waited since `start`.
+    /// Unloads idle models until the budget has room for this one at the peak of its loading.
     ///
     /// # Errors
     /// Status 503: the models that answer requests leave no room, or the budget is too small for this one alone.
