@@ -170,7 +170,8 @@ impl Client {
             let redirect = |problem| HubError::Redirect { what: what.to_owned(), problem };
             let uri: Uri = address.parse().map_err(|_| redirect("no address"))?;
             let origin = Origin::of(&uri).map_err(redirect)?;
-            if !origin.is_https && !(self.endpoint.origin.is_loopback() && origin.is_loopback()) {
+            let is_on_device = self.endpoint.origin.is_loopback() && origin.is_loopback();
+            if !origin.is_https && !is_on_device {
                 return Err(redirect("an address without https"));
             }
             // A token that comes back from elsewhere would go to an address that another host has chosen.

@@ -54,8 +54,7 @@ pub(crate) fn transfer(
     let mut n_in_vain = 0;
     // Bytes that a reset has discarded are no progress when they come again, so a hub cannot keep a pull for ever.
     let mut best = download.part.n_bytes;
-    loop {
-        let Err(error) = download.attempt(report) else { break };
+    while let Err(error) = download.attempt(report) {
         let has_progress = download.part.n_bytes >= best.saturating_add(PROGRESS_BYTES);
         best = best.max(download.part.n_bytes);
         n_in_vain = if has_progress { 1 } else { n_in_vain + 1 };
