@@ -476,8 +476,12 @@ fn answers_are_bounded() {
     assert!(headers.contains("owner/model-GGUF"), "{headers}");
     let long = refused(|_| Reply::new(200, format!("[{}]", "0,".repeat(9 << 20))).without("Content-Length"));
     assert!(long.contains("more than 16777216 bytes"), "{long}");
-    let nested = refused(|_| Reply::new(200, "[".repeat(1 << 20)));
-    assert!(nested.contains("recursion"), "{nested}");
+    for start in ["", "{\"x\": ", "{\"siblings\": [{\"lfs\": "] {
+        let body = format!("{start}{}", "[".repeat(1 << 20));
+        let hub = Hub::start(small(), move |_, _, _| Reply::new(200, body.as_str()));
+        let nested = run(Place::new().pull(&hub, &["--attempts", "1"])).refused(1);
+        assert!(nested.contains("not as expected"), "{nested}");
+    }
     let encoded = refused(|good| good.with("Content-Encoding", "gzip"));
     assert!(encoded.contains("gzip"), "{encoded}");
     for body in ["", "{}", "null", "{\"sha\": \"../..\", \"siblings\": []}", "{\"sha\": 1}", "\u{7f}ELF"] {

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use serde::de::DeserializeOwned;
 use ureq::http::header::{self, HeaderMap, HeaderName};
 use ureq::http::{Response, StatusCode, Uri};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
@@ -198,8 +199,8 @@ impl Client {
         Err(HubError::Redirects { what: what.to_owned(), max: REDIRECTS_MAX })
     }
 
-    /// The JSON value at a path of the hub, of at most `max` bytes.
-    pub(super) fn json(&self, path: &str, max: u64, what: &str) -> Result<serde_json::Value, HubError> {
+    /// The value of the JSON text at a path of the hub, of at most `max` bytes. Fields that it lacks take no memory.
+    pub(super) fn json<T: DeserializeOwned>(&self, path: &str, max: u64, what: &str) -> Result<T, HubError> {
         let response = self.get(path, &[], &[StatusCode::OK], what)?;
         let mut body = Vec::new();
         let mut reader = response.into_body().into_with_config().limit(u64::MAX).reader();
@@ -216,7 +217,6 @@ impl Client {
             body.extend_from_slice(&buffer[..n]);
             pace.advance(n as u64, what)?;
         }
-        // The parser refuses values inside more than 128 others.
         serde_json::from_slice(&body)
             .map_err(|error| HubError::Answer { what: what.to_owned(), problem: error.to_string() })
     }

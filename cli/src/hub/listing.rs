@@ -108,9 +108,8 @@ pub(crate) fn list(client: &Client, repo: &Repo, revision: Option<&str>) -> Resu
     let revision = revision.unwrap_or("main").replace('/', "%2F");
     let path = format!("/api/models/{repo}/revision/{revision}?blobs=true");
     let what = format!("listing {repo}");
-    let value = client.json(&path, LISTING_BYTES_MAX, &what)?;
+    let info: Info = client.json(&path, LISTING_BYTES_MAX, &what)?;
     let problem = |problem: String| HubError::Answer { what: what.clone(), problem };
-    let info: Info = serde_json::from_value(value).map_err(|error| problem(error.to_string()))?;
     if !is_hex(&info.sha, 40) {
         return Err(problem("`sha` is no commit".to_owned()));
     }
