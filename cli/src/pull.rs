@@ -194,12 +194,9 @@ fn download(
         store.write_record(repo, &record)?;
     }
     // The name that fits exactly these files.
-    let (all, ..) = store.list();
+    let all = store.pulled_of(repo, &record);
     let paths: BTreeSet<&str> = wanted.iter().map(|file| &*file.path).collect();
-    let found = all.into_iter().find(|pulled| {
-        pulled.path.starts_with(store.folder_of(repo))
-            && pulled.unit.files.iter().all(|file| paths.contains(&**file))
-    });
+    let found = all.into_iter().find(|pulled| pulled.unit.files.iter().all(|file| paths.contains(&**file)));
     found.ok_or_else(|| HubError::Unknown { name: repo.to_string(), folder: store.folder().to_owned() })
 }
 

@@ -204,7 +204,7 @@ impl Store {
     }
 
     /// The whole models of a record whose files are there, with the text that names each.
-    fn pulled_of(&self, repo: &Repo, record: &Record) -> Vec<Pulled> {
+    pub(crate) fn pulled_of(&self, repo: &Repo, record: &Record) -> Vec<Pulled> {
         let is_there = |path: &str, bytes: u64| {
             let found = self
                 .path_of(repo, path)
