@@ -90,6 +90,42 @@ fn a_model_is_pulled_listed_run_by_its_name_and_removed() {
     assert!(refused.contains("refrain pull"), "{refused}");
 }
 
+#[cfg(unix)]
+#[test]
+fn a_server_offers_pulled_models() {
+    use std::io::{BufRead, BufReader, Read, Write};
+    let place = Place::new();
+    let hub = Hub::start(files([("tiny-Q8_0.gguf", fs::read(model()).unwrap())]), |_, _, good| good);
+    run(place.pull(&hub, &[])).done();
+    for (more, others) in [(&["--pulled"][..], "refrain-embedded"), (&["--model", REPO, "--pulled"], "")] {
+        let args = [&["serve", "--port", "0", "--threads", "1"], more].concat();
+        let mut server = place.command(&args).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(server.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim_end().strip_prefix("http://").unwrap_or_else(|| panic!("{line:?}"));
+        let ask = |head: &str, body: &str| {
+            let mut stream = std::net::TcpStream::connect(address).unwrap();
+            let length = body.len();
+            let request = format!(
+                "{head} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+            );
+            stream.write_all(request.as_bytes()).unwrap();
+            let mut reply = String::new();
+            stream.read_to_string(&mut reply).unwrap();
+            reply
+        };
+        let listed = ask("GET /v1/models", "");
+        assert_eq!(listed.matches(&format!("\"id\":\"{REPO}\"")).count(), 1, "{listed}");
+        assert!(listed.contains(others), "{listed}");
+        let body = format!("{{\"model\": \"{REPO}\", \"prompt\": \"Hello\", \"max_tokens\": 3}}");
+        let reply = ask("POST /v1/completions", &body);
+        assert!(reply.starts_with("HTTP/1.1 200"), "{reply}");
+        std::process::Command::new("kill").args(["-TERM", &server.id().to_string()]).status().unwrap();
+        let ran = finish(server);
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    }
+}
+
 #[test]
 fn a_path_that_exists_wins_over_a_name() {
     let place = Place::new();
