@@ -58,11 +58,13 @@ fn a_model_is_pulled_listed_run_by_its_name_and_removed() {
 
     let inspected = place.run(&["inspect", REPO, "--json"]).done();
     assert!(inspected.contains("llama"), "{inspected}");
-    let answer = place.run(&["run", "--model", REPO, "--max-tokens", "3", "--ignore-eos", "Hello"]).done();
+    let answer = place
+        .run(&["run", "--no-history", "--model", REPO, "--max-tokens", "3", "--ignore-eos", "Hello"])
+        .done();
     assert!(!answer.is_empty());
     let settings = place.path().join("config.toml");
     fs::write(&settings, format!("model = \"{REPO}:Q8_0\"\n")).unwrap();
-    place.run(&["--config", arg(&settings), "run", "--max-tokens", "3", "Hello"]).done();
+    place.run(&["--config", arg(&settings), "run", "--no-history", "--max-tokens", "3", "Hello"]).done();
 
     let listed = place.run(&["models", "list"]).done();
     assert!(listed.starts_with(REPO) && listed.contains(&COMMIT[..8]), "{listed}");

@@ -131,10 +131,11 @@ fn a_token_guards_the_server() {
     assert_eq!(stop(child, "-TERM"), Some(0));
 }
 
-/// A stream of many answers, of which the first event has come.
-fn long_stream(address: &str) -> TcpStream {
-    let body = r#"{"prompt": ["a", "b", "c", "d", "e", "f", "g", "h"], "n": 8, "max_tokens": 400, "temperature": 1.0, "stream": true}"#;
-    let mut stream = TcpStream::connect(address).expect("it listens");
+/// What a stream of eight long answers still sends when a signal has stopped the server.
+fn stopped_stream(grace: &str, signal: &str) -> String {
+    let (mut child, address) = start(&["--grace-time", grace]);
+    let body = r#"{"prompt": "a", "n": 8, "max_tokens": 400, "temperature": 1.0, "stream": true}"#;
+    let mut stream = TcpStream::connect(&address).expect("it listens");
     let length = body.len();
     let head = format!(
         "POST /v1/completions HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
@@ -143,33 +144,32 @@ fn long_stream(address: &str) -> TcpStream {
     let mut first = [0; 12];
     stream.read_exact(&mut first).expect("it answers");
     assert_eq!(&first, b"HTTP/1.1 200");
-    stream
+    let idle = TcpStream::connect(&address).expect("it listens");
+    let killed = Command::new("kill").args([signal, &child.id().to_string()]).status().expect("kill runs");
+    assert!(killed.success());
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).expect("it ends");
+    assert_eq!(child.wait().expect("it ends").code(), Some(0));
+    assert!(TcpStream::connect(&address).is_err());
+    drop(idle);
+    rest
 }
 
 #[test]
-fn a_stop_finishes_or_cancels_the_streams_that_run() {
-    for (grace, signal) in [("600", "-TERM"), ("600", "-INT"), ("0", "-TERM")] {
-        let (mut child, address) = start(&["--grace-time", grace]);
-        let mut stream = long_stream(&address);
-        let idle = TcpStream::connect(&address).expect("it listens");
-        let killed =
-            Command::new("kill").args([signal, &child.id().to_string()]).status().expect("kill runs");
-        assert!(killed.success());
-        let mut rest = String::new();
-        stream.read_to_string(&mut rest).expect("it ends");
-        let end = rest.trim_end().rsplit("data: ").next().unwrap_or_default();
-        match grace {
-            // 25 thousand tokens take longer than a signal.
-            "0" => assert!(end.contains("stopped"), "{end}"),
-            _ => {
-                assert!(end.starts_with("[DONE]"), "{end}");
-                assert_eq!(rest.matches("\"finish_reason\":\"").count(), 64);
-            }
-        }
-        assert_eq!(child.wait().expect("it ends").code(), Some(0));
-        assert!(TcpStream::connect(&address).is_err());
-        drop(idle);
+fn a_stop_finishes_the_streams_that_run_or_cancels_them_after_the_grace_time() {
+    for signal in ["-TERM", "-INT"] {
+        let rest = stopped_stream("600", signal);
+        assert!(rest.contains("data: [DONE]"), "{rest}");
+        assert_eq!(rest.matches("\"finish_reason\":\"").count(), 8);
     }
+    // A machine that is busy may end all answers before the signal comes, but not each time.
+    let is_cancelled = |_| {
+        let rest = stopped_stream("0", "-TERM");
+        let is_cancelled = rest.contains("\"code\":\"stopped\"");
+        assert!(is_cancelled || rest.contains("data: [DONE]"), "{rest}");
+        is_cancelled
+    };
+    assert!((0..5).any(is_cancelled));
 }
 
 #[test]
