@@ -9,6 +9,7 @@ mod forget;
 mod grammar;
 mod history;
 mod index;
+mod models;
 mod policy;
 mod sampling;
 mod serve;
@@ -39,6 +40,7 @@ pub(crate) use index::{
     IndexCommand, IndexCommandArgs, IndexFilterArgs, IndexFolderArgs, IndexForgetArgs, IndexReadArgs,
     IndexSearchArgs, IndexStatusArgs,
 };
+pub(crate) use models::{ModelsCommand, ModelsCommandArgs, ModelsListArgs, ModelsRmArgs, PullArgs};
 pub(crate) use sampling::SamplingArgs;
 pub(crate) use serve::{McpArgs, NotesArgs, ServeArgs};
 pub(crate) use session::SessionArgs;
@@ -62,6 +64,9 @@ pub(crate) struct Cli {
     /// Ignore the file with defaults, and the variables REFRAIN_….
     #[arg(long, global = true)]
     pub(crate) no_config: bool,
+    /// The folder of pulled models, which `--model OWNER/NAME` and others name [default: `refrain/models` in the user's data folder].
+    #[arg(long, global = true, value_name = "DIR")]
+    pub(crate) models: Option<PathBuf>,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -86,6 +91,10 @@ pub(crate) enum Command {
     Chat(Box<ChatArgs>),
     /// Serve models and notes to other programs on this device, through the OpenAI API and the Model Context Protocol.
     Serve(Box<ServeArgs>),
+    /// Download a model from a hub, verify it, and keep it under its name.
+    Pull(PullArgs),
+    /// List or remove pulled models.
+    Models(ModelsCommandArgs),
     /// Answer another program's questions about your notes, through the Model Context Protocol on standard input and output.
     Mcp(Box<McpArgs>),
     /// Show the contents of a model file or folder, and the parts that are not supported.

@@ -20,6 +20,7 @@ use toml::de::{DeTable, DeValue};
 use crate::args::Cli;
 use crate::failure::{Exit, Failure, usage};
 use crate::history::{folder_of, home};
+use crate::models;
 use crate::terminal::AnswerStream;
 
 /// The variable that names the file.
@@ -52,6 +53,9 @@ const PER_CALL: [&str; 23] = [
     "logits",
     "verify",
 ];
+
+/// Options whose value is a model.
+const MODELS: [&str; 5] = ["model", "add-model", "embedding-model", "embedder", "draft"];
 
 /// Where a setting stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -334,8 +338,13 @@ fn values(arg: &Arg, value: DeValue<'_>, file: &Path) -> Result<Vec<OsString>, S
         // `-` is standard input.
         DeValue::String(text) if is_path && !matches!(&*text, "" | "-") => {
             let path = text.strip_prefix("~/").and_then(home);
-            let below = || file.parent().unwrap_or(Path::new("")).join(&*text);
-            return Ok(vec![path.unwrap_or_else(below).into()]);
+            let below = file.parent().unwrap_or(Path::new("")).join(&*text);
+            // A pulled model has a name, unless the file's folder has a file of this path.
+            if MODELS.contains(&long(arg)) && !below.exists() && models::as_name(Path::new(&*text)).is_some()
+            {
+                return Ok(vec![text.into_owned().into()]);
+            }
+            return Ok(vec![path.unwrap_or(below).into()]);
         }
         DeValue::String(text) => text.into_owned(),
         DeValue::Array(array) => {

@@ -18,9 +18,9 @@ use crate::args::{
 use crate::failure::{Exit, Failure};
 use crate::history::{data_folder, utc};
 use crate::interrupt::Interrupt;
-use crate::load;
 use crate::progress::Progress;
 use crate::terminal::{AnswerStream, note, visible};
+use crate::{load, models};
 
 /// Skipped files that a notice names; further ones are counted.
 const SKIPPED_MAX: usize = 10;
@@ -122,7 +122,7 @@ impl Derivation {
                 writer.set_label(EMBEDDER, None)?;
                 None
             }
-            Some(path) => Some(absolute(path)?),
+            Some(path) => Some(absolute(&models::located(path)?)?),
             None => writer.label(EMBEDDER).map(str::to_owned),
         };
         let opened = path.as_deref().map(|path| open_embedder(Path::new(path))).transpose()?;

@@ -39,6 +39,6 @@ impl LearnedFile {
 }
 
 /// `MODEL.learned` beside `MODEL.profile.json`; `refrain.learned` in a folder.
-fn beside(model: &Path) -> PathBuf {
+pub(crate) fn beside(model: &Path) -> PathBuf {
     profile::beside(model).with_extension("").with_extension("learned")
 }

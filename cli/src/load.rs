@@ -6,6 +6,7 @@ use refrain::{Checkpoint, DraftModelOptions, Engine, EngineOptions, Predictor, T
 
 use crate::args::{ComputeArgs, DraftModelArg, PruningArg};
 use crate::failure::Failure;
+use crate::models;
 use crate::progress::Progress;
 
 /// The small model inside the program.
@@ -23,10 +24,11 @@ static EMBEDDED_DRAFT_MODEL: &[u8] =
 static EMBEDDED_PREDICTOR: &[u8] =
     include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/target.predictor"));
 
-/// Opens the checkpoint at `path`; without a path, the embedded one.
+/// Opens the checkpoint at `path`, or the pulled one of this name; without a path, the embedded one.
 pub(crate) fn checkpoint(path: Option<&Path>) -> Result<Checkpoint, Failure> {
     match path {
-        Some(path) => Checkpoint::open(path).map_err(|error| refrain::EngineError::from(error).into()),
+        Some(path) => Checkpoint::open(&models::located(path)?)
+            .map_err(|error| refrain::EngineError::from(error).into()),
         None => embedded(),
     }
 }

@@ -1,9 +1,10 @@
 //! The program `refrain`: a thin client of the library.
 //!
 //! One module per command ([`run`], [`chat`], [`inspect`], [`score`], [`bench`], [`history`], [`mod@prefixes`], [`mod@index`], [`mod@forget`],
-//! [`profile`], [`pack`], [`graphs`], [`stream`], [`pruning`], [`train`], [`serve`], [`mcp`], [`manual`]). The commands share the options
+//! [`profile`], [`pack`], [`graphs`], [`stream`], [`pruning`], [`train`], [`serve`], [`mcp`], [`pull`], [`mod@models`],
+//! [`manual`]). The commands share the options
 //! ([`args`]), the prompt ([`prompt`], [`context`], [`fit`], [`grammar`]), the notes of a server ([`notes`]), the sampling defaults ([`sampling`]),
-//! their defaults ([`config`]), loading ([`load`], [`setup`], [`learned`]), and the output ([`answer`], [`stats`], [`terminal`], [`progress`],
+//! their defaults ([`config`]), loading ([`load`], [`setup`], [`learned`], models by name: [`hub`]), and the output ([`answer`], [`stats`], [`terminal`], [`progress`],
 //! [`failure`]).
 
 mod answer;
@@ -19,6 +20,7 @@ mod forget;
 mod grammar;
 mod graphs;
 mod history;
+mod hub;
 mod index;
 mod inspect;
 mod interrupt;
@@ -26,6 +28,7 @@ mod learned;
 mod load;
 mod manual;
 mod mcp;
+mod models;
 mod notes;
 mod pack;
 mod prefixes;
@@ -33,6 +36,7 @@ mod profile;
 mod progress;
 mod prompt;
 mod pruning;
+mod pull;
 mod run;
 mod sampling;
 mod score;
@@ -59,8 +63,10 @@ fn main() -> ExitCode {
 
 fn run_program() -> Result<Exit, Failure> {
     let args: Vec<OsString> = std::env::args_os().collect();
-    let cli = config::parse(&args)?;
+    // Until the end of the program: a server loads its models again with the same options.
+    let cli: &'static args::Cli = Box::leak(Box::new(config::parse(&args)?));
     terminal::set_color(cli.color.choice());
+    models::set_folder(cli.models.clone());
     let interrupt = Interrupt::install()?;
     match &cli.command {
         Command::Ask(args) => assist::ask(args, &interrupt),
@@ -72,6 +78,8 @@ fn run_program() -> Result<Exit, Failure> {
         Command::Run(args) => run::run(args, &interrupt),
         Command::Chat(args) => chat::chat(args, &interrupt),
         Command::Serve(args) => serve::serve(args, &interrupt),
+        Command::Pull(args) => pull::pull(args, &interrupt),
+        Command::Models(args) => models::models(args),
         Command::Mcp(args) => mcp::mcp(args, &interrupt),
         Command::Inspect(args) => inspect::inspect(args),
         Command::Score(args) => score::score(args, &interrupt),

@@ -14,9 +14,9 @@ use refrain::{EngineOptions, MachineProfile, ProfileError, ProfileOptions, Sessi
 
 use crate::args::ProfileArgs;
 use crate::failure::{Exit, Failure};
-use crate::load;
 use crate::progress::Progress;
 use crate::terminal::{AnswerStream, note, visible};
+use crate::{load, models};
 
 pub(crate) fn profile(args: &ProfileArgs) -> Result<Exit, Failure> {
     let path = args.out.clone().or_else(|| args.model.as_deref().map(beside));
@@ -88,6 +88,7 @@ fn has_caption(svg: &Path) -> io::Result<bool> {
 
 /// The path of a model's profile: `MODEL.profile.json` beside a file, `refrain.profile.json` in a folder.
 pub(crate) fn beside(model: &Path) -> PathBuf {
+    let model = &*models::located_or_same(model);
     if model.is_dir() {
         return model.join("refrain.profile.json");
     }

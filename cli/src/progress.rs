@@ -1,5 +1,6 @@
 //! Progress bars on standard error; hidden if it is not a terminal.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -19,6 +20,11 @@ impl Progress {
         Self::new(what, "{msg} {wide_bar} {bytes}/{total_bytes}")
     }
 
+    /// A download.
+    pub(crate) fn transfer(what: String) -> Self {
+        Self::new(what, "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}")
+    }
+
     /// Work counted in steps.
     pub(crate) fn steps(what: &'static str) -> Self {
         Self::new(what, "{msg} {wide_bar} {pos}/{len}")
@@ -29,7 +35,7 @@ impl Progress {
         Self::new(what, "{msg} {wide_bar} {pos}/{len} tokens, {per_sec}")
     }
 
-    fn new(what: &'static str, template: &str) -> Self {
+    fn new(what: impl Into<Cow<'static, str>>, template: &str) -> Self {
         let bar = ProgressBar::hidden();
         bar.set_style(ProgressStyle::with_template(template).expect("templates are constants that parse"));
         bar.set_message(what);

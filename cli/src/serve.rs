@@ -1,9 +1,10 @@
 //! `refrain serve`: the OpenAI API and the Model Context Protocol on this device.
 
 use std::error::Error;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use refrain::{CancelToken, Engine, EngineOptions, Sampling, SessionOptions};
 use refrain_assistant::{Assistant, AssistantOptions, BuildError, Gate, StoreError};
@@ -15,23 +16,26 @@ use crate::args::{ModelArgs, NotesArgs, ServeArgs, SessionArgs};
 use crate::failure::{Exit, Failure};
 use crate::history::data_folder;
 use crate::interrupt::Interrupt;
+use crate::learned::LearnedFile;
 use crate::notes::{Notes, Ready};
 use crate::setup::{self, Setup};
 use crate::terminal::{AnswerStream, note, visible};
-use crate::{load, profile, sampling};
+use crate::{load, models, profile, sampling};
 
 /// The name of the model inside the program.
 const EMBEDDED_NAME: &str = "refrain-embedded";
 
-pub(crate) fn serve(args: &ServeArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
+pub(crate) fn serve(args: &'static ServeArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
     check_strategy(&args.session)?;
     let limits = Limits::default()
         .with_running(args.parallel)
         .with_waiting(args.queue)
-        .with_warm_bytes(args.kept_prompts);
+        .with_warm_bytes(args.kept_prompts)
+        .with_grace_time(Duration::from_secs(args.grace_time));
     let options = ServeOptions::default()
         .with_host(args.host)
         .with_port(args.port)
+        .with_unix_socket(args.unix_socket.clone())
         .with_token(args.token.clone())
         .with_origins(args.origin.clone())
         .with_hosts(args.allow_host.clone())
@@ -57,30 +61,57 @@ pub(crate) fn serve(args: &ServeArgs, interrupt: &Interrupt) -> Result<Exit, Fai
     if let Some(keeping) = &mut keeping {
         keeping.watch(assistant.notes());
     }
-    let first = first.spec(&setup, assistant, None);
-    let models = Models::new(std::iter::once(first).chain(further(args)))?.with_gate(gate);
+    // Notes are watched for one assistant, so a model with notes stays loaded.
+    let (first, pinned) = match &notes {
+        Some(_) => (first.spec(&setup, assistant, None), Some(setup)),
+        None => (loaded_again(args, setup, assistant, Arc::clone(&gate)), None),
+    };
+    let path = args.model.model.as_deref();
+    let mut specs = vec![first.with_memory(move || memory(path, args))];
+    let id = specs[0].id().to_owned();
+    specs.extend(further(args));
+    if args.pulled {
+        specs.extend(pulled(args, &specs)?);
+    }
+    let models = Models::new(specs)?.with_gate(gate);
     let models = match args.models_memory {
         Some(bytes) => models.with_budget(bytes),
         None => models,
     };
+    models.load(&id)?;
     let server = Server::bind(options, models)?;
     refrain_serve::quiet_panics();
-    let mut address = server.local_addr();
+    let place = match server.unix_socket() {
+        Some(path) => visible(&format!("unix:{}", path.display())).into_owned(),
+        None => format!("http://{}", reachable(server.local_addr())),
+    };
+    AnswerStream::stdout().line(&place)?;
+    match server.unix_socket() {
+        Some(_) => note("the OpenAI API is at /v1 of this socket, MCP at its /mcp; Ctrl-C stops the server"),
+        None => note(
+            "a page is at this address, the OpenAI API at its /v1, MCP at its /mcp; Ctrl-C stops the server",
+        ),
+    }
+    let stop = CancelToken::new();
+    let stopping = interrupt.cancels(stop.clone());
+    server.run(&stop)?;
+    drop((stopping, keeping));
+    if let Some(setup) = pinned {
+        setup.learned.keep(&setup.engine);
+    }
+    Ok(Exit::Done)
+}
+
+/// An address that a browser on this device can open.
+fn reachable(mut address: SocketAddr) -> SocketAddr {
     if address.ip().is_unspecified() {
-        // Every address of this device, of which a browser can open this one.
+        // Every address of this device, and so this one.
         address.set_ip(match address.ip() {
             IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
             IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
         });
     }
-    AnswerStream::stdout().line(&format!("http://{address}"))?;
-    note("a page is at this address, the OpenAI API at its /v1, MCP at its /mcp; Ctrl-C stops the server");
-    let stop = CancelToken::new();
-    let stopping = interrupt.cancels(stop.clone());
-    server.run(&stop)?;
-    drop((stopping, keeping));
-    setup.learned.keep(&setup.engine);
-    Ok(Exit::Done)
+    address
 }
 
 /// # Errors
@@ -141,11 +172,9 @@ impl First<'_> {
 
     /// The model with its assistant. Its first request waits for `ready`.
     pub(crate) fn spec(&self, setup: &Setup, assistant: Assistant, ready: Option<Arc<Ready>>) -> ModelSpec {
-        let path = self.model.model.as_deref();
-        let id = self.name.map(str::to_owned).or_else(|| path.map(name_of));
         let (engine, session, sampling) =
             (setup.engine.clone(), self.session_options(), self.sampling(setup));
-        ModelSpec::new(id.unwrap_or_else(|| EMBEDDED_NAME.to_owned()), move || {
+        ModelSpec::new(self.id(), move || {
             if let Some(ready) = &ready {
                 ready.wait();
             }
@@ -157,6 +186,22 @@ impl First<'_> {
         .with_pinned(true)
     }
 
+    /// The model as it is loaded, with its learnt values.
+    fn loaded(&self, setup: Setup, assistant: Assistant) -> Loaded {
+        let (session, sampling) = (self.session_options(), self.sampling(&setup));
+        let Setup { engine, learned, .. } = setup;
+        let kept = Kept { engine: engine.clone(), learned };
+        let loaded = Loaded::new(engine).with_sampling(sampling).with_session(session);
+        loaded.with_assistant(assistant).with_kept(kept)
+    }
+
+    /// The name in the API.
+    fn id(&self) -> String {
+        let path = self.model.model.as_deref();
+        let id = self.name.map(str::to_owned).or_else(|| path.map(name_of));
+        id.unwrap_or_else(|| EMBEDDED_NAME.to_owned())
+    }
+
     fn session_options(&self) -> SessionOptions {
         self.session.session_options("serve")
     }
@@ -166,25 +211,89 @@ impl First<'_> {
     }
 }
 
+/// The first model: loaded already, and again after it was unloaded.
+fn loaded_again(args: &'static ServeArgs, setup: Setup, assistant: Assistant, gate: Arc<Gate>) -> ModelSpec {
+    let first = First {
+        model: &args.model,
+        session: &args.session,
+        name: args.name.as_deref(),
+        notes: &args.notes,
+        index: None,
+    };
+    let loaded = Mutex::new(Some(first.loaded(setup, assistant)));
+    ModelSpec::new(first.id(), move || {
+        if let Some(loaded) = loaded.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            return Ok(loaded);
+        }
+        let load = || -> Result<Loaded, Failure> {
+            let setup = setup::open(first.model, first.session)?;
+            let assistant = first.assistant(&setup, &gate)?;
+            Ok(first.loaded(setup, assistant))
+        };
+        load().map_err(|failure| {
+            let line = failure.line();
+            note(&visible(&format!("the first model cannot be loaded again: {line}")));
+            line.into()
+        })
+    })
+}
+
+/// Writes what was learnt when the model is unloaded.
+struct Kept {
+    engine: Engine,
+    learned: LearnedFile,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.learned.keep(&self.engine);
+    }
+}
+
+/// Bytes that loading a model takes at its peak: its weights, and the longest tensor as it is in the file, with at most 16 bits per element.
+/// 0 if the model cannot be opened, which its loader reports.
+fn memory(path: Option<&Path>, args: &ServeArgs) -> usize {
+    if let Some(budget) = args.model.compute.streaming.memory {
+        return usize::try_from(budget).unwrap_or(usize::MAX);
+    }
+    let Ok(checkpoint) = load::checkpoint(path) else { return 0 };
+    let weights = args.model.compute.engine_options().quantize.weights_bytes(&checkpoint);
+    let config = checkpoint.config();
+    let longest = config.vocab_size.max(config.ffn_dim) as u64 * config.hidden_dim as u64;
+    let read = 2 * longest;
+    usize::try_from(weights.saturating_add(read)).unwrap_or(usize::MAX)
+}
+
 /// The models that are loaded when a request names them.
-fn further(args: &ServeArgs) -> impl Iterator<Item = ModelSpec> {
+fn further(args: &'static ServeArgs) -> impl Iterator<Item = ModelSpec> {
     let text = args.add_model.iter().map(|path| (path, ModelKind::Text));
     let embedding = args.embedding_model.iter().map(|path| (path, ModelKind::Embedding));
-    text.chain(embedding).map(|(path, kind)| {
-        let path = path.clone();
-        let options =
-            EngineOptions { profile: profile::stored(Some(&path)), ..args.model.compute.engine_options() };
-        let session = args.session.session_options("serve");
-        ModelSpec::new(name_of(&path), move || {
-            let engine = open(&path, options.clone()).inspect_err(|error| {
-                // Clients learn that it failed, and the user why.
-                note(&visible(&format!("the model `{}` cannot be loaded: {error}", path.display())));
-            })?;
-            let sampling = sampling::for_chat(&engine, false);
-            Ok(Loaded::new(engine).with_sampling(sampling).with_session(session.clone()))
-        })
-        .with_kind(kind)
+    text.chain(embedding)
+        .map(move |(path, kind)| on_demand(name_of(path), path.clone(), args).with_kind(kind))
+}
+
+/// The pulled models whose names are not taken.
+fn pulled(args: &'static ServeArgs, specs: &[ModelSpec]) -> Result<Vec<ModelSpec>, Failure> {
+    let all = models::all()?.into_iter();
+    let new = all.filter(|pulled| specs.iter().all(|spec| spec.id() != pulled.name));
+    Ok(new.map(|pulled| on_demand(pulled.name, pulled.path, args)).collect())
+}
+
+/// A model that is loaded at its first request.
+fn on_demand(id: String, path: PathBuf, args: &'static ServeArgs) -> ModelSpec {
+    let options =
+        EngineOptions { profile: profile::stored(Some(&path)), ..args.model.compute.engine_options() };
+    let session = args.session.session_options("serve");
+    let measured = path.clone();
+    ModelSpec::new(id, move || {
+        let engine = open(&path, options.clone()).inspect_err(|error| {
+            // Clients learn that it failed, and the user why.
+            note(&visible(&format!("the model `{}` cannot be loaded: {error}", path.display())));
+        })?;
+        let sampling = sampling::for_chat(&engine, false);
+        Ok(Loaded::new(engine).with_sampling(sampling).with_session(session.clone()))
     })
+    .with_memory(move || memory(Some(&measured), args))
 }
 
 fn open(path: &Path, options: EngineOptions) -> Result<Engine, Box<dyn Error + Send + Sync>> {
@@ -192,8 +301,11 @@ fn open(path: &Path, options: EngineOptions) -> Result<Engine, Box<dyn Error + S
     Ok(Engine::load(&checkpoint, options, None)?)
 }
 
-/// The name of a file without its ending, or of a folder.
+/// The name of a file without its ending, or of a folder; the name of a pulled model as it was given.
 fn name_of(path: &Path) -> String {
+    if models::as_name(path).is_some() {
+        return path.to_string_lossy().into_owned();
+    }
     let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
     name.map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned())
 }
@@ -205,6 +317,13 @@ impl From<ServeError> for Failure {
             ServeError::Bind { .. } => {
                 Self::new(Exit::Failed, format!("{error} (choose another --port or --host)"))
             }
+            ServeError::Socket { .. } => {
+                Self::new(Exit::Failed, format!("{error} (choose another --unix-socket)"))
+            }
+            ServeError::SocketInUse { .. } | ServeError::NotASocket { .. } => Self::new(
+                Exit::Failed,
+                format!("{error} (stop it or move it away, or choose another --unix-socket)"),
+            ),
             ServeError::Runtime(_) | ServeError::Handshake => Self::new(Exit::Failed, error.to_string()),
             error => Self::usage(error, "see `refrain serve --help`"),
         }
@@ -213,6 +332,9 @@ impl From<ServeError> for Failure {
 
 impl From<ModelsError> for Failure {
     fn from(error: ModelsError) -> Self {
-        Self::usage(error, "name the first model with --name")
+        match error {
+            ModelsError::Load { .. } => Self::usage(error, "raise --models-memory"),
+            error => Self::usage(error, "name the first model with --name"),
+        }
     }
 }

@@ -131,6 +131,127 @@ fn a_token_guards_the_server() {
     assert_eq!(stop(child, "-TERM"), Some(0));
 }
 
+/// What a stream of eight long answers still sends when a signal has stopped the server.
+fn stopped_stream(grace: &str, signal: &str) -> String {
+    let (mut child, address) = start(&["--grace-time", grace]);
+    let body = r#"{"prompt": "a", "n": 8, "max_tokens": 400, "temperature": 1.0, "stream": true}"#;
+    let mut stream = TcpStream::connect(&address).expect("it listens");
+    let length = body.len();
+    let head = format!(
+        "POST /v1/completions HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+    );
+    stream.write_all((head + body).as_bytes()).expect("it reads");
+    let mut first = [0; 12];
+    stream.read_exact(&mut first).expect("it answers");
+    assert_eq!(&first, b"HTTP/1.1 200");
+    let idle = TcpStream::connect(&address).expect("it listens");
+    let killed = Command::new("kill").args([signal, &child.id().to_string()]).status().expect("kill runs");
+    assert!(killed.success());
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).expect("it ends");
+    assert_eq!(child.wait().expect("it ends").code(), Some(0));
+    assert!(TcpStream::connect(&address).is_err());
+    drop(idle);
+    rest
+}
+
+#[test]
+fn a_stop_finishes_the_streams_that_run_or_cancels_them_after_the_grace_time() {
+    for signal in ["-TERM", "-INT"] {
+        let rest = stopped_stream("600", signal);
+        assert!(rest.contains("data: [DONE]"), "{rest}");
+        assert_eq!(rest.matches("\"finish_reason\":\"").count(), 8);
+    }
+    // A machine that is busy may end all answers before the signal comes, but not each time.
+    let is_cancelled = |_| {
+        let rest = stopped_stream("0", "-TERM");
+        let is_cancelled = rest.contains("\"code\":\"stopped\"");
+        assert!(is_cancelled || rest.contains("data: [DONE]"), "{rest}");
+        is_cancelled
+    };
+    assert!((0..5).any(is_cancelled));
+}
+
+#[test]
+fn a_server_listens_on_a_unix_socket() {
+    use std::os::unix::net::UnixStream;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("refrain.sock");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_refrain"))
+        .args(["serve", "--no-config", "--threads", "1", "--unix-socket", support::arg(&path)])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut line).expect("a line");
+    assert_eq!(line.trim_end(), format!("unix:{}", path.display()));
+    let mut stream = UnixStream::connect(&path).expect("it listens");
+    stream.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    assert!(reply.starts_with("HTTP/1.1 200"), "{reply}");
+    // Without the signal's handler, a killed server leaves its socket, and the next one replaces it.
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(path.exists());
+    let refused =
+        refrain(&["serve", "--no-config", "--unix-socket", support::arg(&path), "--port", "1"]).refused(2);
+    assert!(refused.contains("--port"), "{refused}");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_refrain"))
+        .args(["serve", "--no-config", "--threads", "1", "--unix-socket", support::arg(&path)])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut line).expect("a line");
+    assert_eq!(stop(child, "-TERM"), Some(0));
+    assert!(!path.exists());
+}
+
+#[test]
+fn several_models_share_a_budget_and_the_first_one_is_loaded_again() {
+    let model = support::model();
+    let folder = tempfile::tempdir().unwrap();
+    let other = folder.path().join("other.gguf");
+    std::fs::copy(&model, &other).unwrap();
+    let bytes = std::fs::metadata(&model).unwrap().len();
+    // Room for one of them, with the longest tensor beside it while it is loaded.
+    let budget = (bytes * 3 / 2).to_string();
+    let (child, address) = start(&[
+        "--model",
+        support::arg(&model),
+        "--add-model",
+        support::arg(&other),
+        "--models-memory",
+        &budget,
+        "--kept-prompts",
+        "0",
+    ]);
+    let loaded = || {
+        let metrics = request(&address, "GET /metrics HTTP/1.1", "");
+        let lines = metrics.lines().filter(|line| line.starts_with("refrain_model_bytes{"));
+        lines.map(|line| line.split('"').nth(1).unwrap_or_default().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(loaded(), ["target"], "at the start");
+    let mut answers = Vec::new();
+    for name in ["target", "other", "target", "other"] {
+        let body = format!(r#"{{"model": "{name}", "prompt": "Hello", "max_tokens": 4, "temperature": 0}}"#);
+        let reply =
+            request(&address, "POST /v1/completions HTTP/1.1\r\nContent-Type: application/json", &body);
+        assert!(reply.starts_with("HTTP/1.1 200"), "{reply}");
+        answers.push(reply.split("\"text\":").nth(1).unwrap().split(',').next().unwrap().to_owned());
+        assert_eq!(loaded(), [name]);
+    }
+    assert!(answers.iter().all(|answer| *answer == answers[0]), "{answers:?}");
+    assert_eq!(stop(child, "-TERM"), Some(0));
+    let refused = refrain(&["serve", "--no-config", "--port", "0", "--models-memory", "1000"]).refused(2);
+    assert!(refused.contains("--models-memory"), "{refused}");
+}
+
 #[test]
 fn unusable_options_are_refused() {
     for (args, message) in [

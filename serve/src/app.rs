@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use refrain::CancelToken;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -141,11 +142,12 @@ impl App {
         if let Some(model) = self.models().loaded(id.as_deref(), kind)? {
             return Ok(model);
         }
+        let start = Instant::now();
         let permit = Arc::clone(&self.0.loading).acquire_owned().await;
         let app = self.clone();
         let load = move || {
             let _permit = permit;
-            app.models().get(id.as_deref(), kind)
+            app.models().get(id.as_deref(), kind, start)
         };
         blocking(load).await
     }

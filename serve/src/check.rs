@@ -46,7 +46,7 @@ impl BodyChecker {
             let engine = engine.clone();
             let spec = ModelSpec::new("model", move || Ok(Loaded::new(engine.clone()))).with_kind(kind);
             let models = Models::new([spec]).expect("one model has a name of its own");
-            models.get(None, kind).expect("it is loaded")
+            models.get(None, kind, std::time::Instant::now()).expect("it is loaded")
         };
         let (text, embedding) = (load(ModelKind::Text), load(ModelKind::Embedding));
         Self { text, embedding, limits: Limits::default() }

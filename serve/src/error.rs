@@ -65,6 +65,32 @@ pub enum ServeError {
         /// The reason.
         source: std::io::Error,
     },
+    /// A Unix socket cannot be listened on.
+    #[error("cannot listen on the socket `{}`: {source}", path.display())]
+    Socket {
+        /// Its path.
+        path: std::path::PathBuf,
+        /// The reason.
+        source: std::io::Error,
+    },
+    /// Another server has the Unix socket.
+    #[error("another server listens on the socket `{}`", path.display())]
+    SocketInUse {
+        /// Its path.
+        path: std::path::PathBuf,
+    },
+    /// There is another file in the place of the Unix socket.
+    #[error("`{}` exists and is no socket", path.display())]
+    NotASocket {
+        /// Its path.
+        path: std::path::PathBuf,
+    },
+    /// This system has no Unix sockets.
+    #[error("this system has no Unix socket for `{}`", path.display())]
+    SocketUnsupported {
+        /// The path.
+        path: std::path::PathBuf,
+    },
     /// A client on standard input does not begin with the handshake of the Model Context Protocol.
     #[error("the client on standard input does not speak the Model Context Protocol")]
     Handshake,
@@ -85,6 +111,20 @@ pub enum ModelsError {
     Duplicate {
         /// The name.
         id: String,
+    },
+    /// No model has this name.
+    #[error("no model has the name `{id}`")]
+    Unknown {
+        /// The name.
+        id: String,
+    },
+    /// A model cannot be loaded.
+    #[error("the model `{id}` cannot be loaded: {reason}")]
+    Load {
+        /// Its name.
+        id: String,
+        /// The reason.
+        reason: String,
     },
     /// A name is empty or too long.
     #[error("the name of a model has {given} bytes, outside 1..={max}")]
@@ -194,6 +234,12 @@ impl ApiError {
     pub(crate) fn stopped() -> Self {
         let message = "the request was stopped because the server stops";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorKind::Server, message).with_code("stopped")
+    }
+
+    /// The memory budget has no room for the request's model.
+    pub(crate) fn no_memory(message: impl Into<String>) -> Self {
+        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorKind::Server, message);
+        Self { retry_after: Some(5), ..error.with_code("models_memory") }
     }
 
     /// The request has waited too long for its computation.

@@ -28,7 +28,7 @@
 //!
 //! # Modules
 //!
-//! `server` accepts connections. `security` checks every request before a route sees it. `api` has the routes; each reads its request
+//! `server` accepts connections, of a `socket`. `security` checks every request before a route sees it. `api` has the routes; each reads its request
 //! (`wire`), and gives a `work` request to the models. `work` makes the tokens of the prompt, waits in the `queue`, and drives the passes of
 //! the model in turns with the jobs of [`refrain_assistant`]. `warm` keeps keys and values of recent prompts.
 //! `page` has the page at `/` and its endpoints. `mcp` has the Model Context Protocol at `/mcp`, and on standard input and output.
@@ -48,6 +48,7 @@ mod page;
 mod queue;
 mod security;
 mod server;
+mod socket;
 mod wire;
 mod work;
 

@@ -1,8 +1,11 @@
 //! The models of a server: loaded on demand, unloaded under a budget.
 
+use std::any::Any;
 use std::error::Error;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use refrain::{Engine, Sampling, SessionOptions};
 use refrain_assistant::{Assistant, Gate};
@@ -16,6 +19,11 @@ use crate::work::{CallFormat, Grammars, Warm};
 /// Maximum length of a model's name, in bytes.
 const NAME_BYTES_MAX: usize = 256;
 
+/// How long a request waits for the room that models with requests take, and how often it looks. Short answers end within it; a client
+/// repeats its request for long ones.
+const ROOM_TIME: Duration = Duration::from_secs(2);
+const ROOM_POLL: Duration = Duration::from_millis(10);
+
 /// What a model is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -28,7 +36,6 @@ pub enum ModelKind {
 }
 
 /// A loaded model with the defaults of its requests.
-#[derive(Debug)]
 #[non_exhaustive]
 pub struct Loaded {
     /// The engine.
@@ -39,6 +46,19 @@ pub struct Loaded {
     pub session: SessionOptions,
     /// The assistant of this engine, for tasks over notes. It should have the gate of [`Models::gate`].
     pub assistant: Option<Assistant>,
+    kept: Option<Box<dyn Any + Send + Sync>>,
+}
+
+impl fmt::Debug for Loaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { engine, sampling, session, assistant, kept: _ } = self;
+        f.debug_struct("Loaded")
+            .field("engine", engine)
+            .field("sampling", sampling)
+            .field("session", session)
+            .field("assistant", assistant)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Loaded {
@@ -46,7 +66,7 @@ impl Loaded {
     pub fn new(engine: Engine) -> Self {
         let sampling = Sampling::default().with_model_defaults(engine.generation_defaults());
         let session = SessionOptions::default().with_namespace("serve");
-        Self { engine, sampling, session, assistant: None }
+        Self { engine, sampling, session, assistant: None, kept: None }
     }
 
     /// Sets [`sampling`](field@Self::sampling).
@@ -69,8 +89,16 @@ impl Loaded {
         self.assistant = Some(assistant);
         self
     }
+
+    /// A value that is dropped when the model has been unloaded, such as one that writes what was learnt.
+    #[must_use]
+    pub fn with_kept(mut self, kept: impl Any + Send + Sync) -> Self {
+        self.kept = Some(Box::new(kept));
+        self
+    }
 }
 
+type Measure = dyn Fn() -> usize + Send + Sync;
 type Loader = dyn Fn() -> Result<Loaded, Box<dyn Error + Send + Sync>> + Send + Sync;
 
 /// A model that a server offers: its name, and how it is loaded.
@@ -78,6 +106,7 @@ pub struct ModelSpec {
     id: String,
     kind: ModelKind,
     load: Box<Loader>,
+    memory: Option<Box<Measure>>,
     is_pinned: bool,
 }
 
@@ -93,13 +122,26 @@ impl ModelSpec {
         id: impl Into<String>,
         load: impl Fn() -> Result<Loaded, Box<dyn Error + Send + Sync>> + Send + Sync + 'static,
     ) -> Self {
-        Self { id: id.into(), kind: ModelKind::Text, load: Box::new(load), is_pinned: false }
+        Self { id: id.into(), kind: ModelKind::Text, load: Box::new(load), memory: None, is_pinned: false }
+    }
+
+    /// Its name.
+    pub fn id(&self) -> &str {
+        &self.id
     }
 
     /// Keeps the model loaded once it is: for a loader that holds the engine itself, so that unloading would free nothing.
     #[must_use]
     pub fn with_pinned(mut self, is_pinned: bool) -> Self {
         self.is_pinned = is_pinned;
+        self
+    }
+
+    /// Sets the measure of the bytes that loading takes at its peak. It is asked before each loading, so that other models are unloaded
+    /// first. Without it, they are unloaded afterwards.
+    #[must_use]
+    pub fn with_memory(mut self, memory: impl Fn() -> usize + Send + Sync + 'static) -> Self {
+        self.memory = Some(Box::new(memory));
         self
     }
 
@@ -152,6 +194,7 @@ pub(crate) struct Model {
     pub(crate) knows_effort: OnceLock<bool>,
     vocabulary: OnceLock<Vocabulary>,
     embedder: OnceLock<ModelEmbedder>,
+    _kept: Option<Box<dyn Any + Send + Sync>>,
 }
 
 impl Models {
@@ -198,11 +241,29 @@ impl Models {
         self
     }
 
-    /// Bytes of all loaded models with their kept prompts. When a model is loaded beyond it, the longest unused models without a request are unloaded.
+    /// Bytes of all loaded models with their kept prompts, and of the one that is being loaded ([`ModelSpec::with_memory`]). The longest unused
+    /// models without a request are unloaded, the first one too. A request whose model has no room beside those that answer waits for two
+    /// seconds, and then gets status 503.
     #[must_use]
     pub fn with_budget(mut self, bytes: usize) -> Self {
         self.budget = bytes;
         self
+    }
+
+    /// Loads the model of this name now, instead of at its first request.
+    ///
+    /// # Errors
+    /// [`ModelsError::Unknown`], or [`ModelsError::Load`]: its loader fails, or it has more bytes than the budget.
+    pub fn load(&self, id: &str) -> Result<(), ModelsError> {
+        let entry = self.entries.iter().find(|entry| entry.spec.id == id);
+        let entry = entry.ok_or_else(|| ModelsError::Unknown { id: id.to_owned() })?;
+        let failed = |error: ApiError| ModelsError::Load { id: id.to_owned(), reason: error.message };
+        self.get(Some(id), entry.spec.kind, Instant::now()).map(drop).map_err(failed)
+    }
+
+    /// Unloads all models that no request has.
+    pub(crate) fn unload_all(&self) {
+        self.unload_until(0);
     }
 
     pub(crate) fn set_warm_bytes(&self, bytes: usize) {
@@ -220,8 +281,9 @@ impl Models {
 
     /// Name, bytes, and bytes of kept prompts of each loaded model.
     pub(crate) fn memory(&self) -> Vec<(String, usize, usize)> {
-        let loaded = self.entries.iter().filter_map(|entry| entry.lock().clone());
-        loaded.map(|model| (model.id.clone(), model.engine.memory_usage(), model.warm.bytes())).collect()
+        // Not cloned: a model that a report holds would not be idle.
+        let of = |model: &Model| (model.id.clone(), model.engine.memory_usage(), model.warm.bytes());
+        self.entries.iter().filter_map(|entry| entry.lock().as_deref().map(of)).collect()
     }
 
     /// The entry of this name, or the first one of this kind.
@@ -262,11 +324,12 @@ impl Models {
         Ok(entry.lock().clone())
     }
 
-    /// The model. Blocks while it is loaded.
+    /// The model. Blocks while it is loaded. The request has waited since `start`: those that wait for one another wait for room at the same
+    /// time, so a hundred of them do not wait a hundred times as long.
     ///
     /// # Errors
-    /// Status 404: there is none. Status 400: it is of another kind. Status 500: it cannot be loaded.
-    pub(crate) fn get(&self, id: Option<&str>, kind: ModelKind) -> ApiResult<Arc<Model>> {
+    /// Status 404: there is none. Status 400: it is of another kind. Status 500: it cannot be loaded. Status 503: it has no room.
+    pub(crate) fn get(&self, id: Option<&str>, kind: ModelKind, start: Instant) -> ApiResult<Arc<Model>> {
         let entry = self.entry(id, kind)?;
         if let Some(model) = &*entry.lock() {
             return Ok(Arc::clone(model));
@@ -275,10 +338,11 @@ impl Models {
         if let Some(model) = &*entry.lock() {
             return Ok(Arc::clone(model));
         }
+        self.make_room(entry, start)?;
         // The reason may name a file of this device; clients learn only that it failed.
         let loaded =
             (entry.spec.load)().map_err(|_| ApiError::server("the model cannot be loaded").finally())?;
-        let Loaded { engine, sampling, session, assistant } = loaded;
+        let Loaded { engine, sampling, session, assistant, kept } = loaded;
         let model = Arc::new(Model {
             id: entry.spec.id.clone(),
             engine,
@@ -292,26 +356,61 @@ impl Models {
             knows_effort: OnceLock::new(),
             vocabulary: OnceLock::new(),
             embedder: OnceLock::new(),
+            _kept: kept,
         });
         *entry.lock() = Some(Arc::clone(&model));
-        self.unload_beyond_budget(&model);
+        // The measure was an estimate, or there was none.
+        self.unload_until(self.budget);
         Ok(model)
     }
 
-    fn unload_beyond_budget(&self, newest: &Arc<Model>) {
-        let mut loaded: Vec<_> =
-            self.entries.iter().filter_map(|entry| Some((entry, entry.lock().clone()?))).collect();
-        loaded.sort_by_key(|(entry, _)| entry.used.load(Ordering::Relaxed));
-        let bytes = |model: &Arc<Model>| model.engine.memory_usage() + model.warm.bytes();
-        let mut total: usize = loaded.iter().map(|(_, model)| bytes(model)).sum();
-        for (entry, model) in loaded {
-            // Held by the entry and by this list: no request has it.
-            let is_idle = Arc::strong_count(&model) == 2 && !entry.spec.is_pinned;
-            if total > self.budget && is_idle && !Arc::ptr_eq(&model, newest) {
-                total -= bytes(&model);
-                *entry.lock() = None;
+    /// Unloads idle models until the budget has room for this one at the peak of its loading.
+    ///
+    /// # Errors
+    /// Status 503: the models that answer requests leave no room, or the budget is too small for this one alone.
+    fn make_room(&self, entry: &Entry, start: Instant) -> ApiResult<()> {
+        let Some(memory) = &entry.spec.memory else { return Ok(()) };
+        if self.budget == usize::MAX {
+            return Ok(());
+        }
+        let needed = memory();
+        if needed > self.budget {
+            let message = format!("the model needs {needed} bytes, more than the budget of {}", self.budget);
+            return Err(ApiError::no_memory(message).finally());
+        }
+        while !self.unload_until(self.budget - needed) {
+            if start.elapsed() > ROOM_TIME {
+                let message = "the models that answer other requests take the memory of this one";
+                return Err(ApiError::no_memory(message));
+            }
+            std::thread::sleep(ROOM_POLL);
+        }
+        Ok(())
+    }
+
+    /// Unloads the longest unused models that no request has, until the loaded ones have at most `bytes_max` bytes; whether they do.
+    fn unload_until(&self, bytes_max: usize) -> bool {
+        let bytes_of = |model: &Model| model.engine.memory_usage() + model.warm.bytes();
+        let mut entries: Vec<&Entry> = self.entries.iter().collect();
+        entries.sort_by_key(|entry| entry.used.load(Ordering::Relaxed));
+        let total =
+            || -> usize { entries.iter().filter_map(|entry| entry.lock().as_deref().map(bytes_of)).sum() };
+        let mut left = total();
+        for entry in entries.iter().filter(|entry| !entry.spec.is_pinned) {
+            if left <= bytes_max {
+                return true;
+            }
+            let mut model = entry.lock();
+            // Requests take it under this lock, so one that nobody has now is nobody's until it is gone.
+            if model.as_ref().is_some_and(|model| Arc::strong_count(model) == 1) {
+                let unloaded = model.take();
+                drop(model);
+                left = left.saturating_sub(unloaded.as_deref().map_or(0, bytes_of));
+                // The loader may be asked for it again, after all of it is gone.
+                drop(unloaded);
             }
         }
+        left <= bytes_max
     }
 }
 

@@ -1,6 +1,7 @@
 //! Options of a server.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 
 use crate::error::ServeError;
 use crate::limits::Limits;
@@ -19,6 +20,8 @@ pub struct ServeOptions {
     pub host: IpAddr,
     /// The port; 0 takes a free one. Default 8080.
     pub port: u16,
+    /// A Unix socket to listen on instead of an address; only its owner may open it. Default: none.
+    pub unix_socket: Option<PathBuf>,
     /// The secret that every request must have as `Authorization: Bearer …`. Default: none.
     pub token: Option<String>,
     /// Origins of web pages that may use the server, such as `https://chat.example`. Default: none but the server's own.
@@ -36,6 +39,7 @@ impl Default for ServeOptions {
         Self {
             host: IpAddr::V4(Ipv4Addr::LOCALHOST),
             port: 8080,
+            unix_socket: None,
             token: None,
             origins: Vec::new(),
             hosts: Vec::new(),
@@ -47,10 +51,11 @@ impl Default for ServeOptions {
 
 impl std::fmt::Debug for ServeOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { host, port, token, origins, hosts, stops_on_sigterm, limits } = self;
+        let Self { host, port, unix_socket, token, origins, hosts, stops_on_sigterm, limits } = self;
         f.debug_struct("ServeOptions")
             .field("host", host)
             .field("port", port)
+            .field("unix_socket", unix_socket)
             .field("has_token", &token.is_some())
             .field("origins", origins)
             .field("hosts", hosts)
@@ -72,6 +77,13 @@ impl ServeOptions {
     #[must_use]
     pub fn with_port(mut self, port: u16) -> Self {
         self.port = port;
+        self
+    }
+
+    /// Sets [`unix_socket`](field@Self::unix_socket).
+    #[must_use]
+    pub fn with_unix_socket(mut self, path: impl Into<Option<PathBuf>>) -> Self {
+        self.unix_socket = path.into();
         self
     }
 
@@ -120,7 +132,9 @@ impl ServeOptions {
     /// [`ServeError`], with the name of the option.
     pub fn check(&self) -> Result<(), ServeError> {
         match &self.token {
-            None if !self.host.is_loopback() => return Err(ServeError::TokenRequired { host: self.host }),
+            None if self.unix_socket.is_none() && !self.host.is_loopback() => {
+                return Err(ServeError::TokenRequired { host: self.host });
+            }
             Some(token) if !(TOKEN_BYTES_MIN..=TOKEN_BYTES_MAX).contains(&token.len()) => {
                 let given = token.len();
                 return Err(ServeError::TokenLength { given, min: TOKEN_BYTES_MIN, max: TOKEN_BYTES_MAX });

@@ -21,6 +21,8 @@ pub(crate) struct Rules {
     origins: Vec<OriginName>,
     hosts: Vec<String>,
     is_loopback: bool,
+    /// Whether connections come over a Unix socket, which no browser opens.
+    is_socket: bool,
 }
 
 /// What a request may do.
@@ -95,6 +97,7 @@ impl Rules {
             origins: options.origins.iter().filter_map(|origin| OriginName::read(origin)).collect(),
             hosts: options.hosts.iter().map(|host| host.to_ascii_lowercase()).collect(),
             is_loopback: options.host.is_loopback(),
+            is_socket: options.unix_socket.is_some(),
         }
     }
 
@@ -134,6 +137,11 @@ impl Rules {
             return refused("differs from the request's address");
         }
         let Some((name, _)) = split_authority(host) else { return refused("names no host") };
+        // Programs write any name for a socket. A browser's request comes through a proxy, where a foreign name may be pointed at.
+        let is_browser = headers.contains_key(header::ORIGIN) || headers.contains_key("sec-fetch-site");
+        if self.is_socket && !is_browser {
+            return Ok(host);
+        }
         let name_lower = name.to_ascii_lowercase();
         let is_allowed = match address(&name_lower) {
             // A page cannot make an address its own name, so an address is never rebound. On loopback, only those can arrive.

@@ -2,7 +2,8 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::net::{Shutdown, SocketAddr};
+use std::net::SocketAddr;
+use std::path::Path;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,7 +22,6 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use refrain::CancelToken;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep};
@@ -33,6 +33,7 @@ use crate::models::Models;
 use crate::options::ServeOptions;
 use crate::page::Page;
 use crate::security::{Rules, Verdict};
+use crate::socket::{Bound, Connection, Listener};
 use crate::{api, mcp, metrics, page};
 
 /// How often the token of a stop is looked at, which wakes nobody.
@@ -55,7 +56,7 @@ pub(crate) const IO_THREADS: usize = 2;
 
 /// A server that listens.
 pub struct Server {
-    listener: std::net::TcpListener,
+    bound: Bound,
     address: SocketAddr,
     options: ServeOptions,
     app: App,
@@ -75,21 +76,22 @@ impl Server {
     /// An option is refused, or the address cannot be listened on.
     pub fn bind(options: ServeOptions, models: Models) -> Result<Self, ServeError> {
         options.check()?;
-        let address = options.address();
-        let failed = |source| ServeError::Bind { address, source };
-        let listener = std::net::TcpListener::bind(address).map_err(failed)?;
-        listener.set_nonblocking(true).map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
+        let (bound, address) = Bound::new(&options)?;
         let app = App::new(&options, models);
         let page = Page::new(app.clone());
         let router =
             api::router().with_state(app.clone()).merge(mcp::router(page.clone())).merge(page::router(page));
-        Ok(Self { listener, address, options, app, router })
+        Ok(Self { bound, address, options, app, router })
     }
 
-    /// The address, with the port that was taken.
+    /// The address, with the port that was taken. Nothing listens there if the server has a [Unix socket](Self::unix_socket).
     pub fn local_addr(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The Unix socket that the server listens on instead of an address.
+    pub fn unix_socket(&self) -> Option<&Path> {
+        self.options.unix_socket.as_deref()
     }
 
     /// Answers requests until `stop` is cancelled. Then no connection is accepted, running requests have
@@ -98,7 +100,7 @@ impl Server {
     /// # Errors
     /// [`ServeError::Runtime`]: the threads cannot be started.
     pub fn run(self, stop: &CancelToken) -> Result<(), ServeError> {
-        let Self { listener, options, app, router, .. } = self;
+        let Self { bound, options, app, router, .. } = self;
         let limits = options.limits.clone();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(IO_THREADS)
@@ -111,13 +113,14 @@ impl Server {
             .map_err(ServeError::Runtime)?;
         let rules = Arc::new(Rules::new(&options));
         let served = runtime.block_on(async {
-            let listener = TcpListener::from_std(listener).map_err(ServeError::Runtime)?;
+            let listener = bound.listen().map_err(ServeError::Runtime)?;
             let stopped = stopped(stop, options.stops_on_sigterm);
             accept(listener, rules, &app, router, stopped).await;
             Ok(())
         });
         app.cancel_all();
         runtime.shutdown_timeout(LAST_EVENTS);
+        app.models().unload_all();
         served
     }
 }
@@ -152,7 +155,7 @@ pub(crate) async fn stopped(stop: &CancelToken, on_sigterm: bool) {
 }
 
 async fn accept(
-    listener: TcpListener,
+    listener: Listener,
     rules: Arc<Rules>,
     app: &App,
     router: Router,
@@ -184,13 +187,11 @@ async fn accept(
             Some(_) = connections.join_next() => continue,
             next = next => next,
         };
-        let Ok((stream, _)) = accepted else {
+        let Ok(stream) = accepted else {
             // No file handle is free, or the client has gone. A moment later there may be one.
             tokio::time::sleep(STOP_POLL).await;
             continue;
         };
-        // Events are small and should leave at once.
-        let _ = stream.set_nodelay(true);
         let crowded = Arc::clone(&places);
         let (app, rules, router, stop) = (app.clone(), Arc::clone(&rules), router.clone(), stop.clone());
         connections.spawn(async move {
@@ -247,7 +248,7 @@ async fn have_ended(connections: &mut JoinSet<()>, time: Duration) -> bool {
 
 /// Answers the requests of one connection.
 async fn serve(
-    stream: TcpStream,
+    stream: Connection,
     app: &App,
     rules: Arc<Rules>,
     router: Router,
@@ -290,17 +291,17 @@ async fn serve(
 
 /// Ends when the client has closed the connection. (hyper does not look while it waits for an answer to a request with
 /// `Connection: close`.)
-async fn gone(stream: &TcpStream) {
+async fn gone(stream: &Connection) {
     // An end of the input is also the end of the client: nobody sends a request and then closes one half.
-    while let Ok(1..) = stream.peek(&mut [0]).await {
+    while let Ok(1..) = stream.peek().await {
         // More input, which hyper reads.
         tokio::time::sleep(GONE_POLL).await;
     }
 }
 
 /// Reads what a refused request still sends. Closing before would reset the connection, and the client would lose the refusal.
-async fn linger(stream: &TcpStream) {
-    if socket2::SockRef::from(stream).shutdown(Shutdown::Write).is_err() {
+async fn linger(stream: &Connection) {
+    if stream.shutdown_write().is_err() {
         return;
     }
     let mut buffer = [0; 4096];
@@ -362,7 +363,7 @@ async fn respond(
 
 /// A connection that fails if its client takes no byte for too long, or too few while the server waits for it.
 struct Stalling {
-    stream: Arc<TcpStream>,
+    stream: Arc<Connection>,
     limit: Duration,
     timer: Pin<Box<Sleep>>,
     /// Since when the server waits for the client.
@@ -392,7 +393,7 @@ impl Pace {
 }
 
 impl Stalling {
-    fn new(stream: Arc<TcpStream>, limit: Duration) -> Self {
+    fn new(stream: Arc<Connection>, limit: Duration) -> Self {
         let timer = Box::pin(tokio::time::sleep(limit));
         Self { stream, limit, timer, waits_since: None, pace: Pace::default() }
     }
@@ -401,7 +402,7 @@ impl Stalling {
     fn write(
         &mut self,
         context: &mut Context<'_>,
-        write: impl Fn(&TcpStream) -> io::Result<usize>,
+        write: impl Fn(&Connection) -> io::Result<usize>,
     ) -> Poll<io::Result<usize>> {
         while let Poll::Ready(ready) = self.stream.poll_write_ready(context) {
             ready?;

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::Args;
+use clap::builder::RangedU64ValueParser;
 
 use super::engine::ModelArgs;
 use super::session::SessionArgs;
@@ -16,6 +17,9 @@ pub(crate) struct ServeArgs {
     /// The port; 0 takes a free one.
     #[arg(long, value_name = "PORT", default_value_t = 8080)]
     pub(crate) port: u16,
+    /// Listen on this Unix socket instead of an address. Only this user may open it.
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["host", "port"])]
+    pub(crate) unix_socket: Option<PathBuf>,
     /// The secret that requests must have as `Authorization: Bearer …`, at least 16 characters. The variable REFRAIN_TOKEN hides it from other
     /// users of this device.
     #[arg(long, value_name = "SECRET")]
@@ -35,7 +39,11 @@ pub(crate) struct ServeArgs {
     /// A model for `/v1/embeddings`, loaded at its first request.
     #[arg(long, value_name = "PATH")]
     pub(crate) embedding_model: Option<PathBuf>,
-    /// Bytes of all loaded models; beyond it, models without a request are unloaded [default: no limit].
+    /// Offer every pulled model under its name, loaded at its first request.
+    #[arg(long)]
+    pub(crate) pulled: bool,
+    /// Bytes of all loaded models, with the one that is being loaded. The longest unused ones without a request are unloaded, and a model that
+    /// has no room is refused [default: no limit].
     #[arg(long, value_name = "BYTES")]
     pub(crate) models_memory: Option<usize>,
     /// Requests that compute at a time, in turns. Each has a KV cache.
@@ -44,6 +52,9 @@ pub(crate) struct ServeArgs {
     /// Requests that wait; further ones are refused.
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub(crate) queue: usize,
+    /// Seconds that running requests have to end when the server is stopped. Later ones are cancelled.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = RangedU64ValueParser::<u64>::new().range(..=3600))]
+    pub(crate) grace_time: u64,
     /// Bytes of computed prompts that are kept per model, for the next turns of conversations.
     #[arg(long, value_name = "BYTES", default_value_t = 512 << 20)]
     pub(crate) kept_prompts: usize,

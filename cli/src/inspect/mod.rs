@@ -11,11 +11,13 @@ use indicatif::HumanBytes;
 
 use crate::args::InspectArgs;
 use crate::failure::{Exit, Failure};
+use crate::models;
 use crate::terminal::{AnswerStream, visible};
 use report::{Config, Report, TensorReport};
 
 pub(crate) fn inspect(args: &InspectArgs) -> Result<Exit, Failure> {
-    let report = container::open(args.path.as_deref(), args.verify)?;
+    let path = args.path.as_deref().map(models::located).transpose()?;
+    let report = container::open(path.as_deref(), args.verify)?;
     let mut out = AnswerStream::stdout();
     if args.json {
         out.line(&serde_json::to_string(&report).expect("strings and numbers have a JSON form"))?;

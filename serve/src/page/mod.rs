@@ -83,8 +83,7 @@ impl Page {
     /// # Errors
     /// Status 404: there is none.
     pub(crate) async fn assistant(&self) -> ApiResult<(Arc<Model>, Assistant)> {
-        let app = self.app.clone();
-        let model = blocking(move || app.models().get(None, ModelKind::Text)).await?;
+        let model = self.app.model(None, ModelKind::Text).await?;
         let assistant = model.assistant.clone();
         let assistant = assistant.ok_or_else(|| ApiError::not_found("this server has no assistant"))?;
         Ok((model, assistant))
