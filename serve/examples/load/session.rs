@@ -299,7 +299,8 @@ pub(crate) fn generate(arguments: &[String]) -> Outcome {
             slow.tick();
         }
         if !stages.is_empty() && (n_begun as f64) < since.elapsed().as_secs_f64() * rate {
-            let ending = if n_begun / stages.len() % 2 == 0 { Ending::Close } else { Ending::Reset };
+            let ending =
+                if (n_begun / stages.len()).is_multiple_of(2) { Ending::Close } else { Ending::Reset };
             n_reached += usize::from(abort(address, stages[n_begun % stages.len()], ending, n_begun)?);
             n_begun += 1;
         } else {

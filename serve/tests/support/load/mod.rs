@@ -43,7 +43,8 @@ pub(crate) fn abort_round(served: &Served, n_requests: usize) -> usize {
                     if index >= n_requests {
                         return;
                     }
-                    let ending = if index / STAGES.len() % 2 == 0 { Ending::Close } else { Ending::Reset };
+                    let ending =
+                        if (index / STAGES.len()).is_multiple_of(2) { Ending::Close } else { Ending::Reset };
                     let reached = abort(served.address, STAGES[index % STAGES.len()], ending, index);
                     n_reached.fetch_add(usize::from(reached.expect("it connects")), Ordering::Relaxed);
                 }
@@ -72,7 +73,7 @@ pub(crate) fn mixed_round(
                     if index >= n_requests {
                         return;
                     }
-                    if index % (n_requests / n_samples).max(1) == 0 {
+                    if index.is_multiple_of((n_requests / n_samples).max(1)) {
                         sampled(served.sample());
                     }
                     // A step that shares no divisor with the number of calls, so that neighbours change.
