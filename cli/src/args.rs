@@ -40,7 +40,7 @@ pub(crate) use index::{
     IndexSearchArgs, IndexStatusArgs,
 };
 pub(crate) use sampling::SamplingArgs;
-pub(crate) use serve::ServeArgs;
+pub(crate) use serve::{McpArgs, NotesArgs, ServeArgs};
 pub(crate) use session::SessionArgs;
 pub(crate) use train::TrainArgs;
 #[cfg(feature = "train")]
@@ -84,8 +84,10 @@ pub(crate) enum Command {
     Run(Box<RunArgs>),
     /// Hold a conversation of several turns. Later answers draft from earlier ones.
     Chat(Box<ChatArgs>),
-    /// Serve models to other programs on this device, through the OpenAI API.
+    /// Serve models and notes to other programs on this device, through the OpenAI API and the Model Context Protocol.
     Serve(Box<ServeArgs>),
+    /// Answer another program's questions about your notes, through the Model Context Protocol on standard input and output.
+    Mcp(Box<McpArgs>),
     /// Show the contents of a model file or folder, and the parts that are not supported.
     Inspect(InspectArgs),
     /// Compute the log-probability of each token of a text, and the perplexity.

@@ -168,7 +168,7 @@ pub(crate) fn embedder_of(folder: &Path) -> Result<Option<Arc<dyn Embedder>>, Fa
     Ok(embedder.map(|embedder| Arc::new(embedder) as Arc<dyn Embedder>))
 }
 
-fn proceeds(cancel: &CancelToken) -> ControlFlow<()> {
+pub(crate) fn proceeds(cancel: &CancelToken) -> ControlFlow<()> {
     if cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }
 
@@ -186,7 +186,7 @@ fn folder(args: &IndexFolderArgs) -> Result<PathBuf, Failure> {
     folder_or_default(args.index.as_deref())
 }
 
-fn folder_or_default(named: Option<&Path>) -> Result<PathBuf, Failure> {
+pub(crate) fn folder_or_default(named: Option<&Path>) -> Result<PathBuf, Failure> {
     let folder = named.map(Path::to_owned).or_else(|| data_folder("notes"));
     folder.ok_or_else(|| Failure::usage("there is no default folder", "name one with --index"))
 }
@@ -206,11 +206,11 @@ fn options(args: &IndexReadArgs, reads_all: bool) -> Result<NotesOptions, Failur
     Ok(NotesOptions { file_bytes_max: args.max_bytes, languages, reads_all, ..NotesOptions::default() })
 }
 
-fn note_repairs(writer: &NotesWriter) {
+pub(crate) fn note_repairs(writer: &NotesWriter) {
     writer.notices().iter().for_each(|notice| note(&visible(&notice.to_string())));
 }
 
-fn note_report(report: &UpdateReport) {
+pub(crate) fn note_report(report: &UpdateReport) {
     // Hidden files and pictures are skipped without a notice: users do not expect them to be read.
     let notable: Vec<_> = report.skipped.iter().filter(|skipped| skipped.reason.is_notable()).collect();
     for skipped in notable.iter().take(SKIPPED_MAX) {

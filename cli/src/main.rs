@@ -1,8 +1,8 @@
 //! The program `refrain`: a thin client of the library.
 //!
 //! One module per command ([`run`], [`chat`], [`inspect`], [`score`], [`bench`], [`history`], [`mod@prefixes`], [`mod@index`], [`mod@forget`],
-//! [`profile`], [`pack`], [`graphs`], [`stream`], [`pruning`], [`train`], [`serve`], [`manual`]). The commands share the options
-//! ([`args`]), the prompt ([`prompt`], [`context`], [`fit`], [`grammar`]), the sampling defaults ([`sampling`]),
+//! [`profile`], [`pack`], [`graphs`], [`stream`], [`pruning`], [`train`], [`serve`], [`mcp`], [`manual`]). The commands share the options
+//! ([`args`]), the prompt ([`prompt`], [`context`], [`fit`], [`grammar`]), the notes of a server ([`notes`]), the sampling defaults ([`sampling`]),
 //! their defaults ([`config`]), loading ([`load`], [`setup`], [`learned`]), and the output ([`answer`], [`stats`], [`terminal`], [`progress`],
 //! [`failure`]).
 
@@ -25,6 +25,8 @@ mod interrupt;
 mod learned;
 mod load;
 mod manual;
+mod mcp;
+mod notes;
 mod pack;
 mod prefixes;
 mod profile;
@@ -70,6 +72,7 @@ fn run_program() -> Result<Exit, Failure> {
         Command::Run(args) => run::run(args, &interrupt),
         Command::Chat(args) => chat::chat(args, &interrupt),
         Command::Serve(args) => serve::serve(args, &interrupt),
+        Command::Mcp(args) => mcp::mcp(args, &interrupt),
         Command::Inspect(args) => inspect::inspect(args),
         Command::Score(args) => score::score(args, &interrupt),
         Command::History(args) => history::history(args),

@@ -1,21 +1,21 @@
-//! `refrain serve`: the OpenAI API on this device.
+//! `refrain serve`: the OpenAI API and the Model Context Protocol on this device.
 
 use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use refrain::{CancelToken, Engine, EngineOptions};
+use refrain::{CancelToken, Engine, EngineOptions, Sampling, SessionOptions};
 use refrain_assistant::{Assistant, AssistantOptions, BuildError, Gate, StoreError};
 use refrain_serve::{
     Limits, Loaded, ModelKind, ModelSpec, Models, ModelsError, ServeError, ServeOptions, Server,
 };
 
-use crate::args::ServeArgs;
+use crate::args::{ModelArgs, NotesArgs, ServeArgs, SessionArgs};
 use crate::failure::{Exit, Failure};
 use crate::history::data_folder;
-use crate::index::open_named;
 use crate::interrupt::Interrupt;
+use crate::notes::{Notes, Ready};
 use crate::setup::{self, Setup};
 use crate::terminal::{AnswerStream, note, visible};
 use crate::{load, profile, sampling};
@@ -24,10 +24,7 @@ use crate::{load, profile, sampling};
 const EMBEDDED_NAME: &str = "refrain-embedded";
 
 pub(crate) fn serve(args: &ServeArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
-    if args.session.drafts.strategy.is_rival() {
-        let problem = format!("--strategy {} is for `run` and `chat`", args.session.drafts.strategy);
-        return Err(Failure::usage(problem, "omit it"));
-    }
+    check_strategy(&args.session)?;
     let limits = Limits::default()
         .with_running(args.parallel)
         .with_waiting(args.queue)
@@ -42,11 +39,25 @@ pub(crate) fn serve(args: &ServeArgs, interrupt: &Interrupt) -> Result<Exit, Fai
         .with_limits(limits);
     // A refused option should not wait for the model.
     options.check()?;
-    let notes = args.notes.as_ref().map(|named| open_named(named.as_deref())).transpose()?;
+    let notes =
+        args.notes.notes.as_ref().map(|named| Notes::find(named, args.notes.index.as_deref())).transpose()?;
     // The first model is loaded now: an unusable one should not wait for its first request.
     let setup = setup::open(&args.model, &args.session)?;
     let gate = Arc::<Gate>::default();
-    let first = first(args, &setup, &gate, notes.map(|(folder, _)| folder))?;
+    let first = First {
+        model: &args.model,
+        session: &args.session,
+        name: args.name.as_deref(),
+        notes: &args.notes,
+        index: notes.as_ref().map(Notes::index),
+    };
+    // Who opens the page at once should find the notes.
+    let mut keeping = notes.as_ref().map(|notes| notes.keep(true, interrupt)).transpose()?;
+    let assistant = first.assistant(&setup, &gate)?;
+    if let Some(keeping) = &mut keeping {
+        keeping.watch(assistant.notes());
+    }
+    let first = first.spec(&setup, assistant, None);
     let models = Models::new(std::iter::once(first).chain(further(args)))?.with_gate(gate);
     let models = match args.models_memory {
         Some(bytes) => models.with_budget(bytes),
@@ -63,59 +74,96 @@ pub(crate) fn serve(args: &ServeArgs, interrupt: &Interrupt) -> Result<Exit, Fai
         });
     }
     AnswerStream::stdout().line(&format!("http://{address}"))?;
-    note("a page is at this address, and the OpenAI API at its /v1; Ctrl-C stops the server");
+    note("a page is at this address, the OpenAI API at its /v1, MCP at its /mcp; Ctrl-C stops the server");
     let stop = CancelToken::new();
     let stopping = interrupt.cancels(stop.clone());
     server.run(&stop)?;
-    drop(stopping);
+    drop((stopping, keeping));
     setup.learned.keep(&setup.engine);
     Ok(Exit::Done)
 }
 
-/// The model that is loaded already.
-fn first(
-    args: &ServeArgs,
-    setup: &Setup,
-    gate: &Arc<Gate>,
-    notes: Option<PathBuf>,
-) -> Result<ModelSpec, Failure> {
-    let path = args.model.model.as_deref();
-    let engine = setup.engine.clone();
-    let session = args.session.session_options("serve");
-    let sampling = sampling::for_chat(&engine, path.is_none());
-    let options = AssistantOptions::default().with_session(session.clone()).with_sampling(sampling.clone());
-    let store = match args.no_store {
-        true => None,
-        false => args.store.clone().or_else(|| notes.as_ref().and_then(|_| data_folder("assistant"))),
-    };
-    let build = |store: Option<PathBuf>| {
-        let mut builder = Assistant::builder(engine.clone()).options(options.clone()).gate(Arc::clone(gate));
-        if let Some(folder) = &notes {
-            builder = builder.notes(folder);
-        }
-        if let Some(folder) = store {
-            builder = builder.store(folder);
-        }
-        builder.build()
-    };
-    let assistant = build(store).or_else(|error| match error {
-        // A folder that the user has named must be usable.
-        BuildError::Store(ref problem)
-            if args.store.is_none() || matches!(problem, StoreError::InUse { .. }) =>
-        {
-            note(&visible(&format!("nothing is kept on disk: {error}")));
-            build(None)
-        }
-        error => Err(error),
-    })?;
-    let id = args.name.clone().or_else(|| path.map(name_of)).unwrap_or_else(|| EMBEDDED_NAME.to_owned());
-    Ok(ModelSpec::new(id, move || {
-        let loaded =
-            Loaded::new(engine.clone()).with_sampling(sampling.clone()).with_session(session.clone());
-        Ok(loaded.with_assistant(assistant.clone()))
-    })
-    // This function's caller has the engine too.
-    .with_pinned(true))
+/// # Errors
+/// The session drafts by a strategy for comparisons.
+pub(crate) fn check_strategy(session: &SessionArgs) -> Result<(), Failure> {
+    if !session.drafts.strategy.is_rival() {
+        return Ok(());
+    }
+    let problem = format!("--strategy {} is for `run` and `chat`", session.drafts.strategy);
+    Err(Failure::usage(problem, "omit it"))
+}
+
+/// The options of the model that is loaded already.
+pub(crate) struct First<'a> {
+    pub(crate) model: &'a ModelArgs,
+    pub(crate) session: &'a SessionArgs,
+    /// Its name in the API.
+    pub(crate) name: Option<&'a str>,
+    pub(crate) notes: &'a NotesArgs,
+    /// The folder of the index of notes.
+    pub(crate) index: Option<&'a Path>,
+}
+
+impl First<'_> {
+    /// The assistant, with a store if it can have one.
+    pub(crate) fn assistant(&self, setup: &Setup, gate: &Arc<Gate>) -> Result<Assistant, Failure> {
+        let options = AssistantOptions::default()
+            .with_session(self.session_options())
+            .with_sampling(self.sampling(setup));
+        let args = self.notes;
+        let store = match args.no_store {
+            true => None,
+            false => args.store.clone().or_else(|| self.index.and_then(|_| data_folder("assistant"))),
+        };
+        let build = |store: Option<PathBuf>| {
+            let mut builder =
+                Assistant::builder(setup.engine.clone()).options(options.clone()).gate(Arc::clone(gate));
+            if let Some(folder) = self.index {
+                builder = builder.notes(folder);
+            }
+            if let Some(folder) = store {
+                builder = builder.store(folder);
+            }
+            builder.build()
+        };
+        let built = build(store).or_else(|error| match error {
+            // A folder that the user has named must be usable.
+            BuildError::Store(ref problem)
+                if args.store.is_none() || matches!(problem, StoreError::InUse { .. }) =>
+            {
+                note(&visible(&format!("nothing is kept on disk: {error}")));
+                build(None)
+            }
+            error => Err(error),
+        });
+        Ok(built?)
+    }
+
+    /// The model with its assistant. Its first request waits for `ready`.
+    pub(crate) fn spec(&self, setup: &Setup, assistant: Assistant, ready: Option<Arc<Ready>>) -> ModelSpec {
+        let path = self.model.model.as_deref();
+        let id = self.name.map(str::to_owned).or_else(|| path.map(name_of));
+        let (engine, session, sampling) =
+            (setup.engine.clone(), self.session_options(), self.sampling(setup));
+        ModelSpec::new(id.unwrap_or_else(|| EMBEDDED_NAME.to_owned()), move || {
+            if let Some(ready) = &ready {
+                ready.wait();
+            }
+            let loaded =
+                Loaded::new(engine.clone()).with_sampling(sampling.clone()).with_session(session.clone());
+            Ok(loaded.with_assistant(assistant.clone()))
+        })
+        // This function's caller has the engine too.
+        .with_pinned(true)
+    }
+
+    fn session_options(&self) -> SessionOptions {
+        self.session.session_options("serve")
+    }
+
+    fn sampling(&self, setup: &Setup) -> Sampling {
+        sampling::for_chat(&setup.engine, self.model.model.is_none())
+    }
 }
 
 /// The models that are loaded when a request names them.
@@ -157,7 +205,7 @@ impl From<ServeError> for Failure {
             ServeError::Bind { .. } => {
                 Self::new(Exit::Failed, format!("{error} (choose another --port or --host)"))
             }
-            ServeError::Runtime(_) => Self::new(Exit::Failed, error.to_string()),
+            ServeError::Runtime(_) | ServeError::Handshake => Self::new(Exit::Failed, error.to_string()),
             error => Self::usage(error, "see `refrain serve --help`"),
         }
     }

@@ -1,13 +1,15 @@
-//! `refrain serve`: the address, requests, stops, options that are refused.
+//! `refrain serve`: the address, requests, folders of notes, stops, options that are refused.
 #![cfg(unix)]
 
 mod support;
 
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 
-use support::refrain;
+use serde_json::{Value, json};
+use support::{arg, model, refrain};
 
 /// A running server with its address.
 fn start(args: &[&str]) -> (Child, String) {
@@ -55,6 +57,68 @@ fn the_model_inside_the_program_answers_until_a_signal() {
         assert!(reply.contains("\"finish_reason\""), "{reply}");
         assert_eq!(stop(child, signal), Some(0));
     }
+}
+
+/// The names of the notes that a search finds.
+fn found(address: &str, query: &str) -> Vec<String> {
+    let meta = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": { "name": "test", "version": "1" },
+        "io.modelcontextprotocol/clientCapabilities": {},
+    });
+    let call = json!({ "name": "search_notes", "arguments": { "query": query }, "_meta": meta });
+    let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call }).to_string();
+    let head = "POST /mcp HTTP/1.1\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n\
+        MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: search_notes";
+    let reply = request(address, head, &body);
+    let message = reply.lines().map(|line| line.strip_prefix("data:").unwrap_or(line).trim());
+    let message = message.filter_map(|line| serde_json::from_str::<Value>(line).ok()).find(Value::is_object);
+    let message = message.unwrap_or_else(|| panic!("{reply}"));
+    let passages = message["result"]["structuredContent"]["passages"].as_array();
+    let passages = passages.unwrap_or_else(|| panic!("{message}"));
+    passages.iter().map(|passage| passage["name"].as_str().expect("a name").to_owned()).collect()
+}
+
+#[test]
+fn folders_of_notes_are_read_and_watched() {
+    let place = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| place.path().join(name);
+    let (home, work, index) = (path("home"), path("work"), path("index"));
+    for folder in [&home, &work] {
+        fs::create_dir(folder).unwrap();
+    }
+    fs::write(home.join("tap.md"), "# Kitchen\n\nThe tap drips.\n").unwrap();
+    fs::write(work.join("plan.md"), "# Plan\n\nThe bridge opens in May.\n").unwrap();
+    let model = model();
+    let fixed = ["--no-store", "--model", arg(&model)];
+    let folders = ["--index", arg(&index), "--notes", arg(&home), arg(&work)];
+    let (child, address) = start(&[&fixed[..], &folders].concat());
+    assert_eq!(found(&address, "taps that drip"), ["home/tap.md"]);
+    assert_eq!(found(&address, "bridge"), ["work/plan.md"]);
+    // What changes is read while the server runs.
+    fs::write(work.join("roof.md"), "# Roof\n\nThe roof leaks.\n").unwrap();
+    while found(&address, "roof").is_empty() {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    fs::remove_file(home.join("tap.md")).unwrap();
+    while !found(&address, "taps that drip").is_empty() {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert_eq!(stop(child, "-TERM"), Some(0));
+    // The index has them without the folders, and is not written.
+    fs::write(work.join("later.md"), "# Later\n\nThe cellar is dry.\n").unwrap();
+    let (child, address) = start(&[&fixed[..], &["--notes", arg(&index)]].concat());
+    assert_eq!((found(&address, "roof").len(), found(&address, "cellar").len()), (1, 0));
+    assert_eq!(stop(child, "-TERM"), Some(0));
+    // So does `--notes` without a value, which knows new notes of its folders when they have been read.
+    let (child, address) = start(&[&fixed[..], &["--index", arg(&index), "--notes"]].concat());
+    assert_eq!((found(&address, "roof").len(), found(&address, "cellar").len()), (1, 0));
+    assert_eq!(stop(child, "-TERM"), Some(0));
+    let refused = |args: &[&str], code: i32| {
+        refrain(&[&["serve", "--no-config", "--port", "0"], args].concat()).refused(code)
+    };
+    assert!(refused(&["--notes", arg(&path("nowhere"))], 3).contains("does not exist"));
+    assert!(refused(&["--notes", arg(&index), arg(&home)], 2).contains("--notes"));
 }
 
 #[test]

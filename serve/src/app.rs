@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use refrain::CancelToken;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::error::ApiResult;
 use crate::limits::Limits;
@@ -31,6 +31,8 @@ struct Inner {
     loading: Arc<Semaphore>,
     /// Bytes that bodies may still take.
     bodies: Arc<Semaphore>,
+    /// Whether streams without an end of their own should end.
+    ends_streams: watch::Sender<bool>,
     n_ids: AtomicU64,
     /// Random bits in every id, so that ids of two runs differ.
     salt: u64,
@@ -60,6 +62,7 @@ impl App {
             preparing: Arc::new(Semaphore::new(PREPARING_MAX)),
             loading: Arc::new(Semaphore::new(1)),
             bodies: Arc::new(Semaphore::new(bodies_bytes)),
+            ends_streams: watch::Sender::new(false),
             n_ids: AtomicU64::new(0),
             salt: random_bits(),
         }))
@@ -110,6 +113,22 @@ impl App {
         let mut registry = self.registry();
         registry.is_stopping = true;
         registry.work.values().for_each(CancelToken::cancel);
+    }
+
+    /// Whether no work is registered.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.registry().work.is_empty()
+    }
+
+    /// Ends the streams that would stay open for ever.
+    pub(crate) fn end_streams(&self) {
+        self.0.ends_streams.send_replace(true);
+    }
+
+    /// Waits until such streams should end.
+    pub(crate) async fn streams_end(&self) {
+        // The sender lives as long as this.
+        let _ = self.0.ends_streams.subscribe().wait_for(|ends| *ends).await;
     }
 
     /// Waits for the right to check a request. It goes along with the work, which outlives a client that goes away.

@@ -65,6 +65,9 @@ pub enum ServeError {
         /// The reason.
         source: std::io::Error,
     },
+    /// A client on standard input does not begin with the handshake of the Model Context Protocol.
+    #[error("the client on standard input does not speak the Model Context Protocol")]
+    Handshake,
     /// The threads of the server cannot be started.
     #[error("cannot start the threads of the server: {0}")]
     Runtime(#[source] std::io::Error),
@@ -174,6 +177,13 @@ impl ApiError {
     pub(crate) fn busy(message: impl Into<String>, retry_after: u32) -> Self {
         let error = Self::new(StatusCode::TOO_MANY_REQUESTS, ErrorKind::RateLimit, message);
         Self { retry_after: Some(retry_after), ..error.with_code("queue_full") }
+    }
+
+    /// All connections are taken.
+    pub(crate) fn no_connection(n_connections: usize) -> Self {
+        let message = format!("all {n_connections} connections are taken");
+        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorKind::Server, message);
+        Self { retry_after: Some(1), ..error.with_code("connections") }
     }
 
     pub(crate) fn server(message: impl Into<String>) -> Self {

@@ -1,4 +1,4 @@
-//! A local server for the engine [`refrain`]: the OpenAI API over HTTP/1.1, for one person's device.
+//! A local server for the engine [`refrain`]: the OpenAI API over HTTP/1.1, and the Model Context Protocol, for one person's device.
 //!
 //! A [`Server`] has [`Models`] and [`ServeOptions`]. It listens on a loopback address unless it has a token, and answers until its
 //! [`CancelToken`](refrain::CancelToken) is cancelled:
@@ -31,12 +31,15 @@
 //! `server` accepts connections. `security` checks every request before a route sees it. `api` has the routes; each reads its request
 //! (`wire`), and gives a `work` request to the models. `work` makes the tokens of the prompt, waits in the `queue`, and drives the passes of
 //! the model in turns with the jobs of [`refrain_assistant`]. `warm` keeps keys and values of recent prompts.
-//! `page` has the page at `/` and its endpoints.
+//! `page` has the page at `/` and its endpoints. `mcp` has the Model Context Protocol at `/mcp`, and on standard input and output.
 
 mod api;
 mod app;
+#[cfg(feature = "internals")]
+mod check;
 mod error;
 mod limits;
+mod mcp;
 mod metrics;
 mod models;
 mod openapi;
@@ -50,6 +53,14 @@ mod work;
 
 pub use error::{ModelsError, ServeError};
 pub use limits::Limits;
+pub use mcp::StdioServer;
 pub use models::{Loaded, ModelKind, ModelSpec, Models};
 pub use options::ServeOptions;
 pub use server::{Server, quiet_panics};
+
+/// Parts for fuzzing, without promises about their stability.
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod internals {
+    pub use crate::check::BodyChecker;
+}

@@ -16,9 +16,11 @@ pub struct Limits {
     pub header_time: Duration,
     /// Time for a request's body. Default 30 s.
     pub body_time: Duration,
-    /// How long a client may take no byte of a response. Default 30 s.
+    /// How long a client may take no byte of a response, and the time over which one that the server waits for must take 16 KiB per
+    /// second. Default 30 s.
     pub stall_time: Duration,
-    /// Open connections; further ones wait in the backlog of the system. Default 512.
+    /// Open connections. If all are taken, 4 further ones answer `/health` and `/metrics`, and refuse other requests with status 503;
+    /// the next ones wait in the backlog of the system. Default 512.
     pub connections: usize,
     /// Requests that compute, in turns. Each has a session in memory. Default 4.
     pub running: usize,
@@ -26,7 +28,8 @@ pub struct Limits {
     pub waiting: usize,
     /// Time that a request waits for its computation. Default 10 min.
     pub queue_time: Duration,
-    /// Bytes of all bodies that are read or checked at a time; further ones are refused with status 429. Default 64 MiB.
+    /// Bytes of the bodies of all requests, from the first byte that is read to the end of the request; further ones are refused with
+    /// status 429. Default 64 MiB.
     pub bodies_bytes: usize,
     /// Values of a request's JSON: numbers, strings, arrays, objects. Each takes about 100 bytes. Default 200,000.
     pub json_values: usize,

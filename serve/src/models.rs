@@ -148,6 +148,8 @@ pub(crate) struct Model {
     pub(crate) grammars: Grammars,
     /// How this model is told about tools, and how it calls them; found at the first request with tools.
     pub(crate) call_format: OnceLock<CallFormat>,
+    /// Whether its chat template knows levels of reasoning; found at the first request with one.
+    pub(crate) knows_effort: OnceLock<bool>,
     vocabulary: OnceLock<Vocabulary>,
     embedder: OnceLock<ModelEmbedder>,
 }
@@ -287,6 +289,7 @@ impl Models {
             warm: Warm::new(self.warm_bytes.load(Ordering::Relaxed)),
             grammars: Grammars::default(),
             call_format: OnceLock::new(),
+            knows_effort: OnceLock::new(),
             vocabulary: OnceLock::new(),
             embedder: OnceLock::new(),
         });

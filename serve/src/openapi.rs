@@ -56,7 +56,9 @@ pub(crate) fn document() -> Value {
             "prediction": object,
             "documents": list(&json!({ "$ref": "#/components/schemas/Document" })),
             "chat_template_kwargs": object,
-            "reasoning_effort": { "enum": ["none"] },
+            "reasoning_effort": { "enum": ["none", "minimal", "low", "medium", "high", "xhigh"] },
+            "continue_final_message": flag,
+            "add_generation_prompt": flag,
             "stream_options": stream_options,
             "return_progress": flag,
             "return_origins": flag,
@@ -100,6 +102,19 @@ pub(crate) fn document() -> Value {
             },
         } } },
     });
+    let plain_body = |properties: Value| {
+        json!({
+            "required": true,
+            "content": { "application/json": { "schema": { "type": "object", "properties": properties } } },
+        })
+    };
+    let tokenize = plain_body(json!({
+        "model": text, "prompt": text, "content": text, "messages": list(&object), "add_special": flag,
+        "add_special_tokens": flag, "with_pieces": flag, "return_token_strs": flag,
+    }));
+    let detokenize =
+        plain_body(json!({ "model": text, "tokens": list(&json!({ "type": "integer", "minimum": 0 })) }));
+    let (chat_tokens, responses_tokens) = (chat.clone(), responses.clone());
     let answers = |summary: &str, types: &[&str]| {
         let content: serde_json::Map<String, Value> =
             types.iter().map(|kind| ((*kind).to_owned(), json!({ "schema": {} }))).collect();
@@ -128,6 +143,10 @@ pub(crate) fn document() -> Value {
             "/v1/chat/completions": post("The next message of a conversation.", chat, true),
             "/v1/completions": post("The continuation of a text.", completions, true),
             "/v1/responses": post("Items that answer items, without stored state.", responses, true),
+            "/v1/chat/completions/input_tokens": post("The number of tokens of a conversation.", chat_tokens, false),
+            "/v1/responses/input_tokens": post("The number of tokens of an input.", responses_tokens, false),
+            "/tokenize": post("The tokens of a text or a conversation.", tokenize, false),
+            "/detokenize": post("The text of tokens.", detokenize, false),
             "/v1/embeddings": post("Vectors of texts.", embeddings, false),
             "/v1/models": get("The models of this server.", "application/json"),
             "/v1/models/{id}": model,

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use refrain_assistant::Priority;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::error::{ApiError, ApiResult};
 
@@ -32,6 +32,8 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct Place {
     queue: Arc<Queue>,
+    /// The request's share of the bytes of all bodies: its texts, tools and documents live as long as its place.
+    _bytes: Option<OwnedSemaphorePermit>,
 }
 
 /// The right to compute.
@@ -48,11 +50,11 @@ impl Queue {
         Arc::new(Self { state: Mutex::default(), running_max, waiting_max })
     }
 
-    /// Admits a request.
+    /// Admits a request, with its share of the bytes of all bodies.
     ///
     /// # Errors
     /// Status 429: the queue is full.
-    pub(crate) fn admit(self: &Arc<Self>) -> ApiResult<Place> {
+    pub(crate) fn admit(self: &Arc<Self>, bytes: Option<OwnedSemaphorePermit>) -> ApiResult<Place> {
         let mut state = self.lock();
         if state.n_admitted >= self.running_max + self.waiting_max {
             // A second per request before it is a guess; clients wait longer on each attempt anyway.
@@ -61,12 +63,12 @@ impl Queue {
             return Err(ApiError::busy(message, seconds));
         }
         state.n_admitted += 1;
-        Ok(Place { queue: Arc::clone(self) })
+        Ok(Place { queue: Arc::clone(self), _bytes: bytes })
     }
 
     /// Refuses early, before a body is read, what [`admit`](Self::admit) would refuse.
     pub(crate) fn check(self: &Arc<Self>) -> ApiResult<()> {
-        self.admit().map(drop)
+        self.admit(None).map(drop)
     }
 
     /// (running, waiting)
@@ -155,8 +157,8 @@ mod tests {
     #[tokio::test]
     async fn interactive_requests_come_first_and_the_queue_is_bounded() {
         let queue = Queue::new(1, 3);
-        let places: Vec<Place> = (0..4).map(|_| queue.admit().expect("room")).collect();
-        let refused = queue.admit().expect_err("full");
+        let places: Vec<Place> = (0..4).map(|_| queue.admit(None).expect("room")).collect();
+        let refused = queue.admit(None).expect_err("full");
         assert_eq!((refused.status.as_u16(), refused.retry_after), (429, Some(4)));
         let running = places[0].permit(Priority::Interactive).await;
         let mut background = Box::pin(places[1].permit(Priority::Background));
@@ -177,7 +179,7 @@ mod tests {
     #[tokio::test]
     async fn background_requests_leave_a_place() {
         let queue = Queue::new(2, 9);
-        let places: Vec<Place> = (0..3).map(|_| queue.admit().expect("room")).collect();
+        let places: Vec<Place> = (0..3).map(|_| queue.admit(None).expect("room")).collect();
         let first = places[0].permit(Priority::Background).await;
         let mut second = Box::pin(places[1].permit(Priority::Background));
         assert!(poll(&mut second).await.is_none());
@@ -191,7 +193,7 @@ mod tests {
     #[tokio::test]
     async fn who_has_gone_gets_no_permit() {
         let queue = Queue::new(1, 3);
-        let places: Vec<Place> = (0..3).map(|_| queue.admit().expect("room")).collect();
+        let places: Vec<Place> = (0..3).map(|_| queue.admit(None).expect("room")).collect();
         let running = places[0].permit(Priority::Interactive).await;
         let mut gone = Box::pin(places[1].permit(Priority::Interactive));
         assert!(poll(&mut gone).await.is_none());

@@ -183,7 +183,7 @@ impl Rules {
             (header::VARY, HeaderValue::from_static("Origin")),
             (
                 header::ACCESS_CONTROL_EXPOSE_HEADERS,
-                HeaderValue::from_static("retry-after, x-request-id, openai-processing-ms"),
+                HeaderValue::from_static("retry-after, x-request-id, openai-processing-ms, mcp-session-id"),
             ),
         ])
     }

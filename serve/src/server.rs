@@ -27,26 +27,31 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep};
 
 use crate::app::{App, PREPARING_MAX};
-use crate::error::ServeError;
+use crate::error::{ApiError, ServeError};
 use crate::limits::Limits;
 use crate::models::Models;
 use crate::options::ServeOptions;
+use crate::page::Page;
 use crate::security::{Rules, Verdict};
-use crate::{api, metrics, page};
+use crate::{api, mcp, metrics, page};
 
 /// How often the token of a stop is looked at, which wakes nobody.
 const STOP_POLL: Duration = Duration::from_millis(50);
 /// How long cancelled streams may take for their last event.
-const LAST_EVENTS: Duration = Duration::from_secs(2);
+pub(crate) const LAST_EVENTS: Duration = Duration::from_secs(2);
 /// Time for headers while more than half of the connections are taken.
 const CROWDED_HEADER_TIME: Duration = Duration::from_secs(3);
+/// Connections beyond the limit that answer monitors, while all others are taken.
+const RESERVED_CONNECTIONS: usize = 4;
+/// Bytes per second that a client must take while the server waits for it: a stream of text needs less than one.
+const TAKEN_PER_SECOND_MIN: f64 = 16.0 * 1024.0;
 /// How often a connection with unread input is looked at again.
 const GONE_POLL: Duration = Duration::from_millis(200);
 /// How long, and how much, a connection is read after its last answer.
 const LINGER: Duration = Duration::from_secs(1);
 const LINGER_BYTES_MAX: usize = 16 << 20;
 /// Threads that read requests and write responses. Models run elsewhere, so two are plenty for one person.
-const IO_THREADS: usize = 2;
+pub(crate) const IO_THREADS: usize = 2;
 
 /// A server that listens.
 pub struct Server {
@@ -76,7 +81,9 @@ impl Server {
         listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let app = App::new(&options, models);
-        let router = api::router().with_state(app.clone()).merge(page::router(app.clone()));
+        let page = Page::new(app.clone());
+        let router =
+            api::router().with_state(app.clone()).merge(mcp::router(page.clone())).merge(page::router(page));
         Ok(Self { listener, address, options, app, router })
     }
 
@@ -124,7 +131,7 @@ pub fn quiet_panics() {
 }
 
 /// Ends when the server should stop.
-async fn stopped(stop: &CancelToken, on_sigterm: bool) {
+pub(crate) async fn stopped(stop: &CancelToken, on_sigterm: bool) {
     let polled = async {
         while !stop.is_cancelled() {
             tokio::time::sleep(STOP_POLL).await;
@@ -153,15 +160,25 @@ async fn accept(
 ) {
     let limits = app.limits().clone();
     let places = Arc::new(Semaphore::new(limits.connections));
+    let reserved = Arc::new(Semaphore::new(RESERVED_CONNECTIONS));
     let (stopping, stop) = watch::channel(false);
     let mut connections = JoinSet::new();
     let mut stopped = pin!(stopped);
     loop {
         let next = async {
-            let place = Arc::clone(&places).acquire_owned().await.expect("the semaphore is never closed");
-            (place, listener.accept().await)
+            let (mut place, mut is_reserved) = tokio::select! {
+                biased;
+                place = Arc::clone(&places).acquire_owned() => (place, false),
+                place = Arc::clone(&reserved).acquire_owned() => (place, true),
+            };
+            let accepted = listener.accept().await;
+            // A place may have become free meanwhile.
+            if is_reserved && let Ok(free) = Arc::clone(&places).try_acquire_owned() {
+                (place, is_reserved) = (Ok(free), false);
+            }
+            (place.expect("no semaphore is ever closed"), is_reserved, accepted)
         };
-        let (place, accepted) = tokio::select! {
+        let (place, is_reserved, accepted) = tokio::select! {
             () = &mut stopped => break,
             // Ended connections are forgotten.
             Some(_) = connections.join_next() => continue,
@@ -178,17 +195,32 @@ async fn accept(
         let (app, rules, router, stop) = (app.clone(), Arc::clone(&rules), router.clone(), stop.clone());
         connections.spawn(async move {
             let _counted = Counted::new(&app);
-            let is_crowded = crowded.available_permits() < app.limits().connections / 2;
-            serve(stream, &app, rules, router, stop, is_crowded).await;
+            let room = match crowded.available_permits() {
+                _ if is_reserved => Room::Reserved,
+                free if free < app.limits().connections / 2 => Room::Crowded,
+                _ => Room::Free,
+            };
+            serve(stream, &app, rules, router, stop, room).await;
             drop(place);
         });
     }
     drop(listener);
     let _ = stopping.send(true);
+    app.end_streams();
     if !have_ended(&mut connections, limits.grace_time).await {
         app.cancel_all();
         have_ended(&mut connections, LAST_EVENTS).await;
     }
+}
+
+/// How many connections were open when one was accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Room {
+    Free,
+    /// More than half of them.
+    Crowded,
+    /// All: this one answers monitors only.
+    Reserved,
 }
 
 /// An open connection in the metrics.
@@ -220,14 +252,14 @@ async fn serve(
     rules: Arc<Rules>,
     router: Router,
     mut stop: watch::Receiver<bool>,
-    is_crowded: bool,
+    room: Room,
 ) {
     let Limits { header_time, header_bytes, headers, stall_time, .. } = *app.limits();
-    let header_time = if is_crowded { header_time.min(CROWDED_HEADER_TIME) } else { header_time };
+    let header_time = if room == Room::Free { header_time } else { header_time.min(CROWDED_HEADER_TIME) };
     let routes = TowerToHyperService::new(router);
     let service = service_fn(|request: Request<Incoming>| {
         let (rules, routes, app) = (Arc::clone(&rules), routes.clone(), app.clone());
-        async move { Ok::<_, Infallible>(respond(&app, &rules, routes, request).await) }
+        async move { Ok::<_, Infallible>(respond(&app, &rules, routes, request, room).await) }
     });
     let stream = Arc::new(stream);
     let io = TokioIo::new(Stalling::new(Arc::clone(&stream), stall_time));
@@ -289,8 +321,16 @@ async fn respond(
     rules: &Rules,
     routes: TowerToHyperService<Router>,
     request: Request<Incoming>,
+    room: Room,
 ) -> Response {
-    let (mut response, cors) = match rules.judge(request.method(), request.uri(), request.headers()) {
+    let mut verdict = rules.judge(request.method(), request.uri(), request.headers());
+    if room == Room::Reserved
+        && !matches!(request.uri().path(), "/health" | "/metrics")
+        && let Verdict::Pass(cors) = verdict
+    {
+        verdict = Verdict::Refused(ApiError::no_connection(app.limits().connections), cors);
+    }
+    let (mut response, cors) = match verdict {
         Verdict::Pass(cors) => {
             let Ok(response) = routes.call(request.map(Body::new)).await;
             (response, cors)
@@ -305,6 +345,9 @@ async fn respond(
         }
     };
     let headers = response.headers_mut();
+    if room == Room::Reserved {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
@@ -317,17 +360,41 @@ async fn respond(
     response
 }
 
-/// A connection that fails if its client takes no byte for too long.
+/// A connection that fails if its client takes no byte for too long, or too few while the server waits for it.
 struct Stalling {
     stream: Arc<TcpStream>,
     limit: Duration,
     timer: Pin<Box<Sleep>>,
-    is_waiting: bool,
+    /// Since when the server waits for the client.
+    waits_since: Option<Instant>,
+    pace: Pace,
+}
+
+/// How fast a client reads, measured over the time that the server waits for it: an answer that grows slowly is nobody's fault.
+#[derive(Debug, Default)]
+struct Pace {
+    waited: Duration,
+    n_taken: usize,
+}
+
+impl Pace {
+    /// Counts bytes that a client has taken after the server has waited for it; whether it is too slow. Every `period` of waiting is
+    /// judged by itself.
+    fn is_too_slow(&mut self, waited: Duration, n_taken: usize, period: Duration) -> bool {
+        self.waited += waited;
+        self.n_taken = self.n_taken.saturating_add(n_taken);
+        if self.waited < period {
+            return false;
+        }
+        let Self { waited, n_taken } = std::mem::take(self);
+        (n_taken as f64) < waited.as_secs_f64() * TAKEN_PER_SECOND_MIN
+    }
 }
 
 impl Stalling {
     fn new(stream: Arc<TcpStream>, limit: Duration) -> Self {
-        Self { stream, limit, timer: Box::pin(tokio::time::sleep(limit)), is_waiting: false }
+        let timer = Box::pin(tokio::time::sleep(limit));
+        Self { stream, limit, timer, waits_since: None, pace: Pace::default() }
     }
 
     /// Writes as soon as the connection takes bytes.
@@ -341,13 +408,17 @@ impl Stalling {
             match write(&self.stream) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 written => {
-                    self.is_waiting = false;
+                    let waited = self.waits_since.take().map_or(Duration::ZERO, |since| since.elapsed());
+                    let n_taken = written.as_ref().map_or(0, |n| *n);
+                    if self.pace.is_too_slow(waited, n_taken, self.limit) {
+                        return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+                    }
                     return Poll::Ready(written);
                 }
             }
         }
-        if !self.is_waiting {
-            self.is_waiting = true;
+        if self.waits_since.is_none() {
+            self.waits_since = Some(Instant::now());
             self.timer.as_mut().reset(Instant::now() + self.limit);
         }
         self.timer.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
@@ -403,5 +474,27 @@ impl AsyncWrite for Stalling {
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         // `linger` does it, after the last answer.
         Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_is_judged_by_the_time_that_the_server_waits_for_it() {
+        const PERIOD: Duration = Duration::from_secs(30);
+        let mut pace = Pace::default();
+        // Nobody waits: the output grows slowly.
+        assert!((0..100_000).all(|_| !pace.is_too_slow(Duration::ZERO, 1, PERIOD)));
+        // 100 bytes each 29 seconds.
+        let mut pace = Pace::default();
+        assert!(!pace.is_too_slow(Duration::from_secs(29), 100, PERIOD));
+        assert!(pace.is_too_slow(Duration::from_secs(29), 100, PERIOD));
+        // A fast beginning does not count for later.
+        let mut pace = Pace::default();
+        assert!(!pace.is_too_slow(PERIOD, 1 << 20, PERIOD));
+        assert!(pace.is_too_slow(PERIOD, 100 << 10, PERIOD));
+        assert!(!pace.is_too_slow(PERIOD, 600 << 10, PERIOD));
     }
 }

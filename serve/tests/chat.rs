@@ -104,6 +104,10 @@ fn several_outputs_have_seeds_of_their_own() {
     let answer = server.answer("/v1/chat/completions", &request);
     let choices = answer["choices"].as_array().unwrap();
     assert_eq!(choices.len(), 3);
+    // Outputs of one prompt share it.
+    let single = server.answer("/v1/chat/completions", &with(&request, json!({ "n": 1 })));
+    assert_eq!(answer["usage"]["prompt_tokens"], single["usage"]["prompt_tokens"]);
+    assert!(answer["usage"]["completion_tokens"].as_u64() > single["usage"]["completion_tokens"].as_u64());
     let chunks = server.post("/v1/chat/completions", &with(&request, json!({ "stream": true }))).chunks();
     let texts = joined(&chunks, 3, false);
     for (index, choice) in choices.iter().enumerate() {
@@ -206,11 +210,14 @@ fn a_prediction_drafts_and_changes_no_output() {
         let answer = server.answer("/v1/chat/completions", &with(&request, prediction));
         assert_eq!(answer["choices"][0]["message"]["content"], text);
         let details = &answer["usage"]["completion_tokens_details"];
-        assert!(details["rejected_prediction_tokens"].is_u64());
-        details["accepted_prediction_tokens"].as_u64().unwrap()
+        let count = |name: &str| details[name].as_u64().unwrap();
+        (count("accepted_prediction_tokens"), count("rejected_prediction_tokens"))
     };
-    assert!(accepted(json!(text)) > 0);
-    assert!(accepted(json!([{ "type": "text", "text": text }])) > 0);
+    for content in [json!(text), json!([{ "type": "text", "text": text }])] {
+        let (accepted, rejected) = accepted(content);
+        // What a step drafts behind the end of the output is all that a right prediction can lose.
+        assert!(accepted > 0 && rejected < accepted, "{accepted} accepted, {rejected} rejected");
+    }
     accepted(json!("Quite another text about hills."));
 }
 

@@ -2,55 +2,13 @@
 
 mod support;
 
-use std::fs;
-use std::ops::ControlFlow;
-use std::path::Path;
-use std::sync::Arc;
-
-use refrain_assistant::{AnswerRequest, Assistant, AssistantOptions, Gate, JobOptions};
-use refrain_index::notes::{NotesOptions, NotesWriter};
-use refrain_serve::{Limits, Loaded, ModelSpec, Models, ServeOptions};
+use refrain_assistant::{AnswerRequest, JobOptions};
+use refrain_serve::ServeOptions;
 use serde_json::{Value, json};
-use support::{MODEL, Reply, Running, engine};
-use tempfile::TempDir;
+use support::{Place, Reply};
 
 const QUESTION: &str = "Which company takes care of the roof repair?";
 const TOKEN: &str = "a-token-of-at-least-16-bytes";
-
-/// A folder with the sample notes, an index of them and a store.
-struct Place(TempDir);
-
-impl Place {
-    fn new() -> Self {
-        let place = Self(tempfile::tempdir().expect("a folder"));
-        let notes = place.0.path().join("notes");
-        fs::create_dir(&notes).expect("a folder");
-        let samples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/notes");
-        for sample in fs::read_dir(samples).expect("the sample notes") {
-            let sample = sample.expect("an entry");
-            fs::copy(sample.path(), notes.join(sample.file_name())).expect("copied");
-        }
-        let mut writer =
-            NotesWriter::open(&place.0.path().join("index"), NotesOptions::default()).expect("opens");
-        writer.add(&[notes]).expect("exists");
-        writer.update(&mut |_, _| ControlFlow::Continue(())).expect("updates");
-        place
-    }
-
-    fn assistant(&self, gate: Arc<Gate>, options: AssistantOptions) -> Assistant {
-        let builder = Assistant::builder(engine()).notes(self.0.path().join("index")).gate(gate);
-        builder.store(self.0.path().join("store")).options(options).build().expect("builds")
-    }
-
-    fn server(&self, options: ServeOptions) -> (Running, Assistant) {
-        let gate = Arc::<Gate>::default();
-        let assistant = self.assistant(Arc::clone(&gate), AssistantOptions::default());
-        let theirs = assistant.clone();
-        let spec = ModelSpec::new(MODEL, move || Ok(Loaded::new(engine()).with_assistant(theirs.clone())));
-        let models = Models::new([spec]).expect("one name").with_gate(gate);
-        (Running::with_models(options, Limits::default(), models), assistant)
-    }
-}
 
 /// The events of a stream: names and data.
 fn events(reply: &Reply) -> Vec<(String, Value)> {

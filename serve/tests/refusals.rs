@@ -73,6 +73,11 @@ fn fields_are_refused_by_name() {
             json!({ "response_format": { "type": "json_schema", "json_schema": { "name": "x" } } }),
             "response_format.json_schema.schema",
         ),
+        (json!({ "response_format": { "type": "json_object", "schema": 123 } }), "response_format.schema"),
+        (
+            json!({ "response_format": { "type": "json_object", "schema": { "type": "hiccup" } } }),
+            "response_format.schema",
+        ),
         (
             json!({ "response_format": { "type": "json_schema", "json_schema": { "name": "x", "schema": { "not": {} } } } }),
             "response_format.json_schema.schema",
@@ -199,6 +204,16 @@ fn bodies_methods_and_addresses_are_checked() {
     assert_eq!((reply.status, &reply.error()["code"]), (400, &json!("too_many_values")));
     let tight = Running::with(ServeOptions::default(), Limits::default().with_bodies_bytes(10));
     assert_eq!(tight.post("/v1/chat/completions", &chat("Hello.")).status, 429);
+    // The bytes of a body count until its request ends.
+    let long = endless("A story.");
+    let room = Limits::default().with_bodies_bytes(long.to_string().len() + 20);
+    let counting = Running::with(ServeOptions::default(), room);
+    let running = counting.begin("/v1/chat/completions", &long);
+    counting.wait(|server| server.metric("refrain_requests_running") == 1.0);
+    assert_eq!(counting.post("/v1/chat/completions", &chat("Hello.")).status, 429);
+    drop(running);
+    counting.wait(|server| server.metric("refrain_requests_running") == 0.0);
+    counting.answer("/v1/chat/completions", &chat("Hello."));
     // A body that never comes.
     let slow = [("Content-Type", "application/json"), ("Content-Length", "100")];
     assert_eq!(status("POST", "/v1/chat/completions", &slow, ""), 408);
@@ -237,6 +252,20 @@ fn slow_bodies_take_no_place_of_others() {
     server.wait(|server| server.metric("refrain_connections") == 9.0);
     server.answer("/v1/chat/completions", &chat("Hello."));
     drop(slow);
+}
+
+#[test]
+fn monitors_are_answered_when_all_connections_are_taken() {
+    let server = Running::with(ServeOptions::default(), Limits::default().with_connections(1));
+    let taken = server.connect();
+    server.wait(|server| server.metric("refrain_connections") == 2.0);
+    let reply = server.post("/v1/chat/completions", &chat("Hello."));
+    assert_eq!((reply.status, &reply.error()["code"]), (503, &json!("connections")));
+    assert_eq!(reply.headers["retry-after"], "1");
+    assert_eq!(server.get("/v1/models").status, 503);
+    assert_eq!(server.get("/health").status, 200);
+    drop(taken);
+    server.wait(|server| server.get("/v1/models").status == 200);
 }
 
 #[test]

@@ -64,6 +64,7 @@ fn hosts_origins_tokens_and_addresses() {
             (Some("evil.example"), None, None, 403),
             (Some("evil.example:PORT"), None, None, 403),
             (Some("localhost.evil.example:PORT"), None, None, 403),
+            (Some("evil-localhost:PORT"), None, None, 403),
             (Some("127.0.0.1.evil.example:PORT"), None, None, 403),
             (Some("localhost:PORT:PORT"), None, None, 403),
             (Some("localhost:x"), None, None, 403),

@@ -177,7 +177,6 @@ fn tools_and_choices_are_checked() {
             "tool_choice",
         ),
         (json!({ "tool_choice": "required" }), "tool_choice"),
-        (json!({ "tools": tools(), "response_format": { "type": "json_object" } }), "response_format"),
         (json!({ "tools": tools(), "stop": "x" }), "stop"),
         (
             json!({ "tools": tools(), "tool_choice": { "type": "allowed_tools", "allowed_tools": { "tools": [] } } }),

@@ -20,6 +20,8 @@ pub struct AnswerRequest {
     pub question: String,
     /// Files, or folders with everything below them, to search; empty: all notes.
     pub folders: Vec<PathBuf>,
+    /// Maximum number of passages to show; default: [`AssistantOptions::n_passages`](crate::AssistantOptions).
+    pub n_passages: Option<usize>,
     /// Passages to show in place of a search, best first.
     pub passages: Option<Vec<Passage>>,
 }
@@ -33,6 +35,7 @@ impl AnswerRequest {
 
 crate::options::setters!(AnswerRequest {
     with_folders: folders: Vec<PathBuf>,
+    with_n_passages: n_passages: Option<usize>,
     with_passages: passages: Option<Vec<Passage>>,
 });
 
@@ -76,10 +79,10 @@ impl Assistant {
         request: AnswerRequest,
         options: &JobOptions,
     ) -> Result<(Layout, Vec<Vec<TokenId>>), TaskError> {
-        let AnswerRequest { question, folders, passages } = request;
+        let AnswerRequest { question, folders, n_passages, passages } = request;
         let Found { passages, tokens } = match passages {
             Some(passages) => Found { passages, tokens: Vec::new() },
-            None => self.search(&question, self.options().n_passages, &folders)?,
+            None => self.search(&question, n_passages.unwrap_or(self.options().n_passages), &folders)?,
         };
         if passages.is_empty() {
             return Err(TaskError::Nothing { verb: "answer from" });

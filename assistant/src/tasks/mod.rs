@@ -3,6 +3,7 @@
 mod answer;
 mod chat;
 mod edit;
+mod notes;
 mod prefetch;
 mod provenance;
 mod reply;
@@ -43,22 +44,9 @@ impl Assistant {
     /// Searches the notes, except those that another process is to delete from the index.
     pub(crate) fn search(&self, text: &str, n_shown: usize, folders: &[PathBuf]) -> Result<Found, TaskError> {
         let index = self.notes().ok_or(TaskError::NoNotes)?;
-        let hidden = self.hidden()?;
-        let wanted = n_shown.max(self.options().n_draft_passages);
-        let mut search = Search::new(text, wanted);
+        let mut search = Search::new(text, n_shown.max(self.options().n_draft_passages));
         search.folders = folders.to_vec();
-        search.embedder = self.embedder();
-        let hits = loop {
-            let mut hits = index.search(&search)?;
-            let is_all = hits.len() < search.limit;
-            hits.retain(|hit| !hidden.iter().any(|hidden| hidden.hides(&hit.passage.path)));
-            if hits.len() >= wanted || is_all {
-                break hits;
-            }
-            // Hidden notes have taken places.
-            search.limit = search.limit.saturating_mul(4);
-        };
-        let hits: Vec<_> = hits.into_iter().take(wanted).collect();
+        let hits = self.search_notes(search)?;
         let passages: Vec<_> = hits.iter().map(|hit| hit.passage.clone()).collect();
         let tokens = index.tokens(self.engine().tokenizer(), &passages)?;
         Ok(Found { passages: hits.into_iter().take(n_shown).map(Passage::from).collect(), tokens })

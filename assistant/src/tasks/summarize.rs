@@ -24,13 +24,13 @@ use crate::store::{Kept, StoredSummary, micros};
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct SummarizeRequest {
-    subject: Subject,
+    pub(super) subject: Subject,
     /// The user's wish, such as `In two sentences.`; may be empty.
     pub request: String,
 }
 
 #[derive(Debug, Clone)]
-enum Subject {
+pub(super) enum Subject {
     Texts { texts: Vec<Passage>, id: Option<String> },
     Notes(Vec<PathBuf>),
     Query(String),
@@ -208,7 +208,7 @@ impl Assistant {
         self.lay_out(&self.prompts().summarize, &[], &passages, &request.request, room)
     }
 
-    fn passages_of(&self, subject: &Subject) -> Result<Vec<Passage>, TaskError> {
+    pub(super) fn passages_of(&self, subject: &Subject) -> Result<Vec<Passage>, TaskError> {
         match subject {
             Subject::Texts { texts, .. } => Ok(texts.iter().flat_map(sections).collect()),
             Subject::Notes(paths) => {

@@ -1,4 +1,4 @@
-//! The options of `serve`.
+//! The options of `serve` and `mcp`.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -47,18 +47,40 @@ pub(crate) struct ServeArgs {
     /// Bytes of computed prompts that are kept per model, for the next turns of conversations.
     #[arg(long, value_name = "BYTES", default_value_t = 512 << 20)]
     pub(crate) kept_prompts: usize,
-    /// The index of notes, for tasks over notes [default without =DIR: `refrain/notes` in the user's data folder].
-    #[arg(long, value_name = "DIR", require_equals = true)]
-    pub(crate) notes: Option<Option<PathBuf>>,
-    /// Keep the answers and computed prompts of the page in this folder; later ones draft from the answers and restore the prompts [default
-    /// with --notes: `refrain/assistant` in the user's data folder]. Never changes the output.
-    #[arg(long, value_name = "DIR", conflicts_with = "no_store")]
-    pub(crate) store: Option<PathBuf>,
-    /// Keep the page's answers in memory, and nothing on disk.
-    #[arg(long)]
-    pub(crate) no_store: bool,
+    #[command(flatten)]
+    pub(crate) notes: NotesArgs,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     #[command(flatten)]
     pub(crate) session: SessionArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct McpArgs {
+    #[command(flatten)]
+    pub(crate) notes: NotesArgs,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) session: SessionArgs,
+}
+
+/// The notes of a server, and what it keeps.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Notes")]
+pub(crate) struct NotesArgs {
+    /// Notes to answer from: folders and files, which are added to the index and watched, or the folder of an index [default without
+    /// PATH: the index, as `refrain index` keeps it].
+    #[arg(long, value_name = "PATH", num_args = 0..)]
+    pub(crate) notes: Option<Vec<PathBuf>>,
+    /// The folder of the index [default: `refrain/notes` in the user's data folder].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) index: Option<PathBuf>,
+    /// Keep answers from notes and their computed prompts in this folder; later ones draft from the answers and restore the prompts [default
+    /// with --notes: `refrain/assistant` in the user's data folder]. Never changes the output.
+    #[arg(long, value_name = "DIR", conflicts_with = "no_store")]
+    pub(crate) store: Option<PathBuf>,
+    /// Keep answers in memory, and nothing on disk.
+    #[arg(long)]
+    pub(crate) no_store: bool,
 }

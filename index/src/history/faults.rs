@@ -738,6 +738,11 @@ fn a_response_with_the_id_of_another_is_kept_too() {
             writer.list().into_iter().filter(|info| writer.tokens(info.record).unwrap() == Some(tokens(2)));
         assert!(others.count() >= 1 && writer.list().len() > n_before, "frozen: {frozen}");
         assert_eq!(inbox.read().unwrap().by_namespace.len(), 0);
+        // A writer that was killed before it removed the hand-in leaves it there.
+        let n_before = writer.list().len();
+        inbox.put("a", &super::log::Record { id, tokens: tokens(2).into() }).unwrap();
+        writer.maintain().unwrap();
+        assert_eq!(writer.list().len(), n_before, "frozen: {frozen}");
     }
 }
 

@@ -103,7 +103,7 @@ pub use model_embedder::{ModelEmbedder, ModelEmbedderError};
 pub use options::NotesOptions;
 pub use passage::NotePassage;
 pub use paths::{absolute, without_links};
-pub use report::{FailedRequest, NotesStatus, Notice, SkipReason, SkippedSource, UpdateReport};
+pub use report::{FailedRequest, NoteFile, NotesStatus, Notice, SkipReason, SkippedSource, UpdateReport};
 pub use search::{NoteHit, Search};
 pub use snippet::{SNIPPET_BYTES_MAX, Snippet};
 pub use writer::{LABEL_BYTES_MAX, NotesWriter, OnProgress, hand_in};

@@ -81,7 +81,15 @@ impl ModelEmbedder {
         self
     }
 
-    fn vector(&self, text: &str) -> Result<Vec<f32>, Box<dyn Error + Send + Sync>> {
+    /// The vector of a text, as [`embed`](Embedder::embed) makes it.
+    ///
+    /// # Errors
+    /// The text has no tokens in this vocabulary, the pass fails, or `cancel` is set, which ends the pass before its next layer.
+    pub fn embed_text(
+        &self,
+        text: &str,
+        cancel: &CancelToken,
+    ) -> Result<Vec<f32>, Box<dyn Error + Send + Sync>> {
         let tokenizer = self.engine.tokenizer();
         let mut tokens: Vec<TokenId> = tokenizer.bos().filter(|_| tokenizer.adds_bos()).into_iter().collect();
         tokens.extend(tokenizer.encode(text, SpecialTokens::AsText)?);
@@ -90,7 +98,7 @@ impl ModelEmbedder {
         tokens.push(self.end);
         session.truncate(0)?;
         session.append_tokens(&tokens)?;
-        let mut vector = session.last_hidden_state(&CancelToken::new())?;
+        let mut vector = session.last_hidden_state(cancel)?;
         normalize(&mut vector);
         Ok(vector)
     }
@@ -116,10 +124,10 @@ impl Embedder for ModelEmbedder {
     }
 
     fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, Box<dyn Error + Send + Sync>> {
-        texts.iter().map(|text| self.vector(text)).collect()
+        texts.iter().map(|text| self.embed_text(text, &CancelToken::new())).collect()
     }
 
     fn embed_query(&self, text: &str) -> Result<Vec<f32>, Box<dyn Error + Send + Sync>> {
-        self.vector(&format!("{}{text}", self.instruction))
+        self.embed_text(&format!("{}{text}", self.instruction), &CancelToken::new())
     }
 }

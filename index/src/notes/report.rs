@@ -160,6 +160,20 @@ pub enum Notice {
     },
 }
 
+/// A file of the index.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NoteFile {
+    /// The file, as an absolute path.
+    pub path: PathBuf,
+    /// Its length when it was read, in bytes.
+    pub bytes: u64,
+    /// Its last change before it was read, in seconds since 1970, UTC.
+    pub modified: i64,
+    /// Number of its passages, at least 1.
+    pub n_passages: usize,
+}
+
 /// The contents of an index.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NotesStatus {

@@ -1,16 +1,17 @@
 //! Searches: BM25 over words, optionally with an embedder's vectors, within filters.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::cmp::Ordering;
+use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet};
 use std::ops::Bound;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
 
-use tantivy::collector::{DocSetCollector, TopDocs};
+use tantivy::collector::DocSetCollector;
 use tantivy::query::{
-    BooleanQuery, BoostQuery, ConstScoreQuery, EnableScoring, Occur, Query, RangeQuery, TermQuery,
-    TermSetQuery,
+    Bm25StatisticsProvider, BooleanQuery, BoostQuery, ConstScoreQuery, EnableScoring, Occur, Query,
+    RangeQuery, TermQuery, TermSetQuery,
 };
-use tantivy::schema::IndexRecordOption;
+use tantivy::schema::{Field, IndexRecordOption};
 use tantivy::{DocAddress, DocSet, Searcher, Term};
 
 use super::derive::Embedder;
@@ -179,6 +180,9 @@ impl Wanted {
     }
 }
 
+/// A part of a query, and whether a passage must have it.
+type Clause = (Occur, Box<dyn Query>);
+
 fn by_words(
     snapshot: &Snapshot,
     wanted: &Wanted,
@@ -189,14 +193,21 @@ fn by_words(
         return Ok(Vec::new());
     }
     let fields = [snapshot.fields.title_words, snapshot.fields.text_words];
-    let mut clauses: Vec<(Occur, Box<dyn Query>)> = Vec::new();
-    let term = |field, word: &String| {
-        let term = Term::from_field_text(field, word);
-        Box::new(TermQuery::new(term, IndexRecordOption::WithFreqs)) as Box<dyn Query>
+    let mut statistics = Statistics::new(&snapshot.searcher, fields).map_err(snapshot.failed())?;
+    let mut terms = |words: &BTreeSet<String>| -> Result<Vec<Clause>, NotesError> {
+        let terms = words.iter().flat_map(|word| fields.map(|field| Term::from_field_text(field, word)));
+        let present = terms.filter_map(|term| match statistics.add(&term) {
+            Ok(0) => None,
+            Ok(_) => Some(Ok((
+                Occur::Should,
+                Box::new(TermQuery::new(term, IndexRecordOption::WithFreqs)) as Box<dyn Query>,
+            ))),
+            Err(error) => Some(Err(snapshot.failed()(error))),
+        });
+        present.collect()
     };
-    for word in &wanted.terms {
-        clauses.extend(fields.map(|field| (Occur::Should, term(field, word))));
-    }
+    let mut clauses = terms(&wanted.terms)?;
+    let functional = terms(&wanted.functional)?;
     for initial in &wanted.initials {
         // Behind every word that begins with it.
         let end = format!("{initial}\u{10ffff}");
@@ -213,30 +224,126 @@ fn by_words(
         let filter: Box<dyn Query> = Box::new(ConstScoreQuery::new(filter.box_clone(), 0.0));
         query = Box::new(BooleanQuery::new(vec![(Occur::Must, query), (Occur::Must, filter)]));
     }
-    let functional = wanted.functional.iter().flat_map(|word| fields.map(|field| term(field, word)));
-    let functional: Vec<_> = functional.map(|query| (Occur::Should, query)).collect();
     let n_ranked = if functional.is_empty() { limit } else { limit.max(RANKED_AGAIN) };
-    let collector = TopDocs::with_limit(n_ranked).order_by_score();
-    let mut ranked = snapshot.searcher.search(&query, &collector).map_err(snapshot.failed())?;
+    let mut ranked = best(&statistics, query.as_ref(), n_ranked).map_err(snapshot.failed())?;
     if !functional.is_empty() {
         let functional = BoostQuery::new(Box::new(BooleanQuery::new(functional)), FUNCTIONAL_WEIGHT);
-        add_scores(&snapshot.searcher, &functional, &mut ranked).map_err(snapshot.failed())?;
+        add_scores(&statistics, &functional, &mut ranked).map_err(snapshot.failed())?;
         ranked.truncate(limit);
     }
     Ok(ranked)
 }
 
+/// The numbers of BM25, each read from the segments once per search. A query would read them again for each of its terms.
+struct Statistics<'a> {
+    searcher: &'a Searcher,
+    n_docs: u64,
+    /// The words of the fields.
+    n_words: [(Field, u64); 2],
+    /// The passages with each term of the request.
+    n_with: HashMap<Term, u64>,
+}
+
+impl<'a> Statistics<'a> {
+    fn new(searcher: &'a Searcher, fields: [Field; 2]) -> tantivy::Result<Self> {
+        let [first, second] = fields;
+        let n_words =
+            [(first, searcher.total_num_tokens(first)?), (second, searcher.total_num_tokens(second)?)];
+        Ok(Self { searcher, n_docs: searcher.total_num_docs()?, n_words, n_with: HashMap::new() })
+    }
+
+    /// The number of passages with a term.
+    fn add(&mut self, term: &Term) -> tantivy::Result<u64> {
+        let n = self.searcher.doc_freq(term)?;
+        self.n_with.insert(term.clone(), n);
+        Ok(n)
+    }
+
+    fn scoring(&self) -> EnableScoring<'_> {
+        EnableScoring::enabled_from_statistics_provider(self, self.searcher)
+    }
+}
+
+impl Bm25StatisticsProvider for Statistics<'_> {
+    fn total_num_tokens(&self, field: Field) -> tantivy::Result<u64> {
+        match self.n_words.iter().find(|(of, _)| *of == field) {
+            Some(&(_, n)) => Ok(n),
+            None => self.searcher.total_num_tokens(field),
+        }
+    }
+
+    fn total_num_docs(&self) -> tantivy::Result<u64> {
+        Ok(self.n_docs)
+    }
+
+    fn doc_freq(&self, term: &Term) -> tantivy::Result<u64> {
+        self.n_with.get(term).map_or_else(|| self.searcher.doc_freq(term), |&n| Ok(n))
+    }
+}
+
+/// The `limit` passages with the highest scores, best first; of equal ones, the first of the index.
+///
+/// They are those of tantivy's [`TopDocs`](tantivy::collector::TopDocs), which begins each segment anew. Here the score to
+/// beat goes on from segment to segment, so most postings of the later ones are skipped.
+fn best(
+    statistics: &Statistics<'_>,
+    query: &dyn Query,
+    limit: usize,
+) -> tantivy::Result<Vec<(f32, DocAddress)>> {
+    let weight = query.weight(statistics.scoring())?;
+    // The worst one is on top.
+    let mut kept: BinaryHeap<Ranked> = BinaryHeap::with_capacity(limit + 1);
+    let score_to_beat = |kept: &BinaryHeap<Ranked>| match kept.peek() {
+        Some(worst) if kept.len() == limit => worst.score,
+        _ => f32::MIN,
+    };
+    for (ordinal, segment) in (0..).zip(statistics.searcher.segment_readers()) {
+        let alive = segment.alive_bitset();
+        weight.for_each_pruning(score_to_beat(&kept), segment, &mut |doc, score| {
+            if alive.is_none_or(|alive| alive.is_alive(doc)) {
+                kept.push(Ranked { score, address: DocAddress::new(ordinal, doc) });
+                if kept.len() > limit {
+                    kept.pop();
+                }
+            }
+            score_to_beat(&kept)
+        })?;
+    }
+    Ok(kept.into_sorted_vec().into_iter().map(|Ranked { score, address }| (score, address)).collect())
+}
+
+/// A passage with its score, in the order of ranks: the better one is less.
+#[derive(PartialEq)]
+struct Ranked {
+    score: f32,
+    address: DocAddress,
+}
+
+impl Eq for Ranked {}
+
+impl PartialOrd for Ranked {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Ranked {
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.score.total_cmp(&self.score).then(self.address.cmp(&other.address))
+    }
+}
+
 /// Adds the scores of a query to those of ranked passages, and ranks them again. Passages that only this query finds stay out.
 fn add_scores(
-    searcher: &Searcher,
+    statistics: &Statistics<'_>,
     query: &dyn Query,
     ranked: &mut [(f32, DocAddress)],
 ) -> tantivy::Result<()> {
-    let weight = query.weight(EnableScoring::enabled_from_searcher(searcher))?;
+    let weight = query.weight(statistics.scoring())?;
     // A scorer moves forward only.
     ranked.sort_unstable_by_key(|&(_, address)| address);
     for passages in ranked.chunk_by_mut(|(_, a), (_, b)| a.segment_ord == b.segment_ord) {
-        let segment = searcher.segment_reader(passages[0].1.segment_ord);
+        let segment = statistics.searcher.segment_reader(passages[0].1.segment_ord);
         let mut scorer = weight.scorer(segment, 1.0)?;
         for (score, address) in passages {
             if scorer.doc() < address.doc_id {
@@ -330,5 +437,52 @@ mod tests {
         let fused = fuse(&[vec![at(1), at(2)], vec![at(3), at(2)]]);
         let order: Vec<u32> = fused.iter().map(|(_, address)| address.doc_id).collect();
         assert_eq!(order, [2, 1, 3]);
+    }
+
+    /// Passages over several segments, some deleted, many with equal scores: the best ones are those of tantivy's collector.
+    #[test]
+    fn the_best_passages_are_those_of_each_segment_begun_anew() {
+        use tantivy::collector::TopDocs;
+        use tantivy::indexer::NoMergePolicy;
+        use tantivy::schema::{Schema, TEXT};
+        use tantivy::{Index, IndexWriter, doc};
+
+        let mut schema = Schema::builder();
+        let text = schema.add_text_field("text", TEXT);
+        let index = Index::create_in_ram(schema.build());
+        let mut writer: IndexWriter = index.writer_with_num_threads(1, 15_000_000).unwrap();
+        writer.set_merge_policy(Box::new(NoMergePolicy));
+        let mut number = 7_u64;
+        let mut below = |n: u64| {
+            number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (number >> 33) % n
+        };
+        for _ in 0..9 {
+            for _ in 0..300 {
+                let words: Vec<String> =
+                    (0..1 + below(6)).map(|_| format!("w{}", below(8) * below(8))).collect();
+                writer.add_document(doc!(text => words.join(" "))).unwrap();
+            }
+            writer.commit().unwrap();
+        }
+        writer.delete_term(Term::from_field_text(text, "w15"));
+        writer.commit().unwrap();
+        let searcher = index.reader().unwrap().searcher();
+        assert!(searcher.segment_readers().len() == 9 && searcher.num_docs() < 2700);
+        for n_words in 1..6 {
+            for limit in [1, 5, 40, 3000] {
+                let word = |_| {
+                    let term = Term::from_field_text(text, &format!("w{}", below(8) * below(8)));
+                    (
+                        Occur::Should,
+                        Box::new(TermQuery::new(term, IndexRecordOption::WithFreqs)) as Box<dyn Query>,
+                    )
+                };
+                let query = BooleanQuery::new((0..n_words).map(word).collect());
+                let expected = searcher.search(&query, &TopDocs::with_limit(limit).order_by_score()).unwrap();
+                let statistics = Statistics::new(&searcher, [text, text]).unwrap();
+                assert_eq!(best(&statistics, &query, limit).unwrap(), expected, "{n_words} words, {limit}");
+            }
+        }
     }
 }

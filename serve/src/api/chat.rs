@@ -9,7 +9,7 @@ use super::sse::{self, Events, Sink};
 use crate::app::{App, unix_time};
 use crate::error::{ApiError, ApiResult};
 use crate::wire::chat::{Delivery, read};
-use crate::wire::common::{logprobs_json, origin_name, tier_name, usage_json};
+use crate::wire::common::{self, logprobs_json, origin_name, tier_name, usage_json};
 use crate::work::{self, Annotation, Finish, Piece, Running, TokenLogprob, Usage};
 
 pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Response> {
@@ -144,21 +144,8 @@ fn call_json(call: &Call) -> Value {
     json!({ "id": call.id, "type": "function", "function": { "name": call.name, "arguments": call.arguments } })
 }
 
-/// In the form of a citation with the API's fields; further fields name the place in the document.
 fn annotation_json(annotation: &Annotation) -> Value {
-    json!({
-        "type": "url_citation",
-        "url_citation": {
-            "start_index": annotation.start,
-            "end_index": annotation.end,
-            "title": annotation.title,
-            "url": annotation.url,
-            "document": annotation.document,
-            "document_start": annotation.place.start,
-            "document_end": annotation.place.end,
-            "is_exact": annotation.is_exact,
-        },
-    })
+    json!({ "type": "url_citation", "url_citation": common::annotation_json(annotation) })
 }
 
 /// The chunks of a stream.
@@ -248,15 +235,9 @@ impl Events for Chunks {
                 out.data(&self.chunk(json!([choice])));
             }
             Piece::Done(usage) => {
-                if self.delivery.includes_usage {
-                    let mut chunk = self.chunk(json!([]));
-                    chunk["usage"] = usage_json(&usage);
-                    out.data(&chunk);
-                }
-                out.done();
+                out.end(self.chunk(json!([])), self.delivery.includes_usage.then_some(&usage))
             }
-            // Official clients raise an error with this message. `[DONE]` would say that the answer is whole.
-            Piece::Failed(error) => out.data(&error.body()),
+            Piece::Failed(error) => out.failed(&error),
         }
     }
 }

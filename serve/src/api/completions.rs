@@ -143,14 +143,9 @@ impl Events for Chunks {
                 out.data(&self.text(choice, "", Value::Null, Some(finish)));
             }
             Piece::Done(usage) => {
-                if self.delivery.includes_usage {
-                    let mut chunk = self.chunk(json!([]));
-                    chunk["usage"] = usage_json(&usage);
-                    out.data(&chunk);
-                }
-                out.done();
+                out.end(self.chunk(json!([])), self.delivery.includes_usage.then_some(&usage))
             }
-            Piece::Failed(error) => out.data(&error.body()),
+            Piece::Failed(error) => out.failed(&error),
         }
     }
 }

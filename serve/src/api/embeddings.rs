@@ -6,7 +6,7 @@ use axum::response::Response;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use refrain::{CancelToken, SpecialTokens};
-use refrain_index::notes::Embedder;
+use refrain_index::notes::Embedder as _;
 use serde_json::{Value, json};
 
 use crate::app::App;
@@ -22,7 +22,7 @@ const TOKENS_MAX: usize = 1024;
 pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Response> {
     let (place, request) = super::read(&state, request, |value, app| read(value, app.limits())).await?;
     let State(app) = state;
-    // A client that goes away stops the work between two texts.
+    // A client that goes away stops the work before its next layer.
     let cancel = CancelToken::new();
     let _cancelling = CancelOnDrop(cancel.clone());
     let registered = app.register(cancel.clone());
@@ -56,7 +56,7 @@ impl Drop for CancelOnDrop {
 }
 
 /// The texts, and their tokens in all.
-fn check(
+pub(crate) fn check(
     model: &Model,
     request: &EmbeddingsRequest,
     cancel: &CancelToken,
@@ -111,10 +111,12 @@ fn compute(
     let mut data = Vec::with_capacity(texts.len());
     for (index, text) in texts.iter().enumerate() {
         let turn = model.gate.enter(request.priority, cancel).ok_or_else(ApiError::stopped)?;
-        let vectors = embedder.embed(&[text]);
+        let vector = embedder.embed_text(text, cancel);
         drop(turn);
-        let vector = vectors.ok().and_then(|mut vectors| vectors.pop());
-        let vector = vector.ok_or_else(|| ApiError::server("a pass of the model failed"))?;
+        let vector = vector.map_err(|_| match cancel.is_cancelled() {
+            true => ApiError::stopped(),
+            false => ApiError::server("a pass of the model failed"),
+        })?;
         let embedding = match request.is_base64 {
             false => json!(vector),
             true => {

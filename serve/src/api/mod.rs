@@ -7,6 +7,10 @@ mod health;
 mod models;
 mod responses;
 mod sse;
+mod tokens;
+
+#[cfg(feature = "internals")]
+pub(crate) use embeddings::check as check_embeddings;
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -36,7 +40,11 @@ pub(crate) fn router() -> Router<App> {
         .route("/v1/chat/completions", post(chat::create))
         .route("/v1/completions", post(completions::create))
         .route("/v1/responses", post(responses::create))
+        .route("/v1/chat/completions/input_tokens", post(tokens::of_chat))
+        .route("/v1/responses/input_tokens", post(tokens::of_response))
         .route("/v1/embeddings", post(embeddings::create))
+        .route("/tokenize", post(tokens::encode))
+        .route("/detokenize", post(tokens::decode))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*id}", get(models::one))
         .route("/health", get(health::health))
@@ -59,7 +67,12 @@ async fn unknown_address(uri: Uri) -> ApiError {
 
 /// A JSON response.
 pub(crate) fn json_response(status: StatusCode, value: &Value) -> Response {
-    let mut response = (status, value.to_string()).into_response();
+    json_text(status, value.to_string())
+}
+
+/// A response whose text is JSON.
+fn json_text(status: StatusCode, text: String) -> Response {
+    let mut response = (status, text).into_response();
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
@@ -78,14 +91,15 @@ pub(crate) async fn read<T: Send + 'static>(
         check_content_type(request.headers())?;
         let (bytes, permit) = body(app, request.into_body()).await?;
         // Admitted with its whole body: a client that sends slowly takes no place of others.
-        let place = app.queue().admit()?;
+        let place = app.queue().admit(permit)?;
         let their_app = app.clone();
         let preparing = app.preparing().await;
         let parse = move || {
             let _preparing = preparing;
             let value = json::read(&bytes, their_app.limits().json_values)?;
-            drop((bytes, permit));
-            // The place goes along, so that the work of clients that go away is bounded too.
+            drop(bytes);
+            // The place goes along, so that the work of clients that go away is bounded too. It keeps the share of bytes: the request has
+            // the texts of the body until it ends.
             Ok((place, read(&value, &their_app)?))
         };
         blocking(parse).await
@@ -104,7 +118,7 @@ fn check_content_type(headers: &HeaderMap) -> ApiResult<()> {
 }
 
 /// Reads a body. The permit counts its bytes among those of all bodies.
-async fn body(app: &App, mut body: Body) -> ApiResult<(Vec<u8>, Option<OwnedSemaphorePermit>)> {
+pub(crate) async fn body(app: &App, mut body: Body) -> ApiResult<(Vec<u8>, Option<OwnedSemaphorePermit>)> {
     let limits = app.limits();
     let too_long = || {
         let message = format!("the body has more than {} bytes", limits.body_bytes);

@@ -1,4 +1,7 @@
 //! `POST /v1/responses`: items and typed events.
+//!
+//! The events at the start and at the end of a stream have the whole response, with the tools and the other fields of the request that the
+//! protocol repeats. These are written as JSON once.
 
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
@@ -8,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::sse::{self, Events, Sink};
 use crate::app::{App, unix_time};
 use crate::error::{ApiError, ApiResult};
-use crate::wire::common::{logprobs_json, tier_name};
+use crate::wire::common::{self, logprobs_json, tier_name};
 use crate::wire::responses::read;
 use crate::work::{self, Annotation, Finish, Piece, TokenLogprob, Usage};
 
@@ -34,7 +37,7 @@ pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Res
         created: unix_time(),
         model: running.model.id.clone(),
         tier,
-        echo,
+        echo: fields_text(&echo),
         items: Vec::new(),
         open: None,
         n_events: 0,
@@ -47,8 +50,8 @@ pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Res
     while let Some(piece) = running.pieces.recv().await {
         match piece {
             Piece::Done(usage) => {
-                let response = builder.response(builder.status(), Some(&usage));
-                return Ok(super::json_response(StatusCode::OK, &response));
+                let response = builder.response(builder.status(), Some(&usage), None);
+                return Ok(super::json_text(StatusCode::OK, response));
             }
             Piece::Failed(error) => return Err(error),
             piece => builder.take(piece, &mut nowhere),
@@ -65,11 +68,18 @@ struct Builder {
     created: u64,
     model: String,
     tier: &'static str,
-    echo: Map<String, Value>,
+    /// The fields of the request, as JSON without the braces. Never empty.
+    echo: String,
     /// Items that are complete.
     items: Vec<Value>,
     open: Option<Open>,
     n_events: u64,
+}
+
+/// An object as JSON without its braces.
+fn fields_text(fields: &Map<String, Value>) -> String {
+    let field = |(name, value): (&String, &Value)| format!("{}:{value}", Value::from(name.as_str()));
+    fields.iter().map(field).collect::<Vec<_>>().join(",")
 }
 
 /// An item that grows.
@@ -128,17 +138,9 @@ impl Open {
 }
 
 fn annotation_json(annotation: &Annotation) -> Value {
-    json!({
-        "type": "url_citation",
-        "start_index": annotation.start,
-        "end_index": annotation.end,
-        "title": annotation.title,
-        "url": annotation.url,
-        "document": annotation.document,
-        "document_start": annotation.place.start,
-        "document_end": annotation.place.end,
-        "is_exact": annotation.is_exact,
-    })
+    let mut value = common::annotation_json(annotation);
+    value["type"] = "url_citation".into();
+    value
 }
 
 /// How a response has ended.
@@ -168,19 +170,19 @@ impl Builder {
         if is_cut { Status::Incomplete } else { Status::Completed }
     }
 
-    fn response(&self, status: Status, usage: Option<&Usage>) -> Value {
-        let mut response = json!({
+    /// The response as JSON.
+    fn response(&self, status: Status, usage: Option<&Usage>, error: Option<&ApiError>) -> String {
+        let own = json!({
             "id": self.id,
             "object": "response",
             "created_at": self.created,
             "completed_at": (status == Status::Completed).then(unix_time),
             "status": status.name(),
-            "error": null,
+            "error": error.map(|error| json!({ "code": "server_error", "message": error.message })),
             "incomplete_details": (status == Status::Incomplete).then(|| json!({ "reason": "max_output_tokens" })),
             "model": self.model,
             "output": self.items,
             "previous_response_id": null,
-            "reasoning": { "effort": null, "summary": null },
             "background": false,
             "service_tier": self.tier,
             "store": false,
@@ -193,17 +195,22 @@ impl Builder {
                 "total_tokens": usage.prompt + usage.output,
             })),
         });
-        for (name, value) in &self.echo {
-            response[name] = value.clone();
-        }
-        response
+        let own = own.as_object().map(fields_text).unwrap_or_default();
+        format!("{{{own},{}}}", self.echo)
+    }
+
+    /// An event with the response.
+    fn response_event(&mut self, name: &str, response: &str, out: &mut Sink) {
+        let n = self.n_events;
+        self.n_events += 1;
+        out.named(name, format!(r#"{{"type":"{name}","sequence_number":{n},"response":{response}}}"#));
     }
 
     fn event(&mut self, name: &str, mut fields: Value, out: &mut Sink) {
         fields["type"] = name.into();
         fields["sequence_number"] = self.n_events.into();
         self.n_events += 1;
-        out.named(name, &fields);
+        out.named(name, fields.to_string());
     }
 
     /// The fields that name the open item, and its part if it has parts.
@@ -316,24 +323,23 @@ impl Builder {
 
 impl Events for Builder {
     fn start(&mut self, out: &mut Sink) {
-        let response = self.response(Status::InProgress, None);
-        self.event("response.created", json!({ "response": response }), out);
-        self.event("response.in_progress", json!({ "response": response }), out);
+        let response = self.response(Status::InProgress, None, None);
+        self.response_event("response.created", &response, out);
+        self.response_event("response.in_progress", &response, out);
     }
 
     fn piece(&mut self, piece: Piece, out: &mut Sink) {
         match piece {
             Piece::Done(usage) => {
                 let status = self.status();
-                let response = self.response(status, Some(&usage));
-                self.event(&format!("response.{}", status.name()), json!({ "response": response }), out);
+                let response = self.response(status, Some(&usage), None);
+                self.response_event(&format!("response.{}", status.name()), &response, out);
                 out.done();
             }
             Piece::Failed(error) => {
                 self.close("incomplete", &[], out);
-                let mut response = self.response(Status::Failed, None);
-                response["error"] = json!({ "code": "server_error", "message": error.message });
-                self.event("response.failed", json!({ "response": response }), out);
+                let response = self.response(Status::Failed, None, Some(&error));
+                self.response_event("response.failed", &response, out);
                 out.done();
             }
             piece => self.take(piece, out),

@@ -14,7 +14,9 @@ use futures_core::Stream;
 use serde_json::Value;
 use tokio::time::{Instant, Sleep};
 
-use crate::work::{Piece, Running};
+use crate::error::ApiError;
+use crate::wire::common::usage_json;
+use crate::work::{Piece, Running, Usage};
 
 /// Turns pieces into events of an endpoint.
 pub(crate) trait Events: Send + Unpin + 'static {
@@ -32,14 +34,30 @@ pub(crate) struct Sink(VecDeque<Bytes>);
 impl Sink {
     /// An event without a name.
     pub(crate) fn data(&mut self, value: &Value) {
-        self.0.push_back(format!("data: {}\n\n", one_line(value)).into());
+        self.0.push_back(format!("data: {}\n\n", one_line(value.to_string())).into());
     }
 
-    pub(crate) fn named(&mut self, name: &str, value: &Value) {
-        self.0.push_back(format!("event: {name}\ndata: {}\n\n", one_line(value)).into());
+    /// An event with a name. `text` is JSON.
+    pub(crate) fn named(&mut self, name: &str, text: String) {
+        self.0.push_back(format!("event: {name}\ndata: {}\n\n", one_line(text)).into());
     }
 
-    /// The end of a stream of chunks.
+    /// The end of a stream of chunks: one with the usage, if it was asked for, then `[DONE]`.
+    pub(crate) fn end(&mut self, mut chunk: Value, usage: Option<&Usage>) {
+        if let Some(usage) = usage {
+            chunk["usage"] = usage_json(usage);
+            self.data(&chunk);
+        }
+        self.done();
+    }
+
+    /// The end of a stream that has failed. Official clients raise an error with this message. `[DONE]` would say that the answer is
+    /// whole.
+    pub(crate) fn failed(&mut self, error: &ApiError) {
+        self.data(&error.body());
+    }
+
+    /// The last event of every stream that ends well.
     pub(crate) fn done(&mut self) {
         self.0.push_back(Bytes::from_static(b"data: [DONE]\n\n"));
     }
@@ -55,8 +73,7 @@ impl Sink {
 }
 
 /// JSON on one line, also for readers that know the line ends of Unicode.
-fn one_line(value: &Value) -> String {
-    let text = value.to_string();
+fn one_line(text: String) -> String {
     match text.contains(['\u{85}', '\u{2028}', '\u{2029}']) {
         false => text,
         // They occur inside strings only.
@@ -129,7 +146,7 @@ mod tests {
     #[test]
     fn events_have_no_line_ends_of_unicode() {
         let value = json!({ "text": "a\u{85}b\u{2028}c\u{2029}d\n" });
-        let line = one_line(&value);
+        let line = one_line(value.to_string());
         assert!(line.is_ascii() && !line.contains('\n'), "{line}");
         assert_eq!(serde_json::from_str::<Value>(&line).unwrap(), value);
     }

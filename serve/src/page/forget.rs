@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use refrain_assistant::{Forget, Forgotten};
+use refrain_assistant::{Assistant, Forget, Forgotten};
 use serde_json::{Value, json};
 
 use super::Page;
@@ -22,14 +22,14 @@ pub(super) async fn history(State(page): State<Page>) -> Response {
 }
 
 /// What a request wants to be deleted; a note by its id.
-enum What {
+pub(super) enum What {
     Note(String),
     Before(SystemTime),
     Everything,
 }
 
 impl What {
-    fn read(value: &Value) -> ApiResult<Self> {
+    pub(super) fn read(value: &Value) -> ApiResult<Self> {
         let mut fields = Fields::of_request(value)?;
         fields.required("what")?;
         let what = match fields.choice("what", &["note", "before", "everything"])? {
@@ -59,16 +59,10 @@ pub(super) async fn forget(State(page): State<Page>, request: Request) -> ApiRes
     };
     let (_, assistant) = page.assistant().await?;
     let forgotten = blocking(move || {
-        // Also if the store fails: what the page was shown goes first.
-        page.forget_shown(&what);
-        let forgotten = assistant.forget(what.clone());
-        // Jobs that ended meanwhile.
-        page.forget_shown(&what);
+        let forgotten = page.forget(&assistant, &what);
         // Held until here, also if the client has gone.
         drop(place);
-        forgotten.map_err(|_| {
-            ApiError::server("not everything could be deleted; the rest is deleted at the next start")
-        })
+        forgotten
     });
     let Forgotten { n_answers, n_summaries, n_prefix_blocks, is_notes_pending, .. } = forgotten.await?;
     Ok(api::json_response(
@@ -83,6 +77,21 @@ pub(super) async fn forget(State(page): State<Page>, request: Request) -> ApiRes
 }
 
 impl Page {
+    /// Deletes what was kept, and what the page was shown of it.
+    ///
+    /// # Errors
+    /// Status 500: not everything could be deleted.
+    pub(crate) fn forget(&self, assistant: &Assistant, what: &Forget) -> ApiResult<Forgotten> {
+        // Also if the store fails: what the page was shown goes first.
+        self.forget_shown(what);
+        let forgotten = assistant.forget(what.clone());
+        // Jobs that ended meanwhile.
+        self.forget_shown(what);
+        forgotten.map_err(|_| {
+            ApiError::server("not everything could be deleted; the rest is deleted at the next start")
+        })
+    }
+
     fn forget_shown(&self, what: &Forget) {
         let mut shown = self.shown();
         match what {

@@ -29,7 +29,7 @@ use crate::wire::fields::Fields;
 const REQUEST_BYTES_MAX: usize = 32 << 10;
 
 /// What asks and edits have in common.
-struct Options {
+pub(super) struct Options {
     max_tokens: Option<usize>,
     temperature: Option<f32>,
     seed: Option<u64>,
@@ -80,16 +80,28 @@ fn text(fields: &mut Fields<'_>, name: &'static str, bytes_max: usize) -> ApiRes
     }
 }
 
+/// A question, and the options of its answer.
+pub(super) fn read_ask(value: &Value) -> ApiResult<(String, Options)> {
+    let mut fields = Fields::of_request(value)?;
+    let question = text(&mut fields, "question", REQUEST_BYTES_MAX)?;
+    let options = Options::read(&mut fields)?;
+    fields.finish()?;
+    Ok((question, options))
+}
+
+/// A text, an instruction to edit it, and the options of the edit.
+pub(super) fn read_edit(value: &Value) -> ApiResult<(String, String, Options)> {
+    let mut fields = Fields::of_request(value)?;
+    let old = text(&mut fields, "text", usize::MAX)?;
+    let instruction = text(&mut fields, "instruction", REQUEST_BYTES_MAX)?;
+    let options = Options::read(&mut fields)?;
+    fields.finish()?;
+    Ok((old, instruction, options))
+}
+
 pub(super) async fn ask(State(page): State<Page>, request: Request) -> ApiResult<Response> {
     let app = State(page.app.clone());
-    let read = api::read(&app, request, |value, _| {
-        let mut fields = Fields::of_request(value)?;
-        let question = text(&mut fields, "question", REQUEST_BYTES_MAX)?;
-        let options = Options::read(&mut fields)?;
-        fields.finish()?;
-        Ok((question, options))
-    });
-    let (place, (question, options)) = read.await?;
+    let (place, (question, options)) = api::read(&app, request, |value, _| read_ask(value)).await?;
     let (model, assistant) = page.assistant().await?;
     let assistant = options.assistant(assistant);
     let theirs = page.clone();
@@ -114,15 +126,7 @@ pub(super) async fn ask(State(page): State<Page>, request: Request) -> ApiResult
 
 pub(super) async fn edit(State(page): State<Page>, request: Request) -> ApiResult<Response> {
     let app = State(page.app.clone());
-    let read = api::read(&app, request, |value, _| {
-        let mut fields = Fields::of_request(value)?;
-        let old = text(&mut fields, "text", usize::MAX)?;
-        let instruction = text(&mut fields, "instruction", REQUEST_BYTES_MAX)?;
-        let options = Options::read(&mut fields)?;
-        fields.finish()?;
-        Ok((old, instruction, options))
-    });
-    let (place, (old, instruction, options)) = read.await?;
+    let (place, (old, instruction, options)) = api::read(&app, request, |value, _| read_edit(value)).await?;
     let (model, assistant) = page.assistant().await?;
     let assistant = options.assistant(assistant);
     let theirs = page.clone();
@@ -333,7 +337,7 @@ impl Page {
 }
 
 /// A task's error in words that quote no text and name no file.
-fn of_task(error: TaskError) -> ApiError {
+pub(crate) fn of_task(error: TaskError) -> ApiError {
     match error {
         TaskError::Cancelled => ApiError::stopped(),
         TaskError::NoNotes => {
@@ -346,6 +350,7 @@ fn of_task(error: TaskError) -> ApiError {
         TaskError::RequestTooLong { .. } | TaskError::TextTooLong { .. } | TaskError::NoRoom { .. } => {
             ApiError::bad_request(error.to_string())
         }
+        TaskError::NoSuchNote { .. } => ApiError::not_found("the notes have no such note"),
         TaskError::Notes(_) => ApiError::server("the notes cannot be searched"),
         TaskError::Session(error) => ApiError::of_session(&error, "text"),
         TaskError::Tokenizer(error) => ApiError::of_tokenizer(&error, "text"),

@@ -35,6 +35,8 @@ use refrain_assistant::Assistant;
 use serde_json::json;
 
 pub(crate) use assets::is_asset;
+pub(crate) use jobs::of_task;
+pub(crate) use shown::short_path;
 
 use crate::api;
 use crate::app::App;
@@ -51,8 +53,7 @@ pub(crate) struct Page {
 }
 
 /// The routes of the page.
-pub(crate) fn router(app: App) -> Router {
-    let page = Page { app, shown: Arc::default() };
+pub(crate) fn router(page: Page) -> Router {
     Router::new()
         .route("/", get(assets::index))
         .route("/page/page.js", get(assets::script))
@@ -69,11 +70,19 @@ pub(crate) fn router(app: App) -> Router {
 }
 
 impl Page {
+    pub(crate) fn new(app: App) -> Self {
+        Self { app, shown: Arc::default() }
+    }
+
+    pub(crate) fn app(&self) -> &App {
+        &self.app
+    }
+
     /// The model that writes, and its assistant.
     ///
     /// # Errors
     /// Status 404: there is none.
-    async fn assistant(&self) -> ApiResult<(Arc<Model>, Assistant)> {
+    pub(crate) async fn assistant(&self) -> ApiResult<(Arc<Model>, Assistant)> {
         let app = self.app.clone();
         let model = blocking(move || app.models().get(None, ModelKind::Text)).await?;
         let assistant = model.assistant.clone();
@@ -116,6 +125,16 @@ async fn guarded(request: Request, next: Next) -> Response {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
     }
     response
+}
+
+/// Checks the body of a request of the page.
+#[cfg(feature = "internals")]
+pub(crate) fn check(path: &str, value: &serde_json::Value) -> ApiResult<()> {
+    match path {
+        "/page/ask" => jobs::read_ask(value).map(drop),
+        "/page/edit" => jobs::read_edit(value).map(drop),
+        _ => forget::What::read(value).map(drop),
+    }
 }
 
 async fn status(State(page): State<Page>) -> ApiResult<Response> {

@@ -113,10 +113,11 @@ impl Shown {
         self.entries.iter().rev()
     }
 
+    /// Also of a folder with every note below it.
     pub(super) fn forget_note(&mut self, path: &Path) {
         self.n_forgotten += 1;
-        self.sources.retain(|source| source.path != path);
-        self.entries.retain(|entry| !entry.paths.iter().any(|of| of == path));
+        self.sources.retain(|source| !source.path.starts_with(path));
+        self.entries.retain(|entry| !entry.paths.iter().any(|of| of.starts_with(path)));
     }
 
     pub(super) fn forget_before(&mut self, at_ms: u64) {
@@ -139,7 +140,7 @@ fn keep_newest<T>(items: &mut VecDeque<T>, n_max: usize, bytes: impl Fn(&T) -> u
 }
 
 /// The file's name with its folder's, enough to know it by.
-pub(super) fn short_path(path: &Path) -> String {
+pub(crate) fn short_path(path: &Path) -> String {
     let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
     let folder = path.parent().and_then(name);
     folder.into_iter().chain(name(path)).collect::<Vec<_>>().join("/")

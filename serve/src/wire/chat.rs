@@ -49,7 +49,8 @@ pub(crate) fn read(value: &Value, limits: &Limits) -> ApiResult<(Request, Delive
         Some(value) => response_format(value, &format_path)?,
     };
     let tools = tools::tools(&mut fields, Form::Nested, limits)?;
-    let thinking_from_effort = common::effort(&mut fields, "reasoning_effort")?;
+    let (thinking_from_effort, effort) = common::effort(&mut fields, "reasoning_effort", "reasoning_effort")?;
+    let continues = continues(&mut fields, &messages)?;
     let (thinking, variables) = template_variables(&mut fields)?;
     let request = Request {
         model,
@@ -66,6 +67,8 @@ pub(crate) fn read(value: &Value, limits: &Limits) -> ApiResult<(Request, Delive
         cache_key: fields.key("prompt_cache_key", common::KEY_BYTES_MAX)?.map(str::to_owned),
         documents: documents(&mut fields)?,
         thinking: thinking.or(thinking_from_effort),
+        effort,
+        continues,
         variables,
         priority: common::priority(&mut fields)?,
     };
@@ -99,6 +102,29 @@ pub(crate) fn delivery(fields: &mut Fields<'_>) -> ApiResult<Delivery> {
     Ok(Delivery { streams, includes_usage, shows_progress, shows_origins })
 }
 
+/// `continue_final_message` and `add_generation_prompt`: whether the output continues the last message.
+fn continues(fields: &mut Fields<'_>, messages: &[Message]) -> ApiResult<bool> {
+    let continues = fields.bool("continue_final_message")?.unwrap_or(false);
+    let begins = fields.bool("add_generation_prompt")?.unwrap_or(!continues);
+    let is_begun = messages.last().is_some_and(|last| {
+        last.role == Role::Assistant && last.tool_calls.is_empty() && last.reasoning_content.is_none()
+    });
+    match (continues, begins) {
+        (true, true) => {
+            Err(ApiError::field("continue_final_message", "needs `add_generation_prompt: false`"))
+        }
+        (true, false) if !is_begun => {
+            let message = "the last message is no text of `assistant`, without calls and reasoning";
+            Err(ApiError::field("continue_final_message", message))
+        }
+        (false, false) => {
+            let message = "`false` is supported together with `continue_final_message`";
+            Err(ApiError::unsupported("add_generation_prompt", message))
+        }
+        _ => Ok(continues),
+    }
+}
+
 /// Names and values.
 type Variables = Vec<(String, Value)>;
 
@@ -124,7 +150,7 @@ fn template_variables(fields: &mut Fields<'_>) -> ApiResult<(Option<bool>, Varia
     Ok((thinking, variables))
 }
 
-fn messages(fields: &mut Fields<'_>, limits: &Limits) -> ApiResult<Vec<Message>> {
+pub(crate) fn messages(fields: &mut Fields<'_>, limits: &Limits) -> ApiResult<Vec<Message>> {
     fields.required("messages")?;
     let items = fields.array("messages")?.unwrap_or_default();
     match items.len() {
@@ -259,7 +285,11 @@ fn response_format(value: &Value, path: &str) -> ApiResult<Format> {
     let format = match kind {
         None => return Err(ApiError::field(fields.path("type"), "is required")),
         Some(0) => Format::Text,
-        Some(1) => Format::JsonObject,
+        Some(1) => match schema(&mut fields)? {
+            // As llama.cpp names it.
+            Some(format) => format,
+            None => Format::JsonObject,
+        },
         Some(_) => {
             let mut inner = Fields::of(fields.required("json_schema")?, &fields.path("json_schema"))?;
             let format = json_schema(&mut inner)?;
@@ -273,16 +303,24 @@ fn response_format(value: &Value, path: &str) -> ApiResult<Format> {
 
 /// `name`, `description`, `schema`, `strict`.
 pub(crate) fn json_schema(fields: &mut Fields<'_>) -> ApiResult<Format> {
-    fields.required_string("name")?;
+    // Without a meaning for the output. Other servers let it out.
+    fields.string("name")?;
     fields.string("description")?;
     // Outputs always follow the schema.
     fields.bool("strict")?;
+    fields.required("schema")?;
+    Ok(schema(fields)?.unwrap_or(Format::JsonObject))
+}
+
+/// `schema`.
+fn schema(fields: &mut Fields<'_>) -> ApiResult<Option<Format>> {
     let path = fields.path("schema");
-    match fields.required("schema")? {
-        schema @ (Value::Object(_) | Value::Bool(_)) => {
-            Ok(Format::JsonSchema { schema: schema.clone(), path })
+    match fields.value("schema") {
+        None => Ok(None),
+        Some(schema @ (Value::Object(_) | Value::Bool(_))) => {
+            Ok(Some(Format::JsonSchema { schema: schema.clone(), path }))
         }
-        _ => Err(ApiError::field(path, "an object is expected")),
+        Some(_) => Err(ApiError::field(path, "an object is expected")),
     }
 }
 

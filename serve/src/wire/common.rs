@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::fields::Fields;
 use crate::error::{ApiError, ApiResult};
-use crate::work::{Origin, SamplingFields, TokenLogprob, Usage};
+use crate::work::{Annotation, Effort, Origin, SamplingFields, TokenLogprob, Usage};
 
 /// Fields that say who asks, or what is stored elsewhere. They change no output.
 pub(crate) const IGNORED: [&str; 8] = [
@@ -122,16 +122,20 @@ pub(crate) fn model(fields: &mut Fields<'_>) -> ApiResult<Option<String>> {
     Ok(fields.string("model")?.map(str::to_owned))
 }
 
-/// `reasoning_effort`: whether the model reasons. Models here reason or do not, so other levels cannot be honoured.
-pub(crate) fn effort(fields: &mut Fields<'_>, name: &'static str) -> ApiResult<Option<bool>> {
-    match fields.value(name).map(|value| (value.as_str(), fields.path(name))) {
-        None => Ok(None),
-        Some((Some("none"), _)) => Ok(Some(false)),
-        Some((_, path)) => Err(ApiError::unsupported(
-            path,
-            "only `none` is supported; `chat_template_kwargs.enable_thinking` switches reasoning on",
-        )),
-    }
+/// Levels of reasoning. `medium` is the default of the OpenAI API, and means that of the model where the template knows no levels.
+const EFFORTS: [&str; 6] = ["none", "minimal", "low", "medium", "high", "xhigh"];
+
+/// `reasoning_effort`, which is at `path`: whether the model reasons, and how much.
+pub(crate) fn effort(
+    fields: &mut Fields<'_>,
+    name: &'static str,
+    path: &'static str,
+) -> ApiResult<(Option<bool>, Option<Effort>)> {
+    Ok(match fields.choice(name, &EFFORTS)? {
+        None => (None, None),
+        Some(0) => (Some(false), None),
+        Some(index) => (None, Some(Effort { level: EFFORTS[index], path })),
+    })
 }
 
 pub(crate) fn usage_json(usage: &Usage) -> Value {
@@ -146,6 +150,20 @@ pub(crate) fn usage_json(usage: &Usage) -> Value {
             "rejected_prediction_tokens": usage.rejected_prediction,
             "audio_tokens": 0,
         },
+    })
+}
+
+/// The fields of a citation in the API's form; further fields name the place in the document.
+pub(crate) fn annotation_json(annotation: &Annotation) -> Value {
+    json!({
+        "start_index": annotation.start,
+        "end_index": annotation.end,
+        "title": annotation.title,
+        "url": annotation.url,
+        "document": annotation.document,
+        "document_start": annotation.place.start,
+        "document_end": annotation.place.end,
+        "is_exact": annotation.is_exact,
     })
 }
 

@@ -8,7 +8,7 @@ use super::common;
 use super::fields::Fields;
 use crate::error::{ApiError, ApiResult};
 use crate::limits::Limits;
-use crate::work::{Format, Input, Plain, Request, Tools};
+use crate::work::{Input, Plain, Request};
 
 /// Reads a request. The flag: whether the outputs begin with their prompts.
 pub(crate) fn read(value: &Value, limits: &Limits) -> ApiResult<(Request, Delivery, bool)> {
@@ -40,23 +40,15 @@ pub(crate) fn read(value: &Value, limits: &Limits) -> ApiResult<(Request, Delive
     fields.refuse("suffix", "insertions are not supported")?;
     let delivery = delivery(&mut fields)?;
     let request = Request {
-        model,
-        input: Input::Plain(prompts),
-        param: "prompt",
         n,
         sampling: common::sampling(&mut fields)?,
         // The default of this endpoint.
         max_tokens: Some(fields.count("max_tokens", 1)?.unwrap_or(16)),
         stop: common::stop(&mut fields)?,
         logprobs,
-        format: Format::Text,
-        tools: Tools::default(),
-        prediction: None,
         cache_key: fields.key("prompt_cache_key", common::KEY_BYTES_MAX)?.map(str::to_owned),
-        documents: Vec::new(),
-        thinking: None,
-        variables: Vec::new(),
         priority: common::priority(&mut fields)?,
+        ..Request::of_input(model, Input::Plain(prompts), "prompt")
     };
     if !documents(&mut fields)?.is_empty() {
         return Err(ApiError::unsupported("documents", "use `/v1/chat/completions`"));

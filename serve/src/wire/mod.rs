@@ -10,4 +10,5 @@ pub(crate) mod embeddings;
 pub(crate) mod fields;
 pub(crate) mod json;
 pub(crate) mod responses;
+pub(crate) mod tokens;
 pub(crate) mod tools;

@@ -80,14 +80,14 @@ pub(crate) fn read(value: &Value, limits: &Limits) -> ApiResult<ResponsesRequest
             format
         }
     };
-    let thinking = match fields.object("reasoning")? {
-        None => None,
+    let (thinking, effort) = match fields.object("reasoning")? {
+        None => (None, None),
         Some(mut reasoning) => {
-            let thinking = common::effort(&mut reasoning, "effort")?;
+            let effort = common::effort(&mut reasoning, "effort", "reasoning.effort")?;
             // Reasoning is shown as it is.
             reasoning.ignore(&["summary", "generate_summary"]);
             reasoning.finish()?;
-            thinking
+            effort
         }
     };
     let top_logprobs = fields.integer("top_logprobs", 0..=20)?;
@@ -101,22 +101,17 @@ pub(crate) fn read(value: &Value, limits: &Limits) -> ApiResult<ResponsesRequest
         options.finish()?;
     }
     let request = Request {
-        model,
-        input: Input::Chat(messages),
-        param: "input",
-        n: 1,
         sampling: common::sampling(&mut fields)?,
         max_tokens: fields.count("max_output_tokens", 1)?,
-        stop: Vec::new(),
         logprobs: wants_logprobs.then(|| top_logprobs.unwrap_or(0) as usize),
         format,
         tools,
-        prediction: None,
         cache_key: fields.key("prompt_cache_key", common::KEY_BYTES_MAX)?.map(str::to_owned),
         documents: documents(&mut fields)?,
         thinking,
-        variables: Vec::new(),
+        effort,
         priority: common::priority(&mut fields)?,
+        ..Request::of_input(model, Input::Chat(messages), "input")
     };
     fields
         .refuse("previous_response_id", "no responses are stored; send the whole conversation as `input`")?;
@@ -135,6 +130,7 @@ pub(crate) fn read(value: &Value, limits: &Limits) -> ApiResult<ResponsesRequest
             *default = given.clone();
         }
     }
+    echo.insert("reasoning".to_owned(), json!({ "effort": value["reasoning"]["effort"], "summary": null }));
     if let Some(Value::Array(tools)) = echo.get_mut("tools") {
         tools.iter_mut().filter_map(Value::as_object_mut).for_each(complete_tool);
     }

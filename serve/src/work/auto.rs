@@ -124,6 +124,7 @@ mod tests {
 
     use super::*;
     use crate::work::calls::{self, CallPart, CallReader};
+    use crate::work::grammars::Form;
     use crate::work::{Function, Tools};
 
     fn engine() -> Engine {
@@ -191,7 +192,7 @@ mod tests {
             path: String::new(),
         };
         let tools = Tools { functions: vec![function], ..Tools::default() };
-        let grammar = Grammar::lark(&vocabulary, &calls::grammar(&tools, false, false)).unwrap();
+        let grammar = Grammar::lark(&vocabulary, &calls::grammar(&tools, false, Form::BehindMarker)).unwrap();
         for seed in 0..8_u64 {
             let mut session = engine.session(SessionOptions::default()).unwrap();
             session.append_text("The weather?", SpecialTokens::AsText).unwrap();

@@ -14,6 +14,7 @@
 use refrain::{ChatOptions, Message, Role, Tokenizer};
 use serde_json::{Value, json};
 
+use super::grammars::Form;
 use super::request::{Function, Tools};
 
 pub(crate) const OPEN: &str = "<tool_call>";
@@ -109,26 +110,33 @@ fn after_arguments() -> String {
     format!("}}\n{CLOSE}")
 }
 
-/// The grammar of one or more calls, in llguidance's variant of Lark. `has_marker`: whether the output begins with the opening marker; without
-/// it, the grammar begins behind the marker.
-pub(crate) fn grammar(tools: &Tools, is_open_special: bool, has_marker: bool) -> String {
+/// The grammar of one or more calls, in llguidance's variant of Lark.
+pub(crate) fn grammar(tools: &Tools, is_open_special: bool, form: Form<'_>) -> String {
     // The escapes of JSON strings are those of Lark for this text.
     let literal = |text: &str| Value::from(text).to_string();
     let open = if is_open_special { OPEN.to_owned() } else { literal(OPEN) };
-    let first = if has_marker { format!("{open} call") } else { "call".to_owned() };
+    let first = if matches!(form, Form::BehindMarker) { "call".to_owned() } else { format!("{open} call") };
     let further = match tools.is_parallel {
         true => format!(" ({} {open} call){{0,{}}}", literal("\n"), CALLS_MAX - 1),
         false => String::new(),
     };
     let functions = tools.callable();
     let names: Vec<String> = (0..functions.len()).map(|index| format!("call_{index}")).collect();
-    let mut grammar = format!("start: {first}{further}\ncall: {}\n", names.join(" | "));
+    // As `Grammar::json_schema` compiles schemas: compact, and never weakened.
+    let options = json!({ "whitespace_flexible": false, "coerce_one_of": false, "lenient": false });
+    let mut grammar = match form {
+        Form::BehindMarker | Form::Calls => format!("start: {first}{further}\n"),
+        Form::CallsOr { schema, .. } => {
+            let mut schema = if schema.is_object() { schema.clone() } else { json!({}) };
+            schema["x-guidance"] = options.clone();
+            format!("start: calls | answer\ncalls: {first}{further}\nanswer: %json {schema}\n")
+        }
+    };
+    grammar.push_str(&format!("call: {}\n", names.join(" | ")));
     for (index, function) in functions.into_iter().enumerate() {
         let (before, after) = (literal(&before_arguments(&function.name)), literal(&after_arguments()));
         let mut schema = function.parameters.clone();
-        // As `Grammar::json_schema` compiles schemas: compact, and never weakened.
-        schema["x-guidance"] =
-            json!({ "whitespace_flexible": false, "coerce_one_of": false, "lenient": false });
+        schema["x-guidance"] = options.clone();
         grammar.push_str(&format!(
             "call_{index}: {before} arguments_{index} {after}\narguments_{index}: %json {schema}\n"
         ));
@@ -156,6 +164,10 @@ pub(crate) struct CallReader {
 
 #[derive(Debug)]
 enum State {
+    /// The beginning of an output that is calls or JSON.
+    Start,
+    /// JSON, in which a marker is text.
+    Answer,
     /// Free text, up to the opening marker.
     Free,
     /// Behind the opening marker.
@@ -206,6 +218,11 @@ impl CallReader {
         Self { names, state: State::Free, held: String::new() }
     }
 
+    /// A reader of an output that is calls or JSON.
+    pub(crate) fn of_calls_or_json(tools: &Tools) -> Self {
+        Self { state: State::Start, ..Self::new(tools) }
+    }
+
     /// Reads the next text.
     pub(crate) fn push(&mut self, text: &str, out: &mut Vec<CallPart>) {
         self.held.push_str(text);
@@ -214,7 +231,7 @@ impl CallReader {
 
     /// The output has ended.
     pub(crate) fn finish(&mut self, out: &mut Vec<CallPart>) {
-        if matches!(self.state, State::Free) && !self.held.is_empty() {
+        if matches!(self.state, State::Start | State::Free) && !self.held.is_empty() {
             out.push(CallPart::Text(std::mem::take(&mut self.held)));
         }
         // What is left of a call that was cut has no meaning.
@@ -224,6 +241,24 @@ impl CallReader {
     /// Decides a part of the held text; whether another step may decide more.
     fn step(&mut self, out: &mut Vec<CallPart>) -> bool {
         match &mut self.state {
+            State::Start if self.held.is_empty() => false,
+            State::Start => {
+                if !OPEN.starts_with(&*self.held) && !self.held.starts_with(OPEN) {
+                    self.state = State::Answer;
+                    return true;
+                }
+                let is_call = self.held.len() >= OPEN.len();
+                if is_call {
+                    self.state = State::Free;
+                }
+                is_call
+            }
+            State::Answer => {
+                if !self.held.is_empty() {
+                    out.push(CallPart::Text(std::mem::take(&mut self.held)));
+                }
+                false
+            }
             State::Free => {
                 if let Some(at) = self.held.find(OPEN) {
                     // White space between an introduction and a call belongs to neither.
@@ -364,6 +399,23 @@ mod tests {
             let expected = if calls.is_empty() { text.as_str() } else { text.trim_end() };
             prop_assert_eq!(read(pieces), (expected.to_owned(), calls));
         }
+    }
+
+    #[test]
+    fn a_marker_inside_json_is_text() {
+        let read = |pieces: &[&str]| {
+            let mut reader = CallReader::of_calls_or_json(&tools());
+            let mut parts = Vec::new();
+            pieces.iter().for_each(|piece| reader.push(piece, &mut parts));
+            reader.finish(&mut parts);
+            parts
+        };
+        let json = format!(r#"{{"x":"{OPEN}\n"}}"#);
+        assert_eq!(read(&[json.as_str()]), [CallPart::Text(json.clone())]);
+        assert_eq!(read(&["<", "tool"]), [CallPart::Text("<tool".to_owned())]);
+        let call = format!("{}{{}}{}", before_arguments("a"), after_arguments());
+        let parts = read(&["<tool_", "call>", call.as_str()]);
+        assert_eq!(parts, [CallPart::Begin("a".to_owned()), CallPart::Arguments("{}".to_owned())]);
     }
 
     #[test]

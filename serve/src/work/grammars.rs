@@ -1,6 +1,9 @@
 //! Compiled grammars, the newest of each model kept: agents send the same tools with every request.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use refrain::CancelToken;
 use refrain_grammar::{Grammar, JsonOptions};
@@ -17,38 +20,19 @@ const KEPT: usize = 16;
 /// Bytes of all schemas of a request, each times its alternatives: the compiler copies a schema for each of them.
 const COPIES_BYTES_MAX: usize = 64 << 20;
 
+/// How often a request that waits for a grammar looks whether its client has gone.
+const CANCEL_POLL: Duration = Duration::from_millis(20);
+
 /// The kept grammars, the oldest first, under hashes of their sources.
 #[derive(Debug, Default)]
 pub(crate) struct Grammars {
     kept: Mutex<Vec<(blake3::Hash, Grammar)>>,
-    /// One grammar is compiled at a time: it takes a processor, and equal requests often come together.
-    compiling: Mutex<()>,
+    /// Whether one is compiled. One at a time: it takes a processor, and equal requests often come together.
+    is_compiling: Mutex<bool>,
+    has_compiled: Condvar,
 }
 
 impl Grammars {
-    fn get(
-        &self,
-        kind: &str,
-        source: &str,
-        compile: impl FnOnce() -> ApiResult<Grammar>,
-    ) -> ApiResult<Grammar> {
-        let key = blake3::hash(format!("{kind}\0{source}").as_bytes());
-        if let Some(grammar) = self.find(key) {
-            return Ok(grammar);
-        }
-        let _compiling = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(grammar) = self.find(key) {
-            return Ok(grammar);
-        }
-        let grammar = compile()?;
-        let mut kept = self.lock();
-        if kept.len() >= KEPT {
-            kept.remove(0);
-        }
-        kept.push((key, grammar.clone()));
-        Ok(grammar)
-    }
-
     fn find(&self, key: blake3::Hash) -> Option<Grammar> {
         let mut kept = self.lock();
         let index = kept.iter().position(|(other, _)| *other == key)?;
@@ -58,15 +42,105 @@ impl Grammars {
         Some(grammar)
     }
 
+    fn keep(&self, key: blake3::Hash, grammar: Grammar) {
+        let mut kept = self.lock();
+        if kept.len() >= KEPT {
+            kept.remove(0);
+        }
+        kept.push((key, grammar));
+    }
+
     fn lock(&self) -> MutexGuard<'_, Vec<(blake3::Hash, Grammar)>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+/// The right to compile a grammar of a model.
+struct Turn(Arc<Model>);
+
+impl Turn {
+    /// Waits a moment for the right.
+    fn wait(model: &Arc<Model>) -> Option<Self> {
+        let Grammars { is_compiling, has_compiled, .. } = &model.grammars;
+        let locked = is_compiling.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = has_compiled.wait_timeout_while(locked, CANCEL_POLL, |is_compiling| *is_compiling);
+        let (mut is_compiling, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let is_free = !std::mem::replace(&mut *is_compiling, true);
+        is_free.then(|| Self(Arc::clone(model)))
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let Grammars { is_compiling, has_compiled, .. } = &self.0.grammars;
+        *is_compiling.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        has_compiled.notify_one();
+    }
+}
+
+/// The kept grammar of a source, or a new one.
+///
+/// The compiler cannot be interrupted, so it runs on a thread of its own. A request whose client has gone does not wait for it; the compiler's
+/// limits end it, and its grammar is kept.
+///
+/// # Errors
+/// Those of `compile`; status 503: `cancel` is set.
+fn get(
+    model: &Arc<Model>,
+    kind: &str,
+    source: &str,
+    cancel: &CancelToken,
+    compile: impl FnOnce(&Model) -> ApiResult<Grammar> + Send + 'static,
+) -> ApiResult<Grammar> {
+    let key = blake3::hash(format!("{kind}\0{source}").as_bytes());
+    let turn = loop {
+        if let Some(grammar) = model.grammars.find(key) {
+            return Ok(grammar);
+        }
+        if cancel.is_cancelled() {
+            return Err(ApiError::stopped());
+        }
+        if let Some(turn) = Turn::wait(model) {
+            break turn;
+        }
+    };
+    // Whoever had the turn may have compiled the same.
+    if let Some(grammar) = model.grammars.find(key) {
+        return Ok(grammar);
+    }
+    let (sender, receiver) = sync_channel(1);
+    let work = move || {
+        let Turn(model) = &turn;
+        let compiled = catch_unwind(AssertUnwindSafe(|| compile(model)));
+        let compiled = compiled.unwrap_or_else(|_| Err(ApiError::server("a bug in this server")));
+        if let Ok(grammar) = &compiled {
+            model.grammars.keep(key, grammar.clone());
+        }
+        drop(turn);
+        // The receiver may have gone.
+        let _ = sender.send(compiled);
+    };
+    let thread = std::thread::Builder::new().name("refrain-schema".to_owned());
+    thread.spawn(work).map_err(|_| ApiError::server("no thread is free"))?;
+    loop {
+        match receiver.recv_timeout(CANCEL_POLL) {
+            Ok(compiled) => return compiled,
+            Err(RecvTimeoutError::Timeout) if !cancel.is_cancelled() => {}
+            Err(_) => return Err(ApiError::stopped()),
+        }
+    }
+}
+
 /// JSON under a schema, which is at `path` in the request.
-pub(crate) fn json(model: &Model, schema: &Value, path: &str) -> ApiResult<Grammar> {
-    let source = schema.to_string();
-    model.grammars.get("json", &source, || compile(model, &source, path))
+pub(crate) fn json(
+    model: &Arc<Model>,
+    schema: &Value,
+    path: &str,
+    cancel: &CancelToken,
+) -> ApiResult<Grammar> {
+    let (source, path) = (schema.to_string(), path.to_owned());
+    let theirs = source.clone();
+    get(model, "json", &source, cancel, move |model| compile(model, &theirs, &path))
 }
 
 fn compile(model: &Model, schema: &str, path: &str) -> ApiResult<Grammar> {
@@ -74,35 +148,66 @@ fn compile(model: &Model, schema: &str, path: &str) -> ApiResult<Grammar> {
     compiled.map_err(|error| ApiError::of_grammar(&error, path))
 }
 
-/// Calls of tools. `cancel` ends the work between two schemas.
+/// What an output with tools may be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Form<'a> {
+    /// Behind the opening marker: the rest of a call, and further calls.
+    BehindMarker,
+    /// Calls.
+    Calls,
+    /// Calls, or JSON under a schema, which is at this path in the request.
+    CallsOr { schema: &'a Value, path: &'a str },
+}
+
+/// Calls of tools.
 pub(crate) fn calls(
-    model: &Model,
+    model: &Arc<Model>,
     tools: &Tools,
-    has_marker: bool,
+    form: Form<'_>,
     cancel: &CancelToken,
 ) -> ApiResult<Grammar> {
+    // The schemas with their places.
+    let mut schemas: Vec<(String, String)> = Vec::new();
     let mut n_bytes = 0_usize;
-    for function in tools.callable() {
-        let copies = 1 + alternatives(&function.parameters);
-        n_bytes = n_bytes.saturating_add(function.parameters.to_string().len().saturating_mul(copies));
+    let functions = tools.callable();
+    let mut all: Vec<(&Value, &str)> =
+        functions.iter().map(|function| (&function.parameters, &*function.path)).collect();
+    if let Form::CallsOr { schema, path } = form {
+        all.push((schema, path));
+    }
+    for (schema, path) in all {
+        let source = schema.to_string();
+        n_bytes = n_bytes.saturating_add(source.len().saturating_mul(1 + alternatives(schema)));
         if n_bytes > COPIES_BYTES_MAX {
-            return Err(ApiError::field(&function.path, "the schemas have too many alternatives"));
+            return Err(ApiError::field(path, "the schemas have too many alternatives"));
+        }
+        schemas.push((source, path.to_owned()));
+    }
+    if let Form::CallsOr { schema, path } = form {
+        // Options of the compiler come from this server, and `false` allows no answer.
+        let is_allowed = match schema {
+            Value::Object(schema) => !schema.contains_key("x-guidance"),
+            schema => *schema == Value::Bool(true),
+        };
+        if !is_allowed {
+            return Err(compile(model, &schema.to_string(), path).err().unwrap_or_else(ApiError::stopped));
         }
     }
     let tokenizer = model.engine.tokenizer();
     let is_open_special = tokenizer.token_id(calls::OPEN).is_some_and(|id| tokenizer.is_special(id));
-    let source = calls::grammar(tools, is_open_special, has_marker);
-    model.grammars.get("calls", &source, || {
-        let error = match Grammar::lark(model.vocabulary()?, &source) {
+    let source = calls::grammar(tools, is_open_special, form);
+    let (theirs, their_cancel) = (source.clone(), cancel.clone());
+    get(model, "calls", &source, cancel, move |model| {
+        let error = match Grammar::lark(model.vocabulary()?, &theirs) {
             Ok(grammar) => return Ok(grammar),
             Err(error) => error,
         };
-        // Each schema alone, to name its tool.
-        for function in tools.callable() {
-            if cancel.is_cancelled() {
+        // Each schema alone, to name its place.
+        for (schema, path) in schemas {
+            if their_cancel.is_cancelled() {
                 return Err(ApiError::stopped());
             }
-            compile(model, &function.parameters.to_string(), &function.path)?;
+            compile(model, &schema, &path)?;
         }
         Err(ApiError::of_grammar(&error, "tools"))
     })

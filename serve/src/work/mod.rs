@@ -9,7 +9,7 @@ mod drive;
 mod grammars;
 mod logprobs;
 mod prediction;
-mod prepare;
+pub(crate) mod prepare;
 mod request;
 mod warm;
 
@@ -22,9 +22,10 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 pub(crate) use calls::CallFormat;
 pub(crate) use grammars::Grammars;
 pub(crate) use logprobs::TokenLogprob;
+pub(crate) use prepare::{tokens, without_bos};
 pub(crate) use refrain::Origin;
 pub(crate) use request::{
-    Document, Format, Function, Input, Plain, Request, SamplingFields, ToolChoice, Tools,
+    Document, Effort, Format, Function, Input, Plain, Request, SamplingFields, ToolChoice, Tools,
 };
 pub(crate) use warm::Warm;
 

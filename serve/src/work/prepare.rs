@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::auto::AutoMask;
 use super::calls::{self, CallFormat, CallReader};
-use super::grammars;
+use super::grammars::{self, Form};
 use super::logprobs::Logprobs;
 use super::prediction::Prediction;
 use super::request::{Format, Input, Plain, Request, ToolChoice};
@@ -98,6 +98,25 @@ pub(crate) fn prepare(model: Arc<Model>, mut request: Request, cancel: &CancelTo
     Ok(Prepared { model, request, prompts, is_plain, constraint, prediction })
 }
 
+/// The tokens of a request's first prompt, also of one that leaves no room for an output.
+///
+/// # Errors
+/// The refusal, with the name of the field.
+pub(crate) fn tokens(model: &Model, request: &Request) -> ApiResult<Vec<TokenId>> {
+    match &request.input {
+        Input::Chat(messages) => encode_chat(model, request, messages),
+        Input::Plain(prompts) => prompts
+            .first()
+            .map_or_else(|| Ok(Vec::new()), |prompt| encode_plain(model, prompt, request.param)),
+    }
+}
+
+/// The tokens without the one that begins a text.
+pub(crate) fn without_bos<'a>(model: &Model, tokens: &'a [TokenId]) -> &'a [TokenId] {
+    let bos = model.engine.tokenizer().bos();
+    tokens.strip_prefix(bos.as_slice()).unwrap_or(tokens)
+}
+
 /// Bytes of a predicted text per token of the context: more than an output could use.
 const PREDICTED_BYTES_PER_TOKEN: usize = 16;
 
@@ -155,10 +174,22 @@ fn encode_chat(model: &Model, request: &Request, messages: &[Message]) -> ApiRes
         return Err(ApiError::field(request.param, message));
     }
     check_bytes(model, messages.iter().map(|message| message.content.len()).sum(), request.param)?;
+    let (messages, begun) = match messages.split_last() {
+        Some((last, before)) if request.continues => (before, Some(last)),
+        _ => (messages, None),
+    };
     let mut messages = messages.to_vec();
     let mut options = ChatOptions::default();
     if let Some(enable) = request.thinking {
         options = options.with_enable_thinking(enable);
+    }
+    if let Some(effort) = &request.effort {
+        if *model.knows_effort.get_or_init(|| knows_effort(tokenizer)) {
+            options = with_effort(options, effort.level);
+        } else if effort.level != "medium" {
+            let message = "the chat template of the model knows no levels; `none` and `chat_template_kwargs.enable_thinking` switch reasoning";
+            return Err(ApiError::unsupported(effort.path, message));
+        }
     }
     for (name, value) in &request.variables {
         options = options.with_variable(name.as_str(), value.clone()).map_err(|_| {
@@ -182,8 +213,18 @@ fn encode_chat(model: &Model, request: &Request, messages: &[Message]) -> ApiRes
         }
     }
     let encode = |messages: &[Message], options: &ChatOptions| {
-        let tokens = tokenizer.encode_chat(messages, options, true);
-        tokens.map_err(|error| ApiError::of_tokenizer(&error, request.param))
+        let of_tokenizer = |error| ApiError::of_tokenizer(&error, request.param);
+        let mut tokens = tokenizer.encode_chat(messages, options, true).map_err(of_tokenizer)?;
+        if let Some(begun) = begun {
+            if tokenizer.reasoning_splitter(&tokens).kind() == TextKind::Reasoning {
+                let message = "the chat template begins with reasoning, so no answer can be continued";
+                return Err(ApiError::unsupported("continue_final_message", message));
+            }
+            // As the model would have written it.
+            let text = tokenizer.encode(&begun.content, SpecialTokens::AsText).map_err(of_tokenizer)?;
+            tokens.extend(text);
+        }
+        Ok(tokens)
     };
     if request.documents.is_empty() {
         return encode(&messages, &options);
@@ -207,30 +248,50 @@ fn encode_chat(model: &Model, request: &Request, messages: &[Message]) -> ApiRes
     encode(&messages, &options)
 }
 
+/// `options` with a level of reasoning. Without an effect if the template's own variables name another one.
+fn with_effort(options: ChatOptions, level: &'static str) -> ChatOptions {
+    options.clone().with_variable("reasoning_effort", level.into()).unwrap_or(options)
+}
+
+/// Whether the chat template reads the level of reasoning: it renders a message differently with two of them.
+fn knows_effort(tokenizer: &Tokenizer) -> bool {
+    let render = |level| {
+        let options = with_effort(ChatOptions::default(), level);
+        tokenizer.encode_chat(&[Message::new(Role::User, "x")], &options, true).ok()
+    };
+    render("low") != render("high")
+}
+
 fn constraint(
-    model: &Model,
+    model: &Arc<Model>,
     request: &Request,
     prompt: &[TokenId],
     cancel: &CancelToken,
 ) -> ApiResult<Constraint> {
-    let has_format = !matches!(request.format, Format::Text);
-    let callable = request.tools.callable();
-    if has_format && !callable.is_empty() {
-        let message = "a format of the answer and tools cannot be combined (`tool_choice: \"none\"` leaves the tools out)";
-        return Err(ApiError::unsupported("response_format", message));
-    }
-    if !callable.is_empty() && !request.stop.is_empty() {
+    let has_tools = !request.tools.callable().is_empty();
+    if has_tools && !request.stop.is_empty() {
         let message = "stop strings could cut a call, so they cannot be combined with tools";
         return Err(ApiError::unsupported("stop", message));
     }
-    let grammar = match &request.format {
-        Format::JsonObject => grammars::json(model, &json!({ "type": "object" }), "response_format")?,
-        Format::JsonSchema { schema, path } => grammars::json(model, schema, path)?,
-        Format::Text if callable.is_empty() => return Ok(Constraint::None),
-        Format::Text if !request.tools.choice.is_required() => {
-            return Ok(Constraint::Auto(grammars::calls(model, &request.tools, false, cancel)?));
-        }
-        Format::Text => grammars::calls(model, &request.tools, true, cancel)?,
+    let object = json!({ "type": "object" });
+    let answer = match &request.format {
+        Format::Text => None,
+        Format::JsonObject => Some((&object, "response_format")),
+        Format::JsonSchema { schema, path } => Some((schema, &**path)),
+    };
+    if request.continues && (has_tools || answer.is_some()) {
+        let message = "is not supported together with tools or a format of the answer";
+        return Err(ApiError::unsupported("continue_final_message", message));
+    }
+    let calls = |form| grammars::calls(model, &request.tools, form, cancel);
+    let is_required = request.tools.choice.is_required();
+    let grammar = match answer {
+        None if !has_tools => return Ok(Constraint::None),
+        None if !is_required => return Ok(Constraint::Auto(calls(Form::BehindMarker)?)),
+        Some((schema, path)) if !has_tools => grammars::json(model, schema, path, cancel)?,
+        // Whichever the model begins.
+        Some((schema, path)) if !is_required => calls(Form::CallsOr { schema, path })?,
+        _ => calls(Form::Calls)?,
     };
     let tokenizer = model.engine.tokenizer();
     let markers = tokenizer.reasoning_markers();
@@ -287,7 +348,10 @@ impl Prepared {
             }
         }
         if !request.tools.callable().is_empty() {
-            reader = Some(CallReader::new(&request.tools));
+            reader = Some(match request.format {
+                Format::Text => CallReader::new(&request.tools),
+                _ => CallReader::of_calls_or_json(&request.tools),
+            });
         }
         if let Some(prediction) = &self.prediction {
             options.sources.push(Box::new(prediction.clone()));

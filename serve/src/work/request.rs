@@ -28,9 +28,39 @@ pub(crate) struct Request {
     pub(crate) documents: Vec<Document>,
     /// Whether the model reasons; `None`: the template's default.
     pub(crate) thinking: Option<bool>,
+    /// How much it reasons, for a template that knows it.
+    pub(crate) effort: Option<Effort>,
+    /// Whether the output continues the last message, which is one of the model.
+    pub(crate) continues: bool,
     /// Further variables of the template.
     pub(crate) variables: Vec<(String, Value)>,
     pub(crate) priority: Priority,
+}
+
+impl Request {
+    /// A request that states nothing but its input, with one greedy output.
+    pub(crate) fn of_input(model: Option<String>, input: Input, param: &'static str) -> Self {
+        Self {
+            model,
+            input,
+            param,
+            n: 1,
+            sampling: SamplingFields::default(),
+            max_tokens: None,
+            stop: Vec::new(),
+            logprobs: None,
+            format: Format::Text,
+            tools: Tools::default(),
+            prediction: None,
+            cache_key: None,
+            documents: Vec::new(),
+            thinking: None,
+            effort: None,
+            continues: false,
+            variables: Vec::new(),
+            priority: Priority::Interactive,
+        }
+    }
 }
 
 /// The prompt, or several.
@@ -78,6 +108,13 @@ impl SamplingFields {
         sampling.seed = self.seed.or(sampling.seed);
         sampling
     }
+}
+
+/// A level of reasoning, and the field that names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Effort {
+    pub(crate) level: &'static str,
+    pub(crate) path: &'static str,
 }
 
 /// The form of the output.

@@ -2,15 +2,21 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::collections::HashMap;
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::OnceLock;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use refrain::{CancelToken, Engine, EngineOptions};
+use refrain_assistant::{Assistant, AssistantOptions, Gate};
+use refrain_index::notes::{NotesOptions, NotesWriter};
 use refrain_serve::{Limits, Loaded, ModelKind, ModelSpec, Models, ServeError, ServeOptions, Server};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 pub(crate) const MODEL: &str = "fixture";
 pub(crate) const EMBEDDER: &str = "fixture-embedding";
@@ -26,6 +32,41 @@ pub(crate) fn models() -> Models {
     let text = ModelSpec::new(MODEL, || Ok(Loaded::new(engine())));
     let embedding = ModelSpec::new(EMBEDDER, || Ok(Loaded::new(engine()))).with_kind(ModelKind::Embedding);
     Models::new([text, embedding]).expect("two names")
+}
+
+/// A folder with the sample notes, an index of them and a store.
+pub(crate) struct Place(pub(crate) TempDir);
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        let place = Self(tempfile::tempdir().expect("a folder"));
+        let notes = place.0.path().join("notes");
+        fs::create_dir(&notes).expect("a folder");
+        let samples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/notes");
+        for sample in fs::read_dir(samples).expect("the sample notes") {
+            let sample = sample.expect("an entry");
+            fs::copy(sample.path(), notes.join(sample.file_name())).expect("copied");
+        }
+        let mut writer =
+            NotesWriter::open(&place.0.path().join("index"), NotesOptions::default()).expect("opens");
+        writer.add(&[notes]).expect("exists");
+        writer.update(&mut |_, _| ControlFlow::Continue(())).expect("updates");
+        place
+    }
+
+    pub(crate) fn assistant(&self, gate: Arc<Gate>, options: AssistantOptions) -> Assistant {
+        let builder = Assistant::builder(engine()).notes(self.0.path().join("index")).gate(gate);
+        builder.store(self.0.path().join("store")).options(options).build().expect("builds")
+    }
+
+    pub(crate) fn server(&self, options: ServeOptions) -> (Running, Assistant) {
+        let gate = Arc::<Gate>::default();
+        let assistant = self.assistant(Arc::clone(&gate), AssistantOptions::default());
+        let theirs = assistant.clone();
+        let spec = ModelSpec::new(MODEL, move || Ok(Loaded::new(engine()).with_assistant(theirs.clone())));
+        let models = Models::new([spec]).expect("one name").with_gate(gate);
+        (Running::with_models(options, Limits::default(), models), assistant)
+    }
 }
 
 /// A running server. Dropping it stops it.
@@ -52,6 +93,11 @@ impl Running {
         let theirs = stop.clone();
         let thread = std::thread::spawn(move || server.run(&theirs));
         Self { address, stop, thread: Some(thread) }
+    }
+
+    /// A server that the test runs itself.
+    pub(crate) fn of(address: SocketAddr, stop: CancelToken) -> Self {
+        Self { address, stop, thread: None }
     }
 
     pub(crate) fn stop(&self) {
@@ -97,10 +143,19 @@ impl Running {
 
     /// Starts a request and leaves its response unread.
     pub(crate) fn begin(&self, path: &str, body: &Value) -> TcpStream {
+        self.begin_with("POST", path, &[("Content-Type", "application/json")], &body.to_string())
+    }
+
+    pub(crate) fn begin_with(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> TcpStream {
         let mut stream = self.connect();
         let host = format!("localhost:{}", self.address.port());
-        let headers = [("Host", host.as_str()), ("Content-Type", "application/json")];
-        send(&mut stream, "POST", path, &headers, &body.to_string());
+        send(&mut stream, method, path, &[&[("Host", host.as_str())], headers].concat(), body);
         stream
     }
 
@@ -122,7 +177,8 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.stop();
-        let ended = self.thread.take().expect("dropped once").join();
+        let Some(thread) = self.thread.take() else { return };
+        let ended = thread.join();
         if !std::thread::panicking() {
             ended.expect("no panic").expect("it served");
         }

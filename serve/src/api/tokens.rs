@@ -1,0 +1,112 @@
+//! `POST /tokenize` and `POST /detokenize`: the tokens of a text, and the text of tokens. `POST …/input_tokens`: the number of tokens that a
+//! request's prompt has.
+//!
+//! Of these, the OpenAI API has that of responses. The others have the names and answers that clients of llama.cpp and vLLM know.
+
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde_json::{Value, json};
+
+use crate::app::App;
+use crate::error::{ApiError, ApiResult};
+use crate::metrics::add;
+use crate::models::ModelKind;
+use crate::queue::Place;
+use crate::wire;
+use crate::wire::tokens::{read_text, read_tokens};
+use crate::work::{self, blocking};
+
+pub(crate) async fn encode(state: State<App>, request: Request) -> ApiResult<Response> {
+    let (place, request) = super::read(&state, request, |value, app| read_text(value, app.limits())).await?;
+    let State(app) = state;
+    let answer = async {
+        let model = app.model(request.request.model.clone(), ModelKind::Text).await?;
+        let preparing = app.preparing().await;
+        blocking(move || {
+            let _preparing = preparing;
+            let tokens = work::tokens(&model, &request.request)?;
+            let tokens = match request.adds_bos {
+                true => &*tokens,
+                false => work::without_bos(&model, &tokens),
+            };
+            let tokenizer = model.engine.tokenizer();
+            // A piece that is no text by itself is shown by its bytes.
+            let piece = |token| {
+                let bytes = tokenizer.token_bytes(token).unwrap_or_default();
+                std::str::from_utf8(bytes).map_or_else(|_| json!(bytes), |text| json!(text))
+            };
+            let ids: Vec<Value> = match request.has_pieces {
+                true => tokens.iter().map(|&id| json!({ "id": id.0, "piece": piece(id) })).collect(),
+                false => tokens.iter().map(|id| id.0.into()).collect(),
+            };
+            let texts = request.has_texts.then(|| {
+                let text = |&id| String::from_utf8_lossy(tokenizer.token_bytes(id).unwrap_or_default());
+                tokens.iter().map(text).collect::<Vec<_>>()
+            });
+            drop(place);
+            Ok(json!({
+                "tokens": ids,
+                "count": tokens.len(),
+                "max_model_len": model.context_len(),
+                "token_strs": texts,
+            }))
+        })
+        .await
+    };
+    let answer = answer.await.inspect_err(|_| add(&app.metrics().refused, 1))?;
+    Ok(super::json_response(StatusCode::OK, &answer))
+}
+
+/// The number of tokens of a chat's prompt.
+pub(crate) async fn of_chat(state: State<App>, request: Request) -> ApiResult<Response> {
+    let read = |value: &Value, app: &App| Ok(wire::chat::read(value, app.limits())?.0);
+    let (place, request) = super::read(&state, request, read).await?;
+    count(&state, place, request).await
+}
+
+/// The number of tokens of a response's input.
+pub(crate) async fn of_response(state: State<App>, request: Request) -> ApiResult<Response> {
+    let read = |value: &Value, app: &App| Ok(wire::responses::read(value, app.limits())?.request);
+    let (place, request) = super::read(&state, request, read).await?;
+    count(&state, place, request).await
+}
+
+async fn count(app: &App, place: Place, request: work::Request) -> ApiResult<Response> {
+    let answer = async {
+        let model = app.model(request.model.clone(), ModelKind::Text).await?;
+        let preparing = app.preparing().await;
+        blocking(move || {
+            let _preparing = preparing;
+            let n_tokens = work::tokens(&model, &request)?.len();
+            drop(place);
+            Ok(json!({ "object": "response.input_tokens", "input_tokens": n_tokens }))
+        })
+        .await
+    };
+    let answer = answer.await.inspect_err(|_| add(&app.metrics().refused, 1))?;
+    Ok(super::json_response(StatusCode::OK, &answer))
+}
+
+pub(crate) async fn decode(state: State<App>, request: Request) -> ApiResult<Response> {
+    let (place, (id, tokens)) = super::read(&state, request, |value, _| read_tokens(value)).await?;
+    let State(app) = state;
+    let answer = async {
+        let model = app.model(id, ModelKind::Text).await?;
+        let preparing = app.preparing().await;
+        blocking(move || {
+            let _preparing = preparing;
+            let vocab_size = model.engine.config().vocab_size;
+            if let Some(token) = tokens.iter().find(|token| token.index() >= vocab_size) {
+                let message = format!("token {} is outside the vocabulary of {vocab_size} tokens", token.0);
+                return Err(ApiError::field("tokens", message));
+            }
+            let text = model.engine.tokenizer().decode(&tokens);
+            drop(place);
+            Ok(json!({ "content": text, "prompt": text }))
+        })
+        .await
+    };
+    let answer = answer.await.inspect_err(|_| add(&app.metrics().refused, 1))?;
+    Ok(super::json_response(StatusCode::OK, &answer))
+}

@@ -1,0 +1,209 @@
+//! Work for a request: short searches, and jobs of the model with progress and cancellation.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use refrain::CancelToken;
+use refrain_assistant::{Job, JobEvent, Priority, Report};
+use rmcp::RoleServer;
+use rmcp::model::{ProgressNotificationParam, ProgressToken};
+use rmcp::service::RequestContext;
+use tokio::sync::{oneshot, watch};
+
+use super::Mcp;
+use super::http::Share;
+use crate::app::App;
+use crate::error::{ApiError, ApiResult};
+use crate::metrics::add;
+use crate::page::of_task;
+use crate::work::blocking;
+
+/// Least time between two notices of progress. A token may take less than a millisecond.
+const NOTICE_PAUSE: Duration = Duration::from_millis(100);
+
+/// What a job tells while it runs.
+pub(super) struct Reporter {
+    pub(super) cancel: CancelToken,
+    progress: watch::Sender<Progress>,
+    started: Instant,
+    time_max: Duration,
+}
+
+/// Tokens that were computed so far, of prompts and outputs together; it only grows.
+#[derive(Debug, Clone, Default)]
+struct Progress {
+    n_tokens: usize,
+    message: String,
+}
+
+impl Mcp {
+    /// Short work without the model, on a thread where it may block. It has a place in the queue, and at most two run at a time.
+    ///
+    /// # Errors
+    /// Its own; status 429: the queue is full.
+    pub(super) async fn brief<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> ApiResult<T> + Send + 'static,
+    ) -> ApiResult<T> {
+        let app = self.page.app();
+        // What the work keeps of the request is short.
+        let place = app.queue().admit(None)?;
+        let preparing = app.preparing().await;
+        // Held until the work has ended, also if the client has gone.
+        blocking(move || {
+            let done = work();
+            drop((preparing, place));
+            done
+        })
+        .await
+    }
+
+    /// A job of the model: waits for its turn in the queue, runs on a thread of its own, and tells its progress to a client that has asked
+    /// for it. A cancelled request ends its job before the next layer.
+    ///
+    /// # Errors
+    /// Its own; status 429: the queue is full; status 503: the wait was too long.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        context: &RequestContext<RoleServer>,
+        job: impl FnOnce(&Reporter) -> ApiResult<T> + Send + 'static,
+    ) -> ApiResult<T> {
+        let app = self.page.app();
+        let place = app.queue().admit(Share::take(&context.extensions));
+        let place = place.inspect_err(|_| add(&app.metrics().refused, 1))?;
+        add(&app.metrics().requests, 1);
+        let cancel = CancelToken::new();
+        let registered = app.register(cancel.clone());
+        // Also if this future is dropped.
+        let _cancelling = CancelOnDrop(cancel.clone());
+        let permit = tokio::select! {
+            permit = tokio::time::timeout(app.limits().queue_time, place.permit(Priority::Interactive)) => {
+                permit.map_err(|_| ApiError::waited_too_long())
+            }
+            () = context.ct.cancelled() => Err(ApiError::stopped()),
+        };
+        let permit = permit.inspect_err(|_| add(&app.metrics().cancelled, 1))?;
+        let (progress, told) = watch::channel(Progress::default());
+        let reporter = Reporter {
+            cancel: cancel.clone(),
+            progress,
+            started: Instant::now(),
+            time_max: app.limits().request_time,
+        };
+        let (sender, mut done) = oneshot::channel();
+        let thread = std::thread::Builder::new().name("refrain-request".to_owned());
+        let spawned = thread.spawn(move || {
+            let ran = catch_unwind(AssertUnwindSafe(|| job(&reporter)));
+            let time = reporter.started.elapsed();
+            drop((reporter, permit, place, registered));
+            let _ =
+                sender.send((ran.unwrap_or_else(|_| Err(ApiError::server("a bug in this server"))), time));
+        });
+        if spawned.is_err() {
+            return Err(ApiError::server("no thread is free")).inspect_err(|_| add(&app.metrics().failed, 1));
+        }
+        let notices = notices(context, told);
+        tokio::pin!(notices);
+        let (ran, time) = loop {
+            tokio::select! {
+                biased;
+                done = &mut done => break done.unwrap_or_else(|_| (Err(ApiError::server("a bug in this server")), Duration::ZERO)),
+                () = context.ct.cancelled(), if !cancel.is_cancelled() => cancel.cancel(),
+                () = &mut notices => {}
+            }
+        };
+        count(app, &ran, time, cancel.is_cancelled());
+        ran
+    }
+}
+
+fn count<T>(app: &App, ran: &ApiResult<T>, time: Duration, is_cancelled: bool) {
+    match ran {
+        Ok(_) => app.metrics().add_request(time),
+        Err(_) if is_cancelled => add(&app.metrics().cancelled, 1),
+        Err(_) => add(&app.metrics().failed, 1),
+    }
+}
+
+struct CancelOnDrop(CancelToken);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+/// Tells the newest progress to a client that gave a token for it. Never ends.
+async fn notices(context: &RequestContext<RoleServer>, mut told: watch::Receiver<Progress>) {
+    if let Some(token) = context.meta.get_progress_token() {
+        while told.changed().await.is_ok() {
+            let notice = notice(&token, &told.borrow_and_update());
+            // A client that does not listen loses notices alone.
+            let _ = context.peer.notify_progress(notice).await;
+            tokio::time::sleep(NOTICE_PAUSE).await;
+        }
+    }
+    std::future::pending().await
+}
+
+fn notice(token: &ProgressToken, progress: &Progress) -> ProgressNotificationParam {
+    // The number of tokens of the output is unknown, so there is no total.
+    ProgressNotificationParam::new(token.clone(), progress.n_tokens as f64)
+        .with_message(progress.message.clone())
+}
+
+impl Reporter {
+    fn tell(&self, n_tokens: usize, message: impl FnOnce() -> String) {
+        self.progress.send_if_modified(|progress| {
+            let is_more = n_tokens > progress.n_tokens;
+            if is_more {
+                *progress = Progress { n_tokens, message: message() };
+            }
+            is_more
+        });
+    }
+
+    /// Runs a job to its end; also returns the time to the first token.
+    pub(super) fn drive<T>(&self, job: Job<T>) -> ApiResult<(T, Option<Duration>)> {
+        let (mut n_before, mut n_prompt, mut n_written) = (0, 0, 0);
+        let mut first_token = None;
+        let mut part = String::new();
+        for event in job {
+            if self.started.elapsed() > self.time_max {
+                let seconds = self.time_max.as_secs();
+                let message = format!("the job took more than the {seconds} s that a request may take");
+                return Err(ApiError::server(message));
+            }
+            match event.map_err(of_task)? {
+                JobEvent::Prefill { done, total } => {
+                    if done < n_prompt {
+                        // The prompt of the next part.
+                        n_before += n_prompt;
+                    }
+                    n_prompt = done;
+                    self.tell(n_before + n_prompt + n_written, || {
+                        format!("{part}reading: {done} of {total} tokens")
+                    });
+                }
+                JobEvent::Text(_) => {
+                    first_token.get_or_insert_with(|| self.started.elapsed());
+                    n_written += 1;
+                    self.tell(n_before + n_prompt + n_written, || {
+                        format!("{part}writing: {n_written} pieces")
+                    });
+                }
+                JobEvent::Part { index, n_parts, .. } => {
+                    part = format!("part {} of {n_parts} done; ", index + 1);
+                }
+                JobEvent::Done(done) => return Ok((done, first_token)),
+                _ => {}
+            }
+        }
+        Err(ApiError::server("the job has ended without a result"))
+    }
+}
+
+/// Adds the outputs of a job to the metrics.
+pub(super) fn count_outputs(app: &App, report: &Report, first_token: Option<Duration>) {
+    report.stats.iter().for_each(|stats| app.metrics().add_output(stats, first_token));
+}

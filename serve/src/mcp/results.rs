@@ -1,0 +1,384 @@
+//! What the tools do, and their results: structured, and as text with links to the notes.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::path::Path;
+use std::time::SystemTime;
+
+use refrain::{FinishReason, Stats};
+use refrain_assistant::provenance::{CheckedSentence, CitationVerdict, CopiedSpan, Support};
+use refrain_assistant::{
+    Answer, AnswerRequest, Assistant, Forget, Forgotten, JobOptions, LeftOut, LeftOutReason, Passage, Report,
+    SummarizeRequest, Summary,
+};
+use refrain_index::{NoteHit, Search};
+use rmcp::RoleServer;
+use rmcp::model::{CallToolResult, ContentBlock, Resource};
+use rmcp::service::RequestContext;
+use serde_json::{Value, json};
+
+use super::Mcp;
+use super::arguments::{AnswerCall, ForgetCall, Output, SearchCall, Subject, SummarizeCall};
+use super::job::{Reporter, count_outputs};
+use super::names::{Names, found, uri};
+use super::resources::link;
+use crate::error::{ApiError, ApiResult};
+use crate::page::of_task;
+
+impl Mcp {
+    pub(super) async fn search(
+        &self,
+        call: SearchCall,
+        _: RequestContext<RoleServer>,
+    ) -> ApiResult<CallToolResult> {
+        let (_, assistant) = self.page.assistant().await?;
+        self.brief(move || {
+            let notes = assistant.notes().ok_or_else(no_notes)?;
+            // What a writer has changed since; without it, the earlier state is searched.
+            let _ = notes.refresh();
+            let names = Names::of(&assistant);
+            let mut search = Search::new(&call.query, call.limit);
+            search.kinds = call.kinds;
+            search.folders = names.all_paths(&call.folders)?;
+            search.tags = call.tags.iter().map(|tag| tag.to_lowercase()).collect();
+            (search.from, search.until) = (call.from, call.until);
+            let hits = assistant.search_notes(search).map_err(of_task)?;
+            Ok(of_hits(&hits, &names))
+        })
+        .await
+    }
+
+    pub(super) async fn answer(
+        &self,
+        call: AnswerCall,
+        context: RequestContext<RoleServer>,
+    ) -> ApiResult<CallToolResult> {
+        let (model, assistant) = self.page.assistant().await?;
+        let app = self.page.app().clone();
+        let job = move |reporter: &Reporter| {
+            assistant.notes().map(|notes| notes.refresh().ok());
+            let names = Names::of(&assistant);
+            let folders = names.all_paths(&call.folders)?;
+            let request = AnswerRequest::new(call.question).with_folders(folders).with_n_passages(call.limit);
+            let options = options(&call.output, reporter).with_sampling(Some(model.sampling.clone()));
+            let job = assistant.answer(request, options).map_err(of_task)?;
+            let (answer, first_token) = reporter.drive(job)?;
+            count_outputs(&app, &answer.report, first_token);
+            Ok(of_answer(&answer, &names))
+        };
+        self.run(&context, job).await
+    }
+
+    pub(super) async fn summarize(
+        &self,
+        call: SummarizeCall,
+        context: RequestContext<RoleServer>,
+    ) -> ApiResult<CallToolResult> {
+        let (model, assistant) = self.page.assistant().await?;
+        let app = self.page.app().clone();
+        let job = move |reporter: &Reporter| {
+            assistant.notes().map(|notes| notes.refresh().ok());
+            let names = Names::of(&assistant);
+            let request = match call.subject {
+                Subject::Note(id) => SummarizeRequest::notes([found(&assistant, &id)?]),
+                Subject::Text { title, text } => SummarizeRequest::text(title, text),
+                Subject::Query(query) => SummarizeRequest::query(query),
+            };
+            let options = options(&call.output, reporter).with_sampling(Some(model.sampling.clone()));
+            let job =
+                assistant.summarize(request.with_request(call.instruction), options).map_err(of_task)?;
+            let (summary, first_token) = reporter.drive(job)?;
+            count_outputs(&app, &summary.report, first_token);
+            Ok(of_summary(&summary, &names))
+        };
+        self.run(&context, job).await
+    }
+
+    pub(super) async fn forget(&self, call: ForgetCall) -> ApiResult<CallToolResult> {
+        let (_, assistant) = self.page.assistant().await?;
+        let page = self.page.clone();
+        self.brief(move || {
+            let what = what(&assistant, call)?;
+            let mut forgotten = Forgotten::default();
+            for what in what {
+                let Forgotten { n_answers, n_summaries, n_prefix_blocks, is_notes_pending, .. } =
+                    page.forget(&assistant, &what)?;
+                forgotten.n_answers += n_answers;
+                forgotten.n_summaries += n_summaries;
+                forgotten.n_prefix_blocks += n_prefix_blocks;
+                forgotten.is_notes_pending |= is_notes_pending;
+            }
+            Ok(of_forgotten(&forgotten, assistant.has_store()))
+        })
+        .await
+    }
+}
+
+fn no_notes() -> ApiError {
+    of_task(refrain_assistant::TaskError::NoNotes)
+}
+
+fn options(output: &Output, reporter: &Reporter) -> JobOptions {
+    JobOptions::default()
+        .with_answer_tokens(output.max_tokens)
+        .with_keep(output.keep)
+        .with_cancel(reporter.cancel.clone())
+}
+
+/// What a call wants to be deleted. A folder's name must be that of notes in the index: a wrong name should not look like a deletion.
+fn what(assistant: &Assistant, call: ForgetCall) -> ApiResult<Vec<Forget>> {
+    match call {
+        ForgetCall::Note(id) => Ok(vec![Forget::Note(found(assistant, &id)?)]),
+        ForgetCall::Folder(name) => {
+            let paths = Names::of(assistant).paths(&name)?;
+            let files = assistant.note_files().map_err(of_task)?;
+            let has_notes = |path: &Path| files.iter().any(|file| file.path.starts_with(path));
+            let known: Vec<Forget> =
+                paths.into_iter().filter(|path| has_notes(path)).map(Forget::Note).collect();
+            match known.is_empty() {
+                true => Err(ApiError::not_found("the notes have no note in this folder")),
+                false => Ok(known),
+            }
+        }
+        ForgetCall::Before(time) => Ok(vec![Forget::Before(time.min(SystemTime::now()))]),
+    }
+}
+
+fn of_hits(hits: &[NoteHit], names: &Names) -> CallToolResult {
+    let json: Vec<Value> = hits
+        .iter()
+        .map(|NoteHit { passage, score, snippet }| {
+            let matched: Vec<[usize; 2]> = snippet
+                .matched
+                .iter()
+                .map(|range| [snippet.range.start + range.start, snippet.range.start + range.end])
+                .collect();
+            json!({
+                "uri": uri(&passage.path),
+                "name": names.name(&passage.path),
+                "title": passage.title,
+                "text": passage.text,
+                "note_bytes": [passage.place.start, passage.place.end],
+                "is_verbatim": passage.is_verbatim,
+                "matched": matched,
+                "kind": passage.kind.name(),
+                "date": date(passage.date),
+                "tags": passage.tags,
+                "score": score,
+            })
+        })
+        .collect();
+    let mut text = match hits.len() {
+        0 => "No passage of the notes matches.".to_owned(),
+        n => format!("{n} passages, best first.\n"),
+    };
+    for NoteHit { passage, .. } in hits {
+        let (name, day) = (names.name(&passage.path), &date(passage.date)[..10]);
+        text.push_str(&format!(
+            "\n## {}\n({name}, {day}, {})\n{}\n",
+            passage.title,
+            uri(&passage.path),
+            passage.text
+        ));
+    }
+    let links = links(hits.iter().map(|hit| (&*hit.passage.path, &*hit.passage.title)), names);
+    result(text, links, json!({ "passages": json }))
+}
+
+fn of_answer(answer: &Answer, names: &Names) -> CallToolResult {
+    let Answer { text, passages, provenance, report, .. } = answer;
+    let mut json = ended(report);
+    json["answer"] = text.as_str().into();
+    json["sources"] =
+        passages.iter().enumerate().map(|(index, passage)| source_json(index, passage, names)).collect();
+    json["copied"] = provenance.copied.iter().map(|span| copied_json(span, passages)).collect();
+    json["sentences"] = provenance.sentences.iter().map(sentence_json).collect();
+    json["left_out"] = report.left_out.iter().map(|left_out| left_out_json(left_out, names)).collect();
+    let mut shown = text.trim_end().to_owned();
+    if !passages.is_empty() {
+        shown.push_str("\n\nFrom the notes:");
+    }
+    for (index, passage) in passages.iter().enumerate() {
+        let name = passage.source.as_ref().map(|source| names.name(&source.path)).unwrap_or_default();
+        shown.push_str(&format!("\n[{}] {} ({name})", index + 1, passage.title));
+    }
+    result(shown, links_of(passages, names), json)
+}
+
+fn of_summary(summary: &Summary, names: &Names) -> CallToolResult {
+    let Summary { text, passages, parts, report, .. } = summary;
+    let mut json = ended(report);
+    json["summary"] = text.as_str().into();
+    let notes: BTreeSet<&Path> =
+        passages.iter().filter_map(|passage| Some(&*passage.source.as_ref()?.path)).collect();
+    json["notes"] = notes.iter().map(|path| json!({ "uri": uri(path), "name": names.name(path) })).collect();
+    json["n_parts"] = parts.len().max(1).into();
+    json["left_out"] = report.left_out.iter().map(|left_out| left_out_json(left_out, names)).collect();
+    result(text.clone(), links_of(passages, names), json)
+}
+
+fn of_forgotten(forgotten: &Forgotten, has_store: bool) -> CallToolResult {
+    let Forgotten { n_answers, n_summaries, n_prefix_blocks, is_notes_pending, .. } = *forgotten;
+    let mut text = format!(
+        "Deleted: {n_answers} answers, {n_summaries} summaries, {n_prefix_blocks} blocks of computed prompts."
+    );
+    if is_notes_pending {
+        text.push_str(" Another part of the program has the index open and removes the notes' text next; searches leave it out already.");
+    }
+    if !has_store {
+        text.push_str(" This server keeps no answers on disk; what another process keeps was not changed.");
+    }
+    let json = json!({
+        "n_answers": n_answers,
+        "n_summaries": n_summaries,
+        "n_prefix_blocks": n_prefix_blocks,
+        "is_notes_pending": is_notes_pending,
+        "has_store": has_store,
+    });
+    result(text, Vec::new(), json)
+}
+
+fn result(text: String, links: Vec<Resource>, structured: Value) -> CallToolResult {
+    let mut result = CallToolResult::structured(structured);
+    result.content = vec![ContentBlock::text(text)];
+    result.content.extend(links.into_iter().map(ContentBlock::resource_link));
+    result
+}
+
+fn links_of(passages: &[Passage], names: &Names) -> Vec<Resource> {
+    let notes =
+        passages.iter().filter_map(|passage| Some((&*passage.source.as_ref()?.path, &*passage.title)));
+    links(notes, names)
+}
+
+/// A link to each note, in order.
+fn links<'a>(notes: impl Iterator<Item = (&'a Path, &'a str)>, names: &Names) -> Vec<Resource> {
+    let mut seen = BTreeSet::new();
+    notes
+        .filter(|(path, _)| seen.insert(*path))
+        .map(|(path, title)| link(path, names).with_title(title))
+        .collect()
+}
+
+/// What the results of all jobs have.
+fn ended(report: &Report) -> Value {
+    let sum = |of: fn(&Stats) -> usize| report.stats.iter().map(of).sum::<usize>();
+    json!({
+        "is_cut": matches!(report.finish, FinishReason::MaxTokens | FinishReason::ContextFull),
+        // The reason may name a file of this device.
+        "is_kept": report.not_kept.is_none(),
+        "stats": {
+            "prompt_tokens": sum(|stats| stats.prompt_tokens),
+            "cached_tokens": sum(|stats| stats.cached_tokens),
+            "tokens": sum(|stats| stats.tokens),
+            "steps": sum(|stats| stats.steps),
+        },
+    })
+}
+
+fn source_json(index: usize, passage: &Passage, names: &Names) -> Value {
+    let source = passage.source.as_ref();
+    json!({
+        "number": index + 1,
+        "uri": source.map(|source| uri(&source.path)),
+        "name": source.map(|source| names.name(&source.path)),
+        "title": passage.title,
+        "text": passage.text,
+        "note_bytes": source.map(|source| [source.place.start, source.place.end]),
+        "is_verbatim": source.is_some_and(|source| source.is_verbatim),
+    })
+}
+
+fn bytes(range: &Range<usize>) -> [usize; 2] {
+    [range.start, range.end]
+}
+
+fn copied_json(span: &CopiedSpan, passages: &[Passage]) -> Value {
+    let source = passages.get(span.passage).and_then(|passage| passage.source.as_ref());
+    let at = source.filter(|source| source.is_verbatim).map(|source| source.place.start);
+    json!({
+        "answer_bytes": bytes(&span.output),
+        "source": span.passage + 1,
+        "text_bytes": bytes(&span.place),
+        "note_bytes": at.map(|at| [at + span.place.start as u64, at + span.place.end as u64]),
+        "is_exact": span.is_exact,
+    })
+}
+
+fn sentence_json(sentence: &CheckedSentence) -> Value {
+    let (support, source) = match sentence.support {
+        Support::Copied { passage, .. } => ("copied", Some(passage + 1)),
+        Support::Words { passage, .. } => ("words", Some(passage + 1)),
+        Support::None { .. } => ("none", None),
+        _ => ("too_short", None),
+    };
+    let citations = sentence.citations.iter().map(|citation| {
+        let verdict = match citation.verdict {
+            CitationVerdict::Supports => "supports",
+            CitationVerdict::NotShown => "not_shown",
+            CitationVerdict::DoesNotSupport => "does_not_support",
+            _ => "too_short",
+        };
+        json!({ "answer_bytes": bytes(&citation.text), "number": citation.number, "verdict": verdict })
+    });
+    json!({
+        "answer_bytes": bytes(&sentence.text),
+        "support": support,
+        "source": source,
+        "citations": citations.collect::<Vec<_>>(),
+    })
+}
+
+fn left_out_json(left_out: &LeftOut, names: &Names) -> Value {
+    let path = left_out.source.as_ref().map(|source| &*source.path);
+    let reason = match left_out.reason {
+        LeftOutReason::Rest => "rest",
+        LeftOutReason::Parts => "parts",
+        _ => "context",
+    };
+    json!({
+        "uri": path.map(uri),
+        "name": path.map(|path| names.name(path)),
+        "title": left_out.title,
+        "n_tokens": left_out.n_tokens,
+        "reason": reason,
+    })
+}
+
+/// `2024-05-01T12:30:05Z`, of seconds from 1970 (Hinnant's civil calendar: years begin in March). Years are in 0..=9999.
+fn date(seconds: i64) -> String {
+    // 0000-01-01 and the last second of 9999.
+    let seconds = seconds.clamp(-62_167_219_200, 253_402_300_799);
+    let (days, second) = (seconds.div_euclid(86_400) + 719_468, seconds.rem_euclid(86_400));
+    let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = era * 400 + year_of_era + i64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", second / 3600, second / 60 % 60, second % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use refrain_index::notes::parse_date;
+
+    use super::*;
+
+    #[test]
+    fn dates_beyond_the_calendar_are_its_ends() {
+        assert_eq!(
+            (date(i64::MIN), date(i64::MAX)),
+            ("0000-01-01T00:00:00Z".into(), "9999-12-31T23:59:59Z".into())
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn dates_are_read_back(seconds in -62_135_596_800_i64..253_402_300_800) {
+            prop_assert_eq!(parse_date(&date(seconds)), Some(seconds));
+        }
+    }
+}
