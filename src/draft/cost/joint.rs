@@ -41,10 +41,9 @@ const KEPT: f32 = 1.0 - 1.0 / 64.0;
 
 impl JointCosts {
     /// Divides generations into groups that share a pass, in their order. Each number is in one group.
-    pub(crate) fn groups(&mut self, members: &[JointRows<'_>]) -> Vec<Vec<usize>> {
+    pub(crate) fn groups(&self, members: &[JointRows<'_>]) -> Vec<Vec<usize>> {
         let mut groups = Vec::new();
         let mut rest: Vec<usize> = (0..members.len()).collect();
-        let mut kept_apart = false;
         while !rest.is_empty() {
             let mut group = vec![rest.remove(0)];
             rest.retain(|&candidate| {
@@ -53,7 +52,6 @@ impl JointCosts {
                 group.push(candidate);
                 let fits = Self::rows(members, &group) <= members[group[0]].rows_max;
                 let joins = fits && self.pass_us(members, &group) < before_us + alone_us;
-                kept_apart |= fits && !joins && self.log_factor > 0.0;
                 if !joins {
                     group.pop();
                 }
@@ -61,10 +59,15 @@ impl JointCosts {
             });
             groups.push(group);
         }
-        if kept_apart {
+        groups
+    }
+
+    /// After a step that ran as these groups: a factor that keeps generations apart loses weight, so that a shared pass
+    /// is tried again.
+    pub(crate) fn forget_if_apart(&mut self, groups: &[Vec<usize>]) {
+        if groups.len() > 1 && self.log_factor > 0.0 {
             self.log_factor *= KEPT;
         }
-        groups
     }
 
     /// Learns from a shared pass over `members` that took `us`.
@@ -153,7 +156,12 @@ mod tests {
             assert!(n_shared < 20, "they part");
         }
         let mut n_apart = 1;
-        while joint.groups(&members).len() == 2 {
+        loop {
+            let groups = joint.groups(&members);
+            if groups.len() == 1 {
+                break;
+            }
+            joint.forget_if_apart(&groups);
             n_apart += 1;
             assert!(n_apart < 200, "they try again");
         }

@@ -134,6 +134,8 @@ fn step_of_engine(members: &mut [&mut Member<'_>]) -> SharedPasses {
         return SharedPasses::default();
     }
     let groups = groups(&begun);
+    let shared = Arc::clone(&begun[0].session.shared);
+    shared.joint_costs().forget_if_apart(&groups);
     let mut group_of = vec![0; begun.len()];
     for (number, group) in groups.iter().enumerate() {
         group.iter().for_each(|&i| group_of[i] = number);
@@ -142,6 +144,12 @@ fn step_of_engine(members: &mut [&mut Member<'_>]) -> SharedPasses {
     for number in 0..groups.len() {
         let members = begun.iter_mut().zip(&group_of).filter(|(_, group)| **group == number);
         let mut group: Vec<&mut Member<'_>> = members.map(|(member, _)| &mut **member).collect();
+        // What was read while all drafted comes to the first pass.
+        let flow = shared.flow();
+        for begun in group.iter_mut().filter_map(|member| member.begun.as_mut()) {
+            begun.began = if number == 0 { begun.began } else { flow };
+            begun.after_draft = flow;
+        }
         shared_passes += step_group(&mut group);
     }
     shared_passes
@@ -177,7 +185,11 @@ fn step_group(group: &mut [&mut Member<'_>]) -> SharedPasses {
         member.outcome = failure.map(|error| Ok(Err(error.into())));
     }
     let n_rows: usize = fitting.iter().map(|member| member.joint_rows().rows).sum();
-    let shared_passes = SharedPasses { passes: 1, generations: fitting.len(), rows: n_rows };
+    let is_shared = fitting.len() > 1;
+    let shared_passes = match is_shared {
+        true => SharedPasses { passes: 1, generations: fitting.len(), rows: n_rows },
+        false => SharedPasses::default(),
+    };
 
     // After a cancellation or an error, the time says nothing about the next pass.
     let is_whole = fitting.iter().all(|member| member.outcome.is_none());
@@ -194,7 +206,7 @@ fn step_group(group: &mut [&mut Member<'_>]) -> SharedPasses {
         let us = us * begun.drafted.n_rows as f64 / n_rows as f64;
         member.run.stats.time_us.forward += us;
         let verified = Verified { nodes: NodeSet::ALL, pruned: None };
-        let pass = PassTime { us, is_shared: true };
+        let pass = PassTime { us, is_shared };
         member.finish(|session, run| end(session, run, &begun, verified, pass));
     }
     shared_passes
