@@ -9,12 +9,17 @@ use common::{LogitsRecorder, Run, Tiny, VOCAB_SIZE, options, plain, prompt, run,
 use proptest::prelude::*;
 use refrain::internals::draft::testing::{AlwaysRight, Random};
 use refrain::internals::kernels::{BlockType, Kernels, Pool};
+use refrain::internals::model::graphs::write_graphs;
+use refrain::internals::model::packed::pack;
 use refrain::internals::model::transformer::{Compute, Part, PassEnd};
 use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::model::{Batch, KvCache, Model, Workspace};
+use refrain::internals::pruning::{PredictorParts, f16};
 use refrain::{
-    CancelToken, Checkpoint, Event, FinishReason, GenerateError, GenerateOptions, KvType, LogitsProcessor,
-    OwnedGeneration, ProcessorError, Quantize, Session, SessionOptions, SharedPasses, TokenId, step_together,
+    Calibration, CancelToken, Checkpoint, Engine, EngineOptions, Event, FinishReason, ForwardError,
+    GenerateError, GenerateOptions, KvType, LogitsProcessor, OwnedGeneration, Pinned, Predictor,
+    ProcessorError, Quantize, ReuseConfig, Session, SessionOptions, SharedPasses, StreamOptions, TokenId,
+    step_together,
 };
 
 /// A sequence of the model: a committed prefix, then a tree.
@@ -104,6 +109,35 @@ proptest! {
     }
 }
 
+/// The flag of one part ends that part only; the bits of the others are those of passes of their own.
+#[test]
+fn a_cancelled_part_ends_alone() {
+    let model = model(BlockType::Q8_0);
+    let pool = Pool::new(2);
+    let compute = Compute { kernels: Kernels::detect(), pool: &pool };
+    let (never, always) = (AtomicBool::new(false), AtomicBool::new(true));
+    let make = |i: usize| Sequence::new(&model, compute, KvType::F16, 20 + 9 * i, &[0, 1, 0]);
+    let mut alone = make(1);
+    let Sequence { kv, workspace, batch } = &mut alone;
+    model.forward(compute, batch, kv, workspace, PassEnd::Hidden, &never).unwrap();
+    let alone = alone.bits(&model, compute);
+
+    let mut sequences: Vec<Sequence> = (0..3).map(make).collect();
+    let flags = [&always, &never, &always];
+    let mut parts: Vec<Part<'_>> = sequences
+        .iter_mut()
+        .zip(flags)
+        .map(|(Sequence { kv, workspace, batch }, cancel)| Part::new(batch, kv, workspace, cancel))
+        .collect();
+    model.forward_together(compute, &mut parts, PassEnd::Hidden).unwrap();
+    assert_eq!(parts.iter().map(Part::is_cancelled).collect::<Vec<_>>(), [true, false, true]);
+    parts.swap(1, 2);
+    let refused = model.forward_together(compute, &mut parts[..2], PassEnd::Hidden);
+    assert_eq!(refused, Err(ForwardError::Cancelled), "nobody is left");
+    drop(parts);
+    assert!(sequences.remove(1).bits(&model, compute) == alone, "bits differ");
+}
+
 /// One generation of a test, and what it gives.
 struct Case {
     generation: OwnedGeneration,
@@ -183,16 +217,110 @@ fn generations_together_equal_each_alone() {
                 cases.push(Case::new(session, &prompt, options()));
                 alone.push(reference);
             }
-            let mut shared = SharedPasses::default();
-            while cases.iter().any(|case| case.finish.is_none()) {
-                shared += step_all(&mut cases);
-                cases.iter_mut().for_each(|case| case.take().unwrap());
-            }
+            let shared = step_to_the_end(&mut cases);
             assert!(shared.passes > 5 && shared.generations > shared.passes, "{shared:?}");
             for (i, (case, alone)) in cases.iter().zip(&alone).enumerate() {
                 case.assert_equal(alone, &format!("{ty:?}, {i} of {n}"));
             }
         }
+    }
+}
+
+/// Steps all cases until they end.
+fn step_to_the_end(cases: &mut [Case]) -> SharedPasses {
+    let mut shared = SharedPasses::default();
+    while cases.iter().any(|case| case.finish.is_none()) {
+        shared += step_all(cases);
+        cases.iter_mut().for_each(|case| case.take().unwrap());
+    }
+    shared
+}
+
+/// Every way to read the target's rows, whose hidden states come from a shared pass.
+fn readers() -> [SessionOptions; 3] {
+    let base = SessionOptions { history: false, projection_rows: 3, ..SessionOptions::default() };
+    let reuse = Some(ReuseConfig::default());
+    [
+        SessionOptions { calibration: Calibration::InContext, reuse, ..base.clone() },
+        SessionOptions { calibration: Calibration::Full, ..base.clone() },
+        base,
+    ]
+}
+
+/// A shared pass reads each streamed layer once, and the output matrix too.
+#[test]
+fn streamed_models_share_passes() {
+    let tiny = Tiny { ty: BlockType::Q4_0, n_layers: 4, ..Tiny::default() };
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tiny.refrain");
+    let checkpoint = Checkpoint::from_gguf_bytes(tiny.gguf().into(), "tiny").unwrap();
+    pack(&checkpoint, &path, LoadOptions { quantize: Quantize::Keep, ..LoadOptions::default() }).unwrap();
+    let in_memory = tiny.engine(1);
+    let prompts: Vec<_> = (0..3).map(|i| prompt(60 + i, 25 + 10 * i as usize)).collect();
+    let alone: Vec<Run> =
+        prompts.iter().map(|prompt| run(&in_memory, plain(), Vec::new(), prompt, options(16))).collect();
+    for n_pinned in [0, 2, 4] {
+        let streaming = Some(StreamOptions::new(Pinned::Layers(n_pinned)));
+        let engine = Engine::open(&path, EngineOptions { streaming, ..tiny.options() }).unwrap();
+        for session in readers() {
+            let mut cases: Vec<Case> = prompts
+                .iter()
+                .map(|prompt| Case::new(engine.session(session.clone()).unwrap(), prompt, options(16)))
+                .collect();
+            let shared = step_to_the_end(&mut cases);
+            assert!(shared.passes > 0, "{n_pinned} pinned: {shared:?}");
+            for (case, alone) in cases.iter().zip(&alone) {
+                case.assert_equal(alone, &format!("{n_pinned} pinned, {:?}", session.calibration));
+            }
+        }
+    }
+}
+
+/// A model of static graphs, a pruned session, two engines: all step, and what may share a pass does.
+#[test]
+fn generations_that_cannot_share_a_pass_step_alone() {
+    let tiny = Tiny { n_layers: 4, ..Tiny::default() };
+    let checkpoint = Checkpoint::from_gguf_bytes(tiny.gguf().into(), "tiny").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("graphs");
+    let keep = LoadOptions { quantize: Quantize::Keep, ..LoadOptions::default() };
+    write_graphs(&checkpoint, &path, 2, 16, 8, keep).unwrap();
+    let graphs = Engine::open(&path, tiny.options()).unwrap();
+    let (one, other) = (tiny.engine(1), tiny.engine(2));
+    let pruned = tiny.engine(1);
+    let (hidden_dim, vocab_size) = (pruned.config().hidden_dim, pruned.config().vocab_size);
+    let predictor = PredictorParts {
+        model: pruned.model_identity(),
+        layer_idx: 1,
+        hidden_dim,
+        rank: 2,
+        vocab_size,
+        down: vec![0.1; 2 * hidden_dim],
+        up: vec![f16::from_f32(0.1); vocab_size * 2],
+        shadow_pool: Vec::new(),
+    };
+    pruned.set_predictor(Predictor::new(predictor).unwrap()).unwrap();
+
+    let engines = [&graphs, &one, &pruned, &other, &one, &graphs, &pruned, &other];
+    let prompts: Vec<_> = (0..engines.len() as u64).map(|i| prompt(80 + i, 30)).collect();
+    let alone: Vec<Run> =
+        prompts.iter().map(|prompt| run(&one, plain(), Vec::new(), prompt, options(14))).collect();
+    let mut cases: Vec<Case> = engines
+        .iter()
+        .zip(&prompts)
+        .map(|(engine, prompt)| {
+            let mut session =
+                engine.session(SessionOptions { history: false, ..SessionOptions::default() }).unwrap();
+            session.add_source(Box::new(Random::new(5, 2 * VOCAB_SIZE as u32))).unwrap();
+            Case::new(session, prompt, options(14))
+        })
+        .collect();
+    let shared = step_to_the_end(&mut cases);
+    assert!(shared.passes > 0);
+    for (i, (case, alone)) in cases.iter().zip(&alone).enumerate() {
+        case.assert_equal(alone, &format!("case {i}"));
+        let may_share = [1, 3, 4, 7].contains(&i);
+        assert_eq!(case.generation.stats().shared_steps > 0, may_share, "case {i}");
     }
 }
 

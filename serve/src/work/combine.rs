@@ -72,7 +72,12 @@ pub(crate) struct Decoder<'a> {
 
 impl Combiner {
     /// A request that begins to decode.
-    pub(crate) fn enter<'a>(&'a self, priority: Priority, gate: &'a Gate, metrics: &'a Metrics) -> Decoder<'a> {
+    pub(crate) fn enter<'a>(
+        &'a self,
+        priority: Priority,
+        gate: &'a Gate,
+        metrics: &'a Metrics,
+    ) -> Decoder<'a> {
         let class = match priority {
             Priority::Interactive => &self.interactive,
             Priority::Background => &self.background,
@@ -212,5 +217,133 @@ impl State {
             }
         };
         self.seats.iter_mut().filter_map(take).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::thread;
+
+    use refrain::{Engine, EngineOptions, Event, GenerateOptions, SessionOptions, SpecialTokens, TokenId};
+
+    use super::*;
+
+    fn engine() -> Engine {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/target.gguf");
+        Engine::open(path, EngineOptions::default()).unwrap()
+    }
+
+    fn generation(engine: &Engine, text: &str, cancel: &CancelToken) -> Box<OwnedGeneration> {
+        let mut session = engine.session(SessionOptions::default().with_history(false)).unwrap();
+        session.append_text(text, SpecialTokens::AsText).unwrap();
+        session.prefill_chunk(cancel).unwrap();
+        let options = GenerateOptions::default().with_max_tokens(60_usize).with_cancel(cancel.clone());
+        Box::new(session.into_generation(options).unwrap())
+    }
+
+    /// The tokens of a generation, with `step` for each of its steps.
+    fn tokens(
+        mut generation: Box<OwnedGeneration>,
+        mut step: impl FnMut(Box<OwnedGeneration>) -> Option<Box<OwnedGeneration>>,
+    ) -> Option<Vec<TokenId>> {
+        let mut tokens = Vec::new();
+        loop {
+            if generation.awaits_pass() {
+                generation = step(generation)?;
+            }
+            match generation.next()?.unwrap() {
+                Event::Token(token) => tokens.push(token.id),
+                _ => return Some(tokens),
+            }
+        }
+    }
+
+    #[test]
+    fn requests_at_once_equal_each_alone() {
+        const TEXTS: [&str; 4] =
+            ["The roof of the house", "A note about", "On Monday we", "The tap drips, so"];
+        let engine = engine();
+        let cancel = CancelToken::new();
+        let alone = TEXTS.map(|text| tokens(generation(&engine, text, &cancel), Some));
+        let (combiner, gate, metrics) = (Combiner::default(), Gate::default(), Metrics::default());
+        let start = Barrier::new(TEXTS.len());
+        thread::scope(|scope| {
+            for (text, alone) in TEXTS.iter().zip(&alone) {
+                let (engine, combiner, gate, metrics, start) = (&engine, &combiner, &gate, &metrics, &start);
+                scope.spawn(move || {
+                    let cancel = CancelToken::new();
+                    let generation = generation(engine, text, &cancel);
+                    let decoder = combiner.enter(Priority::Interactive, gate, metrics);
+                    start.wait();
+                    let together = tokens(generation, |generation| decoder.step(generation, &cancel));
+                    assert_eq!(together, *alone, "{text}");
+                });
+            }
+        });
+        let state = combiner.interactive.lock();
+        assert!(state.seats.is_empty() && state.n_decoding == 0 && !state.has_leader);
+    }
+
+    /// A leader that is cancelled before its turn leaves the lead to the next one.
+    #[test]
+    fn a_cancelled_leader_hands_the_lead_on() {
+        let engine = engine();
+        let (combiner, gate, metrics) = (Combiner::default(), Gate::default(), Metrics::default());
+        let turn = gate.enter(Priority::Background, &CancelToken::new()).unwrap();
+        let (first, second) = (CancelToken::new(), CancelToken::new());
+        thread::scope(|scope| {
+            let begin = |text, cancel| {
+                let generation = generation(&engine, text, cancel);
+                let (combiner, gate, metrics) = (&combiner, &gate, &metrics);
+                scope.spawn(move || {
+                    let decoder = combiner.enter(Priority::Interactive, gate, metrics);
+                    decoder.step(generation, cancel)
+                })
+            };
+            let n_seats = || combiner.interactive.lock().seats.len();
+            let leads = begin("The roof", &first);
+            while !combiner.interactive.lock().has_leader {
+                thread::yield_now();
+            }
+            let waits = begin("The tap", &second);
+            while n_seats() < 2 {
+                thread::yield_now();
+            }
+            first.cancel();
+            assert!(leads.join().unwrap().is_none());
+            assert_eq!(n_seats(), 1);
+            drop(turn);
+            let stepped = waits.join().unwrap().expect("it was not cancelled");
+            assert!(!stepped.awaits_pass(), "its events are there");
+        });
+    }
+
+    #[test]
+    fn a_leader_waits_for_requests_that_are_about_to_come_and_no_longer() {
+        let class = Class::default();
+        {
+            let mut state = class.lock();
+            state.n_decoding = 2;
+            state.step_time = Duration::from_secs(3600) * WAIT_SHARE;
+        }
+        let engine = engine();
+        let cancel = CancelToken::new();
+        let (one, other) = (generation(&engine, "One", &cancel), generation(&engine, "Two", &cancel));
+        thread::scope(|scope| {
+            class.lock().hand_in(one);
+            let leader = scope.spawn(|| class.gather().len());
+            class.lock().hand_in(other);
+            class.arrived.notify_one();
+            assert_eq!(leader.join().unwrap(), 2, "within the hour");
+        });
+        // A third request that does not come.
+        let mut state = class.lock();
+        state.seats.clear();
+        state.step_time = Duration::from_millis(1);
+        state.n_decoding = 3;
+        state.hand_in(generation(&engine, "Three", &cancel));
+        drop(state);
+        assert_eq!(class.gather().len(), 1);
     }
 }

@@ -87,8 +87,7 @@ impl Driver<'_> {
         }
         let prefill_us = prefill_since.elapsed().as_secs_f64() * 1e6;
         let Output { options, logprobs, reader } = prepared.output(index, cancel);
-        let generation =
-            session.into_generation(options).map_err(|refused| self.failed(&refused.error))?;
+        let generation = session.into_generation(options).map_err(|refused| self.failed(&refused.error))?;
         let mut generation = Box::new(generation);
         let mut writer = Writer::new(self, index, prompt.len(), logprobs, reader);
         let decoder = model.combiner.enter(priority, &model.gate, self.app.metrics());
