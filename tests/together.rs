@@ -191,6 +191,7 @@ fn step_all(cases: &mut [Case]) -> SharedPasses {
 fn generations_together_equal_each_alone() {
     for ty in [BlockType::F32, BlockType::Q8_0] {
         let engine = Tiny { ty, head_dim: 32, ..Tiny::default() }.engine(2);
+        let mut n_passes = 0;
         for n in 2..=4 {
             let mut cases = Vec::new();
             let mut alone = Vec::new();
@@ -218,11 +219,13 @@ fn generations_together_equal_each_alone() {
                 alone.push(reference);
             }
             let shared = step_to_the_end(&mut cases);
-            assert!(shared.passes > 5 && shared.generations > shared.passes, "{shared:?}");
+            assert!(shared.passes > 0 && shared.generations > shared.passes, "{shared:?}");
+            n_passes += shared.passes;
             for (i, (case, alone)) in cases.iter().zip(&alone).enumerate() {
                 case.assert_equal(alone, &format!("{ty:?}, {i} of {n}"));
             }
         }
+        assert!(n_passes > 20, "{n_passes}");
     }
 }
 
