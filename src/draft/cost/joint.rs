@@ -70,8 +70,12 @@ impl JointCosts {
         }
     }
 
-    /// Learns from a shared pass over `members` that took `us`.
+    /// Learns from a shared pass over `members` that took `us`. Nothing, if rows are
+    /// [free](CostProfile::free_rows).
     pub(crate) fn observe(&mut self, members: &[JointRows<'_>], us: f32) {
+        if members.iter().any(|member| member.costs.has_free_rows()) {
+            return;
+        }
         let all: Vec<usize> = (0..members.len()).collect();
         let error = (us / self.pass_us(members, &all)).ln();
         if members.len() > 1 && error.is_finite() {
