@@ -63,8 +63,8 @@ pub use engine::{
     DraftRows, Drafting, DraftingOffStats, Engine, EngineError, EngineOptions, Event, FinishReason,
     GenerateError, GenerateOptions, Generation, LossyStats, MemoryPressure, Origin, OwnedGeneration,
     PidConfig, PolicyStats, PruningStats, RefusedGeneration, RowStats, STOP_BYTES_MAX, Score, Session,
-    SessionError, SessionOptions, SkipRules, SourceStats, StageTimes, StateKey, Stats, StreamingStats,
-    Summary, ThermalState, TokenEvent,
+    SessionError, SessionOptions, SharedPasses, SkipRules, SourceStats, StageTimes, StateKey, Stats,
+    StreamingStats, Summary, ThermalState, TokenEvent, step_together,
 };
 pub use kernels::{IsaKind, KvType};
 pub use model::checkpoint::{Checkpoint, LoadError};

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use refrain::Stats;
+use refrain::{SharedPasses, Stats};
 
 /// Upper bounds of the histograms of seconds.
 const BOUNDS: [f64; 10] = [0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0];
@@ -20,6 +20,9 @@ pub(crate) struct Metrics {
     cached_tokens: AtomicU64,
     output_tokens: AtomicU64,
     steps: AtomicU64,
+    shared_passes: AtomicU64,
+    shared_steps: AtomicU64,
+    shared_rows: AtomicU64,
     drafted: AtomicU64,
     accepted: AtomicU64,
     first_token: Histogram,
@@ -92,6 +95,12 @@ impl Metrics {
         }
     }
 
+    pub(crate) fn add_shared(&self, shared: &SharedPasses) {
+        add(&self.shared_passes, shared.passes as u64);
+        add(&self.shared_steps, shared.generations as u64);
+        add(&self.shared_rows, shared.rows as u64);
+    }
+
     pub(crate) fn add_request(&self, time: Duration) {
         self.duration.add(time);
     }
@@ -99,7 +108,7 @@ impl Metrics {
     /// The metrics as text.
     pub(crate) fn text(&self, gauges: &Gauges) -> String {
         let mut out = String::new();
-        let counters: [(&str, &str, f64); 12] = [
+        let counters: [(&str, &str, f64); 15] = [
             ("requests_total", "Requests to the models.", get(&self.requests) as f64),
             ("requests_refused_total", "Requests that were refused.", get(&self.refused) as f64),
             ("requests_failed_total", "Requests that failed.", get(&self.failed) as f64),
@@ -112,6 +121,9 @@ impl Metrics {
             ),
             ("output_tokens_total", "Tokens of outputs.", get(&self.output_tokens) as f64),
             ("steps_total", "Verification steps.", get(&self.steps) as f64),
+            ("shared_passes_total", "Passes with rows of several requests.", get(&self.shared_passes) as f64),
+            ("shared_steps_total", "Verification steps in shared passes.", get(&self.shared_steps) as f64),
+            ("shared_rows_total", "Rows of shared passes.", get(&self.shared_rows) as f64),
             ("draft_tokens_total", "Draft tokens that were verified.", get(&self.drafted) as f64),
             ("draft_tokens_accepted_total", "Draft tokens that were accepted.", get(&self.accepted) as f64),
             ("prefill_seconds_total", "Time of prefills.", get(&self.prefill_us) as f64 / 1e6),

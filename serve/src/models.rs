@@ -14,7 +14,7 @@ use refrain_index::notes::ModelEmbedder;
 
 use crate::app::unix_time;
 use crate::error::{ApiError, ApiResult, ModelsError};
-use crate::work::{CallFormat, Grammars, Warm};
+use crate::work::{CallFormat, Combiner, Grammars, Warm};
 
 /// Maximum length of a model's name, in bytes.
 const NAME_BYTES_MAX: usize = 256;
@@ -186,6 +186,7 @@ pub(crate) struct Model {
     pub(crate) session: SessionOptions,
     pub(crate) assistant: Option<Assistant>,
     pub(crate) gate: Arc<Gate>,
+    pub(crate) combiner: Combiner,
     pub(crate) warm: Warm,
     pub(crate) grammars: Grammars,
     /// How this model is told about tools, and how it calls them; found at the first request with tools.
@@ -350,6 +351,7 @@ impl Models {
             session,
             assistant,
             gate: Arc::clone(&self.gate),
+            combiner: Combiner::default(),
             warm: Warm::new(self.warm_bytes.load(Ordering::Relaxed)),
             grammars: Grammars::default(),
             call_format: OnceLock::new(),

@@ -59,6 +59,11 @@ fn clients_at_once_get_what_each_gets_alone_without_drafts() {
         }
     });
     assert_eq!(n_done.into_inner(), CLIENTS * requests.len());
+    let passes = server.metric("refrain_shared_passes_total");
+    assert!(passes > 0.0, "requests share passes");
+    assert!(server.metric("refrain_shared_steps_total") >= 2.0 * passes);
+    assert!(server.metric("refrain_shared_rows_total") >= 2.0 * passes);
+    assert_eq!(plain.metric("refrain_shared_passes_total"), 0.0, "one at a time");
 }
 
 #[test]

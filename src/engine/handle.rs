@@ -114,6 +114,7 @@ impl Engine {
             predictor: Mutex::new(None),
             learned: Mutex::new(Learned::new(costs)),
             projection_costs: Mutex::new(projection_costs),
+            joint_costs: Mutex::default(),
             profile,
             profile_mismatch,
             history: Arc::new(match options.history_tokens_max {

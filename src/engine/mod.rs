@@ -30,7 +30,7 @@ pub use error::{EngineError, GenerateError, SessionError};
 pub use event::{Event, FinishReason, Origin, Summary, TokenEvent};
 #[cfg(feature = "stream")]
 pub use generation::EventStream;
-pub use generation::{Generation, OwnedGeneration, RefusedGeneration};
+pub use generation::{Generation, OwnedGeneration, RefusedGeneration, step_together};
 pub use handle::Engine;
 pub use options::{
     Acceptance, AcceptanceFloor, CONTEXT_LEN_DEFAULT_MAX, Calibration, DraftModelOptions, DraftPolicy,
@@ -43,3 +43,4 @@ pub use stats::{
     DraftingOffStats, LossyStats, PolicyStats, PruningStats, RowStats, SourceStats, StageTimes, Stats,
     StreamingStats,
 };
+pub use step::SharedPasses;

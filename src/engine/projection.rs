@@ -10,11 +10,12 @@
 
 use std::sync::atomic::AtomicBool;
 
+use crate::cancel::CancelToken;
 use crate::draft::{CostProfile, DraftTree, NodeIdx, NodeSet};
 use crate::engine::shared::Shared;
 use crate::engine::stats::Stopwatch;
 use crate::model::Workspace;
-use crate::model::transformer::ForwardError;
+use crate::model::transformer::{ForwardError, ProjectedPart};
 
 /// The projected rows of a step.
 pub(super) struct Projection {
@@ -32,11 +33,62 @@ pub(super) struct Projection {
     logits: Vec<f32>,
 }
 
+/// The first wave of a step, to be projected with those of other generations.
+pub(super) struct RootWave<'a> {
+    pub(super) projection: &'a mut Projection,
+    pub(super) workspace: &'a mut Workspace,
+    pub(super) tree: &'a DraftTree,
+    pub(super) cancel: &'a CancelToken,
+}
+
 impl Projection {
     /// Waves of up to `wave_rows_max` rows, whose costs are `costs`.
     pub(super) fn new(wave_rows_max: usize, costs: CostProfile, vocab_size: usize) -> Self {
         let (rows, logits) = (Vec::new(), Vec::new());
         Self { wave_rows_max, costs, vocab_size, rows, n_projected: 0, time_us: 0.0, logits }
+    }
+
+    /// Projects the waves at the roots of several trees with one reading of the output matrix, as far as they fit the
+    /// waves of the first. If that fails, each walk projects its own.
+    pub(super) fn project_roots(shared: &Shared, waves: &mut [RootWave<'_>]) {
+        for wave in &mut *waves {
+            wave.projection.plan_wave(wave.tree, NodeSet::ALL, NodeIdx::ROOT);
+        }
+        // The logits of a piece of a streamed matrix take the memory of a second wave.
+        let n_shares = if shared.model.is_head_streamed() { 1 } else { 2 };
+        let mut rest = waves;
+        while let Some(first) = rest.first() {
+            let rows_max = n_shares * first.projection.wave_rows_max;
+            let mut n_rows = 0;
+            let fits = |wave: &&RootWave<'_>| {
+                n_rows += wave.projection.rows.len();
+                n_rows <= rows_max
+            };
+            let n_waves = rest.iter().take_while(fits).count().max(1);
+            let (together, others) = rest.split_at_mut(n_waves);
+            Self::project_together(shared, together);
+            rest = others;
+        }
+    }
+
+    fn project_together(shared: &Shared, waves: &mut [RootWave<'_>]) {
+        let cancel = waves[0].cancel;
+        let (mut watch, mut us, mut n_rows) = (Stopwatch::start(), 0.0, 0);
+        let parts = waves.iter_mut().map(|wave| {
+            let Projection { rows, logits, .. } = &mut *wave.projection;
+            n_rows += rows.len();
+            ProjectedPart { workspace: &mut *wave.workspace, rows, out: logits }
+        });
+        let mut parts: Vec<ProjectedPart<'_>> = parts.collect();
+        let projected = shared.model.logits_together(shared.compute(), &mut parts, cancel.flag());
+        watch.lap(&mut us);
+        for RootWave { projection, .. } in waves {
+            if projected.is_err() {
+                projection.rows.clear();
+            }
+            projection.n_projected += projection.rows.len();
+            projection.time_us += us * projection.rows.len() as f64 / n_rows as f64;
+        }
     }
 
     /// Starts a step.

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::draft::{CostProfile, HistoryStore, Learned};
+use crate::draft::{CostProfile, HistoryStore, JointCosts, Learned};
 use crate::draft_model::DraftModel;
 use crate::engine::policy::Device;
 use crate::kernels::{Kernels, Pool};
@@ -27,6 +27,8 @@ pub(crate) struct Shared {
     pub(super) predictor: Mutex<Option<Arc<Predictor>>>,
     /// Generations start from a copy and merge their learned values at their end.
     pub(super) learned: Mutex<Learned>,
+    /// The learned difference between passes that generations share and passes of their own.
+    pub(super) joint_costs: Mutex<JointCosts>,
     /// Costs of projecting rows onto the vocabulary.
     pub(super) projection_costs: Mutex<CostProfile>,
     /// The stored profile. Generations with its KV cache type start from its costs for their context length.
@@ -67,6 +69,10 @@ impl Shared {
     pub(crate) fn learned(&self) -> MutexGuard<'_, Learned> {
         // Every change replaces the whole value, so a panic elsewhere cannot leave a partial one.
         self.learned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn joint_costs(&self) -> MutexGuard<'_, JointCosts> {
+        self.joint_costs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn projection_costs(&self) -> MutexGuard<'_, CostProfile> {

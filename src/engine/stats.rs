@@ -24,6 +24,10 @@ pub struct Stats {
     pub tokens: usize,
     /// Verification steps.
     pub steps: usize,
+    /// Steps whose forward pass had rows of other generations too
+    /// ([`step_together`](crate::step_together)); the newest step is counted before its tokens are taken. In
+    /// [`time_us`](Self::time_us) such a pass counts in proportion to the generation's rows.
+    pub shared_steps: usize,
     /// Steps by acceptance length: entry `i` counts the steps that committed `i` tokens.
     pub acceptance_lengths: Vec<usize>,
     /// Per draft source.

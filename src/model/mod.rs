@@ -37,4 +37,4 @@ pub use generation_defaults::GenerationDefaults;
 pub use kv_cache::KvCache;
 pub use rows::Interlude;
 pub use shortlist::Shortlist;
-pub use transformer::{Model, Workspace};
+pub use transformer::{Model, Part, Workspace};

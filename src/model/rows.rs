@@ -1,5 +1,7 @@
 //! The rows of a pass, and the hook that inspects and drops rows between two layers.
 
+use std::ops::Range;
+
 use crate::kernels::Visible;
 use crate::model::batch::Batch;
 use crate::model::transformer::Compute;
@@ -27,15 +29,42 @@ pub(super) struct Rows<'a> {
     pub(super) positions: &'a [u32],
     /// `[n_rows]`
     pub(super) visible: &'a [Visible<'a>],
+    /// The first row of each part of the pass.
+    pub(super) starts: &'a [usize],
+}
+
+impl<'a> Rows<'a> {
+    /// The rows of each part, and their numbers.
+    pub(super) fn by_part(&self) -> impl Iterator<Item = (Range<usize>, Rows<'a>)> {
+        let Self { slots, positions, visible, starts } = *self;
+        starts.iter().enumerate().map(move |(part, &start)| {
+            let end = starts.get(part + 1).copied().unwrap_or(positions.len());
+            let own = Rows {
+                slots: &slots[start..end.min(slots.len())],
+                positions: &positions[start..end],
+                visible: &visible[start..end],
+                starts: &[0],
+            };
+            (start..end, own)
+        })
+    }
+
+    /// The part that contains a row.
+    pub(super) fn part_of(&self, row: usize) -> usize {
+        self.starts.partition_point(|&start| start <= row) - 1
+    }
 }
 
 /// The rows that a pass still computes. Between passes the vectors are empty, and only their memory is kept.
 #[derive(Default)]
 pub(super) struct ActiveRows<'a> {
+    /// Committed tokens before the first part.
     base: usize,
     slots: Vec<u32>,
     positions: Vec<u32>,
     visible: Vec<Visible<'a>>,
+    /// The first row of each part.
+    starts: Vec<usize>,
     /// Numbers of the active rows in the batch.
     kept: Vec<u32>,
     /// Whether each row of the batch is active; filled when rows are dropped.
@@ -44,32 +73,40 @@ pub(super) struct ActiveRows<'a> {
 }
 
 impl<'a> ActiveRows<'a> {
-    /// All rows of `batch`; reuses the memory of an earlier pass.
-    pub(super) fn all(batch: &'a Batch, memory: ActiveRows<'_>) -> Self {
+    /// All rows of the batches, one part each; reuses the memory of an earlier pass.
+    pub(super) fn all(batches: impl Iterator<Item = &'a Batch>, memory: ActiveRows<'_>) -> Self {
         let mut active = memory.recycled();
-        (active.base, active.n_rows) = (batch.base(), batch.len());
-        active.slots.extend((batch.base()..).map(|slot| slot as u32).take(batch.len()));
-        active.positions.extend_from_slice(batch.positions());
-        active.visible.extend((0..batch.len()).map(|row| batch.visible(row)));
-        active.kept.extend(0..batch.len() as u32);
+        for batch in batches {
+            if active.starts.is_empty() {
+                active.base = batch.base();
+            }
+            active.starts.push(active.slots.len());
+            active.slots.extend((batch.base()..).map(|slot| slot as u32).take(batch.len()));
+            active.positions.extend_from_slice(batch.positions());
+            active.visible.extend((0..batch.len()).map(|row| batch.visible(row)));
+        }
+        active.n_rows = active.slots.len();
+        active.kept.extend(0..active.n_rows as u32);
         active
     }
 
     /// The emptied vectors, with another lifetime.
     pub(super) fn recycled<'b>(self) -> ActiveRows<'b> {
-        let ActiveRows { mut slots, mut positions, mut visible, mut kept, mut is_active, .. } = self;
+        let ActiveRows { mut slots, mut positions, mut visible, mut starts, mut kept, mut is_active, .. } =
+            self;
         slots.clear();
         positions.clear();
+        starts.clear();
         kept.clear();
         is_active.clear();
         visible.clear();
         // An empty vector is collected in place.
         let visible = visible.into_iter().map(|_| unreachable!("the vector is empty")).collect();
-        ActiveRows { base: 0, slots, positions, visible, kept, is_active, n_rows: 0 }
+        ActiveRows { base: 0, slots, positions, visible, starts, kept, is_active, n_rows: 0 }
     }
 
     pub(super) fn rows(&self) -> Rows<'_> {
-        Rows { slots: &self.slots, positions: &self.positions, visible: &self.visible }
+        Rows { slots: &self.slots, positions: &self.positions, visible: &self.visible, starts: &self.starts }
     }
 
     /// The number of active rows.
@@ -89,6 +126,7 @@ impl<'a> ActiveRows<'a> {
         x: &mut Vec<f32>,
         hidden_dim: usize,
     ) {
+        assert_eq!(self.starts.len(), 1, "rows of one part");
         assert_eq!(self.len(), self.n_rows, "rows are looked at once");
         interlude.look(compute, x, &mut self.kept);
         if self.len() == self.n_rows {
@@ -169,7 +207,7 @@ mod tests {
 
     fn look(kept: &'static [u32]) -> (Vec<u32>, Vec<u32>, Vec<f32>, Vec<f32>) {
         let batch = batch();
-        let mut active = ActiveRows::all(&batch, ActiveRows::default());
+        let mut active = ActiveRows::all(std::iter::once(&batch), ActiveRows::default());
         let pool = crate::kernels::Pool::new(1);
         let compute = Compute { kernels: crate::kernels::Kernels::detect(), pool: &pool };
         let mut x: Vec<f32> = (0..12).map(|i| i as f32).collect();

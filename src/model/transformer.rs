@@ -13,21 +13,21 @@
 //! ```
 //!
 //! The kernels guarantee that a row's arithmetic does not depend on the other rows, so chunking, batching and
-//! padding do not affect its bits. Loading, passes and projections set the default [environment](FloatEnv) of
+//! padding do not affect its bits. Loading, passes and projections set the default [environment](kernels::FloatEnv) of
 //! floating-point arithmetic, so the caller's rounding mode and flush-to-zero setting do not affect them
 //! either.
 
 mod feed;
 mod head;
+mod parts;
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use thiserror::Error;
 
 use crate::kernels::{
-    self, ActivationForm, Activations, AttentionScratch, AttentionShape, FloatEnv, Kernels, KvLayer, MatMul,
-    Pool, Visible,
+    self, ActivationForm, Activations, AttentionScratch, AttentionShape, Kernels, MatMul, Pool,
 };
 use crate::model::batch::Batch;
 use crate::model::checkpoint::Checkpoint;
@@ -42,6 +42,9 @@ use crate::model::streamed::{Streamed, StreamedError};
 use crate::model::weights::{Layer, LoadOptions, Quantize, Weights, WeightsError};
 use crate::stream::StreamOptions;
 use crate::token::TokenId;
+
+pub use head::ProjectedPart;
+pub use parts::Part;
 
 /// A loaded transformer: immutable, shared by all sessions.
 pub struct Model {
@@ -121,8 +124,14 @@ const GATHERED_ROWS: usize = 64;
 /// nothing.
 pub struct Workspace {
     rope: RopeTable,
-    activations: Activations,
     attention: AttentionScratch,
+    buffers: Buffers,
+}
+
+/// The buffers of a pass's rows. In a pass of several parts, those of the first part hold the rows of all.
+#[derive(Default)]
+struct Buffers {
+    activations: Activations,
     /// Empty between passes; only its memory is kept.
     active: ActiveRows<'static>,
     /// Residual stream, `[n_rows, hidden_dim]`; after a pass to [`PassEnd::Hidden`], the normed final hidden
@@ -158,27 +167,14 @@ impl Workspace {
     pub fn new(config: &ModelConfig) -> Self {
         Self {
             rope: RopeTable::new(&config.rope, config.head_dim),
-            activations: Activations::new(),
             attention: AttentionScratch::new(),
-            active: ActiveRows::default(),
-            x: Vec::new(),
-            residual: Vec::new(),
-            normed: Vec::new(),
-            q: Vec::new(),
-            k: Vec::new(),
-            v: Vec::new(),
-            attended: Vec::new(),
-            projected: Vec::new(),
-            gate: Vec::new(),
-            up: Vec::new(),
-            gathered: Vec::new(),
-            piece: Vec::new(),
+            buffers: Buffers::default(),
         }
     }
 
     /// The final hidden state of a row, after a pass to [`PassEnd::Hidden`]. `[hidden_dim]`
     pub(crate) fn hidden_row(&self, row: usize, hidden_dim: usize) -> &[f32] {
-        &self.x[row * hidden_dim..][..hidden_dim]
+        &self.buffers.x[row * hidden_dim..][..hidden_dim]
     }
 
     /// Maximum bytes of a workspace for passes over up to `n_rows` rows with a KV cache of `n_slots` slots:
@@ -198,14 +194,27 @@ impl Workspace {
             .saturating_add(AttentionScratch::bytes(n_threads, n_slots, n_rows, config.head_dim))
     }
 
+    /// Bytes on the heap of the rows' buffers. The rotary table, the scratch of attention and the rows
+    /// rounded to 8 bits are not counted.
+    pub fn memory_usage(&self) -> usize {
+        let Buffers { x, residual, normed, q, k, v, attended, projected, gate, up, gathered, piece, .. } =
+            &self.buffers;
+        let buffers = [x, residual, normed, q, k, v, attended, projected, gate, up, gathered, piece];
+        buffers.into_iter().map(|buffer| buffer.capacity() * size_of::<f32>()).sum()
+    }
+}
+
+impl Buffers {
     /// Copies the final hidden states of `rows` to `gathered`.
     fn gather(&mut self, rows: &[u32], hidden_dim: usize) {
-        self.gathered.clear();
-        self.gathered.reserve_exact(rows.len() * hidden_dim);
-        for &row in rows {
-            let start = row as usize * hidden_dim;
-            self.gathered.extend_from_slice(&self.x[start..start + hidden_dim]);
-        }
+        let Self { gathered, x, .. } = self;
+        gathered.clear();
+        append_rows(gathered, x, rows, hidden_dim);
+    }
+
+    /// Appends the final hidden states of `rows` of another workspace to `gathered`.
+    fn gather_more(&mut self, other: &Self, rows: &[u32], hidden_dim: usize) {
+        append_rows(&mut self.gathered, &other.x, rows, hidden_dim);
     }
 
     fn resize(&mut self, config: &ModelConfig, n_rows: usize) {
@@ -224,14 +233,12 @@ impl Workspace {
             resize_exact(buffer, n_rows * row_len);
         }
     }
+}
 
-    /// Bytes on the heap of the rows' buffers. The rotary table, the scratch of attention and the rows
-    /// rounded to 8 bits are not counted.
-    pub fn memory_usage(&self) -> usize {
-        let Self { x, residual, normed, q, k, v, attended, projected, gate, up, gathered, piece, .. } = self;
-        let buffers = [x, residual, normed, q, k, v, attended, projected, gate, up, gathered, piece];
-        buffers.into_iter().map(|buffer| buffer.capacity() * size_of::<f32>()).sum()
-    }
+/// Appends rows of `x`, `[n_rows, row_len]`, to `to`.
+fn append_rows(to: &mut Vec<f32>, x: &[f32], rows: &[u32], row_len: usize) {
+    to.reserve_exact(rows.len() * row_len);
+    rows.iter().for_each(|&row| to.extend_from_slice(&x[row as usize * row_len..][..row_len]));
 }
 
 /// Resizes `buffer` to `len` without spare capacity. If it grows, its values are lost.
@@ -363,37 +370,7 @@ impl Model {
         interlude: Option<&mut dyn Interlude>,
         cancel: &AtomicBool,
     ) -> Result<(), ForwardError> {
-        let _env = FloatEnv::ieee();
-        self.check(batch, kv)?;
-        if interlude.is_some() && self.graphs.is_some() {
-            return Err(ForwardError::Undivided);
-        }
-        let (config, ws) = (&self.config, workspace);
-        ws.resize(config, batch.len());
-        ws.rope.grow(batch.positions().iter().map(|&p| p as usize + 1).max().unwrap_or(0));
-        self.embed(batch.tokens(), &mut ws.x)?;
-        let mut active = ActiveRows::all(batch, std::mem::take(&mut ws.active));
-        let result = match (&self.graphs, &self.streamed) {
-            (None, None) => {
-                let layer = |layer_idx: usize| Ok(std::slice::from_ref(&self.weights.layers[layer_idx]));
-                self.run_each(compute, layer, &mut active, kv, ws, end, interlude, cancel)
-            }
-            (Some(graphs), _) => self.run_graphs(compute, graphs, &active.rows(), kv, ws, end, cancel),
-            (None, Some(streamed)) => match streamed.pass(cancel) {
-                None => Err(ForwardError::Cancelled),
-                Some(pass) => {
-                    let layer = |layer_idx: usize| pass.layer(layer_idx, cancel);
-                    self.run_each(compute, layer, &mut active, kv, ws, end, interlude, cancel)
-                }
-            },
-        };
-        if result.is_ok() && end == PassEnd::Hidden {
-            norm_rows(compute, &ws.x, &self.weights.output_norm, config.norm_eps, &mut ws.normed);
-            std::mem::swap(&mut ws.x, &mut ws.normed);
-            active.put_back(&mut ws.x, config.hidden_dim);
-        }
-        ws.active = active.recycled();
-        result
+        self.run_parts(compute, &mut [Part::new(batch, kv, workspace, cancel)], end, interlude)
     }
 
     /// Writes the embedding of each token to `x`, `[tokens.len(), hidden_dim]`.
@@ -408,7 +385,7 @@ impl Model {
         Ok(())
     }
 
-    /// Runs `rows` through consecutive layers. The first one is layer `first_layer` of the model.
+    /// Runs the rows of `parts` through consecutive layers. The first one is layer `first_layer` of the model.
     #[allow(clippy::too_many_arguments, reason = "the arguments of one pass")]
     fn run_layers(
         &self,
@@ -416,31 +393,30 @@ impl Model {
         first_layer: usize,
         layers: &[Layer],
         rows: &Rows<'_>,
-        kv: &mut KvCache,
-        ws: &mut Workspace,
+        parts: &mut [Part<'_>],
+        ws: &mut Buffers,
         end: PassEnd,
-        cancel: &AtomicBool,
     ) -> Result<(), ForwardError> {
         let last_idx = self.config.n_layers - 1;
         for (layer_idx, layer) in (first_layer..).zip(layers) {
-            if cancel.load(Ordering::Relaxed) {
-                return Err(ForwardError::Cancelled);
-            }
-            self.project_qkv(compute, layer, rows, ws);
-            self.write_kv(compute, layer_idx, rows, kv, ws);
+            Part::poll(parts)?;
+            self.project_qkv(compute, layer, rows, parts, ws);
+            self.write_kv(compute, layer_idx, rows, parts, ws);
             if layer_idx == last_idx && end == PassEnd::KeysAndValues {
                 break;
             }
-            self.attend(compute, layer, rows.visible, kv.layer_mut(layer_idx), ws);
-            if cancel.load(Ordering::Relaxed) {
-                return Err(ForwardError::Cancelled);
-            }
+            self.attend(compute, layer_idx, layer, rows, parts, ws);
+            Part::poll(parts)?;
             self.feed_forward(compute, layer, ws);
         }
         Ok(())
     }
 
-    fn check(&self, batch: &Batch, kv: &KvCache) -> Result<(), ForwardError> {
+    /// Checks that a batch continues the cache, fits behind its prefix and has tokens of the vocabulary.
+    ///
+    /// # Errors
+    /// [`ForwardError`].
+    pub(crate) fn check(&self, batch: &Batch, kv: &KvCache) -> Result<(), ForwardError> {
         let (base, n_rows, n_slots) = (batch.base(), batch.len(), kv.n_slots());
         if base != kv.len() {
             return Err(ForwardError::NotNext { base, len: kv.len() });
@@ -456,7 +432,14 @@ impl Model {
     }
 
     /// `x` → normed, rotated `q` and `k`, and `v`.
-    fn project_qkv(&self, compute: Compute<'_>, layer: &Layer, rows: &Rows<'_>, ws: &mut Workspace) {
+    fn project_qkv(
+        &self,
+        compute: Compute<'_>,
+        layer: &Layer,
+        rows: &Rows<'_>,
+        parts: &[Part<'_>],
+        ws: &mut Buffers,
+    ) {
         let (config, k) = (&self.config, compute.kernels);
         norm_rows(compute, &ws.x, &layer.attn_norm, config.norm_eps, &mut ws.normed);
         let jobs = &mut [
@@ -465,7 +448,6 @@ impl Model {
             MatMul { w: &layer.v, out: &mut ws.v },
         ];
         project(compute, &mut ws.activations, &ws.normed, config.hidden_dim, jobs);
-        let rope = &ws.rope;
         let finish = |bias: &Option<Vec<f32>>, norm: &Option<Vec<f32>>, row_idx: usize, row: &mut [f32]| {
             if let Some(bias) = bias {
                 kernels::add(k, row, bias);
@@ -475,7 +457,7 @@ impl Model {
                     kernels::rms_norm_in_place(k, head, norm, config.norm_eps);
                 }
             }
-            let (cos, sin) = rope.row(rows.positions[row_idx] as usize);
+            let (cos, sin) = parts[rows.part_of(row_idx)].rope(rows.positions[row_idx] as usize);
             kernels::rope(k, row, config.head_dim, cos, sin);
         };
         for_rows(compute, &mut ws.q, config.n_heads * config.head_dim, &|i, row| {
@@ -494,25 +476,30 @@ impl Model {
         compute: Compute<'_>,
         layer_idx: usize,
         rows: &Rows<'_>,
-        kv: &mut KvCache,
-        ws: &Workspace,
+        parts: &mut [Part<'_>],
+        ws: &Buffers,
     ) {
         let kv_dim = self.config.n_kv_heads * self.config.head_dim;
-        let layer_kv = kv.layer_mut(layer_idx);
-        let keys_and_values = ws.k.chunks_exact(kv_dim).zip(ws.v.chunks_exact(kv_dim));
-        for (&slot, (key, value)) in rows.slots.iter().zip(keys_and_values) {
-            layer_kv.write(compute.kernels, slot as usize, key, value);
+        for (part, (range, own)) in parts.iter_mut().zip(rows.by_part()) {
+            let values = range.start * kv_dim..range.end * kv_dim;
+            let keys_and_values =
+                ws.k[values.clone()].chunks_exact(kv_dim).zip(ws.v[values].chunks_exact(kv_dim));
+            let layer_kv = part.kv_layer(layer_idx);
+            for (&slot, (key, value)) in own.slots.iter().zip(keys_and_values) {
+                layer_kv.write(compute.kernels, slot as usize, key, value);
+            }
         }
     }
 
-    /// `x += Wo · attention(q, kv)`
+    /// `x += Wo · attention(q, kv)`, where each part attends to its own keys and values.
     fn attend(
         &self,
         compute: Compute<'_>,
+        layer_idx: usize,
         layer: &Layer,
-        visible: &[Visible<'_>],
-        kv: &KvLayer,
-        ws: &mut Workspace,
+        rows: &Rows<'_>,
+        parts: &mut [Part<'_>],
+        ws: &mut Buffers,
     ) {
         let config = &self.config;
         let shape = AttentionShape {
@@ -520,18 +507,15 @@ impl Model {
             n_kv_heads: config.n_kv_heads,
             head_dim: config.head_dim,
         };
-        kernels::attention(
-            compute.kernels,
-            compute.pool,
-            shape,
-            &ws.q,
-            kv,
-            visible,
-            &mut ws.attention,
-            &mut ws.attended,
-        );
+        let q_dim = config.n_heads * config.head_dim;
+        for (part, (range, own)) in parts.iter_mut().zip(rows.by_part()) {
+            let values = range.start * q_dim..range.end * q_dim;
+            let (q, out) = (&ws.q[values.clone()], &mut ws.attended[values]);
+            let (kv, scratch) = part.attended(layer_idx);
+            kernels::attention(compute.kernels, compute.pool, shape, q, kv, own.visible, scratch, out);
+        }
         let jobs = &mut [MatMul { w: &layer.o, out: &mut ws.projected }];
-        project(compute, &mut ws.activations, &ws.attended, config.n_heads * config.head_dim, jobs);
+        project(compute, &mut ws.activations, &ws.attended, q_dim, jobs);
         let projected = &ws.projected;
         for_rows(compute, &mut ws.x, config.hidden_dim, &|i, row| {
             kernels::add(compute.kernels, row, &projected[i * row.len()..(i + 1) * row.len()]);
@@ -542,7 +526,7 @@ impl Model {
     }
 
     /// `x += Wdown · (silu(Wgate·norm(x)) ∘ Wup·norm(x))`
-    fn feed_forward(&self, compute: Compute<'_>, layer: &Layer, ws: &mut Workspace) {
+    fn feed_forward(&self, compute: Compute<'_>, layer: &Layer, ws: &mut Buffers) {
         let config = &self.config;
         norm_rows(compute, &ws.x, &layer.ffn_norm, config.norm_eps, &mut ws.normed);
         let jobs =

@@ -180,7 +180,7 @@ impl Tiny {
 }
 
 /// The instruction set named by `REFRAIN_TEST_ISA`; without it, engines choose the fastest of this machine.
-fn isa() -> Option<IsaKind> {
+pub fn isa() -> Option<IsaKind> {
     let name = std::env::var("REFRAIN_TEST_ISA").ok()?;
     let named = IsaKind::ALL.into_iter().find(|isa| isa.name() == name);
     Some(named.unwrap_or_else(|| panic!("REFRAIN_TEST_ISA: no instruction set is called {name}")))

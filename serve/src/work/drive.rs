@@ -1,4 +1,5 @@
-//! Drives the passes of a request, one turn at a time, and sends the pieces of its outputs.
+//! Drives the passes of a request and sends the pieces of its outputs. A chunk of a prompt is a turn of its own; steps share turns with other
+//! requests.
 
 use std::time::{Duration, Instant};
 
@@ -86,28 +87,20 @@ impl Driver<'_> {
         }
         let prefill_us = prefill_since.elapsed().as_secs_f64() * 1e6;
         let Output { options, logprobs, reader } = prepared.output(index, cancel);
-        let mut generation =
-            session.into_generation(options).map_err(|refused| self.failed(&refused.error))?;
+        let generation = session.into_generation(options).map_err(|refused| self.failed(&refused.error))?;
+        let mut generation = Box::new(generation);
         let mut writer = Writer::new(self, index, prompt.len(), logprobs, reader);
-        // A step is counted when its last token is taken; until then, tokens need no turn.
-        let mut needs_pass = true;
+        let decoder = model.combiner.enter(priority, &model.gate, self.app.metrics());
         let mut first_token = None;
         let (finish, mut stats) = loop {
-            let turn = match needs_pass {
-                true => Some(model.gate.enter(priority, cancel).ok_or_else(ApiError::stopped)?),
-                false => None,
-            };
-            let n_steps = generation.stats().steps;
-            let event = generation.next();
-            drop(turn);
-            match event {
+            if generation.awaits_pass() {
+                self.check_time()?;
+                generation = decoder.step(generation, cancel).ok_or_else(ApiError::stopped)?;
+            }
+            match generation.next() {
                 Some(Ok(Event::Token(token))) => {
-                    needs_pass = generation.stats().steps > n_steps;
                     first_token.get_or_insert_with(|| self.since.elapsed());
                     writer.token(token);
-                    if needs_pass {
-                        self.check_time()?;
-                    }
                 }
                 Some(Ok(Event::Done(summary))) => {
                     writer.rest(summary.text, summary.segments);
@@ -118,6 +111,7 @@ impl Driver<'_> {
                 None => return Err(ApiError::server("the generation has ended early")),
             }
         };
+        drop(decoder);
         if finish == FinishReason::Cancelled {
             return Err(ApiError::stopped());
         }

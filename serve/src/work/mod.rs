@@ -5,6 +5,7 @@
 
 mod auto;
 mod calls;
+mod combine;
 mod drive;
 mod grammars;
 mod logprobs;
@@ -20,6 +21,7 @@ use refrain::{CancelToken, Sampling};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 pub(crate) use calls::CallFormat;
+pub(crate) use combine::Combiner;
 pub(crate) use grammars::Grammars;
 pub(crate) use logprobs::TokenLogprob;
 pub(crate) use prepare::{tokens, without_bos};

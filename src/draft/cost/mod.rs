@@ -1,6 +1,7 @@
 //! Measured costs of a step.
 
 mod hidden;
+pub(crate) mod joint;
 mod leaves;
 pub(super) mod stored;
 #[cfg(test)]
@@ -53,6 +54,8 @@ pub struct CostProfile {
     draft_us_per_node: f32,
     /// Mean drafting time that delays nothing.
     hidden: HiddenTime,
+    /// Generations that draft alike in each step ([`shared_by`](Self::shared_by)).
+    n_members: usize,
 }
 
 /// A number of rows with a known time.
@@ -163,6 +166,7 @@ impl CostProfile {
             row_us: us,
             draft_us_per_node: 0.0,
             hidden: HiddenTime::default(),
+            n_members: 1,
         }
     }
 
@@ -285,7 +289,28 @@ impl CostProfile {
     /// Time that draft model passes of `draft_us` in total add to a step, in µs: the part beyond the reads of
     /// a streamed target ([`observe_hidden`](Self::observe_hidden)), and half of the hidden part.
     pub fn added_us(&self, draft_us: f32) -> f32 {
-        self.hidden.added_us(draft_us)
+        self.hidden.added_us(draft_us * self.n_members as f32)
+    }
+
+    /// The costs of a draft in a pass that `n` generations share and in which all draft alike: `rows` rows of
+    /// each take the time of `n · rows` rows, and they draft one after another.
+    pub(crate) fn shared_by(&self, n: usize) -> Self {
+        let mut shared = self.clone();
+        if self.free_rows || n < 2 {
+            return shared;
+        }
+        for (i, (us, added)) in shared.table.iter_mut().zip(&mut shared.added).enumerate() {
+            *us = self.chain_us(n * self.batch_len(i + 1));
+            added.iter_mut().for_each(|added| *added *= n as f32);
+        }
+        shared.draft_us_per_node *= n as f32;
+        shared.n_members = n;
+        shared
+    }
+
+    /// Whether every batch costs the same, by construction.
+    pub(crate) fn has_free_rows(&self) -> bool {
+        self.free_rows
     }
 
     /// Observes that drafting of `us` would not have delayed a step, whether or not the step drafted so long.

@@ -3,10 +3,12 @@
 mod start;
 #[cfg(feature = "stream")]
 mod stream;
+mod together;
 
 use std::borrow::BorrowMut;
 use std::fmt;
 use std::ops::ControlFlow;
+use std::panic;
 
 use thiserror::Error;
 
@@ -21,9 +23,11 @@ use crate::engine::stats::{Stats, Stopwatch, StreamingStats};
 use crate::engine::step::step;
 use crate::kernels::FloatEnv;
 use crate::model::transformer::ForwardError;
+use together::Panic;
 
 #[cfg(feature = "stream")]
 pub use stream::EventStream;
+pub use together::step_together;
 
 /// A running generation: an iterator of [`Event`]s that ends after [`Event::Done`] or an error.
 ///
@@ -53,6 +57,8 @@ enum Progress {
     Steps,
     /// A prefill or step is running, or has panicked.
     Working,
+    /// A stage of a joint step has panicked; the next item resumes the panic.
+    Panicked(Panic),
     /// The last item is this error, after the committed tokens are taken.
     Failed(GenerateError),
     /// The last item is this summary, after the committed tokens are taken.
@@ -130,6 +136,17 @@ impl<S: BorrowMut<Session>> Generation<S> {
         &self.run.stats
     }
 
+    /// Whether the next event needs a forward pass: of the prompt, or of a step. If not, `next` returns without
+    /// computing: it takes an event of the newest step, or the end of the output.
+    pub fn awaits_pass(&self) -> bool {
+        self.run.events.is_empty()
+            && match self.progress {
+                Progress::Prompt => true,
+                Progress::Steps => self.run.output.finish().is_none(),
+                _ => false,
+            }
+    }
+
     /// A token that cancels this generation only, from any thread.
     pub fn cancel_token(&self) -> CancelToken {
         self.run.cancel.clone()
@@ -182,6 +199,11 @@ impl<S: BorrowMut<Session>> Generation<S> {
             }
             _ => return,
         };
+        self.settle(result);
+    }
+
+    /// Takes the result of a prefill or a step.
+    fn settle(&mut self, result: Result<(), GenerateError>) {
         match result {
             Ok(()) => {}
             Err(GenerateError::Forward(ForwardError::Cancelled)) => self.stop(),
@@ -273,6 +295,8 @@ fn close(session: &mut Session, run: &Run) {
         let Session { shared, options, conversation, target, drafting, .. } = &*session;
         let costs = drafting.costs.clone().with_batch_lens(&[]);
         let learned = run.learned.clone().with_drafting(drafting.builder.table(), drafting.builder.times());
+        // Shared passes teach no costs.
+        let n_steps = run.stats.steps.saturating_sub(run.stats.shared_steps);
         let learned = match session.profile() {
             // Times of pruned batches do not apply to whole batches, and fixed numbers of rows do not use
             // costs.
@@ -281,9 +305,9 @@ fn close(session: &mut Session, run: &Run) {
                 // The context has grown. The profile predicts the resulting cost, so it is not a change of
                 // the device.
                 let measured = profile.costs(conversation.tokens.len(), options.projection_rows);
-                learned.with_correction(CostCorrection::between(&measured, &costs), run.stats.steps)
+                learned.with_correction(CostCorrection::between(&measured, &costs), n_steps)
             }
-            None => learned.with_costs(costs, run.stats.steps),
+            None => learned.with_costs(costs, n_steps),
         };
         shared.learned().merge(&run.learned, &learned);
     }
@@ -305,6 +329,11 @@ impl<S: BorrowMut<Session>> Iterator for Generation<S> {
     type Item = Result<Event, GenerateError>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        if let Progress::Panicked(_) = self.progress
+            && let Progress::Panicked(panic) = std::mem::replace(&mut self.progress, Progress::Working)
+        {
+            panic::resume_unwind(panic.0);
+        }
         if matches!(self.progress, Progress::Working) {
             self.abandon(); // A panic has ended the generation; tokens that were not taken are rolled back.
         }

@@ -6,7 +6,7 @@ use crate::engine::error::SessionError;
 use crate::engine::reader::Reader;
 use crate::engine::shared::Shared;
 use crate::kernels::KvType;
-use crate::model::transformer::{ForwardError, PassEnd};
+use crate::model::transformer::{ForwardError, Part, PassEnd};
 use crate::model::{Batch, Interlude, KvCache, Workspace};
 use crate::pruning::{Pruned, Pruner};
 use crate::token::TokenId;
@@ -66,6 +66,25 @@ impl TargetState {
         let Self { kv, workspace, batch, .. } = self;
         batch.set_chain(kv.len(), tokens);
         shared.model.forward_through(shared.compute(), batch, kv, workspace, end, interlude, cancel.flag())
+    }
+
+    /// Fills the batch with the rows of `tree`, padded to `n_rows`, for a pass that generations share.
+    ///
+    /// # Errors
+    /// [`ForwardError`]; nothing but the batch has changed.
+    pub(in crate::engine) fn set_rows(
+        &mut self,
+        shared: &Shared,
+        tree: &DraftTree,
+        n_rows: usize,
+    ) -> Result<(), ForwardError> {
+        self.batch.set_tree(self.kv.len(), tree.tokens(), tree.parents(), n_rows);
+        shared.model.check(&self.batch, &self.kv)
+    }
+
+    /// The part of a shared pass with the rows of [`set_rows`](Self::set_rows).
+    pub(in crate::engine) fn part<'a>(&'a mut self, cancel: &'a CancelToken) -> Part<'a> {
+        Part::new(&self.batch, &mut self.kv, &mut self.workspace, cancel.flag())
     }
 
     /// Runs the rows of `tree`, padded to `n_rows`, after the cached tokens, up to their final hidden states.

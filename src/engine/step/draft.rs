@@ -12,12 +12,15 @@ pub(super) struct Drafted {
     pub(super) n_considered: usize,
 }
 
-/// Builds the draft tree from the newest committed token. A tree of only the root is plain decoding.
-pub(super) fn draft(session: &mut Session, decision: &Decision) -> Drafted {
+/// Builds the draft tree from the newest committed token, for a pass that `n_sharing` generations share. A tree of
+/// only the root is plain decoding.
+pub(super) fn draft(session: &mut Session, decision: &Decision, n_sharing: usize) -> Drafted {
     let tokens = &session.conversation.tokens;
     match decision.limits() {
         Some(limits) => session.drafting.guarded(|drafting| {
             let DraftingState { sources, builder, costs, tree, .. } = drafting;
+            let shared = (n_sharing > 1).then(|| costs.shared_by(n_sharing));
+            let costs = shared.as_ref().unwrap_or(costs);
             builder.build(sources, tokens, limits, costs, tree);
         }),
         None => session.drafting.tree.start(tokens[tokens.len() - 1]),

@@ -14,10 +14,13 @@
 //! | [`observe`] | all of the above | sources, reliability, costs, policy, statistics |
 //!
 //! A step that fails or panics before its commit leaves tokens, KV cache and output as they were.
+//!
+//! [`joint`] runs the steps of several generations whose rows share one pass.
 
 mod commit;
 mod decide;
 mod draft;
+mod joint;
 mod observe;
 mod overlap;
 mod verify;
@@ -26,32 +29,75 @@ mod walk;
 use crate::engine::error::GenerateError;
 use crate::engine::run::Run;
 use crate::engine::session::Session;
+use crate::engine::session::Verified;
 use crate::engine::stats::Stopwatch;
-use decide::decide;
-use draft::draft;
+use crate::stream::Flow;
+use decide::{Decision, decide};
+use draft::{Drafted, draft};
+pub use joint::SharedPasses;
+pub(super) use joint::{Member, step_together};
 use overlap::StepFlows;
 use verify::verify;
 use walk::{Walked, walk};
+
+/// The stages of a step before its pass.
+#[derive(Clone, Copy)]
+struct Begun {
+    decision: Decision,
+    drafted: Drafted,
+    began: Flow,
+    after_draft: Flow,
+}
+
+/// The time of a step's pass.
+#[derive(Clone, Copy)]
+struct PassTime {
+    /// In µs. Of a pass that generations share, the part of this one's rows.
+    us: f64,
+    is_shared: bool,
+}
 
 /// Runs one step: commits at least one token and queues their events in `run.events`.
 ///
 /// # Errors
 /// A pass failed, or the sampler found no token. Tokens chosen before the failure are committed.
 pub(super) fn step(session: &mut Session, run: &mut Run) -> Result<(), GenerateError> {
+    let begun = begin(session, run, 1);
+    pass_and_end(session, run, &begun)
+}
+
+/// The stages before the pass, if `n_sharing` generations are expected to share it.
+fn begin(session: &mut Session, run: &mut Run, n_sharing: usize) -> Begun {
     let mut watch = Stopwatch::start();
     if session.answer_pressure() {
         run.stats.policy.memory_reports += 1;
         run.projection.release();
     }
+    run.projection.clear();
     let began = session.shared.flow();
     let decision = decide(session, &run.output);
-    let drafted = draft(session, &decision);
+    let drafted = draft(session, &decision, n_sharing);
     watch.lap(&mut run.stats.time_us.draft);
-    let after_draft = session.shared.flow();
+    Begun { decision, drafted, began, after_draft: session.shared.flow() }
+}
 
-    let verified = verify(session, &drafted, &run.cancel)?;
-    let forward_us = watch.lap(&mut run.stats.time_us.forward);
+/// The pass of a single generation, and the stages after it.
+fn pass_and_end(session: &mut Session, run: &mut Run, begun: &Begun) -> Result<(), GenerateError> {
+    let mut watch = Stopwatch::start();
+    let verified = verify(session, &begun.drafted, &run.cancel)?;
+    let us = watch.lap(&mut run.stats.time_us.forward);
+    end(session, run, begun, verified, PassTime { us, is_shared: false })
+}
 
+/// The stages after the pass.
+fn end(
+    session: &mut Session,
+    run: &mut Run,
+    begun: &Begun,
+    verified: Verified,
+    pass: PassTime,
+) -> Result<(), GenerateError> {
+    let mut watch = Stopwatch::start();
     let mut walked = walk(session, run, verified);
     watch.lap(&mut run.stats.time_us.walk);
 
@@ -61,8 +107,9 @@ pub(super) fn step(session: &mut Session, run: &mut Run) -> Result<(), GenerateE
     let Walked { failure: None, n_replaced, .. } = walked else {
         return Err(walked.failure.expect("the walk failed"));
     };
+    let Begun { decision, drafted, began, after_draft } = *begun;
     let flows = StepFlows { began, drafted: after_draft, ended: session.shared.flow() };
-    let seen = observe::Step { decision, drafted, verified, n_replaced, forward_us, flows };
+    let seen = observe::Step { decision, drafted, verified, n_replaced, pass, flows };
     observe::observe(session, run, &seen);
     watch.lap(&mut run.stats.time_us.observe);
     Ok(())

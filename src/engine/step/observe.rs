@@ -1,5 +1,6 @@
 //! Learning from the step: sources, reliability, costs, policy and statistics. Changes nothing else.
 
+use super::PassTime;
 use super::decide::Decision;
 use super::draft::Drafted;
 use super::overlap::StepFlows;
@@ -15,8 +16,7 @@ pub(super) struct Step {
     pub(super) drafted: Drafted,
     pub(super) verified: Verified,
     pub(super) n_replaced: usize,
-    /// Time of the forward pass, in µs.
-    pub(super) forward_us: f64,
+    pub(super) pass: PassTime,
     pub(super) flows: StepFlows,
 }
 
@@ -41,11 +41,15 @@ pub(super) fn observe(session: &mut Session, run: &mut Run, step: &Step) {
     });
 }
 
-/// Updates the costs with the time of the batch and the drafting time that its reads could have hidden.
+/// Updates the costs with the time of the batch and the drafting time that its reads could have hidden. The time of a
+/// shared pass is not that of a batch of these rows, so it changes no costs of single generations.
 fn observe_costs(session: &mut Session, run: &Run, step: &Step) {
+    if step.pass.is_shared {
+        return;
+    }
     let Session { shared, drafting, .. } = session;
     // Plain decoding chooses tokens at the same cost, so this time is not part of the batch.
-    let batch_us = step.forward_us + run.projection.time_us() + step.flows.read_us();
+    let batch_us = step.pass.us + run.projection.time_us() + step.flows.read_us();
     let ring_bytes = shared.model.streamed().map_or(0, Streamed::ring_bytes);
     drafting.costs.observe(step.drafted.n_rows, drafting.tree.n_leaves(), batch_us as f32);
     drafting.costs.observe_hidden(step.flows.hidden_us(ring_bytes) as f32);
@@ -83,6 +87,7 @@ fn count(session: &mut Session, run: &mut Run, step: &Step) {
     for source in (1..tree.len()).filter_map(|node| tree.source(NodeIdx(node as u32))) {
         stats.sources[source].drafted += 1;
     }
+    stats.shared_steps += usize::from(step.pass.is_shared);
     stats.rows.valid += n_visited;
     stats.rows.wasted += tree.len() - n_visited;
     stats.rows.padded += n_rows - tree.len();

@@ -36,7 +36,6 @@ pub(super) fn walk(session: &mut Session, run: &mut Run, verified: Verified) -> 
     text.extend_from_slice(&conversation.tokens[text.len()..]);
     let n_committed = text.len();
     pieces.clear();
-    projection.clear();
     if let Some(reader) = &mut reader {
         reader.start_walk();
     }

@@ -3,27 +3,25 @@
 
 use std::sync::atomic::AtomicBool;
 
-use super::{Compute, ForwardError, Model, PassEnd, Workspace};
+use super::{Buffers, Compute, ForwardError, Model, Part, PassEnd};
 use crate::kernels::Visible;
 use crate::model::graphs::StaticGraphs;
-use crate::model::kv_cache::KvCache;
 use crate::model::rows::{ActiveRows, Interlude, Rows};
 use crate::model::weights::Layer;
 
 impl Model {
-    /// Runs the rows through all layers, which `layer` returns one by one, and calls the interlude before its
-    /// layer.
+    /// Runs the rows through all layers, which `layer` returns one by one unless the flag is set, and calls
+    /// the interlude before its layer.
     #[allow(clippy::too_many_arguments, reason = "the arguments of one pass")]
     pub(super) fn run_each<L: AsRef<[Layer]>>(
         &self,
         compute: Compute<'_>,
-        layer: impl Fn(usize) -> Result<L, ForwardError>,
+        layer: impl Fn(usize, &AtomicBool) -> Result<L, ForwardError>,
         active: &mut ActiveRows<'_>,
-        kv: &mut KvCache,
-        ws: &mut Workspace,
+        parts: &mut [Part<'_>],
+        ws: &mut Buffers,
         end: PassEnd,
         mut interlude: Option<&mut dyn Interlude>,
-        cancel: &AtomicBool,
     ) -> Result<(), ForwardError> {
         for layer_idx in 0..self.config.n_layers {
             // A streamed layer is being read meanwhile.
@@ -31,27 +29,25 @@ impl Model {
                 active.look(interlude, compute, &mut ws.x, self.config.hidden_dim);
                 ws.resize(&self.config, active.len());
             }
-            let layer = layer(layer_idx)?;
-            self.run_layers(compute, layer_idx, layer.as_ref(), &active.rows(), kv, ws, end, cancel)?;
+            let layer = Part::wait(parts, |cancel| layer(layer_idx, cancel))?;
+            self.run_layers(compute, layer_idx, layer.as_ref(), &active.rows(), parts, ws, end)?;
         }
         Ok(())
     }
 
-    /// Runs `rows` through blocks of static graphs, in calls of the graph's length. The last call is padded.
+    /// Runs the `rows` of the only part through blocks of static graphs, in calls of the graph's length. The last call is padded.
     ///
     /// A row sees only rows before it. Rows of earlier calls have written their keys and values in every
     /// layer of the block, so the split into calls does not affect bits. A padding row sees the first row of
     /// the batch, so that its arithmetic is finite, and writes nothing.
-    #[allow(clippy::too_many_arguments, reason = "the arguments of one pass")]
     pub(super) fn run_graphs(
         &self,
         compute: Compute<'_>,
         graphs: &StaticGraphs,
         rows: &Rows<'_>,
-        kv: &mut KvCache,
-        ws: &mut Workspace,
+        parts: &mut [Part<'_>],
+        ws: &mut Buffers,
         end: PassEnd,
-        cancel: &AtomicBool,
     ) -> Result<(), ForwardError> {
         let (n_rows, hidden_dim) = (rows.positions.len(), self.config.hidden_dim);
         let padding = [rows.slots.first().copied().unwrap_or(0)];
@@ -61,7 +57,7 @@ impl Model {
         let pass = graphs.pass(end);
         let mut first_layer = 0;
         for block_idx in 0..graphs.piece().blocks.len() {
-            let block = pass.block(block_idx, cancel)?;
+            let block = pass.block(block_idx, parts[0].cancel())?;
             let batch_len = block.batch_len;
             let padded_len = n_rows.next_multiple_of(batch_len);
             positions.resize(padded_len.max(positions.len()), 0);
@@ -72,12 +68,13 @@ impl Model {
                     slots: &rows.slots[start..start + n_written],
                     positions: &positions[start..start + batch_len],
                     visible: &visible[start..start + batch_len],
+                    starts: &[0],
                 };
                 let values = &mut residual[start * hidden_dim..(start + n_written) * hidden_dim];
                 ws.resize(&self.config, batch_len);
                 ws.x[..values.len()].copy_from_slice(values);
                 ws.x[values.len()..].fill(0.0);
-                self.run_layers(compute, first_layer, block.layers(), &call, kv, ws, end, cancel)?;
+                self.run_layers(compute, first_layer, block.layers(), &call, parts, ws, end)?;
                 values.copy_from_slice(&ws.x[..values.len()]);
             }
             first_layer += block.layers().len();

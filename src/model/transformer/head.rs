@@ -3,11 +3,21 @@
 
 use std::sync::atomic::AtomicBool;
 
-use super::{Compute, ForwardError, Model, Workspace, project, resize_exact};
+use super::{Buffers, Compute, ForwardError, Model, Workspace, project, resize_exact};
 use crate::kernels::{FloatEnv, MatMul, PackError, PackedMatrix};
 use crate::model::shortlist::Shortlist;
 use crate::model::streamed::Streamed;
 use crate::token::TokenId;
+
+/// Rows of one workspace to project in [`Model::logits_together`].
+pub struct ProjectedPart<'a> {
+    /// The workspace, after a pass.
+    pub workspace: &'a mut Workspace,
+    /// The rows.
+    pub rows: &'a [u32],
+    /// Becomes `[rows.len(), vocab_size]`.
+    pub out: &'a mut Vec<f32>,
+}
 
 impl Model {
     /// Projects the final hidden states of some rows of the last batch onto the vocabulary.
@@ -51,10 +61,50 @@ impl Model {
         match (self.head(), &self.streamed) {
             (Some(head), _) => self.project_rows(compute, workspace, rows, head, out),
             (None, Some(streamed)) => {
-                self.project_pieces(compute, workspace, rows, streamed, out, cancel)?;
+                workspace.buffers.gather(rows, self.config.hidden_dim);
+                self.project_pieces(compute, &mut workspace.buffers, streamed, out, cancel)?;
             }
             (None, None) => self.project_rows(compute, workspace, rows, self.head_in_memory(), out),
         }
+        Ok(())
+    }
+
+    /// As [`Model::logits_with_cancel`] for rows of several workspaces, with one reading of the output matrix.
+    /// The logits of each come to its own `out` with the same bits. The `out` of the first holds the logits of all
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// As [`Model::logits_with_cancel`]; every `out` is then unspecified.
+    ///
+    /// # Panics
+    /// If a row was not in the last batch of its workspace.
+    pub fn logits_together(
+        &self,
+        compute: Compute<'_>,
+        parts: &mut [ProjectedPart<'_>],
+        cancel: &AtomicBool,
+    ) -> Result<(), ForwardError> {
+        let Some((first, others)) = parts.split_first_mut() else { return Ok(()) };
+        let _env = FloatEnv::ieee();
+        let (hidden_dim, vocab_size) = (self.config.hidden_dim, self.config.vocab_size);
+        let buffers = &mut first.workspace.buffers;
+        buffers.gather(first.rows, hidden_dim);
+        for part in &*others {
+            buffers.gather_more(&part.workspace.buffers, part.rows, hidden_dim);
+        }
+        match (self.head(), &self.streamed) {
+            (None, Some(streamed)) => self.project_pieces(compute, buffers, streamed, first.out, cancel)?,
+            (Some(head), _) => self.project_gathered(compute, buffers, head, first.out),
+            (None, None) => self.project_gathered(compute, buffers, self.head_in_memory(), first.out),
+        }
+        let mut logits = &first.out[first.rows.len() * vocab_size..];
+        for part in others {
+            let own;
+            (own, logits) = logits.split_at(part.rows.len() * vocab_size);
+            resize_exact(part.out, own.len());
+            part.out.copy_from_slice(own);
+        }
+        first.out.truncate(first.rows.len() * vocab_size);
         Ok(())
     }
 
@@ -121,28 +171,33 @@ impl Model {
         w: &PackedMatrix,
         out: &mut Vec<f32>,
     ) {
-        ws.gather(rows, self.config.hidden_dim);
-        resize_exact(out, rows.len() * w.n_rows());
+        ws.buffers.gather(rows, self.config.hidden_dim);
+        self.project_gathered(compute, &mut ws.buffers, w, out);
+    }
+
+    /// `out` becomes `[gathered rows, w.n_rows()]`.
+    fn project_gathered(&self, compute: Compute<'_>, ws: &mut Buffers, w: &PackedMatrix, out: &mut Vec<f32>) {
+        let n_rows = ws.gathered.len() / self.config.hidden_dim;
+        resize_exact(out, n_rows * w.n_rows());
         let jobs = &mut [MatMul { w, out }];
         project(compute, &mut ws.activations, &ws.gathered, self.config.hidden_dim, jobs);
     }
 
-    /// As [`Model::project_rows`], with a streamed output matrix; `out` becomes `[rows.len(), vocab_size]`.
+    /// As [`Model::project_gathered`], with a streamed output matrix.
     fn project_pieces(
         &self,
         compute: Compute<'_>,
-        ws: &mut Workspace,
-        rows: &[u32],
+        ws: &mut Buffers,
         streamed: &Streamed,
         out: &mut Vec<f32>,
         cancel: &AtomicBool,
     ) -> Result<(), ForwardError> {
         let vocab_size = self.config.vocab_size;
-        ws.gather(rows, self.config.hidden_dim);
-        resize_exact(out, rows.len() * vocab_size);
-        let Workspace { activations, gathered, piece, .. } = ws;
+        let n_rows = ws.gathered.len() / self.config.hidden_dim;
+        resize_exact(out, n_rows * vocab_size);
+        let Buffers { activations, gathered, piece, .. } = ws;
         streamed.for_each_piece(cancel, |first, w| {
-            resize_exact(piece, rows.len() * w.n_rows());
+            resize_exact(piece, n_rows * w.n_rows());
             // Each token has its own sum, so the pieces have the bits of the whole matrix.
             project(compute, activations, gathered, self.config.hidden_dim, &mut [MatMul { w, out: piece }]);
             for (to, from) in out.chunks_exact_mut(vocab_size).zip(piece.chunks_exact(w.n_rows())) {

@@ -1,0 +1,176 @@
+//! Which generations share a pass: those whose rows take less time together than in passes of their own.
+
+use super::CostProfile;
+
+/// Learns how far passes with rows of several generations differ from the costs of single generations.
+///
+/// A generation's costs tᵢ were measured at its own context. Its attention takes as long in a shared pass as alone,
+/// and the time of the other operations depends on the total of rows `R` only. So the expected time of a shared pass
+/// is the mean of the tᵢ at `R` rows, weighed by the generations' rows rᵢ, times a learnt factor f:
+///
+/// ```text
+/// t(G) = f · Σᵢ (rᵢ / R) · tᵢ(R)        R = Σᵢ rᵢ
+/// ```
+///
+/// A generation joins the group `G` if `t(G ∪ {i}) < t(G) + tᵢ(rᵢ)`.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct JointCosts {
+    /// Logarithm of f.
+    log_factor: f32,
+}
+
+/// Rows and costs of a generation that could share a pass.
+#[derive(Clone, Copy)]
+pub(crate) struct JointRows<'a> {
+    pub(crate) costs: &'a CostProfile,
+    pub(crate) rows: usize,
+    /// Maximum rows of a pass in this generation's buffers.
+    pub(crate) rows_max: usize,
+}
+
+/// Weight of a pass in the factor.
+const RATE: f32 = 1.0 / 8.0;
+/// Bound of the error of one pass, so that an interrupted pass carries little information.
+const LOG_ERROR_MAX: f32 = 0.7;
+/// Bounds of the factor: a half to four.
+const LOG_FACTOR_MIN: f32 = -0.7;
+const LOG_FACTOR_MAX: f32 = 1.4;
+/// Share of the factor that remains after a step in which it kept generations apart: half after 44 steps. They then try
+/// a shared pass again.
+const KEPT: f32 = 1.0 - 1.0 / 64.0;
+
+impl JointCosts {
+    /// Divides generations into groups that share a pass, in their order. Each number is in one group.
+    pub(crate) fn groups(&self, members: &[JointRows<'_>]) -> Vec<Vec<usize>> {
+        let mut groups = Vec::new();
+        let mut rest: Vec<usize> = (0..members.len()).collect();
+        while !rest.is_empty() {
+            let mut group = vec![rest.remove(0)];
+            rest.retain(|&candidate| {
+                let alone_us = Self::us(members, &[candidate]);
+                let before_us = self.pass_us(members, &group);
+                group.push(candidate);
+                let fits = Self::rows(members, &group) <= members[group[0]].rows_max;
+                let joins = fits && self.pass_us(members, &group) < before_us + alone_us;
+                if !joins {
+                    group.pop();
+                }
+                !joins
+            });
+            groups.push(group);
+        }
+        groups
+    }
+
+    /// After a step that ran as these groups: a factor that keeps generations apart loses weight, so that a shared pass
+    /// is tried again.
+    pub(crate) fn forget_if_apart(&mut self, groups: &[Vec<usize>]) {
+        if groups.len() > 1 && self.log_factor > 0.0 {
+            self.log_factor *= KEPT;
+        }
+    }
+
+    /// Learns from a shared pass over `members` that took `us`. Nothing, if rows are
+    /// [free](CostProfile::free_rows).
+    pub(crate) fn observe(&mut self, members: &[JointRows<'_>], us: f32) {
+        if members.iter().any(|member| member.costs.has_free_rows()) {
+            return;
+        }
+        let all: Vec<usize> = (0..members.len()).collect();
+        let error = (us / self.pass_us(members, &all)).ln();
+        if members.len() > 1 && error.is_finite() {
+            let error = error.clamp(-LOG_ERROR_MAX, LOG_ERROR_MAX);
+            self.log_factor = (self.log_factor + RATE * error).clamp(LOG_FACTOR_MIN, LOG_FACTOR_MAX);
+        }
+    }
+
+    /// Expected time of a pass over a group, in µs.
+    fn pass_us(&self, members: &[JointRows<'_>], group: &[usize]) -> f32 {
+        let us = Self::us(members, group);
+        if group.len() > 1 { self.log_factor.exp() * us } else { us }
+    }
+
+    fn rows(members: &[JointRows<'_>], group: &[usize]) -> usize {
+        group.iter().map(|&i| members[i].rows).sum()
+    }
+
+    /// As [`pass_us`](Self::pass_us), without the factor.
+    fn us(members: &[JointRows<'_>], group: &[usize]) -> f32 {
+        let total = Self::rows(members, group).max(1);
+        let share = |i: usize| members[i].rows as f32 / total as f32;
+        group.iter().map(|&i| share(i) * members[i].costs.verify_us(total, 1)).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn members<'a>(costs: &'a CostProfile, rows: &[usize]) -> Vec<JointRows<'a>> {
+        rows.iter().map(|&rows| JointRows { costs, rows, rows_max: 64 }).collect()
+    }
+
+    fn groups(costs: &[(usize, f32)], rows: &[usize]) -> Vec<Vec<usize>> {
+        let costs = CostProfile::from_measurements(costs);
+        JointCosts::default().groups(&members(&costs, rows))
+    }
+
+    #[test]
+    fn rows_join_where_reading_the_weights_is_the_cost() {
+        let reads = [(1, 100.0), (8, 120.0), (64, 300.0)];
+        assert_eq!(groups(&reads, &[1, 1, 1, 1]), [vec![0, 1, 2, 3]]);
+        assert_eq!(groups(&reads, &[8, 1, 20]), [vec![0, 1, 2]]);
+    }
+
+    #[test]
+    fn rows_stay_apart_where_a_longer_batch_costs_more_than_two() {
+        // Beyond four rows a backend is three times as slow.
+        let cliff = [(1, 50.0), (4, 100.0), (5, 400.0), (64, 5000.0)];
+        assert_eq!(groups(&cliff, &[1, 1, 1, 1]), [vec![0, 1, 2, 3]]);
+        assert_eq!(groups(&cliff, &[3, 3, 1]), [vec![0, 2], vec![1]]);
+    }
+
+    #[test]
+    fn a_group_fits_the_buffers_of_its_first() {
+        let costs = CostProfile::from_measurements(&[(1, 100.0), (64, 120.0)]);
+        let mut members = members(&costs, &[4, 8, 4]);
+        members[0].rows_max = 8;
+        assert_eq!(JointCosts::default().groups(&members), [vec![0, 2], vec![1]]);
+    }
+
+    #[test]
+    fn a_shared_pass_costs_the_attention_of_each() {
+        // Twice the cost per row at the longer context.
+        let short = CostProfile::from_measurements(&[(1, 110.0), (2, 120.0), (64, 740.0)]);
+        let long = CostProfile::from_measurements(&[(1, 120.0), (2, 140.0), (64, 1380.0)]);
+        let members = [&short, &long].map(|costs| JointRows { costs, rows: 1, rows_max: 64 });
+        let us = JointCosts::default().pass_us(&members, &[0, 1]);
+        assert!((us - 130.0).abs() < 1e-3, "{us}");
+    }
+
+    #[test]
+    fn passes_that_last_longer_than_expected_end_and_are_tried_again() {
+        let costs = CostProfile::from_measurements(&[(1, 100.0), (2, 110.0), (64, 800.0)]);
+        let members = members(&costs, &[1, 1]);
+        let mut joint = JointCosts::default();
+        let mut n_shared = 0;
+        while joint.groups(&members).len() == 1 {
+            joint.observe(&members, 330.0);
+            n_shared += 1;
+            assert!(n_shared < 20, "they part");
+        }
+        let mut n_apart = 1;
+        loop {
+            let groups = joint.groups(&members);
+            if groups.len() == 1 {
+                break;
+            }
+            joint.forget_if_apart(&groups);
+            n_apart += 1;
+            assert!(n_apart < 200, "they try again");
+        }
+        assert!(n_apart > 5, "{n_apart}");
+        (0..40).for_each(|_| joint.observe(&members, 110.0));
+        assert_eq!(joint.groups(&members).len(), 1);
+    }
+}

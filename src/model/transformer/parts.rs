@@ -1,0 +1,197 @@
+//! Passes of several parts: rows of different sequences share the reading of the weights, and each part
+//! attends to its own KV cache.
+//!
+//! ```text
+//! rows    part 0 (batch 0, KV cache 0) │ part 1 (batch 1, KV cache 1) │ …
+//! ```
+//!
+//! Norms, projections and the feed-forward run over all rows at once; rotations, keys and values, and
+//! attention run by part. A row's arithmetic does not depend on the other rows, so a part has the bits of a
+//! pass of its own. A pass of one sequence is a pass of one part.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::{Buffers, Compute, ForwardError, Model, PassEnd, Workspace, norm_rows, resize_exact};
+use crate::kernels::{AttentionScratch, FloatEnv, KvLayer};
+use crate::model::batch::Batch;
+use crate::model::kv_cache::KvCache;
+use crate::model::rows::{ActiveRows, Interlude};
+
+/// One of the sequences of a pass: a batch behind the committed prefix of its own KV cache.
+pub struct Part<'a> {
+    batch: &'a Batch,
+    kv: &'a mut KvCache,
+    workspace: &'a mut Workspace,
+    cancel: &'a AtomicBool,
+    is_cancelled: bool,
+}
+
+impl<'a> Part<'a> {
+    /// A part of the next pass; `cancel` ends this part only.
+    pub fn new(
+        batch: &'a Batch,
+        kv: &'a mut KvCache,
+        workspace: &'a mut Workspace,
+        cancel: &'a AtomicBool,
+    ) -> Self {
+        Self { batch, kv, workspace, cancel, is_cancelled: false }
+    }
+
+    /// Whether the pass found the part's cancel flag set. Its rows must then not be committed.
+    pub fn is_cancelled(&self) -> bool {
+        self.is_cancelled
+    }
+
+    /// Reads the cancel flags of all parts.
+    ///
+    /// # Errors
+    /// [`ForwardError::Cancelled`] if every part is cancelled.
+    pub(super) fn poll(parts: &mut [Part<'_>]) -> Result<(), ForwardError> {
+        let mut goes_on = false;
+        for part in parts {
+            part.is_cancelled |= part.cancel.load(Ordering::Relaxed);
+            goes_on |= !part.is_cancelled;
+        }
+        if goes_on { Ok(()) } else { Err(ForwardError::Cancelled) }
+    }
+
+    /// Calls `wait` with the flag of a part that is not cancelled, and again with another part's flag if the
+    /// wait was cancelled.
+    ///
+    /// # Errors
+    /// Those of `wait`; [`ForwardError::Cancelled`] only if every part is cancelled.
+    pub(super) fn wait<T>(
+        parts: &mut [Part<'_>],
+        wait: impl Fn(&AtomicBool) -> Result<T, ForwardError>,
+    ) -> Result<T, ForwardError> {
+        loop {
+            let waiting = parts.iter_mut().find(|part| !part.is_cancelled);
+            let part = waiting.ok_or(ForwardError::Cancelled)?;
+            match wait(part.cancel) {
+                Err(ForwardError::Cancelled) => part.is_cancelled = true,
+                result => return result,
+            }
+        }
+    }
+
+    pub(super) fn cancel(&self) -> &'a AtomicBool {
+        self.cancel
+    }
+
+    /// The rotation of a position, as cosines and sines.
+    pub(super) fn rope(&self, position: usize) -> (&[f32], &[f32]) {
+        self.workspace.rope.row(position)
+    }
+
+    pub(super) fn kv_layer(&mut self, layer_idx: usize) -> &mut KvLayer {
+        self.kv.layer_mut(layer_idx)
+    }
+
+    /// What attention reads and needs beside the queries.
+    pub(super) fn attended(&mut self, layer_idx: usize) -> (&KvLayer, &mut AttentionScratch) {
+        (self.kv.layer_mut(layer_idx), &mut self.workspace.attention)
+    }
+}
+
+impl Model {
+    /// Runs several batches in one pass, each after the committed prefix of its own KV cache.
+    ///
+    /// Each part has the bits of [`Model::forward`] with its batch, in its KV cache and in its workspace. The
+    /// first part's workspace holds the rows of all parts during the pass. A part whose cancel flag is set
+    /// during the pass is [cancelled](Part::is_cancelled); the others go on.
+    ///
+    /// # Errors
+    /// [`ForwardError`], for all parts: a batch does not fit (nothing was read or written), a read failed, or
+    /// every part was cancelled. Committed KV entries are unchanged.
+    ///
+    /// # Panics
+    /// If there are several parts and the layers are static graphs.
+    pub fn forward_together(
+        &self,
+        compute: Compute<'_>,
+        parts: &mut [Part<'_>],
+        end: PassEnd,
+    ) -> Result<(), ForwardError> {
+        if parts.is_empty() {
+            return Ok(());
+        }
+        assert!(parts.len() == 1 || self.graphs.is_none(), "static graphs run one batch at a time");
+        self.run_parts(compute, parts, end, None)
+    }
+
+    /// Runs one part or more. An interlude looks at the rows of one part.
+    pub(super) fn run_parts(
+        &self,
+        compute: Compute<'_>,
+        parts: &mut [Part<'_>],
+        end: PassEnd,
+        interlude: Option<&mut dyn Interlude>,
+    ) -> Result<(), ForwardError> {
+        let _env = FloatEnv::ieee();
+        parts.iter().try_for_each(|part| self.check(part.batch, part.kv))?;
+        if interlude.is_some() && self.graphs.is_some() {
+            return Err(ForwardError::Undivided);
+        }
+        let mut buffers = std::mem::take(&mut parts[0].workspace.buffers);
+        let result = self.run_rows(compute, parts, &mut buffers, end, interlude);
+        parts[0].workspace.buffers = buffers;
+        result
+    }
+
+    fn run_rows<'a>(
+        &self,
+        compute: Compute<'_>,
+        parts: &mut [Part<'a>],
+        ws: &mut Buffers,
+        end: PassEnd,
+        interlude: Option<&mut dyn Interlude>,
+    ) -> Result<(), ForwardError> {
+        let config = &self.config;
+        ws.resize(config, parts.iter().map(|part| part.batch.len()).sum());
+        let mut x = &mut ws.x[..];
+        for part in &mut *parts {
+            let (tokens, positions) = (part.batch.tokens(), part.batch.positions());
+            part.workspace.rope.grow(positions.iter().map(|&p| p as usize + 1).max().unwrap_or(0));
+            let own = x.split_off_mut(..tokens.len() * config.hidden_dim).expect("a row for each token");
+            self.embed(tokens, own)?;
+        }
+        let batches = parts.iter().map(|part| -> &'a Batch { part.batch });
+        let mut active = ActiveRows::all(batches, std::mem::take(&mut ws.active));
+        let result = match (&self.graphs, &self.streamed) {
+            (None, None) => {
+                let layer = |layer_idx: usize, _: &AtomicBool| {
+                    Ok(std::slice::from_ref(&self.weights.layers[layer_idx]))
+                };
+                self.run_each(compute, layer, &mut active, parts, ws, end, interlude)
+            }
+            (Some(graphs), _) => self.run_graphs(compute, graphs, &active.rows(), parts, ws, end),
+            (None, Some(streamed)) => {
+                let pass = |cancel: &AtomicBool| streamed.pass(cancel).ok_or(ForwardError::Cancelled);
+                Part::wait(parts, pass).and_then(|pass| {
+                    let layer = |layer_idx: usize, cancel: &AtomicBool| pass.layer(layer_idx, cancel);
+                    self.run_each(compute, layer, &mut active, parts, ws, end, interlude)
+                })
+            }
+        };
+        if result.is_ok() && end == PassEnd::Hidden {
+            norm_rows(compute, &ws.x, &self.weights.output_norm, config.norm_eps, &mut ws.normed);
+            std::mem::swap(&mut ws.x, &mut ws.normed);
+            active.put_back(&mut ws.x, config.hidden_dim);
+            hand_out(&ws.x, parts, config.hidden_dim);
+        }
+        ws.active = active.recycled();
+        result
+    }
+}
+
+/// Copies the rows of all parts but the first to their own workspaces.
+fn hand_out(x: &[f32], parts: &mut [Part<'_>], hidden_dim: usize) {
+    let mut first = parts[0].batch.len();
+    for part in &mut parts[1..] {
+        let end = first + part.batch.len();
+        let (from, to) = (&x[first * hidden_dim..end * hidden_dim], &mut part.workspace.buffers.x);
+        resize_exact(to, from.len());
+        to.copy_from_slice(from);
+        first = end;
+    }
+}
