@@ -101,7 +101,7 @@ pub(in crate::engine) fn step_together(members: &mut [Member<'_>]) -> SharedPass
     let mut shared_passes = SharedPasses::default();
     let (mut sharing, mut rest): (Vec<_>, Vec<_>) = members.iter_mut().partition(|member| member.can_share());
     for member in &mut rest {
-        member.finish(|session, run| super::step(session, run));
+        member.finish(super::step);
     }
     while let Some(first) = sharing.first() {
         let engine = Arc::clone(&first.session.shared);
