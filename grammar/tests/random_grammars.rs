@@ -73,7 +73,11 @@ impl Shape {
         match self {
             Self::Null => value.is_null(),
             Self::Boolean => value.is_boolean(),
-            Self::Integer(min, span) => value.as_i64().is_some_and(|n| (*min..=min + span).contains(&n)),
+            Self::Integer(min, span) => {
+                // `-0` is the integer zero, which serde_json reads as a number with a fraction.
+                let zero = (value.as_f64() == Some(0.0)).then_some(0);
+                value.as_i64().or(zero).is_some_and(|n| (*min..=min + span).contains(&n))
+            }
             Self::Text(len) => value.as_str().is_some_and(|text| text.chars().count() <= *len),
             Self::OneOf(texts) => value.as_str().is_some_and(|text| texts.iter().any(|own| own == text)),
             Self::List(item, len) => value
