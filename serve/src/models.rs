@@ -159,7 +159,7 @@ pub struct Models {
     gate: Arc<Gate>,
     created: u64,
     budget: usize,
-    warm_bytes: AtomicUsize,
+    warm_bytes: Arc<AtomicUsize>,
     n_uses: AtomicU64,
     /// One model is loaded at a time.
     loading: Mutex<()>,
@@ -224,7 +224,7 @@ impl Models {
             gate: Arc::default(),
             created: unix_time(),
             budget: usize::MAX,
-            warm_bytes: AtomicUsize::new(0),
+            warm_bytes: Arc::default(),
             n_uses: AtomicU64::new(0),
             loading: Mutex::default(),
         })
@@ -352,7 +352,7 @@ impl Models {
             assistant,
             gate: Arc::clone(&self.gate),
             combiner: Combiner::default(),
-            warm: Warm::new(self.warm_bytes.load(Ordering::Relaxed)),
+            warm: Warm::new(Arc::clone(&self.warm_bytes)),
             grammars: Grammars::default(),
             call_format: OnceLock::new(),
             knows_effort: OnceLock::new(),

@@ -163,3 +163,18 @@ fn requests_for_several_models_at_once_all_end() {
         assert!(loaded == unloaded && loaded > 0, "{loaded} {unloaded}");
     }
 }
+
+#[test]
+fn a_model_that_is_loaded_before_its_server_keeps_prompts() {
+    let (specs, _) = fleet(["one"]);
+    let models = Models::new(specs).unwrap();
+    models.load("one").unwrap();
+    let server = Running::with_models(ServeOptions::default(), Limits::default(), models);
+    let prompt = "The tap in the kitchen drips, and nobody has repaired it since the summer. ".repeat(4);
+    let request = json!({ "model": "one", "prompt": prompt, "max_tokens": 4 });
+    let n_cached = || {
+        server.answer("/v1/completions", &request)["usage"]["prompt_tokens_details"]["cached_tokens"].clone()
+    };
+    assert_eq!(n_cached(), 0);
+    assert!(n_cached().as_u64().unwrap() > 16);
+}

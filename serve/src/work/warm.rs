@@ -3,6 +3,7 @@
 //! An entry is immutable: conversations that branch, and requests at the same time, restore the same one. A restored state gives the bits of a
 //! prefill.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use refrain::{Session, TokenId};
@@ -14,7 +15,8 @@ const TOKENS_MIN: usize = 16;
 #[derive(Debug, Default)]
 pub(crate) struct Warm {
     entries: Mutex<Vec<Arc<Entry>>>,
-    bytes_max: usize,
+    /// The limit of the server, which may be set after a model is loaded.
+    bytes_max: Arc<AtomicUsize>,
 }
 
 #[derive(Debug)]
@@ -31,7 +33,7 @@ impl Entry {
 }
 
 impl Warm {
-    pub(crate) fn new(bytes_max: usize) -> Self {
+    pub(crate) fn new(bytes_max: Arc<AtomicUsize>) -> Self {
         Self { entries: Mutex::default(), bytes_max }
     }
 
@@ -63,9 +65,10 @@ impl Warm {
 
     /// Keeps what a session has computed, and forgets the oldest entries beyond the budget.
     pub(crate) fn keep(&self, session: &Session, key: Option<&str>) {
+        let bytes_max = self.bytes_max.load(Ordering::Relaxed);
         let n_tokens = session.n_cached_tokens();
         let n_bytes = usize::try_from(session.state_bytes(n_tokens)).unwrap_or(usize::MAX);
-        if n_tokens < TOKENS_MIN || n_bytes.saturating_add(n_tokens * size_of::<TokenId>()) > self.bytes_max {
+        if n_tokens < TOKENS_MIN || n_bytes.saturating_add(n_tokens * size_of::<TokenId>()) > bytes_max {
             return;
         }
         let tokens = &session.tokens()[..n_tokens];
@@ -83,7 +86,7 @@ impl Warm {
         entries.retain(|old| !entry.tokens.starts_with(&old.tokens));
         entries.push(Arc::new(entry));
         let mut bytes: usize = entries.iter().map(|entry| entry.bytes()).sum();
-        while bytes > self.bytes_max {
+        while bytes > bytes_max {
             // Of a client that names its conversations, each counts more than one of a client that does not.
             let index = entries.iter().position(|entry| entry.key.is_none());
             let index = index.filter(|index| index + 1 < entries.len()).unwrap_or(0);
