@@ -40,6 +40,18 @@ impl Line {
         unsafe { &mut *(self as *mut Line).cast() }
     }
 
+    /// Lines as single-precision numbers.
+    pub(super) fn floats_of(lines: &[Line]) -> &[f32] {
+        // SAFETY: a line is 16 initialised numbers, aligned for them, and any bits are a valid f32.
+        unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), 16 * lines.len()) }
+    }
+
+    /// Lines as single-precision numbers.
+    pub(super) fn floats_of_mut(lines: &mut [Line]) -> &mut [f32] {
+        // SAFETY: as above, and the borrow is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), 16 * lines.len()) }
+    }
+
     /// Bytes as lines; `None` unless they begin on a line boundary and are a whole number of lines.
     pub(super) fn slice_of(bytes: &[u8]) -> Option<&[Line]> {
         // SAFETY: a line is 64 bytes, any of which are valid.

@@ -7,29 +7,44 @@
 //!
 //! ```text
 //! score[p] = (fma(q[i], key[p][i], ·) over i in order) · 1/√head_dim            keys in 8 bits: as a Q8_0 matrix row
-//! e[p]     = exp(score[p] − max);  sum: 16 lanes by p%16, fixed tree
-//! out[i]   = (fma(e[p], value[p][i], ·) over p in order) · (1 / sum)            values in 8 bits: fma(e[p] · scale, code, ·)
+//!
+//! for each block of 256 positions:                                               p counts from the block's first position
+//!     m     = max score[p]
+//!     e[p]  = exp(score[p] − m);  s: 16 lanes by p%16, fixed tree
+//!     v[i]  = (fma(e[p], value[p][i], ·) over p in order)                        values in 8 bits: fma(e[p] · scale, code, ·)
+//! blocks in order, from (M, S, V) = (m, s, v) of the first:
+//!     M' = max(M, m);  a = exp(M − M');  b = exp(m − M');  S = fma(b, s, a · S);  V[i] = fma(b, v[i], a · V[i]);  M = M'
+//! out[i] = V[i] · (1 / S)
 //! ```
 //!
-//! The work is split into tiles of up to `TILE` queries that share a KV head: the query heads of a GQA group,
-//! and neighbouring rows. A tile loads each key once. It loads a value once if all of its rows see that
-//! value. Scores are computed for whole panels of 16 slots; scores of masked slots are ignored.
+//! The blocks are those of Flash-Decoding (Dao et al. 2023), at fixed positions, so that their results do not depend on who
+//! computes them. Queries that share a KV head (the heads of a GQA group, and the rows of the batch) are divided into *chunks*,
+//! and an item of work is a chunk and its blocks in order. If there are too few chunks for the threads, an item is one
+//! block of a chunk, and the blocks are merged at the end.
+//!
+//! Within a block, the scores of all queries of the chunk are computed panel group by panel group, then the exponentials, then the
+//! sums of values, some positions at a time. Keys and values of 16 bits are widened once for all queries, into memory that
+//! stays in the first-level cache; a single tile of queries widens them in registers. Scores are computed for whole panels
+//! of 16 slots; scores of masked slots are ignored.
 
+mod fold;
 mod keys;
 mod values;
 
 use std::ops::Range;
 
 use super::Kernels;
-use super::activations::Block;
+use super::activations::{Block, quantize_block};
+use super::aligned::Line;
 use super::kv::{KvLayer, KvType};
 use super::layout::PANEL_ROWS;
 use super::math::{exp_shifted_in_place, max_of};
 use super::matmul::{F16Columns, F32Columns};
 use super::pool::{Pool, SharedMut};
 use super::simd::{LANES, Simd, Work};
+use fold::{clear, finish, fold, partial_lines, partial_of, set_totals};
 use keys::{FloatKeys, IntKeys, KeyPanels, score_panels};
-use values::{ValueElement, Weighted};
+use values::{ValueElement, ValueGroup, sum};
 
 /// The slots that a row sees, by logical position: `0..prefix_len`, then `extra` (its ancestors, then
 /// itself).
@@ -41,21 +56,35 @@ pub struct Visible<'a> {
     pub extra: &'a [u32],
 }
 
-impl Visible<'_> {
+impl<'a> Visible<'a> {
     fn len(&self) -> usize {
         self.prefix_len + self.extra.len()
     }
 
-    /// A range that contains all visible slots.
-    fn slots(&self) -> Range<usize> {
-        let first = self.extra.iter().min().map_or(0, |&slot| slot as usize);
-        let end = self.extra.iter().max().map_or(0, |&slot| slot as usize + 1);
-        if self.prefix_len == 0 { first..end } else { 0..end.max(self.prefix_len) }
-    }
-
+    /// The part of a block that the row sees.
     #[inline(always)]
-    fn slot(&self, position: usize) -> usize {
-        if position < self.prefix_len { position } else { self.extra[position - self.prefix_len] as usize }
+    fn in_block(&self, block: usize) -> SeenInBlock<'a> {
+        let (start, end) = (block * BLOCK_LEN, (block + 1) * BLOCK_LEN);
+        let prefix_len = self.prefix_len.clamp(start, end) - start;
+        if prefix_len == BLOCK_LEN {
+            return SeenInBlock { prefix_len, extra: &[] };
+        }
+        let first = start.saturating_sub(self.prefix_len).min(self.extra.len());
+        let extra = &self.extra[first..];
+        SeenInBlock { prefix_len, extra: &extra[..extra.len().min(BLOCK_LEN - prefix_len)] }
+    }
+}
+
+/// What a row sees of a block: positions `0..prefix_len` of it, then the slots `extra`.
+#[derive(Clone, Copy)]
+struct SeenInBlock<'a> {
+    prefix_len: usize,
+    extra: &'a [u32],
+}
+
+impl SeenInBlock<'_> {
+    fn len(&self) -> usize {
+        self.prefix_len + self.extra.len()
     }
 }
 
@@ -70,10 +99,11 @@ pub struct AttentionShape {
     pub head_dim: usize,
 }
 
-/// Scratch memory of [`attention`]: the scores and rounded queries of one tile per worker. Grows with the context.
+/// Scratch memory of [`attention`]: for each worker the scores, sums and rounded queries of a chunk, and the widened keys and values of
+/// some positions; the results of the blocks, if items are blocks.
 #[derive(Default)]
 pub struct AttentionScratch {
-    scores: Vec<f32>,
+    lines: Vec<Line>,
     queries: Vec<Block>,
 }
 
@@ -84,35 +114,55 @@ impl AttentionScratch {
     }
 
     /// Maximum bytes for batches of `n_rows` rows over `n_slots` slots with `n_threads` threads.
-    pub(crate) fn bytes(n_threads: usize, n_slots: usize, n_rows: usize, head_dim: usize) -> u64 {
-        let scores_len = TILE.saturating_mul(n_slots.next_multiple_of(LANES)).saturating_add(n_rows);
-        let blocks_bytes = TILE * head_dim.div_ceil(32) * size_of::<Block>();
-        let worker_bytes = scores_len.saturating_mul(size_of::<f32>()).saturating_add(blocks_bytes);
-        (worker_bytes as u64).saturating_mul(n_threads as u64)
+    pub(crate) fn bytes(shape: AttentionShape, n_threads: usize, n_slots: usize, n_rows: usize) -> u64 {
+        let n_queries = n_rows.saturating_mul(shape.n_heads / shape.n_kv_heads.max(1));
+        let chunk_len = n_queries.min(CHUNK_QUERIES);
+        let own = WorkerLines::new(shape.head_dim, chunk_len, n_rows.div_ceil(PANEL_ROWS) + 1);
+        let blocks_bytes = chunk_len * shape.head_dim.div_ceil(32) * size_of::<Block>();
+        // Items are blocks only if there are few queries.
+        let n_split = (shape.n_kv_heads.saturating_mul(n_queries)).min(2 * QUERIES_MAX * n_threads);
+        let partials =
+            n_split.saturating_mul(n_slots.div_ceil(BLOCK_LEN)).saturating_mul(partial_lines(shape.head_dim));
+        let worker_bytes = (64 * own.len() + blocks_bytes) as u64;
+        worker_bytes.saturating_mul(n_threads as u64).saturating_add(64 * partials as u64)
     }
 
     /// Memory held.
     pub fn size_bytes(&self) -> usize {
-        self.scores.capacity() * size_of::<f32>() + self.queries.capacity() * size_of::<Block>()
+        self.lines.capacity() * size_of::<Line>() + self.queries.capacity() * size_of::<Block>()
     }
 }
 
-/// The first `len` elements, of any value. If the buffer is too short, doubles it, but not beyond `len_max`,
-/// which is at least `len`. A growing context therefore seldom allocates.
-fn reserve<T: Clone + Default>(buf: &mut Vec<T>, len: usize, len_max: usize) -> &mut [T] {
+/// The first `len` elements, of any value. If the buffer is too short, at least doubles it: a growing context
+/// therefore seldom allocates.
+fn reserve<T: Clone>(buf: &mut Vec<T>, len: usize, empty: T) -> &mut [T] {
     if buf.len() < len {
-        let grown = len.max((2 * buf.len()).min(len_max));
+        let grown = if buf.is_empty() { len } else { len.max(2 * buf.len()) };
         // The old buffer is freed first, because its contents are not needed.
         *buf = Vec::new();
         buf.reserve_exact(grown);
-        buf.resize(grown, T::default());
+        buf.resize(grown, empty);
     }
     &mut buf[..len]
 }
 
-/// Maximum queries of a tile. With 2 panels of keys each, they use 16 accumulators: half of AVX-512's vector
-/// registers.
-const TILE: usize = 8;
+/// Logical positions of a block. A change of it changes the bits of results.
+const BLOCK_LEN: usize = 256;
+
+/// Panels of a block.
+const BLOCK_PANELS: usize = BLOCK_LEN / PANEL_ROWS;
+
+/// Maximum queries of a tile on any instruction set.
+const QUERIES_MAX: usize = 8;
+
+/// Maximum queries of a chunk. Their scores of one block take 96 KiB.
+const CHUNK_QUERIES: usize = 96;
+
+/// Panels of keys that are widened at a time: 32 KiB if heads have 128 elements.
+const GROUP_PANELS: usize = 4;
+
+/// Positions whose values are widened at a time: 16 KiB if heads have 128 elements.
+const GROUP_VALUES: usize = 32;
 
 /// `out = softmax(q · keyᵀ / √head_dim) · value` over the slots that each row sees (Vaswani et al. 2017, eq. 1).
 ///
@@ -142,249 +192,680 @@ pub fn attention(
     assert!(n_heads > 0 && n_heads.is_multiple_of(n_kv_heads), "{n_heads} heads over {n_kv_heads} KV heads");
     assert_eq!(q.len(), visible.len() * n_heads * head_dim);
     assert_eq!(out.len(), q.len());
-    let (mut seen, mut slots_max, mut extra_max) = (0, 0, 0);
+    let (mut seen, mut len_max) = (0, 0);
+    let mut extras = usize::MAX..0;
     for row in visible {
         assert!(row.prefix_len <= kv.n_slots(), "prefix {} of {} slots", row.prefix_len, kv.n_slots());
         for &slot in row.extra {
-            assert!((slot as usize) < kv.n_slots(), "slot {slot} of {}", kv.n_slots());
+            let slot = slot as usize;
+            assert!(slot < kv.n_slots(), "slot {slot} of {}", kv.n_slots());
+            extras = extras.start.min(slot)..extras.end.max(slot + 1);
         }
         seen += row.len();
-        slots_max = slots_max.max(row.slots().end).max(row.len());
-        extra_max = extra_max.max(row.extra.len());
+        len_max = len_max.max(row.len());
     }
-    let group = n_heads / n_kv_heads;
-    let n_queries = visible.len() * group;
-    // Smaller tiles if there are fewer tiles than threads. Results do not depend on the tile.
-    let mut tile_len = TILE;
-    while tile_len > 1 && n_kv_heads * n_queries.div_ceil(tile_len) < pool.n_threads() {
-        tile_len = tile_len.div_ceil(2);
+    if visible.is_empty() {
+        return;
     }
-    let n_tiles = n_queries.div_ceil(tile_len);
-    let scores_stride = slots_max.next_multiple_of(LANES);
-    let scores_len = TILE * scores_stride + extra_max;
-    let scores_len_max = TILE * kv.n_slots().next_multiple_of(LANES) + extra_max;
-    let blocks_len = if kv.kv_type() == KvType::Q8_0 { TILE * head_dim / 32 } else { 0 };
-    let scores = SharedMut::new(reserve(
-        &mut scratch.scores,
-        pool.n_threads() * scores_len,
-        pool.n_threads() * scores_len_max,
-    ));
-    let blocks_len_all = pool.n_threads() * blocks_len;
-    let blocks = SharedMut::new(reserve(&mut scratch.queries, blocks_len_all, blocks_len_all));
+    let plan = Plan::new(shape, visible.len(), len_max, pool.n_threads());
+    // The panels with extra slots.
+    let extra_panels =
+        if extras.is_empty() { 0..0 } else { extras.start / PANEL_ROWS..extras.end.div_ceil(PANEL_ROWS) };
+    let own_lines = WorkerLines::new(head_dim, plan.chunk_len, extra_panels.len());
+    let partial_lines = partial_lines(head_dim);
+    let n_partials = if plan.splits { plan.n_blocks * n_kv_heads * plan.n_queries } else { 0 };
+    let workers_len = pool.n_threads() * own_lines.len();
+    let lines = reserve(&mut scratch.lines, workers_len + n_partials * partial_lines, Line([0; 64]));
+    let (workers, partials) = lines.split_at_mut(workers_len);
+    let (workers, partials) = (SharedMut::new(workers), SharedMut::new(partials));
+    let blocks_len = if kv.kv_type() == KvType::Q8_0 { plan.chunk_len * head_dim / 32 } else { 0 };
+    let blocks =
+        SharedMut::new(reserve(&mut scratch.queries, pool.n_threads() * blocks_len, Block::default()));
     let out = SharedMut::new(out);
-    pool.run_sized(seen * n_heads * head_dim, n_kv_heads * n_tiles, 1, &|worker, items| {
+    let score_lines = BLOCK_PANELS + extra_panels.len();
+    pool.run_sized(seen * n_heads * head_dim, plan.n_items(), 1, &|worker, items| {
         // SAFETY: each worker has its own part, and the scratch outlives the section.
-        let scores = unsafe { scores.slice(worker * scores_len, scores_len) };
+        let lines = unsafe { workers.slice(worker * own_lines.len(), own_lines.len()) };
         // SAFETY: as above.
         let blocks = unsafe { blocks.slice(worker * blocks_len, blocks_len) };
-        let (scores, own) = scores.split_at_mut(TILE * scores_stride);
-        let tiles = Tiles {
-            shape,
-            group,
-            tile_len,
-            n_tiles,
-            q,
-            kv,
-            visible,
-            scores,
-            scores_stride,
-            own,
-            blocks,
-            out,
-        };
+        let own = own_lines.divide(lines, blocks);
+        let extra_panel = extra_panels.start;
+        let input = Input { shape, plan: &plan, q, kv, visible, extra_panel, score_lines };
+        let outs = Outs { partials, out };
         match kv.kv_type() {
-            KvType::F16 => k.run(TilesOf::<FloatKeys<F16Columns>, u16>::new(tiles, items)),
-            KvType::F32 => k.run(TilesOf::<FloatKeys<F32Columns>, f32>::new(tiles, items)),
-            KvType::Q8_0 => k.run(TilesOf::<IntKeys, u8>::new(tiles, items)),
+            KvType::F16 => k.run(Items::<FloatKeys<F16Columns>, u16>::new(&input, own, outs, items)),
+            KvType::F32 => k.run(Items::<FloatKeys<F32Columns>, f32>::new(&input, own, outs, items)),
+            KvType::Q8_0 => k.run(Items::<IntKeys, u8>::new(&input, own, outs, items)),
         }
     });
+    if plan.splits {
+        let n_queries = n_kv_heads * plan.n_queries;
+        pool.run_sized(n_partials * head_dim, n_queries, 1, &|_, queries| {
+            k.run(Merge { shape, plan: &plan, visible, outs: Outs { partials, out }, queries });
+        });
+    }
 }
 
-/// One worker's view of a call.
-struct Tiles<'a> {
-    shape: AttentionShape,
+/// How the work is divided.
+struct Plan {
     /// Query heads per KV head.
     group: usize,
-    /// Queries per tile.
-    tile_len: usize,
-    /// Tiles per KV head.
-    n_tiles: usize,
+    /// Queries per KV head.
+    n_queries: usize,
+    /// Maximum queries of a chunk.
+    chunk_len: usize,
+    /// Chunks per KV head.
+    n_chunks: usize,
+    n_kv_heads: usize,
+    n_blocks: usize,
+    /// An item is a block of a chunk, not a whole chunk.
+    splits: bool,
+}
+
+impl Plan {
+    fn new(shape: AttentionShape, n_rows: usize, len_max: usize, n_threads: usize) -> Self {
+        let group = shape.n_heads / shape.n_kv_heads;
+        let n_queries = n_rows * group;
+        let n_blocks = len_max.div_ceil(BLOCK_LEN).max(1);
+        // Two items for each thread, so that a slow thread delays the others less.
+        let n_tiles = n_queries.div_ceil(QUERIES_MAX);
+        let n_items = if n_threads == 1 { 1 } else { 2 * n_threads };
+        let splits = shape.n_kv_heads * n_tiles < n_items && n_blocks > 1;
+        let wanted = if splits { 1 } else { n_items.div_ceil(shape.n_kv_heads).min(n_tiles) };
+        let n_chunks = wanted.max(n_queries.div_ceil(CHUNK_QUERIES));
+        let chunk_len = n_queries.div_ceil(n_chunks);
+        Plan {
+            group,
+            n_queries,
+            chunk_len,
+            n_chunks: n_queries.div_ceil(chunk_len),
+            n_kv_heads: shape.n_kv_heads,
+            n_blocks,
+            splits,
+        }
+    }
+
+    fn n_items(&self) -> usize {
+        self.n_kv_heads * self.n_chunks * if self.splits { self.n_blocks } else { 1 }
+    }
+
+    /// The KV head of an item, its queries, and its blocks.
+    #[inline(always)]
+    fn item(&self, item: usize) -> (usize, Range<usize>, Range<usize>) {
+        let (chunk, blocks) = if self.splits {
+            (item / self.n_blocks, item % self.n_blocks..item % self.n_blocks + 1)
+        } else {
+            (item, 0..self.n_blocks)
+        };
+        let first = chunk % self.n_chunks * self.chunk_len;
+        (chunk / self.n_chunks, first..self.n_queries.min(first + self.chunk_len), blocks)
+    }
+
+    /// Where the result of a block is.
+    #[inline(always)]
+    fn partial(&self, kv_head: usize, query: usize, block: usize) -> usize {
+        (kv_head * self.n_queries + query) * self.n_blocks + block
+    }
+}
+
+/// The lines of a worker's scratch memory.
+#[derive(Clone, Copy)]
+struct WorkerLines {
+    scores: usize,
+    sums: usize,
+    folded: usize,
+    keys: usize,
+    values: usize,
+    weights: usize,
+}
+
+/// A worker's scratch memory.
+struct Own<'a> {
+    /// `[chunk_len, lines of BLOCK_LEN and the extra slots]`
+    scores: &'a mut [Line],
+    /// `[chunk_len, partial_lines]`: the results of the current block.
+    sums: &'a mut [Line],
+    /// `[chunk_len, partial_lines]`: the merged results of the blocks so far.
+    folded: &'a mut [Line],
+    /// `[GROUP_PANELS, head_dim]`: widened keys.
+    keys: &'a mut [Line],
+    /// `[GROUP_VALUES, chunks of a head]`: widened values.
+    values: &'a mut [Line],
+    /// `[QUERIES_MAX + 1, head_dim / 32, GROUP_VALUES]`: weights that include the scales of values, for each query of a tile; the
+    /// scales come last.
+    weights: &'a mut [Line],
+    /// `[chunk_len, head_dim / 32]` if keys are in 8 bits.
+    blocks: &'a mut [Block],
+}
+
+impl WorkerLines {
+    fn new(head_dim: usize, chunk_len: usize, extra_panels: usize) -> Self {
+        WorkerLines {
+            scores: chunk_len * (BLOCK_PANELS + extra_panels),
+            sums: chunk_len * partial_lines(head_dim),
+            folded: chunk_len * partial_lines(head_dim),
+            keys: GROUP_PANELS * head_dim,
+            values: GROUP_VALUES * head_dim.div_ceil(LANES),
+            weights: (QUERIES_MAX + 1) * (head_dim / 32) * GROUP_VALUES / LANES,
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.scores + self.sums + self.folded + self.keys + self.values + self.weights
+    }
+
+    fn divide<'a>(self, lines: &'a mut [Line], blocks: &'a mut [Block]) -> Own<'a> {
+        let (scores, lines) = lines.split_at_mut(self.scores);
+        let (sums, lines) = lines.split_at_mut(self.sums);
+        let (folded, lines) = lines.split_at_mut(self.folded);
+        let (keys, lines) = lines.split_at_mut(self.keys);
+        let (values, weights) = lines.split_at_mut(self.values);
+        Own { scores, sums, folded, keys, values, weights, blocks }
+    }
+}
+
+/// What all workers read.
+struct Input<'a> {
+    shape: AttentionShape,
+    plan: &'a Plan,
     q: &'a [f32],
     kv: &'a KvLayer,
     visible: &'a [Visible<'a>],
-    /// `[TILE, scores_stride]`
-    scores: &'a mut [f32],
-    scores_stride: usize,
-    /// The scores of one row's extra slots.
-    own: &'a mut [f32],
-    /// `[TILE, head_dim / 32]` if keys are in 8 bits.
-    blocks: &'a mut [Block],
+    /// The first panel with extra slots.
+    extra_panel: usize,
+    /// Lines of a query's scores of a block: by position, then by extra slot.
+    score_lines: usize,
+}
+
+/// What workers write.
+#[derive(Clone, Copy)]
+struct Outs {
+    partials: SharedMut<Line>,
     out: SharedMut<f32>,
 }
 
-struct TilesOf<'a, K, V> {
-    tiles: Tiles<'a>,
+/// A worker's items.
+struct Items<'a, K, V> {
+    input: &'a Input<'a>,
+    own: Own<'a>,
+    outs: Outs,
     items: Range<usize>,
     types: std::marker::PhantomData<(K, V)>,
 }
 
-impl<'a, K, V> TilesOf<'a, K, V> {
-    fn new(tiles: Tiles<'a>, items: Range<usize>) -> Self {
-        TilesOf { tiles, items, types: std::marker::PhantomData }
+impl<'a, K, V> Items<'a, K, V> {
+    fn new(input: &'a Input<'a>, own: Own<'a>, outs: Outs, items: Range<usize>) -> Self {
+        Items { input, own, outs, items, types: std::marker::PhantomData }
     }
 }
 
-impl<K: KeyPanels, V: ValueElement> Work for TilesOf<'_, K, V> {
+impl<K: KeyPanels, V: ValueElement> Work for Items<'_, K, V> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) {
         for item in self.items {
-            let (kv_head, tile) = (item / self.tiles.n_tiles, item % self.tiles.n_tiles);
-            let n_queries = self.tiles.visible.len() * self.tiles.group;
-            let mut first = tile * self.tiles.tile_len;
-            let end = n_queries.min(first + self.tiles.tile_len);
-            while first < end {
-                first += match (end - first).min(S::QUERIES) {
-                    2 if S::QUERIES >= 2 => self.tiles.tile::<S, K, V, 2>(s, kv_head, first),
-                    3 if S::QUERIES >= 3 => self.tiles.tile::<S, K, V, 3>(s, kv_head, first),
-                    4 if S::QUERIES >= 4 => self.tiles.tile::<S, K, V, 4>(s, kv_head, first),
-                    5 if S::QUERIES >= 5 => self.tiles.tile::<S, K, V, 5>(s, kv_head, first),
-                    6 if S::QUERIES >= 6 => self.tiles.tile::<S, K, V, 6>(s, kv_head, first),
-                    7 if S::QUERIES >= 7 => self.tiles.tile::<S, K, V, 7>(s, kv_head, first),
-                    8 if S::QUERIES >= 8 => self.tiles.tile::<S, K, V, 8>(s, kv_head, first),
-                    _ => self.tiles.tile::<S, K, V, 1>(s, kv_head, first),
-                };
+            let (kv_head, queries, blocks) = self.input.plan.item(item);
+            let n_tiles = queries.len().div_ceil(S::QUERIES);
+            let first_block = blocks.start;
+            let mut chunk = Chunk { input: self.input, kv_head, queries, n_tiles, block: first_block };
+            chunk.round_queries::<S, K>(s, &mut self.own);
+            for block in blocks {
+                chunk.block = block;
+                chunk.score::<S, K>(s, &mut self.own);
+                chunk.exponentials(s, &mut self.own);
+                chunk.sum_values::<S, V>(s, &mut self.own);
+                for query in 0..chunk.queries.len() {
+                    chunk.end_block(s, query, block == first_block, &mut self.own, self.outs);
+                }
+            }
+            if !self.input.plan.splits {
+                for query in 0..chunk.queries.len() {
+                    chunk.finish(s, query, &self.own, self.outs);
+                }
             }
         }
     }
 }
 
-impl<'a> Tiles<'a> {
-    /// `N` queries of a KV head, numbered row by row, the heads of the group within each row; returns `N`.
+/// Queries of a KV head, numbered row by row, the heads of the group within each row; and a block.
+struct Chunk<'a> {
+    input: &'a Input<'a>,
+    kv_head: usize,
+    queries: Range<usize>,
+    /// Tiles of about the same height.
+    n_tiles: usize,
+    block: usize,
+}
+
+impl<'a> Chunk<'a> {
+    /// The queries of a tile, counted from the first of the chunk.
     #[inline(always)]
-    fn tile<S: Simd, K: KeyPanels, V: ValueElement, const N: usize>(
-        &mut self,
-        s: S,
-        kv_head: usize,
-        first: usize,
-    ) -> usize {
-        let head_dim = self.shape.head_dim;
-        let mut visible = [self.visible[first / self.group]; N];
-        let mut offsets = [0; N];
-        for n in 0..N {
-            let (row, head) = ((first + n) / self.group, (first + n) % self.group);
-            visible[n] = self.visible[row];
-            offsets[n] = (row * self.shape.n_heads + kv_head * self.group + head) * head_dim;
-        }
-        self.score::<S, K, N>(s, kv_head, &visible, offsets);
-        let mut inverse = [0.0; N];
-        for n in 0..N {
-            let scores = &mut self.scores[n * self.scores_stride..][..self.scores_stride];
-            let Visible { prefix_len, extra } = visible[n];
-            // Copied first, because the destination of the scores may contain extra slots.
-            for (own, &slot) in self.own.iter_mut().zip(extra) {
-                *own = scores[slot as usize];
-            }
-            let scores = &mut scores[..visible[n].len()];
-            scores[prefix_len..].copy_from_slice(&self.own[..extra.len()]);
-            let max = max_of(s, scores);
-            let sum = exp_shifted_in_place(s, scores, max);
-            inverse[n] = if scores.is_empty() { 0.0 } else { 1.0 / sum };
-        }
-        let outs = offsets.map(|offset| {
-            // SAFETY: a query's output belongs to one item, and `out` outlives the section.
-            unsafe { self.out.slice(offset, head_dim) }
-        });
-        let mut weighted = Weighted {
-            values: self.kv.head_values::<V>(kv_head),
-            scales: self.kv.head_scales(kv_head),
-            n_chunks: self.kv.head_chunks(),
-            scores: self.scores,
-            stride: self.scores_stride,
-            shared: visible.iter().map(|v| v.prefix_len).min().unwrap_or(0),
-            visible,
-            inverse,
-            outs,
-        };
-        for out in &mut weighted.outs {
-            out.fill(0.0);
-        }
-        let mut position = 0;
-        while position < weighted.shared {
-            let end = weighted.shared.min(position + weighted.positions_per_pass());
-            let mut chunk = 0;
-            while chunk < weighted.n_chunks {
-                chunk += match (weighted.n_chunks - chunk).min(S::ACCUMULATORS / N) {
-                    4.. => weighted.sum::<S, 4>(s, position..end, chunk),
-                    2.. => weighted.sum::<S, 2>(s, position..end, chunk),
-                    _ => weighted.sum::<S, 1>(s, position..end, chunk),
-                };
-            }
-            position = end;
-        }
-        for n in 0..N {
-            for chunk in 0..weighted.n_chunks {
-                weighted.finish(s, n, chunk);
-            }
-        }
-        N
+    fn tile(&self, tile: usize) -> Range<usize> {
+        let n = self.queries.len();
+        tile * n / self.n_tiles..(tile + 1) * n / self.n_tiles
     }
 
-    /// The scores of all slots that at least one query of the tile sees, by slot.
+    /// What a query sees of the block.
     #[inline(always)]
-    fn score<S: Simd, K: KeyPanels, const N: usize>(
-        &mut self,
-        s: S,
-        kv_head: usize,
-        visible: &[Visible<'a>; N],
-        offsets: [usize; N],
-    ) {
-        let head_dim = self.shape.head_dim;
-        let (mut start, mut end) = (usize::MAX, 0);
-        let mut queries: [&[f32]; N] = [&[]; N];
-        for n in 0..N {
-            let slots = visible[n].slots();
-            (start, end) = (start.min(slots.start), end.max(slots.end));
-            queries[n] = &self.q[offsets[n]..][..head_dim];
+    fn seen(&self, query: usize) -> SeenInBlock<'a> {
+        self.input.visible[(self.queries.start + query) / self.input.plan.group].in_block(self.block)
+    }
+
+    /// Where a query begins in `q` and `out`.
+    #[inline(always)]
+    fn offset(&self, query: usize) -> usize {
+        query_offset(self.input.shape, self.kv_head, self.queries.start + query)
+    }
+
+    #[inline(always)]
+    fn round_queries<S: Simd, K: KeyPanels>(&self, s: S, own: &mut Own<'_>) {
+        let head_dim = self.input.shape.head_dim;
+        if K::ROUNDS {
+            for query in 0..self.queries.len() {
+                let x = &self.input.q[self.offset(query)..][..head_dim];
+                let blocks = &mut own.blocks[query * (head_dim / 32)..];
+                for (x, block) in x.as_chunks().0.iter().zip(blocks) {
+                    *block = quantize_block(s, x);
+                }
+            }
         }
-        let queries = K::queries::<S, N>(s, queries, self.blocks);
-        let (keys, panel_lines) = (self.kv.head_keys(kv_head), self.kv.key_panel_lines());
+    }
+
+    /// The scores of all slots of the block that at least one query sees: of the prefix by position, then of the panels
+    /// with extra slots.
+    #[inline(always)]
+    fn score<S: Simd, K: KeyPanels>(&self, s: S, own: &mut Own<'_>) {
+        let (mut prefix_max, mut extra) = (0, usize::MAX..0);
+        let mut query = 0;
+        while query < self.queries.len() {
+            let seen = self.seen(query);
+            prefix_max = prefix_max.max(seen.prefix_len);
+            for &slot in seen.extra {
+                extra = extra.start.min(slot as usize)..extra.end.max(slot as usize + 1);
+            }
+            // The heads of a row see the same.
+            query += self.input.plan.group - (self.queries.start + query) % self.input.plan.group;
+        }
+        let first = self.block * BLOCK_PANELS;
+        self.score_panels::<S, K>(s, first..first + prefix_max.div_ceil(PANEL_ROWS), first, 0, own);
+        if !extra.is_empty() {
+            let panels = extra.start / PANEL_ROWS..extra.end.div_ceil(PANEL_ROWS);
+            self.score_panels::<S, K>(s, panels, self.input.extra_panel, BLOCK_PANELS, own);
+        }
+    }
+
+    /// The scores of some panels. Those of panel `base` are in line `base_line` of a query's scores.
+    #[inline(always)]
+    fn score_panels<S: Simd, K: KeyPanels>(
+        &self,
+        s: S,
+        panels: Range<usize>,
+        base: usize,
+        base_line: usize,
+        own: &mut Own<'_>,
+    ) {
+        let panel_lines = self.input.kv.key_panel_lines();
+        let keys = self.input.kv.head_keys(self.kv_head);
+        let mut panel = panels.start;
+        while panel < panels.end {
+            let end = panels.end.min(panel + GROUP_PANELS);
+            let group = &keys[panel * panel_lines..end * panel_lines];
+            let next = &keys[end * panel_lines..keys.len().min((end + GROUP_PANELS) * panel_lines)];
+            let line = base_line + panel - base;
+            let Own { scores, keys: wide, blocks, .. } = own;
+            if K::WIDENS && (self.n_tiles > 1 || !S::CONVERTS_AGAIN) {
+                let head_dim = self.input.shape.head_dim;
+                let wide = &mut wide[..(end - panel) * head_dim];
+                K::widen(s, group, panel_lines, wide, head_dim);
+                self.score_group::<S, K::Wide>(s, wide, head_dim, next, line, scores, blocks);
+            } else {
+                self.score_group::<S, K>(s, group, panel_lines, next, line, scores, blocks);
+            }
+            panel = end;
+        }
+    }
+
+    /// The scores of a group of panels. `next` are the panels that come after it.
+    #[inline(always)]
+    #[allow(clippy::too_many_arguments)]
+    fn score_group<S: Simd, K: KeyPanels>(
+        &self,
+        s: S,
+        group: &[Line],
+        panel_lines: usize,
+        next: &[Line],
+        line: usize,
+        scores: &mut [Line],
+        blocks: &[Block],
+    ) {
+        // Each tile prefetches its share.
+        let mut shares = next.chunks(next.len().div_ceil(self.n_tiles).max(1));
+        for tile in 0..self.n_tiles {
+            let tile = self.tile(tile);
+            let scores = &mut scores[tile.start * self.input.score_lines + line..];
+            let next = shares.next().unwrap_or(&[]);
+            match tile.len() {
+                1 => self.score_tile::<S, K, 1>(s, tile.start, group, panel_lines, next, scores, blocks),
+                2 if S::QUERIES >= 2 => {
+                    self.score_tile::<S, K, 2>(s, tile.start, group, panel_lines, next, scores, blocks)
+                }
+                3 if S::QUERIES >= 3 => {
+                    self.score_tile::<S, K, 3>(s, tile.start, group, panel_lines, next, scores, blocks)
+                }
+                4 if S::QUERIES >= 4 => {
+                    self.score_tile::<S, K, 4>(s, tile.start, group, panel_lines, next, scores, blocks)
+                }
+                5 if S::QUERIES >= 5 => {
+                    self.score_tile::<S, K, 5>(s, tile.start, group, panel_lines, next, scores, blocks)
+                }
+                6 if S::QUERIES >= 6 => {
+                    self.score_tile::<S, K, 6>(s, tile.start, group, panel_lines, next, scores, blocks)
+                }
+                7 if S::QUERIES >= 7 => {
+                    self.score_tile::<S, K, 7>(s, tile.start, group, panel_lines, next, scores, blocks)
+                }
+                8 if S::QUERIES >= 8 => {
+                    self.score_tile::<S, K, 8>(s, tile.start, group, panel_lines, next, scores, blocks)
+                }
+                n => unreachable!("{n} queries in a tile"),
+            }
+        }
+    }
+
+    #[inline(always)]
+    #[allow(clippy::too_many_arguments)]
+    fn score_tile<S: Simd, K: KeyPanels, const N: usize>(
+        &self,
+        s: S,
+        first: usize,
+        group: &[Line],
+        panel_lines: usize,
+        next: &[Line],
+        scores: &mut [Line],
+        blocks: &[Block],
+    ) {
+        let head_dim = self.input.shape.head_dim;
+        let mut queries: [&[K::Query]; N] = [&[]; N];
+        for n in 0..N {
+            let query = first + n;
+            queries[n] = K::query(&self.input.q[self.offset(query)..][..head_dim], blocks, query);
+        }
         let scale = s.splat(1.0 / (head_dim as f32).sqrt());
-        let mut panel = start.min(end) / PANEL_ROWS;
-        let end = end.div_ceil(PANEL_ROWS);
-        while panel < end {
-            let keys = &keys[panel * panel_lines..];
-            let scores = &mut self.scores[panel * PANEL_ROWS..];
-            panel += match (end - panel).min(S::ACCUMULATORS / N) {
-                4.. => score_panels::<S, K, N, 4>(
-                    s,
-                    keys,
-                    panel_lines,
-                    queries,
-                    scale,
-                    scores,
-                    self.scores_stride,
-                ),
-                2.. => score_panels::<S, K, N, 2>(
-                    s,
-                    keys,
-                    panel_lines,
-                    queries,
-                    scale,
-                    scores,
-                    self.scores_stride,
-                ),
-                _ => score_panels::<S, K, N, 1>(
-                    s,
-                    keys,
-                    panel_lines,
-                    queries,
-                    scale,
-                    scores,
-                    self.scores_stride,
-                ),
+        let (n_panels, stride) = (group.len() / panel_lines, self.input.score_lines);
+        let (mut panel, mut next) = (0, next);
+        while panel < n_panels {
+            let keys = &group[panel * panel_lines..];
+            let scores = &mut scores[panel..];
+            panel += match (n_panels - panel).min(S::ACCUMULATORS / (N * K::ACCUMULATORS)) {
+                4.. => score_panels::<S, K, N, 4>(s, keys, panel_lines, queries, scale, scores, stride, next),
+                2.. => score_panels::<S, K, N, 2>(s, keys, panel_lines, queries, scale, scores, stride, next),
+                _ => score_panels::<S, K, N, 1>(s, keys, panel_lines, queries, scale, scores, stride, next),
             };
+            next = &[];
+        }
+    }
+
+    /// Replaces the scores of each query by their exponentials, and notes their maximum and their sum.
+    #[inline(always)]
+    fn exponentials<S: Simd>(&self, s: S, own: &mut Own<'_>) {
+        let lines = self.input.score_lines;
+        for query in 0..self.queries.len() {
+            let seen = self.seen(query);
+            let scores = Line::floats_of_mut(&mut own.scores[query * lines..][..lines]);
+            let (scores, extra) = scores.split_at_mut(BLOCK_LEN);
+            for (i, &slot) in seen.extra.iter().enumerate() {
+                scores[seen.prefix_len + i] = extra[slot as usize - self.input.extra_panel * PANEL_ROWS];
+            }
+            let scores = &mut scores[..seen.len()];
+            let max = max_of(s, scores);
+            let sum = exp_shifted_in_place(s, scores, max);
+            set_totals(partial_of(own.sums, query, self.input.shape.head_dim), max, sum);
+        }
+    }
+
+    /// Adds up the values of the block, weighted by the exponentials.
+    #[inline(always)]
+    fn sum_values<S: Simd, V: ValueElement>(&self, s: S, own: &mut Own<'_>) {
+        let Own { scores, sums, values: wide, weights, .. } = own;
+        let n_chunks = self.input.kv.head_chunks();
+        for query in 0..self.queries.len() {
+            clear(s, partial_of(sums, query, self.input.shape.head_dim));
+        }
+        let source = self.input.kv.head_values::<V>(self.kv_head);
+        let first_slot = self.block * BLOCK_LEN;
+        let mut shared_max = 0;
+        for tile in 0..self.n_tiles {
+            shared_max = shared_max.max(self.shared(self.tile(tile)));
+        }
+        let mut start = 0;
+        while start < shared_max {
+            let end = shared_max.min(start + GROUP_VALUES);
+            let rows = &source[(first_slot + start) * n_chunks..(first_slot + end) * n_chunks];
+            let next = (first_slot + end) * n_chunks;
+            let next = &source[next..source.len().min(next + GROUP_VALUES * n_chunks)];
+            let mut group = ValueGroup { positions: start..end, next, scores, weights, sums };
+            if V::SCALED || V::WIDENS && (self.n_tiles > 1 || !S::CONVERTS_AGAIN) {
+                let wide = &mut Line::floats_of_mut(wide).as_chunks_mut().0[..rows.len()];
+                for (wide, row) in wide.iter_mut().zip(rows) {
+                    s.store(V::load(s, row), wide);
+                }
+                self.sum_group::<S, V, f32>(s, wide, &mut group);
+            } else {
+                self.sum_group::<S, V, V>(s, rows, &mut group);
+            }
+            start = end;
+        }
+        for tile in 0..self.n_tiles {
+            let tile = self.tile(tile);
+            let shared = self.shared(tile.clone());
+            for query in tile {
+                self.sum_rest::<S, V>(s, query, shared, scores, sums);
+            }
+        }
+    }
+
+    /// Positions of the block that all queries of a tile see, all of them in the prefix.
+    #[inline(always)]
+    fn shared(&self, tile: Range<usize>) -> usize {
+        let mut shared = BLOCK_LEN;
+        for query in tile {
+            shared = shared.min(self.seen(query).prefix_len);
+        }
+        shared
+    }
+
+    /// Adds the values of some positions for all tiles. `E` is the element of `rows`, `V` that of the layer.
+    #[inline(always)]
+    fn sum_group<S: Simd, V: ValueElement, E: ValueElement>(
+        &self,
+        s: S,
+        rows: &[[E; LANES]],
+        group: &mut ValueGroup<'_, V>,
+    ) {
+        if V::SCALED {
+            let n_scales = self.input.shape.head_dim / 32;
+            let first = (self.block * BLOCK_LEN + group.positions.start) * n_scales;
+            let scales =
+                &self.input.kv.head_scales(self.kv_head)[first..][..group.positions.len() * n_scales];
+            let columns = &mut Line::floats_of_mut(group.weights)[QUERIES_MAX * n_scales * GROUP_VALUES..];
+            for (position, scales) in scales.chunks(n_scales).enumerate() {
+                for (column, &scale) in scales.iter().enumerate() {
+                    columns[column * GROUP_VALUES + position] = scale;
+                }
+            }
+        }
+        let n_chunks = self.input.kv.head_chunks();
+        let share = (group.next.len() / n_chunks).div_ceil(self.n_tiles).max(1) * n_chunks;
+        let mut shares = group.next.chunks(share);
+        for tile in 0..self.n_tiles {
+            let tile = self.tile(tile);
+            let shared = self.shared(tile.clone()).min(group.positions.end);
+            let next = shares.next().unwrap_or(&[]);
+            if shared <= group.positions.start {
+                continue;
+            }
+            let rows = &rows[..(shared - group.positions.start) * self.input.kv.head_chunks()];
+            match tile.len() {
+                1 => self.sum_tile::<S, V, E, 1>(s, tile.start, rows, next, group),
+                2 if S::QUERIES >= 2 => self.sum_tile::<S, V, E, 2>(s, tile.start, rows, next, group),
+                3 if S::QUERIES >= 3 => self.sum_tile::<S, V, E, 3>(s, tile.start, rows, next, group),
+                4 if S::QUERIES >= 4 => self.sum_tile::<S, V, E, 4>(s, tile.start, rows, next, group),
+                5 if S::QUERIES >= 5 => self.sum_tile::<S, V, E, 5>(s, tile.start, rows, next, group),
+                6 if S::QUERIES >= 6 => self.sum_tile::<S, V, E, 6>(s, tile.start, rows, next, group),
+                7 if S::QUERIES >= 7 => self.sum_tile::<S, V, E, 7>(s, tile.start, rows, next, group),
+                8 if S::QUERIES >= 8 => self.sum_tile::<S, V, E, 8>(s, tile.start, rows, next, group),
+                n => unreachable!("{n} queries in a tile"),
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn sum_tile<S: Simd, V: ValueElement, E: ValueElement, const N: usize>(
+        &self,
+        s: S,
+        first: usize,
+        rows: &[[E; LANES]],
+        next: &[[V; LANES]],
+        group: &mut ValueGroup<'_, V>,
+    ) {
+        let (n_chunks, n_lines) = (self.input.kv.head_chunks(), self.input.score_lines);
+        let n_positions = rows.len() / n_chunks;
+        let mut weights: [&[f32]; N] = [&[]; N];
+        for n in 0..N {
+            let scores = Line::floats_of(&group.scores[(first + n) * n_lines..][..BLOCK_PANELS]);
+            weights[n] = &scores[group.positions.start..][..n_positions];
+        }
+        if V::SCALED {
+            let n_scales = self.input.shape.head_dim / 32;
+            let all = Line::floats_of_mut(group.weights);
+            let (own, columns) = all.split_at_mut(QUERIES_MAX * n_scales * GROUP_VALUES);
+            for n in 0..N {
+                for column in 0..n_scales {
+                    let scales = &columns[column * GROUP_VALUES..][..n_positions];
+                    let own = &mut own[(n * n_scales + column) * GROUP_VALUES..][..n_positions];
+                    for ((own, &e), &scale) in own.iter_mut().zip(weights[n]).zip(scales) {
+                        *own = e * scale;
+                    }
+                }
+            }
+            for n in 0..N {
+                weights[n] = &own[n * n_scales * GROUP_VALUES..][..n_scales * GROUP_VALUES];
+            }
+        }
+        let stride = n_chunks + 1;
+        let sums = &mut group.sums[first * stride..];
+        let (mut chunk, mut next) = (0, next);
+        while chunk < n_chunks {
+            chunk += match (n_chunks - chunk).min(S::ACCUMULATORS / N) {
+                4.. => sum::<S, V, E, N, 4>(s, rows, n_chunks, chunk, weights, sums, next),
+                2.. => sum::<S, V, E, N, 2>(s, rows, n_chunks, chunk, weights, sums, next),
+                _ => sum::<S, V, E, N, 1>(s, rows, n_chunks, chunk, weights, sums, next),
+            };
+            next = &[];
+        }
+    }
+
+    /// Adds the values that a query sees from position `shared` of the block on.
+    #[inline(always)]
+    fn sum_rest<S: Simd, V: ValueElement>(
+        &self,
+        s: S,
+        query: usize,
+        shared: usize,
+        scores: &[Line],
+        sums: &mut [Line],
+    ) {
+        let (seen, n_chunks) = (self.seen(query), self.input.kv.head_chunks());
+        let values = self.input.kv.head_values::<V>(self.kv_head);
+        let scales = self.input.kv.head_scales(self.kv_head);
+        let weights = Line::floats_of(&scores[query * self.input.score_lines..][..BLOCK_PANELS]);
+        let sums = partial_of(sums, query, self.input.shape.head_dim);
+        for chunk in 0..n_chunks {
+            let mut acc = s.load(sums[chunk].floats());
+            for position in shared..seen.len() {
+                let slot = if position < seen.prefix_len {
+                    self.block * BLOCK_LEN + position
+                } else {
+                    seen.extra[position - seen.prefix_len] as usize
+                };
+                let mut weight = weights[position];
+                if V::SCALED {
+                    weight *= scales[slot * (n_chunks / 2) + chunk / 2];
+                }
+                acc = s.fma(s.splat(weight), V::load(s, &values[slot * n_chunks + chunk]), acc);
+            }
+            s.store(acc, sums[chunk].floats_mut());
+        }
+    }
+
+    /// The result of a block is complete.
+    #[inline(always)]
+    fn end_block<S: Simd>(&self, s: S, query: usize, is_first: bool, own: &mut Own<'_>, outs: Outs) {
+        let result = partial_of(own.sums, query, self.input.shape.head_dim);
+        if self.input.plan.splits {
+            let at = self.input.plan.partial(self.kv_head, self.queries.start + query, self.block);
+            // SAFETY: a query's block belongs to one item, and the partial results outlive the section.
+            let out = unsafe { outs.partials.slice(at * result.len(), result.len()) };
+            out.copy_from_slice(result);
+            return;
+        }
+        let folded = partial_of(own.folded, query, self.input.shape.head_dim);
+        if is_first {
+            folded.copy_from_slice(result);
+        } else if self.seen(query).len() > 0 {
+            fold(s, folded, result);
+        }
+    }
+
+    #[inline(always)]
+    fn finish<S: Simd>(&self, s: S, query: usize, own: &Own<'_>, outs: Outs) {
+        let head_dim = self.input.shape.head_dim;
+        let lines = partial_lines(head_dim);
+        // SAFETY: a query's output belongs to one item, and `out` outlives the section.
+        let out = unsafe { outs.out.slice(self.offset(query), head_dim) };
+        finish(s, &own.folded[query * lines..][..lines], out);
+    }
+}
+
+/// Where a query of a KV head begins in `q` and `out`.
+#[inline(always)]
+fn query_offset(shape: AttentionShape, kv_head: usize, query: usize) -> usize {
+    let group = shape.n_heads / shape.n_kv_heads;
+    (query / group * shape.n_heads + kv_head * group + query % group) * shape.head_dim
+}
+
+/// Merges the results of the blocks of some queries, if items were blocks.
+struct Merge<'a> {
+    shape: AttentionShape,
+    plan: &'a Plan,
+    visible: &'a [Visible<'a>],
+    outs: Outs,
+    queries: Range<usize>,
+}
+
+impl Work for Merge<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Plan { group, n_queries, n_blocks, .. } = *self.plan;
+        let lines = partial_lines(self.shape.head_dim);
+        for index in self.queries {
+            let (kv_head, query) = (index / n_queries, index % n_queries);
+            let at = self.plan.partial(kv_head, query, 0) * lines;
+            // SAFETY: a query belongs to one range, and the partial results outlive the section.
+            let blocks = unsafe { self.outs.partials.slice(at, n_blocks * lines) };
+            let (folded, blocks) = blocks.split_at_mut(lines);
+            for (block, result) in blocks.chunks(lines).enumerate() {
+                if self.visible[query / group].in_block(block + 1).len() > 0 {
+                    fold(s, folded, result);
+                }
+            }
+            // SAFETY: as above, with the output.
+            let out =
+                unsafe { self.outs.out.slice(query_offset(self.shape, kv_head, query), self.shape.head_dim) };
+            finish(s, folded, out);
         }
     }
 }

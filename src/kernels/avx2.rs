@@ -77,8 +77,8 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     const WIDE_SHIFT: i32 = if VNNI { 0 } else { -128 };
     const INT_TILE_PANELS: usize = 1;
     const INT_TILE_ROWS: usize = 4;
-    const QUERIES: usize = 4;
-    const ACCUMULATORS: usize = 4;
+    const QUERIES: usize = 6;
+    const ACCUMULATORS: usize = 6;
     const FLOAT_TILE_ROWS: usize = 2;
 
     #[inline(always)]

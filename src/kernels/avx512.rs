@@ -50,8 +50,9 @@ impl Simd for Avx512 {
     const WIDE_SHIFT: i32 = 0;
     const INT_TILE_PANELS: usize = 2;
     const INT_TILE_ROWS: usize = 4;
-    const QUERIES: usize = 8;
-    const ACCUMULATORS: usize = 24;
+    const QUERIES: usize = 4;
+    const CONVERTS_AGAIN: bool = true;
+    const ACCUMULATORS: usize = 16;
     const FLOAT_TILE_ROWS: usize = 4;
 
     #[inline(always)]

@@ -419,8 +419,18 @@ fn codes<S: Simd, L: IntLayout>(s: S, block: &[Line], group: usize) -> S::W {
     }
 }
 
+/// Columns that attention multiplies at a time, without checks in between.
+pub(super) const COLUMNS: usize = 16;
+
 /// How a float panel holds its columns.
 pub(super) trait FloatColumns {
+    /// Whether a column is converted when it is loaded.
+    const WIDENS: bool = true;
+    /// The lines of [`COLUMNS`] columns from `first` on, a multiple of it.
+    #[inline(always)]
+    fn columns(panel: &[Line], first: usize) -> &[Line] {
+        &panel[first / 2..][..COLUMNS / 2]
+    }
     fn column<S: Simd>(s: S, panel: &[Line], col: usize) -> S::F;
 }
 
@@ -429,6 +439,13 @@ pub(super) struct F16Columns;
 struct BF16Columns;
 
 impl FloatColumns for F32Columns {
+    const WIDENS: bool = false;
+
+    #[inline(always)]
+    fn columns(panel: &[Line], first: usize) -> &[Line] {
+        &panel[first..][..COLUMNS]
+    }
+
     #[inline(always)]
     fn column<S: Simd>(s: S, panel: &[Line], col: usize) -> S::F {
         s.load(panel[col].floats())

@@ -124,8 +124,8 @@ impl<const LEVEL: u8> Simd for Neon<LEVEL> {
     const ROW_PAIRS: bool = LEVEL >= I8MM;
     const INT_TILE_PANELS: usize = 1;
     const INT_TILE_ROWS: usize = 4;
-    const QUERIES: usize = 4;
-    const ACCUMULATORS: usize = 4;
+    const QUERIES: usize = 6;
+    const ACCUMULATORS: usize = 6;
     const FLOAT_TILE_ROWS: usize = 2;
 
     #[inline(always)]

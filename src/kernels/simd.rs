@@ -34,8 +34,10 @@ pub(super) trait Simd: Copy + Send + Sync {
     const INT_TILE_PANELS: usize;
     /// Maximum activation rows that integer tiles keep in registers; at most 4.
     const INT_TILE_ROWS: usize;
-    /// Maximum queries of an attention tile; at most 8.
+    /// Maximum queries of an attention tile; at most 6.
     const QUERIES: usize;
+    /// Whether a single attention tile converts keys and values of 16 bits as it multiplies them, and does not widen them before.
+    const CONVERTS_AGAIN: bool = false;
     /// Accumulators of an attention tile.
     const ACCUMULATORS: usize;
     /// Maximum activation rows that float tiles keep in registers.

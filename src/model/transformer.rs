@@ -188,10 +188,12 @@ impl Workspace {
         let rows_bytes = ((4 * values + prepared) as u64).saturating_mul(n_rows as u64);
         let gathered_bytes = (4 * config.hidden_dim * GATHERED_ROWS) as u64;
         let n_threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let ModelConfig { n_heads, n_kv_heads, head_dim, .. } = *config;
+        let shape = AttentionShape { n_heads, n_kv_heads, head_dim };
         rows_bytes
             .saturating_add(gathered_bytes)
             .saturating_add(RopeTable::bytes(config.head_dim, n_slots))
-            .saturating_add(AttentionScratch::bytes(n_threads, n_slots, n_rows, config.head_dim))
+            .saturating_add(AttentionScratch::bytes(shape, n_threads, n_slots, n_rows))
     }
 
     /// Bytes on the heap of the rows' buffers. The rotary table, the scratch of attention and the rows

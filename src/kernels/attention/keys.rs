@@ -1,32 +1,33 @@
 //! Dot products of keys with a tile of queries. Keys are in panels of 16 slots, as floats or 8-bit blocks.
 
-use super::super::activations::{Block, quantize_block};
+use super::super::activations::Block;
 use super::super::aligned::Line;
-use super::super::layout::{PANEL_ROWS, Scaled};
-use super::super::matmul::{Ahead, FloatColumns, int_tile};
+use super::super::layout::Scaled;
+use super::super::matmul::{Ahead, COLUMNS, F32Columns, FloatColumns, int_tile};
 use super::super::simd::Simd;
 
-/// Scores of the first `C` panels of `keys`; returns `C`.
+/// Scores of the first `C` panels of `keys`, one line each; returns `C`. `next` is prefetched.
 #[inline(always)]
+#[allow(clippy::too_many_arguments)]
 pub(super) fn score_panels<S: Simd, K: KeyPanels, const N: usize, const C: usize>(
     s: S,
     keys: &[Line],
     panel_lines: usize,
     queries: [&[K::Query]; N],
     scale: S::F,
-    scores: &mut [f32],
+    scores: &mut [Line],
     stride: usize,
+    next: &[Line],
 ) -> usize {
     let mut panels: [&[Line]; C] = [&[]; C];
     for c in 0..C {
         panels[c] = &keys[c * panel_lines..][..panel_lines];
     }
-    let (first, end) = (keys.len().min(C * panel_lines), keys.len().min(2 * C * panel_lines));
-    let dots = K::dots::<S, N, C>(s, panels, queries, &keys[first..end]);
+    let dots = K::dots::<S, N, C>(s, panels, queries, next);
     for n in 0..N {
-        let scores = &mut scores[n * stride..][..C * PANEL_ROWS];
+        let scores = &mut scores[n * stride..][..C];
         for c in 0..C {
-            s.store(s.mul(dots[c][n], scale), &mut scores.as_chunks_mut().0[c]);
+            s.store(s.mul(dots[c][n], scale), scores[c].floats_mut());
         }
     }
     C
@@ -36,15 +37,22 @@ pub(super) fn score_panels<S: Simd, K: KeyPanels, const N: usize, const C: usize
 pub(super) trait KeyPanels {
     /// An element of a query in the form for these keys.
     type Query: Copy;
+    /// The keys after widening.
+    type Wide: KeyPanels;
+    /// Whether loading takes a conversion, which pays once for many tiles.
+    const WIDENS: bool;
+    /// Whether queries are rounded to blocks.
+    const ROUNDS: bool;
+    /// Vectors that a dot product needs while it is computed.
+    const ACCUMULATORS: usize;
 
-    /// The queries in that form, in `blocks` if they must be rounded.
-    fn queries<'a, S: Simd, const N: usize>(
-        s: S,
-        queries: [&'a [f32]; N],
-        blocks: &'a mut [Block],
-    ) -> [&'a [Self::Query]; N];
+    /// A query in that form: `x`, or query number `query` of `blocks`.
+    fn query<'a>(x: &'a [f32], blocks: &'a [Block], query: usize) -> &'a [Self::Query];
 
-    /// The dot products of `N` queries with the 16 keys of each panel. `next` are the panels after them.
+    /// Widens panels of `panel_lines` lines to panels of `head_dim` lines.
+    fn widen<S: Simd>(s: S, panels: &[Line], panel_lines: usize, wide: &mut [Line], head_dim: usize);
+
+    /// The dot products of `N` queries with the 16 keys of each panel. `next` is prefetched meanwhile.
     fn dots<S: Simd, const N: usize, const C: usize>(
         s: S,
         panels: [&[Line]; C],
@@ -58,14 +66,23 @@ pub(super) struct FloatKeys<F>(std::marker::PhantomData<F>);
 
 impl<F: FloatColumns> KeyPanels for FloatKeys<F> {
     type Query = f32;
+    type Wide = FloatKeys<F32Columns>;
+    const WIDENS: bool = F::WIDENS;
+    const ROUNDS: bool = false;
+    const ACCUMULATORS: usize = 1;
 
     #[inline(always)]
-    fn queries<'a, S: Simd, const N: usize>(
-        _s: S,
-        queries: [&'a [f32]; N],
-        _blocks: &'a mut [Block],
-    ) -> [&'a [f32]; N] {
-        queries
+    fn query<'a>(x: &'a [f32], _blocks: &'a [Block], _query: usize) -> &'a [f32] {
+        x
+    }
+
+    #[inline(always)]
+    fn widen<S: Simd>(s: S, panels: &[Line], panel_lines: usize, wide: &mut [Line], head_dim: usize) {
+        for (panel, wide) in panels.chunks(panel_lines).zip(wide.chunks_mut(head_dim)) {
+            for (i, line) in wide.iter_mut().enumerate() {
+                s.store(F::column(s, panel, i), line.floats_mut());
+            }
+        }
     }
 
     #[inline(always)]
@@ -76,21 +93,63 @@ impl<F: FloatColumns> KeyPanels for FloatKeys<F> {
         next: &[Line],
     ) -> [[S::F; N]; C] {
         let mut acc = [[s.splat(0.0); N]; C];
-        let ahead = Ahead::new(next, queries[0].len());
-        for i in 0..queries[0].len() {
-            ahead.prefetch(s, i);
-            let mut keys = [s.splat(0.0); C];
+        let len = queries[0].len();
+        let whole = len / COLUMNS * COLUMNS;
+        let ahead = Ahead::new(next, len.div_ceil(COLUMNS));
+        let mut first = 0;
+        while first < whole {
+            ahead.prefetch(s, first / COLUMNS);
+            let mut keys: [&[Line]; C] = [&[]; C];
             for c in 0..C {
-                keys[c] = F::column(s, panels[c], i);
+                keys[c] = F::columns(panels[c], first);
             }
+            let mut q = [&[0.0; COLUMNS]; N];
             for n in 0..N {
-                let q = s.splat(queries[n][i]);
-                for c in 0..C {
-                    acc[c][n] = s.fma(q, keys[c], acc[c][n]);
-                }
+                q[n] = queries[n][first..].first_chunk().expect("whole columns");
             }
+            for i in 0..COLUMNS {
+                step::<S, F, N, C>(s, keys, i, elements(q, i), &mut acc);
+            }
+            first += COLUMNS;
+        }
+        for i in whole..len {
+            step::<S, F, N, C>(s, panels, i, elements(queries, i), &mut acc);
         }
         acc
+    }
+}
+
+/// Element `i` of each query.
+#[inline(always)]
+fn elements<Q: std::ops::Index<usize, Output = f32> + ?Sized, const N: usize>(
+    queries: [&Q; N],
+    i: usize,
+) -> [f32; N] {
+    let mut out = [0.0; N];
+    for n in 0..N {
+        out[n] = queries[n][i];
+    }
+    out
+}
+
+/// Adds column `i` of the panels times the queries' elements.
+#[inline(always)]
+fn step<S: Simd, F: FloatColumns, const N: usize, const C: usize>(
+    s: S,
+    panels: [&[Line]; C],
+    i: usize,
+    queries: [f32; N],
+    acc: &mut [[S::F; N]; C],
+) {
+    let mut keys = [s.splat(0.0); C];
+    for c in 0..C {
+        keys[c] = F::column(s, panels[c], i);
+    }
+    for n in 0..N {
+        let q = s.splat(queries[n]);
+        for c in 0..C {
+            acc[c][n] = s.fma(q, keys[c], acc[c][n]);
+        }
     }
 }
 
@@ -99,24 +158,20 @@ pub(super) struct IntKeys;
 
 impl KeyPanels for IntKeys {
     type Query = Block;
+    type Wide = IntKeys;
+    const WIDENS: bool = false;
+    const ROUNDS: bool = true;
+    const ACCUMULATORS: usize = 2;
 
     #[inline(always)]
-    fn queries<'a, S: Simd, const N: usize>(
-        s: S,
-        queries: [&'a [f32]; N],
-        blocks: &'a mut [Block],
-    ) -> [&'a [Block]; N] {
-        let n_blocks = queries[0].len() / 32;
-        for n in 0..N {
-            for (x, block) in queries[n].as_chunks::<32>().0.iter().zip(&mut blocks[n * n_blocks..]) {
-                *block = quantize_block(s, x);
-            }
-        }
-        let mut out: [&[Block]; N] = [&[]; N];
-        for n in 0..N {
-            out[n] = &blocks[n * n_blocks..][..n_blocks];
-        }
-        out
+    fn query<'a>(x: &'a [f32], blocks: &'a [Block], query: usize) -> &'a [Block] {
+        let n_blocks = x.len() / 32;
+        &blocks[query * n_blocks..][..n_blocks]
+    }
+
+    #[inline(always)]
+    fn widen<S: Simd>(_s: S, _panels: &[Line], _panel_lines: usize, _wide: &mut [Line], _head_dim: usize) {
+        unreachable!("codes are multiplied as they are")
     }
 
     #[inline(always)]

@@ -58,15 +58,16 @@ fn oracle(cache: &Cache, shape: AttentionShape, kv_head: usize, query: &[f32], s
             dot * (1.0 / (head_dim as f32).sqrt())
         })
         .collect();
-    let max = scores.iter().fold(f32::NEG_INFINITY, |max, x| max.max(*x));
-    let e: Vec<f32> = scores.iter().map(|x| exp(x - max)).collect();
-    let mut lanes = [0.0f32; 16];
-    for (p, e) in e.iter().enumerate() {
-        lanes[p % 16] += e;
-    }
-    let inverse = if slots.is_empty() { 0.0 } else { 1.0 / tree(lanes) };
-    (0..head_dim)
-        .map(|i| {
+    let mut folded: Option<(f32, f32, Vec<f32>)> = None;
+    for (block, scores) in scores.chunks(256).enumerate() {
+        let slots = &slots[256 * block..][..scores.len()];
+        let max = scores.iter().fold(f32::NEG_INFINITY, |max, x| max.max(*x));
+        let e: Vec<f32> = scores.iter().map(|x| exp(x - max)).collect();
+        let mut lanes = [0.0f32; 16];
+        for (p, e) in e.iter().enumerate() {
+            lanes[p % 16] += e;
+        }
+        let sums = (0..head_dim).map(|i| {
             slots.iter().zip(&e).fold(0.0f32, |acc, (&slot, e)| {
                 let value = &cache.values[at(slot)..][..head_dim];
                 match cache.layer.kv_type() {
@@ -77,9 +78,22 @@ fn oracle(cache: &Cache, shape: AttentionShape, kv_head: usize, query: &[f32], s
                     _ => e.mul_add(value[i], acc),
                 }
             })
-        })
-        .map(|x| x * inverse)
-        .collect()
+        });
+        let (sum, sums) = (tree(lanes), sums.collect::<Vec<f32>>());
+        folded = Some(match folded {
+            None => (max, sum, sums),
+            Some((old_max, old_sum, old)) => {
+                let both = old_max.max(max);
+                let (a, b) = (exp(old_max - both), exp(max - both));
+                let sums = old.iter().zip(&sums).map(|(old, new)| b.mul_add(*new, a * old));
+                (both, b.mul_add(sum, a * old_sum), sums.collect())
+            }
+        });
+    }
+    match folded {
+        None => vec![0.0; head_dim],
+        Some((_, sum, sums)) => sums.iter().map(|x| x * (1.0 / sum)).collect(),
+    }
 }
 
 fn expected(cache: &Cache, shape: AttentionShape, q: &[f32], visible: &[Visible<'_>]) -> Vec<f32> {
