@@ -1,8 +1,8 @@
 //! AVX2 with FMA and F16C: two 256-bit registers per vector.
 //!
 //! AVX2 has no dot product of bytes into 32 bits. `vpmaddubsw` multiplies unsigned by signed bytes and adds
-//! pairs in *saturating* 16 bits. This is exact for codes below 128 (2 · 127 · 127 < 2¹⁵), but not for codes
-//! of eight bits. Wide codes are therefore read as signed (code − 128), and the sign moves to the
+//! pairs in *saturating* 16 bits. This is exact for codes below 128 (2 · 127 · 127 < 2¹⁵), and sums of several pairs are exact for
+//! narrower codes (eight of four bits: 8 · 2 · 15 · 127 < 2¹⁵), but not for codes of eight bits. Wide codes are therefore read as signed (code − 128), and the sign moves to the
 //! activations: |w| ≤ 128, |a| ≤ 127, and 2 · 128 · 127 = 32 512 still fits. AVX-VNNI (`VNNI`) has the dot
 //! product, `vpdpbusd`, which multiplies codes as they are.
 
@@ -72,9 +72,11 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     type F = [__m256; 2];
     type I = [__m256i; 2];
     type W = [__m256i; 2];
+    type Short = [__m256i; 2];
     type Pair = ();
 
     const WIDE_SHIFT: i32 = if VNNI { 0 } else { -128 };
+    const SHORT_SUMS: bool = !VNNI;
     const INT_TILE_PANELS: usize = 1;
     const INT_TILE_ROWS: usize = 4;
     const QUERIES: usize = 6;
@@ -313,6 +315,31 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
                 out[i] = _mm256_add_epi32(acc[i], _mm256_madd_epi16(pairs, ones));
             }
             out
+        }
+    }
+
+    #[inline(always)]
+    fn no_shorts(self) -> Self::Short {
+        proven!([_mm256_setzero_si256(); 2])
+    }
+    #[inline(always)]
+    fn dot_short(self, acc: Self::Short, w: Self::W, a: i32) -> Self::Short {
+        proven! {
+            let a = _mm256_set1_epi32(a);
+            [
+                _mm256_add_epi16(acc[0], _mm256_maddubs_epi16(w[0], a)),
+                _mm256_add_epi16(acc[1], _mm256_maddubs_epi16(w[1], a)),
+            ]
+        }
+    }
+    #[inline(always)]
+    fn add_shorts(self, acc: Self::I, shorts: Self::Short) -> Self::I {
+        proven! {
+            let ones = _mm256_set1_epi16(1);
+            [
+                _mm256_add_epi32(acc[0], _mm256_madd_epi16(shorts[0], ones)),
+                _mm256_add_epi32(acc[1], _mm256_madd_epi16(shorts[1], ones)),
+            ]
         }
     }
 

@@ -45,6 +45,7 @@ impl Simd for Avx512 {
     type F = __m512;
     type I = __m512i;
     type W = __m512i;
+    type Short = ();
     type Pair = ();
 
     const WIDE_SHIFT: i32 = 0;

@@ -380,6 +380,31 @@ fn dot_groups<S: Simd, L: IntLayout, const P: usize, const R: usize, const G: us
             dots[p][r] = s.splat_i(starts[r]);
         }
     }
+    if S::SHORT_SUMS && L::BITS < 8 {
+        // 2 · (2ᵇ − 1) · 127 per group: eight groups of 4 bits, four of 5 or two of 6 stay below 2¹⁵.
+        let n_exact = match L::BITS {
+            4 => 8,
+            5 => 4,
+            _ => 2,
+        };
+        for groups in groups.chunks(n_exact) {
+            let mut shorts = [[s.no_shorts(); R]; P];
+            for &group in groups {
+                for p in 0..P {
+                    let w = codes::<S, L>(s, blocks[p], group);
+                    for r in first..R {
+                        shorts[p][r] = s.dot_short(shorts[p][r], w, a[r].q[group]);
+                    }
+                }
+            }
+            for p in 0..P {
+                for r in first..R {
+                    dots[p][r] = s.add_shorts(dots[p][r], shorts[p][r]);
+                }
+            }
+        }
+        return dots;
+    }
     for group in groups {
         if first == R {
             break;

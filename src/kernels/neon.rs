@@ -118,6 +118,7 @@ impl<const LEVEL: u8> Simd for Neon<LEVEL> {
     type I = [int32x4_t; 4];
     type W = [uint8x16_t; 4];
     /// Register `i` holds lanes 2i and 2i + 1, each with both rows.
+    type Short = ();
     type Pair = [int32x4_t; 8];
 
     const WIDE_SHIFT: i32 = -128;

@@ -34,6 +34,7 @@ impl Simd for Scalar {
     type F = [f32; LANES];
     type I = [i32; LANES];
     type W = [u8; 64];
+    type Short = ();
     type Pair = ();
 
     const WIDE_SHIFT: i32 = 0;

@@ -20,6 +20,8 @@ pub(super) trait Simd: Copy + Send + Sync {
     type I: Copy;
     /// 64 unsigned bytes: 16 lanes of 4 weight codes.
     type W: Copy;
+    /// 16 × 2 × i16: sums of pairs of products. `()` without `SHORT_SUMS`.
+    type Short: Copy;
     /// 16 × 2 × i32: the sums of two activation rows, in an order specific to the instruction set. `()`
     /// without `ROW_PAIRS`.
     type Pair: Copy;
@@ -30,6 +32,9 @@ pub(super) trait Simd: Copy + Send + Sync {
     /// Whether one instruction processes two activation rows: `pair`, `dot_pair` and `rows_of_pair` are
     /// implemented.
     const ROW_PAIRS: bool = false;
+    /// Whether products of narrow codes are added in 16 bits over as many groups as are exact: `no_shorts`, `dot_short` and
+    /// `add_shorts` are implemented.
+    const SHORT_SUMS: bool = false;
     /// Maximum panels of an integer tile of several rows; 1 or 2.
     const INT_TILE_PANELS: usize;
     /// Maximum activation rows that integer tiles keep in registers; at most 4.
@@ -103,6 +108,19 @@ pub(super) trait Simd: Copy + Send + Sync {
     fn dot_narrow(self, acc: Self::I, w: Self::W, a: i32) -> Self::I;
     /// Per lane: acc + Σ₄ (code + `WIDE_SHIFT`) · a, for codes of eight bits.
     fn dot_wide(self, acc: Self::I, w: Self::W, a: i32) -> Self::I;
+
+    /// Sums of nothing.
+    fn no_shorts(self) -> Self::Short {
+        unreachable!("only with `SHORT_SUMS`")
+    }
+    /// Per lane and half: acc + Σ₂ code · a, in 16 bits, which must not overflow.
+    fn dot_short(self, _acc: Self::Short, _w: Self::W, _a: i32) -> Self::Short {
+        unreachable!("only with `SHORT_SUMS`")
+    }
+    /// Per lane: acc + both halves.
+    fn add_shorts(self, _acc: Self::I, _shorts: Self::Short) -> Self::I {
+        unreachable!("only with `SHORT_SUMS`")
+    }
 
     /// `starts[r]` in every lane of row `r`.
     fn pair(self, _starts: [i32; 2]) -> Self::Pair {

@@ -11,7 +11,7 @@ use crate::token::TokenId;
 
 /// The version of the arithmetic and of the layout of a state. Every change to the bits of keys and values, or to the
 /// order of their bytes, must increase it. (A test detects changes.)
-const STATE_VERSION: u32 = 1;
+const STATE_VERSION: u32 = 2;
 
 /// A hash of everything besides the tokens that determines the bits of a session's [state](Session::write_state):
 /// weights and hyper-parameters as loaded, tokenizer, type of the KV cache, and the version of the arithmetic.

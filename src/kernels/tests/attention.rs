@@ -169,8 +169,8 @@ fn equals_the_plain_loops() {
     }
 }
 
-/// Prefixes of several panels, of several passes of the widest tile over panels, and of several passes over
-/// the values, for tiles of every height. The rows of a tile see different lengths.
+/// Prefixes of several panels and blocks of positions, for tiles of every height, in items of chunks and of blocks. The rows
+/// of a tile see different lengths.
 #[test]
 fn equals_the_plain_loops_over_long_prefixes() {
     let pools = [Pool::new(2)];
@@ -185,6 +185,45 @@ fn equals_the_plain_loops_over_long_prefixes() {
             for ty in KvType::ALL {
                 check(shape, ty, 400, &rows, &pools);
             }
+        }
+    }
+}
+
+/// Extra slots across the border of two blocks, blocks of extra slots alone, rows that end in different blocks, and more queries
+/// than a chunk has.
+#[test]
+fn equals_the_plain_loops_across_blocks() {
+    let pools = [1, 2, 5].map(Pool::new);
+    let extra: Vec<u32> = (520..820).rev().collect();
+    let ends = [
+        (510, 5),
+        (512, 1),
+        (511, 1),
+        (508, 4),
+        (256, 0),
+        (255, 2),
+        (0, 300),
+        (700, 0),
+        (3, 0),
+        (0, 0),
+        (130, 270),
+    ];
+    let rows: Vec<Visible<'_>> = (0..20)
+        .map(|row| ends[row % ends.len()])
+        .map(|(prefix_len, n)| Visible { prefix_len, extra: &extra[..n] })
+        .collect();
+    for (shape, ty) in [
+        (shape(7, 1, 32), KvType::F16),
+        (shape(7, 1, 32), KvType::Q8_0),
+        (shape(12, 2, 24), KvType::F32),
+        (shape(4, 2, 128), KvType::F16),
+    ] {
+        for n_rows in [1, 2, 7, 20] {
+            check(shape, ty, 820, &rows[..n_rows], &pools);
+        }
+        // Each row alone, so that items are blocks.
+        for row in &rows[..11] {
+            check(shape, ty, 820, &[*row], &pools[1..]);
         }
     }
 }
