@@ -153,7 +153,7 @@ const BLOCK_LEN: usize = 256;
 const BLOCK_PANELS: usize = BLOCK_LEN / PANEL_ROWS;
 
 /// Maximum queries of a tile on any instruction set.
-const QUERIES_MAX: usize = 8;
+const QUERIES_MAX: usize = 6;
 
 /// Maximum queries of a chunk. Their scores of one block take 96 KiB.
 const CHUNK_QUERIES: usize = 96;
@@ -562,12 +562,6 @@ impl<'a> Chunk<'a> {
                 6 if S::QUERIES >= 6 => {
                     self.score_tile::<S, K, 6>(s, tile.start, group, panel_lines, next, scores, blocks)
                 }
-                7 if S::QUERIES >= 7 => {
-                    self.score_tile::<S, K, 7>(s, tile.start, group, panel_lines, next, scores, blocks)
-                }
-                8 if S::QUERIES >= 8 => {
-                    self.score_tile::<S, K, 8>(s, tile.start, group, panel_lines, next, scores, blocks)
-                }
                 n => unreachable!("{n} queries in a tile"),
             }
         }
@@ -713,8 +707,6 @@ impl<'a> Chunk<'a> {
                 4 if S::QUERIES >= 4 => self.sum_tile::<S, V, E, 4>(s, tile.start, rows, next, group),
                 5 if S::QUERIES >= 5 => self.sum_tile::<S, V, E, 5>(s, tile.start, rows, next, group),
                 6 if S::QUERIES >= 6 => self.sum_tile::<S, V, E, 6>(s, tile.start, rows, next, group),
-                7 if S::QUERIES >= 7 => self.sum_tile::<S, V, E, 7>(s, tile.start, rows, next, group),
-                8 if S::QUERIES >= 8 => self.sum_tile::<S, V, E, 8>(s, tile.start, rows, next, group),
                 n => unreachable!("{n} queries in a tile"),
             }
         }
