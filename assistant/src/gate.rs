@@ -17,16 +17,20 @@ use crate::options::Priority;
 /// Interactive turns in a row while a background job waits. Background work then gets 3 % of the turns.
 const INTERACTIVE_TURNS_MAX: u32 = 32;
 
-/// Foreground turns in a row while another job waits. Others then get less than one turn in a hundred, so that 99 of 100 tokens
+/// Foreground turns in a row while another job waits. Others then get one turn in five hundred, so that nearly all tokens
 /// of a foreground job wait for nobody.
-const FOREGROUND_TURNS_MAX: u32 = 128;
+const FOREGROUND_TURNS_MAX: u32 = 512;
 
 /// How long a job may take between two turns and still keep lower priorities out: choosing a token and handing out its text take
 /// less than 0.1 ms, and an app's own work with it should fit too.
 const RETURN_TIME: Duration = Duration::from_millis(1);
 
+/// How often the next job of a priority sees whether the turn is still free, which nobody tells it: a job that decodes ends a
+/// turn and takes the next one hundreds of times a second.
+const FREE_POLL: Duration = Duration::from_millis(10);
+
 /// How often a waiting job looks at its cancel token, which wakes nobody.
-const CANCEL_POLL: Duration = Duration::from_millis(10);
+const CANCEL_POLL: Duration = Duration::from_millis(50);
 
 /// Grants passes of the models of one device in fair turns.
 ///
@@ -42,8 +46,8 @@ pub struct Gate {
 #[derive(Debug, Default)]
 struct State {
     n_tickets: u64,
-    /// The ticket whose owner may run.
-    holder: Option<u64>,
+    /// The ticket whose owner may run, and its priority.
+    holder: Option<(u64, Priority)>,
     foreground: VecDeque<u64>,
     interactive: VecDeque<u64>,
     background: VecDeque<u64>,
@@ -75,7 +79,7 @@ impl Gate {
         loop {
             // Also those who wait choose: a job of a higher priority may not come back.
             let has_chosen = state.choose(Instant::now());
-            if state.holder == Some(ticket) {
+            if state.holder.is_some_and(|(holder, _)| holder == ticket) {
                 break;
             }
             if has_chosen {
@@ -84,15 +88,28 @@ impl Gate {
             if cancel.is_cancelled() {
                 state.queue(priority).retain(|&waiting| waiting != ticket);
                 // This may have been the one that looks at the clock.
-                self.changed.notify_one();
+                self.changed.notify_all();
                 return None;
             }
-            let time = if state.holder.is_some() { CANCEL_POLL } else { RETURN_TIME };
+            let is_next = state.queue(priority).front() == Some(&ticket);
+            let time = match state.holder {
+                None if is_next => RETURN_TIME,
+                Some(_) if is_next => FREE_POLL,
+                _ => CANCEL_POLL,
+            };
             let waited = self.changed.wait_timeout(state, time);
             (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         }
         drop(state);
         Some(GateTurn { gate: self, priority })
+    }
+
+    /// Whether a foreground job computes: it has a turn, waits for one, or may ask for its next one at any moment.
+    pub fn is_in_foreground(&self) -> bool {
+        let state = self.lock();
+        state.holder.is_some_and(|(_, priority)| priority == Priority::Foreground)
+            || !state.foreground.is_empty()
+            || state.comes_back(Priority::Foreground, Instant::now())
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -125,13 +142,13 @@ impl State {
         self.holder.is_some()
     }
 
-    /// The ticket of the next job, if one may run now.
-    fn next(&mut self, now: Instant) -> Option<u64> {
+    /// The ticket and the priority of the next job, if one may run now.
+    fn next(&mut self, now: Instant) -> Option<(u64, Priority)> {
         let others_wait = !self.interactive.is_empty() || !self.background.is_empty();
         if !others_wait || self.n_foreground < FOREGROUND_TURNS_MAX {
             if let Some(ticket) = self.foreground.pop_front() {
                 self.n_foreground = if others_wait { self.n_foreground + 1 } else { 0 };
-                return Some(ticket);
+                return Some((ticket, Priority::Foreground));
             }
             if self.comes_back(Priority::Foreground, now) {
                 return None;
@@ -139,19 +156,19 @@ impl State {
         }
         let takes_background = self.n_interactive >= INTERACTIVE_TURNS_MAX
             || self.interactive.is_empty() && !self.comes_back(Priority::Interactive, now);
-        let ticket = match takes_background.then(|| self.background.pop_front()).flatten() {
+        let next = match takes_background.then(|| self.background.pop_front()).flatten() {
             Some(ticket) => {
                 self.n_interactive = 0;
-                ticket
+                (ticket, Priority::Background)
             }
             None => {
                 let ticket = self.interactive.pop_front()?;
                 self.n_interactive = if self.background.is_empty() { 0 } else { self.n_interactive + 1 };
-                ticket
+                (ticket, Priority::Interactive)
             }
         };
         self.n_foreground = 0;
-        Some(ticket)
+        Some(next)
     }
 
     /// Whether a job of this priority had the newest turn and may ask for its next one at any moment.
@@ -170,9 +187,6 @@ impl Drop for GateTurn<'_> {
         drop(state);
         if has_chosen {
             self.gate.changed.notify_all();
-        } else {
-            // If any waits, one of them looks at the clock from now on: a free turn has no other end.
-            self.gate.changed.notify_one();
         }
     }
 }
@@ -239,7 +253,7 @@ mod tests {
                 state.queue(high).push_back(1);
                 state.holder = None;
                 state.choose(Instant::now());
-                if state.holder == Some(0) {
+                if state.holder.is_some_and(|(ticket, _)| ticket == 0) {
                     break;
                 }
                 n_high += 1;
@@ -268,6 +282,22 @@ mod tests {
             state.queue(waits).push_back(0);
             assert!(state.choose(now + RETURN_TIME), "{waits:?} after {last:?}");
         }
+    }
+
+    #[test]
+    fn a_foreground_job_is_there_between_its_turns_too() {
+        let gate = Gate::default();
+        drop(enter(&gate, Priority::Interactive));
+        assert!(!gate.is_in_foreground());
+        let turn = enter(&gate, Priority::Foreground);
+        assert!(gate.is_in_foreground());
+        drop(turn);
+        let mut state = State { last: Some((Priority::Foreground, Instant::now())), ..State::default() };
+        assert!(state.comes_back(Priority::Foreground, Instant::now()));
+        state.last = Some((Priority::Foreground, Instant::now() - RETURN_TIME));
+        assert!(!state.comes_back(Priority::Foreground, Instant::now()));
+        std::thread::sleep(RETURN_TIME);
+        assert!(!gate.is_in_foreground());
     }
 
     #[test]
