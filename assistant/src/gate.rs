@@ -25,12 +25,9 @@ const FOREGROUND_TURNS_MAX: u32 = 512;
 /// less than 0.1 ms, and an app's own work with it should fit too.
 const RETURN_TIME: Duration = Duration::from_millis(1);
 
-/// How often the next job of a priority sees whether the turn is still free, which nobody tells it: a job that decodes ends a
-/// turn and takes the next one hundreds of times a second.
-const FREE_POLL: Duration = Duration::from_millis(10);
-
-/// How often a waiting job looks at its cancel token, which wakes nobody.
-const CANCEL_POLL: Duration = Duration::from_millis(50);
+/// How often a waiting job looks at its cancel token, and whether the turn is still free. Neither wakes anybody: a job that decodes
+/// ends a turn and takes the next one hundreds of times a second.
+const CANCEL_POLL: Duration = Duration::from_millis(10);
 
 /// Grants passes of the models of one device in fair turns.
 ///
@@ -87,16 +84,9 @@ impl Gate {
             }
             if cancel.is_cancelled() {
                 state.queue(priority).retain(|&waiting| waiting != ticket);
-                // This may have been the one that looks at the clock.
-                self.changed.notify_all();
                 return None;
             }
-            let is_next = state.queue(priority).front() == Some(&ticket);
-            let time = match state.holder {
-                None if is_next => RETURN_TIME,
-                Some(_) if is_next => FREE_POLL,
-                _ => CANCEL_POLL,
-            };
+            let time = if state.holder.is_some() { CANCEL_POLL } else { RETURN_TIME };
             let waited = self.changed.wait_timeout(state, time);
             (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         }
