@@ -3,7 +3,7 @@
 //! A job takes a turn for each step and for each chunk of a prefill. Jobs of equal priority take turns in the order in which
 //! they ask, so each has one turn per round. A lower priority gets a turn when no higher one waits, nor has ended a turn just now
 //! ([`RETURN_TIME`]): a job that decodes asks again within microseconds, and would otherwise wait for a foreign pass at every
-//! token. In any case it gets one after [`FOREGROUND_TURNS_MAX`] foreground or [`INTERACTIVE_TURNS_MAX`] interactive turns, so
+//! token. One that waited meanwhile sees the free turn within [`CANCEL_POLL`]. In any case it gets one after [`FOREGROUND_TURNS_MAX`] foreground or [`INTERACTIVE_TURNS_MAX`] interactive turns, so
 //! no work starves.
 
 use std::collections::VecDeque;
