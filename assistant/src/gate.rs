@@ -3,7 +3,7 @@
 //! A job takes a turn for each step and for each chunk of a prefill. Jobs of equal priority take turns in the order in which
 //! they ask, so each has one turn per round. A lower priority gets a turn when no higher one waits, nor has ended a turn just now
 //! ([`RETURN_TIME`]): a job that decodes asks again within microseconds, and would otherwise wait for a foreign pass at every
-//! token. In any case it gets one after [`FOREGROUND_TURNS_MAX`] foreground or [`INTERACTIVE_TURNS_MAX`] interactive turns, so
+//! token. One that waited meanwhile sees the free turn within [`CANCEL_POLL`]. In any case it gets one after [`FOREGROUND_TURNS_MAX`] foreground or [`INTERACTIVE_TURNS_MAX`] interactive turns, so
 //! no work starves.
 
 use std::collections::VecDeque;
@@ -17,15 +17,16 @@ use crate::options::Priority;
 /// Interactive turns in a row while a background job waits. Background work then gets 3 % of the turns.
 const INTERACTIVE_TURNS_MAX: u32 = 32;
 
-/// Foreground turns in a row while another job waits. Others then get less than one turn in a hundred, so that 99 of 100 tokens
+/// Foreground turns in a row while another job waits. Others then get one turn in five hundred, so that nearly all tokens
 /// of a foreground job wait for nobody.
-const FOREGROUND_TURNS_MAX: u32 = 128;
+const FOREGROUND_TURNS_MAX: u32 = 512;
 
 /// How long a job may take between two turns and still keep lower priorities out: choosing a token and handing out its text take
 /// less than 0.1 ms, and an app's own work with it should fit too.
 const RETURN_TIME: Duration = Duration::from_millis(1);
 
-/// How often a waiting job looks at its cancel token, which wakes nobody.
+/// How often a waiting job looks at its cancel token, and whether the turn is still free. Neither wakes anybody: a job that decodes
+/// ends a turn and takes the next one hundreds of times a second.
 const CANCEL_POLL: Duration = Duration::from_millis(10);
 
 /// Grants passes of the models of one device in fair turns.
@@ -42,8 +43,8 @@ pub struct Gate {
 #[derive(Debug, Default)]
 struct State {
     n_tickets: u64,
-    /// The ticket whose owner may run.
-    holder: Option<u64>,
+    /// The ticket whose owner may run, and its priority.
+    holder: Option<(u64, Priority)>,
     foreground: VecDeque<u64>,
     interactive: VecDeque<u64>,
     background: VecDeque<u64>,
@@ -75,7 +76,7 @@ impl Gate {
         loop {
             // Also those who wait choose: a job of a higher priority may not come back.
             let has_chosen = state.choose(Instant::now());
-            if state.holder == Some(ticket) {
+            if state.holder.is_some_and(|(holder, _)| holder == ticket) {
                 break;
             }
             if has_chosen {
@@ -83,8 +84,6 @@ impl Gate {
             }
             if cancel.is_cancelled() {
                 state.queue(priority).retain(|&waiting| waiting != ticket);
-                // This may have been the one that looks at the clock.
-                self.changed.notify_one();
                 return None;
             }
             let time = if state.holder.is_some() { CANCEL_POLL } else { RETURN_TIME };
@@ -93,6 +92,14 @@ impl Gate {
         }
         drop(state);
         Some(GateTurn { gate: self, priority })
+    }
+
+    /// Whether a foreground job computes: it has a turn, waits for one, or may ask for its next one at any moment.
+    pub fn is_in_foreground(&self) -> bool {
+        let state = self.lock();
+        state.holder.is_some_and(|(_, priority)| priority == Priority::Foreground)
+            || !state.foreground.is_empty()
+            || state.comes_back(Priority::Foreground, Instant::now())
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -125,13 +132,13 @@ impl State {
         self.holder.is_some()
     }
 
-    /// The ticket of the next job, if one may run now.
-    fn next(&mut self, now: Instant) -> Option<u64> {
+    /// The ticket and the priority of the next job, if one may run now.
+    fn next(&mut self, now: Instant) -> Option<(u64, Priority)> {
         let others_wait = !self.interactive.is_empty() || !self.background.is_empty();
         if !others_wait || self.n_foreground < FOREGROUND_TURNS_MAX {
             if let Some(ticket) = self.foreground.pop_front() {
                 self.n_foreground = if others_wait { self.n_foreground + 1 } else { 0 };
-                return Some(ticket);
+                return Some((ticket, Priority::Foreground));
             }
             if self.comes_back(Priority::Foreground, now) {
                 return None;
@@ -139,19 +146,19 @@ impl State {
         }
         let takes_background = self.n_interactive >= INTERACTIVE_TURNS_MAX
             || self.interactive.is_empty() && !self.comes_back(Priority::Interactive, now);
-        let ticket = match takes_background.then(|| self.background.pop_front()).flatten() {
+        let next = match takes_background.then(|| self.background.pop_front()).flatten() {
             Some(ticket) => {
                 self.n_interactive = 0;
-                ticket
+                (ticket, Priority::Background)
             }
             None => {
                 let ticket = self.interactive.pop_front()?;
                 self.n_interactive = if self.background.is_empty() { 0 } else { self.n_interactive + 1 };
-                ticket
+                (ticket, Priority::Interactive)
             }
         };
         self.n_foreground = 0;
-        Some(ticket)
+        Some(next)
     }
 
     /// Whether a job of this priority had the newest turn and may ask for its next one at any moment.
@@ -170,9 +177,6 @@ impl Drop for GateTurn<'_> {
         drop(state);
         if has_chosen {
             self.gate.changed.notify_all();
-        } else {
-            // If any waits, one of them looks at the clock from now on: a free turn has no other end.
-            self.gate.changed.notify_one();
         }
     }
 }
@@ -239,7 +243,7 @@ mod tests {
                 state.queue(high).push_back(1);
                 state.holder = None;
                 state.choose(Instant::now());
-                if state.holder == Some(0) {
+                if state.holder.is_some_and(|(ticket, _)| ticket == 0) {
                     break;
                 }
                 n_high += 1;
@@ -268,6 +272,22 @@ mod tests {
             state.queue(waits).push_back(0);
             assert!(state.choose(now + RETURN_TIME), "{waits:?} after {last:?}");
         }
+    }
+
+    #[test]
+    fn a_foreground_job_is_there_between_its_turns_too() {
+        let gate = Gate::default();
+        drop(enter(&gate, Priority::Interactive));
+        assert!(!gate.is_in_foreground());
+        let turn = enter(&gate, Priority::Foreground);
+        assert!(gate.is_in_foreground());
+        drop(turn);
+        let mut state = State { last: Some((Priority::Foreground, Instant::now())), ..State::default() };
+        assert!(state.comes_back(Priority::Foreground, Instant::now()));
+        state.last = Some((Priority::Foreground, Instant::now() - RETURN_TIME));
+        assert!(!state.comes_back(Priority::Foreground, Instant::now()));
+        std::thread::sleep(RETURN_TIME);
+        assert!(!gate.is_in_foreground());
     }
 
     #[test]

@@ -1,9 +1,17 @@
 //! The OpenAPI document of this server.
 
+use std::sync::LazyLock;
+
 use serde_json::{Value, json};
 
+/// The text of the document.
+pub(crate) fn text() -> &'static str {
+    static TEXT: LazyLock<String> = LazyLock::new(|| document().to_string());
+    &TEXT
+}
+
 /// The document, in version 3.1 of OpenAPI. Bodies name the fields that are read; the types of responses are those of the OpenAI API.
-pub(crate) fn document() -> Value {
+fn document() -> Value {
     let text = json!({ "type": "string" });
     let count = json!({ "type": "integer", "minimum": 1 });
     let flag = json!({ "type": "boolean" });

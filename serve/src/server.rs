@@ -46,13 +46,17 @@ const CROWDED_HEADER_TIME: Duration = Duration::from_secs(3);
 const RESERVED_CONNECTIONS: usize = 4;
 /// Bytes per second that a client must take while the server waits for it: a stream of text needs less than one.
 const TAKEN_PER_SECOND_MIN: f64 = 16.0 * 1024.0;
+/// Time between connections that are accepted while a foreground job computes: a burst of them would cost one of its tokens many
+/// times the work of one connection, which is less than 0.1 ms.
+const ACCEPT_PACE: Duration = Duration::from_millis(2);
 /// How often a connection with unread input is looked at again.
 const GONE_POLL: Duration = Duration::from_millis(200);
 /// How long, and how much, a connection is read after its last answer.
 const LINGER: Duration = Duration::from_secs(1);
 const LINGER_BYTES_MAX: usize = 16 << 20;
-/// Threads that read requests and write responses. Models run elsewhere, so two are plenty for one person.
-pub(crate) const IO_THREADS: usize = 2;
+/// Threads that read requests and write responses. Models run elsewhere; a second thread would be woken for each event, and take a core
+/// from a pass.
+pub(crate) const IO_THREADS: usize = 1;
 
 /// A server that listens.
 pub struct Server {
@@ -111,12 +115,15 @@ impl Server {
             .enable_time()
             .build()
             .map_err(ServeError::Runtime)?;
-        let rules = Arc::new(Rules::new(&options));
+        let (rules, stops_on_sigterm) = (Arc::new(Rules::new(&options)), options.stops_on_sigterm);
         let served = runtime.block_on(async {
             let listener = bound.listen().map_err(ServeError::Runtime)?;
-            let stopped = stopped(stop, options.stops_on_sigterm);
-            accept(listener, rules, &app, router, stopped).await;
-            Ok(())
+            // On the thread that serves: a connection wakes no second one.
+            let (theirs, stop) = (app.clone(), stop.clone());
+            let accepting = async move {
+                accept(listener, rules, &theirs, router, stopped(&stop, stops_on_sigterm)).await
+            };
+            tokio::spawn(accepting).await.map_err(|error| ServeError::Runtime(error.into()))
         });
         app.cancel_all();
         runtime.shutdown_timeout(LAST_EVENTS);
@@ -165,6 +172,7 @@ async fn accept(
     let places = Arc::new(Semaphore::new(limits.connections));
     let reserved = Arc::new(Semaphore::new(RESERVED_CONNECTIONS));
     let (stopping, stop) = watch::channel(false);
+    let gate = Arc::clone(app.models().gate());
     let mut connections = JoinSet::new();
     let mut stopped = pin!(stopped);
     loop {
@@ -204,6 +212,9 @@ async fn accept(
             serve(stream, &app, rules, router, stop, room).await;
             drop(place);
         });
+        if gate.is_in_foreground() {
+            tokio::time::sleep(ACCEPT_PACE).await;
+        }
     }
     drop(listener);
     let _ = stopping.send(true);
@@ -292,6 +303,7 @@ async fn serve(
 /// Ends when the client has closed the connection. (hyper does not look while it waits for an answer to a request with
 /// `Connection: close`.)
 async fn gone(stream: &Connection) {
+    stream.input_end().await;
     // An end of the input is also the end of the client: nobody sends a request and then closes one half.
     while let Ok(1..) = stream.peek().await {
         // More input, which hyper reads.

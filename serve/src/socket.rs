@@ -196,6 +196,14 @@ impl Connection {
         either!(self, stream => stream.try_write_vectored(bytes))
     }
 
+    /// Waits for the end of the input or of the connection, whether or not input is unread. Ends at once where the system
+    /// cannot tell.
+    pub(crate) async fn input_end(&self) {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        // Input wakes those who wait for `READABLE`; the end of it also those who wait for urgent data, which nobody sends.
+        let _ = either!(self, stream => stream.ready(tokio::io::Interest::PRIORITY).await);
+    }
+
     /// Waits for input and leaves it unread; 0 at its end.
     pub(crate) async fn peek(&self) -> io::Result<usize> {
         match self {

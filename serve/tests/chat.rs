@@ -2,7 +2,7 @@
 
 mod support;
 
-use refrain::{Event, GenerateOptions, Role, Sampling, SessionOptions};
+use refrain::{DraftPolicy, DraftRows, Event, GenerateOptions, Role, Sampling, SessionOptions};
 use refrain_serve::{Limits, Loaded, ModelSpec, Models, ServeOptions};
 use serde_json::{Value, json};
 use support::{MODEL, QUESTION, Running, chat, engine, with};
@@ -197,8 +197,9 @@ fn probabilities_are_those_of_the_model() {
 
 #[test]
 fn a_prediction_drafts_and_changes_no_output() {
-    // Without the history, which has earlier answers too.
-    let session = SessionOptions::default().with_history(false);
+    // Without the history, which has earlier answers too. Drafts at any cost: on a busy machine none may pay.
+    let policy = DraftPolicy::default().with_rows(DraftRows::Fixed(8));
+    let session = SessionOptions::default().with_history(false).with_policy(policy);
     let spec = ModelSpec::new(MODEL, move || Ok(Loaded::new(engine()).with_session(session.clone())));
     let models = Models::new([spec]).unwrap();
     let server = Running::with_models(ServeOptions::default(), Limits::default(), models);

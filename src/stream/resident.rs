@@ -46,7 +46,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     fn memory_that_is_written_counts() {
         let before = resident_bytes().unwrap();
-        let held = vec![1u8; 64 << 20];
+        let held = std::hint::black_box(vec![1u8; 64 << 20]);
         let after = resident_bytes().unwrap();
         assert!(after > before + (48 << 20), "{before} {after}");
         drop(held);

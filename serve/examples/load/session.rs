@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use refrain::{
@@ -75,6 +75,9 @@ impl Options {
         Ok(options)
     }
 }
+
+/// Clients that abort requests, one after the other each.
+const ABORTING: usize = 16;
 
 pub(crate) fn measure(arguments: &[String]) -> Outcome {
     let options = Options::read(arguments)?;
@@ -195,9 +198,9 @@ impl Local {
         let ends = self.engine.tokenizer().eos().iter().map(|&end| (end, -100.0)).collect();
         let sampling = Sampling { logit_bias: ends, ..Sampling::default() };
         while since.elapsed().as_secs_f64() < seconds {
+            let turn = self.gate.enter(self.priority, &cancel).ok_or("cancelled")?;
             let mut session = self.engine.session(SessionOptions::default().with_drafting(Drafting::Off))?;
             session.append_turn(Role::User, PROMPT)?;
-            let turn = self.gate.enter(self.priority, &cancel).ok_or("cancelled")?;
             let generate = GenerateOptions::default().with_max_tokens(TOKENS).with_sampling(sampling.clone());
             let mut generation = session.generate(generate)?;
             generation.prefill(|_, _| {})?;
@@ -291,22 +294,45 @@ pub(crate) fn generate(arguments: &[String]) -> Outcome {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         theirs.store(true, Ordering::Relaxed);
     });
-    let (since, mut last_tick) = (Instant::now(), Instant::now());
-    let (mut n_begun, mut n_reached) = (0, 0);
-    while !has_ended.load(Ordering::Relaxed) {
-        if last_tick.elapsed() >= Duration::from_secs(1) {
-            last_tick = Instant::now();
-            slow.tick();
-        }
-        if !stages.is_empty() && (n_begun as f64) < since.elapsed().as_secs_f64() * rate {
-            let ending =
-                if (n_begun / stages.len()).is_multiple_of(2) { Ending::Close } else { Ending::Reset };
-            n_reached += usize::from(abort(address, stages[n_begun % stages.len()], ending, n_begun)?);
-            n_begun += 1;
-        } else {
+    let (n_begun, n_reached) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    std::thread::scope(|scope| -> Outcome {
+        let (has_ended, n_begun, n_reached) = (&has_ended, &n_begun, &n_reached);
+        let since = Instant::now();
+        // Each waits until its request has come to its stage.
+        let aborting: Vec<_> = (0..if stages.is_empty() { 0 } else { ABORTING })
+            .map(|_| {
+                scope.spawn(move || -> std::io::Result<()> {
+                    while !has_ended.load(Ordering::Relaxed) {
+                        let due = since.elapsed().as_secs_f64() * rate;
+                        let number = n_begun.fetch_add(1, Ordering::Relaxed);
+                        if number as f64 >= due {
+                            n_begun.fetch_sub(1, Ordering::Relaxed);
+                            std::thread::sleep(Duration::from_millis(2));
+                            continue;
+                        }
+                        let is_close = (number / stages.len()).is_multiple_of(2);
+                        let ending = if is_close { Ending::Close } else { Ending::Reset };
+                        let has_reached = abort(address, stages[number % stages.len()], ending, number)?;
+                        n_reached.fetch_add(usize::from(has_reached), Ordering::Relaxed);
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        let mut n_ticked = 0;
+        while !has_ended.load(Ordering::Relaxed) {
+            // Each slow client sends or takes a byte a second, all at different times.
+            let due = (since.elapsed().as_secs_f64() * slow.n_clients() as f64) as usize;
+            slow.tick_some(n_ticked..due);
+            n_ticked = due;
             std::thread::sleep(Duration::from_millis(2));
         }
-    }
+        for thread in aborting {
+            thread.join().map_err(|_| "a client has panicked")??;
+        }
+        Ok(())
+    })?;
+    let (n_begun, n_reached) = (n_begun.into_inner(), n_reached.into_inner());
     println!(
         "{n_begun} aborted ({n_reached} at their stage), {} slow, {} ended by the server",
         slow.n_open(),

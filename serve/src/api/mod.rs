@@ -49,7 +49,7 @@ pub(crate) fn router() -> Router<App> {
         .route("/v1/models/{*id}", get(models::one))
         .route("/health", get(health::health))
         .route("/metrics", get(health::metrics))
-        .route("/openapi.json", get(|| async { json_response(StatusCode::OK, &openapi::document()) }))
+        .route("/openapi.json", get(|| async { json_text(StatusCode::OK, openapi::text()) }))
         .method_not_allowed_fallback(wrong_method)
         .fallback(unknown_address)
 }
@@ -71,7 +71,7 @@ pub(crate) fn json_response(status: StatusCode, value: &Value) -> Response {
 }
 
 /// A response whose text is JSON.
-fn json_text(status: StatusCode, text: String) -> Response {
+fn json_text(status: StatusCode, text: impl IntoResponse) -> Response {
     let mut response = (status, text).into_response();
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response

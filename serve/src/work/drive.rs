@@ -65,6 +65,9 @@ impl Driver<'_> {
         let (key, priority) = (request.cache_key.as_deref(), request.priority);
         let prompt = prepared.prompt(index);
         let of_session = |error| ApiError::of_session(&error, request.param);
+        // Memory for a session, a restored prompt and draft sources take part of a turn: beside a pass they would slow it down.
+        let enter = || model.gate.enter(priority, cancel).ok_or_else(ApiError::stopped);
+        let mut turn = enter()?;
         let mut session = model.engine.session(model.session.clone()).map_err(of_session)?;
         session.append_tokens(prompt).map_err(of_session)?;
         model.warm.restore(&mut session, key);
@@ -72,9 +75,7 @@ impl Driver<'_> {
         let prefill_since = Instant::now();
         let mut done = n_cached;
         loop {
-            let turn = model.gate.enter(priority, cancel).ok_or_else(ApiError::stopped)?;
             let chunk = session.prefill_chunk(cancel);
-            drop(turn);
             let (n_computed, total) = chunk.map_err(|error| self.failed(&error))?;
             if n_computed > done || n_computed >= total {
                 done = n_computed;
@@ -84,10 +85,13 @@ impl Driver<'_> {
                 break;
             }
             self.check_time()?;
+            drop(turn);
+            turn = enter()?;
         }
         let prefill_us = prefill_since.elapsed().as_secs_f64() * 1e6;
         let Output { options, logprobs, reader } = prepared.output(index, cancel);
         let generation = session.into_generation(options).map_err(|refused| self.failed(&refused.error))?;
+        drop(turn);
         let mut generation = Box::new(generation);
         let mut writer = Writer::new(self, index, prompt.len(), logprobs, reader);
         let decoder = model.combiner.enter(priority, &model.gate, self.app.metrics());

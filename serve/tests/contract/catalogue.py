@@ -17,6 +17,7 @@ import pathlib
 import re
 import struct
 import sys
+import time
 import urllib.error
 import urllib.request
 
@@ -536,6 +537,12 @@ def metrics():
     _, _, before = read()
     used = sum(complete(max_tokens=n)["usage"]["completion_tokens"] for n in (1, 2, 4))
     text, kinds, after = read()
+    # A request ends after its response, and one that was given up a moment later.
+    for _ in range(100):
+        if after["refrain_requests_running"] == 0:
+            break
+        time.sleep(0.02)
+        text, kinds, after = read()
     assert kinds["refrain_output_tokens_total"] == "counter" and kinds["refrain_requests_running"] == "gauge"
     assert all(f"# HELP {name} " in text for name in kinds)
     name = "refrain_output_tokens_total"

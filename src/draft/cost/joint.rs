@@ -12,7 +12,8 @@ use super::CostProfile;
 /// t(G) = f · Σᵢ (rᵢ / R) · tᵢ(R)        R = Σᵢ rᵢ
 /// ```
 ///
-/// A generation joins the group `G` if `t(G ∪ {i}) < t(G) + tᵢ(rᵢ)`.
+/// A generation joins the group `G` if `t(G ∪ {i}) < t(G) + tᵢ(rᵢ)`; all share a pass if that is faster than the groups
+/// so found.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct JointCosts {
     /// Logarithm of f.
@@ -59,7 +60,23 @@ impl JointCosts {
             });
             groups.push(group);
         }
+        // Two may lose where all together win.
+        let all: Vec<usize> = (0..members.len()).collect();
+        let is_bounded = members.first().is_some_and(|first| Self::rows(members, &all) <= first.rows_max);
+        let divided_us: f32 = groups.iter().map(|group| self.pass_us(members, group)).sum();
+        if groups.len() > 1 && is_bounded && self.pass_us(members, &all) < divided_us {
+            return vec![all];
+        }
         groups
+    }
+
+    /// Among `n` generations that were kept apart, a pass of one taught it that such passes take `ratio` times as long as it
+    /// had expected. The time of a shared pass is not known to have changed.
+    pub(crate) fn observe_alone(&mut self, n: usize, ratio: f32) {
+        let log_factor = self.log_factor - ratio.ln() / n as f32;
+        if log_factor.is_finite() {
+            self.log_factor = log_factor.clamp(LOG_FACTOR_MIN, LOG_FACTOR_MAX);
+        }
     }
 
     /// After a step that ran as these groups: a factor that keeps generations apart loses weight, so that a shared pass
@@ -146,6 +163,37 @@ mod tests {
         let members = [&short, &long].map(|costs| JointRows { costs, rows: 1, rows_max: 64 });
         let us = JointCosts::default().pass_us(&members, &[0, 1]);
         assert!((us - 130.0).abs() < 1e-3, "{us}");
+    }
+
+    #[test]
+    fn all_share_a_pass_where_two_would_not() {
+        let costs = CostProfile::from_measurements(&[(1, 100.0), (4, 110.0), (64, 900.0)]);
+        let members = members(&costs, &[1, 1, 1, 1]);
+        // A shared pass takes 2.1 times as long as rows of one generation.
+        let joint = JointCosts { log_factor: 2.1f32.ln() };
+        assert_eq!(joint.groups(&members), [vec![0, 1, 2, 3]]);
+        assert_eq!(joint.groups(&members[..2]).len(), 2);
+    }
+
+    #[test]
+    fn a_slower_device_does_not_keep_generations_apart() {
+        let costs = CostProfile::from_measurements(&[(1, 100.0), (2, 110.0), (64, 800.0)]);
+        let mut joint = JointCosts::default();
+        // Everything takes 2.5 times as long, which shared passes tell first.
+        while joint.groups(&members(&costs, &[1, 1])).len() == 1 {
+            joint.observe(&members(&costs, &[1, 1]), 275.0);
+        }
+        let mut alone = costs.clone();
+        let mut n_apart = 0;
+        while joint.groups(&members(&alone, &[1, 1])).len() == 2 {
+            for _ in 0..2 {
+                let before_us = alone.verify_us(1, 1);
+                alone.observe(1, 1, 250.0);
+                joint.observe_alone(2, alone.verify_us(1, 1) / before_us);
+            }
+            n_apart += 1;
+            assert!(n_apart < 12, "they share again once they have learnt that they are slower too");
+        }
     }
 
     #[test]

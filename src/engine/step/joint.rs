@@ -150,9 +150,19 @@ fn step_of_engine(members: &mut [&mut Member<'_>]) -> SharedPasses {
             begun.began = if number == 0 { begun.began } else { flow };
             begun.after_draft = flow;
         }
+        let before_us = if groups.len() > 1 { alone_us(&group) } else { None };
         shared_passes += step_group(&mut group);
+        if let (Some(before_us), Some(after_us)) = (before_us, alone_us(&group)) {
+            shared.joint_costs().observe_alone(group_of.len(), after_us / before_us);
+        }
     }
     shared_passes
+}
+
+/// Expected time of a pass of the only member of a group.
+fn alone_us(group: &[&mut Member<'_>]) -> Option<f32> {
+    let [member] = group else { return None };
+    Some(member.session.drafting.costs.verify_us(member.session.drafting.tree.len(), 1))
 }
 
 /// The pass of a group, and the stages after it.

@@ -2,6 +2,7 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::ops::Range;
 use std::time::Duration;
 
 /// How a connection is slow.
@@ -42,6 +43,10 @@ impl SlowClients {
         Self { address, clients, n_ended: 0 }
     }
 
+    pub(crate) fn n_clients(&self) -> usize {
+        self.clients.len()
+    }
+
     /// Connections that the server's system has accepted.
     pub(crate) fn n_open(&self) -> usize {
         self.clients.iter().filter(|(_, stream)| stream.is_some()).count()
@@ -49,7 +54,14 @@ impl SlowClients {
 
     /// Each connection sends or takes a byte.
     pub(crate) fn tick(&mut self) {
-        for (kind, slot) in &mut self.clients {
+        self.tick_some(0..self.clients.len());
+    }
+
+    /// Some connections send or take a byte each. Numbers go round: number 0 again follows the last.
+    pub(crate) fn tick_some(&mut self, numbers: Range<usize>) {
+        let n_clients = self.clients.len();
+        for number in numbers {
+            let (kind, slot) = &mut self.clients[number % n_clients];
             let is_open = slot.as_mut().is_some_and(|stream| goes_on(*kind, stream));
             if !is_open {
                 self.n_ended += usize::from(slot.is_some());

@@ -246,9 +246,13 @@ fn all_nodes(
                 child.0 = child.0.max(p);
                 child.1.push(next);
             }
-            let total: f32 = children.values().map(|child| child.0).sum();
+            // Added up and scaled in the builder's order: nodes that differ by a rounding error would change places, and a tree
+            // of other leaves has another price.
+            let mut children: Vec<_> = children.into_iter().collect();
+            children.sort_by(|a, b| b.1.0.total_cmp(&a.1.0));
+            let total: f32 = children.iter().map(|(_, child)| child.0).sum();
             for (token, (p, cursors)) in children {
-                let reach = reach * p / total.max(1.0);
+                let reach = reach * if total > 1.0 { p / total } else { p };
                 if reach >= builder_config().reach_min {
                     let path = [path.as_slice(), &[token]].concat();
                     nodes.push((reach, path.clone()));
