@@ -193,13 +193,13 @@ pub fn attention(
     assert_eq!(q.len(), visible.len() * n_heads * head_dim);
     assert_eq!(out.len(), q.len());
     let (mut seen, mut len_max) = (0, 0);
-    let mut extras = usize::MAX..0;
+    let (mut extra_start, mut extra_end) = (usize::MAX, 0);
     for row in visible {
         assert!(row.prefix_len <= kv.n_slots(), "prefix {} of {} slots", row.prefix_len, kv.n_slots());
         for &slot in row.extra {
             let slot = slot as usize;
             assert!(slot < kv.n_slots(), "slot {slot} of {}", kv.n_slots());
-            extras = extras.start.min(slot)..extras.end.max(slot + 1);
+            (extra_start, extra_end) = (extra_start.min(slot), extra_end.max(slot + 1));
         }
         seen += row.len();
         len_max = len_max.max(row.len());
@@ -209,8 +209,7 @@ pub fn attention(
     }
     let plan = Plan::new(shape, visible.len(), len_max, pool.n_threads());
     // The panels with extra slots.
-    let extra_panels =
-        if extras.is_empty() { 0..0 } else { extras.start / PANEL_ROWS..extras.end.div_ceil(PANEL_ROWS) };
+    let extra_panels = panels_of(extra_start, extra_end);
     let own_lines = WorkerLines::new(head_dim, plan.chunk_len, extra_panels.len());
     let partial_lines = partial_lines(head_dim);
     let n_partials = if plan.splits { plan.n_blocks * n_kv_heads * plan.n_queries } else { 0 };
@@ -244,6 +243,12 @@ pub fn attention(
             k.run(Merge { shape, plan: &plan, visible, outs: Outs { partials, out }, queries });
         });
     }
+}
+
+/// The panels that hold slots `start..end`; none if `start` is not below `end`.
+#[inline(always)]
+fn panels_of(start: usize, end: usize) -> Range<usize> {
+    if start < end { start / PANEL_ROWS..end.div_ceil(PANEL_ROWS) } else { 0..0 }
 }
 
 /// How the work is divided.
@@ -476,23 +481,21 @@ impl<'a> Chunk<'a> {
     /// with extra slots.
     #[inline(always)]
     fn score<S: Simd, K: KeyPanels>(&self, s: S, own: &mut Own<'_>) {
-        let (mut prefix_max, mut extra) = (0, usize::MAX..0);
+        let (mut prefix_max, mut extra_start, mut extra_end) = (0, usize::MAX, 0);
         let mut query = 0;
         while query < self.queries.len() {
             let seen = self.seen(query);
             prefix_max = prefix_max.max(seen.prefix_len);
             for &slot in seen.extra {
-                extra = extra.start.min(slot as usize)..extra.end.max(slot as usize + 1);
+                (extra_start, extra_end) = (extra_start.min(slot as usize), extra_end.max(slot as usize + 1));
             }
             // The heads of a row see the same.
             query += self.input.plan.group - (self.queries.start + query) % self.input.plan.group;
         }
         let first = self.block * BLOCK_PANELS;
         self.score_panels::<S, K>(s, first..first + prefix_max.div_ceil(PANEL_ROWS), first, 0, own);
-        if !extra.is_empty() {
-            let panels = extra.start / PANEL_ROWS..extra.end.div_ceil(PANEL_ROWS);
-            self.score_panels::<S, K>(s, panels, self.input.extra_panel, BLOCK_PANELS, own);
-        }
+        let panels = panels_of(extra_start, extra_end);
+        self.score_panels::<S, K>(s, panels, self.input.extra_panel, BLOCK_PANELS, own);
     }
 
     /// The scores of some panels. Those of panel `base` are in line `base_line` of a query's scores.
