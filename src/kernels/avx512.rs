@@ -50,7 +50,7 @@ impl Simd for Avx512 {
 
     const WIDE_SHIFT: i32 = 0;
     const INT_TILE_PANELS: usize = 2;
-    const INT_TILE_ROWS: usize = 4;
+    const INT_TILE_ROWS: usize = 6;
     const QUERIES: usize = 4;
     const CONVERTS_AGAIN: bool = true;
     const ACCUMULATORS: usize = 16;

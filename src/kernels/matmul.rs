@@ -1,7 +1,7 @@
 //! Products of activations and packed matrices. They take nearly all the time of a forward pass.
 //!
 //! One kernel per kind of weights computes a *tile*: one or two panels (16 outputs each, one per lane) of 1
-//! to 4 activation rows. This module defines the order of each output's sum, and no tile shape changes it:
+//! to 6 activation rows. This module defines the order of each output's sum, and no tile shape changes it:
 //!
 //! ```text
 //! integer codes:  acc = 0
@@ -80,6 +80,21 @@ pub fn matmul(k: Kernels, pool: &Pool, x: &Activations, jobs: &mut [MatMul<'_>])
     });
 }
 
+/// The rows of the next tile if `n` are left: 1, 2, 3, 4 or 6, at most `max`, so that the tiles are of about the same height.
+#[inline(always)]
+fn tile_rows(n: usize, max: usize) -> usize {
+    match n.div_ceil(n.div_ceil(max)) {
+        5 if max > 5 => {
+            if n == 5 {
+                3
+            } else {
+                6
+            }
+        }
+        height => height,
+    }
+}
+
 /// A worker's panels of one job.
 struct Panels<'a> {
     w: &'a PackedMatrix,
@@ -135,9 +150,10 @@ impl Panels<'_> {
         let mut row = 0;
         while row < n_rows {
             let lines = shares.next().unwrap_or(&[]);
-            row += match n_rows - row {
-                4 | 7.. if S::INT_TILE_ROWS >= 4 => self.int_tile::<S, L, P, 4>(s, panel, row, lines),
-                3 | 5 | 6 if S::INT_TILE_ROWS >= 3 => self.int_tile::<S, L, P, 3>(s, panel, row, lines),
+            row += match tile_rows(n_rows - row, S::INT_TILE_ROWS) {
+                6 if S::INT_TILE_ROWS >= 6 => self.int_tile::<S, L, P, 6>(s, panel, row, lines),
+                4 if S::INT_TILE_ROWS >= 4 => self.int_tile::<S, L, P, 4>(s, panel, row, lines),
+                3 if S::INT_TILE_ROWS >= 3 => self.int_tile::<S, L, P, 3>(s, panel, row, lines),
                 2 if S::INT_TILE_ROWS >= 2 => self.int_tile::<S, L, P, 2>(s, panel, row, lines),
                 _ => self.int_tile::<S, L, P, 1>(s, panel, row, lines),
             };
@@ -344,6 +360,20 @@ fn int_block<S: Simd, L: IntLayout, const P: usize, const R: usize>(
     }
 }
 
+/// A call for each `i` below `n`, 4 or 8, with constants for `i`: the compiler unrolls no loop that is so long.
+macro_rules! unrolled {
+    ($i:ident < $n:ident => $call:expr) => {
+        unrolled!(@ $n $i $call, 0 1 2 3 4 5 6 7)
+    };
+    (@ $n:ident $i:ident $call:expr, $($k:literal)*) => {
+        $(if $k < $n {
+            const { assert!($n == 4 || $n == 8) };
+            let $i = $k;
+            $call;
+        })*
+    };
+}
+
 /// The dot products of `G` groups of four columns for all panels and rows, from each row's start. Exact in any order.
 #[inline(always)]
 fn dot_groups<S: Simd, L: IntLayout, const P: usize, const R: usize, const G: usize>(
@@ -381,47 +411,71 @@ fn dot_groups<S: Simd, L: IntLayout, const P: usize, const R: usize, const G: us
         }
     }
     if S::SHORT_SUMS && L::BITS < 8 {
-        // 2 · (2ᵇ − 1) · 127 per group: eight groups of 4 bits, four of 5 or two of 6 stay below 2¹⁵.
-        let n_exact = match L::BITS {
-            4 => 8,
-            5 => 4,
-            _ => 2,
-        };
-        for groups in groups.chunks(n_exact) {
-            let mut shorts = [[s.no_shorts(); R]; P];
-            for &group in groups {
-                for p in 0..P {
-                    let w = codes::<S, L>(s, blocks[p], group);
-                    for r in first..R {
-                        shorts[p][r] = s.dot_short(shorts[p][r], w, a[r].q[group]);
-                    }
-                }
-            }
-            for p in 0..P {
-                for r in first..R {
-                    dots[p][r] = s.add_shorts(dots[p][r], shorts[p][r]);
-                }
-            }
-        }
-        return dots;
-    }
-    for group in groups {
-        if first == R {
-            break;
-        }
-        let mut w = [codes::<S, L>(s, blocks[0], group); P];
-        for p in 1..P {
-            w[p] = codes::<S, L>(s, blocks[p], group);
-        }
-        for r in first..R {
-            let q = a[r].q[group];
-            for p in 0..P {
-                let dot = &mut dots[p][r];
-                *dot = if L::BITS == 8 { s.dot_wide(*dot, w[p], q) } else { s.dot_narrow(*dot, w[p], q) };
-            }
-        }
+        let mut shorts = [[s.no_shorts(); R]; P];
+        unrolled!(i < G => short_group::<S, L, P, R>(s, blocks, a, first, groups[i], (i, G), &mut shorts, &mut dots));
+    } else {
+        unrolled!(i < G => dot_group::<S, L, P, R>(s, blocks, a, first, groups[i], &mut dots));
     }
     dots
+}
+
+/// Adds the products of one group of four columns, for the rows from `first` on.
+#[inline(always)]
+fn dot_group<S: Simd, L: IntLayout, const P: usize, const R: usize>(
+    s: S,
+    blocks: [&[Line]; P],
+    a: &[&Block; R],
+    first: usize,
+    group: usize,
+    dots: &mut [[S::I; R]; P],
+) {
+    if first == R {
+        return;
+    }
+    let mut w = [codes::<S, L>(s, blocks[0], group); P];
+    for p in 1..P {
+        w[p] = codes::<S, L>(s, blocks[p], group);
+    }
+    for r in first..R {
+        let q = a[r].q[group];
+        for p in 0..P {
+            let dot = &mut dots[p][r];
+            *dot = if L::BITS == 8 { s.dot_wide(*dot, w[p], q) } else { s.dot_narrow(*dot, w[p], q) };
+        }
+    }
+}
+
+/// The same for the `i`th of `n` groups by way of 16 bits, which are added to the sums as often as they must.
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+fn short_group<S: Simd, L: IntLayout, const P: usize, const R: usize>(
+    s: S,
+    blocks: [&[Line]; P],
+    a: &[&Block; R],
+    first: usize,
+    group: usize,
+    (i, n): (usize, usize),
+    shorts: &mut [[S::Short; R]; P],
+    dots: &mut [[S::I; R]; P],
+) {
+    // 2 · (2ᵇ − 1) · 127 per group: eight groups of 4 bits, four of 5 or two of 6 stay below 2¹⁵.
+    let n_exact = match L::BITS {
+        4 => 8,
+        5 => 4,
+        _ => 2,
+    };
+    for p in 0..P {
+        let w = codes::<S, L>(s, blocks[p], group);
+        for r in first..R {
+            if i % n_exact == 0 {
+                shorts[p][r] = s.no_shorts();
+            }
+            shorts[p][r] = s.dot_short(shorts[p][r], w, a[r].q[group]);
+            if i % n_exact == n_exact - 1 || i == n - 1 {
+                dots[p][r] = s.add_shorts(dots[p][r], shorts[p][r]);
+            }
+        }
+    }
 }
 
 /// The codes of a group of four columns, from the lines of their block (see `layout.rs`).

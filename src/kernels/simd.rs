@@ -37,7 +37,7 @@ pub(super) trait Simd: Copy + Send + Sync {
     const SHORT_SUMS: bool = false;
     /// Maximum panels of an integer tile of several rows; 1 or 2.
     const INT_TILE_PANELS: usize;
-    /// Maximum activation rows that integer tiles keep in registers; at most 4.
+    /// Maximum activation rows that integer tiles keep in registers; at most 4, or 6.
     const INT_TILE_ROWS: usize;
     /// Maximum queries of an attention tile; at most 6.
     const QUERIES: usize;

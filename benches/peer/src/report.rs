@@ -2,7 +2,10 @@
 
 use std::fmt::Write;
 
-use crate::cells::{Cell, DECODE_CONTEXTS, VERIFY_CONTEXT, VERIFY_ROWS, geometric_mean};
+use crate::cells::{
+    Cell, DECODE_CONTEXTS, LONG_CONTEXT, LONG_PREFILL_LEN, LONG_ROWS, PREFILL_LEN, VERIFY_CONTEXT,
+    VERIFY_ROWS, geometric_mean,
+};
 use crate::results::{FileResults, Group, Results, Side};
 
 const SIDES: [Side; 2] = [Side::Refrain, Side::Llama];
@@ -11,8 +14,8 @@ const SIDES: [Side; 2] = [Side::Refrain, Side::Llama];
 pub fn markdown(results: &Results) -> String {
     let mut out = String::new();
     header(results, &mut out);
-    for all_logits in [true, false] {
-        times(results, all_logits, &mut out);
+    for (title, columns) in tables() {
+        times(results, &title, columns, &mut out);
     }
     groups(results, &mut out);
     shares(results, &mut out);
@@ -36,7 +39,7 @@ fn header(results: &Results, out: &mut String) {
     for (name, version) in &results.versions {
         put!(out, "- {name}: {version}");
     }
-    put!(out, "- medians of {} alternations; KV cache in f16", results.alternations);
+    put!(out, "- medians of {} alternations; KV cache in {}", results.alternations, results.kv.name());
     for file in &results.files {
         for agreement in &file.agreements {
             put!(
@@ -54,24 +57,30 @@ fn header(results: &Results, out: &mut String) {
     }
 }
 
-fn times(results: &Results, all_logits: bool, out: &mut String) {
-    let which = if all_logits { "all rows" } else { "one row" };
-    put!(out, "\n### Milliseconds, rows at context {VERIFY_CONTEXT} with the logits of {which}\n");
-    let mut columns: Vec<(String, Cell)> = Vec::new();
-    if all_logits {
-        columns.extend(
-            DECODE_CONTEXTS.map(|context| (format!("decode, ctx {context}"), Cell::Decode { context })),
-        );
-    }
-    columns.extend(VERIFY_ROWS.map(|rows| {
-        let name = if rows == 1 { "1 row".to_owned() } else { rows.to_string() };
-        (name, Cell::Verify { rows, all_logits })
-    }));
-    if all_logits {
-        columns.push(("prefill 512".to_owned(), Cell::Prefill));
-    }
+/// The tables of times: a title, and the columns.
+fn tables() -> [(String, Vec<(String, Cell)>); 3] {
+    let rows_name = |rows: usize| if rows == 1 { "1 row".to_owned() } else { rows.to_string() };
+    let mut all: Vec<(String, Cell)> = Vec::new();
+    all.extend(DECODE_CONTEXTS.map(|context| (format!("decode, ctx {context}"), Cell::Decode { context })));
+    all.extend(VERIFY_ROWS.map(|rows| (rows_name(rows), Cell::verify(rows, true))));
+    all.push((format!("prefill {PREFILL_LEN}"), Cell::Prefill { len: PREFILL_LEN }));
+    let one = VERIFY_ROWS.map(|rows| (rows_name(rows), Cell::verify(rows, false)));
+    let mut long = LONG_ROWS.map(|rows| (rows_name(rows), Cell::long_verify(rows))).to_vec();
+    long.push((format!("prefill {LONG_PREFILL_LEN}"), Cell::Prefill { len: LONG_PREFILL_LEN }));
+    [
+        (format!("rows at context {VERIFY_CONTEXT} with the logits of all rows"), all),
+        (format!("rows at context {VERIFY_CONTEXT} with the logits of one row"), one.to_vec()),
+        (format!("rows at context {LONG_CONTEXT} with the logits of all rows"), long),
+    ]
+}
+
+fn times(results: &Results, title: &str, mut columns: Vec<(String, Cell)>, out: &mut String) {
     // Columns of kinds without results are omitted.
     columns.retain(|&(_, cell)| results.files.iter().any(|file| file.cell(cell).is_some()));
+    if columns.is_empty() {
+        return;
+    }
+    put!(out, "\n### Milliseconds, {title}\n");
     let names: Vec<&str> = columns.iter().map(|(name, _)| name.as_str()).collect();
     put!(out, "| file | | {} |", names.join(" | "));
     put!(out, "| --- | --- |{}", " --- |".repeat(columns.len()));
@@ -105,23 +114,25 @@ fn shares(results: &Results, out: &mut String) {
     put!(
         out,
         "| file | | of read bandwidth, one row | of int8 peak, 32 rows | 8 rows / 1 row | 16 rows / 1 row | peak memory / file, \
-         context 2048 |"
+         context 2048 | 8 rows / 1 row, context {LONG_CONTEXT} | 16 rows / 1 row, context {LONG_CONTEXT} |"
     );
-    put!(out, "| --- | --- | --- | --- | --- | --- | --- |");
+    put!(out, "| --- | --- | --- | --- | --- | --- | --- | --- | --- |");
     for file in &results.files {
         for side in SIDES {
             let percent =
                 |share: Option<f64>| share.map_or("–".to_owned(), |s| format!("{:.0} %", 100.0 * s));
             put!(
                 out,
-                "| {} | {} | {} | {} | {} | {} | {} |",
+                "| {} | {} | {} | {} | {} | {} | {} | {} | {} |",
                 file.name,
                 side.name(),
                 percent(file.bandwidth_share(side, machine)),
                 percent(file.int8_share(side, 32, machine)),
                 format_number(file.rows_over_one(side, 8), 2),
                 format_number(file.rows_over_one(side, 16), 2),
-                memory(file, side)
+                memory(file, side),
+                format_number(file.long_rows_over_one(side, 8), 2),
+                format_number(file.long_rows_over_one(side, 16), 2)
             );
         }
     }
@@ -184,7 +195,7 @@ mod tests {
     #[test]
     fn what_was_not_measured_is_a_dash() {
         let mut results = sample();
-        results.files[0].cells.retain(|results| results.cell == Cell::Prefill);
+        results.files[0].cells.retain(|results| results.cell == Cell::Prefill { len: PREFILL_LEN });
         results.files[0].cells[0].times.truncate(1);
         let text = markdown(&results);
         assert!(text.contains("| sample | llama.cpp | – |"), "{text}");

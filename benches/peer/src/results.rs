@@ -3,7 +3,8 @@
 use serde::Serialize;
 
 use crate::agreement::Agreement;
-use crate::cells::{Cell, Times, VERIFY_CONTEXT};
+use crate::cells::{Cell, LONG_CONTEXT, LONG_PREFILL_LEN, PREFILL_LEN, Times, VERIFY_CONTEXT};
+use crate::engines::KvKind;
 use crate::machine::Machine;
 use crate::weights::Weights;
 
@@ -13,6 +14,8 @@ pub struct Results {
     pub machine: Machine,
     /// Names and versions of the engines and the machine.
     pub versions: Vec<(String, String)>,
+    /// The type of both engines' KV caches.
+    pub kv: KvKind,
     pub alternations: usize,
     pub files: Vec<FileResults>,
 }
@@ -88,7 +91,7 @@ impl FileResults {
     }
 
     fn verify_ms(&self, side: Side, rows: usize) -> Option<f64> {
-        self.ms(side, Cell::Verify { rows, all_logits: true })
+        self.ms(side, Cell::verify(rows, true))
     }
 
     /// Share of the measured bandwidth that one row without context reaches, counting each matrix once.
@@ -106,6 +109,11 @@ impl FileResults {
     /// The cost of `rows` rows relative to one row, with the logits of all rows.
     pub fn rows_over_one(&self, side: Side, rows: usize) -> Option<f64> {
         Some(self.verify_ms(side, rows)? / self.verify_ms(side, 1)?)
+    }
+
+    /// The same after a long prompt.
+    pub fn long_rows_over_one(&self, side: Side, rows: usize) -> Option<f64> {
+        Some(self.ms(side, Cell::long_verify(rows))? / self.ms(side, Cell::long_verify(1))?)
     }
 
     pub fn memory_over_file(&self, engine: &str) -> Option<f64> {
@@ -129,13 +137,28 @@ impl Group {
             },
             Group {
                 name: format!("verification, 4–32 rows at context {VERIFY_CONTEXT}, logits of all"),
-                holds: |cell| matches!(cell, Cell::Verify { rows: 4..=32, all_logits: true }),
+                holds: |cell| {
+                    matches!(cell, Cell::Verify { context: VERIFY_CONTEXT, rows: 4..=32, all_logits: true })
+                },
             },
             Group {
                 name: format!("verification, 4–32 rows at context {VERIFY_CONTEXT}, logits of one"),
-                holds: |cell| matches!(cell, Cell::Verify { rows: 4..=32, all_logits: false }),
+                holds: |cell| matches!(cell, Cell::Verify { rows: 4..=32, all_logits: false, .. }),
             },
-            Group { name: "prefill 512".to_owned(), holds: |cell| matches!(cell, Cell::Prefill) },
+            Group {
+                name: format!("verification, 4–32 rows at context {LONG_CONTEXT}, logits of all"),
+                holds: |cell| {
+                    matches!(cell, Cell::Verify { context: LONG_CONTEXT, rows: 4..=32, all_logits: true })
+                },
+            },
+            Group {
+                name: format!("prefill {PREFILL_LEN}"),
+                holds: |cell| matches!(cell, Cell::Prefill { len: PREFILL_LEN }),
+            },
+            Group {
+                name: format!("prefill {LONG_PREFILL_LEN}"),
+                holds: |cell| matches!(cell, Cell::Prefill { len: LONG_PREFILL_LEN }),
+            },
         ]
     }
 
@@ -149,8 +172,9 @@ impl Group {
 #[cfg(test)]
 pub(crate) fn sample() -> Results {
     use crate::cells::Kind;
+    use clap::ValueEnum as _;
     let times = |engine, ms: f64| Times { engine, turns_ms: vec![ms, 3.0 * ms, 2.0 * ms] };
-    let cells = Cell::of_kinds(&[Kind::Decode, Kind::Verify, Kind::Prefill]).into_iter().map(|cell| {
+    let cells = Cell::of_kinds(Kind::value_variants()).into_iter().map(|cell| {
         let rows = if let Cell::Verify { rows, .. } = cell { rows as f64 } else { 1.0 };
         let times = vec![
             times("refrain", 4.0 + rows),
@@ -168,6 +192,7 @@ pub(crate) fn sample() -> Results {
             load_before: Some(0.0),
         },
         versions: vec![("refrain".to_owned(), "0".to_owned())],
+        kv: KvKind::F16,
         alternations: 3,
         files: vec![FileResults {
             name: "sample".to_owned(),
@@ -203,6 +228,6 @@ mod tests {
         near(file.memory_over_file("refrain"), 1.5);
         assert_eq!(file.memory_over_file("llama.cpp"), None);
         let n_cells: Vec<usize> = Group::all().iter().map(|group| group.ratios(file).len()).collect();
-        assert_eq!(n_cells, [3, 4, 4, 1]);
+        assert_eq!(n_cells, [3, 4, 4, 4, 1, 1]);
     }
 }

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::agreement::{self, Agreement};
 use crate::cells::{self, CONTEXT_MEMORY, Cell, Kind, N_SLOTS};
-use crate::engines::{Engine, Refrain, RefrainModel, Result};
+use crate::engines::{Engine, KvKind, Refrain, RefrainModel, Result};
 use crate::machine::{self, Machine};
 use crate::random::Random;
 use crate::results::{CellResults, FileResults, Memory, Results};
@@ -32,6 +32,12 @@ pub struct Options {
     /// Leaves the peak of memory out.
     #[arg(long)]
     pub no_memory: bool,
+    /// The instruction set of Refrain; the best one if it is not given. For a comparison, llama.cpp must be compiled for the same.
+    #[arg(long)]
+    pub isa: Option<String>,
+    /// The type of the KV cache. llama.cpp needs flash attention for q8_0.
+    #[arg(long, default_value = "f16")]
+    pub kv: KvKind,
     /// Lets llama.cpp write its messages to stderr (they name the repacked buffers).
     #[arg(long)]
     pub llama_logs: bool,
@@ -59,6 +65,7 @@ pub fn run(files: &[impl AsRef<Path>], options: &Options) -> Result<Results> {
     Ok(Results {
         machine,
         versions: compared.versions(),
+        kv: options.kv,
         alternations: usize::from(options.alternations),
         files: results,
     })
@@ -118,16 +125,18 @@ fn run_file(path: &Path, compared: &Compared, options: &Options) -> Result<FileR
     let weights = Weights::of_file(path)?;
     let text = Random::new(1).tokens(N_SLOTS, weights.vocab_size);
     eprintln!("{name}: loading");
-    let refrain = RefrainModel::load(path, usize::from(options.threads))?;
+    let refrain = RefrainModel::load(path, usize::from(options.threads), options.isa.as_deref())?;
     eprintln!("{name}: refrain runs on {}", refrain.isa());
     // Declared before the sequences that borrow it.
     #[cfg(feature = "llama")]
     let llama = compared.llama.as_ref().map(|llama| llama.load(path, true)).transpose()?;
-    let mut engines: Vec<Box<dyn Engine + '_>> = vec![Box::new(Refrain::new(&refrain, N_SLOTS)?)];
+    let mut engines: Vec<Box<dyn Engine + '_>> = vec![Box::new(Refrain::new(&refrain, N_SLOTS, options.kv)?)];
     #[cfg(feature = "llama")]
     if let (Some(backend), Some(model)) = (&compared.llama, &llama) {
         for flash_attention in [FlashAttention::Off, FlashAttention::On] {
-            engines.push(Box::new(backend.sequence(model, N_SLOTS, flash_attention)?));
+            if options.kv == KvKind::F16 || flash_attention == FlashAttention::On {
+                engines.push(Box::new(backend.sequence(model, N_SLOTS, flash_attention, options.kv)?));
+            }
         }
     }
     #[cfg(not(feature = "llama"))]
@@ -197,14 +206,14 @@ pub fn peak_memory(engine: MemoryOf, path: &Path, n_threads: usize) -> Result<u6
     let text = Random::new(1).tokens(CONTEXT_MEMORY, Weights::of_file(path)?.vocab_size);
     match engine {
         MemoryOf::Refrain => {
-            let model = RefrainModel::load(path, n_threads)?;
-            Refrain::new(&model, CONTEXT_MEMORY)?.prefill(&text)?;
+            let model = RefrainModel::load(path, n_threads, None)?;
+            Refrain::new(&model, CONTEXT_MEMORY, KvKind::F16)?.prefill(&text)?;
         }
         #[cfg(feature = "llama")]
         MemoryOf::Llama | MemoryOf::LlamaNoMmap => {
             let llama = LlamaModels::start(n_threads, false)?;
             let model = llama.load(path, engine == MemoryOf::Llama)?;
-            llama.sequence(&model, CONTEXT_MEMORY, FlashAttention::On)?.prefill(&text)?;
+            llama.sequence(&model, CONTEXT_MEMORY, FlashAttention::On, KvKind::F16)?.prefill(&text)?;
         }
         #[cfg(not(feature = "llama"))]
         MemoryOf::Llama | MemoryOf::LlamaNoMmap => return Err("built without llama.cpp".into()),

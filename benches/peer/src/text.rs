@@ -6,7 +6,7 @@ use refrain::SpecialTokens;
 use serde::Serialize;
 
 use crate::agreement::Agreement;
-use crate::engines::{Engine, FlashAttention, LlamaModels, Logits, Refrain, RefrainModel, Result};
+use crate::engines::{Engine, FlashAttention, KvKind, LlamaModels, Logits, Refrain, RefrainModel, Result};
 
 /// Maximum tokens of a passage, and of a pass over it.
 const PASSAGE_LEN: usize = 512;
@@ -52,7 +52,7 @@ pub fn compare(options: &Options) -> Result<Comparison> {
     let n_threads = usize::from(options.threads);
     let theirs = LlamaModels::start(n_threads, false)?;
     let their_model = theirs.load(&options.file, true)?;
-    let our_model = RefrainModel::load(&options.file, n_threads)?;
+    let our_model = RefrainModel::load(&options.file, n_threads, None)?;
 
     let mut texts = Vec::new();
     options.texts.iter().try_for_each(|path| read(path, &mut texts))?;
@@ -72,8 +72,8 @@ pub fn compare(options: &Options) -> Result<Comparison> {
         encoded.push(ours);
     }
 
-    let mut ours = Refrain::new(&our_model, PASSAGE_LEN)?;
-    let mut llama = theirs.sequence(&their_model, PASSAGE_LEN, FlashAttention::Off)?;
+    let mut ours = Refrain::new(&our_model, PASSAGE_LEN, KvKind::F16)?;
+    let mut llama = theirs.sequence(&their_model, PASSAGE_LEN, FlashAttention::Off, KvKind::F16)?;
     let mut agreement = Agreement::new(llama.name());
     let mut surprise = [0.0; 2];
     let long: Vec<&Vec<u32>> = encoded.iter().filter(|tokens| tokens.len() >= PASS_LEN).collect();

@@ -12,7 +12,7 @@ use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::model::params::LlamaModelParams;
 use llama_cpp_2::token::LlamaToken;
 
-use super::{BATCH_LEN, Engine, Logits, Result};
+use super::{BATCH_LEN, Engine, KvKind, Logits, Result};
 
 /// Whether attention runs fused. The faster setting depends on the rows and the context.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,7 +50,9 @@ impl LlamaModels {
         model: &'m LlamaModel,
         n_slots: usize,
         flash_attention: FlashAttention,
+        kv: KvKind,
     ) -> Result<Llama<'m>> {
+        let kv_type = || if kv == KvKind::F16 { KvCacheType::F16 } else { KvCacheType::Q8_0 };
         let policy = match flash_attention {
             FlashAttention::Off => llama_cpp_sys_2::LLAMA_FLASH_ATTN_TYPE_DISABLED,
             FlashAttention::On => llama_cpp_sys_2::LLAMA_FLASH_ATTN_TYPE_ENABLED,
@@ -61,8 +63,8 @@ impl LlamaModels {
             .with_n_ubatch(BATCH_LEN as u32)
             .with_n_threads(self.n_threads)
             .with_n_threads_batch(self.n_threads)
-            .with_type_k(KvCacheType::F16)
-            .with_type_v(KvCacheType::F16)
+            .with_type_k(kv_type())
+            .with_type_v(kv_type())
             .with_flash_attention_policy(policy);
         let context = model.new_context(&self.backend, params)?;
         Ok(Llama { context, batch: LlamaBatch::new(BATCH_LEN, 1), flash_attention, len: 0 })

@@ -15,6 +15,23 @@ pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
 /// Prompt tokens per pass while llama.cpp fills its cache, and the largest batch that it computes at once.
 pub const BATCH_LEN: usize = 512;
 
+/// The type of the keys and values of both engines.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum, serde::Serialize)]
+pub enum KvKind {
+    F16,
+    #[value(name = "q8_0")]
+    Q8_0,
+}
+
+impl KvKind {
+    pub fn name(self) -> &'static str {
+        match self {
+            KvKind::F16 => "f16",
+            KvKind::Q8_0 => "q8_0",
+        }
+    }
+}
+
 /// The rows that are projected onto the vocabulary.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Logits {
@@ -24,7 +41,7 @@ pub enum Logits {
     All,
 }
 
-/// One sequence of a loaded model, with its KV cache in f16.
+/// One sequence of a loaded model.
 pub trait Engine {
     /// The name in the tables.
     fn name(&self) -> &'static str;

@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use refrain::{Checkpoint, KvType, SessionOptions, TokenId, Tokenizer};
 use refrain::internals::kernels::{Kernels, Pool};
-use refrain::internals::model::{Batch, KvCache, Model, Workspace};
 use refrain::internals::model::transformer::{Compute, PassEnd};
 use refrain::internals::model::weights::LoadOptions;
+use refrain::internals::model::{Batch, KvCache, Model, Workspace};
+use refrain::{Checkpoint, IsaKind, KvType, SessionOptions, TokenId, Tokenizer};
 
-use super::{Engine, Logits, Result};
+use super::{Engine, KvKind, Logits, Result};
 
 /// A loaded model with its threads.
 pub struct RefrainModel {
@@ -20,12 +20,20 @@ pub struct RefrainModel {
 }
 
 impl RefrainModel {
-    /// Loads weights and the tokenizer, because llama.cpp loads both too.
-    pub fn load(path: &Path, n_threads: usize) -> Result<Self> {
+    /// Loads weights and the tokenizer, because llama.cpp loads both too. `isa` is the name of the instruction set.
+    pub fn load(path: &Path, n_threads: usize, isa: Option<&str>) -> Result<Self> {
+        let kernels = match isa {
+            None => Kernels::detect(),
+            Some(name) => IsaKind::ALL
+                .into_iter()
+                .find(|isa| isa.name() == name)
+                .and_then(Kernels::with_isa)
+                .ok_or_else(|| format!("this CPU has no instruction set {name}"))?,
+        };
         let checkpoint = Checkpoint::open(path)?;
         let tokenizer = checkpoint.tokenizer()?;
         let model = Model::load(&checkpoint, LoadOptions::default())?;
-        Ok(Self { model, tokenizer, kernels: Kernels::detect(), pool: Pool::try_new(n_threads)? })
+        Ok(Self { model, tokenizer, kernels, pool: Pool::try_new(n_threads)? })
     }
 
     /// The model's tokenizer.
@@ -55,11 +63,11 @@ pub struct Refrain<'m> {
 
 impl<'m> Refrain<'m> {
     /// A sequence of at most `n_slots` positions.
-    pub fn new(loaded: &'m RefrainModel, n_slots: usize) -> Result<Self> {
+    pub fn new(loaded: &'m RefrainModel, n_slots: usize, kv: KvKind) -> Result<Self> {
         let config = loaded.model.config();
         Ok(Self {
             loaded,
-            kv: KvCache::new(config, KvType::F16, n_slots)?,
+            kv: KvCache::new(config, if kv == KvKind::F16 { KvType::F16 } else { KvType::Q8_0 }, n_slots)?,
             workspace: Workspace::new(config),
             batch: Batch::new(),
             prefill_chunk: SessionOptions::default().prefill_chunk,

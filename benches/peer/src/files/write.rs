@@ -119,11 +119,11 @@ fn char_of_byte(byte: u8) -> char {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use refrain::{Checkpoint, KvType, TokenId};
     use refrain::internals::kernels::{Kernels, Pool};
-    use refrain::internals::model::{Batch, KvCache, Model, Workspace};
     use refrain::internals::model::transformer::{Compute, PassEnd};
     use refrain::internals::model::weights::LoadOptions;
+    use refrain::internals::model::{Batch, KvCache, Model, Workspace};
+    use refrain::{Checkpoint, KvType, TokenId};
 
     /// Small dimensions of each family, so that the test is quick; rows of 256 let every type occur.
     fn small(architecture: &'static str) -> Shape {
