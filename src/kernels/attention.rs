@@ -31,6 +31,7 @@ mod fold;
 mod keys;
 mod values;
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::Kernels;
@@ -395,12 +396,12 @@ struct Items<'a, K, V> {
     own: Own<'a>,
     outs: Outs,
     items: Range<usize>,
-    types: std::marker::PhantomData<(K, V)>,
+    types: PhantomData<(K, V)>,
 }
 
 impl<'a, K, V> Items<'a, K, V> {
     fn new(input: &'a Input<'a>, own: Own<'a>, outs: Outs, items: Range<usize>) -> Self {
-        Items { input, own, outs, items, types: std::marker::PhantomData }
+        Items { input, own, outs, items, types: PhantomData }
     }
 }
 
@@ -548,23 +549,15 @@ impl<'a> Chunk<'a> {
             let tile = self.tile(tile);
             let scores = &mut scores[tile.start * self.input.score_lines + line..];
             let next = shares.next().unwrap_or(&[]);
+            let input =
+                ScoreInput { chunk: self, first: tile.start, group, panel_lines, next, scores, blocks };
             match tile.len() {
-                1 => self.score_tile::<S, K, 1>(s, tile.start, group, panel_lines, next, scores, blocks),
-                2 if S::QUERIES >= 2 => {
-                    self.score_tile::<S, K, 2>(s, tile.start, group, panel_lines, next, scores, blocks)
-                }
-                3 if S::QUERIES >= 3 => {
-                    self.score_tile::<S, K, 3>(s, tile.start, group, panel_lines, next, scores, blocks)
-                }
-                4 if S::QUERIES >= 4 => {
-                    self.score_tile::<S, K, 4>(s, tile.start, group, panel_lines, next, scores, blocks)
-                }
-                5 if S::QUERIES >= 5 => {
-                    self.score_tile::<S, K, 5>(s, tile.start, group, panel_lines, next, scores, blocks)
-                }
-                6 if S::QUERIES >= 6 => {
-                    self.score_tile::<S, K, 6>(s, tile.start, group, panel_lines, next, scores, blocks)
-                }
+                1 => s.run_apart(ScoreTile::<K, 1>(input, PhantomData)),
+                2 if S::QUERIES >= 2 => s.run_apart(ScoreTile::<K, 2>(input, PhantomData)),
+                3 if S::QUERIES >= 3 => s.run_apart(ScoreTile::<K, 3>(input, PhantomData)),
+                4 if S::QUERIES >= 4 => s.run_apart(ScoreTile::<K, 4>(input, PhantomData)),
+                5 if S::QUERIES >= 5 => s.run_apart(ScoreTile::<K, 5>(input, PhantomData)),
+                6 if S::QUERIES >= 6 => s.run_apart(ScoreTile::<K, 6>(input, PhantomData)),
                 n => unreachable!("{n} queries in a tile"),
             }
         }
@@ -704,12 +697,22 @@ impl<'a> Chunk<'a> {
             }
             let rows = &rows[..(shared - group.positions.start) * self.input.kv.head_chunks()];
             match tile.len() {
-                1 => self.sum_tile::<S, V, E, 1>(s, tile.start, rows, next, group),
-                2 if S::QUERIES >= 2 => self.sum_tile::<S, V, E, 2>(s, tile.start, rows, next, group),
-                3 if S::QUERIES >= 3 => self.sum_tile::<S, V, E, 3>(s, tile.start, rows, next, group),
-                4 if S::QUERIES >= 4 => self.sum_tile::<S, V, E, 4>(s, tile.start, rows, next, group),
-                5 if S::QUERIES >= 5 => self.sum_tile::<S, V, E, 5>(s, tile.start, rows, next, group),
-                6 if S::QUERIES >= 6 => self.sum_tile::<S, V, E, 6>(s, tile.start, rows, next, group),
+                1 => s.run_apart(SumTile::<V, E, 1> { chunk: self, first: tile.start, rows, next, group }),
+                2 if S::QUERIES >= 2 => {
+                    s.run_apart(SumTile::<V, E, 2> { chunk: self, first: tile.start, rows, next, group })
+                }
+                3 if S::QUERIES >= 3 => {
+                    s.run_apart(SumTile::<V, E, 3> { chunk: self, first: tile.start, rows, next, group })
+                }
+                4 if S::QUERIES >= 4 => {
+                    s.run_apart(SumTile::<V, E, 4> { chunk: self, first: tile.start, rows, next, group })
+                }
+                5 if S::QUERIES >= 5 => {
+                    s.run_apart(SumTile::<V, E, 5> { chunk: self, first: tile.start, rows, next, group })
+                }
+                6 if S::QUERIES >= 6 => {
+                    s.run_apart(SumTile::<V, E, 6> { chunk: self, first: tile.start, rows, next, group })
+                }
                 n => unreachable!("{n} queries in a tile"),
             }
         }
@@ -820,6 +823,48 @@ impl<'a> Chunk<'a> {
         // SAFETY: a query's output belongs to one item, and `out` outlives the section.
         let out = unsafe { outs.out.slice(self.offset(query), head_dim) };
         finish(s, &own.folded[query * lines..][..lines], out);
+    }
+}
+
+/// What [`Chunk::score_tile`] takes.
+struct ScoreInput<'a> {
+    chunk: &'a Chunk<'a>,
+    first: usize,
+    group: &'a [Line],
+    panel_lines: usize,
+    next: &'a [Line],
+    scores: &'a mut [Line],
+    blocks: &'a [Block],
+}
+
+/// [`Chunk::score_tile`] as work.
+struct ScoreTile<'a, K, const N: usize>(ScoreInput<'a>, PhantomData<K>);
+
+impl<K: KeyPanels, const N: usize> Work for ScoreTile<'_, K, N> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let ScoreInput { chunk, first, group, panel_lines, next, scores, blocks } = self.0;
+        chunk.score_tile::<S, K, N>(s, first, group, panel_lines, next, scores, blocks);
+    }
+}
+
+/// [`Chunk::sum_tile`] as work.
+struct SumTile<'a, 'g, V, E, const N: usize> {
+    chunk: &'a Chunk<'a>,
+    first: usize,
+    rows: &'a [[E; LANES]],
+    next: &'a [[V; LANES]],
+    group: &'a mut ValueGroup<'g, V>,
+}
+
+impl<V: ValueElement, E: ValueElement, const N: usize> Work for SumTile<'_, '_, V, E, N> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        self.chunk.sum_tile::<S, V, E, N>(s, self.first, self.rows, self.next, self.group);
     }
 }
 

@@ -25,10 +25,12 @@ impl<const VNNI: bool> Avx2<VNNI> {
 
     pub(super) fn run<W: Work>(self, work: W) -> W::Output {
         #[target_feature(enable = "avx2,fma,f16c")]
+        #[inline(never)]
         fn with_features<W: Work>(isa: Avx2<false>, work: W) -> W::Output {
             work.run(isa)
         }
         #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+        #[inline(never)]
         fn with_vnni<W: Work>(isa: Avx2<true>, work: W) -> W::Output {
             work.run(isa)
         }
@@ -83,6 +85,10 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     const ACCUMULATORS: usize = 6;
     const FLOAT_TILE_ROWS: usize = 2;
 
+    #[inline(always)]
+    fn run_apart<W: Work>(self, work: W) -> W::Output {
+        self.run(work)
+    }
     #[inline(always)]
     fn splat(self, x: f32) -> Self::F {
         proven!([_mm256_set1_ps(x); 2])

@@ -23,6 +23,7 @@ impl Avx512 {
 
     pub(super) fn run<W: Work>(self, work: W) -> W::Output {
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c")]
+        #[inline(never)]
         fn with_features<W: Work>(isa: Avx512, work: W) -> W::Output {
             work.run(isa)
         }
@@ -56,6 +57,10 @@ impl Simd for Avx512 {
     const ACCUMULATORS: usize = 16;
     const FLOAT_TILE_ROWS: usize = 4;
 
+    #[inline(always)]
+    fn run_apart<W: Work>(self, work: W) -> W::Output {
+        self.run(work)
+    }
     #[inline(always)]
     fn splat(self, x: f32) -> Self::F {
         proven!(_mm512_set1_ps(x))

@@ -18,6 +18,8 @@
 //! speed. With more rows, a panel (24 KiB of Q8_0 at 1536 columns) stays in the first-level cache while all
 //! row tiles use it.
 
+use std::marker::PhantomData;
+
 use super::Kernels;
 use super::activations::{ActivationForm, Activations, Block};
 use super::aligned::Line;
@@ -124,6 +126,31 @@ impl Work for Panels<'_> {
     }
 }
 
+/// A tile of `P` panels and `R` rows of integer codes; its run returns `R`.
+struct IntTile<'a, L, const P: usize, const R: usize> {
+    panels: &'a Panels<'a>,
+    panel: usize,
+    row: usize,
+    next: &'a [Line],
+    layout: PhantomData<L>,
+}
+
+impl<'a, L, const P: usize, const R: usize> IntTile<'a, L, P, R> {
+    #[inline(always)]
+    fn new(panels: &'a Panels<'a>, panel: usize, row: usize, next: &'a [Line]) -> Self {
+        IntTile { panels, panel, row, next, layout: PhantomData }
+    }
+}
+
+impl<L: IntLayout, const P: usize, const R: usize> Work for IntTile<'_, L, P, R> {
+    type Output = usize;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> usize {
+        self.panels.int_tile::<S, L, P, R>(s, self.panel, self.row, self.next)
+    }
+}
+
 impl Panels<'_> {
     #[inline(always)]
     fn int_panels<S: Simd, L: IntLayout>(&self, s: S) {
@@ -151,11 +178,11 @@ impl Panels<'_> {
         while row < n_rows {
             let lines = shares.next().unwrap_or(&[]);
             row += match tile_rows(n_rows - row, S::INT_TILE_ROWS) {
-                6 if S::INT_TILE_ROWS >= 6 => self.int_tile::<S, L, P, 6>(s, panel, row, lines),
-                4 if S::INT_TILE_ROWS >= 4 => self.int_tile::<S, L, P, 4>(s, panel, row, lines),
-                3 if S::INT_TILE_ROWS >= 3 => self.int_tile::<S, L, P, 3>(s, panel, row, lines),
-                2 if S::INT_TILE_ROWS >= 2 => self.int_tile::<S, L, P, 2>(s, panel, row, lines),
-                _ => self.int_tile::<S, L, P, 1>(s, panel, row, lines),
+                6 if S::INT_TILE_ROWS >= 6 => s.run_apart(IntTile::<L, P, 6>::new(self, panel, row, lines)),
+                4 if S::INT_TILE_ROWS >= 4 => s.run_apart(IntTile::<L, P, 4>::new(self, panel, row, lines)),
+                3 if S::INT_TILE_ROWS >= 3 => s.run_apart(IntTile::<L, P, 3>::new(self, panel, row, lines)),
+                2 if S::INT_TILE_ROWS >= 2 => s.run_apart(IntTile::<L, P, 2>::new(self, panel, row, lines)),
+                _ => s.run_apart(IntTile::<L, P, 1>::new(self, panel, row, lines)),
             };
         }
         P

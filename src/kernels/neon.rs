@@ -40,14 +40,17 @@ impl<const LEVEL: u8> Neon<LEVEL> {
 
     pub(super) fn run<W: Work>(self, work: W) -> W::Output {
         #[target_feature(enable = "neon")]
+        #[inline(never)]
         fn with_features<W: Work>(isa: Neon<PLAIN>, work: W) -> W::Output {
             work.run(isa)
         }
         #[target_feature(enable = "neon,dotprod")]
+        #[inline(never)]
         fn with_dot<W: Work>(isa: Neon<DOT>, work: W) -> W::Output {
             work.run(isa)
         }
         #[target_feature(enable = "neon,dotprod,i8mm")]
+        #[inline(never)]
         fn with_i8mm<W: Work>(isa: Neon<I8MM>, work: W) -> W::Output {
             work.run(isa)
         }
@@ -129,6 +132,10 @@ impl<const LEVEL: u8> Simd for Neon<LEVEL> {
     const ACCUMULATORS: usize = 6;
     const FLOAT_TILE_ROWS: usize = 2;
 
+    #[inline(always)]
+    fn run_apart<W: Work>(self, work: W) -> W::Output {
+        self.run(work)
+    }
     #[inline(always)]
     fn splat(self, x: f32) -> Self::F {
         proven!([vdupq_n_f32(x); 4])

@@ -5,7 +5,7 @@
 
 use half::{bf16, f16};
 
-use super::simd::{LANES, Simd};
+use super::simd::{LANES, Simd, Work};
 
 /// Requires no CPU feature.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +45,10 @@ impl Simd for Scalar {
     const ACCUMULATORS: usize = 1;
     const FLOAT_TILE_ROWS: usize = 1;
 
+    #[inline(never)]
+    fn run_apart<W: Work>(self, work: W) -> W::Output {
+        work.run(self)
+    }
     #[inline(always)]
     fn splat(self, x: f32) -> Self::F {
         [x; LANES]

@@ -48,6 +48,9 @@ pub(super) trait Simd: Copy + Send + Sync {
     /// Maximum activation rows that float tiles keep in registers.
     const FLOAT_TILE_ROWS: usize;
 
+    /// Runs the work in a function of its own. The time of compiling grows faster than a function's length, and tiles are many.
+    fn run_apart<W: Work>(self, work: W) -> W::Output;
+
     fn splat(self, x: f32) -> Self::F;
     fn load(self, x: &[f32; LANES]) -> Self::F;
     fn store(self, x: Self::F, out: &mut [f32; LANES]);
