@@ -235,7 +235,7 @@ pub fn attention(
         match kv.kv_type() {
             KvType::F16 => k.run(Items::<FloatKeys<F16Columns>, u16>::new(&input, own, outs, items)),
             KvType::F32 => k.run(Items::<FloatKeys<F32Columns>, f32>::new(&input, own, outs, items)),
-            KvType::Q8_0 => k.run(Items::<IntKeys, u8>::new(&input, own, outs, items)),
+            KvType::Q8_0 => k.run_codes(Items::<IntKeys, u8>::new(&input, own, outs, items)),
         }
     });
     if plan.splits {

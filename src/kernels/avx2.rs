@@ -23,6 +23,11 @@ impl<const VNNI: bool> Avx2<VNNI> {
         has_all.then_some(Avx2(()))
     }
 
+    /// Without AVX-VNNI.
+    pub(super) fn plain(self) -> Avx2<false> {
+        Avx2(())
+    }
+
     pub(super) fn run<W: Work>(self, work: W) -> W::Output {
         #[target_feature(enable = "avx2,fma,f16c")]
         #[inline(never)]

@@ -75,7 +75,12 @@ pub fn matmul(k: Kernels, pool: &Pool, x: &Activations, jobs: &mut [MatMul<'_>])
         for (job, &out) in jobs.iter().zip(&outs) {
             let panels = range.start.max(first)..range.end.min(first + job.w.n_panels());
             if !panels.is_empty() {
-                k.run(Panels { w: job.w, x, out, panels: panels.start - first..panels.end - first });
+                let panels = Panels { w: job.w, x, out, panels: panels.start - first..panels.end - first };
+                if job.w.block_type().is_float() {
+                    k.run(FloatPanels(panels));
+                } else {
+                    k.run_codes(IntPanels(panels));
+                }
             }
             first += job.w.n_panels();
         }
@@ -105,23 +110,41 @@ struct Panels<'a> {
     panels: std::ops::Range<usize>,
 }
 
-impl Work for Panels<'_> {
+/// Panels of integer codes.
+struct IntPanels<'a>(Panels<'a>);
+
+impl Work for IntPanels<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        match self.w.block_type() {
-            BlockType::Q8_0 => self.int_panels::<S, Scaled<8>>(s),
-            BlockType::Q5_0 => self.int_panels::<S, Scaled<5>>(s),
-            BlockType::Q4_0 => self.int_panels::<S, Scaled<4>>(s),
-            BlockType::Q4_1 => self.int_panels::<S, ScaledMin<4>>(s),
-            BlockType::Q5_1 => self.int_panels::<S, ScaledMin<5>>(s),
-            BlockType::Q4K => self.int_panels::<S, SuperMin<4>>(s),
-            BlockType::Q5K => self.int_panels::<S, SuperMin<5>>(s),
-            BlockType::Q6K => self.int_panels::<S, Super16>(s),
-            BlockType::F32 => self.float_panels::<S, F32Columns>(s),
-            BlockType::F16 => self.float_panels::<S, F16Columns>(s),
-            BlockType::BF16 => self.float_panels::<S, BF16Columns>(s),
+        match self.0.w.block_type() {
+            BlockType::Q8_0 => self.0.int_panels::<S, Scaled<8>>(s),
+            BlockType::Q5_0 => self.0.int_panels::<S, Scaled<5>>(s),
+            BlockType::Q4_0 => self.0.int_panels::<S, Scaled<4>>(s),
+            BlockType::Q4_1 => self.0.int_panels::<S, ScaledMin<4>>(s),
+            BlockType::Q5_1 => self.0.int_panels::<S, ScaledMin<5>>(s),
+            BlockType::Q4K => self.0.int_panels::<S, SuperMin<4>>(s),
+            BlockType::Q5K => self.0.int_panels::<S, SuperMin<5>>(s),
+            BlockType::Q6K => self.0.int_panels::<S, Super16>(s),
+            ty @ (BlockType::F32 | BlockType::F16 | BlockType::BF16) => unreachable!("{ty} has no codes"),
+        }
+    }
+}
+
+/// Panels of floats.
+struct FloatPanels<'a>(Panels<'a>);
+
+impl Work for FloatPanels<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        match self.0.w.block_type() {
+            BlockType::F32 => self.0.float_panels::<S, F32Columns>(s),
+            BlockType::F16 => self.0.float_panels::<S, F16Columns>(s),
+            BlockType::BF16 => self.0.float_panels::<S, BF16Columns>(s),
+            ty => unreachable!("{ty} has codes"),
         }
     }
 }

@@ -200,22 +200,35 @@ impl Kernels {
         IsaKind::ALL.into_iter().filter_map(Self::with_isa).collect()
     }
 
-    /// Runs `work` compiled for this instruction set.
+    /// Runs `work` compiled for this instruction set. Instruction sets that differ in products of codes alone share its code.
     fn run<W: Work>(self, work: W) -> W::Output {
         match self.0 {
             Choice::Scalar(isa) => work.run(isa),
             #[cfg(target_arch = "x86_64")]
             Choice::Avx2(isa) => isa.run(work),
             #[cfg(target_arch = "x86_64")]
-            Choice::AvxVnni(isa) => isa.run(work),
+            Choice::AvxVnni(isa) => isa.plain().run(work),
             #[cfg(target_arch = "x86_64")]
             Choice::Avx512(isa) => isa.run(work),
             #[cfg(target_arch = "aarch64")]
             Choice::Neon(isa) => isa.run(work),
             #[cfg(target_arch = "aarch64")]
+            Choice::NeonDot(isa) => isa.plain().run(work),
+            #[cfg(target_arch = "aarch64")]
+            Choice::NeonI8mm(isa) => isa.plain().run(work),
+        }
+    }
+
+    /// The same for work with products of codes.
+    fn run_codes<W: Work>(self, work: W) -> W::Output {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Choice::AvxVnni(isa) => isa.run(work),
+            #[cfg(target_arch = "aarch64")]
             Choice::NeonDot(isa) => isa.run(work),
             #[cfg(target_arch = "aarch64")]
             Choice::NeonI8mm(isa) => isa.run(work),
+            _ => self.run(work),
         }
     }
 }

@@ -38,6 +38,11 @@ impl<const LEVEL: u8> Neon<LEVEL> {
         has_all.then_some(Neon(()))
     }
 
+    /// Without dot products.
+    pub(super) fn plain(self) -> Neon<PLAIN> {
+        Neon(())
+    }
+
     pub(super) fn run<W: Work>(self, work: W) -> W::Output {
         #[target_feature(enable = "neon")]
         #[inline(never)]
