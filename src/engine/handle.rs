@@ -75,7 +75,14 @@ impl Engine {
         let (tokenizer, generation_defaults) = checkpoint.tokenizer_and_defaults()?;
         let EngineOptions { quantize, packed_access, graph_memory_max, ref streaming, .. } = options;
         let streaming = streaming.as_ref();
-        let load = LoadOptions { quantize, packed_access, graph_memory_max, streaming, progress };
+        let load = LoadOptions {
+            quantize,
+            packed_access,
+            graph_memory_max,
+            streaming,
+            progress,
+            n_threads: options.n_threads,
+        };
         let model = Model::load(checkpoint, load)?;
         let pool = Pool::try_new(n_threads).map_err(|source| EngineError::Spawn { n_threads, source })?;
         let pool = Arc::new(pool);
@@ -155,7 +162,8 @@ impl Engine {
         }
         vocabulary::check(self.tokenizer(), &checkpoint.tokenizer()?)
             .map_err(|mismatch| EngineError::DraftVocabulary { name: name.to_owned(), mismatch })?;
-        let load = LoadOptions { quantize, packed_access, graph_memory_max: None, streaming: None, progress };
+        let n_threads = Some(self.shared.pool.n_threads());
+        let load = LoadOptions { quantize, packed_access, progress, n_threads, ..LoadOptions::default() };
         let model = Model::load(checkpoint, load)?;
         let costs = match cost_profile {
             Some(costs) => costs,

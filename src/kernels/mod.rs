@@ -44,6 +44,7 @@ mod matmul;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod packed;
+mod packing;
 mod page_buf;
 mod pages;
 mod panels;
@@ -67,6 +68,7 @@ pub(crate) use layout::PANEL_ROWS;
 pub use math::exp;
 pub use matmul::{MatMul, matmul};
 pub use packed::{PackError, PackedMatrix};
+pub use packing::{Packing, PackingPart};
 pub(crate) use page_buf::{PageBlock, PageBuf};
 pub use pool::Pool;
 pub use quantize::{dequantize, quantize};
