@@ -65,8 +65,8 @@ fn round(n_threads: usize, n_steps: u64, slow: Slow) -> [f64; 3] {
 
     let pool = Pool::new(n_threads);
     let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
+    let last = n_threads - 1;
     let section = std::thread::scope(|scope| {
-        let last = n_threads - 1;
         if let Slow::Neighbours { pinned } = slow {
             for _ in 0..2 {
                 scope.spawn(|| {

@@ -53,6 +53,7 @@ mod quantize;
 mod rows;
 mod scalar;
 mod simd;
+mod speeds;
 #[cfg(test)]
 mod tests;
 
@@ -70,7 +71,7 @@ pub use matmul::{MatMul, matmul};
 pub use packed::{PackError, PackedMatrix};
 pub use packing::{Packing, PackingPart};
 pub(crate) use page_buf::{PageBlock, PageBuf};
-pub use pool::Pool;
+pub use pool::{Pool, SPIN_TIME_DEFAULT};
 pub use quantize::{dequantize, quantize};
 pub use rows::{add, argmax, log_sum_exp, rms_norm, rms_norm_in_place, rope, silu_mul, softmax};
 
