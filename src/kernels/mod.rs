@@ -72,7 +72,7 @@ pub use packed::{PackError, PackedMatrix};
 pub use packing::{Packing, PackingPart};
 pub(crate) use page_buf::{PageBlock, PageBuf};
 pub use pool::{Pool, SPIN_TIME_DEFAULT};
-pub use quantize::{dequantize, quantize};
+pub use quantize::{convert, dequantize, quantize};
 pub use rows::{add, argmax, log_sum_exp, rms_norm, rms_norm_in_place, rope, silu_mul, softmax};
 
 use simd::Work;

@@ -3,13 +3,20 @@
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
+use super::Kernels;
 use super::block::{BlockType, Unpacked};
+use super::simd::{Simd, Work};
 
 /// Converts `src`, elements of type `ty`, to numbers. Exact: the result equals that of ggml's reference code.
 ///
 /// # Panics
 /// If `src` is not a whole number of blocks, or `out` does not have as many elements.
 pub fn dequantize(ty: BlockType, src: &[u8], out: &mut [f32]) {
+    dequantize_row(ty, src, out);
+}
+
+#[inline(always)]
+fn dequantize_row(ty: BlockType, src: &[u8], out: &mut [f32]) {
     let bytes = ty.row_bytes(out.len() as u64).expect("out is a whole number of blocks");
     assert_eq!(src.len() as u64, bytes, "{} elements of {ty} are {bytes} bytes", out.len());
     match ty {
@@ -48,18 +55,67 @@ pub fn dequantize(ty: BlockType, src: &[u8], out: &mut [f32]) {
 /// # Panics
 /// If `src` is not a whole number of blocks, or Refrain only reads `ty`.
 pub fn quantize(ty: BlockType, src: &[f32], out: &mut Vec<u8>) {
+    quantize_row(ty, src, out);
+}
+
+#[inline(always)]
+fn quantize_row(ty: BlockType, src: &[f32], out: &mut Vec<u8>) {
     assert!(src.len().is_multiple_of(ty.block_len()), "{} elements are not whole blocks of {ty}", src.len());
     match ty {
         BlockType::F32 => out.extend(src.iter().flat_map(|x| x.to_le_bytes())),
         BlockType::F16 => out.extend(src.iter().flat_map(|&x| f16::from_f32(x).to_le_bytes())),
         BlockType::BF16 => out.extend(src.iter().flat_map(|&x| bf16::from_f32(x).to_le_bytes())),
-        BlockType::Q8_0 => src.as_chunks().0.iter().for_each(|block| quantize_q8_0(block, out)),
-        BlockType::Q4_0 => src.as_chunks().0.iter().for_each(|block| quantize_q4_0(block, out)),
+        BlockType::Q8_0 => {
+            for block in src.as_chunks().0 {
+                quantize_q8_0(block, out);
+            }
+        }
+        BlockType::Q4_0 => {
+            for block in src.as_chunks().0 {
+                quantize_q4_0(block, out);
+            }
+        }
         _ => panic!("{ty} is read, never written"),
     }
 }
 
+/// Converts the elements `src` of type `from` to type `to` and appends them to `out`, by way of numbers in `values`, which
+/// has as many elements. The bits are those of [`dequantize`] and [`quantize`]; here the compiler uses the vectors of the
+/// instruction set.
+///
+/// # Panics
+/// As [`dequantize`] and [`quantize`].
+pub fn convert(
+    k: Kernels,
+    from: BlockType,
+    src: &[u8],
+    values: &mut [f32],
+    to: BlockType,
+    out: &mut Vec<u8>,
+) {
+    k.run(Convert { from, src, values, to, out });
+}
+
+struct Convert<'a> {
+    from: BlockType,
+    src: &'a [u8],
+    values: &'a mut [f32],
+    to: BlockType,
+    out: &'a mut Vec<u8>,
+}
+
+impl Work for Convert<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _s: S) {
+        dequantize_row(self.from, self.src, self.values);
+        quantize_row(self.to, self.values, self.out);
+    }
+}
+
 /// `quantize_row_q8_0_ref`: the largest magnitude becomes 127; halves round away from zero.
+#[inline(always)]
 fn quantize_q8_0(block: &[f32; 32], out: &mut Vec<u8>) {
     let d = largest_magnitude(block) / 127.0;
     let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
@@ -73,6 +129,7 @@ fn quantize_q8_0(block: &[f32; 32], out: &mut Vec<u8>) {
 }
 
 /// `quantize_row_q4_0_ref`: the element of largest magnitude becomes −8, whatever its sign.
+#[inline(always)]
 fn quantize_q4_0(block: &[f32; 32], out: &mut Vec<u8>) {
     let amax = largest_magnitude(block);
     // The first of several. Zeros of either sign count as positive.
@@ -91,6 +148,7 @@ fn quantize_q4_0(block: &[f32; 32], out: &mut Vec<u8>) {
 
 /// The largest magnitude that is a number; 0 if there is none. Eight lanes, so that the compiler uses vectors: the
 /// maximum does not depend on the order.
+#[inline(always)]
 fn largest_magnitude(block: &[f32; 32]) -> f32 {
     let mut lanes = [0.0f32; 8];
     for chunk in block.as_chunks::<8>().0 {
@@ -172,6 +230,22 @@ mod tests {
             found.clear();
             quantize(BlockType::Q8_0, &block, &mut found);
             proptest::prop_assert_eq!(&found, &expected);
+
+            for ty in [BlockType::Q8_0, BlockType::Q4_0] {
+                for from in [BlockType::F32, BlockType::F16, BlockType::BF16] {
+                    let mut src = Vec::new();
+                    quantize(from, &block, &mut src);
+                    let mut values = [0.0; 32];
+                    dequantize(from, &src, &mut values);
+                    let mut expected = Vec::new();
+                    quantize(ty, &values, &mut expected);
+                    for k in Kernels::available() {
+                        let mut found = Vec::new();
+                        convert(k, from, &src, &mut values, ty, &mut found);
+                        proptest::prop_assert!(found == expected, "{from} to {ty} on {}", k.isa());
+                    }
+                }
+            }
         }
     }
 

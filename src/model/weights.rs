@@ -6,8 +6,8 @@ use std::thread::available_parallelism;
 use thiserror::Error;
 
 use crate::kernels::{
-    AllocError, BlockType, FloatEnv, PANEL_ROWS, PackError, PackedMatrix, Packing, PackingPart, dequantize,
-    quantize,
+    AllocError, BlockType, FloatEnv, Kernels, PANEL_ROWS, PackError, PackedMatrix, Packing, PackingPart,
+    convert, dequantize,
 };
 use crate::mapping::Mapping;
 use crate::model::checkpoint::{Checkpoint, LayerWeight, LoadError, TensorInfo, WeightId};
@@ -391,7 +391,8 @@ impl TensorSource for Loader<'_> {
         let row_bytes = row_bytes.map_err(failed)?;
         let mut packing = Packing::new(target, info.n_rows, info.n_cols).map_err(failed)?;
         let head_dim = info.qk_interleaved.then_some(self.config.head_dim);
-        let rows = FileRows { checkpoint: self.checkpoint, id, info, target, row_bytes, head_dim };
+        let kernels = Kernels::detect();
+        let rows = FileRows { checkpoint: self.checkpoint, id, info, target, row_bytes, kernels, head_dim };
         let parts = packing.parts(rows.part_panels(self.workers.n_threads()));
         self.workers.for_each(parts, |scratch, part| rows.pack(part, scratch))?;
         self.advance(row_bytes as u64 * info.n_rows as u64);
@@ -446,6 +447,7 @@ struct FileRows<'a> {
     target: BlockType,
     /// Bytes of a row in the file.
     row_bytes: usize,
+    kernels: Kernels,
     /// The width of a head, if the file interleaves the rows of each head.
     head_dim: Option<usize>,
 }
@@ -476,9 +478,8 @@ impl FileRows<'_> {
                 continue;
             }
             resize(&mut scratch.values, info.n_cols).map_err(|source| self.failed(source))?;
-            dequantize(info.ty, src, &mut scratch.values);
             scratch.converted.clear();
-            quantize(target, &scratch.values, &mut scratch.converted);
+            convert(self.kernels, info.ty, src, &mut scratch.values, target, &mut scratch.converted);
             part.pack_row(row, &scratch.converted);
         }
         Ok(())
