@@ -3,6 +3,7 @@
 //!
 //! ```sh
 //! cargo bench --bench unequal                 # one row per way of being slow
+//! cargo bench --bench unequal -- third        # those whose name contains the word
 //! ```
 //!
 //! - *a third*: the last worker does three times the work for each item, as on a slow core.
@@ -37,14 +38,18 @@ fn main() {
     println!("{n_threads} threads, sections of {N_ITEMS} items");
     println!("| slow | item µs | ideal µs | section µs | ratio |");
     println!("| --- | ---: | ---: | ---: | ---: |");
+    let word = std::env::args().skip(1).find(|arg| !arg.starts_with("--")).unwrap_or_default();
     for n_steps in [1000, 4000] {
         for (name, slow) in [
-            ("nobody", Slow::Nobody),
+            ("nobody (not a third)", Slow::Nobody),
             ("a third", Slow::Worker),
             ("a third, the caller", Slow::Caller),
             ("neighbours", Slow::Neighbours { pinned: true }),
             ("neighbours, not pinned", Slow::Neighbours { pinned: false }),
         ] {
+            if !name.contains(&word) {
+                continue;
+            }
             let mut rounds: Vec<[f64; 3]> = (0..ROUNDS).map(|_| round(n_threads, n_steps, slow)).collect();
             rounds.sort_by(|a, b| (a[2] / a[1]).total_cmp(&(b[2] / b[1])));
             let [item, ideal, section] = rounds[ROUNDS / 2];

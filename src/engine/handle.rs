@@ -402,6 +402,25 @@ impl Engine {
         }
     }
 
+    internals! {
+        /// The costs of a generation that starts behind `context` tokens.
+        fn costs_behind(&self, context: usize) -> CostProfile {
+            match &self.shared.profile {
+                Some(profile) => {
+                    let costs = profile.costs(context, SessionOptions::default().projection_rows);
+                    costs.corrected(self.shared.learned().correction())
+                }
+                None => {
+                    let costs = self.shared.learned().costs().clone();
+                    match self.shared.context_costs {
+                        Some(measured) => costs.scaled(|rows| measured.factor(context, rows)),
+                        None => costs,
+                    }
+                }
+            }
+        }
+    }
+
     /// The stored profile that generations start from, if one was given and matches this machine.
     pub fn profile(&self) -> Option<&MachineProfile> {
         self.shared.profile.as_ref()
