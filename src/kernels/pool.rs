@@ -35,8 +35,8 @@ use super::speeds::Speeds;
 /// and far less than the time between two requests.
 pub const SPIN_TIME_DEFAULT: Duration = Duration::from_micros(100);
 
-/// The caller spins at least as long for the last worker of a section, whose chunk is short.
-const CLOSE_SPIN_TIME: Duration = Duration::from_micros(10);
+/// Time that the caller spins for the last worker of a section, whose chunk is short, before it yields its core.
+const CLOSE_SPIN_TIME: Duration = Duration::from_micros(20);
 
 /// Time that a faster worker has to enter a section that the caller hands over: some times the way of a cache line
 /// between two cores.
@@ -349,13 +349,21 @@ impl Shared {
     fn close(&self) {
         self.state.fetch_and(!OPEN, Relaxed);
         let is_empty = || self.state.load(SeqCst) & (OPEN - 1) == 0;
-        let mut spin = Spin::new(self.spin_ns.load(Relaxed).max(CLOSE_SPIN_TIME.as_nanos() as u64));
+        let mut spin = Spin::new(CLOSE_SPIN_TIME.as_nanos() as u64);
         while spin.again() {
             if is_empty() {
                 return;
             }
         }
-        // The worker is preempted. A caller that sleeps, and does not only yield, frees its core for the worker.
+        // The worker may be preempted, and wait for this core.
+        let since = Instant::now();
+        while since.elapsed().as_nanos() as u64 <= self.spin_ns.load(Relaxed) {
+            thread::yield_now();
+            if is_empty() {
+                return;
+            }
+        }
+        // It waits for another core. A caller that sleeps frees this one for it.
         let mut guard = lock(&self.sleep_lock);
         self.caller_sleeps.store(true, SeqCst);
         while !is_empty() {
