@@ -3,6 +3,7 @@
 //! ```sh
 //! cargo bench --bench load                           # 1 GB; takes twice that in the temporary folder, and in memory
 //! REFRAIN_LOAD_MB=128 cargo bench --bench load
+//! REFRAIN_LOAD_TYPE=BF16 cargo bench --bench load    # numbers instead of Q8_0, which loading quantises
 //! REFRAIN_LOAD_MODEL=model.gguf cargo bench --bench load
 //! ```
 //!
@@ -46,14 +47,17 @@ fn main() -> Result<(), Error> {
     println!("| from | open ms | weights ms | first pass ms | later passes ms | tokenizer ms |");
     println!("| --- | --- | --- | --- | --- | --- |");
     let mut expected = None;
-    for (name, path, access) in [
-        ("GGUF or folder", &source, PackedAccess::Map),
-        ("packed, mapped", &packed, PackedAccess::Map),
-        ("packed, read", &packed, PackedAccess::Read),
+    for (name, path, packed_access, n_threads) in [
+        ("GGUF or folder, one thread", &source, PackedAccess::Map, Some(1)),
+        ("GGUF or folder", &source, PackedAccess::Map, None),
+        ("packed, mapped", &packed, PackedAccess::Map, None),
+        ("packed, read, one thread", &packed, PackedAccess::Read, Some(1)),
+        ("packed, read", &packed, PackedAccess::Read, None),
     ] {
         let mut least: Option<Times> = None;
+        let options = LoadOptions { packed_access, n_threads, ..LoadOptions::default() };
         for _ in 0..ROUNDS {
-            let (times, logits) = load(path, access)?;
+            let (times, logits) = load(path, options)?;
             if *expected.get_or_insert_with(|| logits.clone()) != logits {
                 return Err(format!("{name}: other logits").into());
             }
@@ -76,7 +80,7 @@ impl Times {
 }
 
 /// Loads and runs. The logits are bits.
-fn load(path: &Path, packed_access: PackedAccess) -> Result<(Times, Vec<u32>), Error> {
+fn load(path: &Path, options: LoadOptions<'_>) -> Result<(Times, Vec<u32>), Error> {
     let mut start = Instant::now();
     let mut lap = || {
         let elapsed = start.elapsed().as_secs_f64() * 1e3;
@@ -85,7 +89,7 @@ fn load(path: &Path, packed_access: PackedAccess) -> Result<(Times, Vec<u32>), E
     };
     let checkpoint = Checkpoint::open(path)?;
     let open = lap();
-    let model = Model::load(&checkpoint, LoadOptions { packed_access, ..LoadOptions::default() })?;
+    let model = Model::load(&checkpoint, options)?;
     let weights = lap();
     let pool = Pool::try_new(std::thread::available_parallelism().map_or(1, usize::from))?;
     let compute = Compute { kernels: Kernels::detect(), pool: &pool };
@@ -127,7 +131,13 @@ fn random_model(folder: &Path) -> Result<PathBuf, Error> {
         ("ffn_up", &[hidden, ffn]),
         ("ffn_down", &[ffn, hidden]),
     ];
-    let layer_bytes = layer.iter().map(|(_, dims)| dims.iter().product::<u64>() * 34 / 32).sum::<u64>();
+    let matrix_type = match std::env::var("REFRAIN_LOAD_TYPE").as_deref() {
+        Err(_) | Ok("Q8_0") => BlockType::Q8_0,
+        Ok("BF16") => BlockType::BF16,
+        Ok(other) => return Err(format!("REFRAIN_LOAD_TYPE: {other} is not Q8_0 or BF16").into()),
+    };
+    let bytes_of = |dims: &[u64]| matrix_type.row_bytes(dims.iter().product()).unwrap_or(0);
+    let layer_bytes = layer.iter().map(|(_, dims)| bytes_of(dims)).sum::<u64>();
     let n_layers = (n_bytes / layer_bytes).max(1);
     let mut writer = GgufWriter::new();
     for (key, value) in [
@@ -166,7 +176,7 @@ fn random_model(folder: &Path) -> Result<PathBuf, Error> {
             layer.iter().map(|(name, dims)| (format!("blk.{layer_idx}.{name}.weight"), dims.to_vec())),
         );
     }
-    let ty = |dims: &[u64]| if dims.len() == 1 { BlockType::F32 } else { BlockType::Q8_0 };
+    let ty = |dims: &[u64]| if dims.len() == 1 { BlockType::F32 } else { matrix_type };
     tensors.iter().for_each(|(name, dims)| _ = writer.tensor(name, ty(dims), dims));
     let path = folder.join("random.gguf");
     let mut out = writer.start(BufWriter::new(File::create(&path)?))?;
@@ -178,19 +188,25 @@ fn random_model(folder: &Path) -> Result<PathBuf, Error> {
     Ok(path)
 }
 
-/// Norms of one, and blocks of random codes with a scale that keeps a layer's outputs near one.
+/// Norms of one, and small random numbers, or blocks of random codes with a scale that keeps a layer's outputs near one.
 fn random_tensor(random: &mut u64, ty: BlockType, n_values: u64) -> Vec<u8> {
     if ty == BlockType::F32 {
         return (0..n_values).flat_map(|_| 1f32.to_le_bytes()).collect();
     }
-    let mut bytes = Vec::with_capacity(n_values as usize / 32 * 34);
+    let mut next = || {
+        *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        *random ^ (*random >> 29)
+    };
+    let mut bytes = Vec::with_capacity(n_values as usize * 2);
+    if ty == BlockType::BF16 {
+        // Either sign, 0.015 to 0.03.
+        (0..n_values).for_each(|_| bytes.extend((0x3c80 | next() as u16 & 0x807f).to_le_bytes()));
+        return bytes;
+    }
     for _ in 0..n_values / 32 {
         // f16 bits of 0.0003, then 32 codes.
         bytes.extend(0x0cea_u16.to_le_bytes());
-        for _ in 0..4 {
-            *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            bytes.extend((*random ^ (*random >> 29)).to_le_bytes());
-        }
+        (0..4).for_each(|_| bytes.extend(next().to_le_bytes()));
     }
     bytes
 }

@@ -34,6 +34,7 @@
 mod cancel;
 mod draft;
 mod draft_model;
+mod energy;
 mod engine;
 mod face;
 mod kernels;
@@ -56,17 +57,18 @@ pub use draft::{
     EvidenceClass, HistoryStore, Learned, LearnedError, NodeIdx, Rejections, ReuseConfig, SourceName,
     StepOutcome, Successor, SuccessorLists, TargetListener, VERIFY_ROWS_MAX,
 };
+pub use energy::{EnergyMeter, EnergyStats, Powercap, PowercapError};
 #[cfg(feature = "stream")]
 pub use engine::EventStream;
 pub use engine::{
     Acceptance, AcceptanceFloor, CONTEXT_LEN_DEFAULT_MAX, Calibration, DraftModelOptions, DraftPolicy,
     DraftRows, Drafting, DraftingOffStats, Engine, EngineError, EngineOptions, Event, FinishReason,
     GenerateError, GenerateOptions, Generation, LossyStats, MemoryPressure, Origin, OwnedGeneration,
-    PidConfig, PolicyStats, PruningStats, RefusedGeneration, RowStats, STOP_BYTES_MAX, Score, Session,
-    SessionError, SessionOptions, SharedPasses, SkipRules, SourceStats, StageTimes, StateKey, Stats,
+    PidConfig, PolicyStats, PowerState, PruningStats, RefusedGeneration, RowStats, STOP_BYTES_MAX, Score,
+    Session, SessionError, SessionOptions, SharedPasses, SkipRules, SourceStats, StageTimes, StateKey, Stats,
     StreamingStats, Summary, ThermalState, TokenEvent, step_together,
 };
-pub use kernels::{IsaKind, KvType};
+pub use kernels::{IsaKind, KernelsNotice, KvType};
 pub use model::checkpoint::{Checkpoint, LoadError};
 pub use model::config::{Architecture, ModelConfig, RopeConfig, RopeScaling};
 pub use model::graphs::Switching;
@@ -75,7 +77,7 @@ pub use model::streamed::StreamMemory;
 pub use model::transformer::ForwardError;
 pub use model::weights::{PackedAccess, Quantize};
 pub use model::{GenerationDefaults, PREFILL_CHUNK_MAX};
-pub use profile::{MachineProfile, ProfileError, ProfileMismatch, ProfileOptions};
+pub use profile::{MachineProfile, ProfileError, ProfileMismatch, ProfileOptions, ThreadEnergy};
 pub use pruning::{Predictor, PredictorError, PruningConfig, Safeguards};
 pub use stream::{Flow, Pinned, ReadAt, ReadMode, StreamOptions, WrapReader};
 pub use task::{PromptPassage, Task, UnknownTask};

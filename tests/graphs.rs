@@ -24,6 +24,7 @@ const KEEP: LoadOptions<'static> = LoadOptions {
     graph_memory_max: None,
     streaming: None,
     progress: None,
+    n_threads: None,
 };
 
 fn checkpoint(tiny: Tiny) -> Checkpoint {

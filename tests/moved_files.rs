@@ -26,6 +26,7 @@ const KEEP: LoadOptions<'static> = LoadOptions {
     graph_memory_max: None,
     streaming: None,
     progress: None,
+    n_threads: None,
 };
 
 /// The container and access of a model.

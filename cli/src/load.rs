@@ -8,6 +8,7 @@ use crate::args::{ComputeArgs, DraftModelArg, PruningArg};
 use crate::failure::Failure;
 use crate::models;
 use crate::progress::Progress;
+use crate::terminal::note;
 
 /// The small model inside the program.
 #[cfg(feature = "embedded-model")]
@@ -36,7 +37,17 @@ pub(crate) fn checkpoint(path: Option<&Path>) -> Result<Checkpoint, Failure> {
 /// Loads a checkpoint, with progress.
 pub(crate) fn engine(checkpoint: &Checkpoint, options: EngineOptions) -> Result<Engine, Failure> {
     let progress = Progress::bytes("loading");
-    Ok(Engine::load(checkpoint, options, Some(&|done, total| progress.set(done, total)))?)
+    let engine = Engine::load(checkpoint, options, Some(&|done, total| progress.set(done, total)))?;
+    drop(progress);
+    note_kernels(&engine);
+    Ok(engine)
+}
+
+/// Says if this machine computes with the slow scalar kernels.
+pub(crate) fn note_kernels(engine: &Engine) {
+    if let Some(notice) = engine.kernels_notice() {
+        note(&notice.to_string());
+    }
 }
 
 /// Loads the draft model of the engine, with progress.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use plotters::prelude::*;
 use refrain::internals::draft::CostProfile;
 use refrain::internals::profile::PassCost;
-use refrain::{EngineOptions, MachineProfile, ProfileError, ProfileOptions, Session};
+use refrain::{EngineOptions, MachineProfile, Powercap, ProfileError, ProfileOptions, Session, ThreadEnergy};
 
 use crate::args::ProfileArgs;
 use crate::failure::{Exit, Failure};
@@ -40,6 +40,17 @@ pub(crate) fn profile(args: &ProfileArgs) -> Result<Exit, Failure> {
     let mut out = AnswerStream::stdout();
     for line in table(&profile) {
         out.line(&line)?;
+    }
+    match engine.measure_energy()? {
+        Some(measured) => {
+            for line in energy_table(&measured) {
+                out.line(&line)?;
+            }
+        }
+        None => match Powercap::open() {
+            Ok(_) => note("energy not measured: the counter cannot be read"),
+            Err(error) => note(&visible(&format!("energy not measured: {error}"))),
+        },
     }
     match &path {
         Some(path) => {
@@ -157,6 +168,21 @@ fn table(profile: &MachineProfile) -> Vec<String> {
     lines
 }
 
+/// Energy by the number of threads, and the cheapest one.
+fn energy_table(measured: &[ThreadEnergy]) -> Vec<String> {
+    let mut lines = vec![format!("{:>7}  {:>14}  {:>8}", "threads", "J per token", "tokens/s")];
+    for row in measured {
+        let ThreadEnergy { n_threads, joules_per_token, tokens_per_s, .. } = row;
+        lines.push(format!("{n_threads:>7}  {joules_per_token:>14.4}  {tokens_per_s:>8.1}"));
+    }
+    let cheapest = measured.iter().min_by(|a, b| a.joules_per_token.total_cmp(&b.joules_per_token));
+    if let Some(cheapest) = cheapest {
+        let joules = cheapest.joules_per_token;
+        lines.push(format!("cheapest per token: --threads {} ({joules:.4} J)", cheapest.n_threads));
+    }
+    lines
+}
+
 /// Plots ms by rows, with a line for each context.
 fn plot(profile: &MachineProfile, path: &Path) -> Result<(), Failure> {
     let mut svg = String::new();
@@ -199,4 +225,22 @@ fn draw(profile: &MachineProfile, svg: &mut String) -> Result<(), Box<dyn std::e
     chart.configure_series_labels().background_style(WHITE).border_style(BLACK.mix(0.3)).draw()?;
     root.present()?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cheapest_number_of_threads_is_named() {
+        let row = |n_threads, joules_per_token, tokens_per_s| ThreadEnergy {
+            n_threads,
+            joules_per_token,
+            tokens_per_s,
+        };
+        let lines = energy_table(&[row(1, 0.5, 10.0), row(2, 0.25, 18.0), row(4, 0.375, 20.0)]);
+        assert_eq!(lines.len(), 5);
+        assert_eq!(lines[4], "cheapest per token: --threads 2 (0.2500 J)");
+        assert!(energy_table(&[]).len() == 1);
+    }
 }

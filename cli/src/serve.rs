@@ -298,7 +298,9 @@ fn on_demand(id: String, path: PathBuf, args: &'static ServeArgs) -> ModelSpec {
 
 fn open(path: &Path, options: EngineOptions) -> Result<Engine, Box<dyn Error + Send + Sync>> {
     let checkpoint = load::checkpoint(Some(path)).map_err(|failure| failure.line())?;
-    Ok(Engine::load(&checkpoint, options, None)?)
+    let engine = Engine::load(&checkpoint, options, None)?;
+    load::note_kernels(&engine);
+    Ok(engine)
 }
 
 /// The name of a file without its ending, or of a folder; the name of a pulled model as it was given.

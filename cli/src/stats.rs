@@ -100,6 +100,9 @@ fn write_summary(out: &mut String, summary: &Summary) -> std::fmt::Result {
 
 fn write_details(out: &mut String, stats: &Stats) -> std::fmt::Result {
     write_histogram(out, &stats.acceptance_lengths)?;
+    if let Some(energy) = &stats.energy {
+        writeln!(out, "energy    {:.3} J per token, {:.1} J", energy.joules_per_token, energy.decode_joules)?;
+    }
     for source in &stats.sources {
         let style = origin_style(&Origin::Draft(source.name.clone()));
         let share = percent(source.accepted, source.drafted);

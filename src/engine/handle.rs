@@ -2,26 +2,32 @@
 
 use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::draft::{CostProfile, HistoryStore, Learned, LearnedError, LearnedKey, ReliabilityTable};
 use crate::draft_model::{DraftModel, vocabulary};
+use crate::energy::{EnergyMeter, Powercap};
 use crate::engine::cores;
 use crate::engine::error::{EngineError, SessionError};
-use crate::engine::measure::{graph_costs, measure_costs, measure_projection, set_times, times_label};
+use crate::engine::measure::{
+    MEASURE_TIME_DEFAULT, assumed_costs, graph_costs, measure_load, measure_projection, measure_streamed,
+    set_times, times_label,
+};
 use crate::engine::options::{DraftModelOptions, EngineOptions, SessionOptions};
-use crate::engine::policy::{Device, MemoryPressure, ThermalState};
+use crate::engine::policy::{Device, MemoryPressure, PowerState, ThermalState};
 use crate::engine::session::Session;
 use crate::engine::shared::Shared;
 use crate::face::internals;
-use crate::kernels::{IsaKind, Kernels, Pool};
+use crate::kernels::{IsaKind, Kernels, KernelsNotice, Pool};
 use crate::model::graphs::{GraphsError, StaticGraphs};
 use crate::model::packed::ModelIdentity;
 use crate::model::streamed::Streamed;
 use crate::model::transformer::Compute;
 use crate::model::weights::LoadOptions;
 use crate::model::{Checkpoint, GenerationDefaults, Model, ModelConfig};
-use crate::profile::{MachineProfile, ProfileError, ProfileKey, ProfileOptions, cpu_name};
+use crate::profile::{
+    self, MachineProfile, ProfileError, ProfileKey, ProfileOptions, ThreadEnergy, cpu_name,
+};
 use crate::pruning::{Predictor, PredictorError};
 use crate::schedule::SwitchTimes;
 use crate::tokenizer::Tokenizer;
@@ -55,9 +61,9 @@ impl Engine {
 
     /// Loads an opened checkpoint; `progress` is called with (bytes read, bytes to read) after each tensor.
     ///
-    /// Unless a cost profile is given, loading measures the forward pass for batch lengths of 1 to 64 rows.
-    /// The measurement stops after one second, but covers at least two lengths. A streamed model is measured
-    /// for two lengths. A model of static graphs measures its loads and calls instead, unless its folder
+    /// Unless a profile or costs are given, loading measures the forward pass for batch lengths of 1 to 32 rows, with and
+    /// without a context, in about 300 ms ([`EngineOptions::measure_time`]); at least two lengths. A streamed model is
+    /// measured for two lengths, however long they take. A model of static graphs measures its loads and calls instead, unless its folder
     /// holds times of this machine.
     pub fn load(
         checkpoint: &Checkpoint,
@@ -75,7 +81,14 @@ impl Engine {
         let (tokenizer, generation_defaults) = checkpoint.tokenizer_and_defaults()?;
         let EngineOptions { quantize, packed_access, graph_memory_max, ref streaming, .. } = options;
         let streaming = streaming.as_ref();
-        let load = LoadOptions { quantize, packed_access, graph_memory_max, streaming, progress };
+        let load = LoadOptions {
+            quantize,
+            packed_access,
+            graph_memory_max,
+            streaming,
+            progress,
+            n_threads: options.n_threads,
+        };
         let model = Model::load(checkpoint, load)?;
         let pool = Pool::try_new(n_threads).map_err(|source| EngineError::Spawn { n_threads, source })?;
         let pool = Arc::new(pool);
@@ -90,19 +103,33 @@ impl Engine {
             profile.key().mismatch(&here)
         });
         let profile = profile.filter(|_| profile_mismatch.is_none());
-        let projection_costs = match &profile {
-            Some(profile) => profile.projection_costs(),
-            // A measurement would read weights from flash. Free rows make waves as long as allowed.
-            None if model.graphs().is_some() || model.streamed().is_some() => CostProfile::free_rows(1.0),
-            None => measure_projection(&model, compute)?,
-        };
-        let costs = match (options.cost_profile, &profile) {
-            (Some(costs), _) => costs,
-            (None, Some(profile)) => profile.costs(0, SessionOptions::default().projection_rows),
-            (None, None) => match model.graphs().and_then(StaticGraphs::times) {
-                Some(times) => graph_costs(&times),
-                None => measure_costs(&model, compute)?,
-            },
+        let time = options.measure_time.unwrap_or(MEASURE_TIME_DEFAULT);
+        let is_in_memory = model.graphs().is_none() && model.streamed().is_none();
+        let mut context_costs = None;
+        let (costs, projection_costs) = match (options.cost_profile, &profile) {
+            (None, Some(profile)) => {
+                let costs = profile.costs(0, SessionOptions::default().projection_rows);
+                (costs, profile.projection_costs())
+            }
+            (Some(costs), Some(profile)) => (costs, profile.projection_costs()),
+            (None, None) if is_in_memory => {
+                let measured = measure_load(&model, compute, time)?;
+                context_costs = measured.context;
+                (measured.costs, measured.projection)
+            }
+            (Some(costs), None) if is_in_memory && !time.is_zero() => {
+                (costs, measure_projection(&model, compute, || false)?)
+            }
+            // A measurement of projections would read weights from flash. Free rows make waves as long as allowed.
+            (Some(costs), None) => (costs, CostProfile::free_rows(1.0)),
+            (None, None) => {
+                let costs = match model.graphs().and_then(StaticGraphs::times) {
+                    Some(times) => graph_costs(&times),
+                    None if time.is_zero() => assumed_costs(),
+                    None => measure_streamed(&model, compute)?,
+                };
+                (costs, CostProfile::free_rows(1.0))
+            }
         };
         let shared = Shared {
             model,
@@ -117,11 +144,16 @@ impl Engine {
             joint_costs: Mutex::default(),
             profile,
             profile_mismatch,
+            context_costs,
             history: Arc::new(match options.history_tokens_max {
                 None => HistoryStore::new(),
                 Some(n_tokens) => HistoryStore::with_tokens_max(n_tokens),
             }),
             device: Device::default(),
+            energy_meter: Mutex::new(
+                Powercap::open().ok().map(|meter| Arc::new(meter) as Arc<dyn EnergyMeter>),
+            ),
+            kernels_notice: options.isa.map_or_else(Kernels::notice, |_| None),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -155,11 +187,12 @@ impl Engine {
         }
         vocabulary::check(self.tokenizer(), &checkpoint.tokenizer()?)
             .map_err(|mismatch| EngineError::DraftVocabulary { name: name.to_owned(), mismatch })?;
-        let load = LoadOptions { quantize, packed_access, graph_memory_max: None, streaming: None, progress };
+        let n_threads = Some(self.shared.pool.n_threads());
+        let load = LoadOptions { quantize, packed_access, progress, n_threads, ..LoadOptions::default() };
         let model = Model::load(checkpoint, load)?;
         let costs = match cost_profile {
             Some(costs) => costs,
-            None => measure_costs(&model, self.shared.compute())?,
+            None => measure_load(&model, self.shared.compute(), MEASURE_TIME_DEFAULT)?.costs,
         };
         let (kernels, pool) = (self.shared.kernels, Arc::clone(&self.shared.pool));
         *self.shared.draft_model_slot() = Some(Arc::new(DraftModel::new(name, model, kernels, pool, costs)));
@@ -302,6 +335,44 @@ impl Engine {
         self.shared.device.thermal()
     }
 
+    /// Sets the device's power supply; callable from any thread. [`PowerState`] lists the effects. The output is
+    /// unchanged, bit for bit.
+    pub fn set_power_state(&self, state: PowerState) {
+        self.shared.device.set_power(state);
+        self.shared.pool.set_spin_time(state.spin_time());
+    }
+
+    /// The power supply set last.
+    pub fn power_state(&self) -> PowerState {
+        self.shared.device.power()
+    }
+
+    /// Sets the energy counter that the statistics of later generations read
+    /// ([`Stats::energy`](crate::Stats::energy)); `None`: no energy in the statistics. At first it is the processor's
+    /// counter ([`Powercap`]), if this process may read it.
+    pub fn set_energy_meter(&self, meter: Option<Arc<dyn EnergyMeter>>) {
+        *self.shared.energy_meter.lock().unwrap_or_else(PoisonError::into_inner) = meter;
+    }
+
+    /// The energy counter, if there is one.
+    pub fn energy_meter(&self) -> Option<Arc<dyn EnergyMeter>> {
+        self.shared.energy_meter()
+    }
+
+    /// Measures the energy of plain decoding for each number of threads, up to those of the engine (above 4, every
+    /// second, fourth, …): about half a second each. `None` without an energy counter. Nothing else should run
+    /// meanwhile. Afterwards the number of threads is as before.
+    ///
+    /// # Errors
+    /// [`ProfileError`], as for [`Engine::measure_profile`].
+    pub fn measure_energy(&self) -> Result<Option<Vec<ThreadEnergy>>, ProfileError> {
+        let Some(meter) = self.shared.energy_meter() else { return Ok(None) };
+        let measured = profile::measure_energy(&self.shared.model, self.shared.compute(), &*meter);
+        // The measurement limits the pool.
+        self.set_thermal_state(self.thermal_state());
+        measured
+    }
+
     /// Sets the memory pressure; callable from any thread. [`MemoryPressure`] lists the released buffers.
     ///
     /// Every call makes each session release memory again, at its next step or prefill. An idle session
@@ -328,6 +399,25 @@ impl Engine {
                 costs.corrected(self.shared.learned().correction())
             }
             None => self.shared.learned().costs().clone(),
+        }
+    }
+
+    internals! {
+        /// The costs of a generation that starts behind `context` tokens.
+        fn costs_behind(&self, context: usize) -> CostProfile {
+            match &self.shared.profile {
+                Some(profile) => {
+                    let costs = profile.costs(context, SessionOptions::default().projection_rows);
+                    costs.corrected(self.shared.learned().correction())
+                }
+                None => {
+                    let costs = self.shared.learned().costs().clone();
+                    match self.shared.context_costs {
+                        Some(measured) => costs.scaled(|rows| measured.factor(context, rows)),
+                        None => costs,
+                    }
+                }
+            }
         }
     }
 
@@ -388,6 +478,13 @@ impl Engine {
     /// memory, and the ring.
     pub fn memory_usage(&self) -> usize {
         self.shared.model.memory_usage()
+    }
+
+    /// Why the engine computes with the slow scalar kernels; `None` if it does not, or if
+    /// [`EngineOptions::isa`] requires an instruction set. An app shows it once: nothing else tells its user why answers
+    /// are slow.
+    pub fn kernels_notice(&self) -> Option<KernelsNotice> {
+        self.shared.kernels_notice
     }
 
     /// Instruction set and thread count of the forward pass.

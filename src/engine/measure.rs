@@ -1,14 +1,14 @@
 //! Measures row costs while an engine is loaded.
 
-use std::sync::atomic::AtomicBool;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::draft::CostProfile;
 use crate::engine::error::EngineError;
 use crate::kernels::KvType;
 use crate::model::graphs::{GraphsError, StaticGraphs};
 use crate::model::transformer::{Compute, ForwardError, PassEnd};
-use crate::model::{Batch, Checkpoint, KvCache, Model, Workspace};
+use crate::model::{Batch, Checkpoint, Interlude, KvCache, Model, ModelConfig, Workspace};
 use crate::profile::cpu_name;
 use crate::schedule::{GraphKind, SwitchTimes};
 use crate::token::TokenId;
@@ -43,11 +43,11 @@ pub(super) fn graph_costs(times: &SwitchTimes) -> CostProfile {
     CostProfile::from_measurements(&[(1, us as f32), calls[0], calls[1]])
 }
 
-/// Batch lengths measured while loading. The builder interpolates between them.
-const COST_ROWS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
+/// The default time of the measurement while loading: a wait that a user hardly notices beside the loading itself.
+pub(crate) const MEASURE_TIME_DEFAULT: Duration = Duration::from_millis(300);
 
-/// Maximum seconds of the measurement; the remaining lengths are extrapolated, so that loading stays short.
-const COST_BUDGET_S: f64 = 1.0;
+/// Batch lengths measured while loading, the most useful first. The builder interpolates between them.
+const COST_ROWS: [usize; 6] = [1, 8, 2, 4, 16, 32];
 
 /// Minimum number of lengths measured: a slope needs two.
 const COST_LENGTHS_MIN: usize = 2;
@@ -56,11 +56,198 @@ const COST_LENGTHS_MIN: usize = 2;
 /// between one row and two rows would be noise.
 const COST_ROWS_STREAMED: [usize; 2] = [1, 32];
 
-/// Measures forward pass and projection at a short context: the minimum of three runs per length, the first
-/// as warm-up. One run per length if a run exceeds the time for all.
-pub(super) fn measure_costs(model: &Model, compute: Compute<'_>) -> Result<CostProfile, EngineError> {
-    let longest = COST_ROWS[COST_ROWS.len() - 1];
-    let mut kv = KvCache::new(model.config(), KvType::F16, longest)?;
+/// Rows of the measured projections: waves are no longer than this unless a session requests it.
+const PROJECTION_ROWS: [usize; 4] = [1, 8, 2, 4];
+
+/// The context behind which rows are measured: long enough that attention shows beside the weights, and short enough
+/// that its cache is written in a few ms.
+const CONTEXT: usize = 512;
+
+/// Batch lengths measured behind the context.
+const CONTEXT_ROWS: [usize; 2] = [1, 8];
+
+/// Passes of one row that all measured passes together take: 27 on the development machine, where 32 rows take 5.
+const PASSES: f64 = 30.0;
+
+/// Bytes of layers that a measured pass reads at least, if the model has them: more than the last-level cache of a
+/// laptop or a phone, so that the weights come from memory as in a whole pass.
+const LAYER_BYTES_MIN: usize = 64 << 20;
+
+/// What was measured while loading.
+pub(super) struct LoadCosts {
+    /// A step behind an empty context.
+    pub(super) costs: CostProfile,
+    pub(super) projection: CostProfile,
+    /// `None`: not measured.
+    pub(super) context: Option<ContextCosts>,
+}
+
+/// The part of a step's cost that grows with the context, relative to the step behind an empty one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct ContextCosts {
+    /// Per token of context, for each of `CONTEXT_ROWS`.
+    per_token: [f32; CONTEXT_ROWS.len()],
+}
+
+impl ContextCosts {
+    /// The cost of `rows` rows behind `context` tokens, relative to an empty context.
+    pub(crate) fn factor(&self, context: usize, rows: usize) -> f32 {
+        let [low, high] = CONTEXT_ROWS;
+        let weight = (rows.clamp(low, high) - low) as f32 / (high - low) as f32;
+        let per_token = self.per_token[0] + weight * (self.per_token[1] - self.per_token[0]);
+        1.0 + per_token * context as f32
+    }
+}
+
+/// Costs without a measurement: each further row adds a quarter of the first one. Steps correct it.
+pub(super) fn assumed_costs() -> CostProfile {
+    CostProfile::from_measurements(&[1, 8, 32].map(|rows| (rows, 10_000.0 * (0.75 + 0.25 * rows as f32))))
+}
+
+/// Measures rows, projections and the context of a model in memory, in about `time`. At least two numbers of rows are
+/// measured, so a model whose pass takes long exceeds the time.
+///
+/// All layers have the same shape, so passes end after a part of the layers if whole passes would take too long.
+pub(super) fn measure_load(
+    model: &Model,
+    compute: Compute<'_>,
+    time: Duration,
+) -> Result<LoadCosts, EngineError> {
+    if time.is_zero() {
+        return Ok(LoadCosts {
+            costs: assumed_costs(),
+            projection: CostProfile::free_rows(1.0),
+            context: None,
+        });
+    }
+    let start = Instant::now();
+    let is_over = |share: f64| start.elapsed() >= time.mul_f64(share);
+    let projection = measure_projection(model, compute, || is_over(0.3))?;
+    let mut probe = LayerProbe::new(model, compute)?;
+    probe.choose_layers(time.saturating_sub(start.elapsed()))?;
+    let mut measured: Vec<(usize, f32)> = Vec::new();
+    for n_rows in COST_ROWS {
+        if is_over(0.8) && measured.len() >= COST_LENGTHS_MIN {
+            break;
+        }
+        measured.push((n_rows, probe.least_us(0, n_rows, || is_over(1.0))?));
+    }
+    let steps: Vec<(usize, f32)> =
+        measured.iter().map(|&(rows, us)| (rows, us + projection.verify_us(rows.min(8), 1))).collect();
+    let costs = CostProfile::from_measurements(&steps);
+    let mut context = None;
+    if !is_over(0.9) && probe.fill() {
+        let mut per_token = [0.0; CONTEXT_ROWS.len()];
+        for (per_token, n_rows) in per_token.iter_mut().zip(CONTEXT_ROWS) {
+            let empty = measured.iter().find(|(rows, _)| *rows == n_rows).map_or(f32::MAX, |(_, us)| *us);
+            let added = (probe.least_us(probe.context, n_rows, || is_over(1.0))? - empty).max(0.0);
+            *per_token = added / (costs.verify_us(n_rows, 1) * probe.context as f32);
+        }
+        context = Some(ContextCosts { per_token });
+    }
+    Ok(LoadCosts { costs, projection, context })
+}
+
+/// Runs the first layers of a model.
+struct LayerProbe<'a> {
+    model: &'a Model,
+    compute: Compute<'a>,
+    kv: KvCache,
+    workspace: Workspace,
+    batch: Batch,
+    /// Layers that a pass runs.
+    n_layers: usize,
+    /// Slots for a context.
+    context: usize,
+}
+
+impl<'a> LayerProbe<'a> {
+    fn new(model: &'a Model, compute: Compute<'a>) -> Result<Self, EngineError> {
+        let rows_max = COST_ROWS.into_iter().max().unwrap_or(1);
+        let context = CONTEXT.min(model.config().context_len.saturating_sub(rows_max));
+        let kv = KvCache::new(model.config(), KvType::F16, context + rows_max)?;
+        let (workspace, batch) = (Workspace::new(model.config()), Batch::new());
+        Ok(Self { model, compute, kv, workspace, batch, n_layers: model.config().n_layers, context })
+    }
+
+    /// Chooses the number of layers for which all passes together take about `time`. The passes that find it out are
+    /// the warm-up.
+    fn choose_layers(&mut self, time: Duration) -> Result<(), EngineError> {
+        let all = self.model.config().n_layers;
+        let layer_bytes = (self.model.memory_usage() / all).max(1);
+        let least = LAYER_BYTES_MIN.div_ceil(layer_bytes).clamp(1, all);
+        self.n_layers = least;
+        self.us(0, 1)?;
+        let layer_s = f64::from(self.us(0, 1)?) * 1e-6 / all as f64;
+        let affordable = time.as_secs_f64() * 0.8 / (PASSES * layer_s.max(1e-9));
+        self.n_layers = (affordable as usize).clamp(least, all);
+        Ok(())
+    }
+
+    /// Writes a context to the cache, because memory that was never written costs nothing to read; `false` if the
+    /// model's context is too short.
+    fn fill(&mut self) -> bool {
+        let ModelConfig { n_kv_heads, head_dim, .. } = *self.model.config();
+        if self.context > 0 {
+            self.kv.fill_layers(self.n_layers, self.compute.kernels, &vec![0.5; n_kv_heads * head_dim]);
+        }
+        self.context > 0
+    }
+
+    /// The time of all layers behind `context` tokens, in µs: the least of two runs, or of one if the time is over.
+    fn least_us(
+        &mut self,
+        context: usize,
+        n_rows: usize,
+        is_over: impl Fn() -> bool,
+    ) -> Result<f32, EngineError> {
+        let us = self.us(context, n_rows)?;
+        Ok(if is_over() { us } else { us.min(self.us(context, n_rows)?) })
+    }
+
+    fn us(&mut self, context: usize, n_rows: usize) -> Result<f32, EngineError> {
+        self.kv.truncate(0);
+        self.kv.commit(0..context);
+        self.batch.set_chain(context, &vec![TokenId(0); n_rows]);
+        let cancel = AtomicBool::new(false);
+        let all = self.model.config().n_layers;
+        let mut end =
+            EndBefore { layer_idx: self.n_layers, cancel: &cancel, start: Instant::now(), us: None };
+        let Self { model, compute, batch, kv, workspace, .. } = self;
+        let interlude = Some(&mut end as &mut dyn Interlude);
+        match model.forward_through(*compute, batch, kv, workspace, PassEnd::Hidden, interlude, &cancel) {
+            Ok(()) => {}
+            // The pass ended where it should.
+            Err(ForwardError::Cancelled) if end.us.is_some() => {}
+            Err(error) => return Err(error.into()),
+        }
+        let us = end.us.unwrap_or_else(|| end.start.elapsed().as_secs_f32() * 1e6);
+        Ok(us * all as f32 / self.n_layers as f32)
+    }
+}
+
+/// Ends a pass before a layer, and notes the time.
+struct EndBefore<'a> {
+    layer_idx: usize,
+    cancel: &'a AtomicBool,
+    start: Instant,
+    us: Option<f32>,
+}
+
+impl Interlude for EndBefore<'_> {
+    fn layer_idx(&self) -> usize {
+        self.layer_idx
+    }
+
+    fn look(&mut self, _compute: Compute<'_>, _hidden: &[f32], _kept: &mut Vec<u32>) {
+        self.us = Some(self.start.elapsed().as_secs_f32() * 1e6);
+        self.cancel.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Measures two batch lengths of a streamed model.
+pub(super) fn measure_streamed(model: &Model, compute: Compute<'_>) -> Result<CostProfile, EngineError> {
+    let mut kv = KvCache::new(model.config(), KvType::F16, COST_ROWS_STREAMED[1])?;
     let mut workspace = Workspace::new(model.config());
     let (mut batch, mut logits) = (Batch::new(), Vec::new());
     let never = AtomicBool::new(false);
@@ -72,50 +259,36 @@ pub(super) fn measure_costs(model: &Model, compute: Compute<'_>) -> Result<CostP
         model.logits(compute, &mut workspace, &rows, &mut logits)?;
         Ok(start.elapsed().as_secs_f32() * 1e6)
     };
-    if model.streamed().is_some() {
-        // The first pass fixes the ring's order and touches the memory.
-        run(1)?;
-        let measured = COST_ROWS_STREAMED.map(|n_rows| run(n_rows).map(|us| (n_rows, us)));
-        return Ok(CostProfile::from_measurements(&measured.into_iter().collect::<Result<Vec<_>, _>>()?));
-    }
-    let start = Instant::now();
-    let mut measured: Vec<(usize, f32)> = Vec::new();
-    for n_rows in COST_ROWS {
-        let late = start.elapsed().as_secs_f64() > COST_BUDGET_S;
-        if late && measured.len() >= COST_LENGTHS_MIN {
-            break;
-        }
-        let mut least = f32::INFINITY;
-        for _ in 0..if late { 1 } else { 3 } {
-            least = least.min(run(n_rows)?);
-        }
-        measured.push((n_rows, least));
-    }
-    Ok(CostProfile::from_measurements(&measured))
+    // The first pass fixes the ring's order and touches the memory.
+    run(1)?;
+    let measured = COST_ROWS_STREAMED.map(|n_rows| run(n_rows).map(|us| (n_rows, us)));
+    Ok(CostProfile::from_measurements(&measured.into_iter().collect::<Result<Vec<_>, _>>()?))
 }
 
-/// Rows of the measured projections: waves are no longer than this unless a session requests it.
-const PROJECTION_ROWS: [usize; 4] = [1, 2, 4, 8];
-
-/// Measures the projection of a few row counts: the minimum of a few runs each, the first as warm-up.
-pub(super) fn measure_projection(model: &Model, compute: Compute<'_>) -> Result<CostProfile, EngineError> {
-    let longest = PROJECTION_ROWS[PROJECTION_ROWS.len() - 1];
-    let mut kv = KvCache::new(model.config(), KvType::F16, longest)?;
+/// Measures the projection of a few row counts: the minimum of two runs each, after a warm-up. Two counts at least,
+/// then as many as `is_over` leaves time for.
+pub(super) fn measure_projection(
+    model: &Model,
+    compute: Compute<'_>,
+    is_over: impl Fn() -> bool,
+) -> Result<CostProfile, EngineError> {
+    let mut measured: Vec<(usize, f32)> = Vec::new();
     let mut workspace = Workspace::new(model.config());
-    let (mut batch, mut logits) = (Batch::new(), Vec::new());
-    let never = AtomicBool::new(false);
-    batch.set_chain(0, &[TokenId(0); PROJECTION_ROWS[PROJECTION_ROWS.len() - 1]]);
-    model.forward(compute, &batch, &mut kv, &mut workspace, PassEnd::Hidden, &never)?;
-    let mut measured = Vec::new();
-    for n_rows in PROJECTION_ROWS {
+    let mut logits = Vec::new();
+    workspace.assume_hidden(model.config(), PROJECTION_ROWS.into_iter().max().unwrap_or(1));
+    let mut run = |n_rows: usize| -> Result<f32, ForwardError> {
         let rows: Vec<u32> = (0..n_rows as u32).collect();
-        let mut least = f32::INFINITY;
-        for _ in 0..4 {
-            let start = Instant::now();
-            model.logits(compute, &mut workspace, &rows, &mut logits)?;
-            least = least.min(start.elapsed().as_secs_f32() * 1e6);
+        let start = Instant::now();
+        model.logits(compute, &mut workspace, &rows, &mut logits)?;
+        Ok(start.elapsed().as_secs_f32() * 1e6)
+    };
+    run(1)?;
+    for n_rows in PROJECTION_ROWS {
+        if is_over() && measured.len() >= COST_LENGTHS_MIN {
+            break;
         }
-        measured.push((n_rows, least));
+        let us = run(n_rows)?;
+        measured.push((n_rows, if is_over() { us } else { us.min(run(n_rows)?) }));
     }
     Ok(CostProfile::from_measurements(&measured))
 }

@@ -37,7 +37,7 @@ pub use options::{
     DraftRows, Drafting, EngineOptions, GenerateOptions, LOSSY_ROWS, PidConfig, STOP_BYTES_MAX,
     SessionOptions, SkipRules, TARGET_READ_STEP_US_MIN,
 };
-pub use policy::{MemoryPressure, ThermalState};
+pub use policy::{MemoryPressure, PowerState, ThermalState};
 pub use session::{LogitsReceiver, Score, Session, StateKey, Traced};
 pub use stats::{
     DraftingOffStats, LossyStats, PolicyStats, PruningStats, RowStats, SourceStats, StageTimes, Stats,

@@ -37,6 +37,8 @@ pub(super) struct Run {
     pub(super) prompt_len: usize,
     /// Flash traffic at the start of the generation, and at the end of its prefill.
     pub(super) flows: [Flow; 2],
+    /// The energy meter at the end of the prefill.
+    pub(super) joules: Option<f64>,
     /// Buffers of the walk.
     pub(super) scratch: WalkScratch,
 }

@@ -4,8 +4,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::draft::{CostProfile, HistoryStore, JointCosts, Learned};
 use crate::draft_model::DraftModel;
+use crate::energy::EnergyMeter;
+use crate::engine::measure::ContextCosts;
 use crate::engine::policy::Device;
-use crate::kernels::{Kernels, Pool};
+use crate::kernels::{Kernels, KernelsNotice, Pool};
 use crate::model::streamed::Streamed;
 use crate::model::transformer::Compute;
 use crate::model::{GenerationDefaults, Model};
@@ -33,11 +35,17 @@ pub(crate) struct Shared {
     pub(super) projection_costs: Mutex<CostProfile>,
     /// The stored profile. Generations with its KV cache type start from its costs for their context length.
     pub(crate) profile: Option<MachineProfile>,
+    /// How costs grow with the context, if it was measured while loading.
+    pub(crate) context_costs: Option<ContextCosts>,
     /// Why the given profile is ignored.
     pub(crate) profile_mismatch: Option<ProfileMismatch>,
     pub(crate) history: Arc<HistoryStore>,
     /// The device state that the app reported.
     pub(crate) device: Device,
+    /// Why the kernels are slow.
+    pub(super) kernels_notice: Option<KernelsNotice>,
+    /// The energy counter of the system or the app.
+    pub(super) energy_meter: Mutex<Option<Arc<dyn EnergyMeter>>>,
 }
 
 impl Shared {
@@ -59,6 +67,15 @@ impl Shared {
 
     pub(super) fn predictor_slot(&self) -> MutexGuard<'_, Option<Arc<Predictor>>> {
         self.predictor.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn energy_meter(&self) -> Option<Arc<dyn EnergyMeter>> {
+        self.energy_meter.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Energy used so far; `None` without a meter.
+    pub(crate) fn joules(&self) -> Option<f64> {
+        self.energy_meter()?.joules()
     }
 
     /// Flash traffic so far; zero if the model is not streamed.

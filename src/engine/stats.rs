@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::draft::{Computed, EvidenceClass, Rejections, SourceName};
+use crate::energy::EnergyStats;
 use crate::model::streamed::{StreamMemory, Streamed};
 use crate::pruning::Pruned;
 use crate::stream::{Flow, ReadMode};
@@ -51,6 +52,10 @@ pub struct Stats {
     /// Flash traffic, if the model is streamed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub streaming: Option<StreamingStats>,
+    /// Energy of the device, if there is a meter ([`Engine::set_energy_meter`](crate::Engine::set_energy_meter)). Set
+    /// at the end of the output.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub energy: Option<EnergyStats>,
 }
 
 /// Flash traffic of a generation.

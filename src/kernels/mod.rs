@@ -44,6 +44,7 @@ mod matmul;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod packed;
+mod packing;
 mod page_buf;
 mod pages;
 mod panels;
@@ -52,6 +53,7 @@ mod quantize;
 mod rows;
 mod scalar;
 mod simd;
+mod speeds;
 #[cfg(test)]
 mod tests;
 
@@ -67,9 +69,10 @@ pub(crate) use layout::PANEL_ROWS;
 pub use math::exp;
 pub use matmul::{MatMul, matmul};
 pub use packed::{PackError, PackedMatrix};
+pub use packing::{Packing, PackingPart};
 pub(crate) use page_buf::{PageBlock, PageBuf};
-pub use pool::Pool;
-pub use quantize::{dequantize, quantize};
+pub use pool::{Pool, SPIN_TIME_DEFAULT};
+pub use quantize::{convert, dequantize, quantize};
 pub use rows::{add, argmax, log_sum_exp, rms_norm, rms_norm_in_place, rope, silu_mul, softmax};
 
 use simd::Work;
@@ -126,6 +129,50 @@ impl std::fmt::Display for IsaKind {
     }
 }
 
+/// Why the fastest kernels of this CPU are the scalar ones, which compute the same output several times as slowly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum KernelsNotice {
+    /// An x86-64 CPU without the extensions of x86-64-v3 that the kernels need: older than about 2013, an Atom or a
+    /// Celeron, or a virtual machine that hides them.
+    #[error("this CPU has no {missing}; the scalar kernels run, several times as slowly")]
+    NoAvx2 {
+        /// The first missing extension: `AVX2`, `FMA` or `F16C`.
+        missing: &'static str,
+    },
+    /// There are no kernels for this architecture.
+    #[error("there are no kernels for {arch}; the scalar kernels run, several times as slowly")]
+    Architecture {
+        /// Its name, as in [`std::env::consts::ARCH`].
+        arch: &'static str,
+    },
+}
+
+impl KernelsNotice {
+    /// The notice of this machine; `None` if there are kernels for its instruction set.
+    pub fn of_this_machine() -> Option<Self> {
+        Kernels::notice()
+    }
+
+    /// A name for logs and interfaces: `no_avx2` or `no_kernels`.
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::NoAvx2 { .. } => "no_avx2",
+            Self::Architecture { .. } => "no_kernels",
+        }
+    }
+
+    /// The notice of a CPU that has these extensions and whose fastest instruction set is `isa`.
+    fn of(isa: IsaKind, arch: &'static str, extensions: &[(&'static str, bool)]) -> Option<Self> {
+        let missing = extensions.iter().find(|extension| !extension.1).map(|extension| extension.0);
+        match (isa, missing) {
+            (IsaKind::Scalar, Some(missing)) => Some(Self::NoAvx2 { missing }),
+            (IsaKind::Scalar, None) => Some(Self::Architecture { arch }),
+            _ => None,
+        }
+    }
+}
+
 /// An instruction set that this CPU supports; the constructors check it.
 ///
 /// All instruction sets compute the same bits and differ only in speed.
@@ -154,6 +201,19 @@ impl Kernels {
     pub fn detect() -> Self {
         let fastest = IsaKind::ALL.into_iter().rev().find_map(Self::with_isa);
         fastest.unwrap_or(Kernels(Choice::Scalar(scalar::Scalar)))
+    }
+
+    /// Why [`Kernels::detect`] gives the scalar kernels; `None` if it gives others.
+    pub fn notice() -> Option<KernelsNotice> {
+        #[cfg(target_arch = "x86_64")]
+        let extensions = [
+            ("AVX2", is_x86_feature_detected!("avx2")),
+            ("FMA", is_x86_feature_detected!("fma")),
+            ("F16C", is_x86_feature_detected!("f16c")),
+        ];
+        #[cfg(not(target_arch = "x86_64"))]
+        let extensions = [];
+        KernelsNotice::of(Self::detect().isa(), std::env::consts::ARCH, &extensions)
     }
 
     /// The given instruction set; `None` if this CPU does not support it.
@@ -230,5 +290,26 @@ impl Kernels {
             Choice::NeonI8mm(isa) => isa.run(work),
             _ => self.run(work),
         }
+    }
+}
+
+#[cfg(test)]
+mod notice_tests {
+    use super::*;
+
+    #[test]
+    fn a_narrow_cpu_is_told() {
+        let of = |isa, has: [bool; 3]| {
+            let extensions = ["AVX2", "FMA", "F16C"];
+            let extensions: Vec<_> = extensions.into_iter().zip(has).collect();
+            KernelsNotice::of(isa, "x86_64", &extensions).map(|notice| notice.to_string())
+        };
+        let notice = of(IsaKind::Scalar, [false, false, true]).unwrap();
+        assert_eq!(notice, "this CPU has no AVX2; the scalar kernels run, several times as slowly");
+        assert!(of(IsaKind::Scalar, [true, true, false]).unwrap().contains("F16C"));
+        assert_eq!(of(IsaKind::Avx2, [true; 3]), None);
+        let other = KernelsNotice::of(IsaKind::Scalar, "riscv64", &[]).unwrap();
+        assert!(other.to_string().contains("riscv64"));
+        assert_eq!(Kernels::notice().is_some(), Kernels::detect().isa() == IsaKind::Scalar);
     }
 }

@@ -6,6 +6,7 @@ use super::activations::ActivationForm;
 use super::aligned::{AlignedBuf, AllocError, Line};
 use super::block::{BlockType, Unpacked};
 use super::layout::{LayoutInfo, PANEL_ROWS, panel_lines};
+use super::packing::Packing;
 use super::page_buf::PageBuf;
 use super::panels::Panels;
 use super::quantize::dequantize;
@@ -81,20 +82,15 @@ impl PackedMatrix {
             return Err(PackError::WrongLength { ty, n_rows, n_cols, expected, given: src.len() });
         }
         let row_bytes = row_bytes as usize;
-        let n_panels = n_rows.div_ceil(PANEL_ROWS);
-        let panel_lines = panel_lines(ty, n_cols).unwrap_or(usize::MAX);
-        let mut data = AlignedBuf::zeroed_huge(panel_lines.saturating_mul(n_panels))?;
-        for row in 0..n_rows {
-            let from = row_map(row);
-            assert!(from < n_rows, "row {row} maps to row {from} of {n_rows}");
-            let src = &src[from * row_bytes..][..row_bytes];
-            let panel = &mut data.lines_mut()[row / PANEL_ROWS * panel_lines..][..panel_lines];
-            match LayoutInfo::of(ty) {
-                Some(info) => pack_codes(ty, info, src, panel, row % PANEL_ROWS),
-                None => pack_floats(ty, src, panel, row % PANEL_ROWS),
+        let mut packing = Packing::new(ty, n_rows, n_cols)?;
+        for mut part in packing.parts(1) {
+            for row in part.rows() {
+                let from = row_map(row);
+                assert!(from < n_rows, "row {row} maps to row {from} of {n_rows}");
+                part.pack_row(row, &src[from * row_bytes..][..row_bytes]);
             }
         }
-        Ok(PackedMatrix { ty, n_rows, n_cols, panel_lines, data: Panels::Owned(data) })
+        Ok(packing.finish())
     }
 
     /// The same weights as f32, with the bits of [`PackedMatrix::dequantize_row`]. Needs memory for the new
@@ -253,18 +249,6 @@ impl PackedMatrix {
     }
 }
 
-fn pack_floats(ty: BlockType, src: &[u8], panel: &mut [Line], lane: usize) {
-    if ty == BlockType::F32 {
-        for (line, bytes) in panel.iter_mut().zip(src.as_chunks().0) {
-            line.floats_mut()[lane] = f32::from_le_bytes(*bytes);
-        }
-    } else {
-        for (col, bytes) in src.as_chunks().0.iter().enumerate() {
-            panel[col / 2].halves_mut()[col % 2][lane] = u16::from_le_bytes(*bytes);
-        }
-    }
-}
-
 fn unpack_floats(ty: BlockType, panel: &[Line], lane: usize, out: &mut [f32]) {
     for (col, value) in out.iter_mut().enumerate() {
         *value = match ty {
@@ -279,43 +263,9 @@ fn unpack_floats(ty: BlockType, panel: &[Line], lane: usize, out: &mut [f32]) {
     }
 }
 
-/// Packs the row's source blocks in order; `first` is the block's first 32-column block in its unit of lines.
-fn pack_codes(ty: BlockType, info: LayoutInfo, src: &[u8], panel: &mut [Line], lane: usize) {
-    let mut unpacked = Unpacked::new(ty);
-    for (i, block) in src.chunks(ty.block_bytes()).enumerate() {
-        unpacked.read(block);
-        let block_idx = i * ty.block_len() / 32;
-        let unit = &mut panel[block_idx / info.unit_blocks * info.unit_lines..][..info.unit_lines];
-        let first = block_idx % info.unit_blocks;
-        for (sub, codes) in unpacked.codes[..ty.block_len()].as_chunks::<32>().0.iter().enumerate() {
-            let lines = &mut unit[(first + sub) * info.block_lines..][..info.block_lines];
-            for (col, &code) in codes.iter().enumerate() {
-                let (group, at) = (col / 4, 4 * lane + col % 4);
-                if info.bits == 8 {
-                    lines[group].0[at] = code;
-                    continue;
-                }
-                lines[group % 4].0[at] |= (code & 0xF) << (group / 4 * 4);
-                if let Some((line, shift)) = upper_bits(info, group) {
-                    lines[line].0[at] |= code >> 4 << shift;
-                }
-            }
-        }
-        pack_scales(&unpacked, &mut unit[info.unit_blocks * info.block_lines..], first, lane);
-    }
-}
-
-/// The line in the block, and the first bit in it, of the upper bits (above the fourth) of a group's codes;
-/// `None` if codes have four bits.
-fn upper_bits(info: LayoutInfo, group: usize) -> Option<(usize, usize)> {
-    match info.bits {
-        5 => Some((4, group)),
-        6 => Some((4 + group / 4, 2 * (group % 4))),
-        _ => None,
-    }
-}
-
+/// The inverse of packing. A word holds four codes, and its bytes are shifted and masked together.
 fn unpack_codes(ty: BlockType, info: LayoutInfo, panel: &[Line], lane: usize, out: &mut [f32]) {
+    const LOW: u32 = 0x0F0F_0F0F;
     let mut unpacked = Unpacked::new(ty);
     for (i, out) in out.chunks_mut(ty.block_len()).enumerate() {
         let block_idx = i * ty.block_len() / 32;
@@ -323,51 +273,23 @@ fn unpack_codes(ty: BlockType, info: LayoutInfo, panel: &[Line], lane: usize, ou
         let first = block_idx % info.unit_blocks;
         for (sub, codes) in unpacked.codes[..ty.block_len()].as_chunks_mut::<32>().0.iter_mut().enumerate() {
             let lines = &unit[(first + sub) * info.block_lines..][..info.block_lines];
-            for (col, code) in codes.iter_mut().enumerate() {
-                let (group, at) = (col / 4, 4 * lane + col % 4);
-                if info.bits == 8 {
-                    *code = lines[group].0[at];
-                    continue;
-                }
-                *code = lines[group % 4].0[at] >> (group / 4 * 4) & 0xF;
-                if let Some((line, shift)) = upper_bits(info, group) {
-                    *code |= (lines[line].0[at] >> shift & ((1 << (info.bits - 4)) - 1)) << 4;
-                }
+            let word = |line: usize| u32::from_le_bytes(lines[line].0.as_chunks::<4>().0[lane]);
+            for (group, codes) in codes.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+                let upper = match info.bits {
+                    8 => {
+                        *codes = word(group).to_le_bytes();
+                        continue;
+                    }
+                    5 => (word(4) >> group & 0x0101_0101) << 4,
+                    6 => (word(4 + group / 4) >> (2 * (group % 4)) & 0x0303_0303) << 4,
+                    _ => 0,
+                };
+                *codes = (word(group % 4) >> (group / 4 * 4) & LOW | upper).to_le_bytes();
             }
         }
         unpack_scales(&mut unpacked, &unit[info.unit_blocks * info.block_lines..], first, lane);
         unpacked.dequantize(out);
     }
-}
-
-/// Writes the scales in the form that `IntLayout::scales` of the type's layout reads.
-fn pack_scales(unpacked: &Unpacked, lines: &mut [Line], first: usize, lane: usize) {
-    match unpacked.ty {
-        BlockType::Q8_0 | BlockType::Q5_0 | BlockType::Q4_0 => {
-            lines[0].halves_mut()[first][lane] = unpacked.d
-        }
-        _ => *lines[0].halves_mut() = with_lane(*lines[0].halves(), lane, [unpacked.d, unpacked.m]),
-    }
-    match unpacked.ty {
-        BlockType::Q4K | BlockType::Q5K => {
-            for sub in 0..8 {
-                lines[1 + sub / 4].0[sub % 4 * 16 + lane] = unpacked.sub_scales[sub];
-                lines[3 + sub / 4].0[sub % 4 * 16 + lane] = unpacked.sub_mins[sub];
-            }
-        }
-        BlockType::Q6K => {
-            for sub in 0..16 {
-                lines[1 + sub / 4].0[sub % 4 * 16 + lane] = unpacked.sub_scales[sub];
-            }
-        }
-        _ => {}
-    }
-}
-
-fn with_lane(mut halves: [[u16; 16]; 2], lane: usize, values: [u16; 2]) -> [[u16; 16]; 2] {
-    halves[0][lane] = values[0];
-    halves[1][lane] = values[1];
-    halves
 }
 
 fn unpack_scales(unpacked: &mut Unpacked, lines: &[Line], first: usize, lane: usize) {

@@ -2,11 +2,15 @@
 //! from each other.
 //!
 //! A decoding step runs some hundred short parallel sections, so a section must start in about a microsecond.
-//! After each section, workers spin for a short time and then park, so an idle engine uses no CPU time. Each
-//! worker owns a contiguous part of the items, the same in every step, so its part of the weights stays in
-//! its cache. It computes its own part in chunks, and then chunks of other workers' parts. A slow or
-//! preempted core therefore delays a section by at most one chunk, and a section does not wait for a worker
-//! that has not entered it. Results do not depend on the worker that computes them.
+//! After each section, workers spin for a bounded time ([`Pool::set_spin_time`]) and then park, so an idle engine uses
+//! no CPU time. Each worker owns a contiguous part of the items, as large as its [measured speed](Speeds) suggests:
+//! the same in every step on equal cores, so its part of the weights stays in its cache. It computes its own part in
+//! chunks, and then chunks of other workers' parts. Chunks shrink towards the end of a part. A slow or preempted core
+//! therefore delays a section by at most one small chunk, and a section does not wait for a worker that has not
+//! entered it. Results do not depend on the worker that computes them.
+//!
+//! A section too small to share runs on the caller; if the caller's core is much slower than another worker's, on that
+//! worker.
 //!
 //! Sections compute in the default [floating-point environment](FloatEnv), whatever the caller's is.
 //!
@@ -22,12 +26,21 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use super::float_env::FloatEnv;
+use super::speeds::Speeds;
 
-/// Iterations that a thread spins before it parks: about 30 µs on the development machine. This is several
-/// times the gap between two sections of a step, and far less than the time between two requests.
-const SPINS: usize = 1000;
+/// Time that a thread spins before it parks: longer than the gap between two sections and than the drafting of a step,
+/// and far less than the time between two requests.
+pub const SPIN_TIME_DEFAULT: Duration = Duration::from_micros(100);
+
+/// Time that the caller spins for the last worker of a section, whose chunk is short, before it yields its core.
+const CLOSE_SPIN_TIME: Duration = Duration::from_micros(20);
+
+/// Time that a faster worker has to enter a section that the caller hands over: some times the way of a cache line
+/// between two cores.
+const HAND_OVER_TIME: Duration = Duration::from_micros(2);
 
 type Section<'a> = dyn Fn(usize, Range<usize>) + Sync + 'a;
 
@@ -35,7 +48,7 @@ type Section<'a> = dyn Fn(usize, Range<usize>) + Sync + 'a;
 pub struct Pool {
     shared: Arc<Shared>,
     /// Held while a section runs.
-    gate: Mutex<()>,
+    gate: Mutex<Speeds>,
     handles: Vec<JoinHandle<()>>,
 }
 
@@ -49,8 +62,16 @@ struct Shared {
     /// Written by the thread that holds the gate, while the section is closed and empty. Read by the workers
     /// in the section.
     job: Mutex<Job>,
-    /// The next item of each worker's part. Reset together with `job`.
-    cursors: Vec<Cursor>,
+    /// The part of each worker. Reset together with `job`.
+    parts: Vec<Part>,
+    /// What each worker did in the section. Written by the worker before it leaves, and read after the section.
+    worked: Vec<Worked>,
+    /// The worker that computes small sections instead of the caller; 0 if none is much faster.
+    faster: AtomicUsize,
+    spin_ns: AtomicU64,
+    /// Whether the caller sleeps until the last worker has left the section.
+    caller_sleeps: AtomicBool,
+    left: Condvar,
     /// The number of workers that sleep or are about to.
     sleepers: AtomicUsize,
     sleep_lock: Mutex<()>,
@@ -66,23 +87,36 @@ const OPEN: u64 = 1 << 31;
 /// The lowest bit of the section's number in `state`. The bits below `OPEN` count the workers in the section.
 const NUMBER_SHIFT: u32 = 32;
 
-/// A counter on a cache line of its own, to avoid false sharing.
+/// A worker's part, on a cache line of its own to avoid false sharing.
+#[derive(Default)]
 #[repr(align(64))]
-struct Cursor(AtomicUsize);
+struct Part {
+    /// The next item.
+    next: AtomicUsize,
+    end: AtomicUsize,
+}
+
+/// A worker's items in a section, and the time from the section's start to the end of the last of them.
+#[derive(Default)]
+#[repr(align(64))]
+struct Worked {
+    n_items: AtomicUsize,
+    ns: AtomicU64,
+}
 
 #[derive(Clone, Copy)]
 struct Job {
-    n_items: usize,
     /// Parts and chunks begin at multiples of this.
     tile: usize,
-    /// Items of a chunk.
-    chunk: usize,
+    start: Instant,
+    /// The only worker that may compute; `None`: all.
+    only: Option<usize>,
     section: &'static Section<'static>,
 }
 
-/// Chunks in a worker's part, unless tiles are larger. With this number, other workers can compute most of a
-/// preempted worker's part.
-const CHUNKS: usize = 8;
+/// A chunk is the rest of its part divided by this number and by the number of threads: all other threads then need
+/// about as long for what remains as a thread of a third of their speed needs for the chunk.
+const CHUNKS_PER_THREAD: usize = 2;
 
 thread_local! {
     /// Whether this thread is inside a section, of any pool.
@@ -112,15 +146,20 @@ impl Pool {
             n_active: AtomicUsize::new(n_threads),
             state: AtomicU64::new(0),
             stop: AtomicBool::new(false),
-            job: Mutex::new(Job { n_items: 0, tile: 1, chunk: 1, section: &|_, _| {} }),
-            cursors: (0..n_threads).map(|_| Cursor(AtomicUsize::new(0))).collect(),
+            job: Mutex::new(Job { tile: 1, start: Instant::now(), only: None, section: &|_, _| {} }),
+            parts: (0..n_threads).map(|_| Part::default()).collect(),
+            worked: (0..n_threads).map(|_| Worked::default()).collect(),
+            faster: AtomicUsize::new(0),
+            spin_ns: AtomicU64::new(SPIN_TIME_DEFAULT.as_nanos() as u64),
+            caller_sleeps: AtomicBool::new(false),
+            left: Condvar::new(),
             sleepers: AtomicUsize::new(0),
             sleep_lock: Mutex::new(()),
             wake: Condvar::new(),
             limit_changed: Condvar::new(),
             panic: Mutex::new(None),
         });
-        let mut pool = Pool { shared, gate: Mutex::new(()), handles: Vec::new() };
+        let mut pool = Pool { shared, gate: Mutex::new(Speeds::new(n_threads)), handles: Vec::new() };
         for worker in 1..n_threads {
             let shared = pool.shared.clone();
             let builder = thread::Builder::new().name(format!("refrain-{worker}"));
@@ -142,6 +181,18 @@ impl Pool {
         self.shared.limit_changed.notify_all();
     }
 
+    /// Sets the time that threads spin after a section before they park, at most a second; 0: they park at once, and
+    /// each section wakes them. May be called from any thread. Results do not depend on it.
+    pub fn set_spin_time(&self, time: Duration) {
+        let time = time.min(Duration::from_secs(1));
+        self.shared.spin_ns.store(time.as_nanos() as u64, Relaxed);
+    }
+
+    /// The time set last; [`SPIN_TIME_DEFAULT`] at first.
+    pub fn spin_time(&self) -> Duration {
+        Duration::from_nanos(self.shared.spin_ns.load(Relaxed))
+    }
+
     /// Calls `f(worker, range)` on the workers, perhaps several times on each, with disjoint ranges that
     /// together cover `0..n_items`. Returns when all calls have returned. Calls with the same `worker` never
     /// run concurrently.
@@ -161,19 +212,56 @@ impl Pool {
             return;
         }
         let _env = FloatEnv::ieee();
-        if self.shared.n_threads == 1
-            || self.shared.n_active.load(Relaxed) == 1
-            || n_items <= tile
-            || IN_SECTION.get()
+        let n_active = self.shared.n_active.load(Relaxed).min(self.shared.n_threads);
+        if n_active == 1 || IN_SECTION.get() {
+            return f(0, 0..n_items);
+        }
+        if n_items <= tile {
+            return self.run_serial(n_items, f);
+        }
+        let mut speeds = lock(&self.gate);
+        speeds.part_ends(n_items, tile, n_active, |worker, part| {
+            self.shared.parts[worker].next.store(part.start, Relaxed);
+            self.shared.parts[worker].end.store(part.end, Relaxed);
+        });
+        let job = self.shared.publish(tile, None, f);
+        let own = self.shared.take_part(job, 0);
+        self.shared.close();
+        let worked = self.shared.worked.iter();
+        let faster = speeds
+            .observe(n_active, worked.map(|worked| (worked.n_items.load(Relaxed), worked.ns.load(Relaxed))));
+        self.shared.faster.store(faster, Relaxed);
+        let theirs = lock(&self.shared.panic).take();
+        drop(speeds);
+        if let Some(panic) = own.err().or(theirs) {
+            resume_unwind(panic);
+        }
+    }
+
+    /// Runs a small section as one range: on the caller, or on a worker whose core is much faster, if it is awake.
+    fn run_serial(&self, n_items: usize, f: &(dyn Fn(usize, Range<usize>) + Sync)) {
+        let faster = self.shared.faster.load(Relaxed);
+        if faster == 0
+            || faster >= self.shared.n_active.load(Relaxed)
+            || self.shared.sleepers.load(Relaxed) > 0
         {
             return f(0, 0..n_items);
         }
-        let gate = lock(&self.gate);
-        let job = self.shared.publish(n_items, tile, f);
-        let own = self.shared.take_part(job, 0);
+        let speeds = lock(&self.gate);
+        for (worker, part) in self.shared.parts.iter().enumerate() {
+            part.next.store(0, Relaxed);
+            part.end.store(if worker == faster { n_items } else { 0 }, Relaxed);
+        }
+        let job = self.shared.publish(n_items, Some(faster), f);
+        let part = &self.shared.parts[faster];
+        while part.next.load(Relaxed) == 0 && job.start.elapsed() < HAND_OVER_TIME {
+            std::hint::spin_loop();
+        }
+        // If the worker has not taken the section, the caller does.
+        let own = self.shared.take_part(Job { only: None, ..job }, 0);
         self.shared.close();
         let theirs = lock(&self.shared.panic).take();
-        drop(gate);
+        drop(speeds);
         if let Some(panic) = own.err().or(theirs) {
             resume_unwind(panic);
         }
@@ -191,8 +279,8 @@ impl Pool {
         /// section.
         const WORK_MIN: usize = 32 * 1024;
         if work < WORK_MIN && n_items > 0 {
-            let _env = FloatEnv::ieee();
-            f(0, 0..n_items);
+            // One tile: not shared.
+            self.run_tiled(n_items, n_items, f);
         } else {
             self.run_tiled(n_items, tile, f);
         }
@@ -232,15 +320,14 @@ impl Drop for Pool {
 }
 
 impl Shared {
-    fn publish(&self, n_items: usize, tile: usize, f: &Section<'_>) -> Job {
-        // SAFETY: only the lifetime changes. Workers use the section only between entering and leaving it,
-        // and `run_tiled` neither returns nor unwinds before it is closed and empty.
+    fn publish(&self, tile: usize, only: Option<usize>, f: &Section<'_>) -> Job {
+        // SAFETY: only the lifetime changes. Workers use the section only between entering and leaving it, and the
+        // caller neither returns nor unwinds before it is closed and empty.
         let section: &'static Section<'static> = unsafe { transmute(f) };
-        let chunk = (n_items / (self.n_threads * CHUNKS)).max(1).next_multiple_of(tile);
-        let job = Job { n_items, tile, chunk, section };
-        for (worker, cursor) in self.cursors.iter().enumerate() {
-            cursor.0.store(job.part(self.n_threads, worker).start, Relaxed);
+        for worked in &self.worked {
+            worked.n_items.store(0, Relaxed);
         }
+        let job = Job { tile, start: Instant::now(), only, section };
         *lock(&self.job) = job;
         let number = self.state.load(Relaxed) >> NUMBER_SHIFT;
         self.announce((number + 1) << NUMBER_SHIFT | OPEN);
@@ -261,11 +348,38 @@ impl Shared {
     /// Closes the section to further workers and waits until all have left.
     fn close(&self) {
         self.state.fetch_and(!OPEN, Relaxed);
-        let mut spins = 0;
-        while self.state.load(Acquire) & (OPEN - 1) > 0 {
-            spins += 1;
-            // A preempted worker may need this core.
-            if spins < SPINS { std::hint::spin_loop() } else { thread::yield_now() }
+        let is_empty = || self.state.load(SeqCst) & (OPEN - 1) == 0;
+        let mut spin = Spin::new(CLOSE_SPIN_TIME.as_nanos() as u64);
+        while spin.again() {
+            if is_empty() {
+                return;
+            }
+        }
+        // The worker may be preempted, and wait for this core.
+        let since = Instant::now();
+        while since.elapsed().as_nanos() as u64 <= self.spin_ns.load(Relaxed) {
+            thread::yield_now();
+            if is_empty() {
+                return;
+            }
+        }
+        // It waits for another core. A caller that sleeps frees this one for it.
+        let mut guard = lock(&self.sleep_lock);
+        self.caller_sleeps.store(true, SeqCst);
+        while !is_empty() {
+            guard = self.left.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        }
+        self.caller_sleeps.store(false, SeqCst);
+    }
+
+    /// The worker leaves the section. The last one wakes the caller.
+    fn leave(&self) {
+        // The caller sets `caller_sleeps` before its last look at `state`, so it sees the worker leave, or the worker
+        // sees that it sleeps.
+        let before = self.state.fetch_sub(1, SeqCst);
+        if before & (OPEN - 1) == 1 && self.caller_sleeps.load(SeqCst) {
+            drop(lock(&self.sleep_lock));
+            self.left.notify_all();
         }
     }
 
@@ -287,14 +401,14 @@ impl Shared {
                     Some(_) => std::mem::forget(panic),
                 }
             }
-            self.state.fetch_sub(1, Release);
+            self.leave();
         }
     }
 
     /// Waits for an open section other than number `seen`, enters it, and returns its number; `None` when the
     /// pool is dropped.
     fn enter(&self, worker: usize, seen: u64) -> Option<u64> {
-        let mut spins = 0;
+        let mut spin = Spin::new(self.spin_ns.load(Relaxed));
         loop {
             if worker >= self.n_active.load(Relaxed) {
                 self.rest(worker);
@@ -310,12 +424,9 @@ impl Shared {
                 }
                 continue;
             }
-            spins += 1;
-            if spins < SPINS {
-                std::hint::spin_loop();
-            } else {
+            if !spin.again() {
                 self.sleep(number);
-                spins = 0;
+                spin = Spin::new(self.spin_ns.load(Relaxed));
             }
         }
     }
@@ -341,32 +452,69 @@ impl Shared {
 
     /// Computes chunks of the worker's own part, then of the other parts, until none are left.
     fn take_part(&self, job: Job, worker: usize) -> thread::Result<()> {
+        if job.only.is_some_and(|only| only != worker) {
+            return Ok(());
+        }
         IN_SECTION.set(true);
+        let mut n_items = 0;
         let result = catch_unwind(AssertUnwindSafe(|| {
             for owner in (worker..self.n_threads).chain(0..worker) {
-                let end = job.part(self.n_threads, owner).end;
-                loop {
-                    let start = self.cursors[owner].0.fetch_add(job.chunk, Relaxed);
-                    if start >= end {
-                        break;
-                    }
-                    (job.section)(worker, start..end.min(start + job.chunk));
+                while let Some(chunk) = self.parts[owner].take(job.tile, CHUNKS_PER_THREAD * self.n_threads) {
+                    n_items += chunk.len();
+                    (job.section)(worker, chunk);
                 }
             }
         }));
         IN_SECTION.set(false);
+        self.worked[worker].n_items.store(n_items, Relaxed);
+        self.worked[worker].ns.store(job.start.elapsed().as_nanos() as u64, Relaxed);
         result
     }
 }
 
-impl Job {
-    /// The contiguous part of a worker. The sizes of parts differ by at most one tile.
-    fn part(&self, n_threads: usize, worker: usize) -> Range<usize> {
-        let n_tiles = self.n_items.div_ceil(self.tile);
-        let (each, more) = (n_tiles / n_threads, n_tiles % n_threads);
-        let start = worker * each + worker.min(more);
-        let end = start + each + usize::from(worker < more);
-        (start * self.tile).min(self.n_items)..(end * self.tile).min(self.n_items)
+impl Part {
+    /// Takes the next chunk: whole tiles, a `divisor`th of what is left, and at least one tile.
+    fn take(&self, tile: usize, divisor: usize) -> Option<Range<usize>> {
+        let end = self.end.load(Relaxed);
+        let mut start = self.next.load(Relaxed);
+        while start < end {
+            let left = end - start;
+            let next = start + (left / divisor / tile * tile).max(tile).min(left);
+            match self.next.compare_exchange_weak(start, next, Relaxed, Relaxed) {
+                Ok(_) => return Some(start..next),
+                Err(moved) => start = moved,
+            }
+        }
+        None
+    }
+}
+
+/// Waits with the processor busy, for a bounded time.
+struct Spin {
+    ns_max: u64,
+    n_spins: u32,
+    since: Option<Instant>,
+}
+
+impl Spin {
+    /// Spins between two looks at the clock: about 1 µs.
+    const SPINS_PER_LOOK: u32 = 32;
+
+    fn new(ns_max: u64) -> Self {
+        Self { ns_max, n_spins: 0, since: None }
+    }
+
+    /// Pauses for a moment; `false` if the time is over.
+    fn again(&mut self) -> bool {
+        self.n_spins += 1;
+        if self.n_spins.is_multiple_of(Self::SPINS_PER_LOOK) || self.ns_max == 0 {
+            let since = *self.since.get_or_insert_with(Instant::now);
+            if since.elapsed().as_nanos() as u64 >= self.ns_max {
+                return false;
+            }
+        }
+        std::hint::spin_loop();
+        true
     }
 }
 

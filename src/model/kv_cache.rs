@@ -115,7 +115,12 @@ impl KvCache {
     /// Writes `row`, `[n_kv_heads, head_dim]`, as key and value to every slot. For measurements: memory that
     /// was never written is one shared page of zeros, which is read faster.
     pub(crate) fn fill(&mut self, kernels: Kernels, row: &[f32]) {
-        for layer in &mut self.layers {
+        self.fill_layers(usize::MAX, kernels, row);
+    }
+
+    /// As `fill`, of the first layers only.
+    pub(crate) fn fill_layers(&mut self, n_layers: usize, kernels: Kernels, row: &[f32]) {
+        for layer in self.layers.iter_mut().take(n_layers) {
             (0..self.n_slots).for_each(|slot| layer.write(kernels, slot, row, row));
         }
     }

@@ -20,6 +20,7 @@ pub mod graphs;
 pub mod hf;
 pub mod kv_cache;
 pub mod layers;
+mod load_workers;
 pub mod packed;
 pub mod rope;
 mod rows;

@@ -96,6 +96,17 @@ impl Source {
         }
     }
 
+    /// Fills `out` from byte `start` of the range of `len` bytes at `offset`.
+    ///
+    /// # Errors
+    /// As [`Source::read_exact_at`]; [`io::ErrorKind::UnexpectedEof`] also if the range ends before `out` is full.
+    pub(crate) fn read_range_at(&self, offset: u64, len: u64, start: u64, out: &mut [u8]) -> io::Result<()> {
+        if start.checked_add(out.len() as u64).is_none_or(|end| end > len) {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "range is past the end of the tensor"));
+        }
+        self.read_exact_at(offset.saturating_add(start), out)
+    }
+
     /// Reads `len` bytes from `offset` into a new buffer; the range is checked before the buffer is allocated.
     ///
     /// # Errors
@@ -134,6 +145,20 @@ mod tests {
             for (offset, len) in [(0, 11), (10, 1), (u64::MAX, 1), (1, u64::MAX), (5, 1 << 60)] {
                 let error = source.read_vec(offset, len).unwrap_err();
                 assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "{offset}+{len} in {}", source.name());
+            }
+        }
+    }
+
+    #[test]
+    fn a_part_of_a_range_stays_inside_it() {
+        let (_file, sources) = sources();
+        for source in &sources {
+            let mut out = [0; 2];
+            source.read_range_at(3, 4, 2, &mut out).unwrap();
+            assert_eq!(&out, b"56", "{}", source.name());
+            for (offset, len, start) in [(3, 4, 3), (3, 4, u64::MAX), (9, 4, 0), (u64::MAX, 4, 2)] {
+                let error = source.read_range_at(offset, len, start, &mut out).unwrap_err();
+                assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "{offset} {len} {start}");
             }
         }
     }

@@ -172,6 +172,13 @@ impl Workspace {
         }
     }
 
+    /// Sets the final hidden states of `n_rows` rows to some numbers, as if a pass had computed them: for measuring
+    /// projections.
+    pub(crate) fn assume_hidden(&mut self, config: &ModelConfig, n_rows: usize) {
+        self.buffers.x.clear();
+        self.buffers.x.resize(n_rows * config.hidden_dim, 0.5);
+    }
+
     /// The final hidden state of a row, after a pass to [`PassEnd::Hidden`]. `[hidden_dim]`
     pub(crate) fn hidden_row(&self, row: usize, hidden_dim: usize) -> &[f32] {
         &self.buffers.x[row * hidden_dim..][..hidden_dim]

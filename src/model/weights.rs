@@ -1,14 +1,19 @@
 //! The weights of a checkpoint, packed for the kernels.
 
 use std::sync::Arc;
+use std::thread::available_parallelism;
 
 use thiserror::Error;
 
-use crate::kernels::{AllocError, BlockType, FloatEnv, PackError, PackedMatrix, dequantize, quantize};
+use crate::kernels::{
+    AllocError, BlockType, FloatEnv, Kernels, PANEL_ROWS, PackError, PackedMatrix, Packing, PackingPart,
+    convert, dequantize,
+};
 use crate::mapping::Mapping;
 use crate::model::checkpoint::{Checkpoint, LayerWeight, LoadError, TensorInfo, WeightId};
 use crate::model::config::ModelConfig;
 use crate::model::graphs::{GraphFolder, GraphsError};
+use crate::model::load_workers::LoadWorkers;
 use crate::model::streamed::StreamedError;
 use crate::stream::StreamOptions;
 
@@ -87,6 +92,8 @@ pub struct LoadOptions<'a> {
     pub streaming: Option<&'a StreamOptions>,
     /// Called with (bytes read, bytes to read) after each tensor.
     pub progress: Option<&'a dyn Fn(u64, u64)>,
+    /// Threads that read, convert and pack weights; `None`: one per processor. Weights do not depend on it.
+    pub n_threads: Option<usize>,
 }
 
 /// The weights of a checkpoint could not be loaded.
@@ -203,9 +210,10 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Reads and packs every tensor of `checkpoint`.
+    /// Reads and packs every tensor of `checkpoint`, on [`LoadOptions::n_threads`] threads.
     ///
-    /// At most one tensor at a time is in memory in its file form, beside the packed weights.
+    /// Beside the packed weights, memory holds a part of a matrix in its file form for each thread: a quarter of a
+    /// mebibyte, or 16 rows (a head of Q or K) if they are longer, and a converted row.
     pub fn load(checkpoint: &Checkpoint, options: LoadOptions<'_>) -> Result<Self, WeightsError> {
         Loader::new(checkpoint, options)?.load()
     }
@@ -279,6 +287,7 @@ pub(in crate::model) struct Loader<'a> {
     options: LoadOptions<'a>,
     /// The mapping of a packed file, if its matrices are views.
     mapping: Option<Arc<Mapping>>,
+    workers: LoadWorkers<Scratch>,
     read_bytes: u64,
     total_bytes: u64,
 }
@@ -293,7 +302,20 @@ impl<'a> Loader<'a> {
             (Some(file), PackedAccess::Map) => file.map().map_err(LoadError::from)?,
             _ => None,
         };
-        Ok(Self { checkpoint, config: checkpoint.config(), options, mapping, read_bytes: 0, total_bytes })
+        let n_threads = match mapping {
+            Some(_) => 1,
+            None => options.n_threads.unwrap_or_else(|| available_parallelism().map_or(1, usize::from)),
+        };
+        let workers = LoadWorkers::new(n_threads);
+        Ok(Self {
+            checkpoint,
+            config: checkpoint.config(),
+            options,
+            mapping,
+            workers,
+            read_bytes: 0,
+            total_bytes,
+        })
     }
 
     fn load(mut self) -> Result<Weights, WeightsError> {
@@ -350,23 +372,31 @@ impl TensorSource for Loader<'_> {
         let _env = FloatEnv::ieee();
         let info = self.info(id)?;
         if let Some(file) = self.checkpoint.packed() {
-            let matrix = file.matrix(id, self.mapping.as_ref()).map_err(LoadError::from)?;
+            let matrix = match &self.mapping {
+                Some(mapping) => file.matrix(id, Some(mapping)),
+                None => file.read_matrix(id, |source, start, panels| {
+                    self.workers.for_each(panels.chunks_mut(READ_BYTES).enumerate(), |_, (i, panels)| {
+                        source.read_exact_at(start + (i * READ_BYTES) as u64, panels)
+                    })
+                }),
+            };
+            let matrix = matrix.map_err(LoadError::from)?;
             self.advance(matrix.size_bytes() as u64);
             return self.widened(matrix, &info.name);
         }
-        let bytes = self.read(id)?;
         let target = self.target_type(info);
         let failed = |source| WeightsError::Pack { tensor: info.name.clone(), source };
-        let bytes = if target == info.ty { bytes } else { convert(info, target, &bytes).map_err(failed)? };
-        let head_dim = self.config.head_dim;
-        let pack = |row_map: &dyn Fn(usize) -> usize| {
-            PackedMatrix::pack(target, info.n_rows, info.n_cols, &bytes, row_map)
-        };
-        let packed = match info.qk_interleaved {
-            true => pack(&|row| interleaved_row(row, head_dim)),
-            false => pack(&|row| row),
-        };
-        packed.map_err(failed)
+        let row_bytes = info.ty.row_bytes(info.n_cols as u64).and_then(|bytes| usize::try_from(bytes).ok());
+        let row_bytes = row_bytes.ok_or(PackError::PartialBlock { ty: info.ty, n_cols: info.n_cols });
+        let row_bytes = row_bytes.map_err(failed)?;
+        let mut packing = Packing::new(target, info.n_rows, info.n_cols).map_err(failed)?;
+        let head_dim = info.qk_interleaved.then_some(self.config.head_dim);
+        let kernels = Kernels::detect();
+        let rows = FileRows { checkpoint: self.checkpoint, id, info, target, row_bytes, kernels, head_dim };
+        let parts = packing.parts(rows.part_panels(self.workers.n_threads()));
+        self.workers.for_each(parts, |scratch, part| rows.pack(part, scratch))?;
+        self.advance(row_bytes as u64 * info.n_rows as u64);
+        Ok(packing.finish())
     }
 
     fn vector(&mut self, id: WeightId) -> Result<Vec<f32>, WeightsError> {
@@ -388,19 +418,85 @@ impl TensorSource for Loader<'_> {
     }
 }
 
-/// Converts a matrix row by row from the file's type to `target`.
-fn convert(info: &TensorInfo, target: BlockType, bytes: &[u8]) -> Result<Vec<u8>, PackError> {
-    let n_bytes =
-        target.row_bytes(info.n_cols as u64).and_then(|bytes| bytes.checked_mul(info.n_rows as u64));
-    let n_bytes = n_bytes.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(usize::MAX);
-    let mut out = Vec::new();
-    out.try_reserve_exact(n_bytes).map_err(|_| PackError::Alloc(AllocError { bytes: n_bytes }))?;
-    let mut row_values = vec![0.0f32; info.n_cols];
-    for row in bytes.chunks_exact(bytes.len() / info.n_rows) {
-        dequantize(info.ty, row, &mut row_values);
-        quantize(target, &row_values, &mut out);
+/// Bytes of a packed file that a thread reads at a time.
+const READ_BYTES: usize = 1 << 20;
+
+/// Bytes of a matrix in file form that a thread reads at a time: they stay in its second-level cache until they are
+/// packed.
+const PART_BYTES: usize = 256 << 10;
+
+/// Parts of a matrix per thread, so that no thread waits long for the last part.
+const PARTS_PER_THREAD: usize = 4;
+
+/// The buffers of a thread that packs.
+#[derive(Default)]
+struct Scratch {
+    /// Rows in file form.
+    file: Vec<u8>,
+    /// A row as numbers, and in the type in memory.
+    values: Vec<f32>,
+    converted: Vec<u8>,
+}
+
+/// The rows of a matrix in a file.
+struct FileRows<'a> {
+    checkpoint: &'a Checkpoint,
+    id: WeightId,
+    info: &'a TensorInfo,
+    /// The type in memory.
+    target: BlockType,
+    /// Bytes of a row in the file.
+    row_bytes: usize,
+    kernels: Kernels,
+    /// The width of a head, if the file interleaves the rows of each head.
+    head_dim: Option<usize>,
+}
+
+impl FileRows<'_> {
+    /// Panels of a part.
+    fn part_panels(&self, n_threads: usize) -> usize {
+        let fitting = PART_BYTES / (PANEL_ROWS * self.row_bytes).max(1);
+        let balanced = self.info.n_rows.div_ceil(PANEL_ROWS * PARTS_PER_THREAD * n_threads);
+        // Whole heads: a part needs all rows of its heads.
+        fitting.min(balanced).max(1).next_multiple_of(self.head_dim.map_or(1, |n| n.div_ceil(PANEL_ROWS)))
     }
-    Ok(out)
+
+    /// Reads, converts and packs the rows of a part.
+    fn pack(&self, mut part: PackingPart<'_>, scratch: &mut Scratch) -> Result<(), WeightsError> {
+        let Self { info, target, row_bytes, .. } = *self;
+        let rows = part.rows();
+        let first = self.head_dim.map_or(rows.start, |head_dim| rows.start / head_dim * head_dim);
+        let end = self.head_dim.map_or(rows.end, |head_dim| rows.end.next_multiple_of(head_dim));
+        let n_bytes = (end.min(info.n_rows) - first) * row_bytes;
+        resize(&mut scratch.file, n_bytes).map_err(|source| self.failed(source))?;
+        self.checkpoint.read_at(self.id, (first * row_bytes) as u64, &mut scratch.file)?;
+        for row in rows {
+            let from = self.head_dim.map_or(row, |head_dim| interleaved_row(row, head_dim));
+            let src = &scratch.file[(from - first) * row_bytes..][..row_bytes];
+            if target == info.ty {
+                part.pack_row(row, src);
+                continue;
+            }
+            resize(&mut scratch.values, info.n_cols).map_err(|source| self.failed(source))?;
+            scratch.converted.clear();
+            convert(self.kernels, info.ty, src, &mut scratch.values, target, &mut scratch.converted);
+            part.pack_row(row, &scratch.converted);
+        }
+        Ok(())
+    }
+
+    fn failed(&self, source: AllocError) -> WeightsError {
+        WeightsError::Pack { tensor: self.info.name.clone(), source: source.into() }
+    }
+}
+
+/// Resizes a buffer; the values are unspecified.
+fn resize<T: Copy + Default>(buffer: &mut Vec<T>, len: usize) -> Result<(), AllocError> {
+    let more = len.saturating_sub(buffer.len());
+    let failed = |_| AllocError { bytes: len.saturating_mul(size_of::<T>()) };
+    buffer.try_reserve_exact(more).map_err(failed)?;
+    buffer.resize(len, T::default());
+    Ok(())
 }
 
 /// The row of a GGUF llama file that is row `row` in half-split order. The converter to GGUF interleaves the

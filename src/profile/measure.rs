@@ -25,7 +25,7 @@ pub struct ProfileOptions {
     pub prefill: Vec<usize>,
     /// Element type of the KV cache.
     pub kv_type: KvType,
-    /// Time per entry; at least two runs are made.
+    /// Time per entry; at least two runs are made, unless one takes longer than twice the time.
     pub entry_time: Duration,
 }
 
@@ -36,7 +36,7 @@ impl Default for ProfileOptions {
             rows: vec![1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64],
             prefill: vec![64, 128, 256, 512],
             kv_type: KvType::F16,
-            entry_time: Duration::from_millis(150),
+            entry_time: Duration::from_millis(50),
         }
     }
 }
@@ -166,7 +166,8 @@ impl<'a> Probe<'a> {
     }
 }
 
-/// The minimum time of the runs within `time`, and of at least two runs: the first run is the warm-up.
+/// The minimum time of the runs within `time`, and of at least two runs: the first run is the warm-up. A run of more
+/// than twice the time needs none.
 fn least_us(time: Duration, mut run: impl FnMut() -> Result<(), ForwardError>) -> Result<f32, ForwardError> {
     let start = Instant::now();
     let mut least = f32::INFINITY;
@@ -174,8 +175,12 @@ fn least_us(time: Duration, mut run: impl FnMut() -> Result<(), ForwardError>) -
     while n_runs < 2 || start.elapsed() < time {
         let run_start = Instant::now();
         run()?;
-        least = least.min(run_start.elapsed().as_secs_f32() * 1e6);
+        let run_time = run_start.elapsed();
+        least = least.min(run_time.as_secs_f32() * 1e6);
         n_runs += 1;
+        if run_time > 2 * time {
+            break;
+        }
     }
     Ok(least.clamp(f32::MIN_POSITIVE, US_MAX))
 }

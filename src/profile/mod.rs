@@ -5,6 +5,7 @@
 //! every load.
 
 mod cpu;
+mod energy;
 mod measure;
 
 use std::fs;
@@ -22,6 +23,8 @@ use crate::model::{Model, ModelConfig, kv_cache::KvCacheError};
 use crate::replace::{ReplaceError, replace_file};
 
 pub(crate) use cpu::cpu_name;
+pub use energy::ThreadEnergy;
+pub(crate) use energy::measure_energy;
 pub use measure::ProfileOptions;
 
 pub(crate) mod kv_type_name {

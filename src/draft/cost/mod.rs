@@ -193,6 +193,23 @@ impl CostProfile {
         self
     }
 
+    /// The same profile with the time of each number of rows multiplied by a factor. If rows are
+    /// [free](Self::free_rows), nothing changes.
+    pub(crate) fn scaled(mut self, factor: impl Fn(usize) -> f32) -> Self {
+        if self.free_rows {
+            return self;
+        }
+        for knot in &mut self.knots[..self.n_knots] {
+            let factor = factor(knot.rows);
+            if factor.is_finite() && factor > 0.0 {
+                knot.log_us = (knot.log_us + factor.ln()).clamp(US_MIN.ln(), US_MAX.ln());
+            }
+        }
+        self.fill_table();
+        self.fill_added();
+        self
+    }
+
     /// The same profile with another time for querying the sources at one tree node, in µs. If rows are
     /// [free](Self::free_rows), drafting stays free too.
     pub fn with_draft_us_per_node(mut self, us: f32) -> Self {

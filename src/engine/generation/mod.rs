@@ -14,6 +14,7 @@ use thiserror::Error;
 
 use crate::cancel::CancelToken;
 use crate::draft::CostCorrection;
+use crate::energy::EnergyStats;
 use crate::engine::error::GenerateError;
 use crate::engine::event::{Event, FinishReason, Summary, TokenEvent};
 use crate::engine::options::{DraftRows, GenerateOptions};
@@ -179,6 +180,7 @@ impl<S: BorrowMut<Session>> Generation<S> {
         session.prime();
         self.progress = Progress::Steps;
         watch.lap(&mut run.stats.time_us.prime);
+        run.joules = session.shared.joules();
         Ok(())
     }
 
@@ -252,6 +254,7 @@ impl<S: BorrowMut<Session>> Generation<S> {
         let [start, prefilled] = run.flows;
         let streaming = |streamed| StreamingStats::new(streamed, start, prefilled, run.stats.tokens);
         run.stats.streaming = session.shared.model.streamed().map(streaming);
+        run.stats.energy = EnergyStats::between(run.joules, session.shared.joules(), run.stats.tokens);
         let segments = run.end_text(&held);
         close(session, run);
         let summary = Summary { finish, text: held, segments, seed: run.seed, stats: run.stats.clone() };
@@ -307,7 +310,14 @@ fn close(session: &mut Session, run: &Run) {
                 let measured = profile.costs(conversation.tokens.len(), options.projection_rows);
                 learned.with_correction(CostCorrection::between(&measured, &costs), n_steps)
             }
-            None => learned.with_costs(costs, n_steps),
+            // Costs behind the context that has grown become those behind an empty one.
+            None => match shared.context_costs {
+                Some(measured) => {
+                    let context = conversation.tokens.len();
+                    learned.with_costs(costs.scaled(|rows| 1.0 / measured.factor(context, rows)), n_steps)
+                }
+                None => learned.with_costs(costs, n_steps),
+            },
         };
         shared.learned().merge(&run.learned, &learned);
     }

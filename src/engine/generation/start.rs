@@ -71,6 +71,7 @@ pub(super) fn start(session: &mut Session, options: GenerateOptions) -> Result<R
         n_taken: 0,
         prompt_len,
         flows: [session.shared.flow(); 2],
+        joules: None,
         scratch: WalkScratch::default(),
     })
 }
@@ -96,7 +97,7 @@ fn begin_drafting(
             let costs = profile.costs(prompt_len, session.options.projection_rows);
             costs.corrected(learned.correction())
         }
-        None => learned.costs().clone(),
+        None => behind(learned.costs().clone(), session, prompt_len),
     };
     let names = session.drafting.sources.iter().map(|source| source.name());
     let costs = costs.with_draft_us_per_node(learned.times().us_per_node(names));
@@ -115,6 +116,14 @@ fn begin_drafting(
     let policy = Policy::new(&session.options.policy, rows, request);
     session.drafting.begin(policy, costs, cancel);
     learned
+}
+
+/// The costs behind a context, from those behind an empty one.
+fn behind(costs: CostProfile, session: &Session, context: usize) -> CostProfile {
+    match session.shared.context_costs {
+        Some(measured) => costs.scaled(|rows| measured.factor(context, rows)),
+        None => costs,
+    }
 }
 
 /// Statistics of a generation that has not started.

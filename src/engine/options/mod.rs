@@ -6,6 +6,7 @@
 mod policy;
 
 use std::fmt;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +41,10 @@ pub struct EngineOptions {
     /// Cost of a verification batch by its rows. `None`: measured while loading, unless `profile` matches
     /// this machine.
     pub cost_profile: Option<CostProfile>,
+    /// Time for measuring step costs while loading, if neither `cost_profile` nor a matching `profile` is given. `None`:
+    /// 300 ms. Zero: nothing is measured; each row is taken to add a quarter of the first one, until steps have shown
+    /// otherwise. Static graphs that have no stored times are measured anyway.
+    pub measure_time: Option<Duration>,
     /// Step costs by rows and context length, from
     /// [`Engine::measure_profile`](crate::engine::Engine::measure_profile). The profile is ignored if it was
     /// measured on another CPU, model shape, instruction set or number of threads, or with another KV cache
@@ -66,6 +71,7 @@ setters!(EngineOptions {
     with_quantize: quantize: Quantize,
     with_packed_access: packed_access: PackedAccess,
     with_cost_profile: cost_profile: Option<CostProfile>,
+    with_measure_time: measure_time: Option<Duration>,
     with_profile: profile: Option<MachineProfile>,
     with_graph_memory_max: graph_memory_max: Option<u64>,
     with_graph_switching: graph_switching: Switching,

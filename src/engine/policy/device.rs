@@ -1,8 +1,11 @@
 //! Device state: heat, and memory pressure.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+use crate::kernels::SPIN_TIME_DEFAULT;
 
 /// Thermal state of the device, with the levels of iOS (`ProcessInfo.ThermalState`). No state changes the
 /// output.
@@ -107,10 +110,38 @@ impl MemoryPressure {
     }
 }
 
+/// Power supply of the device. It bounds the time that idle threads wait with a busy processor for the next part of a
+/// step; longer waits sleep and wake up some µs later. No state changes the output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PowerState {
+    /// On mains: 100 µs, so that the threads stay awake while a step drafts.
+    #[default]
+    Mains,
+    /// On battery: 30 µs, the gaps within a pass.
+    Battery,
+    /// The user saves power: threads sleep at once.
+    Saver,
+}
+
+impl PowerState {
+    const ALL: [Self; 3] = [Self::Mains, Self::Battery, Self::Saver];
+
+    /// Maximum time that an idle thread spins.
+    pub fn spin_time(self) -> Duration {
+        match self {
+            Self::Mains => SPIN_TIME_DEFAULT,
+            Self::Battery => Duration::from_micros(30),
+            Self::Saver => Duration::ZERO,
+        }
+    }
+}
+
 /// The newest reports. Every session of an engine reads them at its next step.
 #[derive(Debug, Default)]
 pub(crate) struct Device {
     thermal: AtomicU8,
+    power: AtomicU8,
     /// The call count, with the level in the lowest byte. Each call makes sessions release again, even at an
     /// unchanged level.
     pressure: AtomicU64,
@@ -130,6 +161,14 @@ impl Device {
 
     pub(crate) fn thermal(&self) -> ThermalState {
         ThermalState::ALL[usize::from(self.thermal.load(Ordering::Relaxed))]
+    }
+
+    pub(crate) fn set_power(&self, state: PowerState) {
+        self.power.store(state as u8, Ordering::Relaxed);
+    }
+
+    pub(crate) fn power(&self) -> PowerState {
+        PowerState::ALL[usize::from(self.power.load(Ordering::Relaxed))]
     }
 
     pub(crate) fn set_pressure(&self, level: MemoryPressure) {
@@ -195,6 +234,11 @@ mod tests {
             assert_eq!(device.pressure().level, level);
             assert_ne!(device.pressure(), before);
         }
+        for state in PowerState::ALL {
+            device.set_power(state);
+            assert_eq!(device.power(), state);
+        }
+        assert!(PowerState::ALL.is_sorted_by(|a, b| a.spin_time() > b.spin_time()));
         for state in ThermalState::ALL {
             device.set_thermal(state);
             assert_eq!(device.thermal(), state);

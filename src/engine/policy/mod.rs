@@ -16,7 +16,7 @@ mod floor;
 mod pid;
 
 pub(crate) use device::{Device, PressureReport};
-pub use device::{MemoryPressure, ThermalState};
+pub use device::{MemoryPressure, PowerState, ThermalState};
 
 use crate::engine::options::{DraftPolicy, DraftRows, SkipRules};
 use crate::engine::stats::{DraftingOffStats, PolicyStats};

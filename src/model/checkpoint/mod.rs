@@ -333,6 +333,34 @@ impl Checkpoint {
         }
     }
 
+    /// Fills `out` with bytes of a tensor, from byte `start` of the tensor on.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::read`], and the error of the container if the tensor ends before `out` is full; `out` is then
+    /// unspecified.
+    pub(in crate::model) fn read_at(
+        &self,
+        id: WeightId,
+        start: u64,
+        out: &mut [u8],
+    ) -> Result<(), LoadError> {
+        let no_such = || LoadError::NoSuchWeight { file: self.name.clone(), id };
+        let info = self.weights.get(&id).ok_or_else(no_such)?;
+        match &self.container {
+            Container::Gguf(file) => {
+                Ok(file.read_at(file.tensor(&info.name).ok_or_else(no_such)?, start, out)?)
+            }
+            Container::Hf(folder) => {
+                let (shard, tensor) = folder.tensor(&info.name).ok_or_else(no_such)?;
+                Ok(shard.read_at(tensor, start, out)?)
+            }
+            Container::Packed(_) | Container::Graphs(_) => {
+                let (file, tensor) = (self.name.clone(), info.name.clone());
+                Err(LoadError::PackedTensor { file, tensor })
+            }
+        }
+    }
+
     /// Builds the tokenizer of the model, with its chat template.
     ///
     /// # Errors

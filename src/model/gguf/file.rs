@@ -133,6 +133,16 @@ impl GgufFile {
         self.parts.get(tensor.part).map_or("", Source::name)
     }
 
+    /// Fills `out` with bytes of a tensor of this model, from byte `start` of the tensor on.
+    ///
+    /// # Errors
+    /// [`GgufError::Io`], also if the tensor ends before `out` is full; `out` is then unspecified.
+    pub fn read_at(&self, tensor: &GgufTensor, start: u64, out: &mut [u8]) -> Result<(), GgufError> {
+        let io = |source| GgufError::Io { file: self.file_of(tensor).to_owned(), source };
+        let part = self.parts.get(tensor.part).ok_or_else(|| io(std::io::ErrorKind::NotFound.into()))?;
+        part.read_range_at(tensor.offset, tensor.len.unwrap_or(0), start, out).map_err(io)
+    }
+
     /// Reads the bytes of a tensor of this model; no bytes if its element type is unknown.
     ///
     /// # Errors

@@ -134,6 +134,15 @@ impl SafetensorsFile {
         &self.tensors
     }
 
+    /// Fills `out` with bytes of one of this file's tensors, from byte `start` of the tensor on.
+    ///
+    /// # Errors
+    /// [`SafetensorsError::Io`], also if the tensor ends before `out` is full; `out` is then unspecified.
+    pub fn read_at(&self, tensor: &StoredTensor, start: u64, out: &mut [u8]) -> Result<(), SafetensorsError> {
+        let io = |source| SafetensorsError::Io { file: self.name().to_owned(), source };
+        self.source.read_range_at(tensor.offset, tensor.len, start, out).map_err(io)
+    }
+
     /// Reads the bytes of one of this file's tensors, row-major, little endian.
     ///
     /// # Errors

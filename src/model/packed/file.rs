@@ -307,8 +307,23 @@ impl PackedFile {
                 PackedMatrix::from_mapping(tensor.ty, n_rows, n_cols, Arc::clone(mapping), start as usize);
             return matrix.map_err(|source| self.pack_error(tensor, source));
         }
+        self.read_matrix(id, |source, start, panels| source.read_exact_at(start, panels))
+    }
+
+    /// A copy of the matrix of a role. `read` fills the panels from their offset in the source.
+    ///
+    /// # Panics
+    /// If the model has no such matrix.
+    pub(in crate::model) fn read_matrix(
+        &self,
+        id: WeightId,
+        read: impl FnOnce(&Source, u64, &mut [u8]) -> std::io::Result<()>,
+    ) -> Result<PackedMatrix, PackedFileError> {
+        let (tensor, start) = self.place(id);
+        // Checked against the limits of the hyper-parameters, which fit in usize.
+        let (n_rows, n_cols) = (tensor.shape[0] as usize, tensor.shape[1] as usize);
         let matrix = PackedMatrix::from_panels(tensor.ty, n_rows, n_cols, |panels| {
-            self.source.read_exact_at(start, panels).map_err(ReadPanels::Io)
+            read(&self.source, start, panels).map_err(ReadPanels::Io)
         });
         matrix.map_err(|error| match error {
             ReadPanels::Io(error) => self.io(error),
