@@ -68,6 +68,102 @@ impl Block {
     }
 }
 
+/// How a [`RowPair`] holds its two rows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum RowOrder {
+    /// Row after row: a register holds 16 columns of one row, or a start of one row in each lane.
+    Apart,
+    /// A register holds eight columns of each row, or the factors of both rows twice: the 2 × 2 form of `smmla`.
+    Woven,
+}
+
+/// The [`Block`]s of two rows, in registers of 128 bits. Formats with 4 and 8 bits read the first two cache lines.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C, align(64))]
+pub(super) struct RowPair {
+    /// Apart: columns 0..16 and 16..32 of the first row, then of the second. Woven: columns 8i..8i + 8 of both.
+    codes: [[i32; 4]; 4],
+    /// Apart: both scales, both scaled sums; nothing. Woven: both scales twice; both scaled sums twice.
+    factors: [[f32; 4]; 2],
+    /// Initial values of dot products. Apart: bias 8 of each row, bias 16 of each row, the halves of the first row, of the
+    /// second. Woven: biases 8, 128 and 16, the halves.
+    starts: [[i32; 4]; 10],
+}
+
+impl RowPair {
+    fn new(order: RowOrder, rows: [Block; 2]) -> Self {
+        let mut pair = RowPair::default();
+        let [one, other] = rows;
+        match order {
+            RowOrder::Apart => {
+                pair.factors[0] = [one.scale, other.scale, one.scaled_sum, other.scaled_sum];
+                for (r, row) in rows.iter().enumerate() {
+                    let [first, second] = row.split_starts;
+                    pair.starts[r] = [row.starts[0]; 4];
+                    pair.starts[2 + r] = [row.starts[1]; 4];
+                    pair.starts[4 + 2 * r] = [first; 4];
+                    pair.starts[5 + 2 * r] = [second; 4];
+                    pair.codes[2 * r..][..2].copy_from_slice(row.q.as_chunks().0);
+                }
+            }
+            RowOrder::Woven => {
+                pair.factors = [[one.scale, other.scale], [one.scaled_sum, other.scaled_sum]].map(twice);
+                let starts = [0, 2, 1].map(|i| [one.starts[i], other.starts[i]]);
+                let halves = [0, 1].map(|half| [one.split_starts[half], other.split_starts[half]]);
+                pair.starts[..3].copy_from_slice(&starts.map(twice));
+                pair.starts[3..5].copy_from_slice(&halves.map(twice));
+                for (part, codes) in pair.codes.iter_mut().enumerate() {
+                    let columns = 2 * part..2 * part + 2;
+                    codes[..2].copy_from_slice(&one.q[columns.clone()]);
+                    codes[2..].copy_from_slice(&other.q[columns]);
+                }
+            }
+        }
+        pair
+    }
+
+    #[cfg(target_arch = "aarch64")]
+    #[inline(always)]
+    pub(super) fn codes(&self) -> &[[i32; 4]; 4] {
+        &self.codes
+    }
+
+    #[cfg(target_arch = "aarch64")]
+    #[inline(always)]
+    pub(super) fn factors(&self) -> &[[f32; 4]; 2] {
+        &self.factors
+    }
+
+    /// Apart: the initial value for codes with the bias, of columns `16 · half`.. if the format has a scale per 16.
+    #[cfg(target_arch = "aarch64")]
+    #[inline(always)]
+    pub(super) fn row_start(&self, bias: i32, row: usize, half: usize) -> &[i32; 4] {
+        match bias {
+            8 => &self.starts[row],
+            16 => &self.starts[2 + row],
+            32 => &self.starts[4 + 2 * row + half],
+            _ => unreachable!("no format has this bias"),
+        }
+    }
+
+    /// Woven: the same, of both rows.
+    #[cfg(target_arch = "aarch64")]
+    #[inline(always)]
+    pub(super) fn woven_start(&self, bias: i32, half: usize) -> &[i32; 4] {
+        match bias {
+            8 => &self.starts[0],
+            128 => &self.starts[1],
+            16 => &self.starts[2],
+            32 => &self.starts[3 + half],
+            _ => unreachable!("no format has this bias"),
+        }
+    }
+}
+
+fn twice<T: Copy>([one, other]: [T; 2]) -> [T; 4] {
+    [one, other, one, other]
+}
+
 /// Activations `[n_rows, n_cols]`. The buffers are kept and grow to exactly the largest size used.
 #[derive(Default)]
 pub struct Activations {
@@ -78,6 +174,8 @@ pub struct Activations {
     floats: Vec<f32>,
     /// `[n_rows, n_cols / 32]`
     blocks: Vec<Block>,
+    /// `[n_rows / 2, n_cols / 32]`, rounded up: instead of `blocks` if the instruction set reads pairs.
+    pairs: Vec<RowPair>,
 }
 
 impl Activations {
@@ -109,6 +207,19 @@ impl Activations {
         if form.has(ActivationForm::Int8) {
             assert!(n_cols.is_multiple_of(32), "{n_cols} columns are not whole blocks of 32");
             let n_blocks = n_cols / 32;
+            if k.run(ReadsPairs) {
+                let n_pairs = n_rows.div_ceil(2);
+                self.pairs.reserve_exact((n_pairs * n_blocks).saturating_sub(self.pairs.len()));
+                self.pairs.resize(n_pairs * n_blocks, RowPair::default());
+                let pairs = SharedMut::new(&mut self.pairs);
+                pool.run_sized(x.len(), n_pairs, 1, &|_, range| {
+                    let x = &x[2 * range.start * n_cols..n_rows.min(2 * range.end) * n_cols];
+                    // SAFETY: the ranges of pairs are disjoint, and the pairs outlive the section.
+                    let out = unsafe { pairs.slice(range.start * n_blocks, range.len() * n_blocks) };
+                    k.run(QuantizePairs { x, n_cols, out });
+                });
+                return;
+            }
             self.blocks.reserve_exact((n_rows * n_blocks).saturating_sub(self.blocks.len()));
             self.blocks.resize(n_rows * n_blocks, Block::default());
             let blocks = SharedMut::new(&mut self.blocks);
@@ -142,6 +253,53 @@ impl Activations {
 
     pub(super) fn block_rows(&self) -> &[Block] {
         &self.blocks
+    }
+
+    pub(super) fn row_pairs(&self) -> &[RowPair] {
+        &self.pairs
+    }
+}
+
+/// Whether the instruction set reads [`RowPair`]s.
+struct ReadsPairs;
+
+impl Work for ReadsPairs {
+    type Output = bool;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _s: S) -> bool {
+        S::OWN_TILES.is_some()
+    }
+}
+
+/// Whole pairs of rows; the last may lack its second row.
+struct QuantizePairs<'a> {
+    x: &'a [f32],
+    n_cols: usize,
+    out: &'a mut [RowPair],
+}
+
+impl Work for QuantizePairs<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Some(order) = S::OWN_TILES else { return };
+        let n_blocks = self.n_cols / 32;
+        if n_blocks == 0 {
+            return;
+        }
+        for (x, out) in self.x.chunks(2 * self.n_cols).zip(self.out.chunks_mut(n_blocks)) {
+            let (one, other) = x.split_at(self.n_cols);
+            let (one, other) = (one.as_chunks::<32>().0, other.as_chunks::<32>().0);
+            for (block, out) in out.iter_mut().enumerate() {
+                let mut rows = [quantize_block(s, &one[block]), Block::default()];
+                if let Some(other) = other.get(block) {
+                    rows[1] = quantize_block(s, other);
+                }
+                *out = RowPair::new(order, rows);
+            }
+        }
     }
 }
 

@@ -21,7 +21,7 @@
 use std::marker::PhantomData;
 
 use super::Kernels;
-use super::activations::{ActivationForm, Activations, Block};
+use super::activations::{ActivationForm, Activations, Block, RowOrder};
 use super::aligned::Line;
 use super::block::BlockType;
 use super::layout::{IntLayout, PANEL_ROWS, Scaled, ScaledMin, Super16, SuperMin};
@@ -178,6 +178,12 @@ impl Panels<'_> {
     #[inline(always)]
     fn int_panels<S: Simd, L: IntLayout>(&self, s: S) {
         debug_assert!(self.x.has(ActivationForm::Int8));
+        if S::OWN_TILES.is_some() {
+            for panel in self.panels.clone() {
+                self.own_rows::<S, L>(s, panel);
+            }
+            return;
+        }
         // A single row is limited by reading, and a single stream is read fastest.
         let widest = if self.x.n_rows() == 1 { 1 } else { S::INT_TILE_PANELS };
         let mut panel = self.panels.start;
@@ -209,6 +215,46 @@ impl Panels<'_> {
             };
         }
         P
+    }
+
+    /// A panel for all rows, in the instruction set's own tiles.
+    #[inline(always)]
+    fn own_rows<S: Simd, L: IntLayout>(&self, s: S, panel: usize) {
+        let n_rows = self.x.n_rows();
+        let next = self.next(panel + 1, 1);
+        let share = next.len().div_ceil(n_rows.div_ceil(8));
+        let mut shares = next.chunks(share.max(1));
+        let mut row = 0;
+        while row < n_rows {
+            let lines = shares.next().unwrap_or(&[]);
+            let left = n_rows - row;
+            // Tiles begin with a pair. Woven rows are multiplied in pairs, if need be with a row of zeros.
+            row += match (left, S::OWN_TILES) {
+                (1, _) => self.own_tile::<S, L, 1>(s, panel, row, lines),
+                (2, _) => self.own_tile::<S, L, 2>(s, panel, row, lines),
+                (3, Some(RowOrder::Apart)) => self.own_tile::<S, L, 3>(s, panel, row, lines),
+                (5 | 7, Some(RowOrder::Apart)) | (..=4, _) => self.own_tile::<S, L, 4>(s, panel, row, lines),
+                (5 | 6, _) => self.own_tile::<S, L, 6>(s, panel, row, lines),
+                _ => self.own_tile::<S, L, 8>(s, panel, row, lines),
+            };
+        }
+    }
+
+    /// A panel for `R` rows or as many as there are; returns `R`.
+    #[inline(always)]
+    fn own_tile<S: Simd, L: IntLayout, const R: usize>(
+        &self,
+        s: S,
+        panel: usize,
+        row: usize,
+        next: &[Line],
+    ) -> usize {
+        let n_blocks = self.x.n_cols() / 32;
+        let pairs = &self.x.row_pairs()[row / 2 * n_blocks..][..R.div_ceil(2) * n_blocks];
+        let ahead = Ahead::new(next, n_blocks.div_ceil(8));
+        let acc = s.own_tile::<L, R>(self.w.panel(panel), pairs, &ahead);
+        self.store(s, panel, row, acc);
+        R
     }
 
     /// Up to `n` panels from `first` on: usually those that this worker computes next.
@@ -288,7 +334,8 @@ impl Panels<'_> {
         let n_outputs = self.w.n_rows();
         let start = panel * PANEL_ROWS;
         let len = PANEL_ROWS.min(n_outputs - start);
-        for r in 0..R {
+        // (A tile may have a row more than there are.)
+        for r in 0..R.min(self.x.n_rows() - row) {
             // SAFETY: a panel belongs to one worker, so parts of two workers do not overlap; the section ends
             // before `out`.
             let out = unsafe { self.out.slice((row + r) * n_outputs + start, len) };

@@ -8,7 +8,13 @@
 use std::arch::aarch64::*;
 use std::arch::{asm, is_aarch64_feature_detected};
 
+use super::activations::{RowOrder, RowPair};
+use super::aligned::Line;
+use super::layout::IntLayout;
+use super::matmul::Ahead;
 use super::simd::{LANES, Simd, Work};
+
+mod tile;
 
 /// A level of [`Neon`]: NEON without extensions.
 pub(super) const PLAIN: u8 = 0;
@@ -131,6 +137,11 @@ impl<const LEVEL: u8> Simd for Neon<LEVEL> {
 
     const WIDE_SHIFT: i32 = -128;
     const ROW_PAIRS: bool = LEVEL >= I8MM;
+    const OWN_TILES: Option<RowOrder> = match LEVEL {
+        PLAIN => None,
+        DOT => Some(RowOrder::Apart),
+        _ => Some(RowOrder::Woven),
+    };
     const INT_TILE_PANELS: usize = 1;
     const INT_TILE_ROWS: usize = 4;
     const QUERIES: usize = 6;
@@ -405,6 +416,16 @@ impl<const LEVEL: u8> Simd for Neon<LEVEL> {
             }
             rows
         }
+    }
+
+    #[inline(always)]
+    fn own_tile<L: IntLayout, const R: usize>(
+        self,
+        panel: &[Line],
+        pairs: &[RowPair],
+        ahead: &Ahead<'_>,
+    ) -> [Self::F; R] {
+        self.tile::<L, R>(panel, pairs, ahead)
     }
 
     #[inline(always)]

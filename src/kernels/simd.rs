@@ -9,6 +9,11 @@
 //! is all of it compiled inside the one function per instruction set that has `#[target_feature]` (see
 //! `Avx512::run`).
 
+use super::activations::{RowOrder, RowPair};
+use super::aligned::Line;
+use super::layout::IntLayout;
+use super::matmul::Ahead;
+
 /// Lanes of every vector.
 pub(super) const LANES: usize = 16;
 
@@ -35,6 +40,8 @@ pub(super) trait Simd: Copy + Send + Sync {
     /// Whether products of narrow codes are added in 16 bits over as many groups as are exact: `no_shorts`, `dot_short` and
     /// `add_shorts` are implemented.
     const SHORT_SUMS: bool = false;
+    /// The order of activation rows that `own_tile` reads; `None` without integer tiles of the instruction set's own.
+    const OWN_TILES: Option<RowOrder> = None;
     /// Maximum panels of an integer tile of several rows; 1 or 2.
     const INT_TILE_PANELS: usize;
     /// Maximum activation rows that integer tiles keep in registers; at most 4, or 6.
@@ -137,6 +144,16 @@ pub(super) trait Simd: Copy + Send + Sync {
     /// The lanes of each row.
     fn rows_of_pair(self, _acc: Self::Pair) -> [Self::I; 2] {
         unreachable!("only with `ROW_PAIRS`")
+    }
+
+    /// One panel times the first `R` rows of `pairs`, which are `[pair][block]`: the formula of `matmul.rs`.
+    fn own_tile<L: IntLayout, const R: usize>(
+        self,
+        _panel: &[Line],
+        _pairs: &[RowPair],
+        _ahead: &Ahead<'_>,
+    ) -> [Self::F; R] {
+        unreachable!("only with `OWN_TILES`")
     }
 
     /// The sum over the lanes in the fixed tree: i + (i+8), then i + (i+4), i + (i+2), i + (i+1).

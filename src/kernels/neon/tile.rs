@@ -1,0 +1,501 @@
+//! The integer tiles of the NEON kernels that have dot products: 4, 8 or 16 outputs of 1 to 8 activation rows.
+//!
+//! 32 registers hold the sums of at most 64 outputs, half of them integers and half floats. A tile of eight rows
+//! therefore has four outputs, a *quad*: each register of codes serves eight rows, and no register is spilled.
+//! The quads of a panel take turns every [`CHUNK`] blocks; the lines of a chunk and the rows of the tile are then in
+//! the first-level cache, and only the floats of the other quads wait in memory.
+//!
+//! Activations come in [`RowPair`]s. `sdot` takes four of a row's columns from a lane of a register ("by element"), so
+//! a load serves 16 columns. `smmla` takes eight columns of two rows and gives a 2 × 2 matrix; the floats of a pair of
+//! rows stay in this form until the tile ends.
+
+use std::arch::aarch64::*;
+use std::arch::asm;
+
+use super::super::activations::RowPair;
+use super::super::aligned::Line;
+use super::super::layout::IntLayout;
+use super::super::matmul::Ahead;
+use super::super::simd::LANES;
+use super::{DOT, I8MM, Neon};
+
+/// Blocks of 32 columns after which the next quad has its turn: the largest unit of the layouts.
+const CHUNK: usize = 8;
+const QUADS: usize = LANES / 4;
+
+/// The scales of four outputs, one per lane.
+struct QuadScales {
+    /// Of columns 0..16 and 16..32; equal unless the layout is `SPLIT`.
+    halves: [float32x4_t; 2],
+    /// Added to every weight, if the layout has minima.
+    min: float32x4_t,
+}
+
+impl<const LEVEL: u8> Neon<LEVEL> {
+    /// One panel times rows 0..`R` of `pairs`, which are `[pair][block]`; the formula of `matmul.rs`. If `LEVEL` has
+    /// `smmla`, `R` is 1 or even.
+    ///
+    /// # Panics
+    /// If `pairs` are too few for `R` rows, or the panel for their blocks.
+    #[inline(always)]
+    pub(super) fn tile<L: IntLayout, const R: usize>(
+        self,
+        panel: &[Line],
+        pairs: &[RowPair],
+        ahead: &Ahead<'_>,
+    ) -> [[float32x4_t; QUADS]; R] {
+        // Functions of their own: all tiles in one function would take minutes to compile.
+        #[target_feature(enable = "neon,dotprod")]
+        #[inline(never)]
+        fn with_dot<L: IntLayout, const R: usize>(
+            isa: Neon<DOT>,
+            panel: &[Line],
+            pairs: &[RowPair],
+            ahead: &Ahead<'_>,
+        ) -> [[float32x4_t; QUADS]; R] {
+            isa.tile_in_quads::<L, R>(panel, pairs, ahead)
+        }
+        #[target_feature(enable = "neon,dotprod,i8mm")]
+        #[inline(never)]
+        fn with_i8mm<L: IntLayout, const R: usize>(
+            isa: Neon<I8MM>,
+            panel: &[Line],
+            pairs: &[RowPair],
+            ahead: &Ahead<'_>,
+        ) -> [[float32x4_t; QUADS]; R] {
+            isa.tile_in_quads::<L, R>(panel, pairs, ahead)
+        }
+        // SAFETY: `self` proves that the CPU has these features.
+        unsafe {
+            match LEVEL {
+                DOT => with_dot::<L, R>(Neon(()), panel, pairs, ahead),
+                I8MM => with_i8mm::<L, R>(Neon(()), panel, pairs, ahead),
+                _ => unreachable!("without dot products"),
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn tile_in_quads<L: IntLayout, const R: usize>(
+        self,
+        panel: &[Line],
+        pairs: &[RowPair],
+        ahead: &Ahead<'_>,
+    ) -> [[float32x4_t; QUADS]; R] {
+        match R {
+            1 => self.quads_of_tile::<L, R, 4>(panel, pairs, ahead),
+            2 | 3 => self.quads_of_tile::<L, R, 2>(panel, pairs, ahead),
+            4 if !L::SPLIT => self.quads_of_tile::<L, R, 2>(panel, pairs, ahead),
+            _ => self.quads_of_tile::<L, R, 1>(panel, pairs, ahead),
+        }
+    }
+
+    /// The same, `Q` quads at a time.
+    #[inline(always)]
+    fn quads_of_tile<L: IntLayout, const R: usize, const Q: usize>(
+        self,
+        panel: &[Line],
+        pairs: &[RowPair],
+        ahead: &Ahead<'_>,
+    ) -> [[float32x4_t; QUADS]; R] {
+        let n_blocks = pairs.len() / R.div_ceil(2);
+        let n_units = n_blocks.div_ceil(L::UNIT_BLOCKS);
+        assert!(panel.len() >= n_units * L::UNIT_LINES, "{} lines for {n_blocks} blocks", panel.len());
+        // SAFETY: NEON is proven; the constant is a register.
+        let zero = unsafe { vdupq_n_f32(0.0) };
+        // Of a pair of rows with `smmla`, registers 2p and 2p + 1 are the products with outputs 0, 1 and 2, 3.
+        let mut sums = [[zero; R]; QUADS];
+        let mut first = 0;
+        while first < n_blocks {
+            ahead.prefetch(self, first / CHUNK);
+            let end = n_blocks.min(first + CHUNK);
+            let mut quad = 0;
+            while quad < QUADS {
+                let mut acc = [[zero; R]; Q];
+                for q in 0..Q {
+                    acc[q] = sums[quad + q];
+                }
+                let mut block = first;
+                while block < end {
+                    let unit = &panel[block / L::UNIT_BLOCKS * L::UNIT_LINES..][..L::UNIT_LINES];
+                    for b in 0..L::UNIT_BLOCKS.min(end - block) {
+                        self.block::<L, R, Q>(unit, b, quad, &pairs[block + b..], n_blocks, &mut acc);
+                    }
+                    block += L::UNIT_BLOCKS;
+                }
+                for q in 0..Q {
+                    sums[quad + q] = acc[q];
+                }
+                quad += Q;
+            }
+            first = end;
+        }
+        let mut out = [[zero; QUADS]; R];
+        for quad in 0..QUADS {
+            for r in 0..R {
+                out[r][quad] = if LEVEL >= I8MM && R > 1 {
+                    let [low, high] = [sums[quad][r & !1], sums[quad][r | 1]];
+                    // SAFETY: NEON is proven.
+                    unsafe { if r % 2 == 0 { vuzp1q_f32(low, high) } else { vuzp2q_f32(low, high) } }
+                } else {
+                    sums[quad][r]
+                };
+            }
+        }
+        out
+    }
+
+    /// Block `b` of the unit for quads `quad..quad + Q`. Row pair `p` is `pairs[p * stride]`.
+    #[inline(always)]
+    fn block<L: IntLayout, const R: usize, const Q: usize>(
+        self,
+        unit: &[Line],
+        b: usize,
+        quad: usize,
+        pairs: &[RowPair],
+        stride: usize,
+        acc: &mut [[float32x4_t; R]; Q],
+    ) {
+        let mut rows = [&pairs[0]; 4];
+        for p in 1..R.div_ceil(2) {
+            rows[p] = &pairs[p * stride];
+        }
+        let codes = &unit[b * L::BLOCK_LINES..][..L::BLOCK_LINES];
+        let scale_lines = &unit[L::UNIT_BLOCKS * L::BLOCK_LINES..][..L::SCALE_LINES];
+        if LEVEL >= I8MM && R > 1 {
+            self.matrix_block::<L, R, Q>(codes, scale_lines, b, quad, rows, acc);
+        } else {
+            self.lane_block::<L, R, Q>(codes, scale_lines, b, quad, rows, acc);
+        }
+    }
+
+    /// A block with `sdot` by lane.
+    #[inline(always)]
+    fn lane_block<L: IntLayout, const R: usize, const Q: usize>(
+        self,
+        codes: &[Line],
+        scale_lines: &[Line],
+        b: usize,
+        quad: usize,
+        rows: [&RowPair; 4],
+        acc: &mut [[float32x4_t; R]; Q],
+    ) {
+        // SAFETY: NEON is proven.
+        let mut dots = [[unsafe { vdupq_n_s32(0) }; R]; Q];
+        for half in 0..2 {
+            if half == 0 || L::SPLIT {
+                for r in 0..R {
+                    let start = self.lane_start::<L>(rows[r / 2], r % 2, half);
+                    for q in 0..Q {
+                        dots[q][r] = start;
+                    }
+                }
+            }
+            let mut a = [self.columns::<R>(rows[0], 0, half); R];
+            for r in 1..R {
+                a[r] = self.columns::<R>(rows[r / 2], r % 2, half);
+            }
+            self.lane_group::<L, R, Q, 0>(codes, quad, half, a, &mut dots);
+            self.lane_group::<L, R, Q, 1>(codes, quad, half, a, &mut dots);
+            self.lane_group::<L, R, Q, 2>(codes, quad, half, a, &mut dots);
+            self.lane_group::<L, R, Q, 3>(codes, quad, half, a, &mut dots);
+            if half == 0 && !L::SPLIT {
+                continue;
+            }
+            for q in 0..Q {
+                let scales = quad_scales::<L>(scale_lines, b, quad + q);
+                for r in 0..R {
+                    let factors = rows[r / 2].factors();
+                    // SAFETY: NEON is proven; `factors` is a whole register.
+                    unsafe {
+                        let [scale, sum] = if LEVEL >= I8MM {
+                            [vld1q_f32(factors[0].as_ptr()), vld1q_f32(factors[1].as_ptr())]
+                        } else {
+                            [vld1q_f32(factors[0].as_ptr()); 2]
+                        };
+                        let scale = if r % 2 == 0 {
+                            vmulq_laneq_f32::<0>(scales.halves[half], scale)
+                        } else {
+                            vmulq_laneq_f32::<1>(scales.halves[half], scale)
+                        };
+                        acc[q][r] = vfmaq_f32(acc[q][r], vcvtq_f32_s32(dots[q][r]), scale);
+                        if L::MIN {
+                            acc[q][r] = match (LEVEL >= I8MM, r % 2 == 0) {
+                                (true, true) => vfmaq_laneq_f32::<0>(acc[q][r], scales.min, sum),
+                                (true, false) => vfmaq_laneq_f32::<1>(acc[q][r], scales.min, sum),
+                                (false, true) => vfmaq_laneq_f32::<2>(acc[q][r], scales.min, sum),
+                                (false, false) => vfmaq_laneq_f32::<3>(acc[q][r], scales.min, sum),
+                            };
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Group `LANE` of the half block: four columns of all rows.
+    #[inline(always)]
+    fn lane_group<L: IntLayout, const R: usize, const Q: usize, const LANE: i32>(
+        self,
+        codes: &[Line],
+        quad: usize,
+        half: usize,
+        a: [int8x16_t; R],
+        dots: &mut [[int32x4_t; R]; Q],
+    ) {
+        for q in 0..Q {
+            let mut w = quad_codes::<L>(codes, quad + q, 4 * half + LANE as usize);
+            if L::BITS == 8 {
+                // SAFETY: NEON is proven.
+                w = unsafe { veorq_u8(w, vdupq_n_u8(0x80)) };
+            }
+            for r in 0..R {
+                dots[q][r] = self.dot_lane::<LANE>(dots[q][r], w, a[r]);
+            }
+        }
+    }
+
+    /// Columns 16 · `half`.. of row `r` of the pair, in order.
+    #[inline(always)]
+    fn columns<const R: usize>(self, pair: &RowPair, r: usize, half: usize) -> int8x16_t {
+        // SAFETY: NEON is proven, and each part of a `RowPair` is a whole register.
+        unsafe {
+            if LEVEL < I8MM {
+                return vreinterpretq_s8_s32(vld1q_s32(pair.codes()[2 * r + half].as_ptr()));
+            }
+            let [low, high] = [2 * half, 2 * half + 1]
+                .map(|part| vreinterpretq_s64_s32(vld1q_s32(pair.codes()[part].as_ptr())));
+            vreinterpretq_s8_s64(if r == 0 { vzip1q_s64(low, high) } else { vzip2q_s64(low, high) })
+        }
+    }
+
+    /// The initial value of the dot product of row `r` with four outputs.
+    #[inline(always)]
+    fn lane_start<L: IntLayout>(self, pair: &RowPair, r: usize, half: usize) -> int32x4_t {
+        // SAFETY: NEON is proven, and each part of a `RowPair` is a whole register.
+        unsafe {
+            if L::BIAS == 0 || L::BITS == 8 {
+                return vdupq_n_s32(0);
+            }
+            if LEVEL < I8MM {
+                return vld1q_s32(pair.row_start(L::BIAS, r, half).as_ptr());
+            }
+            let starts = vld1q_s32(pair.woven_start(L::BIAS, half).as_ptr());
+            if r == 0 { vdupq_laneq_s32::<0>(starts) } else { vdupq_laneq_s32::<1>(starts) }
+        }
+    }
+
+    /// A block with `smmla`: 2 × 2 products of eight columns.
+    #[inline(always)]
+    fn matrix_block<L: IntLayout, const R: usize, const Q: usize>(
+        self,
+        codes: &[Line],
+        scale_lines: &[Line],
+        b: usize,
+        quad: usize,
+        rows: [&RowPair; 4],
+        acc: &mut [[float32x4_t; R]; Q],
+    ) {
+        // SAFETY: NEON is proven.
+        let mut dots = [[unsafe { vdupq_n_s32(0) }; R]; Q];
+        for half in 0..2 {
+            if half == 0 || L::SPLIT {
+                for p in 0..R / 2 {
+                    // SAFETY: NEON is proven, and each part of a `RowPair` is a whole register.
+                    let start = unsafe {
+                        if L::BIAS == 0 {
+                            vdupq_n_s32(0)
+                        } else {
+                            vld1q_s32(rows[p].woven_start(L::BIAS, half).as_ptr())
+                        }
+                    };
+                    for q in 0..Q {
+                        dots[q][2 * p] = start;
+                        dots[q][2 * p + 1] = start;
+                    }
+                }
+            }
+            for part in 2 * half..2 * half + 2 {
+                for q in 0..Q {
+                    let [w01, w23] = woven_codes::<L>(codes, quad + q, part);
+                    for p in 0..R / 2 {
+                        // SAFETY: NEON is proven, and each part of a `RowPair` is a whole register.
+                        let a = unsafe { vreinterpretq_s8_s32(vld1q_s32(rows[p].codes()[part].as_ptr())) };
+                        dots[q][2 * p] = self.dot_matrix_unsigned(dots[q][2 * p], w01, a);
+                        dots[q][2 * p + 1] = self.dot_matrix_unsigned(dots[q][2 * p + 1], w23, a);
+                    }
+                }
+            }
+            if half == 0 && !L::SPLIT {
+                continue;
+            }
+            for q in 0..Q {
+                let scales = quad_scales::<L>(scale_lines, b, quad + q);
+                // SAFETY: NEON is proven, and each part of a `RowPair` is a whole register.
+                unsafe {
+                    let of_outputs = scales.halves[half];
+                    let of_outputs = [vzip1q_f32(of_outputs, of_outputs), vzip2q_f32(of_outputs, of_outputs)];
+                    let mins = [vzip1q_f32(scales.min, scales.min), vzip2q_f32(scales.min, scales.min)];
+                    for p in 0..R / 2 {
+                        let [of_rows, sums] = *rows[p].factors();
+                        let of_rows = vld1q_f32(of_rows.as_ptr());
+                        for i in 0..2 {
+                            let acc = &mut acc[q][2 * p + i];
+                            let scale = vmulq_f32(of_outputs[i], of_rows);
+                            *acc = vfmaq_f32(*acc, vcvtq_f32_s32(dots[q][2 * p + i]), scale);
+                            if L::MIN {
+                                *acc = vfmaq_f32(*acc, mins[i], vld1q_f32(sums.as_ptr()));
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Per lane: acc + Σ₄ w · a of the four bytes in lane `LANE` of `a`. Codes are below 128 or signed.
+    #[inline(always)]
+    fn dot_lane<const LANE: i32>(self, mut acc: int32x4_t, w: uint8x16_t, a: int8x16_t) -> int32x4_t {
+        // SAFETY: the level proves `sdot`, which reads and writes registers only. (Its intrinsic is not stable yet.)
+        unsafe {
+            asm!(
+                "sdot {acc:v}.4s, {w:v}.16b, {a:v}.4b[{lane}]",
+                acc = inout(vreg) acc,
+                w = in(vreg) w,
+                a = in(vreg) a,
+                lane = const LANE,
+                options(pure, nomem, nostack, preserves_flags)
+            );
+        }
+        acc
+    }
+
+    /// acc[i][j] + Σ₈ w[i] · a[j], `w` unsigned and `a` signed, for two rows of eight bytes each; only with `I8MM`.
+    #[inline(always)]
+    fn dot_matrix_unsigned(self, mut acc: int32x4_t, w: uint8x16_t, a: int8x16_t) -> int32x4_t {
+        assert!(LEVEL >= I8MM);
+        // SAFETY: the level proves `usmmla`, which reads and writes registers only. (Its intrinsic is not stable yet.)
+        unsafe {
+            asm!(
+                "usmmla {acc:v}.4s, {w:v}.16b, {a:v}.16b",
+                acc = inout(vreg) acc,
+                w = in(vreg) w,
+                a = in(vreg) a,
+                options(pure, nomem, nostack, preserves_flags)
+            );
+        }
+        acc
+    }
+}
+
+/// The codes of outputs 0, 1 and of outputs 2, 3 of the quad in groups 2 · `part` and 2 · `part` + 1: each output's eight
+/// codes are contiguous.
+#[inline(always)]
+fn woven_codes<L: IntLayout>(codes: &[Line], quad: usize, part: usize) -> [uint8x16_t; 2] {
+    let (g, h) = (2 * part, 2 * part + 1);
+    if L::BITS == 4 {
+        // Both halves of a byte are woven at once.
+        let lines = woven(quad_line(&codes[g % 4], quad), quad_line(&codes[h % 4], quad));
+        return [nibbles(lines[0], g), nibbles(lines[1], g)];
+    }
+    woven(quad_codes::<L>(codes, quad, g), quad_codes::<L>(codes, quad, h))
+}
+
+#[inline(always)]
+fn woven(g: uint8x16_t, h: uint8x16_t) -> [uint8x16_t; 2] {
+    // SAFETY: registers only.
+    unsafe {
+        let (g, h) = (vreinterpretq_u32_u8(g), vreinterpretq_u32_u8(h));
+        [vreinterpretq_u8_u32(vzip1q_u32(g, h)), vreinterpretq_u8_u32(vzip2q_u32(g, h))]
+    }
+}
+
+/// The low nibbles for groups 0..4, the high ones for 4..8.
+#[inline(always)]
+fn nibbles(line: uint8x16_t, group: usize) -> uint8x16_t {
+    // SAFETY: registers only.
+    unsafe { if group < 4 { vandq_u8(line, vdupq_n_u8(0xF)) } else { vshrq_n_u8::<4>(line) } }
+}
+
+/// The codes of four outputs in a group of four columns (see `layout.rs`).
+#[inline(always)]
+fn quad_codes<L: IntLayout>(block: &[Line], quad: usize, group: usize) -> uint8x16_t {
+    if L::BITS == 8 {
+        return quad_line(&block[group], quad);
+    }
+    let nibbles = nibbles(quad_line(&block[group % 4], quad), group);
+    match L::BITS {
+        4 => nibbles,
+        5 => with_upper_bits(nibbles, quad_line(&block[4], quad), 4 - group as i8, 0x10),
+        _ => {
+            with_upper_bits(nibbles, quad_line(&block[4 + group / 4], quad), 4 - 2 * (group as i8 % 4), 0x30)
+        }
+    }
+}
+
+#[inline(always)]
+fn quad_line(line: &Line, quad: usize) -> uint8x16_t {
+    // SAFETY: a quarter is a whole register.
+    unsafe { vld1q_u8(line.quarters()[quad].as_ptr()) }
+}
+
+/// `nibbles` with the bits in `mask` of `line`, shifted to the left (to the right by a negative `shift`).
+#[inline(always)]
+fn with_upper_bits(nibbles: uint8x16_t, line: uint8x16_t, shift: i8, mask: u8) -> uint8x16_t {
+    // SAFETY: registers only.
+    unsafe { vbslq_u8(vdupq_n_u8(mask), vshlq_u8(line, vdupq_n_s8(shift)), nibbles) }
+}
+
+/// The scales of the quad in block `b` of a unit, with the roundings of [`IntLayout::scales`].
+#[inline(always)]
+fn quad_scales<L: IntLayout>(lines: &[Line], b: usize, quad: usize) -> QuadScales {
+    // SAFETY: registers only.
+    let mut scales =
+        QuadScales { halves: [unsafe { vdupq_n_f32(0.0) }; 2], min: unsafe { vdupq_n_f32(0.0) } };
+    // SAFETY: registers only.
+    unsafe {
+        match (L::SPLIT, L::MIN, L::UNIT_BLOCKS) {
+            (true, ..) => {
+                let d = quad_halves(&lines[0].halves()[0], quad);
+                let quarters = lines[1 + b / 2].quarters();
+                for half in 0..2 {
+                    let bytes = vreinterpret_s8_u8(quad_bytes(&quarters[b % 2 * 2 + half], quad));
+                    let scale = vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(bytes))));
+                    scales.halves[half] = vmulq_f32(d, scale);
+                }
+            }
+            (_, true, 8) => {
+                let [d, dmin] = lines[0].halves();
+                let [scale, min] = [1, 3].map(|first| {
+                    let bytes = quad_bytes(&lines[first + b / 4].quarters()[b % 4], quad);
+                    vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(bytes))))
+                });
+                scales.halves = [vmulq_f32(quad_halves(d, quad), scale); 2];
+                // The file's minimum is subtracted; negation is exact.
+                scales.min = vnegq_f32(vmulq_f32(quad_halves(dmin, quad), min));
+            }
+            (_, true, _) => {
+                let [scale, min] = lines[0].halves();
+                scales.halves = [quad_halves(scale, quad); 2];
+                scales.min = quad_halves(min, quad);
+            }
+            _ => scales.halves = [quad_halves(&lines[0].halves()[b], quad); 2],
+        }
+    }
+    scales
+}
+
+#[inline(always)]
+fn quad_halves(halves: &[u16; LANES], quad: usize) -> float32x4_t {
+    let quad = &halves.as_chunks::<4>().0[quad];
+    // SAFETY: four numbers are a whole register.
+    unsafe { vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(quad.as_ptr()))) }
+}
+
+/// The quad's four bytes in the low half.
+#[inline(always)]
+fn quad_bytes(bytes: &[u8; LANES], quad: usize) -> uint8x8_t {
+    let quad = u32::from_le_bytes(bytes.as_chunks::<4>().0[quad]);
+    // SAFETY: registers only.
+    unsafe { vreinterpret_u8_u32(vdup_n_u32(quad)) }
+}
