@@ -207,7 +207,7 @@ impl Activations {
         if form.has(ActivationForm::Int8) {
             assert!(n_cols.is_multiple_of(32), "{n_cols} columns are not whole blocks of 32");
             let n_blocks = n_cols / 32;
-            if k.run(ReadsPairs) {
+            if k.run_codes(ReadsPairs) {
                 let n_pairs = n_rows.div_ceil(2);
                 self.pairs.reserve_exact((n_pairs * n_blocks).saturating_sub(self.pairs.len()));
                 self.pairs.resize(n_pairs * n_blocks, RowPair::default());
@@ -216,7 +216,7 @@ impl Activations {
                     let x = &x[2 * range.start * n_cols..n_rows.min(2 * range.end) * n_cols];
                     // SAFETY: the ranges of pairs are disjoint, and the pairs outlive the section.
                     let out = unsafe { pairs.slice(range.start * n_blocks, range.len() * n_blocks) };
-                    k.run(QuantizePairs { x, n_cols, out });
+                    k.run_codes(QuantizePairs { x, n_cols, out });
                 });
                 return;
             }

@@ -279,7 +279,7 @@ impl Kernels {
         }
     }
 
-    /// The same for work with products of codes.
+    /// The same for work with products of codes, or with the order of rows in which they are read.
     fn run_codes<W: Work>(self, work: W) -> W::Output {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
