@@ -337,7 +337,7 @@ mod tests {
         let compute = Compute { kernels: Kernels::detect(), pool: &pool };
         for time in [Duration::from_nanos(1), Duration::from_millis(20)] {
             let LoadCosts { costs, projection, .. } = measure_load(&model, compute, time).unwrap();
-            assert!(costs.verify_us(8, 1) > costs.verify_us(1, 1), "{costs:?}");
+            assert!(costs.verify_us(8, 1) >= costs.verify_us(1, 1), "{costs:?}");
             assert!(projection.verify_us(1, 1) > 0.0);
         }
     }
