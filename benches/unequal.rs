@@ -11,9 +11,9 @@
 //! - *neighbours* (Linux): two busy threads are pinned to the core of the last worker, which is pinned there too and has
 //!   a third of its time. *not pinned*: the same neighbours, and the system may move the worker.
 //!
-//! An item is a fixed amount of arithmetic. A section of 64 items with the work of a matrix product of a 1.5B model
-//! takes a few hundred µs. Sections follow each other as in a step. Times are means over all sections of a round, in µs,
-//! of the median round; the ideal is measured on one thread before each round.
+//! An item is a fixed amount of arithmetic. A section has 64 items, or 512 small ones, and takes hundreds of µs: the work
+//! of a matrix product of a 1.5B model. Sections follow each other as in a step. Times are means over all sections of a
+//! round, in µs, of the median round; the ideal is measured on one thread before each round.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -21,7 +21,6 @@ use std::time::Instant;
 
 use refrain::internals::kernels::Pool;
 
-const N_ITEMS: usize = 64;
 const ROUNDS: usize = 9;
 
 /// Slow in which way.
@@ -35,11 +34,11 @@ enum Slow {
 
 fn main() {
     let n_threads = std::thread::available_parallelism().map_or(1, usize::from);
-    println!("{n_threads} threads, sections of {N_ITEMS} items");
-    println!("| slow | item µs | ideal µs | section µs | ratio |");
-    println!("| --- | ---: | ---: | ---: | ---: |");
+    println!("{n_threads} threads");
+    println!("| slow | items | item µs | ideal µs | section µs | ratio |");
+    println!("| --- | ---: | ---: | ---: | ---: | ---: |");
     let word = std::env::args().skip(1).find(|arg| !arg.starts_with("--")).unwrap_or_default();
-    for n_steps in [1000, 4000] {
+    for (n_items, n_steps) in [(64, 4000), (512, 500)] {
         for (name, slow) in [
             ("nobody (not a third)", Slow::Nobody),
             ("a third", Slow::Worker),
@@ -50,23 +49,27 @@ fn main() {
             if !name.contains(&word) {
                 continue;
             }
-            let mut rounds: Vec<[f64; 3]> = (0..ROUNDS).map(|_| round(n_threads, n_steps, slow)).collect();
+            let mut rounds: Vec<[f64; 3]> =
+                (0..ROUNDS).map(|_| round(n_threads, n_items, n_steps, slow)).collect();
             rounds.sort_by(|a, b| (a[2] / a[1]).total_cmp(&(b[2] / b[1])));
             let [item, ideal, section] = rounds[ROUNDS / 2];
-            println!("| {name} | {item:.1} | {ideal:.1} | {section:.1} | {:.2} |", section / ideal);
+            println!(
+                "| {name} | {n_items} | {item:.1} | {ideal:.1} | {section:.1} | {:.2} |",
+                section / ideal
+            );
         }
     }
 }
 
 /// Microseconds of an item, of the ideal section, and of a section.
-fn round(n_threads: usize, n_steps: u64, slow: Slow) -> [f64; 3] {
+fn round(n_threads: usize, n_items: usize, n_steps: u64, slow: Slow) -> [f64; 3] {
     // The time of an item while nothing else runs here.
     let start = Instant::now();
     (0..2_000).for_each(|_| work(n_steps));
     let item = start.elapsed().as_secs_f64() * 1e6 / 2_000.0;
     let fast = (n_threads - 1) as f64;
     let speeds = if slow == Slow::Nobody { fast + 1.0 } else { fast + 1.0 / 3.0 };
-    let ideal = N_ITEMS as f64 * item / speeds;
+    let ideal = n_items as f64 * item / speeds;
 
     let pool = Pool::new(n_threads);
     let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -94,7 +97,7 @@ fn round(n_threads: usize, n_steps: u64, slow: Slow) -> [f64; 3] {
             }
         }
         let run = || {
-            pool.run(N_ITEMS, &|worker, range| {
+            pool.run(n_items, &|worker, range| {
                 let is_slow = match slow {
                     Slow::Worker => worker == last,
                     Slow::Caller => worker == 0,
@@ -110,7 +113,7 @@ fn round(n_threads: usize, n_steps: u64, slow: Slow) -> [f64; 3] {
         let start = Instant::now();
         (0..n_sections).for_each(|_| run());
         let section = start.elapsed().as_secs_f64() * 1e6 / f64::from(n_sections);
-        assert_eq!(done.load(Relaxed), N_ITEMS as u64 * (100 + u64::from(n_sections)), "every item once");
+        assert_eq!(done.load(Relaxed), n_items as u64 * (100 + u64::from(n_sections)), "every item once");
         stop.store(true, Relaxed);
         section
     });

@@ -292,3 +292,53 @@ pub(super) fn measure_projection(
     }
     Ok(CostProfile::from_measurements(&measured))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::{Kernels, Pool};
+    use crate::model::weights::LoadOptions;
+
+    fn fixture() -> Model {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/target.gguf");
+        Model::load(&Checkpoint::open(path).unwrap(), LoadOptions::default()).unwrap()
+    }
+
+    #[test]
+    fn a_pass_over_a_part_of_the_layers_stands_for_all() {
+        let (model, pool) = (fixture(), Pool::new(2));
+        let compute = Compute { kernels: Kernels::detect(), pool: &pool };
+        let mut probe = LayerProbe::new(&model, compute).unwrap();
+        assert!(model.config().n_layers > 1 && probe.fill());
+        for n_layers in [1, model.config().n_layers, 1] {
+            probe.n_layers = n_layers;
+            for (context, n_rows) in [(0, 1), (0, 32), (probe.context, 8)] {
+                let us = probe.us(context, n_rows).unwrap();
+                assert!(us > 0.0 && us.is_finite(), "{n_layers} layers, {n_rows} rows behind {context}");
+            }
+        }
+        // However short the time is, some layers are measured.
+        probe.choose_layers(Duration::ZERO).unwrap();
+        assert!((1..=model.config().n_layers).contains(&probe.n_layers));
+    }
+
+    #[test]
+    fn a_context_adds_to_the_costs_in_proportion() {
+        let costs = ContextCosts { per_token: [0.001, 0.008] };
+        let factor = |context, rows| (costs.factor(context, rows) * 1000.0).round();
+        assert_eq!([factor(0, 1), factor(0, 8), factor(0, 32)], [1000.0; 3]);
+        assert_eq!([factor(100, 1), factor(100, 8), factor(100, 32)], [1100.0, 1800.0, 1800.0]);
+        assert_eq!((factor(200, 1), factor(100, 0), factor(100, 2)), (1200.0, 1100.0, 1200.0));
+    }
+
+    #[test]
+    fn at_least_two_lengths_are_measured_in_any_time() {
+        let (model, pool) = (fixture(), Pool::new(1));
+        let compute = Compute { kernels: Kernels::detect(), pool: &pool };
+        for time in [Duration::from_nanos(1), Duration::from_millis(20)] {
+            let LoadCosts { costs, projection, .. } = measure_load(&model, compute, time).unwrap();
+            assert!(costs.verify_us(8, 1) >= costs.verify_us(1, 1), "{costs:?}");
+            assert!(projection.verify_us(1, 1) > 0.0);
+        }
+    }
+}

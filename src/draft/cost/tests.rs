@@ -373,3 +373,18 @@ fn hidden_drafting_is_kept_beside_other_times_and_not_learnt_where_rows_are_free
     learnt.observe_hidden(f32::NAN);
     assert_eq!((free.added_us(50.0), learnt.added_us(28.0)), (50.0, 14.0));
 }
+
+#[test]
+fn scaled_costs_scale_back() {
+    let costs = CostProfile::from_measurements(&[(1, 100.0), (8, 200.0), (32, 700.0)]);
+    let factor = |rows: usize| 1.0 + rows as f32 / 10.0;
+    let scaled = costs.clone().scaled(factor);
+    assert!((scaled.verify_us(8, 1) / costs.verify_us(8, 1) - 1.8).abs() < 1e-3);
+    let back = scaled.scaled(|rows| 1.0 / factor(rows));
+    for rows in [1, 8, 32] {
+        assert!((back.verify_us(rows, 1) / costs.verify_us(rows, 1) - 1.0).abs() < 1e-3, "{rows}");
+    }
+    // Factors that are no numbers change nothing, and free rows stay free.
+    assert_eq!(costs.clone().scaled(|_| f32::NAN).verify_us(8, 1), costs.verify_us(8, 1));
+    assert_eq!(CostProfile::free_rows(5.0).scaled(factor).verify_us(8, 1), 5.0);
+}
