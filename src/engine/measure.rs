@@ -63,8 +63,8 @@ const PROJECTION_ROWS: [usize; 4] = [1, 8, 2, 4];
 /// that its cache is written in a few ms.
 const CONTEXT: usize = 512;
 
-/// Batch lengths measured behind the context.
-const CONTEXT_ROWS: [usize; 2] = [1, 8];
+/// Batch lengths measured behind the context: the first of `COST_ROWS`.
+const CONTEXT_ROWS: [usize; COST_LENGTHS_MIN] = [COST_ROWS[0], COST_ROWS[1]];
 
 /// Passes of one row that all measured passes together take: 27 on the development machine, where 32 rows take 5.
 const PASSES: f64 = 30.0;
@@ -125,26 +125,27 @@ pub(super) fn measure_load(
     let projection = measure_projection(model, compute, || is_over(0.3))?;
     let mut probe = LayerProbe::new(model, compute)?;
     probe.choose_layers(time.saturating_sub(start.elapsed()))?;
-    let mut measured: Vec<(usize, f32)> = Vec::new();
+    let step_us = |n_rows: usize, us: f32| us + projection.verify_us(n_rows.min(8), 1);
+    let mut steps: Vec<(usize, f32)> = Vec::new();
+    let mut context = None;
     for n_rows in COST_ROWS {
-        if is_over(0.8) && measured.len() >= COST_LENGTHS_MIN {
+        if is_over(0.8) && steps.len() >= COST_LENGTHS_MIN {
             break;
         }
-        measured.push((n_rows, probe.least_us(0, n_rows, || is_over(1.0))?));
-    }
-    let steps: Vec<(usize, f32)> =
-        measured.iter().map(|&(rows, us)| (rows, us + projection.verify_us(rows.min(8), 1))).collect();
-    let costs = CostProfile::from_measurements(&steps);
-    let mut context = None;
-    if !is_over(0.9) && probe.fill() {
-        let mut per_token = [0.0; CONTEXT_ROWS.len()];
-        for (per_token, n_rows) in per_token.iter_mut().zip(CONTEXT_ROWS) {
-            let empty = measured.iter().find(|(rows, _)| *rows == n_rows).map_or(f32::MAX, |(_, us)| *us);
-            let added = (probe.least_us(probe.context, n_rows, || is_over(1.0))? - empty).max(0.0);
-            *per_token = added / (costs.verify_us(n_rows, 1) * probe.context as f32);
+        let us = probe.least_us(0, n_rows, || is_over(1.0))?;
+        steps.push((n_rows, step_us(n_rows, us)));
+        // The other lengths follow the context, so that it is measured on slow machines too.
+        if steps.len() == COST_LENGTHS_MIN && probe.fill() {
+            let mut per_token = [0.0; CONTEXT_ROWS.len()];
+            for (per_token, (n_rows, empty_us)) in per_token.iter_mut().zip(&steps) {
+                let us = probe.least_us(probe.context, *n_rows, || is_over(1.0))?;
+                let added = (step_us(*n_rows, us) - empty_us).max(0.0);
+                *per_token = added / (empty_us * probe.context as f32);
+            }
+            context = Some(ContextCosts { per_token });
         }
-        context = Some(ContextCosts { per_token });
     }
+    let costs = CostProfile::from_measurements(&steps);
     Ok(LoadCosts { costs, projection, context })
 }
 
