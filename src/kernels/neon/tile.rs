@@ -251,6 +251,7 @@ impl<const LEVEL: u8> Neon<LEVEL> {
     /// The same references, in a way that the compiler neither keeps what the first half has loaded nor loads ahead of
     /// `last`, the first half's last sum: with eight rows there are no registers for it.
     #[inline(always)]
+    #[expect(clippy::pointers_in_nomem_asm_block, reason = "nothing is read or written")]
     fn reload<'a, L: IntLayout>(
         self,
         codes: &'a [Line],
@@ -490,8 +491,8 @@ fn with_upper_bits(nibbles: uint8x16_t, line: uint8x16_t, shift: i8, mask: u8) -
 #[inline(always)]
 fn quad_scales<L: IntLayout>(lines: &[Line], b: usize, quad: usize) -> QuadScales {
     // SAFETY: registers only.
-    let mut scales =
-        QuadScales { halves: [unsafe { vdupq_n_f32(0.0) }; 2], min: unsafe { vdupq_n_f32(0.0) } };
+    let zero = unsafe { vdupq_n_f32(0.0) };
+    let mut scales = QuadScales { halves: [zero; 2], min: zero };
     // SAFETY: registers only.
     unsafe {
         match (L::SPLIT, L::MIN, L::UNIT_BLOCKS) {
