@@ -92,6 +92,7 @@ impl<const LEVEL: u8> Neon<LEVEL> {
 
     /// The same, `Q` quads at a time.
     #[inline(always)]
+    #[expect(clippy::manual_memcpy, reason = "registers, not slices")]
     fn quads_of_tile<L: IntLayout, const R: usize, const Q: usize>(
         self,
         panel: &[Line],
