@@ -69,6 +69,7 @@ impl Block {
 }
 
 /// How a [`RowPair`] holds its two rows.
+#[cfg_attr(not(target_arch = "aarch64"), allow(dead_code, reason = "other tiles read blocks"))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RowOrder {
     /// Row after row: a register holds 16 columns of one row, or a start of one row in each lane.

@@ -92,6 +92,7 @@ impl<const LEVEL: u8> Neon<LEVEL> {
 
     /// The same, `Q` quads at a time.
     #[inline(always)]
+    #[expect(clippy::manual_memcpy, reason = "registers, not slices")]
     fn quads_of_tile<L: IntLayout, const R: usize, const Q: usize>(
         self,
         panel: &[Line],
@@ -117,9 +118,16 @@ impl<const LEVEL: u8> Neon<LEVEL> {
                 }
                 let mut block = first;
                 while block < end {
-                    let unit = &panel[block / L::UNIT_BLOCKS * L::UNIT_LINES..][..L::UNIT_LINES];
+                    let start = block / L::UNIT_BLOCKS * L::UNIT_LINES;
+                    // SAFETY: the panel has the lines of all units, as checked above.
+                    let unit = unsafe { panel.get_unchecked(start..start + L::UNIT_LINES) };
                     for b in 0..L::UNIT_BLOCKS.min(end - block) {
-                        self.block::<L, R, Q>(unit, b, quad, &pairs[block + b..], n_blocks, &mut acc);
+                        let mut rows = [&pairs[0]; 4];
+                        for p in 0..R.div_ceil(2) {
+                            // SAFETY: pair `p` has `n_blocks` blocks, and `block + b` is less.
+                            rows[p] = unsafe { pairs.get_unchecked(p * n_blocks + block + b) };
+                        }
+                        self.block::<L, R, Q>(unit, b, quad, rows, &mut acc);
                     }
                     block += L::UNIT_BLOCKS;
                 }
@@ -145,91 +153,127 @@ impl<const LEVEL: u8> Neon<LEVEL> {
         out
     }
 
-    /// Block `b` of the unit for quads `quad..quad + Q`. Row pair `p` is `pairs[p * stride]`.
+    /// Block `b` of the unit for quads `quad..quad + Q`.
     #[inline(always)]
     fn block<L: IntLayout, const R: usize, const Q: usize>(
         self,
         unit: &[Line],
         b: usize,
         quad: usize,
-        pairs: &[RowPair],
-        stride: usize,
+        rows: [&RowPair; 4],
         acc: &mut [[float32x4_t; R]; Q],
     ) {
-        let mut rows = [&pairs[0]; 4];
-        for p in 1..R.div_ceil(2) {
-            rows[p] = &pairs[p * stride];
-        }
-        let codes = &unit[b * L::BLOCK_LINES..][..L::BLOCK_LINES];
-        let scale_lines = &unit[L::UNIT_BLOCKS * L::BLOCK_LINES..][..L::SCALE_LINES];
+        debug_assert!(unit.len() == L::UNIT_LINES && b < L::UNIT_BLOCKS && quad + Q <= QUADS);
+        // SAFETY: a unit has the lines of its blocks, then its scales.
+        let (codes, scales) = unsafe {
+            (
+                unit.get_unchecked(b * L::BLOCK_LINES..(b + 1) * L::BLOCK_LINES),
+                unit.get_unchecked(L::UNIT_BLOCKS * L::BLOCK_LINES..L::UNIT_LINES),
+            )
+        };
+        // SAFETY: NEON is proven.
+        let mut dots = [[unsafe { vdupq_n_s32(0) }; R]; Q];
         if LEVEL >= I8MM && R > 1 {
-            self.matrix_block::<L, R, Q>(codes, scale_lines, b, quad, rows, acc);
+            self.matrix_half::<L, R, Q, 0>(codes, scales, b, quad, rows, &mut dots, acc);
+            self.matrix_half::<L, R, Q, 1>(codes, scales, b, quad, rows, &mut dots, acc);
         } else {
-            self.lane_block::<L, R, Q>(codes, scale_lines, b, quad, rows, acc);
+            self.lane_half::<L, R, Q, 0>(codes, scales, b, quad, rows, &mut dots, acc);
+            self.lane_half::<L, R, Q, 1>(codes, scales, b, quad, rows, &mut dots, acc);
         }
     }
 
-    /// A block with `sdot` by lane.
+    /// Half a block with `sdot` by lane.
     #[inline(always)]
-    fn lane_block<L: IntLayout, const R: usize, const Q: usize>(
+    #[expect(clippy::too_many_arguments, reason = "one body for both halves")]
+    fn lane_half<L: IntLayout, const R: usize, const Q: usize, const HALF: usize>(
         self,
         codes: &[Line],
         scale_lines: &[Line],
         b: usize,
         quad: usize,
         rows: [&RowPair; 4],
+        dots: &mut [[int32x4_t; R]; Q],
         acc: &mut [[float32x4_t; R]; Q],
     ) {
-        // SAFETY: NEON is proven.
-        let mut dots = [[unsafe { vdupq_n_s32(0) }; R]; Q];
-        for half in 0..2 {
-            if half == 0 || L::SPLIT {
-                for r in 0..R {
-                    let start = self.lane_start::<L>(rows[r / 2], r % 2, half);
-                    for q in 0..Q {
-                        dots[q][r] = start;
+        let (codes, rows) = if HALF == 1 && R >= 4 {
+            self.reload::<L>(codes, rows, dots[Q - 1][R - 1])
+        } else {
+            (codes, rows)
+        };
+        if HALF == 0 || L::SPLIT {
+            for r in 0..R {
+                let start = self.lane_start::<L>(rows[r / 2], r % 2, HALF);
+                for q in 0..Q {
+                    dots[q][r] = start;
+                }
+            }
+        }
+        let mut a = [self.columns::<R>(rows[0], 0, HALF); R];
+        for r in 1..R {
+            a[r] = self.columns::<R>(rows[r / 2], r % 2, HALF);
+        }
+        self.lane_group::<L, R, Q, 0>(codes, quad, HALF, a, dots);
+        self.lane_group::<L, R, Q, 1>(codes, quad, HALF, a, dots);
+        self.lane_group::<L, R, Q, 2>(codes, quad, HALF, a, dots);
+        self.lane_group::<L, R, Q, 3>(codes, quad, HALF, a, dots);
+        if HALF == 0 && !L::SPLIT {
+            return;
+        }
+        for q in 0..Q {
+            let scales = quad_scales::<L>(scale_lines, b, quad + q);
+            for r in 0..R {
+                let factors = rows[r / 2].factors();
+                // SAFETY: NEON is proven; `factors` is a whole register.
+                unsafe {
+                    let [scale, sum] = if LEVEL >= I8MM {
+                        [vld1q_f32(factors[0].as_ptr()), vld1q_f32(factors[1].as_ptr())]
+                    } else {
+                        [vld1q_f32(factors[0].as_ptr()); 2]
+                    };
+                    let scale = if r % 2 == 0 {
+                        vmulq_laneq_f32::<0>(scales.halves[HALF], scale)
+                    } else {
+                        vmulq_laneq_f32::<1>(scales.halves[HALF], scale)
+                    };
+                    acc[q][r] = vfmaq_f32(acc[q][r], vcvtq_f32_s32(dots[q][r]), scale);
+                    if L::MIN {
+                        acc[q][r] = match (LEVEL >= I8MM, r % 2 == 0) {
+                            (true, true) => vfmaq_laneq_f32::<0>(acc[q][r], scales.min, sum),
+                            (true, false) => vfmaq_laneq_f32::<1>(acc[q][r], scales.min, sum),
+                            (false, true) => vfmaq_laneq_f32::<2>(acc[q][r], scales.min, sum),
+                            (false, false) => vfmaq_laneq_f32::<3>(acc[q][r], scales.min, sum),
+                        };
                     }
                 }
             }
-            let mut a = [self.columns::<R>(rows[0], 0, half); R];
-            for r in 1..R {
-                a[r] = self.columns::<R>(rows[r / 2], r % 2, half);
-            }
-            self.lane_group::<L, R, Q, 0>(codes, quad, half, a, &mut dots);
-            self.lane_group::<L, R, Q, 1>(codes, quad, half, a, &mut dots);
-            self.lane_group::<L, R, Q, 2>(codes, quad, half, a, &mut dots);
-            self.lane_group::<L, R, Q, 3>(codes, quad, half, a, &mut dots);
-            if half == 0 && !L::SPLIT {
-                continue;
-            }
-            for q in 0..Q {
-                let scales = quad_scales::<L>(scale_lines, b, quad + q);
-                for r in 0..R {
-                    let factors = rows[r / 2].factors();
-                    // SAFETY: NEON is proven; `factors` is a whole register.
-                    unsafe {
-                        let [scale, sum] = if LEVEL >= I8MM {
-                            [vld1q_f32(factors[0].as_ptr()), vld1q_f32(factors[1].as_ptr())]
-                        } else {
-                            [vld1q_f32(factors[0].as_ptr()); 2]
-                        };
-                        let scale = if r % 2 == 0 {
-                            vmulq_laneq_f32::<0>(scales.halves[half], scale)
-                        } else {
-                            vmulq_laneq_f32::<1>(scales.halves[half], scale)
-                        };
-                        acc[q][r] = vfmaq_f32(acc[q][r], vcvtq_f32_s32(dots[q][r]), scale);
-                        if L::MIN {
-                            acc[q][r] = match (LEVEL >= I8MM, r % 2 == 0) {
-                                (true, true) => vfmaq_laneq_f32::<0>(acc[q][r], scales.min, sum),
-                                (true, false) => vfmaq_laneq_f32::<1>(acc[q][r], scales.min, sum),
-                                (false, true) => vfmaq_laneq_f32::<2>(acc[q][r], scales.min, sum),
-                                (false, false) => vfmaq_laneq_f32::<3>(acc[q][r], scales.min, sum),
-                            };
-                        }
-                    }
-                }
-            }
+        }
+    }
+
+    /// The same references, in a way that the compiler neither keeps what the first half has loaded nor loads ahead of
+    /// `last`, the first half's last sum: with eight rows there are no registers for it.
+    #[inline(always)]
+    #[expect(clippy::pointers_in_nomem_asm_block, reason = "nothing is read or written")]
+    fn reload<'a, L: IntLayout>(
+        self,
+        codes: &'a [Line],
+        rows: [&'a RowPair; 4],
+        last: int32x4_t,
+    ) -> (&'a [Line], [&'a RowPair; 4]) {
+        let mut codes_at = codes.as_ptr();
+        let [mut a, mut b, mut c, mut d] = rows.map(std::ptr::from_ref);
+        // SAFETY: no instruction; the pointers keep their values.
+        unsafe {
+            asm!(
+                "// {codes} {a} {b} {c} {d} {last:v}",
+                codes = inout(reg) codes_at,
+                a = inout(reg) a,
+                b = inout(reg) b,
+                c = inout(reg) c,
+                d = inout(reg) d,
+                last = in(vreg) last,
+                options(pure, nomem, nostack, preserves_flags)
+            );
+            (std::slice::from_raw_parts(codes_at, L::BLOCK_LINES), [&*a, &*b, &*c, &*d])
         }
     }
 
@@ -285,67 +329,65 @@ impl<const LEVEL: u8> Neon<LEVEL> {
         }
     }
 
-    /// A block with `smmla`: 2 × 2 products of eight columns.
+    /// Half a block with `smmla`: 2 × 2 products of eight columns.
     #[inline(always)]
-    fn matrix_block<L: IntLayout, const R: usize, const Q: usize>(
+    #[expect(clippy::too_many_arguments, reason = "one body for both halves")]
+    fn matrix_half<L: IntLayout, const R: usize, const Q: usize, const HALF: usize>(
         self,
         codes: &[Line],
         scale_lines: &[Line],
         b: usize,
         quad: usize,
         rows: [&RowPair; 4],
+        dots: &mut [[int32x4_t; R]; Q],
         acc: &mut [[float32x4_t; R]; Q],
     ) {
-        // SAFETY: NEON is proven.
-        let mut dots = [[unsafe { vdupq_n_s32(0) }; R]; Q];
-        for half in 0..2 {
-            if half == 0 || L::SPLIT {
+        if HALF == 0 || L::SPLIT {
+            for p in 0..R / 2 {
+                // SAFETY: NEON is proven, and each part of a `RowPair` is a whole register.
+                let start = unsafe {
+                    if L::BIAS == 0 {
+                        vdupq_n_s32(0)
+                    } else {
+                        vld1q_s32(rows[p].woven_start(L::BIAS, HALF).as_ptr())
+                    }
+                };
+                for q in 0..Q {
+                    dots[q][2 * p] = start;
+                    dots[q][2 * p + 1] = start;
+                }
+            }
+        }
+        for part in 2 * HALF..2 * HALF + 2 {
+            for q in 0..Q {
+                let [w01, w23] = woven_codes::<L>(codes, quad + q, part);
                 for p in 0..R / 2 {
                     // SAFETY: NEON is proven, and each part of a `RowPair` is a whole register.
-                    let start = unsafe {
-                        if L::BIAS == 0 {
-                            vdupq_n_s32(0)
-                        } else {
-                            vld1q_s32(rows[p].woven_start(L::BIAS, half).as_ptr())
-                        }
-                    };
-                    for q in 0..Q {
-                        dots[q][2 * p] = start;
-                        dots[q][2 * p + 1] = start;
-                    }
+                    let a = unsafe { vreinterpretq_s8_s32(vld1q_s32(rows[p].codes()[part].as_ptr())) };
+                    dots[q][2 * p] = self.dot_matrix_unsigned(dots[q][2 * p], w01, a);
+                    dots[q][2 * p + 1] = self.dot_matrix_unsigned(dots[q][2 * p + 1], w23, a);
                 }
             }
-            for part in 2 * half..2 * half + 2 {
-                for q in 0..Q {
-                    let [w01, w23] = woven_codes::<L>(codes, quad + q, part);
-                    for p in 0..R / 2 {
-                        // SAFETY: NEON is proven, and each part of a `RowPair` is a whole register.
-                        let a = unsafe { vreinterpretq_s8_s32(vld1q_s32(rows[p].codes()[part].as_ptr())) };
-                        dots[q][2 * p] = self.dot_matrix_unsigned(dots[q][2 * p], w01, a);
-                        dots[q][2 * p + 1] = self.dot_matrix_unsigned(dots[q][2 * p + 1], w23, a);
-                    }
-                }
-            }
-            if half == 0 && !L::SPLIT {
-                continue;
-            }
-            for q in 0..Q {
-                let scales = quad_scales::<L>(scale_lines, b, quad + q);
-                // SAFETY: NEON is proven, and each part of a `RowPair` is a whole register.
-                unsafe {
-                    let of_outputs = scales.halves[half];
-                    let of_outputs = [vzip1q_f32(of_outputs, of_outputs), vzip2q_f32(of_outputs, of_outputs)];
-                    let mins = [vzip1q_f32(scales.min, scales.min), vzip2q_f32(scales.min, scales.min)];
-                    for p in 0..R / 2 {
-                        let [of_rows, sums] = *rows[p].factors();
-                        let of_rows = vld1q_f32(of_rows.as_ptr());
-                        for i in 0..2 {
-                            let acc = &mut acc[q][2 * p + i];
-                            let scale = vmulq_f32(of_outputs[i], of_rows);
-                            *acc = vfmaq_f32(*acc, vcvtq_f32_s32(dots[q][2 * p + i]), scale);
-                            if L::MIN {
-                                *acc = vfmaq_f32(*acc, mins[i], vld1q_f32(sums.as_ptr()));
-                            }
+        }
+        if HALF == 0 && !L::SPLIT {
+            return;
+        }
+        for q in 0..Q {
+            let scales = quad_scales::<L>(scale_lines, b, quad + q);
+            // SAFETY: NEON is proven, and each part of a `RowPair` is a whole register.
+            unsafe {
+                let of_outputs = scales.halves[HALF];
+                let of_outputs = [vzip1q_f32(of_outputs, of_outputs), vzip2q_f32(of_outputs, of_outputs)];
+                let mins = [vzip1q_f32(scales.min, scales.min), vzip2q_f32(scales.min, scales.min)];
+                for p in 0..R / 2 {
+                    let [of_rows, sums] = *rows[p].factors();
+                    let of_rows = vld1q_f32(of_rows.as_ptr());
+                    for i in 0..2 {
+                        let acc = &mut acc[q][2 * p + i];
+                        let scale = vmulq_f32(of_outputs[i], of_rows);
+                        *acc = vfmaq_f32(*acc, vcvtq_f32_s32(dots[q][2 * p + i]), scale);
+                        if L::MIN {
+                            *acc = vfmaq_f32(*acc, mins[i], vld1q_f32(sums.as_ptr()));
                         }
                     }
                 }
@@ -450,8 +492,8 @@ fn with_upper_bits(nibbles: uint8x16_t, line: uint8x16_t, shift: i8, mask: u8) -
 #[inline(always)]
 fn quad_scales<L: IntLayout>(lines: &[Line], b: usize, quad: usize) -> QuadScales {
     // SAFETY: registers only.
-    let mut scales =
-        QuadScales { halves: [unsafe { vdupq_n_f32(0.0) }; 2], min: unsafe { vdupq_n_f32(0.0) } };
+    let zero = unsafe { vdupq_n_f32(0.0) };
+    let mut scales = QuadScales { halves: [zero; 2], min: zero };
     // SAFETY: registers only.
     unsafe {
         match (L::SPLIT, L::MIN, L::UNIT_BLOCKS) {
