@@ -41,10 +41,12 @@ pub(super) struct Block {
     pub(super) scale: f32,
     /// `scale · Σ q`: the factor of a format's minimum.
     pub(super) scaled_sum: f32,
-    /// −8, −16 and −128 times Σ q: the initial value of the dot product of a format with this bias.
-    pub(super) starts: [i32; 3],
+    /// The same for the first and the last 16 `q`.
+    pub(super) scaled_halves: [f32; 2],
+    /// −8 and −128 times Σ q: the initial value of the dot product of a format with this bias.
+    starts: [i32; 2],
     /// −32 times the sums of the first and of the last 16 `q`.
-    pub(super) split_starts: [i32; 2],
+    split_starts: [i32; 2],
 }
 
 impl Block {
@@ -53,9 +55,10 @@ impl Block {
     pub(super) fn start(&self, bias: i32) -> i32 {
         match bias {
             0 => 0,
+            1 => self.starts[0] >> 3,
             8 => self.starts[0],
-            16 => self.starts[1],
-            128 => self.starts[2],
+            16 => self.starts[0] << 1,
+            128 => self.starts[1],
             _ => unreachable!("no format has this bias"),
         }
     }
@@ -63,8 +66,12 @@ impl Block {
     /// The initial value for columns `16 · half ..`, for formats with a scale per 16 columns.
     #[inline(always)]
     pub(super) fn split_start(&self, bias: i32, half: usize) -> i32 {
-        debug_assert_eq!(bias, 32, "the only split format");
-        self.split_starts[half]
+        match bias {
+            0 => 0,
+            4 => self.split_starts[half] >> 3,
+            32 => self.split_starts[half],
+            _ => unreachable!("no split format has this bias"),
+        }
     }
 }
 
@@ -169,7 +176,12 @@ pub(super) fn quantize_block<S: Simd>(s: S, x: &[f32; 32]) -> Block {
     // 0 · x is 0 unless x is NaN or infinite.
     let probe = s.sum(s.fma(high, zero, s.mul(low, zero)));
     if probe.is_nan() {
-        return Block { scale: f32::NAN, scaled_sum: f32::NAN, ..Block::default() };
+        return Block {
+            scale: f32::NAN,
+            scaled_sum: f32::NAN,
+            scaled_halves: [f32::NAN; 2],
+            ..Block::default()
+        };
     }
     let scale = s.max_lane(s.max(s.abs(low), s.abs(high))) / 127.0;
     let inverse = 1.0 / scale;
@@ -185,8 +197,9 @@ pub(super) fn quantize_block<S: Simd>(s: S, x: &[f32; 32]) -> Block {
     s.store_i8(rounded[1], high.try_into().expect("four groups"));
     let sums = rounded.map(|half| s.sum_i(half));
     let sum = sums[0] + sums[1];
-    block.starts = [-8 * sum, -16 * sum, -128 * sum];
+    block.starts = [-8 * sum, -128 * sum];
     block.split_starts = [-32 * sums[0], -32 * sums[1]];
     block.scaled_sum = scale * sum as f32;
+    block.scaled_halves = [scale * sums[0] as f32, scale * sums[1] as f32];
     block
 }

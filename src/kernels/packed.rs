@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::activations::ActivationForm;
 use super::aligned::{AlignedBuf, AllocError, Line};
-use super::block::{BlockType, Unpacked};
-use super::layout::{LayoutInfo, PANEL_ROWS, panel_lines};
+use super::block::{BlockFormat, BlockType, Unpacked, with_format};
+use super::layout::{IntLayout, LayoutInfo, PANEL_ROWS, panel_lines};
 use super::page_buf::PageBuf;
 use super::panels::Panels;
 use super::quantize::dequantize;
@@ -279,39 +279,23 @@ fn unpack_floats(ty: BlockType, panel: &[Line], lane: usize, out: &mut [f32]) {
     }
 }
 
-/// Packs the row's source blocks in order; `first` is the block's first 32-column block in its unit of lines.
+/// Packs the row's source blocks in order.
 fn pack_codes(ty: BlockType, info: LayoutInfo, src: &[u8], panel: &mut [Line], lane: usize) {
     let mut unpacked = Unpacked::new(ty);
     for (i, block) in src.chunks(ty.block_bytes()).enumerate() {
         unpacked.read(block);
         let block_idx = i * ty.block_len() / 32;
         let unit = &mut panel[block_idx / info.unit_blocks * info.unit_lines..][..info.unit_lines];
+        // The first block of 32 columns in its unit.
         let first = block_idx % info.unit_blocks;
         for (sub, codes) in unpacked.codes[..ty.block_len()].as_chunks::<32>().0.iter().enumerate() {
             let lines = &mut unit[(first + sub) * info.block_lines..][..info.block_lines];
-            for (col, &code) in codes.iter().enumerate() {
-                let (group, at) = (col / 4, 4 * lane + col % 4);
-                if info.bits == 8 {
-                    lines[group].0[at] = code;
-                    continue;
-                }
-                lines[group % 4].0[at] |= (code & 0xF) << (group / 4 * 4);
-                if let Some((line, shift)) = upper_bits(info, group) {
-                    lines[line].0[at] |= code >> 4 << shift;
-                }
+            for (group, &codes) in codes.as_chunks().0.iter().enumerate() {
+                info.put_codes(lines, group, lane, codes);
             }
         }
-        pack_scales(&unpacked, &mut unit[info.unit_blocks * info.block_lines..], first, lane);
-    }
-}
-
-/// The line in the block, and the first bit in it, of the upper bits (above the fourth) of a group's codes;
-/// `None` if codes have four bits.
-fn upper_bits(info: LayoutInfo, group: usize) -> Option<(usize, usize)> {
-    match info.bits {
-        5 => Some((4, group)),
-        6 => Some((4 + group / 4, 2 * (group % 4))),
-        _ => None,
+        let scales = &mut unit[info.unit_blocks * info.block_lines..];
+        with_format!(ty, F => Layout::<F>::pack_scales(&unpacked, scales, first, lane), _ => {});
     }
 }
 
@@ -323,71 +307,14 @@ fn unpack_codes(ty: BlockType, info: LayoutInfo, panel: &[Line], lane: usize, ou
         let first = block_idx % info.unit_blocks;
         for (sub, codes) in unpacked.codes[..ty.block_len()].as_chunks_mut::<32>().0.iter_mut().enumerate() {
             let lines = &unit[(first + sub) * info.block_lines..][..info.block_lines];
-            for (col, code) in codes.iter_mut().enumerate() {
-                let (group, at) = (col / 4, 4 * lane + col % 4);
-                if info.bits == 8 {
-                    *code = lines[group].0[at];
-                    continue;
-                }
-                *code = lines[group % 4].0[at] >> (group / 4 * 4) & 0xF;
-                if let Some((line, shift)) = upper_bits(info, group) {
-                    *code |= (lines[line].0[at] >> shift & ((1 << (info.bits - 4)) - 1)) << 4;
-                }
+            for (group, codes) in codes.as_chunks_mut().0.iter_mut().enumerate() {
+                *codes = info.codes(lines, group, lane);
             }
         }
-        unpack_scales(&mut unpacked, &unit[info.unit_blocks * info.block_lines..], first, lane);
+        let scales = &unit[info.unit_blocks * info.block_lines..];
+        with_format!(ty, F => Layout::<F>::unpack_scales(&mut unpacked, scales, first, lane), _ => {});
         unpacked.dequantize(out);
     }
 }
 
-/// Writes the scales in the form that `IntLayout::scales` of the type's layout reads.
-fn pack_scales(unpacked: &Unpacked, lines: &mut [Line], first: usize, lane: usize) {
-    match unpacked.ty {
-        BlockType::Q8_0 | BlockType::Q5_0 | BlockType::Q4_0 => {
-            lines[0].halves_mut()[first][lane] = unpacked.d
-        }
-        _ => *lines[0].halves_mut() = with_lane(*lines[0].halves(), lane, [unpacked.d, unpacked.m]),
-    }
-    match unpacked.ty {
-        BlockType::Q4K | BlockType::Q5K => {
-            for sub in 0..8 {
-                lines[1 + sub / 4].0[sub % 4 * 16 + lane] = unpacked.sub_scales[sub];
-                lines[3 + sub / 4].0[sub % 4 * 16 + lane] = unpacked.sub_mins[sub];
-            }
-        }
-        BlockType::Q6K => {
-            for sub in 0..16 {
-                lines[1 + sub / 4].0[sub % 4 * 16 + lane] = unpacked.sub_scales[sub];
-            }
-        }
-        _ => {}
-    }
-}
-
-fn with_lane(mut halves: [[u16; 16]; 2], lane: usize, values: [u16; 2]) -> [[u16; 16]; 2] {
-    halves[0][lane] = values[0];
-    halves[1][lane] = values[1];
-    halves
-}
-
-fn unpack_scales(unpacked: &mut Unpacked, lines: &[Line], first: usize, lane: usize) {
-    let halves = lines[0].halves();
-    match unpacked.ty {
-        BlockType::Q8_0 | BlockType::Q5_0 | BlockType::Q4_0 => unpacked.d = halves[first][lane],
-        _ => (unpacked.d, unpacked.m) = (halves[0][lane], halves[1][lane]),
-    }
-    match unpacked.ty {
-        BlockType::Q4K | BlockType::Q5K => {
-            for sub in 0..8 {
-                unpacked.sub_scales[sub] = lines[1 + sub / 4].0[sub % 4 * 16 + lane];
-                unpacked.sub_mins[sub] = lines[3 + sub / 4].0[sub % 4 * 16 + lane];
-            }
-        }
-        BlockType::Q6K => {
-            for sub in 0..16 {
-                unpacked.sub_scales[sub] = lines[1 + sub / 4].0[sub % 4 * 16 + lane];
-            }
-        }
-        _ => {}
-    }
-}
+type Layout<F> = <F as BlockFormat>::Layout;

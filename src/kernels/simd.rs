@@ -58,6 +58,8 @@ pub(super) trait Simd: Copy + Send + Sync {
     /// bf16 bits to f32, exactly.
     fn load_bf16(self, x: &[u16; LANES]) -> Self::F;
     fn load_u8(self, x: &[u8; LANES]) -> Self::F;
+    /// Unsigned bytes as integers.
+    fn load_bytes(self, x: &[u8; LANES]) -> Self::I;
     /// Bytes as two's complement.
     fn load_i8(self, x: &[u8; LANES]) -> Self::F;
 
@@ -100,6 +102,10 @@ pub(super) trait Simd: Copy + Send + Sync {
     fn load_codes(self, x: &[u8; 64]) -> Self::W;
     fn low_nibbles(self, w: Self::W) -> Self::W;
     fn high_nibbles(self, w: Self::W) -> Self::W;
+    /// Bits `shift` and `shift + 1` of each byte; `shift` is at most 6.
+    fn two_bits(self, w: Self::W, shift: u32) -> Self::W;
+    /// The entries of `table` that `nibbles`, all below 16, number.
+    fn lookup(self, table: &[u8; 16], nibbles: Self::W) -> Self::W;
     /// Each byte of `nibbles`, or-ed with the byte of `line`, which is first shifted to the left (to the
     /// right by a negative `shift`) and masked with `mask`. The mask removes bits shifted in from a
     /// neighbouring byte.
