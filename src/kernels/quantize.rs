@@ -62,8 +62,14 @@ fn quantize_q8_0(block: &[f32; 32], out: &mut Vec<u8>) {
     out.extend(block.iter().map(|&x| (x * inverse).round() as i8 as u8));
 }
 
-/// `quantize_row_q4_0_ref`: the element of largest magnitude becomes −8, whatever its sign.
 fn quantize_q4_0(block: &[f32; 32], out: &mut Vec<u8>) {
+    let (scale, codes) = q4_0_codes(block);
+    out.extend(f16::from_f32(scale).to_le_bytes());
+    out.extend((0..16).map(|i| codes[i] | codes[i + 16] << 4));
+}
+
+/// Scale and codes as of `quantize_row_q4_0_ref`: the element of largest magnitude becomes −8, whatever its sign.
+pub(super) fn q4_0_codes(block: &[f32; 32]) -> (f32, [u8; 32]) {
     let mut extreme = 0.0f32;
     for &x in block {
         if extreme.abs() < x.abs() {
@@ -72,11 +78,7 @@ fn quantize_q4_0(block: &[f32; 32], out: &mut Vec<u8>) {
     }
     let d = extreme / -8.0;
     let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
-    out.extend(f16::from_f32(d).to_le_bytes());
-    let code = |x: f32| ((x * inverse + 8.5) as i32).clamp(0, 15) as u8;
-    for i in 0..16 {
-        out.push(code(block[i]) | code(block[i + 16]) << 4);
-    }
+    (d, block.map(|x| ((x * inverse + 8.5) as i32).clamp(0, 15) as u8))
 }
 
 #[cfg(test)]
