@@ -5,7 +5,8 @@
 //! same number of bytes with the same threads; this is the limit for one row. GB/s counts packed bytes,
 //! padding included.
 //!
-//! `REFRAIN_BENCH_THREADS` sets the threads (default: all).
+//! `REFRAIN_BENCH_THREADS` sets the threads (default: all), `REFRAIN_BENCH_TYPES=Q4_0,Q2_K` the types of weights
+//! (default: some; `all`).
 
 use std::cell::Cell;
 use std::hint::black_box;
@@ -24,6 +25,15 @@ fn n_threads() -> usize {
     std::env::var("REFRAIN_BENCH_THREADS").ok().and_then(|n| n.parse().ok()).unwrap_or_else(all)
 }
 
+/// The types of weights to measure.
+fn types() -> Vec<BlockType> {
+    let names = std::env::var("REFRAIN_BENCH_TYPES").unwrap_or_else(|_| "Q8_0,Q4_0,Q4_K,Q6_K,F16".to_owned());
+    let is_named = |ty: &BlockType| names == "all" || names.split(',').any(|name| name == ty.name());
+    let types: Vec<_> = BlockType::ALL.into_iter().filter(is_named).collect();
+    assert!(!types.is_empty(), "no type of weights is called {names}");
+    types
+}
+
 /// Numbers in −1..1 (xorshift).
 fn numbers(n: usize) -> Vec<f32> {
     let mut state = 0x2545_F491_4F6C_DD1Du64;
@@ -36,16 +46,19 @@ fn numbers(n: usize) -> Vec<f32> {
     (0..n).map(|_| next()).collect()
 }
 
-/// A matrix of the type. There is no writer for K-quants: their bytes are arbitrary, with small scales.
+/// A matrix of the type. Of the types that are only read, the bytes are arbitrary, with small scales.
 fn matrix(ty: BlockType) -> PackedMatrix {
     let n = N_ROWS * N_COLS;
     let mut bytes = Vec::new();
-    match ty {
-        BlockType::Q4K | BlockType::Q6K => {
-            let n_bytes = ty.row_bytes(n as u64).expect("whole blocks") as usize;
-            bytes.extend((0..n_bytes).map(|i| (i * 37 % 32) as u8));
+    if ty.is_float() || matches!(ty, BlockType::Q8_0 | BlockType::Q4_0) {
+        quantize(ty, &numbers(n), &mut bytes);
+    } else {
+        let n_bytes = ty.row_bytes(n as u64).expect("whole blocks") as usize;
+        bytes.extend((0..n_bytes).map(|i| (i * 37 % 32) as u8));
+        if ty == BlockType::Mxfp4 {
+            // Not the exponents of subnormal scales, which are slow.
+            bytes.iter_mut().step_by(ty.block_bytes()).for_each(|exponent| *exponent = 120);
         }
-        _ => quantize(ty, &numbers(n), &mut bytes),
     }
     PackedMatrix::pack(ty, N_ROWS, N_COLS, &bytes, &|row| row).expect("packs")
 }
@@ -71,7 +84,7 @@ fn bench_memory(c: &mut Criterion) {
 
 fn bench_matmul(c: &mut Criterion) {
     let pool = Pool::new(n_threads());
-    for ty in [BlockType::Q8_0, BlockType::Q4_0, BlockType::Q4K, BlockType::Q6K, BlockType::F16] {
+    for ty in types() {
         let first = matrix(ty);
         let n_copies = WORKING_SET.div_ceil(first.size_bytes());
         let mut copies = vec![first];
@@ -80,7 +93,7 @@ fn bench_matmul(c: &mut Criterion) {
         for k in Kernels::available() {
             let rows: &[usize] = match k.isa() {
                 IsaKind::Scalar => &[1],
-                IsaKind::Avx2 | IsaKind::AvxVnni | IsaKind::Neon => &[1, 4, 16, 64],
+                IsaKind::Avx2 | IsaKind::AvxVnni | IsaKind::Neon => &[1, 4, 8, 16, 32, 64],
                 _ => &[1, 2, 4, 8, 16, 32, 64, 256],
             };
             for &n_rows in rows {

@@ -106,10 +106,17 @@ fn random_block(rng: &mut Rng, ty: BlockType, data: &mut Vec<u8>) {
     let mut scale = Vec::new();
     quantize(BlockType::F16, &[if ty.block_len() == 32 { 0.01 } else { 1e-4 }], &mut scale);
     let places: &[usize] = match ty {
+        BlockType::Q2K => &[80, 82],
+        BlockType::Q3K => &[108],
         BlockType::Q6K => &[208],
-        BlockType::Q5_0 => &[0],
+        BlockType::Tq2_0 => &[64],
+        BlockType::Q5_0 | BlockType::Iq4Nl | BlockType::Iq4Xs => &[0],
+        BlockType::Mxfp4 => &[],
         _ => &[0, 2],
     };
+    if ty == BlockType::Mxfp4 {
+        block[0] = 120;
+    }
     places.iter().for_each(|&at| block[at..at + 2].copy_from_slice(&scale));
     data.extend(block);
 }
@@ -495,8 +502,12 @@ fn other_versions_are_refused_by_number() {
         refusal(bytes)
     };
     let newer = FORMAT_VERSION + 1;
-    assert_variant(&with(8, newer), "Version", &[&format!("version {newer}"), "supported: 1"]);
-    assert_variant(&with(12, 77), "PanelLayout", &["layout 77", "pack the model again"]);
+    assert_variant(
+        &with(8, newer),
+        "Version",
+        &[&format!("version {newer}"), "supported: 1", "`refrain pack MODEL "],
+    );
+    assert_variant(&with(12, 77), "PanelLayout", &["layout 77", "`refrain pack MODEL "]);
     let mut long = bytes.clone();
     long[16..24].copy_from_slice(&u64::MAX.to_le_bytes());
     assert_variant(&refusal(long), "OverLimit", &["header length", "offset 16"]);

@@ -198,7 +198,7 @@ fn generations_together_equal_each_alone() {
             for i in 0..n {
                 let prompt = prompt(20 + i as u64, 10 + 35 * i);
                 let sampling = samplings()[i % 2].clone();
-                let kv_type = KvType::ALL[i % 3];
+                let kv_type = KvType::ALL[i % KvType::ALL.len()];
                 let options = || GenerateOptions { sampling: sampling.clone(), ..options(12 + 7 * i) };
                 let reference =
                     run(&engine, SessionOptions { kv_type, ..plain() }, Vec::new(), &prompt, options());

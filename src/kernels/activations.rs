@@ -41,10 +41,12 @@ pub(super) struct Block {
     pub(super) scale: f32,
     /// `scale · Σ q`: the factor of a format's minimum.
     pub(super) scaled_sum: f32,
-    /// −8, −16 and −128 times Σ q: the initial value of the dot product of a format with this bias.
-    pub(super) starts: [i32; 3],
+    /// The same for the first and the last 16 `q`.
+    pub(super) scaled_halves: [f32; 2],
+    /// −8 and −128 times Σ q: the initial value of the dot product of a format with this bias.
+    starts: [i32; 2],
     /// −32 times the sums of the first and of the last 16 `q`.
-    pub(super) split_starts: [i32; 2],
+    split_starts: [i32; 2],
 }
 
 impl Block {
@@ -53,9 +55,10 @@ impl Block {
     pub(super) fn start(&self, bias: i32) -> i32 {
         match bias {
             0 => 0,
+            1 => self.starts[0] >> 3,
             8 => self.starts[0],
-            16 => self.starts[1],
-            128 => self.starts[2],
+            16 => self.starts[0] << 1,
+            128 => self.starts[1],
             _ => unreachable!("no format has this bias"),
         }
     }
@@ -63,8 +66,12 @@ impl Block {
     /// The initial value for columns `16 · half ..`, for formats with a scale per 16 columns.
     #[inline(always)]
     pub(super) fn split_start(&self, bias: i32, half: usize) -> i32 {
-        debug_assert_eq!(bias, 32, "the only split format");
-        self.split_starts[half]
+        match bias {
+            0 => 0,
+            4 => self.split_starts[half] >> 3,
+            32 => self.split_starts[half],
+            _ => unreachable!("no split format has this bias"),
+        }
     }
 }
 
@@ -84,11 +91,14 @@ pub(super) enum RowOrder {
 pub(super) struct RowPair {
     /// Apart: columns 0..16 and 16..32 of the first row, then of the second. Woven: columns 8i..8i + 8 of both.
     codes: [[i32; 4]; 4],
-    /// Apart: both scales, both scaled sums; nothing. Woven: both scales twice; both scaled sums twice.
+    /// Apart: both scales, both scaled sums; the scaled halves of the first row, of the second. Woven: both scales twice;
+    /// both scaled sums twice.
     factors: [[f32; 4]; 2],
+    /// Woven: the first halves of both rows, scaled, twice; the second halves.
+    halves: [[f32; 4]; 2],
     /// Initial values of dot products. Apart: bias 8 of each row, bias 16 of each row, the halves of the first row, of the
     /// second. Woven: biases 8, 128 and 16, the halves.
-    starts: [[i32; 4]; 10],
+    starts: [[i32; 4]; 8],
 }
 
 impl RowPair {
@@ -97,11 +107,12 @@ impl RowPair {
         let [one, other] = rows;
         match order {
             RowOrder::Apart => {
-                pair.factors[0] = [one.scale, other.scale, one.scaled_sum, other.scaled_sum];
+                let ([a, b], [c, d]) = (one.scaled_halves, other.scaled_halves);
+                pair.factors = [[one.scale, other.scale, one.scaled_sum, other.scaled_sum], [a, b, c, d]];
                 for (r, row) in rows.iter().enumerate() {
                     let [first, second] = row.split_starts;
-                    pair.starts[r] = [row.starts[0]; 4];
-                    pair.starts[2 + r] = [row.starts[1]; 4];
+                    pair.starts[r] = [row.start(8); 4];
+                    pair.starts[2 + r] = [row.start(16); 4];
                     pair.starts[4 + 2 * r] = [first; 4];
                     pair.starts[5 + 2 * r] = [second; 4];
                     pair.codes[2 * r..][..2].copy_from_slice(row.q.as_chunks().0);
@@ -109,10 +120,11 @@ impl RowPair {
             }
             RowOrder::Woven => {
                 pair.factors = [[one.scale, other.scale], [one.scaled_sum, other.scaled_sum]].map(twice);
-                let starts = [0, 2, 1].map(|i| [one.starts[i], other.starts[i]]);
-                let halves = [0, 1].map(|half| [one.split_starts[half], other.split_starts[half]]);
+                let starts = [8, 128, 16].map(|bias| [one.start(bias), other.start(bias)]);
+                let split_starts = [0, 1].map(|half| [one.split_starts[half], other.split_starts[half]]);
                 pair.starts[..3].copy_from_slice(&starts.map(twice));
-                pair.starts[3..5].copy_from_slice(&halves.map(twice));
+                pair.starts[3..5].copy_from_slice(&split_starts.map(twice));
+                pair.halves = [0, 1].map(|half| twice([one.scaled_halves[half], other.scaled_halves[half]]));
                 for (part, codes) in pair.codes.iter_mut().enumerate() {
                     let columns = 2 * part..2 * part + 2;
                     codes[..2].copy_from_slice(&one.q[columns.clone()]);
@@ -133,6 +145,13 @@ impl RowPair {
     #[inline(always)]
     pub(super) fn factors(&self) -> &[[f32; 4]; 2] {
         &self.factors
+    }
+
+    /// Woven: the factors of the minima of columns `16 · half`.. of both rows.
+    #[cfg(target_arch = "aarch64")]
+    #[inline(always)]
+    pub(super) fn woven_half(&self, half: usize) -> &[f32; 4] {
+        &self.halves[half]
     }
 
     /// Apart: the initial value for codes with the bias, of columns `16 · half`.. if the format has a scale per 16.
@@ -328,7 +347,12 @@ pub(super) fn quantize_block<S: Simd>(s: S, x: &[f32; 32]) -> Block {
     // 0 · x is 0 unless x is NaN or infinite.
     let probe = s.sum(s.fma(high, zero, s.mul(low, zero)));
     if probe.is_nan() {
-        return Block { scale: f32::NAN, scaled_sum: f32::NAN, ..Block::default() };
+        return Block {
+            scale: f32::NAN,
+            scaled_sum: f32::NAN,
+            scaled_halves: [f32::NAN; 2],
+            ..Block::default()
+        };
     }
     let scale = s.max_lane(s.max(s.abs(low), s.abs(high))) / 127.0;
     let inverse = 1.0 / scale;
@@ -344,8 +368,9 @@ pub(super) fn quantize_block<S: Simd>(s: S, x: &[f32; 32]) -> Block {
     s.store_i8(rounded[1], high.try_into().expect("four groups"));
     let sums = rounded.map(|half| s.sum_i(half));
     let sum = sums[0] + sums[1];
-    block.starts = [-8 * sum, -16 * sum, -128 * sum];
+    block.starts = [-8 * sum, -128 * sum];
     block.split_starts = [-32 * sums[0], -32 * sums[1]];
     block.scaled_sum = scale * sum as f32;
+    block.scaled_halves = [scale * sums[0] as f32, scale * sums[1] as f32];
     block
 }

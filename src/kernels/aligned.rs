@@ -167,6 +167,14 @@ unsafe impl Plain for u8 {}
 unsafe impl Plain for u16 {}
 // SAFETY: a plain 32-bit number.
 unsafe impl Plain for f32 {}
+// SAFETY: eight plain bytes.
+unsafe impl Plain for [u8; 8] {}
+// SAFETY: sixteen plain bytes.
+unsafe impl Plain for [u8; 16] {}
+// SAFETY: sixteen plain 16-bit numbers, half of a line.
+unsafe impl Plain for [u16; 16] {}
+// SAFETY: sixteen plain 32-bit numbers, a line.
+unsafe impl Plain for [f32; 16] {}
 
 #[cfg(test)]
 mod tests {

@@ -11,7 +11,7 @@
 //! for each block of 256 positions:                                               p counts from the block's first position
 //!     m     = max score[p]
 //!     e[p]  = exp(score[p] − m);  s: 16 lanes by p%16, fixed tree
-//!     v[i]  = (fma(e[p], value[p][i], ·) over p in order)                        values in 8 bits: fma(e[p] · scale, code, ·)
+//!     v[i]  = (fma(e[p], value[p][i], ·) over p in order)                        values in 8 or 4 bits: fma(e[p] · scale, code, ·)
 //! blocks in order, from (M, S, V) = (m, s, v) of the first:
 //!     M' = max(M, m);  a = exp(M − M');  b = exp(m − M');  S = fma(b, s, a · S);  V[i] = fma(b, v[i], a · V[i]);  M = M'
 //! out[i] = V[i] · (1 / S)
@@ -45,7 +45,7 @@ use super::pool::{Pool, SharedMut};
 use super::simd::{LANES, Simd, Work};
 use fold::{clear, finish, fold, partial_lines, partial_of, set_totals};
 use keys::{FloatKeys, IntKeys, KeyPanels, score_panels};
-use values::{ValueElement, ValueGroup, sum};
+use values::{ValueChunk, ValueGroup, sum};
 
 /// The slots that a row sees, by logical position: `0..prefix_len`, then `extra` (its ancestors, then
 /// itself).
@@ -218,7 +218,7 @@ pub fn attention(
     let lines = reserve(&mut scratch.lines, workers_len + n_partials * partial_lines, Line([0; 64]));
     let (workers, partials) = lines.split_at_mut(workers_len);
     let (workers, partials) = (SharedMut::new(workers), SharedMut::new(partials));
-    let blocks_len = if kv.kv_type() == KvType::Q8_0 { plan.chunk_len * head_dim / 32 } else { 0 };
+    let blocks_len = if kv.kv_type().has_blocks() { plan.chunk_len * head_dim / 32 } else { 0 };
     let blocks =
         SharedMut::new(reserve(&mut scratch.queries, pool.n_threads() * blocks_len, Block::default()));
     let out = SharedMut::new(out);
@@ -233,9 +233,10 @@ pub fn attention(
         let input = Input { shape, plan: &plan, q, kv, visible, extra_panel, score_lines };
         let outs = Outs { partials, out };
         match kv.kv_type() {
-            KvType::F16 => k.run(Items::<FloatKeys<F16Columns>, u16>::new(&input, own, outs, items)),
-            KvType::F32 => k.run(Items::<FloatKeys<F32Columns>, f32>::new(&input, own, outs, items)),
-            KvType::Q8_0 => k.run_codes(Items::<IntKeys, u8>::new(&input, own, outs, items)),
+            KvType::F16 => k.run(Items::<FloatKeys<F16Columns>, [u16; LANES]>::new(&input, own, outs, items)),
+            KvType::F32 => k.run(Items::<FloatKeys<F32Columns>, [f32; LANES]>::new(&input, own, outs, items)),
+            KvType::Q8_0 => k.run_codes(Items::<IntKeys<8>, [u8; LANES]>::new(&input, own, outs, items)),
+            KvType::Q4_0 => k.run_codes(Items::<IntKeys<4>, [u8; LANES / 2]>::new(&input, own, outs, items)),
         }
     });
     if plan.splits {
@@ -340,7 +341,7 @@ struct Own<'a> {
     /// `[QUERIES_MAX + 1, head_dim / 32, GROUP_VALUES]`: weights that include the scales of values, for each query of a tile; the
     /// scales come last.
     weights: &'a mut [Line],
-    /// `[chunk_len, head_dim / 32]` if keys are in 8 bits.
+    /// `[chunk_len, head_dim / 32]` if keys are in 8 or 4 bits.
     blocks: &'a mut [Block],
 }
 
@@ -405,7 +406,7 @@ impl<'a, K, V> Items<'a, K, V> {
     }
 }
 
-impl<K: KeyPanels, V: ValueElement> Work for Items<'_, K, V> {
+impl<K: KeyPanels, V: ValueChunk> Work for Items<'_, K, V> {
     type Output = ();
 
     #[inline(always)]
@@ -616,7 +617,7 @@ impl<'a> Chunk<'a> {
 
     /// Adds up the values of the block, weighted by the exponentials.
     #[inline(always)]
-    fn sum_values<S: Simd, V: ValueElement>(&self, s: S, own: &mut Own<'_>) {
+    fn sum_values<S: Simd, V: ValueChunk>(&self, s: S, own: &mut Own<'_>) {
         let Own { scores, sums, values: wide, weights, .. } = own;
         let n_chunks = self.input.kv.head_chunks();
         for query in 0..self.queries.len() {
@@ -640,7 +641,7 @@ impl<'a> Chunk<'a> {
                 for (wide, row) in wide.iter_mut().zip(rows) {
                     s.store(V::load(s, row), wide);
                 }
-                self.sum_group::<S, V, f32>(s, wide, &mut group);
+                self.sum_group::<S, V, [f32; LANES]>(s, wide, &mut group);
             } else {
                 self.sum_group::<S, V, V>(s, rows, &mut group);
             }
@@ -665,12 +666,12 @@ impl<'a> Chunk<'a> {
         shared
     }
 
-    /// Adds the values of some positions for all tiles. `E` is the element of `rows`, `V` that of the layer.
+    /// Adds the values of some positions for all tiles. `E` is a chunk of `rows`, `V` one of the layer.
     #[inline(always)]
-    fn sum_group<S: Simd, V: ValueElement, E: ValueElement>(
+    fn sum_group<S: Simd, V: ValueChunk, E: ValueChunk>(
         &self,
         s: S,
-        rows: &[[E; LANES]],
+        rows: &[E],
         group: &mut ValueGroup<'_, V>,
     ) {
         if V::SCALED {
@@ -719,12 +720,12 @@ impl<'a> Chunk<'a> {
     }
 
     #[inline(always)]
-    fn sum_tile<S: Simd, V: ValueElement, E: ValueElement, const N: usize>(
+    fn sum_tile<S: Simd, V: ValueChunk, E: ValueChunk, const N: usize>(
         &self,
         s: S,
         first: usize,
-        rows: &[[E; LANES]],
-        next: &[[V; LANES]],
+        rows: &[E],
+        next: &[V],
         group: &mut ValueGroup<'_, V>,
     ) {
         let (n_chunks, n_lines) = (self.input.kv.head_chunks(), self.input.score_lines);
@@ -766,7 +767,7 @@ impl<'a> Chunk<'a> {
 
     /// Adds the values that a query sees from position `shared` of the block on.
     #[inline(always)]
-    fn sum_rest<S: Simd, V: ValueElement>(
+    fn sum_rest<S: Simd, V: ValueChunk>(
         &self,
         s: S,
         query: usize,
@@ -854,12 +855,12 @@ impl<K: KeyPanels, const N: usize> Work for ScoreTile<'_, K, N> {
 struct SumTile<'a, 'g, V, E, const N: usize> {
     chunk: &'a Chunk<'a>,
     first: usize,
-    rows: &'a [[E; LANES]],
-    next: &'a [[V; LANES]],
+    rows: &'a [E],
+    next: &'a [V],
     group: &'a mut ValueGroup<'g, V>,
 }
 
-impl<V: ValueElement, E: ValueElement, const N: usize> Work for SumTile<'_, '_, V, E, N> {
+impl<V: ValueChunk, E: ValueChunk, const N: usize> Work for SumTile<'_, '_, V, E, N> {
     type Output = ();
 
     #[inline(always)]

@@ -140,6 +140,13 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
         }
     }
     #[inline(always)]
+    fn load_bytes(self, x: &[u8; LANES]) -> Self::I {
+        proven! {
+            let bytes = _mm_loadu_si128(x.as_ptr().cast());
+            [_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_srli_si128::<8>(bytes))]
+        }
+    }
+    #[inline(always)]
     fn load_i8(self, x: &[u8; LANES]) -> Self::F {
         proven! {
             let bytes = _mm_loadu_si128(x.as_ptr().cast());
@@ -283,6 +290,23 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     #[inline(always)]
     fn high_nibbles(self, w: Self::W) -> Self::W {
         self.low_nibbles(proven!([_mm256_srli_epi16::<4>(w[0]), _mm256_srli_epi16::<4>(w[1])]))
+    }
+    #[inline(always)]
+    fn two_bits(self, w: Self::W, shift: u32) -> Self::W {
+        proven! {
+            let (count, mask) = (_mm_cvtsi32_si128(shift as i32), _mm256_set1_epi8(3));
+            [
+                _mm256_and_si256(_mm256_srl_epi16(w[0], count), mask),
+                _mm256_and_si256(_mm256_srl_epi16(w[1], count), mask),
+            ]
+        }
+    }
+    #[inline(always)]
+    fn lookup(self, table: &[u8; 16], nibbles: Self::W) -> Self::W {
+        proven! {
+            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
+            [_mm256_shuffle_epi8(table, nibbles[0]), _mm256_shuffle_epi8(table, nibbles[1])]
+        }
     }
     #[inline(always)]
     fn with_upper_bits(self, nibbles: Self::W, line: Self::W, shift: i32, mask: u8) -> Self::W {

@@ -96,6 +96,10 @@ impl Simd for Avx512 {
         proven!(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(x.as_ptr().cast()))))
     }
     #[inline(always)]
+    fn load_bytes(self, x: &[u8; LANES]) -> Self::I {
+        proven!(_mm512_cvtepu8_epi32(_mm_loadu_si128(x.as_ptr().cast())))
+    }
+    #[inline(always)]
     fn load_i8(self, x: &[u8; LANES]) -> Self::F {
         proven!(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(x.as_ptr().cast()))))
     }
@@ -201,6 +205,17 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn high_nibbles(self, w: Self::W) -> Self::W {
         proven!(_mm512_and_si512(_mm512_srli_epi16::<4>(w), _mm512_set1_epi8(0xF)))
+    }
+    #[inline(always)]
+    fn two_bits(self, w: Self::W, shift: u32) -> Self::W {
+        proven! {
+            let shifted = _mm512_srl_epi16(w, _mm_cvtsi32_si128(shift as i32));
+            _mm512_and_si512(shifted, _mm512_set1_epi8(3))
+        }
+    }
+    #[inline(always)]
+    fn lookup(self, table: &[u8; 16], nibbles: Self::W) -> Self::W {
+        proven!(_mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast())), nibbles))
     }
     #[inline(always)]
     fn with_upper_bits(self, nibbles: Self::W, line: Self::W, shift: i32, mask: u8) -> Self::W {

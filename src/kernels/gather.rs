@@ -59,7 +59,7 @@ fn lanes(ty: BlockType, layout: Option<LayoutInfo>, i: usize) -> Lanes {
     let n_code_lines = info.unit_blocks * info.block_lines;
     match (i % info.unit_lines).checked_sub(n_code_lines) {
         None => Lanes::Words,
-        Some(0) => Lanes::Halves,
+        Some(line) if line < info.half_lines => Lanes::Halves,
         Some(_) => Lanes::Quarters,
     }
 }

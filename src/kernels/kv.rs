@@ -6,8 +6,10 @@
 //! keys    panels of 16 slots, as a weight matrix with a row per slot (`layout.rs`): a lane is a slot, so scores need
 //!         no sum across lanes                                        [n_kv_heads, n_slots / 16, panel_lines]
 //! values  a row per slot: a lane is an element of the output         [n_kv_heads, n_slots, head_chunks, 16]
-//! scales  of values in 8 bits, one per 32 elements, f32              [n_kv_heads, n_slots, head_dim / 32]
+//! scales  of values in 8 or 4 bits, one per 32 elements, f32         [n_kv_heads, n_slots, head_dim / 32]
 //! ```
+//!
+//! Values in 4 bits have chunks of 8 bytes: the low nibbles are the first 8 of 16 elements, the high nibbles the others.
 
 use std::ops::Range;
 
@@ -18,6 +20,7 @@ use super::activations::quantize_block;
 use super::aligned::{AlignedBuf, AllocError, Line};
 use super::block::BlockType;
 use super::layout::{PANEL_ROWS, panel_lines};
+use super::quantize::q4_0_codes;
 use super::simd::{LANES, Simd, Work};
 
 /// Element type of a KV cache.
@@ -30,11 +33,14 @@ pub enum KvType {
     /// Blocks of 32 elements in 8 bits with a scale: a little more than half of F16. Heads must be multiples
     /// of 32 elements.
     Q8_0,
+    /// Blocks of 32 elements in 4 bits with a scale, rounded as ggml's Q4_0: about 0.3 of F16. Heads must be multiples
+    /// of 32 elements.
+    Q4_0,
 }
 
 impl KvType {
     /// All types.
-    pub const ALL: [KvType; 3] = [KvType::F16, KvType::F32, KvType::Q8_0];
+    pub const ALL: [KvType; 4] = [KvType::F16, KvType::F32, KvType::Q8_0, KvType::Q4_0];
 
     /// The name used in options and reports.
     pub fn name(self) -> &'static str {
@@ -42,24 +48,25 @@ impl KvType {
             KvType::F16 => "f16",
             KvType::F32 => "f32",
             KvType::Q8_0 => "q8_0",
+            KvType::Q4_0 => "q4_0",
         }
     }
 
     /// Whether the type can hold heads of `head_dim` elements.
     pub fn holds(self, head_dim: usize) -> bool {
-        self != KvType::Q8_0 || head_dim.is_multiple_of(BLOCK)
+        !self.has_blocks() || head_dim.is_multiple_of(BLOCK)
     }
 
     /// Bytes of one slot of one KV head, key and value together.
     pub fn slot_bytes(self, head_dim: usize) -> u64 {
-        let value = head_dim.next_multiple_of(LANES) as u64;
         let key_lines = panel_lines(self.panel_type(), head_dim).unwrap_or(usize::MAX) as u64;
         let key = key_lines.saturating_mul(64 / PANEL_ROWS as u64);
-        match self {
-            KvType::F16 => key.saturating_add(2 * value),
-            KvType::F32 => key.saturating_add(4 * value),
-            KvType::Q8_0 => key.saturating_add(value + 4 * (head_dim / BLOCK) as u64),
-        }
+        key.saturating_add((self.value_bytes(head_dim) + self.scale_bytes(head_dim)) as u64)
+    }
+
+    /// Whether elements are codes in blocks with a scale.
+    pub(super) fn has_blocks(self) -> bool {
+        matches!(self, KvType::Q8_0 | KvType::Q4_0)
     }
 
     /// The weight type whose panels hold the keys.
@@ -68,6 +75,7 @@ impl KvType {
             KvType::F16 => BlockType::F16,
             KvType::F32 => BlockType::F32,
             KvType::Q8_0 => BlockType::Q8_0,
+            KvType::Q4_0 => BlockType::Q4_0,
         }
     }
 }
@@ -104,20 +112,13 @@ impl KvLayer {
     pub fn new(ty: KvType, n_kv_heads: usize, n_slots: usize, head_dim: usize) -> Result<Self, AllocError> {
         assert!(n_kv_heads > 0 && head_dim > 0, "{n_kv_heads} heads of {head_dim}");
         assert!(ty.holds(head_dim), "heads of {head_dim} elements in {ty:?}");
-        let n_lines = |per_head: Option<usize>, bytes: usize| {
-            let n = per_head?.checked_mul(n_kv_heads)?.checked_mul(bytes)?;
-            Some(n.div_ceil(64))
-        };
+        let n_lines = |per_head: Option<usize>| Some(per_head?.checked_mul(n_kv_heads)?.div_ceil(64));
         let key_panel_lines = panel_lines(ty.panel_type(), head_dim);
-        let head_stride = head_dim.checked_next_multiple_of(LANES);
-        let (element, n_scales) = match ty {
-            KvType::F16 => (2, 0),
-            KvType::F32 => (4, 0),
-            KvType::Q8_0 => (1, head_dim / BLOCK),
-        };
-        let keys = n_lines(key_panel_lines.and_then(|n| n.checked_mul(n_slots.div_ceil(PANEL_ROWS))), 64);
-        let values = n_lines(head_stride.and_then(|n| n.checked_mul(n_slots)), element);
-        let scales = n_lines(n_slots.checked_mul(n_scales), 4);
+        let panel_bytes = key_panel_lines.and_then(|n| n.checked_mul(64));
+        let keys = n_lines(panel_bytes.and_then(|n| n.checked_mul(n_slots.div_ceil(PANEL_ROWS))));
+        // A panel has at least the bytes of sixteen values.
+        let values = n_lines(panel_bytes.and_then(|_| ty.value_bytes(head_dim).checked_mul(n_slots)));
+        let scales = n_lines(panel_bytes.and_then(|_| ty.scale_bytes(head_dim).checked_mul(n_slots)));
         let too_large = || AllocError { bytes: usize::MAX };
         Ok(KvLayer {
             ty,
@@ -312,10 +313,10 @@ impl KvLayer {
         &self.keys.lines()[self.key_line(head, 0)..self.key_line(head + 1, 0)]
     }
 
-    /// A head's values, `[n_slots, head_chunks]`. `E` is an element of the layer's type.
-    pub(super) fn head_values<E: super::aligned::Plain>(&self, head: usize) -> &[[E; LANES]] {
+    /// A head's values, `[n_slots, head_chunks]`. `E` is 16 elements of the layer's type.
+    pub(super) fn head_values<E: super::aligned::Plain>(&self, head: usize) -> &[E] {
         let len = self.n_slots * self.head_chunks();
-        &self.values.cast::<E>().as_chunks().0[head * len..][..len]
+        &self.values.cast::<E>()[head * len..][..len]
     }
 
     /// A head's scales, `[n_slots, head_dim / 32]`; empty if values have no scales.
@@ -333,17 +334,18 @@ impl KvLayer {
 impl KvType {
     /// Bytes of a slot's value in one head.
     fn value_bytes(self, head_dim: usize) -> usize {
-        let element = match self {
-            KvType::F16 => 2,
-            KvType::F32 => 4,
-            KvType::Q8_0 => 1,
+        let chunk = match self {
+            KvType::F16 => 32,
+            KvType::F32 => 64,
+            KvType::Q8_0 => 16,
+            KvType::Q4_0 => 8,
         };
-        head_dim.next_multiple_of(LANES) * element
+        head_dim.div_ceil(LANES) * chunk
     }
 
     /// Bytes of a slot's scales in one head.
     fn scale_bytes(self, head_dim: usize) -> usize {
-        if self == KvType::Q8_0 { head_dim / BLOCK * 4 } else { 0 }
+        if self.has_blocks() { head_dim / BLOCK * 4 } else { 0 }
     }
 
     /// Copies the bytes of lane `from` of line `line` of a key panel to lane `to` of the same line of a panel.
@@ -351,8 +353,9 @@ impl KvType {
         let in_halves = match self {
             KvType::F16 => true,
             KvType::F32 => false,
-            // A unit: the codes of two blocks, eight lines each, and their scales.
+            // A unit: the codes of two blocks, a line for each bit, and their scales.
             KvType::Q8_0 => line % 17 == 16,
+            KvType::Q4_0 => line % 9 == 8,
         };
         // Two halves of 16 lanes each, or four bytes per lane.
         let places =
@@ -375,6 +378,17 @@ fn copy_key(ty: KvType, source: &[u8], from: usize, target: &mut [u8], to: usize
     for (line, (source, target)) in source.as_chunks().0.iter().zip(target.as_chunks_mut().0).enumerate() {
         ty.copy_lane(line, source, from, target, to);
     }
+}
+
+/// 32 elements as codes of 4 bits, the scale NaN if an element is not finite.
+fn quantize_key_or_value(x: &[f32; BLOCK]) -> (f32, [u8; BLOCK]) {
+    let (scale, codes) = q4_0_codes(x);
+    (if x.iter().all(|x| x.is_finite()) { scale } else { f32::NAN }, codes)
+}
+
+/// Codes of 4 bits in bytes: those of the first half in the low nibbles, the others in the high ones.
+fn nibbles<const N: usize, const BYTES: usize>(codes: &[u8; N]) -> [u8; BYTES] {
+    std::array::from_fn(|i| codes[i] | codes[i + BYTES] << 4)
 }
 
 /// One slot of every head.
@@ -441,6 +455,30 @@ impl Work for Write<'_> {
                             &mut self.layer.values.cast_mut::<u8>()[row * LANES + i * BLOCK..][..BLOCK];
                         for (out, q) in codes.as_chunks_mut::<4>().0.iter_mut().zip(block.q) {
                             *out = q.to_le_bytes();
+                        }
+                    }
+                }
+                KvType::Q4_0 => {
+                    for (i, x) in key.as_chunks::<BLOCK>().0.iter().enumerate() {
+                        let (scale, codes) = quantize_key_or_value(x);
+                        let unit = &mut panel[i / 2 * 9..][..9];
+                        unit[8].halves_mut()[i % 2][lane] = f16::from_f32(scale).to_bits();
+                        // The low nibbles are columns 0..16, the high ones 16..32.
+                        for (line, codes) in unit[i % 2 * 4..][..4]
+                            .iter_mut()
+                            .zip(nibbles::<32, 16>(&codes).as_chunks::<4>().0)
+                        {
+                            line.0[4 * lane..][..4].copy_from_slice(codes);
+                        }
+                    }
+                    let n_scales = head_dim / BLOCK;
+                    for (i, x) in value.as_chunks::<BLOCK>().0.iter().enumerate() {
+                        let (scale, codes) = quantize_key_or_value(x);
+                        let at = (head * n_slots + self.slot) * n_scales + i;
+                        self.layer.scales.cast_mut::<f32>()[at] = scale;
+                        let out = &mut self.layer.values.cast_mut::<[u8; 8]>()[row + 2 * i..][..2];
+                        for (out, codes) in out.iter_mut().zip(codes.as_chunks::<LANES>().0) {
+                            *out = nibbles(codes);
                         }
                     }
                 }

@@ -6,15 +6,16 @@
 //! ```text
 //! integer codes:  acc = 0
 //!                 for each block of 32 columns:
-//!                     acc = fma(scale · a.scale, Σ (code − bias) · a.q, acc)      Σ exact in i32; per 16 columns if split
+//!                     acc = fma(scale · a.scale, Σ level · a.q, acc)              Σ exact in i32; level = code − bias, or of a table
 //!                     acc = fma(min, a.scale · Σ a.q, acc)                        if the format has minima
+//!                 the same for each 16 columns if they have their own scale
 //! floats:         acc[c % 4] = fma(w[c], x[c], acc[c % 4]);  out = (acc[0] + acc[1]) + (acc[2] + acc[3])
 //! ```
 //!
 //! `vpdpbusd` multiplies unsigned by signed bytes, so codes are stored unsigned and Σ starts from −bias · Σ
-//! a.q. The correction costs nothing and is exact.
+//! a.q. The correction costs nothing and is exact. Levels of a table are looked up by a byte shuffle, unsigned too.
 //!
-//! Cost sketch: one row reads every weight once, 0.53 bytes (Q4_0) to 1.06 (Q8_0) each, so it runs at memory
+//! Cost sketch: one row reads every weight once, 0.27 bytes (TQ2_0) to 1.06 (Q8_0) each, so it runs at memory
 //! speed. With more rows, a panel (24 KiB of Q8_0 at 1536 columns) stays in the first-level cache while all
 //! row tiles use it.
 
@@ -23,8 +24,8 @@ use std::marker::PhantomData;
 use super::Kernels;
 use super::activations::{ActivationForm, Activations, Block, RowOrder};
 use super::aligned::Line;
-use super::block::BlockType;
-use super::layout::{IntLayout, PANEL_ROWS, Scaled, ScaledMin, Super16, SuperMin};
+use super::block::{BlockFormat, BlockType, with_format};
+use super::layout::{IntLayout, PANEL_ROWS};
 use super::packed::PackedMatrix;
 use super::pool::{Pool, SharedMut};
 use super::simd::{Simd, Work};
@@ -118,17 +119,11 @@ impl Work for IntPanels<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        match self.0.w.block_type() {
-            BlockType::Q8_0 => self.0.int_panels::<S, Scaled<8>>(s),
-            BlockType::Q5_0 => self.0.int_panels::<S, Scaled<5>>(s),
-            BlockType::Q4_0 => self.0.int_panels::<S, Scaled<4>>(s),
-            BlockType::Q4_1 => self.0.int_panels::<S, ScaledMin<4>>(s),
-            BlockType::Q5_1 => self.0.int_panels::<S, ScaledMin<5>>(s),
-            BlockType::Q4K => self.0.int_panels::<S, SuperMin<4>>(s),
-            BlockType::Q5K => self.0.int_panels::<S, SuperMin<5>>(s),
-            BlockType::Q6K => self.0.int_panels::<S, Super16>(s),
-            ty @ (BlockType::F32 | BlockType::F16 | BlockType::BF16) => unreachable!("{ty} has no codes"),
-        }
+        with_format!(
+            self.0.w.block_type(),
+            F => self.0.int_panels::<S, <F as BlockFormat>::Layout>(s),
+            _ => unreachable!("{} has no codes", self.0.w.block_type())
+        );
     }
 }
 
@@ -414,7 +409,7 @@ fn int_block<S: Simd, L: IntLayout, const P: usize, const R: usize>(
     a: [&Block; R],
     acc: &mut [[S::F; R]; P],
 ) {
-    let bias = L::BIAS + if L::BITS == 8 { S::WIDE_SHIFT } else { 0 };
+    let bias = L::BIAS + if L::WIDE { S::WIDE_SHIFT } else { 0 };
     let (first_line, scale_lines) = (b * L::BLOCK_LINES, L::UNIT_BLOCKS * L::BLOCK_LINES);
     let mut blocks: [&[Line]; P] = [&[]; P];
     for p in 0..P {
@@ -429,11 +424,13 @@ fn int_block<S: Simd, L: IntLayout, const P: usize, const R: usize>(
             let groups = if half == 0 { [0, 1, 2, 3] } else { [4, 5, 6, 7] };
             let dots = dot_groups::<S, L, P, R, 4>(s, blocks, groups, &a, starts);
             for p in 0..P {
-                let scales = L::scales(s, &units[p][scale_lines..], b);
-                let scale = if half == 0 { scales.first } else { scales.second };
+                let scales = L::scales(s, &units[p][scale_lines..], b, half);
                 for r in 0..R {
-                    let scale = s.mul(scale, s.splat(a[r].scale));
+                    let scale = s.mul(scales.scale, s.splat(a[r].scale));
                     acc[p][r] = s.fma(scale, s.to_f(dots[p][r]), acc[p][r]);
+                    if L::MIN {
+                        acc[p][r] = s.fma(scales.min, s.splat(a[r].scaled_halves[half]), acc[p][r]);
+                    }
                 }
             }
         }
@@ -444,11 +441,12 @@ fn int_block<S: Simd, L: IntLayout, const P: usize, const R: usize>(
         starts[r] = a[r].start(bias);
     }
     // Groups that share a line are consecutive, so the line is loaded once.
-    let dots = dot_groups::<S, L, P, R, 8>(s, blocks, [0, 4, 1, 5, 2, 6, 3, 7], &a, starts);
+    let groups = if L::BITS < 4 { [0, 1, 2, 3, 4, 5, 6, 7] } else { [0, 4, 1, 5, 2, 6, 3, 7] };
+    let dots = dot_groups::<S, L, P, R, 8>(s, blocks, groups, &a, starts);
     for p in 0..P {
-        let scales = L::scales(s, &units[p][scale_lines..], b);
+        let scales = L::scales(s, &units[p][scale_lines..], b, 0);
         for r in 0..R {
-            let scale = s.mul(scales.first, s.splat(a[r].scale));
+            let scale = s.mul(scales.scale, s.splat(a[r].scale));
             acc[p][r] = s.fma(scale, s.to_f(dots[p][r]), acc[p][r]);
             if L::MIN {
                 acc[p][r] = s.fma(scales.min, s.splat(a[r].scaled_sum), acc[p][r]);
@@ -491,7 +489,7 @@ fn dot_groups<S: Simd, L: IntLayout, const P: usize, const R: usize, const G: us
                     let (g, h) = (groups[2 * i], groups[2 * i + 1]);
                     let w = [codes::<S, L>(s, blocks[p], g), codes::<S, L>(s, blocks[p], h)];
                     let q = [[one.q[g], one.q[h]], [other.q[g], other.q[h]]];
-                    pair = if L::BITS == 8 {
+                    pair = if L::WIDE {
                         s.dot_pair::<true>(pair, w, q)
                     } else {
                         s.dot_pair::<false>(pair, w, q)
@@ -507,7 +505,7 @@ fn dot_groups<S: Simd, L: IntLayout, const P: usize, const R: usize, const G: us
             dots[p][r] = s.splat_i(starts[r]);
         }
     }
-    if S::SHORT_SUMS && L::BITS < 8 {
+    if S::SHORT_SUMS && !L::WIDE {
         let mut shorts = [[s.no_shorts(); R]; P];
         unrolled!(i < G => short_group::<S, L, P, R>(s, blocks, a, first, groups[i], (i, G), &mut shorts, &mut dots));
     } else {
@@ -537,7 +535,7 @@ fn dot_group<S: Simd, L: IntLayout, const P: usize, const R: usize>(
         let q = a[r].q[group];
         for p in 0..P {
             let dot = &mut dots[p][r];
-            *dot = if L::BITS == 8 { s.dot_wide(*dot, w[p], q) } else { s.dot_narrow(*dot, w[p], q) };
+            *dot = if L::WIDE { s.dot_wide(*dot, w[p], q) } else { s.dot_narrow(*dot, w[p], q) };
         }
     }
 }
@@ -555,10 +553,10 @@ fn short_group<S: Simd, L: IntLayout, const P: usize, const R: usize>(
     shorts: &mut [[S::Short; R]; P],
     dots: &mut [[S::I; R]; P],
 ) {
-    // 2 · (2ᵇ − 1) · 127 per group: eight groups of 4 bits, four of 5 or two of 6 stay below 2¹⁵.
-    let n_exact = match L::BITS {
-        4 => 8,
-        5 => 4,
+    // 2 · level · 127 per group: eight groups of up to 4 bits, four of 5 and two of 6 stay below 2¹⁵.
+    let n_exact = match (1 << 15) / (2 * 127 * L::LEVEL_MAX) {
+        8.. => 8,
+        4.. => 4,
         _ => 2,
     };
     for p in 0..P {
@@ -575,15 +573,23 @@ fn short_group<S: Simd, L: IntLayout, const P: usize, const R: usize>(
     }
 }
 
-/// The codes of a group of four columns, from the lines of their block (see `layout.rs`).
+/// The unsigned levels of a group of four columns, from the lines of their block (see `layout.rs`).
 #[inline(always)]
 fn codes<S: Simd, L: IntLayout>(s: S, block: &[Line], group: usize) -> S::W {
     if L::BITS == 8 {
         return s.load_codes(&block[group].0);
     }
+    if L::BITS < 4 {
+        let codes = s.two_bits(s.load_codes(&block[group / 4].0), 2 * (group as u32 % 4));
+        if L::BITS == 2 {
+            return codes;
+        }
+        return s.with_upper_bits(codes, s.load_codes(&block[2].0), 2 - group as i32, 4);
+    }
     let line = s.load_codes(&block[group % 4].0);
     let nibbles = if group < 4 { s.low_nibbles(line) } else { s.high_nibbles(line) };
     match L::BITS {
+        4 if L::TABLE.is_some() => s.lookup(&L::LEVELS, nibbles),
         4 => nibbles,
         5 => s.with_upper_bits(nibbles, s.load_codes(&block[4].0), 4 - group as i32, 0x10),
         _ => s.with_upper_bits(

@@ -199,6 +199,15 @@ impl<const LEVEL: u8> Simd for Neon<LEVEL> {
         }
     }
     #[inline(always)]
+    fn load_bytes(self, x: &[u8; LANES]) -> Self::I {
+        proven! {
+            let bytes = vld1q_u8(x.as_ptr());
+            let (low, high) = (vmovl_u8(vget_low_u8(bytes)), vmovl_high_u8(bytes));
+            [vmovl_u16(vget_low_u16(low)), vmovl_high_u16(low), vmovl_u16(vget_low_u16(high)), vmovl_high_u16(high)]
+                .map(|lanes| vreinterpretq_s32_u32(lanes))
+        }
+    }
+    #[inline(always)]
     fn load_i8(self, x: &[u8; LANES]) -> Self::F {
         proven! {
             let bytes = vreinterpretq_s8_u8(vld1q_u8(x.as_ptr()));
@@ -351,6 +360,20 @@ impl<const LEVEL: u8> Simd for Neon<LEVEL> {
     #[inline(always)]
     fn high_nibbles(self, w: Self::W) -> Self::W {
         proven!(w.map(|w| vshrq_n_u8::<4>(w)))
+    }
+    #[inline(always)]
+    fn two_bits(self, w: Self::W, shift: u32) -> Self::W {
+        proven! {
+            let (count, mask) = (vdupq_n_s8(-(shift as i8)), vdupq_n_u8(3));
+            w.map(|w| vandq_u8(vshlq_u8(w, count), mask))
+        }
+    }
+    #[inline(always)]
+    fn lookup(self, table: &[u8; 16], nibbles: Self::W) -> Self::W {
+        proven! {
+            let table = vld1q_u8(table.as_ptr());
+            nibbles.map(|nibbles| vqtbl1q_u8(table, nibbles))
+        }
     }
     #[inline(always)]
     fn with_upper_bits(self, nibbles: Self::W, line: Self::W, shift: i32, mask: u8) -> Self::W {

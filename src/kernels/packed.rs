@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::activations::ActivationForm;
 use super::aligned::{AlignedBuf, AllocError, Line};
-use super::block::{BlockType, Unpacked};
-use super::layout::{LayoutInfo, PANEL_ROWS, panel_lines};
+use super::block::{BlockFormat, BlockType, Unpacked, with_format};
+use super::layout::{IntLayout, LayoutInfo, PANEL_ROWS, panel_lines};
 use super::packing::Packing;
 use super::page_buf::PageBuf;
 use super::panels::Panels;
@@ -263,9 +263,8 @@ fn unpack_floats(ty: BlockType, panel: &[Line], lane: usize, out: &mut [f32]) {
     }
 }
 
-/// The inverse of packing. A word holds four codes, and its bytes are shifted and masked together.
+/// The inverse of packing.
 fn unpack_codes(ty: BlockType, info: LayoutInfo, panel: &[Line], lane: usize, out: &mut [f32]) {
-    const LOW: u32 = 0x0F0F_0F0F;
     let mut unpacked = Unpacked::new(ty);
     for (i, out) in out.chunks_mut(ty.block_len()).enumerate() {
         let block_idx = i * ty.block_len() / 32;
@@ -273,43 +272,12 @@ fn unpack_codes(ty: BlockType, info: LayoutInfo, panel: &[Line], lane: usize, ou
         let first = block_idx % info.unit_blocks;
         for (sub, codes) in unpacked.codes[..ty.block_len()].as_chunks_mut::<32>().0.iter_mut().enumerate() {
             let lines = &unit[(first + sub) * info.block_lines..][..info.block_lines];
-            let word = |line: usize| u32::from_le_bytes(lines[line].0.as_chunks::<4>().0[lane]);
-            for (group, codes) in codes.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-                let upper = match info.bits {
-                    8 => {
-                        *codes = word(group).to_le_bytes();
-                        continue;
-                    }
-                    5 => (word(4) >> group & 0x0101_0101) << 4,
-                    6 => (word(4 + group / 4) >> (2 * (group % 4)) & 0x0303_0303) << 4,
-                    _ => 0,
-                };
-                *codes = (word(group % 4) >> (group / 4 * 4) & LOW | upper).to_le_bytes();
+            for (group, codes) in codes.as_chunks_mut().0.iter_mut().enumerate() {
+                *codes = info.codes(lines, group, lane);
             }
         }
-        unpack_scales(&mut unpacked, &unit[info.unit_blocks * info.block_lines..], first, lane);
+        let scales = &unit[info.unit_blocks * info.block_lines..];
+        with_format!(ty, F => <F as BlockFormat>::Layout::unpack_scales(&mut unpacked, scales, first, lane), _ => {});
         unpacked.dequantize(out);
-    }
-}
-
-fn unpack_scales(unpacked: &mut Unpacked, lines: &[Line], first: usize, lane: usize) {
-    let halves = lines[0].halves();
-    match unpacked.ty {
-        BlockType::Q8_0 | BlockType::Q5_0 | BlockType::Q4_0 => unpacked.d = halves[first][lane],
-        _ => (unpacked.d, unpacked.m) = (halves[0][lane], halves[1][lane]),
-    }
-    match unpacked.ty {
-        BlockType::Q4K | BlockType::Q5K => {
-            for sub in 0..8 {
-                unpacked.sub_scales[sub] = lines[1 + sub / 4].0[sub % 4 * 16 + lane];
-                unpacked.sub_mins[sub] = lines[3 + sub / 4].0[sub % 4 * 16 + lane];
-            }
-        }
-        BlockType::Q6K => {
-            for sub in 0..16 {
-                unpacked.sub_scales[sub] = lines[1 + sub / 4].0[sub % 4 * 16 + lane];
-            }
-        }
-        _ => {}
     }
 }

@@ -7,8 +7,8 @@
 use std::ops::Range;
 
 use super::aligned::{AlignedBuf, Line};
-use super::block::{BlockType, Unpacked};
-use super::layout::{LayoutInfo, PANEL_ROWS, panel_lines};
+use super::block::{BlockFormat, BlockType, Unpacked, with_format};
+use super::layout::{IntLayout, LayoutInfo, PANEL_ROWS, panel_lines};
 use super::packed::{PackError, PackedMatrix};
 use super::panels::Panels;
 
@@ -79,12 +79,15 @@ impl PackingPart<'_> {
         let (at, lane) = ((row - self.rows.start) / PANEL_ROWS, row % PANEL_ROWS);
         let panel = &mut self.lines[at * self.panel_lines..][..self.panel_lines];
         match self.ty {
-            BlockType::F32 | BlockType::F16 | BlockType::BF16 => pack_floats(self.ty, src, panel, lane),
             BlockType::Q4_0 => pack_words::<18, 4, 2>(src, panel, lane, 0),
             BlockType::Q4_1 => pack_words::<20, 4, 1>(src, panel, lane, 0),
             // Two's complement becomes unsigned.
             BlockType::Q8_0 => pack_words::<34, 8, 2>(src, panel, lane, 0x8080_8080),
-            _ => pack_codes(self.ty, src, panel, lane),
+            ty => with_format!(
+                ty,
+                F => pack_codes::<F>(ty, src, panel, lane),
+                _ => pack_floats(ty, src, panel, lane)
+            ),
         }
     }
 }
@@ -134,63 +137,22 @@ fn pack_words<const BYTES: usize, const WORDS: usize, const UNIT_BLOCKS: usize>(
     }
 }
 
-/// Packs any integer format. A word holds four codes, and its bytes are shifted and masked together.
-fn pack_codes(ty: BlockType, src: &[u8], panel: &mut [Line], lane: usize) {
-    const LOW: u32 = 0x0F0F_0F0F;
-    let info = LayoutInfo::of(ty).expect("an integer format");
+/// Packs any integer format.
+fn pack_codes<F: BlockFormat>(ty: BlockType, src: &[u8], panel: &mut [Line], lane: usize) {
+    let info = const { LayoutInfo::of_layout::<F::Layout>() };
     let mut unpacked = Unpacked::new(ty);
-    for (i, block) in src.chunks(ty.block_bytes()).enumerate() {
-        unpacked.read(block);
-        let block_idx = i * ty.block_len() / 32;
+    for (i, block) in src.chunks(F::BLOCK_BYTES).enumerate() {
+        F::read(block, &mut unpacked);
+        let block_idx = i * F::BLOCK_LEN / 32;
         let unit = &mut panel[block_idx / info.unit_blocks * info.unit_lines..][..info.unit_lines];
+        // The first block of 32 columns in its unit.
         let first = block_idx % info.unit_blocks;
-        for (sub, codes) in unpacked.codes[..ty.block_len()].as_chunks::<32>().0.iter().enumerate() {
+        for (sub, codes) in unpacked.codes[..F::BLOCK_LEN].as_chunks::<32>().0.iter().enumerate() {
             let lines = &mut unit[(first + sub) * info.block_lines..][..info.block_lines];
-            let mut words = [0; 8];
-            for (word, codes) in words.iter_mut().zip(codes.as_chunks().0) {
-                *word = u32::from_le_bytes(*codes);
-            }
-            for group in 0..4 {
-                lines[group].put(lane, words[group] & LOW | (words[group + 4] & LOW) << 4);
-            }
-            match info.bits {
-                5 => {
-                    let upper = |group: usize| (words[group] >> 4 & 0x0101_0101) << group;
-                    lines[4].put(lane, (0..8).fold(0, |bits, group| bits | upper(group)));
-                }
-                6 => {
-                    let upper = |group: usize| (words[group] >> 4 & 0x0303_0303) << (2 * (group % 4));
-                    lines[4].put(lane, (0..4).fold(0, |bits, group| bits | upper(group)));
-                    lines[5].put(lane, (4..8).fold(0, |bits, group| bits | upper(group)));
-                }
-                _ => {}
+            for (group, &codes) in codes.as_chunks().0.iter().enumerate() {
+                info.put_codes(lines, group, lane, codes);
             }
         }
-        pack_scales(&unpacked, &mut unit[info.unit_blocks * info.block_lines..], first, lane);
-    }
-}
-
-/// Writes the scales in the form that `IntLayout::scales` of the type's layout reads.
-fn pack_scales(unpacked: &Unpacked, lines: &mut [Line], first: usize, lane: usize) {
-    match unpacked.ty {
-        BlockType::Q5_0 => lines[0].halves_mut()[first][lane] = unpacked.d,
-        _ => {
-            lines[0].halves_mut()[0][lane] = unpacked.d;
-            lines[0].halves_mut()[1][lane] = unpacked.m;
-        }
-    }
-    match unpacked.ty {
-        BlockType::Q4K | BlockType::Q5K => {
-            for sub in 0..8 {
-                lines[1 + sub / 4].0[sub % 4 * 16 + lane] = unpacked.sub_scales[sub];
-                lines[3 + sub / 4].0[sub % 4 * 16 + lane] = unpacked.sub_mins[sub];
-            }
-        }
-        BlockType::Q6K => {
-            for sub in 0..16 {
-                lines[1 + sub / 4].0[sub % 4 * 16 + lane] = unpacked.sub_scales[sub];
-            }
-        }
-        _ => {}
+        F::Layout::pack_scales(&unpacked, &mut unit[info.unit_blocks * info.block_lines..], first, lane);
     }
 }

@@ -128,22 +128,28 @@ fn quantize_q8_0(block: &[f32; 32], out: &mut Vec<u8>) {
     out.extend_from_slice(&bytes);
 }
 
-/// `quantize_row_q4_0_ref`: the element of largest magnitude becomes −8, whatever its sign.
+/// `quantize_row_q4_0_ref`.
 #[inline(always)]
 fn quantize_q4_0(block: &[f32; 32], out: &mut Vec<u8>) {
+    let (d, codes) = q4_0_codes(block);
+    let mut bytes = [0; 18];
+    let (scale, nibbles) = bytes.split_at_mut(2);
+    scale.copy_from_slice(&f16::from_f32(d).to_le_bytes());
+    for (i, byte) in nibbles.iter_mut().enumerate() {
+        *byte = codes[i] | codes[i + 16] << 4;
+    }
+    out.extend_from_slice(&bytes);
+}
+
+/// Scale and codes as of `quantize_row_q4_0_ref`: the element of largest magnitude becomes −8, whatever its sign.
+#[inline(always)]
+pub(super) fn q4_0_codes(block: &[f32; 32]) -> (f32, [u8; 32]) {
     let amax = largest_magnitude(block);
     // The first of several. Zeros of either sign count as positive.
     let extreme = block.iter().find(|x| x.abs() == amax && amax > 0.0).copied().unwrap_or(0.0);
     let d = extreme / -8.0;
     let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
-    let mut bytes = [0; 18];
-    let (scale, codes) = bytes.split_at_mut(2);
-    scale.copy_from_slice(&f16::from_f32(d).to_le_bytes());
-    let code = |x: f32| ((x * inverse + 8.5) as i32).clamp(0, 15) as u8;
-    for (i, byte) in codes.iter_mut().enumerate() {
-        *byte = code(block[i]) | code(block[i + 16]) << 4;
-    }
-    out.extend_from_slice(&bytes);
+    (d, block.map(|x| ((x * inverse + 8.5) as i32).clamp(0, 15) as u8))
 }
 
 /// The largest magnitude that is a number; 0 if there is none. Eight lanes, so that the compiler uses vectors: the

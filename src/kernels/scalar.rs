@@ -78,6 +78,10 @@ impl Simd for Scalar {
         lanewise!(x, f32::from(x))
     }
     #[inline(always)]
+    fn load_bytes(self, x: &[u8; LANES]) -> Self::I {
+        lanewise!(x, i32::from(x))
+    }
+    #[inline(always)]
     fn load_i8(self, x: &[u8; LANES]) -> Self::F {
         lanewise!(x, f32::from(x as i8))
     }
@@ -197,6 +201,20 @@ impl Simd for Scalar {
             *code >>= 4;
         }
         w
+    }
+    #[inline(always)]
+    fn two_bits(self, mut w: Self::W, shift: u32) -> Self::W {
+        for code in &mut w {
+            *code = *code >> shift & 3;
+        }
+        w
+    }
+    #[inline(always)]
+    fn lookup(self, table: &[u8; 16], mut nibbles: Self::W) -> Self::W {
+        for code in &mut nibbles {
+            *code = table[usize::from(*code & 0xF)];
+        }
+        nibbles
     }
     #[inline(always)]
     fn with_upper_bits(self, mut nibbles: Self::W, line: Self::W, shift: i32, mask: u8) -> Self::W {

@@ -68,6 +68,8 @@ pub(super) trait Simd: Copy + Send + Sync {
     /// bf16 bits to f32, exactly.
     fn load_bf16(self, x: &[u16; LANES]) -> Self::F;
     fn load_u8(self, x: &[u8; LANES]) -> Self::F;
+    /// Unsigned bytes as integers.
+    fn load_bytes(self, x: &[u8; LANES]) -> Self::I;
     /// Bytes as two's complement.
     fn load_i8(self, x: &[u8; LANES]) -> Self::F;
 
@@ -110,6 +112,10 @@ pub(super) trait Simd: Copy + Send + Sync {
     fn load_codes(self, x: &[u8; 64]) -> Self::W;
     fn low_nibbles(self, w: Self::W) -> Self::W;
     fn high_nibbles(self, w: Self::W) -> Self::W;
+    /// Bits `shift` and `shift + 1` of each byte; `shift` is at most 6.
+    fn two_bits(self, w: Self::W, shift: u32) -> Self::W;
+    /// The entries of `table` that `nibbles`, all below 16, number.
+    fn lookup(self, table: &[u8; 16], nibbles: Self::W) -> Self::W;
     /// Each byte of `nibbles`, or-ed with the byte of `line`, which is first shifted to the left (to the
     /// right by a negative `shift`) and masked with `mask`. The mask removes bits shifted in from a
     /// neighbouring byte.
@@ -181,4 +187,85 @@ pub(super) trait Work {
     type Output;
     /// Must be `#[inline(always)]`; see the module comment.
     fn run<S: Simd>(self, s: S) -> Self::Output;
+}
+
+/// What the scales of a layout are computed with: the lanes of a vector, or fewer of them.
+pub(super) trait ScaleLanes: Copy {
+    type F: Copy;
+    type I: Copy;
+    fn load_f16(self, x: &[u16; LANES]) -> Self::F;
+    fn load_u8(self, x: &[u8; LANES]) -> Self::F;
+    fn load_i8(self, x: &[u8; LANES]) -> Self::F;
+    fn load_bytes(self, x: &[u8; LANES]) -> Self::I;
+    fn zero(self) -> Self::F;
+    fn neg(self, a: Self::F) -> Self::F;
+    fn mul(self, a: Self::F, b: Self::F) -> Self::F;
+    fn splat_i(self, x: i32) -> Self::I;
+    fn add_i(self, a: Self::I, b: Self::I) -> Self::I;
+    fn sub_i(self, a: Self::I, b: Self::I) -> Self::I;
+    fn shl<const N: u32>(self, a: Self::I) -> Self::I;
+    fn sar<const N: u32>(self, a: Self::I) -> Self::I;
+    fn of_bits(self, a: Self::I) -> Self::F;
+    fn to_f(self, a: Self::I) -> Self::F;
+}
+
+impl<S: Simd> ScaleLanes for S {
+    type F = <S as Simd>::F;
+    type I = <S as Simd>::I;
+    #[inline(always)]
+    fn load_f16(self, x: &[u16; LANES]) -> <S as Simd>::F {
+        Simd::load_f16(self, x)
+    }
+    #[inline(always)]
+    fn load_u8(self, x: &[u8; LANES]) -> <S as Simd>::F {
+        Simd::load_u8(self, x)
+    }
+    #[inline(always)]
+    fn load_i8(self, x: &[u8; LANES]) -> <S as Simd>::F {
+        Simd::load_i8(self, x)
+    }
+    #[inline(always)]
+    fn load_bytes(self, x: &[u8; LANES]) -> <S as Simd>::I {
+        Simd::load_bytes(self, x)
+    }
+    #[inline(always)]
+    fn zero(self) -> <S as Simd>::F {
+        Simd::splat(self, 0.0)
+    }
+    #[inline(always)]
+    fn neg(self, a: <S as Simd>::F) -> <S as Simd>::F {
+        Simd::sub(self, Simd::splat(self, -0.0), a)
+    }
+    #[inline(always)]
+    fn mul(self, a: <S as Simd>::F, b: <S as Simd>::F) -> <S as Simd>::F {
+        Simd::mul(self, a, b)
+    }
+    #[inline(always)]
+    fn splat_i(self, x: i32) -> <S as Simd>::I {
+        Simd::splat_i(self, x)
+    }
+    #[inline(always)]
+    fn add_i(self, a: <S as Simd>::I, b: <S as Simd>::I) -> <S as Simd>::I {
+        Simd::add_i(self, a, b)
+    }
+    #[inline(always)]
+    fn sub_i(self, a: <S as Simd>::I, b: <S as Simd>::I) -> <S as Simd>::I {
+        Simd::sub_i(self, a, b)
+    }
+    #[inline(always)]
+    fn shl<const N: u32>(self, a: <S as Simd>::I) -> <S as Simd>::I {
+        Simd::shl::<N>(self, a)
+    }
+    #[inline(always)]
+    fn sar<const N: u32>(self, a: <S as Simd>::I) -> <S as Simd>::I {
+        Simd::sar::<N>(self, a)
+    }
+    #[inline(always)]
+    fn of_bits(self, a: <S as Simd>::I) -> <S as Simd>::F {
+        Simd::of_bits(self, a)
+    }
+    #[inline(always)]
+    fn to_f(self, a: <S as Simd>::I) -> <S as Simd>::F {
+        Simd::to_f(self, a)
+    }
 }

@@ -39,7 +39,7 @@ pub(crate) mod kv_type_name {
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<KvType, D::Error> {
         let name = String::deserialize(deserializer)?;
         let found = KvType::ALL.into_iter().find(|kv_type| kv_type.name() == name);
-        found.ok_or_else(|| D::Error::unknown_variant(&name, &["f16", "f32", "q8_0"]))
+        found.ok_or_else(|| D::Error::unknown_variant(&name, &["f16", "f32", "q8_0", "q4_0"]))
     }
 }
 

@@ -82,7 +82,7 @@ proptest! {
         dropped in proptest::collection::vec(any::<bool>(), 20),
         layer_idx in 0usize..6,
         n_padding in 0usize..4,
-        kv_type in prop_oneof![Just(KvType::F32), Just(KvType::F16), Just(KvType::Q8_0)],
+        kv_type in prop_oneof![Just(KvType::F32), Just(KvType::F16), Just(KvType::Q8_0), Just(KvType::Q4_0)],
         end in any::<proptest::sample::Index>(),
     ) {
         let (model, pool) = (fixture(), Pool::new(2));

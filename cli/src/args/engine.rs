@@ -117,6 +117,9 @@ pub(crate) enum KvArg {
     /// About half the memory of f16; the output may differ from it.
     #[value(name = "q8_0")]
     Q8,
+    /// About 0.3 of the memory of f16; the output differs from it.
+    #[value(name = "q4_0")]
+    Q4,
 }
 
 impl KvArg {
@@ -125,6 +128,7 @@ impl KvArg {
             Self::F16 => KvType::F16,
             Self::F32 => KvType::F32,
             Self::Q8 => KvType::Q8_0,
+            Self::Q4 => KvType::Q4_0,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Dot products of keys with a tile of queries. Keys are in panels of 16 slots, as floats or 8-bit blocks.
+//! Dot products of keys with a tile of queries. Keys are in panels of 16 slots, as floats or in blocks of codes.
 
 use super::super::activations::Block;
 use super::super::aligned::Line;
@@ -153,12 +153,12 @@ fn step<S: Simd, F: FloatColumns, const N: usize, const C: usize>(
     }
 }
 
-/// Keys in panels of 8-bit blocks, like the rows of a Q8_0 matrix.
-pub(super) struct IntKeys;
+/// Keys in panels of blocks of 8 or 4 bits, like the rows of a Q8_0 or Q4_0 matrix.
+pub(super) struct IntKeys<const BITS: usize>;
 
-impl KeyPanels for IntKeys {
+impl<const BITS: usize> KeyPanels for IntKeys<BITS> {
     type Query = Block;
-    type Wide = IntKeys;
+    type Wide = IntKeys<BITS>;
     const WIDENS: bool = false;
     const ROUNDS: bool = true;
     const ACCUMULATORS: usize = 2;
@@ -182,6 +182,6 @@ impl KeyPanels for IntKeys {
         next: &[Line],
     ) -> [[S::F; N]; C] {
         let ahead = Ahead::new(next, queries[0].len().div_ceil(2));
-        int_tile::<S, Scaled<8>, C, N>(s, panels, queries, &ahead)
+        int_tile::<S, Scaled<BITS>, C, N>(s, panels, queries, &ahead)
     }
 }

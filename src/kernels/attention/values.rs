@@ -6,39 +6,52 @@ use super::super::aligned::{Line, Plain};
 use super::super::simd::{LANES, Simd};
 use super::GROUP_VALUES;
 
-/// An element of the values as the kernel loads it.
-pub(super) trait ValueElement: Plain {
+/// 16 elements of the values as the kernel loads them.
+pub(super) trait ValueChunk: Plain {
     /// Whether values are codes with a scale for each 32 of them.
     const SCALED: bool;
     /// Whether loading takes a conversion, which pays once for many tiles.
     const WIDENS: bool;
-    fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::F;
+    fn load<S: Simd>(s: S, x: &Self) -> S::F;
 }
 
-impl ValueElement for f32 {
+impl ValueChunk for [f32; LANES] {
     const SCALED: bool = false;
     const WIDENS: bool = false;
     #[inline(always)]
-    fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::F {
+    fn load<S: Simd>(s: S, x: &Self) -> S::F {
         s.load(x)
     }
 }
 
-impl ValueElement for u16 {
+impl ValueChunk for [u16; LANES] {
     const SCALED: bool = false;
     const WIDENS: bool = true;
     #[inline(always)]
-    fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::F {
+    fn load<S: Simd>(s: S, x: &Self) -> S::F {
         s.load_f16(x)
     }
 }
 
-impl ValueElement for u8 {
+impl ValueChunk for [u8; LANES] {
     const SCALED: bool = true;
     const WIDENS: bool = true;
     #[inline(always)]
-    fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::F {
+    fn load<S: Simd>(s: S, x: &Self) -> S::F {
         s.load_i8(x)
+    }
+}
+
+/// 16 codes of four bits, less 8: the low nibbles, then the high ones.
+impl ValueChunk for [u8; LANES / 2] {
+    const SCALED: bool = true;
+    const WIDENS: bool = true;
+    #[inline(always)]
+    fn load<S: Simd>(s: S, x: &Self) -> S::F {
+        const LOW: u64 = 0x0F0F_0F0F_0F0F_0F0F;
+        let nibbles = u64::from_le_bytes(*x);
+        let codes = u128::from(nibbles & LOW) | u128::from(nibbles >> 4 & LOW) << 64;
+        s.sub(s.load_u8(&codes.to_le_bytes()), s.splat(8.0))
     }
 }
 
@@ -49,7 +62,7 @@ const POSITIONS: usize = 16;
 pub(super) struct ValueGroup<'a, V> {
     pub(super) positions: Range<usize>,
     /// The values after them, which are prefetched.
-    pub(super) next: &'a [[V; LANES]],
+    pub(super) next: &'a [V],
     /// The exponentials of all queries.
     pub(super) scores: &'a [Line],
     /// Room for weights that include scales.
@@ -62,14 +75,14 @@ pub(super) struct ValueGroup<'a, V> {
 ///
 /// `weights` are `[n_positions]`, or `[head_dim / 32, GROUP_VALUES]` if values are scaled. `sums` begins with the first query's.
 #[inline(always)]
-pub(super) fn sum<S: Simd, V: ValueElement, E: ValueElement, const N: usize, const C: usize>(
+pub(super) fn sum<S: Simd, V: ValueChunk, E: ValueChunk, const N: usize, const C: usize>(
     s: S,
-    rows: &[[E; LANES]],
+    rows: &[E],
     n_chunks: usize,
     chunk: usize,
     weights: [&[f32]; N],
     sums: &mut [Line],
-    next: &[[V; LANES]],
+    next: &[V],
 ) -> usize {
     let mut acc = [[s.splat(0.0); C]; N];
     for n in 0..N {
@@ -81,7 +94,7 @@ pub(super) fn sum<S: Simd, V: ValueElement, E: ValueElement, const N: usize, con
     let mut shares = next.chunks(next.len().div_ceil(n_positions.div_ceil(POSITIONS)).max(1));
     let mut first = 0;
     while first < n_positions {
-        for line in shares.next().unwrap_or(&[]).iter().step_by(64 / size_of::<[V; LANES]>()) {
+        for line in shares.next().unwrap_or(&[]).iter().step_by(64 / size_of::<V>()) {
             s.prefetch(line);
         }
         if n_positions - first >= POSITIONS {
@@ -112,9 +125,9 @@ pub(super) fn sum<S: Simd, V: ValueElement, E: ValueElement, const N: usize, con
 
 /// Adds the values of one position.
 #[inline(always)]
-fn step<S: Simd, V: ValueElement, E: ValueElement, const N: usize, const C: usize>(
+fn step<S: Simd, V: ValueChunk, E: ValueChunk, const N: usize, const C: usize>(
     s: S,
-    row: &[[E; LANES]],
+    row: &[E],
     chunk: usize,
     weights: [&[f32]; N],
     position: usize,

@@ -14,22 +14,18 @@ use std::arch::asm;
 
 use super::super::activations::RowPair;
 use super::super::aligned::Line;
-use super::super::layout::IntLayout;
+use super::super::layout::{IntLayout, Scales};
 use super::super::matmul::Ahead;
-use super::super::simd::LANES;
+use super::super::simd::{LANES, ScaleLanes};
 use super::{DOT, I8MM, Neon};
 
 /// Blocks of 32 columns after which the next quad has its turn: the largest unit of the layouts.
 const CHUNK: usize = 8;
 const QUADS: usize = LANES / 4;
 
-/// The scales of four outputs, one per lane.
-struct QuadScales {
-    /// Of columns 0..16 and 16..32; equal unless the layout is `SPLIT`.
-    halves: [float32x4_t; 2],
-    /// Added to every weight, if the layout has minima.
-    min: float32x4_t,
-}
+/// The lanes of scales that belong to four outputs of a panel, the quad with this number.
+#[derive(Clone, Copy)]
+struct Quad(usize);
 
 impl<const LEVEL: u8> Neon<LEVEL> {
     /// One panel times rows 0..`R` of `pairs`, which are `[pair][block]`; the formula of `matmul.rs`. If `LEVEL` has
@@ -220,7 +216,8 @@ impl<const LEVEL: u8> Neon<LEVEL> {
             return;
         }
         for q in 0..Q {
-            let scales = quad_scales::<L>(scale_lines, b, quad + q);
+            let Scales { scale: of_outputs, min } =
+                L::scales(Quad(quad + q), scale_lines, b, scale_half::<L>(HALF));
             for r in 0..R {
                 let factors = rows[r / 2].factors();
                 // SAFETY: NEON is proven; `factors` is a whole register.
@@ -231,17 +228,24 @@ impl<const LEVEL: u8> Neon<LEVEL> {
                         [vld1q_f32(factors[0].as_ptr()); 2]
                     };
                     let scale = if r % 2 == 0 {
-                        vmulq_laneq_f32::<0>(scales.halves[HALF], scale)
+                        vmulq_laneq_f32::<0>(of_outputs, scale)
                     } else {
-                        vmulq_laneq_f32::<1>(scales.halves[HALF], scale)
+                        vmulq_laneq_f32::<1>(of_outputs, scale)
                     };
                     acc[q][r] = vfmaq_f32(acc[q][r], vcvtq_f32_s32(dots[q][r]), scale);
                     if L::MIN {
-                        acc[q][r] = match (LEVEL >= I8MM, r % 2 == 0) {
-                            (true, true) => vfmaq_laneq_f32::<0>(acc[q][r], scales.min, sum),
-                            (true, false) => vfmaq_laneq_f32::<1>(acc[q][r], scales.min, sum),
-                            (false, true) => vfmaq_laneq_f32::<2>(acc[q][r], scales.min, sum),
-                            (false, false) => vfmaq_laneq_f32::<3>(acc[q][r], scales.min, sum),
+                        // Of columns 16 · `HALF`.. if the layout is split.
+                        let (sum, lane) = match (LEVEL >= I8MM, L::SPLIT) {
+                            (true, true) => (vld1q_f32(rows[r / 2].woven_half(HALF).as_ptr()), r % 2),
+                            (true, false) => (sum, r % 2),
+                            (false, true) => (vld1q_f32(factors[1].as_ptr()), 2 * (r % 2) + HALF),
+                            (false, false) => (sum, 2 + r % 2),
+                        };
+                        acc[q][r] = match lane {
+                            0 => vfmaq_laneq_f32::<0>(acc[q][r], min, sum),
+                            1 => vfmaq_laneq_f32::<1>(acc[q][r], min, sum),
+                            2 => vfmaq_laneq_f32::<2>(acc[q][r], min, sum),
+                            _ => vfmaq_laneq_f32::<3>(acc[q][r], min, sum),
                         };
                     }
                 }
@@ -289,7 +293,7 @@ impl<const LEVEL: u8> Neon<LEVEL> {
     ) {
         for q in 0..Q {
             let mut w = quad_codes::<L>(codes, quad + q, 4 * half + LANE as usize);
-            if L::BITS == 8 {
+            if L::WIDE {
                 // SAFETY: NEON is proven.
                 w = unsafe { veorq_u8(w, vdupq_n_u8(0x80)) };
             }
@@ -318,13 +322,13 @@ impl<const LEVEL: u8> Neon<LEVEL> {
     fn lane_start<L: IntLayout>(self, pair: &RowPair, r: usize, half: usize) -> int32x4_t {
         // SAFETY: NEON is proven, and each part of a `RowPair` is a whole register.
         unsafe {
-            if L::BIAS == 0 || L::BITS == 8 {
+            if L::BIAS == 0 || L::WIDE {
                 return vdupq_n_s32(0);
             }
             if LEVEL < I8MM {
-                return vld1q_s32(pair.row_start(L::BIAS, r, half).as_ptr());
+                return start_of::<L>(pair.row_start(stored_bias::<L>(), r, half));
             }
-            let starts = vld1q_s32(pair.woven_start(L::BIAS, half).as_ptr());
+            let starts = start_of::<L>(pair.woven_start(stored_bias::<L>(), half));
             if r == 0 { vdupq_laneq_s32::<0>(starts) } else { vdupq_laneq_s32::<1>(starts) }
         }
     }
@@ -349,7 +353,7 @@ impl<const LEVEL: u8> Neon<LEVEL> {
                     if L::BIAS == 0 {
                         vdupq_n_s32(0)
                     } else {
-                        vld1q_s32(rows[p].woven_start(L::BIAS, HALF).as_ptr())
+                        start_of::<L>(rows[p].woven_start(stored_bias::<L>(), HALF))
                     }
                 };
                 for q in 0..Q {
@@ -373,12 +377,12 @@ impl<const LEVEL: u8> Neon<LEVEL> {
             return;
         }
         for q in 0..Q {
-            let scales = quad_scales::<L>(scale_lines, b, quad + q);
+            let Scales { scale: of_outputs, min } =
+                L::scales(Quad(quad + q), scale_lines, b, scale_half::<L>(HALF));
             // SAFETY: NEON is proven, and each part of a `RowPair` is a whole register.
             unsafe {
-                let of_outputs = scales.halves[HALF];
                 let of_outputs = [vzip1q_f32(of_outputs, of_outputs), vzip2q_f32(of_outputs, of_outputs)];
-                let mins = [vzip1q_f32(scales.min, scales.min), vzip2q_f32(scales.min, scales.min)];
+                let mins = [vzip1q_f32(min, min), vzip2q_f32(min, min)];
                 for p in 0..R / 2 {
                     let [of_rows, sums] = *rows[p].factors();
                     let of_rows = vld1q_f32(of_rows.as_ptr());
@@ -387,6 +391,7 @@ impl<const LEVEL: u8> Neon<LEVEL> {
                         let scale = vmulq_f32(of_outputs[i], of_rows);
                         *acc = vfmaq_f32(*acc, vcvtq_f32_s32(dots[q][2 * p + i]), scale);
                         if L::MIN {
+                            let sums = if L::SPLIT { rows[p].woven_half(HALF) } else { &sums };
                             *acc = vfmaq_f32(*acc, mins[i], vld1q_f32(sums.as_ptr()));
                         }
                     }
@@ -435,7 +440,7 @@ impl<const LEVEL: u8> Neon<LEVEL> {
 #[inline(always)]
 fn woven_codes<L: IntLayout>(codes: &[Line], quad: usize, part: usize) -> [uint8x16_t; 2] {
     let (g, h) = (2 * part, 2 * part + 1);
-    if L::BITS == 4 {
+    if L::BITS == 4 && L::TABLE.is_none() {
         // Both halves of a byte are woven at once.
         let lines = woven(quad_line(&codes[g % 4], quad), quad_line(&codes[h % 4], quad));
         return [nibbles(lines[0], g), nibbles(lines[1], g)];
@@ -459,20 +464,37 @@ fn nibbles(line: uint8x16_t, group: usize) -> uint8x16_t {
     unsafe { if group < 4 { vandq_u8(line, vdupq_n_u8(0xF)) } else { vshrq_n_u8::<4>(line) } }
 }
 
-/// The codes of four outputs in a group of four columns (see `layout.rs`).
+/// The unsigned levels of four outputs in a group of four columns (see `layout.rs`).
 #[inline(always)]
 fn quad_codes<L: IntLayout>(block: &[Line], quad: usize, group: usize) -> uint8x16_t {
-    if L::BITS == 8 {
-        return quad_line(&block[group], quad);
-    }
-    let nibbles = nibbles(quad_line(&block[group % 4], quad), group);
+    let line = |i: usize| quad_line(&block[i], quad);
+    let group_shift = group as i8;
     match L::BITS {
-        4 => nibbles,
-        5 => with_upper_bits(nibbles, quad_line(&block[4], quad), 4 - group as i8, 0x10),
+        8 => line(group),
+        2 => two_bits(line(group / 4), group),
+        3 => with_upper_bits(two_bits(line(group / 4), group), line(2), 2 - group_shift, 4),
+        4 => {
+            let nibbles = nibbles(line(group % 4), group);
+            // SAFETY: registers only; the table is a whole register.
+            if L::TABLE.is_some() {
+                unsafe { vqtbl1q_u8(vld1q_u8(L::LEVELS.as_ptr()), nibbles) }
+            } else {
+                nibbles
+            }
+        }
+        5 => with_upper_bits(nibbles(line(group % 4), group), line(4), 4 - group_shift, 0x10),
         _ => {
-            with_upper_bits(nibbles, quad_line(&block[4 + group / 4], quad), 4 - 2 * (group as i8 % 4), 0x30)
+            let upper = line(4 + group / 4);
+            with_upper_bits(nibbles(line(group % 4), group), upper, 4 - 2 * (group_shift % 4), 0x30)
         }
     }
+}
+
+/// The two bits of a group in the line of groups 0..4 or 4..8.
+#[inline(always)]
+fn two_bits(line: uint8x16_t, group: usize) -> uint8x16_t {
+    // SAFETY: registers only.
+    unsafe { vandq_u8(vshlq_u8(line, vdupq_n_s8(-2 * (group as i8 % 4))), vdupq_n_u8(3)) }
 }
 
 #[inline(always)]
@@ -488,56 +510,108 @@ fn with_upper_bits(nibbles: uint8x16_t, line: uint8x16_t, shift: i8, mask: u8) -
     unsafe { vbslq_u8(vdupq_n_u8(mask), vshlq_u8(line, vdupq_n_s8(shift)), nibbles) }
 }
 
-/// The scales of the quad in block `b` of a unit, with the roundings of [`IntLayout::scales`].
-#[inline(always)]
-fn quad_scales<L: IntLayout>(lines: &[Line], b: usize, quad: usize) -> QuadScales {
-    // SAFETY: registers only.
-    let zero = unsafe { vdupq_n_f32(0.0) };
-    let mut scales = QuadScales { halves: [zero; 2], min: zero };
-    // SAFETY: registers only.
-    unsafe {
-        match (L::SPLIT, L::MIN, L::UNIT_BLOCKS) {
-            (true, ..) => {
-                let d = quad_halves(&lines[0].halves()[0], quad);
-                let quarters = lines[1 + b / 2].quarters();
-                for half in 0..2 {
-                    let bytes = vreinterpret_s8_u8(quad_bytes(&quarters[b % 2 * 2 + half], quad));
-                    let scale = vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(bytes))));
-                    scales.halves[half] = vmulq_f32(d, scale);
-                }
-            }
-            (_, true, 8) => {
-                let [d, dmin] = lines[0].halves();
-                let [scale, min] = [1, 3].map(|first| {
-                    let bytes = quad_bytes(&lines[first + b / 4].quarters()[b % 4], quad);
-                    vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(bytes))))
-                });
-                scales.halves = [vmulq_f32(quad_halves(d, quad), scale); 2];
-                // The file's minimum is subtracted; negation is exact.
-                scales.min = vnegq_f32(vmulq_f32(quad_halves(dmin, quad), min));
-            }
-            (_, true, _) => {
-                let [scale, min] = lines[0].halves();
-                scales.halves = [quad_halves(scale, quad); 2];
-                scales.min = quad_halves(min, quad);
-            }
-            _ => scales.halves = [quad_halves(&lines[0].halves()[b], quad); 2],
-        }
-    }
-    scales
+/// The bias whose initial values a [`RowPair`] holds: those of smaller biases are an eighth.
+const fn stored_bias<L: IntLayout>() -> i32 {
+    if L::BIAS < 8 { 8 * L::BIAS } else { L::BIAS }
 }
 
+/// The initial values for the layout's bias, from those of [`stored_bias`].
 #[inline(always)]
-fn quad_halves(halves: &[u16; LANES], quad: usize) -> float32x4_t {
-    let quad = &halves.as_chunks::<4>().0[quad];
+fn start_of<L: IntLayout>(stored: &[i32; 4]) -> int32x4_t {
     // SAFETY: four numbers are a whole register.
-    unsafe { vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(quad.as_ptr()))) }
+    let stored = unsafe { vld1q_s32(stored.as_ptr()) };
+    // SAFETY: registers only.
+    if L::BIAS < 8 { unsafe { vshrq_n_s32::<3>(stored) } } else { stored }
 }
 
-/// The quad's four bytes in the low half.
-#[inline(always)]
-fn quad_bytes(bytes: &[u8; LANES], quad: usize) -> uint8x8_t {
-    let quad = u32::from_le_bytes(bytes.as_chunks::<4>().0[quad]);
-    // SAFETY: registers only.
-    unsafe { vreinterpret_u8_u32(vdup_n_u32(quad)) }
+/// The half whose scales the columns of a half block have.
+const fn scale_half<L: IntLayout>(half: usize) -> usize {
+    if L::SPLIT { half } else { 0 }
+}
+
+/// Each method has the roundings of the same method of `Simd`.
+impl ScaleLanes for Quad {
+    type F = float32x4_t;
+    type I = int32x4_t;
+
+    #[inline(always)]
+    fn load_f16(self, x: &[u16; LANES]) -> float32x4_t {
+        let quad = &x.as_chunks::<4>().0[self.0];
+        // SAFETY: four numbers are a whole register.
+        unsafe { vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(quad.as_ptr()))) }
+    }
+    #[inline(always)]
+    fn load_u8(self, x: &[u8; LANES]) -> float32x4_t {
+        self.to_f(self.load_bytes(x))
+    }
+    #[inline(always)]
+    fn load_i8(self, x: &[u8; LANES]) -> float32x4_t {
+        // SAFETY: registers only.
+        self.to_f(unsafe { vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u8(self.bytes(x))))) })
+    }
+    #[inline(always)]
+    fn load_bytes(self, x: &[u8; LANES]) -> int32x4_t {
+        // SAFETY: registers only.
+        unsafe { vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(vmovl_u8(self.bytes(x))))) }
+    }
+    #[inline(always)]
+    fn zero(self) -> float32x4_t {
+        // SAFETY: registers only.
+        unsafe { vdupq_n_f32(0.0) }
+    }
+    #[inline(always)]
+    fn neg(self, a: float32x4_t) -> float32x4_t {
+        // SAFETY: registers only.
+        unsafe { vnegq_f32(a) }
+    }
+    #[inline(always)]
+    fn mul(self, a: float32x4_t, b: float32x4_t) -> float32x4_t {
+        // SAFETY: registers only.
+        unsafe { vmulq_f32(a, b) }
+    }
+    #[inline(always)]
+    fn splat_i(self, x: i32) -> int32x4_t {
+        // SAFETY: registers only.
+        unsafe { vdupq_n_s32(x) }
+    }
+    #[inline(always)]
+    fn add_i(self, a: int32x4_t, b: int32x4_t) -> int32x4_t {
+        // SAFETY: registers only.
+        unsafe { vaddq_s32(a, b) }
+    }
+    #[inline(always)]
+    fn sub_i(self, a: int32x4_t, b: int32x4_t) -> int32x4_t {
+        // SAFETY: registers only.
+        unsafe { vsubq_s32(a, b) }
+    }
+    #[inline(always)]
+    fn shl<const N: u32>(self, a: int32x4_t) -> int32x4_t {
+        // SAFETY: registers only.
+        unsafe { vshlq_s32(a, vdupq_n_s32(N as i32)) }
+    }
+    #[inline(always)]
+    fn sar<const N: u32>(self, a: int32x4_t) -> int32x4_t {
+        // SAFETY: registers only.
+        unsafe { vshlq_s32(a, vdupq_n_s32(-(N as i32))) }
+    }
+    #[inline(always)]
+    fn of_bits(self, a: int32x4_t) -> float32x4_t {
+        // SAFETY: registers only.
+        unsafe { vreinterpretq_f32_s32(a) }
+    }
+    #[inline(always)]
+    fn to_f(self, a: int32x4_t) -> float32x4_t {
+        // SAFETY: registers only.
+        unsafe { vcvtq_f32_s32(a) }
+    }
+}
+
+impl Quad {
+    /// The quad's four bytes in the low half.
+    #[inline(always)]
+    fn bytes(self, x: &[u8; LANES]) -> uint8x8_t {
+        let quad = u32::from_le_bytes(x.as_chunks::<4>().0[self.0]);
+        // SAFETY: registers only.
+        unsafe { vreinterpret_u8_u32(vdup_n_u32(quad)) }
+    }
 }

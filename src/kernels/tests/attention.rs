@@ -33,9 +33,28 @@ impl Cache {
     }
 }
 
-/// A query and a key, both in 8-bit blocks; the scales of keys are f16.
-fn dot_of_blocks(query: &[f32], key: &[f32]) -> f32 {
-    let (query, key) = (quantize_activations(query), quantize_activations(key));
+/// Scale and levels of each 32 numbers, as a layer of this type holds them.
+fn levels(ty: KvType, x: &[f32]) -> Vec<(f32, Vec<i32>)> {
+    if ty == KvType::Q8_0 {
+        return quantize_activations(x);
+    }
+    x.chunks(32)
+        .map(|x| {
+            // The first of the greatest magnitude becomes −8.
+            let extreme = x.iter().copied().fold(0.0f32, |a, b| if b.abs() > a.abs() { b } else { a });
+            let scale = extreme / -8.0;
+            if x.iter().any(|x| !x.is_finite()) {
+                return (f32::NAN, vec![0; 32]);
+            }
+            let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
+            (scale, x.iter().map(|x| ((x * inverse + 8.5) as i32).clamp(0, 15) - 8).collect())
+        })
+        .collect()
+}
+
+/// A query in 8-bit blocks and a key in blocks; the scales of keys are f16.
+fn dot_of_blocks(ty: KvType, query: &[f32], key: &[f32]) -> f32 {
+    let (query, key) = (quantize_activations(query), levels(ty, key));
     query.iter().zip(&key).fold(0.0, |acc: f32, ((q_scale, q), (k_scale, k))| {
         let k_scale = half::f16::from_f32(*k_scale).to_f32();
         let dot: i32 = q.iter().zip(k).map(|(q, k)| q * k).sum();
@@ -52,7 +71,7 @@ fn oracle(cache: &Cache, shape: AttentionShape, kv_head: usize, query: &[f32], s
         .map(|&slot| {
             let key = &cache.keys[at(slot)..][..head_dim];
             let dot = match cache.layer.kv_type() {
-                KvType::Q8_0 => dot_of_blocks(query, key),
+                ty @ (KvType::Q8_0 | KvType::Q4_0) => dot_of_blocks(ty, query, key),
                 _ => query.iter().zip(key).fold(0.0, |acc: f32, (q, k)| q.mul_add(*k, acc)),
             };
             dot * (1.0 / (head_dim as f32).sqrt())
@@ -71,8 +90,8 @@ fn oracle(cache: &Cache, shape: AttentionShape, kv_head: usize, query: &[f32], s
             slots.iter().zip(&e).fold(0.0f32, |acc, (&slot, e)| {
                 let value = &cache.values[at(slot)..][..head_dim];
                 match cache.layer.kv_type() {
-                    KvType::Q8_0 => {
-                        let (scale, q) = &quantize_activations(&value[i / 32 * 32..][..32])[0];
+                    ty @ (KvType::Q8_0 | KvType::Q4_0) => {
+                        let (scale, q) = &levels(ty, &value[i / 32 * 32..][..32])[0];
                         (e * scale).mul_add(q[i % 32] as f32, acc)
                     }
                     _ => e.mul_add(value[i], acc),
@@ -215,6 +234,7 @@ fn equals_the_plain_loops_across_blocks() {
     for (shape, ty) in [
         (shape(7, 1, 32), KvType::F16),
         (shape(7, 1, 32), KvType::Q8_0),
+        (shape(7, 1, 32), KvType::Q4_0),
         (shape(12, 2, 24), KvType::F32),
         (shape(4, 2, 128), KvType::F16),
     ] {
@@ -232,7 +252,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
     fn equals_the_plain_loops_anywhere(
-        kv_heads in 1usize..4, group in 1usize..10, head_dim in 1usize..100, ty in 0usize..3,
+        kv_heads in 1usize..4, group in 1usize..10, head_dim in 1usize..100, ty in 0..KvType::ALL.len(),
         rows in proptest::collection::vec((0usize..60, proptest::collection::vec(0u32..60, 0..8)), 1..9),
     ) {
         let visible: Vec<_> = rows.iter().map(|(prefix_len, extra)| Visible { prefix_len: *prefix_len, extra }).collect();

@@ -4,7 +4,8 @@ use half::f16;
 use proptest::prelude::*;
 
 use super::{Random, assert_bits};
-use crate::kernels::block::Unpacked;
+use crate::kernels::block::{BlockFormat, Unpacked, with_format};
+use crate::kernels::layout::IntLayout;
 use crate::kernels::*;
 
 /// Random bytes of `ty`, with finite scales of both signs.
@@ -17,20 +18,29 @@ pub(super) fn random_weights(random: &mut Random, ty: BlockType, n_rows: usize, 
     }
     let mut out: Vec<u8> = (0..n_bytes).map(|_| random.next() as u8).collect();
     for block in out.chunks_mut(ty.block_bytes()) {
-        let mut put = |at: usize| {
+        if ty == BlockType::Mxfp4 {
+            // 2⁻⁵ and some powers below it.
+            block[0] = 122 - block[0] % 8;
+        }
+        for &at in f16_places(ty) {
             let scale = f16::from_f32(random.float() * 0.05);
             block[at..at + 2].copy_from_slice(&scale.to_le_bytes());
-        };
-        match ty {
-            BlockType::Q6K => put(208),
-            BlockType::Q8_0 | BlockType::Q4_0 | BlockType::Q5_0 => put(0),
-            _ => {
-                put(0);
-                put(2);
-            }
         }
     }
     out
+}
+
+/// Where a block has f16 factors.
+fn f16_places(ty: BlockType) -> &'static [usize] {
+    match ty {
+        BlockType::Mxfp4 => &[],
+        BlockType::Tq2_0 => &[64],
+        BlockType::Q2K => &[80, 82],
+        BlockType::Q3K => &[108],
+        BlockType::Q6K => &[208],
+        BlockType::Q8_0 | BlockType::Q4_0 | BlockType::Q5_0 | BlockType::Iq4Nl | BlockType::Iq4Xs => &[0],
+        _ => &[0, 2],
+    }
 }
 
 pub(super) fn quantize_activations(x: &[f32]) -> Vec<(f32, Vec<i32>)> {
@@ -48,6 +58,24 @@ pub(super) fn quantize_activations(x: &[f32]) -> Vec<(f32, Vec<i32>)> {
             (scale, x.iter().map(|x| (x * inverse).round_ties_even() as i32).collect())
         })
         .collect()
+}
+
+/// Formats with a scale per 16 columns.
+const SPLIT: [BlockType; 3] = [BlockType::Q2K, BlockType::Q3K, BlockType::Q6K];
+
+fn level(ty: BlockType, code: u8) -> i32 {
+    with_format!(ty, F => <F as BlockFormat>::Layout::level(code), _ => unreachable!("{ty} has no codes"))
+}
+
+fn scale_and_min(block: &Unpacked, sixteenth: usize) -> (f32, Option<f32>) {
+    with_format!(
+        block.ty,
+        F => {
+            let (scale, min) = <F as BlockFormat>::Layout::scale_and_min(block, sixteenth);
+            (scale, <F as BlockFormat>::Layout::MIN.then_some(min))
+        },
+        _ => unreachable!("{} has no codes", block.ty)
+    )
 }
 
 /// One output, from the row's bytes in the file: without panels, tiles or vectors.
@@ -68,20 +96,16 @@ pub(super) fn oracle(ty: BlockType, row: &[u8], x: &[f32]) -> f32 {
         unpacked.read(bytes);
         for block in 0..ty.block_len() / 32 {
             let (a_scale, q) = &activations[i * ty.block_len() / 32 + block];
-            let codes = &unpacked.codes[32 * block..][..32];
-            let dot = |range: std::ops::Range<usize>| -> i32 {
-                range.map(|c| (i32::from(codes[c]) - ty.bias()) * q[c]).sum()
-            };
-            let (scale, min) = unpacked.scale_and_min(2 * block);
-            if ty == BlockType::Q6K {
-                acc = (scale * a_scale).mul_add(dot(0..16) as f32, acc);
-                let (second, _) = unpacked.scale_and_min(2 * block + 1);
-                acc = (second * a_scale).mul_add(dot(16..32) as f32, acc);
-            } else {
-                acc = (scale * a_scale).mul_add(dot(0..32) as f32, acc);
-            }
-            if unpacked.has_min() {
-                acc = min.mul_add(a_scale * q.iter().sum::<i32>() as f32, acc);
+            // Formats with a scale per 16 columns: the sums of each half, otherwise of all 32 columns.
+            let width = if SPLIT.contains(&ty) { 16 } else { 32 };
+            for first in (0..32).step_by(width) {
+                let (codes, q) = (&unpacked.codes[32 * block + first..][..width], &q[first..][..width]);
+                let dot: i32 = codes.iter().zip(q).map(|(&code, q)| level(ty, code) * q).sum();
+                let (scale, min) = scale_and_min(&unpacked, (32 * block + first) / 16);
+                acc = (scale * a_scale).mul_add(dot as f32, acc);
+                if let Some(min) = min {
+                    acc = min.mul_add(a_scale * q.iter().sum::<i32>() as f32, acc);
+                }
             }
         }
     }
@@ -224,8 +248,14 @@ fn extreme_codes_and_activations_do_not_saturate() {
         for fill in [0x00, 0x7F, 0x80, 0xFF] {
             let mut case = Case::new(3, ty, 16, 256, 3);
             for block in case.bytes.chunks_mut(ty.block_bytes()) {
-                let (start, end) = if ty == BlockType::Q6K { (0, 192) } else { (4, block.len()) };
-                block[start..end].fill(fill);
+                let scales = f16_places(ty).iter().flat_map(|&at| at..at + 2);
+                let scales: Vec<_> = scales.map(|at| (at, block[at])).collect();
+                let exponent = block[0];
+                block.fill(fill);
+                scales.into_iter().for_each(|(at, byte)| block[at] = byte);
+                if ty == BlockType::Mxfp4 {
+                    block[0] = exponent;
+                }
             }
             for (i, x) in case.x.iter_mut().enumerate() {
                 *x = if i / 256 == 2 && i % 2 == 1 { -1.0 } else { 1.0 }

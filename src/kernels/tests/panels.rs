@@ -24,7 +24,7 @@ fn packed(ty: BlockType) -> PackedMatrix {
 #[test]
 fn the_layout_is_the_one_that_its_version_names() {
     let hashes = BlockType::ALL.map(|ty| (ty.name(), xxh3_64(packed(ty).panel_bytes())));
-    let pinned: [(&str, u64); 11] = [
+    let pinned: [(&str, u64); 17] = [
         ("F32", 0x47d8_6e0b_ccb7_4765),
         ("F16", 0xb1eb_b663_5d90_c2ae),
         ("BF16", 0xcda4_dc61_9283_72a6),
@@ -36,6 +36,12 @@ fn the_layout_is_the_one_that_its_version_names() {
         ("Q4_K", 0x074d_bae2_f488_7eb5),
         ("Q5_K", 0xe33a_ff54_960c_14e1),
         ("Q6_K", 0x7462_4bbd_6ec7_e2ee),
+        ("Q2_K", 0xf45e_a3d0_be39_d5c1),
+        ("Q3_K", 0xa7cd_d832_95e5_8f94),
+        ("IQ4_NL", 0x9a35_de8d_2e51_411d),
+        ("IQ4_XS", 0xecda_217e_998e_8054),
+        ("MXFP4", 0xb22e_8555_081d_ff31),
+        ("TQ2_0", 0xa86a_5733_24e4_9e5e),
     ];
     assert_eq!(PANEL_LAYOUT_VERSION, 1);
     assert_eq!(hashes, pinned, "found {hashes:#018x?}");

@@ -53,20 +53,7 @@ impl GgmlType {
 
     /// The type of the kernels; `None` if they do not support it.
     pub fn block_type(self) -> Option<BlockType> {
-        Some(match self.0 {
-            0 => BlockType::F32,
-            1 => BlockType::F16,
-            2 => BlockType::Q4_0,
-            3 => BlockType::Q4_1,
-            6 => BlockType::Q5_0,
-            7 => BlockType::Q5_1,
-            8 => BlockType::Q8_0,
-            12 => BlockType::Q4K,
-            13 => BlockType::Q5K,
-            14 => BlockType::Q6K,
-            30 => BlockType::BF16,
-            _ => return None,
-        })
+        BlockType::ALL.into_iter().find(|ty| ty.ggml_id() == self.0)
     }
 
     fn known(self) -> Option<&'static (u32, &'static str, u64, u64)> {
@@ -85,19 +72,7 @@ impl fmt::Display for GgmlType {
 
 impl From<BlockType> for GgmlType {
     fn from(ty: BlockType) -> Self {
-        Self(match ty {
-            BlockType::F32 => 0,
-            BlockType::F16 => 1,
-            BlockType::Q4_0 => 2,
-            BlockType::Q4_1 => 3,
-            BlockType::Q5_0 => 6,
-            BlockType::Q5_1 => 7,
-            BlockType::Q8_0 => 8,
-            BlockType::Q4K => 12,
-            BlockType::Q5K => 13,
-            BlockType::Q6K => 14,
-            BlockType::BF16 => 30,
-        })
+        Self(ty.ggml_id())
     }
 }
 
@@ -107,20 +82,7 @@ mod tests {
 
     #[test]
     fn numbers_and_sizes_agree_with_the_kernels() {
-        let types = [
-            BlockType::F32,
-            BlockType::F16,
-            BlockType::BF16,
-            BlockType::Q8_0,
-            BlockType::Q4_0,
-            BlockType::Q4_1,
-            BlockType::Q5_0,
-            BlockType::Q5_1,
-            BlockType::Q4K,
-            BlockType::Q5K,
-            BlockType::Q6K,
-        ];
-        for ty in types {
+        for ty in BlockType::ALL {
             let ggml = GgmlType::from(ty);
             assert_eq!(ggml.block_type(), Some(ty));
             assert_eq!(ggml.block(), Some((ty.block_len() as u64, ty.block_bytes() as u64)), "{ggml}");

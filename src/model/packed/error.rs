@@ -40,7 +40,10 @@ pub enum PackedFileError {
         found: [u8; 8],
     },
     /// The file has another version of the format.
-    #[error("{file}: format version {version} at offset 8 is not supported (supported: {supported})")]
+    #[error(
+        "{file}: format version {version} at offset 8 is not supported (supported: {supported}); pack the model again: \
+         `refrain pack MODEL {file}`"
+    )]
     Version {
         /// The file.
         file: String,
@@ -51,7 +54,8 @@ pub enum PackedFileError {
     },
     /// The file was packed for kernels with another layout of panels.
     #[error(
-        "{file}: panel layout {layout} at offset 12 is not supported (supported: {supported}); pack the model again"
+        "{file}: panel layout {layout} at offset 12 is not supported (supported: {supported}); pack the model again: \
+         `refrain pack MODEL {file}`"
     )]
     PanelLayout {
         /// The file.

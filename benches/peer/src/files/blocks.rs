@@ -24,6 +24,12 @@ pub fn push_random(ty: BlockType, n_values: u64, std: f32, random: &mut Random, 
             BlockType::Q5_0 => q5_0(block, std, random),
             BlockType::Q4K => q4_k(block, std, random),
             BlockType::Q6K => q6_k(block, std, random),
+            BlockType::Q2K => q2_k(block, std, random),
+            BlockType::Q3K => q3_k(block, std, random),
+            BlockType::Iq4Nl => iq4_nl(block, std, random),
+            BlockType::Iq4Xs => iq4_xs(block, std, random),
+            BlockType::Mxfp4 => mxfp4(block, std, random),
+            BlockType::Tq2_0 => tq2_0(block, std, random),
             other => panic!("no mix has matrices of {}", other.name()),
         }
     }
@@ -91,6 +97,79 @@ fn q6_k(block: &mut [u8], std: f32, random: &mut Random) {
     put(block, 208, f16::from_f32(std / (rms(4, 7) * rms(-32, 31))));
 }
 
+/// `16 × (scale, min) of 4 bits, codes 2 bits × 256, d f16, dmin f16`: a value is `d·scale·code - dmin·min`.
+fn q2_k(block: &mut [u8], std: f32, random: &mut Random) {
+    random.fill(&mut block[16..80]);
+    let draw = random.next_u64();
+    for (j, both) in block[..16].iter_mut().enumerate() {
+        *both = (8 + ((draw >> (3 * j)) & 7) as u8) * 0x11;
+    }
+    // With min = scale and dmin = 1.5 d the values are symmetric around 0.
+    let d = std / (rms(8, 15) * 1.25f32.sqrt());
+    put(block, 80, f16::from_f32(d));
+    put(block, 82, f16::from_f32(1.5 * d));
+}
+
+/// `upper bits × 256, codes' lower 2 bits × 256, 16 scales of 6 bits less 32, d f16`, codes less 4
+fn q3_k(block: &mut [u8], std: f32, random: &mut Random) {
+    random.fill(&mut block[..96]);
+    block[96..108].fill(0);
+    for (j, scale) in signed_scales(random).into_iter().enumerate() {
+        block[96 + j % 8] |= (scale & 0xF) << (j / 8 * 4);
+        block[104 + j % 4] |= (scale >> 4) << (j / 4 * 2);
+    }
+    put(block, 108, f16::from_f32(std / (rms(4, 7) * rms(-4, 3))));
+}
+
+/// ± 4 to 7, plus 32.
+fn signed_scales(random: &mut Random) -> [u8; 16] {
+    let draw = random.next_u64();
+    std::array::from_fn(|j| {
+        let magnitude = 4 + ((draw >> (3 * j)) & 3) as u8;
+        if draw >> (3 * j) & 4 == 0 { 32 + magnitude } else { 32 - magnitude }
+    })
+}
+
+/// Root mean square of the table of IQ4_NL and IQ4_XS.
+const IQ4_RMS: f32 = 67.44;
+
+/// `d f16, codes 4 bits × 32` into a table
+fn iq4_nl(block: &mut [u8], std: f32, random: &mut Random) {
+    random.fill(&mut block[2..]);
+    put(block, 0, scale(random, std / IQ4_RMS));
+}
+
+/// `d f16, upper 2 bits of 8 scales less 32, their lower 4 bits, codes 4 bits × 256` into the same table
+fn iq4_xs(block: &mut [u8], std: f32, random: &mut Random) {
+    random.fill(&mut block[8..]);
+    block[2..8].fill(0);
+    for (j, scale) in signed_scales(random)[..8].iter().enumerate() {
+        block[4 + j / 2] |= (scale & 0xF) << (j % 2 * 4);
+        block[2 + j / 4] |= (scale >> 4) << (j % 4 * 2);
+    }
+    put(block, 0, f16::from_f32(std / (rms(4, 7) * IQ4_RMS)));
+}
+
+/// `exponent of a power of two, codes 4 bits × 32` for 0, 1, 2, 3, 4, 6, 8, 12 and their negatives, times half the power
+fn mxfp4(block: &mut [u8], std: f32, random: &mut Random) {
+    random.fill(&mut block[1..]);
+    // Two powers of two, mixed to the required variance.
+    let power = std / 34.25f32.sqrt();
+    let exponent = power.log2().floor();
+    let above = (power / exponent.exp2()).powi(2);
+    let is_greater = (random.next_f32() + 1.0) / 2.0 < (above - 1.0) / 3.0;
+    block[0] = (exponent as i32 + 128) as u8 + u8::from(is_greater);
+}
+
+/// `codes 2 bits × 256, d f16`, codes 0 to 2 less 1
+fn tq2_0(block: &mut [u8], std: f32, random: &mut Random) {
+    for byte in &mut block[..64] {
+        let draw = random.next_u64();
+        *byte = (0..4).map(|i| ((draw >> (16 * i)) as u16 % 3) as u8 * (1 << (2 * i))).sum();
+    }
+    put(block, 64, scale(random, std / (2.0f32 / 3.0).sqrt()));
+}
+
 fn put(block: &mut [u8], at: usize, value: f16) {
     block[at..at + 2].copy_from_slice(&value.to_le_bytes());
 }
@@ -103,7 +182,8 @@ mod tests {
     #[test]
     fn values_have_the_spread_asked_for_and_no_mean() {
         const N: usize = 256 * 4096;
-        for ty in [BlockType::Q8_0, BlockType::Q4_0, BlockType::Q5_0, BlockType::Q4K, BlockType::Q6K] {
+        use BlockType::*;
+        for ty in [Q8_0, Q4_0, Q5_0, Q4K, Q6K, Q2K, Q3K, Iq4Nl, Iq4Xs, Mxfp4, Tq2_0] {
             for std in [0.01, 0.07] {
                 let (mut bytes, mut values) = (Vec::new(), vec![0.0; N]);
                 push_random(ty, N as u64, std, &mut Random::new(1), &mut bytes);

@@ -22,6 +22,19 @@ pub enum Mix {
     /// Q4_K, with Q6_K for the head and the most important layers.
     #[value(name = "Q4_K_M", alias = "q4_k_m")]
     Q4KM,
+    /// Every matrix Q2_K, as the following ones (`llama-quantize --pure`); Q8_0 where rows are no multiple of 256.
+    #[value(name = "Q2_K", alias = "q2_k")]
+    Q2K,
+    #[value(name = "Q3_K", alias = "q3_k")]
+    Q3K,
+    #[value(name = "IQ4_NL", alias = "iq4_nl")]
+    Iq4Nl,
+    #[value(name = "IQ4_XS", alias = "iq4_xs")]
+    Iq4Xs,
+    #[value(name = "MXFP4", alias = "mxfp4")]
+    Mxfp4,
+    #[value(name = "TQ2_0", alias = "tq2_0")]
+    Tq2_0,
 }
 
 impl Mix {
@@ -30,7 +43,13 @@ impl Mix {
         match self {
             Mix::Q4_0 | Mix::Q4_0H8 | Mix::Q4_0H6 => 2,
             Mix::Q8_0 => 7,
+            Mix::Q2K => 10,
+            Mix::Q3K => 12,
             Mix::Q4KM => 15,
+            Mix::Iq4Nl => 25,
+            Mix::Iq4Xs => 30,
+            Mix::Tq2_0 => 37,
+            Mix::Mxfp4 => 38,
         }
     }
 
@@ -47,6 +66,12 @@ impl Mix {
                 BlockType::Q6K
             }
             (Mix::Q4KM, _) => BlockType::Q4K,
+            (Mix::Q2K, _) => BlockType::Q2K,
+            (Mix::Q3K, _) => BlockType::Q3K,
+            (Mix::Iq4Nl, _) => BlockType::Iq4Nl,
+            (Mix::Iq4Xs, _) => BlockType::Iq4Xs,
+            (Mix::Mxfp4, _) => BlockType::Mxfp4,
+            (Mix::Tq2_0, _) => BlockType::Tq2_0,
         };
         if tensor.dims[0].is_multiple_of(wanted.block_len() as u64) {
             return wanted;

@@ -119,6 +119,7 @@ fn char_of_byte(byte: u8) -> char {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::ValueEnum;
     use refrain::internals::kernels::{Kernels, Pool};
     use refrain::internals::model::transformer::{Compute, PassEnd};
     use refrain::internals::model::weights::LoadOptions;
@@ -149,7 +150,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("small.gguf");
         for architecture in ["llama", "qwen2", "qwen3"] {
-            for mix in [Mix::Q8_0, Mix::Q4_0, Mix::Q4_0H8, Mix::Q4_0H6, Mix::Q4KM] {
+            for &mix in Mix::value_variants() {
                 let n_bytes = write(&small(architecture), None, mix, 1, &path).unwrap();
                 assert_eq!(n_bytes, std::fs::metadata(&path).unwrap().len());
                 let checkpoint = Checkpoint::open(&path).unwrap();

@@ -1,0 +1,23 @@
+//! Q5_1: f16 scale, f16 minimum, 32 upper bits, 32 codes of 4 bits. Value: `scale · code + min`.
+
+use super::super::layout::ScaledMin;
+use super::{BlockFormat, Format, Unpacked, u16_at};
+
+pub(in super::super) struct Q5_1;
+
+impl Format for Q5_1 {
+    const NAME: &'static str = "Q5_1";
+    const GGML_ID: u32 = 7;
+    const BLOCK_LEN: usize = 32;
+    const BLOCK_BYTES: usize = 24;
+}
+
+impl BlockFormat for Q5_1 {
+    type Layout = ScaledMin<5>;
+
+    fn read(block: &[u8], out: &mut Unpacked) {
+        (out.d, out.m) = (u16_at(block, 0), u16_at(block, 2));
+        out.read_nibbles(&block[8..]);
+        out.add_fifth_bits(&block[4..8]);
+    }
+}

@@ -1,0 +1,51 @@
+//! TQ2_0: 256 codes of 2 bits, f16 scale. Value: `scale · (code − 1)`; ternary weights use the codes 0 to 2.
+
+use super::super::aligned::Line;
+use super::super::layout::{IntLayout, Scales};
+use super::super::simd::ScaleLanes;
+use super::{BlockFormat, Format, Unpacked, f16_of, u16_at};
+
+pub(in super::super) struct Tq2_0;
+
+impl Format for Tq2_0 {
+    const NAME: &'static str = "TQ2_0";
+    const GGML_ID: u32 = 35;
+    const BLOCK_LEN: usize = 256;
+    const BLOCK_BYTES: usize = 66;
+}
+
+impl BlockFormat for Tq2_0 {
+    type Layout = Panels;
+
+    fn read(block: &[u8], out: &mut Unpacked) {
+        out.d = u16_at(block, 64);
+        out.read_two_bits(&block[..64]);
+    }
+}
+
+/// An f16 scale of 8 blocks.
+pub(in super::super) struct Panels;
+
+impl IntLayout for Panels {
+    const BITS: usize = 2;
+    const BIAS: i32 = 1;
+    const UNIT_BLOCKS: usize = 8;
+    const SCALE_LINES: usize = 1;
+
+    #[inline(always)]
+    fn scales<S: ScaleLanes>(s: S, lines: &[Line], _block: usize, _half: usize) -> Scales<S> {
+        Scales { scale: s.load_f16(&lines[0].halves()[0]), min: s.zero() }
+    }
+
+    fn scale_and_min(block: &Unpacked, _sixteenth: usize) -> (f32, f32) {
+        (f16_of(block.d), 0.0)
+    }
+
+    fn pack_scales(block: &Unpacked, lines: &mut [Line], _first: usize, lane: usize) {
+        lines[0].put_halves(lane, [block.d, 0]);
+    }
+
+    fn unpack_scales(block: &mut Unpacked, lines: &[Line], _first: usize, lane: usize) {
+        [block.d, _] = lines[0].halves_of(lane);
+    }
+}
