@@ -94,7 +94,10 @@ fn replay_model(args: &ReplayArgs, path: &Path) -> Result<Exit, Failure> {
         given.as_ref().map_or((engine.tokenizer(), "the model's"), |(tokenizer, name)| (tokenizer, name));
     check_vocabulary(tokenizer_name, tokenizer.vocab_size(), engine.config().vocab_size)?;
     let rows = &rows::read(&args.rows_args.files)?;
-    let rows = rows::encode(rows, tokenizer, n_threads(args.rows_args.threads))?;
+    let mut rows = rows::encode(rows, tokenizer, n_threads(args.rows_args.threads))?;
+    if let Some(n_tokens) = args.prompt_tokens {
+        rows::set_prompt_len(&mut rows, n_tokens as usize);
+    }
     let half = args.rows_args.half.half();
     let mut measured: Vec<&TokenRow> = Vec::new();
     for rows in refrain_bench::run::by_subtask(&rows).into_values() {
@@ -122,6 +125,12 @@ fn replay_model(args: &ReplayArgs, path: &Path) -> Result<Exit, Failure> {
         format!("tokenizer: {tokenizer_name}"),
         format!("rows are projected {}", args.projection.text()),
         format!("{max_rows} rows, sources: {sources}; plain decoding of each row in the same run"),
+        match args.prompt_tokens {
+            Some(n_tokens) => {
+                format!("prompts of {n_tokens} tokens: other rows' prompts before them, or cut")
+            }
+            None => "prompts as recorded".to_owned(),
+        },
     ];
     let tables = report::timing::write(&conditions, &timings);
     write!(std::io::stdout(), "{tables}")?;

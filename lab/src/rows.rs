@@ -191,6 +191,18 @@ pub fn encode(rows: &[Row], tokenizer: &Tokenizer, n_threads: usize) -> Result<V
     })
 }
 
+/// Gives every prompt exactly `len` tokens, to measure at that context: the prompts of other rows stand before a shorter
+/// one, and a longer one loses its first tokens.
+pub fn set_prompt_len(rows: &mut [TokenRow], len: usize) {
+    let prompts: Vec<_> = rows.iter().map(|row| row.prompt.clone()).collect();
+    for (i, row) in rows.iter_mut().enumerate() {
+        // From the last token backwards; before the first row come the last ones.
+        let backwards = prompts[..=i].iter().rev().chain(prompts.iter().rev().cycle());
+        row.prompt = backwards.flat_map(|prompt| prompt.iter().rev().copied()).take(len).collect();
+        row.prompt.reverse();
+    }
+}
+
 /// The index of each row in its subtask.
 fn places(rows: &[Row]) -> Vec<usize> {
     let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
@@ -265,6 +277,24 @@ mod tests {
         assert!(matches!(error, RowsError::Line { line: 2, .. }), "{error}");
         assert!(error.to_string().contains("rows.jsonl, line 2"), "{error}");
         assert!(matches!(read(&["nowhere.jsonl".into()]).unwrap_err(), RowsError::Io { .. }));
+    }
+
+    #[test]
+    fn prompts_of_a_given_length() {
+        let row = |prompt: &[u32]| TokenRow {
+            index: 0,
+            id: String::new(),
+            task: String::new(),
+            subtask: String::new(),
+            session: None,
+            prompt: prompt.iter().map(|&id| TokenId(id)).collect(),
+            passages: Vec::new(),
+            response: Vec::new(),
+        };
+        let mut rows = [row(&[1, 2]), row(&[3]), row(&[4, 5, 6, 7, 8])];
+        set_prompt_len(&mut rows, 4);
+        let prompts = rows.map(|row| row.prompt.iter().map(|token| token.0).collect::<Vec<_>>());
+        assert_eq!(prompts, [vec![7, 8, 1, 2], vec![8, 1, 2, 3], vec![5, 6, 7, 8]]);
     }
 
     #[test]

@@ -212,6 +212,10 @@ pub(crate) struct ReplayArgs {
     /// With --model: maximum number of rows of each subtask.
     #[arg(long, value_name = "N", default_value_t = 5, requires = "model")]
     pub(crate) model_rows: usize,
+    /// With --model: give every prompt exactly N tokens. Prompts of other rows are put before a shorter one, and a
+    /// longer one loses its first tokens.
+    #[arg(long, value_name = "N", requires = "model", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub(crate) prompt_tokens: Option<u32>,
     /// Also write every cell as a line of CSV.
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
