@@ -218,38 +218,85 @@ impl Activations {
         form: ActivationForm,
     ) {
         assert_eq!(Some(x.len()), n_rows.checked_mul(n_cols), "{n_rows} rows of {n_cols}");
+        self.prepare(k, pool, (n_rows, n_cols), form, x.len(), &|row| &x[row * n_cols..][..n_cols]);
+    }
+
+    /// Calls `compute(row, x_row)` for each row of `x` and prepares the result while it is in a cache, in one parallel
+    /// section.
+    ///
+    /// # Panics
+    /// As [`set`](Self::set); as [`Pool::run`].
+    pub fn set_computed(
+        &mut self,
+        k: Kernels,
+        pool: &Pool,
+        x: &mut [f32],
+        n_rows: usize,
+        n_cols: usize,
+        form: ActivationForm,
+        compute: &(dyn Fn(usize, &mut [f32]) + Sync),
+    ) {
+        assert_eq!(Some(x.len()), n_rows.checked_mul(n_cols), "{n_rows} rows of {n_cols}");
+        let work = x.len().saturating_mul(2);
+        let x = SharedMut::new(x);
+        self.prepare(k, pool, (n_rows, n_cols), form, work, &|row| {
+            // SAFETY: `prepare` calls this once for each row, so the parts are disjoint; it ends before `x`.
+            let x = unsafe { x.slice(row * n_cols, n_cols) };
+            compute(row, x);
+            x
+        });
+    }
+
+    /// Prepares the rows that `row` gives. It is called once for each.
+    fn prepare<'x>(
+        &mut self,
+        k: Kernels,
+        pool: &Pool,
+        (n_rows, n_cols): (usize, usize),
+        form: ActivationForm,
+        work: usize,
+        row: &(dyn Fn(usize) -> &'x [f32] + Sync),
+    ) {
         (self.n_rows, self.n_cols, self.form) = (n_rows, n_cols, Some(form));
-        if form.has(ActivationForm::F32) {
-            self.floats.clear();
-            self.floats.reserve_exact(x.len());
-            self.floats.extend_from_slice(x);
+        let [as_floats, as_blocks] = [ActivationForm::F32, ActivationForm::Int8].map(|own| form.has(own));
+        assert!(!as_blocks || n_cols.is_multiple_of(32), "{n_cols} columns are not whole blocks of 32");
+        let (n_blocks, in_pairs) = (n_cols / 32, as_blocks && k.run_codes(ReadsPairs));
+        let item_rows = if in_pairs { 2 } else { 1 };
+        let n_items = n_rows.div_ceil(item_rows);
+        // (Lengths of buffers that the form does not need are not changed.)
+        if as_floats {
+            resize_exact(&mut self.floats, n_rows * n_cols);
         }
-        if form.has(ActivationForm::Int8) {
-            assert!(n_cols.is_multiple_of(32), "{n_cols} columns are not whole blocks of 32");
-            let n_blocks = n_cols / 32;
-            if k.run_codes(ReadsPairs) {
-                let n_pairs = n_rows.div_ceil(2);
-                self.pairs.reserve_exact((n_pairs * n_blocks).saturating_sub(self.pairs.len()));
-                self.pairs.resize(n_pairs * n_blocks, RowPair::default());
-                let pairs = SharedMut::new(&mut self.pairs);
-                pool.run_sized(x.len(), n_pairs, 1, &|_, range| {
-                    let x = &x[2 * range.start * n_cols..n_rows.min(2 * range.end) * n_cols];
+        if in_pairs {
+            resize_exact(&mut self.pairs, n_items * n_blocks);
+        } else if as_blocks {
+            resize_exact(&mut self.blocks, n_items * n_blocks);
+        }
+        let floats = SharedMut::new(&mut self.floats);
+        let (blocks, pairs) = (SharedMut::new(&mut self.blocks), SharedMut::new(&mut self.pairs));
+        pool.run_sized(work, n_items, 1, &|_, items| {
+            for item in items {
+                let first = item_rows * item;
+                let rows = [Some(first), Some(first + 1).filter(|&row| in_pairs && row < n_rows)]
+                    .map(|i| i.map(row));
+                if as_floats {
+                    for (i, x) in rows.into_iter().flatten().enumerate() {
+                        // SAFETY: rows are disjoint, and the floats outlive the section.
+                        unsafe { floats.slice((first + i) * n_cols, n_cols) }.copy_from_slice(x);
+                    }
+                }
+                let [one, other] = rows.map(Option::unwrap_or_default);
+                if in_pairs {
                     // SAFETY: the ranges of pairs are disjoint, and the pairs outlive the section.
-                    let out = unsafe { pairs.slice(range.start * n_blocks, range.len() * n_blocks) };
-                    k.run_codes(QuantizePairs { x, n_cols, out });
-                });
-                return;
+                    let out = unsafe { pairs.slice(item * n_blocks, n_blocks) };
+                    k.run_codes(QuantizePair { one, other, out });
+                } else if as_blocks {
+                    // SAFETY: the ranges of rows are disjoint, and the blocks outlive the section.
+                    let out = unsafe { blocks.slice(item * n_blocks, n_blocks) };
+                    k.run(Quantize { x: one, out });
+                }
             }
-            self.blocks.reserve_exact((n_rows * n_blocks).saturating_sub(self.blocks.len()));
-            self.blocks.resize(n_rows * n_blocks, Block::default());
-            let blocks = SharedMut::new(&mut self.blocks);
-            pool.run_sized(x.len(), n_rows, 1, &|_, rows| {
-                let x = &x[rows.start * n_cols..rows.end * n_cols];
-                // SAFETY: the ranges of rows are disjoint, and the blocks outlive the section.
-                let out = unsafe { blocks.slice(rows.start * n_blocks, rows.len() * n_blocks) };
-                k.run(Quantize { x, out });
-            });
-        }
+        });
     }
 
     /// Number of rows.
@@ -292,33 +339,26 @@ impl Work for ReadsPairs {
     }
 }
 
-/// Whole pairs of rows; the last may lack its second row.
-struct QuantizePairs<'a> {
-    x: &'a [f32],
-    n_cols: usize,
+/// Two rows; the second is empty if there is none.
+struct QuantizePair<'a> {
+    one: &'a [f32],
+    other: &'a [f32],
     out: &'a mut [RowPair],
 }
 
-impl Work for QuantizePairs<'_> {
+impl Work for QuantizePair<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Some(order) = S::OWN_TILES else { return };
-        let n_blocks = self.n_cols / 32;
-        if n_blocks == 0 {
-            return;
-        }
-        for (x, out) in self.x.chunks(2 * self.n_cols).zip(self.out.chunks_mut(n_blocks)) {
-            let (one, other) = x.split_at(self.n_cols);
-            let (one, other) = (one.as_chunks::<32>().0, other.as_chunks::<32>().0);
-            for (block, out) in out.iter_mut().enumerate() {
-                let mut rows = [quantize_block(s, &one[block]), Block::default()];
-                if let Some(other) = other.get(block) {
-                    rows[1] = quantize_block(s, other);
-                }
-                *out = RowPair::new(order, rows);
+        let (one, other) = (self.one.as_chunks::<32>().0, self.other.as_chunks::<32>().0);
+        for (block, out) in self.out.iter_mut().enumerate() {
+            let mut rows = [quantize_block(s, &one[block]), Block::default()];
+            if let Some(other) = other.get(block) {
+                rows[1] = quantize_block(s, other);
             }
+            *out = RowPair::new(order, rows);
         }
     }
 }
@@ -373,4 +413,14 @@ pub(super) fn quantize_block<S: Simd>(s: S, x: &[f32; 32]) -> Block {
     block.scaled_sum = scale * sum as f32;
     block.scaled_halves = [scale * sums[0] as f32, scale * sums[1] as f32];
     block
+}
+
+/// Resizes `buffer` to `len` without spare capacity. If it grows, its values are lost.
+pub(crate) fn resize_exact<T: Clone + Default>(buffer: &mut Vec<T>, len: usize) {
+    if buffer.capacity() < len {
+        // Freed first, so that both buffers never exist at once.
+        *buffer = Vec::new();
+        buffer.reserve_exact(len);
+    }
+    buffer.resize(len, T::default());
 }

@@ -57,6 +57,7 @@ mod speeds;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use activations::resize_exact;
 pub use activations::{ActivationForm, Activations};
 pub use aligned::AllocError;
 pub use attention::{AttentionScratch, AttentionShape, Visible, attention};

@@ -27,7 +27,7 @@ use std::sync::atomic::AtomicBool;
 use thiserror::Error;
 
 use crate::kernels::{
-    self, ActivationForm, Activations, AttentionScratch, AttentionShape, Kernels, MatMul, Pool,
+    self, ActivationForm, Activations, AttentionScratch, AttentionShape, Kernels, MatMul, Pool, resize_exact,
 };
 use crate::model::batch::Batch;
 use crate::model::checkpoint::Checkpoint;
@@ -250,16 +250,6 @@ fn append_rows(to: &mut Vec<f32>, x: &[f32], rows: &[u32], row_len: usize) {
     rows.iter().for_each(|&row| to.extend_from_slice(&x[row as usize * row_len..][..row_len]));
 }
 
-/// Resizes `buffer` to `len` without spare capacity. If it grows, its values are lost.
-fn resize_exact(buffer: &mut Vec<f32>, len: usize) {
-    if buffer.capacity() < len {
-        // Freed first, so that both buffers never exist at once.
-        *buffer = Vec::new();
-        buffer.reserve_exact(len);
-    }
-    buffer.resize(len, 0.0);
-}
-
 impl Model {
     /// Loads the weights of a checkpoint.
     pub fn load(checkpoint: &Checkpoint, options: LoadOptions<'_>) -> Result<Self, WeightsError> {
@@ -450,13 +440,13 @@ impl Model {
         ws: &mut Buffers,
     ) {
         let (config, k) = (&self.config, compute.kernels);
-        norm_rows(compute, &ws.x, &layer.attn_norm, config.norm_eps, &mut ws.normed);
         let jobs = &mut [
             MatMul { w: &layer.q, out: &mut ws.q },
             MatMul { w: &layer.k, out: &mut ws.k },
             MatMul { w: &layer.v, out: &mut ws.v },
         ];
-        project(compute, &mut ws.activations, &ws.normed, config.hidden_dim, jobs);
+        let normed = Normed { x: &ws.x, weight: &layer.attn_norm, eps: config.norm_eps };
+        normed.project(compute, &mut ws.activations, &mut ws.normed, jobs);
         let finish = |bias: &Option<Vec<f32>>, norm: &Option<Vec<f32>>, row_idx: usize, row: &mut [f32]| {
             if let Some(bias) = bias {
                 kernels::add(k, row, bias);
@@ -537,16 +527,15 @@ impl Model {
     /// `x += Wdown · (silu(Wgate·norm(x)) ∘ Wup·norm(x))`
     fn feed_forward(&self, compute: Compute<'_>, layer: &Layer, ws: &mut Buffers) {
         let config = &self.config;
-        norm_rows(compute, &ws.x, &layer.ffn_norm, config.norm_eps, &mut ws.normed);
         let jobs =
             &mut [MatMul { w: &layer.gate, out: &mut ws.gate }, MatMul { w: &layer.up, out: &mut ws.up }];
-        project(compute, &mut ws.activations, &ws.normed, config.hidden_dim, jobs);
+        let normed = Normed { x: &ws.x, weight: &layer.ffn_norm, eps: config.norm_eps };
+        normed.project(compute, &mut ws.activations, &mut ws.normed, jobs);
         let up = &ws.up;
-        for_rows(compute, &mut ws.gate, config.ffn_dim, &|i, row| {
+        let jobs = &mut [MatMul { w: &layer.down, out: &mut ws.projected }];
+        project_computed(compute, &mut ws.activations, &mut ws.gate, config.ffn_dim, jobs, &|i, row| {
             kernels::silu_mul(compute.kernels, row, &up[i * row.len()..(i + 1) * row.len()]);
         });
-        let jobs = &mut [MatMul { w: &layer.down, out: &mut ws.projected }];
-        project(compute, &mut ws.activations, &ws.gate, config.ffn_dim, jobs);
         let projected = &ws.projected;
         for_rows(compute, &mut ws.x, config.hidden_dim, &|i, row| {
             kernels::add(compute.kernels, row, &projected[i * row.len()..(i + 1) * row.len()]);
@@ -563,16 +552,68 @@ fn project(
     n_cols: usize,
     jobs: &mut [MatMul<'_>],
 ) {
-    let form = jobs.iter().map(|job| job.w.activation_form()).reduce(ActivationForm::with);
-    let Some(form) = form else { return };
+    let Some(form) = form_of(jobs) else { return };
     activations.set(compute.kernels, compute.pool, x, x.len() / n_cols, n_cols, form);
     kernels::matmul(compute.kernels, compute.pool, activations, jobs);
 }
 
-fn norm_rows(compute: Compute<'_>, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
-    for_rows(compute, out, weight.len(), &|i, row| {
-        kernels::rms_norm(compute.kernels, &x[i * row.len()..(i + 1) * row.len()], weight, eps, row);
-    });
+/// As [`project`], of rows that `row` first computes in `x`.
+fn project_computed(
+    compute: Compute<'_>,
+    activations: &mut Activations,
+    x: &mut [f32],
+    n_cols: usize,
+    jobs: &mut [MatMul<'_>],
+    row: &(dyn Fn(usize, &mut [f32]) + Sync),
+) {
+    let Some(form) = form_of(jobs) else { return };
+    let n_rows = x.len() / n_cols;
+    activations.set_computed(compute.kernels, compute.pool, x, n_rows, n_cols, form, row);
+    kernels::matmul(compute.kernels, compute.pool, activations, jobs);
+}
+
+/// The form that all matrices of a product read.
+fn form_of(jobs: &[MatMul<'_>]) -> Option<ActivationForm> {
+    jobs.iter().map(|job| job.w.activation_form()).reduce(ActivationForm::with)
+}
+
+/// Rows to be normed.
+struct Normed<'a> {
+    /// `[n_rows, hidden_dim]`
+    x: &'a [f32],
+    /// `[hidden_dim]`
+    weight: &'a [f32],
+    eps: f32,
+}
+
+impl Normed<'_> {
+    fn row(&self, compute: Compute<'_>, i: usize, out: &mut [f32]) {
+        kernels::rms_norm(
+            compute.kernels,
+            &self.x[i * out.len()..(i + 1) * out.len()],
+            self.weight,
+            self.eps,
+            out,
+        );
+    }
+
+    /// Writes the normed rows to `out`.
+    fn write(&self, compute: Compute<'_>, out: &mut [f32]) {
+        for_rows(compute, out, self.weight.len(), &|i, row| self.row(compute, i, row));
+    }
+
+    /// Writes the normed rows to `out`, and multiplies them.
+    fn project(
+        &self,
+        compute: Compute<'_>,
+        activations: &mut Activations,
+        out: &mut [f32],
+        jobs: &mut [MatMul<'_>],
+    ) {
+        project_computed(compute, activations, out, self.weight.len(), jobs, &|i, row| {
+            self.row(compute, i, row)
+        });
+    }
 }
 
 /// With fewer values, waking the workers takes longer than a row-wise kernel: about 2 µs on one core.

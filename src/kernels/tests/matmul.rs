@@ -351,6 +351,38 @@ fn several_jobs_of_several_types_in_one_call() {
 }
 
 #[test]
+fn computed_rows_are_prepared_as_given_ones() {
+    let weights = [BlockType::Q4_0, BlockType::F16].map(|ty| Case::new(4, ty, 20, 96, 1).pack());
+    for (k, n_threads) in Kernels::available().into_iter().flat_map(|k| [(k, 1), (k, 3)]) {
+        let pool = Pool::new(n_threads);
+        // Buffers grow, shrink and change their form.
+        let (mut given, mut computed) = (Activations::new(), Activations::new());
+        for (n_rows, form) in [
+            (1, ActivationForm::Int8),
+            (400, ActivationForm::Both),
+            (7, ActivationForm::F32),
+            (0, ActivationForm::Both),
+            (2, ActivationForm::Both),
+        ] {
+            let x = Random::new(9).floats(n_rows * 96);
+            let mut doubled = x.clone();
+            computed.set_computed(k, &pool, &mut doubled, n_rows, 96, form, &|row, out| {
+                assert_eq!(out, &x[row * 96..][..96]);
+                out.iter_mut().for_each(|x| *x *= 2.0);
+            });
+            assert_bits(&doubled, &x.iter().map(|x| x * 2.0).collect::<Vec<_>>(), "computed once");
+            given.set(k, &pool, &doubled, n_rows, 96, form);
+            for w in weights.iter().filter(|w| given.has(w.activation_form())) {
+                let [mut of_given, mut of_computed] = [(); 2].map(|()| vec![f32::NAN; n_rows * 20]);
+                matmul(k, &pool, &given, &mut [MatMul { w, out: &mut of_given }]);
+                matmul(k, &pool, &computed, &mut [MatMul { w, out: &mut of_computed }]);
+                assert_bits(&of_computed, &of_given, &format!("{:?}, {n_rows} rows, {form:?}", k.isa()));
+            }
+        }
+    }
+}
+
+#[test]
 fn what_does_not_fit_is_refused() {
     let identity = |row| row;
     let pack = |ty, n_rows, n_cols, len| PackedMatrix::pack(ty, n_rows, n_cols, &vec![0; len], &identity);

@@ -3,8 +3,8 @@
 
 use std::sync::atomic::AtomicBool;
 
-use super::{Buffers, Compute, ForwardError, Model, Workspace, project, resize_exact};
-use crate::kernels::{FloatEnv, MatMul, PackError, PackedMatrix};
+use super::{Buffers, Compute, ForwardError, Model, Workspace, project};
+use crate::kernels::{FloatEnv, MatMul, PackError, PackedMatrix, resize_exact};
 use crate::model::shortlist::Shortlist;
 use crate::model::streamed::Streamed;
 use crate::token::TokenId;

@@ -11,8 +11,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{Buffers, Compute, ForwardError, Model, PassEnd, Workspace, norm_rows, resize_exact};
-use crate::kernels::{AttentionScratch, FloatEnv, KvLayer};
+use super::{Buffers, Compute, ForwardError, Model, Normed, PassEnd, Workspace};
+use crate::kernels::{AttentionScratch, FloatEnv, KvLayer, resize_exact};
 use crate::model::batch::Batch;
 use crate::model::kv_cache::KvCache;
 use crate::model::rows::{ActiveRows, Interlude};
@@ -174,7 +174,8 @@ impl Model {
             }
         };
         if result.is_ok() && end == PassEnd::Hidden {
-            norm_rows(compute, &ws.x, &self.weights.output_norm, config.norm_eps, &mut ws.normed);
+            let normed = Normed { x: &ws.x, weight: &self.weights.output_norm, eps: config.norm_eps };
+            normed.write(compute, &mut ws.normed);
             std::mem::swap(&mut ws.x, &mut ws.normed);
             active.put_back(&mut ws.x, config.hidden_dim);
             hand_out(&ws.x, parts, config.hidden_dim);
