@@ -9,7 +9,7 @@ program `llama-sweep-bench`:
     cmake -B BUILD -DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON && cmake --build BUILD --target llama-sweep-bench
 
 Each round runs Refrain, then ik_llama.cpp with weights repacked at load (`-rtr`) and without, each in its own process. Both compute the logits of the
-last row alone. A cell of ik_llama.cpp is the median of the passes behind 480 to 544 tokens; the table has the faster of its two settings. Times
+last row alone. A cell of ik_llama.cpp is the median of the passes behind 448 to 504 tokens; the table has the faster of its two settings. Times
 are medians over the rounds; a ratio above 1 means that Refrain is faster.
 """
 
@@ -22,7 +22,7 @@ import sys
 import tempfile
 
 ROWS = [8, 16, 32]
-CONTEXTS = range(480, 545)
+CONTEXTS = range(448, 512)
 PREFILL = 512
 
 
@@ -30,7 +30,7 @@ def run(command):
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"{' '.join(map(str, command))}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    return done.stdout
+    return done.stdout + done.stderr
 
 
 def refrain(args, file):
@@ -61,7 +61,7 @@ def sweep(args, file, repack, rows, n_slots):
 def ik(args, file, repack):
     times = {}
     for rows in ROWS:
-        steps = [step for step in sweep(args, file, repack, rows, CONTEXTS.stop + rows) if step["n_kv"] in CONTEXTS]
+        steps = [step for step in sweep(args, file, repack, rows, CONTEXTS.stop) if step["n_kv"] in CONTEXTS]
         times[rows] = statistics.median(step["t_pp"] for step in steps) * 1e3
         if rows == ROWS[0]:
             times[1] = statistics.median(step["t_tg"] / step["tg"] for step in steps) * 1e3
