@@ -225,19 +225,18 @@ impl Activations {
     /// section.
     ///
     /// # Panics
-    /// As [`set`](Self::set); as [`Pool::run`].
+    /// If `x` is no whole number of rows; as [`set`](Self::set) and [`Pool::run`].
     pub fn set_computed(
         &mut self,
         k: Kernels,
         pool: &Pool,
         x: &mut [f32],
-        n_rows: usize,
         n_cols: usize,
         form: ActivationForm,
         compute: &(dyn Fn(usize, &mut [f32]) + Sync),
     ) {
-        assert_eq!(Some(x.len()), n_rows.checked_mul(n_cols), "{n_rows} rows of {n_cols}");
-        let work = x.len().saturating_mul(2);
+        assert!(n_cols > 0 && x.len().is_multiple_of(n_cols), "{} numbers, rows of {n_cols}", x.len());
+        let (n_rows, work) = (x.len() / n_cols, x.len().saturating_mul(2));
         let x = SharedMut::new(x);
         self.prepare(k, pool, (n_rows, n_cols), form, work, &|row| {
             // SAFETY: `prepare` calls this once for each row, so the parts are disjoint; it ends before `x`.

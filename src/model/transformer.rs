@@ -567,8 +567,7 @@ fn project_computed(
     row: &(dyn Fn(usize, &mut [f32]) + Sync),
 ) {
     let Some(form) = form_of(jobs) else { return };
-    let n_rows = x.len() / n_cols;
-    activations.set_computed(compute.kernels, compute.pool, x, n_rows, n_cols, form, row);
+    activations.set_computed(compute.kernels, compute.pool, x, n_cols, form, row);
     kernels::matmul(compute.kernels, compute.pool, activations, jobs);
 }
 

@@ -366,7 +366,7 @@ fn computed_rows_are_prepared_as_given_ones() {
         ] {
             let x = Random::new(9).floats(n_rows * 96);
             let mut doubled = x.clone();
-            computed.set_computed(k, &pool, &mut doubled, n_rows, 96, form, &|row, out| {
+            computed.set_computed(k, &pool, &mut doubled, 96, form, &|row, out| {
                 assert_eq!(out, &x[row * 96..][..96]);
                 out.iter_mut().for_each(|x| *x *= 2.0);
             });
