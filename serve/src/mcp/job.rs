@@ -102,16 +102,17 @@ impl Mcp {
         if spawned.is_err() {
             return Err(ApiError::server("no thread is free")).inspect_err(|_| add(&app.metrics().failed, 1));
         }
-        let notices = notices(context, told);
-        tokio::pin!(notices);
+        let mut notices = Notices { token: context.meta.get_progress_token(), told, next: Instant::now() };
         let (ran, time) = loop {
             tokio::select! {
                 biased;
                 done = &mut done => break done.unwrap_or_else(|_| (Err(ApiError::server("a bug in this server")), Duration::ZERO)),
                 () = context.ct.cancelled(), if !cancel.is_cancelled() => cancel.cancel(),
-                () = &mut notices => {}
+                () = notices.due() => notices.tell(context).await,
             }
         };
+        // A job may end before its first notice is due.
+        notices.tell(context).await;
         count(app, &ran, time, cancel.is_cancelled());
         ran
     }
@@ -133,17 +134,40 @@ impl Drop for CancelOnDrop {
     }
 }
 
-/// Tells the newest progress to a client that gave a token for it. Never ends.
-async fn notices(context: &RequestContext<RoleServer>, mut told: watch::Receiver<Progress>) {
-    if let Some(token) = context.meta.get_progress_token() {
-        while told.changed().await.is_ok() {
-            let notice = notice(&token, &told.borrow_and_update());
-            // A client that does not listen loses notices alone.
-            let _ = context.peer.notify_progress(notice).await;
-            tokio::time::sleep(NOTICE_PAUSE).await;
+/// What a client that gave a token for it has yet to hear of a job's progress.
+struct Notices {
+    token: Option<ProgressToken>,
+    told: watch::Receiver<Progress>,
+    next: Instant,
+}
+
+impl Notices {
+    /// Waits until there is something to tell, and the pause after the last notice has passed.
+    async fn due(&mut self) {
+        tokio::time::sleep_until(self.next.into()).await;
+        if self.token.is_none() || self.told.changed().await.is_err() {
+            std::future::pending().await
+        }
+        self.told.mark_changed();
+    }
+
+    /// Tells the newest progress, unless it has been told. Ends early if the request is cancelled, and never between a notice and its sending:
+    /// what is told comes before the response.
+    async fn tell(&mut self, context: &RequestContext<RoleServer>) {
+        let Some(token) = &self.token else { return };
+        let notice = {
+            let progress = self.told.borrow_and_update();
+            progress.has_changed().then(|| notice(token, &progress))
+        };
+        if let Some(notice) = notice {
+            tokio::select! {
+                // A client that does not listen loses notices alone.
+                _ = context.peer.notify_progress(notice) => {}
+                () = context.ct.cancelled() => {}
+            }
+            self.next = Instant::now() + NOTICE_PAUSE;
         }
     }
-    std::future::pending().await
 }
 
 fn notice(token: &ProgressToken, progress: &Progress) -> ProgressNotificationParam {
