@@ -295,7 +295,7 @@ impl<S: BorrowMut<Session>> Generation<S> {
 fn close(session: &mut Session, run: &Run) {
     // Lossy acceptance does not learn, because its output depends on its drafts.
     if run.stats.lossy.is_none() {
-        let Session { shared, options, conversation, target, drafting, .. } = &*session;
+        let Session { shared, options, target, drafting, .. } = &*session;
         let costs = drafting.costs.clone().with_batch_lens(&[]);
         let learned = run.learned.clone().with_drafting(drafting.builder.table(), drafting.builder.times());
         // Shared passes teach no costs.
@@ -305,19 +305,11 @@ fn close(session: &mut Session, run: &Run) {
             // costs.
             _ if target.prunes() || options.policy.rows != DraftRows::Auto => learned,
             Some(profile) => {
-                // The context has grown. The profile predicts the resulting cost, so it is not a change of
-                // the device.
-                let measured = profile.costs(conversation.tokens.len(), options.projection_rows);
+                // The costs have followed the context. The profile predicts what that changes, so it is not a change of the device.
+                let measured = profile.costs(drafting.context, options.projection_rows);
                 learned.with_correction(CostCorrection::between(&measured, &costs), n_steps)
             }
-            // Costs behind the context that has grown become those behind an empty one.
-            None => match shared.context_costs {
-                Some(measured) => {
-                    let context = conversation.tokens.len();
-                    learned.with_costs(costs.scaled(|rows| 1.0 / measured.factor(context, rows)), n_steps)
-                }
-                None => learned.with_costs(costs, n_steps),
-            },
+            None => learned.with_costs(session.costs_moved(costs, drafting.context, 0), n_steps),
         };
         shared.learned().merge(&run.learned, &learned);
     }

@@ -97,7 +97,7 @@ fn begin_drafting(
             let costs = profile.costs(prompt_len, session.options.projection_rows);
             costs.corrected(learned.correction())
         }
-        None => behind(learned.costs().clone(), session, prompt_len),
+        None => session.costs_moved(learned.costs().clone(), 0, prompt_len),
     };
     let names = session.drafting.sources.iter().map(|source| source.name());
     let costs = costs.with_draft_us_per_node(learned.times().us_per_node(names));
@@ -114,16 +114,8 @@ fn begin_drafting(
     };
     let costs = costs.with_batch_lens(&session.options.verify_lens);
     let policy = Policy::new(&session.options.policy, rows, request);
-    session.drafting.begin(policy, costs, cancel);
+    session.drafting.begin(policy, (costs, prompt_len), cancel);
     learned
-}
-
-/// The costs behind a context, from those behind an empty one.
-fn behind(costs: CostProfile, session: &Session, context: usize) -> CostProfile {
-    match session.shared.context_costs {
-        Some(measured) => costs.scaled(|rows| measured.factor(context, rows)),
-        None => costs,
-    }
 }
 
 /// Statistics of a generation that has not started.

@@ -14,8 +14,9 @@ pub(in crate::engine) struct DraftingState {
     n_own: usize,
     pub(in crate::engine) builder: TreeBuilder,
     pub(in crate::engine) policy: Policy,
-    /// Row costs, as learned by the running generation.
+    /// Row costs behind `context` tokens, as learned by the running generation.
     pub(in crate::engine) costs: CostProfile,
+    pub(in crate::engine) context: usize,
     /// The newest step's draft.
     pub(in crate::engine) tree: DraftTree,
     /// Number of committed tokens that the sources have observed.
@@ -34,6 +35,7 @@ impl DraftingState {
             builder: TreeBuilder::new(bounds),
             policy: Policy::disabled(),
             costs: CostProfile::free_rows(1.0),
+            context: 0,
             tree: DraftTree::default(),
             primed: 0,
             calibrated: 0,
@@ -115,10 +117,14 @@ impl DraftingState {
         self.sources.push(source);
     }
 
-    /// Prepares a generation: `cancel` stops long computations of the sources.
-    pub(in crate::engine) fn begin(&mut self, policy: Policy, costs: CostProfile, cancel: &CancelToken) {
-        self.policy = policy;
-        self.costs = costs;
+    /// Prepares a generation behind `context` tokens, with the costs there: `cancel` stops long computations of the sources.
+    pub(in crate::engine) fn begin(
+        &mut self,
+        policy: Policy,
+        (costs, context): (CostProfile, usize),
+        cancel: &CancelToken,
+    ) {
+        (self.policy, self.costs, self.context) = (policy, costs, context);
         let computing = self.sources.iter_mut().filter_map(|source| source.computing());
         computing.for_each(|source| source.watch(cancel.flag()));
     }

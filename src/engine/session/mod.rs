@@ -13,7 +13,7 @@ mod trace;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::draft::{DraftSource, SourceName};
+use crate::draft::{CostProfile, DraftSource, SourceName};
 use crate::engine::error::SessionError;
 use crate::engine::options::SessionOptions;
 use crate::engine::policy::{MemoryPressure, PressureReport};
@@ -22,6 +22,9 @@ use crate::engine::shared::Shared;
 use crate::profile::{MachineProfile, ProfileMismatch};
 use crate::token::TokenId;
 use crate::tokenizer::{ChatOptions, Message, Role, SpecialTokens};
+
+/// Tokens that a generation adds before its costs follow the longer context: moving them takes some µs.
+const CONTEXT_STEP: usize = 32;
 
 pub(in crate::engine) use conversation::Conversation;
 pub(in crate::engine) use drafting::DraftingState;
@@ -161,6 +164,33 @@ impl Session {
         self.shared.profile.as_ref().filter(|profile| profile.key().kv_type == kv_type)
     }
 
+    /// Costs behind a context of `to` tokens, from those behind `from`.
+    pub(super) fn costs_moved(&self, costs: CostProfile, from: usize, to: usize) -> CostProfile {
+        match (self.profile(), self.shared.context_costs) {
+            (Some(profile), _) => {
+                let [from, to] =
+                    [from, to].map(|context| profile.costs(context, self.options.projection_rows));
+                costs.scaled(|rows| to.verify_us(rows, 1) / from.verify_us(rows, 1))
+            }
+            (None, Some(measured)) => {
+                costs.scaled(|rows| measured.factor(to, rows) / measured.factor(from, rows))
+            }
+            (None, None) => costs,
+        }
+    }
+
+    /// Moves the running generation's costs behind the tokens that it has added, from time to time.
+    ///
+    /// A longer context makes many rows dearer than one. If that were learned from steps, it would be learned as a cost of all rows, and
+    /// the ratio of many rows to one, put back to an empty context at the end, would shrink with every generation.
+    pub(super) fn follow_context(&mut self) {
+        let (from, to) = (self.drafting.context, self.conversation.tokens.len());
+        if to >= from + CONTEXT_STEP && !self.drafting.costs.has_free_rows() {
+            self.drafting.costs = self.costs_moved(self.drafting.costs.clone(), from, to);
+            self.drafting.context = to;
+        }
+    }
+
     /// Removes all tokens of a plain-text session from position `len` on.
     ///
     /// # Errors
@@ -248,5 +278,43 @@ impl Session {
         self.truncate_tokens(shared_len);
         self.conversation.set_encoded(shared_len, &tokens);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cancel::CancelToken;
+    use crate::engine::handle::Engine;
+    use crate::engine::options::EngineOptions;
+    use crate::engine::policy::Policy;
+
+    #[test]
+    fn costs_follow_a_growing_context_and_come_back_from_it() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/target.gguf");
+        let engine = Engine::open(path, EngineOptions::default().with_n_threads(1)).unwrap();
+        let mut session = engine.session(SessionOptions::default()).unwrap();
+        let measured = session.shared.context_costs.expect("measured while loading");
+        let empty = CostProfile::from_measurements(&[(1, 100.0), (8, 150.0), (32, 400.0)]);
+        let costs = session.costs_moved(empty.clone(), 0, 10);
+        session.drafting.begin(Policy::disabled(), (costs, 10), &CancelToken::new());
+        for n_tokens in 10..400 {
+            session.conversation.tokens.resize(n_tokens, TokenId(1));
+            session.follow_context();
+            let DraftingState { costs, context, .. } = &session.drafting;
+            assert!(*context <= n_tokens && n_tokens < context + CONTEXT_STEP);
+            for rows in [1, 8, 32] {
+                let expected = empty.verify_us(rows, 1) * measured.factor(*context, rows);
+                assert!(
+                    (costs.verify_us(rows, 1) / expected - 1.0).abs() < 1e-3,
+                    "{rows} rows at {n_tokens}"
+                );
+            }
+        }
+        let DraftingState { costs, context, .. } = &session.drafting;
+        let back = session.costs_moved(costs.clone(), *context, 0);
+        for rows in [1, 8, 32] {
+            assert!((back.verify_us(rows, 1) / empty.verify_us(rows, 1) - 1.0).abs() < 1e-3, "{rows} rows");
+        }
     }
 }

@@ -15,6 +15,7 @@ pub(super) struct Drafted {
 /// Builds the draft tree from the newest committed token, for a pass that `n_sharing` generations share. A tree of
 /// only the root is plain decoding.
 pub(super) fn draft(session: &mut Session, decision: &Decision, n_sharing: usize) -> Drafted {
+    session.follow_context();
     let tokens = &session.conversation.tokens;
     match decision.limits() {
         Some(limits) => session.drafting.guarded(|drafting| {
