@@ -119,8 +119,8 @@ fn every_exact_policy_gives_the_bits_of_plain_decoding() {
 fn check_counts(stats: &Stats, case: &str) {
     let off = &stats.drafting_off;
     let n_off = off.disabled + off.output_end + off.no_candidate + off.not_worth + off.short_output;
-    let n_off =
-        n_off + off.high_temperature + off.low_memory + off.below_floor + off.memory_pressure + off.heat;
+    let n_off = n_off + off.high_temperature + off.low_memory + off.below_floor + off.measured;
+    let n_off = n_off + off.memory_pressure + off.heat;
     let n_drafted = stats.steps - n_off;
     assert!(n_off <= stats.steps, "{case}: {stats:?}");
     let drafted: usize = stats.sources.iter().map(|source| source.drafted).sum();

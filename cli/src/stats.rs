@@ -135,6 +135,7 @@ fn write_details(out: &mut String, stats: &Stats) -> std::fmt::Result {
         (off.short_output, "answer too short"),
         (off.high_temperature, "temperature too high"),
         (off.low_memory, "too little memory available"),
+        (off.measured, "to compare its time"),
         (off.below_floor, "acceptance below the floor"),
         (off.memory_pressure, "memory pressure"),
         (off.heat, "heat"),

@@ -202,6 +202,8 @@ pub struct DraftingOffStats {
     pub no_candidate: usize,
     /// Every draft cost more than its expected gain.
     pub not_worth: usize,
+    /// A plain step was due, to compare its time with that of steps that draft.
+    pub measured: usize,
     /// The generation can output too few tokens ([`SkipRules`](crate::engine::SkipRules)).
     pub short_output: usize,
     /// The temperature is too high ([`SkipRules`](crate::engine::SkipRules)).

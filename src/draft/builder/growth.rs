@@ -54,6 +54,14 @@ impl Growth {
         }
     }
 
+    /// How many times as many tokens per time the best size promises as plain decoding; 1 if that is the best.
+    pub(super) fn advantage(&self, costs: &CostProfile) -> f32 {
+        match self.best_rows {
+            1 => 1.0,
+            _ => self.best_rate * costs.step_us(1, 1),
+        }
+    }
+
     /// Adds the time of a pass.
     pub(super) fn spend(&mut self, us: f32, costs: &CostProfile) {
         self.spent_us += us;

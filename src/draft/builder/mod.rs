@@ -160,6 +160,16 @@ impl TreeBuilder {
         self.found.len().saturating_sub(1)
     }
 
+    /// Whether claims are weighed, and trees cut to what pays.
+    pub(crate) fn weighs(&self) -> bool {
+        self.config.weighing == Weighing::Learned
+    }
+
+    /// How many times as many tokens per time the newest tree promises as plain decoding, at these costs; 1 if it drafts nothing.
+    pub(crate) fn advantage(&self, costs: &CostProfile) -> f32 {
+        self.growth.advantage(costs)
+    }
+
     /// Continues with a reliability table learned by another builder.
     pub fn set_table(&mut self, table: ReliabilityTable) {
         self.table = table;
@@ -199,7 +209,7 @@ impl TreeBuilder {
         let started = self.is_timed.then(Instant::now);
         self.expand(sources, 0, NodeIdx::ROOT, max_depth, costs);
 
-        let weighs = self.config.weighing == Weighing::Learned;
+        let weighs = self.weighs();
         while tree.len() < max_rows {
             let Some(&Ranked { reach, .. }) = self.frontier.peek() else { break };
             if weighs && !self.growth.can_improve(reach, costs) {
@@ -232,7 +242,7 @@ impl TreeBuilder {
         committed: &[TokenId],
         outcome: &StepOutcome<'_>,
     ) {
-        if self.config.weighing == Weighing::Learned && outcome.tree.id() == self.n_builds {
+        if self.weighs() && outcome.tree.id() == self.n_builds {
             self.learn(outcome);
             self.age();
         }
@@ -283,7 +293,7 @@ impl TreeBuilder {
             let anchors = self.scratch.anchors.iter().take(CURSORS_MAX);
             self.cursors.extend(anchors.map(|anchor| (index as u8, anchor.cursor)));
         }
-        let weighs = self.config.weighing == Weighing::Learned;
+        let weighs = self.weighs();
         if weighs {
             let named = sources.iter().map(|source| (source.name(), source.evidence()));
             self.table.bind(named, &mut self.slots);

@@ -43,8 +43,12 @@ pub struct CostProfile {
     /// Cost of leaves.
     leaves: LeafCosts,
     /// Mean error of the newest steps, as a logarithm. A common error of all steps is not the cost of leaves,
-    /// so leaf costs are learned from the deviation from this mean.
+    /// so the shape (rows and leaves) is learned from the deviation from this mean.
     recent_error: Option<f32>,
+    /// Whether the newest step had several rows.
+    has_drafted: bool,
+    /// Plain steps behind steps of several rows, as far as they count.
+    n_plain_seen: u8,
     /// `verify_us` of 1 ..= `VERIFY_ROWS_MAX` rows with one leaf.
     table: [f32; VERIFY_ROWS_MAX],
     /// Cost that 1, 2, 4, … leaves add to each number of rows, in one-row steps, and the µs of a one-row
@@ -72,6 +76,9 @@ struct Knot {
 const GLOBAL_RATE: f32 = 1.0 / 8.0;
 /// … and to this batch length only. Slow, so that noise does not distort the profile's shape.
 const LOCAL_RATE: f32 = 1.0 / 64.0;
+/// The shape was measured for a moment while loading. The first plain steps behind steps of several rows correct the time of one row by large
+/// shares of their deviation, each by less: a half, a third, … After this many, the slow rate is enough.
+const N_PLAIN_SEEN_MAX: u8 = 62;
 /// A knot added at a distance from all others starts from a guess, so it learns at this rate …
 const YOUNG_RATE: f32 = 1.0 / 2.0;
 /// … for this many steps, from which nothing else is learned: enough to correct a guess that is wrong by 16×.
@@ -81,7 +88,7 @@ const N_YOUNG: u8 = 8;
 const RECENT_RATE: f32 = 1.0 / 4.0;
 /// Times that differ by more than e^0.7 ≈ 2× count as 2×: an interrupted step carries little information.
 const LOG_ERROR_MAX: f32 = 0.7;
-/// … and the deviation from the preceding steps counts at most 1.35× for the cost of leaves. In a simulation
+/// … and the deviation from the preceding steps counts at most 1.35× for the costs of rows and of leaves. In a simulation
 /// with one interruption in fifty steps, free leaves are then estimated as free; without this bound, as a
 /// tenth of a step.
 const LOG_SURPRISE_MAX: f32 = 0.3;
@@ -161,6 +168,8 @@ impl CostProfile {
             batch_lens: Vec::new(),
             leaves: LeafCosts::unknown(),
             recent_error: None,
+            has_drafted: false,
+            n_plain_seen: 0,
             table: [us; VERIFY_ROWS_MAX],
             added: [[0.0; N_CLASSES]; VERIFY_ROWS_MAX],
             row_us: us,
@@ -184,6 +193,8 @@ impl CostProfile {
     pub(crate) fn corrected(mut self, correction: &CostCorrection) -> Self {
         let CostCorrection { log_factors, leaves, hidden } = correction;
         (self.leaves, self.hidden) = (leaves.clone(), *hidden);
+        // A stored profile was measured for long.
+        self.n_plain_seen = N_PLAIN_SEEN_MAX;
         for knot in &mut self.knots[..self.n_knots] {
             let log_us = knot.log_us + log_factors[knot.rows.min(VERIFY_ROWS_MAX) - 1];
             knot.log_us = log_us.clamp(US_MIN.ln(), US_MAX.ln());
@@ -264,7 +275,8 @@ impl CostProfile {
     }
 
     /// Learns from a measured step whose tree had `rows` rows and `leaves` leaves. It updates the common
-    /// factor strongly, and the costs of these rows and leaves slightly. The update is stronger if no time
+    /// factor strongly, and the costs of these rows and leaves slightly. The first plain steps behind steps of several rows correct the ratio
+    /// of the two strongly. The update is stronger if no time
     /// was measured within a factor of two of these rows. Padding rows are added here; they are not leaves,
     /// because nothing is computed from their attention. Cost: about 1 µs, and 2 µs if the tree branches;
     /// allocates nothing.
@@ -280,6 +292,7 @@ impl CostProfile {
         let (left, right, weight) = self.neighbours(rows);
         let knots = &mut self.knots[..self.n_knots];
         let nearest = &mut knots[if weight < 0.5 { left } else { right }];
+        let is_compared = std::mem::replace(&mut self.has_drafted, rows > 1) && rows == 1;
         if nearest.n_young > 0 {
             nearest.n_young -= 1;
             nearest.log_us += YOUNG_RATE * error;
@@ -291,6 +304,10 @@ impl CostProfile {
             knots[right].log_us += LOCAL_RATE * error * weight;
             let surprise = error - self.recent_error.unwrap_or(error);
             let surprise = surprise.clamp(-LOG_SURPRISE_MAX, LOG_SURPRISE_MAX);
+            if is_compared && self.n_plain_seen < N_PLAIN_SEEN_MAX {
+                knots[left].log_us += surprise / f32::from(2 + self.n_plain_seen);
+                self.n_plain_seen += 1;
+            }
             if self.leaves.observe(rows, leaves, surprise * expected_us / self.row_us) {
                 self.fill_added();
             }
@@ -323,6 +340,11 @@ impl CostProfile {
         shared.draft_us_per_node *= n as f32;
         shared.n_members = n;
         shared
+    }
+
+    /// Plain steps that were compared with steps of several rows, as far as they count.
+    pub(crate) fn n_plain_seen(&self) -> u8 {
+        self.n_plain_seen
     }
 
     /// Whether every batch costs the same, by construction.

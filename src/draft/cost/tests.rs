@@ -66,6 +66,34 @@ fn learns_the_shape_too() {
     assert!((350.0..410.0).contains(&costs.verify_us(8, 1)), "{}", costs.verify_us(8, 1));
 }
 
+/// Steps that draft four rows, with a plain one now and then, on a device where four rows cost 1.3 times one.
+#[test]
+fn a_few_plain_steps_show_a_wrong_ratio() {
+    let mut costs = CostProfile::from_measurements(&[(1, 100.0), (4, 101.0), (8, 150.0)]);
+    for n_plain in 1..=8 {
+        (0..12).for_each(|_| costs.observe(4, 1, 260.0));
+        costs.observe(1, 1, 200.0);
+        assert!(usize::from(costs.n_plain_seen()) == n_plain);
+    }
+    let ratio = costs.verify_us(4, 1) / costs.verify_us(1, 1);
+    assert!((1.25..1.35).contains(&ratio), "{ratio}");
+}
+
+#[test]
+fn steps_of_one_length_move_all_lengths_alike() {
+    for rows in [1, 4, 8] {
+        let mut costs = CostProfile::from_measurements(&[(1, 100.0), (4, 130.0), (8, 150.0)]);
+        let us = 1.2 * costs.verify_us(rows, 1);
+        (0..300).for_each(|i| costs.observe(rows, 1, us * (0.97 + 0.01 * (i % 7) as f32)));
+        let ratios = [4, 8].map(|rows| costs.verify_us(rows, 1) / costs.verify_us(1, 1));
+        assert!(
+            (ratios[0] - 1.3).abs() < 0.04 && (ratios[1] - 1.5).abs() < 0.05,
+            "{ratios:?} from {rows} rows"
+        );
+        assert_eq!(costs.n_plain_seen(), 0);
+    }
+}
+
 #[test]
 fn one_measured_length_goes_on_in_proportion() {
     let costs = CostProfile::from_measurements(&[(2, 100.0)]);
@@ -222,7 +250,10 @@ fn what_leaves_cost_is_learnt() {
         run(&mut quiet, 6000, per_leaf, 1.0);
         run_with_noise(&mut noisy, 1500, per_leaf, 1.0);
         for (rows, leaves) in SHAPES.into_iter().chain([(12, 6), (32, 16), (8, 2), (24, 12)]) {
-            for (costs, error_max) in [(&quiet, 0.03), (&noisy, 0.16)] {
+            // Shapes that were never seen follow from others, and the first plain steps take a part of dear leaves for the cost of rows.
+            let [quiet_max, noisy_max] =
+                if SHAPES.contains(&(rows, leaves)) { [0.03, 0.16] } else { [0.07, 0.18] };
+            for (costs, error_max) in [(&quiet, quiet_max), (&noisy, noisy_max)] {
                 // In one-row steps: the newest interruptions affect all times alike.
                 let learnt = costs.verify_us(rows, leaves) / costs.verify_us(1, 1);
                 let ratio = learnt / true_us(rows, leaves, per_leaf, 1.0) * chain_us(1);
