@@ -5,7 +5,6 @@ use std::time::Instant;
 use super::TreeBuilder;
 use super::claim::{Child, Claim};
 use crate::draft::evidence::{Agreement, Evidence, EvidenceClass};
-use crate::draft::limits::Weighing;
 use crate::draft::source::DraftSource;
 
 /// Bound on the factor by which agreement with text raises a claim of the target's rows or of a rejected
@@ -99,7 +98,7 @@ impl TreeBuilder {
             let by_token = a.token.cmp(&b.token).then(a.source.cmp(&b.source));
             by_token.then(b.probability.total_cmp(&a.probability)).then(a.next.0.cmp(&b.next.0))
         });
-        if self.has_rows && self.config.weighing == Weighing::Learned {
+        if self.has_rows && self.weighs() {
             self.note_agreement(first_claim);
         }
         let children = &mut self.scratch.children;

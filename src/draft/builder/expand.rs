@@ -6,7 +6,6 @@ use super::claim::Child;
 use super::frontier::{Found, Ranked};
 use super::{CURSORS_MAX, Scratch, TreeBuilder};
 use crate::draft::cost::CostProfile;
-use crate::draft::limits::Weighing;
 use crate::draft::source::{ComputingSource, DraftSource};
 use crate::draft::tree::NodeIdx;
 
@@ -38,13 +37,16 @@ impl TreeBuilder {
         self.claims_of[node.index()] = (first_claim as u32, self.claims.len() as u32);
         for i in 0..self.scratch.children.len() {
             let child = self.scratch.children[i];
-            let reach = reach * child.probability;
+            let reach = reach * self.drafted(child.source, child.probability);
             if reach < self.config.reach_min {
                 continue;
             }
             let first_cursor = self.cursors.len() as u32;
             let claims = &self.claims[child.claims.0 as usize..child.claims.1 as usize];
-            let caps = claims.iter().map(|claim| self.caps[usize::from(claim.source)].after(&claim.evidence));
+            let caps = claims.iter().map(|claim| {
+                let cap = self.caps[usize::from(claim.source)].after(&claim.evidence);
+                self.drafted(claim.source, cap)
+            });
             let cap = caps.fold(0.0, f32::max);
             for of_source in claims.chunk_by(|a, b| a.source == b.source) {
                 let cursors = of_source.iter().take(CURSORS_MAX);
@@ -62,6 +64,13 @@ impl TreeBuilder {
                 cap,
             });
         }
+    }
+
+    /// Probability of a child that is drafted from a claim of this source.
+    fn drafted(&self, source: u8, probability: f32) -> f32 {
+        // Sources have slots only if claims are weighed.
+        let slot = self.slots.get(usize::from(source));
+        slot.map_or(probability, |&slot| self.table.drafted(slot, probability))
     }
 
     /// Advances the computing sources with a cursor at this node that do not claim this child. Returns `true`
@@ -124,7 +133,7 @@ impl TreeBuilder {
     /// Collects the claims of the sources at a node's cursors, for a node of the given depth and reach.
     /// Returns `true` if a source that computes was left out.
     fn ask(&mut self, sources: &mut [Box<dyn DraftSource>], cursors: (u32, u32), below: (u32, f32)) -> bool {
-        let weighs = self.config.weighing == Weighing::Learned;
+        let weighs = self.weighs();
         let mut waits = false;
         let mut start = cursors.0;
         while start < cursors.1 {

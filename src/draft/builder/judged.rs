@@ -34,6 +34,19 @@ impl TreeBuilder {
         }
     }
 
+    /// Learns from the draft tokens under visited nodes.
+    pub(super) fn learn_drafted(&mut self, outcome: &StepOutcome<'_>) {
+        let (tree, reach) = (outcome.tree, outcome.tree.reach());
+        let visited = std::iter::once(NodeIdx::ROOT).chain(outcome.accepted.iter().copied());
+        for (node, &chosen) in visited.zip(outcome.new_tokens) {
+            for child in tree.children(node) {
+                let Some(source) = tree.source(child) else { continue };
+                let probability = reach[child.index()] / reach[node.index()];
+                self.table.update_drafted(self.slots[source], probability, tree.token(child) == chosen);
+            }
+        }
+    }
+
     /// Ages the first-hit rate of a computing source in steps without its expansion, and withheld claims in
     /// every step.
     pub(super) fn age(&mut self) {

@@ -244,6 +244,7 @@ impl TreeBuilder {
     ) {
         if self.weighs() && outcome.tree.id() == self.n_builds {
             self.learn(outcome);
+            self.learn_drafted(outcome);
             self.age();
         }
         for source in sources {

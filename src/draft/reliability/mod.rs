@@ -1,6 +1,7 @@
 //! The measured acceptance rate of claims, by source.
 
 mod cell;
+mod drafted;
 mod record;
 
 use std::borrow::Cow;
@@ -14,6 +15,7 @@ use super::limits::SOURCES_MAX;
 use super::name::SourceName;
 use super::prior::Prior;
 use cell::{Cell, N_CELLS, cell_index};
+use drafted::DraftedShift;
 use record::{SWEEP_STEPS, SourceRecord};
 
 pub(super) use record::StoredRecord;
@@ -38,6 +40,8 @@ pub(super) use record::StoredRecord;
 /// bound. A claim withheld by the builder, because its reach is below `reach_min`, is not judged. Every 256
 /// steps the sums of cells with withheld claims and no judged claims are halved, so these claims return
 /// towards their prior and are judged again.
+///
+/// Tokens that are drafted are corrected once more, all of a source alike: see [`drafted`](Self::drafted).
 ///
 /// `update` and `probability` are O(1). A source takes 13 KB. A table holds at most [`SOURCES_MAX`] sources;
 /// a further source replaces the source with the least evidence.
@@ -155,6 +159,17 @@ impl ReliabilityTable {
         self.corrected(self.prior(evidence), &self.record(slot).cells[cell_index(evidence)])
     }
 
+    /// Probability that the target chooses a token that is drafted, from that of its strongest claim. Rises with `probability`.
+    #[inline]
+    pub(super) fn drafted(&self, slot: SourceSlot, probability: f32) -> f32 {
+        self.record(slot).drafted.apply(probability)
+    }
+
+    /// Learns from a draft token that was judged, and from its [probability](Self::drafted).
+    pub(super) fn update_drafted(&mut self, slot: SourceSlot, probability: f32, hit: bool) {
+        self.record_mut(slot).drafted.learn(f32::from(u8::from(hit)) - probability);
+    }
+
     /// Current upper bounds of a source's claims.
     pub(super) fn caps(&self, slot: SourceSlot) -> Caps {
         let mut caps = Caps::NONE;
@@ -201,10 +216,11 @@ impl ReliabilityTable {
         self.record_mut(slot).since_sweep.withheld.insert(cell_index(evidence));
     }
 
-    /// Ends a step of a source. Every [`SWEEP_STEPS`] steps, cells with withheld claims and no judged claims
+    /// Ends a step of a source. The shift of its draft tokens fades. Every [`SWEEP_STEPS`] steps, cells with withheld claims and no judged claims
     /// fade.
     pub(super) fn end_step(&mut self, slot: SourceSlot) {
         let record = self.record_mut(slot);
+        record.drafted.fade();
         record.since_sweep.n_steps += 1;
         if record.since_sweep.n_steps >= SWEEP_STEPS {
             record.sweep();
@@ -263,6 +279,8 @@ impl ReliabilityTable {
             for (at, (cell, &theirs)) in record.cells.iter_mut().zip(&theirs.cells).enumerate() {
                 *cell = cell.merged(base_of(at), theirs, hits_max);
             }
+            let base_drafted = base.map_or(DraftedShift::NONE, |base| base.drafted);
+            record.drafted = record.drafted.merged(base_drafted, theirs.drafted);
             let base_first = base.map_or(Cell::EMPTY, |base| base.first);
             record.first = record.first.merged(base_first, theirs.first, hits_max);
             if base.is_none_or(|base| base.since_sweep != theirs.since_sweep) {

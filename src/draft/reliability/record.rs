@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::cell::{Cell, CellSet, N_CELLS};
+use super::drafted::DraftedShift;
 use crate::draft::evidence::EvidenceClass;
 use crate::draft::name::SourceName;
 
@@ -16,6 +17,8 @@ pub(super) struct SourceRecord {
     pub(super) since_sweep: SinceSweep,
     /// The hit rate of the source's likeliest claim, whatever its probability.
     pub(super) first: Cell,
+    /// Not stored: it follows the text of the moment.
+    pub(super) drafted: DraftedShift,
 }
 
 /// The state of a source between two sweeps.
@@ -69,6 +72,7 @@ impl SourceRecord {
             cells: vec![Cell::EMPTY; N_CELLS],
             since_sweep: SinceSweep::EMPTY,
             first: Cell::EMPTY,
+            drafted: DraftedShift::NONE,
         }
     }
 
