@@ -496,6 +496,34 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::measure::ContextCosts;
+    use crate::engine::options::GenerateOptions;
+    use crate::token::TokenId;
+    use std::ops::ControlFlow;
+
+    /// With a context that makes eight rows dearer by the length of the context and one row not at all.
+    #[test]
+    fn a_context_that_has_grown_is_not_taken_for_a_change_of_the_machine() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/target.gguf");
+        let mut engine = Engine::open(path, EngineOptions::default().with_n_threads(1)).unwrap();
+        let shared = Arc::get_mut(&mut engine.shared).expect("no session holds it");
+        shared.context_costs = Some(ContextCosts::of([0.0, 1.0]));
+        let ratio = |engine: &Engine| {
+            let costs = engine.cost_profile();
+            costs.verify_us(8, 1) / costs.verify_us(1, 1)
+        };
+        let before = ratio(&engine);
+        // Once with fewer tokens than move the costs, once with more.
+        for max_tokens in [24, 60] {
+            let mut session = engine.session(SessionOptions::default()).unwrap();
+            session.append_tokens(&[TokenId(5); 8]).unwrap();
+            let options = GenerateOptions { max_tokens, ignore_eos: true, ..GenerateOptions::default() };
+            session.generate(options).unwrap().run(|_| ControlFlow::Continue(())).unwrap();
+            // Times of single steps differ by less than the context would.
+            let change = ratio(&engine) / before;
+            assert!((0.5..2.0).contains(&change), "{change} after {max_tokens} tokens");
+        }
+    }
 
     #[test]
     fn costs_of_batches_that_are_given_say_nothing_of_the_projection() {

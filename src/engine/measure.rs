@@ -90,6 +90,11 @@ pub(crate) struct ContextCosts {
 }
 
 impl ContextCosts {
+    #[cfg(test)]
+    pub(super) fn of(per_token: [f32; CONTEXT_ROWS.len()]) -> Self {
+        Self { per_token }
+    }
+
     /// The cost of `rows` rows behind `context` tokens, relative to an empty context.
     pub(crate) fn factor(&self, context: usize, rows: usize) -> f32 {
         let [low, high] = CONTEXT_ROWS;
