@@ -121,6 +121,8 @@ fn check_counts(stats: &Stats, case: &str) {
     let n_off = off.disabled + off.output_end + off.no_candidate + off.not_worth + off.short_output;
     let n_off = n_off + off.high_temperature + off.low_memory + off.below_floor + off.measured;
     let n_off = n_off + off.memory_pressure + off.heat;
+    // A plain step is compared with drafts before it.
+    assert!(2 * off.measured <= stats.steps + 1, "{case}: {stats:?}");
     let n_drafted = stats.steps - n_off;
     assert!(n_off <= stats.steps, "{case}: {stats:?}");
     let drafted: usize = stats.sources.iter().map(|source| source.drafted).sum();

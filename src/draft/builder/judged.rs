@@ -8,7 +8,7 @@ use crate::draft::tree::NodeIdx;
 use crate::token::TokenId;
 
 impl TreeBuilder {
-    /// Calls `sink` with the same evidence that [`observe`](Self::observe) learns from after a step of the
+    /// Calls `sink` with the evidence on claims that [`observe`](Self::observe) learns from after a step of the
     /// newest tree: each claim under a visited node, and whether the target chose its token. For fitting the
     /// built-in table.
     pub fn claims_seen(&self, outcome: &StepOutcome<'_>, mut sink: impl FnMut(&Evidence, bool)) {

@@ -3,12 +3,14 @@
 mod hidden;
 pub(crate) mod joint;
 mod leaves;
+mod plain;
 pub(super) mod stored;
 #[cfg(test)]
 mod tests;
 
 use self::hidden::HiddenTime;
 use self::leaves::{LeafCosts, N_CLASSES, place};
+use self::plain::PlainSteps;
 use super::draft_times::DRAFT_US_PER_NODE;
 use super::limits::VERIFY_ROWS_MAX;
 
@@ -45,10 +47,8 @@ pub struct CostProfile {
     /// Mean error of the newest steps, as a logarithm. A common error of all steps is not the cost of leaves,
     /// so the shape (rows and leaves) is learned from the deviation from this mean.
     recent_error: Option<f32>,
-    /// Whether the newest step had several rows.
-    has_drafted: bool,
-    /// Plain steps behind steps of several rows, as far as they count.
-    n_plain_seen: u8,
+    /// Plain steps that the other steps are compared with.
+    plain: PlainSteps,
     /// `verify_us` of 1 ..= `VERIFY_ROWS_MAX` rows with one leaf.
     table: [f32; VERIFY_ROWS_MAX],
     /// Cost that 1, 2, 4, … leaves add to each number of rows, in one-row steps, and the µs of a one-row
@@ -76,9 +76,6 @@ struct Knot {
 const GLOBAL_RATE: f32 = 1.0 / 8.0;
 /// … and to this batch length only. Slow, so that noise does not distort the profile's shape.
 const LOCAL_RATE: f32 = 1.0 / 64.0;
-/// The shape was measured for a moment while loading. The first plain steps behind steps of several rows correct the time of one row by large
-/// shares of their deviation, each by less: a half, a third, … After this many, the slow rate is enough.
-const N_PLAIN_SEEN_MAX: u8 = 62;
 /// A knot added at a distance from all others starts from a guess, so it learns at this rate …
 const YOUNG_RATE: f32 = 1.0 / 2.0;
 /// … for this many steps, from which nothing else is learned: enough to correct a guess that is wrong by 16×.
@@ -168,8 +165,7 @@ impl CostProfile {
             batch_lens: Vec::new(),
             leaves: LeafCosts::unknown(),
             recent_error: None,
-            has_drafted: false,
-            n_plain_seen: 0,
+            plain: PlainSteps::default(),
             table: [us; VERIFY_ROWS_MAX],
             added: [[0.0; N_CLASSES]; VERIFY_ROWS_MAX],
             row_us: us,
@@ -194,7 +190,7 @@ impl CostProfile {
         let CostCorrection { log_factors, leaves, hidden } = correction;
         (self.leaves, self.hidden) = (leaves.clone(), *hidden);
         // A stored profile was measured for long.
-        self.n_plain_seen = N_PLAIN_SEEN_MAX;
+        self.plain = PlainSteps::MEASURED;
         for knot in &mut self.knots[..self.n_knots] {
             let log_us = knot.log_us + log_factors[knot.rows.min(VERIFY_ROWS_MAX) - 1];
             knot.log_us = log_us.clamp(US_MIN.ln(), US_MAX.ln());
@@ -290,9 +286,9 @@ impl CostProfile {
         let error = (log_us - expected_us.ln()).clamp(-LOG_ERROR_MAX, LOG_ERROR_MAX);
         self.ensure_knot_near(rows);
         let (left, right, weight) = self.neighbours(rows);
+        let share = self.plain.observe(rows == self.batch_len(1));
         let knots = &mut self.knots[..self.n_knots];
         let nearest = &mut knots[if weight < 0.5 { left } else { right }];
-        let is_compared = std::mem::replace(&mut self.has_drafted, rows > 1) && rows == 1;
         if nearest.n_young > 0 {
             nearest.n_young -= 1;
             nearest.log_us += YOUNG_RATE * error;
@@ -304,10 +300,8 @@ impl CostProfile {
             knots[right].log_us += LOCAL_RATE * error * weight;
             let surprise = error - self.recent_error.unwrap_or(error);
             let surprise = surprise.clamp(-LOG_SURPRISE_MAX, LOG_SURPRISE_MAX);
-            if is_compared && self.n_plain_seen < N_PLAIN_SEEN_MAX {
-                knots[left].log_us += surprise / f32::from(2 + self.n_plain_seen);
-                self.n_plain_seen += 1;
-            }
+            knots[left].log_us += share * surprise * (1.0 - weight);
+            knots[right].log_us += share * surprise * weight;
             if self.leaves.observe(rows, leaves, surprise * expected_us / self.row_us) {
                 self.fill_added();
             }
@@ -342,9 +336,16 @@ impl CostProfile {
         shared
     }
 
-    /// Plain steps that were compared with steps of several rows, as far as they count.
-    pub(crate) fn n_plain_seen(&self) -> u8 {
-        self.n_plain_seen
+    /// Whether a draft of `rows` rows, with this advantage over plain decoding, is to be given up for a plain step, whose time is
+    /// learned. Not where a plain step takes as long by construction.
+    pub(crate) fn is_plain_due(&mut self, rows: usize, advantage: f32) -> bool {
+        let differs = !self.free_rows && self.batch_len(1) < self.batch_len(rows);
+        differs && self.plain.is_due(advantage)
+    }
+
+    /// The same profile with each time changed as from one profile to another.
+    pub(crate) fn moved(self, from: &CostProfile, to: &CostProfile) -> Self {
+        self.scaled(|rows| to.interpolate(rows) / from.interpolate(rows))
     }
 
     /// Whether every batch costs the same, by construction.

@@ -4,9 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::hidden::HiddenTime;
 use super::leaves::{LeafCosts, StoredLeaves};
-use super::{
-    CostCorrection, CostProfile, Knot, LOG_CORRECTION_MAX, LOG_ERROR_MAX, N_PLAIN_SEEN_MAX, US_MAX, US_MIN,
-};
+use super::{CostCorrection, CostProfile, Knot, LOG_CORRECTION_MAX, LOG_ERROR_MAX, US_MAX, US_MIN};
 use crate::draft::limits::VERIFY_ROWS_MAX;
 
 /// A [`CostProfile`] as stored: without the batch lengths, which belong to the backend.
@@ -68,7 +66,7 @@ impl CostProfile {
         self.leaves.blend(&theirs.leaves);
         self.hidden = self.hidden.blended(theirs.hidden, weight);
         self.recent_error = theirs.recent_error;
-        self.n_plain_seen = self.n_plain_seen.max(theirs.n_plain_seen);
+        self.plain = self.plain.blended(theirs.plain);
         self.fill_table();
         self.fill_added();
     }
@@ -114,8 +112,6 @@ impl CostProfile {
             *knot = Knot { rows: stored.rows, log_us: stored.log_us, n_young: stored.n_young };
         }
         (profile.n_knots, profile.recent_error) = (knots.len(), recent_error);
-        // The number is not stored: that of a whole run is enough.
-        profile.n_plain_seen = N_PLAIN_SEEN_MAX;
         profile.leaves = LeafCosts::from_stored(&leaves)?;
         profile.hidden = hidden(hidden_us)?;
         profile.fill_table();

@@ -70,13 +70,31 @@ fn learns_the_shape_too() {
 #[test]
 fn a_few_plain_steps_show_a_wrong_ratio() {
     let mut costs = CostProfile::from_measurements(&[(1, 100.0), (4, 101.0), (8, 150.0)]);
-    for n_plain in 1..=8 {
+    for _ in 0..8 {
         (0..12).for_each(|_| costs.observe(4, 1, 260.0));
         costs.observe(1, 1, 200.0);
-        assert!(usize::from(costs.n_plain_seen()) == n_plain);
     }
     let ratio = costs.verify_us(4, 1) / costs.verify_us(1, 1);
     assert!((1.25..1.35).contains(&ratio), "{ratio}");
+}
+
+/// Compiled lengths: a plain step is padded too.
+#[test]
+fn plain_steps_are_due_where_they_are_shorter() {
+    let costs = || CostProfile::from_measurements(&[(1, 100.0), (4, 130.0), (32, 600.0)]);
+    for (mut costs, rows, is_due) in [
+        (costs(), 2, true),
+        (costs().with_batch_lens(&[4, 32]), 4, false),
+        (costs().with_batch_lens(&[4, 32]), 5, true),
+        (CostProfile::free_rows(5.0), 8, false),
+    ] {
+        for _ in 0..50 {
+            // Seven steps save an eighth each.
+            let n_drafted = (0..100).take_while(|_| !costs.is_plain_due(rows, 2.0)).count();
+            assert_eq!(n_drafted, if is_due { 7 } else { 100 }, "{rows} rows, {costs:?}");
+            costs.observe(costs.batch_len(1), 1, 100.0);
+        }
+    }
 }
 
 #[test]
@@ -90,7 +108,6 @@ fn steps_of_one_length_move_all_lengths_alike() {
             (ratios[0] - 1.3).abs() < 0.04 && (ratios[1] - 1.5).abs() < 0.05,
             "{ratios:?} from {rows} rows"
         );
-        assert_eq!(costs.n_plain_seen(), 0);
     }
 }
 

@@ -48,12 +48,11 @@ impl DraftedShift {
         }
     }
 
-    /// This shift, moved as far as `theirs` has from `base`.
+    /// `theirs`, which began from `base`; the mean with this shift if that has moved meanwhile: each is an estimate of its own text.
     pub(super) fn merged(self, base: Self, theirs: Self) -> Self {
-        // Equal to `theirs` if nothing else has moved.
         match self == base {
             true => theirs,
-            false => Self::of(self.log_odds + theirs.log_odds - base.log_odds),
+            false => Self::of(0.5 * (self.log_odds + theirs.log_odds)),
         }
     }
 }
@@ -99,6 +98,6 @@ mod tests {
         assert!((shift.log_odds + 0.5).abs() < 0.01, "{}", shift.log_odds);
         let (base, theirs) = (DraftedShift::of(0.2), DraftedShift::of(-0.3));
         assert_eq!(base.merged(base, theirs), theirs);
-        assert!((DraftedShift::of(0.4).merged(base, theirs).log_odds + 0.1).abs() < 1e-6);
+        assert!((DraftedShift::of(0.4).merged(base, theirs).log_odds - 0.05).abs() < 1e-6);
     }
 }

@@ -41,7 +41,8 @@ pub(super) use record::StoredRecord;
 /// steps the sums of cells with withheld claims and no judged claims are halved, so these claims return
 /// towards their prior and are judged again.
 ///
-/// Tokens that are drafted are corrected once more, all of a source alike: see [`drafted`](Self::drafted).
+/// Tokens that are drafted are corrected once more, all of a source alike, by what came true of that source's drafts (`drafted.rs`). This
+/// correction learns only while the source drafts, and fades otherwise.
 ///
 /// `update` and `probability` are O(1). A source takes 13 KB. A table holds at most [`SOURCES_MAX`] sources;
 /// a further source replaces the source with the least evidence.

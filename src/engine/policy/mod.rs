@@ -13,7 +13,6 @@
 
 mod device;
 mod floor;
-mod measure;
 mod pid;
 
 pub(crate) use device::{Device, PressureReport};
@@ -23,7 +22,6 @@ use crate::engine::options::{DraftPolicy, DraftRows, SkipRules};
 use crate::engine::stats::{DraftingOffStats, PolicyStats};
 use crate::stream::available_bytes;
 use floor::Floor;
-use measure::PlainMeasure;
 use pid::Pid;
 
 /// Steps between two queries of available memory; a query of the system takes about 20 µs.
@@ -38,7 +36,6 @@ pub(super) struct Policy {
     is_low: bool,
     rows: Rows,
     floor: Option<Floor>,
-    plain: PlainMeasure,
     n_steps: usize,
     /// The bound that limited the newest step.
     bound: Option<Bound>,
@@ -61,7 +58,6 @@ pub(super) enum Skip {
     BelowFloor,
     MemoryPressure,
     Heat,
-    Measure,
 }
 
 /// The reason for fewer rows than the policy's `k`.
@@ -105,8 +101,7 @@ impl Policy {
             DraftRows::Pid(config) => Rows::Pid(Pid::new(config)),
         };
         let floor = config.floor.map(Floor::new);
-        let plain = PlainMeasure::default();
-        Self { skip, available_bytes_min, is_low: false, rows, floor, plain, n_steps: 0, bound: None }
+        Self { skip, available_bytes_min, is_low: false, rows, floor, n_steps: 0, bound: None }
     }
 
     /// Maximum draft rows of the next step, without the root, or the reason for no draft.
@@ -139,17 +134,8 @@ impl Policy {
             (by_heat == 0, Skip::Heat),
             (self.is_low, Skip::LowMemory),
             (self.floor.as_ref().is_some_and(Floor::is_paused), Skip::BelowFloor),
-            (self.plain.is_due(), Skip::Measure),
         ];
         reasons.into_iter().find(|(holds, _)| *holds).map(|(_, skip)| skip)
-    }
-
-    /// Observes the finished step whose time is learned: what its draft promised over plain decoding, `None` if it had none, and the number
-    /// of plain steps that the costs were learned from.
-    pub(super) fn observe_time(&mut self, advantage: Option<f32>, n_plain_seen: u8) {
-        if matches!(self.rows, Rows::Auto) {
-            self.plain.observe(advantage, n_plain_seen);
-        }
     }
 
     /// Observes and counts the finished step; the controllers learn from it.
@@ -192,7 +178,6 @@ impl Skip {
             Skip::BelowFloor => &mut off.below_floor,
             Skip::MemoryPressure => &mut off.memory_pressure,
             Skip::Heat => &mut off.heat,
-            Skip::Measure => &mut off.measured,
         }
     }
 }
@@ -260,25 +245,6 @@ mod tests {
         }
         assert_eq!((stats.heat_limited, stats.memory_limited), (2, 1));
         assert_eq!((stats.rows_allowed[20], stats.rows_allowed[15], stats.rows_allowed[7]), (1, 1, 1));
-    }
-
-    #[test]
-    fn a_plain_step_is_due_where_the_rows_are_chosen_by_cost() {
-        let mut stats = PolicyStats::default();
-        for (rows, is_chosen) in [(DraftRows::Auto, true), (DraftRows::Fixed(4), false)] {
-            let mut policy = policy(DraftPolicy { rows, ..DraftPolicy::default() }, 9, 0.0);
-            for _ in 0..3 {
-                let n_drafted = (0..40)
-                    .take_while(|_| {
-                        let decided = decide(&mut policy, COOL);
-                        policy.observe(decided, (3, 1), &mut stats);
-                        policy.observe_time(decided.is_ok().then_some(1.25), 0);
-                        decided.is_ok()
-                    })
-                    .count();
-                assert_eq!(n_drafted, if is_chosen { 2 } else { 40 });
-            }
-        }
     }
 
     #[test]

@@ -170,7 +170,7 @@ impl Session {
             (Some(profile), _) => {
                 let [from, to] =
                     [from, to].map(|context| profile.costs(context, self.options.projection_rows));
-                costs.scaled(|rows| to.verify_us(rows, 1) / from.verify_us(rows, 1))
+                costs.moved(&from, &to)
             }
             (None, Some(measured)) => {
                 costs.scaled(|rows| measured.factor(to, rows) / measured.factor(from, rows))

@@ -7,7 +7,7 @@
 //! | stage | reads | changes |
 //! | --- | --- | --- |
 //! | [`decide`] | policy, heat, memory pressure, room in the output | the policy's own state |
-//! | [`draft`] | committed tokens, sources, costs | the draft tree |
+//! | [`draft`] | committed tokens, sources, costs | the draft tree; costs, moved behind the grown context |
 //! | [`verify`] | the tree | scratch slots after the committed KV cache, hidden states |
 //! | [`walk`] | the tree, hidden states, committed tokens | nothing: it returns accepted nodes and chosen tokens |
 //! | [`commit`] | the walk | tokens, KV cache, output; all or nothing |

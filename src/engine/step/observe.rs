@@ -45,22 +45,13 @@ pub(super) fn observe(session: &mut Session, run: &mut Run, step: &Step) {
 /// shared pass is not that of a batch of these rows, so it changes no costs of single generations.
 fn observe_costs(session: &mut Session, run: &Run, step: &Step) {
     if step.pass.is_shared {
-        // Nor does it say when a plain step is due.
-        session.drafting.policy.observe_time(None, 0);
         return;
     }
     let Session { shared, drafting, .. } = session;
     // Plain decoding chooses tokens at the same cost, so this time is not part of the batch.
     let batch_us = step.pass.us + run.projection.time_us() + step.flows.read_us();
     let ring_bytes = shared.model.streamed().map_or(0, Streamed::ring_bytes);
-    let DraftingState { builder, costs, tree, policy, .. } = drafting;
-    // Where a plain step is as long as this one by construction, or its draft was given, there is nothing to compare.
-    let can_compare = step.drafted.n_rows == 1 || costs.batch_len(1) < step.drafted.n_rows;
-    if can_compare && builder.weighs() && !costs.has_free_rows() {
-        let advantage = (tree.len() > 1).then(|| builder.advantage(costs));
-        policy.observe_time(advantage, costs.n_plain_seen());
-    }
-    costs.observe(step.drafted.n_rows, drafting.tree.n_leaves(), batch_us as f32);
+    drafting.costs.observe(step.drafted.n_rows, drafting.tree.n_leaves(), batch_us as f32);
     drafting.costs.observe_hidden(step.flows.hidden_us(ring_bytes) as f32);
 }
 
@@ -109,6 +100,7 @@ fn count(session: &mut Session, run: &mut Run, step: &Step) {
         *(match step.decision.rows {
             Err(skip) => skip.counter(&mut stats.drafting_off),
             Ok(_) if output.remaining() + n_new <= 1 => &mut stats.drafting_off.output_end,
+            Ok(_) if step.drafted.is_given_up => &mut stats.drafting_off.measured,
             Ok(_) if step.drafted.n_considered > 0 => &mut stats.drafting_off.not_worth,
             Ok(_) => &mut stats.drafting_off.no_candidate,
         }) += 1;
