@@ -38,7 +38,7 @@ impl TreeBuilder {
                 None => evidence.probability.clamp(0.0, 1.0),
             };
             let rise = if class.is_of_target() { AGREED_RISE_MAX } else { 1.0 };
-            let most = self.drafted(index, (rise * probability).min(1.0));
+            let most = (rise * probability).min(1.0);
             if reach * most >= self.config.reach_min {
                 let (token, next) = (candidate.token, candidate.next);
                 self.claims.push(Claim { token, source: index, probability, evidence, next });
@@ -101,22 +101,21 @@ impl TreeBuilder {
         if self.has_rows && self.weighs() {
             self.note_agreement(first_claim);
         }
-        let Self { table, slots, claims, scratch, .. } = self;
-        let children = &mut scratch.children;
+        let children = &mut self.scratch.children;
         children.clear();
         let mut start = first_claim as u32;
-        for group in claims[first_claim..].chunk_by(|a, b| a.token == b.token) {
+        for group in self.claims[first_claim..].chunk_by(|a, b| a.token == b.token) {
             let end = start + group.len() as u32;
-            let drafted = group.iter().map(|claim| {
-                // Sources have slots only if claims are weighed.
-                let slot = slots.get(usize::from(claim.source));
-                let probability =
-                    slot.map_or(claim.probability, |&slot| table.drafted(slot, claim.probability));
-                (claim, probability)
+            let strongest = group
+                .iter()
+                .reduce(|best, claim| if claim.probability > best.probability { claim } else { best });
+            let strongest = strongest.expect("a group is not empty");
+            children.push(Child {
+                token: strongest.token,
+                probability: strongest.probability,
+                source: strongest.source,
+                claims: (start, end),
             });
-            let strongest = drafted.reduce(|best, claim| if claim.1 > best.1 { claim } else { best });
-            let (&Claim { token, source, .. }, probability) = strongest.expect("a group is not empty");
-            children.push(Child { token, probability, source, claims: (start, end) });
             start = end;
         }
         children.sort_unstable_by(|a, b| b.probability.total_cmp(&a.probability).then(a.token.cmp(&b.token)));

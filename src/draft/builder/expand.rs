@@ -37,7 +37,7 @@ impl TreeBuilder {
         self.claims_of[node.index()] = (first_claim as u32, self.claims.len() as u32);
         for i in 0..self.scratch.children.len() {
             let child = self.scratch.children[i];
-            let reach = reach * child.probability;
+            let reach = reach * self.drafted(child.source, child.probability);
             if reach < self.config.reach_min {
                 continue;
             }
@@ -66,8 +66,8 @@ impl TreeBuilder {
         }
     }
 
-    /// Probability of a token that is drafted from a claim of this source.
-    pub(super) fn drafted(&self, source: u8, probability: f32) -> f32 {
+    /// Probability of a child that is drafted from a claim of this source.
+    fn drafted(&self, source: u8, probability: f32) -> f32 {
         // Sources have slots only if claims are weighed.
         let slot = self.slots.get(usize::from(source));
         slot.map_or(probability, |&slot| self.table.drafted(slot, probability))
