@@ -497,7 +497,7 @@ impl Engine {
 mod tests {
     use super::*;
     use crate::engine::measure::ContextCosts;
-    use crate::engine::options::GenerateOptions;
+    use crate::engine::options::{Drafting, GenerateOptions};
     use crate::token::TokenId;
     use std::ops::ControlFlow;
 
@@ -515,7 +515,9 @@ mod tests {
         let before = ratio(&engine);
         // Once with fewer tokens than move the costs, once with more.
         for max_tokens in [24, 60] {
-            let mut session = engine.session(SessionOptions::default()).unwrap();
+            // Plain steps: those of more rows would show that they are not as dear.
+            let options = SessionOptions { drafting: Drafting::Off, ..SessionOptions::default() };
+            let mut session = engine.session(options).unwrap();
             session.append_tokens(&[TokenId(5); 8]).unwrap();
             let options = GenerateOptions { max_tokens, ignore_eos: true, ..GenerateOptions::default() };
             session.generate(options).unwrap().run(|_| ControlFlow::Continue(())).unwrap();
