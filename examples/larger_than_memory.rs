@@ -47,7 +47,7 @@ fn answer(target: &Path, draft: &Path) -> Result<(), Box<dyn Error>> {
     let engine = Engine::load(&target, options, None)?;
     engine.set_draft_model(&draft, draft_model, None)?;
     let pinned = || engine.streamed().map_or(0, |streamed| streamed.memory().n_pinned_layers);
-    println!("{} of {} layers pinned\n", pinned(), target.config().n_layers);
+    println!("{} of {} layers pinned\n", pinned(), target.config().n_layers());
 
     let mut session = engine.session(session)?;
     session

@@ -70,7 +70,7 @@ pub use engine::{
 };
 pub use kernels::{IsaKind, KernelsNotice, KvType};
 pub use model::checkpoint::{Checkpoint, LoadError};
-pub use model::config::{Architecture, ModelConfig, RopeConfig, RopeScaling};
+pub use model::config::{Architecture, ModelConfig};
 pub use model::graphs::Switching;
 pub use model::packed::ModelIdentity;
 pub use model::streamed::StreamMemory;
@@ -86,6 +86,14 @@ pub use tokenizer::{
     ChatDate, ChatOptions, Message, Role, SpecialTokens, TextKind, Tokenizer, TokenizerError,
 };
 pub use verify::{DryOptions, LogitsProcessor, ProcessorError, Sampling, SamplingError};
+
+/// What the layers of a model compute: the types inside [`ModelConfig`].
+pub mod architecture {
+    pub use crate::model::config::{
+        Activation, Attention, DeltaNet, Dense, Experts, FeedForward, LayerPlan, Mamba2, Mixer, Norms,
+        QkNorm, QueryGrowth, RopeConfig, RopeScaling, Routing, ShortConv, Widths,
+    };
+}
 
 /// Details of errors: the types inside the variants of the errors at the root.
 pub mod error {

@@ -7,8 +7,8 @@ use std::path::Path;
 use model_files::hf::HfModel;
 use model_files::{Gguf, assert_variant};
 use refrain::internals::kernels::BlockType;
-use refrain::internals::model::checkpoint::{LayerWeight, WeightId};
-use refrain::internals::model::config::{Architecture, ConfigError, RopeScaling};
+use refrain::internals::model::checkpoint::{LayerWeight, RowOrder, WeightId};
+use refrain::internals::model::config::{ConfigError, RopeScaling};
 use refrain::internals::model::hf::parse_config;
 use refrain::{Checkpoint, LoadError, ModelConfig};
 use serde_json::{Value, json};
@@ -32,9 +32,9 @@ fn configurations_that_are_refused() {
     }
     config_refused(|c| *c = json!({}), "Missing", &["`model_type`"]);
     config_refused(
-        |c| c["model_type"] = "gemma3".into(),
+        |c| c["model_type"] = "mamba".into(),
         "UnknownArchitecture",
-        &["`gemma3`", "supported: llama"],
+        &["`mamba`", "supported:", "llama", "qwen3"],
     );
     for field in
         ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size"]
@@ -67,7 +67,7 @@ fn features_that_are_not_computed_are_refused_by_name() {
         ("hidden_act", json!("gelu")),
         ("mlp_bias", json!(true)),
         ("rope_interleaved", json!(true)),
-        ("partial_rotary_factor", json!(0.5)),
+        ("partial_rotary_factor", json!(1.5)),
         ("quantization_config", json!({"quant_method": "gptq"})),
         ("num_local_experts", json!(8)),
         ("num_experts", json!(64)),
@@ -79,7 +79,7 @@ fn features_that_are_not_computed_are_refused_by_name() {
     ] {
         config_refused(|c| c[field] = value.clone(), "Unsupported", &[field]);
     }
-    for kind in ["yarn", "dynamic", "longrope", "su", "mrope"] {
+    for kind in ["su", "mrope"] {
         let scaling = json!({"rope_type": kind, "factor": 4.0});
         config_refused(
             |c| c["rope_scaling"] = scaling.clone(),
@@ -88,11 +88,17 @@ fn features_that_are_not_computed_are_refused_by_name() {
         );
         config_refused(|c| c["rope_parameters"] = scaling.clone(), "Unsupported", &["rope_parameters", kind]);
     }
-    let old_name = json!({"type": "yarn", "factor": 4.0});
-    config_refused(|c| c["rope_scaling"] = old_name.clone(), "Unsupported", &["yarn"]);
+    let old_name = json!({"type": "mrope", "factor": 4.0});
+    config_refused(|c| c["rope_scaling"] = old_name.clone(), "Unsupported", &["mrope"]);
+    let no_lists = json!({"rope_type": "longrope", "factor": 4.0});
+    config_refused(|c| c["rope_scaling"] = no_lists.clone(), "Missing", &["short_factor"]);
+    let short_lists = json!({"rope_type": "longrope", "short_factor": [1.0, 2.0], "long_factor": [1.0, 2.0]});
+    config_refused(|c| c["rope_scaling"] = short_lists.clone(), "Inconsistent", &["2 factors", "rotary_dim"]);
+    let no_ramp = json!({"rope_type": "yarn", "factor": 4.0, "beta_fast": 0.0});
+    config_refused(|c| c["rope_scaling"] = no_ramp.clone(), "OutOfRange", &["beta_fast"]);
     let by_layer = json!({"full_attention": {"rope_type": "default"}});
     config_refused(|c| c["rope_parameters"] = by_layer.clone(), "Unsupported", &["full_attention"]);
-    let partial = json!({"rope_type": "default", "partial_rotary_factor": 0.5});
+    let partial = json!({"rope_type": "default", "partial_rotary_factor": 0.0});
     config_refused(|c| c["rope_parameters"] = partial.clone(), "Unsupported", &["partial_rotary_factor"]);
     config_refused(
         |c| c["rope_scaling"] = json!({"rope_type": "linear"}),
@@ -132,11 +138,11 @@ fn both_layouts_of_the_rotary_settings_are_read() {
     });
     let (older, newer) = (older.unwrap(), newer.unwrap());
     assert_eq!(older, newer);
-    assert_eq!(older.rope.theta, 500_000.0);
+    assert_eq!(older.ropes[0].theta, 500_000.0);
     let linear = config(|c| c["rope_scaling"] = json!({"type": "linear", "factor": 2.0})).unwrap();
-    assert_eq!(linear.rope.scaling, RopeScaling::Linear { factor: 2.0 });
+    assert_eq!(linear.ropes[0].scaling, RopeScaling::Linear { factor: 2.0 });
     let none = config(|c| c["rope_scaling"] = Value::Null).unwrap();
-    assert_eq!(none.rope.scaling, RopeScaling::None);
+    assert_eq!(none.ropes[0].scaling, RopeScaling::None);
 }
 
 #[test]
@@ -146,25 +152,29 @@ fn families_have_their_own_defaults() {
         c["sliding_window"] = 64.into();
     });
     let mistral = mistral.unwrap();
-    assert_eq!((mistral.architecture, mistral.context_len), (Architecture::Llama, 64));
+    assert_eq!((mistral.architecture.name(), mistral.context_len), ("llama", 128));
+    assert_eq!(mistral.attention(0).unwrap().window, Some(64));
     let window_off = config(|c| {
         c["model_type"] = "qwen2".into();
         c["sliding_window"] = 64.into();
         c["use_sliding_window"] = false.into();
     });
-    assert_eq!(window_off.unwrap().context_len, 128);
+    assert_eq!(window_off.unwrap().attention(0).unwrap().window, None);
     let window_on = config(|c| {
         c["model_type"] = "qwen2".into();
         c["sliding_window"] = 64.into();
         c["use_sliding_window"] = true.into();
+        c["max_window_layers"] = 0.into();
     });
     let window_on = window_on.unwrap();
-    assert_eq!((window_on.context_len, window_on.qkv_bias, window_on.o_bias), (64, true, false));
+    let attention = window_on.attention(0).unwrap();
+    assert_eq!((attention.window, attention.qkv_bias, attention.o_bias), (Some(64), true, false));
     let no_kv = config(|c| c["num_key_value_heads"] = Value::Null).unwrap();
-    assert_eq!(no_kv.n_kv_heads, 4);
+    assert_eq!(no_kv.attention(0).unwrap().n_kv_heads, 4);
     let no_head_dim = config(|c| c["head_dim"] = Value::Null).unwrap();
-    assert_eq!(no_head_dim.head_dim, 8);
+    assert_eq!(no_head_dim.attention(0).unwrap().head_dim, 8);
     let biased = config(|c| c["attention_bias"] = true.into()).unwrap();
+    let biased = biased.attention(0).unwrap();
     assert!(biased.qkv_bias && biased.o_bias);
     config_refused(
         |c| {
@@ -330,7 +340,7 @@ fn gguf_tensors_that_do_not_fit() {
     let down = checkpoint.tensor(WeightId::Layer(0, LayerWeight::Down)).unwrap();
     assert_eq!((down.n_rows, down.n_cols, down.ty), (32, 64, BlockType::Q8_0));
     let q = checkpoint.tensor(WeightId::Layer(0, LayerWeight::Q)).unwrap();
-    assert!(q.qk_interleaved && !down.qk_interleaved);
+    assert_eq!((q.order, down.order), (RowOrder::Interleaved { head_dim: 8 }, RowOrder::All));
     assert!(matches!(checkpoint.read(WeightId::Head), Err(LoadError::NoSuchWeight { .. })));
 }
 
@@ -341,11 +351,11 @@ fn gguf_rope_factors_become_the_scaling() {
     let factors = [1.0f32, 1.0, 2.5, 8.0];
     gguf.tensors.last_mut().unwrap().3 = factors.iter().flat_map(|f| f.to_le_bytes()).collect();
     let checkpoint = Checkpoint::from_gguf_bytes(gguf.bytes().into(), "factors").unwrap();
-    assert_eq!(checkpoint.config().rope.scaling, RopeScaling::Factors(factors.to_vec()));
+    assert_eq!(checkpoint.config().ropes[0].scaling, RopeScaling::Factors(factors.to_vec()));
     gguf.set("llama.rope.scaling.type", "linear").set("llama.rope.scaling.factor", 2.0f32);
     let error = Checkpoint::from_gguf_bytes(gguf.bytes().into(), "factors").unwrap_err();
     assert_variant(&error, "Config(Unsupported", &["rope_freqs.weight"]);
     gguf.remove_tensor("rope_freqs.weight");
     let checkpoint = Checkpoint::from_gguf_bytes(gguf.bytes().into(), "linear").unwrap();
-    assert_eq!(checkpoint.config().rope.scaling, RopeScaling::Linear { factor: 2.0 });
+    assert_eq!(checkpoint.config().ropes[0].scaling, RopeScaling::Linear { factor: 2.0 });
 }

@@ -258,5 +258,5 @@ fn paths_that_are_no_model() {
     assert_variant(&Checkpoint::open(&named).unwrap_err(), "Gguf(Magic", &[]);
     let unnamed = dir.path().join("blob");
     std::fs::write(&unnamed, Gguf::tiny().bytes()).unwrap();
-    assert_eq!(Checkpoint::open(&unnamed).unwrap().config().n_layers, 1);
+    assert_eq!(Checkpoint::open(&unnamed).unwrap().config().n_layers(), 1);
 }

@@ -4,8 +4,8 @@ mod model_files;
 
 use model_files::{GOLDEN, Gguf, golden};
 use refrain::internals::kernels::BlockType;
-use refrain::internals::model::checkpoint::{LayerWeight, WeightId};
-use refrain::internals::model::config::{Architecture, RopeScaling};
+use refrain::internals::model::checkpoint::{LayerWeight, RowOrder, WeightId};
+use refrain::internals::model::config::{Dense, FeedForward, RopeScaling};
 use refrain::{ChatOptions, Checkpoint, Message, Role, SpecialTokens};
 
 fn open(name: &str) -> Checkpoint {
@@ -16,18 +16,24 @@ fn open(name: &str) -> Checkpoint {
 fn llama_has_llama3_scaling_and_a_tied_head() {
     let checkpoint = open("llama");
     let config = checkpoint.config();
-    assert_eq!(config.architecture, Architecture::Llama);
-    assert_eq!((config.n_layers, config.hidden_dim, config.n_heads, config.n_kv_heads), (3, 64, 4, 2));
-    assert_eq!((config.head_dim, config.ffn_dim, config.vocab_size, config.context_len), (16, 96, 384, 2048));
-    assert_eq!(config.rope.theta, 500_000.0);
+    assert_eq!(config.architecture.name(), "llama");
+    let attention = config.attention(2).unwrap();
+    assert_eq!(
+        (config.n_layers(), config.hidden_dim, attention.n_heads, attention.n_kv_heads),
+        (3, 64, 4, 2)
+    );
+    assert_eq!((attention.head_dim, config.vocab_size, config.context_len), (16, 384, 2048));
+    assert!(matches!(config.layers[2].feed, FeedForward::Dense(Dense { ffn_dim: 96, .. })));
+    assert_eq!(config.ropes.len(), 1);
+    assert_eq!(config.ropes[0].theta, 500_000.0);
     let scaling = RopeScaling::Llama3 {
         factor: 32.0,
         low_freq_factor: 1.0,
         high_freq_factor: 4.0,
         original_context_len: 64,
     };
-    assert_eq!(config.rope.scaling, scaling);
-    assert!(config.tied_head && !config.qkv_bias && !config.o_bias);
+    assert_eq!(config.ropes[0].scaling, scaling);
+    assert!(config.tied_head && !attention.qkv_bias && !attention.o_bias);
     assert_eq!(checkpoint.tensor(WeightId::Head), None);
     assert_eq!(checkpoint.name(), "llama");
 }
@@ -35,8 +41,8 @@ fn llama_has_llama3_scaling_and_a_tied_head() {
 #[test]
 fn qwen2_has_biases() {
     let checkpoint = open("qwen2");
-    assert_eq!(checkpoint.config().architecture, Architecture::Qwen2);
-    assert!(checkpoint.config().tied_head && checkpoint.config().qkv_bias);
+    assert_eq!(checkpoint.config().architecture.name(), "qwen2");
+    assert!(checkpoint.config().tied_head && checkpoint.config().attention(0).unwrap().qkv_bias);
     let bias = checkpoint.tensor(WeightId::Layer(2, LayerWeight::KBias)).unwrap();
     assert_eq!((bias.n_rows, bias.n_cols, bias.ty), (1, 32, BlockType::BF16));
     assert_eq!(checkpoint.read(WeightId::Layer(2, LayerWeight::KBias)).unwrap().len(), 64);
@@ -46,10 +52,11 @@ fn qwen2_has_biases() {
 fn qwen3_has_qk_norms_and_an_untied_head() {
     let checkpoint = open("qwen3");
     let config = checkpoint.config();
-    assert_eq!((config.head_dim, config.hidden_dim / config.n_heads), (32, 16));
+    let attention = config.attention(0).unwrap();
+    assert_eq!((attention.head_dim, config.hidden_dim / attention.n_heads), (32, 16));
     assert!(!config.tied_head);
     let head = checkpoint.tensor(WeightId::Head).unwrap();
-    assert_eq!((head.n_rows, head.n_cols, head.qk_interleaved), (384, 64, false));
+    assert_eq!((head.n_rows, head.n_cols, head.order), (384, 64, RowOrder::All));
     assert_eq!(checkpoint.read(WeightId::Head).unwrap().len(), 384 * 64 * 2);
     let norm = checkpoint.tensor(WeightId::Layer(0, LayerWeight::QNorm)).unwrap();
     assert_eq!((norm.n_rows, norm.n_cols), (1, 32));
@@ -60,7 +67,7 @@ fn qwen3_has_qk_norms_and_an_untied_head() {
 fn a_file_inside_the_folder_opens_the_folder() {
     let path = golden("llama");
     for file in ["model.safetensors", "config.json"] {
-        assert_eq!(Checkpoint::open(path.join(file)).unwrap().config().n_layers, 3);
+        assert_eq!(Checkpoint::open(path.join(file)).unwrap().config().n_layers(), 3);
     }
 }
 
@@ -122,21 +129,17 @@ fn a_golden_model_as_gguf_is_the_same_model() {
         let gguf = Gguf::from_golden(&path).bytes();
         let gguf = Checkpoint::from_gguf_bytes(gguf.into(), "golden.gguf").unwrap();
         let (a, b) = (folder.config(), gguf.config());
-        assert_eq!((a.architecture, a.n_layers, a.hidden_dim), (b.architecture, b.n_layers, b.hidden_dim));
-        assert_eq!((a.n_heads, a.n_kv_heads, a.head_dim), (b.n_heads, b.n_kv_heads, b.head_dim));
-        assert_eq!((a.ffn_dim, a.vocab_size, a.context_len), (b.ffn_dim, b.vocab_size, b.context_len));
-        assert_eq!(
-            (a.norm_eps, a.rope.theta, a.tied_head, a.qkv_bias),
-            (b.norm_eps, b.rope.theta, b.tied_head, b.qkv_bias)
-        );
+        assert_eq!((a.architecture, &a.layers, a.hidden_dim), (b.architecture, &b.layers, b.hidden_dim));
+        assert_eq!((a.vocab_size, a.context_len), (b.vocab_size, b.context_len));
+        assert_eq!((a.norm_eps, a.ropes[0].theta, a.tied_head), (b.norm_eps, b.ropes[0].theta, b.tied_head));
         for id in
             [WeightId::Embedding, WeightId::Layer(2, LayerWeight::Down), WeightId::Layer(1, LayerWeight::V)]
         {
             assert_eq!(folder.read(id).unwrap(), gguf.read(id).unwrap(), "{name} {id:?}");
         }
         let q = WeightId::Layer(0, LayerWeight::Q);
-        assert_eq!(gguf.tensor(q).unwrap().qk_interleaved, name == "llama");
-        assert_eq!(folder.read(q).unwrap() == gguf.read(q).unwrap(), name != "llama");
+        assert_eq!(gguf.tensor(q).unwrap().order != RowOrder::All, name == "llama");
+        assert_eq!(folder.read(q).unwrap(), gguf.read(q).unwrap(), "{name}");
 
         let (a, b) = (folder.tokenizer().unwrap(), gguf.tokenizer().unwrap());
         assert_eq!((a.fingerprint(), a.eos(), a.bos()), (b.fingerprint(), b.eos(), b.bos()));

@@ -399,7 +399,7 @@ fn the_fixture_model_answers_as_ever() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("graphs");
     let source = Checkpoint::open(&fixture).unwrap();
-    write_graphs(&source, &path, source.config().n_layers.min(3), 32, 16, LoadOptions::default()).unwrap();
+    write_graphs(&source, &path, source.config().n_layers().min(3), 32, 16, LoadOptions::default()).unwrap();
     let answer = |engine: &Engine| {
         let mut session =
             engine.session(SessionOptions { history: false, ..SessionOptions::default() }).unwrap();

@@ -211,7 +211,7 @@ fn hugging_face_folders_of_every_architecture() {
     ] {
         let (_dir, source) = hf_folder(model_type, |_| {});
         assert!(!source.config().tied_head);
-        assert_eq!(source.config().qkv_bias, model_type == "qwen2");
+        assert_eq!(source.config().attention(0).unwrap().qkv_bias, model_type == "qwen2");
         assert_same(&source, quantize, &format!("{model_type} {quantize:?}"));
     }
     let (_dir, tied) = hf_folder("qwen2", |model| {
@@ -449,6 +449,11 @@ fn with_header(start: &[u8], json: &[u8], data: &[u8]) -> Vec<u8> {
     bytes
 }
 
+/// The attention of the first layer in a header.
+fn attention(header: &mut serde_json::Value) -> &mut serde_json::Value {
+    &mut header["config"]["layers"][0]["mixer"]["attention"]
+}
+
 #[test]
 fn forged_headers_are_refused_with_the_field() {
     assert!(PackedFile::from_bytes(forged(|_| {}).into(), "forged").is_ok());
@@ -458,13 +463,19 @@ fn forged_headers_are_refused_with_the_field() {
         ("Header", "missing field", |h| _ = h.as_object_mut().unwrap().remove("config")),
         ("Header", "hexadecimal", |h| h["sections"][0]["checksum"] = "+00000000000000f".into()),
         ("Header", "invalid", |h| h["sections"][0]["offset"] = (-1).into()),
-        ("Config(UnknownArchitecture", "perceptron", |h| h["config"]["architecture"] = "perceptron".into()),
-        ("Config(OutOfRange", "n_layers", |h| h["config"]["n_layers"] = 0.into()),
-        ("Config(OutOfRange", "n_layers", |h| h["config"]["n_layers"] = u64::MAX.into()),
+        ("Header", "perceptron", |h| h["config"]["architecture"] = "perceptron".into()),
+        ("Config(OutOfRange", "n_layers", |h| h["config"]["layers"] = serde_json::json!([])),
+        ("Config(OutOfRange", "n_layers", |h| {
+            let layer = h["config"]["layers"][0].clone();
+            h["config"]["layers"] = vec![layer; 1025].into();
+        }),
         ("Config(OutOfRange", "vocab_size", |h| h["config"]["vocab_size"] = (1u64 << 40).into()),
-        ("Config(Inconsistent", "n_kv_heads", |h| h["config"]["n_kv_heads"] = 3.into()),
-        ("Count", "sections", |h| h["config"]["n_layers"] = 2.into()),
-        ("Count", "layer.0", |h| h["config"]["qkv_bias"] = false.into()),
+        ("Config(Inconsistent", "n_kv_heads", |h| attention(h)["n_kv_heads"] = 3.into()),
+        ("Count", "sections", |h| {
+            let layer = h["config"]["layers"][0].clone();
+            h["config"]["layers"].as_array_mut().unwrap().push(layer);
+        }),
+        ("Count", "layer.0", |h| attention(h)["qkv_bias"] = false.into()),
         ("Count", "output", |h| h["config"]["tied_head"] = true.into()),
         ("Name", "layer.0", |h| h["sections"][1]["name"] = "layer.1".into()),
         ("Name", "token_embd", |h| h["sections"][0]["tensors"][0]["name"] = "token_embed".into()),
@@ -505,7 +516,7 @@ fn other_versions_are_refused_by_number() {
     assert_variant(
         &with(8, newer),
         "Version",
-        &[&format!("version {newer}"), "supported: 1", "`refrain pack MODEL "],
+        &[&format!("version {newer}"), &format!("supported: {FORMAT_VERSION}"), "`refrain pack MODEL "],
     );
     assert_variant(&with(12, 77), "PanelLayout", &["layout 77", "`refrain pack MODEL "]);
     let mut long = bytes.clone();

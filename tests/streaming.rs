@@ -142,7 +142,7 @@ fn the_fixture_model_answers_as_ever() {
         run_in(&mut session, GenerateOptions { max_tokens: 48, ..GenerateOptions::default() }, usize::MAX)
     };
     let expected = answer(&Engine::load(&source, EngineOptions::default(), None).unwrap());
-    let n_layers = source.config().n_layers;
+    let n_layers = source.config().n_layers();
     for pinned in [Pinned::Memory(0), Pinned::Layers(2), Pinned::Layers(n_layers), Pinned::Memory(1 << 40)] {
         let streaming = Some(StreamOptions::new(pinned));
         let engine = Engine::open(&path, EngineOptions { streaming, ..EngineOptions::default() }).unwrap();
@@ -183,7 +183,7 @@ fn a_draft_model_a_predictor_and_policies_change_no_bit() {
         },
     ];
     let (mut n_drafted, mut n_pruned) = (0, 0);
-    for n_pinned in 0..=source.config().n_layers {
+    for n_pinned in 0..=source.config().n_layers() {
         let streaming = Some(StreamOptions::new(Pinned::Layers(n_pinned)));
         let options = EngineOptions { streaming, cost_profile: costs(100.0), ..EngineOptions::default() };
         let engine = Engine::open(&path, options).unwrap();

@@ -198,7 +198,7 @@ impl Args {
             steps: self.option("--steps")?.unwrap_or(default.steps),
             ..default
         };
-        let layer_idx = self.option("--layer")?.unwrap_or(recorder.engine().config().n_layers / 2);
+        let layer_idx = self.option("--layer")?.unwrap_or(recorder.engine().config().n_layers() / 2);
         let record = recorder.record(&passages, Some(layer_idx), usize::MAX, |_, _| {})?;
         println!("{} positions of {} passages", record.len(), passages.len());
         let (identity, vocab_size) =

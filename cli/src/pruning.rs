@@ -11,9 +11,9 @@ use crate::terminal::AnswerStream;
 pub(crate) fn bench(args: &BenchPruningArgs) -> Result<Exit, Failure> {
     let checkpoint = load::checkpoint(Some(&args.model))?;
     let config = checkpoint.config();
-    let layer_idx = args.layer.unwrap_or(config.n_layers / 2);
-    if !(1..config.n_layers).contains(&layer_idx) {
-        let problem = format!("--layer {layer_idx} is outside 1..={}", config.n_layers - 1);
+    let layer_idx = args.layer.unwrap_or(config.n_layers() / 2);
+    if !(1..config.n_layers()).contains(&layer_idx) {
+        let problem = format!("--layer {layer_idx} is outside 1..={}", config.n_layers() - 1);
         return Err(Failure::usage(problem, "choose a layer of the model"));
     }
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
@@ -39,7 +39,7 @@ pub(crate) fn bench(args: &BenchPruningArgs) -> Result<Exit, Failure> {
     out.line(&format!(
         "{}: pruned before layer {layer_idx} of {}, context {}, rank {}, {} threads; medians of {} passes",
         checkpoint.name(),
-        config.n_layers,
+        config.n_layers(),
         args.context,
         args.rank,
         bench.n_threads,

@@ -259,7 +259,7 @@ fn memory(path: Option<&Path>, args: &ServeArgs) -> usize {
     let Ok(checkpoint) = load::checkpoint(path) else { return 0 };
     let weights = args.model.compute.engine_options().quantize.weights_bytes(&checkpoint);
     let config = checkpoint.config();
-    let longest = config.vocab_size.max(config.ffn_dim) as u64 * config.hidden_dim as u64;
+    let longest = config.vocab_size.max(config.widths().ffn_dim) as u64 * config.hidden_dim as u64;
     let read = 2 * longest;
     usize::try_from(weights.saturating_add(read)).unwrap_or(usize::MAX)
 }

@@ -40,9 +40,9 @@ mod with_burn {
     fn train_predictor(args: &TrainPredictorArgs) -> Result<Exit, Failure> {
         let (recorder, passages) = read(&args.model, &args.text)?;
         let config = recorder.engine().config();
-        let layer_idx = args.layer.unwrap_or(config.n_layers / 2);
-        if !(1..config.n_layers).contains(&layer_idx) {
-            let problem = format!("--layer {layer_idx} is outside 1..={}", config.n_layers - 1);
+        let layer_idx = args.layer.unwrap_or(config.n_layers() / 2);
+        if !(1..config.n_layers()).contains(&layer_idx) {
+            let problem = format!("--layer {layer_idx} is outside 1..={}", config.n_layers() - 1);
             return Err(Failure::usage(problem, "choose a layer of the model"));
         }
         let record = {

@@ -139,7 +139,7 @@ pub fn measure(
     mut progress: impl FnMut(usize, usize),
 ) -> Result<StreamReport, StreamBenchError> {
     let checkpoint = Checkpoint::open(path).map_err(EngineError::from)?;
-    let n_layers = checkpoint.config().n_layers;
+    let n_layers = checkpoint.config().n_layers();
     let mut report = StreamReport {
         model: checkpoint.name().to_owned(),
         read_mode: String::new(),

@@ -117,7 +117,7 @@ fn load(
     sweep: &Sweep,
     percent: u32,
 ) -> Result<Engine, SweepError> {
-    let n_pinned = (checkpoint.config().n_layers * percent as usize).div_ceil(100);
+    let n_pinned = (checkpoint.config().n_layers() * percent as usize).div_ceil(100);
     let streaming =
         StreamOptions { bandwidth_max: sweep.bandwidth_max, ..StreamOptions::new(Pinned::Layers(n_pinned)) };
     let options =

@@ -330,7 +330,7 @@ fn the_buffers_of_passes_are_counted() {
     tree.compute_root().unwrap();
     let config = model.config();
     // Two buffers of the feed-forward layer are the largest of a pass.
-    let least = 40 * 2 * config.ffn_dim * size_of::<f32>();
+    let least = 40 * 2 * config.widths().ffn_dim * size_of::<f32>();
     let logits = config.vocab_size * size_of::<f32>();
     assert!(tree.memory_usage() >= before + logits + least, "{before} {}", tree.memory_usage());
 }

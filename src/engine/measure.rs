@@ -8,7 +8,7 @@ use crate::engine::error::EngineError;
 use crate::kernels::KvType;
 use crate::model::graphs::{GraphsError, StaticGraphs};
 use crate::model::transformer::{Compute, ForwardError, PassEnd};
-use crate::model::{Batch, Checkpoint, Interlude, KvCache, Model, ModelConfig, Workspace};
+use crate::model::{Batch, Checkpoint, Interlude, KvCache, Model, Workspace};
 use crate::profile::cpu_name;
 use crate::schedule::{GraphKind, SwitchTimes};
 use crate::token::TokenId;
@@ -173,13 +173,13 @@ impl<'a> LayerProbe<'a> {
         let context = CONTEXT.min(model.config().context_len.saturating_sub(rows_max));
         let kv = KvCache::new(model.config(), KvType::F16, context + rows_max)?;
         let (workspace, batch) = (Workspace::new(model.config()), Batch::new());
-        Ok(Self { model, compute, kv, workspace, batch, n_layers: model.config().n_layers, context })
+        Ok(Self { model, compute, kv, workspace, batch, n_layers: model.config().n_layers(), context })
     }
 
     /// Chooses the number of layers for which all passes together take about `time`. The passes that find it out are
     /// the warm-up.
     fn choose_layers(&mut self, time: Duration) -> Result<(), EngineError> {
-        let all = self.model.config().n_layers;
+        let all = self.model.config().n_layers();
         let layer_bytes = (self.model.memory_usage() / all).max(1);
         let least = LAYER_BYTES_MIN.div_ceil(layer_bytes).clamp(1, all);
         self.n_layers = least;
@@ -193,9 +193,8 @@ impl<'a> LayerProbe<'a> {
     /// Writes a context to the cache, because memory that was never written costs nothing to read; `false` if the
     /// model's context is too short.
     fn fill(&mut self) -> bool {
-        let ModelConfig { n_kv_heads, head_dim, .. } = *self.model.config();
         if self.context > 0 {
-            self.kv.fill_layers(self.n_layers, self.compute.kernels, &vec![0.5; n_kv_heads * head_dim]);
+            self.kv.fill_layers(self.n_layers, self.compute.kernels, 0.5);
         }
         self.context > 0
     }
@@ -216,7 +215,7 @@ impl<'a> LayerProbe<'a> {
         self.kv.commit(0..context);
         self.batch.set_chain(context, &vec![TokenId(0); n_rows]);
         let cancel = AtomicBool::new(false);
-        let all = self.model.config().n_layers;
+        let all = self.model.config().n_layers();
         let mut end =
             EndBefore { layer_idx: self.n_layers, cancel: &cancel, start: Instant::now(), us: None };
         let Self { model, compute, batch, kv, workspace, .. } = self;
@@ -315,8 +314,8 @@ mod tests {
         let (model, pool) = (fixture(), Pool::new(2));
         let compute = Compute { kernels: Kernels::detect(), pool: &pool };
         let mut probe = LayerProbe::new(&model, compute).unwrap();
-        assert!(model.config().n_layers > 1 && probe.fill());
-        for n_layers in [1, model.config().n_layers, 1] {
+        assert!(model.config().n_layers() > 1 && probe.fill());
+        for n_layers in [1, model.config().n_layers(), 1] {
             probe.n_layers = n_layers;
             for (context, n_rows) in [(0, 1), (0, 32), (probe.context, 8)] {
                 let us = probe.us(context, n_rows).unwrap();
@@ -325,7 +324,7 @@ mod tests {
         }
         // However short the time is, some layers are measured.
         probe.choose_layers(Duration::ZERO).unwrap();
-        assert!((1..=model.config().n_layers).contains(&probe.n_layers));
+        assert!((1..=model.config().n_layers()).contains(&probe.n_layers));
     }
 
     #[test]

@@ -290,11 +290,11 @@ impl KvLayer {
         }
     }
 
-    pub(super) fn n_kv_heads(&self) -> usize {
+    pub(crate) fn n_kv_heads(&self) -> usize {
         self.n_kv_heads
     }
 
-    pub(super) fn head_dim(&self) -> usize {
+    pub(crate) fn head_dim(&self) -> usize {
         self.head_dim
     }
 

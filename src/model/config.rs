@@ -1,9 +1,14 @@
-//! Hyper-parameters of a model, from either container, validated once.
+//! Hyper-parameters of a model as a value: what each layer computes. It is read from any container, checked once, and
+//! stored in packed files.
 //!
-//! Unknown rotation schemes, activations and attention variants are errors that name the field, because
-//! computing without them would give fluent, wrong text.
+//! Loading, packing, streaming, static graphs, inspection and the forward pass all read this value. A family of models
+//! ([`arch`](crate::model::arch)) only says how its containers state it. Unknown rotation schemes, activations and
+//! attention variants are errors that name the field, because computing without them would give fluent, wrong text.
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+pub use crate::model::arch::Architecture;
 
 /// Largest number of layers accepted. The deepest published dense models have about 130.
 pub const N_LAYERS_MAX: usize = 1024;
@@ -11,100 +16,319 @@ pub const N_LAYERS_MAX: usize = 1024;
 pub const HIDDEN_DIM_MAX: usize = 1 << 18;
 /// Largest number of attention heads accepted (published: 128).
 pub const N_HEADS_MAX: usize = 4096;
-/// Largest `head_dim` accepted (published: 256).
+/// Largest `head_dim` accepted (published: 512).
 pub const HEAD_DIM_MAX: usize = 4096;
 /// Largest `ffn_dim` accepted (published: 53 248).
 pub const FFN_DIM_MAX: usize = 1 << 20;
+/// Largest number of experts of a layer accepted (published: 512).
+pub const N_EXPERTS_MAX: usize = 4096;
 /// Largest vocabulary accepted (published: 262 144).
 pub const VOCAB_SIZE_MAX: usize = 1 << 24;
 /// Largest context length accepted (published: 10 million).
 pub const CONTEXT_LEN_MAX: usize = 1 << 30;
-
-/// Model families with an implemented forward pass.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[non_exhaustive]
-pub enum Architecture {
-    /// Llama 2 and 3, SmolLM2, and Mistral (within its sliding window).
-    Llama,
-    /// Qwen2 and Qwen2.5: biases on Q, K and V.
-    Qwen2,
-    /// Qwen3: RMS norm over each head of Q and K.
-    Qwen3,
-}
-
-impl Architecture {
-    /// The name in `general.architecture` and `model_type`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Llama => "llama",
-            Self::Qwen2 => "qwen2",
-            Self::Qwen3 => "qwen3",
-        }
-    }
-
-    /// The architecture called `name`; Mistral is computed as Llama.
-    pub fn from_name(name: &str) -> Option<Self> {
-        match name {
-            "llama" | "mistral" => Some(Self::Llama),
-            "qwen2" => Some(Self::Qwen2),
-            "qwen3" => Some(Self::Qwen3),
-            _ => None,
-        }
-    }
-
-    /// Whether each head of Q and K is normalised.
-    pub fn has_qk_norm(self) -> bool {
-        self == Self::Qwen3
-    }
-}
+/// Largest number of different rotations of a model accepted (published: 2).
+pub const ROPES_MAX: usize = 16;
+/// Longest convolution of a recurrent layer accepted (published: 4).
+pub const CONV_LEN_MAX: usize = 64;
 
 /// Hyper-parameters of a transformer. All counts are at least one and below the limits of this module.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ModelConfig {
-    /// The family, which decides the forward pass.
+    /// The family, which names tensors and fields in containers.
     pub architecture: Architecture,
-    /// Transformer layers.
-    pub n_layers: usize,
     /// Width of the residual stream.
     pub hidden_dim: usize,
-    /// Query heads; a multiple of `n_kv_heads`.
-    pub n_heads: usize,
-    /// Key/value heads.
-    pub n_kv_heads: usize,
-    /// Width of one head; even. Not always `hidden_dim / n_heads`.
-    pub head_dim: usize,
-    /// Width of the feed-forward layer.
-    pub ffn_dim: usize,
     /// Rows of the embedding; the tokenizer may have fewer tokens (padded vocabularies).
     pub vocab_size: usize,
-    /// Trained context length. For a model with a shorter sliding window (Mistral 7B v0.1), the length of the
-    /// window: within it, full attention is the model's own.
+    /// Trained context length.
     pub context_len: usize,
     /// Epsilon of every RMS norm.
     pub norm_eps: f32,
-    /// Rotary position embedding.
-    pub rope: RopeConfig,
     /// The output matrix is the embedding.
     pub tied_head: bool,
-    /// Q, K and V have a bias: always in Qwen2, in the others if the checkpoint states so.
+    /// The embedding of a token is multiplied by this number.
+    pub embedding_scale: f32,
+    /// Logits are multiplied by this number.
+    pub logit_scale: f32,
+    /// Logits become `cap · tanh(logit / cap)`, after their scale.
+    pub logit_softcap: Option<f32>,
+    /// The rotary position embeddings that layers name by index.
+    pub ropes: Vec<RopeConfig>,
+    /// The layers, in order.
+    pub layers: Vec<LayerPlan>,
+}
+
+/// What a layer computes: `x += scale · mix(x)`, then `x += scale · feed(x)`, with norms around them.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LayerPlan {
+    /// How positions exchange information.
+    pub mixer: Mixer,
+    /// The feed-forward part.
+    pub feed: FeedForward,
+    /// The places of the RMS norms around mixer and feed-forward part.
+    pub norms: Norms,
+    /// The results of mixer and feed-forward part are multiplied by this number before they are added.
+    pub residual_scale: f32,
+}
+
+/// The places of RMS norms in a layer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Norms {
+    /// Before mixer and feed-forward part (Llama).
+    Pre,
+    /// Behind each of them, before the residual is added (OLMo 2).
+    Post,
+    /// Before and behind each of them (Gemma).
+    Both,
+}
+
+impl Norms {
+    /// Whether the inputs are normed.
+    pub fn has_pre(self) -> bool {
+        self != Norms::Post
+    }
+
+    /// Whether the results are normed.
+    pub fn has_post(self) -> bool {
+        self != Norms::Pre
+    }
+}
+
+/// How the positions of a sequence exchange information in a layer.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Mixer {
+    /// Attention over keys and values.
+    Attention(Attention),
+    /// A gated short convolution (LFM2).
+    ShortConv(ShortConv),
+    /// The gated delta rule (Qwen3.5).
+    DeltaNet(DeltaNet),
+    /// A selective state space (Mamba-2).
+    Mamba2(Mamba2),
+}
+
+/// Attention of a layer.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Attention {
+    /// Query heads; a multiple of `n_kv_heads`.
+    pub n_heads: usize,
+    /// Key and value heads.
+    pub n_kv_heads: usize,
+    /// Width of one head. Not always `hidden_dim / n_heads`.
+    pub head_dim: usize,
+    /// The rotation of queries and keys, by index in [`ModelConfig::ropes`]; `None`: no position embedding.
+    pub rope: Option<usize>,
+    /// A position sees this number of positions, its own included; `None`: all before it.
+    pub window: Option<usize>,
+    /// Scores are multiplied by this number.
+    pub scale: f32,
+    /// Scores become `cap · tanh(score / cap)`, after their scale.
+    pub softcap: Option<f32>,
+    /// Each query head has a learned score that takes part in the softmax without a value.
+    pub sinks: bool,
+    /// RMS norm of queries and keys before their rotation.
+    pub qk_norm: Option<QkNorm>,
+    /// Q, K and V have a bias.
     pub qkv_bias: bool,
-    /// The attention's output projection has a bias.
+    /// The output projection has a bias.
     pub o_bias: bool,
+    /// Queries grow with their position.
+    pub query_growth: Option<QueryGrowth>,
+    /// The result is multiplied by the sigmoid of a gate, which is projected beside the queries (Qwen3.5).
+    pub gated: bool,
+}
+
+impl Attention {
+    /// Attention over all positions, scaled by `1 / √head_dim`, with the first rotation.
+    pub fn plain(n_heads: usize, n_kv_heads: usize, head_dim: usize) -> Self {
+        Self {
+            n_heads,
+            n_kv_heads,
+            head_dim,
+            rope: Some(0),
+            window: None,
+            scale: 1.0 / (head_dim as f32).sqrt(),
+            softcap: None,
+            sinks: false,
+            qk_norm: None,
+            qkv_bias: false,
+            o_bias: false,
+            query_growth: None,
+            gated: false,
+        }
+    }
+
+    /// Width of the queries of a row.
+    pub fn q_dim(&self) -> usize {
+        self.n_heads * self.head_dim
+    }
+
+    /// Width of the keys, and of the values, of a row.
+    pub fn kv_dim(&self) -> usize {
+        self.n_kv_heads * self.head_dim
+    }
+}
+
+/// Rotated queries are multiplied by `1 + beta · ln(1 + ⌊position / original_context_len⌋)`.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QueryGrowth {
+    /// Its slope.
+    pub beta: f32,
+    /// Context length before scaling.
+    pub original_context_len: usize,
+}
+
+/// The numbers that a norm of queries or keys takes together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum QkNorm {
+    /// Each head (Qwen3, Gemma 3).
+    Head,
+    /// All heads of a row (OLMo 2).
+    Row,
+}
+
+/// A gated short convolution: `out · (c ∘ conv(b ∘ x))`, where `b`, `c` and `x` are projections of the input.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ShortConv {
+    /// Channels of the convolution.
+    pub conv_dim: usize,
+    /// Positions that the convolution sees, its own included.
+    pub conv_len: usize,
+    /// Projections and convolution have a bias.
+    pub bias: bool,
+}
+
+/// The gated delta rule (Yang et al. 2024, Gated DeltaNet) behind a short convolution.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeltaNet {
+    /// Heads of queries and keys.
+    pub n_key_heads: usize,
+    /// Heads of values; a multiple of `n_key_heads`.
+    pub n_value_heads: usize,
+    /// Width of a head of queries or keys.
+    pub key_dim: usize,
+    /// Width of a head of values.
+    pub value_dim: usize,
+    /// Positions that the convolution sees, its own included.
+    pub conv_len: usize,
+}
+
+/// The state space of Mamba-2 (Dao and Gu 2024) behind a short convolution.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mamba2 {
+    /// Heads.
+    pub n_heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Groups of heads that share B and C; a divisor of `n_heads`.
+    pub n_groups: usize,
+    /// Width of the state of each element of a head.
+    pub state_dim: usize,
+    /// Positions that the convolution sees, its own included.
+    pub conv_len: usize,
+    /// The convolution has a bias.
+    pub conv_bias: bool,
+}
+
+/// The feed-forward part of a layer.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum FeedForward {
+    /// None.
+    None,
+    /// One gated network.
+    Dense(Dense),
+    /// A choice among gated networks for each row.
+    Experts(Experts),
+}
+
+/// A gated feed-forward network: `down · (activation(gate · x) ∘ up · x)`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Dense {
+    /// Its width.
+    pub ffn_dim: usize,
+    /// Its activation.
+    pub activation: Activation,
+}
+
+/// A mixture of gated feed-forward networks.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Experts {
+    /// Networks of the layer.
+    pub n_experts: usize,
+    /// Networks that a row uses.
+    pub n_used: usize,
+    /// Width of a network; a multiple of 16.
+    pub ffn_dim: usize,
+    /// Activation of every network.
+    pub activation: Activation,
+    /// How scores of the router become weights.
+    pub routing: Routing,
+    /// The router has a bias, and so has every projection of the networks (gpt-oss).
+    pub bias: bool,
+    /// Width of a further network that every row uses; 0: none.
+    pub shared_ffn_dim: usize,
+    /// The result of the further network is multiplied by the sigmoid of a gate.
+    pub shared_gated: bool,
+}
+
+/// How the scores of a router become the weights of the chosen networks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Routing {
+    /// Softmax over all networks; the chosen probabilities are divided by their sum (Qwen3-MoE).
+    SoftmaxNormalized,
+    /// Softmax over all networks; the chosen probabilities are used as they are.
+    Softmax,
+    /// Softmax over the chosen networks' scores (gpt-oss, Granite).
+    SoftmaxOfChosen,
+}
+
+/// The activation of a gated feed-forward network.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Activation {
+    /// `x · sigmoid(x)`.
+    Silu,
+    /// GELU by the formula with tanh.
+    GeluTanh,
+    /// `min(x, limit) · sigmoid(1.702 · min(x, limit))`, where `up` is clamped to ±limit and raised by 1 (gpt-oss).
+    ClampedSwiglu {
+        /// The limit.
+        limit: f32,
+    },
 }
 
 /// Rotary position embedding: frequency `i` is `theta^(-2i/rotary_dim)`, then scaled.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct RopeConfig {
     /// Base of the frequencies.
     pub theta: f64,
-    /// Rotated dimensions of each head; equal to `head_dim` (partial rotation is refused).
+    /// Rotated dimensions of each head, from the first on; even, and at most `head_dim`.
     pub rotary_dim: usize,
     /// Scaling of the frequencies for long contexts.
     pub scaling: RopeScaling,
 }
 
 /// Scaling of rotary frequencies.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum RopeScaling {
     /// None.
@@ -128,6 +352,40 @@ pub enum RopeScaling {
     /// One divisor per frequency, `[rotary_dim / 2]`: the Llama 3.1 rule in GGUF's form
     /// (`rope_freqs.weight`).
     Factors(Vec<f32>),
+    /// YaRN (Peng et al. 2023): frequencies below a ramp are divided by `factor`, those above it are kept.
+    Yarn {
+        /// Divisor of the lowest frequencies.
+        factor: f64,
+        /// Rotations over the original context above which a frequency is kept.
+        beta_fast: f64,
+        /// Rotations over the original context below which a frequency is divided.
+        beta_slow: f64,
+        /// Context length before scaling.
+        original_context_len: usize,
+        /// Cosines and sines are multiplied by this number.
+        attention_factor: f64,
+        /// The ends of the ramp are rounded to whole dimensions.
+        truncate: bool,
+    },
+    /// Dynamic NTK: in contexts longer than the original, the base grows with the context of the session.
+    Dynamic {
+        /// The factor of the longest context.
+        factor: f64,
+        /// Context length before scaling.
+        original_context_len: usize,
+    },
+    /// LongRoPE (Ding et al. 2024): one divisor per frequency, `[rotary_dim / 2]`. The context of the session chooses
+    /// between the two sets.
+    LongRope {
+        /// The divisors of contexts up to the original length.
+        short: Vec<f32>,
+        /// The divisors of longer contexts.
+        long: Vec<f32>,
+        /// Context length before scaling.
+        original_context_len: usize,
+        /// Cosines and sines are multiplied by this number.
+        attention_factor: f64,
+    },
 }
 
 /// An error in the hyper-parameters.
@@ -175,12 +433,14 @@ pub enum ConfigError {
         allowed: String,
     },
     /// The model family is not implemented.
-    #[error("{file}: architecture `{name}` is not supported (supported: llama, mistral, qwen2, qwen3)")]
+    #[error("{file}: architecture `{name}` is not supported (supported: {supported})")]
     UnknownArchitecture {
         /// The file.
         file: String,
         /// Its name.
         name: String,
+        /// The names of all supported architectures.
+        supported: String,
     },
     /// A feature is not implemented; computing without it would be wrong.
     #[error("{file}: `{field}` = {value} is not supported")]
@@ -204,98 +464,321 @@ pub enum ConfigError {
     },
 }
 
+/// What the widths of all layers of a model have in common.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Widths {
+    /// Query heads of a layer, at most.
+    pub n_heads: usize,
+    /// Key and value heads of a layer, at most.
+    pub n_kv_heads: usize,
+    /// Width of a head, at most.
+    pub head_dim: usize,
+    /// Width of the queries of a row, at most.
+    pub q_dim: usize,
+    /// Width of the keys of a row, at most.
+    pub kv_dim: usize,
+    /// Width of a dense or shared feed-forward network, or of all networks that a row uses together, at most.
+    pub ffn_dim: usize,
+    /// Width of the inputs of a recurrent layer's mixer, at most.
+    pub recurrent_dim: usize,
+}
+
 impl ModelConfig {
+    /// Number of layers.
+    pub fn n_layers(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// The largest widths of any layer.
+    pub fn widths(&self) -> Widths {
+        let mut widths = Widths::default();
+        for layer in &self.layers {
+            match &layer.mixer {
+                Mixer::Attention(attention) => {
+                    widths.n_heads = widths.n_heads.max(attention.n_heads);
+                    widths.n_kv_heads = widths.n_kv_heads.max(attention.n_kv_heads);
+                    widths.head_dim = widths.head_dim.max(attention.head_dim);
+                    widths.q_dim = widths.q_dim.max(attention.q_dim());
+                    widths.kv_dim = widths.kv_dim.max(attention.kv_dim());
+                }
+                Mixer::ShortConv(conv) => {
+                    widths.recurrent_dim = widths.recurrent_dim.max(3 * conv.conv_dim);
+                }
+                Mixer::DeltaNet(delta) => {
+                    widths.recurrent_dim = widths.recurrent_dim.max(delta.conv_dim());
+                    widths.q_dim = widths.q_dim.max(delta.n_value_heads * delta.value_dim);
+                }
+                Mixer::Mamba2(mamba) => {
+                    widths.recurrent_dim = widths.recurrent_dim.max(mamba.conv_dim() + mamba.inner_dim());
+                    widths.q_dim = widths.q_dim.max(mamba.inner_dim());
+                }
+            }
+            let ffn_dim = match &layer.feed {
+                FeedForward::None => 0,
+                FeedForward::Dense(dense) => dense.ffn_dim,
+                FeedForward::Experts(experts) => {
+                    experts.shared_ffn_dim.max(experts.ffn_dim.saturating_mul(experts.n_used))
+                }
+            };
+            widths.ffn_dim = widths.ffn_dim.max(ffn_dim);
+        }
+        widths
+    }
+
+    /// The attention of a layer; `None` if its mixer is another one.
+    pub fn attention(&self, layer_idx: usize) -> Option<&Attention> {
+        match &self.layers.get(layer_idx)?.mixer {
+            Mixer::Attention(attention) => Some(attention),
+            _ => None,
+        }
+    }
+
+    /// Whether a layer keeps a state that cannot be cut back to any position.
+    pub fn is_recurrent(&self) -> bool {
+        self.layers.iter().any(|layer| !matches!(layer.mixer, Mixer::Attention(_)))
+    }
+
     /// Checks every limit and relation; `file` is used in messages.
     ///
     /// # Errors
     /// [`ConfigError::OutOfRange`] or [`ConfigError::Inconsistent`], naming the first field that fails.
     pub fn validate(&self, file: &str) -> Result<(), ConfigError> {
-        let counts = [
-            ("n_layers", self.n_layers, N_LAYERS_MAX),
-            ("hidden_dim", self.hidden_dim, HIDDEN_DIM_MAX),
-            ("n_heads", self.n_heads, N_HEADS_MAX),
-            ("n_kv_heads", self.n_kv_heads, N_HEADS_MAX),
-            ("head_dim", self.head_dim, HEAD_DIM_MAX),
-            ("ffn_dim", self.ffn_dim, FFN_DIM_MAX),
-            ("vocab_size", self.vocab_size, VOCAB_SIZE_MAX),
-            ("context_len", self.context_len, CONTEXT_LEN_MAX),
-        ];
-        for (field, value, max) in counts {
-            if value == 0 || value > max {
-                return Err(out_of_range(file, field, value, format!("1 to {max}")));
-            }
+        let check = Check { file };
+        check.count("n_layers", self.layers.len(), N_LAYERS_MAX)?;
+        check.count("hidden_dim", self.hidden_dim, HIDDEN_DIM_MAX)?;
+        check.count("vocab_size", self.vocab_size, VOCAB_SIZE_MAX)?;
+        check.count("context_len", self.context_len, CONTEXT_LEN_MAX)?;
+        check.positive("norm_eps", f64::from(self.norm_eps))?;
+        check.positive("embedding_scale", f64::from(self.embedding_scale))?;
+        check.positive("logit_scale", f64::from(self.logit_scale))?;
+        check.cap("logit_softcap", self.logit_softcap)?;
+        if self.ropes.len() > ROPES_MAX {
+            return Err(check.out_of_range("ropes", self.ropes.len(), format!("0 to {ROPES_MAX}")));
         }
-        if !self.n_heads.is_multiple_of(self.n_kv_heads) {
-            return Err(ConfigError::Inconsistent {
-                file: file.to_owned(),
-                left: format!("n_heads = {}", self.n_heads),
-                right: format!("n_kv_heads = {}", self.n_kv_heads),
-            });
-        }
-        if !self.head_dim.is_multiple_of(2) {
-            return Err(out_of_range(file, "head_dim", self.head_dim, "an even number"));
-        }
-        if self.rope.rotary_dim != self.head_dim {
-            return Err(ConfigError::Unsupported {
-                file: file.to_owned(),
-                field: "rotary_dim (partial rotation)".to_owned(),
-                value: format!("{} of head_dim {}", self.rope.rotary_dim, self.head_dim),
-            });
-        }
-        if !(self.norm_eps.is_finite() && self.norm_eps > 0.0) {
-            return Err(out_of_range(file, "norm_eps", self.norm_eps, "a finite number above 0"));
-        }
-        if !(self.rope.theta.is_finite() && self.rope.theta > 0.0) {
-            return Err(out_of_range(file, "rope_theta", self.rope.theta, "a finite number above 0"));
-        }
-        self.validate_scaling(file)
+        self.ropes.iter().try_for_each(|rope| check.rope(rope))?;
+        self.layers.iter().try_for_each(|layer| self.validate_layer(&check, layer))
     }
 
-    fn validate_scaling(&self, file: &str) -> Result<(), ConfigError> {
-        let positive = |field: &str, value: f64| match value.is_finite() && value > 0.0 {
-            true => Ok(()),
-            false => Err(out_of_range(file, field, value, "a finite number above 0")),
-        };
-        match &self.rope.scaling {
-            RopeScaling::None => Ok(()),
-            RopeScaling::Linear { factor } => positive("rope_scaling.factor", *factor),
-            RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context_len } => {
-                positive("rope_scaling.factor", *factor)?;
-                positive("rope_scaling.low_freq_factor", *low_freq_factor)?;
-                positive("rope_scaling.high_freq_factor", *high_freq_factor)?;
-                if high_freq_factor <= low_freq_factor {
-                    return Err(ConfigError::Inconsistent {
-                        file: file.to_owned(),
-                        left: format!("low_freq_factor = {low_freq_factor}"),
-                        right: format!("high_freq_factor = {high_freq_factor}"),
-                    });
-                }
-                if *original_context_len == 0 || *original_context_len > CONTEXT_LEN_MAX {
-                    let field = "rope_scaling.original_max_position_embeddings";
-                    let allowed = format!("1 to {CONTEXT_LEN_MAX}");
-                    return Err(out_of_range(file, field, original_context_len, allowed));
-                }
-                Ok(())
+    fn validate_layer(&self, check: &Check<'_>, layer: &LayerPlan) -> Result<(), ConfigError> {
+        check.positive("residual_scale", f64::from(layer.residual_scale))?;
+        match &layer.mixer {
+            Mixer::Attention(attention) => self.validate_attention(check, attention)?,
+            Mixer::ShortConv(conv) => {
+                check.count("conv_dim", conv.conv_dim, HIDDEN_DIM_MAX)?;
+                check.count("conv_len", conv.conv_len, CONV_LEN_MAX)?;
             }
-            RopeScaling::Factors(factors) => {
-                if factors.len() != self.rope.rotary_dim / 2 {
-                    return Err(ConfigError::Inconsistent {
-                        file: file.to_owned(),
-                        left: format!("rope_freqs.weight with {} factors", factors.len()),
-                        right: format!("head_dim = {}", self.head_dim),
-                    });
-                }
-                factors.iter().try_for_each(|&f| positive("rope_freqs.weight", f64::from(f)))
+            Mixer::DeltaNet(delta) => {
+                check.count("n_key_heads", delta.n_key_heads, N_HEADS_MAX)?;
+                check.count("n_value_heads", delta.n_value_heads, N_HEADS_MAX)?;
+                check.count("key_dim", delta.key_dim, HEAD_DIM_MAX)?;
+                check.count("value_dim", delta.value_dim, HEAD_DIM_MAX)?;
+                check.count("conv_len", delta.conv_len, CONV_LEN_MAX)?;
+                check.multiple(("n_value_heads", delta.n_value_heads), ("n_key_heads", delta.n_key_heads))?;
+            }
+            Mixer::Mamba2(mamba) => {
+                check.count("n_heads", mamba.n_heads, N_HEADS_MAX)?;
+                check.count("head_dim", mamba.head_dim, HEAD_DIM_MAX)?;
+                check.count("n_groups", mamba.n_groups, N_HEADS_MAX)?;
+                check.count("state_dim", mamba.state_dim, HEAD_DIM_MAX)?;
+                check.count("conv_len", mamba.conv_len, CONV_LEN_MAX)?;
+                check.multiple(("n_heads", mamba.n_heads), ("n_groups", mamba.n_groups))?;
             }
         }
+        match &layer.feed {
+            FeedForward::None => Ok(()),
+            FeedForward::Dense(dense) => {
+                check.count("ffn_dim", dense.ffn_dim, FFN_DIM_MAX)?;
+                check.activation(dense.activation)
+            }
+            FeedForward::Experts(experts) => {
+                check.count("n_experts", experts.n_experts, N_EXPERTS_MAX)?;
+                check.count("n_used", experts.n_used, experts.n_experts)?;
+                check.count("expert ffn_dim", experts.ffn_dim, FFN_DIM_MAX)?;
+                if experts.shared_ffn_dim > FFN_DIM_MAX {
+                    let allowed = format!("0 to {FFN_DIM_MAX}");
+                    return Err(check.out_of_range("shared ffn_dim", experts.shared_ffn_dim, allowed));
+                }
+                // Matrices of experts lie one behind the other in panels of 16 rows.
+                for (field, value) in [("expert ffn_dim", experts.ffn_dim), ("hidden_dim", self.hidden_dim)] {
+                    if !value.is_multiple_of(16) {
+                        return Err(check.out_of_range(field, value, "a multiple of 16 with experts"));
+                    }
+                }
+                check.activation(experts.activation)
+            }
+        }
+    }
+
+    fn validate_attention(&self, check: &Check<'_>, attention: &Attention) -> Result<(), ConfigError> {
+        let Attention { n_heads, n_kv_heads, head_dim, .. } = *attention;
+        check.count("n_heads", n_heads, N_HEADS_MAX)?;
+        check.count("n_kv_heads", n_kv_heads, N_HEADS_MAX)?;
+        check.count("head_dim", head_dim, HEAD_DIM_MAX)?;
+        check.multiple(("n_heads", n_heads), ("n_kv_heads", n_kv_heads))?;
+        if !head_dim.is_multiple_of(2) {
+            return Err(check.out_of_range("head_dim", head_dim, "an even number"));
+        }
+        if let Some(window) = attention.window {
+            check.count("sliding_window", window, CONTEXT_LEN_MAX)?;
+        }
+        check.positive("attention scale", f64::from(attention.scale))?;
+        check.cap("attention softcap", attention.softcap)?;
+        if let Some(QueryGrowth { beta, original_context_len }) = attention.query_growth {
+            check.positive("query growth", f64::from(beta))?;
+            check.original_context(original_context_len)?;
+        }
+        let Some(rope) = attention.rope else { return Ok(()) };
+        let Some(rope) = self.ropes.get(rope) else {
+            let allowed = format!("below {}", self.ropes.len());
+            return Err(check.out_of_range("rope", rope, allowed));
+        };
+        if rope.rotary_dim > head_dim {
+            return Err(check.inconsistent(("rotary_dim", rope.rotary_dim), ("head_dim", head_dim)));
+        }
+        Ok(())
     }
 }
 
-fn out_of_range(file: &str, field: &str, value: impl ToString, allowed: impl Into<String>) -> ConfigError {
-    ConfigError::OutOfRange {
-        file: file.to_owned(),
-        field: field.to_owned(),
-        value: value.to_string(),
-        allowed: allowed.into(),
+impl DeltaNet {
+    /// Channels of the convolution: queries, keys and values.
+    pub fn conv_dim(&self) -> usize {
+        2 * self.n_key_heads * self.key_dim + self.n_value_heads * self.value_dim
+    }
+}
+
+impl Mamba2 {
+    /// Width of all heads.
+    pub fn inner_dim(&self) -> usize {
+        self.n_heads * self.head_dim
+    }
+
+    /// Channels of the convolution: the heads, B and C.
+    pub fn conv_dim(&self) -> usize {
+        self.inner_dim() + 2 * self.n_groups * self.state_dim
+    }
+}
+
+/// Checks of single fields.
+struct Check<'a> {
+    file: &'a str,
+}
+
+impl Check<'_> {
+    fn count(&self, field: &str, value: usize, max: usize) -> Result<(), ConfigError> {
+        match value {
+            0 => Err(self.out_of_range(field, value, format!("1 to {max}"))),
+            _ if value > max => Err(self.out_of_range(field, value, format!("1 to {max}"))),
+            _ => Ok(()),
+        }
+    }
+
+    fn positive(&self, field: &str, value: f64) -> Result<(), ConfigError> {
+        match value.is_finite() && value > 0.0 {
+            true => Ok(()),
+            false => Err(self.out_of_range(field, value, "a finite number above 0")),
+        }
+    }
+
+    fn cap(&self, field: &str, value: Option<f32>) -> Result<(), ConfigError> {
+        value.map_or(Ok(()), |value| self.positive(field, f64::from(value)))
+    }
+
+    fn activation(&self, activation: Activation) -> Result<(), ConfigError> {
+        match activation {
+            Activation::Silu | Activation::GeluTanh => Ok(()),
+            Activation::ClampedSwiglu { limit } => self.positive("swiglu_limit", f64::from(limit)),
+        }
+    }
+
+    fn multiple(&self, of: (&str, usize), divisor: (&str, usize)) -> Result<(), ConfigError> {
+        if of.1.is_multiple_of(divisor.1) { Ok(()) } else { Err(self.inconsistent(of, divisor)) }
+    }
+
+    fn original_context(&self, value: usize) -> Result<(), ConfigError> {
+        let field = "rope_scaling.original_max_position_embeddings";
+        self.count(field, value, CONTEXT_LEN_MAX)
+    }
+
+    fn rope(&self, rope: &RopeConfig) -> Result<(), ConfigError> {
+        self.positive("rope_theta", rope.theta)?;
+        self.count("rotary_dim", rope.rotary_dim, HEAD_DIM_MAX)?;
+        if !rope.rotary_dim.is_multiple_of(2) {
+            return Err(self.out_of_range("rotary_dim", rope.rotary_dim, "an even number"));
+        }
+        match &rope.scaling {
+            RopeScaling::None => Ok(()),
+            RopeScaling::Linear { factor } => self.positive("rope_scaling.factor", *factor),
+            RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context_len } => {
+                self.positive("rope_scaling.factor", *factor)?;
+                self.positive("rope_scaling.low_freq_factor", *low_freq_factor)?;
+                self.positive("rope_scaling.high_freq_factor", *high_freq_factor)?;
+                if high_freq_factor <= low_freq_factor {
+                    let left = ("low_freq_factor", low_freq_factor);
+                    return Err(self.inconsistent(left, ("high_freq_factor", high_freq_factor)));
+                }
+                self.original_context(*original_context_len)
+            }
+            RopeScaling::Yarn {
+                factor,
+                beta_fast,
+                beta_slow,
+                original_context_len,
+                attention_factor,
+                truncate: _,
+            } => {
+                self.positive("rope_scaling.factor", *factor)?;
+                self.positive("rope_scaling.beta_fast", *beta_fast)?;
+                self.positive("rope_scaling.beta_slow", *beta_slow)?;
+                self.positive("rope_scaling.attention_factor", *attention_factor)?;
+                // The ramp divides by the logarithm of the base.
+                if rope.theta == 1.0 {
+                    return Err(self.out_of_range("rope_theta", rope.theta, "not 1 with YaRN"));
+                }
+                self.original_context(*original_context_len)
+            }
+            RopeScaling::Dynamic { factor, original_context_len } => {
+                self.positive("rope_scaling.factor", *factor)?;
+                // The exponent of the base divides by `rotary_dim − 2`.
+                if rope.rotary_dim == 2 {
+                    return Err(self.out_of_range("rotary_dim", 2, "above 2 with dynamic scaling"));
+                }
+                self.original_context(*original_context_len)
+            }
+            RopeScaling::Factors(factors) => self.factors("rope_freqs.weight", factors, rope),
+            RopeScaling::LongRope { short, long, original_context_len, attention_factor } => {
+                self.factors("rope_scaling.short_factor", short, rope)?;
+                self.factors("rope_scaling.long_factor", long, rope)?;
+                self.positive("rope_scaling.attention_factor", *attention_factor)?;
+                self.original_context(*original_context_len)
+            }
+        }
+    }
+
+    fn factors(&self, field: &str, factors: &[f32], rope: &RopeConfig) -> Result<(), ConfigError> {
+        if factors.len() != rope.rotary_dim / 2 {
+            return Err(ConfigError::Inconsistent {
+                file: self.file.to_owned(),
+                left: format!("{field} with {} factors", factors.len()),
+                right: format!("rotary_dim = {}", rope.rotary_dim),
+            });
+        }
+        factors.iter().try_for_each(|&factor| self.positive(field, f64::from(factor)))
+    }
+
+    fn out_of_range(&self, field: &str, value: impl ToString, allowed: impl Into<String>) -> ConfigError {
+        ConfigError::OutOfRange {
+            file: self.file.to_owned(),
+            field: field.to_owned(),
+            value: value.to_string(),
+            allowed: allowed.into(),
+        }
+    }
+
+    fn inconsistent(&self, left: (&str, impl ToString), right: (&str, impl ToString)) -> ConfigError {
+        ConfigError::Inconsistent {
+            file: self.file.to_owned(),
+            left: format!("{} = {}", left.0, left.1.to_string()),
+            right: format!("{} = {}", right.0, right.1.to_string()),
+        }
     }
 }

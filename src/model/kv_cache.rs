@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A session allocates slots for its context and for its longest verification batch, so that any batch fits
-//! behind any prefix. Every step overwrites the slots behind the prefix. The cache does not wrap around,
-//! since a sliding window would change the output.
+//! behind any prefix. Every step overwrites the slots behind the prefix. The cache does not wrap around: layers with a
+//! window keep all slots and read those of the window.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use thiserror::Error;
 
 use crate::kernels::{Kernels, KvLayer, KvType};
 use crate::model::batch::Batch;
-use crate::model::config::ModelConfig;
+use crate::model::config::{Attention, LayerPlan, Mixer, ModelConfig};
 
 /// Keys and values of every layer, `[n_layers]` of `[n_kv_heads, n_slots, head_dim]`.
 ///
@@ -27,6 +27,7 @@ pub struct KvCache {
     layers: Vec<KvLayer>,
     len: usize,
     n_slots: usize,
+    context_len: usize,
     kv_type: KvType,
 }
 
@@ -63,23 +64,46 @@ impl KvCache {
     /// [`KvCacheError::TooLarge`] if the allocation fails, [`KvCacheError::HeadDim`] if the type cannot hold
     /// the model's heads; nothing stays allocated.
     pub fn new(config: &ModelConfig, kv_type: KvType, n_slots: usize) -> Result<Self, KvCacheError> {
-        if !kv_type.holds(config.head_dim) {
-            return Err(KvCacheError::HeadDim { kv_type, head_dim: config.head_dim });
+        let attentions = || {
+            config.layers.iter().filter_map(|layer| match &layer.mixer {
+                Mixer::Attention(attention) => Some(attention),
+                _ => None,
+            })
+        };
+        if let Some(attention) = attentions().find(|attention| !kv_type.holds(attention.head_dim)) {
+            return Err(KvCacheError::HeadDim { kv_type, head_dim: attention.head_dim });
         }
-        let layers: Result<Vec<KvLayer>, _> = (0..config.n_layers)
-            .map(|_| KvLayer::new(kv_type, config.n_kv_heads, n_slots, config.head_dim))
-            .collect();
+        let layer =
+            |attention: &Attention| KvLayer::new(kv_type, attention.n_kv_heads, n_slots, attention.head_dim);
+        let layers: Result<Vec<KvLayer>, _> = attentions().map(layer).collect();
         let layers = layers.map_err(|_| KvCacheError::TooLarge {
             n_slots,
             bytes: Self::bytes_per_slot(config, kv_type).saturating_mul(n_slots as u64),
         })?;
-        Ok(Self { layers, len: 0, n_slots, kv_type })
+        Ok(Self { layers, len: 0, n_slots, context_len: n_slots, kv_type })
+    }
+
+    /// States the context that the session may fill, if it is shorter than the slots: it decides between two sets of
+    /// rotations in models that have them ([`RopeScaling::LongRope`](crate::model::config::RopeScaling)).
+    pub(crate) fn with_context(mut self, context_len: usize) -> Self {
+        self.context_len = context_len;
+        self
+    }
+
+    /// The context that the session may fill.
+    pub(crate) fn context_len(&self) -> usize {
+        self.context_len
     }
 
     /// Bytes that one slot takes over all layers.
     pub fn bytes_per_slot(config: &ModelConfig, kv_type: KvType) -> u64 {
-        let heads = config.n_layers as u64 * config.n_kv_heads as u64;
-        heads.saturating_mul(kv_type.slot_bytes(config.head_dim))
+        let bytes = |layer: &LayerPlan| match &layer.mixer {
+            Mixer::Attention(attention) => {
+                kv_type.slot_bytes(attention.head_dim).saturating_mul(attention.n_kv_heads as u64)
+            }
+            _ => 0,
+        };
+        config.layers.iter().map(bytes).fold(0, u64::saturating_add)
     }
 
     /// Committed tokens in the cache.
@@ -112,16 +136,17 @@ impl KvCache {
         &mut self.layers[layer_idx]
     }
 
-    /// Writes `row`, `[n_kv_heads, head_dim]`, as key and value to every slot. For measurements: memory that
-    /// was never written is one shared page of zeros, which is read faster.
-    pub(crate) fn fill(&mut self, kernels: Kernels, row: &[f32]) {
-        self.fill_layers(usize::MAX, kernels, row);
+    /// Writes `value` to all elements of every slot. For measurements: memory that was never written is one shared page
+    /// of zeros, which is read faster.
+    pub(crate) fn fill(&mut self, kernels: Kernels, value: f32) {
+        self.fill_layers(usize::MAX, kernels, value);
     }
 
     /// As `fill`, of the first layers only.
-    pub(crate) fn fill_layers(&mut self, n_layers: usize, kernels: Kernels, row: &[f32]) {
+    pub(crate) fn fill_layers(&mut self, n_layers: usize, kernels: Kernels, value: f32) {
         for layer in self.layers.iter_mut().take(n_layers) {
-            (0..self.n_slots).for_each(|slot| layer.write(kernels, slot, row, row));
+            let row = vec![value; layer.n_kv_heads() * layer.head_dim()];
+            (0..self.n_slots).for_each(|slot| layer.write(kernels, slot, &row, &row));
         }
     }
 

@@ -7,6 +7,7 @@ use thiserror::Error;
 
 use crate::kernels::{PackedMatrix, PageBuf};
 use crate::model::checkpoint::WeightId;
+use crate::model::config::ModelConfig;
 use crate::model::packed::{PackedSection, PackedTensor};
 use crate::model::weights::{Layer, TensorSource};
 use crate::stream::ReadFailure;
@@ -85,8 +86,8 @@ impl SectionTensors<'_> {
     ///
     /// # Panics
     /// If the sections lack its tensors.
-    pub(in crate::model) fn layer(&mut self, layer_idx: usize) -> Layer {
-        match Layer::build(layer_idx, self) {
+    pub(in crate::model) fn layer(&mut self, config: &ModelConfig, layer_idx: usize) -> Layer {
+        match Layer::build(config, layer_idx, self) {
             Ok(layer) => layer,
             Err(never) => match never {},
         }
@@ -109,10 +110,6 @@ impl SectionTensors<'_> {
 
 impl TensorSource for SectionTensors<'_> {
     type Error = std::convert::Infallible;
-
-    fn has(&self, id: WeightId) -> bool {
-        self.find(id).is_some()
-    }
 
     fn matrix(&mut self, id: WeightId) -> Result<PackedMatrix, Self::Error> {
         let (tensor, start) = self.place(id);

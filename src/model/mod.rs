@@ -1,7 +1,7 @@
 //! Model files, weights and the forward pass.
 //!
 //! Reading order:
-//! - hyper-parameters: [`config`];
+//! - hyper-parameters: [`config`], and how containers state them: [`arch`];
 //! - the containers: [`source`], [`gguf`], [`hf`], [`packed`], and one interface to all of them,
 //!   [`checkpoint`];
 //! - weights in memory, packed for the kernels: [`weights`];
@@ -11,6 +11,7 @@
 //! - models whose layers are loaded from flash in blocks of fixed batch lengths: [`graphs`];
 //! - models larger than memory, whose weights are read from flash in every pass: [`streamed`].
 
+pub mod arch;
 pub mod batch;
 pub mod checkpoint;
 pub mod config;

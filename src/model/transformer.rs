@@ -1,21 +1,24 @@
 //! The forward pass: from the rows of a batch to final hidden states, and to the logits of selected rows.
 //!
-//! Prefill, decoding and verification share one code path. For every row of a batch:
+//! Prefill, decoding and verification share one code path, which reads the plan of each layer
+//! ([`LayerPlan`](crate::model::config::LayerPlan)). For every row of a batch:
 //!
 //! ```text
-//! x = embedding[token]                                        [hidden_dim]
-//! per layer:  a = rms_norm(x)
-//!             q, k, v = Wq·a (+ bias), Wk·a (+ bias), Wv·a (+ bias)
-//!             q, k = rope(head_norm(q)), rope(head_norm(k))    → k, v go to the row's cache slot
-//!             x += Wo·attention(q, visible keys and values)
-//!             b = rms_norm(x);  x += Wdown·(silu(Wgate·b) ∘ Wup·b)
-//! hidden = rms_norm(x);  logits = head·hidden
+//! x = embedding[token] · embedding_scale                      [hidden_dim]
+//! per layer:  x += residual_scale · post_norm(mix(pre_norm(x)))
+//!             x += residual_scale · post_norm(feed(pre_norm(x)))
+//! hidden = rms_norm(x);  logits = softcap(logit_scale · head·hidden)
+//!
+//! attention:  q, k, v = Wq·a (+ bias), Wk·a (+ bias), Wv·a (+ bias)
+//!             q, k = rope(norm(q)), rope(norm(k))             → k, v go to the row's cache slot
+//!             Wo·attention(q, visible keys and values) (+ bias)
+//! dense:      Wdown·(activation(Wgate·b) ∘ Wup·b)
 //! ```
 //!
-//! The kernels guarantee that a row's arithmetic does not depend on the other rows, so chunking, batching and
-//! padding do not affect its bits. Loading, passes and projections set the default [environment](kernels::FloatEnv) of
-//! floating-point arithmetic, so the caller's rounding mode and flush-to-zero setting do not affect them
-//! either.
+//! A norm, multiplier or bias that the plan does not name is left out. The kernels guarantee that a row's arithmetic does
+//! not depend on the other rows, so chunking, batching and padding do not affect its bits. Loading, passes and
+//! projections set the default [environment](kernels::FloatEnv) of floating-point arithmetic, so the caller's rounding
+//! mode and flush-to-zero setting do not affect them either.
 
 mod feed;
 mod head;
@@ -27,11 +30,15 @@ use std::sync::atomic::AtomicBool;
 use thiserror::Error;
 
 use crate::kernels::{
-    self, ActivationForm, Activations, AttentionScratch, AttentionShape, Kernels, MatMul, Pool, resize_exact,
+    self, ActivationForm, Activations, AttentionRule, AttentionScratch, AttentionShape, Kernels, MatMul,
+    Pool, resize_exact,
 };
+use crate::model::arch::tensors::LayerWeight;
 use crate::model::batch::Batch;
 use crate::model::checkpoint::Checkpoint;
-use crate::model::config::ModelConfig;
+use crate::model::config::{
+    Activation, Attention, Dense, FeedForward, LayerPlan, Mixer, ModelConfig, QkNorm, Widths,
+};
 use crate::model::graphs::{GraphFolder, GraphsError, StaticGraphs};
 use crate::model::kv_cache::KvCache;
 use crate::model::layers::LayersError;
@@ -123,7 +130,8 @@ const GATHERED_ROWS: usize = 64;
 /// The buffers of a pass. They grow to the largest batch and are reused, so that a decoding step allocates
 /// nothing.
 pub struct Workspace {
-    rope: RopeTable,
+    /// One for each of [`ModelConfig::ropes`].
+    ropes: Vec<RopeTable>,
     attention: AttentionScratch,
     buffers: Buffers,
 }
@@ -142,7 +150,7 @@ struct Buffers {
     residual: Vec<f32>,
     /// `[n_rows, hidden_dim]`
     normed: Vec<f32>,
-    /// `[n_rows, n_heads * head_dim]`
+    /// Of the layer at hand: `[n_rows, n_heads * head_dim]`
     q: Vec<f32>,
     /// `[n_rows, n_kv_heads * head_dim]`
     k: Vec<f32>,
@@ -152,7 +160,7 @@ struct Buffers {
     attended: Vec<f32>,
     /// `[n_rows, hidden_dim]`
     projected: Vec<f32>,
-    /// `[n_rows, ffn_dim]`
+    /// `[n_rows, ffn_dim]`; or the gate of attention, `[n_rows, n_heads * head_dim]`.
     gate: Vec<f32>,
     /// `[n_rows, ffn_dim]`
     up: Vec<f32>,
@@ -166,7 +174,7 @@ impl Workspace {
     /// An empty workspace for `config`.
     pub fn new(config: &ModelConfig) -> Self {
         Self {
-            rope: RopeTable::new(&config.rope, config.head_dim),
+            ropes: config.ropes.iter().map(RopeTable::new).collect(),
             attention: AttentionScratch::new(),
             buffers: Buffers::default(),
         }
@@ -188,19 +196,25 @@ impl Workspace {
     /// the buffers of rows, the widest rows in both forms of activations, the rotations of all positions, and
     /// attention scores for one thread per processor of the process. Logits are not included.
     pub fn bytes(config: &ModelConfig, n_rows: usize, n_slots: usize) -> u64 {
-        let (q_dim, kv_dim) = (config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim);
-        let values = 4 * config.hidden_dim + 2 * q_dim + 2 * kv_dim + 2 * config.ffn_dim;
+        let Widths { n_heads, n_kv_heads, head_dim, q_dim, kv_dim, ffn_dim, .. } = config.widths();
+        let values = 4 * config.hidden_dim + 2 * q_dim + 2 * kv_dim + ffn_dim + ffn_dim.max(q_dim);
         // Four bytes as f32, and two as blocks of 64 bytes for 32 values.
-        let prepared = 6 * config.ffn_dim.max(config.hidden_dim).max(q_dim);
+        let prepared = 6 * ffn_dim.max(config.hidden_dim).max(q_dim);
         let rows_bytes = ((4 * values + prepared) as u64).saturating_mul(n_rows as u64);
         let gathered_bytes = (4 * config.hidden_dim * GATHERED_ROWS) as u64;
         let n_threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let ModelConfig { n_heads, n_kv_heads, head_dim, .. } = *config;
-        let shape = AttentionShape { n_heads, n_kv_heads, head_dim };
+        let rope_bytes = config.ropes.iter().map(|rope| RopeTable::bytes(rope, n_slots));
+        let attention_bytes = match n_kv_heads {
+            0 => 0,
+            _ => {
+                let shape = AttentionShape { n_heads, n_kv_heads, head_dim };
+                AttentionScratch::bytes(shape, n_threads, n_slots, n_rows)
+            }
+        };
         rows_bytes
             .saturating_add(gathered_bytes)
-            .saturating_add(RopeTable::bytes(config.head_dim, n_slots))
-            .saturating_add(AttentionScratch::bytes(shape, n_threads, n_slots, n_rows))
+            .saturating_add(rope_bytes.fold(0, u64::saturating_add))
+            .saturating_add(attention_bytes)
     }
 
     /// Bytes on the heap of the rows' buffers. The rotary table, the scratch of attention and the rows
@@ -226,20 +240,10 @@ impl Buffers {
         append_rows(&mut self.gathered, &other.x, rows, hidden_dim);
     }
 
+    /// Gives the residual stream `n_rows` rows. The buffers of a layer get their lengths when it is computed.
     fn resize(&mut self, config: &ModelConfig, n_rows: usize) {
-        let (q_dim, kv_dim) = (config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim);
-        for (buffer, row_len) in [
-            (&mut self.x, config.hidden_dim),
-            (&mut self.normed, config.hidden_dim),
-            (&mut self.q, q_dim),
-            (&mut self.k, kv_dim),
-            (&mut self.v, kv_dim),
-            (&mut self.attended, q_dim),
-            (&mut self.projected, config.hidden_dim),
-            (&mut self.gate, config.ffn_dim),
-            (&mut self.up, config.ffn_dim),
-        ] {
-            resize_exact(buffer, n_rows * row_len);
+        for buffer in [&mut self.x, &mut self.normed, &mut self.projected] {
+            resize_exact(buffer, n_rows * config.hidden_dim);
         }
     }
 }
@@ -396,17 +400,31 @@ impl Model {
         ws: &mut Buffers,
         end: PassEnd,
     ) -> Result<(), ForwardError> {
-        let last_idx = self.config.n_layers - 1;
+        let last_idx = self.config.n_layers() - 1;
         for (layer_idx, layer) in (first_layer..).zip(layers) {
             Part::poll(parts)?;
-            self.project_qkv(compute, layer, rows, parts, ws);
-            self.write_kv(compute, layer_idx, rows, parts, ws);
-            if layer_idx == last_idx && end == PassEnd::KeysAndValues {
-                break;
+            let at = At { compute, plan: &self.config.layers[layer_idx], layer, layer_idx };
+            match &at.plan.mixer {
+                Mixer::Attention(attention) => {
+                    self.project_qkv(&at, attention, rows, parts, ws);
+                    self.write_kv(&at, attention, rows, parts, ws);
+                    if layer_idx == last_idx && end == PassEnd::KeysAndValues {
+                        break;
+                    }
+                    self.attend(&at, attention, rows, parts, ws);
+                }
+                Mixer::ShortConv(_) | Mixer::DeltaNet(_) | Mixer::Mamba2(_) => {
+                    unreachable!("loading refuses recurrent layers")
+                }
             }
-            self.attend(compute, layer_idx, layer, rows, parts, ws);
+            self.add_result(&at, LayerWeight::PostAttnNorm, Some(LayerWeight::OBias), ws);
             Part::poll(parts)?;
-            self.feed_forward(compute, layer, ws);
+            match &at.plan.feed {
+                FeedForward::None => continue,
+                FeedForward::Dense(dense) => self.feed_forward(&at, dense, ws),
+                FeedForward::Experts(_) => unreachable!("loading refuses experts"),
+            }
+            self.add_result(&at, LayerWeight::PostFfnNorm, None, ws);
         }
         Ok(())
     }
@@ -430,118 +448,205 @@ impl Model {
         }
     }
 
-    /// `x` → normed, rotated `q` and `k`, and `v`.
+    /// `x` → normed, rotated `q` and `k`, and `v`; the gate of the result in `gate`.
     fn project_qkv(
         &self,
-        compute: Compute<'_>,
-        layer: &Layer,
+        at: &At<'_>,
+        attention: &Attention,
         rows: &Rows<'_>,
         parts: &[Part<'_>],
         ws: &mut Buffers,
     ) {
+        let &At { compute, layer, .. } = at;
         let (config, k) = (&self.config, compute.kernels);
+        let (n_rows, q_dim, kv_dim) = (rows.positions.len(), attention.q_dim(), attention.kv_dim());
+        for (buffer, row_len) in [(&mut ws.q, q_dim), (&mut ws.k, kv_dim), (&mut ws.v, kv_dim)] {
+            resize_exact(buffer, n_rows * row_len);
+        }
         let jobs = &mut [
-            MatMul { w: &layer.q, out: &mut ws.q },
-            MatMul { w: &layer.k, out: &mut ws.k },
-            MatMul { w: &layer.v, out: &mut ws.v },
+            MatMul { w: layer.matrix(LayerWeight::Q), out: &mut ws.q },
+            MatMul { w: layer.matrix(LayerWeight::K), out: &mut ws.k },
+            MatMul { w: layer.matrix(LayerWeight::V), out: &mut ws.v },
         ];
-        let normed = Normed { x: &ws.x, weight: &layer.attn_norm, eps: config.norm_eps };
-        normed.project(compute, &mut ws.activations, &mut ws.normed, jobs);
-        let finish = |bias: &Option<Vec<f32>>, norm: &Option<Vec<f32>>, row_idx: usize, row: &mut [f32]| {
-            if let Some(bias) = bias {
+        self.project_input(at, LayerWeight::AttnNorm, &ws.x, &mut ws.normed, &mut ws.activations, jobs);
+        if attention.gated {
+            resize_exact(&mut ws.gate, n_rows * q_dim);
+            let jobs = &mut [MatMul { w: layer.matrix(LayerWeight::AttnGate), out: &mut ws.gate }];
+            self.project_input(at, LayerWeight::AttnNorm, &ws.x, &mut ws.normed, &mut ws.activations, jobs);
+        }
+        let finish = |bias: LayerWeight, norm: LayerWeight, row_idx: usize, row: &mut [f32]| {
+            if let Some(bias) = layer.vector(bias) {
                 kernels::add(k, row, bias);
             }
-            if let Some(norm) = norm {
-                for head in row.chunks_exact_mut(config.head_dim) {
-                    kernels::rms_norm_in_place(k, head, norm, config.norm_eps);
+            match (attention.qk_norm, layer.vector(norm)) {
+                (Some(QkNorm::Head), Some(norm)) => {
+                    for head in row.chunks_exact_mut(attention.head_dim) {
+                        kernels::rms_norm_in_place(k, head, norm, config.norm_eps);
+                    }
                 }
+                (Some(QkNorm::Row), Some(norm)) => kernels::rms_norm_in_place(k, row, norm, config.norm_eps),
+                _ => {}
             }
-            let (cos, sin) = parts[rows.part_of(row_idx)].rope(rows.positions[row_idx] as usize);
-            kernels::rope(k, row, config.head_dim, cos, sin);
+            if let Some(rope) = attention.rope {
+                let position = rows.positions[row_idx] as usize;
+                let (cos, sin) = parts[rows.part_of(row_idx)].rope(rope, position);
+                kernels::rope(k, row, attention.head_dim, cos, sin);
+            }
         };
-        for_rows(compute, &mut ws.q, config.n_heads * config.head_dim, &|i, row| {
-            finish(&layer.q_bias, &layer.q_norm, i, row);
+        for_rows(compute, &mut ws.q, q_dim, &|i, row| {
+            finish(LayerWeight::QBias, LayerWeight::QNorm, i, row);
+            if let Some(growth) = attention.query_growth {
+                let periods = rows.positions[i] as usize / growth.original_context_len;
+                // The logarithm from libm: the same bits on every platform.
+                kernels::scale(k, row, 1.0 + growth.beta * libm::logf(1.0 + periods as f32));
+            }
         });
-        for_rows(compute, &mut ws.k, config.n_kv_heads * config.head_dim, &|i, row| {
-            finish(&layer.k_bias, &layer.k_norm, i, row);
+        for_rows(compute, &mut ws.k, kv_dim, &|i, row| {
+            finish(LayerWeight::KBias, LayerWeight::KNorm, i, row);
         });
-        if let Some(bias) = &layer.v_bias {
+        if let Some(bias) = layer.vector(LayerWeight::VBias) {
             ws.v.chunks_exact_mut(bias.len()).for_each(|row| kernels::add(k, row, bias));
         }
     }
 
     fn write_kv(
         &self,
-        compute: Compute<'_>,
-        layer_idx: usize,
+        at: &At<'_>,
+        attention: &Attention,
         rows: &Rows<'_>,
         parts: &mut [Part<'_>],
         ws: &Buffers,
     ) {
-        let kv_dim = self.config.n_kv_heads * self.config.head_dim;
+        let kv_dim = attention.kv_dim();
         for (part, (range, own)) in parts.iter_mut().zip(rows.by_part()) {
             let values = range.start * kv_dim..range.end * kv_dim;
             let keys_and_values =
                 ws.k[values.clone()].chunks_exact(kv_dim).zip(ws.v[values].chunks_exact(kv_dim));
-            let layer_kv = part.kv_layer(layer_idx);
+            let layer_kv = part.kv_layer(at.layer_idx);
             for (&slot, (key, value)) in own.slots.iter().zip(keys_and_values) {
-                layer_kv.write(compute.kernels, slot as usize, key, value);
+                layer_kv.write(at.compute.kernels, slot as usize, key, value);
             }
         }
     }
 
-    /// `x += Wo · attention(q, kv)`, where each part attends to its own keys and values.
+    /// `projected = Wo · attention(q, kv)`, where each part attends to its own keys and values.
     fn attend(
         &self,
-        compute: Compute<'_>,
-        layer_idx: usize,
-        layer: &Layer,
+        at: &At<'_>,
+        attention: &Attention,
         rows: &Rows<'_>,
         parts: &mut [Part<'_>],
         ws: &mut Buffers,
     ) {
-        let config = &self.config;
-        let shape = AttentionShape {
-            n_heads: config.n_heads,
-            n_kv_heads: config.n_kv_heads,
-            head_dim: config.head_dim,
-        };
-        let q_dim = config.n_heads * config.head_dim;
+        let &At { compute, layer, layer_idx, .. } = at;
+        let Attention { n_heads, n_kv_heads, head_dim, scale, window, softcap, .. } = *attention;
+        let shape = AttentionShape { n_heads, n_kv_heads, head_dim };
+        let rule = AttentionRule { scale, window, softcap, sinks: layer.vector(LayerWeight::Sinks) };
+        let q_dim = attention.q_dim();
+        resize_exact(&mut ws.attended, ws.q.len());
         for (part, (range, own)) in parts.iter_mut().zip(rows.by_part()) {
             let values = range.start * q_dim..range.end * q_dim;
             let (q, out) = (&ws.q[values.clone()], &mut ws.attended[values]);
             let (kv, scratch) = part.attended(layer_idx);
-            kernels::attention(compute.kernels, compute.pool, shape, q, kv, own.visible, scratch, out);
+            kernels::attention(compute.kernels, compute.pool, shape, rule, q, kv, own.visible, scratch, out);
         }
-        let jobs = &mut [MatMul { w: &layer.o, out: &mut ws.projected }];
+        if attention.gated {
+            kernels::sigmoid_mul(compute.kernels, &mut ws.attended, &ws.gate);
+        }
+        let jobs = &mut [MatMul { w: layer.matrix(LayerWeight::O), out: &mut ws.projected }];
         project(compute, &mut ws.activations, &ws.attended, q_dim, jobs);
-        let projected = &ws.projected;
-        for_rows(compute, &mut ws.x, config.hidden_dim, &|i, row| {
-            kernels::add(compute.kernels, row, &projected[i * row.len()..(i + 1) * row.len()]);
-            if let Some(bias) = &layer.o_bias {
-                kernels::add(compute.kernels, row, bias);
-            }
+    }
+
+    /// `projected = Wdown · (activation(Wgate·norm(x)) ∘ Wup·norm(x))`
+    fn feed_forward(&self, at: &At<'_>, dense: &Dense, ws: &mut Buffers) {
+        let &At { compute, layer, .. } = at;
+        let n_rows = ws.x.len() / self.config.hidden_dim;
+        resize_exact(&mut ws.gate, n_rows * dense.ffn_dim);
+        resize_exact(&mut ws.up, n_rows * dense.ffn_dim);
+        let jobs = &mut [
+            MatMul { w: layer.matrix(LayerWeight::Gate), out: &mut ws.gate },
+            MatMul { w: layer.matrix(LayerWeight::Up), out: &mut ws.up },
+        ];
+        self.project_input(at, LayerWeight::FfnNorm, &ws.x, &mut ws.normed, &mut ws.activations, jobs);
+        let up = &ws.up;
+        let jobs = &mut [MatMul { w: layer.matrix(LayerWeight::Down), out: &mut ws.projected }];
+        project_computed(compute, &mut ws.activations, &mut ws.gate, dense.ffn_dim, jobs, &|i, row| {
+            activate(compute.kernels, dense.activation, row, &up[i * row.len()..(i + 1) * row.len()]);
         });
     }
 
-    /// `x += Wdown · (silu(Wgate·norm(x)) ∘ Wup·norm(x))`
-    fn feed_forward(&self, compute: Compute<'_>, layer: &Layer, ws: &mut Buffers) {
-        let config = &self.config;
-        let jobs =
-            &mut [MatMul { w: &layer.gate, out: &mut ws.gate }, MatMul { w: &layer.up, out: &mut ws.up }];
-        let normed = Normed { x: &ws.x, weight: &layer.ffn_norm, eps: config.norm_eps };
-        normed.project(compute, &mut ws.activations, &mut ws.normed, jobs);
-        let up = &ws.up;
-        let jobs = &mut [MatMul { w: &layer.down, out: &mut ws.projected }];
-        project_computed(compute, &mut ws.activations, &mut ws.gate, config.ffn_dim, jobs, &|i, row| {
-            kernels::silu_mul(compute.kernels, row, &up[i * row.len()..(i + 1) * row.len()]);
-        });
+    /// Multiplies the rows of the residual stream, normed if the layer has `norm`.
+    fn project_input(
+        &self,
+        at: &At<'_>,
+        norm: LayerWeight,
+        x: &[f32],
+        normed: &mut [f32],
+        activations: &mut Activations,
+        jobs: &mut [MatMul<'_>],
+    ) {
+        match at.layer.vector(norm) {
+            Some(weight) => {
+                let norm = Normed { x, weight, eps: self.config.norm_eps };
+                norm.project(at.compute, activations, normed, jobs);
+            }
+            None => project(at.compute, activations, x, self.config.hidden_dim, jobs),
+        }
+    }
+
+    /// `x += residual_scale · norm(projected (+ bias))`
+    fn add_result(&self, at: &At<'_>, norm: LayerWeight, bias: Option<LayerWeight>, ws: &mut Buffers) {
+        let &At { compute, plan, layer, .. } = at;
+        let k = compute.kernels;
+        let bias = bias.and_then(|bias| layer.vector(bias));
+        let norm = layer.vector(norm);
+        if let Some(norm) = norm {
+            let eps = self.config.norm_eps;
+            for_rows(compute, &mut ws.projected, self.config.hidden_dim, &|_, row| {
+                if let Some(bias) = bias {
+                    kernels::add(k, row, bias);
+                }
+                kernels::rms_norm_in_place(k, row, norm, eps);
+            });
+        }
+        // A norm has taken the bias in; without one, it is added behind the product, as it always was.
+        let bias = bias.filter(|_| norm.is_none());
         let projected = &ws.projected;
-        for_rows(compute, &mut ws.x, config.hidden_dim, &|i, row| {
-            kernels::add(compute.kernels, row, &projected[i * row.len()..(i + 1) * row.len()]);
+        for_rows(compute, &mut ws.x, self.config.hidden_dim, &|i, row| {
+            let result = &projected[i * row.len()..(i + 1) * row.len()];
+            match plan.residual_scale {
+                1.0 => kernels::add(k, row, result),
+                scale => kernels::add_scaled(k, row, result, scale),
+            }
+            if let Some(bias) = bias {
+                match plan.residual_scale {
+                    1.0 => kernels::add(k, row, bias),
+                    scale => kernels::add_scaled(k, row, bias, scale),
+                }
+            }
         });
     }
 }
+
+/// A layer of a pass.
+struct At<'a> {
+    compute: Compute<'a>,
+    plan: &'a LayerPlan,
+    layer: &'a Layer,
+    layer_idx: usize,
+}
+
+/// `gate = activation(gate) ∘ up`
+fn activate(k: Kernels, activation: Activation, gate: &mut [f32], up: &[f32]) {
+    match activation {
+        Activation::Silu => kernels::silu_mul(k, gate, up),
+        Activation::GeluTanh => kernels::gelu_mul(k, gate, up),
+        Activation::ClampedSwiglu { limit } => kernels::swiglu_clamped_mul(k, gate, up, SWIGLU_ALPHA, limit),
+    }
+}
+
+/// The factor of the sigmoid's argument in gpt-oss.
+const SWIGLU_ALPHA: f32 = 1.702;
 
 /// Multiplies rows of activations `[n_rows, n_cols]` with several matrices. The activations are prepared
 /// once, in all forms that the matrices need (a file may mix float and block types within a layer).

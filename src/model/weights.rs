@@ -10,7 +10,8 @@ use crate::kernels::{
     convert, dequantize,
 };
 use crate::mapping::Mapping;
-use crate::model::checkpoint::{Checkpoint, LayerWeight, LoadError, TensorInfo, WeightId};
+use crate::model::arch::tensors::{Change, LayerWeight, RowOrder, WeightId, layer_slots};
+use crate::model::checkpoint::{Checkpoint, LoadError, TensorInfo};
 use crate::model::config::ModelConfig;
 use crate::model::graphs::{GraphFolder, GraphsError};
 use crate::model::load_workers::LoadWorkers;
@@ -125,33 +126,15 @@ pub enum WeightsError {
     Streamed(#[from] StreamedError),
 }
 
-/// One transformer layer.
+/// The tensors of one layer, by role.
 pub struct Layer {
-    /// `[hidden_dim]`
-    pub(crate) attn_norm: Vec<f32>,
-    /// `[n_heads * head_dim, hidden_dim]`, rows in half-split pair order.
-    pub(crate) q: PackedMatrix,
-    /// `[n_kv_heads * head_dim, hidden_dim]`, rows in half-split pair order.
-    pub(crate) k: PackedMatrix,
-    /// `[n_kv_heads * head_dim, hidden_dim]`
-    pub(crate) v: PackedMatrix,
-    /// `[hidden_dim, n_heads * head_dim]`
-    pub(crate) o: PackedMatrix,
-    pub(crate) q_bias: Option<Vec<f32>>,
-    pub(crate) k_bias: Option<Vec<f32>>,
-    pub(crate) v_bias: Option<Vec<f32>>,
-    pub(crate) o_bias: Option<Vec<f32>>,
-    /// `[head_dim]`: QK-norm (qwen3).
-    pub(crate) q_norm: Option<Vec<f32>>,
-    pub(crate) k_norm: Option<Vec<f32>>,
-    /// `[hidden_dim]`
-    pub(crate) ffn_norm: Vec<f32>,
-    /// `[ffn_dim, hidden_dim]`
-    pub(crate) gate: PackedMatrix,
-    /// `[ffn_dim, hidden_dim]`
-    pub(crate) up: PackedMatrix,
-    /// `[hidden_dim, ffn_dim]`
-    pub(crate) down: PackedMatrix,
+    /// `[LayerWeight::ALL.len()]`
+    tensors: Box<[Option<Tensor>]>,
+}
+
+enum Tensor {
+    Matrix(PackedMatrix),
+    Vector(Vec<f32>),
 }
 
 /// A source of the tensors of a layer.
@@ -159,41 +142,62 @@ pub(in crate::model) trait TensorSource {
     /// The error of a failed read.
     type Error;
 
-    /// Whether the model has the tensor.
-    fn has(&self, id: WeightId) -> bool;
     /// A matrix, packed.
     fn matrix(&mut self, id: WeightId) -> Result<PackedMatrix, Self::Error>;
-    /// A norm or a bias.
+    /// A norm, a bias or another vector.
     fn vector(&mut self, id: WeightId) -> Result<Vec<f32>, Self::Error>;
 }
 
 impl Layer {
+    /// The tensors that the plan of layer `layer_idx` names.
     pub(in crate::model) fn build<S: TensorSource>(
+        config: &ModelConfig,
         layer_idx: usize,
         source: &mut S,
     ) -> Result<Self, S::Error> {
-        let id = |weight| WeightId::Layer(layer_idx, weight);
-        let optional = |source: &mut S, weight| match source.has(id(weight)) {
-            true => source.vector(id(weight)).map(Some),
-            false => Ok(None),
-        };
-        Ok(Layer {
-            attn_norm: source.vector(id(LayerWeight::AttnNorm))?,
-            q: source.matrix(id(LayerWeight::Q))?,
-            k: source.matrix(id(LayerWeight::K))?,
-            v: source.matrix(id(LayerWeight::V))?,
-            o: source.matrix(id(LayerWeight::O))?,
-            q_bias: optional(source, LayerWeight::QBias)?,
-            k_bias: optional(source, LayerWeight::KBias)?,
-            v_bias: optional(source, LayerWeight::VBias)?,
-            o_bias: optional(source, LayerWeight::OBias)?,
-            q_norm: optional(source, LayerWeight::QNorm)?,
-            k_norm: optional(source, LayerWeight::KNorm)?,
-            ffn_norm: source.vector(id(LayerWeight::FfnNorm))?,
-            gate: source.matrix(id(LayerWeight::Gate))?,
-            up: source.matrix(id(LayerWeight::Up))?,
-            down: source.matrix(id(LayerWeight::Down))?,
+        let mut tensors: Box<[Option<Tensor>]> = LayerWeight::ALL.iter().map(|_| None).collect();
+        for (weight, shape) in layer_slots(config.hidden_dim, &config.layers[layer_idx]) {
+            let id = WeightId::Layer(layer_idx, weight);
+            tensors[weight as usize] = Some(match shape.len() {
+                1 => Tensor::Vector(source.vector(id)?),
+                _ => Tensor::Matrix(source.matrix(id)?),
+            });
+        }
+        Ok(Self { tensors })
+    }
+
+    /// A matrix that the layer's plan names.
+    ///
+    /// # Panics
+    /// If the plan does not name it.
+    pub(crate) fn matrix(&self, weight: LayerWeight) -> &PackedMatrix {
+        match &self.tensors[weight as usize] {
+            Some(Tensor::Matrix(matrix)) => matrix,
+            _ => panic!("the plan of the layer has no matrix {weight:?}"),
+        }
+    }
+
+    /// A vector that the layer's plan may name.
+    pub(crate) fn vector(&self, weight: LayerWeight) -> Option<&[f32]> {
+        match &self.tensors[weight as usize] {
+            Some(Tensor::Vector(values)) => Some(values),
+            _ => None,
+        }
+    }
+
+    fn tensor(&self, weight: LayerWeight) -> Option<StoredTensor<'_>> {
+        self.tensors[weight as usize].as_ref().map(|tensor| match tensor {
+            Tensor::Matrix(matrix) => StoredTensor::Matrix(matrix),
+            Tensor::Vector(values) => StoredTensor::Vector(values),
         })
+    }
+
+    fn matrices_bytes(&self) -> usize {
+        let bytes = |tensor: &Tensor| match tensor {
+            Tensor::Matrix(matrix) => matrix.size_bytes(),
+            Tensor::Vector(_) => 0,
+        };
+        self.tensors.iter().flatten().map(bytes).sum()
     }
 }
 
@@ -232,45 +236,19 @@ impl Weights {
 
     /// The tensor of a role; `None` if the model has none.
     pub(crate) fn tensor(&self, id: WeightId) -> Option<StoredTensor<'_>> {
-        use LayerWeight::*;
-        use StoredTensor::{Matrix, Vector};
-        let (layer_idx, weight) = match id {
-            WeightId::Embedding => return self.embedding.as_ref().map(Matrix),
-            WeightId::OutputNorm => return Some(Vector(&self.output_norm)),
-            WeightId::Head => return self.head.as_ref().map(Matrix),
-            WeightId::Layer(layer_idx, weight) => (layer_idx, weight),
-        };
-        let layer = self.layers.get(layer_idx)?;
-        fn optional(vector: &Option<Vec<f32>>) -> Option<StoredTensor<'_>> {
-            vector.as_deref().map(Vector)
-        }
-        match weight {
-            AttnNorm => Some(Vector(&layer.attn_norm)),
-            Q => Some(Matrix(&layer.q)),
-            K => Some(Matrix(&layer.k)),
-            V => Some(Matrix(&layer.v)),
-            O => Some(Matrix(&layer.o)),
-            QBias => optional(&layer.q_bias),
-            KBias => optional(&layer.k_bias),
-            VBias => optional(&layer.v_bias),
-            OBias => optional(&layer.o_bias),
-            QNorm => optional(&layer.q_norm),
-            KNorm => optional(&layer.k_norm),
-            FfnNorm => Some(Vector(&layer.ffn_norm)),
-            Gate => Some(Matrix(&layer.gate)),
-            Up => Some(Matrix(&layer.up)),
-            Down => Some(Matrix(&layer.down)),
+        match id {
+            WeightId::Embedding => self.embedding.as_ref().map(StoredTensor::Matrix),
+            WeightId::OutputNorm => Some(StoredTensor::Vector(&self.output_norm)),
+            WeightId::Head => self.head.as_ref().map(StoredTensor::Matrix),
+            WeightId::Layer(layer_idx, weight) => self.layers.get(layer_idx)?.tensor(weight),
         }
     }
 
     /// Bytes of the matrices, those of a mapped file included.
     pub fn memory_usage(&self) -> usize {
-        let layer = |l: &Layer| {
-            [&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down].iter().map(|m| m.size_bytes()).sum::<usize>()
-        };
         self.embedding.as_ref().map_or(0, PackedMatrix::size_bytes)
             + self.head.as_ref().map_or(0, PackedMatrix::size_bytes)
-            + self.layers.iter().map(layer).sum::<usize>()
+            + self.layers.iter().map(Layer::matrices_bytes).sum::<usize>()
     }
 }
 
@@ -320,8 +298,9 @@ impl<'a> Loader<'a> {
 
     fn load(mut self) -> Result<Weights, WeightsError> {
         let embedding = Some(self.matrix(WeightId::Embedding)?);
-        let layers =
-            (0..self.config.n_layers).map(|i| Layer::build(i, &mut self)).collect::<Result<_, _>>()?;
+        let layers = (0..self.config.n_layers())
+            .map(|i| Layer::build(self.config, i, &mut self))
+            .collect::<Result<_, _>>()?;
         let output_norm = self.vector(WeightId::OutputNorm)?;
         let head = match self.config.tied_head {
             true => None,
@@ -364,10 +343,6 @@ impl<'a> Loader<'a> {
 impl TensorSource for Loader<'_> {
     type Error = WeightsError;
 
-    fn has(&self, id: WeightId) -> bool {
-        self.checkpoint.tensor(id).is_some()
-    }
-
     fn matrix(&mut self, id: WeightId) -> Result<PackedMatrix, WeightsError> {
         let _env = FloatEnv::ieee();
         let info = self.info(id)?;
@@ -382,17 +357,16 @@ impl TensorSource for Loader<'_> {
             };
             let matrix = matrix.map_err(LoadError::from)?;
             self.advance(matrix.size_bytes() as u64);
-            return self.widened(matrix, &info.name);
+            return self.widened(matrix, info.name());
         }
         let target = self.target_type(info);
-        let failed = |source| WeightsError::Pack { tensor: info.name.clone(), source };
+        let failed = |source| WeightsError::Pack { tensor: info.name().to_owned(), source };
         let row_bytes = info.ty.row_bytes(info.n_cols as u64).and_then(|bytes| usize::try_from(bytes).ok());
         let row_bytes = row_bytes.ok_or(PackError::PartialBlock { ty: info.ty, n_cols: info.n_cols });
         let row_bytes = row_bytes.map_err(failed)?;
         let mut packing = Packing::new(target, info.n_rows, info.n_cols).map_err(failed)?;
-        let head_dim = info.qk_interleaved.then_some(self.config.head_dim);
         let kernels = Kernels::detect();
-        let rows = FileRows { checkpoint: self.checkpoint, id, info, target, row_bytes, kernels, head_dim };
+        let rows = FileRows { checkpoint: self.checkpoint, id, info, target, row_bytes, kernels };
         let parts = packing.parts(rows.part_panels(self.workers.n_threads()));
         self.workers.for_each(parts, |scratch, part| rows.pack(part, scratch))?;
         self.advance(row_bytes as u64 * info.n_rows as u64);
@@ -410,9 +384,12 @@ impl TensorSource for Loader<'_> {
         let bytes = self.read(id)?;
         let mut values = vec![0.0; info.n_rows * info.n_cols];
         dequantize(info.ty, &bytes, &mut values);
-        if info.qk_interleaved {
-            let head_dim = self.config.head_dim;
-            return Ok((0..values.len()).map(|i| values[interleaved_row(i, head_dim)]).collect());
+        match info.change {
+            Change::Keep => {}
+            Change::PlusOne => values.iter_mut().for_each(|value| *value += 1.0),
+            Change::MinusExp => {
+                values.iter_mut().for_each(|value| *value = -(libm::exp(f64::from(*value)) as f32));
+            }
         }
         Ok(values)
     }
@@ -448,8 +425,6 @@ struct FileRows<'a> {
     /// Bytes of a row in the file.
     row_bytes: usize,
     kernels: Kernels,
-    /// The width of a head, if the file interleaves the rows of each head.
-    head_dim: Option<usize>,
 }
 
 impl FileRows<'_> {
@@ -457,36 +432,54 @@ impl FileRows<'_> {
     fn part_panels(&self, n_threads: usize) -> usize {
         let fitting = PART_BYTES / (PANEL_ROWS * self.row_bytes).max(1);
         let balanced = self.info.n_rows.div_ceil(PANEL_ROWS * PARTS_PER_THREAD * n_threads);
-        // Whole heads: a part needs all rows of its heads.
-        fitting.min(balanced).max(1).next_multiple_of(self.head_dim.map_or(1, |n| n.div_ceil(PANEL_ROWS)))
+        // Whole heads: a part reads all rows of its heads.
+        let whole = match self.info.order {
+            RowOrder::Interleaved { head_dim } => head_dim.div_ceil(PANEL_ROWS),
+            _ => 1,
+        };
+        fitting.min(balanced).max(1).next_multiple_of(whole)
     }
 
     /// Reads, converts and packs the rows of a part.
     fn pack(&self, mut part: PackingPart<'_>, scratch: &mut Scratch) -> Result<(), WeightsError> {
         let Self { info, target, row_bytes, .. } = *self;
         let rows = part.rows();
-        let first = self.head_dim.map_or(rows.start, |head_dim| rows.start / head_dim * head_dim);
-        let end = self.head_dim.map_or(rows.end, |head_dim| rows.end.next_multiple_of(head_dim));
-        let n_bytes = (end.min(info.n_rows) - first) * row_bytes;
-        resize(&mut scratch.file, n_bytes).map_err(|source| self.failed(source))?;
-        self.checkpoint.read_at(self.id, (first * row_bytes) as u64, &mut scratch.file)?;
-        for row in rows {
-            let from = self.head_dim.map_or(row, |head_dim| interleaved_row(row, head_dim));
-            let src = &scratch.file[(from - first) * row_bytes..][..row_bytes];
-            if target == info.ty {
-                part.pack_row(row, src);
-                continue;
+        let mut start = rows.start;
+        while start < rows.end {
+            // The rows of one stored tensor, and the span that they have there.
+            let (tensor, _) = info.stored_row(start);
+            let mut end = start;
+            let (mut first, mut last) = (usize::MAX, 0);
+            while end < rows.end {
+                let (of, row) = info.stored_row(end);
+                if of != tensor {
+                    break;
+                }
+                (first, last) = (first.min(row), last.max(row));
+                end += 1;
             }
-            resize(&mut scratch.values, info.n_cols).map_err(|source| self.failed(source))?;
-            scratch.converted.clear();
-            convert(self.kernels, info.ty, src, &mut scratch.values, target, &mut scratch.converted);
-            part.pack_row(row, &scratch.converted);
+            let n_bytes = (last + 1 - first) * row_bytes;
+            resize(&mut scratch.file, n_bytes).map_err(|source| self.failed(source))?;
+            self.checkpoint.read_at(self.id, tensor, (first * row_bytes) as u64, &mut scratch.file)?;
+            for row in start..end {
+                let from = info.stored_row(row).1;
+                let src = &scratch.file[(from - first) * row_bytes..][..row_bytes];
+                if target == info.ty {
+                    part.pack_row(row, src);
+                    continue;
+                }
+                resize(&mut scratch.values, info.n_cols).map_err(|source| self.failed(source))?;
+                scratch.converted.clear();
+                convert(self.kernels, info.ty, src, &mut scratch.values, target, &mut scratch.converted);
+                part.pack_row(row, &scratch.converted);
+            }
+            start = end;
         }
         Ok(())
     }
 
     fn failed(&self, source: AllocError) -> WeightsError {
-        WeightsError::Pack { tensor: self.info.name.clone(), source: source.into() }
+        WeightsError::Pack { tensor: self.info.name().to_owned(), source: source.into() }
     }
 }
 
@@ -497,14 +490,6 @@ fn resize<T: Copy + Default>(buffer: &mut Vec<T>, len: usize) -> Result<(), Allo
     buffer.try_reserve_exact(more).map_err(failed)?;
     buffer.resize(len, T::default());
     Ok(())
-}
-
-/// The row of a GGUF llama file that is row `row` in half-split order. The converter to GGUF interleaves the
-/// two halves of each head's rows.
-fn interleaved_row(row: usize, head_dim: usize) -> usize {
-    let (head, within) = (row / head_dim, row % head_dim);
-    let half = head_dim / 2;
-    head * head_dim + 2 * (within % half) + within / half
 }
 
 #[cfg(test)]
@@ -524,7 +509,8 @@ mod tests {
                 }
             }
         }
-        let restored: Vec<usize> = (0..stored.len()).map(|i| stored[interleaved_row(i, head_dim)]).collect();
+        let order = RowOrder::Interleaved { head_dim };
+        let restored: Vec<usize> = (0..stored.len()).map(|i| stored[order.stored(i)]).collect();
         assert_eq!(restored, (0..n_heads * head_dim).collect::<Vec<_>>());
     }
 }

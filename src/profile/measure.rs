@@ -8,9 +8,7 @@ use super::{MachineProfile, PassCost, ProfileError, ProfileKey, US_MAX, VERSION}
 use crate::draft::VERIFY_ROWS_MAX;
 use crate::kernels::KvType;
 use crate::model::transformer::{Compute, ForwardError, PassEnd};
-use crate::model::{
-    Batch, KvCache, Model, ModelConfig, PREFILL_CHUNK_MAX, Workspace, kv_cache::KvCacheError,
-};
+use crate::model::{Batch, KvCache, Model, PREFILL_CHUNK_MAX, Workspace, kv_cache::KvCacheError};
 use crate::token::TokenId;
 
 /// The passes to measure.
@@ -130,9 +128,8 @@ impl<'a> Probe<'a> {
         options: &ProfileOptions,
         n_slots: usize,
     ) -> Result<Self, KvCacheError> {
-        let ModelConfig { n_kv_heads, head_dim, .. } = *model.config();
         let mut kv = KvCache::new(model.config(), options.kv_type, n_slots)?;
-        kv.fill(compute.kernels, &vec![0.5; n_kv_heads * head_dim]);
+        kv.fill(compute.kernels, 0.5);
         Ok(Self {
             model,
             compute,

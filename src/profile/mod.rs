@@ -18,6 +18,7 @@ use thiserror::Error;
 use crate::draft::CostProfile;
 use crate::face::internals;
 use crate::kernels::KvType;
+use crate::model::config::Widths;
 use crate::model::transformer::{Compute, ForwardError};
 use crate::model::{Model, ModelConfig, kv_cache::KvCacheError};
 use crate::replace::{ReplaceError, replace_file};
@@ -206,13 +207,13 @@ impl From<ReplaceError> for ProfileError {
 
 impl ProfileKey {
     pub(super) fn new(model: &Model, compute: Compute<'_>, kv_type: KvType) -> Self {
-        let ModelConfig { n_layers, hidden_dim, ffn_dim, n_heads, n_kv_heads, head_dim, vocab_size, .. } =
-            *model.config();
+        let ModelConfig { hidden_dim, vocab_size, .. } = *model.config();
+        let Widths { n_heads, n_kv_heads, head_dim, ffn_dim, .. } = model.config().widths();
         Self {
             cpu: cpu_name(),
             isa: compute.kernels.isa().name().to_owned(),
             n_threads: compute.pool.n_threads(),
-            n_layers,
+            n_layers: model.config().n_layers(),
             hidden_dim,
             ffn_dim,
             n_heads,

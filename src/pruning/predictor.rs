@@ -124,8 +124,8 @@ impl Predictor {
             return Err(PredictorError::OtherModel { trained_for: parts.model, model: model.identity() });
         }
         let shape = |field, predictor, model| Err(PredictorError::Shape { field, predictor, model });
-        if parts.layer_idx >= config.n_layers {
-            return shape(PredictorField::Layer, parts.layer_idx, config.n_layers - 1);
+        if parts.layer_idx >= config.n_layers() {
+            return shape(PredictorField::Layer, parts.layer_idx, config.n_layers() - 1);
         }
         if parts.hidden_dim != config.hidden_dim {
             return shape(PredictorField::HiddenDim, parts.hidden_dim, config.hidden_dim);

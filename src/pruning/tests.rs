@@ -41,7 +41,7 @@ impl<'m> Poisoned<'m> {
     fn new(model: &'m Model, pool: &'m Pool, kv_type: KvType, poison: f32, text: &[TokenId]) -> Self {
         let config = model.config();
         let mut kv = KvCache::new(config, kv_type, 96).unwrap();
-        kv.fill(Kernels::detect(), &vec![poison; config.n_kv_heads * config.head_dim]);
+        kv.fill(Kernels::detect(), poison);
         let (workspace, batch) = (Workspace::new(config), Batch::new());
         let mut this = Self { model, pool, kv, workspace, batch };
         this.batch.set_chain(0, text);

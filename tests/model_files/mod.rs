@@ -146,32 +146,33 @@ impl Gguf {
         let checkpoint = Checkpoint::open(path).unwrap();
         let config = checkpoint.config();
         let arch = config.architecture.name();
+        let attention = config.attention(0).unwrap();
         let mut gguf = Self::default();
         gguf.set("general.architecture", arch);
         gguf.set("general.name", checkpoint.name());
         for (key, value) in [
             ("embedding_length", config.hidden_dim),
-            ("feed_forward_length", config.ffn_dim),
-            ("block_count", config.n_layers),
+            ("feed_forward_length", config.widths().ffn_dim),
+            ("block_count", config.n_layers()),
             ("context_length", config.context_len),
-            ("attention.head_count", config.n_heads),
-            ("attention.head_count_kv", config.n_kv_heads),
-            ("attention.key_length", config.head_dim),
-            ("attention.value_length", config.head_dim),
-            ("rope.dimension_count", config.head_dim),
+            ("attention.head_count", attention.n_heads),
+            ("attention.head_count_kv", attention.n_kv_heads),
+            ("attention.key_length", attention.head_dim),
+            ("attention.value_length", attention.head_dim),
+            ("rope.dimension_count", attention.head_dim),
         ] {
             gguf.set(&format!("{arch}.{key}"), value as u32);
         }
         gguf.set(&format!("{arch}.attention.layer_norm_rms_epsilon"), config.norm_eps);
-        gguf.set(&format!("{arch}.rope.freq_base"), config.rope.theta as f32);
+        gguf.set(&format!("{arch}.rope.freq_base"), config.ropes[0].theta as f32);
         gguf.add_golden_tokenizer(path);
         gguf.add_golden_weights(&checkpoint);
         let json: serde_json::Value =
             serde_json::from_slice(&std::fs::read(path.join("config.json")).unwrap()).unwrap();
         let rope = &json["rope_parameters"];
         if rope["rope_type"] == "llama3" {
-            let factors = llama3_factors(rope, config.head_dim);
-            gguf.add_tensor("rope_freqs.weight", BlockType::F32, &[config.head_dim as u64 / 2]);
+            let factors = llama3_factors(rope, attention.head_dim);
+            gguf.add_tensor("rope_freqs.weight", BlockType::F32, &[attention.head_dim as u64 / 2]);
             gguf.tensors.last_mut().unwrap().3 = factors.iter().flat_map(|f| f.to_le_bytes()).collect();
         }
         gguf
@@ -180,6 +181,7 @@ impl Gguf {
     fn add_golden_weights(&mut self, checkpoint: &Checkpoint) {
         use LayerWeight::*;
         let config = checkpoint.config();
+        let attention = config.attention(0).unwrap();
         let mut names = vec![
             (WeightId::Embedding, "token_embd.weight".to_owned()),
             (WeightId::OutputNorm, "output_norm.weight".to_owned()),
@@ -201,7 +203,7 @@ impl Gguf {
             (Up, "ffn_up.weight"),
             (Down, "ffn_down.weight"),
         ];
-        for layer_idx in 0..config.n_layers {
+        for layer_idx in 0..config.n_layers() {
             names.extend(
                 layer.map(|(w, name)| (WeightId::Layer(layer_idx, w), format!("blk.{layer_idx}.{name}"))),
             );
@@ -210,12 +212,12 @@ impl Gguf {
             let Some(info) = checkpoint.tensor(id) else { continue };
             let mut data = checkpoint.read(id).unwrap();
             let n_heads = match id {
-                WeightId::Layer(_, Q) => config.n_heads,
-                WeightId::Layer(_, K) => config.n_kv_heads,
+                WeightId::Layer(_, Q) => attention.n_heads,
+                WeightId::Layer(_, K) => attention.n_kv_heads,
                 _ => 0,
             };
             if config.architecture.name() == "llama" && n_heads > 0 {
-                data = interleave_rows(&data, n_heads, config.head_dim);
+                data = interleave_rows(&data, n_heads, attention.head_dim);
             }
             let (cols, rows) = (info.n_cols as u64, info.n_rows as u64);
             if info.n_rows == 1 {

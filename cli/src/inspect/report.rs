@@ -125,13 +125,14 @@ impl Report {
 
 impl Config {
     fn new(config: &ModelConfig) -> Self {
+        let widths = config.widths();
         Self {
-            n_layers: config.n_layers,
+            n_layers: config.n_layers(),
             hidden_dim: config.hidden_dim,
-            n_heads: config.n_heads,
-            n_kv_heads: config.n_kv_heads,
-            head_dim: config.head_dim,
-            ffn_dim: config.ffn_dim,
+            n_heads: widths.n_heads,
+            n_kv_heads: widths.n_kv_heads,
+            head_dim: widths.head_dim,
+            ffn_dim: widths.ffn_dim,
             vocab_size: config.vocab_size,
             context_len: config.context_len,
             tied_head: config.tied_head,

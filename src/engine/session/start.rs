@@ -29,7 +29,7 @@ impl Session {
         let pruner = pruner.map(|(config, predictor)| Pruner::new(predictor, config));
         // A full context is followed by the scratch slots of a verification batch.
         let n_slots = context_len + options.rows_max();
-        let target = TargetState::new(&shared, options.kv_type, n_slots, pruner, reader)?;
+        let target = TargetState::new(&shared, options.kv_type, context_len, n_slots, pruner, reader)?;
         let drafting = DraftingState::new(sources, bounds);
         let (conversation, pressure) = (Conversation::new(context_len), PressureReport::default());
         Ok(Self { shared, options, conversation, target, drafting, pressure })

@@ -39,12 +39,13 @@ impl TargetState {
     pub(super) fn new(
         shared: &Shared,
         kv_type: KvType,
+        context_len: usize,
         n_slots: usize,
         pruner: Option<Pruner>,
         reader: Option<Reader>,
     ) -> Result<Self, SessionError> {
         let config = shared.model.config();
-        let kv = KvCache::new(config, kv_type, n_slots)?;
+        let kv = KvCache::new(config, kv_type, n_slots)?.with_context(context_len);
         Ok(Self { kv, workspace: Workspace::new(config), batch: Batch::new(), pruner, reader })
     }
 

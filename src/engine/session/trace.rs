@@ -108,7 +108,7 @@ impl Session {
             layer_idx: usize,
             receive: &mut dyn FnMut(Traced<'_>),
         ) -> Result<(), GenerateError> {
-            let max = self.shared.model.config().n_layers - 1;
+            let max = self.shared.model.config().n_layers() - 1;
             if layer_idx > max {
                 let option = "layer_idx";
                 return Err(SessionError::OutOfRange { option, given: layer_idx, min: 0, max }.into());

@@ -1,7 +1,6 @@
 //! One view over GGUF files, Hugging Face folders and packed files: hyper-parameters, weights by role,
 //! tokenizer.
 
-pub(in crate::model) mod layout;
 mod open;
 
 use std::borrow::Cow;
@@ -12,6 +11,7 @@ use thiserror::Error;
 
 use crate::face::internals;
 use crate::kernels::{BlockType, FloatEnv};
+pub use crate::model::arch::tensors::{Change, LayerWeight, RowOrder, WeightId};
 use crate::model::config::{ConfigError, ModelConfig};
 use crate::model::generation_defaults::{GENERATION_CONFIG, GenerationDefaults};
 use crate::model::gguf::{GgufError, GgufFile};
@@ -20,68 +20,40 @@ use crate::model::hf::{HfError, HfFolder, SafetensorsError};
 use crate::model::packed::{PackedFile, PackedFileError};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
-/// The role of a tensor in the model.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum WeightId {
-    /// Token embedding, `[vocab_size, hidden_dim]`.
-    Embedding,
-    /// Norm before the head, `[hidden_dim]`.
-    OutputNorm,
-    /// Output matrix, `[vocab_size, hidden_dim]`; absent if [`ModelConfig::tied_head`] is set.
-    Head,
-    /// A tensor of one layer.
-    Layer(usize, LayerWeight),
-}
-
-/// The role of a tensor in a layer. Matrices are `[outputs, inputs]`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum LayerWeight {
-    /// Norm before attention, `[hidden_dim]`.
-    AttnNorm,
-    /// `[n_heads · head_dim, hidden_dim]`.
-    Q,
-    /// `[n_kv_heads · head_dim, hidden_dim]`.
-    K,
-    /// `[n_kv_heads · head_dim, hidden_dim]`.
-    V,
-    /// `[hidden_dim, n_heads · head_dim]`.
-    O,
-    /// `[n_heads · head_dim]`, if [`ModelConfig::qkv_bias`] is set.
-    QBias,
-    /// `[n_kv_heads · head_dim]`, if [`ModelConfig::qkv_bias`] is set.
-    KBias,
-    /// `[n_kv_heads · head_dim]`, if [`ModelConfig::qkv_bias`] is set.
-    VBias,
-    /// `[hidden_dim]`, if [`ModelConfig::o_bias`] is set.
-    OBias,
-    /// `[head_dim]`, Qwen3.
-    QNorm,
-    /// `[head_dim]`, Qwen3.
-    KNorm,
-    /// Norm before the feed-forward layer, `[hidden_dim]`.
-    FfnNorm,
-    /// `[ffn_dim, hidden_dim]`.
-    Gate,
-    /// `[ffn_dim, hidden_dim]`.
-    Up,
-    /// `[hidden_dim, ffn_dim]`.
-    Down,
-}
-
-/// A tensor of the file, with the right shape and a readable type.
+/// A tensor of the model, stored in the container with the right shape and a readable type.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TensorInfo {
-    /// Its name in the file.
-    pub name: String,
+    /// The names of the stored tensors that hold it, one behind the other; one for most.
+    pub names: Vec<String>,
     /// Element type in the file.
     pub ty: BlockType,
     /// Rows; 1 for a vector.
     pub n_rows: usize,
     /// Columns; the length of a vector.
     pub n_cols: usize,
-    /// Whether the rows of each Q or K head are in the pair order of GGUF's llama files (0, d/2, 1, d/2+1,
-    /// …), not in halves.
-    pub qk_interleaved: bool,
+    /// Its rows (of a vector: its elements) in a stored tensor.
+    pub order: RowOrder,
+    /// The change of the stored values.
+    pub change: Change,
+}
+
+impl TensorInfo {
+    /// The name of the first stored tensor.
+    pub fn name(&self) -> &str {
+        &self.names[0]
+    }
+
+    /// Rows, or elements of a vector, of each stored tensor that belong to it.
+    fn units_per_name(&self) -> usize {
+        let n_units = if self.n_rows == 1 { self.n_cols } else { self.n_rows };
+        n_units / self.names.len().max(1)
+    }
+
+    /// The stored tensor that has a row (an element of a vector), and its number there.
+    pub(in crate::model) fn stored_row(&self, row: usize) -> (usize, usize) {
+        let n = self.units_per_name();
+        (row / n, self.order.stored(row % n))
+    }
 }
 
 /// A model could not be loaded.
@@ -311,7 +283,8 @@ impl Checkpoint {
     }
 
     internals! {
-        /// Reads the bytes of a tensor: row-major elements of type [`TensorInfo::ty`].
+        /// Reads the elements of a tensor, row-major and of type [`TensorInfo::ty`], before their
+        /// [change](TensorInfo::change).
         ///
         /// # Errors
         /// [`LoadError::NoSuchWeight`], [`LoadError::PackedTensor`] if the model is packed, or the read error
@@ -319,21 +292,37 @@ impl Checkpoint {
         fn read(&self, id: WeightId) -> Result<Vec<u8>, LoadError> {
             let no_such = || LoadError::NoSuchWeight { file: self.name.clone(), id };
             let info = self.weights.get(&id).ok_or_else(no_such)?;
-            match &self.container {
-                Container::Gguf(file) => Ok(file.read(file.tensor(&info.name).ok_or_else(no_such)?)?),
-                Container::Hf(folder) => {
-                    let (shard, tensor) = folder.tensor(&info.name).ok_or_else(no_such)?;
-                    Ok(shard.read(tensor)?)
-                }
-                Container::Packed(_) | Container::Graphs(_) => {
-                    let (file, tensor) = (self.name.clone(), info.name.clone());
-                    Err(LoadError::PackedTensor { file, tensor })
-                }
+            let mut stored = Vec::with_capacity(info.names.len());
+            for name in &info.names {
+                stored.push(match &self.container {
+                    Container::Gguf(file) => file.read(file.tensor(name).ok_or_else(no_such)?)?,
+                    Container::Hf(folder) => {
+                        let (shard, tensor) = folder.tensor(name).ok_or_else(no_such)?;
+                        shard.read(tensor)?
+                    }
+                    Container::Packed(_) | Container::Graphs(_) => {
+                        let (file, tensor) = (self.name.clone(), info.name().to_owned());
+                        return Err(LoadError::PackedTensor { file, tensor });
+                    }
+                });
             }
+            if let (RowOrder::All, 1) = (info.order, stored.len()) {
+                return Ok(stored.remove(0));
+            }
+            // Opening has checked the shapes of the stored tensors.
+            let is_vector = info.n_rows == 1;
+            let (n_units, unit_len) = if is_vector { (info.n_cols, 1) } else { (info.n_rows, info.n_cols) };
+            let unit_bytes = info.ty.row_bytes(unit_len as u64).unwrap_or(0) as usize;
+            let mut bytes = Vec::with_capacity(n_units * unit_bytes);
+            for unit in 0..n_units {
+                let (tensor, row) = info.stored_row(unit);
+                bytes.extend_from_slice(&stored[tensor][row * unit_bytes..][..unit_bytes]);
+            }
+            Ok(bytes)
         }
     }
 
-    /// Fills `out` with bytes of a tensor, from byte `start` of the tensor on.
+    /// Fills `out` with bytes of a stored tensor of `id`, from byte `start` of the stored tensor on.
     ///
     /// # Errors
     /// As [`Checkpoint::read`], and the error of the container if the tensor ends before `out` is full; `out` is then
@@ -341,21 +330,21 @@ impl Checkpoint {
     pub(in crate::model) fn read_at(
         &self,
         id: WeightId,
+        tensor: usize,
         start: u64,
         out: &mut [u8],
     ) -> Result<(), LoadError> {
         let no_such = || LoadError::NoSuchWeight { file: self.name.clone(), id };
         let info = self.weights.get(&id).ok_or_else(no_such)?;
+        let name = &info.names[tensor];
         match &self.container {
-            Container::Gguf(file) => {
-                Ok(file.read_at(file.tensor(&info.name).ok_or_else(no_such)?, start, out)?)
-            }
+            Container::Gguf(file) => Ok(file.read_at(file.tensor(name).ok_or_else(no_such)?, start, out)?),
             Container::Hf(folder) => {
-                let (shard, tensor) = folder.tensor(&info.name).ok_or_else(no_such)?;
+                let (shard, tensor) = folder.tensor(name).ok_or_else(no_such)?;
                 Ok(shard.read_at(tensor, start, out)?)
             }
             Container::Packed(_) | Container::Graphs(_) => {
-                let (file, tensor) = (self.name.clone(), info.name.clone());
+                let (file, tensor) = (self.name.clone(), info.name().to_owned());
                 Err(LoadError::PackedTensor { file, tensor })
             }
         }

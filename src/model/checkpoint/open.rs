@@ -5,11 +5,12 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use super::layout::{Slot, gguf_name, hf_name, is_interleaved_in_gguf, is_redundant, slots};
 use super::{Checkpoint, Container, LoadError, TensorInfo, WeightId};
 use crate::kernels::BlockType;
+use crate::model::arch::tensors::{self, Place, RowOrder, Slot, is_redundant, place, slots};
+use crate::model::arch::{StoredFactors, config_from_gguf};
 use crate::model::config::ModelConfig;
-use crate::model::gguf::{GgufFile, GgufValue, config_from_gguf};
+use crate::model::gguf::{GgufFile, GgufValue};
 use crate::model::graphs::{ENDS, GraphFolder};
 use crate::model::hf::{HfError, HfFolder, parse_config};
 use crate::model::packed::{MAGIC, PackedFile};
@@ -51,24 +52,29 @@ fn is_kind(path: &Path, magic: &[u8], extension: &str) -> bool {
 }
 
 pub(super) fn from_gguf(file: GgufFile) -> Result<Checkpoint, LoadError> {
-    let config = config_from_gguf(&file, rope_factors(&file)?)?;
+    let factors = StoredFactors {
+        factors: rope_factors(&file, "rope_freqs.weight")?,
+        short: rope_factors(&file, "rope_factors_short.weight")?,
+        long: rope_factors(&file, "rope_factors_long.weight")?,
+    };
+    let config = config_from_gguf(&file, factors)?;
     let mut weights = HashMap::new();
-    for Slot { id, shape } in slots(&config) {
-        let name = gguf_name(id);
-        let Some(tensor) = file.tensor(&name) else {
-            return Err(LoadError::MissingTensor { file: file.name().to_owned(), tensor: name });
-        };
-        let found = Found {
-            file: file.file_of(tensor),
-            name,
-            // GGUF lists columns first, and may pad a shape with ones.
-            shape: trimmed(&tensor.dims, shape.len()),
-            ty: tensor.ty.block_type(),
-            ty_name: tensor.ty.to_string(),
-        };
-        let mut info = check(found, &shape)?;
-        info.qk_interleaved = is_interleaved_in_gguf(config.architecture, id);
-        weights.insert(id, info);
+    for slot in slots(&config) {
+        let place = place(&config, &slot, tensors::Container::Gguf);
+        let info = check(&slot, place, |name| {
+            let Some(tensor) = file.tensor(&name) else {
+                return Err(LoadError::MissingTensor { file: file.name().to_owned(), tensor: name });
+            };
+            Ok(Found {
+                file: file.file_of(tensor),
+                name,
+                // GGUF lists columns first.
+                shape: tensor.dims.iter().rev().copied().collect(),
+                ty: tensor.ty.block_type(),
+                ty_name: tensor.ty.to_string(),
+            })
+        })?;
+        weights.insert(slot.id, info);
     }
     refuse_unexpected(&config, &weights, file.tensors().iter().map(|t| (file.file_of(t), t.name.as_str())))?;
     let stem = || Path::new(file.name()).file_stem().map(|s| s.to_string_lossy().into_owned());
@@ -106,26 +112,22 @@ fn packed_tensors(file: &PackedFile) -> impl Iterator<Item = (WeightId, TensorIn
             [n_rows, n_cols] => (n_rows as usize, n_cols as usize),
             _ => (1, tensor.shape[0] as usize),
         };
-        let (name, ty) = (tensor.name.clone(), tensor.ty);
-        (tensor.id, TensorInfo { name, ty, n_rows, n_cols, qk_interleaved: false })
+        let (names, ty) = (vec![tensor.name.clone()], tensor.ty);
+        let (order, change) = (RowOrder::All, tensors::Change::Keep);
+        (tensor.id, TensorInfo { names, ty, n_rows, n_cols, order, change })
     })
 }
 
-/// Rows first, without the ones that pad a GGUF shape to more than `n_dims` dimensions.
-fn trimmed(dims: &[u64], n_dims: usize) -> Vec<u64> {
-    let mut dims = dims.to_vec();
-    while dims.len() > n_dims && dims.last() == Some(&1) {
-        dims.pop();
-    }
-    dims.reverse();
-    dims
+/// Without dimensions of length 1.
+fn trimmed(dims: &[u64]) -> Vec<u64> {
+    dims.iter().copied().filter(|&dim| dim != 1).collect()
 }
 
-/// The frequency divisors of a llama3-scaled model; the tensor is small, so it is read immediately.
-fn rope_factors(file: &GgufFile) -> Result<Option<Vec<f32>>, LoadError> {
+/// Divisors of frequencies; the tensor is small, so it is read immediately.
+fn rope_factors(file: &GgufFile, name: &str) -> Result<Option<Vec<f32>>, LoadError> {
     /// Half of the largest head.
     const FACTORS_MAX: u64 = crate::model::config::HEAD_DIM_MAX as u64 / 2;
-    let Some(tensor) = file.tensor("rope_freqs.weight") else { return Ok(None) };
+    let Some(tensor) = file.tensor(name) else { return Ok(None) };
     if tensor.ty.block_type() != Some(BlockType::F32) {
         return Err(LoadError::UnsupportedType {
             file: file.file_of(tensor).to_owned(),
@@ -138,7 +140,7 @@ fn rope_factors(file: &GgufFile) -> Result<Option<Vec<f32>>, LoadError> {
             file: file.file_of(tensor).to_owned(),
             tensor: tensor.name.clone(),
             expected: vec![FACTORS_MAX],
-            found: trimmed(&tensor.dims, 1),
+            found: tensor.dims.iter().rev().copied().collect(),
         });
     }
     let bytes = file.read(tensor)?;
@@ -154,26 +156,48 @@ fn from_folder(path: &Path) -> Result<Checkpoint, LoadError> {
         return Err(HfError::MissingFile { folder, file: "config.json" }.into());
     };
     let config = parse_config(&config_text, &config_file)?;
+    let root = root_of(&config, &folder);
     let mut weights = HashMap::new();
-    for Slot { id, shape } in slots(&config) {
-        let name = hf_name(id);
-        let Some((shard, tensor)) = folder.tensor(&name) else {
-            return Err(LoadError::MissingTensor { file: path.display().to_string(), tensor: name });
-        };
-        let found = Found {
-            file: shard.name(),
-            name,
-            shape: tensor.shape.clone(),
-            ty: tensor.dtype.block_type(),
-            ty_name: tensor.dtype.name().to_owned(),
-        };
-        weights.insert(id, check(found, &shape)?);
+    for slot in slots(&config) {
+        let mut place = place(&config, &slot, tensors::Container::Json);
+        place.names.iter_mut().for_each(|name| *name = rooted(name, root));
+        let info = check(&slot, place, |name| {
+            let Some((shard, tensor)) = folder.tensor(&name) else {
+                return Err(LoadError::MissingTensor { file: path.display().to_string(), tensor: name });
+            };
+            Ok(Found {
+                file: shard.name(),
+                name,
+                shape: tensor.shape.clone(),
+                ty: tensor.dtype.block_type(),
+                ty_name: tensor.dtype.name().to_owned(),
+            })
+        })?;
+        weights.insert(slot.id, info);
     }
     let stored = folder.shards().iter().flat_map(|s| s.tensors().iter().map(|t| (s.name(), t.name.as_str())));
     refuse_unexpected(&config, &weights, stored)?;
     let name = path.canonicalize().ok().and_then(|p| p.file_name().map(|n| n.to_string_lossy().into_owned()));
     let name = name.unwrap_or_else(|| path.display().to_string());
     Ok(Checkpoint { name, container: Container::Hf(folder), config, weights })
+}
+
+/// What stands for `model.` at the beginning of this folder's names.
+fn root_of(config: &ModelConfig, folder: &HfFolder) -> &'static str {
+    let roots = config.architecture.family().roots();
+    let has = |root: &&&str| folder.tensor(&format!("{root}norm.weight")).is_some();
+    roots.iter().find(has).or(roots.first()).copied().unwrap_or("model.")
+}
+
+/// A name with another root; that of the output matrix stands beside the root.
+fn rooted(name: &str, root: &str) -> String {
+    match name.strip_prefix("model.") {
+        Some(rest) => format!("{root}{rest}"),
+        None => match root.strip_suffix("model.") {
+            Some(outer) => format!("{outer}{name}"),
+            None => name.to_owned(),
+        },
+    }
 }
 
 /// A tensor as a container describes it. The shape has the rows first.
@@ -185,30 +209,39 @@ struct Found<'a> {
     ty_name: String,
 }
 
-fn check(found: Found<'_>, expected: &[u64]) -> Result<TensorInfo, LoadError> {
-    let Found { file, name, shape, ty, ty_name } = found;
-    let file = || file.to_owned();
-    if shape != expected {
-        return Err(LoadError::WrongShape {
-            file: file(),
-            tensor: name,
-            expected: expected.to_vec(),
-            found: shape,
-        });
-    }
-    // The elements of a vector are used one by one, so only plain floats are accepted.
-    let is_vector = expected.len() == 1;
-    let Some(ty) = ty.filter(|ty| !is_vector || ty.block_len() == 1) else {
-        return Err(LoadError::UnsupportedType { file: file(), tensor: name, ty: ty_name });
-    };
+/// Checks the stored tensors of a slot, which `find` returns by name.
+fn check<'a>(
+    slot: &Slot,
+    place: Place,
+    find: impl Fn(String) -> Result<Found<'a>, LoadError>,
+) -> Result<TensorInfo, LoadError> {
+    let Place { names, shape: expected, rows: order, change } = place;
+    let is_vector = slot.shape.len() == 1;
     // Each factor is bounded by the limits of `ModelConfig`, so both fit in usize.
-    let n_cols = expected[expected.len() - 1] as usize;
-    let n_rows = if is_vector { 1 } else { expected[0] as usize };
-    if !n_cols.is_multiple_of(ty.block_len()) {
-        let (block_len, ty) = (ty.block_len(), ty.name());
-        return Err(LoadError::PartialBlock { file: file(), tensor: name, n_cols, block_len, ty });
+    let n_cols = slot.shape[slot.shape.len() - 1] as usize;
+    let n_rows = if is_vector { 1 } else { slot.shape[0] as usize };
+    let mut first: Option<BlockType> = None;
+    for name in &names {
+        let Found { file, name, shape, ty, ty_name } = find(name.clone())?;
+        let file = || file.to_owned();
+        if trimmed(&shape) != trimmed(&expected) {
+            return Err(LoadError::WrongShape { file: file(), tensor: name, expected, found: shape });
+        }
+        // The elements of a vector are used one by one, so only plain floats are accepted. The parts of a tensor
+        // have one type.
+        let fits =
+            |ty: &BlockType| (!is_vector || ty.block_len() == 1) && first.is_none_or(|first| first == *ty);
+        let Some(ty) = ty.filter(fits) else {
+            return Err(LoadError::UnsupportedType { file: file(), tensor: name, ty: ty_name });
+        };
+        if !n_cols.is_multiple_of(ty.block_len()) {
+            let (block_len, ty) = (ty.block_len(), ty.name());
+            return Err(LoadError::PartialBlock { file: file(), tensor: name, n_cols, block_len, ty });
+        }
+        first = Some(ty);
     }
-    Ok(TensorInfo { name, ty, n_rows, n_cols, qk_interleaved: false })
+    let ty = first.expect("every tensor is stored under a name");
+    Ok(TensorInfo { names, ty, n_rows, n_cols, order, change })
 }
 
 fn refuse_unexpected<'a>(
@@ -216,7 +249,7 @@ fn refuse_unexpected<'a>(
     weights: &HashMap<WeightId, TensorInfo>,
     stored: impl Iterator<Item = (&'a str, &'a str)>,
 ) -> Result<(), LoadError> {
-    let used: HashSet<&str> = weights.values().map(|info| info.name.as_str()).collect();
+    let used: HashSet<&str> = weights.values().flat_map(|info| &info.names).map(String::as_str).collect();
     for (file, name) in stored {
         if !used.contains(name) && !is_redundant(name, config) {
             return Err(LoadError::UnexpectedTensor {

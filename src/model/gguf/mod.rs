@@ -11,7 +11,6 @@
 //! limit, before memory is allocated. So reading a header takes at most about four times its size in memory.
 //! (ggml's `docs/gguf.md` is the specification.)
 
-mod config;
 mod error;
 mod file;
 mod ggml_type;
@@ -20,7 +19,6 @@ mod split;
 mod value;
 mod writer;
 
-pub use config::config_from_gguf;
 pub use error::GgufError;
 pub use file::{GgufFile, GgufTensor};
 pub use ggml_type::GgmlType;

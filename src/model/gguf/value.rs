@@ -200,6 +200,14 @@ impl GgufArray {
         }
     }
 
+    /// The elements of an array of bools.
+    pub fn to_bools(&self) -> Option<Vec<bool>> {
+        match self {
+            Self::Bool(v) => Some(v.clone()),
+            _ => None,
+        }
+    }
+
     /// The elements of an array of any integer type; `None` if one is negative.
     pub fn to_u64s(&self) -> Option<Vec<u64>> {
         fn all<T: Copy + TryInto<u64>>(values: &[T]) -> Option<Vec<u64>> {

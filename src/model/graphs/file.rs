@@ -7,6 +7,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::{GraphsError, LayersError, LayersProblem};
 use crate::kernels::PageBuf;
+use crate::model::config::ModelConfig;
 use crate::model::layers::{SectionTensors, vectors_bytes};
 use crate::model::packed::{PackedFile, PackedSection};
 use crate::model::weights::Layer;
@@ -33,6 +34,7 @@ impl BlockLayers {
 /// The file of a graph, open for direct reads. Its header was checked when the folder was opened.
 pub(super) struct GraphFile {
     name: String,
+    config: ModelConfig,
     direct: DirectFile,
     /// The offset of the first section. The sections are contiguous.
     start: u64,
@@ -49,7 +51,7 @@ impl GraphFile {
         let sections = file.sections().to_vec();
         let start = sections.first().map_or(0, |section| section.offset);
         let len = sections.iter().map(|section| section.len).sum();
-        Ok(Self { name, direct, start, len, layers, sections })
+        Ok(Self { name, config: file.config().clone(), direct, start, len, layers, sections })
     }
 
     pub(super) fn read_mode(&self) -> ReadMode {
@@ -81,7 +83,7 @@ impl GraphFile {
         }
         let pages = Arc::new(pages);
         let mut tensors = SectionTensors { sections: &self.sections, pages: &pages };
-        let layers = self.layers.clone().map(|layer_idx| tensors.layer(layer_idx)).collect();
+        let layers = self.layers.clone().map(|layer_idx| tensors.layer(&self.config, layer_idx)).collect();
         Ok(BlockLayers { layers, pages })
     }
 

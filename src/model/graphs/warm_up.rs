@@ -107,7 +107,7 @@ impl<'a> Probe<'a> {
             crate::kernels::AllocError { bytes: usize::try_from(bytes).unwrap_or(usize::MAX) }
         })?;
         // Memory that was never written is read faster.
-        kv.fill(compute.kernels, &vec![0.5; config.n_kv_heads * config.head_dim]);
+        kv.fill(compute.kernels, 0.5);
         Ok(Self { graphs, model, compute, kv, workspace: Workspace::new(config), context })
     }
 

@@ -39,7 +39,7 @@ pub fn write_graphs(
     verify_len: usize,
     options: LoadOptions<'_>,
 ) -> Result<GraphsSummary, WritePackedError> {
-    let n_layers = checkpoint.config().n_layers;
+    let n_layers = checkpoint.config().n_layers();
     for (option, given, max) in [
         ("blocks", n_blocks, n_layers),
         ("rows of the prefill graphs", prefill_len, GRAPH_ROWS_MAX),

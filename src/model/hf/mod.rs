@@ -1,12 +1,11 @@
 //! The Hugging Face layout: a folder with `config.json`, `.safetensors` files and the tokenizer's files.
 
-mod config_json;
 mod folder;
 mod safetensors;
 
 use thiserror::Error;
 
-pub use config_json::parse_config;
+pub use crate::model::arch::parse_config;
 pub use folder::{HfFolder, JSON_BYTES_MAX, SHARDS_MAX, ShardIndex};
 pub use safetensors::{Dtype, HEADER_BYTES_MAX, N_DIMS_MAX, SafetensorsFile, StoredTensor, TENSORS_MAX};
 

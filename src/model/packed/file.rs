@@ -14,8 +14,8 @@ use super::plan::{Part, PlannedSection, PlannedTensor, Scope, parts, plan};
 use super::{PAGE_BYTES, PackedFileError, tokenizer};
 use crate::kernels::{BlockType, PackError, PackedMatrix};
 use crate::mapping::Mapping;
+use crate::model::arch::tensors::standard_name;
 use crate::model::checkpoint::WeightId;
-use crate::model::checkpoint::layout::gguf_name;
 use crate::model::config::ModelConfig;
 use crate::model::generation_defaults::{GENERATION_CONFIG, GenerationDefaults};
 use crate::model::gguf::GgufFile;
@@ -101,7 +101,8 @@ impl PackedFile {
             return Err(PackedFileError::BigEndianHost { file });
         }
         let (header, data_start) = Header::read(&source)?;
-        let config = header.config.to_config(&file)?;
+        let config = header.config;
+        config.validate(&file)?;
         check_tokenizer(&file, &header.tokenizer)?;
         let piece = header.piece.as_ref().map(|json| piece::check(&file, &config, json)).transpose()?;
         let scope = piece.as_ref().map_or(Scope::All, Piece::scope);
@@ -409,7 +410,7 @@ fn types(
         check_count(file, &format!("section `{part}`"), section.tensors.len(), slots.len())?;
         for (tensor, slot) in section.tensors.iter().zip(slots) {
             let field = format!("the name of a tensor of section `{part}`");
-            check_name(file, &field, &tensor.name, &gguf_name(slot.id))?;
+            check_name(file, &field, &tensor.name, &standard_name(slot.id))?;
             let (file, name) = (|| file.to_owned(), || tensor.name.clone());
             if tensor.shape != slot.shape {
                 let (found, expected) = (tensor.shape.clone(), slot.shape);

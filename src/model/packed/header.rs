@@ -1,13 +1,14 @@
 //! The bytes before the data: a prelude of fixed length, and JSON whose length the prelude states.
 //!
-//! The JSON has separate types, so that a change of the program's own types does not change the format.
+//! The hyper-parameters are those of the program ([`ModelConfig`]), so a change of their types needs a new version of the
+//! format. All else has types of its own.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::{FORMAT_VERSION, HEADER_BYTES_MAX, MAGIC, PAGE_BYTES, PackedFileError};
 use crate::kernels::PANEL_LAYOUT_VERSION;
-use crate::model::config::{Architecture, ConfigError, ModelConfig, RopeConfig, RopeScaling};
+use crate::model::config::ModelConfig;
 use crate::model::source::Source;
 use crate::schedule::GraphKind;
 
@@ -24,7 +25,7 @@ pub(super) struct Header {
     pub(super) name: String,
     /// The program that wrote the file.
     pub(super) packed_by: String,
-    pub(super) config: ConfigJson,
+    pub(super) config: ModelConfig,
     pub(super) tokenizer: TokenizerJson,
     pub(super) sections: Vec<SectionJson>,
     /// Present if the file holds a part of a model only.
@@ -116,104 +117,6 @@ impl<'de> Deserialize<'de> for Checksum {
         let is_hex = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         let number = is_hex.then(|| u64::from_str_radix(&text, 16).ok()).flatten();
         number.map(Checksum).ok_or_else(|| D::Error::custom("a checksum is 16 hexadecimal digits"))
-    }
-}
-
-/// [`ModelConfig`] in the file's form.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct ConfigJson {
-    architecture: String,
-    n_layers: usize,
-    hidden_dim: usize,
-    n_heads: usize,
-    n_kv_heads: usize,
-    head_dim: usize,
-    ffn_dim: usize,
-    vocab_size: usize,
-    context_len: usize,
-    norm_eps: f32,
-    rope_theta: f64,
-    rotary_dim: usize,
-    rope_scaling: ScalingJson,
-    tied_head: bool,
-    qkv_bias: bool,
-    o_bias: bool,
-}
-
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-enum ScalingJson {
-    None,
-    Linear { factor: f64 },
-    Llama3 { factor: f64, low_freq_factor: f64, high_freq_factor: f64, original_context_len: usize },
-    Factors(Vec<f32>),
-}
-
-impl From<&ModelConfig> for ConfigJson {
-    fn from(config: &ModelConfig) -> Self {
-        let rope_scaling = match &config.rope.scaling {
-            RopeScaling::None => ScalingJson::None,
-            &RopeScaling::Linear { factor } => ScalingJson::Linear { factor },
-            &RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context_len } => {
-                ScalingJson::Llama3 { factor, low_freq_factor, high_freq_factor, original_context_len }
-            }
-            RopeScaling::Factors(factors) => ScalingJson::Factors(factors.clone()),
-        };
-        Self {
-            architecture: config.architecture.name().to_owned(),
-            n_layers: config.n_layers,
-            hidden_dim: config.hidden_dim,
-            n_heads: config.n_heads,
-            n_kv_heads: config.n_kv_heads,
-            head_dim: config.head_dim,
-            ffn_dim: config.ffn_dim,
-            vocab_size: config.vocab_size,
-            context_len: config.context_len,
-            norm_eps: config.norm_eps,
-            rope_theta: config.rope.theta,
-            rotary_dim: config.rope.rotary_dim,
-            rope_scaling,
-            tied_head: config.tied_head,
-            qkv_bias: config.qkv_bias,
-            o_bias: config.o_bias,
-        }
-    }
-}
-
-impl ConfigJson {
-    /// The hyper-parameters, with the checks of every container.
-    pub(super) fn to_config(&self, file: &str) -> Result<ModelConfig, ConfigError> {
-        let Some(architecture) = Architecture::from_name(&self.architecture) else {
-            let (file, name) = (file.to_owned(), self.architecture.clone());
-            return Err(ConfigError::UnknownArchitecture { file, name });
-        };
-        let scaling = match &self.rope_scaling {
-            ScalingJson::None => RopeScaling::None,
-            &ScalingJson::Linear { factor } => RopeScaling::Linear { factor },
-            &ScalingJson::Llama3 { factor, low_freq_factor, high_freq_factor, original_context_len } => {
-                RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context_len }
-            }
-            ScalingJson::Factors(factors) => RopeScaling::Factors(factors.clone()),
-        };
-        let config = ModelConfig {
-            architecture,
-            n_layers: self.n_layers,
-            hidden_dim: self.hidden_dim,
-            n_heads: self.n_heads,
-            n_kv_heads: self.n_kv_heads,
-            head_dim: self.head_dim,
-            ffn_dim: self.ffn_dim,
-            vocab_size: self.vocab_size,
-            context_len: self.context_len,
-            norm_eps: self.norm_eps,
-            rope: RopeConfig { theta: self.rope_theta, rotary_dim: self.rotary_dim, scaling },
-            tied_head: self.tied_head,
-            qkv_bias: self.qkv_bias,
-            o_bias: self.o_bias,
-        };
-        config.validate(file)?;
-        Ok(config)
     }
 }
 

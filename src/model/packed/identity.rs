@@ -4,7 +4,6 @@ use std::fmt;
 
 use xxhash_rust::xxh3::Xxh3;
 
-use super::header::ConfigJson;
 use super::plan::{PlannedSection, Scope, plan};
 use super::sum::SectionSum;
 use crate::kernels::PANEL_LAYOUT_VERSION;
@@ -57,7 +56,7 @@ pub(super) fn identity(
 ) -> ModelIdentity {
     let mut hash = Xxh3::new();
     hash.update(&PANEL_LAYOUT_VERSION.to_le_bytes());
-    let config = serde_json::to_vec(&ConfigJson::from(config)).expect("numbers and names have a JSON form");
+    let config = serde_json::to_vec(config).expect("numbers and names have a JSON form");
     hash.update(&(config.len() as u64).to_le_bytes());
     hash.update(&config);
     for (section, checksum) in sections.iter().zip(checksums) {

@@ -56,7 +56,7 @@ pub(crate) use identity::identity_of_weights;
 pub(in crate::model) use pieces::{PieceFile, write_pieces};
 
 /// The version of the format that is written, and the only one that is read.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 /// The first bytes of a packed file. The last one is the end-of-file character of old systems, so that the
 /// file is not printed by accident.
 pub const MAGIC: [u8; 8] = *b"REFRAIN\x1a";

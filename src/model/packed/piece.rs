@@ -62,14 +62,14 @@ pub(super) fn check(file: &str, config: &ModelConfig, json: &PieceJson) -> Resul
     };
     let mut start = 0;
     for (block_idx, block) in json.blocks.iter().enumerate() {
-        if block[0] != start || block[1] <= start || block[1] > config.n_layers {
-            let expected = format!("a range from layer {start} that ends at {} at most", config.n_layers);
+        if block[0] != start || block[1] <= start || block[1] > config.n_layers() {
+            let expected = format!("a range from layer {start} that ends at {} at most", config.n_layers());
             return error(format!("piece.blocks[{block_idx}]"), format!("{block:?}"), expected);
         }
         start = block[1];
     }
-    if start != config.n_layers {
-        let expected = format!("layer {}", config.n_layers);
+    if start != config.n_layers() {
+        let expected = format!("layer {}", config.n_layers());
         return error("the end of piece.blocks".to_owned(), format!("layer {start}"), expected);
     }
     for (field, len) in [("piece.prefill_len", json.prefill_len), ("piece.verify_len", json.verify_len)] {

@@ -54,7 +54,7 @@ pub(in crate::model) fn write_pieces(
         let header = Header {
             name: checkpoint.name().to_owned(),
             packed_by: PACKED_BY.to_owned(),
-            config: checkpoint.config().into(),
+            config: checkpoint.config().clone(),
             tokenizer: tokenizer_json,
             sections: sections.as_ref().ok_or_else(overflow)?.iter().map(section_json).collect(),
             piece: Some(piece.piece.to_json()),

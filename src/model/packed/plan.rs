@@ -6,8 +6,8 @@ use std::ops::Range;
 
 use super::{LINE_BYTES, PAGE_BYTES};
 use crate::kernels::{BlockType, PackedMatrix};
+use crate::model::arch::tensors::{Slot, slots, standard_name};
 use crate::model::checkpoint::WeightId;
-use crate::model::checkpoint::layout::{Slot, gguf_name, slots};
 use crate::model::config::ModelConfig;
 
 /// A section of weights.
@@ -64,13 +64,13 @@ impl Scope {
 /// The parts of a file in order, each with its tensors in order.
 pub(super) fn parts(config: &ModelConfig, scope: &Scope) -> Vec<(Part, Vec<Slot>)> {
     let mut parts = vec![(Part::Embedding, Vec::new())];
-    parts.extend((0..config.n_layers).map(|layer_idx| (Part::Layer(layer_idx), Vec::new())));
+    parts.extend((0..config.n_layers()).map(|layer_idx| (Part::Layer(layer_idx), Vec::new())));
     parts.push((Part::Output, Vec::new()));
     for slot in slots(config) {
         let at = match Part::of(slot.id) {
             Part::Embedding => 0,
             Part::Layer(layer_idx) => 1 + layer_idx,
-            Part::Output => 1 + config.n_layers,
+            Part::Output => 1 + config.n_layers(),
         };
         parts[at].1.push(slot);
     }
@@ -118,7 +118,7 @@ pub(super) fn plan(
         for Slot { id, shape } in slots {
             let ty = if shape.len() == 1 { BlockType::F32 } else { ty_of(id) };
             let len = packed_len(ty, &shape)?;
-            tensors.push(PlannedTensor { id, name: gguf_name(id), ty, shape, offset: end, len });
+            tensors.push(PlannedTensor { id, name: standard_name(id), ty, shape, offset: end, len });
             end = end.checked_add(len)?.checked_next_multiple_of(LINE_BYTES)?;
         }
         let len = end.checked_next_multiple_of(PAGE_BYTES)?;

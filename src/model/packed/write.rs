@@ -149,7 +149,7 @@ impl<'a> Packing<'a> {
         let header = Header {
             name: checkpoint.name().to_owned(),
             packed_by: PACKED_BY.to_owned(),
-            config: config.into(),
+            config: config.clone(),
             tokenizer: tokenizer_json,
             sections: sections.iter().map(section_json).collect(),
             piece: None,

@@ -28,6 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::Serialize;
 
 use crate::kernels::{PackError, PackedMatrix, PageBuf};
+use crate::model::config::ModelConfig;
 use crate::model::layers::{LayersError, SectionTensors, vectors_bytes};
 use crate::model::packed::{PackedFile, PackedSection};
 use crate::model::transformer::ForwardError;
@@ -54,6 +55,7 @@ pub const N_READS: usize = 24;
 /// The weights of a streamed model: pinned in memory, or read through a ring.
 pub struct Streamed {
     file: String,
+    config: ModelConfig,
     reader: Arc<dyn ReadAt>,
     meter: Arc<Meter>,
     /// The extent of a layer has the number of the layer.
@@ -314,7 +316,8 @@ impl Pass<'_> {
             Some(layer) => PassLayer::Pinned(layer),
             None => {
                 let sections = std::slice::from_ref(&entry.section);
-                let layer = SectionTensors { sections, pages: lease.pages() }.layer(layer_idx);
+                let layer =
+                    SectionTensors { sections, pages: lease.pages() }.layer(&self.streamed.config, layer_idx);
                 PassLayer::Streamed { layer, _lease: lease }
             }
         })
@@ -331,7 +334,9 @@ impl Pass<'_> {
         let mut pages = PageBuf::zeroed(len).ok()?;
         pages.bytes_mut().copy_from_slice(&lease.pages().bytes()[..len]);
         let sections = std::slice::from_ref(&entry.section);
-        let layer = Arc::new(SectionTensors { sections, pages: &Arc::new(pages) }.layer(layer_idx));
+        let layer = Arc::new(
+            SectionTensors { sections, pages: &Arc::new(pages) }.layer(&self.streamed.config, layer_idx),
+        );
         *entry.pinned() = Some(Arc::clone(&layer));
         self.streamed.ring.iter().for_each(|ring| ring.skip(layer_idx));
         Some(layer)

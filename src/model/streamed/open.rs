@@ -67,8 +67,10 @@ impl Opening<'_> {
         }
         let (file, turns) = (self.file.file().to_owned(), Turns::default());
         let Self { reader, meter, plan, .. } = self;
+        let config = self.file.config().clone();
         let streamed = Streamed {
             file,
+            config,
             reader,
             meter,
             layers,
@@ -99,7 +101,9 @@ impl Opening<'_> {
             if is_planned {
                 let pages = self.read(section, pinned)?;
                 let sections = std::slice::from_ref(section);
-                layer = Some(Arc::new(SectionTensors { sections, pages: &pages }.layer(layer_idx)));
+                layer = Some(Arc::new(
+                    SectionTensors { sections, pages: &pages }.layer(self.file.config(), layer_idx),
+                ));
             }
             layers.push(StreamedLayer { section: section.clone(), is_planned, pinned: Mutex::new(layer) });
             // A buffer of this length is allocated now or later, so the length fits in usize. Pinned layers

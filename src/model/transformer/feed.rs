@@ -23,7 +23,7 @@ impl Model {
         end: PassEnd,
         mut interlude: Option<&mut dyn Interlude>,
     ) -> Result<(), ForwardError> {
-        for layer_idx in 0..self.config.n_layers {
+        for layer_idx in 0..self.config.n_layers() {
             // A streamed layer is being read meanwhile.
             if let Some(interlude) = interlude.take_if(|interlude| interlude.layer_idx() == layer_idx) {
                 active.look(interlude, compute, &mut ws.x, self.config.hidden_dim);

@@ -3,11 +3,14 @@
 
 use std::sync::atomic::AtomicBool;
 
-use super::{Buffers, Compute, ForwardError, Model, Workspace, project};
-use crate::kernels::{FloatEnv, MatMul, PackError, PackedMatrix, resize_exact};
+use super::{Buffers, Compute, ForwardError, Model, Workspace, for_rows, project};
+use crate::kernels::{self, FloatEnv, MatMul, PackError, PackedMatrix, resize_exact};
 use crate::model::shortlist::Shortlist;
 use crate::model::streamed::Streamed;
 use crate::token::TokenId;
+
+/// Logits that a thread scales at a time.
+const LOGITS_PART: usize = 4096;
 
 /// Rows of one workspace to project in [`Model::logits_together`].
 pub struct ProjectedPart<'a> {
@@ -181,6 +184,26 @@ impl Model {
         resize_exact(out, n_rows * w.n_rows());
         let jobs = &mut [MatMul { w, out }];
         project(compute, &mut ws.activations, &ws.gathered, self.config.hidden_dim, jobs);
+        self.finish_logits(compute, out);
+    }
+
+    /// Scales and caps logits, if the model does.
+    fn finish_logits(&self, compute: Compute<'_>, logits: &mut [f32]) {
+        let (scale, cap) = (self.config.logit_scale, self.config.logit_softcap);
+        if scale == 1.0 && cap.is_none() {
+            return;
+        }
+        let finish = |logits: &mut [f32]| {
+            if scale != 1.0 {
+                kernels::scale(compute.kernels, logits, scale);
+            }
+            if let Some(cap) = cap {
+                kernels::softcap(compute.kernels, logits, cap);
+            }
+        };
+        let (parts, rest) = logits.split_at_mut(logits.len() / LOGITS_PART * LOGITS_PART);
+        for_rows(compute, parts, LOGITS_PART, &|_, logits| finish(logits));
+        finish(rest);
     }
 
     /// As [`Model::project_gathered`], with a streamed output matrix.
@@ -200,6 +223,7 @@ impl Model {
             resize_exact(piece, n_rows * w.n_rows());
             // Each token has its own sum, so the pieces have the bits of the whole matrix.
             project(compute, activations, gathered, self.config.hidden_dim, &mut [MatMul { w, out: piece }]);
+            self.finish_logits(compute, piece);
             for (to, from) in out.chunks_exact_mut(vocab_size).zip(piece.chunks_exact(w.n_rows())) {
                 to[first..first + w.n_rows()].copy_from_slice(from);
             }

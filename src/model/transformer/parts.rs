@@ -12,7 +12,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Buffers, Compute, ForwardError, Model, Normed, PassEnd, Workspace};
-use crate::kernels::{AttentionScratch, FloatEnv, KvLayer, resize_exact};
+use crate::kernels::{self, AttentionScratch, FloatEnv, KvLayer, resize_exact};
 use crate::model::batch::Batch;
 use crate::model::kv_cache::KvCache;
 use crate::model::rows::{ActiveRows, Interlude};
@@ -78,9 +78,9 @@ impl<'a> Part<'a> {
         self.cancel
     }
 
-    /// The rotation of a position, as cosines and sines.
-    pub(super) fn rope(&self, position: usize) -> (&[f32], &[f32]) {
-        self.workspace.rope.row(position)
+    /// A rotation of a position, as cosines and sines.
+    pub(super) fn rope(&self, rope: usize, position: usize) -> (&[f32], &[f32]) {
+        self.workspace.ropes[rope].row(position)
     }
 
     pub(super) fn kv_layer(&mut self, layer_idx: usize) -> &mut KvLayer {
@@ -151,9 +151,14 @@ impl Model {
         let mut x = &mut ws.x[..];
         for part in &mut *parts {
             let (tokens, positions) = (part.batch.tokens(), part.batch.positions());
-            part.workspace.rope.grow(positions.iter().map(|&p| p as usize + 1).max().unwrap_or(0));
+            let (n_positions, context_len) =
+                (positions.iter().map(|&p| p as usize + 1).max().unwrap_or(0), part.kv.context_len());
+            part.workspace.ropes.iter_mut().for_each(|rope| rope.grow(n_positions, context_len));
             let own = x.split_off_mut(..tokens.len() * config.hidden_dim).expect("a row for each token");
             self.embed(tokens, own)?;
+            if config.embedding_scale != 1.0 {
+                kernels::scale(compute.kernels, own, config.embedding_scale);
+            }
         }
         let batches = parts.iter().map(|part| -> &'a Batch { part.batch });
         let mut active = ActiveRows::all(batches, std::mem::take(&mut ws.active));

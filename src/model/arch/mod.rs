@@ -1,0 +1,230 @@
+//! Model families: how containers state the hyper-parameters of a model and name its tensors.
+//!
+//! A family is a value ([`Family`]) in a file of its own. It reads fields into a [`ModelConfig`], which says what every
+//! layer computes, and names the tensors that are not under their standard names. Nothing else knows families: the
+//! forward pass and everything that loads, packs, streams or inspects a model reads the configuration.
+//!
+//! A new family is a file here, a line in [`FAMILIES`], and its golden model.
+
+mod gemma3;
+mod granite;
+mod keys;
+mod llama;
+mod minicpm;
+mod mistral3;
+mod olmo2;
+mod phi3;
+mod qwen2;
+mod qwen3;
+mod read;
+mod rope;
+mod smollm3;
+pub(in crate::model) mod tensors;
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use serde_json::Value;
+
+use crate::model::config::{ConfigError, ModelConfig};
+use crate::model::gguf::{GgufFile, GgufValue};
+use keys::{Keys, Object};
+pub(in crate::model) use rope::StoredFactors;
+use tensors::{Container, Place, Slot};
+
+/// A family of models.
+pub(in crate::model) struct Family {
+    /// Its name in packed files and messages: `general.architecture` of GGUF files.
+    name: &'static str,
+    /// Further names in `general.architecture`.
+    gguf: &'static [&'static str],
+    /// Names in `model_type` of `config.json`.
+    json: &'static [&'static str],
+    /// Reads the hyper-parameters.
+    read: fn(&Keys<'_>, Architecture) -> Result<ModelConfig, ConfigError>,
+    /// Converters to GGUF reorder the rows of queries and keys ([`tensors::RowOrder::Interleaved`]).
+    interleaves: bool,
+    /// Where a container stores a tensor.
+    place: fn(&ModelConfig, &Slot, Container) -> Place,
+    /// What may stand in a folder for the `model.` at the beginning of a tensor's name.
+    roots: &'static [&'static str],
+    /// Whether a stored tensor is one to ignore, beside those of all families.
+    is_redundant: fn(&str) -> bool,
+}
+
+impl Family {
+    pub(in crate::model) fn roots(&self) -> &'static [&'static str] {
+        self.roots
+    }
+
+    /// A family whose tensors have their standard names.
+    const STANDARD: Family = Family {
+        name: "",
+        gguf: &[],
+        json: &[],
+        read: |keys, _| Err(keys.missing(keys::key("architecture", "model_type"))),
+        interleaves: false,
+        place: |config, slot, container| slot.standard(config, container),
+        roots: &["model."],
+        is_redundant: |_| false,
+    };
+}
+
+/// All families.
+static FAMILIES: &[&Family] = &[
+    &llama::FAMILY,
+    &qwen2::FAMILY,
+    &qwen3::FAMILY,
+    &gemma3::FAMILY,
+    &granite::FAMILY,
+    &minicpm::FAMILY,
+    &mistral3::FAMILY,
+    &olmo2::FAMILY,
+    &phi3::FAMILY,
+    &smollm3::FAMILY,
+];
+
+/// A model family with an implemented forward pass.
+#[derive(Clone, Copy)]
+pub struct Architecture(&'static Family);
+
+impl Architecture {
+    /// The names of all families.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        FAMILIES.iter().map(|family| family.name)
+    }
+
+    /// The name in `general.architecture` of GGUF files.
+    pub fn name(self) -> &'static str {
+        self.0.name
+    }
+
+    /// The architecture with this name in a GGUF file, or in the field `model_type` of a `config.json`.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::of_gguf(name).or_else(|| Self::of_json(name))
+    }
+
+    fn of_gguf(name: &str) -> Option<Self> {
+        FAMILIES.iter().find(|family| family.name == name || family.gguf.contains(&name)).map(|f| Self(f))
+    }
+
+    fn of_json(name: &str) -> Option<Self> {
+        FAMILIES.iter().find(|family| family.json.contains(&name)).map(|family| Self(family))
+    }
+
+    pub(in crate::model) fn family(self) -> &'static Family {
+        self.0
+    }
+
+    /// The error of a name that belongs to no family.
+    pub(in crate::model) fn unknown(file: &str, name: &str) -> ConfigError {
+        let names: Vec<&str> =
+            FAMILIES.iter().flat_map(|family| family.json.iter().chain([&family.name])).copied().collect();
+        let mut names: Vec<&str> = names;
+        names.sort_unstable();
+        names.dedup();
+        ConfigError::UnknownArchitecture {
+            file: file.to_owned(),
+            name: name.chars().take(60).collect(),
+            supported: names.join(", "),
+        }
+    }
+}
+
+impl PartialEq for Architecture {
+    fn eq(&self, other: &Self) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl Eq for Architecture {}
+
+impl std::hash::Hash for Architecture {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.name().hash(state);
+    }
+}
+
+impl fmt::Debug for Architecture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl fmt::Display for Architecture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Serialize for Architecture {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+impl<'de> Deserialize<'de> for Architecture {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        let unknown = || D::Error::custom(format_args!("architecture `{name}` is not supported"));
+        FAMILIES.iter().find(|family| family.name == name).map(|family| Self(family)).ok_or_else(unknown)
+    }
+}
+
+/// Reads the hyper-parameters of a GGUF model.
+///
+/// `factors` are the divisors of frequencies that the file stores as tensors.
+///
+/// # Errors
+/// [`ConfigError`]; it names any field that would change the computation and is not implemented.
+pub(in crate::model) fn config_from_gguf(
+    file: &GgufFile,
+    factors: StoredFactors,
+) -> Result<ModelConfig, ConfigError> {
+    const NAME: &str = "general.architecture";
+    let name = match file.get(NAME) {
+        None => {
+            return Err(ConfigError::Missing { file: file.name().to_owned(), field: NAME.to_owned() });
+        }
+        Some(GgufValue::String(name)) => name,
+        Some(other) => {
+            return Err(ConfigError::WrongType {
+                file: file.name().to_owned(),
+                field: NAME.to_owned(),
+                expected: "a string",
+                found: format!("a {}", other.type_name()),
+            });
+        }
+    };
+    let Some(architecture) = Architecture::of_gguf(name) else {
+        return Err(Architecture::unknown(file.name(), name));
+    };
+    finish(Keys::of_gguf(file, name, factors), architecture)
+}
+
+/// Reads the hyper-parameters of a `config.json`; `file` is for messages.
+///
+/// Both layouts of the rotary settings are read: `rope_theta` with `rope_scaling`, and the newer
+/// `rope_parameters`. Of a model for several media, those of its text part are read (`text_config`).
+///
+/// # Errors
+/// [`ConfigError`]; it names any field that would change the computation and is not implemented.
+pub fn parse_config(text: &str, file: &str) -> Result<ModelConfig, ConfigError> {
+    let not_json = |reason: String| ConfigError::NotJson { file: file.to_owned(), reason };
+    let value: Value = serde_json::from_str(text).map_err(|e| not_json(e.to_string()))?;
+    let Value::Object(map) = value else { return Err(not_json("not an object".to_owned())) };
+    let object = Object::new(file, "", &map);
+    let name = object.required_text("model_type")?;
+    let Some(architecture) = Architecture::of_json(name) else {
+        return Err(Architecture::unknown(file, name));
+    };
+    let object = object.object("text_config")?.unwrap_or(object);
+    finish(Keys::of_json(object, name), architecture)
+}
+
+fn finish(keys: Keys<'_>, architecture: Architecture) -> Result<ModelConfig, ConfigError> {
+    let config = (architecture.0.read)(&keys, architecture)?;
+    keys.refuse_unread()?;
+    config.validate(keys.file())?;
+    Ok(config)
+}

@@ -1,0 +1,240 @@
+//! Fields that most families state in the same way.
+
+use super::keys::{Key, Keys, key};
+use super::{Architecture, rope};
+use crate::model::config::{
+    Activation, Attention, CONTEXT_LEN_MAX, ConfigError, Dense, FeedForward, LayerPlan, Mixer, ModelConfig,
+    N_LAYERS_MAX, Norms,
+};
+
+pub(super) const N_LAYERS: Key = key("block_count", "num_hidden_layers");
+pub(super) const HIDDEN_DIM: Key = key("embedding_length", "hidden_size");
+pub(super) const FFN_DIM: Key = key("feed_forward_length", "intermediate_size");
+pub(super) const N_HEADS: Key = key("attention.head_count", "num_attention_heads");
+pub(super) const N_KV_HEADS: Key = key("attention.head_count_kv", "num_key_value_heads");
+pub(super) const HEAD_DIM: Key = key("attention.key_length", "head_dim");
+const VALUE_DIM: Key = key("attention.value_length", "");
+const CONTEXT_LEN: Key = key("context_length", "max_position_embeddings");
+const NORM_EPS: Key = key("attention.layer_norm_rms_epsilon", "rms_norm_eps");
+const VOCAB_SIZE: Key = key("vocab_size", "vocab_size");
+pub(super) const WINDOW: Key = key("attention.sliding_window", "sliding_window");
+const ACTIVATION: Key = key("", "hidden_act");
+
+/// What a family's classes take for fields that `config.json` leaves out.
+pub(super) struct Defaults {
+    pub(super) context_len: usize,
+    pub(super) norm_eps: f64,
+    pub(super) tied_head: bool,
+    /// `None`: `hidden_dim / n_heads`.
+    pub(super) head_dim: Option<usize>,
+    /// Without the field, each query head has keys and values of its own.
+    pub(super) kv_heads_like_heads: bool,
+    pub(super) n_heads: Option<usize>,
+    pub(super) n_kv_heads: Option<usize>,
+    pub(super) vocab_size: Option<usize>,
+    pub(super) rope_theta: f64,
+}
+
+impl Defaults {
+    /// Those of Llama.
+    pub(super) const LLAMA: Defaults = Defaults {
+        context_len: 2048,
+        norm_eps: 1e-6,
+        tied_head: false,
+        head_dim: None,
+        kv_heads_like_heads: false,
+        n_heads: None,
+        n_kv_heads: None,
+        vocab_size: None,
+        rope_theta: 10_000.0,
+    };
+}
+
+/// A model without layers: its sizes, and neutral multipliers.
+pub(super) fn base(
+    keys: &Keys<'_>,
+    architecture: Architecture,
+    defaults: &Defaults,
+) -> Result<ModelConfig, ConfigError> {
+    let is_json = keys.json().is_some();
+    let or_default = |value: Option<usize>, default: usize| value.or(is_json.then_some(default));
+    let context_len = or_default(keys.count(CONTEXT_LEN)?, defaults.context_len);
+    let norm_eps = keys.number(NORM_EPS)?.or(is_json.then_some(defaults.norm_eps));
+    Ok(ModelConfig {
+        architecture,
+        hidden_dim: keys.required_count(HIDDEN_DIM)?,
+        vocab_size: vocab_size(keys, defaults)?,
+        context_len: context_len.ok_or_else(|| keys.missing(CONTEXT_LEN))?,
+        norm_eps: norm_eps.ok_or_else(|| keys.missing(NORM_EPS))? as f32,
+        tied_head: tied_head(keys, defaults.tied_head)?,
+        embedding_scale: 1.0,
+        logit_scale: 1.0,
+        logit_softcap: None,
+        ropes: Vec::new(),
+        layers: Vec::new(),
+    })
+}
+
+fn tied_head(keys: &Keys<'_>, default: bool) -> Result<bool, ConfigError> {
+    match keys.json() {
+        None => Ok(!keys.has_tensor("output.weight")),
+        Some(object) => Ok(object.flag("tie_word_embeddings")?.unwrap_or(default)),
+    }
+}
+
+/// Rows of the embedding; GGUF metadata may state the same number or omit it.
+fn vocab_size(keys: &Keys<'_>, defaults: &Defaults) -> Result<usize, ConfigError> {
+    let Some(file) = keys.gguf() else {
+        return match keys.count(VOCAB_SIZE)?.or(defaults.vocab_size) {
+            Some(n) => Ok(n),
+            None => Err(keys.missing(VOCAB_SIZE)),
+        };
+    };
+    let rows = file.tensor("token_embd.weight").and_then(|t| t.dims.get(1)).copied();
+    let rows = rows.and_then(|n| usize::try_from(n).ok());
+    match (keys.count(VOCAB_SIZE)?, rows) {
+        (Some(stated), Some(rows)) if stated != rows => Err(ConfigError::Inconsistent {
+            file: file.name().to_owned(),
+            left: format!("{} = {stated}", keys.full_name(VOCAB_SIZE)),
+            right: format!("token_embd.weight with {rows} rows"),
+        }),
+        (_, Some(rows)) => Ok(rows),
+        (Some(stated), None) => Ok(stated),
+        (None, None) => Err(keys.missing(VOCAB_SIZE)),
+    }
+}
+
+/// The number of layers, checked before a plan is made for each.
+pub(super) fn n_layers(keys: &Keys<'_>) -> Result<usize, ConfigError> {
+    match keys.required_count(N_LAYERS)? {
+        n if n > N_LAYERS_MAX => Err(ConfigError::OutOfRange {
+            file: keys.file().to_owned(),
+            field: keys.full_name(N_LAYERS),
+            value: n.to_string(),
+            allowed: format!("1 to {N_LAYERS_MAX}"),
+        }),
+        n => Ok(n),
+    }
+}
+
+/// Attention with the stated heads and biases, over all positions.
+pub(super) fn attention(
+    keys: &Keys<'_>,
+    hidden_dim: usize,
+    defaults: &Defaults,
+) -> Result<Attention, ConfigError> {
+    let of_json = |value: Option<usize>| value.filter(|_| keys.json().is_some());
+    let n_heads = keys.count(N_HEADS)?.or(of_json(defaults.n_heads));
+    let n_heads = n_heads.ok_or_else(|| keys.missing(N_HEADS))?;
+    let n_kv_heads = match keys.count(N_KV_HEADS)?.or(of_json(defaults.n_kv_heads)) {
+        Some(n) => n,
+        None if keys.json().is_none() || defaults.kv_heads_like_heads => n_heads,
+        None => return Err(keys.missing(N_KV_HEADS)),
+    };
+    let head_dim = match keys.count(HEAD_DIM)?.or(of_json(defaults.head_dim)) {
+        Some(n) => n,
+        None if n_heads > 0 && hidden_dim.is_multiple_of(n_heads) => hidden_dim / n_heads,
+        None => return Err(keys.missing(HEAD_DIM)),
+    };
+    if let Some(value_dim) = keys.count(VALUE_DIM)?.filter(|&n| n != head_dim) {
+        return Err(keys.unsupported(VALUE_DIM, value_dim));
+    }
+    let mut attention = Attention::plain(n_heads, n_kv_heads, head_dim);
+    match keys.json() {
+        None => {
+            attention.qkv_bias = keys.has_tensor("blk.0.attn_q.bias");
+            attention.o_bias = keys.has_tensor("blk.0.attn_output.bias");
+        }
+        Some(object) => {
+            let has_bias = object.flag("attention_bias")?.unwrap_or(false);
+            (attention.qkv_bias, attention.o_bias) = (has_bias, has_bias);
+        }
+    }
+    Ok(attention)
+}
+
+/// A dense feed-forward part with the stated activation; GGUF files do not state it.
+pub(super) fn dense(keys: &Keys<'_>, of_gguf: Activation) -> Result<FeedForward, ConfigError> {
+    let activation = activation(keys, of_gguf)?;
+    Ok(FeedForward::Dense(Dense { ffn_dim: keys.required_count(FFN_DIM)?, activation }))
+}
+
+pub(super) fn activation(keys: &Keys<'_>, default: Activation) -> Result<Activation, ConfigError> {
+    let names = [ACTIVATION, key("", "hidden_activation")];
+    for name in names {
+        match keys.text(name)? {
+            None => {}
+            Some("silu" | "swish") => return Ok(Activation::Silu),
+            Some("gelu_pytorch_tanh") => return Ok(Activation::GeluTanh),
+            Some(other) => return Err(keys.unsupported(name, other)),
+        }
+    }
+    Ok(default)
+}
+
+/// A layer with norms before attention and feed-forward part.
+pub(super) fn layer(attention: Attention, feed: FeedForward) -> LayerPlan {
+    LayerPlan { mixer: Mixer::Attention(attention), feed, norms: Norms::Pre, residual_scale: 1.0 }
+}
+
+/// A Llama-like model: equal layers, one rotation.
+pub(super) fn uniform(
+    keys: &Keys<'_>,
+    architecture: Architecture,
+    defaults: &Defaults,
+) -> Result<ModelConfig, ConfigError> {
+    let mut config = base(keys, architecture, defaults)?;
+    let attention = attention(keys, config.hidden_dim, defaults)?;
+    let feed = dense(keys, Activation::Silu)?;
+    config.ropes = vec![rope::read(keys, attention.head_dim, &config, defaults.rope_theta)?];
+    config.layers = vec![layer(attention, feed); n_layers(keys)?];
+    Ok(config)
+}
+
+/// Whether each layer has a window: those that `layer_types` or a list in GGUF metadata names, or else all but one in
+/// `period`, which the field `pattern` may change.
+pub(super) fn sliding_layers(
+    keys: &Keys<'_>,
+    pattern: Key,
+    period: usize,
+    n_layers: usize,
+) -> Result<Vec<bool>, ConfigError> {
+    if let Some(types) = keys.layer_types(n_layers)? {
+        return Ok(types.into_iter().map(|kind| kind == "sliding_attention").collect());
+    }
+    if keys.is_list(pattern) {
+        return Ok(keys.flags(pattern, n_layers)?.unwrap_or_default());
+    }
+    let period = keys.count(pattern)?.unwrap_or(period).max(1);
+    Ok((0..n_layers).map(|layer_idx| !(layer_idx + 1).is_multiple_of(period)).collect())
+}
+
+/// Limits attention to the stated window in the layers that `layer_types` names, or else in those that `slides` chooses.
+pub(super) fn set_windows(
+    keys: &Keys<'_>,
+    config: &mut ModelConfig,
+    window: Option<usize>,
+    slides: impl Fn(usize) -> bool,
+) -> Result<(), ConfigError> {
+    let types = keys.layer_types(config.layers.len())?;
+    for (layer_idx, layer) in config.layers.iter_mut().enumerate() {
+        let is_sliding = match types.as_ref().map(|types| types[layer_idx]) {
+            None => slides(layer_idx),
+            Some("full_attention") => false,
+            Some("sliding_attention") => true,
+            Some(other) => return Err(keys.unsupported(key("", "layer_types"), other)),
+        };
+        if let (Mixer::Attention(attention), true) = (&mut layer.mixer, is_sliding) {
+            let window = window.ok_or_else(|| keys.missing(WINDOW))?;
+            // A window as long as any context limits nothing.
+            attention.window = (window < config.context_len.min(CONTEXT_LEN_MAX)).then_some(window);
+        }
+    }
+    Ok(())
+}
+
+/// A multiplier that must not be 0; GGUF files state 0 where there is none.
+pub(super) fn multiplier(keys: &Keys<'_>, field: Key) -> Result<Option<f32>, ConfigError> {
+    let value = keys.number(field)?.filter(|&value| value != 0.0 || keys.json().is_some());
+    Ok(value.map(|value| value as f32))
+}
