@@ -60,7 +60,7 @@ mod tests;
 pub(crate) use activations::resize_exact;
 pub use activations::{ActivationForm, Activations};
 pub use aligned::AllocError;
-pub use attention::{AttentionScratch, AttentionShape, Visible, attention};
+pub use attention::{AttentionRule, AttentionScratch, AttentionShape, Visible, attention};
 pub use block::BlockType;
 pub(crate) use cores::performance_cores;
 pub use float_env::FloatEnv;

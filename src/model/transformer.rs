@@ -27,7 +27,8 @@ use std::sync::atomic::AtomicBool;
 use thiserror::Error;
 
 use crate::kernels::{
-    self, ActivationForm, Activations, AttentionScratch, AttentionShape, Kernels, MatMul, Pool, resize_exact,
+    self, ActivationForm, Activations, AttentionRule, AttentionScratch, AttentionShape, Kernels, MatMul,
+    Pool, resize_exact,
 };
 use crate::model::batch::Batch;
 use crate::model::checkpoint::Checkpoint;
@@ -506,12 +507,13 @@ impl Model {
             n_kv_heads: config.n_kv_heads,
             head_dim: config.head_dim,
         };
+        let rule = AttentionRule::plain(config.head_dim);
         let q_dim = config.n_heads * config.head_dim;
         for (part, (range, own)) in parts.iter_mut().zip(rows.by_part()) {
             let values = range.start * q_dim..range.end * q_dim;
             let (q, out) = (&ws.q[values.clone()], &mut ws.attended[values]);
             let (kv, scratch) = part.attended(layer_idx);
-            kernels::attention(compute.kernels, compute.pool, shape, q, kv, own.visible, scratch, out);
+            kernels::attention(compute.kernels, compute.pool, shape, rule, q, kv, own.visible, scratch, out);
         }
         let jobs = &mut [MatMul { w: &layer.o, out: &mut ws.projected }];
         project(compute, &mut ws.activations, &ws.attended, q_dim, jobs);
