@@ -115,10 +115,12 @@ fn bench_matmul(c: &mut Criterion) {
     }
 }
 
-/// The attention of Qwen2-1.5B: 12 heads over 2 KV heads of 128. One decoding row, a tree of 16, and a prefill chunk.
+/// The attention of Qwen2-1.5B: 12 heads over 2 KV heads of 128. One decoding row, a tree of 16, and a prefill chunk; behind a long
+/// context also with a window of 512 positions, and with a softcap.
 fn bench_attention(c: &mut Criterion) {
     let pool = Pool::new(n_threads());
     let shape = AttentionShape { n_heads: 12, n_kv_heads: 2, head_dim: 128 };
+    let plain = AttentionRule::plain(128);
     let mut group = c.benchmark_group("attention");
     for (context, n_rows) in [(512, 1), (4096, 1), (512, 16), (4096, 16), (2048, 256)] {
         let mut kv = KvLayer::new(KvType::F16, 2, context + 256, 128).expect("allocates");
@@ -136,9 +138,29 @@ fn bench_attention(c: &mut Criterion) {
                 continue;
             }
             let mut scratch = AttentionScratch::new();
-            group.bench_function(BenchmarkId::new(k.isa().name(), format!("{n_rows}x{context}")), |b| {
-                b.iter(|| attention(k, &pool, shape, &q, &kv, &visible, &mut scratch, black_box(&mut out)));
-            });
+            let windowed = AttentionRule { window: Some(512), ..plain };
+            let capped = AttentionRule { softcap: Some(50.0), ..plain };
+            for (name, rule) in [("", plain), (" window 512", windowed), (" softcap", capped)] {
+                if rule != plain && context < 2048 {
+                    continue;
+                }
+                let name = format!("{n_rows}x{context}{name}");
+                group.bench_function(BenchmarkId::new(k.isa().name(), name), |b| {
+                    b.iter(|| {
+                        attention(
+                            k,
+                            &pool,
+                            shape,
+                            rule,
+                            &q,
+                            &kv,
+                            &visible,
+                            &mut scratch,
+                            black_box(&mut out),
+                        );
+                    });
+                });
+            }
         }
     }
 }

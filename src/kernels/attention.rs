@@ -6,16 +6,24 @@
 //! row's result, because each lane is one slot.
 //!
 //! ```text
-//! score[p] = (fma(q[i], key[p][i], ·) over i in order) · 1/√head_dim            keys in 8 bits: as a Q8_0 matrix row
+//! score[p] = (fma(q[i], key[p][i], ·) over i in order) · scale                   keys in 8 bits: as a Q8_0 matrix row
+//!            with a softcap c:  score[p] = c · tanh(score[p] / c)                 tanh of `math.rs`
 //!
-//! for each block of 256 positions:                                               p counts from the block's first position
+//! for each block of 256 positions that has positions of the row's window:        p counts from the block's first position,
+//!                                                                                over the positions of the window only
 //!     m     = max score[p]
 //!     e[p]  = exp(score[p] − m);  s: 16 lanes by p%16, fixed tree
 //!     v[i]  = (fma(e[p], value[p][i], ·) over p in order)                        values in 8 or 4 bits: fma(e[p] · scale, code, ·)
 //! blocks in order, from (M, S, V) = (m, s, v) of the first:
 //!     M' = max(M, m);  a = exp(M − M');  b = exp(m − M');  S = fma(b, s, a · S);  V[i] = fma(b, v[i], a · V[i]);  M = M'
+//! with a sink, at the end:
+//!     M' = max(M, sink);  a = exp(M − M');  b = exp(sink − M');  S = a · S + b;  V[i] = a · V[i]
 //! out[i] = V[i] · (1 / S)
 //! ```
+//!
+//! A window of `w` positions ends at the row's own position, so that every row of a batch has its own window. Blocks stay at
+//! fixed positions: a window begins anywhere in its first block, and a position has the same lane for every row. Blocks without
+//! a position of any row's window are skipped.
 //!
 //! The blocks are those of Flash-Decoding (Dao et al. 2023), at fixed positions, so that their results do not depend on who
 //! computes them. Queries that share a KV head (the heads of a GQA group, and the rows of the batch) are divided into *chunks*,
@@ -29,6 +37,7 @@
 
 mod fold;
 mod keys;
+mod rule;
 mod values;
 
 use std::marker::PhantomData;
@@ -39,12 +48,13 @@ use super::activations::{Block, quantize_block};
 use super::aligned::Line;
 use super::kv::{KvLayer, KvType};
 use super::layout::PANEL_ROWS;
-use super::math::{exp_shifted_in_place, max_of};
+use super::math::{exp_shifted_in_place, max_of, softcap_in_place};
 use super::matmul::{F16Columns, F32Columns};
 use super::pool::{Pool, SharedMut};
 use super::simd::{LANES, Simd, Work};
 use fold::{clear, finish, fold, partial_lines, partial_of, set_totals};
 use keys::{FloatKeys, IntKeys, KeyPanels, score_panels};
+pub use rule::AttentionRule;
 use values::{ValueChunk, ValueGroup, sum};
 
 /// The slots that a row sees, by logical position: `0..prefix_len`, then `extra` (its ancestors, then
@@ -62,30 +72,59 @@ impl<'a> Visible<'a> {
         self.prefix_len + self.extra.len()
     }
 
-    /// The part of a block that the row sees.
+    /// The first block with a position of the row's last `window` positions; 0 if it sees nothing.
     #[inline(always)]
-    fn in_block(&self, block: usize) -> SeenInBlock<'a> {
-        let (start, end) = (block * BLOCK_LEN, (block + 1) * BLOCK_LEN);
-        let prefix_len = self.prefix_len.clamp(start, end) - start;
-        if prefix_len == BLOCK_LEN {
-            return SeenInBlock { prefix_len, extra: &[] };
+    fn first_block(&self, window: usize) -> usize {
+        self.len().saturating_sub(window) / BLOCK_LEN
+    }
+
+    /// The part of a block that is among the row's last `window` positions.
+    #[inline(always)]
+    fn in_block(&self, block: usize, window: usize) -> SeenInBlock<'a> {
+        let (block_start, block_end) = (block * BLOCK_LEN, (block + 1) * BLOCK_LEN);
+        let start = self.len().saturating_sub(window).clamp(block_start, block_end) - block_start;
+        let prefix_end = self.prefix_len.clamp(block_start, block_end) - block_start;
+        if prefix_end == BLOCK_LEN {
+            return SeenInBlock { start, prefix_end, extra: &[] };
         }
-        let first = start.saturating_sub(self.prefix_len).min(self.extra.len());
+        let prefix_end = prefix_end.max(start);
+        let first = (block_start + prefix_end).saturating_sub(self.prefix_len).min(self.extra.len());
         let extra = &self.extra[first..];
-        SeenInBlock { prefix_len, extra: &extra[..extra.len().min(BLOCK_LEN - prefix_len)] }
+        SeenInBlock { start, prefix_end, extra: &extra[..extra.len().min(BLOCK_LEN - prefix_end)] }
     }
 }
 
-/// What a row sees of a block: positions `0..prefix_len` of it, then the slots `extra`.
+/// The blocks with a position of the window of at least one row; block 0 if no row sees anything.
+#[inline(always)]
+fn blocks_of(visible: &[Visible<'_>], window: usize) -> Range<usize> {
+    let (mut start, mut end) = (usize::MAX, 0);
+    for row in visible {
+        if row.len() > 0 {
+            start = start.min(row.first_block(window));
+            end = end.max(row.len().div_ceil(BLOCK_LEN));
+        }
+    }
+    if start < end { start..end } else { 0..1 }
+}
+
+/// What a row sees of a block: positions `start..prefix_end` of it, which are in the prefix, then the slots `extra`.
 #[derive(Clone, Copy)]
 struct SeenInBlock<'a> {
-    prefix_len: usize,
+    start: usize,
+    prefix_end: usize,
     extra: &'a [u32],
 }
 
 impl SeenInBlock<'_> {
-    fn len(&self) -> usize {
-        self.prefix_len + self.extra.len()
+    /// The end of the positions.
+    #[inline(always)]
+    fn end(&self) -> usize {
+        self.prefix_end + self.extra.len()
+    }
+
+    #[inline(always)]
+    fn is_empty(&self) -> bool {
+        self.start == self.end()
     }
 }
 
@@ -165,19 +204,21 @@ const GROUP_PANELS: usize = 4;
 /// Positions whose values are widened at a time: 16 KiB if heads have 128 elements.
 const GROUP_VALUES: usize = 32;
 
-/// `out = softmax(q · keyᵀ / √head_dim) · value` over the slots that each row sees (Vaswani et al. 2017, eq. 1).
+/// `out = softmax(q · keyᵀ · scale) · value` over the slots that each row sees (Vaswani et al. 2017, eq. 1), with the window,
+/// softcap and sinks of `rule`.
 ///
 /// # Shapes
 /// `q` and `out` are `[n_rows, n_heads, head_dim]`; `visible` has one entry per row. The output of a row that
 /// sees no slot is zero.
 ///
 /// # Panics
-/// If a shape does not fit the layer, or a row's slot does not exist.
+/// If a shape does not fit the layer, a part of the rule is out of its range, or a row's slot does not exist.
 #[allow(clippy::too_many_arguments)]
 pub fn attention(
     k: Kernels,
     pool: &Pool,
     shape: AttentionShape,
+    rule: AttentionRule<'_>,
     q: &[f32],
     kv: &KvLayer,
     visible: &[Visible<'_>],
@@ -193,7 +234,9 @@ pub fn attention(
     assert!(n_heads > 0 && n_heads.is_multiple_of(n_kv_heads), "{n_heads} heads over {n_kv_heads} KV heads");
     assert_eq!(q.len(), visible.len() * n_heads * head_dim);
     assert_eq!(out.len(), q.len());
-    let (mut seen, mut len_max) = (0, 0);
+    rule.check(n_heads);
+    let window = rule.window_len();
+    let mut seen = 0;
     let (mut extra_start, mut extra_end) = (usize::MAX, 0);
     for row in visible {
         assert!(row.prefix_len <= kv.n_slots(), "prefix {} of {} slots", row.prefix_len, kv.n_slots());
@@ -202,13 +245,13 @@ pub fn attention(
             assert!(slot < kv.n_slots(), "slot {slot} of {}", kv.n_slots());
             (extra_start, extra_end) = (extra_start.min(slot), extra_end.max(slot + 1));
         }
-        seen += row.len();
-        len_max = len_max.max(row.len());
+        seen += row.len().min(window);
     }
     if visible.is_empty() {
         return;
     }
-    let plan = Plan::new(shape, visible.len(), len_max, pool.n_threads());
+    let blocks = blocks_of(visible, window);
+    let plan = Plan::new(shape, visible.len(), blocks, pool.n_threads());
     // The panels with extra slots.
     let extra_panels = panels_of(extra_start, extra_end);
     let own_lines = WorkerLines::new(head_dim, plan.chunk_len, extra_panels.len());
@@ -230,7 +273,7 @@ pub fn attention(
         let blocks = unsafe { blocks.slice(worker * blocks_len, blocks_len) };
         let own = own_lines.divide(lines, blocks);
         let extra_panel = extra_panels.start;
-        let input = Input { shape, plan: &plan, q, kv, visible, extra_panel, score_lines };
+        let input = Input { shape, rule, plan: &plan, q, kv, visible, extra_panel, score_lines };
         let outs = Outs { partials, out };
         match kv.kv_type() {
             KvType::F16 => k.run(Items::<FloatKeys<F16Columns>, [u16; LANES]>::new(&input, own, outs, items)),
@@ -242,7 +285,7 @@ pub fn attention(
     if plan.splits {
         let n_queries = n_kv_heads * plan.n_queries;
         pool.run_sized(n_partials * head_dim, n_queries, 1, &|_, queries| {
-            k.run(Merge { shape, plan: &plan, visible, outs: Outs { partials, out }, queries });
+            k.run(Merge { shape, rule, plan: &plan, visible, outs: Outs { partials, out }, queries });
         });
     }
 }
@@ -264,16 +307,18 @@ struct Plan {
     /// Chunks per KV head.
     n_chunks: usize,
     n_kv_heads: usize,
+    /// The first block that a row sees.
+    first_block: usize,
     n_blocks: usize,
     /// An item is a block of a chunk, not a whole chunk.
     splits: bool,
 }
 
 impl Plan {
-    fn new(shape: AttentionShape, n_rows: usize, len_max: usize, n_threads: usize) -> Self {
+    fn new(shape: AttentionShape, n_rows: usize, blocks: Range<usize>, n_threads: usize) -> Self {
         let group = shape.n_heads / shape.n_kv_heads;
         let n_queries = n_rows * group;
-        let n_blocks = len_max.div_ceil(BLOCK_LEN).max(1);
+        let n_blocks = blocks.len();
         // Two items for each thread, so that a slow thread delays the others less.
         let n_tiles = n_queries.div_ceil(QUERIES_MAX);
         let n_items = if n_threads == 1 { 1 } else { 2 * n_threads };
@@ -287,6 +332,7 @@ impl Plan {
             chunk_len,
             n_chunks: n_queries.div_ceil(chunk_len),
             n_kv_heads: shape.n_kv_heads,
+            first_block: blocks.start,
             n_blocks,
             splits,
         }
@@ -296,22 +342,22 @@ impl Plan {
         self.n_kv_heads * self.n_chunks * if self.splits { self.n_blocks } else { 1 }
     }
 
-    /// The KV head of an item, its queries, and its blocks.
+    /// The KV head of an item, its queries, and its block if items are blocks.
     #[inline(always)]
-    fn item(&self, item: usize) -> (usize, Range<usize>, Range<usize>) {
-        let (chunk, blocks) = if self.splits {
-            (item / self.n_blocks, item % self.n_blocks..item % self.n_blocks + 1)
+    fn item(&self, item: usize) -> (usize, Range<usize>, Option<usize>) {
+        let (chunk, block) = if self.splits {
+            (item / self.n_blocks, Some(self.first_block + item % self.n_blocks))
         } else {
-            (item, 0..self.n_blocks)
+            (item, None)
         };
         let first = chunk % self.n_chunks * self.chunk_len;
-        (chunk / self.n_chunks, first..self.n_queries.min(first + self.chunk_len), blocks)
+        (chunk / self.n_chunks, first..self.n_queries.min(first + self.chunk_len), block)
     }
 
     /// Where the result of a block is.
     #[inline(always)]
     fn partial(&self, kv_head: usize, query: usize, block: usize) -> usize {
-        (kv_head * self.n_queries + query) * self.n_blocks + block
+        (kv_head * self.n_queries + query) * self.n_blocks + block - self.first_block
     }
 }
 
@@ -374,6 +420,7 @@ impl WorkerLines {
 /// What all workers read.
 struct Input<'a> {
     shape: AttentionShape,
+    rule: AttentionRule<'a>,
     plan: &'a Plan,
     q: &'a [f32],
     kv: &'a KvLayer,
@@ -382,6 +429,16 @@ struct Input<'a> {
     extra_panel: usize,
     /// Lines of a query's scores of a block: by position, then by extra slot.
     score_lines: usize,
+}
+
+impl Input<'_> {
+    /// The blocks that at least one of the queries sees.
+    #[inline(always)]
+    fn blocks(&self, queries: &Range<usize>) -> Range<usize> {
+        let group = self.plan.group;
+        let rows = &self.visible[queries.start / group..queries.end.div_ceil(group)];
+        blocks_of(rows, self.rule.window_len())
+    }
 }
 
 /// What workers write.
@@ -412,8 +469,12 @@ impl<K: KeyPanels, V: ValueChunk> Work for Items<'_, K, V> {
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) {
         for item in self.items {
-            let (kv_head, queries, blocks) = self.input.plan.item(item);
+            let (kv_head, queries, block) = self.input.plan.item(item);
             let n_tiles = queries.len().div_ceil(S::QUERIES);
+            let blocks = match block {
+                Some(block) => block..block + 1,
+                None => self.input.blocks(&queries),
+            };
             let first_block = blocks.start;
             let mut chunk = Chunk { input: self.input, kv_head, queries, n_tiles, block: first_block };
             chunk.round_queries::<S, K>(s, &mut self.own);
@@ -453,10 +514,16 @@ impl<'a> Chunk<'a> {
         tile * n / self.n_tiles..(tile + 1) * n / self.n_tiles
     }
 
+    /// The row of a query.
+    #[inline(always)]
+    fn row(&self, query: usize) -> &'a Visible<'a> {
+        &self.input.visible[(self.queries.start + query) / self.input.plan.group]
+    }
+
     /// What a query sees of the block.
     #[inline(always)]
     fn seen(&self, query: usize) -> SeenInBlock<'a> {
-        self.input.visible[(self.queries.start + query) / self.input.plan.group].in_block(self.block)
+        self.row(query).in_block(self.block, self.input.rule.window_len())
     }
 
     /// Where a query begins in `q` and `out`.
@@ -483,11 +550,15 @@ impl<'a> Chunk<'a> {
     /// with extra slots.
     #[inline(always)]
     fn score<S: Simd, K: KeyPanels>(&self, s: S, own: &mut Own<'_>) {
-        let (mut prefix_max, mut extra_start, mut extra_end) = (0, usize::MAX, 0);
+        let (mut prefix_start, mut prefix_end) = (usize::MAX, 0);
+        let (mut extra_start, mut extra_end) = (usize::MAX, 0);
         let mut query = 0;
         while query < self.queries.len() {
             let seen = self.seen(query);
-            prefix_max = prefix_max.max(seen.prefix_len);
+            if seen.start < seen.prefix_end {
+                prefix_start = prefix_start.min(seen.start);
+                prefix_end = prefix_end.max(seen.prefix_end);
+            }
             for &slot in seen.extra {
                 (extra_start, extra_end) = (extra_start.min(slot as usize), extra_end.max(slot as usize + 1));
             }
@@ -495,7 +566,8 @@ impl<'a> Chunk<'a> {
             query += self.input.plan.group - (self.queries.start + query) % self.input.plan.group;
         }
         let first = self.block * BLOCK_PANELS;
-        self.score_panels::<S, K>(s, first..first + prefix_max.div_ceil(PANEL_ROWS), first, 0, own);
+        let panels = panels_of(prefix_start, prefix_end);
+        self.score_panels::<S, K>(s, first + panels.start..first + panels.end, first, 0, own);
         let panels = panels_of(extra_start, extra_end);
         self.score_panels::<S, K>(s, panels, self.input.extra_panel, BLOCK_PANELS, own);
     }
@@ -582,7 +654,7 @@ impl<'a> Chunk<'a> {
             let query = first + n;
             queries[n] = K::query(&self.input.q[self.offset(query)..][..head_dim], blocks, query);
         }
-        let scale = s.splat(1.0 / (head_dim as f32).sqrt());
+        let scale = s.splat(self.input.rule.scale);
         let (n_panels, stride) = (group.len() / panel_lines, self.input.score_lines);
         let (mut panel, mut next) = (0, next);
         while panel < n_panels {
@@ -606,9 +678,16 @@ impl<'a> Chunk<'a> {
             let scores = Line::floats_of_mut(&mut own.scores[query * lines..][..lines]);
             let (scores, extra) = scores.split_at_mut(BLOCK_LEN);
             for (i, &slot) in seen.extra.iter().enumerate() {
-                scores[seen.prefix_len + i] = extra[slot as usize - self.input.extra_panel * PANEL_ROWS];
+                scores[seen.prefix_end + i] = extra[slot as usize - self.input.extra_panel * PANEL_ROWS];
             }
-            let scores = &mut scores[..seen.len()];
+            // From the first whole vector on, so that a position's lane does not depend on the window. Positions before the
+            // window become −∞, whose exponential is 0; no value is multiplied with it.
+            let start = seen.start / LANES * LANES;
+            let scores = &mut scores[start..seen.end()];
+            if let Some(cap) = self.input.rule.softcap {
+                softcap_in_place(s, scores, cap);
+            }
+            scores[..seen.start - start].fill(f32::NEG_INFINITY);
             let max = max_of(s, scores);
             let sum = exp_shifted_in_place(s, scores, max);
             set_totals(partial_of(own.sums, query, self.input.shape.head_dim), max, sum);
@@ -625,13 +704,20 @@ impl<'a> Chunk<'a> {
         }
         let source = self.input.kv.head_values::<V>(self.kv_head);
         let first_slot = self.block * BLOCK_LEN;
-        let mut shared_max = 0;
+        let (mut start, mut shared_end) = (BLOCK_LEN, 0);
         for tile in 0..self.n_tiles {
-            shared_max = shared_max.max(self.shared(self.tile(tile)));
+            let tile = self.tile(tile);
+            let shared = self.shared(tile.clone());
+            if !shared.is_empty() {
+                (start, shared_end) = (start.min(shared.start), shared_end.max(shared.end));
+            }
+            for query in tile {
+                let seen = self.seen(query);
+                self.sum_apart::<S, V>(s, query, seen.start..shared.start.min(seen.end()), scores, sums);
+            }
         }
-        let mut start = 0;
-        while start < shared_max {
-            let end = shared_max.min(start + GROUP_VALUES);
+        while start < shared_end {
+            let end = shared_end.min(start + GROUP_VALUES);
             let rows = &source[(first_slot + start) * n_chunks..(first_slot + end) * n_chunks];
             let next = (first_slot + end) * n_chunks;
             let next = &source[next..source.len().min(next + GROUP_VALUES * n_chunks)];
@@ -651,19 +737,21 @@ impl<'a> Chunk<'a> {
             let tile = self.tile(tile);
             let shared = self.shared(tile.clone());
             for query in tile {
-                self.sum_rest::<S, V>(s, query, shared, scores, sums);
+                self.sum_apart::<S, V>(s, query, shared.end..self.seen(query).end(), scores, sums);
             }
         }
     }
 
-    /// Positions of the block that all queries of a tile see, all of them in the prefix.
+    /// Positions of the block that all queries of a tile see, all of them in the prefix. If there are none, the range is
+    /// empty, and no query's window begins after it.
     #[inline(always)]
-    fn shared(&self, tile: Range<usize>) -> usize {
-        let mut shared = BLOCK_LEN;
+    fn shared(&self, tile: Range<usize>) -> Range<usize> {
+        let (mut start, mut end) = (0, BLOCK_LEN);
         for query in tile {
-            shared = shared.min(self.seen(query).prefix_len);
+            let seen = self.seen(query);
+            (start, end) = (start.max(seen.start), end.min(seen.prefix_end));
         }
-        shared
+        start..end.max(start)
     }
 
     /// Adds the values of some positions for all tiles. `E` is a chunk of `rows`, `V` one of the layer.
@@ -691,39 +779,45 @@ impl<'a> Chunk<'a> {
         let mut shares = group.next.chunks(share);
         for tile in 0..self.n_tiles {
             let tile = self.tile(tile);
-            let shared = self.shared(tile.clone()).min(group.positions.end);
+            let shared = self.shared(tile.clone());
             let next = shares.next().unwrap_or(&[]);
-            if shared <= group.positions.start {
+            let start = shared.start.max(group.positions.start);
+            let end = shared.end.min(group.positions.end);
+            if start >= end {
                 continue;
             }
-            let rows = &rows[..(shared - group.positions.start) * self.input.kv.head_chunks()];
+            let skipped = start - group.positions.start;
+            let rows = &rows[skipped * n_chunks..(end - group.positions.start) * n_chunks];
+            let first = tile.start;
             match tile.len() {
-                1 => s.run_apart(SumTile::<V, E, 1> { chunk: self, first: tile.start, rows, next, group }),
+                1 => s.run_apart(SumTile::<V, E, 1> { chunk: self, first, skipped, rows, next, group }),
                 2 if S::QUERIES >= 2 => {
-                    s.run_apart(SumTile::<V, E, 2> { chunk: self, first: tile.start, rows, next, group })
+                    s.run_apart(SumTile::<V, E, 2> { chunk: self, first, skipped, rows, next, group })
                 }
                 3 if S::QUERIES >= 3 => {
-                    s.run_apart(SumTile::<V, E, 3> { chunk: self, first: tile.start, rows, next, group })
+                    s.run_apart(SumTile::<V, E, 3> { chunk: self, first, skipped, rows, next, group })
                 }
                 4 if S::QUERIES >= 4 => {
-                    s.run_apart(SumTile::<V, E, 4> { chunk: self, first: tile.start, rows, next, group })
+                    s.run_apart(SumTile::<V, E, 4> { chunk: self, first, skipped, rows, next, group })
                 }
                 5 if S::QUERIES >= 5 => {
-                    s.run_apart(SumTile::<V, E, 5> { chunk: self, first: tile.start, rows, next, group })
+                    s.run_apart(SumTile::<V, E, 5> { chunk: self, first, skipped, rows, next, group })
                 }
                 6 if S::QUERIES >= 6 => {
-                    s.run_apart(SumTile::<V, E, 6> { chunk: self, first: tile.start, rows, next, group })
+                    s.run_apart(SumTile::<V, E, 6> { chunk: self, first, skipped, rows, next, group })
                 }
                 n => unreachable!("{n} queries in a tile"),
             }
         }
     }
 
+    /// Adds the values of `rows`, which begin `skipped` positions after the group's first, for `N` queries.
     #[inline(always)]
     fn sum_tile<S: Simd, V: ValueChunk, E: ValueChunk, const N: usize>(
         &self,
         s: S,
         first: usize,
+        skipped: usize,
         rows: &[E],
         next: &[V],
         group: &mut ValueGroup<'_, V>,
@@ -733,7 +827,7 @@ impl<'a> Chunk<'a> {
         let mut weights: [&[f32]; N] = [&[]; N];
         for n in 0..N {
             let scores = Line::floats_of(&group.scores[(first + n) * n_lines..][..BLOCK_PANELS]);
-            weights[n] = &scores[group.positions.start..][..n_positions];
+            weights[n] = &scores[group.positions.start + skipped..][..n_positions];
         }
         if V::SCALED {
             let n_scales = self.input.shape.head_dim / 32;
@@ -741,7 +835,7 @@ impl<'a> Chunk<'a> {
             let (own, columns) = all.split_at_mut(QUERIES_MAX * n_scales * GROUP_VALUES);
             for n in 0..N {
                 for column in 0..n_scales {
-                    let scales = &columns[column * GROUP_VALUES..][..n_positions];
+                    let scales = &columns[column * GROUP_VALUES + skipped..][..n_positions];
                     let own = &mut own[(n * n_scales + column) * GROUP_VALUES..][..n_positions];
                     for ((own, &e), &scale) in own.iter_mut().zip(weights[n]).zip(scales) {
                         *own = e * scale;
@@ -765,16 +859,19 @@ impl<'a> Chunk<'a> {
         }
     }
 
-    /// Adds the values that a query sees from position `shared` of the block on.
+    /// Adds the values of some positions of the block for one query.
     #[inline(always)]
-    fn sum_rest<S: Simd, V: ValueChunk>(
+    fn sum_apart<S: Simd, V: ValueChunk>(
         &self,
         s: S,
         query: usize,
-        shared: usize,
+        positions: Range<usize>,
         scores: &[Line],
         sums: &mut [Line],
     ) {
+        if positions.is_empty() {
+            return;
+        }
         let (seen, n_chunks) = (self.seen(query), self.input.kv.head_chunks());
         let values = self.input.kv.head_values::<V>(self.kv_head);
         let scales = self.input.kv.head_scales(self.kv_head);
@@ -782,11 +879,11 @@ impl<'a> Chunk<'a> {
         let sums = partial_of(sums, query, self.input.shape.head_dim);
         for chunk in 0..n_chunks {
             let mut acc = s.load(sums[chunk].floats());
-            for position in shared..seen.len() {
-                let slot = if position < seen.prefix_len {
+            for position in positions.clone() {
+                let slot = if position < seen.prefix_end {
                     self.block * BLOCK_LEN + position
                 } else {
-                    seen.extra[position - seen.prefix_len] as usize
+                    seen.extra[position - seen.prefix_end] as usize
                 };
                 let mut weight = weights[position];
                 if V::SCALED {
@@ -798,7 +895,7 @@ impl<'a> Chunk<'a> {
         }
     }
 
-    /// The result of a block is complete.
+    /// The result of a block is complete. `is_first` in the first block of the chunk.
     #[inline(always)]
     fn end_block<S: Simd>(&self, s: S, query: usize, is_first: bool, own: &mut Own<'_>, outs: Outs) {
         let result = partial_of(own.sums, query, self.input.shape.head_dim);
@@ -810,9 +907,9 @@ impl<'a> Chunk<'a> {
             return;
         }
         let folded = partial_of(own.folded, query, self.input.shape.head_dim);
-        if is_first {
+        if is_first || self.block <= self.row(query).first_block(self.input.rule.window_len()) {
             folded.copy_from_slice(result);
-        } else if self.seen(query).len() > 0 {
+        } else if !self.seen(query).is_empty() {
             fold(s, folded, result);
         }
     }
@@ -823,7 +920,8 @@ impl<'a> Chunk<'a> {
         let lines = partial_lines(head_dim);
         // SAFETY: a query's output belongs to one item, and `out` outlives the section.
         let out = unsafe { outs.out.slice(self.offset(query), head_dim) };
-        finish(s, &own.folded[query * lines..][..lines], out);
+        let sink = sink_of(self.input.shape, self.input.rule, self.kv_head, self.queries.start + query);
+        finish(s, &own.folded[query * lines..][..lines], sink, out);
     }
 }
 
@@ -855,6 +953,7 @@ impl<K: KeyPanels, const N: usize> Work for ScoreTile<'_, K, N> {
 struct SumTile<'a, 'g, V, E, const N: usize> {
     chunk: &'a Chunk<'a>,
     first: usize,
+    skipped: usize,
     rows: &'a [E],
     next: &'a [V],
     group: &'a mut ValueGroup<'g, V>,
@@ -865,7 +964,8 @@ impl<V: ValueChunk, E: ValueChunk, const N: usize> Work for SumTile<'_, '_, V, E
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        self.chunk.sum_tile::<S, V, E, N>(s, self.first, self.rows, self.next, self.group);
+        let SumTile { chunk, first, skipped, rows, next, group } = self;
+        chunk.sum_tile::<S, V, E, N>(s, first, skipped, rows, next, group);
     }
 }
 
@@ -876,9 +976,20 @@ fn query_offset(shape: AttentionShape, kv_head: usize, query: usize) -> usize {
     (query / group * shape.n_heads + kv_head * group + query % group) * shape.head_dim
 }
 
+/// The sink of a query of a KV head.
+#[inline(always)]
+fn sink_of(shape: AttentionShape, rule: AttentionRule<'_>, kv_head: usize, query: usize) -> Option<f32> {
+    let group = shape.n_heads / shape.n_kv_heads;
+    match rule.sinks {
+        Some(sinks) => Some(sinks[kv_head * group + query % group]),
+        None => None,
+    }
+}
+
 /// Merges the results of the blocks of some queries, if items were blocks.
 struct Merge<'a> {
     shape: AttentionShape,
+    rule: AttentionRule<'a>,
     plan: &'a Plan,
     visible: &'a [Visible<'a>],
     outs: Outs,
@@ -890,23 +1001,27 @@ impl Work for Merge<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Plan { group, n_queries, n_blocks, .. } = *self.plan;
-        let lines = partial_lines(self.shape.head_dim);
+        let Plan { group, n_queries, first_block, n_blocks, .. } = *self.plan;
+        let (lines, window) = (partial_lines(self.shape.head_dim), self.rule.window_len());
         for index in self.queries {
             let (kv_head, query) = (index / n_queries, index % n_queries);
-            let at = self.plan.partial(kv_head, query, 0) * lines;
+            let row = &self.visible[query / group];
+            // A row that sees nothing begins with an empty block.
+            let own_block = row.first_block(window).max(first_block);
+            let own_blocks = first_block + n_blocks - own_block;
+            let at = self.plan.partial(kv_head, query, own_block) * lines;
             // SAFETY: a query belongs to one range, and the partial results outlive the section.
-            let blocks = unsafe { self.outs.partials.slice(at, n_blocks * lines) };
+            let blocks = unsafe { self.outs.partials.slice(at, own_blocks * lines) };
             let (folded, blocks) = blocks.split_at_mut(lines);
             for (block, result) in blocks.chunks(lines).enumerate() {
-                if self.visible[query / group].in_block(block + 1).len() > 0 {
+                if !row.in_block(own_block + 1 + block, window).is_empty() {
                     fold(s, folded, result);
                 }
             }
             // SAFETY: as above, with the output.
             let out =
                 unsafe { self.outs.out.slice(query_offset(self.shape, kv_head, query), self.shape.head_dim) };
-            finish(s, folded, out);
+            finish(s, folded, sink_of(self.shape, self.rule, kv_head, query), out);
         }
     }
 }

@@ -22,6 +22,17 @@ pub fn exp(x: f32) -> f32 {
 pub(super) fn exp_lanes<S: Simd>(s: S, x: S::F) -> S::F {
     // Beyond these bounds the result is 0 or infinite anyway. The operand order keeps NaN.
     let x = s.min(s.splat(89.0), s.max(s.splat(-104.5), x));
+    let (p, n) = reduced(s, x);
+    let p = s.add(p, s.splat(1.0));
+    let half = s.sar::<1>(n);
+    let low = power_of_two(s, half);
+    let high = power_of_two(s, s.sub_i(n, half));
+    s.mul(s.mul(p, low), high)
+}
+
+/// eʳ − 1 and n of x = n·ln2 + r.
+#[inline(always)]
+fn reduced<S: Simd>(s: S, x: S::F) -> (S::F, S::I) {
     // Adding 1.5·2²³ leaves n, to nearest, in the low bits of the sum. This needs no rounding instruction and
     // is the same on every instruction set.
     let magic = s.splat(12_582_912.0);
@@ -33,12 +44,46 @@ pub(super) fn exp_lanes<S: Simd>(s: S, x: S::F) -> S::F {
     for coefficient in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
         p = s.fma(p, r, s.splat(coefficient));
     }
-    let p = s.add(s.fma(s.mul(p, r), r, r), s.splat(1.0));
-    let n = s.sub_i(s.to_bits(shifted), s.to_bits(magic));
-    let half = s.sar::<1>(n);
-    let low = power_of_two(s, half);
-    let high = power_of_two(s, s.sub_i(n, half));
-    s.mul(s.mul(p, low), high)
+    (s.fma(s.mul(p, r), r, r), s.sub_i(s.to_bits(shifted), s.to_bits(magic)))
+}
+
+/// The hyperbolic tangent: m / (m + 2) with m = e²ˣ − 1 = fma(p, 2ⁿ, 2ⁿ − 1), where p = eʳ − 1 and 2x = n·ln2 + r as in `exp`.
+///
+/// Neither m nor the sum cancels, so the relative error is a few ULP for arguments near 0 too (a test measures it). NaN gives NaN.
+#[inline(always)]
+pub(super) fn tanh_lanes<S: Simd>(s: S, x: S::F) -> S::F {
+    // Beyond these bounds the result is rounded to ±1 anyway. The operand order keeps NaN.
+    let x = s.min(s.splat(20.0), s.max(s.splat(-20.0), s.add(x, x)));
+    let (p, n) = reduced(s, x);
+    let power = power_of_two(s, n);
+    let m = s.fma(p, power, s.sub(power, s.splat(1.0)));
+    s.div(m, s.add(m, s.splat(2.0)))
+}
+
+/// `cap · tanh(x / cap)`.
+#[inline(always)]
+pub(super) fn softcap_lanes<S: Simd>(s: S, x: S::F, cap: S::F) -> S::F {
+    s.mul(cap, tanh_lanes(s, s.div(x, cap)))
+}
+
+/// Replaces each number by `cap · tanh(x / cap)`.
+#[inline(always)]
+pub(super) fn softcap_in_place<S: Simd>(s: S, x: &mut [f32], cap: f32) {
+    let cap = s.splat(cap);
+    let (chunks, tail) = x.as_chunks_mut::<LANES>();
+    for chunk in chunks {
+        s.store(softcap_lanes(s, s.load(chunk), cap), chunk);
+    }
+    if !tail.is_empty() {
+        let x = softcap_lanes(s, s.load_partial(tail, 0.0), cap);
+        s.store_partial(x, tail);
+    }
+}
+
+/// 1 + e⁻ˣ: the divisor that makes a sigmoid.
+#[inline(always)]
+pub(super) fn one_plus_exp_of_minus<S: Simd>(s: S, x: S::F) -> S::F {
+    s.add(s.splat(1.0), exp_lanes(s, s.sub(s.splat(-0.0), x)))
 }
 
 /// 2ⁿ for lanes in −126..=127.

@@ -60,7 +60,7 @@ mod tests;
 pub(crate) use activations::resize_exact;
 pub use activations::{ActivationForm, Activations};
 pub use aligned::AllocError;
-pub use attention::{AttentionScratch, AttentionShape, Visible, attention};
+pub use attention::{AttentionRule, AttentionScratch, AttentionShape, Visible, attention};
 pub use block::BlockType;
 pub(crate) use cores::performance_cores;
 pub use float_env::FloatEnv;
@@ -74,7 +74,11 @@ pub use packing::{Packing, PackingPart};
 pub(crate) use page_buf::{PageBlock, PageBuf};
 pub use pool::{Pool, SPIN_TIME_DEFAULT};
 pub use quantize::{convert, dequantize, quantize};
-pub use rows::{add, argmax, log_sum_exp, rms_norm, rms_norm_in_place, rope, silu_mul, softmax};
+pub use rows::{
+    add, add_scaled, argmax, gelu_mul, l2_norm_in_place, log_sum_exp, rms_norm, rms_norm_gated,
+    rms_norm_in_place, rope, scale, sigmoid_mul, silu, silu_mul, silu_mul_by, softcap, softmax,
+    swiglu_clamped_mul,
+};
 
 use simd::Work;
 

@@ -1,10 +1,10 @@
-//! Row-wise functions: norms, rotary embedding, activation, softmax, argmax.
+//! Row-wise functions: norms, rotary embedding, activations, softmax, argmax.
 //!
 //! Sums run over 16 lanes by index, and the lanes are added in one fixed tree; everything else is element by
 //! element. Each function states its operations and is one algorithm over the vector trait.
 
 use super::Kernels;
-use super::math::{exp_lanes, exp_shifted_in_place, max_of};
+use super::math::{exp_lanes, exp_shifted_in_place, max_of, one_plus_exp_of_minus, softcap_in_place};
 use super::simd::{LANES, Simd, Work};
 
 /// Root-mean-square norm of one row (Zhang and Sennrich 2019): `out = (x · 1/√(mean(x²) + eps)) · weight`.
@@ -26,6 +26,49 @@ pub fn rms_norm_in_place(k: Kernels, x: &mut [f32], weight: &[f32], eps: f32) {
     k.run(RmsNorm { x, weight, eps });
 }
 
+/// Gated [`rms_norm_in_place`]: `x = ((x · 1/√(mean(x²) + eps)) · weight) · silu(gate)`, as the gated delta rule and Mamba-2
+/// with the norm before the gate have it.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn rms_norm_gated(k: Kernels, x: &mut [f32], weight: &[f32], eps: f32, gate: &[f32]) {
+    rms_norm_in_place(k, x, weight, eps);
+    silu_mul_by(k, x, gate);
+}
+
+/// Divides one row by its Euclidean length: `x = x · 1/√(Σ x² + eps)`.
+pub fn l2_norm_in_place(k: Kernels, x: &mut [f32], eps: f32) {
+    k.run(L2Norm { x, eps });
+}
+
+struct L2Norm<'a> {
+    x: &'a mut [f32],
+    eps: f32,
+}
+
+impl Work for L2Norm<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let factor = 1.0 / (s.sum(squares(s, self.x)) + self.eps).sqrt();
+        map(s, self.x, Scale(factor));
+    }
+}
+
+/// The squares of a row, added in 16 lanes by index.
+#[inline(always)]
+fn squares<S: Simd>(s: S, x: &[f32]) -> S::F {
+    let mut squares = s.splat(0.0);
+    let (chunks, tail) = x.as_chunks::<LANES>();
+    for chunk in chunks {
+        let x = s.load(chunk);
+        squares = s.fma(x, x, squares);
+    }
+    let x = s.load_partial(tail, 0.0);
+    s.fma(x, x, squares)
+}
+
 struct RmsNorm<'a> {
     x: &'a mut [f32],
     weight: &'a [f32],
@@ -37,15 +80,7 @@ impl Work for RmsNorm<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let mut squares = s.splat(0.0);
-        let (chunks, tail) = self.x.as_chunks::<LANES>();
-        for chunk in chunks {
-            let x = s.load(chunk);
-            squares = s.fma(x, x, squares);
-        }
-        let x = s.load_partial(tail, 0.0);
-        squares = s.fma(x, x, squares);
-        let mean = s.sum(squares) / self.x.len() as f32;
+        let mean = s.sum(squares(s, self.x)) / self.x.len() as f32;
         let scale = s.splat(1.0 / (mean + self.eps).sqrt());
         let (chunks, tail) = self.x.as_chunks_mut::<LANES>();
         let (weights, weights_tail) = self.weight.as_chunks::<LANES>();
@@ -58,23 +93,24 @@ impl Work for RmsNorm<'_> {
 }
 
 /// Rotary position embedding of every head of one row, in the half-split pairing: element `i` is rotated with
-/// `i + head_dim/2`.
+/// `i + rotary_dim/2`, for `i` below `rotary_dim/2`. Elements from `rotary_dim` on stay as they are.
 ///
-/// `x` is `[n_heads, head_dim]`; `cos` and `sin` are those of the row's position, `[head_dim / 2]`.
+/// `x` is `[n_heads, head_dim]`; `cos` and `sin` are those of the row's position, `[rotary_dim / 2]`.
 /// `a' = fma(a, cos, −(b · sin))`, `b' = fma(b, cos, a · sin)`.
 ///
 /// # Panics
-/// If `head_dim` is odd or zero, or the lengths do not match.
+/// If `head_dim` is zero, `rotary_dim` is greater than `head_dim`, or the lengths do not match.
 pub fn rope(k: Kernels, x: &mut [f32], head_dim: usize, cos: &[f32], sin: &[f32]) {
-    assert!(head_dim > 0 && head_dim.is_multiple_of(2), "head_dim {head_dim}");
+    assert!(head_dim > 0, "head_dim {head_dim}");
     assert!(x.len().is_multiple_of(head_dim), "{} numbers, heads of {head_dim}", x.len());
-    assert_eq!(cos.len(), head_dim / 2);
-    assert_eq!(sin.len(), head_dim / 2);
-    k.run(Rope { x, cos, sin });
+    assert!(2 * cos.len() <= head_dim, "{} rotated pairs, heads of {head_dim}", cos.len());
+    assert_eq!(sin.len(), cos.len());
+    k.run(Rope { x, head_dim, cos, sin });
 }
 
 struct Rope<'a> {
     x: &'a mut [f32],
+    head_dim: usize,
     cos: &'a [f32],
     sin: &'a [f32],
 }
@@ -86,8 +122,8 @@ impl Work for Rope<'_> {
     fn run<S: Simd>(self, s: S) {
         let half = self.cos.len();
         let full = half / LANES * LANES;
-        for head in self.x.chunks_exact_mut(2 * half) {
-            let (a, b) = head.split_at_mut(half);
+        for head in self.x.chunks_exact_mut(self.head_dim) {
+            let (a, b) = head[..2 * half].split_at_mut(half);
             let (a, a_tail) = a.as_chunks_mut::<LANES>();
             let (b, b_tail) = b.as_chunks_mut::<LANES>();
             let (cos, sin) = (self.cos.as_chunks::<LANES>().0, self.sin.as_chunks::<LANES>().0);
@@ -119,7 +155,69 @@ fn rotate<S: Simd>(s: S, a: S::F, b: S::F, cos: S::F, sin: S::F) -> (S::F, S::F)
 /// If the lengths differ.
 pub fn silu_mul(k: Kernels, gate: &mut [f32], up: &[f32]) {
     assert_eq!(gate.len(), up.len());
-    k.run(Pairwise::<SiluMul> { x: gate, y: up, function: SiluMul });
+    k.run(Pairwise { x: gate, y: up, function: SiluMul });
+}
+
+/// `x = silu(gate) · x`: [`silu_mul`] with its result in the other row.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn silu_mul_by(k: Kernels, x: &mut [f32], gate: &[f32]) {
+    assert_eq!(x.len(), gate.len());
+    k.run(Pairwise { x, y: gate, function: SiluMulBy });
+}
+
+/// `x = x / (1 + exp(−x))`.
+pub fn silu(k: Kernels, x: &mut [f32]) {
+    k.run(Each { x, function: Silu });
+}
+
+/// `gate = gelu(gate) · up` with the tanh form of GELU (Hendrycks and Gimpel 2016, section 2),
+/// `0.5 · x · (1 + tanh(√(2/π) · (x + 0.044715 · x³)))`, which is `x / (1 + exp(x · fma(x · x, −2√(2/π) · 0.044715, −2√(2/π))))`.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn gelu_mul(k: Kernels, gate: &mut [f32], up: &[f32]) {
+    assert_eq!(gate.len(), up.len());
+    k.run(Pairwise { x: gate, y: up, function: GeluMul });
+}
+
+/// The clamped gated activation of gpt-oss: `gate = (g / (1 + exp(−(alpha · g)))) · (u + 1)` with `g = min(gate, limit)` and `u = up`
+/// within `±limit`.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn swiglu_clamped_mul(k: Kernels, gate: &mut [f32], up: &[f32], alpha: f32, limit: f32) {
+    assert_eq!(gate.len(), up.len());
+    k.run(Pairwise { x: gate, y: up, function: SwigluClampedMul { alpha, limit } });
+}
+
+/// `x = x / (1 + exp(−gate))`: `x` times the sigmoid of the gate.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn sigmoid_mul(k: Kernels, x: &mut [f32], gate: &[f32]) {
+    assert_eq!(x.len(), gate.len());
+    k.run(Pairwise { x, y: gate, function: SigmoidMul });
+}
+
+/// `x *= factor`.
+pub fn scale(k: Kernels, x: &mut [f32], factor: f32) {
+    k.run(Each { x, function: Scale(factor) });
+}
+
+/// `x = cap · tanh(x / cap)`, with `tanh` from `exp` as `math.rs` states: bounds logits to `±cap`.
+pub fn softcap(k: Kernels, x: &mut [f32], cap: f32) {
+    k.run(Softcap { x, cap });
+}
+
+/// `x = fma(y, factor, x)`.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn add_scaled(k: Kernels, x: &mut [f32], y: &[f32], factor: f32) {
+    assert_eq!(x.len(), y.len());
+    k.run(Pairwise { x, y, function: AddScaled(factor) });
 }
 
 /// `x += y`.
@@ -128,7 +226,7 @@ pub fn silu_mul(k: Kernels, gate: &mut [f32], up: &[f32]) {
 /// If the lengths differ.
 pub fn add(k: Kernels, x: &mut [f32], y: &[f32]) {
     assert_eq!(x.len(), y.len());
-    k.run(Pairwise::<Add> { x, y, function: Add });
+    k.run(Pairwise { x, y, function: Add });
 }
 
 /// `x[i] = f(x[i], y[i])`.
@@ -153,13 +251,140 @@ impl PairFunction for Add {
 }
 
 #[derive(Clone, Copy)]
+struct AddScaled(f32);
+
+impl PairFunction for AddScaled {
+    #[inline(always)]
+    fn apply<S: Simd>(self, s: S, x: S::F, y: S::F) -> S::F {
+        s.fma(y, s.splat(self.0), x)
+    }
+}
+
+#[derive(Clone, Copy)]
 struct SiluMul;
 
 impl PairFunction for SiluMul {
     #[inline(always)]
     fn apply<S: Simd>(self, s: S, x: S::F, y: S::F) -> S::F {
-        let e = exp_lanes(s, s.sub(s.splat(-0.0), x));
+        s.mul(Silu.apply(s, x), y)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct SiluMulBy;
+
+impl PairFunction for SiluMulBy {
+    #[inline(always)]
+    fn apply<S: Simd>(self, s: S, x: S::F, y: S::F) -> S::F {
+        s.mul(Silu.apply(s, y), x)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct SigmoidMul;
+
+impl PairFunction for SigmoidMul {
+    #[inline(always)]
+    fn apply<S: Simd>(self, s: S, x: S::F, y: S::F) -> S::F {
+        s.div(x, one_plus_exp_of_minus(s, y))
+    }
+}
+
+#[derive(Clone, Copy)]
+struct GeluMul;
+
+impl PairFunction for GeluMul {
+    #[inline(always)]
+    fn apply<S: Simd>(self, s: S, x: S::F, y: S::F) -> S::F {
+        // −2√(2/π), and 0.044715 times that.
+        const LINEAR: f32 = -1.595_769_1;
+        const CUBIC: f32 = -0.071_354_814;
+        let slope = s.fma(s.mul(x, x), s.splat(CUBIC), s.splat(LINEAR));
+        let e = exp_lanes(s, s.mul(x, slope));
         s.mul(s.div(x, s.add(s.splat(1.0), e)), y)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct SwigluClampedMul {
+    alpha: f32,
+    limit: f32,
+}
+
+impl PairFunction for SwigluClampedMul {
+    #[inline(always)]
+    fn apply<S: Simd>(self, s: S, x: S::F, y: S::F) -> S::F {
+        // The operand order keeps NaN.
+        let gate = s.min(s.splat(self.limit), x);
+        let up = s.max(s.splat(-self.limit), s.min(s.splat(self.limit), y));
+        let glu = s.div(gate, one_plus_exp_of_minus(s, s.mul(s.splat(self.alpha), gate)));
+        s.mul(glu, s.add(up, s.splat(1.0)))
+    }
+}
+
+/// `x[i] = f(x[i])`.
+struct Each<'a, F> {
+    x: &'a mut [f32],
+    function: F,
+}
+
+trait Function: Copy {
+    fn apply<S: Simd>(self, s: S, x: S::F) -> S::F;
+}
+
+#[derive(Clone, Copy)]
+struct Scale(f32);
+
+impl Function for Scale {
+    #[inline(always)]
+    fn apply<S: Simd>(self, s: S, x: S::F) -> S::F {
+        s.mul(x, s.splat(self.0))
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Silu;
+
+impl Function for Silu {
+    #[inline(always)]
+    fn apply<S: Simd>(self, s: S, x: S::F) -> S::F {
+        s.div(x, one_plus_exp_of_minus(s, x))
+    }
+}
+
+impl<F: Function> Work for Each<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        map(s, self.x, self.function);
+    }
+}
+
+/// Applies a function to each number.
+#[inline(always)]
+fn map<S: Simd, F: Function>(s: S, x: &mut [f32], function: F) {
+    let (chunks, tail) = x.as_chunks_mut::<LANES>();
+    for chunk in chunks {
+        s.store(function.apply(s, s.load(chunk)), chunk);
+    }
+    if !tail.is_empty() {
+        let x = function.apply(s, s.load_partial(tail, 0.0));
+        s.store_partial(x, tail);
+    }
+}
+
+struct Softcap<'a> {
+    x: &'a mut [f32],
+    cap: f32,
+}
+
+impl Work for Softcap<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        softcap_in_place(s, self.x, self.cap);
     }
 }
 

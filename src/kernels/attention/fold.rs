@@ -64,16 +64,33 @@ pub(super) fn fold<S: Simd>(s: S, folded: &mut [Line], result: &[Line]) {
     set_totals(folded, max, sum[0]);
 }
 
-/// The output: the sums of values over the sum of exponentials; zeros if the row saw nothing.
+/// The output: the sums of values over the sum of exponentials, to which the sink adds its own; zeros if the row saw nothing.
 #[inline(always)]
-pub(super) fn finish<S: Simd>(s: S, folded: &[Line], out: &mut [f32]) {
-    let (_, sum) = totals(folded);
-    let inverse = s.splat(if sum == 0.0 { 0.0 } else { 1.0 / sum });
+pub(super) fn finish<S: Simd>(s: S, folded: &[Line], sink: Option<f32>, out: &mut [f32]) {
+    let (max, sum) = totals(folded);
+    // Without a sink, the factor leaves the sums of values as they are.
+    let (factor, total) = match sink {
+        Some(sink) if sum != 0.0 => with_sink(s, max, sum, sink),
+        _ => (1.0, sum),
+    };
+    let factor = s.splat(factor);
+    let inverse = s.splat(if total == 0.0 { 0.0 } else { 1.0 / total });
     for (chunk, out) in out.chunks_mut(LANES).enumerate() {
-        let out_lanes = s.mul(s.load(folded[chunk].floats()), inverse);
+        let out_lanes = s.mul(s.mul(factor, s.load(folded[chunk].floats())), inverse);
         match out.as_chunks_mut().0.first_mut() {
             Some(out) => s.store(out_lanes, out),
             None => s.store_partial(out_lanes, out),
         }
     }
+}
+
+/// The factor of the sums of values, and the sum of exponentials with that of the sink: the formula of `attention.rs`.
+#[inline(always)]
+fn with_sink<S: Simd>(s: S, max: f32, sum: f32, sink: f32) -> (f32, f32) {
+    let both = if sink > max { sink } else { max };
+    let mut shifted = [0.0; LANES];
+    (shifted[0], shifted[1]) = (max - both, sink - both);
+    let mut factors = [0.0; LANES];
+    s.store(exp_lanes(s, s.load(&shifted)), &mut factors);
+    (factors[0], factors[0] * sum + factors[1])
 }

@@ -4,6 +4,8 @@ use proptest::prelude::*;
 
 use super::matmul::quantize_activations;
 use super::{Random, assert_bits, tree};
+use crate::kernels::math::tanh_lanes;
+use crate::kernels::scalar::Scalar;
 use crate::kernels::*;
 
 /// A layer filled with random keys and values, and the written numbers `[n_slots, n_kv_heads, head_dim]`,
@@ -62,67 +64,109 @@ fn dot_of_blocks(ty: KvType, query: &[f32], key: &[f32]) -> f32 {
     })
 }
 
-/// One head of one row, over the slots it sees in order.
-fn oracle(cache: &Cache, shape: AttentionShape, kv_head: usize, query: &[f32], slots: &[usize]) -> Vec<f32> {
-    let head_dim = shape.head_dim;
-    let at = |slot: usize| (slot * shape.n_kv_heads + kv_head) * head_dim;
-    let scores: Vec<f32> = slots
-        .iter()
-        .map(|&slot| {
-            let key = &cache.keys[at(slot)..][..head_dim];
-            let dot = match cache.layer.kv_type() {
-                ty @ (KvType::Q8_0 | KvType::Q4_0) => dot_of_blocks(ty, query, key),
-                _ => query.iter().zip(key).fold(0.0, |acc: f32, (q, k)| q.mul_add(*k, acc)),
-            };
-            dot * (1.0 / (head_dim as f32).sqrt())
-        })
-        .collect();
-    let mut folded: Option<(f32, f32, Vec<f32>)> = None;
-    for (block, scores) in scores.chunks(256).enumerate() {
-        let slots = &slots[256 * block..][..scores.len()];
-        let max = scores.iter().fold(f32::NEG_INFINITY, |max, x| max.max(*x));
-        let e: Vec<f32> = scores.iter().map(|x| exp(x - max)).collect();
-        let mut lanes = [0.0f32; 16];
-        for (p, e) in e.iter().enumerate() {
-            lanes[p % 16] += e;
-        }
-        let sums = (0..head_dim).map(|i| {
-            slots.iter().zip(&e).fold(0.0f32, |acc, (&slot, e)| {
-                let value = &cache.values[at(slot)..][..head_dim];
-                match cache.layer.kv_type() {
-                    ty @ (KvType::Q8_0 | KvType::Q4_0) => {
-                        let (scale, q) = &levels(ty, &value[i / 32 * 32..][..32])[0];
-                        (e * scale).mul_add(q[i % 32] as f32, acc)
-                    }
-                    _ => e.mul_add(value[i], acc),
-                }
-            })
-        });
-        let (sum, sums) = (tree(lanes), sums.collect::<Vec<f32>>());
-        folded = Some(match folded {
-            None => (max, sum, sums),
-            Some((old_max, old_sum, old)) => {
-                let both = old_max.max(max);
-                let (a, b) = (exp(old_max - both), exp(max - both));
-                let sums = old.iter().zip(&sums).map(|(old, new)| b.mul_add(*new, a * old));
-                (both, b.mul_add(sum, a * old_sum), sums.collect())
-            }
-        });
+/// Keys and values of some slots for one KV head, as the layer holds them: the plain loops read them once per row.
+struct HeadOracle<'a> {
+    cache: &'a Cache,
+    shape: AttentionShape,
+    kv_head: usize,
+}
+
+impl HeadOracle<'_> {
+    fn range(&self, slot: usize) -> std::ops::Range<usize> {
+        let start = (slot * self.shape.n_kv_heads + self.kv_head) * self.shape.head_dim;
+        start..start + self.shape.head_dim
     }
-    match folded {
-        None => vec![0.0; head_dim],
-        Some((_, sum, sums)) => sums.iter().map(|x| x * (1.0 / sum)).collect(),
+
+    fn dot(&self, query: &[f32], slot: usize) -> f32 {
+        let key = &self.cache.keys[self.range(slot)];
+        match self.cache.layer.kv_type() {
+            ty @ (KvType::Q8_0 | KvType::Q4_0) => dot_of_blocks(ty, query, key),
+            _ => query.iter().zip(key).fold(0.0, |acc: f32, (q, k)| q.mul_add(*k, acc)),
+        }
+    }
+
+    /// Adds `e` times the slot's value.
+    fn add_value(&self, slot: usize, e: f32, sums: &mut [f32]) {
+        let value = &self.cache.values[self.range(slot)];
+        match self.cache.layer.kv_type() {
+            ty @ (KvType::Q8_0 | KvType::Q4_0) => {
+                for (sums, (scale, q)) in sums.chunks_mut(32).zip(levels(ty, value)) {
+                    for (sum, q) in sums.iter_mut().zip(q) {
+                        *sum = (e * scale).mul_add(q as f32, *sum);
+                    }
+                }
+            }
+            _ => sums.iter_mut().zip(value).for_each(|(sum, value)| *sum = e.mul_add(*value, *sum)),
+        }
+    }
+
+    /// One head of one row, over the slots it sees in order.
+    fn row(&self, rule: AttentionRule<'_>, head: usize, query: &[f32], slots: &[usize]) -> Vec<f32> {
+        let head_dim = self.shape.head_dim;
+        let first = slots.len().saturating_sub(rule.window.unwrap_or(usize::MAX));
+        let mut folded: Option<(f32, f32, Vec<f32>)> = None;
+        let mut start = first;
+        while start < slots.len() {
+            let end = slots.len().min(start / 256 * 256 + 256);
+            let scores: Vec<f32> = slots[start..end]
+                .iter()
+                .map(|&slot| {
+                    let score = self.dot(query, slot) * rule.scale;
+                    rule.softcap.map_or(score, |cap| cap * tanh(score / cap))
+                })
+                .collect();
+            let max = scores.iter().fold(f32::NEG_INFINITY, |max, x| max.max(*x));
+            let (mut lanes, mut sums) = ([0.0f32; 16], vec![0.0f32; head_dim]);
+            for (p, score) in (start..end).zip(scores) {
+                let e = exp(score - max);
+                lanes[p % 16] += e;
+                self.add_value(slots[p], e, &mut sums);
+            }
+            let sum = tree(lanes);
+            folded = Some(match folded {
+                None => (max, sum, sums),
+                Some((old_max, old_sum, old)) => {
+                    let both = old_max.max(max);
+                    let (a, b) = (exp(old_max - both), exp(max - both));
+                    let sums = old.iter().zip(&sums).map(|(old, new)| b.mul_add(*new, a * old));
+                    (both, b.mul_add(sum, a * old_sum), sums.collect())
+                }
+            });
+            start = end;
+        }
+        let Some((max, mut sum, mut sums)) = folded else { return vec![0.0; head_dim] };
+        if let Some(sinks) = rule.sinks {
+            let both = max.max(sinks[head]);
+            let (a, b) = (exp(max - both), exp(sinks[head] - both));
+            sum = a * sum + b;
+            sums.iter_mut().for_each(|x| *x *= a);
+        }
+        sums.iter().map(|x| x * (1.0 / sum)).collect()
     }
 }
 
-fn expected(cache: &Cache, shape: AttentionShape, q: &[f32], visible: &[Visible<'_>]) -> Vec<f32> {
+fn tanh(x: f32) -> f32 {
+    tanh_lanes(Scalar, [x; 16])[0]
+}
+
+fn slots_of(visible: &Visible<'_>) -> Vec<usize> {
+    (0..visible.prefix_len).chain(visible.extra.iter().map(|&slot| slot as usize)).collect()
+}
+
+fn expected(
+    cache: &Cache,
+    shape: AttentionShape,
+    rule: AttentionRule<'_>,
+    q: &[f32],
+    visible: &[Visible<'_>],
+) -> Vec<f32> {
     let mut out = Vec::new();
     for (row, visible) in visible.iter().enumerate() {
-        let slots: Vec<usize> =
-            (0..visible.prefix_len).chain(visible.extra.iter().map(|&s| s as usize)).collect();
+        let slots = slots_of(visible);
         for head in 0..shape.n_heads {
             let query = &q[(row * shape.n_heads + head) * shape.head_dim..][..shape.head_dim];
-            out.extend(oracle(cache, shape, head / (shape.n_heads / shape.n_kv_heads), query, &slots));
+            let kv_head = head / (shape.n_heads / shape.n_kv_heads);
+            out.extend(HeadOracle { cache, shape, kv_head }.row(rule, head, query, &slots));
         }
     }
     out
@@ -136,8 +180,20 @@ fn run(
     layer: &KvLayer,
     visible: &[Visible<'_>],
 ) -> Vec<f32> {
+    run_rule(k, pool, shape, AttentionRule::plain(shape.head_dim), q, layer, visible)
+}
+
+fn run_rule(
+    k: Kernels,
+    pool: &Pool,
+    shape: AttentionShape,
+    rule: AttentionRule<'_>,
+    q: &[f32],
+    layer: &KvLayer,
+    visible: &[Visible<'_>],
+) -> Vec<f32> {
     let mut out = vec![f32::NAN; q.len()];
-    attention(k, pool, shape, q, layer, visible, &mut AttentionScratch::new(), &mut out);
+    attention(k, pool, shape, rule, q, layer, visible, &mut AttentionScratch::new(), &mut out);
     out
 }
 
@@ -146,20 +202,40 @@ fn shape(n_heads: usize, n_kv_heads: usize, head_dim: usize) -> AttentionShape {
 }
 
 fn check(shape: AttentionShape, ty: KvType, n_slots: usize, visible: &[Visible<'_>], pools: &[Pool]) {
+    check_rules(shape, &[AttentionRule::plain(shape.head_dim)], ty, n_slots, visible, pools);
+}
+
+fn check_rules(
+    shape: AttentionShape,
+    rules: &[AttentionRule<'_>],
+    ty: KvType,
+    n_slots: usize,
+    visible: &[Visible<'_>],
+    pools: &[Pool],
+) {
     let cache = Cache::new(n_slots as u64, ty, shape, n_slots);
     let q = Random::new(3).floats(visible.len() * shape.n_heads * shape.head_dim);
-    let expected = expected(&cache, shape, &q, visible);
-    for k in Kernels::available() {
-        for pool in pools {
-            let case = format!(
-                "{shape:?}, {ty:?}, {} rows, {}, {} threads",
-                visible.len(),
-                k.isa(),
-                pool.n_threads()
-            );
-            assert_bits(&run(k, pool, shape, &q, &cache.layer, visible), &expected, &case);
+    for &rule in rules {
+        let expected = expected(&cache, shape, rule, &q, visible);
+        for k in Kernels::available() {
+            for pool in pools {
+                let case = format!(
+                    "{shape:?}, {rule:?}, {ty:?}, {} rows, {}, {} threads",
+                    visible.len(),
+                    k.isa(),
+                    pool.n_threads()
+                );
+                assert_bits(&run_rule(k, pool, shape, rule, &q, &cache.layer, visible), &expected, &case);
+            }
         }
     }
+}
+
+/// A window, and a window with a softcap, sinks and a scale of its own.
+fn windowed(head_dim: usize, window: usize, sinks: &[f32]) -> [AttentionRule<'_>; 2] {
+    let plain = AttentionRule { window: Some(window), ..AttentionRule::plain(head_dim) };
+    // Scores reach about ±2, so that the cap bends them.
+    [plain, AttentionRule { scale: 0.7, softcap: Some(1.5), sinks: Some(sinks), ..plain }]
 }
 
 #[test]
@@ -248,17 +324,130 @@ fn equals_the_plain_loops_across_blocks() {
     }
 }
 
+/// Windows that begin and end anywhere in a block, in the prefix and among the extra slots, for rows of one tile whose windows
+/// differ, in items of chunks and of blocks.
+#[test]
+fn windows_softcaps_and_sinks_equal_the_plain_loops() {
+    let pools = [1, 2, 3, 4].map(Pool::new);
+    let extra: Vec<u32> = (560..620).rev().collect();
+    let ends = [
+        (500, 3),
+        (500, 30),
+        (510, 5),
+        (511, 1),
+        (512, 0),
+        (530, 60),
+        (0, 0),
+        (255, 2),
+        (257, 0),
+        (0, 40),
+        (18, 3),
+    ];
+    let rows: Vec<Visible<'_>> = (0..22)
+        .map(|row| ends[row % ends.len()])
+        .map(|(prefix_len, n)| Visible { prefix_len, extra: &extra[..n] })
+        .collect();
+    let sinks: Vec<f32> = Random::new(8).floats(7).iter().map(|x| 3.0 * x).collect();
+    for (shape, ty) in [
+        (shape(7, 1, 32), KvType::F16),
+        (shape(1, 1, 32), KvType::Q8_0),
+        (shape(2, 1, 64), KvType::Q4_0),
+        (shape(6, 2, 20), KvType::F32),
+    ] {
+        for window in [1, 2, 15, 16, 17, 40, 255, 256, 257, 300, 10_000] {
+            let rules = windowed(shape.head_dim, window, &sinks[..shape.n_heads]);
+            check_rules(shape, &rules, ty, 620, &rows, &pools[..2]);
+            // Few rows, so that items are blocks on several threads.
+            check_rules(shape, &rules[1..], ty, 620, &rows[1..2], &pools);
+            check_rules(shape, &rules[1..], ty, 620, &rows[5..7], &pools[2..]);
+        }
+    }
+}
+
+/// Each part of the rule alone.
+#[test]
+fn each_part_of_a_rule_equals_the_plain_loops() {
+    let pools = [1, 4].map(Pool::new);
+    let extra = [310, 305, 319];
+    let rows = [(0, 0), (0, 1), (300, 3), (255, 2), (17, 0)]
+        .map(|(prefix_len, n)| Visible { prefix_len, extra: &extra[..n] });
+    let plain = AttentionRule::plain(32);
+    let rules = [
+        AttentionRule { scale: 1.0, ..plain },
+        AttentionRule { scale: 0.0, ..plain },
+        AttentionRule { softcap: Some(0.3), ..plain },
+        AttentionRule { softcap: Some(50.0), ..plain },
+        AttentionRule { sinks: Some(&[0.5, -100.0, 100.0, f32::NEG_INFINITY]), ..plain },
+    ];
+    for ty in KvType::ALL {
+        check_rules(shape(4, 2, 32), &rules, ty, 320, &rows, &pools);
+        check_rules(shape(4, 2, 32), &rules, ty, 320, &rows[2..3], &pools);
+    }
+}
+
+/// Rules are what their formulas state, within the rounding of f32.
+#[test]
+fn rules_are_close_to_the_formulas() {
+    let shape = shape(4, 2, 32);
+    let cache = Cache::new(9, KvType::F32, shape, 620);
+    let extra: Vec<u32> = (560..620).rev().collect();
+    let rows = [(0, 1), (500, 3), (500, 30), (20, 60), (256, 0), (530, 60)]
+        .map(|(prefix_len, n)| Visible { prefix_len, extra: &extra[..n] });
+    let q: Vec<f32> = Random::new(3).floats(rows.len() * 128).iter().map(|x| 4.0 * x).collect();
+    let sinks = [0.5, -2.0, 3.0, 0.0];
+    for window in [1, 7, 33, 256, 300, 1000] {
+        for rule in windowed(32, window, &sinks) {
+            let got = run_rule(Kernels::detect(), &Pool::new(2), shape, rule, &q, &cache.layer, &rows);
+            for (i, (query, got)) in q.chunks(32).zip(got.chunks(32)).enumerate() {
+                let (row, head) = (&rows[i / 4], i % 4);
+                let slots = slots_of(row);
+                let (mut total, mut sums) = (0.0f64, [0.0f64; 32]);
+                for &slot in &slots[slots.len().saturating_sub(window)..] {
+                    let range = (slot * 2 + head / 2) * 32..(slot * 2 + head / 2 + 1) * 32;
+                    let dot: f64 = query
+                        .iter()
+                        .zip(&cache.keys[range.clone()])
+                        .map(|(q, k)| f64::from(*q) * f64::from(*k))
+                        .sum();
+                    let mut score = dot * f64::from(rule.scale);
+                    if let Some(cap) = rule.softcap {
+                        score = f64::from(cap) * (score / f64::from(cap)).tanh();
+                    }
+                    total += score.exp();
+                    for (sum, value) in sums.iter_mut().zip(&cache.values[range]) {
+                        *sum += score.exp() * f64::from(*value);
+                    }
+                }
+                total += rule.sinks.map_or(0.0, |sinks| f64::from(sinks[head]).exp());
+                for (got, sum) in got.iter().zip(sums) {
+                    let error = (f64::from(*got) - sum / total).abs();
+                    assert!(error < 3e-6, "{rule:?}, {row:?}, head {head}: {got}, not {}", sum / total);
+                }
+            }
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
     fn equals_the_plain_loops_anywhere(
         kv_heads in 1usize..4, group in 1usize..10, head_dim in 1usize..100, ty in 0..KvType::ALL.len(),
         rows in proptest::collection::vec((0usize..60, proptest::collection::vec(0u32..60, 0..8)), 1..9),
+        window in 1usize..70, has_window: bool, softcap in proptest::option::of(0.1f32..5.0),
+        sinks in proptest::option::of(-3.0f32..3.0),
     ) {
         let visible: Vec<_> = rows.iter().map(|(prefix_len, extra)| Visible { prefix_len: *prefix_len, extra }).collect();
         let ty = KvType::ALL[ty];
         let head_dim = if ty.holds(head_dim) { head_dim } else { head_dim.next_multiple_of(32) };
-        check(shape(kv_heads * group, kv_heads, head_dim), ty, 60, &visible, &[Pool::new(1)]);
+        let sinks: Option<Vec<f32>> = sinks.map(|sink| (0..kv_heads * group).map(|head| sink + head as f32 * 0.1).collect());
+        let rule = AttentionRule {
+            window: has_window.then_some(window),
+            softcap,
+            sinks: sinks.as_deref(),
+            ..AttentionRule::plain(head_dim)
+        };
+        check_rules(shape(kv_heads * group, kv_heads, head_dim), &[rule], ty, 60, &visible, &[Pool::new(1)]);
     }
 }
 
@@ -324,6 +513,119 @@ fn committed_or_extra_is_the_same() {
     }
 }
 
+/// Rule 2 for a tree deeper than the window: a row alone, in a batch of 33, and after its ancestors were committed.
+#[test]
+fn windows_do_not_depend_on_the_batch_or_on_commits() {
+    let shape = shape(4, 2, 32);
+    let width = 4 * 32;
+    let path: Vec<u32> = (0..25).map(|i| 420 + (i * 7) % 25).collect();
+    let sinks = [0.5, -2.0, 3.0, 0.0];
+    for ty in KvType::ALL {
+        for k in Kernels::available() {
+            let mut cache = Cache::new(2, ty, shape, 450);
+            let q = Random::new(3).floats(33 * width);
+            // Row 20 is the row at test; the others see more, less, another branch, or only a long prefix.
+            let batch: Vec<Visible<'_>> = (0..33)
+                .map(|row| match row {
+                    20 => Visible { prefix_len: 290, extra: &path },
+                    _ if row % 3 == 0 => Visible { prefix_len: 290, extra: &path[..row % 25] },
+                    _ if row % 3 == 1 => Visible { prefix_len: 20 * row - 20, extra: &path[row % 25..] },
+                    _ => Visible { prefix_len: 400 - row, extra: &[] },
+                })
+                .collect();
+            let own = &q[20 * width..21 * width];
+            let windows = [1, 7, 24, 25, 26, 40, 59, 60, 61, 200, 314, 315, 1000];
+            let mut before = Vec::new();
+            for window in windows {
+                for rule in windowed(32, window, &sinks) {
+                    let alone = run_rule(k, &Pool::new(1), shape, rule, own, &cache.layer, &batch[20..21]);
+                    for n_threads in 1..=4 {
+                        let pool = Pool::new(n_threads);
+                        let case = format!("{ty:?}, {rule:?}, {}, {n_threads} threads", k.isa());
+                        let again = run_rule(k, &pool, shape, rule, own, &cache.layer, &batch[20..21]);
+                        assert_bits(&again, &alone, &case);
+                        let all = run_rule(k, &pool, shape, rule, &q, &cache.layer, &batch);
+                        assert_bits(&all[20 * width..21 * width], &alone, &format!("{case}, in the batch"));
+                    }
+                    before.push(alone);
+                }
+            }
+            for (i, &slot) in path.iter().enumerate() {
+                cache.layer.copy_slot(slot as usize, 290 + i);
+            }
+            let rules = windows.into_iter().flat_map(|window| windowed(32, window, &sinks));
+            for (rule, before) in rules.zip(before) {
+                for n_threads in [1, 4] {
+                    let visible = [Visible { prefix_len: 315, extra: &[] }];
+                    let pool = Pool::new(n_threads);
+                    let after = run_rule(k, &pool, shape, rule, own, &cache.layer, &visible);
+                    assert_bits(&after, &before, &format!("{ty:?}, {rule:?}, {}: committed", k.isa()));
+                }
+            }
+        }
+    }
+}
+
+/// NaN before the window of a row does not change its result, in a batch with rows that see it, in chunks and in blocks.
+#[test]
+fn positions_before_the_window_enter_no_result() {
+    let shape = shape(2, 1, 32);
+    let path: Vec<u32> = (560..600).collect();
+    let sinks = [1.0, 0.0];
+    for k in Kernels::available() {
+        for (window, prefix_len) in [(20, 540), (50, 540), (300, 540), (24, 256), (3, 14)] {
+            let mut cache = Cache::new(4, KvType::F32, shape, 600);
+            let row = Visible { prefix_len, extra: &path };
+            let batch = [Visible { prefix_len, extra: &[] }, row, Visible { prefix_len, extra: &path[..5] }];
+            let q = Random::new(3).floats(3 * 64);
+            for rule in windowed(32, window, &sinks) {
+                for n_threads in [1, 4] {
+                    let pool = Pool::new(n_threads);
+                    let before = run_rule(k, &pool, shape, rule, &q, &cache.layer, &batch);
+                    let slots = slots_of(&row);
+                    for &slot in &slots[..slots.len() - window] {
+                        cache.layer.write(k, slot, &[f32::NAN; 32], &[f32::NAN; 32]);
+                    }
+                    let case =
+                        format!("{rule:?}, {prefix_len} in the prefix, {n_threads} threads, {}", k.isa());
+                    let alone = run_rule(k, &pool, shape, rule, &q[64..128], &cache.layer, &batch[1..2]);
+                    assert_bits(&alone, &before[64..128], &case);
+                    let after = run_rule(k, &pool, shape, rule, &q, &cache.layer, &batch);
+                    assert_bits(&after[64..128], &before[64..128], &format!("{case}, in the batch"));
+                    assert!(
+                        after[..64].iter().all(|x| x.is_nan()),
+                        "{case}: a row whose window reaches the NaN"
+                    );
+                    cache = Cache::new(4, KvType::F32, shape, 600);
+                }
+            }
+        }
+    }
+}
+
+/// Parts of a rule that have no effect change no bit.
+#[test]
+fn rules_without_effect_are_the_plain_rule() {
+    let shape = shape(4, 2, 32);
+    let extra = [310, 305, 319];
+    let rows =
+        [(0, 0), (1, 0), (300, 3), (17, 2)].map(|(prefix_len, n)| Visible { prefix_len, extra: &extra[..n] });
+    let q = Random::new(3).floats(rows.len() * 128);
+    for ty in KvType::ALL {
+        let cache = Cache::new(5, ty, shape, 320);
+        for k in Kernels::available() {
+            let plain = run(k, &Pool::new(2), shape, &q, &cache.layer, &rows);
+            let rule = AttentionRule {
+                window: Some(303),
+                sinks: Some(&[f32::NEG_INFINITY; 4]),
+                ..AttentionRule::plain(32)
+            };
+            let same = run_rule(k, &Pool::new(2), shape, rule, &q, &cache.layer, &rows);
+            assert_bits(&same, &plain, k.isa().name());
+        }
+    }
+}
+
 #[test]
 fn f16_rounds_the_same_on_every_isa() {
     let x = [
@@ -361,4 +663,20 @@ fn a_slot_past_the_end_panics() {
     let layer = KvLayer::new(KvType::F16, 1, 48, 16).unwrap();
     let visible = [Visible { prefix_len: 0, extra: &[48] }];
     run(Kernels::detect(), &Pool::new(1), shape(1, 1, 16), &[0.0; 16], &layer, &visible);
+}
+
+#[test]
+#[should_panic(expected = "a window of no positions")]
+fn an_empty_window_panics() {
+    let layer = KvLayer::new(KvType::F16, 1, 48, 16).unwrap();
+    let rule = AttentionRule { window: Some(0), ..AttentionRule::plain(16) };
+    run_rule(Kernels::detect(), &Pool::new(1), shape(1, 1, 16), rule, &[], &layer, &[]);
+}
+
+#[test]
+#[should_panic(expected = "Some(2) sinks for 1 heads")]
+fn sinks_of_other_heads_panic() {
+    let layer = KvLayer::new(KvType::F16, 1, 48, 16).unwrap();
+    let rule = AttentionRule { sinks: Some(&[0.0; 2]), ..AttentionRule::plain(16) };
+    run_rule(Kernels::detect(), &Pool::new(1), shape(1, 1, 16), rule, &[], &layer, &[]);
 }
