@@ -59,7 +59,8 @@ fn engine(checkpoint: &Checkpoint, n_threads: usize) -> Engine {
 fn check(family: &str, prefix: &str, context_len: Option<usize>) {
     let folder = golden(family);
     let checkpoint = Checkpoint::open(&folder).unwrap_or_else(|error| panic!("{family}: {error}"));
-    let reference = Reference::read(&folder, prefix).unwrap_or_else(|| panic!("{family} has no {prefix}prompt"));
+    let reference =
+        Reference::read(&folder, prefix).unwrap_or_else(|| panic!("{family} has no {prefix}prompt"));
     let mut first: Option<Vec<f32>> = None;
     for n_threads in [1, 3] {
         let engine = engine(&checkpoint, n_threads);
@@ -74,7 +75,10 @@ fn check(family: &str, prefix: &str, context_len: Option<usize>) {
             assert_eq!(logits.len(), reference.logits.len());
             let distance = |(a, b): (&f32, &f32)| (a - b).abs();
             let off = logits.iter().zip(&reference.logits).map(distance).fold(0.0, f32::max);
-            assert!(off < TOLERANCE, "{family}: {n_threads} threads, chunks of {prefill_chunk}: off by {off}");
+            assert!(
+                off < TOLERANCE,
+                "{family}: {n_threads} threads, chunks of {prefill_chunk}: off by {off}"
+            );
             let first = first.get_or_insert_with(|| logits.clone());
             let same = first.iter().zip(&logits).all(|(a, b)| a.to_bits() == b.to_bits());
             assert!(same, "{family}: {n_threads} threads, chunks of {prefill_chunk}: bits differ");
@@ -116,7 +120,6 @@ families! {
     granite: "granite";
     granite_hybrid: "granitemoehybrid-dense";
     lfm2: "lfm2";
-    minicpm: "minicpm";
     ministral: "ministral";
     ministral3: "ministral3";
     mistral: "mistral";

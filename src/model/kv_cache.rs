@@ -90,10 +90,8 @@ impl KvCache {
         n_slots: usize,
         n_rows_max: usize,
     ) -> Result<Self, KvCacheError> {
-        let too_large = |_| KvCacheError::TooLarge {
-            n_slots,
-            bytes: Self::bytes(config, kv_type, n_slots, n_rows_max),
-        };
+        let too_large =
+            |_| KvCacheError::TooLarge { n_slots, bytes: Self::bytes(config, kv_type, n_slots, n_rows_max) };
         let mut layers = Vec::with_capacity(config.layers.len());
         for layer in &config.layers {
             layers.push(match &layer.mixer {

@@ -219,7 +219,8 @@ impl Workspace {
     /// attention scores for one thread per processor of the process. Logits are not included.
     pub fn bytes(config: &ModelConfig, n_rows: usize, n_slots: usize) -> u64 {
         let Widths { n_heads, n_kv_heads, head_dim, q_dim, kv_dim, ffn_dim, recurrent_dim } = config.widths();
-        let values = 4 * config.hidden_dim + 2 * q_dim + 2 * kv_dim + ffn_dim + ffn_dim.max(q_dim) + 3 * recurrent_dim;
+        let values =
+            4 * config.hidden_dim + 2 * q_dim + 2 * kv_dim + ffn_dim + ffn_dim.max(q_dim) + 3 * recurrent_dim;
         // Four bytes as f32, and two as blocks of 64 bytes for 32 values.
         let prepared = 6 * ffn_dim.max(config.hidden_dim).max(q_dim);
         let rows_bytes = ((4 * values + prepared) as u64).saturating_mul(n_rows as u64);
@@ -246,8 +247,8 @@ impl Workspace {
             &self.buffers;
         let Buffers { mixed, convolved, decay, gain, .. } = &self.buffers;
         let buffers = [
-            x, residual, normed, q, k, v, attended, projected, gate, up, gathered, piece, mixed, convolved, decay,
-            gain,
+            x, residual, normed, q, k, v, attended, projected, gate, up, gathered, piece, mixed, convolved,
+            decay, gain,
         ];
         buffers.into_iter().map(|buffer| buffer.capacity() * size_of::<f32>()).sum()
     }

@@ -6,9 +6,7 @@ use super::keys::{Key, Keys, key};
 use super::read::{self, Defaults};
 use super::tensors::{Container, LayerWeight, Place, Slot, WeightId};
 use super::{Architecture, Family, rope};
-use crate::model::config::{
-    Activation, ConfigError, Dense, FeedForward, Mamba2, Mixer, ModelConfig,
-};
+use crate::model::config::{Activation, ConfigError, Dense, FeedForward, Mamba2, Mixer, ModelConfig};
 
 pub(super) static FAMILY: Family = Family {
     name: "granitehybrid",

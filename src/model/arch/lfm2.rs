@@ -8,8 +8,7 @@ use crate::model::config::{
     Activation, ConfigError, Dense, FFN_DIM_MAX, FeedForward, Mixer, ModelConfig, QkNorm, ShortConv,
 };
 
-pub(super) static FAMILY: Family =
-    Family { name: "lfm2", json: &["lfm2"], read, place, ..Family::STANDARD };
+pub(super) static FAMILY: Family = Family { name: "lfm2", json: &["lfm2"], read, place, ..Family::STANDARD };
 
 const DEFAULTS: Defaults = Defaults {
     context_len: 128_000,
@@ -78,7 +77,9 @@ fn attention_layers(keys: &Keys<'_>, n_layers: usize) -> Result<Vec<bool>, Confi
             .collect();
     }
     let listed = object.counts("full_attn_idxs")?;
-    Ok((0..n_layers).map(|layer_idx| listed.as_ref().is_none_or(|listed| listed.contains(&layer_idx))).collect())
+    Ok((0..n_layers)
+        .map(|layer_idx| listed.as_ref().is_none_or(|listed| listed.contains(&layer_idx)))
+        .collect())
 }
 
 /// The width of the feed-forward part, which follows from a larger number.
