@@ -50,6 +50,7 @@ mod pages;
 mod panels;
 mod pool;
 mod quantize;
+mod recurrent;
 mod rows;
 mod scalar;
 mod simd;
@@ -74,6 +75,10 @@ pub use packing::{Packing, PackingPart};
 pub(crate) use page_buf::{PageBlock, PageBuf};
 pub use pool::{Pool, SPIN_TIME_DEFAULT};
 pub use quantize::{convert, dequantize, quantize};
+pub use recurrent::{
+    CONV_LEN_MAX, ConvRows, KeySharing, NO_PARENT, RowPart, RowRing, StateBuf, StateInputs, StatePlace,
+    StateRule, StateScratch, StateShape, StateStep, StateWalk, advance_states, convolve, fold_states,
+};
 pub use rows::{add, argmax, log_sum_exp, rms_norm, rms_norm_in_place, rope, silu_mul, softmax};
 
 use simd::Work;
