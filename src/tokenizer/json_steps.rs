@@ -34,6 +34,7 @@ const PRE_TOKENIZERS: [&str; 8] =
     ["Sequence", "ByteLevel", "Split", "Digits", "Metaspace", "Punctuation", "Whitespace", "WhitespaceSplit"];
 
 /// The kind of a tokenizer's steps.
+#[derive(Default)]
 pub(super) struct Steps {
     count: usize,
     /// The growth by each step, in their order.
@@ -44,12 +45,6 @@ pub(super) struct Steps {
     pub(super) metaspace: bool,
     /// A space is inserted before a text.
     pub(super) inserts_space: bool,
-}
-
-impl Default for Steps {
-    fn default() -> Self {
-        Self { count: 0, growths: Vec::new(), byte_level: false, metaspace: false, inserts_space: false }
-    }
 }
 
 impl Steps {
