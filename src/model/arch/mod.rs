@@ -8,7 +8,9 @@
 
 mod gemma3;
 mod granite;
+mod granite_hybrid;
 mod keys;
+mod lfm2;
 mod llama;
 mod minicpm;
 mod mistral3;
@@ -16,6 +18,7 @@ mod olmo2;
 mod phi3;
 mod qwen2;
 mod qwen3;
+mod qwen35;
 mod read;
 mod rope;
 mod smollm3;
@@ -75,8 +78,11 @@ static FAMILIES: &[&Family] = &[
     &llama::FAMILY,
     &qwen2::FAMILY,
     &qwen3::FAMILY,
+    &qwen35::FAMILY,
     &gemma3::FAMILY,
     &granite::FAMILY,
+    &granite_hybrid::FAMILY,
+    &lfm2::FAMILY,
     &minicpm::FAMILY,
     &mistral3::FAMILY,
     &olmo2::FAMILY,
