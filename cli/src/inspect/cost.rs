@@ -1,13 +1,14 @@
 //! The memory that a model needs, and its measured speed.
 
-use refrain::architecture::{DeltaNet, Mamba2, Mixer, ShortConv};
 use refrain::internals::model::KvCache;
 use refrain::internals::model::checkpoint::{LayerWeight, WeightId};
 use refrain::internals::profile::cpu_name;
-use refrain::{CONTEXT_LEN_DEFAULT_MAX, Checkpoint, KvType, MachineProfile, ModelConfig, Quantize};
+use refrain::{
+    CONTEXT_LEN_DEFAULT_MAX, Checkpoint, KvType, MachineProfile, ModelConfig, Quantize, SessionOptions,
+};
 use serde::Serialize;
 
-/// The memory that a model needs beside the buffers of a pass.
+/// The memory that a model needs.
 #[derive(Debug, Serialize)]
 pub(super) struct Memory {
     /// By `--quantize`. Streaming needs less.
@@ -16,8 +17,10 @@ pub(super) struct Memory {
     pub(super) context_len_default: usize,
     /// By `--kv`; types that cannot hold the model's heads are left out.
     pub(super) kv_cache: Vec<KvMemory>,
-    /// The recurrent state of a sequence, at any length; 0 if all layers attend.
+    /// The recurrent layers' state of a sequence at any length, with its checkpoints; 0 if all layers attend.
     pub(super) state_bytes: u64,
+    /// At most, all of a session with default options: the above with `f16`, and the buffers of its passes.
+    pub(super) session_bytes: u64,
 }
 
 /// The weights of a model in memory.
@@ -44,6 +47,7 @@ impl Memory {
     pub(super) fn new(checkpoint: &Checkpoint) -> Self {
         let config = checkpoint.config();
         let context_len_default = config.context_len.min(CONTEXT_LEN_DEFAULT_MAX);
+        let session = SessionOptions::default();
         let vectors_bytes = vectors_bytes(checkpoint);
         let weights = |(quantize, name): (Quantize, &'static str)| {
             let bytes = quantize.weights_bytes(checkpoint);
@@ -66,7 +70,8 @@ impl Memory {
                 .into(),
             context_len_default,
             kv_cache: KvType::ALL.into_iter().filter(holds).map(kv).collect(),
-            state_bytes: state_bytes(config),
+            state_bytes: KvCache::recurrent_bytes(config, session.verify_rows_max),
+            session_bytes: session.memory_bytes(config),
         }
     }
 }
@@ -81,24 +86,6 @@ fn vectors_bytes(checkpoint: &Checkpoint) -> u64 {
         .filter(|info| info.n_rows == 1)
         .map(|info| 4 * info.n_cols as u64)
         .sum()
-}
-
-/// Bytes of the recurrent state of a sequence in f32: matrices, and the inputs that a convolution still sees.
-fn state_bytes(config: &ModelConfig) -> u64 {
-    let tail = |channels: usize, conv_len: usize| channels as u64 * (conv_len as u64 - 1);
-    let elements = config.layers.iter().map(|layer| match &layer.mixer {
-        Mixer::ShortConv(ShortConv { conv_dim, conv_len, .. }) => tail(*conv_dim, *conv_len),
-        Mixer::DeltaNet(delta) => {
-            let DeltaNet { n_value_heads, key_dim, value_dim, conv_len, .. } = *delta;
-            (n_value_heads * key_dim) as u64 * value_dim as u64 + tail(delta.conv_dim(), conv_len)
-        }
-        Mixer::Mamba2(mamba) => {
-            let Mamba2 { state_dim, conv_len, .. } = *mamba;
-            mamba.inner_dim() as u64 * state_dim as u64 + tail(mamba.conv_dim(), conv_len)
-        }
-        _ => 0,
-    });
-    elements.fold(0, |sum, n| n.saturating_mul(4).saturating_add(sum))
 }
 
 /// The speed of plain decoding on this machine.

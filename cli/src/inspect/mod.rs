@@ -113,7 +113,8 @@ impl Display for Memory {
         if self.state_bytes > 0 {
             writeln!(f, "              recurrent state {} a sequence", HumanBytes(self.state_bytes))?;
         }
-        Ok(())
+        let (session, n_tokens) = (HumanBytes(self.session_bytes), self.context_len_default);
+        writeln!(f, "              a session of {n_tokens} tokens at most {session} in all, with f16")
     }
 }
 
