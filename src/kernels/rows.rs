@@ -316,7 +316,7 @@ impl PairFunction for GeluMul {
     #[inline(always)]
     fn apply<S: Simd>(self, s: S, x: S::F, y: S::F) -> S::F {
         // −2√(2/π), and 0.044715 times that.
-        const LINEAR: f32 = -1.595_769_1;
+        const LINEAR: f32 = -1.595_769;
         const CUBIC: f32 = -0.071_354_814;
         let slope = s.fma(s.mul(x, x), s.splat(CUBIC), s.splat(LINEAR));
         let e = exp_lanes(s, s.mul(x, slope));

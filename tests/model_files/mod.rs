@@ -1,6 +1,7 @@
 //! Small models made in memory, and the golden models of `tests/golden`.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod families;
 pub mod hf;
 
 use std::fmt::{Debug, Display};
