@@ -1,7 +1,8 @@
 //! Products of activations and packed matrices. They take nearly all the time of a forward pass.
 //!
 //! One kernel per kind of weights computes a *tile*: one or two panels (16 outputs each, one per lane) of 1
-//! to 6 activation rows. This module defines the order of each output's sum, and no tile shape changes it:
+//! to 6 activation rows, or of up to 16 rows in *tall tiles* (`avx2/tall.rs`). This module defines the order of each
+//! output's sum, and no tile shape changes it:
 //!
 //! ```text
 //! integer codes:  acc = 0
@@ -20,9 +21,10 @@
 //! row tiles use it.
 
 use std::marker::PhantomData;
+use std::ops::Range;
 
 use super::Kernels;
-use super::activations::{ActivationForm, Activations, Block, RowOrder};
+use super::activations::{ActivationForm, Activations, Block, RowOrder, TALL_ROWS_MAX};
 use super::aligned::Line;
 use super::block::{BlockFormat, BlockType, with_format};
 use super::layout::{IntLayout, PANEL_ROWS};
@@ -47,7 +49,7 @@ const JOBS_MAX: usize = 8;
 /// Multiplies the activations with each matrix, in one parallel section.
 ///
 /// The work is split by the panels of all jobs. The activations must have been [set](Activations::set) in
-/// each matrix's [form](PackedMatrix::activation_form).
+/// each matrix's [form](PackedMatrix::activation_form) for the same instruction set.
 ///
 /// # Panics
 /// If a shape or a form does not match, or there are more than 8 jobs.
@@ -108,7 +110,7 @@ struct Panels<'a> {
     w: &'a PackedMatrix,
     x: &'a Activations,
     out: SharedMut<f32>,
-    panels: std::ops::Range<usize>,
+    panels: Range<usize>,
 }
 
 /// Panels of integer codes.
@@ -169,6 +171,24 @@ impl<L: IntLayout, const P: usize, const R: usize> Work for IntTile<'_, L, P, R>
     }
 }
 
+/// A tall tile of the group of rows that begins with `row`; its run returns the rows of the group.
+struct TallTile<'a, L> {
+    all: &'a Panels<'a>,
+    panel: usize,
+    row: usize,
+    next: &'a [Line],
+    layout: PhantomData<L>,
+}
+
+impl<L: IntLayout> Work for TallTile<'_, L> {
+    type Output = usize;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> usize {
+        self.all.tall_tile::<S, L>(s, self.panel, self.row, self.next)
+    }
+}
+
 impl Panels<'_> {
     #[inline(always)]
     fn int_panels<S: Simd, L: IntLayout>(&self, s: S) {
@@ -179,6 +199,13 @@ impl Panels<'_> {
             }
             return;
         }
+        if S::TALL_ROWS > 0 && self.x.n_groups() > 0 {
+            for panel in self.panels.clone() {
+                self.tall_rows::<S, L>(s, panel);
+            }
+            return;
+        }
+        assert!(self.x.n_groups() == 0, "the activations were set for another instruction set");
         // A single row is limited by reading, and a single stream is read fastest.
         let widest = if self.x.n_rows() == 1 { 1 } else { S::INT_TILE_PANELS };
         let mut panel = self.panels.start;
@@ -210,6 +237,33 @@ impl Panels<'_> {
             };
         }
         P
+    }
+
+    /// A panel for all groups of rows.
+    #[inline(always)]
+    fn tall_rows<S: Simd, L: IntLayout>(&self, s: S, panel: usize) {
+        let next = self.next(panel + 1, 1);
+        let mut shares = next.chunks(next.len().div_ceil(self.x.n_groups()).max(1));
+        let mut row = 0;
+        while row < self.x.n_rows() {
+            let next = shares.next().unwrap_or(&[]);
+            row += s.run_apart(TallTile::<L> { all: self, panel, row, next, layout: PhantomData });
+        }
+    }
+
+    /// A panel for the group of rows that begins with `row`; returns its number of rows.
+    #[inline(always)]
+    fn tall_tile<S: Simd, L: IntLayout>(&self, s: S, panel: usize, row: usize, next: &[Line]) -> usize {
+        let (n_rows, blocks) = self.x.group(row);
+        let lines = self.w.panel(panel);
+        let ahead = Ahead::new(next, lines.len() / L::UNIT_LINES);
+        let mut sums = [Line([0; 64]); TALL_ROWS_MAX];
+        let sums = &mut sums[..n_rows];
+        s.tall_tile::<L>(lines, blocks, &ahead, sums);
+        for (r, sum) in sums.iter().enumerate() {
+            self.store(s, panel, row + r, [s.load(sum.floats())]);
+        }
+        n_rows
     }
 
     /// A panel for all rows, in the instruction set's own tiles.
@@ -575,7 +629,7 @@ fn short_group<S: Simd, L: IntLayout, const P: usize, const R: usize>(
 
 /// The unsigned levels of a group of four columns, from the lines of their block (see `layout.rs`).
 #[inline(always)]
-fn codes<S: Simd, L: IntLayout>(s: S, block: &[Line], group: usize) -> S::W {
+pub(super) fn codes<S: Simd, L: IntLayout>(s: S, block: &[Line], group: usize) -> S::W {
     if L::BITS == 8 {
         return s.load_codes(&block[group].0);
     }

@@ -245,8 +245,9 @@ fn extreme_codes_and_activations_do_not_saturate() {
     // intermediates.
     let pool = [Pool::new(1)];
     for ty in BlockType::ALL.into_iter().filter(|ty| !ty.is_float()) {
-        for fill in [0x00, 0x7F, 0x80, 0xFF] {
-            let mut case = Case::new(3, ty, 16, 256, 3);
+        for (fill, n_act_rows) in [0x00, 0x7F, 0x80, 0xFF].into_iter().flat_map(|fill| [(fill, 3), (fill, 6)])
+        {
+            let mut case = Case::new(3, ty, 16, 256, n_act_rows);
             for block in case.bytes.chunks_mut(ty.block_bytes()) {
                 let scales = f16_places(ty).iter().flat_map(|&at| at..at + 2);
                 let scales: Vec<_> = scales.map(|at| (at, block[at])).collect();
@@ -258,8 +259,8 @@ fn extreme_codes_and_activations_do_not_saturate() {
                 }
             }
             for (i, x) in case.x.iter_mut().enumerate() {
-                *x = if i / 256 == 2 && i % 2 == 1 { -1.0 } else { 1.0 }
-                    * if i / 256 == 1 { -1.0 } else { 1.0 };
+                *x = if i / 256 % 3 == 2 && i % 2 == 1 { -1.0 } else { 1.0 }
+                    * if i / 256 % 3 == 1 { -1.0 } else { 1.0 };
             }
             case.check(&pool);
         }
@@ -402,5 +403,8 @@ fn no_rows_and_no_columns() {
     let w = PackedMatrix::pack(BlockType::F32, 3, 2, &[0; 24], &|row| row).unwrap();
     assert!(multiply(k, &pool, &w, &[], 0).is_empty());
     let w = PackedMatrix::pack(BlockType::Q8_0, 3, 0, &[], &|row| row).unwrap();
-    assert_bits(&multiply(k, &pool, &w, &[], 2), &[0.0; 6], "no columns");
+    for k in Kernels::available() {
+        assert_bits(&multiply(k, &pool, &w, &[], 2), &[0.0; 6], "no columns");
+        assert_bits(&multiply(k, &pool, &w, &[], 7), &[0.0; 21], "no columns, seven rows");
+    }
 }
