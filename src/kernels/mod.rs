@@ -68,14 +68,14 @@ pub use kv::{KvLayer, KvType};
 pub use layout::PANEL_LAYOUT_VERSION;
 pub(crate) use layout::PANEL_ROWS;
 pub use math::exp;
-pub use matmul::{MatMul, matmul};
-pub use packed::{PackError, PackedMatrix};
+pub use matmul::{GroupedMatMul, MatMul, RowGroup, matmul, matmul_groups};
+pub use packed::{PackError, PackedMatrix, PackedRows};
 pub use packing::{Packing, PackingPart};
 pub(crate) use page_buf::{PageBlock, PageBuf};
 pub use pool::{Pool, SPIN_TIME_DEFAULT};
 pub use quantize::{convert, dequantize, quantize};
 pub use rows::{
-    add, add_scaled, argmax, gelu_mul, l2_norm_in_place, log_sum_exp, rms_norm, rms_norm_gated,
+    add, add_scaled, argmax, dot, gelu_mul, l2_norm_in_place, log_sum_exp, rms_norm, rms_norm_gated,
     rms_norm_in_place, rope, scale, sigmoid_mul, silu, silu_mul, silu_mul_by, softcap, softmax,
     swiglu_clamped_mul,
 };

@@ -7,6 +7,7 @@
 //! A new family is a file here, a line in [`FAMILIES`], and its golden model.
 
 mod gemma3;
+mod gpt_oss;
 mod granite;
 mod keys;
 mod llama;
@@ -16,6 +17,7 @@ mod olmo2;
 mod phi3;
 mod qwen2;
 mod qwen3;
+mod qwen3_moe;
 mod read;
 mod rope;
 mod smollm3;
@@ -76,11 +78,13 @@ static FAMILIES: &[&Family] = &[
     &qwen2::FAMILY,
     &qwen3::FAMILY,
     &gemma3::FAMILY,
+    &gpt_oss::FAMILY,
     &granite::FAMILY,
     &minicpm::FAMILY,
     &mistral3::FAMILY,
     &olmo2::FAMILY,
     &phi3::FAMILY,
+    &qwen3_moe::FAMILY,
     &smollm3::FAMILY,
 ];
 

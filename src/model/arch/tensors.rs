@@ -175,6 +175,10 @@ pub(in crate::model) struct Place {
     pub(in crate::model) rows: RowOrder,
     /// The change of the stored values.
     pub(in crate::model) change: Change,
+    /// The stored tensor with the exponents of blocks of MXFP4, if they lie apart from the codes.
+    pub(in crate::model) scales: Option<String>,
+    /// Where the tensor is if this place is empty.
+    pub(in crate::model) or: Option<Box<Place>>,
 }
 
 /// Which rows of a stored tensor a tensor has.
@@ -232,6 +236,8 @@ impl Place {
             shape: slot.shape.clone(),
             rows: RowOrder::All,
             change: Change::Keep,
+            scales: None,
+            or: None,
         }
     }
 
@@ -259,6 +265,8 @@ impl Place {
             shape,
             rows: RowOrder::Blocks { first, len, stride },
             change: Change::Keep,
+            scales: None,
+            or: None,
         }
     }
 
@@ -269,6 +277,17 @@ impl Place {
 
     pub(in crate::model) fn with_rows(mut self, rows: RowOrder) -> Self {
         self.rows = rows;
+        self
+    }
+
+    /// Codes of MXFP4, `[n_stored, columns / 32, 16]` bytes, whose exponents are the stored tensor `scales`.
+    pub(in crate::model) fn mxfp4(mut self, scales: String) -> Self {
+        self.scales = Some(scales);
+        self
+    }
+
+    pub(in crate::model) fn or(mut self, other: Place) -> Self {
+        self.or = Some(Box::new(other));
         self
     }
 

@@ -1,0 +1,485 @@
+//! Mixtures of experts: each row is computed by the networks that its router chooses.
+//!
+//! ```text
+//! scores = router·b (+ bias)                                   [n_experts]
+//! chosen = the n_used greatest scores; of equal scores, those of the first experts
+//! y      = Σ weight·(Wdown·(activation(Wgate·b) ∘ Wup·b))      over the chosen experts, in their order
+//! y     += gate·shared(b)                                      if there is a shared network
+//! ```
+//!
+//! The rows of a pass are sorted by expert, and a product multiplies each expert's rows with its own panels, all experts in
+//! one parallel section. A row adds its experts in ascending order, and its sums do not depend on the other rows of an
+//! expert, so a row has the same bits in every batch.
+//!
+//! **Memory.** A pass takes its experts in waves of about [`WAVE_ROWS`] rows, so that a long chunk of a prompt does not
+//! hold the values of every row and expert at a time. The waves follow the order of the experts, so they change no sum.
+
+use super::{At, Buffers, ForwardError, Model, Normed, Part, activate, for_rows, form_of, project_computed};
+use crate::kernels::{
+    self, ActivationForm, Activations, GroupedMatMul, Kernels, MatMul, PackedRows, RowGroup, resize_exact,
+};
+use crate::model::arch::tensors::LayerWeight;
+use crate::model::config::{Experts, FeedForward, ModelConfig, Routing};
+
+/// Rows of a wave, unless a single expert has more. Half of a chunk of the usual length with eight experts a row takes
+/// four waves; their sections cost far less than reading the weights of an expert.
+const WAVE_ROWS: usize = 512;
+
+/// The buffers of a mixture.
+#[derive(Default)]
+pub(super) struct ExpertBuffers {
+    choices: Choices,
+    wave: Wave,
+    /// Of the rows of a wave: `[n_wave_rows, ffn_dim]`
+    gate: Vec<f32>,
+    /// `[n_wave_rows, ffn_dim]`
+    up: Vec<f32>,
+    /// `[n_wave_rows, hidden_dim]`; of all rows, for the shared network.
+    out: Vec<f32>,
+}
+
+/// The experts of each row. A *choice* is an expert of a row; choice `i` is one of row `i / n_used`.
+#[derive(Default)]
+struct Choices {
+    n_used: usize,
+    /// `[n_rows, n_experts]`
+    scores: Vec<f32>,
+    /// `[n_rows, n_used]`, ascending in each row.
+    experts: Vec<u32>,
+    /// `[n_rows, n_used]`
+    weights: Vec<f32>,
+    /// The choices in the order of their experts, then of their rows.
+    order: Vec<u32>,
+    /// `[n_experts]`: the end of an expert's choices in `order`.
+    ends: Vec<u32>,
+    /// `[n_rows, n_used]`: the row of the wave that computes the choice.
+    at: Vec<u32>,
+}
+
+/// Consecutive experts that are computed together.
+#[derive(Default)]
+struct Wave {
+    /// The end of its experts.
+    end: usize,
+    /// The rows of each of its experts that have any.
+    groups: Vec<RowGroup>,
+    /// The expert of each group.
+    experts: Vec<u32>,
+    /// `[n_wave_rows]`: the row of the pass.
+    rows: Vec<u32>,
+    /// `[n_wave_rows]`: the expert.
+    expert_of: Vec<u32>,
+}
+
+/// Maximum bytes of the buffers of mixtures in passes over up to `n_rows` rows.
+pub(super) fn bytes(config: &ModelConfig, n_rows: usize) -> u64 {
+    let of_layer = |experts: &Experts| {
+        let Experts { n_experts, n_used, ffn_dim, .. } = *experts;
+        // Pairs of rows may begin at even rows only.
+        let wave_rows = (2 * n_used).saturating_mul(n_rows).min(WAVE_ROWS.max(n_rows + 1)).max(n_rows);
+        let values = 2 * ffn_dim + config.hidden_dim + 2;
+        let prepared = 6 * ffn_dim.max(config.hidden_dim);
+        let of_wave = ((4 * values + prepared) as u64).saturating_mul(wave_rows as u64);
+        let of_rows = (4 * (n_experts + 4 * n_used) as u64).saturating_mul(n_rows as u64);
+        of_wave.saturating_add(of_rows)
+    };
+    let layers = config.layers.iter().filter_map(|layer| match &layer.feed {
+        FeedForward::Experts(experts) => Some(of_layer(experts)),
+        _ => None,
+    });
+    layers.max().unwrap_or(0)
+}
+
+impl ExpertBuffers {
+    /// Bytes on the heap of the numbers of rows.
+    pub(super) fn memory_usage(&self) -> usize {
+        let Self { choices, wave, gate, up, out } = self;
+        let floats = [&choices.scores, &choices.weights, gate, up, out].map(Vec::capacity);
+        let indices = [&choices.experts, &choices.order, &choices.ends, &choices.at];
+        let indices = indices.into_iter().chain([&wave.experts, &wave.rows, &wave.expert_of]);
+        4 * (floats.iter().sum::<usize>() + indices.map(Vec::capacity).sum::<usize>())
+            + size_of::<RowGroup>() * wave.groups.capacity()
+    }
+}
+
+impl Choices {
+    /// Chooses the experts of every row from `scores`.
+    fn choose(&mut self, k: Kernels, plan: &Experts) {
+        let Self { n_used, scores, experts, weights, order, ends, at } = self;
+        *n_used = plan.n_used;
+        let n_choices = scores.len() / plan.n_experts * plan.n_used;
+        for buffer in [&mut *experts, order, at] {
+            resize_exact(buffer, n_choices);
+        }
+        resize_exact(weights, n_choices);
+        let rows = experts.chunks_exact_mut(plan.n_used).zip(weights.chunks_exact_mut(plan.n_used));
+        for ((experts, weights), scores) in rows.zip(scores.chunks_exact(plan.n_experts)) {
+            greatest(scores, experts);
+            experts.sort_unstable();
+            for (weight, &expert) in weights.iter_mut().zip(&*experts) {
+                *weight = scores[expert as usize];
+            }
+            match plan.routing {
+                // Probabilities divided by their sum are a softmax of their scores alone.
+                Routing::SoftmaxNormalized | Routing::SoftmaxOfChosen => kernels::softmax(k, weights),
+                Routing::Softmax => {
+                    let sum = kernels::log_sum_exp(k, scores);
+                    weights.iter_mut().for_each(|weight| *weight = kernels::exp(*weight - sum));
+                }
+            }
+        }
+        // Sorts the choices by counting.
+        ends.clear();
+        resize_exact(ends, plan.n_experts);
+        experts.iter().for_each(|&expert| ends[expert as usize] += 1);
+        let mut start = 0;
+        for end in &mut *ends {
+            start += std::mem::replace(end, start);
+        }
+        for (choice, &expert) in experts.iter().enumerate() {
+            let end = &mut ends[expert as usize];
+            order[*end as usize] = choice as u32;
+            *end += 1;
+        }
+    }
+
+    /// The choices of an expert.
+    fn of(&self, expert: usize) -> &[u32] {
+        let start = if expert == 0 { 0 } else { self.ends[expert - 1] };
+        &self.order[start as usize..self.ends[expert] as usize]
+    }
+}
+
+/// Writes the numbers of the `greatest.len()` greatest scores, in descending order; of equal ones, the first.
+fn greatest(scores: &[f32], greatest: &mut [u32]) {
+    let mut n = 0;
+    for (i, &score) in scores.iter().enumerate() {
+        let above = |at: &u32| score > scores[*at as usize];
+        if n == greatest.len() && !greatest.last().is_some_and(above) {
+            continue;
+        }
+        let at = greatest[..n].partition_point(|at| !above(at));
+        n = (n + 1).min(greatest.len());
+        greatest.copy_within(at..n - 1, at + 1);
+        greatest[at] = i as u32;
+    }
+}
+
+impl Wave {
+    /// The next experts that have rows, at most `n_experts_max`; `false` if there are none. The rows of each begin at a
+    /// multiple of `step`.
+    fn advance(&mut self, choices: &mut Choices, n_experts_max: usize, step: usize) -> bool {
+        let Self { end, groups, experts, rows, expert_of } = self;
+        groups.clear();
+        experts.clear();
+        rows.clear();
+        expert_of.clear();
+        while *end < choices.ends.len() && groups.len() < n_experts_max {
+            let expert = *end as u32;
+            let n_rows = choices.of(*end).len();
+            if n_rows > 0 {
+                if !groups.is_empty() && rows.len() + n_rows > WAVE_ROWS {
+                    break;
+                }
+                let first = rows.len();
+                for i in 0..n_rows {
+                    let choice = choices.of(*end)[i];
+                    choices.at[choice as usize] = rows.len() as u32;
+                    rows.push(choice / choices.n_used as u32);
+                }
+                // What stands between two experts is computed and not used.
+                let padded = rows.len().next_multiple_of(step);
+                rows.resize(padded, rows[first]);
+                expert_of.resize(padded, expert);
+                groups.push(RowGroup { first_row: first, n_rows, first_out: first });
+                experts.push(expert);
+            }
+            *end += 1;
+        }
+        !groups.is_empty()
+    }
+}
+
+/// The matrices of the experts of a wave.
+pub(super) trait ExpertMatrices: Sync {
+    /// A matrix of the expert of a group.
+    fn rows(&self, weight: LayerWeight, group: usize) -> PackedRows<'_>;
+}
+
+/// Matrices that lie one behind the other.
+struct Stacked<'a> {
+    at: &'a At<'a>,
+    experts: &'a [u32],
+}
+
+impl ExpertMatrices for Stacked<'_> {
+    fn rows(&self, weight: LayerWeight, group: usize) -> PackedRows<'_> {
+        let At { layer, plan, .. } = self.at;
+        let matrix = layer.matrix(weight);
+        let FeedForward::Experts(plan) = &plan.feed else { unreachable!("a layer of experts") };
+        let n_rows = matrix.n_rows() / plan.n_experts;
+        let expert = self.experts[group] as usize;
+        matrix.rows(expert * n_rows..(expert + 1) * n_rows)
+    }
+}
+
+impl Model {
+    /// `projected = Σ weight · expert(norm(x)) + gate · shared(norm(x))`
+    pub(super) fn feed_experts(
+        &self,
+        at: &At<'_>,
+        plan: &Experts,
+        parts: &mut [Part<'_>],
+        ws: &mut Buffers,
+    ) -> Result<(), ForwardError> {
+        let mut mixture = std::mem::take(&mut ws.mixture);
+        let result = self.feed_waves(at, plan, parts, &mut mixture, ws);
+        ws.mixture = mixture;
+        result
+    }
+
+    fn feed_waves(
+        &self,
+        at: &At<'_>,
+        plan: &Experts,
+        parts: &mut [Part<'_>],
+        mixture: &mut ExpertBuffers,
+        ws: &mut Buffers,
+    ) -> Result<(), ForwardError> {
+        let &At { compute, layer, .. } = at;
+        let (k, hidden_dim) = (compute.kernels, self.config.hidden_dim);
+        let n_rows = ws.x.len() / hidden_dim;
+        let ExpertBuffers { choices, wave, gate, up, out } = mixture;
+        let form = ActivationForm::with(
+            layer.matrix(LayerWeight::ExpertGate).activation_form(),
+            layer.matrix(LayerWeight::ExpertUp).activation_form(),
+        );
+        resize_exact(&mut choices.scores, n_rows * plan.n_experts);
+        self.project_routed(at, plan, form, n_rows, &mut choices.scores, ws);
+        if let Some(bias) = layer.vector(LayerWeight::RouterBias) {
+            choices.scores.chunks_exact_mut(plan.n_experts).for_each(|row| kernels::add(k, row, bias));
+        }
+        choices.choose(k, plan);
+        let Buffers { x, normed, activations, projected, .. } = &mut *ws;
+        let input = if layer.vector(LayerWeight::FfnNorm).is_some() { &*normed } else { &*x };
+        let vector = |weight: LayerWeight| layer.vector(weight);
+        projected.fill(0.0);
+        wave.end = 0;
+        loop {
+            let first = wave.end;
+            if !wave.advance(choices, usize::MAX, Activations::group_step(k)) {
+                break;
+            }
+            Part::poll(parts)?;
+            let n_wave_rows = wave.rows.len();
+            resize_exact(gate, n_wave_rows * plan.ffn_dim);
+            resize_exact(up, n_wave_rows * plan.ffn_dim);
+            resize_exact(out, n_wave_rows * hidden_dim);
+            if n_rows == 1 && first == 0 {
+                // The row that the router read is the row of every expert.
+                wave.groups.iter_mut().for_each(|group| group.first_row = 0);
+            } else {
+                activations.set_gathered(k, compute.pool, input, &wave.rows, hidden_dim, form);
+            }
+            let matrices = Stacked { at, experts: &wave.experts };
+            let jobs = &mut [
+                GroupedMatMul { w: &|group| matrices.rows(LayerWeight::ExpertGate, group), out: gate },
+                GroupedMatMul { w: &|group| matrices.rows(LayerWeight::ExpertUp, group), out: up },
+            ];
+            kernels::matmul_groups(k, compute.pool, activations, &wave.groups, plan.ffn_dim, jobs);
+            let add_bias = |weight: LayerWeight, i: usize, row: &mut [f32]| {
+                if let Some(bias) = vector(weight) {
+                    kernels::add(k, row, &bias[wave.expert_of[i] as usize * row.len()..][..row.len()]);
+                }
+            };
+            if plan.bias {
+                for_rows(compute, up, plan.ffn_dim, &|i, row| add_bias(LayerWeight::ExpertUpBias, i, row));
+            }
+            let down_form = layer.matrix(LayerWeight::ExpertDown).activation_form();
+            activations.set_computed(k, compute.pool, gate, plan.ffn_dim, down_form, &|i, row| {
+                add_bias(LayerWeight::ExpertGateBias, i, row);
+                activate(k, plan.activation, row, &up[i * row.len()..(i + 1) * row.len()]);
+            });
+            wave.groups.iter_mut().for_each(|group| group.first_row = group.first_out);
+            let jobs =
+                &mut [GroupedMatMul { w: &|group| matrices.rows(LayerWeight::ExpertDown, group), out }];
+            kernels::matmul_groups(k, compute.pool, activations, &wave.groups, hidden_dim, jobs);
+            let experts = first as u32..wave.end as u32;
+            for_rows(compute, projected, hidden_dim, &|row_idx, row| {
+                for choice in row_idx * plan.n_used..(row_idx + 1) * plan.n_used {
+                    let expert = choices.experts[choice];
+                    if !experts.contains(&expert) {
+                        continue;
+                    }
+                    let weight = choices.weights[choice];
+                    let result = &out[choices.at[choice] as usize * row.len()..][..row.len()];
+                    kernels::add_scaled(k, row, result, weight);
+                    if let Some(bias) = vector(LayerWeight::ExpertDownBias) {
+                        kernels::add_scaled(k, row, &bias[expert as usize * row.len()..][..row.len()], weight);
+                    }
+                }
+            });
+        }
+        if plan.shared_ffn_dim > 0 {
+            self.add_shared(at, plan, out, ws);
+        }
+        Ok(())
+    }
+
+    /// Multiplies the normed rows with the router, into `scores`, and with gate and up of the shared network. The
+    /// activations are those of the experts too if there is one row.
+    fn project_routed(
+        &self,
+        at: &At<'_>,
+        plan: &Experts,
+        form: ActivationForm,
+        n_rows: usize,
+        scores: &mut [f32],
+        ws: &mut Buffers,
+    ) {
+        let &At { compute, layer, .. } = at;
+        let (k, hidden_dim) = (compute.kernels, self.config.hidden_dim);
+        let Buffers { x, normed, activations, gate, up, .. } = ws;
+        let router = MatMul { w: layer.matrix(LayerWeight::Router), out: scores };
+        let (mut alone, mut with_shared);
+        let jobs: &mut [MatMul<'_>] = if plan.shared_ffn_dim == 0 {
+            alone = [router];
+            &mut alone
+        } else {
+            resize_exact(gate, n_rows * plan.shared_ffn_dim);
+            resize_exact(up, n_rows * plan.shared_ffn_dim);
+            with_shared = [
+                router,
+                MatMul { w: layer.matrix(LayerWeight::SharedGate), out: gate },
+                MatMul { w: layer.matrix(LayerWeight::SharedUp), out: up },
+            ];
+            &mut with_shared
+        };
+        let own = form_of(jobs).expect("there is a router");
+        let form = if n_rows == 1 { own.with(form) } else { own };
+        match layer.vector(LayerWeight::FfnNorm) {
+            Some(weight) => {
+                let norm = Normed { x, weight, eps: self.config.norm_eps };
+                let row = |i: usize, row: &mut [f32]| norm.row(compute, i, row);
+                activations.set_computed(k, compute.pool, normed, hidden_dim, form, &row);
+            }
+            None => activations.set(k, compute.pool, x, n_rows, hidden_dim, form),
+        }
+        kernels::matmul(k, compute.pool, activations, jobs);
+    }
+
+    /// `projected += gate · (Wdown · (activation(gate) ∘ up))` with the shared network.
+    fn add_shared(&self, at: &At<'_>, plan: &Experts, out: &mut Vec<f32>, ws: &mut Buffers) {
+        let &At { compute, layer, .. } = at;
+        let (k, hidden_dim) = (compute.kernels, self.config.hidden_dim);
+        let Buffers { x, normed, activations, projected, gate, up, .. } = ws;
+        resize_exact(out, projected.len());
+        let jobs = &mut [MatMul { w: layer.matrix(LayerWeight::SharedDown), out }];
+        project_computed(compute, activations, gate, plan.shared_ffn_dim, jobs, &|i, row| {
+            activate(k, plan.activation, row, &up[i * row.len()..(i + 1) * row.len()]);
+        });
+        let input = if layer.vector(LayerWeight::FfnNorm).is_some() { &*normed } else { &*x };
+        let router = layer.vector(LayerWeight::SharedRouter);
+        for_rows(compute, projected, hidden_dim, &|i, row| {
+            let result = &out[i * row.len()..(i + 1) * row.len()];
+            match router {
+                None => kernels::add(k, row, result),
+                Some(router) => {
+                    let score = kernels::dot(k, &input[i * row.len()..(i + 1) * row.len()], router);
+                    kernels::add_scaled(k, row, result, 1.0 / (1.0 + kernels::exp(-score)));
+                }
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::config::Activation;
+    use proptest::prelude::*;
+
+    fn plan(n_experts: usize, n_used: usize, routing: Routing) -> Experts {
+        let activation = Activation::Silu;
+        Experts {
+            n_experts,
+            n_used,
+            ffn_dim: 16,
+            activation,
+            routing,
+            bias: false,
+            shared_ffn_dim: 0,
+            shared_gated: false,
+        }
+    }
+
+    /// The obvious implementation: sorts all experts by score.
+    fn by_sorting(scores: &[f32], n_used: usize, routing: Routing) -> Vec<(u32, f64)> {
+        let mut order: Vec<usize> = (0..scores.len()).collect();
+        order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]).then(a.cmp(&b)));
+        order.truncate(n_used);
+        order.sort_unstable();
+        let exp = |i: usize| f64::from(scores[i]).exp();
+        let sum: f64 = match routing {
+            Routing::Softmax => (0..scores.len()).map(exp).sum(),
+            _ => order.iter().map(|&i| exp(i)).sum(),
+        };
+        order.into_iter().map(|i| (i as u32, exp(i) / sum)).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn the_greatest_are_chosen_and_the_first_of_equals(
+            rows in proptest::collection::vec(proptest::collection::vec(-4i8..4, 9), 0..7),
+            n_used in 1usize..=9,
+            routing in proptest::sample::select(&[
+                Routing::Softmax, Routing::SoftmaxNormalized, Routing::SoftmaxOfChosen,
+            ][..]),
+            step in 1usize..=2,
+            n_max in 1usize..4,
+        ) {
+            let plan = plan(9, n_used, routing);
+            // Whole numbers, so that many are equal.
+            let scores: Vec<f32> = rows.iter().flatten().map(|&score| f32::from(score)).collect();
+            let mut choices = Choices { scores: scores.clone(), ..Choices::default() };
+            choices.choose(Kernels::detect(), &plan);
+            for (row, scores) in scores.chunks_exact(9).enumerate() {
+                let expected = by_sorting(scores, n_used, routing);
+                for (i, (expert, weight)) in expected.into_iter().enumerate() {
+                    prop_assert_eq!(choices.experts[row * n_used + i], expert);
+                    let difference = f64::from(choices.weights[row * n_used + i]) - weight;
+                    prop_assert!(difference.abs() < 1e-6, "off by {difference}");
+                }
+            }
+            // Every choice is in one wave, in a row of its own, behind those of lower experts.
+            let (mut wave, mut seen) = (Wave::default(), vec![false; choices.experts.len()]);
+            let mut first = 0;
+            while wave.advance(&mut choices, n_max, step) {
+                prop_assert!(wave.groups.len() <= n_max);
+                let mut end = 0;
+                for (group, &expert) in wave.groups.iter().zip(&wave.experts) {
+                    prop_assert!((first..wave.end).contains(&(expert as usize)));
+                    prop_assert!(group.first_row.is_multiple_of(step) && group.first_row >= end);
+                    prop_assert_eq!(group.n_rows, choices.of(expert as usize).len());
+                    end = group.first_row + group.n_rows;
+                    for &choice in choices.of(expert as usize) {
+                        let at = choices.at[choice as usize] as usize;
+                        prop_assert!((group.first_row..end).contains(&at));
+                        prop_assert_eq!(wave.rows[at], choice / n_used as u32);
+                        prop_assert_eq!(wave.expert_of[at], expert);
+                        prop_assert!(!std::mem::replace(&mut seen[choice as usize], true));
+                    }
+                }
+                first = wave.end;
+            }
+            prop_assert!(seen.into_iter().all(|seen| seen));
+        }
+    }
+
+    #[test]
+    fn scores_that_are_no_numbers_choose_some_experts() {
+        let mut choices = Choices { scores: vec![f32::NAN; 8], ..Choices::default() };
+        choices.choose(Kernels::detect(), &plan(8, 3, Routing::SoftmaxOfChosen));
+        assert_eq!(choices.experts, [0, 1, 2]);
+    }
+}
