@@ -23,7 +23,7 @@ impl SessionOptions {
     /// [reserves](field@crate::StreamOptions::reserved_bytes) this amount per concurrent session.
     pub fn memory_bytes(&self, config: &ModelConfig) -> u64 {
         let n_slots = self.context_len(config).saturating_add(self.rows_max());
-        let kv_bytes = KvCache::bytes_per_slot(config, self.kv_type).saturating_mul(n_slots as u64);
+        let kv_bytes = KvCache::bytes(config, self.kv_type, n_slots, self.rows_max());
         let row_bytes = (config.vocab_size as u64).saturating_mul(size_of::<f32>() as u64);
         let logits_bytes =
             row_bytes.saturating_mul(self.projection_rows as u64).max(STREAMED_WAVE_BYTES as u64);

@@ -58,6 +58,12 @@ pub enum EngineError {
     /// Streamed weights could not be read for the cost measurement.
     #[error(transparent)]
     Forward(#[from] ForwardError),
+    /// The draft model has recurrent layers, which cannot compute rows below rows of earlier passes.
+    #[error("draft model {name}: recurrent layers cannot draft trees")]
+    DraftRecurrent {
+        /// The checkpoint's name.
+        name: String,
+    },
     /// The draft model's vocabulary differs from the target's.
     #[error("`{name}` cannot draft: {mismatch}")]
     DraftVocabulary {
@@ -181,6 +187,9 @@ pub enum SessionError {
         /// Tokens whose keys and values are computed.
         n_cached: usize,
     },
+    /// The model has recurrent layers, whose state cannot be taken apart by positions.
+    #[error("the state of a model with recurrent layers cannot be kept by positions")]
+    RecurrentState,
     /// A state has a wrong length.
     #[error("a state has {given} bytes, its tokens need {expected}")]
     StateLength {

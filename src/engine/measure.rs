@@ -211,8 +211,7 @@ impl<'a> LayerProbe<'a> {
     }
 
     fn us(&mut self, context: usize, n_rows: usize) -> Result<f32, EngineError> {
-        self.kv.truncate(0);
-        self.kv.commit(0..context);
+        self.kv.assume_len(context);
         self.batch.set_chain(context, &vec![TokenId(0); n_rows]);
         let cancel = AtomicBool::new(false);
         let all = self.model.config().n_layers();

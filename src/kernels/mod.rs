@@ -50,6 +50,7 @@ mod pages;
 mod panels;
 mod pool;
 mod quantize;
+mod recurrent;
 mod rows;
 mod scalar;
 mod simd;
@@ -74,8 +75,12 @@ pub use packing::{Packing, PackingPart};
 pub(crate) use page_buf::{PageBlock, PageBuf};
 pub use pool::{Pool, SPIN_TIME_DEFAULT};
 pub use quantize::{convert, dequantize, quantize};
+pub use recurrent::{
+    CONV_LEN_MAX, ConvRows, KeySharing, NO_PARENT, RowPart, RowRing, StateBuf, StateInputs, StatePlace,
+    StateRule, StateScratch, StateShape, StateStep, StateWalk, advance_states, convolve, fold_states,
+};
 pub use rows::{
-    add, add_scaled, argmax, dot, gelu_mul, l2_norm_in_place, log_sum_exp, rms_norm, rms_norm_gated,
+    add, add_scaled, argmax, dot, gelu_mul, l2_norm_in_place, log_sum_exp, mul, rms_norm, rms_norm_gated,
     rms_norm_in_place, rope, scale, sigmoid_mul, silu, silu_mul, silu_mul_by, softcap, softmax,
     swiglu_clamped_mul,
 };

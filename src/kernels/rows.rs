@@ -249,6 +249,15 @@ pub fn add_scaled(k: Kernels, x: &mut [f32], y: &[f32], factor: f32) {
     k.run(Pairwise { x, y, function: AddScaled(factor) });
 }
 
+/// `x *= y`, element by element.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn mul(k: Kernels, x: &mut [f32], y: &[f32]) {
+    assert_eq!(x.len(), y.len());
+    k.run(Pairwise { x, y, function: Mul });
+}
+
 /// `x += y`.
 ///
 /// # Panics
@@ -267,6 +276,16 @@ struct Pairwise<'a, F> {
 
 trait PairFunction: Copy {
     fn apply<S: Simd>(self, s: S, x: S::F, y: S::F) -> S::F;
+}
+
+#[derive(Clone, Copy)]
+struct Mul;
+
+impl PairFunction for Mul {
+    #[inline(always)]
+    fn apply<S: Simd>(self, s: S, x: S::F, y: S::F) -> S::F {
+        s.mul(x, y)
+    }
 }
 
 #[derive(Clone, Copy)]

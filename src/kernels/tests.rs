@@ -19,6 +19,7 @@ mod gather;
 mod matmul;
 mod panels;
 mod pool;
+mod recurrent;
 mod rows;
 
 use super::Kernels;

@@ -23,11 +23,26 @@ pub struct Batch {
     tokens: Vec<TokenId>,
     /// `[n_rows]`: position of the row in the sequence; padding rows have 0.
     positions: Vec<u32>,
+    /// `[n_rows]`: the row before each row on its path; that of row 0 and of padding is of no use.
+    parents: Vec<u32>,
+    form: Form,
     /// `[n_rows]`
     seen: Vec<Seen>,
     /// Concatenated slots beyond each row's prefix; `seen` holds the ranges.
     extra: Vec<u32>,
     n_padding: usize,
+}
+
+/// How the rows of a batch depend on each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Form {
+    /// A chain that is committed as a whole or not at all.
+    #[default]
+    Chain,
+    /// A tree, of which a path is committed.
+    Tree,
+    /// Children of rows that earlier batches have computed.
+    Leaves,
 }
 
 /// The slots that a row sees: `0..prefix_len`, then `extra[extra_start..][..extra_len]`.
@@ -53,7 +68,7 @@ impl Batch {
     /// Bytes on the heap.
     pub fn memory_usage(&self) -> usize {
         self.tokens.capacity() * size_of::<TokenId>()
-            + (self.positions.capacity() + self.extra.capacity()) * size_of::<u32>()
+            + (self.positions.capacity() + self.parents.capacity() + self.extra.capacity()) * size_of::<u32>()
             + self.seen.capacity() * size_of::<Seen>()
     }
 
@@ -63,6 +78,7 @@ impl Batch {
         for (row, &token) in tokens.iter().enumerate() {
             self.tokens.push(token);
             self.positions.push((base + row) as u32);
+            self.parents.push(row.saturating_sub(1) as u32);
             self.seen.push(Seen::prefix(base + row + 1));
         }
     }
@@ -87,6 +103,7 @@ impl Batch {
             let seen = self.seen_below(parent, row);
             self.tokens.push(token);
             self.positions.push(parent.map_or(base as u32, |p| self.positions[p] + 1));
+            self.parents.push(parent.unwrap_or(0) as u32);
             self.seen.push(seen);
         }
         for row in tokens.len()..n_rows {
@@ -95,9 +112,11 @@ impl Batch {
             self.extra.push((base + row) as u32);
             self.tokens.push(TokenId(0));
             self.positions.push(0);
+            self.parents.push(0);
             self.seen.push(Seen { prefix_len: 0, extra_start, extra_len: 1 });
         }
         self.n_padding = n_rows - tokens.len();
+        self.form = Form::Tree;
     }
 
     /// Fills the batch with children of earlier rows, or of tree nodes whose keys and values are already in
@@ -124,12 +143,14 @@ impl Batch {
                 (prefix_len as u32..).zip(&self.extra[start..]).take_while(|(a, b)| a == *b).count();
             self.tokens.push(token);
             self.positions.push((prefix_len + n_below - 1) as u32);
+            self.parents.push(0);
             self.seen.push(Seen {
                 prefix_len: prefix_len + straight,
                 extra_start: start + straight,
                 extra_len: n_below - straight,
             });
         }
+        self.form = Form::Leaves;
     }
 
     /// The visible slots of `row` below `parent`: those of the parent, and its own.
@@ -150,9 +171,16 @@ impl Batch {
         self.base = base;
         self.tokens.clear();
         self.positions.clear();
+        self.parents.clear();
+        self.form = Form::Chain;
         self.seen.clear();
         self.extra.clear();
         self.n_padding = 0;
+    }
+
+    /// How the rows depend on each other, and the parents of those that have a token.
+    pub(crate) fn form(&self) -> (Form, &[u32]) {
+        (self.form, &self.parents[..self.len() - self.n_padding])
     }
 
     /// Committed tokens before the batch.

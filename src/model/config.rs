@@ -221,6 +221,8 @@ pub struct DeltaNet {
     pub value_dim: usize,
     /// Positions that the convolution sees, its own included.
     pub conv_len: usize,
+    /// Value head `h` reads key head `h % n_key_heads` (GGUF files), not `h / (n_value_heads / n_key_heads)`.
+    pub strided: bool,
 }
 
 /// The state space of Mamba-2 (Dao and Gu 2024) behind a short convolution.
@@ -505,11 +507,13 @@ impl ModelConfig {
                     widths.recurrent_dim = widths.recurrent_dim.max(3 * conv.conv_dim);
                 }
                 Mixer::DeltaNet(delta) => {
-                    widths.recurrent_dim = widths.recurrent_dim.max(delta.conv_dim());
+                    let width = delta.conv_dim() + 2 * delta.n_value_heads;
+                    widths.recurrent_dim = widths.recurrent_dim.max(width);
                     widths.q_dim = widths.q_dim.max(delta.n_value_heads * delta.value_dim);
                 }
                 Mixer::Mamba2(mamba) => {
-                    widths.recurrent_dim = widths.recurrent_dim.max(mamba.conv_dim() + mamba.inner_dim());
+                    let width = mamba.conv_dim() + mamba.inner_dim() + mamba.n_heads;
+                    widths.recurrent_dim = widths.recurrent_dim.max(width);
                     widths.q_dim = widths.q_dim.max(mamba.inner_dim());
                 }
             }

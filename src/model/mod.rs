@@ -6,6 +6,7 @@
 //!   [`checkpoint`];
 //! - weights in memory, packed for the kernels: [`weights`];
 //! - the inputs and the state of a forward pass: [`batch`], [`kv_cache`], [`rope`];
+//! - the state of recurrent layers, in trees of draft rows: [`state`];
 //! - the forward pass, with an optional hook between two layers ([`Interlude`]): [`transformer`];
 //! - projections onto some tokens only: [`shortlist`];
 //! - models whose layers are loaded from flash in blocks of fixed batch lengths: [`graphs`];
@@ -27,6 +28,7 @@ pub mod rope;
 mod rows;
 pub mod shortlist;
 pub mod source;
+pub mod state;
 pub mod streamed;
 pub mod transformer;
 pub mod weights;

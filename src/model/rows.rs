@@ -109,6 +109,11 @@ impl<'a> ActiveRows<'a> {
         Rows { slots: &self.slots, positions: &self.positions, visible: &self.visible, starts: &self.starts }
     }
 
+    /// The numbers of the active rows.
+    pub(super) fn kept(&self) -> &[u32] {
+        &self.kept
+    }
+
     /// The number of active rows.
     pub(super) fn len(&self) -> usize {
         self.kept.len()

@@ -25,6 +25,7 @@ mod experts;
 mod feed;
 mod head;
 mod parts;
+mod recurrent;
 
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
@@ -33,7 +34,7 @@ use thiserror::Error;
 
 use crate::kernels::{
     self, ActivationForm, Activations, AttentionRule, AttentionScratch, AttentionShape, Kernels, MatMul,
-    Pool, resize_exact,
+    Pool, StateScratch, resize_exact,
 };
 use crate::model::arch::tensors::LayerWeight;
 use crate::model::batch::Batch;
@@ -47,6 +48,7 @@ use crate::model::layers::LayersError;
 use crate::model::packed::{ModelIdentity, identity_of_weights};
 use crate::model::rope::RopeTable;
 use crate::model::rows::{ActiveRows, Interlude, Rows};
+use crate::model::state::TreeRows;
 use crate::model::streamed::{Streamed, StreamedError};
 use crate::model::weights::{Layer, LoadOptions, Quantize, Weights, WeightsError};
 use crate::stream::StreamOptions;
@@ -118,6 +120,14 @@ pub enum ForwardError {
     /// Streamed layers could not be read. The next pass reads again.
     #[error(transparent)]
     Layers(#[from] LayersError),
+    /// The batch has more rows than the recurrent layers of the cache were made for; nothing was read or written.
+    #[error("{n_rows} rows exceed the {n_rows_max} that the state of the sequence was made for")]
+    TooManyRows {
+        /// Rows of the batch.
+        n_rows: usize,
+        /// Rows that the state was made for.
+        n_rows_max: usize,
+    },
     /// An [`Interlude`] was given for a model of static graphs; nothing was read or written.
     #[error("static graphs compute whole blocks of layers: rows cannot be looked at between them")]
     Undivided,
@@ -136,6 +146,9 @@ pub struct Workspace {
     /// One for each of [`ModelConfig::ropes`].
     ropes: Vec<RopeTable>,
     attention: AttentionScratch,
+    /// The rows of the batch, as recurrent layers walk them.
+    rows: TreeRows,
+    states: StateScratch,
     buffers: Buffers,
 }
 
@@ -159,8 +172,15 @@ struct Buffers {
     k: Vec<f32>,
     /// `[n_rows, n_kv_heads * head_dim]`
     v: Vec<f32>,
-    /// `[n_rows, n_heads * head_dim]`
+    /// `[n_rows, n_heads * head_dim]`; of a recurrent layer, the result of its states.
     attended: Vec<f32>,
+    /// Input projections of a recurrent layer, `[n_rows, recurrent_dim]`.
+    mixed: Vec<f32>,
+    /// Results of its convolution, `[n_rows, conv_dim]`.
+    convolved: Vec<f32>,
+    /// Factors of its states, and learning rates or time steps: `[n_rows, heads of states]`.
+    decay: Vec<f32>,
+    gain: Vec<f32>,
     /// `[n_rows, hidden_dim]`
     projected: Vec<f32>,
     /// `[n_rows, ffn_dim]`; or the gate of attention, `[n_rows, n_heads * head_dim]`.
@@ -180,6 +200,8 @@ impl Workspace {
         Self {
             ropes: config.ropes.iter().map(RopeTable::new).collect(),
             attention: AttentionScratch::new(),
+            rows: TreeRows::new(),
+            states: StateScratch::new(),
             buffers: Buffers::default(),
         }
     }
@@ -200,14 +222,15 @@ impl Workspace {
     /// the buffers of rows, the widest rows in both forms of activations, the rotations of all positions, and
     /// attention scores for one thread per processor of the process. Logits are not included.
     pub fn bytes(config: &ModelConfig, n_rows: usize, n_slots: usize) -> u64 {
-        let Widths { n_heads, n_kv_heads, head_dim, q_dim, kv_dim, .. } = config.widths();
+        let Widths { n_heads, n_kv_heads, head_dim, q_dim, kv_dim, recurrent_dim, .. } = config.widths();
         let ffn_dims = config.layers.iter().map(|layer| match &layer.feed {
             FeedForward::None => 0,
             FeedForward::Dense(dense) => dense.ffn_dim,
             FeedForward::Experts(experts) => experts.shared_ffn_dim,
         });
         let ffn_dim = ffn_dims.max().unwrap_or(0);
-        let values = 4 * config.hidden_dim + 2 * q_dim + 2 * kv_dim + ffn_dim + ffn_dim.max(q_dim);
+        let values =
+            4 * config.hidden_dim + 2 * q_dim + 2 * kv_dim + ffn_dim + ffn_dim.max(q_dim) + 3 * recurrent_dim;
         // Four bytes as f32, and two as blocks of 64 bytes for 32 values.
         let prepared = 6 * ffn_dim.max(config.hidden_dim).max(q_dim);
         let rows_bytes = ((4 * values + prepared) as u64).saturating_mul(n_rows as u64);
@@ -233,7 +256,11 @@ impl Workspace {
     pub fn memory_usage(&self) -> usize {
         let Buffers { x, residual, normed, q, k, v, attended, projected, gate, up, gathered, piece, .. } =
             &self.buffers;
-        let buffers = [x, residual, normed, q, k, v, attended, projected, gate, up, gathered, piece];
+        let Buffers { mixed, convolved, decay, gain, .. } = &self.buffers;
+        let buffers = [
+            x, residual, normed, q, k, v, attended, projected, gate, up, gathered, piece, mixed, convolved,
+            decay, gain,
+        ];
         let rows_bytes: usize = buffers.into_iter().map(|buffer| buffer.capacity() * size_of::<f32>()).sum();
         rows_bytes + self.buffers.mixture.memory_usage()
     }
@@ -425,11 +452,19 @@ impl Model {
                     }
                     self.attend(&at, attention, rows, parts, ws);
                 }
-                Mixer::ShortConv(_) | Mixer::DeltaNet(_) | Mixer::Mamba2(_) => {
-                    unreachable!("loading refuses recurrent layers")
-                }
+                // A state needs all of a row's inputs, so nothing is left out at the end of a prefill chunk.
+                Mixer::ShortConv(conv) => self.short_conv(&at, conv, rows, parts, ws),
+                Mixer::DeltaNet(delta) => self.delta_net(&at, delta, rows, parts, ws),
+                Mixer::Mamba2(mamba) => self.mamba2(&at, mamba, rows, parts, ws),
             }
-            self.add_result(&at, LayerWeight::PostAttnNorm, Some(LayerWeight::OBias), ws);
+            if layer_idx == last_idx && end == PassEnd::KeysAndValues {
+                break;
+            }
+            let bias = match &at.plan.mixer {
+                Mixer::ShortConv(_) => LayerWeight::ConvOutBias,
+                _ => LayerWeight::OBias,
+            };
+            self.add_result(&at, LayerWeight::PostAttnNorm, Some(bias), ws);
             Part::poll(parts)?;
             match &at.plan.feed {
                 FeedForward::None => continue,

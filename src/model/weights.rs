@@ -389,6 +389,10 @@ impl TensorSource for Loader<'_> {
         match info.change {
             Change::Keep => {}
             Change::PlusOne => values.iter_mut().for_each(|value| *value += 1.0),
+            Change::Transposed { n_cols } => {
+                let n_rows = values.len() / n_cols;
+                values = (0..values.len()).map(|i| values[i % n_rows * n_cols + i / n_rows]).collect();
+            }
             Change::MinusExp => {
                 values.iter_mut().for_each(|value| *value = -(libm::exp(f64::from(*value)) as f32));
             }

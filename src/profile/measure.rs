@@ -142,8 +142,7 @@ impl<'a> Probe<'a> {
     }
 
     fn pass(&mut self, context: usize, rows: usize, end: PassEnd) -> Result<PassCost, ForwardError> {
-        self.kv.truncate(0);
-        self.kv.commit(0..context);
+        self.kv.assume_len(context);
         self.batch.set_chain(context, &vec![TokenId(0); rows]);
         let us = least_us(self.entry_time, || {
             let Self { model, compute, batch, kv, workspace, .. } = self;

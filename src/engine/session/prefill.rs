@@ -55,6 +55,8 @@ impl Session {
             self.prefill_next(end, pass_end, cancel, calibrate_us)?;
             progress(self.target.kv.len() - start, end - start);
         }
+        // The next turn often changes how this answer is written, and goes on from here.
+        self.target.kv.checkpoint(self.shared.compute());
         Ok(())
     }
 

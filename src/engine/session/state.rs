@@ -7,6 +7,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::Session;
 use crate::engine::error::SessionError;
+use crate::model::rope::depends_on_context;
 use crate::token::TokenId;
 
 /// The version of the arithmetic and of the layout of a state. Every change to the bits of keys and values, or to the
@@ -14,7 +15,8 @@ use crate::token::TokenId;
 const STATE_VERSION: u32 = 2;
 
 /// A hash of everything besides the tokens that determines the bits of a session's [state](Session::write_state):
-/// weights and hyper-parameters as loaded, tokenizer, type of the KV cache, and the version of the arithmetic.
+/// weights and hyper-parameters as loaded, tokenizer, type of the KV cache, and the version of the arithmetic; also the
+/// context, if rotations depend on it.
 ///
 /// Instruction set, threads, chunks, drafts, streaming and static graphs are no part of it, because they change no bit.
 /// The hash has 128 bits (XXH3) and detects mistakes, not forgery. It is displayed as 32 hexadecimal digits.
@@ -61,6 +63,10 @@ impl Session {
         hash.update(&self.shared.model.identity().to_bits().to_le_bytes());
         hash.update(&self.shared.tokenizer.fingerprint().to_le_bytes());
         hash.update(self.options.kv_type.name().as_bytes());
+        let ropes = &self.shared.model.config().ropes;
+        if ropes.iter().any(|rope| depends_on_context(&rope.scaling)) {
+            hash.update(&(self.target.kv.context_len() as u64).to_le_bytes());
+        }
         StateKey(hash.digest128())
     }
 
@@ -73,9 +79,13 @@ impl Session {
     /// values in the layout of the KV cache. Equal tokens up to the end of the range give equal bytes.
     ///
     /// # Errors
-    /// [`SessionError::StateRange`]: the keys and values are not computed; `out` is unchanged.
+    /// [`SessionError::StateRange`]: the keys and values are not computed; [`SessionError::RecurrentState`]: the model has
+    /// recurrent layers. `out` is unchanged.
     pub fn write_state(&self, range: Range<usize>, out: &mut Vec<u8>) -> Result<(), SessionError> {
         let n_cached = self.n_cached_tokens();
+        if self.target.kv.is_recurrent() {
+            return Err(SessionError::RecurrentState);
+        }
         if range.start > range.end || range.end > n_cached {
             return Err(SessionError::StateRange { start: range.start, end: range.end, n_cached });
         }
@@ -89,7 +99,8 @@ impl Session {
     /// Restored are the positions behind the [cached](Self::n_cached_tokens) ones, as far as `tokens` agree with this
     /// session's tokens, without the newest, which the next step computes. Returns their number, which is 0 if nothing
     /// more agrees. The output is the same as after a prefill. Calibration has no predictions for restored positions,
-    /// so drafts may differ; with [lossy acceptance](crate::Acceptance) drafts decide the output, so nothing is restored.
+    /// so drafts may differ; with [lossy acceptance](crate::Acceptance) drafts decide the output, so nothing is restored,
+    /// and neither is the state of recurrent layers.
     ///
     /// # Errors
     /// [`SessionError::StateRange`]: positions between the cached ones and `first` are missing;
@@ -109,7 +120,7 @@ impl Session {
         if given != expected {
             return Err(SessionError::StateLength { given, expected });
         }
-        if self.options.acceptance.is_lossy() {
+        if self.options.acceptance.is_lossy() || self.target.kv.is_recurrent() {
             return Ok(0);
         }
         let own = &self.conversation.tokens;

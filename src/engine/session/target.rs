@@ -45,7 +45,8 @@ impl TargetState {
         reader: Option<Reader>,
     ) -> Result<Self, SessionError> {
         let config = shared.model.config();
-        let kv = KvCache::new(config, kv_type, n_slots)?.with_context(context_len);
+        let rows_max = n_slots - context_len;
+        let kv = KvCache::for_rows(config, kv_type, n_slots, rows_max)?.with_context(context_len);
         Ok(Self { kv, workspace: Workspace::new(config), batch: Batch::new(), pruner, reader })
     }
 

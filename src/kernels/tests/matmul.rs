@@ -230,7 +230,8 @@ fn groups_have_the_bits_of_their_products() {
             for k in Kernels::available() {
                 let step = Activations::group_step(k);
                 // (matrix, rows of `x`): 1, 7, 2 and 8 rows.
-                let of_groups = [(4, vec![3]), (0, (0..7).collect()), (2, vec![22, 3]), (1, (9..17).collect())];
+                let of_groups =
+                    [(4, vec![3]), (0, (0..7).collect()), (2, vec![22, 3]), (1, (9..17).collect())];
                 let (mut rows, mut groups) = (Vec::new(), Vec::new());
                 for (_, of_group) in &of_groups {
                     let first_row = rows.len();
@@ -255,7 +256,8 @@ fn groups_have_the_bits_of_their_products() {
                     let whole = multiply(k, pool, &w, &case.x, n_x);
                     for (group, (matrix, of_group)) in groups.iter().zip(&of_groups) {
                         for (i, &row) in of_group.iter().enumerate() {
-                            let expected = &whole[row as usize * w.n_rows() + matrix * n_outputs..][..n_outputs];
+                            let expected =
+                                &whole[row as usize * w.n_rows() + matrix * n_outputs..][..n_outputs];
                             for out in &outs {
                                 let got = &out[(group.first_out + i) * n_outputs..][..n_outputs];
                                 assert_bits(got, expected, &format!("{ty} {group:?} {}", k.isa()));

@@ -122,7 +122,8 @@ fn place(config: &ModelConfig, slot: &Slot, container: Container) -> Place {
         let shape = [n_experts, n_rows].map(|n| n as u64);
         Place::whole(name(&format!("experts.{matrix}_bias")), slot).shaped(shape)
     };
-    let in_turns = |place: Place, first: usize| place.with_rows(RowOrder::Blocks { first, len: 1, stride: 2 });
+    let in_turns =
+        |place: Place, first: usize| place.with_rows(RowOrder::Blocks { first, len: 1, stride: 2 });
     let gate_up = |first: usize| in_turns(stack("gate_up_proj", 2 * ffn_dim, hidden_dim), first);
     let gate_up_bias = |first: usize| in_turns(bias("gate_up_proj", 2 * ffn_dim), first);
     match weight {

@@ -284,10 +284,6 @@ impl<'a> Keys<'a> {
         self.count(key)?.ok_or_else(|| self.missing(key))
     }
 
-    pub(in crate::model) fn required_number(&self, key: Key) -> Result<f64, ConfigError> {
-        self.number(key)?.ok_or_else(|| self.missing(key))
-    }
-
     /// The field is missing.
     pub(in crate::model) fn missing(&self, key: Key) -> ConfigError {
         ConfigError::Missing { file: self.file().to_owned(), field: self.full_name(key) }
@@ -423,7 +419,7 @@ impl<'a> Object<'a> {
 
     pub(in crate::model) fn counts(&self, field: &str) -> Result<Option<Vec<usize>>, ConfigError> {
         self.typed(field, "a list of whole numbers", |value| {
-            let count = |value: &Value| value.as_u64().and_then(|n| usize::try_from(n).ok());
+            let count = |value: &Value| usize::try_from(value.as_u64()?).ok();
             value.as_array()?.iter().map(count).collect()
         })
     }

@@ -9,7 +9,9 @@
 mod gemma3;
 mod gpt_oss;
 mod granite;
+mod granite_hybrid;
 mod keys;
+mod lfm2;
 mod llama;
 mod minicpm;
 mod mistral3;
@@ -17,6 +19,7 @@ mod olmo2;
 mod phi3;
 mod qwen2;
 mod qwen3;
+mod qwen35;
 mod qwen3_moe;
 mod read;
 mod rope;
@@ -77,9 +80,12 @@ static FAMILIES: &[&Family] = &[
     &llama::FAMILY,
     &qwen2::FAMILY,
     &qwen3::FAMILY,
+    &qwen35::FAMILY,
     &gemma3::FAMILY,
     &gpt_oss::FAMILY,
     &granite::FAMILY,
+    &granite_hybrid::FAMILY,
+    &lfm2::FAMILY,
     &minicpm::FAMILY,
     &mistral3::FAMILY,
     &olmo2::FAMILY,

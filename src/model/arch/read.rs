@@ -4,7 +4,7 @@ use super::keys::{Key, Keys, key};
 use super::{Architecture, rope};
 use crate::model::config::{
     Activation, Attention, CONTEXT_LEN_MAX, ConfigError, Dense, FeedForward, LayerPlan, Mixer, ModelConfig,
-    N_LAYERS_MAX, Norms,
+    N_LAYERS_MAX, Norms, RopeScaling,
 };
 
 pub(super) const N_LAYERS: Key = key("block_count", "num_hidden_layers");
@@ -15,7 +15,6 @@ pub(super) const N_KV_HEADS: Key = key("attention.head_count_kv", "num_key_value
 pub(super) const HEAD_DIM: Key = key("attention.key_length", "head_dim");
 const VALUE_DIM: Key = key("attention.value_length", "");
 const CONTEXT_LEN: Key = key("context_length", "max_position_embeddings");
-const NORM_EPS: Key = key("attention.layer_norm_rms_epsilon", "rms_norm_eps");
 const VOCAB_SIZE: Key = key("vocab_size", "vocab_size");
 pub(super) const WINDOW: Key = key("attention.sliding_window", "sliding_window");
 const ACTIVATION: Key = key("", "hidden_act");
@@ -33,6 +32,8 @@ pub(super) struct Defaults {
     pub(super) n_kv_heads: Option<usize>,
     pub(super) vocab_size: Option<usize>,
     pub(super) rope_theta: f64,
+    /// The field of `norm_eps` in `config.json`.
+    pub(super) norm_eps_field: &'static str,
 }
 
 impl Defaults {
@@ -47,6 +48,7 @@ impl Defaults {
         n_kv_heads: None,
         vocab_size: None,
         rope_theta: 10_000.0,
+        norm_eps_field: "rms_norm_eps",
     };
 }
 
@@ -59,13 +61,14 @@ pub(super) fn base(
     let is_json = keys.json().is_some();
     let or_default = |value: Option<usize>, default: usize| value.or(is_json.then_some(default));
     let context_len = or_default(keys.count(CONTEXT_LEN)?, defaults.context_len);
-    let norm_eps = keys.number(NORM_EPS)?.or(is_json.then_some(defaults.norm_eps));
+    let norm_eps_key = key("attention.layer_norm_rms_epsilon", defaults.norm_eps_field);
+    let norm_eps = keys.number(norm_eps_key)?.or(is_json.then_some(defaults.norm_eps));
     Ok(ModelConfig {
         architecture,
         hidden_dim: keys.required_count(HIDDEN_DIM)?,
         vocab_size: vocab_size(keys, defaults)?,
         context_len: context_len.ok_or_else(|| keys.missing(CONTEXT_LEN))?,
-        norm_eps: norm_eps.ok_or_else(|| keys.missing(NORM_EPS))? as f32,
+        norm_eps: norm_eps.ok_or_else(|| keys.missing(norm_eps_key))? as f32,
         tied_head: tied_head(keys, defaults.tied_head)?,
         embedding_scale: 1.0,
         logit_scale: 1.0,
@@ -117,16 +120,49 @@ pub(super) fn n_layers(keys: &Keys<'_>) -> Result<usize, ConfigError> {
     }
 }
 
+/// As [`attention`], of a model in which only some layers have attention: GGUF files list 0 KV heads for the others.
+pub(super) fn attention_of_kinds(
+    keys: &Keys<'_>,
+    hidden_dim: usize,
+    defaults: &Defaults,
+    n_layers: usize,
+) -> Result<Attention, ConfigError> {
+    if keys.json().is_some() || !keys.is_list(N_KV_HEADS) {
+        return attention(keys, hidden_dim, defaults);
+    }
+    let listed = keys.counts(N_KV_HEADS, n_layers)?.unwrap_or_default();
+    let mut others = listed.iter().copied().filter(|&n| n > 0);
+    let first = others.next();
+    if let Some(other) = others.find(|&n| Some(n) != first) {
+        return Err(keys.unsupported(N_KV_HEADS, format!("{} and {other}", first.unwrap_or(0))));
+    }
+    attention_with(keys, hidden_dim, defaults, first.map(Some))
+}
+
 /// Attention with the stated heads and biases, over all positions.
 pub(super) fn attention(
     keys: &Keys<'_>,
     hidden_dim: usize,
     defaults: &Defaults,
 ) -> Result<Attention, ConfigError> {
+    attention_with(keys, hidden_dim, defaults, None)
+}
+
+/// As [`attention`]; with the number of KV heads, if it was read already.
+fn attention_with(
+    keys: &Keys<'_>,
+    hidden_dim: usize,
+    defaults: &Defaults,
+    n_kv_heads: Option<Option<usize>>,
+) -> Result<Attention, ConfigError> {
     let of_json = |value: Option<usize>| value.filter(|_| keys.json().is_some());
     let n_heads = keys.count(N_HEADS)?.or(of_json(defaults.n_heads));
     let n_heads = n_heads.ok_or_else(|| keys.missing(N_HEADS))?;
-    let n_kv_heads = match keys.count(N_KV_HEADS)?.or(of_json(defaults.n_kv_heads)) {
+    let n_kv_heads = match n_kv_heads {
+        Some(n) => n,
+        None => keys.count(N_KV_HEADS)?,
+    };
+    let n_kv_heads = match n_kv_heads.or(of_json(defaults.n_kv_heads)) {
         Some(n) => n,
         None if keys.json().is_none() || defaults.kv_heads_like_heads => n_heads,
         None => return Err(keys.missing(N_KV_HEADS)),
@@ -224,7 +260,13 @@ pub(super) fn uniform(
     let mut config = base(keys, architecture, defaults)?;
     let attention = attention(keys, config.hidden_dim, defaults)?;
     let feed = dense(keys, Activation::Silu)?;
-    config.ropes = vec![rope::read(keys, attention.head_dim, &config, defaults.rope_theta)?];
+    let rotation = rope::read(keys, attention.head_dim, &config, defaults.rope_theta)?;
+    if let RopeScaling::Dynamic { factor, original_context_len } = rotation.scaling {
+        // The trained context is the original one; the scaling is there for longer ones.
+        let longest = factor * original_context_len as f64;
+        config.context_len = config.context_len.max(longest.min(CONTEXT_LEN_MAX as f64) as usize);
+    }
+    config.ropes = vec![rotation];
     config.layers = vec![layer(attention, feed); n_layers(keys)?];
     Ok(config)
 }

@@ -117,7 +117,7 @@ layer_weights! {
     ConvOut: "shortconv.out_proj.weight", "conv.out_proj.weight";
     /// `[hidden_dim]`.
     ConvOutBias: "shortconv.out_proj.bias", "conv.out_proj.bias";
-    /// Weights of a short convolution, `[conv_dim, conv_len]`, as one vector; the oldest position first.
+    /// Weights of a short convolution, `[conv_len, conv_dim]`, as one vector; the oldest position first.
     ShortConv: "shortconv.conv.weight", "conv.conv.weight";
     /// `[conv_dim]`.
     ShortConvBias: "shortconv.conv.bias", "conv.conv.bias";
@@ -135,7 +135,7 @@ layer_weights! {
     MambaIn: "ssm_in.weight", "mamba.in_proj.weight";
     /// Output projection of Mamba-2, `[hidden_dim, inner]`.
     MambaOut: "ssm_out.weight", "mamba.out_proj.weight";
-    /// Weights of the convolution before a state, `[conv_dim, conv_len]`, as one vector; the oldest position first.
+    /// Weights of the convolution before a state, `[conv_len, conv_dim]`, as one vector; the oldest position first.
     StateConv: "ssm_conv1d.weight", "mamba.conv1d.weight";
     /// `[conv_dim]`.
     StateConvBias: "ssm_conv1d.bias", "mamba.conv1d.bias";
@@ -226,6 +226,11 @@ pub enum Change {
     PlusOne,
     /// `−exp(x)`.
     MinusExp,
+    /// A matrix with so many columns, column by column.
+    Transposed {
+        /// Columns of the stored matrix.
+        n_cols: usize,
+    },
 }
 
 impl Place {
@@ -275,11 +280,6 @@ impl Place {
         self
     }
 
-    pub(in crate::model) fn with_rows(mut self, rows: RowOrder) -> Self {
-        self.rows = rows;
-        self
-    }
-
     /// Codes of MXFP4, `[n_stored, columns / 32, 16]` bytes, whose exponents are the stored tensor `scales`.
     pub(in crate::model) fn mxfp4(mut self, scales: String) -> Self {
         self.scales = Some(scales);
@@ -314,6 +314,7 @@ impl Slot {
         let layer = &config.layers[layer_idx];
         if let Some(conv) = conv_shape(layer, weight) {
             place.shape = conv.to_vec();
+            place.change = Change::Transposed { n_cols: conv[1] as usize };
         }
         if let (FeedForward::Experts(experts), Some(n_rows)) =
             (&layer.feed, expert_rows(config, layer, weight))

@@ -27,6 +27,12 @@ pub enum GraphsError {
         /// The expected value.
         expected: String,
     },
+    /// The model has recurrent layers, which static graphs do not support.
+    #[error("{file}: static graphs cannot hold recurrent layers")]
+    Recurrent {
+        /// The file.
+        file: String,
+    },
     /// The system refused a second handle to a file, for direct reads.
     #[error("{file}: cannot read: {source}")]
     Io {

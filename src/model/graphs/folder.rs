@@ -51,6 +51,9 @@ impl GraphFolder {
             let [prefill, verify] = GraphKind::ALL.map(open);
             graphs.push([prefill?, verify?]);
         }
+        if ends.config().is_recurrent() {
+            return Err(GraphsError::Recurrent { file: ends.file().to_owned() });
+        }
         Ok(Self { path: path.to_owned(), ends, piece, graphs })
     }
 

@@ -141,8 +141,7 @@ impl<'a> Probe<'a> {
     }
 
     fn call(&mut self, graph: GraphKind, context: usize) -> Result<Vec<TracedWork>, GraphsError> {
-        self.kv.truncate(0);
-        self.kv.commit(0..context);
+        self.kv.assume_len(context);
         let mut batch = Batch::new();
         batch.set_chain(context, &vec![TokenId(0); self.graphs.piece().graph_len(graph)]);
         self.graphs.start_trace();

@@ -49,6 +49,9 @@ pub fn write_graphs(
             return Err(WritePackedError::OutOfRange { option, given, max });
         }
     }
+    if checkpoint.config().is_recurrent() {
+        return Err(WritePackedError::Recurrent { file: checkpoint.name().to_owned() });
+    }
     let piece = Piece {
         model: ModelIdentity::UNKNOWN,
         blocks: cut(n_layers, n_blocks),

@@ -36,6 +36,12 @@ pub enum WritePackedError {
         /// The largest value.
         max: usize,
     },
+    /// Static graphs compute rows in calls of a fixed length, which recurrent layers do not support.
+    #[error("{file}: static graphs cannot hold recurrent layers")]
+    Recurrent {
+        /// The model.
+        file: String,
+    },
     /// Weights are packed in little-endian order, and this machine is big endian.
     #[error("packed files cannot be written on a big-endian machine")]
     BigEndianHost,

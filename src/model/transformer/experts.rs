@@ -315,7 +315,12 @@ impl Model {
                     let result = &out[choices.at[choice] as usize * row.len()..][..row.len()];
                     kernels::add_scaled(k, row, result, weight);
                     if let Some(bias) = vector(LayerWeight::ExpertDownBias) {
-                        kernels::add_scaled(k, row, &bias[expert as usize * row.len()..][..row.len()], weight);
+                        kernels::add_scaled(
+                            k,
+                            row,
+                            &bias[expert as usize * row.len()..][..row.len()],
+                            weight,
+                        );
                     }
                 }
             });

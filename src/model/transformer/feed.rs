@@ -27,6 +27,7 @@ impl Model {
             // A streamed layer is being read meanwhile.
             if let Some(interlude) = interlude.take_if(|interlude| interlude.layer_idx() == layer_idx) {
                 active.look(interlude, compute, &mut ws.x, self.config.hidden_dim);
+                parts[0].keep(active.kept());
                 ws.resize(&self.config, active.len());
             }
             let layer = Part::wait(parts, |cancel| layer(layer_idx, cancel))?;

@@ -12,10 +12,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Buffers, Compute, ForwardError, Model, Normed, PassEnd, Workspace};
-use crate::kernels::{self, AttentionScratch, FloatEnv, KvLayer, resize_exact};
-use crate::model::batch::Batch;
+use crate::kernels::{self, AttentionScratch, FloatEnv, KvLayer, StateScratch, resize_exact};
+use crate::model::batch::{Batch, Form};
 use crate::model::kv_cache::KvCache;
 use crate::model::rows::{ActiveRows, Interlude};
+use crate::model::state::{RecurrentError, RecurrentLayer, TreeRows};
 
 /// One of the sequences of a pass: a batch behind the committed prefix of its own KV cache.
 pub struct Part<'a> {
@@ -87,6 +88,41 @@ impl<'a> Part<'a> {
         self.kv.layer_mut(layer_idx)
     }
 
+    /// The state of a recurrent layer, the rows of the batch, and scratch memory.
+    pub(super) fn recurrent(
+        &mut self,
+        layer_idx: usize,
+    ) -> (&mut RecurrentLayer, &TreeRows, &mut StateScratch) {
+        let Workspace { rows, states, .. } = &mut *self.workspace;
+        (self.kv.recurrent_layer_mut(layer_idx), rows, states)
+    }
+
+    /// Begins a pass of recurrent layers over the rows of the batch.
+    fn begin(&mut self) -> Result<(), ForwardError> {
+        if !self.kv.is_recurrent() {
+            return Ok(());
+        }
+        let (rows, base) = (&mut self.workspace.rows, self.batch.base());
+        match self.batch.form() {
+            (Form::Chain, parents) => rows.set_whole(base, parents.len()),
+            (Form::Tree, parents) => rows.set_tree(base, parents, self.batch.len()),
+            (Form::Leaves, _) => panic!("recurrent layers have no rows below rows of earlier passes"),
+        }
+        self.kv.begin(rows).map_err(|error| match error {
+            RecurrentError::NotNext { base, len } => ForwardError::NotNext { base, len },
+            RecurrentError::TooManyRows { n_rows, n_rows_max } => {
+                ForwardError::TooManyRows { n_rows, n_rows_max }
+            }
+        })
+    }
+
+    /// Drops rows from the pass of recurrent layers.
+    pub(super) fn keep(&mut self, kept: &[u32]) {
+        if self.kv.is_recurrent() {
+            self.workspace.rows.keep(kept);
+        }
+    }
+
     /// What attention reads and needs beside the queries.
     pub(super) fn attended(&mut self, layer_idx: usize) -> (&KvLayer, &mut AttentionScratch) {
         (self.kv.layer_mut(layer_idx), &mut self.workspace.attention)
@@ -129,6 +165,7 @@ impl Model {
     ) -> Result<(), ForwardError> {
         let _env = FloatEnv::ieee();
         parts.iter().try_for_each(|part| self.check(part.batch, part.kv))?;
+        parts.iter_mut().try_for_each(Part::begin)?;
         if interlude.is_some() && self.graphs.is_some() {
             return Err(ForwardError::Undivided);
         }

@@ -1,0 +1,146 @@
+//! Granite 4 with recurrent layers: Mamba-2, and attention in some layers, with Granite's multipliers. A mixture of experts
+//! beside the shared network is refused.
+
+use super::granite::set_multipliers;
+use super::keys::{Key, Keys, key};
+use super::read::{self, Defaults};
+use super::tensors::{Container, LayerWeight, Place, Slot, WeightId};
+use super::{Architecture, Family, rope};
+use crate::model::config::{Activation, ConfigError, Dense, FeedForward, Mamba2, Mixer, ModelConfig};
+
+pub(super) static FAMILY: Family = Family {
+    name: "granitehybrid",
+    json: &["granitemoehybrid"],
+    read,
+    place,
+    interleaves: true,
+    ..Family::STANDARD
+};
+
+const DEFAULTS: Defaults = Defaults { kv_heads_like_heads: true, ..Defaults::LLAMA };
+
+const N_EXPERTS: Key = key("expert_count", "num_local_experts");
+const SHARED_DIM: Key = key("feed_forward_length", "shared_intermediate_size");
+const CONV_LEN: Key = key("ssm.conv_kernel", "mamba_d_conv");
+const STATE_DIM: Key = key("ssm.state_size", "mamba_d_state");
+const N_GROUPS: Key = key("ssm.group_count", "mamba_n_groups");
+const N_STATE_HEADS: Key = key("ssm.time_step_rank", "mamba_n_heads");
+const INNER: Key = key("ssm.inner_size", "");
+const ROTATES: Key = key("rope.scaling.finetuned", "");
+const POSITIONS: Key = key("", "position_embedding_type");
+
+fn read(keys: &Keys<'_>, architecture: Architecture) -> Result<ModelConfig, ConfigError> {
+    let mut config = read::base(keys, architecture, &DEFAULTS)?;
+    let n_layers = read::n_layers(keys)?;
+    let n_experts = keys.count(N_EXPERTS)?.or(keys.json().map(|_| 8)).unwrap_or(0);
+    if n_experts > 0 {
+        return Err(keys.unsupported(N_EXPERTS, n_experts));
+    }
+    let attention = read::attention_of_kinds(keys, config.hidden_dim, &DEFAULTS, n_layers)?;
+    let rotates = match keys.json() {
+        None => keys.flag(ROTATES)?.unwrap_or(true),
+        Some(_) => match keys.text(POSITIONS)? {
+            Some("rope") => true,
+            None | Some("nope") => false,
+            Some(other) => return Err(keys.unsupported(POSITIONS, other)),
+        },
+    };
+    if rotates {
+        config.ropes = vec![rope::read(keys, attention.head_dim, &config, DEFAULTS.rope_theta)?];
+    }
+    let ffn_dim = keys.count(SHARED_DIM)?.or(keys.json().map(|_| 1024));
+    let ffn_dim = ffn_dim.ok_or_else(|| keys.missing(SHARED_DIM))?;
+    let activation = read::activation(keys, Activation::Silu)?;
+    let feed = FeedForward::Dense(Dense { ffn_dim, activation });
+    let has_attention = attention_layers(keys, n_layers)?;
+    let mamba = match has_attention.iter().all(|has_attention| *has_attention) {
+        true => None,
+        false => Some(mamba(keys, config.hidden_dim)?),
+    };
+    config.layers = has_attention
+        .into_iter()
+        .map(|has_attention| {
+            let mut attention = attention.clone();
+            attention.rope = rotates.then_some(0);
+            let mut layer = read::layer(attention, feed.clone());
+            if let (Some(mamba), false) = (&mamba, has_attention) {
+                layer.mixer = Mixer::Mamba2(mamba.clone());
+            }
+            layer
+        })
+        .collect();
+    set_multipliers(keys, &mut config)?;
+    Ok(config)
+}
+
+fn mamba(keys: &Keys<'_>, hidden_dim: usize) -> Result<Mamba2, ConfigError> {
+    let count = |field: Key, default: usize| -> Result<usize, ConfigError> {
+        keys.count(field)?.or(keys.json().map(|_| default)).ok_or_else(|| keys.missing(field))
+    };
+    let n_heads = count(N_STATE_HEADS, 128)?;
+    let (inner, conv_bias) = match keys.json() {
+        None => (keys.required_count(INNER)?, keys.has_tensor("blk.0.ssm_conv1d.bias")),
+        Some(object) => {
+            let expand = object.count("mamba_expand")?.unwrap_or(2);
+            if object.flag("mamba_proj_bias")?.unwrap_or(false) {
+                return Err(object.unsupported("mamba_proj_bias", true));
+            }
+            let bias = object.flag("mamba_conv_bias")?.unwrap_or(true);
+            (expand.saturating_mul(hidden_dim), bias)
+        }
+    };
+    if n_heads == 0 || !inner.is_multiple_of(n_heads) {
+        return Err(ConfigError::Inconsistent {
+            file: keys.file().to_owned(),
+            left: format!("a Mamba-2 width of {inner}"),
+            right: format!("{} = {n_heads}", keys.full_name(N_STATE_HEADS)),
+        });
+    }
+    Ok(Mamba2 {
+        n_heads,
+        head_dim: inner / n_heads,
+        n_groups: count(N_GROUPS, 1)?,
+        state_dim: count(STATE_DIM, 256)?,
+        conv_len: count(CONV_LEN, 4)?,
+        conv_bias,
+    })
+}
+
+/// Whether each layer has attention: GGUF files give the others no KV heads.
+fn attention_layers(keys: &Keys<'_>, n_layers: usize) -> Result<Vec<bool>, ConfigError> {
+    if keys.json().is_none() {
+        let n_kv_heads = keys.counts(read::N_KV_HEADS, n_layers)?;
+        let n_kv_heads = n_kv_heads.ok_or_else(|| keys.missing(read::N_KV_HEADS))?;
+        return Ok(n_kv_heads.into_iter().map(|n| n > 0).collect());
+    }
+    let types = match keys.layer_types(n_layers)? {
+        Some(types) => types,
+        None => vec!["mamba"; n_layers],
+    };
+    types
+        .into_iter()
+        .map(|kind| match kind {
+            "attention" | "full_attention" => Ok(true),
+            // Newer writers name every recurrent layer so.
+            "mamba" | "linear_attention" => Ok(false),
+            other => Err(keys.unsupported(key("", "layer_types"), other)),
+        })
+        .collect()
+}
+
+fn place(config: &ModelConfig, slot: &Slot, container: Container) -> Place {
+    use LayerWeight::*;
+    let standard = slot.standard(config, container);
+    let WeightId::Layer(layer_idx, weight) = slot.id else { return standard };
+    let FeedForward::Dense(Dense { ffn_dim, .. }) = config.layers[layer_idx].feed else { return standard };
+    match (container, weight) {
+        (Container::Json, Gate | Up) => {
+            let name = format!("model.layers.{layer_idx}.shared_mlp.input_linear.weight");
+            Place::part(name, slot, if weight == Gate { 0 } else { ffn_dim }, 2 * ffn_dim)
+        }
+        (Container::Json, Down) => {
+            Place::whole(format!("model.layers.{layer_idx}.shared_mlp.output_linear.weight"), slot)
+        }
+        _ => standard,
+    }
+}
