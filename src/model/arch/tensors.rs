@@ -280,6 +280,11 @@ impl Place {
         self
     }
 
+    pub(in crate::model) fn with_rows(mut self, rows: RowOrder) -> Self {
+        self.rows = rows;
+        self
+    }
+
     /// Codes of MXFP4, `[n_stored, columns / 32, 16]` bytes, whose exponents are the stored tensor `scales`.
     pub(in crate::model) fn mxfp4(mut self, scales: String) -> Self {
         self.scales = Some(scales);

@@ -71,12 +71,17 @@ struct Wave {
     expert_of: Vec<u32>,
 }
 
+/// Maximum rows of a wave in a pass over `n_rows` rows.
+fn wave_rows_max(n_rows: usize, n_used: usize, step: usize) -> usize {
+    n_rows.saturating_mul(n_used).saturating_mul(step).min(WAVE_ROWS.max(n_rows.next_multiple_of(step)))
+}
+
 /// Maximum bytes of the buffers of mixtures in passes over up to `n_rows` rows.
 pub(super) fn bytes(config: &ModelConfig, n_rows: usize) -> u64 {
     let of_layer = |experts: &Experts| {
         let Experts { n_experts, n_used, ffn_dim, .. } = *experts;
-        // Pairs of rows may begin at even rows only.
-        let wave_rows = (2 * n_used).saturating_mul(n_rows).min(WAVE_ROWS.max(n_rows + 1)).max(n_rows);
+        // Groups begin at even rows on some instruction sets.
+        let wave_rows = wave_rows_max(n_rows, n_used, 2).max(n_rows);
         let values = 2 * ffn_dim + config.hidden_dim + 2;
         let prepared = 6 * ffn_dim.max(config.hidden_dim);
         let of_wave = ((4 * values + prepared) as u64).saturating_mul(wave_rows as u64);
@@ -166,6 +171,18 @@ fn greatest(scores: &[f32], greatest: &mut [u32]) {
 }
 
 impl Wave {
+    /// Before the first expert; waves of up to so many rows and experts will need no more memory.
+    fn begin(&mut self, n_rows_max: usize, n_experts_max: usize) {
+        let Self { end, groups, experts, rows, expert_of } = self;
+        *end = 0;
+        groups.clear();
+        groups.reserve_exact(n_experts_max);
+        for (buffer, len) in [(experts, n_experts_max), (rows, n_rows_max), (expert_of, n_rows_max)] {
+            buffer.clear();
+            buffer.reserve_exact(len);
+        }
+    }
+
     /// The next experts that have rows, at most `n_experts_max`; `false` if there are none. The rows of each begin at a
     /// multiple of `step`.
     fn advance(&mut self, choices: &mut Choices, n_experts_max: usize, step: usize) -> bool {
@@ -178,7 +195,7 @@ impl Wave {
             let expert = *end as u32;
             let n_rows = choices.of(*end).len();
             if n_rows > 0 {
-                if !groups.is_empty() && rows.len() + n_rows > WAVE_ROWS {
+                if !groups.is_empty() && rows.len() + n_rows.next_multiple_of(step) > WAVE_ROWS {
                     break;
                 }
                 let first = rows.len();
@@ -264,17 +281,20 @@ impl Model {
         let input = if layer.vector(LayerWeight::FfnNorm).is_some() { &*normed } else { &*x };
         let vector = |weight: LayerWeight| layer.vector(weight);
         projected.fill(0.0);
-        wave.end = 0;
+        let step = Activations::group_step(k);
+        // The same length in every pass over so many rows, whatever their experts are.
+        let n_wave_rows_max = wave_rows_max(n_rows, plan.n_used, step);
+        resize_exact(gate, n_wave_rows_max * plan.ffn_dim);
+        resize_exact(up, n_wave_rows_max * plan.ffn_dim);
+        resize_exact(out, n_wave_rows_max * hidden_dim);
+        wave.begin(n_wave_rows_max, plan.n_experts.min(n_rows * plan.n_used));
         loop {
             let first = wave.end;
-            if !wave.advance(choices, usize::MAX, Activations::group_step(k)) {
+            if !wave.advance(choices, usize::MAX, step) {
                 break;
             }
             Part::poll(parts)?;
-            let n_wave_rows = wave.rows.len();
-            resize_exact(gate, n_wave_rows * plan.ffn_dim);
-            resize_exact(up, n_wave_rows * plan.ffn_dim);
-            resize_exact(out, n_wave_rows * hidden_dim);
+            let n_values = wave.rows.len() * plan.ffn_dim;
             if n_rows == 1 && first == 0 {
                 // The row that the router read is the row of every expert.
                 wave.groups.iter_mut().for_each(|group| group.first_row = 0);
@@ -293,9 +313,12 @@ impl Model {
                 }
             };
             if plan.bias {
-                for_rows(compute, up, plan.ffn_dim, &|i, row| add_bias(LayerWeight::ExpertUpBias, i, row));
+                for_rows(compute, &mut up[..n_values], plan.ffn_dim, &|i, row| {
+                    add_bias(LayerWeight::ExpertUpBias, i, row)
+                });
             }
             let down_form = layer.matrix(LayerWeight::ExpertDown).activation_form();
+            let gate = &mut gate[..n_values];
             activations.set_computed(k, compute.pool, gate, plan.ffn_dim, down_form, &|i, row| {
                 add_bias(LayerWeight::ExpertGateBias, i, row);
                 activate(k, plan.activation, row, &up[i * row.len()..(i + 1) * row.len()]);
@@ -400,9 +423,19 @@ impl Model {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::model::config::Activation;
+    use std::sync::OnceLock;
+    use std::sync::atomic::AtomicBool;
+
     use proptest::prelude::*;
+
+    use super::*;
+    use crate::kernels::{BlockType, KvType, PackedMatrix, Pool};
+    use crate::model::arch::tensors::{WeightId, layer_slots};
+    use crate::model::batch::Batch;
+    use crate::model::config::{Activation, Architecture, Attention, LayerPlan, Mixer, Norms};
+    use crate::model::kv_cache::KvCache;
+    use crate::model::transformer::{Compute, Workspace};
+    use crate::model::weights::{Layer, TensorSource, Weights};
 
     fn plan(n_experts: usize, n_used: usize, routing: Routing) -> Experts {
         let activation = Activation::Silu;
@@ -478,6 +511,253 @@ mod tests {
                 first = wave.end;
             }
             prop_assert!(seen.into_iter().all(|seen| seen));
+        }
+    }
+
+    /// Numbers of a tensor, about as large as a trained model's.
+    fn numbers(weight: LayerWeight, n: usize, scale: f32) -> Vec<f32> {
+        let mut state = 0x9E37_79B9u64.wrapping_mul(weight as u64 + 77);
+        let number = move || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            scale * ((state >> 40) as f32 / (1 << 23) as f32 - 1.0)
+        };
+        std::iter::repeat_with(number).take(n).collect()
+    }
+
+    fn vector_of(weight: LayerWeight, len: usize) -> Vec<f32> {
+        let mut values = numbers(weight, len, 0.3);
+        if weight == LayerWeight::FfnNorm {
+            values.iter_mut().for_each(|value| *value += 1.0);
+        }
+        values
+    }
+
+    fn matrix_of(weight: LayerWeight, n_rows: usize, n_cols: usize) -> Vec<f32> {
+        numbers(weight, n_rows * n_cols, 1.7 / (n_cols as f32).sqrt())
+    }
+
+    struct Random<'a> {
+        plan: &'a LayerPlan,
+        ty: BlockType,
+    }
+
+    impl Random<'_> {
+        fn shape(&self, id: WeightId) -> (LayerWeight, Vec<usize>) {
+            let WeightId::Layer(_, weight) = id else { panic!("of a layer") };
+            let slots = layer_slots(HIDDEN, self.plan);
+            let slot = slots.into_iter().find(|slot| slot.0 == weight).unwrap();
+            (weight, slot.1.into_iter().map(|n| n as usize).collect())
+        }
+    }
+
+    impl TensorSource for Random<'_> {
+        type Error = std::convert::Infallible;
+
+        fn matrix(&mut self, id: WeightId) -> Result<PackedMatrix, Self::Error> {
+            let (weight, shape) = self.shape(id);
+            let ty = if weight == LayerWeight::Router { BlockType::F32 } else { self.ty };
+            let mut bytes = Vec::new();
+            for row in matrix_of(weight, shape[0], shape[1]).chunks(shape[1]) {
+                kernels::quantize(ty, row, &mut bytes);
+            }
+            Ok(PackedMatrix::pack(ty, shape[0], shape[1], &bytes, &|row| row).unwrap())
+        }
+
+        fn vector(&mut self, id: WeightId) -> Result<Vec<f32>, Self::Error> {
+            let (weight, shape) = self.shape(id);
+            Ok(vector_of(weight, shape[0]))
+        }
+    }
+
+    const HIDDEN: usize = 64;
+    const FFN: usize = 32;
+
+    fn model(experts: Experts) -> Model {
+        let layer = LayerPlan {
+            mixer: Mixer::Attention(Attention { rope: None, ..Attention::plain(1, 1, 16) }),
+            feed: FeedForward::Experts(experts),
+            norms: Norms::Pre,
+            residual_scale: 1.0,
+        };
+        let config = ModelConfig {
+            architecture: Architecture::from_name("qwen3moe").unwrap(),
+            hidden_dim: HIDDEN,
+            vocab_size: 16,
+            context_len: 16,
+            norm_eps: 1e-5,
+            tied_head: true,
+            embedding_scale: 1.0,
+            logit_scale: 1.0,
+            logit_softcap: None,
+            ropes: Vec::new(),
+            layers: vec![layer],
+        };
+        config.validate("test").unwrap();
+        let weights = Weights { embedding: None, layers: Vec::new(), output_norm: Vec::new(), head: None };
+        Model { config, weights, graphs: None, streamed: None, identity: OnceLock::new() }
+    }
+
+    fn run(model: &Model, layer: &Layer, compute: Compute<'_>, x: &[f32]) -> Vec<f32> {
+        let plan = &model.config.layers[0];
+        let FeedForward::Experts(experts) = &plan.feed else { panic!("experts") };
+        let (mut kv, mut workspace) =
+            (KvCache::new(&model.config, KvType::F16, 1).unwrap(), Workspace::new(&model.config));
+        let (batch, never) = (Batch::new(), AtomicBool::new(false));
+        let parts = &mut [Part::new(&batch, &mut kv, &mut workspace, &never)];
+        let mut ws = Buffers::default();
+        ws.resize(&model.config, x.len() / HIDDEN);
+        ws.x.copy_from_slice(x);
+        let at = At { compute, plan, layer, layer_idx: 0 };
+        model.feed_experts(&at, experts, parts, &mut ws).unwrap();
+        ws.projected
+    }
+
+    /// One row in f64, expert by expert.
+    fn plainly(experts: &Experts, x: &[f32]) -> Vec<f64> {
+        use LayerWeight::*;
+        let times = |weight: LayerWeight, n_rows: usize, first: usize, n: usize, x: &[f64]| -> Vec<f64> {
+            let w = matrix_of(weight, n_rows, x.len());
+            let rows = w[first * x.len()..(first + n) * x.len()].chunks(x.len());
+            rows.map(|row| row.iter().zip(x).map(|(&w, x)| f64::from(w) * x).sum()).collect()
+        };
+        let plus = |weight: LayerWeight, len: usize, first: usize, values: &mut [f64]| {
+            if experts.bias {
+                let bias = vector_of(weight, len);
+                values.iter_mut().zip(&bias[first..]).for_each(|(value, &bias)| *value += f64::from(bias));
+            }
+        };
+        let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+        let act = |gate: f64, up: f64| match experts.activation {
+            Activation::ClampedSwiglu { limit } => {
+                let (gate, limit) = (gate.min(f64::from(limit)), f64::from(limit));
+                gate * sigmoid(1.702 * gate) * (up.clamp(-limit, limit) + 1.0)
+            }
+            _ => gate * sigmoid(gate) * up,
+        };
+        let mean = x.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / x.len() as f64;
+        let norm = vector_of(FfnNorm, x.len());
+        let b: Vec<f64> =
+            x.iter().zip(norm).map(|(&x, w)| f64::from(x) / (mean + 1e-5).sqrt() * f64::from(w)).collect();
+        let n = experts.n_experts;
+        let mut scores = times(Router, n, 0, n, &b);
+        plus(RouterBias, n, 0, &mut scores);
+        let mut order: Vec<usize> = (0..n).collect();
+        order.sort_by(|&i, &j| scores[j].total_cmp(&scores[i]).then(i.cmp(&j)));
+        order.truncate(experts.n_used);
+        let all: f64 = match experts.routing {
+            Routing::Softmax => scores.iter().map(|s| s.exp()).sum(),
+            _ => order.iter().map(|&e| scores[e].exp()).sum(),
+        };
+        let mut y = vec![0.0; HIDDEN];
+        for expert in order {
+            let mut gate = times(ExpertGate, n * FFN, expert * FFN, FFN, &b);
+            let mut up = times(ExpertUp, n * FFN, expert * FFN, FFN, &b);
+            plus(ExpertGateBias, n * FFN, expert * FFN, &mut gate);
+            plus(ExpertUpBias, n * FFN, expert * FFN, &mut up);
+            let a: Vec<f64> = gate.iter().zip(&up).map(|(&gate, &up)| act(gate, up)).collect();
+            let mut out = times(ExpertDown, n * HIDDEN, expert * HIDDEN, HIDDEN, &a);
+            plus(ExpertDownBias, n * HIDDEN, expert * HIDDEN, &mut out);
+            y.iter_mut().zip(out).for_each(|(y, out)| *y += scores[expert].exp() / all * out);
+        }
+        if experts.shared_ffn_dim > 0 {
+            let d = experts.shared_ffn_dim;
+            let (gate, up) = (times(SharedGate, d, 0, d, &b), times(SharedUp, d, 0, d, &b));
+            let a: Vec<f64> = gate.iter().zip(&up).map(|(&gate, &up)| act(gate, up)).collect();
+            let router = vector_of(SharedRouter, HIDDEN);
+            let score: f64 = router.iter().zip(&b).map(|(&w, b)| f64::from(w) * b).sum();
+            let weight = if experts.shared_gated { sigmoid(score) } else { 1.0 };
+            y.iter_mut()
+                .zip(times(SharedDown, HIDDEN, 0, HIDDEN, &a))
+                .for_each(|(y, out)| *y += weight * out);
+        }
+        y
+    }
+
+    /// Like the experts alone in `f64`; and the bits of a row are the same alone and in a batch, on any threads and
+    /// instruction set.
+    #[test]
+    fn a_row_is_the_sum_of_its_experts_in_any_batch() {
+        let swiglu = Activation::ClampedSwiglu { limit: 0.7 };
+        for (n_experts, n_used, routing, activation, bias, shared_ffn_dim, shared_gated) in [
+            (8, 2, Routing::SoftmaxNormalized, Activation::Silu, false, 0, false),
+            (5, 4, Routing::SoftmaxOfChosen, swiglu, true, 0, false),
+            (40, 3, Routing::Softmax, Activation::Silu, false, 96, true),
+            (3, 3, Routing::Softmax, Activation::Silu, false, 32, false),
+            (1, 1, Routing::SoftmaxNormalized, Activation::Silu, false, 0, false),
+        ] {
+            let experts = Experts {
+                n_experts,
+                n_used,
+                ffn_dim: FFN,
+                activation,
+                routing,
+                bias,
+                shared_ffn_dim,
+                shared_gated,
+            };
+            let model = model(experts.clone());
+            // With 400 rows, there are several waves.
+            let x = numbers(LayerWeight::Q, 400 * HIDDEN, 2.0);
+            let expected: Vec<f64> =
+                x[..33 * HIDDEN].chunks(HIDDEN).flat_map(|x| plainly(&experts, x)).collect();
+            for ty in [BlockType::F32, BlockType::F16, BlockType::Q8_0, BlockType::Q4_0] {
+                let mut source = Random { plan: &model.config.layers[0], ty };
+                let layer = Layer::build(&model.config, 0, &mut source).unwrap_or_else(|e| match e {});
+                let mut first: Option<Vec<f32>> = None;
+                for n_threads in [1, 3] {
+                    let pool = Pool::new(n_threads);
+                    for kernels in Kernels::available() {
+                        let compute = Compute { kernels, pool: &pool };
+                        let batch = run(&model, &layer, compute, &x);
+                        let first = first.get_or_insert_with(|| batch.clone());
+                        assert!(same_bits(first, &batch), "{ty} {}", kernels.isa());
+                        for row in [0, 1, 31, 32, 399] {
+                            let alone = run(&model, &layer, compute, &x[row * HIDDEN..][..HIDDEN]);
+                            let own = &batch[row * HIDDEN..][..HIDDEN];
+                            assert!(same_bits(&alone, own), "{ty} {} row {row}", kernels.isa());
+                        }
+                        let some = run(&model, &layer, compute, &x[..33 * HIDDEN]);
+                        assert!(same_bits(&some, &batch[..33 * HIDDEN]), "{ty} {}", kernels.isa());
+                    }
+                }
+                if ty == BlockType::F32 {
+                    for (i, (got, expected)) in first.unwrap().iter().zip(&expected).enumerate() {
+                        let difference = (f64::from(*got) - expected).abs();
+                        assert!(difference < 2e-5, "{n_experts} experts: value {i} is off by {difference}");
+                    }
+                }
+            }
+        }
+    }
+
+    fn same_bits(a: &[f32], b: &[f32]) -> bool {
+        a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
+    }
+
+    #[test]
+    fn the_buffers_stay_below_their_stated_size() {
+        let experts = plan(40, 3, Routing::Softmax);
+        let model = model(Experts { ffn_dim: FFN, ..experts });
+        let plan = &model.config.layers[0];
+        let mut source = Random { plan, ty: BlockType::F32 };
+        let layer = Layer::build(&model.config, 0, &mut source).unwrap_or_else(|e| match e {});
+        let pool = Pool::new(1);
+        for n_rows in [1, 33, 400] {
+            let FeedForward::Experts(experts) = &plan.feed else { panic!("experts") };
+            let (batch, never) = (Batch::new(), AtomicBool::new(false));
+            let mut kv = KvCache::new(&model.config, KvType::F16, 1).unwrap();
+            let mut workspace = Workspace::new(&model.config);
+            let parts = &mut [Part::new(&batch, &mut kv, &mut workspace, &never)];
+            let mut ws = Buffers::default();
+            ws.resize(&model.config, n_rows);
+            ws.x.copy_from_slice(&numbers(LayerWeight::Q, n_rows * HIDDEN, 2.0));
+            let compute = Compute { kernels: Kernels::detect(), pool: &pool };
+            model
+                .feed_experts(&At { compute, plan, layer: &layer, layer_idx: 0 }, experts, parts, &mut ws)
+                .unwrap();
+            let (used, stated) = (ws.mixture.memory_usage() as u64, bytes(&model.config, n_rows));
+            // Indices double as they grow; the stated size has room for prepared activations too.
+            assert!(used <= stated, "{used} of {stated} bytes for {n_rows} rows");
         }
     }
 
