@@ -144,6 +144,11 @@ pub(in crate::model) trait TensorSource {
     /// The error of a failed read.
     type Error;
 
+    /// Whether the source holds the tensor. Experts of streamed layers are loaded apart.
+    fn has(&self, _id: WeightId) -> bool {
+        true
+    }
+
     /// A matrix, packed.
     fn matrix(&mut self, id: WeightId) -> Result<PackedMatrix, Self::Error>;
     /// A norm, a bias or another vector.
@@ -160,6 +165,9 @@ impl Layer {
         let mut tensors: Box<[Option<Tensor>]> = LayerWeight::ALL.iter().map(|_| None).collect();
         for (weight, shape) in layer_slots(config.hidden_dim, &config.layers[layer_idx]) {
             let id = WeightId::Layer(layer_idx, weight);
+            if !source.has(id) {
+                continue;
+            }
             tensors[weight as usize] = Some(match shape.len() {
                 1 => Tensor::Vector(source.vector(id)?),
                 _ => Tensor::Matrix(source.matrix(id)?),
@@ -177,6 +185,11 @@ impl Layer {
             Some(Tensor::Matrix(matrix)) => matrix,
             _ => panic!("the plan of the layer has no matrix {weight:?}"),
         }
+    }
+
+    /// Whether the matrices of the layer's experts are in memory with it.
+    pub(crate) fn has_experts(&self) -> bool {
+        self.tensors[LayerWeight::ExpertGate as usize].is_some()
     }
 
     /// A vector that the layer's plan may name.

@@ -374,6 +374,12 @@ fn expert_rows(config: &ModelConfig, layer: &LayerPlan, weight: LayerWeight) -> 
     }
 }
 
+/// Whether a tensor is a matrix of experts, of which a pass reads only a part.
+pub(in crate::model) fn is_expert_matrix(id: WeightId) -> bool {
+    use LayerWeight::{ExpertDown, ExpertGate, ExpertUp};
+    matches!(id, WeightId::Layer(_, ExpertGate | ExpertUp | ExpertDown))
+}
+
 /// The standard name of a tensor: that of GGUF files.
 pub(in crate::model) fn standard_name(id: WeightId) -> String {
     match id {

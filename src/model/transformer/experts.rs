@@ -20,6 +20,7 @@ use crate::kernels::{
 };
 use crate::model::arch::tensors::LayerWeight;
 use crate::model::config::{Experts, FeedForward, ModelConfig, Routing};
+use crate::model::streamed::{ExpertCache, LoadedExperts, Streamed};
 
 /// Rows of a wave, unless a single expert has more. Half of a chunk of the usual length with eight experts a row takes
 /// four waves; their sections cost far less than reading the weights of an expert.
@@ -240,6 +241,15 @@ impl ExpertMatrices for Stacked<'_> {
     }
 }
 
+/// Matrices that were read for a wave.
+struct Loaded(LoadedExperts);
+
+impl ExpertMatrices for Loaded {
+    fn rows(&self, weight: LayerWeight, group: usize) -> PackedRows<'_> {
+        self.0.rows(weight, group)
+    }
+}
+
 impl Model {
     /// `projected = Σ weight · expert(norm(x)) + gate · shared(norm(x))`
     pub(super) fn feed_experts(
@@ -267,10 +277,14 @@ impl Model {
         let (k, hidden_dim) = (compute.kernels, self.config.hidden_dim);
         let n_rows = ws.x.len() / hidden_dim;
         let ExpertBuffers { choices, wave, gate, up, out } = mixture;
-        let form = ActivationForm::with(
-            layer.matrix(LayerWeight::ExpertGate).activation_form(),
-            layer.matrix(LayerWeight::ExpertUp).activation_form(),
-        );
+        let streamed = self.streamed.as_ref().filter(|_| !layer.has_experts());
+        let form_of = |weight: LayerWeight| match streamed.and_then(Streamed::experts) {
+            Some(experts) => experts.form(at.layer_idx, weight),
+            None => layer.matrix(weight).activation_form(),
+        };
+        let n_experts_max = streamed.and_then(Streamed::experts).map_or(usize::MAX, ExpertCache::n_slots);
+        let form = form_of(LayerWeight::ExpertGate).with(form_of(LayerWeight::ExpertUp));
+        let down_form = form_of(LayerWeight::ExpertDown);
         resize_exact(&mut choices.scores, n_rows * plan.n_experts);
         self.project_routed(at, plan, form, n_rows, &mut choices.scores, ws);
         if let Some(bias) = layer.vector(LayerWeight::RouterBias) {
@@ -290,7 +304,7 @@ impl Model {
         wave.begin(n_wave_rows_max, plan.n_experts.min(n_rows * plan.n_used));
         loop {
             let first = wave.end;
-            if !wave.advance(choices, usize::MAX, step) {
+            if !wave.advance(choices, n_experts_max, step) {
                 break;
             }
             Part::poll(parts)?;
@@ -301,7 +315,20 @@ impl Model {
             } else {
                 activations.set_gathered(k, compute.pool, input, &wave.rows, hidden_dim, form);
             }
-            let matrices = Stacked { at, experts: &wave.experts };
+            let (stacked, loaded);
+            let matrices: &dyn ExpertMatrices = match streamed {
+                None => {
+                    stacked = Stacked { at, experts: &wave.experts };
+                    &stacked
+                }
+                Some(streamed) => {
+                    let experts = &wave.experts;
+                    loaded = Loaded(Part::wait(parts, |cancel| {
+                        streamed.load_experts(at.layer_idx, experts, cancel)
+                    })?);
+                    &loaded
+                }
+            };
             let jobs = &mut [
                 GroupedMatMul { w: &|group| matrices.rows(LayerWeight::ExpertGate, group), out: gate },
                 GroupedMatMul { w: &|group| matrices.rows(LayerWeight::ExpertUp, group), out: up },
@@ -317,7 +344,6 @@ impl Model {
                     add_bias(LayerWeight::ExpertUpBias, i, row)
                 });
             }
-            let down_form = layer.matrix(LayerWeight::ExpertDown).activation_form();
             let gate = &mut gate[..n_values];
             activations.set_computed(k, compute.pool, gate, plan.ffn_dim, down_form, &|i, row| {
                 add_bias(LayerWeight::ExpertGateBias, i, row);
